@@ -1,0 +1,2 @@
+//! The `phalanx` command.
+#![forbid(unsafe_code)]

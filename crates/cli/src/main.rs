@@ -1,0 +1,3 @@
+//! The `phalanx` command.
+#![forbid(unsafe_code)]
+fn main() {}

@@ -1,0 +1,2 @@
+//! Tensor graphs.
+#![forbid(unsafe_code)]

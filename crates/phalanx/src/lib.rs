@@ -1,0 +1,2 @@
+//! Train neural networks on one device or many.
+#![forbid(unsafe_code)]

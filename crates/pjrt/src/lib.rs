@@ -1,0 +1,1 @@
+//! PJRT plugins from Rust.
