@@ -1,0 +1,374 @@
+//! Tensors in host memory.
+
+use std::fmt;
+use std::sync::Arc;
+
+use half::{bf16, f16};
+
+use crate::{DType, Shape};
+
+/// Bytes of alignment of host tensors: what a CPU device needs to use them without a copy.
+pub const HOST_ALIGNMENT: usize = 64;
+
+/// A dense row-major array in host memory; cloning shares the bytes.
+#[derive(Clone)]
+pub struct HostTensor {
+    shape: Shape,
+    bytes: Arc<AlignedBytes>,
+}
+
+/// A byte array whose first byte sits on a [`HOST_ALIGNMENT`] boundary.
+#[derive(Clone, Debug)]
+pub struct AlignedBytes {
+    storage: Vec<u8>,
+    start: usize,
+    len: usize,
+}
+
+impl AlignedBytes {
+    /// `len` zero bytes.
+    #[must_use]
+    pub fn zeroed(len: usize) -> Self {
+        let storage = vec![0u8; len + HOST_ALIGNMENT];
+        let start = storage.as_ptr().align_offset(HOST_ALIGNMENT);
+        Self {
+            storage,
+            start,
+            len,
+        }
+    }
+
+    /// The bytes, writable.
+    #[must_use]
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        &mut self.storage[self.start..self.start + self.len]
+    }
+}
+
+impl AsRef<[u8]> for AlignedBytes {
+    fn as_ref(&self) -> &[u8] {
+        &self.storage[self.start..self.start + self.len]
+    }
+}
+
+/// A Rust type that is the host form of a [`DType`].
+pub trait Element: Copy + Default + PartialEq + fmt::Debug + Send + Sync + 'static {
+    /// The element type.
+    const DTYPE: DType;
+    /// Appends the little-endian bytes of the value.
+    fn write(self, out: &mut [u8]);
+    /// The value of little-endian bytes of exactly the type's size.
+    fn read(bytes: &[u8]) -> Self;
+}
+
+macro_rules! element {
+    ($($rust:ty => $dtype:ident),* $(,)?) => {$(
+        impl Element for $rust {
+            const DTYPE: DType = DType::$dtype;
+            fn write(self, out: &mut [u8]) {
+                out.copy_from_slice(&self.to_le_bytes());
+            }
+            fn read(bytes: &[u8]) -> Self {
+                Self::from_le_bytes(bytes.try_into().expect("element size"))
+            }
+        }
+    )*};
+}
+element!(f32 => F32, f64 => F64, i32 => I32, i64 => I64, u32 => U32, u8 => U8, f16 => F16, bf16 => Bf16);
+
+impl Element for bool {
+    const DTYPE: DType = DType::Bool;
+    fn write(self, out: &mut [u8]) {
+        out[0] = u8::from(self);
+    }
+    fn read(bytes: &[u8]) -> Self {
+        bytes[0] != 0
+    }
+}
+
+impl HostTensor {
+    /// A tensor of the given dims and values.
+    ///
+    /// # Panics
+    /// When the number of values is not the product of the dims: a bug of the caller.
+    #[must_use]
+    pub fn new<T: Element>(dims: impl Into<Vec<usize>>, values: &[T]) -> Self {
+        let shape = Shape::new(T::DTYPE, dims);
+        assert_eq!(
+            shape.len(),
+            values.len(),
+            "{shape} needs {} values, got {}",
+            shape.len(),
+            values.len()
+        );
+        let mut bytes = AlignedBytes::zeroed(shape.byte_len());
+        let size = T::DTYPE.size();
+        for (slot, &value) in bytes.as_mut_slice().chunks_exact_mut(size).zip(values) {
+            value.write(slot);
+        }
+        Self {
+            shape,
+            bytes: Arc::new(bytes),
+        }
+    }
+
+    /// A single element.
+    #[must_use]
+    pub fn scalar<T: Element>(value: T) -> Self {
+        Self::new(Vec::new(), &[value])
+    }
+
+    /// A tensor of zeros.
+    #[must_use]
+    pub fn zeros(shape: Shape) -> Self {
+        let bytes = Arc::new(AlignedBytes::zeroed(shape.byte_len()));
+        Self { shape, bytes }
+    }
+
+    /// A tensor of one repeated number, converted to the element type.
+    #[must_use]
+    pub fn full(shape: Shape, value: f64) -> Self {
+        let mut element = vec![0u8; shape.dtype.size()];
+        write_number(shape.dtype, value, &mut element);
+        let mut bytes = AlignedBytes::zeroed(shape.byte_len());
+        for slot in bytes.as_mut_slice().chunks_exact_mut(element.len()) {
+            slot.copy_from_slice(&element);
+        }
+        Self {
+            shape,
+            bytes: Arc::new(bytes),
+        }
+    }
+
+    /// A tensor over little-endian bytes, or `None` when their number does not fit the shape.
+    #[must_use]
+    pub fn from_bytes(shape: Shape, bytes: &[u8]) -> Option<Self> {
+        if shape.checked_byte_len() != Some(bytes.len()) {
+            return None;
+        }
+        let mut aligned = AlignedBytes::zeroed(bytes.len());
+        aligned.as_mut_slice().copy_from_slice(bytes);
+        Some(Self::from_aligned(shape, aligned))
+    }
+
+    /// A tensor over bytes that are already aligned.
+    ///
+    /// # Panics
+    /// When the number of bytes is not the shape's: a bug of the caller.
+    #[must_use]
+    pub fn from_aligned(shape: Shape, bytes: AlignedBytes) -> Self {
+        assert_eq!(shape.byte_len(), bytes.len, "bytes of {shape}");
+        Self {
+            shape,
+            bytes: Arc::new(bytes),
+        }
+    }
+
+    /// Element type and dims.
+    #[must_use]
+    pub const fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// Element type.
+    #[must_use]
+    pub const fn dtype(&self) -> DType {
+        self.shape.dtype
+    }
+
+    /// Size of each dim.
+    #[must_use]
+    pub fn dims(&self) -> &[usize] {
+        &self.shape.dims
+    }
+
+    /// The little-endian bytes, row-major.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        (*self.bytes).as_ref()
+    }
+
+    /// The shared bytes, for a device that reads them in place.
+    #[must_use]
+    pub fn shared_bytes(&self) -> Arc<AlignedBytes> {
+        Arc::clone(&self.bytes)
+    }
+
+    /// The values, or `None` when `T` is not the element type.
+    #[must_use]
+    pub fn values<T: Element>(&self) -> Option<Vec<T>> {
+        (T::DTYPE == self.dtype()).then(|| {
+            self.bytes()
+                .chunks_exact(T::DTYPE.size())
+                .map(T::read)
+                .collect()
+        })
+    }
+
+    /// The values of an f32 tensor.
+    ///
+    /// # Panics
+    /// When the element type is another: a bug of the caller. Use [`to_f64`](Self::to_f64) for any type.
+    #[must_use]
+    pub fn f32s(&self) -> Vec<f32> {
+        self.values()
+            .unwrap_or_else(|| panic!("f32 values of {}", self.shape))
+    }
+
+    /// The values converted to f64, whatever the element type.
+    #[must_use]
+    pub fn to_f64(&self) -> Vec<f64> {
+        let size = self.dtype().size();
+        self.bytes()
+            .chunks_exact(size)
+            .map(|element| read_number(self.dtype(), element))
+            .collect()
+    }
+
+    /// The values converted to another element type (floats to integers truncate, to `Bool`: non-zero).
+    #[must_use]
+    pub fn convert(&self, dtype: DType) -> Self {
+        if dtype == self.dtype() {
+            return self.clone();
+        }
+        let from = self.dtype();
+        let mut bytes = AlignedBytes::zeroed(self.shape.len() * dtype.size());
+        let slots = bytes.as_mut_slice().chunks_exact_mut(dtype.size());
+        for (slot, element) in slots.zip(self.bytes().chunks_exact(from.size())) {
+            write_number(dtype, read_number(from, element), slot);
+        }
+        Self::from_aligned(self.shape.with_dtype(dtype), bytes)
+    }
+
+    /// The same bytes under other dims, or `None` when the number of elements differs.
+    #[must_use]
+    pub fn reshape(&self, dims: impl Into<Vec<usize>>) -> Option<Self> {
+        let shape = Shape::new(self.dtype(), dims);
+        (shape.checked_byte_len() == Some(self.shape.byte_len())).then(|| Self {
+            shape,
+            bytes: Arc::clone(&self.bytes),
+        })
+    }
+
+    /// Number of rows: the first dim (1 for a scalar).
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        self.shape.dims.first().copied().unwrap_or(1)
+    }
+
+    /// Bytes of one row: one index of the first dim.
+    #[must_use]
+    pub fn row_bytes(&self) -> usize {
+        let inner: usize = self.shape.dims.iter().skip(1).product();
+        inner * self.dtype().size()
+    }
+
+    /// Rows `start..end` of the first dim, copied.
+    ///
+    /// # Panics
+    /// When the range leaves the tensor or the tensor is a scalar: a bug of the caller.
+    #[must_use]
+    pub fn slice_rows(&self, start: usize, end: usize) -> Self {
+        let mut dims = self.shape.dims.clone();
+        dims[0] = end - start;
+        let row = self.row_bytes();
+        let shape = Shape::new(self.dtype(), dims);
+        Self::from_bytes(shape, &self.bytes()[start * row..end * row]).expect("rows in range")
+    }
+
+    /// The tensor with zero rows appended up to `rows` rows.
+    ///
+    /// # Panics
+    /// When the tensor is a scalar or has more rows already: a bug of the caller.
+    #[must_use]
+    pub fn pad_rows(&self, rows: usize) -> Self {
+        assert!(rows >= self.rows(), "{} padded to {rows} rows", self.shape);
+        let mut dims = self.shape.dims.clone();
+        dims[0] = rows;
+        let mut bytes = AlignedBytes::zeroed(rows * self.row_bytes());
+        bytes.as_mut_slice()[..self.bytes().len()].copy_from_slice(self.bytes());
+        Self::from_aligned(Shape::new(self.dtype(), dims), bytes)
+    }
+}
+
+impl PartialEq for HostTensor {
+    fn eq(&self, other: &Self) -> bool {
+        self.shape == other.shape && self.bytes() == other.bytes()
+    }
+}
+
+impl fmt::Debug for HostTensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let size = self.dtype().size();
+        let shown: Vec<f64> = self
+            .bytes()
+            .chunks_exact(size)
+            .take(8)
+            .map(|element| read_number(self.dtype(), element))
+            .collect();
+        let more = if self.shape.len() > 8 { ", .." } else { "" };
+        write!(f, "{} {shown:?}{more}", self.shape)
+    }
+}
+
+/// The number held by the little-endian bytes of one element.
+pub(crate) fn read_number(dtype: DType, bytes: &[u8]) -> f64 {
+    match dtype {
+        DType::F32 => f64::from(f32::read(bytes)),
+        DType::F64 => f64::read(bytes),
+        DType::F16 => f16::read(bytes).to_f64(),
+        DType::Bf16 => bf16::read(bytes).to_f64(),
+        DType::I32 => f64::from(i32::read(bytes)),
+        DType::I64 => i64::read(bytes) as f64,
+        DType::U32 => f64::from(u32::read(bytes)),
+        DType::U8 => f64::from(u8::read(bytes)),
+        DType::Bool => f64::from(u8::from(bool::read(bytes))),
+    }
+}
+
+/// Writes `value` as one element; out-of-range integers saturate.
+pub(crate) fn write_number(dtype: DType, value: f64, out: &mut [u8]) {
+    match dtype {
+        DType::F32 => (value as f32).write(out),
+        DType::F64 => value.write(out),
+        DType::F16 => f16::from_f64(value).write(out),
+        DType::Bf16 => bf16::from_f64(value).write(out),
+        DType::I32 => (value as i32).write(out),
+        DType::I64 => (value as i64).write(out),
+        DType::U32 => (value as u32).write(out),
+        DType::U8 => (value as u8).write(out),
+        DType::Bool => (value != 0.0).write(out),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_survive_the_round_trip_for_every_dtype() {
+        for dtype in DType::ALL {
+            let tensor = HostTensor::full(Shape::new(dtype, [3]), 1.0);
+            assert_eq!(tensor.to_f64(), [1.0; 3], "{dtype}");
+            assert_eq!(tensor.bytes().as_ptr().align_offset(HOST_ALIGNMENT), 0);
+        }
+    }
+
+    #[test]
+    fn bytes_of_the_wrong_length_are_refused() {
+        assert!(HostTensor::from_bytes(Shape::f32([2]), &[0; 7]).is_none());
+        let huge = Shape::f32([usize::MAX, 2]);
+        assert!(HostTensor::from_bytes(huge, &[0; 8]).is_none());
+    }
+
+    #[test]
+    fn rows_are_sliced_and_padded() {
+        let tensor = HostTensor::new([3, 2], &[1i32, 2, 3, 4, 5, 6]);
+        assert_eq!(
+            tensor.slice_rows(1, 3).values::<i32>().unwrap(),
+            [3, 4, 5, 6]
+        );
+        let padded = tensor.slice_rows(0, 1).pad_rows(2);
+        assert_eq!(padded.values::<i32>().unwrap(), [1, 2, 0, 0]);
+    }
+}
