@@ -18,7 +18,7 @@ pub struct HostTensor {
 }
 
 /// A byte array whose first byte sits on a [`HOST_ALIGNMENT`] boundary.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct AlignedBytes {
     storage: Vec<u8>,
     start: usize,
