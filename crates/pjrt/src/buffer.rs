@@ -324,7 +324,7 @@ impl Drop for Buffer {
             self.client.api.destroy(sys::BufferDestroy {
                 buffer: self.raw,
                 ..Args::empty()
-            })
+            });
         };
     }
 }

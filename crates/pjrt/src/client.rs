@@ -33,7 +33,7 @@ impl Drop for ClientInner {
             self.api.destroy(sys::ClientDestroy {
                 client: self.raw,
                 ..Args::empty()
-            })
+            });
         };
     }
 }

@@ -91,7 +91,7 @@ impl Drop for Event {
             self.api().destroy(sys::EventDestroy {
                 event: self.raw,
                 ..Args::empty()
-            })
+            });
         };
     }
 }

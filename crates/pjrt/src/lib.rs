@@ -24,20 +24,28 @@
 //! ```
 
 mod buffer;
+mod cache;
 mod client;
 mod compile;
 mod element;
 mod error;
 mod event;
 mod executable;
+mod install;
+mod places;
 mod plugin;
 mod sys;
+#[cfg(test)]
+mod testing;
 
 pub use buffer::{Buffer, SharedBytes, ZERO_COPY_ALIGNMENT};
+pub use cache::{CacheOutcome, CompileCache};
 pub use client::{Client, Device, MemoryStats, OptionValue};
 pub use compile::{CompileOptions, OverrideValue};
 pub use element::{Element, ElementType, bytes_of, elements_of};
 pub use error::{Code, LoadError, PjrtError};
 pub use event::Event;
 pub use executable::{CompiledMemory, Executable, ExecuteOptions, Execution, Output};
+pub use install::{InstallError, Installer};
+pub use places::{Found, NotFound, Places, Platform, UnknownPlatform};
 pub use plugin::{Attribute, Plugin};

@@ -256,7 +256,7 @@ pub(crate) struct TiledLayout {
 pub(crate) struct Extension {
     pub(crate) struct_size: usize,
     pub(crate) kind: c_int,
-    pub(crate) next: *const Extension,
+    pub(crate) next: *const Self,
 }
 
 /// `PJRT_FFI_Extension`.
