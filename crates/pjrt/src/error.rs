@@ -94,6 +94,11 @@ impl Code {
         Self::Unauthenticated,
     ];
 
+    /// The C value.
+    pub(crate) fn to_c(self) -> i32 {
+        self as i32 + 1
+    }
+
     /// The code with this C value; a value outside 1..=16 is `Unknown`.
     pub(crate) fn from_c(value: i32) -> Self {
         usize::try_from(value - 1)

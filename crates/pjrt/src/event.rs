@@ -136,10 +136,10 @@ unsafe extern "C" fn run<F: FnOnce(Result<(), PjrtError>) + Send + 'static>(
 ) {
     // SAFETY: `user` is the box made in `on_ready`, given to us once.
     let (api, callback) = *unsafe { Box::from_raw(user.cast::<(Api, F)>()) };
-    // SAFETY: a non-null error is ours to destroy.
     let result = if error.is_null() {
         Ok(())
     } else {
+        // SAFETY: a non-null error is ours to destroy.
         Err(unsafe { api.take_error(error, "PJRT_Event_OnReady") })
     };
     callback(result);

@@ -177,11 +177,11 @@ impl Installer {
         self.install(&PINNED_CPU)
     }
 
-    /// What [`Installer::cpu`] downloads, for a line to the user: package, version and size.
+    /// What [`Installer::cpu`] downloads, for a line to the user: package, version and download size.
     #[must_use]
     pub fn describe_cpu() -> String {
         format!(
-            "{}=={} (about 80 MB, with pip)",
+            "{}=={} (63 MB, with pip)",
             PINNED_CPU.package, PINNED_CPU.version
         )
     }

@@ -27,6 +27,7 @@ mod buffer;
 mod cache;
 mod client;
 mod compile;
+mod custom_call;
 mod element;
 mod error;
 mod event;
@@ -35,6 +36,7 @@ mod install;
 mod places;
 mod plugin;
 mod sys;
+mod sys_ffi;
 #[cfg(test)]
 mod testing;
 
@@ -42,6 +44,7 @@ pub use buffer::{Buffer, SharedBytes, ZERO_COPY_ALIGNMENT};
 pub use cache::{CacheOutcome, CompileCache};
 pub use client::{Client, Device, MemoryStats, OptionValue};
 pub use compile::{CompileOptions, OverrideValue};
+pub use custom_call::{Call, CallAttribute, CallError};
 pub use element::{Element, ElementType, bytes_of, elements_of};
 pub use error::{Code, LoadError, PjrtError};
 pub use event::Event;

@@ -174,12 +174,11 @@ impl Api {
                 std::mem::transmute(function);
             function(args)
         };
-        // SAFETY: the function returned this error to us.
         if error.is_null() {
-            Ok(())
-        } else {
-            Err(unsafe { self.take_error(error, A::CALL) })
+            return Ok(());
         }
+        // SAFETY: the function returned this error to us.
+        Err(unsafe { self.take_error(error, A::CALL) })
     }
 
     /// Calls a destructor; its error could only be our own bug and is dropped.
@@ -317,12 +316,11 @@ pub(crate) unsafe fn text(pointer: *const c_char, size: usize) -> String {
 /// # Safety
 /// `pointer` is null or points at `size` values that live for `'a`.
 pub(crate) unsafe fn slice<'a, T>(pointer: *const T, size: usize) -> &'a [T] {
-    // SAFETY: the caller's promise.
     if pointer.is_null() || size == 0 {
-        &[]
-    } else {
-        unsafe { std::slice::from_raw_parts(pointer, size) }
+        return &[];
     }
+    // SAFETY: the caller's promise.
+    unsafe { std::slice::from_raw_parts(pointer, size) }
 }
 
 fn open(path: &Path) -> Result<Api, LoadError> {
@@ -377,30 +375,58 @@ const MACHINE: (u16, &str) = (62, "an x86-64 elf shared library");
 #[cfg(target_arch = "aarch64")]
 const MACHINE: (u16, &str) = (183, "an aarch64 elf shared library");
 
-/// Looks at the file before the system's loader does, for a clearer error.
+/// Looks at the file before the system's loader does, for a clearer error, and because the loader dies of a file that was cut short.
 fn check_file(path: &Path) -> Result<(), LoadError> {
     let unreadable = |source| LoadError::Unreadable {
         path: path.to_path_buf(),
         source,
     };
-    let mut head = Vec::new();
-    let file = File::open(path).map_err(unreadable)?;
-    if file.metadata().map_err(unreadable)?.is_dir() {
-        return Err(LoadError::NotALibrary {
-            path: path.to_path_buf(),
-            found: "it is a folder".into(),
-            expected: MACHINE.1,
-        });
-    }
-    file.take(20).read_to_end(&mut head).map_err(unreadable)?;
-    match foreign(&head) {
-        Some(found) => Err(LoadError::NotALibrary {
+    let refused = |found| {
+        Err(LoadError::NotALibrary {
             path: path.to_path_buf(),
             found,
             expected: MACHINE.1,
-        }),
-        None => Ok(()),
+        })
+    };
+    let mut head = Vec::new();
+    let file = File::open(path).map_err(unreadable)?;
+    let metadata = file.metadata().map_err(unreadable)?;
+    if metadata.is_dir() {
+        return refused("it is a folder".into());
     }
+    file.take(4096).read_to_end(&mut head).map_err(unreadable)?;
+    if let Some(found) = foreign(&head) {
+        return refused(found);
+    }
+    match loaded_size(&head) {
+        Some(expected) if expected <= metadata.len() => Ok(()),
+        Some(expected) => refused(format!(
+            "it is cut short: {} bytes of at least {expected}",
+            metadata.len()
+        )),
+        None => refused("its elf header is damaged".into()),
+    }
+}
+
+/// Bytes of an elf file up to the end of its last loaded segment, from its first bytes.
+fn loaded_size(head: &[u8]) -> Option<u64> {
+    let word = |at: usize| {
+        Some(u64::from_le_bytes(
+            head.get(at..at.checked_add(8)?)?.try_into().ok()?,
+        ))
+    };
+    let half =
+        |at: usize| Some(u16::from_le_bytes(head.get(at..at + 2)?.try_into().ok()?) as usize);
+    let (table, size, count) = (usize::try_from(word(32)?).ok()?, half(54)?, half(56)?);
+    let mut end = 0;
+    for index in 0..count {
+        let at = table.checked_add(index * size)?;
+        // The low half of this word is the kind of the segment: 1 is loaded.
+        if word(at)? as u32 == 1 {
+            end = end.max(word(at.checked_add(8)?)?.checked_add(word(at.checked_add(32)?)?)?);
+        }
+    }
+    Some(end)
 }
 
 /// What the file with these first bytes is, when this machine cannot load it.
