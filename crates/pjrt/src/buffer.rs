@@ -208,9 +208,10 @@ impl Buffer {
     /// The error of the computation that makes the contents, `DeadlineExceeded` after `timeout`, or the plugin's own.
     pub fn to_host(&self, timeout: Duration) -> Result<Vec<u8>, PjrtError> {
         let start = Instant::now();
-        let elements = self.dims()?.iter().product::<i64>();
-        let mut bytes =
-            vec![0; usize::try_from(elements).unwrap_or(0) * self.element_type()?.bytes()];
+        let mut bytes = vec![0; self.size()?];
+        if self.client.is_host() {
+            return self.copy_to(&mut bytes, timeout).map(|()| bytes);
+        }
         // SAFETY: the vector's memory stays where it is; on a time-out it is leaked, as the plugin may still write to it.
         unsafe {
             let done = self.copy_raw(&mut bytes)?;
@@ -231,12 +232,58 @@ impl Buffer {
     /// # Errors
     /// As for [`Buffer::to_host`], or `target` has another size.
     pub fn copy_to(&self, target: &mut [u8], timeout: Duration) -> Result<(), PjrtError> {
+        let size = self.size()?;
+        if size != target.len() {
+            return Err(PjrtError::invalid(
+                sys::BufferToHost::CALL,
+                format!("the buffer has {size} bytes, the target {}", target.len()),
+            ));
+        }
         self.ready()?.wait(timeout)?;
+        if self.client.is_host() {
+            return self.copy_in_place(target);
+        }
         // SAFETY: we do not return before the plugin is done with `target`.
         unsafe {
             let done = self.copy_raw(target)?;
             done.wait(Duration::MAX)
         }
+    }
+
+    /// Copies host memory of a ready buffer without a trip through the plugin's threads.
+    fn copy_in_place(&self, target: &mut [u8]) -> Result<(), PjrtError> {
+        let (api, buffer) = (self.client.api, self.raw);
+        // SAFETY: the buffer is live and ready, so its memory holds the contents, as many bytes as `target` has; the external reference
+        // keeps the memory from being freed or donated meanwhile, and is given back in every case.
+        unsafe {
+            api.call(&mut sys::BufferIncreaseExternalReferenceCount {
+                buffer,
+                ..Args::empty()
+            })?;
+            let mut args = sys::BufferMemoryPointer {
+                buffer,
+                ..Args::empty()
+            };
+            let result = api.call(&mut args);
+            if result.is_ok() && !target.is_empty() {
+                std::ptr::copy_nonoverlapping(
+                    args.pointer.cast::<u8>(),
+                    target.as_mut_ptr(),
+                    target.len(),
+                );
+            }
+            api.destroy(sys::BufferDecreaseExternalReferenceCount {
+                buffer,
+                ..Args::empty()
+            });
+            result
+        }
+    }
+
+    /// Bytes of the contents on the host.
+    fn size(&self) -> Result<usize, PjrtError> {
+        let elements = self.dims()?.iter().product::<i64>();
+        Ok(usize::try_from(elements).unwrap_or(0) * self.element_type()?.bytes())
     }
 
     /// Frees the device memory now; the handle is dead after that.
@@ -268,7 +315,7 @@ impl Buffer {
     }
 
     /// # Safety
-    /// `target` stays valid until the event fires.
+    /// `target` has the size of the contents and stays valid until the event fires.
     unsafe fn copy_raw(&self, target: &mut [u8]) -> Result<Event, PjrtError> {
         let rank = self.dims()?.len();
         // Row-major: the last dimension varies fastest. A null layout would keep the device's own order, which is tiled on TPU.
@@ -287,22 +334,8 @@ impl Buffer {
             },
             kind: 0,
         };
-        let mut args = sys::BufferToHost {
-            src: self.raw,
-            host_layout: &raw const layout,
-            ..Args::empty()
-        };
-        // SAFETY: a null target asks for the size; then the target has that size, and the caller keeps it valid; the layout is read during the call.
+        // SAFETY: the target has the size of the contents, and the caller keeps it valid; the layout is read during the call.
         unsafe {
-            self.client.api.call(&mut args)?;
-            if args.dst_size != target.len() {
-                let message = format!(
-                    "the buffer has {} bytes, the target {}",
-                    args.dst_size,
-                    target.len()
-                );
-                return Err(PjrtError::invalid(sys::BufferToHost::CALL, message));
-            }
             let dst = target.as_mut_ptr().cast::<c_void>();
             let mut args = sys::BufferToHost {
                 src: self.raw,

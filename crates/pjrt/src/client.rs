@@ -199,6 +199,11 @@ impl ClientInner {
             })
     }
 
+    /// Whether device memory is row-major host memory, so that it can be read in place.
+    pub(crate) fn is_host(&self) -> bool {
+        self.platform == "cpu"
+    }
+
     /// The index in `devices()` of a C device.
     pub(crate) fn device_index(&self, raw: *mut sys::Device) -> Option<usize> {
         self.devices.iter().position(|device| device.raw == raw)

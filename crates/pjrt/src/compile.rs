@@ -52,11 +52,13 @@ impl Client {
     /// The device assignment has not `replicas * partitions` ids, or the plugin's own: a malformed module, an unknown override.
     pub fn compile(&self, code: &str, options: &CompileOptions) -> Result<Executable, PjrtError> {
         let encoded = options.encode()?;
+        // The plugin's parser stops at a zero byte behind the text and reads beyond the size it is given.
+        let code = [code.as_bytes(), b"\0"].concat();
         let program = sys::Program {
             struct_size: size_of::<sys::Program>(),
             extension_start: std::ptr::null_mut(),
             code: code.as_ptr().cast(),
-            code_size: code.len(),
+            code_size: code.len() - 1,
             format: c"mlir".as_ptr(),
             format_size: 4,
         };

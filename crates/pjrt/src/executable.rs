@@ -219,7 +219,7 @@ impl Executable {
     ///
     /// # Errors
     /// The plugin's own.
-    pub fn memory(&self) -> Result<CompiledMemory, PjrtError> {
+    pub fn memory_stats(&self) -> Result<CompiledMemory, PjrtError> {
         let mut args = sys::ExecutableMemoryStats {
             executable: self.inner,
             ..Args::empty()

@@ -185,6 +185,9 @@ args!(BufferToHost = "PJRT_Buffer_ToHostBuffer" @ 600 {
     src: *mut Buffer, host_layout: *const MemoryLayout, dst: *mut c_void, dst_size: usize, [event: *mut Event]
 });
 args!(BufferReadyEvent = "PJRT_Buffer_ReadyEvent" @ 616 { buffer: *mut Buffer, [event: *mut Event] });
+args!(BufferIncreaseExternalReferenceCount = "PJRT_Buffer_IncreaseExternalReferenceCount" @ 632 { [buffer: *mut Buffer] });
+args!(BufferDecreaseExternalReferenceCount = "PJRT_Buffer_DecreaseExternalReferenceCount" @ 640 { [buffer: *mut Buffer] });
+args!(BufferMemoryPointer = "PJRT_Buffer_OpaqueDeviceMemoryDataPointer" @ 648 { buffer: *mut Buffer, [pointer: *mut c_void] });
 
 /// `PJRT_NamedValue`: an option or attribute; `value` is the C union as the low bytes of one word (little-endian hosts only).
 #[repr(C)]
@@ -310,6 +313,8 @@ mod tests {
             (BufferDimensions::SIZE, 40),
             (BufferToHost::SIZE, 56),
             (BufferReadyEvent::SIZE, 32),
+            (BufferIncreaseExternalReferenceCount::SIZE, 24),
+            (BufferMemoryPointer::SIZE, 32),
             (size_of::<NamedValue>(), 56),
             (size_of::<Program>(), 48),
             (size_of::<ExecuteOptions>(), 144),
