@@ -25,6 +25,7 @@
 
 mod buffer;
 mod cache;
+mod call;
 mod client;
 mod compile;
 mod custom_call;
@@ -42,9 +43,9 @@ mod testing;
 
 pub use buffer::{Buffer, SharedBytes, ZERO_COPY_ALIGNMENT};
 pub use cache::{CacheOutcome, CompileCache};
+pub use call::{Call, CallAttribute, CallError};
 pub use client::{Client, Device, MemoryStats, OptionValue};
 pub use compile::{CompileOptions, OverrideValue};
-pub use custom_call::{Call, CallAttribute, CallError};
 pub use element::{Element, ElementType, bytes_of, elements_of};
 pub use error::{Code, LoadError, PjrtError};
 pub use event::Event;
