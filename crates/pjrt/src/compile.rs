@@ -204,4 +204,15 @@ mod tests {
         let error = options.encode_assignment(&[1, 2]).unwrap_err().to_string();
         assert!(error.contains("2 replicas times 2 partitions"), "{error}");
     }
+
+    #[test]
+    fn override_values_use_their_field_of_the_message() {
+        assert_eq!(OverrideValue::Text("a".into()).encode(), [0x0a, 1, b'a']);
+        assert_eq!(OverrideValue::Bool(true).encode(), [0x10, 1]);
+        assert_eq!(OverrideValue::Int(300).encode(), [0x18, 0xac, 2]);
+        assert_eq!(
+            OverrideValue::Float(1.0).encode(),
+            [0x21, 0, 0, 0, 0, 0, 0, 0xf0, 0x3f]
+        );
+    }
 }
