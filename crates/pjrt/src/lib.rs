@@ -1,1 +1,55 @@
-//! PJRT plugins from Rust.
+//! PJRT plugins from Rust: loading, devices, buffers, compilation, execution.
+//!
+//! A plugin is a shared library with a compiler and a runtime for one kind of device behind a C interface. This crate is the only one of
+//! the workspace with `unsafe` code; everything it exports is safe, `Send` and `Sync`, and needs no order of dropping.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use phalanx_pjrt::{Client, CompileOptions, ElementType, ExecuteOptions, Plugin, bytes_of, elements_of};
+//!
+//! let plugin = Plugin::load("/path/to/pjrt_c_api_cpu_plugin.so")?;
+//! let client = Client::new(&plugin, &[])?;
+//! let twice = client.compile(
+//!     "func.func public @main(%x: tensor<2xf32>) -> tensor<2xf32> {
+//!        %y = stablehlo.add %x, %x : tensor<2xf32>
+//!        return %y : tensor<2xf32>
+//!      }",
+//!     &CompileOptions::default(),
+//! )?;
+//! let x = client.buffer(0, ElementType::F32, &[2], bytes_of(&[1.0f32, 2.0]))?;
+//! let run = twice.execute(&[&[&x]], &ExecuteOptions::default())?;
+//! let y = run.outputs[0][0].to_host(Duration::from_secs(10))?;
+//! assert_eq!(elements_of::<f32>(&y), [2.0, 4.0]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod buffer;
+mod cache;
+mod call;
+mod client;
+mod compile;
+mod custom_call;
+mod element;
+mod error;
+mod event;
+mod executable;
+mod install;
+mod places;
+mod plugin;
+mod sys;
+mod sys_ffi;
+#[cfg(test)]
+mod testing;
+
+pub use buffer::{Buffer, SharedBytes, ZERO_COPY_ALIGNMENT};
+pub use cache::{CacheOutcome, CompileCache};
+pub use call::{Call, CallAttribute, CallError};
+pub use client::{Client, Device, MemoryStats, OptionValue};
+pub use compile::{CompileOptions, OverrideValue};
+pub use element::{Element, ElementType, bytes_of, elements_of};
+pub use error::{Code, LoadError, PjrtError};
+pub use event::Event;
+pub use executable::{CompiledMemory, Executable, ExecuteOptions, Execution, Output};
+pub use install::{InstallError, Installer};
+pub use places::{Found, NotFound, Places, Platform, UnknownPlatform};
+pub use plugin::{Attribute, Plugin};

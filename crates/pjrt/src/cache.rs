@@ -1,0 +1,389 @@
+//! The on-disk cache of compiled programs.
+//!
+//! An entry is a file named by the SHA-256 of all that decides its contents: the plugin file, the processor's features, the number of
+//! threads, `XLA_FLAGS`, the module, the options and the devices. It starts with a checksum; a damaged entry is compiled again.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::SystemTime;
+
+use sha2::{Digest, Sha256};
+
+use crate::client::Client;
+use crate::compile::{CompileOptions, OverrideValue};
+use crate::error::PjrtError;
+use crate::executable::Executable;
+use crate::install::{hex, sha256_of};
+
+const MAGIC: &[u8; 8] = b"phxexe1\n";
+const HEADER: usize = MAGIC.len() + 32;
+
+/// A folder of compiled programs.
+#[derive(Debug, Clone)]
+pub struct CompileCache {
+    dir: PathBuf,
+    limit: u64,
+}
+
+/// What the cache did for a compilation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CacheOutcome {
+    /// There is no cache.
+    Off,
+    /// The program was loaded.
+    Hit,
+    /// The program was compiled and stored.
+    Stored,
+    /// The entry was damaged; the program was compiled and stored again.
+    Replaced,
+    /// The program was compiled and could not be stored, for this reason.
+    NotStored(String),
+}
+
+impl CompileCache {
+    /// Default for the most bytes that a cache holds: 2 GiB.
+    pub const DEFAULT_LIMIT: u64 = 2 << 30;
+
+    /// Opens (and makes) a cache that holds at most `limit` bytes. Only this user may read it: entries are machine code.
+    ///
+    /// # Errors
+    /// The folder cannot be made.
+    pub fn open(dir: impl Into<PathBuf>, limit: u64) -> io::Result<Self> {
+        let dir = dir.into();
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&dir)?;
+        Ok(Self { dir, limit })
+    }
+
+    /// The contents of an entry; `Some(Err)` if it is damaged.
+    fn read(&self, key: &str) -> Option<Result<Vec<u8>, &'static str>> {
+        let path = self.entry(key);
+        let mut bytes = fs::read(&path).ok()?;
+        let sound = bytes.len() >= HEADER
+            && bytes[..MAGIC.len()] == *MAGIC
+            && Sha256::digest(&bytes[HEADER..])[..] == bytes[MAGIC.len()..HEADER];
+        if !sound {
+            return Some(Err("wrong checksum"));
+        }
+        // The time of last use, which decides what goes first. Failing to set it costs a compilation later.
+        let _ = File::options()
+            .append(true)
+            .open(&path)
+            .and_then(|file| file.set_modified(SystemTime::now()));
+        Some(Ok(bytes.split_off(HEADER)))
+    }
+
+    fn write(&self, key: &str, payload: &[u8]) -> io::Result<()> {
+        let digest = Sha256::digest(payload);
+        write_atomically(&self.entry(key), &[MAGIC, &digest, payload])?;
+        self.prune(key)
+    }
+
+    /// Removes the entries used longest ago until the rest fits, and never the one just written.
+    fn prune(&self, keep: &str) -> io::Result<()> {
+        let mut entries = Vec::new();
+        for entry in fs::read_dir(&self.dir)?.flatten() {
+            let Ok(metadata) = entry.metadata() else {
+                continue;
+            };
+            if entry
+                .path()
+                .extension()
+                .is_some_and(|extension| extension == "exe")
+            {
+                entries.push((
+                    metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH),
+                    metadata.len(),
+                    entry.path(),
+                ));
+            }
+        }
+        entries.sort();
+        let mut total: u64 = entries.iter().map(|entry| entry.1).sum();
+        for (_, size, path) in entries {
+            if total > self.limit && path != self.entry(keep) && fs::remove_file(&path).is_ok() {
+                total -= size;
+            }
+        }
+        Ok(())
+    }
+
+    fn entry(&self, key: &str) -> PathBuf {
+        self.dir.join(format!("{key}.exe"))
+    }
+
+    /// The SHA-256 of the plugin file, remembered by path, size and time of change: hashing 200 MB takes a while.
+    fn plugin_hash(&self, path: &Path) -> io::Result<String> {
+        let metadata = fs::metadata(path)?;
+        let changed = metadata
+            .modified()?
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or_default()
+            .as_nanos();
+        let state = format!("{} {} {changed}\n", path.display(), metadata.len());
+        let memo = self.dir.join(format!(
+            "plugin-{}.sha256",
+            &hex(&Sha256::digest(path.as_os_str().as_encoded_bytes()))[..16]
+        ));
+        if let Some(hash) = fs::read_to_string(&memo)
+            .ok()
+            .and_then(|text| Some(text.strip_prefix(&state)?.to_owned()))
+            && hash.len() == 64
+        {
+            return Ok(hash);
+        }
+        let hash = sha256_of(path)?;
+        write_atomically(&memo, &[state.as_bytes(), hash.as_bytes()])?;
+        Ok(hash)
+    }
+}
+
+impl Client {
+    /// Compiles like [`Client::compile`], but takes the program from the cache if it is there, and puts it there if not.
+    ///
+    /// Custom calls that the program uses must be registered before. Trouble with the cache is never an error: it is reported in the outcome.
+    ///
+    /// # Errors
+    /// As for [`Client::compile`].
+    pub fn compile_cached(
+        &self,
+        cache: Option<&CompileCache>,
+        code: &str,
+        options: &CompileOptions,
+    ) -> Result<(Executable, CacheOutcome), PjrtError> {
+        let Some(cache) = cache else {
+            return Ok((self.compile(code, options)?, CacheOutcome::Off));
+        };
+        if let Some(reason) = unsafe_to_serialize(
+            &options.overrides,
+            std::env::var("XLA_FLAGS").as_deref().unwrap_or_default(),
+        ) {
+            return Ok((
+                self.compile(code, options)?,
+                CacheOutcome::NotStored(reason),
+            ));
+        }
+        let key = match self.cache_key(cache, code, options)? {
+            Ok(key) => key,
+            Err(error) => {
+                return Ok((
+                    self.compile(code, options)?,
+                    CacheOutcome::NotStored(format!("cannot read the plugin file: {error}")),
+                ));
+            }
+        };
+        let entry = cache.read(&key);
+        let damaged = entry.is_some();
+        if let Some(Ok(bytes)) = entry
+            && let Ok(executable) = self.deserialize(&bytes)
+        {
+            return Ok((executable, CacheOutcome::Hit));
+        }
+        let executable = self.compile(code, options)?;
+        let outcome = match executable.serialize() {
+            Err(error) => CacheOutcome::NotStored(error.to_string()),
+            Ok(bytes) => match cache.write(&key, &bytes) {
+                Err(error) => CacheOutcome::NotStored(format!(
+                    "cannot write to {}: {error}",
+                    cache.dir.display()
+                )),
+                Ok(()) if damaged => CacheOutcome::Replaced,
+                Ok(()) => CacheOutcome::Stored,
+            },
+        };
+        Ok((executable, outcome))
+    }
+
+    fn cache_key(
+        &self,
+        cache: &CompileCache,
+        code: &str,
+        options: &CompileOptions,
+    ) -> Result<io::Result<String>, PjrtError> {
+        let encoded = options.encode()?;
+        let plugin = match cache.plugin_hash(self.plugin().path()) {
+            Ok(hash) => hash,
+            Err(error) => return Ok(Err(error)),
+        };
+        let devices: Vec<String> = self
+            .devices()
+            .iter()
+            .map(|device| format!("{} {}", device.id, device.kind))
+            .collect();
+        let environment: Vec<String> = ["XLA_FLAGS", "PJRT_NPROC", "NPROC"]
+            .iter()
+            .map(|name| std::env::var(name).unwrap_or_default())
+            .collect();
+        let threads = std::thread::available_parallelism()
+            .map_or(0, usize::from)
+            .to_string();
+        let parts = [
+            plugin.as_bytes(),
+            self.platform_version().as_bytes(),
+            processor().as_bytes(),
+            threads.as_bytes(),
+            environment.join("\0").as_bytes(),
+            devices.join("\0").as_bytes(),
+            &encoded,
+            code.as_bytes(),
+        ]
+        .map(<[u8]>::to_vec);
+        let mut hash = Sha256::new();
+        for part in parts {
+            hash.update((part.len() as u64).to_le_bytes());
+            hash.update(&part);
+        }
+        Ok(Ok(hex(&hash.finalize())))
+    }
+}
+
+/// Why the program must not be serialised: XLA ends the process when it serialises some programs that use oneDNN.
+fn unsafe_to_serialize(overrides: &BTreeMap<String, OverrideValue>, flags: &str) -> Option<String> {
+    let off = |value: &OverrideValue| match value {
+        OverrideValue::Bool(value) => !value,
+        OverrideValue::Text(text) => text.is_empty() || text.eq_ignore_ascii_case("false"),
+        OverrideValue::Int(value) => *value == 0,
+        OverrideValue::Float(_) => false,
+    };
+    if let Some((name, _)) = overrides
+        .iter()
+        .find(|(name, value)| name.contains("onednn") && !off(value))
+    {
+        return Some(format!("programs compiled with {name} cannot be stored"));
+    }
+    flags
+        .contains("onednn")
+        .then(|| "programs compiled with a onednn flag in XLA_FLAGS cannot be stored".into())
+}
+
+/// The lines of `/proc/cpuinfo` that decide which machine code runs here, of the first processor.
+fn processor() -> String {
+    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let first = text.split("\n\n").next().unwrap_or_default();
+    let names = [
+        "vendor_id",
+        "cpu family",
+        "model",
+        "flags",
+        "Features",
+        "CPU implementer",
+        "CPU part",
+    ];
+    let chosen = first
+        .lines()
+        .filter(|line| names.contains(&line.split(':').next().unwrap_or_default().trim()));
+    chosen.collect::<Vec<_>>().join("\n")
+}
+
+/// Writes a file beside its place and moves it there, so that no reader ever sees half of it.
+fn write_atomically(path: &Path, parts: &[&[u8]]) -> io::Result<()> {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let temporary = path.with_extension(format!(
+        "{}-{}.tmp",
+        std::process::id(),
+        NEXT.fetch_add(1, Ordering::Relaxed)
+    ));
+    let written = (|| {
+        let mut file = File::create(&temporary)?;
+        parts.iter().try_for_each(|part| file.write_all(part))?;
+        file.sync_all()?;
+        fs::rename(&temporary, path)
+    })();
+    if written.is_err() {
+        let _ = fs::remove_file(&temporary);
+    }
+    written
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::TempDir;
+
+    #[test]
+    fn entries_round_trip_and_damage_is_seen() {
+        let dir = TempDir::new();
+        let cache = CompileCache::open(dir.join("c"), 1 << 20).unwrap();
+        assert!(cache.read("k").is_none());
+        cache.write("k", b"program").unwrap();
+        assert_eq!(cache.read("k"), Some(Ok(b"program".to_vec())));
+        let good = fs::read(cache.entry("k")).unwrap();
+        for at in [0, 9, good.len() - 1] {
+            let mut bad = good.clone();
+            bad[at] ^= 1;
+            fs::write(cache.entry("k"), bad).unwrap();
+            assert!(cache.read("k").unwrap().is_err());
+        }
+        for length in [0, 7, 39, good.len() - 1] {
+            fs::write(cache.entry("k"), &good[..length]).unwrap();
+            assert!(cache.read("k").unwrap().is_err(), "{length}");
+        }
+    }
+
+    #[test]
+    fn the_entry_used_longest_ago_goes_first() {
+        let dir = TempDir::new();
+        let cache = CompileCache::open(dir.to_path_buf(), 350).unwrap();
+        let age = |key: &str, seconds| {
+            let time = SystemTime::now() - std::time::Duration::from_secs(seconds);
+            File::options()
+                .append(true)
+                .open(cache.entry(key))
+                .unwrap()
+                .set_modified(time)
+                .unwrap();
+        };
+        cache.write("a", &[0; 100]).unwrap();
+        cache.write("b", &[0; 100]).unwrap();
+        age("a", 100);
+        age("b", 50);
+        cache.read("a");
+        cache.write("c", &[0; 100]).unwrap();
+        assert!(
+            cache.read("a").is_some() && cache.read("b").is_none() && cache.read("c").is_some()
+        );
+        cache.write("big", &[0; 1000]).unwrap();
+        assert!(cache.read("a").is_none() && cache.read("big").is_some());
+    }
+
+    #[test]
+    fn the_plugin_is_hashed_again_when_it_changes() {
+        let dir = TempDir::new();
+        let cache = CompileCache::open(dir.join("c"), 0).unwrap();
+        let plugin = dir.join("p.so");
+        fs::write(&plugin, "one").unwrap();
+        let first = cache.plugin_hash(&plugin).unwrap();
+        assert_eq!(first, cache.plugin_hash(&plugin).unwrap());
+        fs::write(&plugin, "three").unwrap();
+        assert_eq!(
+            cache.plugin_hash(&plugin).unwrap(),
+            sha256_of(&plugin).unwrap()
+        );
+        assert_ne!(cache.plugin_hash(&plugin).unwrap(), first);
+    }
+
+    #[test]
+    fn onednn_programs_are_never_stored() {
+        let check = |name: &str, value| {
+            unsafe_to_serialize(&BTreeMap::from([(name.to_owned(), value)]), "").is_some()
+        };
+        assert!(check("xla_cpu_use_onednn", OverrideValue::Bool(true)));
+        assert!(check(
+            "xla_cpu_experimental_onednn_custom_call",
+            OverrideValue::Text("True".into())
+        ));
+        assert!(!check("xla_cpu_use_onednn", OverrideValue::Bool(false)));
+        assert!(!check(
+            "xla_cpu_enable_fast_math",
+            OverrideValue::Bool(true)
+        ));
+        assert!(unsafe_to_serialize(&BTreeMap::new(), "--xla_cpu_use_onednn=true").is_some());
+    }
+}

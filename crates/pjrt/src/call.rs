@@ -1,0 +1,439 @@
+//! What the handler of a custom call sees: typed views of operands, results and attributes.
+
+use std::ffi::{c_int, c_void};
+
+use crate::element::{Element, ElementType};
+use crate::error::Code;
+use crate::plugin::{slice, text};
+use crate::sys_ffi::{self as ffi, CallFrame};
+
+/// An error that a handler returns; it becomes the error of the execution, with the handler's name.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct CallError {
+    /// What kind of failure it is.
+    pub code: Code,
+    /// What is wrong, for the user.
+    pub message: String,
+}
+
+impl CallError {
+    /// An error of this kind.
+    #[must_use]
+    pub fn new(code: Code, message: impl Into<String>) -> Self {
+        Self {
+            code,
+            message: message.into(),
+        }
+    }
+
+    fn invalid(message: String) -> Self {
+        Self::new(Code::InvalidArgument, message)
+    }
+}
+
+/// One call of a handler: operands, results, attributes.
+pub struct Call<'a> {
+    frame: &'a CallFrame,
+    operands: &'a [*const ffi::Buffer],
+    results: &'a [*const ffi::Buffer],
+    taken: Vec<bool>,
+}
+
+/// Value of an attribute of a custom call (a key of its `backend_config`).
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub enum CallAttribute<'a> {
+    /// An integer of any width.
+    Int(i64),
+    /// A float of any width.
+    Float(f64),
+    /// A boolean.
+    Bool(bool),
+    /// A string.
+    Text(&'a str),
+    /// An array of integers.
+    Ints(Vec<i64>),
+    /// An array of floats.
+    Floats(Vec<f64>),
+}
+
+impl<'a> Call<'a> {
+    /// # Safety
+    /// `frame` is a call frame of the execute stage that lives for `'a`.
+    pub(crate) unsafe fn new(frame: &'a CallFrame) -> Self {
+        // SAFETY: the caller's promise; the lists have the sizes given.
+        let list = |buffers: &'a ffi::Buffers| unsafe {
+            slice(buffers.values, usize::try_from(buffers.count).unwrap_or(0))
+        };
+        let (operands, results) = (list(&frame.operands), list(&frame.results));
+        Self {
+            frame,
+            operands,
+            results,
+            taken: vec![false; results.len()],
+        }
+    }
+
+    /// Number of operands.
+    #[must_use]
+    pub fn operands(&self) -> usize {
+        self.operands.len()
+    }
+
+    /// Number of results.
+    #[must_use]
+    pub fn results(&self) -> usize {
+        self.results.len()
+    }
+
+    /// Element type and dimensions of an operand.
+    ///
+    /// # Errors
+    /// There is no such operand, or its type is not one of [`ElementType`].
+    pub fn operand_shape(&self, index: usize) -> Result<(ElementType, &'a [i64]), CallError> {
+        shape(find(self.operands, index, "operand")?)
+    }
+
+    /// Element type and dimensions of a result.
+    ///
+    /// # Errors
+    /// There is no such result, or its type is not one of [`ElementType`].
+    pub fn result_shape(&self, index: usize) -> Result<(ElementType, &'a [i64]), CallError> {
+        shape(find(self.results, index, "result")?)
+    }
+
+    /// The elements of an operand, row-major.
+    ///
+    /// # Errors
+    /// There is no such operand, its elements are not `T`, or it shares its memory with a result (`output_operand_aliases`): then the
+    /// result holds its contents.
+    pub fn operand<T: Element>(&self, index: usize) -> Result<&'a [T], CallError> {
+        let buffer = self.operand_apart(index)?;
+        check_type::<T>(buffer, index, "operand")?;
+        let count = count(shape(buffer)?.1);
+        check_alignment::<T>(buffer, index, "operand")?;
+        // SAFETY: XLA passes that many elements, alive during the call; no `&mut` overlaps (checked in `operand_apart`).
+        Ok(unsafe { slice(buffer.data.cast::<T>(), count) })
+    }
+
+    /// The bytes of an operand of any type.
+    ///
+    /// # Errors
+    /// As for [`Call::operand`].
+    pub fn operand_bytes(&self, index: usize) -> Result<&'a [u8], CallError> {
+        let buffer = self.operand_apart(index)?;
+        let bytes = bytes(buffer)?;
+        // SAFETY: as in `operand`.
+        Ok(unsafe { slice(buffer.data.cast::<u8>(), bytes) })
+    }
+
+    /// The elements of a result, row-major, to be written; each result can be taken once.
+    ///
+    /// # Errors
+    /// There is no such result, it was taken already, or its elements are not `T`.
+    pub fn result<T: Element>(&mut self, index: usize) -> Result<&'a mut [T], CallError> {
+        let buffer = find(self.results, index, "result")?;
+        check_type::<T>(buffer, index, "result")?;
+        check_alignment::<T>(buffer, index, "result")?;
+        let count = count(shape(buffer)?.1);
+        self.take(index)?;
+        // SAFETY: XLA passes that many elements for us to write; `take` hands each result out once, and operands never overlap it.
+        Ok(unsafe { slice_mut(buffer.data.cast::<T>(), count) })
+    }
+
+    /// The bytes of a result of any type, to be written; each result can be taken once.
+    ///
+    /// # Errors
+    /// There is no such result, or it was taken already.
+    pub fn result_bytes(&mut self, index: usize) -> Result<&'a mut [u8], CallError> {
+        let buffer = find(self.results, index, "result")?;
+        let bytes = bytes(buffer)?;
+        self.take(index)?;
+        // SAFETY: as in `result`.
+        Ok(unsafe { slice_mut(buffer.data.cast::<u8>(), bytes) })
+    }
+
+    /// An attribute.
+    ///
+    /// # Errors
+    /// There is none of this name, or it is of a kind that [`CallAttribute`] lacks.
+    pub fn attribute(&self, name: &str) -> Result<CallAttribute<'a>, CallError> {
+        let list = &self.frame.attributes;
+        let count = usize::try_from(list.count).unwrap_or(0);
+        // SAFETY: the lists have that length and live during the call; each value has the type that its kind names.
+        unsafe {
+            let names: Vec<String> = slice(list.names, count)
+                .iter()
+                .map(|name| text((**name).pointer, (**name).size))
+                .collect();
+            let index = names.iter().position(|candidate| candidate == name);
+            let index = index.ok_or_else(|| {
+                CallError::invalid(format!("there is no attribute `{name}`, only {names:?}"))
+            })?;
+            let kind = slice(list.kinds, count)[index];
+            read_attribute(kind, slice(list.values, count)[index]).ok_or_else(|| {
+                CallError::invalid(format!(
+                    "the attribute `{name}` is of an unsupported kind ({kind})"
+                ))
+            })
+        }
+    }
+
+    /// An integer attribute.
+    ///
+    /// # Errors
+    /// There is none of this name, or it is not an integer.
+    pub fn int(&self, name: &str) -> Result<i64, CallError> {
+        match self.attribute(name)? {
+            CallAttribute::Int(value) => Ok(value),
+            other => Err(CallError::invalid(format!(
+                "the attribute `{name}` must be an integer, got {other:?}"
+            ))),
+        }
+    }
+
+    /// The tag of the execution: on CPU its `launch_id` when that is not zero.
+    ///
+    /// # Errors
+    /// The plugin's own.
+    pub fn run_id(&self) -> Result<i64, CallError> {
+        self.context_get(ffi::table::RUN_ID_GET, 0i64, "run id")
+    }
+
+    /// Id of the device that makes the call.
+    ///
+    /// # Errors
+    /// The plugin's own.
+    pub fn device_ordinal(&self) -> Result<i32, CallError> {
+        self.context_get(ffi::table::DEVICE_ORDINAL_GET, 0i32, "device ordinal")
+    }
+
+    fn context_get<T>(&self, slot: usize, zero: T, what: &str) -> Result<T, CallError> {
+        let mut args = ffi::ContextGet {
+            struct_size: std::mem::offset_of!(ffi::ContextGet<T>, value) + size_of::<T>(),
+            extension_start: std::ptr::null(),
+            context: self.frame.context,
+            value: zero,
+        };
+        // SAFETY: the slot is below the table's size, holds a function of this struct, and the context lives during the call.
+        let failed = unsafe {
+            let function = function(self.frame.api, slot).ok_or_else(|| {
+                CallError::new(Code::Unimplemented, format!("this plugin has no {what}"))
+            })?;
+            let function: unsafe extern "C" fn(*mut ffi::ContextGet<T>) -> *mut c_void =
+                std::mem::transmute(function);
+            !function(&raw mut args).is_null()
+        };
+        if failed {
+            Err(CallError::new(
+                Code::Internal,
+                format!("the plugin does not tell the {what}"),
+            ))
+        } else {
+            Ok(args.value)
+        }
+    }
+
+    /// An operand that shares no memory with a result.
+    fn operand_apart(&self, index: usize) -> Result<&'a ffi::Buffer, CallError> {
+        let operand = find(self.operands, index, "operand")?;
+        let range = range(operand)?;
+        for (result_index, result) in self.results.iter().enumerate() {
+            // SAFETY: buffers of the frame live during the call.
+            let other = self::range(unsafe { &**result })?;
+            if range.start < other.end && other.start < range.end {
+                return Err(CallError::invalid(format!(
+                    "operand {index} shares its memory with result {result_index}: use that"
+                )));
+            }
+        }
+        Ok(operand)
+    }
+
+    fn take(&mut self, index: usize) -> Result<(), CallError> {
+        if std::mem::replace(&mut self.taken[index], true) {
+            return Err(CallError::invalid(format!(
+                "result {index} was taken already"
+            )));
+        }
+        Ok(())
+    }
+}
+
+fn find<'a>(
+    buffers: &'a [*const ffi::Buffer],
+    index: usize,
+    what: &str,
+) -> Result<&'a ffi::Buffer, CallError> {
+    let missing = || {
+        CallError::invalid(format!(
+            "there is no {what} {index}: the call has {}",
+            buffers.len()
+        ))
+    };
+    // SAFETY: buffers of the frame live during the call.
+    buffers
+        .get(index)
+        .map(|buffer| unsafe { &**buffer })
+        .ok_or_else(missing)
+}
+
+fn shape(buffer: &ffi::Buffer) -> Result<(ElementType, &[i64]), CallError> {
+    let unknown = || {
+        CallError::invalid(format!(
+            "the element type number {} is not supported",
+            buffer.element_type
+        ))
+    };
+    let element = ElementType::from_ffi(buffer.element_type).ok_or_else(unknown)?;
+    // SAFETY: `dims` has `rank` entries and lives during the call.
+    Ok((element, unsafe {
+        slice(buffer.dims, usize::try_from(buffer.rank).unwrap_or(0))
+    }))
+}
+
+fn count(dims: &[i64]) -> usize {
+    dims.iter()
+        .map(|dim| usize::try_from(*dim).unwrap_or(0))
+        .product()
+}
+
+fn bytes(buffer: &ffi::Buffer) -> Result<usize, CallError> {
+    let (element, dims) = shape(buffer)?;
+    Ok(count(dims) * element.bytes())
+}
+
+fn range(buffer: &ffi::Buffer) -> Result<std::ops::Range<usize>, CallError> {
+    let start = buffer.data as usize;
+    Ok(start..start + bytes(buffer)?)
+}
+
+fn check_type<T: Element>(buffer: &ffi::Buffer, index: usize, what: &str) -> Result<(), CallError> {
+    let (element, dims) = shape(buffer)?;
+    if element == T::TYPE {
+        return Ok(());
+    }
+    Err(CallError::invalid(format!(
+        "{what} {index} has elements of type {element} (dimensions {dims:?}), the handler expects {}",
+        T::TYPE
+    )))
+}
+
+fn check_alignment<T>(buffer: &ffi::Buffer, index: usize, what: &str) -> Result<(), CallError> {
+    if buffer.data.cast::<T>().is_aligned() {
+        Ok(())
+    } else {
+        Err(CallError::new(
+            Code::Internal,
+            format!("{what} {index} is not aligned"),
+        ))
+    }
+}
+
+/// # Safety
+/// `pointer` is null or points at `count` values that live for `'a` and that nothing else refers to.
+unsafe fn slice_mut<'a, T>(pointer: *mut T, count: usize) -> &'a mut [T] {
+    if pointer.is_null() || count == 0 {
+        return &mut [];
+    }
+    // SAFETY: the caller's promise.
+    unsafe { std::slice::from_raw_parts_mut(pointer, count) }
+}
+
+/// # Safety
+/// `value` points at the C value of an attribute of this kind.
+unsafe fn read_attribute<'a>(kind: c_int, value: *const c_void) -> Option<CallAttribute<'a>> {
+    // SAFETY: the caller's promise; scalars and arrays hold elements of the type they name.
+    unsafe {
+        match kind {
+            1 => {
+                let ffi::Array {
+                    element_type,
+                    size,
+                    data,
+                } = value.cast::<ffi::Array>().read();
+                if ElementType::from_ffi(element_type).is_some_and(is_float) {
+                    return (0..size)
+                        .map(|index| float(element_type, data, index))
+                        .collect::<Option<_>>()
+                        .map(CallAttribute::Floats);
+                }
+                (0..size)
+                    .map(|index| int(element_type, data, index))
+                    .collect::<Option<_>>()
+                    .map(CallAttribute::Ints)
+            }
+            3 => {
+                let ffi::Scalar {
+                    element_type,
+                    value,
+                } = value.cast::<ffi::Scalar>().read();
+                match ElementType::from_ffi(element_type)? {
+                    ElementType::Pred => Some(CallAttribute::Bool(value.cast::<u8>().read() != 0)),
+                    element if is_float(element) => {
+                        float(element_type, value, 0).map(CallAttribute::Float)
+                    }
+                    _ => int(element_type, value, 0).map(CallAttribute::Int),
+                }
+            }
+            4 => {
+                let ffi::ByteSpan { pointer, size } = value.cast::<ffi::ByteSpan>().read();
+                std::str::from_utf8(slice(pointer.cast(), size))
+                    .ok()
+                    .map(CallAttribute::Text)
+            }
+            _ => None,
+        }
+    }
+}
+
+fn is_float(element: ElementType) -> bool {
+    matches!(element, ElementType::F32 | ElementType::F64)
+}
+
+/// # Safety
+/// `data` points at more than `index` elements of the type.
+unsafe fn float(element_type: c_int, data: *const c_void, index: usize) -> Option<f64> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match ElementType::from_ffi(element_type)? {
+            ElementType::F32 => Some(f64::from(data.cast::<f32>().add(index).read_unaligned())),
+            ElementType::F64 => Some(data.cast::<f64>().add(index).read_unaligned()),
+            _ => None,
+        }
+    }
+}
+
+/// # Safety
+/// `data` points at more than `index` elements of the type.
+unsafe fn int(element_type: c_int, data: *const c_void, index: usize) -> Option<i64> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match ElementType::from_ffi(element_type)? {
+            ElementType::I8 => Some(data.cast::<i8>().add(index).read().into()),
+            ElementType::I16 => Some(data.cast::<i16>().add(index).read_unaligned().into()),
+            ElementType::I32 => Some(data.cast::<i32>().add(index).read_unaligned().into()),
+            ElementType::I64 => Some(data.cast::<i64>().add(index).read_unaligned()),
+            ElementType::U8 | ElementType::Pred => Some(data.cast::<u8>().add(index).read().into()),
+            ElementType::U16 => Some(data.cast::<u16>().add(index).read_unaligned().into()),
+            ElementType::U32 => Some(data.cast::<u32>().add(index).read_unaligned().into()),
+            ElementType::U64 => i64::try_from(data.cast::<u64>().add(index).read_unaligned()).ok(),
+            _ => None,
+        }
+    }
+}
+
+/// The function in a slot of `XLA_FFI_Api`, if the table is that long.
+///
+/// # Safety
+/// `api` is an `XLA_FFI_Api*`.
+pub(crate) unsafe fn function(api: *const u8, slot: usize) -> Option<*const c_void> {
+    // SAFETY: the table starts with its size.
+    unsafe {
+        let present = !api.is_null() && slot + 8 <= api.cast::<usize>().read();
+        present
+            .then(|| api.add(slot).cast::<*const c_void>().read())
+            .filter(|function| !function.is_null())
+    }
+}

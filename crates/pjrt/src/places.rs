@@ -1,0 +1,507 @@
+//! Where plugins are looked for.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use crate::install::PINNED_CPU;
+
+/// A kind of device for which plugins exist.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Platform {
+    /// Host processors.
+    Cpu,
+    /// NVIDIA GPUs.
+    Cuda,
+    /// AMD GPUs.
+    Rocm,
+    /// Google TPUs.
+    Tpu,
+    /// Intel GPUs.
+    Oneapi,
+}
+
+impl Platform {
+    /// All platforms, in the order in which they are listed.
+    pub const ALL: [Self; 5] = [Self::Cpu, Self::Cuda, Self::Rocm, Self::Tpu, Self::Oneapi];
+
+    /// The name, such as `cuda`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::Cuda => "cuda",
+            Self::Rocm => "rocm",
+            Self::Tpu => "tpu",
+            Self::Oneapi => "oneapi",
+        }
+    }
+
+    /// The environment variable that names this platform's plugin, such as `PHALANX_PJRT_CUDA`.
+    #[must_use]
+    pub fn variable(self) -> String {
+        format!("PHALANX_PJRT_{}", self.name().to_uppercase())
+    }
+
+    /// The command that installs this platform's plugin.
+    #[must_use]
+    pub fn install_command(self) -> &'static str {
+        match self {
+            Self::Cpu => "phalanx plugin install cpu",
+            Self::Cuda => "pip install 'jax[cuda13]'",
+            Self::Rocm => "pip install jax-rocm7-pjrt",
+            Self::Tpu => "pip install libtpu",
+            Self::Oneapi => "pip install jax-oneapi-pjrt",
+        }
+    }
+
+    /// Plugin files below a site-packages folder, best first.
+    fn files(self) -> &'static [&'static str] {
+        match self {
+            Self::Cpu => &["lammps_jax_pjrt_cpu/pjrt_c_api_cpu_plugin.so"],
+            Self::Cuda => &[
+                "jax_plugins/xla_cuda13/xla_cuda_plugin.so",
+                "jax_plugins/xla_cuda12/xla_cuda_plugin.so",
+            ],
+            Self::Rocm => &[
+                "jax_plugins/xla_rocm10/xla_rocm_plugin.so",
+                "jax_plugins/xla_rocm7/xla_rocm_plugin.so",
+                "jax_plugins/xla_rocm60/xla_rocm_plugin.so",
+            ],
+            Self::Tpu => &["libtpu/libtpu.so"],
+            Self::Oneapi => &["jax_plugins/xla_oneapi/xla_oneapi_plugin.so"],
+        }
+    }
+}
+
+impl fmt::Display for Platform {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Platform {
+    type Err = UnknownPlatform;
+
+    /// Accepts the names of [`Platform::ALL`], and `gpu` for `cuda`.
+    fn from_str(text: &str) -> Result<Self, UnknownPlatform> {
+        let lower = text.to_lowercase();
+        let name = if lower == "gpu" { "cuda" } else { &lower };
+        Self::ALL
+            .into_iter()
+            .find(|platform| platform.name() == name)
+            .ok_or_else(|| UnknownPlatform(text.into()))
+    }
+}
+
+/// A platform name that is none of ours.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("unknown platform `{0}`; use one of cpu, cuda, rocm, tpu, oneapi")]
+pub struct UnknownPlatform(pub String);
+
+/// What the search for plugins depends on: a snapshot of the process, or whatever a test wants.
+#[derive(Debug, Clone, Default)]
+pub struct Places {
+    /// Environment variables.
+    pub environment: BTreeMap<OsString, OsString>,
+    /// Root of the file system that `/usr` is looked for in.
+    pub root: PathBuf,
+}
+
+/// A plugin file that was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// Its platform.
+    pub platform: Platform,
+    /// The file.
+    pub path: PathBuf,
+    /// Where it was found, in words.
+    pub source: String,
+}
+
+/// No plugin for a platform.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}; looked at:\n{}to install one: {}\nor set {} to the path of a plugin", lines(looked_at), platform.install_command(), platform.variable())]
+pub struct NotFound {
+    /// The platform.
+    pub platform: Platform,
+    /// What is wrong.
+    pub reason: String,
+    /// Every place that was looked at, in order.
+    pub looked_at: Vec<String>,
+}
+
+fn lines(places: &[String]) -> String {
+    places.iter().map(|place| format!("  {place}\n")).collect()
+}
+
+impl Places {
+    /// The environment of this process and the real file system.
+    #[must_use]
+    pub fn of_process() -> Self {
+        Self {
+            environment: std::env::vars_os().collect(),
+            root: PathBuf::from("/"),
+        }
+    }
+
+    /// Finds the plugin of a platform: an explicit path, then `PHALANX_PJRT_<PLATFORM>`, then `PJRT_NAMES_AND_LIBRARY_PATHS`, then (TPU)
+    /// `TPU_LIBRARY_PATH`, then the per-user cache, then site-packages folders. A path given by the user that is no file is an
+    /// error, never skipped.
+    ///
+    /// # Errors
+    /// None is found; the error lists every place and the command that installs one.
+    pub fn find(&self, platform: Platform, explicit: Option<&Path>) -> Result<Found, NotFound> {
+        let mut looked_at = Vec::new();
+        let given = [
+            (
+                "the path that was given".to_owned(),
+                explicit.map(Path::to_path_buf),
+            ),
+            (
+                platform.variable(),
+                self.path_variable(&platform.variable()),
+            ),
+            (
+                "PJRT_NAMES_AND_LIBRARY_PATHS".to_owned(),
+                self.named_library(platform),
+            ),
+            (
+                "TPU_LIBRARY_PATH".to_owned(),
+                self.path_variable("TPU_LIBRARY_PATH")
+                    .filter(|_| platform == Platform::Tpu),
+            ),
+        ];
+        for (source, path) in given {
+            let Some(path) = path else {
+                looked_at.push(format!("{source}: not set"));
+                continue;
+            };
+            looked_at.push(format!("{source}: {}", path.display()));
+            return match problem(&path) {
+                None => Ok(Found {
+                    platform,
+                    path,
+                    source,
+                }),
+                Some(problem) => Err(NotFound {
+                    platform,
+                    reason: format!(
+                        "the {platform} plugin of {source}, {}, {problem}",
+                        path.display()
+                    ),
+                    looked_at,
+                }),
+            };
+        }
+        looked_at.retain(|place| platform == Platform::Tpu || !place.starts_with("TPU_"));
+        for (source, path) in self.candidates(platform) {
+            if path.is_file() {
+                return Ok(Found {
+                    platform,
+                    path,
+                    source: source.into(),
+                });
+            }
+            looked_at.push(format!("{source}: {}", path.display()));
+        }
+        Err(NotFound {
+            platform,
+            reason: format!("no {platform} plugin was found"),
+            looked_at,
+        })
+    }
+
+    /// Every platform's plugin that can be found, at most one each.
+    #[must_use]
+    pub fn list(&self) -> Vec<Found> {
+        Platform::ALL
+            .into_iter()
+            .filter_map(|platform| self.find(platform, None).ok())
+            .collect()
+    }
+
+    /// The per-user cache folder: `PHALANX_CACHE_DIR`, else `phalanx` in `XDG_CACHE_HOME`, else `~/.cache/phalanx`; none without a home.
+    #[must_use]
+    pub fn cache_dir(&self) -> Option<PathBuf> {
+        let xdg = || {
+            self.path_variable("XDG_CACHE_HOME")
+                .filter(|path| path.is_absolute())
+                .map(|path| path.join("phalanx"))
+        };
+        self.path_variable("PHALANX_CACHE_DIR")
+            .or_else(xdg)
+            .or_else(|| Some(self.path_variable("HOME")?.join(".cache/phalanx")))
+    }
+
+    /// The files to try, in order, with where each is.
+    fn candidates(&self, platform: Platform) -> Vec<(&'static str, PathBuf)> {
+        let cache = self.cache_dir().filter(|_| platform == Platform::Cpu);
+        let mut all: Vec<_> = cache
+            .map(|cache| ("the per-user cache", PINNED_CPU.installed(&cache)))
+            .into_iter()
+            .collect();
+        let roots = self.site_packages();
+        all.extend(roots.iter().flat_map(|root| {
+            platform
+                .files()
+                .iter()
+                .map(|file| ("site-packages", root.join(file)))
+        }));
+        all
+    }
+
+    /// The site-packages folders that exist, without asking Python.
+    fn site_packages(&self) -> Vec<PathBuf> {
+        let mut roots: Vec<PathBuf> = match self.environment.get(&OsString::from("PYTHONPATH")) {
+            Some(value) => std::env::split_paths(value)
+                .filter(|path| path.is_absolute())
+                .collect(),
+            None => Vec::new(),
+        };
+        let prefixes = ["VIRTUAL_ENV", "CONDA_PREFIX"]
+            .into_iter()
+            .filter_map(|name| self.path_variable(name));
+        let home = self.path_variable("HOME").map(|home| home.join(".local"));
+        let system = ["usr/local", "usr"].map(|folder| self.root.join(folder));
+        for prefix in prefixes.chain(home).chain(system) {
+            roots.extend(python_folders(&prefix.join("lib")));
+        }
+        roots.dedup();
+        roots
+    }
+
+    fn path_variable(&self, name: &str) -> Option<PathBuf> {
+        self.environment
+            .get(&OsString::from(name))
+            .filter(|value| !value.is_empty())
+            .map(PathBuf::from)
+    }
+
+    /// The path for the platform in `PJRT_NAMES_AND_LIBRARY_PATHS`, which is `name:path,name:path`.
+    fn named_library(&self, platform: Platform) -> Option<PathBuf> {
+        let list = self
+            .environment
+            .get(&OsString::from("PJRT_NAMES_AND_LIBRARY_PATHS"))?
+            .to_str()?;
+        let pairs = list
+            .split(',')
+            .filter_map(|pair| pair.trim().split_once(':'));
+        pairs
+            .into_iter()
+            .find(|(name, _)| name.parse() == Ok(platform))
+            .map(|(_, path)| PathBuf::from(path))
+    }
+}
+
+/// Why a path that the user gave cannot be a plugin.
+fn problem(path: &Path) -> Option<&'static str> {
+    if path
+        .extension()
+        .is_some_and(|extension| extension == "json")
+    {
+        return Some(
+            "is a json description, which phalanx does not read: give the path of the library itself",
+        );
+    }
+    (!path.is_file()).then_some("is not a file")
+}
+
+/// `lib/python3*/{site,dist}-packages`, newest Python first, that exist.
+fn python_folders(lib: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(lib)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path());
+    let minor = |path: &Path| -> Option<u32> {
+        let version = path.file_name()?.to_str()?.strip_prefix("python3")?;
+        if version.is_empty() {
+            Some(0)
+        } else {
+            version.strip_prefix('.')?.parse().ok()
+        }
+    };
+    let mut found: Vec<(u32, PathBuf)> = entries
+        .filter_map(|path| Some((minor(&path)?, path)))
+        .collect();
+    found.sort_by(|a, b| b.cmp(a));
+    let packages = found
+        .into_iter()
+        .flat_map(|(_, path)| ["site-packages", "dist-packages"].map(|name| path.join(name)));
+    packages.filter(|path| path.is_dir()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::TempDir;
+
+    fn places(root: &Path, variables: &[(&str, &str)]) -> Places {
+        let environment = variables
+            .iter()
+            .map(|(name, value)| (OsString::from(name), OsString::from(value)))
+            .collect();
+        Places {
+            environment,
+            root: root.to_path_buf(),
+        }
+    }
+
+    fn touch(path: &Path) -> PathBuf {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, "").unwrap();
+        path.to_path_buf()
+    }
+
+    #[test]
+    fn each_place_is_beaten_by_the_one_before_it() {
+        let dir = TempDir::new();
+        let text = |path: &Path| path.to_str().unwrap().to_owned();
+        let explicit = touch(&dir.join("explicit.so"));
+        let ours = touch(&dir.join("ours.so"));
+        let named = touch(&dir.join("named.so"));
+        let cache = dir.join("cache");
+        let cached = touch(&PINNED_CPU.installed(&cache));
+        let environment =
+            touch(&dir.join(
+                "venv/lib/python3.9/site-packages/lammps_jax_pjrt_cpu/pjrt_c_api_cpu_plugin.so",
+            ));
+        let newer = touch(&dir.join(
+            "venv/lib/python3.12/site-packages/lammps_jax_pjrt_cpu/pjrt_c_api_cpu_plugin.so",
+        ));
+        let system = touch(
+            &dir.join("usr/lib/python3/dist-packages/lammps_jax_pjrt_cpu/pjrt_c_api_cpu_plugin.so"),
+        );
+        let mut variables = vec![
+            ("PHALANX_PJRT_CPU", text(&ours)),
+            (
+                "PJRT_NAMES_AND_LIBRARY_PATHS",
+                format!("cuda:/no.so,cpu:{}", text(&named)),
+            ),
+            ("PHALANX_CACHE_DIR", text(&cache)),
+            ("VIRTUAL_ENV", text(&dir.join("venv"))),
+        ];
+        let find = |variables: &[(&str, String)], explicit: Option<&Path>| {
+            let variables: Vec<_> = variables
+                .iter()
+                .map(|(name, value)| (*name, value.as_str()))
+                .collect();
+            places(&dir, &variables)
+                .find(Platform::Cpu, explicit)
+                .unwrap()
+                .path
+        };
+        assert_eq!(find(&variables, Some(&explicit)), explicit);
+        for expected in [&ours, &named, &cached] {
+            assert_eq!(&find(&variables, None), expected);
+            variables.remove(0);
+        }
+        assert_eq!(find(&variables, None), newer);
+        std::fs::remove_file(newer).unwrap();
+        assert_eq!(find(&variables, None), environment);
+        assert_eq!(find(&[], None), system);
+    }
+
+    #[test]
+    fn a_given_path_that_is_no_file_is_an_error_and_not_skipped() {
+        let dir = TempDir::new();
+        touch(&dir.join("usr/lib/python3.11/site-packages/libtpu/libtpu.so"));
+        assert!(places(&dir, &[]).find(Platform::Tpu, None).is_ok());
+        let error = places(&dir, &[("PHALANX_PJRT_TPU", "/no/such.so")])
+            .find(Platform::Tpu, None)
+            .unwrap_err();
+        assert!(
+            error.reason.contains("PHALANX_PJRT_TPU") && error.reason.contains("/no/such.so"),
+            "{error}"
+        );
+        let error = places(&dir, &[("PJRT_NAMES_AND_LIBRARY_PATHS", "tpu:/x/tpu.json")])
+            .find(Platform::Tpu, None)
+            .unwrap_err();
+        assert!(error.reason.contains("json"), "{error}");
+        let error = places(&dir, &[])
+            .find(Platform::Tpu, Some(&dir))
+            .unwrap_err();
+        assert!(error.reason.contains("is not a file"), "{error}");
+    }
+
+    #[test]
+    fn nothing_found_lists_the_places_and_the_install_command() {
+        let dir = TempDir::new();
+        std::fs::create_dir_all(dir.join("usr/lib/python3.11/site-packages")).unwrap();
+        let error = places(&dir, &[("HOME", "/home/u")])
+            .find(Platform::Cpu, None)
+            .unwrap_err()
+            .to_string();
+        for part in [
+            "PHALANX_PJRT_CPU: not set",
+            "/home/u/.cache/phalanx/plugins/cpu-0.11.2-",
+            "python3.11/site-packages",
+            "phalanx plugin install cpu",
+        ] {
+            assert!(error.contains(part), "{part} is not in {error}");
+        }
+        assert!(!error.contains("TPU_"), "{error}");
+    }
+
+    #[test]
+    fn malformed_environments_find_nothing_and_do_not_panic() {
+        let dir = TempDir::new();
+        for value in [
+            "",
+            ",",
+            ":",
+            "cpu",
+            "cpu:",
+            ",,cpu",
+            "a:b:c,::",
+            "\u{1F600}:x",
+        ] {
+            let places = places(
+                &dir,
+                &[
+                    ("PJRT_NAMES_AND_LIBRARY_PATHS", value),
+                    ("PYTHONPATH", ":::"),
+                    ("VIRTUAL_ENV", value),
+                    ("XDG_CACHE_HOME", value),
+                ],
+            );
+            assert!(places.find(Platform::Cpu, None).is_err(), "{value}");
+            assert!(places.list().is_empty());
+        }
+    }
+
+    #[test]
+    fn the_cache_folder_follows_the_environment() {
+        let cache = |variables: &[(&str, &str)]| places(Path::new("/"), variables).cache_dir();
+        assert_eq!(cache(&[]), None);
+        assert_eq!(cache(&[("HOME", "/h")]), Some("/h/.cache/phalanx".into()));
+        assert_eq!(
+            cache(&[("HOME", "/h"), ("XDG_CACHE_HOME", "/x")]),
+            Some("/x/phalanx".into())
+        );
+        assert_eq!(
+            cache(&[("HOME", "/h"), ("XDG_CACHE_HOME", "relative")]),
+            Some("/h/.cache/phalanx".into())
+        );
+        assert_eq!(
+            cache(&[("XDG_CACHE_HOME", "/x"), ("PHALANX_CACHE_DIR", "/p")]),
+            Some("/p".into())
+        );
+    }
+
+    #[test]
+    fn platform_names_parse() {
+        assert_eq!("GPU".parse(), Ok(Platform::Cuda));
+        assert_eq!("tpu".parse(), Ok(Platform::Tpu));
+        assert!(
+            "metal"
+                .parse::<Platform>()
+                .unwrap_err()
+                .to_string()
+                .contains("cpu, cuda")
+        );
+    }
+}
