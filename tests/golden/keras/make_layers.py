@@ -1,0 +1,236 @@
+"""layers.json: outputs of layers, activations and regularizers, and the gradients of sum(output * cotangent)."""
+
+from golden import array, arrays, keras, np, number, tf, write
+
+layers = keras.layers
+
+
+class Draw:
+    """Deterministic f32 arrays: a fresh stream for every record, so that records do not depend on each other."""
+
+    def __init__(self, name):
+        self.rng = np.random.default_rng([ord(c) for c in name])
+
+    def normal(self, shape, scale=1.0):
+        """Normal values of the given deviation."""
+        return (self.rng.standard_normal(shape) * scale).astype(np.float32)
+
+    def weight(self, path, shape):
+        """A weight's value: variances and scales positive, everything else normal."""
+        if any(part in path for part in ("variance", "gamma")):
+            return self.rng.uniform(0.5, 1.5, shape).astype(np.float32)
+        return self.normal(shape, 0.5)
+
+
+def run(name, layer, config, inputs, training):
+    """The record of one layer on `inputs` (arrays, or shapes to draw)."""
+    draw = Draw(name.removesuffix("_training").removesuffix("_inference"))
+    inputs = [x if isinstance(x, np.ndarray) else draw.normal(x) for x in inputs]
+    built = getattr(layers, layer)(**config)
+    given = [tf.convert_to_tensor(x) for x in inputs]
+    argument = given if len(given) > 1 else given[0]
+    built(argument)
+    for weight in built.weights:
+        weight.assign(draw.weight(weight.name, weight.shape))
+    before = {w.name: array(w.numpy()) for w in built.weights}
+    # Batch normalization's two modes differ; the other layers here take no such argument.
+    mode = {"training": training} if layer == "BatchNormalization" else {}
+    # Weights are always watched as trainable, moving statistics are not.
+    with tf.GradientTape() as tape:
+        tape.watch(given)
+        output = built(argument, **mode)
+        cotangent = draw.normal(output.shape)
+        total = tf.reduce_sum(output * cotangent)
+    differentiable = [x for x in given if x.dtype.is_floating]
+    trainable = built.trainable_weights
+    gradients = tape.gradient(total, differentiable + [w.value for w in trainable])
+    gradients = [tf.convert_to_tensor(g).numpy() for g in gradients]
+    return {
+        "name": name,
+        "layer": layer,
+        "config": config,
+        "training": training,
+        "inputs": arrays(inputs),
+        "weights": [{"name": n, "value": v} for n, v in before.items()],
+        "output": array(output.numpy()),
+        "cotangent": array(cotangent),
+        "input_gradients": arrays(gradients[: len(differentiable)]),
+        "weight_gradients": [
+            {"name": w.name, "value": array(g)} for w, g in zip(trainable, gradients[len(differentiable) :])
+        ],
+        "weights_after": [{"name": w.name, "value": array(w.numpy())} for w in built.non_trainable_weights],
+    }
+
+
+def dense_and_convolution():
+    """(name, layer, config, inputs)."""
+    yield "dense", "Dense", {"units": 3}, [(4, 5)]
+    yield "dense_relu_no_bias", "Dense", {"units": 3, "activation": "relu", "use_bias": False}, [(4, 5)]
+    yield "dense_rank3", "Dense", {"units": 3}, [(2, 3, 4)]
+    image = [(2, 6, 5, 2)]
+    convolutions = {
+        "valid": {"kernel_size": 3},
+        "same": {"kernel_size": 3, "padding": "same"},
+        "even_kernel_same": {"kernel_size": [2, 4], "padding": "same"},
+        "stride_valid": {"kernel_size": 3, "strides": 2},
+        "stride_same": {"kernel_size": 3, "strides": 2, "padding": "same"},
+        "strides_differ_same": {"kernel_size": [3, 2], "strides": [2, 1], "padding": "same"},
+        "dilation_same": {"kernel_size": 3, "dilation_rate": 2, "padding": "same"},
+        "dilation_valid": {"kernel_size": 2, "dilation_rate": [2, 1]},
+        "groups": {"kernel_size": 3, "groups": 2, "padding": "same"},
+        "groups_stride_same": {"kernel_size": 3, "groups": 2, "strides": 2, "padding": "same"},
+        "one_by_one": {"kernel_size": 1},
+        "relu": {"kernel_size": 3, "activation": "relu"},
+        "no_bias": {"kernel_size": 3, "use_bias": False, "padding": "same"},
+    }
+    for name, config in convolutions.items():
+        yield f"conv2d_{name}", "Conv2D", {"filters": 4, **config}, image
+    depthwise = {
+        "valid": {"kernel_size": 3},
+        "same": {"kernel_size": 3, "padding": "same"},
+        "stride_same": {"kernel_size": 3, "strides": 2, "padding": "same"},
+        "multiplier": {"kernel_size": 3, "depth_multiplier": 2},
+        "multiplier_stride_same": {"kernel_size": 3, "strides": 2, "padding": "same", "depth_multiplier": 2},
+        "dilation_same": {"kernel_size": 3, "dilation_rate": 2, "padding": "same"},
+    }
+    for name, config in depthwise.items():
+        yield f"depthwise_{name}", "DepthwiseConv2D", config, image
+
+
+def pooling():
+    """(name, layer, config, inputs)."""
+    windows = {
+        "valid": {"pool_size": 2},
+        "same": {"pool_size": 2, "padding": "same"},
+        "overlap_valid": {"pool_size": 3, "strides": 2},
+        "overlap_same": {"pool_size": 3, "strides": 2, "padding": "same"},
+        "stride_one_same": {"pool_size": 3, "strides": 1, "padding": "same"},
+        "oblong_same": {"pool_size": [3, 2], "strides": [1, 2], "padding": "same"},
+    }
+    for kind in ("Max", "Average"):
+        for name, config in windows.items():
+            yield f"{kind.lower()}_pooling_{name}", f"{kind}Pooling2D", config, [(2, 7, 5, 2)]
+            if name in ("same", "overlap_same"):
+                yield f"{kind.lower()}_pooling_{name}_even", f"{kind}Pooling2D", config, [(1, 6, 4, 2)]
+        yield f"global_{kind.lower()}_pooling", f"Global{kind}Pooling2D", {}, [(2, 4, 3, 2)]
+        yield f"global_{kind.lower()}_pooling_keepdims", f"Global{kind}Pooling2D", {"keepdims": True}, [(2, 4, 3, 2)]
+
+
+def shapes():
+    """(name, layer, config, inputs) of the layers that only move values."""
+    yield "flatten", "Flatten", {}, [(2, 2, 3, 2)]
+    yield "reshape", "Reshape", {"target_shape": [3, -1]}, [(2, 2, 3, 2)]
+    yield "rescaling", "Rescaling", {"scale": 0.5, "offset": -1.0}, [(2, 3)]
+    yield "zero_padding", "ZeroPadding2D", {"padding": 1}, [(1, 2, 3, 2)]
+    yield "zero_padding_pairs", "ZeroPadding2D", {"padding": [[0, 1], [2, 0]]}, [(1, 2, 3, 2)]
+    yield "add", "Add", {}, [(2, 3), (2, 3), (2, 3)]
+    yield "concatenate", "Concatenate", {}, [(2, 3), (2, 2)]
+    yield "concatenate_axis_1", "Concatenate", {"axis": 1}, [(2, 1, 3), (2, 2, 3)]
+
+
+def normalizations():
+    """(name, layer, config, inputs) in both modes for batch normalization."""
+    batch = {
+        "rank2": ({}, (6, 3)),
+        "rank4": ({}, (3, 2, 3, 2)),
+        "momentum_epsilon": ({"momentum": 0.9, "epsilon": 0.01}, (6, 3)),
+        "no_center": ({"center": False}, (6, 3)),
+        "no_scale": ({"scale": False}, (3, 2, 3, 2)),
+    }
+    for name, (config, shape) in batch.items():
+        for training in (True, False):
+            suffix = "training" if training else "inference"
+            yield f"batch_normalization_{name}_{suffix}", "BatchNormalization", config, [shape], training
+    yield "layer_normalization_rank2", "LayerNormalization", {}, [(4, 5)], False
+    yield "layer_normalization_rank3", "LayerNormalization", {}, [(2, 3, 4)], False
+    yield "layer_normalization_axes", "LayerNormalization", {"axis": [1, 2], "epsilon": 0.01}, [(2, 3, 4)], False
+    yield "layer_normalization_plain", "LayerNormalization", {"center": False, "scale": False}, [(4, 5)], False
+
+
+def embeddings():
+    """(name, layer, config, inputs), an index repeated."""
+    yield "embedding", "Embedding", {"input_dim": 6, "output_dim": 3}, [np.array([[0, 5, 2], [2, 2, 1]], np.int32)]
+    yield "embedding_rank1", "Embedding", {"input_dim": 4, "output_dim": 2}, [np.array([3, 0, 3], np.int32)]
+
+
+ACTIVATIONS = [
+    "relu", "relu6", "leaky_relu", "elu", "selu", "silu", "sigmoid", "hard_sigmoid", "tanh", "softmax",
+    "log_softmax", "softplus", "softsign", "exponential", "linear", "mish",
+]
+
+
+def activation(name, function, config, x):
+    """The record of one activation."""
+    given = tf.convert_to_tensor(x)
+    with tf.GradientTape() as tape:
+        tape.watch(given)
+        output = function(given)
+        cotangent = Draw(name).normal(output.shape)
+        total = tf.reduce_sum(output * cotangent)
+    return {
+        "name": f"activation_{name}",
+        "activation": name,
+        "config": config,
+        "inputs": [array(x)],
+        "output": array(output.numpy()),
+        "cotangent": array(cotangent),
+        "input_gradients": [array(tape.gradient(total, given).numpy())],
+    }
+
+
+def activations():
+    """Every activation on values between -8 and 8 (none where a derivative jumps)."""
+    x = np.concatenate([Draw("activations").normal((3, 4), 2.0), [[-8.0, 7.5, -3.1, 3.2], [0.01, -0.02, 6.5, 2.4]]])
+    x = x.astype(np.float32)
+    for name in ACTIVATIONS:
+        yield activation(name, keras.activations.get(name), {}, x)
+    for approximate in (False, True):
+        record = activation("gelu", lambda v: keras.activations.gelu(v, approximate=approximate), {"approximate": approximate}, x)
+        yield {**record, "name": f"activation_gelu_{'tanh' if approximate else 'exact'}"}
+    slope = activation("leaky_relu", lambda v: keras.activations.leaky_relu(v, negative_slope=0.1), {"negative_slope": 0.1}, x)
+    yield {**slope, "name": "activation_leaky_relu_slope"}
+    alpha = activation("elu", lambda v: keras.activations.elu(v, alpha=0.5), {"alpha": 0.5}, x)
+    yield {**alpha, "name": "activation_elu_alpha"}
+    for name in ("softmax", "log_softmax"):
+        extreme = np.array([[100.0, -100.0, 0.0], [-100.0, -100.0, -99.0]], np.float32)
+        record = activation(name, keras.activations.get(name), {}, extreme)
+        yield {**record, "name": f"activation_{name}_extreme"}
+    for name in ("softplus", "sigmoid", "tanh", "silu", "mish"):
+        extreme = np.array([60.0, -60.0, 20.0, -20.0, 0.0], np.float32)
+        record = activation(name, keras.activations.get(name), {}, extreme)
+        yield {**record, "name": f"activation_{name}_extreme"}
+
+
+def regularizers():
+    """Penalties of a weight [3, 2] and their gradients."""
+    specs = [
+        ("L1", {}), ("L1", {"l1": 0.1}), ("L2", {}), ("L2", {"l2": 0.1}), ("L1L2", {"l1": 0.1, "l2": 0.2}), ("L1L2", {}),
+    ]
+    for name, config in specs:
+        weight = tf.convert_to_tensor(Draw("regularizers").normal((3, 2)))
+        with tf.GradientTape() as tape:
+            tape.watch(weight)
+            penalty = tf.convert_to_tensor(getattr(keras.regularizers, name)(**config)(weight))
+        gradient = tape.gradient(penalty, weight)
+        yield {
+            "name": "_".join(["regularizer", name.lower(), *(f"{k}={v}" for k, v in config.items())]),
+            "regularizer": name,
+            "config": config,
+            "weight": array(weight.numpy()),
+            "penalty": number(penalty.numpy()),
+            "gradient": array(np.zeros((3, 2), np.float32) if gradient is None else gradient.numpy()),
+        }
+
+
+def records():
+    """Everything of this file."""
+    for spec in [*dense_and_convolution(), *pooling(), *shapes(), *embeddings()]:
+        yield run(*spec, training=False)
+    for spec in normalizations():
+        yield run(*spec)
+    yield from activations()
+    yield from regularizers()
+
+
+if __name__ == "__main__":
+    write("layers", list(records()))

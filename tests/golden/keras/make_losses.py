@@ -1,0 +1,154 @@
+"""losses.json: loss values and the gradient of their sum with respect to y_pred."""
+
+from golden import array, keras, np, tf, write
+
+REDUCTIONS = ["sum_over_batch_size", "sum", "none"]
+
+
+def softmax(x):
+    """Softmax over the last dimension."""
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return without_denormals(e / e.sum(-1, keepdims=True))
+
+
+def sigmoid(x):
+    """The logistic function."""
+    return without_denormals(1 / (1 + np.exp(-np.asarray(x, np.float64))))
+
+
+def without_denormals(p):
+    """Zero for what f32 could only hold as a denormal, which XLA may flush."""
+    return np.where(p < 1e-30, 0, p)
+
+
+class Case:
+    """One (y_true, y_pred) pair and the sample weights that fit it."""
+
+    def __init__(self, name, y_true, y_pred, weights):
+        self.name = name
+        self.y_true = np.asarray(y_true)
+        self.y_pred = np.asarray(y_pred, np.float32)
+        self.weights = [None if w is None else np.asarray(w, np.float32) for w in weights]
+
+
+WEIGHTS_2 = [None, [0.5, 2.0, 0.0, 1.25]]
+# Keras does not stretch a weight of shape [2] over losses of shape [2, 3]: it must be given as [2, 1].
+WEIGHTS_3 = [None, [[0.5], [2.0]], [[0.5, 0.0, 1.5], [2.0, 1.0, 0.25]]]
+
+
+def class_cases(from_logits):
+    """Integer classes: predictions [4, 3] and [2, 3, 4], and extreme ones."""
+    rng = np.random.default_rng(30)
+    shape = (lambda x: x) if from_logits else softmax
+    yield Case("rank2", [0, 2, 1, 1], shape(rng.standard_normal((4, 3)) * 2), WEIGHTS_2)
+    yield Case("rank3", [[0, 3, 1], [2, 2, 0]], shape(rng.standard_normal((2, 3, 4)) * 2), WEIGHTS_3)
+    extreme = [[100.0, -100.0, 0.0], [-100.0, 100.0, 0.5], [0.0, 100.0, 99.0], [-100.0, -100.0, -100.0]]
+    yield Case("extreme", [0, 2, 1, 1], shape(np.array(extreme)), [None])
+    if not from_logits:
+        unnormalised = [[0.2, 0.4, 0.9], [2.0, 0.5, 0.5], [0.0, 1.0, 0.0], [0.1, 0.1, 0.1]]
+        yield Case("unnormalised", [0, 2, 1, 1], unnormalised, [None])
+
+
+def one_hot(case):
+    """The case with its classes as one-hot rows."""
+    rows = np.eye(case.y_pred.shape[-1], dtype=np.float32)[case.y_true]
+    return Case(case.name, rows, case.y_pred, case.weights)
+
+
+def soft(case):
+    """The case with its classes as soft rows that sum to one."""
+    rng = np.random.default_rng(31)
+    return Case("soft", softmax(rng.standard_normal(case.y_pred.shape)).astype(np.float32), case.y_pred, case.weights)
+
+
+def binary_cases(from_logits):
+    """Predictions [4, 2], [4, 1] and [2, 3, 2] of independent yes or no."""
+    rng = np.random.default_rng(32)
+    shape = (lambda x: x) if from_logits else sigmoid
+
+    def labels(*dims):
+        return rng.integers(0, 2, dims).astype(np.float32)
+
+    yield Case("rank2", labels(4, 2), shape(rng.standard_normal((4, 2)) * 2), WEIGHTS_2)
+    yield Case("one_column", labels(4, 1), shape(rng.standard_normal((4, 1)) * 2), WEIGHTS_2)
+    yield Case("rank3", labels(2, 3, 2), shape(rng.standard_normal((2, 3, 2)) * 2), WEIGHTS_3)
+    extreme = [[100.0, -100.0], [-100.0, 100.0], [0.0, 30.0], [-30.0, 1.0]]
+    yield Case("extreme", [[1.0, 0.0], [1.0, 0.0], [1.0, 0.0], [1.0, 1.0]], shape(extreme), [None])
+
+
+def regression_cases():
+    """Targets and predictions of any sign."""
+    rng = np.random.default_rng(33)
+    yield Case("rank2", rng.standard_normal((4, 3)).astype(np.float32), rng.standard_normal((4, 3)), WEIGHTS_2)
+    yield Case("one_column", rng.standard_normal((4, 1)).astype(np.float32), rng.standard_normal((4, 1)), WEIGHTS_2)
+    yield Case("rank3", rng.standard_normal((2, 3, 4)).astype(np.float32), rng.standard_normal((2, 3, 4)) * 2, WEIGHTS_3)
+
+
+def divergence_cases():
+    """Distributions, and rows with zeros."""
+    rng = np.random.default_rng(34)
+
+    def rows(*dims):
+        return softmax(rng.standard_normal(dims)).astype(np.float32)
+
+    yield Case("rank2", rows(4, 3), rows(4, 3), WEIGHTS_2)
+    yield Case("rank3", rows(2, 3, 4), rows(2, 3, 4), WEIGHTS_3)
+    zeros = np.array([[0.0, 1.0, 0.0], [0.5, 0.5, 0.0]], np.float32)
+    yield Case("zeros", zeros, [[0.2, 0.8, 0.0], [0.0, 0.4, 0.6]], [None])
+
+
+def specs():
+    """(loss, constructor arguments, case)."""
+    for from_logits in (True, False):
+        cases = list(class_cases(from_logits))
+        for case in cases:
+            yield "SparseCategoricalCrossentropy", {"from_logits": from_logits}, case
+        for smoothing in (0.0, 0.1):
+            config = {"from_logits": from_logits, "label_smoothing": smoothing}
+            for case in [*(one_hot(c) for c in cases), soft(cases[0])]:
+                yield "CategoricalCrossentropy", config, case
+            for case in binary_cases(from_logits):
+                yield "BinaryCrossentropy", config, case
+    for case in regression_cases():
+        yield "MeanSquaredError", {}, case
+        yield "MeanAbsoluteError", {}, case
+        yield "Huber", {}, case
+        yield "Huber", {"delta": 0.5}, case
+    for case in divergence_cases():
+        yield "KLDivergence", {}, case
+
+
+def record(loss, config, case, weight_index, reduction):
+    """What Keras answers for one loss, case, weight and reduction."""
+    function = getattr(keras.losses, loss)(**config, reduction=reduction)
+    weight = case.weights[weight_index]
+    y_pred = tf.convert_to_tensor(case.y_pred)
+    with tf.GradientTape() as tape:
+        tape.watch(y_pred)
+        value = function(case.y_true, y_pred, sample_weight=weight)
+        total = tf.reduce_sum(value)
+    arguments = "".join(f"_{k}={v}" for k, v in config.items())
+    weights = "" if weight is None else f"_weight{list(weight.shape)}".replace(" ", "")
+    return {
+        "name": f"{loss}{arguments}_{case.name}_{reduction}{weights}",
+        "loss": loss,
+        "config": {**config, "reduction": reduction},
+        "y_true": array(case.y_true),
+        "y_pred": array(case.y_pred),
+        "sample_weight": None if weight is None else array(weight),
+        "value": array(value.numpy()),
+        "gradient": array(tape.gradient(total, y_pred).numpy()),
+    }
+
+
+def records():
+    """Every combination."""
+    for loss, config, case in specs():
+        for index, weight in enumerate(case.weights):
+            extra = [] if weight is None else ["mean_with_sample_weight"]
+            for reduction in REDUCTIONS + extra:
+                yield record(loss, config, case, index, reduction)
+
+
+if __name__ == "__main__":
+    write("losses", list(records()))
