@@ -291,6 +291,13 @@ impl HostTensor {
     }
 }
 
+/// One tensor where a list is asked for.
+impl From<HostTensor> for Vec<HostTensor> {
+    fn from(tensor: HostTensor) -> Self {
+        vec![tensor]
+    }
+}
+
 impl PartialEq for HostTensor {
     fn eq(&self, other: &Self) -> bool {
         self.shape == other.shape && self.bytes() == other.bytes()

@@ -1,2 +1,8 @@
 //! Train neural networks on one device or many.
 #![forbid(unsafe_code)]
+
+pub mod data;
+pub mod datasets;
+mod error;
+
+pub use error::{Error, Result};

@@ -1,0 +1,616 @@
+//! Batches: consecutive examples of a dataset, and the iterator over an epoch of them.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use super::order::Order;
+use super::prefetch::Prefetched;
+use super::{Batch, ClassWeights, Dataset};
+use crate::{Error, Result};
+
+/// A dataset in batches: cheap to clone, immutable, and the same for the same epoch and index.
+#[derive(Clone)]
+pub struct Batches {
+    input: Dataset,
+    size: usize,
+    drop_remainder: bool,
+    stages: Vec<Stage>,
+    prefetch: usize,
+}
+
+type MapBatch = dyn Fn(Batch) -> Result<Batch> + Send + Sync;
+
+#[derive(Clone)]
+enum Stage {
+    Order(Order),
+    Map(Arc<MapBatch>),
+}
+
+impl Batches {
+    pub(super) fn new(input: Dataset, size: usize) -> Self {
+        Self {
+            input,
+            size,
+            drop_remainder: false,
+            stages: Vec::new(),
+            prefetch: 0,
+        }
+    }
+
+    fn with(&self, stage: Stage) -> Self {
+        let mut batches = self.clone();
+        batches.stages.push(stage);
+        batches
+    }
+
+    /// Without the last batch of the dataset when it has fewer examples than the others.
+    #[must_use]
+    pub fn drop_remainder(&self) -> Self {
+        Self {
+            drop_remainder: true,
+            ..self.clone()
+        }
+    }
+
+    /// The first `count` batches, or all if there are fewer.
+    #[must_use]
+    pub fn take(&self, count: usize) -> Self {
+        self.with(Stage::Order(Order::Take(count)))
+    }
+
+    /// All but the first `count` batches.
+    #[must_use]
+    pub fn skip(&self, count: usize) -> Self {
+        self.with(Stage::Order(Order::Skip(count)))
+    }
+
+    /// The batches `count` times over; a shuffle in the dataset gives each repetition its own order.
+    #[must_use]
+    pub fn repeat(&self, count: usize) -> Self {
+        self.with(Stage::Order(Order::Repeat(Some(count))))
+    }
+
+    /// The batches over and over without end.
+    #[must_use]
+    pub fn repeat_forever(&self) -> Self {
+        self.with(Stage::Order(Order::Repeat(None)))
+    }
+
+    /// A function applied to each batch; a panic inside becomes an error.
+    #[must_use]
+    pub fn map(&self, map: impl Fn(Batch) -> Result<Batch> + Send + Sync + 'static) -> Self {
+        self.with(Stage::Map(Arc::new(map)))
+    }
+
+    /// The sample weights multiplied by a weight per class (Keras' `class_weight`); see [`ClassWeights`].
+    #[must_use]
+    pub fn class_weights(&self, weights: ClassWeights) -> Self {
+        self.map(move |batch| weights.apply_to_batch(batch))
+    }
+
+    /// Up to `depth` batches made ahead on a thread of the iterator's own; 0 makes each when it is asked for.
+    ///
+    /// All stages run on that thread, also those added after this call.
+    #[must_use]
+    pub fn prefetch(&self, depth: usize) -> Self {
+        Self {
+            prefetch: depth,
+            ..self.clone()
+        }
+    }
+
+    /// Number of examples in a full batch.
+    #[must_use]
+    pub const fn size(&self) -> usize {
+        self.size
+    }
+
+    /// The dataset that is batched.
+    #[must_use]
+    pub const fn dataset(&self) -> &Dataset {
+        &self.input
+    }
+
+    /// Number of batches in an epoch, `None` when endless.
+    #[must_use]
+    pub fn len(&self) -> Option<usize> {
+        let orders = self.stages.iter().filter_map(Stage::order);
+        orders.fold(self.len_before_stages(), |len, order| order.len(len))
+    }
+
+    fn len_before_stages(&self) -> Option<usize> {
+        let examples = self.input.len()?;
+        let full = examples.checked_div(self.size).unwrap_or(0);
+        let ragged = !self.drop_remainder && self.size > 0 && !examples.is_multiple_of(self.size);
+        Some(full + usize::from(ragged))
+    }
+
+    /// Whether an epoch has no batch.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == Some(0)
+    }
+
+    /// Batch `i` of an epoch, made on this thread.
+    ///
+    /// # Errors
+    /// When `i` is past the end, the batch size is 0, or a source or map stage fails or panics.
+    pub fn get(&self, epoch: u64, i: usize) -> Result<Batch> {
+        match self.len() {
+            Some(len) if i >= len && self.size > 0 => Err(Error::User(format!(
+                "batch {i} asked of {len}; ask for an index below {len}"
+            ))),
+            _ => self.make(epoch, i, &self.clocks()),
+        }
+    }
+
+    /// The batches of an epoch from batch `start` on: the tail of what `start` 0 gives.
+    ///
+    /// With [`prefetch`](Self::prefetch) a thread starts at once. It ends with the epoch or the iterator, whichever
+    /// is first; dropping the iterator waits at most for the batch in the making.
+    /// After an error the iterator ends. A batch size of 0 gives one error.
+    #[must_use]
+    pub fn iter(&self, epoch: u64, start: usize) -> BatchIter {
+        let clocks = Arc::new(self.clocks());
+        let maker = Maker {
+            len: if self.size == 0 { None } else { self.len() },
+            batches: self.clone(),
+            epoch,
+            next: start,
+            clocks: Arc::clone(&clocks),
+        };
+        let maker = match self.prefetch {
+            0 => Origin::Here(maker),
+            depth => Origin::Thread(Prefetched::start(maker, depth)),
+        };
+        BatchIter {
+            maker,
+            clocks,
+            ended: false,
+        }
+    }
+
+    fn make(&self, epoch: u64, i: usize, clocks: &Clocks) -> Result<Batch> {
+        let made = catch_unwind(AssertUnwindSafe(|| self.make_or_panic(epoch, i, clocks)));
+        made.unwrap_or_else(|panic| {
+            Err(Error::User(format!(
+                "a source or map stage panicked in batch {i} of epoch {epoch}: {}; correct it, or let it return an error",
+                panic_message(&*panic)
+            )))
+        })
+    }
+
+    fn make_or_panic(&self, epoch: u64, i: usize, clocks: &Clocks) -> Result<Batch> {
+        let (input_epoch, input_index) = self.locate(epoch, i)?;
+        let mut batch = clocks.stages[0].time(|| self.gather(input_epoch, input_index))?;
+        batch.first = (i as u64).saturating_mul(self.size as u64);
+        let maps = self.stages.iter().filter_map(Stage::map);
+        for (map, clock) in maps.zip(&clocks.stages[1..]) {
+            batch = clock.time(|| map(batch))?;
+        }
+        Ok(batch)
+    }
+
+    /// The epoch and index before the stages of batch `i` after them.
+    fn locate(&self, epoch: u64, i: usize) -> Result<(u64, usize)> {
+        let orders: Vec<Order> = self.stages.iter().filter_map(Stage::order).collect();
+        let mut lens = vec![self.len_before_stages()];
+        for order in &orders {
+            lens.push(order.len(lens[lens.len() - 1]));
+        }
+        let backwards = orders.iter().zip(lens).rev();
+        backwards
+            .into_iter()
+            .try_fold((epoch, i), |(epoch, i), (order, len)| {
+                order.locate(len, epoch, i)
+            })
+    }
+
+    fn gather(&self, epoch: u64, i: usize) -> Result<Batch> {
+        if self.size == 0 {
+            return Err(Error::user(
+                "batch size is 0, expected at least 1; choose the number of examples per step",
+            ));
+        }
+        let start = i.saturating_mul(self.size);
+        let end = start.saturating_add(self.size);
+        let end = self.input.len().map_or(end, |len| len.min(end));
+        let indices: Vec<usize> = (start..end).collect();
+        self.input.gather(epoch, &indices)
+    }
+
+    fn clocks(&self) -> Clocks {
+        let maps = self.stages.iter().filter_map(Stage::map).count();
+        let stages = (0..=maps).map(|_| Clock::default()).collect();
+        Clocks {
+            stages,
+            ahead: Clock::default(),
+            next: Clock::default(),
+        }
+    }
+}
+
+impl Stage {
+    fn order(&self) -> Option<Order> {
+        match self {
+            Self::Order(order) => Some(*order),
+            Self::Map(_) => None,
+        }
+    }
+
+    fn map(&self) -> Option<&MapBatch> {
+        match self {
+            Self::Order(_) => None,
+            Self::Map(map) => Some(&**map),
+        }
+    }
+}
+
+impl fmt::Debug for Batches {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.len() {
+            Some(len) => write!(f, "{len} Batches of {}", self.size),
+            None => write!(f, "endless Batches of {}", self.size),
+        }
+    }
+}
+
+fn panic_message(panic: &(dyn std::any::Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("no message")
+}
+
+/// Makes the batches of an epoch one after another.
+pub(super) struct Maker {
+    batches: Batches,
+    len: Option<usize>,
+    epoch: u64,
+    next: usize,
+    pub(super) clocks: Arc<Clocks>,
+}
+
+impl Iterator for Maker {
+    type Item = Result<Batch>;
+
+    fn next(&mut self) -> Option<Result<Batch>> {
+        if self.len.is_some_and(|len| self.next >= len) {
+            return None;
+        }
+        let batch = self.batches.make(self.epoch, self.next, &self.clocks);
+        self.next = self.next.checked_add(1)?;
+        Some(batch)
+    }
+}
+
+/// The batches of one epoch, in order; see [`Batches::iter`].
+pub struct BatchIter {
+    maker: Origin,
+    clocks: Arc<Clocks>,
+    ended: bool,
+}
+
+enum Origin {
+    Here(Maker),
+    Thread(Prefetched),
+}
+
+impl BatchIter {
+    /// What each stage has cost so far, in the order of the data: `examples` (source and example maps), each batch
+    /// `map`, `prefetch` (waiting for room: the consumer is slower), `next` (the consumer waiting: the input is slower).
+    #[must_use]
+    pub fn stage_times(&self) -> Vec<StageTime> {
+        let maps = self.clocks.stages[1..]
+            .iter()
+            .map(|clock| clock.read("map"));
+        let mut times = vec![self.clocks.stages[0].read("examples")];
+        times.extend(maps);
+        times.push(self.clocks.ahead.read_wait("prefetch"));
+        times.push(self.clocks.next.read_wait("next"));
+        times
+    }
+}
+
+impl Iterator for BatchIter {
+    type Item = Result<Batch>;
+
+    fn next(&mut self) -> Option<Result<Batch>> {
+        if self.ended {
+            return None;
+        }
+        let batch = self.clocks.next.time(|| match &mut self.maker {
+            Origin::Here(maker) => maker.next(),
+            Origin::Thread(prefetched) => prefetched.next(),
+        });
+        self.ended = !matches!(batch, Some(Ok(_)));
+        batch
+    }
+}
+
+impl fmt::Debug for BatchIter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "BatchIter {:?}", self.stage_times())
+    }
+}
+
+/// The cost of one stage of an input pipeline so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StageTime {
+    /// `examples`, `map`, `prefetch` or `next`.
+    pub stage: &'static str,
+    /// Batches that went through.
+    pub batches: u64,
+    /// Time spent working.
+    pub busy: Duration,
+    /// Time spent waiting for another stage or the consumer.
+    pub wait: Duration,
+}
+
+/// A clock for each stage of one iterator.
+pub(super) struct Clocks {
+    stages: Vec<Clock>,
+    pub(super) ahead: Clock,
+    next: Clock,
+}
+
+/// Number and total time of the passes through a stage.
+#[derive(Default)]
+pub(super) struct Clock {
+    passes: AtomicU64,
+    nanoseconds: AtomicU64,
+}
+
+impl Clock {
+    pub(super) fn time<T>(&self, pass: impl FnOnce() -> T) -> T {
+        let start = Instant::now();
+        let out = pass();
+        let nanoseconds = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.nanoseconds.fetch_add(nanoseconds, Ordering::Relaxed);
+        self.passes.fetch_add(1, Ordering::Relaxed);
+        out
+    }
+
+    fn read(&self, stage: &'static str) -> StageTime {
+        StageTime {
+            stage,
+            batches: self.passes.load(Ordering::Relaxed),
+            busy: Duration::from_nanos(self.nanoseconds.load(Ordering::Relaxed)),
+            wait: Duration::ZERO,
+        }
+    }
+
+    fn read_wait(&self, stage: &'static str) -> StageTime {
+        let time = self.read(stage);
+        StageTime {
+            busy: Duration::ZERO,
+            wait: time.busy,
+            ..time
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use phalanx_graph::HostTensor;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn count_to(len: usize) -> Dataset {
+        let values: Vec<i32> = (0..len as i32).collect();
+        Dataset::from_arrays(HostTensor::new([len], &values), Vec::new()).unwrap()
+    }
+
+    fn values(batch: &Batch) -> Vec<i32> {
+        batch.x[0].values().unwrap()
+    }
+
+    fn all(batches: &Batches, epoch: u64, start: usize) -> Vec<Vec<i32>> {
+        batches
+            .iter(epoch, start)
+            .map(|batch| values(&batch.unwrap()))
+            .collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(48))]
+
+        #[test]
+        fn an_epoch_holds_every_example_once(len in 0usize..200, size in 1usize..40, seed: u64, epoch: u64, depth in 0usize..3) {
+            let batches = count_to(len).shuffle(seed).batch(size).prefetch(depth);
+            let epoch = all(&batches, epoch, 0);
+            prop_assert_eq!(Some(epoch.len()), batches.len());
+            let mut seen = epoch.concat();
+            seen.sort_unstable();
+            prop_assert!(seen.into_iter().eq(0..len as i32));
+        }
+
+        #[test]
+        fn any_start_gives_the_tail(len in 1usize..60, size in 1usize..9, start in 0usize..40, take in 0usize..40, depth in 0usize..2) {
+            let batches = count_to(len).shuffle(9).repeat(2).batch(size).repeat(2).skip(1).take(take).prefetch(depth);
+            let whole: Vec<Batch> = batches.iter(3, 0).map(Result::unwrap).collect();
+            let tail: Vec<Batch> = batches.iter(3, start).map(Result::unwrap).collect();
+            prop_assert_eq!(&whole[start.min(whole.len())..], &tail[..]);
+        }
+    }
+
+    #[test]
+    fn the_last_batch_is_ragged_or_dropped() {
+        let batches = count_to(7).batch(3);
+        assert_eq!(all(&batches, 0, 0), [vec![0, 1, 2], vec![3, 4, 5], vec![6]]);
+        assert_eq!(batches.get(0, 2).unwrap().rows(), 1);
+        let firsts: Vec<u64> = batches
+            .iter(0, 1)
+            .map(|batch| batch.unwrap().first)
+            .collect();
+        assert_eq!(firsts, [3, 6]);
+        let full = batches.drop_remainder();
+        assert_eq!(all(&full, 0, 0), [[0, 1, 2], [3, 4, 5]]);
+        assert_eq!(all(&count_to(6).batch(3), 0, 0), [[0, 1, 2], [3, 4, 5]]);
+        assert_eq!(count_to(2).batch(3).drop_remainder().len(), Some(0));
+        assert_eq!(all(&count_to(2).batch(3).drop_remainder(), 0, 0).len(), 0);
+        assert_eq!(
+            all(&count_to(2).repeat_forever().batch(3).take(2), 0, 0),
+            [[0, 1, 0], [1, 0, 1]]
+        );
+    }
+
+    #[test]
+    fn stages_apply_in_written_order() {
+        let batches = count_to(6).batch(2);
+        assert_eq!(
+            all(&batches.skip(1).repeat(2), 0, 0),
+            [[2, 3], [4, 5], [2, 3], [4, 5]]
+        );
+        assert_eq!(all(&batches.repeat(2).skip(4), 0, 0), [[2, 3], [4, 5]]);
+        assert_eq!(all(&batches.repeat_forever().take(4), 0, 3), [[0, 1]]);
+        assert_eq!(batches.repeat_forever().len(), None);
+        let shuffled = count_to(60).shuffle(1).batch(30).repeat(2);
+        let epoch = all(&shuffled, 0, 0);
+        assert_ne!(epoch[..2], epoch[2..]);
+        assert_ne!(epoch[2..], all(&shuffled, 1, 0)[..2]);
+    }
+
+    #[test]
+    fn a_failing_or_panicking_stage_ends_the_epoch_with_an_error() {
+        for depth in [0, 2] {
+            let fails = count_to(9).batch(3).map(|batch| match batch.first {
+                3 => Err(Error::user("no luck")),
+                _ => Ok(batch),
+            });
+            let mut batches = fails.prefetch(depth).iter(0, 0);
+            assert!(batches.next().unwrap().is_ok());
+            assert_eq!(batches.next().unwrap().unwrap_err().to_string(), "no luck");
+            assert!(batches.next().is_none());
+            let panics = count_to(9)
+                .map(|_| panic!("bad {}", 7))
+                .batch(3)
+                .prefetch(depth);
+            let error = panics.iter(4, 1).next().unwrap().unwrap_err().to_string();
+            assert!(
+                error.contains("panicked in batch 1 of epoch 4: bad 7"),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_batch_size_of_zero_and_a_far_index_are_errors() {
+        let batches = count_to(3).batch(0);
+        let mut epoch = batches.prefetch(1).iter(0, 0);
+        assert!(
+            epoch
+                .next()
+                .unwrap()
+                .unwrap_err()
+                .to_string()
+                .contains("batch size is 0")
+        );
+        assert!(epoch.next().is_none());
+        assert!(
+            batches
+                .get(0, 0)
+                .unwrap_err()
+                .to_string()
+                .contains("batch size is 0")
+        );
+        let error = count_to(3).batch(2).get(0, 2).unwrap_err().to_string();
+        assert!(error.contains("batch 2 asked of 2"), "{error}");
+    }
+
+    #[test]
+    fn dropping_a_prefetching_iterator_ends_its_thread() {
+        let made = Arc::new(AtomicU64::new(0));
+        let count = Arc::clone(&made);
+        let batches = count_to(4)
+            .repeat_forever()
+            .batch(2)
+            .prefetch(3)
+            .map(move |batch| {
+                count.fetch_add(1, Ordering::SeqCst);
+                Ok(batch)
+            });
+        let start = Instant::now();
+        for read in [0, 1, 10] {
+            let mut epoch = batches.iter(0, 0);
+            assert_eq!(epoch.by_ref().take(read).count(), read);
+            drop(epoch);
+        }
+        assert!(
+            start.elapsed() < Duration::from_secs(5),
+            "{:?}",
+            start.elapsed()
+        );
+        drop(batches);
+        assert_eq!(Arc::strong_count(&made), 1, "the threads are gone");
+        let most = 11 + 3 * (3 + 1);
+        assert!(
+            made.load(Ordering::SeqCst) <= most,
+            "ran ahead by more than the depth: {made:?}"
+        );
+    }
+
+    #[test]
+    fn waiting_and_working_are_told_apart() {
+        let nap = || std::thread::sleep(Duration::from_millis(10));
+        let slow = count_to(4).batch(1).map(move |batch| {
+            nap();
+            Ok(batch)
+        });
+        let mut slow = slow.prefetch(1).iter(0, 0);
+        assert_eq!(slow.by_ref().count(), 4);
+        let [examples, map, prefetch, next] = slow.stage_times()[..] else {
+            panic!("stages")
+        };
+        assert_eq!(
+            [examples.stage, map.stage, prefetch.stage, next.stage],
+            ["examples", "map", "prefetch", "next"]
+        );
+        assert_eq!((map.batches, prefetch.batches), (4, 4));
+        assert!(map.busy >= Duration::from_millis(40) && examples.busy < map.busy);
+        assert!(
+            next.wait >= Duration::from_millis(30),
+            "input-bound: {next:?}"
+        );
+        let mut fast = count_to(6).batch(1).prefetch(1).iter(0, 0);
+        fast.by_ref().for_each(|_| nap());
+        let [_, prefetch, next] = fast.stage_times()[..] else {
+            panic!("stages")
+        };
+        assert!(
+            prefetch.wait > next.wait,
+            "consumer-bound: {prefetch:?} {next:?}"
+        );
+    }
+
+    #[test]
+    #[ignore = "a measurement: cargo test --release -p phalanx gather_speed -- --ignored --nocapture"]
+    fn gather_speed() {
+        let x = HostTensor::zeros(phalanx_graph::Shape::f32([60_000, 784]));
+        let x = HostTensor::from_bytes(x.shape().clone(), &vec![1u8; x.bytes().len()]).unwrap();
+        let y = HostTensor::new([60_000], &[1i32; 60_000]);
+        let shuffled = Dataset::from_arrays(x, y).unwrap().shuffle(1).batch(128);
+        for (name, batches) in [
+            ("inline", shuffled.clone()),
+            ("prefetch 2", shuffled.prefetch(2)),
+        ] {
+            for epoch in 0..3 {
+                let start = Instant::now();
+                let mut iter = batches.iter(epoch, 0);
+                let count = iter
+                    .by_ref()
+                    .map(|batch| batch.unwrap().rows())
+                    .sum::<usize>()
+                    / 128;
+                println!(
+                    "{name}, epoch {epoch}: {:?} per batch; {:?}",
+                    start.elapsed() / count as u32,
+                    iter.stage_times()
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,666 @@
+//! Numbers from CSV text, plain or gzip.
+//!
+//! Read line by line and strictly: every field must be a finite number, every row as long as the first, and a quoted
+//! field must close on its line, so that a file that was cut or mixed up is refused and not half understood.
+
+use std::borrow::Cow;
+use std::io::Read;
+
+use phalanx_graph::HostTensor;
+
+use super::Dataset;
+use super::lines::{Lines, shown};
+use crate::{Error, Result};
+
+/// How to read a CSV file; the defaults fit a header that is detected and an integer class in the last column.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CsvOptions {
+    /// Whether the first line names the columns.
+    pub header: Header,
+    /// The column of the label.
+    pub label: LabelColumn,
+    /// The type of the label.
+    pub kind: LabelKind,
+    /// The dims of one example, whose product is the number of feature columns; empty for `[columns]`.
+    pub features: Vec<usize>,
+    /// The ASCII character between fields.
+    pub delimiter: char,
+    /// The most rows accepted.
+    pub max_rows: usize,
+    /// The most columns accepted.
+    pub max_columns: usize,
+    /// The most bytes accepted, counted after decompression.
+    pub max_bytes: u64,
+}
+
+impl Default for CsvOptions {
+    fn default() -> Self {
+        Self {
+            header: Header::Auto,
+            label: LabelColumn::Last,
+            kind: LabelKind::Class,
+            features: Vec::new(),
+            delimiter: ',',
+            max_rows: 100_000_000,
+            max_columns: 1 << 18,
+            max_bytes: 1 << 30,
+        }
+    }
+}
+
+/// Whether the first line of a CSV file names the columns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Header {
+    /// It does when it holds text and no number; a line with both is an error.
+    Auto,
+    /// It does.
+    Yes,
+    /// It holds the first example.
+    No,
+}
+
+/// Which column of a CSV file is the label.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LabelColumn {
+    /// The last.
+    Last,
+    /// The column at an index, counted from 0.
+    Index(usize),
+    /// The column with a name in the header.
+    Name(String),
+    /// No column: all are features, as in prediction.
+    None,
+}
+
+/// What the label column of a CSV file holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LabelKind {
+    /// Integers from 0, read as i32 (`3.0` counts as 3).
+    Class,
+    /// Numbers, read as f32.
+    Value,
+}
+
+/// Reads CSV text, or gzip of it, into a dataset in memory: x f32 `[rows, features..]`, y i32 or f32 `[rows]`.
+///
+/// `name` is the file name in error messages. A byte-order mark, LF or CRLF line ends, blank lines, spaces around
+/// numbers and quoted fields are accepted; quoted line breaks, missing values, NaN and infinity are not.
+///
+/// # Errors
+/// [`Error::Data`] with the line, the column, the value found and what to do; [`Error::User`] for options that
+/// contradict each other or the file; [`Error::Io`] when the reader fails.
+pub fn parse_csv(reader: impl Read, name: &str, options: &CsvOptions) -> Result<Dataset> {
+    check_options(options)?;
+    let mut lines = Lines::open(reader, name, options)?;
+    let mut line = String::new();
+    if !lines.read(&mut line)? {
+        return Err(lines.error("found no line of text, expected rows of numbers; check that the file is the right one and complete"));
+    }
+    let fields = lines.fields(&line)?;
+    let names = header(&lines, &fields, options.header)?;
+    let mut table = Table::new(&lines, &fields, names, options)?;
+    if table.names.is_empty() {
+        table.push(&lines, &fields)?;
+    }
+    while lines.read(&mut line)? {
+        table.push(&lines, &lines.fields(&line)?)?;
+    }
+    table.finish(&lines)
+}
+
+fn check_options(options: &CsvOptions) -> Result<()> {
+    let delimiter = options.delimiter;
+    if !delimiter.is_ascii()
+        || delimiter.is_ascii_alphanumeric()
+        || "\"\r\n+-.\0".contains(delimiter)
+    {
+        return Err(Error::User(format!(
+            "csv delimiter is {delimiter:?}, expected an ascii character that is in no number; use ',', ';', '|' or '\\t'"
+        )));
+    }
+    if let (Header::No, LabelColumn::Name(name)) = (options.header, &options.label) {
+        return Err(Error::User(format!(
+            "csv label column is named {name:?} but the header is said to be absent; give the column's index, or a header"
+        )));
+    }
+    Ok(())
+}
+
+/// The column names, empty when the first line is data.
+fn header(lines: &Lines<'_>, fields: &[Cow<'_, str>], header: Header) -> Result<Vec<String>> {
+    let is_text =
+        |field: &&Cow<'_, str>| !field.trim().is_empty() && field.trim().parse::<f64>().is_err();
+    let named = match header {
+        Header::Yes => true,
+        Header::No => false,
+        Header::Auto => {
+            let numbers = fields
+                .iter()
+                .filter(|field| field.trim().parse::<f64>().is_ok());
+            match (fields.iter().position(|field| is_text(&field)), numbers.count()) {
+                (Some(column), 1..) => return Err(lines.error_at(column, "", &format!(
+                    "found {} in a first line that also holds numbers, expected names or numbers alone; \
+                     correct the value, or say whether there is a header (header: yes or no)",
+                    shown(&fields[column])
+                ))),
+                (text, _) => text.is_some(),
+            }
+        }
+    };
+    let names = fields.iter().map(|field| field.trim().to_owned());
+    Ok(if named { names.collect() } else { Vec::new() })
+}
+
+/// The numbers read so far.
+struct Table<'a> {
+    options: &'a CsvOptions,
+    names: Vec<String>,
+    columns: usize,
+    label: Option<usize>,
+    rows: usize,
+    features: Vec<f32>,
+    classes: Vec<i32>,
+    values: Vec<f32>,
+}
+
+impl<'a> Table<'a> {
+    fn new(
+        lines: &Lines<'_>,
+        first: &[Cow<'_, str>],
+        names: Vec<String>,
+        options: &'a CsvOptions,
+    ) -> Result<Self> {
+        let columns = first.len();
+        if columns > options.max_columns {
+            return Err(lines.error(&format!(
+                "found {columns} columns, expected at most {}; check the delimiter, or raise max_columns",
+                options.max_columns
+            )));
+        }
+        let label = label_column(lines, &names, columns, &options.label)?;
+        let features = columns - usize::from(label.is_some());
+        check_features(lines, features, options)?;
+        Ok(Self {
+            options,
+            names,
+            columns,
+            label,
+            rows: 0,
+            features: Vec::new(),
+            classes: Vec::new(),
+            values: Vec::new(),
+        })
+    }
+
+    fn push(&mut self, lines: &Lines<'_>, fields: &[Cow<'_, str>]) -> Result<()> {
+        if fields.len() != self.columns {
+            return Err(lines.error(&format!(
+                "found {} columns, expected {} as in the first line; complete or remove the row",
+                fields.len(),
+                self.columns
+            )));
+        }
+        if self.rows == self.options.max_rows {
+            return Err(lines.error(&format!(
+                "found more than {} rows; shorten the file, or raise max_rows",
+                self.options.max_rows
+            )));
+        }
+        self.rows += 1;
+        for (column, field) in fields.iter().enumerate() {
+            let read = match (self.label == Some(column), self.options.kind) {
+                (false, _) => number(field).map(|value| self.features.push(value)),
+                (true, LabelKind::Value) => number(field).map(|value| self.values.push(value)),
+                (true, LabelKind::Class) => class(field).map(|class| self.classes.push(class)),
+            };
+            read.map_err(|message| {
+                let name = self.names.get(column).map_or("", String::as_str);
+                lines.error_at(column, name, &message)
+            })?;
+        }
+        Ok(())
+    }
+
+    fn finish(self, lines: &Lines<'_>) -> Result<Dataset> {
+        if self.rows == 0 {
+            return Err(lines.error("found a header and no row, expected rows of numbers; check that the file is complete"));
+        }
+        let rows = self.rows;
+        let dims = match &self.options.features[..] {
+            [] => vec![rows, self.features.len() / rows],
+            features => [&[rows], features].concat(),
+        };
+        let y = match (self.label, self.options.kind) {
+            (None, _) => Vec::new(),
+            (Some(_), LabelKind::Class) => vec![HostTensor::new([rows], &self.classes)],
+            (Some(_), LabelKind::Value) => vec![HostTensor::new([rows], &self.values)],
+        };
+        Dataset::from_arrays(HostTensor::new(dims, &self.features), y)
+    }
+}
+
+fn label_column(
+    lines: &Lines<'_>,
+    names: &[String],
+    columns: usize,
+    label: &LabelColumn,
+) -> Result<Option<usize>> {
+    match label {
+        LabelColumn::None => Ok(None),
+        LabelColumn::Last => Ok(Some(columns - 1)),
+        LabelColumn::Index(index) if *index < columns => Ok(Some(*index)),
+        LabelColumn::Index(index) => Err(lines.error(&format!(
+            "label column {index} (counted from 0) is not among the {columns} columns found; \
+             choose an index below {columns}, or check the delimiter"
+        ))),
+        LabelColumn::Name(name) => named_column(lines, names, name).map(Some),
+    }
+}
+
+fn named_column(lines: &Lines<'_>, names: &[String], name: &str) -> Result<usize> {
+    let found: Vec<usize> = (0..names.len())
+        .filter(|&column| names[column] == name)
+        .collect();
+    match (&found[..], names) {
+        ([column], _) => Ok(*column),
+        ([], []) => Err(lines.error(&format!(
+            "label column is named {name:?} but the first line holds numbers; give the column's index, or add a header"
+        ))),
+        ([], _) => {
+            let listed: Vec<String> = names.iter().take(10).map(|name| shown(name)).collect();
+            let more = if names.len() > 10 { ", .." } else { "" };
+            Err(lines.error(&format!(
+                "found no column named {name:?}; choose the label among {}{more}",
+                listed.join(", ")
+            )))
+        }
+        ([first, second, ..], _) => Err(lines.error(&format!(
+            "columns {} and {} are both named {name:?}; rename one, or give the label by index",
+            first + 1,
+            second + 1
+        ))),
+    }
+}
+
+fn check_features(lines: &Lines<'_>, columns: usize, options: &CsvOptions) -> Result<()> {
+    let dims = &options.features;
+    let product = dims
+        .iter()
+        .try_fold(1usize, |product, &dim| product.checked_mul(dim));
+    if columns == 0 {
+        return Err(lines.error(
+            "found a single column, the label, and no feature; check the delimiter, or set the label column to none",
+        ));
+    }
+    if !dims.is_empty() && product != Some(columns) {
+        let needed = product.map_or_else(|| "too many".into(), |product| product.to_string());
+        return Err(lines.error(&format!(
+            "found {columns} feature columns, expected {needed} for dims {dims:?}; correct the dims, the label column or the delimiter"
+        )));
+    }
+    Ok(())
+}
+
+fn number(field: &str) -> std::result::Result<f32, String> {
+    let text = field.trim();
+    match text.parse::<f32>() {
+        Ok(value) if value.is_finite() => Ok(value),
+        _ => Err(format!(
+            "found {}, expected a number; {}",
+            shown(field),
+            advice(text)
+        )),
+    }
+}
+
+fn class(field: &str) -> std::result::Result<i32, String> {
+    let text = field.trim();
+    let value = text.parse::<f64>().unwrap_or(f64::NAN);
+    if value.fract() == 0.0 && value >= 0.0 && value <= f64::from(i32::MAX) {
+        return Ok(value as i32);
+    }
+    let advice = if value.is_finite() {
+        "number the classes from 0, or read the label as a value (regression)"
+    } else {
+        advice(text)
+    };
+    Err(format!(
+        "found {}, expected a class from 0 to {}; {advice}",
+        shown(field),
+        i32::MAX
+    ))
+}
+
+/// What to do about a field that is no finite number.
+fn advice(text: &str) -> &'static str {
+    let is_number = |text: &str| text.parse::<f64>().is_ok();
+    match text.to_ascii_lowercase().as_str() {
+        "" => "fill in the missing value or remove the row",
+        "nan" | "na" | "n/a" | "null" | "none" | "?" | "-nan" | "nil" => {
+            "replace the missing value or remove the row"
+        }
+        "true" | "false" | "yes" | "no" => "write 1 and 0",
+        lower if is_number(lower) => "bring the value into the range of f32 or remove the row",
+        lower if lower.contains(',') && is_number(&lower.replace(',', ".")) => {
+            "write decimals with a point"
+        }
+        lower if lower.contains(['\t', ';', '|', ',']) => "check the delimiter",
+        lower if lower.contains('\0') => "check that the file is text in utf-8",
+        _ => "correct the value, or encode text as numbers",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use flate2::Compression;
+    use flate2::write::GzEncoder;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn gzip(text: &[u8]) -> Vec<u8> {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+        encoder.write_all(text).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    fn named(label: &str) -> CsvOptions {
+        CsvOptions {
+            label: LabelColumn::Name(label.into()),
+            ..CsvOptions::default()
+        }
+    }
+
+    fn parse(text: impl AsRef<[u8]>, options: &CsvOptions) -> Dataset {
+        parse_csv(text.as_ref(), "t.csv", options).unwrap()
+    }
+
+    fn whole(dataset: &Dataset) -> (Vec<f32>, Vec<f64>) {
+        let batch = dataset.batch(1000).get(0, 0).unwrap();
+        (
+            batch.x[0].f32s(),
+            batch.y.first().map_or(Vec::new(), HostTensor::to_f64),
+        )
+    }
+
+    #[test]
+    fn the_accepted_forms_read_alike() {
+        let default = CsvOptions::default();
+        let semicolons = CsvOptions {
+            delimiter: ';',
+            ..default.clone()
+        };
+        let tabs = CsvOptions {
+            delimiter: '\t',
+            ..default.clone()
+        };
+        let first = CsvOptions {
+            label: LabelColumn::Index(0),
+            ..default.clone()
+        };
+        let yes = CsvOptions {
+            header: Header::Yes,
+            ..default.clone()
+        };
+        let cases: [(&[u8], &CsvOptions); 15] = [
+            (b"1,2.5,0\n-3,4e1,1\n", &default),
+            (b"1,2.5,0\n-3,4e1,1", &default),
+            (b"1,2.5,0\r\n-3,4e1,1\r\n", &default),
+            (b"\xef\xbb\xbfa,b,c\n1,2.5,0\n-3,4e1,1\n", &default),
+            (b"a,b,c\n1,2.5,0\n-3,4e1,1\n", &default),
+            (b",b,c\n1,2.5,0\n-3,4e1,1\n", &default),
+            (b"0,1,2\n1,2.5,0\n-3,4e1,1\n", &yes),
+            (b"\n1,2.5,0\n\n  \n-3,4e1,1\n\n\n", &default),
+            (b" 1 , 2.5,0\n-3,+40,1.0 \n", &default),
+            (b"\"1\",\"2.5\",\"0\"\n-3,\"4e1\",1\n", &default),
+            (b"\"a,\"\"1\"\"\",b,c\n1,2.5,0\n-3,4e1,1\n", &default),
+            (b"1;2.5;0\n-3;40;1\n", &semicolons),
+            (b"1\t2.5\t0\n-3\t40\t1\n", &tabs),
+            (b"0,1,2.5\n1,-3,40\n", &first),
+            (b"c,a,b\n0,1,2.5\n1,-3,40\n", &named("c")),
+        ];
+        for (text, options) in cases {
+            let expected = (vec![1.0, 2.5, -3.0, 40.0], vec![0.0, 1.0]);
+            assert_eq!(
+                whole(&parse(text, options)),
+                expected,
+                "{}",
+                String::from_utf8_lossy(text)
+            );
+            assert_eq!(whole(&parse(gzip(text), options)), expected, "gzip");
+        }
+        let members = [gzip(b"1,2.5,0\n"), gzip(b"-3,40,1\n")].concat();
+        assert_eq!(parse(members, &default).len(), Some(2));
+    }
+
+    #[test]
+    fn options_choose_dims_and_types() {
+        let options = CsvOptions {
+            features: vec![2, 1],
+            kind: LabelKind::Value,
+            ..CsvOptions::default()
+        };
+        let example = parse("1,2,0.5\n", &options).get(0, 0).unwrap();
+        assert_eq!(
+            (example.x[0].dims(), &example.y[0]),
+            (&[2, 1][..], &HostTensor::scalar(0.5f32))
+        );
+        let options = CsvOptions {
+            label: LabelColumn::None,
+            ..CsvOptions::default()
+        };
+        let example = parse("1,2,3\n", &options).get(0, 0).unwrap();
+        assert_eq!((example.x[0].dims(), example.y.len()), (&[3][..], 0));
+        let limits = CsvOptions {
+            max_rows: 2,
+            max_columns: 2,
+            max_bytes: 8,
+            ..CsvOptions::default()
+        };
+        assert_eq!(parse("1,0\n2,1\n", &limits).len(), Some(2));
+    }
+
+    /// Text, options, and what the error must name: the place, the finding and the next action.
+    type Malformed = (Vec<u8>, CsvOptions, &'static [&'static str]);
+
+    /// One case a line.
+    #[rustfmt::skip]
+    fn malformed() -> Vec<Malformed> {
+        let default = CsvOptions::default;
+        let regression = || CsvOptions {
+            kind: LabelKind::Value,
+            ..default()
+        };
+        let header = |header| CsvOptions {
+            header,
+            ..default()
+        };
+        let index = |index| CsvOptions {
+            label: LabelColumn::Index(index),
+            ..default()
+        };
+        let dims = |features: &[usize]| CsvOptions {
+            features: features.to_vec(),
+            ..default()
+        };
+        let delimiter = |delimiter| CsvOptions {
+            delimiter,
+            ..default()
+        };
+        let rows = |max_rows| CsvOptions {
+            max_rows,
+            ..default()
+        };
+        let columns = |max_columns| CsvOptions {
+            max_columns,
+            ..default()
+        };
+        let bytes = |max_bytes| CsvOptions {
+            max_bytes,
+            ..default()
+        };
+        let good = gzip(b"1,2,0\n3,4,1\n5,6,0\n");
+        let mut flipped = good.clone();
+        flipped[10] = 7;
+        let mut bad_crc = good.clone();
+        let at = bad_crc.len() - 6;
+        bad_crc[at] ^= 1;
+        let long = [b"1,".repeat(100_000), b"0\n".to_vec()].concat();
+        let b = |text: &str| text.as_bytes().to_vec();
+        vec![
+            (b(""), default(), &["line 1", "no line of text", "check that the file"]),
+            (b("\n\n\n"), default(), &["line 4", "no line of text", "check"]),
+            (b("\u{feff}"), default(), &["line 2", "no line of text", "check"]),
+            (gzip(b""), default(), &["line 1", "no line of text", "check"]),
+            (b("a,b,c\n"), default(), &["line 2", "header and no row", "complete"]),
+            (b("1,2,0\n"), header(Header::Yes), &["line 2", "header and no row", "complete"]),
+            (b("1,2,0\n3,4\n"), default(), &["line 2", "2 columns, expected 3", "complete or remove"]),
+            (b("1,2,0\n3,4,5,1\n"), default(), &["line 2", "4 columns, expected 3", "remove the row"]),
+            (b("1,2,0\n\n\n3,4\n"), default(), &["line 4", "2 columns, expected 3", "remove the row"]),
+            (b("1,2,0\n3,4,1,\n"), default(), &["line 2", "4 columns, expected 3", "remove"]),
+            (b("a,b\n1,2,0\n"), default(), &["line 2", "3 columns, expected 2", "remove"]),
+            (b("1,2,0\n3,x,1\n"), default(), &["line 2, column 2", "\"x\", expected a number", "correct the value"]),
+            (b("a,b,c\n3,x,1\n"), default(), &["line 2, column 2 (\"b\")", "\"x\"", "correct the value"]),
+            (b("1,2,0\n3,,1\n"), default(), &["line 2, column 2", "\"\"", "missing value"]),
+            (b("1,2,0\n3,  ,1\n"), default(), &["line 2, column 2", "\"  \"", "missing value"]),
+            (b("1,,0\n"), default(), &["line 1, column 2", "missing value"]),
+            (b("1,2,0\n3,NaN,1\n"), default(), &["line 2, column 2", "\"NaN\"", "missing value"]),
+            (b("1,2,0\nnan,4,1\n"), default(), &["line 2, column 1", "\"nan\"", "missing value"]),
+            (b("1,2,0\n3,-nan,1\n"), default(), &["line 2, column 2", "missing value"]),
+            (b("1,2,0\n3,NA,1\n"), default(), &["line 2, column 2", "\"NA\"", "replace the missing value"]),
+            (b("1,2,0\n3,?,1\n"), default(), &["line 2, column 2", "\"?\"", "replace the missing value"]),
+            (b("1,2,0\n3,null,1\n"), default(), &["line 2, column 2", "\"null\"", "replace the missing value"]),
+            (b("1,2,0\n3,inf,1\n"), default(), &["line 2, column 2", "\"inf\"", "range of f32"]),
+            (b("1,2,0\n-Infinity,3,1\n"), default(), &["line 2, column 1", "range of f32"]),
+            (b("1,2,0\n1e39,3,1\n"), default(), &["line 2, column 1", "\"1e39\"", "range of f32"]),
+            (b("1,2,0\n1e999999999999,3,1\n"), default(), &["line 2, column 1", "range of f32"]),
+            (b("1,2,0\ntrue,3,1\n"), default(), &["line 2, column 1", "\"true\"", "write 1 and 0"]),
+            (b("1;2;0\n1,5;3;1\n"), delimiter(';'), &["line 2, column 1", "\"1,5\"", "decimals with a point"]),
+            (b("1,2,0\n0x10,3,1\n"), default(), &["line 2, column 1", "\"0x10\"", "correct the value"]),
+            (b("1,2,0\n1_000,3,1\n"), default(), &["line 2, column 1", "\"1_000\"", "correct the value"]),
+            (b("1,2,0\n1 000,3,1\n"), default(), &["line 2, column 1", "\"1 000\"", "correct the value"]),
+            (b("1,2,0\n$5,3,1\n"), default(), &["line 2, column 1", "\"$5\"", "correct the value"]),
+            (b("1,2,0\n5%,3,1\n"), default(), &["line 2, column 1", "\"5%\"", "correct the value"]),
+            (b("1,2,0\n--5,3,1\n"), default(), &["line 2, column 1", "\"--5\"", "correct the value"]),
+            (b("1,2,0\n1.2.3,3,1\n"), default(), &["line 2, column 1", "\"1.2.3\"", "correct the value"]),
+            (b("1,2,0\n2026-11-21,3,1\n"), default(), &["line 2, column 1", "correct the value"]),
+            (b("1,2,0\n3,4,cat\n"), default(), &["line 2, column 3", "\"cat\", expected a class", "encode text as numbers"]),
+            (b("1,2,0\n3,4,-1\n"), default(), &["line 2, column 3", "\"-1\", expected a class from 0", "regression"]),
+            (b("1,2,0\n3,4,0.5\n"), default(), &["line 2, column 3", "\"0.5\"", "number the classes from 0"]),
+            (b("1,2,0\n3,4,3000000000\n"), default(), &["line 2, column 3", "2147483647", "number the classes"]),
+            (b("1,2,0\n3,4,\n"), default(), &["line 2, column 3", "expected a class", "missing value"]),
+            (b("1,2,0\n3,4,nan\n"), default(), &["line 2, column 3", "expected a class", "missing value"]),
+            (b("1,2,0\n3,4,nan\n"), regression(), &["line 2, column 3", "expected a number", "missing value"]),
+            (b("1,2,0\n3,4,inf\n"), regression(), &["line 2, column 3", "\"inf\"", "range of f32"]),
+            (b("1,x,0\n3,4,1\n"), default(), &["line 1, column 2", "\"x\" in a first line", "whether there is a header"]),
+            (b("a,b,c\n3,4,1\n"), header(Header::No), &["line 1, column 1", "\"a\"", "correct the value"]),
+            (b("1\n2\n"), default(), &["line 1", "single column", "check the delimiter"]),
+            (b("1;2;0\n"), default(), &["line 1", "single column", "check the delimiter"]),
+            (b("1\t2\t0\n"), default(), &["line 1", "single column", "check the delimiter"]),
+            (b("1 2,0 3,0\n1,2,0\n"), default(), &["line 1", "", "header"]),
+            (b("1,2,0\n1;2,3,0\n"), default(), &["line 2, column 1", "\"1;2\"", "check the delimiter"]),
+            (b("a,b,c\n1,2,0\n"), named("label"), &["line 1", "no column named \"label\"", "\"a\", \"b\", \"c\""]),
+            (b("a,b,a\n1,2,0\n"), named("a"), &["line 1", "columns 1 and 3", "rename one"]),
+            (b("1,2,0\n"), named("a"), &["line 1", "named \"a\"", "give the column's index"]),
+            (b("1,2,0\n"), CsvOptions { header: Header::No, ..named("a") }, &["named \"a\"", "absent", "or a header"]),
+            (b("1,2,0\n"), index(3), &["line 1", "label column 3", "index below 3"]),
+            (b("1,2,0\n"), dims(&[3]), &["line 1", "2 feature columns, expected 3", "correct the dims"]),
+            (b("1,2,0\n"), dims(&[0]), &["line 1", "2 feature columns, expected 0", "correct the dims"]),
+            (b("1,2,0\n"), dims(&[usize::MAX, 4]), &["line 1", "expected too many", "correct the dims"]),
+            (b("1,2,0\n"), delimiter('"'), &["delimiter is '\"'", "use ','"]),
+            (b("1,2,0\n"), delimiter('5'), &["delimiter is '5'", "use ','"]),
+            (b("1,2,0\n"), delimiter('é'), &["delimiter is 'é'", "use ','"]),
+            (b("1,2,0\n"), delimiter('\n'), &["delimiter is '\\n'", "use ','"]),
+            (b("1,0\n2,0\n3,0\n"), rows(2), &["line 3", "more than 2 rows", "raise max_rows"]),
+            (b("1,0\n"), rows(0), &["line 1", "more than 0 rows", "raise max_rows"]),
+            (b("1,2,3,0\n"), columns(3), &["line 1", "4 columns, expected at most 3", "raise max_columns"]),
+            (b("1,2,0\n3,4,0\n"), bytes(8), &["line 2", "more than 8 bytes", "raise max_bytes"]),
+            (b("1,2,0\n"), bytes(0), &["line 1", "more than 0 bytes", "raise max_bytes"]),
+            (long, columns(4), &["line 1", "line of more than 65536 bytes", "check the line ends"]),
+            (gzip(&b"1,0\n".repeat(1 << 20)), bytes(1 << 20), &["line 262145", "more than 1048576 bytes", "raise max_bytes"]),
+            (gzip(&vec![b'1'; 1 << 26]), default(), &["line 1", "line of more than", "check the line ends"]),
+            (gzip(&vec![b'\n'; 1 << 20]), bytes(1000), &["line 1001", "more than 1000 bytes", "raise max_bytes"]),
+            (b("1,2,0\n\"3,4,1\n5,6,0\n"), default(), &["line 2, column 1", "not closed", "close it"]),
+            (b("1,2,0\n3,4,\"1"), default(), &["line 2, column 3", "not closed", "close it"]),
+            (b("1,2,0\n\"3\"4,5,1\n"), default(), &["line 2, column 1", "after a closing quote", "remove the text"]),
+            (b("1,2,0\n3,4\"5,1\n"), default(), &["line 2, column 2", "quote inside a field", "quote the whole field"]),
+            (b("1,2,0\n\"\",4,1\n"), default(), &["line 2, column 1", "missing value"]),
+            (b("1,2,0\n\"a\"\"b\",4,1\n"), default(), &["line 2, column 1", "a\\\"b", "correct the value"]),
+            (b("1,2,0\r3,4,1\r"), default(), &["line 1", "carriage return", "convert the line ends"]),
+            (b("a\r1\r,0\n"), default(), &["line 1", "carriage return", "convert the line ends"]),
+            (b("1,2,0\n3\r4,5,1\n"), default(), &["line 2", "carriage return", "convert the line ends"]),
+            (b("1,2,0\n3,\0,1\n"), default(), &["line 2, column 2", "\"\\0\"", "text in utf-8"]),
+            (b"1,2,0\n3,\xff,1\n".to_vec(), default(), &["line 2", "byte 0xff at position 3", "save the file as utf-8"]),
+            (b"caf\xe9,b,c\n1,2,0\n".to_vec(), default(), &["line 1", "byte 0xe9 at position 4", "utf-8"]),
+            (b"\xff\xfe1\0,\x002\0\n\0".to_vec(), default(), &["line 1", "utf-16", "save the file as utf-8"]),
+            (b"\xfe\xff\x001\0,\x002\0\n".to_vec(), default(), &["line 1", "utf-16", "save the file as utf-8"]),
+            (b"\x89PNG\r\n\x1a\n".to_vec(), default(), &["line 1", "byte 0x89", "utf-8"]),
+            (good[..good.len() - 1].to_vec(), default(), &["line 4", "end too early", "download the file again"]),
+            (good[..good.len() / 2].to_vec(), default(), &["line ", "end too early", "download the file again"]),
+            (good[..5].to_vec(), default(), &["line 1", "end too early", "download the file again"]),
+            (good[..2].to_vec(), default(), &["line 1", "end too early", "download the file again"]),
+            (bad_crc, default(), &["line 4", "gzip data are damaged", "download the file again"]),
+            (flipped, default(), &["line ", "gzip data are damaged", "download the file again"]),
+            ([&good[..], b"garbage"].concat(), default(), &["line 4", "gzip data", "again"]),
+            (b"\x1f\x8b\x08\xffxxxxxxxxxxxx".to_vec(), default(), &["line 1", "gzip data", "again"]),
+        ]
+    }
+
+    #[test]
+    fn malformed_input_is_refused_with_place_and_next_action() {
+        let cases = malformed();
+        assert!(cases.len() >= 60);
+        let mut failures = Vec::new();
+        for (text, options, expected) in cases {
+            let shown: String = String::from_utf8_lossy(&text).chars().take(60).collect();
+            match parse_csv(&text[..], "t.csv", &options) {
+                Ok(dataset) => failures.push(format!("{shown:?} was accepted: {dataset:?}")),
+                Err(error) => {
+                    let error = error.to_string();
+                    if !expected.iter().all(|part| error.contains(part)) {
+                        failures.push(format!("{shown:?}: {error:?} lacks one of {expected:?}"));
+                    }
+                }
+            }
+        }
+        assert!(failures.is_empty(), "{}", failures.join("\n"));
+    }
+
+    #[test]
+    fn a_plain_file_named_gz_and_a_failing_reader_are_errors() {
+        let error = parse_csv(&b"1,0\n"[..], "t.csv.gz", &CsvOptions::default())
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.starts_with("t.csv.gz: line 1: found no gzip data"),
+            "{error}"
+        );
+        let error = Dataset::from_csv(".", &CsvOptions::default())
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("cannot read ."), "{error}");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(200))]
+
+        #[test]
+        fn no_text_panics(text in "[0-9,.\"\r\nae; \u{feff}-]{0,60}", label in 0usize..4) {
+            let options = CsvOptions { label: LabelColumn::Index(label), ..CsvOptions::default() };
+            let _ = parse_csv(text.as_bytes(), "t.csv", &options);
+        }
+
+        #[test]
+        fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
+            let _ = parse_csv(&bytes[..], "t.csv", &CsvOptions::default());
+        }
+
+        #[test]
+        fn numbers_survive_the_round_trip(values in proptest::collection::vec(-1e30f32..1e30, 1..50)) {
+            let text: String = values.iter().map(|value| format!("{value},1\n")).collect();
+            prop_assert_eq!(whole(&parse(text, &CsvOptions::default())).0, values);
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! Lines of CSV text and their fields: decompressed, decoded and bounded.
+
+use std::borrow::Cow;
+use std::io::{BufRead, BufReader, Cursor, Read};
+
+use flate2::bufread::MultiGzDecoder;
+
+use super::CsvOptions;
+use crate::{Error, Result};
+
+/// A line longer than this many bytes per allowed column is no row of numbers.
+const FIELD_BYTES: u64 = 64;
+/// Bytes of a found value that an error shows.
+const SHOWN: usize = 40;
+
+/// Lines of text with their numbers, decompressed and bounded.
+pub(super) struct Lines<'a> {
+    reader: Box<dyn BufRead + 'a>,
+    name: &'a str,
+    number: u64,
+    bytes: u64,
+    max_bytes: u64,
+    max_line: u64,
+    delimiter: char,
+    gzip: bool,
+}
+
+impl<'a> Lines<'a> {
+    pub(super) fn open(
+        mut reader: impl Read + 'a,
+        name: &'a str,
+        options: &CsvOptions,
+    ) -> Result<Self> {
+        let mut start = Vec::new();
+        reader
+            .by_ref()
+            .take(2)
+            .read_to_end(&mut start)
+            .map_err(|source| io_error(name, source))?;
+        let gzip = start == [0x1f, 0x8b];
+        let whole = BufReader::with_capacity(1 << 16, Cursor::new(start.clone()).chain(reader));
+        let lines = Self {
+            reader: if gzip {
+                Box::new(BufReader::with_capacity(
+                    1 << 16,
+                    MultiGzDecoder::new(whole),
+                ))
+            } else {
+                Box::new(whole)
+            },
+            name,
+            number: 0,
+            bytes: 0,
+            max_bytes: options.max_bytes,
+            max_line: FIELD_BYTES.saturating_mul(options.max_columns.max(1024) as u64),
+            delimiter: options.delimiter,
+            gzip,
+        };
+        if name.ends_with(".gz") && !gzip {
+            return Err(lines.error("found no gzip data, expected them from the name; rename the file if it is plain text, or compress it"));
+        }
+        Ok(lines)
+    }
+
+    /// Reads the next line that is not blank, without its end; `false` at the end of the text.
+    pub(super) fn read(&mut self, line: &mut String) -> Result<bool> {
+        loop {
+            let mut bytes = std::mem::take(line).into_bytes();
+            bytes.clear();
+            if !self.read_bytes(&mut bytes)? {
+                return Ok(false);
+            }
+            if bytes.last() == Some(&b'\n') {
+                bytes.pop();
+            }
+            if bytes.last() == Some(&b'\r') {
+                bytes.pop();
+            }
+            *line = self.decode(bytes)?;
+            if line.contains('\r') {
+                return Err(self.error(
+                    "found a carriage return inside the line, expected a line feed after each row; convert the line ends",
+                ));
+            }
+            if !line.trim_matches(' ').is_empty() {
+                return Ok(true);
+            }
+        }
+    }
+
+    fn read_bytes(&mut self, bytes: &mut Vec<u8>) -> Result<bool> {
+        self.number += 1;
+        let left = self.max_bytes - self.bytes;
+        let limit = left.min(self.max_line);
+        let read = self
+            .reader
+            .by_ref()
+            .take(limit.saturating_add(1))
+            .read_until(b'\n', bytes);
+        let read = read.map_err(|source| self.read_error(source))? as u64;
+        if read > left {
+            return Err(self.error(&format!(
+                "found more than {} bytes of text; shorten the file, or raise max_bytes",
+                self.max_bytes
+            )));
+        }
+        if read > limit {
+            return Err(self.error(&format!(
+                "found a line of more than {limit} bytes, expected a row of numbers; \
+                 check the line ends and that the file is text, or raise max_columns"
+            )));
+        }
+        self.bytes += read;
+        Ok(read > 0)
+    }
+
+    fn decode(&self, mut bytes: Vec<u8>) -> Result<String> {
+        if self.number == 1 {
+            if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) {
+                return Err(
+                    self.error("found text in utf-16, expected utf-8; save the file as utf-8")
+                );
+            }
+            if bytes.starts_with(&[0xef, 0xbb, 0xbf]) {
+                bytes.drain(..3);
+            }
+        }
+        String::from_utf8(bytes).map_err(|error| {
+            let at = error.utf8_error().valid_up_to();
+            self.error(&format!(
+                "found byte 0x{:02x} at position {}, expected utf-8 text; save the file as utf-8",
+                error.as_bytes()[at],
+                at + 1
+            ))
+        })
+    }
+
+    /// The fields of a line, quotes removed.
+    pub(super) fn fields<'l>(&self, line: &'l str) -> Result<Vec<Cow<'l, str>>> {
+        if !line.contains('"') {
+            return Ok(line.split(self.delimiter).map(Cow::Borrowed).collect());
+        }
+        let mut fields = Vec::new();
+        let mut rest = Some(line);
+        while let Some(text) = rest {
+            let (field, after) = match text.strip_prefix('"') {
+                Some(quoted) => unquote(quoted, self.delimiter),
+                None => unquoted(text, self.delimiter),
+            }
+            .map_err(|message| self.error_at(fields.len(), "", message))?;
+            fields.push(field);
+            rest = after;
+        }
+        Ok(fields)
+    }
+
+    /// An error at the current line.
+    pub(super) fn error(&self, message: &str) -> Error {
+        self.error_in(format!("line {}", self.number.max(1)), message)
+    }
+
+    /// An error at a column of the current line, with the column's name if it has one.
+    pub(super) fn error_at(&self, column: usize, name: &str, message: &str) -> Error {
+        let named = if name.is_empty() {
+            String::new()
+        } else {
+            format!(" ({})", shown(name))
+        };
+        self.error_in(
+            format!("line {}, column {}{named}", self.number, column + 1),
+            message,
+        )
+    }
+
+    fn error_in(&self, place: String, message: &str) -> Error {
+        Error::Data {
+            source_name: self.name.to_owned(),
+            place,
+            message: message.to_owned(),
+        }
+    }
+
+    fn read_error(&self, source: std::io::Error) -> Error {
+        use std::io::ErrorKind::{InvalidData, InvalidInput, UnexpectedEof};
+        match source.kind() {
+            UnexpectedEof if self.gzip => {
+                self.error("the gzip data end too early; copy or download the file again")
+            }
+            InvalidData | InvalidInput if self.gzip => self.error(&format!(
+                "the gzip data are damaged ({source}); copy or download the file again"
+            )),
+            _ => io_error(self.name, source),
+        }
+    }
+}
+
+type Split<'l> = std::result::Result<(Cow<'l, str>, Option<&'l str>), &'static str>;
+
+/// The field after an opening quote, and the text after the delimiter that follows it.
+fn unquote(text: &str, delimiter: char) -> Split<'_> {
+    let mut field = String::new();
+    let mut rest = text;
+    loop {
+        let (part, after) = rest
+            .split_once('"')
+            .ok_or("found a quote that is not closed on its line; close it, or remove line breaks inside quotes")?;
+        field.push_str(part);
+        if let Some(doubled) = after.strip_prefix('"') {
+            field.push('"');
+            rest = doubled;
+        } else if after.is_empty() {
+            return Ok((field.into(), None));
+        } else if let Some(next) = after.strip_prefix(delimiter) {
+            return Ok((field.into(), Some(next)));
+        } else {
+            return Err(
+                "found text after a closing quote, expected the delimiter; remove the text, or double quotes inside a field",
+            );
+        }
+    }
+}
+
+fn unquoted(text: &str, delimiter: char) -> Split<'_> {
+    let (field, after) = match text.split_once(delimiter) {
+        Some((field, after)) => (field, Some(after)),
+        None => (text, None),
+    };
+    if field.contains('"') {
+        return Err(
+            "found a quote inside a field that does not start with one; remove it, or quote the whole field",
+        );
+    }
+    Ok((field.into(), after))
+}
+
+fn io_error(name: &str, source: std::io::Error) -> Error {
+    Error::Io {
+        path: name.into(),
+        action: "read",
+        source,
+    }
+}
+
+/// A found value as errors show it: quoted, escaped and cut.
+pub(super) fn shown(text: &str) -> String {
+    let cut: String = text.chars().take(SHOWN).collect();
+    let more = if cut.len() < text.len() { ".." } else { "" };
+    format!("{cut:?}{more}")
+}

@@ -1,0 +1,33 @@
+//! The input pipeline: examples by index, batches by arithmetic, no hidden state.
+//!
+//! A [`Dataset`] is a length and a function from (epoch, index) to an [`Example`]. Shuffling is a keyed permutation
+//! of the indices, batching is a range of them, so the position in a stream is one integer and [`Batches::iter`]
+//! resumes anywhere at no cost. Stages apply in the order they are written, as in `tf.data`: `shuffle(s).repeat(n)`
+//! reshuffles in each repetition, `shuffle(s).take(n)` takes the first `n` of the shuffled order.
+//!
+//! ```
+//! use phalanx::data::{Dataset, HostTensor};
+//!
+//! let x = HostTensor::new([5, 2], &[0.0f32, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5]);
+//! let y = HostTensor::new([5], &[0i32, 1, 0, 1, 0]);
+//! let batches = Dataset::from_arrays(x, y)?.shuffle(42).batch(2).prefetch(2);
+//! let rows: Vec<usize> = batches.iter(0, 0).map(|batch| Ok(batch?.rows())).collect::<phalanx::Result<_>>()?;
+//! assert_eq!(rows, [2, 2, 1]);
+//! # Ok::<(), phalanx::Error>(())
+//! ```
+
+mod batches;
+mod csv;
+mod dataset;
+mod example;
+mod lines;
+mod order;
+mod prefetch;
+mod source;
+
+pub use batches::{BatchIter, Batches, StageTime};
+pub use csv::{CsvOptions, Header, LabelColumn, LabelKind, parse_csv};
+pub use dataset::Dataset;
+pub use example::{Batch, ClassWeights, Example};
+pub use phalanx_graph::HostTensor;
+pub use source::Source;

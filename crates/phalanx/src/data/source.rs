@@ -1,0 +1,292 @@
+//! Where examples come from.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use phalanx_graph::{AlignedBytes, HostTensor, Shape};
+
+use super::{Batch, Example};
+use crate::{Error, Result};
+
+/// A finite collection of examples that can be read in any order, from any thread.
+pub trait Source: Send + Sync + 'static {
+    /// Number of examples; must not change.
+    fn len(&self) -> usize;
+
+    /// Whether there is no example.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Example `i`, always the same for the same `i`.
+    ///
+    /// # Errors
+    /// When it cannot be read; the error should name the place and what to do.
+    fn get(&self, i: usize) -> Result<Example>;
+
+    /// The examples at `indices`, in that order, stacked.
+    ///
+    /// # Errors
+    /// When one cannot be read, or their shapes differ.
+    fn gather(&self, indices: &[usize]) -> Result<Batch> {
+        let examples: Vec<Example> = indices
+            .iter()
+            .map(|&i| self.get(i))
+            .collect::<Result<_>>()?;
+        Batch::stack(&examples)
+    }
+}
+
+/// Arrays in memory, examples along the first dim.
+pub(super) struct Arrays {
+    x: Vec<HostTensor>,
+    y: Vec<HostTensor>,
+    weight: Option<HostTensor>,
+    rows: usize,
+    spare: SpareBuffers,
+}
+
+impl Arrays {
+    pub(super) fn new(x: Vec<HostTensor>, y: Vec<HostTensor>) -> Result<Self> {
+        let Some(rows) = x.first().map(HostTensor::rows) else {
+            return Err(Error::user(
+                "a dataset needs at least one input array, got none; pass x",
+            ));
+        };
+        for (name, tensors) in [("x", &x), ("y", &y)] {
+            for (t, tensor) in tensors.iter().enumerate() {
+                check_rows(&format!("{name}[{t}]"), tensor, rows)?;
+            }
+        }
+        let (weight, spare) = (None, SpareBuffers::default());
+        Ok(Self {
+            x,
+            y,
+            weight,
+            rows,
+            spare,
+        })
+    }
+
+    pub(super) fn with_weights(&self, weight: &HostTensor) -> Result<Self> {
+        if !(weight.dims() == [self.rows] && weight.dtype().is_float()) {
+            return Err(Error::User(format!(
+                "sample weights are {}, expected f32[{}], one number per example; reshape or convert them",
+                weight.shape(),
+                self.rows
+            )));
+        }
+        let weight = weight.convert(phalanx_graph::DType::F32);
+        if let Some(i) = weight
+            .f32s()
+            .iter()
+            .position(|w| !(*w >= 0.0 && w.is_finite()))
+        {
+            return Err(Error::User(format!(
+                "sample weight of example {i} is {}, expected a finite number from 0 up; correct it, 0 leaves an example out",
+                weight.f32s()[i]
+            )));
+        }
+        Ok(Self {
+            x: self.x.clone(),
+            y: self.y.clone(),
+            weight: Some(weight),
+            rows: self.rows,
+            spare: SpareBuffers::default(),
+        })
+    }
+
+    fn check_index(&self, i: usize) -> Result<()> {
+        if i < self.rows {
+            return Ok(());
+        }
+        let rows = self.rows;
+        Err(Error::User(format!(
+            "example {i} asked of {rows}; ask for an index below {rows}"
+        )))
+    }
+}
+
+fn check_rows(name: &str, tensor: &HostTensor, rows: usize) -> Result<()> {
+    let shape = tensor.shape();
+    let message = if tensor.dims().is_empty() {
+        format!(
+            "{name} is the scalar {shape}, expected an array with examples along the first dim; reshape it"
+        )
+    } else if tensor.rows() != rows {
+        format!(
+            "{name} is {shape}, {} examples, but x[0] has {rows}; give every array the same first dim",
+            tensor.rows()
+        )
+    } else if tensor.row_bytes() == 0 {
+        format!(
+            "{name} is {shape}, which holds no value per example; leave it out or give its dims a size"
+        )
+    } else {
+        return Ok(());
+    };
+    Err(Error::User(message))
+}
+
+impl Source for Arrays {
+    fn len(&self) -> usize {
+        self.rows
+    }
+
+    fn get(&self, i: usize) -> Result<Example> {
+        self.check_index(i)?;
+        let row = |tensor: &HostTensor| row(tensor, i);
+        Ok(Example {
+            x: self.x.iter().map(row).collect(),
+            y: self.y.iter().map(row).collect(),
+            weight: self.weight.as_ref().map(|weight| row(weight).f32s()[0]),
+        })
+    }
+
+    fn gather(&self, indices: &[usize]) -> Result<Batch> {
+        indices.iter().try_for_each(|&i| self.check_index(i))?;
+        let rows = |tensor: &HostTensor| gather_rows(tensor, indices, &self.spare);
+        Ok(Batch {
+            x: self.x.iter().map(rows).collect(),
+            y: self.y.iter().map(rows).collect(),
+            weight: self.weight.as_ref().map(rows),
+            first: 0,
+        })
+    }
+}
+
+fn row(tensor: &HostTensor, i: usize) -> HostTensor {
+    let dims = tensor.dims()[1..].to_vec();
+    tensor.slice_rows(i, i + 1).reshape(dims).expect("one row")
+}
+
+fn gather_rows(tensor: &HostTensor, indices: &[usize], spare: &SpareBuffers) -> HostTensor {
+    let row = tensor.row_bytes();
+    let mut bytes = spare.take(row * indices.len());
+    let rows = bytes.as_mut_slice().chunks_exact_mut(row);
+    for (slot, &i) in rows.zip(indices) {
+        slot.copy_from_slice(&tensor.bytes()[i * row..][..row]);
+    }
+    let dims = [&[indices.len()], &tensor.dims()[1..]].concat();
+    let gathered = HostTensor::from_aligned(Shape::new(tensor.dtype(), dims), bytes);
+    spare.lend(&gathered);
+    gathered
+}
+
+/// Buffers of past batches, used again once nobody else holds them: saves clearing and faulting in fresh memory.
+#[derive(Default)]
+struct SpareBuffers(Mutex<Vec<Arc<AlignedBytes>>>);
+
+impl SpareBuffers {
+    /// Smaller buffers are cheaper to allocate than to find.
+    const LEAST_BYTES: usize = 16 << 10;
+    const MOST_BUFFERS: usize = 16;
+
+    /// A buffer of `len` bytes with any content.
+    fn take(&self, len: usize) -> AlignedBytes {
+        self.take_free(len)
+            .unwrap_or_else(|| AlignedBytes::zeroed(len))
+    }
+
+    fn take_free(&self, len: usize) -> Option<AlignedBytes> {
+        if len < Self::LEAST_BYTES {
+            return None;
+        }
+        let mut buffers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let free = |b: &Arc<AlignedBytes>| Arc::strong_count(b) == 1 && (**b).as_ref().len() == len;
+        let at = buffers.iter().position(free)?;
+        Arc::try_unwrap(buffers.swap_remove(at)).ok()
+    }
+
+    /// Remembers the buffer of a batch that goes out.
+    fn lend(&self, tensor: &HostTensor) {
+        if tensor.bytes().len() < Self::LEAST_BYTES {
+            return;
+        }
+        let mut buffers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if buffers.len() == Self::MOST_BUFFERS {
+            buffers.remove(0);
+        }
+        buffers.push(tensor.shared_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn arrays() -> Arrays {
+        let x = HostTensor::new([3, 2], &[1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0]);
+        let arrays = Arrays::new(vec![x], vec![HostTensor::new([3], &[7i32, 8, 9])]).unwrap();
+        arrays
+            .with_weights(&HostTensor::new([3], &[0.0f32, 1.0, 2.0]))
+            .unwrap()
+    }
+
+    #[test]
+    fn the_fast_gather_equals_stacked_examples() {
+        let arrays = arrays();
+        let indices = [2, 0, 0, 1];
+        let examples: Vec<_> = indices.iter().map(|&i| arrays.get(i).unwrap()).collect();
+        assert_eq!(
+            arrays.gather(&indices).unwrap(),
+            Batch::stack(&examples).unwrap()
+        );
+        assert_eq!(arrays.get(1).unwrap().y[0], HostTensor::scalar(8i32));
+        assert_eq!(arrays.get(2).unwrap().weight, Some(2.0));
+        assert!(arrays.get(3).is_err() && arrays.gather(&[0, 3]).is_err());
+    }
+
+    #[test]
+    fn buffers_are_used_again_only_when_free() {
+        let values: Vec<f32> = (0..40_000).map(|v| v as f32).collect();
+        let arrays = Arrays::new(vec![HostTensor::new([4, 10_000], &values)], Vec::new()).unwrap();
+        let held = arrays.gather(&[0, 1]).unwrap();
+        let copy = HostTensor::from_bytes(held.x[0].shape().clone(), held.x[0].bytes()).unwrap();
+        let address = arrays.gather(&[2, 3]).unwrap().x[0].bytes().as_ptr();
+        let again = arrays.gather(&[1, 1]).unwrap();
+        assert_eq!(
+            again.x[0].bytes().as_ptr(),
+            address,
+            "a freed buffer is used again"
+        );
+        assert_eq!(held.x[0], copy, "a held buffer is left alone");
+    }
+
+    #[test]
+    fn arrays_that_do_not_fit_are_refused() {
+        let x = HostTensor::new([2, 1], &[1.0f32, 2.0]);
+        let cases = [
+            (vec![], vec![], "at least one input"),
+            (
+                vec![HostTensor::scalar(1.0f32)],
+                vec![],
+                "x[0] is the scalar f32[]",
+            ),
+            (
+                vec![x.clone()],
+                vec![HostTensor::new([3], &[1i32; 3])],
+                "y[0] is i32[3], 3 examples, but x[0] has 2",
+            ),
+            (
+                vec![HostTensor::zeros(Shape::f32([2, 0]))],
+                vec![],
+                "no value per example",
+            ),
+        ];
+        for (inputs, outputs, expected) in cases {
+            let error = Arrays::new(inputs, outputs)
+                .err()
+                .expect(expected)
+                .to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+        let arrays = Arrays::new(vec![x], Vec::new()).unwrap();
+        for weights in [
+            HostTensor::new([2], &[1i32, 1]),
+            HostTensor::new([1], &[1.0f32]),
+            HostTensor::new([2], &[1.0f32, -1.0]),
+        ] {
+            assert!(arrays.with_weights(&weights).is_err());
+        }
+    }
+}

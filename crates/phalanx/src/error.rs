@@ -1,0 +1,45 @@
+//! The one error type of the library, its variants grouped by who must act.
+
+use std::path::PathBuf;
+
+/// What went wrong, grouped by who must act.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The caller: a wrong argument or configuration.
+    #[error("{0}")]
+    User(String),
+    /// The owner of some data: a value in it is not what its place needs.
+    #[error("{source_name}: {place}: {message}")]
+    Data {
+        /// The file or other origin of the data.
+        source_name: String,
+        /// Where in it: `line 3, column 5`.
+        place: String,
+        /// What was found, what was expected, and what to do.
+        message: String,
+    },
+    /// The machine: a file or device refused an operation.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// The verb of the refused operation: `open`, `read`.
+        action: &'static str,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// Us: something that cannot happen did.
+    #[error("bug in phalanx: {0}; please report it with what you ran")]
+    Bug(String),
+}
+
+/// The result of every fallible call of the library.
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    /// A [`User`](Self::User) error.
+    pub(crate) fn user(message: impl Into<String>) -> Self {
+        Self::User(message.into())
+    }
+}
