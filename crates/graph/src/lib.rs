@@ -2,9 +2,16 @@
 #![forbid(unsafe_code)]
 
 mod dtype;
+mod graph;
 mod host;
+mod infer;
+pub mod op;
 mod shape;
+mod tensor;
 
 pub use dtype::DType;
+pub use graph::{Graph, GraphError, Parameter, Program};
 pub use host::{AlignedBytes, Element, HOST_ALIGNMENT, HostTensor};
+pub use op::{Op, Value};
 pub use shape::Shape;
+pub use tensor::Tensor;

@@ -1,0 +1,391 @@
+//! Graphs under construction and finished programs.
+
+use std::cell::RefCell;
+use std::panic::Location;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use crate::infer::infer;
+use crate::op::{CustomCall, Node, Op, ScanDims, Subgraph, Value};
+use crate::{DType, HostTensor, Shape, Tensor};
+
+/// A graph under construction; clones are handles of the same graph.
+///
+/// Building does not return `Result`: the first mistake is kept with the caller's file and line and
+/// reported by [`finish`](Self::finish).
+#[derive(Clone)]
+pub struct Graph(Rc<RefCell<Inner>>);
+
+struct Inner {
+    nodes: Vec<Node>,
+    parameters: Vec<Parameter>,
+    error: Option<GraphError>,
+    label: Option<Arc<str>>,
+    replicas: usize,
+}
+
+/// An input of a program.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Parameter {
+    /// The name in dumps and errors.
+    pub name: String,
+    /// What must be given.
+    pub shape: Shape,
+    /// The node that stands for it.
+    pub node: usize,
+}
+
+/// The first mistake made while building a graph.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{op}: {message}{}, at {file}:{line}", in_label(.label))]
+pub struct GraphError {
+    /// The op that was asked for.
+    pub op: String,
+    /// What is wrong: expected and got.
+    pub message: String,
+    /// The layer being built, when there is one.
+    pub label: Option<String>,
+    /// Source file of the caller.
+    pub file: String,
+    /// Line of the caller.
+    pub line: u32,
+}
+
+fn in_label(label: &Option<String>) -> String {
+    label
+        .as_ref()
+        .map_or(String::new(), |label| format!(", in {label}"))
+}
+
+/// A finished graph: plain data, ready to be printed as StableHLO.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Program {
+    /// Nodes in topological order.
+    pub nodes: Vec<Node>,
+    /// Inputs by position.
+    pub parameters: Vec<Parameter>,
+    /// Results by position, with their names.
+    pub outputs: Vec<(String, Value)>,
+    /// How many replicas run the program together.
+    pub replicas: usize,
+    /// `(parameter, output)` pairs that may share memory: the parameter is given up by the caller.
+    pub donated: Vec<(usize, usize)>,
+}
+
+impl Program {
+    /// Shape of a value.
+    #[must_use]
+    pub fn shape(&self, value: Value) -> &Shape {
+        &self.nodes[value.node].shapes[value.output]
+    }
+}
+
+impl Graph {
+    /// An empty graph for one replica.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::with_replicas(1)
+    }
+
+    /// An empty graph of a program that `replicas` replicas run together.
+    #[must_use]
+    pub fn with_replicas(replicas: usize) -> Self {
+        Self(Rc::new(RefCell::new(Inner {
+            nodes: Vec::new(),
+            parameters: Vec::new(),
+            error: None,
+            label: None,
+            replicas: replicas.max(1),
+        })))
+    }
+
+    /// How many replicas run the program together.
+    #[must_use]
+    pub fn replicas(&self) -> usize {
+        self.0.borrow().replicas
+    }
+
+    /// Adds an input.
+    #[must_use]
+    pub fn parameter(&self, name: &str, shape: Shape) -> Tensor {
+        let mut inner = self.0.borrow_mut();
+        let (index, node) = (inner.parameters.len(), inner.nodes.len());
+        inner.parameters.push(Parameter {
+            name: name.to_owned(),
+            shape: shape.clone(),
+            node,
+        });
+        drop(inner);
+        self.declare(Op::Parameter(index), shape)
+    }
+
+    /// A literal.
+    #[must_use]
+    pub fn constant(&self, value: HostTensor) -> Tensor {
+        let shape = value.shape().clone();
+        self.declare(Op::Constant(value), shape)
+    }
+
+    /// A scalar literal, converted to the element type.
+    #[must_use]
+    pub fn scalar(&self, dtype: DType, value: f64) -> Tensor {
+        self.constant(HostTensor::full(Shape::scalar(dtype), value))
+    }
+
+    /// A tensor of one repeated number.
+    #[must_use]
+    #[track_caller]
+    pub fn full(&self, shape: &Shape, value: f64) -> Tensor {
+        self.scalar(shape.dtype, value).broadcast_to(&shape.dims)
+    }
+
+    /// Counts 0, 1, .. along `dim`, repeated over the other dims.
+    #[must_use]
+    #[track_caller]
+    pub fn iota(&self, shape: Shape, dim: usize) -> Tensor {
+        if dim >= shape.rank() {
+            let message = format!("dim {dim} of {shape}");
+            self.fail("iota", message);
+        }
+        self.declare(Op::Iota(dim), shape)
+    }
+
+    /// This replica's number, a u32 scalar.
+    #[must_use]
+    #[track_caller]
+    pub fn replica_id(&self) -> Tensor {
+        self.push(Op::ReplicaId, &[])
+    }
+
+    /// u32 hashes of counters: element `(i, j..)` of the result depends only on `key` (`u32[2]`),
+    /// `first_row + i` and the flat index of `j..`, so a batch may be cut anywhere between its rows.
+    #[must_use]
+    #[track_caller]
+    pub fn random_bits(&self, key: &Tensor, first_row: &Tensor, dims: &[usize]) -> Tensor {
+        self.push(Op::RandomBits(dims.to_vec()), &[key, first_row])
+    }
+
+    /// Calls a kernel registered with the engine.
+    #[must_use]
+    #[track_caller]
+    pub fn custom_call(&self, call: CustomCall, inputs: &[&Tensor]) -> Vec<Tensor> {
+        self.push_many(Op::CustomCall(call), inputs)
+    }
+
+    /// Repeats `body` on the carried values while `condition` holds. No gradient: see [`scan`](Self::scan).
+    #[must_use]
+    #[track_caller]
+    pub fn while_loop(
+        &self,
+        initial: &[&Tensor],
+        condition: impl FnOnce(&[Tensor]) -> Tensor,
+        body: impl FnOnce(&[Tensor]) -> Vec<Tensor>,
+    ) -> Vec<Tensor> {
+        let shapes: Vec<Shape> = initial.iter().map(|tensor| tensor.shape()).collect();
+        let condition = self.subgraph(&shapes, |values| vec![condition(values)]);
+        let body = self.subgraph(&shapes, body);
+        let op = Op::While { condition, body };
+        self.push_many(op, initial)
+    }
+
+    /// Runs `body` over the rows of `xs`, with carried values and constants: see [`ScanDims`].
+    ///
+    /// `body(carry, rows, constants)` returns `(next carry, rows of results)`; the result is the last
+    /// carry and the stacked rows.
+    #[must_use]
+    #[track_caller]
+    pub fn scan(
+        &self,
+        length: usize,
+        initial: &[&Tensor],
+        xs: &[&Tensor],
+        constants: &[&Tensor],
+        body: impl FnOnce(&[Tensor], &[Tensor], &[Tensor]) -> (Vec<Tensor>, Vec<Tensor>),
+    ) -> (Vec<Tensor>, Vec<Tensor>) {
+        let mut shapes: Vec<Shape> = initial.iter().map(|tensor| tensor.shape()).collect();
+        shapes.extend(xs.iter().map(|x| {
+            let shape = x.shape();
+            Shape::new(shape.dtype, shape.dims.get(1..).unwrap_or_default())
+        }));
+        shapes.extend(constants.iter().map(|tensor| tensor.shape()));
+        let (carry, rows) = (initial.len(), xs.len());
+        let body = self.subgraph(&shapes, |values| {
+            let (carried, rest) = values.split_at(carry);
+            let (row, constant) = rest.split_at(rows);
+            let (mut next, ys) = body(carried, row, constant);
+            next.extend(ys);
+            next
+        });
+        let op = Op::Scan(ScanDims {
+            body,
+            length,
+            carry,
+            xs: rows,
+            reverse: false,
+        });
+        let inputs: Vec<&Tensor> = [initial, xs, constants].concat();
+        let mut outputs = self.push_many(op, &inputs);
+        let ys = outputs.split_off(carry.min(outputs.len()));
+        (outputs, ys)
+    }
+
+    /// Names the layer that nodes built by `build` belong to, in dumps and errors.
+    pub fn labelled<T>(&self, label: &str, build: impl FnOnce() -> T) -> T {
+        let outer = {
+            let mut inner = self.0.borrow_mut();
+            let outer = inner.label.clone();
+            let path = outer
+                .as_ref()
+                .map_or_else(|| label.to_owned(), |o| format!("{o}/{label}"));
+            inner.label = Some(path.into());
+            outer
+        };
+        let result = build();
+        self.0.borrow_mut().label = outer;
+        result
+    }
+
+    /// Records a mistake found outside the primitives; only the first is kept.
+    #[track_caller]
+    pub fn fail(&self, op: &str, message: String) {
+        let location = Location::caller();
+        let mut inner = self.0.borrow_mut();
+        let label = inner.label.as_deref().map(str::to_owned);
+        inner.error.get_or_insert_with(|| GraphError {
+            op: op.to_owned(),
+            message,
+            label,
+            file: location.file().to_owned(),
+            line: location.line(),
+        });
+    }
+
+    /// The first mistake so far.
+    #[must_use]
+    pub fn error(&self) -> Option<GraphError> {
+        self.0.borrow().error.clone()
+    }
+
+    /// The program that computes `outputs`, or the first mistake made while building.
+    ///
+    /// # Errors
+    /// The first [`GraphError`] recorded.
+    #[track_caller]
+    pub fn finish(&self, outputs: &[(&str, &Tensor)]) -> Result<Program, GraphError> {
+        let foreign = outputs.iter().find(|(_, tensor)| !self.owns(tensor));
+        if let Some((name, _)) = foreign {
+            self.fail(
+                "finish",
+                format!("output `{name}` belongs to another graph"),
+            );
+        }
+        let inner = self.0.borrow();
+        if let Some(error) = &inner.error {
+            return Err(error.clone());
+        }
+        let named = |&(name, tensor): &(&str, &Tensor)| (name.to_owned(), tensor.value());
+        Ok(Program {
+            nodes: inner.nodes.clone(),
+            parameters: inner.parameters.clone(),
+            outputs: outputs.iter().map(named).collect(),
+            replicas: inner.replicas,
+            donated: Vec::new(),
+        })
+    }
+
+    #[track_caller]
+    pub(crate) fn subgraph(
+        &self,
+        shapes: &[Shape],
+        build: impl FnOnce(&[Tensor]) -> Vec<Tensor>,
+    ) -> Arc<Subgraph> {
+        let graph = Self::with_replicas(self.replicas());
+        let parameters: Vec<Tensor> = shapes
+            .iter()
+            .map(|shape| graph.parameter("body", shape.clone()))
+            .collect();
+        let outputs = build(&parameters);
+        if outputs.iter().any(|tensor| !graph.owns(tensor)) {
+            let message = "a loop body captures a tensor from outside; pass it in";
+            graph.fail("loop", message.into());
+        }
+        let inner = graph.0.borrow();
+        if let Some(error) = &inner.error {
+            self.0.borrow_mut().error.get_or_insert(error.clone());
+        }
+        Arc::new(Subgraph {
+            nodes: inner.nodes.clone(),
+            parameters: shapes.to_vec(),
+            outputs: outputs.iter().map(Tensor::value).collect(),
+        })
+    }
+
+    fn declare(&self, op: Op, shape: Shape) -> Tensor {
+        let node = self.add(op, Vec::new(), vec![shape]);
+        Tensor::new(self.clone(), Value { node, output: 0 })
+    }
+
+    fn add(&self, op: Op, inputs: Vec<Value>, shapes: Vec<Shape>) -> usize {
+        let mut inner = self.0.borrow_mut();
+        let label = inner.label.clone();
+        inner.nodes.push(Node {
+            op,
+            inputs,
+            shapes,
+            label,
+        });
+        inner.nodes.len() - 1
+    }
+
+    #[track_caller]
+    pub(crate) fn push(&self, op: Op, inputs: &[&Tensor]) -> Tensor {
+        self.push_many(op, inputs).swap_remove(0)
+    }
+
+    /// Appends a node. After a mistake, operands' shapes stand in for results so that building goes on.
+    #[track_caller]
+    pub(crate) fn push_many(&self, op: Op, inputs: &[&Tensor]) -> Vec<Tensor> {
+        let owned: Vec<Shape> = inputs.iter().map(|tensor| tensor.shape()).collect();
+        let shapes: Vec<&Shape> = owned.iter().collect();
+        let inferred = if inputs.iter().all(|tensor| self.owns(tensor)) {
+            infer(&op, &shapes, self.replicas())
+        } else {
+            Err("operands belong to different graphs".into())
+        };
+        let (node, count) = match inferred {
+            Ok(shapes) => {
+                let count = shapes.len();
+                let values = inputs.iter().map(|tensor| tensor.value()).collect();
+                (self.add(op, values, shapes), count)
+            }
+            Err(message) => {
+                self.fail(op.name(), message);
+                let stand_in = owned.first().cloned();
+                let stand_in = stand_in.unwrap_or(Shape::scalar(DType::F32));
+                let zeros = Op::Constant(HostTensor::full(Shape::scalar(stand_in.dtype), 0.0));
+                (self.add(zeros, Vec::new(), vec![stand_in]), 1)
+            }
+        };
+        (0..count)
+            .map(|output| Tensor::new(self.clone(), Value { node, output }))
+            .collect()
+    }
+
+    pub(crate) fn shape_of(&self, value: Value) -> Shape {
+        self.0.borrow().nodes[value.node].shapes[value.output].clone()
+    }
+
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Rc::ptr_eq(&self.0, &other.0)
+    }
+
+    fn owns(&self, tensor: &Tensor) -> bool {
+        self.is_same(tensor.graph())
+    }
+}
+
+impl Default for Graph {
+    fn default() -> Self {
+        Self::new()
+    }
+}

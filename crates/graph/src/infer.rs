@@ -1,0 +1,489 @@
+//! Shape inference: what each op makes of its operands, and what is wrong with them.
+
+use crate::op::{ConvDims, DotDims, Op, PadDim, ScanDims, SliceDim, Subgraph, UnaryOp, WindowDim};
+use crate::{DType, Shape};
+
+type Inferred = Result<Vec<Shape>, String>;
+
+/// The shapes of an op's outputs, or what is wrong with its operands.
+///
+/// `parameter` is the declared shape of an [`Op::Parameter`]; `replicas` the number of replicas of the program.
+pub(crate) fn infer(op: &Op, inputs: &[&Shape], replicas: usize) -> Inferred {
+    let one = |shape: Shape| Ok(vec![shape]);
+    match op {
+        Op::Parameter(_) => Err("parameters are declared, not inferred".into()),
+        Op::Constant(value) => one(value.shape().clone()),
+        Op::Iota(_) => Err("iota is declared, not inferred".into()),
+        Op::Unary(op) => one(unary(*op, operand(inputs, 0)?)?),
+        Op::Binary(_) => one(same(inputs)?.clone()),
+        Op::Compare(_) => one(same(inputs)?.with_dtype(DType::Bool)),
+        Op::Select => one(select(inputs)?),
+        Op::Convert(dtype) => one(operand(inputs, 0)?.with_dtype(*dtype)),
+        Op::Bitcast(dtype) => one(bitcast(operand(inputs, 0)?, *dtype)?),
+        Op::StopGradient => one(operand(inputs, 0)?.clone()),
+        Op::Reshape(dims) => one(reshape(operand(inputs, 0)?, dims)?),
+        Op::Transpose(perm) => one(transpose(operand(inputs, 0)?, perm)?),
+        Op::Broadcast { dims, map } => one(broadcast(operand(inputs, 0)?, dims, map)?),
+        Op::Reverse(dims) => one(reverse(operand(inputs, 0)?, dims)?),
+        Op::Pad(pads) => one(pad(inputs, pads)?),
+        Op::Slice(slices) => one(slice(operand(inputs, 0)?, slices)?),
+        Op::DynamicSlice(sizes) => one(dynamic_slice(inputs, sizes)?),
+        Op::DynamicUpdateSlice => one(dynamic_update(inputs)?),
+        Op::Concat(dim) => one(concat(inputs, *dim)?),
+        Op::Gather { dim } => one(gather(inputs, *dim)?),
+        Op::ScatterAdd { dim } => one(scatter_add(inputs, *dim)?),
+        Op::Dot(dims) => one(dot(inputs, dims)?),
+        Op::Conv(dims) => one(conv(inputs, dims)?),
+        Op::Reduce { dims, .. } => one(reduce(operand(inputs, 0)?, dims)?),
+        Op::ReduceWindow { window, .. } => one(reduce_window(operand(inputs, 0)?, window)?),
+        Op::RandomBits(dims) => one(random_bits(inputs, dims)?),
+        Op::While { condition, body } => while_loop(inputs, condition, body),
+        Op::Scan(scan) => scan_loop(inputs, scan),
+        Op::AllReduce(_) => Ok(inputs.iter().map(|&shape| shape.clone()).collect()),
+        Op::AllGather { dim } => one(scale_dim(operand(inputs, 0)?, *dim, replicas, 1)?),
+        Op::ReduceScatter { dim } => one(scale_dim(operand(inputs, 0)?, *dim, 1, replicas)?),
+        Op::AllToAll { split, concat } => {
+            let cut = scale_dim(operand(inputs, 0)?, *split, 1, replicas)?;
+            one(scale_dim(&cut, *concat, replicas, 1)?)
+        }
+        Op::CollectivePermute(pairs) => one(permute(operand(inputs, 0)?, pairs, replicas)?),
+        Op::ReplicaId => one(Shape::scalar(DType::U32)),
+        Op::CustomCall(call) => Ok(call.outputs.clone()),
+    }
+}
+
+fn operand<'a>(inputs: &[&'a Shape], index: usize) -> Result<&'a Shape, String> {
+    let found = inputs.get(index).copied();
+    found.ok_or_else(|| format!("needs operand {index}, got {} operands", inputs.len()))
+}
+
+fn check_dim(shape: &Shape, dim: usize) -> Result<usize, String> {
+    let size = shape.dims.get(dim).copied();
+    size.ok_or_else(|| format!("dim {dim} of {shape}, which has rank {}", shape.rank()))
+}
+
+fn same<'a>(inputs: &[&'a Shape]) -> Result<&'a Shape, String> {
+    let (a, b) = (operand(inputs, 0)?, operand(inputs, 1)?);
+    if a == b {
+        return Ok(a);
+    }
+    Err(format!("expected operands of one shape, got {a} and {b}"))
+}
+
+fn unary(op: UnaryOp, shape: &Shape) -> Result<Shape, String> {
+    let dtype = shape.dtype;
+    let fits = match op {
+        UnaryOp::Neg | UnaryOp::Abs | UnaryOp::Sign => dtype != DType::Bool,
+        UnaryOp::Not => dtype.is_integer() || dtype == DType::Bool,
+        UnaryOp::IsFinite => {
+            return if dtype.is_float() {
+                Ok(shape.with_dtype(DType::Bool))
+            } else {
+                Err(format!("expected floats, got {shape}; convert first"))
+            };
+        }
+        _ => dtype.is_float(),
+    };
+    if fits {
+        return Ok(shape.clone());
+    }
+    Err(format!(
+        "{shape} is of the wrong element type; convert first"
+    ))
+}
+
+fn select(inputs: &[&Shape]) -> Result<Shape, String> {
+    let condition = operand(inputs, 0)?;
+    let value = same(&inputs[1..])?;
+    if *condition == value.with_dtype(DType::Bool) {
+        return Ok(value.clone());
+    }
+    Err(format!(
+        "expected a condition of {}, got {condition}",
+        value.with_dtype(DType::Bool)
+    ))
+}
+
+fn bitcast(shape: &Shape, dtype: DType) -> Result<Shape, String> {
+    if shape.dtype.size() == dtype.size() {
+        return Ok(shape.with_dtype(dtype));
+    }
+    Err(format!("{shape} and {dtype} differ in element size"))
+}
+
+fn reshape(shape: &Shape, dims: &[usize]) -> Result<Shape, String> {
+    let new = Shape::new(shape.dtype, dims);
+    if new.len() == shape.len() {
+        return Ok(new);
+    }
+    Err(format!(
+        "{shape} has {} elements, {new} has {}",
+        shape.len(),
+        new.len()
+    ))
+}
+
+fn transpose(shape: &Shape, perm: &[usize]) -> Result<Shape, String> {
+    let mut sorted = perm.to_vec();
+    sorted.sort_unstable();
+    if sorted != (0..shape.rank()).collect::<Vec<_>>() {
+        return Err(format!(
+            "{perm:?} is no order of the {} dims of {shape}",
+            shape.rank()
+        ));
+    }
+    let dims: Vec<usize> = perm.iter().map(|&dim| shape.dims[dim]).collect();
+    Ok(Shape::new(shape.dtype, dims))
+}
+
+fn broadcast(shape: &Shape, dims: &[usize], map: &[usize]) -> Result<Shape, String> {
+    let ascending = map.windows(2).all(|pair| pair[0] < pair[1]);
+    let fits = map.len() == shape.rank()
+        && ascending
+        && map
+            .iter()
+            .zip(&shape.dims)
+            .all(|(&to, &size)| dims.get(to).is_some_and(|&out| size == out || size == 1));
+    if fits {
+        return Ok(Shape::new(shape.dtype, dims));
+    }
+    Err(format!(
+        "{shape} does not broadcast to {dims:?} by way of dims {map:?}"
+    ))
+}
+
+fn reverse(shape: &Shape, dims: &[usize]) -> Result<Shape, String> {
+    for &dim in dims {
+        check_dim(shape, dim)?;
+    }
+    Ok(shape.clone())
+}
+
+fn check_rank<T>(shape: &Shape, per_dim: &[T], what: &str) -> Result<(), String> {
+    if per_dim.len() == shape.rank() {
+        return Ok(());
+    }
+    let (got, rank) = (per_dim.len(), shape.rank());
+    Err(format!("expected {rank} {what} for {shape}, got {got}"))
+}
+
+fn pad(inputs: &[&Shape], pads: &[PadDim]) -> Result<Shape, String> {
+    let (shape, value) = (operand(inputs, 0)?, operand(inputs, 1)?);
+    check_rank(shape, pads, "paddings")?;
+    if *value != Shape::scalar(shape.dtype) {
+        return Err(format!(
+            "expected a scalar {} as padding, got {value}",
+            shape.dtype
+        ));
+    }
+    let sizes = shape.dims.iter().zip(pads).map(|(&size, pad)| {
+        let inner = size + size.saturating_sub(1) * pad.interior;
+        let padded = inner as i64 + pad.low + pad.high;
+        usize::try_from(padded).map_err(|_| format!("padding {pad:?} leaves {padded} of {size}"))
+    });
+    Ok(Shape::new(
+        shape.dtype,
+        sizes.collect::<Result<Vec<_>, _>>()?,
+    ))
+}
+
+fn slice(shape: &Shape, slices: &[SliceDim]) -> Result<Shape, String> {
+    check_rank(shape, slices, "slices")?;
+    let sizes = shape.dims.iter().zip(slices).map(|(&size, slice)| {
+        if slice.start > slice.limit || slice.limit > size || slice.stride == 0 {
+            return Err(format!("{slice:?} leaves a dim of size {size} of {shape}"));
+        }
+        Ok((slice.limit - slice.start).div_ceil(slice.stride))
+    });
+    Ok(Shape::new(
+        shape.dtype,
+        sizes.collect::<Result<Vec<_>, _>>()?,
+    ))
+}
+
+fn check_starts(shape: &Shape, starts: &[&Shape]) -> Result<(), String> {
+    check_rank(shape, starts, "start indices")?;
+    let scalar = Shape::scalar(DType::I32);
+    match starts.iter().find(|&&start| *start != scalar) {
+        None => Ok(()),
+        Some(start) => Err(format!("expected i32 scalars as starts, got {start}")),
+    }
+}
+
+fn dynamic_slice(inputs: &[&Shape], sizes: &[usize]) -> Result<Shape, String> {
+    let shape = operand(inputs, 0)?;
+    check_starts(shape, &inputs[1..])?;
+    check_rank(shape, sizes, "slice sizes")?;
+    if sizes.iter().zip(&shape.dims).any(|(size, dim)| size > dim) {
+        return Err(format!("a slice of {sizes:?} is larger than {shape}"));
+    }
+    Ok(Shape::new(shape.dtype, sizes))
+}
+
+fn dynamic_update(inputs: &[&Shape]) -> Result<Shape, String> {
+    let (shape, update) = (operand(inputs, 0)?, operand(inputs, 1)?);
+    check_starts(shape, &inputs[2..])?;
+    let fits = update.dtype == shape.dtype
+        && update.rank() == shape.rank()
+        && update
+            .dims
+            .iter()
+            .zip(&shape.dims)
+            .all(|(new, old)| new <= old);
+    if fits {
+        return Ok(shape.clone());
+    }
+    Err(format!("an update of {update} does not fit {shape}"))
+}
+
+fn concat(inputs: &[&Shape], dim: usize) -> Result<Shape, String> {
+    let first = operand(inputs, 0)?;
+    check_dim(first, dim)?;
+    let mut result = first.clone();
+    for other in &inputs[1..] {
+        let mut expected = first.clone();
+        expected.dims[dim] = check_dim(other, dim)?;
+        if **other != expected {
+            return Err(format!("{first} and {other} differ outside dim {dim}"));
+        }
+        result.dims[dim] += other.dims[dim];
+    }
+    Ok(result)
+}
+
+fn gathered(table: &Shape, indices: &Shape, dim: usize) -> Result<Shape, String> {
+    check_dim(table, dim)?;
+    if indices.dtype != DType::I32 {
+        return Err(format!(
+            "expected i32 indices, got {indices}; convert first"
+        ));
+    }
+    let mut dims = table.dims[..dim].to_vec();
+    dims.extend(&indices.dims);
+    dims.extend(&table.dims[dim + 1..]);
+    Ok(Shape::new(table.dtype, dims))
+}
+
+fn gather(inputs: &[&Shape], dim: usize) -> Result<Shape, String> {
+    gathered(operand(inputs, 0)?, operand(inputs, 1)?, dim)
+}
+
+fn scatter_add(inputs: &[&Shape], dim: usize) -> Result<Shape, String> {
+    let (base, updates) = (operand(inputs, 0)?, operand(inputs, 2)?);
+    let expected = gathered(base, operand(inputs, 1)?, dim)?;
+    if *updates == expected {
+        return Ok(base.clone());
+    }
+    Err(format!("expected updates of {expected}, got {updates}"))
+}
+
+fn dot(inputs: &[&Shape], dims: &DotDims) -> Result<Shape, String> {
+    let (lhs, rhs) = (operand(inputs, 0)?, operand(inputs, 1)?);
+    let pairs = [
+        (&dims.lhs_batch, &dims.rhs_batch, "batch"),
+        (&dims.lhs_contract, &dims.rhs_contract, "contracted"),
+    ];
+    for (left, right, what) in pairs {
+        if left.len() != right.len() {
+            return Err(format!(
+                "{what} dims {left:?} and {right:?} differ in number"
+            ));
+        }
+        for (&l, &r) in left.iter().zip(right) {
+            let (a, b) = (check_dim(lhs, l)?, check_dim(rhs, r)?);
+            if a != b {
+                return Err(format!(
+                    "{what} dim {l} of {lhs} has size {a}, but dim {r} of {rhs} has {b}"
+                ));
+            }
+        }
+    }
+    if lhs.dtype != rhs.dtype {
+        return Err(format!("expected one element type, got {lhs} and {rhs}"));
+    }
+    let mut out: Vec<usize> = dims.lhs_batch.iter().map(|&d| lhs.dims[d]).collect();
+    out.extend(free_dims(lhs, &dims.lhs_batch, &dims.lhs_contract).map(|d| lhs.dims[d]));
+    out.extend(free_dims(rhs, &dims.rhs_batch, &dims.rhs_contract).map(|d| rhs.dims[d]));
+    Ok(Shape::new(dims.dtype, out))
+}
+
+/// The dims of a dot operand that are neither batch nor contracted, ascending.
+pub(crate) fn free_dims<'a>(
+    shape: &Shape,
+    batch: &'a [usize],
+    contract: &'a [usize],
+) -> impl Iterator<Item = usize> + use<'a> {
+    (0..shape.rank()).filter(move |dim| !batch.contains(dim) && !contract.contains(dim))
+}
+
+fn conv(inputs: &[&Shape], dims: &ConvDims) -> Result<Shape, String> {
+    let (input, kernel) = (operand(inputs, 0)?, operand(inputs, 1)?);
+    let spatial = dims.strides.len();
+    if input.rank() != spatial + 2 || kernel.rank() != spatial + 2 {
+        return Err(format!(
+            "a convolution over {spatial} spatial dims needs rank {}, got input {input} and kernel {kernel}",
+            spatial + 2
+        ));
+    }
+    let (features, batch) = (input.dims[dims.input.feature], input.dims[dims.input.batch]);
+    let (in_features, out_features) = (
+        kernel.dims[dims.kernel.feature],
+        kernel.dims[dims.kernel.batch],
+    );
+    let groups_fit = in_features * dims.feature_groups == features
+        && out_features % dims.feature_groups == 0
+        && out_features % dims.batch_groups == 0
+        && batch % dims.batch_groups == 0;
+    if !groups_fit || input.dtype != kernel.dtype {
+        return Err(format!(
+            "kernel {kernel} does not fit input {input} with {} groups: expected {} input features per group",
+            dims.feature_groups,
+            features / dims.feature_groups.max(1)
+        ));
+    }
+    let mut out = vec![0; spatial + 2];
+    out[dims.output.batch] = batch / dims.batch_groups;
+    out[dims.output.feature] = out_features;
+    for i in 0..spatial {
+        let size = input.dims[dims.input.spatial[i]];
+        let window = kernel.dims[dims.kernel.spatial[i]];
+        out[dims.output.spatial[i]] = conv_size(dims, i, size, window)?;
+    }
+    Ok(Shape::new(input.dtype, out))
+}
+
+fn conv_size(dims: &ConvDims, i: usize, size: usize, window: usize) -> Result<usize, String> {
+    let dilated = |n: usize, by: usize| if n == 0 { 0 } else { (n - 1) * by + 1 };
+    let (low, high) = dims.padding[i];
+    let room = dilated(size, dims.input_dilation[i]) as i64 + low + high;
+    let window = dilated(window, dims.kernel_dilation[i]) as i64;
+    if room < window {
+        return Err(format!(
+            "a window of {window} does not fit the {room} elements of spatial dim {i}; pad the input or take a smaller kernel"
+        ));
+    }
+    Ok(((room - window) as usize) / dims.strides[i] + 1)
+}
+
+fn reduce(shape: &Shape, dims: &[usize]) -> Result<Shape, String> {
+    for &dim in dims {
+        check_dim(shape, dim)?;
+    }
+    let kept = (0..shape.rank()).filter(|dim| !dims.contains(dim));
+    let sizes: Vec<usize> = kept.map(|dim| shape.dims[dim]).collect();
+    Ok(Shape::new(shape.dtype, sizes))
+}
+
+fn reduce_window(shape: &Shape, window: &[WindowDim]) -> Result<Shape, String> {
+    check_rank(shape, window, "windows")?;
+    let sizes = shape.dims.iter().zip(window).map(|(&size, w)| {
+        let room = size + w.low + w.high;
+        let span = (w.size - 1) * w.dilation + 1;
+        if span > room {
+            return Err(format!(
+                "a window of {span} does not fit a dim of {room} of {shape}; pad the input or take a smaller window"
+            ));
+        }
+        Ok((room - span) / w.stride + 1)
+    });
+    Ok(Shape::new(
+        shape.dtype,
+        sizes.collect::<Result<Vec<_>, _>>()?,
+    ))
+}
+
+fn random_bits(inputs: &[&Shape], dims: &[usize]) -> Result<Shape, String> {
+    let (key, row) = (operand(inputs, 0)?, operand(inputs, 1)?);
+    if *key == Shape::new(DType::U32, [2]) && *row == Shape::scalar(DType::U32) {
+        return Ok(Shape::new(DType::U32, dims));
+    }
+    Err(format!(
+        "expected a key u32[2] and a row u32[], got {key} and {row}"
+    ))
+}
+
+fn check_body(body: &Subgraph, expected: &[Shape], what: &str) -> Result<(), String> {
+    if body.parameters == expected {
+        return Ok(());
+    }
+    let shapes = |list: &[Shape]| {
+        let names: Vec<String> = list.iter().map(ToString::to_string).collect();
+        names.join(", ")
+    };
+    Err(format!(
+        "the {what} takes ({}), but is given ({})",
+        shapes(&body.parameters),
+        shapes(expected)
+    ))
+}
+
+fn while_loop(inputs: &[&Shape], condition: &Subgraph, body: &Subgraph) -> Inferred {
+    let carried: Vec<Shape> = inputs.iter().map(|&shape| shape.clone()).collect();
+    check_body(condition, &carried, "condition")?;
+    check_body(body, &carried, "body")?;
+    let truth = condition.outputs.len() == 1
+        && *condition.shape(condition.outputs[0]) == Shape::scalar(DType::Bool);
+    if !truth {
+        return Err("the condition must give one bool scalar".into());
+    }
+    check_carry(body, &carried)?;
+    Ok(carried)
+}
+
+fn check_carry(body: &Subgraph, carried: &[Shape]) -> Result<(), String> {
+    for (i, expected) in carried.iter().enumerate() {
+        match body.outputs.get(i).map(|&value| body.shape(value)) {
+            Some(shape) if shape == expected => {}
+            Some(shape) => {
+                return Err(format!(
+                    "carried value {i} is {expected}, but the body returns {shape}"
+                ));
+            }
+            None => return Err(format!("the body returns no carried value {i}")),
+        }
+    }
+    Ok(())
+}
+
+fn scan_loop(inputs: &[&Shape], scan: &ScanDims) -> Inferred {
+    let mut expected = Vec::new();
+    for (i, &shape) in inputs.iter().enumerate() {
+        let is_row = (scan.carry..scan.carry + scan.xs).contains(&i);
+        if !is_row {
+            expected.push(shape.clone());
+        } else if shape.dims.first() == Some(&scan.length) {
+            expected.push(Shape::new(shape.dtype, &shape.dims[1..]));
+        } else {
+            return Err(format!("expected {} rows, got {shape}", scan.length));
+        }
+    }
+    check_body(&scan.body, &expected, "body")?;
+    check_carry(&scan.body, &expected[..scan.carry])?;
+    let mut outputs = expected[..scan.carry].to_vec();
+    for &value in &scan.body.outputs[scan.carry..] {
+        let row = scan.body.shape(value);
+        let mut dims = vec![scan.length];
+        dims.extend(&row.dims);
+        outputs.push(Shape::new(row.dtype, dims));
+    }
+    Ok(outputs)
+}
+
+fn scale_dim(shape: &Shape, dim: usize, times: usize, over: usize) -> Result<Shape, String> {
+    let size = check_dim(shape, dim)?;
+    if size % over != 0 {
+        return Err(format!(
+            "dim {dim} of {shape} does not divide by {over} replicas"
+        ));
+    }
+    let mut result = shape.clone();
+    result.dims[dim] = size / over * times;
+    Ok(result)
+}
+
+fn permute(shape: &Shape, pairs: &[(usize, usize)], replicas: usize) -> Result<Shape, String> {
+    match pairs.iter().find(|(from, to)| *from.max(to) >= replicas) {
+        None => Ok(shape.clone()),
+        Some(pair) => Err(format!("{pair:?} names a replica outside 0..{replicas}")),
+    }
+}
