@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod dtype;
+mod grad;
 mod graph;
 mod host;
 mod infer;
@@ -10,6 +11,7 @@ mod shape;
 mod tensor;
 
 pub use dtype::DType;
+pub use grad::gradients;
 pub use graph::{Graph, GraphError, Parameter, Program};
 pub use host::{AlignedBytes, Element, HOST_ALIGNMENT, HostTensor};
 pub use op::{Op, Value};
