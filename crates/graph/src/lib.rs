@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod dtype;
+mod grad;
 mod graph;
 mod host;
 mod infer;
@@ -11,6 +12,7 @@ mod stablehlo;
 mod tensor;
 
 pub use dtype::DType;
+pub use grad::gradients;
 pub use graph::{Graph, GraphError, Parameter, Program};
 pub use host::{AlignedBytes, Element, HOST_ALIGNMENT, HostTensor};
 pub use op::{Op, Value};
