@@ -1,0 +1,15 @@
+//! Every primitive, computed by the CPU plugin, against a plain f64 computation on the host.
+//!
+//! The cases of a topic are outputs of one program, for a compilation costs more than a case.
+
+mod cases;
+mod collectives;
+mod contractions;
+mod elementwise;
+mod indexing;
+mod layout;
+mod loops;
+mod random;
+mod reductions;
+#[path = "../support/mod.rs"]
+mod support;
