@@ -1,5 +1,7 @@
 //! Every derivative against central differences in f64, over several shapes.
 
+#![allow(clippy::type_complexity, reason = "tables of functions")]
+
 mod support;
 
 use phalanx_graph::op::{ConvDims, ConvSpec, DotDims, PadDim, ReduceOp, SliceDim, WindowDim};
