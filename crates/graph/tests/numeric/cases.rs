@@ -15,11 +15,17 @@ impl Array {
     /// The array whose element at each index is `value(index)`.
     pub fn build(dims: &[usize], mut value: impl FnMut(&[usize]) -> f64) -> Self {
         let values = indices(dims).iter().map(|index| value(index)).collect();
-        Self { dims: dims.to_vec(), values }
+        Self {
+            dims: dims.to_vec(),
+            values,
+        }
     }
 
     pub fn new(dims: &[usize], values: &[f64]) -> Self {
-        Self { dims: dims.to_vec(), values: values.to_vec() }
+        Self {
+            dims: dims.to_vec(),
+            values: values.to_vec(),
+        }
     }
 
     pub fn scalar(value: f64) -> Self {
@@ -32,7 +38,10 @@ impl Array {
 
     /// The element, or `outside` where some index leaves the array.
     pub fn at_or(&self, index: &[i64], outside: f64) -> f64 {
-        let inside = index.iter().zip(&self.dims).all(|(&i, &size)| (0..size as i64).contains(&i));
+        let inside = index
+            .iter()
+            .zip(&self.dims)
+            .all(|(&i, &size)| (0..size as i64).contains(&i));
         if !inside {
             return outside;
         }
@@ -41,13 +50,19 @@ impl Array {
     }
 
     pub fn map(&self, f: impl Fn(f64) -> f64) -> Self {
-        Self { dims: self.dims.clone(), values: self.values.iter().map(|&x| f(x)).collect() }
+        Self {
+            dims: self.dims.clone(),
+            values: self.values.iter().map(|&x| f(x)).collect(),
+        }
     }
 }
 
 impl From<&HostTensor> for Array {
     fn from(tensor: &HostTensor) -> Self {
-        Self { dims: tensor.dims().to_vec(), values: tensor.to_f64() }
+        Self {
+            dims: tensor.dims().to_vec(),
+            values: tensor.to_f64(),
+        }
     }
 }
 
@@ -68,7 +83,10 @@ pub fn indices(dims: &[usize]) -> Vec<Vec<usize>> {
 }
 
 pub fn flat(dims: &[usize], index: &[usize]) -> usize {
-    index.iter().zip(dims).fold(0, |flat, (&i, &size)| flat * size + i)
+    index
+        .iter()
+        .zip(dims)
+        .fold(0, |flat, (&i, &size)| flat * size + i)
 }
 
 /// Numbers in [-2, 2] that only depend on the dims and the seed, exact in every float type of the tests.
@@ -99,7 +117,11 @@ struct Expected {
 
 impl Cases {
     pub fn new() -> Self {
-        Self { graph: Graph::new(), inputs: Vec::new(), expected: Vec::new() }
+        Self {
+            graph: Graph::new(),
+            inputs: Vec::new(),
+            expected: Vec::new(),
+        }
     }
 
     /// A parameter with its value: constants would be folded by the compiler, which is other code.
@@ -121,7 +143,12 @@ impl Cases {
 
     /// The tensor must have these values, up to `tolerance` relative to `1 + |expected|`; NaN equals NaN.
     pub fn near(&mut self, name: &str, tensor: &Tensor, array: Array, tolerance: f64) {
-        self.expected.push(Expected { name: name.to_owned(), tensor: tensor.clone(), array, tolerance });
+        self.expected.push(Expected {
+            name: name.to_owned(),
+            tensor: tensor.clone(),
+            array,
+            tolerance,
+        });
     }
 
     /// The tensor must have exactly these values.
@@ -138,11 +165,7 @@ impl Cases {
         self.graph.finish(&outputs).unwrap()
     }
 
-    pub fn inputs(&self) -> &[HostTensor] {
-        &self.inputs
-    }
-
-    /// Compiles and runs all cases and reports every one that is wrong; the simplified program must agree.
+    /// Compiles and runs all cases and reports every one that is wrong.
     pub fn check(&self) {
         let program = self.program();
         self.compare(&support::run(&program, &self.inputs));
@@ -156,7 +179,13 @@ impl Cases {
             .filter_map(|(case, result)| case.mistake(result))
             .collect();
         assert_eq!(results.len(), self.expected.len());
-        assert!(wrong.is_empty(), "{} of {} wrong:\n{}", wrong.len(), results.len(), wrong.join("\n"));
+        assert!(
+            wrong.is_empty(),
+            "{} of {} wrong:\n{}",
+            wrong.len(),
+            results.len(),
+            wrong.join("\n")
+        );
     }
 }
 
@@ -165,14 +194,23 @@ impl Expected {
         let inferred = self.tensor.shape();
         if *result.shape() != inferred || inferred.dims != self.array.dims {
             let expected = Shape::new(inferred.dtype, self.array.dims.clone());
-            return Some(format!("{}: inferred {inferred}, computed {}, expected {expected}", self.name, result.shape()));
+            return Some(format!(
+                "{}: inferred {inferred}, computed {}, expected {expected}",
+                self.name,
+                result.shape()
+            ));
         }
-        let differs = |&(_, (got, want)): &(usize, (&f64, &f64))| !close(*got, *want, self.tolerance);
+        let differs =
+            |&(_, (got, want)): &(usize, (&f64, &f64))| !close(*got, *want, self.tolerance);
         let got = result.to_f64();
         let pairs = got.iter().zip(&self.array.values).enumerate();
         let wrong: Vec<_> = pairs.filter(differs).collect();
         let (place, (got, want)) = *wrong.first()?;
-        Some(format!("{}: {} elements differ, first at {place}: got {got:?}, expected {want:?}", self.name, wrong.len()))
+        Some(format!(
+            "{}: {} elements differ, first at {place}: got {got:?}, expected {want:?}",
+            self.name,
+            wrong.len()
+        ))
     }
 }
 

@@ -17,7 +17,14 @@ fn every_reduction_between_two_replicas() {
         (ReduceOp::Min, [1.0, -2.0, -2.0]),
     ];
     let inputs = [[1.0, 4.0, -2.0], [3.0, -2.0, -2.0]];
-    let types = [DType::F32, DType::F64, DType::Bf16, DType::F16, DType::I32, DType::I64];
+    let types = [
+        DType::F32,
+        DType::F64,
+        DType::Bf16,
+        DType::F16,
+        DType::I32,
+        DType::I64,
+    ];
     let g = Graph::with_replicas(2);
     let mut outputs = Vec::new();
     for (index, dtype) in types.into_iter().enumerate() {
@@ -27,11 +34,15 @@ fn every_reduction_between_two_replicas() {
     let truth = g.parameter("truth", Shape::new(DType::Bool, [3]));
     outputs.push((truth.all_reduce(ReduceOp::And), vec![0.0, 1.0, 0.0]));
     outputs.push((truth.all_reduce(ReduceOp::Or), vec![1.0, 1.0, 0.0]));
-    let named: Vec<_> = outputs.iter().map(|(tensor, _)| ("reduced", tensor)).collect();
+    let named: Vec<_> = outputs
+        .iter()
+        .map(|(tensor, _)| ("reduced", tensor))
+        .collect();
     let program = g.finish(&named).unwrap();
     let lists = [0, 1].map(|replica: usize| {
-        let mut list: Vec<HostTensor> =
-            types.map(|dtype| HostTensor::new([3], &inputs[replica]).convert(dtype)).to_vec();
+        let mut list: Vec<HostTensor> = types
+            .map(|dtype| HostTensor::new([3], &inputs[replica]).convert(dtype))
+            .to_vec();
         list.push(HostTensor::new([3], &[replica == 0, true, false]));
         list
     });
@@ -59,9 +70,15 @@ fn replicas_exchange_slices() {
         ("silence", x.collective_permute(&[])),
         ("id", g.replica_id().convert(DType::F32)),
     ];
-    let named: Vec<_> = outputs.iter().map(|(name, tensor)| (*name, tensor)).collect();
+    let named: Vec<_> = outputs
+        .iter()
+        .map(|(name, tensor)| (*name, tensor))
+        .collect();
     let program = g.finish(&named).unwrap();
-    let inputs = [sample(DType::F32, &[4, 2], 1), sample(DType::F32, &[4, 2], 2)];
+    let inputs = [
+        sample(DType::F32, &[4, 2], 1),
+        sample(DType::F32, &[4, 2], 2),
+    ];
     let arrays = [Array::from(&inputs[0]), Array::from(&inputs[1])];
     let [a, b] = &arrays;
     let results = support::run_replicas(&program, &inputs.clone().map(|x| vec![x]));
@@ -73,18 +90,33 @@ fn replicas_exchange_slices() {
             Array::build(&[4, 4], |i| arrays[i[1] / 2].at(&[i[0], i[1] % 2])),
             Array::build(&[2, 2], |i| sum(i[0] + 2 * replica, i[1])),
             Array::build(&[4, 1], |i| sum(i[0], replica)),
-            Array::build(&[2, 4], |i| arrays[i[1] / 2].at(&[i[0] + 2 * replica, i[1] % 2])),
+            Array::build(&[2, 4], |i| {
+                arrays[i[1] / 2].at(&[i[0] + 2 * replica, i[1] % 2])
+            }),
             Array::build(&[8, 1], |i| arrays[i[0] / 4].at(&[i[0] % 4, replica])),
             arrays[1 - replica].clone(),
-            if replica == 1 { a.clone() } else { own.map(|_| 0.0) },
+            if replica == 1 {
+                a.clone()
+            } else {
+                own.map(|_| 0.0)
+            },
             own.map(|_| 0.0),
             Array::scalar(replica as f64),
         ];
-        for ((name, tensor), (result, expected)) in outputs.iter().zip(results.iter().zip(&expected)) {
+        for ((name, tensor), (result, expected)) in
+            outputs.iter().zip(results.iter().zip(&expected))
+        {
             assert_eq!(*result.shape(), tensor.shape(), "{name}");
             let got = Array::from(result);
-            let same = got.values.iter().zip(&expected.values).all(|(&x, &y)| close(x, y, 1e-6));
-            assert!(got.dims == expected.dims && same, "{name} of replica {replica}: got {got:?}, expected {expected:?}");
+            let same = got
+                .values
+                .iter()
+                .zip(&expected.values)
+                .all(|(&x, &y)| close(x, y, 1e-6));
+            assert!(
+                got.dims == expected.dims && same,
+                "{name} of replica {replica}: got {got:?}, expected {expected:?}"
+            );
         }
     }
 }

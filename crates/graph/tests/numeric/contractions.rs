@@ -3,11 +3,7 @@ use phalanx_graph::{DType, HostTensor, Tensor};
 
 use crate::cases::{Array, Cases, indices};
 
-fn dot_dims(
-    batch: (&[usize], &[usize]),
-    contract: (&[usize], &[usize]),
-    dtype: DType,
-) -> DotDims {
+fn dot_dims(batch: (&[usize], &[usize]), contract: (&[usize], &[usize]), dtype: DType) -> DotDims {
     DotDims {
         lhs_batch: batch.0.to_vec(),
         rhs_batch: batch.1.to_vec(),
@@ -18,7 +14,9 @@ fn dot_dims(
 }
 
 fn free(rank: usize, dims: &[&[usize]]) -> Vec<usize> {
-    (0..rank).filter(|dim| !dims.iter().any(|list| list.contains(dim))).collect()
+    (0..rank)
+        .filter(|dim| !dims.iter().any(|list| list.contains(dim)))
+        .collect()
 }
 
 /// The dot from its definition: for each (batch, left free, right free) index, the sum over the contracted ones.
@@ -43,8 +41,22 @@ fn dot(a: &Array, b: &Array, dims: &DotDims) -> Array {
         indices(&contracted)
             .iter()
             .map(|k| {
-                let x = place(a.dims.len(), [(&dims.lhs_batch, batch), (&left, l), (&dims.lhs_contract, k)]);
-                let y = place(b.dims.len(), [(&dims.rhs_batch, batch), (&right, r), (&dims.rhs_contract, k)]);
+                let x = place(
+                    a.dims.len(),
+                    [
+                        (&dims.lhs_batch, batch),
+                        (&left, l),
+                        (&dims.lhs_contract, k),
+                    ],
+                );
+                let y = place(
+                    b.dims.len(),
+                    [
+                        (&dims.rhs_batch, batch),
+                        (&right, r),
+                        (&dims.rhs_contract, k),
+                    ],
+                );
                 a.at(&x) * b.at(&y)
             })
             .sum()
@@ -71,7 +83,12 @@ fn dots_of_every_layout_and_type() {
         let (a, x) = cases.sample(DType::F32, lhs);
         let (b, y) = cases.sample(DType::F32, rhs);
         let dims = dot_dims(batch, contract, DType::F32);
-        cases.near(&format!("{lhs:?} {rhs:?} {batch:?} {contract:?}"), &a.dot(&b, dims.clone()), dot(&x, &y, &dims), 2e-6);
+        cases.near(
+            &format!("{lhs:?} {rhs:?} {batch:?} {contract:?}"),
+            &a.dot(&b, dims.clone()),
+            dot(&x, &y, &dims),
+            2e-6,
+        );
     }
     let forms = [
         (DType::F64, DType::F64, 1e-14),
@@ -89,7 +106,12 @@ fn dots_of_every_layout_and_type() {
         let (a, x) = cases.sample(from, &[3, 7]);
         let (b, y) = cases.sample(from, &[7, 2]);
         let dims = dot_dims(none, (&[1], &[0]), to);
-        cases.near(&format!("{from} to {to}"), &a.dot(&b, dims.clone()), dot(&x, &y, &dims), tolerance);
+        cases.near(
+            &format!("{from} to {to}"),
+            &a.dot(&b, dims.clone()),
+            dot(&x, &y, &dims),
+            tolerance,
+        );
     }
     let (a, x) = cases.sample(DType::F32, &[2, 3, 4]);
     let (b, y) = cases.sample(DType::F32, &[4, 2]);
@@ -111,7 +133,8 @@ fn conv(x: &Array, k: &Array, dims: &ConvDims, out: &[usize]) -> Array {
         for window in indices(&windows) {
             let places: Option<Vec<i64>> = (0..spatial)
                 .map(|i| {
-                    let step = index[dims.output.spatial[i]] * dims.strides[i] + window[i] * dims.kernel_dilation[i];
+                    let step = index[dims.output.spatial[i]] * dims.strides[i]
+                        + window[i] * dims.kernel_dilation[i];
                     let place = step as i64 - dims.padding[i].0;
                     let dilation = dims.input_dilation[i] as i64;
                     (place >= 0 && place % dilation == 0).then_some(place / dilation)
@@ -154,54 +177,244 @@ fn plain(spatial: usize) -> ConvDims {
 fn convolutions() {
     let mut cases = Cases::new();
     let two = || plain(2);
-    let layouts: [(&[usize], &[usize], ConvDims); 16] = [
+    let layouts: [(&[usize], &[usize], ConvDims); 19] = [
         (&[2, 5, 6, 3], &[3, 2, 3, 4], two()),
-        (&[2, 5, 6, 3], &[3, 3, 3, 4], ConvDims { padding: vec![(1, 1), (2, 0)], strides: vec![2, 1], ..two() }),
-        (&[1, 7, 7, 2], &[3, 2, 2, 2], ConvDims { kernel_dilation: vec![2, 3], ..two() }),
-        (&[1, 3, 4, 2], &[2, 3, 2, 2], ConvDims { input_dilation: vec![2, 3], padding: vec![(1, 2), (2, 2)], ..two() }),
-        (&[2, 4, 4, 4], &[3, 3, 2, 6], ConvDims { feature_groups: 2, ..two() }),
-        (&[2, 4, 4, 3], &[3, 3, 1, 6], ConvDims { feature_groups: 3, padding: vec![(1, 1); 2], ..two() }),
-        (&[4, 4, 4, 2], &[2, 2, 2, 4], ConvDims { batch_groups: 2, ..two() }),
-        (&[1, 6, 6, 1], &[3, 3, 1, 2], ConvDims { padding: vec![(-1, 1), (0, -2)], ..two() }),
+        (
+            &[2, 5, 6, 3],
+            &[3, 3, 3, 4],
+            ConvDims {
+                padding: vec![(1, 1), (2, 0)],
+                strides: vec![2, 1],
+                ..two()
+            },
+        ),
+        (
+            &[1, 7, 7, 2],
+            &[3, 2, 2, 2],
+            ConvDims {
+                kernel_dilation: vec![2, 3],
+                ..two()
+            },
+        ),
+        (
+            &[1, 3, 4, 2],
+            &[2, 3, 2, 2],
+            ConvDims {
+                input_dilation: vec![2, 3],
+                padding: vec![(1, 2), (2, 2)],
+                ..two()
+            },
+        ),
+        (
+            &[2, 4, 4, 4],
+            &[3, 3, 2, 6],
+            ConvDims {
+                feature_groups: 2,
+                ..two()
+            },
+        ),
+        (
+            &[2, 4, 4, 3],
+            &[3, 3, 1, 6],
+            ConvDims {
+                feature_groups: 3,
+                padding: vec![(1, 1); 2],
+                ..two()
+            },
+        ),
+        (
+            &[4, 4, 4, 2],
+            &[2, 2, 2, 4],
+            ConvDims {
+                batch_groups: 2,
+                ..two()
+            },
+        ),
+        (
+            &[1, 6, 6, 1],
+            &[3, 3, 1, 2],
+            ConvDims {
+                padding: vec![(-1, 1), (0, -2)],
+                ..two()
+            },
+        ),
+        (
+            &[1, 3, 3, 1],
+            &[2, 3, 1, 2],
+            ConvDims {
+                input_dilation: vec![3, 2],
+                padding: vec![(-1, -2), (-2, 1)],
+                ..two()
+            },
+        ),
+        (
+            &[1, 2, 3, 1],
+            &[2, 1, 1, 2],
+            ConvDims {
+                input_dilation: vec![3, 1],
+                padding: vec![(-1, -1), (-1, 0)],
+                strides: vec![1, 2],
+                ..two()
+            },
+        ),
+        (
+            &[1, 2, 3, 1],
+            &[2, 2, 1, 2],
+            ConvDims {
+                padding: vec![(-2, 4), (3, -3)],
+                ..two()
+            },
+        ),
         // Those that are matrix products.
         (&[2, 4, 5, 3], &[1, 1, 3, 4], two()),
-        (&[2, 4, 5, 3], &[1, 1, 3, 4], ConvDims { strides: vec![2, 3], ..two() }),
+        (
+            &[2, 4, 5, 3],
+            &[1, 1, 3, 4],
+            ConvDims {
+                strides: vec![2, 3],
+                ..two()
+            },
+        ),
         (&[2, 4, 5, 3], &[4, 5, 3, 2], two()),
-        (&[2, 3, 2, 3], &[1, 1, 3, 4], ConvDims { input_dilation: vec![2, 3], padding: vec![(1, 0), (0, 2)], ..two() }),
+        (
+            &[2, 3, 2, 3],
+            &[1, 1, 3, 4],
+            ConvDims {
+                input_dilation: vec![2, 3],
+                padding: vec![(1, 0), (0, 2)],
+                ..two()
+            },
+        ),
         (&[2, 4, 5, 3], &[1, 5, 3, 2], two()),
-        (&[2, 4, 5, 3], &[2, 2, 3, 2], ConvDims { kernel_dilation: vec![3, 4], ..two() }),
+        (
+            &[2, 4, 5, 3],
+            &[2, 2, 3, 2],
+            ConvDims {
+                kernel_dilation: vec![3, 4],
+                ..two()
+            },
+        ),
         (&[0, 4, 4, 2], &[3, 3, 2, 3], two()),
         (&[2, 4, 4, 0], &[3, 3, 0, 3], two()),
     ];
     for (input, kernel, dims) in layouts {
         compare(&mut cases, input, kernel, dims, DType::F32, 4e-6);
     }
-    compare(&mut cases, &[2, 7, 3], &[3, 3, 4], ConvDims { strides: vec![2], ..plain(1) }, DType::F32, 4e-6);
-    compare(&mut cases, &[1, 3, 3, 4, 2], &[2, 2, 3, 2, 2], ConvDims { padding: vec![(1, 0); 3], ..plain(3) }, DType::F32, 4e-6);
+    compare(
+        &mut cases,
+        &[2, 7, 3],
+        &[3, 3, 4],
+        ConvDims {
+            strides: vec![2],
+            ..plain(1)
+        },
+        DType::F32,
+        4e-6,
+    );
+    compare(
+        &mut cases,
+        &[1, 3, 3, 4, 2],
+        &[2, 2, 3, 2, 2],
+        ConvDims {
+            padding: vec![(1, 0); 3],
+            ..plain(3)
+        },
+        DType::F32,
+        4e-6,
+    );
     for (dtype, tolerance) in [(DType::F64, 1e-13), (DType::Bf16, 2e-2), (DType::F16, 4e-3)] {
-        compare(&mut cases, &[1, 5, 5, 2], &[3, 3, 2, 2], two(), dtype, tolerance);
-        compare(&mut cases, &[1, 5, 5, 2], &[1, 1, 2, 2], two(), dtype, tolerance);
+        compare(
+            &mut cases,
+            &[1, 5, 5, 2],
+            &[3, 3, 2, 2],
+            two(),
+            dtype,
+            tolerance,
+        );
+        compare(
+            &mut cases,
+            &[1, 5, 5, 2],
+            &[1, 1, 2, 2],
+            two(),
+            dtype,
+            tolerance,
+        );
     }
     // The layouts that gradients ask for.
     let kernel_gradient = ConvDims {
-        input: ConvSpec { batch: 3, feature: 0, spatial: vec![1, 2] },
-        kernel: ConvSpec { batch: 3, feature: 0, spatial: vec![1, 2] },
-        output: ConvSpec { batch: 2, feature: 3, spatial: vec![0, 1] },
+        input: ConvSpec {
+            batch: 3,
+            feature: 0,
+            spatial: vec![1, 2],
+        },
+        kernel: ConvSpec {
+            batch: 3,
+            feature: 0,
+            spatial: vec![1, 2],
+        },
+        output: ConvSpec {
+            batch: 2,
+            feature: 3,
+            spatial: vec![0, 1],
+        },
         ..plain(2)
     };
-    compare(&mut cases, &[2, 5, 6, 3], &[2, 3, 5, 4], kernel_gradient.clone(), DType::F32, 4e-6);
-    compare(&mut cases, &[2, 4, 5, 3], &[2, 4, 5, 4], kernel_gradient, DType::F32, 4e-6);
+    compare(
+        &mut cases,
+        &[2, 5, 6, 3],
+        &[2, 3, 5, 4],
+        kernel_gradient.clone(),
+        DType::F32,
+        4e-6,
+    );
+    compare(
+        &mut cases,
+        &[2, 4, 5, 3],
+        &[2, 4, 5, 4],
+        kernel_gradient,
+        DType::F32,
+        4e-6,
+    );
     let features_first = ConvDims {
-        input: ConvSpec { batch: 0, feature: 1, spatial: vec![2, 3] },
-        output: ConvSpec { batch: 0, feature: 1, spatial: vec![2, 3] },
+        input: ConvSpec {
+            batch: 0,
+            feature: 1,
+            spatial: vec![2, 3],
+        },
+        output: ConvSpec {
+            batch: 0,
+            feature: 1,
+            spatial: vec![2, 3],
+        },
         ..plain(2)
     };
-    compare(&mut cases, &[2, 3, 5, 6], &[3, 2, 3, 4], features_first.clone(), DType::F32, 4e-6);
-    compare(&mut cases, &[2, 3, 5, 6], &[1, 1, 3, 4], features_first, DType::F32, 4e-6);
+    compare(
+        &mut cases,
+        &[2, 3, 5, 6],
+        &[3, 2, 3, 4],
+        features_first.clone(),
+        DType::F32,
+        4e-6,
+    );
+    compare(
+        &mut cases,
+        &[2, 3, 5, 6],
+        &[1, 1, 3, 4],
+        features_first,
+        DType::F32,
+        4e-6,
+    );
     cases.check();
 }
 
-fn compare(cases: &mut Cases, input: &[usize], kernel: &[usize], dims: ConvDims, dtype: DType, tolerance: f64) {
+fn compare(
+    cases: &mut Cases,
+    input: &[usize],
+    kernel: &[usize],
+    dims: ConvDims,
+    dtype: DType,
+    tolerance: f64,
+) {
     let (x, a) = cases.sample(dtype, input);
     let (k, b) = cases.sample(dtype, kernel);
     let result: Tensor = x.conv(&k, dims.clone());
@@ -214,6 +427,9 @@ fn compare(cases: &mut Cases, input: &[usize], kernel: &[usize], dims: ConvDims,
 fn the_oracle_knows_a_convolution_worked_by_hand() {
     let x = Array::from(&HostTensor::new([1, 3, 1], &[1.0f32, 2.0, 4.0]));
     let k = Array::from(&HostTensor::new([2, 1, 1], &[1.0f32, 10.0]));
-    let dims = ConvDims { padding: vec![(1, 0)], ..plain(1) };
+    let dims = ConvDims {
+        padding: vec![(1, 0)],
+        ..plain(1)
+    };
     assert_eq!(conv(&x, &k, &dims, &[1, 3, 1]).values, [10.0, 21.0, 42.0]);
 }

@@ -11,8 +11,26 @@ const FLOATS: [(DType, f64); 4] = [
 ];
 
 const VALUES: [f64; 20] = [
-    0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 1.5, 2.5, -2.5, -3.25, 0.0625, 3.0, -7.0, 9.0, 20.0, -20.0, 100.0,
-    f64::INFINITY, f64::NEG_INFINITY, f64::NAN,
+    0.0,
+    -0.0,
+    0.5,
+    -0.5,
+    1.0,
+    -1.0,
+    1.5,
+    2.5,
+    -2.5,
+    -3.25,
+    0.0625,
+    3.0,
+    -7.0,
+    9.0,
+    20.0,
+    -20.0,
+    100.0,
+    f64::INFINITY,
+    f64::NEG_INFINITY,
+    f64::NAN,
 ];
 
 type Unary = (&'static str, fn(&Tensor) -> Tensor, fn(f64) -> f64);
@@ -75,7 +93,11 @@ fn limit(dtype: DType) -> f64 {
 }
 
 fn in_range(dtype: DType, value: f64) -> f64 {
-    if value.abs() > limit(dtype) { f64::INFINITY.copysign(value) } else { value }
+    if value.abs() > limit(dtype) {
+        f64::INFINITY.copysign(value)
+    } else {
+        value
+    }
 }
 
 #[test]
@@ -101,9 +123,7 @@ fn small_arguments_keep_their_precision() {
     let mut cases = Cases::new();
     let tiny = [1e-6f32, -1e-6, 3e-5, 1e-4];
     let x = cases.list(&[4], &tiny);
-    let scaled = |f: fn(f64) -> f64| {
-        Array::build(&[4], |i| 1e6 * f(f64::from(tiny[i[0]])))
-    };
+    let scaled = |f: fn(f64) -> f64| Array::build(&[4], |i| 1e6 * f(f64::from(tiny[i[0]])));
     cases.near("expm1", &(x.expm1() * 1e6), scaled(f64::exp_m1), 2e-6);
     cases.near("log1p", &(x.log1p() * 1e6), scaled(f64::ln_1p), 2e-6);
     cases.near("tanh", &(x.tanh() * 1e6), scaled(f64::tanh), 2e-6);
@@ -111,7 +131,11 @@ fn small_arguments_keep_their_precision() {
     cases.check();
 }
 
-type Binary = (&'static str, fn(&Tensor, &Tensor) -> Tensor, fn(f64, f64) -> f64);
+type Binary = (
+    &'static str,
+    fn(&Tensor, &Tensor) -> Tensor,
+    fn(f64, f64) -> f64,
+);
 
 const BINARY: [Binary; 8] = [
     ("add", |a, b| a + b, |a, b| a + b),
@@ -120,11 +144,27 @@ const BINARY: [Binary; 8] = [
     ("div", |a, b| a / b, |a, b| a / b),
     ("pow", Tensor::pow, f64::powf),
     ("rem", Tensor::remainder, |a, b| a % b),
-    ("max", Tensor::maximum, |a, b| if a.is_nan() || b.is_nan() { f64::NAN } else { a.max(b) }),
-    ("min", Tensor::minimum, |a, b| if a.is_nan() || b.is_nan() { f64::NAN } else { a.min(b) }),
+    ("max", Tensor::maximum, |a, b| {
+        if a.is_nan() || b.is_nan() {
+            f64::NAN
+        } else {
+            a.max(b)
+        }
+    }),
+    ("min", Tensor::minimum, |a, b| {
+        if a.is_nan() || b.is_nan() {
+            f64::NAN
+        } else {
+            a.min(b)
+        }
+    }),
 ];
 
-type Comparison = (&'static str, fn(&Tensor, &Tensor) -> Tensor, fn(f64, f64) -> bool);
+type Comparison = (
+    &'static str,
+    fn(&Tensor, &Tensor) -> Tensor,
+    fn(f64, f64) -> bool,
+);
 
 const COMPARE: [Comparison; 6] = [
     ("eq", Tensor::equal, |a, b| a == b),
@@ -149,14 +189,23 @@ fn functions_of_two_floats() {
         };
         for (name, build, reference) in BINARY {
             let expected = pairs(&|a, b| in_range(dtype, reference(a, b)));
-            cases.near(&format!("{name} {dtype}"), &build(&a, &b), expected, tolerance);
+            cases.near(
+                &format!("{name} {dtype}"),
+                &build(&a, &b),
+                expected,
+                tolerance,
+            );
         }
         for (name, build, reference) in COMPARE {
             let expected = pairs(&|a, b| f64::from(u8::from(reference(a, b))));
             cases.exact(&format!("{name} {dtype}"), &build(&a, &b), expected);
         }
         let picked = pairs(&|a, b| if a < b { a } else { b });
-        cases.exact(&format!("select {dtype}"), &a.less(&b).select(&a, &b), picked);
+        cases.exact(
+            &format!("select {dtype}"),
+            &a.less(&b).select(&a, &b),
+            picked,
+        );
     }
     cases.check();
 }
@@ -171,8 +220,16 @@ fn integers_wrap_truncate_and_shift() {
     cases.exact("add", &(&x + &y), expect(i32::wrapping_add));
     cases.exact("sub", &(&x - &y), expect(i32::wrapping_sub));
     cases.exact("mul", &(&x * &y), expect(i32::wrapping_mul));
-    cases.exact("div", &(&x / &y), expect(|a, b| if b == 0 { -1 } else { a.wrapping_div(b) }));
-    cases.exact("rem", &(&x % &y), expect(|a, b| if b == 0 { a } else { a.wrapping_rem(b) }));
+    cases.exact(
+        "div",
+        &(&x / &y),
+        expect(|a, b| if b == 0 { -1 } else { a.wrapping_div(b) }),
+    );
+    cases.exact(
+        "rem",
+        &(&x % &y),
+        expect(|a, b| if b == 0 { a } else { a.wrapping_rem(b) }),
+    );
     cases.exact("max", &x.maximum(&y), expect(i32::max));
     cases.exact("neg", &-&x, expect(|a, _| a.wrapping_neg()));
     cases.exact("abs", &x.abs(), expect(|a, _| a.wrapping_abs()));
@@ -184,12 +241,20 @@ fn integers_wrap_truncate_and_shift() {
     let by = [0i32, 1, 4, 31, 31, 32, 33, 1];
     let counts = cases.list(&[8], &by);
     let shifted = |f: fn(u32, u32) -> Option<u32>| {
-        Array::build(&[8], |i| f64::from(f(a[i[0]].cast_unsigned(), by[i[0]].cast_unsigned()).unwrap_or(0).cast_signed()))
+        Array::build(&[8], |i| {
+            f64::from(
+                f(a[i[0]].cast_unsigned(), by[i[0]].cast_unsigned())
+                    .unwrap_or(0)
+                    .cast_signed(),
+            )
+        })
     };
     cases.exact("shl", &x.shift_left(&counts), shifted(u32::checked_shl));
     cases.exact("shr", &x.shift_right(&counts), shifted(u32::checked_shr));
     for (name, build, reference) in COMPARE {
-        let expected = Array::build(&[8], |i| f64::from(u8::from(reference(a[i[0]].into(), b[i[0]].into()))));
+        let expected = Array::build(&[8], |i| {
+            f64::from(u8::from(reference(a[i[0]].into(), b[i[0]].into())))
+        });
         cases.exact(name, &build(&x, &y), expected);
     }
     cases.check();
@@ -202,23 +267,58 @@ fn unsigned_wide_and_truth_values() {
     let (x, y) = (cases.list(&[4], &a), cases.list(&[4], &b));
     let expect = |f: fn(u32, u32) -> u32| Array::build(&[4], |i| f64::from(f(a[i[0]], b[i[0]])));
     cases.exact("u32 add", &(&x + &y), expect(u32::wrapping_add));
-    cases.exact("u32 div", &(&x / &y), expect(|a, b| a.checked_div(b).unwrap_or(u32::MAX)));
+    cases.exact(
+        "u32 div",
+        &(&x / &y),
+        expect(|a, b| a.checked_div(b).unwrap_or(u32::MAX)),
+    );
     cases.exact("u32 max", &x.maximum(&y), expect(u32::max));
     cases.exact("u32 less", &x.less(&y), expect(|a, b| u32::from(a < b)));
     cases.exact("u32 abs", &x.abs(), expect(|a, _| a));
     cases.exact("u32 sign", &x.sign(), expect(|a, _| a.min(1)));
     cases.exact("u32 neg", &-&x, expect(|a, _| a.wrapping_neg()));
-    cases.exact("u32 shr", &x.shift_right(&x.like(31.0)), expect(|a, _| a >> 31));
+    cases.exact(
+        "u32 shr",
+        &x.shift_right(&x.like(31.0)),
+        expect(|a, _| a >> 31),
+    );
     let big = cases.list(&[2], &[1i64 << 40, -(1 << 40)]);
-    cases.exact("i64 sub", &(&big - 1.0), Array::new(&[2], &[1_099_511_627_775.0, -1_099_511_627_777.0]));
+    cases.exact(
+        "i64 sub",
+        &(&big - 1.0),
+        Array::new(&[2], &[1_099_511_627_775.0, -1_099_511_627_777.0]),
+    );
     let bytes = cases.list(&[2], &[250u8, 3]);
     cases.exact("u8 add", &(&bytes + 10.0), Array::new(&[2], &[4.0, 13.0]));
-    let (p, q) = (cases.list(&[4], &[true, true, false, false]), cases.list(&[4], &[true, false, true, false]));
-    cases.exact("bool and", &p.and(&q), Array::new(&[4], &[1.0, 0.0, 0.0, 0.0]));
-    cases.exact("bool or", &p.or(&q), Array::new(&[4], &[1.0, 1.0, 1.0, 0.0]));
-    cases.exact("bool xor", &p.xor(&q), Array::new(&[4], &[0.0, 1.0, 1.0, 0.0]));
-    cases.exact("bool not", &p.not(), Array::new(&[4], &[0.0, 0.0, 1.0, 1.0]));
-    cases.exact("bool eq", &p.equal(&q), Array::new(&[4], &[1.0, 0.0, 0.0, 1.0]));
+    let (p, q) = (
+        cases.list(&[4], &[true, true, false, false]),
+        cases.list(&[4], &[true, false, true, false]),
+    );
+    cases.exact(
+        "bool and",
+        &p.and(&q),
+        Array::new(&[4], &[1.0, 0.0, 0.0, 0.0]),
+    );
+    cases.exact(
+        "bool or",
+        &p.or(&q),
+        Array::new(&[4], &[1.0, 1.0, 1.0, 0.0]),
+    );
+    cases.exact(
+        "bool xor",
+        &p.xor(&q),
+        Array::new(&[4], &[0.0, 1.0, 1.0, 0.0]),
+    );
+    cases.exact(
+        "bool not",
+        &p.not(),
+        Array::new(&[4], &[0.0, 0.0, 1.0, 1.0]),
+    );
+    cases.exact(
+        "bool eq",
+        &p.equal(&q),
+        Array::new(&[4], &[1.0, 0.0, 0.0, 1.0]),
+    );
     cases.check();
 }
 
@@ -227,42 +327,115 @@ fn conversions() {
     let mut cases = Cases::new();
     let list = |values: &[f64]| Array::new(&[values.len()], values);
     let x = cases.list(&[6], &[3.9f32, -3.9, 0.0, -0.0, 1e10, f32::NAN]);
-    cases.exact("f32 to i32", &x.convert(DType::I32), list(&[3.0, -3.0, 0.0, 0.0, 2_147_483_647.0, 0.0]));
-    cases.exact("f32 to bool", &x.convert(DType::Bool), list(&[1.0, 1.0, 0.0, 0.0, 1.0, 1.0]));
-    let y = cases.list(&[4], &[1.0f32, 1.003_906_25, 1.007_812_5, 3.0e38]);
-    cases.exact("f32 to bf16", &y.convert(DType::Bf16), list(&[1.0, 1.0, 1.007_812_5, f64::from(bf16::from_f32(3.0e38))]));
-    cases.exact("f32 to f16", &y.convert(DType::F16), list(&[1.0, 1.003_906_25, 1.007_812_5, f64::INFINITY]));
+    cases.exact(
+        "f32 to i32",
+        &x.convert(DType::I32),
+        list(&[3.0, -3.0, 0.0, 0.0, 2_147_483_647.0, 0.0]),
+    );
+    cases.exact(
+        "f32 to bool",
+        &x.convert(DType::Bool),
+        list(&[1.0, 1.0, 0.0, 0.0, 1.0, 1.0]),
+    );
+    let y = cases.list(&[4], &[1.0f32, 257.0 / 256.0, 129.0 / 128.0, 3.0e38]);
+    cases.exact(
+        "f32 to bf16",
+        &y.convert(DType::Bf16),
+        list(&[1.0, 1.0, 1.007_812_5, f64::from(bf16::from_f32(3.0e38))]),
+    );
+    cases.exact(
+        "f32 to f16",
+        &y.convert(DType::F16),
+        list(&[1.0, 1.003_906_25, 1.007_812_5, f64::INFINITY]),
+    );
     let doubles = cases.list(&[2], &[0.1f64, 1e300]);
-    cases.exact("f64 to f32", &doubles.convert(DType::F32), list(&[f64::from(0.1f32), f64::INFINITY]));
+    cases.exact(
+        "f64 to f32",
+        &doubles.convert(DType::F32),
+        list(&[f64::from(0.1f32), f64::INFINITY]),
+    );
     let ints = cases.list(&[3], &[300i32, -1, i32::MAX]);
-    cases.exact("i32 to u8", &ints.convert(DType::U8), list(&[44.0, 255.0, 255.0]));
-    cases.exact("i32 to f32", &ints.convert(DType::F32), list(&[300.0, -1.0, 2_147_483_648.0]));
-    cases.exact("i32 to i64", &ints.convert(DType::I64), list(&[300.0, -1.0, 2_147_483_647.0]));
-    cases.exact("i32 to u32", &ints.convert(DType::U32), list(&[300.0, 4_294_967_295.0, 2_147_483_647.0]));
+    cases.exact(
+        "i32 to u8",
+        &ints.convert(DType::U8),
+        list(&[44.0, 255.0, 255.0]),
+    );
+    cases.exact(
+        "i32 to f32",
+        &ints.convert(DType::F32),
+        list(&[300.0, -1.0, 2_147_483_648.0]),
+    );
+    cases.exact(
+        "i32 to i64",
+        &ints.convert(DType::I64),
+        list(&[300.0, -1.0, 2_147_483_647.0]),
+    );
+    cases.exact(
+        "i32 to u32",
+        &ints.convert(DType::U32),
+        list(&[300.0, 4_294_967_295.0, 2_147_483_647.0]),
+    );
     let wide = cases.list(&[2], &[(1i64 << 32) + 5, -1]);
     cases.exact("i64 to i32", &wide.convert(DType::I32), list(&[5.0, -1.0]));
     let unsigned = cases.list(&[2], &[u32::MAX, 7]);
-    cases.exact("u32 to f64", &unsigned.convert(DType::F64), list(&[4_294_967_295.0, 7.0]));
-    cases.exact("u32 to f32", &unsigned.convert(DType::F32), list(&[4_294_967_296.0, 7.0]));
+    cases.exact(
+        "u32 to f64",
+        &unsigned.convert(DType::F64),
+        list(&[4_294_967_295.0, 7.0]),
+    );
+    cases.exact(
+        "u32 to f32",
+        &unsigned.convert(DType::F32),
+        list(&[4_294_967_296.0, 7.0]),
+    );
     let truth = cases.list(&[2], &[true, false]);
     cases.exact("bool to f32", &truth.convert(DType::F32), list(&[1.0, 0.0]));
     cases.exact("bool to i32", &truth.convert(DType::I32), list(&[1.0, 0.0]));
     cases.exact("bool as u8", &truth.bitcast(DType::U8), list(&[1.0, 0.0]));
     let bits = cases.list(&[2], &[0x3F80_0000u32, 0xFF80_0000]);
-    cases.exact("u32 as f32", &bits.bitcast(DType::F32), list(&[1.0, f64::NEG_INFINITY]));
-    cases.exact("u32 as i32", &bits.bitcast(DType::I32), list(&[1_065_353_216.0, -8_388_608.0]));
+    cases.exact(
+        "u32 as f32",
+        &bits.bitcast(DType::F32),
+        list(&[1.0, f64::NEG_INFINITY]),
+    );
+    cases.exact(
+        "u32 as i32",
+        &bits.bitcast(DType::I32),
+        list(&[1_065_353_216.0, -8_388_608.0]),
+    );
     let half = cases.list(&[1], &[f16::from_f32(1.0)]);
-    cases.exact("f16 as bf16", &half.bitcast(DType::Bf16), list(&[f64::from(bf16::from_bits(0x3C00))]));
+    cases.exact(
+        "f16 as bf16",
+        &half.bitcast(DType::Bf16),
+        list(&[f64::from(bf16::from_bits(0x3C00))]),
+    );
     cases.check();
 }
 
 #[test]
 fn literals_of_every_type_arrive_bit_for_bit() {
     let mut cases = Cases::new();
-    let floats = [0.1, -0.0, 1e-30, f64::INFINITY, f64::NAN, 1.0 / 3.0, 6.5e4, -7.0];
+    let floats = [
+        0.1,
+        -0.0,
+        1e-30,
+        f64::INFINITY,
+        f64::NAN,
+        1.0 / 3.0,
+        6.5e4,
+        -7.0,
+    ];
     for dtype in DType::ALL {
         for count in [1, 8, 96] {
-            let values: Vec<f64> = (0..count).map(|i| if dtype.is_float() { floats[i % 8] } else { (i % 3) as f64 }).collect();
+            let values: Vec<f64> = (0..count)
+                .map(|i| {
+                    if dtype.is_float() {
+                        floats[i % 8]
+                    } else {
+                        (i % 3) as f64
+                    }
+                })
+                .collect();
             let host = HostTensor::new([values.len()], &values).convert(dtype);
             let literal = cases.graph.constant(host.clone());
             cases.exact(&format!("{dtype} x {count}"), &literal, Array::from(&host));

@@ -13,14 +13,30 @@ fn dynamic_slices_clamp() {
         let starts = [&starts[0], &starts[1]];
         let (r, c) = (row.clamp(0, 2) as usize, column.clamp(0, 2) as usize);
         let expected = Array::build(&[2, 3], |i| a.at(&[i[0] + r, i[1] + c]));
-        cases.exact(&format!("slice at {row}, {column}"), &x.dynamic_slice(&starts, &[2, 3]), expected);
+        cases.exact(
+            &format!("slice at {row}, {column}"),
+            &x.dynamic_slice(&starts, &[2, 3]),
+            expected,
+        );
         let expected = Array::build(&[4, 5], |i| {
             let inside = (r..r + 2).contains(&i[0]) && (c..c + 3).contains(&i[1]);
-            if inside { u.at(&[i[0] - r, i[1] - c]) } else { a.at(i) }
+            if inside {
+                u.at(&[i[0] - r, i[1] - c])
+            } else {
+                a.at(i)
+            }
         });
-        cases.exact(&format!("update at {row}, {column}"), &x.dynamic_update_slice(&update, &starts), expected);
+        cases.exact(
+            &format!("update at {row}, {column}"),
+            &x.dynamic_update_slice(&update, &starts),
+            expected,
+        );
         cases.exact("whole", &x.dynamic_slice(&starts, &[4, 5]), a.clone());
-        cases.exact("none", &x.dynamic_slice(&starts, &[0, 5]), Array::new(&[0, 5], &[]));
+        cases.exact(
+            "none",
+            &x.dynamic_slice(&starts, &[0, 5]),
+            Array::new(&[0, 5], &[]),
+        );
     }
     let (scalar, s) = cases.sample(DType::F32, &[]);
     cases.exact("scalar", &scalar.dynamic_slice(&[], &[]), s);
@@ -36,7 +52,12 @@ fn split(index: &[usize], dim: usize, rank: usize) -> (&[usize], &[usize], &[usi
 fn gather_clamps_and_scatter_drops() {
     let mut cases = Cases::new();
     let (table, t) = cases.sample(DType::F32, &[4, 3, 2]);
-    let places: [(&[usize], &[i32]); 4] = [(&[], &[1]), (&[5], &[0, 3, 1, 1, -1]), (&[2, 2], &[2, 99, -7, 0]), (&[0], &[])];
+    let places: [(&[usize], &[i32]); 4] = [
+        (&[], &[1]),
+        (&[5], &[0, 3, 1, 1, -1]),
+        (&[2, 2], &[2, 99, -7, 0]),
+        (&[0], &[]),
+    ];
     for (dims, picks) in places {
         let at = cases.list(dims, picks);
         let pick = Array::new(dims, &picks.iter().map(|&i| i.into()).collect::<Vec<f64>>());
@@ -61,7 +82,12 @@ fn gather_clamps_and_scatter_drops() {
                     expected.values[crate::cases::flat(&t.dims, &place)] += u.at(&index);
                 }
             }
-            cases.near(&format!("scatter {name}"), &table.scatter_add(&at, &updates, dim), expected, 1e-6);
+            cases.near(
+                &format!("scatter {name}"),
+                &table.scatter_add(&at, &updates, dim),
+                expected,
+                1e-6,
+            );
         }
     }
     cases.check();
@@ -73,11 +99,25 @@ fn integers_are_scattered_and_narrow_floats_accumulate_in_f32() {
     let base = cases.list(&[2], &[10i32, 20]);
     let at = cases.list(&[3], &[1i32, 1, 0]);
     let updates = cases.list(&[3], &[1i32, 2, 3]);
-    cases.exact("i32", &base.scatter_add(&at, &updates, 0), Array::new(&[2], &[13.0, 23.0]));
+    cases.exact(
+        "i32",
+        &base.scatter_add(&at, &updates, 0),
+        Array::new(&[2], &[13.0, 23.0]),
+    );
     // In bf16 arithmetic 256 + 1 is 256: a running sum would stay there.
     let zeros = cases.list(&[1], &[bf16::ZERO]);
-    let nowhere = cases.input(&HostTensor::zeros(phalanx_graph::Shape::new(DType::I32, [512])));
-    let ones = cases.input(&HostTensor::full(phalanx_graph::Shape::new(DType::Bf16, [512]), 1.0));
-    cases.exact("bf16", &zeros.scatter_add(&nowhere, &ones, 0), Array::new(&[1], &[512.0]));
+    let nowhere = cases.input(&HostTensor::zeros(phalanx_graph::Shape::new(
+        DType::I32,
+        [512],
+    )));
+    let ones = cases.input(&HostTensor::full(
+        phalanx_graph::Shape::new(DType::Bf16, [512]),
+        1.0,
+    ));
+    cases.exact(
+        "bf16",
+        &zeros.scatter_add(&nowhere, &ones, 0),
+        Array::new(&[1], &[512.0]),
+    );
     cases.check();
 }

@@ -24,7 +24,10 @@ fn while_loops() {
         |v| v[0].not_equal(&v[0].like(1.0)),
         |v| {
             let odd = v[0].and(&v[0].like(1.0)).equal(&v[0].like(1.0));
-            vec![odd.select(&(&v[0] * 3.0 + 1.0), &(&v[0] / 2.0)), &v[1] + 1.0]
+            vec![
+                odd.select(&(&v[0] * 3.0 + 1.0), &(&v[0] / 2.0)),
+                &v[1] + 1.0,
+            ]
         },
     );
     cases.exact("collatz", &steps[1], Array::scalar(111.0));
@@ -40,7 +43,9 @@ fn loops_inside_loops() {
     // Outer: rows; inner: elements of the row, each added `outer carry` times one.
     let (last, rows) = g.scan(3, &[&zero], &[&x], &[], |carry, row, _| {
         let inner = carry[0].graph();
-        let (sum, _) = inner.scan(2, &[&carry[0]], &[&row[0]], &[], |c, x, _| (vec![&c[0] + &x[0]], vec![]));
+        let (sum, _) = inner.scan(2, &[&carry[0]], &[&row[0]], &[], |c, x, _| {
+            (vec![&c[0] + &x[0]], vec![])
+        });
         (sum.clone(), sum)
     });
     let total: f64 = a.values.iter().sum();
@@ -66,20 +71,28 @@ fn scans() {
     let (mut before, mut after) = (Vec::new(), Vec::new());
     for row in 0..4 {
         before.extend(&carry);
-        carry = (0..2).map(|j| carry[j] * f.values[0] + a.at(&[row, j])).collect();
+        carry = (0..2)
+            .map(|j| carry[j] * f.values[0] + a.at(&[row, j]))
+            .collect();
         after.extend(carry.iter().map(|c| c - 1.0));
     }
     cases.near("last", &last[0], Array::new(&[2], &carry), 1e-5);
     cases.near("carries", &ys[0], Array::new(&[4, 2], &before), 1e-5);
     cases.near("rows", &ys[1], Array::new(&[4, 2], &after), 1e-5);
     let empty = cases.input(&HostTensor::zeros(Shape::f32([0, 2])));
-    let (kept, none) = g.scan(0, &[&start], &[&empty], &[], |c, x, _| (vec![&c[0] + &x[0]], vec![c[0].clone()]));
+    let (kept, none) = g.scan(0, &[&start], &[&empty], &[], |c, x, _| {
+        (vec![&c[0] + &x[0]], vec![c[0].clone()])
+    });
     cases.exact("no steps", &kept[0], s);
     cases.exact("no rows", &none[0], Array::new(&[0, 2], &[]));
     // Without carries: a map over rows; without rows: a repetition.
-    let (_, squares) = g.scan(4, &[], &[&x], &[], |_, row, _| (vec![], vec![row[0].square()]));
+    let (_, squares) = g.scan(4, &[], &[&x], &[], |_, row, _| {
+        (vec![], vec![row[0].square()])
+    });
     cases.exact("map", &squares[0], a.map(|x| x * x));
-    let (power, _) = g.scan(5, &[&factor], &[], &[], |c, _, _| (vec![&c[0] * 2.0], vec![]));
+    let (power, _) = g.scan(5, &[&factor], &[], &[], |c, _, _| {
+        (vec![&c[0] * 2.0], vec![])
+    });
     cases.exact("repeat", &power[0], f.map(|x| x * 32.0));
     cases.check();
 }

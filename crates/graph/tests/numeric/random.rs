@@ -5,7 +5,10 @@ use crate::support;
 /// Threefry-2x32 with 20 rounds, as its authors define it.
 fn threefry(key: [u32; 2], counter: [u32; 2]) -> [u32; 2] {
     let keys = [key[0], key[1], key[0] ^ key[1] ^ 0x1BD1_1BDA];
-    let [mut x, mut y] = [counter[0].wrapping_add(keys[0]), counter[1].wrapping_add(keys[1])];
+    let [mut x, mut y] = [
+        counter[0].wrapping_add(keys[0]),
+        counter[1].wrapping_add(keys[1]),
+    ];
     for round in 0..20u32 {
         let by = [13, 15, 26, 6, 17, 29, 16, 24][round as usize % 8];
         x = x.wrapping_add(y);
@@ -13,7 +16,9 @@ fn threefry(key: [u32; 2], counter: [u32; 2]) -> [u32; 2] {
         if round % 4 == 3 {
             let group = round / 4 + 1;
             x = x.wrapping_add(keys[group as usize % 3]);
-            y = y.wrapping_add(keys[(group as usize + 1) % 3]).wrapping_add(group);
+            y = y
+                .wrapping_add(keys[(group as usize + 1) % 3])
+                .wrapping_add(group);
         }
     }
     [x, y]
@@ -25,7 +30,10 @@ fn run(key: [u32; 2], row: u32, dims: &[usize]) -> Vec<u32> {
     let r = g.parameter("row", Shape::scalar(DType::U32));
     let bits = g.random_bits(&k, &r, dims);
     let program = g.finish(&[("bits", &bits)]).unwrap();
-    let out = support::run(&program, &[HostTensor::new([2], &key), HostTensor::scalar(row)]);
+    let out = support::run(
+        &program,
+        &[HostTensor::new([2], &key), HostTensor::scalar(row)],
+    );
     assert_eq!(out[0].dims(), dims);
     out[0].values().unwrap()
 }
@@ -41,14 +49,24 @@ fn expected(key: [u32; 2], row: u32, dims: &[usize]) -> Vec<u32> {
 #[test]
 fn the_reference_gives_the_published_vectors() {
     assert_eq!(threefry([0, 0], [0, 0]), [0x6b20_0159, 0x99ba_4efe]);
-    assert_eq!(threefry([u32::MAX; 2], [u32::MAX; 2]), [0x1cb9_96fc, 0xbb00_2be7]);
+    assert_eq!(
+        threefry([u32::MAX; 2], [u32::MAX; 2]),
+        [0x1cb9_96fc, 0xbb00_2be7]
+    );
 }
 
 #[test]
 fn bits_are_threefry_of_row_and_place() {
     assert_eq!(run([0, 0], 0, &[])[0], 0x6b20_0159);
     let key = [0x1234_5678, 0x9ABC_DEF0];
-    let cases: [(u32, &[usize]); 6] = [(0, &[5]), (7, &[3, 4]), (u32::MAX, &[3, 2, 3]), (9, &[]), (3, &[0, 3]), (3, &[3, 0])];
+    let cases: [(u32, &[usize]); 6] = [
+        (0, &[5]),
+        (7, &[3, 4]),
+        (u32::MAX, &[3, 2, 3]),
+        (9, &[]),
+        (3, &[0, 3]),
+        (3, &[3, 0]),
+    ];
     for (row, dims) in cases {
         assert_eq!(run(key, row, dims), expected(key, row, dims), "{dims:?}");
     }
