@@ -50,6 +50,18 @@ impl Kind {
     }
 }
 
+impl Kind {
+    /// The kind with its article.
+    fn one(self) -> &'static str {
+        match self {
+            Self::Layer => "a layer",
+            Self::Loss => "a loss",
+            Self::Metric => "a metric",
+            Self::Optimizer => "an optimizer",
+        }
+    }
+}
+
 impl Component {
     /// A mistake that the library found here, at the setting whose name its message holds between backticks.
     #[must_use]
@@ -107,10 +119,10 @@ impl Reader {
                 None
             }
             _ => {
-                let (word, found) = (kind.word(), node.describe());
+                let (one, found) = (kind.one(), node.describe());
                 self.problem(
                     node.at,
-                    format!("a {word} is {found}, expected a name, or a name with settings"),
+                    format!("{one} is {found}, expected a name, or a name with settings"),
                     "write `name` or `name: {setting: value}`",
                 );
                 None
@@ -142,12 +154,22 @@ impl Reader {
     /// The usual cause is settings that are not indented below their name.
     fn refuse_several(&mut self, entries: &[(Key, Node)], kind: Kind) {
         let (first, second) = (shown(&entries[0].0.name), shown(&entries[1].0.name));
-        let word = kind.word();
-        self.problem(
-            entries[1].0.at,
-            format!("a {word} has the keys {first} and {second}, expected one name with settings below it"),
-            format!("indent {second} further if it is a setting of {first}, else write it as a {word} of its own"),
+        let one = kind.one();
+        let next = match (entries[0].0.name.as_str(), &entries[0].1.value) {
+            ("type" | "kind" | "name" | "class_name", Value::Text(name)) => {
+                format!(
+                    "write the name as the key, {}: {{setting: value}}",
+                    shown(name)
+                )
+            }
+            _ => format!(
+                "indent {second} further if it is a setting of {first}, else write it as {one} of its own"
+            ),
+        };
+        let message = format!(
+            "{one} has the keys {first} and {second}, expected one name with settings below it"
         );
+        self.problem(entries[1].0.at, message, next);
     }
 
     fn object(&mut self, name: &str, entries: &[(Key, Node)]) -> Json {

@@ -78,10 +78,15 @@ impl Reader {
     ) -> Option<Section<'n>> {
         let Value::Map(entries) = &node.value else {
             let names: Vec<&str> = fields.iter().map(|field| field.name).collect();
+            let next = match &node.value {
+                Value::Text(text) if text.contains(':') => "put a space after the colon".to_owned(),
+                _ => format!("give it keys of {}, indented, one a line", names.join(", ")),
+            };
+            let found = node.describe();
             self.problem(
                 node.at,
-                format!("{name} is {}, expected a mapping", node.describe()),
-                format!("give it keys of {}, indented, one a line", names.join(", ")),
+                format!("{name} is {found}, expected a mapping"),
+                next,
             );
             return None;
         };

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::component::{Component, Kind};
-use super::problem::Place;
+use super::problem::{Place, shown};
 use super::reader::{
     Field, Reader, Section, boolean, finite, fraction, list, optional, required, text, whole,
 };
@@ -200,10 +200,35 @@ impl Reader {
                 .unwrap_or(default.shuffle),
             seed: seed.map_or(default.seed, i64::cast_unsigned),
             validation: self.validation(&section, folder),
-            class_weight: self
-                .value(&section, "class_weight", class_weights)
-                .unwrap_or_default(),
+            class_weight: self.class_weights(&section),
         })
+    }
+
+    fn class_weights(&mut self, fit: &Section<'_>) -> Vec<(i64, f32)> {
+        let entries = match fit.node("class_weight").map(|node| (node, &node.value)) {
+            None => return Vec::new(),
+            Some((_, Value::Map(entries))) => entries,
+            Some((node, _)) => {
+                self.unexpected(fit, "class_weight", node);
+                return Vec::new();
+            }
+        };
+        let weights = entries.iter().filter_map(|(key, node)| {
+            let (class, weight) = (class(&key.name), finite(node));
+            if class.is_none() {
+                let found = shown(&key.name);
+                let message = format!("a class of class_weight is {found}, expected a whole number from 0, without signs and leading zeros");
+                self.problem(key.at, message, "write for example `0: 1.5`");
+            }
+            let weight = weight.filter(|weight| (0.0..=1e30).contains(weight));
+            if weight.is_none() {
+                let (name, found) = (shown(&key.name), node.describe());
+                let message = format!("the weight of class {name} is {found}, expected a number from 0 to 1e30");
+                self.problem(node.at, message, "write for example `0: 1.5`");
+            }
+            Some((class?, weight? as f32))
+        });
+        weights.collect()
     }
 
     fn validation(&mut self, fit: &Section<'_>, folder: &Path) -> Option<At<Validation>> {
@@ -363,25 +388,12 @@ fn rows(node: &Node) -> Option<usize> {
     whole(1..=MOST_ROWS)(node).map(as_usize)
 }
 
-fn class_weights(node: &Node) -> Option<Vec<(i64, f32)>> {
-    let Value::Map(entries) = &node.value else {
-        return None;
-    };
-    let mut weights: Vec<(i64, f32)> = Vec::new();
-    for (key, node) in entries {
-        let class = key
-            .name
-            .parse()
-            .ok()
-            .filter(|class| (0..=MOST_CLASS).contains(class))?;
-        let weight = finite(node).filter(|weight| (0.0..=1e30).contains(weight))?;
-        // `0` and `00` are different keys and one class.
-        if key.name.len() > 1 && key.name.starts_with(['0', '+', '-']) {
-            return None;
-        }
-        weights.push((class, weight as f32));
-    }
-    Some(weights)
+/// `00` and `+0` are refused: they are other keys than `0`, and the same class.
+fn class(key: &str) -> Option<i64> {
+    let digits = key.bytes().all(|byte| byte.is_ascii_digit());
+    let plain = digits && (key == "0" || !key.starts_with('0'));
+    let class = key.parse().ok().filter(|_| plain)?;
+    (0..=MOST_CLASS).contains(&class).then_some(class)
 }
 
 /// Of a number that was found to be at least 0.

@@ -50,9 +50,10 @@ impl Node {
             Value::Null => "empty".into(),
             Value::Bool(value) => value.to_string(),
             Value::Int(value) => value.to_string(),
-            Value::Float(value) => value.to_string(),
+            Value::Float(value) => format!("{value:?}"),
             Value::Text(text) => format!("the text {}", shown(text)),
             Value::List(items) => format!("a list of {}", items.len()),
+            Value::Map(entries) if entries.is_empty() => "an empty mapping".into(),
             Value::Map(_) => "a mapping".into(),
         }
     }
@@ -105,10 +106,23 @@ fn text_of(bytes: &[u8]) -> Result<&str, Problem> {
 }
 
 fn syntax(error: &ScanError) -> Problem {
+    let at = place(error.marker());
+    if error.info().contains("recursion limit") {
+        return too_deep(at);
+    }
+    let next = if error.info().contains("tabs") {
+        "indent with spaces"
+    } else {
+        "check the indentation, quotes and brackets here and on the line above"
+    };
+    Problem::new(at, format!("this is not yaml: {}", error.info()), next)
+}
+
+fn too_deep(at: Place) -> Problem {
     Problem::new(
-        place(error.marker()),
-        format!("this is not yaml: {}", error.info()),
-        "check the indentation, quotes and brackets here and on the line above",
+        at,
+        format!("lists and mappings are more than {DEEPEST} deep"),
+        "check the brackets and the indentation, and write less within one another",
     )
 }
 
@@ -258,11 +272,7 @@ impl Tree {
             ));
         }
         if self.open.len() == DEEPEST {
-            return Err(Problem::new(
-                at,
-                format!("lists and mappings are more than {DEEPEST} deep"),
-                "check the brackets and the indentation",
-            ));
+            return Err(too_deep(at));
         }
         let weight = self.weight;
         self.grow(NODE, at)?;
@@ -343,11 +353,7 @@ impl Tree {
         let (node, _) = &self.anchors[&anchor];
         let node = node.clone();
         if self.open.len() + depth(&node) > DEEPEST {
-            return Err(Problem::new(
-                at,
-                format!("lists and mappings are more than {DEEPEST} deep"),
-                "write less within one another",
-            ));
+            return Err(too_deep(at));
         }
         self.add(node, 0, before)
     }
