@@ -5,6 +5,7 @@
 
 pub mod args;
 mod commands;
+pub mod config;
 mod doctor;
 mod failure;
 mod locate;
