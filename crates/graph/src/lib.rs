@@ -8,6 +8,7 @@ mod host;
 mod infer;
 pub mod op;
 mod shape;
+mod stablehlo;
 mod tensor;
 
 pub use dtype::DType;
@@ -16,4 +17,5 @@ pub use graph::{Graph, GraphError, Parameter, Program};
 pub use host::{AlignedBytes, Element, HOST_ALIGNMENT, HostTensor};
 pub use op::{Op, Value};
 pub use shape::Shape;
+pub use stablehlo::{Lowering, Platform};
 pub use tensor::Tensor;

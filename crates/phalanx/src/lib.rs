@@ -3,6 +3,7 @@
 
 pub mod data;
 pub mod datasets;
+pub mod engine;
 mod error;
 
 pub use error::{Error, Result};
