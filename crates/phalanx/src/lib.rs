@@ -1,9 +1,11 @@
 //! Train neural networks on one device or many.
 #![forbid(unsafe_code)]
 
+mod config;
 pub mod data;
 pub mod datasets;
 pub mod engine;
 mod error;
+pub mod nn;
 
 pub use error::{Error, Result};

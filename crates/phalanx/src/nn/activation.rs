@@ -7,8 +7,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
 use super::Cx;
-use super::layer::{Layer, config_of};
+use super::layer::Layer;
 use super::sizes::{named_variant, one_float};
+use crate::config;
 
 /// The closed set of activations, each with Keras' formula and defaults.
 ///
@@ -112,7 +113,12 @@ impl Activation {
     /// What is wrong with its settings.
     pub(super) fn check(self) -> Result<(), String> {
         match self {
-            Self::LeakyRelu { negative_slope: setting } | Self::Elu { alpha: setting } if !setting.is_finite() => {
+            Self::LeakyRelu {
+                negative_slope: setting,
+            }
+            | Self::Elu { alpha: setting }
+                if !setting.is_finite() =>
+            {
                 Err(format!("expected a finite setting of {self:?}"))
             }
             _ => Ok(()),
@@ -147,6 +153,27 @@ fn softplus_of(x: &Tensor) -> Tensor {
     x.maximum(&zero) + away.exp().log1p()
 }
 
+/// Names of the activations without settings.
+const PLAIN: [&str; 17] = [
+    "linear",
+    "relu",
+    "relu6",
+    "selu",
+    "gelu",
+    "gelu_tanh",
+    "sigmoid",
+    "hard_sigmoid",
+    "hard_silu",
+    "tanh",
+    "softplus",
+    "softsign",
+    "silu",
+    "mish",
+    "softmax",
+    "log_softmax",
+    "exponential",
+];
+
 impl Serialize for Activation {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         Self::serialize(self, serializer)
@@ -155,7 +182,7 @@ impl Serialize for Activation {
 
 impl<'de> Deserialize<'de> for Activation {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let value = named_variant(deserializer, &["leaky_relu", "elu"])?;
+        let value = named_variant(deserializer, "activation", &PLAIN, &["leaky_relu", "elu"])?;
         Self::deserialize(value).map_err(serde::de::Error::custom)
     }
 }
@@ -211,11 +238,14 @@ impl Layer for ActivationLayer {
     }
 
     fn config(&self) -> Value {
-        config_of(self)
+        config::write(self.kind(), self)
+    }
+
+    fn check_settings(&self) -> Result<(), String> {
+        self.activation.check()
     }
 
     fn check(&self, inputs: &[Shape]) -> Result<(), String> {
-        self.activation.check()?;
         one_float(inputs).map(|_| ())
     }
 

@@ -78,7 +78,7 @@ struct Frame {
 }
 
 /// More calls of layers than this in one model are taken for a mistake: models in models multiply.
-const MAX_CALLS: usize = 100_000;
+pub(super) const MAX_CALLS: usize = 10_000;
 
 /// For whoever calls a model.
 impl Cx {
@@ -92,12 +92,16 @@ impl Cx {
         let specs = model.variables();
         if specs.len() != variables.len() {
             let (expected, got) = (specs.len(), variables.len());
-            cx.graph.fail("model", format!("expected {expected} variables, got {got}"));
+            cx.graph
+                .fail("model", format!("expected {expected} variables, got {got}"));
         }
         for (spec, value) in specs.iter().zip(variables) {
             if value.shape() != spec.shape {
                 let (name, expected, got) = (&spec.name, &spec.shape, value.shape());
-                cx.graph.fail("model", format!("variable `{name}`: expected {expected}, got {got}"));
+                cx.graph.fail(
+                    "model",
+                    format!("variable `{name}`: expected {expected}, got {got}"),
+                );
             }
             cx.values.add(spec.clone(), value.clone());
         }
@@ -140,7 +144,11 @@ impl Cx {
     #[must_use]
     pub fn with_random(mut self, key: Tensor, first_row: Tensor) -> Self {
         let uses = HashMap::new();
-        self.random = Some(Random { key, first_row, uses });
+        self.random = Some(Random {
+            key,
+            first_row,
+            uses,
+        });
         self
     }
 
@@ -163,7 +171,11 @@ impl Cx {
     }
 
     pub(super) fn into_variables(self) -> Vec<Variable> {
-        self.values.slots.into_iter().map(|slot| slot.spec).collect()
+        self.values
+            .slots
+            .into_iter()
+            .map(|slot| slot.spec)
+            .collect()
     }
 }
 
@@ -256,7 +268,8 @@ impl Cx {
         };
         if !slot.spec.state || slot.spec.shape != value.shape() {
             let (state, expected, got) = (slot.spec.state, &slot.spec.shape, value.shape());
-            let message = format!("update of `{path}` (state: {state}): expected {expected}, got {got}");
+            let message =
+                format!("update of `{path}` (state: {state}): expected {expected}, got {got}");
             return self.graph.fail("update", message);
         }
         slot.value = value.clone();
@@ -318,7 +331,7 @@ impl Cx {
     ) -> Tensor {
         self.inside(name, trainable, |cx| {
             let shapes: Vec<Shape> = inputs.iter().map(Tensor::shape).collect();
-            if let Err(message) = layer.check(&shapes) {
+            if let Err(message) = layer.check_settings().and_then(|()| layer.check(&shapes)) {
                 return cx.fail(message);
             }
             let output = layer.call(cx, inputs);
@@ -347,7 +360,11 @@ impl Cx {
         }
         let path = self.path_of(name);
         let used = HashSet::new();
-        self.frames.push(Frame { path, trainable, used });
+        self.frames.push(Frame {
+            path,
+            trainable,
+            used,
+        });
         let graph = self.graph.clone();
         let result = graph.labelled(name, || call(self));
         self.frames.pop();
@@ -358,10 +375,6 @@ impl Cx {
         self.batch_size = rows;
     }
 
-    pub(super) fn is_recording(&self) -> bool {
-        self.values.recording
-    }
-
     fn path_of(&self, name: &str) -> String {
         match self.path() {
             "" => name.to_owned(),
@@ -370,7 +383,13 @@ impl Cx {
     }
 
     #[track_caller]
-    fn lookup(&mut self, name: &str, shape: Shape, initializer: &Initializer, state: bool) -> Tensor {
+    fn lookup(
+        &mut self,
+        name: &str,
+        shape: Shape,
+        initializer: &Initializer,
+        state: bool,
+    ) -> Tensor {
         let path = self.path_of(name);
         let spec = Variable {
             name: path.clone(),
@@ -455,6 +474,10 @@ impl Values {
     fn add(&mut self, spec: Variable, value: Tensor) {
         self.by_path.insert(spec.name.clone(), self.slots.len());
         let updated = false;
-        self.slots.push(Slot { spec, value, updated });
+        self.slots.push(Slot {
+            spec,
+            value,
+            updated,
+        });
     }
 }

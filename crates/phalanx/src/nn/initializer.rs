@@ -154,7 +154,9 @@ impl Initializer {
     /// What is wrong with its use for a variable of these dims.
     pub(super) fn check_rank(&self, dims: &[usize]) -> Result<(), String> {
         if matches!(self, Self::Orthogonal { .. }) && dims.len() < 2 {
-            return Err(format!("an orthogonal initializer needs 2 dims or more, got {dims:?}"));
+            return Err(format!(
+                "an orthogonal initializer needs 2 dims or more, got {dims:?}"
+            ));
         }
         Ok(())
     }
@@ -181,6 +183,16 @@ impl Serialize for Initializer {
 
 impl<'de> Deserialize<'de> for Initializer {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let plain = [
+            "glorot_uniform",
+            "glorot_normal",
+            "he_uniform",
+            "he_normal",
+            "lecun_uniform",
+            "lecun_normal",
+            "zeros",
+            "ones",
+        ];
         let settings = [
             "truncated_normal",
             "random_normal",
@@ -188,7 +200,7 @@ impl<'de> Deserialize<'de> for Initializer {
             "constant",
             "orthogonal",
         ];
-        let value = named_variant(deserializer, &settings)?;
+        let value = named_variant(deserializer, "initializer", &plain, &settings)?;
         Self::deserialize(value).map_err(serde::de::Error::custom)
     }
 }

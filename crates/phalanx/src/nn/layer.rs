@@ -4,7 +4,6 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use phalanx_graph::{Shape, Tensor};
-use serde::Serialize;
 use serde_json::Value;
 
 use super::{Activation, Cx, Model};
@@ -51,7 +50,15 @@ pub trait Layer: Debug + Send + Sync {
     /// Mistakes are recorded with [`Cx::fail`]. The same variables must be asked for whatever the mode.
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor;
 
-    /// What is wrong with the settings or with inputs of these shapes; asked before each [`call`](Self::call).
+    /// What is wrong with the settings, whatever the inputs; asked before [`check`](Self::check).
+    ///
+    /// # Errors
+    /// A sentence with the field in backticks, what was expected and what was got.
+    fn check_settings(&self) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// What is wrong with inputs of these shapes; asked before each [`call`](Self::call).
     ///
     /// # Errors
     /// A sentence with what was expected and what was got.
@@ -88,7 +95,10 @@ pub struct LayerSpec {
 /// What is applied: a layer, or a model as a layer.
 #[derive(Clone, Debug)]
 pub(super) enum Body {
-    Layer { layer: Arc<dyn Layer>, trainable: bool },
+    Layer {
+        layer: Arc<dyn Layer>,
+        trainable: bool,
+    },
     Model(Box<Model>),
 }
 
@@ -124,7 +134,7 @@ impl LayerSpec {
     pub fn config(&self) -> Value {
         match &self.body {
             Body::Layer { layer, .. } => layer.config(),
-            Body::Model(model) => super::json::model_value(model),
+            Body::Model(model) => model.config(),
         }
     }
 }
@@ -135,6 +145,14 @@ impl Body {
             Self::Layer { layer, .. } => layer.kind(),
             Self::Model(_) => "model",
         }
+    }
+
+    /// A model as a layer goes by the name of the layer.
+    pub(super) fn renamed(mut self, name: &str) -> Self {
+        if let Self::Model(model) = &mut self {
+            name.clone_into(&mut model.name);
+        }
+        self
     }
 
     pub(super) fn set_trainable(&mut self, value: bool) {
@@ -160,10 +178,68 @@ impl From<Model> for LayerSpec {
     }
 }
 
-/// The JSON of a layer's settings.
-///
-/// # Panics
-/// When serialization fails, which derived implementations of plain structs never do.
-pub(super) fn config_of(layer: &impl Serialize) -> Value {
-    serde_json::to_value(layer).expect("settings are plain data")
+/// Builders of layers with a kernel, a bias and an activation, and what they do last.
+macro_rules! kernel_settings {
+    () => {
+        /// Sets the function applied last.
+        #[must_use]
+        pub fn activation(mut self, activation: impl Into<Activation>) -> Self {
+            self.activation = activation.into();
+            self
+        }
+
+        /// Sets whether a bias is added, as it is by default.
+        #[must_use]
+        pub const fn use_bias(mut self, use_bias: bool) -> Self {
+            self.use_bias = use_bias;
+            self
+        }
+
+        /// Sets where the kernel's first values come from.
+        #[must_use]
+        pub const fn kernel_initializer(mut self, initializer: Initializer) -> Self {
+            self.kernel_initializer = initializer;
+            self
+        }
+
+        /// Sets where the bias' first values come from.
+        #[must_use]
+        pub const fn bias_initializer(mut self, initializer: Initializer) -> Self {
+            self.bias_initializer = initializer;
+            self
+        }
+
+        /// Sets a penalty on the kernel.
+        #[must_use]
+        pub const fn kernel_regularizer(mut self, regularizer: Regularizer) -> Self {
+            self.kernel_regularizer = Some(regularizer);
+            self
+        }
+
+        /// Sets a penalty on the bias.
+        #[must_use]
+        pub const fn bias_regularizer(mut self, regularizer: Regularizer) -> Self {
+            self.bias_regularizer = Some(regularizer);
+            self
+        }
+
+        /// Sets a penalty on the output, divided by the number of examples.
+        #[must_use]
+        pub const fn activity_regularizer(mut self, regularizer: Regularizer) -> Self {
+            self.activity_regularizer = Some(regularizer);
+            self
+        }
+
+        /// Adds the bias and applies the activation.
+        #[track_caller]
+        fn finish(&self, cx: &mut Cx, y: Tensor, outputs: usize) -> Tensor {
+            if !self.use_bias {
+                return self.activation.apply(&y);
+            }
+            let shape = Shape::new(y.dtype(), [outputs]);
+            let bias = cx.regularized("bias", shape, &self.bias_initializer, self.bias_regularizer);
+            self.activation.apply(&(y + bias))
+        }
+    };
 }
+pub(super) use kernel_settings;

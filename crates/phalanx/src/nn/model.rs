@@ -2,14 +2,13 @@
 
 use phalanx_graph::{DType, Graph, GraphError, HostTensor, Shape, Tensor};
 
+use super::Activation;
 use super::cx::{Cx, Variable};
-use super::json;
 use super::layer::{Body, LayerSpec};
-use super::nearest::nearest;
-use super::registry::Registry;
+use super::names::{Names, check_name};
 use super::sizes::check_dims;
 use super::summary::summary;
-use super::Activation;
+use crate::config::suggest;
 use crate::{Error, Result};
 
 /// An input of a model: a name, the dims of one example, and the element type.
@@ -66,7 +65,7 @@ impl From<&[usize]> for Input {
 
 /// Layers and their connections, with the variables they ask for: a function from inputs to outputs.
 ///
-/// Made by [`Sequential`](super::Sequential), [`Network`](super::Network) or [`from_json`](Self::from_json). A
+/// Made by [`Sequential`](super::Sequential), [`Network`](super::Network) or [`from_config`](Self::from_config). A
 /// model holds no values: [`init`](Self::init) makes the first ones.
 #[derive(Clone, Debug)]
 pub struct Model {
@@ -116,6 +115,24 @@ pub(super) struct Plan {
     pub(super) layers: Vec<LayerSpec>,
     pub(super) calls: Vec<Call>,
     pub(super) outputs: Vec<Place>,
+}
+
+impl Plan {
+    /// Layers that each take the output of the one before.
+    pub(super) fn stack(name: String, input: Input, layers: Vec<LayerSpec>) -> Self {
+        let first = |node| Place { node, output: 0 };
+        let calls = (0..layers.len()).map(|layer| Call {
+            layer,
+            inputs: vec![first(layer)],
+        });
+        Self {
+            name,
+            inputs: vec![input],
+            calls: calls.collect(),
+            outputs: vec![first(layers.len())],
+            layers,
+        }
+    }
 }
 
 /// Rows of the batch with which shapes are found out; 2, because 1 would broadcast where it should not.
@@ -250,21 +267,6 @@ impl Model {
         summary(self, columns)
     }
 
-    /// The architecture as JSON: layers, settings, connections and names; no values of variables.
-    #[must_use]
-    pub fn to_json(&self) -> String {
-        format!("{:#}\n", json::model_value(self))
-    }
-
-    /// The model of [`to_json`](Self::to_json).
-    ///
-    /// # Errors
-    /// When the text is not such JSON, when a layer is of an unknown kind or has settings that it does not know
-    /// (the error says which, and the nearest valid name), or when layers do not fit together.
-    pub fn from_json(text: &str, registry: &Registry) -> Result<Self> {
-        json::read_model(text, registry)
-    }
-
     /// Builds the outputs for `inputs`, whose first dim is the batch.
     ///
     /// Mistakes are recorded on the graph; stand-ins are returned so that building goes on.
@@ -274,8 +276,7 @@ impl Model {
         if let Some(first) = inputs.first().filter(|first| first.rank() > 0) {
             cx.set_batch_size(first.dim(0));
         }
-        self.run(cx, inputs)
-            .outputs_of(&self.outputs, cx.graph())
+        self.run(cx, inputs).outputs_of(&self.outputs, cx.graph())
     }
 }
 
@@ -372,7 +373,10 @@ impl Model {
     fn check_inputs(&self, graph: &Graph, inputs: &[Tensor]) {
         if inputs.len() != self.inputs.len() {
             let (name, expected, got) = (&self.name, self.inputs.len(), inputs.len());
-            graph.fail("layer", format!("model `{name}` has {expected} inputs, got {got}"));
+            graph.fail(
+                "layer",
+                format!("model `{name}` has {expected} inputs, got {got}"),
+            );
         }
         for (input, tensor) in self.inputs.iter().zip(inputs) {
             let shape = tensor.shape();
@@ -412,9 +416,9 @@ impl Model {
             return Ok(());
         }
         let (name, layers) = (&self.name, self.layers());
-        let hint = nearest(path, layers.iter().map(String::as_str));
+        let hint = suggest(path, layers.iter().map(String::as_str));
         Err(Error::user(format!(
-            "model `{name}` has no layer `{path}`{hint}"
+            "model `{name}` has no layer `{path}`; {hint}"
         )))
     }
 
@@ -472,18 +476,24 @@ impl Model {
 
 fn total_bytes(variables: &[Variable]) -> usize {
     let bytes = |variable: &Variable| variable.shape.byte_len();
-    variables
-        .iter()
-        .fold(0, |total: usize, variable| total.saturating_add(bytes(variable)))
+    variables.iter().fold(0, |total: usize, variable| {
+        total.saturating_add(bytes(variable))
+    })
 }
 
 /// The error of a model that does not build.
 fn mistake(model: &str, error: &GraphError) -> Error {
-    let place = error
-        .label
-        .as_ref()
-        .map_or_else(|| format!("model `{model}`"), |path| format!("layer `{path}`"));
-    let GraphError { op, message, file, line, .. } = error;
+    let place = error.label.as_ref().map_or_else(
+        || format!("model `{model}`"),
+        |path| format!("layer `{path}`"),
+    );
+    let GraphError {
+        op,
+        message,
+        file,
+        line,
+        ..
+    } = error;
     // A mistake that a check found has no place in the source worth telling.
     Error::user(match op.as_str() {
         "layer" => format!("{place}: {message}"),
@@ -493,19 +503,19 @@ fn mistake(model: &str, error: &GraphError) -> Error {
 
 /// Checks given names and gives the others, as Keras does: `dense`, `dense_1`, ..
 fn settle_names(plan: &Plan) -> Result<(Vec<NamedInput>, Vec<Entry>)> {
-    let given_inputs = plan.inputs.iter().map(|input| input.name.as_deref());
+    check_name(&plan.name)?;
     let mut names = Names::default();
-    names.reserve(given_inputs.clone())?;
+    names.reserve(plan.inputs.iter().map(|input| input.name.as_deref()))?;
+    names.reserve(plan.layers.iter().map(|layer| layer.name.as_deref()))?;
     let inputs = plan.inputs.iter().map(|input| NamedInput {
         name: names.settle(input.name.as_deref(), "input"),
         shape: Shape::new(input.dtype, input.dims.clone()),
     });
     let inputs = inputs.collect();
-    let mut names = Names::default();
-    names.reserve(plan.layers.iter().map(|layer| layer.name.as_deref()))?;
-    let layers = plan.layers.iter().map(|layer| Entry {
-        name: names.settle(layer.name.as_deref(), automatic_name(layer)),
-        body: layer.body.clone(),
+    let layers = plan.layers.iter().map(|layer| {
+        let name = names.settle(layer.name.as_deref(), automatic_name(layer));
+        let body = layer.body.clone().renamed(&name);
+        Entry { name, body }
     });
     let layers = layers.collect();
     Ok((inputs, layers))
@@ -516,46 +526,6 @@ fn automatic_name(layer: &LayerSpec) -> &str {
     match &layer.body {
         Body::Layer { layer, .. } => layer.kind(),
         Body::Model(model) => &model.name,
-    }
-}
-
-#[derive(Default)]
-struct Names(std::collections::HashMap<String, usize>);
-
-impl Names {
-    fn reserve<'a>(&mut self, given: impl Iterator<Item = Option<&'a str>>) -> Result<()> {
-        for name in given.flatten() {
-            if name.is_empty() || name.contains('/') {
-                return Err(Error::user(format!(
-                    "`{name}` is no name: expected some text without `/`"
-                )));
-            }
-            if self.0.insert(name.to_owned(), 0).is_some() {
-                return Err(Error::user(format!(
-                    "two are named `{name}`; give one of them another name with `.named(..)`, or share the layer"
-                )));
-            }
-        }
-        Ok(())
-    }
-
-    fn settle(&mut self, given: Option<&str>, automatic: &str) -> String {
-        if let Some(name) = given {
-            return name.to_owned();
-        }
-        let mut number = self.0.get(automatic).copied().unwrap_or(0);
-        loop {
-            let name = match number {
-                0 => automatic.to_owned(),
-                _ => format!("{automatic}_{number}"),
-            };
-            number += 1;
-            if !self.0.contains_key(&name) {
-                self.0.insert(name.clone(), 0);
-                self.0.insert(automatic.to_owned(), number);
-                return name;
-            }
-        }
     }
 }
 

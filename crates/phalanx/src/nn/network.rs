@@ -121,7 +121,9 @@ impl Network {
         let mut given = Vec::new();
         for node in inputs {
             let Some(Made::Input(index)) = self.nodes.get(node.place.node) else {
-                return Err(Error::user("an input of the model was not made by `input(..)`"));
+                return Err(Error::user(
+                    "an input of the model was not made by `input(..)`",
+                ));
             };
             if places[node.place.node].replace(given.len()).is_some() {
                 return Err(Error::user("an input of the model is given twice"));
@@ -129,14 +131,22 @@ impl Network {
             given.push(self.inputs[*index].clone());
         }
         let mut kept = Kept::default();
-        for (index, made) in self.nodes.iter().enumerate().filter(|&(index, _)| needed[index]) {
+        for (index, made) in self
+            .nodes
+            .iter()
+            .enumerate()
+            .filter(|&(index, _)| needed[index])
+        {
             match made {
                 Made::Call(call) => {
                     places[index] = Some(given.len() + kept.calls.len());
                     kept.push(call, &places, &self.layers)?;
                 }
                 Made::Input(input) if places[index].is_none() => {
-                    let name = self.inputs[*input].name.as_deref().unwrap_or("without name");
+                    let name = self.inputs[*input]
+                        .name
+                        .as_deref()
+                        .unwrap_or("without name");
                     return Err(Error::user(format!(
                         "an output depends on input {input} ({name}), which is not among the model's inputs"
                     )));

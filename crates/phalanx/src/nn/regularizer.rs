@@ -72,7 +72,7 @@ impl Serialize for Regularizer {
 
 impl<'de> Deserialize<'de> for Regularizer {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let value = named_variant(deserializer, &["l1", "l2", "l1_l2"])?;
+        let value = named_variant(deserializer, "regularizer", &[], &["l1", "l2", "l1_l2"])?;
         Self::deserialize(value).map_err(serde::de::Error::custom)
     }
 }

@@ -35,7 +35,7 @@ pub(super) fn sample(
     let chunk = shape.len().div_ceil(threads).max(THREAD_WORTH);
     thread::scope(|scope| {
         for (part, slots) in bytes.as_mut_slice().chunks_mut(chunk * 4).enumerate() {
-            let fill = move || fill(slots, part * chunk, key, distribution);
+            let mut fill = move || fill(slots, part * chunk, key, distribution);
             if shape.len() <= chunk {
                 fill();
             } else {
@@ -101,7 +101,11 @@ fn normal_quantile(probability: f64) -> f64 {
         let r = 0.180_625 - q * q;
         return q * horner(&CENTRE_NUMERATOR, r) / horner(&CENTRE_DENOMINATOR, r);
     }
-    let tail = if q < 0.0 { probability } else { 1.0 - probability };
+    let tail = if q < 0.0 {
+        probability
+    } else {
+        1.0 - probability
+    };
     let r = (-tail.ln()).sqrt();
     let size = if r <= 5.0 {
         horner(&MIDDLE_NUMERATOR, r - 1.6) / horner(&MIDDLE_DENOMINATOR, r - 1.6)
@@ -197,7 +201,11 @@ pub(super) fn orthogonal(shape: &Shape, gain: f64, seed: u64, path: &str) -> Hos
     let mut values = Vec::with_capacity(shape.len());
     for row in 0..rows {
         values.extend((0..columns).map(|column| {
-            let (vector, place) = if rows >= columns { (column, row) } else { (row, column) };
+            let (vector, place) = if rows >= columns {
+                (column, row)
+            } else {
+                (row, column)
+            };
             (vectors[vector][place] * gain) as f32
         }));
     }

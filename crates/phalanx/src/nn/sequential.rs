@@ -1,7 +1,7 @@
 //! A stack of layers.
 
 use super::layer::LayerSpec;
-use super::model::{Call, Input, IntoModel, Model, Place, Plan};
+use super::model::{Input, IntoModel, Model, Plan};
 use crate::Result;
 
 /// A model of layers that each take the output of the one before.
@@ -45,7 +45,10 @@ impl Sequential {
 
     /// Puts a layer, or a model with one input and one output, on top.
     #[must_use]
-    #[allow(clippy::should_implement_trait, reason = "Keras' name; nothing is summed")]
+    #[allow(
+        clippy::should_implement_trait,
+        reason = "Keras' name; nothing is summed"
+    )]
     pub fn add(mut self, layer: impl Into<LayerSpec>) -> Self {
         self.layers.push(layer.into());
         self
@@ -56,18 +59,7 @@ impl Sequential {
     /// # Errors
     /// When a layer does not accept the output of the one before, or two layers have one name.
     pub fn build(self) -> Result<Model> {
-        let first = |node| Place { node, output: 0 };
-        let calls = (0..self.layers.len()).map(|layer| Call {
-            layer,
-            inputs: vec![first(layer)],
-        });
-        Model::build(Plan {
-            name: self.name,
-            inputs: vec![self.input],
-            calls: calls.collect(),
-            outputs: vec![first(self.layers.len())],
-            layers: self.layers,
-        })
+        Model::build(Plan::stack(self.name, self.input, self.layers))
     }
 }
 

@@ -1,8 +1,11 @@
 //! Arguments of layers: pairs, paddings, and the checks that keep sizes sane before any shape is computed.
 
 use phalanx_graph::Shape;
+use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Value, json};
+
+use crate::config::suggest;
 
 /// Largest value of one size: what a PJRT plugin indexes with 32 bits.
 const MAX_SIZE: usize = i32::MAX as usize;
@@ -100,9 +103,55 @@ impl Padding {
     }
 }
 
-/// Elements between the first and the last of a window, ends included.
-pub(super) const fn span(size: usize, dilation: usize) -> usize {
-    (size - 1) * dilation + 1
+/// A window that slides over height and width.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Window {
+    pub(super) size: Pair,
+    pub(super) strides: Pair,
+    pub(super) dilation: Pair,
+    pub(super) padding: Padding,
+}
+
+impl Window {
+    /// Checks the sizes, of which the window's is called `what`.
+    pub(super) fn check(self, what: &str) -> Result<(), String> {
+        self.size.check(what)?;
+        self.strides.check("`strides`")?;
+        self.dilation.check("`dilation_rate`")?;
+        let mut spans = self.spans().into_iter();
+        spans.try_for_each(|span| check_size("the span of a window", span))
+    }
+
+    /// Checks that a window fits images `[batch, height, width, channels]`.
+    pub(super) fn check_fits(self, image: &Shape) -> Result<(), String> {
+        let [height, width] = self.spans();
+        let (rows, columns) = (image.dims[1], image.dims[2]);
+        if self.padding == Padding::Same || (height <= rows && width <= columns) {
+            return Ok(());
+        }
+        Err(format!(
+            "a window of {height} by {width} does not fit images of {rows} by {columns}; use `padding` same or a smaller window"
+        ))
+    }
+
+    /// Elements added before and after height and width of images of these dims.
+    pub(super) fn padding(self, image: &[usize]) -> [(usize, usize); 2] {
+        let (spans, strides) = (self.spans(), self.strides.array());
+        [0, 1].map(|i| self.padding.amounts(image[i + 1], spans[i], strides[i]))
+    }
+
+    /// Elements between the first and the last of a window, ends included.
+    fn spans(self) -> [usize; 2] {
+        let span = |size: usize, dilation: usize| {
+            size.saturating_sub(1)
+                .saturating_mul(dilation)
+                .saturating_add(1)
+        };
+        [
+            span(self.size.0, self.dilation.0),
+            span(self.size.1, self.dilation.1),
+        ]
+    }
 }
 
 /// Checks that a size is positive and sane.
@@ -119,7 +168,9 @@ pub(super) fn check_size(what: &str, size: usize) -> Result<(), String> {
 pub(super) fn check_dims(what: &str, dims: &[usize]) -> Result<(), String> {
     if dims.len() > MAX_RANK {
         let rank = dims.len();
-        return Err(format!("{what} has {rank} dims, at most {MAX_RANK} are supported"));
+        return Err(format!(
+            "{what} has {rank} dims, at most {MAX_RANK} are supported"
+        ));
     }
     for &dim in dims {
         check_size(&format!("every dim of {what}"), dim)?;
@@ -181,7 +232,11 @@ pub(super) fn one_image(inputs: &[Shape]) -> Result<&Shape, String> {
 /// A dim counted from the end when negative, as an index into `rank` dims without the batch.
 pub(super) fn feature_dim(axis: i64, rank: usize) -> Result<usize, String> {
     let signed = i64::try_from(rank).unwrap_or(i64::MAX);
-    let index = if axis < 0 { axis.saturating_add(signed) } else { axis };
+    let index = if axis < 0 {
+        axis.saturating_add(signed)
+    } else {
+        axis
+    };
     match usize::try_from(index) {
         Ok(dim) if (1..rank).contains(&dim) => Ok(dim),
         _ => Err(format!(
@@ -191,25 +246,42 @@ pub(super) fn feature_dim(axis: i64, rank: usize) -> Result<usize, String> {
 }
 
 /// JSON of an enum variant, where a name alone stands for the variant with default settings.
+///
+/// `what` is the enum in errors; `plain` are the variants without settings.
 pub(super) fn named_variant<'de, D: Deserializer<'de>>(
     deserializer: D,
+    what: &str,
+    plain: &[&str],
     with_settings: &[&str],
 ) -> Result<Value, D::Error> {
-    let value = Value::deserialize(deserializer)?;
-    Ok(match value {
-        Value::String(name) if with_settings.contains(&name.as_str()) => json!({ name: {} }),
-        Value::Object(fields) if is_unit_with_braces(&fields, with_settings) => {
-            fields.into_iter().next().map_or(Value::Null, |(name, _)| Value::String(name))
+    let (name, settings) = match Value::deserialize(deserializer)? {
+        Value::String(name) => (name, None),
+        Value::Object(fields) if fields.len() == 1 => {
+            let (name, settings) = fields.into_iter().next().unwrap_or_default();
+            (name, Some(settings))
         }
-        other => other,
-    })
+        other => {
+            let message =
+                format!("{other} is no {what}: expected its name, or {{name: {{settings}}}}");
+            return Err(D::Error::custom(message));
+        }
+    };
+    let empty = settings.as_ref().is_none_or(is_empty);
+    if with_settings.contains(&name.as_str()) {
+        let settings = settings.filter(|_| !empty).unwrap_or_else(|| json!({}));
+        return Ok(json!({ name: settings }));
+    }
+    if plain.contains(&name.as_str()) && empty {
+        return Ok(Value::String(name));
+    }
+    Err(D::Error::custom(if plain.contains(&name.as_str()) {
+        format!("{what} `{name}` has no settings; write the name alone")
+    } else {
+        let known = plain.iter().chain(with_settings).copied();
+        format!("unknown {what} `{name}`; {}", suggest(&name, known))
+    }))
 }
 
-/// Whether this is `{"relu": {}}`: a name without settings, written with braces.
-fn is_unit_with_braces(fields: &serde_json::Map<String, Value>, with_settings: &[&str]) -> bool {
-    let Some((name, settings)) = fields.iter().next() else {
-        return false;
-    };
-    let empty = settings.as_object().is_some_and(serde_json::Map::is_empty);
-    fields.len() == 1 && empty && !with_settings.contains(&name.as_str())
+fn is_empty(settings: &Value) -> bool {
+    settings.is_null() || settings.as_object().is_some_and(serde_json::Map::is_empty)
 }
