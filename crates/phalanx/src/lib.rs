@@ -1,8 +1,13 @@
 //! Train neural networks on one device or many.
 #![forbid(unsafe_code)]
 
+mod config;
 pub mod data;
 pub mod datasets;
 mod error;
+pub mod losses;
+pub mod metrics;
+pub mod optim;
+pub mod schedules;
 
 pub use error::{Error, Result};
