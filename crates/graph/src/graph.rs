@@ -371,6 +371,103 @@ impl Graph {
             .collect()
     }
 
+    pub(crate) fn node(&self, index: usize) -> Node {
+        self.0.borrow().nodes[index].clone()
+    }
+
+    /// Visits the first `count` nodes in order.
+    pub(crate) fn each_node(&self, count: usize, mut visit: impl FnMut(usize, &Node)) {
+        let inner = self.0.borrow();
+        for (index, node) in inner.nodes.iter().take(count).enumerate() {
+            visit(index, node);
+        }
+    }
+
+    /// Builds under exactly this label, whatever the current one is.
+    pub(crate) fn under_label<T>(&self, label: Option<Arc<str>>, build: impl FnOnce() -> T) -> T {
+        let outer = std::mem::replace(&mut self.0.borrow_mut().label, label);
+        let result = build();
+        self.0.borrow_mut().label = outer;
+        result
+    }
+
+    /// Repeats the nodes of a subgraph here, on these arguments.
+    pub(crate) fn inline(&self, body: &Subgraph, arguments: &[Tensor]) -> Vec<Tensor> {
+        let mut copies: Vec<usize> = Vec::with_capacity(body.nodes.len());
+        let mut places: Vec<Option<Value>> = Vec::with_capacity(body.nodes.len());
+        let moved = |copies: &[usize], places: &[Option<Value>], value: &Value| {
+            places[value.node].unwrap_or(Value {
+                node: copies[value.node],
+                output: value.output,
+            })
+        };
+        for node in &body.nodes {
+            if let Op::Parameter(index) = node.op {
+                places.push(Some(arguments[index].value()));
+                copies.push(0);
+                continue;
+            }
+            let inputs = node.inputs.iter();
+            let inputs = inputs.map(|value| moved(&copies, &places, value)).collect();
+            let copy = self.add(node.op.clone(), inputs, node.shapes.clone());
+            copies.push(copy);
+            places.push(None);
+        }
+        let outputs = body.outputs.iter();
+        outputs
+            .map(|value| Tensor::new(self.clone(), moved(&copies, &places, value)))
+            .collect()
+    }
+
+    /// Makes the scan at `index` also return what it carried into each step, stacked to `[length, ..]`.
+    ///
+    /// The node is extended in place: a second loop just to recover the carries would double its cost.
+    pub(crate) fn save_carries(&self, index: usize) -> Vec<Tensor> {
+        let mut inner = self.0.borrow_mut();
+        let node = &mut inner.nodes[index];
+        let Op::Scan(dims) = &mut node.op else {
+            return Vec::new();
+        };
+        let mut body = (*dims.body).clone();
+        let carried = body
+            .nodes
+            .iter()
+            .enumerate()
+            .filter_map(|(place, node)| match node.op {
+                Op::Parameter(index) if index < dims.carry => Some((index, place)),
+                _ => None,
+            });
+        let mut carried: Vec<(usize, usize)> = carried.collect();
+        carried.sort_unstable();
+        let mut outputs = Vec::new();
+        for (parameter, place) in carried {
+            let value = Value {
+                node: place,
+                output: 0,
+            };
+            let saved = body
+                .outputs
+                .iter()
+                .skip(dims.carry)
+                .position(|at| *at == value);
+            let output = saved.map_or(body.outputs.len(), |at| dims.carry + at);
+            if saved.is_none() {
+                body.outputs.push(value);
+                let row = &body.parameters[parameter];
+                let stacked = [&[dims.length], row.dims.as_slice()].concat();
+                node.shapes.push(Shape::new(row.dtype, stacked));
+            }
+            outputs.push(Value {
+                node: index,
+                output,
+            });
+        }
+        dims.body = Arc::new(body);
+        drop(inner);
+        let tensor = |value| Tensor::new(self.clone(), value);
+        outputs.into_iter().map(tensor).collect()
+    }
+
     pub(crate) fn shape_of(&self, value: Value) -> Shape {
         self.0.borrow().nodes[value.node].shapes[value.output].clone()
     }

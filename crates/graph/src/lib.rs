@@ -2,16 +2,20 @@
 #![forbid(unsafe_code)]
 
 mod dtype;
+mod grad;
 mod graph;
 mod host;
 mod infer;
 pub mod op;
 mod shape;
+mod stablehlo;
 mod tensor;
 
 pub use dtype::DType;
+pub use grad::gradients;
 pub use graph::{Graph, GraphError, Parameter, Program};
 pub use host::{AlignedBytes, Element, HOST_ALIGNMENT, HostTensor};
 pub use op::{Op, Value};
 pub use shape::Shape;
+pub use stablehlo::{Lowering, Platform};
 pub use tensor::Tensor;

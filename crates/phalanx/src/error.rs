@@ -29,6 +29,15 @@ pub enum Error {
         /// The system's reason.
         source: std::io::Error,
     },
+    /// The plugin or a device of it: not there, too old, out of memory.
+    #[error("{0}")]
+    Device(String),
+    /// The author of a model: tensors that do not fit one another, with the place in the source.
+    #[error(transparent)]
+    Graph(#[from] phalanx_graph::GraphError),
+    /// The training itself: it diverged.
+    #[error("{0}")]
+    Training(String),
     /// Us: something that cannot happen did.
     #[error("bug in phalanx: {0}; please report it with what you ran")]
     Bug(String),
@@ -41,5 +50,10 @@ impl Error {
     /// A [`User`](Self::User) error.
     pub(crate) fn user(message: impl Into<String>) -> Self {
         Self::User(message.into())
+    }
+
+    /// A [`Device`](Self::Device) error with the words of another.
+    pub(crate) fn device(error: impl std::error::Error) -> Self {
+        Self::Device(error.to_string())
     }
 }

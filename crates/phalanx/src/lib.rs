@@ -4,6 +4,7 @@
 mod config;
 pub mod data;
 pub mod datasets;
+pub mod engine;
 mod error;
 pub mod losses;
 pub mod metrics;

@@ -1,0 +1,322 @@
+//! StableHLO text of a program: the only place where a node becomes what the compiler sees.
+//!
+//! Elementwise and layout ops map one to one. What is a choice is kept apart and depends on the [`Platform`]:
+//! convolutions as dots (`contract`), loops (`loops`), reductions and scatters of narrow floats in f32
+//! (`reduction`), random bits (`threefry`).
+
+mod collective;
+mod contract;
+mod indexing;
+mod literal;
+mod loops;
+mod reduction;
+mod threefry;
+mod writer;
+
+use std::sync::Arc;
+
+use self::writer::{Operand, Writer, list};
+use crate::op::{Attribute, CompareOp, CustomCall, Node, Op, PadDim, SliceDim, UnaryOp, Value};
+use crate::{DType, Parameter, Program, Shape};
+
+/// The kind of device a program is printed for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Platform {
+    /// Host processors.
+    Cpu,
+    /// NVIDIA GPUs.
+    Cuda,
+    /// AMD GPUs.
+    Rocm,
+    /// Google TPUs.
+    Tpu,
+    /// Intel GPUs.
+    Oneapi,
+}
+
+/// How a program is printed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lowering {
+    /// The kind of device; it decides between forms of equal meaning and different speed.
+    pub platform: Platform,
+    /// Name of the module, which profilers and dumps show; characters outside `[A-Za-z0-9_]` become `_`.
+    pub module: String,
+}
+
+impl Lowering {
+    /// Printing of a module of the given name for a kind of device.
+    #[must_use]
+    pub fn new(platform: Platform, module: &str) -> Self {
+        Self {
+            platform,
+            module: module.to_owned(),
+        }
+    }
+}
+
+impl Platform {
+    /// Whether convolutions that are matrix products are printed as dots: measured faster on XLA:CPU, where the
+    /// product reaches the matrix library; elsewhere the vendor's library makes this choice.
+    const fn prefers_dots(self) -> bool {
+        matches!(self, Self::Cpu)
+    }
+}
+
+impl Program {
+    /// The StableHLO module whose public function `main` takes the parameters and returns the outputs in order.
+    ///
+    /// Labels become locations, donated parameters carry `tf.aliasing_output`, and the module says its number of replicas.
+    #[must_use]
+    pub fn to_stablehlo(&self, lowering: &Lowering) -> String {
+        let mut writer = Writer::new(lowering.platform, self.replicas);
+        writer.open(&format!(
+            "module @{} attributes {{mhlo.num_partitions = 1 : i32, mhlo.num_replicas = {} : i32}} {{",
+            symbol(&lowering.module),
+            self.replicas
+        ));
+        let parameters: Vec<Operand> = (0..self.parameters.len())
+            .map(|index| Operand {
+                name: format!("%arg{index}"),
+                shape: self.parameters[index].shape.clone(),
+            })
+            .collect();
+        writer.open_function(&format!(
+            "func.func public @main({}) -> ({}) {{",
+            self.parameter_list(),
+            self.result_list()
+        ));
+        let outputs: Vec<Value> = self.outputs.iter().map(|(_, value)| *value).collect();
+        let results = lower_nodes(&mut writer, &self.nodes, &parameters, &outputs);
+        writer.finish_block("return", &results);
+        writer.close("}");
+        threefry::write_functions(&mut writer);
+        writer.close("}");
+        writer.into_text()
+    }
+
+    fn parameter_list(&self) -> String {
+        let one = |(index, parameter): (usize, &Parameter)| {
+            let alias = self.donated.iter().find(|(from, _)| *from == index);
+            let alias = alias.map_or(String::new(), |(_, to)| {
+                format!(" {{tf.aliasing_output = {to} : i32}}")
+            });
+            let location = format!(" loc({})", literal::quoted(&parameter.name));
+            let shape = parameter.shape.stablehlo();
+            format!("%arg{index}: {shape}{alias}{location}")
+        };
+        list(self.parameters.iter().enumerate().map(one))
+    }
+
+    fn result_list(&self) -> String {
+        list(self.outputs.iter().map(|(name, value)| {
+            let shape = self.shape(*value).stablehlo();
+            format!("{shape} {{jax.result_info = {}}}", literal::quoted(name))
+        }))
+    }
+}
+
+fn symbol(name: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
+    let name: String = name.chars().map(plain).collect();
+    if name.starts_with(|c: char| c.is_ascii_alphabetic()) {
+        name
+    } else {
+        format!("phalanx_{name}")
+    }
+}
+
+/// Writes a list of nodes and returns the operands that stand for `outputs`.
+fn lower_nodes(
+    writer: &mut Writer,
+    nodes: &[Node],
+    parameters: &[Operand],
+    outputs: &[Value],
+) -> Vec<Operand> {
+    let outer = writer.label.take();
+    let mut values: Vec<Vec<Operand>> = Vec::with_capacity(nodes.len());
+    for node in nodes {
+        writer.label.clone_from(&node.label);
+        let inputs: Vec<Operand> = node
+            .inputs
+            .iter()
+            .map(|value| values[value.node][value.output].clone())
+            .collect();
+        values.push(lower(writer, node, &inputs, parameters));
+    }
+    writer.label = outer;
+    outputs
+        .iter()
+        .map(|value| values[value.node][value.output].clone())
+        .collect()
+}
+
+/// Writes one node; nodes that only pass a value on write nothing.
+fn lower(
+    writer: &mut Writer,
+    node: &Node,
+    inputs: &[Operand],
+    parameters: &[Operand],
+) -> Vec<Operand> {
+    let shape = node.shapes.first();
+    let single = |writer: &mut Writer| {
+        let shape = shape.expect("ops other than custom calls and collectives have an output");
+        lower_single(writer, &node.op, inputs, shape)
+    };
+    match &node.op {
+        Op::Parameter(index) => vec![parameters[*index].clone()],
+        Op::While { condition, body } => loops::while_loop(writer, condition, body, inputs),
+        Op::Scan(scan) => loops::scan(writer, scan, inputs, &node.shapes),
+        Op::AllReduce(kind) => collective::all_reduce(writer, *kind, inputs),
+        Op::CustomCall(call) => custom_call(writer, call, inputs),
+        _ => vec![single(writer)],
+    }
+}
+
+/// Writes an op of one result.
+fn lower_single(w: &mut Writer, op: &Op, inputs: &[Operand], shape: &Shape) -> Operand {
+    match op {
+        Op::Parameter(_)
+        | Op::While { .. }
+        | Op::Scan(_)
+        | Op::AllReduce(_)
+        | Op::CustomCall(_) => {
+            unreachable!("ops of several results are written by `lower`")
+        }
+        Op::Constant(value) => w.constant(value, shape),
+        Op::Iota(dim) => w.line(
+            shape,
+            &format!("stablehlo.iota dim = {dim} : {}", shape.stablehlo()),
+        ),
+        Op::Unary(op) => unary(w, *op, &inputs[0], shape),
+        Op::Binary(op) => w.elementwise(op.name(), inputs, shape),
+        Op::Compare(op) => compare(w, *op, inputs, shape),
+        Op::Select => select(w, inputs, shape),
+        Op::Convert(dtype) => w.convert(&inputs[0], *dtype),
+        Op::Bitcast(_) => bitcast(w, &inputs[0], shape),
+        Op::StopGradient => inputs[0].clone(),
+        Op::Reshape(_) => w.reshape(&inputs[0], &shape.dims),
+        Op::Transpose(perm) => w.transpose(&inputs[0], perm),
+        Op::Broadcast { map, .. } => w.broadcast(&inputs[0], &shape.dims, map),
+        Op::Reverse(dims) => w.typed("reverse", inputs, &format!("dims = {dims:?}"), shape, true),
+        Op::Pad(pads) => pad(w, &inputs[0], &inputs[1], pads, shape),
+        Op::Slice(slices) => slice(w, &inputs[0], slices),
+        Op::DynamicSlice(sizes) => indexing::dynamic_slice(w, inputs, sizes, shape),
+        Op::DynamicUpdateSlice => indexing::dynamic_update_slice(w, inputs),
+        Op::Concat(dim) => w.typed("concatenate", inputs, &format!("dim = {dim}"), shape, false),
+        Op::Gather { dim } => indexing::gather(w, inputs, *dim, shape),
+        Op::ScatterAdd { dim } => indexing::scatter_add(w, inputs, *dim),
+        Op::Dot(dims) => contract::dot(w, &inputs[0], &inputs[1], dims, shape),
+        Op::Conv(dims) => contract::conv(w, &inputs[0], &inputs[1], dims, shape),
+        Op::Reduce { kind, dims } => reduction::reduce(w, *kind, &inputs[0], dims),
+        Op::ReduceWindow { kind, window } => {
+            reduction::reduce_window(w, *kind, &inputs[0], window, shape)
+        }
+        Op::RandomBits(_) => threefry::call(w, &inputs[0], &inputs[1], shape),
+        Op::AllGather { dim } => collective::all_gather(w, &inputs[0], *dim, shape),
+        Op::ReduceScatter { dim } => collective::reduce_scatter(w, &inputs[0], *dim, shape),
+        Op::AllToAll { split, concat } => {
+            collective::all_to_all(w, &inputs[0], *split, *concat, shape)
+        }
+        Op::CollectivePermute(pairs) => collective::permute(w, &inputs[0], pairs),
+        Op::ReplicaId => w.line(shape, "stablehlo.replica_id : tensor<ui32>"),
+    }
+}
+
+/// StableHLO's `abs` and `sign` exclude unsigned integers, for which they are trivial.
+fn unary(w: &mut Writer, op: UnaryOp, x: &Operand, shape: &Shape) -> Operand {
+    let unsigned = matches!(x.shape.dtype, DType::U32 | DType::U8);
+    match op {
+        UnaryOp::Abs if unsigned => x.clone(),
+        UnaryOp::Sign if unsigned => {
+            let one = w.full(&x.shape, 1.0);
+            w.elementwise("minimum", &[x.clone(), one], shape)
+        }
+        UnaryOp::Erf => {
+            let types = shape.stablehlo();
+            let text = format!("chlo.erf {} : {types} -> {types}", x.name);
+            w.line(shape, &text)
+        }
+        UnaryOp::IsFinite => w.typed("is_finite", std::slice::from_ref(x), "", shape, false),
+        _ => w.elementwise(op.name(), std::slice::from_ref(x), shape),
+    }
+}
+
+fn compare(w: &mut Writer, op: CompareOp, inputs: &[Operand], shape: &Shape) -> Operand {
+    let direction = format!("compare {},", op.name());
+    w.typed(&direction, inputs, "", shape, false)
+}
+
+fn select(w: &mut Writer, inputs: &[Operand], shape: &Shape) -> Operand {
+    let names = list(inputs.iter().map(|input| input.name.clone()));
+    let condition = inputs[0].shape.stablehlo();
+    let text = format!(
+        "stablehlo.select {names} : {condition}, {}",
+        shape.stablehlo()
+    );
+    w.line(shape, &text)
+}
+
+/// A truth value has one bit in StableHLO and one byte for us, so its cast is a conversion.
+fn bitcast(w: &mut Writer, x: &Operand, shape: &Shape) -> Operand {
+    if x.shape.dtype == DType::Bool || shape.dtype == DType::Bool {
+        return w.convert(x, shape.dtype);
+    }
+    w.typed("bitcast_convert", std::slice::from_ref(x), "", shape, false)
+}
+
+fn pad(w: &mut Writer, x: &Operand, value: &Operand, pads: &[PadDim], shape: &Shape) -> Operand {
+    let low: Vec<i64> = pads.iter().map(|pad| pad.low).collect();
+    let high: Vec<i64> = pads.iter().map(|pad| pad.high).collect();
+    let interior: Vec<usize> = pads.iter().map(|pad| pad.interior).collect();
+    let attributes = format!("low = {low:?}, high = {high:?}, interior = {interior:?}");
+    w.typed(
+        "pad",
+        &[x.clone(), value.clone()],
+        &attributes,
+        shape,
+        false,
+    )
+}
+
+fn slice(w: &mut Writer, x: &Operand, slices: &[SliceDim]) -> Operand {
+    let dims: Vec<usize> = slices
+        .iter()
+        .map(|slice| (slice.limit - slice.start).div_ceil(slice.stride))
+        .collect();
+    if dims == x.shape.dims {
+        return x.clone();
+    }
+    let shape = Shape::new(x.shape.dtype, dims);
+    let ranges = list(slices.iter().map(|slice| match slice.stride {
+        1 => format!("{}:{}", slice.start, slice.limit),
+        stride => format!("{}:{}:{stride}", slice.start, slice.limit),
+    }));
+    let (from, to) = (x.shape.stablehlo(), shape.stablehlo());
+    let text = format!("stablehlo.slice {} [{ranges}] : ({from}) -> {to}", x.name);
+    w.line(&shape, &text)
+}
+
+fn custom_call(w: &mut Writer, call: &CustomCall, inputs: &[Operand]) -> Vec<Operand> {
+    let config = list(call.attributes.iter().map(|(name, value)| {
+        let name = literal::quoted(name);
+        match value {
+            Attribute::Int(value) => format!("{name} = {value} : i64"),
+            Attribute::Float(value) => format!("{name} = {} : f32", literal::f32_text(*value)),
+            Attribute::Bool(value) => format!("{name} = {value}"),
+            Attribute::Text(value) => format!("{name} = {}", literal::quoted(value)),
+            Attribute::Ints(values) => format!("{name} = {}", literal::int_array(values)),
+        }
+    }));
+    let names = list(inputs.iter().map(|input| input.name.clone()));
+    let types = list(inputs.iter().map(|input| input.shape.stablehlo()));
+    let results = list(call.outputs.iter().map(Shape::stablehlo));
+    let text = format!(
+        "stablehlo.custom_call @{}({names}) {{api_version = 4 : i32, backend_config = {{{config}}}, has_side_effect = {}}} : ({types}) -> ({results})",
+        literal::quoted(&call.target),
+        call.has_side_effect
+    );
+    w.lines(&call.outputs, &text)
+}
+
+/// The label a node belongs to, shared with its neighbours.
+type Label = Option<Arc<str>>;

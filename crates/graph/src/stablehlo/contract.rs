@@ -1,0 +1,266 @@
+//! Matrix products and convolutions.
+
+use super::writer::{Operand, Writer, signature};
+use crate::op::{ConvDims, ConvSpec, DotDims, PadDim, SliceDim};
+use crate::{DType, Shape};
+
+/// A product whose accumulation and result have the element type of `dims`.
+pub(super) fn dot(
+    w: &mut Writer,
+    lhs: &Operand,
+    rhs: &Operand,
+    dims: &DotDims,
+    shape: &Shape,
+) -> Operand {
+    let from = lhs.shape.dtype;
+    if from == shape.dtype || is_library_form(from, shape.dtype) {
+        return dot_general(w, lhs, rhs, dims, shape);
+    }
+    if shape.dtype.size() < from.size() {
+        let wide = dot_general(w, lhs, rhs, dims, &shape.with_dtype(from));
+        return w.convert(&wide, shape.dtype);
+    }
+    let (lhs, rhs) = (w.convert(lhs, shape.dtype), w.convert(rhs, shape.dtype));
+    dot_general(w, &lhs, &rhs, dims, shape)
+}
+
+/// Whether matrix libraries take these operands and accumulate in this wider result.
+fn is_library_form(from: DType, to: DType) -> bool {
+    matches!(from, DType::Bf16 | DType::F16) && to == DType::F32
+}
+
+fn dot_general(
+    w: &mut Writer,
+    lhs: &Operand,
+    rhs: &Operand,
+    dims: &DotDims,
+    shape: &Shape,
+) -> Operand {
+    let batching = match dims.lhs_batch.as_slice() {
+        [] => String::new(),
+        batch => format!(", batching_dims = {batch:?} x {:?}", dims.rhs_batch),
+    };
+    let attributes = format!(
+        "contracting_dims = {:?} x {:?}, precision = [DEFAULT, DEFAULT]",
+        dims.lhs_contract, dims.rhs_contract
+    );
+    let text = format!(
+        "stablehlo.dot_general {}, {}{batching}, {attributes} : {}",
+        lhs.name,
+        rhs.name,
+        signature(&[lhs.clone(), rhs.clone()], std::slice::from_ref(shape))
+    );
+    w.line(shape, &text)
+}
+
+pub(super) fn conv(
+    w: &mut Writer,
+    input: &Operand,
+    kernel: &Operand,
+    dims: &ConvDims,
+    shape: &Shape,
+) -> Operand {
+    if w.platform.prefers_dots()
+        && let Some(plan) = plan_product(&input.shape, &kernel.shape, dims, shape)
+    {
+        return product(w, input, kernel, dims, &plan, shape);
+    }
+    let padding: Vec<String> = dims
+        .padding
+        .iter()
+        .map(|(l, h)| format!("[{l}, {h}]"))
+        .collect();
+    let text = format!(
+        "stablehlo.convolution({}, {}) dim_numbers = {}x{}->{}, window = {{stride = {:?}, pad = [{}], lhs_dilate = {:?}, rhs_dilate = {:?}}} {{batch_group_count = {} : i64, feature_group_count = {} : i64}} : {}",
+        input.name,
+        kernel.name,
+        layout(&dims.input, 'b', 'f'),
+        layout(&dims.kernel, 'o', 'i'),
+        layout(&dims.output, 'b', 'f'),
+        dims.strides,
+        padding.join(", "),
+        dims.input_dilation,
+        dims.kernel_dilation,
+        dims.batch_groups,
+        dims.feature_groups,
+        signature(
+            &[input.clone(), kernel.clone()],
+            std::slice::from_ref(shape)
+        )
+    );
+    w.line(shape, &text)
+}
+
+/// `[b, 0, 1, f]`.
+fn layout(spec: &ConvSpec, batch: char, feature: char) -> String {
+    let mut places = vec![String::new(); spec.spatial.len() + 2];
+    places[spec.batch] = batch.to_string();
+    places[spec.feature] = feature.to_string();
+    for (index, &place) in spec.spatial.iter().enumerate() {
+        places[place] = index.to_string();
+    }
+    format!("[{}]", places.join(", "))
+}
+
+/// What a spatial dim is in the product that a convolution amounts to.
+#[derive(Clone, Copy)]
+enum Spatial {
+    /// The kernel has one element: the dim stays, after a slice of the input, or before padding of the result.
+    Kept { slice: SliceDim, pad: PadDim },
+    /// The output has one element: the dim is summed over.
+    Summed { slice: SliceDim },
+}
+
+/// How a convolution is a matrix product, if it is one: 1x1 kernels, their two gradients, and kernels as large as the image.
+fn plan_product(
+    input: &Shape,
+    kernel: &Shape,
+    dims: &ConvDims,
+    out: &Shape,
+) -> Option<Vec<Spatial>> {
+    if dims.feature_groups != 1 || dims.batch_groups != 1 || input.is_empty() || out.is_empty() {
+        return None;
+    }
+    let place = |i: usize| {
+        let size = input.dims[dims.input.spatial[i]];
+        let window = kernel.dims[dims.kernel.spatial[i]];
+        let result = out.dims[dims.output.spatial[i]];
+        plan_spatial(dims, i, [size, window, result])
+    };
+    (0..dims.strides.len()).map(place).collect()
+}
+
+fn plan_spatial(dims: &ConvDims, i: usize, sizes: [usize; 3]) -> Option<Spatial> {
+    let [size, window, result] = sizes;
+    let (low, high) = dims.padding[i];
+    let only_cuts = low == 0 && high <= 0 && dims.input_dilation[i] == 1;
+    let every = |count: usize, stride: usize| SliceDim {
+        start: 0,
+        limit: (count - 1) * stride + 1,
+        stride,
+    };
+    if window == 1 && dims.strides[i] == 1 {
+        let interior = dims.input_dilation[i] - 1;
+        let pad = PadDim {
+            low,
+            high,
+            interior,
+        };
+        return Some(Spatial::Kept {
+            slice: every(size, 1),
+            pad,
+        });
+    }
+    if window == 1 && only_cuts {
+        let slice = every(result, dims.strides[i]);
+        return Some(Spatial::Kept {
+            slice,
+            pad: PadDim::default(),
+        });
+    }
+    if result == 1 && window > 1 && only_cuts {
+        return Some(Spatial::Summed {
+            slice: every(window, dims.kernel_dilation[i]),
+        });
+    }
+    None
+}
+
+fn product(
+    w: &mut Writer,
+    input: &Operand,
+    kernel: &Operand,
+    dims: &ConvDims,
+    plan: &[Spatial],
+    shape: &Shape,
+) -> Operand {
+    let whole = |&size: &usize| SliceDim {
+        start: 0,
+        limit: size,
+        stride: 1,
+    };
+    let mut slices: Vec<SliceDim> = input.shape.dims.iter().map(whole).collect();
+    let mut lhs_contract = vec![dims.input.feature];
+    let mut rhs_contract = vec![dims.kernel.feature];
+    for (i, spatial) in plan.iter().enumerate() {
+        let (Spatial::Kept { slice, .. } | Spatial::Summed { slice }) = spatial;
+        slices[dims.input.spatial[i]] = *slice;
+        if matches!(spatial, Spatial::Summed { .. }) {
+            lhs_contract.push(dims.input.spatial[i]);
+            rhs_contract.push(dims.kernel.spatial[i]);
+        }
+    }
+    let lhs = super::slice(w, input, &slices);
+    let (rhs, rhs_contract) = drop_unit_dims(w, kernel, dims, rhs_contract);
+    let dot_dims = DotDims {
+        lhs_batch: Vec::new(),
+        rhs_batch: Vec::new(),
+        lhs_contract,
+        rhs_contract,
+        dtype: shape.dtype,
+    };
+    let mut free: Vec<usize> = (0..lhs.shape.rank())
+        .filter(|dim| !dot_dims.lhs_contract.contains(dim))
+        .collect();
+    let mut sizes: Vec<usize> = free.iter().map(|&dim| lhs.shape.dims[dim]).collect();
+    sizes.push(kernel.shape.dims[dims.kernel.batch]);
+    let flat = dot_general(w, &lhs, &rhs, &dot_dims, &Shape::new(shape.dtype, sizes));
+    // Where each dim of the product goes in the output; `usize::MAX` stands for the output feature.
+    free.push(usize::MAX);
+    arrange(w, &flat, &free, dims, plan, shape)
+}
+
+/// The kernel without the spatial dims of one element, whose place in the product is the input's.
+fn drop_unit_dims(
+    w: &mut Writer,
+    kernel: &Operand,
+    dims: &ConvDims,
+    contract: Vec<usize>,
+) -> (Operand, Vec<usize>) {
+    let kept: Vec<usize> = (0..kernel.shape.rank())
+        .filter(|dim| *dim == dims.kernel.batch || contract.contains(dim))
+        .collect();
+    let sizes: Vec<usize> = kept.iter().map(|&dim| kernel.shape.dims[dim]).collect();
+    let position = |dim: usize| kept.iter().position(|&kept| kept == dim);
+    let contract = contract.into_iter().filter_map(position).collect();
+    (w.reshape(kernel, &sizes), contract)
+}
+
+/// Transposes the product to the output's layout, puts dims of one element back, and pads.
+fn arrange(
+    w: &mut Writer,
+    flat: &Operand,
+    sources: &[usize],
+    dims: &ConvDims,
+    plan: &[Spatial],
+    shape: &Shape,
+) -> Operand {
+    let destination = |&source: &usize| match source {
+        usize::MAX => dims.output.feature,
+        dim if dim == dims.input.batch => dims.output.batch,
+        dim => {
+            let spatial = dims.input.spatial.iter().position(|&place| place == dim);
+            dims.output.spatial[spatial.expect("a spatial dim")]
+        }
+    };
+    let places: Vec<usize> = sources.iter().map(destination).collect();
+    let mut order: Vec<usize> = (0..places.len()).collect();
+    order.sort_by_key(|&index| places[index]);
+    let ordered = w.transpose(flat, &order);
+    let mut full = vec![1; shape.rank()];
+    for (index, &size) in order.iter().zip(&ordered.shape.dims) {
+        full[places[*index]] = size;
+    }
+    let ordered = w.reshape(&ordered, &full);
+    let mut pads = vec![PadDim::default(); shape.rank()];
+    for (i, spatial) in plan.iter().enumerate() {
+        if let Spatial::Kept { pad, .. } = spatial {
+            pads[dims.output.spatial[i]] = *pad;
+        }
+    }
+    if pads.iter().all(|pad| *pad == PadDim::default()) {
+        return ordered;
+    }
+    let zero = w.full(&Shape::scalar(shape.dtype), 0.0);
+    super::pad(w, &ordered, &zero, &pads, shape)
+}

@@ -1,0 +1,142 @@
+//! Runs programs on the CPU plugin (found, or installed): one client with two devices per test binary.
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "each test binary uses its own part"
+)]
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use phalanx_graph::{DType, HostTensor, Lowering, Platform, Program, Shape};
+use phalanx_pjrt::{
+    Buffer, Client, CompileOptions, ElementType, Executable, ExecuteOptions, Installer,
+    OptionValue, Places, Plugin,
+};
+
+const LONG: Duration = Duration::from_secs(120);
+
+/// The client of this test binary, with two devices.
+pub fn client() -> &'static Client {
+    static CLIENT: OnceLock<Client> = OnceLock::new();
+    CLIENT.get_or_init(|| {
+        let places = Places::of_process();
+        let path = match places.find(phalanx_pjrt::Platform::Cpu, None) {
+            Ok(found) => found.path,
+            Err(_) => Installer::new(places.cache_dir().unwrap()).cpu().unwrap(),
+        };
+        let plugin = Plugin::load(path).unwrap();
+        Client::new(&plugin, &[("cpu_device_count", OptionValue::Int(2))]).unwrap()
+    })
+}
+
+/// The StableHLO text that tests compile.
+pub fn text(program: &Program) -> String {
+    program.to_stablehlo(&Lowering::new(Platform::Cpu, "test"))
+}
+
+/// Compiles a program for as many devices as it has replicas; a failure shows the text.
+pub fn compile(program: &Program) -> Executable {
+    compile_text(&text(program), program.replicas)
+}
+
+/// Compiles StableHLO text.
+pub fn compile_text(text: &str, replicas: usize) -> Executable {
+    let options = CompileOptions {
+        replicas,
+        ..CompileOptions::default()
+    };
+    match client().compile(text, &options) {
+        Ok(executable) => executable,
+        Err(error) => panic!("{error}\n{text}"),
+    }
+}
+
+/// The outputs of a program of one replica.
+pub fn run(program: &Program, inputs: &[HostTensor]) -> Vec<HostTensor> {
+    run_replicas(program, &[inputs.to_vec()]).swap_remove(0)
+}
+
+/// The outputs of each replica, given the inputs of each.
+pub fn run_replicas(program: &Program, inputs: &[Vec<HostTensor>]) -> Vec<Vec<HostTensor>> {
+    assert_eq!(
+        inputs.len(),
+        program.replicas,
+        "one list of inputs per replica"
+    );
+    check_inputs(program, inputs);
+    execute(&compile(program), inputs)
+}
+
+/// The outputs of each device of a compiled program.
+pub fn execute(executable: &Executable, inputs: &[Vec<HostTensor>]) -> Vec<Vec<HostTensor>> {
+    let buffers: Vec<Vec<Buffer>> = inputs
+        .iter()
+        .zip(executable.devices())
+        .map(|(list, &device)| list.iter().map(|input| upload(device, input)).collect())
+        .collect();
+    let lists: Vec<Vec<&Buffer>> = buffers.iter().map(|list| list.iter().collect()).collect();
+    let arguments: Vec<&[&Buffer]> = lists.iter().map(Vec::as_slice).collect();
+    let execution = executable
+        .execute(&arguments, &ExecuteOptions::default())
+        .unwrap();
+    execution
+        .outputs
+        .iter()
+        .map(|list| list.iter().map(download).collect())
+        .collect()
+}
+
+fn check_inputs(program: &Program, inputs: &[Vec<HostTensor>]) {
+    for list in inputs {
+        assert_eq!(
+            list.len(),
+            program.parameters.len(),
+            "one input per parameter"
+        );
+        for (input, parameter) in list.iter().zip(&program.parameters) {
+            assert_eq!(
+                *input.shape(),
+                parameter.shape,
+                "parameter `{}`",
+                parameter.name
+            );
+        }
+    }
+}
+
+fn upload(device: usize, value: &HostTensor) -> Buffer {
+    let dims: Vec<i64> = value.dims().iter().map(|&dim| dim as i64).collect();
+    client()
+        .buffer(device, element(value.dtype()), &dims, value.bytes())
+        .unwrap()
+}
+
+fn download(buffer: &Buffer) -> HostTensor {
+    let dims: Vec<usize> = buffer
+        .dims()
+        .unwrap()
+        .iter()
+        .map(|&dim| dim as usize)
+        .collect();
+    let dtype = DType::ALL
+        .into_iter()
+        .find(|&dtype| element(dtype) == buffer.element_type().unwrap())
+        .unwrap();
+    let bytes = buffer.to_host(LONG).unwrap();
+    HostTensor::from_bytes(Shape::new(dtype, dims), &bytes).unwrap()
+}
+
+fn element(dtype: DType) -> ElementType {
+    match dtype {
+        DType::F32 => ElementType::F32,
+        DType::Bf16 => ElementType::Bf16,
+        DType::F16 => ElementType::F16,
+        DType::F64 => ElementType::F64,
+        DType::I32 => ElementType::I32,
+        DType::I64 => ElementType::I64,
+        DType::U32 => ElementType::U32,
+        DType::U8 => ElementType::U8,
+        DType::Bool => ElementType::Pred,
+    }
+}

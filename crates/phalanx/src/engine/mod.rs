@@ -1,0 +1,281 @@
+//! Compiles programs, keeps state on devices, runs steps: the only user of `phalanx-pjrt`.
+
+mod memory;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use phalanx_graph::{AlignedBytes, DType, HostTensor, Lowering, Program, Shape};
+use phalanx_pjrt::{
+    Buffer, CacheOutcome, Client, CompileCache, CompileOptions, ElementType, Executable,
+    ExecuteOptions, Installer, OptionValue, PjrtError, Places, Platform, Plugin, SharedBytes,
+};
+
+use crate::{Error, Result};
+
+/// Receives one-line notices, such as that a plugin is being installed.
+pub type Notice = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// Which devices to use and how.
+#[derive(Clone)]
+pub struct EngineOptions {
+    /// Kind of device.
+    pub platform: Platform,
+    /// The plugin file; found as `phalanx plugin where` tells when absent.
+    pub plugin: Option<PathBuf>,
+    /// Forbids the installation of a missing CPU plugin.
+    pub offline: bool,
+    /// How many devices the CPU is divided into; other platforms have what they have.
+    pub cpu_devices: usize,
+    /// Whether compiled programs are kept on disk, in the per-user cache.
+    pub compile_cache: bool,
+    /// Longest wait for one result of a device.
+    pub deadline: Duration,
+    /// Where notices go: standard error by default.
+    pub notice: Notice,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        Self {
+            platform: Platform::Cpu,
+            plugin: None,
+            offline: false,
+            cpu_devices: 1,
+            compile_cache: true,
+            deadline: Duration::from_secs(600),
+            notice: Arc::new(|line| eprintln!("{line}")),
+        }
+    }
+}
+
+/// The devices of a plugin and what is compiled for them; clones share them.
+#[derive(Clone)]
+pub struct Engine(Arc<Inner>);
+
+struct Inner {
+    client: Client,
+    platform: phalanx_graph::Platform,
+    cache: Option<CompileCache>,
+    deadline: Duration,
+    notice: Notice,
+}
+
+impl Engine {
+    /// The CPU of this machine as one device.
+    ///
+    /// # Errors
+    /// As for [`Engine::new`].
+    pub fn cpu() -> Result<Self> {
+        Self::new(&EngineOptions::default())
+    }
+
+    /// Finds the plugin, installing the CPU's when it is missing, and starts its devices.
+    ///
+    /// # Errors
+    /// [`Error::Device`]: no plugin, one that does not load, or devices that do not start.
+    pub fn new(options: &EngineOptions) -> Result<Self> {
+        let places = Places::of_process();
+        let path = plugin_path(&places, options)?;
+        let plugin = Plugin::load(&path).map_err(Error::device)?;
+        let count = i64::try_from(options.cpu_devices.max(1)).unwrap_or(i64::MAX);
+        let named = [("cpu_device_count", OptionValue::Int(count))];
+        let named = if options.platform == Platform::Cpu {
+            named.as_slice()
+        } else {
+            &[]
+        };
+        let client = Client::new(&plugin, named).map_err(Error::device)?;
+        let cache = places.cache_dir().filter(|_| options.compile_cache);
+        // A cache that cannot be opened costs time, not correctness.
+        let cache = cache.and_then(|dir| {
+            CompileCache::open(dir.join("programs"), CompileCache::DEFAULT_LIMIT).ok()
+        });
+        Ok(Self(Arc::new(Inner {
+            client,
+            platform: lowering_platform(options.platform),
+            cache,
+            deadline: options.deadline,
+            notice: Arc::clone(&options.notice),
+        })))
+    }
+
+    /// Number of devices.
+    #[must_use]
+    pub fn device_count(&self) -> usize {
+        self.0.client.devices().len()
+    }
+
+    /// The client underneath.
+    #[must_use]
+    pub fn client(&self) -> &Client {
+        &self.0.client
+    }
+
+    /// Tells the user a line.
+    pub fn notice(&self, line: &str) {
+        (self.0.notice)(line);
+    }
+
+    /// Compiles a program, or takes it from the cache.
+    ///
+    /// # Errors
+    /// [`Error::Device`] when the plugin refuses it, or when it needs more memory than there is.
+    pub fn compile(&self, name: &str, program: &Program) -> Result<Compiled> {
+        let start = Instant::now();
+        let text = program.to_stablehlo(&Lowering::new(self.0.platform, name));
+        let options = CompileOptions {
+            replicas: program.replicas,
+            ..CompileOptions::default()
+        };
+        let (executable, outcome) = self
+            .0
+            .client
+            .compile_cached(self.0.cache.as_ref(), &text, &options)
+            .map_err(|error| refused("compile", name, &error))?;
+        let compiled = Compiled {
+            name: name.to_owned(),
+            executable,
+            from_cache: outcome == CacheOutcome::Hit,
+            seconds: start.elapsed().as_secs_f64(),
+            parameters: program.parameters.iter().map(|p| p.shape.clone()).collect(),
+        };
+        memory::check(&self.0.client, &compiled, program.replicas)?;
+        Ok(compiled)
+    }
+
+    /// Copies a tensor to a device, without a copy where the device is the host.
+    ///
+    /// # Errors
+    /// [`Error::Device`] when the plugin refuses, for lack of memory say.
+    pub fn put(&self, device: usize, tensor: &HostTensor) -> Result<Buffer> {
+        let element = element_type(tensor.dtype());
+        let dims = signed(tensor.dims());
+        let shared: SharedBytes = tensor.shared_bytes();
+        let buffer = self.0.client.buffer_shared(device, element, &dims, shared);
+        buffer.map_err(|error| refused("copy to the device", &tensor.shape().to_string(), &error))
+    }
+
+    /// Reads a buffer of a known shape back, waiting for it.
+    ///
+    /// # Errors
+    /// [`Error::Device`]: the computation failed, ran out of memory, or took longer than the deadline.
+    pub fn get(&self, buffer: &Buffer, shape: &Shape) -> Result<HostTensor> {
+        let mut bytes = AlignedBytes::zeroed(shape.byte_len());
+        buffer
+            .copy_to(bytes.as_mut_slice(), self.0.deadline)
+            .map_err(|error| refused("read", &shape.to_string(), &error))?;
+        Ok(HostTensor::from_aligned(shape.clone(), bytes))
+    }
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.client.fmt(f)
+    }
+}
+
+fn plugin_path(places: &Places, options: &EngineOptions) -> Result<PathBuf> {
+    let missing = match places.find(options.platform, options.plugin.as_deref()) {
+        Ok(found) => return Ok(found.path),
+        Err(missing) => missing,
+    };
+    let given = options.plugin.is_some() || !missing.reason.starts_with("no ");
+    let cache = places.cache_dir();
+    let (Some(cache), Platform::Cpu, false) = (cache, options.platform, given) else {
+        return Err(Error::device(missing));
+    };
+    let mut installer = Installer::new(cache);
+    installer.offline = options.offline;
+    if !options.offline {
+        let what = Installer::describe_cpu();
+        (options.notice)(&format!("installing the XLA CPU plugin: {what}"));
+    }
+    installer.cpu().map_err(Error::device)
+}
+
+/// A program ready to run on the devices of its engine.
+#[derive(Debug)]
+pub struct Compiled {
+    name: String,
+    executable: Executable,
+    parameters: Vec<Shape>,
+    /// Whether it came from the cache on disk.
+    pub from_cache: bool,
+    /// How long compilation, or loading, took.
+    pub seconds: f64,
+}
+
+impl Compiled {
+    /// Starts the program with one list of arguments per replica and returns before it is done; the arguments
+    /// that the program donates are dead afterwards.
+    ///
+    /// # Errors
+    /// [`Error::Device`]: wrong arguments, or lack of memory. A failure of the computation itself shows when a
+    /// result is read.
+    pub fn run(&self, arguments: &[&[&Buffer]]) -> Result<Vec<Vec<Buffer>>> {
+        let options = ExecuteOptions::default();
+        let execution = self.executable.execute(arguments, &options);
+        let execution = execution.map_err(|error| refused("run", &self.name, &error))?;
+        Ok(execution.outputs)
+    }
+
+    /// Shapes of the parameters.
+    #[must_use]
+    pub fn parameters(&self) -> &[Shape] {
+        &self.parameters
+    }
+
+    /// Bytes that one run needs on a device: arguments, results and intermediate values.
+    #[must_use]
+    pub fn memory(&self) -> Option<u64> {
+        let stats = self.executable.memory_stats().ok()?;
+        u64::try_from(stats.total()).ok()
+    }
+}
+
+/// What the user reads when a plugin refuses.
+fn refused(doing: &str, what: &str, error: &PjrtError) -> Error {
+    if error.is_out_of_memory() {
+        return Error::Device(format!(
+            "out of memory: cannot {doing} {what}: {}; use a smaller batch or model, or a device with more memory",
+            error.message
+        ));
+    }
+    if error.is_timeout() {
+        return Error::Device(format!(
+            "no answer in time: cannot {doing} {what}: {}; the device is stuck or very slow: try a smaller batch, or raise EngineOptions::deadline",
+            error.message
+        ));
+    }
+    Error::Device(format!("cannot {doing} {what}: {error}"))
+}
+
+const fn lowering_platform(platform: Platform) -> phalanx_graph::Platform {
+    match platform {
+        Platform::Cpu => phalanx_graph::Platform::Cpu,
+        Platform::Cuda => phalanx_graph::Platform::Cuda,
+        Platform::Rocm => phalanx_graph::Platform::Rocm,
+        Platform::Tpu => phalanx_graph::Platform::Tpu,
+        Platform::Oneapi => phalanx_graph::Platform::Oneapi,
+    }
+}
+
+fn signed(dims: &[usize]) -> Vec<i64> {
+    dims.iter().map(|&dim| dim as i64).collect()
+}
+
+const fn element_type(dtype: DType) -> ElementType {
+    match dtype {
+        DType::F32 => ElementType::F32,
+        DType::Bf16 => ElementType::Bf16,
+        DType::F16 => ElementType::F16,
+        DType::F64 => ElementType::F64,
+        DType::I32 => ElementType::I32,
+        DType::I64 => ElementType::I64,
+        DType::U32 => ElementType::U32,
+        DType::U8 => ElementType::U8,
+        DType::Bool => ElementType::Pred,
+    }
+}
