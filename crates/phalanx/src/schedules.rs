@@ -187,12 +187,16 @@ impl Schedule {
     pub fn check(&self) -> Result<()> {
         let problem = match self {
             Self::Constant(rate) => rate_at_least_zero("learning_rate", *rate),
-            Self::ExponentialDecay(s) => rate_at_least_zero("initial_learning_rate", s.initial_learning_rate)
-                .and_then(|()| above_zero("decay_steps", s.decay_steps as f64))
-                .and_then(|()| above_zero("decay_rate", s.decay_rate)),
-            Self::InverseTimeDecay(s) => rate_at_least_zero("initial_learning_rate", s.initial_learning_rate)
-                .and_then(|()| above_zero("decay_steps", s.decay_steps as f64))
-                .and_then(|()| rate_at_least_zero("decay_rate", s.decay_rate)),
+            Self::ExponentialDecay(s) => {
+                rate_at_least_zero("initial_learning_rate", s.initial_learning_rate)
+                    .and_then(|()| above_zero("decay_steps", s.decay_steps as f64))
+                    .and_then(|()| above_zero("decay_rate", s.decay_rate))
+            }
+            Self::InverseTimeDecay(s) => {
+                rate_at_least_zero("initial_learning_rate", s.initial_learning_rate)
+                    .and_then(|()| above_zero("decay_steps", s.decay_steps as f64))
+                    .and_then(|()| rate_at_least_zero("decay_rate", s.decay_rate))
+            }
             Self::PolynomialDecay(s) => s.check(),
             Self::PiecewiseConstantDecay(s) => s.check(),
             Self::CosineDecay(s) => s.check(),
@@ -233,7 +237,12 @@ impl Schedule {
         const DECAY: &[&str] = &["initial_learning_rate", "decay_steps", "decay_rate"];
         let schedule = match kind {
             "constant" => {
-                let rate = config::read(kind, &Rate { learning_rate: 0.0 }, &["learning_rate"], fields)?;
+                let rate = config::read(
+                    kind,
+                    &Rate { learning_rate: 0.0 },
+                    &["learning_rate"],
+                    fields,
+                )?;
                 Self::Constant(rate.learning_rate)
             }
             "exponential_decay" => {
@@ -346,7 +355,11 @@ macro_rules! staircase_decay {
         impl $schedule {
             /// A rate that starts at `initial_learning_rate`; see the formula of the type.
             #[must_use]
-            pub const fn new(initial_learning_rate: f64, decay_steps: u64, decay_rate: f64) -> Self {
+            pub const fn new(
+                initial_learning_rate: f64,
+                decay_steps: u64,
+                decay_rate: f64,
+            ) -> Self {
                 Self {
                     initial_learning_rate,
                     decay_steps,
@@ -364,12 +377,20 @@ macro_rules! staircase_decay {
 
             fn periods(&self, step: f64) -> f64 {
                 let periods = step / self.decay_steps as f64;
-                if self.staircase { periods.floor() } else { periods }
+                if self.staircase {
+                    periods.floor()
+                } else {
+                    periods
+                }
             }
 
             fn trace_periods(&self, step: &Tensor) -> Tensor {
                 let periods = step / self.decay_steps as f64;
-                if self.staircase { periods.floor() } else { periods }
+                if self.staircase {
+                    periods.floor()
+                } else {
+                    periods
+                }
             }
         }
     };
@@ -481,7 +502,10 @@ impl PiecewiseConstantDecay {
             ));
         }
         if !self.boundaries.is_sorted_by(|a, b| a < b) {
-            return Err(format!("`boundaries` must ascend, got {:?}", self.boundaries));
+            return Err(format!(
+                "`boundaries` must ascend, got {:?}",
+                self.boundaries
+            ));
         }
         self.values
             .iter()
@@ -724,7 +748,8 @@ impl RampUpExponentialDecay {
     fn value(&self, step: f64) -> f64 {
         let ramp = self.ramp_up_steps as f64;
         if step < ramp {
-            return (self.peak() - self.start_learning_rate) / ramp * step + self.start_learning_rate;
+            return (self.peak() - self.start_learning_rate) / ramp * step
+                + self.start_learning_rate;
         }
         let decaying = (step - ramp - self.sustain_steps as f64).max(0.0);
         let left = self.decay_rate.powf(decaying / self.decay_steps as f64);
@@ -734,7 +759,9 @@ impl RampUpExponentialDecay {
     fn trace(&self, step: &Tensor) -> Tensor {
         let ramp = self.ramp_up_steps as f64;
         let decaying = (step - (ramp + self.sustain_steps as f64)).maximum(&step.like(0.0));
-        let left = step.like(self.decay_rate).pow(&(decaying / self.decay_steps as f64));
+        let left = step
+            .like(self.decay_rate)
+            .pow(&(decaying / self.decay_steps as f64));
         let decayed = left * (self.peak() - self.min_learning_rate) + self.min_learning_rate;
         if self.ramp_up_steps == 0 {
             return decayed;
@@ -749,7 +776,9 @@ fn rate_at_least_zero(field: &str, value: f64) -> std::result::Result<(), String
     if value >= 0.0 && value.is_finite() {
         return Ok(());
     }
-    Err(format!("`{field}` must be a number of at least 0, got {value}"))
+    Err(format!(
+        "`{field}` must be a number of at least 0, got {value}"
+    ))
 }
 
 fn above_zero(field: &str, value: f64) -> std::result::Result<(), String> {
@@ -814,7 +843,8 @@ mod tests {
             message(json!(-0.1)),
             "`learning_rate` must be a number of at least 0, got -0.1"
         );
-        let pieces = json!({"kind": "piecewise_constant_decay", "boundaries": [3], "values": [1.0]});
+        let pieces =
+            json!({"kind": "piecewise_constant_decay", "boundaries": [3], "values": [1.0]});
         assert_eq!(
             message(pieces),
             "piecewise_constant_decay: `values` must have one more number than `boundaries`, got 1 and 1"

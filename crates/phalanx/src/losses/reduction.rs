@@ -51,7 +51,8 @@ pub fn weighted(values: &Tensor, weight: Option<&Tensor>) -> Tensor {
 fn divide_or_zero(total: &Tensor, count: &Tensor) -> Tensor {
     debug_assert_ne!(total.dtype(), DType::Bool);
     let zero = total.like(0.0);
-    count
-        .equal(&zero)
-        .select(&zero, &(total / &count.equal(&zero).select(&count.like(1.0), count)))
+    count.equal(&zero).select(
+        &zero,
+        &(total / &count.equal(&zero).select(&count.like(1.0), count)),
+    )
 }

@@ -80,8 +80,7 @@ pub(crate) fn aligned_weight(values: &Tensor, weight: &Tensor) -> Option<Tensor>
     while dims.len() > own.len() && dims.last() == Some(&1) {
         dims.pop();
     }
-    let fits =
-        dims.len() <= own.len() && dims.iter().zip(&own).all(|(&w, &v)| w == v || w == 1);
+    let fits = dims.len() <= own.len() && dims.iter().zip(&own).all(|(&w, &v)| w == v || w == 1);
     if !fits {
         let (w, v) = (weight.shape(), values.shape());
         let message = format!("weights {w} do not fit values {v}: expected one for each example");

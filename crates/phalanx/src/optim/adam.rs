@@ -1,7 +1,7 @@
 use phalanx_graph::Tensor;
 use serde::{Deserialize, Serialize};
 
-use super::rule::{Begun, Step, UpdateRule, Updated, above_zero, fraction, setters};
+use super::rule::{Begun, Step, UpdateRule, Updated, above_zero, fraction, moved, setters};
 use super::{Optimizer, Options};
 use crate::schedules::Schedule;
 
@@ -131,12 +131,17 @@ impl UpdateRule for Adam {
     }
 
     fn begin(&self, step: &Step) -> Begun {
-        let mean = 1.0 - step.rate.like(self.beta_1).pow(&step.number);
-        let square = 1.0 - step.rate.like(self.beta_2).pow(&step.number);
+        let (mean, square) = (step.correction(self.beta_1), step.correction(self.beta_2));
         Begun::with([&step.rate * square.sqrt() / mean])
     }
 
-    fn update(&self, scalars: &[Tensor], param: &Tensor, gradient: &Tensor, slots: &[Tensor]) -> Updated {
+    fn update(
+        &self,
+        scalars: &[Tensor],
+        param: &Tensor,
+        gradient: &Tensor,
+        slots: &[Tensor],
+    ) -> Updated {
         let momentum = moved(&slots[0], gradient, self.beta_1);
         let velocity = moved(&slots[1], &gradient.square(), self.beta_2);
         let largest = slots.get(2).map(|largest| largest.maximum(&velocity));
@@ -152,9 +157,4 @@ impl UpdateRule for Adam {
         fraction("beta_2", self.beta_2)?;
         above_zero("epsilon", self.epsilon)
     }
-}
-
-/// `mean` moved towards `value` by `1 - kept` of their distance.
-pub(super) fn moved(mean: &Tensor, value: &Tensor, kept: f64) -> Tensor {
-    mean + (value - mean) * (1.0 - kept)
 }

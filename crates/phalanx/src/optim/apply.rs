@@ -181,7 +181,10 @@ impl Optimizer {
                 _ => item.param.clone(),
             };
             let scalars: Vec<Tensor> = begun.scalars.iter().map(|s| s.convert(dtype)).collect();
-            let updated = self.rule.inner().update(&scalars, &decayed, &gradient, &item.slots);
+            let updated = self
+                .rule
+                .inner()
+                .update(&scalars, &decayed, &gradient, &item.slots);
             item.param = clock.choose(&updated.param, &item.param);
             let slots = updated.slots.iter().zip(&item.slots);
             item.slots = slots.map(|(new, old)| clock.choose(new, old)).collect();
@@ -197,7 +200,8 @@ impl Optimizer {
         let momentum = started.convert(DType::F32) * self.options.ema_momentum;
         let overwrite = self.options.ema_overwrite_frequency.map(|frequency| {
             let next = &clock.updates + 1.0;
-            next.remainder(&next.like(frequency as f64)).equal(&next.like(0.0))
+            next.remainder(&next.like(frequency as f64))
+                .equal(&next.like(0.0))
         });
         for item in items {
             let Some(average) = &mut item.average else {
@@ -222,7 +226,12 @@ impl Clock {
     }
 }
 
-fn own_slots_after(own: &[Tensor], rule_slots: &[Tensor], begun: &Begun, clock: &Clock) -> Vec<Tensor> {
+fn own_slots_after(
+    own: &[Tensor],
+    rule_slots: &[Tensor],
+    begun: &Begun,
+    clock: &Clock,
+) -> Vec<Tensor> {
     let kept = own.len() - rule_slots.len();
     let changed = begun.own_slots.iter().zip(rule_slots);
     let changed = changed.map(|(new, old)| clock.choose(new, old));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use phalanx_graph::Tensor;
 use serde::{Deserialize, Serialize};
 
-use super::{Optimizer, ParamSpec, Rule};
+use super::{Optimizer, ParamSpec};
 
 /// Settings that every optimizer shares, by their Keras names.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -86,7 +86,10 @@ impl Optimizer {
     ///
     /// Keras looks for them, as regular expressions, in the last part of the path only.
     #[must_use]
-    pub fn exclude_from_weight_decay<T: Into<String>>(self, texts: impl IntoIterator<Item = T>) -> Self {
+    pub fn exclude_from_weight_decay<T: Into<String>>(
+        self,
+        texts: impl IntoIterator<Item = T>,
+    ) -> Self {
         let texts: Vec<String> = texts.into_iter().map(Into::into).collect();
         self.with(|options| options.exclude_from_weight_decay.extend(texts))
     }
@@ -124,12 +127,6 @@ impl Optimizer {
     fn with(mut self, set: impl FnOnce(&mut Options)) -> Self {
         set(&mut self.options);
         self
-    }
-}
-
-impl<R: Into<Rule>> From<R> for Optimizer {
-    fn from(rule: R) -> Self {
-        Self::new(rule.into(), Options::default())
     }
 }
 

@@ -57,7 +57,13 @@ pub(super) trait UpdateRule {
     }
 
     /// The variable and its slots after the step.
-    fn update(&self, scalars: &[Tensor], param: &Tensor, gradient: &Tensor, slots: &[Tensor]) -> Updated;
+    fn update(
+        &self,
+        scalars: &[Tensor],
+        param: &Tensor,
+        gradient: &Tensor,
+        slots: &[Tensor],
+    ) -> Updated;
 
     /// Whether every setting makes sense, the learning rate aside.
     fn check(&self) -> std::result::Result<(), String>;
@@ -87,6 +93,13 @@ pub(super) struct Updated {
     pub(super) slots: Vec<Tensor>,
 }
 
+impl Step {
+    /// `1 - kept^t`: what a mean that started at 0 holds of its full size in update `t`.
+    pub(super) fn correction(&self, kept: f64) -> Tensor {
+        1.0 - self.number.like(kept).pow(&self.number)
+    }
+}
+
 impl Begun {
     /// Scalars of a rule without own slots.
     pub(super) fn with<const N: usize>(scalars: [Tensor; N]) -> Self {
@@ -109,8 +122,8 @@ impl Updated {
 impl Rule {
     /// The kinds that [`Optimizer::from_config`] knows.
     pub const KINDS: [&'static str; 11] = [
-        "sgd", "rmsprop", "adam", "adamw", "adagrad", "adadelta", "adamax", "nadam", "ftrl", "lion",
-        "lamb",
+        "sgd", "rmsprop", "adam", "adamw", "adagrad", "adadelta", "adamax", "nadam", "ftrl",
+        "lion", "lamb",
     ];
 
     pub(super) fn from_config(kind: &str, fields: &Value) -> Result<Optimizer> {
@@ -163,6 +176,12 @@ macro_rules! rules {
             fn from(rule: $rule) -> Self {
                 Self::$rule(rule)
             }
+        }
+
+        impl From<$rule> for Optimizer {
+            fn from(rule: $rule) -> Self {
+                Self::new(rule.into(), Options::default())
+            }
         })*
     };
 }
@@ -196,19 +215,33 @@ macro_rules! setters {
 }
 pub(super) use setters;
 
+/// `mean` moved towards `value` by `1 - kept` of their distance.
+pub(super) fn moved(mean: &Tensor, value: &Tensor, kept: f64) -> Tensor {
+    mean + (value - mean) * (1.0 - kept)
+}
+
+/// `kept * mean + (1 - kept) * value`: as [`moved`], rounded as the rules that are written this way.
+pub(super) fn mixed(mean: &Tensor, value: &Tensor, kept: f64) -> Tensor {
+    mean * kept + value * (1.0 - kept)
+}
+
 /// A decay rate: 0 or more and below 1.
 pub(super) fn fraction(field: &str, value: f64) -> std::result::Result<(), String> {
     if (0.0..1.0).contains(&value) {
         return Ok(());
     }
-    Err(format!("`{field}` must be at least 0 and below 1, got {value}"))
+    Err(format!(
+        "`{field}` must be at least 0 and below 1, got {value}"
+    ))
 }
 
 pub(super) fn at_least_zero(field: &str, value: f64) -> std::result::Result<(), String> {
     if value >= 0.0 && value.is_finite() {
         return Ok(());
     }
-    Err(format!("`{field}` must be a number of at least 0, got {value}"))
+    Err(format!(
+        "`{field}` must be a number of at least 0, got {value}"
+    ))
 }
 
 pub(super) fn above_zero(field: &str, value: f64) -> std::result::Result<(), String> {

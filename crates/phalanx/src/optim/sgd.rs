@@ -53,7 +53,13 @@ impl UpdateRule for Sgd {
         vec![("momentum", 0.0)]
     }
 
-    fn update(&self, scalars: &[Tensor], param: &Tensor, gradient: &Tensor, slots: &[Tensor]) -> Updated {
+    fn update(
+        &self,
+        scalars: &[Tensor],
+        param: &Tensor,
+        gradient: &Tensor,
+        slots: &[Tensor],
+    ) -> Updated {
         let step = gradient * &scalars[0];
         let [momentum] = slots else {
             return Updated::new(param - step, []);
