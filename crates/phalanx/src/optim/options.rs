@@ -153,14 +153,10 @@ impl Options {
         if let Some(rate) = self.weight_decay {
             super::rule::at_least_zero("weight_decay", rate)?;
         }
-        match self.gradient_accumulation_steps {
-            Some(steps @ 0..2) => {
-                let message = format!(
-                    "`gradient_accumulation_steps` must be at least 2, got {steps}; leave it out to update at every batch"
-                );
-                return Err(message);
-            }
-            Some(_) | None => {}
+        if let Some(steps @ 0..2) = self.gradient_accumulation_steps {
+            return Err(format!(
+                "`gradient_accumulation_steps` must be at least 2, got {steps}; leave it out to update at every batch"
+            ));
         }
         super::rule::fraction("ema_momentum", self.ema_momentum)?;
         match (self.ema_overwrite_frequency, self.use_ema) {
@@ -208,7 +204,7 @@ fn clip_together(gradients: &[Tensor], limit: f64) -> Vec<Tensor> {
         return Vec::new();
     };
     let norm = total.sqrt();
-    let factor = shrink(&norm, limit) + (&norm - &norm);
+    let factor = shrink(&norm, limit) + &norm * 0.0;
     gradients.iter().map(|g| g * &factor).collect()
 }
 
