@@ -11,6 +11,8 @@ mod failure;
 mod locate;
 mod machine;
 mod output;
+pub mod predictions;
+pub mod rows;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

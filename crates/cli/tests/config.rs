@@ -10,9 +10,9 @@ use serde_json::json;
 const FULL: &str = "\
 data:
   csv: [a.csv, /data/b.csv.gz]
-  header: false
+  header: true
   label: price
-  label_type: value
+  label_type: class
   delimiter: ;
   features: [8, 8, 1]
   divide_by: 16
@@ -64,11 +64,11 @@ fn every_key_is_read() {
     );
     assert_eq!(
         (data.header, data.delimiter, data.divide_by),
-        (Some(false), ';', 16.0)
+        (Some(true), ';', 16.0)
     );
     assert_eq!(
         (&data.label.value, data.label_type),
-        (&Label::Name("price".into()), LabelType::Value)
+        (&Label::Name("price".into()), LabelType::Class)
     );
     assert_eq!(data.features.value, [8, 8, 1]);
     assert_eq!(
@@ -107,7 +107,11 @@ fn every_key_is_read() {
         fit.validation.as_ref().map(|data| &data.value),
         Some(&Validation::Split(0.25))
     );
-    assert_eq!(fit.class_weight, [(0, 1.0), (12, 2.5)]);
+    let weights = fit
+        .class_weight
+        .as_ref()
+        .map(|weights| weights.value.as_slice());
+    assert_eq!(weights, Some(&[(0, 1.0), (12, 2.5)][..]));
     assert_eq!(config.output, Path::new("conf/../runs/x"));
 }
 

@@ -37,6 +37,14 @@ pub struct TrainConfig {
     pub output: PathBuf,
 }
 
+impl TrainConfig {
+    /// Mistakes found later in what this file says.
+    #[must_use]
+    pub fn problems(&self, list: Vec<Problem>) -> Problems {
+        Problems::new(&self.origin.display().to_string(), list)
+    }
+}
+
 /// What to train and test on.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Data {
@@ -103,7 +111,7 @@ pub struct Fit {
     /// What is evaluated after each epoch.
     pub validation: Option<At<Validation>>,
     /// Weights of classes; those not listed have 1.
-    pub class_weight: Vec<(i64, f32)>,
+    pub class_weight: Option<At<Vec<(i64, f32)>>>,
 }
 
 /// What is evaluated after each epoch.

@@ -29,7 +29,8 @@ pub struct Problem {
 
 impl Problem {
     /// A mistake.
-    pub(crate) fn new(at: Place, message: impl Into<String>, next: impl Into<String>) -> Self {
+    #[must_use]
+    pub fn new(at: Place, message: impl Into<String>, next: impl Into<String>) -> Self {
         Self {
             at,
             message: message.into(),

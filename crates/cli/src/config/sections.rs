@@ -112,7 +112,7 @@ impl Reader {
             fit: fit?,
             output: folder.join(output),
         };
-        self.check_test_rows(&config);
+        self.check_together(&config);
         Some(config)
     }
 
@@ -204,14 +204,11 @@ impl Reader {
         })
     }
 
-    fn class_weights(&mut self, fit: &Section<'_>) -> Vec<(i64, f32)> {
-        let entries = match fit.node("class_weight").map(|node| (node, &node.value)) {
-            None => return Vec::new(),
-            Some((_, Value::Map(entries))) => entries,
-            Some((node, _)) => {
-                self.unexpected(fit, "class_weight", node);
-                return Vec::new();
-            }
+    fn class_weights(&mut self, fit: &Section<'_>) -> Option<At<Vec<(i64, f32)>>> {
+        let node = fit.node("class_weight")?;
+        let Value::Map(entries) = &node.value else {
+            self.unexpected(fit, "class_weight", node);
+            return None;
         };
         let weights = entries.iter().filter_map(|(key, node)| {
             let (class, weight) = (class(&key.name), finite(node));
@@ -228,7 +225,8 @@ impl Reader {
             }
             Some((class?, weight? as f32))
         });
-        weights.collect()
+        let value = weights.collect();
+        Some(At { value, at: node.at })
     }
 
     fn validation(&mut self, fit: &Section<'_>, folder: &Path) -> Option<At<Validation>> {
@@ -271,19 +269,46 @@ impl Reader {
         }
     }
 
-    fn check_test_rows(&mut self, config: &TrainConfig) {
+    /// What makes no sense together.
+    fn check_together(&mut self, config: &TrainConfig) {
+        let TrainConfig { data, fit, .. } = config;
         if let (
             Some(At {
                 value: Validation::Test,
                 at,
             }),
             None,
-        ) = (&config.fit.validation, &config.data.test)
+        ) = (&fit.validation, &data.test)
         {
             self.problem(
                 *at,
                 "`validation` is test, and data has no `test`",
                 "add `test: {last: 100}` to data, or write `validation: {split: 0.1}`",
+            );
+        }
+        if let (
+            At {
+                value: Label::Name(name),
+                at,
+            },
+            Some(false),
+        ) = (&data.label, data.header)
+        {
+            let message = format!(
+                "`label` is the column named {}, and `header` is false",
+                shown(name)
+            );
+            self.problem(
+                *at,
+                message,
+                "give the position of the column, from 0, or set `header: true`",
+            );
+        }
+        if let (Some(At { at, .. }), LabelType::Value) = (&fit.class_weight, data.label_type) {
+            self.problem(
+                *at,
+                "`class_weight` weighs classes, and `label_type` is value",
+                "remove it, or set `label_type: class`",
             );
         }
     }
@@ -297,7 +322,7 @@ impl Default for Fit {
             shuffle: true,
             seed: 0,
             validation: None,
-            class_weight: Vec::new(),
+            class_weight: None,
         }
     }
 }
@@ -363,8 +388,9 @@ fn delimiter(node: &Node) -> Option<char> {
     };
     let mut characters = text.chars();
     let only = characters.next().filter(|_| characters.next().is_none())?;
-    let is_part_of_a_field = only.is_ascii_alphanumeric() || "+-.\"\n\r".contains(only);
-    (only.is_ascii() && !is_part_of_a_field).then_some(only)
+    let is_part_of_a_field = only.is_ascii_alphanumeric() || "+-.\"".contains(only);
+    let is_visible = only.is_ascii_graphic() || only == ' ' || only == '\t';
+    (is_visible && !is_part_of_a_field).then_some(only)
 }
 
 fn dims(node: &Node) -> Option<Vec<usize>> {
