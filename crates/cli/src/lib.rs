@@ -5,11 +5,14 @@
 
 pub mod args;
 mod commands;
+pub mod config;
 mod doctor;
 mod failure;
 mod locate;
 mod machine;
 mod output;
+pub mod predictions;
+pub mod rows;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

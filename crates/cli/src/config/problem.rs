@@ -29,8 +29,13 @@ pub struct Problem {
 
 impl Problem {
     /// A mistake.
-    pub(crate) fn new(at: Place, message: impl Into<String>, next: impl Into<String>) -> Self {
-        Self { at, message: message.into(), next: next.into() }
+    #[must_use]
+    pub fn new(at: Place, message: impl Into<String>, next: impl Into<String>) -> Self {
+        Self {
+            at,
+            message: message.into(),
+            next: next.into(),
+        }
     }
 }
 
@@ -49,7 +54,10 @@ impl Problems {
 
     pub(crate) fn new(file: &str, mut list: Vec<Problem>) -> Self {
         list.sort_by_key(|problem| problem.at);
-        Self { file: file.to_owned(), list }
+        Self {
+            file: file.to_owned(),
+            list,
+        }
     }
 }
 
@@ -58,7 +66,11 @@ impl fmt::Display for Problems {
         for (index, problem) in self.list.iter().take(Self::SHOWN).enumerate() {
             let Place { line, column } = problem.at;
             let end = if index == 0 { "" } else { "\n" };
-            write!(f, "{end}{}:{line}:{column}: {}; {}", self.file, problem.message, problem.next)?;
+            write!(
+                f,
+                "{end}{}:{line}:{column}: {}; {}",
+                self.file, problem.message, problem.next
+            )?;
         }
         match self.list.len().saturating_sub(Self::SHOWN) {
             0 => Ok(()),
@@ -71,13 +83,15 @@ impl std::error::Error for Problems {}
 
 /// ``did you mean `..`?`` where a name is near, else the names there are.
 pub(crate) fn suggest(name: &str, known: &[&str]) -> String {
-    let nearest = known
+    let longer = |candidate: &&&str| candidate.len() > 2 && name.starts_with(**candidate);
+    let near = known
         .iter()
         .map(|candidate| (distance(name, candidate), candidate))
         .min_by_key(|(distance, _)| *distance)
-        .filter(|(distance, candidate)| *distance <= candidate.len().max(4) / 2);
-    match nearest {
-        Some((_, nearest)) => format!("did you mean `{nearest}`?"),
+        .filter(|(distance, candidate)| *distance <= candidate.len().max(4) / 2)
+        .map(|(_, candidate)| candidate);
+    match near.or_else(|| known.iter().find(longer)) {
+        Some(nearest) => format!("did you mean `{nearest}`?"),
         None => format!("use one of {}", known.join(", ")),
     }
 }
@@ -107,15 +121,28 @@ mod tests {
         let known = ["epochs", "batch_size", "seed"];
         assert_eq!(suggest("epohcs", &known), "did you mean `epochs`?");
         assert_eq!(suggest("Batchsize", &known), "did you mean `batch_size`?");
-        assert_eq!(suggest("optimiser_of_choice", &known), "use one of epochs, batch_size, seed");
-        assert_eq!(suggest(&"x".repeat(1 << 20), &known), "use one of epochs, batch_size, seed");
+        assert_eq!(
+            suggest("optimiser_of_choice", &known),
+            "use one of epochs, batch_size, seed"
+        );
+        assert_eq!(
+            suggest(&"x".repeat(1 << 20), &known),
+            "use one of epochs, batch_size, seed"
+        );
     }
 
     #[test]
     fn problems_come_in_the_order_of_the_file_and_end() {
-        let problem = |line| Problem::new(Place { line, column: 1 }, format!("wrong {line}"), "fix it");
+        let problem =
+            |line| Problem::new(Place { line, column: 1 }, format!("wrong {line}"), "fix it");
         let text = Problems::new("a.yaml", (1..=30).rev().map(problem).collect()).to_string();
-        assert!(text.starts_with("a.yaml:1:1: wrong 1; fix it\na.yaml:2:1: wrong 2;"), "{text}");
-        assert!(text.ends_with("wrong 20; fix it\na.yaml: and 10 more"), "{text}");
+        assert!(
+            text.starts_with("a.yaml:1:1: wrong 1; fix it\na.yaml:2:1: wrong 2;"),
+            "{text}"
+        );
+        assert!(
+            text.ends_with("wrong 20; fix it\na.yaml: and 10 more"),
+            "{text}"
+        );
     }
 }
