@@ -8,6 +8,7 @@ pub mod engine;
 mod error;
 pub mod losses;
 pub mod metrics;
+pub mod nn;
 pub mod optim;
 pub mod schedules;
 
