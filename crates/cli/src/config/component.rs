@@ -2,6 +2,7 @@
 
 use phalanx::losses::Loss;
 use phalanx::metrics::Metric;
+use phalanx::nn::layer_from_config;
 use phalanx::optim::Optimizer;
 use serde_json::{Map, Number, Value as Json};
 
@@ -83,7 +84,7 @@ impl Component {
     /// Whether the library knows the name and the settings.
     fn check(&self) -> Result<(), Problem> {
         match self.kind {
-            Kind::Layer => Ok(()),
+            Kind::Layer => self.make(layer_from_config).map(drop),
             Kind::Loss => self.make(Loss::from_config).map(drop),
             Kind::Metric => self.make(Metric::from_config).map(drop),
             Kind::Optimizer => self.make(Optimizer::from_config).map(drop),
