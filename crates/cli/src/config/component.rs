@@ -23,6 +23,15 @@ pub enum Kind {
     Optimizer,
 }
 
+/// Types as serde names them, and as a user does.
+const SAID: [(&str, &str); 5] = [
+    ("expected usize", "expected a whole number from 0"),
+    ("expected u64", "expected a whole number from 0"),
+    ("expected u32", "expected a whole number from 0"),
+    ("expected f64", "expected a number"),
+    ("invalid type: sequence", "invalid type: a list"),
+];
+
 /// Most bytes of a name.
 const LONGEST_NAME: usize = 64;
 
@@ -96,7 +105,9 @@ impl Component {
     /// It is shown at the setting that the message names last between backticks. What follows a semicolon is taken as what to do.
     #[must_use]
     pub fn problem(&self, message: &str) -> Problem {
-        let message = printable(message);
+        let message = SAID.iter().fold(printable(message), |text, (serde, ours)| {
+            text.replace(serde, ours)
+        });
         let (wrong, next) = match message.rsplit_once("; ") {
             Some((wrong, next)) => (wrong, Some(next.to_owned())),
             None => (message.as_str(), None),
