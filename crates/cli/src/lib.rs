@@ -1,2 +1,42 @@
 //! The `phalanx` command.
+//!
+//! What was typed is [`args`]; each command is a file of `commands`. Training itself is the library's: nothing here computes.
 #![forbid(unsafe_code)]
+
+pub mod args;
+mod commands;
+pub mod config;
+mod doctor;
+mod failure;
+mod locate;
+mod machine;
+mod output;
+pub mod predictions;
+pub mod rows;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+/// Runs the command that `arguments` (the program's name first) spell, and says how it ended.
+///
+/// 0 done; 1 training failed; 2 usage or configuration; 3 the machine is not ready; 75 a peer or the infrastructure was lost, try
+/// again; 130 interrupted; 143 ended by SIGTERM after a save.
+pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let args = match args::Args::try_parse_from(arguments) {
+        Ok(args) => args,
+        Err(error) => {
+            // Nowhere is left to report that the terminal is gone.
+            let _ = error.print();
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+        }
+    };
+    match commands::run(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            output::report(&failure);
+            failure.exit.into()
+        }
+    }
+}

@@ -1,3 +1,8 @@
 //! The `phalanx` command.
 #![forbid(unsafe_code)]
-fn main() {}
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    phalanx_cli::run(std::env::args_os())
+}

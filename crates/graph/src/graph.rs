@@ -5,7 +5,7 @@ use std::panic::Location;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use crate::infer::infer;
+use crate::infer::{check_size, infer};
 use crate::op::{CustomCall, Node, Op, ScanDims, Subgraph, Value};
 use crate::{DType, HostTensor, Shape, Tensor};
 
@@ -107,7 +107,11 @@ impl Graph {
 
     /// Adds an input.
     #[must_use]
+    #[track_caller]
     pub fn parameter(&self, name: &str, shape: Shape) -> Tensor {
+        if let Err(message) = check_size(&shape) {
+            self.fail("parameter", format!("`{name}`: {message}"));
+        }
         let mut inner = self.0.borrow_mut();
         let (index, node) = (inner.parameters.len(), inner.nodes.len());
         inner.parameters.push(Parameter {
@@ -144,7 +148,14 @@ impl Graph {
     #[track_caller]
     pub fn iota(&self, shape: Shape, dim: usize) -> Tensor {
         if dim >= shape.rank() {
-            let message = format!("dim {dim} of {shape}");
+            let message = format!("dim {dim} of {shape}, which has rank {}", shape.rank());
+            self.fail("iota", message);
+        } else if shape.dtype == DType::Bool {
+            self.fail(
+                "iota",
+                format!("expected numbers, got {shape}; convert after"),
+            );
+        } else if let Err(message) = check_size(&shape) {
             self.fail("iota", message);
         }
         self.declare(Op::Iota(dim), shape)
@@ -309,6 +320,15 @@ impl Graph {
             let message = "a loop body captures a tensor from outside; pass it in";
             graph.fail("loop", message.into());
         }
+        let own = |tensor: &Tensor| {
+            let stand_in = || graph.stand_in(tensor.shape()).value();
+            if graph.owns(tensor) {
+                tensor.value()
+            } else {
+                stand_in()
+            }
+        };
+        let outputs = outputs.iter().map(own).collect();
         let inner = graph.0.borrow();
         if let Some(error) = &inner.error {
             self.0.borrow_mut().error.get_or_insert(error.clone());
@@ -316,7 +336,7 @@ impl Graph {
         Arc::new(Subgraph {
             nodes: inner.nodes.clone(),
             parameters: shapes.to_vec(),
-            outputs: outputs.iter().map(Tensor::value).collect(),
+            outputs,
         })
     }
 
@@ -342,6 +362,12 @@ impl Graph {
         self.push_many(op, inputs).swap_remove(0)
     }
 
+    /// What building goes on with after a mistake.
+    fn stand_in(&self, shape: Shape) -> Tensor {
+        let zero = HostTensor::full(Shape::scalar(shape.dtype), 0.0);
+        self.declare(Op::Constant(zero), shape)
+    }
+
     /// Appends a node. After a mistake, operands' shapes stand in for results so that building goes on.
     #[track_caller]
     pub(crate) fn push_many(&self, op: Op, inputs: &[&Tensor]) -> Vec<Tensor> {
@@ -352,20 +378,17 @@ impl Graph {
         } else {
             Err("operands belong to different graphs".into())
         };
-        let (node, count) = match inferred {
-            Ok(shapes) => {
-                let count = shapes.len();
-                let values = inputs.iter().map(|tensor| tensor.value()).collect();
-                (self.add(op, values, shapes), count)
-            }
+        let shapes = match inferred {
+            Ok(shapes) => shapes,
             Err(message) => {
                 self.fail(op.name(), message);
-                let stand_in = owned.first().cloned();
-                let stand_in = stand_in.unwrap_or(Shape::scalar(DType::F32));
-                let zeros = Op::Constant(HostTensor::full(Shape::scalar(stand_in.dtype), 0.0));
-                (self.add(zeros, Vec::new(), vec![stand_in]), 1)
+                let shapes = stand_in_shapes(&op, &owned).into_iter();
+                return shapes.map(|shape| self.stand_in(shape)).collect();
             }
         };
+        let count = shapes.len();
+        let values = inputs.iter().map(|tensor| tensor.value()).collect();
+        let node = self.add(op, values, shapes);
         (0..count)
             .map(|output| Tensor::new(self.clone(), Value { node, output }))
             .collect()
@@ -484,5 +507,22 @@ impl Graph {
 impl Default for Graph {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+/// As many shapes as the op has results, for the caller of a loop takes them by position.
+fn stand_in_shapes(op: &Op, inputs: &[Shape]) -> Vec<Shape> {
+    match op {
+        Op::While { .. } => inputs.to_vec(),
+        Op::Scan(scan) => {
+            let carried = inputs.iter().take(scan.carry).cloned();
+            let rows = scan.body.outputs.iter().skip(scan.carry);
+            let rows = rows.map(|&value| scan.body.shape(value).clone());
+            carried.chain(rows).collect()
+        }
+        _ => {
+            let first = inputs.first().cloned();
+            vec![first.unwrap_or(Shape::scalar(DType::F32))]
+        }
     }
 }

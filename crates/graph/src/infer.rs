@@ -1,21 +1,36 @@
 //! Shape inference: what each op makes of its operands, and what is wrong with them.
 
-use crate::op::{ConvDims, DotDims, Op, PadDim, ScanDims, SliceDim, Subgraph, UnaryOp, WindowDim};
+use crate::op::{
+    BinaryOp, ConvDims, ConvSpec, DotDims, Op, PadDim, ReduceOp, ScanDims, SliceDim, Subgraph,
+    UnaryOp, WindowDim,
+};
 use crate::{DType, Shape};
 
 type Inferred = Result<Vec<Shape>, String>;
 
-/// The shapes of an op's outputs, or what is wrong with its operands.
-///
-/// `parameter` is the declared shape of an [`Op::Parameter`]; `replicas` the number of replicas of the program.
+/// The shapes of an op's outputs, or what is wrong with its operands; `replicas` run the program together.
 pub(crate) fn infer(op: &Op, inputs: &[&Shape], replicas: usize) -> Inferred {
+    let shapes = infer_unchecked(op, inputs, replicas)?;
+    shapes.iter().try_for_each(check_size)?;
+    Ok(shapes)
+}
+
+/// Whether the size of an array in bytes is a number that the machine and the compiler can hold.
+pub(crate) fn check_size(shape: &Shape) -> Result<(), String> {
+    match shape.checked_byte_len() {
+        Some(bytes) if i64::try_from(bytes).is_ok() => Ok(()),
+        _ => Err(format!("{shape} has more bytes than can be counted")),
+    }
+}
+
+fn infer_unchecked(op: &Op, inputs: &[&Shape], replicas: usize) -> Inferred {
     let one = |shape: Shape| Ok(vec![shape]);
     match op {
         Op::Parameter(_) => Err("parameters are declared, not inferred".into()),
         Op::Constant(value) => one(value.shape().clone()),
         Op::Iota(_) => Err("iota is declared, not inferred".into()),
         Op::Unary(op) => one(unary(*op, operand(inputs, 0)?)?),
-        Op::Binary(_) => one(same(inputs)?.clone()),
+        Op::Binary(op) => one(binary(*op, same(inputs)?)?),
         Op::Compare(_) => one(same(inputs)?.with_dtype(DType::Bool)),
         Op::Select => one(select(inputs)?),
         Op::Convert(dtype) => one(operand(inputs, 0)?.with_dtype(*dtype)),
@@ -34,14 +49,19 @@ pub(crate) fn infer(op: &Op, inputs: &[&Shape], replicas: usize) -> Inferred {
         Op::ScatterAdd { dim } => one(scatter_add(inputs, *dim)?),
         Op::Dot(dims) => one(dot(inputs, dims)?),
         Op::Conv(dims) => one(conv(inputs, dims)?),
-        Op::Reduce { dims, .. } => one(reduce(operand(inputs, 0)?, dims)?),
-        Op::ReduceWindow { window, .. } => one(reduce_window(operand(inputs, 0)?, window)?),
+        Op::Reduce { kind, dims } => one(reduce(*kind, operand(inputs, 0)?, dims)?),
+        Op::ReduceWindow { kind, window } => {
+            one(reduce_window(*kind, operand(inputs, 0)?, window)?)
+        }
         Op::RandomBits(dims) => one(random_bits(inputs, dims)?),
         Op::While { condition, body } => while_loop(inputs, condition, body),
         Op::Scan(scan) => scan_loop(inputs, scan),
-        Op::AllReduce(_) => Ok(inputs.iter().map(|&shape| shape.clone()).collect()),
+        Op::AllReduce(kind) => all_reduce(*kind, inputs),
         Op::AllGather { dim } => one(scale_dim(operand(inputs, 0)?, *dim, replicas, 1)?),
-        Op::ReduceScatter { dim } => one(scale_dim(operand(inputs, 0)?, *dim, 1, replicas)?),
+        Op::ReduceScatter { dim } => {
+            check_combines(ReduceOp::Sum, operand(inputs, 0)?)?;
+            one(scale_dim(operand(inputs, 0)?, *dim, 1, replicas)?)
+        }
         Op::AllToAll { split, concat } => {
             let cut = scale_dim(operand(inputs, 0)?, *split, 1, replicas)?;
             one(scale_dim(&cut, *concat, replicas, 1)?)
@@ -68,6 +88,73 @@ fn same<'a>(inputs: &[&'a Shape]) -> Result<&'a Shape, String> {
         return Ok(a);
     }
     Err(format!("expected operands of one shape, got {a} and {b}"))
+}
+
+/// The sum, or an error when it cannot be counted.
+fn sum<const N: usize>(terms: [usize; N]) -> Result<usize, String> {
+    let total = terms.into_iter().try_fold(0usize, usize::checked_add);
+    total.ok_or_else(|| format!("{terms:?} add up to more than can be counted"))
+}
+
+fn product<const N: usize>(factors: [usize; N]) -> Result<usize, String> {
+    let total = factors.into_iter().try_fold(1usize, usize::checked_mul);
+    total.ok_or_else(|| format!("{factors:?} multiply to more than can be counted"))
+}
+
+fn check_distinct(dims: &[usize], what: &str) -> Result<(), String> {
+    match dims
+        .iter()
+        .enumerate()
+        .find(|(i, dim)| dims[..*i].contains(dim))
+    {
+        None => Ok(()),
+        Some((_, dim)) => Err(format!("{what} name dim {dim} twice: {dims:?}")),
+    }
+}
+
+fn wrong_type<T>(shape: &Shape, expected: &str) -> Result<T, String> {
+    Err(format!("expected {expected}, got {shape}; convert first"))
+}
+
+fn binary(op: BinaryOp, shape: &Shape) -> Result<Shape, String> {
+    let dtype = shape.dtype;
+    let (fits, expected) = match op {
+        BinaryOp::Max | BinaryOp::Min => (true, ""),
+        BinaryOp::And | BinaryOp::Or | BinaryOp::Xor => {
+            (!dtype.is_float(), "integers or truth values")
+        }
+        BinaryOp::ShiftLeft | BinaryOp::ShiftRight => (dtype.is_integer(), "integers"),
+        BinaryOp::Add
+        | BinaryOp::Sub
+        | BinaryOp::Mul
+        | BinaryOp::Div
+        | BinaryOp::Pow
+        | BinaryOp::Rem => (dtype != DType::Bool, "numbers"),
+    };
+    if fits {
+        return Ok(shape.clone());
+    }
+    wrong_type(shape, expected)
+}
+
+/// Whether a combining function takes these elements.
+fn check_combines(kind: ReduceOp, shape: &Shape) -> Result<(), String> {
+    match kind {
+        ReduceOp::Sum | ReduceOp::Prod if shape.dtype == DType::Bool => {
+            wrong_type(shape, "numbers")
+        }
+        ReduceOp::And | ReduceOp::Or if shape.dtype.is_float() => {
+            wrong_type(shape, "integers or truth values")
+        }
+        _ => Ok(()),
+    }
+}
+
+fn all_reduce(kind: ReduceOp, inputs: &[&Shape]) -> Inferred {
+    for shape in inputs {
+        check_combines(kind, shape)?;
+    }
+    Ok(inputs.iter().map(|&shape| shape.clone()).collect())
 }
 
 fn unary(op: UnaryOp, shape: &Shape) -> Result<Shape, String> {
@@ -113,6 +200,7 @@ fn bitcast(shape: &Shape, dtype: DType) -> Result<Shape, String> {
 
 fn reshape(shape: &Shape, dims: &[usize]) -> Result<Shape, String> {
     let new = Shape::new(shape.dtype, dims);
+    check_size(&new)?;
     if new.len() == shape.len() {
         return Ok(new);
     }
@@ -156,6 +244,7 @@ fn reverse(shape: &Shape, dims: &[usize]) -> Result<Shape, String> {
     for &dim in dims {
         check_dim(shape, dim)?;
     }
+    check_distinct(dims, "the reversed dims")?;
     Ok(shape.clone())
 }
 
@@ -177,8 +266,8 @@ fn pad(inputs: &[&Shape], pads: &[PadDim]) -> Result<Shape, String> {
         ));
     }
     let sizes = shape.dims.iter().zip(pads).map(|(&size, pad)| {
-        let inner = size + size.saturating_sub(1) * pad.interior;
-        let padded = inner as i64 + pad.low + pad.high;
+        let inner = sum([size, product([size.saturating_sub(1), pad.interior])?])?;
+        let padded = inner as i128 + i128::from(pad.low) + i128::from(pad.high);
         usize::try_from(padded).map_err(|_| format!("padding {pad:?} leaves {padded} of {size}"))
     });
     Ok(Shape::new(
@@ -191,7 +280,10 @@ fn slice(shape: &Shape, slices: &[SliceDim]) -> Result<Shape, String> {
     check_rank(shape, slices, "slices")?;
     let sizes = shape.dims.iter().zip(slices).map(|(&size, slice)| {
         if slice.start > slice.limit || slice.limit > size || slice.stride == 0 {
-            return Err(format!("{slice:?} leaves a dim of size {size} of {shape}"));
+            let (start, limit, stride) = (slice.start, slice.limit, slice.stride);
+            return Err(format!(
+                "{start}..{limit} by {stride} is no range of the {size} elements of a dim of {shape}"
+            ));
         }
         Ok((slice.limit - slice.start).div_ceil(slice.stride))
     });
@@ -246,7 +338,7 @@ fn concat(inputs: &[&Shape], dim: usize) -> Result<Shape, String> {
         if **other != expected {
             return Err(format!("{first} and {other} differ outside dim {dim}"));
         }
-        result.dims[dim] += other.dims[dim];
+        result.dims[dim] = sum([result.dims[dim], other.dims[dim]])?;
     }
     Ok(result)
 }
@@ -298,8 +390,27 @@ fn dot(inputs: &[&Shape], dims: &DotDims) -> Result<Shape, String> {
             }
         }
     }
+    for (batch, contract) in [
+        (&dims.lhs_batch, &dims.lhs_contract),
+        (&dims.rhs_batch, &dims.rhs_contract),
+    ] {
+        check_distinct(
+            &[&batch[..], contract].concat(),
+            "batch and contracted dims",
+        )?;
+    }
     if lhs.dtype != rhs.dtype {
         return Err(format!("expected one element type, got {lhs} and {rhs}"));
+    }
+    if lhs.dtype == DType::Bool {
+        return wrong_type(lhs, "numbers");
+    }
+    let narrows = lhs.dtype.is_float() && !dims.dtype.is_float();
+    if narrows || dims.dtype == DType::Bool {
+        return Err(format!(
+            "a product of {lhs} and {rhs} cannot be {}",
+            dims.dtype
+        ));
     }
     let mut out: Vec<usize> = dims.lhs_batch.iter().map(|&d| lhs.dims[d]).collect();
     out.extend(free_dims(lhs, &dims.lhs_batch, &dims.lhs_contract).map(|d| lhs.dims[d]));
@@ -325,16 +436,25 @@ fn conv(inputs: &[&Shape], dims: &ConvDims) -> Result<Shape, String> {
             spatial + 2
         ));
     }
+    check_conv(dims)?;
     let (features, batch) = (input.dims[dims.input.feature], input.dims[dims.input.batch]);
     let (in_features, out_features) = (
         kernel.dims[dims.kernel.feature],
         kernel.dims[dims.kernel.batch],
     );
-    let groups_fit = in_features * dims.feature_groups == features
+    let groups_fit = product([in_features, dims.feature_groups])? == features
         && out_features % dims.feature_groups == 0
         && out_features % dims.batch_groups == 0
         && batch % dims.batch_groups == 0;
-    if !groups_fit || input.dtype != kernel.dtype {
+    if input.dtype != kernel.dtype {
+        return Err(format!(
+            "expected one element type, got {input} and {kernel}"
+        ));
+    }
+    if input.dtype == DType::Bool {
+        return wrong_type(input, "numbers");
+    }
+    if !groups_fit {
         return Err(format!(
             "kernel {kernel} does not fit input {input} with {} groups: expected {} input features per group",
             dims.feature_groups,
@@ -352,12 +472,65 @@ fn conv(inputs: &[&Shape], dims: &ConvDims) -> Result<Shape, String> {
     Ok(Shape::new(input.dtype, out))
 }
 
+/// Whether the numbers of a convolution make sense together, whatever it is applied to.
+fn check_conv(dims: &ConvDims) -> Result<(), String> {
+    let spatial = dims.strides.len();
+    let lengths = [
+        dims.padding.len(),
+        dims.input_dilation.len(),
+        dims.kernel_dilation.len(),
+    ];
+    if lengths != [spatial; 3] {
+        return Err(format!(
+            "expected {spatial} paddings, input dilations and kernel dilations, one per stride, got {lengths:?}"
+        ));
+    }
+    for (layout, what) in [
+        (&dims.input, "input"),
+        (&dims.kernel, "kernel"),
+        (&dims.output, "output"),
+    ] {
+        check_layout(layout, spatial, what)?;
+    }
+    let steps = [&dims.strides, &dims.input_dilation, &dims.kernel_dilation];
+    if steps.iter().any(|list| list.contains(&0)) {
+        return Err("strides and dilations must be at least 1".into());
+    }
+    if dims.feature_groups == 0 || dims.batch_groups == 0 {
+        return Err("a convolution has at least 1 group".into());
+    }
+    if dims.feature_groups > 1 && dims.batch_groups > 1 {
+        return Err("a convolution groups either features or the batch, not both".into());
+    }
+    Ok(())
+}
+
+fn check_layout(layout: &ConvSpec, spatial: usize, what: &str) -> Result<(), String> {
+    let mut places = vec![layout.batch, layout.feature];
+    places.extend(&layout.spatial);
+    places.sort_unstable();
+    if places == (0..spatial + 2).collect::<Vec<_>>() {
+        return Ok(());
+    }
+    Err(format!(
+        "{layout:?} does not name each of the {} dims of the {what} once",
+        spatial + 2
+    ))
+}
+
 fn conv_size(dims: &ConvDims, i: usize, size: usize, window: usize) -> Result<usize, String> {
-    let dilated = |n: usize, by: usize| if n == 0 { 0 } else { (n - 1) * by + 1 };
+    let dilated = |n: usize, by: usize| match n {
+        0 => Ok(0),
+        _ => sum([product([n - 1, by])?, 1]),
+    };
     let (low, high) = dims.padding[i];
-    let room = dilated(size, dims.input_dilation[i]) as i64 + low + high;
-    let window = dilated(window, dims.kernel_dilation[i]) as i64;
-    if room < window {
+    let spread = dilated(size, dims.input_dilation[i])?;
+    let room = spread as i128 + i128::from(low) + i128::from(high);
+    let window = dilated(window, dims.kernel_dilation[i])? as i128;
+    if room == 0 && window > 0 {
+        return Ok(0);
+    }
+    if room < window || window == 0 {
         return Err(format!(
             "a window of {window} does not fit the {room} elements of spatial dim {i}; pad the input or take a smaller kernel"
         ));
@@ -365,7 +538,8 @@ fn conv_size(dims: &ConvDims, i: usize, size: usize, window: usize) -> Result<us
     Ok(((room - window) as usize) / dims.strides[i] + 1)
 }
 
-fn reduce(shape: &Shape, dims: &[usize]) -> Result<Shape, String> {
+fn reduce(kind: ReduceOp, shape: &Shape, dims: &[usize]) -> Result<Shape, String> {
+    check_combines(kind, shape)?;
     for &dim in dims {
         check_dim(shape, dim)?;
     }
@@ -374,11 +548,18 @@ fn reduce(shape: &Shape, dims: &[usize]) -> Result<Shape, String> {
     Ok(Shape::new(shape.dtype, sizes))
 }
 
-fn reduce_window(shape: &Shape, window: &[WindowDim]) -> Result<Shape, String> {
+fn reduce_window(kind: ReduceOp, shape: &Shape, window: &[WindowDim]) -> Result<Shape, String> {
+    check_combines(kind, shape)?;
     check_rank(shape, window, "windows")?;
     let sizes = shape.dims.iter().zip(window).map(|(&size, w)| {
-        let room = size + w.low + w.high;
-        let span = (w.size - 1) * w.dilation + 1;
+        if w.size == 0 || w.stride == 0 || w.dilation == 0 {
+            return Err(format!("sizes, strides and dilations of a window must be at least 1, got {w:?}"));
+        }
+        let room = sum([size, w.low, w.high])?;
+        let span = sum([product([w.size - 1, w.dilation])?, 1])?;
+        if room == 0 {
+            return Ok(0);
+        }
         if span > room {
             return Err(format!(
                 "a window of {span} does not fit a dim of {room} of {shape}; pad the input or take a smaller window"
@@ -394,6 +575,16 @@ fn reduce_window(shape: &Shape, window: &[WindowDim]) -> Result<Shape, String> {
 
 fn random_bits(inputs: &[&Shape], dims: &[usize]) -> Result<Shape, String> {
     let (key, row) = (operand(inputs, 0)?, operand(inputs, 1)?);
+    let inner = dims.iter().skip(1).try_fold(1u32, |size, &dim| {
+        u32::try_from(dim)
+            .ok()
+            .and_then(|dim| size.checked_mul(dim))
+    });
+    if inner.is_none() {
+        return Err(format!(
+            "a row of {dims:?} has more elements than a u32 counts"
+        ));
+    }
     if *key == Shape::new(DType::U32, [2]) && *row == Shape::scalar(DType::U32) {
         return Ok(Shape::new(DType::U32, dims));
     }
@@ -446,9 +637,16 @@ fn check_carry(body: &Subgraph, carried: &[Shape]) -> Result<(), String> {
 }
 
 fn scan_loop(inputs: &[&Shape], scan: &ScanDims) -> Inferred {
+    if i32::try_from(scan.length).is_err() {
+        return Err(format!("{} steps are more than an i32 counts", scan.length));
+    }
+    let read = sum([scan.carry, scan.xs])?;
+    if read > inputs.len() {
+        return Err(format!("needs {read} operands, got {}", inputs.len()));
+    }
     let mut expected = Vec::new();
     for (i, &shape) in inputs.iter().enumerate() {
-        let is_row = (scan.carry..scan.carry + scan.xs).contains(&i);
+        let is_row = (scan.carry..read).contains(&i);
         if !is_row {
             expected.push(shape.clone());
         } else if shape.dims.first() == Some(&scan.length) {
@@ -477,13 +675,24 @@ fn scale_dim(shape: &Shape, dim: usize, times: usize, over: usize) -> Result<Sha
         ));
     }
     let mut result = shape.clone();
-    result.dims[dim] = size / over * times;
+    result.dims[dim] = product([size / over, times])?;
     Ok(result)
 }
 
 fn permute(shape: &Shape, pairs: &[(usize, usize)], replicas: usize) -> Result<Shape, String> {
+    let (from, to): (Vec<usize>, Vec<usize>) = pairs.iter().copied().unzip();
+    check_once(&from, "sends")?;
+    check_once(&to, "receives")?;
     match pairs.iter().find(|(from, to)| *from.max(to) >= replicas) {
         None => Ok(shape.clone()),
         Some(pair) => Err(format!("{pair:?} names a replica outside 0..{replicas}")),
+    }
+}
+
+fn check_once(replicas: &[usize], verb: &str) -> Result<(), String> {
+    let mut places = replicas.iter().enumerate();
+    match places.find(|(i, replica)| replicas[..*i].contains(replica)) {
+        None => Ok(()),
+        Some((_, replica)) => Err(format!("replica {replica} {verb} twice")),
     }
 }

@@ -488,14 +488,19 @@ impl ReduceOp {
     #[must_use]
     pub fn identity(self, dtype: DType) -> HostTensor {
         let value = match self {
-            Self::Sum | Self::Or => 0.0,
-            Self::Prod | Self::And => 1.0,
+            Self::Sum | Self::Or | Self::And => 0.0,
+            Self::Prod => 1.0,
             Self::Max => f64::NEG_INFINITY,
             Self::Min => f64::INFINITY,
         };
         if dtype == DType::Bool {
             let truth = matches!(self, Self::And | Self::Min | Self::Prod);
             return HostTensor::scalar(truth);
+        }
+        if self == Self::And {
+            let ones = vec![0xFF; dtype.size()];
+            let all = HostTensor::from_bytes(Shape::scalar(dtype), &ones);
+            return all.expect("one element");
         }
         HostTensor::full(Shape::scalar(dtype), value)
     }

@@ -55,6 +55,17 @@ impl Lowering {
 }
 
 impl Platform {
+    /// Compiler options that the printed text relies on for its meaning: pass them with every compilation.
+    ///
+    /// XLA:CPU lets maxima and minima drop NaN unless told not to, which would hide a diverged loss.
+    #[must_use]
+    pub const fn compiler_options(self) -> &'static [(&'static str, bool)] {
+        match self {
+            Self::Cpu => &[("xla_cpu_enable_fast_min_max", false)],
+            Self::Cuda | Self::Rocm | Self::Tpu | Self::Oneapi => &[],
+        }
+    }
+
     /// Whether convolutions that are matrix products are printed as dots: measured faster on XLA:CPU, where the
     /// product reaches the matrix library; elsewhere the vendor's library makes this choice.
     const fn prefers_dots(self) -> bool {

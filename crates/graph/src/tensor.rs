@@ -146,9 +146,8 @@ impl Tensor {
     #[track_caller]
     pub fn select(&self, on_true: &Self, on_false: &Self) -> Self {
         let (a, b) = on_true.broadcast_pair(on_false);
-        let condition = self.broadcast_to(&a.dims());
-        let value_dims = condition.dims();
-        let (a, b) = (a.broadcast_to(&value_dims), b.broadcast_to(&value_dims));
+        let (condition, a) = self.broadcast_pair(&a);
+        let b = b.broadcast_to(&a.dims());
         self.graph.push(Op::Select, &[&condition, &a, &b])
     }
 
@@ -300,6 +299,7 @@ impl Tensor {
             limit: size,
             stride: 1,
         };
+        let _ = self.dim(dim);
         let mut slices: Vec<SliceDim> = self.dims().iter().map(whole).collect();
         if let Some(slice) = slices.get_mut(dim) {
             (slice.start, slice.limit) = (start, limit);
@@ -429,13 +429,17 @@ impl Tensor {
         self.sum(&(0..self.rank()).collect::<Vec<_>>())
     }
 
-    /// Mean over dims.
+    /// Mean over dims; that of 16-bit floats is taken in f32 and rounded once.
     #[must_use]
     #[track_caller]
     pub fn mean(&self, dims: &[usize]) -> Self {
-        let own = self.dims();
-        let count: usize = dims.iter().filter_map(|&dim| own.get(dim)).product();
-        self.sum(dims) / self.like(count as f64)
+        let own = self.shape();
+        let named = (0..own.rank()).filter(|dim| dims.contains(dim));
+        let count: f64 = named.map(|dim| own.dims[dim] as f64).product();
+        let narrow = matches!(own.dtype, DType::F16 | DType::Bf16);
+        let wide = self.convert(if narrow { DType::F32 } else { own.dtype });
+        let total = wide.sum(dims);
+        (&total / total.like(count)).convert(own.dtype)
     }
 
     /// Mean of every element.
@@ -481,14 +485,17 @@ impl Tensor {
         let best = self.max(&[dim]).keep_dims(&[dim]);
         let places = self.graph.iota(shape, dim);
         let none = places.like(size as f64);
-        self.equal(&best).select(&places, &none).min(&[dim])
+        // `<` and not `==`: where the largest is NaN, which equals nothing, the result is still an index.
+        self.less(&best).select(&none, &places).min(&[dim])
     }
 
     /// `log(sum(exp(x)))` along `dim`, shifted by the largest element.
     #[must_use]
     #[track_caller]
     pub fn logsumexp(&self, dim: usize) -> Self {
-        let shift = self.max(&[dim]).stop_gradient();
+        let largest = self.max(&[dim]).stop_gradient();
+        // Infinities are not subtracted from themselves: no terms give -inf.
+        let shift = largest.is_finite().select(&largest, &largest.like(0.0));
         let shifted = self - &shift.keep_dims(&[dim]);
         shifted.exp().sum(&[dim]).log() + shift
     }

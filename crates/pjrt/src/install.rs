@@ -180,10 +180,13 @@ impl Installer {
     /// What [`Installer::cpu`] downloads, for a line to the user: package, version and download size.
     #[must_use]
     pub fn describe_cpu() -> String {
-        format!(
-            "{}=={} (63 MB, with pip)",
-            PINNED_CPU.package, PINNED_CPU.version
-        )
+        format!("{} (63 MB, with pip)", Self::cpu_requirement())
+    }
+
+    /// The pinned package of the CPU plugin, as pip writes it: `name==version`.
+    #[must_use]
+    pub fn cpu_requirement() -> String {
+        format!("{}=={}", PINNED_CPU.package, PINNED_CPU.version)
     }
 
     fn install(&self, wheel: &Wheel) -> Result<PathBuf, InstallError> {

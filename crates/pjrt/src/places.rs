@@ -129,6 +129,8 @@ pub struct NotFound {
     pub platform: Platform,
     /// What is wrong.
     pub reason: String,
+    /// Whether the user named a place and no plugin is there; otherwise there is none in the usual places.
+    pub named: bool,
     /// Every place that was looked at, in order.
     pub looked_at: Vec<String>,
 }
@@ -192,6 +194,7 @@ impl Places {
                         "the {platform} plugin of {source}, {}, {problem}",
                         path.display()
                     ),
+                    named: true,
                     looked_at,
                 }),
             };
@@ -210,6 +213,7 @@ impl Places {
         Err(NotFound {
             platform,
             reason: format!("no {platform} plugin was found"),
+            named: false,
             looked_at,
         })
     }

@@ -65,11 +65,8 @@ pub(super) fn conv(
     {
         return product(w, input, kernel, dims, &plan, shape);
     }
-    let padding: Vec<String> = dims
-        .padding
-        .iter()
-        .map(|(l, h)| format!("[{l}, {h}]"))
-        .collect();
+    let (input, padding) = cut(w, input, dims);
+    let padding: Vec<String> = padding.iter().map(|(l, h)| format!("[{l}, {h}]")).collect();
     let text = format!(
         "stablehlo.convolution({}, {}) dim_numbers = {}x{}->{}, window = {{stride = {:?}, pad = [{}], lhs_dilate = {:?}, rhs_dilate = {:?}}} {{batch_group_count = {} : i64, feature_group_count = {} : i64}} : {}",
         input.name,
@@ -89,6 +86,50 @@ pub(super) fn conv(
         )
     );
     w.line(shape, &text)
+}
+
+/// The input without what negative padding cuts off, and the padding that is left, none of it negative.
+///
+/// The convolution of XLA:CPU reads outside of the input when padding is negative.
+fn cut(w: &mut Writer, input: &Operand, dims: &ConvDims) -> (Operand, Vec<(i64, i64)>) {
+    let whole = |&size: &usize| SliceDim {
+        start: 0,
+        limit: size,
+        stride: 1,
+    };
+    let mut slices: Vec<SliceDim> = input.shape.dims.iter().map(whole).collect();
+    let mut padding = dims.padding.clone();
+    for (i, pad) in padding.iter_mut().enumerate() {
+        let place = dims.input.spatial[i];
+        let size = input.shape.dims[place];
+        (slices[place], *pad) = cut_dim(size, dims.input_dilation[i], *pad);
+    }
+    (super::slice(w, input, &slices), padding)
+}
+
+/// Elements stand at multiples of `dilation`; those outside of the padded range go, and the range's edges stay.
+fn cut_dim(size: usize, dilation: usize, (low, high): (i64, i64)) -> (SliceDim, (i64, i64)) {
+    let length = if size == 0 {
+        0
+    } else {
+        (size - 1) * dilation + 1
+    };
+    let (begin, end) = (-low, length as i64 + high);
+    let element = |place: i64| (place.max(0) as usize).div_ceil(dilation).min(size);
+    let (start, limit) = (element(begin), element(end));
+    let slice = |start, limit| SliceDim {
+        start,
+        limit,
+        stride: 1,
+    };
+    if start >= limit {
+        return (slice(0, 0), (end - begin, 0));
+    }
+    let (first, last) = (start * dilation, (limit - 1) * dilation);
+    (
+        slice(start, limit),
+        (first as i64 - begin, end - last as i64 - 1),
+    )
 }
 
 /// `[b, 0, 1, f]`.

@@ -35,13 +35,14 @@ fn nested(dtype: DType, elements: &[&[u8]], dims: &[usize]) -> String {
 }
 
 fn hex(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
     let mut text = String::with_capacity(2 * bytes.len());
     for byte in bytes {
         for digit in [byte >> 4, byte & 15] {
-            text.push(char::from_digit(u32::from(digit), 16).expect("a nibble"));
+            text.push(char::from(DIGITS[usize::from(digit)]));
         }
     }
-    text.to_ascii_uppercase()
+    text
 }
 
 fn element_text(dtype: DType, bytes: &[u8]) -> String {

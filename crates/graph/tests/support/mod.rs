@@ -11,7 +11,7 @@ use std::time::Duration;
 use phalanx_graph::{DType, HostTensor, Lowering, Platform, Program, Shape};
 use phalanx_pjrt::{
     Buffer, Client, CompileOptions, ElementType, Executable, ExecuteOptions, Installer,
-    OptionValue, Places, Plugin,
+    OptionValue, OverrideValue, Places, Plugin,
 };
 
 const LONG: Duration = Duration::from_secs(120);
@@ -42,8 +42,10 @@ pub fn compile(program: &Program) -> Executable {
 
 /// Compiles StableHLO text.
 pub fn compile_text(text: &str, replicas: usize) -> Executable {
+    let named = |&(name, value): &(&str, bool)| (name.to_owned(), OverrideValue::Bool(value));
     let options = CompileOptions {
         replicas,
+        overrides: Platform::Cpu.compiler_options().iter().map(named).collect(),
         ..CompileOptions::default()
     };
     match client().compile(text, &options) {

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use phalanx_graph::{AlignedBytes, DType, HostTensor, Lowering, Program, Shape};
 use phalanx_pjrt::{
     Buffer, CacheOutcome, Client, CompileCache, CompileOptions, ElementType, Event, Executable,
-    ExecuteOptions, Installer, OptionValue, PjrtError, Places, Platform, Plugin, SharedBytes,
+    ExecuteOptions, Installer, OptionValue, OverrideValue, PjrtError, Places, Platform, Plugin,
+    SharedBytes,
 };
 
 use crate::{Error, Result};
@@ -125,8 +126,12 @@ impl Engine {
     pub fn compile(&self, name: &str, program: &Program) -> Result<Compiled> {
         let start = Instant::now();
         let text = program.to_stablehlo(&Lowering::new(self.0.platform, name));
+        let relied_on = self.0.platform.compiler_options().iter();
         let options = CompileOptions {
             replicas: program.replicas,
+            overrides: relied_on
+                .map(|&(name, value)| (name.to_owned(), OverrideValue::Bool(value)))
+                .collect(),
             ..CompileOptions::default()
         };
         let (executable, outcome) = self

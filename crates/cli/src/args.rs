@@ -1,0 +1,110 @@
+//! What can be typed: one definition gives the parser, the help and the completions.
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand, ValueEnum};
+use phalanx_pjrt::{Installer, Platform};
+
+/// Train neural networks on one device or many.
+#[derive(Debug, Parser)]
+#[command(name = "phalanx", version = version(), disable_help_subcommand = true, arg_required_else_help = true)]
+pub struct Args {
+    /// Options of every command.
+    #[command(flatten)]
+    pub global: Global,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Options of every command.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Options of every command")]
+pub struct Global {
+    /// Never use the network: a missing plugin is an error instead of a download
+    #[arg(long, global = true)]
+    pub offline: bool,
+    /// Use this PJRT plugin, and look nowhere else
+    #[arg(long, global = true, value_name = "PATH")]
+    pub plugin: Option<PathBuf>,
+    /// How progress is shown; auto is a bar on a terminal and plain lines elsewhere
+    #[arg(long, global = true, value_enum, default_value_t = Progress::Auto, value_name = "HOW")]
+    pub progress: Progress,
+    /// Print results and errors, nothing else
+    #[arg(long, short, global = true)]
+    pub quiet: bool,
+}
+
+/// How progress is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Progress {
+    /// A bar on a terminal, plain lines elsewhere
+    Auto,
+    /// One line, drawn again and again
+    Bar,
+    /// Plain lines
+    Plain,
+    /// One JSON object a line
+    Json,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// List, install or find the plugins that drive devices
+    #[command(subcommand)]
+    Plugin(Plugin),
+    /// List the devices of a plugin
+    Devices {
+        /// Whose plugin: cpu, cuda, rocm, tpu or oneapi
+        #[arg(long, default_value = "cpu")]
+        platform: Platform,
+    },
+    /// Check that this machine is ready to train; ends with 3 if it is not
+    Doctor,
+    /// Print the completions of a shell
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+}
+
+/// What to do about plugins.
+#[derive(Debug, Subcommand)]
+pub enum Plugin {
+    /// List the plugins that are found, one a platform
+    List,
+    /// Install the pinned plugin of a platform into the per-user cache
+    Install {
+        /// The platform; only cpu has a pinned plugin
+        platform: Platform,
+    },
+    /// Print the path of a platform's plugin
+    Where {
+        /// The platform: cpu, cuda, rocm, tpu or oneapi
+        #[arg(default_value = "cpu")]
+        platform: Platform,
+    },
+}
+
+/// The version of the program, of the pinned plugin, and the machine it was built for.
+fn version() -> String {
+    format!(
+        "{}\nxla cpu plugin {}\ntarget {}-{}",
+        env!("CARGO_PKG_VERSION"),
+        Installer::cpu_requirement(),
+        std::env::consts::ARCH,
+        std::env::consts::OS,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Args::command().debug_assert();
+    }
+}

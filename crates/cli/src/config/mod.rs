@@ -1,0 +1,171 @@
+//! `train.yaml`: what to train, on what, and how. `docs/train-yaml.md` describes every key.
+//!
+//! Reading touches no file but the text given, collects every mistake it can go on after, and says of each where it is and what to
+//! do. What the names of layers, losses, metrics and optimizers mean is the library's.
+
+mod component;
+mod problem;
+mod reader;
+mod sections;
+mod yaml;
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+pub use component::{Component, Kind};
+pub use problem::{Place, Problem, Problems};
+
+/// A whole `train.yaml`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TrainConfig {
+    /// The file as the user named it.
+    pub origin: PathBuf,
+    /// What to train and test on.
+    pub data: Data,
+    /// The layers, first to last; at least one.
+    pub model: Vec<Component>,
+    /// The optimizer.
+    pub optimizer: Component,
+    /// The loss.
+    pub loss: Component,
+    /// The metrics.
+    pub metrics: Vec<Component>,
+    /// How to train.
+    pub fit: Fit,
+    /// Where the model and the logs go.
+    pub output: PathBuf,
+}
+
+impl TrainConfig {
+    /// Mistakes found later in what this file says.
+    #[must_use]
+    pub fn problems(&self, list: Vec<Problem>) -> Problems {
+        Problems::new(&self.origin.display().to_string(), list)
+    }
+}
+
+/// What to train and test on.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Data {
+    /// CSV files of the same columns, read one after the other; at least one.
+    pub csv: Vec<At<PathBuf>>,
+    /// Whether the first line names the columns; `None` to see.
+    pub header: Option<bool>,
+    /// The column of the label.
+    pub label: At<Label>,
+    /// What the label is.
+    pub label_type: LabelType,
+    /// The character between fields.
+    pub delimiter: char,
+    /// Dims of one example; empty for as many as there are feature columns.
+    pub features: At<Vec<usize>>,
+    /// What every feature is divided by.
+    pub divide_by: f64,
+    /// What the trained model is tested on.
+    pub test: Option<At<Test>>,
+}
+
+/// The column of the label.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Label {
+    /// The last.
+    Last,
+    /// The one at an index, from 0.
+    Index(usize),
+    /// The one that the header names so.
+    Name(String),
+}
+
+/// What the label is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LabelType {
+    /// A class, a whole number from 0.
+    Class,
+    /// Any number.
+    Value,
+}
+
+/// Rows that training does not see.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Test {
+    /// So many of the first rows.
+    First(usize),
+    /// So many of the last rows.
+    Last(usize),
+    /// Files of their own.
+    Csv(Vec<At<PathBuf>>),
+}
+
+/// How to train.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Fit {
+    /// How often every example is seen.
+    pub epochs: usize,
+    /// Examples a step, over all devices.
+    pub batch_size: usize,
+    /// Whether every epoch has an order of its own.
+    pub shuffle: bool,
+    /// Decides the initial weights, the order of examples and dropout.
+    pub seed: u64,
+    /// What is evaluated after each epoch.
+    pub validation: Option<At<Validation>>,
+    /// Weights of classes; those not listed have 1.
+    pub class_weight: Option<At<Vec<(i64, f32)>>>,
+}
+
+/// What is evaluated after each epoch.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Validation {
+    /// A fraction of the training rows, from the end; they are not trained on.
+    Split(f64),
+    /// Files of their own.
+    Csv(Vec<At<PathBuf>>),
+    /// The test rows.
+    Test,
+}
+
+/// A value and where it is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct At<T> {
+    /// The value.
+    pub value: T,
+    /// Its place; where the value was left out, the place of the section.
+    pub at: Place,
+}
+
+/// Reads the text of a `train.yaml`. `origin` is its path: the name in messages, and its folder is where relative paths start.
+///
+/// No file is touched.
+///
+/// # Errors
+/// Every mistake found, with its place and what to do.
+pub fn parse(text: &str, origin: &Path) -> Result<TrainConfig, Problems> {
+    parse_bytes(text.as_bytes(), origin)
+}
+
+/// As [`parse`], of bytes that may be anything.
+///
+/// # Errors
+/// As [`parse`].
+pub fn parse_bytes(bytes: &[u8], origin: &Path) -> Result<TrainConfig, Problems> {
+    let fail = |list| Problems::new(&origin.display().to_string(), list);
+    let (root, problems) = yaml::parse(bytes).map_err(|problem| fail(vec![problem]))?;
+    let mut reader = reader::Reader { problems };
+    let config = reader.train_config(&root, origin);
+    match config {
+        Some(config) if reader.problems.is_empty() => Ok(config),
+        _ => Err(fail(reader.problems)),
+    }
+}
+
+/// The bytes of a file, no more than are needed to see that it is too large.
+///
+/// # Errors
+/// Those of the file system.
+pub fn load(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let most = yaml::MOST_BYTES as u64 + 1;
+    File::open(path)?.take(most).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}

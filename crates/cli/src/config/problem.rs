@@ -1,0 +1,148 @@
+//! What is wrong with a file, and where.
+
+use std::fmt;
+
+/// A place in a file, both counted from 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Place {
+    /// The line.
+    pub line: usize,
+    /// The column, in characters.
+    pub column: usize,
+}
+
+impl Place {
+    /// The start of a file.
+    pub const START: Self = Self { line: 1, column: 1 };
+}
+
+/// One mistake: where, what was found and expected, and what to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// Where it is.
+    pub at: Place,
+    /// What was found and what was expected.
+    pub message: String,
+    /// What to do.
+    pub next: String,
+}
+
+impl Problem {
+    /// A mistake.
+    #[must_use]
+    pub fn new(at: Place, message: impl Into<String>, next: impl Into<String>) -> Self {
+        Self {
+            at,
+            message: message.into(),
+            next: next.into(),
+        }
+    }
+}
+
+/// All mistakes found in one file, in its order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problems {
+    /// The file, as the user named it.
+    pub file: String,
+    /// The mistakes; never empty.
+    pub list: Vec<Problem>,
+}
+
+impl Problems {
+    /// More than this many are not shown.
+    const SHOWN: usize = 20;
+
+    pub(crate) fn new(file: &str, mut list: Vec<Problem>) -> Self {
+        list.sort_by_key(|problem| problem.at);
+        Self {
+            file: file.to_owned(),
+            list,
+        }
+    }
+}
+
+impl fmt::Display for Problems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, problem) in self.list.iter().take(Self::SHOWN).enumerate() {
+            let Place { line, column } = problem.at;
+            let end = if index == 0 { "" } else { "\n" };
+            write!(
+                f,
+                "{end}{}:{line}:{column}: {}; {}",
+                self.file, problem.message, problem.next
+            )?;
+        }
+        match self.list.len().saturating_sub(Self::SHOWN) {
+            0 => Ok(()),
+            more => write!(f, "\n{}: and {more} more", self.file),
+        }
+    }
+}
+
+impl std::error::Error for Problems {}
+
+/// ``did you mean `..`?`` where a name is near, else the names there are.
+pub(crate) fn suggest(name: &str, known: &[&str]) -> String {
+    let longer = |candidate: &&&str| candidate.len() > 2 && name.starts_with(**candidate);
+    let near = known
+        .iter()
+        .map(|candidate| (distance(name, candidate), candidate))
+        .min_by_key(|(distance, _)| *distance)
+        .filter(|(distance, candidate)| *distance <= candidate.len().max(4) / 2)
+        .map(|(_, candidate)| candidate);
+    match near.or_else(|| known.iter().find(longer)) {
+        Some(nearest) => format!("did you mean `{nearest}`?"),
+        None => format!("use one of {}", known.join(", ")),
+    }
+}
+
+/// Edit distance that counts a swap as one; a long name is near to none.
+fn distance(name: &str, candidate: &str) -> usize {
+    if name.len() > 64 {
+        return usize::MAX;
+    }
+    strsim::osa_distance(&name.to_lowercase(), candidate)
+}
+
+/// Text of the user's for a message: quoted, escaped, and cut where it is long.
+pub(crate) fn shown(text: &str) -> String {
+    const LONGEST: usize = 40;
+    let cut: String = text.chars().take(LONGEST).collect();
+    let dots = if cut.len() < text.len() { ".." } else { "" };
+    format!("{cut:?}{dots}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn near_names_are_suggested_and_far_ones_listed() {
+        let known = ["epochs", "batch_size", "seed"];
+        assert_eq!(suggest("epohcs", &known), "did you mean `epochs`?");
+        assert_eq!(suggest("Batchsize", &known), "did you mean `batch_size`?");
+        assert_eq!(
+            suggest("optimiser_of_choice", &known),
+            "use one of epochs, batch_size, seed"
+        );
+        assert_eq!(
+            suggest(&"x".repeat(1 << 20), &known),
+            "use one of epochs, batch_size, seed"
+        );
+    }
+
+    #[test]
+    fn problems_come_in_the_order_of_the_file_and_end() {
+        let problem =
+            |line| Problem::new(Place { line, column: 1 }, format!("wrong {line}"), "fix it");
+        let text = Problems::new("a.yaml", (1..=30).rev().map(problem).collect()).to_string();
+        assert!(
+            text.starts_with("a.yaml:1:1: wrong 1; fix it\na.yaml:2:1: wrong 2;"),
+            "{text}"
+        );
+        assert!(
+            text.ends_with("wrong 20; fix it\na.yaml: and 10 more"),
+            "{text}"
+        );
+    }
+}

@@ -1,0 +1,239 @@
+//! Typed values out of a tree, with every mistake on the way collected.
+
+use std::ops::RangeInclusive;
+
+use super::problem::{Place, Problem, shown, suggest};
+use super::yaml::{Key, Node, Value};
+
+/// A key that a section may hold.
+pub(crate) struct Field {
+    pub(crate) name: &'static str,
+    pub(crate) required: bool,
+    /// What its value must be, in words.
+    pub(crate) expected: &'static str,
+    /// A value to imitate, as it is written.
+    pub(crate) example: &'static str,
+}
+
+/// A key that may be left out.
+pub(crate) const fn optional(
+    name: &'static str,
+    expected: &'static str,
+    example: &'static str,
+) -> Field {
+    Field {
+        name,
+        required: false,
+        expected,
+        example,
+    }
+}
+
+/// A key that must be there.
+pub(crate) const fn required(
+    name: &'static str,
+    expected: &'static str,
+    example: &'static str,
+) -> Field {
+    Field {
+        name,
+        required: true,
+        expected,
+        example,
+    }
+}
+
+/// Collects mistakes.
+#[derive(Default)]
+pub(crate) struct Reader {
+    pub(crate) problems: Vec<Problem>,
+}
+
+/// A mapping whose keys were checked.
+pub(crate) struct Section<'n> {
+    name: String,
+    /// Its place.
+    pub(crate) at: Place,
+    entries: &'n [(Key, Node)],
+    fields: &'static [Field],
+}
+
+impl Reader {
+    /// Notes a mistake.
+    pub(crate) fn problem(
+        &mut self,
+        at: Place,
+        message: impl Into<String>,
+        next: impl Into<String>,
+    ) {
+        self.problems.push(Problem::new(at, message, next));
+    }
+
+    /// The mapping at a node (`name` in messages); unknown and missing keys are noted.
+    pub(crate) fn section<'n>(
+        &mut self,
+        node: &'n Node,
+        name: &str,
+        fields: &'static [Field],
+    ) -> Option<Section<'n>> {
+        let Value::Map(entries) = &node.value else {
+            let names: Vec<&str> = fields.iter().map(|field| field.name).collect();
+            let next = match &node.value {
+                Value::Text(text) if text.contains(':') => "put a space after the colon".to_owned(),
+                _ => format!("give it keys of {}, indented, one a line", names.join(", ")),
+            };
+            let found = node.describe();
+            self.problem(
+                node.at,
+                format!("{name} is {found}, expected a mapping"),
+                next,
+            );
+            return None;
+        };
+        let section = Section {
+            name: name.to_owned(),
+            at: node.at,
+            entries,
+            fields,
+        };
+        self.check_keys(&section);
+        Some(section)
+    }
+
+    fn check_keys(&mut self, section: &Section<'_>) {
+        let known = section.names();
+        for (key, _) in section
+            .entries
+            .iter()
+            .filter(|(key, _)| !known.contains(&key.name.as_str()))
+        {
+            self.problem(
+                key.at,
+                format!("{} has no key {}", section.name, shown(&key.name)),
+                suggest(&key.name, &known),
+            );
+        }
+        for field in section
+            .fields
+            .iter()
+            .filter(|field| field.required && section.node(field.name).is_none())
+        {
+            self.problem(
+                section.at,
+                format!(
+                    "{} lacks the key `{}`, {}",
+                    section.name, field.name, field.expected
+                ),
+                format!("add `{}: {}`", field.name, field.example),
+            );
+        }
+    }
+
+    /// The value of a key, by a function that returns `None` for what is not as the field expects.
+    pub(crate) fn value<T>(
+        &mut self,
+        section: &Section<'_>,
+        name: &str,
+        read: impl Fn(&Node) -> Option<T>,
+    ) -> Option<T> {
+        let node = section.node(name)?;
+        let value = read(node);
+        if value.is_none() {
+            self.unexpected(section, name, node);
+        }
+        value
+    }
+
+    /// Notes that the value of a key is not as its field expects.
+    pub(crate) fn unexpected(&mut self, section: &Section<'_>, name: &str, node: &Node) {
+        let Some(field) = section.fields.iter().find(|field| field.name == name) else {
+            return;
+        };
+        let of = &section.name;
+        self.problem(
+            node.at,
+            format!(
+                "`{name}` of {of} is {}, expected {}",
+                node.describe(),
+                field.expected
+            ),
+            format!("write for example `{name}: {}`", field.example),
+        );
+    }
+}
+
+impl<'n> Section<'n> {
+    /// The value of a key.
+    pub(crate) fn node(&self, name: &str) -> Option<&'n Node> {
+        self.entry(name).map(|(_, node)| node)
+    }
+
+    /// The name in messages.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The names of the keys it may hold.
+    pub(crate) fn names(&self) -> Vec<&'static str> {
+        self.fields.iter().map(|field| field.name).collect()
+    }
+
+    /// How many keys are written.
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// A key and its value.
+    pub(crate) fn entry(&self, name: &str) -> Option<(&'n Key, &'n Node)> {
+        self.entries
+            .iter()
+            .find(|(key, _)| key.name == name)
+            .map(|(key, node)| (key, node))
+    }
+}
+
+/// A whole number in a range.
+pub(crate) fn whole(range: RangeInclusive<i64>) -> impl Fn(&Node) -> Option<i64> {
+    move |node| match node.value {
+        Value::Int(value) if range.contains(&value) => Some(value),
+        _ => None,
+    }
+}
+
+/// A number that is neither infinite nor NaN.
+pub(crate) fn finite(node: &Node) -> Option<f64> {
+    match node.value {
+        Value::Int(value) => Some(value as f64),
+        Value::Float(value) if value.is_finite() => Some(value),
+        _ => None,
+    }
+}
+
+/// A number above 0 and below 1.
+pub(crate) fn fraction(node: &Node) -> Option<f64> {
+    finite(node).filter(|value| *value > 0.0 && *value < 1.0)
+}
+
+/// True or false.
+pub(crate) fn boolean(node: &Node) -> Option<bool> {
+    match node.value {
+        Value::Bool(value) => Some(value),
+        _ => None,
+    }
+}
+
+/// Text that is not empty and holds no control character.
+pub(crate) fn text(node: &Node) -> Option<&str> {
+    match &node.value {
+        Value::Text(text) if !text.is_empty() && !text.contains(char::is_control) => Some(text),
+        _ => None,
+    }
+}
+
+/// A list.
+pub(crate) fn list(node: &Node) -> Option<&[Node]> {
+    match &node.value {
+        Value::List(items) => Some(items),
+        _ => None,
+    }
+}

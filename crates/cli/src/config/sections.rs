@@ -1,0 +1,428 @@
+//! The sections of a `train.yaml`, read into their types.
+
+use std::path::{Path, PathBuf};
+
+use super::component::{Component, Kind};
+use super::problem::{Place, shown};
+use super::reader::{
+    Field, Reader, Section, boolean, finite, fraction, list, optional, required, text, whole,
+};
+use super::yaml::{Node, Value};
+use super::{At, Data, Fit, Label, LabelType, Test, TrainConfig, Validation};
+
+/// Most layers of a model, and most metrics.
+const MOST_COMPONENTS: usize = 4096;
+/// Most numbers of one example: what the CSV reader takes.
+const MOST_FEATURES: usize = 1 << 18;
+const MOST_DIMS: usize = 8;
+const MOST_EPOCHS: i64 = 1_000_000;
+const MOST_BATCH: i64 = 1 << 24;
+const MOST_ROWS: i64 = 100_000_000;
+/// No class label is written with more digits than fit an i32.
+const MOST_CLASS: i64 = i32::MAX as i64;
+
+const FILE: [Field; 7] = [
+    required("data", "what to train on", "{csv: data.csv}"),
+    required("model", "a list of layers", "[{dense: {units: 10}}]"),
+    required("optimizer", "an optimizer", "adam"),
+    required("loss", "a loss", "sparse_categorical_crossentropy"),
+    optional("metrics", "a list of metrics", "[accuracy]"),
+    optional("fit", "how to train", "{epochs: 10}"),
+    optional("output", "the path of a folder", "runs/digits"),
+];
+
+const PATHS: &str = "a path or a list of paths";
+
+const DATA: [Field; 8] = [
+    required("csv", PATHS, "data.csv"),
+    optional("header", "true, false or auto", "auto"),
+    optional(
+        "label",
+        "the name of a column, its position from 0, or -1 for the last",
+        "-1",
+    ),
+    optional("label_type", "class or value", "class"),
+    optional(
+        "delimiter",
+        "one character that is no digit, letter, sign, dot or quote",
+        "\",\"",
+    ),
+    optional(
+        "features",
+        "up to 8 whole numbers above 0 whose product is the number of feature columns, at most 262144",
+        "[8, 8, 1]",
+    ),
+    optional("divide_by", "a number from 1e-30 to 1e30", "255"),
+    optional("test", "one of first, last and csv", "{last: 100}"),
+];
+
+const TEST: [Field; 3] = [
+    optional("first", "a whole number of rows above 0", "100"),
+    optional("last", "a whole number of rows above 0", "100"),
+    optional("csv", PATHS, "test.csv"),
+];
+
+const FIT: [Field; 6] = [
+    optional("epochs", "a whole number from 1 to 1000000", "10"),
+    optional("batch_size", "a whole number from 1 to 16777216", "32"),
+    optional("shuffle", "true or false", "true"),
+    optional("seed", "a whole number from 0", "42"),
+    optional(
+        "validation",
+        "test, or one of {split: fraction} and {csv: path}",
+        "{split: 0.1}",
+    ),
+    optional(
+        "class_weight",
+        "classes, whole numbers from 0, with weights, numbers from 0 to 1e30",
+        "{0: 1.0, 1: 2.5}",
+    ),
+];
+
+const VALIDATION: [Field; 2] = [
+    optional("split", "a number above 0 and below 1", "0.1"),
+    optional("csv", PATHS, "validation.csv"),
+];
+
+impl Reader {
+    /// Reads the whole file; `None` or a non-empty list of problems where it is wrong.
+    pub(crate) fn train_config(&mut self, root: &Node, origin: &Path) -> Option<TrainConfig> {
+        let file = self.section(root, "the file", &FILE)?;
+        let folder = origin.parent().unwrap_or(Path::new(""));
+        let data = file.node("data").and_then(|node| self.data(node, folder));
+        let model = self.list_of(&file, "model", Kind::Layer);
+        let optimizer = self.one(&file, "optimizer", Kind::Optimizer);
+        let loss = self.one(&file, "loss", Kind::Loss);
+        let metrics = self
+            .list_of(&file, "metrics", Kind::Metric)
+            .unwrap_or_default();
+        let fit = match file.node("fit") {
+            Some(node) => self.fit(node, folder),
+            None => Some(Fit::default()),
+        };
+        let output = self.value(&file, "output", |node| text(node).map(PathBuf::from));
+        let output = output.unwrap_or_else(|| Path::new("runs").join(stem(origin)));
+        let config = TrainConfig {
+            origin: origin.to_owned(),
+            data: data?,
+            model: model?,
+            optimizer: optimizer?,
+            loss: loss?,
+            metrics,
+            fit: fit?,
+            output: folder.join(output),
+        };
+        self.check_together(&config);
+        Some(config)
+    }
+
+    fn one(&mut self, file: &Section<'_>, name: &str, kind: Kind) -> Option<Component> {
+        let node = file.node(name)?;
+        self.component(node, kind)
+    }
+
+    /// Components of a list; a model has at least one layer.
+    fn list_of(&mut self, file: &Section<'_>, name: &str, kind: Kind) -> Option<Vec<Component>> {
+        let least = usize::from(kind == Kind::Layer);
+        let allowed = least..=MOST_COMPONENTS;
+        let node = file.node(name)?;
+        match list(node) {
+            Some(items) if allowed.contains(&items.len()) => Some(self.components(items, kind)),
+            _ => {
+                self.unexpected(file, name, node);
+                None
+            }
+        }
+    }
+
+    fn data(&mut self, node: &Node, folder: &Path) -> Option<Data> {
+        let section = self.section(node, "data", &DATA)?;
+        let at = section.at;
+        let csv = self.value(&section, "csv", |node| paths(node, folder));
+        let label = self.value(&section, "label", located(label));
+        let features = self.value(&section, "features", located(dims));
+        let test = section
+            .node("test")
+            .and_then(|node| self.test(node, folder));
+        Some(Data {
+            header: self.value(&section, "header", header).unwrap_or_default(),
+            label: label.unwrap_or(At {
+                value: Label::Last,
+                at,
+            }),
+            label_type: self
+                .value(&section, "label_type", label_type)
+                .unwrap_or(LabelType::Class),
+            delimiter: self.value(&section, "delimiter", delimiter).unwrap_or(','),
+            features: features.unwrap_or(At {
+                value: Vec::new(),
+                at,
+            }),
+            divide_by: self.value(&section, "divide_by", scale).unwrap_or(1.0),
+            test,
+            csv: csv?,
+        })
+    }
+
+    fn test(&mut self, node: &Node, folder: &Path) -> Option<At<Test>> {
+        let section = self.section(node, "test", &TEST)?;
+        self.only_one(&section);
+        let first = self.value(&section, "first", rows).map(Test::First);
+        let last = self.value(&section, "last", rows).map(Test::Last);
+        let csv = self
+            .value(&section, "csv", |node| paths(node, folder))
+            .map(Test::Csv);
+        let value = first.or(last).or(csv)?;
+        Some(At { value, at: node.at })
+    }
+
+    fn fit(&mut self, node: &Node, folder: &Path) -> Option<Fit> {
+        if node.value == Value::Null {
+            return Some(Fit::default());
+        }
+        let section = self.section(node, "fit", &FIT)?;
+        let default = Fit::default();
+        let whole_of = |name, most| (name, whole(1..=most));
+        let (epochs, batch_size) = (
+            whole_of("epochs", MOST_EPOCHS),
+            whole_of("batch_size", MOST_BATCH),
+        );
+        let epochs = self.value(&section, epochs.0, epochs.1).map(as_usize);
+        let batch_size = self
+            .value(&section, batch_size.0, batch_size.1)
+            .map(as_usize);
+        let seed = self.value(&section, "seed", whole(0..=i64::MAX));
+        Some(Fit {
+            epochs: epochs.unwrap_or(default.epochs),
+            batch_size: batch_size.unwrap_or(default.batch_size),
+            shuffle: self
+                .value(&section, "shuffle", boolean)
+                .unwrap_or(default.shuffle),
+            seed: seed.map_or(default.seed, i64::cast_unsigned),
+            validation: self.validation(&section, folder),
+            class_weight: self.class_weights(&section),
+        })
+    }
+
+    fn class_weights(&mut self, fit: &Section<'_>) -> Option<At<Vec<(i64, f32)>>> {
+        let node = fit.node("class_weight")?;
+        let Value::Map(entries) = &node.value else {
+            self.unexpected(fit, "class_weight", node);
+            return None;
+        };
+        let weights = entries.iter().filter_map(|(key, node)| {
+            let (class, weight) = (class(&key.name), finite(node));
+            if class.is_none() {
+                let found = shown(&key.name);
+                let message = format!("a class of class_weight is {found}, expected a whole number from 0, without signs and leading zeros");
+                self.problem(key.at, message, "write for example `0: 1.5`");
+            }
+            let weight = weight.filter(|weight| (0.0..=1e30).contains(weight));
+            if weight.is_none() {
+                let (name, found) = (shown(&key.name), node.describe());
+                let message = format!("the weight of class {name} is {found}, expected a number from 0 to 1e30");
+                self.problem(node.at, message, "write for example `0: 1.5`");
+            }
+            Some((class?, weight? as f32))
+        });
+        let value = weights.collect();
+        Some(At { value, at: node.at })
+    }
+
+    fn validation(&mut self, fit: &Section<'_>, folder: &Path) -> Option<At<Validation>> {
+        let node = fit.node("validation")?;
+        if text(node) == Some("test") {
+            return Some(At {
+                value: Validation::Test,
+                at: node.at,
+            });
+        }
+        if !matches!(node.value, Value::Map(_)) {
+            self.unexpected(fit, "validation", node);
+            return None;
+        }
+        let section = self.section(node, "validation", &VALIDATION)?;
+        self.only_one(&section);
+        let split = self
+            .value(&section, "split", fraction)
+            .map(Validation::Split);
+        let csv = self
+            .value(&section, "csv", |node| paths(node, folder))
+            .map(Validation::Csv);
+        let value = split.or(csv)?;
+        Some(At { value, at: node.at })
+    }
+
+    /// Notes it where a section whose keys exclude one another holds none or several.
+    fn only_one(&mut self, section: &Section<'_>) {
+        if section.len() != 1 {
+            let names = section.names().join(", ");
+            self.problem(
+                section.at,
+                format!(
+                    "{} has {} keys, expected exactly one of {names}",
+                    section.name(),
+                    section.len()
+                ),
+                "keep or write one of them",
+            );
+        }
+    }
+
+    /// What makes no sense together.
+    fn check_together(&mut self, config: &TrainConfig) {
+        let TrainConfig { data, fit, .. } = config;
+        if let (
+            Some(At {
+                value: Validation::Test,
+                at,
+            }),
+            None,
+        ) = (&fit.validation, &data.test)
+        {
+            self.problem(
+                *at,
+                "`validation` is test, and data has no `test`",
+                "add `test: {last: 100}` to data, or write `validation: {split: 0.1}`",
+            );
+        }
+        if let (
+            At {
+                value: Label::Name(name),
+                at,
+            },
+            Some(false),
+        ) = (&data.label, data.header)
+        {
+            let message = format!(
+                "`label` is the column named {}, and `header` is false",
+                shown(name)
+            );
+            self.problem(
+                *at,
+                message,
+                "give the position of the column, from 0, or set `header: true`",
+            );
+        }
+        if let (Some(At { at, .. }), LabelType::Value) = (&fit.class_weight, data.label_type) {
+            self.problem(
+                *at,
+                "`class_weight` weighs classes, and `label_type` is value",
+                "remove it, or set `label_type: class`",
+            );
+        }
+    }
+}
+
+impl Default for Fit {
+    fn default() -> Self {
+        Self {
+            epochs: 1,
+            batch_size: 32,
+            shuffle: true,
+            seed: 0,
+            validation: None,
+            class_weight: None,
+        }
+    }
+}
+
+/// The name of the run of a file.
+fn stem(origin: &Path) -> PathBuf {
+    origin
+        .file_stem()
+        .map_or_else(|| "train".into(), PathBuf::from)
+}
+
+/// A reader of values that keeps the place.
+fn located<T>(read: impl Fn(&Node) -> Option<T>) -> impl Fn(&Node) -> Option<At<T>> {
+    move |node| {
+        let at: Place = node.at;
+        read(node).map(|value| At { value, at })
+    }
+}
+
+fn paths(node: &Node, folder: &Path) -> Option<Vec<At<PathBuf>>> {
+    let path = |node: &Node| {
+        let value = folder.join(text(node)?);
+        Some(At { value, at: node.at })
+    };
+    match list(node) {
+        Some([]) => None,
+        Some(items) => items.iter().map(path).collect(),
+        None => Some(vec![path(node)?]),
+    }
+}
+
+/// `Some(None)` is auto.
+fn header(node: &Node) -> Option<Option<bool>> {
+    match text(node) {
+        Some("auto") => Some(None),
+        _ => boolean(node).map(Some),
+    }
+}
+
+fn label(node: &Node) -> Option<Label> {
+    match &node.value {
+        Value::Int(-1) => Some(Label::Last),
+        Value::Int(index) => usize::try_from(*index)
+            .ok()
+            .filter(|&index| index < MOST_FEATURES)
+            .map(Label::Index),
+        _ => text(node).map(|name| Label::Name(name.to_owned())),
+    }
+}
+
+fn label_type(node: &Node) -> Option<LabelType> {
+    match text(node)? {
+        "class" => Some(LabelType::Class),
+        "value" => Some(LabelType::Value),
+        _ => None,
+    }
+}
+
+/// A tab is the one control character with a use here.
+fn delimiter(node: &Node) -> Option<char> {
+    let Value::Text(text) = &node.value else {
+        return None;
+    };
+    let mut characters = text.chars();
+    let only = characters.next().filter(|_| characters.next().is_none())?;
+    let is_part_of_a_field = only.is_ascii_alphanumeric() || "+-.\"".contains(only);
+    let is_visible = only.is_ascii_graphic() || only == ' ' || only == '\t';
+    (is_visible && !is_part_of_a_field).then_some(only)
+}
+
+fn dims(node: &Node) -> Option<Vec<usize>> {
+    let items = list(node).filter(|items| (1..=MOST_DIMS).contains(&items.len()))?;
+    let dims = items
+        .iter()
+        .map(|item| whole(1..=MOST_FEATURES as i64)(item).map(as_usize));
+    let dims: Vec<usize> = dims.collect::<Option<_>>()?;
+    let product = dims
+        .iter()
+        .try_fold(1, |product: usize, dim| product.checked_mul(*dim))?;
+    (product <= MOST_FEATURES).then_some(dims)
+}
+
+/// So far from the ends of f32 that no quotient is infinite for its sake.
+fn scale(node: &Node) -> Option<f64> {
+    finite(node).filter(|value| (1e-30..=1e30).contains(value))
+}
+
+fn rows(node: &Node) -> Option<usize> {
+    whole(1..=MOST_ROWS)(node).map(as_usize)
+}
+
+/// `00` and `+0` are refused: they are other keys than `0`, and the same class.
+fn class(key: &str) -> Option<i64> {
+    let digits = key.bytes().all(|byte| byte.is_ascii_digit());
+    let plain = digits && (key == "0" || !key.starts_with('0'));
+    let class = key.parse().ok().filter(|_| plain)?;
+    (0..=MOST_CLASS).contains(&class).then_some(class)
+}
+
+/// Of a number that was found to be at least 0.
+fn as_usize(value: i64) -> usize {
+    usize::try_from(value).unwrap_or(0)
+}

@@ -1,0 +1,209 @@
+//! The binary as a user meets it: output, messages and exit codes.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// A folder that is removed at the end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("phalanx-cli-{}-{name}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A run with an empty cache and no site-packages in sight.
+fn phalanx(home: &Path, arguments: &[&str]) -> Output {
+    command(home, arguments).output().unwrap()
+}
+
+fn command(home: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_phalanx"));
+    command
+        .args(arguments)
+        .current_dir(home)
+        .stdin(Stdio::null());
+    command.env_clear().env("HOME", home).env("PATH", home);
+    command
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+fn expect(output: &Output, code: i32, stdout: &[&str], stderr: &[&str]) {
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(code), "{out}\n{err}");
+    for part in stdout {
+        assert!(out.contains(part), "no {part:?} in\n{out}");
+    }
+    for part in stderr {
+        assert!(err.contains(part), "no {part:?} in\n{err}");
+    }
+}
+
+#[test]
+fn version_and_help_name_what_matters() {
+    let home = Folder::new("version");
+    let version = phalanx(&home.0, &["--version"]);
+    expect(
+        &version,
+        0,
+        &[
+            "phalanx 0.",
+            "lammps-jax-pjrt-cpu==0.11.2",
+            std::env::consts::ARCH,
+        ],
+        &[],
+    );
+    let help = phalanx(&home.0, &["--help"]);
+    expect(
+        &help,
+        0,
+        &["doctor", "--offline", "--plugin", "--progress", "--quiet"],
+        &[],
+    );
+}
+
+#[test]
+fn wrong_usage_ends_with_2_and_a_hint() {
+    let home = Folder::new("usage");
+    expect(&phalanx(&home.0, &["devises"]), 2, &[], &["'devices'"]);
+    expect(
+        &phalanx(&home.0, &["devices", "--platform", "vpu"]),
+        2,
+        &[],
+        &["use one of cpu, cuda"],
+    );
+    expect(
+        &phalanx(&home.0, &["plugin", "install", "cuda"]),
+        2,
+        &[],
+        &["pip install 'jax[cuda13]'"],
+    );
+    expect(&phalanx(&home.0, &[]), 2, &[], &["Usage"]);
+}
+
+#[test]
+fn no_plugin_and_offline_is_said_and_ends_with_3() {
+    let home = Folder::new("offline");
+    expect(
+        &phalanx(&home.0, &["devices", "--offline"]),
+        3,
+        &[],
+        &[
+            "--offline forbids the download",
+            "phalanx plugin install cpu",
+        ],
+    );
+    expect(
+        &phalanx(&home.0, &["plugin", "install", "cpu", "--offline"]),
+        3,
+        &[],
+        &["--offline forbids"],
+    );
+    expect(
+        &phalanx(&home.0, &["plugin", "where"]),
+        3,
+        &[],
+        &["no cpu plugin was found; looked at:", "PHALANX_PJRT_CPU"],
+    );
+    expect(
+        &phalanx(&home.0, &["plugin", "list"]),
+        0,
+        &["cpu     not found; to install: phalanx plugin install cpu"],
+        &[],
+    );
+    expect(
+        &phalanx(&home.0, &["doctor", "--offline"]),
+        3,
+        &["fail  plugin", "next: run `phalanx plugin install cpu`"],
+        &["not ready"],
+    );
+}
+
+#[test]
+fn a_missing_plugin_is_installed_with_one_line_and_a_missing_pip_is_said() {
+    let home = Folder::new("nopip");
+    let output = phalanx(&home.0, &["devices"]);
+    expect(
+        &output,
+        3,
+        &[],
+        &[
+            "installing the cpu plugin, once: lammps-jax-pjrt-cpu==0.11.2",
+            "install python3 with pip",
+        ],
+    );
+    let quiet = phalanx(&home.0, &["devices", "--quiet"]);
+    assert!(!text(&quiet.stderr).contains("installing"));
+}
+
+#[test]
+fn a_path_that_is_no_plugin_is_refused_not_skipped() {
+    let home = Folder::new("noplugin");
+    let file = home.0.join("text.so");
+    std::fs::write(&file, "not a library").unwrap();
+    let file = file.to_str().unwrap();
+    expect(
+        &phalanx(&home.0, &["devices", "--plugin", file]),
+        3,
+        &[],
+        &[file, "next: "],
+    );
+    expect(
+        &phalanx(&home.0, &["devices", "--plugin", "/nowhere.so"]),
+        3,
+        &[],
+        &["/nowhere.so, is not a file"],
+    );
+    expect(
+        &phalanx(&home.0, &["doctor", "--plugin", file]),
+        3,
+        &["fail  plugin"],
+        &["1 check failed"],
+    );
+}
+
+#[test]
+fn completions_of_each_shell_name_the_commands() {
+    let home = Folder::new("completions");
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        expect(
+            &phalanx(&home.0, &["completions", shell]),
+            0,
+            &["doctor", "offline"],
+            &[],
+        );
+    }
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_panic_and_a_full_disk_is_an_error() {
+    let home = Folder::new("pipe");
+    let mut child = command(&home.0, &["completions", "bash"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    expect(&child.wait_with_output().unwrap(), 0, &[], &[]);
+    let full = std::fs::File::options()
+        .write(true)
+        .open("/dev/full")
+        .unwrap();
+    let output = command(&home.0, &["plugin", "list"])
+        .stdout(full)
+        .output()
+        .unwrap();
+    expect(&output, 1, &[], &["cannot write to standard output"]);
+}

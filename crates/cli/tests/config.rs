@@ -1,0 +1,164 @@
+//! What a good `train.yaml` says.
+
+use std::path::{Path, PathBuf};
+
+use phalanx_cli::config::{
+    Component, Fit, Label, LabelType, Place, Test, TrainConfig, Validation, parse,
+};
+use serde_json::json;
+
+const FULL: &str = "\
+data:
+  csv: [a.csv, /data/b.csv.gz]
+  header: true
+  label: price
+  label_type: class
+  delimiter: ;
+  features: [8, 8, 1]
+  divide_by: 16
+  test: {last: 360}
+model:
+  - conv2d: {filters: 16, kernel_size: [3, 3], activation: relu}
+  - flatten
+  - dense:
+      units: 10
+      name: out
+      kernel_regularizer: {l2: {l2: 1e-4}}
+optimizer:
+  adam: {learning_rate: 0.01}
+loss: mean_squared_error
+metrics: [mean_absolute_error, top_k: {k: 3}]
+fit:
+  epochs: 20
+  batch_size: 64
+  shuffle: false
+  seed: 7
+  validation: {split: 0.25}
+  class_weight: {0: 1, 12: 2.5}
+output: ../runs/x
+";
+
+fn read(text: &str) -> TrainConfig {
+    parse(text, Path::new("conf/train.yaml")).unwrap_or_else(|problems| panic!("{problems}"))
+}
+
+fn names(components: &[Component]) -> Vec<&str> {
+    components
+        .iter()
+        .map(|component| component.name.as_str())
+        .collect()
+}
+
+#[test]
+fn every_key_is_read() {
+    let config = read(FULL);
+    let data = &config.data;
+    let csv: Vec<_> = data.csv.iter().map(|path| path.value.clone()).collect();
+    assert_eq!(csv, [PathBuf::from("conf/a.csv"), "/data/b.csv.gz".into()]);
+    assert_eq!(
+        data.csv[1].at,
+        Place {
+            line: 2,
+            column: 16
+        }
+    );
+    assert_eq!(
+        (data.header, data.delimiter, data.divide_by),
+        (Some(true), ';', 16.0)
+    );
+    assert_eq!(
+        (&data.label.value, data.label_type),
+        (&Label::Name("price".into()), LabelType::Class)
+    );
+    assert_eq!(data.features.value, [8, 8, 1]);
+    assert_eq!(
+        data.test.as_ref().map(|test| &test.value),
+        Some(&Test::Last(360))
+    );
+    assert_eq!(names(&config.model), ["conv2d", "flatten", "dense"]);
+    assert_eq!(
+        config.model[0].settings,
+        json!({"filters": 16, "kernel_size": [3, 3], "activation": "relu"})
+    );
+    assert_eq!(config.model[1].settings, json!({}));
+    let dense = json!({"units": 10, "name": "out", "kernel_regularizer": {"l2": {"l2": 1e-4}}});
+    assert_eq!(
+        (&config.model[2].settings, config.model[2].at),
+        (
+            &dense,
+            Place {
+                line: 13,
+                column: 5
+            }
+        )
+    );
+    assert_eq!(
+        (config.optimizer.name.as_str(), &config.optimizer.settings),
+        ("adam", &json!({"learning_rate": 0.01}))
+    );
+    assert_eq!(config.loss.name, "mean_squared_error");
+    assert_eq!(names(&config.metrics), ["mean_absolute_error", "top_k"]);
+    let fit = &config.fit;
+    assert_eq!(
+        (fit.epochs, fit.batch_size, fit.shuffle, fit.seed),
+        (20, 64, false, 7)
+    );
+    assert_eq!(
+        fit.validation.as_ref().map(|data| &data.value),
+        Some(&Validation::Split(0.25))
+    );
+    let weights = fit
+        .class_weight
+        .as_ref()
+        .map(|weights| weights.value.as_slice());
+    assert_eq!(weights, Some(&[(0, 1.0), (12, 2.5)][..]));
+    assert_eq!(config.output, Path::new("conf/../runs/x"));
+}
+
+#[test]
+fn what_is_left_out_has_the_documented_value() {
+    let config = read("data: {csv: a.csv}\nmodel: [flatten]\noptimizer: sgd\nloss: huber\nfit:\n");
+    assert_eq!(
+        (
+            config.data.header,
+            config.data.delimiter,
+            config.data.divide_by
+        ),
+        (None, ',', 1.0)
+    );
+    assert_eq!(
+        (&config.data.label.value, config.data.label_type),
+        (&Label::Last, LabelType::Class)
+    );
+    assert!(
+        config.data.features.value.is_empty()
+            && config.data.test.is_none()
+            && config.metrics.is_empty()
+    );
+    assert_eq!(config.fit, Fit::default());
+    assert_eq!(config.output, Path::new("conf/runs/train"));
+}
+
+#[test]
+fn a_mistake_of_the_library_is_shown_at_the_setting_it_names() {
+    let config = read(FULL);
+    let at = |component: &Component, message: &str| component.problem(message).at;
+    assert_eq!(
+        at(&config.model[0], "conv2d: `kernel_size`: too large"),
+        Place {
+            line: 11,
+            column: 27
+        }
+    );
+    assert_eq!(
+        at(&config.model[2], "dense: `l2`: negative"),
+        Place {
+            line: 16,
+            column: 28
+        }
+    );
+    assert_eq!(
+        at(&config.model[2], "dense: `nothing` is wrong"),
+        config.model[2].at
+    );
+}

@@ -1,0 +1,169 @@
+//! Cross-entropies, from logits in the stable log-softmax form or from probabilities clipped as Keras does.
+
+use phalanx_graph::{DType, Tensor};
+use serde::{Deserialize, Serialize};
+
+use super::{EPSILON, class_labels, in_float, paired};
+use crate::{Error, Result};
+
+/// Cross-entropy of integer classes: `log(sum(exp(x))) - x[class]` over the last dim.
+///
+/// Targets `[batch, ..]` or `[batch, .., 1]` of any number type; predictions `[batch, .., classes]`.
+/// A class out of range gives NaN, where Keras' answer depends on its backend. Probabilities are
+/// clipped to `[1e-7, 1 - 1e-7]` and then normalised, as Keras does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SparseCategoricalCrossentropy {
+    from_logits: bool,
+}
+
+/// Cross-entropy of one-hot or soft classes: `-sum(y_true * log_softmax(x))` over the last dim.
+///
+/// Targets and predictions `[batch, .., classes]`. Probabilities are normalised and then clipped.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CategoricalCrossentropy {
+    from_logits: bool,
+    label_smoothing: f64,
+}
+
+/// Cross-entropy of independent yes-or-no answers, the mean over the last dim of
+/// `max(x, 0) - x * y_true + log(1 + exp(-|x|))`.
+///
+/// Targets and predictions `[batch, .., n]`. Probabilities are clipped to `[1e-7, 1 - 1e-7]`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BinaryCrossentropy {
+    from_logits: bool,
+    label_smoothing: f64,
+}
+
+impl SparseCategoricalCrossentropy {
+    /// Predictions are logits: any numbers, larger for likelier classes.
+    #[must_use]
+    pub const fn from_logits() -> Self {
+        Self { from_logits: true }
+    }
+
+    /// Predictions are probabilities, as after a softmax (Keras' default).
+    #[must_use]
+    pub const fn from_probabilities() -> Self {
+        Self { from_logits: false }
+    }
+
+    pub(super) const fn takes_logits(self) -> bool {
+        self.from_logits
+    }
+
+    #[track_caller]
+    pub(super) fn per_example(self, y_true: &Tensor, y_pred: &Tensor) -> Tensor {
+        let Some(labels) = class_labels("sparse_categorical_crossentropy", y_true, y_pred) else {
+            return y_pred.clone();
+        };
+        let scores = in_float(y_pred);
+        let last = scores.rank() - 1;
+        let classes = scores.dim(last);
+        let logits = if self.from_logits {
+            scores
+        } else {
+            scores.clamp(EPSILON, 1.0 - EPSILON).log()
+        };
+        let shifted = &logits - logits.max(&[last]).stop_gradient().keep_dims(&[last]);
+        let of_class = labels.one_hot(classes, DType::Bool);
+        let chosen = of_class.select(&shifted, &shifted.like(0.0)).sum(&[last]);
+        let loss = shifted.exp().sum(&[last]).log() - chosen;
+        let in_range = labels
+            .greater_equal(&labels.like(0.0))
+            .and(&labels.less(&labels.like(classes as f64)));
+        in_range.select(&loss, &loss.like(f64::NAN))
+    }
+}
+
+macro_rules! smoothed {
+    ($loss:ident, $kind:literal) => {
+        impl $loss {
+            /// Predictions are logits.
+            #[must_use]
+            pub const fn from_logits() -> Self {
+                Self {
+                    from_logits: true,
+                    label_smoothing: 0.0,
+                }
+            }
+
+            /// Predictions are probabilities (Keras' default).
+            #[must_use]
+            pub const fn from_probabilities() -> Self {
+                Self {
+                    from_logits: false,
+                    label_smoothing: 0.0,
+                }
+            }
+
+            /// Moves targets this fraction of the way, from 0 to 1, towards the uniform answer.
+            #[must_use]
+            pub const fn label_smoothing(mut self, fraction: f64) -> Self {
+                self.label_smoothing = fraction;
+                self
+            }
+
+            pub(super) const fn takes_logits(self) -> bool {
+                self.from_logits
+            }
+
+            pub(super) fn check(self) -> Result<()> {
+                if (0.0..=1.0).contains(&self.label_smoothing) {
+                    return Ok(());
+                }
+                Err(Error::user(format!(
+                    "{}: `label_smoothing` must lie between 0 and 1, got {}",
+                    $kind, self.label_smoothing
+                )))
+            }
+
+            fn smooth(self, y_true: Tensor, uniform: f64) -> Tensor {
+                if self.label_smoothing == 0.0 {
+                    return y_true;
+                }
+                y_true * (1.0 - self.label_smoothing) + self.label_smoothing * uniform
+            }
+        }
+    };
+}
+smoothed!(CategoricalCrossentropy, "categorical_crossentropy");
+smoothed!(BinaryCrossentropy, "binary_crossentropy");
+
+impl CategoricalCrossentropy {
+    #[track_caller]
+    pub(super) fn per_example(self, y_true: &Tensor, y_pred: &Tensor) -> Tensor {
+        let Some((y_true, y_pred)) = paired("categorical_crossentropy", y_true, y_pred) else {
+            return y_pred.clone();
+        };
+        let last = y_pred.rank() - 1;
+        let y_true = self.smooth(y_true, 1.0 / y_pred.dim(last) as f64);
+        let log_probabilities = if self.from_logits {
+            y_pred.log_softmax(last)
+        } else {
+            let normalised = &y_pred / y_pred.sum(&[last]).keep_dims(&[last]);
+            normalised.clamp(EPSILON, 1.0 - EPSILON).log()
+        };
+        -(y_true * log_probabilities).sum(&[last])
+    }
+}
+
+impl BinaryCrossentropy {
+    #[track_caller]
+    pub(super) fn per_example(self, y_true: &Tensor, y_pred: &Tensor) -> Tensor {
+        let Some((y_true, y_pred)) = paired("binary_crossentropy", y_true, y_pred) else {
+            return y_pred.clone();
+        };
+        let y_true = self.smooth(y_true, 0.5);
+        let losses = if self.from_logits {
+            let tail = (-y_pred.abs()).exp().log1p();
+            y_pred.maximum(&y_pred.like(0.0)) - &y_pred * &y_true + tail
+        } else {
+            let p = y_pred.clamp(EPSILON, 1.0 - EPSILON);
+            let yes = &y_true * p.log();
+            let no = (1.0 - &y_true) * (1.0 - &p).log();
+            -(yes + no)
+        };
+        losses.mean(&[losses.rank() - 1])
+    }
+}

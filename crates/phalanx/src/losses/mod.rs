@@ -1,0 +1,313 @@
+//! What training makes small: a number per example from targets and predictions.
+//!
+//! Every loss follows Keras 3 with `reduction=None`; what differs is said at the item.
+
+mod crossentropy;
+mod reduction;
+mod regression;
+mod shapes;
+
+use std::fmt;
+use std::sync::Arc;
+
+use phalanx_graph::Tensor;
+use serde_json::Value;
+
+pub use crossentropy::{
+    BinaryCrossentropy, CategoricalCrossentropy, SparseCategoricalCrossentropy,
+};
+pub use reduction::{Reduction, weighted};
+pub use regression::{Huber, KlDivergence, MeanAbsoluteError, MeanSquaredError};
+pub(crate) use shapes::{aligned_weight, class_labels, in_float, paired};
+
+use crate::{Result, config};
+
+/// Keras' fuzz factor, `keras.config.epsilon()`.
+pub(crate) const EPSILON: f64 = 1e-7;
+
+/// A loss; made from one of the structs of this module with `.into()`, or by [`Loss::custom`].
+#[derive(Clone, Debug)]
+pub enum Loss {
+    /// Cross-entropy of integer classes.
+    SparseCategoricalCrossentropy(SparseCategoricalCrossentropy),
+    /// Cross-entropy of one-hot or soft classes.
+    CategoricalCrossentropy(CategoricalCrossentropy),
+    /// Cross-entropy of independent yes-or-no answers.
+    BinaryCrossentropy(BinaryCrossentropy),
+    /// Mean squared error.
+    MeanSquaredError(MeanSquaredError),
+    /// Mean absolute error.
+    MeanAbsoluteError(MeanAbsoluteError),
+    /// Quadratic near zero, linear beyond.
+    Huber(Huber),
+    /// Kullback-Leibler divergence.
+    KlDivergence(KlDivergence),
+    /// A loss of the user's own.
+    Custom(CustomLoss),
+}
+
+/// A traced function of targets and predictions, with a name for logs.
+#[derive(Clone)]
+pub struct CustomLoss {
+    name: String,
+    function: Arc<LossFunction>,
+}
+
+type LossFunction = dyn Fn(&Tensor, &Tensor) -> Tensor + Send + Sync;
+
+impl Loss {
+    /// The kinds that [`from_config`](Self::from_config) knows.
+    pub const KINDS: [&'static str; 7] = [
+        "sparse_categorical_crossentropy",
+        "categorical_crossentropy",
+        "binary_crossentropy",
+        "mean_squared_error",
+        "mean_absolute_error",
+        "huber",
+        "kl_divergence",
+    ];
+
+    /// A loss of the user's own: `function(y_true, y_pred)` traces one number per example, `[batch, ..]`.
+    #[must_use]
+    pub fn custom(
+        name: &str,
+        function: impl Fn(&Tensor, &Tensor) -> Tensor + Send + Sync + 'static,
+    ) -> Self {
+        Self::Custom(CustomLoss {
+            name: name.to_owned(),
+            function: Arc::new(function),
+        })
+    }
+
+    /// The unreduced loss: one number per example (and per further dim but the last), at least f32.
+    ///
+    /// Shapes that do not fit and bad settings become the graph's error. Predictions of rank 1 count as
+    /// one output per example and give `[batch]`, where Keras reduces them to one number.
+    #[must_use]
+    #[track_caller]
+    pub fn per_example(&self, y_true: &Tensor, y_pred: &Tensor) -> Tensor {
+        if let Err(error) = self.check() {
+            y_pred.graph().fail(self.name(), error.to_string());
+            return y_pred.clone();
+        }
+        match self {
+            Self::SparseCategoricalCrossentropy(loss) => loss.per_example(y_true, y_pred),
+            Self::CategoricalCrossentropy(loss) => loss.per_example(y_true, y_pred),
+            Self::BinaryCrossentropy(loss) => loss.per_example(y_true, y_pred),
+            Self::MeanSquaredError(loss) => loss.per_example(y_true, y_pred),
+            Self::MeanAbsoluteError(loss) => loss.per_example(y_true, y_pred),
+            Self::Huber(loss) => loss.per_example(y_true, y_pred),
+            Self::KlDivergence(loss) => loss.per_example(y_true, y_pred),
+            Self::Custom(loss) => (loss.function)(y_true, y_pred),
+        }
+    }
+
+    /// The loss weighted and reduced as Keras' `loss(y_true, y_pred, sample_weight)`.
+    #[must_use]
+    #[track_caller]
+    pub fn reduced(
+        &self,
+        y_true: &Tensor,
+        y_pred: &Tensor,
+        weight: Option<&Tensor>,
+        reduction: Reduction,
+    ) -> Tensor {
+        reduction.apply(&self.per_example(y_true, y_pred), weight)
+    }
+
+    /// The name in logs: the kind, or the name of a custom loss.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        match self {
+            Self::SparseCategoricalCrossentropy(_) => Self::KINDS[0],
+            Self::CategoricalCrossentropy(_) => Self::KINDS[1],
+            Self::BinaryCrossentropy(_) => Self::KINDS[2],
+            Self::MeanSquaredError(_) => Self::KINDS[3],
+            Self::MeanAbsoluteError(_) => Self::KINDS[4],
+            Self::Huber(_) => Self::KINDS[5],
+            Self::KlDivergence(_) => Self::KINDS[6],
+            Self::Custom(loss) => &loss.name,
+        }
+    }
+
+    /// Whether predictions are taken as logits; `None` for a loss without that choice.
+    #[must_use]
+    pub const fn takes_logits(&self) -> Option<bool> {
+        match self {
+            Self::SparseCategoricalCrossentropy(loss) => Some(loss.takes_logits()),
+            Self::CategoricalCrossentropy(loss) => Some(loss.takes_logits()),
+            Self::BinaryCrossentropy(loss) => Some(loss.takes_logits()),
+            _ => None,
+        }
+    }
+
+    /// Whether the settings make sense.
+    ///
+    /// # Errors
+    /// [`Error::User`](crate::Error::User) naming the setting, what it must be and what it is.
+    pub fn check(&self) -> Result<()> {
+        match self {
+            Self::CategoricalCrossentropy(loss) => loss.check(),
+            Self::BinaryCrossentropy(loss) => loss.check(),
+            Self::Huber(loss) => loss.check(),
+            _ => Ok(()),
+        }
+    }
+
+    /// The settings by their Keras names; `null` for a custom loss, which cannot be written down.
+    #[must_use]
+    pub fn config(&self) -> Value {
+        match self {
+            Self::SparseCategoricalCrossentropy(loss) => config::write(self.name(), loss),
+            Self::CategoricalCrossentropy(loss) => config::write(self.name(), loss),
+            Self::BinaryCrossentropy(loss) => config::write(self.name(), loss),
+            Self::MeanSquaredError(loss) => config::write(self.name(), loss),
+            Self::MeanAbsoluteError(loss) => config::write(self.name(), loss),
+            Self::Huber(loss) => config::write(self.name(), loss),
+            Self::KlDivergence(loss) => config::write(self.name(), loss),
+            Self::Custom(_) => Value::Null,
+        }
+    }
+
+    /// The loss of a kind and its settings, absent ones as Keras' defaults.
+    ///
+    /// # Errors
+    /// An unknown kind or field (naming the nearest), or a value that makes no sense.
+    pub fn from_config(kind: &str, fields: &Value) -> Result<Self> {
+        let loss = match kind {
+            "sparse_categorical_crossentropy" => {
+                let template = SparseCategoricalCrossentropy::from_probabilities();
+                config::read(kind, &template, &[], fields)?.into()
+            }
+            "categorical_crossentropy" => {
+                let template = CategoricalCrossentropy::from_probabilities();
+                config::read(kind, &template, &[], fields)?.into()
+            }
+            "binary_crossentropy" => {
+                let template = BinaryCrossentropy::from_probabilities();
+                config::read(kind, &template, &[], fields)?.into()
+            }
+            "mean_squared_error" => config::read(kind, &MeanSquaredError, &[], fields)?.into(),
+            "mean_absolute_error" => config::read(kind, &MeanAbsoluteError, &[], fields)?.into(),
+            "huber" => config::read(kind, &Huber::default(), &[], fields)?.into(),
+            "kl_divergence" => config::read(kind, &KlDivergence, &[], fields)?.into(),
+            _ => return Err(config::unknown_kind("loss", kind, &Self::KINDS)),
+        };
+        Self::check(&loss)?;
+        Ok(loss)
+    }
+}
+
+macro_rules! into_loss {
+    ($($loss:ident),* $(,)?) => {$(
+        impl From<$loss> for Loss {
+            fn from(loss: $loss) -> Self {
+                Self::$loss(loss)
+            }
+        }
+    )*};
+}
+into_loss!(
+    SparseCategoricalCrossentropy,
+    CategoricalCrossentropy,
+    BinaryCrossentropy,
+    MeanSquaredError,
+    MeanAbsoluteError,
+    Huber,
+    KlDivergence,
+);
+
+impl fmt::Debug for CustomLoss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CustomLoss({:?})", self.name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use phalanx_graph::{Graph, Shape};
+    use serde_json::json;
+
+    #[test]
+    fn configurations_round_trip() {
+        let smoothed = json!({"from_logits": true, "label_smoothing": 0.1});
+        for kind in Loss::KINDS {
+            let fields = match kind {
+                "categorical_crossentropy" | "binary_crossentropy" => smoothed.clone(),
+                "huber" => json!({"delta": 0.5}),
+                _ => json!({}),
+            };
+            let loss = Loss::from_config(kind, &fields).unwrap();
+            let again = Loss::from_config(loss.name(), &loss.config()).unwrap();
+            assert_eq!(format!("{loss:?}"), format!("{again:?}"));
+        }
+    }
+
+    #[test]
+    fn bad_settings_are_named() {
+        let message = |kind, fields| Loss::from_config(kind, &fields).unwrap_err().to_string();
+        let kind = message("mean_square_error", json!({}));
+        assert_eq!(
+            kind,
+            "unknown loss `mean_square_error`; did you mean `mean_squared_error`?"
+        );
+        let field = message(
+            "sparse_categorical_crossentropy",
+            json!({"from_logit": true}),
+        );
+        assert!(field.contains("did you mean `from_logits`?"), "{field}");
+        let delta = message("huber", json!({"delta": -1.0}));
+        assert_eq!(delta, "huber: `delta` must be a number above 0, got -1");
+        let smoothing = message("binary_crossentropy", json!({"label_smoothing": 1.5}));
+        assert!(
+            smoothing.contains("between 0 and 1, got 1.5"),
+            "{smoothing}"
+        );
+    }
+
+    #[test]
+    fn shapes_that_do_not_fit_are_the_graphs_error() {
+        let cases: [(Loss, &[usize], &[usize], &str); 5] = [
+            (
+                MeanSquaredError.into(),
+                &[4, 3],
+                &[4, 2],
+                "y_true f32[4,3] and y_pred f32[4,2]",
+            ),
+            (
+                SparseCategoricalCrossentropy::from_logits().into(),
+                &[3],
+                &[4, 2],
+                "y_true f32[3] does not hold one class for each row of y_pred f32[4,2]",
+            ),
+            (
+                SparseCategoricalCrossentropy::from_logits().into(),
+                &[4],
+                &[4],
+                "y_pred f32[4] has no dim of classes",
+            ),
+            (
+                CategoricalCrossentropy::from_logits().into(),
+                &[4],
+                &[4, 2],
+                "y_true f32[4] and y_pred f32[4,2]",
+            ),
+            (
+                Huber::new(f64::NAN).into(),
+                &[4, 1],
+                &[4, 1],
+                "must be a number above 0, got NaN",
+            ),
+        ];
+        for (loss, y_true, y_pred, expected) in cases {
+            let graph = Graph::new();
+            let y_true = graph.parameter("y_true", Shape::f32(y_true));
+            let y_pred = graph.parameter("y_pred", Shape::f32(y_pred));
+            let _ = loss.per_example(&y_true, &y_pred);
+            let error = graph.error().expect("an error").to_string();
+            assert!(error.contains(expected), "{error}");
+            assert!(error.contains("losses/mod.rs"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Distances between numbers and between distributions, meaned or summed over the last dim.
+
+use phalanx_graph::Tensor;
+use serde::{Deserialize, Serialize};
+
+use super::{EPSILON, paired};
+use crate::{Error, Result};
+
+/// `mean((y_true - y_pred)^2)` over the last dim.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MeanSquaredError;
+
+/// `mean(|y_true - y_pred|)` over the last dim.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MeanAbsoluteError;
+
+/// The mean over the last dim of `e^2 / 2` where `|e| <= delta`, else of `delta * |e| - delta^2 / 2`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Huber {
+    delta: f64,
+}
+
+/// `sum(y_true * log(y_true / y_pred))` over the last dim, both clipped to `[1e-7, 1]`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KlDivergence;
+
+impl MeanSquaredError {
+    #[track_caller]
+    pub(super) fn per_example(self, y_true: &Tensor, y_pred: &Tensor) -> Tensor {
+        let Some((y_true, y_pred)) = paired("mean_squared_error", y_true, y_pred) else {
+            return y_pred.clone();
+        };
+        (y_true - &y_pred).square().mean(&[y_pred.rank() - 1])
+    }
+}
+
+impl MeanAbsoluteError {
+    #[track_caller]
+    pub(super) fn per_example(self, y_true: &Tensor, y_pred: &Tensor) -> Tensor {
+        let Some((y_true, y_pred)) = paired("mean_absolute_error", y_true, y_pred) else {
+            return y_pred.clone();
+        };
+        (y_true - &y_pred).abs().mean(&[y_pred.rank() - 1])
+    }
+}
+
+impl Huber {
+    /// Linear beyond errors of `delta`, which must be above 0.
+    #[must_use]
+    pub const fn new(delta: f64) -> Self {
+        Self { delta }
+    }
+
+    pub(super) fn check(self) -> Result<()> {
+        if self.delta > 0.0 && self.delta.is_finite() {
+            return Ok(());
+        }
+        let message = format!(
+            "huber: `delta` must be a number above 0, got {}",
+            self.delta
+        );
+        Err(Error::user(message))
+    }
+
+    #[track_caller]
+    pub(super) fn per_example(self, y_true: &Tensor, y_pred: &Tensor) -> Tensor {
+        let Some((y_true, y_pred)) = paired("huber", y_true, y_pred) else {
+            return y_pred.clone();
+        };
+        let error = &y_pred - y_true;
+        let size = error.abs();
+        let near = error.square() * 0.5;
+        let far = &size * self.delta - 0.5 * self.delta * self.delta;
+        let is_near = size.less_equal(&size.like(self.delta));
+        is_near.select(&near, &far).mean(&[y_pred.rank() - 1])
+    }
+}
+
+impl Default for Huber {
+    /// Keras' `delta` of 1.
+    fn default() -> Self {
+        Self::new(1.0)
+    }
+}
+
+impl KlDivergence {
+    #[track_caller]
+    pub(super) fn per_example(self, y_true: &Tensor, y_pred: &Tensor) -> Tensor {
+        let Some((y_true, y_pred)) = paired("kl_divergence", y_true, y_pred) else {
+            return y_pred.clone();
+        };
+        let (t, p) = (y_true.clamp(EPSILON, 1.0), y_pred.clamp(EPSILON, 1.0));
+        (&t * (&t / p).log()).sum(&[y_pred.rank() - 1])
+    }
+}

@@ -1,0 +1,94 @@
+//! How targets, predictions and weights of different ranks are matched.
+
+use phalanx_graph::{DType, Tensor};
+
+/// The tensor in the type losses are computed in: f32, or f64 when it is that already.
+#[track_caller]
+pub(crate) fn in_float(tensor: &Tensor) -> Tensor {
+    match tensor.dtype() {
+        DType::F64 => tensor.clone(),
+        _ => tensor.convert(DType::F32),
+    }
+}
+
+/// Targets and predictions in one shape `[batch, .., outputs]` and one float type, or the graph's error.
+///
+/// A last dim of size 1 that only one of them has is put in or taken out as Keras does; two of rank 1
+/// become `[batch, 1]`. Nothing else is broadcast, unlike Keras.
+#[track_caller]
+pub(crate) fn paired(op: &str, y_true: &Tensor, y_pred: &Tensor) -> Option<(Tensor, Tensor)> {
+    let y_pred = in_float(y_pred);
+    let y_true = y_true.convert(y_pred.dtype());
+    let (mut a, mut b) = (y_true.dims(), y_pred.dims());
+    if a.len() == 1 && b.len() == 1 {
+        a.push(1);
+        b.push(1);
+    } else if a.len() + 1 == b.len() && b.last() == Some(&1) {
+        add_or_drop_one(&mut a, &mut b);
+    } else if b.len() + 1 == a.len() && a.last() == Some(&1) {
+        add_or_drop_one(&mut b, &mut a);
+    }
+    if a != b || a.is_empty() {
+        let (a, b) = (y_true.shape(), y_pred.shape());
+        let message = format!("y_true {a} and y_pred {b} must have the same dims, [batch, ..]");
+        y_pred.graph().fail(op, message);
+        return None;
+    }
+    Some((y_true.reshape(&a), y_pred.reshape(&b)))
+}
+
+fn add_or_drop_one(shorter: &mut Vec<usize>, longer: &mut Vec<usize>) {
+    if shorter.len() == 1 {
+        shorter.push(1);
+    } else {
+        longer.pop();
+    }
+}
+
+/// Integer classes as i32 of `y_pred`'s dims but the last, or the graph's error.
+#[track_caller]
+pub(crate) fn class_labels(op: &str, y_true: &Tensor, y_pred: &Tensor) -> Option<Tensor> {
+    let (labels, scores) = (y_true.dims(), y_pred.dims());
+    let graph = y_pred.graph();
+    let Some((_, rows)) = scores.split_last().filter(|(_, rows)| !rows.is_empty()) else {
+        let message = format!(
+            "y_pred {} has no dim of classes; expected [batch, .., classes]",
+            y_pred.shape()
+        );
+        graph.fail(op, message);
+        return None;
+    };
+    let one_each = labels == rows || labels.split_last() == Some((&1, rows));
+    if !one_each {
+        let (a, b) = (y_true.shape(), y_pred.shape());
+        let message = format!(
+            "y_true {a} does not hold one class for each row of y_pred {b}; expected dims {rows:?}"
+        );
+        graph.fail(op, message);
+        return None;
+    }
+    Some(y_true.convert(DType::I32).reshape(rows))
+}
+
+/// Weights shaped to broadcast against `values`, aligned at the first dim, or the graph's error.
+///
+/// Weights `[batch]` weigh whole rows of values `[batch, n]`, which Keras only does for `[batch, 1]`.
+#[track_caller]
+pub(crate) fn aligned_weight(values: &Tensor, weight: &Tensor) -> Option<Tensor> {
+    let own = values.dims();
+    let mut dims = weight.dims();
+    while dims.len() > own.len() && dims.last() == Some(&1) {
+        dims.pop();
+    }
+    let fits = dims.len() <= own.len() && dims.iter().zip(&own).all(|(&w, &v)| w == v || w == 1);
+    if !fits {
+        let (w, v) = (weight.shape(), values.shape());
+        let message = format!("weights {w} do not fit values {v}: expected one for each example");
+        values.graph().fail("sample weight", message);
+        return None;
+    }
+    if !dims.is_empty() {
+        dims.resize(own.len(), 1);
+    }
+    Some(weight.convert(values.dtype()).reshape(&dims))
+}

@@ -1,0 +1,187 @@
+//! How often predictions are right.
+
+use phalanx_graph::{DType, Tensor};
+use serde::{Deserialize, Serialize};
+
+use crate::losses::{class_labels, in_float, paired};
+
+/// [`BinaryAccuracy`], [`SparseCategoricalAccuracy`] or [`CategoricalAccuracy`], by the shapes as Keras'
+/// `metrics=["accuracy"]`: one output, then integer classes, then one-hot ones.
+///
+/// Unlike in Keras, single outputs that the loss takes as logits are held against 0, not 0.5.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Accuracy;
+
+/// How often predictions equal targets exactly (Keras' class `Accuracy`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Equality;
+
+/// How often a score lies on the target's side of the threshold; on it counts as 0.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BinaryAccuracy {
+    threshold: f64,
+}
+
+/// How often the largest of the scores is that of the one-hot class; the first of equal ones wins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CategoricalAccuracy;
+
+/// How often the largest of the scores is that of the integer class; the first of equal ones wins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SparseCategoricalAccuracy;
+
+/// How often fewer than `k` scores are above that of the one-hot class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TopKCategoricalAccuracy {
+    k: u64,
+}
+
+/// How often fewer than `k` scores are above that of the integer class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SparseTopKCategoricalAccuracy {
+    k: u64,
+}
+
+impl Accuracy {
+    #[track_caller]
+    pub(super) fn values(self, y_true: &Tensor, y_pred: &Tensor, threshold: f64) -> Option<Tensor> {
+        let (labels, scores) = (y_true.dims(), y_pred.dims());
+        if scores.len() < 2 || scores.last() == Some(&1) {
+            BinaryAccuracy::new(threshold).values(y_true, y_pred)
+        } else if labels.len() < scores.len() || labels.last() == Some(&1) {
+            SparseCategoricalAccuracy.values(y_true, y_pred)
+        } else {
+            CategoricalAccuracy.values(y_true, y_pred)
+        }
+    }
+}
+
+impl Equality {
+    #[track_caller]
+    pub(super) fn values(self, y_true: &Tensor, y_pred: &Tensor) -> Option<Tensor> {
+        let (y_true, y_pred) = paired("equality", y_true, y_pred)?;
+        Some(y_true.equal(&y_pred).convert(DType::F32))
+    }
+}
+
+impl BinaryAccuracy {
+    /// Scores above the threshold count as 1.
+    #[must_use]
+    pub const fn new(threshold: f64) -> Self {
+        Self { threshold }
+    }
+
+    pub(super) fn check(self) -> Result<(), String> {
+        if self.threshold.is_finite() {
+            return Ok(());
+        }
+        Err(format!(
+            "`threshold` must be a number, got {}",
+            self.threshold
+        ))
+    }
+
+    #[track_caller]
+    pub(super) fn values(self, y_true: &Tensor, y_pred: &Tensor) -> Option<Tensor> {
+        let (y_true, y_pred) = paired("binary_accuracy", y_true, y_pred)?;
+        let answer = y_pred
+            .greater(&y_pred.like(self.threshold))
+            .convert(y_true.dtype());
+        Some(y_true.equal(&answer).convert(DType::F32))
+    }
+}
+
+impl Default for BinaryAccuracy {
+    /// Keras' threshold of 0.5.
+    fn default() -> Self {
+        Self::new(0.5)
+    }
+}
+
+impl CategoricalAccuracy {
+    #[track_caller]
+    pub(super) fn values(self, y_true: &Tensor, y_pred: &Tensor) -> Option<Tensor> {
+        let labels = one_hot_labels("categorical_accuracy", y_true, y_pred)?;
+        SparseCategoricalAccuracy.values(&labels, y_pred)
+    }
+}
+
+impl SparseCategoricalAccuracy {
+    #[track_caller]
+    pub(super) fn values(self, y_true: &Tensor, y_pred: &Tensor) -> Option<Tensor> {
+        let labels = class_labels("sparse_categorical_accuracy", y_true, y_pred)?;
+        let answer = y_pred.argmax(y_pred.rank() - 1);
+        Some(labels.equal(&answer).convert(DType::F32))
+    }
+}
+
+macro_rules! top_k {
+    ($accuracy:ident) => {
+        impl $accuracy {
+            /// Right are the classes of the `k` largest scores, at least 1.
+            #[must_use]
+            pub const fn new(k: u64) -> Self {
+                Self { k }
+            }
+
+            pub(super) fn check(self) -> Result<(), String> {
+                if self.k >= 1 {
+                    return Ok(());
+                }
+                Err("`k` must be at least 1, got 0".to_owned())
+            }
+        }
+
+        impl Default for $accuracy {
+            /// Keras' `k` of 5.
+            fn default() -> Self {
+                Self::new(5)
+            }
+        }
+    };
+}
+top_k!(TopKCategoricalAccuracy);
+top_k!(SparseTopKCategoricalAccuracy);
+
+impl TopKCategoricalAccuracy {
+    #[track_caller]
+    pub(super) fn values(self, y_true: &Tensor, y_pred: &Tensor) -> Option<Tensor> {
+        let labels = one_hot_labels("top_k_categorical_accuracy", y_true, y_pred)?;
+        Some(in_top_k(&labels, y_pred, self.k))
+    }
+}
+
+impl SparseTopKCategoricalAccuracy {
+    #[track_caller]
+    pub(super) fn values(self, y_true: &Tensor, y_pred: &Tensor) -> Option<Tensor> {
+        let labels = class_labels("sparse_top_k_categorical_accuracy", y_true, y_pred)?;
+        Some(in_top_k(&labels, y_pred, self.k))
+    }
+}
+
+/// The class of each one-hot row as i32, or the graph's error.
+#[track_caller]
+fn one_hot_labels(op: &str, y_true: &Tensor, y_pred: &Tensor) -> Option<Tensor> {
+    let (y_true, _) = paired(op, y_true, y_pred)?;
+    Some(
+        y_true
+            .argmax(y_true.rank() - 1)
+            .reshape(&y_pred.dims()[..y_pred.rank() - 1]),
+    )
+}
+
+/// Classes out of range and scores that are no finite numbers are never inside.
+fn in_top_k(labels: &Tensor, scores: &Tensor, k: u64) -> Tensor {
+    let scores = in_float(scores);
+    let last = scores.rank() - 1;
+    let of_class = labels.one_hot(scores.dim(last), DType::Bool);
+    let own = of_class
+        .select(&scores, &scores.like(f64::NEG_INFINITY))
+        .max(&[last]);
+    let above = scores
+        .greater(&own.keep_dims(&[last]))
+        .convert(DType::F32)
+        .sum(&[last]);
+    let inside = above.less(&above.like(k as f64)).and(&own.is_finite());
+    inside.convert(DType::F32)
+}

@@ -1,0 +1,40 @@
+//! Weighted means over examples: the state of every metric that is one.
+
+use phalanx_graph::{DType, Shape, Tensor};
+use serde::{Deserialize, Serialize};
+
+use super::StateSpec;
+use crate::losses::{aligned_weight, in_float};
+
+/// The weighted mean of the predictions themselves; targets are not looked at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mean;
+
+pub(super) fn state() -> Vec<StateSpec> {
+    ["total", "count"].map(scalar).into()
+}
+
+/// The weighted sum of examples' means, and the sum of their weights.
+#[track_caller]
+pub(super) fn update(values: &Tensor, weight: Option<&Tensor>) -> Option<Vec<Tensor>> {
+    let values = in_float(values);
+    let dims = values.dims();
+    let rows = dims.first().copied().unwrap_or(1);
+    let per_row = dims.iter().skip(1).product::<usize>().max(1) as f64;
+    let (total, count) = match weight {
+        None => (values.sum_all() / per_row, values.like(rows as f64)),
+        Some(weight) => {
+            let weight = aligned_weight(&values, weight)?.broadcast_to(&dims);
+            let total = (values * &weight).sum_all();
+            (total / per_row, weight.sum_all() / per_row)
+        }
+    };
+    Some(vec![total.convert(DType::F32), count.convert(DType::F32)])
+}
+
+fn scalar(name: &'static str) -> StateSpec {
+    StateSpec {
+        name,
+        shape: Shape::scalar(DType::F32),
+    }
+}

@@ -1,0 +1,162 @@
+//! The F1 score.
+
+use phalanx_graph::{DType, Shape, Tensor};
+use serde::{Deserialize, Serialize};
+
+use super::StateSpec;
+use crate::losses::{aligned_weight, paired};
+
+/// The harmonic mean of precision and recall of each class, or an average of those.
+///
+/// Targets are one-hot or several yes-or-no answers, `[batch, .., classes]`. Answers are the class of the
+/// largest score, or all scores above the threshold. As in Keras 1e-7 is added to each divisor.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct F1Score {
+    average: Option<F1Average>,
+    threshold: Option<f64>,
+    classes: Option<usize>,
+}
+
+/// How the scores of classes become one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum F1Average {
+    /// One score of the counts of all classes together.
+    Micro,
+    /// The mean of the scores.
+    Macro,
+    /// The mean weighed by how often each class is a target.
+    Weighted,
+}
+
+impl F1Score {
+    /// One score in place of one for each class.
+    #[must_use]
+    pub const fn average(mut self, average: F1Average) -> Self {
+        self.average = Some(average);
+        self
+    }
+
+    /// Answers are all scores above this, in place of the largest one.
+    #[must_use]
+    pub const fn threshold(mut self, threshold: f64) -> Self {
+        self.threshold = Some(threshold);
+        self
+    }
+
+    /// How many classes there are, in place of the last dim of the predictions at hand.
+    #[must_use]
+    pub const fn classes(mut self, classes: usize) -> Self {
+        self.classes = Some(classes);
+        self
+    }
+
+    pub(super) fn bind(&mut self, y_pred: &Shape) {
+        let columns = match y_pred.dims.as_slice() {
+            [] | [_] => 1,
+            [.., columns] => *columns,
+        };
+        self.classes.get_or_insert(columns);
+    }
+
+    pub(super) fn check(&self) -> Result<(), String> {
+        match self.threshold {
+            Some(threshold) if !threshold.is_finite() => {
+                Err(format!("`threshold` must be a number, got {threshold}"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn state(&self) -> Vec<StateSpec> {
+        let shape = Shape::f32([self.classes.unwrap_or(1)]);
+        let spec = |name| StateSpec {
+            name,
+            shape: shape.clone(),
+        };
+        ["true_positives", "false_positives", "false_negatives"]
+            .map(spec)
+            .into()
+    }
+
+    #[track_caller]
+    pub(super) fn update(
+        &self,
+        y_true: &Tensor,
+        y_pred: &Tensor,
+        weight: Option<&Tensor>,
+    ) -> Option<Vec<Tensor>> {
+        let (y_true, y_pred) = paired("f1_score", y_true, y_pred)?;
+        let last = y_pred.rank() - 1;
+        let classes = y_pred.dim(last);
+        if classes != self.classes.unwrap_or(1) {
+            let message = match self.classes {
+                Some(expected) => format!(
+                    "y_pred {} has not the {expected} classes that were set",
+                    y_pred.shape()
+                ),
+                None => format!("the number of classes is open; set `classes` to {classes}"),
+            };
+            y_pred.graph().fail("f1_score", message);
+            return None;
+        }
+        let answer = self.answers(&y_pred);
+        let weight = match weight {
+            Some(weight) => aligned_weight(&y_pred, weight)?,
+            None => y_pred.like(1.0),
+        };
+        let rows: Vec<usize> = (0..last).collect();
+        let sum = |hits: Tensor| (hits * &weight).sum(&rows).convert(DType::F32);
+        Some(vec![
+            sum(&answer * &y_true),
+            sum(&answer * (1.0 - &y_true)),
+            sum((1.0 - &answer) * &y_true),
+        ])
+    }
+
+    /// 1 where the answer is yes; a row of zeros has no largest score.
+    fn answers(&self, scores: &Tensor) -> Tensor {
+        let yes = match self.threshold {
+            Some(threshold) => scores.greater(&scores.like(threshold)),
+            None => {
+                let last = scores.rank() - 1;
+                let largest = scores.max(&[last]).keep_dims(&[last]);
+                let above = scores.abs().greater(&scores.like(1e-9));
+                scores.greater_equal(&largest).and(&above)
+            }
+        };
+        yes.convert(scores.dtype())
+    }
+
+    /// The result of counts of each class.
+    pub(super) fn scores(&self, tp: &[f64], fp: &[f64], misses: &[f64]) -> Vec<f64> {
+        if self.average == Some(F1Average::Micro) {
+            let sum = |counts: &[f64]| counts.iter().sum();
+            return vec![score(sum(tp), sum(fp), sum(misses))];
+        }
+        let counts = tp.iter().zip(fp).zip(misses);
+        let scores: Vec<f64> = counts
+            .map(|((&tp, &fp), &fn_)| score(tp, fp, fn_))
+            .collect();
+        let mean = match self.average {
+            None => return scores,
+            Some(F1Average::Weighted) => {
+                let targets: Vec<f64> = tp.iter().zip(misses).map(|(a, b)| a + b).collect();
+                let weighed = scores
+                    .iter()
+                    .zip(&targets)
+                    .map(|(score, count)| score * count);
+                weighed.sum::<f64>() / (targets.iter().sum::<f64>() + EPSILON)
+            }
+            Some(_) => scores.iter().sum::<f64>() / scores.len() as f64,
+        };
+        vec![mean]
+    }
+}
+
+const EPSILON: f64 = crate::losses::EPSILON;
+
+fn score(tp: f64, fp: f64, misses: f64) -> f64 {
+    let (precision, recall) = (tp / (tp + fp + EPSILON), tp / (tp + misses + EPSILON));
+    2.0 * precision * recall / (precision + recall + EPSILON)
+}

@@ -1,0 +1,358 @@
+//! What is watched while training: numbers accumulated over batches, on the host from additive counts.
+//!
+//! A metric traces how much a batch adds to its state; the sum of those over batches and replicas is its
+//! state, and [`Metric::result`] turns that into the number in the logs. Numbers are those of Keras 3;
+//! what differs is said at the item.
+
+mod accuracy;
+mod auc;
+mod average;
+mod confusion;
+mod f1;
+
+use phalanx_graph::{HostTensor, Shape, Tensor};
+use serde_json::{Map, Value};
+
+pub use accuracy::{
+    Accuracy, BinaryAccuracy, CategoricalAccuracy, Equality, SparseCategoricalAccuracy,
+    SparseTopKCategoricalAccuracy, TopKCategoricalAccuracy,
+};
+pub use auc::{Auc, Curve, Summation};
+pub use average::Mean;
+pub use confusion::{Precision, Recall};
+pub use f1::{F1Average, F1Score};
+
+use crate::losses::Loss;
+use crate::{Error, Result, config};
+
+/// A metric; made from one of the structs of this module or from a loss with `.into()`, or by
+/// [`Metric::custom`].
+///
+/// # Examples
+/// ```
+/// use phalanx::metrics::{Accuracy, Auc, Curve, Metric};
+/// let accuracy = Metric::from(Accuracy);
+/// assert_eq!(accuracy.name(), "accuracy");
+/// let curve = Metric::from(Auc::default().curve(Curve::Pr)).named("pr");
+/// assert_eq!(curve.name(), "pr");
+/// ```
+#[derive(Clone, Debug)]
+pub struct Metric {
+    name: Option<String>,
+    measure: Measure,
+}
+
+/// One array of a metric's state: f32 when traced, all zeros before the first batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StateSpec {
+    /// What it counts.
+    pub name: &'static str,
+    /// Element type and dims.
+    pub shape: Shape,
+}
+
+#[derive(Clone, Debug)]
+enum Measure {
+    Mean(Mean),
+    Loss(Loss),
+    Accuracy(Accuracy),
+    AccuracyOfLogits,
+    Equality(Equality),
+    BinaryAccuracy(BinaryAccuracy),
+    CategoricalAccuracy(CategoricalAccuracy),
+    SparseCategoricalAccuracy(SparseCategoricalAccuracy),
+    TopKCategoricalAccuracy(TopKCategoricalAccuracy),
+    SparseTopKCategoricalAccuracy(SparseTopKCategoricalAccuracy),
+    Auc(Auc),
+    Precision(Precision),
+    Recall(Recall),
+    F1Score(F1Score),
+}
+
+impl Metric {
+    /// The kinds that [`from_config`](Self::from_config) knows; every loss is one.
+    pub const KINDS: [&'static str; 19] = [
+        "accuracy",
+        "binary_accuracy",
+        "categorical_accuracy",
+        "sparse_categorical_accuracy",
+        "top_k_categorical_accuracy",
+        "sparse_top_k_categorical_accuracy",
+        "equality",
+        "auc",
+        "precision",
+        "recall",
+        "f1_score",
+        "mean",
+        Loss::KINDS[0],
+        Loss::KINDS[1],
+        Loss::KINDS[2],
+        Loss::KINDS[3],
+        Loss::KINDS[4],
+        Loss::KINDS[5],
+        Loss::KINDS[6],
+    ];
+
+    /// The mean of what `function(y_true, y_pred)` traces for each example, `[batch, ..]`.
+    #[must_use]
+    pub fn custom(
+        name: &str,
+        function: impl Fn(&Tensor, &Tensor) -> Tensor + Send + Sync + 'static,
+    ) -> Self {
+        Loss::custom(name, function).into()
+    }
+
+    /// The metric under another name in the logs.
+    #[must_use]
+    pub fn named(mut self, name: &str) -> Self {
+        self.name = Some(name.to_owned());
+        self
+    }
+
+    /// The name in logs: the kind unless [`named`](Self::named) otherwise.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.name.as_deref().unwrap_or_else(|| self.kind())
+    }
+
+    /// The metric for predictions of this shape that are trained with this loss: what was left open is
+    /// filled in, such as the number of classes of [`F1Score`] and the threshold of [`Accuracy`].
+    #[must_use]
+    pub fn bound(mut self, loss: Option<&Loss>, y_pred: &Shape) -> Self {
+        let logits = loss.and_then(Loss::takes_logits) == Some(true);
+        match &mut self.measure {
+            Measure::Accuracy(_) if logits => self.measure = Measure::AccuracyOfLogits,
+            Measure::F1Score(f1) => f1.bind(y_pred),
+            _ => {}
+        }
+        self
+    }
+
+    /// What is accumulated.
+    #[must_use]
+    pub fn state(&self) -> Vec<StateSpec> {
+        match &self.measure {
+            Measure::Auc(auc) => auc.state(),
+            Measure::Precision(precision) => precision.state(),
+            Measure::Recall(recall) => recall.state(),
+            Measure::F1Score(f1) => f1.state(),
+            _ => average::state(),
+        }
+    }
+
+    /// What a batch adds to each array of [`state`](Self::state).
+    ///
+    /// Weights are `[batch]`, or of more dims of the predictions; an example of weight 0 adds nothing.
+    /// Shapes that do not fit and bad settings become the graph's error.
+    #[must_use]
+    #[track_caller]
+    pub fn update(&self, y_true: &Tensor, y_pred: &Tensor, weight: Option<&Tensor>) -> Vec<Tensor> {
+        let graph = y_pred.graph();
+        let deltas = match self.check() {
+            Ok(()) => self.deltas(y_true, y_pred, weight),
+            Err(error) => {
+                graph.fail(self.name(), error.to_string());
+                None
+            }
+        };
+        let zeros = || {
+            self.state()
+                .iter()
+                .map(|s| graph.full(&s.shape, 0.0))
+                .collect()
+        };
+        deltas.unwrap_or_else(zeros)
+    }
+
+    /// The number in the logs, from the accumulated state; where there are several, their mean.
+    #[must_use]
+    pub fn result(&self, state: &[HostTensor]) -> f64 {
+        let values = self.values(state);
+        values.iter().sum::<f64>() / values.len().max(1) as f64
+    }
+
+    /// All results: one for each threshold of [`Precision`] and [`Recall`], one for each class of an
+    /// [`F1Score`] that is not averaged, otherwise a single one.
+    #[must_use]
+    pub fn values(&self, state: &[HostTensor]) -> Vec<f64> {
+        let state: Vec<Vec<f64>> = state.iter().map(HostTensor::to_f64).collect();
+        match (&self.measure, state.as_slice()) {
+            (Measure::Auc(auc), [yes, no]) => vec![auc.area(yes, no)],
+            (Measure::Precision(_) | Measure::Recall(_), [right, wrong]) => {
+                confusion::fractions(right, wrong)
+            }
+            (Measure::F1Score(f1), [tp, fp, misses]) => f1.scores(tp, fp, misses),
+            (_, [total, count]) => confusion::fractions_of(total, count),
+            _ => vec![f64::NAN],
+        }
+    }
+
+    /// Whether the settings make sense.
+    ///
+    /// # Errors
+    /// [`Error::User`] naming the setting, what it must be and what it is.
+    pub fn check(&self) -> Result<()> {
+        let problem = match &self.measure {
+            Measure::Loss(loss) => return loss.check(),
+            Measure::BinaryAccuracy(accuracy) => accuracy.check(),
+            Measure::TopKCategoricalAccuracy(accuracy) => accuracy.check(),
+            Measure::SparseTopKCategoricalAccuracy(accuracy) => accuracy.check(),
+            Measure::Auc(auc) => auc.check(),
+            Measure::Precision(precision) => precision.check(),
+            Measure::Recall(recall) => recall.check(),
+            Measure::F1Score(f1) => f1.check(),
+            _ => Ok(()),
+        };
+        problem.map_err(|problem| Error::user(format!("{}: {problem}", self.kind())))
+    }
+
+    /// The name in configurations.
+    #[must_use]
+    pub fn kind(&self) -> &str {
+        match &self.measure {
+            Measure::Accuracy(_) | Measure::AccuracyOfLogits => "accuracy",
+            Measure::BinaryAccuracy(_) => "binary_accuracy",
+            Measure::CategoricalAccuracy(_) => "categorical_accuracy",
+            Measure::SparseCategoricalAccuracy(_) => "sparse_categorical_accuracy",
+            Measure::TopKCategoricalAccuracy(_) => "top_k_categorical_accuracy",
+            Measure::SparseTopKCategoricalAccuracy(_) => "sparse_top_k_categorical_accuracy",
+            Measure::Equality(_) => "equality",
+            Measure::Auc(_) => "auc",
+            Measure::Precision(_) => "precision",
+            Measure::Recall(_) => "recall",
+            Measure::F1Score(_) => "f1_score",
+            Measure::Mean(_) => "mean",
+            Measure::Loss(loss) => loss.name(),
+        }
+    }
+
+    /// The settings by their Keras names, and the `name` when there is one; `null` for a custom metric.
+    #[must_use]
+    pub fn config(&self) -> Value {
+        let kind = self.kind();
+        let mut settings = match &self.measure {
+            Measure::Loss(loss) => loss.config(),
+            Measure::BinaryAccuracy(accuracy) => config::write(kind, accuracy),
+            Measure::TopKCategoricalAccuracy(accuracy) => config::write(kind, accuracy),
+            Measure::SparseTopKCategoricalAccuracy(accuracy) => config::write(kind, accuracy),
+            Measure::Auc(auc) => config::write(kind, auc),
+            Measure::Precision(precision) => config::write(kind, precision),
+            Measure::Recall(recall) => config::write(kind, recall),
+            Measure::F1Score(f1) => config::write(kind, f1),
+            _ => Value::Object(Map::new()),
+        };
+        if let (Value::Object(fields), Some(name)) = (&mut settings, &self.name) {
+            fields.insert("name".to_owned(), Value::from(name.as_str()));
+        }
+        settings
+    }
+
+    /// The metric of a kind and its settings, absent ones as Keras' defaults; `name` renames it.
+    ///
+    /// # Errors
+    /// An unknown kind or field (naming the nearest), or a value that makes no sense.
+    pub fn from_config(kind: &str, fields: &Value) -> Result<Self> {
+        let mut fields = fields.clone();
+        let name = fields
+            .as_object_mut()
+            .and_then(|fields| fields.remove("name"));
+        let mut metric = Self::of_kind(kind, &fields)?;
+        metric.name = match name {
+            None => None,
+            Some(Value::String(name)) => Some(name),
+            Some(other) => {
+                let message = format!("{kind}: `name`: expected a text, got {other}");
+                return Err(Error::user(message));
+            }
+        };
+        metric.check()?;
+        Ok(metric)
+    }
+
+    fn of_kind(kind: &str, given: &Value) -> Result<Self> {
+        let metric = match kind {
+            "accuracy" => config::read(kind, &Accuracy, &[], given)?.into(),
+            "binary_accuracy" => config::read(kind, &BinaryAccuracy::default(), &[], given)?.into(),
+            "categorical_accuracy" => config::read(kind, &CategoricalAccuracy, &[], given)?.into(),
+            "sparse_categorical_accuracy" => {
+                config::read(kind, &SparseCategoricalAccuracy, &[], given)?.into()
+            }
+            "top_k_categorical_accuracy" => {
+                config::read(kind, &TopKCategoricalAccuracy::default(), &[], given)?.into()
+            }
+            "sparse_top_k_categorical_accuracy" => {
+                config::read(kind, &SparseTopKCategoricalAccuracy::default(), &[], given)?.into()
+            }
+            "equality" => config::read(kind, &Equality, &[], given)?.into(),
+            "auc" => config::read(kind, &Auc::default(), &[], given)?.into(),
+            "precision" => config::read(kind, &Precision::default(), &[], given)?.into(),
+            "recall" => config::read(kind, &Recall::default(), &[], given)?.into(),
+            "f1_score" => config::read(kind, &F1Score::default(), &[], given)?.into(),
+            "mean" => config::read(kind, &Mean, &[], given)?.into(),
+            _ if Loss::KINDS.contains(&kind) => Loss::from_config(kind, given)?.into(),
+            _ => return Err(config::unknown_kind("metric", kind, &Self::KINDS)),
+        };
+        Ok(metric)
+    }
+
+    #[track_caller]
+    fn deltas(
+        &self,
+        y_true: &Tensor,
+        y_pred: &Tensor,
+        weight: Option<&Tensor>,
+    ) -> Option<Vec<Tensor>> {
+        match &self.measure {
+            Measure::Auc(auc) => auc.update(y_true, y_pred, weight),
+            Measure::Precision(precision) => precision.update(y_true, y_pred, weight),
+            Measure::Recall(recall) => recall.update(y_true, y_pred, weight),
+            Measure::F1Score(f1) => f1.update(y_true, y_pred, weight),
+            measure => average::update(&measure.example_values(y_true, y_pred)?, weight),
+        }
+    }
+}
+
+impl Measure {
+    /// A number for each example, of which the metric is the weighted mean.
+    #[track_caller]
+    fn example_values(&self, y_true: &Tensor, y_pred: &Tensor) -> Option<Tensor> {
+        match self {
+            Self::Loss(loss) => Some(loss.per_example(y_true, y_pred)),
+            Self::Accuracy(accuracy) => accuracy.values(y_true, y_pred, 0.5),
+            Self::AccuracyOfLogits => Accuracy.values(y_true, y_pred, 0.0),
+            Self::Equality(equality) => equality.values(y_true, y_pred),
+            Self::BinaryAccuracy(accuracy) => accuracy.values(y_true, y_pred),
+            Self::CategoricalAccuracy(accuracy) => accuracy.values(y_true, y_pred),
+            Self::SparseCategoricalAccuracy(accuracy) => accuracy.values(y_true, y_pred),
+            Self::TopKCategoricalAccuracy(accuracy) => accuracy.values(y_true, y_pred),
+            Self::SparseTopKCategoricalAccuracy(accuracy) => accuracy.values(y_true, y_pred),
+            Self::Mean(_) => Some(y_pred.clone()),
+            Self::Auc(_) | Self::Precision(_) | Self::Recall(_) | Self::F1Score(_) => None,
+        }
+    }
+}
+
+macro_rules! into_metric {
+    ($($measure:ident),* $(,)?) => {$(
+        impl From<$measure> for Metric {
+            fn from(measure: $measure) -> Self {
+                Self { name: None, measure: Measure::$measure(measure) }
+            }
+        }
+    )*};
+}
+into_metric!(
+    Accuracy,
+    Auc,
+    BinaryAccuracy,
+    CategoricalAccuracy,
+    Equality,
+    F1Score,
+    Loss,
+    Mean,
+    Precision,
+    Recall,
+    SparseCategoricalAccuracy,
+    SparseTopKCategoricalAccuracy,
+    TopKCategoricalAccuracy,
+);

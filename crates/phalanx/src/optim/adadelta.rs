@@ -1,0 +1,71 @@
+use phalanx_graph::Tensor;
+use serde::{Deserialize, Serialize};
+
+use super::rule::{UpdateRule, Updated, above_zero, fraction, mixed, setters};
+use crate::schedules::Schedule;
+
+/// Adadelta: `G = rho * G + (1 - rho) * g^2`, `d = -sqrt(D + epsilon) / sqrt(G + epsilon) * g`,
+/// `D = rho * D + (1 - rho) * d^2`, `v += rate * d` (Zeiler 2012).
+///
+/// The paper has no rate: set 1 for its algorithm.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Adadelta {
+    learning_rate: Schedule,
+    rho: f64,
+    epsilon: f64,
+}
+
+impl Adadelta {
+    /// Adadelta with Keras' `rho` 0.95 and `epsilon` 1e-7.
+    #[must_use]
+    pub fn new(learning_rate: impl Into<Schedule>) -> Self {
+        Self {
+            learning_rate: learning_rate.into(),
+            rho: 0.95,
+            epsilon: 1e-7,
+        }
+    }
+}
+
+impl Default for Adadelta {
+    /// Keras' defaults: a rate of 0.001.
+    fn default() -> Self {
+        Self::new(0.001)
+    }
+}
+
+setters!(Adadelta {
+    /// The part of both means that each step keeps, from 0 to below 1.
+    rho: f64,
+    /// What starts the steps and keeps the division from being one by zero; above 0.
+    epsilon: f64,
+});
+
+impl UpdateRule for Adadelta {
+    fn learning_rate(&self) -> &Schedule {
+        &self.learning_rate
+    }
+
+    fn slots(&self) -> Vec<(&'static str, f64)> {
+        vec![("accumulated_grad", 0.0), ("accumulated_delta", 0.0)]
+    }
+
+    fn update(
+        &self,
+        scalars: &[Tensor],
+        param: &Tensor,
+        gradient: &Tensor,
+        slots: &[Tensor],
+    ) -> Updated {
+        let rms = |mean: &Tensor| (mean + self.epsilon).sqrt();
+        let squares = mixed(&slots[0], &gradient.square(), self.rho);
+        let change = -(rms(&slots[1]) * gradient / rms(&squares));
+        let changes = mixed(&slots[1], &change.square(), self.rho);
+        Updated::new(param + change * &scalars[0], [squares, changes])
+    }
+
+    fn check(&self) -> Result<(), String> {
+        fraction("rho", self.rho)?;
+        above_zero("epsilon", self.epsilon)
+    }
+}

@@ -1,0 +1,250 @@
+//! One optimizer step, graph to graph: accumulate, clip, decay, update, average.
+
+use phalanx_graph::{DType, Tensor};
+
+use super::rule::{Begun, Step};
+use super::{Optimizer, ParamSpec};
+use crate::schedules::Schedule;
+
+/// Everything an optimizer step changes.
+#[derive(Clone, Debug)]
+pub struct Applied {
+    /// The next value of each variable.
+    pub params: Vec<Tensor>,
+    /// The next value of each slot, in the order of [`Optimizer::slots`].
+    pub slots: Vec<Tensor>,
+}
+
+/// One variable on its way through the stages.
+struct Item<'a> {
+    spec: &'a ParamSpec,
+    param: Tensor,
+    gradient: Tensor,
+    slots: Vec<Tensor>,
+    accumulated: Option<Tensor>,
+    average: Option<Tensor>,
+}
+
+/// The counts of a step: i64 and `Bool` scalars.
+struct Clock {
+    /// Updates done before this batch.
+    updates: Tensor,
+    /// Whether this batch ends in an update; `None` when each does.
+    is_update: Option<Tensor>,
+}
+
+impl Optimizer {
+    /// Traces one step: variables and slots after it, from those before it and the gradients.
+    ///
+    /// `specs`, `params` and `gradients` are in one order, `slots` in that of [`slots`](Self::slots).
+    /// `iterations` is the i64 scalar of batches seen, from 0; gradients are already reduced over the
+    /// replicas. Bad settings and wrong numbers of tensors become the graph's error.
+    #[must_use]
+    #[track_caller]
+    pub fn apply(
+        &self,
+        specs: &[ParamSpec],
+        iterations: &Tensor,
+        params: &[Tensor],
+        gradients: &[Tensor],
+        slots: &[Tensor],
+    ) -> Applied {
+        if let Err(problem) = self.check_inputs(specs, params, gradients, slots) {
+            iterations.graph().fail(self.kind(), problem);
+            return Applied {
+                params: params.to_vec(),
+                slots: slots.to_vec(),
+            };
+        }
+        let (own, each) = slots.split_at(self.own_slots().len());
+        let clock = self.clock(iterations);
+        let rate = self.rate(iterations, own);
+        let rule_slots = &own[own.len() - self.rule.inner().own_slots().len()..];
+        let begun = self.rule.inner().begin(&Step {
+            rate: rate.clone(),
+            number: clock.updates.convert(DType::F32) + 1.0,
+            own_slots: rule_slots.to_vec(),
+        });
+        let mut items = self.items(specs, params, gradients, each);
+        self.accumulate(&mut items, &clock);
+        self.clip_and_decay(&mut items, &rate, &clock, &begun);
+        self.average(&mut items, &clock);
+        let own_after = own_slots_after(own, rule_slots, &begun, &clock);
+        collect(own_after, items)
+    }
+
+    fn check_inputs(
+        &self,
+        specs: &[ParamSpec],
+        params: &[Tensor],
+        gradients: &[Tensor],
+        slots: &[Tensor],
+    ) -> Result<(), String> {
+        self.check().map_err(|error| error.to_string())?;
+        let count = specs.len();
+        let expected = self.slots(specs).len();
+        if (params.len(), gradients.len(), slots.len()) != (count, count, expected) {
+            return Err(format!(
+                "expected {count} variables, {count} gradients and {expected} slots, got {}, {} and {}",
+                params.len(),
+                gradients.len(),
+                slots.len()
+            ));
+        }
+        let tensors = params.iter().zip(gradients).zip(specs);
+        for ((param, gradient), spec) in tensors {
+            if param.shape() != spec.shape || gradient.dims() != spec.shape.dims {
+                return Err(format!(
+                    "variable `{}` is {}, got the variable {} and the gradient {}",
+                    spec.name,
+                    spec.shape,
+                    param.shape(),
+                    gradient.shape()
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn clock(&self, iterations: &Tensor) -> Clock {
+        match self.options.gradient_accumulation_steps {
+            None => Clock {
+                updates: iterations.clone(),
+                is_update: None,
+            },
+            Some(steps) => {
+                let next = iterations + 1.0;
+                let remainder = next.remainder(&next.like(steps as f64));
+                Clock {
+                    updates: iterations / steps as f64,
+                    is_update: Some(remainder.equal(&next.like(0.0))),
+                }
+            }
+        }
+    }
+
+    fn rate(&self, iterations: &Tensor, own: &[Tensor]) -> Tensor {
+        match self.learning_rate() {
+            Schedule::Constant(_) => own[0].clone(),
+            schedule => schedule.trace(iterations),
+        }
+    }
+
+    fn items<'a>(
+        &self,
+        specs: &'a [ParamSpec],
+        params: &[Tensor],
+        gradients: &[Tensor],
+        slots: &[Tensor],
+    ) -> Vec<Item<'a>> {
+        let each = self.param_slots().len();
+        let tensors = specs.iter().zip(params).zip(gradients);
+        let items = tensors.enumerate().map(|(i, ((spec, param), gradient))| {
+            let mut slots = slots[i * each..(i + 1) * each].to_vec();
+            let average = self.options.use_ema.then(|| slots.pop()).flatten();
+            let accumulated = self.options.accumulates().then(|| slots.pop()).flatten();
+            Item {
+                spec,
+                param: param.clone(),
+                gradient: gradient.convert(param.dtype()),
+                slots,
+                accumulated,
+                average,
+            }
+        });
+        items.collect()
+    }
+
+    /// Gradients become the mean of those of the micro-steps; sums start again after an update.
+    fn accumulate(&self, items: &mut [Item<'_>], clock: &Clock) {
+        let (Some(steps), Some(is_update)) =
+            (self.options.gradient_accumulation_steps, &clock.is_update)
+        else {
+            return;
+        };
+        for item in items {
+            if let Some(accumulated) = &mut item.accumulated {
+                let sum = &item.gradient + &*accumulated;
+                *accumulated = is_update.select(&sum.like(0.0), &sum);
+                item.gradient = sum / steps as f64;
+            }
+        }
+    }
+
+    fn clip_and_decay(&self, items: &mut [Item<'_>], rate: &Tensor, clock: &Clock, begun: &Begun) {
+        let gradients = items.iter().map(|item| item.gradient.clone()).collect();
+        let kept = self.options.weight_decay.map(|decay| 1.0 - rate * decay);
+        for (item, gradient) in items.iter_mut().zip(self.options.clip(gradients)) {
+            let dtype = item.param.dtype();
+            let decayed = match &kept {
+                Some(kept) if self.options.decays(item.spec) => &item.param * kept.convert(dtype),
+                _ => item.param.clone(),
+            };
+            let scalars: Vec<Tensor> = begun.scalars.iter().map(|s| s.convert(dtype)).collect();
+            let updated = self
+                .rule
+                .inner()
+                .update(&scalars, &decayed, &gradient, &item.slots);
+            item.param = clock.choose(&updated.param, &item.param);
+            let slots = updated.slots.iter().zip(&item.slots);
+            item.slots = slots.map(|(new, old)| clock.choose(new, old)).collect();
+        }
+    }
+
+    /// Keras keeps nothing of the averages while no update is counted, so they start as the variables.
+    fn average(&self, items: &mut [Item<'_>], clock: &Clock) {
+        if !self.options.use_ema {
+            return;
+        }
+        let started = clock.updates.not_equal(&clock.updates.like(0.0));
+        let momentum = started.convert(DType::F32) * self.options.ema_momentum;
+        let overwrite = self.options.ema_overwrite_frequency.map(|frequency| {
+            let next = &clock.updates + 1.0;
+            next.remainder(&next.like(frequency as f64))
+                .equal(&next.like(0.0))
+        });
+        for item in items {
+            let Some(average) = &mut item.average else {
+                continue;
+            };
+            let momentum = momentum.convert(item.param.dtype());
+            *average = &momentum * &*average + (1.0 - &momentum) * &item.param;
+            if let Some(overwrite) = &overwrite {
+                item.param = overwrite.select(average, &item.param);
+            }
+        }
+    }
+}
+
+impl Clock {
+    /// `new` in a step that updates, else `old`.
+    fn choose(&self, new: &Tensor, old: &Tensor) -> Tensor {
+        match &self.is_update {
+            Some(is_update) => is_update.select(new, old),
+            None => new.clone(),
+        }
+    }
+}
+
+fn own_slots_after(
+    own: &[Tensor],
+    rule_slots: &[Tensor],
+    begun: &Begun,
+    clock: &Clock,
+) -> Vec<Tensor> {
+    let kept = own.len() - rule_slots.len();
+    let changed = begun.own_slots.iter().zip(rule_slots);
+    let changed = changed.map(|(new, old)| clock.choose(new, old));
+    own[..kept].iter().cloned().chain(changed).collect()
+}
+
+fn collect(own: Vec<Tensor>, items: Vec<Item<'_>>) -> Applied {
+    let (mut params, mut slots) = (Vec::with_capacity(items.len()), own);
+    for item in items {
+        params.push(item.param);
+        slots.extend(item.slots);
+        slots.extend(item.accumulated);
+        slots.extend(item.average);
+    }
+    Applied { params, slots }
+}

@@ -1,0 +1,112 @@
+use phalanx_graph::Tensor;
+use serde::{Deserialize, Serialize};
+
+use super::rule::{UpdateRule, Updated, at_least_zero, setters};
+use crate::schedules::Schedule;
+
+/// Follow the regularised leader: `n' = n + g^2`, `g' = g + 2 * l2_shrinkage * v`,
+/// `z += g' - (n'^-p - n^-p) / rate * v`,
+/// `v = (clip(z, -l1, l1) - z) / (n'^-p / rate + 2 * l2 + beta / rate)` with `p` the learning rate power
+/// (McMahan et al. 2013).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ftrl {
+    learning_rate: Schedule,
+    learning_rate_power: f64,
+    initial_accumulator_value: f64,
+    l1_regularization_strength: f64,
+    l2_regularization_strength: f64,
+    l2_shrinkage_regularization_strength: f64,
+    beta: f64,
+}
+
+impl Ftrl {
+    /// FTRL with Keras' `learning_rate_power` -0.5, `initial_accumulator_value` 0.1 and no regularisation.
+    #[must_use]
+    pub fn new(learning_rate: impl Into<Schedule>) -> Self {
+        Self {
+            learning_rate: learning_rate.into(),
+            learning_rate_power: -0.5,
+            initial_accumulator_value: 0.1,
+            l1_regularization_strength: 0.0,
+            l2_regularization_strength: 0.0,
+            l2_shrinkage_regularization_strength: 0.0,
+            beta: 0.0,
+        }
+    }
+}
+
+impl Default for Ftrl {
+    /// Keras' defaults: a rate of 0.001.
+    fn default() -> Self {
+        Self::new(0.001)
+    }
+}
+
+setters!(Ftrl {
+    /// How the rate falls with the squares seen: their power, at most 0.
+    learning_rate_power: f64,
+    /// What the sum of squares starts from, at least 0.
+    initial_accumulator_value: f64,
+    /// Pull of elements to exactly 0, at least 0.
+    l1_regularization_strength: f64,
+    /// Pull of elements towards 0 that keeps the leader small, at least 0.
+    l2_regularization_strength: f64,
+    /// Pull towards 0 that is added to the gradient, at least 0.
+    l2_shrinkage_regularization_strength: f64,
+    /// What is added to the square root of the squares, at least 0.
+    beta: f64,
+});
+
+impl UpdateRule for Ftrl {
+    fn learning_rate(&self) -> &Schedule {
+        &self.learning_rate
+    }
+
+    fn slots(&self) -> Vec<(&'static str, f64)> {
+        vec![
+            ("accumulator", self.initial_accumulator_value),
+            ("linear", 0.0),
+        ]
+    }
+
+    fn update(
+        &self,
+        scalars: &[Tensor],
+        param: &Tensor,
+        gradient: &Tensor,
+        slots: &[Tensor],
+    ) -> Updated {
+        let rate = &scalars[0];
+        let power = |n: &Tensor| n.pow(&n.like(-self.learning_rate_power));
+        let shrunk = gradient + param * (2.0 * self.l2_shrinkage_regularization_strength);
+        let accumulator = &slots[0] + gradient.square();
+        let after = power(&accumulator);
+        let linear = &slots[1] + shrunk - (&after - power(&slots[0])) / rate * param;
+        let l1 = self.l1_regularization_strength;
+        let pulled = linear.clamp(-l1, l1) - &linear;
+        let curvature = (after + self.beta) / rate + 2.0 * self.l2_regularization_strength;
+        Updated::new(pulled / curvature, [accumulator, linear])
+    }
+
+    fn check(&self) -> Result<(), String> {
+        at_least_zero("initial_accumulator_value", self.initial_accumulator_value)?;
+        at_least_zero(
+            "l1_regularization_strength",
+            self.l1_regularization_strength,
+        )?;
+        at_least_zero(
+            "l2_regularization_strength",
+            self.l2_regularization_strength,
+        )?;
+        let shrinkage = self.l2_shrinkage_regularization_strength;
+        at_least_zero("l2_shrinkage_regularization_strength", shrinkage)?;
+        at_least_zero("beta", self.beta)?;
+        if self.learning_rate_power <= 0.0 && self.learning_rate_power.is_finite() {
+            return Ok(());
+        }
+        let power = self.learning_rate_power;
+        Err(format!(
+            "`learning_rate_power` must be a number of at most 0, got {power}"
+        ))
+    }
+}

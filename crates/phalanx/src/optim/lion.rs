@@ -1,0 +1,67 @@
+use phalanx_graph::Tensor;
+use serde::{Deserialize, Serialize};
+
+use super::rule::{UpdateRule, Updated, fraction, mixed, setters};
+use crate::schedules::Schedule;
+
+/// Lion: `v -= rate * sign(beta_1 * m + (1 - beta_1) * g)`, then `m = beta_2 * m + (1 - beta_2) * g`
+/// (Chen et al. 2023).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Lion {
+    learning_rate: Schedule,
+    beta_1: f64,
+    beta_2: f64,
+}
+
+impl Lion {
+    /// Lion with Keras' `beta_1` 0.9 and `beta_2` 0.99.
+    #[must_use]
+    pub fn new(learning_rate: impl Into<Schedule>) -> Self {
+        Self {
+            learning_rate: learning_rate.into(),
+            beta_1: 0.9,
+            beta_2: 0.99,
+        }
+    }
+}
+
+impl Default for Lion {
+    /// Keras' defaults: a rate of 0.001.
+    fn default() -> Self {
+        Self::new(0.001)
+    }
+}
+
+setters!(Lion {
+    /// The part of the momentum in the direction of a step, from 0 to below 1.
+    beta_1: f64,
+    /// The part of the momentum that each step keeps, from 0 to below 1.
+    beta_2: f64,
+});
+
+impl UpdateRule for Lion {
+    fn learning_rate(&self) -> &Schedule {
+        &self.learning_rate
+    }
+
+    fn slots(&self) -> Vec<(&'static str, f64)> {
+        vec![("momentum", 0.0)]
+    }
+
+    fn update(
+        &self,
+        scalars: &[Tensor],
+        param: &Tensor,
+        gradient: &Tensor,
+        slots: &[Tensor],
+    ) -> Updated {
+        let direction = mixed(&slots[0], gradient, self.beta_1).sign();
+        let momentum = mixed(&slots[0], gradient, self.beta_2);
+        Updated::new(param - direction * &scalars[0], [momentum])
+    }
+
+    fn check(&self) -> Result<(), String> {
+        fraction("beta_1", self.beta_1)?;
+        fraction("beta_2", self.beta_2)
+    }
+}

@@ -1,0 +1,226 @@
+//! Optimizers: how gradients change variables, traced into the training step.
+//!
+//! An [`Optimizer`] is one update [`Rule`] and the [`Options`] every rule shares. A step goes
+//! accumulate -> clip -> decay -> rule -> average, each stage mapping its slots to their next values.
+//! Formulas are those of Keras 3; what differs is said at the item.
+
+mod adadelta;
+mod adagrad;
+mod adam;
+mod adamax;
+mod apply;
+mod ftrl;
+mod lamb;
+mod lion;
+mod nadam;
+mod options;
+mod rmsprop;
+mod rule;
+mod sgd;
+
+use phalanx_graph::{DType, Shape};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+pub use adadelta::Adadelta;
+pub use adagrad::Adagrad;
+pub use adam::{Adam, AdamW};
+pub use adamax::Adamax;
+pub use apply::Applied;
+pub use ftrl::Ftrl;
+pub use lamb::Lamb;
+pub use lion::Lion;
+pub use nadam::Nadam;
+pub use options::Options;
+pub use rmsprop::RmsProp;
+pub use rule::Rule;
+pub use sgd::Sgd;
+
+use crate::schedules::Schedule;
+use crate::{Result, config};
+
+/// A variable to train.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ParamSpec {
+    /// Its logical path: `dense/kernel`.
+    pub name: String,
+    /// Element type and dims.
+    pub shape: Shape,
+}
+
+/// A tensor that the optimizer carries from step to step.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SlotSpec {
+    /// A unique name: `dense/kernel/momentum`, or `learning_rate`.
+    pub name: String,
+    /// Element type and dims.
+    pub shape: Shape,
+    /// What every element is before the first step.
+    pub fill: f64,
+    /// The variable it belongs to, by position; `None` for a slot of the whole optimizer.
+    pub param: Option<usize>,
+}
+
+/// An update rule with clipping, weight decay, gradient accumulation and averaging around it; made from
+/// one of the structs of this module with `.into()`.
+///
+/// # Examples
+/// ```
+/// use phalanx::optim::{Adam, Optimizer};
+/// let optimizer = Optimizer::from(Adam::new(1e-3)).clipnorm(1.0).weight_decay(0.01);
+/// optimizer.check()?;
+/// # Ok::<(), phalanx::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Optimizer {
+    rule: Rule,
+    options: Options,
+    replicas: usize,
+}
+
+impl Optimizer {
+    /// The slot that holds the learning rate when the schedule is constant: writing it changes the rate
+    /// of the next step. With another schedule there is no such slot.
+    pub const LEARNING_RATE: &'static str = "learning_rate";
+
+    /// An optimizer of a rule and its options.
+    #[must_use]
+    pub const fn new(rule: Rule, options: Options) -> Self {
+        Self {
+            rule,
+            options,
+            replicas: 1,
+        }
+    }
+
+    /// What the optimizer carries for these variables: slots of its own, then those of each variable.
+    #[must_use]
+    pub fn slots(&self, params: &[ParamSpec]) -> Vec<SlotSpec> {
+        let own = self.own_slots().into_iter().map(|(name, fill)| SlotSpec {
+            name: name.to_owned(),
+            shape: Shape::scalar(DType::F32),
+            fill,
+            param: None,
+        });
+        let each = params.iter().enumerate().flat_map(|(index, param)| {
+            let slots = self.param_slots().into_iter();
+            slots.map(move |(name, fill)| SlotSpec {
+                name: format!("{}/{name}", param.name),
+                shape: param.shape.clone(),
+                fill,
+                param: Some(index),
+            })
+        });
+        own.chain(each).collect()
+    }
+
+    /// Positions in [`slots`](Self::slots) of the variables' averages, in order of the variables; empty
+    /// without [`ema`](Self::ema).
+    #[must_use]
+    pub fn average_slots(&self, params: &[ParamSpec]) -> Vec<usize> {
+        if !self.options.use_ema {
+            return Vec::new();
+        }
+        let (own, each) = (self.own_slots().len(), self.param_slots().len());
+        (1..=params.len()).map(|n| own + n * each - 1).collect()
+    }
+
+    /// The rate over time.
+    #[must_use]
+    pub fn learning_rate(&self) -> Schedule {
+        let schedule = self.rule.inner().learning_rate().clone();
+        schedule.for_replicas(self.replicas)
+    }
+
+    /// The optimizer with the number of replicas that a schedule scales its maximum by.
+    #[must_use]
+    pub const fn for_replicas(mut self, replicas: usize) -> Self {
+        self.replicas = replicas;
+        self
+    }
+
+    /// What is done around the rule.
+    #[must_use]
+    pub const fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// Whether every setting makes sense.
+    ///
+    /// # Errors
+    /// [`Error::User`](crate::Error::User) naming the setting, what it must be and what it is.
+    pub fn check(&self) -> Result<()> {
+        let kind = self.kind();
+        let named = |problem| crate::Error::user(format!("{kind}: {problem}"));
+        self.rule.inner().learning_rate().check().map_err(|error| {
+            let problem = match self.rule.inner().learning_rate() {
+                Schedule::Constant(_) => error.to_string(),
+                _ => format!("`learning_rate`: {error}"),
+            };
+            named(problem)
+        })?;
+        self.rule.inner().check().map_err(named)?;
+        self.options.check().map_err(named)
+    }
+
+    /// The name in logs and configurations; `adam` for AdamW too, which is Adam with weight decay.
+    #[must_use]
+    pub const fn kind(&self) -> &'static str {
+        self.rule.kind()
+    }
+
+    /// The settings by their Keras names, those of the rule and of the options together.
+    #[must_use]
+    pub fn config(&self) -> Value {
+        self.rule.config(&self.options)
+    }
+
+    /// The optimizer of a kind ([`Rule::KINDS`]) and its settings, absent ones as Keras' defaults.
+    ///
+    /// # Errors
+    /// An unknown kind or field (naming the nearest), or a value that makes no sense.
+    pub fn from_config(kind: &str, fields: &Value) -> Result<Self> {
+        let optimizer = Rule::from_config(kind, fields)?;
+        optimizer.check()?;
+        Ok(optimizer)
+    }
+
+    /// Name and fill of the slots of the whole optimizer.
+    fn own_slots(&self) -> Vec<(&'static str, f64)> {
+        let mut slots = Vec::new();
+        if let Schedule::Constant(rate) = self.rule.inner().learning_rate() {
+            slots.push((Self::LEARNING_RATE, *rate));
+        }
+        slots.extend(self.rule.inner().own_slots());
+        slots
+    }
+
+    /// Name and fill of the slots of each variable.
+    fn param_slots(&self) -> Vec<(&'static str, f64)> {
+        let mut slots = self.rule.inner().slots();
+        if self.options.accumulates() {
+            slots.push(("accumulated_gradient", 0.0));
+        }
+        if self.options.use_ema {
+            slots.push(("average", 0.0));
+        }
+        slots
+    }
+}
+
+/// A rule and the options it is configured with, in one JSON object.
+#[derive(Serialize, Deserialize)]
+struct Settings<R> {
+    #[serde(flatten)]
+    rule: R,
+    #[serde(flatten)]
+    options: Options,
+}
+
+impl<R: Into<Rule> + Serialize + serde::de::DeserializeOwned> Settings<R> {
+    fn read(kind: &str, rule: R, options: Options, fields: &Value) -> Result<Optimizer> {
+        let template = Self { rule, options };
+        let settings = config::read(kind, &template, &[], fields)?;
+        Ok(Optimizer::new(settings.rule.into(), settings.options))
+    }
+}

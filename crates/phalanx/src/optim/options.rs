@@ -1,0 +1,221 @@
+//! What is done around every update rule: clipping, weight decay, accumulation, averaging.
+
+use std::fmt;
+use std::sync::Arc;
+
+use phalanx_graph::Tensor;
+use serde::{Deserialize, Serialize};
+
+use super::{Optimizer, ParamSpec};
+
+/// Settings that every optimizer shares, by their Keras names.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Options {
+    /// Largest L2 norm of the gradient of each variable.
+    pub clipnorm: Option<f64>,
+    /// Largest size of each element of the gradients.
+    pub clipvalue: Option<f64>,
+    /// Largest L2 norm of all gradients together.
+    pub global_clipnorm: Option<f64>,
+    /// Fraction of each variable, times the learning rate, taken off before each update.
+    pub weight_decay: Option<f64>,
+    /// Variables whose path contains one of these texts do not decay.
+    pub exclude_from_weight_decay: Vec<String>,
+    /// How many batches' gradients are averaged into one update.
+    pub gradient_accumulation_steps: Option<u64>,
+    /// Whether an exponential moving average of each variable is kept.
+    pub use_ema: bool,
+    /// The part of the average that each step keeps.
+    pub ema_momentum: f64,
+    /// The variables become their averages after every so many updates.
+    pub ema_overwrite_frequency: Option<u64>,
+    /// Further variables that do not decay; not written to configurations.
+    #[serde(skip)]
+    pub(super) excluded: Option<Excluded>,
+}
+
+/// A predicate over paths of variables.
+#[derive(Clone)]
+pub(super) struct Excluded(Arc<dyn Fn(&str) -> bool + Send + Sync>);
+
+impl Default for Options {
+    /// Nothing around the rule.
+    fn default() -> Self {
+        Self {
+            clipnorm: None,
+            clipvalue: None,
+            global_clipnorm: None,
+            weight_decay: None,
+            exclude_from_weight_decay: Vec::new(),
+            gradient_accumulation_steps: None,
+            use_ema: false,
+            ema_momentum: 0.99,
+            ema_overwrite_frequency: None,
+            excluded: None,
+        }
+    }
+}
+
+/// What is done around the rule; the setters are methods of the optimizer.
+impl Optimizer {
+    /// Scales the gradient of each variable down to this L2 norm.
+    #[must_use]
+    pub fn clipnorm(self, norm: f64) -> Self {
+        self.with(|options| options.clipnorm = Some(norm))
+    }
+
+    /// Clips each element of the gradients to `-value..value`.
+    #[must_use]
+    pub fn clipvalue(self, value: f64) -> Self {
+        self.with(|options| options.clipvalue = Some(value))
+    }
+
+    /// Scales all gradients down together to this L2 norm.
+    #[must_use]
+    pub fn global_clipnorm(self, norm: f64) -> Self {
+        self.with(|options| options.global_clipnorm = Some(norm))
+    }
+
+    /// Takes `rate * learning_rate` of each variable off it before each update (decoupled decay).
+    #[must_use]
+    pub fn weight_decay(self, rate: f64) -> Self {
+        self.with(|options| options.weight_decay = Some(rate))
+    }
+
+    /// Keeps variables whose path contains one of these texts from decaying.
+    ///
+    /// Keras looks for them, as regular expressions, in the last part of the path only.
+    #[must_use]
+    pub fn exclude_from_weight_decay<T: Into<String>>(
+        self,
+        texts: impl IntoIterator<Item = T>,
+    ) -> Self {
+        let texts: Vec<String> = texts.into_iter().map(Into::into).collect();
+        self.with(|options| options.exclude_from_weight_decay.extend(texts))
+    }
+
+    /// Keeps variables whose path the predicate holds for from decaying; lost in configurations.
+    #[must_use]
+    pub fn exclude_from_weight_decay_if(
+        self,
+        excluded: impl Fn(&str) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.with(|options| options.excluded = Some(Excluded(Arc::new(excluded))))
+    }
+
+    /// Averages the gradients of this many batches (at least 2) into one update.
+    ///
+    /// Slots and variables keep still in between. Bias corrections count updates, schedules batches.
+    #[must_use]
+    pub fn gradient_accumulation(self, steps: u64) -> Self {
+        self.with(|options| options.gradient_accumulation_steps = Some(steps))
+    }
+
+    /// Keeps an average of each variable: `momentum * average + (1 - momentum) * variable`, from the
+    /// variables after the first update on.
+    #[must_use]
+    pub fn ema(self, momentum: f64) -> Self {
+        self.with(|options| (options.use_ema, options.ema_momentum) = (true, momentum))
+    }
+
+    /// Makes the variables their averages after every so many updates.
+    #[must_use]
+    pub fn ema_overwrite_frequency(self, updates: u64) -> Self {
+        self.with(|options| options.ema_overwrite_frequency = Some(updates))
+    }
+
+    fn with(mut self, set: impl FnOnce(&mut Options)) -> Self {
+        set(&mut self.options);
+        self
+    }
+}
+
+impl Options {
+    pub(super) const fn accumulates(&self) -> bool {
+        self.gradient_accumulation_steps.is_some()
+    }
+
+    pub(super) fn check(&self) -> Result<(), String> {
+        let clips = [
+            ("clipnorm", self.clipnorm),
+            ("clipvalue", self.clipvalue),
+            ("global_clipnorm", self.global_clipnorm),
+        ];
+        let set = clips.iter().filter(|(_, limit)| limit.is_some());
+        let set: Vec<&str> = set.map(|(name, _)| *name).collect();
+        if set.len() > 1 {
+            let names = set.join("` and `");
+            return Err(format!("`{names}` exclude each other; keep one"));
+        }
+        for (name, limit) in clips {
+            limit.map_or(Ok(()), |limit| super::rule::above_zero(name, limit))?;
+        }
+        if let Some(rate) = self.weight_decay {
+            super::rule::at_least_zero("weight_decay", rate)?;
+        }
+        if let Some(steps @ 0..2) = self.gradient_accumulation_steps {
+            return Err(format!(
+                "`gradient_accumulation_steps` must be at least 2, got {steps}; leave it out to update at every batch"
+            ));
+        }
+        super::rule::fraction("ema_momentum", self.ema_momentum)?;
+        match (self.ema_overwrite_frequency, self.use_ema) {
+            (Some(0), _) => Err("`ema_overwrite_frequency` must be at least 1, got 0".to_owned()),
+            (Some(_), false) => {
+                Err("`ema_overwrite_frequency` needs `use_ema`; set it to true".to_owned())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn decays(&self, param: &ParamSpec) -> bool {
+        let texts = &self.exclude_from_weight_decay;
+        let named = texts.iter().any(|text| param.name.contains(text.as_str()));
+        let excluded = self.excluded.as_ref();
+        !named && !excluded.is_some_and(|Excluded(holds)| holds(&param.name))
+    }
+
+    pub(super) fn clip(&self, gradients: Vec<Tensor>) -> Vec<Tensor> {
+        if let Some(limit) = self.clipvalue {
+            return gradients.iter().map(|g| g.clamp(-limit, limit)).collect();
+        }
+        if let Some(limit) = self.clipnorm {
+            return gradients
+                .iter()
+                .map(|g| g * shrink(&g.square().sum_all().sqrt(), limit))
+                .collect();
+        }
+        match self.global_clipnorm {
+            Some(limit) => clip_together(&gradients, limit),
+            None => gradients,
+        }
+    }
+}
+
+/// The factor that takes a vector of this norm down to `limit`.
+fn shrink(norm: &Tensor, limit: f64) -> Tensor {
+    limit / norm.maximum(&norm.like(limit))
+}
+
+/// An infinite norm makes every gradient NaN, as in Keras, so that it is seen.
+fn clip_together(gradients: &[Tensor], limit: f64) -> Vec<Tensor> {
+    let squares = gradients.iter().map(|g| g.square().sum_all());
+    let Some(total) = squares.reduce(|sum, square| sum + square) else {
+        return Vec::new();
+    };
+    let norm = total.sqrt();
+    let factor = shrink(&norm, limit) + &norm * 0.0;
+    gradients.iter().map(|g| g * &factor).collect()
+}
+
+impl fmt::Debug for Excluded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a predicate")
+    }
+}
+
+impl PartialEq for Excluded {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}

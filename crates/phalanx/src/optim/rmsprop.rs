@@ -1,0 +1,99 @@
+use phalanx_graph::Tensor;
+use serde::{Deserialize, Serialize};
+
+use super::rule::{UpdateRule, Updated, above_zero, fraction, mixed, setters};
+use crate::schedules::Schedule;
+
+/// RMSprop: `s = rho * s + (1 - rho) * g^2`, `i = rate * g / sqrt(s + epsilon)`, `v -= i`; with momentum
+/// `b = momentum * b + i`, `v -= b`; centered, the square of the mean gradient is taken off `s` first.
+///
+/// As in Keras, epsilon is inside the root.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RmsProp {
+    learning_rate: Schedule,
+    rho: f64,
+    momentum: f64,
+    epsilon: f64,
+    centered: bool,
+}
+
+impl RmsProp {
+    /// RMSprop with Keras' `rho` 0.9 and `epsilon` 1e-7, without momentum, not centered.
+    #[must_use]
+    pub fn new(learning_rate: impl Into<Schedule>) -> Self {
+        Self {
+            learning_rate: learning_rate.into(),
+            rho: 0.9,
+            momentum: 0.0,
+            epsilon: 1e-7,
+            centered: false,
+        }
+    }
+}
+
+impl Default for RmsProp {
+    /// Keras' defaults: a rate of 0.001.
+    fn default() -> Self {
+        Self::new(0.001)
+    }
+}
+
+setters!(RmsProp {
+    /// The part of the means that each step keeps, from 0 to below 1.
+    rho: f64,
+    /// The part of the step that the next one keeps, from 0 to below 1.
+    momentum: f64,
+    /// What keeps the division from being one by zero; above 0.
+    epsilon: f64,
+    /// Whether the variance of the gradient is divided by instead of its mean square.
+    centered: bool,
+});
+
+impl UpdateRule for RmsProp {
+    fn learning_rate(&self) -> &Schedule {
+        &self.learning_rate
+    }
+
+    fn slots(&self) -> Vec<(&'static str, f64)> {
+        let mut slots = vec![("velocity", 0.0)];
+        if self.centered {
+            slots.push(("average_gradient", 0.0));
+        }
+        if self.momentum > 0.0 {
+            slots.push(("momentum", 0.0));
+        }
+        slots
+    }
+
+    fn update(
+        &self,
+        scalars: &[Tensor],
+        param: &Tensor,
+        gradient: &Tensor,
+        slots: &[Tensor],
+    ) -> Updated {
+        let velocity = mixed(&slots[0], &gradient.square(), self.rho);
+        let mut after = vec![velocity.clone()];
+        let mut variance = velocity;
+        if self.centered {
+            let mean = mixed(&slots[1], gradient, self.rho);
+            variance = variance - mean.square();
+            after.push(mean);
+        }
+        let mut step = gradient * &scalars[0] / (variance + self.epsilon).sqrt();
+        if let Some(momentum) = slots.get(after.len()) {
+            step = momentum * self.momentum + step;
+            after.push(step.clone());
+        }
+        Updated {
+            param: param - step,
+            slots: after,
+        }
+    }
+
+    fn check(&self) -> Result<(), String> {
+        fraction("rho", self.rho)?;
+        fraction("momentum", self.momentum)?;
+        above_zero("epsilon", self.epsilon)
+    }
+}

@@ -1,0 +1,252 @@
+//! The closed set of update rules and what each of them answers.
+
+use phalanx_graph::Tensor;
+use serde_json::Value;
+
+use super::{
+    Adadelta, Adagrad, Adam, AdamW, Adamax, Ftrl, Lamb, Lion, Nadam, Optimizer, Options, RmsProp,
+    Settings, Sgd,
+};
+use crate::schedules::Schedule;
+use crate::{Result, config};
+
+/// An update rule.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Rule {
+    /// See [`Sgd`].
+    Sgd(Sgd),
+    /// See [`RmsProp`].
+    RmsProp(RmsProp),
+    /// See [`Adam`]; with weight decay, AdamW.
+    Adam(Adam),
+    /// See [`Adagrad`].
+    Adagrad(Adagrad),
+    /// See [`Adadelta`].
+    Adadelta(Adadelta),
+    /// See [`Adamax`].
+    Adamax(Adamax),
+    /// See [`Nadam`].
+    Nadam(Nadam),
+    /// See [`Ftrl`].
+    Ftrl(Ftrl),
+    /// See [`Lion`].
+    Lion(Lion),
+    /// See [`Lamb`].
+    Lamb(Lamb),
+}
+
+/// What a rule answers: its slots, numbers computed once per step, and the update of one variable.
+pub(super) trait UpdateRule {
+    /// The rate over time.
+    fn learning_rate(&self) -> &Schedule;
+
+    /// Name and fill of the slots of each variable.
+    fn slots(&self) -> Vec<(&'static str, f64)>;
+
+    /// Name and fill of f32 scalars of the whole optimizer.
+    fn own_slots(&self) -> Vec<(&'static str, f64)> {
+        Vec::new()
+    }
+
+    /// What is computed once per step and shared by all variables.
+    fn begin(&self, step: &Step) -> Begun {
+        Begun {
+            scalars: vec![step.rate.clone()],
+            own_slots: Vec::new(),
+        }
+    }
+
+    /// The variable and its slots after the step.
+    fn update(
+        &self,
+        scalars: &[Tensor],
+        param: &Tensor,
+        gradient: &Tensor,
+        slots: &[Tensor],
+    ) -> Updated;
+
+    /// Whether every setting makes sense, the learning rate aside.
+    fn check(&self) -> std::result::Result<(), String>;
+}
+
+/// Where training stands: f32 scalars of the graph.
+pub(super) struct Step {
+    /// The learning rate.
+    pub(super) rate: Tensor,
+    /// The number of this update, from 1.
+    pub(super) number: Tensor,
+    /// [`UpdateRule::own_slots`].
+    pub(super) own_slots: Vec<Tensor>,
+}
+
+/// See [`UpdateRule::begin`].
+pub(super) struct Begun {
+    /// What [`UpdateRule::update`] is given.
+    pub(super) scalars: Vec<Tensor>,
+    /// The next own slots.
+    pub(super) own_slots: Vec<Tensor>,
+}
+
+/// See [`UpdateRule::update`].
+pub(super) struct Updated {
+    pub(super) param: Tensor,
+    pub(super) slots: Vec<Tensor>,
+}
+
+impl Step {
+    /// `1 - kept^t`: what a mean that started at 0 holds of its full size in update `t`.
+    pub(super) fn correction(&self, kept: f64) -> Tensor {
+        1.0 - self.number.like(kept).pow(&self.number)
+    }
+}
+
+impl Begun {
+    /// Scalars of a rule without own slots.
+    pub(super) fn with<const N: usize>(scalars: [Tensor; N]) -> Self {
+        Self {
+            scalars: scalars.into(),
+            own_slots: Vec::new(),
+        }
+    }
+}
+
+impl Updated {
+    pub(super) fn new<const N: usize>(param: Tensor, slots: [Tensor; N]) -> Self {
+        Self {
+            param,
+            slots: slots.into(),
+        }
+    }
+}
+
+impl Rule {
+    /// The kinds that [`Optimizer::from_config`] knows.
+    pub const KINDS: [&'static str; 11] = [
+        "sgd", "rmsprop", "adam", "adamw", "adagrad", "adadelta", "adamax", "nadam", "ftrl",
+        "lion", "lamb",
+    ];
+
+    pub(super) fn from_config(kind: &str, fields: &Value) -> Result<Optimizer> {
+        let options = Options::default();
+        match kind {
+            "sgd" => Settings::read(kind, Sgd::default(), options, fields),
+            "rmsprop" => Settings::read(kind, RmsProp::default(), options, fields),
+            "adam" => Settings::read(kind, Adam::default(), options, fields),
+            "adamw" => {
+                let options = Options {
+                    weight_decay: Some(AdamW::WEIGHT_DECAY),
+                    ..options
+                };
+                Settings::read(kind, Adam::default(), options, fields)
+            }
+            "adagrad" => Settings::read(kind, Adagrad::default(), options, fields),
+            "adadelta" => Settings::read(kind, Adadelta::default(), options, fields),
+            "adamax" => Settings::read(kind, Adamax::default(), options, fields),
+            "nadam" => Settings::read(kind, Nadam::default(), options, fields),
+            "ftrl" => Settings::read(kind, Ftrl::default(), options, fields),
+            "lion" => Settings::read(kind, Lion::default(), options, fields),
+            "lamb" => Settings::read(kind, Lamb::default(), options, fields),
+            _ => Err(config::unknown_kind("optimizer", kind, &Self::KINDS)),
+        }
+    }
+}
+
+macro_rules! rules {
+    ($($rule:ident $kind:literal),* $(,)?) => {
+        impl Rule {
+            pub(super) const fn kind(&self) -> &'static str {
+                match self { $(Self::$rule(_) => $kind),* }
+            }
+
+            pub(super) fn inner(&self) -> &dyn UpdateRule {
+                match self { $(Self::$rule(rule) => rule),* }
+            }
+
+            pub(super) fn config(&self, options: &Options) -> Value {
+                let options = options.clone();
+                match self {
+                    $(Self::$rule(rule) => {
+                        config::write($kind, &Settings { rule: rule.clone(), options })
+                    })*
+                }
+            }
+        }
+
+        $(impl From<$rule> for Rule {
+            fn from(rule: $rule) -> Self {
+                Self::$rule(rule)
+            }
+        }
+
+        impl From<$rule> for Optimizer {
+            fn from(rule: $rule) -> Self {
+                Self::new(rule.into(), Options::default())
+            }
+        })*
+    };
+}
+rules!(
+    Sgd "sgd",
+    RmsProp "rmsprop",
+    Adam "adam",
+    Adagrad "adagrad",
+    Adadelta "adadelta",
+    Adamax "adamax",
+    Nadam "nadam",
+    Ftrl "ftrl",
+    Lion "lion",
+    Lamb "lamb",
+);
+
+/// Chained setters of a rule's fields.
+macro_rules! setters {
+    ($rule:ident { $($(#[$doc:meta])* $field:ident: $type:ty),* $(,)? }) => {
+        impl $rule {
+            $(
+                $(#[$doc])*
+                #[must_use]
+                pub fn $field(mut self, $field: $type) -> Self {
+                    self.$field = $field;
+                    self
+                }
+            )*
+        }
+    };
+}
+pub(super) use setters;
+
+/// `mean` moved towards `value` by `1 - kept` of their distance.
+pub(super) fn moved(mean: &Tensor, value: &Tensor, kept: f64) -> Tensor {
+    mean + (value - mean) * (1.0 - kept)
+}
+
+/// `kept * mean + (1 - kept) * value`: as [`moved`], rounded as the rules that are written this way.
+pub(super) fn mixed(mean: &Tensor, value: &Tensor, kept: f64) -> Tensor {
+    mean * kept + value * (1.0 - kept)
+}
+
+/// A decay rate: 0 or more and below 1.
+pub(super) fn fraction(field: &str, value: f64) -> std::result::Result<(), String> {
+    if (0.0..1.0).contains(&value) {
+        return Ok(());
+    }
+    Err(format!(
+        "`{field}` must be at least 0 and below 1, got {value}"
+    ))
+}
+
+pub(super) fn at_least_zero(field: &str, value: f64) -> std::result::Result<(), String> {
+    if value >= 0.0 && value.is_finite() {
+        return Ok(());
+    }
+    Err(format!(
+        "`{field}` must be a number of at least 0, got {value}"
+    ))
+}
+
+pub(super) fn above_zero(field: &str, value: f64) -> std::result::Result<(), String> {
+    if value > 0.0 && value.is_finite() {
+        return Ok(());
+    }
+    Err(format!("`{field}` must be a number above 0, got {value}"))
+}

@@ -1,0 +1,79 @@
+use phalanx_graph::Tensor;
+use serde::{Deserialize, Serialize};
+
+use super::rule::{UpdateRule, Updated, fraction, setters};
+use crate::schedules::Schedule;
+
+/// Gradient descent: `v -= rate * g`; with momentum `m = momentum * m - rate * g` and `v += m`, or
+/// with Nesterov's `v += momentum * m - rate * g`.
+///
+/// The velocity holds the learning rate, as in Keras and unlike PyTorch.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Sgd {
+    learning_rate: Schedule,
+    momentum: f64,
+    nesterov: bool,
+}
+
+impl Sgd {
+    /// Plain gradient descent.
+    #[must_use]
+    pub fn new(learning_rate: impl Into<Schedule>) -> Self {
+        Self {
+            learning_rate: learning_rate.into(),
+            momentum: 0.0,
+            nesterov: false,
+        }
+    }
+}
+
+impl Default for Sgd {
+    /// Keras' defaults: a rate of 0.01, no momentum.
+    fn default() -> Self {
+        Self::new(0.01)
+    }
+}
+
+setters!(Sgd {
+    /// The part of the velocity that each step keeps, from 0 to below 1.
+    momentum: f64,
+    /// Whether the gradient is taken as if the momentum had been applied already.
+    nesterov: bool,
+});
+
+impl UpdateRule for Sgd {
+    fn learning_rate(&self) -> &Schedule {
+        &self.learning_rate
+    }
+
+    fn slots(&self) -> Vec<(&'static str, f64)> {
+        if self.momentum == 0.0 {
+            return Vec::new();
+        }
+        vec![("momentum", 0.0)]
+    }
+
+    fn update(
+        &self,
+        scalars: &[Tensor],
+        param: &Tensor,
+        gradient: &Tensor,
+        slots: &[Tensor],
+    ) -> Updated {
+        let step = gradient * &scalars[0];
+        let [momentum] = slots else {
+            return Updated::new(param - step, []);
+        };
+        let velocity = momentum * self.momentum - &step;
+        let change = if self.nesterov {
+            &velocity * self.momentum - step
+        } else {
+            velocity.clone()
+        };
+        Updated::new(param + change, [velocity])
+    }
+
+    fn check(&self) -> Result<(), String> {
+        fraction("momentum", self.momentum)
+    }
+}
