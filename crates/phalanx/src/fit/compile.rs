@@ -1,6 +1,6 @@
 //! What a model is trained with.
 
-use phalanx_graph::Tensor;
+use phalanx_graph::{Shape, Tensor};
 
 use crate::losses::Loss;
 use crate::metrics::Metric;
@@ -112,7 +112,7 @@ pub(super) struct Counted {
 
 impl Compile {
     /// The metrics under the names of the logs.
-    pub(super) fn counted(&self, outputs: &[String]) -> Vec<Counted> {
+    pub(super) fn counted(&self, outputs: &[String], shapes: &[Shape]) -> Vec<Counted> {
         let plain = self.metrics.iter().map(|metric| (metric, false));
         let weighted = self.weighted_metrics.iter().map(|metric| (metric, true));
         let mut counted: Vec<Counted> = Vec::new();
@@ -133,14 +133,22 @@ impl Compile {
                 }
                 name = format!("{base}_{number}");
             }
+            let shape = shapes[*output].dims.iter().copied();
+            let batch = Shape::new(shapes[*output].dtype, [1].into_iter().chain(shape).collect::<Vec<_>>());
             counted.push(Counted {
                 name,
                 output: *output,
-                metric: metric.clone(),
+                metric: metric.clone().bound(self.loss_of(*output), &batch),
                 weighted,
             });
         }
         counted
+    }
+
+    fn loss_of(&self, output: usize) -> Option<&Loss> {
+        let mut terms = self.loss.terms.iter();
+        let term = terms.find(|term| term.output == output);
+        term.map(|term| &term.loss)
     }
 }
 

@@ -55,10 +55,10 @@ pub(super) struct Tally {
 pub(super) const COUNTERS: usize = 2;
 
 impl Setup {
-    pub(super) fn new(model: Model, compile: &Compile) -> Result<Self> {
-        check(&model, compile)?;
+    pub(super) fn new(model: Model, compile: Compile) -> Result<Self> {
+        check(&model, &compile)?;
         let outputs = model.output_names();
-        let metrics = compile.counted(&outputs);
+        let metrics = compile.counted(&outputs, &model.outputs());
         let variables = model.variables();
         let trained: Vec<usize> = (0..variables.len())
             .filter(|&index| variables[index].trainable)
@@ -78,21 +78,13 @@ impl Setup {
             targets: (0..outputs.len()).filter(has_target).collect(),
             slots: compile.optimizer.slots(&params),
             tally: Tally::new(&compile.loss, &metrics),
-            optimizer: compile.optimizer.clone(),
-            losses: compile.loss.clone(),
+            optimizer: compile.optimizer,
+            losses: compile.loss,
             metrics,
             trained,
             params,
             model,
         })
-    }
-
-    /// Shapes of the state: variables, slots, counters.
-    pub(super) fn state(&self) -> Vec<Shape> {
-        let variables = self.model.variables().iter().map(|v| v.shape.clone());
-        let slots = self.slots.iter().map(|slot| slot.shape.clone());
-        let counters = Shape::new(DType::I64, [COUNTERS]);
-        variables.chain(slots).chain([counters]).collect()
     }
 
     /// Arguments: the state, the tally, the seed, the batch. Outputs: the changed state, the tally.
@@ -121,7 +113,7 @@ impl Setup {
         }
         next.set(state.len() - 1, &counted(counters, &judged.loss));
         let tally = tally + self.tally.pack(&graph, &judged);
-        let program = next.finish(&graph, Some(&tally)).map_err(explain)?;
+        let program = next.finish(&graph, &tally)?;
         if disconnected.len() == self.trained.len() && !self.trained.is_empty() {
             return Err(Error::user(
                 "the loss depends on no trainable variable, so there is nothing to train; check that the loss uses the model's output and that it is differentiable",
@@ -153,7 +145,7 @@ impl Setup {
         let judged = self.judge(&outputs, &masked, Some(weight.as_ref().unwrap_or(&mask)), &effects);
         let tally = &tally + self.tally.pack(&graph, &judged);
         let next = Next::of(&[]);
-        let mut step = next.finish(&graph, Some(&tally)).map_err(explain)?;
+        let mut step = next.finish(&graph, &tally)?;
         step.program.donated = vec![(variables.len(), 0)];
         Ok(step)
     }
@@ -386,13 +378,13 @@ impl Next {
     }
 
     /// The program, which may overwrite what it replaces; the tally follows the state in its arguments.
-    fn finish(&self, graph: &Graph, tally: Option<&Tensor>) -> Result<StepProgram, GraphError> {
+    fn finish(&self, graph: &Graph, tally: &Tensor) -> Result<StepProgram> {
         let changed: Vec<usize> = (0..self.new.len())
             .filter(|&index| self.new[index].is_some())
             .collect();
         let new = self.new.iter().flatten().map(|value| ("state", value));
-        let outputs: Vec<(&str, &Tensor)> = new.chain(tally.map(|tally| ("tally", tally))).collect();
-        let mut program = graph.finish(&outputs)?;
+        let outputs: Vec<(&str, &Tensor)> = new.chain([("tally", tally)]).collect();
+        let mut program = graph.finish(&outputs).map_err(explain)?;
         let replaced = changed.iter().copied().chain([self.old.len()]);
         program.donated = replaced.zip(0..outputs.len()).collect();
         Ok(StepProgram {

@@ -11,7 +11,7 @@ use super::history::{EpochLogs, History, Logs};
 use super::progress::Reporter;
 use super::run::{InFlight, Programs, State};
 use super::step::{BatchShape, Setup};
-use super::{Fit, Progress};
+use super::Fit;
 use crate::data::{Batch, Batches};
 use crate::engine::Engine;
 use crate::nn::Model;
@@ -31,10 +31,11 @@ pub struct Trainer {
 }
 
 impl Trainer {
-    pub(crate) fn new(engine: &Engine, model: Model, compile: &Compile) -> Result<Self> {
+    pub(crate) fn new(engine: &Engine, model: Model, compile: Compile) -> Result<Self> {
+        let seed = compile.seed;
         let setup = Setup::new(model, compile)?;
         Ok(Self {
-            state: State::new(engine, &setup, compile.seed)?,
+            state: State::new(engine, &setup, seed)?,
             engine: engine.clone(),
             setup,
             train: Programs::default(),
@@ -64,7 +65,7 @@ impl Trainer {
     /// # Errors
     /// When the data do not fit the model, an epoch has no end or no batch, a source fails, the device does, or the loss
     /// becomes infinite or not a number.
-    pub fn fit(&mut self, batches: &Batches, fit: &Fit) -> Result<History> {
+    pub fn fit(&mut self, batches: &Batches, fit: Fit) -> Result<History> {
         self.needs_loss("train")?;
         let steps = fit.steps(batches)?;
         let mut reporter = Reporter::new(fit.progress, fit.epochs, steps);
@@ -227,7 +228,7 @@ impl Trainer {
                 let shape = Shape::scalar(DType::F32);
                 Ok(self.engine.get(&self.state.arrays()?[index], &shape)?.to_f64()[0])
             }
-            None => Ok(self.setup.optimizer.learning_rate().at(self.iterations)),
+            None => Ok(self.setup.optimizer.learning_rate().value(self.iterations.unsigned_abs())),
         }
     }
 

@@ -45,7 +45,7 @@ impl OneDeviceStrategy {
     ///
     /// # Errors
     /// When the model's layers do not fit together, a setting makes no sense, or the device has not the memory.
-    pub fn compile(&self, model: impl IntoModel, compile: &Compile) -> Result<Trainer> {
+    pub fn compile(&self, model: impl IntoModel, compile: Compile) -> Result<Trainer> {
         Trainer::new(&self.engine, model.into_model()?, compile)
     }
 }
