@@ -1,7 +1,7 @@
 //! Train neural networks on one device or many.
 #![forbid(unsafe_code)]
 
-mod config;
+pub mod config;
 pub mod data;
 pub mod datasets;
 pub mod engine;

@@ -8,32 +8,28 @@ use phalanx_graph::{HostTensor, gradients};
 use serde_json::Value;
 
 const TOLERANCE: f64 = 2e-6;
-/// Cases of one program: larger programs compile no faster.
-const TOGETHER: usize = 100;
 
 #[test]
 fn losses_and_gradients_are_those_of_keras() {
     let engine = oracle::engine();
     let records = oracle::records("losses.json");
     assert!(records.len() >= 396, "{} records", records.len());
-    for records in records.chunks(TOGETHER) {
-        let mut batch = Batch::default();
-        for record in records {
-            trace(&mut batch, record);
-        }
-        let results = batch.run(&engine);
-        for (record, results) in records.iter().zip(results.chunks(2)) {
-            check(record, "value", &results[0]);
-            check(record, "gradient", &results[1]);
-        }
+    let mut batch = Batch::default();
+    for record in &records {
+        trace(&mut batch, record);
+    }
+    let results = batch.run(&engine);
+    for (record, results) in records.iter().zip(results.chunks(2)) {
+        check(record, "value", &results[0]);
+        check(record, "gradient", &results[1]);
     }
 }
 
 fn trace(batch: &mut Batch, record: &Value) {
     let (loss, reduction) = configured(record);
-    let y_true = batch.input(array(&record["y_true"]).unwrap());
-    let y_pred = batch.input(array(&record["y_pred"]).unwrap());
-    let weight = array(&record["sample_weight"]).map(|weight| batch.input(weight));
+    let y_true = batch.shared(array(&record["y_true"]).unwrap());
+    let y_pred = batch.shared(array(&record["y_pred"]).unwrap());
+    let weight = array(&record["sample_weight"]).map(|weight| batch.shared(weight));
     let value = loss.reduced(&y_true, &y_pred, weight.as_ref(), reduction);
     let gradient = gradients(&value.sum_all(), &[&y_pred]).swap_remove(0);
     batch.output(&value);

@@ -75,6 +75,7 @@ pub fn assert_close(what: &str, got: &[f64], expected: &[f64], tolerance: f64) {
 pub struct Batch {
     pub graph: Graph,
     inputs: Vec<HostTensor>,
+    parameters: Vec<Tensor>,
     outputs: Vec<Tensor>,
 }
 
@@ -84,7 +85,18 @@ impl Batch {
         let name = format!("x{}", self.inputs.len());
         let tensor = self.graph.parameter(&name, value.shape().clone());
         self.inputs.push(value);
+        self.parameters.push(tensor.clone());
         tensor
+    }
+
+    /// The input that has this value already, else a new one: what cases share is compiled once.
+    pub fn shared(&mut self, value: HostTensor) -> Tensor {
+        let same =
+            |input: &HostTensor| input.shape() == value.shape() && input.bytes() == value.bytes();
+        match self.inputs.iter().position(same) {
+            Some(place) => self.parameters[place].clone(),
+            None => self.input(value),
+        }
     }
 
     /// Adds a result.
