@@ -61,16 +61,25 @@ pub(crate) fn unknown_kind(what: &str, kind: &str, known: &[&str]) -> Error {
 #[must_use]
 pub fn suggest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
     let candidates: Vec<&str> = candidates.into_iter().collect();
-    let distances = candidates.iter().map(|candidate| distance(name, candidate));
-    let nearest = distances
-        .zip(&candidates)
-        .min_by_key(|(distance, _)| *distance);
-    match nearest {
-        Some((distance, nearest)) if distance <= nearest.len().max(4) / 2 => {
-            format!("did you mean `{nearest}`?")
-        }
-        Some(_) => format!("known are {}", candidates.join(", ")),
-        None => "it takes none".to_owned(),
+    if candidates.is_empty() {
+        return "it takes none".to_owned();
+    }
+    let within = |longest: fn(&str) -> usize| {
+        let distances = candidates
+            .iter()
+            .map(|candidate| (distance(name, candidate), *candidate));
+        let near = distances.filter(|(distance, candidate)| *distance <= longest(candidate));
+        near.min_by_key(|(distance, _)| *distance)
+            .map(|(_, candidate)| candidate)
+    };
+    let begun = || {
+        let mut candidates = candidates.iter().copied();
+        candidates.find(|candidate| name.len() > 2 && candidate.starts_with(name))
+    };
+    let nearest = within(|_| 2).or_else(begun);
+    match nearest.or_else(|| within(|candidate| candidate.len().max(4) / 2)) {
+        Some(nearest) => format!("did you mean `{nearest}`?"),
+        None => format!("known are {}", candidates.join(", ")),
     }
 }
 
@@ -174,6 +183,8 @@ mod tests {
     fn far_names_list_what_is_known() {
         let far = suggest("zzzzzzzz", ["rate", "steps"]);
         assert_eq!(far, "known are rate, steps");
+        let kinds = ["constant", "cosine_decay"];
+        assert_eq!(suggest("cosine", kinds), "did you mean `cosine_decay`?");
         assert_eq!(suggest("RTAE", ["rate"]), "did you mean `rate`?");
         assert_eq!(suggest(&"r".repeat(1 << 20), ["rate"]), "known are rate");
         assert_eq!(suggest("rate", []), "it takes none");
