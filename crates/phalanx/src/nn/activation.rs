@@ -1,0 +1,259 @@
+//! Elementwise activations, as functions and as a layer.
+
+use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI};
+
+use phalanx_graph::{Shape, Tensor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
+
+use super::Cx;
+use super::layer::Layer;
+use super::sizes::{named_variant, one_float};
+use crate::config;
+
+/// The closed set of activations, each with Keras' formula and defaults.
+///
+/// In JSON and YAML: the name, `relu`, or the name with its settings, `{"leaky_relu": {"negative_slope": 0.1}}`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(remote = "Self", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Activation {
+    /// `x`.
+    #[default]
+    Linear,
+    /// `max(x, 0)`; the gradient at 0 is 0.
+    Relu,
+    /// `min(max(x, 0), 6)`.
+    Relu6,
+    /// `x` where positive, else `negative_slope x`.
+    LeakyRelu {
+        /// Slope below 0; 0.2 by default.
+        #[serde(default = "default_slope")]
+        negative_slope: f64,
+    },
+    /// `x` where positive, else `alpha (e^x - 1)`.
+    Elu {
+        /// Minus the limit at minus infinity; 1 by default.
+        #[serde(default = "default_alpha")]
+        alpha: f64,
+    },
+    /// Scaled ELU that keeps mean 0 and variance 1 (Klambauer et al. 2017).
+    Selu,
+    /// `x P(X <= x)` for standard normal X, by the error function.
+    Gelu,
+    /// The approximation of [`Gelu`](Self::Gelu) by tanh: Keras' `approximate=True`.
+    GeluTanh,
+    /// `1 / (1 + e^-x)`.
+    Sigmoid,
+    /// `relu6(x + 3) / 6`.
+    HardSigmoid,
+    /// `x hard_sigmoid(x)`.
+    HardSilu,
+    /// Hyperbolic tangent.
+    Tanh,
+    /// `log(1 + e^x)`.
+    Softplus,
+    /// `x / (1 + |x|)`.
+    Softsign,
+    /// `x sigmoid(x)`, also called swish.
+    Silu,
+    /// `x tanh(softplus(x))`.
+    Mish,
+    /// `e^x / sum(e^x)` along the last dim.
+    Softmax,
+    /// `x - log(sum(e^x))` along the last dim.
+    LogSoftmax,
+    /// `e^x`.
+    Exponential,
+}
+
+const fn default_slope() -> f64 {
+    0.2
+}
+
+const fn default_alpha() -> f64 {
+    1.0
+}
+
+/// Limit and slope of [`Activation::Selu`], by its authors.
+const SELU_ALPHA: f64 = 1.673_263_242_354_377_2;
+const SELU_SCALE: f64 = 1.050_700_987_355_480_5;
+
+impl Activation {
+    /// The activation of each element.
+    #[must_use]
+    #[track_caller]
+    pub fn apply(self, x: &Tensor) -> Tensor {
+        let last = x.rank().saturating_sub(1);
+        match self {
+            Self::Linear => x.clone(),
+            Self::Relu => x.maximum(&x.like(0.0)),
+            Self::Relu6 => x.clamp(0.0, 6.0),
+            Self::LeakyRelu { negative_slope } => {
+                let positive = x.greater(&x.like(0.0));
+                positive.select(x, &(x * negative_slope))
+            }
+            Self::Elu { alpha } => elu_of(x, alpha),
+            Self::Selu => elu_of(x, SELU_ALPHA) * SELU_SCALE,
+            Self::Gelu => x * (((x * FRAC_1_SQRT_2).erf() + 1.0) * 0.5),
+            Self::GeluTanh => x * ((gelu_argument(x).tanh() + 1.0) * 0.5),
+            Self::Sigmoid => x.logistic(),
+            Self::HardSigmoid => hard_sigmoid_of(x),
+            Self::HardSilu => x * hard_sigmoid_of(x),
+            Self::Tanh => x.tanh(),
+            Self::Softplus => softplus_of(x),
+            Self::Softsign => x / (x.abs() + 1.0),
+            Self::Silu => x * x.logistic(),
+            Self::Mish => x * softplus_of(x).tanh(),
+            Self::Softmax => x.softmax(last),
+            Self::LogSoftmax => x.log_softmax(last),
+            Self::Exponential => x.exp(),
+        }
+    }
+
+    /// What is wrong with its settings.
+    pub(super) fn check(self) -> Result<(), String> {
+        match self {
+            Self::LeakyRelu {
+                negative_slope: setting,
+            }
+            | Self::Elu { alpha: setting }
+                if !setting.is_finite() =>
+            {
+                Err(format!("expected a finite setting of {self:?}"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// `alpha (e^x - 1)` below 0, where alone the exponential is taken: above it could overflow.
+#[track_caller]
+fn elu_of(x: &Tensor, alpha: f64) -> Tensor {
+    let positive = x.greater(&x.like(0.0));
+    let below = positive.select(&x.like(0.0), x);
+    positive.select(x, &(below.expm1() * alpha))
+}
+
+#[track_caller]
+fn gelu_argument(x: &Tensor) -> Tensor {
+    let cubic = x * x.square() * 0.044_715;
+    (x + cubic) * (FRAC_2_SQRT_PI * FRAC_1_SQRT_2)
+}
+
+#[track_caller]
+fn hard_sigmoid_of(x: &Tensor) -> Tensor {
+    (x + 3.0).clamp(0.0, 6.0) / 6.0
+}
+
+/// `max(x, 0) + log(1 + e^-|x|)`, with `-|x|` selected so that the gradient at 0 is 1/2.
+#[track_caller]
+fn softplus_of(x: &Tensor) -> Tensor {
+    let zero = x.like(0.0);
+    let away = x.greater(&zero).select(&-x, x);
+    x.maximum(&zero) + away.exp().log1p()
+}
+
+/// Names of the activations without settings.
+const PLAIN: [&str; 17] = [
+    "linear",
+    "relu",
+    "relu6",
+    "selu",
+    "gelu",
+    "gelu_tanh",
+    "sigmoid",
+    "hard_sigmoid",
+    "hard_silu",
+    "tanh",
+    "softplus",
+    "softsign",
+    "silu",
+    "mish",
+    "softmax",
+    "log_softmax",
+    "exponential",
+];
+
+impl Serialize for Activation {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Self::serialize(self, serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Activation {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let value = named_variant(deserializer, "activation", &PLAIN, &["leaky_relu", "elu"])?;
+        Self::deserialize(value).map_err(serde::de::Error::custom)
+    }
+}
+
+macro_rules! shorthands {
+    ($($name:ident => $value:expr),* $(,)?) => {$(
+        #[doc = concat!("[`", stringify!($value), "`](Activation), as in `.activation(", stringify!($name), ")`.")]
+        #[must_use]
+        pub const fn $name() -> Activation {
+            $value
+        }
+    )*};
+}
+
+shorthands! {
+    relu => Activation::Relu,
+    relu6 => Activation::Relu6,
+    selu => Activation::Selu,
+    gelu => Activation::Gelu,
+    sigmoid => Activation::Sigmoid,
+    tanh => Activation::Tanh,
+    silu => Activation::Silu,
+    softmax => Activation::Softmax,
+    softplus => Activation::Softplus,
+}
+
+/// Lets a shorthand be given without calling it: `.activation(relu)`.
+impl<F: FnOnce() -> Self> From<F> for Activation {
+    fn from(shorthand: F) -> Self {
+        shorthand()
+    }
+}
+
+/// An activation as a layer of its own; kind `activation`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ActivationLayer {
+    activation: Activation,
+}
+
+impl ActivationLayer {
+    /// The layer of an activation.
+    #[must_use]
+    pub fn new(activation: impl Into<Activation>) -> Self {
+        let activation = activation.into();
+        Self { activation }
+    }
+}
+
+impl Layer for ActivationLayer {
+    fn kind(&self) -> &'static str {
+        "activation"
+    }
+
+    fn config(&self) -> Value {
+        config::write(self.kind(), self)
+    }
+
+    fn check_settings(&self) -> Result<(), String> {
+        self.activation.check()
+    }
+
+    fn check(&self, inputs: &[Shape]) -> Result<(), String> {
+        one_float(inputs).map(|_| ())
+    }
+
+    fn call(&self, _cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        self.activation.apply(&inputs[0])
+    }
+
+    fn activation(&self) -> Option<Activation> {
+        Some(self.activation)
+    }
+}

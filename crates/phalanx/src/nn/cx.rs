@@ -1,0 +1,483 @@
+//! The context of a call: where layers get variables, modes and random bits from.
+
+use std::collections::{HashMap, HashSet};
+
+use phalanx_graph::{Graph, HostTensor, Shape, Tensor};
+
+use super::layer::Layer;
+use super::sampling::path_hash;
+use super::sizes::check_dims;
+use super::{Initializer, Model, Regularizer};
+
+/// A variable of a model: what it is, not its value.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Variable {
+    /// Path in the model: names of layers and of the variable joined by `/`, as in `dense/kernel`.
+    pub name: String,
+    /// Element type and dims.
+    pub shape: Shape,
+    /// Where its first value comes from.
+    pub initializer: Initializer,
+    /// Whether optimizers change it: not for state, nor in a frozen layer.
+    pub trainable: bool,
+    /// Whether it is state of a layer, such as moving statistics, that a call itself updates.
+    pub state: bool,
+}
+
+/// The context of one call of a model in one graph.
+///
+/// The caller makes it with [`new`](Self::new), calls [`Model::call`], and takes what the call left with
+/// [`finish`](Self::finish).
+pub struct Cx {
+    graph: Graph,
+    values: Values,
+    training: bool,
+    random: Option<Random>,
+    example_mask: Option<Tensor>,
+    batch_size: usize,
+    frames: Vec<Frame>,
+    calls: usize,
+    penalized: HashSet<String>,
+    losses: Vec<Tensor>,
+}
+
+/// What a call leaves beside its outputs.
+#[derive(Clone, Debug, Default)]
+pub struct Effects {
+    /// New values of state, by position in [`Model::variables`].
+    pub updates: Vec<(usize, Tensor)>,
+    /// Scalars to add to the loss: penalties and what layers added.
+    pub losses: Vec<Tensor>,
+}
+
+/// The variables of a call: by path, their specification, present value, and whether the call changed it.
+struct Values {
+    slots: Vec<Slot>,
+    by_path: HashMap<String, usize>,
+    /// Whether unknown paths are added (the pass that finds a model's variables) or mistakes.
+    recording: bool,
+}
+
+struct Slot {
+    spec: Variable,
+    value: Tensor,
+    updated: bool,
+}
+
+struct Random {
+    key: Tensor,
+    first_row: Tensor,
+    uses: HashMap<String, usize>,
+}
+
+/// A layer being called.
+struct Frame {
+    path: String,
+    trainable: bool,
+    used: HashSet<String>,
+}
+
+/// More calls of layers than this in one model are taken for a mistake: models in models multiply.
+pub(super) const MAX_CALLS: usize = 10_000;
+
+/// For whoever calls a model.
+impl Cx {
+    /// A context that binds `variables`, in the order of [`Model::variables`], in inference mode without randomness.
+    ///
+    /// A wrong number or shape of variables is recorded as a mistake of the graph.
+    #[must_use]
+    #[track_caller]
+    pub fn new(graph: &Graph, model: &Model, variables: &[Tensor]) -> Self {
+        let mut cx = Self::empty(graph, false);
+        let specs = model.variables();
+        if specs.len() != variables.len() {
+            let (expected, got) = (specs.len(), variables.len());
+            cx.graph
+                .fail("model", format!("expected {expected} variables, got {got}"));
+        }
+        for (spec, value) in specs.iter().zip(variables) {
+            if value.shape() != spec.shape {
+                let (name, expected, got) = (&spec.name, &spec.shape, value.shape());
+                cx.graph.fail(
+                    "model",
+                    format!("variable `{name}`: expected {expected}, got {got}"),
+                );
+            }
+            cx.values.add(spec.clone(), value.clone());
+        }
+        cx
+    }
+
+    /// A context that finds out which variables are asked for.
+    pub(super) fn recording(graph: &Graph) -> Self {
+        Self::empty(graph, true)
+    }
+
+    fn empty(graph: &Graph, recording: bool) -> Self {
+        Self {
+            graph: graph.clone(),
+            values: Values {
+                slots: Vec::new(),
+                by_path: HashMap::new(),
+                recording,
+            },
+            training: false,
+            random: None,
+            example_mask: None,
+            batch_size: 1,
+            frames: Vec::new(),
+            calls: 0,
+            penalized: HashSet::new(),
+            losses: Vec::new(),
+        }
+    }
+
+    /// Sets whether layers behave as in training: dropout drops, batch normalization uses the batch's statistics.
+    #[must_use]
+    pub fn with_training(mut self, training: bool) -> Self {
+        self.training = training;
+        self
+    }
+
+    /// Gives layers randomness: a `u32[2]` key, new for each step, and the number of the first row of the batch
+    /// among all examples of the step (a u32 scalar), so that a row draws the same bits in any split of a batch.
+    #[must_use]
+    pub fn with_random(mut self, key: Tensor, first_row: Tensor) -> Self {
+        let uses = HashMap::new();
+        self.random = Some(Random {
+            key,
+            first_row,
+            uses,
+        });
+        self
+    }
+
+    /// Says which rows are examples: `[batch]`, zero (or false) for rows that only fill up the batch.
+    #[must_use]
+    pub fn with_example_mask(mut self, mask: Tensor) -> Self {
+        self.example_mask = Some(mask);
+        self
+    }
+
+    /// The updates and losses of the calls made.
+    #[must_use]
+    pub fn finish(self) -> Effects {
+        let slots = self.values.slots.into_iter().enumerate();
+        let updates = slots.filter(|(_, slot)| slot.updated);
+        Effects {
+            updates: updates.map(|(index, slot)| (index, slot.value)).collect(),
+            losses: self.losses,
+        }
+    }
+
+    pub(super) fn into_variables(self) -> Vec<Variable> {
+        self.values
+            .slots
+            .into_iter()
+            .map(|slot| slot.spec)
+            .collect()
+    }
+}
+
+/// For layers.
+impl Cx {
+    /// The graph being built.
+    #[must_use]
+    pub const fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
+    /// Whether this call is part of training.
+    #[must_use]
+    pub const fn training(&self) -> bool {
+        self.training
+    }
+
+    /// Whether the layer being called is trainable: not frozen.
+    #[must_use]
+    pub fn trainable(&self) -> bool {
+        self.frames.last().is_none_or(|frame| frame.trainable)
+    }
+
+    /// Rows of the batch on this replica, with those that only fill it up.
+    #[must_use]
+    pub const fn batch_size(&self) -> usize {
+        self.batch_size
+    }
+
+    /// Which rows are examples, `[batch]`, zero for padding; `None` when all are.
+    #[must_use]
+    pub const fn example_mask(&self) -> Option<&Tensor> {
+        self.example_mask.as_ref()
+    }
+
+    /// The path of the layer being called, as in `backbone/conv2d`.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        self.frames.last().map_or("", |frame| &frame.path)
+    }
+
+    /// A variable that training changes.
+    #[must_use]
+    #[track_caller]
+    pub fn variable(&mut self, name: &str, shape: Shape, initializer: &Initializer) -> Tensor {
+        self.regularized(name, shape, initializer, None)
+    }
+
+    /// A variable that training changes, with a penalty on its values, which counts once however often a shared
+    /// layer is called, and not while the layer is frozen.
+    #[must_use]
+    #[track_caller]
+    pub fn regularized(
+        &mut self,
+        name: &str,
+        shape: Shape,
+        initializer: &Initializer,
+        regularizer: Option<Regularizer>,
+    ) -> Tensor {
+        let trainable = self.trainable();
+        let value = self.lookup(name, shape, initializer, false);
+        if let Some(regularizer) = regularizer {
+            if let Err(message) = regularizer.check() {
+                return self.fail(message);
+            }
+            if trainable && self.penalized.insert(self.path_of(name)) {
+                self.losses.push(regularizer.penalty(&value));
+            }
+        }
+        value
+    }
+
+    /// A variable that only [`update`](Self::update) changes, such as a moving mean.
+    ///
+    /// The value is that of the last update when this call made one already.
+    #[must_use]
+    #[track_caller]
+    pub fn state(&mut self, name: &str, shape: Shape, initial: &Initializer) -> Tensor {
+        self.lookup(name, shape, initial, true)
+    }
+
+    /// Sets the next value of [`state`](Self::state) of this layer.
+    #[track_caller]
+    pub fn update(&mut self, name: &str, value: &Tensor) {
+        let path = self.path_of(name);
+        let found = self.values.by_path.get(&path).copied();
+        let Some(slot) = found.map(|index| &mut self.values.slots[index]) else {
+            let message = format!("update of `{path}`, which is not state of this layer");
+            return self.graph.fail("update", message);
+        };
+        if !slot.spec.state || slot.spec.shape != value.shape() {
+            let (state, expected, got) = (slot.spec.state, &slot.spec.shape, value.shape());
+            let message =
+                format!("update of `{path}` (state: {state}): expected {expected}, got {got}");
+            return self.graph.fail("update", message);
+        }
+        slot.value = value.clone();
+        slot.updated = true;
+    }
+
+    /// Adds a scalar to the loss.
+    #[track_caller]
+    pub fn add_loss(&mut self, loss: &Tensor) {
+        if loss.rank() == 0 && loss.dtype().is_float() {
+            return self.losses.push(loss.clone());
+        }
+        let message = format!("expected a floating-point scalar, got {}", loss.shape());
+        self.graph.fail("add_loss", message);
+    }
+
+    /// Random u32 numbers: a function of the step's key, this layer, how often it asked before, the number of the
+    /// row (dim 0) among the step's examples, and the place in the row.
+    #[must_use]
+    #[track_caller]
+    pub fn random_bits(&mut self, dims: &[usize]) -> Tensor {
+        let path = self.path().to_owned();
+        let Some(random) = &mut self.random else {
+            return self.fail("needs random bits, but the caller gave no key".into());
+        };
+        let uses = random.uses.entry(path.clone()).or_default();
+        let stream = path_hash(&format!("{path}#{uses}"));
+        *uses += 1;
+        let halves = [(stream >> 32) as u32, stream as u32];
+        let stream = self.graph.constant(HostTensor::new([2], &halves));
+        let key = random.key.xor(&stream);
+        self.graph.random_bits(&key, &random.first_row, dims)
+    }
+
+    /// Records a mistake of the layer being called; the result stands in for a tensor so that building goes on.
+    #[must_use]
+    #[track_caller]
+    pub fn fail(&self, message: String) -> Tensor {
+        self.graph.fail("layer", message);
+        self.graph.scalar(phalanx_graph::DType::F32, 0.0)
+    }
+
+    /// Calls a layer inside a layer: its variables are found under `name`.
+    #[must_use]
+    #[track_caller]
+    pub fn layer(&mut self, name: &str, layer: &dyn Layer, inputs: &[Tensor]) -> Tensor {
+        let trainable = self.trainable();
+        self.apply(name, layer, trainable, inputs)
+    }
+
+    /// Calls a layer of a model.
+    #[track_caller]
+    pub(super) fn apply(
+        &mut self,
+        name: &str,
+        layer: &dyn Layer,
+        trainable: bool,
+        inputs: &[Tensor],
+    ) -> Tensor {
+        self.inside(name, trainable, |cx| {
+            let shapes: Vec<Shape> = inputs.iter().map(Tensor::shape).collect();
+            if let Err(message) = layer.check_settings().and_then(|()| layer.check(&shapes)) {
+                return cx.fail(message);
+            }
+            let output = layer.call(cx, inputs);
+            if let Err(message) = check_dims("the output", &output.dims()) {
+                return cx.fail(message);
+            }
+            if let Some(regularizer) = layer.activity_regularizer() {
+                cx.penalize_activity(regularizer, &output);
+            }
+            output
+        })
+    }
+
+    /// Runs `call` under the path of a layer or a model.
+    #[track_caller]
+    pub(super) fn inside<T>(
+        &mut self,
+        name: &str,
+        trainable: bool,
+        call: impl FnOnce(&mut Self) -> T,
+    ) -> T {
+        self.calls += 1;
+        if self.calls > MAX_CALLS {
+            let message = format!("more than {MAX_CALLS} calls of layers in one model");
+            self.graph.fail("model", message);
+        }
+        let path = self.path_of(name);
+        let used = HashSet::new();
+        self.frames.push(Frame {
+            path,
+            trainable,
+            used,
+        });
+        let graph = self.graph.clone();
+        let result = graph.labelled(name, || call(self));
+        self.frames.pop();
+        result
+    }
+
+    pub(super) fn set_batch_size(&mut self, rows: usize) {
+        self.batch_size = rows;
+    }
+
+    fn path_of(&self, name: &str) -> String {
+        match self.path() {
+            "" => name.to_owned(),
+            path => format!("{path}/{name}"),
+        }
+    }
+
+    #[track_caller]
+    fn lookup(
+        &mut self,
+        name: &str,
+        shape: Shape,
+        initializer: &Initializer,
+        state: bool,
+    ) -> Tensor {
+        let path = self.path_of(name);
+        let spec = Variable {
+            name: path.clone(),
+            shape,
+            initializer: *initializer,
+            trainable: !state && self.trainable(),
+            state,
+        };
+        if let Some(frame) = self.frames.last_mut()
+            && !frame.used.insert(name.to_owned())
+        {
+            return self.fail(format!("asks twice for a variable `{name}`"));
+        }
+        match self.values.by_path.get(&path) {
+            Some(&index) => self.bound(index, &spec),
+            None if self.values.recording => self.record(spec),
+            None => self.fail(format!(
+                "asks for a variable `{path}` that it did not ask for when the model was built"
+            )),
+        }
+    }
+
+    #[track_caller]
+    fn bound(&self, index: usize, asked: &Variable) -> Tensor {
+        let slot = &self.values.slots[index];
+        if slot.spec.shape == asked.shape && slot.spec.state == asked.state {
+            return slot.value.clone();
+        }
+        let (path, is, got) = (&asked.name, &slot.spec.shape, &asked.shape);
+        self.fail(format!(
+            "its variable `{path}` is {is}, but this use needs {got}; layers that share variables need inputs of one shape"
+        ))
+    }
+
+    #[track_caller]
+    fn record(&mut self, spec: Variable) -> Tensor {
+        let checks = check_dims(&format!("variable `{}`", spec.name), &spec.shape.dims)
+            .and_then(|()| spec.initializer.check())
+            .and_then(|()| spec.initializer.check_rank(&spec.shape.dims));
+        if let Err(message) = checks {
+            return self.fail(message);
+        }
+        let value = self.graph.parameter(&spec.name, spec.shape.clone());
+        self.values.add(spec, value.clone());
+        value
+    }
+
+    /// Keras' rule: the penalty of the outputs divided by the number of examples.
+    #[track_caller]
+    fn penalize_activity(&mut self, regularizer: Regularizer, output: &Tensor) {
+        if let Err(message) = regularizer.check() {
+            self.graph.fail("layer", message);
+            return;
+        }
+        let (output, examples) = match self.row_mask(output) {
+            Some(mask) => {
+                let examples = mask.convert(output.dtype()).sum_all();
+                let rows = mask.broadcast_in(&output.dims(), &[0]);
+                let kept = rows.select(output, &output.zeros_like());
+                (kept, examples.maximum(&examples.like(1.0)))
+            }
+            None => (output.clone(), output.like(output.dim(0) as f64)),
+        };
+        self.losses.push(regularizer.penalty(&output) / examples);
+    }
+
+    /// The example mask as `bool[batch]` for a tensor whose first dim is the batch.
+    #[track_caller]
+    pub(super) fn row_mask(&self, x: &Tensor) -> Option<Tensor> {
+        let mask = self.example_mask.as_ref()?;
+        if mask.rank() != 1 || mask.dim(0) != x.dim(0) {
+            let (mask, x) = (mask.shape(), x.shape());
+            let message = format!("the example mask is {mask}, which does not fit the rows of {x}");
+            self.graph.fail("layer", message);
+            return None;
+        }
+        Some(mask.not_equal(&mask.zeros_like()))
+    }
+}
+
+impl Values {
+    fn add(&mut self, spec: Variable, value: Tensor) {
+        self.by_path.insert(spec.name.clone(), self.slots.len());
+        let updated = false;
+        self.slots.push(Slot {
+            spec,
+            value,
+            updated,
+        });
+    }
+}

@@ -1,0 +1,100 @@
+//! The fully connected layer.
+
+use phalanx_graph::{Shape, Tensor};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::layer::{Layer, kernel_settings};
+use super::sizes::{check_size, one_float};
+use super::{Activation, Cx, Initializer, Regularizer};
+use crate::config;
+
+/// `activation(x kernel + bias)` along the last dim; kind `dense`.
+///
+/// Variables: `kernel` `[inputs, units]`, `bias` `[units]`. Fields and defaults are Keras'.
+///
+/// ```
+/// use phalanx::nn::{Dense, Layer, Regularizer, Sequential, relu};
+///
+/// let dense = Dense::new(10).activation(relu).kernel_regularizer(Regularizer::L2 { l2: 1e-4 });
+/// let model = Sequential::new([4]).add(dense).build()?;
+/// assert_eq!(model.variables()[0].shape.dims, [4, 10]);
+/// # Ok::<(), phalanx::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Dense {
+    units: usize,
+    activation: Activation,
+    use_bias: bool,
+    kernel_initializer: Initializer,
+    bias_initializer: Initializer,
+    kernel_regularizer: Option<Regularizer>,
+    bias_regularizer: Option<Regularizer>,
+    activity_regularizer: Option<Regularizer>,
+}
+
+impl Dense {
+    /// A layer of `units` outputs, without an activation.
+    #[must_use]
+    pub const fn new(units: usize) -> Self {
+        Self {
+            units,
+            activation: Activation::Linear,
+            use_bias: true,
+            kernel_initializer: Initializer::GlorotUniform,
+            bias_initializer: Initializer::Zeros,
+            kernel_regularizer: None,
+            bias_regularizer: None,
+            activity_regularizer: None,
+        }
+    }
+
+    kernel_settings!();
+}
+
+impl Layer for Dense {
+    fn kind(&self) -> &'static str {
+        "dense"
+    }
+
+    fn config(&self) -> Value {
+        config::write(self.kind(), self)
+    }
+
+    fn check_settings(&self) -> Result<(), String> {
+        check_size("`units`", self.units)?;
+        self.activation.check()
+    }
+
+    fn check(&self, inputs: &[Shape]) -> Result<(), String> {
+        let input = one_float(inputs)?;
+        if input.rank() >= 2 {
+            return Ok(());
+        }
+        Err(format!(
+            "expected examples with features, got {input}; give the input the dims [1]"
+        ))
+    }
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        let x = &inputs[0];
+        let features = x.dim(x.rank() - 1);
+        let shape = Shape::new(x.dtype(), [features, self.units]);
+        let kernel = cx.regularized(
+            "kernel",
+            shape,
+            &self.kernel_initializer,
+            self.kernel_regularizer,
+        );
+        self.finish(cx, x.matmul(&kernel), self.units)
+    }
+
+    fn activation(&self) -> Option<Activation> {
+        Some(self.activation)
+    }
+
+    fn activity_regularizer(&self) -> Option<Regularizer> {
+        self.activity_regularizer
+    }
+}

@@ -1,0 +1,93 @@
+//! Tables of vectors looked up by index.
+
+use phalanx_graph::{DType, Shape, Tensor};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::layer::Layer;
+use super::sizes::{check_size, one_input};
+use super::{Cx, Initializer, Regularizer};
+use crate::config;
+
+/// Row `i` of a table for each index `i`; kind `embedding`.
+///
+/// Variable: `embeddings` `[input_dim, output_dim]`. Indices are integers, or floats that are truncated. An index
+/// that is negative or not below `input_dim` gives a row of NaN, so that the loss tells: programs cannot stop in
+/// the middle, and Keras' answer depends on its backend (an error, zeros, or another row).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Embedding {
+    input_dim: usize,
+    output_dim: usize,
+    embeddings_initializer: Initializer,
+    embeddings_regularizer: Option<Regularizer>,
+}
+
+impl Embedding {
+    /// A table of `input_dim` rows of `output_dim` numbers.
+    #[must_use]
+    pub const fn new(input_dim: usize, output_dim: usize) -> Self {
+        Self {
+            input_dim,
+            output_dim,
+            embeddings_initializer: Initializer::embedding(),
+            embeddings_regularizer: None,
+        }
+    }
+
+    /// Sets where first values come from: uniform within 0.05 by default.
+    #[must_use]
+    pub const fn embeddings_initializer(mut self, initializer: Initializer) -> Self {
+        self.embeddings_initializer = initializer;
+        self
+    }
+
+    /// Sets a penalty on the table.
+    #[must_use]
+    pub const fn embeddings_regularizer(mut self, regularizer: Regularizer) -> Self {
+        self.embeddings_regularizer = Some(regularizer);
+        self
+    }
+}
+
+impl Layer for Embedding {
+    fn kind(&self) -> &'static str {
+        "embedding"
+    }
+
+    fn config(&self) -> Value {
+        config::write(self.kind(), self)
+    }
+
+    fn check_settings(&self) -> Result<(), String> {
+        check_size("`input_dim`", self.input_dim)?;
+        check_size("`output_dim`", self.output_dim)
+    }
+
+    fn check(&self, inputs: &[Shape]) -> Result<(), String> {
+        let input = one_input(inputs)?;
+        if input.dtype == DType::Bool {
+            return Err(format!(
+                "expected indices, got {input}; declare the input as i32"
+            ));
+        }
+        Ok(())
+    }
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        let shape = Shape::f32([self.input_dim, self.output_dim]);
+        let (initializer, regularizer) =
+            (&self.embeddings_initializer, self.embeddings_regularizer);
+        let table = cx.regularized("embeddings", shape, initializer, regularizer);
+        let x = &inputs[0];
+        let wide = matches!(x.dtype(), DType::I64 | DType::U32 | DType::F64);
+        let index = x.convert(if wide { DType::I64 } else { DType::I32 });
+        let inside = index.greater_equal(&index.like(0.0));
+        let inside = inside.and(&index.less(&index.like(self.input_dim as f64)));
+        let rows = table.gather(&index.convert(DType::I32), 0);
+        let leading: Vec<usize> = (0..x.rank()).collect();
+        inside
+            .broadcast_in(&rows.dims(), &leading)
+            .select(&rows, &rows.like(f64::NAN))
+    }
+}

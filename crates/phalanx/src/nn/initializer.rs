@@ -1,0 +1,206 @@
+//! First values of variables.
+
+use phalanx_graph::{DType, HostTensor, Shape};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::sampling::{Distribution, orthogonal, sample};
+use super::sizes::{check_range, named_variant};
+
+/// The closed set of initializers, each with Keras' distribution and defaults.
+///
+/// Values depend on the seed, the variable's path and the position alone; they have Keras' moments and bounds,
+/// not its bits. In JSON and YAML: the name, `he_normal`, or the name with its settings,
+/// `{"truncated_normal": {"stddev": 0.02}}`. Fans are those of the last two dims times the size of the others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(remote = "Self", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Initializer {
+    /// Uniform within `sqrt(6 / (fan_in + fan_out))`, the default of kernels (Glorot and Bengio 2010).
+    #[default]
+    GlorotUniform,
+    /// Truncated normal of variance `2 / (fan_in + fan_out)`.
+    GlorotNormal,
+    /// Uniform within `sqrt(6 / fan_in)` (He et al. 2015).
+    HeUniform,
+    /// Truncated normal of variance `2 / fan_in`.
+    HeNormal,
+    /// Uniform within `sqrt(3 / fan_in)` (LeCun et al. 1998).
+    LecunUniform,
+    /// Truncated normal of variance `1 / fan_in`.
+    LecunNormal,
+    /// Normal cut at two deviations from the mean.
+    TruncatedNormal {
+        /// Mean, 0 by default.
+        #[serde(default)]
+        mean: f64,
+        /// Deviation before the cut, 0.05 by default.
+        #[serde(default = "default_spread")]
+        stddev: f64,
+    },
+    /// Normal.
+    RandomNormal {
+        /// Mean, 0 by default.
+        #[serde(default)]
+        mean: f64,
+        /// Deviation, 0.05 by default.
+        #[serde(default = "default_spread")]
+        stddev: f64,
+    },
+    /// Uniform.
+    RandomUniform {
+        /// Lower bound, -0.05 by default.
+        #[serde(default = "default_low")]
+        low: f64,
+        /// Upper bound, 0.05 by default.
+        #[serde(default = "default_spread")]
+        high: f64,
+    },
+    /// 0.
+    Zeros,
+    /// 1.
+    Ones,
+    /// One number.
+    Constant {
+        /// The number, 0 by default.
+        #[serde(default)]
+        value: f64,
+    },
+    /// A random orthogonal matrix times a gain: all dims but the last are rows (Saxe et al. 2014).
+    Orthogonal {
+        /// Factor, 1 by default.
+        #[serde(default = "default_gain")]
+        gain: f64,
+    },
+}
+
+const fn default_spread() -> f64 {
+    0.05
+}
+
+const fn default_low() -> f64 {
+    -0.05
+}
+
+const fn default_gain() -> f64 {
+    1.0
+}
+
+/// Deviation of a standard normal cut at two deviations.
+const TRUNCATED_STDDEV: f64 = 0.879_625_661_034_239_8;
+
+impl Initializer {
+    /// [`RandomUniform`](Self::RandomUniform) with Keras' bounds, the default of embeddings.
+    pub(super) const fn embedding() -> Self {
+        Self::RandomUniform {
+            low: default_low(),
+            high: default_spread(),
+        }
+    }
+
+    /// The values of the variable `path` of a model with this seed.
+    #[must_use]
+    pub fn values(&self, shape: &Shape, seed: u64, path: &str) -> HostTensor {
+        let float = shape.with_dtype(DType::F32);
+        let (fan_in, fan_out) = fans(&shape.dims);
+        let uniform = |variance: f64| {
+            let limit = (3.0 * variance).sqrt();
+            let (low, high) = (-limit, limit);
+            sample(&float, Distribution::Uniform { low, high }, seed, path)
+        };
+        let cut = |mean: f64, stddev: f64| {
+            sample(&float, Distribution::Truncated { mean, stddev }, seed, path)
+        };
+        let normal = |variance: f64| cut(0.0, variance.sqrt() / TRUNCATED_STDDEV);
+        let average = (fan_in + fan_out) / 2.0;
+        let values = match *self {
+            Self::GlorotUniform => uniform(1.0 / average),
+            Self::GlorotNormal => normal(1.0 / average),
+            Self::HeUniform => uniform(2.0 / fan_in),
+            Self::HeNormal => normal(2.0 / fan_in),
+            Self::LecunUniform => uniform(1.0 / fan_in),
+            Self::LecunNormal => normal(1.0 / fan_in),
+            Self::TruncatedNormal { mean, stddev } => cut(mean, stddev),
+            Self::RandomNormal { mean, stddev } => {
+                sample(&float, Distribution::Normal { mean, stddev }, seed, path)
+            }
+            Self::RandomUniform { low, high } => {
+                sample(&float, Distribution::Uniform { low, high }, seed, path)
+            }
+            Self::Zeros => return HostTensor::zeros(shape.clone()),
+            Self::Ones => return HostTensor::full(shape.clone(), 1.0),
+            Self::Constant { value } => return HostTensor::full(shape.clone(), value),
+            Self::Orthogonal { gain } => orthogonal(&float, gain, seed, path),
+        };
+        values.convert(shape.dtype)
+    }
+
+    /// What is wrong with its settings.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let finite = |what, value| check_range(what, value, f64::MIN..=f64::MAX);
+        match *self {
+            Self::TruncatedNormal { mean, stddev } | Self::RandomNormal { mean, stddev } => {
+                finite("mean", mean)?;
+                check_range("stddev", stddev, 0.0..f64::INFINITY)
+            }
+            Self::RandomUniform { low, high } => {
+                finite("low", low)?;
+                check_range("high", high, low..f64::INFINITY)
+            }
+            Self::Constant { value } => finite("value", value),
+            Self::Orthogonal { gain } => finite("gain", gain),
+            _ => Ok(()),
+        }
+    }
+
+    /// What is wrong with its use for a variable of these dims.
+    pub(super) fn check_rank(&self, dims: &[usize]) -> Result<(), String> {
+        if matches!(self, Self::Orthogonal { .. }) && dims.len() < 2 {
+            return Err(format!(
+                "an orthogonal initializer needs 2 dims or more, got {dims:?}"
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Inputs that reach an output and outputs that an input reaches, by Keras' rule for any rank.
+fn fans(dims: &[usize]) -> (f64, f64) {
+    let number = |&dim: &usize| dim as f64;
+    match dims {
+        [] => (1.0, 1.0),
+        [size] => (number(size), number(size)),
+        [field @ .., inputs, outputs] => {
+            let field: f64 = field.iter().map(number).product();
+            (number(inputs) * field, number(outputs) * field)
+        }
+    }
+}
+
+impl Serialize for Initializer {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Self::serialize(self, serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Initializer {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let plain = [
+            "glorot_uniform",
+            "glorot_normal",
+            "he_uniform",
+            "he_normal",
+            "lecun_uniform",
+            "lecun_normal",
+            "zeros",
+            "ones",
+        ];
+        let settings = [
+            "truncated_normal",
+            "random_normal",
+            "random_uniform",
+            "constant",
+            "orthogonal",
+        ];
+        let value = named_variant(deserializer, "initializer", &plain, &settings)?;
+        Self::deserialize(value).map_err(serde::de::Error::custom)
+    }
+}

@@ -1,0 +1,245 @@
+//! What a layer is, and its place in a model.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use phalanx_graph::{Shape, Tensor};
+use serde_json::Value;
+
+use super::{Activation, Cx, Model};
+
+/// A function of tensors with variables.
+///
+/// A layer holds its settings alone: variables come from the [`Cx`] it is called with, so a layer is plain data,
+/// can be shared between models and threads, and is written to JSON by [`config`](Self::config). Your own layers
+/// are used as ours are; [register](super::Registry::register) them to read them back from JSON.
+///
+/// ```
+/// use phalanx::nn::{Cx, Initializer, Layer, Sequential};
+/// use phalanx_graph::{Shape, Tensor};
+///
+/// #[derive(Debug)]
+/// struct Scale;
+///
+/// impl Layer for Scale {
+///     fn kind(&self) -> &'static str {
+///         "scale"
+///     }
+///     fn config(&self) -> serde_json::Value {
+///         serde_json::json!({})
+///     }
+///     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+///         let factor = cx.variable("factor", Shape::f32([]), &Initializer::Ones);
+///         &inputs[0] * factor
+///     }
+/// }
+///
+/// let model = Sequential::new([3]).add(Scale).build()?;
+/// assert_eq!(model.variables()[0].name, "scale/factor");
+/// # Ok::<(), phalanx::Error>(())
+/// ```
+pub trait Layer: Debug + Send + Sync {
+    /// The name of the type in `snake_case`: in JSON, in YAML, and the start of automatic names.
+    fn kind(&self) -> &'static str;
+
+    /// The settings, from which the [`Registry`](super::Registry) makes the layer again.
+    fn config(&self) -> Value;
+
+    /// The output for `inputs` whose first dim is the batch, as graph nodes.
+    ///
+    /// Mistakes are recorded with [`Cx::fail`]. The same variables must be asked for whatever the mode.
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor;
+
+    /// What is wrong with the settings, whatever the inputs; asked before [`check`](Self::check).
+    ///
+    /// # Errors
+    /// A sentence with the field in backticks, what was expected and what was got.
+    fn check_settings(&self) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// What is wrong with inputs of these shapes; asked before each [`call`](Self::call).
+    ///
+    /// # Errors
+    /// A sentence with what was expected and what was got.
+    fn check(&self, _inputs: &[Shape]) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// The activation that makes the output, when there is one: to tell logits from probabilities.
+    fn activation(&self) -> Option<Activation> {
+        None
+    }
+
+    /// The penalty on the output, added to the losses divided by the batch size, as Keras does.
+    fn activity_regularizer(&self) -> Option<super::Regularizer> {
+        None
+    }
+
+    /// The layer under a name of its own instead of an automatic one.
+    fn named(self, name: impl Into<String>) -> LayerSpec
+    where
+        Self: Sized + 'static,
+    {
+        LayerSpec::from(self).named(name)
+    }
+}
+
+/// A layer or a model as it is added to a model: with a name, perhaps, and a `trainable` flag.
+#[derive(Clone, Debug)]
+pub struct LayerSpec {
+    pub(super) name: Option<String>,
+    pub(super) body: Body,
+}
+
+/// What is applied: a layer, or a model as a layer.
+#[derive(Clone, Debug)]
+pub(super) enum Body {
+    Layer {
+        layer: Arc<dyn Layer>,
+        trainable: bool,
+    },
+    Model(Box<Model>),
+}
+
+impl LayerSpec {
+    pub(super) fn shared(layer: Arc<dyn Layer>) -> Self {
+        let trainable = true;
+        let body = Body::Layer { layer, trainable };
+        Self { name: None, body }
+    }
+
+    /// Sets the name, which must be unique in the model and hold no `/`.
+    #[must_use]
+    pub fn named(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// Sets whether training changes its variables; on a model, those of all its layers.
+    #[must_use]
+    pub fn trainable(mut self, trainable: bool) -> Self {
+        self.body.set_trainable(trainable);
+        self
+    }
+
+    /// The kind of the layer; `model` for a model.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        self.body.kind()
+    }
+
+    /// The settings of the layer.
+    #[must_use]
+    pub fn config(&self) -> Value {
+        match &self.body {
+            Body::Layer { layer, .. } => layer.config(),
+            Body::Model(model) => model.config(),
+        }
+    }
+}
+
+impl Body {
+    pub(super) fn kind(&self) -> &'static str {
+        match self {
+            Self::Layer { layer, .. } => layer.kind(),
+            Self::Model(_) => "model",
+        }
+    }
+
+    /// A model as a layer goes by the name of the layer.
+    pub(super) fn renamed(mut self, name: &str) -> Self {
+        if let Self::Model(model) = &mut self {
+            name.clone_into(&mut model.name);
+        }
+        self
+    }
+
+    pub(super) fn set_trainable(&mut self, value: bool) {
+        match self {
+            Self::Layer { trainable, .. } => *trainable = value,
+            Self::Model(model) => model.set_trainable(value),
+        }
+    }
+}
+
+impl<L: Layer + 'static> From<L> for LayerSpec {
+    fn from(layer: L) -> Self {
+        Self::shared(Arc::new(layer))
+    }
+}
+
+impl From<Model> for LayerSpec {
+    fn from(model: Model) -> Self {
+        Self {
+            name: None,
+            body: Body::Model(Box::new(model)),
+        }
+    }
+}
+
+/// Builders of layers with a kernel, a bias and an activation, and what they do last.
+macro_rules! kernel_settings {
+    () => {
+        /// Sets the function applied last.
+        #[must_use]
+        pub fn activation(mut self, activation: impl Into<Activation>) -> Self {
+            self.activation = activation.into();
+            self
+        }
+
+        /// Sets whether a bias is added, as it is by default.
+        #[must_use]
+        pub const fn use_bias(mut self, use_bias: bool) -> Self {
+            self.use_bias = use_bias;
+            self
+        }
+
+        /// Sets where the kernel's first values come from.
+        #[must_use]
+        pub const fn kernel_initializer(mut self, initializer: Initializer) -> Self {
+            self.kernel_initializer = initializer;
+            self
+        }
+
+        /// Sets where the bias' first values come from.
+        #[must_use]
+        pub const fn bias_initializer(mut self, initializer: Initializer) -> Self {
+            self.bias_initializer = initializer;
+            self
+        }
+
+        /// Sets a penalty on the kernel.
+        #[must_use]
+        pub const fn kernel_regularizer(mut self, regularizer: Regularizer) -> Self {
+            self.kernel_regularizer = Some(regularizer);
+            self
+        }
+
+        /// Sets a penalty on the bias.
+        #[must_use]
+        pub const fn bias_regularizer(mut self, regularizer: Regularizer) -> Self {
+            self.bias_regularizer = Some(regularizer);
+            self
+        }
+
+        /// Sets a penalty on the output, divided by the number of examples.
+        #[must_use]
+        pub const fn activity_regularizer(mut self, regularizer: Regularizer) -> Self {
+            self.activity_regularizer = Some(regularizer);
+            self
+        }
+
+        /// Adds the bias and applies the activation.
+        #[track_caller]
+        fn finish(&self, cx: &mut Cx, y: Tensor, outputs: usize) -> Tensor {
+            if !self.use_bias {
+                return self.activation.apply(&y);
+            }
+            let shape = Shape::new(y.dtype(), [outputs]);
+            let bias = cx.regularized("bias", shape, &self.bias_initializer, self.bias_regularizer);
+            self.activation.apply(&(y + bias))
+        }
+    };
+}
+pub(super) use kernel_settings;

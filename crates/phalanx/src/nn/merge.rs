@@ -1,0 +1,126 @@
+//! Layers of several inputs.
+
+use phalanx_graph::{Shape, Tensor};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::Cx;
+use super::layer::Layer;
+use super::sizes::feature_dim;
+use crate::config;
+
+/// The sum of its inputs, whose dims are equal or 1; kind `add`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Add;
+
+impl Layer for Add {
+    fn kind(&self) -> &'static str {
+        "add"
+    }
+
+    fn config(&self) -> Value {
+        config::write(self.kind(), self)
+    }
+
+    fn check(&self, inputs: &[Shape]) -> Result<(), String> {
+        let first = several(inputs)?;
+        let stretches = |(&a, &b): (&usize, &usize)| a == b || a == 1 || b == 1;
+        let fits = |input: &&Shape| {
+            input.dims[0] == first.dims[0] && input.dims.iter().zip(&first.dims).all(stretches)
+        };
+        match inputs.iter().find(|input| !fits(input)) {
+            Some(other) => Err(format!(
+                "cannot add {first} and {other}: dims must be equal or 1"
+            )),
+            None => Ok(()),
+        }
+    }
+
+    fn call(&self, _cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        let rest = inputs.iter().skip(1);
+        rest.fold(inputs[0].clone(), |sum, input| sum + input)
+    }
+}
+
+/// Its inputs joined along a dim, the last by default; kind `concatenate`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Concatenate {
+    axis: i64,
+}
+
+impl Concatenate {
+    /// Joins along the last dim.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { axis: -1 }
+    }
+
+    /// Sets the dim, of which 0 is the batch; negative ones count from the end.
+    #[must_use]
+    pub const fn axis(mut self, axis: i64) -> Self {
+        self.axis = axis;
+        self
+    }
+}
+
+impl Default for Concatenate {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Layer for Concatenate {
+    fn kind(&self) -> &'static str {
+        "concatenate"
+    }
+
+    fn config(&self) -> Value {
+        config::write(self.kind(), self)
+    }
+
+    fn check(&self, inputs: &[Shape]) -> Result<(), String> {
+        let first = several(inputs)?;
+        let along = feature_dim(self.axis, first.rank())?;
+        let fits = |input: &&Shape| {
+            let pairs = input.dims.iter().zip(&first.dims).enumerate();
+            pairs
+                .into_iter()
+                .all(|(dim, (a, b))| dim == along || a == b)
+        };
+        match inputs.iter().find(|input| !fits(input)) {
+            Some(other) => Err(format!(
+                "cannot join {first} and {other} along dim {along}: the other dims must be equal"
+            )),
+            None => Ok(()),
+        }
+    }
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        let parts: Vec<&Tensor> = inputs.iter().collect();
+        match feature_dim(self.axis, inputs[0].rank()) {
+            Ok(dim) => Tensor::concat(&parts, dim),
+            Err(message) => cx.fail(message),
+        }
+    }
+}
+
+/// The first of two or more inputs of one type and rank.
+fn several(inputs: &[Shape]) -> Result<&Shape, String> {
+    let [first, rest @ ..] = inputs else {
+        return Err("expected 2 inputs or more, got 0".into());
+    };
+    if rest.is_empty() {
+        return Err("expected 2 inputs or more, got 1".into());
+    }
+    if first.rank() == 0 {
+        return Err("expected batches of examples, got a scalar".into());
+    }
+    let differs = |input: &&Shape| input.dtype != first.dtype || input.rank() != first.rank();
+    match rest.iter().find(differs) {
+        Some(other) => Err(format!(
+            "expected inputs of one type and rank, got {first} and {other}"
+        )),
+        None => Ok(first),
+    }
+}

@@ -1,0 +1,48 @@
+//! Neural networks: layers, how they are connected, and what they need.
+//!
+//! A [`Model`] is made of layers by [`Sequential`] or [`Network`]. It is a description: it holds no values of
+//! variables and no graph. [`Model::init`] makes first values; [`Model::call`] builds its outputs in a graph.
+
+mod activation;
+mod architecture;
+mod conv;
+mod cx;
+mod dense;
+mod dropout;
+mod embedding;
+mod initializer;
+mod layer;
+mod merge;
+mod model;
+mod names;
+mod network;
+mod norm;
+mod pool;
+mod registry;
+mod regularizer;
+mod sampling;
+mod sequential;
+mod shaping;
+mod sizes;
+mod summary;
+
+pub use activation::{
+    Activation, ActivationLayer, gelu, relu, relu6, selu, sigmoid, silu, softmax, softplus, tanh,
+};
+pub use conv::{Conv2d, DepthwiseConv2d};
+pub use cx::{Cx, Effects, Variable};
+pub use dense::Dense;
+pub use dropout::Dropout;
+pub use embedding::Embedding;
+pub use initializer::Initializer;
+pub use layer::{Layer, LayerSpec};
+pub use merge::{Add, Concatenate};
+pub use model::{Input, IntoModel, Model};
+pub use network::{Network, Node, Shared};
+pub use norm::{BatchNorm, LayerNorm};
+pub use pool::{AveragePool2d, GlobalAveragePool2d, GlobalMaxPool2d, MaxPool2d};
+pub use registry::{Registry, layer_from_config};
+pub use regularizer::Regularizer;
+pub use sequential::Sequential;
+pub use shaping::{Flatten, Rescaling, Reshape, ZeroPadding2d};
+pub use sizes::{Padding, Pair};

@@ -1,0 +1,552 @@
+//! Models: layers, how they are connected, and the variables they ask for.
+
+use phalanx_graph::{DType, Graph, GraphError, HostTensor, Shape, Tensor};
+
+use super::Activation;
+use super::cx::{Cx, Variable};
+use super::layer::{Body, LayerSpec};
+use super::names::{Names, check_name};
+use super::sizes::check_dims;
+use super::summary::summary;
+use crate::config::suggest;
+use crate::{Error, Result};
+
+/// An input of a model: a name, the dims of one example, and the element type.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Input {
+    pub(super) name: Option<String>,
+    pub(super) dims: Vec<usize>,
+    pub(super) dtype: DType,
+}
+
+impl Input {
+    /// An f32 input whose examples have these dims (the batch is not among them).
+    #[must_use]
+    pub fn new(dims: impl Into<Vec<usize>>) -> Self {
+        Self {
+            name: None,
+            dims: dims.into(),
+            dtype: DType::F32,
+        }
+    }
+
+    /// Sets the element type: i32 for the indices of an embedding, u8 for raw images.
+    #[must_use]
+    pub const fn dtype(mut self, dtype: DType) -> Self {
+        self.dtype = dtype;
+        self
+    }
+
+    /// Sets the name; `input`, `input_1` and so on by default.
+    #[must_use]
+    pub fn named(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+}
+
+impl<const N: usize> From<[usize; N]> for Input {
+    fn from(dims: [usize; N]) -> Self {
+        Self::new(dims)
+    }
+}
+
+impl From<Vec<usize>> for Input {
+    fn from(dims: Vec<usize>) -> Self {
+        Self::new(dims)
+    }
+}
+
+impl From<&[usize]> for Input {
+    fn from(dims: &[usize]) -> Self {
+        Self::new(dims)
+    }
+}
+
+/// Layers and their connections, with the variables they ask for: a function from inputs to outputs.
+///
+/// Made by [`Sequential`](super::Sequential), [`Network`](super::Network) or [`from_config`](Self::from_config). A
+/// model holds no values: [`init`](Self::init) makes the first ones.
+#[derive(Clone, Debug)]
+pub struct Model {
+    pub(super) name: String,
+    pub(super) inputs: Vec<NamedInput>,
+    pub(super) layers: Vec<Entry>,
+    /// In an order in which every input is there before it is used.
+    pub(super) calls: Vec<Call>,
+    pub(super) outputs: Vec<Place>,
+    variables: Vec<Variable>,
+    /// Shapes of the results of each call, for a batch of [`TRACED_ROWS`].
+    pub(super) shapes: Vec<Vec<Shape>>,
+}
+
+/// A model input whose name is settled.
+#[derive(Clone, Debug)]
+pub(super) struct NamedInput {
+    pub(super) name: String,
+    pub(super) shape: Shape,
+}
+
+/// A layer under its name.
+#[derive(Clone, Debug)]
+pub(super) struct Entry {
+    pub(super) name: String,
+    pub(super) body: Body,
+}
+
+/// One use of a layer.
+#[derive(Clone, Debug)]
+pub(super) struct Call {
+    pub(super) layer: usize,
+    pub(super) inputs: Vec<Place>,
+}
+
+/// A value inside a model: the `output`-th result of a node, where nodes are the inputs and then the calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) node: usize,
+    pub(super) output: usize,
+}
+
+/// What a model is made of before names are settled and shapes checked.
+pub(super) struct Plan {
+    pub(super) name: String,
+    pub(super) inputs: Vec<Input>,
+    pub(super) layers: Vec<LayerSpec>,
+    pub(super) calls: Vec<Call>,
+    pub(super) outputs: Vec<Place>,
+}
+
+impl Plan {
+    /// Layers that each take the output of the one before.
+    pub(super) fn stack(name: String, input: Input, layers: Vec<LayerSpec>) -> Self {
+        let first = |node| Place { node, output: 0 };
+        let calls = (0..layers.len()).map(|layer| Call {
+            layer,
+            inputs: vec![first(layer)],
+        });
+        Self {
+            name,
+            inputs: vec![input],
+            calls: calls.collect(),
+            outputs: vec![first(layers.len())],
+            layers,
+        }
+    }
+}
+
+/// Rows of the batch with which shapes are found out; 2, because 1 would broadcast where it should not.
+const TRACED_ROWS: usize = 2;
+/// Variables of one model together may not take more bytes.
+const MAX_BYTES: usize = 1 << 42;
+
+/// What a user asks of a model.
+impl Model {
+    /// The name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Name and shape of each input: the dims of one example, without the batch.
+    #[must_use]
+    pub fn inputs(&self) -> impl ExactSizeIterator<Item = (&str, Shape)> {
+        self.inputs
+            .iter()
+            .map(|input| (input.name.as_str(), input.shape.clone()))
+    }
+
+    /// The shape of each output: the dims of one example, without the batch.
+    #[must_use]
+    pub fn outputs(&self) -> Vec<Shape> {
+        let per_example = |&place: &Place| {
+            let mut shape = self.shape_at(place);
+            if shape.rank() > 0 {
+                shape.dims.remove(0);
+            }
+            shape
+        };
+        self.outputs.iter().map(per_example).collect()
+    }
+
+    /// The activation that makes each output, where the last layer says so: to tell logits from probabilities.
+    #[must_use]
+    pub fn output_activations(&self) -> Vec<Option<Activation>> {
+        let activation = |place: &Place| {
+            let call = self.calls.get(place.node.checked_sub(self.inputs.len())?)?;
+            match &self.layers[call.layer].body {
+                Body::Layer { layer, .. } => layer.activation(),
+                Body::Model(model) => model.output_activations()[place.output],
+            }
+        };
+        self.outputs.iter().map(activation).collect()
+    }
+
+    /// The paths of the layers, those of models inside included, as in `backbone/conv2d`.
+    #[must_use]
+    pub fn layers(&self) -> Vec<String> {
+        let mut paths = Vec::new();
+        self.visit("", &mut |path, _| paths.push(path.to_owned()));
+        paths
+    }
+
+    /// Every variable, in the order in which layers ask for them.
+    #[must_use]
+    pub fn variables(&self) -> &[Variable] {
+        &self.variables
+    }
+
+    /// First values of the variables, in the order of [`variables`](Self::variables).
+    ///
+    /// # Errors
+    /// When the machine has not the memory for them.
+    pub fn init(&self, seed: u64) -> Result<Vec<HostTensor>> {
+        let bytes = total_bytes(&self.variables);
+        if Vec::<u8>::new().try_reserve_exact(bytes).is_err() {
+            let name = &self.name;
+            return Err(Error::user(format!(
+                "the variables of model `{name}` take {bytes} bytes, more than this machine can give; make its layers smaller"
+            )));
+        }
+        let value = |variable: &Variable| {
+            let (shape, path) = (&variable.shape, &variable.name);
+            variable.initializer.values(shape, seed, path)
+        };
+        Ok(self.variables.iter().map(value).collect())
+    }
+
+    /// Whether training changes anything: whether some variable is trainable.
+    #[must_use]
+    pub fn is_trainable(&self) -> bool {
+        self.variables.iter().any(|variable| variable.trainable)
+    }
+
+    /// Freezes or unfreezes every layer.
+    pub fn set_trainable(&mut self, trainable: bool) {
+        self.set_trainable_where(trainable, |_| true);
+    }
+
+    /// Freezes or unfreezes the layers whose path a predicate accepts; returns how many.
+    ///
+    /// A frozen layer keeps its variables, has no weight penalties, and batch normalization in it uses the moving
+    /// statistics even in training, as in Keras. Compile again for a change to take effect.
+    pub fn set_trainable_where(
+        &mut self,
+        trainable: bool,
+        mut accepts: impl FnMut(&str) -> bool,
+    ) -> usize {
+        let changed = self.set_flags("", trainable, &mut accepts);
+        self.refresh_flags();
+        changed
+    }
+
+    /// Freezes a layer, or all layers of a model inside, by path.
+    ///
+    /// # Errors
+    /// When nothing has that path; the error names the nearest.
+    pub fn freeze(&mut self, path: &str) -> Result<()> {
+        self.set_trainable_at(path, false)
+    }
+
+    /// Unfreezes a layer, or all layers of a model inside, by path.
+    ///
+    /// # Errors
+    /// When nothing has that path; the error names the nearest.
+    pub fn unfreeze(&mut self, path: &str) -> Result<()> {
+        self.set_trainable_at(path, true)
+    }
+
+    /// The table that Keras prints, in plain Unicode, 80 columns wide.
+    #[must_use]
+    pub fn summary(&self) -> String {
+        self.summary_within(80)
+    }
+
+    /// [`summary`](Self::summary) in a number of columns (at least 60).
+    #[must_use]
+    pub fn summary_within(&self, columns: usize) -> String {
+        summary(self, columns)
+    }
+
+    /// Builds the outputs for `inputs`, whose first dim is the batch.
+    ///
+    /// Mistakes are recorded on the graph; stand-ins are returned so that building goes on.
+    #[must_use]
+    #[track_caller]
+    pub fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Vec<Tensor> {
+        if let Some(first) = inputs.first().filter(|first| first.rank() > 0) {
+            cx.set_batch_size(first.dim(0));
+        }
+        self.run(cx, inputs).outputs_of(&self.outputs, cx.graph())
+    }
+}
+
+/// The results of each node of a call.
+struct Results(Vec<Vec<Tensor>>);
+
+impl Results {
+    /// Results that a mistake kept from being built are stood in for.
+    fn at(&self, place: Place, graph: &Graph) -> Tensor {
+        let found = self.0.get(place.node);
+        let found = found.and_then(|node| node.get(place.output)).cloned();
+        found.unwrap_or_else(|| graph.scalar(DType::F32, 0.0))
+    }
+
+    fn outputs_of(&self, places: &[Place], graph: &Graph) -> Vec<Tensor> {
+        places.iter().map(|&place| self.at(place, graph)).collect()
+    }
+}
+
+/// Building.
+impl Model {
+    /// Settles names, calls every layer once in a scratch graph, and keeps the variables they ask for.
+    pub(super) fn build(plan: Plan) -> Result<Self> {
+        let (inputs, layers) = settle_names(&plan)?;
+        let mut model = Self {
+            name: plan.name,
+            inputs,
+            layers,
+            calls: plan.calls,
+            outputs: plan.outputs,
+            variables: Vec::new(),
+            shapes: Vec::new(),
+        };
+        model.trace()?;
+        Ok(model)
+    }
+
+    fn trace(&mut self) -> Result<()> {
+        let graph = Graph::new();
+        let mut inputs = Vec::new();
+        for input in &self.inputs {
+            let what = format!("input `{}`", input.name);
+            check_dims(&what, &input.shape.dims).map_err(Error::user)?;
+            let mut shape = input.shape.clone();
+            shape.dims.insert(0, TRACED_ROWS);
+            inputs.push(graph.parameter(&input.name, shape));
+        }
+        let mut cx = Cx::recording(&graph);
+        cx.set_batch_size(TRACED_ROWS);
+        let results = self.run(&mut cx, &inputs);
+        if let Some(error) = graph.error() {
+            return Err(mistake(&self.name, &error));
+        }
+        let calls = results.0.into_iter().skip(self.inputs.len());
+        self.shapes = calls
+            .map(|outputs| outputs.iter().map(Tensor::shape).collect())
+            .collect();
+        self.variables = cx.into_variables();
+        if total_bytes(&self.variables) > MAX_BYTES {
+            let name = &self.name;
+            return Err(Error::user(format!(
+                "the variables of model `{name}` take more than {MAX_BYTES} bytes; make its layers smaller"
+            )));
+        }
+        Ok(())
+    }
+
+    #[track_caller]
+    fn run(&self, cx: &mut Cx, inputs: &[Tensor]) -> Results {
+        let graph = cx.graph().clone();
+        self.check_inputs(&graph, inputs);
+        let mut results = Results(inputs.iter().map(|input| vec![input.clone()]).collect());
+        for call in &self.calls {
+            if graph.error().is_some() {
+                break;
+            }
+            let entry = &self.layers[call.layer];
+            let operands = results.outputs_of(&call.inputs, &graph);
+            let outputs = match &entry.body {
+                Body::Layer { layer, trainable } => {
+                    vec![cx.apply(&entry.name, layer.as_ref(), *trainable, &operands)]
+                }
+                Body::Model(model) => cx.inside(&entry.name, true, |cx| {
+                    let inner = model.run(cx, &operands);
+                    inner.outputs_of(&model.outputs, cx.graph())
+                }),
+            };
+            results.0.push(outputs);
+        }
+        results
+    }
+
+    #[track_caller]
+    fn check_inputs(&self, graph: &Graph, inputs: &[Tensor]) {
+        if inputs.len() != self.inputs.len() {
+            let (name, expected, got) = (&self.name, self.inputs.len(), inputs.len());
+            graph.fail(
+                "layer",
+                format!("model `{name}` has {expected} inputs, got {got}"),
+            );
+        }
+        for (input, tensor) in self.inputs.iter().zip(inputs) {
+            let shape = tensor.shape();
+            let fits = shape.dtype == input.shape.dtype
+                && shape.rank() > 0
+                && shape.dims[1..] == input.shape.dims[..];
+            if !fits {
+                let (name, expected) = (&input.name, &input.shape);
+                graph.fail(
+                    "layer",
+                    format!("input `{name}`: expected a batch of {expected}, got {shape}"),
+                );
+            }
+        }
+    }
+
+    pub(super) fn shape_at(&self, place: Place) -> Shape {
+        match place.node.checked_sub(self.inputs.len()) {
+            Some(call) => self.shapes[call][place.output].clone(),
+            None => {
+                let mut shape = self.inputs[place.node].shape.clone();
+                shape.dims.insert(0, TRACED_ROWS);
+                shape
+            }
+        }
+    }
+}
+
+/// Flags.
+impl Model {
+    fn set_trainable_at(&mut self, path: &str, trainable: bool) -> Result<()> {
+        let inside = format!("{path}/");
+        let count = self.set_trainable_where(trainable, |layer| {
+            layer == path || layer.starts_with(&inside)
+        });
+        if count > 0 {
+            return Ok(());
+        }
+        let (name, layers) = (&self.name, self.layers());
+        let hint = suggest(path, layers.iter().map(String::as_str));
+        Err(Error::user(format!(
+            "model `{name}` has no layer `{path}`; {hint}"
+        )))
+    }
+
+    fn set_flags(
+        &mut self,
+        prefix: &str,
+        value: bool,
+        accepts: &mut dyn FnMut(&str) -> bool,
+    ) -> usize {
+        let mut changed = 0;
+        for entry in &mut self.layers {
+            let path = format!("{prefix}{}", entry.name);
+            match &mut entry.body {
+                Body::Layer { trainable, .. } if accepts(&path) => {
+                    *trainable = value;
+                    changed += 1;
+                }
+                Body::Layer { .. } => {}
+                Body::Model(model) => {
+                    changed += model.set_flags(&format!("{path}/"), value, accepts);
+                    model.refresh_flags();
+                }
+            }
+        }
+        changed
+    }
+
+    /// Brings the variables' flags in line with their layers'.
+    fn refresh_flags(&mut self) {
+        let mut frozen = Vec::new();
+        self.visit("", &mut |path, trainable| {
+            if !trainable {
+                frozen.push(format!("{path}/"));
+            }
+        });
+        for variable in &mut self.variables {
+            let is_frozen = frozen
+                .iter()
+                .any(|path| variable.name.starts_with(path.as_str()));
+            variable.trainable = !variable.state && !is_frozen;
+        }
+    }
+
+    /// Shows `see` the path and flag of every layer.
+    pub(super) fn visit(&self, prefix: &str, see: &mut dyn FnMut(&str, bool)) {
+        for entry in &self.layers {
+            let path = format!("{prefix}{}", entry.name);
+            match &entry.body {
+                Body::Layer { trainable, .. } => see(&path, *trainable),
+                Body::Model(model) => model.visit(&format!("{path}/"), see),
+            }
+        }
+    }
+}
+
+fn total_bytes(variables: &[Variable]) -> usize {
+    let bytes = |variable: &Variable| variable.shape.byte_len();
+    variables.iter().fold(0, |total: usize, variable| {
+        total.saturating_add(bytes(variable))
+    })
+}
+
+/// The error of a model that does not build.
+fn mistake(model: &str, error: &GraphError) -> Error {
+    let place = error.label.as_ref().map_or_else(
+        || format!("model `{model}`"),
+        |path| format!("layer `{path}`"),
+    );
+    let GraphError {
+        op,
+        message,
+        file,
+        line,
+        ..
+    } = error;
+    // A mistake that a check found has no place in the source worth telling.
+    Error::user(match op.as_str() {
+        "layer" => format!("{place}: {message}"),
+        _ => format!("{place}: {op}: {message}, at {file}:{line}"),
+    })
+}
+
+/// Checks given names and gives the others, as Keras does: `dense`, `dense_1`, ..
+fn settle_names(plan: &Plan) -> Result<(Vec<NamedInput>, Vec<Entry>)> {
+    check_name(&plan.name)?;
+    let mut names = Names::default();
+    names.reserve(plan.inputs.iter().map(|input| input.name.as_deref()))?;
+    names.reserve(plan.layers.iter().map(|layer| layer.name.as_deref()))?;
+    let inputs = plan.inputs.iter().map(|input| NamedInput {
+        name: names.settle(input.name.as_deref(), "input"),
+        shape: Shape::new(input.dtype, input.dims.clone()),
+    });
+    let inputs = inputs.collect();
+    let layers = plan.layers.iter().map(|layer| {
+        let name = names.settle(layer.name.as_deref(), automatic_name(layer));
+        let body = layer.body.clone().renamed(&name);
+        Entry { name, body }
+    });
+    let layers = layers.collect();
+    Ok((inputs, layers))
+}
+
+/// A model as a layer is called by its own name.
+fn automatic_name(layer: &LayerSpec) -> &str {
+    match &layer.body {
+        Body::Layer { layer, .. } => layer.kind(),
+        Body::Model(model) => &model.name,
+    }
+}
+
+/// What [`compile`](crate) takes for a model: a model, or the builder of one.
+pub trait IntoModel {
+    /// The model.
+    ///
+    /// # Errors
+    /// When the layers do not fit together.
+    fn into_model(self) -> Result<Model>;
+}
+
+impl IntoModel for Model {
+    fn into_model(self) -> Result<Model> {
+        Ok(self)
+    }
+}
+
+impl IntoModel for Result<Model> {
+    fn into_model(self) -> Result<Model> {
+        self
+    }
+}

@@ -1,0 +1,383 @@
+//! Normalizations.
+
+use phalanx_graph::{DType, Shape, Tensor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
+
+use super::layer::Layer;
+use super::sizes::{check_range, feature_dim, one_float};
+use super::{Cx, Initializer, Regularizer};
+use crate::config;
+
+/// `gamma (x - mean) / sqrt(variance + epsilon) + beta` per channel; kind `batch_norm` (Ioffe and Szegedy 2015).
+///
+/// In training the statistics are those of the batch's examples on this replica, and the moving ones become
+/// `momentum moving + (1 - momentum) batch`; otherwise, and when the layer is frozen, they are the moving ones.
+/// As in Keras the variance is the population's, in both; rows that only fill up a batch do not count.
+/// Variables: `gamma`, `beta`, and the state `moving_mean` and `moving_variance`, each `[channels]`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BatchNorm {
+    axis: i64,
+    momentum: f64,
+    epsilon: f64,
+    center: bool,
+    scale: bool,
+    beta_initializer: Initializer,
+    gamma_initializer: Initializer,
+    moving_mean_initializer: Initializer,
+    moving_variance_initializer: Initializer,
+    beta_regularizer: Option<Regularizer>,
+    gamma_regularizer: Option<Regularizer>,
+}
+
+/// Keras' defaults: the last dim, momentum 0.99, epsilon 0.001.
+impl Default for BatchNorm {
+    fn default() -> Self {
+        Self {
+            axis: -1,
+            momentum: 0.99,
+            epsilon: 1e-3,
+            center: true,
+            scale: true,
+            beta_initializer: Initializer::Zeros,
+            gamma_initializer: Initializer::Ones,
+            moving_mean_initializer: Initializer::Zeros,
+            moving_variance_initializer: Initializer::Ones,
+            beta_regularizer: None,
+            gamma_regularizer: None,
+        }
+    }
+}
+
+/// Builders of layers that scale and shift what they normalized.
+macro_rules! affine_settings {
+    () => {
+        /// Sets what is added to the variance, 0.001 by default.
+        #[must_use]
+        pub const fn epsilon(mut self, epsilon: f64) -> Self {
+            self.epsilon = epsilon;
+            self
+        }
+
+        /// Sets whether `beta` is added.
+        #[must_use]
+        pub const fn center(mut self, center: bool) -> Self {
+            self.center = center;
+            self
+        }
+
+        /// Sets whether the result is multiplied by `gamma`.
+        #[must_use]
+        pub const fn scale(mut self, scale: bool) -> Self {
+            self.scale = scale;
+            self
+        }
+
+        /// Sets the first values of `gamma`, ones by default.
+        #[must_use]
+        pub const fn gamma_initializer(mut self, initializer: Initializer) -> Self {
+            self.gamma_initializer = initializer;
+            self
+        }
+
+        /// Sets the first values of `beta`, zeros by default.
+        #[must_use]
+        pub const fn beta_initializer(mut self, initializer: Initializer) -> Self {
+            self.beta_initializer = initializer;
+            self
+        }
+
+        /// Sets a penalty on `gamma`.
+        #[must_use]
+        pub const fn gamma_regularizer(mut self, regularizer: Regularizer) -> Self {
+            self.gamma_regularizer = Some(regularizer);
+            self
+        }
+
+        /// Sets a penalty on `beta`.
+        #[must_use]
+        pub const fn beta_regularizer(mut self, regularizer: Regularizer) -> Self {
+            self.beta_regularizer = Some(regularizer);
+            self
+        }
+
+        /// `gamma` and `beta` of this shape, those that are wanted.
+        #[track_caller]
+        fn affine(&self, cx: &mut Cx, shape: &Shape) -> (Option<Tensor>, Option<Tensor>) {
+            let mut ask = |name, initializer, regularizer| {
+                cx.regularized(name, shape.clone(), initializer, regularizer)
+            };
+            let (initializer, regularizer) = (&self.gamma_initializer, self.gamma_regularizer);
+            let gamma = self.scale.then(|| ask("gamma", initializer, regularizer));
+            let (initializer, regularizer) = (&self.beta_initializer, self.beta_regularizer);
+            let beta = self.center.then(|| ask("beta", initializer, regularizer));
+            (gamma, beta)
+        }
+    };
+}
+
+impl BatchNorm {
+    /// A layer with Keras' defaults.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets the dim of the channels, the last by default.
+    #[must_use]
+    pub const fn axis(mut self, axis: i64) -> Self {
+        self.axis = axis;
+        self
+    }
+
+    /// Sets how much of the moving statistics stays in each step, 0.99 by default.
+    #[must_use]
+    pub const fn momentum(mut self, momentum: f64) -> Self {
+        self.momentum = momentum;
+        self
+    }
+
+    affine_settings!();
+
+    /// The moving statistic's next value, which stays what it is when the batch had no example.
+    #[track_caller]
+    fn moved(&self, moving: &Tensor, batch: &Tensor, count: Option<&Tensor>) -> Tensor {
+        let next = moving * self.momentum + batch.stop_gradient() * (1.0 - self.momentum);
+        match count {
+            Some(count) => count.greater(&count.like(0.0)).select(&next, moving),
+            None => next,
+        }
+    }
+}
+
+impl Layer for BatchNorm {
+    fn kind(&self) -> &'static str {
+        "batch_norm"
+    }
+
+    fn config(&self) -> Value {
+        config::write(self.kind(), self)
+    }
+
+    fn check_settings(&self) -> Result<(), String> {
+        check_range("`momentum`", self.momentum, 0.0..=1.0)?;
+        check_range("`epsilon`", self.epsilon, 0.0..f64::INFINITY)
+    }
+
+    fn check(&self, inputs: &[Shape]) -> Result<(), String> {
+        feature_dim(self.axis, one_float(inputs)?.rank()).map(|_| ())
+    }
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        let channel = match feature_dim(self.axis, inputs[0].rank()) {
+            Ok(dim) => dim,
+            Err(message) => return cx.fail(message),
+        };
+        let x = widened(&inputs[0]);
+        let shape = Shape::new(x.dtype(), [x.dim(channel)]);
+        let (gamma, beta) = self.affine(cx, &shape);
+        let moving_mean = cx.state("moving_mean", shape.clone(), &self.moving_mean_initializer);
+        let moving_variance = cx.state("moving_variance", shape, &self.moving_variance_initializer);
+        let (mean, variance) = if cx.training() && cx.trainable() {
+            let batch = Moments::of(cx, &x, channel);
+            let count = batch.count.as_ref();
+            let moved = self.moved(&moving_mean, &batch.mean, count);
+            cx.update("moving_mean", &moved);
+            let moved = self.moved(&moving_variance, &batch.variance, count);
+            cx.update("moving_variance", &moved);
+            (batch.mean, batch.variance)
+        } else {
+            (moving_mean, moving_variance)
+        };
+        let spread = |tensor: &Tensor| tensor.broadcast_in(&x.dims(), &[channel]);
+        let inverse = (variance + self.epsilon).rsqrt();
+        let factor = gamma.map_or_else(|| inverse.clone(), |gamma| &inverse * gamma);
+        let scaled = (&x - &spread(&mean)) * spread(&factor);
+        let shifted = beta.map_or_else(|| scaled.clone(), |beta| &scaled + &spread(&beta));
+        shifted.convert(inputs[0].dtype())
+    }
+}
+
+/// Mean and population variance of each channel over the examples of a batch.
+struct Moments {
+    mean: Tensor,
+    variance: Tensor,
+    /// How many elements counted, when some rows do not.
+    count: Option<Tensor>,
+}
+
+impl Moments {
+    #[track_caller]
+    fn of(cx: &Cx, x: &Tensor, channel: usize) -> Self {
+        let others: Vec<usize> = (0..x.rank()).filter(|&dim| dim != channel).collect();
+        let spread = |tensor: &Tensor| tensor.broadcast_in(&x.dims(), &[channel]);
+        let Some(mask) = cx.row_mask(x) else {
+            let mean = x.mean(&others);
+            let variance = (x - &spread(&mean)).square().mean(&others);
+            let count = None;
+            return Self {
+                mean,
+                variance,
+                count,
+            };
+        };
+        let per_row: usize = others
+            .iter()
+            .filter(|&&dim| dim != 0)
+            .map(|&dim| x.dim(dim))
+            .product();
+        let count = mask.convert(x.dtype()).sum_all() * per_row as f64;
+        let divisor = count.maximum(&count.like(1.0));
+        let rows = mask.broadcast_in(&x.dims(), &[0]);
+        let average = |tensor: &Tensor| {
+            let kept = rows.select(tensor, &tensor.zeros_like());
+            kept.sum(&others) / &divisor
+        };
+        let mean = average(x);
+        let variance = average(&(x - &spread(&mean)).square());
+        let count = Some(count);
+        Self {
+            mean,
+            variance,
+            count,
+        }
+    }
+}
+
+/// `gamma (x - mean) / sqrt(variance + epsilon) + beta` with the statistics of each example; kind `layer_norm`
+/// (Ba et al. 2016).
+///
+/// Variables: `gamma` and `beta` of the normalized dims. Epsilon is Keras' 0.001, not PyTorch's 0.00001.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LayerNorm {
+    axis: Axes,
+    epsilon: f64,
+    center: bool,
+    scale: bool,
+    beta_initializer: Initializer,
+    gamma_initializer: Initializer,
+    beta_regularizer: Option<Regularizer>,
+    gamma_regularizer: Option<Regularizer>,
+}
+
+/// Dims, written as one number when there is one.
+#[derive(Clone, Debug, PartialEq)]
+struct Axes(Vec<i64>);
+
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected a dim or a list of dims: -1 or [1, 2]")]
+enum AxesForm {
+    One(i64),
+    Many(Vec<i64>),
+}
+
+impl Serialize for Axes {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0.as_slice() {
+            [one] => one.serialize(serializer),
+            many => many.serialize(serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Axes {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(Self(match AxesForm::deserialize(deserializer)? {
+            AxesForm::One(axis) => vec![axis],
+            AxesForm::Many(axes) => axes,
+        }))
+    }
+}
+
+/// Keras' defaults: the last dim, epsilon 0.001.
+impl Default for LayerNorm {
+    fn default() -> Self {
+        Self {
+            axis: Axes(vec![-1]),
+            epsilon: 1e-3,
+            center: true,
+            scale: true,
+            beta_initializer: Initializer::Zeros,
+            gamma_initializer: Initializer::Ones,
+            beta_regularizer: None,
+            gamma_regularizer: None,
+        }
+    }
+}
+
+impl LayerNorm {
+    /// A layer with Keras' defaults.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets the dims that are normalized together, the last by default.
+    #[must_use]
+    pub fn axes(mut self, axes: impl Into<Vec<i64>>) -> Self {
+        self.axis = Axes(axes.into());
+        self
+    }
+
+    affine_settings!();
+
+    /// The normalized dims, ascending.
+    fn dims(&self, rank: usize) -> Result<Vec<usize>, String> {
+        let axes = &self.axis.0;
+        let dims = axes.iter().map(|&axis| feature_dim(axis, rank));
+        let mut dims = dims.collect::<Result<Vec<_>, _>>()?;
+        dims.sort_unstable();
+        dims.dedup();
+        if dims.len() < axes.len() || dims.is_empty() {
+            return Err(format!(
+                "`axis` must name one dim or more, each once, got {axes:?}"
+            ));
+        }
+        Ok(dims)
+    }
+}
+
+impl Layer for LayerNorm {
+    fn kind(&self) -> &'static str {
+        "layer_norm"
+    }
+
+    fn config(&self) -> Value {
+        config::write(self.kind(), self)
+    }
+
+    fn check_settings(&self) -> Result<(), String> {
+        check_range("`epsilon`", self.epsilon, 0.0..f64::INFINITY)
+    }
+
+    fn check(&self, inputs: &[Shape]) -> Result<(), String> {
+        self.dims(one_float(inputs)?.rank()).map(|_| ())
+    }
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        let dims = match self.dims(inputs[0].rank()) {
+            Ok(dims) => dims,
+            Err(message) => return cx.fail(message),
+        };
+        let x = widened(&inputs[0]);
+        let sizes: Vec<usize> = dims.iter().map(|&dim| x.dim(dim)).collect();
+        let (gamma, beta) = self.affine(cx, &Shape::new(x.dtype(), sizes));
+        let centred = &x - &x.mean(&dims).keep_dims(&dims);
+        let variance = centred.square().mean(&dims).keep_dims(&dims);
+        let normal = centred * (variance + self.epsilon).rsqrt();
+        let spread = |tensor: Tensor| tensor.broadcast_in(&x.dims(), &dims);
+        let scaled = gamma.map_or_else(|| normal.clone(), |gamma| &normal * &spread(gamma));
+        let shifted = beta.map_or_else(|| scaled.clone(), |beta| &scaled + &spread(beta));
+        shifted.convert(inputs[0].dtype())
+    }
+}
+
+/// Statistics of short floats are taken in f32.
+fn widened(x: &Tensor) -> Tensor {
+    match x.dtype() {
+        DType::Bf16 | DType::F16 => x.convert(DType::F32),
+        _ => x.clone(),
+    }
+}

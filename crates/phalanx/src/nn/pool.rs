@@ -1,0 +1,184 @@
+//! Pooling of images `[batch, height, width, channels]`.
+
+use phalanx_graph::op::{ReduceOp, WindowDim};
+use phalanx_graph::{Shape, Tensor};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::layer::Layer;
+use super::sizes::{Window, one_image};
+use super::{Cx, Padding, Pair};
+use crate::config;
+
+macro_rules! pooling {
+    ($(#[$doc:meta])* $name:ident, $kind:literal, $reduce:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+        #[serde(deny_unknown_fields)]
+        pub struct $name {
+            pool_size: Pair,
+            strides: Option<Pair>,
+            padding: Padding,
+        }
+
+        impl $name {
+            /// Windows of a size, given as one number or as height and width, side by side.
+            #[must_use]
+            pub fn new(pool_size: impl Into<Pair>) -> Self {
+                Self {
+                    pool_size: pool_size.into(),
+                    strides: None,
+                    padding: Padding::Valid,
+                }
+            }
+
+            /// Sets the distance between windows, their size by default.
+            #[must_use]
+            pub fn strides(mut self, strides: impl Into<Pair>) -> Self {
+                self.strides = Some(strides.into());
+                self
+            }
+
+            /// Sets how windows treat the edges.
+            #[must_use]
+            pub const fn padding(mut self, padding: Padding) -> Self {
+                self.padding = padding;
+                self
+            }
+
+            fn window(&self) -> Window {
+                Window {
+                    size: self.pool_size,
+                    strides: self.strides.unwrap_or(self.pool_size),
+                    dilation: Pair(1, 1),
+                    padding: self.padding,
+                }
+            }
+        }
+
+        /// Windows of 2 by 2, as in Keras.
+        impl Default for $name {
+            fn default() -> Self {
+                Self::new(2)
+            }
+        }
+
+        impl Layer for $name {
+            fn kind(&self) -> &'static str {
+                $kind
+            }
+
+            fn config(&self) -> Value {
+                config::write(self.kind(), self)
+            }
+
+            fn check_settings(&self) -> Result<(), String> {
+                self.window().check("`pool_size`")
+            }
+
+            fn check(&self, inputs: &[Shape]) -> Result<(), String> {
+                self.window().check_fits(one_image(inputs)?)
+            }
+
+            fn call(&self, _cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+                $reduce(&inputs[0], self.window())
+            }
+        }
+    };
+}
+
+pooling! {
+    /// The largest element of each window; kind `max_pool2d`.
+    MaxPool2d, "max_pool2d", largest
+}
+pooling! {
+    /// The mean of each window, of those of its elements that lie inside the image; kind `average_pool2d`.
+    AveragePool2d, "average_pool2d", average
+}
+
+#[track_caller]
+fn largest(x: &Tensor, window: Window) -> Tensor {
+    x.reduce_window(ReduceOp::Max, &window_dims(x, window))
+}
+
+#[track_caller]
+fn average(x: &Tensor, window: Window) -> Tensor {
+    let dims = window_dims(x, window);
+    let total = x.reduce_window(ReduceOp::Sum, &dims);
+    if window.padding == Padding::Valid {
+        let Pair(height, width) = window.size;
+        return total / (height * width) as f64;
+    }
+    let inside = Shape::new(x.dtype(), [1, x.dim(1), x.dim(2), 1]);
+    let counts = x
+        .graph()
+        .full(&inside, 1.0)
+        .reduce_window(ReduceOp::Sum, &dims);
+    total / counts
+}
+
+fn window_dims(x: &Tensor, window: Window) -> [WindowDim; 4] {
+    let padding = window.padding(&x.dims());
+    let dim = |i: usize| WindowDim {
+        size: window.size.array()[i],
+        stride: window.strides.array()[i],
+        dilation: 1,
+        low: padding[i].0,
+        high: padding[i].1,
+    };
+    [WindowDim::identity(), dim(0), dim(1), WindowDim::identity()]
+}
+
+macro_rules! global_pooling {
+    ($(#[$doc:meta])* $name:ident, $kind:literal, $reduce:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+        #[serde(deny_unknown_fields)]
+        pub struct $name {
+            keepdims: bool,
+        }
+
+        impl $name {
+            /// Makes `[batch, channels]`.
+            #[must_use]
+            pub const fn new() -> Self {
+                Self { keepdims: false }
+            }
+
+            /// Sets whether height and width stay, as dims of 1.
+            #[must_use]
+            pub const fn keep_dims(mut self, keep: bool) -> Self {
+                self.keepdims = keep;
+                self
+            }
+        }
+
+        impl Layer for $name {
+            fn kind(&self) -> &'static str {
+                $kind
+            }
+
+            fn config(&self) -> Value {
+                config::write(self.kind(), self)
+            }
+
+            fn check(&self, inputs: &[Shape]) -> Result<(), String> {
+                one_image(inputs).map(|_| ())
+            }
+
+            fn call(&self, _cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+                let pooled = inputs[0].$reduce(&[1, 2]);
+                if self.keepdims { pooled.keep_dims(&[1, 2]) } else { pooled }
+            }
+        }
+    };
+}
+
+global_pooling! {
+    /// The mean of each channel; kind `global_average_pool2d`.
+    GlobalAveragePool2d, "global_average_pool2d", mean
+}
+global_pooling! {
+    /// The largest element of each channel; kind `global_max_pool2d`.
+    GlobalMaxPool2d, "global_max_pool2d", max
+}

@@ -1,0 +1,288 @@
+//! Layers by the name of their kind.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+use super::layer::{Layer, LayerSpec};
+use super::names::check_name;
+use super::*;
+use crate::config;
+use crate::{Error, Result};
+
+/// Makes a layer of its settings; the name of the kind comes first, for errors.
+type Make = Arc<dyn Fn(&str, &Value) -> Result<Arc<dyn Layer>> + Send + Sync>;
+
+/// The kinds of layers that can be read from JSON: ours, and those you add.
+#[derive(Clone)]
+pub struct Registry {
+    kinds: Vec<(String, Make)>,
+}
+
+/// The layer of a kind, `dense`, with settings as in JSON: `{"units": 10, "activation": "relu"}`.
+///
+/// Beside the layer's own settings there may be `name` and `trainable`. `null` stands for no settings.
+///
+/// # Errors
+/// Unknown kinds and settings, with the nearest valid name; missing or wrong settings.
+pub fn layer_from_config(kind: &str, fields: &Value) -> Result<LayerSpec> {
+    Registry::standard().layer(kind, kind, fields)
+}
+
+impl Registry {
+    /// The layers of this library.
+    #[must_use]
+    pub fn standard() -> Self {
+        let mut registry = Self { kinds: Vec::new() };
+        registry.add_kind("dense", Dense::new(1), &["units"]);
+        registry.add_kind("conv2d", Conv2d::new(1, 1), &["filters", "kernel_size"]);
+        registry.add_kind(
+            "depthwise_conv2d",
+            DepthwiseConv2d::new(1),
+            &["kernel_size"],
+        );
+        registry.add_kind("max_pool2d", MaxPool2d::new(2), &[]);
+        registry.add_kind("average_pool2d", AveragePool2d::new(2), &[]);
+        registry.add_kind("global_max_pool2d", GlobalMaxPool2d::new(), &[]);
+        registry.add_kind("global_average_pool2d", GlobalAveragePool2d::new(), &[]);
+        registry.add_kind("batch_norm", BatchNorm::new(), &[]);
+        registry.add_kind("layer_norm", LayerNorm::new(), &[]);
+        registry.add_kind("dropout", Dropout::new(0.0), &["rate"]);
+        registry.add_kind(
+            "embedding",
+            Embedding::new(1, 1),
+            &["input_dim", "output_dim"],
+        );
+        registry.add_kind("flatten", Flatten, &[]);
+        registry.add_kind("reshape", Reshape::new([-1]), &["target_shape"]);
+        registry.add_kind("rescaling", Rescaling::new(1.0), &["scale"]);
+        registry.add_kind("zero_padding2d", ZeroPadding2d::new(1), &[]);
+        registry.add_kind("add", Add, &[]);
+        registry.add_kind("concatenate", Concatenate::new(), &[]);
+        let activation = ActivationLayer::new(Activation::Linear);
+        registry.add_kind("activation", activation, &["activation"]);
+        registry
+    }
+
+    /// Adds a kind of your own, which must not be there yet.
+    ///
+    /// `make` gets the settings that your layer's [`config`](Layer::config) wrote.
+    ///
+    /// # Errors
+    /// When the kind is there already.
+    pub fn with<L: Layer + 'static>(
+        mut self,
+        kind: &str,
+        make: impl Fn(&Value) -> Result<L> + Send + Sync + 'static,
+    ) -> Result<Self> {
+        if kind == MODEL_KIND || self.kinds.iter().any(|(known, _)| known == kind) {
+            return Err(Error::user(format!(
+                "there is a kind of layer `{kind}` already; give yours another name"
+            )));
+        }
+        let make: Make = Arc::new(move |owner, fields| match make(fields) {
+            Ok(layer) => Ok(Arc::new(layer)),
+            Err(error) => Err(Error::user(format!("{owner}: {error}"))),
+        });
+        self.kinds.push((kind.to_owned(), make));
+        Ok(self)
+    }
+
+    /// The kinds, ours first.
+    pub fn kinds(&self) -> impl Iterator<Item = &str> + Clone {
+        self.kinds.iter().map(|(kind, _)| kind.as_str())
+    }
+
+    fn add_kind<L>(&mut self, kind: &str, template: L, required: &'static [&'static str])
+    where
+        L: Layer + Serialize + DeserializeOwned + 'static,
+    {
+        let make: Make = Arc::new(move |owner, fields| {
+            let layer: L = config::read(owner, &template, required, fields)?;
+            Ok(Arc::new(layer))
+        });
+        self.kinds.push((kind.to_owned(), make));
+    }
+
+    /// The layer of a kind; `owner` is what errors call it.
+    pub(super) fn layer(&self, owner: &str, kind: &str, fields: &Value) -> Result<LayerSpec> {
+        let Some((_, make)) = self.kinds.iter().find(|(known, _)| known == kind) else {
+            let known: Vec<&str> = self.kinds().collect();
+            return Err(within(
+                owner,
+                kind,
+                config::unknown_kind("layer", kind, &known),
+            ));
+        };
+        let mut fields = fields.clone();
+        let outer = fields.as_object_mut().map(Outer::take);
+        let outer = outer.unwrap_or_default();
+        let layer = make(owner, &fields)?;
+        let checked = layer.check_settings();
+        checked.map_err(|message| Error::user(format!("{owner}: {message}")))?;
+        outer.apply(owner, LayerSpec::shared(layer))
+    }
+}
+
+/// Lists the kinds.
+impl std::fmt::Debug for Registry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.kinds()).finish()
+    }
+}
+
+/// The kind under which a model stands for a layer.
+pub(super) const MODEL_KIND: &str = "model";
+
+/// Puts the place before an error that does not have it yet.
+fn within(owner: &str, kind: &str, error: Error) -> Error {
+    match error {
+        Error::User(message) if owner != kind => Error::user(format!("{owner}: {message}")),
+        other => other,
+    }
+}
+
+/// The fields that every layer has beside its own.
+#[derive(Default)]
+pub(super) struct Outer {
+    name: Option<Value>,
+    trainable: Option<Value>,
+}
+
+impl Outer {
+    /// Takes the fields out of the others.
+    pub(super) fn take(fields: &mut Map<String, Value>) -> Self {
+        Self {
+            name: fields.remove("name").filter(|value| !value.is_null()),
+            trainable: fields.remove("trainable").filter(|value| !value.is_null()),
+        }
+    }
+
+    /// Writes the fields of a layer in a model.
+    pub(super) fn put(fields: &mut Map<String, Value>, name: &str, trainable: Option<bool>) {
+        fields.insert("name".into(), name.into());
+        // What is so by default is left out, to keep files short.
+        if trainable == Some(false) {
+            fields.insert("trainable".into(), false.into());
+        }
+    }
+
+    /// Gives the layer its name and flag.
+    pub(super) fn apply(self, owner: &str, mut spec: LayerSpec) -> Result<LayerSpec> {
+        if let Some(name) = self.name {
+            let Some(text) = name.as_str() else {
+                return Err(Error::user(format!(
+                    "{owner}: `name`: expected text, got {name}"
+                )));
+            };
+            check_name(text).map_err(|error| within(owner, "", error))?;
+            spec = spec.named(text);
+        }
+        if let Some(flag) = self.trainable {
+            let Some(flag) = flag.as_bool() else {
+                return Err(Error::user(format!(
+                    "{owner}: `trainable`: expected true or false, got {flag}"
+                )));
+            };
+            spec = spec.trainable(flag);
+        }
+        Ok(spec)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn every_kind_reads_back_what_it_writes() {
+        let required = json!({
+            "dense": {"units": 3},
+            "conv2d": {"filters": 4, "kernel_size": 3},
+            "depthwise_conv2d": {"kernel_size": [3, 2]},
+            "dropout": {"rate": 0.5},
+            "embedding": {"input_dim": 6, "output_dim": 3},
+            "reshape": {"target_shape": [3, -1]},
+            "rescaling": {"scale": 0.5},
+            "activation": {"activation": {"leaky_relu": {"negative_slope": 0.1}}},
+        });
+        for kind in Registry::standard().kinds() {
+            let fields = required.get(kind).unwrap_or(&Value::Null);
+            let layer = layer_from_config(kind, fields).unwrap();
+            assert_eq!(layer.kind(), kind);
+            let again = layer_from_config(kind, &layer.config()).unwrap();
+            assert_eq!(again.config(), layer.config(), "{kind}");
+        }
+    }
+
+    #[test]
+    fn mistakes_name_the_field_and_the_nearest_name() {
+        let message =
+            |kind: &str, fields: Value| layer_from_config(kind, &fields).unwrap_err().to_string();
+        let cases = [
+            (
+                "dens",
+                json!({}),
+                "unknown layer `dens`; did you mean `dense`?",
+            ),
+            (
+                "dense",
+                json!({"unit": 3, "units": 1}),
+                "dense: unknown field `unit`; did you mean `units`?",
+            ),
+            (
+                "dense",
+                json!({}),
+                "dense: field `units` is missing; add it",
+            ),
+            (
+                "dense",
+                json!({"units": 0}),
+                "dense: `units` must be between 1 and 2147483647, got 0",
+            ),
+            (
+                "dense",
+                json!({"units": 3, "activation": "rleu"}),
+                "dense: `activation`: unknown activation `rleu`; did you mean `relu`?",
+            ),
+            (
+                "dense",
+                json!({"units": 3, "activation": {"relu": {"slope": 1}}}),
+                "dense: `activation`: activation `relu` has no settings; write the name alone",
+            ),
+            (
+                "dropout",
+                json!({"rate": 1.5}),
+                "dropout: `rate` must be in 0.0..=1.0, got 1.5",
+            ),
+            (
+                "dense",
+                json!({"units": 3, "name": 4}),
+                "dense: `name`: expected text, got 4",
+            ),
+            (
+                "dense",
+                json!({"units": 3, "trainable": "no"}),
+                "dense: `trainable`: expected true or false, got \"no\"",
+            ),
+            (
+                "max_pool2d",
+                json!({"pool_size": 0}),
+                "max_pool2d: `pool_size` must be between 1 and 2147483647, got 0",
+            ),
+        ];
+        for (kind, fields, expected) in cases {
+            assert_eq!(message(kind, fields), expected);
+        }
+        let wrong = message("dense", json!({"units": "ten"}));
+        assert!(
+            wrong.starts_with("dense: `units`: invalid type: string \"ten\""),
+            "{wrong}"
+        );
+        let wrong = message("dense", json!([1]));
+        assert!(wrong.starts_with("dense: expected fields"), "{wrong}");
+    }
+}

@@ -1,0 +1,78 @@
+//! Penalties on weights and outputs.
+
+use phalanx_graph::Tensor;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::sizes::{check_range, named_variant};
+
+/// A penalty added to the loss, as Keras defines it.
+///
+/// In JSON and YAML: the name, `l2`, or the name with its settings, `{"l2": {"l2": 0.0001}}`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(remote = "Self", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Regularizer {
+    /// `l1 sum(|x|)`.
+    L1 {
+        /// Factor, 0.01 by default.
+        #[serde(default = "default_factor")]
+        l1: f64,
+    },
+    /// `l2 sum(x^2)`.
+    L2 {
+        /// Factor, 0.01 by default.
+        #[serde(default = "default_factor")]
+        l2: f64,
+    },
+    /// `l1 sum(|x|) + l2 sum(x^2)`.
+    L1L2 {
+        /// Factor of the absolute values, 0 by default.
+        #[serde(default)]
+        l1: f64,
+        /// Factor of the squares, 0 by default.
+        #[serde(default)]
+        l2: f64,
+    },
+}
+
+const fn default_factor() -> f64 {
+    0.01
+}
+
+impl Regularizer {
+    /// The penalty of every element together, a scalar.
+    #[must_use]
+    #[track_caller]
+    pub fn penalty(self, x: &Tensor) -> Tensor {
+        let absolute = |factor: f64| x.abs().sum_all() * factor;
+        let squared = |factor: f64| x.square().sum_all() * factor;
+        match self {
+            Self::L1 { l1 } => absolute(l1),
+            Self::L2 { l2 } => squared(l2),
+            Self::L1L2 { l1, l2 } => absolute(l1) + squared(l2),
+        }
+    }
+
+    /// What is wrong with its factors.
+    pub(super) fn check(self) -> Result<(), String> {
+        let (l1, l2) = match self {
+            Self::L1 { l1 } => (l1, 0.0),
+            Self::L2 { l2 } => (0.0, l2),
+            Self::L1L2 { l1, l2 } => (l1, l2),
+        };
+        check_range("the factor l1", l1, 0.0..f64::INFINITY)?;
+        check_range("the factor l2", l2, 0.0..f64::INFINITY)
+    }
+}
+
+impl Serialize for Regularizer {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Self::serialize(self, serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Regularizer {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let value = named_variant(deserializer, "regularizer", &[], &["l1", "l2", "l1_l2"])?;
+        Self::deserialize(value).map_err(serde::de::Error::custom)
+    }
+}

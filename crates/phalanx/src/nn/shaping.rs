@@ -1,0 +1,257 @@
+//! Layers without variables that move or scale values.
+
+use phalanx_graph::op::PadDim;
+use phalanx_graph::{DType, Shape, Tensor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
+
+use super::Cx;
+use super::layer::Layer;
+use super::sizes::{check_range, check_size, one_image, one_input};
+use crate::config;
+
+/// All dims of an example as one; kind `flatten`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Flatten;
+
+impl Layer for Flatten {
+    fn kind(&self) -> &'static str {
+        "flatten"
+    }
+
+    fn config(&self) -> Value {
+        config::write(self.kind(), self)
+    }
+
+    fn check(&self, inputs: &[Shape]) -> Result<(), String> {
+        one_input(inputs).map(|_| ())
+    }
+
+    fn call(&self, _cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        let dims = inputs[0].dims();
+        inputs[0].reshape(&[dims[0], dims[1..].iter().product()])
+    }
+}
+
+/// The elements of an example under other dims; kind `reshape`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Reshape {
+    target_shape: Vec<i64>,
+}
+
+impl Reshape {
+    /// The dims of one example; a -1 among them stands for what is left.
+    #[must_use]
+    pub fn new(target_shape: impl Into<Vec<i64>>) -> Self {
+        let target_shape = target_shape.into();
+        Self { target_shape }
+    }
+
+    /// The dims of the output for an input.
+    fn dims(&self, input: &Shape) -> Result<Vec<usize>, String> {
+        let elements: usize = input.dims[1..].iter().product();
+        let mut known = self.target_shape.iter().filter(|&&dim| dim != -1);
+        let known = known.try_fold(1, |total: usize, &dim| {
+            total.checked_mul(usize::try_from(dim).ok()?)
+        });
+        let target = &self.target_shape;
+        let fits = match known {
+            Some(known) if target.contains(&-1) => known > 0 && elements.is_multiple_of(known),
+            Some(known) => known == elements,
+            None => false,
+        };
+        let Some(known) = known.filter(|_| fits) else {
+            return Err(format!(
+                "cannot make the {elements} elements of an example of {input} {target:?}"
+            ));
+        };
+        let size = |&dim: &i64| usize::try_from(dim).unwrap_or(elements / known);
+        let dims = target.iter().map(size);
+        Ok([input.dims[0]].into_iter().chain(dims).collect())
+    }
+}
+
+impl Layer for Reshape {
+    fn kind(&self) -> &'static str {
+        "reshape"
+    }
+
+    fn config(&self) -> Value {
+        config::write(self.kind(), self)
+    }
+
+    fn check_settings(&self) -> Result<(), String> {
+        let target = &self.target_shape;
+        let free = target.iter().filter(|&&dim| dim == -1).count();
+        if free > 1 || target.iter().any(|&dim| dim == 0 || dim < -1) {
+            return Err(format!(
+                "`target_shape` must hold positive sizes and at most one -1, got {target:?}"
+            ));
+        }
+        Ok(())
+    }
+
+    fn check(&self, inputs: &[Shape]) -> Result<(), String> {
+        self.dims(one_input(inputs)?).map(|_| ())
+    }
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        match self.dims(&inputs[0].shape()) {
+            Ok(dims) => inputs[0].reshape(&dims),
+            Err(message) => cx.fail(message),
+        }
+    }
+}
+
+/// `x scale + offset`, as f32 when the input is of integers; kind `rescaling`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rescaling {
+    scale: f64,
+    offset: f64,
+}
+
+impl Rescaling {
+    /// Multiplies by a number: 1/255 for bytes.
+    #[must_use]
+    pub const fn new(scale: f64) -> Self {
+        Self { scale, offset: 0.0 }
+    }
+
+    /// Sets what is added afterwards, 0 by default.
+    #[must_use]
+    pub const fn offset(mut self, offset: f64) -> Self {
+        self.offset = offset;
+        self
+    }
+}
+
+impl Layer for Rescaling {
+    fn kind(&self) -> &'static str {
+        "rescaling"
+    }
+
+    fn config(&self) -> Value {
+        config::write(self.kind(), self)
+    }
+
+    fn check_settings(&self) -> Result<(), String> {
+        check_range("`scale`", self.scale, f64::MIN..=f64::MAX)?;
+        check_range("`offset`", self.offset, f64::MIN..=f64::MAX)
+    }
+
+    fn check(&self, inputs: &[Shape]) -> Result<(), String> {
+        one_input(inputs).map(|_| ())
+    }
+
+    fn call(&self, _cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        let x = &inputs[0];
+        let x = if x.dtype().is_float() {
+            x.clone()
+        } else {
+            x.convert(DType::F32)
+        };
+        let scaled = x * self.scale;
+        if self.offset == 0.0 {
+            scaled
+        } else {
+            scaled + self.offset
+        }
+    }
+}
+
+/// Zeros around images `[batch, height, width, channels]`; kind `zero_padding2d`.
+///
+/// In JSON and YAML, `padding` is one number, `[height, width]`, or `[[top, bottom], [left, right]]`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ZeroPadding2d {
+    padding: Edges,
+}
+
+/// Elements added at the edges of an image.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Edges([[usize; 2]; 2]);
+
+#[derive(Deserialize)]
+#[serde(
+    untagged,
+    expecting = "expected whole numbers: 1, [height, width] or [[top, bottom], [left, right]]"
+)]
+enum EdgesForm {
+    All(usize),
+    Each([usize; 2]),
+    Sides([[usize; 2]; 2]),
+}
+
+impl Serialize for Edges {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Edges {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let form = EdgesForm::deserialize(deserializer)?;
+        Ok(Self(match form {
+            EdgesForm::All(size) => [[size; 2]; 2],
+            EdgesForm::Each([height, width]) => [[height; 2], [width; 2]],
+            EdgesForm::Sides(sides) => sides,
+        }))
+    }
+}
+
+impl ZeroPadding2d {
+    /// As many zeros on every side.
+    #[must_use]
+    pub const fn new(padding: usize) -> Self {
+        Self::sides([[padding; 2]; 2])
+    }
+
+    /// `[[top, bottom], [left, right]]` zeros.
+    #[must_use]
+    pub const fn sides(padding: [[usize; 2]; 2]) -> Self {
+        let padding = Edges(padding);
+        Self { padding }
+    }
+}
+
+/// One zero on every side, as in Keras.
+impl Default for ZeroPadding2d {
+    fn default() -> Self {
+        Self::new(1)
+    }
+}
+
+impl Layer for ZeroPadding2d {
+    fn kind(&self) -> &'static str {
+        "zero_padding2d"
+    }
+
+    fn config(&self) -> Value {
+        config::write(self.kind(), self)
+    }
+
+    fn check_settings(&self) -> Result<(), String> {
+        let sizes = self.padding.0.as_flattened();
+        sizes
+            .iter()
+            .try_for_each(|&size| check_size("`padding` plus one", size.saturating_add(1)))
+    }
+
+    fn check(&self, inputs: &[Shape]) -> Result<(), String> {
+        one_image(inputs).map(|_| ())
+    }
+
+    fn call(&self, _cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        let edges = |[low, high]: [usize; 2]| PadDim {
+            low: low as i64,
+            high: high as i64,
+            interior: 0,
+        };
+        let [height, width] = self.padding.0.map(edges);
+        let none = PadDim::default();
+        inputs[0].pad(&[none, height, width, none], 0.0)
+    }
+}
