@@ -4,7 +4,8 @@
 //! gives has `fit`, `evaluate` and `predict` ([`fit`]).
 #![forbid(unsafe_code)]
 
-mod config;
+mod bytes;
+pub mod config;
 pub mod data;
 pub mod datasets;
 pub mod engine;

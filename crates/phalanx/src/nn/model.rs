@@ -149,6 +149,7 @@ impl Model {
     }
 
     /// Name and shape of each input: the dims of one example, without the batch.
+    #[must_use]
     pub fn inputs(&self) -> impl ExactSizeIterator<Item = (&str, Shape)> {
         self.inputs
             .iter()

@@ -51,10 +51,9 @@ impl Reshape {
     /// The dims of the output for an input.
     fn dims(&self, input: &Shape) -> Result<Vec<usize>, String> {
         let elements: usize = input.dims[1..].iter().product();
-        let known = self.target_shape.iter().filter(|&&dim| dim != -1);
-        let known = known.map(|&dim| usize::try_from(dim).ok());
-        let known = known.fold(Some(1), |total: Option<usize>, dim| {
-            total?.checked_mul(dim?)
+        let mut known = self.target_shape.iter().filter(|&&dim| dim != -1);
+        let known = known.try_fold(1, |total: usize, &dim| {
+            total.checked_mul(usize::try_from(dim).ok()?)
         });
         let target = &self.target_shape;
         let fits = match known {
