@@ -1,2 +1,40 @@
-//! Tasks of the workspace.
-fn main() {}
+//! Tasks of the workspace, run as `cargo xtask TASK`.
+#![forbid(unsafe_code)]
+
+mod architecture;
+mod check;
+mod deny;
+mod directions;
+mod examples;
+mod fences;
+mod process;
+mod source;
+mod spdx;
+mod workspace;
+
+use std::process::ExitCode;
+
+const HELP: &str = "\
+usage: cargo xtask check [--skip NAME]... [NAME]...   all checks of a change, or those named, or all but some
+       cargo xtask check --list                      the checks, one a line
+";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let done = match words[..] {
+        ["check", ref rest @ ..] => check::command(rest),
+        [] | ["help" | "--help" | "-h"] => {
+            print!("{HELP}");
+            return ExitCode::SUCCESS;
+        }
+        [task, ..] => Err(format!("found no task {task:?}\n{HELP}")),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("{}", message.trim_end());
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -125,6 +125,7 @@ impl Graph {
 
     /// A literal.
     #[must_use]
+    #[track_caller]
     pub fn constant(&self, value: HostTensor) -> Tensor {
         let shape = value.shape().clone();
         self.declare(Op::Constant(value), shape)
@@ -132,6 +133,7 @@ impl Graph {
 
     /// A scalar literal, converted to the element type.
     #[must_use]
+    #[track_caller]
     pub fn scalar(&self, dtype: DType, value: f64) -> Tensor {
         self.constant(HostTensor::full(Shape::scalar(dtype), value))
     }
@@ -311,10 +313,11 @@ impl Graph {
         build: impl FnOnce(&[Tensor]) -> Vec<Tensor>,
     ) -> Arc<Subgraph> {
         let graph = Self::with_replicas(self.replicas());
-        let parameters: Vec<Tensor> = shapes
-            .iter()
-            .map(|shape| graph.parameter("body", shape.clone()))
-            .collect();
+        let mut parameters = Vec::new();
+        // No closure: it would be the caller that the nodes remember.
+        for shape in shapes {
+            parameters.push(graph.parameter("body", shape.clone()));
+        }
         let outputs = build(&parameters);
         if outputs.iter().any(|tensor| !graph.owns(tensor)) {
             let message = "a loop body captures a tensor from outside; pass it in";
@@ -340,12 +343,24 @@ impl Graph {
         })
     }
 
+    #[track_caller]
     fn declare(&self, op: Op, shape: Shape) -> Tensor {
         let node = self.add(op, Vec::new(), vec![shape]);
         Tensor::new(self.clone(), Value { node, output: 0 })
     }
 
+    #[track_caller]
     fn add(&self, op: Op, inputs: Vec<Value>, shapes: Vec<Shape>) -> usize {
+        self.add_at(op, inputs, shapes, Location::caller())
+    }
+
+    fn add_at(
+        &self,
+        op: Op,
+        inputs: Vec<Value>,
+        shapes: Vec<Shape>,
+        location: &'static Location<'static>,
+    ) -> usize {
         let mut inner = self.0.borrow_mut();
         let label = inner.label.clone();
         inner.nodes.push(Node {
@@ -353,6 +368,7 @@ impl Graph {
             inputs,
             shapes,
             label,
+            location,
         });
         inner.nodes.len() - 1
     }
@@ -363,6 +379,7 @@ impl Graph {
     }
 
     /// What building goes on with after a mistake.
+    #[track_caller]
     fn stand_in(&self, shape: Shape) -> Tensor {
         let zero = HostTensor::full(Shape::scalar(shape.dtype), 0.0);
         self.declare(Op::Constant(zero), shape)
@@ -432,7 +449,7 @@ impl Graph {
             }
             let inputs = node.inputs.iter();
             let inputs = inputs.map(|value| moved(&copies, &places, value)).collect();
-            let copy = self.add(node.op.clone(), inputs, node.shapes.clone());
+            let copy = self.add_at(node.op.clone(), inputs, node.shapes.clone(), node.location);
             copies.push(copy);
             places.push(None);
         }

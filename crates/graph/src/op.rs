@@ -3,6 +3,7 @@
 //! A new op is a variant here and an arm each in `infer.rs`, `grad.rs`, `stablehlo.rs` and `cost.rs`;
 //! the compiler lists what is missing, for no match over [`Op`] has a wildcard arm there.
 
+use std::panic::Location;
 use std::sync::Arc;
 
 use crate::{DType, HostTensor, Shape};
@@ -401,8 +402,10 @@ pub struct Node {
     pub inputs: Vec<Value>,
     /// Shape of each output.
     pub shapes: Vec<Shape>,
-    /// Index into the label table of the graph: which layer the node belongs to.
+    /// Which layer the node belongs to.
     pub label: Option<Arc<str>>,
+    /// Where in the source it was built.
+    pub location: &'static Location<'static>,
 }
 
 impl UnaryOp {

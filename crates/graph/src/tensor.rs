@@ -177,6 +177,7 @@ impl Tensor {
 
     /// A scalar of this tensor's element type.
     #[must_use]
+    #[track_caller]
     pub fn like(&self, value: f64) -> Self {
         self.graph.scalar(self.dtype(), value)
     }

@@ -25,11 +25,6 @@ pub(crate) fn read<T: Serialize + DeserializeOwned>(
             return Err(Error::user(message));
         }
     };
-    if let Some(missing) = required.iter().find(|&&field| !given.contains_key(field)) {
-        return Err(Error::user(format!(
-            "{owner}: field `{missing}` is missing; add it"
-        )));
-    }
     let mut merged = known.clone();
     for (field, value) in given {
         let Some(slot) = merged.get_mut(field) else {
@@ -41,6 +36,12 @@ pub(crate) fn read<T: Serialize + DeserializeOwned>(
         let mut probe = known.clone();
         probe.insert(field.clone(), value.clone());
         parse::<T>(probe).map_err(|error| Error::user(format!("{owner}: `{field}`: {error}")))?;
+    }
+    // After unknown fields: one of them may be meant to be the missing one.
+    if let Some(missing) = required.iter().find(|&&field| !given.contains_key(field)) {
+        return Err(Error::user(format!(
+            "{owner}: field `{missing}` is missing; add it"
+        )));
     }
     parse(merged).map_err(|error| Error::user(format!("{owner}: {error}")))
 }

@@ -1,6 +1,7 @@
 //! Train neural networks on one device or many.
 #![forbid(unsafe_code)]
 
+mod bytes;
 mod config;
 pub mod data;
 pub mod datasets;

@@ -5,6 +5,7 @@ use std::fs;
 use phalanx_pjrt::Client;
 
 use super::Compiled;
+use crate::bytes::human;
 use crate::{Error, Result};
 
 /// Refuses a program that needs more memory than its devices have free.
@@ -54,31 +55,6 @@ fn available(meminfo: &str) -> Option<u64> {
     Some(kilobytes.parse::<u64>().ok()? * 1024)
 }
 
-/// A size with three digits: `1.23 GiB`.
-pub(crate) fn human(bytes: u64) -> String {
-    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
-    let mut size = bytes as f64;
-    let mut unit = 0;
-    while size >= 1000.0 && unit + 1 < UNITS.len() {
-        size /= 1024.0;
-        unit += 1;
-    }
-    match unit {
-        0 => format!("{bytes} B"),
-        _ => format!("{size:.*} {}", decimals(size), UNITS[unit]),
-    }
-}
-
-const fn decimals(size: f64) -> usize {
-    if size < 10.0 {
-        2
-    } else if size < 100.0 {
-        1
-    } else {
-        0
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -88,13 +64,5 @@ mod tests {
         let text = "MemTotal:       100 kB\nMemAvailable:    64 kB\n";
         assert_eq!(available(text), Some(65536));
         assert_eq!(available("MemTotal: 1 kB\n"), None);
-    }
-
-    #[test]
-    fn writes_sizes() {
-        assert_eq!(human(12), "12 B");
-        assert_eq!(human(1536), "1.50 KiB");
-        assert_eq!(human(64 << 30), "64.0 GiB");
-        assert_eq!(human(u64::MAX), "16777216 TiB");
     }
 }

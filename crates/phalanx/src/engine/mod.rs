@@ -2,8 +2,6 @@
 
 mod memory;
 
-pub(crate) use memory::human;
-
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};

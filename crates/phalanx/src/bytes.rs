@@ -1,0 +1,39 @@
+//! Sizes in bytes, as people read them.
+
+/// A size with three digits: `1.23 GiB`.
+pub(crate) fn human(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut size = bytes as f64;
+    let mut unit = 0;
+    while size >= 1000.0 && unit + 1 < UNITS.len() {
+        size /= 1024.0;
+        unit += 1;
+    }
+    match unit {
+        0 => format!("{bytes} B"),
+        _ => format!("{size:.*} {}", decimals(size), UNITS[unit]),
+    }
+}
+
+const fn decimals(size: f64) -> usize {
+    if size < 10.0 {
+        2
+    } else if size < 100.0 {
+        1
+    } else {
+        0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writes_sizes() {
+        assert_eq!(human(12), "12 B");
+        assert_eq!(human(1536), "1.50 KiB");
+        assert_eq!(human(64 << 30), "64.0 GiB");
+        assert_eq!(human(u64::MAX), "16777216 TiB");
+    }
+}

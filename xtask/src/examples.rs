@@ -1,0 +1,144 @@
+//! The check of the examples: each is built, and runs for a few steps in an empty folder.
+//!
+//! Every `examples/*.rs` must be an example target of a package, and every example target is run with
+//! `PHALANX_EXAMPLE_STEPS` set, which each example honours: one epoch of that many steps. Every `examples/*.yaml` is
+//! given to `phalanx train` with the same limits as options.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::process::run;
+use crate::workspace::Workspace;
+
+/// How an example learns that it is to run for a few steps.
+const STEPS_VARIABLE: &str = "PHALANX_EXAMPLE_STEPS";
+const STEPS: &str = "3";
+const BUILD_LIMIT: Duration = Duration::from_secs(30 * 60);
+/// More than a first compilation by XLA and the download of its plugin take; too little for whole training.
+const RUN_LIMIT: Duration = Duration::from_secs(120);
+
+pub(crate) fn check(workspace: &Workspace) -> Result<String, String> {
+    let built = build(workspace)?;
+    let mut problems = undeclared(workspace)?;
+    let mut commands: Vec<(String, Command)> = Vec::new();
+    for (name, path) in built.iter().filter(|(name, _)| name != "phalanx") {
+        let mut command = Command::new(path);
+        command.env(STEPS_VARIABLE, STEPS);
+        commands.push((name.clone(), command));
+    }
+    if let Some((_, program)) = built.iter().find(|(name, _)| name == "phalanx") {
+        for path in files(workspace, "yaml")? {
+            let mut command = Command::new(program);
+            command
+                .args(["train", "--epochs", "1", "--steps-per-epoch", STEPS])
+                .arg(&path);
+            commands.push((workspace.relative(&path).display().to_string(), command));
+        }
+    }
+    for (name, command) in &mut commands {
+        if let Err(report) = run_in_empty_folder(workspace, name, command) {
+            problems.push(format!("{name}: {report}"));
+        }
+    }
+    if problems.is_empty() {
+        Ok(format!("{} examples", commands.len()))
+    } else {
+        Err(problems.join("\n"))
+    }
+}
+
+/// Builds all examples and the `phalanx` program; their names and files.
+fn build(workspace: &Workspace) -> Result<Vec<(String, PathBuf)>, String> {
+    let mut command = Command::new("cargo");
+    command.current_dir(&workspace.root).args([
+        "build",
+        "--workspace",
+        "--examples",
+        "--bin",
+        "phalanx",
+        "--locked",
+        "--quiet",
+        "--message-format",
+        "json",
+    ]);
+    let output = run(&mut command, &workspace.log("examples"), BUILD_LIMIT)
+        .map_err(|report| rendered(&report))?;
+    let executable = |message: Value| {
+        let path = PathBuf::from(message["executable"].as_str()?);
+        Some((message["target"]["name"].as_str()?.to_owned(), path))
+    };
+    Ok(messages(&output).filter_map(executable).collect())
+}
+
+fn messages(output: &str) -> impl Iterator<Item = Value> {
+    output
+        .lines()
+        .filter_map(|line| serde_json::from_str(line).ok())
+}
+
+/// The compiler's messages as it prints them, for a build that failed.
+fn rendered(output: &str) -> String {
+    let text = |message: Value| Some(message["message"]["rendered"].as_str()?.to_owned());
+    let plain = output.lines().filter(|line| !line.starts_with('{'));
+    messages(output)
+        .filter_map(text)
+        .chain(plain.map(|line| format!("{line}\n")))
+        .collect()
+}
+
+/// Examples in the folder that no package builds, so that nothing would notice their rot.
+fn undeclared(workspace: &Workspace) -> Result<Vec<String>, String> {
+    let declared: Vec<&Path> = workspace
+        .ours()
+        .flat_map(|package| &package.targets)
+        .filter(|target| target.kind.iter().any(|kind| kind == "example"))
+        .map(|target| target.src_path.as_path())
+        .collect();
+    let canonical = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let declared: Vec<PathBuf> = declared.into_iter().map(canonical).collect();
+    let undeclared = files(workspace, "rs")?
+        .into_iter()
+        .filter(|path| !declared.contains(&canonical(path)));
+    Ok(undeclared
+        .map(|path| {
+            let path = workspace.relative(&path).display().to_string();
+            format!("{path}: no package builds it; add an [[example]] with path = \"../../{path}\" to crates/phalanx/Cargo.toml")
+        })
+        .collect())
+}
+
+/// The files of `examples/` with an extension, in order; none if there is no such folder.
+fn files(workspace: &Workspace, extension: &str) -> Result<Vec<PathBuf>, String> {
+    let folder = workspace.root.join("examples");
+    if !folder.is_dir() {
+        return Ok(Vec::new());
+    }
+    let entries = std::fs::read_dir(&folder)
+        .map_err(|error| format!("cannot read {}: {error}", folder.display()))?;
+    let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    let mut paths: Vec<PathBuf> = paths
+        .filter(|path| path.extension().is_some_and(|found| found == extension))
+        .collect();
+    paths.sort();
+    Ok(paths)
+}
+
+fn run_in_empty_folder(
+    workspace: &Workspace,
+    name: &str,
+    command: &mut Command,
+) -> Result<(), String> {
+    let name = name.replace(['/', '.'], "-");
+    let log = workspace.log(&format!("example-{name}"));
+    let folder = workspace.root.join("target/xtask/examples").join(&name);
+    if folder.exists() {
+        std::fs::remove_dir_all(&folder)
+            .map_err(|error| format!("cannot empty {}: {error}", folder.display()))?;
+    }
+    std::fs::create_dir_all(&folder)
+        .map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
+    run(command.current_dir(&folder), &log, RUN_LIMIT).map(|_| ())
+}
