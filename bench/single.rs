@@ -60,7 +60,7 @@ fn epochs(name: &str, batch: usize, budget: Budget) -> Result<(), Box<dyn Error>
     let mut fit = || {
         let one = Fit::epochs(epoch + 1).initial_epoch(epoch);
         epoch += 1;
-        trainer.fit(&batches, &one.progress(Progress::Silent))?;
+        trainer.fit(&batches, one.progress(Progress::Silent))?;
         Ok(())
     };
     fit()?;
@@ -73,11 +73,7 @@ fn epochs(name: &str, batch: usize, budget: Budget) -> Result<(), Box<dyn Error>
 
 fn compiled(model: Sequential) -> phalanx::Result<Trainer> {
     let compile = Compile {
-        optimizer: Sgd {
-            momentum: 0.9,
-            ..Sgd::new(0.01)
-        }
-        .into(),
+        optimizer: Sgd::new(0.01).momentum(0.9).into(),
         loss: SparseCategoricalCrossentropy::from_logits().into(),
         ..Compile::default()
     };
