@@ -11,9 +11,9 @@ module @scan_gradient attributes {mhlo.num_partitions = 1 : i32, mhlo.num_replic
       %10 = stablehlo.constant dense<0> : tensor<i32> loc("rnn")
       %11 = stablehlo.dynamic_slice %4, %2, %10, %10, sizes = [1, 2, 3] : (tensor<6x2x3xf32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x2x3xf32> loc("rnn")
       %12 = stablehlo.reshape %11 : (tensor<1x2x3xf32>) -> tensor<2x3xf32> loc("rnn")
-      %13 = stablehlo.concatenate %12, %3, dim = 1 : (tensor<2x3xf32>, tensor<2x4xf32>) -> tensor<2x7xf32>
-      %14 = stablehlo.dot_general %13, %5, contracting_dims = [1] x [0], precision = [DEFAULT, DEFAULT] : (tensor<2x7xf32>, tensor<7x4xf32>) -> tensor<2x4xf32>
-      %15 = stablehlo.tanh %14 : tensor<2x4xf32>
+      %13 = stablehlo.concatenate %12, %3, dim = 1 : (tensor<2x3xf32>, tensor<2x4xf32>) -> tensor<2x7xf32> loc("rnn")
+      %14 = stablehlo.dot_general %13, %5, contracting_dims = [1] x [0], precision = [DEFAULT, DEFAULT] : (tensor<2x7xf32>, tensor<7x4xf32>) -> tensor<2x4xf32> loc("rnn")
+      %15 = stablehlo.tanh %14 : tensor<2x4xf32> loc("rnn")
       %16 = stablehlo.constant dense<1> : tensor<i32> loc("rnn")
       %17 = stablehlo.add %2, %16 : tensor<i32> loc("rnn")
       %18 = stablehlo.reshape %3 : (tensor<2x4xf32>) -> tensor<1x2x4xf32> loc("rnn")
@@ -41,19 +41,19 @@ module @scan_gradient attributes {mhlo.num_partitions = 1 : i32, mhlo.num_replic
       %42 = stablehlo.reshape %41 : (tensor<1x2x4xf32>) -> tensor<2x4xf32> loc("rnn")
       %43 = stablehlo.dynamic_slice %32, %39, %40, %40, sizes = [1, 2, 3] : (tensor<6x2x3xf32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x2x3xf32> loc("rnn")
       %44 = stablehlo.reshape %43 : (tensor<1x2x3xf32>) -> tensor<2x3xf32> loc("rnn")
-      %45 = stablehlo.concatenate %44, %42, dim = 1 : (tensor<2x3xf32>, tensor<2x4xf32>) -> tensor<2x7xf32>
-      %46 = stablehlo.dot_general %45, %33, contracting_dims = [1] x [0], precision = [DEFAULT, DEFAULT] : (tensor<2x7xf32>, tensor<7x4xf32>) -> tensor<2x4xf32>
-      %47 = stablehlo.tanh %46 : tensor<2x4xf32>
-      %48 = stablehlo.multiply %47, %47 : tensor<2x4xf32>
-      %49 = stablehlo.constant dense<1.0> : tensor<f32>
-      %50 = stablehlo.broadcast_in_dim %49, dims = [] : (tensor<f32>) -> tensor<2x4xf32>
-      %51 = stablehlo.subtract %50, %48 : tensor<2x4xf32>
-      %52 = stablehlo.multiply %29, %51 : tensor<2x4xf32>
-      %53 = stablehlo.dot_general %52, %33, contracting_dims = [1] x [1], precision = [DEFAULT, DEFAULT] : (tensor<2x4xf32>, tensor<7x4xf32>) -> tensor<2x7xf32>
-      %54 = stablehlo.dot_general %45, %52, contracting_dims = [0] x [0], precision = [DEFAULT, DEFAULT] : (tensor<2x7xf32>, tensor<2x4xf32>) -> tensor<7x4xf32>
-      %55 = stablehlo.slice %53 [0:2, 0:3] : (tensor<2x7xf32>) -> tensor<2x3xf32>
-      %56 = stablehlo.slice %53 [0:2, 3:7] : (tensor<2x7xf32>) -> tensor<2x4xf32>
-      %57 = stablehlo.add %30, %54 : tensor<7x4xf32>
+      %45 = stablehlo.concatenate %44, %42, dim = 1 : (tensor<2x3xf32>, tensor<2x4xf32>) -> tensor<2x7xf32> loc("rnn")
+      %46 = stablehlo.dot_general %45, %33, contracting_dims = [1] x [0], precision = [DEFAULT, DEFAULT] : (tensor<2x7xf32>, tensor<7x4xf32>) -> tensor<2x4xf32> loc("rnn")
+      %47 = stablehlo.tanh %46 : tensor<2x4xf32> loc("rnn")
+      %48 = stablehlo.multiply %47, %47 : tensor<2x4xf32> loc("rnn")
+      %49 = stablehlo.constant dense<1.0> : tensor<f32> loc("rnn")
+      %50 = stablehlo.broadcast_in_dim %49, dims = [] : (tensor<f32>) -> tensor<2x4xf32> loc("rnn")
+      %51 = stablehlo.subtract %50, %48 : tensor<2x4xf32> loc("rnn")
+      %52 = stablehlo.multiply %29, %51 : tensor<2x4xf32> loc("rnn")
+      %53 = stablehlo.dot_general %52, %33, contracting_dims = [1] x [1], precision = [DEFAULT, DEFAULT] : (tensor<2x4xf32>, tensor<7x4xf32>) -> tensor<2x7xf32> loc("rnn")
+      %54 = stablehlo.dot_general %45, %52, contracting_dims = [0] x [0], precision = [DEFAULT, DEFAULT] : (tensor<2x7xf32>, tensor<2x4xf32>) -> tensor<7x4xf32> loc("rnn")
+      %55 = stablehlo.slice %53 [0:2, 0:3] : (tensor<2x7xf32>) -> tensor<2x3xf32> loc("rnn")
+      %56 = stablehlo.slice %53 [0:2, 3:7] : (tensor<2x7xf32>) -> tensor<2x4xf32> loc("rnn")
+      %57 = stablehlo.add %30, %54 : tensor<7x4xf32> loc("rnn")
       %58 = stablehlo.constant dense<1> : tensor<i32> loc("rnn")
       %59 = stablehlo.add %28, %58 : tensor<i32> loc("rnn")
       %60 = stablehlo.reshape %55 : (tensor<2x3xf32>) -> tensor<1x2x3xf32> loc("rnn")
