@@ -10,6 +10,7 @@ mod doctor;
 mod failure;
 mod locate;
 mod machine;
+pub mod model;
 mod output;
 pub mod predictions;
 pub mod rows;

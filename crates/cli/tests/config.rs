@@ -27,7 +27,7 @@ model:
 optimizer:
   adam: {learning_rate: 0.01}
 loss: mean_squared_error
-metrics: [mean_absolute_error, top_k: {k: 3}]
+metrics: [mean_absolute_error, auc: {num_thresholds: 50}]
 fit:
   epochs: 20
   batch_size: 64
@@ -97,7 +97,7 @@ fn every_key_is_read() {
         ("adam", &json!({"learning_rate": 0.01}))
     );
     assert_eq!(config.loss.name, "mean_squared_error");
-    assert_eq!(names(&config.metrics), ["mean_absolute_error", "top_k"]);
+    assert_eq!(names(&config.metrics), ["mean_absolute_error", "auc"]);
     let fit = &config.fit;
     assert_eq!(
         (fit.epochs, fit.batch_size, fit.shuffle, fit.seed),

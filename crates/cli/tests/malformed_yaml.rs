@@ -129,3 +129,75 @@ fn a_huge_file_is_refused_at_once() {
         start.elapsed()
     );
 }
+
+/// Bytes of the corpus cut, repeated, exchanged and flipped, for `PHALANX_FUZZ_SECONDS` (default 1): no panic, no slow file.
+#[test]
+fn random_changes_of_the_corpus_never_panic_and_are_quick() {
+    let corpus: Vec<Vec<u8>> = files().iter().map(|path| fs::read(path).unwrap()).collect();
+    let seconds = std::env::var("PHALANX_FUZZ_SECONDS").ok();
+    let seconds = seconds.and_then(|text| text.parse().ok()).unwrap_or(1);
+    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    let start = Instant::now();
+    let mut count = 0u64;
+    while start.elapsed() < Duration::from_secs(seconds) {
+        let mut bytes = corpus[random.below(corpus.len())].clone();
+        for _ in 0..=random.below(6) {
+            change(&mut bytes, &corpus, &mut random);
+        }
+        let began = Instant::now();
+        if let Err(problems) = parse_bytes(&bytes, Path::new("fuzz.yaml")) {
+            assert!(!problems.list.is_empty());
+            assert!(problems.to_string().starts_with("fuzz.yaml:"));
+        }
+        // Twice, since the machine may have been busy.
+        if began.elapsed() > Duration::from_secs(1) {
+            let began = Instant::now();
+            let _ = parse_bytes(&bytes, Path::new("fuzz.yaml"));
+            assert!(
+                began.elapsed() < Duration::from_secs(1),
+                "{:?}",
+                String::from_utf8_lossy(&bytes)
+            );
+        }
+        count += 1;
+    }
+    println!("{count} files");
+}
+
+/// Xorshift: the same changes in every run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        usize::try_from(self.0 >> 16).unwrap() % end.max(1)
+    }
+}
+
+fn change(bytes: &mut Vec<u8>, corpus: &[Vec<u8>], random: &mut Random) {
+    const PIECES: [&[u8]; 16] = [
+        b"\n", b"\t", b": ", b"- ", b"&a ", b"*a", b"? ", b"{", b"}", b"[", b"]", b"|\n", b">-\n",
+        b"---\n", b"'", b"\xff",
+    ];
+    let at = random.below(bytes.len() + 1);
+    let end = at + random.below(bytes.len() - at + 1);
+    match random.below(6) {
+        0 => drop(bytes.drain(at..end)),
+        1 => {
+            let piece = bytes[at..end].repeat(1 + random.below(40));
+            bytes.splice(at..at, piece);
+        }
+        2 => {
+            let other = &corpus[random.below(corpus.len())];
+            bytes.splice(
+                at..end,
+                other[random.below(other.len() + 1)..].iter().copied(),
+            );
+        }
+        3 if at < bytes.len() => bytes[at] ^= 1 << random.below(8),
+        _ => drop(bytes.splice(at..at, PIECES[random.below(PIECES.len())].iter().copied())),
+    }
+    bytes.truncate(100_000);
+}

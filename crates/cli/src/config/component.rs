@@ -1,5 +1,9 @@
 //! Layers, losses, metrics and optimizers: a name and settings, whose meaning is the library's.
 
+use phalanx::losses::Loss;
+use phalanx::metrics::Metric;
+use phalanx::nn::layer_from_config;
+use phalanx::optim::Optimizer;
 use serde_json::{Map, Number, Value as Json};
 
 use super::problem::{Place, Problem, shown};
@@ -18,6 +22,18 @@ pub enum Kind {
     /// An optimizer.
     Optimizer,
 }
+
+/// Types as serde names them, and as a user does.
+const SAID: [(&str, &str); 5] = [
+    ("expected usize", "expected a whole number from 0"),
+    ("expected u64", "expected a whole number from 0"),
+    ("expected u32", "expected a whole number from 0"),
+    ("expected f64", "expected a number"),
+    ("invalid type: sequence", "invalid type: a list"),
+];
+
+/// Most bytes of a name.
+const LONGEST_NAME: usize = 64;
 
 /// A name, its place, and settings.
 type Named<'n> = (&'n str, Place, &'n [(Key, Node)]);
@@ -63,24 +79,47 @@ impl Kind {
 }
 
 impl Component {
-    /// A mistake that the library found here, at the setting whose name its message holds between backticks.
+    /// What the library makes of the name and the settings.
+    ///
+    /// # Errors
+    /// What the library says of them, at its place.
+    pub fn make<T>(
+        &self,
+        from_config: impl Fn(&str, &Json) -> phalanx::Result<T>,
+    ) -> Result<T, Problem> {
+        from_config(&self.name, &self.settings).map_err(|error| self.problem(&error.to_string()))
+    }
+
+    /// Whether the library knows the name and the settings.
+    fn check(&self) -> Result<(), Problem> {
+        match self.kind {
+            Kind::Layer => self.make(layer_from_config).map(drop),
+            Kind::Loss => self.make(Loss::from_config).map(drop),
+            Kind::Metric => self.make(Metric::from_config).map(drop),
+            Kind::Optimizer => self.make(Optimizer::from_config).map(drop),
+        }
+    }
+
+    /// A mistake that the library found here.
+    ///
+    /// It is shown at the setting that the message names last between backticks. What follows a semicolon is taken as what to do.
     #[must_use]
     pub fn problem(&self, message: &str) -> Problem {
-        let mut quoted = message.split('`').skip(1).step_by(2);
-        let key = quoted.find_map(|quoted| self.keys.iter().find(|(key, _)| key == quoted));
+        let message = SAID.iter().fold(printable(message), |text, (serde, ours)| {
+            text.replace(serde, ours)
+        });
+        let (wrong, next) = match message.rsplit_once("; ") {
+            Some((wrong, next)) => (wrong, Some(next.to_owned())),
+            None => (message.as_str(), None),
+        };
+        let quoted = wrong.split('`').skip(1).step_by(2);
+        let keys = quoted.filter_map(|quoted| self.keys.iter().find(|(key, _)| key == quoted));
         let (word, name) = (self.kind.word(), shown(&self.name));
-        match key {
-            Some((key, at)) => Problem::new(
-                *at,
-                message,
-                format!("correct {} of {word} {name}", shown(key)),
-            ),
-            None => Problem::new(
-                self.at,
-                message,
-                format!("correct {word} {name} or its settings"),
-            ),
-        }
+        let (at, correct) = match keys.last() {
+            Some((key, at)) => (*at, format!("correct {} of {word} {name}", shown(key))),
+            None => (self.at, format!("correct {word} {name} or its settings")),
+        };
+        Problem::new(at, wrong, next.unwrap_or(correct))
     }
 }
 
@@ -89,22 +128,45 @@ impl Reader {
     pub(crate) fn component(&mut self, node: &Node, kind: Kind) -> Option<Component> {
         let (name, at, settings) = self.named(node, kind)?;
         let before = self.problems.len();
-        let json = self.object(name, settings);
         let mut keys = Vec::new();
         collect_keys(settings, &mut keys);
-        (self.problems.len() == before).then(|| Component {
+        self.check_names(name, at, &keys);
+        let component = Component {
             kind,
             name: name.to_owned(),
-            settings: json,
+            settings: self.object(name, settings),
             at,
             keys,
-        })
+        };
+        // The library is asked of what it can be asked of.
+        if self.problems.len() == before {
+            self.problems.extend(component.check().err());
+        }
+        (self.problems.len() == before).then_some(component)
     }
 
     /// Reads a list of components.
     pub(crate) fn components(&mut self, items: &[Node], kind: Kind) -> Vec<Component> {
         let read = items.iter().filter_map(|node| self.component(node, kind));
         read.collect()
+    }
+
+    /// The library's messages repeat names, and its search for the nearest takes time with their length.
+    fn check_names(&mut self, name: &str, at: Place, keys: &[(String, Place)]) {
+        let all = keys.iter().map(|(key, at)| (key.as_str(), *at));
+        for (name, at) in all.chain([(name, at)]) {
+            if name.len() > LONGEST_NAME || name.contains(|c: char| c.is_control() || c == '`') {
+                let message = format!(
+                    "a name is {}, expected at most {LONGEST_NAME} letters, digits and signs",
+                    shown(name)
+                );
+                self.problem(
+                    at,
+                    message,
+                    "write the name of a setting, or of a layer, loss, metric or optimizer",
+                );
+            }
+        }
     }
 
     fn named<'n>(&mut self, node: &'n Node, kind: Kind) -> Option<Named<'n>> {
@@ -201,6 +263,23 @@ impl Reader {
             ),
         }
     }
+}
+
+/// A message that repeats what the user wrote, without what moves a cursor, and with an end.
+fn printable(message: &str) -> String {
+    const LONGEST: usize = 400;
+    let mut text = String::new();
+    for (index, character) in message.chars().enumerate() {
+        match character {
+            _ if index == LONGEST => {
+                text.push_str("..");
+                break;
+            }
+            c if c.is_control() => text.extend(c.escape_default()),
+            c => text.push(c),
+        }
+    }
+    text
 }
 
 fn collect_keys(entries: &[(Key, Node)], keys: &mut Vec<(String, Place)>) {

@@ -1,0 +1,44 @@
+//! The model that a `train.yaml` describes.
+
+use phalanx::nn::{Model, Sequential, layer_from_config};
+
+use crate::config::{Component, Problem, Problems, TrainConfig};
+
+/// The model of the layers, for examples of these dims.
+///
+/// # Errors
+/// A layer that does not take what the one before gives, at its line.
+pub fn build(config: &TrainConfig, features: &[usize]) -> Result<Model, Problems> {
+    let whole = stacked(&config.model, features);
+    let failed = match whole {
+        Ok(model) => return Ok(model),
+        Err(error) => error,
+    };
+    // A stack that fails does so with any layers on top: the layer at fault ends the shortest one that fails.
+    let good = (1..config.model.len())
+        .collect::<Vec<_>>()
+        .partition_point(|&count| stacked(&config.model[..count], features).is_ok());
+    let fault = config.model[..=good].last();
+    let (component, error) = match (fault, stacked(&config.model[..=good], features)) {
+        (Some(component), Err(error)) => (component, error),
+        _ => (&config.model[0], failed),
+    };
+    Err(config.problems(vec![problem(component, &error)]))
+}
+
+fn stacked(layers: &[Component], features: &[usize]) -> phalanx::Result<Model> {
+    let mut stack = Sequential::new(features.to_vec());
+    for layer in layers {
+        stack = stack.add(layer_from_config(&layer.name, &layer.settings)?);
+    }
+    stack.build()
+}
+
+fn problem(layer: &Component, error: &phalanx::Error) -> Problem {
+    // A mistake in a graph says where in the library's source it was found; the line that matters here is the layer's.
+    let message = match error {
+        phalanx::Error::Graph(error) => error.message.clone(),
+        other => other.to_string(),
+    };
+    layer.problem(&message)
+}
