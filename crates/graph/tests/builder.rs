@@ -365,7 +365,6 @@ proptest! {
                 taken.pop();
             }
         }
-        if std::env::var_os("SHOW").is_some() { eprintln!("taken {}", taken.len()); }
         prop_assert!(taken.len() > 5, "{} of {} calls taken", taken.len(), calls.len());
     }
 }
