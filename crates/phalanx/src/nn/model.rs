@@ -301,6 +301,17 @@ impl Results {
 impl Model {
     /// Settles names, calls every layer once in a scratch graph, and keeps the variables they ask for.
     pub(super) fn build(plan: Plan) -> Result<Self> {
+        for (what, count) in [
+            ("inputs", plan.inputs.len()),
+            ("outputs", plan.outputs.len()),
+        ] {
+            if count == 0 {
+                let name = &plan.name;
+                return Err(Error::user(format!(
+                    "model `{name}` has no {what}; name one or more"
+                )));
+            }
+        }
         let (inputs, layers) = settle_names(&plan)?;
         let mut model = Self {
             name: plan.name,
