@@ -303,7 +303,7 @@ fn mistakes_in_json_are_told_with_their_place() {
             "layers[0].dens: unknown layer `dens`; did you mean `dense`?",
         ),
         (
-            stack_of(&json!([{"dense": {"unit": 1}}])),
+            stack_of(&json!([{"dense": {}}])),
             "layers[0].dense: field `units` is missing; add it",
         ),
         (
