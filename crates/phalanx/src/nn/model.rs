@@ -169,6 +169,17 @@ impl Model {
         self.outputs.iter().map(per_example).collect()
     }
 
+    /// The name of each output: that of the layer that makes it, numbered when several come from one.
+    #[must_use]
+    pub fn output_names(&self) -> Vec<String> {
+        let mut names = Names::default();
+        let name = |place: &Place| match place.node.checked_sub(self.inputs.len()) {
+            Some(call) => names.settle(None, &self.layers[self.calls[call].layer].name),
+            None => names.settle(None, &self.inputs[place.node].name),
+        };
+        self.outputs.iter().map(name).collect()
+    }
+
     /// The activation that makes each output, where the last layer says so: to tell logits from probabilities.
     #[must_use]
     pub fn output_activations(&self) -> Vec<Option<Activation>> {
