@@ -83,7 +83,7 @@ fn execute(graph: &Graph, outputs: &[(&str, &Tensor)], inputs: &[HostTensor]) ->
         .map(|input| engine().put(0, input).unwrap())
         .collect();
     let arguments: Vec<_> = buffers.iter().collect();
-    let results = compiled.run(&[&arguments]).unwrap().swap_remove(0);
+    let results = compiled.run(&[&arguments]).unwrap().0.swap_remove(0);
     let get = |(buffer, (_, output)): (_, &(&str, &Tensor))| {
         engine().get(buffer, &output.shape()).unwrap()
     };

@@ -303,7 +303,7 @@ fn mistakes_in_json_are_told_with_their_place() {
             "layers[0].dens: unknown layer `dens`; did you mean `dense`?",
         ),
         (
-            stack_of(&json!([{"dense": {"unit": 1}}])),
+            stack_of(&json!([{"dense": {}}])),
             "layers[0].dense: field `units` is missing; add it",
         ),
         (
@@ -518,4 +518,67 @@ fn the_summary_shows_layers_shapes_and_totals() {
     model.freeze("head").unwrap();
     assert_eq!(model.summary(), include_str!("summary_stack.txt"));
     assert_eq!(graph().summary(), include_str!("summary_graph.txt"));
+}
+
+/// JSON pointers of every value inside.
+fn pointers(value: &Value, here: &str, found: &mut Vec<String>) {
+    found.push(here.to_owned());
+    match value {
+        Value::Array(items) => {
+            for (i, item) in items.iter().enumerate() {
+                pointers(item, &format!("{here}/{i}"), found);
+            }
+        }
+        Value::Object(fields) => {
+            for (name, item) in fields {
+                pointers(item, &format!("{here}/{name}"), found);
+            }
+        }
+        _ => {}
+    }
+}
+
+#[test]
+fn any_value_in_any_place_of_json_is_read_or_refused() {
+    let strange = [
+        json!(null),
+        json!(true),
+        json!(0),
+        json!(-1),
+        json!(1.5),
+        json!(1e308),
+        json!(2_147_483_647),
+        json!(u64::MAX),
+        json!(i64::MIN),
+        json!(""),
+        json!("d:1.2"),
+        json!([]),
+        json!({}),
+        json!([[1, 2], [3, 4]]),
+        json!({"l2": {"l2": 1e308}}),
+        json!([2_147_483_647, 2_147_483_647, 2_147_483_647]),
+    ];
+    let mut read = 0;
+    for model in [stack(), graph()] {
+        let config = model.config();
+        let mut places = Vec::new();
+        pointers(&config, "", &mut places);
+        for (place, value) in places
+            .iter()
+            .flat_map(|place| strange.iter().map(move |value| (place, value)))
+        {
+            let mut changed = config.clone();
+            *changed.pointer_mut(place).unwrap() = value.clone();
+            match Model::from_config(&changed) {
+                Ok(model) => {
+                    read += 1;
+                    let again = Model::from_config(&model.config()).unwrap();
+                    assert_eq!(again.config(), model.config(), "{place} {value}");
+                }
+                Err(error) => assert!(error.to_string().len() < 700, "{place} {value}: {error}"),
+            }
+        }
+    }
+    // Some changes are harmless, most are not.
+    assert!((100..1000).contains(&read), "{read}");
 }

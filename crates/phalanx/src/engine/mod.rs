@@ -125,7 +125,9 @@ impl Engine {
     /// [`Error::Device`] when the plugin refuses it, or when it needs more memory than there is.
     pub fn compile(&self, name: &str, program: &Program) -> Result<Compiled> {
         let start = Instant::now();
-        let text = program.to_stablehlo(&Lowering::new(self.0.platform, name));
+        let text = program
+            .simplified()
+            .to_stablehlo(&Lowering::new(self.0.platform, name));
         let relied_on = self.0.platform.compiler_options().iter();
         let options = CompileOptions {
             replicas: program.replicas,

@@ -82,14 +82,19 @@ pub(super) fn check_labels(setup: &Setup, batch: &Batch) -> Result<()> {
             continue;
         };
         let classes = setup.model.outputs()[term.output].dims.last().copied();
-        let position = setup.targets.iter().position(|&target| target == term.output);
+        let position = setup
+            .targets
+            .iter()
+            .position(|&target| target == term.output);
         let (Some(classes), Some(y)) = (classes, position.and_then(|p| batch.y.get(p))) else {
             continue;
         };
         let Some(labels) = y.values::<i32>() else {
             continue;
         };
-        let bad = labels.iter().position(|&label| label < 0 || label as usize >= classes);
+        let bad = labels
+            .iter()
+            .position(|&label| label < 0 || label as usize >= classes);
         if let Some(at) = bad {
             let row = batch.first + (at / (labels.len() / batch.rows()).max(1)) as u64;
             return Err(Error::user(format!(
@@ -120,5 +125,8 @@ pub(super) fn put(engine: &Engine, batch: &Batch) -> Result<Vec<Buffer>> {
 }
 
 fn shapes(tensors: &[HostTensor]) -> Vec<Shape> {
-    tensors.iter().map(|tensor| tensor.shape().clone()).collect()
+    tensors
+        .iter()
+        .map(|tensor| tensor.shape().clone())
+        .collect()
 }

@@ -134,7 +134,10 @@ impl Compile {
                 name = format!("{base}_{number}");
             }
             let shape = shapes[*output].dims.iter().copied();
-            let batch = Shape::new(shapes[*output].dtype, [1].into_iter().chain(shape).collect::<Vec<_>>());
+            let batch = Shape::new(
+                shapes[*output].dtype,
+                [1].into_iter().chain(shape).collect::<Vec<_>>(),
+            );
             counted.push(Counted {
                 name,
                 output: *output,
@@ -163,7 +166,10 @@ pub(super) fn weighted_sum(values: &Tensor, weight: Option<&Tensor>) -> (Tensor,
         }
         None => {
             let count = values.shape().len() as f64;
-            (values.sum_all(), values.graph().scalar(values.dtype(), count))
+            (
+                values.sum_all(),
+                values.graph().scalar(values.dtype(), count),
+            )
         }
     }
 }

@@ -16,6 +16,7 @@ impl Logs {
     }
 
     /// Names and results.
+    #[must_use]
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, f64)> {
         self.0.iter().map(|(name, value)| (name.as_str(), *value))
     }
@@ -39,8 +40,16 @@ impl Index<&str> for Logs {
     /// When there is no result of this name; [`get`](Logs::get) does not.
     fn index(&self, name: &str) -> &f64 {
         let found = self.0.iter().find(|(other, _)| other == name);
-        let names = || self.iter().map(|(name, _)| name).collect::<Vec<_>>().join(", ");
-        found.map_or_else(|| panic!("no `{name}` among the logs: {}", names()), |(_, value)| value)
+        let names = || {
+            self.iter()
+                .map(|(name, _)| name)
+                .collect::<Vec<_>>()
+                .join(", ")
+        };
+        found.map_or_else(
+            || panic!("no `{name}` among the logs: {}", names()),
+            |(_, value)| value,
+        )
     }
 }
 

@@ -69,10 +69,14 @@ impl Fit {
     /// Number of steps in an epoch over `batches`.
     pub(super) fn steps(&self, batches: &Batches) -> Result<usize> {
         if self.validation_freq == 0 {
-            return Err(Error::user("validation_freq is 0; expected 1 or more epochs"));
+            return Err(Error::user(
+                "validation_freq is 0; expected 1 or more epochs",
+            ));
         }
         match (self.steps_per_epoch, batches.len()) {
-            (Some(0), _) => Err(Error::user("steps_per_epoch is 0; expected 1 or more batches")),
+            (Some(0), _) => Err(Error::user(
+                "steps_per_epoch is 0; expected 1 or more batches",
+            )),
             (Some(steps), None) => Ok(steps),
             (Some(steps), Some(len)) if steps <= len => Ok(steps),
             (Some(steps), Some(len)) => Err(Error::user(format!(

@@ -61,9 +61,12 @@ impl Reporter {
         if self.mode == Progress::Bar {
             let template = "epoch {prefix} {bar:24} {pos}/{len} {msg}";
             let style = ProgressStyle::with_template(template);
-            self.bar = ProgressBar::with_draw_target(Some(self.steps as u64), ProgressDrawTarget::stdout())
-                .with_prefix(format!("{}/{}", epoch + 1, self.epochs))
-                .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+            self.bar = ProgressBar::with_draw_target(
+                Some(self.steps as u64),
+                ProgressDrawTarget::stdout(),
+            )
+            .with_prefix(format!("{}/{}", epoch + 1, self.epochs))
+            .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
             self.bar.tick();
         }
     }
@@ -121,7 +124,9 @@ impl Reporter {
 }
 
 fn values(logs: &Logs) -> Value {
-    let values = logs.iter().map(|(name, value)| (name.to_owned(), json!(value)));
+    let values = logs
+        .iter()
+        .map(|(name, value)| (name.to_owned(), json!(value)));
     Value::Object(values.collect::<Map<_, _>>())
 }
 

@@ -69,7 +69,10 @@ impl State {
         host.push(HostTensor::new([COUNTERS], &[0i64, -1]));
         let key = [(seed >> 32) as u32, seed as u32];
         Ok(Self {
-            arrays: host.iter().map(|value| engine.put(0, value)).collect::<Result<_>>()?,
+            arrays: host
+                .iter()
+                .map(|value| engine.put(0, value))
+                .collect::<Result<_>>()?,
             tally: Vec::new(),
             seed: engine.put(0, &HostTensor::new([2], &key))?,
         })
@@ -155,7 +158,12 @@ impl State {
     }
 
     /// Begins a prediction.
-    pub(super) fn predict(&self, variables: usize, ready: &Ready, x: &[Buffer]) -> Result<(Vec<Buffer>, Done)> {
+    pub(super) fn predict(
+        &self,
+        variables: usize,
+        ready: &Ready,
+        x: &[Buffer],
+    ) -> Result<(Vec<Buffer>, Done)> {
         let mut arguments: Vec<&Buffer> = self.arrays()?[..variables].iter().collect();
         arguments.extend(x);
         let (mut outputs, done) = ready.compiled.run(&[&arguments])?;

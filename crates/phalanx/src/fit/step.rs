@@ -133,7 +133,9 @@ impl Setup {
         let rows = graph.parameter("rows", Shape::new(DType::I32, []));
         let given = Given::bind(&graph, batch);
         let row = graph.iota(Shape::new(DType::I32, [given.rows()]), 0);
-        let mask = row.less(&rows.broadcast_to(&[given.rows()])).convert(DType::F32);
+        let mask = row
+            .less(&rows.broadcast_to(&[given.rows()]))
+            .convert(DType::F32);
         let mut cx = Cx::new(&graph, &self.model, &variables).with_example_mask(mask.clone());
         let outputs = self.model.call(&mut cx, &self.inputs(&given));
         let effects = cx.finish();
@@ -142,7 +144,12 @@ impl Setup {
             mask: Some(mask.clone()),
             ..given
         };
-        let judged = self.judge(&outputs, &masked, Some(weight.as_ref().unwrap_or(&mask)), &effects);
+        let judged = self.judge(
+            &outputs,
+            &masked,
+            Some(weight.as_ref().unwrap_or(&mask)),
+            &effects,
+        );
         let tally = &tally + self.tally.pack(&graph, &judged);
         let next = Next::of(&[]);
         let mut step = next.finish(&graph, &tally)?;
@@ -175,7 +182,11 @@ impl Setup {
         loss: &Tensor,
         next: &mut Next,
     ) -> Vec<String> {
-        let wanted: Vec<&Tensor> = self.trained.iter().map(|&index| &variables[index]).collect();
+        let wanted: Vec<&Tensor> = self
+            .trained
+            .iter()
+            .map(|&index| &variables[index])
+            .collect();
         let gradients = gradients(loss, &wanted);
         let connected: Vec<usize> = (0..wanted.len())
             .filter(|&param| gradients[param].is_some())
@@ -184,10 +195,16 @@ impl Setup {
         let params: Vec<Tensor> = connected.iter().map(|&p| wanted[p].clone()).collect();
         let gradients: Vec<Tensor> = gradients.iter().flatten().cloned().collect();
         let kept: Vec<usize> = (0..slots.len())
-            .filter(|&slot| self.slots[slot].param.is_none_or(|p| connected.contains(&p)))
+            .filter(|&slot| {
+                self.slots[slot]
+                    .param
+                    .is_none_or(|p| connected.contains(&p))
+            })
             .collect();
         let slots: Vec<Tensor> = kept.iter().map(|&slot| slots[slot].clone()).collect();
-        let applied = self.optimizer.apply(&specs, iterations, &params, &gradients, &slots);
+        let applied = self
+            .optimizer
+            .apply(&specs, iterations, &params, &gradients, &slots);
         for (&param, value) in connected.iter().zip(&applied.params) {
             next.set(self.trained[param], value);
         }
@@ -214,7 +231,9 @@ impl Setup {
         let mut terms = Vec::new();
         let mut loss = outputs[0].graph().scalar(DType::F32, 0.0);
         for term in &self.losses.terms {
-            let values = term.loss.per_example(target(term.output), &outputs[term.output]);
+            let values = term
+                .loss
+                .per_example(target(term.output), &outputs[term.output]);
             let (sum, total) = weighted_sum(&values, weight);
             let mean = over(&sum, &total);
             loss = loss.convert(mean.dtype()) + &mean * term.weight;
@@ -224,7 +243,11 @@ impl Setup {
             loss = &loss + added.convert(loss.dtype());
         }
         let metrics = self.metrics.iter().map(|counted| {
-            let weight = if counted.weighted { weight } else { given.mask.as_ref() };
+            let weight = if counted.weighted {
+                weight
+            } else {
+                given.mask.as_ref()
+            };
             let (y, output) = (target(counted.output), &outputs[counted.output]);
             counted.metric.update(y, output, weight)
         });
@@ -276,13 +299,13 @@ struct Given {
 
 impl Given {
     fn bind(graph: &Graph, batch: &BatchShape) -> Self {
-        let bind = |name: &'static str| {
-            move |shape: &Shape| graph.parameter(name, shape.clone())
-        };
+        let bind = |name: &'static str| move |shape: &Shape| graph.parameter(name, shape.clone());
         let rows = batch.x[0].dims[0];
         let x = batch.x.iter().map(bind("x")).collect();
         let y = batch.y.iter().map(bind("y")).collect();
-        let weight = batch.weighted.then(|| graph.parameter("weight", Shape::f32([rows])));
+        let weight = batch
+            .weighted
+            .then(|| graph.parameter("weight", Shape::f32([rows])));
         let mask = None;
         Self { x, y, weight, mask }
     }
@@ -302,10 +325,21 @@ struct Judged {
 
 impl Tally {
     fn new(losses: &Losses, metrics: &[Counted]) -> Self {
-        let per_output = if losses.terms.len() > 1 { losses.terms.len() } else { 0 };
+        let per_output = if losses.terms.len() > 1 {
+            losses.terms.len()
+        } else {
+            0
+        };
         let metrics: Vec<Vec<Shape>> = metrics
             .iter()
-            .map(|counted| counted.metric.state().into_iter().map(|state| state.shape).collect())
+            .map(|counted| {
+                counted
+                    .metric
+                    .state()
+                    .into_iter()
+                    .map(|state| state.shape)
+                    .collect()
+            })
             .collect();
         let counts = metrics.iter().flatten().map(Shape::len).sum::<usize>();
         Self {
@@ -334,7 +368,10 @@ impl Tally {
         let packed = Tensor::concat(&parts, 0);
         if packed.dims() != [self.len] {
             let got = packed.shape();
-            graph.fail("metric", format!("states of {} numbers are updated by {got}", self.len));
+            graph.fail(
+                "metric",
+                format!("states of {} numbers are updated by {got}", self.len),
+            );
         }
         packed
     }
@@ -405,9 +442,10 @@ fn step_key(graph: &Graph, seed: &Tensor, iterations: &Tensor) -> Tensor {
 fn counted(counters: &Tensor, loss: &Tensor) -> Tensor {
     let iterations = counters.slice_dim(0, 0, 1).reshape(&[]);
     let first_bad = counters.slice_dim(0, 1, 2).reshape(&[]);
-    let bad = (loss - loss).not_equal(&loss.like(0.0));
-    let is_first = bad.and(&first_bad.less(&first_bad.like(0.0)));
-    let first_bad = is_first.select(&iterations, &first_bad);
+    let is_finite = loss.abs().less(&loss.like(f64::INFINITY));
+    let had_none = first_bad.less(&first_bad.like(0.0));
+    let if_bad = had_none.select(&iterations, &first_bad);
+    let first_bad = is_finite.select(&first_bad, &if_bad);
     let next = iterations + 1.0;
     Tensor::concat(&[&next.reshape(&[1]), &first_bad.reshape(&[1])], 0)
 }
@@ -449,7 +487,9 @@ fn check_output(what: &str, name: &str, output: usize, outputs: usize) -> Result
 
 /// Mistakes of losses, metrics and optimizers have no place in the user's source.
 fn explain(error: GraphError) -> Error {
-    let GraphError { op, message, label, .. } = &error;
+    let GraphError {
+        op, message, label, ..
+    } = &error;
     match label {
         Some(_) => Error::Graph(error),
         None => Error::user(format!("{op}: {message}")),

@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 use phalanx_graph::{AlignedBytes, DType, HostTensor, Shape};
 use phalanx_pjrt::Buffer;
 
+use super::Fit;
 use super::batch::{check_labels, padded, put};
 use super::compile::Compile;
 use super::history::{EpochLogs, History, Logs};
 use super::progress::Reporter;
 use super::run::{InFlight, Programs, State};
 use super::step::{BatchShape, Setup};
-use super::Fit;
 use crate::data::{Batch, Batches};
 use crate::engine::Engine;
 use crate::nn::Model;
@@ -65,6 +65,10 @@ impl Trainer {
     /// # Errors
     /// When the data do not fit the model, an epoch has no end or no batch, a source fails, the device does, or the loss
     /// becomes infinite or not a number.
+    #[allow(
+        clippy::needless_pass_by_value,
+        reason = "what is given is written in place, as in `Fit::epochs(3)`"
+    )]
     pub fn fit(&mut self, batches: &Batches, fit: Fit) -> Result<History> {
         self.needs_loss("train")?;
         let steps = fit.steps(batches)?;
@@ -139,7 +143,9 @@ impl Trainer {
         self.needs_loss("evaluate")?;
         finite_len(batches, "evaluate")?;
         let mut flight = InFlight::default();
-        let mut tally = self.engine.put(0, &HostTensor::zeros(self.setup.tally.shape()))?;
+        let mut tally = self
+            .engine
+            .put(0, &HostTensor::zeros(self.setup.tally.shape()))?;
         for batch in batches.iter(0, 0) {
             tally = self.test_step(&batch?, batches.size(), &tally, &mut flight)?;
         }
@@ -153,7 +159,9 @@ impl Trainer {
     /// As [`evaluate`](Self::evaluate).
     pub fn test_on_batch(&mut self, batch: &Batch) -> Result<Logs> {
         self.needs_loss("evaluate")?;
-        let zeros = self.engine.put(0, &HostTensor::zeros(self.setup.tally.shape()))?;
+        let zeros = self
+            .engine
+            .put(0, &HostTensor::zeros(self.setup.tally.shape()))?;
         let tally = self.test_step(batch, batch.rows(), &zeros, &mut InFlight::default())?;
         let tally = self.engine.get(&tally, &self.setup.tally.shape())?;
         Ok(self.logs(&tally.to_f64()))
@@ -210,7 +218,10 @@ impl Trainer {
         let variables = self.setup.model.variables().iter().zip(arrays);
         variables
             .map(|(variable, array)| {
-                Ok((variable.name.clone(), self.engine.get(array, &variable.shape)?))
+                Ok((
+                    variable.name.clone(),
+                    self.engine.get(array, &variable.shape)?,
+                ))
             })
             .collect()
     }
@@ -253,9 +264,16 @@ impl Trainer {
         match self.rate_slot() {
             Some(index) => {
                 let shape = Shape::scalar(DType::F32);
-                Ok(self.engine.get(&self.state.arrays()?[index], &shape)?.to_f64()[0])
+                Ok(self
+                    .engine
+                    .get(&self.state.arrays()?[index], &shape)?
+                    .to_f64()[0])
             }
-            None => Ok(self.setup.optimizer.learning_rate().value(self.iterations.unsigned_abs())),
+            None => Ok(self
+                .setup
+                .optimizer
+                .learning_rate()
+                .value(self.iterations.unsigned_abs())),
         }
     }
 
@@ -339,7 +357,9 @@ impl Trainer {
     }
 
     fn diverged(&self, step: i64) -> Error {
-        let rate = self.learning_rate().map_or(String::new(), |rate| format!(" (now {rate})"));
+        let rate = self
+            .learning_rate()
+            .map_or(String::new(), |rate| format!(" (now {rate})"));
         Error::Training(format!(
             "the loss of step {step} (counted from 0) is infinite or not a number, and what was learned is lost with it; try a lower learning rate{rate} or gradient clipping (`clipnorm`), and check the data for values that are not numbers and targets outside the range of the loss"
         ))
@@ -388,19 +408,35 @@ impl Trainer {
         let shape = BatchShape::of_inputs(&self.setup, &x)?;
         let setup = &self.setup;
         let trace = || setup.predict_step(&shape);
-        let ready = self.predict.get(&self.engine, "predict_step", &shape, trace)?;
-        let x: Vec<Buffer> = x.iter().map(|x| self.engine.put(0, x)).collect::<Result<_>>()?;
-        let (outputs, _) = self.state.predict(setup.model.variables().len(), ready, &x)?;
+        let ready = self
+            .predict
+            .get(&self.engine, "predict_step", &shape, trace)?;
+        let x: Vec<Buffer> = x
+            .iter()
+            .map(|x| self.engine.put(0, x))
+            .collect::<Result<_>>()?;
+        let (outputs, _) = self
+            .state
+            .predict(setup.model.variables().len(), ready, &x)?;
         Ok(outputs)
     }
 
     /// The first `rows` rows of outputs for a batch of `size`.
-    fn read_outputs(&self, outputs: &[Buffer], size: usize, rows: usize) -> Result<Vec<HostTensor>> {
+    fn read_outputs(
+        &self,
+        outputs: &[Buffer],
+        size: usize,
+        rows: usize,
+    ) -> Result<Vec<HostTensor>> {
         let shapes = self.setup.model.outputs();
         let read = |(buffer, mut shape): (&Buffer, Shape)| {
             shape.dims.insert(0, size);
             let whole = self.engine.get(buffer, &shape)?;
-            Ok(if rows == size { whole } else { whole.slice_rows(0, rows) })
+            Ok(if rows == size {
+                whole
+            } else {
+                whole.slice_rows(0, rows)
+            })
         };
         outputs.iter().zip(shapes).map(read).collect()
     }
@@ -409,7 +445,11 @@ impl Trainer {
 impl std::fmt::Debug for Trainer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (model, iterations) = (self.setup.model.name(), self.iterations);
-        write!(f, "Trainer of `{model}` after {iterations} steps on {:?}", self.engine)
+        write!(
+            f,
+            "Trainer of `{model}` after {iterations} steps on {:?}",
+            self.engine
+        )
     }
 }
 
@@ -418,13 +458,18 @@ fn finite_len(batches: &Batches, doing: &str) -> Result<usize> {
         None => Err(Error::user(format!(
             "cannot {doing} on endless data; take a number of batches"
         ))),
-        Some(0) => Err(Error::user(format!("cannot {doing}: the data have no batch"))),
+        Some(0) => Err(Error::user(format!(
+            "cannot {doing}: the data have no batch"
+        ))),
         Some(len) => Ok(len),
     }
 }
 
 /// The rows of all parts as one tensor.
-fn concatenated<'a>(example: &Shape, parts: impl Iterator<Item = &'a HostTensor> + Clone) -> HostTensor {
+fn concatenated<'a>(
+    example: &Shape,
+    parts: impl Iterator<Item = &'a HostTensor> + Clone,
+) -> HostTensor {
     let rows: usize = parts.clone().map(HostTensor::rows).sum();
     let shape = Shape::new(example.dtype, [&[rows], &example.dims[..]].concat());
     let mut bytes = AlignedBytes::zeroed(shape.byte_len());

@@ -552,7 +552,7 @@ fn automatic_name(layer: &LayerSpec) -> &str {
     }
 }
 
-/// What [`compile`](crate) takes for a model: a model, or the builder of one.
+/// What stands for a model where one is compiled: a model, or the builder of one.
 pub trait IntoModel {
     /// The model.
     ///

@@ -1,9 +1,9 @@
 //! Everything on one device.
 
+use crate::Result;
 use crate::engine::{Engine, EngineOptions};
 use crate::fit::{Compile, Trainer};
 use crate::nn::IntoModel;
-use crate::Result;
 
 /// Trains on one device, without any reduction: the strategy to begin with.
 #[derive(Clone, Debug)]
