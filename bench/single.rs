@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 use std::error::Error;
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use phalanx::data::Batch;
@@ -16,7 +17,17 @@ const CLASSES: u64 = 10;
 /// Steps of the program alone that its time is the median of.
 const DEVICE_STEPS: usize = 200;
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [model, batch, budget] = &arguments[..] else {
         return Err("usage: bench-single mlp|cnn|fit_mlp BATCH BUDGET".into());
@@ -47,7 +58,13 @@ fn steps(
     }
     let seconds = times(budget, || Ok(trainer.train_on_batch(&data).map(drop)?))?;
     let device = trainer.device_time(&data, DEVICE_STEPS)?;
-    emit(name, batch, "step", &seconds, median(&seconds) - device.as_secs_f64());
+    emit(
+        name,
+        batch,
+        "step",
+        &seconds,
+        median(&seconds) - device.as_secs_f64(),
+    );
     Ok(())
 }
 
@@ -67,7 +84,13 @@ fn epochs(name: &str, batch: usize, budget: Budget) -> Result<(), Box<dyn Error>
     let seconds = times(budget, fit)?;
     let device = trainer.device_time(&batches.get(0, 0)?, DEVICE_STEPS)?;
     let steps = ROWS.div_ceil(batch) as f64;
-    emit(name, batch, "epoch", &seconds, median(&seconds) / steps - device.as_secs_f64());
+    emit(
+        name,
+        batch,
+        "epoch",
+        &seconds,
+        median(&seconds) / steps - device.as_secs_f64(),
+    );
     Ok(())
 }
 

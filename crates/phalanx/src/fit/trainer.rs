@@ -117,9 +117,9 @@ impl Trainer {
         self.train_on_batch(batch)?;
         let shape = BatchShape::of(&self.setup, batch)?;
         let setup = &self.setup;
-        let ready = self
-            .train
-            .get(&self.engine, "train_step", &shape, || setup.train_step(&shape))?;
+        let ready = self.train.get(&self.engine, "train_step", &shape, || {
+            setup.train_step(&shape)
+        })?;
         let batch = put(&self.engine, batch)?;
         let mut times = Vec::with_capacity(steps);
         for _ in 0..steps.max(1) {
