@@ -353,13 +353,18 @@ impl Tensor {
     #[must_use]
     #[track_caller]
     pub fn one_hot(&self, classes: usize, dtype: DType) -> Self {
-        let mut dims = self.dims();
+        // In these types not every class has a number.
+        let wide = match self.dtype() {
+            DType::U8 | DType::Bool => self.convert(DType::I32),
+            DType::F16 | DType::Bf16 => self.convert(DType::F32),
+            _ => self.clone(),
+        };
+        let mut dims = wide.dims();
         dims.push(classes);
-        let counts = self
-            .graph
-            .iota(Shape::new(self.dtype(), dims.clone()), dims.len() - 1);
+        let counts = Shape::new(wide.dtype(), dims.clone());
+        let counts = self.graph.iota(counts, dims.len() - 1);
         let map: Vec<usize> = (0..dims.len() - 1).collect();
-        self.broadcast_in(&dims, &map).equal(&counts).convert(dtype)
+        wide.broadcast_in(&dims, &map).equal(&counts).convert(dtype)
     }
 }
 

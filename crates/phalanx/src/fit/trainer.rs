@@ -9,6 +9,7 @@ use super::Fit;
 use super::batch::{check_labels, padded, put};
 use super::compile::Compile;
 use super::history::{EpochLogs, History, Logs};
+use super::options::some_rows;
 use super::progress::Reporter;
 use super::run::{InFlight, Programs, State};
 use super::step::{BatchShape, Setup};
@@ -141,7 +142,7 @@ impl Trainer {
     /// When the data do not fit the model or are endless, a source fails, or the device does.
     pub fn evaluate(&mut self, batches: &Batches) -> Result<Logs> {
         self.needs_loss("evaluate")?;
-        finite_len(batches, "evaluate")?;
+        check_finite(batches, "evaluate")?;
         let mut flight = InFlight::default();
         let mut tally = self
             .engine
@@ -172,7 +173,7 @@ impl Trainer {
     /// # Errors
     /// When the data do not fit the model or are endless, a source fails, or the device does.
     pub fn predict(&mut self, batches: &Batches) -> Result<Vec<HostTensor>> {
-        finite_len(batches, "predict")?;
+        check_finite(batches, "predict")?;
         let mut parts = Vec::new();
         let mut waiting: Option<(Vec<Buffer>, usize)> = None;
         for batch in batches.iter(0, 0) {
@@ -453,7 +454,8 @@ impl std::fmt::Debug for Trainer {
     }
 }
 
-fn finite_len(batches: &Batches, doing: &str) -> Result<usize> {
+fn check_finite(batches: &Batches, doing: &str) -> Result<()> {
+    some_rows(batches)?;
     match batches.len() {
         None => Err(Error::user(format!(
             "cannot {doing} on endless data; take a number of batches"
@@ -461,7 +463,7 @@ fn finite_len(batches: &Batches, doing: &str) -> Result<usize> {
         Some(0) => Err(Error::user(format!(
             "cannot {doing}: the data have no batch"
         ))),
-        Some(len) => Ok(len),
+        Some(_) => Ok(()),
     }
 }
 
