@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use crate::source::{RustFile, defines, rust_files};
+use crate::source::{RustFile, definitions, rust_files};
 use crate::workspace::{Package, Workspace};
 
 /// Where the architecture is written, from the root.
@@ -22,15 +22,14 @@ pub(crate) fn check(workspace: &Workspace) -> Result<String, String> {
     let text = read(workspace)?;
     let mut files = rust_files(&workspace.root.join("crates"))?;
     files.extend(rust_files(&workspace.root.join("xtask"))?);
-    let packages: Vec<&str> = workspace
-        .ours()
-        .map(|package| package.name.as_str())
-        .collect();
+    let packages = workspace.ours().map(|package| package.name.as_str());
+    let defined = files.iter().flat_map(|file| definitions(&file.text));
+    let known: BTreeSet<&str> = packages.chain(defined).collect();
     let spans = spans(&text);
     let mut problems: Vec<String> = spans
         .iter()
         .filter_map(|&(line, span)| {
-            let problem = missing(&workspace.root, &files, &packages, span)?;
+            let problem = missing(&workspace.root, &known, span)?;
             Some(format!("{PATH}:{line}: `{span}`: {problem}"))
         })
         .collect();
@@ -79,11 +78,11 @@ fn spans(text: &str) -> Vec<(usize, &str)> {
 }
 
 /// What is wrong with a name, if it names nothing.
-fn missing(root: &Path, files: &[RustFile], packages: &[&str], span: &str) -> Option<String> {
+fn missing(root: &Path, known: &BTreeSet<&str>, span: &str) -> Option<String> {
     if let Some((path, name)) = span.split_once(": ") {
         return match std::fs::read_to_string(root.join(path)) {
             Err(error) => Some(format!("cannot read {path} ({error}); correct the path")),
-            Ok(text) if defines(&text, name) => None,
+            Ok(text) if definitions(&text).any(|defined| defined == name) => None,
             Ok(_) => Some(format!("{path} defines no {name}; correct the name")),
         };
     }
@@ -97,12 +96,8 @@ fn missing(root: &Path, files: &[RustFile], packages: &[&str], span: &str) -> Op
         .next()
         .unwrap_or_default();
     let is_name = !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || c == '_');
-    let known = || {
-        root.join(span).exists()
-            || packages.contains(&span)
-            || files.iter().any(|file| defines(&file.text, name))
-    };
-    (is_name && !known()).then(|| "nothing of this name is defined; correct it".to_owned())
+    let is_known = || known.contains(span) || known.contains(name) || root.join(span).exists();
+    (is_name && !is_known()).then(|| "nothing of this name is defined; correct it".to_owned())
 }
 
 fn is_path(span: &str) -> bool {
@@ -175,7 +170,9 @@ mod tests {
     fn names_are_looked_up() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         let files = rust_files(root).unwrap();
-        let missing = |span| missing(root, &files, &["phalanx-graph"], span).is_some();
+        let mut known: BTreeSet<&str> = BTreeSet::from(["phalanx-graph"]);
+        known.extend(files.iter().flat_map(|file| definitions(&file.text)));
+        let missing = |span| missing(root, &known, span).is_some();
         for span in [
             "src/main.rs",
             "src",

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod architecture;
+mod bench;
 mod check;
 mod deny;
 mod directions;
@@ -17,6 +18,9 @@ use std::process::ExitCode;
 const HELP: &str = "\
 usage: cargo xtask check [--skip NAME]... [NAME]...   all checks of a change, or those named, or all but some
        cargo xtask check --list                      the checks, one a line
+       cargo xtask bench single [--python PATH]... [--quick] [--write]
+                                                     whole steps and epochs beside PyTorch's, TensorFlow's and JAX'
+                                                     where a Python given has them; --write keeps the table
 ";
 
 fn main() -> ExitCode {
@@ -24,6 +28,7 @@ fn main() -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let done = match words[..] {
         ["check", ref rest @ ..] => check::command(rest),
+        ["bench", "single", ref rest @ ..] => bench::single(rest),
         [] | ["help" | "--help" | "-h"] => {
             print!("{HELP}");
             return ExitCode::SUCCESS;

@@ -1,4 +1,4 @@
-//! Fields of configurations as JSON values, read with errors that name the field meant.
+//! Fields of configurations, read with errors that name the field that was meant.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -57,18 +57,59 @@ pub(crate) fn unknown_kind(what: &str, kind: &str, known: &[&str]) -> Error {
     Error::user(format!("unknown {what} `{kind}`; {suggestion}"))
 }
 
-/// `did you mean ..?` with the nearest candidate, or all of them when none is near.
-pub(crate) fn suggest<'a>(name: &str, candidates: impl Iterator<Item = &'a str> + Clone) -> String {
-    let nearest = candidates
-        .clone()
-        .min_by_key(|candidate| edit_distance(name, candidate));
-    match nearest {
-        Some(nearest) if edit_distance(name, nearest) <= name.len().max(4) / 2 => {
-            format!("did you mean `{nearest}`?")
-        }
-        Some(_) => format!("known are {}", candidates.collect::<Vec<_>>().join(", ")),
-        None => "it takes none".to_owned(),
+/// ``did you mean `..`?`` with the candidate nearest to a name that does not exist, or all of them when none
+/// is near; case does not count.
+#[must_use]
+pub fn suggest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
+    let candidates: Vec<&str> = candidates.into_iter().collect();
+    if candidates.is_empty() {
+        return "it takes none".to_owned();
     }
+    let within = |longest: fn(&str) -> usize| {
+        let distances = candidates
+            .iter()
+            .map(|candidate| (distance(name, candidate), *candidate));
+        let near = distances.filter(|(distance, candidate)| *distance <= longest(candidate));
+        near.min_by_key(|(distance, _)| *distance)
+            .map(|(_, candidate)| candidate)
+    };
+    let begun = || {
+        let mut candidates = candidates.iter().copied();
+        candidates.find(|candidate| name.len() > 2 && candidate.starts_with(name))
+    };
+    let nearest = within(|_| 2).or_else(begun);
+    match nearest.or_else(|| within(|candidate| candidate.len().max(4) / 2)) {
+        Some(nearest) => format!("did you mean `{nearest}`?"),
+        None => format!("known are {}", candidates.join(", ")),
+    }
+}
+
+/// Whether a number is at least 0, else what the field must be.
+pub(crate) fn at_least_zero(field: &str, value: f64) -> std::result::Result<(), String> {
+    if value >= 0.0 && value.is_finite() {
+        return Ok(());
+    }
+    Err(format!(
+        "`{field}` must be a number of at least 0, got {value}"
+    ))
+}
+
+/// Whether a number is above 0, else what the field must be.
+pub(crate) fn above_zero(field: &str, value: f64) -> std::result::Result<(), String> {
+    if value > 0.0 && value.is_finite() {
+        return Ok(());
+    }
+    Err(format!("`{field}` must be a number above 0, got {value}"))
+}
+
+/// Whether a number is at least 0 and below 1, else what the field must be.
+pub(crate) fn fraction(field: &str, value: f64) -> std::result::Result<(), String> {
+    if (0.0..1.0).contains(&value) {
+        return Ok(());
+    }
+    Err(format!(
+        "`{field}` must be at least 0 and below 1, got {value}"
+    ))
 }
 
 fn fields<T: Serialize>(owner: &str, config: &T) -> Result<Map<String, Value>> {
@@ -88,20 +129,13 @@ fn parse<T: DeserializeOwned>(fields: Map<String, Value>) -> serde_json::Result<
     serde_json::from_value(Value::Object(fields))
 }
 
-/// Levenshtein distance in characters.
-fn edit_distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, &y) in b.iter().enumerate() {
-            let replaced = diagonal + usize::from(x != y);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
-        }
+/// Letters to change, add, drop or swap with a neighbour; a long name is near to none.
+fn distance(name: &str, candidate: &str) -> usize {
+    const LONGEST: usize = 64;
+    if name.len() > LONGEST {
+        return usize::MAX;
     }
-    row[b.len()]
+    strsim::osa_distance(&name.to_lowercase(), candidate)
 }
 
 #[cfg(test)]
@@ -148,7 +182,12 @@ mod tests {
 
     #[test]
     fn far_names_list_what_is_known() {
-        let far = suggest("zzzzzzzz", ["rate", "steps"].into_iter());
+        let far = suggest("zzzzzzzz", ["rate", "steps"]);
         assert_eq!(far, "known are rate, steps");
+        let kinds = ["constant", "cosine_decay"];
+        assert_eq!(suggest("cosine", kinds), "did you mean `cosine_decay`?");
+        assert_eq!(suggest("RTAE", ["rate"]), "did you mean `rate`?");
+        assert_eq!(suggest(&"r".repeat(1 << 20), ["rate"]), "known are rate");
+        assert_eq!(suggest("rate", []), "it takes none");
     }
 }

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod bytes;
-mod config;
+pub mod config;
 pub mod data;
 pub mod datasets;
 pub mod engine;

@@ -156,8 +156,11 @@ impl BinaryCrossentropy {
         };
         let y_true = self.smooth(y_true, 0.5);
         let losses = if self.from_logits {
-            let tail = (-y_pred.abs()).exp().log1p();
-            y_pred.maximum(&y_pred.like(0.0)) - &y_pred * &y_true + tail
+            // One condition for both parts: where x is 0 their derivatives add up to that of a logistic.
+            let zero = y_pred.like(0.0);
+            let above = y_pred.greater_equal(&zero);
+            let tail = above.select(&-&y_pred, &y_pred).exp().log1p();
+            above.select(&y_pred, &zero) - &y_pred * &y_true + tail
         } else {
             let p = y_pred.clamp(EPSILON, 1.0 - EPSILON);
             let yes = &y_true * p.log();

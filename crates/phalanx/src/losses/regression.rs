@@ -4,7 +4,7 @@ use phalanx_graph::Tensor;
 use serde::{Deserialize, Serialize};
 
 use super::{EPSILON, paired};
-use crate::{Error, Result};
+use crate::{Error, Result, config};
 
 /// `mean((y_true - y_pred)^2)` over the last dim.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,14 +52,8 @@ impl Huber {
     }
 
     pub(super) fn check(self) -> Result<()> {
-        if self.delta > 0.0 && self.delta.is_finite() {
-            return Ok(());
-        }
-        let message = format!(
-            "huber: `delta` must be a number above 0, got {}",
-            self.delta
-        );
-        Err(Error::user(message))
+        config::above_zero("delta", self.delta)
+            .map_err(|problem| Error::user(format!("huber: {problem}")))
     }
 
     #[track_caller]

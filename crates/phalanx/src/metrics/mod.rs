@@ -356,3 +356,166 @@ into_metric!(
     SparseTopKCategoricalAccuracy,
     TopKCategoricalAccuracy,
 );
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::losses::BinaryCrossentropy;
+    use phalanx_graph::Graph;
+    use serde_json::json;
+
+    #[test]
+    fn configurations_round_trip() {
+        for kind in Metric::KINDS {
+            let fields = match kind {
+                "auc" => json!({"curve": "PR", "thresholds": [0.2, 0.7], "name": "area"}),
+                "precision" => json!({"thresholds": [0.5, 0.7]}),
+                "recall" => json!({"thresholds": 0.3}),
+                "f1_score" => json!({"average": "micro", "threshold": 0.4}),
+                "top_k_categorical_accuracy" => json!({"k": 3, "name": "top"}),
+                _ => json!({"name": "mine"}),
+            };
+            let metric = Metric::from_config(kind, &fields).unwrap();
+            let again = Metric::from_config(metric.kind(), &metric.config()).unwrap();
+            assert_eq!(format!("{metric:?}"), format!("{again:?}"));
+            assert_eq!(metric.kind(), kind);
+        }
+    }
+
+    #[test]
+    fn bad_settings_are_named() {
+        let cases = [
+            (
+                "acuracy",
+                json!({}),
+                "unknown metric `acuracy`; did you mean `accuracy`?",
+            ),
+            (
+                "accuracy",
+                json!({"k": 1}),
+                "accuracy: unknown field `k`; it takes none",
+            ),
+            (
+                "auc",
+                json!({"curve": "XY"}),
+                "auc: `curve`: unknown variant `XY`",
+            ),
+            (
+                "auc",
+                json!({"num_thresholds": 1}),
+                "auc: `num_thresholds` must be at least 2, got 1",
+            ),
+            (
+                "auc",
+                json!({"thresholds": [2]}),
+                "auc: `thresholds` must be numbers from 0 to 1, got [2.0]",
+            ),
+            (
+                "recall",
+                json!({"thresholds": []}),
+                "recall: `thresholds` must be one or more numbers",
+            ),
+            (
+                "precision",
+                json!({"thresholds": "x"}),
+                "expected a number or a list of numbers",
+            ),
+            (
+                "top_k_categorical_accuracy",
+                json!({"k": 0}),
+                "`k` must be at least 1, got 0",
+            ),
+            (
+                "huber",
+                json!({"delta": 0}),
+                "huber: `delta` must be a number above 0, got 0",
+            ),
+            (
+                "mean",
+                json!({"name": 1}),
+                "mean: `name`: expected a text, got 1",
+            ),
+        ];
+        for (kind, fields, expected) in cases {
+            let message = Metric::from_config(kind, &fields).unwrap_err().to_string();
+            assert!(message.contains(expected), "{message}");
+        }
+    }
+
+    type Dims = &'static [usize];
+
+    #[test]
+    fn shapes_that_do_not_fit_are_the_graphs_error() {
+        let cases: [(Metric, Dims, Dims, Dims, &str); 5] = [
+            (
+                Accuracy.into(),
+                &[3],
+                &[4, 2],
+                &[4],
+                "y_true f32[3] does not hold one class",
+            ),
+            (
+                CategoricalAccuracy.into(),
+                &[4],
+                &[4, 2],
+                &[4],
+                "must have the same dims",
+            ),
+            (
+                Auc::default().into(),
+                &[4, 2],
+                &[4, 1],
+                &[4],
+                "must have the same dims",
+            ),
+            (
+                Recall::default().into(),
+                &[4, 1],
+                &[4, 1],
+                &[3],
+                "weights f32[3] do not fit",
+            ),
+            (
+                F1Score::default().into(),
+                &[4, 3],
+                &[4, 3],
+                &[4],
+                "set `classes` to 3",
+            ),
+        ];
+        for (metric, y_true, y_pred, weight, expected) in cases {
+            let graph = Graph::new();
+            let y_true = graph.parameter("y_true", Shape::f32(y_true));
+            let y_pred = graph.parameter("y_pred", Shape::f32(y_pred));
+            let weight = graph.parameter("weight", Shape::f32(weight));
+            let deltas = metric.update(&y_true, &y_pred, Some(&weight));
+            assert_eq!(deltas.len(), metric.state().len());
+            let error = graph.error().expect("an error").to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+
+    #[test]
+    fn binding_fills_in_what_is_open() {
+        let f1 = Metric::from(F1Score::default()).bound(None, &Shape::f32([8, 5]));
+        assert_eq!(f1.state()[0].shape.dims, [5]);
+        let loss = BinaryCrossentropy::from_logits().into();
+        let accuracy = Metric::from(Accuracy).bound(Some(&loss), &Shape::f32([8, 1]));
+        assert!(matches!(accuracy.measure, Measure::AccuracyOfLogits));
+        let loss = BinaryCrossentropy::from_probabilities().into();
+        let accuracy = Metric::from(Accuracy).bound(Some(&loss), &Shape::f32([8, 1]));
+        assert!(matches!(accuracy.measure, Measure::Accuracy(_)));
+    }
+
+    #[test]
+    fn nothing_counted_is_zero() {
+        for kind in Metric::KINDS {
+            let metric = Metric::from_config(kind, &json!({})).unwrap();
+            let state = metric
+                .state()
+                .into_iter()
+                .map(|spec| HostTensor::zeros(spec.shape));
+            assert_eq!(metric.result(&state.collect::<Vec<_>>()), 0.0, "{kind}");
+        }
+    }
+}

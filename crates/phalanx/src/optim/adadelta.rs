@@ -1,7 +1,8 @@
 use phalanx_graph::Tensor;
 use serde::{Deserialize, Serialize};
 
-use super::rule::{UpdateRule, Updated, above_zero, fraction, mixed, setters};
+use super::rule::{UpdateRule, Updated, mixed, setters};
+use crate::config::{above_zero, fraction};
 use crate::schedules::Schedule;
 
 /// Adadelta: `G = rho * G + (1 - rho) * g^2`, `d = -sqrt(D + epsilon) / sqrt(G + epsilon) * g`,

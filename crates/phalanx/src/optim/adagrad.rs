@@ -1,7 +1,8 @@
 use phalanx_graph::Tensor;
 use serde::{Deserialize, Serialize};
 
-use super::rule::{UpdateRule, Updated, above_zero, at_least_zero, setters};
+use super::rule::{UpdateRule, Updated, setters};
+use crate::config::{above_zero, at_least_zero};
 use crate::schedules::Schedule;
 
 /// Adagrad: `a += g^2`, `v -= rate * g / sqrt(a + epsilon)` (Duchi et al. 2011).

@@ -1,8 +1,9 @@
 use phalanx_graph::Tensor;
 use serde::{Deserialize, Serialize};
 
-use super::rule::{Begun, Step, UpdateRule, Updated, above_zero, fraction, moved, setters};
+use super::rule::{Begun, Step, UpdateRule, Updated, moved, setters};
 use super::{Optimizer, Options};
+use crate::config::{above_zero, fraction};
 use crate::schedules::Schedule;
 
 /// Adam: `m += (g - m)(1 - beta_1)`, `u += (g^2 - u)(1 - beta_2)`,

@@ -1,7 +1,8 @@
 use phalanx_graph::Tensor;
 use serde::{Deserialize, Serialize};
 
-use super::rule::{UpdateRule, Updated, at_least_zero, setters};
+use super::rule::{UpdateRule, Updated, setters};
+use crate::config::at_least_zero;
 use crate::schedules::Schedule;
 
 /// Follow the regularised leader: `n' = n + g^2`, `g' = g + 2 * l2_shrinkage * v`,

@@ -1,7 +1,8 @@
 use phalanx_graph::Tensor;
 use serde::{Deserialize, Serialize};
 
-use super::rule::{Begun, Step, UpdateRule, Updated, above_zero, fraction, moved, setters};
+use super::rule::{Begun, Step, UpdateRule, Updated, moved, setters};
+use crate::config::{above_zero, fraction};
 use crate::schedules::Schedule;
 
 /// Adam's direction with a step as long as the variable: `m` and `u` as in Adam, both corrected for

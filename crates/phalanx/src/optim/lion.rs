@@ -1,7 +1,8 @@
 use phalanx_graph::Tensor;
 use serde::{Deserialize, Serialize};
 
-use super::rule::{UpdateRule, Updated, fraction, mixed, setters};
+use super::rule::{UpdateRule, Updated, mixed, setters};
+use crate::config::fraction;
 use crate::schedules::Schedule;
 
 /// Lion: `v -= rate * sign(beta_1 * m + (1 - beta_1) * g)`, then `m = beta_2 * m + (1 - beta_2) * g`

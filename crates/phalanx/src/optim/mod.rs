@@ -224,3 +224,167 @@ impl<R: Into<Rule> + Serialize + serde::de::DeserializeOwned> Settings<R> {
         Ok(Optimizer::new(settings.rule.into(), settings.options))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use phalanx_graph::Graph;
+    use serde_json::json;
+
+    fn params() -> Vec<ParamSpec> {
+        let param = |name: &str, dims: &[usize]| ParamSpec {
+            name: name.to_owned(),
+            shape: Shape::f32(dims),
+        };
+        vec![param("dense/kernel", &[3, 2]), param("dense/bias", &[2])]
+    }
+
+    #[test]
+    fn configurations_round_trip() {
+        let fields = json!({
+            "learning_rate": {"kind": "cosine_decay", "initial_learning_rate": 0.1, "decay_steps": 9},
+            "weight_decay": 0.1,
+            "exclude_from_weight_decay": ["bias"],
+            "gradient_accumulation_steps": 4,
+            "use_ema": true,
+            "ema_overwrite_frequency": 3,
+            "global_clipnorm": 1.0,
+        });
+        for kind in Rule::KINDS {
+            let optimizer = Optimizer::from_config(kind, &fields).unwrap();
+            let again = Optimizer::from_config(optimizer.kind(), &optimizer.config()).unwrap();
+            assert_eq!(format!("{optimizer:?}"), format!("{again:?}"));
+        }
+    }
+
+    #[test]
+    fn a_configured_optimizer_is_the_built_one() {
+        let built: Optimizer = AdamW::new(0.01).weight_decay(0.1).beta_2(0.95).into();
+        let fields = json!({"learning_rate": 0.01, "weight_decay": 0.1, "beta_2": 0.95});
+        let read = Optimizer::from_config("adamw", &fields).unwrap();
+        assert_eq!(format!("{built:?}"), format!("{read:?}"));
+    }
+
+    #[test]
+    fn bad_settings_are_named() {
+        let message = |kind, fields| {
+            Optimizer::from_config(kind, &fields)
+                .unwrap_err()
+                .to_string()
+        };
+        let cases = [
+            (
+                "adm",
+                json!({}),
+                "unknown optimizer `adm`; did you mean `adam`?",
+            ),
+            (
+                "sgd",
+                json!({"momentun": 0.9}),
+                "sgd: unknown field `momentun`; did you mean `momentum`?",
+            ),
+            (
+                "sgd",
+                json!({"momentum": 1.0}),
+                "sgd: `momentum` must be at least 0 and below 1, got 1",
+            ),
+            (
+                "sgd",
+                json!({"learning_rate": -1}),
+                "sgd: `learning_rate` must be a number of at least 0, got -1",
+            ),
+            (
+                "adam",
+                json!({"epsilon": 0}),
+                "adam: `epsilon` must be a number above 0, got 0",
+            ),
+            (
+                "ftrl",
+                json!({"learning_rate_power": 0.5}),
+                "at most 0, got 0.5",
+            ),
+            (
+                "lion",
+                json!({"clipnorm": 1, "clipvalue": 1}),
+                "`clipnorm` and `clipvalue` exclude each other; keep one",
+            ),
+            (
+                "lion",
+                json!({"gradient_accumulation_steps": 1}),
+                "must be at least 2, got 1",
+            ),
+            (
+                "lion",
+                json!({"ema_overwrite_frequency": 2}),
+                "needs `use_ema`; set it to true",
+            ),
+            (
+                "lamb",
+                json!({"learning_rate": {"kind": "cosine"}}),
+                "did you mean `cosine_decay`?",
+            ),
+            (
+                "adagrad",
+                json!([1]),
+                "adagrad: expected fields with values, got [1]",
+            ),
+        ];
+        for (kind, fields, expected) in cases {
+            let message = message(kind, fields);
+            assert!(message.contains(expected), "{message}");
+        }
+    }
+
+    #[test]
+    fn slots_are_named_by_their_variables() {
+        let optimizer = Optimizer::from(Nadam::default()).ema(0.9);
+        let slots = optimizer.slots(&params());
+        let names: Vec<&str> = slots.iter().map(|slot| slot.name.as_str()).collect();
+        let expected = [
+            "learning_rate",
+            "momentum_product",
+            "dense/kernel/momentum",
+            "dense/kernel/velocity",
+            "dense/kernel/average",
+            "dense/bias/momentum",
+            "dense/bias/velocity",
+            "dense/bias/average",
+        ];
+        assert_eq!(names, expected);
+        assert_eq!(optimizer.average_slots(&params()), [4, 7]);
+        assert_eq!((slots[1].fill, slots[2].fill), (1.0, 0.0));
+        assert_eq!((slots[1].param, slots[7].param), (None, Some(1)));
+    }
+
+    #[test]
+    fn variables_are_excluded_from_decay_by_text_and_by_predicate() {
+        let optimizer = Optimizer::from(Sgd::default()).weight_decay(0.1);
+        let decays = |optimizer: &Optimizer| -> Vec<bool> {
+            params()
+                .iter()
+                .map(|param| optimizer.options.decays(param))
+                .collect()
+        };
+        assert_eq!(decays(&optimizer), [true, true]);
+        let named = optimizer.clone().exclude_from_weight_decay(["bias"]);
+        assert_eq!(decays(&named), [true, false]);
+        let chosen = optimizer.exclude_from_weight_decay_if(|name| name.ends_with("kernel"));
+        assert_eq!(decays(&chosen), [false, true]);
+    }
+
+    #[test]
+    fn tensors_that_do_not_fit_are_the_graphs_error() {
+        let graph = Graph::new();
+        let iterations = graph.parameter("iterations", Shape::scalar(DType::I64));
+        let params = params();
+        let values: Vec<_> = params
+            .iter()
+            .map(|p| graph.parameter(&p.name, p.shape.clone()))
+            .collect();
+        let optimizer = Optimizer::from(Sgd::default());
+        let _ = optimizer.apply(&params, &iterations, &values, &values, &[]);
+        let error = graph.error().expect("an error").to_string();
+        let expected = "expected 2 variables, 2 gradients and 1 slots, got 2, 2 and 0";
+        assert!(error.contains(expected), "{error}");
+    }
+}

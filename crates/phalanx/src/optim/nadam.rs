@@ -1,7 +1,8 @@
 use phalanx_graph::Tensor;
 use serde::{Deserialize, Serialize};
 
-use super::rule::{Begun, Step, UpdateRule, Updated, above_zero, fraction, moved, setters};
+use super::rule::{Begun, Step, UpdateRule, Updated, moved, setters};
+use crate::config::{above_zero, fraction};
 use crate::schedules::Schedule;
 
 /// Adam with Nesterov's momentum, warmed up: with `b(t) = beta_1 (1 - 0.96^t / 2)` and `B` the product

@@ -7,6 +7,7 @@ use phalanx_graph::Tensor;
 use serde::{Deserialize, Serialize};
 
 use super::{Optimizer, ParamSpec};
+use crate::config;
 
 /// Settings that every optimizer shares, by their Keras names.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -148,17 +149,17 @@ impl Options {
             return Err(format!("`{names}` exclude each other; keep one"));
         }
         for (name, limit) in clips {
-            limit.map_or(Ok(()), |limit| super::rule::above_zero(name, limit))?;
+            limit.map_or(Ok(()), |limit| config::above_zero(name, limit))?;
         }
         if let Some(rate) = self.weight_decay {
-            super::rule::at_least_zero("weight_decay", rate)?;
+            config::at_least_zero("weight_decay", rate)?;
         }
         if let Some(steps @ 0..2) = self.gradient_accumulation_steps {
             return Err(format!(
                 "`gradient_accumulation_steps` must be at least 2, got {steps}; leave it out to update at every batch"
             ));
         }
-        super::rule::fraction("ema_momentum", self.ema_momentum)?;
+        config::fraction("ema_momentum", self.ema_momentum)?;
         match (self.ema_overwrite_frequency, self.use_ema) {
             (Some(0), _) => Err("`ema_overwrite_frequency` must be at least 1, got 0".to_owned()),
             (Some(_), false) => {

@@ -224,29 +224,3 @@ pub(super) fn moved(mean: &Tensor, value: &Tensor, kept: f64) -> Tensor {
 pub(super) fn mixed(mean: &Tensor, value: &Tensor, kept: f64) -> Tensor {
     mean * kept + value * (1.0 - kept)
 }
-
-/// A decay rate: 0 or more and below 1.
-pub(super) fn fraction(field: &str, value: f64) -> std::result::Result<(), String> {
-    if (0.0..1.0).contains(&value) {
-        return Ok(());
-    }
-    Err(format!(
-        "`{field}` must be at least 0 and below 1, got {value}"
-    ))
-}
-
-pub(super) fn at_least_zero(field: &str, value: f64) -> std::result::Result<(), String> {
-    if value >= 0.0 && value.is_finite() {
-        return Ok(());
-    }
-    Err(format!(
-        "`{field}` must be a number of at least 0, got {value}"
-    ))
-}
-
-pub(super) fn above_zero(field: &str, value: f64) -> std::result::Result<(), String> {
-    if value > 0.0 && value.is_finite() {
-        return Ok(());
-    }
-    Err(format!("`{field}` must be a number above 0, got {value}"))
-}

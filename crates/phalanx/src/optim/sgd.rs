@@ -1,7 +1,8 @@
 use phalanx_graph::Tensor;
 use serde::{Deserialize, Serialize};
 
-use super::rule::{UpdateRule, Updated, fraction, setters};
+use super::rule::{UpdateRule, Updated, setters};
+use crate::config::fraction;
 use crate::schedules::Schedule;
 
 /// Gradient descent: `v -= rate * g`; with momentum `m = momentum * m - rate * g` and `v += m`, or

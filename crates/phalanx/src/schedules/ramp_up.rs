@@ -1,0 +1,113 @@
+use phalanx_graph::{DType, Tensor};
+use serde::{Deserialize, Serialize};
+
+use crate::config::{above_zero, at_least_zero};
+
+/// Linear growth to a maximum scaled by the number of replicas, a plateau, then exponential decay:
+/// `(max * replicas - min) * decay_rate^((step - ramp_up - sustain) / decay_steps) + min`.
+///
+/// Not in Keras. `replicas` is filled in by the trainer when it is absent.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RampUpExponentialDecay {
+    start_learning_rate: f64,
+    max_learning_rate: f64,
+    min_learning_rate: f64,
+    ramp_up_steps: u64,
+    sustain_steps: u64,
+    decay_steps: u64,
+    decay_rate: f64,
+    pub(super) replicas: Option<usize>,
+}
+
+impl RampUpExponentialDecay {
+    /// Growth from 0 to `max_learning_rate` per replica over `ramp_up_steps`, then 0.8 of it every
+    /// `decay_steps`.
+    #[must_use]
+    pub const fn new(max_learning_rate: f64, ramp_up_steps: u64, decay_steps: u64) -> Self {
+        Self {
+            start_learning_rate: 0.0,
+            max_learning_rate,
+            min_learning_rate: 0.0,
+            ramp_up_steps,
+            sustain_steps: 0,
+            decay_steps,
+            decay_rate: 0.8,
+            replicas: None,
+        }
+    }
+
+    /// The rate of step 0, whatever the number of replicas.
+    #[must_use]
+    pub const fn start_learning_rate(mut self, rate: f64) -> Self {
+        self.start_learning_rate = rate;
+        self
+    }
+
+    /// The rate that the decay ends in.
+    #[must_use]
+    pub const fn min_learning_rate(mut self, rate: f64) -> Self {
+        self.min_learning_rate = rate;
+        self
+    }
+
+    /// How long the maximum lasts.
+    #[must_use]
+    pub const fn sustain_steps(mut self, steps: u64) -> Self {
+        self.sustain_steps = steps;
+        self
+    }
+
+    /// What is left of the range above the minimum after every `decay_steps`.
+    #[must_use]
+    pub const fn decay_rate(mut self, rate: f64) -> Self {
+        self.decay_rate = rate;
+        self
+    }
+
+    /// The factor of the maximum, in place of the trainer's number of replicas.
+    #[must_use]
+    pub const fn replicas(mut self, replicas: usize) -> Self {
+        self.replicas = Some(replicas);
+        self
+    }
+
+    pub(super) fn check(&self) -> Result<(), String> {
+        at_least_zero("start_learning_rate", self.start_learning_rate)?;
+        at_least_zero("max_learning_rate", self.max_learning_rate)?;
+        at_least_zero("min_learning_rate", self.min_learning_rate)?;
+        above_zero("decay_steps", self.decay_steps as f64)?;
+        above_zero("decay_rate", self.decay_rate)?;
+        self.replicas
+            .map_or(Ok(()), |replicas| above_zero("replicas", replicas as f64))
+    }
+
+    fn peak(&self) -> f64 {
+        self.max_learning_rate * self.replicas.unwrap_or(1) as f64
+    }
+
+    pub(super) fn value(&self, step: u64) -> f64 {
+        let (step, ramp) = (step as f64, self.ramp_up_steps as f64);
+        if step < ramp {
+            return (self.peak() - self.start_learning_rate) / ramp * step
+                + self.start_learning_rate;
+        }
+        let decaying = (step - ramp - self.sustain_steps as f64).max(0.0);
+        let left = self.decay_rate.powf(decaying / self.decay_steps as f64);
+        (self.peak() - self.min_learning_rate) * left + self.min_learning_rate
+    }
+
+    pub(super) fn trace(&self, step: &Tensor) -> Tensor {
+        let (step, ramp) = (step.convert(DType::F32), self.ramp_up_steps as f64);
+        let decaying = (&step - (ramp + self.sustain_steps as f64)).maximum(&step.like(0.0));
+        let left = step
+            .like(self.decay_rate)
+            .pow(&(decaying / self.decay_steps as f64));
+        let decayed = left * (self.peak() - self.min_learning_rate) + self.min_learning_rate;
+        if self.ramp_up_steps == 0 {
+            return decayed;
+        }
+        let slope = (self.peak() - self.start_learning_rate) / ramp;
+        let rising = &step * slope + self.start_learning_rate;
+        step.less(&step.like(ramp)).select(&rising, &decayed)
+    }
+}

@@ -1,0 +1,61 @@
+//! Every loss and its gradient against Keras, weighted and reduced in every way.
+
+mod oracle;
+
+use oracle::{Batch, array, assert_close, name, snake_case};
+use phalanx::losses::{Loss, Reduction};
+use phalanx_graph::{HostTensor, gradients};
+use serde_json::Value;
+
+const TOLERANCE: f64 = 2e-6;
+
+#[test]
+fn losses_and_gradients_are_those_of_keras() {
+    let engine = oracle::engine();
+    let records = oracle::records("losses.json");
+    assert!(records.len() >= 396, "{} records", records.len());
+    let mut batch = Batch::default();
+    for record in &records {
+        trace(&mut batch, record);
+    }
+    let results = batch.run(&engine);
+    for (record, results) in records.iter().zip(results.chunks(2)) {
+        check(record, "value", &results[0]);
+        check(record, "gradient", &results[1]);
+    }
+}
+
+fn trace(batch: &mut Batch, record: &Value) {
+    let (loss, reduction) = configured(record);
+    let y_true = batch.shared(array(&record["y_true"]).unwrap());
+    let y_pred = batch.shared(array(&record["y_pred"]).unwrap());
+    let weight = array(&record["sample_weight"]).map(|weight| batch.shared(weight));
+    let value = loss.reduced(&y_true, &y_pred, weight.as_ref(), reduction);
+    let gradient = gradients(&value.sum_all(), &[&y_pred]).swap_remove(0);
+    batch.output(&value);
+    batch.output(&gradient.unwrap());
+}
+
+fn configured(record: &Value) -> (Loss, Reduction) {
+    let mut config = record["config"].clone();
+    let reduction = config.as_object_mut().unwrap().remove("reduction").unwrap();
+    let reduction = match reduction.as_str().unwrap() {
+        "sum_over_batch_size" => Reduction::SumOverBatchSize,
+        "sum" => Reduction::Sum,
+        "mean_with_sample_weight" => Reduction::MeanWithSampleWeight,
+        "none" => Reduction::None,
+        other => panic!("reduction {other}"),
+    };
+    let kind = match record["loss"].as_str().unwrap() {
+        "KLDivergence" => "kl_divergence".to_owned(),
+        kind => snake_case(kind),
+    };
+    (Loss::from_config(&kind, &config).unwrap(), reduction)
+}
+
+fn check(record: &Value, field: &str, got: &HostTensor) {
+    let expected = array(&record[field]).unwrap();
+    let what = format!("{} {field}", name(record));
+    assert_eq!(got.dims(), expected.dims(), "{what}");
+    assert_close(&what, &got.to_f64(), &expected.to_f64(), TOLERANCE);
+}

@@ -1,0 +1,196 @@
+//! Every optimizer, its options and the schedules against Keras, step by step.
+
+mod oracle;
+
+use std::ops::Range;
+
+use oracle::{Batch, array, assert_close, name, snake_case};
+use phalanx::optim::{Optimizer, ParamSpec, SlotSpec};
+use phalanx::schedules::Schedule;
+use phalanx_graph::HostTensor;
+use serde_json::{Value, json};
+
+const TOLERANCE: f64 = 5e-6;
+
+#[test]
+fn steps_are_those_of_keras() {
+    let engine = oracle::engine();
+    let records = oracle::records("optimizers.json");
+    assert!(records.len() >= 68, "{} records", records.len());
+    let mut batch = Batch::default();
+    let iterations = batch.input(HostTensor::scalar(0_i64));
+    let mut runs: Vec<Run<'_>> = Vec::new();
+    for record in &records {
+        let start = runs
+            .last()
+            .map_or((1, 0), |run| (run.gradients.end, run.outputs.end));
+        runs.push(Run::trace(&mut batch, &iterations, record, start));
+    }
+    let mut program = batch.compile(&engine);
+    let steps = runs.iter().map(|run| run.steps().len()).max().unwrap();
+    for step in 0..steps {
+        program.inputs[0] = HostTensor::scalar(step as i64);
+        for run in &runs {
+            run.feed(step, &mut program.inputs);
+        }
+        let results = program.run(&engine);
+        for run in &runs {
+            let results = &results[run.outputs.clone()];
+            run.check(step, results);
+            program.inputs[run.state.clone()].clone_from_slice(results);
+        }
+    }
+}
+
+/// A record within the program: variables and slots, then gradients; the next variables and slots.
+struct Run<'a> {
+    record: &'a Value,
+    optimizer: Optimizer,
+    params: Vec<ParamSpec>,
+    state: Range<usize>,
+    gradients: Range<usize>,
+    outputs: Range<usize>,
+}
+
+impl<'a> Run<'a> {
+    fn trace(
+        batch: &mut Batch,
+        iterations: &phalanx_graph::Tensor,
+        record: &'a Value,
+        (input, output): (usize, usize),
+    ) -> Self {
+        let optimizer = optimizer(record);
+        let initial = variables(record);
+        let params: Vec<ParamSpec> = initial.iter().map(|(spec, _)| spec.clone()).collect();
+        let slots = optimizer.slots(&params);
+        let values: Vec<_> = initial
+            .iter()
+            .map(|(_, x)| batch.input(x.clone()))
+            .collect();
+        let fill = |slot: &SlotSpec| HostTensor::full(slot.shape.clone(), slot.fill);
+        let carried: Vec<_> = slots.iter().map(|slot| batch.input(fill(slot))).collect();
+        let zeros = |spec: &ParamSpec| HostTensor::zeros(spec.shape.clone());
+        let gradients: Vec<_> = params.iter().map(|spec| batch.input(zeros(spec))).collect();
+        let applied = optimizer.apply(&params, iterations, &values, &gradients, &carried);
+        applied
+            .params
+            .iter()
+            .for_each(|tensor| batch.output(tensor));
+        applied.slots.iter().for_each(|tensor| batch.output(tensor));
+        let size = params.len() + slots.len();
+        let (state, outputs) = (input..input + size, output..output + size);
+        let gradients = state.end..state.end + params.len();
+        Self {
+            record,
+            optimizer,
+            params,
+            state,
+            gradients,
+            outputs,
+        }
+    }
+
+    fn steps(&self) -> &[Value] {
+        self.record["steps"].as_array().unwrap()
+    }
+
+    fn feed(&self, step: usize, inputs: &mut [HostTensor]) {
+        for (at, gradient) in self
+            .gradients
+            .clone()
+            .zip(arrays(&self.steps()[step]["gradients"]))
+        {
+            inputs[at] = gradient;
+        }
+    }
+
+    fn check(&self, step: usize, results: &[HostTensor]) {
+        let expected = &self.steps()[step];
+        let what = format!("{}, step {step}", name(self.record));
+        let rate = self.optimizer.learning_rate().value(step as u64);
+        let expected_rate = expected["learning_rate"].as_f64().unwrap();
+        assert_close(&format!("{what}: rate"), &[rate], &[expected_rate], 1e-8);
+        for (result, expected) in results.iter().zip(arrays(&expected["variables"])) {
+            assert_close(&what, &result.to_f64(), &expected.to_f64(), TOLERANCE);
+        }
+        let averages = self.optimizer.average_slots(&self.params);
+        assert_eq!(averages.is_empty(), expected.get("ema").is_none(), "{what}");
+        if averages.is_empty() {
+            return;
+        }
+        for (slot, expected) in averages.into_iter().zip(arrays(&expected["ema"])) {
+            let result = &results[self.params.len() + slot];
+            assert_close(
+                &format!("{what}: average"),
+                &result.to_f64(),
+                &expected.to_f64(),
+                TOLERANCE,
+            );
+        }
+    }
+}
+
+fn optimizer(record: &Value) -> Optimizer {
+    let kind = record["optimizer"].as_str().unwrap().to_lowercase();
+    let mut config = record["config"].clone();
+    if let Some(excluded) = record.get("exclude_from_weight_decay") {
+        config["exclude_from_weight_decay"] = excluded.clone();
+    }
+    if let Some(schedule) = config.pointer("/learning_rate/schedule") {
+        let mut fields = config["learning_rate"]["config"].clone();
+        fields["kind"] = json!(snake_case(schedule.as_str().unwrap()));
+        config["learning_rate"] = fields;
+    }
+    Optimizer::from_config(&kind, &config).unwrap()
+}
+
+fn variables(record: &Value) -> Vec<(ParamSpec, HostTensor)> {
+    let variables = record["variables"].as_array().unwrap().iter();
+    let each = variables.map(|variable| {
+        let initial = array(&variable["initial"]).unwrap();
+        let spec = ParamSpec {
+            name: format!("dense/{}", name(variable)),
+            shape: initial.shape().clone(),
+        };
+        (spec, initial)
+    });
+    each.collect()
+}
+
+fn arrays(list: &Value) -> impl Iterator<Item = HostTensor> {
+    list.as_array()
+        .unwrap()
+        .iter()
+        .map(|value| array(value).unwrap())
+}
+
+/// On the host in f64 and in a program in f32, which is what Keras computes in.
+#[test]
+fn schedules_are_those_of_keras() {
+    let records = oracle::records("schedules.json");
+    assert!(records.len() >= 25, "{} records", records.len());
+    let mut batch = Batch::default();
+    let mut cases = Vec::new();
+    for record in &records {
+        let kind = snake_case(record["schedule"].as_str().unwrap());
+        let schedule = Schedule::from_config(&kind, &record["config"]).unwrap();
+        let steps = record["steps"].as_array().unwrap().iter();
+        for (step, value) in steps.zip(record["values"].as_array().unwrap()) {
+            let (step, value) = (step.as_u64().unwrap(), value.as_f64().unwrap());
+            let input = batch.input(HostTensor::scalar(step as i64));
+            batch.output(&schedule.trace(&input));
+            let what = format!("{}, step {step}", name(record));
+            assert_close(
+                &format!("{what} on the host"),
+                &[schedule.value(step)],
+                &[value],
+                1e-7,
+            );
+            cases.push((what, value));
+        }
+    }
+    let results = batch.run(&oracle::engine());
+    for ((what, expected), result) in cases.iter().zip(results) {
+        assert_close(what, &result.to_f64(), &[*expected], 2e-7);
+    }
+}

@@ -1,0 +1,156 @@
+//! Golden records of Keras, and programs of many small cases run together.
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "each test binary uses its own part"
+)]
+
+use std::path::Path;
+
+use phalanx::engine::{Compiled, Engine, EngineOptions};
+use phalanx_graph::{Graph, HostTensor, Shape, Tensor};
+use serde_json::Value;
+
+/// The records of a file of `tests/golden/keras`.
+pub fn records(file: &str) -> Vec<Value> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/keras");
+    let text = std::fs::read_to_string(root.join(file)).unwrap();
+    let mut document: Value = serde_json::from_str(&text).unwrap();
+    match document["records"].take() {
+        Value::Array(records) => records,
+        other => panic!("{file}: records are {other}"),
+    }
+}
+
+/// The name of a record.
+pub fn name(record: &Value) -> &str {
+    record["name"].as_str().unwrap()
+}
+
+/// An array of a record, or `None` for null.
+pub fn array(value: &Value) -> Option<HostTensor> {
+    let dims: Vec<usize> = numbers(value.get("shape")?)
+        .map(|dim| dim as usize)
+        .collect();
+    let data = numbers(&value["data"]);
+    let tensor = match value["dtype"].as_str().unwrap() {
+        "f32" => HostTensor::new(dims, &data.map(|x| x as f32).collect::<Vec<_>>()),
+        "i32" => HostTensor::new(dims, &data.map(|x| x as i32).collect::<Vec<_>>()),
+        other => panic!("dtype {other}"),
+    };
+    Some(tensor)
+}
+
+fn numbers(list: &Value) -> impl Iterator<Item = f64> {
+    list.as_array().unwrap().iter().map(|x| x.as_f64().unwrap())
+}
+
+/// `TopKAccuracy` as `top_k_accuracy`.
+pub fn snake_case(name: &str) -> String {
+    let mut text = String::new();
+    for (i, letter) in name.char_indices() {
+        if letter.is_uppercase() && i > 0 {
+            text.push('_');
+        }
+        text.extend(letter.to_lowercase());
+    }
+    text
+}
+
+/// Fails unless each number is within `tolerance` of the expected one, or of its size where that is above 1.
+pub fn assert_close(what: &str, got: &[f64], expected: &[f64], tolerance: f64) {
+    assert_eq!(got.len(), expected.len(), "{what}: number of values");
+    for (i, (got, expected)) in got.iter().zip(expected).enumerate() {
+        let allowed = tolerance * expected.abs().max(1.0);
+        let close = (got - expected).abs() <= allowed;
+        assert!(
+            close,
+            "{what}: value {i} is {got}, expected {expected} within {allowed}"
+        );
+    }
+}
+
+/// A program under construction from many cases: their inputs and outputs in order.
+#[derive(Default)]
+pub struct Batch {
+    pub graph: Graph,
+    inputs: Vec<HostTensor>,
+    parameters: Vec<Tensor>,
+    outputs: Vec<Tensor>,
+}
+
+impl Batch {
+    /// An input with its first value.
+    pub fn input(&mut self, value: HostTensor) -> Tensor {
+        let name = format!("x{}", self.inputs.len());
+        let tensor = self.graph.parameter(&name, value.shape().clone());
+        self.inputs.push(value);
+        self.parameters.push(tensor.clone());
+        tensor
+    }
+
+    /// The input that has this value already, else a new one: what cases share is compiled once.
+    pub fn shared(&mut self, value: HostTensor) -> Tensor {
+        let same =
+            |input: &HostTensor| input.shape() == value.shape() && input.bytes() == value.bytes();
+        match self.inputs.iter().position(same) {
+            Some(place) => self.parameters[place].clone(),
+            None => self.input(value),
+        }
+    }
+
+    /// Adds a result.
+    pub fn output(&mut self, tensor: &Tensor) {
+        self.outputs.push(tensor.clone());
+    }
+
+    /// Compiles the program, ready to be run on its inputs.
+    pub fn compile(self, engine: &Engine) -> Case {
+        let named: Vec<(&str, &Tensor)> = self.outputs.iter().map(|t| ("y", t)).collect();
+        let program = self.graph.finish(&named).expect("the cases build");
+        let compiled = engine.compile("oracle", &program).unwrap();
+        Case {
+            compiled,
+            inputs: self.inputs,
+            shapes: self.outputs.iter().map(Tensor::shape).collect(),
+        }
+    }
+
+    /// The results, for programs that are run once.
+    pub fn run(self, engine: &Engine) -> Vec<HostTensor> {
+        self.compile(engine).run(engine)
+    }
+}
+
+/// A compiled [`Batch`].
+pub struct Case {
+    compiled: Compiled,
+    pub inputs: Vec<HostTensor>,
+    shapes: Vec<Shape>,
+}
+
+impl Case {
+    /// The results for the present inputs.
+    pub fn run(&self, engine: &Engine) -> Vec<HostTensor> {
+        let buffers: Vec<_> = self
+            .inputs
+            .iter()
+            .map(|x| engine.put(0, x).unwrap())
+            .collect();
+        let arguments: Vec<_> = buffers.iter().collect();
+        let results = self.compiled.run(&[&arguments]).unwrap().swap_remove(0);
+        let shapes = results.iter().zip(&self.shapes);
+        shapes
+            .map(|(buffer, shape)| engine.get(buffer, shape).unwrap())
+            .collect()
+    }
+}
+
+/// The CPU, without a compile cache.
+pub fn engine() -> Engine {
+    let options = EngineOptions {
+        compile_cache: false,
+        ..EngineOptions::default()
+    };
+    Engine::new(&options).unwrap()
+}

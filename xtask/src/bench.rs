@@ -1,0 +1,178 @@
+//! `cargo xtask bench single`: whole steps and epochs on one device, ours beside other frameworks'.
+//!
+//! Every contestant is a program `MODEL BATCH BUDGET` that prints a JSON line a result (`bench/peers/README.md`). They take
+//! turns, round by round, so that a machine that grows slow is slow for all; a result is the median of its rounds' medians.
+
+mod contestant;
+mod machine;
+mod table;
+
+use std::process::Command;
+use std::time::Duration;
+
+use crate::process::run;
+use crate::workspace::Workspace;
+use contestant::Contestant;
+use table::Results;
+
+const BUILD_LIMIT: Duration = Duration::from_secs(30 * 60);
+/// A round of one contestant, with the time to start and to compile.
+const ROUND_LIMIT: Duration = Duration::from_secs(600);
+
+/// What is timed.
+struct Work {
+    model: &'static str,
+    batch: &'static str,
+    shown: &'static str,
+    /// Steps or epochs a round, or seconds; `None` leaves the work out of a quick run.
+    quick: Option<&'static str>,
+    budget: &'static str,
+}
+
+const SINGLE: [Work; 3] = [
+    Work {
+        model: "mlp",
+        batch: "64",
+        shown: "a step of an MLP 784-128-10, batch 64",
+        quick: Some("1s"),
+        budget: "5s",
+    },
+    Work {
+        model: "fit_mlp",
+        batch: "128",
+        shown: "an epoch of it over 60,000 rows, batch 128",
+        quick: Some("3"),
+        budget: "5",
+    },
+    Work {
+        model: "cnn",
+        batch: "64",
+        shown: "a step of a CNN on 28x28x1, batch 64",
+        quick: None,
+        budget: "8s",
+    },
+];
+
+impl Work {
+    /// What a round gets; `None` where the work is left out.
+    const fn budget(&self, quick: bool) -> Option<&'static str> {
+        if quick { self.quick } else { Some(self.budget) }
+    }
+}
+
+/// What was asked for.
+#[derive(Debug, Default, PartialEq)]
+struct Asked {
+    pythons: Vec<String>,
+    quick: bool,
+    write: bool,
+}
+
+/// Times ours and what the Pythons have; prints a table, and keeps it in `bench/results` if asked to.
+pub(crate) fn single(arguments: &[&str]) -> Result<(), String> {
+    let asked = asked(arguments)?;
+    let workspace = Workspace::load()?;
+    build(&workspace)?;
+    let contestants = contestant::all(&workspace, &asked.pythons)?;
+    let mut results = Results::default();
+    let rounds = if asked.quick { 2 } else { 5 };
+    for round in 1..=rounds {
+        for (index, work) in SINGLE.iter().enumerate() {
+            let Some(budget) = work.budget(asked.quick) else {
+                continue;
+            };
+            for contestant in &contestants {
+                eprintln!(
+                    "round {round} of {rounds}: {}, {}",
+                    contestant.name, work.shown
+                );
+                let output = time(&workspace, contestant, work, budget)?;
+                results.add(index, &output)?;
+            }
+        }
+    }
+    let table = results.table(&SINGLE.map(|work| work.shown));
+    println!("{table}");
+    if asked.write {
+        let page = format!(
+            "# One device\n\nWritten by `cargo xtask bench single --write`: {}.\n\n{table}",
+            machine::description()
+        );
+        let path = workspace.root.join("bench/results/single.md");
+        std::fs::write(&path, page)
+            .map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+    }
+    Ok(())
+}
+
+fn asked(arguments: &[&str]) -> Result<Asked, String> {
+    let mut asked = Asked::default();
+    let mut words = arguments.iter();
+    while let Some(&word) = words.next() {
+        match word {
+            "--quick" => asked.quick = true,
+            "--write" => asked.write = true,
+            "--python" => {
+                let path = words
+                    .next()
+                    .ok_or("--python needs the path of a Python with torch, tensorflow or jax")?;
+                asked.pythons.push((*path).to_owned());
+            }
+            word => {
+                return Err(format!(
+                    "found {word:?}, expected --python PATH, --quick or --write"
+                ));
+            }
+        }
+    }
+    Ok(asked)
+}
+
+fn build(workspace: &Workspace) -> Result<(), String> {
+    let mut command = Command::new("cargo");
+    command.args([
+        "build",
+        "--release",
+        "--locked",
+        "--quiet",
+        "--package",
+        "phalanx-bench",
+    ]);
+    run(
+        command.current_dir(&workspace.root),
+        &workspace.log("bench-build"),
+        BUILD_LIMIT,
+    )
+    .map(|_| ())
+}
+
+fn time(
+    workspace: &Workspace,
+    contestant: &Contestant,
+    work: &Work,
+    budget: &str,
+) -> Result<String, String> {
+    let mut command = contestant.command();
+    command.args([work.model, work.batch, budget]);
+    run(
+        &mut command,
+        &workspace.log(&format!("bench-{}", contestant.name)),
+        ROUND_LIMIT,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_are_read() {
+        let found = asked(&["--python", "/a", "--quick", "--python", "/b"]).unwrap();
+        assert_eq!(
+            (found.pythons.len(), found.quick, found.write),
+            (2, true, false)
+        );
+        assert!(asked(&["--python"]).unwrap_err().contains("needs the path"));
+        assert!(asked(&["--fast"]).unwrap_err().contains("--quick"));
+    }
+}
