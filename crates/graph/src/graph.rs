@@ -313,6 +313,7 @@ impl Graph {
         build: impl FnOnce(&[Tensor]) -> Vec<Tensor>,
     ) -> Arc<Subgraph> {
         let graph = Self::with_replicas(self.replicas());
+        graph.0.borrow_mut().label = self.0.borrow().label.clone();
         let mut parameters = Vec::new();
         // No closure: it would be the caller that the nodes remember.
         for shape in shapes {

@@ -16,10 +16,13 @@ pub(crate) fn infer(op: &Op, inputs: &[&Shape], replicas: usize) -> Inferred {
 }
 
 /// Whether the size of an array in bytes is a number that the machine and the compiler can hold.
+///
+/// A dim of size 0 counts as 1: it makes no dim beside it legal.
 pub(crate) fn check_size(shape: &Shape) -> Result<(), String> {
-    match shape.checked_byte_len() {
-        Some(bytes) if i64::try_from(bytes).is_ok() => Ok(()),
-        _ => Err(format!("{shape} has more bytes than can be counted")),
+    let grow = |size: i64, &dim: &usize| size.checked_mul(i64::try_from(dim.max(1)).ok()?);
+    match shape.dims.iter().try_fold(shape.dtype.size() as i64, grow) {
+        Some(_) => Ok(()),
+        None => Err(format!("{shape} has more bytes than can be counted")),
     }
 }
 
@@ -150,9 +153,13 @@ fn check_combines(kind: ReduceOp, shape: &Shape) -> Result<(), String> {
     }
 }
 
+/// Communication libraries have no bitwise combinations.
 fn all_reduce(kind: ReduceOp, inputs: &[&Shape]) -> Inferred {
     for shape in inputs {
         check_combines(kind, shape)?;
+        if matches!(kind, ReduceOp::And | ReduceOp::Or) && shape.dtype != DType::Bool {
+            return wrong_type(shape, "truth values");
+        }
     }
     Ok(inputs.iter().map(|&shape| shape.clone()).collect())
 }

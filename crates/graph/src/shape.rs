@@ -44,10 +44,11 @@ impl Shape {
         self.dims.len()
     }
 
-    /// Number of elements.
+    /// Number of elements; stops at the largest `usize`.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.dims.iter().product()
+        let product = |count: usize, &dim: &usize| count.saturating_mul(dim);
+        self.dims.iter().fold(1, product)
     }
 
     /// Whether some dim is zero.
@@ -56,10 +57,10 @@ impl Shape {
         self.len() == 0
     }
 
-    /// Size in bytes of the dense array.
+    /// Size in bytes of the dense array; stops at the largest `usize`.
     #[must_use]
     pub fn byte_len(&self) -> usize {
-        self.len() * self.dtype.size()
+        self.len().saturating_mul(self.dtype.size())
     }
 
     /// Size in bytes, or `None` when it does not fit a `usize`: for shapes read from outside.

@@ -176,6 +176,8 @@ fn equal_expressions_are_computed_once_and_unused_ones_never() {
     assert_eq!(left(|x, _| (x - 1.0) * (1.0 - x)).len(), 5);
     let two = left(|x, _| x.graph().iota(x.shape(), 0) + x.graph().iota(x.shape(), 1));
     assert_eq!(two, ["iota", "iota", "add"]);
+    let rows = left(|x, _| x.max(&[1]).keep_dims(&[1]).broadcast_to(&[2, 3]));
+    assert_eq!(rows, ["reduce", "broadcast"]);
     let zeros = left(|x, _| Tensor::concat(&[&x.zeros_like(), &(x.zeros_like() * 1.0)], 0));
     assert_eq!(zeros, ["constant", "broadcast", "concatenate"]);
 }
@@ -374,5 +376,25 @@ fn random_graphs_compute_the_same() {
             simple,
             "simplifying again changes something"
         );
+    }
+}
+
+#[test]
+fn donated_parameters_may_change_places() {
+    let g = Graph::new();
+    let (x, y) = (
+        g.parameter("x", Shape::f32([2])),
+        g.parameter("y", Shape::f32([2])),
+    );
+    let outputs = [("y", &(&y * 1.0)), ("x", &(&x - 0.0))];
+    let mut program = g.finish(&outputs).unwrap();
+    program.donated = vec![(0, 0), (1, 1)];
+    let inputs = [
+        HostTensor::new([2], &[1.0f32, 2.0]),
+        HostTensor::new([2], &[3.0f32, 4.0]),
+    ];
+    for program in [program.simplified(), program] {
+        let results = support::run(&program, &inputs);
+        assert_eq!(results, [inputs[1].clone(), inputs[0].clone()]);
     }
 }

@@ -1,4 +1,7 @@
 //! Train neural networks on one device or many.
+//!
+//! A model is made of layers ([`nn`]), a strategy says on which devices it trains ([`strategy`]), and the trainer it
+//! gives has `fit`, `evaluate` and `predict` ([`fit`]).
 #![forbid(unsafe_code)]
 
 mod bytes;
@@ -7,10 +10,13 @@ pub mod data;
 pub mod datasets;
 pub mod engine;
 mod error;
+pub mod fit;
 pub mod losses;
 pub mod metrics;
 pub mod nn;
 pub mod optim;
+pub mod prelude;
 pub mod schedules;
+pub mod strategy;
 
 pub use error::{Error, Result};

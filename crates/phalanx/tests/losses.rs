@@ -3,7 +3,7 @@
 mod oracle;
 
 use oracle::{Batch, array, assert_close, name, snake_case};
-use phalanx::losses::{Loss, Reduction};
+use phalanx::losses::{Loss, Reduction, SparseCategoricalCrossentropy};
 use phalanx_graph::{HostTensor, gradients};
 use serde_json::Value;
 
@@ -58,4 +58,16 @@ fn check(record: &Value, field: &str, got: &HostTensor) {
     let what = format!("{} {field}", name(record));
     assert_eq!(got.dims(), expected.dims(), "{what}");
     assert_close(&what, &got.to_f64(), &expected.to_f64(), TOLERANCE);
+}
+
+#[test]
+fn a_class_that_is_not_there_gives_nan() {
+    let mut batch = Batch::default();
+    let y_true = batch.input(HostTensor::new([3], &[0_i32, 2, -1]));
+    let y_pred = batch.input(HostTensor::new([3, 2], &[0.0_f32; 6]));
+    let loss = Loss::from(SparseCategoricalCrossentropy::from_logits());
+    batch.output(&loss.per_example(&y_true, &y_pred));
+    let values = batch.run(&oracle::engine()).swap_remove(0).to_f64();
+    assert_close("class 0 of 2", &values[..1], &[2.0_f64.ln()], TOLERANCE);
+    assert!(values[1].is_nan() && values[2].is_nan(), "{values:?}");
 }

@@ -3,7 +3,10 @@
 mod oracle;
 
 use oracle::{Batch, array, assert_close, name, snake_case};
-use phalanx::metrics::{Accuracy, Metric};
+use phalanx::losses::BinaryCrossentropy;
+use phalanx::metrics::{
+    Accuracy, Auc, F1Score, Metric, SparseCategoricalAccuracy, SparseTopKCategoricalAccuracy,
+};
 use phalanx_graph::HostTensor;
 use serde_json::Value;
 
@@ -38,6 +41,86 @@ fn accuracy_is_resolved_from_the_shapes() {
         .collect();
     assert!(cases.len() >= 8, "{} cases", cases.len());
     compare(&cases);
+}
+
+/// What the records do not hold: targets, predictions, weights and the result by hand.
+#[test]
+fn rare_inputs_count_as_documented() {
+    let f32s = |dims: &[usize], values: &[f32]| HostTensor::new(dims, values);
+    let classes = |values: &[i32]| HostTensor::new([values.len()], values);
+    let logits = Metric::from(Accuracy).bound(
+        Some(&BinaryCrossentropy::from_logits().into()),
+        f32s(&[4, 1], &[0.0; 4]).shape(),
+    );
+    let auc = Metric::from(Auc::default().thresholds([0.25, 0.5, 0.75]));
+    let scores = f32s(&[3, 2], &[0.1, 0.9, 0.8, 0.2, f32::NAN, f32::NAN]);
+    let cases = [
+        // 0.3 is a logit for yes.
+        (
+            logits,
+            f32s(&[4, 1], &[1.0, 1.0, 0.0, 0.0]),
+            f32s(&[4, 1], &[0.3, 2.0, -0.1, 0.1]),
+            None,
+            0.75,
+        ),
+        // A row of zeros has no answer.
+        (
+            F1Score::default().classes(2).into(),
+            f32s(&[2, 2], &[1.0, 0.0, 0.0, 1.0]),
+            f32s(&[2, 2], &[0.0, 0.0, 0.1, 0.9]),
+            None,
+            0.5,
+        ),
+        // Classes that are not there are wrong, scores that are no numbers in no top.
+        (
+            SparseCategoricalAccuracy.into(),
+            classes(&[1, 2, 1]),
+            scores.clone(),
+            None,
+            1.0 / 3.0,
+        ),
+        (
+            SparseTopKCategoricalAccuracy::new(2).into(),
+            classes(&[0, -1, 0]),
+            scores,
+            None,
+            1.0 / 3.0,
+        ),
+        // Rows of weight 0 are as if they were not there.
+        (
+            SparseCategoricalAccuracy.into(),
+            classes(&[1, 1]),
+            f32s(&[2, 2], &[0.1, 0.9, 0.9, 0.1]),
+            Some([1.0, 0.0]),
+            1.0,
+        ),
+        // Thresholds of one's own: three points of the curve are (0, 1/2), (0, 1/2), (1/2, 1).
+        (
+            auc,
+            f32s(&[4], &[1.0, 1.0, 0.0, 0.0]),
+            f32s(&[4], &[0.9, 0.3, 0.4, 0.25]),
+            None,
+            0.75 * 0.5 + 0.5,
+        ),
+    ];
+    let mut batch = Batch::default();
+    for (metric, y_true, y_pred, weight, _) in &cases {
+        let (y_true, y_pred) = (batch.input(y_true.clone()), batch.input(y_pred.clone()));
+        let weight = weight.map(|weight: [f32; 2]| batch.input(HostTensor::new([2], &weight)));
+        for delta in metric.update(&y_true, &y_pred, weight.as_ref()) {
+            batch.output(&delta);
+        }
+    }
+    let mut deltas = batch.run(&oracle::engine()).into_iter();
+    for (metric, .., expected) in cases {
+        let state: Vec<HostTensor> = deltas.by_ref().take(metric.state().len()).collect();
+        assert_close(
+            metric.name(),
+            &[metric.result(&state)],
+            &[expected],
+            TOLERANCE,
+        );
+    }
 }
 
 fn configured(record: &Value) -> Metric {

@@ -5,9 +5,12 @@ mod oracle;
 use std::ops::Range;
 
 use oracle::{Batch, array, assert_close, name, snake_case};
-use phalanx::optim::{Optimizer, ParamSpec, SlotSpec};
-use phalanx::schedules::Schedule;
-use phalanx_graph::HostTensor;
+use phalanx::optim::{Optimizer, ParamSpec, Sgd, SlotSpec};
+use phalanx::schedules::{
+    CosineDecay, CosineDecayRestarts, ExponentialDecay, PolynomialDecay, RampUpExponentialDecay,
+    Schedule,
+};
+use phalanx_graph::{HostTensor, Shape};
 use serde_json::{Value, json};
 
 const TOLERANCE: f64 = 5e-6;
@@ -192,5 +195,68 @@ fn schedules_are_those_of_keras() {
     let results = batch.run(&oracle::engine());
     for ((what, expected), result) in cases.iter().zip(results) {
         assert_close(what, &result.to_f64(), &[*expected], 2e-7);
+    }
+}
+
+/// Also where f32 is too coarse to count periods.
+#[test]
+fn programs_and_host_agree_on_schedules() {
+    let ramp = RampUpExponentialDecay::new(0.01, 41, 7)
+        .start_learning_rate(0.002)
+        .min_learning_rate(0.001)
+        .sustain_steps(13);
+    let schedules: [Schedule; 6] = [
+        Schedule::from(ramp).for_replicas(8),
+        ExponentialDecay::new(0.1, 41, 0.9).staircase().into(),
+        PolynomialDecay::new(0.1, 41).power(0.5).cycle().into(),
+        PolynomialDecay::new(0.1, 41).power(0.5).into(),
+        CosineDecay::new(0.0, 41).warmup(0.1, 41).into(),
+        CosineDecayRestarts::new(0.1, 41)
+            .t_mul(1.0)
+            .m_mul(0.9)
+            .into(),
+    ];
+    let mut batch = Batch::default();
+    let mut cases = Vec::new();
+    for schedule in &schedules {
+        for step in (0..13).flat_map(|k| [41 * k, 41 * k + 1, 41 * k + 40]) {
+            let input = batch.shared(HostTensor::scalar(step as i64));
+            batch.output(&schedule.trace(&input));
+            cases.push((
+                format!("{}, step {step}", schedule.kind()),
+                schedule.value(step),
+            ));
+        }
+    }
+    let results = batch.run(&oracle::engine());
+    for ((what, expected), result) in cases.iter().zip(results) {
+        assert_close(what, &result.to_f64(), &[*expected], 2e-7);
+    }
+}
+
+#[test]
+fn an_infinite_gradient_is_not_clipped_away() {
+    let mut batch = Batch::default();
+    let iterations = batch.input(HostTensor::scalar(0_i64));
+    let spec = |name: &str| ParamSpec {
+        name: name.to_owned(),
+        shape: Shape::f32([2]),
+    };
+    let specs = [spec("a"), spec("b")];
+    let values = [0.0_f32, 1.0];
+    let params = [(); 2].map(|()| batch.input(HostTensor::new([2], &values)));
+    let broken = batch.input(HostTensor::new([2], &[1.0, f32::INFINITY]));
+    let optimizer = Optimizer::from(Sgd::default()).global_clipnorm(1.0);
+    let rate = batch.input(HostTensor::scalar(0.1_f32));
+    let applied = optimizer.apply(
+        &specs,
+        &iterations,
+        &params,
+        &[params[0].clone(), broken],
+        &[rate],
+    );
+    applied.params.iter().for_each(|param| batch.output(param));
+    for param in batch.run(&oracle::engine()) {
+        assert!(param.f32s().iter().all(|x| x.is_nan()), "{param:?}");
     }
 }

@@ -151,14 +151,29 @@ fn transpose(r: &Rewriter, x: Value, perm: &[usize]) -> Option<Rewrite> {
 }
 
 fn broadcast(r: &Rewriter, x: Value, dims: &[usize], map: &[usize]) -> Option<Rewrite> {
-    let Op::Broadcast { map: first, .. } = r.op(x) else {
-        return None;
+    let inner = match r.op(x) {
+        Op::Broadcast { map, .. } => map.clone(),
+        Op::Reshape(_) => inserted(&r.shape(input(r, x)).dims, &r.shape(x).dims)?,
+        _ => return None,
     };
     let op = Op::Broadcast {
         dims: dims.to_vec(),
-        map: first.iter().map(|&dim| map[dim]).collect(),
+        map: inner.iter().map(|&dim| map[dim]).collect(),
     };
     Some(Rewrite::Op(Box::new(op), vec![input(r, x)]))
+}
+
+/// Where each dim went, when a reshape only inserts dims of size 1.
+fn inserted(from: &[usize], to: &[usize]) -> Option<Vec<usize>> {
+    let mut places = Vec::with_capacity(from.len());
+    for (place, &size) in to.iter().enumerate() {
+        if from.get(places.len()) == Some(&size) {
+            places.push(place);
+        } else if size != 1 {
+            return None;
+        }
+    }
+    (places.len() == from.len()).then_some(places)
 }
 
 /// An update of the whole: its start is clamped to 0.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use phalanx_graph::{AlignedBytes, DType, HostTensor, Lowering, Program, Shape};
 use phalanx_pjrt::{
-    Buffer, CacheOutcome, Client, CompileCache, CompileOptions, ElementType, Executable,
+    Buffer, CacheOutcome, Client, CompileCache, CompileOptions, ElementType, Event, Executable,
     ExecuteOptions, Installer, OptionValue, OverrideValue, PjrtError, Places, Platform, Plugin,
     SharedBytes,
 };
@@ -125,7 +125,9 @@ impl Engine {
     /// [`Error::Device`] when the plugin refuses it, or when it needs more memory than there is.
     pub fn compile(&self, name: &str, program: &Program) -> Result<Compiled> {
         let start = Instant::now();
-        let text = program.to_stablehlo(&Lowering::new(self.0.platform, name));
+        let text = program
+            .simplified()
+            .to_stablehlo(&Lowering::new(self.0.platform, name));
         let relied_on = self.0.platform.compiler_options().iter();
         let options = CompileOptions {
             replicas: program.replicas,
@@ -140,7 +142,7 @@ impl Engine {
             .compile_cached(self.0.cache.as_ref(), &text, &options)
             .map_err(|error| refused("compile", name, &error))?;
         let compiled = Compiled {
-            name: name.to_owned(),
+            name: name.into(),
             executable,
             from_cache: outcome == CacheOutcome::Hit,
             seconds: start.elapsed().as_secs_f64(),
@@ -160,6 +162,16 @@ impl Engine {
         let shared: SharedBytes = tensor.shared_bytes();
         let buffer = self.0.client.buffer_shared(device, element, &dims, shared);
         buffer.map_err(|error| refused("copy to the device", &tensor.shape().to_string(), &error))
+    }
+
+    /// Waits until a run is done.
+    ///
+    /// # Errors
+    /// [`Error::Device`]: the computation failed, ran out of memory, or took longer than the deadline.
+    pub fn wait(&self, run: &Done) -> Result<()> {
+        let mut events = run.events.iter();
+        let waited = events.try_for_each(|event| event.wait(self.0.deadline));
+        waited.map_err(|error| refused("run", &run.name, &error))
     }
 
     /// Reads a buffer of a known shape back, waiting for it.
@@ -203,7 +215,7 @@ fn plugin_path(places: &Places, options: &EngineOptions) -> Result<PathBuf> {
 /// A program ready to run on the devices of its engine.
 #[derive(Debug)]
 pub struct Compiled {
-    name: String,
+    name: Arc<str>,
     executable: Executable,
     parameters: Vec<Shape>,
     /// Whether it came from the cache on disk.
@@ -213,17 +225,21 @@ pub struct Compiled {
 }
 
 impl Compiled {
-    /// Starts the program with one list of arguments per replica and returns before it is done; the arguments
-    /// that the program donates are dead afterwards.
+    /// Starts the program with one list of arguments per replica and returns before it is done, with the results of
+    /// each replica; the arguments that the program donates are dead afterwards.
     ///
     /// # Errors
     /// [`Error::Device`]: wrong arguments, or lack of memory. A failure of the computation itself shows when a
     /// result is read.
-    pub fn run(&self, arguments: &[&[&Buffer]]) -> Result<Vec<Vec<Buffer>>> {
+    pub fn run(&self, arguments: &[&[&Buffer]]) -> Result<(Vec<Vec<Buffer>>, Done)> {
         let options = ExecuteOptions::default();
         let execution = self.executable.execute(arguments, &options);
         let execution = execution.map_err(|error| refused("run", &self.name, &error))?;
-        Ok(execution.outputs)
+        let done = Done {
+            name: Arc::clone(&self.name),
+            events: execution.done,
+        };
+        Ok((execution.outputs, done))
     }
 
     /// Shapes of the parameters.
@@ -238,6 +254,13 @@ impl Compiled {
         let stats = self.executable.memory_stats().ok()?;
         u64::try_from(stats.total()).ok()
     }
+}
+
+/// The end of a run that was begun; see [`Engine::wait`].
+#[derive(Debug)]
+pub struct Done {
+    name: Arc<str>,
+    events: Vec<Event>,
 }
 
 /// What the user reads when a plugin refuses.

@@ -18,7 +18,7 @@ use crate::{Error, Result};
 
 /// Models in models deeper than this are taken for a mistake.
 const MAX_DEPTH: usize = 16;
-/// What a name that is to be made up may not hold, because values are written with it.
+/// What names may not hold in such a model, because values are written with them.
 const MARKS: [char; 2] = [':', '.'];
 
 impl Model {
@@ -97,9 +97,9 @@ fn layer_value(entry: &Entry) -> Value {
 }
 
 /// How each node is written.
-struct ValueNames(Vec<String>);
+pub(super) struct ValueNames(Vec<String>);
 
-fn value_names(model: &Model) -> ValueNames {
+pub(super) fn value_names(model: &Model) -> ValueNames {
     let mut uses = vec![0; model.layers.len()];
     let mut names: Vec<String> = model
         .inputs
@@ -118,7 +118,7 @@ fn value_names(model: &Model) -> ValueNames {
 }
 
 impl ValueNames {
-    fn of(&self, place: Place) -> String {
+    pub(super) fn of(&self, place: Place) -> String {
         let name = &self.0[place.node];
         match place.output {
             0 => name.clone(),

@@ -12,7 +12,7 @@ use super::{Activation, Cx, Model};
 ///
 /// A layer holds its settings alone: variables come from the [`Cx`] it is called with, so a layer is plain data,
 /// can be shared between models and threads, and is written to JSON by [`config`](Self::config). Your own layers
-/// are used as ours are; [register](super::Registry::register) them to read them back from JSON.
+/// are used as ours are; [add](super::Registry::with) them to a registry to read them back from JSON.
 ///
 /// ```
 /// use phalanx::nn::{Cx, Initializer, Layer, Sequential};

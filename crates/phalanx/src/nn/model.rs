@@ -169,6 +169,17 @@ impl Model {
         self.outputs.iter().map(per_example).collect()
     }
 
+    /// The name of each output: that of the layer that makes it, numbered when several come from one.
+    #[must_use]
+    pub fn output_names(&self) -> Vec<String> {
+        let mut names = Names::default();
+        let name = |place: &Place| match place.node.checked_sub(self.inputs.len()) {
+            Some(call) => names.settle(None, &self.layers[self.calls[call].layer].name),
+            None => names.settle(None, &self.inputs[place.node].name),
+        };
+        self.outputs.iter().map(name).collect()
+    }
+
     /// The activation that makes each output, where the last layer says so: to tell logits from probabilities.
     #[must_use]
     pub fn output_activations(&self) -> Vec<Option<Activation>> {
@@ -301,6 +312,17 @@ impl Results {
 impl Model {
     /// Settles names, calls every layer once in a scratch graph, and keeps the variables they ask for.
     pub(super) fn build(plan: Plan) -> Result<Self> {
+        for (what, count) in [
+            ("inputs", plan.inputs.len()),
+            ("outputs", plan.outputs.len()),
+        ] {
+            if count == 0 {
+                let name = &plan.name;
+                return Err(Error::user(format!(
+                    "model `{name}` has no {what}; name one or more"
+                )));
+            }
+        }
         let (inputs, layers) = settle_names(&plan)?;
         let mut model = Self {
             name: plan.name,
@@ -530,7 +552,7 @@ fn automatic_name(layer: &LayerSpec) -> &str {
     }
 }
 
-/// What [`compile`](crate) takes for a model: a model, or the builder of one.
+/// What stands for a model where one is compiled: a model, or the builder of one.
 pub trait IntoModel {
     /// The model.
     ///

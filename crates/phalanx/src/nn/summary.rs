@@ -5,11 +5,13 @@ use std::fmt::Write;
 use phalanx_graph::Shape;
 
 use super::Variable;
+use super::architecture::{ValueNames, value_names};
 use super::layer::Body;
 use super::model::{Call, Entry, Model, Place};
 
 /// The summary of a model in at most `columns` columns.
 pub(super) fn summary(model: &Model, columns: usize) -> String {
+    let names = value_names(model);
     let mut rows = vec![heading(model)];
     rows.extend(model.inputs.iter().map(|input| Row {
         layer: format!("{} (input)", input.name),
@@ -22,7 +24,7 @@ pub(super) fn summary(model: &Model, columns: usize) -> String {
             .layers
             .iter()
             .enumerate()
-            .map(|(i, entry)| row(model, i, entry)),
+            .map(|(i, entry)| row(model, &names, i, entry)),
     );
     let mut text = format!("Model: {}\n", model.name);
     text.push_str(&table(&rows, columns.max(60)));
@@ -59,7 +61,7 @@ fn heading(model: &Model) -> Row {
     }
 }
 
-fn row(model: &Model, index: usize, entry: &Entry) -> Row {
+fn row(model: &Model, names: &ValueNames, index: usize, entry: &Entry) -> Row {
     let calls: Vec<(usize, &Call)> = model
         .calls
         .iter()
@@ -82,11 +84,7 @@ fn row(model: &Model, index: usize, entry: &Entry) -> Row {
         _ => "",
     };
     let sources = calls.iter().map(|(_, call)| {
-        let names: Vec<&str> = call
-            .inputs
-            .iter()
-            .map(|place| node_name(model, *place))
-            .collect();
+        let names: Vec<String> = call.inputs.iter().map(|&place| names.of(place)).collect();
         names.join(", ")
     });
     Row {
@@ -94,13 +92,6 @@ fn row(model: &Model, index: usize, entry: &Entry) -> Row {
         shape: shapes.join(", "),
         params: grouped(own.map(|variable| variable.shape.len()).sum()),
         inputs: sources.collect::<Vec<_>>().join("; "),
-    }
-}
-
-fn node_name(model: &Model, place: Place) -> &str {
-    match place.node.checked_sub(model.inputs.len()) {
-        None => &model.inputs[place.node].name,
-        Some(call) => &model.layers[model.calls[call].layer].name,
     }
 }
 
@@ -129,24 +120,19 @@ fn table(rows: &[Row], columns: usize) -> String {
             *width = cell.chars().count().max(*width);
         }
     }
-    let limits = if shown == 3 {
-        [columns - 38, 24, 12, 0]
-    } else {
-        [columns - 51, 18, 10, 19]
-    };
-    let widths = std::array::from_fn(|i| widths[i].min(limits[i]));
-    let total = widths[..shown].iter().sum::<usize>() + 2 * (shown - 1);
-    let line = |mark: &str| format!("{}\n", mark.repeat(total));
-    let mut text = line("━");
+    let limits = [columns, 24, 14, columns / 4];
+    let mut widths: [usize; 4] = std::array::from_fn(|i| widths[i].min(limits[i]));
+    let gaps = 2 * (shown - 1);
+    widths[0] = widths[0].min(columns - gaps - widths[1..shown].iter().sum::<usize>());
+    let line = "━".repeat(widths[..shown].iter().sum::<usize>() + gaps) + "\n";
+    let mut text = line.clone();
     for (i, row) in rows.iter().enumerate() {
         text.push_str(&wrapped(&row.cells()[..shown], &widths));
-        text.push_str(&line(if i == 0 || i + 1 == rows.len() {
-            "━"
-        } else {
-            "─"
-        }));
+        if i == 0 {
+            text.push_str(&line);
+        }
     }
-    text
+    text + &line
 }
 
 /// One row; cells wider than their column go on below.

@@ -138,7 +138,7 @@ impl Case {
             .map(|x| engine.put(0, x).unwrap())
             .collect();
         let arguments: Vec<_> = buffers.iter().collect();
-        let results = self.compiled.run(&[&arguments]).unwrap().swap_remove(0);
+        let results = self.compiled.run(&[&arguments]).unwrap().0.swap_remove(0);
         let shapes = results.iter().zip(&self.shapes);
         shapes
             .map(|(buffer, shape)| engine.get(buffer, shape).unwrap())

@@ -1,0 +1,310 @@
+//! The StableHLO text of small graphs, kept in `tests/golden/stablehlo` so that a change of what is compiled is seen.
+
+#[path = "support/golden.rs"]
+mod golden;
+mod support;
+
+use phalanx_graph::op::{ConvDims, ConvSpec, ReduceOp, WindowDim};
+use phalanx_graph::{
+    DType, Graph, HostTensor, Lowering, Platform, Program, Shape, Tensor, gradients,
+};
+
+const COMMAND: &str = "cargo test -p phalanx-graph --test golden";
+
+type Build = fn() -> Program;
+
+/// Name of the file and of the module, and the graph. A whole training step belongs to the crate that builds it.
+const CASES: [(&str, Build); 13] = [
+    ("elementwise_broadcast", elementwise_broadcast),
+    ("dense_gradient", dense_gradient),
+    ("conv_gradient", conv_gradient),
+    ("pointwise_conv_gradient", pointwise_conv_gradient),
+    ("max_pool_gradient", max_pool_gradient),
+    ("embedding_gradient", embedding_gradient),
+    ("while_loop", while_loop),
+    ("scan_gradient", scan_gradient),
+    ("all_reduce", all_reduce),
+    ("dropout_bits", dropout_bits),
+    ("softmax_cross_entropy", softmax_cross_entropy),
+    ("mixed_bf16", mixed_bf16),
+    ("literals", literals),
+];
+
+fn text(name: &str, program: &Program) -> String {
+    program
+        .simplified()
+        .to_stablehlo(&Lowering::new(Platform::Cpu, name))
+}
+
+#[test]
+fn the_text_is_as_it_was() {
+    let wrong: Vec<String> = CASES
+        .iter()
+        .filter_map(|(name, build)| golden::mismatch(name, &text(name, &build()), COMMAND))
+        .collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+}
+
+#[test]
+fn the_compiler_takes_it() {
+    for (name, build) in CASES {
+        let program = build();
+        support::compile_text(&text(name, &program), program.replicas);
+    }
+}
+
+#[test]
+fn a_difference_is_shown() {
+    let shown = golden::diff("a\nb\nc\nd\ne\nf", "a\nb\nc\nD\ne\nf\ng");
+    assert_eq!(
+        shown,
+        "   2   b\n   3   c\n   4 - d\n   5 + D\n   5   e\n   6   f\n   7 + g"
+    );
+}
+
+#[test]
+fn a_missing_file_says_how_to_write_it() {
+    if std::env::var_os("PHALANX_UPDATE_GOLDEN").is_none() {
+        let told = golden::mismatch("no_such_file", "", COMMAND).unwrap();
+        assert!(
+            told.contains("PHALANX_UPDATE_GOLDEN=1 cargo test"),
+            "{told}"
+        );
+    }
+}
+
+fn f32s(g: &Graph, name: &str, dims: &[usize]) -> Tensor {
+    g.parameter(name, Shape::f32(dims))
+}
+
+/// A program of the loss and its gradients.
+fn with_gradients(g: &Graph, loss: &Tensor, wrt: &[(&str, &Tensor)]) -> Program {
+    let tensors: Vec<&Tensor> = wrt.iter().map(|(_, tensor)| *tensor).collect();
+    let found: Vec<Tensor> = gradients(loss, &tensors)
+        .into_iter()
+        .map(Option::unwrap)
+        .collect();
+    let mut outputs = vec![("loss", loss)];
+    outputs.extend(
+        wrt.iter()
+            .zip(&found)
+            .map(|((name, _), gradient)| (*name, gradient)),
+    );
+    g.finish(&outputs).unwrap()
+}
+
+fn elementwise_broadcast() -> Program {
+    let g = Graph::new();
+    let (x, bias) = (f32s(&g, "x", &[4, 3]), f32s(&g, "bias", &[3]));
+    let column = f32s(&g, "column", &[4, 1]);
+    let shifted = g.labelled("shift", || (&x + &bias).maximum(&x.like(0.0)));
+    let y = (shifted * &column).tanh() * 0.5;
+    let y = x.greater(&column).select(&y, &(y.exp() - 1.0));
+    let mut program = g
+        .finish(&[("y", &y), ("largest", &y.max(&[0, 1]))])
+        .unwrap();
+    program.donated = vec![(0, 0)];
+    program
+}
+
+fn dense_gradient() -> Program {
+    let g = Graph::new();
+    let (x, kernel, bias) = (
+        f32s(&g, "x", &[8, 5]),
+        f32s(&g, "dense/kernel", &[5, 3]),
+        f32s(&g, "dense/bias", &[3]),
+    );
+    let y = g.labelled("dense", || {
+        (x.matmul(&kernel) + &bias).maximum(&x.like(0.0))
+    });
+    let loss = y.square().mean_all();
+    with_gradients(
+        &g,
+        &loss,
+        &[("dense/kernel", &kernel), ("dense/bias", &bias)],
+    )
+}
+
+fn conv_dims(strides: [usize; 2], padding: [(i64, i64); 2], feature_groups: usize) -> ConvDims {
+    ConvDims {
+        input: ConvSpec::channels_last(2),
+        kernel: ConvSpec::kernel(2),
+        output: ConvSpec::channels_last(2),
+        strides: strides.to_vec(),
+        padding: padding.to_vec(),
+        input_dilation: vec![1; 2],
+        kernel_dilation: vec![1; 2],
+        feature_groups,
+        batch_groups: 1,
+    }
+}
+
+fn conv_gradient() -> Program {
+    let g = Graph::new();
+    let (x, kernel) = (
+        f32s(&g, "x", &[2, 7, 6, 4]),
+        f32s(&g, "conv/kernel", &[3, 3, 2, 6]),
+    );
+    let y = g.labelled("conv", || {
+        x.conv(&kernel, conv_dims([2, 2], [(1, 1), (0, 1)], 2))
+    });
+    with_gradients(
+        &g,
+        &y.square().sum_all(),
+        &[("x", &x), ("conv/kernel", &kernel)],
+    )
+}
+
+fn pointwise_conv_gradient() -> Program {
+    let g = Graph::new();
+    let (x, kernel) = (
+        f32s(&g, "x", &[2, 4, 4, 3]),
+        f32s(&g, "conv/kernel", &[1, 1, 3, 5]),
+    );
+    let y = g.labelled("conv", || {
+        x.conv(&kernel, conv_dims([2, 1], [(0, 0); 2], 1))
+    });
+    with_gradients(
+        &g,
+        &y.square().sum_all(),
+        &[("x", &x), ("conv/kernel", &kernel)],
+    )
+}
+
+fn max_pool_gradient() -> Program {
+    let g = Graph::new();
+    let x = f32s(&g, "x", &[2, 5, 5, 3]);
+    let side = WindowDim {
+        size: 2,
+        stride: 2,
+        ..WindowDim::identity()
+    };
+    let window = [WindowDim::identity(), side, side, WindowDim::identity()];
+    let y = g.labelled("pool", || x.reduce_window(ReduceOp::Max, &window));
+    with_gradients(&g, &y.square().sum_all(), &[("x", &x)])
+}
+
+fn embedding_gradient() -> Program {
+    let g = Graph::new();
+    let table = f32s(&g, "embedding/table", &[100, 8]);
+    let ids = g.parameter("ids", Shape::new(DType::I32, [4, 6]));
+    let rows = g.labelled("embedding", || table.gather(&ids, 0));
+    with_gradients(
+        &g,
+        &rows.mean(&[1]).square().sum_all(),
+        &[("embedding/table", &table)],
+    )
+}
+
+fn while_loop() -> Program {
+    let g = Graph::new();
+    let (x, limit) = (f32s(&g, "x", &[3]), f32s(&g, "limit", &[]));
+    let steps = g.scalar(DType::I32, 0.0);
+    let results = g.while_loop(
+        &[&x, &steps, &limit],
+        |c| c[0].square().sum_all().less(&c[2]),
+        |c| vec![&c[0] * 2.0, &c[1] + 1.0, c[2].clone()],
+    );
+    g.finish(&[("x", &results[0]), ("steps", &results[1])])
+        .unwrap()
+}
+
+fn scan_gradient() -> Program {
+    let g = Graph::new();
+    let (x, state, kernel) = (
+        f32s(&g, "x", &[6, 2, 3]),
+        f32s(&g, "state", &[2, 4]),
+        f32s(&g, "rnn/kernel", &[7, 4]),
+    );
+    let (last, _) = g.labelled("rnn", || {
+        g.scan(6, &[&state], &[&x], &[&kernel], |carry, row, constant| {
+            let both = Tensor::concat(&[&row[0], &carry[0]], 1);
+            (vec![both.matmul(&constant[0]).tanh()], Vec::new())
+        })
+    });
+    with_gradients(
+        &g,
+        &last[0].sum_all(),
+        &[("rnn/kernel", &kernel), ("state", &state)],
+    )
+}
+
+fn all_reduce() -> Program {
+    let g = Graph::with_replicas(2);
+    let (x, count) = (
+        f32s(&g, "gradient", &[4, 3]),
+        g.parameter("count", Shape::new(DType::I32, [])),
+    );
+    let total = x.all_reduce(ReduceOp::Sum) / count.all_reduce(ReduceOp::Sum).convert(DType::F32);
+    let own = x.reduce_scatter(0);
+    let outputs = [
+        ("mean", &total),
+        ("own rows", &own),
+        ("all rows", &own.all_gather(0)),
+        ("next", &x.collective_permute(&[(0, 1), (1, 0)])),
+        ("replica", &g.replica_id()),
+    ];
+    g.finish(&outputs).unwrap()
+}
+
+fn dropout_bits() -> Program {
+    let g = Graph::new();
+    let x = f32s(&g, "x", &[4, 6]);
+    let key = g.parameter("key", Shape::new(DType::U32, [2]));
+    let row = g.parameter("first row", Shape::new(DType::U32, []));
+    let bits = g.labelled("dropout", || g.random_bits(&key, &row, &[4, 6]));
+    let keep = bits.less(&bits.like(0.75 * 4_294_967_296.0));
+    let y = keep.select(&(&x / 0.75), &x.zeros_like());
+    g.finish(&[("y", &y)]).unwrap()
+}
+
+fn softmax_cross_entropy() -> Program {
+    let g = Graph::new();
+    let logits = f32s(&g, "logits", &[8, 10]);
+    let labels = g.parameter("labels", Shape::new(DType::I32, [8]));
+    let weight = f32s(&g, "weight", &[8]);
+    let chosen = logits.log_softmax(1) * labels.one_hot(10, DType::F32);
+    let loss = (-chosen.sum(&[1]) * &weight).sum_all() / weight.sum_all();
+    with_gradients(&g, &loss, &[("logits", &logits)])
+}
+
+fn mixed_bf16() -> Program {
+    let g = Graph::new();
+    let (x, kernel) = (f32s(&g, "x", &[8, 5]), f32s(&g, "dense/kernel", &[5, 3]));
+    let narrow = |tensor: &Tensor| tensor.convert(DType::Bf16);
+    let y = g.labelled("dense", || narrow(&x).matmul(&narrow(&kernel)).logistic());
+    let loss =
+        y.convert(DType::F32).square().mean_all() + y.sum(&[0]).convert(DType::F32).sum_all();
+    with_gradients(&g, &loss, &[("dense/kernel", &kernel)])
+}
+
+fn literals() -> Program {
+    let g = Graph::new();
+    let numbers = [
+        0.1f32,
+        -0.0,
+        1e-30,
+        f32::INFINITY,
+        f32::NEG_INFINITY,
+        f32::NAN,
+        16_777_216.0,
+        f32::MIN_POSITIVE,
+    ];
+    let bytes: Vec<u8> = (0..=255).collect();
+    let many: Vec<f64> = (0..65).map(|i| f64::from(i) / 64.0).collect();
+    let constants: Vec<Tensor> = [
+        HostTensor::new([2, 4], &numbers),
+        HostTensor::scalar(f64::NAN),
+        HostTensor::new([2], &[i64::MIN, i64::MAX]),
+        HostTensor::new([2, 128], &bytes),
+        HostTensor::new([65], &many),
+        HostTensor::new([5], &many[..5]).convert(DType::Bf16),
+        HostTensor::new([3], &[true, false, true]),
+        HostTensor::full(Shape::new(DType::F16, [1000]), 0.1),
+        HostTensor::zeros(Shape::f32([0, 3])),
+    ]
+    .map(|value| g.constant(value))
+    .to_vec();
+    let named: Vec<(&str, &Tensor)> = constants.iter().map(|tensor| ("literal", tensor)).collect();
+    g.finish(&named).unwrap()
+}

@@ -1,0 +1,175 @@
+//! What a model is trained with.
+
+use phalanx_graph::{Shape, Tensor};
+
+use crate::losses::Loss;
+use crate::metrics::Metric;
+use crate::optim::{Optimizer, RmsProp};
+
+/// What a model is trained with: Keras' `compile`.
+///
+/// Without a loss the model can predict, but not train or be evaluated.
+#[derive(Clone, Debug)]
+pub struct Compile {
+    /// How gradients change the variables; RMSprop by default, as in Keras.
+    pub optimizer: Optimizer,
+    /// What is made small.
+    pub loss: Losses,
+    /// What is reported beside the loss, without regard to sample weights.
+    pub metrics: Vec<OutputMetric>,
+    /// What is reported beside the loss, each example counted by its weight.
+    pub weighted_metrics: Vec<OutputMetric>,
+    /// Where the first values of variables and the randomness of dropout come from.
+    pub seed: u64,
+}
+
+impl Default for Compile {
+    fn default() -> Self {
+        Self {
+            optimizer: RmsProp::default().into(),
+            loss: Losses::default(),
+            metrics: Vec::new(),
+            weighted_metrics: Vec::new(),
+            seed: 0,
+        }
+    }
+}
+
+/// The losses of a model's outputs and what each counts in the total.
+#[derive(Clone, Debug, Default)]
+pub struct Losses {
+    pub(super) terms: Vec<Term>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Term {
+    pub(super) output: usize,
+    pub(super) weight: f64,
+    pub(super) loss: Loss,
+}
+
+impl Losses {
+    /// A loss for each output, in their order.
+    #[must_use]
+    pub fn each(losses: impl IntoIterator<Item = Loss>) -> Self {
+        let terms = losses.into_iter().enumerate();
+        terms.fold(Self::default(), |all, (output, loss)| {
+            all.and(output, loss, 1.0)
+        })
+    }
+
+    /// Adds a loss of an output, multiplied by `weight` in the total.
+    ///
+    /// The targets of a batch belong to the outputs that have a loss or a metric, in the order of the outputs.
+    #[must_use]
+    pub fn and(mut self, output: usize, loss: impl Into<Loss>, weight: f64) -> Self {
+        let loss = loss.into();
+        self.terms.push(Term {
+            output,
+            weight,
+            loss,
+        });
+        self
+    }
+}
+
+impl<L: Into<Loss>> From<L> for Losses {
+    fn from(loss: L) -> Self {
+        Self::default().and(0, loss, 1.0)
+    }
+}
+
+/// A metric of one output.
+#[derive(Clone, Debug)]
+pub struct OutputMetric {
+    pub(super) output: usize,
+    pub(super) metric: Metric,
+}
+
+impl OutputMetric {
+    /// A metric of an output other than the first.
+    #[must_use]
+    pub fn of(output: usize, metric: impl Into<Metric>) -> Self {
+        let metric = metric.into();
+        Self { output, metric }
+    }
+}
+
+impl<M: Into<Metric>> From<M> for OutputMetric {
+    fn from(metric: M) -> Self {
+        Self::of(0, metric)
+    }
+}
+
+/// A metric as a step counts it.
+#[derive(Clone, Debug)]
+pub(super) struct Counted {
+    pub(super) name: String,
+    pub(super) output: usize,
+    pub(super) metric: Metric,
+    pub(super) weighted: bool,
+}
+
+impl Compile {
+    /// The metrics under the names of the logs.
+    pub(super) fn counted(&self, outputs: &[String], shapes: &[Shape]) -> Vec<Counted> {
+        let plain = self.metrics.iter().map(|metric| (metric, false));
+        let weighted = self.weighted_metrics.iter().map(|metric| (metric, true));
+        let mut counted: Vec<Counted> = Vec::new();
+        for (OutputMetric { output, metric }, weighted) in plain.chain(weighted) {
+            let base = match outputs {
+                [_] => metric.name().to_owned(),
+                _ => format!("{}_{}", outputs[*output], metric.name()),
+            };
+            let taken = |name: &str| counted.iter().any(|other| other.name == name);
+            let mut name = if taken(&base) && weighted {
+                format!("weighted_{base}")
+            } else {
+                base.clone()
+            };
+            for number in 1.. {
+                if !taken(&name) {
+                    break;
+                }
+                name = format!("{base}_{number}");
+            }
+            let shape = shapes[*output].dims.iter().copied();
+            let batch = Shape::new(
+                shapes[*output].dtype,
+                [1].into_iter().chain(shape).collect::<Vec<_>>(),
+            );
+            counted.push(Counted {
+                name,
+                output: *output,
+                metric: metric.clone().bound(self.loss_of(*output), &batch),
+                weighted,
+            });
+        }
+        counted
+    }
+
+    fn loss_of(&self, output: usize) -> Option<&Loss> {
+        let mut terms = self.loss.terms.iter();
+        let term = terms.find(|term| term.output == output);
+        term.map(|term| &term.loss)
+    }
+}
+
+/// `values` of one example each as a weighted sum and the sum of the weights.
+#[track_caller]
+pub(super) fn weighted_sum(values: &Tensor, weight: Option<&Tensor>) -> (Tensor, Tensor) {
+    let aligned = weight.and_then(|weight| crate::losses::aligned_weight(values, weight));
+    match aligned {
+        Some(weight) => {
+            let total = weight.broadcast_to(&values.dims()).sum_all();
+            ((values * &weight).sum_all(), total)
+        }
+        None => {
+            let count = values.shape().len() as f64;
+            (
+                values.sum_all(),
+                values.graph().scalar(values.dtype(), count),
+            )
+        }
+    }
+}

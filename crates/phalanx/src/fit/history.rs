@@ -1,0 +1,133 @@
+//! Numbers by name, and those of each epoch.
+
+use std::fmt;
+use std::ops::Index;
+
+/// Results by name, in the order of the logs: `loss`, losses of outputs, metrics, then those that begin with `val_`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Logs(Vec<(String, f64)>);
+
+impl Logs {
+    /// The result of this name.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<f64> {
+        let found = self.0.iter().find(|(other, _)| other == name);
+        found.map(|&(_, value)| value)
+    }
+
+    /// Names and results.
+    #[must_use]
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, f64)> {
+        self.0.iter().map(|(name, value)| (name.as_str(), *value))
+    }
+
+    pub(super) fn push(&mut self, name: impl Into<String>, value: f64) {
+        self.0.push((name.into(), value));
+    }
+
+    /// Adds results of a validation.
+    pub(super) fn extend_validation(&mut self, validation: &Self) {
+        for (name, value) in validation.iter() {
+            self.push(format!("val_{name}"), value);
+        }
+    }
+}
+
+impl Index<&str> for Logs {
+    type Output = f64;
+
+    /// # Panics
+    /// When there is no result of this name; [`get`](Logs::get) does not.
+    fn index(&self, name: &str) -> &f64 {
+        let found = self.0.iter().find(|(other, _)| other == name);
+        let names = || {
+            self.iter()
+                .map(|(name, _)| name)
+                .collect::<Vec<_>>()
+                .join(", ")
+        };
+        found.map_or_else(
+            || panic!("no `{name}` among the logs: {}", names()),
+            |(_, value)| value,
+        )
+    }
+}
+
+impl fmt::Display for Logs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, (name, value)) in self.iter().enumerate() {
+            let comma = if index == 0 { "" } else { ", " };
+            write!(f, "{comma}{name} {}", number(value))?;
+        }
+        Ok(())
+    }
+}
+
+/// Four digits after the point, or powers of ten where those would say nothing.
+fn number(value: f64) -> String {
+    let size = value.abs();
+    if size != 0.0 && !(1e-3..1e6).contains(&size) {
+        return format!("{value:.4e}");
+    }
+    format!("{value:.4}")
+}
+
+/// The results of an epoch.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EpochLogs {
+    /// Number of the epoch, from 0.
+    pub epoch: usize,
+    /// Its results.
+    pub logs: Logs,
+    /// Training steps done.
+    pub steps: usize,
+    /// How long it took, validation included.
+    pub seconds: f64,
+}
+
+/// What a `fit` did, epoch by epoch.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct History {
+    /// The epochs done.
+    pub epochs: Vec<EpochLogs>,
+}
+
+impl History {
+    /// The results of this name, of the epochs that have one.
+    #[must_use]
+    pub fn of(&self, name: &str) -> Vec<f64> {
+        let values = self.epochs.iter().map(|epoch| epoch.logs.get(name));
+        values.flatten().collect()
+    }
+
+    /// The results of the last epoch.
+    #[must_use]
+    pub fn last(&self) -> Option<&Logs> {
+        self.epochs.last().map(|epoch| &epoch.logs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_short_but_say_something() {
+        let shown = |value| number(value);
+        assert_eq!(shown(0.123_456), "0.1235");
+        assert_eq!(shown(0.0), "0.0000");
+        assert_eq!(shown(-0.000_012_3), "-1.2300e-5");
+        assert_eq!(shown(12_345_678.0), "1.2346e7");
+        assert_eq!(shown(f64::NAN), "NaN");
+    }
+
+    #[test]
+    fn logs_are_found_by_name() {
+        let mut logs = Logs::default();
+        logs.push("loss", 0.5);
+        let mut both = logs.clone();
+        both.extend_validation(&logs);
+        assert_eq!(both.to_string(), "loss 0.5000, val_loss 0.5000");
+        assert_eq!((both["val_loss"], both.get("accuracy")), (0.5, None));
+    }
+}

@@ -1,0 +1,19 @@
+//! Training: `compile`, `fit`, `evaluate`, `predict`, one step at a time or whole epochs.
+//!
+//! A [`Trainer`] holds a model's values on a device. A step is one program (see `step.rs`); the loop here only hands
+//! it batches, keeps a few steps in flight, and reads the sums of an epoch when somebody looks at them.
+
+mod batch;
+mod compile;
+mod history;
+mod options;
+mod progress;
+mod run;
+mod step;
+mod trainer;
+
+pub use compile::{Compile, Losses, OutputMetric};
+pub use history::{EpochLogs, History, Logs};
+pub use options::Fit;
+pub use progress::Progress;
+pub use trainer::Trainer;

@@ -1,0 +1,94 @@
+//! How long to train and what to do on the way.
+
+use crate::data::Batches;
+use crate::{Error, Result};
+
+use super::Progress;
+
+/// How long to train and what to do on the way: the arguments of Keras' `fit`.
+#[derive(Clone, Debug)]
+pub struct Fit {
+    pub(super) epochs: usize,
+    pub(super) initial_epoch: usize,
+    pub(super) steps_per_epoch: Option<usize>,
+    pub(super) validation: Option<Batches>,
+    pub(super) validation_freq: usize,
+    pub(super) progress: Progress,
+}
+
+impl Fit {
+    /// Trains until `epochs` epochs are done.
+    #[must_use]
+    pub const fn epochs(epochs: usize) -> Self {
+        Self {
+            epochs,
+            initial_epoch: 0,
+            steps_per_epoch: None,
+            validation: None,
+            validation_freq: 1,
+            progress: Progress::Auto,
+        }
+    }
+
+    /// Starts at this epoch, counted from 0: the order of shuffled data follows the number of the epoch.
+    #[must_use]
+    pub const fn initial_epoch(mut self, epoch: usize) -> Self {
+        self.initial_epoch = epoch;
+        self
+    }
+
+    /// Ends an epoch after so many batches. The next epoch starts with the first batch of its own order, where Keras
+    /// goes on in the old one; endless data need it.
+    #[must_use]
+    pub const fn steps_per_epoch(mut self, steps: usize) -> Self {
+        self.steps_per_epoch = Some(steps);
+        self
+    }
+
+    /// Evaluates on these batches after each epoch; results are logged under names that begin with `val_`.
+    #[must_use]
+    pub fn validation(mut self, batches: &Batches) -> Self {
+        self.validation = Some(batches.clone());
+        self
+    }
+
+    /// Validates after every so many epochs only.
+    #[must_use]
+    pub const fn validation_freq(mut self, epochs: usize) -> Self {
+        self.validation_freq = epochs;
+        self
+    }
+
+    /// How progress is shown.
+    #[must_use]
+    pub const fn progress(mut self, progress: Progress) -> Self {
+        self.progress = progress;
+        self
+    }
+
+    /// Number of steps in an epoch over `batches`.
+    pub(super) fn steps(&self, batches: &Batches) -> Result<usize> {
+        if self.validation_freq == 0 {
+            return Err(Error::user(
+                "validation_freq is 0; expected 1 or more epochs",
+            ));
+        }
+        match (self.steps_per_epoch, batches.len()) {
+            (Some(0), _) => Err(Error::user(
+                "steps_per_epoch is 0; expected 1 or more batches",
+            )),
+            (Some(steps), None) => Ok(steps),
+            (Some(steps), Some(len)) if steps <= len => Ok(steps),
+            (Some(steps), Some(len)) => Err(Error::user(format!(
+                "steps_per_epoch is {steps}, but an epoch of the data has {len} batches; lower it, or repeat the data"
+            ))),
+            (None, Some(0)) => Err(Error::user(
+                "the data have no batch to train on; check the dataset and drop_remainder",
+            )),
+            (None, Some(len)) => Ok(len),
+            (None, None) => Err(Error::user(
+                "the data are endless; say where an epoch ends with steps_per_epoch",
+            )),
+        }
+    }
+}

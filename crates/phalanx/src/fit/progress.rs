@@ -1,0 +1,145 @@
+//! What a user sees while training runs.
+
+use std::io::{IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde_json::{Map, Value, json};
+
+use super::{EpochLogs, Logs};
+
+/// How progress is shown, on standard output.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Progress {
+    /// A bar on a terminal, plain lines elsewhere.
+    #[default]
+    Auto,
+    /// A bar that is drawn again and again, and a line for each epoch.
+    Bar,
+    /// A line for each epoch.
+    Plain,
+    /// A JSON object a line: `{"event": "epoch", ..}`, and at most one `{"event": "progress", ..}` a second.
+    Json,
+    /// Nothing.
+    Silent,
+}
+
+/// Shows the progress of one `fit`.
+pub(super) struct Reporter {
+    mode: Progress,
+    epochs: usize,
+    steps: usize,
+    epoch: usize,
+    bar: ProgressBar,
+    started: Instant,
+    /// When to look at the results next.
+    due: Instant,
+}
+
+impl Reporter {
+    pub(super) fn new(progress: Progress, epochs: usize, steps: usize) -> Self {
+        let mode = match progress {
+            Progress::Auto if std::io::stdout().is_terminal() => Progress::Bar,
+            Progress::Auto => Progress::Plain,
+            other => other,
+        };
+        Self {
+            mode,
+            epochs,
+            steps,
+            epoch: 0,
+            bar: ProgressBar::hidden(),
+            started: Instant::now(),
+            due: Instant::now(),
+        }
+    }
+
+    pub(super) fn begin(&mut self, epoch: usize) {
+        self.epoch = epoch;
+        self.started = Instant::now();
+        self.due = self.started + self.interval();
+        if self.mode == Progress::Bar {
+            let template = "epoch {prefix} {bar:24} {pos}/{len} {msg}";
+            let style = ProgressStyle::with_template(template);
+            self.bar = ProgressBar::with_draw_target(
+                Some(self.steps as u64),
+                ProgressDrawTarget::stdout(),
+            )
+            .with_prefix(format!("{}/{}", epoch + 1, self.epochs))
+            .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+            self.bar.tick();
+        }
+    }
+
+    /// Whether somebody wants to see results now: they cost a wait for the device.
+    pub(super) fn is_due(&self) -> bool {
+        Instant::now() >= self.due
+    }
+
+    pub(super) fn step(&mut self, steps: usize, logs: &Logs) {
+        self.due = Instant::now() + self.interval();
+        match self.mode {
+            Progress::Bar => {
+                self.bar.set_position(steps as u64);
+                self.bar.set_message(logs.to_string());
+            }
+            Progress::Json => {
+                let done = json!({"event": "progress", "epoch": self.epoch + 1, "step": steps, "steps": self.steps, "logs": values(logs)});
+                print_line(&done.to_string());
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn end(&mut self, epoch: &EpochLogs) {
+        self.bar.finish_and_clear();
+        let EpochLogs {
+            logs,
+            steps,
+            seconds,
+            ..
+        } = epoch;
+        match self.mode {
+            Progress::Json => {
+                let done = json!({"event": "epoch", "epoch": epoch.epoch + 1, "epochs": self.epochs, "steps": steps, "seconds": seconds, "logs": values(logs)});
+                print_line(&done.to_string());
+            }
+            Progress::Silent => {}
+            _ => print_line(&format!(
+                "epoch {}/{}: {logs} ({steps} steps, {}, {} a step)",
+                epoch.epoch + 1,
+                self.epochs,
+                duration(*seconds),
+                duration(seconds / (*steps).max(1) as f64),
+            )),
+        }
+    }
+
+    fn interval(&self) -> Duration {
+        Duration::from_millis(match self.mode {
+            Progress::Bar => 200,
+            _ => 1000,
+        })
+    }
+}
+
+fn values(logs: &Logs) -> Value {
+    let values = logs
+        .iter()
+        .map(|(name, value)| (name.to_owned(), json!(value)));
+    Value::Object(values.collect::<Map<_, _>>())
+}
+
+/// A reader that is gone (a closed pipe) does not end the training.
+fn print_line(line: &str) {
+    let _ = writeln!(std::io::stdout().lock(), "{line}");
+}
+
+fn duration(seconds: f64) -> String {
+    match seconds {
+        s if s >= 100.0 => format!("{s:.0} s"),
+        s if s >= 1.0 => format!("{s:.1} s"),
+        s if s >= 1e-3 => format!("{:.1} ms", s * 1e3),
+        s => format!("{:.0} us", s * 1e6),
+    }
+}

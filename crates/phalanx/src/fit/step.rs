@@ -1,0 +1,497 @@
+//! The three programs of a model: a training step, a test step, a prediction.
+//!
+//! A training step is one program: forward, the loss divided by the true weight of the batch, derivatives, the
+//! optimizer's update, metrics. Everything that changes from step to step comes in and goes out as arrays on the
+//! device, so a step needs no number from the host and the host none from it.
+
+use phalanx_graph::{DType, Graph, GraphError, HostTensor, Program, Shape, Tensor, gradients};
+
+use super::compile::{Compile, Counted, Losses, weighted_sum};
+use crate::nn::{Cx, Effects, Model};
+use crate::optim::{Optimizer, ParamSpec, SlotSpec};
+use crate::{Error, Result};
+
+/// What a model is compiled to: the model, what it is trained with, and the arrays that a step carries.
+pub(super) struct Setup {
+    pub(super) model: Model,
+    pub(super) optimizer: Optimizer,
+    pub(super) losses: Losses,
+    pub(super) metrics: Vec<Counted>,
+    /// The outputs that have targets, in order.
+    pub(super) targets: Vec<usize>,
+    /// Positions of the trained variables in those of the model.
+    trained: Vec<usize>,
+    params: Vec<ParamSpec>,
+    pub(super) slots: Vec<SlotSpec>,
+    pub(super) tally: Tally,
+}
+
+/// The shapes of a batch, with the batch dim, as they come from the host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct BatchShape {
+    pub(super) x: Vec<Shape>,
+    pub(super) y: Vec<Shape>,
+    pub(super) weighted: bool,
+}
+
+/// A program and which arrays of the state it replaces: its outputs are those, then its own results.
+pub(super) struct StepProgram {
+    pub(super) program: Program,
+    pub(super) changed: Vec<usize>,
+    /// Trained variables that the loss does not depend on.
+    pub(super) disconnected: Vec<String>,
+}
+
+/// Sums over the steps of an epoch, in one f64 array: loss and weight, the loss of each output when there are
+/// several, the states of the metrics.
+#[derive(Debug)]
+pub(super) struct Tally {
+    pub(super) len: usize,
+    per_output: usize,
+    metrics: Vec<Vec<Shape>>,
+}
+
+/// `counters` of the state: batches seen, and the first that had a loss that is not finite, or -1.
+pub(super) const COUNTERS: usize = 2;
+
+impl Setup {
+    pub(super) fn new(model: Model, compile: Compile) -> Result<Self> {
+        check(&model, &compile)?;
+        let outputs = model.output_names();
+        let metrics = compile.counted(&outputs, &model.outputs());
+        let variables = model.variables();
+        let trained: Vec<usize> = (0..variables.len())
+            .filter(|&index| variables[index].trainable)
+            .collect();
+        let params: Vec<ParamSpec> = trained
+            .iter()
+            .map(|&index| ParamSpec {
+                name: variables[index].name.clone(),
+                shape: variables[index].shape.clone(),
+            })
+            .collect();
+        let has_target = |output: &usize| {
+            compile.loss.terms.iter().any(|term| term.output == *output)
+                || metrics.iter().any(|metric| metric.output == *output)
+        };
+        Ok(Self {
+            targets: (0..outputs.len()).filter(has_target).collect(),
+            slots: compile.optimizer.slots(&params),
+            tally: Tally::new(&compile.loss, &metrics),
+            optimizer: compile.optimizer,
+            losses: compile.loss,
+            metrics,
+            trained,
+            params,
+            model,
+        })
+    }
+
+    /// Arguments: the state, the tally, the seed, the batch. Outputs: the changed state, the tally.
+    pub(super) fn train_step(&self, batch: &BatchShape) -> Result<StepProgram> {
+        let graph = Graph::new();
+        let state = self.bind_state(&graph);
+        let tally = graph.parameter("tally", self.tally.shape());
+        let seed = graph.parameter("seed", Shape::new(DType::U32, [2]));
+        let given = Given::bind(&graph, batch);
+        let (variables, slots, counters) = self.split(&state);
+        let iterations = counters.slice_dim(0, 0, 1).reshape(&[]);
+
+        let key = step_key(&graph, &seed, &iterations);
+        let first_row = graph.scalar(DType::U32, 0.0);
+        let mut cx = Cx::new(&graph, &self.model, variables)
+            .with_training(true)
+            .with_random(key, first_row);
+        let outputs = self.model.call(&mut cx, &self.inputs(&given));
+        let effects = cx.finish();
+        let judged = self.judge(&outputs, &given, given.weight.as_ref(), &effects);
+
+        let mut next = Next::of(&state);
+        let disconnected = self.update(&iterations, variables, slots, &judged.loss, &mut next);
+        for (index, value) in &effects.updates {
+            next.set(*index, value);
+        }
+        next.set(state.len() - 1, &counted(counters, &judged.loss));
+        let tally = tally + self.tally.pack(&graph, &judged);
+        let program = next.finish(&graph, &tally)?;
+        if disconnected.len() == self.trained.len() && !self.trained.is_empty() {
+            return Err(Error::user(
+                "the loss depends on no trainable variable, so there is nothing to train; check that the loss uses the model's output and that it is differentiable",
+            ));
+        }
+        Ok(StepProgram {
+            disconnected,
+            ..program
+        })
+    }
+
+    /// Arguments: the variables, the tally, the number of rows that are examples, the batch. Output: the tally.
+    pub(super) fn test_step(&self, batch: &BatchShape) -> Result<StepProgram> {
+        let graph = Graph::new();
+        let variables = self.bind_variables(&graph);
+        let tally = graph.parameter("tally", self.tally.shape());
+        let rows = graph.parameter("rows", Shape::new(DType::I32, []));
+        let given = Given::bind(&graph, batch);
+        let row = graph.iota(Shape::new(DType::I32, [given.rows()]), 0);
+        let mask = row
+            .less(&rows.broadcast_to(&[given.rows()]))
+            .convert(DType::F32);
+        let mut cx = Cx::new(&graph, &self.model, &variables).with_example_mask(mask.clone());
+        let outputs = self.model.call(&mut cx, &self.inputs(&given));
+        let effects = cx.finish();
+        let weight = given.weight.as_ref().map(|weight| weight * &mask);
+        let masked = Given {
+            mask: Some(mask.clone()),
+            ..given
+        };
+        let judged = self.judge(
+            &outputs,
+            &masked,
+            Some(weight.as_ref().unwrap_or(&mask)),
+            &effects,
+        );
+        let tally = &tally + self.tally.pack(&graph, &judged);
+        let next = Next::of(&[]);
+        let mut step = next.finish(&graph, &tally)?;
+        step.program.donated = vec![(variables.len(), 0)];
+        Ok(step)
+    }
+
+    /// Arguments: the variables, the inputs. Outputs: those of the model.
+    pub(super) fn predict_step(&self, batch: &BatchShape) -> Result<StepProgram> {
+        let graph = Graph::new();
+        let variables = self.bind_variables(&graph);
+        let given = Given::bind(&graph, batch);
+        let mut cx = Cx::new(&graph, &self.model, &variables);
+        let outputs = self.model.call(&mut cx, &self.inputs(&given));
+        let named: Vec<(&str, &Tensor)> = outputs.iter().map(|output| ("output", output)).collect();
+        let program = graph.finish(&named).map_err(explain)?;
+        Ok(StepProgram {
+            program,
+            changed: Vec::new(),
+            disconnected: Vec::new(),
+        })
+    }
+
+    /// Sets the variables and slots after an optimizer step; returns the variables without a gradient, which stay.
+    fn update(
+        &self,
+        iterations: &Tensor,
+        variables: &[Tensor],
+        slots: &[Tensor],
+        loss: &Tensor,
+        next: &mut Next,
+    ) -> Vec<String> {
+        let wanted: Vec<&Tensor> = self
+            .trained
+            .iter()
+            .map(|&index| &variables[index])
+            .collect();
+        let gradients = gradients(loss, &wanted);
+        let connected: Vec<usize> = (0..wanted.len())
+            .filter(|&param| gradients[param].is_some())
+            .collect();
+        let specs: Vec<ParamSpec> = connected.iter().map(|&p| self.params[p].clone()).collect();
+        let params: Vec<Tensor> = connected.iter().map(|&p| wanted[p].clone()).collect();
+        let gradients: Vec<Tensor> = gradients.iter().flatten().cloned().collect();
+        let kept: Vec<usize> = (0..slots.len())
+            .filter(|&slot| {
+                self.slots[slot]
+                    .param
+                    .is_none_or(|p| connected.contains(&p))
+            })
+            .collect();
+        let slots: Vec<Tensor> = kept.iter().map(|&slot| slots[slot].clone()).collect();
+        let applied = self
+            .optimizer
+            .apply(&specs, iterations, &params, &gradients, &slots);
+        for (&param, value) in connected.iter().zip(&applied.params) {
+            next.set(self.trained[param], value);
+        }
+        for (&slot, value) in kept.iter().zip(&applied.slots) {
+            next.set(variables.len() + slot, value);
+        }
+        let is_connected = |param: &usize| connected.contains(param);
+        let lost = (0..wanted.len()).filter(|param| !is_connected(param));
+        lost.map(|param| self.params[param].name.clone()).collect()
+    }
+
+    /// Loss and metrics of a batch, examples weighed by `weight`.
+    fn judge(
+        &self,
+        outputs: &[Tensor],
+        given: &Given,
+        weight: Option<&Tensor>,
+        effects: &Effects,
+    ) -> Judged {
+        let target = |output: usize| {
+            let position = self.targets.iter().position(|&target| target == output);
+            &given.y[position.unwrap_or(0)]
+        };
+        let mut terms = Vec::new();
+        let mut loss = outputs[0].graph().scalar(DType::F32, 0.0);
+        for term in &self.losses.terms {
+            let values = term
+                .loss
+                .per_example(target(term.output), &outputs[term.output]);
+            let (sum, total) = weighted_sum(&values, weight);
+            let mean = over(&sum, &total);
+            loss = loss.convert(mean.dtype()) + &mean * term.weight;
+            terms.push(mean);
+        }
+        for added in &effects.losses {
+            loss = &loss + added.convert(loss.dtype());
+        }
+        let metrics = self.metrics.iter().map(|counted| {
+            let weight = if counted.weighted {
+                weight
+            } else {
+                given.mask.as_ref()
+            };
+            let (y, output) = (target(counted.output), &outputs[counted.output]);
+            counted.metric.update(y, output, weight)
+        });
+        let rows = given.rows() as f64;
+        Judged {
+            weight: weight.map_or_else(|| loss.like(rows), Tensor::sum_all),
+            metrics: metrics.collect(),
+            loss,
+            terms,
+        }
+    }
+
+    /// The inputs of the model in its element types.
+    fn inputs(&self, given: &Given) -> Vec<Tensor> {
+        let expected = self.model.inputs().map(|(_, shape)| shape.dtype);
+        let inputs = given.x.iter().zip(expected);
+        inputs.map(|(x, dtype)| x.convert(dtype)).collect()
+    }
+
+    fn bind_variables(&self, graph: &Graph) -> Vec<Tensor> {
+        let variables = self.model.variables().iter();
+        variables
+            .map(|variable| graph.parameter(&variable.name, variable.shape.clone()))
+            .collect()
+    }
+
+    fn bind_state(&self, graph: &Graph) -> Vec<Tensor> {
+        let mut state = self.bind_variables(graph);
+        let slots = self.slots.iter();
+        state.extend(slots.map(|slot| graph.parameter(&slot.name, slot.shape.clone())));
+        state.push(graph.parameter("counters", Shape::new(DType::I64, [COUNTERS])));
+        state
+    }
+
+    fn split<'a>(&self, state: &'a [Tensor]) -> (&'a [Tensor], &'a [Tensor], &'a Tensor) {
+        let (variables, rest) = state.split_at(self.model.variables().len());
+        let (slots, counters) = rest.split_at(self.slots.len());
+        (variables, slots, &counters[0])
+    }
+}
+
+/// A batch in a graph.
+struct Given {
+    x: Vec<Tensor>,
+    y: Vec<Tensor>,
+    weight: Option<Tensor>,
+    mask: Option<Tensor>,
+}
+
+impl Given {
+    fn bind(graph: &Graph, batch: &BatchShape) -> Self {
+        let bind = |name: &'static str| move |shape: &Shape| graph.parameter(name, shape.clone());
+        let rows = batch.x[0].dims[0];
+        let x = batch.x.iter().map(bind("x")).collect();
+        let y = batch.y.iter().map(bind("y")).collect();
+        let weight = batch
+            .weighted
+            .then(|| graph.parameter("weight", Shape::f32([rows])));
+        let mask = None;
+        Self { x, y, weight, mask }
+    }
+
+    fn rows(&self) -> usize {
+        self.x[0].dim(0)
+    }
+}
+
+/// What a batch adds to the tally.
+struct Judged {
+    loss: Tensor,
+    weight: Tensor,
+    terms: Vec<Tensor>,
+    metrics: Vec<Vec<Tensor>>,
+}
+
+impl Tally {
+    fn new(losses: &Losses, metrics: &[Counted]) -> Self {
+        let per_output = if losses.terms.len() > 1 {
+            losses.terms.len()
+        } else {
+            0
+        };
+        let metrics: Vec<Vec<Shape>> = metrics
+            .iter()
+            .map(|counted| {
+                counted
+                    .metric
+                    .state()
+                    .into_iter()
+                    .map(|state| state.shape)
+                    .collect()
+            })
+            .collect();
+        let counts = metrics.iter().flatten().map(Shape::len).sum::<usize>();
+        Self {
+            len: 2 + per_output + counts,
+            per_output,
+            metrics,
+        }
+    }
+
+    pub(super) fn shape(&self) -> Shape {
+        Shape::new(DType::F64, [self.len])
+    }
+
+    /// Losses count by the weight of their batch, so that the mean of an epoch does not depend on how it is cut.
+    fn pack(&self, graph: &Graph, judged: &Judged) -> Tensor {
+        let flat = |tensor: &Tensor| tensor.convert(DType::F64).reshape(&[tensor.shape().len()]);
+        let weight = judged.weight.convert(DType::F64);
+        let mut parts = vec![
+            flat(&(judged.loss.convert(DType::F64) * &weight)),
+            flat(&weight),
+        ];
+        let terms = judged.terms.iter().take(self.per_output);
+        parts.extend(terms.map(|term| flat(&(term.convert(DType::F64) * &weight))));
+        parts.extend(judged.metrics.iter().flatten().map(flat));
+        let parts: Vec<&Tensor> = parts.iter().collect();
+        let packed = Tensor::concat(&parts, 0);
+        if packed.dims() != [self.len] {
+            let got = packed.shape();
+            graph.fail(
+                "metric",
+                format!("states of {} numbers are updated by {got}", self.len),
+            );
+        }
+        packed
+    }
+
+    /// The loss, that of each output, and the results of the metrics.
+    pub(super) fn read(&self, tally: &[f64], metrics: &[Counted]) -> (f64, Vec<f64>, Vec<f64>) {
+        let weight = tally[1];
+        let mean = |sum: f64| if weight == 0.0 { 0.0 } else { sum / weight };
+        let terms = tally[2..][..self.per_output].iter().map(|&sum| mean(sum));
+        let mut at = 2 + self.per_output;
+        let results = metrics.iter().zip(&self.metrics).map(|(counted, shapes)| {
+            let mut take = |shape: &Shape| {
+                let values = &tally[at..][..shape.len()];
+                at += shape.len();
+                HostTensor::new(shape.dims.clone(), values)
+            };
+            let state: Vec<HostTensor> = shapes.iter().map(&mut take).collect();
+            counted.metric.result(&state)
+        });
+        (mean(tally[0]), terms.collect(), results.collect())
+    }
+}
+
+/// The state after a step; only what changes leaves the program.
+struct Next {
+    old: Vec<Tensor>,
+    new: Vec<Option<Tensor>>,
+}
+
+impl Next {
+    fn of(state: &[Tensor]) -> Self {
+        Self {
+            old: state.to_vec(),
+            new: vec![None; state.len()],
+        }
+    }
+
+    fn set(&mut self, index: usize, value: &Tensor) {
+        let same = self.old[index].value() == value.value();
+        self.new[index] = (!same).then(|| value.clone());
+    }
+
+    /// The program, which may overwrite what it replaces; the tally follows the state in its arguments.
+    fn finish(&self, graph: &Graph, tally: &Tensor) -> Result<StepProgram> {
+        let changed: Vec<usize> = (0..self.new.len())
+            .filter(|&index| self.new[index].is_some())
+            .collect();
+        let new = self.new.iter().flatten().map(|value| ("state", value));
+        let outputs: Vec<(&str, &Tensor)> = new.chain([("tally", tally)]).collect();
+        let mut program = graph.finish(&outputs).map_err(explain)?;
+        let replaced = changed.iter().copied().chain([self.old.len()]);
+        program.donated = replaced.zip(0..outputs.len()).collect();
+        Ok(StepProgram {
+            program,
+            changed,
+            disconnected: Vec::new(),
+        })
+    }
+}
+
+/// A key of its own for each step: a hash of the seed and the number of the step.
+fn step_key(graph: &Graph, seed: &Tensor, iterations: &Tensor) -> Tensor {
+    let number = iterations.convert(DType::U32);
+    graph.random_bits(seed, &number, &[1, 2]).reshape(&[2])
+}
+
+/// The counters after a step with this loss.
+fn counted(counters: &Tensor, loss: &Tensor) -> Tensor {
+    let iterations = counters.slice_dim(0, 0, 1).reshape(&[]);
+    let first_bad = counters.slice_dim(0, 1, 2).reshape(&[]);
+    let is_finite = loss.abs().less(&loss.like(f64::INFINITY));
+    let had_none = first_bad.less(&first_bad.like(0.0));
+    let if_bad = had_none.select(&iterations, &first_bad);
+    let first_bad = is_finite.select(&first_bad, &if_bad);
+    let next = iterations + 1.0;
+    Tensor::concat(&[&next.reshape(&[1]), &first_bad.reshape(&[1])], 0)
+}
+
+/// `sum / total`, 0 where nothing counts.
+fn over(sum: &Tensor, total: &Tensor) -> Tensor {
+    let total = total.convert(sum.dtype());
+    let nothing = total.equal(&total.like(0.0));
+    sum / nothing.select(&total.like(1.0), &total)
+}
+
+fn check(model: &Model, compile: &Compile) -> Result<()> {
+    compile.optimizer.check()?;
+    let outputs = model.outputs().len();
+    for term in &compile.loss.terms {
+        term.loss.check()?;
+        check_output("loss", term.loss.name(), term.output, outputs)?;
+        if !term.weight.is_finite() {
+            let (name, weight) = (term.loss.name(), term.weight);
+            return Err(Error::user(format!(
+                "loss `{name}` has the weight {weight}; expected a finite number"
+            )));
+        }
+    }
+    for metric in compile.metrics.iter().chain(&compile.weighted_metrics) {
+        check_output("metric", metric.metric.name(), metric.output, outputs)?;
+    }
+    Ok(())
+}
+
+fn check_output(what: &str, name: &str, output: usize, outputs: usize) -> Result<()> {
+    if output < outputs {
+        return Ok(());
+    }
+    Err(Error::user(format!(
+        "{what} `{name}` is of output {output}, but the model has {outputs}; outputs are counted from 0"
+    )))
+}
+
+/// Mistakes of losses, metrics and optimizers have no place in the user's source.
+fn explain(error: GraphError) -> Error {
+    let GraphError {
+        op, message, label, ..
+    } = &error;
+    match label {
+        Some(_) => Error::Graph(error),
+        None => Error::user(format!("{op}: {message}")),
+    }
+}

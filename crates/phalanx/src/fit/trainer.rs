@@ -1,0 +1,456 @@
+//! The loop around the step.
+
+use std::time::Instant;
+
+use phalanx_graph::{AlignedBytes, DType, HostTensor, Shape};
+use phalanx_pjrt::Buffer;
+
+use super::Fit;
+use super::batch::{check_labels, padded, put};
+use super::compile::Compile;
+use super::history::{EpochLogs, History, Logs};
+use super::progress::Reporter;
+use super::run::{InFlight, Programs, State};
+use super::step::{BatchShape, Setup};
+use crate::data::{Batch, Batches};
+use crate::engine::Engine;
+use crate::nn::Model;
+use crate::optim::Optimizer;
+use crate::{Error, Result};
+
+/// A model with its values on a device, and what it is trained with.
+pub struct Trainer {
+    engine: Engine,
+    setup: Setup,
+    state: State,
+    train: Programs,
+    test: Programs,
+    predict: Programs,
+    /// Batches of training seen: the host's copy of what the device counts.
+    iterations: i64,
+}
+
+impl Trainer {
+    pub(crate) fn new(engine: &Engine, model: Model, compile: Compile) -> Result<Self> {
+        let seed = compile.seed;
+        let setup = Setup::new(model, compile)?;
+        Ok(Self {
+            state: State::new(engine, &setup, seed)?,
+            engine: engine.clone(),
+            setup,
+            train: Programs::default(),
+            test: Programs::default(),
+            predict: Programs::default(),
+            iterations: 0,
+        })
+    }
+
+    /// The model.
+    #[must_use]
+    pub const fn model(&self) -> &Model {
+        &self.setup.model
+    }
+
+    /// The devices it runs on.
+    #[must_use]
+    pub const fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// Trains on batches for some epochs and reports the results of each.
+    ///
+    /// The loss of an epoch is the mean over its examples by weight, while the variables change, as in Keras;
+    /// weights count in the divisor too, where Keras divides by the number of examples.
+    ///
+    /// # Errors
+    /// When the data do not fit the model, an epoch has no end or no batch, a source fails, the device does, or the loss
+    /// becomes infinite or not a number.
+    #[allow(
+        clippy::needless_pass_by_value,
+        reason = "what is given is written in place, as in `Fit::epochs(3)`"
+    )]
+    pub fn fit(&mut self, batches: &Batches, fit: Fit) -> Result<History> {
+        self.needs_loss("train")?;
+        let steps = fit.steps(batches)?;
+        let mut reporter = Reporter::new(fit.progress, fit.epochs, steps);
+        let mut history = History::default();
+        for epoch in fit.initial_epoch..fit.epochs {
+            let start = Instant::now();
+            reporter.begin(epoch);
+            let mut logs = self.train_epoch(batches, epoch, steps, &mut reporter)?;
+            if let Some(validation) = &fit.validation
+                && (epoch + 1) % fit.validation_freq == 0
+            {
+                logs.extend_validation(&self.evaluate(validation)?);
+            }
+            let done = EpochLogs {
+                epoch,
+                logs,
+                steps,
+                seconds: start.elapsed().as_secs_f64(),
+            };
+            reporter.end(&done);
+            history.epochs.push(done);
+        }
+        Ok(history)
+    }
+
+    /// One training step on one batch; the results are those before its update.
+    ///
+    /// # Errors
+    /// As [`fit`](Self::fit).
+    pub fn train_on_batch(&mut self, batch: &Batch) -> Result<Logs> {
+        self.needs_loss("train")?;
+        self.state.clear_tally(&self.engine, &self.setup)?;
+        self.step(batch, &mut InFlight::default())?;
+        self.results()
+    }
+
+    /// Loss and metrics over batches, without training: dropout off, moving statistics used.
+    ///
+    /// The last batch may have fewer examples; results do not depend on how the examples are cut into batches.
+    ///
+    /// # Errors
+    /// When the data do not fit the model or are endless, a source fails, or the device does.
+    pub fn evaluate(&mut self, batches: &Batches) -> Result<Logs> {
+        self.needs_loss("evaluate")?;
+        finite_len(batches, "evaluate")?;
+        let mut flight = InFlight::default();
+        let mut tally = self
+            .engine
+            .put(0, &HostTensor::zeros(self.setup.tally.shape()))?;
+        for batch in batches.iter(0, 0) {
+            tally = self.test_step(&batch?, batches.size(), &tally, &mut flight)?;
+        }
+        let tally = self.engine.get(&tally, &self.setup.tally.shape())?;
+        Ok(self.logs(&tally.to_f64()))
+    }
+
+    /// Loss and metrics of one batch, without training.
+    ///
+    /// # Errors
+    /// As [`evaluate`](Self::evaluate).
+    pub fn test_on_batch(&mut self, batch: &Batch) -> Result<Logs> {
+        self.needs_loss("evaluate")?;
+        let zeros = self
+            .engine
+            .put(0, &HostTensor::zeros(self.setup.tally.shape()))?;
+        let tally = self.test_step(batch, batch.rows(), &zeros, &mut InFlight::default())?;
+        let tally = self.engine.get(&tally, &self.setup.tally.shape())?;
+        Ok(self.logs(&tally.to_f64()))
+    }
+
+    /// The outputs of the model for all examples, in their order: one tensor `[examples, ..]` per output.
+    ///
+    /// # Errors
+    /// When the data do not fit the model or are endless, a source fails, or the device does.
+    pub fn predict(&mut self, batches: &Batches) -> Result<Vec<HostTensor>> {
+        finite_len(batches, "predict")?;
+        let mut parts = Vec::new();
+        let mut waiting: Option<(Vec<Buffer>, usize)> = None;
+        for batch in batches.iter(0, 0) {
+            let batch = batch?;
+            let size = batches.size().max(batch.rows());
+            let begun = (self.begin_predict(&batch.x, size)?, batch.rows());
+            // The outputs of the step before are read while this one runs.
+            if let Some((outputs, rows)) = waiting.replace(begun) {
+                parts.push(self.read_outputs(&outputs, size, rows)?);
+            }
+        }
+        if let Some((outputs, rows)) = waiting {
+            parts.push(self.read_outputs(&outputs, batches.size().max(rows), rows)?);
+        }
+        let outputs = self.setup.model.outputs();
+        Ok((0..outputs.len())
+            .map(|output| concatenated(&outputs[output], parts.iter().map(|part| &part[output])))
+            .collect())
+    }
+
+    /// The outputs of the model for one batch of inputs.
+    ///
+    /// # Errors
+    /// As [`predict`](Self::predict).
+    pub fn predict_on_batch(&mut self, x: &[HostTensor]) -> Result<Vec<HostTensor>> {
+        let rows = x.first().map_or(0, HostTensor::rows);
+        let outputs = self.begin_predict(x, rows)?;
+        self.read_outputs(&outputs, rows, rows)
+    }
+
+    /// Batches of training seen so far.
+    #[must_use]
+    pub const fn iterations(&self) -> i64 {
+        self.iterations
+    }
+
+    /// Names and values of the model's variables, in its order.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn variables(&self) -> Result<Vec<(String, HostTensor)>> {
+        let arrays = self.state.arrays()?;
+        let variables = self.setup.model.variables().iter().zip(arrays);
+        variables
+            .map(|(variable, array)| {
+                Ok((
+                    variable.name.clone(),
+                    self.engine.get(array, &variable.shape)?,
+                ))
+            })
+            .collect()
+    }
+
+    /// Sets variables by name; the others stay.
+    ///
+    /// # Errors
+    /// When the model has no variable of a name, or one of another shape; nothing is set then.
+    pub fn set_variables(&mut self, values: &[(impl AsRef<str>, HostTensor)]) -> Result<()> {
+        self.state.arrays()?;
+        let variables = self.setup.model.variables();
+        let mut placed = Vec::with_capacity(values.len());
+        for (name, value) in values {
+            let name = name.as_ref();
+            let index = variables.iter().position(|variable| variable.name == name);
+            let index = index.ok_or_else(|| {
+                let known = variables.iter().map(|variable| variable.name.as_str());
+                let suggestion = crate::config::suggest(name, known);
+                Error::user(format!("the model has no variable `{name}`; {suggestion}"))
+            })?;
+            if *value.shape() != variables[index].shape {
+                let (expected, got) = (&variables[index].shape, value.shape());
+                return Err(Error::user(format!(
+                    "variable `{name}` is {expected}, got {got}"
+                )));
+            }
+            placed.push((index, self.engine.put(0, value)?));
+        }
+        for (index, buffer) in placed {
+            self.state.replace(index, buffer);
+        }
+        Ok(())
+    }
+
+    /// The learning rate of the next step.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn learning_rate(&self) -> Result<f64> {
+        match self.rate_slot() {
+            Some(index) => {
+                let shape = Shape::scalar(DType::F32);
+                Ok(self
+                    .engine
+                    .get(&self.state.arrays()?[index], &shape)?
+                    .to_f64()[0])
+            }
+            None => Ok(self
+                .setup
+                .optimizer
+                .learning_rate()
+                .value(self.iterations.unsigned_abs())),
+        }
+    }
+
+    /// Changes the learning rate of the steps to come.
+    ///
+    /// # Errors
+    /// When the optimizer follows a schedule, or the rate is negative or not a number.
+    pub fn set_learning_rate(&mut self, rate: f64) -> Result<()> {
+        let Some(index) = self.rate_slot() else {
+            return Err(Error::user(
+                "the learning rate follows a schedule and cannot be set; compile with a constant rate instead",
+            ));
+        };
+        if !(rate.is_finite() && rate >= 0.0) {
+            return Err(Error::user(format!(
+                "the learning rate must be a number of at least 0, got {rate}"
+            )));
+        }
+        let buffer = self.engine.put(0, &HostTensor::scalar(rate as f32))?;
+        self.state.replace(index, buffer);
+        Ok(())
+    }
+
+    fn rate_slot(&self) -> Option<usize> {
+        let slot = self
+            .setup
+            .slots
+            .iter()
+            .position(|slot| slot.name == Optimizer::LEARNING_RATE)?;
+        Some(self.setup.model.variables().len() + slot)
+    }
+
+    fn needs_loss(&self, doing: &str) -> Result<()> {
+        if self.setup.losses.terms.is_empty() {
+            return Err(Error::user(format!(
+                "cannot {doing}: the model was compiled without a loss; set `loss` in Compile"
+            )));
+        }
+        Ok(())
+    }
+
+    fn train_epoch(
+        &mut self,
+        batches: &Batches,
+        epoch: usize,
+        steps: usize,
+        reporter: &mut Reporter,
+    ) -> Result<Logs> {
+        self.state.clear_tally(&self.engine, &self.setup)?;
+        let mut flight = InFlight::default();
+        let mut done = 0;
+        for batch in batches.iter(epoch as u64, 0).take(steps) {
+            self.step(&batch?, &mut flight)?;
+            done += 1;
+            if done < steps && reporter.is_due() {
+                reporter.step(done, &self.results()?);
+            }
+        }
+        self.results()
+    }
+
+    /// Begins one training step.
+    fn step(&mut self, batch: &Batch, flight: &mut InFlight) -> Result<()> {
+        let shape = BatchShape::of(&self.setup, batch)?;
+        check_labels(&self.setup, batch)?;
+        let setup = &self.setup;
+        let trace = || setup.train_step(&shape);
+        let ready = self.train.get(&self.engine, "train_step", &shape, trace)?;
+        let done = self.state.train(ready, &put(&self.engine, batch)?)?;
+        self.iterations += 1;
+        flight.push(&self.engine, done)
+    }
+
+    /// The results so far; an error when the loss of some step was not a number.
+    fn results(&self) -> Result<Logs> {
+        let tally = self.state.read_tally(&self.engine, &self.setup)?;
+        match self.state.read_counters(&self.engine)? {
+            (_, None) => Ok(self.logs(&tally)),
+            (_, Some(step)) => Err(self.diverged(step)),
+        }
+    }
+
+    fn diverged(&self, step: i64) -> Error {
+        let rate = self
+            .learning_rate()
+            .map_or(String::new(), |rate| format!(" (now {rate})"));
+        Error::Training(format!(
+            "the loss of step {step} (counted from 0) is infinite or not a number, and what was learned is lost with it; try a lower learning rate{rate} or gradient clipping (`clipnorm`), and check the data for values that are not numbers and targets outside the range of the loss"
+        ))
+    }
+
+    fn logs(&self, tally: &[f64]) -> Logs {
+        let (loss, terms, results) = self.setup.tally.read(tally, &self.setup.metrics);
+        let mut logs = Logs::default();
+        logs.push("loss", loss);
+        let outputs = self.setup.model.output_names();
+        for (term, value) in self.setup.losses.terms.iter().zip(terms) {
+            logs.push(format!("{}_loss", outputs[term.output]), value);
+        }
+        for (metric, value) in self.setup.metrics.iter().zip(results) {
+            logs.push(&metric.name, value);
+        }
+        logs
+    }
+
+    fn test_step(
+        &mut self,
+        batch: &Batch,
+        size: usize,
+        tally: &Buffer,
+        flight: &mut InFlight,
+    ) -> Result<Buffer> {
+        // A mistake is told in terms of the batch as it came.
+        BatchShape::of(&self.setup, batch)?;
+        check_labels(&self.setup, batch)?;
+        let (rows, setup) = (batch.rows(), &self.setup);
+        let batch = padded(batch, size.max(rows));
+        let shape = BatchShape::of(setup, &batch)?;
+        let trace = || setup.test_step(&shape);
+        let ready = self.test.get(&self.engine, "test_step", &shape, trace)?;
+        let rows = self.engine.put(0, &HostTensor::scalar(rows as i32))?;
+        let variables = setup.model.variables().len();
+        let batch = put(&self.engine, &batch)?;
+        let (tally, done) = self.state.test(variables, ready, tally, &rows, &batch)?;
+        flight.push(&self.engine, done)?;
+        Ok(tally)
+    }
+
+    fn begin_predict(&mut self, x: &[HostTensor], rows: usize) -> Result<Vec<Buffer>> {
+        BatchShape::of_inputs(&self.setup, x)?;
+        let x: Vec<HostTensor> = x.iter().map(|x| x.pad_rows(rows)).collect();
+        let shape = BatchShape::of_inputs(&self.setup, &x)?;
+        let setup = &self.setup;
+        let trace = || setup.predict_step(&shape);
+        let ready = self
+            .predict
+            .get(&self.engine, "predict_step", &shape, trace)?;
+        let x: Vec<Buffer> = x
+            .iter()
+            .map(|x| self.engine.put(0, x))
+            .collect::<Result<_>>()?;
+        let (outputs, _) = self
+            .state
+            .predict(setup.model.variables().len(), ready, &x)?;
+        Ok(outputs)
+    }
+
+    /// The first `rows` rows of outputs for a batch of `size`.
+    fn read_outputs(
+        &self,
+        outputs: &[Buffer],
+        size: usize,
+        rows: usize,
+    ) -> Result<Vec<HostTensor>> {
+        let shapes = self.setup.model.outputs();
+        let read = |(buffer, mut shape): (&Buffer, Shape)| {
+            shape.dims.insert(0, size);
+            let whole = self.engine.get(buffer, &shape)?;
+            Ok(if rows == size {
+                whole
+            } else {
+                whole.slice_rows(0, rows)
+            })
+        };
+        outputs.iter().zip(shapes).map(read).collect()
+    }
+}
+
+impl std::fmt::Debug for Trainer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (model, iterations) = (self.setup.model.name(), self.iterations);
+        write!(
+            f,
+            "Trainer of `{model}` after {iterations} steps on {:?}",
+            self.engine
+        )
+    }
+}
+
+fn finite_len(batches: &Batches, doing: &str) -> Result<usize> {
+    match batches.len() {
+        None => Err(Error::user(format!(
+            "cannot {doing} on endless data; take a number of batches"
+        ))),
+        Some(0) => Err(Error::user(format!(
+            "cannot {doing}: the data have no batch"
+        ))),
+        Some(len) => Ok(len),
+    }
+}
+
+/// The rows of all parts as one tensor.
+fn concatenated<'a>(
+    example: &Shape,
+    parts: impl Iterator<Item = &'a HostTensor> + Clone,
+) -> HostTensor {
+    let rows: usize = parts.clone().map(HostTensor::rows).sum();
+    let shape = Shape::new(example.dtype, [&[rows], &example.dims[..]].concat());
+    let mut bytes = AlignedBytes::zeroed(shape.byte_len());
+    let mut at = 0;
+    for part in parts {
+        let part = part.bytes();
+        bytes.as_mut_slice()[at..][..part.len()].copy_from_slice(part);
+        at += part.len();
+    }
+    HostTensor::from_aligned(shape, bytes)
+}

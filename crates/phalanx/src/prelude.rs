@@ -1,0 +1,14 @@
+//! What most programs use: `use phalanx::prelude::*;`.
+
+pub use crate::data::{Batches, ClassWeights, CsvOptions, Dataset, HostTensor};
+pub use crate::datasets;
+pub use crate::fit::{Compile, Fit, History, Logs, Losses, OutputMetric, Progress, Trainer};
+pub use crate::losses::{
+    BinaryCrossentropy, CategoricalCrossentropy, Huber, KlDivergence, Loss, MeanAbsoluteError,
+    MeanSquaredError, SparseCategoricalCrossentropy,
+};
+pub use crate::metrics::{Accuracy, Auc, F1Score, Metric, Precision, Recall};
+pub use crate::nn::*;
+pub use crate::optim::{Adam, AdamW, Optimizer, RmsProp, Sgd};
+pub use crate::schedules::Schedule;
+pub use crate::strategy::OneDeviceStrategy;
