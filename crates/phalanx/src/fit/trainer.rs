@@ -1,6 +1,6 @@
 //! The loop around the step.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use phalanx_graph::{AlignedBytes, DType, HostTensor, Shape};
 use phalanx_pjrt::Buffer;
@@ -105,6 +105,33 @@ impl Trainer {
         self.state.clear_tally(&self.engine, &self.setup)?;
         self.step(batch, &mut InFlight::default())?;
         self.results()
+    }
+
+    /// The time that the program of a training step takes by itself: the median of `steps` runs on a batch that is on the
+    /// device already, each waited for. The steps train.
+    ///
+    /// What a step takes longer than this is the loop's.
+    ///
+    /// # Errors
+    /// As [`fit`](Self::fit).
+    pub fn device_time(&mut self, batch: &Batch, steps: usize) -> Result<Duration> {
+        self.train_on_batch(batch)?;
+        let shape = BatchShape::of(&self.setup, batch)?;
+        let setup = &self.setup;
+        let ready = self.train.get(&self.engine, "train_step", &shape, || {
+            setup.train_step(&shape)
+        })?;
+        let batch = put(&self.engine, batch)?;
+        let mut times = Vec::with_capacity(steps);
+        for _ in 0..steps.max(1) {
+            let start = Instant::now();
+            let done = self.state.train(ready, &batch)?;
+            self.engine.wait(&done)?;
+            times.push(start.elapsed());
+            self.iterations += 1;
+        }
+        times.sort();
+        Ok(times[times.len() / 2])
     }
 
     /// Loss and metrics over batches, without training: dropout off, moving statistics used.
