@@ -30,7 +30,12 @@ fn main() -> phalanx::Result<()> {
             ..Compile::default()
         },
     )?;
-    trainer.fit(&train, Fit::epochs(15).validation(&test))?;
+    // `cargo xtask check` runs each example for a few steps.
+    let fit = match std::env::var("PHALANX_EXAMPLE_STEPS") {
+        Ok(steps) => Fit::epochs(1).steps_per_epoch(steps.parse().expect("a number of steps")),
+        Err(_) => Fit::epochs(15),
+    };
+    trainer.fit(&train, fit.validation(&test))?;
     println!("test: {}", trainer.evaluate(&test)?);
     Ok(())
 }

@@ -1,7 +1,8 @@
 //! Symbols of a graph and the methods that build on them.
 
+mod operators;
+
 use std::fmt;
-use std::ops;
 
 use crate::op::{
     BinaryOp, CompareOp, ConvDims, DotDims, Op, PadDim, ReduceOp, SliceDim, UnaryOp, Value,
@@ -353,13 +354,18 @@ impl Tensor {
     #[must_use]
     #[track_caller]
     pub fn one_hot(&self, classes: usize, dtype: DType) -> Self {
-        let mut dims = self.dims();
+        // In these types not every class has a number.
+        let wide = match self.dtype() {
+            DType::U8 | DType::Bool => self.convert(DType::I32),
+            DType::F16 | DType::Bf16 => self.convert(DType::F32),
+            _ => self.clone(),
+        };
+        let mut dims = wide.dims();
         dims.push(classes);
-        let counts = self
-            .graph
-            .iota(Shape::new(self.dtype(), dims.clone()), dims.len() - 1);
+        let counts = Shape::new(wide.dtype(), dims.clone());
+        let counts = self.graph.iota(counts, dims.len() - 1);
         let map: Vec<usize> = (0..dims.len() - 1).collect();
-        self.broadcast_in(&dims, &map).equal(&counts).convert(dtype)
+        wide.broadcast_in(&dims, &map).equal(&counts).convert(dtype)
     }
 }
 
@@ -630,83 +636,5 @@ impl Tensor {
 impl fmt::Debug for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "%{} {}", self.value.node, self.shape())
-    }
-}
-
-macro_rules! operators {
-    ($($trait:ident $method:ident),* $(,)?) => {$(
-        impl ops::$trait<&Tensor> for &Tensor {
-            type Output = Tensor;
-            #[track_caller]
-            fn $method(self, other: &Tensor) -> Tensor {
-                self.binary(BinaryOp::$trait, other)
-            }
-        }
-        impl ops::$trait<Tensor> for &Tensor {
-            type Output = Tensor;
-            #[track_caller]
-            fn $method(self, other: Tensor) -> Tensor {
-                self.binary(BinaryOp::$trait, &other)
-            }
-        }
-        impl ops::$trait<&Tensor> for Tensor {
-            type Output = Tensor;
-            #[track_caller]
-            fn $method(self, other: &Tensor) -> Tensor {
-                self.binary(BinaryOp::$trait, other)
-            }
-        }
-        impl ops::$trait<Tensor> for Tensor {
-            type Output = Tensor;
-            #[track_caller]
-            fn $method(self, other: Tensor) -> Tensor {
-                self.binary(BinaryOp::$trait, &other)
-            }
-        }
-        impl ops::$trait<f64> for &Tensor {
-            type Output = Tensor;
-            #[track_caller]
-            fn $method(self, other: f64) -> Tensor {
-                self.binary(BinaryOp::$trait, &self.like(other))
-            }
-        }
-        impl ops::$trait<f64> for Tensor {
-            type Output = Tensor;
-            #[track_caller]
-            fn $method(self, other: f64) -> Tensor {
-                self.binary(BinaryOp::$trait, &self.like(other))
-            }
-        }
-        impl ops::$trait<&Tensor> for f64 {
-            type Output = Tensor;
-            #[track_caller]
-            fn $method(self, other: &Tensor) -> Tensor {
-                other.like(self).binary(BinaryOp::$trait, other)
-            }
-        }
-        impl ops::$trait<Tensor> for f64 {
-            type Output = Tensor;
-            #[track_caller]
-            fn $method(self, other: Tensor) -> Tensor {
-                other.like(self).binary(BinaryOp::$trait, &other)
-            }
-        }
-    )*};
-}
-operators!(Add add, Sub sub, Mul mul, Div div, Rem rem);
-
-impl ops::Neg for &Tensor {
-    type Output = Tensor;
-    #[track_caller]
-    fn neg(self) -> Tensor {
-        self.graph.push(Op::Unary(UnaryOp::Neg), &[self])
-    }
-}
-
-impl ops::Neg for Tensor {
-    type Output = Self;
-    #[track_caller]
-    fn neg(self) -> Self {
-        -&self
     }
 }

@@ -347,7 +347,7 @@ fn print(program: &Program) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: std::env::var("CASES").map_or(60, |c| c.parse().unwrap()), failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: std::env::var("PHALANX_FUZZ_CASES").map_or(60, |c| c.parse().unwrap()), failure_persistence: None, ..ProptestConfig::default() })]
 
     /// A call that is refused is left out, so that graphs grow; how many are taken shows that the test reaches deep.
     #[test]
@@ -380,7 +380,7 @@ fn what_is_taken_compiles() {
     let mut runner = TestRunner::deterministic();
     let bytes = prop::collection::vec(any::<u8>(), 40);
     let lists = prop::collection::vec(bytes.clone(), 30);
-    let cases: usize = std::env::var("COMPILE").map_or(8, |c| c.parse().unwrap());
+    let cases: usize = std::env::var("PHALANX_FUZZ_CASES").map_or(8, |c| c.parse().unwrap());
     for case in 0..cases {
         let start = bytes.new_tree(&mut runner).unwrap().current();
         let calls = lists.new_tree(&mut runner).unwrap().current();

@@ -83,6 +83,9 @@ fn convolutions_count_real_elements() {
         last(&g, &x.conv(&k, conv([1, 1], [(1, 1); 2], 1))).0,
         2 * (2 * 8 * 4) * (13 * 13)
     );
+    // Padded by 1 with stride 2: the 3 places see 2, 3, 2 elements.
+    let strided = x.conv(&k, conv([2, 2], [(1, 1); 2], 1));
+    assert_eq!(last(&g, &strided).0, 2 * (2 * 8 * 4) * (7 * 7));
     // Two groups: each output sees 2 of the 4 features.
     let k = input(&g, &[3, 3, 2, 8]);
     assert_eq!(

@@ -398,3 +398,43 @@ fn donated_parameters_may_change_places() {
         assert_eq!(results, [inputs[1].clone(), inputs[0].clone()]);
     }
 }
+
+#[test]
+fn movements_are_composed_in_order() {
+    let g = Graph::new();
+    let x = g.parameter("x", Shape::f32([2, 3, 4]));
+    let turned = x.transpose(&[1, 2, 0]).transpose(&[1, 0, 2]);
+    let row = x.sum(&[0, 2]);
+    let spread = row
+        .broadcast_in(&[3, 5], &[0])
+        .broadcast_in(&[5, 3, 5], &[1, 2]);
+    let column = row
+        .reshape(&[1, 3, 1])
+        .broadcast_in(&[2, 3, 7, 4], &[0, 1, 3]);
+    let outputs = [
+        ("turned", &turned),
+        ("spread", &spread),
+        ("column", &column),
+    ];
+    let simple = g.finish(&outputs).unwrap().simplified();
+    let op = |output: usize| simple.nodes[simple.outputs[output].1.node].op.clone();
+    assert_eq!(op(0), Op::Transpose(vec![2, 1, 0]));
+    assert_eq!(
+        op(1),
+        Op::Broadcast {
+            dims: vec![5, 3, 5],
+            map: vec![1]
+        }
+    );
+    assert_eq!(
+        op(2),
+        Op::Broadcast {
+            dims: vec![2, 3, 7, 4],
+            map: vec![1]
+        }
+    );
+    assert_eq!(
+        names(&simple),
+        ["transpose", "reduce", "broadcast", "broadcast"]
+    );
+}

@@ -11,17 +11,18 @@ const READABLE: usize = 64;
 /// `dense<..>` of a tensor.
 pub(super) fn dense(value: &HostTensor) -> String {
     let size = value.dtype().size();
-    let elements: Vec<&[u8]> = value.bytes().chunks_exact(size).collect();
-    let Some(first) = elements.first() else {
+    let mut elements = value.bytes().chunks_exact(size);
+    let Some(first) = elements.next() else {
         return "dense<>".into();
     };
-    if elements.iter().all(|element| element == first) {
+    if elements.all(|element| element == first) {
         return format!("dense<{}>", element_text(value.dtype(), first));
     }
     // The hexadecimal form of truth values packs bits in some versions of the parser and bytes in others.
-    if elements.len() > READABLE && value.dtype() != DType::Bool {
+    if value.shape().len() > READABLE && value.dtype() != DType::Bool {
         return format!("dense<\"0x{}\">", hex(value.bytes()));
     }
+    let elements: Vec<&[u8]> = value.bytes().chunks_exact(size).collect();
     format!("dense<{}>", nested(value.dtype(), &elements, value.dims()))
 }
 

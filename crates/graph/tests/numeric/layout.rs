@@ -1,5 +1,5 @@
 use phalanx_graph::op::{PadDim, SliceDim};
-use phalanx_graph::{DType, Shape, Tensor};
+use phalanx_graph::{DType, HostTensor, Shape, Tensor};
 
 use crate::cases::{Array, Cases};
 
@@ -173,5 +173,11 @@ fn counts() {
     let classes = cases.list(&[3], &[2i32, 0, 5]);
     let expected = Array::build(&[3, 3], |i| f64::from(u8::from([2, 0, 5][i[0]] == i[1])));
     cases.exact("one_hot", &classes.one_hot(3, DType::F32), expected);
+    // 300 classes are more than a u8 counts, and bf16 has no 257.
+    for dtype in [DType::U8, DType::Bf16, DType::F16] {
+        let label = cases.input(&HostTensor::new([1], &[1.0f64]).convert(dtype));
+        let ones = label.one_hot(300, DType::F32).sum_all();
+        cases.exact(&format!("one_hot of {dtype}"), &ones, Array::scalar(1.0));
+    }
     cases.check();
 }
