@@ -17,6 +17,7 @@ use crate::data::{Batch, Batches};
 use crate::engine::Engine;
 use crate::nn::Model;
 use crate::optim::Optimizer;
+use crate::saved::SavedModel;
 use crate::{Error, Result};
 
 /// A model with its values on a device, and what it is trained with.
@@ -255,6 +256,16 @@ impl Trainer {
             self.state.replace(index, buffer);
         }
         Ok(())
+    }
+
+    /// Writes the architecture and the variables into a folder, in place of a saved model there; the optimizer's
+    /// state is not saved. [`SavedModel::load`] reads it.
+    ///
+    /// # Errors
+    /// When the device fails, or as [`SavedModel::save`].
+    pub fn save(&self, folder: impl AsRef<std::path::Path>) -> Result<()> {
+        let (model, values) = (self.model().clone(), self.variables()?);
+        SavedModel { model, values }.save(folder)
     }
 
     /// The learning rate of the next step.
