@@ -14,8 +14,10 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 const THREADS: usize = 2;
 const ROWS: usize = 60_000;
 const CLASSES: u64 = 10;
-/// Steps of the program alone that its time is the median of.
-const DEVICE_STEPS: usize = 200;
+/// Steps in a row when an epoch's are compared with the program alone.
+const COMPARED: usize = 20;
+/// How often they are.
+const COMPARISONS: usize = 5;
 
 fn main() -> ExitCode {
     match run() {
@@ -35,19 +37,19 @@ fn run() -> Result<(), Box<dyn Error>> {
     let budget: Budget = budget.parse()?;
     use_first_processors()?;
     match model.as_str() {
-        "mlp" => steps(model, mlp(), &[784], 30, batch.parse()?, budget),
-        "cnn" => steps(model, cnn(), &[28, 28, 1], 3, batch.parse()?, budget),
+        "mlp" => steps(model, mlp(), &[784], (30, 20), batch.parse()?, budget),
+        "cnn" => steps(model, cnn(), &[28, 28, 1], (3, 1), batch.parse()?, budget),
         "fit_mlp" => epochs(model, batch.parse()?, budget),
         other => Err(format!("found model {other:?}, expected mlp, cnn or fit_mlp").into()),
     }
 }
 
-/// Whole steps on one batch, until the loss is on the host.
+/// Whole steps on one batch, until the loss is on the host; `compared` steps in a row with the program alone.
 fn steps(
     name: &str,
     model: Sequential,
     dims: &[usize],
-    warm_up: usize,
+    (warm_up, compared): (usize, usize),
     batch: usize,
     budget: Budget,
 ) -> Result<(), Box<dyn Error>> {
@@ -56,42 +58,50 @@ fn steps(
     for _ in 0..warm_up {
         trainer.train_on_batch(&data)?;
     }
-    let seconds = times(budget, || Ok(trainer.train_on_batch(&data).map(drop)?))?;
-    let device = trainer.device_time(&data, DEVICE_STEPS)?;
-    emit(
-        name,
-        batch,
-        "step",
-        &seconds,
-        median(&seconds) - device.as_secs_f64(),
-    );
+    let step = |trainer: &mut Trainer| -> Result<(), Box<dyn Error>> {
+        Ok(trainer.train_on_batch(&data).map(drop)?)
+    };
+    let seconds = times(budget, || step(&mut trainer))?;
+    let overhead = overhead(|| {
+        let whole = median(&times(Budget::Calls(compared), || step(&mut trainer))?);
+        Ok(whole - trainer.device_time(&data, compared)?.as_secs_f64())
+    })?;
+    emit(name, batch, "step", &seconds, overhead);
     Ok(())
 }
 
 /// Whole epochs of `fit` over shuffled rows, after one of warm-up.
 fn epochs(name: &str, batch: usize, budget: Budget) -> Result<(), Box<dyn Error>> {
     let mut trainer = compiled(mlp())?;
-    let rows = synthetic(ROWS, &[784])?;
-    let batches = rows.shuffle(1).batch(batch).prefetch(2);
-    let mut epoch = 0;
-    let mut fit = || {
-        let one = Fit::epochs(epoch + 1).initial_epoch(epoch);
-        epoch += 1;
+    let batches = synthetic(ROWS, &[784])?.shuffle(1).batch(batch).prefetch(2);
+    let mut done = 0;
+    let mut epoch = |trainer: &mut Trainer| -> Result<(), Box<dyn Error>> {
+        let one = Fit::epochs(done + 1).initial_epoch(done);
+        done += 1;
         trainer.fit(&batches, one.progress(Progress::Silent))?;
         Ok(())
     };
-    fit()?;
-    let seconds = times(budget, fit)?;
-    let device = trainer.device_time(&batches.get(0, 0)?, DEVICE_STEPS)?;
+    epoch(&mut trainer)?;
+    let seconds = times(budget, || epoch(&mut trainer))?;
+    let first = batches.get(0, 0)?;
     let steps = ROWS.div_ceil(batch) as f64;
-    emit(
-        name,
-        batch,
-        "epoch",
-        &seconds,
-        median(&seconds) / steps - device.as_secs_f64(),
-    );
+    let overhead = overhead(|| {
+        let start = Instant::now();
+        epoch(&mut trainer)?;
+        let whole = start.elapsed().as_secs_f64() / steps;
+        Ok(whole - trainer.device_time(&first, COMPARED)?.as_secs_f64())
+    })?;
+    emit(name, batch, "epoch", &seconds, overhead);
     Ok(())
+}
+
+/// The median of some differences, each between a whole step and its program alone, taken one right after the other:
+/// on a machine with other work both are slow or fast together.
+fn overhead(
+    mut difference: impl FnMut() -> Result<f64, Box<dyn Error>>,
+) -> Result<f64, Box<dyn Error>> {
+    let differences: Result<Vec<f64>, _> = (0..COMPARISONS).map(|_| difference()).collect();
+    Ok(median(&differences?))
 }
 
 fn compiled(model: Sequential) -> phalanx::Result<Trainer> {
