@@ -16,6 +16,7 @@ pub mod metrics;
 pub mod nn;
 pub mod optim;
 pub mod prelude;
+pub mod saved;
 pub mod schedules;
 pub mod strategy;
 

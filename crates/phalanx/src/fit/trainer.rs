@@ -1,5 +1,6 @@
 //! The loop around the step.
 
+use std::path::Path;
 use std::time::Instant;
 
 use phalanx_graph::{AlignedBytes, DType, HostTensor, Shape};
@@ -16,6 +17,7 @@ use crate::data::{Batch, Batches};
 use crate::engine::Engine;
 use crate::nn::Model;
 use crate::optim::Optimizer;
+use crate::saved::SavedModel;
 use crate::{Error, Result};
 
 /// A model with its values on a device, and what it is trained with.
@@ -31,11 +33,16 @@ pub struct Trainer {
 }
 
 impl Trainer {
-    pub(crate) fn new(engine: &Engine, model: Model, compile: Compile) -> Result<Self> {
+    pub(crate) fn new(
+        engine: &Engine,
+        model: Model,
+        values: Option<Vec<HostTensor>>,
+        compile: Compile,
+    ) -> Result<Self> {
         let seed = compile.seed;
         let setup = Setup::new(model, compile)?;
         Ok(Self {
-            state: State::new(engine, &setup, seed)?,
+            state: State::new(engine, &setup, values, seed)?,
             engine: engine.clone(),
             setup,
             train: Programs::default(),
@@ -197,6 +204,25 @@ impl Trainer {
                 ))
             })
             .collect()
+    }
+
+    /// The model with its present values, apart from the device.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn saved_model(&self) -> Result<SavedModel> {
+        let values = self.variables()?.into_iter().map(|(_, value)| value);
+        SavedModel::new(self.setup.model.clone(), values.collect())
+    }
+
+    /// Writes the model and its present values to a directory, as [`SavedModel::save`] does.
+    ///
+    /// The optimizer's state is not in it: training can go on from the values, not from the middle of a run.
+    ///
+    /// # Errors
+    /// When the device fails; otherwise as for [`SavedModel::save`].
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        self.saved_model()?.save(path)
     }
 
     /// Sets variables by name; the others stay.
