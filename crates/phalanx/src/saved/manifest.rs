@@ -13,7 +13,7 @@ const VERSION: u64 = 1;
 const FIELDS: [&str; 4] = ["format", "version", "phalanx", "model"];
 /// Ten thousand layers, the most a model has, take half of it.
 pub(super) const MAX_BYTES: usize = 8 << 20;
-const MAX_VALUES: usize = 1 << 19;
+const MAX_VALUES: usize = 1 << 18;
 const SAVE_AGAIN: &str = "copy the directory again, or save the model again";
 
 /// The file of a model, which [`read`] is known to accept unless layers of other crates are in it.
