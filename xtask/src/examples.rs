@@ -34,6 +34,7 @@ pub(crate) fn check(workspace: &Workspace) -> Result<String, String> {
             let mut command = Command::new(program);
             command
                 .args(["train", "--epochs", "1", "--steps-per-epoch", STEPS])
+                .args(["--output", "run"])
                 .arg(&path);
             commands.push((workspace.relative(&path).display().to_string(), command));
         }

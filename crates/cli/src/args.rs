@@ -1,9 +1,12 @@
 //! What can be typed: one definition gives the parser, the help and the completions.
 
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use phalanx_pjrt::{Installer, Platform};
+
+use crate::predictions::Format;
 
 /// Train neural networks on one device or many.
 #[derive(Debug, Parser)]
@@ -51,6 +54,12 @@ pub enum Progress {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Train the model of a train.yaml, test it, and save it
+    Train(TrainArgs),
+    /// Print loss and metrics of a trained model
+    Evaluate(UseArgs),
+    /// Print a trained model's prediction for each row
+    Predict(PredictArgs),
     /// List, install or find the plugins that drive devices
     #[command(subcommand)]
     Plugin(Plugin),
@@ -69,6 +78,51 @@ pub enum Command {
     },
 }
 
+/// What to train.
+#[derive(Debug, clap::Args)]
+pub struct TrainArgs {
+    /// What to train, on what, and how
+    #[arg(value_name = "TRAIN.YAML")]
+    pub file: PathBuf,
+    /// Train for so many epochs, whatever the file says
+    #[arg(long, value_name = "N")]
+    pub epochs: Option<NonZeroUsize>,
+    /// End an epoch after so many batches
+    #[arg(long, value_name = "N")]
+    pub steps_per_epoch: Option<NonZeroUsize>,
+    /// The folder of the model and the logs, whatever the file says
+    #[arg(long, value_name = "FOLDER")]
+    pub output: Option<PathBuf>,
+}
+
+/// What trained model to use, on what.
+#[derive(Debug, clap::Args)]
+pub struct UseArgs {
+    /// The file that the model was trained with
+    #[arg(value_name = "TRAIN.YAML")]
+    pub file: PathBuf,
+    /// Use the rows of this file instead of the test rows; may be given again
+    #[arg(long, value_name = "PATH")]
+    pub csv: Vec<PathBuf>,
+    /// The folder that the model was saved in, whatever the file says
+    #[arg(long, value_name = "FOLDER")]
+    pub output: Option<PathBuf>,
+}
+
+/// What to predict, and where predictions go.
+#[derive(Debug, clap::Args)]
+pub struct PredictArgs {
+    /// The model and the rows.
+    #[command(flatten)]
+    pub of: UseArgs,
+    /// How predictions are written
+    #[arg(long, value_enum, default_value_t = Format::Csv, value_name = "FORMAT")]
+    pub format: Format,
+    /// Write to this file instead of standard output
+    #[arg(long, value_name = "PATH")]
+    pub to: Option<PathBuf>,
+}
+
 /// What to do about plugins.
 #[derive(Debug, Subcommand)]
 pub enum Plugin {
@@ -85,6 +139,24 @@ pub enum Plugin {
         #[arg(default_value = "cpu")]
         platform: Platform,
     },
+}
+
+impl Global {
+    /// How the library shows the progress of a training.
+    pub(crate) fn fit_progress(&self) -> phalanx::fit::Progress {
+        match self.progress {
+            Progress::Json => phalanx::fit::Progress::Json,
+            _ if self.quiet => phalanx::fit::Progress::Silent,
+            Progress::Auto => phalanx::fit::Progress::Auto,
+            Progress::Bar => phalanx::fit::Progress::Bar,
+            Progress::Plain => phalanx::fit::Progress::Plain,
+        }
+    }
+
+    /// Whether standard output holds text for a person, and more than results.
+    pub(crate) fn shows_text(&self) -> bool {
+        !self.quiet && self.progress != Progress::Json
+    }
 }
 
 /// The version of the program, of the pinned plugin, and the machine it was built for.

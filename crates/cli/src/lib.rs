@@ -14,6 +14,7 @@ pub mod model;
 mod output;
 pub mod predictions;
 pub mod rows;
+mod run_folder;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

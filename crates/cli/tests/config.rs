@@ -112,7 +112,7 @@ fn every_key_is_read() {
         .as_ref()
         .map(|weights| weights.value.as_slice());
     assert_eq!(weights, Some(&[(0, 1.0), (12, 2.5)][..]));
-    assert_eq!(config.output, Path::new("conf/../runs/x"));
+    assert_eq!(config.output, Path::new("../runs/x"));
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn what_is_left_out_has_the_documented_value() {
             && config.metrics.is_empty()
     );
     assert_eq!(config.fit, Fit::default());
-    assert_eq!(config.output, Path::new("conf/runs/train"));
+    assert_eq!(config.output, Path::new("runs/train"));
 }
 
 #[test]

@@ -1,4 +1,20 @@
-//! Tensor graphs.
+//! Tensor graphs: built by calling methods of symbols, differentiated graph to graph, simplified, printed as
+//! StableHLO for a compiler and as plain lines for people.
+//!
+//! ```
+//! use phalanx_graph::{Graph, Lowering, Platform, Shape, gradients};
+//!
+//! let g = Graph::new();
+//! let x = g.parameter("x", Shape::f32([8, 5]));
+//! let kernel = g.parameter("kernel", Shape::f32([5, 3]));
+//! let loss = x.matmul(&kernel).tanh().square().mean_all();
+//! let slope = gradients(&loss, &[&kernel]).remove(0).expect("the loss depends on the kernel");
+//! let program = g.finish(&[("loss", &loss), ("slope", &slope)])?.simplified();
+//! assert!(program.to_stablehlo(&Lowering::new(Platform::Cpu, "example")).contains("stablehlo.tanh"));
+//! assert!(program.cost().total.flops > 2 * 2 * 8 * 5 * 3);
+//! println!("{}", program.dump());
+//! # Ok::<(), phalanx_graph::GraphError>(())
+//! ```
 #![forbid(unsafe_code)]
 
 mod cost;

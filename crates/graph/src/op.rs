@@ -1,6 +1,6 @@
 //! The closed set of primitives.
 //!
-//! A new op is a variant here and an arm each in `infer.rs`, `grad.rs`, `stablehlo.rs` and `cost.rs`;
+//! A new op is a variant here and an arm each in `infer.rs`, `grad`, `stablehlo.rs`, `cost.rs` and `dump.rs`;
 //! the compiler lists what is missing, for no match over [`Op`] has a wildcard arm there.
 
 use std::panic::Location;

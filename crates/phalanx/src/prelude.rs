@@ -11,5 +11,5 @@ pub use crate::metrics::{Accuracy, Auc, F1Score, Metric, Precision, Recall};
 pub use crate::nn::*;
 pub use crate::optim::{Adam, AdamW, Optimizer, RmsProp, Sgd};
 pub use crate::saved::SavedModel;
-pub use crate::schedules::Schedule;
+pub use crate::schedules::{CosineDecay, Schedule};
 pub use crate::strategy::OneDeviceStrategy;

@@ -3,19 +3,39 @@
 mod completions;
 mod devices;
 mod doctor;
+mod evaluate;
 mod plugin;
+mod predict;
+mod session;
+mod train;
 
+use phalanx::fit::Logs;
 use phalanx_pjrt::Places;
+use serde_json::json;
 
-use crate::args::{Args, Command, Global};
+use crate::args::{Args, Command, Global, Progress};
 use crate::failure::Failure;
 use crate::output::Output;
+use crate::run_folder::object;
 
 /// What every command is given: the options of all commands, the process's surroundings, and where results go.
 pub(crate) struct Context {
     pub(crate) global: Global,
     pub(crate) places: Places,
     pub(crate) output: Output,
+}
+
+impl Context {
+    /// Prints results: a line for a person, or a JSON object.
+    pub(crate) fn result(&mut self, event: &str, logs: &Logs) -> Result<(), Failure> {
+        match self.global.progress {
+            Progress::Json => {
+                let line = json!({ "event": event, "logs": object(logs) });
+                self.output.line(line)
+            }
+            _ => self.output.line(format_args!("{event}: {logs}")),
+        }
+    }
 }
 
 /// Runs a command.
@@ -26,6 +46,9 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
         output: Output::stdout(),
     };
     match args.command {
+        Command::Train(args) => train::run(&mut context, &args),
+        Command::Evaluate(args) => evaluate::run(&mut context, &args),
+        Command::Predict(args) => predict::run(&mut context, &args),
         Command::Plugin(what) => plugin::run(&mut context, &what),
         Command::Devices { platform } => devices::run(&mut context, platform),
         Command::Doctor => doctor::run(&mut context),

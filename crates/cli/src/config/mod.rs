@@ -33,7 +33,7 @@ pub struct TrainConfig {
     pub metrics: Vec<Component>,
     /// How to train.
     pub fit: Fit,
-    /// Where the model and the logs go.
+    /// Where the model and the logs go, from the working directory.
     pub output: PathBuf,
 }
 
@@ -134,7 +134,7 @@ pub struct At<T> {
     pub at: Place,
 }
 
-/// Reads the text of a `train.yaml`. `origin` is its path: the name in messages, and its folder is where relative paths start.
+/// Reads the text of a `train.yaml`. `origin` is its path: the name in messages, and its folder is where paths of data start.
 ///
 /// No file is touched.
 ///

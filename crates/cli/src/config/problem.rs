@@ -83,25 +83,15 @@ impl std::error::Error for Problems {}
 
 /// ``did you mean `..`?`` where a name is near, else the names there are.
 pub(crate) fn suggest(name: &str, known: &[&str]) -> String {
-    let longer = |candidate: &&&str| candidate.len() > 2 && name.starts_with(**candidate);
-    let near = known
-        .iter()
-        .map(|candidate| (distance(name, candidate), candidate))
-        .min_by_key(|(distance, _)| *distance)
-        .filter(|(distance, candidate)| *distance <= candidate.len().max(4) / 2)
-        .map(|(_, candidate)| candidate);
-    match near.or_else(|| known.iter().find(longer)) {
-        Some(nearest) => format!("did you mean `{nearest}`?"),
-        None => format!("use one of {}", known.join(", ")),
-    }
-}
-
-/// Edit distance that counts a swap as one; a long name is near to none.
-fn distance(name: &str, candidate: &str) -> usize {
+    // The search for the nearest takes time with the length of the name.
     if name.len() > 64 {
-        return usize::MAX;
+        return format!("known are {}", known.join(", "));
     }
-    strsim::osa_distance(&name.to_lowercase(), candidate)
+    let longer = |candidate: &&&str| candidate.len() > 2 && name.starts_with(**candidate);
+    match known.iter().find(longer) {
+        Some(begun) => format!("did you mean `{begun}`?"),
+        None => phalanx::config::suggest(name, known.iter().copied()),
+    }
 }
 
 /// Text of the user's for a message: quoted, escaped, and cut where it is long.
@@ -123,11 +113,11 @@ mod tests {
         assert_eq!(suggest("Batchsize", &known), "did you mean `batch_size`?");
         assert_eq!(
             suggest("optimiser_of_choice", &known),
-            "use one of epochs, batch_size, seed"
+            "known are epochs, batch_size, seed"
         );
         assert_eq!(
             suggest(&"x".repeat(1 << 20), &known),
-            "use one of epochs, batch_size, seed"
+            "known are epochs, batch_size, seed"
         );
     }
 

@@ -110,7 +110,7 @@ impl Reader {
             loss: loss?,
             metrics,
             fit: fit?,
-            output: folder.join(output),
+            output,
         };
         self.check_together(&config);
         Some(config)

@@ -73,6 +73,7 @@ impl Fit {
                 "validation_freq is 0; expected 1 or more epochs",
             ));
         }
+        some_rows(batches)?;
         match (self.steps_per_epoch, batches.len()) {
             (Some(0), _) => Err(Error::user(
                 "steps_per_epoch is 0; expected 1 or more batches",
@@ -91,4 +92,14 @@ impl Fit {
             )),
         }
     }
+}
+
+/// Refuses batches of no rows.
+pub(super) fn some_rows(batches: &Batches) -> Result<()> {
+    if batches.size() == 0 {
+        return Err(Error::user(
+            "the batch size is 0; expected 1 or more examples",
+        ));
+    }
+    Ok(())
 }

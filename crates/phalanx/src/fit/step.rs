@@ -495,3 +495,78 @@ fn explain(error: GraphError) -> Error {
         None => Error::user(format!("{op}: {message}")),
     }
 }
+
+#[cfg(test)]
+#[path = "../../../graph/tests/support/golden.rs"]
+mod golden;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::losses::SparseCategoricalCrossentropy;
+    use crate::metrics::Accuracy;
+    use crate::nn::{BatchNorm, Dense, Dropout, Layer, Regularizer, Sequential, relu};
+    use crate::optim::Sgd;
+    use phalanx_graph::{Lowering, Platform};
+
+    fn setup() -> Setup {
+        let model = Sequential::new([4])
+            .add(
+                Dense::new(3)
+                    .activation(relu)
+                    .kernel_regularizer(Regularizer::L2 { l2: 0.01 }),
+            )
+            .add(BatchNorm::new())
+            .add(Dropout::new(0.5))
+            .add(Dense::new(2).named("class"))
+            .build()
+            .unwrap();
+        let compile = Compile {
+            optimizer: Sgd::new(0.1).momentum(0.9).into(),
+            loss: SparseCategoricalCrossentropy::from_logits().into(),
+            metrics: vec![Accuracy.into()],
+            ..Compile::default()
+        };
+        Setup::new(model, compile).unwrap()
+    }
+
+    fn batch() -> BatchShape {
+        BatchShape {
+            x: vec![Shape::f32([8, 4])],
+            y: vec![Shape::new(DType::I32, [8])],
+            weighted: true,
+        }
+    }
+
+    #[test]
+    fn the_programs_are_as_they_were() {
+        let (setup, batch) = (setup(), batch());
+        let steps = [
+            ("training_step", setup.train_step(&batch).unwrap()),
+            ("test_step", setup.test_step(&batch).unwrap()),
+        ];
+        let command = "cargo test -p phalanx --lib fit::step";
+        for (name, step) in steps {
+            let lowering = Lowering::new(Platform::Cpu, name);
+            let text = step.program.simplified().to_stablehlo(&lowering);
+            assert_eq!(golden::mismatch(name, &text, command), None);
+        }
+    }
+
+    #[test]
+    fn a_training_step_replaces_all_that_it_changes_in_place() {
+        let setup = setup();
+        let step = setup.train_step(&batch()).unwrap();
+        // Variables and slots of the two layers, gamma and beta, the two moving statistics, the counters; the rate stays.
+        assert_eq!(step.changed.len(), 6 + 2 + 6 + 1);
+        assert!(step.disconnected.is_empty());
+        let program = step.program;
+        for (parameter, output) in program.donated {
+            let given = &program.parameters[parameter].shape;
+            assert_eq!(*given, *{
+                let value = program.outputs[output].1;
+                &program.nodes[value.node].shapes[value.output]
+            });
+        }
+    }
+}

@@ -1,7 +1,7 @@
 //! The loop around the step.
 
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use phalanx_graph::{AlignedBytes, DType, HostTensor, Shape};
 use phalanx_pjrt::Buffer;
@@ -10,6 +10,7 @@ use super::Fit;
 use super::batch::{check_labels, padded, put};
 use super::compile::Compile;
 use super::history::{EpochLogs, History, Logs};
+use super::options::some_rows;
 use super::progress::Reporter;
 use super::run::{InFlight, Programs, State};
 use super::step::{BatchShape, Setup};
@@ -113,6 +114,33 @@ impl Trainer {
         self.results()
     }
 
+    /// The time that the program of a training step takes by itself: the median of `steps` runs on a batch that is on the
+    /// device already, each waited for. The steps train.
+    ///
+    /// What a step takes longer than this is the loop's.
+    ///
+    /// # Errors
+    /// As [`fit`](Self::fit).
+    pub fn device_time(&mut self, batch: &Batch, steps: usize) -> Result<Duration> {
+        self.train_on_batch(batch)?;
+        let shape = BatchShape::of(&self.setup, batch)?;
+        let setup = &self.setup;
+        let ready = self.train.get(&self.engine, "train_step", &shape, || {
+            setup.train_step(&shape)
+        })?;
+        let batch = put(&self.engine, batch)?;
+        let mut times = Vec::with_capacity(steps);
+        for _ in 0..steps.max(1) {
+            let start = Instant::now();
+            let done = self.state.train(ready, &batch)?;
+            self.engine.wait(&done)?;
+            times.push(start.elapsed());
+            self.iterations += 1;
+        }
+        times.sort();
+        Ok(times[times.len() / 2])
+    }
+
     /// Loss and metrics over batches, without training: dropout off, moving statistics used.
     ///
     /// The last batch may have fewer examples; results do not depend on how the examples are cut into batches.
@@ -121,7 +149,7 @@ impl Trainer {
     /// When the data do not fit the model or are endless, a source fails, or the device does.
     pub fn evaluate(&mut self, batches: &Batches) -> Result<Logs> {
         self.needs_loss("evaluate")?;
-        finite_len(batches, "evaluate")?;
+        check_finite(batches, "evaluate")?;
         let mut flight = InFlight::default();
         let mut tally = self
             .engine
@@ -152,7 +180,7 @@ impl Trainer {
     /// # Errors
     /// When the data do not fit the model or are endless, a source fails, or the device does.
     pub fn predict(&mut self, batches: &Batches) -> Result<Vec<HostTensor>> {
-        finite_len(batches, "predict")?;
+        check_finite(batches, "predict")?;
         let mut parts = Vec::new();
         let mut waiting: Option<(Vec<Buffer>, usize)> = None;
         for batch in batches.iter(0, 0) {
@@ -452,7 +480,8 @@ impl std::fmt::Debug for Trainer {
     }
 }
 
-fn finite_len(batches: &Batches, doing: &str) -> Result<usize> {
+fn check_finite(batches: &Batches, doing: &str) -> Result<()> {
+    some_rows(batches)?;
     match batches.len() {
         None => Err(Error::user(format!(
             "cannot {doing} on endless data; take a number of batches"
@@ -460,7 +489,7 @@ fn finite_len(batches: &Batches, doing: &str) -> Result<usize> {
         Some(0) => Err(Error::user(format!(
             "cannot {doing}: the data have no batch"
         ))),
-        Some(len) => Ok(len),
+        Some(_) => Ok(()),
     }
 }
 

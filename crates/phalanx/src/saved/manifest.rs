@@ -57,10 +57,13 @@ pub(super) fn read(name: &str, text: &[u8], registry: &Registry) -> Result<Model
         return Err(problem(name, "model", message));
     };
     Model::from_config_with(config, registry).map_err(|error| {
-        let message = format!(
-            "{error}; correct the file by hand, save the model again, or name layers of your own in `SavedModel::load_with`"
-        );
-        problem(name, "model", message)
+        let error = error.to_string();
+        let action = match error.contains("unknown layer `") {
+            true => "a layer of your own is read by `SavedModel::load_with`",
+            false => "correct it, or save the model again",
+        };
+        let error = error.strip_prefix("model: ").unwrap_or(&error);
+        problem(name, "model", format!("{error}; {action}"))
     })
 }
 
@@ -121,7 +124,7 @@ fn check_format(name: &str, fields: &Map<String, Value>) -> Result<()> {
         Some(later) if later > VERSION => {
             let writer = fields
                 .get("phalanx")
-                .map_or("a later one".to_owned(), shown);
+                .map_or("of a later version".to_owned(), shown);
             let ours = env!("CARGO_PKG_VERSION");
             let message = format!(
                 "expected up to {VERSION}, got {later}: phalanx {writer} wrote it, and this is phalanx {ours}; update phalanx"
@@ -136,11 +139,16 @@ fn check_format(name: &str, fields: &Map<String, Value>) -> Result<()> {
     }
 }
 
+/// A value in few letters.
 fn shown(value: &Value) -> String {
+    const LONGEST: usize = 60;
     match value {
         Value::Array(_) => "a list".to_owned(),
         Value::Object(_) => "an object".to_owned(),
-        other => super::brief(&other.to_string().chars().take(60).collect::<String>()),
+        Value::String(text) if text.len() > LONGEST => {
+            format!("a text of {} bytes", text.len())
+        }
+        other => other.to_string(),
     }
 }
 

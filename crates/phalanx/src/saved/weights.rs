@@ -19,6 +19,8 @@ use crate::{Error, Result};
 /// Bytes of the length of the header, at the start of the file.
 const LENGTH_BYTES: u64 = 8;
 const SAVE_AGAIN: &str = "copy the file again, or save the model again";
+const OTHER_MODEL: &str =
+    "save the model again, or take the `model.json` that belongs to this file";
 
 /// What comes before the values, and in which order those follow.
 pub(super) struct Header {
@@ -150,29 +152,26 @@ impl File<'_> {
             .map(|variable| variable.name.as_str())
             .collect();
         let known: HashSet<&str> = variables.iter().map(|variable| &*variable.name).collect();
-        let tensors = metadata.offset_keys();
+        let mut tensors = metadata.offset_keys();
+        tensors.sort();
         let extra: Vec<&str> = tensors
             .iter()
             .map(String::as_str)
             .filter(|tensor| !known.contains(tensor))
             .collect();
-        let message = match (absent.first(), extra.first()) {
+        let found = match (absent.first(), extra.first()) {
             (None, None) => return Ok(()),
-            (Some(_), None) => format!(
-                "no value for {} of the model; save the model again, or take the `model.json` that belongs to this file",
-                listed(&absent)
-            ),
-            (None, Some(_)) => format!(
-                "{} belong to no variable of the model; save the model again, or take the `model.json` that belongs to this file",
-                listed(&extra)
-            ),
-            (Some(_), Some(extra_name)) => format!(
-                "no value for {} of the model, and {} belong to no variable of it: `{extra_name}`: {}; rename the tensors, or take the `model.json` that belongs to this file",
+            (Some(_), None) => format!("no value for {} of the model", listed(&absent)),
+            (None, Some(_)) => format!("the model has no variable for {}", listed(&extra)),
+            (Some(_), Some(first)) => format!(
+                "no value for {} of the model, and no variable in it for {}; `{}`: {}",
                 listed(&absent),
                 listed(&extra),
-                suggest(extra_name, absent.iter().copied().take(20)),
+                shortened(first),
+                suggest(first, absent.iter().copied().take(5)),
             ),
         };
+        let message = format!("{found}; {OTHER_MODEL}");
         Err(problem(self.name, "tensors", message))
     }
 
@@ -201,7 +200,7 @@ impl File<'_> {
         let shape = &variable.shape;
         if info.dtype != foreign(shape.dtype) || info.shape != shape.dims {
             let message = format!(
-                "expected {} as in the model, got {}; save the model again, or take the `model.json` that belongs to this file",
+                "expected {} as in the model, got {}; {OTHER_MODEL}",
                 written(foreign(shape.dtype), &shape.dims),
                 written(info.dtype, &info.shape)
             );

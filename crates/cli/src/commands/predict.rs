@@ -1,0 +1,37 @@
+//! `phalanx predict train.yaml`.
+
+use std::fs;
+
+use super::Context;
+use super::session::{self, Session, failed};
+use crate::args::PredictArgs;
+use crate::config::LabelType;
+use crate::failure::{Exit, Failure};
+use crate::predictions::lines;
+
+/// Prints a prediction for each row, or writes them to a file.
+pub(crate) fn run(context: &mut Context, args: &PredictArgs) -> Result<(), Failure> {
+    let config = session::used(&args.of)?;
+    let mut session = Session::resume(context, &config)?;
+    let rows = session.to_predict(&args.of.csv)?;
+    let batches = session.batches(&rows);
+    let outputs = session
+        .trainer
+        .predict(&batches)
+        .map_err(|error| failed(&error))?;
+    let Some(outputs) = outputs.first() else {
+        return Err(Failure::new(Exit::Failed, "the model has no output").next("train it again"));
+    };
+    let classes = config.data.label_type == LabelType::Class;
+    let text = lines(outputs, classes, args.format);
+    let Some(path) = &args.to else {
+        return context.output.bytes(text.as_bytes());
+    };
+    fs::write(path, text).map_err(|error| {
+        Failure::new(
+            Exit::Failed,
+            format!("cannot write {}: {error}", path.display()),
+        )
+        .next("choose another --to")
+    })
+}

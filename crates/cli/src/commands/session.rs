@@ -1,0 +1,182 @@
+//! A model on a device, as a `train.yaml` asks for it: what train, evaluate and predict share.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use phalanx::Error;
+use phalanx::data::{Batches, Dataset};
+use phalanx::engine::EngineOptions;
+use phalanx::fit::{Compile, Losses, OutputMetric, Trainer};
+use phalanx::losses::Loss;
+use phalanx::metrics::Metric;
+use phalanx::nn::IntoModel;
+use phalanx::optim::Optimizer;
+use phalanx::saved::SavedModel;
+use phalanx::strategy::OneDeviceStrategy;
+use phalanx_pjrt::Platform;
+
+use super::Context;
+use crate::args::UseArgs;
+use crate::config::{self, Problem, Problems, TrainConfig};
+use crate::failure::{Exit, Failure};
+use crate::run_folder::RunFolder;
+use crate::{locate, output, rows};
+
+/// A model on a device and what it was asked for.
+pub(crate) struct Session {
+    pub(crate) config: TrainConfig,
+    pub(crate) trainer: Trainer,
+}
+
+/// Reads a `train.yaml`.
+pub(crate) fn config(path: &Path) -> Result<TrainConfig, Failure> {
+    let bytes = config::load(path).map_err(|error| {
+        Failure::new(
+            Exit::Usage,
+            format!("cannot read {}: {error}", path.display()),
+        )
+        .next("give the path of a train.yaml; examples/digits.yaml is one")
+    })?;
+    config::parse_bytes(&bytes, path).map_err(wrong)
+}
+
+/// Reads the `train.yaml` of a model that is used, not trained.
+pub(crate) fn used(args: &UseArgs) -> Result<TrainConfig, Failure> {
+    let mut config = config(&args.file)?;
+    if let Some(output) = &args.output {
+        config.output.clone_from(output);
+    }
+    Ok(config)
+}
+
+/// Mistakes in a `train.yaml`, which say what to do.
+#[allow(clippy::needless_pass_by_value, reason = "the shape of map_err")]
+pub(crate) fn wrong(problems: Problems) -> Failure {
+    Failure::new(Exit::Usage, problems.to_string())
+}
+
+/// An error of the library, which says what to do.
+pub(crate) fn failed(error: &Error) -> Failure {
+    let exit = match error {
+        Error::User(_) | Error::Data { .. } | Error::Graph(_) => Exit::Usage,
+        _ => Exit::Failed,
+    };
+    Failure::of(exit, error)
+}
+
+impl Session {
+    /// The model with first values, or with those it was saved with.
+    pub(crate) fn start(
+        context: &Context,
+        config: &TrainConfig,
+        model: impl IntoModel,
+    ) -> Result<Self, Failure> {
+        let compile = compile(config).map_err(|problem| wrong(config.problems(vec![problem])))?;
+        let trainer = device(context)?.compile(model, compile);
+        Ok(Self {
+            config: config.clone(),
+            trainer: trainer.map_err(|error| failed(&error))?,
+        })
+    }
+
+    /// The model that a training saved.
+    pub(crate) fn resume(context: &Context, config: &TrainConfig) -> Result<Self, Failure> {
+        let path = RunFolder::of(&config.output).model();
+        let saved = SavedModel::load(&path).map_err(|error| {
+            let file = config.origin.display();
+            Failure::of(Exit::Usage, &error).next(format!(
+                "train it first with `phalanx train {file}`, or say where it is with --output"
+            ))
+        })?;
+        Self::start(context, config, saved)
+    }
+
+    /// Saves the model.
+    pub(crate) fn save(&self, folder: &RunFolder) -> Result<(), Failure> {
+        self.trainer
+            .save(folder.model())
+            .map_err(|error| failed(&error))
+    }
+
+    /// The rows in batches, in their order.
+    pub(crate) fn batches(&self, rows: &Dataset) -> Batches {
+        rows.batch(self.config.fit.batch_size)
+    }
+
+    /// The rows of files, or the test rows, with labels.
+    pub(crate) fn labelled(&self, csv: &[PathBuf]) -> Result<Dataset, Failure> {
+        self.rows(csv, rows::labelled)
+    }
+
+    /// The rows of files, or the test rows, of which labels do not matter.
+    pub(crate) fn to_predict(&self, csv: &[PathBuf]) -> Result<Dataset, Failure> {
+        self.rows(csv, rows::to_predict)
+    }
+
+    fn rows(&self, csv: &[PathBuf], read: ReadRows) -> Result<Dataset, Failure> {
+        let mut all: Option<Dataset> = None;
+        for path in csv {
+            let next =
+                read(&self.config.data, path, &self.features()).map_err(|error| failed(&error))?;
+            all = Some(match all {
+                None => next,
+                Some(before) => before.concatenate(&next).map_err(|error| failed(&error))?,
+            });
+        }
+        match all {
+            Some(all) => Ok(all),
+            None => rows::load(&self.config)
+                .map_err(wrong)?
+                .test
+                .ok_or_else(|| {
+                    let file = self.config.origin.display();
+                    Failure::new(Exit::Usage, format!("{file} has no test rows"))
+                        .next("name a file with --csv, or add `test: {last: 100}` to data")
+                }),
+        }
+    }
+
+    /// Dims of one example.
+    fn features(&self) -> Vec<usize> {
+        let mut inputs = self.trainer.model().inputs();
+        inputs
+            .next()
+            .map(|(_, shape)| shape.dims)
+            .unwrap_or_default()
+    }
+}
+
+type ReadRows = fn(&config::Data, &Path, &[usize]) -> phalanx::Result<Dataset>;
+
+fn compile(config: &TrainConfig) -> Result<Compile, Problem> {
+    let metrics = config
+        .metrics
+        .iter()
+        .map(|metric| metric.make(Metric::from_config));
+    let metrics = metrics.map(|metric| metric.map(OutputMetric::from));
+    Ok(Compile {
+        optimizer: config.optimizer.make(Optimizer::from_config)?,
+        loss: Losses::from(config.loss.make(Loss::from_config)?),
+        metrics: metrics.collect::<Result<_, _>>()?,
+        seed: config.fit.seed,
+        ..Compile::default()
+    })
+}
+
+fn device(context: &Context) -> Result<OneDeviceStrategy, Failure> {
+    let found = locate::plugin(&context.places, &context.global, Platform::Cpu)?;
+    let quiet = context.global.quiet;
+    let options = EngineOptions {
+        plugin: Some(found.path),
+        offline: context.global.offline,
+        notice: Arc::new(move |line| {
+            if !quiet {
+                output::notice(line);
+            }
+        }),
+        ..EngineOptions::default()
+    };
+    OneDeviceStrategy::with(&options).map_err(|error| {
+        Failure::of(Exit::NotReady, &error).next("run `phalanx doctor` to see what is missing")
+    })
+}

@@ -1,0 +1,210 @@
+//! `train`, `evaluate` and `predict` from end to end, on the CPU plugin.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+/// A folder with data and a `train.yaml`, removed at the end.
+struct Folder(PathBuf);
+
+impl Folder {
+    /// Sixty rows `x, y` of class 1 where x is greater; the last twenty test.
+    fn new(name: &str, optimizer: &str) -> Self {
+        let path =
+            std::env::temp_dir().join(format!("phalanx-train-{}-{name}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).unwrap();
+        let row = |i: u32| {
+            let (x, y) = ((i * 7) % 13, (i * 5) % 11);
+            format!("{x},{y},{}\n", u8::from(x > y))
+        };
+        fs::write(path.join("a.csv"), (0..60).map(row).collect::<String>()).unwrap();
+        let text = format!(
+            "data: {{csv: a.csv, divide_by: 10, test: {{last: 20}}}}\n\
+             model: [{{dense: {{units: 16, activation: tanh}}}}, {{dense: {{units: 2, activation: softmax}}}}]\n\
+             optimizer: {optimizer}\nloss: sparse_categorical_crossentropy\nmetrics: [accuracy]\n\
+             fit: {{epochs: 40, batch_size: 8, validation: {{split: 0.2}}}}\noutput: out\n"
+        );
+        fs::write(path.join("t.yaml"), text).unwrap();
+        Self(path)
+    }
+
+    fn phalanx(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_phalanx"));
+        command
+            .args(arguments)
+            .current_dir(&self.0)
+            .stdin(Stdio::null());
+        command.output().unwrap()
+    }
+
+    fn succeed(&self, arguments: &[&str]) -> String {
+        let output = self.phalanx(arguments);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {error}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn fail(&self, arguments: &[&str], code: i32, parts: &[&str]) {
+        let output = self.phalanx(arguments);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {error}");
+        for part in parts {
+            assert!(
+                error.contains(part),
+                "{arguments:?}: no {part:?} in {error}"
+            );
+        }
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn a_trained_model_is_saved_evaluated_and_predicts_the_same() {
+    let folder = Folder::new("all", "{adam: {learning_rate: 0.05}}");
+    let text = folder.succeed(&["train", "t.yaml", "--progress", "plain"]);
+    for part in [
+        "dense_1 (dense)",
+        "epoch 40/40: loss ",
+        "val_accuracy ",
+        "model: out/model",
+        "logs:  out",
+    ] {
+        assert!(text.contains(part), "no {part:?} in {text}");
+    }
+    let tested = text
+        .lines()
+        .find(|line| line.starts_with("test: "))
+        .unwrap();
+    let evaluated = folder.succeed(&["evaluate", "t.yaml"]);
+    assert_eq!(
+        evaluated.trim_end().strip_prefix("evaluate: "),
+        tested.strip_prefix("test: ")
+    );
+    let history = fs::read_to_string(folder.0.join("out/history.jsonl")).unwrap();
+    assert_eq!(history.lines().count(), 40);
+    let first: serde_json::Value = serde_json::from_str(history.lines().next().unwrap()).unwrap();
+    assert_eq!(
+        (
+            first["epoch"].as_u64(),
+            first["logs"]["val_loss"].is_number()
+        ),
+        (Some(1), true)
+    );
+
+    let csv = folder.succeed(&["predict", "t.yaml"]);
+    assert_eq!(
+        (csv.lines().next(), csv.lines().count()),
+        (Some("class,score_0,score_1"), 21)
+    );
+    let right = csv
+        .lines()
+        .skip(1)
+        .zip(
+            fs::read_to_string(folder.0.join("a.csv"))
+                .unwrap()
+                .lines()
+                .skip(40),
+        )
+        .filter(|(predicted, row)| predicted[..1] == row[row.len() - 1..])
+        .count();
+    assert!(right >= 16, "{right} of 20 right");
+    let test = fs::read_to_string(folder.0.join("out/test.json")).unwrap();
+    let accuracy = serde_json::from_str::<serde_json::Value>(&test).unwrap()["accuracy"]
+        .as_f64()
+        .unwrap();
+    assert!(
+        (accuracy - right as f64 / 20.0).abs() < 1e-6,
+        "{accuracy} and {right}"
+    );
+    fs::write(folder.0.join("new.csv"), "12,1\n1,10\n").unwrap();
+    let lines = folder.succeed(&["predict", "t.yaml", "--csv", "new.csv", "--format", "jsonl"]);
+    assert!(
+        lines.starts_with("{\"class\":1,") && lines.contains("\n{\"class\":0,"),
+        "{lines}"
+    );
+    folder.succeed(&["predict", "t.yaml", "--to", "p.csv"]);
+    assert_eq!(fs::read_to_string(folder.0.join("p.csv")).unwrap(), csv);
+}
+
+#[test]
+fn json_and_quiet_say_no_more_than_they_should() {
+    let folder = Folder::new("json", "adam");
+    let limits = [
+        "train",
+        "t.yaml",
+        "--epochs",
+        "1",
+        "--steps-per-epoch",
+        "2",
+        "--output",
+        "o2",
+    ];
+    let text = folder.succeed(&[&limits[..], &["--progress", "json"]].concat());
+    let events: Vec<String> = text
+        .lines()
+        .map(|line| {
+            let event: serde_json::Value = serde_json::from_str(line).unwrap();
+            event["event"].as_str().unwrap().to_owned()
+        })
+        .collect();
+    assert!(
+        events.ends_with(&["epoch".into(), "test".into(), "saved".into()]),
+        "{events:?}"
+    );
+    let text = folder.succeed(&[&limits[..], &["--quiet"]].concat());
+    assert_eq!(text.lines().count(), 3, "{text}");
+    assert!(folder.0.join("o2/model").is_dir() && !folder.0.join("out").exists());
+}
+
+#[test]
+fn what_goes_wrong_is_said_with_a_code_and_what_to_do() {
+    let folder = Folder::new("wrong", "adam");
+    folder.fail(&["train", "no.yaml"], 2, &["cannot read no.yaml", "next: "]);
+    folder.fail(&["evaluate", "t.yaml"], 2, &["out/model", "train it first"]);
+    folder.fail(
+        &["train", "t.yaml", "--output", "a.csv"],
+        1,
+        &["a.csv", "--output"],
+    );
+    folder.fail(&["train", "t.yaml", "--epochs", "0"], 2, &["--epochs"]);
+    folder.fail(
+        &["train", "t.yaml", "--plugin", "a.csv"],
+        3,
+        &["a.csv", "next: "],
+    );
+    fs::write(folder.0.join("bad.yaml"), "data: {csv: a.csv}\nmodle: []\n").unwrap();
+    folder.fail(
+        &["train", "bad.yaml"],
+        2,
+        &["bad.yaml:2:1: ", "did you mean `model`?"],
+    );
+    let diverges = "data: {csv: a.csv, label_type: value}\nmodel: [{dense: {units: 1}}]\n\
+                    optimizer: {sgd: {learning_rate: 1e30}}\nloss: mean_squared_error\n";
+    fs::write(folder.0.join("nan.yaml"), diverges).unwrap();
+    folder.fail(&["train", "nan.yaml"], 1, &["loss", "learning rate"]);
+    let shapes = diverges
+        .replace("units: 1}", "units: 3}")
+        .replace("1e30", "0.1");
+    fs::write(folder.0.join("shapes.yaml"), shapes).unwrap();
+    folder.fail(&["train", "shapes.yaml"], 2, &["f32[32,3]"]);
+}
+
+#[test]
+fn a_damaged_model_is_refused() {
+    let folder = Folder::new("damaged", "adam");
+    folder.succeed(&["train", "t.yaml", "--epochs", "1", "--quiet"]);
+    let path = folder.0.join("out/model/weights.safetensors");
+    let bytes = fs::read(&path).unwrap();
+    fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
+    folder.fail(
+        &["predict", "t.yaml"],
+        2,
+        &["weights.safetensors", "copy the file again"],
+    );
+}

@@ -1,0 +1,716 @@
+//! Whole training: against Keras' curves, and against what must not make a difference.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, OnceLock};
+
+use phalanx::data::Batch;
+use phalanx::engine::{Engine, EngineOptions};
+use phalanx::prelude::*;
+use phalanx::{Error, metrics};
+use phalanx_graph::{DType, Shape};
+use serde_json::Value;
+
+fn notices() -> &'static Arc<Mutex<Vec<String>>> {
+    static NOTICES: OnceLock<Arc<Mutex<Vec<String>>>> = OnceLock::new();
+    NOTICES.get_or_init(Arc::default)
+}
+
+fn strategy() -> OneDeviceStrategy {
+    static ENGINE: OnceLock<Engine> = OnceLock::new();
+    let engine = ENGINE.get_or_init(|| {
+        Engine::new(&EngineOptions {
+            notice: Arc::new(|line| notices().lock().unwrap().push(line.to_owned())),
+            ..EngineOptions::default()
+        })
+        .unwrap()
+    });
+    OneDeviceStrategy::on(engine)
+}
+
+/// `rows` examples of 6 numbers in 3 classes, from a formula.
+fn arrays(rows: usize) -> (HostTensor, HostTensor) {
+    let x: Vec<f32> = (0..rows * 6)
+        .map(|i| ((i * 37 + i / 6 * 11) % 29) as f32 / 14.5 - 1.0)
+        .collect();
+    let y: Vec<i32> = (0..rows).map(|i| (i * i % 7 % 3) as i32).collect();
+    (HostTensor::new([rows, 6], &x), HostTensor::new([rows], &y))
+}
+
+fn dataset(rows: usize) -> Dataset {
+    let (x, y) = arrays(rows);
+    Dataset::from_arrays(x, y).unwrap()
+}
+
+fn batch(rows: usize, weights: Option<&[f32]>) -> Batch {
+    let (x, y) = arrays(rows);
+    Batch {
+        x: vec![x],
+        y: vec![y],
+        weight: weights.map(|weights| HostTensor::new([rows], weights)),
+        first: 0,
+    }
+}
+
+fn mlp() -> Sequential {
+    Sequential::new([6])
+        .add(Dense::new(5).activation(tanh))
+        .add(Dense::new(3))
+}
+
+fn sgd(rate: f64) -> Compile {
+    Compile {
+        optimizer: Sgd::new(rate).momentum(0.9).into(),
+        loss: SparseCategoricalCrossentropy::from_logits().into(),
+        metrics: vec![Accuracy.into()],
+        ..Compile::default()
+    }
+}
+
+fn trainer(model: impl IntoModel, compile: Compile) -> Trainer {
+    strategy().compile(model, compile).unwrap()
+}
+
+fn silent(epochs: usize) -> Fit {
+    Fit::epochs(epochs).progress(Progress::Silent)
+}
+
+fn values(trainer: &Trainer) -> Vec<f32> {
+    let variables = trainer.variables().unwrap();
+    variables
+        .iter()
+        .flat_map(|(_, value)| value.f32s())
+        .collect()
+}
+
+#[track_caller]
+fn assert_close(a: &[f32], b: &[f32], tolerance: f32) {
+    assert_eq!(a.len(), b.len());
+    for (a, b) in a.iter().zip(b) {
+        assert!(
+            (a - b).abs() <= tolerance * b.abs().max(1.0),
+            "{a} is not {b}"
+        );
+    }
+}
+
+#[track_caller]
+fn message<T>(result: phalanx::Result<T>) -> String {
+    match result {
+        Ok(_) => panic!("expected an error"),
+        Err(error) => error.to_string(),
+    }
+}
+
+mod curves {
+    use super::*;
+
+    fn golden(name: &str) -> Value {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../../tests/golden/keras")
+            .join(name);
+        serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+    }
+
+    fn tensor(value: &Value) -> HostTensor {
+        let dims: Vec<usize> = serde_json::from_value(value["shape"].clone()).unwrap();
+        let data: Vec<f32> = serde_json::from_value(value["data"].clone()).unwrap();
+        HostTensor::new(dims, &data)
+    }
+
+    /// Ours by position: both list kernels before biases, and gamma, beta, mean, variance.
+    fn set_initial(trainer: &mut Trainer, golden: &Value) {
+        let names: Vec<String> = trainer
+            .model()
+            .variables()
+            .iter()
+            .map(|v| v.name.clone())
+            .collect();
+        let weights = golden["initial_weights"].as_array().unwrap();
+        assert_eq!(names.len(), weights.len());
+        let given = names
+            .into_iter()
+            .zip(weights)
+            .map(|(name, weight)| (name, tensor(&weight["value"])));
+        trainer.set_variables(&given.collect::<Vec<_>>()).unwrap();
+    }
+
+    fn data(golden: &Value) -> (Vec<f32>, Vec<i32>) {
+        let dims: Vec<usize> = serde_json::from_value(golden["input_shape"].clone()).unwrap();
+        let row = dims.iter().product::<usize>();
+        let x = |i: usize, j: usize| {
+            (((i * 7919 + j * 104_729 + i * j * 613) % 1000) as f64 / 1000.0 - 0.5) as f32
+        };
+        let x: Vec<f32> = (0..64 * row).map(|at| x(at / row, at % row)).collect();
+        let y: Vec<i32> = (0..64).map(|i| (i * i + 3 * i + i / 7) % 5).collect();
+        let sum: f64 = x.iter().map(|&x| f64::from(x)).sum();
+        assert!((sum - golden["input_sum"].as_f64().unwrap()).abs() < 1e-6);
+        assert_eq!(serde_json::to_value(&y).unwrap(), golden["labels"]);
+        (x, y)
+    }
+
+    fn follow(name: &str, model: Sequential, optimizer: Optimizer, dims: &[usize]) {
+        let golden = golden(name);
+        let mut trainer = trainer(
+            model,
+            Compile {
+                optimizer,
+                loss: SparseCategoricalCrossentropy::from_logits().into(),
+                ..Compile::default()
+            },
+        );
+        set_initial(&mut trainer, &golden);
+        let (x, y) = data(&golden);
+        let row = x.len() / 64;
+        let losses: Vec<f64> = serde_json::from_value(golden["losses"].clone()).unwrap();
+        for (step, expected) in losses.iter().enumerate() {
+            let start = step * 16 % 64;
+            let batch = Batch {
+                x: vec![HostTensor::new(
+                    [&[16], dims].concat(),
+                    &x[start * row..(start + 16) * row],
+                )],
+                y: vec![HostTensor::new([16], &y[start..start + 16])],
+                weight: None,
+                first: 0,
+            };
+            let loss = trainer.train_on_batch(&batch).unwrap()["loss"];
+            assert!(
+                (loss - expected).abs() <= 1e-4 * expected,
+                "step {step}: {loss} is not {expected}"
+            );
+        }
+        let weights = golden["final_weights"].as_array().unwrap();
+        for ((name, value), expected) in trainer.variables().unwrap().iter().zip(weights) {
+            let expected = tensor(&expected["value"]).f32s();
+            println!("{name}");
+            assert_close(&value.f32s(), &expected, 1e-3);
+        }
+        let first = HostTensor::new([&[4], dims].concat(), &x[..4 * row]);
+        let logits = trainer.predict_on_batch(&[first]).unwrap();
+        assert_close(
+            &logits[0].f32s(),
+            &tensor(&golden["final_logits"]).f32s(),
+            1e-3,
+        );
+    }
+
+    #[test]
+    fn an_mlp_follows_keras_for_50_steps() {
+        let model = Sequential::new([20])
+            .add(Dense::new(16).activation(relu))
+            .add(Dense::new(5));
+        follow(
+            "curve_mlp.json",
+            model,
+            Sgd::new(0.1).momentum(0.9).into(),
+            &[20],
+        );
+    }
+
+    #[test]
+    fn a_cnn_with_batch_normalization_follows_keras_for_50_steps() {
+        let model = Sequential::new([8, 8, 1])
+            .add(Conv2d::new(4, 3).padding(Padding::Same).use_bias(false))
+            .add(BatchNorm::new())
+            .add(ActivationLayer::new(relu))
+            .add(MaxPool2d::new(2))
+            .add(Flatten)
+            .add(Dense::new(5));
+        follow("curve_cnn.json", model, Adam::new(1e-3).into(), &[8, 8, 1]);
+    }
+}
+
+#[test]
+fn fit_takes_the_same_steps_as_train_on_batch() {
+    let batches = dataset(22).batch(8);
+    let mut by_fit = trainer(mlp(), sgd(0.1));
+    let history = by_fit.fit(&batches, silent(2)).unwrap();
+    let mut by_step = trainer(mlp(), sgd(0.1));
+    let mut loss = 0.0;
+    for epoch in 0..2 {
+        loss = 0.0;
+        for batch in batches.iter(epoch, 0) {
+            let batch = batch.unwrap();
+            loss += by_step.train_on_batch(&batch).unwrap()["loss"] * batch.rows() as f64;
+        }
+    }
+    assert_eq!(values(&by_fit), values(&by_step));
+    assert!((history.epochs[1].logs["loss"] - loss / 22.0).abs() < 1e-9);
+    assert_eq!((by_fit.iterations(), history.epochs[1].steps), (6, 3));
+}
+
+#[test]
+fn a_run_in_two_parts_equals_an_unbroken_one() {
+    let batches = dataset(20).shuffle(3).batch(8).prefetch(2);
+    let compile = || Compile {
+        optimizer: Adam::new(0.01).into(),
+        ..sgd(0.1)
+    };
+    let model = || mlp().add(Dropout::new(0.3)).add(Dense::new(3));
+    let mut whole = trainer(model(), compile());
+    let unbroken = whole.fit(&batches, silent(4)).unwrap();
+    let mut parts = trainer(model(), compile());
+    parts.fit(&batches, silent(2)).unwrap();
+    let second = parts.fit(&batches, silent(4).initial_epoch(2)).unwrap();
+    assert_eq!(values(&whole), values(&parts));
+    assert_eq!(unbroken.epochs[3].logs, second.epochs[1].logs);
+    assert_eq!(second.epochs[0].epoch, 2);
+}
+
+#[test]
+fn evaluation_does_not_depend_on_the_batch_size() {
+    let mut trainer = trainer(
+        mlp(),
+        Compile {
+            metrics: vec![
+                Accuracy.into(),
+                metrics::SparseTopKCategoricalAccuracy::new(2).into(),
+            ],
+            weighted_metrics: vec![Accuracy.into()],
+            ..sgd(0.1)
+        },
+    );
+    let weights: Vec<f32> = (0..23).map(|i| (i % 4) as f32 * 0.5).collect();
+    let data = dataset(23)
+        .with_weights(&HostTensor::new([23], &weights))
+        .unwrap();
+    let whole = trainer.evaluate(&data.batch(23)).unwrap();
+    let names: Vec<&str> = whole.iter().map(|(name, _)| name).collect();
+    let top = "sparse_top_k_categorical_accuracy";
+    assert_eq!(names, ["loss", "accuracy", top, "weighted_accuracy"]);
+    for size in [1, 7, 16, 40] {
+        let logs = trainer.evaluate(&data.batch(size)).unwrap();
+        for (name, value) in logs.iter() {
+            assert!(
+                (value - whole[name]).abs() < 1e-6,
+                "{size}: {name} {value}, not {}",
+                whole[name]
+            );
+        }
+    }
+}
+
+#[test]
+fn evaluation_agrees_with_the_formulas() {
+    let mut trainer = trainer(mlp(), sgd(0.1));
+    let weights: Vec<f32> = (0..9).map(|i| i as f32).collect();
+    let batch = batch(9, Some(&weights));
+    let logs = trainer.test_on_batch(&batch).unwrap();
+    let logits = trainer.predict_on_batch(&batch.x).unwrap()[0].to_f64();
+    let labels = batch.y[0].to_f64();
+    let (mut loss, mut right) = (0.0, 0.0);
+    for (row, label) in labels.iter().enumerate() {
+        let scores = &logits[row * 3..][..3];
+        let total: f64 = scores.iter().map(|score| score.exp()).sum();
+        let chosen = scores[*label as usize];
+        loss += (total.ln() - chosen) * row as f64;
+        right += f64::from(u8::from(scores.iter().all(|&score| score <= chosen)));
+    }
+    assert!((logs["loss"] - loss / 36.0).abs() < 1e-6);
+    assert!((logs["accuracy"] - right / 9.0).abs() < 1e-6);
+}
+
+#[test]
+fn prediction_does_not_depend_on_the_batch_size() {
+    let mut trainer = trainer(mlp(), sgd(0.1));
+    let (x, _) = arrays(11);
+    let whole = trainer.predict_on_batch(std::slice::from_ref(&x)).unwrap();
+    let unlabelled = Dataset::from_arrays(x, Vec::new()).unwrap();
+    for size in [1, 4, 11, 20] {
+        let outputs = trainer.predict(&unlabelled.batch(size)).unwrap();
+        assert_eq!(outputs[0].dims(), [11, 3]);
+        assert_close(&outputs[0].f32s(), &whole[0].f32s(), 1e-6);
+    }
+}
+
+#[test]
+fn examples_of_weight_zero_do_not_count() {
+    let mut weighted = trainer(mlp(), sgd(0.1));
+    let mut weights = vec![2.0; 12];
+    weights[8..].fill(0.0);
+    let a = weighted.train_on_batch(&batch(12, Some(&weights))).unwrap();
+    let mut fewer = trainer(mlp(), sgd(0.1));
+    let b = fewer.train_on_batch(&batch(8, None)).unwrap();
+    assert!((a["loss"] - b["loss"]).abs() < 1e-6);
+    assert_close(&values(&weighted), &values(&fewer), 1e-6);
+    let nothing = weighted
+        .train_on_batch(&batch(12, Some(&[0.0; 12])))
+        .unwrap();
+    assert_eq!(nothing["loss"], 0.0);
+}
+
+#[test]
+fn class_weights_are_sample_weights() {
+    let classes = ClassWeights::new([(0, 1.0), (1, 3.0), (2, 0.5)]).unwrap();
+    let batches = dataset(16).batch(8);
+    let mut by_class = trainer(mlp(), sgd(0.1));
+    by_class
+        .fit(&batches.class_weights(classes), silent(1))
+        .unwrap();
+    let weights: Vec<f32> = arrays(16)
+        .1
+        .values::<i32>()
+        .unwrap()
+        .iter()
+        .map(|&y| [1.0, 3.0, 0.5][y as usize])
+        .collect();
+    let weighted = dataset(16)
+        .with_weights(&HostTensor::new([16], &weights))
+        .unwrap();
+    let mut by_sample = trainer(mlp(), sgd(0.1));
+    by_sample.fit(&weighted.batch(8), silent(1)).unwrap();
+    assert_eq!(values(&by_class), values(&by_sample));
+}
+
+#[test]
+fn the_loss_of_several_outputs_is_their_weighted_sum_and_penalties() {
+    let mut network = Network::new();
+    let x = network.input([6]);
+    let hidden = network.add(
+        Dense::new(4).kernel_regularizer(Regularizer::L2 { l2: 0.1 }),
+        &[x],
+    );
+    let class = network.add(Dense::new(3).named("class"), &[hidden]);
+    let value = network.add(Dense::new(1).named("value"), &[hidden]);
+    let model = network.build(&[x], &[class, value]).unwrap();
+    let loss = Losses::default()
+        .and(0, SparseCategoricalCrossentropy::from_logits(), 0.5)
+        .and(1, MeanSquaredError, 2.0);
+    let mut trainer = trainer(
+        model,
+        Compile {
+            loss,
+            metrics: vec![
+                OutputMetric::of(0, Accuracy),
+                OutputMetric::of(1, Loss::from(MeanAbsoluteError)),
+            ],
+            ..sgd(0.01)
+        },
+    );
+    let mut batch = batch(10, None);
+    batch.y.push(HostTensor::new([10, 1], &[0.5f32; 10]));
+    let logs = trainer.test_on_batch(&batch).unwrap();
+    let names: Vec<&str> = logs.iter().map(|(name, _)| name).collect();
+    assert_eq!(
+        names,
+        [
+            "loss",
+            "class_loss",
+            "value_loss",
+            "class_accuracy",
+            "value_mean_absolute_error"
+        ]
+    );
+    let kernel = &trainer.variables().unwrap()[0].1;
+    let penalty: f64 = kernel.to_f64().iter().map(|w| 0.1 * w * w).sum();
+    let expected = 0.5 * logs["class_loss"] + 2.0 * logs["value_loss"] + penalty;
+    assert!((logs["loss"] - expected).abs() < 1e-6);
+    let outputs = trainer.predict_on_batch(&batch.x).unwrap();
+    let error: f64 = outputs[1]
+        .to_f64()
+        .iter()
+        .map(|value| (value - 0.5).powi(2))
+        .sum();
+    assert!((logs["value_loss"] - error / 10.0).abs() < 1e-6);
+    let trained = trainer.train_on_batch(&batch).unwrap();
+    assert!((trained["loss"] - logs["loss"]).abs() < 1e-6);
+}
+
+#[test]
+fn the_seed_decides_first_values_and_dropout() {
+    let run = |seed| {
+        let model = Sequential::new([6])
+            .add(Dense::new(8))
+            .add(Dropout::new(0.5))
+            .add(Dense::new(3));
+        let mut trainer = trainer(model, Compile { seed, ..sgd(0.1) });
+        trainer.fit(&dataset(16).batch(8), silent(2)).unwrap();
+        values(&trainer)
+    };
+    assert_eq!(run(1), run(1));
+    assert_ne!(run(1), run(2));
+}
+
+#[test]
+fn dropout_differs_from_step_to_step() {
+    let model = Sequential::new([6])
+        .add(Dropout::new(0.5))
+        .add(Dense::new(3));
+    let mut trainer = trainer(
+        model,
+        Compile {
+            optimizer: Sgd::new(0.0).into(),
+            ..sgd(0.1)
+        },
+    );
+    let mut losses: Vec<f64> = (0..4)
+        .map(|_| trainer.train_on_batch(&batch(16, None)).unwrap()["loss"])
+        .collect();
+    losses.dedup();
+    assert_eq!(losses.len(), 4);
+}
+
+#[test]
+fn frozen_layers_stay_and_unused_variables_are_named() {
+    let mut model = mlp().build().unwrap();
+    model.freeze("dense").unwrap();
+    let mut trainer = trainer(model, sgd(0.5));
+    let before = trainer.variables().unwrap();
+    trainer.fit(&dataset(16).batch(8), silent(1)).unwrap();
+    let after = trainer.variables().unwrap();
+    assert_eq!(before[..2], after[..2]);
+    assert_ne!(before[2], after[2]);
+}
+
+#[test]
+fn variables_that_the_loss_does_not_reach_are_named_and_stay() {
+    let mut network = Network::new();
+    let x = network.input([6]);
+    let used = network.add(Dense::new(3).named("used"), &[x]);
+    let unused = network.add(Dense::new(3).named("unused"), &[x]);
+    let model = network.build(&[x], &[used, unused]).unwrap();
+    let decayed = Optimizer::from(Sgd::new(0.1)).weight_decay(0.1);
+    let mut trainer = trainer(
+        model,
+        Compile {
+            optimizer: decayed,
+            ..sgd(0.1)
+        },
+    );
+    let before = trainer.variables().unwrap();
+    trainer.train_on_batch(&batch(8, None)).unwrap();
+    let after = trainer.variables().unwrap();
+    assert_eq!(before[2..], after[2..]);
+    assert_ne!(before[0], after[0]);
+    let notices = notices().lock().unwrap();
+    assert!(
+        notices.iter().any(|line| line.contains("`unused/kernel`")),
+        "{notices:?}"
+    );
+}
+
+#[test]
+fn validation_is_logged_and_steps_are_counted() {
+    let validation = dataset(10).batch(4);
+    let mut trainer = trainer(mlp(), sgd(0.1));
+    let fit = silent(3)
+        .validation(&validation)
+        .validation_freq(2)
+        .steps_per_epoch(2);
+    let history = trainer.fit(&dataset(24).batch(8), fit).unwrap();
+    assert_eq!(history.of("loss").len(), 3);
+    assert_eq!(history.of("val_accuracy").len(), 1);
+    assert_eq!(trainer.iterations(), 6);
+    let endless = dataset(24).repeat_forever().batch(8);
+    trainer.fit(&endless, silent(1).steps_per_epoch(4)).unwrap();
+}
+
+#[test]
+fn the_learning_rate_can_be_changed_between_steps() {
+    let mut trainer = trainer(
+        mlp(),
+        Compile {
+            optimizer: Sgd::new(0.1).into(),
+            ..sgd(0.1)
+        },
+    );
+    assert!((trainer.learning_rate().unwrap() - 0.1).abs() < 1e-7);
+    trainer.set_learning_rate(0.0).unwrap();
+    let before = values(&trainer);
+    trainer.train_on_batch(&batch(8, None)).unwrap();
+    assert_eq!(before, values(&trainer));
+    assert!(message(trainer.set_learning_rate(f64::NAN)).contains("at least 0, got NaN"));
+}
+
+#[test]
+fn a_loss_that_is_not_a_number_names_its_first_step() {
+    let (x, y) = arrays(40);
+    let mut x = x.f32s();
+    x[17 * 6] = f32::NAN;
+    let data = Dataset::from_arrays(HostTensor::new([40, 6], &x), y).unwrap();
+    let mut trainer = trainer(mlp(), sgd(0.1));
+    let error = trainer.fit(&data.batch(8), silent(3)).unwrap_err();
+    assert!(matches!(error, Error::Training(_)), "{error:?}");
+    let text = error.to_string();
+    for part in [
+        "step 2 ",
+        "not a number",
+        "lower learning rate (now 0.1",
+        "clipnorm",
+    ] {
+        assert!(text.contains(part), "{text}");
+    }
+}
+
+#[test]
+fn batches_that_do_not_fit_are_refused_with_a_next_action() {
+    let mut trainer = trainer(mlp(), sgd(0.1));
+    let good = batch(4, None);
+    let with = |change: &dyn Fn(&mut Batch)| {
+        let mut batch = good.clone();
+        change(&mut batch);
+        batch
+    };
+    let f32s = |dims: &[usize]| HostTensor::zeros(Shape::f32(dims));
+    let cases: Vec<(Batch, &str)> = vec![
+        (
+            with(&|b| b.x[0] = f32s(&[4, 7])),
+            "takes examples of dims [6]",
+        ),
+        (with(&|b| b.x[0] = f32s(&[])), "takes examples of dims [6]"),
+        (
+            with(&|b| b.x.push(f32s(&[4, 6]))),
+            "a batch has 2 inputs (x), but the model `sequential` takes 1",
+        ),
+        (with(&|b| b.x.clear()), "a batch has 0 inputs"),
+        (
+            with(&|b| b.y.clear()),
+            "a batch has 0 targets (y), but 1 outputs",
+        ),
+        (
+            with(&|b| b.y[0] = f32s(&[3])),
+            "a batch has 4 rows in x, but y is f32[3]",
+        ),
+        (
+            with(&|b| b.y[0] = f32s(&[4, 2])),
+            "does not hold one class for each row",
+        ),
+        (
+            with(&|b| b.weight = Some(f32s(&[5]))),
+            "but weight is f32[5]",
+        ),
+        (with(&|b| b.x[0] = f32s(&[0, 6])), "no rows"),
+        (
+            with(&|b| b.y[0] = HostTensor::new([4], &[0i32, 1, 3, 2])),
+            "the class 3 of example 2 of the epoch is not among the 3",
+        ),
+        (
+            with(&|b| b.y[0] = HostTensor::new([4], &[0i32, -1, 0, 2])),
+            "the class -1 of example 1",
+        ),
+    ];
+    for (batch, expected) in cases {
+        let text = message(trainer.train_on_batch(&batch));
+        assert!(text.contains(expected), "{text}");
+        let text = message(trainer.test_on_batch(&batch));
+        assert!(text.contains(expected), "{text}");
+    }
+    trainer.train_on_batch(&good).unwrap();
+}
+
+#[test]
+fn wrong_use_is_refused_with_a_next_action() {
+    let mut trainer = trainer(mlp(), sgd(0.1));
+    let data = dataset(20);
+    let endless = data.repeat_forever().batch(4);
+    let fits: [(&Batches, Fit, &str); 6] = [
+        (
+            &endless,
+            silent(1),
+            "say where an epoch ends with steps_per_epoch",
+        ),
+        (
+            &data.batch(4),
+            silent(1).steps_per_epoch(6),
+            "an epoch of the data has 5 batches",
+        ),
+        (
+            &data.batch(4),
+            silent(1).steps_per_epoch(0),
+            "steps_per_epoch is 0",
+        ),
+        (
+            &data.batch(4),
+            silent(1).validation_freq(0),
+            "validation_freq is 0",
+        ),
+        (
+            &data.batch(40).drop_remainder(),
+            silent(1),
+            "no batch to train on",
+        ),
+        (&data.batch(0), silent(1), "the batch size is 0"),
+    ];
+    for (batches, fit, expected) in fits {
+        let text = message(trainer.fit(batches, fit));
+        assert!(text.contains(expected), "{text}");
+    }
+    assert!(message(trainer.evaluate(&endless)).contains("cannot evaluate on endless data"));
+    assert!(message(trainer.predict(&endless)).contains("cannot predict on endless data"));
+    let wrong = [("dense/kernal", HostTensor::zeros(Shape::f32([6, 5])))];
+    assert!(message(trainer.set_variables(&wrong)).contains("did you mean `dense/kernel`"));
+    let wrong = [("dense/kernel", HostTensor::zeros(Shape::f32([5, 6])))];
+    assert!(message(trainer.set_variables(&wrong)).contains("is f32[6,5], got f32[5,6]"));
+    let lossless = Compile {
+        loss: Losses::default(),
+        ..sgd(0.1)
+    };
+    let text = message(
+        strategy()
+            .compile(mlp(), lossless)
+            .unwrap()
+            .fit(&data.batch(4), silent(1)),
+    );
+    assert!(text.contains("compiled without a loss"), "{text}");
+    let far = Compile {
+        metrics: vec![OutputMetric::of(3, Accuracy)],
+        ..sgd(0.1)
+    };
+    assert!(message(strategy().compile(mlp(), far)).contains("output 3, but the model has 1"));
+    let negative = Compile {
+        optimizer: Sgd::new(-1.0).into(),
+        ..sgd(0.1)
+    };
+    assert!(message(strategy().compile(mlp(), negative)).contains("learning_rate"));
+}
+
+#[test]
+fn a_loss_without_gradient_is_refused() {
+    let constant = Loss::custom("constant", |_, y_pred| y_pred.stop_gradient().sum(&[1]));
+    let mut trainer = trainer(
+        mlp(),
+        Compile {
+            loss: constant.into(),
+            metrics: Vec::new(),
+            ..sgd(0.1)
+        },
+    );
+    let text = message(trainer.train_on_batch(&batch(4, None)));
+    assert!(text.contains("depends on no trainable variable"), "{text}");
+}
+
+#[test]
+fn inputs_are_converted_to_the_type_of_the_model() {
+    let mut trainer = trainer(mlp(), sgd(0.1));
+    let (x, _) = arrays(4);
+    let halves = trainer.predict_on_batch(&[x.convert(DType::F64)]).unwrap();
+    assert_eq!(halves, trainer.predict_on_batch(&[x]).unwrap());
+}
+
+#[test]
+fn a_program_larger_than_the_memory_is_refused_before_it_runs() {
+    let model = Sequential::new([6])
+        .add(Dense::new(1 << 20))
+        .add(Dense::new(1))
+        .build()
+        .unwrap();
+    let mut trainer = trainer(
+        model,
+        Compile {
+            loss: MeanSquaredError.into(),
+            ..Compile::default()
+        },
+    );
+    let rows = 200_000;
+    let huge = Batch {
+        x: vec![HostTensor::zeros(Shape::f32([rows, 6]))],
+        y: vec![HostTensor::zeros(Shape::f32([rows, 1]))],
+        weight: None,
+        first: 0,
+    };
+    let text = message(trainer.train_on_batch(&huge));
+    assert!(
+        text.contains("memory") && text.contains("smaller batch"),
+        "{text}"
+    );
+}

@@ -1,0 +1,580 @@
+module @training_step attributes {mhlo.num_partitions = 1 : i32, mhlo.num_replicas = 1 : i32} {
+  func.func public @main(%arg0: tensor<4x3xf32> {tf.aliasing_output = 0 : i32} loc("dense/kernel"), %arg1: tensor<3xf32> {tf.aliasing_output = 1 : i32} loc("dense/bias"), %arg2: tensor<3xf32> {tf.aliasing_output = 2 : i32} loc("batch_norm/gamma"), %arg3: tensor<3xf32> {tf.aliasing_output = 3 : i32} loc("batch_norm/beta"), %arg4: tensor<3xf32> {tf.aliasing_output = 4 : i32} loc("batch_norm/moving_mean"), %arg5: tensor<3xf32> {tf.aliasing_output = 5 : i32} loc("batch_norm/moving_variance"), %arg6: tensor<3x2xf32> {tf.aliasing_output = 6 : i32} loc("class/kernel"), %arg7: tensor<2xf32> {tf.aliasing_output = 7 : i32} loc("class/bias"), %arg8: tensor<f32> loc("learning_rate"), %arg9: tensor<4x3xf32> {tf.aliasing_output = 8 : i32} loc("dense/kernel/momentum"), %arg10: tensor<3xf32> {tf.aliasing_output = 9 : i32} loc("dense/bias/momentum"), %arg11: tensor<3xf32> {tf.aliasing_output = 10 : i32} loc("batch_norm/gamma/momentum"), %arg12: tensor<3xf32> {tf.aliasing_output = 11 : i32} loc("batch_norm/beta/momentum"), %arg13: tensor<3x2xf32> {tf.aliasing_output = 12 : i32} loc("class/kernel/momentum"), %arg14: tensor<2xf32> {tf.aliasing_output = 13 : i32} loc("class/bias/momentum"), %arg15: tensor<2xi64> {tf.aliasing_output = 14 : i32} loc("counters"), %arg16: tensor<4xf64> {tf.aliasing_output = 15 : i32} loc("tally"), %arg17: tensor<2xui32> loc("seed"), %arg18: tensor<8x4xf32> loc("x"), %arg19: tensor<8xi32> loc("y"), %arg20: tensor<8xf32> loc("weight")) -> (tensor<4x3xf32> {jax.result_info = "state"}, tensor<3xf32> {jax.result_info = "state"}, tensor<3xf32> {jax.result_info = "state"}, tensor<3xf32> {jax.result_info = "state"}, tensor<3xf32> {jax.result_info = "state"}, tensor<3xf32> {jax.result_info = "state"}, tensor<3x2xf32> {jax.result_info = "state"}, tensor<2xf32> {jax.result_info = "state"}, tensor<4x3xf32> {jax.result_info = "state"}, tensor<3xf32> {jax.result_info = "state"}, tensor<3xf32> {jax.result_info = "state"}, tensor<3xf32> {jax.result_info = "state"}, tensor<3x2xf32> {jax.result_info = "state"}, tensor<2xf32> {jax.result_info = "state"}, tensor<2xi64> {jax.result_info = "state"}, tensor<4xf64> {jax.result_info = "tally"}) {
+    %0 = stablehlo.slice %arg15 [0:1] : (tensor<2xi64>) -> tensor<1xi64>
+    %1 = stablehlo.reshape %0 : (tensor<1xi64>) -> tensor<i64>
+    %2 = stablehlo.convert %1 : (tensor<i64>) -> tensor<ui32>
+    %3 = func.call @random_bits_1x2(%arg17, %2) : (tensor<2xui32>, tensor<ui32>) -> tensor<1x2xui32>
+    %4 = stablehlo.reshape %3 : (tensor<1x2xui32>) -> tensor<2xui32>
+    %5 = stablehlo.constant dense<0> : tensor<ui32>
+    %6 = stablehlo.multiply %arg0, %arg0 : tensor<4x3xf32> loc("dense")
+    %7 = stablehlo.constant dense<0.0> : tensor<f32> loc("dense")
+    %8 = stablehlo.reduce(%6 init: %7) applies stablehlo.add across dimensions = [0, 1] : (tensor<4x3xf32>, tensor<f32>) -> tensor<f32> loc("dense")
+    %9 = stablehlo.constant dense<0.01> : tensor<f32> loc("dense")
+    %10 = stablehlo.multiply %8, %9 : tensor<f32> loc("dense")
+    %11 = stablehlo.dot_general %arg18, %arg0, contracting_dims = [1] x [0], precision = [DEFAULT, DEFAULT] : (tensor<8x4xf32>, tensor<4x3xf32>) -> tensor<8x3xf32> loc("dense")
+    %12 = stablehlo.broadcast_in_dim %arg1, dims = [1] : (tensor<3xf32>) -> tensor<8x3xf32> loc("dense")
+    %13 = stablehlo.add %11, %12 : tensor<8x3xf32> loc("dense")
+    %14 = stablehlo.constant dense<0.0> : tensor<f32> loc("dense")
+    %15 = stablehlo.broadcast_in_dim %14, dims = [] : (tensor<f32>) -> tensor<8x3xf32> loc("dense")
+    %16 = stablehlo.maximum %13, %15 : tensor<8x3xf32> loc("dense")
+    %17 = stablehlo.constant dense<0.0> : tensor<f32> loc("batch_norm")
+    %18 = stablehlo.reduce(%16 init: %17) applies stablehlo.add across dimensions = [0] : (tensor<8x3xf32>, tensor<f32>) -> tensor<3xf32> loc("batch_norm")
+    %19 = stablehlo.constant dense<8.0> : tensor<f32> loc("batch_norm")
+    %20 = stablehlo.broadcast_in_dim %19, dims = [] : (tensor<f32>) -> tensor<3xf32> loc("batch_norm")
+    %21 = stablehlo.divide %18, %20 : tensor<3xf32> loc("batch_norm")
+    %22 = stablehlo.broadcast_in_dim %21, dims = [1] : (tensor<3xf32>) -> tensor<8x3xf32> loc("batch_norm")
+    %23 = stablehlo.subtract %16, %22 : tensor<8x3xf32> loc("batch_norm")
+    %24 = stablehlo.multiply %23, %23 : tensor<8x3xf32> loc("batch_norm")
+    %25 = stablehlo.constant dense<0.0> : tensor<f32> loc("batch_norm")
+    %26 = stablehlo.reduce(%24 init: %25) applies stablehlo.add across dimensions = [0] : (tensor<8x3xf32>, tensor<f32>) -> tensor<3xf32> loc("batch_norm")
+    %27 = stablehlo.divide %26, %20 : tensor<3xf32> loc("batch_norm")
+    %28 = stablehlo.constant dense<0.99> : tensor<f32> loc("batch_norm")
+    %29 = stablehlo.broadcast_in_dim %28, dims = [] : (tensor<f32>) -> tensor<3xf32> loc("batch_norm")
+    %30 = stablehlo.multiply %arg4, %29 : tensor<3xf32> loc("batch_norm")
+    %31 = stablehlo.broadcast_in_dim %9, dims = [] : (tensor<f32>) -> tensor<3xf32> loc("batch_norm")
+    %32 = stablehlo.multiply %21, %31 : tensor<3xf32> loc("batch_norm")
+    %33 = stablehlo.add %30, %32 : tensor<3xf32> loc("batch_norm")
+    %34 = stablehlo.multiply %arg5, %29 : tensor<3xf32> loc("batch_norm")
+    %35 = stablehlo.multiply %27, %31 : tensor<3xf32> loc("batch_norm")
+    %36 = stablehlo.add %34, %35 : tensor<3xf32> loc("batch_norm")
+    %37 = stablehlo.constant dense<0.001> : tensor<f32> loc("batch_norm")
+    %38 = stablehlo.broadcast_in_dim %37, dims = [] : (tensor<f32>) -> tensor<3xf32> loc("batch_norm")
+    %39 = stablehlo.add %27, %38 : tensor<3xf32> loc("batch_norm")
+    %40 = stablehlo.rsqrt %39 : tensor<3xf32> loc("batch_norm")
+    %41 = stablehlo.multiply %40, %arg2 : tensor<3xf32> loc("batch_norm")
+    %42 = stablehlo.broadcast_in_dim %41, dims = [1] : (tensor<3xf32>) -> tensor<8x3xf32> loc("batch_norm")
+    %43 = stablehlo.multiply %23, %42 : tensor<8x3xf32> loc("batch_norm")
+    %44 = stablehlo.broadcast_in_dim %arg3, dims = [1] : (tensor<3xf32>) -> tensor<8x3xf32> loc("batch_norm")
+    %45 = stablehlo.add %43, %44 : tensor<8x3xf32> loc("batch_norm")
+    %46 = stablehlo.constant dense<[1241283436, 3260807270]> : tensor<2xui32> loc("dropout")
+    %47 = stablehlo.xor %4, %46 : tensor<2xui32> loc("dropout")
+    %48 = func.call @random_bits_8x3(%47, %5) : (tensor<2xui32>, tensor<ui32>) -> tensor<8x3xui32> loc("dropout")
+    %49 = stablehlo.constant dense<2147483648> : tensor<ui32> loc("dropout")
+    %50 = stablehlo.broadcast_in_dim %49, dims = [] : (tensor<ui32>) -> tensor<8x3xui32> loc("dropout")
+    %51 = stablehlo.compare GE, %48, %50 : (tensor<8x3xui32>, tensor<8x3xui32>) -> tensor<8x3xi1> loc("dropout")
+    %52 = stablehlo.constant dense<0.5> : tensor<f32> loc("dropout")
+    %53 = stablehlo.broadcast_in_dim %52, dims = [] : (tensor<f32>) -> tensor<8x3xf32> loc("dropout")
+    %54 = stablehlo.divide %45, %53 : tensor<8x3xf32> loc("dropout")
+    %55 = stablehlo.select %51, %54, %15 : tensor<8x3xi1>, tensor<8x3xf32> loc("dropout")
+    %56 = stablehlo.dot_general %55, %arg6, contracting_dims = [1] x [0], precision = [DEFAULT, DEFAULT] : (tensor<8x3xf32>, tensor<3x2xf32>) -> tensor<8x2xf32> loc("class")
+    %57 = stablehlo.broadcast_in_dim %arg7, dims = [1] : (tensor<2xf32>) -> tensor<8x2xf32> loc("class")
+    %58 = stablehlo.add %56, %57 : tensor<8x2xf32> loc("class")
+    %59 = stablehlo.constant dense<0xFF800000> : tensor<f32>
+    %60 = stablehlo.reduce(%58 init: %59) applies stablehlo.maximum across dimensions = [1] : (tensor<8x2xf32>, tensor<f32>) -> tensor<8xf32>
+    %61 = stablehlo.broadcast_in_dim %60, dims = [0] : (tensor<8xf32>) -> tensor<8x2xf32>
+    %62 = stablehlo.subtract %58, %61 : tensor<8x2xf32>
+    %63 = stablehlo.iota dim = 1 : tensor<8x2xi32>
+    %64 = stablehlo.broadcast_in_dim %arg19, dims = [0] : (tensor<8xi32>) -> tensor<8x2xi32>
+    %65 = stablehlo.compare EQ, %64, %63 : (tensor<8x2xi32>, tensor<8x2xi32>) -> tensor<8x2xi1>
+    %66 = stablehlo.broadcast_in_dim %14, dims = [] : (tensor<f32>) -> tensor<8x2xf32>
+    %67 = stablehlo.select %65, %62, %66 : tensor<8x2xi1>, tensor<8x2xf32>
+    %68 = stablehlo.constant dense<0.0> : tensor<f32>
+    %69 = stablehlo.reduce(%67 init: %68) applies stablehlo.add across dimensions = [1] : (tensor<8x2xf32>, tensor<f32>) -> tensor<8xf32>
+    %70 = stablehlo.exponential %62 : tensor<8x2xf32>
+    %71 = stablehlo.constant dense<0.0> : tensor<f32>
+    %72 = stablehlo.reduce(%70 init: %71) applies stablehlo.add across dimensions = [1] : (tensor<8x2xf32>, tensor<f32>) -> tensor<8xf32>
+    %73 = stablehlo.log %72 : tensor<8xf32>
+    %74 = stablehlo.subtract %73, %69 : tensor<8xf32>
+    %75 = stablehlo.constant dense<0> : tensor<i32>
+    %76 = stablehlo.broadcast_in_dim %75, dims = [] : (tensor<i32>) -> tensor<8xi32>
+    %77 = stablehlo.compare GE, %arg19, %76 : (tensor<8xi32>, tensor<8xi32>) -> tensor<8xi1>
+    %78 = stablehlo.constant dense<2> : tensor<i32>
+    %79 = stablehlo.broadcast_in_dim %78, dims = [] : (tensor<i32>) -> tensor<8xi32>
+    %80 = stablehlo.compare LT, %arg19, %79 : (tensor<8xi32>, tensor<8xi32>) -> tensor<8xi1>
+    %81 = stablehlo.and %77, %80 : tensor<8xi1>
+    %82 = stablehlo.constant dense<0x7FC00000> : tensor<f32>
+    %83 = stablehlo.broadcast_in_dim %82, dims = [] : (tensor<f32>) -> tensor<8xf32>
+    %84 = stablehlo.select %81, %74, %83 : tensor<8xi1>, tensor<8xf32>
+    %85 = stablehlo.constant dense<0.0> : tensor<f32>
+    %86 = stablehlo.reduce(%arg20 init: %85) applies stablehlo.add across dimensions = [0] : (tensor<8xf32>, tensor<f32>) -> tensor<f32>
+    %87 = stablehlo.multiply %84, %arg20 : tensor<8xf32>
+    %88 = stablehlo.constant dense<0.0> : tensor<f32>
+    %89 = stablehlo.reduce(%87 init: %88) applies stablehlo.add across dimensions = [0] : (tensor<8xf32>, tensor<f32>) -> tensor<f32>
+    %90 = stablehlo.compare EQ, %86, %14 : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %91 = stablehlo.constant dense<1.0> : tensor<f32>
+    %92 = stablehlo.select %90, %91, %86 : tensor<i1>, tensor<f32>
+    %93 = stablehlo.divide %89, %92 : tensor<f32>
+    %94 = stablehlo.add %14, %93 : tensor<f32>
+    %95 = stablehlo.add %94, %10 : tensor<f32>
+    %96 = stablehlo.compare LT, %58, %61 : (tensor<8x2xf32>, tensor<8x2xf32>) -> tensor<8x2xi1>
+    %97 = stablehlo.broadcast_in_dim %78, dims = [] : (tensor<i32>) -> tensor<8x2xi32>
+    %98 = stablehlo.select %96, %97, %63 : tensor<8x2xi1>, tensor<8x2xi32>
+    %99 = stablehlo.constant dense<2147483647> : tensor<i32>
+    %100 = stablehlo.reduce(%98 init: %99) applies stablehlo.minimum across dimensions = [1] : (tensor<8x2xi32>, tensor<i32>) -> tensor<8xi32>
+    %101 = stablehlo.compare EQ, %arg19, %100 : (tensor<8xi32>, tensor<8xi32>) -> tensor<8xi1>
+    %102 = stablehlo.convert %101 : (tensor<8xi1>) -> tensor<8xf32>
+    %103 = stablehlo.constant dense<0.0> : tensor<f32>
+    %104 = stablehlo.reduce(%102 init: %103) applies stablehlo.add across dimensions = [0] : (tensor<8xf32>, tensor<f32>) -> tensor<f32>
+    %105 = stablehlo.divide %91, %92 : tensor<f32>
+    %106 = stablehlo.broadcast_in_dim %105, dims = [] : (tensor<f32>) -> tensor<8xf32>
+    %107 = stablehlo.multiply %106, %arg20 : tensor<8xf32>
+    %108 = stablehlo.broadcast_in_dim %14, dims = [] : (tensor<f32>) -> tensor<8xf32>
+    %109 = stablehlo.select %81, %107, %108 : tensor<8xi1>, tensor<8xf32>
+    %110 = stablehlo.negate %109 : tensor<8xf32>
+    %111 = stablehlo.divide %109, %72 : tensor<8xf32>
+    %112 = stablehlo.broadcast_in_dim %111, dims = [0] : (tensor<8xf32>) -> tensor<8x2xf32>
+    %113 = stablehlo.multiply %112, %70 : tensor<8x2xf32>
+    %114 = stablehlo.broadcast_in_dim %110, dims = [0] : (tensor<8xf32>) -> tensor<8x2xf32>
+    %115 = stablehlo.select %65, %114, %66 : tensor<8x2xi1>, tensor<8x2xf32>
+    %116 = stablehlo.add %113, %115 : tensor<8x2xf32>
+    %117 = stablehlo.constant dense<0.0> : tensor<f32> loc("class")
+    %118 = stablehlo.reduce(%116 init: %117) applies stablehlo.add across dimensions = [0] : (tensor<8x2xf32>, tensor<f32>) -> tensor<2xf32> loc("class")
+    %119 = stablehlo.dot_general %116, %arg6, contracting_dims = [1] x [1], precision = [DEFAULT, DEFAULT] : (tensor<8x2xf32>, tensor<3x2xf32>) -> tensor<8x3xf32> loc("class")
+    %120 = stablehlo.dot_general %55, %116, contracting_dims = [0] x [0], precision = [DEFAULT, DEFAULT] : (tensor<8x3xf32>, tensor<8x2xf32>) -> tensor<3x2xf32> loc("class")
+    %121 = stablehlo.select %51, %119, %15 : tensor<8x3xi1>, tensor<8x3xf32> loc("dropout")
+    %122 = stablehlo.divide %121, %53 : tensor<8x3xf32> loc("dropout")
+    %123 = stablehlo.constant dense<0.0> : tensor<f32> loc("batch_norm")
+    %124 = stablehlo.reduce(%122 init: %123) applies stablehlo.add across dimensions = [0] : (tensor<8x3xf32>, tensor<f32>) -> tensor<3xf32> loc("batch_norm")
+    %125 = stablehlo.multiply %122, %42 : tensor<8x3xf32> loc("batch_norm")
+    %126 = stablehlo.multiply %122, %23 : tensor<8x3xf32> loc("batch_norm")
+    %127 = stablehlo.constant dense<0.0> : tensor<f32> loc("batch_norm")
+    %128 = stablehlo.reduce(%126 init: %127) applies stablehlo.add across dimensions = [0] : (tensor<8x3xf32>, tensor<f32>) -> tensor<3xf32> loc("batch_norm")
+    %129 = stablehlo.negate %125 : tensor<8x3xf32> loc("batch_norm")
+    %130 = stablehlo.constant dense<0.0> : tensor<f32> loc("batch_norm")
+    %131 = stablehlo.reduce(%129 init: %130) applies stablehlo.add across dimensions = [0] : (tensor<8x3xf32>, tensor<f32>) -> tensor<3xf32> loc("batch_norm")
+    %132 = stablehlo.multiply %128, %arg2 : tensor<3xf32> loc("batch_norm")
+    %133 = stablehlo.multiply %128, %40 : tensor<3xf32> loc("batch_norm")
+    %134 = stablehlo.constant dense<-0.5> : tensor<f32> loc("batch_norm")
+    %135 = stablehlo.broadcast_in_dim %134, dims = [] : (tensor<f32>) -> tensor<3xf32> loc("batch_norm")
+    %136 = stablehlo.multiply %132, %135 : tensor<3xf32> loc("batch_norm")
+    %137 = stablehlo.multiply %40, %40 : tensor<3xf32> loc("batch_norm")
+    %138 = stablehlo.multiply %137, %40 : tensor<3xf32> loc("batch_norm")
+    %139 = stablehlo.multiply %136, %138 : tensor<3xf32> loc("batch_norm")
+    %140 = stablehlo.divide %139, %20 : tensor<3xf32> loc("batch_norm")
+    %141 = stablehlo.broadcast_in_dim %140, dims = [1] : (tensor<3xf32>) -> tensor<8x3xf32> loc("batch_norm")
+    %142 = stablehlo.multiply %141, %23 : tensor<8x3xf32> loc("batch_norm")
+    %143 = stablehlo.add %142, %142 : tensor<8x3xf32>
+    %144 = stablehlo.negate %143 : tensor<8x3xf32> loc("batch_norm")
+    %145 = stablehlo.add %125, %143 : tensor<8x3xf32>
+    %146 = stablehlo.constant dense<0.0> : tensor<f32> loc("batch_norm")
+    %147 = stablehlo.reduce(%144 init: %146) applies stablehlo.add across dimensions = [0] : (tensor<8x3xf32>, tensor<f32>) -> tensor<3xf32> loc("batch_norm")
+    %148 = stablehlo.add %131, %147 : tensor<3xf32>
+    %149 = stablehlo.divide %148, %20 : tensor<3xf32> loc("batch_norm")
+    %150 = stablehlo.broadcast_in_dim %149, dims = [1] : (tensor<3xf32>) -> tensor<8x3xf32> loc("batch_norm")
+    %151 = stablehlo.add %145, %150 : tensor<8x3xf32>
+    %152 = stablehlo.compare GT, %13, %15 : (tensor<8x3xf32>, tensor<8x3xf32>) -> tensor<8x3xi1> loc("dense")
+    %153 = stablehlo.select %152, %151, %15 : tensor<8x3xi1>, tensor<8x3xf32> loc("dense")
+    %154 = stablehlo.constant dense<0.0> : tensor<f32> loc("dense")
+    %155 = stablehlo.reduce(%153 init: %154) applies stablehlo.add across dimensions = [0] : (tensor<8x3xf32>, tensor<f32>) -> tensor<3xf32> loc("dense")
+    %156 = stablehlo.dot_general %arg18, %153, contracting_dims = [0] x [0], precision = [DEFAULT, DEFAULT] : (tensor<8x4xf32>, tensor<8x3xf32>) -> tensor<4x3xf32> loc("dense")
+    %157 = stablehlo.broadcast_in_dim %9, dims = [] : (tensor<f32>) -> tensor<4x3xf32> loc("dense")
+    %158 = stablehlo.multiply %157, %arg0 : tensor<4x3xf32> loc("dense")
+    %159 = stablehlo.add %156, %158 : tensor<4x3xf32>
+    %160 = stablehlo.add %159, %158 : tensor<4x3xf32>
+    %161 = stablehlo.broadcast_in_dim %arg8, dims = [] : (tensor<f32>) -> tensor<4x3xf32>
+    %162 = stablehlo.multiply %160, %161 : tensor<4x3xf32>
+    %163 = stablehlo.constant dense<0.9> : tensor<f32>
+    %164 = stablehlo.broadcast_in_dim %163, dims = [] : (tensor<f32>) -> tensor<4x3xf32>
+    %165 = stablehlo.multiply %arg9, %164 : tensor<4x3xf32>
+    %166 = stablehlo.subtract %165, %162 : tensor<4x3xf32>
+    %167 = stablehlo.add %arg0, %166 : tensor<4x3xf32>
+    %168 = stablehlo.broadcast_in_dim %arg8, dims = [] : (tensor<f32>) -> tensor<3xf32>
+    %169 = stablehlo.multiply %155, %168 : tensor<3xf32>
+    %170 = stablehlo.broadcast_in_dim %163, dims = [] : (tensor<f32>) -> tensor<3xf32>
+    %171 = stablehlo.multiply %arg10, %170 : tensor<3xf32>
+    %172 = stablehlo.subtract %171, %169 : tensor<3xf32>
+    %173 = stablehlo.add %arg1, %172 : tensor<3xf32>
+    %174 = stablehlo.multiply %133, %168 : tensor<3xf32>
+    %175 = stablehlo.multiply %arg11, %170 : tensor<3xf32>
+    %176 = stablehlo.subtract %175, %174 : tensor<3xf32>
+    %177 = stablehlo.add %arg2, %176 : tensor<3xf32>
+    %178 = stablehlo.multiply %124, %168 : tensor<3xf32>
+    %179 = stablehlo.multiply %arg12, %170 : tensor<3xf32>
+    %180 = stablehlo.subtract %179, %178 : tensor<3xf32>
+    %181 = stablehlo.add %arg3, %180 : tensor<3xf32>
+    %182 = stablehlo.broadcast_in_dim %arg8, dims = [] : (tensor<f32>) -> tensor<3x2xf32>
+    %183 = stablehlo.multiply %120, %182 : tensor<3x2xf32>
+    %184 = stablehlo.broadcast_in_dim %163, dims = [] : (tensor<f32>) -> tensor<3x2xf32>
+    %185 = stablehlo.multiply %arg13, %184 : tensor<3x2xf32>
+    %186 = stablehlo.subtract %185, %183 : tensor<3x2xf32>
+    %187 = stablehlo.add %arg6, %186 : tensor<3x2xf32>
+    %188 = stablehlo.broadcast_in_dim %arg8, dims = [] : (tensor<f32>) -> tensor<2xf32>
+    %189 = stablehlo.multiply %118, %188 : tensor<2xf32>
+    %190 = stablehlo.broadcast_in_dim %163, dims = [] : (tensor<f32>) -> tensor<2xf32>
+    %191 = stablehlo.multiply %arg14, %190 : tensor<2xf32>
+    %192 = stablehlo.subtract %191, %189 : tensor<2xf32>
+    %193 = stablehlo.add %arg7, %192 : tensor<2xf32>
+    %194 = stablehlo.slice %arg15 [1:2] : (tensor<2xi64>) -> tensor<1xi64>
+    %195 = stablehlo.reshape %194 : (tensor<1xi64>) -> tensor<i64>
+    %196 = stablehlo.abs %95 : tensor<f32>
+    %197 = stablehlo.constant dense<0x7F800000> : tensor<f32>
+    %198 = stablehlo.compare LT, %196, %197 : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %199 = stablehlo.constant dense<0> : tensor<i64>
+    %200 = stablehlo.compare LT, %195, %199 : (tensor<i64>, tensor<i64>) -> tensor<i1>
+    %201 = stablehlo.select %200, %1, %195 : tensor<i1>, tensor<i64>
+    %202 = stablehlo.select %198, %195, %201 : tensor<i1>, tensor<i64>
+    %203 = stablehlo.constant dense<1> : tensor<i64>
+    %204 = stablehlo.add %1, %203 : tensor<i64>
+    %205 = stablehlo.reshape %204 : (tensor<i64>) -> tensor<1xi64>
+    %206 = stablehlo.reshape %202 : (tensor<i64>) -> tensor<1xi64>
+    %207 = stablehlo.concatenate %205, %206, dim = 0 : (tensor<1xi64>, tensor<1xi64>) -> tensor<2xi64>
+    %208 = stablehlo.convert %86 : (tensor<f32>) -> tensor<f64>
+    %209 = stablehlo.convert %95 : (tensor<f32>) -> tensor<f64>
+    %210 = stablehlo.multiply %209, %208 : tensor<f64>
+    %211 = stablehlo.reshape %210 : (tensor<f64>) -> tensor<1xf64>
+    %212 = stablehlo.reshape %208 : (tensor<f64>) -> tensor<1xf64>
+    %213 = stablehlo.convert %104 : (tensor<f32>) -> tensor<f64>
+    %214 = stablehlo.reshape %213 : (tensor<f64>) -> tensor<1xf64>
+    %215 = stablehlo.constant dense<8.0> : tensor<f64>
+    %216 = stablehlo.broadcast_in_dim %215, dims = [] : (tensor<f64>) -> tensor<1xf64>
+    %217 = stablehlo.concatenate %211, %212, %214, %216, dim = 0 : (tensor<1xf64>, tensor<1xf64>, tensor<1xf64>, tensor<1xf64>) -> tensor<4xf64>
+    %218 = stablehlo.add %arg16, %217 : tensor<4xf64>
+    return %167, %173, %177, %181, %33, %36, %187, %193, %166, %172, %176, %180, %186, %192, %207, %218 : tensor<4x3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3x2xf32>, tensor<2xf32>, tensor<4x3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3x2xf32>, tensor<2xf32>, tensor<2xi64>, tensor<4xf64>
+  }
+  func.func private @random_bits_1x2(%key: tensor<2xui32>, %row: tensor<ui32>) -> tensor<1x2xui32> {
+    %0 = stablehlo.slice %key [0:1] : (tensor<2xui32>) -> tensor<1xui32>
+    %1 = stablehlo.reshape %0 : (tensor<1xui32>) -> tensor<ui32>
+    %2 = stablehlo.broadcast_in_dim %1, dims = [] : (tensor<ui32>) -> tensor<1x2xui32>
+    %3 = stablehlo.slice %key [1:2] : (tensor<2xui32>) -> tensor<1xui32>
+    %4 = stablehlo.reshape %3 : (tensor<1xui32>) -> tensor<ui32>
+    %5 = stablehlo.broadcast_in_dim %4, dims = [] : (tensor<ui32>) -> tensor<1x2xui32>
+    %6 = stablehlo.constant dense<466688986> : tensor<1x2xui32>
+    %7 = stablehlo.xor %2, %5 : tensor<1x2xui32>
+    %8 = stablehlo.xor %7, %6 : tensor<1x2xui32>
+    %9 = stablehlo.iota dim = 1 : tensor<1x2xui32>
+    %10 = stablehlo.iota dim = 0 : tensor<1x2xui32>
+    %11 = stablehlo.broadcast_in_dim %row, dims = [] : (tensor<ui32>) -> tensor<1x2xui32>
+    %12 = stablehlo.add %11, %10 : tensor<1x2xui32>
+    %13 = stablehlo.add %9, %2 : tensor<1x2xui32>
+    %14 = stablehlo.add %12, %5 : tensor<1x2xui32>
+    %15 = stablehlo.add %13, %14 : tensor<1x2xui32>
+    %16 = stablehlo.constant dense<13> : tensor<1x2xui32>
+    %17 = stablehlo.constant dense<19> : tensor<1x2xui32>
+    %18 = stablehlo.shift_left %14, %16 : tensor<1x2xui32>
+    %19 = stablehlo.shift_right_logical %14, %17 : tensor<1x2xui32>
+    %20 = stablehlo.or %18, %19 : tensor<1x2xui32>
+    %21 = stablehlo.xor %20, %15 : tensor<1x2xui32>
+    %22 = stablehlo.add %15, %21 : tensor<1x2xui32>
+    %23 = stablehlo.constant dense<15> : tensor<1x2xui32>
+    %24 = stablehlo.constant dense<17> : tensor<1x2xui32>
+    %25 = stablehlo.shift_left %21, %23 : tensor<1x2xui32>
+    %26 = stablehlo.shift_right_logical %21, %24 : tensor<1x2xui32>
+    %27 = stablehlo.or %25, %26 : tensor<1x2xui32>
+    %28 = stablehlo.xor %27, %22 : tensor<1x2xui32>
+    %29 = stablehlo.add %22, %28 : tensor<1x2xui32>
+    %30 = stablehlo.constant dense<26> : tensor<1x2xui32>
+    %31 = stablehlo.constant dense<6> : tensor<1x2xui32>
+    %32 = stablehlo.shift_left %28, %30 : tensor<1x2xui32>
+    %33 = stablehlo.shift_right_logical %28, %31 : tensor<1x2xui32>
+    %34 = stablehlo.or %32, %33 : tensor<1x2xui32>
+    %35 = stablehlo.xor %34, %29 : tensor<1x2xui32>
+    %36 = stablehlo.add %29, %35 : tensor<1x2xui32>
+    %37 = stablehlo.constant dense<6> : tensor<1x2xui32>
+    %38 = stablehlo.constant dense<26> : tensor<1x2xui32>
+    %39 = stablehlo.shift_left %35, %37 : tensor<1x2xui32>
+    %40 = stablehlo.shift_right_logical %35, %38 : tensor<1x2xui32>
+    %41 = stablehlo.or %39, %40 : tensor<1x2xui32>
+    %42 = stablehlo.xor %41, %36 : tensor<1x2xui32>
+    %43 = stablehlo.add %36, %5 : tensor<1x2xui32>
+    %44 = stablehlo.constant dense<1> : tensor<1x2xui32>
+    %45 = stablehlo.add %42, %8 : tensor<1x2xui32>
+    %46 = stablehlo.add %45, %44 : tensor<1x2xui32>
+    %47 = stablehlo.add %43, %46 : tensor<1x2xui32>
+    %48 = stablehlo.constant dense<17> : tensor<1x2xui32>
+    %49 = stablehlo.constant dense<15> : tensor<1x2xui32>
+    %50 = stablehlo.shift_left %46, %48 : tensor<1x2xui32>
+    %51 = stablehlo.shift_right_logical %46, %49 : tensor<1x2xui32>
+    %52 = stablehlo.or %50, %51 : tensor<1x2xui32>
+    %53 = stablehlo.xor %52, %47 : tensor<1x2xui32>
+    %54 = stablehlo.add %47, %53 : tensor<1x2xui32>
+    %55 = stablehlo.constant dense<29> : tensor<1x2xui32>
+    %56 = stablehlo.constant dense<3> : tensor<1x2xui32>
+    %57 = stablehlo.shift_left %53, %55 : tensor<1x2xui32>
+    %58 = stablehlo.shift_right_logical %53, %56 : tensor<1x2xui32>
+    %59 = stablehlo.or %57, %58 : tensor<1x2xui32>
+    %60 = stablehlo.xor %59, %54 : tensor<1x2xui32>
+    %61 = stablehlo.add %54, %60 : tensor<1x2xui32>
+    %62 = stablehlo.constant dense<16> : tensor<1x2xui32>
+    %63 = stablehlo.constant dense<16> : tensor<1x2xui32>
+    %64 = stablehlo.shift_left %60, %62 : tensor<1x2xui32>
+    %65 = stablehlo.shift_right_logical %60, %63 : tensor<1x2xui32>
+    %66 = stablehlo.or %64, %65 : tensor<1x2xui32>
+    %67 = stablehlo.xor %66, %61 : tensor<1x2xui32>
+    %68 = stablehlo.add %61, %67 : tensor<1x2xui32>
+    %69 = stablehlo.constant dense<24> : tensor<1x2xui32>
+    %70 = stablehlo.constant dense<8> : tensor<1x2xui32>
+    %71 = stablehlo.shift_left %67, %69 : tensor<1x2xui32>
+    %72 = stablehlo.shift_right_logical %67, %70 : tensor<1x2xui32>
+    %73 = stablehlo.or %71, %72 : tensor<1x2xui32>
+    %74 = stablehlo.xor %73, %68 : tensor<1x2xui32>
+    %75 = stablehlo.add %68, %8 : tensor<1x2xui32>
+    %76 = stablehlo.constant dense<2> : tensor<1x2xui32>
+    %77 = stablehlo.add %74, %2 : tensor<1x2xui32>
+    %78 = stablehlo.add %77, %76 : tensor<1x2xui32>
+    %79 = stablehlo.add %75, %78 : tensor<1x2xui32>
+    %80 = stablehlo.constant dense<13> : tensor<1x2xui32>
+    %81 = stablehlo.constant dense<19> : tensor<1x2xui32>
+    %82 = stablehlo.shift_left %78, %80 : tensor<1x2xui32>
+    %83 = stablehlo.shift_right_logical %78, %81 : tensor<1x2xui32>
+    %84 = stablehlo.or %82, %83 : tensor<1x2xui32>
+    %85 = stablehlo.xor %84, %79 : tensor<1x2xui32>
+    %86 = stablehlo.add %79, %85 : tensor<1x2xui32>
+    %87 = stablehlo.constant dense<15> : tensor<1x2xui32>
+    %88 = stablehlo.constant dense<17> : tensor<1x2xui32>
+    %89 = stablehlo.shift_left %85, %87 : tensor<1x2xui32>
+    %90 = stablehlo.shift_right_logical %85, %88 : tensor<1x2xui32>
+    %91 = stablehlo.or %89, %90 : tensor<1x2xui32>
+    %92 = stablehlo.xor %91, %86 : tensor<1x2xui32>
+    %93 = stablehlo.add %86, %92 : tensor<1x2xui32>
+    %94 = stablehlo.constant dense<26> : tensor<1x2xui32>
+    %95 = stablehlo.constant dense<6> : tensor<1x2xui32>
+    %96 = stablehlo.shift_left %92, %94 : tensor<1x2xui32>
+    %97 = stablehlo.shift_right_logical %92, %95 : tensor<1x2xui32>
+    %98 = stablehlo.or %96, %97 : tensor<1x2xui32>
+    %99 = stablehlo.xor %98, %93 : tensor<1x2xui32>
+    %100 = stablehlo.add %93, %99 : tensor<1x2xui32>
+    %101 = stablehlo.constant dense<6> : tensor<1x2xui32>
+    %102 = stablehlo.constant dense<26> : tensor<1x2xui32>
+    %103 = stablehlo.shift_left %99, %101 : tensor<1x2xui32>
+    %104 = stablehlo.shift_right_logical %99, %102 : tensor<1x2xui32>
+    %105 = stablehlo.or %103, %104 : tensor<1x2xui32>
+    %106 = stablehlo.xor %105, %100 : tensor<1x2xui32>
+    %107 = stablehlo.add %100, %2 : tensor<1x2xui32>
+    %108 = stablehlo.constant dense<3> : tensor<1x2xui32>
+    %109 = stablehlo.add %106, %5 : tensor<1x2xui32>
+    %110 = stablehlo.add %109, %108 : tensor<1x2xui32>
+    %111 = stablehlo.add %107, %110 : tensor<1x2xui32>
+    %112 = stablehlo.constant dense<17> : tensor<1x2xui32>
+    %113 = stablehlo.constant dense<15> : tensor<1x2xui32>
+    %114 = stablehlo.shift_left %110, %112 : tensor<1x2xui32>
+    %115 = stablehlo.shift_right_logical %110, %113 : tensor<1x2xui32>
+    %116 = stablehlo.or %114, %115 : tensor<1x2xui32>
+    %117 = stablehlo.xor %116, %111 : tensor<1x2xui32>
+    %118 = stablehlo.add %111, %117 : tensor<1x2xui32>
+    %119 = stablehlo.constant dense<29> : tensor<1x2xui32>
+    %120 = stablehlo.constant dense<3> : tensor<1x2xui32>
+    %121 = stablehlo.shift_left %117, %119 : tensor<1x2xui32>
+    %122 = stablehlo.shift_right_logical %117, %120 : tensor<1x2xui32>
+    %123 = stablehlo.or %121, %122 : tensor<1x2xui32>
+    %124 = stablehlo.xor %123, %118 : tensor<1x2xui32>
+    %125 = stablehlo.add %118, %124 : tensor<1x2xui32>
+    %126 = stablehlo.constant dense<16> : tensor<1x2xui32>
+    %127 = stablehlo.constant dense<16> : tensor<1x2xui32>
+    %128 = stablehlo.shift_left %124, %126 : tensor<1x2xui32>
+    %129 = stablehlo.shift_right_logical %124, %127 : tensor<1x2xui32>
+    %130 = stablehlo.or %128, %129 : tensor<1x2xui32>
+    %131 = stablehlo.xor %130, %125 : tensor<1x2xui32>
+    %132 = stablehlo.add %125, %131 : tensor<1x2xui32>
+    %133 = stablehlo.constant dense<24> : tensor<1x2xui32>
+    %134 = stablehlo.constant dense<8> : tensor<1x2xui32>
+    %135 = stablehlo.shift_left %131, %133 : tensor<1x2xui32>
+    %136 = stablehlo.shift_right_logical %131, %134 : tensor<1x2xui32>
+    %137 = stablehlo.or %135, %136 : tensor<1x2xui32>
+    %138 = stablehlo.xor %137, %132 : tensor<1x2xui32>
+    %139 = stablehlo.add %132, %5 : tensor<1x2xui32>
+    %140 = stablehlo.constant dense<4> : tensor<1x2xui32>
+    %141 = stablehlo.add %138, %8 : tensor<1x2xui32>
+    %142 = stablehlo.add %141, %140 : tensor<1x2xui32>
+    %143 = stablehlo.add %139, %142 : tensor<1x2xui32>
+    %144 = stablehlo.constant dense<13> : tensor<1x2xui32>
+    %145 = stablehlo.constant dense<19> : tensor<1x2xui32>
+    %146 = stablehlo.shift_left %142, %144 : tensor<1x2xui32>
+    %147 = stablehlo.shift_right_logical %142, %145 : tensor<1x2xui32>
+    %148 = stablehlo.or %146, %147 : tensor<1x2xui32>
+    %149 = stablehlo.xor %148, %143 : tensor<1x2xui32>
+    %150 = stablehlo.add %143, %149 : tensor<1x2xui32>
+    %151 = stablehlo.constant dense<15> : tensor<1x2xui32>
+    %152 = stablehlo.constant dense<17> : tensor<1x2xui32>
+    %153 = stablehlo.shift_left %149, %151 : tensor<1x2xui32>
+    %154 = stablehlo.shift_right_logical %149, %152 : tensor<1x2xui32>
+    %155 = stablehlo.or %153, %154 : tensor<1x2xui32>
+    %156 = stablehlo.xor %155, %150 : tensor<1x2xui32>
+    %157 = stablehlo.add %150, %156 : tensor<1x2xui32>
+    %158 = stablehlo.constant dense<26> : tensor<1x2xui32>
+    %159 = stablehlo.constant dense<6> : tensor<1x2xui32>
+    %160 = stablehlo.shift_left %156, %158 : tensor<1x2xui32>
+    %161 = stablehlo.shift_right_logical %156, %159 : tensor<1x2xui32>
+    %162 = stablehlo.or %160, %161 : tensor<1x2xui32>
+    %163 = stablehlo.xor %162, %157 : tensor<1x2xui32>
+    %164 = stablehlo.add %157, %163 : tensor<1x2xui32>
+    %165 = stablehlo.constant dense<6> : tensor<1x2xui32>
+    %166 = stablehlo.constant dense<26> : tensor<1x2xui32>
+    %167 = stablehlo.shift_left %163, %165 : tensor<1x2xui32>
+    %168 = stablehlo.shift_right_logical %163, %166 : tensor<1x2xui32>
+    %169 = stablehlo.or %167, %168 : tensor<1x2xui32>
+    %170 = stablehlo.xor %169, %164 : tensor<1x2xui32>
+    %171 = stablehlo.add %164, %8 : tensor<1x2xui32>
+    %172 = stablehlo.constant dense<5> : tensor<1x2xui32>
+    %173 = stablehlo.add %170, %2 : tensor<1x2xui32>
+    %174 = stablehlo.add %173, %172 : tensor<1x2xui32>
+    return %171 : tensor<1x2xui32>
+  }
+  func.func private @random_bits_8x3(%key: tensor<2xui32>, %row: tensor<ui32>) -> tensor<8x3xui32> {
+    %0 = stablehlo.slice %key [0:1] : (tensor<2xui32>) -> tensor<1xui32>
+    %1 = stablehlo.reshape %0 : (tensor<1xui32>) -> tensor<ui32>
+    %2 = stablehlo.broadcast_in_dim %1, dims = [] : (tensor<ui32>) -> tensor<8x3xui32>
+    %3 = stablehlo.slice %key [1:2] : (tensor<2xui32>) -> tensor<1xui32>
+    %4 = stablehlo.reshape %3 : (tensor<1xui32>) -> tensor<ui32>
+    %5 = stablehlo.broadcast_in_dim %4, dims = [] : (tensor<ui32>) -> tensor<8x3xui32>
+    %6 = stablehlo.constant dense<466688986> : tensor<8x3xui32>
+    %7 = stablehlo.xor %2, %5 : tensor<8x3xui32>
+    %8 = stablehlo.xor %7, %6 : tensor<8x3xui32>
+    %9 = stablehlo.iota dim = 1 : tensor<8x3xui32>
+    %10 = stablehlo.iota dim = 0 : tensor<8x3xui32>
+    %11 = stablehlo.broadcast_in_dim %row, dims = [] : (tensor<ui32>) -> tensor<8x3xui32>
+    %12 = stablehlo.add %11, %10 : tensor<8x3xui32>
+    %13 = stablehlo.add %9, %2 : tensor<8x3xui32>
+    %14 = stablehlo.add %12, %5 : tensor<8x3xui32>
+    %15 = stablehlo.add %13, %14 : tensor<8x3xui32>
+    %16 = stablehlo.constant dense<13> : tensor<8x3xui32>
+    %17 = stablehlo.constant dense<19> : tensor<8x3xui32>
+    %18 = stablehlo.shift_left %14, %16 : tensor<8x3xui32>
+    %19 = stablehlo.shift_right_logical %14, %17 : tensor<8x3xui32>
+    %20 = stablehlo.or %18, %19 : tensor<8x3xui32>
+    %21 = stablehlo.xor %20, %15 : tensor<8x3xui32>
+    %22 = stablehlo.add %15, %21 : tensor<8x3xui32>
+    %23 = stablehlo.constant dense<15> : tensor<8x3xui32>
+    %24 = stablehlo.constant dense<17> : tensor<8x3xui32>
+    %25 = stablehlo.shift_left %21, %23 : tensor<8x3xui32>
+    %26 = stablehlo.shift_right_logical %21, %24 : tensor<8x3xui32>
+    %27 = stablehlo.or %25, %26 : tensor<8x3xui32>
+    %28 = stablehlo.xor %27, %22 : tensor<8x3xui32>
+    %29 = stablehlo.add %22, %28 : tensor<8x3xui32>
+    %30 = stablehlo.constant dense<26> : tensor<8x3xui32>
+    %31 = stablehlo.constant dense<6> : tensor<8x3xui32>
+    %32 = stablehlo.shift_left %28, %30 : tensor<8x3xui32>
+    %33 = stablehlo.shift_right_logical %28, %31 : tensor<8x3xui32>
+    %34 = stablehlo.or %32, %33 : tensor<8x3xui32>
+    %35 = stablehlo.xor %34, %29 : tensor<8x3xui32>
+    %36 = stablehlo.add %29, %35 : tensor<8x3xui32>
+    %37 = stablehlo.constant dense<6> : tensor<8x3xui32>
+    %38 = stablehlo.constant dense<26> : tensor<8x3xui32>
+    %39 = stablehlo.shift_left %35, %37 : tensor<8x3xui32>
+    %40 = stablehlo.shift_right_logical %35, %38 : tensor<8x3xui32>
+    %41 = stablehlo.or %39, %40 : tensor<8x3xui32>
+    %42 = stablehlo.xor %41, %36 : tensor<8x3xui32>
+    %43 = stablehlo.add %36, %5 : tensor<8x3xui32>
+    %44 = stablehlo.constant dense<1> : tensor<8x3xui32>
+    %45 = stablehlo.add %42, %8 : tensor<8x3xui32>
+    %46 = stablehlo.add %45, %44 : tensor<8x3xui32>
+    %47 = stablehlo.add %43, %46 : tensor<8x3xui32>
+    %48 = stablehlo.constant dense<17> : tensor<8x3xui32>
+    %49 = stablehlo.constant dense<15> : tensor<8x3xui32>
+    %50 = stablehlo.shift_left %46, %48 : tensor<8x3xui32>
+    %51 = stablehlo.shift_right_logical %46, %49 : tensor<8x3xui32>
+    %52 = stablehlo.or %50, %51 : tensor<8x3xui32>
+    %53 = stablehlo.xor %52, %47 : tensor<8x3xui32>
+    %54 = stablehlo.add %47, %53 : tensor<8x3xui32>
+    %55 = stablehlo.constant dense<29> : tensor<8x3xui32>
+    %56 = stablehlo.constant dense<3> : tensor<8x3xui32>
+    %57 = stablehlo.shift_left %53, %55 : tensor<8x3xui32>
+    %58 = stablehlo.shift_right_logical %53, %56 : tensor<8x3xui32>
+    %59 = stablehlo.or %57, %58 : tensor<8x3xui32>
+    %60 = stablehlo.xor %59, %54 : tensor<8x3xui32>
+    %61 = stablehlo.add %54, %60 : tensor<8x3xui32>
+    %62 = stablehlo.constant dense<16> : tensor<8x3xui32>
+    %63 = stablehlo.constant dense<16> : tensor<8x3xui32>
+    %64 = stablehlo.shift_left %60, %62 : tensor<8x3xui32>
+    %65 = stablehlo.shift_right_logical %60, %63 : tensor<8x3xui32>
+    %66 = stablehlo.or %64, %65 : tensor<8x3xui32>
+    %67 = stablehlo.xor %66, %61 : tensor<8x3xui32>
+    %68 = stablehlo.add %61, %67 : tensor<8x3xui32>
+    %69 = stablehlo.constant dense<24> : tensor<8x3xui32>
+    %70 = stablehlo.constant dense<8> : tensor<8x3xui32>
+    %71 = stablehlo.shift_left %67, %69 : tensor<8x3xui32>
+    %72 = stablehlo.shift_right_logical %67, %70 : tensor<8x3xui32>
+    %73 = stablehlo.or %71, %72 : tensor<8x3xui32>
+    %74 = stablehlo.xor %73, %68 : tensor<8x3xui32>
+    %75 = stablehlo.add %68, %8 : tensor<8x3xui32>
+    %76 = stablehlo.constant dense<2> : tensor<8x3xui32>
+    %77 = stablehlo.add %74, %2 : tensor<8x3xui32>
+    %78 = stablehlo.add %77, %76 : tensor<8x3xui32>
+    %79 = stablehlo.add %75, %78 : tensor<8x3xui32>
+    %80 = stablehlo.constant dense<13> : tensor<8x3xui32>
+    %81 = stablehlo.constant dense<19> : tensor<8x3xui32>
+    %82 = stablehlo.shift_left %78, %80 : tensor<8x3xui32>
+    %83 = stablehlo.shift_right_logical %78, %81 : tensor<8x3xui32>
+    %84 = stablehlo.or %82, %83 : tensor<8x3xui32>
+    %85 = stablehlo.xor %84, %79 : tensor<8x3xui32>
+    %86 = stablehlo.add %79, %85 : tensor<8x3xui32>
+    %87 = stablehlo.constant dense<15> : tensor<8x3xui32>
+    %88 = stablehlo.constant dense<17> : tensor<8x3xui32>
+    %89 = stablehlo.shift_left %85, %87 : tensor<8x3xui32>
+    %90 = stablehlo.shift_right_logical %85, %88 : tensor<8x3xui32>
+    %91 = stablehlo.or %89, %90 : tensor<8x3xui32>
+    %92 = stablehlo.xor %91, %86 : tensor<8x3xui32>
+    %93 = stablehlo.add %86, %92 : tensor<8x3xui32>
+    %94 = stablehlo.constant dense<26> : tensor<8x3xui32>
+    %95 = stablehlo.constant dense<6> : tensor<8x3xui32>
+    %96 = stablehlo.shift_left %92, %94 : tensor<8x3xui32>
+    %97 = stablehlo.shift_right_logical %92, %95 : tensor<8x3xui32>
+    %98 = stablehlo.or %96, %97 : tensor<8x3xui32>
+    %99 = stablehlo.xor %98, %93 : tensor<8x3xui32>
+    %100 = stablehlo.add %93, %99 : tensor<8x3xui32>
+    %101 = stablehlo.constant dense<6> : tensor<8x3xui32>
+    %102 = stablehlo.constant dense<26> : tensor<8x3xui32>
+    %103 = stablehlo.shift_left %99, %101 : tensor<8x3xui32>
+    %104 = stablehlo.shift_right_logical %99, %102 : tensor<8x3xui32>
+    %105 = stablehlo.or %103, %104 : tensor<8x3xui32>
+    %106 = stablehlo.xor %105, %100 : tensor<8x3xui32>
+    %107 = stablehlo.add %100, %2 : tensor<8x3xui32>
+    %108 = stablehlo.constant dense<3> : tensor<8x3xui32>
+    %109 = stablehlo.add %106, %5 : tensor<8x3xui32>
+    %110 = stablehlo.add %109, %108 : tensor<8x3xui32>
+    %111 = stablehlo.add %107, %110 : tensor<8x3xui32>
+    %112 = stablehlo.constant dense<17> : tensor<8x3xui32>
+    %113 = stablehlo.constant dense<15> : tensor<8x3xui32>
+    %114 = stablehlo.shift_left %110, %112 : tensor<8x3xui32>
+    %115 = stablehlo.shift_right_logical %110, %113 : tensor<8x3xui32>
+    %116 = stablehlo.or %114, %115 : tensor<8x3xui32>
+    %117 = stablehlo.xor %116, %111 : tensor<8x3xui32>
+    %118 = stablehlo.add %111, %117 : tensor<8x3xui32>
+    %119 = stablehlo.constant dense<29> : tensor<8x3xui32>
+    %120 = stablehlo.constant dense<3> : tensor<8x3xui32>
+    %121 = stablehlo.shift_left %117, %119 : tensor<8x3xui32>
+    %122 = stablehlo.shift_right_logical %117, %120 : tensor<8x3xui32>
+    %123 = stablehlo.or %121, %122 : tensor<8x3xui32>
+    %124 = stablehlo.xor %123, %118 : tensor<8x3xui32>
+    %125 = stablehlo.add %118, %124 : tensor<8x3xui32>
+    %126 = stablehlo.constant dense<16> : tensor<8x3xui32>
+    %127 = stablehlo.constant dense<16> : tensor<8x3xui32>
+    %128 = stablehlo.shift_left %124, %126 : tensor<8x3xui32>
+    %129 = stablehlo.shift_right_logical %124, %127 : tensor<8x3xui32>
+    %130 = stablehlo.or %128, %129 : tensor<8x3xui32>
+    %131 = stablehlo.xor %130, %125 : tensor<8x3xui32>
+    %132 = stablehlo.add %125, %131 : tensor<8x3xui32>
+    %133 = stablehlo.constant dense<24> : tensor<8x3xui32>
+    %134 = stablehlo.constant dense<8> : tensor<8x3xui32>
+    %135 = stablehlo.shift_left %131, %133 : tensor<8x3xui32>
+    %136 = stablehlo.shift_right_logical %131, %134 : tensor<8x3xui32>
+    %137 = stablehlo.or %135, %136 : tensor<8x3xui32>
+    %138 = stablehlo.xor %137, %132 : tensor<8x3xui32>
+    %139 = stablehlo.add %132, %5 : tensor<8x3xui32>
+    %140 = stablehlo.constant dense<4> : tensor<8x3xui32>
+    %141 = stablehlo.add %138, %8 : tensor<8x3xui32>
+    %142 = stablehlo.add %141, %140 : tensor<8x3xui32>
+    %143 = stablehlo.add %139, %142 : tensor<8x3xui32>
+    %144 = stablehlo.constant dense<13> : tensor<8x3xui32>
+    %145 = stablehlo.constant dense<19> : tensor<8x3xui32>
+    %146 = stablehlo.shift_left %142, %144 : tensor<8x3xui32>
+    %147 = stablehlo.shift_right_logical %142, %145 : tensor<8x3xui32>
+    %148 = stablehlo.or %146, %147 : tensor<8x3xui32>
+    %149 = stablehlo.xor %148, %143 : tensor<8x3xui32>
+    %150 = stablehlo.add %143, %149 : tensor<8x3xui32>
+    %151 = stablehlo.constant dense<15> : tensor<8x3xui32>
+    %152 = stablehlo.constant dense<17> : tensor<8x3xui32>
+    %153 = stablehlo.shift_left %149, %151 : tensor<8x3xui32>
+    %154 = stablehlo.shift_right_logical %149, %152 : tensor<8x3xui32>
+    %155 = stablehlo.or %153, %154 : tensor<8x3xui32>
+    %156 = stablehlo.xor %155, %150 : tensor<8x3xui32>
+    %157 = stablehlo.add %150, %156 : tensor<8x3xui32>
+    %158 = stablehlo.constant dense<26> : tensor<8x3xui32>
+    %159 = stablehlo.constant dense<6> : tensor<8x3xui32>
+    %160 = stablehlo.shift_left %156, %158 : tensor<8x3xui32>
+    %161 = stablehlo.shift_right_logical %156, %159 : tensor<8x3xui32>
+    %162 = stablehlo.or %160, %161 : tensor<8x3xui32>
+    %163 = stablehlo.xor %162, %157 : tensor<8x3xui32>
+    %164 = stablehlo.add %157, %163 : tensor<8x3xui32>
+    %165 = stablehlo.constant dense<6> : tensor<8x3xui32>
+    %166 = stablehlo.constant dense<26> : tensor<8x3xui32>
+    %167 = stablehlo.shift_left %163, %165 : tensor<8x3xui32>
+    %168 = stablehlo.shift_right_logical %163, %166 : tensor<8x3xui32>
+    %169 = stablehlo.or %167, %168 : tensor<8x3xui32>
+    %170 = stablehlo.xor %169, %164 : tensor<8x3xui32>
+    %171 = stablehlo.add %164, %8 : tensor<8x3xui32>
+    %172 = stablehlo.constant dense<5> : tensor<8x3xui32>
+    %173 = stablehlo.add %170, %2 : tensor<8x3xui32>
+    %174 = stablehlo.add %173, %172 : tensor<8x3xui32>
+    return %171 : tensor<8x3xui32>
+  }
+}
