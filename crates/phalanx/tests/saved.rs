@@ -145,7 +145,7 @@ fn branched() -> Model {
     let (one, two) = (net.call(shared, &[left]), net.call(shared, &[right]));
     let inside = net.add(inner.build().unwrap(), &[one]);
     let sum = net.add(Add, &[inside, two]);
-    let frozen = LayerSpec::from(Dense::new(1).named("frozen")).trainable(false);
+    let frozen = Dense::new(1).named("frozen").trainable(false);
     let outputs = [net.add(frozen, &[sum]), net.add(Dense::new(2), &[sum])];
     net.build(&[left, right], &outputs).unwrap()
 }
@@ -532,4 +532,18 @@ fn saves_to_one_name_at_once_leave_one_whole_model() {
     let is_one = |seed| small().init(seed).unwrap() == last.values();
     assert!((0..3).any(is_one));
     assert_eq!(scratch.names(), ["m.phx"]);
+}
+
+/// The fuzz target starts from models, not from what is refused at once.
+#[test]
+fn seeds_of_the_fuzz_target_are_models() {
+    let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/model_dir");
+    for name in ["stack", "network"] {
+        let seed = fs::read(seeds.join(name)).unwrap();
+        let separator = b"\n---\n";
+        let mut windows = seed.windows(separator.len());
+        let end = windows.position(|window| window == separator).unwrap();
+        let weights = &seed[end + separator.len()..];
+        SavedModel::from_bytes(&seed[..end], weights, &Registry::standard()).unwrap();
+    }
 }

@@ -330,3 +330,63 @@ fn refused(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error
         source,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(name: &str) -> Self {
+            let process = std::process::id();
+            let path = std::env::temp_dir().join(format!("phalanx-folder-{process}-{name}"));
+            let _ = fs::remove_dir_all(&path);
+            fs::create_dir_all(&path).unwrap();
+            Self(path)
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn fill(work: &Work, text: &str) -> Result<()> {
+        let ours = r#"{"format": "phalanx model"}"#;
+        work.write(MODEL, |file| file.write_all(ours.as_bytes()))?;
+        work.write(WEIGHTS, |file| file.write_all(text.as_bytes()))
+    }
+
+    #[test]
+    fn a_save_that_fails_half_way_leaves_the_old_and_nothing_else() {
+        let scratch = Scratch::new("half");
+        let path = scratch.0.join("m");
+        replace(&path, |work| fill(work, "old")).unwrap();
+        let full = |work: &Work| {
+            work.write(MODEL, |file| file.write_all(b"new"))?;
+            work.write(WEIGHTS, |_| Err(io::ErrorKind::StorageFull.into()))
+        };
+        let error = replace(&path, full).unwrap_err().to_string();
+        assert!(error.starts_with("cannot write "), "{error}");
+        assert_eq!(fs::read(path.join(WEIGHTS)).unwrap(), b"old");
+        assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_appears_while_a_save_runs_is_not_replaced() {
+        let scratch = Scratch::new("appears");
+        let path = scratch.0.join("m");
+        let slow = |work: &Work| {
+            fill(work, "new")?;
+            fs::create_dir(&path).unwrap();
+            fs::write(path.join("thesis"), "mine").unwrap();
+            Ok(())
+        };
+        let error = replace(&path, slow).unwrap_err().to_string();
+        assert!(error.contains("`thesis`"), "{error}");
+        assert_eq!(fs::read(path.join("thesis")).unwrap(), b"mine");
+        assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 1);
+    }
+}

@@ -6,7 +6,11 @@ use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
-/// Checks that no object has two fields of one name, and that there are not more values than `most`.
+/// What an object counts for beside its fields: about what it takes in memory.
+const OBJECT: usize = 5;
+
+/// Checks that no object has two fields of one name, and that there are not more values than `most`, of which an
+/// object counts as [`OBJECT`].
 pub(super) fn check(text: &[u8], most: usize) -> serde_json::Result<()> {
     let mut reader = serde_json::Deserializer::from_slice(text);
     let mut checker = Checker { most, left: most };
@@ -20,11 +24,11 @@ struct Checker {
 }
 
 impl Checker {
-    fn count<E: Error>(&mut self) -> Result<(), E> {
+    fn count<E: Error>(&mut self, values: usize) -> Result<(), E> {
         let most = self.most;
         self.left = self
             .left
-            .checked_sub(1)
+            .checked_sub(values)
             .ok_or_else(|| E::custom(format!("more than {most} values")))?;
         Ok(())
     }
@@ -34,7 +38,7 @@ impl<'de> DeserializeSeed<'de> for &mut Checker {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, reader: D) -> Result<(), D::Error> {
-        self.count()?;
+        self.count(1)?;
         reader.deserialize_any(self)
     }
 }
@@ -47,6 +51,7 @@ impl<'de> Visitor<'de> for &mut Checker {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        self.count(OBJECT - 1)?;
         let mut fields = HashSet::new();
         while let Some(field) = map.next_key::<String>()? {
             map.next_value_seed(&mut *self)?;
@@ -95,7 +100,7 @@ mod tests {
     #[test]
     fn fields_of_one_name_are_found_at_every_depth() {
         let fine = br#"{"a": [{"b": 1}, {"b": null}], "c": {"a": true, "d": -1.5, "e": "x"}}"#;
-        check(fine, 20).unwrap();
+        check(fine, 30).unwrap();
         let twice = br#"{"a": [{"b": 1, "\u0062": 2}]}"#;
         let error = check(twice, 20).unwrap_err().to_string();
         assert!(error.starts_with("`b` is there twice"), "{error}");
@@ -103,9 +108,9 @@ mod tests {
 
     #[test]
     fn values_are_counted() {
-        check(b"[1, [2], {\"a\": 3}]", 6).unwrap();
-        let error = check(b"[1, [2], {\"a\": 3}]", 5).unwrap_err().to_string();
-        assert!(error.starts_with("more than 5 values"), "{error}");
+        check(b"[1, [2], {\"a\": 3}]", 10).unwrap();
+        let error = check(b"[1, [2], {\"a\": 3}]", 9).unwrap_err().to_string();
+        assert!(error.starts_with("more than 9 values"), "{error}");
         check(b"1 2", 5).unwrap_err();
     }
 }

@@ -13,7 +13,7 @@ const VERSION: u64 = 1;
 const FIELDS: [&str; 4] = ["format", "version", "phalanx", "model"];
 /// Ten thousand layers, the most a model has, take half of it.
 pub(super) const MAX_BYTES: usize = 8 << 20;
-const MAX_VALUES: usize = 1 << 18;
+const MAX_VALUES: usize = 1 << 19;
 const SAVE_AGAIN: &str = "copy the directory again, or save the model again";
 
 /// The file of a model, which [`read`] is known to accept unless layers of other crates are in it.
@@ -178,4 +178,30 @@ fn is_standard(config: &Value, registry: &Registry) -> bool {
     };
     let layers = config.get("layers").and_then(Value::as_array);
     layers.into_iter().flatten().all(is_known)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nn::{Conv2d, Initializer, Input, Regularizer, Sequential};
+
+    #[test]
+    fn the_largest_models_fit_the_limits() {
+        let layers = |count: usize| {
+            let conv = || {
+                Conv2d::new(1, 1)
+                    .kernel_initializer(Initializer::TruncatedNormal {
+                        mean: 0.0,
+                        stddev: 0.02,
+                    })
+                    .kernel_regularizer(Regularizer::L2 { l2: 1e-4 })
+            };
+            let stack = Sequential::new(Input::new([1, 1, 1]));
+            let stack = (0..count).fold(stack, |stack, _| stack.add(conv()));
+            stack.build().unwrap()
+        };
+        let text = write(&layers(100)).unwrap();
+        assert!(text.len() < MAX_BYTES / 100, "{} bytes", text.len());
+        json::check(&text, MAX_VALUES / 100).unwrap();
+    }
 }
