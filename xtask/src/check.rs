@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::process::run;
 use crate::workspace::Workspace;
-use crate::{architecture, deny, directions, examples, fences};
+use crate::{architecture, deny, directions, examples, fences, sizes};
 
 /// No build or test run of the workspace takes longer than this on two processors.
 const CARGO_LIMIT: Duration = Duration::from_secs(45 * 60);
@@ -19,7 +19,7 @@ struct Check {
 }
 
 /// Quick checks first. `test` comes before `doc` and `examples`, which use what it built.
-const CHECKS: [Check; 9] = [
+const CHECKS: [Check; 10] = [
     Check {
         name: "format",
         asserts: "the files are as cargo fmt --all writes them",
@@ -45,6 +45,11 @@ const CHECKS: [Check; 9] = [
         name: "architecture",
         asserts: "docs/ARCHITECTURE.md names what exists, and every crate and module directory",
         run: architecture::check,
+    },
+    Check {
+        name: "sizes",
+        asserts: "no function over 60 lines and no file over 600 but those listed with a reason",
+        run: sizes::check,
     },
     Check {
         name: "deny",

@@ -9,6 +9,7 @@ mod directions;
 mod examples;
 mod fences;
 mod process;
+mod sizes;
 mod source;
 mod spdx;
 mod workspace;
