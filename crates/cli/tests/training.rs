@@ -205,6 +205,6 @@ fn a_damaged_model_is_refused() {
     folder.fail(
         &["predict", "t.yaml"],
         2,
-        &["weights.safetensors", "copy the model's folder again"],
+        &["weights.safetensors", "copy the file again"],
     );
 }

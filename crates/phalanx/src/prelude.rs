@@ -10,5 +10,6 @@ pub use crate::losses::{
 pub use crate::metrics::{Accuracy, Auc, F1Score, Metric, Precision, Recall};
 pub use crate::nn::*;
 pub use crate::optim::{Adam, AdamW, Optimizer, RmsProp, Sgd};
+pub use crate::saved::SavedModel;
 pub use crate::schedules::{CosineDecay, Schedule};
 pub use crate::strategy::OneDeviceStrategy;

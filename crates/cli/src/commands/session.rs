@@ -9,7 +9,7 @@ use phalanx::engine::EngineOptions;
 use phalanx::fit::{Compile, Losses, OutputMetric, Trainer};
 use phalanx::losses::Loss;
 use phalanx::metrics::Metric;
-use phalanx::nn::Model;
+use phalanx::nn::IntoModel;
 use phalanx::optim::Optimizer;
 use phalanx::saved::SavedModel;
 use phalanx::strategy::OneDeviceStrategy;
@@ -65,11 +65,11 @@ pub(crate) fn failed(error: &Error) -> Failure {
 }
 
 impl Session {
-    /// The model with first values.
+    /// The model with first values, or with those it was saved with.
     pub(crate) fn start(
         context: &Context,
         config: &TrainConfig,
-        model: Model,
+        model: impl IntoModel,
     ) -> Result<Self, Failure> {
         let compile = compile(config).map_err(|problem| wrong(config.problems(vec![problem])))?;
         let trainer = device(context)?.compile(model, compile);
@@ -88,10 +88,7 @@ impl Session {
                 "train it first with `phalanx train {file}`, or say where it is with --output"
             ))
         })?;
-        let mut session = Self::start(context, config, saved.model)?;
-        let set = session.trainer.set_variables(&saved.values);
-        set.map_err(|error| failed(&error))?;
-        Ok(session)
+        Self::start(context, config, saved)
     }
 
     /// Saves the model.

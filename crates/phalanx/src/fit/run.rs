@@ -61,9 +61,20 @@ pub(super) struct State {
 }
 
 impl State {
-    /// The state before the first step.
-    pub(super) fn new(engine: &Engine, setup: &Setup, seed: u64) -> Result<Self> {
-        let mut host = setup.model.init(seed)?;
+    /// The state before the first step; first values of the variables come from the seed when none are given.
+    pub(super) fn new(
+        engine: &Engine,
+        setup: &Setup,
+        values: Option<Vec<HostTensor>>,
+        seed: u64,
+    ) -> Result<Self> {
+        let mut host = match values {
+            Some(values) => {
+                setup.model.check_values(&values)?;
+                values
+            }
+            None => setup.model.init(seed)?,
+        };
         let slots = setup.slots.iter();
         host.extend(slots.map(|slot| HostTensor::full(slot.shape.clone(), slot.fill)));
         host.push(HostTensor::new([COUNTERS], &[0i64, -1]));

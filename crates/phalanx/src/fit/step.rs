@@ -505,7 +505,7 @@ mod tests {
     use super::*;
     use crate::losses::SparseCategoricalCrossentropy;
     use crate::metrics::Accuracy;
-    use crate::nn::{BatchNorm, Dense, Dropout, IntoModel, Layer, Regularizer, Sequential, relu};
+    use crate::nn::{BatchNorm, Dense, Dropout, Layer, Regularizer, Sequential, relu};
     use crate::optim::Sgd;
     use phalanx_graph::{Lowering, Platform};
 
@@ -519,7 +519,7 @@ mod tests {
             .add(BatchNorm::new())
             .add(Dropout::new(0.5))
             .add(Dense::new(2).named("class"))
-            .into_model()
+            .build()
             .unwrap();
         let compile = Compile {
             optimizer: Sgd::new(0.1).momentum(0.9).into(),

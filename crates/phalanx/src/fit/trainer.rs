@@ -1,5 +1,6 @@
 //! The loop around the step.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use phalanx_graph::{AlignedBytes, DType, HostTensor, Shape};
@@ -33,11 +34,16 @@ pub struct Trainer {
 }
 
 impl Trainer {
-    pub(crate) fn new(engine: &Engine, model: Model, compile: Compile) -> Result<Self> {
+    pub(crate) fn new(
+        engine: &Engine,
+        model: Model,
+        values: Option<Vec<HostTensor>>,
+        compile: Compile,
+    ) -> Result<Self> {
         let seed = compile.seed;
         let setup = Setup::new(model, compile)?;
         Ok(Self {
-            state: State::new(engine, &setup, seed)?,
+            state: State::new(engine, &setup, values, seed)?,
             engine: engine.clone(),
             setup,
             train: Programs::default(),
@@ -228,6 +234,25 @@ impl Trainer {
             .collect()
     }
 
+    /// The model with its present values, apart from the device.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn saved_model(&self) -> Result<SavedModel> {
+        let values = self.variables()?.into_iter().map(|(_, value)| value);
+        SavedModel::new(self.setup.model.clone(), values.collect())
+    }
+
+    /// Writes the model and its present values to a directory, as [`SavedModel::save`] does.
+    ///
+    /// The optimizer's state is not in it: training can go on from the values, not from the middle of a run.
+    ///
+    /// # Errors
+    /// When the device fails; otherwise as for [`SavedModel::save`].
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        self.saved_model()?.save(path)
+    }
+
     /// Sets variables by name; the others stay.
     ///
     /// # Errors
@@ -256,16 +281,6 @@ impl Trainer {
             self.state.replace(index, buffer);
         }
         Ok(())
-    }
-
-    /// Writes the architecture and the variables into a folder, in place of a saved model there; the optimizer's
-    /// state is not saved. [`SavedModel::load`] reads it.
-    ///
-    /// # Errors
-    /// When the device fails, or as [`SavedModel::save`].
-    pub fn save(&self, folder: impl AsRef<std::path::Path>) -> Result<()> {
-        let (model, values) = (self.model().clone(), self.variables()?);
-        SavedModel { model, values }.save(folder)
     }
 
     /// The learning rate of the next step.

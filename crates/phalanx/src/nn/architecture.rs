@@ -163,15 +163,18 @@ impl Reader<'_> {
         }
         let fields = object(path, config)?;
         let stack = fields.contains_key("input");
-        let known: &[&str] = if stack {
-            &["name", "input", "layers"]
+        let mut known = if stack {
+            vec!["name", "input", "layers"]
         } else {
-            &["name", "inputs", "layers", "calls", "outputs"]
+            vec!["name", "inputs", "layers", "calls", "outputs"]
         };
-        check_fields(path, fields, known)?;
+        // What a layer has; see `Outer`.
+        known.extend((depth > 0).then_some("trainable"));
+        check_fields(path, fields, &known)?;
         let default = if stack { "sequential" } else { "functional" };
         let name = fields
             .get("name")
+            .filter(|name| depth == 0 || !name.is_null())
             .map_or(Ok(default), |name| text(&path.field("name"), name))?;
         let layers = self.layers(path, fields, depth)?;
         let plan = if stack {
@@ -224,9 +227,9 @@ impl Reader<'_> {
             return self.registry.layer(&owner.0, kind, settings);
         }
         let path = path.field(kind);
-        let mut fields = object(&path, settings)?.clone();
-        let outer = Outer::take(&mut fields);
-        let model = self.model(&path, &Value::Object(fields), depth + 1)?;
+        // Without a copy: models in models would be copied once for every one they are in.
+        let outer = Outer::of(object(&path, settings)?);
+        let model = self.model(&path, settings, depth + 1)?;
         outer.apply(&path.0, model.into())
     }
 }

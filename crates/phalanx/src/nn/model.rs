@@ -226,6 +226,25 @@ impl Model {
         Ok(self.variables.iter().map(value).collect())
     }
 
+    /// Checks that values are those of the variables, in their order.
+    pub(crate) fn check_values(&self, values: &[HostTensor]) -> Result<()> {
+        let (name, expected, got) = (&self.name, self.variables.len(), values.len());
+        if expected != got {
+            return Err(Error::user(format!(
+                "model `{name}` has {expected} variables, got {got} values; give one for each, in the order of `Model::variables`"
+            )));
+        }
+        for (variable, value) in self.variables.iter().zip(values) {
+            if *value.shape() != variable.shape {
+                let (variable, expected, got) = (&variable.name, &variable.shape, value.shape());
+                return Err(Error::user(format!(
+                    "variable `{variable}` of model `{name}` is {expected}, got a value that is {got}; give values in the order of `Model::variables`"
+                )));
+            }
+        }
+        Ok(())
+    }
+
     /// Whether training changes anything: whether some variable is trainable.
     #[must_use]
     pub fn is_trainable(&self) -> bool {
@@ -552,23 +571,23 @@ fn automatic_name(layer: &LayerSpec) -> &str {
     }
 }
 
-/// What stands for a model where one is compiled: a model, or the builder of one.
+/// What stands for a model where one is compiled: a model, the builder of one, or a saved model with its values.
 pub trait IntoModel {
-    /// The model.
+    /// The model, and the values it starts from, in the order of [`Model::variables`], where there are any.
     ///
     /// # Errors
     /// When the layers do not fit together.
-    fn into_model(self) -> Result<Model>;
+    fn into_parts(self) -> Result<(Model, Option<Vec<HostTensor>>)>;
 }
 
 impl IntoModel for Model {
-    fn into_model(self) -> Result<Model> {
-        Ok(self)
+    fn into_parts(self) -> Result<(Model, Option<Vec<HostTensor>>)> {
+        Ok((self, None))
     }
 }
 
-impl IntoModel for Result<Model> {
-    fn into_model(self) -> Result<Model> {
-        self
+impl<M: IntoModel> IntoModel for Result<M> {
+    fn into_parts(self) -> Result<(Model, Option<Vec<HostTensor>>)> {
+        self?.into_parts()
     }
 }

@@ -152,12 +152,20 @@ pub(super) struct Outer {
 }
 
 impl Outer {
+    /// The fields among the others.
+    pub(super) fn of(fields: &Map<String, Value>) -> Self {
+        let given = |field| fields.get(field).filter(|value| !value.is_null()).cloned();
+        Self {
+            name: given("name"),
+            trainable: given("trainable"),
+        }
+    }
+
     /// Takes the fields out of the others.
     pub(super) fn take(fields: &mut Map<String, Value>) -> Self {
-        Self {
-            name: fields.remove("name").filter(|value| !value.is_null()),
-            trainable: fields.remove("trainable").filter(|value| !value.is_null()),
-        }
+        let outer = Self::of(fields);
+        fields.retain(|field, _| field != "name" && field != "trainable");
+        outer
     }
 
     /// Writes the fields of a layer in a model.

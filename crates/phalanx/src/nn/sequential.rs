@@ -1,5 +1,7 @@
 //! A stack of layers.
 
+use phalanx_graph::HostTensor;
+
 use super::layer::LayerSpec;
 use super::model::{Input, IntoModel, Model, Plan};
 use crate::Result;
@@ -64,7 +66,7 @@ impl Sequential {
 }
 
 impl IntoModel for Sequential {
-    fn into_model(self) -> Result<Model> {
-        self.build()
+    fn into_parts(self) -> Result<(Model, Option<Vec<HostTensor>>)> {
+        Ok((self.build()?, None))
     }
 }

@@ -41,11 +41,14 @@ impl OneDeviceStrategy {
         1
     }
 
-    /// Puts first values for the model on the device; programs are compiled when the first batch shows their shapes.
+    /// Puts values of the variables on the device, a saved model's own or first ones from the seed.
+    ///
+    /// Programs are compiled when the first batch shows their shapes.
     ///
     /// # Errors
     /// When the model's layers do not fit together, a setting makes no sense, or the device has not the memory.
     pub fn compile(&self, model: impl IntoModel, compile: Compile) -> Result<Trainer> {
-        Trainer::new(&self.engine, model.into_model()?, compile)
+        let (model, values) = model.into_parts()?;
+        Trainer::new(&self.engine, model, values, compile)
     }
 }

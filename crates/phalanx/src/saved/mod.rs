@@ -1,0 +1,158 @@
+//! Models with their values on disk: a directory with `model.json` and `weights.safetensors`.
+//!
+//! `model.json` is `{"format", "version", "phalanx", "model"}`, where `model` is what [`Model::config`] gives.
+//! `weights.safetensors` has every variable under its name; other programs read it as any file of that format.
+//!
+//! ```no_run
+//! use phalanx::prelude::*;
+//!
+//! # fn main() -> phalanx::Result<()> {
+//! let strategy = OneDeviceStrategy::new()?;
+//! let model = Sequential::new([4]).add(Dense::new(1));
+//! let trainer = strategy.compile(model, Compile::default())?;
+//! trainer.save("line.phx")?;
+//! let again = strategy.compile(SavedModel::load("line.phx")?, Compile::default())?;
+//! # Ok(())
+//! # }
+//! ```
+
+mod folder;
+mod json;
+mod manifest;
+mod weights;
+
+use std::io::Read;
+use std::path::Path;
+
+use phalanx_graph::HostTensor;
+
+use crate::nn::{IntoModel, Model, Registry};
+use crate::{Error, Result};
+
+/// A model with the values of its variables.
+#[derive(Clone, Debug)]
+pub struct SavedModel {
+    model: Model,
+    values: Vec<HostTensor>,
+}
+
+impl SavedModel {
+    /// A model with values for its variables, in the order of [`Model::variables`].
+    ///
+    /// # Errors
+    /// When the values are not as many or not of the shapes that the model has variables.
+    pub fn new(model: Model, values: Vec<HostTensor>) -> Result<Self> {
+        model.check_values(&values)?;
+        Ok(Self { model, values })
+    }
+
+    /// The model.
+    #[must_use]
+    pub const fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// The values, in the order of [`Model::variables`].
+    #[must_use]
+    pub fn values(&self) -> &[HostTensor] {
+        &self.values
+    }
+
+    /// The value of a variable by its name, `dense/kernel`.
+    #[must_use]
+    pub fn value(&self, name: &str) -> Option<&HostTensor> {
+        let mut variables = self.model.variables().iter();
+        let index = variables.position(|variable| variable.name == name)?;
+        self.values.get(index)
+    }
+
+    /// Writes the model to a directory, such as `digits.phx`, in one step: a crash leaves what was there before.
+    ///
+    /// A saved model that is there already is replaced. Anything else that is there is not touched. Directories above
+    /// are made.
+    ///
+    /// # Errors
+    /// When something other than a saved model has that name, the disk is full or may not be written, or the model
+    /// could not be read back: a layer of its own kind with a setting that JSON cannot hold, for instance.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        let manifest = manifest::write(&self.model)?;
+        folder::replace(path.as_ref(), |work| {
+            work.write(folder::MODEL, |file| file.write_all(&manifest))?;
+            let header = weights::header(self.model.variables(), &self.values)?;
+            work.write(folder::WEIGHTS, |file| {
+                header.write(&mut *file, &self.values)
+            })
+        })
+    }
+
+    /// Reads a saved model made of layers of this library.
+    ///
+    /// # Errors
+    /// When the directory is no saved model, or one of a later version, or is damaged. Nothing in it is trusted: sizes
+    /// are checked before memory is taken.
+    pub fn load(path: impl AsRef<Path>) -> Result<Self> {
+        Self::load_with(path, &Registry::standard())
+    }
+
+    /// [`load`](Self::load) with layers of your own.
+    ///
+    /// # Errors
+    /// As for [`load`](Self::load).
+    pub fn load_with(path: impl AsRef<Path>, registry: &Registry) -> Result<Self> {
+        let (mut manifest, mut weights) = folder::open(path.as_ref())?;
+        let text = manifest.contents()?;
+        let model = manifest::read(&manifest.name, &text, registry)?;
+        Self::with_weights(model, &weights.name, &mut weights.file, weights.len)
+    }
+
+    /// Reads a saved model from the contents of its two files.
+    ///
+    /// # Errors
+    /// As for [`load`](Self::load).
+    pub fn from_bytes(manifest: &[u8], mut weights: &[u8], registry: &Registry) -> Result<Self> {
+        let model = manifest::read(folder::MODEL, manifest, registry)?;
+        let len = weights.len() as u64;
+        Self::with_weights(model, folder::WEIGHTS, &mut weights, len)
+    }
+
+    fn with_weights(model: Model, name: &str, source: &mut dyn Read, len: u64) -> Result<Self> {
+        let values = weights::read(name, source, len, model.variables())?;
+        Self::new(model, values)
+    }
+}
+
+impl IntoModel for SavedModel {
+    fn into_parts(self) -> Result<(Model, Option<Vec<HostTensor>>)> {
+        Ok((self.model, Some(self.values)))
+    }
+}
+
+/// The model without its values, to train it anew.
+impl From<SavedModel> for Model {
+    fn from(saved: SavedModel) -> Self {
+        saved.model
+    }
+}
+
+/// The error of a file that is not as it must be; what it quotes of the file cannot flood or steer a terminal.
+fn problem(name: &str, place: &str, message: impl Into<String>) -> Error {
+    Error::Data {
+        source_name: name.to_owned(),
+        place: place.to_owned(),
+        message: brief(&message.into()),
+    }
+}
+
+/// Printable text of bounded length: what is too long loses its middle.
+fn brief(text: &str) -> String {
+    const HEAD: usize = 500;
+    const TAIL: usize = 200;
+    let printable = |c: char| if c.is_control() { '\u{fffd}' } else { c };
+    let count = text.chars().count();
+    if count <= HEAD + TAIL {
+        return text.chars().map(printable).collect();
+    }
+    let head: String = text.chars().take(HEAD).map(printable).collect();
+    let tail: String = text.chars().skip(count - TAIL).map(printable).collect();
+    format!("{head} .. {tail}")
+}
