@@ -39,6 +39,7 @@ mod support {
 
 use std::fs::{self, File};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use phalanx::Error;
@@ -511,26 +512,38 @@ fn a_crash_between_two_renames_is_told_and_mended() {
 
 #[test]
 fn saves_to_one_name_at_once_leave_one_whole_model() {
+    const LOADS: usize = 2000;
     let scratch = Scratch::new("race");
     let path = scratch.join("m.phx");
-    let save = |seed: u64| {
-        let values = small().init(seed).unwrap();
-        let saved = SavedModel::new(small(), values).unwrap();
-        (0..20).for_each(|_| saved.save(&path).unwrap());
+    // Of several sizes: the files of two saves do not fit together.
+    let sized = |units: usize| {
+        let model = Sequential::new([3]).add(Dense::new(units)).build().unwrap();
+        let values = model.init(0).unwrap();
+        SavedModel::new(model, values).unwrap()
     };
-    std::thread::scope(|scope| {
-        for seed in 0..3 {
-            scope.spawn(move || save(seed));
+    let stop = AtomicBool::new(false);
+    let save = |units: usize| {
+        let saved = sized(units);
+        saved.save(&path).unwrap();
+        while !stop.load(Ordering::Relaxed) {
+            saved.save(&path).unwrap();
         }
-        scope.spawn(|| {
-            for _ in 0..50 {
-                let _ = SavedModel::load(&path);
-            }
-        });
+    };
+    small_saved().save(&path).unwrap();
+    std::thread::scope(|scope| {
+        for units in 1..4 {
+            scope.spawn(move || save(units));
+        }
+        for _ in 0..LOADS {
+            let loaded = SavedModel::load(&path);
+            stop.store(loaded.is_err(), Ordering::Relaxed);
+            loaded.unwrap();
+        }
+        stop.store(true, Ordering::Relaxed);
     });
     let last = SavedModel::load(&path).unwrap();
-    let is_one = |seed| small().init(seed).unwrap() == last.values();
-    assert!((0..3).any(is_one));
+    let is_one = |units| sized(units).values() == last.values();
+    assert!((1..4).any(is_one));
     assert_eq!(scratch.names(), ["m.phx"]);
 }
 

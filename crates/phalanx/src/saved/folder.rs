@@ -34,7 +34,34 @@ impl Opened {
 }
 
 /// Opens the two files of a saved model: `model.json`, then `weights.safetensors`.
+///
+/// Both are of one save: when the directory is replaced meanwhile, they are opened again.
 pub(super) fn open(folder: &Path) -> Result<(Opened, Opened)> {
+    const TRIES: usize = 20;
+    for _ in 1..TRIES {
+        let before = identity(folder);
+        let opened = open_files(folder);
+        if before == identity(folder) {
+            return opened;
+        }
+    }
+    open_files(folder)
+}
+
+/// What tells a directory from another that has its name later.
+#[cfg(unix)]
+fn identity(folder: &Path) -> Option<(u64, u64)> {
+    use std::os::unix::fs::MetadataExt;
+    let found = fs::metadata(folder).ok()?;
+    Some((found.dev(), found.ino()))
+}
+
+#[cfg(not(unix))]
+fn identity(_: &Path) -> Option<(u64, u64)> {
+    None
+}
+
+fn open_files(folder: &Path) -> Result<(Opened, Opened)> {
     let shown = folder.display();
     match fs::metadata(folder) {
         Ok(found) if found.is_dir() => {}
