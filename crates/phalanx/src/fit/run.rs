@@ -177,17 +177,21 @@ impl State {
 #[derive(Default)]
 pub(super) struct InFlight(VecDeque<Done>);
 
-/// Enough to keep the device busy while the host makes the next batch.
-const MOST_IN_FLIGHT: usize = 4;
+/// So many batches stay in memory at most.
+const MOST_IN_FLIGHT: usize = 8;
+/// Enough to keep the device busy while the host wakes up and makes the next batch.
+const LEAST_IN_FLIGHT: usize = 2;
 
 impl InFlight {
+    /// Adds a step; when they are too many, waits once for all but the last few: waking up costs more than a step's
+    /// other work on the host.
     pub(super) fn push(&mut self, engine: &Engine, done: Done) -> Result<()> {
         self.0.push_back(done);
-        while self.0.len() > MOST_IN_FLIGHT {
-            if let Some(oldest) = self.0.pop_front() {
-                engine.wait(&oldest)?;
-            }
+        if self.0.len() <= MOST_IN_FLIGHT {
+            return Ok(());
         }
-        Ok(())
+        let finished = self.0.len() - LEAST_IN_FLIGHT;
+        let last = self.0.drain(..finished).last();
+        last.map_or(Ok(()), |done| engine.wait(&done))
     }
 }
