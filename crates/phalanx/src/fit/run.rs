@@ -191,7 +191,7 @@ impl InFlight {
             return Ok(());
         }
         let finished = self.0.len() - LEAST_IN_FLIGHT;
-        let last = self.0.drain(..finished).last();
+        let last = self.0.drain(..finished).next_back();
         last.map_or(Ok(()), |done| engine.wait(&done))
     }
 }
