@@ -4,7 +4,7 @@
 
 use phalanx::prelude::*;
 
-const EPOCHS: usize = 24;
+const EPOCHS: usize = 40;
 
 fn main() -> phalanx::Result<()> {
     let (train, test) = datasets::digits()?.split_at(1437)?;
@@ -12,13 +12,11 @@ fn main() -> phalanx::Result<()> {
     let test = test.batch(360);
 
     let model = Sequential::new([8, 8, 1]).add(Rescaling::new(1.0 / 16.0));
-    let model = convolution(model, 16);
-    let model = convolution(model, 32)
-        .add(MaxPool2d::new(2))
-        .add(Dropout::new(0.2));
+    let model = convolution(model, 32).add(MaxPool2d::new(2));
+    let model = convolution(model, 64).add(Dropout::new(0.5));
     let model = convolution(model, 64)
         .add(GlobalAveragePool2d::new())
-        .add(Dropout::new(0.3))
+        .add(Dropout::new(0.5))
         .add(Dense::new(10))
         .build()?;
     println!("{}", model.summary());
@@ -27,7 +25,7 @@ fn main() -> phalanx::Result<()> {
     let mut trainer = OneDeviceStrategy::new()?.compile(
         model,
         Compile {
-            optimizer: Adam::new(CosineDecay::new(3e-3, steps as u64)).into(),
+            optimizer: Adam::new(CosineDecay::new(4e-3, steps as u64)).into(),
             loss: SparseCategoricalCrossentropy::from_logits().into(),
             metrics: vec![Accuracy.into()],
             ..Compile::default()
@@ -46,11 +44,7 @@ fn main() -> phalanx::Result<()> {
 /// A convolution that keeps the size, normalized and rectified.
 fn convolution(model: Sequential, filters: usize) -> Sequential {
     model
-        .add(
-            Conv2d::new(filters, 3)
-                .padding(Padding::Same)
-                .use_bias(false),
-        )
-        .add(BatchNorm::new().momentum(0.9))
+        .add(Conv2d::new(filters, 3).padding(Padding::Same))
+        .add(BatchNorm::new().momentum(0.95))
         .add(ActivationLayer::new(relu))
 }

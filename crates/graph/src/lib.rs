@@ -37,5 +37,5 @@ pub use graph::{Graph, GraphError, Parameter, Program};
 pub use host::{AlignedBytes, Element, HOST_ALIGNMENT, HostTensor};
 pub use op::{Op, Value};
 pub use shape::Shape;
-pub use stablehlo::{Lowering, Platform};
+pub use stablehlo::{CompilerOption, Lowering, Platform};
 pub use tensor::Tensor;

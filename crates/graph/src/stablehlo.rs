@@ -43,6 +43,15 @@ pub struct Lowering {
     pub module: String,
 }
 
+/// The value of a compiler option.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CompilerOption {
+    /// On or off.
+    Switch(bool),
+    /// Names, separated by commas.
+    Text(&'static str),
+}
+
 impl Lowering {
     /// Printing of a module of the given name for a kind of device.
     #[must_use]
@@ -55,13 +64,21 @@ impl Lowering {
 }
 
 impl Platform {
-    /// Compiler options that the printed text relies on for its meaning: pass them with every compilation.
+    /// Compiler options, by name, to pass with every compilation of the printed text.
     ///
-    /// XLA:CPU lets maxima and minima drop NaN unless told not to, which would hide a diverged loss.
+    /// XLA:CPU lets maxima and minima drop NaN unless told not to, which would hide a diverged loss. Its newest library
+    /// (YNNPACK) is slower than the one before for f32 convolutions and products on processors without AMX, so it is
+    /// left the reductions only: see `docs/decisions`.
     #[must_use]
-    pub const fn compiler_options(self) -> &'static [(&'static str, bool)] {
+    pub const fn compiler_options(self) -> &'static [(&'static str, CompilerOption)] {
         match self {
-            Self::Cpu => &[("xla_cpu_enable_fast_min_max", false)],
+            Self::Cpu => &[
+                ("xla_cpu_enable_fast_min_max", CompilerOption::Switch(false)),
+                (
+                    "xla_cpu_experimental_ynn_fusion_type",
+                    CompilerOption::Text("LIBRARY_FUSION_TYPE_REDUCE"),
+                ),
+            ],
             Self::Cuda | Self::Rocm | Self::Tpu | Self::Oneapi => &[],
         }
     }

@@ -21,3 +21,8 @@ pub mod schedules;
 pub mod strategy;
 
 pub use error::{Error, Result};
+
+/// The program in the README compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

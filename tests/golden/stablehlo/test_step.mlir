@@ -1,5 +1,5 @@
 module @test_step attributes {mhlo.num_partitions = 1 : i32, mhlo.num_replicas = 1 : i32} {
-  func.func public @main(%arg0: tensor<4x3xf32> loc("dense/kernel"), %arg1: tensor<3xf32> loc("dense/bias"), %arg2: tensor<3xf32> loc("batch_norm/gamma"), %arg3: tensor<3xf32> loc("batch_norm/beta"), %arg4: tensor<3xf32> loc("batch_norm/moving_mean"), %arg5: tensor<3xf32> loc("batch_norm/moving_variance"), %arg6: tensor<3x2xf32> loc("class/kernel"), %arg7: tensor<2xf32> loc("class/bias"), %arg8: tensor<4xf64> {tf.aliasing_output = 0 : i32} loc("tally"), %arg9: tensor<i32> loc("rows"), %arg10: tensor<8x4xf32> loc("x"), %arg11: tensor<8xi32> loc("y"), %arg12: tensor<8xf32> loc("weight")) -> (tensor<4xf64> {jax.result_info = "tally"}) {
+  func.func public @main(%arg0: tensor<4x3xf32> loc("dense/kernel"), %arg1: tensor<3xf32> loc("dense/bias"), %arg2: tensor<3xf32> loc("batch_norm/gamma"), %arg3: tensor<3xf32> loc("batch_norm/beta"), %arg4: tensor<3xf32> loc("batch_norm/moving_mean"), %arg5: tensor<3xf32> loc("batch_norm/moving_variance"), %arg6: tensor<3x2xf32> loc("class/kernel"), %arg7: tensor<2xf32> loc("class/bias"), %arg8: tensor<5xf64> {tf.aliasing_output = 0 : i32} loc("tally"), %arg9: tensor<i32> loc("rows"), %arg10: tensor<8x4xf32> loc("x"), %arg11: tensor<8xi32> loc("y"), %arg12: tensor<8xf32> loc("weight")) -> (tensor<5xf64> {jax.result_info = "tally"}) {
     %0 = stablehlo.iota dim = 0 : tensor<8xi32>
     %1 = stablehlo.broadcast_in_dim %arg9, dims = [] : (tensor<i32>) -> tensor<8xi32>
     %2 = stablehlo.compare LT, %0, %1 : (tensor<8xi32>, tensor<8xi32>) -> tensor<8xi1>
@@ -79,17 +79,19 @@ module @test_step attributes {mhlo.num_partitions = 1 : i32, mhlo.num_replicas =
     %76 = stablehlo.reduce(%74 init: %75) applies stablehlo.add across dimensions = [0] : (tensor<8xf32>, tensor<f32>) -> tensor<f32>
     %77 = stablehlo.constant dense<0.0> : tensor<f32>
     %78 = stablehlo.reduce(%3 init: %77) applies stablehlo.add across dimensions = [0] : (tensor<8xf32>, tensor<f32>) -> tensor<f32>
-    %79 = stablehlo.convert %57 : (tensor<f32>) -> tensor<f64>
-    %80 = stablehlo.convert %66 : (tensor<f32>) -> tensor<f64>
-    %81 = stablehlo.multiply %80, %79 : tensor<f64>
+    %79 = stablehlo.convert %66 : (tensor<f32>) -> tensor<f64>
+    %80 = stablehlo.convert %57 : (tensor<f32>) -> tensor<f64>
+    %81 = stablehlo.multiply %79, %80 : tensor<f64>
     %82 = stablehlo.reshape %81 : (tensor<f64>) -> tensor<1xf64>
-    %83 = stablehlo.reshape %79 : (tensor<f64>) -> tensor<1xf64>
+    %83 = stablehlo.reshape %80 : (tensor<f64>) -> tensor<1xf64>
     %84 = stablehlo.convert %76 : (tensor<f32>) -> tensor<f64>
     %85 = stablehlo.reshape %84 : (tensor<f64>) -> tensor<1xf64>
     %86 = stablehlo.convert %78 : (tensor<f32>) -> tensor<f64>
     %87 = stablehlo.reshape %86 : (tensor<f64>) -> tensor<1xf64>
-    %88 = stablehlo.concatenate %82, %83, %85, %87, dim = 0 : (tensor<1xf64>, tensor<1xf64>, tensor<1xf64>, tensor<1xf64>) -> tensor<4xf64>
-    %89 = stablehlo.add %arg8, %88 : tensor<4xf64>
-    return %89 : tensor<4xf64>
+    %88 = stablehlo.constant dense<0.0> : tensor<f64>
+    %89 = stablehlo.broadcast_in_dim %88, dims = [] : (tensor<f64>) -> tensor<1xf64>
+    %90 = stablehlo.concatenate %82, %83, %85, %87, %89, dim = 0 : (tensor<1xf64>, tensor<1xf64>, tensor<1xf64>, tensor<1xf64>, tensor<1xf64>) -> tensor<5xf64>
+    %91 = stablehlo.add %arg8, %90 : tensor<5xf64>
+    return %91 : tensor<5xf64>
   }
 }

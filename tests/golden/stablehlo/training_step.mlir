@@ -1,225 +1,225 @@
 module @training_step attributes {mhlo.num_partitions = 1 : i32, mhlo.num_replicas = 1 : i32} {
-  func.func public @main(%arg0: tensor<4x3xf32> {tf.aliasing_output = 0 : i32} loc("dense/kernel"), %arg1: tensor<3xf32> {tf.aliasing_output = 1 : i32} loc("dense/bias"), %arg2: tensor<3xf32> {tf.aliasing_output = 2 : i32} loc("batch_norm/gamma"), %arg3: tensor<3xf32> {tf.aliasing_output = 3 : i32} loc("batch_norm/beta"), %arg4: tensor<3xf32> {tf.aliasing_output = 4 : i32} loc("batch_norm/moving_mean"), %arg5: tensor<3xf32> {tf.aliasing_output = 5 : i32} loc("batch_norm/moving_variance"), %arg6: tensor<3x2xf32> {tf.aliasing_output = 6 : i32} loc("class/kernel"), %arg7: tensor<2xf32> {tf.aliasing_output = 7 : i32} loc("class/bias"), %arg8: tensor<f32> loc("learning_rate"), %arg9: tensor<4x3xf32> {tf.aliasing_output = 8 : i32} loc("dense/kernel/momentum"), %arg10: tensor<3xf32> {tf.aliasing_output = 9 : i32} loc("dense/bias/momentum"), %arg11: tensor<3xf32> {tf.aliasing_output = 10 : i32} loc("batch_norm/gamma/momentum"), %arg12: tensor<3xf32> {tf.aliasing_output = 11 : i32} loc("batch_norm/beta/momentum"), %arg13: tensor<3x2xf32> {tf.aliasing_output = 12 : i32} loc("class/kernel/momentum"), %arg14: tensor<2xf32> {tf.aliasing_output = 13 : i32} loc("class/bias/momentum"), %arg15: tensor<2xi64> {tf.aliasing_output = 14 : i32} loc("counters"), %arg16: tensor<4xf64> {tf.aliasing_output = 15 : i32} loc("tally"), %arg17: tensor<2xui32> loc("seed"), %arg18: tensor<8x4xf32> loc("x"), %arg19: tensor<8xi32> loc("y"), %arg20: tensor<8xf32> loc("weight")) -> (tensor<4x3xf32> {jax.result_info = "state"}, tensor<3xf32> {jax.result_info = "state"}, tensor<3xf32> {jax.result_info = "state"}, tensor<3xf32> {jax.result_info = "state"}, tensor<3xf32> {jax.result_info = "state"}, tensor<3xf32> {jax.result_info = "state"}, tensor<3x2xf32> {jax.result_info = "state"}, tensor<2xf32> {jax.result_info = "state"}, tensor<4x3xf32> {jax.result_info = "state"}, tensor<3xf32> {jax.result_info = "state"}, tensor<3xf32> {jax.result_info = "state"}, tensor<3xf32> {jax.result_info = "state"}, tensor<3x2xf32> {jax.result_info = "state"}, tensor<2xf32> {jax.result_info = "state"}, tensor<2xi64> {jax.result_info = "state"}, tensor<4xf64> {jax.result_info = "tally"}) {
-    %0 = stablehlo.slice %arg15 [0:1] : (tensor<2xi64>) -> tensor<1xi64>
-    %1 = stablehlo.reshape %0 : (tensor<1xi64>) -> tensor<i64>
-    %2 = stablehlo.convert %1 : (tensor<i64>) -> tensor<ui32>
-    %3 = func.call @random_bits_1x2(%arg17, %2) : (tensor<2xui32>, tensor<ui32>) -> tensor<1x2xui32>
-    %4 = stablehlo.reshape %3 : (tensor<1x2xui32>) -> tensor<2xui32>
-    %5 = stablehlo.constant dense<0> : tensor<ui32>
-    %6 = stablehlo.multiply %arg0, %arg0 : tensor<4x3xf32> loc("dense")
-    %7 = stablehlo.constant dense<0.0> : tensor<f32> loc("dense")
-    %8 = stablehlo.reduce(%6 init: %7) applies stablehlo.add across dimensions = [0, 1] : (tensor<4x3xf32>, tensor<f32>) -> tensor<f32> loc("dense")
-    %9 = stablehlo.constant dense<0.01> : tensor<f32> loc("dense")
-    %10 = stablehlo.multiply %8, %9 : tensor<f32> loc("dense")
-    %11 = stablehlo.dot_general %arg18, %arg0, contracting_dims = [1] x [0], precision = [DEFAULT, DEFAULT] : (tensor<8x4xf32>, tensor<4x3xf32>) -> tensor<8x3xf32> loc("dense")
-    %12 = stablehlo.broadcast_in_dim %arg1, dims = [1] : (tensor<3xf32>) -> tensor<8x3xf32> loc("dense")
-    %13 = stablehlo.add %11, %12 : tensor<8x3xf32> loc("dense")
-    %14 = stablehlo.constant dense<0.0> : tensor<f32> loc("dense")
-    %15 = stablehlo.broadcast_in_dim %14, dims = [] : (tensor<f32>) -> tensor<8x3xf32> loc("dense")
-    %16 = stablehlo.maximum %13, %15 : tensor<8x3xf32> loc("dense")
-    %17 = stablehlo.constant dense<0.0> : tensor<f32> loc("batch_norm")
-    %18 = stablehlo.reduce(%16 init: %17) applies stablehlo.add across dimensions = [0] : (tensor<8x3xf32>, tensor<f32>) -> tensor<3xf32> loc("batch_norm")
-    %19 = stablehlo.constant dense<8.0> : tensor<f32> loc("batch_norm")
-    %20 = stablehlo.broadcast_in_dim %19, dims = [] : (tensor<f32>) -> tensor<3xf32> loc("batch_norm")
-    %21 = stablehlo.divide %18, %20 : tensor<3xf32> loc("batch_norm")
-    %22 = stablehlo.broadcast_in_dim %21, dims = [1] : (tensor<3xf32>) -> tensor<8x3xf32> loc("batch_norm")
-    %23 = stablehlo.subtract %16, %22 : tensor<8x3xf32> loc("batch_norm")
-    %24 = stablehlo.multiply %23, %23 : tensor<8x3xf32> loc("batch_norm")
-    %25 = stablehlo.constant dense<0.0> : tensor<f32> loc("batch_norm")
-    %26 = stablehlo.reduce(%24 init: %25) applies stablehlo.add across dimensions = [0] : (tensor<8x3xf32>, tensor<f32>) -> tensor<3xf32> loc("batch_norm")
-    %27 = stablehlo.divide %26, %20 : tensor<3xf32> loc("batch_norm")
-    %28 = stablehlo.constant dense<0.99> : tensor<f32> loc("batch_norm")
-    %29 = stablehlo.broadcast_in_dim %28, dims = [] : (tensor<f32>) -> tensor<3xf32> loc("batch_norm")
-    %30 = stablehlo.multiply %arg4, %29 : tensor<3xf32> loc("batch_norm")
-    %31 = stablehlo.broadcast_in_dim %9, dims = [] : (tensor<f32>) -> tensor<3xf32> loc("batch_norm")
-    %32 = stablehlo.multiply %21, %31 : tensor<3xf32> loc("batch_norm")
-    %33 = stablehlo.add %30, %32 : tensor<3xf32> loc("batch_norm")
-    %34 = stablehlo.multiply %arg5, %29 : tensor<3xf32> loc("batch_norm")
-    %35 = stablehlo.multiply %27, %31 : tensor<3xf32> loc("batch_norm")
-    %36 = stablehlo.add %34, %35 : tensor<3xf32> loc("batch_norm")
-    %37 = stablehlo.constant dense<0.001> : tensor<f32> loc("batch_norm")
-    %38 = stablehlo.broadcast_in_dim %37, dims = [] : (tensor<f32>) -> tensor<3xf32> loc("batch_norm")
-    %39 = stablehlo.add %27, %38 : tensor<3xf32> loc("batch_norm")
-    %40 = stablehlo.rsqrt %39 : tensor<3xf32> loc("batch_norm")
-    %41 = stablehlo.multiply %40, %arg2 : tensor<3xf32> loc("batch_norm")
-    %42 = stablehlo.broadcast_in_dim %41, dims = [1] : (tensor<3xf32>) -> tensor<8x3xf32> loc("batch_norm")
-    %43 = stablehlo.multiply %23, %42 : tensor<8x3xf32> loc("batch_norm")
-    %44 = stablehlo.broadcast_in_dim %arg3, dims = [1] : (tensor<3xf32>) -> tensor<8x3xf32> loc("batch_norm")
-    %45 = stablehlo.add %43, %44 : tensor<8x3xf32> loc("batch_norm")
-    %46 = stablehlo.constant dense<[1241283436, 3260807270]> : tensor<2xui32> loc("dropout")
-    %47 = stablehlo.xor %4, %46 : tensor<2xui32> loc("dropout")
-    %48 = func.call @random_bits_8x3(%47, %5) : (tensor<2xui32>, tensor<ui32>) -> tensor<8x3xui32> loc("dropout")
-    %49 = stablehlo.constant dense<2147483648> : tensor<ui32> loc("dropout")
-    %50 = stablehlo.broadcast_in_dim %49, dims = [] : (tensor<ui32>) -> tensor<8x3xui32> loc("dropout")
-    %51 = stablehlo.compare GE, %48, %50 : (tensor<8x3xui32>, tensor<8x3xui32>) -> tensor<8x3xi1> loc("dropout")
-    %52 = stablehlo.constant dense<0.5> : tensor<f32> loc("dropout")
-    %53 = stablehlo.broadcast_in_dim %52, dims = [] : (tensor<f32>) -> tensor<8x3xf32> loc("dropout")
-    %54 = stablehlo.divide %45, %53 : tensor<8x3xf32> loc("dropout")
-    %55 = stablehlo.select %51, %54, %15 : tensor<8x3xi1>, tensor<8x3xf32> loc("dropout")
-    %56 = stablehlo.dot_general %55, %arg6, contracting_dims = [1] x [0], precision = [DEFAULT, DEFAULT] : (tensor<8x3xf32>, tensor<3x2xf32>) -> tensor<8x2xf32> loc("class")
-    %57 = stablehlo.broadcast_in_dim %arg7, dims = [1] : (tensor<2xf32>) -> tensor<8x2xf32> loc("class")
-    %58 = stablehlo.add %56, %57 : tensor<8x2xf32> loc("class")
-    %59 = stablehlo.constant dense<0xFF800000> : tensor<f32>
-    %60 = stablehlo.reduce(%58 init: %59) applies stablehlo.maximum across dimensions = [1] : (tensor<8x2xf32>, tensor<f32>) -> tensor<8xf32>
-    %61 = stablehlo.broadcast_in_dim %60, dims = [0] : (tensor<8xf32>) -> tensor<8x2xf32>
-    %62 = stablehlo.subtract %58, %61 : tensor<8x2xf32>
-    %63 = stablehlo.iota dim = 1 : tensor<8x2xi32>
-    %64 = stablehlo.broadcast_in_dim %arg19, dims = [0] : (tensor<8xi32>) -> tensor<8x2xi32>
-    %65 = stablehlo.compare EQ, %64, %63 : (tensor<8x2xi32>, tensor<8x2xi32>) -> tensor<8x2xi1>
-    %66 = stablehlo.broadcast_in_dim %14, dims = [] : (tensor<f32>) -> tensor<8x2xf32>
-    %67 = stablehlo.select %65, %62, %66 : tensor<8x2xi1>, tensor<8x2xf32>
-    %68 = stablehlo.constant dense<0.0> : tensor<f32>
-    %69 = stablehlo.reduce(%67 init: %68) applies stablehlo.add across dimensions = [1] : (tensor<8x2xf32>, tensor<f32>) -> tensor<8xf32>
-    %70 = stablehlo.exponential %62 : tensor<8x2xf32>
-    %71 = stablehlo.constant dense<0.0> : tensor<f32>
-    %72 = stablehlo.reduce(%70 init: %71) applies stablehlo.add across dimensions = [1] : (tensor<8x2xf32>, tensor<f32>) -> tensor<8xf32>
-    %73 = stablehlo.log %72 : tensor<8xf32>
-    %74 = stablehlo.subtract %73, %69 : tensor<8xf32>
-    %75 = stablehlo.constant dense<0> : tensor<i32>
-    %76 = stablehlo.broadcast_in_dim %75, dims = [] : (tensor<i32>) -> tensor<8xi32>
-    %77 = stablehlo.compare GE, %arg19, %76 : (tensor<8xi32>, tensor<8xi32>) -> tensor<8xi1>
-    %78 = stablehlo.constant dense<2> : tensor<i32>
-    %79 = stablehlo.broadcast_in_dim %78, dims = [] : (tensor<i32>) -> tensor<8xi32>
-    %80 = stablehlo.compare LT, %arg19, %79 : (tensor<8xi32>, tensor<8xi32>) -> tensor<8xi1>
-    %81 = stablehlo.and %77, %80 : tensor<8xi1>
-    %82 = stablehlo.constant dense<0x7FC00000> : tensor<f32>
-    %83 = stablehlo.broadcast_in_dim %82, dims = [] : (tensor<f32>) -> tensor<8xf32>
-    %84 = stablehlo.select %81, %74, %83 : tensor<8xi1>, tensor<8xf32>
-    %85 = stablehlo.constant dense<0.0> : tensor<f32>
-    %86 = stablehlo.reduce(%arg20 init: %85) applies stablehlo.add across dimensions = [0] : (tensor<8xf32>, tensor<f32>) -> tensor<f32>
-    %87 = stablehlo.multiply %84, %arg20 : tensor<8xf32>
-    %88 = stablehlo.constant dense<0.0> : tensor<f32>
-    %89 = stablehlo.reduce(%87 init: %88) applies stablehlo.add across dimensions = [0] : (tensor<8xf32>, tensor<f32>) -> tensor<f32>
-    %90 = stablehlo.compare EQ, %86, %14 : (tensor<f32>, tensor<f32>) -> tensor<i1>
-    %91 = stablehlo.constant dense<1.0> : tensor<f32>
-    %92 = stablehlo.select %90, %91, %86 : tensor<i1>, tensor<f32>
-    %93 = stablehlo.divide %89, %92 : tensor<f32>
-    %94 = stablehlo.add %14, %93 : tensor<f32>
-    %95 = stablehlo.add %94, %10 : tensor<f32>
-    %96 = stablehlo.compare LT, %58, %61 : (tensor<8x2xf32>, tensor<8x2xf32>) -> tensor<8x2xi1>
-    %97 = stablehlo.broadcast_in_dim %78, dims = [] : (tensor<i32>) -> tensor<8x2xi32>
-    %98 = stablehlo.select %96, %97, %63 : tensor<8x2xi1>, tensor<8x2xi32>
-    %99 = stablehlo.constant dense<2147483647> : tensor<i32>
-    %100 = stablehlo.reduce(%98 init: %99) applies stablehlo.minimum across dimensions = [1] : (tensor<8x2xi32>, tensor<i32>) -> tensor<8xi32>
-    %101 = stablehlo.compare EQ, %arg19, %100 : (tensor<8xi32>, tensor<8xi32>) -> tensor<8xi1>
-    %102 = stablehlo.convert %101 : (tensor<8xi1>) -> tensor<8xf32>
-    %103 = stablehlo.constant dense<0.0> : tensor<f32>
-    %104 = stablehlo.reduce(%102 init: %103) applies stablehlo.add across dimensions = [0] : (tensor<8xf32>, tensor<f32>) -> tensor<f32>
-    %105 = stablehlo.divide %91, %92 : tensor<f32>
-    %106 = stablehlo.broadcast_in_dim %105, dims = [] : (tensor<f32>) -> tensor<8xf32>
-    %107 = stablehlo.multiply %106, %arg20 : tensor<8xf32>
-    %108 = stablehlo.broadcast_in_dim %14, dims = [] : (tensor<f32>) -> tensor<8xf32>
-    %109 = stablehlo.select %81, %107, %108 : tensor<8xi1>, tensor<8xf32>
-    %110 = stablehlo.negate %109 : tensor<8xf32>
-    %111 = stablehlo.divide %109, %72 : tensor<8xf32>
-    %112 = stablehlo.broadcast_in_dim %111, dims = [0] : (tensor<8xf32>) -> tensor<8x2xf32>
-    %113 = stablehlo.multiply %112, %70 : tensor<8x2xf32>
-    %114 = stablehlo.broadcast_in_dim %110, dims = [0] : (tensor<8xf32>) -> tensor<8x2xf32>
-    %115 = stablehlo.select %65, %114, %66 : tensor<8x2xi1>, tensor<8x2xf32>
-    %116 = stablehlo.add %113, %115 : tensor<8x2xf32>
-    %117 = stablehlo.constant dense<0.0> : tensor<f32> loc("class")
-    %118 = stablehlo.reduce(%116 init: %117) applies stablehlo.add across dimensions = [0] : (tensor<8x2xf32>, tensor<f32>) -> tensor<2xf32> loc("class")
-    %119 = stablehlo.dot_general %116, %arg6, contracting_dims = [1] x [1], precision = [DEFAULT, DEFAULT] : (tensor<8x2xf32>, tensor<3x2xf32>) -> tensor<8x3xf32> loc("class")
-    %120 = stablehlo.dot_general %55, %116, contracting_dims = [0] x [0], precision = [DEFAULT, DEFAULT] : (tensor<8x3xf32>, tensor<8x2xf32>) -> tensor<3x2xf32> loc("class")
-    %121 = stablehlo.select %51, %119, %15 : tensor<8x3xi1>, tensor<8x3xf32> loc("dropout")
-    %122 = stablehlo.divide %121, %53 : tensor<8x3xf32> loc("dropout")
-    %123 = stablehlo.constant dense<0.0> : tensor<f32> loc("batch_norm")
-    %124 = stablehlo.reduce(%122 init: %123) applies stablehlo.add across dimensions = [0] : (tensor<8x3xf32>, tensor<f32>) -> tensor<3xf32> loc("batch_norm")
-    %125 = stablehlo.multiply %122, %42 : tensor<8x3xf32> loc("batch_norm")
-    %126 = stablehlo.multiply %122, %23 : tensor<8x3xf32> loc("batch_norm")
-    %127 = stablehlo.constant dense<0.0> : tensor<f32> loc("batch_norm")
-    %128 = stablehlo.reduce(%126 init: %127) applies stablehlo.add across dimensions = [0] : (tensor<8x3xf32>, tensor<f32>) -> tensor<3xf32> loc("batch_norm")
-    %129 = stablehlo.negate %125 : tensor<8x3xf32> loc("batch_norm")
-    %130 = stablehlo.constant dense<0.0> : tensor<f32> loc("batch_norm")
-    %131 = stablehlo.reduce(%129 init: %130) applies stablehlo.add across dimensions = [0] : (tensor<8x3xf32>, tensor<f32>) -> tensor<3xf32> loc("batch_norm")
-    %132 = stablehlo.multiply %128, %arg2 : tensor<3xf32> loc("batch_norm")
-    %133 = stablehlo.multiply %128, %40 : tensor<3xf32> loc("batch_norm")
-    %134 = stablehlo.constant dense<-0.5> : tensor<f32> loc("batch_norm")
-    %135 = stablehlo.broadcast_in_dim %134, dims = [] : (tensor<f32>) -> tensor<3xf32> loc("batch_norm")
-    %136 = stablehlo.multiply %132, %135 : tensor<3xf32> loc("batch_norm")
-    %137 = stablehlo.multiply %40, %40 : tensor<3xf32> loc("batch_norm")
-    %138 = stablehlo.multiply %137, %40 : tensor<3xf32> loc("batch_norm")
-    %139 = stablehlo.multiply %136, %138 : tensor<3xf32> loc("batch_norm")
-    %140 = stablehlo.divide %139, %20 : tensor<3xf32> loc("batch_norm")
-    %141 = stablehlo.broadcast_in_dim %140, dims = [1] : (tensor<3xf32>) -> tensor<8x3xf32> loc("batch_norm")
-    %142 = stablehlo.multiply %141, %23 : tensor<8x3xf32> loc("batch_norm")
-    %143 = stablehlo.add %142, %142 : tensor<8x3xf32>
-    %144 = stablehlo.negate %143 : tensor<8x3xf32> loc("batch_norm")
-    %145 = stablehlo.add %125, %143 : tensor<8x3xf32>
-    %146 = stablehlo.constant dense<0.0> : tensor<f32> loc("batch_norm")
-    %147 = stablehlo.reduce(%144 init: %146) applies stablehlo.add across dimensions = [0] : (tensor<8x3xf32>, tensor<f32>) -> tensor<3xf32> loc("batch_norm")
-    %148 = stablehlo.add %131, %147 : tensor<3xf32>
-    %149 = stablehlo.divide %148, %20 : tensor<3xf32> loc("batch_norm")
-    %150 = stablehlo.broadcast_in_dim %149, dims = [1] : (tensor<3xf32>) -> tensor<8x3xf32> loc("batch_norm")
-    %151 = stablehlo.add %145, %150 : tensor<8x3xf32>
-    %152 = stablehlo.compare GT, %13, %15 : (tensor<8x3xf32>, tensor<8x3xf32>) -> tensor<8x3xi1> loc("dense")
-    %153 = stablehlo.select %152, %151, %15 : tensor<8x3xi1>, tensor<8x3xf32> loc("dense")
-    %154 = stablehlo.constant dense<0.0> : tensor<f32> loc("dense")
-    %155 = stablehlo.reduce(%153 init: %154) applies stablehlo.add across dimensions = [0] : (tensor<8x3xf32>, tensor<f32>) -> tensor<3xf32> loc("dense")
-    %156 = stablehlo.dot_general %arg18, %153, contracting_dims = [0] x [0], precision = [DEFAULT, DEFAULT] : (tensor<8x4xf32>, tensor<8x3xf32>) -> tensor<4x3xf32> loc("dense")
-    %157 = stablehlo.broadcast_in_dim %9, dims = [] : (tensor<f32>) -> tensor<4x3xf32> loc("dense")
-    %158 = stablehlo.multiply %157, %arg0 : tensor<4x3xf32> loc("dense")
-    %159 = stablehlo.add %156, %158 : tensor<4x3xf32>
-    %160 = stablehlo.add %159, %158 : tensor<4x3xf32>
-    %161 = stablehlo.broadcast_in_dim %arg8, dims = [] : (tensor<f32>) -> tensor<4x3xf32>
-    %162 = stablehlo.multiply %160, %161 : tensor<4x3xf32>
-    %163 = stablehlo.constant dense<0.9> : tensor<f32>
-    %164 = stablehlo.broadcast_in_dim %163, dims = [] : (tensor<f32>) -> tensor<4x3xf32>
-    %165 = stablehlo.multiply %arg9, %164 : tensor<4x3xf32>
-    %166 = stablehlo.subtract %165, %162 : tensor<4x3xf32>
-    %167 = stablehlo.add %arg0, %166 : tensor<4x3xf32>
-    %168 = stablehlo.broadcast_in_dim %arg8, dims = [] : (tensor<f32>) -> tensor<3xf32>
-    %169 = stablehlo.multiply %155, %168 : tensor<3xf32>
-    %170 = stablehlo.broadcast_in_dim %163, dims = [] : (tensor<f32>) -> tensor<3xf32>
-    %171 = stablehlo.multiply %arg10, %170 : tensor<3xf32>
-    %172 = stablehlo.subtract %171, %169 : tensor<3xf32>
-    %173 = stablehlo.add %arg1, %172 : tensor<3xf32>
-    %174 = stablehlo.multiply %133, %168 : tensor<3xf32>
-    %175 = stablehlo.multiply %arg11, %170 : tensor<3xf32>
-    %176 = stablehlo.subtract %175, %174 : tensor<3xf32>
-    %177 = stablehlo.add %arg2, %176 : tensor<3xf32>
-    %178 = stablehlo.multiply %124, %168 : tensor<3xf32>
-    %179 = stablehlo.multiply %arg12, %170 : tensor<3xf32>
-    %180 = stablehlo.subtract %179, %178 : tensor<3xf32>
-    %181 = stablehlo.add %arg3, %180 : tensor<3xf32>
-    %182 = stablehlo.broadcast_in_dim %arg8, dims = [] : (tensor<f32>) -> tensor<3x2xf32>
-    %183 = stablehlo.multiply %120, %182 : tensor<3x2xf32>
-    %184 = stablehlo.broadcast_in_dim %163, dims = [] : (tensor<f32>) -> tensor<3x2xf32>
-    %185 = stablehlo.multiply %arg13, %184 : tensor<3x2xf32>
-    %186 = stablehlo.subtract %185, %183 : tensor<3x2xf32>
-    %187 = stablehlo.add %arg6, %186 : tensor<3x2xf32>
-    %188 = stablehlo.broadcast_in_dim %arg8, dims = [] : (tensor<f32>) -> tensor<2xf32>
-    %189 = stablehlo.multiply %118, %188 : tensor<2xf32>
-    %190 = stablehlo.broadcast_in_dim %163, dims = [] : (tensor<f32>) -> tensor<2xf32>
-    %191 = stablehlo.multiply %arg14, %190 : tensor<2xf32>
-    %192 = stablehlo.subtract %191, %189 : tensor<2xf32>
-    %193 = stablehlo.add %arg7, %192 : tensor<2xf32>
-    %194 = stablehlo.slice %arg15 [1:2] : (tensor<2xi64>) -> tensor<1xi64>
-    %195 = stablehlo.reshape %194 : (tensor<1xi64>) -> tensor<i64>
-    %196 = stablehlo.abs %95 : tensor<f32>
-    %197 = stablehlo.constant dense<0x7F800000> : tensor<f32>
-    %198 = stablehlo.compare LT, %196, %197 : (tensor<f32>, tensor<f32>) -> tensor<i1>
-    %199 = stablehlo.constant dense<0> : tensor<i64>
-    %200 = stablehlo.compare LT, %195, %199 : (tensor<i64>, tensor<i64>) -> tensor<i1>
-    %201 = stablehlo.select %200, %1, %195 : tensor<i1>, tensor<i64>
-    %202 = stablehlo.select %198, %195, %201 : tensor<i1>, tensor<i64>
-    %203 = stablehlo.constant dense<1> : tensor<i64>
-    %204 = stablehlo.add %1, %203 : tensor<i64>
-    %205 = stablehlo.reshape %204 : (tensor<i64>) -> tensor<1xi64>
-    %206 = stablehlo.reshape %202 : (tensor<i64>) -> tensor<1xi64>
-    %207 = stablehlo.concatenate %205, %206, dim = 0 : (tensor<1xi64>, tensor<1xi64>) -> tensor<2xi64>
-    %208 = stablehlo.convert %86 : (tensor<f32>) -> tensor<f64>
-    %209 = stablehlo.convert %95 : (tensor<f32>) -> tensor<f64>
-    %210 = stablehlo.multiply %209, %208 : tensor<f64>
-    %211 = stablehlo.reshape %210 : (tensor<f64>) -> tensor<1xf64>
-    %212 = stablehlo.reshape %208 : (tensor<f64>) -> tensor<1xf64>
-    %213 = stablehlo.convert %104 : (tensor<f32>) -> tensor<f64>
-    %214 = stablehlo.reshape %213 : (tensor<f64>) -> tensor<1xf64>
-    %215 = stablehlo.constant dense<8.0> : tensor<f64>
-    %216 = stablehlo.broadcast_in_dim %215, dims = [] : (tensor<f64>) -> tensor<1xf64>
-    %217 = stablehlo.concatenate %211, %212, %214, %216, dim = 0 : (tensor<1xf64>, tensor<1xf64>, tensor<1xf64>, tensor<1xf64>) -> tensor<4xf64>
-    %218 = stablehlo.add %arg16, %217 : tensor<4xf64>
-    return %167, %173, %177, %181, %33, %36, %187, %193, %166, %172, %176, %180, %186, %192, %207, %218 : tensor<4x3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3x2xf32>, tensor<2xf32>, tensor<4x3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3x2xf32>, tensor<2xf32>, tensor<2xi64>, tensor<4xf64>
+  func.func public @main(%arg0: tensor<4x3xf32> {tf.aliasing_output = 0 : i32} loc("dense/kernel"), %arg1: tensor<3xf32> {tf.aliasing_output = 1 : i32} loc("dense/bias"), %arg2: tensor<3xf32> {tf.aliasing_output = 2 : i32} loc("batch_norm/gamma"), %arg3: tensor<3xf32> {tf.aliasing_output = 3 : i32} loc("batch_norm/beta"), %arg4: tensor<3xf32> {tf.aliasing_output = 4 : i32} loc("batch_norm/moving_mean"), %arg5: tensor<3xf32> {tf.aliasing_output = 5 : i32} loc("batch_norm/moving_variance"), %arg6: tensor<3x2xf32> {tf.aliasing_output = 6 : i32} loc("class/kernel"), %arg7: tensor<2xf32> {tf.aliasing_output = 7 : i32} loc("class/bias"), %arg8: tensor<f32> loc("learning_rate"), %arg9: tensor<4x3xf32> {tf.aliasing_output = 8 : i32} loc("dense/kernel/momentum"), %arg10: tensor<3xf32> {tf.aliasing_output = 9 : i32} loc("dense/bias/momentum"), %arg11: tensor<3xf32> {tf.aliasing_output = 10 : i32} loc("batch_norm/gamma/momentum"), %arg12: tensor<3xf32> {tf.aliasing_output = 11 : i32} loc("batch_norm/beta/momentum"), %arg13: tensor<3x2xf32> {tf.aliasing_output = 12 : i32} loc("class/kernel/momentum"), %arg14: tensor<2xf32> {tf.aliasing_output = 13 : i32} loc("class/bias/momentum"), %arg15: tensor<i64> {tf.aliasing_output = 14 : i32} loc("iterations"), %arg16: tensor<5xf64> {tf.aliasing_output = 15 : i32} loc("tally"), %arg17: tensor<2xui32> loc("seed"), %arg18: tensor<8x4xf32> loc("x"), %arg19: tensor<8xi32> loc("y"), %arg20: tensor<8xf32> loc("weight")) -> (tensor<4x3xf32> {jax.result_info = "state"}, tensor<3xf32> {jax.result_info = "state"}, tensor<3xf32> {jax.result_info = "state"}, tensor<3xf32> {jax.result_info = "state"}, tensor<3xf32> {jax.result_info = "state"}, tensor<3xf32> {jax.result_info = "state"}, tensor<3x2xf32> {jax.result_info = "state"}, tensor<2xf32> {jax.result_info = "state"}, tensor<4x3xf32> {jax.result_info = "state"}, tensor<3xf32> {jax.result_info = "state"}, tensor<3xf32> {jax.result_info = "state"}, tensor<3xf32> {jax.result_info = "state"}, tensor<3x2xf32> {jax.result_info = "state"}, tensor<2xf32> {jax.result_info = "state"}, tensor<i64> {jax.result_info = "state"}, tensor<5xf64> {jax.result_info = "tally"}) {
+    %0 = stablehlo.convert %arg15 : (tensor<i64>) -> tensor<ui32>
+    %1 = func.call @random_bits_1x2(%arg17, %0) : (tensor<2xui32>, tensor<ui32>) -> tensor<1x2xui32>
+    %2 = stablehlo.reshape %1 : (tensor<1x2xui32>) -> tensor<2xui32>
+    %3 = stablehlo.constant dense<0> : tensor<ui32>
+    %4 = stablehlo.multiply %arg0, %arg0 : tensor<4x3xf32> loc("dense")
+    %5 = stablehlo.constant dense<0.0> : tensor<f32> loc("dense")
+    %6 = stablehlo.reduce(%4 init: %5) applies stablehlo.add across dimensions = [0, 1] : (tensor<4x3xf32>, tensor<f32>) -> tensor<f32> loc("dense")
+    %7 = stablehlo.constant dense<0.01> : tensor<f32> loc("dense")
+    %8 = stablehlo.multiply %6, %7 : tensor<f32> loc("dense")
+    %9 = stablehlo.dot_general %arg18, %arg0, contracting_dims = [1] x [0], precision = [DEFAULT, DEFAULT] : (tensor<8x4xf32>, tensor<4x3xf32>) -> tensor<8x3xf32> loc("dense")
+    %10 = stablehlo.broadcast_in_dim %arg1, dims = [1] : (tensor<3xf32>) -> tensor<8x3xf32> loc("dense")
+    %11 = stablehlo.add %9, %10 : tensor<8x3xf32> loc("dense")
+    %12 = stablehlo.constant dense<0.0> : tensor<f32> loc("dense")
+    %13 = stablehlo.broadcast_in_dim %12, dims = [] : (tensor<f32>) -> tensor<8x3xf32> loc("dense")
+    %14 = stablehlo.maximum %11, %13 : tensor<8x3xf32> loc("dense")
+    %15 = stablehlo.constant dense<0.0> : tensor<f32> loc("batch_norm")
+    %16 = stablehlo.reduce(%14 init: %15) applies stablehlo.add across dimensions = [0] : (tensor<8x3xf32>, tensor<f32>) -> tensor<3xf32> loc("batch_norm")
+    %17 = stablehlo.constant dense<8.0> : tensor<f32> loc("batch_norm")
+    %18 = stablehlo.broadcast_in_dim %17, dims = [] : (tensor<f32>) -> tensor<3xf32> loc("batch_norm")
+    %19 = stablehlo.divide %16, %18 : tensor<3xf32> loc("batch_norm")
+    %20 = stablehlo.broadcast_in_dim %19, dims = [1] : (tensor<3xf32>) -> tensor<8x3xf32> loc("batch_norm")
+    %21 = stablehlo.subtract %14, %20 : tensor<8x3xf32> loc("batch_norm")
+    %22 = stablehlo.multiply %21, %21 : tensor<8x3xf32> loc("batch_norm")
+    %23 = stablehlo.constant dense<0.0> : tensor<f32> loc("batch_norm")
+    %24 = stablehlo.reduce(%22 init: %23) applies stablehlo.add across dimensions = [0] : (tensor<8x3xf32>, tensor<f32>) -> tensor<3xf32> loc("batch_norm")
+    %25 = stablehlo.divide %24, %18 : tensor<3xf32> loc("batch_norm")
+    %26 = stablehlo.constant dense<0.99> : tensor<f32> loc("batch_norm")
+    %27 = stablehlo.broadcast_in_dim %26, dims = [] : (tensor<f32>) -> tensor<3xf32> loc("batch_norm")
+    %28 = stablehlo.multiply %arg4, %27 : tensor<3xf32> loc("batch_norm")
+    %29 = stablehlo.broadcast_in_dim %7, dims = [] : (tensor<f32>) -> tensor<3xf32> loc("batch_norm")
+    %30 = stablehlo.multiply %19, %29 : tensor<3xf32> loc("batch_norm")
+    %31 = stablehlo.add %28, %30 : tensor<3xf32> loc("batch_norm")
+    %32 = stablehlo.multiply %arg5, %27 : tensor<3xf32> loc("batch_norm")
+    %33 = stablehlo.multiply %25, %29 : tensor<3xf32> loc("batch_norm")
+    %34 = stablehlo.add %32, %33 : tensor<3xf32> loc("batch_norm")
+    %35 = stablehlo.constant dense<0.001> : tensor<f32> loc("batch_norm")
+    %36 = stablehlo.broadcast_in_dim %35, dims = [] : (tensor<f32>) -> tensor<3xf32> loc("batch_norm")
+    %37 = stablehlo.add %25, %36 : tensor<3xf32> loc("batch_norm")
+    %38 = stablehlo.rsqrt %37 : tensor<3xf32> loc("batch_norm")
+    %39 = stablehlo.multiply %38, %arg2 : tensor<3xf32> loc("batch_norm")
+    %40 = stablehlo.broadcast_in_dim %39, dims = [1] : (tensor<3xf32>) -> tensor<8x3xf32> loc("batch_norm")
+    %41 = stablehlo.multiply %21, %40 : tensor<8x3xf32> loc("batch_norm")
+    %42 = stablehlo.broadcast_in_dim %arg3, dims = [1] : (tensor<3xf32>) -> tensor<8x3xf32> loc("batch_norm")
+    %43 = stablehlo.add %41, %42 : tensor<8x3xf32> loc("batch_norm")
+    %44 = stablehlo.constant dense<[1241283436, 3260807270]> : tensor<2xui32> loc("dropout")
+    %45 = stablehlo.xor %2, %44 : tensor<2xui32> loc("dropout")
+    %46 = func.call @random_bits_8x3(%45, %3) : (tensor<2xui32>, tensor<ui32>) -> tensor<8x3xui32> loc("dropout")
+    %47 = stablehlo.constant dense<2147483648> : tensor<ui32> loc("dropout")
+    %48 = stablehlo.broadcast_in_dim %47, dims = [] : (tensor<ui32>) -> tensor<8x3xui32> loc("dropout")
+    %49 = stablehlo.compare GE, %46, %48 : (tensor<8x3xui32>, tensor<8x3xui32>) -> tensor<8x3xi1> loc("dropout")
+    %50 = stablehlo.constant dense<0.5> : tensor<f32> loc("dropout")
+    %51 = stablehlo.broadcast_in_dim %50, dims = [] : (tensor<f32>) -> tensor<8x3xf32> loc("dropout")
+    %52 = stablehlo.divide %43, %51 : tensor<8x3xf32> loc("dropout")
+    %53 = stablehlo.select %49, %52, %13 : tensor<8x3xi1>, tensor<8x3xf32> loc("dropout")
+    %54 = stablehlo.dot_general %53, %arg6, contracting_dims = [1] x [0], precision = [DEFAULT, DEFAULT] : (tensor<8x3xf32>, tensor<3x2xf32>) -> tensor<8x2xf32> loc("class")
+    %55 = stablehlo.broadcast_in_dim %arg7, dims = [1] : (tensor<2xf32>) -> tensor<8x2xf32> loc("class")
+    %56 = stablehlo.add %54, %55 : tensor<8x2xf32> loc("class")
+    %57 = stablehlo.constant dense<0xFF800000> : tensor<f32>
+    %58 = stablehlo.reduce(%56 init: %57) applies stablehlo.maximum across dimensions = [1] : (tensor<8x2xf32>, tensor<f32>) -> tensor<8xf32>
+    %59 = stablehlo.broadcast_in_dim %58, dims = [0] : (tensor<8xf32>) -> tensor<8x2xf32>
+    %60 = stablehlo.subtract %56, %59 : tensor<8x2xf32>
+    %61 = stablehlo.iota dim = 1 : tensor<8x2xi32>
+    %62 = stablehlo.broadcast_in_dim %arg19, dims = [0] : (tensor<8xi32>) -> tensor<8x2xi32>
+    %63 = stablehlo.compare EQ, %62, %61 : (tensor<8x2xi32>, tensor<8x2xi32>) -> tensor<8x2xi1>
+    %64 = stablehlo.broadcast_in_dim %12, dims = [] : (tensor<f32>) -> tensor<8x2xf32>
+    %65 = stablehlo.select %63, %60, %64 : tensor<8x2xi1>, tensor<8x2xf32>
+    %66 = stablehlo.constant dense<0.0> : tensor<f32>
+    %67 = stablehlo.reduce(%65 init: %66) applies stablehlo.add across dimensions = [1] : (tensor<8x2xf32>, tensor<f32>) -> tensor<8xf32>
+    %68 = stablehlo.exponential %60 : tensor<8x2xf32>
+    %69 = stablehlo.constant dense<0.0> : tensor<f32>
+    %70 = stablehlo.reduce(%68 init: %69) applies stablehlo.add across dimensions = [1] : (tensor<8x2xf32>, tensor<f32>) -> tensor<8xf32>
+    %71 = stablehlo.log %70 : tensor<8xf32>
+    %72 = stablehlo.subtract %71, %67 : tensor<8xf32>
+    %73 = stablehlo.constant dense<0> : tensor<i32>
+    %74 = stablehlo.broadcast_in_dim %73, dims = [] : (tensor<i32>) -> tensor<8xi32>
+    %75 = stablehlo.compare GE, %arg19, %74 : (tensor<8xi32>, tensor<8xi32>) -> tensor<8xi1>
+    %76 = stablehlo.constant dense<2> : tensor<i32>
+    %77 = stablehlo.broadcast_in_dim %76, dims = [] : (tensor<i32>) -> tensor<8xi32>
+    %78 = stablehlo.compare LT, %arg19, %77 : (tensor<8xi32>, tensor<8xi32>) -> tensor<8xi1>
+    %79 = stablehlo.and %75, %78 : tensor<8xi1>
+    %80 = stablehlo.constant dense<0x7FC00000> : tensor<f32>
+    %81 = stablehlo.broadcast_in_dim %80, dims = [] : (tensor<f32>) -> tensor<8xf32>
+    %82 = stablehlo.select %79, %72, %81 : tensor<8xi1>, tensor<8xf32>
+    %83 = stablehlo.constant dense<0.0> : tensor<f32>
+    %84 = stablehlo.reduce(%arg20 init: %83) applies stablehlo.add across dimensions = [0] : (tensor<8xf32>, tensor<f32>) -> tensor<f32>
+    %85 = stablehlo.multiply %82, %arg20 : tensor<8xf32>
+    %86 = stablehlo.constant dense<0.0> : tensor<f32>
+    %87 = stablehlo.reduce(%85 init: %86) applies stablehlo.add across dimensions = [0] : (tensor<8xf32>, tensor<f32>) -> tensor<f32>
+    %88 = stablehlo.compare EQ, %84, %12 : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %89 = stablehlo.constant dense<1.0> : tensor<f32>
+    %90 = stablehlo.select %88, %89, %84 : tensor<i1>, tensor<f32>
+    %91 = stablehlo.divide %87, %90 : tensor<f32>
+    %92 = stablehlo.add %12, %91 : tensor<f32>
+    %93 = stablehlo.add %92, %8 : tensor<f32>
+    %94 = stablehlo.compare LT, %56, %59 : (tensor<8x2xf32>, tensor<8x2xf32>) -> tensor<8x2xi1>
+    %95 = stablehlo.broadcast_in_dim %76, dims = [] : (tensor<i32>) -> tensor<8x2xi32>
+    %96 = stablehlo.select %94, %95, %61 : tensor<8x2xi1>, tensor<8x2xi32>
+    %97 = stablehlo.constant dense<2147483647> : tensor<i32>
+    %98 = stablehlo.reduce(%96 init: %97) applies stablehlo.minimum across dimensions = [1] : (tensor<8x2xi32>, tensor<i32>) -> tensor<8xi32>
+    %99 = stablehlo.compare EQ, %arg19, %98 : (tensor<8xi32>, tensor<8xi32>) -> tensor<8xi1>
+    %100 = stablehlo.convert %99 : (tensor<8xi1>) -> tensor<8xf32>
+    %101 = stablehlo.constant dense<0.0> : tensor<f32>
+    %102 = stablehlo.reduce(%100 init: %101) applies stablehlo.add across dimensions = [0] : (tensor<8xf32>, tensor<f32>) -> tensor<f32>
+    %103 = stablehlo.divide %89, %90 : tensor<f32>
+    %104 = stablehlo.broadcast_in_dim %103, dims = [] : (tensor<f32>) -> tensor<8xf32>
+    %105 = stablehlo.multiply %104, %arg20 : tensor<8xf32>
+    %106 = stablehlo.broadcast_in_dim %12, dims = [] : (tensor<f32>) -> tensor<8xf32>
+    %107 = stablehlo.select %79, %105, %106 : tensor<8xi1>, tensor<8xf32>
+    %108 = stablehlo.negate %107 : tensor<8xf32>
+    %109 = stablehlo.divide %107, %70 : tensor<8xf32>
+    %110 = stablehlo.broadcast_in_dim %109, dims = [0] : (tensor<8xf32>) -> tensor<8x2xf32>
+    %111 = stablehlo.multiply %110, %68 : tensor<8x2xf32>
+    %112 = stablehlo.broadcast_in_dim %108, dims = [0] : (tensor<8xf32>) -> tensor<8x2xf32>
+    %113 = stablehlo.select %63, %112, %64 : tensor<8x2xi1>, tensor<8x2xf32>
+    %114 = stablehlo.add %111, %113 : tensor<8x2xf32>
+    %115 = stablehlo.constant dense<0.0> : tensor<f32> loc("class")
+    %116 = stablehlo.reduce(%114 init: %115) applies stablehlo.add across dimensions = [0] : (tensor<8x2xf32>, tensor<f32>) -> tensor<2xf32> loc("class")
+    %117 = stablehlo.dot_general %114, %arg6, contracting_dims = [1] x [1], precision = [DEFAULT, DEFAULT] : (tensor<8x2xf32>, tensor<3x2xf32>) -> tensor<8x3xf32> loc("class")
+    %118 = stablehlo.dot_general %53, %114, contracting_dims = [0] x [0], precision = [DEFAULT, DEFAULT] : (tensor<8x3xf32>, tensor<8x2xf32>) -> tensor<3x2xf32> loc("class")
+    %119 = stablehlo.select %49, %117, %13 : tensor<8x3xi1>, tensor<8x3xf32> loc("dropout")
+    %120 = stablehlo.divide %119, %51 : tensor<8x3xf32> loc("dropout")
+    %121 = stablehlo.constant dense<0.0> : tensor<f32> loc("batch_norm")
+    %122 = stablehlo.reduce(%120 init: %121) applies stablehlo.add across dimensions = [0] : (tensor<8x3xf32>, tensor<f32>) -> tensor<3xf32> loc("batch_norm")
+    %123 = stablehlo.multiply %120, %40 : tensor<8x3xf32> loc("batch_norm")
+    %124 = stablehlo.multiply %120, %21 : tensor<8x3xf32> loc("batch_norm")
+    %125 = stablehlo.constant dense<0.0> : tensor<f32> loc("batch_norm")
+    %126 = stablehlo.reduce(%124 init: %125) applies stablehlo.add across dimensions = [0] : (tensor<8x3xf32>, tensor<f32>) -> tensor<3xf32> loc("batch_norm")
+    %127 = stablehlo.negate %123 : tensor<8x3xf32> loc("batch_norm")
+    %128 = stablehlo.constant dense<0.0> : tensor<f32> loc("batch_norm")
+    %129 = stablehlo.reduce(%127 init: %128) applies stablehlo.add across dimensions = [0] : (tensor<8x3xf32>, tensor<f32>) -> tensor<3xf32> loc("batch_norm")
+    %130 = stablehlo.multiply %126, %arg2 : tensor<3xf32> loc("batch_norm")
+    %131 = stablehlo.multiply %126, %38 : tensor<3xf32> loc("batch_norm")
+    %132 = stablehlo.constant dense<-0.5> : tensor<f32> loc("batch_norm")
+    %133 = stablehlo.broadcast_in_dim %132, dims = [] : (tensor<f32>) -> tensor<3xf32> loc("batch_norm")
+    %134 = stablehlo.multiply %130, %133 : tensor<3xf32> loc("batch_norm")
+    %135 = stablehlo.multiply %38, %38 : tensor<3xf32> loc("batch_norm")
+    %136 = stablehlo.multiply %135, %38 : tensor<3xf32> loc("batch_norm")
+    %137 = stablehlo.multiply %134, %136 : tensor<3xf32> loc("batch_norm")
+    %138 = stablehlo.divide %137, %18 : tensor<3xf32> loc("batch_norm")
+    %139 = stablehlo.broadcast_in_dim %138, dims = [1] : (tensor<3xf32>) -> tensor<8x3xf32> loc("batch_norm")
+    %140 = stablehlo.multiply %139, %21 : tensor<8x3xf32> loc("batch_norm")
+    %141 = stablehlo.add %140, %140 : tensor<8x3xf32>
+    %142 = stablehlo.negate %141 : tensor<8x3xf32> loc("batch_norm")
+    %143 = stablehlo.add %123, %141 : tensor<8x3xf32>
+    %144 = stablehlo.constant dense<0.0> : tensor<f32> loc("batch_norm")
+    %145 = stablehlo.reduce(%142 init: %144) applies stablehlo.add across dimensions = [0] : (tensor<8x3xf32>, tensor<f32>) -> tensor<3xf32> loc("batch_norm")
+    %146 = stablehlo.add %129, %145 : tensor<3xf32>
+    %147 = stablehlo.divide %146, %18 : tensor<3xf32> loc("batch_norm")
+    %148 = stablehlo.broadcast_in_dim %147, dims = [1] : (tensor<3xf32>) -> tensor<8x3xf32> loc("batch_norm")
+    %149 = stablehlo.add %143, %148 : tensor<8x3xf32>
+    %150 = stablehlo.compare GT, %11, %13 : (tensor<8x3xf32>, tensor<8x3xf32>) -> tensor<8x3xi1> loc("dense")
+    %151 = stablehlo.select %150, %149, %13 : tensor<8x3xi1>, tensor<8x3xf32> loc("dense")
+    %152 = stablehlo.constant dense<0.0> : tensor<f32> loc("dense")
+    %153 = stablehlo.reduce(%151 init: %152) applies stablehlo.add across dimensions = [0] : (tensor<8x3xf32>, tensor<f32>) -> tensor<3xf32> loc("dense")
+    %154 = stablehlo.dot_general %arg18, %151, contracting_dims = [0] x [0], precision = [DEFAULT, DEFAULT] : (tensor<8x4xf32>, tensor<8x3xf32>) -> tensor<4x3xf32> loc("dense")
+    %155 = stablehlo.broadcast_in_dim %7, dims = [] : (tensor<f32>) -> tensor<4x3xf32> loc("dense")
+    %156 = stablehlo.multiply %155, %arg0 : tensor<4x3xf32> loc("dense")
+    %157 = stablehlo.add %154, %156 : tensor<4x3xf32>
+    %158 = stablehlo.add %157, %156 : tensor<4x3xf32>
+    %159 = stablehlo.broadcast_in_dim %arg8, dims = [] : (tensor<f32>) -> tensor<4x3xf32>
+    %160 = stablehlo.multiply %158, %159 : tensor<4x3xf32>
+    %161 = stablehlo.constant dense<0.9> : tensor<f32>
+    %162 = stablehlo.broadcast_in_dim %161, dims = [] : (tensor<f32>) -> tensor<4x3xf32>
+    %163 = stablehlo.multiply %arg9, %162 : tensor<4x3xf32>
+    %164 = stablehlo.subtract %163, %160 : tensor<4x3xf32>
+    %165 = stablehlo.add %arg0, %164 : tensor<4x3xf32>
+    %166 = stablehlo.broadcast_in_dim %arg8, dims = [] : (tensor<f32>) -> tensor<3xf32>
+    %167 = stablehlo.multiply %153, %166 : tensor<3xf32>
+    %168 = stablehlo.broadcast_in_dim %161, dims = [] : (tensor<f32>) -> tensor<3xf32>
+    %169 = stablehlo.multiply %arg10, %168 : tensor<3xf32>
+    %170 = stablehlo.subtract %169, %167 : tensor<3xf32>
+    %171 = stablehlo.add %arg1, %170 : tensor<3xf32>
+    %172 = stablehlo.multiply %131, %166 : tensor<3xf32>
+    %173 = stablehlo.multiply %arg11, %168 : tensor<3xf32>
+    %174 = stablehlo.subtract %173, %172 : tensor<3xf32>
+    %175 = stablehlo.add %arg2, %174 : tensor<3xf32>
+    %176 = stablehlo.multiply %122, %166 : tensor<3xf32>
+    %177 = stablehlo.multiply %arg12, %168 : tensor<3xf32>
+    %178 = stablehlo.subtract %177, %176 : tensor<3xf32>
+    %179 = stablehlo.add %arg3, %178 : tensor<3xf32>
+    %180 = stablehlo.broadcast_in_dim %arg8, dims = [] : (tensor<f32>) -> tensor<3x2xf32>
+    %181 = stablehlo.multiply %118, %180 : tensor<3x2xf32>
+    %182 = stablehlo.broadcast_in_dim %161, dims = [] : (tensor<f32>) -> tensor<3x2xf32>
+    %183 = stablehlo.multiply %arg13, %182 : tensor<3x2xf32>
+    %184 = stablehlo.subtract %183, %181 : tensor<3x2xf32>
+    %185 = stablehlo.add %arg6, %184 : tensor<3x2xf32>
+    %186 = stablehlo.broadcast_in_dim %arg8, dims = [] : (tensor<f32>) -> tensor<2xf32>
+    %187 = stablehlo.multiply %116, %186 : tensor<2xf32>
+    %188 = stablehlo.broadcast_in_dim %161, dims = [] : (tensor<f32>) -> tensor<2xf32>
+    %189 = stablehlo.multiply %arg14, %188 : tensor<2xf32>
+    %190 = stablehlo.subtract %189, %187 : tensor<2xf32>
+    %191 = stablehlo.add %arg7, %190 : tensor<2xf32>
+    %192 = stablehlo.constant dense<1> : tensor<i64>
+    %193 = stablehlo.add %arg15, %192 : tensor<i64>
+    %194 = stablehlo.convert %93 : (tensor<f32>) -> tensor<f64>
+    %195 = stablehlo.convert %84 : (tensor<f32>) -> tensor<f64>
+    %196 = stablehlo.multiply %194, %195 : tensor<f64>
+    %197 = stablehlo.reshape %196 : (tensor<f64>) -> tensor<1xf64>
+    %198 = stablehlo.reshape %195 : (tensor<f64>) -> tensor<1xf64>
+    %199 = stablehlo.convert %102 : (tensor<f32>) -> tensor<f64>
+    %200 = stablehlo.reshape %199 : (tensor<f64>) -> tensor<1xf64>
+    %201 = stablehlo.constant dense<8.0> : tensor<f64>
+    %202 = stablehlo.broadcast_in_dim %201, dims = [] : (tensor<f64>) -> tensor<1xf64>
+    %203 = stablehlo.slice %arg16 [4:5] : (tensor<5xf64>) -> tensor<1xf64>
+    %204 = stablehlo.constant dense<0.0> : tensor<f64>
+    %205 = stablehlo.broadcast_in_dim %204, dims = [] : (tensor<f64>) -> tensor<1xf64>
+    %206 = stablehlo.convert %arg15 : (tensor<i64>) -> tensor<f64>
+    %207 = stablehlo.constant dense<1.0> : tensor<f64>
+    %208 = stablehlo.add %206, %207 : tensor<f64>
+    %209 = stablehlo.abs %194 : tensor<f64>
+    %210 = stablehlo.constant dense<0x7FF0000000000000> : tensor<f64>
+    %211 = stablehlo.compare LT, %209, %210 : (tensor<f64>, tensor<f64>) -> tensor<i1>
+    %212 = stablehlo.compare EQ, %203, %205 : (tensor<1xf64>, tensor<1xf64>) -> tensor<1xi1>
+    %213 = stablehlo.broadcast_in_dim %208, dims = [] : (tensor<f64>) -> tensor<1xf64>
+    %214 = stablehlo.select %212, %213, %205 : tensor<1xi1>, tensor<1xf64>
+    %215 = stablehlo.broadcast_in_dim %211, dims = [] : (tensor<i1>) -> tensor<1xi1>
+    %216 = stablehlo.select %215, %205, %214 : tensor<1xi1>, tensor<1xf64>
+    %217 = stablehlo.concatenate %197, %198, %200, %202, %216, dim = 0 : (tensor<1xf64>, tensor<1xf64>, tensor<1xf64>, tensor<1xf64>, tensor<1xf64>) -> tensor<5xf64>
+    %218 = stablehlo.add %arg16, %217 : tensor<5xf64>
+    return %165, %171, %175, %179, %31, %34, %185, %191, %164, %170, %174, %178, %184, %190, %193, %218 : tensor<4x3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3x2xf32>, tensor<2xf32>, tensor<4x3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3x2xf32>, tensor<2xf32>, tensor<i64>, tensor<5xf64>
   }
   func.func private @random_bits_1x2(%key: tensor<2xui32>, %row: tensor<ui32>) -> tensor<1x2xui32> {
     %0 = stablehlo.slice %key [0:1] : (tensor<2xui32>) -> tensor<1xui32>

@@ -8,7 +8,7 @@
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use phalanx_graph::{DType, HostTensor, Lowering, Platform, Program, Shape};
+use phalanx_graph::{CompilerOption, DType, HostTensor, Lowering, Platform, Program, Shape};
 use phalanx_pjrt::{
     Buffer, Client, CompileOptions, ElementType, Executable, ExecuteOptions, Installer,
     OptionValue, OverrideValue, Places, Plugin,
@@ -42,7 +42,13 @@ pub fn compile(program: &Program) -> Executable {
 
 /// Compiles StableHLO text.
 pub fn compile_text(text: &str, replicas: usize) -> Executable {
-    let named = |&(name, value): &(&str, bool)| (name.to_owned(), OverrideValue::Bool(value));
+    let named = |&(name, value): &(&str, CompilerOption)| {
+        let value = match value {
+            CompilerOption::Switch(on) => OverrideValue::Bool(on),
+            CompilerOption::Text(text) => OverrideValue::Text(text.to_owned()),
+        };
+        (name.to_owned(), value)
+    };
     let options = CompileOptions {
         replicas,
         overrides: Platform::Cpu.compiler_options().iter().map(named).collect(),

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use phalanx_graph::{AlignedBytes, DType, HostTensor, Lowering, Program, Shape};
+use phalanx_graph::{AlignedBytes, CompilerOption, DType, HostTensor, Lowering, Program, Shape};
 use phalanx_pjrt::{
     Buffer, CacheOutcome, Client, CompileCache, CompileOptions, ElementType, Event, Executable,
     ExecuteOptions, Installer, OptionValue, OverrideValue, PjrtError, Places, Platform, Plugin,
@@ -132,7 +132,7 @@ impl Engine {
         let options = CompileOptions {
             replicas: program.replicas,
             overrides: relied_on
-                .map(|&(name, value)| (name.to_owned(), OverrideValue::Bool(value)))
+                .map(|&(name, value)| (name.to_owned(), override_value(value)))
                 .collect(),
             ..CompileOptions::default()
         };
@@ -278,6 +278,13 @@ fn refused(doing: &str, what: &str, error: &PjrtError) -> Error {
         ));
     }
     Error::Device(format!("cannot {doing} {what}: {error}"))
+}
+
+fn override_value(option: CompilerOption) -> OverrideValue {
+    match option {
+        CompilerOption::Switch(on) => OverrideValue::Bool(on),
+        CompilerOption::Text(text) => OverrideValue::Text(text.to_owned()),
+    }
 }
 
 const fn lowering_platform(platform: Platform) -> phalanx_graph::Platform {

@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 
-use phalanx_graph::{DType, HostTensor, Shape};
+use phalanx_graph::HostTensor;
 use phalanx_pjrt::Buffer;
 
-use super::step::{BatchShape, COUNTERS, Setup, StepProgram};
+use super::step::{BatchShape, Setup, StepProgram};
 use crate::engine::{Compiled, Done, Engine};
 use crate::{Error, Result};
 
@@ -51,7 +51,7 @@ impl Programs {
     }
 }
 
-/// The arrays of a training: variables, slots, counters; and the sums of the epoch.
+/// The arrays of a training: variables, slots, batches seen; and the sums of the epoch.
 ///
 /// A step gives up the arrays it replaces. When it fails they are gone, and `arrays` stays empty.
 pub(super) struct State {
@@ -77,7 +77,7 @@ impl State {
         };
         let slots = setup.slots.iter();
         host.extend(slots.map(|slot| HostTensor::full(slot.shape.clone(), slot.fill)));
-        host.push(HostTensor::new([COUNTERS], &[0i64, -1]));
+        host.push(HostTensor::scalar(0i64));
         let key = [(seed >> 32) as u32, seed as u32];
         Ok(Self {
             arrays: host
@@ -89,7 +89,7 @@ impl State {
         })
     }
 
-    /// The variables, slots and counters, or why there are none.
+    /// The variables, slots and batches seen, or why there are none.
     pub(super) fn arrays(&self) -> Result<&[Buffer]> {
         if self.arrays.is_empty() {
             return Err(Error::Training(
@@ -117,15 +117,6 @@ impl State {
             return Ok(vec![0.0; setup.tally.len]);
         };
         Ok(engine.get(tally, &setup.tally.shape())?.to_f64())
-    }
-
-    /// Batches seen, and the first of them with a loss that is not finite.
-    pub(super) fn read_counters(&self, engine: &Engine) -> Result<(i64, Option<i64>)> {
-        let arrays = self.arrays()?;
-        let shape = Shape::new(DType::I64, [COUNTERS]);
-        let counters = engine.get(&arrays[arrays.len() - 1], &shape)?;
-        let counters = counters.values::<i64>().unwrap_or_default();
-        Ok((counters[0], (counters[1] >= 0).then_some(counters[1])))
     }
 
     /// Begins a training step.
@@ -186,17 +177,21 @@ impl State {
 #[derive(Default)]
 pub(super) struct InFlight(VecDeque<Done>);
 
-/// Enough to keep the device busy while the host makes the next batch.
-const MOST_IN_FLIGHT: usize = 4;
+/// So many batches stay in memory at most.
+const MOST_IN_FLIGHT: usize = 8;
+/// Enough to keep the device busy while the host wakes up and makes the next batch.
+const LEAST_IN_FLIGHT: usize = 2;
 
 impl InFlight {
+    /// Adds a step; when they are too many, waits once for all but the last few: waking up costs more than a step's
+    /// other work on the host.
     pub(super) fn push(&mut self, engine: &Engine, done: Done) -> Result<()> {
         self.0.push_back(done);
-        while self.0.len() > MOST_IN_FLIGHT {
-            if let Some(oldest) = self.0.pop_front() {
-                engine.wait(&oldest)?;
-            }
+        if self.0.len() <= MOST_IN_FLIGHT {
+            return Ok(());
         }
-        Ok(())
+        let finished = self.0.len() - LEAST_IN_FLIGHT;
+        let last = self.0.drain(..finished).next_back();
+        last.map_or(Ok(()), |done| engine.wait(&done))
     }
 }

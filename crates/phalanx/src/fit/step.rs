@@ -42,17 +42,15 @@ pub(super) struct StepProgram {
     pub(super) disconnected: Vec<String>,
 }
 
-/// Sums over the steps of an epoch, in one f64 array: loss and weight, the loss of each output when there are
-/// several, the states of the metrics.
+/// Sums over the steps of an epoch, in one f64 array that is read at once: loss and weight, the loss of each output
+/// when there are several, the states of the metrics, and last the number (from 1) of the first step whose loss is
+/// not finite, 0 when there is none.
 #[derive(Debug)]
 pub(super) struct Tally {
     pub(super) len: usize,
     per_output: usize,
     metrics: Vec<Vec<Shape>>,
 }
-
-/// `counters` of the state: batches seen, and the first that had a loss that is not finite, or -1.
-pub(super) const COUNTERS: usize = 2;
 
 impl Setup {
     pub(super) fn new(model: Model, compile: Compile) -> Result<Self> {
@@ -87,6 +85,8 @@ impl Setup {
         })
     }
 
+    /// The state is variables, slots, and the number of batches seen.
+    ///
     /// Arguments: the state, the tally, the seed, the batch. Outputs: the changed state, the tally.
     pub(super) fn train_step(&self, batch: &BatchShape) -> Result<StepProgram> {
         let graph = Graph::new();
@@ -94,10 +94,9 @@ impl Setup {
         let tally = graph.parameter("tally", self.tally.shape());
         let seed = graph.parameter("seed", Shape::new(DType::U32, [2]));
         let given = Given::bind(&graph, batch);
-        let (variables, slots, counters) = self.split(&state);
-        let iterations = counters.slice_dim(0, 0, 1).reshape(&[]);
+        let (variables, slots, iterations) = self.split(&state);
 
-        let key = step_key(&graph, &seed, &iterations);
+        let key = step_key(&graph, &seed, iterations);
         let first_row = graph.scalar(DType::U32, 0.0);
         let mut cx = Cx::new(&graph, &self.model, variables)
             .with_training(true)
@@ -107,12 +106,12 @@ impl Setup {
         let judged = self.judge(&outputs, &given, given.weight.as_ref(), &effects);
 
         let mut next = Next::of(&state);
-        let disconnected = self.update(&iterations, variables, slots, &judged.loss, &mut next);
+        let disconnected = self.update(iterations, variables, slots, &judged.loss, &mut next);
         for (index, value) in &effects.updates {
             next.set(*index, value);
         }
-        next.set(state.len() - 1, &counted(counters, &judged.loss));
-        let tally = tally + self.tally.pack(&graph, &judged);
+        next.set(state.len() - 1, &(iterations + 1.0));
+        let tally = self.tally.after(&tally, &judged, Some(iterations));
         let program = next.finish(&graph, &tally)?;
         if disconnected.len() == self.trained.len() && !self.trained.is_empty() {
             return Err(Error::user(
@@ -150,7 +149,7 @@ impl Setup {
             Some(weight.as_ref().unwrap_or(&mask)),
             &effects,
         );
-        let tally = &tally + self.tally.pack(&graph, &judged);
+        let tally = self.tally.after(&tally, &judged, None);
         let next = Next::of(&[]);
         let mut step = next.finish(&graph, &tally)?;
         step.program.donated = vec![(variables.len(), 0)];
@@ -278,14 +277,14 @@ impl Setup {
         let mut state = self.bind_variables(graph);
         let slots = self.slots.iter();
         state.extend(slots.map(|slot| graph.parameter(&slot.name, slot.shape.clone())));
-        state.push(graph.parameter("counters", Shape::new(DType::I64, [COUNTERS])));
+        state.push(graph.parameter("iterations", Shape::scalar(DType::I64)));
         state
     }
 
     fn split<'a>(&self, state: &'a [Tensor]) -> (&'a [Tensor], &'a [Tensor], &'a Tensor) {
         let (variables, rest) = state.split_at(self.model.variables().len());
-        let (slots, counters) = rest.split_at(self.slots.len());
-        (variables, slots, &counters[0])
+        let (slots, iterations) = rest.split_at(self.slots.len());
+        (variables, slots, &iterations[0])
     }
 }
 
@@ -343,7 +342,7 @@ impl Tally {
             .collect();
         let counts = metrics.iter().flatten().map(Shape::len).sum::<usize>();
         Self {
-            len: 2 + per_output + counts,
+            len: 2 + per_output + counts + 1,
             per_output,
             metrics,
         }
@@ -353,27 +352,36 @@ impl Tally {
         Shape::new(DType::F64, [self.len])
     }
 
+    /// The tally after a batch, which a training step also counts.
+    ///
     /// Losses count by the weight of their batch, so that the mean of an epoch does not depend on how it is cut.
-    fn pack(&self, graph: &Graph, judged: &Judged) -> Tensor {
+    fn after(&self, tally: &Tensor, judged: &Judged, iterations: Option<&Tensor>) -> Tensor {
         let flat = |tensor: &Tensor| tensor.convert(DType::F64).reshape(&[tensor.shape().len()]);
+        let loss = judged.loss.convert(DType::F64);
         let weight = judged.weight.convert(DType::F64);
-        let mut parts = vec![
-            flat(&(judged.loss.convert(DType::F64) * &weight)),
-            flat(&weight),
-        ];
+        let mut added = vec![flat(&(&loss * &weight)), flat(&weight)];
         let terms = judged.terms.iter().take(self.per_output);
-        parts.extend(terms.map(|term| flat(&(term.convert(DType::F64) * &weight))));
-        parts.extend(judged.metrics.iter().flatten().map(flat));
-        let parts: Vec<&Tensor> = parts.iter().collect();
-        let packed = Tensor::concat(&parts, 0);
-        if packed.dims() != [self.len] {
-            let got = packed.shape();
-            graph.fail(
-                "metric",
-                format!("states of {} numbers are updated by {got}", self.len),
-            );
+        added.extend(terms.map(|term| flat(&(term.convert(DType::F64) * &weight))));
+        added.extend(judged.metrics.iter().flatten().map(flat));
+        let counts: usize = added.iter().map(|part| part.dim(0)).sum();
+        if counts + 1 != self.len {
+            let message = format!("states of {} numbers are updated by {counts}", self.len - 1);
+            tally.graph().fail("metric", message);
+            return tally.clone();
         }
-        packed
+        let first_bad = tally.slice_dim(0, counts, self.len);
+        added.push(match iterations {
+            Some(iterations) => newly_bad(&first_bad, &loss, iterations),
+            None => first_bad.zeros_like(),
+        });
+        let added: Vec<&Tensor> = added.iter().collect();
+        tally + Tensor::concat(&added, 0)
+    }
+
+    /// The first step, from 0, whose loss is not finite.
+    pub(super) fn first_bad(tally: &[f64]) -> Option<u64> {
+        let number = tally.last().copied().unwrap_or(0.0);
+        (number > 0.0).then(|| number as u64 - 1)
     }
 
     /// The loss, that of each output, and the results of the metrics.
@@ -438,16 +446,15 @@ fn step_key(graph: &Graph, seed: &Tensor, iterations: &Tensor) -> Tensor {
     graph.random_bits(seed, &number, &[1, 2]).reshape(&[2])
 }
 
-/// The counters after a step with this loss.
-fn counted(counters: &Tensor, loss: &Tensor) -> Tensor {
-    let iterations = counters.slice_dim(0, 0, 1).reshape(&[]);
-    let first_bad = counters.slice_dim(0, 1, 2).reshape(&[]);
+/// The number of this step, from 1, when it is the first with a loss that is not finite; else 0.
+fn newly_bad(first_bad: &Tensor, loss: &Tensor, iterations: &Tensor) -> Tensor {
+    let zero = first_bad.zeros_like();
+    let number = iterations.convert(DType::F64) + 1.0;
     let is_finite = loss.abs().less(&loss.like(f64::INFINITY));
-    let had_none = first_bad.less(&first_bad.like(0.0));
-    let if_bad = had_none.select(&iterations, &first_bad);
-    let first_bad = is_finite.select(&first_bad, &if_bad);
-    let next = iterations + 1.0;
-    Tensor::concat(&[&next.reshape(&[1]), &first_bad.reshape(&[1])], 0)
+    let if_first = first_bad
+        .equal(&zero)
+        .select(&number.broadcast_to(&[1]), &zero);
+    is_finite.broadcast_to(&[1]).select(&zero, &if_first)
 }
 
 /// `sum / total`, 0 where nothing counts.

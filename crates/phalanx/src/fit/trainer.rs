@@ -13,7 +13,7 @@ use super::history::{EpochLogs, History, Logs};
 use super::options::some_rows;
 use super::progress::Reporter;
 use super::run::{InFlight, Programs, State};
-use super::step::{BatchShape, Setup};
+use super::step::{BatchShape, Setup, Tally};
 use crate::data::{Batch, Batches};
 use crate::engine::Engine;
 use crate::nn::Model;
@@ -377,13 +377,13 @@ impl Trainer {
     /// The results so far; an error when the loss of some step was not a number.
     fn results(&self) -> Result<Logs> {
         let tally = self.state.read_tally(&self.engine, &self.setup)?;
-        match self.state.read_counters(&self.engine)? {
-            (_, None) => Ok(self.logs(&tally)),
-            (_, Some(step)) => Err(self.diverged(step)),
+        match Tally::first_bad(&tally) {
+            None => Ok(self.logs(&tally)),
+            Some(step) => Err(self.diverged(step)),
         }
     }
 
-    fn diverged(&self, step: i64) -> Error {
+    fn diverged(&self, step: u64) -> Error {
         let rate = self
             .learning_rate()
             .map_or(String::new(), |rate| format!(" (now {rate})"));
