@@ -99,7 +99,9 @@ pub(crate) fn single(arguments: &[&str]) -> Result<(), String> {
             machine::description()
         );
         let path = workspace.root.join("bench/results/single.md");
-        std::fs::write(&path, page)
+        let folder = path.parent().unwrap_or(&path);
+        std::fs::create_dir_all(folder)
+            .and_then(|()| std::fs::write(&path, page))
             .map_err(|error| format!("cannot write {}: {error}", path.display()))?;
     }
     Ok(())
