@@ -346,6 +346,8 @@ fn rows_that_fill_up_a_batch_cannot_spoil_a_result() {
     });
     let (x, _) = arrays(5);
     let data = Dataset::from_arrays(x, HostTensor::new([5, 3], &[0.5f32; 15])).unwrap();
+    let weights = HostTensor::new([5], &[1.0f32, 2.0, 0.5, 1.0, 3.0]);
+    let data = data.with_weights(&weights).unwrap();
     let compile = Compile {
         loss: inverse.into(),
         metrics: Vec::new(),
