@@ -582,3 +582,18 @@ fn any_value_in_any_place_of_json_is_read_or_refused() {
     // Some changes are harmless, most are not.
     assert!((100..1000).contains(&read), "{read}");
 }
+
+#[test]
+fn networks_refuse_names_that_their_file_cannot_hold() {
+    for name in ["a.b", "a:0"] {
+        let mut network = Network::new();
+        let x = network.input([2]);
+        let left = network.add(Dense::new(2).named(name), &[x]);
+        let sum = network.add(Add, &[x, left]);
+        let error = network.build(&[x], &[sum]).unwrap_err().to_string();
+        assert!(
+            error.contains(name) && error.contains("choose another name"),
+            "{error}"
+        );
+    }
+}

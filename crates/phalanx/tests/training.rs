@@ -340,6 +340,66 @@ fn examples_of_weight_zero_do_not_count() {
 }
 
 #[test]
+fn rows_that_fill_up_a_batch_cannot_spoil_a_result() {
+    let inverse = Loss::custom("inverse", |y_true, y_pred| {
+        (y_pred - y_true).square().mean(&[1]) / y_true.mean(&[1])
+    });
+    let (x, _) = arrays(5);
+    let data = Dataset::from_arrays(x, HostTensor::new([5, 3], &[0.5f32; 15])).unwrap();
+    let weights = HostTensor::new([5], &[1.0f32, 2.0, 0.5, 1.0, 3.0]);
+    let data = data.with_weights(&weights).unwrap();
+    let compile = Compile {
+        loss: inverse.into(),
+        metrics: Vec::new(),
+        ..sgd(0.1)
+    };
+    let mut trainer = trainer(mlp(), compile);
+    let whole = trainer.evaluate(&data.batch(5)).unwrap();
+    let padded = trainer.evaluate(&data.batch(4)).unwrap();
+    assert!((whole["loss"] - padded["loss"]).abs() < 1e-6, "{padded}");
+}
+
+#[test]
+fn averages_of_the_variables_take_their_place_at_the_end_of_fit() {
+    let compile = || Compile {
+        optimizer: Optimizer::from(Sgd::new(0.5)).ema(0.5),
+        ..sgd(0.1)
+    };
+    let batches = dataset(24).batch(8);
+    let mut by_step = trainer(mlp(), compile());
+    let mut averages: Option<Vec<f32>> = None;
+    for batch in batches.iter(0, 0) {
+        by_step.train_on_batch(&batch.unwrap()).unwrap();
+        let now = values(&by_step);
+        averages = Some(match averages {
+            None => now,
+            Some(before) => {
+                let pairs = before.iter().zip(&now);
+                pairs
+                    .map(|(before, now)| 0.5 * before + 0.5 * now)
+                    .collect()
+            }
+        });
+    }
+    let mut by_fit = trainer(mlp(), compile());
+    by_fit.fit(&batches, silent(1)).unwrap();
+    assert_close(&values(&by_fit), &averages.unwrap(), 1e-6);
+}
+
+#[test]
+fn trainers_from_the_same_values_do_not_share_them() {
+    let saved = trainer(mlp(), sgd(0.1)).saved_model().unwrap();
+    let before: Vec<f32> = saved.values().iter().flat_map(HostTensor::f32s).collect();
+    let mut first = trainer(saved.clone(), sgd(0.1));
+    let second = trainer(saved.clone(), sgd(0.1));
+    first.train_on_batch(&batch(8, None)).unwrap();
+    let after: Vec<f32> = saved.values().iter().flat_map(HostTensor::f32s).collect();
+    assert_ne!(values(&first), before);
+    assert_eq!(values(&second), before);
+    assert_eq!(after, before);
+}
+
+#[test]
 fn class_weights_are_sample_weights() {
     let classes = ClassWeights::new([(0, 1.0), (1, 3.0), (2, 0.5)]).unwrap();
     let batches = dataset(16).batch(8);

@@ -56,42 +56,45 @@ module @test_step attributes {mhlo.num_partitions = 1 : i32, mhlo.num_replicas =
     %53 = stablehlo.constant dense<0x7FC00000> : tensor<f32>
     %54 = stablehlo.broadcast_in_dim %53, dims = [] : (tensor<f32>) -> tensor<8xf32>
     %55 = stablehlo.select %52, %45, %54 : tensor<8xi1>, tensor<8xf32>
-    %56 = stablehlo.constant dense<0.0> : tensor<f32>
-    %57 = stablehlo.reduce(%29 init: %56) applies stablehlo.add across dimensions = [0] : (tensor<8xf32>, tensor<f32>) -> tensor<f32>
+    %56 = stablehlo.broadcast_in_dim %12, dims = [] : (tensor<f32>) -> tensor<8xf32>
+    %57 = stablehlo.compare NE, %29, %56 : (tensor<8xf32>, tensor<8xf32>) -> tensor<8xi1>
     %58 = stablehlo.multiply %55, %29 : tensor<8xf32>
-    %59 = stablehlo.constant dense<0.0> : tensor<f32>
-    %60 = stablehlo.reduce(%58 init: %59) applies stablehlo.add across dimensions = [0] : (tensor<8xf32>, tensor<f32>) -> tensor<f32>
-    %61 = stablehlo.compare EQ, %57, %12 : (tensor<f32>, tensor<f32>) -> tensor<i1>
-    %62 = stablehlo.constant dense<1.0> : tensor<f32>
-    %63 = stablehlo.select %61, %62, %57 : tensor<i1>, tensor<f32>
-    %64 = stablehlo.divide %60, %63 : tensor<f32>
-    %65 = stablehlo.add %12, %64 : tensor<f32>
-    %66 = stablehlo.add %65, %8 : tensor<f32>
-    %67 = stablehlo.compare LT, %28, %32 : (tensor<8x2xf32>, tensor<8x2xf32>) -> tensor<8x2xi1>
-    %68 = stablehlo.broadcast_in_dim %49, dims = [] : (tensor<i32>) -> tensor<8x2xi32>
-    %69 = stablehlo.select %67, %68, %34 : tensor<8x2xi1>, tensor<8x2xi32>
-    %70 = stablehlo.constant dense<2147483647> : tensor<i32>
-    %71 = stablehlo.reduce(%69 init: %70) applies stablehlo.minimum across dimensions = [1] : (tensor<8x2xi32>, tensor<i32>) -> tensor<8xi32>
-    %72 = stablehlo.compare EQ, %arg11, %71 : (tensor<8xi32>, tensor<8xi32>) -> tensor<8xi1>
-    %73 = stablehlo.convert %72 : (tensor<8xi1>) -> tensor<8xf32>
-    %74 = stablehlo.multiply %73, %3 : tensor<8xf32>
-    %75 = stablehlo.constant dense<0.0> : tensor<f32>
-    %76 = stablehlo.reduce(%74 init: %75) applies stablehlo.add across dimensions = [0] : (tensor<8xf32>, tensor<f32>) -> tensor<f32>
-    %77 = stablehlo.constant dense<0.0> : tensor<f32>
-    %78 = stablehlo.reduce(%3 init: %77) applies stablehlo.add across dimensions = [0] : (tensor<8xf32>, tensor<f32>) -> tensor<f32>
-    %79 = stablehlo.convert %66 : (tensor<f32>) -> tensor<f64>
-    %80 = stablehlo.convert %57 : (tensor<f32>) -> tensor<f64>
-    %81 = stablehlo.multiply %79, %80 : tensor<f64>
-    %82 = stablehlo.reshape %81 : (tensor<f64>) -> tensor<1xf64>
-    %83 = stablehlo.reshape %80 : (tensor<f64>) -> tensor<1xf64>
-    %84 = stablehlo.convert %76 : (tensor<f32>) -> tensor<f64>
+    %59 = stablehlo.select %57, %58, %56 : tensor<8xi1>, tensor<8xf32>
+    %60 = stablehlo.constant dense<0.0> : tensor<f32>
+    %61 = stablehlo.reduce(%59 init: %60) applies stablehlo.add across dimensions = [0] : (tensor<8xf32>, tensor<f32>) -> tensor<f32>
+    %62 = stablehlo.constant dense<0.0> : tensor<f32>
+    %63 = stablehlo.reduce(%29 init: %62) applies stablehlo.add across dimensions = [0] : (tensor<8xf32>, tensor<f32>) -> tensor<f32>
+    %64 = stablehlo.compare EQ, %63, %12 : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %65 = stablehlo.constant dense<1.0> : tensor<f32>
+    %66 = stablehlo.select %64, %65, %63 : tensor<i1>, tensor<f32>
+    %67 = stablehlo.divide %61, %66 : tensor<f32>
+    %68 = stablehlo.add %12, %67 : tensor<f32>
+    %69 = stablehlo.add %68, %8 : tensor<f32>
+    %70 = stablehlo.compare LT, %28, %32 : (tensor<8x2xf32>, tensor<8x2xf32>) -> tensor<8x2xi1>
+    %71 = stablehlo.broadcast_in_dim %49, dims = [] : (tensor<i32>) -> tensor<8x2xi32>
+    %72 = stablehlo.select %70, %71, %34 : tensor<8x2xi1>, tensor<8x2xi32>
+    %73 = stablehlo.constant dense<2147483647> : tensor<i32>
+    %74 = stablehlo.reduce(%72 init: %73) applies stablehlo.minimum across dimensions = [1] : (tensor<8x2xi32>, tensor<i32>) -> tensor<8xi32>
+    %75 = stablehlo.compare EQ, %arg11, %74 : (tensor<8xi32>, tensor<8xi32>) -> tensor<8xi1>
+    %76 = stablehlo.convert %75 : (tensor<8xi1>) -> tensor<8xf32>
+    %77 = stablehlo.multiply %76, %3 : tensor<8xf32>
+    %78 = stablehlo.constant dense<0.0> : tensor<f32>
+    %79 = stablehlo.reduce(%77 init: %78) applies stablehlo.add across dimensions = [0] : (tensor<8xf32>, tensor<f32>) -> tensor<f32>
+    %80 = stablehlo.constant dense<0.0> : tensor<f32>
+    %81 = stablehlo.reduce(%3 init: %80) applies stablehlo.add across dimensions = [0] : (tensor<8xf32>, tensor<f32>) -> tensor<f32>
+    %82 = stablehlo.convert %69 : (tensor<f32>) -> tensor<f64>
+    %83 = stablehlo.convert %63 : (tensor<f32>) -> tensor<f64>
+    %84 = stablehlo.multiply %82, %83 : tensor<f64>
     %85 = stablehlo.reshape %84 : (tensor<f64>) -> tensor<1xf64>
-    %86 = stablehlo.convert %78 : (tensor<f32>) -> tensor<f64>
-    %87 = stablehlo.reshape %86 : (tensor<f64>) -> tensor<1xf64>
-    %88 = stablehlo.constant dense<0.0> : tensor<f64>
-    %89 = stablehlo.broadcast_in_dim %88, dims = [] : (tensor<f64>) -> tensor<1xf64>
-    %90 = stablehlo.concatenate %82, %83, %85, %87, %89, dim = 0 : (tensor<1xf64>, tensor<1xf64>, tensor<1xf64>, tensor<1xf64>, tensor<1xf64>) -> tensor<5xf64>
-    %91 = stablehlo.add %arg8, %90 : tensor<5xf64>
-    return %91 : tensor<5xf64>
+    %86 = stablehlo.reshape %83 : (tensor<f64>) -> tensor<1xf64>
+    %87 = stablehlo.convert %79 : (tensor<f32>) -> tensor<f64>
+    %88 = stablehlo.reshape %87 : (tensor<f64>) -> tensor<1xf64>
+    %89 = stablehlo.convert %81 : (tensor<f32>) -> tensor<f64>
+    %90 = stablehlo.reshape %89 : (tensor<f64>) -> tensor<1xf64>
+    %91 = stablehlo.constant dense<0.0> : tensor<f64>
+    %92 = stablehlo.broadcast_in_dim %91, dims = [] : (tensor<f64>) -> tensor<1xf64>
+    %93 = stablehlo.concatenate %85, %86, %88, %90, %92, dim = 0 : (tensor<1xf64>, tensor<1xf64>, tensor<1xf64>, tensor<1xf64>, tensor<1xf64>) -> tensor<5xf64>
+    %94 = stablehlo.add %arg8, %93 : tensor<5xf64>
+    return %94 : tensor<5xf64>
   }
 }

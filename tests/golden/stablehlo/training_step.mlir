@@ -83,143 +83,146 @@ module @training_step attributes {mhlo.num_partitions = 1 : i32, mhlo.num_replic
     %80 = stablehlo.constant dense<0x7FC00000> : tensor<f32>
     %81 = stablehlo.broadcast_in_dim %80, dims = [] : (tensor<f32>) -> tensor<8xf32>
     %82 = stablehlo.select %79, %72, %81 : tensor<8xi1>, tensor<8xf32>
-    %83 = stablehlo.constant dense<0.0> : tensor<f32>
-    %84 = stablehlo.reduce(%arg20 init: %83) applies stablehlo.add across dimensions = [0] : (tensor<8xf32>, tensor<f32>) -> tensor<f32>
+    %83 = stablehlo.broadcast_in_dim %12, dims = [] : (tensor<f32>) -> tensor<8xf32>
+    %84 = stablehlo.compare NE, %arg20, %83 : (tensor<8xf32>, tensor<8xf32>) -> tensor<8xi1>
     %85 = stablehlo.multiply %82, %arg20 : tensor<8xf32>
-    %86 = stablehlo.constant dense<0.0> : tensor<f32>
-    %87 = stablehlo.reduce(%85 init: %86) applies stablehlo.add across dimensions = [0] : (tensor<8xf32>, tensor<f32>) -> tensor<f32>
-    %88 = stablehlo.compare EQ, %84, %12 : (tensor<f32>, tensor<f32>) -> tensor<i1>
-    %89 = stablehlo.constant dense<1.0> : tensor<f32>
-    %90 = stablehlo.select %88, %89, %84 : tensor<i1>, tensor<f32>
-    %91 = stablehlo.divide %87, %90 : tensor<f32>
-    %92 = stablehlo.add %12, %91 : tensor<f32>
-    %93 = stablehlo.add %92, %8 : tensor<f32>
-    %94 = stablehlo.compare LT, %56, %59 : (tensor<8x2xf32>, tensor<8x2xf32>) -> tensor<8x2xi1>
-    %95 = stablehlo.broadcast_in_dim %76, dims = [] : (tensor<i32>) -> tensor<8x2xi32>
-    %96 = stablehlo.select %94, %95, %61 : tensor<8x2xi1>, tensor<8x2xi32>
-    %97 = stablehlo.constant dense<2147483647> : tensor<i32>
-    %98 = stablehlo.reduce(%96 init: %97) applies stablehlo.minimum across dimensions = [1] : (tensor<8x2xi32>, tensor<i32>) -> tensor<8xi32>
-    %99 = stablehlo.compare EQ, %arg19, %98 : (tensor<8xi32>, tensor<8xi32>) -> tensor<8xi1>
-    %100 = stablehlo.convert %99 : (tensor<8xi1>) -> tensor<8xf32>
-    %101 = stablehlo.constant dense<0.0> : tensor<f32>
-    %102 = stablehlo.reduce(%100 init: %101) applies stablehlo.add across dimensions = [0] : (tensor<8xf32>, tensor<f32>) -> tensor<f32>
-    %103 = stablehlo.divide %89, %90 : tensor<f32>
-    %104 = stablehlo.broadcast_in_dim %103, dims = [] : (tensor<f32>) -> tensor<8xf32>
-    %105 = stablehlo.multiply %104, %arg20 : tensor<8xf32>
-    %106 = stablehlo.broadcast_in_dim %12, dims = [] : (tensor<f32>) -> tensor<8xf32>
-    %107 = stablehlo.select %79, %105, %106 : tensor<8xi1>, tensor<8xf32>
-    %108 = stablehlo.negate %107 : tensor<8xf32>
-    %109 = stablehlo.divide %107, %70 : tensor<8xf32>
-    %110 = stablehlo.broadcast_in_dim %109, dims = [0] : (tensor<8xf32>) -> tensor<8x2xf32>
-    %111 = stablehlo.multiply %110, %68 : tensor<8x2xf32>
-    %112 = stablehlo.broadcast_in_dim %108, dims = [0] : (tensor<8xf32>) -> tensor<8x2xf32>
-    %113 = stablehlo.select %63, %112, %64 : tensor<8x2xi1>, tensor<8x2xf32>
-    %114 = stablehlo.add %111, %113 : tensor<8x2xf32>
-    %115 = stablehlo.constant dense<0.0> : tensor<f32> loc("class")
-    %116 = stablehlo.reduce(%114 init: %115) applies stablehlo.add across dimensions = [0] : (tensor<8x2xf32>, tensor<f32>) -> tensor<2xf32> loc("class")
-    %117 = stablehlo.dot_general %114, %arg6, contracting_dims = [1] x [1], precision = [DEFAULT, DEFAULT] : (tensor<8x2xf32>, tensor<3x2xf32>) -> tensor<8x3xf32> loc("class")
-    %118 = stablehlo.dot_general %53, %114, contracting_dims = [0] x [0], precision = [DEFAULT, DEFAULT] : (tensor<8x3xf32>, tensor<8x2xf32>) -> tensor<3x2xf32> loc("class")
-    %119 = stablehlo.select %49, %117, %13 : tensor<8x3xi1>, tensor<8x3xf32> loc("dropout")
-    %120 = stablehlo.divide %119, %51 : tensor<8x3xf32> loc("dropout")
-    %121 = stablehlo.constant dense<0.0> : tensor<f32> loc("batch_norm")
-    %122 = stablehlo.reduce(%120 init: %121) applies stablehlo.add across dimensions = [0] : (tensor<8x3xf32>, tensor<f32>) -> tensor<3xf32> loc("batch_norm")
-    %123 = stablehlo.multiply %120, %40 : tensor<8x3xf32> loc("batch_norm")
-    %124 = stablehlo.multiply %120, %21 : tensor<8x3xf32> loc("batch_norm")
-    %125 = stablehlo.constant dense<0.0> : tensor<f32> loc("batch_norm")
-    %126 = stablehlo.reduce(%124 init: %125) applies stablehlo.add across dimensions = [0] : (tensor<8x3xf32>, tensor<f32>) -> tensor<3xf32> loc("batch_norm")
-    %127 = stablehlo.negate %123 : tensor<8x3xf32> loc("batch_norm")
+    %86 = stablehlo.select %84, %85, %83 : tensor<8xi1>, tensor<8xf32>
+    %87 = stablehlo.constant dense<0.0> : tensor<f32>
+    %88 = stablehlo.reduce(%86 init: %87) applies stablehlo.add across dimensions = [0] : (tensor<8xf32>, tensor<f32>) -> tensor<f32>
+    %89 = stablehlo.constant dense<0.0> : tensor<f32>
+    %90 = stablehlo.reduce(%arg20 init: %89) applies stablehlo.add across dimensions = [0] : (tensor<8xf32>, tensor<f32>) -> tensor<f32>
+    %91 = stablehlo.compare EQ, %90, %12 : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %92 = stablehlo.constant dense<1.0> : tensor<f32>
+    %93 = stablehlo.select %91, %92, %90 : tensor<i1>, tensor<f32>
+    %94 = stablehlo.divide %88, %93 : tensor<f32>
+    %95 = stablehlo.add %12, %94 : tensor<f32>
+    %96 = stablehlo.add %95, %8 : tensor<f32>
+    %97 = stablehlo.compare LT, %56, %59 : (tensor<8x2xf32>, tensor<8x2xf32>) -> tensor<8x2xi1>
+    %98 = stablehlo.broadcast_in_dim %76, dims = [] : (tensor<i32>) -> tensor<8x2xi32>
+    %99 = stablehlo.select %97, %98, %61 : tensor<8x2xi1>, tensor<8x2xi32>
+    %100 = stablehlo.constant dense<2147483647> : tensor<i32>
+    %101 = stablehlo.reduce(%99 init: %100) applies stablehlo.minimum across dimensions = [1] : (tensor<8x2xi32>, tensor<i32>) -> tensor<8xi32>
+    %102 = stablehlo.compare EQ, %arg19, %101 : (tensor<8xi32>, tensor<8xi32>) -> tensor<8xi1>
+    %103 = stablehlo.convert %102 : (tensor<8xi1>) -> tensor<8xf32>
+    %104 = stablehlo.constant dense<0.0> : tensor<f32>
+    %105 = stablehlo.reduce(%103 init: %104) applies stablehlo.add across dimensions = [0] : (tensor<8xf32>, tensor<f32>) -> tensor<f32>
+    %106 = stablehlo.divide %92, %93 : tensor<f32>
+    %107 = stablehlo.broadcast_in_dim %106, dims = [] : (tensor<f32>) -> tensor<8xf32>
+    %108 = stablehlo.select %84, %107, %83 : tensor<8xi1>, tensor<8xf32>
+    %109 = stablehlo.multiply %108, %arg20 : tensor<8xf32>
+    %110 = stablehlo.select %79, %109, %83 : tensor<8xi1>, tensor<8xf32>
+    %111 = stablehlo.negate %110 : tensor<8xf32>
+    %112 = stablehlo.divide %110, %70 : tensor<8xf32>
+    %113 = stablehlo.broadcast_in_dim %112, dims = [0] : (tensor<8xf32>) -> tensor<8x2xf32>
+    %114 = stablehlo.multiply %113, %68 : tensor<8x2xf32>
+    %115 = stablehlo.broadcast_in_dim %111, dims = [0] : (tensor<8xf32>) -> tensor<8x2xf32>
+    %116 = stablehlo.select %63, %115, %64 : tensor<8x2xi1>, tensor<8x2xf32>
+    %117 = stablehlo.add %114, %116 : tensor<8x2xf32>
+    %118 = stablehlo.constant dense<0.0> : tensor<f32> loc("class")
+    %119 = stablehlo.reduce(%117 init: %118) applies stablehlo.add across dimensions = [0] : (tensor<8x2xf32>, tensor<f32>) -> tensor<2xf32> loc("class")
+    %120 = stablehlo.dot_general %117, %arg6, contracting_dims = [1] x [1], precision = [DEFAULT, DEFAULT] : (tensor<8x2xf32>, tensor<3x2xf32>) -> tensor<8x3xf32> loc("class")
+    %121 = stablehlo.dot_general %53, %117, contracting_dims = [0] x [0], precision = [DEFAULT, DEFAULT] : (tensor<8x3xf32>, tensor<8x2xf32>) -> tensor<3x2xf32> loc("class")
+    %122 = stablehlo.select %49, %120, %13 : tensor<8x3xi1>, tensor<8x3xf32> loc("dropout")
+    %123 = stablehlo.divide %122, %51 : tensor<8x3xf32> loc("dropout")
+    %124 = stablehlo.constant dense<0.0> : tensor<f32> loc("batch_norm")
+    %125 = stablehlo.reduce(%123 init: %124) applies stablehlo.add across dimensions = [0] : (tensor<8x3xf32>, tensor<f32>) -> tensor<3xf32> loc("batch_norm")
+    %126 = stablehlo.multiply %123, %40 : tensor<8x3xf32> loc("batch_norm")
+    %127 = stablehlo.multiply %123, %21 : tensor<8x3xf32> loc("batch_norm")
     %128 = stablehlo.constant dense<0.0> : tensor<f32> loc("batch_norm")
     %129 = stablehlo.reduce(%127 init: %128) applies stablehlo.add across dimensions = [0] : (tensor<8x3xf32>, tensor<f32>) -> tensor<3xf32> loc("batch_norm")
-    %130 = stablehlo.multiply %126, %arg2 : tensor<3xf32> loc("batch_norm")
-    %131 = stablehlo.multiply %126, %38 : tensor<3xf32> loc("batch_norm")
-    %132 = stablehlo.constant dense<-0.5> : tensor<f32> loc("batch_norm")
-    %133 = stablehlo.broadcast_in_dim %132, dims = [] : (tensor<f32>) -> tensor<3xf32> loc("batch_norm")
-    %134 = stablehlo.multiply %130, %133 : tensor<3xf32> loc("batch_norm")
-    %135 = stablehlo.multiply %38, %38 : tensor<3xf32> loc("batch_norm")
-    %136 = stablehlo.multiply %135, %38 : tensor<3xf32> loc("batch_norm")
-    %137 = stablehlo.multiply %134, %136 : tensor<3xf32> loc("batch_norm")
-    %138 = stablehlo.divide %137, %18 : tensor<3xf32> loc("batch_norm")
-    %139 = stablehlo.broadcast_in_dim %138, dims = [1] : (tensor<3xf32>) -> tensor<8x3xf32> loc("batch_norm")
-    %140 = stablehlo.multiply %139, %21 : tensor<8x3xf32> loc("batch_norm")
-    %141 = stablehlo.add %140, %140 : tensor<8x3xf32>
-    %142 = stablehlo.negate %141 : tensor<8x3xf32> loc("batch_norm")
-    %143 = stablehlo.add %123, %141 : tensor<8x3xf32>
-    %144 = stablehlo.constant dense<0.0> : tensor<f32> loc("batch_norm")
-    %145 = stablehlo.reduce(%142 init: %144) applies stablehlo.add across dimensions = [0] : (tensor<8x3xf32>, tensor<f32>) -> tensor<3xf32> loc("batch_norm")
-    %146 = stablehlo.add %129, %145 : tensor<3xf32>
-    %147 = stablehlo.divide %146, %18 : tensor<3xf32> loc("batch_norm")
-    %148 = stablehlo.broadcast_in_dim %147, dims = [1] : (tensor<3xf32>) -> tensor<8x3xf32> loc("batch_norm")
-    %149 = stablehlo.add %143, %148 : tensor<8x3xf32>
-    %150 = stablehlo.compare GT, %11, %13 : (tensor<8x3xf32>, tensor<8x3xf32>) -> tensor<8x3xi1> loc("dense")
-    %151 = stablehlo.select %150, %149, %13 : tensor<8x3xi1>, tensor<8x3xf32> loc("dense")
-    %152 = stablehlo.constant dense<0.0> : tensor<f32> loc("dense")
-    %153 = stablehlo.reduce(%151 init: %152) applies stablehlo.add across dimensions = [0] : (tensor<8x3xf32>, tensor<f32>) -> tensor<3xf32> loc("dense")
-    %154 = stablehlo.dot_general %arg18, %151, contracting_dims = [0] x [0], precision = [DEFAULT, DEFAULT] : (tensor<8x4xf32>, tensor<8x3xf32>) -> tensor<4x3xf32> loc("dense")
-    %155 = stablehlo.broadcast_in_dim %7, dims = [] : (tensor<f32>) -> tensor<4x3xf32> loc("dense")
-    %156 = stablehlo.multiply %155, %arg0 : tensor<4x3xf32> loc("dense")
-    %157 = stablehlo.add %154, %156 : tensor<4x3xf32>
-    %158 = stablehlo.add %157, %156 : tensor<4x3xf32>
-    %159 = stablehlo.broadcast_in_dim %arg8, dims = [] : (tensor<f32>) -> tensor<4x3xf32>
-    %160 = stablehlo.multiply %158, %159 : tensor<4x3xf32>
-    %161 = stablehlo.constant dense<0.9> : tensor<f32>
-    %162 = stablehlo.broadcast_in_dim %161, dims = [] : (tensor<f32>) -> tensor<4x3xf32>
-    %163 = stablehlo.multiply %arg9, %162 : tensor<4x3xf32>
-    %164 = stablehlo.subtract %163, %160 : tensor<4x3xf32>
-    %165 = stablehlo.add %arg0, %164 : tensor<4x3xf32>
-    %166 = stablehlo.broadcast_in_dim %arg8, dims = [] : (tensor<f32>) -> tensor<3xf32>
-    %167 = stablehlo.multiply %153, %166 : tensor<3xf32>
-    %168 = stablehlo.broadcast_in_dim %161, dims = [] : (tensor<f32>) -> tensor<3xf32>
-    %169 = stablehlo.multiply %arg10, %168 : tensor<3xf32>
-    %170 = stablehlo.subtract %169, %167 : tensor<3xf32>
-    %171 = stablehlo.add %arg1, %170 : tensor<3xf32>
-    %172 = stablehlo.multiply %131, %166 : tensor<3xf32>
-    %173 = stablehlo.multiply %arg11, %168 : tensor<3xf32>
-    %174 = stablehlo.subtract %173, %172 : tensor<3xf32>
-    %175 = stablehlo.add %arg2, %174 : tensor<3xf32>
-    %176 = stablehlo.multiply %122, %166 : tensor<3xf32>
-    %177 = stablehlo.multiply %arg12, %168 : tensor<3xf32>
-    %178 = stablehlo.subtract %177, %176 : tensor<3xf32>
-    %179 = stablehlo.add %arg3, %178 : tensor<3xf32>
-    %180 = stablehlo.broadcast_in_dim %arg8, dims = [] : (tensor<f32>) -> tensor<3x2xf32>
-    %181 = stablehlo.multiply %118, %180 : tensor<3x2xf32>
-    %182 = stablehlo.broadcast_in_dim %161, dims = [] : (tensor<f32>) -> tensor<3x2xf32>
-    %183 = stablehlo.multiply %arg13, %182 : tensor<3x2xf32>
-    %184 = stablehlo.subtract %183, %181 : tensor<3x2xf32>
-    %185 = stablehlo.add %arg6, %184 : tensor<3x2xf32>
-    %186 = stablehlo.broadcast_in_dim %arg8, dims = [] : (tensor<f32>) -> tensor<2xf32>
-    %187 = stablehlo.multiply %116, %186 : tensor<2xf32>
-    %188 = stablehlo.broadcast_in_dim %161, dims = [] : (tensor<f32>) -> tensor<2xf32>
-    %189 = stablehlo.multiply %arg14, %188 : tensor<2xf32>
-    %190 = stablehlo.subtract %189, %187 : tensor<2xf32>
-    %191 = stablehlo.add %arg7, %190 : tensor<2xf32>
-    %192 = stablehlo.constant dense<1> : tensor<i64>
-    %193 = stablehlo.add %arg15, %192 : tensor<i64>
-    %194 = stablehlo.convert %93 : (tensor<f32>) -> tensor<f64>
-    %195 = stablehlo.convert %84 : (tensor<f32>) -> tensor<f64>
-    %196 = stablehlo.multiply %194, %195 : tensor<f64>
-    %197 = stablehlo.reshape %196 : (tensor<f64>) -> tensor<1xf64>
-    %198 = stablehlo.reshape %195 : (tensor<f64>) -> tensor<1xf64>
-    %199 = stablehlo.convert %102 : (tensor<f32>) -> tensor<f64>
+    %130 = stablehlo.negate %126 : tensor<8x3xf32> loc("batch_norm")
+    %131 = stablehlo.constant dense<0.0> : tensor<f32> loc("batch_norm")
+    %132 = stablehlo.reduce(%130 init: %131) applies stablehlo.add across dimensions = [0] : (tensor<8x3xf32>, tensor<f32>) -> tensor<3xf32> loc("batch_norm")
+    %133 = stablehlo.multiply %129, %arg2 : tensor<3xf32> loc("batch_norm")
+    %134 = stablehlo.multiply %129, %38 : tensor<3xf32> loc("batch_norm")
+    %135 = stablehlo.constant dense<-0.5> : tensor<f32> loc("batch_norm")
+    %136 = stablehlo.broadcast_in_dim %135, dims = [] : (tensor<f32>) -> tensor<3xf32> loc("batch_norm")
+    %137 = stablehlo.multiply %133, %136 : tensor<3xf32> loc("batch_norm")
+    %138 = stablehlo.multiply %38, %38 : tensor<3xf32> loc("batch_norm")
+    %139 = stablehlo.multiply %138, %38 : tensor<3xf32> loc("batch_norm")
+    %140 = stablehlo.multiply %137, %139 : tensor<3xf32> loc("batch_norm")
+    %141 = stablehlo.divide %140, %18 : tensor<3xf32> loc("batch_norm")
+    %142 = stablehlo.broadcast_in_dim %141, dims = [1] : (tensor<3xf32>) -> tensor<8x3xf32> loc("batch_norm")
+    %143 = stablehlo.multiply %142, %21 : tensor<8x3xf32> loc("batch_norm")
+    %144 = stablehlo.add %143, %143 : tensor<8x3xf32>
+    %145 = stablehlo.negate %144 : tensor<8x3xf32> loc("batch_norm")
+    %146 = stablehlo.add %126, %144 : tensor<8x3xf32>
+    %147 = stablehlo.constant dense<0.0> : tensor<f32> loc("batch_norm")
+    %148 = stablehlo.reduce(%145 init: %147) applies stablehlo.add across dimensions = [0] : (tensor<8x3xf32>, tensor<f32>) -> tensor<3xf32> loc("batch_norm")
+    %149 = stablehlo.add %132, %148 : tensor<3xf32>
+    %150 = stablehlo.divide %149, %18 : tensor<3xf32> loc("batch_norm")
+    %151 = stablehlo.broadcast_in_dim %150, dims = [1] : (tensor<3xf32>) -> tensor<8x3xf32> loc("batch_norm")
+    %152 = stablehlo.add %146, %151 : tensor<8x3xf32>
+    %153 = stablehlo.compare GT, %11, %13 : (tensor<8x3xf32>, tensor<8x3xf32>) -> tensor<8x3xi1> loc("dense")
+    %154 = stablehlo.select %153, %152, %13 : tensor<8x3xi1>, tensor<8x3xf32> loc("dense")
+    %155 = stablehlo.constant dense<0.0> : tensor<f32> loc("dense")
+    %156 = stablehlo.reduce(%154 init: %155) applies stablehlo.add across dimensions = [0] : (tensor<8x3xf32>, tensor<f32>) -> tensor<3xf32> loc("dense")
+    %157 = stablehlo.dot_general %arg18, %154, contracting_dims = [0] x [0], precision = [DEFAULT, DEFAULT] : (tensor<8x4xf32>, tensor<8x3xf32>) -> tensor<4x3xf32> loc("dense")
+    %158 = stablehlo.broadcast_in_dim %7, dims = [] : (tensor<f32>) -> tensor<4x3xf32> loc("dense")
+    %159 = stablehlo.multiply %158, %arg0 : tensor<4x3xf32> loc("dense")
+    %160 = stablehlo.add %157, %159 : tensor<4x3xf32>
+    %161 = stablehlo.add %160, %159 : tensor<4x3xf32>
+    %162 = stablehlo.broadcast_in_dim %arg8, dims = [] : (tensor<f32>) -> tensor<4x3xf32>
+    %163 = stablehlo.multiply %161, %162 : tensor<4x3xf32>
+    %164 = stablehlo.constant dense<0.9> : tensor<f32>
+    %165 = stablehlo.broadcast_in_dim %164, dims = [] : (tensor<f32>) -> tensor<4x3xf32>
+    %166 = stablehlo.multiply %arg9, %165 : tensor<4x3xf32>
+    %167 = stablehlo.subtract %166, %163 : tensor<4x3xf32>
+    %168 = stablehlo.add %arg0, %167 : tensor<4x3xf32>
+    %169 = stablehlo.broadcast_in_dim %arg8, dims = [] : (tensor<f32>) -> tensor<3xf32>
+    %170 = stablehlo.multiply %156, %169 : tensor<3xf32>
+    %171 = stablehlo.broadcast_in_dim %164, dims = [] : (tensor<f32>) -> tensor<3xf32>
+    %172 = stablehlo.multiply %arg10, %171 : tensor<3xf32>
+    %173 = stablehlo.subtract %172, %170 : tensor<3xf32>
+    %174 = stablehlo.add %arg1, %173 : tensor<3xf32>
+    %175 = stablehlo.multiply %134, %169 : tensor<3xf32>
+    %176 = stablehlo.multiply %arg11, %171 : tensor<3xf32>
+    %177 = stablehlo.subtract %176, %175 : tensor<3xf32>
+    %178 = stablehlo.add %arg2, %177 : tensor<3xf32>
+    %179 = stablehlo.multiply %125, %169 : tensor<3xf32>
+    %180 = stablehlo.multiply %arg12, %171 : tensor<3xf32>
+    %181 = stablehlo.subtract %180, %179 : tensor<3xf32>
+    %182 = stablehlo.add %arg3, %181 : tensor<3xf32>
+    %183 = stablehlo.broadcast_in_dim %arg8, dims = [] : (tensor<f32>) -> tensor<3x2xf32>
+    %184 = stablehlo.multiply %121, %183 : tensor<3x2xf32>
+    %185 = stablehlo.broadcast_in_dim %164, dims = [] : (tensor<f32>) -> tensor<3x2xf32>
+    %186 = stablehlo.multiply %arg13, %185 : tensor<3x2xf32>
+    %187 = stablehlo.subtract %186, %184 : tensor<3x2xf32>
+    %188 = stablehlo.add %arg6, %187 : tensor<3x2xf32>
+    %189 = stablehlo.broadcast_in_dim %arg8, dims = [] : (tensor<f32>) -> tensor<2xf32>
+    %190 = stablehlo.multiply %119, %189 : tensor<2xf32>
+    %191 = stablehlo.broadcast_in_dim %164, dims = [] : (tensor<f32>) -> tensor<2xf32>
+    %192 = stablehlo.multiply %arg14, %191 : tensor<2xf32>
+    %193 = stablehlo.subtract %192, %190 : tensor<2xf32>
+    %194 = stablehlo.add %arg7, %193 : tensor<2xf32>
+    %195 = stablehlo.constant dense<1> : tensor<i64>
+    %196 = stablehlo.add %arg15, %195 : tensor<i64>
+    %197 = stablehlo.convert %96 : (tensor<f32>) -> tensor<f64>
+    %198 = stablehlo.convert %90 : (tensor<f32>) -> tensor<f64>
+    %199 = stablehlo.multiply %197, %198 : tensor<f64>
     %200 = stablehlo.reshape %199 : (tensor<f64>) -> tensor<1xf64>
-    %201 = stablehlo.constant dense<8.0> : tensor<f64>
-    %202 = stablehlo.broadcast_in_dim %201, dims = [] : (tensor<f64>) -> tensor<1xf64>
-    %203 = stablehlo.slice %arg16 [4:5] : (tensor<5xf64>) -> tensor<1xf64>
-    %204 = stablehlo.constant dense<0.0> : tensor<f64>
+    %201 = stablehlo.reshape %198 : (tensor<f64>) -> tensor<1xf64>
+    %202 = stablehlo.convert %105 : (tensor<f32>) -> tensor<f64>
+    %203 = stablehlo.reshape %202 : (tensor<f64>) -> tensor<1xf64>
+    %204 = stablehlo.constant dense<8.0> : tensor<f64>
     %205 = stablehlo.broadcast_in_dim %204, dims = [] : (tensor<f64>) -> tensor<1xf64>
-    %206 = stablehlo.convert %arg15 : (tensor<i64>) -> tensor<f64>
-    %207 = stablehlo.constant dense<1.0> : tensor<f64>
-    %208 = stablehlo.add %206, %207 : tensor<f64>
-    %209 = stablehlo.abs %194 : tensor<f64>
-    %210 = stablehlo.constant dense<0x7FF0000000000000> : tensor<f64>
-    %211 = stablehlo.compare LT, %209, %210 : (tensor<f64>, tensor<f64>) -> tensor<i1>
-    %212 = stablehlo.compare EQ, %203, %205 : (tensor<1xf64>, tensor<1xf64>) -> tensor<1xi1>
-    %213 = stablehlo.broadcast_in_dim %208, dims = [] : (tensor<f64>) -> tensor<1xf64>
-    %214 = stablehlo.select %212, %213, %205 : tensor<1xi1>, tensor<1xf64>
-    %215 = stablehlo.broadcast_in_dim %211, dims = [] : (tensor<i1>) -> tensor<1xi1>
-    %216 = stablehlo.select %215, %205, %214 : tensor<1xi1>, tensor<1xf64>
-    %217 = stablehlo.concatenate %197, %198, %200, %202, %216, dim = 0 : (tensor<1xf64>, tensor<1xf64>, tensor<1xf64>, tensor<1xf64>, tensor<1xf64>) -> tensor<5xf64>
-    %218 = stablehlo.add %arg16, %217 : tensor<5xf64>
-    return %165, %171, %175, %179, %31, %34, %185, %191, %164, %170, %174, %178, %184, %190, %193, %218 : tensor<4x3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3x2xf32>, tensor<2xf32>, tensor<4x3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3x2xf32>, tensor<2xf32>, tensor<i64>, tensor<5xf64>
+    %206 = stablehlo.slice %arg16 [4:5] : (tensor<5xf64>) -> tensor<1xf64>
+    %207 = stablehlo.constant dense<0.0> : tensor<f64>
+    %208 = stablehlo.broadcast_in_dim %207, dims = [] : (tensor<f64>) -> tensor<1xf64>
+    %209 = stablehlo.convert %arg15 : (tensor<i64>) -> tensor<f64>
+    %210 = stablehlo.constant dense<1.0> : tensor<f64>
+    %211 = stablehlo.add %209, %210 : tensor<f64>
+    %212 = stablehlo.abs %197 : tensor<f64>
+    %213 = stablehlo.constant dense<0x7FF0000000000000> : tensor<f64>
+    %214 = stablehlo.compare LT, %212, %213 : (tensor<f64>, tensor<f64>) -> tensor<i1>
+    %215 = stablehlo.compare EQ, %206, %208 : (tensor<1xf64>, tensor<1xf64>) -> tensor<1xi1>
+    %216 = stablehlo.broadcast_in_dim %211, dims = [] : (tensor<f64>) -> tensor<1xf64>
+    %217 = stablehlo.select %215, %216, %208 : tensor<1xi1>, tensor<1xf64>
+    %218 = stablehlo.broadcast_in_dim %214, dims = [] : (tensor<i1>) -> tensor<1xi1>
+    %219 = stablehlo.select %218, %208, %217 : tensor<1xi1>, tensor<1xf64>
+    %220 = stablehlo.concatenate %200, %201, %203, %205, %219, dim = 0 : (tensor<1xf64>, tensor<1xf64>, tensor<1xf64>, tensor<1xf64>, tensor<1xf64>) -> tensor<5xf64>
+    %221 = stablehlo.add %arg16, %220 : tensor<5xf64>
+    return %168, %174, %178, %182, %31, %34, %188, %194, %167, %173, %177, %181, %187, %193, %196, %221 : tensor<4x3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3x2xf32>, tensor<2xf32>, tensor<4x3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3x2xf32>, tensor<2xf32>, tensor<i64>, tensor<5xf64>
   }
   func.func private @random_bits_1x2(%key: tensor<2xui32>, %row: tensor<ui32>) -> tensor<1x2xui32> {
     %0 = stablehlo.slice %key [0:1] : (tensor<2xui32>) -> tensor<1xui32>

@@ -155,21 +155,22 @@ impl Compile {
     }
 }
 
-/// `values` of one example each as a weighted sum and the sum of the weights.
+/// `values` of one example each as a weighted sum and the sum of the weights; what has no weight does not count, not
+/// even as not a number.
 #[track_caller]
 pub(super) fn weighted_sum(values: &Tensor, weight: Option<&Tensor>) -> (Tensor, Tensor) {
     let aligned = weight.and_then(|weight| crate::losses::aligned_weight(values, weight));
     match aligned {
         Some(weight) => {
-            let total = weight.broadcast_to(&values.dims()).sum_all();
-            ((values * &weight).sum_all(), total)
+            let weight = weight.broadcast_to(&values.dims());
+            let counts = weight.not_equal(&weight.zeros_like());
+            let weighted = counts.select(&(values * &weight), &values.zeros_like());
+            (weighted.sum_all(), weight.sum_all())
         }
         None => {
             let count = values.shape().len() as f64;
-            (
-                values.sum_all(),
-                values.graph().scalar(values.dtype(), count),
-            )
+            let count = values.graph().scalar(values.dtype(), count);
+            (values.sum_all(), count)
         }
     }
 }

@@ -77,6 +77,10 @@ impl State {
         };
         let slots = setup.slots.iter();
         host.extend(slots.map(|slot| HostTensor::full(slot.shape.clone(), slot.fill)));
+        // An average of no steps is the variable; the optimizer lets the first step replace it.
+        for (variable, slot) in setup.averages() {
+            host[slot] = host[variable].clone();
+        }
         host.push(HostTensor::scalar(0i64));
         let key = [(seed >> 32) as u32, seed as u32];
         Ok(Self {

@@ -85,6 +85,14 @@ impl Setup {
         })
     }
 
+    /// Where in the state a variable is, and where its average.
+    pub(super) fn averages(&self) -> Vec<(usize, usize)> {
+        let slots = self.optimizer.average_slots(&self.params);
+        let first = self.model.variables().len();
+        let slots = slots.into_iter().map(|slot| first + slot);
+        self.trained.iter().copied().zip(slots).collect()
+    }
+
     /// The state is variables, slots, and the number of batches seen.
     ///
     /// Arguments: the state, the tally, the seed, the batch. Outputs: the changed state, the tally.

@@ -68,7 +68,8 @@ impl Trainer {
     /// Trains on batches for some epochs and reports the results of each.
     ///
     /// The loss of an epoch is the mean over its examples by weight, while the variables change, as in Keras;
-    /// weights count in the divisor too, where Keras divides by the number of examples.
+    /// weights count in the divisor too, where Keras divides by the number of examples. With an optimizer that averages
+    /// the variables ([`Optimizer::ema`]) the averages are the variables at the end.
     ///
     /// # Errors
     /// When the data do not fit the model, an epoch has no end or no batch, a source fails, the device does, or the loss
@@ -100,6 +101,7 @@ impl Trainer {
             reporter.end(&done);
             history.epochs.push(done);
         }
+        self.take_averages()?;
         Ok(history)
     }
 
@@ -321,6 +323,17 @@ impl Trainer {
         }
         let buffer = self.engine.put(0, &HostTensor::scalar(rate as f32))?;
         self.state.replace(index, buffer);
+        Ok(())
+    }
+
+    /// Puts the optimizer's averages, if it keeps any, in the place of the variables, as Keras does at the end of `fit`.
+    fn take_averages(&mut self) -> Result<()> {
+        for (variable, slot) in self.setup.averages() {
+            let shape = &self.setup.model.variables()[variable].shape;
+            let average = self.engine.get(&self.state.arrays()?[slot], shape)?;
+            let buffer = self.engine.put(0, &average)?;
+            self.state.replace(variable, buffer);
+        }
         Ok(())
     }
 

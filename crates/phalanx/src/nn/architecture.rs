@@ -22,6 +22,18 @@ const MAX_DEPTH: usize = 16;
 const MARKS: [char; 2] = [':', '.'];
 
 impl Model {
+    /// Refuses names that the JSON of the architecture could not hold, before anybody trains under them.
+    pub(super) fn check_names(&self) -> Result<()> {
+        let inputs = self.inputs.iter().map(|input| &input.name);
+        let mut names = inputs.chain(self.layers.iter().map(|layer| &layer.name));
+        match names.find(|name| !self.is_stack() && name.contains(MARKS)) {
+            None => Ok(()),
+            Some(name) => Err(Error::user(format!(
+                "`{name}` cannot name a layer or input of a network: `:` and `.` mark values in its file; choose another name"
+            ))),
+        }
+    }
+
     /// The architecture as JSON, from which [`from_config`](Self::from_config) makes the model again.
     #[must_use]
     pub fn config(&self) -> Value {

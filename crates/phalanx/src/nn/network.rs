@@ -155,13 +155,15 @@ impl Network {
             }
         }
         let outputs = outputs.iter().map(|node| settled(&places, node.place));
-        Model::build(Plan {
+        let model = Model::build(Plan {
             name: self.name.clone(),
             inputs: given,
             outputs: outputs.collect::<Result<_>>()?,
             layers: kept.layers,
             calls: kept.calls,
-        })
+        })?;
+        model.check_names()?;
+        Ok(model)
     }
 
     fn node(&mut self, made: Made) -> Node {
