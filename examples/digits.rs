@@ -1,6 +1,6 @@
-//! Trains a small convolutional network on 1,437 handwritten digits and tests it on 360 others, of other writers.
+//! Trains a small convolutional network on 1,437 handwritten digits and tests it on 360 others.
 //!
-//! `cargo run --release --example digits`. With `PHALANX_EXAMPLE_STEPS` set it stops after so many steps.
+//! `cargo run --release --example digits`. With `PHALANX_EXAMPLE_STEPS` set it stops after so many steps of one epoch.
 
 use phalanx::prelude::*;
 
@@ -33,7 +33,7 @@ fn main() -> phalanx::Result<()> {
     )?;
     let few = std::env::var("PHALANX_EXAMPLE_STEPS").ok();
     let fit = match few.and_then(|steps| steps.parse().ok()) {
-        Some(steps) => Fit::epochs(1).steps_per_epoch(steps),
+        Some(steps) => Fit::epochs(1).steps_per_epoch(train.len().unwrap_or(1).min(steps)),
         None => Fit::epochs(EPOCHS),
     };
     trainer.fit(&train, fit.validation(&test))?;

@@ -18,13 +18,13 @@ impl RunFolder {
         Self(path.to_owned())
     }
 
-    /// Makes the folder where there is none, without the results of a training before this one.
+    /// Makes the folder where there is none. What a training before left there stays until this one has its own.
     pub(crate) fn create(path: &Path) -> Result<Self, Failure> {
         let folder = Self::of(path);
         fs::create_dir_all(path).map_err(|error| folder.refused("make", path, &error))?;
-        folder.write("history.jsonl", "")?;
-        // What is not there needs no removal; what cannot be removed is written over or stays.
-        let _ = fs::remove_file(path.join("test.json"));
+        let probe = format!(".{}.probe", std::process::id());
+        folder.write(&probe, "")?;
+        let _ = fs::remove_file(path.join(probe));
         Ok(folder)
     }
 
@@ -52,8 +52,13 @@ impl RunFolder {
         self.write("history.jsonl", &lines.collect::<String>())
     }
 
-    /// Writes the results of the test rows.
-    pub(crate) fn write_test(&self, logs: &Logs) -> Result<(), Failure> {
+    /// Writes the results of the test rows, if there are any.
+    pub(crate) fn write_test(&self, logs: Option<&Logs>) -> Result<(), Failure> {
+        let Some(logs) = logs else {
+            // What is not there needs no removal.
+            let _ = fs::remove_file(self.0.join("test.json"));
+            return Ok(());
+        };
         self.write("test.json", &format!("{}\n", object(logs)))
     }
 

@@ -324,6 +324,28 @@ fn prediction_does_not_depend_on_the_batch_size() {
 }
 
 #[test]
+fn a_stage_may_change_the_rows_of_a_batch() {
+    let mut trainer = trainer(mlp(), sgd(0.1));
+    let (x, _) = arrays(6);
+    let twice = |batch: Batch| {
+        let rows = batch.x[0].f32s().repeat(2);
+        let x = HostTensor::new([2 * batch.rows(), 6], &rows);
+        Ok(Batch {
+            x: vec![x],
+            ..batch
+        })
+    };
+    let batches = Dataset::from_arrays(x, Vec::new())
+        .unwrap()
+        .batch(4)
+        .map(twice);
+    let outputs = trainer.predict(&batches).unwrap();
+    assert_eq!(outputs[0].dims(), [12, 3]);
+    let logits = outputs[0].f32s();
+    assert_close(&logits[..12], &logits[12..24], 1e-6);
+}
+
+#[test]
 fn examples_of_weight_zero_do_not_count() {
     let mut weighted = trainer(mlp(), sgd(0.1));
     let mut weights = vec![2.0; 12];
@@ -637,12 +659,20 @@ fn batches_that_do_not_fit_are_refused_with_a_next_action() {
         ),
         (
             with(&|b| b.weight = Some(f32s(&[5]))),
-            "but weight is f32[5]",
+            "the weights of a batch of 4 rows are f32[5], expected f32[4]",
         ),
         (with(&|b| b.x[0] = f32s(&[0, 6])), "no rows"),
         (
             with(&|b| b.y[0] = HostTensor::new([4], &[0i32, 1, 3, 2])),
             "the class 3 of example 2 of the epoch is not among the 3",
+        ),
+        (
+            with(&|b| b.y[0] = HostTensor::new([4], &[0i64, 9, 0, 2])),
+            "the class 9 of example 1",
+        ),
+        (
+            with(&|b| b.weight = Some(HostTensor::new([4], &[1i32; 4]))),
+            "the weights of a batch of 4 rows are i32[4], expected f32[4]",
         ),
         (
             with(&|b| b.y[0] = HostTensor::new([4], &[0i32, -1, 0, 2])),
@@ -695,6 +725,10 @@ fn wrong_use_is_refused_with_a_next_action() {
         let text = message(trainer.fit(batches, fit));
         assert!(text.contains(expected), "{text}");
     }
+    let untouched = values(&trainer);
+    let text = message(trainer.fit(&data.batch(4), silent(1).validation(&endless)));
+    assert!(text.contains("cannot validate on endless data"), "{text}");
+    assert_eq!(values(&trainer), untouched);
     assert!(message(trainer.evaluate(&endless)).contains("cannot evaluate on endless data"));
     assert!(message(trainer.predict(&endless)).contains("cannot predict on endless data"));
     let wrong = [("dense/kernal", HostTensor::zeros(Shape::f32([6, 5])))];

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use phalanx::Error;
 use phalanx::fit::{Fit, History, Logs};
 use serde_json::json;
 
@@ -27,12 +28,10 @@ pub(crate) fn run(context: &mut Context, args: &TrainArgs) -> Result<(), Failure
     }
     let mut session = Session::start(context, &config, model)?;
     let history = fit(context, &mut session, &rows, args)?;
-    folder.write_history(&history)?;
     let tested = test(&mut session, &rows)?;
-    if let Some(logs) = &tested {
-        folder.write_test(logs)?;
-    }
     session.save(&folder)?;
+    folder.write_history(&history)?;
+    folder.write_test(tested.as_ref())?;
     report(context, &folder, tested.as_ref())
 }
 
@@ -74,6 +73,10 @@ fn test(session: &mut Session, rows: &Rows) -> Result<Option<Logs>, Failure> {
         .trainer
         .evaluate(&batches)
         .map_err(|error| failed(&error))?;
+    if logs.get("loss").is_some_and(|loss| !loss.is_finite()) {
+        let diverged = "the loss on the test rows is infinite or not a number, so the model is not saved: the last step of the training went too far; try a lower learning rate or gradient clipping (`clipnorm`)";
+        return Err(failed(&Error::Training(diverged.into())));
+    }
     Ok(Some(logs))
 }
 

@@ -585,32 +585,4 @@ mod tests {
             "consumer-bound: {prefetch:?} {next:?}"
         );
     }
-
-    #[test]
-    #[ignore = "a measurement: cargo test --release -p phalanx gather_speed -- --ignored --nocapture"]
-    fn gather_speed() {
-        let x = HostTensor::zeros(phalanx_graph::Shape::f32([60_000, 784]));
-        let x = HostTensor::from_bytes(x.shape().clone(), &vec![1u8; x.bytes().len()]).unwrap();
-        let y = HostTensor::new([60_000], &[1i32; 60_000]);
-        let shuffled = Dataset::from_arrays(x, y).unwrap().shuffle(1).batch(128);
-        for (name, batches) in [
-            ("inline", shuffled.clone()),
-            ("prefetch 2", shuffled.prefetch(2)),
-        ] {
-            for epoch in 0..3 {
-                let start = Instant::now();
-                let mut iter = batches.iter(epoch, 0);
-                let count = iter
-                    .by_ref()
-                    .map(|batch| batch.unwrap().rows())
-                    .sum::<usize>()
-                    / 128;
-                println!(
-                    "{name}, epoch {epoch}: {:?} per batch; {:?}",
-                    start.elapsed() / count as u32,
-                    iter.stage_times()
-                );
-            }
-        }
-    }
 }

@@ -10,14 +10,18 @@ use crate::{Error, Result};
 
 /// Refuses a program that needs more memory than its devices have free.
 pub(super) fn check(client: &Client, compiled: &Compiled, replicas: usize) -> Result<()> {
-    let Some(needed) = compiled.memory() else {
+    let Ok(memory) = compiled.executable.memory_stats() else {
         return Ok(());
     };
+    let bytes = |bytes: i64| u64::try_from(bytes).unwrap_or(0);
     let (total, free, what) = if client.platform() == "cpu" {
-        let total = needed.saturating_mul(replicas as u64);
+        // The arguments lie in the memory already.
+        let more = bytes(memory.total().saturating_sub(memory.arguments));
+        let total = more.saturating_mul(replicas as u64);
         (total, host_free(), "the memory of this machine")
     } else {
-        (needed, device_limit(client), "the memory of the device")
+        let total = bytes(memory.total());
+        (total, device_limit(client), "the memory of the device")
     };
     match free {
         Some(free) if total > free => Err(Error::Device(format!(
@@ -42,9 +46,24 @@ fn host_free() -> Option<u64> {
         let text = fs::read_to_string(format!("/sys/fs/cgroup/{name}")).ok()?;
         text.trim().parse::<u64>().ok()
     };
+    let cached = fs::read_to_string("/sys/fs/cgroup/memory.stat");
+    let cached = cached
+        .ok()
+        .and_then(|text| inactive_file(&text))
+        .unwrap_or(0);
     let group = read("memory.max").zip(read("memory.current"));
-    let left = group.map_or(u64::MAX, |(limit, used)| limit.saturating_sub(used));
+    let left = group.map_or(u64::MAX, |(limit, used)| {
+        limit.saturating_sub(used.saturating_sub(cached))
+    });
     Some(available.min(left))
+}
+
+/// Bytes of file cache that the system gives up when memory is short.
+fn inactive_file(stat: &str) -> Option<u64> {
+    let line = stat
+        .lines()
+        .find_map(|line| line.strip_prefix("inactive_file "))?;
+    line.trim().parse().ok()
 }
 
 fn available(meminfo: &str) -> Option<u64> {
@@ -64,5 +83,6 @@ mod tests {
         let text = "MemTotal:       100 kB\nMemAvailable:    64 kB\n";
         assert_eq!(available(text), Some(65536));
         assert_eq!(available("MemTotal: 1 kB\n"), None);
+        assert_eq!(inactive_file("anon 1\ninactive_file 4096\n"), Some(4096));
     }
 }

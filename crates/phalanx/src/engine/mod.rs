@@ -164,13 +164,17 @@ impl Engine {
         buffer.map_err(|error| refused("copy to the device", &tensor.shape().to_string(), &error))
     }
 
-    /// Waits until a run is done.
+    /// Waits until a run is done, the last of `runs` that are.
     ///
     /// # Errors
-    /// [`Error::Device`]: the computation failed, ran out of memory, or took longer than the deadline.
-    pub fn wait(&self, run: &Done) -> Result<()> {
+    /// [`Error::Device`]: the computation failed, ran out of memory, or took longer than a deadline for each run.
+    pub fn wait(&self, run: &Done, runs: usize) -> Result<()> {
+        let deadline = self
+            .0
+            .deadline
+            .saturating_mul(u32::try_from(runs).unwrap_or(u32::MAX));
         let mut events = run.events.iter();
-        let waited = events.try_for_each(|event| event.wait(self.0.deadline));
+        let waited = events.try_for_each(|event| event.wait(deadline));
         waited.map_err(|error| refused("run", &run.name, &error))
     }
 

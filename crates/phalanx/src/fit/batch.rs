@@ -1,6 +1,6 @@
 //! Batches from the host: checked against the model, padded, put on the device.
 
-use phalanx_graph::{HostTensor, Shape};
+use phalanx_graph::{AlignedBytes, HostTensor, Shape};
 use phalanx_pjrt::Buffer;
 
 use super::step::{BatchShape, Setup};
@@ -24,15 +24,19 @@ impl BatchShape {
                 setup.targets.len()
             )));
         }
-        let columns = batch.y.iter().map(|y| ("y", y));
-        let columns = columns.chain(batch.weight.iter().map(|weight| ("weight", weight)));
-        for (name, tensor) in columns {
-            if tensor.dims().first() != Some(&rows) {
-                return Err(Error::user(format!(
-                    "a batch has {rows} rows in x, but {name} is {}; give one for each example",
-                    tensor.shape()
-                )));
-            }
+        if let Some(y) = batch.y.iter().find(|y| y.dims().first() != Some(&rows)) {
+            return Err(Error::user(format!(
+                "a batch has {rows} rows in x, but y is {}; give one for each example",
+                y.shape()
+            )));
+        }
+        if let Some(weight) = &batch.weight
+            && *weight.shape() != Shape::f32([rows])
+        {
+            return Err(Error::user(format!(
+                "the weights of a batch of {rows} rows are {}, expected f32[{rows}]; give a number for each example",
+                weight.shape()
+            )));
         }
         Ok(Self {
             y: shapes(&batch.y),
@@ -89,12 +93,10 @@ pub(super) fn check_labels(setup: &Setup, batch: &Batch) -> Result<()> {
         let (Some(classes), Some(y)) = (classes, position.and_then(|p| batch.y.get(p))) else {
             continue;
         };
-        let Some(labels) = y.values::<i32>() else {
-            continue;
-        };
+        let labels = y.to_f64();
         let bad = labels
             .iter()
-            .position(|&label| label < 0 || label as usize >= classes);
+            .position(|&label| !(label > -1.0 && label < classes as f64));
         if let Some(at) = bad {
             let row = batch.first + (at / (labels.len() / batch.rows()).max(1)) as u64;
             return Err(Error::user(format!(
@@ -107,15 +109,32 @@ pub(super) fn check_labels(setup: &Setup, batch: &Batch) -> Result<()> {
     Ok(())
 }
 
-/// The batch with zero rows appended up to `rows`.
+/// The batch filled up to `rows` rows, which weigh nothing.
 pub(super) fn padded(batch: &Batch, rows: usize) -> Batch {
-    let pad = |tensors: &[HostTensor]| tensors.iter().map(|t| t.pad_rows(rows)).collect();
+    let fill = |tensors: &[HostTensor]| tensors.iter().map(|t| filled(t, rows)).collect();
     Batch {
-        x: pad(&batch.x),
-        y: pad(&batch.y),
+        x: fill(&batch.x),
+        y: fill(&batch.y),
         weight: batch.weight.as_ref().map(|weight| weight.pad_rows(rows)),
         first: batch.first,
     }
+}
+
+/// The tensor with its last row repeated up to `rows` rows: a row of zeros may be none that a model can take.
+pub(super) fn filled(tensor: &HostTensor, rows: usize) -> HostTensor {
+    let (given, row) = (tensor.rows(), tensor.row_bytes());
+    if given >= rows {
+        return tensor.clone();
+    }
+    let mut shape = tensor.shape().clone();
+    shape.dims[0] = rows;
+    let mut bytes = AlignedBytes::zeroed(shape.byte_len());
+    let (copied, repeated) = bytes.as_mut_slice().split_at_mut(given * row);
+    copied.copy_from_slice(tensor.bytes());
+    for slot in repeated.chunks_exact_mut(row.max(1)) {
+        slot.copy_from_slice(&tensor.bytes()[(given - 1) * row..]);
+    }
+    HostTensor::from_aligned(shape, bytes)
 }
 
 /// Copies the tensors of a batch to a device: x, y, weight.

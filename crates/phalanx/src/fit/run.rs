@@ -194,8 +194,16 @@ impl InFlight {
         if self.0.len() <= MOST_IN_FLIGHT {
             return Ok(());
         }
-        let finished = self.0.len() - LEAST_IN_FLIGHT;
-        let last = self.0.drain(..finished).next_back();
-        last.map_or(Ok(()), |done| engine.wait(&done))
+        self.wait_for(engine, self.0.len() - LEAST_IN_FLIGHT)
+    }
+
+    /// Waits for all of them.
+    pub(super) fn finish(&mut self, engine: &Engine) -> Result<()> {
+        self.wait_for(engine, self.0.len())
+    }
+
+    fn wait_for(&mut self, engine: &Engine, count: usize) -> Result<()> {
+        let last = self.0.drain(..count).next_back();
+        last.map_or(Ok(()), |done| engine.wait(&done, count))
     }
 }

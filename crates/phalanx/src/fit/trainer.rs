@@ -7,7 +7,7 @@ use phalanx_graph::{AlignedBytes, DType, HostTensor, Shape};
 use phalanx_pjrt::Buffer;
 
 use super::Fit;
-use super::batch::{check_labels, padded, put};
+use super::batch::{check_labels, filled, padded, put};
 use super::compile::Compile;
 use super::history::{EpochLogs, History, Logs};
 use super::options::some_rows;
@@ -81,6 +81,9 @@ impl Trainer {
     pub fn fit(&mut self, batches: &Batches, fit: Fit) -> Result<History> {
         self.needs_loss("train")?;
         let steps = fit.steps(batches)?;
+        if let Some(validation) = &fit.validation {
+            check_finite(validation, "validate")?;
+        }
         let mut reporter = Reporter::new(fit.progress, fit.epochs, steps);
         let mut history = History::default();
         for epoch in fit.initial_epoch..fit.epochs {
@@ -135,7 +138,7 @@ impl Trainer {
         for _ in 0..steps.max(1) {
             let start = Instant::now();
             let done = self.state.train(ready, &batch)?;
-            self.engine.wait(&done)?;
+            self.engine.wait(&done, 1)?;
             times.push(start.elapsed());
             self.iterations += 1;
         }
@@ -159,6 +162,7 @@ impl Trainer {
         for batch in batches.iter(0, 0) {
             tally = self.test_step(&batch?, batches.size(), &tally, &mut flight)?;
         }
+        flight.finish(&self.engine)?;
         let tally = self.engine.get(&tally, &self.setup.tally.shape())?;
         Ok(self.logs(&tally.to_f64()))
     }
@@ -184,18 +188,18 @@ impl Trainer {
     pub fn predict(&mut self, batches: &Batches) -> Result<Vec<HostTensor>> {
         check_finite(batches, "predict")?;
         let mut parts = Vec::new();
-        let mut waiting: Option<(Vec<Buffer>, usize)> = None;
+        let mut waiting: Option<(Vec<Buffer>, usize, usize)> = None;
         for batch in batches.iter(0, 0) {
             let batch = batch?;
             let size = batches.size().max(batch.rows());
-            let begun = (self.begin_predict(&batch.x, size)?, batch.rows());
+            let begun = (self.begin_predict(&batch.x, size)?, size, batch.rows());
             // The outputs of the step before are read while this one runs.
-            if let Some((outputs, rows)) = waiting.replace(begun) {
+            if let Some((outputs, size, rows)) = waiting.replace(begun) {
                 parts.push(self.read_outputs(&outputs, size, rows)?);
             }
         }
-        if let Some((outputs, rows)) = waiting {
-            parts.push(self.read_outputs(&outputs, batches.size().max(rows), rows)?);
+        if let Some((outputs, size, rows)) = waiting {
+            parts.push(self.read_outputs(&outputs, size, rows)?);
         }
         let outputs = self.setup.model.outputs();
         Ok((0..outputs.len())
@@ -369,9 +373,11 @@ impl Trainer {
             self.step(&batch?, &mut flight)?;
             done += 1;
             if done < steps && reporter.is_due() {
+                flight.finish(&self.engine)?;
                 reporter.step(done, &self.results()?);
             }
         }
+        flight.finish(&self.engine)?;
         self.results()
     }
 
@@ -444,7 +450,7 @@ impl Trainer {
 
     fn begin_predict(&mut self, x: &[HostTensor], rows: usize) -> Result<Vec<Buffer>> {
         BatchShape::of_inputs(&self.setup, x)?;
-        let x: Vec<HostTensor> = x.iter().map(|x| x.pad_rows(rows)).collect();
+        let x: Vec<HostTensor> = x.iter().map(|x| filled(x, rows)).collect();
         let shape = BatchShape::of_inputs(&self.setup, &x)?;
         let setup = &self.setup;
         let trace = || setup.predict_step(&shape);
