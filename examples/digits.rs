@@ -5,6 +5,7 @@
 use phalanx::prelude::*;
 
 const EPOCHS: usize = 40;
+const MODEL: &str = "runs/digits.phx";
 
 fn main() -> phalanx::Result<()> {
     let (train, test) = datasets::digits()?.split_at(1437)?;
@@ -38,6 +39,8 @@ fn main() -> phalanx::Result<()> {
     };
     trainer.fit(&train, fit.validation(&test))?;
     println!("test: {}", trainer.evaluate(&test)?);
+    trainer.save(MODEL)?;
+    println!("model: {MODEL}");
     Ok(())
 }
 
