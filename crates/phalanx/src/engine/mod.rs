@@ -4,13 +4,12 @@ mod memory;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use phalanx_graph::{AlignedBytes, CompilerOption, DType, HostTensor, Lowering, Program, Shape};
 use phalanx_pjrt::{
-    Buffer, CacheOutcome, Client, CompileCache, CompileOptions, ElementType, Event, Executable,
-    ExecuteOptions, Installer, OptionValue, OverrideValue, PjrtError, Places, Platform, Plugin,
-    SharedBytes,
+    Buffer, Client, CompileCache, CompileOptions, ElementType, Event, Executable, ExecuteOptions,
+    Installer, OptionValue, OverrideValue, PjrtError, Places, Platform, Plugin, SharedBytes,
 };
 
 use crate::{Error, Result};
@@ -102,12 +101,6 @@ impl Engine {
         })))
     }
 
-    /// Number of devices.
-    #[must_use]
-    pub fn device_count(&self) -> usize {
-        self.0.client.devices().len()
-    }
-
     /// The client underneath.
     #[must_use]
     pub fn client(&self) -> &Client {
@@ -124,7 +117,6 @@ impl Engine {
     /// # Errors
     /// [`Error::Device`] when the plugin refuses it, or when it needs more memory than there is.
     pub fn compile(&self, name: &str, program: &Program) -> Result<Compiled> {
-        let start = Instant::now();
         let text = program
             .simplified()
             .to_stablehlo(&Lowering::new(self.0.platform, name));
@@ -136,7 +128,7 @@ impl Engine {
                 .collect(),
             ..CompileOptions::default()
         };
-        let (executable, outcome) = self
+        let (executable, _) = self
             .0
             .client
             .compile_cached(self.0.cache.as_ref(), &text, &options)
@@ -144,9 +136,6 @@ impl Engine {
         let compiled = Compiled {
             name: name.into(),
             executable,
-            from_cache: outcome == CacheOutcome::Hit,
-            seconds: start.elapsed().as_secs_f64(),
-            parameters: program.parameters.iter().map(|p| p.shape.clone()).collect(),
         };
         memory::check(&self.0.client, &compiled, program.replicas)?;
         Ok(compiled)
@@ -221,11 +210,6 @@ fn plugin_path(places: &Places, options: &EngineOptions) -> Result<PathBuf> {
 pub struct Compiled {
     name: Arc<str>,
     executable: Executable,
-    parameters: Vec<Shape>,
-    /// Whether it came from the cache on disk.
-    pub from_cache: bool,
-    /// How long compilation, or loading, took.
-    pub seconds: f64,
 }
 
 impl Compiled {
@@ -244,19 +228,6 @@ impl Compiled {
             events: execution.done,
         };
         Ok((execution.outputs, done))
-    }
-
-    /// Shapes of the parameters.
-    #[must_use]
-    pub fn parameters(&self) -> &[Shape] {
-        &self.parameters
-    }
-
-    /// Bytes that one run needs on a device: arguments, results and intermediate values.
-    #[must_use]
-    pub fn memory(&self) -> Option<u64> {
-        let stats = self.executable.memory_stats().ok()?;
-        u64::try_from(stats.total()).ok()
     }
 }
 

@@ -6,7 +6,6 @@ use phalanx_pjrt::Buffer;
 use super::step::{BatchShape, Setup};
 use crate::data::Batch;
 use crate::engine::Engine;
-use crate::losses::Loss;
 use crate::{Error, Result};
 
 impl BatchShape {
@@ -81,16 +80,8 @@ impl BatchShape {
 
 /// Refuses classes that the model has no output for: the loss would be NaN and say nothing of why.
 pub(super) fn check_labels(setup: &Setup, batch: &Batch) -> Result<()> {
-    for term in &setup.losses.terms {
-        let Loss::SparseCategoricalCrossentropy(_) = term.loss else {
-            continue;
-        };
-        let classes = setup.model.outputs()[term.output].dims.last().copied();
-        let position = setup
-            .targets
-            .iter()
-            .position(|&target| target == term.output);
-        let (Some(classes), Some(y)) = (classes, position.and_then(|p| batch.y.get(p))) else {
+    for &(target, classes) in &setup.classes {
+        let Some(y) = batch.y.get(target) else {
             continue;
         };
         let labels = y.to_f64();

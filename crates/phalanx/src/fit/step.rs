@@ -6,7 +6,8 @@
 
 use phalanx_graph::{DType, Graph, GraphError, HostTensor, Program, Shape, Tensor, gradients};
 
-use super::compile::{Compile, Counted, Losses, weighted_sum};
+use super::compile::{Compile, Counted, Losses, Term, weighted_sum};
+use crate::losses::Loss;
 use crate::nn::{Cx, Effects, Model};
 use crate::optim::{Optimizer, ParamSpec, SlotSpec};
 use crate::{Error, Result};
@@ -19,6 +20,8 @@ pub(super) struct Setup {
     pub(super) metrics: Vec<Counted>,
     /// The outputs that have targets, in order.
     pub(super) targets: Vec<usize>,
+    /// Targets that hold classes, by position among them, and how many classes their outputs have.
+    pub(super) classes: Vec<(usize, usize)>,
     /// Positions of the trained variables in those of the model.
     trained: Vec<usize>,
     params: Vec<ParamSpec>,
@@ -72,8 +75,10 @@ impl Setup {
             compile.loss.terms.iter().any(|term| term.output == *output)
                 || metrics.iter().any(|metric| metric.output == *output)
         };
+        let targets: Vec<usize> = (0..outputs.len()).filter(has_target).collect();
         Ok(Self {
-            targets: (0..outputs.len()).filter(has_target).collect(),
+            classes: classes(&model, &compile.loss, &targets),
+            targets,
             slots: compile.optimizer.slots(&params),
             tally: Tally::new(&compile.loss, &metrics),
             optimizer: compile.optimizer,
@@ -446,6 +451,19 @@ impl Next {
             disconnected: Vec::new(),
         })
     }
+}
+
+/// Which of the targets are integer classes, and of how many.
+fn classes(model: &Model, losses: &Losses, targets: &[usize]) -> Vec<(usize, usize)> {
+    let outputs = model.outputs();
+    let of_term = |term: &Term| {
+        let Loss::SparseCategoricalCrossentropy(_) = term.loss else {
+            return None;
+        };
+        let target = targets.iter().position(|&target| target == term.output)?;
+        Some((target, *outputs[term.output].dims.last()?))
+    };
+    losses.terms.iter().filter_map(of_term).collect()
 }
 
 /// A key of its own for each step: a hash of the seed and the number of the step.

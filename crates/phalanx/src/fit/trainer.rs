@@ -155,16 +155,7 @@ impl Trainer {
     pub fn evaluate(&mut self, batches: &Batches) -> Result<Logs> {
         self.needs_loss("evaluate")?;
         check_finite(batches, "evaluate")?;
-        let mut flight = InFlight::default();
-        let mut tally = self
-            .engine
-            .put(0, &HostTensor::zeros(self.setup.tally.shape()))?;
-        for batch in batches.iter(0, 0) {
-            tally = self.test_step(&batch?, batches.size(), &tally, &mut flight)?;
-        }
-        flight.finish(&self.engine)?;
-        let tally = self.engine.get(&tally, &self.setup.tally.shape())?;
-        Ok(self.logs(&tally.to_f64()))
+        self.tested(batches.iter(0, 0), batches.size())
     }
 
     /// Loss and metrics of one batch, without training.
@@ -173,12 +164,7 @@ impl Trainer {
     /// As [`evaluate`](Self::evaluate).
     pub fn test_on_batch(&mut self, batch: &Batch) -> Result<Logs> {
         self.needs_loss("evaluate")?;
-        let zeros = self
-            .engine
-            .put(0, &HostTensor::zeros(self.setup.tally.shape()))?;
-        let tally = self.test_step(batch, batch.rows(), &zeros, &mut InFlight::default())?;
-        let tally = self.engine.get(&tally, &self.setup.tally.shape())?;
-        Ok(self.logs(&tally.to_f64()))
+        self.tested([Ok(batch.clone())], batch.rows())
     }
 
     /// The outputs of the model for all examples, in their order: one tensor `[examples, ..]` per output.
@@ -423,6 +409,23 @@ impl Trainer {
             logs.push(&metric.name, value);
         }
         logs
+    }
+
+    /// Loss and metrics over batches of `size` rows or fewer.
+    fn tested(
+        &mut self,
+        batches: impl IntoIterator<Item = Result<Batch>>,
+        size: usize,
+    ) -> Result<Logs> {
+        let shape = self.setup.tally.shape();
+        let mut tally = self.engine.put(0, &HostTensor::zeros(shape.clone()))?;
+        let mut flight = InFlight::default();
+        for batch in batches {
+            tally = self.test_step(&batch?, size, &tally, &mut flight)?;
+        }
+        flight.finish(&self.engine)?;
+        let tally = self.engine.get(&tally, &shape)?;
+        Ok(self.logs(&tally.to_f64()))
     }
 
     fn test_step(
