@@ -85,6 +85,7 @@ impl Layer for Embedding {
         let inside = index.greater_equal(&index.like(0.0));
         let inside = inside.and(&index.less(&index.like(self.input_dim as f64)));
         let rows = table.gather(&index.convert(DType::I32), 0);
+        let rows = rows.convert(cx.compute_dtype());
         let leading: Vec<usize> = (0..x.rank()).collect();
         inside
             .broadcast_in(&rows.dims(), &leading)
