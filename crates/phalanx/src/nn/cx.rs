@@ -255,7 +255,7 @@ impl Cx {
     ) -> Tensor {
         let trainable = self.trainable();
         let dtype = shape.dtype;
-        let value = self.lookup(name, shape, initializer, false);
+        let value = self.lookup(name, &shape, initializer, false);
         if let Some(regularizer) = regularizer {
             if let Err(message) = regularizer.check() {
                 return self.fail(message);
@@ -274,7 +274,7 @@ impl Cx {
     #[track_caller]
     pub fn state(&mut self, name: &str, shape: Shape, initial: &Initializer) -> Tensor {
         let dtype = shape.dtype;
-        self.lookup(name, shape, initial, true).convert(dtype)
+        self.lookup(name, &shape, initial, true).convert(dtype)
     }
 
     /// Sets the next value of [`state`](Self::state) of this layer.
@@ -430,7 +430,7 @@ impl Cx {
     fn lookup(
         &mut self,
         name: &str,
-        shape: Shape,
+        shape: &Shape,
         initializer: &Initializer,
         state: bool,
     ) -> Tensor {
