@@ -195,6 +195,62 @@ mod policies {
     }
 }
 
+mod sequences {
+    use phalanx::models::{Head, TransformerEncoder, transformer_encoder};
+
+    use super::*;
+
+    #[test]
+    fn padding_stays_padding_and_large_indices_stay_what_they_are() {
+        let settings = TransformerEncoder {
+            vocabulary: 600,
+            length: 8,
+            layers: 1,
+            width: 16,
+            heads: 2,
+            feed_forward: 32,
+            mask_zero: true,
+            head: Head::Classes(3),
+            ..TransformerEncoder::default()
+        };
+        let encoder = transformer_encoder(&settings).unwrap();
+        // 257 and 599 are no numbers in bfloat16.
+        let tokens = [257, 599, 0, 0, 0, 0, 0, 0, 3, 511, 257, 0, 0, 0, 0, 0];
+        let outputs = |policy, tokens: &[i32]| {
+            let mut trainer = trainer(encoder.clone(), settings_of(policy));
+            let tokens = HostTensor::new([2, 8], tokens);
+            trainer.predict_on_batch(&[tokens]).unwrap()[0]
+                .f32s()
+                .to_vec()
+        };
+        let exact = outputs(Policy::Float32, &tokens);
+        let mixed = outputs(Policy::MixedBfloat16, &tokens);
+        let error = largest_difference(&exact, &mixed);
+        assert!(error > 0.0 && error < 0.02, "{error}");
+        let unpadded = tokens.map(|token| token.max(1));
+        let unpadded = outputs(Policy::Float32, &unpadded);
+        assert!(largest_difference(&exact, &unpadded) > 0.1);
+
+        let words = Sequential::new([2])
+            .add(Embedding::new(600, 4))
+            .add(Flatten);
+        let floats = HostTensor::new([1, 2], &[257f32, 599.0]);
+        let looked_up = [Policy::Float32, Policy::MixedBfloat16].map(|policy| {
+            let mut trainer = trainer(words.clone(), settings_of(policy));
+            trainer
+                .predict_on_batch(std::slice::from_ref(&floats))
+                .unwrap()[0]
+                .f32s()
+                .to_vec()
+        });
+        assert!(largest_difference(&looked_up[0], &looked_up[1]) < 1e-3);
+    }
+
+    fn settings_of(policy: Policy) -> Compile {
+        settings(policy, LossScale::Auto)
+    }
+}
+
 mod loss_scales {
     use super::*;
 

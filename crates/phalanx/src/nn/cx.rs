@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use phalanx_graph::{DType, Graph, HostTensor, Shape, Tensor};
+use phalanx_graph::{DType, Graph, HostTensor, Shape, Tensor, Value};
 
 use super::layer::Layer;
 use super::precision::{wide, widened};
@@ -36,6 +36,7 @@ pub struct Cx {
     policy: Policy,
     random: Option<Random>,
     example_mask: Option<Tensor>,
+    padding_masks: HashMap<Value, Tensor>,
     batch_size: usize,
     frames: Vec<Frame>,
     calls: usize,
@@ -128,6 +129,7 @@ impl Cx {
             policy: Policy::Float32,
             random: None,
             example_mask: None,
+            padding_masks: HashMap::new(),
             batch_size: 1,
             frames: Vec::new(),
             calls: 0,
@@ -228,6 +230,28 @@ impl Cx {
         self.example_mask.as_ref()
     }
 
+    /// Which steps of a tensor `[batch, steps, ..]` are not padding, `bool[batch, steps]`; `None` when all are.
+    ///
+    /// Made by [`Embedding::mask_zero`](super::Embedding::mask_zero) or [`set_padding_mask`](Self::set_padding_mask),
+    /// it travels with the tensor through layers that [keep](Layer::keeps_mask) it, is used by attention, recurrent
+    /// layers and poolings, and takes padding out of losses and metrics: Keras' implicit mask.
+    #[must_use]
+    pub fn padding_mask(&self, tensor: &Tensor) -> Option<Tensor> {
+        self.padding_masks.get(&tensor.value()).cloned()
+    }
+
+    /// Says which steps of a tensor `[batch, steps, ..]` are not padding: `bool[batch, steps]`.
+    #[track_caller]
+    pub fn set_padding_mask(&mut self, tensor: &Tensor, mask: &Tensor) {
+        let (own, given) = (tensor.shape(), mask.shape());
+        if given.dtype != DType::Bool || given.rank() != 2 || !own.dims.starts_with(&given.dims) {
+            let message =
+                format!("a padding mask of {own} must be a bool for each step, got {given}");
+            return self.graph.fail("padding mask", message);
+        }
+        self.padding_masks.insert(tensor.value(), mask.clone());
+    }
+
     /// The path of the layer being called, as in `backbone/conv2d`.
     #[must_use]
     pub fn path(&self) -> &str {
@@ -255,7 +279,7 @@ impl Cx {
     ) -> Tensor {
         let trainable = self.trainable();
         let dtype = shape.dtype;
-        let value = self.lookup(name, &shape, initializer, false);
+        let value = self.lookup(name, shape, initializer, false);
         if let Some(regularizer) = regularizer {
             if let Err(message) = regularizer.check() {
                 return self.fail(message);
@@ -274,7 +298,7 @@ impl Cx {
     #[track_caller]
     pub fn state(&mut self, name: &str, shape: Shape, initial: &Initializer) -> Tensor {
         let dtype = shape.dtype;
-        self.lookup(name, &shape, initial, true).convert(dtype)
+        self.lookup(name, shape, initial, true).convert(dtype)
     }
 
     /// Sets the next value of [`state`](Self::state) of this layer.
@@ -356,7 +380,10 @@ impl Cx {
         inputs: &[Tensor],
     ) -> Tensor {
         self.inside(name, trainable, policy, |cx| {
-            let inputs: Vec<Tensor> = inputs.iter().map(|input| cx.autocast(input)).collect();
+            let inputs = match layer.converts_inputs() {
+                true => inputs.iter().map(|input| cx.autocast(input)).collect(),
+                false => inputs.to_vec(),
+            };
             let shapes: Vec<Shape> = inputs.iter().map(Tensor::shape).collect();
             if let Err(message) = layer.check_settings().and_then(|()| layer.check(&shapes)) {
                 return cx.fail(message);
@@ -364,6 +391,9 @@ impl Cx {
             let output = layer.call(cx, &inputs);
             if let Err(message) = check_dims("the output", &output.dims()) {
                 return cx.fail(message);
+            }
+            if layer.keeps_mask() {
+                cx.pass_mask(&inputs[0], &output);
             }
             if let Some(regularizer) = layer.activity_regularizer() {
                 cx.penalize_activity(regularizer, &output);
@@ -407,11 +437,30 @@ impl Cx {
 
     /// Floats in the type that is computed in. Under f32 an f64 stays what it is: gradient checks compute in it.
     #[track_caller]
-    fn autocast(&self, tensor: &Tensor) -> Tensor {
+    fn autocast(&mut self, tensor: &Tensor) -> Tensor {
         match (tensor.dtype(), self.compute_dtype()) {
             (DType::F64, DType::F32) => tensor.clone(),
-            (from, to) if from.is_float() => tensor.convert(to),
+            (from, to) if from.is_float() => self.converted(tensor, to),
             _ => tensor.clone(),
+        }
+    }
+
+    /// The tensor in another type, with its padding mask.
+    #[track_caller]
+    pub(super) fn converted(&mut self, tensor: &Tensor, dtype: DType) -> Tensor {
+        let converted = tensor.convert(dtype);
+        self.pass_mask(tensor, &converted);
+        converted
+    }
+
+    /// Gives an output the padding mask of an input, where the layer has not given it one itself.
+    #[track_caller]
+    fn pass_mask(&mut self, input: &Tensor, output: &Tensor) {
+        if self.padding_mask(output).is_some() {
+            return;
+        }
+        if let Some(mask) = self.padding_mask(input) {
+            self.set_padding_mask(output, &mask);
         }
     }
 
@@ -430,14 +479,15 @@ impl Cx {
     fn lookup(
         &mut self,
         name: &str,
-        shape: &Shape,
+        mut shape: Shape,
         initializer: &Initializer,
         state: bool,
     ) -> Tensor {
         let path = self.path_of(name);
+        shape.dtype = wide(shape.dtype);
         let spec = Variable {
             name: path.clone(),
-            shape: shape.with_dtype(wide(shape.dtype)),
+            shape,
             initializer: *initializer,
             trainable: !state && self.trainable(),
             state,

@@ -66,6 +66,11 @@ pub trait Layer: Debug + Send + Sync {
         Ok(())
     }
 
+    /// Whether floats it is given are converted to what the model computes in, which is not done to indices.
+    fn converts_inputs(&self) -> bool {
+        true
+    }
+
     /// The activation that makes the output, when there is one: to tell logits from probabilities.
     fn activation(&self) -> Option<Activation> {
         None
@@ -74,6 +79,13 @@ pub trait Layer: Debug + Send + Sync {
     /// The penalty on the output, added to the losses divided by the batch size, as Keras does.
     fn activity_regularizer(&self) -> Option<super::Regularizer> {
         None
+    }
+
+    /// Whether the padding mask of the first input is that of the output: for layers that treat each step by itself.
+    ///
+    /// Otherwise the output has the mask that [`call`](Self::call) gave it, or none.
+    fn keeps_mask(&self) -> bool {
+        false
     }
 
     /// The layer under a name of its own instead of an automatic one.

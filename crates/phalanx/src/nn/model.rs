@@ -6,7 +6,7 @@ use super::Activation;
 use super::cx::{Cx, Variable};
 use super::layer::{Body, LayerSpec};
 use super::names::{Names, check_name};
-use super::precision::{wide, widened};
+use super::precision::wide;
 use super::sizes::check_dims;
 use super::summary::summary;
 use crate::config::suggest;
@@ -310,7 +310,8 @@ impl Model {
         }
         let results = self.run(cx, inputs);
         let outputs = results.outputs_of(&self.outputs, cx.graph());
-        outputs.iter().map(widened).collect()
+        let wide = |output: &Tensor| cx.converted(output, wide(output.dtype()));
+        outputs.iter().map(wide).collect()
     }
 }
 

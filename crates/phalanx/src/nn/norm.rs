@@ -198,6 +198,10 @@ impl Layer for BatchNorm {
         let shifted = beta.map_or_else(|| scaled.clone(), |beta| &scaled + &spread(&beta));
         shifted.convert(inputs[0].dtype())
     }
+
+    fn keeps_mask(&self) -> bool {
+        true
+    }
 }
 
 /// Mean and population variance of each channel over the examples of a batch.
@@ -372,5 +376,9 @@ impl Layer for LayerNorm {
         let scaled = gamma.map_or_else(|| normal.clone(), |gamma| &normal * &spread(gamma));
         let shifted = beta.map_or_else(|| scaled.clone(), |beta| &scaled + &spread(beta));
         shifted.convert(inputs[0].dtype())
+    }
+
+    fn keeps_mask(&self) -> bool {
+        true
     }
 }
