@@ -13,6 +13,7 @@ mod error;
 pub mod fit;
 pub mod losses;
 pub mod metrics;
+pub mod models;
 pub mod nn;
 pub mod optim;
 pub mod prelude;
