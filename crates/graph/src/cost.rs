@@ -2,6 +2,7 @@
 
 use std::ops::AddAssign;
 
+use crate::Kernel;
 use crate::op::{ConvDims, DotDims, Node, Op, Subgraph, WindowDim};
 use crate::{Program, Shape};
 
@@ -104,6 +105,7 @@ fn flops(op: &Op, inputs: &[&Shape], outputs: &[Shape], replicas: usize) -> u64 
         Op::ScatterAdd { .. } => elements(inputs[2]),
         Op::Dot(dims) => dot_flops(inputs[0], dims, result()),
         Op::Conv(dims) => conv_flops(inputs[0], inputs[1], &outputs[0], dims),
+        Op::Kernel(kernel) => kernel_flops(kernel, inputs, outputs),
         Op::Reduce { .. } => elements(inputs[0]).saturating_sub(result()),
         Op::ReduceWindow { window, .. } => window_flops(window, result()),
         Op::AllReduce(_) | Op::ReduceScatter { .. } if replicas == 1 => 0,
@@ -165,6 +167,20 @@ fn conv_flops(input: &Shape, kernel: &Shape, output: &Shape, dims: &ConvDims) ->
     ])
 }
 
+/// Both gradients of a convolution have its products and sums.
+fn kernel_flops(kernel: &Kernel, inputs: &[&Shape], outputs: &[Shape]) -> u64 {
+    match kernel {
+        Kernel::ConvInputGradient { dims, .. } => {
+            conv_flops(&outputs[0], inputs[1], inputs[0], dims)
+        }
+        Kernel::ConvKernelGradient { dims, .. } => {
+            conv_flops(inputs[0], &outputs[0], inputs[1], dims)
+        }
+        Kernel::MaxPool2d(pool) => window_flops(&pool.window(), elements(&outputs[0])),
+        Kernel::MaxPool2dGradient(_) => elements(inputs[3]),
+    }
+}
+
 /// How often a kernel element meets an input element along a spatial dim, over all places of the output.
 fn meetings(dims: &ConvDims, i: usize, [size, window, places]: [usize; 3]) -> u64 {
     let (low, dilation) = (dims.padding[i].0, dims.input_dilation[i] as i64);
@@ -221,6 +237,7 @@ fn bytes(op: &Op, inputs: &[&Shape], outputs: &[Shape], replicas: usize) -> u64 
         | Op::Concat(_)
         | Op::Dot(_)
         | Op::Conv(_)
+        | Op::Kernel(_)
         | Op::Reduce { .. }
         | Op::ReduceWindow { .. }
         | Op::RandomBits(_)

@@ -7,7 +7,7 @@ use crate::cost::{NodeCost, count};
 use crate::op::{
     ConvDims, CustomCall, DotDims, Node, Op, PadDim, SliceDim, Subgraph, Value, WindowDim,
 };
-use crate::{Parameter, Program, Shape};
+use crate::{Kernel, Parameter, Program, Shape};
 
 impl Program {
     /// The program as text that a person can read: one line per node with its shape, operands, static arguments,
@@ -177,6 +177,7 @@ impl Dump<'_> {
             Op::AllReduce(kind) => kind.name().to_owned(),
             Op::AllToAll { split, concat } => format!("split {split} concat {concat}"),
             Op::CollectivePermute(pairs) => format!("{pairs:?}"),
+            Op::Kernel(op) => kernel(op),
             Op::CustomCall(call) => custom(call),
             Op::Unary(_)
             | Op::Binary(_)
@@ -313,6 +314,17 @@ fn conv(dims: &ConvDims) -> String {
         }
     }
     parts.join(" ")
+}
+
+fn kernel(op: &Kernel) -> String {
+    match op {
+        Kernel::ConvInputGradient { dims, .. } | Kernel::ConvKernelGradient { dims, .. } => {
+            conv(dims)
+        }
+        Kernel::MaxPool2d(pool) | Kernel::MaxPool2dGradient(pool) => {
+            joined(&pool.window(), sliding)
+        }
+    }
 }
 
 fn custom(call: &CustomCall) -> String {

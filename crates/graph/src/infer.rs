@@ -6,7 +6,7 @@ mod loops;
 use self::contract::{conv, dot, reduce_window};
 use self::loops::{scan_loop, while_loop};
 use crate::op::{BinaryOp, Op, PadDim, ReduceOp, SliceDim, UnaryOp};
-use crate::{DType, Shape};
+use crate::{DType, Kernel, Pool2d, Shape};
 
 type Inferred = Result<Vec<Shape>, String>;
 
@@ -72,9 +72,48 @@ fn infer_unchecked(op: &Op, inputs: &[&Shape], replicas: usize) -> Inferred {
             one(scale_dim(&cut, *concat, replicas, 1)?)
         }
         Op::CollectivePermute(pairs) => one(permute(operand(inputs, 0)?, pairs, replicas)?),
+        Op::Kernel(op) => kernel(op, inputs),
         Op::ReplicaId => one(Shape::scalar(DType::U32)),
         Op::CustomCall(call) => Ok(call.outputs.clone()),
     }
+}
+
+fn kernel(op: &Kernel, inputs: &[&Shape]) -> Inferred {
+    let (first, second) = (operand(inputs, 0)?, inputs.get(1).copied());
+    match op {
+        Kernel::ConvInputGradient { dims, input } => {
+            let kernel = operand(inputs, 1)?;
+            let input = Shape::new(kernel.dtype, input.clone());
+            check_cotangent(first, &conv(&[&input, kernel], dims)?)?;
+            Ok(vec![input])
+        }
+        Kernel::ConvKernelGradient { dims, kernel } => {
+            let kernel = Shape::new(first.dtype, kernel.clone());
+            check_cotangent(operand(inputs, 1)?, &conv(&[first, &kernel], dims)?)?;
+            Ok(vec![kernel])
+        }
+        Kernel::MaxPool2d(pool) => {
+            let largest = max_pool(first, pool)?;
+            let place = largest.with_dtype(DType::U8);
+            Ok(vec![largest, place])
+        }
+        Kernel::MaxPool2dGradient(pool) => {
+            check_cotangent(operand(inputs, 3)?, &max_pool(first, pool)?)?;
+            check_cotangent(operand(inputs, 3)?, second.unwrap_or(first))?;
+            Ok(vec![first.clone()])
+        }
+    }
+}
+
+fn check_cotangent(got: &Shape, expected: &Shape) -> Result<(), String> {
+    if got == expected {
+        return Ok(());
+    }
+    Err(format!("expected a cotangent {expected}, got {got}"))
+}
+
+fn max_pool(shape: &Shape, pool: &Pool2d) -> Result<Shape, String> {
+    reduce_window(ReduceOp::Max, shape, &pool.window())
 }
 
 fn operand<'a>(inputs: &[&'a Shape], index: usize) -> Result<&'a Shape, String> {

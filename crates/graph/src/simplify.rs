@@ -64,7 +64,7 @@ fn simplify(nodes: &[Node], outputs: &[Value], replicas: usize) -> (Vec<Node>, V
     compact(rewriter.nodes, &outputs)
 }
 
-fn simplify_body(body: &Subgraph, replicas: usize) -> Arc<Subgraph> {
+pub(crate) fn simplify_body(body: &Subgraph, replicas: usize) -> Arc<Subgraph> {
     let (nodes, outputs) = simplify(&body.nodes, &body.outputs, replicas);
     Arc::new(Subgraph {
         nodes,

@@ -7,6 +7,7 @@
 mod collective;
 mod contract;
 mod indexing;
+mod kernels;
 mod literal;
 mod loops;
 mod reduction;
@@ -41,6 +42,15 @@ pub struct Lowering {
     pub platform: Platform,
     /// Name of the module, which profilers and dumps show; characters outside `[A-Za-z0-9_]` become `_`.
     pub module: String,
+    /// Kernels registered with the device beside its compiler's own.
+    pub kernels: Option<KernelSupport>,
+}
+
+/// What the registered kernels for images on host processors (`phalanx.conv` and its kin) can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct KernelSupport {
+    /// Whether they take bf16; without, bf16 images are widened around a call.
+    pub bf16: bool,
 }
 
 /// The value of a compiler option.
@@ -59,6 +69,7 @@ impl Lowering {
         Self {
             platform,
             module: module.to_owned(),
+            kernels: None,
         }
     }
 }
@@ -96,7 +107,7 @@ impl Program {
     /// Labels become locations, donated parameters carry `tf.aliasing_output`, and the module says its number of replicas.
     #[must_use]
     pub fn to_stablehlo(&self, lowering: &Lowering) -> String {
-        let mut writer = Writer::new(lowering.platform, self.replicas);
+        let mut writer = Writer::new(lowering.platform, lowering.kernels, self.replicas);
         writer.open(&format!(
             "module @{} attributes {{mhlo.num_partitions = 1 : i32, mhlo.num_replicas = {} : i32}} {{",
             symbol(&lowering.module),
@@ -196,6 +207,7 @@ fn lower(
         Op::Scan(scan) => loops::scan(writer, scan, inputs, &node.shapes),
         Op::AllReduce(kind) => collective::all_reduce(writer, *kind, inputs),
         Op::CustomCall(call) => custom_call(writer, call, inputs),
+        Op::Kernel(kernel) => kernels::lower(writer, kernel, node, inputs),
         _ => vec![single(writer)],
     }
 }
@@ -207,6 +219,7 @@ fn lower_single(w: &mut Writer, op: &Op, inputs: &[Operand], shape: &Shape) -> O
         | Op::While { .. }
         | Op::Scan(_)
         | Op::AllReduce(_)
+        | Op::Kernel(_)
         | Op::CustomCall(_) => {
             unreachable!("ops of several results are written by `lower`")
         }
@@ -234,7 +247,8 @@ fn lower_single(w: &mut Writer, op: &Op, inputs: &[Operand], shape: &Shape) -> O
         Op::Gather { dim } => indexing::gather(w, inputs, *dim, shape),
         Op::ScatterAdd { dim } => indexing::scatter_add(w, inputs, *dim),
         Op::Dot(dims) => contract::dot(w, &inputs[0], &inputs[1], dims, shape),
-        Op::Conv(dims) => contract::conv(w, &inputs[0], &inputs[1], dims, shape),
+        Op::Conv(dims) => kernels::conv(w, inputs, dims, shape)
+            .unwrap_or_else(|| contract::conv(w, &inputs[0], &inputs[1], dims, shape)),
         Op::Reduce { kind, dims } => reduction::reduce(w, *kind, &inputs[0], dims),
         Op::ReduceWindow { kind, window } => {
             reduction::reduce_window(w, *kind, &inputs[0], window, shape)

@@ -8,7 +8,7 @@ use crate::op::{
     BinaryOp, CompareOp, ConvDims, DotDims, Op, PadDim, ReduceOp, SliceDim, UnaryOp, Value,
     WindowDim,
 };
-use crate::{DType, Graph, Shape};
+use crate::{DType, Graph, Kernel, Pool2d, Shape};
 
 /// A value of a graph: a symbol, not numbers.
 #[derive(Clone)]
@@ -407,6 +407,16 @@ impl Tensor {
     #[track_caller]
     pub fn conv(&self, kernel: &Self, dims: ConvDims) -> Self {
         self.graph.push(Op::Conv(dims), &[self, kernel])
+    }
+
+    /// The largest element of each window of images `[batch, height, width, channels]`.
+    ///
+    /// The gradient goes to the first of equal elements.
+    #[must_use]
+    #[track_caller]
+    pub fn max_pool2d(&self, pool: Pool2d) -> Self {
+        let op = Op::Kernel(Kernel::MaxPool2d(pool));
+        self.graph.push_many(op, &[self]).swap_remove(0)
     }
 
     /// Combination over dims, which disappear.

@@ -6,7 +6,8 @@ mod support;
 
 use phalanx_graph::op::{ConvDims, ConvSpec, ReduceOp, WindowDim};
 use phalanx_graph::{
-    DType, Graph, HostTensor, Lowering, Platform, Program, Shape, Tensor, gradients,
+    DType, Graph, HostTensor, KernelSupport, Lowering, Platform, Pool2d, Program, Shape, Tensor,
+    gradients,
 };
 
 const COMMAND: &str = "cargo test -p phalanx-graph --test golden";
@@ -43,6 +44,16 @@ fn the_text_is_as_it_was() {
         .filter_map(|(name, build)| golden::mismatch(name, &text(name, &build()), COMMAND))
         .collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+}
+
+#[test]
+fn kernels_are_called_where_they_are() {
+    let lowering = Lowering {
+        kernels: Some(KernelSupport { bf16: false }),
+        ..Lowering::new(Platform::Cpu, "kernels")
+    };
+    let text = kernels().simplified().to_stablehlo(&lowering);
+    assert_eq!(golden::mismatch("kernels", &text, COMMAND), None);
 }
 
 #[test]
@@ -256,6 +267,40 @@ fn dropout_bits() -> Program {
     let keep = bits.less(&bits.like(0.75 * 4_294_967_296.0));
     let y = keep.select(&(&x / 0.75), &x.zeros_like());
     g.finish(&[("y", &y)]).unwrap()
+}
+
+/// A grouped convolution of bf16 images and a pool with kernels of their own, and a 1d one without.
+fn kernels() -> Program {
+    let g = Graph::new();
+    let x = g.parameter("x", Shape::new(DType::Bf16, [2, 9, 9, 4]));
+    let (kernel, line) = (
+        g.parameter("kernel", Shape::new(DType::Bf16, [3, 3, 2, 6])),
+        f32s(&g, "line", &[3, 6, 2]),
+    );
+    let dims = |spatial: usize, groups| ConvDims {
+        input: ConvSpec::channels_last(spatial),
+        kernel: ConvSpec::kernel(spatial),
+        output: ConvSpec::channels_last(spatial),
+        strides: vec![2; spatial],
+        padding: vec![(0, 1); spatial],
+        input_dilation: vec![1; spatial],
+        kernel_dilation: vec![1; spatial],
+        feature_groups: groups,
+        batch_groups: 1,
+    };
+    let pool = Pool2d {
+        size: [3, 2],
+        strides: [2, 1],
+        padding: [(1, 0), (0, 1)],
+    };
+    let y = x.conv(&kernel, dims(2, 2)).max_pool2d(pool);
+    let rows = y.convert(DType::F32).reshape(&[2, 8, 6]);
+    let loss = rows.conv(&line, dims(1, 1)).square().sum_all();
+    with_gradients(
+        &g,
+        &loss,
+        &[("x", &x), ("kernel", &kernel), ("line", &line)],
+    )
 }
 
 fn softmax_cross_entropy() -> Program {

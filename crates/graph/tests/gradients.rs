@@ -5,7 +5,7 @@
 mod support;
 
 use phalanx_graph::op::{ConvDims, ConvSpec, DotDims, PadDim, ReduceOp, SliceDim, WindowDim};
-use phalanx_graph::{DType, Graph, HostTensor, Program, Shape, Tensor, gradients};
+use phalanx_graph::{DType, Graph, HostTensor, Pool2d, Program, Shape, Tensor, gradients};
 use phalanx_pjrt::Executable;
 use support::{compile, execute};
 
@@ -461,6 +461,23 @@ fn conv_dims(strides: [usize; 2], padding: [(i64, i64); 2]) -> ConvDims {
 }
 
 #[test]
+fn pools() {
+    let pool = |size, strides, padding| Pool2d {
+        size,
+        strides,
+        padding,
+    };
+    for pool in [
+        pool([2, 2], [2, 2], [(0, 0), (0, 0)]),
+        pool([3, 2], [1, 2], [(1, 1), (0, 1)]),
+    ] {
+        check("max_pool2d", &[scrambled(&[2, 5, 6, 2])], &|x| {
+            x[0].max_pool2d(pool).square()
+        });
+    }
+}
+
+#[test]
 fn convolutions() {
     let case = |name: &str, x: &[usize], k: &[usize], dims: ConvDims| {
         check(name, &[scrambled(x), scrambled(k)], &|x| {
@@ -693,6 +710,15 @@ fn second_derivatives() {
             first.sin()
         });
     }
+    let pool = Pool2d {
+        size: [2, 2],
+        strides: [2, 1],
+        padding: [(1, 0), (0, 1)],
+    };
+    check("max_pool2d", &[scrambled(&[1, 4, 3, 2])], &|x| {
+        let loss = x[0].square().max_pool2d(pool).square().sum_all();
+        gradients(&loss, &[&x[0]]).remove(0).expect("connected")
+    });
     let dims = conv_dims([2, 1], [(1, 0), (0, 1)]);
     check(
         "conv",

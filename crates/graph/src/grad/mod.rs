@@ -3,14 +3,15 @@
 //! A new op gets an arm in [`vjp`]; the gradient it adds is made of primitives, so it can be
 //! printed, simplified and differentiated again.
 
+pub(crate) mod convolution;
 mod linear;
 mod scan;
-mod window;
+pub(crate) mod window;
 
 use std::collections::HashMap;
 
 use crate::op::{BinaryOp, CompareOp, Node, Op, PadDim, ReduceOp, SliceDim, UnaryOp, Value};
-use crate::{Graph, Tensor};
+use crate::{Graph, Kernel, Shape, Tensor};
 
 /// What each input of a node receives; `None` where no gradient flows.
 type Gradients = Result<Vec<Option<Tensor>>, String>;
@@ -188,7 +189,8 @@ fn vjp(step: &Step) -> Gradients {
         Op::Gather { dim } => Ok(gather(step, &g, *dim)),
         Op::ScatterAdd { dim } => Ok(scatter_add(step, &g, *dim)),
         Op::Dot(dims) => Ok(linear::dot(step, &g, dims)),
-        Op::Conv(dims) => Ok(linear::conv(step, &g, dims)),
+        Op::Conv(dims) => Ok(convolution::conv(step, &g, dims)),
+        Op::Kernel(kernel) => Ok(kernel_op(step, kernel)),
         Op::Reduce { kind, dims } => Ok(vec![window::reduce(*kind, dims, step, &g)]),
         Op::ReduceWindow { kind, window } => window::reduce_window(*kind, window, step, &g),
         Op::Scan(dims) => Ok(scan::scan(step, dims)),
@@ -209,6 +211,50 @@ fn vjp(step: &Step) -> Gradients {
             call.target
         )),
     }
+}
+
+fn kernel_op(step: &Step, kernel: &Kernel) -> Vec<Option<Tensor>> {
+    let g = step.cotangent(0);
+    match kernel {
+        Kernel::ConvInputGradient { dims, .. } => convolution::input_gradient_vjp(step, &g, dims),
+        Kernel::ConvKernelGradient { dims, .. } => convolution::kernel_gradient_vjp(step, &g, dims),
+        Kernel::MaxPool2d(pool) => {
+            let given = [step.input(0), step.output(0), step.output(1), g];
+            let op = Op::Kernel(Kernel::MaxPool2dGradient(*pool));
+            let given: Vec<&Tensor> = given.iter().collect();
+            vec![Some(step.graph.push(op, &given))]
+        }
+        Kernel::MaxPool2dGradient(_) => of_decomposed(step, kernel),
+    }
+}
+
+/// The derivative of what a kernel is made of, found in a graph of its own: here the inputs depend on each other.
+fn of_decomposed(step: &Step, kernel: &Kernel) -> Vec<Option<Tensor>> {
+    let count = step.node.inputs.len();
+    let mut given: Vec<Tensor> = (0..count).map(|i| step.input(i)).collect();
+    let used: Vec<usize> = (0..step.cotangents.len())
+        .filter(|&output| step.cotangents[output].is_some())
+        .collect();
+    given.extend(step.cotangents.iter().flatten().cloned());
+    let shapes: Vec<Shape> = given.iter().map(Tensor::shape).collect();
+    let wanted: Vec<usize> = (0..count).filter(|&i| step.wants(i)).collect();
+    let body = step.graph.subgraph(&shapes, |values| {
+        let (inputs, cotangents) = values.split_at(count);
+        let outputs = kernel.decompose(inputs);
+        let seeds = used.iter().zip(cotangents);
+        let seeds = seeds.map(|(&output, seed)| (outputs[output].value(), seed.clone()));
+        let wrt: Vec<&Tensor> = wanted.iter().map(|&i| &inputs[i]).collect();
+        let found = backpropagate(inputs[0].graph(), &seeds.collect::<Vec<_>>(), &wrt);
+        let found = found.into_iter().zip(&wrt);
+        found
+            .map(|(gradient, x)| gradient.unwrap_or_else(|| x.zeros_like()))
+            .collect()
+    });
+    let mut all = vec![None; count];
+    for (i, gradient) in wanted.into_iter().zip(step.graph.inline(&body, &given)) {
+        all[i] = Some(gradient);
+    }
+    all
 }
 
 fn unary(op: UnaryOp, step: &Step, g: &Tensor) -> Option<Tensor> {

@@ -40,7 +40,10 @@ pub(super) fn reduce_window(
 ) -> Gradients {
     match kind {
         ReduceOp::Sum => Ok(vec![Some(window_sum(&step.input(0), g, window))]),
-        ReduceOp::Max | ReduceOp::Min => Ok(vec![Some(window_max(kind, window, step, g))]),
+        ReduceOp::Max | ReduceOp::Min => {
+            let (x, best) = (step.input(0), step.output(0));
+            Ok(vec![Some(largest(kind, window, &x, &best, g))])
+        }
         ReduceOp::And | ReduceOp::Or => Ok(vec![None]),
         ReduceOp::Prod => {
             Err("reduce_window multiply has no derivative; multiply slices instead".into())
@@ -82,8 +85,13 @@ fn window_sum(x: &Tensor, g: &Tensor, window: &[WindowDim]) -> Tensor {
 /// Compares each place of the window with the winner in turn; the first that equals it takes the gradient.
 ///
 /// Not select-and-scatter, which XLA:CPU expands to a scalar loop.
-fn window_max(kind: ReduceOp, window: &[WindowDim], step: &Step, g: &Tensor) -> Tensor {
-    let (x, best) = (step.input(0), step.output(0));
+pub(crate) fn largest(
+    kind: ReduceOp,
+    window: &[WindowDim],
+    x: &Tensor,
+    best: &Tensor,
+    g: &Tensor,
+) -> Tensor {
     let edges: Vec<PadDim> = window.iter().map(padding).collect();
     let identity = kind.identity(x.dtype()).to_f64()[0];
     let padded = x.pad(&edges, identity);
@@ -93,7 +101,7 @@ fn window_max(kind: ReduceOp, window: &[WindowDim], step: &Step, g: &Tensor) -> 
     let mut taken: Option<Tensor> = None;
     for offset in offsets(window) {
         let slices = place(&offset, window, &count);
-        let wins = padded.slice(&slices).equal(&best);
+        let wins = padded.slice(&slices).equal(best);
         let first = match &taken {
             Some(taken) => wins.and(&taken.not()),
             None => wins.clone(),

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::literal;
-use super::{Label, Platform};
+use super::{KernelSupport, Label, Platform};
 use crate::{DType, HostTensor, Shape};
 
 /// A value of the text: its name and type.
@@ -16,6 +16,7 @@ pub(super) struct Operand {
 /// StableHLO text under construction.
 pub(super) struct Writer {
     pub(super) platform: Platform,
+    pub(super) kernels: Option<KernelSupport>,
     pub(super) replicas: usize,
     /// The layer of the node at hand, printed as the location of its ops.
     pub(super) label: Label,
@@ -32,9 +33,10 @@ pub(super) fn list(items: impl Iterator<Item = String>) -> String {
 }
 
 impl Writer {
-    pub(super) fn new(platform: Platform, replicas: usize) -> Self {
+    pub(super) fn new(platform: Platform, kernels: Option<KernelSupport>, replicas: usize) -> Self {
         Self {
             platform,
+            kernels,
             replicas,
             label: None,
             random: BTreeSet::new(),

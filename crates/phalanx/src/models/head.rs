@@ -19,7 +19,7 @@ pub enum Pooling {
 
 /// The settings that Keras' applications share, and the end of a network by them.
 #[derive(Clone, Debug)]
-pub(super) struct Head {
+pub(super) struct ImageHead {
     pub(super) input: Input,
     pub(super) classes: usize,
     pub(super) include_top: bool,
@@ -29,7 +29,7 @@ pub(super) struct Head {
     pub(super) dropout: f64,
 }
 
-impl Head {
+impl ImageHead {
     /// Keras' defaults: ImageNet's images and classes, probabilities.
     pub(super) fn new() -> Self {
         Self {
@@ -70,7 +70,7 @@ impl Head {
     }
 }
 
-/// Builders of the settings in [`Head`].
+/// Builders of the settings in [`ImageHead`].
 macro_rules! head_settings {
     () => {
         /// Sets the images, `[height, width, channels]`; 224 by 224 in three colours by default.

@@ -1,6 +1,6 @@
 //! MobileNetV2 (Sandler et al. 2018), as Keras has it.
 
-use super::head::{Head, head_settings};
+use super::head::{ImageHead, head_settings};
 use crate::nn::{
     Activation, ActivationLayer, Add, BatchNorm, Conv2d, DepthwiseConv2d, Layer, Model, Network,
     Node, Padding, ZeroPadding2d,
@@ -40,7 +40,7 @@ const LAST: usize = 1280;
 #[derive(Clone, Debug)]
 pub struct MobileNetV2 {
     name: String,
-    head: Head,
+    head: ImageHead,
     alpha: f64,
     symmetric_padding: bool,
     epsilon: f64,
@@ -59,7 +59,7 @@ impl MobileNetV2 {
     pub fn new() -> Self {
         Self {
             name: "mobilenet_v2".into(),
-            head: Head::new(),
+            head: ImageHead::new(),
             alpha: 1.0,
             symmetric_padding: false,
             epsilon: 1e-3,
@@ -228,6 +228,7 @@ impl MobileNetV2 {
 }
 
 /// A feature map while the network is made.
+#[derive(Clone, Copy)]
 struct Map {
     node: Node,
     size: [usize; 2],

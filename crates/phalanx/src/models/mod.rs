@@ -19,12 +19,14 @@ mod head;
 mod mlp;
 mod mobilenet_v2;
 mod resnet50;
+mod transformer;
 
 pub use fine_tune::FineTune;
 pub use head::Pooling;
 pub use mlp::Mlp;
 pub use mobilenet_v2::MobileNetV2;
 pub use resnet50::ResNet50;
+pub use transformer::{Head, Positions, TransformerEncoder, transformer_encoder};
 
 /// What every model of this module has beside its own settings: a way to be compiled as it is.
 macro_rules! into_model {

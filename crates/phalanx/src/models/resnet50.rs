@@ -1,6 +1,6 @@
 //! ResNet-50 (He et al. 2015), version 1 as Keras has it.
 
-use super::head::{Head, head_settings};
+use super::head::{ImageHead, head_settings};
 use crate::Result;
 use crate::nn::{
     Activation, ActivationLayer, Add, BatchNorm, Conv2d, Layer, MaxPool2d, Model, Network, Node,
@@ -23,7 +23,7 @@ const STAGES: [(&str, usize, usize); 4] = [
 #[derive(Clone, Debug)]
 pub struct ResNet50 {
     name: String,
-    head: Head,
+    head: ImageHead,
     conv_bias: bool,
     stride_on_3x3: bool,
     epsilon: f64,
@@ -42,7 +42,7 @@ impl ResNet50 {
     pub fn new() -> Self {
         Self {
             name: "resnet50".into(),
-            head: Head::new(),
+            head: ImageHead::new(),
             conv_bias: true,
             stride_on_3x3: false,
             epsilon: 1.001e-5,

@@ -256,4 +256,8 @@ impl Layer for ActivationLayer {
     fn activation(&self) -> Option<Activation> {
         Some(self.activation)
     }
+
+    fn keeps_mask(&self) -> bool {
+        true
+    }
 }

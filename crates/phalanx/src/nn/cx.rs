@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use phalanx_graph::{Graph, HostTensor, Shape, Tensor};
+use phalanx_graph::{DType, Graph, HostTensor, Shape, Tensor, Value};
 
 use super::layer::Layer;
 use super::sampling::path_hash;
@@ -34,6 +34,7 @@ pub struct Cx {
     training: bool,
     random: Option<Random>,
     example_mask: Option<Tensor>,
+    padding_masks: HashMap<Value, Tensor>,
     batch_size: usize,
     frames: Vec<Frame>,
     calls: usize,
@@ -124,6 +125,7 @@ impl Cx {
             training: false,
             random: None,
             example_mask: None,
+            padding_masks: HashMap::new(),
             batch_size: 1,
             frames: Vec::new(),
             calls: 0,
@@ -209,6 +211,28 @@ impl Cx {
     #[must_use]
     pub const fn example_mask(&self) -> Option<&Tensor> {
         self.example_mask.as_ref()
+    }
+
+    /// Which steps of a tensor `[batch, steps, ..]` are not padding, `bool[batch, steps]`; `None` when all are.
+    ///
+    /// Made by [`Embedding::mask_zero`](super::Embedding::mask_zero) or [`set_padding_mask`](Self::set_padding_mask),
+    /// it travels with the tensor through layers that [keep](Layer::keeps_mask) it, is used by attention, recurrent
+    /// layers and poolings, and takes padding out of losses and metrics: Keras' implicit mask.
+    #[must_use]
+    pub fn padding_mask(&self, tensor: &Tensor) -> Option<Tensor> {
+        self.padding_masks.get(&tensor.value()).cloned()
+    }
+
+    /// Says which steps of a tensor `[batch, steps, ..]` are not padding: `bool[batch, steps]`.
+    #[track_caller]
+    pub fn set_padding_mask(&mut self, tensor: &Tensor, mask: &Tensor) {
+        let (own, given) = (tensor.shape(), mask.shape());
+        if given.dtype != DType::Bool || given.rank() != 2 || !own.dims.starts_with(&given.dims) {
+            let message =
+                format!("a padding mask of {own} must be a bool for each step, got {given}");
+            return self.graph.fail("padding mask", message);
+        }
+        self.padding_masks.insert(tensor.value(), mask.clone());
     }
 
     /// The path of the layer being called, as in `backbone/conv2d`.
@@ -309,7 +333,7 @@ impl Cx {
     #[track_caller]
     pub fn fail(&self, message: String) -> Tensor {
         self.graph.fail("layer", message);
-        self.graph.scalar(phalanx_graph::DType::F32, 0.0)
+        self.graph.scalar(DType::F32, 0.0)
     }
 
     /// Calls a layer inside a layer: its variables are found under `name`.
@@ -337,6 +361,9 @@ impl Cx {
             let output = layer.call(cx, inputs);
             if let Err(message) = check_dims("the output", &output.dims()) {
                 return cx.fail(message);
+            }
+            if layer.keeps_mask() {
+                cx.pass_mask(&inputs[0], &output);
             }
             if let Some(regularizer) = layer.activity_regularizer() {
                 cx.penalize_activity(regularizer, &output);
@@ -369,6 +396,17 @@ impl Cx {
         let result = graph.labelled(name, || call(self));
         self.frames.pop();
         result
+    }
+
+    /// Gives an output the padding mask of an input, where the layer has not given it one itself.
+    #[track_caller]
+    fn pass_mask(&mut self, input: &Tensor, output: &Tensor) {
+        if self.padding_mask(output).is_some() {
+            return;
+        }
+        if let Some(mask) = self.padding_mask(input) {
+            self.set_padding_mask(output, &mask);
+        }
     }
 
     pub(super) fn set_batch_size(&mut self, rows: usize) {

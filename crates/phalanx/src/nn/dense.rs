@@ -97,4 +97,8 @@ impl Layer for Dense {
     fn activity_regularizer(&self) -> Option<Regularizer> {
         self.activity_regularizer
     }
+
+    fn keeps_mask(&self) -> bool {
+        true
+    }
 }

@@ -58,4 +58,8 @@ impl Layer for Dropout {
         let kept = bits.greater_equal(&threshold);
         kept.select(&(x / (1.0 - self.rate)), &x.zeros_like())
     }
+
+    fn keeps_mask(&self) -> bool {
+        true
+    }
 }

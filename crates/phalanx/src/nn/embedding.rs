@@ -21,6 +21,7 @@ pub struct Embedding {
     output_dim: usize,
     embeddings_initializer: Initializer,
     embeddings_regularizer: Option<Regularizer>,
+    mask_zero: bool,
 }
 
 impl Embedding {
@@ -32,6 +33,7 @@ impl Embedding {
             output_dim,
             embeddings_initializer: Initializer::embedding(),
             embeddings_regularizer: None,
+            mask_zero: false,
         }
     }
 
@@ -46,6 +48,14 @@ impl Embedding {
     #[must_use]
     pub const fn embeddings_regularizer(mut self, regularizer: Regularizer) -> Self {
         self.embeddings_regularizer = Some(regularizer);
+        self
+    }
+
+    /// Sets whether index 0 is padding, which layers after it and the loss leave out: see
+    /// [`Cx::padding_mask`]. Indices must be `[batch, steps]`. Not by default.
+    #[must_use]
+    pub const fn mask_zero(mut self, mask_zero: bool) -> Self {
+        self.mask_zero = mask_zero;
         self
     }
 }
@@ -71,6 +81,11 @@ impl Layer for Embedding {
                 "expected indices, got {input}; declare the input as i32"
             ));
         }
+        if self.mask_zero && input.rank() != 2 {
+            return Err(format!(
+                "`mask_zero` needs indices [batch, steps], got {input}"
+            ));
+        }
         Ok(())
     }
 
@@ -86,8 +101,12 @@ impl Layer for Embedding {
         let inside = inside.and(&index.less(&index.like(self.input_dim as f64)));
         let rows = table.gather(&index.convert(DType::I32), 0);
         let leading: Vec<usize> = (0..x.rank()).collect();
-        inside
+        let output = inside
             .broadcast_in(&rows.dims(), &leading)
-            .select(&rows, &rows.like(f64::NAN))
+            .select(&rows, &rows.like(f64::NAN));
+        if self.mask_zero {
+            cx.set_padding_mask(&output, &index.not_equal(&index.like(0.0)));
+        }
+        output
     }
 }

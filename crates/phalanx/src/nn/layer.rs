@@ -76,6 +76,13 @@ pub trait Layer: Debug + Send + Sync {
         None
     }
 
+    /// Whether the padding mask of the first input is that of the output: for layers that treat each step by itself.
+    ///
+    /// Otherwise the output has the mask that [`call`](Self::call) gave it, or none.
+    fn keeps_mask(&self) -> bool {
+        false
+    }
+
     /// The layer under a name of its own instead of an automatic one.
     fn named(self, name: impl Into<String>) -> LayerSpec
     where

@@ -1,6 +1,6 @@
 //! Layers of several inputs.
 
-use phalanx_graph::{Shape, Tensor};
+use phalanx_graph::{DType, Shape, Tensor};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -36,9 +36,16 @@ impl Layer for Add {
         }
     }
 
-    fn call(&self, _cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         let rest = inputs.iter().skip(1);
-        rest.fold(inputs[0].clone(), |sum, input| sum + input)
+        let sum = rest.fold(inputs[0].clone(), |sum, input| sum + input);
+        // Keras' rule: a step is padding when it is in every input, and none is when one input has no mask.
+        let masks: Option<Vec<Tensor>> = inputs.iter().map(|x| cx.padding_mask(x)).collect();
+        let either = masks.and_then(|masks| masks.into_iter().reduce(|all, mask| all.or(&mask)));
+        if let Some(mask) = either.filter(|mask| sum.dims().starts_with(&mask.dims())) {
+            cx.set_padding_mask(&sum, &mask);
+        }
+        sum
     }
 }
 
@@ -99,10 +106,37 @@ impl Layer for Concatenate {
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         let parts: Vec<&Tensor> = inputs.iter().collect();
         match feature_dim(self.axis, inputs[0].rank()) {
-            Ok(dim) => Tensor::concat(&parts, dim),
+            Ok(dim) => {
+                let joined = Tensor::concat(&parts, dim);
+                if let Some(mask) = joined_mask(cx, inputs, dim) {
+                    cx.set_padding_mask(&joined, &mask);
+                }
+                joined
+            }
             Err(message) => cx.fail(message),
         }
     }
+}
+
+/// Keras' rule: joined along the steps, masks are joined; along features, a step counts where it does in any input.
+#[track_caller]
+fn joined_mask(cx: &Cx, inputs: &[Tensor], dim: usize) -> Option<Tensor> {
+    let masks: Vec<Option<Tensor>> = inputs.iter().map(|x| cx.padding_mask(x)).collect();
+    if masks.iter().all(Option::is_none) {
+        return None;
+    }
+    let all = |x: &Tensor| {
+        x.graph()
+            .full(&Shape::new(DType::Bool, &x.dims()[..2]), 1.0)
+    };
+    let masks = masks.into_iter().zip(inputs);
+    let masks: Vec<Tensor> = masks
+        .map(|(mask, x)| mask.unwrap_or_else(|| all(x)))
+        .collect();
+    if dim == 1 {
+        return Some(Tensor::concat(&masks.iter().collect::<Vec<_>>(), 1));
+    }
+    masks.into_iter().reduce(|either, mask| either.or(&mask))
 }
 
 /// The first of two or more inputs of one type and rank.

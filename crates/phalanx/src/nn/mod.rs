@@ -5,6 +5,7 @@
 
 mod activation;
 mod architecture;
+mod attention;
 mod conv;
 mod cx;
 mod dense;
@@ -18,9 +19,11 @@ mod names;
 mod network;
 mod norm;
 mod pool;
+mod position;
 mod registry;
 mod regularizer;
 mod sampling;
+mod sequence_pool;
 mod sequential;
 mod shaping;
 mod sizes;
@@ -29,6 +32,7 @@ mod summary;
 pub use activation::{
     Activation, ActivationLayer, gelu, relu, relu6, selu, sigmoid, silu, softmax, softplus, tanh,
 };
+pub use attention::MultiHeadAttention;
 pub use conv::{Conv2d, DepthwiseConv2d};
 pub use cx::{Cx, Effects, Variable};
 pub use dense::Dense;
@@ -41,8 +45,10 @@ pub use model::{Input, IntoModel, Model};
 pub use network::{Network, Node, Shared};
 pub use norm::{BatchNorm, LayerNorm};
 pub use pool::{AveragePool2d, GlobalAveragePool2d, GlobalMaxPool2d, MaxPool2d};
+pub use position::{PositionEmbedding, SinusoidalPosition};
 pub use registry::{Registry, layer_from_config};
 pub use regularizer::Regularizer;
+pub use sequence_pool::{GlobalAveragePool1d, GlobalMaxPool1d};
 pub use sequential::Sequential;
 pub use shaping::{Flatten, Rescaling, Reshape, ZeroPadding2d};
 pub use sizes::{Padding, Pair};

@@ -197,6 +197,10 @@ impl Layer for BatchNorm {
         let shifted = beta.map_or_else(|| scaled.clone(), |beta| &scaled + &spread(&beta));
         shifted.convert(inputs[0].dtype())
     }
+
+    fn keeps_mask(&self) -> bool {
+        true
+    }
 }
 
 /// Mean and population variance of each channel over the examples of a batch.
@@ -371,6 +375,10 @@ impl Layer for LayerNorm {
         let scaled = gamma.map_or_else(|| normal.clone(), |gamma| &normal * &spread(gamma));
         let shifted = beta.map_or_else(|| scaled.clone(), |beta| &scaled + &spread(beta));
         shifted.convert(inputs[0].dtype())
+    }
+
+    fn keeps_mask(&self) -> bool {
+        true
     }
 }
 

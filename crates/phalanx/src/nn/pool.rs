@@ -1,7 +1,7 @@
 //! Pooling of images `[batch, height, width, channels]`.
 
-use phalanx_graph::op::{ReduceOp, WindowDim};
-use phalanx_graph::{Shape, Tensor};
+use phalanx_graph::op::ReduceOp;
+use phalanx_graph::{Pool2d, Shape, Tensor};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -98,12 +98,12 @@ pooling! {
 
 #[track_caller]
 fn largest(x: &Tensor, window: Window) -> Tensor {
-    x.reduce_window(ReduceOp::Max, &window_dims(x, window))
+    x.max_pool2d(windows(x, window))
 }
 
 #[track_caller]
 fn average(x: &Tensor, window: Window) -> Tensor {
-    let dims = window_dims(x, window);
+    let dims = windows(x, window).window();
     let total = x.reduce_window(ReduceOp::Sum, &dims);
     if window.padding == Padding::Valid {
         let Pair(height, width) = window.size;
@@ -117,16 +117,12 @@ fn average(x: &Tensor, window: Window) -> Tensor {
     total / counts
 }
 
-fn window_dims(x: &Tensor, window: Window) -> [WindowDim; 4] {
-    let padding = window.padding(&x.dims());
-    let dim = |i: usize| WindowDim {
-        size: window.size.array()[i],
-        stride: window.strides.array()[i],
-        dilation: 1,
-        low: padding[i].0,
-        high: padding[i].1,
-    };
-    [WindowDim::identity(), dim(0), dim(1), WindowDim::identity()]
+fn windows(x: &Tensor, window: Window) -> Pool2d {
+    Pool2d {
+        size: window.size.array(),
+        strides: window.strides.array(),
+        padding: window.padding(&x.dims()),
+    }
 }
 
 macro_rules! global_pooling {

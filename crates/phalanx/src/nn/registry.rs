@@ -55,6 +55,19 @@ impl Registry {
             Embedding::new(1, 1),
             &["input_dim", "output_dim"],
         );
+        registry.add_kind(
+            "multi_head_attention",
+            MultiHeadAttention::new(1, 1),
+            &["num_heads", "key_dim"],
+        );
+        registry.add_kind(
+            "position_embedding",
+            PositionEmbedding::new(1),
+            &["sequence_length"],
+        );
+        registry.add_kind("sinusoidal_position", SinusoidalPosition::new(), &[]);
+        registry.add_kind("global_average_pool1d", GlobalAveragePool1d::new(), &[]);
+        registry.add_kind("global_max_pool1d", GlobalMaxPool1d::new(), &[]);
         registry.add_kind("flatten", Flatten, &[]);
         registry.add_kind("reshape", Reshape::new([-1]), &["target_shape"]);
         registry.add_kind("rescaling", Rescaling::new(1.0), &["scale"]);
@@ -212,7 +225,9 @@ mod tests {
             "conv2d": {"filters": 4, "kernel_size": 3},
             "depthwise_conv2d": {"kernel_size": [3, 2]},
             "dropout": {"rate": 0.5},
-            "embedding": {"input_dim": 6, "output_dim": 3},
+            "embedding": {"input_dim": 6, "output_dim": 3, "mask_zero": true},
+            "multi_head_attention": {"num_heads": 2, "key_dim": 3, "value_dim": 4},
+            "position_embedding": {"sequence_length": 5},
             "reshape": {"target_shape": [3, -1]},
             "rescaling": {"scale": 0.5},
             "activation": {"activation": {"leaky_relu": {"negative_slope": 0.1}}},

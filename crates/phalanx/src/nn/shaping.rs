@@ -159,6 +159,10 @@ impl Layer for Rescaling {
             scaled + self.offset
         }
     }
+
+    fn keeps_mask(&self) -> bool {
+        true
+    }
 }
 
 /// Zeros around images `[batch, height, width, channels]`; kind `zero_padding2d`.

@@ -8,7 +8,7 @@
 use std::path::Path;
 
 use phalanx::engine::{Compiled, Engine, EngineOptions};
-use phalanx_graph::{Graph, HostTensor, Shape, Tensor};
+use phalanx_graph::{DType, Graph, HostTensor, Shape, Tensor};
 use serde_json::Value;
 
 /// The records of a file of `tests/golden/keras`.
@@ -36,6 +36,9 @@ pub fn array(value: &Value) -> Option<HostTensor> {
     let tensor = match value["dtype"].as_str().unwrap() {
         "f32" => HostTensor::new(dims, &data.map(|x| x as f32).collect::<Vec<_>>()),
         "i32" => HostTensor::new(dims, &data.map(|x| x as i32).collect::<Vec<_>>()),
+        "bool" => {
+            HostTensor::new(dims, &data.map(|x| x as i32).collect::<Vec<_>>()).convert(DType::Bool)
+        }
         other => panic!("dtype {other}"),
     };
     Some(tensor)

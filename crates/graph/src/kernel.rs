@@ -1,0 +1,127 @@
+//! Ops with a kernel of their own on some devices, made of other ops on the rest.
+//!
+//! Each says its shapes, its [`decompose`](Kernel::decompose)d form and its derivative; which of them a device has is
+//! the [`Lowering`](crate::Lowering)'s to say.
+
+use std::sync::Arc;
+
+use crate::grad::{convolution, window};
+use crate::op::{ConvDims, ConvSpec, ReduceOp, Subgraph, WindowDim};
+use crate::{DType, Graph, Shape, Tensor};
+
+type Label = Option<Arc<str>>;
+
+/// An op that some devices have a kernel for.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Kernel {
+    /// `(cotangent, kernel) -> gradient of the input` of a convolution.
+    ConvInputGradient {
+        /// The convolution; without groups of the batch.
+        dims: ConvDims,
+        /// Dims of its input.
+        input: Vec<usize>,
+    },
+    /// `(input, cotangent) -> gradient of the kernel` of a convolution.
+    ConvKernelGradient {
+        /// The convolution; without groups of the batch.
+        dims: ConvDims,
+        /// Dims of its kernel.
+        kernel: Vec<usize>,
+    },
+    /// `x -> (largest of each window, where it was)`: the second, u8, is for the gradient and means nothing else.
+    MaxPool2d(Pool2d),
+    /// `(x, largest, where, cotangent) -> gradient of x`; the first of equal elements takes it.
+    MaxPool2dGradient(Pool2d),
+}
+
+/// Windows over the height and width of images `[batch, height, width, channels]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Pool2d {
+    /// Height and width of a window.
+    pub size: [usize; 2],
+    /// Distance between windows.
+    pub strides: [usize; 2],
+    /// Padding before and after, of height and of width.
+    pub padding: [(usize, usize); 2],
+}
+
+impl Pool2d {
+    /// The window of each of the four dims.
+    #[must_use]
+    pub fn window(&self) -> [WindowDim; 4] {
+        let dim = |i: usize| WindowDim {
+            size: self.size[i],
+            stride: self.strides[i],
+            dilation: 1,
+            low: self.padding[i].0,
+            high: self.padding[i].1,
+        };
+        [WindowDim::identity(), dim(0), dim(1), WindowDim::identity()]
+    }
+}
+
+impl Kernel {
+    /// The lower-case name in dumps.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::ConvInputGradient { .. } => "conv_input_gradient",
+            Self::ConvKernelGradient { .. } => "conv_kernel_gradient",
+            Self::MaxPool2d(_) => "max_pool",
+            Self::MaxPool2dGradient(_) => "max_pool_gradient",
+        }
+    }
+
+    /// The same computation as a graph of other ops, under the label of a layer.
+    pub(crate) fn decomposed(&self, inputs: &[Shape], label: Label) -> Arc<Subgraph> {
+        let graph = Graph::new();
+        graph.under_label(label, || graph.subgraph(inputs, |x| self.decompose(x)))
+    }
+
+    #[track_caller]
+    pub(crate) fn decompose(&self, x: &[Tensor]) -> Vec<Tensor> {
+        match self {
+            Self::ConvInputGradient { dims, input } => {
+                vec![convolution::input_gradient(&x[0], input, &x[1], dims)]
+            }
+            Self::ConvKernelGradient { dims, kernel } => {
+                vec![convolution::kernel_gradient(&x[1], &x[0], kernel, dims)]
+            }
+            Self::MaxPool2d(pool) => {
+                let largest = x[0].reduce_window(ReduceOp::Max, &pool.window());
+                let place = Shape::new(DType::U8, largest.dims());
+                let place = x[0].graph().full(&place, 0.0);
+                vec![largest, place]
+            }
+            Self::MaxPool2dGradient(pool) => {
+                let windows = pool.window();
+                vec![window::largest(
+                    ReduceOp::Max,
+                    &windows,
+                    &x[0],
+                    &x[1],
+                    &x[3],
+                )]
+            }
+        }
+    }
+}
+
+impl ConvDims {
+    /// Whether this is a convolution of images, channels last, `[height, width, in, out]` kernels, and nothing
+    /// but strides, padding by less than the kernel's span, dilation of the kernel and groups of features.
+    #[must_use]
+    pub(crate) fn is_plain_2d(&self, kernel: &[usize]) -> bool {
+        let image = ConvSpec::channels_last(2);
+        self.input == image
+            && self.output == image
+            && self.kernel == ConvSpec::kernel(2)
+            && self.input_dilation == [1, 1]
+            && self.batch_groups == 1
+            && (0..2).all(|i| {
+                let span = ((kernel[i] - 1) * self.kernel_dilation[i] + 1) as i64;
+                let (low, high) = self.padding[i];
+                (0..span).contains(&low) && (0..span).contains(&high)
+            })
+    }
+}

@@ -1,0 +1,194 @@
+//! The encoder of the Transformer.
+
+use phalanx_graph::DType;
+use serde::{Deserialize, Serialize};
+
+use crate::nn::{
+    Add, Dense, Dropout, Embedding, GlobalAveragePool1d, Initializer, Input, Layer, LayerNorm,
+    Model, MultiHeadAttention, Network, Node, PositionEmbedding, SinusoidalPosition, gelu,
+};
+use crate::{Error, Result};
+
+/// What stands at the end of an encoder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Head {
+    /// A logit for each token of the vocabulary at each place: `[batch, length, vocabulary]`.
+    Tokens,
+    /// Logits of this many classes from the mean over the places that are not padding: `[batch, classes]`.
+    Classes(usize),
+    /// The normalized vectors themselves: `[batch, length, width]`.
+    Features,
+}
+
+/// How places are told apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Positions {
+    /// A trained vector for each place.
+    Learned,
+    /// Waves of different lengths, which are not trained.
+    Sinusoidal,
+}
+
+/// Settings of [`transformer_encoder`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TransformerEncoder {
+    /// Number of different tokens; 8000 by default.
+    pub vocabulary: usize,
+    /// Tokens of one example; 128 by default.
+    pub length: usize,
+    /// Blocks; 4 by default.
+    pub layers: usize,
+    /// Numbers of one vector, a multiple of `heads`; 256 by default.
+    pub width: usize,
+    /// Heads of each attention; 4 by default.
+    pub heads: usize,
+    /// Units of the hidden layer of each block; 1024 by default.
+    pub feed_forward: usize,
+    /// Dropped in training after the embedding, in attention and after each half of a block; 0 by default.
+    pub dropout: f64,
+    /// Whether a place sees only those before it and itself; not by default.
+    pub causal: bool,
+    /// Whether token 0 is padding; not by default.
+    pub mask_zero: bool,
+    /// How places are told apart; learned by default.
+    pub positions: Positions,
+    /// What stands at the end; logits per token by default.
+    pub head: Head,
+}
+
+impl Default for TransformerEncoder {
+    fn default() -> Self {
+        Self {
+            vocabulary: 8000,
+            length: 128,
+            layers: 4,
+            width: 256,
+            heads: 4,
+            feed_forward: 1024,
+            dropout: 0.0,
+            causal: false,
+            mask_zero: false,
+            positions: Positions::Learned,
+            head: Head::Tokens,
+        }
+    }
+}
+
+/// A pre-norm Transformer encoder: tokens `i32[batch, length]` to what its head says.
+///
+/// Embedding and places; blocks of `x + attention(norm(x))` and `x + dense(gelu(dense(norm(x))))`; a last norm; the
+/// head. As in Vaswani et al. 2017 with the norms moved before each half (Xiong et al. 2020); layers have Keras'
+/// defaults (epsilon 1e-3, GELU by the error function, Glorot kernels).
+///
+/// ```
+/// use phalanx::models::{Head, TransformerEncoder, transformer_encoder};
+///
+/// let settings = TransformerEncoder { layers: 2, head: Head::Classes(2), ..TransformerEncoder::default() };
+/// let model = transformer_encoder(&settings)?;
+/// assert_eq!(model.outputs()[0].dims, [2]);
+/// # Ok::<(), phalanx::Error>(())
+/// ```
+///
+/// # Errors
+/// When a setting makes no sense, such as a `width` that is no multiple of `heads`.
+pub fn transformer_encoder(settings: &TransformerEncoder) -> Result<Model> {
+    settings.check()?;
+    let mut net = Network::new().named("transformer_encoder");
+    let tokens = net.input(
+        Input::new([settings.length])
+            .dtype(DType::I32)
+            .named("tokens"),
+    );
+    let embedding = Embedding::new(settings.vocabulary, settings.width);
+    let embedding = embedding.mask_zero(settings.mask_zero);
+    let embedded = net.add(embedding.named("embedding"), &[tokens]);
+    let placed = place(&mut net, settings.positions, settings.length, embedded);
+    let mut x = dropped(&mut net, "dropout", settings.dropout, placed);
+    for number in 0..settings.layers {
+        let block = settings.block()?.named(format!("block_{number}"));
+        x = net.add(block, &[x]);
+    }
+    let x = net.add(LayerNorm::new().named("norm"), &[x]);
+    let output = settings.head(&mut net, x);
+    net.build(&[tokens], &[output])
+}
+
+impl TransformerEncoder {
+    fn check(&self) -> Result<()> {
+        check_heads("transformer_encoder", self.width, self.heads)
+    }
+
+    fn block(&self) -> Result<crate::nn::LayerSpec> {
+        let mut net = Network::new().named("block");
+        let input = net.input([self.length, self.width]);
+        let attention = MultiHeadAttention::new(self.heads, self.width / self.heads)
+            .dropout(self.dropout)
+            .use_causal_mask(self.causal);
+        let normal = net.add(LayerNorm::new().named("attention_norm"), &[input]);
+        let seen = net.add(attention.named("attention"), &[normal]);
+        let seen = dropped(&mut net, "attention_dropout", self.dropout, seen);
+        let x = net.add(Add.named("attention_add"), &[input, seen]);
+        let output = feed_forward(&mut net, x, self.width, self.feed_forward, self.dropout);
+        Ok(net.build(&[input], &[output])?.into())
+    }
+
+    fn head(&self, net: &mut Network, x: Node) -> Node {
+        match self.head {
+            Head::Tokens => net.add(Dense::new(self.vocabulary).named("logits"), &[x]),
+            Head::Classes(classes) => {
+                let pooled = net.add(GlobalAveragePool1d::new().named("pool"), &[x]);
+                net.add(Dense::new(classes).named("logits"), &[pooled])
+            }
+            Head::Features => x,
+        }
+    }
+}
+
+/// The second half of a block: `x + dense(gelu(dense(norm(x))))`.
+pub(super) fn feed_forward(
+    net: &mut Network,
+    x: Node,
+    width: usize,
+    hidden: usize,
+    dropout: f64,
+) -> Node {
+    let normal = net.add(LayerNorm::new().named("feed_forward_norm"), &[x]);
+    let hidden = Dense::new(hidden).activation(gelu).named("feed_forward");
+    let hidden = net.add(hidden, &[normal]);
+    let projected = net.add(Dense::new(width).named("feed_forward_output"), &[hidden]);
+    let projected = dropped(net, "feed_forward_dropout", dropout, projected);
+    net.add(Add.named("feed_forward_add"), &[x, projected])
+}
+
+pub(super) fn place(net: &mut Network, positions: Positions, length: usize, x: Node) -> Node {
+    match positions {
+        Positions::Learned => {
+            let normal = Initializer::RandomNormal {
+                mean: 0.0,
+                stddev: 0.02,
+            };
+            let learned = PositionEmbedding::new(length).initializer(normal);
+            net.add(learned.named("position"), &[x])
+        }
+        Positions::Sinusoidal => net.add(SinusoidalPosition::new().named("position"), &[x]),
+    }
+}
+
+pub(super) fn dropped(net: &mut Network, name: &str, rate: f64, x: Node) -> Node {
+    if rate == 0.0 {
+        return x;
+    }
+    net.add(Dropout::new(rate).named(name), &[x])
+}
+
+pub(super) fn check_heads(model: &str, width: usize, heads: usize) -> Result<()> {
+    if heads > 0 && width > 0 && width.is_multiple_of(heads) {
+        return Ok(());
+    }
+    Err(Error::user(format!(
+        "{model}: `width` must be a multiple of `heads`, got {width} and {heads}; the heads share the width"
+    )))
+}

@@ -1,0 +1,118 @@
+"""sequences.json: layers of sequences with and without masks: outputs, and gradients of sum(output * cotangent)."""
+
+from golden import array, arrays, keras, np, tf, write
+
+from keras.src.backend import set_keras_mask
+
+layers = keras.layers
+
+
+class Draw:
+    """Deterministic f32 arrays: a fresh stream for every record."""
+
+    def __init__(self, name):
+        self.rng = np.random.default_rng([ord(c) for c in name])
+
+    def normal(self, shape, scale=1.0):
+        """Normal values of the given deviation."""
+        return (self.rng.standard_normal(shape) * scale).astype(np.float32)
+
+
+def mask_of(lengths, steps):
+    """True for the first `lengths[i]` steps of row i."""
+    return np.arange(steps)[None, :] < np.array(lengths)[:, None]
+
+
+def weight_names(built):
+    """The names of a layer's weights without those of the layer and of cells."""
+    parts = [[p for p in w.path.split("/")[1:] if not p.endswith("_cell")] for w in built.weights]
+    for path in parts:
+        path[0] = path[0].split("_")[0] if path[0].startswith(("forward_", "backward_")) else path[0]
+    return ["/".join(path) for path in parts]
+
+
+def record(name, layer, config, built, call, inputs, masks):
+    """Output and gradients of `call(*inputs)`, weights drawn anew."""
+    draw = Draw(name)
+    inputs = [x if isinstance(x, np.ndarray) else draw.normal(x) for x in inputs]
+    given = [tf.convert_to_tensor(x) for x in inputs]
+
+    def forward():
+        for x, mask in zip(given, masks):
+            set_keras_mask(x, None if mask is None else tf.convert_to_tensor(mask))
+        return call(built, given)
+
+    forward()
+    for weight in built.weights:
+        weight.assign(draw.normal(weight.shape, 0.5))
+    with tf.GradientTape() as tape:
+        tape.watch([x for x in given if x.dtype.is_floating])
+        output = forward()
+        cotangent = draw.normal(output.shape)
+        total = tf.reduce_sum(output * cotangent)
+    floats = [x for x in given if x.dtype.is_floating]
+    gradients = tape.gradient(total, floats + [w.value for w in built.weights])
+    gradients = [tf.convert_to_tensor(g).numpy() for g in gradients]
+    names = weight_names(built)
+    return {
+        "name": name,
+        "layer": layer,
+        "config": config,
+        "inputs": arrays(inputs),
+        "masks": [None if mask is None else array(mask) for mask in masks],
+        "weights": [{"name": n, "value": array(w.numpy())} for n, w in zip(names, built.weights)],
+        "output": array(output.numpy()),
+        "cotangent": array(cotangent),
+        "input_gradients": arrays(gradients[: len(floats)]),
+        "weight_gradients": [{"name": n, "value": array(g)} for n, g in zip(names, gradients[len(floats) :])],
+    }
+
+
+def attentions():
+    """Multi-head attention: masks, sizes of its own, three inputs, an explicit mask."""
+    query, value, key = (3, 4, 6), (3, 5, 7), (3, 5, 3)
+    short, long = mask_of([4, 2, 1], 4), mask_of([3, 5, 1], 5)
+    pairs = Draw("pairs").rng.integers(0, 2, (3, 4, 5)).astype(bool)
+    pairs[:, :, 0] = True
+    cases = {
+        "self": ({}, [query], [None]),
+        "self_causal": ({"use_causal_mask": True}, [query], [None]),
+        "self_masked": ({}, [query], [short]),
+        "self_causal_masked": ({"use_causal_mask": True}, [query], [short]),
+        "cross": ({}, [query, value], [None, None]),
+        "cross_masked": ({}, [query, value], [short, long]),
+        "cross_value_masked": ({"use_bias": False}, [query, value], [None, long]),
+        "three_inputs": ({"value_dim": 2, "output_shape": 5}, [query, value, key], [None, long, None]),
+        "pairs": ({"dropout": 0.5}, [query, value, key, pairs], [None, None, None, None]),
+    }
+    for name, (config, inputs, masks) in cases.items():
+        config = {"num_heads": 2, "key_dim": 3, **config}
+        causal = config.get("use_causal_mask", False)
+        built = layers.MultiHeadAttention(**{k: v for k, v in config.items() if k != "use_causal_mask"})
+
+        def call(built, given, causal=causal):
+            names = ["query", "value", "key", "attention_mask"]
+            arguments = dict(zip(names, given))
+            arguments.setdefault("value", given[0])
+            # Only the last argument is data of the mask.
+            return built(**arguments, use_causal_mask=causal, training=False)
+
+        yield record(f"attention_{name}", "MultiHeadAttention", config, built, call, inputs, masks)
+
+
+def pools():
+    """Global pooling over steps."""
+    for kind in ("GlobalAveragePooling1D", "GlobalMaxPooling1D"):
+        for name, mask in {"plain": None, "masked": mask_of([4, 2, 1], 4)}.items():
+            built = getattr(layers, kind)()
+            yield record(f"{kind}_{name}", kind, {}, built, lambda b, given: b(given[0]), [(3, 4, 2)], [mask])
+
+
+def records():
+    """Everything of this file."""
+    yield from attentions()
+    yield from pools()
+
+
+if __name__ == "__main__":
+    write("sequences", list(records()))
