@@ -1,5 +1,6 @@
-//! Compiles programs, keeps state on devices, runs steps: the only user of `phalanx-pjrt`.
+//! Compiles programs, keeps state on devices, runs steps: the only user of `phalanx-pjrt` and `phalanx-kernels`.
 
+mod kernels;
 mod memory;
 
 use std::path::PathBuf;
@@ -13,7 +14,10 @@ use phalanx_pjrt::{
     keep_freed_memory,
 };
 
+use self::kernels::EngineKernels;
 use crate::{Error, Result};
+
+pub use self::kernels::KernelsMode;
 
 /// Receives one-line notices, such as that a plugin is being installed.
 pub type Notice = Arc<dyn Fn(&str) + Send + Sync>;
@@ -25,8 +29,10 @@ pub struct EngineOptions {
     pub platform: Platform,
     /// The plugin file; found as `phalanx plugin where` tells when absent.
     pub plugin: Option<PathBuf>,
-    /// Forbids the installation of a missing CPU plugin.
+    /// Forbids the installation of a missing CPU plugin or kernel library.
     pub offline: bool,
+    /// Whether programs call oneDNN's kernels, on the CPU.
+    pub kernels: KernelsMode,
     /// How many devices the CPU is divided into; other platforms have what they have.
     pub cpu_devices: usize,
     /// Whether compiled programs are kept on disk, in the per-user cache.
@@ -46,6 +52,7 @@ impl Default for EngineOptions {
             platform: Platform::Cpu,
             plugin: None,
             offline: false,
+            kernels: KernelsMode::Auto,
             cpu_devices: 1,
             compile_cache: true,
             keep_freed_memory: true,
@@ -62,6 +69,7 @@ pub struct Engine(Arc<Inner>);
 struct Inner {
     client: Client,
     platform: phalanx_graph::Platform,
+    kernels: EngineKernels,
     cache: Option<CompileCache>,
     deadline: Duration,
     notice: Notice,
@@ -104,6 +112,7 @@ impl Engine {
         Ok(Self(Arc::new(Inner {
             client,
             platform: lowering_platform(options.platform),
+            kernels: EngineKernels::new(options, &places)?,
             cache,
             deadline: options.deadline,
             notice: Arc::clone(&options.notice),
@@ -124,11 +133,16 @@ impl Engine {
     /// Compiles a program, or takes it from the cache.
     ///
     /// # Errors
-    /// [`Error::Device`] when the plugin refuses it, or when it needs more memory than there is.
+    /// [`Error::Device`] when the plugin refuses it, or when it needs more memory than there is; when the kernel library that
+    /// [`KernelsMode::Path`] names cannot be used.
     pub fn compile(&self, name: &str, program: &Program) -> Result<Compiled> {
-        let text = program
-            .simplified()
-            .to_stablehlo(&Lowering::new(self.0.platform, name));
+        let program = program.simplified();
+        let lowering = Lowering {
+            // They are registered before the program is compiled or loaded, as it must be.
+            kernels: self.0.kernels.support(&self.0.client, &program)?,
+            ..Lowering::new(self.0.platform, name)
+        };
+        let text = program.to_stablehlo(&lowering);
         let relied_on = self.0.platform.compiler_options().iter();
         let options = CompileOptions {
             replicas: program.replicas,
