@@ -10,11 +10,12 @@ use super::LossScale;
 use super::compile::{Compile, Counted, Losses, Term, weighted_sum};
 use super::loss_scale::Verdict;
 use crate::losses::Loss;
-use crate::nn::{Cx, Effects, Model, Policy};
+use crate::nn::{Cx, Effects, Model, Policy, Variable};
 use crate::optim::{Optimizer, ParamSpec, SlotSpec};
 use crate::{Error, Result};
 
 /// What a model is compiled to: the model, what it is trained with, and the arrays that a step carries.
+#[derive(Clone)]
 pub(super) struct Setup {
     pub(super) model: Model,
     pub(super) optimizer: Optimizer,
@@ -53,7 +54,7 @@ pub(super) struct StepProgram {
 /// Sums over the steps of an epoch, in one f64 array that is read at once: loss and weight, the loss of each output
 /// when there are several, the states of the metrics, and last the number (from 1) of the first step whose loss is
 /// not finite, 0 when there is none.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Tally {
     pub(super) len: usize,
     per_output: usize,
@@ -65,39 +66,49 @@ impl Setup {
         check(&model, &compile)?;
         let outputs = model.output_names();
         let metrics = compile.counted(&outputs, &model.outputs());
-        let variables = model.variables();
-        let trained: Vec<usize> = (0..variables.len())
-            .filter(|&index| variables[index].trainable)
-            .collect();
-        let params: Vec<ParamSpec> = trained
-            .iter()
-            .map(|&index| ParamSpec {
-                name: variables[index].name.clone(),
-                shape: variables[index].shape.clone(),
-            })
-            .collect();
         let has_target = |output: &usize| {
             compile.loss.terms.iter().any(|term| term.output == *output)
                 || metrics.iter().any(|metric| metric.output == *output)
         };
         let targets: Vec<usize> = (0..outputs.len()).filter(has_target).collect();
         let loss_scale = compile.loss_scale.under(compile.precision);
-        let mut slots = compile.optimizer.slots(&params);
-        slots.extend(loss_scale.slots());
-        Ok(Self {
+        let mut setup = Self {
             classes: classes(&model, &compile.loss, &targets),
             targets,
-            slots,
             precision: compile.precision,
             loss_scale,
             tally: Tally::new(&compile.loss, &metrics),
             optimizer: compile.optimizer,
             losses: compile.loss,
             metrics,
-            trained,
-            params,
+            trained: Vec::new(),
+            params: Vec::new(),
+            slots: Vec::new(),
             model,
-        })
+        };
+        setup.find_trained();
+        Ok(setup)
+    }
+
+    /// The setup after a change of which layers of the model are trained.
+    pub(super) fn with_model(&self, model: Model) -> Self {
+        let mut changed = self.clone();
+        changed.model = model;
+        changed.find_trained();
+        changed
+    }
+
+    /// Finds which variables the optimizer changes, and what it carries for them.
+    fn find_trained(&mut self) {
+        let variables = self.model.variables().iter().enumerate();
+        let trained = variables.filter(|(_, variable)| variable.trainable);
+        let spec = |(index, variable): (usize, &Variable)| {
+            let (name, shape) = (variable.name.clone(), variable.shape.clone());
+            (index, ParamSpec { name, shape })
+        };
+        (self.trained, self.params) = trained.map(spec).unzip();
+        self.slots = self.optimizer.slots(&self.params);
+        self.slots.extend(self.loss_scale.slots());
     }
 
     /// Where in the state a variable is, and where its average.
