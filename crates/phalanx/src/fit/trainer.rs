@@ -13,7 +13,8 @@ use super::history::{EpochLogs, History, Logs};
 use super::options::some_rows;
 use super::progress::Reporter;
 use super::run::{InFlight, Programs, State};
-use super::step::{BatchShape, Setup, Tally};
+use super::step::{BatchShape, Setup};
+use super::tally::Tally;
 use crate::data::{Batch, Batches};
 use crate::engine::Engine;
 use crate::nn::Model;
@@ -23,8 +24,8 @@ use crate::{Error, Result};
 
 /// A model with its values on a device, and what it is trained with.
 pub struct Trainer {
-    engine: Engine,
-    setup: Setup,
+    pub(super) engine: Engine,
+    pub(super) setup: Setup,
     state: State,
     train: Programs,
     test: Programs,
@@ -364,7 +365,7 @@ impl Trainer {
         Some(self.setup.model.variables().len() + slot)
     }
 
-    fn needs_loss(&self, doing: &str) -> Result<()> {
+    pub(super) fn needs_loss(&self, doing: &str) -> Result<()> {
         if self.setup.losses.terms.is_empty() {
             return Err(Error::user(format!(
                 "cannot {doing}: the model was compiled without a loss; set `loss` in Compile"

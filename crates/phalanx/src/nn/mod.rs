@@ -11,6 +11,8 @@ mod cx;
 mod dense;
 mod dropout;
 mod embedding;
+mod flags;
+mod footprint;
 mod initializer;
 mod layer;
 mod merge;
