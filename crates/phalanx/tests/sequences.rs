@@ -67,6 +67,10 @@ fn list(value: &Value) -> &[Value] {
 fn kind(keras: &str) -> &'static str {
     match keras {
         "MultiHeadAttention" => "multi_head_attention",
+        "LSTM" => "lstm",
+        "GRU" => "gru",
+        "SimpleRNN" => "simple_rnn",
+        "Bidirectional" => "bidirectional",
         "GlobalAveragePooling1D" => "global_average_pool1d",
         "GlobalMaxPooling1D" => "global_max_pool1d",
         other => panic!("no layer for Keras' {other}"),
@@ -87,10 +91,26 @@ fn model_of(record: &Value, inputs: &[HostTensor]) -> Model {
 }
 
 #[test]
-fn layers_of_sequences_are_keras() {
+fn attention_and_pools_are_keras() {
+    check_layers(
+        |layer| layer == "MultiHeadAttention" || layer.contains("Pooling"),
+        13,
+    );
+}
+
+#[test]
+fn recurrent_layers_are_keras() {
+    check_layers(
+        |layer| matches!(layer, "LSTM" | "GRU" | "SimpleRNN" | "Bidirectional"),
+        32,
+    );
+}
+
+fn check_layers(wanted: impl Fn(&str) -> bool, count: usize) {
     let (mut batch, mut expected) = (Batch::default(), Expected::default());
-    let records = oracle::records("sequences.json");
-    assert!(records.len() > 12, "only {} records", records.len());
+    let mut records = oracle::records("sequences.json");
+    records.retain(|record| wanted(record["layer"].as_str().unwrap()));
+    assert_eq!(records.len(), count);
     for record in &records {
         check_layer(&mut batch, &mut expected, record);
     }

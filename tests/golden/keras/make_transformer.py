@@ -7,7 +7,7 @@ Weights are not stored: the k-th number of the v-th variable (in the order of `v
 from golden import array, keras, np, number, tf, write
 
 layers = keras.layers
-LENGTH, VOCABULARY, WIDTH, HEADS, HIDDEN, BLOCKS, CLASSES = 8, 50, 16, 2, 32, 2, 3
+LENGTH, VOCABULARY, WIDTH, HEADS, HIDDEN, MOST, CLASSES = 8, 50, 16, 2, 32, 2, 3
 
 
 class Learned(layers.Layer):
@@ -53,12 +53,12 @@ def self_attention(x, name, causal):
     return layers.Add()([x, seen])
 
 
-def encoder(positions, causal, mask_zero, head):
+def encoder(positions, causal, mask_zero, head, blocks):
     """A pre-norm encoder."""
     tokens = keras.Input((LENGTH,), dtype="int32")
     x = layers.Embedding(VOCABULARY, WIDTH, mask_zero=mask_zero, name="embedding")(tokens)
     x = {"learned": Learned, "sinusoidal": Waves}[positions](name="position")(x)
-    for number in range(BLOCKS):
+    for number in range(blocks):
         x = self_attention(x, f"block_{number}", causal)
         x = feed_forward(x, f"block_{number}")
     x = layers.LayerNormalization(name="norm")(x)
@@ -71,7 +71,7 @@ def encoder(positions, causal, mask_zero, head):
 def path(weight):
     """The name of a weight with blocks as folders."""
     name = weight.path
-    for number in range(BLOCKS):
+    for number in range(MOST):
         for part in ("encoder", "decoder"):
             name = name.replace(f"{part}_{number}_", f"{part}_{number}/")
         name = name.replace(f"block_{number}_", f"block_{number}/")
@@ -125,7 +125,7 @@ def record(name, settings, model, inputs, targets, full):
 
 def encoders():
     """Three encoders between them: every kind of place, mask and head."""
-    sizes = {"vocabulary": VOCABULARY, "length": LENGTH, "layers": BLOCKS, "width": WIDTH, "heads": HEADS,
+    sizes = {"vocabulary": VOCABULARY, "length": LENGTH, "width": WIDTH, "heads": HEADS,
              "feed_forward": HIDDEN}
     cases = {
         "plain": (("learned", False, False, "tokens"), [8, 8]),
@@ -133,12 +133,13 @@ def encoders():
         "classes_padded": (("sinusoidal", False, True, "classes"), [8, 5, 2]),
     }
     for name, ((positions, causal, mask_zero, head), lengths) in cases.items():
-        settings = {**sizes, "positions": positions, "causal": causal, "mask_zero": mask_zero,
+        blocks = 2 if name == "plain" else 1
+        settings = {**sizes, "layers": blocks, "positions": positions, "causal": causal, "mask_zero": mask_zero,
                     "head": head if head == "tokens" else {"classes": CLASSES}}
         rows = len(lengths)
         inputs = tokens(rows, LENGTH, VOCABULARY, lengths, 7)
         targets = tokens(rows, LENGTH, VOCABULARY, lengths, 11) if head == "tokens" else np.arange(rows, dtype=np.int32)
-        model = encoder(positions, causal, mask_zero, head)
+        model = encoder(positions, causal, mask_zero, head, blocks)
         yield record(f"encoder_{name}", settings, model, [inputs], targets, full=name == "plain")
 
 
