@@ -3,15 +3,15 @@
 //! Its lines have one field more: `overhead_us`, the time of a step less that of its program alone on the device.
 #![forbid(unsafe_code)]
 
+mod processors;
+
 use std::error::Error;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use phalanx::data::Batch;
 use phalanx::prelude::*;
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-const THREADS: usize = 2;
 const ROWS: usize = 60_000;
 const CLASSES: u64 = 10;
 /// Steps in a row when an epoch's are compared with the program alone.
@@ -35,7 +35,7 @@ fn run() -> Result<(), Box<dyn Error>> {
         return Err("usage: bench-single mlp|cnn|fit_mlp BATCH BUDGET".into());
     };
     let budget: Budget = budget.parse()?;
-    use_first_processors()?;
+    processors::use_first()?;
     match model.as_str() {
         "mlp" => steps(model, mlp(), &[784], (30, 20), batch.parse()?, budget),
         "cnn" => steps(model, cnn(), &[28, 28, 1], (3, 1), batch.parse()?, budget),
@@ -213,19 +213,8 @@ fn emit(model: &str, batch: usize, unit: &str, seconds: &[f64], overhead: f64) {
         "version": env!("CARGO_PKG_VERSION"),
         "model": model,
         "batch": batch,
-        "threads": THREADS,
+        "threads": processors::THREADS,
         "overhead_us": (overhead * 1e7).round() / 10.0,
     });
     println!("{line}");
-}
-
-/// Keeps this process on the first processors that it may use, as the peers do; before any thread starts.
-fn use_first_processors() -> Result<(), Box<dyn Error>> {
-    let allowed = sched_getaffinity(None)?;
-    let mut chosen = CpuSet::new();
-    let processors = (0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu));
-    for cpu in processors.take(THREADS) {
-        chosen.set(cpu);
-    }
-    Ok(sched_setaffinity(None, &chosen)?)
 }

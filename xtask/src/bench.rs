@@ -1,11 +1,16 @@
-//! `cargo xtask bench single`: whole steps and epochs on one device, ours beside other frameworks'.
+//! `cargo xtask bench models` (see `models`) and `cargo xtask bench single`: whole steps and epochs on one device, ours beside other frameworks'.
 //!
 //! Every contestant is a program `MODEL BATCH BUDGET` that prints a JSON line a result (`bench/peers/README.md`). They take
 //! turns, round by round, so that a machine that grows slow is slow for all; a result is the median of its rounds' medians.
 
 mod contestant;
 mod machine;
+mod models;
+mod player;
+mod score;
 mod table;
+
+pub(crate) use models::models;
 
 use std::process::Command;
 use std::time::Duration;
@@ -66,14 +71,19 @@ struct Asked {
     pythons: Vec<String>,
     quick: bool,
     write: bool,
+    /// The only works to time, by name; all when there are none.
+    only: Vec<String>,
 }
 
 /// Times ours and what the Pythons have; prints a table, and keeps it in `bench/results` if asked to.
 pub(crate) fn single(arguments: &[&str]) -> Result<(), String> {
     let asked = asked(arguments)?;
+    if !asked.only.is_empty() {
+        return Err("found --only, which `bench models` takes and `bench single` does not".into());
+    }
     let workspace = Workspace::load()?;
     build(&workspace)?;
-    let contestants = contestant::all(&workspace, &asked.pythons)?;
+    let contestants = contestant::all(&workspace, "single", &asked.pythons)?;
     let mut results = Results::default();
     let rounds = if asked.quick { 2 } else { 5 };
     for round in 1..=rounds {
@@ -94,17 +104,20 @@ pub(crate) fn single(arguments: &[&str]) -> Result<(), String> {
     let table = results.table(&SINGLE.map(|work| work.shown));
     println!("{table}");
     if asked.write {
-        let page = format!(
-            "# One device\n\nWritten by `cargo xtask bench single --write`: {}.\n\n{table}",
-            machine::description()
-        );
-        let path = workspace.root.join("bench/results/single.md");
-        let folder = path.parent().unwrap_or(&path);
-        std::fs::create_dir_all(folder)
-            .and_then(|()| std::fs::write(&path, page))
-            .map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+        let what = "Written by `cargo xtask bench single --write`";
+        let machine = machine::description();
+        let page = format!("# One device\n\n{what}: {machine}.\n\n{table}");
+        write(&workspace, "single.md", &page)?;
     }
     Ok(())
+}
+
+/// Keeps a page of results.
+fn write(workspace: &Workspace, name: &str, page: &str) -> Result<(), String> {
+    let folder = workspace.root.join("bench/results");
+    std::fs::create_dir_all(&folder)
+        .and_then(|()| std::fs::write(folder.join(name), page))
+        .map_err(|error| format!("cannot write bench/results/{name}: {error}"))
 }
 
 fn asked(arguments: &[&str]) -> Result<Asked, String> {
@@ -120,9 +133,13 @@ fn asked(arguments: &[&str]) -> Result<Asked, String> {
                     .ok_or("--python needs the path of a Python with torch, tensorflow or jax")?;
                 asked.pythons.push((*path).to_owned());
             }
+            "--only" => {
+                let name = words.next().ok_or("--only needs the name of a work")?;
+                asked.only.push((*name).to_owned());
+            }
             word => {
                 return Err(format!(
-                    "found {word:?}, expected --python PATH, --quick or --write"
+                    "found {word:?}, expected --python PATH, --only NAME, --quick or --write"
                 ));
             }
         }
@@ -174,6 +191,8 @@ mod tests {
             (found.pythons.len(), found.quick, found.write),
             (2, true, false)
         );
+        assert_eq!(asked(&["--only", "cnn"]).unwrap().only, ["cnn"]);
+        assert!(asked(&["--only"]).unwrap_err().contains("the name"));
         assert!(asked(&["--python"]).unwrap_err().contains("needs the path"));
         assert!(asked(&["--fast"]).unwrap_err().contains("--quick"));
     }

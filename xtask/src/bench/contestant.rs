@@ -5,11 +5,11 @@ use std::process::Command;
 
 use crate::workspace::Workspace;
 
-/// A framework, the modules it needs, and its script.
-const FRAMEWORKS: [(&str, &[&str], &str); 3] = [
-    ("torch", &["torch"], "single_torch.py"),
-    ("tf", &["tensorflow"], "single_tf.py"),
-    ("jax", &["jax", "flax", "optax"], "single_jax.py"),
+/// A framework and the modules it needs.
+const FRAMEWORKS: [(&str, &[&str]); 3] = [
+    ("torch", &["torch", "torchvision"]),
+    ("tf", &["tensorflow"]),
+    ("jax", &["jax", "flax", "optax"]),
 ];
 
 /// A program that speaks the protocol of `bench/peers/README.md`.
@@ -27,18 +27,25 @@ impl Contestant {
     }
 }
 
-/// Ours, then the frameworks in order, each with the first Python that has it.
-pub(super) fn all(workspace: &Workspace, pythons: &[String]) -> Result<Vec<Contestant>, String> {
+/// Ours, then the frameworks in order, each with the first Python that has it, in a family of programs such as `single`:
+/// `bench-single` and `single_torch.py`.
+pub(super) fn all(
+    workspace: &Workspace,
+    family: &str,
+    pythons: &[String],
+) -> Result<Vec<Contestant>, String> {
+    let ours = format!("target/release/bench-{family}");
     let mut contestants = vec![Contestant {
         name: "phalanx",
-        program: workspace.root.join("target/release/bench-single"),
+        program: workspace.root.join(ours),
         script: None,
     }];
     let mut modules = Vec::new();
     for python in pythons {
         modules.push((python, installed(python)?));
     }
-    for (name, needs, script) in FRAMEWORKS {
+    for (name, needs) in FRAMEWORKS {
+        let script = format!("{family}_{name}.py");
         let has_all = |installed: &[String]| {
             needs
                 .iter()
@@ -63,7 +70,7 @@ pub(super) fn all(workspace: &Workspace, pythons: &[String]) -> Result<Vec<Conte
 fn installed(python: &str) -> Result<Vec<String>, String> {
     let modules: Vec<&str> = FRAMEWORKS
         .iter()
-        .flat_map(|(_, modules, _)| modules.iter().copied())
+        .flat_map(|(_, modules)| modules.iter().copied())
         .collect();
     let script = "import importlib.util, sys; print(*[m for m in sys.argv[1:] if importlib.util.find_spec(m)])";
     let output = Command::new(python)

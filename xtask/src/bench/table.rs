@@ -5,7 +5,7 @@ use std::fmt::Write;
 use serde::Deserialize;
 
 /// The name of our framework in results.
-const OURS: &str = "phalanx";
+pub(super) const OURS: &str = "phalanx";
 
 /// One line that a contestant prints.
 #[derive(Deserialize)]
@@ -150,7 +150,7 @@ impl Series {
     }
 }
 
-fn milliseconds(value: f64) -> String {
+pub(super) fn milliseconds(value: f64) -> String {
     match value {
         0.0..10.0 => format!("{value:.3} ms"),
         10.0..1000.0 => format!("{value:.1} ms"),
@@ -159,7 +159,7 @@ fn milliseconds(value: f64) -> String {
 }
 
 /// The middle value, or the mean of the two middle ones; NaN of nothing.
-fn median(values: &[f64]) -> f64 {
+pub(super) fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     let middle = sorted.len() / 2;

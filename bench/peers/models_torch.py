@@ -1,0 +1,91 @@
+"""PyTorch on whole models: python models_torch.py MODEL BATCH [--variant compiled] (see README.md).
+
+Images are in the channels-last format; bfloat16 is autocast. Convolutional models are torchvision's with Keras' places of
+strides, so that the work is the same.
+"""
+
+import turns
+
+import torch
+import torchvision
+
+from torch import nn
+
+torch.set_num_threads(turns.THREADS)
+torch.manual_seed(0)
+
+
+class Transformer(nn.Module):
+    """An encoder of 4 layers, normalised before each part, and a projection to the vocabulary."""
+
+    def __init__(self, width=256, heads=4, inner=1024, layers=4):
+        super().__init__()
+        self.tokens = nn.Embedding(turns.VOCABULARY, width)
+        self.places = nn.Parameter(torch.randn(turns.LENGTH, width) * 0.02)
+        layer = nn.TransformerEncoderLayer(
+            width, heads, inner, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
+        )
+        self.layers = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, turns.VOCABULARY)
+
+    def forward(self, x):
+        """Logits `[batch, length, vocabulary]`."""
+        return self.head(self.norm(self.layers(self.tokens(x) + self.places)))
+
+
+def resnet50():
+    """ResNet-50 of the article: the stride is in the first convolution of a block, not the second."""
+    network = torchvision.models.resnet50(num_classes=turns.CLASSES)
+    for stage in (network.layer2, network.layer3, network.layer4):
+        stage[0].conv1.stride, stage[0].conv2.stride = stage[0].conv2.stride, stage[0].conv1.stride
+    return network
+
+
+def build(model):
+    """The network."""
+    if model == "resnet50":
+        return resnet50()
+    if model == "mobilenet_v2":
+        return torchvision.models.mobilenet_v2(num_classes=turns.CLASSES, dropout=0.0)
+    if model == "cnn":
+        return nn.Sequential(
+            nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+            nn.Linear(9216, 128), nn.ReLU(), nn.Linear(128, turns.CLASSES),
+        )
+    return Transformer()
+
+
+def main():
+    """Serves steps."""
+    asked = turns.arguments()
+    x, y = turns.data(asked)
+    x, y = torch.from_numpy(x), torch.from_numpy(y).long().flatten()
+    network = build(asked.model).train()
+    if x.ndim == 4:
+        # A view that moves the channels is what the format is: nothing is copied.
+        x, network = x.permute(0, 3, 1, 2), network.to(memory_format=torch.channels_last)
+    else:
+        x = x.long()
+    loss_of = nn.CrossEntropyLoss()
+    parameters = network.parameters()
+    if asked.model == "transformer":
+        optimizer = torch.optim.Adam(parameters, 1e-3)
+    else:
+        optimizer = torch.optim.SGD(parameters, lr=0.01, momentum=0.9)
+    called = torch.compile(network) if asked.variant == "compiled" else network
+
+    def step():
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=asked.bf16):
+            scores = called(x)
+            loss = loss_of(scores.view(-1, scores.shape[-1]), y)
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    turns.serve("torch", torch.__version__, asked.variant, step)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,219 @@
+//! `cargo xtask bench models`: training steps of whole models, ours beside other frameworks'.
+//!
+//! All programs of a work are alive at once and take a few steps by turns, round after round, so that a machine that grows
+//! slow is slow for all. Who takes too long for a step is told so, and how long it had, and left.
+
+use std::time::Duration;
+
+use super::contestant::{self, Contestant};
+use super::player::{Hello, Player, Silence};
+use super::score::{Score, table};
+use super::{asked, build, machine, write};
+use crate::workspace::Workspace;
+
+/// Until a program has imported and built what it needs.
+const START_LIMIT: Duration = Duration::from_secs(120);
+/// A first step, with tracing and compilation.
+const FIRST_LIMIT: Duration = Duration::from_secs(120);
+/// Any later step.
+const STEP_LIMIT: Duration = Duration::from_secs(30);
+/// Between turns: threads that still spin come to rest.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// What is timed.
+struct Work {
+    name: &'static str,
+    batch: &'static str,
+    shown: &'static str,
+    /// Steps of a turn.
+    steps: usize,
+    /// Other ways to run a framework: its name, and the variant's.
+    variants: &'static [(&'static str, &'static str)],
+}
+
+const WORKS: [Work; 5] = [
+    Work {
+        name: "resnet50",
+        batch: "16",
+        shown: "ResNet-50, 224x224, batch 16, f32",
+        steps: 1,
+        variants: &[],
+    },
+    Work {
+        name: "resnet50_bf16",
+        batch: "16",
+        shown: "ResNet-50, 224x224, batch 16, bf16",
+        steps: 1,
+        variants: &[],
+    },
+    Work {
+        name: "mobilenet_v2",
+        batch: "16",
+        shown: "MobileNetV2, 224x224, batch 16, f32",
+        steps: 1,
+        variants: &[],
+    },
+    Work {
+        name: "cnn",
+        batch: "128",
+        shown: "CNN, 28x28, batch 128, f32",
+        steps: 8,
+        variants: &[],
+    },
+    Work {
+        name: "transformer",
+        batch: "16",
+        shown: "Transformer encoder (4 layers, d 256), 128 tokens, batch 16, vocabulary 8000, f32",
+        steps: 3,
+        variants: &[("torch", "compiled"), ("tf", "xla")],
+    },
+];
+
+/// Someone at work, or why no longer.
+struct Seat {
+    player: Option<Player>,
+    score: Score,
+}
+
+/// Times ours and what the Pythons have; prints a table, and keeps it in `bench/results` if asked to.
+pub(crate) fn models(arguments: &[&str]) -> Result<(), String> {
+    let asked = asked(arguments)?;
+    let works = chosen(&asked.only)?;
+    let workspace = Workspace::load()?;
+    build(&workspace)?;
+    let contestants = contestant::all(&workspace, "models", &asked.pythons)?;
+    let rounds = if asked.quick { 2 } else { 5 };
+    let mut text = String::new();
+    for work in works {
+        let scores = contest(&workspace, work, &contestants, rounds);
+        let found = table(work.shown, &scores);
+        println!("{found}");
+        text += &format!("{found}\n");
+    }
+    if asked.write {
+        let what = "Written by `cargo xtask bench models --write`";
+        let machine = machine::description();
+        let page = format!(
+            "# Whole models\n\n{what}: {machine}.\nMedians of {rounds} rounds, in which the frameworks take turns; a step \
+             ends when its loss is on the host.\n\n{text}"
+        );
+        write(&workspace, "models.md", page.trim_end())?;
+    }
+    Ok(())
+}
+
+fn chosen(only: &[String]) -> Result<Vec<&'static Work>, String> {
+    let names = || WORKS.map(|work| work.name).join(", ");
+    if let Some(unknown) = only
+        .iter()
+        .find(|name| WORKS.iter().all(|work| work.name != **name))
+    {
+        return Err(format!("found no work {unknown:?}, expected {}", names()));
+    }
+    let asked = |work: &&Work| only.is_empty() || only.iter().any(|name| name == work.name);
+    Ok(WORKS.iter().filter(asked).collect())
+}
+
+/// All rounds of a work.
+fn contest(
+    workspace: &Workspace,
+    work: &Work,
+    contestants: &[Contestant],
+    rounds: usize,
+) -> Vec<Score> {
+    let mut seats = Vec::new();
+    for contestant in contestants {
+        seats.push(seat(workspace, work, contestant, ""));
+        for (_, variant) in work
+            .variants
+            .iter()
+            .filter(|(name, _)| *name == contestant.name)
+        {
+            seats.push(seat(workspace, work, contestant, variant));
+        }
+    }
+    for round in 1..=rounds {
+        eprintln!("round {round} of {rounds}: {}", work.shown);
+        for seat in &mut seats {
+            seat.turn(work.steps);
+        }
+    }
+    seats.into_iter().map(|seat| seat.score).collect()
+}
+
+/// Starts a program and has it take its first steps.
+fn seat(workspace: &Workspace, work: &Work, contestant: &Contestant, variant: &str) -> Seat {
+    eprintln!("starting {} {variant}: {}", contestant.name, work.shown);
+    let mut command = contestant.command();
+    command.args([work.name, work.batch]);
+    if !variant.is_empty() {
+        command.args(["--variant", variant]);
+    }
+    let log = workspace.log(&format!("bench-{}-{}{variant}", work.name, contestant.name));
+    let named = Hello {
+        framework: contestant.name.to_owned(),
+        variant: variant.to_owned(),
+        version: String::new(),
+    };
+    let started = Player::start(&mut command, &log, START_LIMIT);
+    let (mut player, hello) = match started {
+        Ok(started) => started,
+        Err(silence) => return Seat::empty(named, silence),
+    };
+    let mut score = Score::new(hello);
+    // The first step compiles; the second still warms caches.
+    match player.play(1, FIRST_LIMIT).and_then(|first| {
+        score.first_loss = Some(first.loss);
+        player.play(1, STEP_LIMIT)
+    }) {
+        Ok(_) => Seat {
+            player: Some(player),
+            score,
+        },
+        Err(silence) => {
+            score.silence = Some(silence);
+            Seat {
+                player: None,
+                score,
+            }
+        }
+    }
+}
+
+impl Seat {
+    fn empty(hello: Hello, silence: Silence) -> Self {
+        let mut score = Score::new(hello);
+        score.silence = Some(silence);
+        Self {
+            player: None,
+            score,
+        }
+    }
+
+    fn turn(&mut self, steps: usize) {
+        let Some(player) = &mut self.player else {
+            return;
+        };
+        std::thread::sleep(PAUSE);
+        match player.play(steps, STEP_LIMIT.saturating_mul(steps as u32)) {
+            Ok(turn) => self.score.add(&turn),
+            Err(silence) => {
+                self.score.silence = Some(silence);
+                self.player = None;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn works_are_chosen_by_name() {
+        assert_eq!(chosen(&[]).unwrap().len(), WORKS.len());
+        assert_eq!(chosen(&["cnn".to_owned()]).unwrap()[0].name, "cnn");
+        let unknown = chosen(&["vgg".to_owned()]).err().unwrap();
+        assert!(unknown.contains("\"vgg\", expected resnet50"), "{unknown}");
+    }
+}
