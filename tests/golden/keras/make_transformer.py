@@ -143,8 +143,36 @@ def encoders():
         yield record(f"encoder_{name}", settings, model, [inputs], targets, full=name == "plain")
 
 
+def translators():
+    """An encoder and a decoder of one block each, padded on both sides."""
+    sizes = {"source_vocabulary": 12, "target_vocabulary": 11, "source_length": 6, "target_length": 5, "layers": 1,
+             "width": WIDTH, "heads": HEADS, "feed_forward": HIDDEN, "dropout": 0.0, "positions": "sinusoidal"}
+    source, target = keras.Input((6,), dtype="int32"), keras.Input((5,), dtype="int32")
+
+    def embed(tokens, vocabulary, side):
+        x = layers.Embedding(vocabulary, WIDTH, mask_zero=True, name=f"{side}_embedding")(tokens)
+        return Waves()(layers.Rescaling(WIDTH**0.5)(x))
+
+    memory = self_attention(embed(source, 12, "source"), "encoder_0", False)
+    memory = layers.LayerNormalization(name="encoder_norm")(feed_forward(memory, "encoder_0"))
+    x = embed(target, 11, "target")
+    normal = layers.LayerNormalization(name="decoder_0_self_attention_norm")(x)
+    seen = layers.MultiHeadAttention(HEADS, WIDTH // HEADS, name="decoder_0_self_attention")(
+        normal, normal, use_causal_mask=True
+    )
+    x = layers.Add()([x, seen])
+    normal = layers.LayerNormalization(name="decoder_0_cross_attention_norm")(x)
+    seen = layers.MultiHeadAttention(HEADS, WIDTH // HEADS, name="decoder_0_cross_attention")(normal, memory)
+    x = feed_forward(layers.Add()([x, seen]), "decoder_0")
+    x = layers.LayerNormalization(name="decoder_norm")(x)
+    model = keras.Model([source, target], layers.Dense(11, name="logits")(x))
+    inputs = [tokens(3, 6, 12, [6, 3, 1], 5), tokens(3, 5, 11, [5, 4, 2], 3)]
+    yield record("nmt_padded", sizes, model, inputs, tokens(3, 5, 11, [5, 4, 2], 7), full=False)
+
+
 def records():
     """Everything of this file."""
+    yield from translators()
     yield from encoders()
 
 
