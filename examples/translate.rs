@@ -7,7 +7,7 @@ use phalanx::models::{BeamSearch, TransformerNmt, Translator};
 use phalanx::prelude::*;
 use phalanx::schedules::NoamDecay;
 
-const EPOCHS: usize = 12;
+const EPOCHS: usize = 8;
 const LENGTH: usize = 8;
 /// Tokens: 0 is padding, 1 starts and 2 ends a translation; words come after.
 const START: i32 = 1;
