@@ -169,9 +169,10 @@ impl Layer for Bidirectional {
     }
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        let (sequences, trainable) = (self.layer.returns_sequences(), cx.trainable());
+        let sequences = self.layer.returns_sequences();
+        let (trainable, policy) = (cx.trainable(), cx.policy());
         let mut direction = |name: &str, layer: &Recurrent| {
-            cx.inside(name, trainable, |cx| {
+            cx.inside(name, trainable, policy, |cx| {
                 let done = layer.steps(cx, inputs);
                 done.output(cx, sequences)
             })

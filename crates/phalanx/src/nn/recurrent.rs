@@ -94,8 +94,8 @@ macro_rules! recurrent_settings {
             name: &str,
             inputs: &[Tensor],
         ) -> (Tensor, Vec<Tensor>) {
-            let trainable = cx.trainable();
-            cx.inside(name, trainable, |cx| {
+            let (trainable, policy) = (cx.trainable(), cx.policy());
+            cx.inside(name, trainable, policy, |cx| {
                 let shapes: Vec<Shape> = inputs.iter().map(Tensor::shape).collect();
                 if let Err(message) = self.check_settings().and_then(|()| self.check(&shapes)) {
                     return (cx.fail(message), Vec::new());
