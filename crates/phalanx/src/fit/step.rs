@@ -407,7 +407,7 @@ impl Output {
 
 /// `values` times the number of each row.
 fn of_rows(rows: &Tensor, values: &Tensor) -> Tensor {
-    rows.broadcast_in(&values.dims(), &[0]) * values
+    values * rows.broadcast_in(&values.dims(), &[0])
 }
 
 /// What a batch adds to the tally.
