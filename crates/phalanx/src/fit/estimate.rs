@@ -67,7 +67,7 @@ impl Trainer {
             rows,
             variables: total(variables.map(|variable| &variable.shape)),
             optimizer: total(self.setup.slots.iter().map(|slot| &slot.shape)),
-            batch: total(shape.all()) + u64::from(shape.weighted) * 4 * rows as u64,
+            batch: total(shape.all()),
             temporary: bytes(memory.temporary),
             activations: of_model.saturating_mul(rows as u64),
             total: bytes(memory.total()),
@@ -97,14 +97,14 @@ impl Trainer {
 
 impl BatchShape {
     fn with_rows(mut self, rows: usize) -> Self {
-        for shape in self.x.iter_mut().chain(&mut self.y) {
+        for shape in self.x.iter_mut().chain(&mut self.y).chain(&mut self.weight) {
             shape.dims[0] = rows;
         }
         self
     }
 
     fn all(&self) -> impl Iterator<Item = &Shape> {
-        self.x.iter().chain(&self.y)
+        self.x.iter().chain(&self.y).chain(&self.weight)
     }
 }
 
@@ -125,21 +125,31 @@ impl Search {
         let (fits, fails) = (self.fits(), self.fails());
         let next = match (self.tried.len(), fits, fails) {
             (0, _, _) => first,
-            (1, Some(_), _) => first * 2,
-            (1, None, _) => first.div_ceil(2),
             (MOST_COMPILED.., _, _) => return None,
             (_, Some(fits), _) if fits.total as f64 >= 0.98 * self.memory as f64 => return None,
-            (_, Some(fits), None) => self
-                .on_line()
-                .clamp(fits.rows + 1, fits.rows.saturating_mul(64)),
-            (_, None, Some(fails)) => self.on_line().clamp(1, fails.rows / 2),
+            (1, Some(_), _) => first * 2,
+            (_, Some(fits), None) => {
+                let most = fits.rows.saturating_mul(64);
+                self.on_line(self.tried.iter()).clamp(fits.rows + 1, most)
+            }
+            (_, None, Some(fails)) if fails.rows > 1 => {
+                self.on_line(self.tried.iter()).clamp(1, fails.rows / 2)
+            }
             (_, Some(fits), Some(fails)) => {
                 if fails.rows <= fits.rows + fits.rows / 50 + 1 {
                     return None;
                 }
-                self.on_line().clamp(fits.rows + 1, fails.rows - 1)
+                // Every other time the middle, for there may be no line.
+                let middle = fits.rows.midpoint(fails.rows);
+                let on_line = self.on_line([fits, fails].into_iter());
+                let next = if self.tried.len() % 2 == 0 {
+                    on_line
+                } else {
+                    middle
+                };
+                next.clamp(fits.rows + 1, fails.rows - 1)
             }
-            (_, None, None) => return None,
+            (_, None, _) => return None,
         };
         let next = next.min(MOST_ROWS);
         let is_new = self.tried.iter().all(|tried| tried.rows != next);
@@ -158,16 +168,16 @@ impl Search {
         fail.min_by_key(|tried| tried.rows)
     }
 
-    /// Where the line through the two sizes nearest to the limit meets it, rounded down.
-    fn on_line(&self) -> usize {
-        let mut near: Vec<&Estimate> = self.tried.iter().collect();
-        near.sort_by_key(|tried| tried.total.abs_diff(self.memory));
-        let [a, b, ..] = near[..] else {
+    /// Where the line through the first and last of these sizes meets the limit, rounded down.
+    fn on_line<'a>(&self, tried: impl Iterator<Item = &'a Estimate>) -> usize {
+        let mut points: Vec<&Estimate> = tried.collect();
+        points.sort_by_key(|tried| tried.rows);
+        let [first, .., last] = points[..] else {
             return 1;
         };
-        let slope = (a.total as f64 - b.total as f64) / (a.rows as f64 - b.rows as f64);
-        let more = (self.memory as f64 - a.total as f64) / slope.max(1.0);
-        (a.rows as f64 + more).clamp(1.0, MOST_ROWS as f64) as usize
+        let slope = (last.total as f64 - first.total as f64) / (last.rows - first.rows) as f64;
+        let more = (self.memory as f64 - last.total as f64) / slope.max(1.0);
+        (last.rows as f64 + more).clamp(1.0, MOST_ROWS as f64) as usize
     }
 
     fn result(self) -> LargestBatch {
