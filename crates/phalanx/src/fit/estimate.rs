@@ -142,7 +142,7 @@ impl Search {
                 // Every other time the middle, for there may be no line.
                 let middle = fits.rows.midpoint(fails.rows);
                 let on_line = self.on_line([fits, fails].into_iter());
-                let next = if self.tried.len() % 2 == 0 {
+                let next = if self.tried.len().is_multiple_of(2) {
                     on_line
                 } else {
                     middle
