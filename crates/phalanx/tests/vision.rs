@@ -4,10 +4,10 @@
 
 mod oracle;
 
-use oracle::{Batch, name, records};
+use oracle::{Batch, array, assert_close, name, records};
 use phalanx::losses::{Loss, SparseCategoricalCrossentropy};
 use phalanx::models::{FineTune, MobileNetV2, Pooling, ResNet50};
-use phalanx::nn::{Activation, Cx, Model, Variable};
+use phalanx::nn::{Activation, Cx, Input, Model, Preprocess, Rescaling, Sequential, Variable};
 use phalanx_graph::{DType, Graph, HostTensor, Shape, gradients};
 use serde_json::Value;
 
@@ -144,7 +144,7 @@ fn check_numbers(record: &Value, model: &Model) {
     println!("outputs: largest relative error {error:.1e}");
     assert!(error <= 1e-4, "outputs: relative error {error}");
     let expected = record["loss"].as_f64().unwrap();
-    oracle::assert_close("loss", &results[1].to_f64(), &[expected], 1e-5);
+    assert_close("loss", &results[1].to_f64(), &[expected], 1e-5);
     let names = trainable().map(|(variable, _)| variable.name.as_str());
     check_gradients(record, names, &results[2..]);
 }
@@ -286,5 +286,55 @@ fn a_base_freezes_with_its_statistics() {
     assert!(
         cx.finish().updates.is_empty(),
         "frozen statistics do not move"
+    );
+}
+
+#[test]
+fn preprocessing_is_keras() {
+    let mut layers = Batch::default();
+    let mut cases = Vec::new();
+    for (mode, ours) in [
+        ("caffe", Preprocess::caffe()),
+        ("tf", Preprocess::tf()),
+        ("torch", Preprocess::torch()),
+    ] {
+        let record = record(&format!("preprocess_{mode}"));
+        let input = array(&record["input"]).unwrap();
+        let expected = array(&record["output"]).unwrap().to_f64();
+        let on_host = ours.apply(&input).unwrap().to_f64();
+        assert_close(mode, &on_host, &expected, 1e-6);
+        let x = layers.input(input);
+        let image = Input::new(&x.dims()[1..]).dtype(x.dtype());
+        let model = Sequential::new(image).add(ours).build().unwrap();
+        let y = model.call(&mut Cx::new(&layers.graph, &model, &[]), &[x]);
+        layers.output(&y[0]);
+        cases.push((mode, expected));
+    }
+    let results = layers.run(&oracle::engine());
+    for ((mode, expected), result) in cases.iter().zip(&results) {
+        assert_close(mode, &result.to_f64(), expected, 1e-6);
+    }
+    let error = Preprocess::tf().apply(&HostTensor::zeros(Shape::f32([2, 4])));
+    assert!(
+        error
+            .unwrap_err()
+            .to_string()
+            .starts_with("preprocess takes images")
+    );
+}
+
+#[test]
+fn rescaling_checks_its_channels() {
+    let build = |layer: Rescaling| Sequential::new([2, 3]).add(layer).build();
+    let message = |layer| build(layer).unwrap_err().to_string();
+    let wrong = message(Rescaling::new([1.0, 2.0]));
+    assert!(
+        wrong.contains("`scale` has 2 numbers, expected one for each channel"),
+        "{wrong}"
+    );
+    let wrong = message(Rescaling::new(1.0).offset(vec![]));
+    assert!(
+        wrong.contains("`offset` must have a number for each channel"),
+        "{wrong}"
     );
 }

@@ -71,6 +71,7 @@ impl Registry {
         registry.add_kind("flatten", Flatten, &[]);
         registry.add_kind("reshape", Reshape::new([-1]), &["target_shape"]);
         registry.add_kind("rescaling", Rescaling::new(1.0), &["scale"]);
+        registry.add_kind("preprocess", Preprocess::tf(), &["mode"]);
         registry.add_kind("zero_padding2d", ZeroPadding2d::new(1), &[]);
         registry.add_kind("add", Add, &[]);
         registry.add_kind("concatenate", Concatenate::new(), &[]);
@@ -229,7 +230,8 @@ mod tests {
             "multi_head_attention": {"num_heads": 2, "key_dim": 3, "value_dim": 4},
             "position_embedding": {"sequence_length": 5},
             "reshape": {"target_shape": [3, -1]},
-            "rescaling": {"scale": 0.5},
+            "rescaling": {"scale": [0.5, 1.0]},
+            "preprocess": {"mode": "caffe"},
             "activation": {"activation": {"leaky_relu": {"negative_slope": 0.1}}},
         });
         for kind in Registry::standard().kinds() {
