@@ -27,4 +27,4 @@ mod pooling;
 mod sys;
 
 pub use kernels::{Kernels, Support};
-pub use library::{KernelError, VARIABLE};
+pub use library::{INSTALL, KernelError, VARIABLE};

@@ -118,6 +118,7 @@ api! {
     primitive_execute: b"dnnl_primitive_execute\0" fn(Handle, Handle, c_int, *const ExecArgument) -> Status;
     primitive_destroy: b"dnnl_primitive_destroy\0" fn(Handle) -> Status;
     reorder: b"dnnl_reorder_primitive_desc_create\0" fn(*mut Handle, Handle, Handle, Handle, Handle, Handle) -> Status;
+    matmul: b"dnnl_matmul_primitive_desc_create\0" fn(*mut Handle, Handle, Handle, Handle, Handle, Handle, Handle) -> Status;
     convolution: b"dnnl_convolution_forward_primitive_desc_create\0"
         fn(*mut Handle, Handle, c_int, c_int, Handle, Handle, Handle, Handle, Dims, Dims, Dims, Dims, Handle) -> Status;
     convolution_input_gradient: b"dnnl_convolution_backward_data_primitive_desc_create\0"

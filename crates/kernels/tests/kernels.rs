@@ -172,7 +172,7 @@ const PLAIN: Case = Case {
     groups: 1,
 };
 
-const CASES: [Case; 18] = [
+const CASES: [Case; 20] = [
     PLAIN,
     Case {
         name: "odd sizes, odd channels",
@@ -295,6 +295,22 @@ const CASES: [Case; 18] = [
         groups: 13,
         strides: [2, 2],
         low: [0, 0],
+        ..PLAIN
+    },
+    Case {
+        name: "kernel gradient in blocks",
+        batch: 1,
+        image: [4, 14],
+        channels: [64, 72],
+        kernel: [2, 1],
+        low: [0, 0],
+        high: [1, 0],
+        ..PLAIN
+    },
+    Case {
+        name: "1x1 with padding",
+        kernel: [1, 1],
+        channels: [16, 24],
         ..PLAIN
     },
 ];
@@ -438,6 +454,45 @@ fn convolutions_equal_plain_loops_and_xla() {
     }
     let operations = kernels.operations();
     assert!(operations.len() >= 3 * CASES.len(), "{operations:#?}");
+}
+
+/// Too large for plain loops.
+#[test]
+fn the_kernel_gradient_of_a_large_1x1_equals_xlas_product() {
+    let Some((client, kernels)) = client() else {
+        return;
+    };
+    let case = Case {
+        batch: 11,
+        image: [10, 10],
+        channels: [256, 512],
+        kernel: [1, 1],
+        low: [0, 0],
+        high: [0, 0],
+        ..PLAIN
+    };
+    let (x, dy) = (
+        Array::noise(&case.x_dims(), 6),
+        Array::noise(&case.y_dims(), 7),
+    );
+    let (x_kind, dy_kind, w) = (x.kind(), dy.kind(), kind(&case.kernel_dims(), "f32"));
+    let body = format!(
+        "%dw = stablehlo.custom_call @phalanx.conv_kernel_gradient(%a0, %a1) {{api_version = 4 : i32, backend_config = {{{}}}}} : ({x_kind}, {dy_kind}) -> {w}
+        %p = stablehlo.dot_general %a0, %a1, contracting_dims = [0, 1, 2] x [0, 1, 2] : ({x_kind}, {dy_kind}) -> tensor<256x512xf32>
+        %own = stablehlo.reshape %p : (tensor<256x512xf32>) -> {w}
+        return %dw, %own : {w}, {w}",
+        case.attributes()
+    );
+    let shapes = [case.kernel_dims(), case.kernel_dims()];
+    let found = run(client, &[&x, &dy], &shapes, &body).unwrap();
+    assert_close("dw", &found[0], &found[1]);
+    let blocked =
+        |line: &String| line.contains("[11, 10, 10, 256]") && line.contains("(3 reordered)");
+    assert!(
+        kernels.operations().iter().any(blocked),
+        "{:#?}",
+        kernels.operations()
+    );
 }
 
 /// A pooling, by the fields of a convolution: `kernel` is the window.

@@ -55,7 +55,7 @@ pub(super) fn field(style: Style, variable: &str) -> &str {
 }
 
 /// A tensor of a file as the value of a variable.
-pub(super) fn to_ours(layout: Layout, raw: HostTensor, shape: &Shape) -> HostTensor {
+pub(super) fn to_ours(layout: Layout, raw: &HostTensor, shape: &Shape) -> HostTensor {
     let raw = raw.convert(shape.dtype);
     // In the file: outputs, then inputs, then the window. The last dims of ours are inputs and outputs.
     let (outputs, inputs, window) = match (layout, raw.dims()) {
@@ -97,7 +97,7 @@ mod tests {
         }
         let dims = Layout::Convolution.dims(&shape.dims);
         assert_eq!(dims, [2, 3, 1, 2]);
-        let turned = to_ours(Layout::Convolution, HostTensor::new(dims, &theirs), &shape);
+        let turned = to_ours(Layout::Convolution, &HostTensor::new(dims, &theirs), &shape);
         assert_eq!((turned.f32s(), turned.dims()), (ours, &[1, 2, 3, 2][..]));
     }
 }

@@ -71,7 +71,7 @@ pub(crate) fn load_bytes(
     let variables = model.variables();
     let value = |pair: &pairing::Pair<'_>| {
         let raw = opened.read(pair.tensor)?;
-        let value = layout::to_ours(pair.layout, raw, &variables[pair.variable].shape);
+        let value = layout::to_ours(pair.layout, &raw, &variables[pair.variable].shape);
         Ok((pair.variable, value))
     };
     let values = pairs.iter().map(value).collect::<Result<_>>()?;

@@ -240,6 +240,11 @@ impl Layer for Preprocess {
         config::write(self.kind(), self)
     }
 
+    /// Raw values are not rounded before the mean is taken away.
+    fn converts_inputs(&self) -> bool {
+        false
+    }
+
     fn check(&self, inputs: &[Shape]) -> std::result::Result<(), String> {
         let input = one_input(inputs)?;
         if input.rank() >= 2 && input.dims.last() == Some(&3) {

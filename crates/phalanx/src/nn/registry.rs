@@ -23,7 +23,7 @@ pub struct Registry {
 
 /// The layer of a kind, `dense`, with settings as in JSON: `{"units": 10, "activation": "relu"}`.
 ///
-/// Beside the layer's own settings there may be `name` and `trainable`. `null` stands for no settings.
+/// Beside the layer's own settings there may be `name`, `trainable` and `precision`. `null` stands for no settings.
 ///
 /// # Errors
 /// Unknown kinds and settings, with the nearest valid name; missing or wrong settings.
@@ -65,6 +65,11 @@ impl Registry {
             PositionEmbedding::new(1),
             &["sequence_length"],
         );
+        registry.add_kind("lstm", Lstm::new(1), &["units"]);
+        registry.add_kind("gru", Gru::new(1), &["units"]);
+        registry.add_kind("simple_rnn", SimpleRnn::new(1), &["units"]);
+        let both = Bidirectional::new(Lstm::new(1));
+        registry.add_kind("bidirectional", both, &["layer"]);
         registry.add_kind("sinusoidal_position", SinusoidalPosition::new(), &[]);
         registry.add_kind("global_average_pool1d", GlobalAveragePool1d::new(), &[]);
         registry.add_kind("global_max_pool1d", GlobalMaxPool1d::new(), &[]);
@@ -163,6 +168,7 @@ fn within(owner: &str, kind: &str, error: Error) -> Error {
 pub(super) struct Outer {
     name: Option<Value>,
     trainable: Option<Value>,
+    precision: Option<Value>,
 }
 
 impl Outer {
@@ -172,26 +178,35 @@ impl Outer {
         Self {
             name: given("name"),
             trainable: given("trainable"),
+            precision: given("precision"),
         }
     }
 
     /// Takes the fields out of the others.
     pub(super) fn take(fields: &mut Map<String, Value>) -> Self {
         let outer = Self::of(fields);
-        fields.retain(|field, _| field != "name" && field != "trainable");
+        fields.retain(|field, _| !["name", "trainable", "precision"].contains(&field.as_str()));
         outer
     }
 
     /// Writes the fields of a layer in a model.
-    pub(super) fn put(fields: &mut Map<String, Value>, name: &str, trainable: Option<bool>) {
+    pub(super) fn put(
+        fields: &mut Map<String, Value>,
+        name: &str,
+        trainable: bool,
+        precision: Option<Policy>,
+    ) {
         fields.insert("name".into(), name.into());
         // What is so by default is left out, to keep files short.
-        if trainable == Some(false) {
+        if !trainable {
             fields.insert("trainable".into(), false.into());
+        }
+        if let Some(policy) = precision {
+            fields.insert("precision".into(), policy.name().into());
         }
     }
 
-    /// Gives the layer its name and flag.
+    /// Gives the layer its name, flag and policy.
     pub(super) fn apply(self, owner: &str, mut spec: LayerSpec) -> Result<LayerSpec> {
         if let Some(name) = self.name {
             let Some(text) = name.as_str() else {
@@ -209,6 +224,16 @@ impl Outer {
                 )));
             };
             spec = spec.trainable(flag);
+        }
+        if let Some(policy) = self.precision {
+            let named = policy.as_str().map(Policy::from_name);
+            let Some(Ok(policy)) = named else {
+                let known = Policy::NAMES.join(", ");
+                return Err(Error::user(format!(
+                    "{owner}: `precision`: expected one of {known}, got {policy}"
+                )));
+            };
+            spec = spec.precision(policy);
         }
         Ok(spec)
     }
@@ -229,6 +254,10 @@ mod tests {
             "embedding": {"input_dim": 6, "output_dim": 3, "mask_zero": true},
             "multi_head_attention": {"num_heads": 2, "key_dim": 3, "value_dim": 4},
             "position_embedding": {"sequence_length": 5},
+            "lstm": {"units": 3, "return_sequences": true},
+            "gru": {"units": 3, "reset_after": false},
+            "simple_rnn": {"units": 3, "go_backwards": true},
+            "bidirectional": {"layer": {"gru": {"units": 3}}, "merge_mode": "sum"},
             "reshape": {"target_shape": [3, -1]},
             "rescaling": {"scale": [0.5, 1.0]},
             "preprocess": {"mode": "caffe"},
