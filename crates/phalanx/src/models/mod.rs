@@ -52,6 +52,7 @@ into_model!(
     FineTune,
     Mlp,
     MobileNetV2,
+    Recommender,
     ResNet50,
     TransformerEncoder,
     TransformerNmt
