@@ -145,7 +145,8 @@ fn norm_program(dims: &[usize; 4], gradient: bool) -> (Program, Vec<Shape>) {
     let centred = &x - &spread(&mean);
     let variance = centred.square().mean(&[0, 1, 2]);
     let scale = &(&variance + 1e-3).rsqrt() * &gamma;
-    let y = (&(&centred * &spread(&scale)) + &spread(&beta)).relu();
+    let y = &(&centred * &spread(&scale)) + &spread(&beta);
+    let y = y.maximum(&y.like(0.0));
     let mut outputs = vec![y.clone(), mean, variance];
     if gradient {
         let wrt = gradients(&(&y * &dy).sum_all(), &[&x, &gamma, &beta]);
