@@ -65,6 +65,13 @@ impl Registry {
             PositionEmbedding::new(1),
             &["sequence_length"],
         );
+        registry.add_kind(
+            "embedding_bag",
+            EmbeddingBag::new(1, 1),
+            &["input_dim", "output_dim"],
+        );
+        registry.add_kind("dot", Dot::new(), &[]);
+        registry.add_kind("interaction", Interaction, &[]);
         registry.add_kind("lstm", Lstm::new(1), &["units"]);
         registry.add_kind("gru", Gru::new(1), &["units"]);
         registry.add_kind("simple_rnn", SimpleRnn::new(1), &["units"]);
@@ -254,6 +261,7 @@ mod tests {
             "embedding": {"input_dim": 6, "output_dim": 3, "mask_zero": true},
             "multi_head_attention": {"num_heads": 2, "key_dim": 3, "value_dim": 4},
             "position_embedding": {"sequence_length": 5},
+            "embedding_bag": {"input_dim": 6, "output_dim": 3, "combiner": "sqrtn", "padding": -1},
             "lstm": {"units": 3, "return_sequences": true},
             "gru": {"units": 3, "reset_after": false},
             "simple_rnn": {"units": 3, "go_backwards": true},
