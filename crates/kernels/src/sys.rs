@@ -95,8 +95,9 @@ macro_rules! api {
 api! {
     version: b"dnnl_version\0" fn() -> *const Version;
     effective_isa: b"dnnl_get_effective_cpu_isa\0" fn() -> c_uint;
-    // Of the OpenMP library that this one was linked with.
+    // Both are of the OpenMP library that this one was linked with.
     set_threads: b"omp_set_num_threads\0" fn(c_int);
+    parallel: b"GOMP_parallel\0" fn(unsafe extern "C" fn(*mut c_void), *mut c_void, c_uint, c_uint);
     engine_create: b"dnnl_engine_create\0" fn(*mut Handle, c_int, usize) -> Status;
     engine_destroy: b"dnnl_engine_destroy\0" fn(Handle) -> Status;
     stream_create: b"dnnl_stream_create\0" fn(*mut Handle, Handle, c_uint) -> Status;

@@ -9,6 +9,7 @@ mod estimate;
 mod history;
 mod loss_scale;
 mod options;
+mod outputs;
 mod progress;
 mod run;
 mod step;
