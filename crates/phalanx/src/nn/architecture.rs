@@ -79,7 +79,7 @@ impl Model {
     }
 
     /// Whether every layer is called once, with the output of the one before.
-    fn is_stack(&self) -> bool {
+    pub(super) fn is_stack(&self) -> bool {
         let first = |node| Place { node, output: 0 };
         let mut calls = self.calls.iter().enumerate();
         self.inputs.len() == 1
@@ -107,7 +107,7 @@ fn layer_value(entry: &Entry) -> Value {
         settings = json!({});
     }
     if let Some(fields) = settings.as_object_mut() {
-        Outer::put(fields, &entry.name, trainable, precision);
+        Outer::put(fields, entry, trainable, precision);
     }
     json!({ kind: settings })
 }
@@ -187,7 +187,7 @@ impl Reader<'_> {
         // What a layer has; see `Outer`.
         known.extend(
             (depth > 0)
-                .then_some(["trainable", "precision"])
+                .then_some(["trainable", "precision", "checkpointed"])
                 .into_iter()
                 .flatten(),
         );
