@@ -83,6 +83,7 @@ impl Registry {
         registry.add_kind("flatten", Flatten, &[]);
         registry.add_kind("reshape", Reshape::new([-1]), &["target_shape"]);
         registry.add_kind("rescaling", Rescaling::new(1.0), &["scale"]);
+        registry.add_kind("preprocess", Preprocess::tf(), &["mode"]);
         registry.add_kind("zero_padding2d", ZeroPadding2d::new(1), &[]);
         registry.add_kind("add", Add, &[]);
         registry.add_kind("concatenate", Concatenate::new(), &[]);
@@ -266,7 +267,8 @@ mod tests {
             "simple_rnn": {"units": 3, "go_backwards": true},
             "bidirectional": {"layer": {"gru": {"units": 3}}, "merge_mode": "sum"},
             "reshape": {"target_shape": [3, -1]},
-            "rescaling": {"scale": 0.5},
+            "rescaling": {"scale": [0.5, 1.0]},
+            "preprocess": {"mode": "caffe"},
             "activation": {"activation": {"leaky_relu": {"negative_slope": 0.1}}},
         });
         for kind in Registry::standard().kinds() {
