@@ -14,6 +14,8 @@ mod dot;
 mod dropout;
 mod embedding;
 mod embedding_bag;
+mod flags;
+mod footprint;
 mod gru;
 mod initializer;
 mod layer;
