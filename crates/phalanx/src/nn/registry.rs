@@ -73,6 +73,7 @@ impl Registry {
         );
         registry.add_kind("dot", Dot::new(), &[]);
         registry.add_kind("interaction", Interaction, &[]);
+        registry.add_kind("masking", Masking::new(0.0), &[]);
         registry.add_kind("lstm", Lstm::new(1), &["units"]);
         registry.add_kind("gru", Gru::new(1), &["units"]);
         registry.add_kind("simple_rnn", SimpleRnn::new(1), &["units"]);
