@@ -141,6 +141,35 @@ fn weights_of_other_shapes_are_refused() {
     );
 }
 
+#[test]
+fn padded_blocks_and_loops_can_be_computed_again() {
+    let encoder = TransformerEncoder {
+        vocabulary: 9,
+        length: 4,
+        layers: 1,
+        width: 4,
+        heads: 2,
+        feed_forward: 8,
+        mask_zero: true,
+        dropout: 0.2,
+        head: Head::Features,
+        ..TransformerEncoder::default()
+    };
+    let model = Sequential::new(Input::new([4]).dtype(DType::I32))
+        .add(encoder.build().unwrap())
+        .add(Gru::new(3).return_sequences(true))
+        .add(Dense::new(9));
+    let mut model = model.build().unwrap();
+    let mut kept = trainer(model.clone(), tokens_loss());
+    let again = |path: &str| path.ends_with("block_0") || path.ends_with("gru");
+    assert_eq!(model.set_checkpointed_where(again), 2);
+    let mut computed_again = trainer(model, tokens_loss());
+    for trainer in [&mut kept, &mut computed_again] {
+        trainer.train_on_batch(&batch(None)).unwrap();
+    }
+    close(&values(&computed_again), &values(&kept), 1e-6);
+}
+
 /// The outputs of a model, in training when there is a key.
 fn outputs(
     model: &Model,
