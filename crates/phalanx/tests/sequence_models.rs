@@ -619,6 +619,45 @@ fn mistakes_say_what_was_expected_and_got() {
 }
 
 #[test]
+fn masks_travel_through_layers_that_treat_each_step_by_itself() {
+    let cases = [
+        ("activation", json!({"activation": "relu"}), true),
+        ("batch_norm", json!({}), true),
+        ("dense", json!({"units": 2}), true),
+        ("dropout", json!({"rate": 0.5}), true),
+        ("layer_norm", json!({}), true),
+        (
+            "multi_head_attention",
+            json!({"num_heads": 1, "key_dim": 2}),
+            true,
+        ),
+        ("position_embedding", json!({"sequence_length": 4}), true),
+        ("rescaling", json!({"scale": 2.0}), true),
+        ("sinusoidal_position", json!({}), true),
+        ("gru", json!({"units": 2, "return_sequences": true}), true),
+        ("gru", json!({"units": 2}), false),
+        ("flatten", json!({}), false),
+        ("reshape", json!({"target_shape": [2, 4]}), false),
+        ("global_average_pool1d", json!({}), false),
+    ];
+    for (kind, settings, keeps) in cases {
+        let layer = layer_from_config(kind, &settings).unwrap();
+        let model = Sequential::new([4, 2]).add(layer).build().unwrap();
+        let graph = Graph::new();
+        let variables = model.variables().iter();
+        let variables: Vec<Tensor> = variables
+            .map(|v| graph.parameter(&v.name, v.shape.clone()))
+            .collect();
+        let x = graph.parameter("x", Shape::f32([3, 4, 2]));
+        let mask = graph.parameter("mask", Shape::new(DType::Bool, [3, 4]));
+        let mut cx = Cx::new(&graph, &model, &variables);
+        cx.set_padding_mask(&x, &mask);
+        let output = model.call(&mut cx, &[x]).swap_remove(0);
+        assert_eq!(cx.padding_mask(&output).is_some(), keeps, "{kind}");
+    }
+}
+
+#[test]
 fn a_mask_of_another_shape_is_refused() {
     let model = Sequential::new([4, 2])
         .add(GlobalAveragePool1d::new())
