@@ -321,6 +321,9 @@ fn kernel(op: &Kernel) -> String {
         Kernel::ConvInputGradient { dims, .. } | Kernel::ConvKernelGradient { dims, .. } => {
             conv(dims)
         }
+        Kernel::ConvBias { dims, ramp } => format!("{} {ramp:?}", conv(dims)),
+        Kernel::BatchNorm { epsilon, ramp } => format!("epsilon {epsilon} {ramp:?}"),
+        Kernel::BatchNormGradient { epsilon } => format!("epsilon {epsilon}"),
         Kernel::MaxPool2d(pool) | Kernel::MaxPool2dGradient(pool) => {
             joined(&pool.window(), sliding)
         }

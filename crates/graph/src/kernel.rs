@@ -28,10 +28,51 @@ pub enum Kernel {
         /// Dims of its kernel.
         kernel: Vec<usize>,
     },
+    /// `(input, kernel, bias) -> convolution + bias`, then [`Ramp`]; made by fusion.
+    ConvBias {
+        /// The convolution.
+        dims: ConvDims,
+        /// What is applied to the result.
+        ramp: Ramp,
+    },
+    /// `(x, gamma, beta[, residual]) -> (y, mean, variance)` over all dims but the last, `y` normalized with the mean and
+    /// the population variance of `x`, scaled, shifted, the residual added, then [`Ramp`]; the last two are made by fusion.
+    BatchNorm {
+        /// What is added to the variance.
+        epsilon: f64,
+        /// What is applied to the result.
+        ramp: Ramp,
+    },
+    /// `(cotangent, x, mean, variance, gamma) -> gradients of (x, gamma, beta)` of a batch normalization alone.
+    BatchNormGradient {
+        /// What is added to the variance.
+        epsilon: f64,
+    },
     /// `x -> (largest of each window, where it was)`: the second, u8, is for the gradient and means nothing else.
     MaxPool2d(Pool2d),
     /// `(x, largest, where, cotangent) -> gradient of x`; the first of equal elements takes it.
     MaxPool2dGradient(Pool2d),
+}
+
+/// What follows a kernel's own work, elementwise.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Ramp {
+    /// Nothing.
+    None,
+    /// `max(y, 0)`.
+    Relu,
+    /// `min(max(y, 0), ceiling)`.
+    Clipped(f64),
+}
+
+impl Ramp {
+    fn apply(self, y: &Tensor) -> Tensor {
+        match self {
+            Self::None => y.clone(),
+            Self::Relu => y.maximum(&y.like(0.0)),
+            Self::Clipped(ceiling) => y.clamp(0.0, ceiling),
+        }
+    }
 }
 
 /// Windows over the height and width of images `[batch, height, width, channels]`.
@@ -67,6 +108,9 @@ impl Kernel {
         match self {
             Self::ConvInputGradient { .. } => "conv_input_gradient",
             Self::ConvKernelGradient { .. } => "conv_kernel_gradient",
+            Self::ConvBias { .. } => "conv_bias",
+            Self::BatchNorm { .. } => "batch_norm",
+            Self::BatchNormGradient { .. } => "batch_norm_gradient",
             Self::MaxPool2d(_) => "max_pool",
             Self::MaxPool2dGradient(_) => "max_pool_gradient",
         }
@@ -87,6 +131,17 @@ impl Kernel {
             Self::ConvKernelGradient { dims, kernel } => {
                 vec![convolution::kernel_gradient(&x[1], &x[0], kernel, dims)]
             }
+            Self::ConvBias { dims, ramp } => {
+                let y = x[0].conv(&x[1], dims.clone());
+                let bias = x[2].broadcast_in(&y.dims(), &[dims.output.feature]);
+                vec![ramp.apply(&(y + bias))]
+            }
+            Self::BatchNorm { epsilon, ramp } => {
+                let (y, mean, variance) = batch_norm(&x[0], &x[1], &x[2], *epsilon);
+                let sum = x.get(3).map_or_else(|| y.clone(), |residual| &y + residual);
+                vec![ramp.apply(&sum), mean, variance]
+            }
+            Self::BatchNormGradient { epsilon } => batch_norm_gradient(x, *epsilon),
             Self::MaxPool2d(pool) => {
                 let largest = x[0].reduce_window(ReduceOp::Max, &pool.window());
                 let place = Shape::new(DType::U8, largest.dims());
@@ -105,6 +160,33 @@ impl Kernel {
             }
         }
     }
+}
+
+fn batch_norm(x: &Tensor, gamma: &Tensor, beta: &Tensor, epsilon: f64) -> (Tensor, Tensor, Tensor) {
+    let channel = x.rank() - 1;
+    let others: Vec<usize> = (0..channel).collect();
+    let spread = |tensor: &Tensor| tensor.broadcast_in(&x.dims(), &[channel]);
+    let mean = x.mean(&others);
+    let centred = x - &spread(&mean);
+    let variance = centred.square().mean(&others);
+    let factor = (&variance + epsilon).rsqrt() * gamma;
+    (centred * spread(&factor) + spread(beta), mean, variance)
+}
+
+/// With `z` the normalized `x` of `n` elements a channel: `gamma / sqrt(variance + epsilon) (g - mean(g) - z mean(g z))`.
+fn batch_norm_gradient(given: &[Tensor], epsilon: f64) -> Vec<Tensor> {
+    let [g, x, mean, variance, gamma] = given else {
+        unreachable!("five operands were inferred")
+    };
+    let channel = x.rank() - 1;
+    let others: Vec<usize> = (0..channel).collect();
+    let count: f64 = others.iter().map(|&dim| x.dim(dim) as f64).product();
+    let spread = |tensor: &Tensor| tensor.broadcast_in(&x.dims(), &[channel]);
+    let inverse = (variance + epsilon).rsqrt();
+    let normal = (x - &spread(mean)) * spread(&inverse);
+    let (to_beta, to_gamma) = (g.sum(&others), (g * &normal).sum(&others));
+    let centred = g - &spread(&(&to_beta / count)) - normal * spread(&(&to_gamma / count));
+    vec![centred * spread(&(gamma * &inverse)), to_gamma, to_beta]
 }
 
 impl ConvDims {

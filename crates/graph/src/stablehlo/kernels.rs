@@ -6,7 +6,7 @@ use super::writer::{Operand, Writer};
 use super::{custom_call, lower_nodes};
 use crate::op::{Attribute, ConvDims, CustomCall, Node};
 use crate::simplify::simplify_body;
-use crate::{DType, Kernel, Pool2d, Program, Shape};
+use crate::{DType, Kernel, Pool2d, Program, Ramp, Shape};
 
 /// Work in convolutions, in operations, from which a program gains from registered kernels more than they cost to load.
 const WORTH_KERNELS: u64 = 100_000_000;
@@ -72,6 +72,24 @@ pub(super) fn lower(
                     window(dims),
                 );
             }
+            Kernel::ConvBias { dims, ramp } if takes_conv(dims, &inputs[1].shape.dims, shapes) => {
+                let attributes = [ramped(*ramp), window(dims)].concat();
+                return call(w, "phalanx.conv", inputs, outputs, attributes);
+            }
+            Kernel::BatchNorm { epsilon, ramp } if takes(shapes) => {
+                let attributes = [ramped(*ramp), epsilon_of(*epsilon)].concat();
+                return call(w, "phalanx.batch_norm", inputs, outputs, attributes);
+            }
+            Kernel::BatchNormGradient { epsilon } if takes(shapes) => {
+                let attributes = epsilon_of(*epsilon);
+                return call(
+                    w,
+                    "phalanx.batch_norm_gradient",
+                    inputs,
+                    outputs,
+                    attributes,
+                );
+            }
             Kernel::MaxPool2d(pool) if takes_pool(pool, shapes) => {
                 return call(w, "phalanx.max_pool", inputs, outputs, pooling(pool));
             }
@@ -132,6 +150,22 @@ fn pooling(pool: &Pool2d) -> Vec<(String, Attribute)> {
     ]
 }
 
+fn epsilon_of(epsilon: f64) -> Vec<(String, Attribute)> {
+    vec![("epsilon".to_owned(), Attribute::Float(epsilon as f32))]
+}
+
+/// What follows: whether negative numbers become 0, and the largest number, 0 where there is none.
+fn ramped(ramp: Ramp) -> Vec<(String, Attribute)> {
+    let ceiling = match ramp {
+        Ramp::Clipped(ceiling) => ceiling as f32,
+        Ramp::None | Ramp::Relu => 0.0,
+    };
+    vec![
+        ("ceiling".to_owned(), Attribute::Float(ceiling)),
+        ("relu".to_owned(), Attribute::Bool(ramp != Ramp::None)),
+    ]
+}
+
 fn ints(name: &str, values: Vec<i64>) -> (String, Attribute) {
     (name.to_owned(), Attribute::Ints(values))
 }
@@ -146,8 +180,9 @@ fn call(
     target: &str,
     inputs: &[Operand],
     outputs: &[Shape],
-    attributes: Vec<(String, Attribute)>,
+    mut attributes: Vec<(String, Attribute)>,
 ) -> Vec<Operand> {
+    attributes.sort_by(|(a, _), (b, _)| a.cmp(b));
     let bf16 = w.kernels.is_some_and(|support| support.bf16);
     let taken = |dtype: DType| match dtype {
         DType::F16 => DType::F32,
