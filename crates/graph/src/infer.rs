@@ -6,7 +6,7 @@ mod loops;
 use self::contract::{conv, dot, reduce_window};
 use self::loops::{scan_loop, while_loop};
 use crate::op::{BinaryOp, Op, PadDim, ReduceOp, SliceDim, UnaryOp};
-use crate::{DType, Kernel, Pool2d, Shape};
+use crate::{DType, Kernel, Mask, Pool2d, Shape};
 
 type Inferred = Result<Vec<Shape>, String>;
 
@@ -109,14 +109,19 @@ fn kernel(op: &Kernel, inputs: &[&Shape]) -> Inferred {
             let statistic = Shape::new(first.dtype, [channels]);
             Ok(vec![first.clone(), statistic.clone(), statistic])
         }
-        Kernel::BatchNormGradient { .. } => {
+        Kernel::BatchNormGradient { mask, .. } => {
             let x = same(inputs)?;
             let channels = check_normal(x)?;
-            for at in 2..5 {
+            let of_channels = if matches!(mask, Mask::Beta(_)) { 6 } else { 5 };
+            for at in 2..of_channels {
                 check_channels(operand(inputs, at)?, x.dtype, channels)?;
             }
             let statistic = Shape::new(x.dtype, [channels]);
-            Ok(vec![x.clone(), statistic.clone(), statistic])
+            let mut found = vec![x.clone(), statistic.clone(), statistic];
+            if *mask == Mask::Output {
+                found.push(same(&[x, operand(inputs, 5)?])?.clone());
+            }
+            Ok(found)
         }
         Kernel::MaxPool2d(pool) => {
             let largest = max_pool(first, pool)?;

@@ -43,10 +43,13 @@ pub enum Kernel {
         /// What is applied to the result.
         ramp: Ramp,
     },
-    /// `(cotangent, x, mean, variance, gamma) -> gradients of (x, gamma, beta)` of a batch normalization alone.
+    /// `(cotangent, x, mean, variance, gamma[, by]) -> gradients of (x, gamma, beta[, residual])`; what follows
+    /// `gamma` and the last gradient come with the [`Mask`], made by fusion.
     BatchNormGradient {
         /// What is added to the variance.
         epsilon: f64,
+        /// Where the cotangent passes.
+        mask: Mask,
     },
     /// `x -> (largest of each window, where it was)`: the second, u8, is for the gradient and means nothing else.
     MaxPool2d(Pool2d),
@@ -65,12 +68,32 @@ pub enum Ramp {
     Clipped(f64),
 }
 
+/// Where a ramp lets cotangents through.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Mask {
+    /// Everywhere: there is no ramp.
+    None,
+    /// Where the normalized value, found again with `beta`, is on the slope of the ramp.
+    Beta(Ramp),
+    /// Where the result of the normalization is positive; there the cotangent is also the residual's gradient.
+    Output,
+}
+
 impl Ramp {
     fn apply(self, y: &Tensor) -> Tensor {
         match self {
             Self::None => y.clone(),
             Self::Relu => y.maximum(&y.like(0.0)),
             Self::Clipped(ceiling) => y.clamp(0.0, ceiling),
+        }
+    }
+
+    /// Where the derivative is 1; elsewhere it is 0.
+    fn slopes(self, y: &Tensor) -> Tensor {
+        let positive = y.greater(&y.like(0.0));
+        match self {
+            Self::Clipped(ceiling) => positive.and(&y.less(&y.like(ceiling))),
+            Self::None | Self::Relu => positive,
         }
     }
 }
@@ -141,7 +164,7 @@ impl Kernel {
                 let sum = x.get(3).map_or_else(|| y.clone(), |residual| &y + residual);
                 vec![ramp.apply(&sum), mean, variance]
             }
-            Self::BatchNormGradient { epsilon } => batch_norm_gradient(x, *epsilon),
+            Self::BatchNormGradient { epsilon, mask } => batch_norm_gradient(x, *epsilon, *mask),
             Self::MaxPool2d(pool) => {
                 let largest = x[0].reduce_window(ReduceOp::Max, &pool.window());
                 let place = Shape::new(DType::U8, largest.dims());
@@ -174,9 +197,9 @@ fn batch_norm(x: &Tensor, gamma: &Tensor, beta: &Tensor, epsilon: f64) -> (Tenso
 }
 
 /// With `z` the normalized `x` of `n` elements a channel: `gamma / sqrt(variance + epsilon) (g - mean(g) - z mean(g z))`.
-fn batch_norm_gradient(given: &[Tensor], epsilon: f64) -> Vec<Tensor> {
-    let [g, x, mean, variance, gamma] = given else {
-        unreachable!("five operands were inferred")
+fn batch_norm_gradient(given: &[Tensor], epsilon: f64, mask: Mask) -> Vec<Tensor> {
+    let [g, x, mean, variance, gamma, by @ ..] = given else {
+        unreachable!("five operands or more were inferred")
     };
     let channel = x.rank() - 1;
     let others: Vec<usize> = (0..channel).collect();
@@ -184,9 +207,17 @@ fn batch_norm_gradient(given: &[Tensor], epsilon: f64) -> Vec<Tensor> {
     let spread = |tensor: &Tensor| tensor.broadcast_in(&x.dims(), &[channel]);
     let inverse = (variance + epsilon).rsqrt();
     let normal = (x - &spread(mean)) * spread(&inverse);
+    let passes = match mask {
+        Mask::None => None,
+        Mask::Beta(ramp) => Some(ramp.slopes(&(&normal * spread(gamma) + spread(&by[0])))),
+        Mask::Output => Some(Ramp::Relu.slopes(&by[0])),
+    };
+    let g = &passes.map_or_else(|| g.clone(), |passes| passes.select(g, &g.zeros_like()));
     let (to_beta, to_gamma) = (g.sum(&others), (g * &normal).sum(&others));
     let centred = g - &spread(&(&to_beta / count)) - normal * spread(&(&to_gamma / count));
-    vec![centred * spread(&(gamma * &inverse)), to_gamma, to_beta]
+    let mut found = vec![centred * spread(&(gamma * &inverse)), to_gamma, to_beta];
+    found.extend((mask == Mask::Output).then(|| g.clone()));
+    found
 }
 
 impl ConvDims {

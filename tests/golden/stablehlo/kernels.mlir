@@ -28,7 +28,7 @@ module @kernels attributes {mhlo.num_partitions = 1 : i32, mhlo.num_replicas = 1
     %25 = stablehlo.select %24, %23, %10 : tensor<2x2x4x6xi1>, tensor<2x2x4x6xf32>
     %26 = stablehlo.compare GT, %11#0, %10 : (tensor<2x2x4x6xf32>, tensor<2x2x4x6xf32>) -> tensor<2x2x4x6xi1>
     %27 = stablehlo.select %26, %25, %10 : tensor<2x2x4x6xi1>, tensor<2x2x4x6xf32>
-    %28:3 = stablehlo.custom_call @"phalanx.batch_norm_gradient"(%27, %8, %11#1, %11#2, %arg3) {api_version = 4 : i32, backend_config = {"epsilon" = 0.001 : f32}, has_side_effect = false} : (tensor<2x2x4x6xf32>, tensor<2x2x4x6xf32>, tensor<6xf32>, tensor<6xf32>, tensor<6xf32>) -> (tensor<2x2x4x6xf32>, tensor<6xf32>, tensor<6xf32>)
+    %28:3 = stablehlo.custom_call @"phalanx.batch_norm_gradient"(%27, %8, %11#1, %11#2, %arg3) {api_version = 4 : i32, backend_config = {"ceiling" = 0.0 : f32, "epsilon" = 0.001 : f32}, has_side_effect = false} : (tensor<2x2x4x6xf32>, tensor<2x2x4x6xf32>, tensor<6xf32>, tensor<6xf32>, tensor<6xf32>) -> (tensor<2x2x4x6xf32>, tensor<6xf32>, tensor<6xf32>)
     %29 = stablehlo.compare GT, %8, %10 : (tensor<2x2x4x6xf32>, tensor<2x2x4x6xf32>) -> tensor<2x2x4x6xi1>
     %30 = stablehlo.select %29, %28#0, %10 : tensor<2x2x4x6xi1>, tensor<2x2x4x6xf32>
     %31 = stablehlo.custom_call @"phalanx.conv_input_gradient"(%30, %arg6) {api_version = 4 : i32, backend_config = {"dilation" = array<i64: 1, 1>, "groups" = 1 : i64, "padding_high" = array<i64: 0, 0>, "padding_low" = array<i64: 0, 0>, "strides" = array<i64: 1, 1>}, has_side_effect = false} : (tensor<2x2x4x6xf32>, tensor<1x1x6x6xf32>) -> (tensor<2x2x4x6xf32>)

@@ -11,7 +11,7 @@ pub(crate) mod window;
 use std::collections::HashMap;
 
 use crate::op::{BinaryOp, CompareOp, Node, Op, PadDim, ReduceOp, SliceDim, UnaryOp, Value};
-use crate::{Graph, Kernel, Ramp, Shape, Tensor};
+use crate::{Graph, Kernel, Mask, Ramp, Shape, Tensor};
 
 /// What each input of a node receives; `None` where no gradient flows.
 type Gradients = Result<Vec<Option<Tensor>>, String>;
@@ -236,7 +236,8 @@ fn kernel_op(step: &Step, kernel: &Kernel) -> Vec<Option<Tensor>> {
                 step.input(1),
             ];
             let given: Vec<&Tensor> = given.iter().collect();
-            let op = Op::Kernel(Kernel::BatchNormGradient { epsilon: *epsilon });
+            let (epsilon, mask) = (*epsilon, Mask::None);
+            let op = Op::Kernel(Kernel::BatchNormGradient { epsilon, mask });
             let found = step.graph.push_many(op, &given);
             found.into_iter().map(Some).collect()
         }

@@ -4,7 +4,7 @@
 //! exactly where the value before was.
 
 use crate::op::{BinaryOp, CompareOp, Node, Op, Value};
-use crate::{Kernel, Program, Ramp};
+use crate::{Kernel, Mask, Program, Ramp};
 
 impl Program {
     /// The same function with fewer passes over memory, for devices that have the kernels.
@@ -17,6 +17,9 @@ impl Program {
         };
         for index in 0..fuser.nodes.len() {
             fuser.join(index);
+        }
+        for index in 0..fuser.nodes.len() {
+            fuser.join_mask(index);
         }
         fuser.into_program(self)
     }
@@ -109,6 +112,78 @@ impl Fuser {
                 self.replace(clipped, y);
             }
         }
+    }
+
+    /// The selection of a cotangent by the ramp of the normalization that it belongs to.
+    fn join_mask(&mut self, index: usize) {
+        let Some((mask, cotangent, by)) = self.mask_of(index) else {
+            return;
+        };
+        let masked = self.nodes[index].inputs[0];
+        if let Op::Kernel(Kernel::BatchNormGradient { mask: own, .. }) = &mut self.nodes[index].op {
+            *own = mask;
+        }
+        let node = &mut self.nodes[index];
+        node.inputs[0] = cotangent;
+        node.inputs.push(by);
+        if mask == Mask::Output {
+            node.shapes.push(node.shapes[0].clone());
+            self.replace(
+                masked,
+                Value {
+                    node: index,
+                    output: 3,
+                },
+            );
+        }
+    }
+
+    /// The mask, the cotangent before it, and what the kernel finds it by.
+    fn mask_of(&self, index: usize) -> Option<(Mask, Value, Value)> {
+        let Op::Kernel(Kernel::BatchNormGradient {
+            mask: Mask::None, ..
+        }) = self.nodes[index].op
+        else {
+            return None;
+        };
+        let masked = self.nodes[index].inputs[0];
+        let forward = self.nodes[index].inputs[2].node;
+        let Op::Kernel(Kernel::BatchNorm { ramp, .. }) = self.nodes[forward].op else {
+            return None;
+        };
+        let y = Value {
+            node: forward,
+            output: 0,
+        };
+        let below = self.selected(masked, CompareOp::Gt, y, 0.0)?;
+        let residual = self.nodes[forward].inputs.len() == 4;
+        let alone = |value| self.uses(value).is_some_and(|uses| uses.len() == 1);
+        match ramp {
+            Ramp::Relu if residual => self.uses(masked).map(|_| (Mask::Output, below, y)),
+            Ramp::Relu if alone(masked) => {
+                Some((Mask::Beta(ramp), below, self.nodes[forward].inputs[2]))
+            }
+            Ramp::Clipped(ceiling) if !residual && alone(masked) && alone(below) => {
+                let cotangent = self.selected(below, CompareOp::Lt, y, ceiling)?;
+                Some((Mask::Beta(ramp), cotangent, self.nodes[forward].inputs[2]))
+            }
+            Ramp::None | Ramp::Relu | Ramp::Clipped(_) => None,
+        }
+    }
+
+    /// `a` of `select(compare(y, bound), a, 0)`.
+    fn selected(&self, value: Value, kind: CompareOp, y: Value, bound: f64) -> Option<Value> {
+        let node = &self.nodes[value.node];
+        let [condition, chosen, zero] = node.inputs[..] else {
+            return None;
+        };
+        let compare = &self.nodes[condition.node];
+        let fits = node.op == Op::Select
+            && compare.op == Op::Compare(kind)
+            && compare.inputs[0] == y
+            && self.splat(compare.inputs[1]) == Some(bound)
+            && self.splat(zero) == Some(0.0);
+        fits.then_some(chosen)
     }
 
     fn set_ramp(&mut self, index: usize, new: Ramp) {

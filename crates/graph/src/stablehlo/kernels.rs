@@ -6,7 +6,7 @@ use super::writer::{Operand, Writer};
 use super::{custom_call, lower_nodes};
 use crate::op::{Attribute, ConvDims, CustomCall, Node};
 use crate::simplify::simplify_body;
-use crate::{DType, Kernel, Pool2d, Program, Ramp, Shape};
+use crate::{DType, Kernel, Mask, Pool2d, Program, Ramp, Shape};
 
 /// Work in convolutions, in operations, from which a program gains from registered kernels more than they cost to load.
 const WORTH_KERNELS: u64 = 100_000_000;
@@ -80,8 +80,12 @@ pub(super) fn lower(
                 let attributes = [ramped(*ramp), epsilon_of(*epsilon)].concat();
                 return call(w, "phalanx.batch_norm", inputs, outputs, attributes);
             }
-            Kernel::BatchNormGradient { epsilon } if takes(shapes) => {
-                let attributes = epsilon_of(*epsilon);
+            Kernel::BatchNormGradient { epsilon, mask } if takes(shapes) => {
+                let ceiling = match mask {
+                    Mask::Beta(ramp) => ceiling(*ramp),
+                    Mask::None | Mask::Output => ceiling(Ramp::None),
+                };
+                let attributes = [vec![ceiling], epsilon_of(*epsilon)].concat();
                 return call(
                     w,
                     "phalanx.batch_norm_gradient",
@@ -154,16 +158,19 @@ fn epsilon_of(epsilon: f64) -> Vec<(String, Attribute)> {
     vec![("epsilon".to_owned(), Attribute::Float(epsilon as f32))]
 }
 
-/// What follows: whether negative numbers become 0, and the largest number, 0 where there is none.
+/// What follows: whether negative numbers become 0, and the ceiling.
 fn ramped(ramp: Ramp) -> Vec<(String, Attribute)> {
+    let relu = Attribute::Bool(ramp != Ramp::None);
+    vec![ceiling(ramp), ("relu".to_owned(), relu)]
+}
+
+/// The largest number of a ramp, 0 where there is none.
+fn ceiling(ramp: Ramp) -> (String, Attribute) {
     let ceiling = match ramp {
         Ramp::Clipped(ceiling) => ceiling as f32,
         Ramp::None | Ramp::Relu => 0.0,
     };
-    vec![
-        ("ceiling".to_owned(), Attribute::Float(ceiling)),
-        ("relu".to_owned(), Attribute::Bool(ramp != Ramp::None)),
-    ]
+    ("ceiling".to_owned(), Attribute::Float(ceiling))
 }
 
 fn ints(name: &str, values: Vec<i64>) -> (String, Attribute) {
