@@ -310,8 +310,9 @@ fn kernels() -> Program {
         },
     );
     let biased = (biased + bias.broadcast_in(&y.dims(), &[3])).maximum(&y.like(0.0));
-    let [normal, ..] = biased.batch_norm(&gamma, &beta, 0.001);
-    let y = (&y + &normal).clamp(0.0, 6.0);
+    let [clipped, ..] = biased.batch_norm(&gamma, &beta, 0.001);
+    let [normal, ..] = clipped.clamp(0.0, 6.0).batch_norm(&gamma, &beta, 0.002);
+    let y = (&y + &normal).maximum(&y.like(0.0));
     let rows = y.convert(DType::F32).reshape(&[2, 8, 6]);
     let loss = rows.conv(&line, dims(1, 1)).square().sum_all();
     with_gradients(
