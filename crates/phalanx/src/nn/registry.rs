@@ -65,6 +65,11 @@ impl Registry {
             PositionEmbedding::new(1),
             &["sequence_length"],
         );
+        registry.add_kind("lstm", Lstm::new(1), &["units"]);
+        registry.add_kind("gru", Gru::new(1), &["units"]);
+        registry.add_kind("simple_rnn", SimpleRnn::new(1), &["units"]);
+        let both = Bidirectional::new(Lstm::new(1));
+        registry.add_kind("bidirectional", both, &["layer"]);
         registry.add_kind("sinusoidal_position", SinusoidalPosition::new(), &[]);
         registry.add_kind("global_average_pool1d", GlobalAveragePool1d::new(), &[]);
         registry.add_kind("global_max_pool1d", GlobalMaxPool1d::new(), &[]);
@@ -248,6 +253,10 @@ mod tests {
             "embedding": {"input_dim": 6, "output_dim": 3, "mask_zero": true},
             "multi_head_attention": {"num_heads": 2, "key_dim": 3, "value_dim": 4},
             "position_embedding": {"sequence_length": 5},
+            "lstm": {"units": 3, "return_sequences": true},
+            "gru": {"units": 3, "reset_after": false},
+            "simple_rnn": {"units": 3, "go_backwards": true},
+            "bidirectional": {"layer": {"gru": {"units": 3}}, "merge_mode": "sum"},
             "reshape": {"target_shape": [3, -1]},
             "rescaling": {"scale": 0.5},
             "activation": {"activation": {"leaky_relu": {"negative_slope": 0.1}}},
