@@ -71,6 +71,8 @@ fn kind(keras: &str) -> &'static str {
         "GRU" => "gru",
         "SimpleRNN" => "simple_rnn",
         "Bidirectional" => "bidirectional",
+        "EmbeddingBag" => "embedding_bag",
+        "Dot" => "dot",
         "GlobalAveragePooling1D" => "global_average_pool1d",
         "GlobalMaxPooling1D" => "global_max_pool1d",
         other => panic!("no layer for Keras' {other}"),
@@ -96,6 +98,11 @@ fn attention_and_pools_are_keras() {
         |layer| layer == "MultiHeadAttention" || layer.contains("Pooling"),
         13,
     );
+}
+
+#[test]
+fn layers_of_recommenders_are_tensorflows() {
+    check_layers(|layer| matches!(layer, "EmbeddingBag" | "Dot"), 11);
 }
 
 #[test]

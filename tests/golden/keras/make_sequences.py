@@ -162,8 +162,50 @@ def bidirectionals():
         yield record(f"bidirectional_{name}", "Bidirectional", written, built, lambda b, given: b(given[0]), [x], [mask])
 
 
+class Bag(layers.Layer):
+    """TensorFlow's lookup of bags, with padding taken out."""
+
+    def __init__(self, input_dim, output_dim, combiner="mean", padding=None):
+        super().__init__()
+        self.dims, self.combiner, self.padding = (input_dim, output_dim), combiner, padding
+
+    def build(self, *shape):
+        self.embeddings = self.add_weight(name="embeddings", shape=self.dims)
+
+    def call(self, indices, weights=None):
+        places = np.argwhere(indices.numpy() != self.padding)
+        values = tf.gather_nd(indices, places)
+        ids = tf.SparseTensor(places, tf.cast(values, tf.int64), indices.shape)
+        given = None if weights is None else tf.SparseTensor(places, tf.gather_nd(weights, places), indices.shape)
+        found = tf.nn.embedding_lookup_sparse(self.embeddings.value, ids, given, combiner=self.combiner)
+        return found[: indices.shape[0]]
+
+
+def bags():
+    """Bags of indices: combiners, padding, weights."""
+    indices = np.array([[0, 5, 2], [2, 2, 1], [4, 0, 0]], np.int32)
+    padded = np.array([[0, 5, -1], [-1, 2, 1], [4, -1, -1]], np.int32)
+    for combiner in ("sum", "mean", "sqrtn"):
+        for name, rows, weights in (("plain", indices, []), ("padded", padded, []), ("weights", padded, [(3, 3)])):
+            config = {"input_dim": 6, "output_dim": 3, "combiner": combiner}
+            if name != "plain":
+                config["padding"] = -1
+            yield record(f"embedding_bag_{combiner}_{name}", "EmbeddingBag", config, Bag(**config),
+                         lambda b, given: b(*given), [rows, *weights], [None] * (1 + len(weights)))
+
+
+def dots():
+    """The product of two vectors."""
+    for normalize in (False, True):
+        config = {"normalize": normalize}
+        built = layers.Dot(axes=-1, normalize=normalize)
+        yield record(f"dot_{normalize}", "Dot", config, built, lambda b, given: b(given), [(3, 4), (3, 4)], [None] * 2)
+
+
 def records():
     """Everything of this file."""
+    yield from bags()
+    yield from dots()
     yield from rnns()
     yield from bidirectionals()
     yield from attentions()

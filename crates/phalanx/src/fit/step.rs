@@ -9,6 +9,7 @@ use phalanx_graph::{DType, Graph, GraphError, HostTensor, Program, Shape, Tensor
 use super::LossScale;
 use super::compile::{Compile, Counted, Losses, Term, weighted_sum};
 use super::loss_scale::Verdict;
+use super::outputs::{Output, of_rows};
 use crate::losses::Loss;
 use crate::nn::{Cx, Effects, Model, Policy};
 use crate::optim::{Optimizer, ParamSpec, SlotSpec};
@@ -373,41 +374,6 @@ impl Given {
     fn rows(&self) -> usize {
         self.x[0].dim(0)
     }
-}
-
-/// An output of the model with its padding mask.
-struct Output {
-    value: Tensor,
-    mask: Option<Tensor>,
-}
-
-impl Output {
-    fn all(cx: &mut Cx, model: &Model, inputs: &[Tensor]) -> Vec<Self> {
-        let values = model.call(cx, inputs).into_iter();
-        let masked = values.map(|value| Self {
-            mask: cx.padding_mask(&value),
-            value,
-        });
-        masked.collect()
-    }
-
-    /// The weight of each example, or of each step where some are padding, which weighs nothing.
-    fn weight(&self, weight: Option<&Tensor>) -> Option<Tensor> {
-        let Some(mask) = &self.mask else {
-            return weight.cloned();
-        };
-        let mask = mask.convert(DType::F32);
-        Some(match weight {
-            Some(weight) if weight.rank() == 1 => of_rows(weight, &mask),
-            Some(weight) => weight * mask,
-            None => mask,
-        })
-    }
-}
-
-/// `values` times the number of each row.
-fn of_rows(rows: &Tensor, values: &Tensor) -> Tensor {
-    values * rows.broadcast_in(&values.dims(), &[0])
 }
 
 /// What a batch adds to the tally.

@@ -20,6 +20,7 @@ mod head;
 mod mlp;
 mod mobilenet_v2;
 mod nmt;
+mod recommender;
 mod resnet50;
 mod transformer;
 mod translator;
@@ -30,6 +31,7 @@ pub use head::Pooling;
 pub use mlp::Mlp;
 pub use mobilenet_v2::MobileNetV2;
 pub use nmt::TransformerNmt;
+pub use recommender::{Interest, Recommender};
 pub use resnet50::ResNet50;
 pub use transformer::{Head, Positions, TransformerEncoder};
 pub use translator::Translator;
@@ -50,6 +52,7 @@ into_model!(
     FineTune,
     Mlp,
     MobileNetV2,
+    Recommender,
     ResNet50,
     TransformerEncoder,
     TransformerNmt
