@@ -92,7 +92,7 @@ fn kernel(op: &Kernel, inputs: &[&Shape]) -> Inferred {
             check_cotangent(operand(inputs, 1)?, &conv(&[first, &kernel], dims)?)?;
             Ok(vec![kernel])
         }
-        Kernel::ConvBias { dims, .. } => {
+        Kernel::ConvBias(dims) => {
             let output = conv(&[first, operand(inputs, 1)?], dims)?;
             let channels = output.dims[dims.output.feature];
             check_channels(operand(inputs, 2)?, first.dtype, channels)?;

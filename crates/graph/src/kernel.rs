@@ -28,13 +28,10 @@ pub enum Kernel {
         /// Dims of its kernel.
         kernel: Vec<usize>,
     },
-    /// `(input, kernel, bias) -> convolution + bias`, then [`Ramp`]; made by fusion.
-    ConvBias {
-        /// The convolution.
-        dims: ConvDims,
-        /// What is applied to the result.
-        ramp: Ramp,
-    },
+    /// `(input, kernel, bias) -> convolution + bias`; made by fusion.
+    ///
+    /// A rectifier stays apart: oneDNN's would turn the NaN of a diverged model into 0.
+    ConvBias(ConvDims),
     /// `(x, gamma, beta[, residual]) -> (y, mean, variance)` over all dims but the last, `y` normalized with the mean and
     /// the population variance of `x`, scaled, shifted, the residual added, then [`Ramp`]; the last two are made by fusion.
     BatchNorm {
@@ -131,7 +128,7 @@ impl Kernel {
         match self {
             Self::ConvInputGradient { .. } => "conv_input_gradient",
             Self::ConvKernelGradient { .. } => "conv_kernel_gradient",
-            Self::ConvBias { .. } => "conv_bias",
+            Self::ConvBias(_) => "conv_bias",
             Self::BatchNorm { .. } => "batch_norm",
             Self::BatchNormGradient { .. } => "batch_norm_gradient",
             Self::MaxPool2d(_) => "max_pool",
@@ -154,10 +151,10 @@ impl Kernel {
             Self::ConvKernelGradient { dims, kernel } => {
                 vec![convolution::kernel_gradient(&x[1], &x[0], kernel, dims)]
             }
-            Self::ConvBias { dims, ramp } => {
+            Self::ConvBias(dims) => {
                 let y = x[0].conv(&x[1], dims.clone());
                 let bias = x[2].broadcast_in(&y.dims(), &[dims.output.feature]);
-                vec![ramp.apply(&(y + bias))]
+                vec![y + bias]
             }
             Self::BatchNorm { epsilon, ramp } => {
                 let (y, mean, variance) = batch_norm(&x[0], &x[1], &x[2], *epsilon);

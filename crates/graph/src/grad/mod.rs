@@ -241,7 +241,7 @@ fn kernel_op(step: &Step, kernel: &Kernel) -> Vec<Option<Tensor>> {
             let found = step.graph.push_many(op, &given);
             found.into_iter().map(Some).collect()
         }
-        Kernel::ConvBias { .. }
+        Kernel::ConvBias(_)
         | Kernel::BatchNorm { .. }
         | Kernel::BatchNormGradient { .. }
         | Kernel::MaxPool2dGradient(_) => of_decomposed(step, kernel),

@@ -3,7 +3,7 @@
 //! Done after derivatives: their masks compare the rectified value instead, which is positive, or below the ceiling,
 //! exactly where the value before was.
 
-use crate::op::{BinaryOp, CompareOp, Node, Op, Value};
+use crate::op::{BinaryOp, CompareOp, ConvDims, Node, Op, Value};
 use crate::{Kernel, Mask, Program, Ramp};
 
 impl Program {
@@ -34,43 +34,41 @@ struct Fuser {
 
 impl Fuser {
     fn join(&mut self, index: usize) {
-        let joined = match &self.nodes[index].op {
+        match &self.nodes[index].op {
             Op::Conv(_) => self.join_bias(index),
             Op::Kernel(Kernel::BatchNorm {
                 ramp: Ramp::None, ..
             }) if self.nodes[index].inputs.len() == 3 => {
-                Some(self.join_residual(index).unwrap_or(index))
+                let index = self.join_residual(index).unwrap_or(index);
+                self.join_ramp(index);
             }
-            _ => None,
-        };
-        if let Some(index) = joined {
-            self.join_ramp(index);
+            _ => {}
         }
     }
 
     /// `conv + broadcast(bias)`, when the sum is the only use of the convolution.
-    fn join_bias(&mut self, index: usize) -> Option<usize> {
-        let Op::Conv(dims) = self.nodes[index].op.clone() else {
+    fn join_bias(&mut self, index: usize) {
+        if let Some((dims, sum, bias)) = self.bias_of(index) {
+            self.nodes[sum].op = Op::Kernel(Kernel::ConvBias(dims));
+            self.nodes[sum].inputs = self.nodes[index].inputs.clone();
+            self.nodes[sum].inputs.push(bias);
+            self.gone[index] = true;
+        }
+    }
+
+    fn bias_of(&self, index: usize) -> Option<(ConvDims, usize, Value)> {
+        let Op::Conv(dims) = &self.nodes[index].op else {
             return None;
         };
         let (sum, other) = self.only_sum(index)?;
         let Op::Broadcast { map, .. } = &self.nodes[other.node].op else {
             return None;
         };
-        if *map != [dims.output.feature] {
-            return None;
-        }
         let bias = self.nodes[other.node].inputs[0];
         let channels = self.nodes[index].shapes[0].dims[dims.output.feature];
-        if self.nodes[bias.node].shapes[bias.output].dims != [channels] {
-            return None;
-        }
-        let ramp = Ramp::None;
-        self.nodes[sum].op = Op::Kernel(Kernel::ConvBias { dims, ramp });
-        self.nodes[sum].inputs = self.nodes[index].inputs.clone();
-        self.nodes[sum].inputs.push(bias);
-        self.gone[index] = true;
-        Some(sum)
+        let fits = *map == [dims.output.feature]
+            && self.nodes[bias.node].shapes[bias.output].dims == [channels];
+        fits.then(|| (dims.clone(), sum, bias))
     }
 
     /// `batch_norm + residual`, when the sum is the only use of the normalized value.
@@ -96,7 +94,7 @@ impl Fuser {
         Some(sum)
     }
 
-    /// The rectifier of a kernel's result, when all other uses ask only where it holds.
+    /// The rectifier of a normalized value, when all other uses ask only where it holds.
     fn join_ramp(&mut self, index: usize) {
         let y = Value {
             node: index,
@@ -187,9 +185,7 @@ impl Fuser {
     }
 
     fn set_ramp(&mut self, index: usize, new: Ramp) {
-        if let Op::Kernel(Kernel::ConvBias { ramp, .. } | Kernel::BatchNorm { ramp, .. }) =
-            &mut self.nodes[index].op
-        {
+        if let Op::Kernel(Kernel::BatchNorm { ramp, .. }) = &mut self.nodes[index].op {
             *ramp = new;
         }
     }

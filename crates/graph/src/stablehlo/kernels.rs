@@ -72,9 +72,8 @@ pub(super) fn lower(
                     window(dims),
                 );
             }
-            Kernel::ConvBias { dims, ramp } if takes_conv(dims, &inputs[1].shape.dims, shapes) => {
-                let attributes = [ramped(*ramp), window(dims)].concat();
-                return call(w, "phalanx.conv", inputs, outputs, attributes);
+            Kernel::ConvBias(dims) if takes_conv(dims, &inputs[1].shape.dims, shapes) => {
+                return call(w, "phalanx.conv", inputs, outputs, window(dims));
             }
             Kernel::BatchNorm { epsilon, ramp } if takes(shapes) => {
                 let attributes = [ramped(*ramp), epsilon_of(*epsilon)].concat();
