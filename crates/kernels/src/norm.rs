@@ -100,11 +100,11 @@ impl Forward<'_> {
                 let parts = residual.chunks(part).rev().zip(parts);
                 if relu {
                     team.each(parts, |(r, (x, y))| {
-                        normalise_and_add::<true>(x, &affine, r, y)
+                        normalise_and_add::<true>(x, &affine, r, y);
                     });
                 } else {
                     team.each(parts, |(r, (x, y))| {
-                        normalise_and_add::<false>(x, &affine, r, y)
+                        normalise_and_add::<false>(x, &affine, r, y);
                     });
                 }
             }
