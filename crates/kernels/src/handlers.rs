@@ -221,7 +221,7 @@ fn epsilon(call: &Call<'_>) -> Result<f32, CallError> {
 /// Where a ReLU ends, when it does: written as a number that is not 0.
 fn ceiling(call: &Call<'_>) -> Result<norm::Ceiling, CallError> {
     match call.attribute("ceiling")? {
-        CallAttribute::Float(ceiling) if ceiling == 0.0 => Ok(norm::NO_CEILING),
+        CallAttribute::Float(0.0) => Ok(norm::NO_CEILING),
         CallAttribute::Float(ceiling) if ceiling > 0.0 => Ok(ceiling as f32),
         other => Err(invalid(format!(
             "the attribute `ceiling` must be a float of at least 0, got {other:?}"

@@ -369,11 +369,8 @@ fn relu(value: f32, ceiling: Ceiling) -> f32 {
 
 #[inline(always)]
 fn passed(dy: f32, value: f32, ceiling: Ceiling) -> f32 {
-    if value > 0.0 && !(value >= ceiling) {
-        dy
-    } else {
-        0.0
-    }
+    let clipped = value >= ceiling;
+    if value > 0.0 && !clipped { dy } else { 0.0 }
 }
 
 /// Adds the sums of a block to those of a part.
