@@ -127,44 +127,41 @@ impl Gradient<'_> {
         let sums = scratch.doubles(self.x.len().div_ceil(part) * 2 * channels);
         let parts = self.dy.chunks(part).zip(self.x.chunks(part));
         let parts = parts.zip(sums.chunks_mut(2 * channels));
-        let mut masked: Option<&[f32]> = None;
-        let passing = match self.mask {
-            Mask::Beta { beta, ceiling } => Some((beta, ceiling)),
-            Mask::None | Mask::Output { .. } => None,
-        };
+        let (mut upstream, mut passing) = (self.dy, None);
         match self.mask {
             Mask::None => team.each(parts, |((dy, x), sums)| {
                 products::<false>(dy, x, &affine(self.mean, NO_CEILING), sums);
             }),
-            Mask::Beta { beta, ceiling } => team.each(parts, |((dy, x), sums)| {
-                products::<true>(dy, x, &affine(beta, ceiling), sums);
-            }),
+            Mask::Beta { beta, ceiling } => {
+                team.each(parts, |((dy, x), sums)| {
+                    products::<true>(dy, x, &affine(beta, ceiling), sums);
+                });
+                passing = Some((beta, ceiling));
+            }
             Mask::Output { y, residual } => {
                 let outputs = y.chunks(part).zip(residual.chunks_mut(part));
                 team.each(parts.zip(outputs), |(((dy, x), sums), (y, masked))| {
                     mask(dy, y, masked);
                     products::<false>(masked, x, &affine(self.mean, NO_CEILING), sums);
                 });
-                masked = Some(residual);
+                upstream = residual;
             }
         }
         add_up(sums, 2 * channels);
-        let mut slope = vec![0.0; channels];
-        let mut offset = vec![0.0; channels];
+        let (mut slope, mut offset) = (vec![0.0; channels], vec![0.0; channels]);
         for c in 0..channels {
             let inverse = 1.0 / (f64::from(self.variance[c]) + f64::from(self.epsilon)).sqrt();
+            let (dbeta, dgamma) = (sums[c], sums[channels + c] * inverse);
             let scale = f64::from(scale[c]);
-            self.dbeta[c] = sums[c] as f32;
-            self.dgamma[c] = (sums[channels + c] * inverse) as f32;
-            slope[c] = (-scale * inverse * inverse * sums[channels + c] / rows) as f32;
-            offset[c] = (-scale * sums[c] / rows) as f32;
+            (self.dbeta[c], self.dgamma[c]) = (dbeta as f32, dgamma as f32);
+            slope[c] = (-scale * inverse * dgamma / rows) as f32;
+            offset[c] = (-scale * dbeta / rows) as f32;
         }
         let line = Line {
             slope: &slope,
             offset: &offset,
         };
-        let dy = masked.unwrap_or(self.dy);
-        let parts = dy.chunks(part).zip(self.x.chunks(part));
+        let parts = upstream.chunks(part).zip(self.x.chunks(part));
         let parts = parts.zip(self.dx.chunks_mut(part)).rev();
         match passing {
             Some((beta, ceiling)) => team.each(parts, |((dy, x), dx)| {

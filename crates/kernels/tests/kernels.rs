@@ -320,10 +320,10 @@ const CASES: [Case; 25] = [
         ..PLAIN
     },
     Case {
-        name: "blocks, strides 2 and 1, asymmetric padding",
+        name: "blocks, strides 2 and 3, asymmetric padding",
         channels: [17, 16],
         image: [9, 6],
-        strides: [2, 1],
+        strides: [2, 3],
         low: [2, 0],
         high: [0, 1],
         ..PLAIN
@@ -341,8 +341,8 @@ const CASES: [Case; 25] = [
     Case {
         name: "blocks, rows in chunks",
         batch: 1,
-        channels: [18, 32],
-        image: [5, 130],
+        channels: [18, 16],
+        image: [3, 130],
         kernel: [2, 3],
         low: [0, 1],
         high: [1, 1],
@@ -350,8 +350,9 @@ const CASES: [Case; 25] = [
     },
     Case {
         name: "a large kernel",
+        batch: 1,
         channels: [368, 368],
-        image: [3, 2],
+        image: [2, 2],
         kernel: [2, 1],
         low: [0, 0],
         high: [0, 0],
