@@ -116,6 +116,7 @@ fn flops(op: &Op, inputs: &[&Shape], outputs: &[Shape], replicas: usize) -> u64 
         | Op::Convert(_)
         | Op::Bitcast(_)
         | Op::StopGradient
+        | Op::OptimizationBarrier
         | Op::Reshape(_)
         | Op::Transpose(_)
         | Op::Broadcast { .. }
@@ -206,6 +207,7 @@ fn bytes(op: &Op, inputs: &[&Shape], outputs: &[Shape], replicas: usize) -> u64 
         | Op::Constant(_)
         | Op::Bitcast(_)
         | Op::StopGradient
+        | Op::OptimizationBarrier
         | Op::Reshape(_)
         | Op::ReplicaId
         | Op::While { .. }

@@ -185,6 +185,7 @@ impl Dump<'_> {
             | Op::Convert(_)
             | Op::Bitcast(_)
             | Op::StopGradient
+            | Op::OptimizationBarrier
             | Op::Reshape(_)
             | Op::DynamicSlice(_)
             | Op::DynamicUpdateSlice

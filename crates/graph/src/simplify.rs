@@ -261,7 +261,7 @@ impl Rewriter {
 
     /// Appends a node, unless there is an equal one.
     fn emit(&mut self, node: Node) -> usize {
-        if is_root(&node.op) {
+        if is_root(&node.op) || node.op == Op::OptimizationBarrier {
             self.nodes.push(node);
             return self.nodes.len() - 1;
         }

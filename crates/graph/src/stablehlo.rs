@@ -207,6 +207,7 @@ fn lower(
         Op::Scan(scan) => loops::scan(writer, scan, inputs, &node.shapes),
         Op::AllReduce(kind) => collective::all_reduce(writer, *kind, inputs),
         Op::CustomCall(call) => custom_call(writer, call, inputs),
+        Op::OptimizationBarrier => barrier(writer, inputs),
         Op::Kernel(kernel) => kernels::lower(writer, kernel, node, inputs),
         _ => vec![single(writer)],
     }
@@ -219,6 +220,7 @@ fn lower_single(w: &mut Writer, op: &Op, inputs: &[Operand], shape: &Shape) -> O
         | Op::While { .. }
         | Op::Scan(_)
         | Op::AllReduce(_)
+        | Op::OptimizationBarrier
         | Op::Kernel(_)
         | Op::CustomCall(_) => {
             unreachable!("ops of several results are written by `lower`")
@@ -336,6 +338,14 @@ fn slice(w: &mut Writer, x: &Operand, slices: &[SliceDim]) -> Operand {
     let (from, to) = (x.shape.stablehlo(), shape.stablehlo());
     let text = format!("stablehlo.slice {} [{ranges}] : ({from}) -> {to}", x.name);
     w.line(&shape, &text)
+}
+
+fn barrier(w: &mut Writer, inputs: &[Operand]) -> Vec<Operand> {
+    let names = list(inputs.iter().map(|input| input.name.clone()));
+    let shapes: Vec<Shape> = inputs.iter().map(|input| input.shape.clone()).collect();
+    let types = list(shapes.iter().map(Shape::stablehlo));
+    let text = format!("stablehlo.optimization_barrier {names} : {types}");
+    w.lines(&shapes, &text)
 }
 
 fn custom_call(w: &mut Writer, call: &CustomCall, inputs: &[Operand]) -> Vec<Operand> {

@@ -176,6 +176,17 @@ impl Tensor {
         self.graph.push(Op::StopGradient, &[self])
     }
 
+    /// The tensors themselves, none of which is used before all are computed, and through which no compiler looks: what
+    /// is computed from them twice is not joined with what is computed from the originals.
+    #[must_use]
+    #[track_caller]
+    pub fn optimization_barrier(tensors: &[&Self]) -> Vec<Self> {
+        let Some(first) = tensors.first() else {
+            return Vec::new();
+        };
+        first.graph.push_many(Op::OptimizationBarrier, tensors)
+    }
+
     /// A scalar of this tensor's element type.
     #[must_use]
     #[track_caller]

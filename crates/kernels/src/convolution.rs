@@ -106,7 +106,7 @@ impl Key {
         Operation::new(onednn, &plan, &arguments)
     }
 
-    /// Which form is fastest, from measurements on two cores with AVX2 (GFLOP/s of plain / blocked / product, 16 images):
+    /// Which form is fastest where [`crate::kernel_gradient`] does not serve, from measurements on two cores with AVX2 (GFLOP/s of plain / blocked / product, 16 images):
     ///
     /// | kernel gradient | plain | blocked | product |
     /// |---|---|---|---|

@@ -91,11 +91,11 @@ impl Forward<'_> {
                 let parts = residual.chunks(part).rev().zip(parts);
                 if self.relu {
                     team.each(parts, |(r, (x, y))| {
-                        normalise_and_add::<true>(x, &affine, r, y)
+                        normalise_and_add::<true>(x, &affine, r, y);
                     });
                 } else {
                     team.each(parts, |(r, (x, y))| {
-                        normalise_and_add::<false>(x, &affine, r, y)
+                        normalise_and_add::<false>(x, &affine, r, y);
                     });
                 }
             }

@@ -53,7 +53,8 @@ fn session(kernels: KernelsMode) -> Session {
     let theirs = Arc::clone(&notices);
     let engine = Engine::new(&EngineOptions {
         kernels,
-        compile_cache: false,
+        // From the second run of these tests on, programs with calls of the kernels are loaded.
+        compile_cache: true,
         notice: Arc::new(move |line| theirs.lock().unwrap().push(line.to_owned())),
         ..EngineOptions::default()
     });
