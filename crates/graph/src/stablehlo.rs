@@ -107,6 +107,13 @@ impl Program {
     /// Labels become locations, donated parameters carry `tf.aliasing_output`, and the module says its number of replicas.
     #[must_use]
     pub fn to_stablehlo(&self, lowering: &Lowering) -> String {
+        match lowering.kernels {
+            Some(_) => self.fused().print(lowering),
+            None => self.print(lowering),
+        }
+    }
+
+    fn print(&self, lowering: &Lowering) -> String {
         let mut writer = Writer::new(lowering.platform, lowering.kernels, self.replicas);
         writer.open(&format!(
             "module @{} attributes {{mhlo.num_partitions = 1 : i32, mhlo.num_replicas = {} : i32}} {{",

@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use recompute::Recomputed;
 
 use crate::op::{BinaryOp, CompareOp, Node, Op, PadDim, ReduceOp, SliceDim, UnaryOp, Value};
-use crate::{Graph, Kernel, Shape, Tensor};
+use crate::{Graph, Kernel, Mask, Ramp, Shape, Tensor};
 
 /// What each input of a node receives; `None` where no gradient flows.
 type Gradients = Result<Vec<Option<Tensor>>, String>;
@@ -230,7 +230,27 @@ fn kernel_op(step: &Step, kernel: &Kernel) -> Vec<Option<Tensor>> {
             let given: Vec<&Tensor> = given.iter().collect();
             vec![Some(step.graph.push(op, &given))]
         }
-        Kernel::MaxPool2dGradient(_) => of_decomposed(step, kernel),
+        Kernel::BatchNorm {
+            epsilon,
+            ramp: Ramp::None,
+        } if step.node.inputs.len() == 3 && step.cotangents[1..].iter().all(Option::is_none) => {
+            let given = [
+                g,
+                step.input(0),
+                step.output(1),
+                step.output(2),
+                step.input(1),
+            ];
+            let given: Vec<&Tensor> = given.iter().collect();
+            let (epsilon, mask) = (*epsilon, Mask::None);
+            let op = Op::Kernel(Kernel::BatchNormGradient { epsilon, mask });
+            let found = step.graph.push_many(op, &given);
+            found.into_iter().map(Some).collect()
+        }
+        Kernel::ConvBias(_)
+        | Kernel::BatchNorm { .. }
+        | Kernel::BatchNormGradient { .. }
+        | Kernel::MaxPool2dGradient(_) => of_decomposed(step, kernel),
     }
 }
 
