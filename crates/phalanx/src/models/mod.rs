@@ -1,7 +1,7 @@
 //! Models by name, with the architectures, layer names and numbers of parameters of Keras' applications.
 //!
 //! Each is settings with [`build`](ResNet50::build), or given as they are to a strategy's `compile`. What comes out is
-//! a plain [`Model`](crate::nn::Model): a layer of another model, frozen or not, where that is wanted.
+//! a plain [`Model`]: a layer of another model, frozen or not, where that is wanted.
 //!
 //! ```
 //! use phalanx::models::{FineTune, MobileNetV2, Pooling};
