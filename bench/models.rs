@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use phalanx::data::Batch;
+use phalanx::models::{TransformerEncoder, transformer_encoder};
 use phalanx::prelude::*;
 
 const CLASSES: u64 = 10;
@@ -35,7 +36,17 @@ fn run() -> Result<(), Box<dyn Error>> {
             compiled(cnn(), Sgd::new(0.01).momentum(0.9))?,
             images(batch, [28, 28, 1])?,
         ),
-        other => return Err(format!("found model {other:?}, expected cnn").into()),
+        "transformer" => {
+            let settings = TransformerEncoder::default();
+            let (vocabulary, length) = (settings.vocabulary, settings.length);
+            (
+                compiled(transformer_encoder(&settings)?, Adam::new(1e-3))?,
+                tokens(batch, length, vocabulary)?,
+            )
+        }
+        other => {
+            return Err(format!("found model {other:?}, expected cnn or transformer").into());
+        }
     };
     serve(trainer, &data)
 }
@@ -96,6 +107,18 @@ fn images(batch: usize, dims: [usize; 3]) -> phalanx::Result<Batch> {
     let classes: Vec<i32> = (0..batch).map(|_| (next() % CLASSES) as i32).collect();
     let x = HostTensor::new([&[batch], &dims[..]].concat(), &values);
     let rows = Dataset::from_arrays(x, HostTensor::new([batch], &classes))?;
+    rows.batch(batch).get(0, 0)
+}
+
+/// A batch of tokens and, for each, the one to be predicted.
+fn tokens(batch: usize, length: usize, vocabulary: usize) -> phalanx::Result<Batch> {
+    let mut next = numbers();
+    let mut some = || {
+        let count = batch * length;
+        let tokens = (0..count).map(|_| (next() % vocabulary as u64) as i32);
+        HostTensor::new([batch, length], &tokens.collect::<Vec<_>>())
+    };
+    let rows = Dataset::from_arrays(some(), some())?;
     rows.batch(batch).get(0, 0)
 }
 
