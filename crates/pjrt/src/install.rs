@@ -1,4 +1,5 @@
-//! Installation of the CPU plugin: one pinned wheel, fetched with pip, checked, and unpacked into the per-user cache.
+//! Installation of the CPU plugin and of the CPU kernels: a pinned wheel each, fetched with pip, checked, and unpacked into the per-user
+//! cache.
 //!
 //! All work happens in a temporary folder beside the target, under a lock; the last act is one rename. A process that dies midway
 //! leaves a temporary folder that the next installation removes.
@@ -12,31 +13,52 @@ use std::time::{Duration, Instant};
 
 use sha2::{Digest, Sha256};
 
-/// A plugin in a wheel of a Python package index, pinned by version and hash.
+/// A library in a wheel of a Python package index, pinned by version and hash.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wheel {
-    /// Name in the cache.
+    /// Name in the cache and for `phalanx plugin install`.
     name: &'static str,
+    /// What the library is, in words.
+    title: &'static str,
+    /// The environment variable that names a library to take instead.
+    variable: &'static str,
+    /// Download size.
+    megabytes: u32,
     /// Name of the package.
     package: &'static str,
     version: &'static str,
     /// SHA-256 of the wheel file.
     sha256: &'static str,
-    /// The plugin inside the wheel.
+    /// The library inside the wheel.
     member: &'static str,
 }
 
 /// XLA's stock CPU plugin for Linux on x86-64.
 pub(crate) const PINNED_CPU: Wheel = Wheel {
     name: "cpu",
+    title: "cpu plugin",
+    variable: "PHALANX_PJRT_CPU",
+    megabytes: 63,
     package: "lammps-jax-pjrt-cpu",
     version: "0.11.2",
     sha256: "1319390d948b39f69f7dade496b7c385149d9ca6097a6b62114da113216d9ad1",
     member: "lammps_jax_pjrt_cpu/pjrt_c_api_cpu_plugin.so",
 };
 
+/// oneDNN for Linux on x86-64 with GNU OpenMP.
+pub(crate) const PINNED_KERNELS: Wheel = Wheel {
+    name: "kernels",
+    title: "kernel library onednn",
+    variable: "PHALANX_ONEDNN_LIBRARY",
+    megabytes: 39,
+    package: "onednn-cpu-gomp",
+    version: "2023.2.0",
+    sha256: "2f22a54d6a890ed14bfa185d42a4be65d8b5b1df85dc1f0f3a9abe31620416fb",
+    member: "onednn_cpu_gomp-2023.2.0.data/data/lib/libdnnl.so.3",
+};
+
 impl Wheel {
-    /// The folder of the plugin in a cache folder.
+    /// The folder of the library in a cache folder.
     fn folder(&self, cache: &Path) -> PathBuf {
         cache.join("plugins").join(format!(
             "{}-{}-{}",
@@ -46,7 +68,7 @@ impl Wheel {
         ))
     }
 
-    /// The installed plugin in a cache folder.
+    /// The installed library in a cache folder.
     pub(crate) fn installed(&self, cache: &Path) -> PathBuf {
         self.folder(cache).join(self.file_name())
     }
@@ -54,9 +76,18 @@ impl Wheel {
     fn file_name(&self) -> &'static str {
         self.member.rsplit('/').next().unwrap_or(self.member)
     }
+
+    /// The package as pip writes it.
+    fn requirement(&self) -> String {
+        format!("{}=={}", self.package, self.version)
+    }
+
+    fn describe(&self) -> String {
+        format!("{} ({} MB, with pip)", self.requirement(), self.megabytes)
+    }
 }
 
-/// How the CPU plugin is installed.
+/// How the CPU plugin and the CPU kernels are installed.
 #[derive(Debug, Clone)]
 pub struct Installer {
     /// The per-user cache folder; see [`Places::cache_dir`](crate::Places::cache_dir).
@@ -69,20 +100,31 @@ pub struct Installer {
     pub offline: bool,
 }
 
-/// Why the CPU plugin was not installed. Nothing half-made is left in any case.
+/// Why a library was not installed. Nothing half-made is left in any case.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InstallError {
     /// The network may not be used.
     #[error(
-        "the cpu plugin is not installed and --offline forbids the download; run `phalanx plugin install cpu` without it, or set PHALANX_PJRT_CPU to the path of a plugin"
+        "the {title} is not installed and --offline forbids the download; run `phalanx plugin install {name}` without it, or set {variable} to the path of one"
     )]
-    Offline,
-    /// No plugin is pinned for this machine.
+    Offline {
+        /// What was to be installed.
+        title: &'static str,
+        /// Its name for `phalanx plugin install`.
+        name: &'static str,
+        /// The environment variable that names another.
+        variable: &'static str,
+    },
+    /// Nothing is pinned for this machine.
     #[error(
-        "no cpu plugin is pinned for {os} on {arch} (only for linux on x86_64); set PHALANX_PJRT_CPU to the path of a pjrt cpu plugin"
+        "no {title} is pinned for {os} on {arch} (only for linux on x86_64); set {variable} to the path of one"
     )]
     NoPlugin {
+        /// What was to be installed.
+        title: &'static str,
+        /// The environment variable that names another.
+        variable: &'static str,
         /// The operating system.
         os: &'static str,
         /// The processor architecture.
@@ -90,9 +132,13 @@ pub enum InstallError {
     },
     /// The pip command cannot be started.
     #[error(
-        "cannot run `{command}` to download the cpu plugin: {source}; install python3 with pip, or set PHALANX_PJRT_CPU to the path of a plugin"
+        "cannot run `{command}` to download the {title}: {source}; install python3 with pip, or set {variable} to the path of one"
     )]
     NoPip {
+        /// What was to be installed.
+        title: &'static str,
+        /// The environment variable that names another.
+        variable: &'static str,
         /// The command.
         command: String,
         /// What the system said.
@@ -100,9 +146,11 @@ pub enum InstallError {
     },
     /// Pip failed, for instance without a network.
     #[error(
-        "pip could not download {requirement} (exit status {status}): {output}; check the network and the proxy settings of pip, or set PHALANX_PJRT_CPU to the path of a plugin"
+        "pip could not download {requirement} (exit status {status}): {output}; check the network and the proxy settings of pip, or set {variable} to the path of a library"
     )]
     Pip {
+        /// The environment variable that names another.
+        variable: &'static str,
         /// The package and its version.
         requirement: String,
         /// Pip's exit status.
@@ -111,10 +159,14 @@ pub enum InstallError {
         output: String,
     },
     /// The download, or another process that installs, took too long.
-    #[error("{what} took longer than {} s and was given up; try again, or set PHALANX_PJRT_CPU to the path of a plugin", limit.as_secs())]
+    #[error("{what} the {title} took longer than {} s and was given up; try again, or set {variable} to the path of one", limit.as_secs())]
     Timeout {
         /// What took too long.
         what: &'static str,
+        /// What was to be installed.
+        title: &'static str,
+        /// The environment variable that names another.
+        variable: &'static str,
         /// The limit.
         limit: Duration,
     },
@@ -168,25 +220,51 @@ impl Installer {
     /// # Errors
     /// See [`InstallError`].
     pub fn cpu(&self) -> Result<PathBuf, InstallError> {
-        if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
-            return Err(InstallError::NoPlugin {
-                os: std::env::consts::OS,
-                arch: std::env::consts::ARCH,
-            });
-        }
-        self.install(&PINNED_CPU)
+        self.install_here(&PINNED_CPU)
+    }
+
+    /// Installs the CPU kernels (oneDNN) unless they are installed, and returns the path of the library; as [`Installer::cpu`].
+    ///
+    /// # Errors
+    /// See [`InstallError`].
+    pub fn kernels(&self) -> Result<PathBuf, InstallError> {
+        self.install_here(&PINNED_KERNELS)
+    }
+
+    /// Where [`Installer::kernels`] puts the library, whether it is there or not.
+    #[must_use]
+    pub fn kernels_path(&self) -> PathBuf {
+        PINNED_KERNELS.installed(&self.cache_dir)
     }
 
     /// What [`Installer::cpu`] downloads, for a line to the user: package, version and download size.
     #[must_use]
     pub fn describe_cpu() -> String {
-        format!("{} (63 MB, with pip)", Self::cpu_requirement())
+        PINNED_CPU.describe()
+    }
+
+    /// What [`Installer::kernels`] downloads, for a line to the user: package, version and download size.
+    #[must_use]
+    pub fn describe_kernels() -> String {
+        PINNED_KERNELS.describe()
     }
 
     /// The pinned package of the CPU plugin, as pip writes it: `name==version`.
     #[must_use]
     pub fn cpu_requirement() -> String {
-        format!("{}=={}", PINNED_CPU.package, PINNED_CPU.version)
+        PINNED_CPU.requirement()
+    }
+
+    fn install_here(&self, wheel: &Wheel) -> Result<PathBuf, InstallError> {
+        if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
+            return Err(InstallError::NoPlugin {
+                title: wheel.title,
+                variable: wheel.variable,
+                os: std::env::consts::OS,
+                arch: std::env::consts::ARCH,
+            });
+        }
+        self.install(wheel)
     }
 
     fn install(&self, wheel: &Wheel) -> Result<PathBuf, InstallError> {
@@ -195,11 +273,15 @@ impl Installer {
             return Ok(installed);
         }
         if self.offline {
-            return Err(InstallError::Offline);
+            return Err(InstallError::Offline {
+                title: wheel.title,
+                name: wheel.name,
+                variable: wheel.variable,
+            });
         }
         let plugins = self.cache_dir.join("plugins");
         fs::create_dir_all(&plugins).map_err(at("create the folder", &plugins))?;
-        let _lock = self.lock(&plugins.join(".lock"))?;
+        let _lock = self.lock(&plugins.join(".lock"), wheel)?;
         if installed.is_file() {
             return Ok(installed);
         }
@@ -215,7 +297,7 @@ impl Installer {
     }
 
     /// Takes the lock of the cache, which is freed when the file is closed (also by the death of the process).
-    fn lock(&self, path: &Path) -> Result<File, InstallError> {
+    fn lock(&self, path: &Path, wheel: &Wheel) -> Result<File, InstallError> {
         let start = Instant::now();
         let file = File::options()
             .create(true)
@@ -227,10 +309,8 @@ impl Installer {
                 Ok(()) => return Ok(file),
                 Err(TryLockError::Error(source)) => return Err(at("lock", path)(source)),
                 Err(TryLockError::WouldBlock) if start.elapsed() >= self.timeout => {
-                    return Err(InstallError::Timeout {
-                        what: "waiting for another process that installs the cpu plugin",
-                        limit: self.timeout,
-                    });
+                    let what = "waiting for another process that installs";
+                    return Err(timeout(what, wheel, self.timeout));
                 }
                 Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(50)),
             }
@@ -239,7 +319,7 @@ impl Installer {
 
     /// Runs pip, and returns the wheel it downloaded into a new folder of `work`.
     fn download(&self, wheel: &Wheel, work: &Path) -> Result<PathBuf, InstallError> {
-        let requirement = format!("{}=={}", wheel.package, wheel.version);
+        let requirement = wheel.requirement();
         let target = work.join("download");
         let log = work.join("pip.log");
         fs::create_dir(&target).map_err(at("create the folder", &target))?;
@@ -277,15 +357,18 @@ impl Installer {
                 .join(" ")
         };
         let child = command.spawn().map_err(|source| InstallError::NoPip {
+            title: wheel.title,
+            variable: wheel.variable,
             command: joined(),
             source,
         })?;
-        let status = wait(child, self.timeout, &log)?;
+        let status = wait(child, wheel, self.timeout, &log)?;
         if !status.success() {
             let status = status
                 .code()
                 .map_or_else(|| "none: killed".into(), |code| code.to_string());
             return Err(InstallError::Pip {
+                variable: wheel.variable,
                 requirement,
                 status,
                 output: tail(&log),
@@ -297,6 +380,7 @@ impl Installer {
             .map(|entry| entry.path())
             .filter(|path| path.extension().is_some_and(|e| e == "whl"));
         wheels.next().ok_or_else(|| InstallError::Pip {
+            variable: wheel.variable,
             requirement,
             status: "0".into(),
             output: "it delivered no wheel".into(),
@@ -307,6 +391,7 @@ impl Installer {
 /// Waits for pip up to the limit, then ends it.
 fn wait(
     mut child: Child,
+    wheel: &Wheel,
     limit: Duration,
     log: &Path,
 ) -> Result<std::process::ExitStatus, InstallError> {
@@ -321,12 +406,18 @@ fn wait(
         if start.elapsed() >= limit {
             let _ = child.kill();
             let _ = child.wait();
-            return Err(InstallError::Timeout {
-                what: "the download of the cpu plugin with pip",
-                limit,
-            });
+            return Err(timeout("the download with pip of", wheel, limit));
         }
         std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn timeout(what: &'static str, wheel: &Wheel, limit: Duration) -> InstallError {
+    InstallError::Timeout {
+        what,
+        title: wheel.title,
+        variable: wheel.variable,
+        limit,
     }
 }
 
@@ -400,10 +491,10 @@ fn unpack(wheel: &Path, member: &str, target: &Path) -> Result<(), InstallError>
 
 /// Moves the finished folder to its place.
 fn publish(unpacked: &Path, target: &Path) -> Result<(), InstallError> {
-    // A folder there has no plugin in it, or we would not be here: someone emptied it.
+    // A folder there has no library in it, or we would not be here: someone emptied it.
     let _ = fs::remove_dir_all(target);
     sync_folder(unpacked)?;
-    fs::rename(unpacked, target).map_err(at("move the plugin to", target))?;
+    fs::rename(unpacked, target).map_err(at("move the library to", target))?;
     target.parent().map_or(Ok(()), sync_folder)
 }
 
@@ -471,6 +562,9 @@ mod tests {
             path,
             Wheel {
                 name: "cpu",
+                title: "cpu plugin",
+                variable: "PHALANX_PJRT_CPU",
+                megabytes: 1,
                 package: "p",
                 version: "1",
                 sha256,
@@ -607,7 +701,7 @@ mod tests {
         installer.offline = true;
         assert!(matches!(
             installer.install(&wheel(&dir).1),
-            Err(InstallError::Offline)
+            Err(InstallError::Offline { .. })
         ));
     }
 

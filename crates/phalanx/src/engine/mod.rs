@@ -1,5 +1,6 @@
-//! Compiles programs, keeps state on devices, runs steps: the only user of `phalanx-pjrt`.
+//! Compiles programs, keeps state on devices, runs steps: the only user of `phalanx-pjrt` and `phalanx-kernels`.
 
+mod kernels;
 mod memory;
 
 use std::path::PathBuf;
@@ -10,9 +11,13 @@ use phalanx_graph::{AlignedBytes, CompilerOption, DType, HostTensor, Lowering, P
 use phalanx_pjrt::{
     Buffer, Client, CompileCache, CompileOptions, ElementType, Event, Executable, ExecuteOptions,
     Installer, OptionValue, OverrideValue, PjrtError, Places, Platform, Plugin, SharedBytes,
+    keep_freed_memory,
 };
 
+use self::kernels::EngineKernels;
 use crate::{Error, Result};
+
+pub use self::kernels::KernelsMode;
 
 /// Receives one-line notices, such as that a plugin is being installed.
 pub type Notice = Arc<dyn Fn(&str) + Send + Sync>;
@@ -24,12 +29,17 @@ pub struct EngineOptions {
     pub platform: Platform,
     /// The plugin file; found as `phalanx plugin where` tells when absent.
     pub plugin: Option<PathBuf>,
-    /// Forbids the installation of a missing CPU plugin.
+    /// Forbids the installation of a missing CPU plugin or kernel library.
     pub offline: bool,
+    /// Whether programs call oneDNN's kernels, on the CPU.
+    pub kernels: KernelsMode,
     /// How many devices the CPU is divided into; other platforms have what they have.
     pub cpu_devices: usize,
     /// Whether compiled programs are kept on disk, in the per-user cache.
     pub compile_cache: bool,
+    /// Whether memory that a CPU program frees stays with the process, all of it, for the next run: several times faster
+    /// on large tensors, at the price of never returning it to the system.
+    pub keep_freed_memory: bool,
     /// Longest wait for one result of a device.
     pub deadline: Duration,
     /// Where notices go: standard error by default.
@@ -42,8 +52,10 @@ impl Default for EngineOptions {
             platform: Platform::Cpu,
             plugin: None,
             offline: false,
+            kernels: KernelsMode::Auto,
             cpu_devices: 1,
             compile_cache: true,
+            keep_freed_memory: true,
             deadline: Duration::from_secs(600),
             notice: Arc::new(|line| eprintln!("{line}")),
         }
@@ -57,6 +69,7 @@ pub struct Engine(Arc<Inner>);
 struct Inner {
     client: Client,
     platform: phalanx_graph::Platform,
+    kernels: EngineKernels,
     cache: Option<CompileCache>,
     deadline: Duration,
     notice: Notice,
@@ -76,6 +89,10 @@ impl Engine {
     /// # Errors
     /// [`Error::Device`]: no plugin, one that does not load, or devices that do not start.
     pub fn new(options: &EngineOptions) -> Result<Self> {
+        if options.keep_freed_memory && options.platform == Platform::Cpu {
+            // Before the plugin starts threads. Without, programs are slower and no less right.
+            let _ = keep_freed_memory();
+        }
         let places = Places::of_process();
         let path = plugin_path(&places, options)?;
         let plugin = Plugin::load(&path).map_err(Error::device)?;
@@ -95,6 +112,7 @@ impl Engine {
         Ok(Self(Arc::new(Inner {
             client,
             platform: lowering_platform(options.platform),
+            kernels: EngineKernels::new(options, &places)?,
             cache,
             deadline: options.deadline,
             notice: Arc::clone(&options.notice),
@@ -115,11 +133,16 @@ impl Engine {
     /// Compiles a program, or takes it from the cache.
     ///
     /// # Errors
-    /// [`Error::Device`] when the plugin refuses it, or when it needs more memory than there is.
+    /// [`Error::Device`] when the plugin refuses it, or when it needs more memory than there is; when the kernel library that
+    /// [`KernelsMode::Path`] names cannot be used.
     pub fn compile(&self, name: &str, program: &Program) -> Result<Compiled> {
-        let text = program
-            .simplified()
-            .to_stablehlo(&Lowering::new(self.0.platform, name));
+        let program = program.simplified();
+        let lowering = Lowering {
+            // They are registered before the program is compiled or loaded, as it must be.
+            kernels: self.0.kernels.support(&self.0.client, &program)?,
+            ..Lowering::new(self.0.platform, name)
+        };
+        let text = program.to_stablehlo(&lowering);
         let relied_on = self.0.platform.compiler_options().iter();
         let options = CompileOptions {
             replicas: program.replicas,

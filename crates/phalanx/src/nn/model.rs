@@ -37,6 +37,12 @@ impl Input {
         self
     }
 
+    /// The dims of an example.
+    #[must_use]
+    pub fn dims(&self) -> &[usize] {
+        &self.dims
+    }
+
     /// Sets the name; `input`, `input_1` and so on by default.
     #[must_use]
     pub fn named(mut self, name: impl Into<String>) -> Self {

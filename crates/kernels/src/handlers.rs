@@ -1,0 +1,178 @@
+//! What XLA calls: operands, results and attributes into a key and slices.
+
+use phalanx_pjrt::{Call, CallAttribute, CallError, Code, ElementType};
+
+use crate::convolution::{self, Direction};
+use crate::kernels::{Kernels, Key};
+use crate::onednn::{Refused, Type};
+use crate::pooling;
+use crate::sys;
+
+type Handler = fn(&Kernels, &mut Call<'_>) -> Result<(), CallError>;
+
+/// Every custom call, by name.
+pub(crate) const ALL: [(&str, Handler); 5] = [
+    ("phalanx.conv", |kernels, call| {
+        convolution(kernels, call, Direction::Forward)
+    }),
+    ("phalanx.conv_input_gradient", |kernels, call| {
+        convolution(kernels, call, Direction::InputGradient)
+    }),
+    ("phalanx.conv_kernel_gradient", |kernels, call| {
+        convolution(kernels, call, Direction::KernelGradient)
+    }),
+    ("phalanx.max_pool", max_pool),
+    ("phalanx.max_pool_gradient", max_pool_gradient),
+];
+
+fn convolution(
+    kernels: &Kernels,
+    call: &mut Call<'_>,
+    direction: Direction,
+) -> Result<(), CallError> {
+    let operands = [
+        image(call.operand_shape(0)?)?,
+        image(call.operand_shape(1)?)?,
+    ];
+    let result = image(call.result_shape(0)?)?;
+    let (x, kernel, y) = match direction {
+        Direction::Forward => (operands[0], operands[1], result),
+        Direction::InputGradient => (result, operands[1], operands[0]),
+        Direction::KernelGradient => (operands[0], result, operands[1]),
+    };
+    let key = convolution::Key {
+        direction,
+        x,
+        kernel,
+        y,
+        strides: pair(call, "strides")?,
+        dilation: pair(call, "dilation")?,
+        padding_low: pair(call, "padding_low")?,
+        padding_high: pair(call, "padding_high")?,
+        groups: call.int("groups")?,
+    };
+    key.check().map_err(invalid)?;
+    run(kernels, call, Key::Convolution(key))
+}
+
+fn max_pool(kernels: &Kernels, call: &mut Call<'_>) -> Result<(), CallError> {
+    let x = image(call.operand_shape(0)?)?;
+    let y = image(call.result_shape(0)?)?;
+    pooling(
+        kernels,
+        call,
+        pooling::Direction::Forward,
+        (x, y),
+        call.result_shape(1)?,
+    )
+}
+
+fn max_pool_gradient(kernels: &Kernels, call: &mut Call<'_>) -> Result<(), CallError> {
+    let x = image(call.result_shape(0)?)?;
+    let y = image(call.operand_shape(1)?)?;
+    pooling(
+        kernels,
+        call,
+        pooling::Direction::Gradient,
+        (x, y),
+        call.operand_shape(0)?,
+    )
+}
+
+fn pooling(
+    kernels: &Kernels,
+    call: &mut Call<'_>,
+    direction: pooling::Direction,
+    (x, y): (Image, Image),
+    (place, place_dims): (ElementType, &[i64]),
+) -> Result<(), CallError> {
+    if place != ElementType::U8 || place_dims != y.dims {
+        return Err(invalid(format!(
+            "the places must be ui8 with the dimensions {:?}, got {place} with {place_dims:?}",
+            y.dims
+        )));
+    }
+    let key = pooling::Key {
+        direction,
+        x,
+        y,
+        window: pair(call, "window")?,
+        strides: pair(call, "strides")?,
+        padding_low: pair(call, "padding_low")?,
+        padding_high: pair(call, "padding_high")?,
+    };
+    key.check().map_err(invalid)?;
+    run(kernels, call, Key::Pooling(key))
+}
+
+/// Element type and four dimensions of a tensor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Image {
+    pub(crate) element: Type,
+    pub(crate) dims: [i64; 4],
+}
+
+fn image((element, dims): (ElementType, &[i64])) -> Result<Image, CallError> {
+    let element = match element {
+        ElementType::F32 => Type::F32,
+        ElementType::Bf16 => Type::Bf16,
+        other => {
+            return Err(invalid(format!(
+                "elements must be f32 or bf16, got {other}"
+            )));
+        }
+    };
+    let dims = dims
+        .try_into()
+        .map_err(|_| invalid(format!("a tensor must have 4 dimensions, got {dims:?}")))?;
+    Ok(Image { element, dims })
+}
+
+/// An attribute of two integers.
+fn pair(call: &Call<'_>, name: &str) -> Result<[i64; 2], CallError> {
+    match call.attribute(name)? {
+        CallAttribute::Ints(values) => values.as_slice().try_into().map_err(|_| {
+            invalid(format!(
+                "the attribute `{name}` must have 2 integers, got {values:?}"
+            ))
+        }),
+        other => Err(invalid(format!(
+            "the attribute `{name}` must be an array of integers, got {other:?}"
+        ))),
+    }
+}
+
+fn run(kernels: &Kernels, call: &mut Call<'_>, key: Key) -> Result<(), CallError> {
+    let inputs: Vec<_> = (0..call.operands())
+        .map(|index| call.operand_bytes(index))
+        .collect::<Result<_, _>>()?;
+    let mut outputs: Vec<_> = (0..call.results())
+        .map(|index| call.result_bytes(index))
+        .collect::<Result<_, _>>()?;
+    if inputs.iter().any(|input| input.is_empty()) || outputs.iter().any(|output| output.is_empty())
+    {
+        // Nothing goes in, so that sums are zero; or nothing comes out.
+        outputs.iter_mut().for_each(|output| output.fill(0));
+        return Ok(());
+    }
+    kernels
+        .run(key, &inputs, &mut outputs)
+        .map_err(|refused| refusal(&refused, key))
+}
+
+fn refusal(refused: &Refused, key: Key) -> CallError {
+    let code = match refused.status {
+        1 => Code::ResourceExhausted,
+        2 => Code::InvalidArgument,
+        sys::UNIMPLEMENTED => Code::Unimplemented,
+        _ => Code::Internal,
+    };
+    CallError::new(
+        code,
+        format!("{refused}: {key:?}; PHALANX_KERNELS=off computes it with XLA alone"),
+    )
+}
+
+fn invalid(message: String) -> CallError {
+    CallError::new(Code::InvalidArgument, message)
+}

@@ -1,0 +1,30 @@
+//! oneDNN's kernels inside XLA programs for the CPU.
+//!
+//! Programs call them as custom calls; XLA's own convolutions reach half their speed or less. The library is found at run time, and is
+//! optional: a program without these calls computes the same. Activations are `[batch, height, width, channels]`, kernels
+//! `[height, width, input channels / groups, output channels]`, both dense; this is the contract with who writes the program
+//! (each pair is of 64-bit integers, `dilation` of 1 is dense, padding is not negative):
+//!
+//! | call | operands -> results | attributes |
+//! |---|---|---|
+//! | `phalanx.conv` | x, kernel -> y | `strides`, `dilation`, `padding_low`, `padding_high`, `groups` |
+//! | `phalanx.conv_input_gradient` | dy, kernel -> dx | the same |
+//! | `phalanx.conv_kernel_gradient` | x, dy -> dkernel | the same |
+//! | `phalanx.max_pool` | x -> y, place (`ui8`, as many as y) | `window` (at most 256 elements), `strides`, `padding_low`, `padding_high` |
+//! | `phalanx.max_pool_gradient` | place, dy -> dx | the same |
+//!
+//! Elements are f32; bf16 where [`Support::bf16`] says so.
+//!
+//! `unsafe` lives here and in phalanx-pjrt only; everything exported is safe.
+
+mod convolution;
+mod executor;
+mod handlers;
+mod kernels;
+mod library;
+mod onednn;
+mod pooling;
+mod sys;
+
+pub use kernels::{Kernels, Support};
+pub use library::{KernelError, VARIABLE};

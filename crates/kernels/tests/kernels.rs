@@ -1,0 +1,585 @@
+//! The kernels inside programs of the CPU plugin, against plain loops and against XLA's own operations.
+//!
+//! Both libraries are installed where they are missing; without a network the tests pass with a notice.
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use phalanx_kernels::Kernels;
+use phalanx_pjrt::{
+    Buffer, Client, CompileOptions, ElementType, ExecuteOptions, Installer, Places, Platform,
+    Plugin, bytes_of, elements_of,
+};
+
+const LONG: Duration = Duration::from_secs(60);
+
+/// A client whose programs may call the kernels; none where they cannot be installed.
+fn client() -> Option<&'static (Client, Kernels)> {
+    static CLIENT: OnceLock<Option<(Client, Kernels)>> = OnceLock::new();
+    let made = CLIENT.get_or_init(|| {
+        start()
+            .inspect_err(|why| eprintln!("not tested, there are no kernels: {why}"))
+            .ok()
+    });
+    made.as_ref()
+}
+
+fn start() -> Result<(Client, Kernels), Box<dyn std::error::Error>> {
+    let places = Places::of_process();
+    let mut installer = Installer::new(places.cache_dir().ok_or("no cache folder")?);
+    installer.offline = std::env::var_os("PHALANX_OFFLINE").is_some();
+    installer.kernels()?;
+    let plugin = match places.find(Platform::Cpu, None) {
+        Ok(found) => found.path,
+        Err(_) => installer.cpu()?,
+    };
+    let client = Client::new(&Plugin::load(plugin)?, &[])?;
+    let kernels = Kernels::find(&places, None)?;
+    kernels.register(&client)?;
+    kernels.register(&client)?;
+    Ok((client, kernels))
+}
+
+/// Dimensions and values.
+#[derive(Clone, Debug)]
+struct Array {
+    dims: Vec<i64>,
+    values: Vec<f32>,
+}
+
+impl Array {
+    fn zeros(dims: &[i64]) -> Self {
+        let count = dims.iter().product::<i64>() as usize;
+        Self {
+            dims: dims.to_vec(),
+            values: vec![0.0; count],
+        }
+    }
+
+    /// Values of no pattern, small integers over 8 so that sums of any order are close.
+    fn noise(dims: &[i64], seed: u32) -> Self {
+        let mut array = Self::zeros(dims);
+        let mut state = seed.wrapping_mul(2_654_435_761) | 1;
+        for value in &mut array.values {
+            state ^= state << 13;
+            state ^= state >> 17;
+            state ^= state << 5;
+            *value = ((state >> 8) % 33) as f32 / 8.0 - 2.0;
+        }
+        array
+    }
+
+    fn at(&self, index: [i64; 4]) -> usize {
+        let mut place = 0;
+        for (dim, at) in self.dims.iter().zip(index) {
+            assert!((0..*dim).contains(&at));
+            place = place * dim + at;
+        }
+        place as usize
+    }
+
+    fn kind(&self) -> String {
+        kind(&self.dims, "f32")
+    }
+}
+
+fn kind(dims: &[i64], element: &str) -> String {
+    let dims: Vec<String> = dims.iter().map(ToString::to_string).collect();
+    format!("tensor<{}x{element}>", dims.join("x"))
+}
+
+/// Runs the body of a function of `%0`, `%1`, ... that ends in `return`, and gives its results, all f32.
+fn run(
+    client: &Client,
+    arguments: &[&Array],
+    results: &[Vec<i64>],
+    body: &str,
+) -> Result<Vec<Vec<f32>>, String> {
+    let parameters: Vec<String> = arguments
+        .iter()
+        .enumerate()
+        .map(|(index, array)| format!("%a{index}: {}", array.kind()))
+        .collect();
+    let kinds: Vec<String> = results.iter().map(|dims| kind(dims, "f32")).collect();
+    let code = format!(
+        "func.func public @main({}) -> ({}) {{\n{body}\n}}",
+        parameters.join(", "),
+        kinds.join(", ")
+    );
+    let program = client
+        .compile(&code, &CompileOptions::default())
+        .map_err(|error| format!("{error}\n{code}"))?;
+    let buffers: Vec<Buffer> = arguments
+        .iter()
+        .map(|array| {
+            client
+                .buffer(0, ElementType::F32, &array.dims, bytes_of(&array.values))
+                .unwrap()
+        })
+        .collect();
+    let buffers: Vec<&Buffer> = buffers.iter().collect();
+    let mut execution = program
+        .execute(&[&buffers], &ExecuteOptions::default())
+        .map_err(|error| error.to_string())?;
+    let outputs = execution.outputs.remove(0);
+    let bytes = outputs
+        .iter()
+        .map(|output| output.to_host(LONG).map(|bytes| elements_of(&bytes)));
+    bytes
+        .collect::<Result<_, _>>()
+        .map_err(|error| error.to_string())
+}
+
+fn assert_close(name: &str, found: &[f32], expected: &[f32]) {
+    assert_eq!(found.len(), expected.len(), "{name}");
+    let scale = expected
+        .iter()
+        .fold(1.0f32, |most, value| most.max(value.abs()));
+    for (index, (found, expected)) in found.iter().zip(expected).enumerate() {
+        let difference = (found - expected).abs();
+        assert!(
+            difference <= 2e-5 * scale,
+            "{name}: element {index}: {found}, expected {expected}"
+        );
+    }
+}
+
+/// A convolution of a square or other image.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    name: &'static str,
+    batch: i64,
+    image: [i64; 2],
+    channels: [i64; 2],
+    kernel: [i64; 2],
+    strides: [i64; 2],
+    dilation: [i64; 2],
+    low: [i64; 2],
+    high: [i64; 2],
+    groups: i64,
+}
+
+const PLAIN: Case = Case {
+    name: "3x3",
+    batch: 2,
+    image: [8, 8],
+    channels: [8, 16],
+    kernel: [3, 3],
+    strides: [1, 1],
+    dilation: [1, 1],
+    low: [1, 1],
+    high: [1, 1],
+    groups: 1,
+};
+
+const CASES: [Case; 18] = [
+    PLAIN,
+    Case {
+        name: "odd sizes, odd channels",
+        image: [7, 5],
+        channels: [5, 7],
+        ..PLAIN
+    },
+    Case {
+        name: "no padding",
+        low: [0, 0],
+        high: [0, 0],
+        ..PLAIN
+    },
+    Case {
+        name: "stride 2, same as keras pads",
+        strides: [2, 2],
+        low: [0, 0],
+        ..PLAIN
+    },
+    Case {
+        name: "stride 2 with a rest",
+        image: [9, 8],
+        strides: [2, 2],
+        low: [0, 0],
+        high: [0, 0],
+        ..PLAIN
+    },
+    Case {
+        name: "strides 2 and 3, asymmetric padding",
+        image: [11, 13],
+        strides: [2, 3],
+        low: [2, 0],
+        high: [1, 2],
+        ..PLAIN
+    },
+    Case {
+        name: "dilation 2 and 3",
+        image: [12, 13],
+        dilation: [2, 3],
+        low: [2, 3],
+        high: [2, 3],
+        ..PLAIN
+    },
+    Case {
+        name: "1x1",
+        kernel: [1, 1],
+        low: [0, 0],
+        high: [0, 0],
+        channels: [32, 64],
+        ..PLAIN
+    },
+    Case {
+        name: "1x1 stride 2",
+        kernel: [1, 1],
+        low: [0, 0],
+        high: [0, 0],
+        strides: [2, 2],
+        channels: [16, 24],
+        ..PLAIN
+    },
+    Case {
+        name: "1 channel",
+        channels: [1, 32],
+        image: [12, 12],
+        ..PLAIN
+    },
+    Case {
+        name: "3 channels, 7x7 stride 2",
+        channels: [3, 16],
+        image: [18, 18],
+        kernel: [7, 7],
+        strides: [2, 2],
+        low: [3, 3],
+        high: [3, 3],
+        ..PLAIN
+    },
+    Case {
+        name: "one output channel",
+        channels: [16, 1],
+        ..PLAIN
+    },
+    Case {
+        name: "kernel as large as the image",
+        image: [6, 6],
+        kernel: [6, 6],
+        low: [0, 0],
+        high: [0, 0],
+        ..PLAIN
+    },
+    Case {
+        name: "batch 1, 5x3",
+        batch: 1,
+        kernel: [5, 3],
+        low: [2, 1],
+        high: [2, 1],
+        ..PLAIN
+    },
+    Case {
+        name: "4 groups",
+        channels: [16, 32],
+        groups: 4,
+        ..PLAIN
+    },
+    Case {
+        name: "depthwise",
+        channels: [24, 24],
+        groups: 24,
+        ..PLAIN
+    },
+    Case {
+        name: "depthwise, multiplier 3",
+        channels: [8, 24],
+        groups: 8,
+        ..PLAIN
+    },
+    Case {
+        name: "depthwise stride 2, odd",
+        channels: [13, 13],
+        image: [9, 7],
+        groups: 13,
+        strides: [2, 2],
+        low: [0, 0],
+        ..PLAIN
+    },
+];
+
+impl Case {
+    fn x_dims(&self) -> Vec<i64> {
+        vec![self.batch, self.image[0], self.image[1], self.channels[0]]
+    }
+
+    fn kernel_dims(&self) -> Vec<i64> {
+        vec![
+            self.kernel[0],
+            self.kernel[1],
+            self.channels[0] / self.groups,
+            self.channels[1],
+        ]
+    }
+
+    fn out(&self, side: usize) -> i64 {
+        let reach = (self.kernel[side] - 1) * self.dilation[side] + 1;
+        (self.image[side] + self.low[side] + self.high[side] - reach) / self.strides[side] + 1
+    }
+
+    fn y_dims(&self) -> Vec<i64> {
+        vec![self.batch, self.out(0), self.out(1), self.channels[1]]
+    }
+
+    /// Calls `each` with the elements of x, the kernel and y that meet in one product.
+    fn products(&self, mut each: impl FnMut([i64; 4], [i64; 4], [i64; 4])) {
+        let inputs = self.channels[0] / self.groups;
+        let outputs = self.channels[1] / self.groups;
+        let y = self.y_dims();
+        for (b, oy, ox, o) in product([y[0], y[1], y[2], y[3]]) {
+            for (ky, kx, i, _) in product([self.kernel[0], self.kernel[1], inputs, 1]) {
+                let iy = oy * self.strides[0] + ky * self.dilation[0] - self.low[0];
+                let ix = ox * self.strides[1] + kx * self.dilation[1] - self.low[1];
+                if (0..self.image[0]).contains(&iy) && (0..self.image[1]).contains(&ix) {
+                    let channel = o / outputs * inputs + i;
+                    each([b, iy, ix, channel], [ky, kx, i, o], [b, oy, ox, o]);
+                }
+            }
+        }
+    }
+
+    fn attributes(&self) -> String {
+        let pair = |name: &str, values: [i64; 2]| {
+            format!("{name} = array<i64: {}, {}>", values[0], values[1])
+        };
+        [
+            pair("strides", self.strides),
+            pair("dilation", self.dilation),
+            pair("padding_low", self.low),
+            pair("padding_high", self.high),
+            format!("groups = {} : i64", self.groups),
+        ]
+        .join(", ")
+    }
+
+    /// The three calls, and XLA's own forward convolution, of x, kernel and dy.
+    fn body(&self) -> String {
+        let (x, w, y) = (
+            kind(&self.x_dims(), "f32"),
+            kind(&self.kernel_dims(), "f32"),
+            kind(&self.y_dims(), "f32"),
+        );
+        let config = self.attributes();
+        let call = |result: &str, name: &str, operands: &str, kinds: String| {
+            format!(
+                "{result} = stablehlo.custom_call @{name}({operands}) {{api_version = 4 : i32, backend_config = {{{config}}}}} : {kinds}\n"
+            )
+        };
+        let mut body = call(
+            "%y",
+            "phalanx.conv",
+            "%a0, %a1",
+            format!("({x}, {w}) -> {y}"),
+        );
+        body += &call(
+            "%dx",
+            "phalanx.conv_input_gradient",
+            "%a2, %a1",
+            format!("({y}, {w}) -> {x}"),
+        );
+        body += &call(
+            "%dw",
+            "phalanx.conv_kernel_gradient",
+            "%a0, %a2",
+            format!("({x}, {y}) -> {w}"),
+        );
+        body += &format!(
+            "%own = stablehlo.convolution(%a0, %a1) dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f], window = {{stride = {:?}, pad = [[{}, {}], [{}, {}]], rhs_dilate = {:?}}} {{batch_group_count = 1 : i64, feature_group_count = {} : i64}} : ({x}, {w}) -> {y}\n",
+            self.strides,
+            self.low[0],
+            self.high[0],
+            self.low[1],
+            self.high[1],
+            self.dilation,
+            self.groups
+        );
+        body + &format!("return %y, %dx, %dw, %own : {y}, {x}, {w}, {y}")
+    }
+}
+
+fn product(dims: [i64; 4]) -> impl Iterator<Item = (i64, i64, i64, i64)> {
+    let [a, b, c, d] = dims;
+    (0..a).flat_map(move |i| {
+        (0..b).flat_map(move |j| (0..c).flat_map(move |k| (0..d).map(move |l| (i, j, k, l))))
+    })
+}
+
+#[test]
+fn convolutions_equal_plain_loops_and_xla() {
+    let Some((client, kernels)) = client() else {
+        return;
+    };
+    for case in CASES {
+        let x = Array::noise(&case.x_dims(), 1);
+        let w = Array::noise(&case.kernel_dims(), 2);
+        let dy = Array::noise(&case.y_dims(), 3);
+        let (mut y, mut dx, mut dw) = (
+            Array::zeros(&dy.dims),
+            Array::zeros(&x.dims),
+            Array::zeros(&w.dims),
+        );
+        case.products(|at_x, at_w, at_y| {
+            let (at_x, at_w, at_y) = (x.at(at_x), w.at(at_w), y.at(at_y));
+            y.values[at_y] += x.values[at_x] * w.values[at_w];
+            dx.values[at_x] += dy.values[at_y] * w.values[at_w];
+            dw.values[at_w] += dy.values[at_y] * x.values[at_x];
+        });
+        let shapes = [&y, &dx, &dw, &y].map(|array| array.dims.clone());
+        // Twice: the second call finds the operation made.
+        for _ in 0..2 {
+            let found = run(client, &[&x, &w, &dy], &shapes, &case.body()).unwrap();
+            let name = |what: &str| format!("{}: {what}", case.name);
+            assert_close(&name("y"), &found[0], &y.values);
+            assert_close(&name("dx"), &found[1], &dx.values);
+            assert_close(&name("dw"), &found[2], &dw.values);
+            assert_close(&name("y against xla"), &found[0], &found[3]);
+        }
+    }
+    let operations = kernels.operations();
+    assert!(operations.len() >= 3 * CASES.len(), "{operations:#?}");
+}
+
+/// A pooling, by the fields of a convolution: `kernel` is the window.
+const POOLS: [Case; 6] = [
+    Case {
+        name: "2x2 stride 2",
+        kernel: [2, 2],
+        strides: [2, 2],
+        low: [0, 0],
+        high: [0, 0],
+        channels: [16, 16],
+        ..PLAIN
+    },
+    Case {
+        name: "2x2 stride 2, odd sizes",
+        image: [7, 5],
+        kernel: [2, 2],
+        strides: [2, 2],
+        low: [0, 0],
+        high: [0, 0],
+        channels: [5, 5],
+        ..PLAIN
+    },
+    Case {
+        name: "3x3 stride 2, padded below",
+        kernel: [3, 3],
+        strides: [2, 2],
+        low: [0, 0],
+        channels: [9, 9],
+        ..PLAIN
+    },
+    Case {
+        name: "3x3 stride 1",
+        channels: [32, 32],
+        ..PLAIN
+    },
+    Case {
+        name: "1 channel, 3x2 strides 1 and 2",
+        image: [9, 9],
+        kernel: [3, 2],
+        strides: [1, 2],
+        low: [1, 0],
+        high: [1, 1],
+        channels: [1, 1],
+        ..PLAIN
+    },
+    Case {
+        name: "the whole image",
+        image: [6, 6],
+        kernel: [6, 6],
+        low: [0, 0],
+        high: [0, 0],
+        channels: [3, 3],
+        ..PLAIN
+    },
+];
+
+fn pooling_body(case: &Case) -> String {
+    let (x, y) = (kind(&case.x_dims(), "f32"), kind(&case.y_dims(), "f32"));
+    let place = kind(&case.y_dims(), "ui8");
+    let pair =
+        |name: &str, values: [i64; 2]| format!("{name} = array<i64: {}, {}>", values[0], values[1]);
+    let config = [
+        pair("window", case.kernel),
+        pair("strides", case.strides),
+        pair("padding_low", case.low),
+        pair("padding_high", case.high),
+    ]
+    .join(", ");
+    let config = format!("{{api_version = 4 : i32, backend_config = {{{config}}}}}");
+    format!(
+        "%y:2 = stablehlo.custom_call @phalanx.max_pool(%a0) {config} : ({x}) -> ({y}, {place})
+        %dx = stablehlo.custom_call @phalanx.max_pool_gradient(%y#1, %a1) {config} : ({place}, {y}) -> {x}
+        return %y#0, %dx : {y}, {x}"
+    )
+}
+
+#[test]
+fn poolings_equal_plain_loops() {
+    let Some((client, _)) = client() else { return };
+    for case in POOLS {
+        let x = Array::noise(&case.x_dims(), 4);
+        let dy = Array::noise(&case.y_dims(), 5);
+        // The first of several equal maxima has the gradient, as in Keras.
+        let mut best = vec![None; dy.values.len()];
+        let depthwise = Case {
+            groups: case.channels[0],
+            ..case
+        };
+        depthwise.products(|at_x, _, at_y| {
+            let (at_x, best) = (x.at(at_x), &mut best[dy.at(at_y)]);
+            if best.is_none_or(|place: usize| x.values[at_x] > x.values[place]) {
+                *best = Some(at_x);
+            }
+        });
+        let best: Vec<usize> = best.into_iter().map(Option::unwrap).collect();
+        let y: Vec<f32> = best.iter().map(|&place| x.values[place]).collect();
+        let mut dx = Array::zeros(&x.dims);
+        best.iter()
+            .zip(&dy.values)
+            .for_each(|(&place, dy)| dx.values[place] += dy);
+        let shapes = [case.y_dims(), case.x_dims()];
+        let found = run(client, &[&x, &dy], &shapes, &pooling_body(&case)).unwrap();
+        assert_close(&format!("{}: y", case.name), &found[0], &y);
+        assert_close(&format!("{}: dx", case.name), &found[1], &dx.values);
+    }
+}
+
+#[test]
+fn wrong_calls_are_errors_that_say_what_is_wrong() {
+    let Some((client, _)) = client() else { return };
+    let failure = |replace: &str, with: &str| {
+        let (x, w, dy) = (
+            Array::zeros(&PLAIN.x_dims()),
+            Array::zeros(&PLAIN.kernel_dims()),
+            Array::zeros(&PLAIN.y_dims()),
+        );
+        let shapes = [&dy, &x, &w, &dy].map(|array| array.dims.clone());
+        let body = PLAIN.body();
+        assert!(body.contains(replace));
+        run(
+            client,
+            &[&x, &w, &dy],
+            &shapes,
+            &body.replace(replace, with),
+        )
+        .unwrap_err()
+    };
+    let error = failure(
+        "padding_low = array<i64: 1, 1>",
+        "padding_low = array<i64: 1, 2>",
+    );
+    assert!(
+        error.contains("phalanx.conv") && error.contains("the window does not fit"),
+        "{error}"
+    );
+    let error = failure("groups = 1 : i64", "groups = 3 : i64");
+    assert!(error.contains("channels and groups do not fit"), "{error}");
+    let error = failure("strides = array<i64: 1, 1>", "strides = array<i64: 1>");
+    assert!(error.contains("`strides` must have 2 integers"), "{error}");
+    let error = failure("strides = array<i64: 1, 1>", "strides = array<i64: 0, 1>");
+    assert!(error.contains("the window does not fit"), "{error}");
+    let error = failure("groups = 1 : i64", "group = 1 : i64");
+    assert!(error.contains("no attribute `groups`"), "{error}");
+}

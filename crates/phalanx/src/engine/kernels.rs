@@ -1,0 +1,144 @@
+//! The CPU kernels of an engine: found, or installed, when the first program that gains from them is compiled.
+
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+use phalanx_graph::{KernelSupport, Program};
+use phalanx_kernels::{KernelError, Kernels};
+use phalanx_pjrt::{Client, Installer, Places, Platform};
+
+use super::{EngineOptions, Notice};
+use crate::{Error, Result};
+
+/// Turns the kernels off for every engine that does not name them.
+const VARIABLE: &str = "PHALANX_KERNELS";
+
+/// Whether programs for the CPU call oneDNN's kernels where those are faster than XLA's own.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum KernelsMode {
+    /// They do when the library is found or can be installed; otherwise, after one notice, XLA's own serve. The environment variable
+    /// `PHALANX_KERNELS=off` turns this into [`KernelsMode::Off`].
+    #[default]
+    Auto,
+    /// They do not.
+    Off,
+    /// They do, with this library; it is an error when it cannot be used. Programs of other engines of the process call the library
+    /// that was loaded first.
+    Path(PathBuf),
+}
+
+/// What an engine knows of kernels.
+pub(super) struct EngineKernels {
+    mode: KernelsMode,
+    offline: bool,
+    notice: Notice,
+    /// None within: they were looked for in vain.
+    support: OnceLock<Option<KernelSupport>>,
+}
+
+impl EngineKernels {
+    pub(super) fn new(options: &EngineOptions, places: &Places) -> Result<Self> {
+        let mode = match &options.kernels {
+            _ if options.platform != Platform::Cpu => KernelsMode::Off,
+            KernelsMode::Auto => mode_of_variable(places)?,
+            other => other.clone(),
+        };
+        Ok(Self {
+            mode,
+            offline: options.offline,
+            notice: std::sync::Arc::clone(&options.notice),
+            support: OnceLock::new(),
+        })
+    }
+
+    /// What programs of this client may call, where the program gains from it: looked for once.
+    pub(super) fn support(
+        &self,
+        client: &Client,
+        program: &Program,
+    ) -> Result<Option<KernelSupport>> {
+        if self.mode == KernelsMode::Off || !program.wants_kernels() {
+            return Ok(None);
+        }
+        if let Some(known) = self.support.get() {
+            return Ok(*known);
+        }
+        let support = match self.start(client) {
+            Ok(kernels) => Some(KernelSupport {
+                bf16: kernels.support().bf16,
+            }),
+            Err(error) if matches!(self.mode, KernelsMode::Path(_)) => return Err(error),
+            Err(error) => {
+                (self.notice)(&format!(
+                    "convolutions run on XLA's own kernels, which are slower: {error}"
+                ));
+                None
+            }
+        };
+        Ok(*self.support.get_or_init(|| support))
+    }
+
+    /// Finds or installs the library and registers its kernels; the registration keeps them.
+    fn start(&self, client: &Client) -> Result<Kernels> {
+        let places = Places::of_process();
+        let explicit = match &self.mode {
+            KernelsMode::Path(path) => Some(path.as_path()),
+            KernelsMode::Auto | KernelsMode::Off => None,
+        };
+        let kernels = match Kernels::find(&places, explicit) {
+            Err(KernelError::NotFound { .. }) => {
+                self.install(&places)?;
+                Kernels::find(&places, None)
+            }
+            other => other,
+        };
+        let kernels = kernels.map_err(Error::device)?;
+        kernels.register(client).map_err(Error::device)?;
+        Ok(kernels)
+    }
+
+    fn install(&self, places: &Places) -> Result<()> {
+        let cache = places.cache_dir().ok_or_else(|| {
+            Error::Device("there is no folder for the kernel library: set PHALANX_CACHE_DIR".into())
+        })?;
+        let mut installer = Installer::new(cache);
+        installer.offline = self.offline;
+        if !self.offline {
+            let what = Installer::describe_kernels();
+            (self.notice)(&format!("installing the kernel library oneDNN: {what}"));
+        }
+        installer.kernels().map_err(Error::device).map(drop)
+    }
+}
+
+fn mode_of_variable(places: &Places) -> Result<KernelsMode> {
+    let value = places.environment.get(std::ffi::OsStr::new(VARIABLE));
+    match value.map(|value| value.to_string_lossy()).as_deref() {
+        None | Some("" | "auto") => Ok(KernelsMode::Auto),
+        Some("off") => Ok(KernelsMode::Off),
+        Some(other) => Err(Error::user(format!(
+            "{VARIABLE} must be auto or off, got `{other}`"
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mode(value: &str) -> Result<KernelsMode> {
+        mode_of_variable(&Places {
+            environment: [(VARIABLE.into(), value.into())].into(),
+            root: "/nowhere".into(),
+        })
+    }
+
+    #[test]
+    fn the_variable_turns_them_off() {
+        assert_eq!(mode("off").unwrap(), KernelsMode::Off);
+        assert_eq!(mode("auto").unwrap(), KernelsMode::Auto);
+        assert_eq!(mode("").unwrap(), KernelsMode::Auto);
+        let error = mode("Of").unwrap_err().to_string();
+        assert_eq!(error, "PHALANX_KERNELS must be auto or off, got `Of`");
+    }
+}

@@ -1,0 +1,116 @@
+//! The engine with and without oneDNN's kernels: the same numbers, and programs that do not need them never ask for them.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use phalanx::engine::{Engine, EngineOptions, KernelsMode};
+use phalanx_graph::op::{ConvDims, ConvSpec};
+use phalanx_graph::{DType, Graph, HostTensor, Pool2d, Program, Shape, Tensor, gradients};
+
+const IMAGES: [usize; 4] = [8, 32, 32, 16];
+const KERNEL: [usize; 4] = [3, 3, 16, 32];
+
+/// A convolution, a pooling and their gradients: enough work to be worth the kernels.
+fn program(images: [usize; 4]) -> (Program, Vec<Shape>) {
+    let graph = Graph::new();
+    let x = graph.parameter("x", Shape::new(DType::F32, images));
+    let kernel = graph.parameter("kernel", Shape::new(DType::F32, KERNEL));
+    let y = x.conv(
+        &kernel,
+        ConvDims {
+            input: ConvSpec::channels_last(2),
+            kernel: ConvSpec::kernel(2),
+            output: ConvSpec::channels_last(2),
+            strides: vec![1, 1],
+            padding: vec![(1, 1), (1, 1)],
+            input_dilation: vec![1, 1],
+            kernel_dilation: vec![1, 1],
+            feature_groups: 1,
+            batch_groups: 1,
+        },
+    );
+    let pooled = y.max_pool2d(Pool2d {
+        size: [2, 2],
+        strides: [2, 2],
+        padding: [(0, 0), (0, 0)],
+    });
+    let loss = pooled.square().sum_all();
+    let wrt = gradients(&loss, &[&x, &kernel]);
+    let mut outputs = vec![pooled];
+    outputs.extend(wrt.into_iter().map(Option::unwrap));
+    let named: Vec<(&str, &Tensor)> = outputs.iter().map(|output| ("", output)).collect();
+    let shapes = outputs.iter().map(Tensor::shape).collect();
+    (graph.finish(&named).unwrap(), shapes)
+}
+
+struct Session {
+    engine: phalanx::Result<Engine>,
+    notices: Arc<Mutex<Vec<String>>>,
+}
+
+fn session(kernels: KernelsMode) -> Session {
+    let notices = Arc::<Mutex<Vec<String>>>::default();
+    let theirs = Arc::clone(&notices);
+    let engine = Engine::new(&EngineOptions {
+        kernels,
+        compile_cache: false,
+        notice: Arc::new(move |line| theirs.lock().unwrap().push(line.to_owned())),
+        ..EngineOptions::default()
+    });
+    Session { engine, notices }
+}
+
+fn values(dims: &[usize], seed: usize) -> HostTensor {
+    let count = dims.iter().product();
+    let value = |i: usize| ((i * 31 + i / 7 * 13 + seed) % 41) as f32 / 20.0 - 1.0;
+    HostTensor::new(dims, &(0..count).map(value).collect::<Vec<f32>>())
+}
+
+fn run(engine: &Engine) -> Vec<HostTensor> {
+    let (program, shapes) = program(IMAGES);
+    let compiled = engine.compile("kernels", &program).unwrap();
+    let arguments = [values(&IMAGES, 1), values(&KERNEL, 2)].map(|x| engine.put(0, &x).unwrap());
+    let arguments: Vec<_> = arguments.iter().collect();
+    let results = compiled.run(&[&arguments]).unwrap().0.swap_remove(0);
+    let results = results.iter().zip(&shapes);
+    results
+        .map(|(buffer, shape)| engine.get(buffer, shape).unwrap())
+        .collect()
+}
+
+#[test]
+fn results_are_the_same_with_and_without_kernels() {
+    let (with, without) = (session(KernelsMode::Auto), session(KernelsMode::Off));
+    let expected = run(without.engine.as_ref().unwrap());
+    let found = run(with.engine.as_ref().unwrap());
+    for (found, expected) in found.iter().zip(&expected) {
+        let (found, expected) = (found.f32s(), expected.f32s());
+        let scale = expected.iter().fold(1.0f32, |most, x| most.max(x.abs()));
+        for (found, expected) in found.iter().zip(&expected) {
+            assert!(
+                (found - expected).abs() <= 1e-5 * scale,
+                "{found} {expected}"
+            );
+        }
+    }
+    assert!(without.notices.lock().unwrap().is_empty());
+    // Twice: what is known is not looked for again, and a notice is given once.
+    run(with.engine.as_ref().unwrap());
+    let notices = with.notices.lock().unwrap();
+    let slower = notices.iter().filter(|line| line.contains("slower"));
+    assert!(slower.count() <= 1, "{notices:?}");
+}
+
+#[test]
+fn a_named_library_that_cannot_be_used_is_an_error_when_it_is_needed() {
+    let named = session(KernelsMode::Path(PathBuf::from("/no/such/libdnnl.so.3")));
+    let engine = named.engine.unwrap();
+    let small = program([1, 4, 4, 16]).0;
+    engine.compile("small", &small).unwrap();
+    let error = engine.compile("large", &program(IMAGES).0).unwrap_err();
+    let error = error.to_string();
+    assert!(
+        error.contains("/no/such/libdnnl.so.3 (the path that was given)"),
+        "{error}"
+    );
+}
