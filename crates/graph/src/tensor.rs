@@ -371,6 +371,14 @@ impl Tensor {
 
 /// Products and reductions.
 impl Tensor {
+    /// The element type in which sums of this tensor's elements are taken.
+    fn wide(&self) -> DType {
+        match self.dtype() {
+            DType::F16 | DType::Bf16 => DType::F32,
+            own => own,
+        }
+    }
+
     /// General matrix product.
     #[must_use]
     #[track_caller]
@@ -378,7 +386,8 @@ impl Tensor {
         self.graph.push(Op::Dot(dims), &[self, other])
     }
 
-    /// `[.., n, k] x [k, m]`, or `[.., n, k] x [.., k, m]` with equal leading dims.
+    /// `[.., n, k] x [k, m]`, or `[.., n, k] x [.., k, m]` with equal leading dims; products of 16-bit floats are
+    /// summed in f32 and rounded once.
     #[must_use]
     #[track_caller]
     pub fn matmul(&self, other: &Self) -> Self {
@@ -397,9 +406,10 @@ impl Tensor {
                 rhs_batch: batch,
                 lhs_contract: vec![rank - 1],
                 rhs_contract: vec![other_rank - 2],
-                dtype: self.dtype(),
+                dtype: self.wide(),
             },
         )
+        .convert(self.dtype())
     }
 
     /// Convolution with a kernel.
@@ -453,9 +463,7 @@ impl Tensor {
         let own = self.shape();
         let named = (0..own.rank()).filter(|dim| dims.contains(dim));
         let count: f64 = named.map(|dim| own.dims[dim] as f64).product();
-        let narrow = matches!(own.dtype, DType::F16 | DType::Bf16);
-        let wide = self.convert(if narrow { DType::F32 } else { own.dtype });
-        let total = wide.sum(dims);
+        let total = self.convert(self.wide()).sum(dims);
         (&total / total.like(count)).convert(own.dtype)
     }
 
@@ -506,35 +514,38 @@ impl Tensor {
         self.less(&best).select(&none, &places).min(&[dim])
     }
 
-    /// `log(sum(exp(x)))` along `dim`, shifted by the largest element.
+    /// `log(sum(exp(x)))` along `dim`, shifted by the largest element; that of 16-bit floats is taken in f32.
     #[must_use]
     #[track_caller]
     pub fn logsumexp(&self, dim: usize) -> Self {
-        let largest = self.max(&[dim]).stop_gradient();
+        let x = self.convert(self.wide());
+        let largest = x.max(&[dim]).stop_gradient();
         // Infinities are not subtracted from themselves: no terms give -inf.
         let shift = largest.is_finite().select(&largest, &largest.like(0.0));
-        let shifted = self - &shift.keep_dims(&[dim]);
-        shifted.exp().sum(&[dim]).log() + shift
+        let shifted = x - &shift.keep_dims(&[dim]);
+        (shifted.exp().sum(&[dim]).log() + shift).convert(self.dtype())
     }
 
-    /// `x - logsumexp(x)` along `dim`.
+    /// `x - logsumexp(x)` along `dim`; that of 16-bit floats is taken in f32.
     #[must_use]
     #[track_caller]
     pub fn log_softmax(&self, dim: usize) -> Self {
-        let shift = self.max(&[dim]).stop_gradient().keep_dims(&[dim]);
-        let shifted = self - &shift;
+        let x = self.convert(self.wide());
+        let shift = x.max(&[dim]).stop_gradient().keep_dims(&[dim]);
+        let shifted = x - &shift;
         let total = shifted.exp().sum(&[dim]).log();
-        shifted - total.keep_dims(&[dim])
+        (shifted - total.keep_dims(&[dim])).convert(self.dtype())
     }
 
-    /// `exp(x) / sum(exp(x))` along `dim`.
+    /// `exp(x) / sum(exp(x))` along `dim`; that of 16-bit floats is taken in f32.
     #[must_use]
     #[track_caller]
     pub fn softmax(&self, dim: usize) -> Self {
-        let shift = self.max(&[dim]).stop_gradient().keep_dims(&[dim]);
-        let weights = (self - &shift).exp();
+        let x = self.convert(self.wide());
+        let shift = x.max(&[dim]).stop_gradient().keep_dims(&[dim]);
+        let weights = (x - &shift).exp();
         let total = weights.sum(&[dim]).keep_dims(&[dim]);
-        weights / total
+        (weights / total).convert(self.dtype())
     }
 
     /// Combination over sliding windows, one [`WindowDim`] per dim.

@@ -2,7 +2,9 @@
 
 pub use crate::data::{Batches, ClassWeights, CsvOptions, Dataset, HostTensor};
 pub use crate::datasets;
-pub use crate::fit::{Compile, Fit, History, Logs, Losses, OutputMetric, Progress, Trainer};
+pub use crate::fit::{
+    Compile, Fit, History, Logs, LossScale, Losses, OutputMetric, Progress, Trainer,
+};
 pub use crate::losses::{
     BinaryCrossentropy, CategoricalCrossentropy, Huber, KlDivergence, Loss, MeanAbsoluteError,
     MeanSquaredError, SparseCategoricalCrossentropy,

@@ -207,22 +207,23 @@ module @training_step attributes {mhlo.num_partitions = 1 : i32, mhlo.num_replic
     %204 = stablehlo.constant dense<8.0> : tensor<f64>
     %205 = stablehlo.broadcast_in_dim %204, dims = [] : (tensor<f64>) -> tensor<1xf64>
     %206 = stablehlo.slice %arg16 [4:5] : (tensor<5xf64>) -> tensor<1xf64>
-    %207 = stablehlo.constant dense<0.0> : tensor<f64>
-    %208 = stablehlo.broadcast_in_dim %207, dims = [] : (tensor<f64>) -> tensor<1xf64>
-    %209 = stablehlo.convert %arg15 : (tensor<i64>) -> tensor<f64>
-    %210 = stablehlo.constant dense<1.0> : tensor<f64>
-    %211 = stablehlo.add %209, %210 : tensor<f64>
-    %212 = stablehlo.abs %197 : tensor<f64>
-    %213 = stablehlo.constant dense<0x7FF0000000000000> : tensor<f64>
-    %214 = stablehlo.compare LT, %212, %213 : (tensor<f64>, tensor<f64>) -> tensor<i1>
-    %215 = stablehlo.compare EQ, %206, %208 : (tensor<1xf64>, tensor<1xf64>) -> tensor<1xi1>
-    %216 = stablehlo.broadcast_in_dim %211, dims = [] : (tensor<f64>) -> tensor<1xf64>
-    %217 = stablehlo.select %215, %216, %208 : tensor<1xi1>, tensor<1xf64>
-    %218 = stablehlo.broadcast_in_dim %214, dims = [] : (tensor<i1>) -> tensor<1xi1>
-    %219 = stablehlo.select %218, %208, %217 : tensor<1xi1>, tensor<1xf64>
-    %220 = stablehlo.concatenate %200, %201, %203, %205, %219, dim = 0 : (tensor<1xf64>, tensor<1xf64>, tensor<1xf64>, tensor<1xf64>, tensor<1xf64>) -> tensor<5xf64>
-    %221 = stablehlo.add %arg16, %220 : tensor<5xf64>
-    return %168, %174, %178, %182, %31, %34, %188, %194, %167, %173, %177, %181, %187, %193, %196, %221 : tensor<4x3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3x2xf32>, tensor<2xf32>, tensor<4x3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3x2xf32>, tensor<2xf32>, tensor<i64>, tensor<5xf64>
+    %207 = stablehlo.abs %197 : tensor<f64>
+    %208 = stablehlo.constant dense<0x7FF0000000000000> : tensor<f64>
+    %209 = stablehlo.compare LT, %207, %208 : (tensor<f64>, tensor<f64>) -> tensor<i1>
+    %210 = stablehlo.not %209 : tensor<i1>
+    %211 = stablehlo.constant dense<0.0> : tensor<f64>
+    %212 = stablehlo.broadcast_in_dim %211, dims = [] : (tensor<f64>) -> tensor<1xf64>
+    %213 = stablehlo.convert %arg15 : (tensor<i64>) -> tensor<f64>
+    %214 = stablehlo.constant dense<1.0> : tensor<f64>
+    %215 = stablehlo.add %213, %214 : tensor<f64>
+    %216 = stablehlo.compare EQ, %206, %212 : (tensor<1xf64>, tensor<1xf64>) -> tensor<1xi1>
+    %217 = stablehlo.broadcast_in_dim %215, dims = [] : (tensor<f64>) -> tensor<1xf64>
+    %218 = stablehlo.select %216, %217, %212 : tensor<1xi1>, tensor<1xf64>
+    %219 = stablehlo.broadcast_in_dim %210, dims = [] : (tensor<i1>) -> tensor<1xi1>
+    %220 = stablehlo.select %219, %218, %212 : tensor<1xi1>, tensor<1xf64>
+    %221 = stablehlo.concatenate %200, %201, %203, %205, %220, dim = 0 : (tensor<1xf64>, tensor<1xf64>, tensor<1xf64>, tensor<1xf64>, tensor<1xf64>) -> tensor<5xf64>
+    %222 = stablehlo.add %arg16, %221 : tensor<5xf64>
+    return %168, %174, %178, %182, %31, %34, %188, %194, %167, %173, %177, %181, %187, %193, %196, %222 : tensor<4x3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3x2xf32>, tensor<2xf32>, tensor<4x3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3x2xf32>, tensor<2xf32>, tensor<i64>, tensor<5xf64>
   }
   func.func private @random_bits_1x2(%key: tensor<2xui32>, %row: tensor<ui32>) -> tensor<1x2xui32> {
     %0 = stablehlo.slice %key [0:1] : (tensor<2xui32>) -> tensor<1xui32>

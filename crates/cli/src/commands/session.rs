@@ -159,6 +159,7 @@ fn compile(config: &TrainConfig) -> Result<Compile, Problem> {
         loss: Losses::from(config.loss.make(Loss::from_config)?),
         metrics: metrics.collect::<Result<_, _>>()?,
         seed: config.fit.seed,
+        precision: config.precision,
         ..Compile::default()
     })
 }

@@ -33,6 +33,8 @@ pub struct TrainConfig {
     pub metrics: Vec<Component>,
     /// How to train.
     pub fit: Fit,
+    /// What layers compute in.
+    pub precision: phalanx::nn::Policy,
     /// Where the model and the logs go, from the working directory.
     pub output: PathBuf,
 }

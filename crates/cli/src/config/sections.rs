@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use phalanx::nn::Policy;
+
 use super::component::{Component, Kind};
 use super::problem::{Place, shown};
 use super::reader::{
@@ -21,13 +23,18 @@ const MOST_ROWS: i64 = 100_000_000;
 /// No class label is written with more digits than fit an i32.
 const MOST_CLASS: i64 = i32::MAX as i64;
 
-const FILE: [Field; 7] = [
+const FILE: [Field; 8] = [
     required("data", "what to train on", "{csv: data.csv}"),
     required("model", "a list of layers", "[{dense: {units: 10}}]"),
     required("optimizer", "an optimizer", "adam"),
     required("loss", "a loss", "sparse_categorical_crossentropy"),
     optional("metrics", "a list of metrics", "[accuracy]"),
     optional("fit", "how to train", "{epochs: 10}"),
+    optional(
+        "precision",
+        "float32, mixed_bfloat16 or mixed_float16",
+        "mixed_bfloat16",
+    ),
     optional("output", "the path of a folder", "runs/digits"),
 ];
 
@@ -102,6 +109,9 @@ impl Reader {
         };
         let output = self.value(&file, "output", |node| text(node).map(PathBuf::from));
         let output = output.unwrap_or_else(|| Path::new("runs").join(stem(origin)));
+        let precision = self.value(&file, "precision", |node| {
+            Policy::from_name(text(node)?).ok()
+        });
         let config = TrainConfig {
             origin: origin.to_owned(),
             data: data?,
@@ -110,6 +120,7 @@ impl Reader {
             loss: loss?,
             metrics,
             fit: fit?,
+            precision: precision.unwrap_or_default(),
             output,
         };
         self.check_together(&config);

@@ -2,8 +2,10 @@
 
 use phalanx_graph::{Shape, Tensor};
 
+use super::LossScale;
 use crate::losses::Loss;
 use crate::metrics::Metric;
+use crate::nn::Policy;
 use crate::optim::{Optimizer, RmsProp};
 
 /// What a model is trained with: Keras' `compile`.
@@ -21,6 +23,10 @@ pub struct Compile {
     pub weighted_metrics: Vec<OutputMetric>,
     /// Where the first values of variables and the randomness of dropout come from.
     pub seed: u64,
+    /// In which element types layers compute, in training as in evaluation and prediction; f32 by default.
+    pub precision: Policy,
+    /// What the loss is multiplied by before the derivatives are taken; what the policy asks for by default.
+    pub loss_scale: LossScale,
 }
 
 impl Default for Compile {
@@ -31,6 +37,8 @@ impl Default for Compile {
             metrics: Vec::new(),
             weighted_metrics: Vec::new(),
             seed: 0,
+            precision: Policy::default(),
+            loss_scale: LossScale::default(),
         }
     }
 }

@@ -6,6 +6,7 @@
 mod batch;
 mod compile;
 mod history;
+mod loss_scale;
 mod options;
 mod progress;
 mod run;
@@ -14,6 +15,7 @@ mod trainer;
 
 pub use compile::{Compile, Losses, OutputMetric};
 pub use history::{EpochLogs, History, Logs};
+pub use loss_scale::LossScale;
 pub use options::Fit;
 pub use progress::Progress;
 pub use trainer::Trainer;

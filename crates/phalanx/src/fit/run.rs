@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use phalanx_graph::HostTensor;
+use phalanx_graph::{DType, HostTensor, Shape};
 use phalanx_pjrt::Buffer;
 
 use super::step::{BatchShape, Setup, StepProgram};
@@ -101,6 +101,13 @@ impl State {
             ));
         }
         Ok(&self.arrays)
+    }
+
+    /// How many batches the device has counted; waits for the steps begun.
+    pub(super) fn iterations(&self, engine: &Engine) -> Result<i64> {
+        let count = self.arrays()?.last();
+        let count = count.ok_or_else(|| Error::Bug("a state without iterations".into()))?;
+        Ok(engine.get(count, &Shape::scalar(DType::I64))?.to_f64()[0] as i64)
     }
 
     pub(super) fn replace(&mut self, index: usize, value: Buffer) {

@@ -6,9 +6,11 @@
 
 use phalanx_graph::{DType, Graph, GraphError, HostTensor, Program, Shape, Tensor, gradients};
 
+use super::LossScale;
 use super::compile::{Compile, Counted, Losses, Term, weighted_sum};
+use super::loss_scale::Verdict;
 use crate::losses::Loss;
-use crate::nn::{Cx, Effects, Model};
+use crate::nn::{Cx, Effects, Model, Policy};
 use crate::optim::{Optimizer, ParamSpec, SlotSpec};
 use crate::{Error, Result};
 
@@ -25,6 +27,9 @@ pub(super) struct Setup {
     /// Positions of the trained variables in those of the model.
     trained: Vec<usize>,
     params: Vec<ParamSpec>,
+    precision: Policy,
+    pub(super) loss_scale: LossScale,
+    /// Those of the optimizer, then those of the loss scale.
     pub(super) slots: Vec<SlotSpec>,
     pub(super) tally: Tally,
 }
@@ -76,10 +81,15 @@ impl Setup {
                 || metrics.iter().any(|metric| metric.output == *output)
         };
         let targets: Vec<usize> = (0..outputs.len()).filter(has_target).collect();
+        let loss_scale = compile.loss_scale.under(compile.precision);
+        let mut slots = compile.optimizer.slots(&params);
+        slots.extend(loss_scale.slots());
         Ok(Self {
             classes: classes(&model, &compile.loss, &targets),
             targets,
-            slots: compile.optimizer.slots(&params),
+            slots,
+            precision: compile.precision,
+            loss_scale,
             tally: Tally::new(&compile.loss, &metrics),
             optimizer: compile.optimizer,
             losses: compile.loss,
@@ -98,7 +108,7 @@ impl Setup {
         self.trained.iter().copied().zip(slots).collect()
     }
 
-    /// The state is variables, slots, and the number of batches seen.
+    /// The state is variables, slots, and the number of batches seen, of which skipped ones are none.
     ///
     /// Arguments: the state, the tally, the seed, the batch. Outputs: the changed state, the tally.
     pub(super) fn train_step(&self, batch: &BatchShape) -> Result<StepProgram> {
@@ -107,11 +117,12 @@ impl Setup {
         let tally = graph.parameter("tally", self.tally.shape());
         let seed = graph.parameter("seed", Shape::new(DType::U32, [2]));
         let given = Given::bind(&graph, batch);
-        let (variables, slots, iterations) = self.split(&state);
+        let now = self.split(&state);
 
-        let key = step_key(&graph, &seed, iterations);
+        let key = step_key(&graph, &seed, now.iterations);
         let first_row = graph.scalar(DType::U32, 0.0);
-        let mut cx = Cx::new(&graph, &self.model, variables)
+        let mut cx = self
+            .cx(&graph, now.variables)
             .with_training(true)
             .with_random(key, first_row);
         let outputs = self.model.call(&mut cx, &self.inputs(&given));
@@ -119,13 +130,21 @@ impl Setup {
         let judged = self.judge(&outputs, &given, given.weight.as_ref(), &effects);
 
         let mut next = Next::of(&state);
-        let disconnected = self.update(iterations, variables, slots, &judged.loss, &mut next);
+        let (disconnected, verdict) = self.update(&now, &judged.loss, &mut next);
         for (index, value) in &effects.updates {
             next.set(*index, value);
         }
-        next.set(state.len() - 1, &(iterations + 1.0));
-        let tally = self.tally.after(&tally, &judged, Some(iterations));
-        let program = next.finish(&graph, &tally)?;
+        next.set(state.len() - 1, &(now.iterations + 1.0));
+        let mut after = self.tally.after(&tally, &judged, Some(now.iterations));
+        if let Some(verdict) = &verdict {
+            next.only_if(&verdict.finite);
+            for (slot, value) in verdict.slots.iter().enumerate() {
+                next.set(now.scale_at + slot, value);
+            }
+            let skipped = self.tally.skipped(&tally, verdict, now.iterations);
+            after = verdict.finite.select(&after, &skipped);
+        }
+        let program = next.finish(&graph, &after)?;
         if disconnected.len() == self.trained.len() && !self.trained.is_empty() {
             return Err(Error::user(
                 "the loss depends on no trainable variable, so there is nothing to train; check that the loss uses the model's output and that it is differentiable",
@@ -148,7 +167,7 @@ impl Setup {
         let mask = row
             .less(&rows.broadcast_to(&[given.rows()]))
             .convert(DType::F32);
-        let mut cx = Cx::new(&graph, &self.model, &variables).with_example_mask(mask.clone());
+        let mut cx = self.cx(&graph, &variables).with_example_mask(mask.clone());
         let outputs = self.model.call(&mut cx, &self.inputs(&given));
         let effects = cx.finish();
         let weight = given.weight.as_ref().map(|weight| weight * &mask);
@@ -174,7 +193,7 @@ impl Setup {
         let graph = Graph::new();
         let variables = self.bind_variables(&graph);
         let given = Given::bind(&graph, batch);
-        let mut cx = Cx::new(&graph, &self.model, &variables);
+        let mut cx = self.cx(&graph, &variables);
         let outputs = self.model.call(&mut cx, &self.inputs(&given));
         let named: Vec<(&str, &Tensor)> = outputs.iter().map(|output| ("output", output)).collect();
         let program = graph.finish(&named).map_err(explain)?;
@@ -185,27 +204,33 @@ impl Setup {
         })
     }
 
-    /// Sets the variables and slots after an optimizer step; returns the variables without a gradient, which stay.
+    fn cx(&self, graph: &Graph, variables: &[Tensor]) -> Cx {
+        Cx::new(graph, &self.model, variables).with_policy(self.precision)
+    }
+
+    /// Sets the variables and slots after an optimizer step; returns the variables without a gradient, which stay, and
+    /// whether the step counts.
     fn update(
         &self,
-        iterations: &Tensor,
-        variables: &[Tensor],
-        slots: &[Tensor],
+        now: &Now<'_>,
         loss: &Tensor,
         next: &mut Next,
-    ) -> Vec<String> {
+    ) -> (Vec<String>, Option<Verdict>) {
+        let (variables, slots) = (now.variables, now.slots);
         let wanted: Vec<&Tensor> = self
             .trained
             .iter()
             .map(|&index| &variables[index])
             .collect();
-        let gradients = gradients(loss, &wanted);
+        let gradients = gradients(&self.loss_scale.scaled(loss, now.scale), &wanted);
         let connected: Vec<usize> = (0..wanted.len())
             .filter(|&param| gradients[param].is_some())
             .collect();
         let specs: Vec<ParamSpec> = connected.iter().map(|&p| self.params[p].clone()).collect();
         let params: Vec<Tensor> = connected.iter().map(|&p| wanted[p].clone()).collect();
-        let gradients: Vec<Tensor> = gradients.iter().flatten().cloned().collect();
+        let gradients: Vec<Tensor> = gradients.into_iter().flatten().collect();
+        let gradients = self.loss_scale.unscaled(gradients, now.scale);
+        let verdict = self.loss_scale.verdict(&gradients, now.scale);
         let kept: Vec<usize> = (0..slots.len())
             .filter(|&slot| {
                 self.slots[slot]
@@ -216,7 +241,7 @@ impl Setup {
         let slots: Vec<Tensor> = kept.iter().map(|&slot| slots[slot].clone()).collect();
         let applied = self
             .optimizer
-            .apply(&specs, iterations, &params, &gradients, &slots);
+            .apply(&specs, now.iterations, &params, &gradients, &slots);
         for (&param, value) in connected.iter().zip(&applied.params) {
             next.set(self.trained[param], value);
         }
@@ -225,7 +250,8 @@ impl Setup {
         }
         let is_connected = |param: &usize| connected.contains(param);
         let lost = (0..wanted.len()).filter(|param| !is_connected(param));
-        lost.map(|param| self.params[param].name.clone()).collect()
+        let lost = lost.map(|param| self.params[param].name.clone());
+        (lost.collect(), verdict)
     }
 
     /// Loss and metrics of a batch, examples weighed by `weight`.
@@ -294,11 +320,30 @@ impl Setup {
         state
     }
 
-    fn split<'a>(&self, state: &'a [Tensor]) -> (&'a [Tensor], &'a [Tensor], &'a Tensor) {
+    fn split<'a>(&self, state: &'a [Tensor]) -> Now<'a> {
         let (variables, rest) = state.split_at(self.model.variables().len());
         let (slots, iterations) = rest.split_at(self.slots.len());
-        (variables, slots, &iterations[0])
+        let (slots, scale) = slots.split_at(slots.len() - self.loss_scale.slots().len());
+        Now {
+            variables,
+            slots,
+            scale,
+            scale_at: variables.len() + slots.len(),
+            iterations: &iterations[0],
+        }
     }
+}
+
+/// The state before a step.
+struct Now<'a> {
+    variables: &'a [Tensor],
+    /// Of the optimizer.
+    slots: &'a [Tensor],
+    /// Of the loss scale.
+    scale: &'a [Tensor],
+    /// Where in the state those of the loss scale begin.
+    scale_at: usize,
+    iterations: &'a Tensor,
 }
 
 /// A batch in a graph.
@@ -384,14 +429,25 @@ impl Tally {
         }
         let first_bad = tally.slice_dim(0, counts, self.len);
         added.push(match iterations {
-            Some(iterations) => newly_bad(&first_bad, &loss, iterations),
+            Some(iterations) => {
+                let is_finite = loss.abs().less(&loss.like(f64::INFINITY));
+                newly_bad(&first_bad, &is_finite.not(), iterations)
+            }
             None => first_bad.zeros_like(),
         });
         let added: Vec<&Tensor> = added.iter().collect();
         tally + Tensor::concat(&added, 0)
     }
 
-    /// The first step, from 0, whose loss is not finite.
+    /// The tally after a skipped step, which does not count, unless the training is lost.
+    fn skipped(&self, tally: &Tensor, verdict: &Verdict, iterations: &Tensor) -> Tensor {
+        let counts = tally.slice_dim(0, 0, self.len - 1);
+        let first_bad = tally.slice_dim(0, self.len - 1, self.len);
+        let bad = newly_bad(&first_bad, &verdict.is_lost, iterations);
+        Tensor::concat(&[&counts, &(first_bad + bad)], 0)
+    }
+
+    /// The first step, from 0, that was lost: whose loss is not finite.
     pub(super) fn first_bad(tally: &[f64]) -> Option<u64> {
         let number = tally.last().copied().unwrap_or(0.0);
         (number > 0.0).then(|| number as u64 - 1)
@@ -435,6 +491,13 @@ impl Next {
         self.new[index] = (!same).then(|| value.clone());
     }
 
+    /// What was set so far stays as it was where the condition does not hold.
+    fn only_if(&mut self, condition: &Tensor) {
+        for (old, new) in self.old.iter().zip(&mut self.new) {
+            *new = new.take().map(|new| condition.select(&new, old));
+        }
+    }
+
     /// The program, which may overwrite what it replaces; the tally follows the state in its arguments.
     fn finish(&self, graph: &Graph, tally: &Tensor) -> Result<StepProgram> {
         let changed: Vec<usize> = (0..self.new.len())
@@ -472,15 +535,14 @@ fn step_key(graph: &Graph, seed: &Tensor, iterations: &Tensor) -> Tensor {
     graph.random_bits(seed, &number, &[1, 2]).reshape(&[2])
 }
 
-/// The number of this step, from 1, when it is the first with a loss that is not finite; else 0.
-fn newly_bad(first_bad: &Tensor, loss: &Tensor, iterations: &Tensor) -> Tensor {
+/// The number of this step, from 1, when it is the first bad one; else 0.
+fn newly_bad(first_bad: &Tensor, is_bad: &Tensor, iterations: &Tensor) -> Tensor {
     let zero = first_bad.zeros_like();
     let number = iterations.convert(DType::F64) + 1.0;
-    let is_finite = loss.abs().less(&loss.like(f64::INFINITY));
     let if_first = first_bad
         .equal(&zero)
         .select(&number.broadcast_to(&[1]), &zero);
-    is_finite.broadcast_to(&[1]).select(&zero, &if_first)
+    is_bad.broadcast_to(&[1]).select(&if_first, &zero)
 }
 
 /// `sum / total`, 0 where nothing counts.
@@ -492,6 +554,7 @@ fn over(sum: &Tensor, total: &Tensor) -> Tensor {
 
 fn check(model: &Model, compile: &Compile) -> Result<()> {
     compile.optimizer.check()?;
+    compile.loss_scale.check()?;
     let outputs = model.outputs().len();
     for term in &compile.loss.terms {
         term.loss.check()?;
@@ -540,6 +603,7 @@ mod tests {
     use crate::metrics::Accuracy;
     use crate::nn::{BatchNorm, Dense, Dropout, Layer, Regularizer, Sequential, relu};
     use crate::optim::Sgd;
+    use phalanx_graph::op::{Node, Op, Value};
     use phalanx_graph::{Lowering, Platform};
 
     fn setup() -> Setup {
@@ -584,6 +648,49 @@ mod tests {
             let text = step.program.simplified().to_stablehlo(&lowering);
             assert_eq!(golden::mismatch(name, &text, command), None);
         }
+    }
+
+    #[test]
+    fn mixed_precision_converts_each_kernel_once() {
+        let mut setup = setup();
+        setup.precision = Policy::MixedBfloat16;
+        let program = setup.train_step(&batch()).unwrap().program.simplified();
+        let dtype = |value: &Value| program.shape(*value).dtype;
+        let narrowed = |name: &str| {
+            let parameter = program.parameters.iter().find(|p| p.name == name).unwrap();
+            let of_it = |node: &&Node| {
+                node.op == Op::Convert(DType::Bf16) && node.inputs[0].node == parameter.node
+            };
+            program.nodes.iter().filter(of_it).count()
+        };
+        for name in [
+            "dense/kernel",
+            "dense/bias",
+            "class/kernel",
+            "class/bias",
+            "x",
+        ] {
+            assert_eq!(narrowed(name), 1, "{name}");
+        }
+        assert_eq!(narrowed("batch_norm/gamma"), 0);
+        let dots = program
+            .nodes
+            .iter()
+            .filter(|node| matches!(node.op, Op::Dot(_)));
+        for dot in dots.clone() {
+            assert!(dot.inputs.iter().all(|input| dtype(input) == DType::Bf16));
+            assert_eq!(dot.shapes[0].dtype, DType::F32);
+        }
+        assert_eq!(dots.count(), 2 + 3);
+        for parameter in &program.parameters {
+            assert_ne!(parameter.shape.dtype, DType::Bf16, "{}", parameter.name);
+        }
+        assert!(
+            program
+                .outputs
+                .iter()
+                .all(|(_, value)| dtype(value) != DType::Bf16)
+        );
     }
 
     #[test]

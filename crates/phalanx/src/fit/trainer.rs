@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use phalanx_graph::{AlignedBytes, DType, HostTensor, Shape};
+use phalanx_graph::{AlignedBytes, HostTensor, Shape};
 use phalanx_pjrt::Buffer;
 
 use super::Fit;
@@ -29,7 +29,7 @@ pub struct Trainer {
     train: Programs,
     test: Programs,
     predict: Programs,
-    /// Batches of training seen: the host's copy of what the device counts.
+    /// Batches of training seen: the host's copy of what the device counts, which skips what the loss scale does.
     iterations: i64,
 }
 
@@ -140,8 +140,8 @@ impl Trainer {
             let done = self.state.train(ready, &batch)?;
             self.engine.wait(&done, 1)?;
             times.push(start.elapsed());
-            self.iterations += 1;
         }
+        self.results()?;
         times.sort();
         Ok(times[times.len() / 2])
     }
@@ -203,7 +203,7 @@ impl Trainer {
         self.read_outputs(&outputs, rows, rows)
     }
 
-    /// Batches of training seen so far.
+    /// Batches of training seen so far, those that a dynamic [`LossScale`](super::LossScale) skipped left out.
     #[must_use]
     pub const fn iterations(&self) -> i64 {
         self.iterations
@@ -280,14 +280,8 @@ impl Trainer {
     /// # Errors
     /// When the device fails.
     pub fn learning_rate(&self) -> Result<f64> {
-        match self.rate_slot() {
-            Some(index) => {
-                let shape = Shape::scalar(DType::F32);
-                Ok(self
-                    .engine
-                    .get(&self.state.arrays()?[index], &shape)?
-                    .to_f64()[0])
-            }
+        match self.slot(Optimizer::LEARNING_RATE)? {
+            Some(rate) => Ok(rate),
             None => Ok(self
                 .setup
                 .optimizer
@@ -375,23 +369,50 @@ impl Trainer {
         let trace = || setup.train_step(&shape);
         let ready = self.train.get(&self.engine, "train_step", &shape, trace)?;
         let done = self.state.train(ready, &put(&self.engine, batch)?)?;
+        // Skipped steps are found out in `results`.
         self.iterations += 1;
         flight.push(&self.engine, done)
     }
 
     /// The results so far; an error when the loss of some step was not a number.
-    fn results(&self) -> Result<Logs> {
+    fn results(&mut self) -> Result<Logs> {
         let tally = self.state.read_tally(&self.engine, &self.setup)?;
-        match Tally::first_bad(&tally) {
-            None => Ok(self.logs(&tally)),
-            Some(step) => Err(self.diverged(step)),
+        self.iterations = self.state.iterations(&self.engine)?;
+        if let Some(step) = Tally::first_bad(&tally) {
+            return Err(self.diverged(step));
         }
+        let mut logs = self.logs(&tally);
+        for name in ["loss_scale", "skipped_steps"] {
+            if let Some(value) = self.slot(name)? {
+                logs.push(name, value);
+            }
+        }
+        Ok(logs)
+    }
+
+    /// The value of a slot that is one number.
+    fn slot(&self, name: &str) -> Result<Option<f64>> {
+        let slots = &self.setup.slots;
+        let found = slots
+            .iter()
+            .position(|slot| slot.param.is_none() && slot.name == name);
+        let Some(index) = found else {
+            return Ok(None);
+        };
+        let array = &self.state.arrays()?[self.setup.model.variables().len() + index];
+        let value = self.engine.get(array, &slots[index].shape)?;
+        Ok(value.to_f64().first().copied())
     }
 
     fn diverged(&self, step: u64) -> Error {
         let rate = self
             .learning_rate()
             .map_or(String::new(), |rate| format!(" (now {rate})"));
+        if !self.setup.loss_scale.slots().is_empty() {
+            return Error::Training(format!(
+                "the loss or gradients of step {step} (counted from 0) are infinite or not numbers even with a loss scale of 1; try a lower learning rate{rate}, Policy::MixedBfloat16 or Policy::Float32, and check the data for values that are not numbers or too large for half precision"
+            ));
+        }
         Error::Training(format!(
             "the loss of step {step} (counted from 0) is infinite or not a number, and what was learned is lost with it; try a lower learning rate{rate} or gradient clipping (`clipnorm`), and check the data for values that are not numbers and targets outside the range of the loss"
         ))

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::Cx;
 use super::layer::Layer;
+use super::precision::widened;
 use super::sizes::{named_variant, one_float};
 use crate::config;
 
@@ -104,8 +105,8 @@ impl Activation {
             Self::Softsign => x / (x.abs() + 1.0),
             Self::Silu => x * x.logistic(),
             Self::Mish => x * softplus_of(x).tanh(),
-            Self::Softmax => x.softmax(last),
-            Self::LogSoftmax => x.log_softmax(last),
+            Self::Softmax => widened(x).softmax(last),
+            Self::LogSoftmax => widened(x).log_softmax(last),
             Self::Exponential => x.exp(),
         }
     }

@@ -95,15 +95,19 @@ fn input_value(input: &NamedInput) -> Value {
 }
 
 fn layer_value(entry: &Entry) -> Value {
-    let (kind, mut settings, trainable) = match &entry.body {
-        Body::Layer { layer, trainable } => (layer.kind(), layer.config(), Some(*trainable)),
-        Body::Model(model) => (MODEL_KIND, model.config(), None),
+    let (kind, mut settings, trainable, precision) = match &entry.body {
+        Body::Layer {
+            layer,
+            trainable,
+            precision,
+        } => (layer.kind(), layer.config(), *trainable, *precision),
+        Body::Model(model) => (MODEL_KIND, model.config(), true, None),
     };
     if !settings.is_object() {
         settings = json!({});
     }
     if let Some(fields) = settings.as_object_mut() {
-        Outer::put(fields, &entry.name, trainable);
+        Outer::put(fields, &entry.name, trainable, precision);
     }
     json!({ kind: settings })
 }
@@ -181,7 +185,12 @@ impl Reader<'_> {
             vec!["name", "inputs", "layers", "calls", "outputs"]
         };
         // What a layer has; see `Outer`.
-        known.extend((depth > 0).then_some("trainable"));
+        known.extend(
+            (depth > 0)
+                .then_some(["trainable", "precision"])
+                .into_iter()
+                .flatten(),
+        );
         check_fields(path, fields, &known)?;
         let default = if stack { "sequential" } else { "functional" };
         let name = fields

@@ -5,9 +5,10 @@ use std::collections::{HashMap, HashSet};
 use phalanx_graph::{DType, Graph, HostTensor, Shape, Tensor, Value};
 
 use super::layer::Layer;
+use super::precision::{wide, widened};
 use super::sampling::path_hash;
 use super::sizes::check_dims;
-use super::{Initializer, Model, Regularizer};
+use super::{Initializer, Model, Policy, Regularizer};
 
 /// A variable of a model: what it is, not its value.
 #[derive(Clone, Debug, PartialEq)]
@@ -32,6 +33,7 @@ pub struct Cx {
     graph: Graph,
     values: Values,
     training: bool,
+    policy: Policy,
     random: Option<Random>,
     example_mask: Option<Tensor>,
     padding_masks: HashMap<Value, Tensor>,
@@ -75,6 +77,7 @@ struct Random {
 struct Frame {
     path: String,
     trainable: bool,
+    policy: Policy,
     used: HashSet<String>,
 }
 
@@ -123,6 +126,7 @@ impl Cx {
                 recording,
             },
             training: false,
+            policy: Policy::Float32,
             random: None,
             example_mask: None,
             padding_masks: HashMap::new(),
@@ -138,6 +142,13 @@ impl Cx {
     #[must_use]
     pub fn with_training(mut self, training: bool) -> Self {
         self.training = training;
+        self
+    }
+
+    /// Sets in which element types layers compute that have no policy of their own.
+    #[must_use]
+    pub const fn with_policy(mut self, policy: Policy) -> Self {
+        self.policy = policy;
         self
     }
 
@@ -201,6 +212,12 @@ impl Cx {
         self.frames.last().is_none_or(|frame| frame.trainable)
     }
 
+    /// What the layer being called computes in: its inputs have this type, unless they are integers or f64.
+    #[must_use]
+    pub fn compute_dtype(&self) -> DType {
+        self.policy().compute_dtype()
+    }
+
     /// Rows of the batch on this replica, with those that only fill it up.
     #[must_use]
     pub const fn batch_size(&self) -> usize {
@@ -241,7 +258,8 @@ impl Cx {
         self.frames.last().map_or("", |frame| &frame.path)
     }
 
-    /// A variable that training changes.
+    /// A variable that training changes, in the element type of `shape`: asked for in a 16-bit float, it is f32 and
+    /// converted for this use.
     #[must_use]
     #[track_caller]
     pub fn variable(&mut self, name: &str, shape: Shape, initializer: &Initializer) -> Tensor {
@@ -260,6 +278,7 @@ impl Cx {
         regularizer: Option<Regularizer>,
     ) -> Tensor {
         let trainable = self.trainable();
+        let dtype = shape.dtype;
         let value = self.lookup(name, shape, initializer, false);
         if let Some(regularizer) = regularizer {
             if let Err(message) = regularizer.check() {
@@ -269,7 +288,7 @@ impl Cx {
                 self.losses.push(regularizer.penalty(&value));
             }
         }
-        value
+        value.convert(dtype)
     }
 
     /// A variable that only [`update`](Self::update) changes, such as a moving mean.
@@ -278,7 +297,8 @@ impl Cx {
     #[must_use]
     #[track_caller]
     pub fn state(&mut self, name: &str, shape: Shape, initial: &Initializer) -> Tensor {
-        self.lookup(name, shape, initial, true)
+        let dtype = shape.dtype;
+        self.lookup(name, shape, initial, true).convert(dtype)
     }
 
     /// Sets the next value of [`state`](Self::state) of this layer.
@@ -290,13 +310,17 @@ impl Cx {
             let message = format!("update of `{path}`, which is not state of this layer");
             return self.graph.fail("update", message);
         };
+        let value = match value.dtype() {
+            dtype if dtype.is_float() && wide(dtype) == slot.spec.shape.dtype => widened(value),
+            _ => value.clone(),
+        };
         if !slot.spec.state || slot.spec.shape != value.shape() {
             let (state, expected, got) = (slot.spec.state, &slot.spec.shape, value.shape());
             let message =
                 format!("update of `{path}` (state: {state}): expected {expected}, got {got}");
             return self.graph.fail("update", message);
         }
-        slot.value = value.clone();
+        slot.value = value;
         slot.updated = true;
     }
 
@@ -336,12 +360,13 @@ impl Cx {
         self.graph.scalar(DType::F32, 0.0)
     }
 
-    /// Calls a layer inside a layer: its variables are found under `name`.
+    /// Calls a layer inside a layer: its variables are found under `name`. The output is in [`compute_dtype`](Self::compute_dtype).
     #[must_use]
     #[track_caller]
     pub fn layer(&mut self, name: &str, layer: &dyn Layer, inputs: &[Tensor]) -> Tensor {
-        let trainable = self.trainable();
-        self.apply(name, layer, trainable, inputs)
+        let (trainable, policy) = (self.trainable(), self.policy());
+        let output = self.apply(name, layer, trainable, policy, inputs);
+        self.autocast(&output)
     }
 
     /// Calls a layer of a model.
@@ -351,14 +376,19 @@ impl Cx {
         name: &str,
         layer: &dyn Layer,
         trainable: bool,
+        policy: Policy,
         inputs: &[Tensor],
     ) -> Tensor {
-        self.inside(name, trainable, |cx| {
+        self.inside(name, trainable, policy, |cx| {
+            let inputs = match layer.converts_inputs() {
+                true => inputs.iter().map(|input| cx.autocast(input)).collect(),
+                false => inputs.to_vec(),
+            };
             let shapes: Vec<Shape> = inputs.iter().map(Tensor::shape).collect();
             if let Err(message) = layer.check_settings().and_then(|()| layer.check(&shapes)) {
                 return cx.fail(message);
             }
-            let output = layer.call(cx, inputs);
+            let output = layer.call(cx, &inputs);
             if let Err(message) = check_dims("the output", &output.dims()) {
                 return cx.fail(message);
             }
@@ -378,6 +408,7 @@ impl Cx {
         &mut self,
         name: &str,
         trainable: bool,
+        policy: Policy,
         call: impl FnOnce(&mut Self) -> T,
     ) -> T {
         self.calls += 1;
@@ -390,12 +421,36 @@ impl Cx {
         self.frames.push(Frame {
             path,
             trainable,
+            policy,
             used,
         });
         let graph = self.graph.clone();
         let result = graph.labelled(name, || call(self));
         self.frames.pop();
         result
+    }
+
+    /// The policy of the layer being called.
+    pub(super) fn policy(&self) -> Policy {
+        self.frames.last().map_or(self.policy, |frame| frame.policy)
+    }
+
+    /// Floats in the type that is computed in. Under f32 an f64 stays what it is: gradient checks compute in it.
+    #[track_caller]
+    fn autocast(&mut self, tensor: &Tensor) -> Tensor {
+        match (tensor.dtype(), self.compute_dtype()) {
+            (DType::F64, DType::F32) => tensor.clone(),
+            (from, to) if from.is_float() => self.converted(tensor, to),
+            _ => tensor.clone(),
+        }
+    }
+
+    /// The tensor in another type, with its padding mask.
+    #[track_caller]
+    pub(super) fn converted(&mut self, tensor: &Tensor, dtype: DType) -> Tensor {
+        let converted = tensor.convert(dtype);
+        self.pass_mask(tensor, &converted);
+        converted
     }
 
     /// Gives an output the padding mask of an input, where the layer has not given it one itself.
@@ -424,11 +479,12 @@ impl Cx {
     fn lookup(
         &mut self,
         name: &str,
-        shape: Shape,
+        mut shape: Shape,
         initializer: &Initializer,
         state: bool,
     ) -> Tensor {
         let path = self.path_of(name);
+        shape.dtype = wide(shape.dtype);
         let spec = Variable {
             name: path.clone(),
             shape,
@@ -453,10 +509,12 @@ impl Cx {
     #[track_caller]
     fn bound(&self, index: usize, asked: &Variable) -> Tensor {
         let slot = &self.values.slots[index];
-        if slot.spec.shape == asked.shape && slot.spec.state == asked.state {
+        let (is, got) = (&slot.spec.shape, &asked.shape);
+        let same_type = is.dtype == got.dtype || is.dtype.is_float() && got.dtype.is_float();
+        if is.dims == got.dims && same_type && slot.spec.state == asked.state {
             return slot.value.clone();
         }
-        let (path, is, got) = (&asked.name, &slot.spec.shape, &asked.shape);
+        let path = &asked.name;
         self.fail(format!(
             "its variable `{path}` is {is}, but this use needs {got}; layers that share variables need inputs of one shape"
         ))
@@ -475,13 +533,14 @@ impl Cx {
         value
     }
 
-    /// Keras' rule: the penalty of the outputs divided by the number of examples.
+    /// Keras' rule: the penalty of the outputs divided by the number of examples, in f32.
     #[track_caller]
     fn penalize_activity(&mut self, regularizer: Regularizer, output: &Tensor) {
         if let Err(message) = regularizer.check() {
             self.graph.fail("layer", message);
             return;
         }
+        let output = &widened(output);
         let (output, examples) = match self.row_mask(output) {
             Some(mask) => {
                 let examples = mask.convert(output.dtype()).sum_all();

@@ -89,6 +89,10 @@ impl Layer for Embedding {
         Ok(())
     }
 
+    fn converts_inputs(&self) -> bool {
+        false
+    }
+
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         let shape = Shape::f32([self.input_dim, self.output_dim]);
         let (initializer, regularizer) =
@@ -100,6 +104,7 @@ impl Layer for Embedding {
         let inside = index.greater_equal(&index.like(0.0));
         let inside = inside.and(&index.less(&index.like(self.input_dim as f64)));
         let rows = table.gather(&index.convert(DType::I32), 0);
+        let rows = rows.convert(cx.compute_dtype());
         let leading: Vec<usize> = (0..x.rank()).collect();
         let output = inside
             .broadcast_in(&rows.dims(), &leading)

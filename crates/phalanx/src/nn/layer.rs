@@ -6,7 +6,7 @@ use std::sync::Arc;
 use phalanx_graph::{Shape, Tensor};
 use serde_json::Value;
 
-use super::{Activation, Cx, Model};
+use super::{Activation, Cx, Model, Policy};
 
 /// A function of tensors with variables.
 ///
@@ -66,6 +66,11 @@ pub trait Layer: Debug + Send + Sync {
         Ok(())
     }
 
+    /// Whether floats it is given are converted to what the model computes in, which is not done to indices.
+    fn converts_inputs(&self) -> bool {
+        true
+    }
+
     /// The activation that makes the output, when there is one: to tell logits from probabilities.
     fn activation(&self) -> Option<Activation> {
         None
@@ -105,14 +110,19 @@ pub(super) enum Body {
     Layer {
         layer: Arc<dyn Layer>,
         trainable: bool,
+        /// Its own policy, when it has one.
+        precision: Option<Policy>,
     },
     Model(Box<Model>),
 }
 
 impl LayerSpec {
     pub(super) fn shared(layer: Arc<dyn Layer>) -> Self {
-        let trainable = true;
-        let body = Body::Layer { layer, trainable };
+        let body = Body::Layer {
+            layer,
+            trainable: true,
+            precision: None,
+        };
         Self { name: None, body }
     }
 
@@ -127,6 +137,15 @@ impl LayerSpec {
     #[must_use]
     pub fn trainable(mut self, trainable: bool) -> Self {
         self.body.set_trainable(trainable);
+        self
+    }
+
+    /// Sets in which element types it computes, whatever the model does; on a model, all its layers.
+    ///
+    /// Keras' `dtype="float32"` for a layer that needs the precision.
+    #[must_use]
+    pub fn precision(mut self, policy: Policy) -> Self {
+        self.body.set_precision(policy);
         self
     }
 
@@ -166,6 +185,16 @@ impl Body {
         match self {
             Self::Layer { trainable, .. } => *trainable = value,
             Self::Model(model) => model.set_trainable(value),
+        }
+    }
+
+    pub(super) fn set_precision(&mut self, policy: Policy) {
+        match self {
+            Self::Layer { precision, .. } => *precision = Some(policy),
+            Self::Model(model) => {
+                let layers = model.layers.iter_mut();
+                layers.for_each(|entry| entry.body.set_precision(policy));
+            }
         }
     }
 }

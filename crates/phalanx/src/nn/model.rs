@@ -6,6 +6,7 @@ use super::Activation;
 use super::cx::{Cx, Variable};
 use super::layer::{Body, LayerSpec};
 use super::names::{Names, check_name};
+use super::precision::wide;
 use super::sizes::check_dims;
 use super::summary::summary;
 use crate::config::suggest;
@@ -170,7 +171,7 @@ impl Model {
             if shape.rank() > 0 {
                 shape.dims.remove(0);
             }
-            shape
+            shape.with_dtype(wide(shape.dtype))
         };
         self.outputs.iter().map(per_example).collect()
     }
@@ -304,7 +305,7 @@ impl Model {
         summary(self, columns)
     }
 
-    /// Builds the outputs for `inputs`, whose first dim is the batch.
+    /// Builds the outputs for `inputs`, whose first dim is the batch; 16-bit floats become f32.
     ///
     /// Mistakes are recorded on the graph; stand-ins are returned so that building goes on.
     #[must_use]
@@ -313,7 +314,10 @@ impl Model {
         if let Some(first) = inputs.first().filter(|first| first.rank() > 0) {
             cx.set_batch_size(first.dim(0));
         }
-        self.run(cx, inputs).outputs_of(&self.outputs, cx.graph())
+        let results = self.run(cx, inputs);
+        let outputs = results.outputs_of(&self.outputs, cx.graph());
+        let wide = |output: &Tensor| cx.converted(output, wide(output.dtype()));
+        outputs.iter().map(wide).collect()
     }
 }
 
@@ -395,7 +399,7 @@ impl Model {
     #[track_caller]
     fn run(&self, cx: &mut Cx, inputs: &[Tensor]) -> Results {
         let graph = cx.graph().clone();
-        self.check_inputs(&graph, inputs);
+        self.check_inputs(cx, inputs);
         let mut results = Results(inputs.iter().map(|input| vec![input.clone()]).collect());
         for call in &self.calls {
             if graph.error().is_some() {
@@ -404,10 +408,15 @@ impl Model {
             let entry = &self.layers[call.layer];
             let operands = results.outputs_of(&call.inputs, &graph);
             let outputs = match &entry.body {
-                Body::Layer { layer, trainable } => {
-                    vec![cx.apply(&entry.name, layer.as_ref(), *trainable, &operands)]
+                Body::Layer {
+                    layer,
+                    trainable,
+                    precision,
+                } => {
+                    let policy = precision.unwrap_or(cx.policy());
+                    vec![cx.apply(&entry.name, layer.as_ref(), *trainable, policy, &operands)]
                 }
-                Body::Model(model) => cx.inside(&entry.name, true, |cx| {
+                Body::Model(model) => cx.inside(&entry.name, true, cx.policy(), |cx| {
                     let inner = model.run(cx, &operands);
                     inner.outputs_of(&model.outputs, cx.graph())
                 }),
@@ -418,7 +427,10 @@ impl Model {
     }
 
     #[track_caller]
-    fn check_inputs(&self, graph: &Graph, inputs: &[Tensor]) {
+    fn check_inputs(&self, cx: &Cx, inputs: &[Tensor]) {
+        let graph = cx.graph();
+        // A model inside another gets what the layers before it computed in.
+        let inside = !cx.path().is_empty();
         if inputs.len() != self.inputs.len() {
             let (name, expected, got) = (&self.name, self.inputs.len(), inputs.len());
             graph.fail(
@@ -428,7 +440,9 @@ impl Model {
         }
         for (input, tensor) in self.inputs.iter().zip(inputs) {
             let shape = tensor.shape();
-            let fits = shape.dtype == input.shape.dtype
+            let expected = input.shape.dtype;
+            let both_floats = shape.dtype.is_float() && expected.is_float();
+            let fits = (shape.dtype == expected || inside && both_floats)
                 && shape.rank() > 0
                 && shape.dims[1..] == input.shape.dims[..];
             if !fits {

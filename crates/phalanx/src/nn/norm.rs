@@ -1,10 +1,11 @@
 //! Normalizations.
 
-use phalanx_graph::{DType, Shape, Tensor};
+use phalanx_graph::{Shape, Tensor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
 use super::layer::Layer;
+use super::precision::widened;
 use super::sizes::{check_range, feature_dim, one_float};
 use super::{Cx, Initializer, Regularizer};
 use crate::config;
@@ -379,13 +380,5 @@ impl Layer for LayerNorm {
 
     fn keeps_mask(&self) -> bool {
         true
-    }
-}
-
-/// Statistics of short floats are taken in f32.
-fn widened(x: &Tensor) -> Tensor {
-    match x.dtype() {
-        DType::Bf16 | DType::F16 => x.convert(DType::F32),
-        _ => x.clone(),
     }
 }

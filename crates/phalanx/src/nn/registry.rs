@@ -23,7 +23,7 @@ pub struct Registry {
 
 /// The layer of a kind, `dense`, with settings as in JSON: `{"units": 10, "activation": "relu"}`.
 ///
-/// Beside the layer's own settings there may be `name` and `trainable`. `null` stands for no settings.
+/// Beside the layer's own settings there may be `name`, `trainable` and `precision`. `null` stands for no settings.
 ///
 /// # Errors
 /// Unknown kinds and settings, with the nearest valid name; missing or wrong settings.
@@ -162,6 +162,7 @@ fn within(owner: &str, kind: &str, error: Error) -> Error {
 pub(super) struct Outer {
     name: Option<Value>,
     trainable: Option<Value>,
+    precision: Option<Value>,
 }
 
 impl Outer {
@@ -171,26 +172,35 @@ impl Outer {
         Self {
             name: given("name"),
             trainable: given("trainable"),
+            precision: given("precision"),
         }
     }
 
     /// Takes the fields out of the others.
     pub(super) fn take(fields: &mut Map<String, Value>) -> Self {
         let outer = Self::of(fields);
-        fields.retain(|field, _| field != "name" && field != "trainable");
+        fields.retain(|field, _| !["name", "trainable", "precision"].contains(&field.as_str()));
         outer
     }
 
     /// Writes the fields of a layer in a model.
-    pub(super) fn put(fields: &mut Map<String, Value>, name: &str, trainable: Option<bool>) {
+    pub(super) fn put(
+        fields: &mut Map<String, Value>,
+        name: &str,
+        trainable: bool,
+        precision: Option<Policy>,
+    ) {
         fields.insert("name".into(), name.into());
         // What is so by default is left out, to keep files short.
-        if trainable == Some(false) {
+        if !trainable {
             fields.insert("trainable".into(), false.into());
+        }
+        if let Some(policy) = precision {
+            fields.insert("precision".into(), policy.name().into());
         }
     }
 
-    /// Gives the layer its name and flag.
+    /// Gives the layer its name, flag and policy.
     pub(super) fn apply(self, owner: &str, mut spec: LayerSpec) -> Result<LayerSpec> {
         if let Some(name) = self.name {
             let Some(text) = name.as_str() else {
@@ -208,6 +218,16 @@ impl Outer {
                 )));
             };
             spec = spec.trainable(flag);
+        }
+        if let Some(policy) = self.precision {
+            let named = policy.as_str().map(Policy::from_name);
+            let Some(Ok(policy)) = named else {
+                let known = Policy::NAMES.join(", ");
+                return Err(Error::user(format!(
+                    "{owner}: `precision`: expected one of {known}, got {policy}"
+                )));
+            };
+            spec = spec.precision(policy);
         }
         Ok(spec)
     }

@@ -1,0 +1,163 @@
+//! The loss scale of training in half precision: gradients that would round to 0 are made larger for the way back.
+
+use phalanx_graph::op::ReduceOp;
+use phalanx_graph::{DType, Shape, Tensor};
+
+use crate::nn::Policy;
+use crate::optim::SlotSpec;
+use crate::{Error, Result};
+
+/// What the loss is multiplied by before the derivatives are taken, and gradients divided by after.
+///
+/// With a dynamic scale a step whose gradients are not all finite is skipped: it changes neither variables nor slots
+/// nor iterations, and, unlike in Keras, neither moving statistics nor the results of the epoch, into which the batch
+/// would bring its infinities. The scale is then halved, to no less than 1; after `growth_steps` good steps in a row it
+/// is doubled. The logs of a training have the scale as `loss_scale` and the number of skipped steps since the
+/// beginning as `skipped_steps`. A step that is not finite with a scale of 1 is an error: halving has not helped.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum LossScale {
+    /// [`DYNAMIC`](Self::DYNAMIC) under [`Policy::MixedFloat16`], otherwise off, as in Keras.
+    #[default]
+    Auto,
+    /// Never scaled.
+    Off,
+    /// A number for all steps, of which none is skipped.
+    Fixed(f64),
+    /// A scale that follows the gradients.
+    Dynamic {
+        /// The first scale.
+        initial: f64,
+        /// Good steps in a row after which the scale is doubled.
+        growth_steps: u32,
+    },
+}
+
+/// The scale never falls below this: Keras has no bound.
+const FLOOR: f64 = 1.0;
+/// Nor does it rise above this, the last power of 2 but one that an f32 holds.
+const CEILING: f64 = 8.507_059_173_023_462e37;
+
+impl LossScale {
+    /// Keras' dynamic scale: 2^15 at first, doubled after 2000 good steps.
+    pub const DYNAMIC: Self = Self::Dynamic {
+        initial: 32768.0,
+        growth_steps: 2000,
+    };
+
+    /// The scale under a policy, `Auto` no more.
+    pub(super) fn under(self, policy: Policy) -> Self {
+        match (self, policy) {
+            (Self::Auto, Policy::MixedFloat16) => Self::DYNAMIC,
+            (Self::Auto, _) => Self::Off,
+            (chosen, _) => chosen,
+        }
+    }
+
+    pub(super) fn check(self) -> Result<()> {
+        let (scale, growth_steps) = match self {
+            Self::Auto | Self::Off => return Ok(()),
+            Self::Fixed(scale) => (scale, 1),
+            Self::Dynamic {
+                initial,
+                growth_steps,
+            } => (initial, growth_steps),
+        };
+        if !(FLOOR..=CEILING).contains(&scale) {
+            return Err(Error::user(format!(
+                "the loss scale is {scale}, expected a number from 1 to 2^126; 32768 is usual"
+            )));
+        }
+        if growth_steps == 0 {
+            return Err(Error::user(
+                "`growth_steps` of the loss scale is 0, expected 1 or more; 2000 is usual",
+            ));
+        }
+        Ok(())
+    }
+
+    /// What a dynamic scale carries from step to step: the scale, good steps since it changed, steps skipped.
+    pub(super) fn slots(self) -> Vec<SlotSpec> {
+        let Self::Dynamic { initial, .. } = self else {
+            return Vec::new();
+        };
+        let slot = |name: &str, dtype, fill| SlotSpec {
+            name: name.to_owned(),
+            shape: Shape::scalar(dtype),
+            fill,
+            param: None,
+        };
+        vec![
+            slot("loss_scale", DType::F32, initial),
+            slot("loss_scale/good_steps", DType::I64, 0.0),
+            slot("skipped_steps", DType::I64, 0.0),
+        ]
+    }
+
+    /// The loss as derivatives are taken of it.
+    #[track_caller]
+    pub(super) fn scaled(self, loss: &Tensor, slots: &[Tensor]) -> Tensor {
+        match self.now(loss, slots) {
+            Some(scale) => loss * scale,
+            None => loss.clone(),
+        }
+    }
+
+    /// The gradients of the loss from those of the scaled one.
+    #[track_caller]
+    pub(super) fn unscaled(self, gradients: Vec<Tensor>, slots: &[Tensor]) -> Vec<Tensor> {
+        let divided = |gradient: Tensor| match self.now(&gradient, slots) {
+            Some(scale) => gradient * (1.0 / scale),
+            None => gradient,
+        };
+        gradients.into_iter().map(divided).collect()
+    }
+
+    /// What becomes of a step with these gradients; `None` when no step is skipped.
+    #[track_caller]
+    pub(super) fn verdict(self, gradients: &[Tensor], slots: &[Tensor]) -> Option<Verdict> {
+        let (Self::Dynamic { growth_steps, .. }, [scale, good, skipped]) = (self, slots) else {
+            return None;
+        };
+        let finite = gradients.iter().map(all_finite).reduce(|a, b| a.and(&b))?;
+        let grows = good.equal(&good.like(f64::from(growth_steps - 1)));
+        let grown = (scale * 2.0).minimum(&scale.like(CEILING));
+        let halved = (scale * 0.5).maximum(&scale.like(FLOOR));
+        let zero = good.like(0.0);
+        let slots = vec![
+            finite.select(&grows.select(&grown, scale), &halved),
+            finite.select(&grows.select(&zero, &(good + 1.0)), &zero),
+            finite.select(skipped, &(skipped + 1.0)),
+        ];
+        let at_floor = scale.less_equal(&scale.like(FLOOR));
+        Some(Verdict {
+            is_lost: at_floor.and(&finite.not()),
+            finite,
+            slots,
+        })
+    }
+
+    /// The scale in the type of a tensor.
+    fn now(self, of: &Tensor, slots: &[Tensor]) -> Option<Tensor> {
+        match self {
+            Self::Auto | Self::Off => None,
+            Self::Fixed(scale) => Some(of.like(scale)),
+            Self::Dynamic { .. } => slots.first().map(|scale| scale.convert(of.dtype())),
+        }
+    }
+}
+
+/// Whether a step counts; `Bool` scalars.
+pub(super) struct Verdict {
+    /// Whether all gradients are finite.
+    pub(super) finite: Tensor,
+    /// Whether they are not even with the smallest scale.
+    pub(super) is_lost: Tensor,
+    /// The next slots.
+    pub(super) slots: Vec<Tensor>,
+}
+
+#[track_caller]
+fn all_finite(tensor: &Tensor) -> Tensor {
+    let dims: Vec<usize> = (0..tensor.rank()).collect();
+    tensor.is_finite().reduce(ReduceOp::And, &dims)
+}
