@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
-use phalanx_pjrt::{Installer, Platform};
+use phalanx_pjrt::{Installer, Platform, UnknownPlatform};
 
 use crate::predictions::Format;
 
@@ -128,17 +128,38 @@ pub struct PredictArgs {
 pub enum Plugin {
     /// List the plugins that are found, one a platform
     List,
-    /// Install the pinned plugin of a platform into the per-user cache
+    /// Install a pinned library into the per-user cache
     Install {
-        /// The platform; only cpu has a pinned plugin
-        platform: Platform,
+        /// What: cpu (the plugin) or kernels (oneDNN, which makes convolutions on the cpu faster)
+        what: Library,
     },
-    /// Print the path of a platform's plugin
+    /// Print the path of a library
     Where {
-        /// The platform: cpu, cuda, rocm, tpu or oneapi
+        /// What: kernels, or the platform of a plugin: cpu, cuda, rocm, tpu or oneapi
         #[arg(default_value = "cpu")]
-        platform: Platform,
+        what: Library,
     },
+}
+
+/// A library that is loaded at run time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Library {
+    /// The plugin of a platform
+    Plugin(Platform),
+    /// The kernels for the CPU
+    Kernels,
+}
+
+impl std::str::FromStr for Library {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "kernels" {
+            return Ok(Self::Kernels);
+        }
+        let platform = text.parse().map(Self::Plugin);
+        platform.map_err(|unknown: UnknownPlatform| format!("{unknown}, or kernels"))
+    }
 }
 
 impl Global {

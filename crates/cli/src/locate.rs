@@ -1,5 +1,7 @@
 //! The plugin a command uses: found, or installed where none is.
 
+use std::path::PathBuf;
+
 use phalanx_pjrt::{Found, InstallError, Installer, LoadError, NotFound, Places, Platform, Plugin};
 
 use crate::args::Global;
@@ -21,29 +23,38 @@ pub(crate) fn plugin(
 
 /// Installs the pinned CPU plugin unless it is installed.
 pub(crate) fn install_cpu(places: &Places, global: &Global) -> Result<Found, Failure> {
-    let cache = places.cache_dir().ok_or_else(|| {
-        Failure::new(
-            Exit::NotReady,
-            "there is no folder for the cpu plugin: neither PHALANX_CACHE_DIR, XDG_CACHE_HOME nor HOME is set",
-        )
-        .next("set PHALANX_CACHE_DIR to a folder you can write to")
-    })?;
-    let installer = Installer {
-        offline: global.offline,
-        ..Installer::new(&cache)
-    };
-    if !global.quiet && !global.offline {
-        notice(format_args!(
-            "installing the cpu plugin, once: {} into {}",
-            Installer::describe_cpu(),
-            cache.display()
-        ));
-    }
+    let what = format!("the cpu plugin, once: {}", Installer::describe_cpu());
+    let installer = installer(places, global, &what)?;
     let path = installer.cpu().map_err(|error| install_failed(&error))?;
     Ok(Found {
         platform: Platform::Cpu,
         path,
         source: "the per-user cache".into(),
+    })
+}
+
+/// Installs the pinned library of kernels unless it is installed.
+pub(crate) fn install_kernels(places: &Places, global: &Global) -> Result<PathBuf, Failure> {
+    let what = format!("the kernels, once: {}", Installer::describe_kernels());
+    let installer = installer(places, global, &what)?;
+    installer.kernels().map_err(|error| install_failed(&error))
+}
+
+/// An installer into the per-user cache, and the notice that it is at work.
+fn installer(places: &Places, global: &Global, what: &str) -> Result<Installer, Failure> {
+    let cache = places.cache_dir().ok_or_else(|| {
+        Failure::new(
+            Exit::NotReady,
+            "there is no folder to install into: neither PHALANX_CACHE_DIR, XDG_CACHE_HOME nor HOME is set",
+        )
+        .next("set PHALANX_CACHE_DIR to a folder you can write to")
+    })?;
+    if !global.quiet && !global.offline {
+        notice(format_args!("installing {what} into {}", cache.display()));
+    }
+    Ok(Installer {
+        offline: global.offline,
+        ..Installer::new(&cache)
     })
 }
 

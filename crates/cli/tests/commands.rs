@@ -120,8 +120,29 @@ fn no_plugin_and_offline_is_said_and_ends_with_3() {
     expect(
         &phalanx(&home.0, &["plugin", "list"]),
         0,
-        &["cpu     not found; to install: phalanx plugin install cpu"],
+        &[
+            "cpu     not found; to install: phalanx plugin install cpu",
+            "kernels not found; to install: phalanx plugin install kernels",
+        ],
         &[],
+    );
+    expect(
+        &phalanx(&home.0, &["plugin", "install", "kernels", "--offline"]),
+        3,
+        &[],
+        &["--offline forbids", "PHALANX_ONEDNN_LIBRARY"],
+    );
+    expect(
+        &phalanx(&home.0, &["plugin", "where", "kernels"]),
+        3,
+        &[],
+        &["onednn was not found; looked at:", "the per-user cache: "],
+    );
+    expect(
+        &phalanx(&home.0, &["plugin", "where", "kernel"]),
+        2,
+        &[],
+        &["unknown platform `kernel`", "or kernels"],
     );
     expect(
         &phalanx(&home.0, &["doctor", "--offline"]),

@@ -4,6 +4,7 @@ use phalanx_pjrt::{Call, CallAttribute, CallError, Code, ElementType};
 
 use crate::convolution::{self, Direction};
 use crate::kernels::{Kernels, Key};
+use crate::norm;
 use crate::onednn::{Refused, Type};
 use crate::pooling;
 use crate::sys;
@@ -11,7 +12,7 @@ use crate::sys;
 type Handler = fn(&Kernels, &mut Call<'_>) -> Result<(), CallError>;
 
 /// Every custom call, by name.
-pub(crate) const ALL: [(&str, Handler); 5] = [
+pub(crate) const ALL: [(&str, Handler); 7] = [
     ("phalanx.conv", |kernels, call| {
         convolution(kernels, call, Direction::Forward)
     }),
@@ -23,6 +24,8 @@ pub(crate) const ALL: [(&str, Handler); 5] = [
     }),
     ("phalanx.max_pool", max_pool),
     ("phalanx.max_pool_gradient", max_pool_gradient),
+    ("phalanx.batch_norm", batch_norm),
+    ("phalanx.batch_norm_gradient", batch_norm_gradient),
 ];
 
 fn convolution(
@@ -103,6 +106,107 @@ fn pooling(
     };
     key.check().map_err(invalid)?;
     run(kernels, call, Key::Pooling(key))
+}
+
+fn batch_norm(kernels: &Kernels, call: &mut Call<'_>) -> Result<(), CallError> {
+    let x = call.operand_shape(0)?.1;
+    let of_channels = channels(x)?;
+    for operand in 1..3 {
+        expect_dims(call.operand_shape(operand)?.1, of_channels)?;
+    }
+    let residual = (call.operands() > 3).then(|| call.operand::<f32>(3));
+    if residual.is_some() {
+        expect_dims(call.operand_shape(3)?.1, x)?;
+    }
+    expect_dims(call.result_shape(0)?.1, x)?;
+    expect_dims(call.result_shape(1)?.1, of_channels)?;
+    expect_dims(call.result_shape(2)?.1, of_channels)?;
+    let relu = match call.attribute("relu")? {
+        CallAttribute::Bool(relu) => relu,
+        other => {
+            return Err(invalid(format!(
+                "the attribute `relu` must be a boolean, got {other:?}"
+            )));
+        }
+    };
+    kernels.batch_norm(norm::Forward {
+        x: call.operand(0)?,
+        gamma: call.operand(1)?,
+        beta: call.operand(2)?,
+        residual: residual.transpose()?,
+        y: call.result(0)?,
+        mean: call.result(1)?,
+        variance: call.result(2)?,
+        epsilon: epsilon(call)?,
+        relu,
+    });
+    Ok(())
+}
+
+fn batch_norm_gradient(kernels: &Kernels, call: &mut Call<'_>) -> Result<(), CallError> {
+    let x = call.operand_shape(1)?.1;
+    let of_channels = channels(x)?;
+    expect_dims(call.operand_shape(0)?.1, x)?;
+    for operand in 2..5 {
+        expect_dims(call.operand_shape(operand)?.1, of_channels)?;
+    }
+    expect_dims(call.result_shape(0)?.1, x)?;
+    for result in 1..3 {
+        expect_dims(call.result_shape(result)?.1, of_channels)?;
+    }
+    let mask = match call.operands() {
+        5 => norm::Mask::None,
+        _ if call.operand_shape(5)?.1 == of_channels => norm::Mask::Beta(call.operand(5)?),
+        _ => {
+            expect_dims(call.operand_shape(5)?.1, x)?;
+            expect_dims(call.result_shape(3)?.1, x)?;
+            norm::Mask::Output {
+                y: call.operand(5)?,
+                residual: call.result(3)?,
+            }
+        }
+    };
+    kernels.batch_norm_gradient(norm::Gradient {
+        dy: call.operand(0)?,
+        x: call.operand(1)?,
+        mean: call.operand(2)?,
+        variance: call.operand(3)?,
+        gamma: call.operand(4)?,
+        mask,
+        dx: call.result(0)?,
+        dgamma: call.result(1)?,
+        dbeta: call.result(2)?,
+        epsilon: epsilon(call)?,
+    });
+    Ok(())
+}
+
+/// The last dimension, of an array with elements and more than one dimension.
+fn channels(dims: &[i64]) -> Result<&[i64], CallError> {
+    match dims {
+        [_, .., _] if !dims.contains(&0) => Ok(&dims[dims.len() - 1..]),
+        _ => Err(invalid(format!(
+            "x must have elements and at least 2 dimensions, got {dims:?}"
+        ))),
+    }
+}
+
+fn expect_dims(found: &[i64], expected: &[i64]) -> Result<(), CallError> {
+    if found == expected {
+        return Ok(());
+    }
+    Err(invalid(format!(
+        "expected the dimensions {expected:?}, got {found:?}"
+    )))
+}
+
+fn epsilon(call: &Call<'_>) -> Result<f32, CallError> {
+    match call.attribute("epsilon")? {
+        CallAttribute::Float(epsilon) if epsilon >= 0.0 => Ok(epsilon as f32),
+        other => Err(invalid(format!(
+            "the attribute `epsilon` must be a float of at least 0, got {other:?}"
+        ))),
+    }
 }
 
 /// Element type and four dimensions of a tensor.

@@ -10,9 +10,11 @@ use crate::convolution;
 use crate::executor::{Executor, flush_denormals};
 use crate::handlers;
 use crate::library::{self, KernelError, Library};
+use crate::norm;
 use crate::onednn::{OneDnn, Operation, Refused, Scratch};
 use crate::pooling;
 use crate::sys;
+use crate::team::Team;
 
 /// What the kernels can do on this processor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,7 +49,8 @@ impl Kernels {
         let (api, threads) = (library.api, library::threads(places));
         let executor = Executor::start(move || {
             flush_denormals();
-            Ok::<_, KernelError>(State::new(OneDnn::start(api, threads)?))
+            let onednn = OneDnn::start(api, threads)?;
+            Ok::<_, KernelError>(State::new(onednn, Team::new(api, threads)))
         })?;
         // SAFETY: the function has no conditions.
         let isa = unsafe { (api.effective_isa)() };
@@ -151,6 +154,20 @@ impl Kernels {
     ) -> Result<(), Refused> {
         self.0.executor.run(|state| state.run(key, inputs, outputs))
     }
+
+    /// Normalises on the kernels' threads.
+    pub(crate) fn batch_norm(&self, job: norm::Forward<'_>) {
+        self.0
+            .executor
+            .run(|state| job.run(&state.team, &mut state.scratch));
+    }
+
+    /// The gradient of [`Kernels::batch_norm`].
+    pub(crate) fn batch_norm_gradient(&self, job: norm::Gradient<'_>) {
+        self.0
+            .executor
+            .run(|state| job.run(&state.team, &mut state.scratch));
+    }
 }
 
 impl std::fmt::Debug for Kernels {
@@ -173,6 +190,7 @@ const MOST_OPERATIONS: usize = 4096;
 struct State {
     operations: HashMap<Key, Operation>,
     scratch: Scratch,
+    team: Team,
     onednn: OneDnn,
 }
 
@@ -180,10 +198,11 @@ struct State {
 const MOST_ARGUMENTS: usize = 8;
 
 impl State {
-    fn new(onednn: OneDnn) -> Self {
+    fn new(onednn: OneDnn, team: Team) -> Self {
         Self {
             operations: HashMap::new(),
             scratch: Scratch::default(),
+            team,
             onednn,
         }
     }

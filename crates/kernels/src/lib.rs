@@ -13,7 +13,12 @@
 //! | `phalanx.max_pool` | x -> y, place (`ui8`, as many as y) | `window` (at most 256 elements), `strides`, `padding_low`, `padding_high` |
 //! | `phalanx.max_pool_gradient` | place, dy -> dx | the same |
 //!
-//! Elements are f32; bf16 where [`Support::bf16`] says so.
+//! | `phalanx.batch_norm` | x `[.., channels]`, gamma, beta (`[channels]`), optionally an array like x to add -> y, mean, variance | `epsilon`, `relu` |
+//! | `phalanx.batch_norm_gradient` | dy, x, mean, variance, gamma -> dx, dgamma, dbeta | `epsilon` |
+//! | the same, of one with ReLU | dy, x, mean, variance, gamma, beta -> dx, dgamma, dbeta | `epsilon` |
+//! | the same, of one with addition and ReLU | dy, x, mean, variance, gamma, y -> dx, dgamma, dbeta, gradient of what was added | `epsilon` |
+//!
+//! Elements are f32; in convolutions and poolings also bf16 where [`Support::bf16`] says so.
 //!
 //! `unsafe` lives here and in phalanx-pjrt only; everything exported is safe.
 
@@ -22,9 +27,11 @@ mod executor;
 mod handlers;
 mod kernels;
 mod library;
+mod norm;
 mod onednn;
 mod pooling;
 mod sys;
+mod team;
 
 pub use kernels::{Kernels, Support};
-pub use library::{KernelError, VARIABLE};
+pub use library::{INSTALL, KernelError, VARIABLE};

@@ -10,6 +10,9 @@ use crate::sys::{self, Api};
 /// The environment variable that names the library.
 pub const VARIABLE: &str = "PHALANX_ONEDNN_LIBRARY";
 
+/// The command that installs the library.
+pub const INSTALL: &str = "phalanx plugin install kernels";
+
 /// What the system's loader finds by itself.
 const SYSTEM: &str = "libdnnl.so.3";
 const OLDEST: (i32, i32) = (3, 2);

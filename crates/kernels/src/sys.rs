@@ -95,8 +95,9 @@ macro_rules! api {
 api! {
     version: b"dnnl_version\0" fn() -> *const Version;
     effective_isa: b"dnnl_get_effective_cpu_isa\0" fn() -> c_uint;
-    // Of the OpenMP library that this one was linked with.
+    // Both are of the OpenMP library that this one was linked with.
     set_threads: b"omp_set_num_threads\0" fn(c_int);
+    parallel: b"GOMP_parallel\0" fn(unsafe extern "C" fn(*mut c_void), *mut c_void, c_uint, c_uint);
     engine_create: b"dnnl_engine_create\0" fn(*mut Handle, c_int, usize) -> Status;
     engine_destroy: b"dnnl_engine_destroy\0" fn(Handle) -> Status;
     stream_create: b"dnnl_stream_create\0" fn(*mut Handle, Handle, c_uint) -> Status;
@@ -118,6 +119,7 @@ api! {
     primitive_execute: b"dnnl_primitive_execute\0" fn(Handle, Handle, c_int, *const ExecArgument) -> Status;
     primitive_destroy: b"dnnl_primitive_destroy\0" fn(Handle) -> Status;
     reorder: b"dnnl_reorder_primitive_desc_create\0" fn(*mut Handle, Handle, Handle, Handle, Handle, Handle) -> Status;
+    matmul: b"dnnl_matmul_primitive_desc_create\0" fn(*mut Handle, Handle, Handle, Handle, Handle, Handle, Handle) -> Status;
     convolution: b"dnnl_convolution_forward_primitive_desc_create\0"
         fn(*mut Handle, Handle, c_int, c_int, Handle, Handle, Handle, Handle, Dims, Dims, Dims, Dims, Handle) -> Status;
     convolution_input_gradient: b"dnnl_convolution_backward_data_primitive_desc_create\0"

@@ -172,7 +172,7 @@ const PLAIN: Case = Case {
     groups: 1,
 };
 
-const CASES: [Case; 18] = [
+const CASES: [Case; 20] = [
     PLAIN,
     Case {
         name: "odd sizes, odd channels",
@@ -295,6 +295,22 @@ const CASES: [Case; 18] = [
         groups: 13,
         strides: [2, 2],
         low: [0, 0],
+        ..PLAIN
+    },
+    Case {
+        name: "kernel gradient in blocks",
+        batch: 1,
+        image: [4, 14],
+        channels: [64, 72],
+        kernel: [2, 1],
+        low: [0, 0],
+        high: [1, 0],
+        ..PLAIN
+    },
+    Case {
+        name: "1x1 with padding",
+        kernel: [1, 1],
+        channels: [16, 24],
         ..PLAIN
     },
 ];
@@ -440,6 +456,45 @@ fn convolutions_equal_plain_loops_and_xla() {
     assert!(operations.len() >= 3 * CASES.len(), "{operations:#?}");
 }
 
+/// Too large for plain loops.
+#[test]
+fn the_kernel_gradient_of_a_large_1x1_equals_xlas_product() {
+    let Some((client, kernels)) = client() else {
+        return;
+    };
+    let case = Case {
+        batch: 11,
+        image: [10, 10],
+        channels: [256, 512],
+        kernel: [1, 1],
+        low: [0, 0],
+        high: [0, 0],
+        ..PLAIN
+    };
+    let (x, dy) = (
+        Array::noise(&case.x_dims(), 6),
+        Array::noise(&case.y_dims(), 7),
+    );
+    let (x_kind, dy_kind, w) = (x.kind(), dy.kind(), kind(&case.kernel_dims(), "f32"));
+    let body = format!(
+        "%dw = stablehlo.custom_call @phalanx.conv_kernel_gradient(%a0, %a1) {{api_version = 4 : i32, backend_config = {{{}}}}} : ({x_kind}, {dy_kind}) -> {w}
+        %p = stablehlo.dot_general %a0, %a1, contracting_dims = [0, 1, 2] x [0, 1, 2] : ({x_kind}, {dy_kind}) -> tensor<256x512xf32>
+        %own = stablehlo.reshape %p : (tensor<256x512xf32>) -> {w}
+        return %dw, %own : {w}, {w}",
+        case.attributes()
+    );
+    let shapes = [case.kernel_dims(), case.kernel_dims()];
+    let found = run(client, &[&x, &dy], &shapes, &body).unwrap();
+    assert_close("dw", &found[0], &found[1]);
+    let blocked =
+        |line: &String| line.contains("[11, 10, 10, 256]") && line.contains("(3 reordered)");
+    assert!(
+        kernels.operations().iter().any(blocked),
+        "{:#?}",
+        kernels.operations()
+    );
+}
+
 /// A pooling, by the fields of a convolution: `kernel` is the window.
 const POOLS: [Case; 6] = [
     Case {
@@ -582,4 +637,161 @@ fn wrong_calls_are_errors_that_say_what_is_wrong() {
     assert!(error.contains("the window does not fit"), "{error}");
     let error = failure("groups = 1 : i64", "group = 1 : i64");
     assert!(error.contains("no attribute `groups`"), "{error}");
+}
+
+/// What a normalisation and its gradient should be, in f64: y, mean, variance, dx, dgamma, dbeta, gradient of what was added.
+fn normalised(
+    x: &Array,
+    gamma: &[f32],
+    beta: &[f32],
+    added: Option<&Array>,
+    relu: bool,
+    dy: &Array,
+) -> [Vec<f32>; 7] {
+    let channels = gamma.len();
+    let rows = (x.values.len() / channels) as f64;
+    let at = |array: &Array, row: usize, c: usize| f64::from(array.values[row * channels + c]);
+    let mut found: [Vec<f32>; 7] = Default::default();
+    for index in [0, 3, 6] {
+        found[index] = vec![0.0; x.values.len()];
+    }
+    for c in 0..channels {
+        let over = |each: &dyn Fn(usize) -> f64| (0..rows as usize).map(each).sum::<f64>();
+        let mean = over(&|row| at(x, row, c)) / rows;
+        let variance = over(&|row| (at(x, row, c) - mean).powi(2)) / rows;
+        let inverse = 1.0 / (variance + f64::from(EPSILON)).sqrt();
+        let hat = |row: usize| (at(x, row, c) - mean) * inverse;
+        let y = |row: usize| {
+            let added = added.map_or(0.0, |added| at(added, row, c));
+            hat(row) * f64::from(gamma[c]) + f64::from(beta[c]) + added
+        };
+        let passed = |row: usize| {
+            if relu && y(row) <= 0.0 {
+                0.0
+            } else {
+                at(dy, row, c)
+            }
+        };
+        let dbeta = over(&passed);
+        let dgamma = over(&|row| passed(row) * hat(row));
+        for row in 0..rows as usize {
+            let value = if relu { y(row).max(0.0) } else { y(row) };
+            found[0][row * channels + c] = value as f32;
+            let dx = f64::from(gamma[c])
+                * inverse
+                * (passed(row) - dbeta / rows - hat(row) * dgamma / rows);
+            found[3][row * channels + c] = dx as f32;
+            found[6][row * channels + c] = passed(row) as f32;
+        }
+        found[1].push(mean as f32);
+        found[2].push(variance as f32);
+        found[4].push(dgamma as f32);
+        found[5].push(dbeta as f32);
+    }
+    found
+}
+
+const EPSILON: f32 = 1e-3;
+
+/// x, gamma, beta, dy and what is added -> y, mean, variance, dx, dgamma, dbeta, gradient of what was added.
+fn normalisation_body(dims: &[i64], added: bool, relu: bool) -> String {
+    let (x, c) = (kind(dims, "f32"), kind(&dims[dims.len() - 1..], "f32"));
+    let (operands, kinds) = if added {
+        (", %a4", format!(", {x}"))
+    } else {
+        ("", String::new())
+    };
+    let (mask, mask_kind) = match (relu, added) {
+        (true, true) => (", %y#0", format!(", {x}")),
+        (true, false) => (", %a2", format!(", {c}")),
+        _ => ("", String::new()),
+    };
+    let with_four = relu && added;
+    let (count, last) = if with_four {
+        (4, format!(", {x}"))
+    } else {
+        (3, String::new())
+    };
+    let gradient_of_added = if with_four { "%d#3" } else { "%a3" };
+    format!(
+        "%y:3 = stablehlo.custom_call @phalanx.batch_norm(%a0, %a1, %a2{operands}) {{api_version = 4 : i32, backend_config = {{epsilon = {EPSILON:.6} : f32, relu = {relu}}}}} : ({x}, {c}, {c}{kinds}) -> ({x}, {c}, {c})
+        %d:{count} = stablehlo.custom_call @phalanx.batch_norm_gradient(%a3, %a0, %y#1, %y#2, %a1{mask}) {{api_version = 4 : i32, backend_config = {{epsilon = {EPSILON:.6} : f32}}}} : ({x}, {x}, {c}, {c}, {c}{mask_kind}) -> ({x}, {c}, {c}{last})
+        return %y#0, %y#1, %y#2, %d#0, %d#1, %d#2, {gradient_of_added} : {x}, {c}, {c}, {x}, {c}, {c}, {x}"
+    )
+}
+
+#[test]
+fn normalisations_equal_their_formula() {
+    let Some((client, _)) = client() else { return };
+    let shapes: [&[i64]; 5] = [
+        &[2, 5, 7, 8],
+        &[3, 9],
+        &[1000, 3],
+        &[13, 5, 2048],
+        &[2, 64, 64, 24],
+    ];
+    for (case, dims) in shapes.into_iter().enumerate() {
+        for (added, relu) in [(false, false), (false, true), (true, true), (true, false)] {
+            let channels = &dims[dims.len() - 1..];
+            let mut x = Array::noise(dims, 8);
+            // Far from zero, where the sum of squares alone would lose everything.
+            x.values.iter_mut().for_each(|x| *x += 100.0 * case as f32);
+            let (gamma, beta) = (Array::noise(channels, 9), Array::noise(channels, 10));
+            let (dy, r) = (Array::noise(dims, 11), Array::noise(dims, 12));
+            let expected = normalised(
+                &x,
+                &gamma.values,
+                &beta.values,
+                added.then_some(&r),
+                relu,
+                &dy,
+            );
+            let results =
+                [dims, channels, channels, dims, channels, channels, dims].map(<[i64]>::to_vec);
+            let body = normalisation_body(dims, added, relu);
+            let mut arguments = vec![&x, &gamma, &beta, &dy];
+            arguments.extend(added.then_some(&r));
+            let found = run(client, &arguments, &results, &body).unwrap();
+            let names = [
+                "y",
+                "mean",
+                "variance",
+                "dx",
+                "dgamma",
+                "dbeta",
+                "gradient of what was added",
+            ];
+            for ((name, found), expected) in names.iter().zip(&found).zip(&expected) {
+                let last = *name == names[6] && !(relu && added);
+                if !last {
+                    assert_close(
+                        &format!("{dims:?}, added {added}, relu {relu}: {name}"),
+                        found,
+                        expected,
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_nan_is_not_hidden_by_a_fused_relu() {
+    let Some((client, _)) = client() else { return };
+    let dims = [4, 8];
+    let mut x = Array::noise(&dims, 13);
+    x.values[3] = f32::NAN;
+    let channels = Array::noise(&[8], 14);
+    let results = [&dims[..], &[8], &[8], &dims, &[8], &[8], &dims].map(<[i64]>::to_vec);
+    let arguments = [&x, &channels, &channels, &x];
+    let found = run(
+        client,
+        &arguments,
+        &results,
+        &normalisation_body(&dims, false, true),
+    )
+    .unwrap();
+    for result in &found[..5] {
+        assert!(result.iter().any(|value| value.is_nan()), "{found:?}");
+    }
 }

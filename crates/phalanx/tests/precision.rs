@@ -196,7 +196,7 @@ mod policies {
 }
 
 mod sequences {
-    use phalanx::models::{Head, TransformerEncoder, transformer_encoder};
+    use phalanx::models::{Head, TransformerEncoder};
 
     use super::*;
 
@@ -213,7 +213,7 @@ mod sequences {
             head: Head::Classes(3),
             ..TransformerEncoder::default()
         };
-        let encoder = transformer_encoder(&settings).unwrap();
+        let encoder = settings.build().unwrap();
         // 257 and 599 are no numbers in bfloat16.
         let tokens = [257, 599, 0, 0, 0, 0, 0, 0, 3, 511, 257, 0, 0, 0, 0, 0];
         let outputs = |policy, tokens: &[i32]| {

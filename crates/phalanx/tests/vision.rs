@@ -4,48 +4,12 @@
 
 mod oracle;
 
-use oracle::{Batch, name, records};
+use oracle::{Batch, array, assert_close, formula_value, name, records, uniform};
 use phalanx::losses::{Loss, SparseCategoricalCrossentropy};
 use phalanx::models::{FineTune, MobileNetV2, Pooling, ResNet50};
-use phalanx::nn::{Activation, Cx, Model, Variable};
+use phalanx::nn::{Activation, Cx, Input, Model, Preprocess, Rescaling, Sequential, Variable};
 use phalanx_graph::{DType, Graph, HostTensor, Shape, gradients};
 use serde_json::Value;
-
-/// `count` numbers in [-1, 1): a 32-bit mix of a counter and of the FNV-1a hash of a name.
-fn uniform(name: &str, count: usize) -> impl Iterator<Item = f64> {
-    let mix = |seed: u32, byte: u8| (seed ^ u32::from(byte)).wrapping_mul(0x0100_0193);
-    let seed = name.bytes().fold(0x811C_9DC5, mix);
-    (0..count as u32).map(move |i| {
-        let mut h = i.wrapping_mul(0x9E37_79B9).wrapping_add(seed);
-        h = (h ^ (h >> 16)).wrapping_mul(0x85EB_CA6B);
-        h = (h ^ (h >> 13)).wrapping_mul(0xC2B2_AE35);
-        h ^= h >> 16;
-        f64::from(h >> 8) / f64::from(1 << 23) - 1.0
-    })
-}
-
-/// The value of a variable, `layer/variable`.
-fn value(path: &str, dims: &[usize]) -> HostTensor {
-    let (layer, kind) = path.split_once('/').unwrap();
-    let fan_in: usize = match dims.len() {
-        4 if layer.contains("depthwise") => dims[..2].iter().product(),
-        _ => dims[..dims.len() - 1].iter().product(),
-    };
-    let last = layer.ends_with("_3_bn") || layer.ends_with("project_BN");
-    let scaled = |u: f64| match kind {
-        "kernel" => u * (6.0 / fan_in as f64).sqrt(),
-        "gamma" => (1.0 + 0.2 * u) * if last { 0.2 } else { 0.5 },
-        "beta" if layer.ends_with("project_BN") => 0.1 * u,
-        "beta" if last => 0.6 + 0.1 * u,
-        "beta" if u < -0.75 => -1.5 + 0.1 * u,
-        "beta" => 1.5 + 0.1 * u,
-        "moving_variance" => 1.0 + 0.5 * u,
-        _ => 0.1 * u,
-    };
-    let values = uniform(path, dims.iter().product());
-    let values: Vec<f32> = values.map(|u| scaled(u) as f32).collect();
-    HostTensor::new(dims, &values)
-}
 
 fn images(rows: usize, size: usize) -> HostTensor {
     let dims = [rows, size, size, 3];
@@ -108,7 +72,7 @@ fn check_numbers(record: &Value, model: &Model) {
     let y = case.input(HostTensor::new([rows], &labels));
     let variables = model.variables().iter();
     let values: Vec<_> = variables
-        .map(|v| case.input(value(&v.name, &v.shape.dims)))
+        .map(|v| case.input(formula_value(&v.name, &v.shape.dims)))
         .collect();
     let call = |training| Cx::new(&case.graph, model, &values).with_training(training);
     let output = model
@@ -144,7 +108,7 @@ fn check_numbers(record: &Value, model: &Model) {
     println!("outputs: largest relative error {error:.1e}");
     assert!(error <= 1e-4, "outputs: relative error {error}");
     let expected = record["loss"].as_f64().unwrap();
-    oracle::assert_close("loss", &results[1].to_f64(), &[expected], 1e-5);
+    assert_close("loss", &results[1].to_f64(), &[expected], 1e-5);
     let names = trainable().map(|(variable, _)| variable.name.as_str());
     check_gradients(record, names, &results[2..]);
 }
@@ -286,5 +250,55 @@ fn a_base_freezes_with_its_statistics() {
     assert!(
         cx.finish().updates.is_empty(),
         "frozen statistics do not move"
+    );
+}
+
+#[test]
+fn preprocessing_is_keras() {
+    let mut layers = Batch::default();
+    let mut cases = Vec::new();
+    for (mode, ours) in [
+        ("caffe", Preprocess::caffe()),
+        ("tf", Preprocess::tf()),
+        ("torch", Preprocess::torch()),
+    ] {
+        let record = record(&format!("preprocess_{mode}"));
+        let input = array(&record["input"]).unwrap();
+        let expected = array(&record["output"]).unwrap().to_f64();
+        let on_host = ours.apply(&input).unwrap().to_f64();
+        assert_close(mode, &on_host, &expected, 1e-6);
+        let x = layers.input(input);
+        let image = Input::new(&x.dims()[1..]).dtype(x.dtype());
+        let model = Sequential::new(image).add(ours).build().unwrap();
+        let y = model.call(&mut Cx::new(&layers.graph, &model, &[]), &[x]);
+        layers.output(&y[0]);
+        cases.push((mode, expected));
+    }
+    let results = layers.run(&oracle::engine());
+    for ((mode, expected), result) in cases.iter().zip(&results) {
+        assert_close(mode, &result.to_f64(), expected, 1e-6);
+    }
+    let error = Preprocess::tf().apply(&HostTensor::zeros(Shape::f32([2, 4])));
+    assert!(
+        error
+            .unwrap_err()
+            .to_string()
+            .starts_with("preprocess takes images")
+    );
+}
+
+#[test]
+fn rescaling_checks_its_channels() {
+    let build = |layer: Rescaling| Sequential::new([2, 3]).add(layer).build();
+    let message = |layer| build(layer).unwrap_err().to_string();
+    let wrong = message(Rescaling::new([1.0, 2.0]));
+    assert!(
+        wrong.contains("`scale` has 2 numbers, expected one for each channel"),
+        "{wrong}"
+    );
+    let wrong = message(Rescaling::new(1.0).offset(vec![]));
+    assert!(
+        wrong.contains("`offset` must have a number for each channel"),
+        "{wrong}"
     );
 }

@@ -121,6 +121,7 @@ def shapes():
     yield "flatten", "Flatten", {}, [(2, 2, 3, 2)]
     yield "reshape", "Reshape", {"target_shape": [3, -1]}, [(2, 2, 3, 2)]
     yield "rescaling", "Rescaling", {"scale": 0.5, "offset": -1.0}, [(2, 3)]
+    yield "rescaling_channels", "Rescaling", {"scale": [0.5, 2.0, -1.0], "offset": [0.0, 1.0, -3.0]}, [(2, 2, 3)]
     yield "zero_padding", "ZeroPadding2D", {"padding": 1}, [(1, 2, 3, 2)]
     yield "zero_padding_pairs", "ZeroPadding2D", {"padding": [[0, 1], [2, 0]]}, [(1, 2, 3, 2)]
     yield "add", "Add", {}, [(2, 3), (2, 3), (2, 3)]

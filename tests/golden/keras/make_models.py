@@ -1,4 +1,4 @@
-"""models.json: structure, outputs and gradients of Keras' applications with weights that a formula gives.
+"""models.json: structure, outputs and gradients of Keras' applications with weights that a formula gives; preprocessing.
 
 Keras computes in f64 here, so that what differs is our rounding alone. `python make_models.py 224` compares nothing and
 writes nothing: it prints the outputs for images of 224 by 224 and 1000 classes, for a comparison by hand.
@@ -6,7 +6,7 @@ writes nothing: it prints the outputs for images of 224 by 224 and 1000 classes,
 
 import sys
 
-from golden import keras, np, number, tf, write
+from golden import array, keras, np, number, tf, write
 
 BATCH, CLASSES = 8, 10
 LAST = ("_3_bn", "project_BN")
@@ -101,6 +101,13 @@ def record(name, model, full, size):
     }
 
 
+def preprocessed(mode):
+    """Images of bytes by a formula, and what Keras makes of them."""
+    x = (np.arange(2 * 2 * 3 * 3) * 37 % 256).reshape(2, 2, 3, 3)
+    y = keras.applications.imagenet_utils.preprocess_input(x.astype(np.float64), data_format="channels_last", mode=mode)
+    return {"name": f"preprocess_{mode}", "input": array(x), "output": array(y)}
+
+
 def build(make, **settings):
     """A model of random weights that gives logits."""
     keras.backend.clear_session()
@@ -126,4 +133,4 @@ if __name__ == "__main__":
         write("models", [
             record(name, build(make, input_shape=(size, size, 3), classes=CLASSES), build(make), size)
             for name, (make, size) in MODELS.items()
-        ])
+        ] + [preprocessed(mode) for mode in ("caffe", "tf", "torch")])

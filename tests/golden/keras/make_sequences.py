@@ -108,8 +108,106 @@ def pools():
             yield record(f"{kind}_{name}", kind, {}, built, lambda b, given: b(given[0]), [(3, 4, 2)], [mask])
 
 
+def rnns():
+    """Recurrent layers: settings, masks (one with padding in front and in the middle), first states."""
+    x, mask = (3, 5, 4), mask_of([5, 3, 1], 5)
+    mask = np.concatenate([mask, [[False, True, False, True, True]]])
+    full = (4, 5, 4)
+    state = (4, 3)
+    cases = {
+        "plain": ({}, [x], None),
+        "sequences": ({"return_sequences": True}, [x], None),
+        "masked": ({}, [full], mask),
+        "sequences_masked": ({"return_sequences": True}, [full], mask),
+        "backwards_masked": ({"go_backwards": True}, [full], mask),
+        "backwards_sequences": ({"go_backwards": True, "return_sequences": True}, [x], None),
+        "states_masked": ({"return_sequences": True}, [full, state], mask),
+        "no_bias": ({"use_bias": False, "return_sequences": True}, [x], None),
+    }
+    kinds = {"LSTM": [{}], "GRU": [{}, {"reset_after": False}], "SimpleRNN": [{}]}
+    for kind, extras in kinds.items():
+        for extra in extras:
+            for name, (config, inputs, mask) in cases.items():
+                if kind == "SimpleRNN" and name not in ("sequences_masked", "plain"):
+                    continue
+                config = {"units": 3, **extra, **config}
+                states = inputs[1:] * (2 if kind == "LSTM" else 1)
+                built = getattr(layers, kind)(**config)
+
+                def call(built, given, mask=mask):
+                    # With first states Keras does not take the mask from the sequence.
+                    named = {"initial_state": given[1:], "mask": mask} if len(given) > 1 else {}
+                    return built(given[0], **named)
+
+                name = f"{kind}_{name}" + ("_reset_before" if extra else "")
+                yield record(name, kind, config, built, call, inputs[:1] + states, [mask] + [None] * len(states))
+
+
+def bidirectionals():
+    """Both directions."""
+    x, mask = (3, 5, 4), mask_of([5, 3, 1], 5)
+    cases = {
+        "lstm": ("LSTM", {}, "concat", None),
+        "lstm_masked": ("LSTM", {}, "concat", mask),
+        "lstm_sequences_masked": ("LSTM", {"return_sequences": True}, "sum", mask),
+        "gru_sequences_masked": ("GRU", {"return_sequences": True}, "concat", mask),
+        "gru_mul": ("GRU", {}, "mul", None),
+        "rnn_ave": ("SimpleRNN", {"return_sequences": True}, "ave", None),
+    }
+    ours = {"LSTM": "lstm", "GRU": "gru", "SimpleRNN": "simple_rnn"}
+    for name, (kind, config, merge, mask) in cases.items():
+        config = {"units": 3, **config}
+        built = layers.Bidirectional(getattr(layers, kind)(**config), merge_mode=merge)
+        written = {"layer": {ours[kind]: config}, "merge_mode": merge}
+        yield record(f"bidirectional_{name}", "Bidirectional", written, built, lambda b, given: b(given[0]), [x], [mask])
+
+
+class Bag(layers.Layer):
+    """TensorFlow's lookup of bags, with padding taken out."""
+
+    def __init__(self, input_dim, output_dim, combiner="mean", padding=None):
+        super().__init__()
+        self.dims, self.combiner, self.padding = (input_dim, output_dim), combiner, padding
+
+    def build(self, *shape):
+        self.embeddings = self.add_weight(name="embeddings", shape=self.dims)
+
+    def call(self, indices, weights=None):
+        places = np.argwhere(indices.numpy() != self.padding)
+        values = tf.gather_nd(indices, places)
+        ids = tf.SparseTensor(places, tf.cast(values, tf.int64), indices.shape)
+        given = None if weights is None else tf.SparseTensor(places, tf.gather_nd(weights, places), indices.shape)
+        found = tf.nn.embedding_lookup_sparse(self.embeddings.value, ids, given, combiner=self.combiner)
+        return found[: indices.shape[0]]
+
+
+def bags():
+    """Bags of indices: combiners, padding, weights."""
+    indices = np.array([[0, 5, 2], [2, 2, 1], [4, 0, 0]], np.int32)
+    padded = np.array([[0, 5, -1], [-1, 2, 1], [4, -1, -1]], np.int32)
+    for combiner in ("sum", "mean", "sqrtn"):
+        for name, rows, weights in (("plain", indices, []), ("padded", padded, []), ("weights", padded, [(3, 3)])):
+            config = {"input_dim": 6, "output_dim": 3, "combiner": combiner}
+            if name != "plain":
+                config["padding"] = -1
+            yield record(f"embedding_bag_{combiner}_{name}", "EmbeddingBag", config, Bag(**config),
+                         lambda b, given: b(*given), [rows, *weights], [None] * (1 + len(weights)))
+
+
+def dots():
+    """The product of two vectors."""
+    for normalize in (False, True):
+        config = {"normalize": normalize}
+        built = layers.Dot(axes=-1, normalize=normalize)
+        yield record(f"dot_{normalize}", "Dot", config, built, lambda b, given: b(given), [(3, 4), (3, 4)], [None] * 2)
+
+
 def records():
     """Everything of this file."""
+    yield from bags()
+    yield from dots()
+    yield from rnns()
+    yield from bidirectionals()
     yield from attentions()
     yield from pools()
 

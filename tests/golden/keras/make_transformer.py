@@ -7,7 +7,7 @@ Weights are not stored: the k-th number of the v-th variable (in the order of `v
 from golden import array, keras, np, number, tf, write
 
 layers = keras.layers
-LENGTH, VOCABULARY, WIDTH, HEADS, HIDDEN, BLOCKS, CLASSES = 8, 50, 16, 2, 32, 2, 3
+LENGTH, VOCABULARY, WIDTH, HEADS, HIDDEN, MOST, CLASSES = 8, 50, 16, 2, 32, 2, 3
 
 
 class Learned(layers.Layer):
@@ -53,12 +53,12 @@ def self_attention(x, name, causal):
     return layers.Add()([x, seen])
 
 
-def encoder(positions, causal, mask_zero, head):
+def encoder(positions, causal, mask_zero, head, blocks):
     """A pre-norm encoder."""
     tokens = keras.Input((LENGTH,), dtype="int32")
     x = layers.Embedding(VOCABULARY, WIDTH, mask_zero=mask_zero, name="embedding")(tokens)
     x = {"learned": Learned, "sinusoidal": Waves}[positions](name="position")(x)
-    for number in range(BLOCKS):
+    for number in range(blocks):
         x = self_attention(x, f"block_{number}", causal)
         x = feed_forward(x, f"block_{number}")
     x = layers.LayerNormalization(name="norm")(x)
@@ -71,7 +71,7 @@ def encoder(positions, causal, mask_zero, head):
 def path(weight):
     """The name of a weight with blocks as folders."""
     name = weight.path
-    for number in range(BLOCKS):
+    for number in range(MOST):
         for part in ("encoder", "decoder"):
             name = name.replace(f"{part}_{number}_", f"{part}_{number}/")
         name = name.replace(f"block_{number}_", f"block_{number}/")
@@ -125,7 +125,7 @@ def record(name, settings, model, inputs, targets, full):
 
 def encoders():
     """Three encoders between them: every kind of place, mask and head."""
-    sizes = {"vocabulary": VOCABULARY, "length": LENGTH, "layers": BLOCKS, "width": WIDTH, "heads": HEADS,
+    sizes = {"vocabulary": VOCABULARY, "length": LENGTH, "width": WIDTH, "heads": HEADS,
              "feed_forward": HIDDEN}
     cases = {
         "plain": (("learned", False, False, "tokens"), [8, 8]),
@@ -133,17 +133,46 @@ def encoders():
         "classes_padded": (("sinusoidal", False, True, "classes"), [8, 5, 2]),
     }
     for name, ((positions, causal, mask_zero, head), lengths) in cases.items():
-        settings = {**sizes, "positions": positions, "causal": causal, "mask_zero": mask_zero,
+        blocks = 2 if name == "plain" else 1
+        settings = {**sizes, "layers": blocks, "positions": positions, "causal": causal, "mask_zero": mask_zero,
                     "head": head if head == "tokens" else {"classes": CLASSES}}
         rows = len(lengths)
         inputs = tokens(rows, LENGTH, VOCABULARY, lengths, 7)
         targets = tokens(rows, LENGTH, VOCABULARY, lengths, 11) if head == "tokens" else np.arange(rows, dtype=np.int32)
-        model = encoder(positions, causal, mask_zero, head)
+        model = encoder(positions, causal, mask_zero, head, blocks)
         yield record(f"encoder_{name}", settings, model, [inputs], targets, full=name == "plain")
+
+
+def translators():
+    """An encoder and a decoder of one block each, padded on both sides."""
+    sizes = {"source_vocabulary": 12, "target_vocabulary": 11, "source_length": 6, "target_length": 5, "layers": 1,
+             "width": WIDTH, "heads": HEADS, "feed_forward": HIDDEN, "dropout": 0.0, "positions": "sinusoidal"}
+    source, target = keras.Input((6,), dtype="int32"), keras.Input((5,), dtype="int32")
+
+    def embed(tokens, vocabulary, side):
+        x = layers.Embedding(vocabulary, WIDTH, mask_zero=True, name=f"{side}_embedding")(tokens)
+        return Waves()(layers.Rescaling(WIDTH**0.5)(x))
+
+    memory = self_attention(embed(source, 12, "source"), "encoder_0", False)
+    memory = layers.LayerNormalization(name="encoder_norm")(feed_forward(memory, "encoder_0"))
+    x = embed(target, 11, "target")
+    normal = layers.LayerNormalization(name="decoder_0_self_attention_norm")(x)
+    seen = layers.MultiHeadAttention(HEADS, WIDTH // HEADS, name="decoder_0_self_attention")(
+        normal, normal, use_causal_mask=True
+    )
+    x = layers.Add()([x, seen])
+    normal = layers.LayerNormalization(name="decoder_0_cross_attention_norm")(x)
+    seen = layers.MultiHeadAttention(HEADS, WIDTH // HEADS, name="decoder_0_cross_attention")(normal, memory)
+    x = feed_forward(layers.Add()([x, seen]), "decoder_0")
+    x = layers.LayerNormalization(name="decoder_norm")(x)
+    model = keras.Model([source, target], layers.Dense(11, name="logits")(x))
+    inputs = [tokens(3, 6, 12, [6, 3, 1], 5), tokens(3, 5, 11, [5, 4, 2], 3)]
+    yield record("nmt_padded", sizes, model, inputs, tokens(3, 5, 11, [5, 4, 2], 7), full=False)
 
 
 def records():
     """Everything of this file."""
+    yield from translators()
     yield from encoders()
 
 

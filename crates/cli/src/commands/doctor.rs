@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use phalanx_kernels::{INSTALL, KernelError, Kernels};
 use phalanx_pjrt::{Attribute, Client, Found, Installer, Platform, Plugin};
 
 use super::Context;
@@ -110,6 +111,7 @@ fn of_plugins(context: &Context) -> Vec<Check> {
         }
         Err(_) => checks.push(not_installed(context)),
     }
+    checks.push(of_kernels(context));
     let others = Platform::ALL
         .into_iter()
         .filter(|platform| *platform != Platform::Cpu);
@@ -125,6 +127,20 @@ fn of_plugins(context: &Context) -> Vec<Check> {
         ));
     }
     checks
+}
+
+/// The kernels make the CPU faster; nothing fails without them.
+fn of_kernels(context: &Context) -> Check {
+    let next = format!("run `{INSTALL}`");
+    match Kernels::find(&context.places, None) {
+        Ok(kernels) => Check::ok("kernels", kernels.describe()),
+        Err(KernelError::NotFound { .. }) => Check::warn(
+            "kernels",
+            "onednn is not installed: convolutions run on xla's own kernels",
+            format!("{next}; the first training that gains from it does so too"),
+        ),
+        Err(error) => Check::warn("kernels", error.to_string(), next),
+    }
 }
 
 fn not_installed(context: &Context) -> Check {

@@ -1,9 +1,10 @@
 //! `phalanx plugin list | install | where`.
 
+use phalanx_kernels::{INSTALL as INSTALL_KERNELS, KernelError, Kernels};
 use phalanx_pjrt::Platform;
 
 use super::Context;
-use crate::args::Plugin;
+use crate::args::{Library, Plugin};
 use crate::failure::{Exit, Failure};
 use crate::locate;
 
@@ -11,8 +12,18 @@ use crate::locate;
 pub(crate) fn run(context: &mut Context, what: &Plugin) -> Result<(), Failure> {
     match *what {
         Plugin::List => list(context),
-        Plugin::Install { platform } => install(context, platform),
-        Plugin::Where { platform } => print_path(context, platform),
+        Plugin::Install {
+            what: Library::Plugin(platform),
+        } => install(context, platform),
+        Plugin::Install {
+            what: Library::Kernels,
+        } => install_kernels(context),
+        Plugin::Where {
+            what: Library::Plugin(platform),
+        } => print_path(context, platform),
+        Plugin::Where {
+            what: Library::Kernels,
+        } => print_path_of_kernels(context),
     }
 }
 
@@ -29,14 +40,21 @@ fn list(context: &mut Context) -> Result<(), Failure> {
             .output
             .line(format_args!("{:<7} {line}", platform.name()))?;
     }
-    Ok(())
+    let line = match Kernels::find(&context.places, None) {
+        Ok(kernels) => kernels.describe(),
+        Err(KernelError::NotFound { .. }) => format!("not found; to install: {INSTALL_KERNELS}"),
+        Err(error) => format!("not usable: {error}"),
+    };
+    context.output.line(format_args!("kernels {line}"))
 }
 
 fn install(context: &mut Context, platform: Platform) -> Result<(), Failure> {
     if platform != Platform::Cpu {
         return Err(Failure::new(
             Exit::Usage,
-            format!("phalanx installs the cpu plugin only, not that of {platform}"),
+            format!(
+                "phalanx installs the cpu plugin and its kernels only, not the plugin of {platform}"
+            ),
         )
         .next(format!(
             "run `{}`; phalanx finds it in the active python environment",
@@ -45,6 +63,20 @@ fn install(context: &mut Context, platform: Platform) -> Result<(), Failure> {
     }
     let found = locate::install_cpu(&context.places, &context.global)?;
     context.output.line(found.path.display())
+}
+
+fn install_kernels(context: &mut Context) -> Result<(), Failure> {
+    let path = locate::install_kernels(&context.places, &context.global)?;
+    // What is wrong with it, a missing OpenMP say, is told now and not in the middle of a training.
+    Kernels::find(&context.places, Some(&path))
+        .map_err(|error| Failure::of(Exit::NotReady, &error))?;
+    context.output.line(path.display())
+}
+
+fn print_path_of_kernels(context: &mut Context) -> Result<(), Failure> {
+    let kernels = Kernels::find(&context.places, None)
+        .map_err(|error| Failure::of(Exit::NotReady, &error))?;
+    context.output.line(kernels.path().display())
 }
 
 /// Unlike the commands that use a plugin, installs nothing.

@@ -24,7 +24,7 @@ pub struct Batch {
     pub x: Vec<HostTensor>,
     /// The outputs wanted, each `[rows, ..]`; empty when there are none.
     pub y: Vec<HostTensor>,
-    /// The sample weights, f32 `[rows]`; `None` counts as all 1.
+    /// The sample weights, f32 `[rows]`, or `[rows, steps]` for losses of each step; `None` counts as all 1.
     pub weight: Option<HostTensor>,
     /// Position of the first example in the epoch: index of the batch times the batch size.
     pub first: u64,

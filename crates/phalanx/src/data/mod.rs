@@ -24,6 +24,7 @@ mod lines;
 mod order;
 mod prefetch;
 mod source;
+mod vocabulary;
 
 pub use batches::{BatchIter, Batches, StageTime};
 pub use csv::{CsvOptions, Header, LabelColumn, LabelKind, parse_csv};
@@ -31,3 +32,4 @@ pub use dataset::Dataset;
 pub use example::{Batch, ClassWeights, Example};
 pub use phalanx_graph::HostTensor;
 pub use source::Source;
+pub use vocabulary::{Vocabulary, hash_bucket};

@@ -1,6 +1,6 @@
 //! Batches from the host: checked against the model, padded, put on the device.
 
-use phalanx_graph::{AlignedBytes, HostTensor, Shape};
+use phalanx_graph::{AlignedBytes, DType, HostTensor, Shape};
 use phalanx_pjrt::Buffer;
 
 use super::step::{BatchShape, Setup};
@@ -30,16 +30,16 @@ impl BatchShape {
             )));
         }
         if let Some(weight) = &batch.weight
-            && *weight.shape() != Shape::f32([rows])
+            && (weight.dtype() != DType::F32 || weight.dims().first() != Some(&rows))
         {
             return Err(Error::user(format!(
-                "the weights of a batch of {rows} rows are {}, expected f32[{rows}]; give a number for each example",
+                "the weights of a batch of {rows} rows are {}, expected f32[{rows}]; give a number for each example, or for each of its steps",
                 weight.shape()
             )));
         }
         Ok(Self {
             y: shapes(&batch.y),
-            weighted: batch.weight.is_some(),
+            weight: batch.weight.as_ref().map(|weight| weight.shape().clone()),
             ..inputs
         })
     }
@@ -73,7 +73,7 @@ impl BatchShape {
         Ok(Self {
             x: shapes(x),
             y: Vec::new(),
-            weighted: false,
+            weight: None,
         })
     }
 }

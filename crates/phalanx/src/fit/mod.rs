@@ -8,6 +8,7 @@ mod compile;
 mod history;
 mod loss_scale;
 mod options;
+mod outputs;
 mod progress;
 mod run;
 mod step;

@@ -9,6 +9,7 @@ use phalanx_graph::{DType, Graph, GraphError, HostTensor, Program, Shape, Tensor
 use super::LossScale;
 use super::compile::{Compile, Counted, Losses, Term, weighted_sum};
 use super::loss_scale::Verdict;
+use super::outputs::{Output, of_rows};
 use crate::losses::Loss;
 use crate::nn::{Cx, Effects, Model, Policy};
 use crate::optim::{Optimizer, ParamSpec, SlotSpec};
@@ -39,7 +40,7 @@ pub(super) struct Setup {
 pub(super) struct BatchShape {
     pub(super) x: Vec<Shape>,
     pub(super) y: Vec<Shape>,
-    pub(super) weighted: bool,
+    pub(super) weight: Option<Shape>,
 }
 
 /// A program and which arrays of the state it replaces: its outputs are those, then its own results.
@@ -125,7 +126,7 @@ impl Setup {
             .cx(&graph, now.variables)
             .with_training(true)
             .with_random(key, first_row);
-        let outputs = self.model.call(&mut cx, &self.inputs(&given));
+        let outputs = Output::all(&mut cx, &self.model, &self.inputs(&given));
         let effects = cx.finish();
         let judged = self.judge(&outputs, &given, given.weight.as_ref(), &effects);
 
@@ -168,9 +169,9 @@ impl Setup {
             .less(&rows.broadcast_to(&[given.rows()]))
             .convert(DType::F32);
         let mut cx = self.cx(&graph, &variables).with_example_mask(mask.clone());
-        let outputs = self.model.call(&mut cx, &self.inputs(&given));
+        let outputs = Output::all(&mut cx, &self.model, &self.inputs(&given));
         let effects = cx.finish();
-        let weight = given.weight.as_ref().map(|weight| weight * &mask);
+        let weight = given.weight.as_ref().map(|weight| of_rows(&mask, weight));
         let masked = Given {
             mask: Some(mask.clone()),
             ..given
@@ -257,7 +258,7 @@ impl Setup {
     /// Loss and metrics of a batch, examples weighed by `weight`.
     fn judge(
         &self,
-        outputs: &[Tensor],
+        outputs: &[Output],
         given: &Given,
         weight: Option<&Tensor>,
         effects: &Effects,
@@ -267,12 +268,16 @@ impl Setup {
             &given.y[position.unwrap_or(0)]
         };
         let mut terms = Vec::new();
-        let mut loss = outputs[0].graph().scalar(DType::F32, 0.0);
+        let mut loss = outputs[0].value.graph().scalar(DType::F32, 0.0);
+        let mut unmasked = None;
         for term in &self.losses.terms {
-            let values = term
-                .loss
-                .per_example(target(term.output), &outputs[term.output]);
-            let (sum, total) = weighted_sum(&values, weight);
+            let output = &outputs[term.output];
+            let values = term.loss.per_example(target(term.output), &output.value);
+            let weight = output.weight(weight);
+            let (sum, total) = weighted_sum(&values, weight.as_ref());
+            if output.mask.is_some() {
+                unmasked.get_or_insert_with(|| total.clone());
+            }
             let mean = over(&sum, &total);
             loss = loss.convert(mean.dtype()) + &mean * term.weight;
             terms.push(mean);
@@ -287,11 +292,13 @@ impl Setup {
                 given.mask.as_ref()
             };
             let (y, output) = (target(counted.output), &outputs[counted.output]);
-            counted.metric.update(y, output, weight)
+            let weight = output.weight(weight);
+            counted.metric.update(y, &output.value, weight.as_ref())
         });
         let rows = given.rows() as f64;
         Judged {
-            weight: weight.map_or_else(|| loss.like(rows), Tensor::sum_all),
+            weight: unmasked
+                .unwrap_or_else(|| weight.map_or_else(|| loss.like(rows), Tensor::sum_all)),
             metrics: metrics.collect(),
             loss,
             terms,
@@ -357,12 +364,9 @@ struct Given {
 impl Given {
     fn bind(graph: &Graph, batch: &BatchShape) -> Self {
         let bind = |name: &'static str| move |shape: &Shape| graph.parameter(name, shape.clone());
-        let rows = batch.x[0].dims[0];
         let x = batch.x.iter().map(bind("x")).collect();
         let y = batch.y.iter().map(bind("y")).collect();
-        let weight = batch
-            .weighted
-            .then(|| graph.parameter("weight", Shape::f32([rows])));
+        let weight = batch.weight.as_ref().map(bind("weight"));
         let mask = None;
         Self { x, y, weight, mask }
     }
@@ -631,7 +635,7 @@ mod tests {
         BatchShape {
             x: vec![Shape::f32([8, 4])],
             y: vec![Shape::new(DType::I32, [8])],
-            weighted: true,
+            weight: Some(Shape::f32([8])),
         }
     }
 

@@ -35,7 +35,7 @@ const LAST: usize = 1280;
 /// MobileNetV2: 3,538,984 parameters with `alpha` 1 and the 1000 classes of ImageNet, 34,112 of them not trainable.
 ///
 /// Keras' `applications.MobileNetV2`, by Keras' layer names, `Conv1`, `expanded_conv_depthwise`,
-/// `block_1_expand`. Images are expected as `Preprocess::Tf` makes them. [`torchvision`](Self::torchvision) is
+/// `block_1_expand`. Images are expected as [`Preprocess::tf`](crate::nn::Preprocess::tf) makes them. [`torchvision`](Self::torchvision) is
 /// the variant that PyTorch's weights need.
 #[derive(Clone, Debug)]
 pub struct MobileNetV2 {

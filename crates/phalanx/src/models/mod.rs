@@ -14,19 +14,27 @@
 //! # Ok::<(), phalanx::Error>(())
 //! ```
 
+mod beam;
 mod fine_tune;
 mod head;
 mod mlp;
 mod mobilenet_v2;
+mod nmt;
+mod recommender;
 mod resnet50;
 mod transformer;
+mod translator;
 
+pub use beam::{BeamSearch, Hypothesis};
 pub use fine_tune::FineTune;
 pub use head::Pooling;
 pub use mlp::Mlp;
 pub use mobilenet_v2::MobileNetV2;
+pub use nmt::TransformerNmt;
+pub use recommender::{Interest, Recommender};
 pub use resnet50::ResNet50;
-pub use transformer::{Head, Positions, TransformerEncoder, transformer_encoder};
+pub use transformer::{Head, Positions, TransformerEncoder};
+pub use translator::Translator;
 
 /// What every model of this module has beside its own settings: a way to be compiled as it is.
 macro_rules! into_model {
@@ -40,4 +48,12 @@ macro_rules! into_model {
         })*
     };
 }
-into_model!(FineTune, Mlp, MobileNetV2, ResNet50);
+into_model!(
+    FineTune,
+    Mlp,
+    MobileNetV2,
+    Recommender,
+    ResNet50,
+    TransformerEncoder,
+    TransformerNmt
+);

@@ -19,7 +19,7 @@ const STAGES: [(&str, usize, usize); 4] = [
 ///
 /// Keras' `applications.ResNet50`: convolutions have biases, the first 1x1 convolution of a stage has its stride.
 /// Layers go by Keras' names, `conv2_block1_1_conv`, and come in Keras' order. Images are expected as
-/// `Preprocess::Caffe` makes them. [`torchvision`](Self::torchvision) is the variant that PyTorch's weights need.
+/// [`Preprocess::caffe`](crate::nn::Preprocess::caffe) makes them. [`torchvision`](Self::torchvision) is the variant that PyTorch's weights need.
 #[derive(Clone, Debug)]
 pub struct ResNet50 {
     name: String,

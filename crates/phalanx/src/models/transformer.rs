@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::nn::{
     Add, Dense, Dropout, Embedding, GlobalAveragePool1d, Initializer, Input, Layer, LayerNorm,
-    Model, MultiHeadAttention, Network, Node, PositionEmbedding, SinusoidalPosition, gelu,
+    LayerSpec, Model, MultiHeadAttention, Network, Node, PositionEmbedding, SinusoidalPosition,
+    gelu,
 };
 use crate::{Error, Result};
 
@@ -31,7 +32,19 @@ pub enum Positions {
     Sinusoidal,
 }
 
-/// Settings of [`transformer_encoder`].
+/// A pre-norm Transformer encoder: tokens `i32[batch, length]` to what its head says.
+///
+/// Embedding and places; blocks of `x + attention(norm(x))` and `x + dense(gelu(dense(norm(x))))`; a last norm; the
+/// head. As in Vaswani et al. 2017 with the norms moved before each half (Xiong et al. 2020); layers have Keras'
+/// defaults (epsilon 1e-3, GELU by the error function, Glorot kernels).
+///
+/// ```
+/// use phalanx::models::{Head, TransformerEncoder};
+///
+/// let settings = TransformerEncoder { layers: 2, head: Head::Classes(2), ..TransformerEncoder::default() };
+/// assert_eq!(settings.build()?.outputs()[0].dims, [2]);
+/// # Ok::<(), phalanx::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TransformerEncoder {
@@ -77,62 +90,41 @@ impl Default for TransformerEncoder {
     }
 }
 
-/// A pre-norm Transformer encoder: tokens `i32[batch, length]` to what its head says.
-///
-/// Embedding and places; blocks of `x + attention(norm(x))` and `x + dense(gelu(dense(norm(x))))`; a last norm; the
-/// head. As in Vaswani et al. 2017 with the norms moved before each half (Xiong et al. 2020); layers have Keras'
-/// defaults (epsilon 1e-3, GELU by the error function, Glorot kernels).
-///
-/// ```
-/// use phalanx::models::{Head, TransformerEncoder, transformer_encoder};
-///
-/// let settings = TransformerEncoder { layers: 2, head: Head::Classes(2), ..TransformerEncoder::default() };
-/// let model = transformer_encoder(&settings)?;
-/// assert_eq!(model.outputs()[0].dims, [2]);
-/// # Ok::<(), phalanx::Error>(())
-/// ```
-///
-/// # Errors
-/// When a setting makes no sense, such as a `width` that is no multiple of `heads`.
-pub fn transformer_encoder(settings: &TransformerEncoder) -> Result<Model> {
-    settings.check()?;
-    let mut net = Network::new().named("transformer_encoder");
-    let tokens = net.input(
-        Input::new([settings.length])
-            .dtype(DType::I32)
-            .named("tokens"),
-    );
-    let embedding = Embedding::new(settings.vocabulary, settings.width);
-    let embedding = embedding.mask_zero(settings.mask_zero);
-    let embedded = net.add(embedding.named("embedding"), &[tokens]);
-    let placed = place(&mut net, settings.positions, settings.length, embedded);
-    let mut x = dropped(&mut net, "dropout", settings.dropout, placed);
-    for number in 0..settings.layers {
-        let block = settings.block()?.named(format!("block_{number}"));
-        x = net.add(block, &[x]);
-    }
-    let x = net.add(LayerNorm::new().named("norm"), &[x]);
-    let output = settings.head(&mut net, x);
-    net.build(&[tokens], &[output])
-}
-
 impl TransformerEncoder {
+    /// The model.
+    ///
+    /// # Errors
+    /// When a setting makes no sense, such as a `width` that is no multiple of `heads`.
+    pub fn build(&self) -> Result<Model> {
+        self.check()?;
+        let mut net = Network::new().named("transformer_encoder");
+        let tokens = net.input(Input::new([self.length]).dtype(DType::I32).named("tokens"));
+        let embedding = Embedding::new(self.vocabulary, self.width);
+        let embedding = embedding.mask_zero(self.mask_zero);
+        let embedded = net.add(embedding.named("embedding"), &[tokens]);
+        let placed = place(&mut net, "position", self.positions, self.length, embedded);
+        let mut x = dropped(&mut net, "dropout", self.dropout, placed);
+        for number in 0..self.layers {
+            let block = LayerSpec::from(self.block()?);
+            x = net.add(block.named(format!("block_{number}")), &[x]);
+        }
+        let x = net.add(LayerNorm::new().named("norm"), &[x]);
+        let output = self.head(&mut net, x);
+        net.build(&[tokens], &[output])
+    }
+
     fn check(&self) -> Result<()> {
         check_heads("transformer_encoder", self.width, self.heads)
     }
 
-    fn block(&self) -> Result<crate::nn::LayerSpec> {
-        let mut net = Network::new().named("block");
-        let input = net.input([self.length, self.width]);
-        let attention = MultiHeadAttention::new(self.heads, self.width / self.heads)
-            .dropout(self.dropout)
-            .use_causal_mask(self.causal);
-        let normal = net.add(LayerNorm::new().named("attention_norm"), &[input]);
-        let seen = net.add(attention.named("attention"), &[normal]);
-        let seen = dropped(&mut net, "attention_dropout", self.dropout, seen);
-        let x = net.add(Add.named("attention_add"), &[input, seen]);
-        let output = feed_forward(&mut net, x, self.width, self.feed_forward, self.dropout);
-        Ok(net.build(&[input], &[output])?.into())
+    fn block(&self) -> Result<Model> {
+        let sizes = Block {
+            width: self.width,
+            heads: self.heads,
+            feed_forward: self.feed_forward,
+            dropout: self.dropout,
+        };
+        sizes.encoder(self.length, self.causal)
     }
 
     fn head(&self, net: &mut Network, x: Node) -> Node {
@@ -147,23 +139,73 @@ impl TransformerEncoder {
     }
 }
 
-/// The second half of a block: `x + dense(gelu(dense(norm(x))))`.
-pub(super) fn feed_forward(
-    net: &mut Network,
-    x: Node,
-    width: usize,
-    hidden: usize,
-    dropout: f64,
-) -> Node {
-    let normal = net.add(LayerNorm::new().named("feed_forward_norm"), &[x]);
-    let hidden = Dense::new(hidden).activation(gelu).named("feed_forward");
-    let hidden = net.add(hidden, &[normal]);
-    let projected = net.add(Dense::new(width).named("feed_forward_output"), &[hidden]);
-    let projected = dropped(net, "feed_forward_dropout", dropout, projected);
-    net.add(Add.named("feed_forward_add"), &[x, projected])
+/// Sizes of the blocks of an encoder or a decoder.
+#[derive(Clone, Copy)]
+pub(super) struct Block {
+    pub(super) width: usize,
+    pub(super) heads: usize,
+    pub(super) feed_forward: usize,
+    pub(super) dropout: f64,
 }
 
-pub(super) fn place(net: &mut Network, positions: Positions, length: usize, x: Node) -> Node {
+impl Block {
+    /// `x + attention(norm(x))`, then `x + dense(gelu(dense(norm(x))))`.
+    pub(super) fn encoder(&self, length: usize, causal: bool) -> Result<Model> {
+        let mut net = Network::new().named("block");
+        let x = net.input([length, self.width]);
+        let seen = self.attend(&mut net, "attention", x, None, causal);
+        let output = self.feed_forward(&mut net, seen);
+        net.build(&[x], &[output])
+    }
+
+    /// As the encoder's, causal, with attention to the `memory` of another sequence between its halves.
+    pub(super) fn decoder(&self, length: usize, memory: usize) -> Result<Model> {
+        let mut net = Network::new().named("block");
+        let x = net.input([length, self.width]);
+        let memory = net.input([memory, self.width]);
+        let seen = self.attend(&mut net, "self_attention", x, None, true);
+        let read = self.attend(&mut net, "cross_attention", seen, Some(memory), false);
+        let output = self.feed_forward(&mut net, read);
+        net.build(&[x, memory], &[output])
+    }
+
+    /// `x + attention(norm(x), memory)`.
+    fn attend(
+        &self,
+        net: &mut Network,
+        name: &str,
+        x: Node,
+        memory: Option<Node>,
+        causal: bool,
+    ) -> Node {
+        let attention = MultiHeadAttention::new(self.heads, self.width / self.heads)
+            .dropout(self.dropout)
+            .use_causal_mask(causal);
+        let normal = net.add(LayerNorm::new().named(format!("{name}_norm")), &[x]);
+        let inputs = [normal, memory.unwrap_or(normal)];
+        let seen = net.add(attention.named(name), &inputs);
+        let seen = dropped(net, &format!("{name}_dropout"), self.dropout, seen);
+        net.add(Add.named(format!("{name}_add")), &[x, seen])
+    }
+
+    fn feed_forward(&self, net: &mut Network, x: Node) -> Node {
+        let normal = net.add(LayerNorm::new().named("feed_forward_norm"), &[x]);
+        let hidden = Dense::new(self.feed_forward).activation(gelu);
+        let hidden = net.add(hidden.named("feed_forward"), &[normal]);
+        let output = Dense::new(self.width).named("feed_forward_output");
+        let output = net.add(output, &[hidden]);
+        let output = dropped(net, "feed_forward_dropout", self.dropout, output);
+        net.add(Add.named("feed_forward_add"), &[x, output])
+    }
+}
+
+pub(super) fn place(
+    net: &mut Network,
+    name: &str,
+    positions: Positions,
+    length: usize,
+    x: Node,
+) -> Node {
     match positions {
         Positions::Learned => {
             let normal = Initializer::RandomNormal {
@@ -171,9 +213,9 @@ pub(super) fn place(net: &mut Network, positions: Positions, length: usize, x: N
                 stddev: 0.02,
             };
             let learned = PositionEmbedding::new(length).initializer(normal);
-            net.add(learned.named("position"), &[x])
+            net.add(learned.named(name), &[x])
         }
-        Positions::Sinusoidal => net.add(SinusoidalPosition::new().named("position"), &[x]),
+        Positions::Sinusoidal => net.add(SinusoidalPosition::new().named(name), &[x]),
     }
 }
 

@@ -79,7 +79,7 @@ impl Model {
     }
 
     /// Whether every layer is called once, with the output of the one before.
-    fn is_stack(&self) -> bool {
+    pub(super) fn is_stack(&self) -> bool {
         let first = |node| Place { node, output: 0 };
         let mut calls = self.calls.iter().enumerate();
         self.inputs.len() == 1

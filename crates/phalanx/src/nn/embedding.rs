@@ -99,19 +99,32 @@ impl Layer for Embedding {
             (&self.embeddings_initializer, self.embeddings_regularizer);
         let table = cx.regularized("embeddings", shape, initializer, regularizer);
         let x = &inputs[0];
-        let wide = matches!(x.dtype(), DType::I64 | DType::U32 | DType::F64);
-        let index = x.convert(if wide { DType::I64 } else { DType::I32 });
-        let inside = index.greater_equal(&index.like(0.0));
-        let inside = inside.and(&index.less(&index.like(self.input_dim as f64)));
-        let rows = table.gather(&index.convert(DType::I32), 0);
-        let rows = rows.convert(cx.compute_dtype());
-        let leading: Vec<usize> = (0..x.rank()).collect();
-        let output = inside
-            .broadcast_in(&rows.dims(), &leading)
-            .select(&rows, &rows.like(f64::NAN));
+        let output = look_up(&table, x, cx.compute_dtype());
         if self.mask_zero {
+            let index = whole(x);
             cx.set_padding_mask(&output, &index.not_equal(&index.like(0.0)));
         }
         output
     }
+}
+
+/// Row `i` of a table `[rows, numbers]` for each index `i`, NaN where there is none, in an element type.
+#[track_caller]
+pub(super) fn look_up(table: &Tensor, x: &Tensor, dtype: DType) -> Tensor {
+    let index = whole(x);
+    let inside = index.greater_equal(&index.like(0.0));
+    let inside = inside.and(&index.less(&index.like(table.dim(0) as f64)));
+    let rows = table.gather(&index.convert(DType::I32), 0);
+    let rows = rows.convert(dtype);
+    let leading: Vec<usize> = (0..x.rank()).collect();
+    inside
+        .broadcast_in(&rows.dims(), &leading)
+        .select(&rows, &rows.like(f64::NAN))
+}
+
+/// Indices as integers of enough bits.
+#[track_caller]
+fn whole(x: &Tensor) -> Tensor {
+    let wide = matches!(x.dtype(), DType::I64 | DType::U32 | DType::F64);
+    x.convert(if wide { DType::I64 } else { DType::I32 })
 }

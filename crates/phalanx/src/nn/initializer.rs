@@ -70,6 +70,9 @@ pub enum Initializer {
         #[serde(default = "default_gain")]
         gain: f64,
     },
+    /// 1 in the second quarter and 0 elsewhere: the bias of an [`Lstm`](super::Lstm) whose forget gates start open
+    /// (Jozefowicz et al. 2015).
+    ForgetGate,
 }
 
 const fn default_spread() -> f64 {
@@ -129,6 +132,12 @@ impl Initializer {
             Self::Ones => return HostTensor::full(shape.clone(), 1.0),
             Self::Constant { value } => return HostTensor::full(shape.clone(), value),
             Self::Orthogonal { gain } => orthogonal(&float, gain, seed, path),
+            Self::ForgetGate => {
+                let quarter = shape.len() / 4;
+                let open = |i: usize| f32::from(u8::from(i / quarter.max(1) == 1));
+                let gates: Vec<f32> = (0..shape.len()).map(open).collect();
+                HostTensor::new(shape.dims.clone(), &gates)
+            }
         };
         values.convert(shape.dtype)
     }
@@ -192,6 +201,7 @@ impl<'de> Deserialize<'de> for Initializer {
             "lecun_normal",
             "zeros",
             "ones",
+            "forget_gate",
         ];
         let settings = [
             "truncated_normal",

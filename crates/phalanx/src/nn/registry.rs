@@ -65,12 +65,25 @@ impl Registry {
             PositionEmbedding::new(1),
             &["sequence_length"],
         );
+        registry.add_kind(
+            "embedding_bag",
+            EmbeddingBag::new(1, 1),
+            &["input_dim", "output_dim"],
+        );
+        registry.add_kind("dot", Dot::new(), &[]);
+        registry.add_kind("interaction", Interaction, &[]);
+        registry.add_kind("lstm", Lstm::new(1), &["units"]);
+        registry.add_kind("gru", Gru::new(1), &["units"]);
+        registry.add_kind("simple_rnn", SimpleRnn::new(1), &["units"]);
+        let both = Bidirectional::new(Lstm::new(1));
+        registry.add_kind("bidirectional", both, &["layer"]);
         registry.add_kind("sinusoidal_position", SinusoidalPosition::new(), &[]);
         registry.add_kind("global_average_pool1d", GlobalAveragePool1d::new(), &[]);
         registry.add_kind("global_max_pool1d", GlobalMaxPool1d::new(), &[]);
         registry.add_kind("flatten", Flatten, &[]);
         registry.add_kind("reshape", Reshape::new([-1]), &["target_shape"]);
         registry.add_kind("rescaling", Rescaling::new(1.0), &["scale"]);
+        registry.add_kind("preprocess", Preprocess::tf(), &["mode"]);
         registry.add_kind("zero_padding2d", ZeroPadding2d::new(1), &[]);
         registry.add_kind("add", Add, &[]);
         registry.add_kind("concatenate", Concatenate::new(), &[]);
@@ -248,8 +261,14 @@ mod tests {
             "embedding": {"input_dim": 6, "output_dim": 3, "mask_zero": true},
             "multi_head_attention": {"num_heads": 2, "key_dim": 3, "value_dim": 4},
             "position_embedding": {"sequence_length": 5},
+            "embedding_bag": {"input_dim": 6, "output_dim": 3, "combiner": "sqrtn", "padding": -1},
+            "lstm": {"units": 3, "return_sequences": true},
+            "gru": {"units": 3, "reset_after": false},
+            "simple_rnn": {"units": 3, "go_backwards": true},
+            "bidirectional": {"layer": {"gru": {"units": 3}}, "merge_mode": "sum"},
             "reshape": {"target_shape": [3, -1]},
-            "rescaling": {"scale": 0.5},
+            "rescaling": {"scale": [0.5, 1.0]},
+            "preprocess": {"mode": "caffe"},
             "activation": {"activation": {"leaky_relu": {"negative_slope": 0.1}}},
         });
         for kind in Registry::standard().kinds() {

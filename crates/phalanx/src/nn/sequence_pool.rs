@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::Cx;
 use super::layer::Layer;
 use super::position::one_sequence;
+use super::precision::widened;
 use crate::config;
 
 /// The mean of the vectors of a sequence; kind `global_average_pool1d`.
@@ -77,8 +78,11 @@ fn masked_mean(cx: &Cx, x: &Tensor) -> Tensor {
     let Some(mask) = cx.padding_mask(x) else {
         return x.mean(&[1]);
     };
+    let dtype = x.dtype();
+    let x = widened(x);
     let counts = mask.convert(x.dtype()).sum(&[1]);
     let steps = counts.maximum(&counts.like(1.0)).keep_dims(&[1]);
     let kept = mask.broadcast_in(&x.dims(), &[0, 1]);
-    kept.select(x, &x.zeros_like()).sum(&[1]) / steps
+    let total = kept.select(&x, &x.zeros_like()).sum(&[1]);
+    (total / steps).convert(dtype)
 }

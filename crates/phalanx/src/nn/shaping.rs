@@ -1,13 +1,13 @@
-//! Layers without variables that move or scale values.
+//! Layers without variables that move values.
 
 use phalanx_graph::op::PadDim;
-use phalanx_graph::{DType, Shape, Tensor};
+use phalanx_graph::{Shape, Tensor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
 use super::Cx;
 use super::layer::Layer;
-use super::sizes::{check_range, check_size, one_image, one_input};
+use super::sizes::{check_size, one_image, one_input};
 use crate::config;
 
 /// All dims of an example as one; kind `flatten`.
@@ -101,67 +101,6 @@ impl Layer for Reshape {
             Ok(dims) => inputs[0].reshape(&dims),
             Err(message) => cx.fail(message),
         }
-    }
-}
-
-/// `x scale + offset`, as f32 when the input is of integers; kind `rescaling`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Rescaling {
-    scale: f64,
-    offset: f64,
-}
-
-impl Rescaling {
-    /// Multiplies by a number: 1/255 for bytes.
-    #[must_use]
-    pub const fn new(scale: f64) -> Self {
-        Self { scale, offset: 0.0 }
-    }
-
-    /// Sets what is added afterwards, 0 by default.
-    #[must_use]
-    pub const fn offset(mut self, offset: f64) -> Self {
-        self.offset = offset;
-        self
-    }
-}
-
-impl Layer for Rescaling {
-    fn kind(&self) -> &'static str {
-        "rescaling"
-    }
-
-    fn config(&self) -> Value {
-        config::write(self.kind(), self)
-    }
-
-    fn check_settings(&self) -> Result<(), String> {
-        check_range("`scale`", self.scale, f64::MIN..=f64::MAX)?;
-        check_range("`offset`", self.offset, f64::MIN..=f64::MAX)
-    }
-
-    fn check(&self, inputs: &[Shape]) -> Result<(), String> {
-        one_input(inputs).map(|_| ())
-    }
-
-    fn call(&self, _cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        let x = &inputs[0];
-        let x = if x.dtype().is_float() {
-            x.clone()
-        } else {
-            x.convert(DType::F32)
-        };
-        let scaled = x * self.scale;
-        if self.offset == 0.0 {
-            scaled
-        } else {
-            scaled + self.offset
-        }
-    }
-
-    fn keeps_mask(&self) -> bool {
-        true
     }
 }
 

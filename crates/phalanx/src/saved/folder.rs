@@ -125,6 +125,26 @@ pub(super) fn replace(path: &Path, write: impl FnOnce(&Work) -> Result<()>) -> R
     sync_folder(&place.parent)
 }
 
+/// Writes a file anew: the old one stays until the new one is whole and on disk.
+pub(super) fn replace_file(
+    path: &Path,
+    contents: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> Result<()> {
+    let place = Place::of(path)?;
+    fs::create_dir_all(&place.parent).map_err(refused("create", &place.parent))?;
+    if place.path().is_dir() {
+        return Err(Error::user(format!(
+            "`{}` is a directory, and weights alone are a file; give a name such as `digits.safetensors`",
+            path.display()
+        )));
+    }
+    let work = place.begin()?;
+    work.write(WEIGHTS, contents)?;
+    let file = work.path.join(WEIGHTS);
+    fs::rename(&file, place.path()).map_err(refused("write", path))?;
+    sync_folder(&place.parent)
+}
+
 /// A directory being filled; what is in it when it is dropped, half-made or just replaced, is removed.
 pub(super) struct Work {
     path: PathBuf,

@@ -26,6 +26,7 @@ use std::path::Path;
 
 use phalanx_graph::HostTensor;
 
+use crate::import::{self, LoadReport, LoadWeights};
 use crate::nn::{IntoModel, Model, Registry};
 use crate::{Error, Result};
 
@@ -64,6 +65,50 @@ impl SavedModel {
         let mut variables = self.model.variables().iter();
         let index = variables.position(|variable| variable.name == name)?;
         self.values.get(index)
+    }
+
+    /// Takes values from a file of weights of ours, of Keras or of PyTorch; see [`import`](crate::import).
+    ///
+    /// # Errors
+    /// When the file cannot be read, or a variable finds no value of its shape in it and `skip_mismatch` is not set;
+    /// nothing is changed then.
+    pub fn load_weights(
+        &mut self,
+        path: impl AsRef<Path>,
+        options: LoadWeights,
+    ) -> Result<LoadReport> {
+        let loaded = import::load(&self.model, path.as_ref(), options)?;
+        Ok(self.take(loaded))
+    }
+
+    /// [`load_weights`](Self::load_weights) from the contents of a file, which errors call `name`.
+    ///
+    /// # Errors
+    /// As for [`load_weights`](Self::load_weights).
+    pub fn load_weights_from(
+        &mut self,
+        name: &str,
+        bytes: &[u8],
+        options: LoadWeights,
+    ) -> Result<LoadReport> {
+        let loaded = import::load_bytes(&self.model, name, bytes, options)?;
+        Ok(self.take(loaded))
+    }
+
+    fn take(&mut self, (values, report): (Vec<(usize, HostTensor)>, LoadReport)) -> LoadReport {
+        for (variable, value) in values {
+            self.values[variable] = value;
+        }
+        report
+    }
+
+    /// Writes the values alone to a safetensors file, each under the name of its variable.
+    ///
+    /// # Errors
+    /// When the file cannot be written; one that was there before stays then.
+    pub fn save_weights(&self, path: impl AsRef<Path>) -> Result<()> {
+        let header = weights::header(self.model.variables(), &self.values)?;
+        folder::replace_file(path.as_ref(), |file| header.write(file, &self.values))
     }
 
     /// Writes the model to a directory, such as `digits.phx`, in one step: a crash leaves what was there before.

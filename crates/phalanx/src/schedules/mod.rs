@@ -5,6 +5,7 @@
 
 mod cosine;
 mod decay;
+mod noam;
 mod piecewise;
 mod ramp_up;
 
@@ -14,6 +15,7 @@ use serde_json::Value;
 
 pub use cosine::{CosineDecay, CosineDecayRestarts};
 pub use decay::{ExponentialDecay, InverseTimeDecay, PolynomialDecay};
+pub use noam::NoamDecay;
 pub use piecewise::PiecewiseConstantDecay;
 pub use ramp_up::RampUpExponentialDecay;
 
@@ -39,11 +41,13 @@ pub enum Schedule {
     CosineDecayRestarts(CosineDecayRestarts),
     /// See [`RampUpExponentialDecay`].
     RampUpExponentialDecay(RampUpExponentialDecay),
+    /// See [`NoamDecay`].
+    NoamDecay(NoamDecay),
 }
 
 impl Schedule {
     /// The kinds that [`from_config`](Self::from_config) knows.
-    pub const KINDS: [&'static str; 8] = [
+    pub const KINDS: [&'static str; 9] = [
         "constant",
         "exponential_decay",
         "inverse_time_decay",
@@ -52,6 +56,7 @@ impl Schedule {
         "cosine_decay",
         "cosine_decay_restarts",
         "ramp_up_exponential_decay",
+        "noam_decay",
     ];
 
     /// The rate at a step, computed on the host.
@@ -66,6 +71,7 @@ impl Schedule {
             Self::CosineDecay(s) => s.value(step),
             Self::CosineDecayRestarts(s) => s.value(step),
             Self::RampUpExponentialDecay(s) => s.value(step),
+            Self::NoamDecay(s) => s.value(step),
         }
     }
 
@@ -82,6 +88,7 @@ impl Schedule {
             Self::CosineDecay(s) => s.trace(step),
             Self::CosineDecayRestarts(s) => s.trace(step),
             Self::RampUpExponentialDecay(s) => s.trace(step),
+            Self::NoamDecay(s) => s.trace(step),
         }
     }
 
@@ -106,6 +113,7 @@ impl Schedule {
             Self::CosineDecay(_) => Self::KINDS[5],
             Self::CosineDecayRestarts(_) => Self::KINDS[6],
             Self::RampUpExponentialDecay(_) => Self::KINDS[7],
+            Self::NoamDecay(_) => Self::KINDS[8],
         }
     }
 
@@ -123,6 +131,7 @@ impl Schedule {
             Self::CosineDecay(s) => s.check(),
             Self::CosineDecayRestarts(s) => s.check(),
             Self::RampUpExponentialDecay(s) => s.check(),
+            Self::NoamDecay(s) => s.check(),
         };
         problem.map_err(|problem| match self {
             Self::Constant(_) => Error::user(problem),
@@ -143,6 +152,7 @@ impl Schedule {
             Self::CosineDecay(s) => config::write(kind, s),
             Self::CosineDecayRestarts(s) => config::write(kind, s),
             Self::RampUpExponentialDecay(s) => config::write(kind, s),
+            Self::NoamDecay(s) => config::write(kind, s),
         };
         if let Value::Object(fields) = &mut fields {
             fields.insert("kind".to_owned(), Value::from(kind));
@@ -195,6 +205,10 @@ impl Schedule {
                 let template = RampUpExponentialDecay::new(0.0, 0, 1);
                 let required = ["max_learning_rate", "ramp_up_steps", "decay_steps"];
                 config::read(kind, &template, &required, fields)?.into()
+            }
+            "noam_decay" => {
+                let template = NoamDecay::new(1, 1);
+                config::read(kind, &template, &["width", "warmup_steps"], fields)?.into()
             }
             _ => return Err(config::unknown_kind("schedule", kind, &Self::KINDS)),
         };
@@ -273,6 +287,7 @@ into_schedule!(
     CosineDecay,
     CosineDecayRestarts,
     RampUpExponentialDecay,
+    NoamDecay,
 );
 
 #[cfg(test)]
@@ -282,7 +297,7 @@ mod tests {
 
     #[test]
     fn configurations_round_trip() {
-        let schedules: [Schedule; 8] = [
+        let schedules: [Schedule; 9] = [
             0.1.into(),
             ExponentialDecay::new(0.1, 10, 0.5).staircase().into(),
             InverseTimeDecay::new(0.1, 10, 0.5).into(),
@@ -291,6 +306,7 @@ mod tests {
             CosineDecay::new(0.0, 20).warmup(0.2, 10).alpha(0.1).into(),
             CosineDecayRestarts::new(0.1, 10).m_mul(0.5).into(),
             RampUpExponentialDecay::new(5e-5, 5, 1).replicas(8).into(),
+            NoamDecay::new(512, 4000).factor(2.0).into(),
         ];
         for schedule in schedules {
             assert_eq!(Schedule::from_value(&schedule.config()).unwrap(), schedule);
@@ -313,6 +329,23 @@ mod tests {
         ] {
             assert!((schedule.value(step) - expected).abs() < 1e-12, "{step}");
         }
+    }
+
+    #[test]
+    fn the_rate_of_a_transformer_rises_and_falls() {
+        let schedule = Schedule::from(NoamDecay::new(512, 4000));
+        // The paper's formula at its steps 1, 4000 and 16000, which count from 1.
+        let peak = (512.0 * 4000.0_f64).powf(-0.5);
+        for (step, expected) in [(0, peak / 4000.0), (3999, peak), (15_999, peak / 2.0)] {
+            let value = schedule.value(step);
+            assert!((value / expected - 1.0).abs() < 1e-12, "{step}: {value}");
+        }
+        let never = json!({"kind": "noam_decay", "width": 512, "warmup_steps": 0});
+        let message = Schedule::from_value(&never).unwrap_err().to_string();
+        assert_eq!(
+            message,
+            "noam_decay: `warmup_steps` must be a number above 0, got 0"
+        );
     }
 
     #[test]

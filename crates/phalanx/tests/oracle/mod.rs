@@ -157,3 +157,39 @@ pub fn engine() -> Engine {
     };
     Engine::new(&options).unwrap()
 }
+
+/// `count` numbers in [-1, 1): a 32-bit mix of a counter and of the FNV-1a hash of a name.
+pub fn uniform(name: &str, count: usize) -> impl Iterator<Item = f64> {
+    let mix = |seed: u32, byte: u8| (seed ^ u32::from(byte)).wrapping_mul(0x0100_0193);
+    let seed = name.bytes().fold(0x811C_9DC5, mix);
+    (0..count as u32).map(move |i| {
+        let mut h = i.wrapping_mul(0x9E37_79B9).wrapping_add(seed);
+        h = (h ^ (h >> 16)).wrapping_mul(0x85EB_CA6B);
+        h = (h ^ (h >> 13)).wrapping_mul(0xC2B2_AE35);
+        h ^= h >> 16;
+        f64::from(h >> 8) / f64::from(1 << 23) - 1.0
+    })
+}
+
+/// The value of a variable, `layer/variable`, by the formula of `make_models.py`.
+pub fn formula_value(path: &str, dims: &[usize]) -> HostTensor {
+    let (layer, kind) = path.split_once('/').unwrap();
+    let fan_in: usize = match dims.len() {
+        4 if layer.contains("depthwise") => dims[..2].iter().product(),
+        _ => dims[..dims.len() - 1].iter().product(),
+    };
+    let last = layer.ends_with("_3_bn") || layer.ends_with("project_BN");
+    let scaled = |u: f64| match kind {
+        "kernel" => u * (6.0 / fan_in as f64).sqrt(),
+        "gamma" => (1.0 + 0.2 * u) * if last { 0.2 } else { 0.5 },
+        "beta" if layer.ends_with("project_BN") => 0.1 * u,
+        "beta" if last => 0.6 + 0.1 * u,
+        "beta" if u < -0.75 => -1.5 + 0.1 * u,
+        "beta" => 1.5 + 0.1 * u,
+        "moving_variance" => 1.0 + 0.5 * u,
+        _ => 0.1 * u,
+    };
+    let values = uniform(path, dims.iter().product());
+    let values: Vec<f32> = values.map(|u| scaled(u) as f32).collect();
+    HostTensor::new(dims, &values)
+}

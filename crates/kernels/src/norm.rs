@@ -1,0 +1,371 @@
+//! Batch normalisation in training, and its gradient.
+//!
+//! These loops are ours, not oneDNN's: both are bound by memory, ours read and write less of it. They find mean and variance in one
+//! pass, take a following ReLU and a residual addition along, find the ReLU's mask again from x instead of reading y, and go through the
+//! second pass backwards, so that it begins with what the first one left in the cache.
+//!
+//! With n rows of x, c channels: mean = sum(x) / n, variance = sum((x - mean)^2) / n,
+//! y = (x - mean) * gamma / sqrt(variance + epsilon) + beta.
+
+use crate::onednn::Scratch;
+use crate::team::Team;
+
+pub(crate) struct Forward<'a> {
+    pub(crate) x: &'a [f32],
+    pub(crate) gamma: &'a [f32],
+    pub(crate) beta: &'a [f32],
+    /// Added before the ReLU.
+    pub(crate) residual: Option<&'a [f32]>,
+    pub(crate) y: &'a mut [f32],
+    pub(crate) mean: &'a mut [f32],
+    pub(crate) variance: &'a mut [f32],
+    pub(crate) epsilon: f32,
+    pub(crate) relu: bool,
+}
+
+pub(crate) struct Gradient<'a> {
+    pub(crate) dy: &'a [f32],
+    pub(crate) x: &'a [f32],
+    pub(crate) mean: &'a [f32],
+    pub(crate) variance: &'a [f32],
+    pub(crate) gamma: &'a [f32],
+    pub(crate) mask: Mask<'a>,
+    pub(crate) dx: &'a mut [f32],
+    pub(crate) dgamma: &'a mut [f32],
+    pub(crate) dbeta: &'a mut [f32],
+    pub(crate) epsilon: f32,
+}
+
+/// Where the ReLU let values through.
+pub(crate) enum Mask<'a> {
+    /// There is none.
+    None,
+    /// Where (x - mean) * scale + beta is positive.
+    Beta(&'a [f32]),
+    /// Where y is positive; the masked dy is the gradient of the residual.
+    Output {
+        y: &'a [f32],
+        residual: &'a mut [f32],
+    },
+}
+
+/// Bytes of a part of the rows: small enough to divide the work evenly, large enough that sums over it pay.
+const PART_BYTES: usize = 1 << 18;
+/// Rows whose sums are kept in f32 before they are added up in f64.
+const BLOCK_ROWS: usize = 64;
+
+/// Elements of a part of an array with this many channels: whole rows.
+fn part_len(channels: usize) -> usize {
+    (PART_BYTES / 4 / channels).max(1) * channels
+}
+
+impl Forward<'_> {
+    pub(crate) fn run(self, team: &Team, scratch: &mut Scratch) {
+        let channels = self.gamma.len();
+        let part = part_len(channels);
+        let rows = (self.x.len() / channels) as f64;
+        // Differences from a row of x: sums of squares of what is far from zero would cancel.
+        let origin = &self.x[..channels];
+        let sums = scratch.doubles(self.x.len().div_ceil(part) * 2 * channels);
+        let parts = self.x.chunks(part).zip(sums.chunks_mut(2 * channels));
+        team.each(parts, |(x, sums)| moments(x, origin, sums));
+        add_up(sums, 2 * channels);
+        for c in 0..channels {
+            let mean = sums[c] / rows;
+            self.mean[c] = (f64::from(origin[c]) + mean) as f32;
+            let variance = sums[channels + c] / rows - mean * mean;
+            // Not `max`, which would hide a NaN.
+            self.variance[c] = if variance < 0.0 { 0.0 } else { variance as f32 };
+        }
+        let scale = scales(self.gamma, self.variance, self.epsilon);
+        let affine = Affine {
+            mean: self.mean,
+            scale: &scale,
+            beta: self.beta,
+        };
+        let parts = self.x.chunks(part).zip(self.y.chunks_mut(part)).rev();
+        match self.residual {
+            None if self.relu => team.each(parts, |(x, y)| normalise::<true>(x, &affine, y)),
+            None => team.each(parts, |(x, y)| normalise::<false>(x, &affine, y)),
+            Some(residual) => {
+                let parts = residual.chunks(part).rev().zip(parts);
+                if self.relu {
+                    team.each(parts, |(r, (x, y))| {
+                        normalise_and_add::<true>(x, &affine, r, y)
+                    });
+                } else {
+                    team.each(parts, |(r, (x, y))| {
+                        normalise_and_add::<false>(x, &affine, r, y)
+                    });
+                }
+            }
+        }
+    }
+}
+
+impl Gradient<'_> {
+    pub(crate) fn run(self, team: &Team, scratch: &mut Scratch) {
+        let channels = self.gamma.len();
+        let part = part_len(channels);
+        let rows = (self.x.len() / channels) as f64;
+        let scale = scales(self.gamma, self.variance, self.epsilon);
+        let affine = |beta| Affine {
+            mean: self.mean,
+            scale: &scale,
+            beta,
+        };
+        let sums = scratch.doubles(self.x.len().div_ceil(part) * 2 * channels);
+        let parts = self.dy.chunks(part).zip(self.x.chunks(part));
+        let parts = parts.zip(sums.chunks_mut(2 * channels));
+        let mut masked: Option<&[f32]> = None;
+        let passing = match self.mask {
+            Mask::Beta(beta) => Some(beta),
+            Mask::None | Mask::Output { .. } => None,
+        };
+        match self.mask {
+            Mask::None => team.each(parts, |((dy, x), sums)| {
+                products::<false>(dy, x, &affine(self.mean), sums);
+            }),
+            Mask::Beta(beta) => team.each(parts, |((dy, x), sums)| {
+                products::<true>(dy, x, &affine(beta), sums);
+            }),
+            Mask::Output { y, residual } => {
+                let outputs = y.chunks(part).zip(residual.chunks_mut(part));
+                team.each(parts.zip(outputs), |(((dy, x), sums), (y, masked))| {
+                    mask(dy, y, masked);
+                    products::<false>(masked, x, &affine(self.mean), sums);
+                });
+                masked = Some(residual);
+            }
+        }
+        add_up(sums, 2 * channels);
+        let mut slope = vec![0.0; channels];
+        let mut offset = vec![0.0; channels];
+        for c in 0..channels {
+            let inverse = 1.0 / (f64::from(self.variance[c]) + f64::from(self.epsilon)).sqrt();
+            let scale = f64::from(scale[c]);
+            self.dbeta[c] = sums[c] as f32;
+            self.dgamma[c] = (sums[channels + c] * inverse) as f32;
+            slope[c] = (-scale * inverse * inverse * sums[channels + c] / rows) as f32;
+            offset[c] = (-scale * sums[c] / rows) as f32;
+        }
+        let line = Line {
+            mean: self.mean,
+            scale: &scale,
+            slope: &slope,
+            offset: &offset,
+        };
+        let dy = masked.unwrap_or(self.dy);
+        let parts = dy.chunks(part).zip(self.x.chunks(part));
+        let parts = parts.zip(self.dx.chunks_mut(part)).rev();
+        match passing {
+            Some(beta) => team.each(parts, |((dy, x), dx)| {
+                differentiate::<true>(dy, x, &line, beta, dx);
+            }),
+            None => team.each(parts, |((dy, x), dx)| {
+                differentiate::<false>(dy, x, &line, self.mean, dx);
+            }),
+        }
+    }
+}
+
+/// gamma / sqrt(variance + epsilon).
+fn scales(gamma: &[f32], variance: &[f32], epsilon: f32) -> Vec<f32> {
+    let scale = |(gamma, variance): (&f32, &f32)| gamma / (variance + epsilon).sqrt();
+    gamma.iter().zip(variance).map(scale).collect()
+}
+
+/// Adds all chunks into the first, in their order.
+fn add_up(sums: &mut [f64], len: usize) {
+    let (total, rest) = sums.split_at_mut(len);
+    for chunk in rest.chunks(len) {
+        total
+            .iter_mut()
+            .zip(chunk)
+            .for_each(|(total, value)| *total += value);
+    }
+}
+
+/// y = (x - mean) * scale + beta, per channel.
+struct Affine<'a> {
+    mean: &'a [f32],
+    scale: &'a [f32],
+    beta: &'a [f32],
+}
+
+/// dx = dy * scale + (x - mean) * slope + offset, per channel.
+struct Line<'a> {
+    mean: &'a [f32],
+    scale: &'a [f32],
+    slope: &'a [f32],
+    offset: &'a [f32],
+}
+
+/// Compiles a function twice, and calls the one with wide vectors where the processor has them.
+macro_rules! with_wide_vectors {
+    ($(#[$doc:meta])* fn $name:ident $(<const $flag:ident: bool>)? ($($argument:ident: $ty:ty),* $(,)?) $body:block) => {
+        $(#[$doc])*
+        fn $name $(<const $flag: bool>)? ($($argument: $ty),*) {
+            #[inline(always)]
+            fn body $(<const $flag: bool>)? ($($argument: $ty),*) $body
+            #[cfg(target_arch = "x86_64")]
+            {
+                #[target_feature(enable = "avx2")]
+                fn wide $(<const $flag: bool>)? ($($argument: $ty),*) {
+                    body $(::<$flag>)? ($($argument),*);
+                }
+                if std::arch::is_x86_feature_detected!("avx2") {
+                    // SAFETY: the processor has the instructions.
+                    return unsafe { wide $(::<$flag>)? ($($argument),*) };
+                }
+            }
+            body $(::<$flag>)? ($($argument),*);
+        }
+    };
+}
+
+with_wide_vectors! {
+    /// Sums of x - origin and of its square, per channel, of whole rows.
+    fn moments(x: &[f32], origin: &[f32], sums: &mut [f64]) {
+        let channels = origin.len();
+        let mut block = [vec![0.0f32; channels], vec![0.0f32; channels]];
+        let [first, second] = &mut block;
+        let (first, second) = (&mut first[..channels], &mut second[..channels]);
+        sums.fill(0.0);
+        for rows in x.chunks(BLOCK_ROWS * channels) {
+            let mut fours = rows.chunks_exact(4 * channels);
+            for four in &mut fours {
+                let (a, four) = four.split_at(channels);
+                let (b, four) = four.split_at(channels);
+                let (c, d) = four.split_at(channels);
+                let d = &d[..channels];
+                for i in 0..channels {
+                    let [a, b, c, d] = [a[i], b[i], c[i], d[i]].map(|x| x - origin[i]);
+                    first[i] += (a + b) + (c + d);
+                    second[i] += (a * a + b * b) + (c * c + d * d);
+                }
+            }
+            for row in fours.remainder().chunks_exact(channels) {
+                for i in 0..channels {
+                    let a = row[i] - origin[i];
+                    first[i] += a;
+                    second[i] += a * a;
+                }
+            }
+            flush(first, second, sums);
+        }
+    }
+}
+
+with_wide_vectors! {
+    /// Sums of dy and of dy * (x - mean), per channel, of whole rows; with a ReLU, of the dy that passed it.
+    fn products<const RELU: bool>(dy: &[f32], x: &[f32], affine: &Affine<'_>, sums: &mut [f64]) {
+        let channels = affine.mean.len();
+        let (mean, scale, beta) = (affine.mean, &affine.scale[..channels], &affine.beta[..channels]);
+        let mut block = [vec![0.0f32; channels], vec![0.0f32; channels]];
+        let [first, second] = &mut block;
+        let (first, second) = (&mut first[..channels], &mut second[..channels]);
+        sums.fill(0.0);
+        let len = BLOCK_ROWS * channels;
+        for (dy, x) in dy.chunks(len).zip(x.chunks(len)) {
+            let mut dys = dy.chunks_exact(2 * channels);
+            let mut xs = x.chunks_exact(2 * channels);
+            for (dy, x) in (&mut dys).zip(&mut xs) {
+                let ((dy, dy2), (x, x2)) = (dy.split_at(channels), x.split_at(channels));
+                let (dy2, x2) = (&dy2[..channels], &x2[..channels]);
+                for i in 0..channels {
+                    let (x, x2) = (x[i] - mean[i], x2[i] - mean[i]);
+                    let (dy, dy2) = if RELU {
+                        (passed(dy[i], x * scale[i] + beta[i]), passed(dy2[i], x2 * scale[i] + beta[i]))
+                    } else {
+                        (dy[i], dy2[i])
+                    };
+                    first[i] += dy + dy2;
+                    second[i] += dy * x + dy2 * x2;
+                }
+            }
+            let rest = dys.remainder().iter().zip(xs.remainder());
+            for (i, (&dy, &x)) in rest.enumerate() {
+                let x = x - mean[i];
+                let dy = if RELU { passed(dy, x * scale[i] + beta[i]) } else { dy };
+                first[i] += dy;
+                second[i] += dy * x;
+            }
+            flush(first, second, sums);
+        }
+    }
+}
+
+with_wide_vectors! {
+    /// y of whole rows.
+    fn normalise<const RELU: bool>(x: &[f32], affine: &Affine<'_>, y: &mut [f32]) {
+        let channels = affine.mean.len();
+        let (mean, scale, beta) = (affine.mean, &affine.scale[..channels], &affine.beta[..channels]);
+        for (x, y) in x.chunks_exact(channels).zip(y.chunks_exact_mut(channels)) {
+            for i in 0..channels {
+                let value = (x[i] - mean[i]) * scale[i] + beta[i];
+                y[i] = if RELU { relu(value) } else { value };
+            }
+        }
+    }
+}
+
+with_wide_vectors! {
+    /// y of whole rows, with an addition before the ReLU.
+    fn normalise_and_add<const RELU: bool>(x: &[f32], affine: &Affine<'_>, residual: &[f32], y: &mut [f32]) {
+        let channels = affine.mean.len();
+        let (mean, scale, beta) = (affine.mean, &affine.scale[..channels], &affine.beta[..channels]);
+        let rows = x.chunks_exact(channels).zip(residual.chunks_exact(channels));
+        for ((x, residual), y) in rows.zip(y.chunks_exact_mut(channels)) {
+            for i in 0..channels {
+                let value = (x[i] - mean[i]) * scale[i] + beta[i] + residual[i];
+                y[i] = if RELU { relu(value) } else { value };
+            }
+        }
+    }
+}
+
+with_wide_vectors! {
+    /// dy where y is positive, else 0.
+    fn mask(dy: &[f32], y: &[f32], masked: &mut [f32]) {
+        for ((dy, y), masked) in dy.iter().zip(y).zip(masked) {
+            *masked = passed(*dy, *y);
+        }
+    }
+}
+
+with_wide_vectors! {
+    /// dx of whole rows.
+    fn differentiate<const RELU: bool>(dy: &[f32], x: &[f32], line: &Line<'_>, beta: &[f32], dx: &mut [f32]) {
+        let channels = line.mean.len();
+        let (mean, scale, beta) = (line.mean, &line.scale[..channels], &beta[..channels]);
+        let (slope, offset) = (&line.slope[..channels], &line.offset[..channels]);
+        let rows = dy.chunks_exact(channels).zip(x.chunks_exact(channels));
+        for ((dy, x), dx) in rows.zip(dx.chunks_exact_mut(channels)) {
+            for i in 0..channels {
+                let x = x[i] - mean[i];
+                let dy = if RELU { passed(dy[i], x * scale[i] + beta[i]) } else { dy[i] };
+                dx[i] = dy * scale[i] + x * slope[i] + offset[i];
+            }
+        }
+    }
+}
+
+/// Unlike `f32::max`, keeps NaN.
+#[inline(always)]
+fn relu(value: f32) -> f32 {
+    if value < 0.0 { 0.0 } else { value }
+}
+
+#[inline(always)]
+fn passed(dy: f32, value: f32) -> f32 {
+    if value > 0.0 { dy } else { 0.0 }
+}
+
+/// Adds the sums of a block to those of a part.
+#[inline(always)]
+fn flush(first: &mut [f32], second: &mut [f32], sums: &mut [f64]) {
+    for (block, sum) in first.iter_mut().chain(second).zip(sums) {
+        *sum += f64::from(std::mem::take(block));
+    }
+}

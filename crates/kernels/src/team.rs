@@ -1,0 +1,73 @@
+//! The threads that oneDNN's operations run on, for loops of our own.
+
+use std::any::Any;
+use std::ffi::c_void;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::{Mutex, PoisonError};
+
+use crate::sys::Api;
+
+/// OpenMP's team of the calling thread: loops of our own on other threads would fight it for the processors.
+#[derive(Clone, Copy)]
+pub(crate) struct Team {
+    api: &'static Api,
+    threads: usize,
+}
+
+/// Work of a region, and the panic that ended a thread's share of it.
+struct Region<'a> {
+    work: &'a (dyn Fn() + Sync),
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
+}
+
+impl Team {
+    pub(crate) fn new(api: &'static Api, threads: usize) -> Self {
+        Self { api, threads }
+    }
+
+    /// Calls `work` with each part, several at once, in any order; returns when all are done.
+    pub(crate) fn each<P: Send>(
+        &self,
+        parts: impl Iterator<Item = P> + Send,
+        work: impl Fn(P) + Sync,
+    ) {
+        let parts = Mutex::new(parts);
+        let next = || parts.lock().unwrap_or_else(PoisonError::into_inner).next();
+        self.everywhere(&|| {
+            while let Some(part) = next() {
+                work(part);
+            }
+        });
+    }
+
+    /// Calls `work` once on every thread of the team.
+    fn everywhere(&self, work: &(dyn Fn() + Sync)) {
+        if self.threads < 2 {
+            return work();
+        }
+        let region = Region {
+            work,
+            panic: Mutex::new(None),
+        };
+        let threads = u32::try_from(self.threads).unwrap_or(1);
+        // SAFETY: OpenMP calls `enter` with the region on each thread and returns when all of them have returned.
+        unsafe { (self.api.parallel)(enter, (&raw const region).cast_mut().cast(), threads, 0) };
+        let panic = region
+            .panic
+            .into_inner()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(panic) = panic {
+            resume_unwind(panic);
+        }
+    }
+}
+
+/// # Safety
+/// `region` is a [`Region`] that lives during the call.
+unsafe extern "C" fn enter(region: *mut c_void) {
+    // SAFETY: the caller's promise.
+    let region = unsafe { &*region.cast::<Region<'_>>() };
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(region.work)) {
+        *region.panic.lock().unwrap_or_else(PoisonError::into_inner) = Some(panic);
+    }
+}

@@ -1,0 +1,40 @@
+//! What a model gives for a batch, and what of it counts.
+
+use phalanx_graph::{DType, Tensor};
+
+use crate::nn::{Cx, Model};
+
+/// An output of the model with its padding mask.
+pub(super) struct Output {
+    pub(super) value: Tensor,
+    pub(super) mask: Option<Tensor>,
+}
+
+impl Output {
+    pub(super) fn all(cx: &mut Cx, model: &Model, inputs: &[Tensor]) -> Vec<Self> {
+        let values = model.call(cx, inputs).into_iter();
+        let masked = values.map(|value| Self {
+            mask: cx.padding_mask(&value),
+            value,
+        });
+        masked.collect()
+    }
+
+    /// The weight of each example, or of each step where some are padding, which weighs nothing.
+    pub(super) fn weight(&self, weight: Option<&Tensor>) -> Option<Tensor> {
+        let Some(mask) = &self.mask else {
+            return weight.cloned();
+        };
+        let mask = mask.convert(DType::F32);
+        Some(match weight {
+            Some(weight) if weight.rank() == 1 => of_rows(weight, &mask),
+            Some(weight) => weight * mask,
+            None => mask,
+        })
+    }
+}
+
+/// `values` times the number of each row.
+pub(super) fn of_rows(rows: &Tensor, values: &Tensor) -> Tensor {
+    values * rows.broadcast_in(&values.dims(), &[0])
+}

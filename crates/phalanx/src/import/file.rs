@@ -1,0 +1,166 @@
+//! Files of weights, whatever their format.
+
+use std::borrow::Cow;
+use std::fs::{self, File};
+use std::io::{Cursor, Read};
+use std::path::Path;
+
+use phalanx_graph::{HostTensor, Shape};
+use safetensors::SafeTensors;
+use zip::ZipArchive;
+
+use super::hdf5::{Hdf5, SIGNATURE};
+use super::{keras, problem, shown, tensors};
+use crate::{Error, Result};
+
+/// A layer of a file: tensors that belong together.
+pub(super) struct Layer {
+    /// Names of the layers it is in and its own, joined by `/`.
+    pub(super) path: String,
+    /// Where Keras keeps it: classes, numbered, joined by `/`; empty in other files.
+    pub(super) place: String,
+    pub(super) tensors: Vec<Stored>,
+    pub(super) style: Style,
+}
+
+/// Who wrote a layer, by which its names and layouts are known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Style {
+    /// Tensors in the order of the variables, in our layouts.
+    Keras,
+    /// Our names and layouts.
+    Ours,
+    /// PyTorch's names and layouts.
+    Torch,
+}
+
+/// A tensor of a file, without its elements.
+pub(super) struct Stored {
+    pub(super) name: String,
+    /// The last part of the name: `kernel`, `weight`; `0` in Keras' files.
+    pub(super) field: String,
+    pub(super) shape: Shape,
+    /// The address of its header in an HDF5 file.
+    pub(super) address: u64,
+}
+
+/// Larger files are refused.
+const MAX_BYTES: u64 = 1 << 40;
+const ARCHIVED: &str = "model.weights.h5";
+
+/// The contents of a file.
+pub(super) fn contents(path: &Path) -> Result<Vec<u8>> {
+    let io = |action| {
+        move |source| Error::Io {
+            path: path.to_owned(),
+            action,
+            source,
+        }
+    };
+    // Before it is opened: to open a pipe is to wait for its other end.
+    let found = fs::metadata(path).map_err(io("open"))?;
+    if !found.is_file() {
+        let shown = path.display();
+        return Err(Error::user(format!(
+            "`{shown}` is no plain file; give a file of weights: .weights.h5, .keras, .h5 or .safetensors"
+        )));
+    }
+    let mut file = File::open(path).map_err(io("open"))?;
+    let name = path.display().to_string();
+    let mut bytes = reserved(&name, found.len())?;
+    file.read_to_end(&mut bytes).map_err(io("read"))?;
+    Ok(bytes)
+}
+
+/// An empty vector with room for `len` bytes.
+fn reserved(name: &str, len: u64) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let taken = usize::try_from(len.min(MAX_BYTES)).map(|len| bytes.try_reserve_exact(len));
+    match taken {
+        Ok(Ok(())) if len <= MAX_BYTES => Ok(bytes),
+        _ => {
+            let message =
+                format!("{len} bytes are more than this machine can give; load it on a larger one");
+            Err(problem(name, "size", message))
+        }
+    }
+}
+
+/// The weights in a `.keras` archive; the contents of any other file as they are.
+pub(super) fn unpacked<'a>(name: &str, bytes: &'a [u8]) -> Result<Cow<'a, [u8]>> {
+    if !bytes.starts_with(b"PK") {
+        return Ok(Cow::Borrowed(bytes));
+    }
+    let broken = |error: &dyn std::fmt::Display| {
+        let message = format!("expected a .keras archive with it: {error}; save the model again");
+        problem(name, ARCHIVED, message)
+    };
+    let mut archive = ZipArchive::new(Cursor::new(bytes)).map_err(|error| broken(&error))?;
+    let member = archive.by_name(ARCHIVED).map_err(|error| broken(&error))?;
+    // What is deflated grows a thousandfold at most; a size beyond that is not true.
+    let size = member.size();
+    if size > (bytes.len() as u64).saturating_mul(1100) {
+        return Err(broken(&format!("{size} bytes cannot be in it")));
+    }
+    let mut weights = reserved(name, size)?;
+    let read = member.take(size).read_to_end(&mut weights);
+    read.map_err(|error| broken(&error))?;
+    Ok(Cow::Owned(weights))
+}
+
+/// A file of weights that can be read from.
+pub(super) struct Opened<'a> {
+    name: &'a str,
+    format: Format<'a>,
+}
+
+enum Format<'a> {
+    Hdf5(Hdf5<'a>),
+    Safetensors(SafeTensors<'a>),
+}
+
+impl<'a> Opened<'a> {
+    pub(super) fn new(name: &'a str, bytes: &'a [u8]) -> Result<Self> {
+        let format = if bytes.starts_with(SIGNATURE) {
+            let file = Hdf5::open(bytes).map_err(|message| problem(name, "HDF5", message))?;
+            Format::Hdf5(file)
+        } else {
+            let file = SafeTensors::deserialize(bytes).map_err(|error| {
+                let message = format!(
+                    "neither HDF5, nor a .keras archive, nor safetensors ({error}); PyTorch's .pt and .pth files are \
+                     to be written again by `safetensors.torch.save_file`"
+                );
+                problem(name, "start", message)
+            })?;
+            Format::Safetensors(file)
+        };
+        Ok(Self { name, format })
+    }
+
+    /// The layers, in the order of the file as far as it has one.
+    pub(super) fn layers(&self) -> Result<Vec<Layer>> {
+        match &self.format {
+            Format::Hdf5(file) => {
+                keras::layers(file).map_err(|message| problem(self.name, "HDF5", message))
+            }
+            Format::Safetensors(file) => tensors::layers(self.name, file),
+        }
+    }
+
+    /// The elements of a tensor.
+    pub(super) fn read(&self, stored: &Stored) -> Result<HostTensor> {
+        let place = || format!("tensor `{}`", shown(&stored.name));
+        let read = match &self.format {
+            Format::Hdf5(file) => keras::read(file, stored),
+            Format::Safetensors(file) => {
+                let found = file.tensor(&stored.name);
+                found
+                    .map(|view| view.data().to_vec())
+                    .map_err(|error| error.to_string())
+            }
+        };
+        let bytes = read.map_err(|message| problem(self.name, &place(), message))?;
+        HostTensor::from_bytes(stored.shape.clone(), &bytes)
+            .ok_or_else(|| problem(self.name, &place(), "its size is not that of its shape"))
+    }
+}

@@ -1,0 +1,329 @@
+//! Arrays of numbers.
+
+use std::io::Read as _;
+
+use flate2::read::ZlibDecoder;
+use phalanx_graph::DType;
+
+use super::bytes::{Cursor, Source};
+use super::group::MAX_LEVELS;
+use super::header::{DATASPACE, DATATYPE, FILTERS, LAYOUT, Message};
+use super::{NOWHERE, Read};
+
+/// What an array is, without its elements.
+pub(in crate::import) struct Array<'a> {
+    pub(in crate::import) dims: Vec<usize>,
+    pub(in crate::import) dtype: DType,
+    layout: Layout<'a>,
+    filters: Vec<Filter>,
+}
+
+enum Layout<'a> {
+    Compact(&'a [u8]),
+    Contiguous { address: u64, len: u64 },
+    Chunked { tree: u64, chunk: Vec<usize> },
+}
+
+/// What was done to each chunk when it was written.
+#[derive(Clone, Copy, PartialEq)]
+enum Filter {
+    Deflate,
+    Shuffle,
+    Fletcher32,
+}
+
+/// Larger chunks are taken for damage.
+const MAX_CHUNK: usize = 1 << 26;
+/// Arrays of more dims are none of ours.
+const MAX_RANK: usize = 16;
+const FLETCHER_BYTES: usize = 4;
+
+/// The array that a header describes; `None` where it describes none.
+pub(super) fn array<'a>(messages: &[Message<'a>]) -> Read<Option<Array<'a>>> {
+    let find = |kind| messages.iter().find(|message| message.kind == kind);
+    let data = |kind| find(kind).map(|message| Cursor(message.data));
+    let (Some(space), Some(element), Some(layout)) =
+        (data(DATASPACE), data(DATATYPE), data(LAYOUT))
+    else {
+        return Ok(None);
+    };
+    Ok(Some(Array {
+        dims: dims(space)?,
+        dtype: dtype(element)?,
+        layout: read_layout(layout)?,
+        filters: data(FILTERS).map_or(Ok(Vec::new()), filters)?,
+    }))
+}
+
+/// The dims that a dataspace message gives; none for a scalar.
+pub(super) fn dims(mut space: Cursor<'_>) -> Read<Vec<usize>> {
+    let (version, rank) = (space.u8()?, usize::from(space.u8()?));
+    space.skip(1)?;
+    match version {
+        1 => space.skip(5)?,
+        // Without elements, which is not the same as a scalar.
+        2 if space.u8()? == 2 => return Ok(vec![0]),
+        2 => {}
+        other => return Err(format!("dataspace version {other}")),
+    }
+    if rank > MAX_RANK {
+        return Err(format!("an array of {rank} dims"));
+    }
+    (0..rank)
+        .map(|_| usize::try_from(space.u64()?).map_err(|_| "a dim too large".into()))
+        .collect()
+}
+
+fn dtype(mut element: Cursor<'_>) -> Read<DType> {
+    let class = element.u8()? & 15;
+    let bits = element.u8()?;
+    element.skip(2)?;
+    let size = element.u32()?;
+    let signed = bits & 8 != 0;
+    let found = match (class, size) {
+        _ if bits & 1 != 0 => None,
+        (0, 1) if !signed => Some(DType::U8),
+        (0, 4) if signed => Some(DType::I32),
+        (0, 4) => Some(DType::U32),
+        (0, 8) if signed => Some(DType::I64),
+        (1, size) => {
+            element.skip(5)?;
+            let exponent = element.u8()?;
+            match (size, exponent) {
+                (2, 5) => Some(DType::F16),
+                (2, 8) => Some(DType::Bf16),
+                (4, 8) => Some(DType::F32),
+                (8, 11) => Some(DType::F64),
+                _ => None,
+            }
+        }
+        _ => None,
+    };
+    found.ok_or_else(|| {
+        format!("elements of class {class}, {size} bytes each; little-endian numbers are read")
+    })
+}
+
+fn read_layout(mut layout: Cursor<'_>) -> Read<Layout<'_>> {
+    let (version, class) = (layout.u8()?, layout.u8()?);
+    match (version, class) {
+        (3 | 4, 0) => {
+            let len = layout.u16()?;
+            Ok(Layout::Compact(layout.take(len.into())?))
+        }
+        (3 | 4, 1) => Ok(Layout::Contiguous {
+            address: layout.u64()?,
+            len: layout.u64()?,
+        }),
+        (3, 2) => {
+            let rank = usize::from(layout.u8()?).checked_sub(1);
+            let rank = rank.ok_or("chunks without dims")?;
+            let tree = layout.u64()?;
+            let chunk = (0..rank).map(|_| Ok(layout.u32()? as usize));
+            let chunk = chunk.collect::<Read<_>>()?;
+            Ok(Layout::Chunked { tree, chunk })
+        }
+        _ => Err(format!(
+            "layout version {version}, class {class}; write the file with the earliest format, h5py's default"
+        )),
+    }
+}
+
+fn filters(mut data: Cursor<'_>) -> Read<Vec<Filter>> {
+    let (version, count) = (data.u8()?, data.u8()?);
+    data.skip(if version == 1 { 6 } else { 0 })?;
+    let mut found = Vec::new();
+    for _ in 0..count {
+        let id = data.u16()?;
+        let named = version == 1 || id >= 256;
+        let name = if named { data.u16()? } else { 0 };
+        data.skip(2)?;
+        let values = usize::from(data.u16()?);
+        let name = usize::from(name);
+        let padded = version == 1;
+        data.skip(if padded {
+            name.next_multiple_of(8)
+        } else {
+            name
+        })?;
+        data.skip(4 * (values + values % 2 * usize::from(padded)))?;
+        found.push(match id {
+            1 => Filter::Deflate,
+            2 => Filter::Shuffle,
+            3 => Filter::Fletcher32,
+            other => return Err(format!("filter {other}; deflate and shuffle are read")),
+        });
+    }
+    Ok(found)
+}
+
+impl Array<'_> {
+    /// The elements, little-endian and row-major.
+    pub(super) fn read(&self, source: &Source<'_>) -> Read<Vec<u8>> {
+        let size = self.dtype.size();
+        let bytes = self
+            .dims
+            .iter()
+            .try_fold(size, |all: usize, &dim| all.checked_mul(dim));
+        let bytes = bytes.ok_or("an array too large")?;
+        let short = |got: usize| format!("{got} bytes of elements, expected {bytes}");
+        match &self.layout {
+            Layout::Compact(data) => {
+                let data = data.get(..bytes).ok_or_else(|| short(data.len()))?;
+                Ok(data.to_vec())
+            }
+            Layout::Contiguous { len, .. } if *len < bytes as u64 => Err(short(*len as usize)),
+            // Never written: the fill value, which is zero for all that Keras writes.
+            Layout::Contiguous { address, .. } if *address == NOWHERE => zeros(bytes),
+            Layout::Contiguous { address, .. } => Ok(source.at(*address, bytes as u64)?.to_vec()),
+            Layout::Chunked { tree, chunk } => {
+                if chunk.len() != self.dims.len() || chunk.contains(&0) {
+                    return Err(format!("chunks {chunk:?} of an array {:?}", self.dims));
+                }
+                let mut elements = zeros(bytes)?;
+                if *tree != NOWHERE {
+                    self.chunks(source, *tree, chunk, MAX_LEVELS, &mut elements)?;
+                }
+                Ok(elements)
+            }
+        }
+    }
+
+    /// Copies the chunks below a node of the tree to their places.
+    fn chunks(
+        &self,
+        source: &Source<'_>,
+        address: u64,
+        chunk: &[usize],
+        levels: u8,
+        elements: &mut [u8],
+    ) -> Read<()> {
+        let mut node = source.from(address, 24)?;
+        node.expect("TREE")?;
+        let (kind, level, count) = (node.u8()?, node.u8()?, node.u16()?);
+        if kind != 1 || level >= levels {
+            return Err(format!(
+                "the tree of chunks has a node of kind {kind}, level {level}"
+            ));
+        }
+        let key = 8 + 8 * (chunk.len() as u64 + 1);
+        let len = u64::from(count) * (key + 8) + key;
+        let mut entries = Cursor(source.at(address.saturating_add(24), len)?);
+        for _ in 0..count {
+            let (len, mask) = (entries.u32()?, entries.u32()?);
+            let start = chunk
+                .iter()
+                .map(|_| entries.u64())
+                .collect::<Read<Vec<_>>>()?;
+            entries.skip(8)?;
+            let child = entries.u64()?;
+            if level > 0 {
+                self.chunks(source, child, chunk, level, elements)?;
+                continue;
+            }
+            let data = self.unfiltered(source.at(child, len.into())?, mask, chunk)?;
+            self.place(&data, &start, chunk, elements)?;
+        }
+        Ok(())
+    }
+
+    /// The elements of a chunk as they were before the filters.
+    fn unfiltered(&self, stored: &[u8], mask: u32, chunk: &[usize]) -> Read<Vec<u8>> {
+        let size = self.dtype.size();
+        let bytes = chunk
+            .iter()
+            .try_fold(size, |all: usize, &dim| all.checked_mul(dim));
+        let bytes = bytes.filter(|&bytes| bytes <= MAX_CHUNK);
+        let bytes = bytes.ok_or("a chunk too large")?;
+        let mut data = stored.to_vec();
+        for (index, filter) in self.filters.iter().enumerate().rev() {
+            let skipped = index < 32 && mask >> index & 1 != 0;
+            if skipped {
+                continue;
+            }
+            data = match filter {
+                Filter::Deflate => inflated(&data, bytes + FLETCHER_BYTES)?,
+                Filter::Shuffle => unshuffled(&data, size),
+                Filter::Fletcher32 => {
+                    data.truncate(data.len().saturating_sub(FLETCHER_BYTES));
+                    data
+                }
+            };
+        }
+        match data.len() {
+            got if got == bytes => Ok(data),
+            got => Err(format!("a chunk of {got} bytes, expected {bytes}")),
+        }
+    }
+
+    /// Copies a chunk into the array, without what reaches over its edges.
+    fn place(&self, data: &[u8], start: &[u64], chunk: &[usize], elements: &mut [u8]) -> Read<()> {
+        let size = self.dtype.size();
+        let start = start.iter().map(|&start| usize::try_from(start).ok());
+        let start = start.collect::<Option<Vec<_>>>();
+        let start = start.ok_or("a chunk outside its array")?;
+        let inside = |dim: usize| self.dims[dim].saturating_sub(start[dim]).min(chunk[dim]);
+        let counts: Vec<usize> = (0..chunk.len()).map(inside).collect();
+        if counts.contains(&0) {
+            return Ok(());
+        }
+        let Some((&run, outer)) = counts.split_last() else {
+            elements.copy_from_slice(data);
+            return Ok(());
+        };
+        let mut index = vec![0; outer.len()];
+        loop {
+            let (mut from, mut to) = (0, 0);
+            for dim in 0..outer.len() {
+                from = from * chunk[dim] + index[dim];
+                to = to * self.dims[dim] + start[dim] + index[dim];
+            }
+            from *= chunk[outer.len()];
+            to = to * self.dims[outer.len()] + start[outer.len()];
+            let run = run * size;
+            elements[to * size..][..run].copy_from_slice(&data[from * size..][..run]);
+            if !advance(&mut index, outer) {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// The next index within `counts`, the last dim first; false after the last one.
+fn advance(index: &mut [usize], counts: &[usize]) -> bool {
+    for dim in (0..index.len()).rev() {
+        index[dim] += 1;
+        if index[dim] < counts[dim] {
+            return true;
+        }
+        index[dim] = 0;
+    }
+    false
+}
+
+fn zeros(bytes: usize) -> Read<Vec<u8>> {
+    let mut zeros = Vec::new();
+    let taken = zeros.try_reserve_exact(bytes);
+    taken.map_err(|_| format!("{bytes} bytes of elements are more than this machine can give"))?;
+    zeros.resize(bytes, 0);
+    Ok(zeros)
+}
+
+/// What was deflated, which may not be more than `most` bytes.
+fn inflated(data: &[u8], most: usize) -> Read<Vec<u8>> {
+    let mut out = Vec::new();
+    let mut decoder = ZlibDecoder::new(data).take(most as u64 + 1);
+    let read = decoder.read_to_end(&mut out);
+    read.map_err(|error| format!("a chunk does not inflate: {error}"))?;
+    Ok(out)
+}
+
+/// Elements whose first bytes lie together, then their second ones, and so on.
+fn unshuffled(data: &[u8], size: usize) -> Vec<u8> {
+    let count = data.len() / size;
+    let mut out = data.to_vec();
+    for (place, byte) in out[..count * size].iter_mut().enumerate() {
+        *byte = data[place % size * count + place / size];
+    }
+    out
+}

@@ -1,0 +1,201 @@
+//! Layers of HDF5 files as Keras writes them.
+//!
+//! Keras 3 (`.weights.h5`, `.keras`): a group `layers/<class>` a layer, the classes numbered, its variables in
+//! `vars/0`, `vars/1`, .. and its name in an attribute of `vars`. Before (`.h5`): a group a layer by its name, an
+//! attribute `weight_names` with the names of its variables in order; under `model_weights` where the model is there too.
+
+use phalanx_graph::Shape;
+
+use super::file::{Layer, Stored, Style};
+use super::hdf5::{Hdf5, Object, Read};
+
+/// Deeper groups are taken for damage.
+const MAX_DEPTH: usize = 64;
+/// More tensors than this in one file are taken for damage.
+const MAX_TENSORS: usize = 1 << 20;
+/// The states of random generators, which are not weights.
+const GENERATOR: &str = "seed_generator";
+
+/// The layers with variables.
+pub(super) fn layers(file: &Hdf5<'_>) -> Read<Vec<Layer>> {
+    let root = file.root()?;
+    if let Some(names) = names(file, &root, "layer_names")? {
+        return legacy(file, &root, names);
+    }
+    for (name, address) in file.children(&root)? {
+        if name == "model_weights" {
+            let group = file.object(address)?;
+            let names = names(file, &group, "layer_names")?;
+            let names = names.ok_or("`model_weights` has no attribute `layer_names`")?;
+            return legacy(file, &group, names);
+        }
+    }
+    let mut walk = Walk {
+        file,
+        layers: Vec::new(),
+        tensors: 0,
+    };
+    walk.group(&root, "", "", 0)?;
+    Ok(walk.layers)
+}
+
+/// The elements of a tensor.
+pub(super) fn read(file: &Hdf5<'_>, stored: &Stored) -> Read<Vec<u8>> {
+    let array = file.array(&file.object(stored.address)?)?;
+    file.read(&array.ok_or("it is no array")?)
+}
+
+/// The way through a file of Keras 3.
+struct Walk<'a, 'f> {
+    file: &'a Hdf5<'f>,
+    layers: Vec<Layer>,
+    tensors: usize,
+}
+
+impl Walk<'_, '_> {
+    /// `place` is the path of classes, `path` that of names.
+    fn group(&mut self, group: &Object<'_>, place: &str, path: &str, depth: usize) -> Read<()> {
+        if depth > MAX_DEPTH {
+            return Err(format!("groups are nested more than {MAX_DEPTH} deep"));
+        }
+        let children = self.file.children(group)?;
+        let mut path = path.to_owned();
+        if let Some((_, address)) = children.iter().find(|(name, _)| name == "vars") {
+            let vars = self.file.object(*address)?;
+            // The model's own name is not part of the names of its layers.
+            if depth > 0 {
+                let name = self.file.texts(&vars, "name")?;
+                let name = name.and_then(|texts| texts.into_iter().next());
+                path = joined(&path, name.as_deref().unwrap_or_else(|| last(place)));
+            }
+            self.layer(&vars, place, &path)?;
+        }
+        for (name, address) in children {
+            let state = name == "vars" || name.starts_with(GENERATOR);
+            if state || (depth == 0 && name == "optimizer") {
+                continue;
+            }
+            let child = self.file.object(address)?;
+            // The list of layers is no layer.
+            let place = match name.as_str() {
+                "layers" => place.to_owned(),
+                name => joined(place, name),
+            };
+            self.group(&child, &place, &path, depth + 1)?;
+        }
+        Ok(())
+    }
+
+    fn layer(&mut self, vars: &Object<'_>, place: &str, path: &str) -> Read<()> {
+        let mut tensors = Vec::new();
+        for (name, address) in self.file.children(vars)? {
+            let full = format!("{place}/vars/{name}");
+            tensors.extend(stored(self.file, full, name, address)?);
+        }
+        // By number; by name, 10 comes before 2.
+        tensors.sort_by_key(|stored| stored.field.parse::<u64>().unwrap_or(u64::MAX));
+        self.tensors += tensors.len();
+        if self.tensors > MAX_TENSORS {
+            return Err(format!("more than {MAX_TENSORS} tensors"));
+        }
+        if !tensors.is_empty() {
+            self.layers.push(Layer {
+                path: path.to_owned(),
+                place: place.to_owned(),
+                tensors,
+                style: Style::Keras,
+            });
+        }
+        Ok(())
+    }
+}
+
+fn stored(file: &Hdf5<'_>, name: String, field: String, address: u64) -> Read<Option<Stored>> {
+    let object = file.object(address)?;
+    let array = file
+        .array(&object)
+        .map_err(|message| format!("`{name}`: {message}"))?;
+    Ok(array.map(|array| Stored {
+        name,
+        field,
+        shape: Shape::new(array.dtype, array.dims),
+        address,
+    }))
+}
+
+/// The layers of a file of before Keras 3; models in it are one group, with the names of their layers in the tensors'.
+fn legacy(file: &Hdf5<'_>, root: &Object<'_>, order: Vec<String>) -> Read<Vec<Layer>> {
+    let groups = file.children(root)?;
+    let mut layers: Vec<Layer> = Vec::new();
+    for layer in order {
+        let Some((_, address)) = groups.iter().find(|(name, _)| *name == layer) else {
+            return Err(format!("there is no group `{layer}` of `layer_names`"));
+        };
+        let group = file.object(*address)?;
+        let names = names(file, &group, "weight_names")?.unwrap_or_default();
+        for name in names {
+            let Some(address) = descend(file, *address, &name)? else {
+                return Err(format!("there is no array `{name}` in group `{layer}`"));
+            };
+            let (owner, variable) = name.rsplit_once('/').unwrap_or((&layer, &name));
+            let owner = last(owner);
+            let path = match layer == owner {
+                true => layer.clone(),
+                false => joined(&layer, owner),
+            };
+            let variable = variable.split(':').next().unwrap_or(variable).to_owned();
+            let stored = stored(file, name.clone(), variable, address)?;
+            let known = layers.iter().position(|layer| layer.path == path);
+            let place = known.unwrap_or(layers.len());
+            if known.is_none() {
+                layers.push(Layer {
+                    path,
+                    place: String::new(),
+                    tensors: Vec::new(),
+                    style: Style::Keras,
+                });
+            }
+            layers[place].tensors.extend(stored);
+        }
+    }
+    Ok(layers)
+}
+
+/// The address of what lies at a path below a group.
+fn descend(file: &Hdf5<'_>, group: u64, path: &str) -> Read<Option<u64>> {
+    let mut address = group;
+    for part in path.split('/').take(MAX_DEPTH) {
+        let children = file.children(&file.object(address)?)?;
+        match children.into_iter().find(|(name, _)| name == part) {
+            Some((_, child)) => address = child,
+            None => return Ok(None),
+        }
+    }
+    Ok(Some(address))
+}
+
+/// A list of names, which Keras cuts into `<attribute>0`, `<attribute>1`, .. when it is long.
+fn names(file: &Hdf5<'_>, object: &Object<'_>, attribute: &str) -> Read<Option<Vec<String>>> {
+    if let Some(whole) = file.texts(object, attribute)? {
+        return Ok(Some(whole));
+    }
+    let mut all = None::<Vec<String>>;
+    for part in 0..MAX_TENSORS {
+        let Some(texts) = file.texts(object, &format!("{attribute}{part}"))? else {
+            break;
+        };
+        all.get_or_insert_default().extend(texts);
+    }
+    Ok(all)
+}
+
+fn joined(path: &str, name: &str) -> String {
+    match path {
+        "" => name.to_owned(),
+        path => format!("{path}/{name}"),
+    }
+}
+
+fn last(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}

@@ -1,0 +1,103 @@
+//! Layouts of tensors: PyTorch's, and how they become ours.
+
+use phalanx_graph::{HostTensor, Shape};
+
+use super::file::Style;
+
+/// How a variable lies in a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Layout {
+    /// As with us.
+    Same,
+    /// `[outputs, inputs]`.
+    Transposed,
+    /// `[outputs, inputs / groups, height, width]`.
+    Convolution,
+    /// `[channels * multiplier, 1, height, width]`.
+    Depthwise,
+}
+
+impl Layout {
+    /// The layout of a variable of a layer of some kind.
+    pub(super) fn of(style: Style, kind: &str, variable: &str) -> Self {
+        match (style, kind, variable) {
+            (Style::Torch, "dense", "kernel") => Self::Transposed,
+            (Style::Torch, "conv2d", "kernel") => Self::Convolution,
+            (Style::Torch, "depthwise_conv2d", "kernel") => Self::Depthwise,
+            _ => Self::Same,
+        }
+    }
+
+    /// The dims in the file of a variable with these dims of ours.
+    pub(super) fn dims(self, ours: &[usize]) -> Vec<usize> {
+        match (self, ours) {
+            (Self::Transposed, &[inputs, outputs]) => vec![outputs, inputs],
+            (Self::Convolution, &[height, width, inputs, outputs]) => {
+                vec![outputs, inputs, height, width]
+            }
+            (Self::Depthwise, &[height, width, channels, multiplier]) => {
+                vec![channels * multiplier, 1, height, width]
+            }
+            _ => ours.to_vec(),
+        }
+    }
+}
+
+/// The name that a variable has in a file.
+pub(super) fn field(style: Style, variable: &str) -> &str {
+    match (style, variable) {
+        (Style::Torch, "kernel" | "gamma" | "embeddings") => "weight",
+        (Style::Torch, "beta") => "bias",
+        (Style::Torch, "moving_mean") => "running_mean",
+        (Style::Torch, "moving_variance") => "running_var",
+        _ => variable,
+    }
+}
+
+/// A tensor of a file as the value of a variable.
+pub(super) fn to_ours(layout: Layout, raw: &HostTensor, shape: &Shape) -> HostTensor {
+    let raw = raw.convert(shape.dtype);
+    // In the file: outputs, then inputs, then the window. The last dims of ours are inputs and outputs.
+    let (outputs, inputs, window) = match (layout, raw.dims()) {
+        (Layout::Transposed, &[outputs, inputs]) => (outputs, inputs, 1),
+        (Layout::Convolution | Layout::Depthwise, &[outputs, inputs, height, width]) => {
+            (outputs, inputs, height * width)
+        }
+        _ => return raw,
+    };
+    let size = shape.dtype.size();
+    let mut bytes = Vec::with_capacity(raw.bytes().len());
+    for place in 0..window {
+        for input in 0..inputs {
+            for output in 0..outputs {
+                let from = ((output * inputs + input) * window + place) * size;
+                bytes.extend_from_slice(&raw.bytes()[from..from + size]);
+            }
+        }
+    }
+    HostTensor::from_bytes(shape.clone(), &bytes).unwrap_or(raw)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernels_are_turned() {
+        let shape = Shape::f32([1, 2, 3, 2]);
+        let ours: Vec<f32> = (0..12).map(|x| x as f32).collect();
+        // Element [o, i, y, x] of PyTorch's is [y, x, i, o] of ours.
+        let mut theirs = Vec::new();
+        for o in 0..2 {
+            for i in 0..3 {
+                for x in 0..2 {
+                    theirs.push(ours[(x * 3 + i) * 2 + o]);
+                }
+            }
+        }
+        let dims = Layout::Convolution.dims(&shape.dims);
+        assert_eq!(dims, [2, 3, 1, 2]);
+        let turned = to_ours(Layout::Convolution, &HostTensor::new(dims, &theirs), &shape);
+        assert_eq!((turned.f32s(), turned.dims()), (ours, &[1, 2, 3, 2][..]));
+    }
+}

@@ -1,0 +1,105 @@
+//! Weights from elsewhere: files of Keras and PyTorch, and safetensors of our own.
+//!
+//! Which format a file has is seen from its contents: HDF5 (`.weights.h5`, and `.h5` of older versions), a `.keras`
+//! archive, or safetensors, with our names (`dense/kernel`) or PyTorch's (`layer1.0.conv1.weight`). PyTorch's layouts are
+//! transposed. Layers of a file are paired with the model's by names, by torchvision's names for
+//! [`ResNet50`](crate::models::ResNet50) and [`MobileNetV2`](crate::models::MobileNetV2), or by order within their class,
+//! as Keras does; of those ways the one counts by which most variables find a value of their shape.
+//!
+//! ```no_run
+//! use phalanx::import::LoadWeights;
+//! use phalanx::models::ResNet50;
+//! use phalanx::prelude::*;
+//!
+//! # fn main() -> phalanx::Result<()> {
+//! let mut trainer = OneDeviceStrategy::new()?.compile(ResNet50::new(), Compile::default())?;
+//! let report = trainer.load_weights("resnet50.weights.h5", LoadWeights::default())?;
+//! println!("{report}");
+//! # Ok(())
+//! # }
+//! ```
+
+mod file;
+mod hdf5;
+mod keras;
+mod layout;
+mod pairing;
+mod report;
+mod tensors;
+
+use std::path::Path;
+
+use phalanx_graph::HostTensor;
+
+use crate::nn::Model;
+use crate::{Error, Result};
+pub use pairing::Matching;
+pub use report::{LoadReport, Mismatch};
+
+/// How weights are loaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LoadWeights {
+    /// Whether variables for which the file has no value, or one of another shape, keep their own; an error by default.
+    pub skip_mismatch: bool,
+    /// How layers of the file are paired with the model's.
+    pub matching: Matching,
+}
+
+/// Values by position of their variable, and what was found.
+type Loaded = (Vec<(usize, HostTensor)>, LoadReport);
+
+/// Values for the variables of a model from a file.
+pub(crate) fn load(model: &Model, path: &Path, options: LoadWeights) -> Result<Loaded> {
+    let bytes = file::contents(path)?;
+    load_bytes(model, &path.display().to_string(), &bytes, options)
+}
+
+/// Values for the variables of a model from the contents of a file, which errors call `name`.
+pub(crate) fn load_bytes(
+    model: &Model,
+    name: &str,
+    bytes: &[u8],
+    options: LoadWeights,
+) -> Result<Loaded> {
+    let bytes = file::unpacked(name, bytes)?;
+    let opened = file::Opened::new(name, &bytes)?;
+    let layers = opened.layers()?;
+    let (pairs, report) = pairing::pair(model, &layers, options.matching);
+    if !options.skip_mismatch && !report.is_complete() {
+        return Err(problem(name, "weights", report.refusal()));
+    }
+    let variables = model.variables();
+    let value = |pair: &pairing::Pair<'_>| {
+        let raw = opened.read(pair.tensor)?;
+        let value = layout::to_ours(pair.layout, &raw, &variables[pair.variable].shape);
+        Ok((pair.variable, value))
+    };
+    let values = pairs.iter().map(value).collect::<Result<_>>()?;
+    Ok((values, report))
+}
+
+/// The error of a file that is not as it must be; what it quotes of the file cannot flood or steer a terminal.
+fn problem(name: &str, place: &str, message: impl Into<String>) -> Error {
+    const LONGEST: usize = 2000;
+    Error::Data {
+        source_name: name.to_owned(),
+        place: place.to_owned(),
+        message: printable(&message.into(), LONGEST),
+    }
+}
+
+/// A name in a file as it may be shown.
+fn shown(name: &str) -> String {
+    const LONGEST: usize = 100;
+    printable(name, LONGEST)
+}
+
+/// Printable text, cut where it is too long.
+fn printable(text: &str, longest: usize) -> String {
+    let printable = |c: char| if c.is_control() { '\u{fffd}' } else { c };
+    let mut short: String = text.chars().take(longest).map(printable).collect();
+    if text.chars().nth(longest).is_some() {
+        short.push_str("..");
+    }
+    short
+}

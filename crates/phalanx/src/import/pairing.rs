@@ -1,0 +1,347 @@
+//! Which layer of a file is which of the model.
+
+use std::collections::HashMap;
+
+use phalanx_graph::Shape;
+
+use super::file::{Layer, Stored, Style};
+use super::layout::{Layout, field};
+use super::report::{LoadReport, Mismatch};
+use crate::nn::Model;
+
+/// How layers of a file are paired with the model's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Matching {
+    /// The way by which most variables find a value.
+    #[default]
+    Auto,
+    /// By names: whole paths, the last part where it is unique, or torchvision's names.
+    Names,
+    /// By order: in Keras' files the place within the class, as Keras does, else that among all layers.
+    Order,
+}
+
+/// A variable of the model, by position, and the tensor with its value.
+pub(super) struct Pair<'f> {
+    pub(super) variable: usize,
+    pub(super) tensor: &'f Stored,
+    pub(super) layout: Layout,
+}
+
+/// One way to say which layer is which: layers with the same key are the same.
+#[derive(Clone, Copy)]
+enum Way {
+    Path,
+    Leaf,
+    TorchvisionResNet,
+    TorchvisionMobileNet,
+    Place,
+    Order,
+}
+
+impl Way {
+    fn of(matching: Matching) -> &'static [Self] {
+        const ALL: [Way; 6] = [
+            Way::Path,
+            Way::Leaf,
+            Way::TorchvisionResNet,
+            Way::TorchvisionMobileNet,
+            Way::Place,
+            Way::Order,
+        ];
+        match matching {
+            Matching::Auto => &ALL,
+            Matching::Names => &ALL[..4],
+            Matching::Order => &ALL[4..],
+        }
+    }
+
+    fn ours(self, layer: &Owner, index: usize) -> Option<String> {
+        match self {
+            Self::Path => Some(layer.path.clone()),
+            Self::Leaf => Some(last(&layer.path).to_owned()),
+            Self::TorchvisionResNet => resnet_name(last(&layer.path)),
+            Self::TorchvisionMobileNet => mobilenet_name(last(&layer.path)),
+            Self::Place => Some(layer.place.clone()),
+            Self::Order => Some(index.to_string()),
+        }
+    }
+
+    fn theirs(self, layer: &Layer, index: usize) -> Option<String> {
+        let path = match layer.style {
+            Style::Torch => layer.path.replace('.', "/"),
+            Style::Keras | Style::Ours => layer.path.clone(),
+        };
+        match self {
+            Self::Path => Some(path),
+            Self::Leaf => Some(last(&path).to_owned()),
+            Self::TorchvisionResNet | Self::TorchvisionMobileNet => {
+                (layer.style == Style::Torch).then(|| layer.path.clone())
+            }
+            Self::Place => (!layer.place.is_empty()).then(|| layer.place.clone()),
+            // A tree of classes has no order but that within each.
+            Self::Order => layer.place.is_empty().then(|| index.to_string()),
+        }
+    }
+}
+
+/// Variables of the model that belong together.
+struct Owner {
+    path: String,
+    /// Where Keras would keep it: classes, numbered, joined by `/`.
+    place: String,
+    kind: &'static str,
+    variables: Vec<usize>,
+}
+
+/// Pairs by the way that finds most; of equals, by the first.
+pub(super) fn pair<'f>(
+    model: &Model,
+    layers: &'f [Layer],
+    matching: Matching,
+) -> (Vec<Pair<'f>>, LoadReport) {
+    let owners = owners(model);
+    let mut best = None::<(Vec<Pair<'f>>, LoadReport)>;
+    for &way in Way::of(matching) {
+        let found = by_way(model, &owners, layers, way);
+        let better = best
+            .as_ref()
+            .is_none_or(|best| found.0.len() > best.0.len());
+        if better {
+            best = Some(found);
+        }
+    }
+    best.unwrap_or_default()
+}
+
+fn by_way<'f>(
+    model: &Model,
+    owners: &[Owner],
+    layers: &'f [Layer],
+    way: Way,
+) -> (Vec<Pair<'f>>, LoadReport) {
+    let theirs = unique(
+        layers
+            .iter()
+            .enumerate()
+            .map(|(i, layer)| way.theirs(layer, i)),
+    );
+    let ours = unique(
+        owners
+            .iter()
+            .enumerate()
+            .map(|(i, owner)| way.ours(owner, i)),
+    );
+    let mut matcher = Matcher {
+        model,
+        pairs: Vec::new(),
+        report: LoadReport::default(),
+    };
+    let mut used = vec![false; layers.len()];
+    for (i, owner) in owners.iter().enumerate() {
+        let key = way.ours(owner, i).filter(|key| ours.contains_key(key));
+        let index = key.and_then(|key| theirs.get(&key).copied());
+        if let Some(index) = index {
+            used[index] = true;
+        }
+        matcher.layer(owner, index.map(|index| &layers[index]));
+    }
+    for (layer, _) in layers.iter().zip(&used).filter(|(_, used)| !**used) {
+        let names = layer.tensors.iter().map(|stored| stored.name.clone());
+        matcher.report.unexpected.extend(names);
+    }
+    (matcher.pairs, matcher.report)
+}
+
+/// Positions by key, without keys that are there twice.
+fn unique(keys: impl Iterator<Item = Option<String>>) -> HashMap<String, usize> {
+    let mut counts: HashMap<String, (usize, usize)> = HashMap::new();
+    for (index, key) in keys.enumerate() {
+        if let Some(key) = key {
+            counts.entry(key).or_insert((index, 0)).1 += 1;
+        }
+    }
+    let once = counts.into_iter().filter(|(_, (_, count))| *count == 1);
+    once.map(|(key, (index, _))| (key, index)).collect()
+}
+
+struct Matcher<'m, 'f> {
+    model: &'m Model,
+    pairs: Vec<Pair<'f>>,
+    report: LoadReport,
+}
+
+impl<'f> Matcher<'_, 'f> {
+    /// Pairs the variables of one layer with the tensors of another.
+    fn layer(&mut self, owner: &Owner, layer: Option<&'f Layer>) {
+        let mut used = Vec::new();
+        for (number, &variable) in owner.variables.iter().enumerate() {
+            let name = &self.model.variables()[variable].name;
+            let tensor = layer.and_then(|layer| {
+                let index = tensor_of(layer, last(name), number)?;
+                used.push(index);
+                Some((layer, &layer.tensors[index]))
+            });
+            match tensor {
+                Some((layer, tensor)) => self.variable(owner, variable, layer.style, tensor),
+                None => self.report.missing.push(name.clone()),
+            }
+        }
+        let tensors = layer.map_or(&[][..], |layer| &layer.tensors).iter();
+        let left = tensors
+            .enumerate()
+            .filter(|(index, _)| !used.contains(index));
+        let left = left.map(|(_, stored)| stored.name.clone());
+        self.report.unexpected.extend(left);
+    }
+
+    fn variable(&mut self, owner: &Owner, variable: usize, style: Style, tensor: &'f Stored) {
+        let spec = &self.model.variables()[variable];
+        let layout = Layout::of(style, owner.kind, last(&spec.name));
+        let expected = layout.dims(&spec.shape.dims);
+        let converts = spec.shape.dtype == tensor.shape.dtype
+            || (spec.shape.dtype.is_float() && tensor.shape.dtype.is_float());
+        if expected == tensor.shape.dims && converts {
+            let matched = (spec.name.clone(), tensor.name.clone());
+            self.report.matched.push(matched);
+            return self.pairs.push(Pair {
+                variable,
+                tensor,
+                layout,
+            });
+        }
+        self.report.mismatched.push(Mismatch {
+            variable: spec.name.clone(),
+            tensor: tensor.name.clone(),
+            expected: Shape::new(spec.shape.dtype, expected),
+            got: tensor.shape.clone(),
+        });
+    }
+}
+
+/// The tensor of a variable: by name, or in Keras' files by number.
+fn tensor_of(layer: &Layer, variable: &str, number: usize) -> Option<usize> {
+    if layer.style == Style::Keras {
+        return (number < layer.tensors.len()).then_some(number);
+    }
+    let field = field(layer.style, variable);
+    let mut tensors = layer.tensors.iter();
+    tensors.position(|stored| stored.field == field)
+}
+
+/// The variables of the model by the layer they are in.
+fn owners(model: &Model) -> Vec<Owner> {
+    let places = places(model);
+    let mut owners: Vec<Owner> = Vec::new();
+    for (index, variable) in model.variables().iter().enumerate() {
+        let path = variable.name.rsplit_once('/').map_or("", |(path, _)| path);
+        match owners.iter_mut().find(|owner| owner.path == path) {
+            Some(owner) => owner.variables.push(index),
+            None => {
+                let known = places.get(path);
+                owners.push(Owner {
+                    path: path.to_owned(),
+                    place: known.map(|(place, _)| place.clone()).unwrap_or_default(),
+                    kind: known.map_or("", |(_, kind)| kind),
+                    variables: vec![index],
+                });
+            }
+        }
+    }
+    owners
+}
+
+/// By path of a layer: where Keras would keep it, and its kind.
+fn places(model: &Model) -> HashMap<String, (String, &'static str)> {
+    let mut counts: HashMap<String, usize> = HashMap::new();
+    let mut places: HashMap<String, (String, &'static str)> = HashMap::new();
+    // A model comes before its layers.
+    for (path, kind) in model.layer_kinds() {
+        let above = path
+            .rsplit_once('/')
+            .and_then(|(above, _)| places.get(above));
+        let place = match above {
+            Some((place, _)) => format!("{place}/{}", class(kind)),
+            None => class(kind).to_owned(),
+        };
+        let count = counts.entry(place.clone()).or_default();
+        let numbered = match *count {
+            0 => place,
+            count => format!("{place}_{count}"),
+        };
+        *count += 1;
+        places.insert(path, (numbered, kind));
+    }
+    places
+}
+
+/// The name of Keras' class for a kind of ours, in its files.
+fn class(kind: &str) -> &str {
+    match kind {
+        "batch_norm" => "batch_normalization",
+        "layer_norm" => "layer_normalization",
+        other => other,
+    }
+}
+
+/// torchvision's name of a layer of `ResNet50`.
+fn resnet_name(layer: &str) -> Option<String> {
+    if layer == "predictions" {
+        return Some("fc".into());
+    }
+    let (block, kind) = layer.rsplit_once('_')?;
+    if block == "conv1" {
+        return Some(if kind == "conv" { "conv1" } else { "bn1" }.into());
+    }
+    let (stage, rest) = block.strip_prefix("conv")?.split_once("_block")?;
+    let (block, part) = rest.split_once('_')?;
+    let stage = stage.parse::<usize>().ok()?.checked_sub(1)?;
+    let block = block.parse::<usize>().ok()?.checked_sub(1)?;
+    Some(match (part, kind) {
+        ("0", "conv") => format!("layer{stage}.{block}.downsample.0"),
+        ("0", _) => format!("layer{stage}.{block}.downsample.1"),
+        (part, kind) => format!("layer{stage}.{block}.{kind}{part}"),
+    })
+}
+
+/// torchvision's name of a layer of `MobileNetV2`.
+fn mobilenet_name(layer: &str) -> Option<String> {
+    let fixed = match layer {
+        "Conv1" => "features.0.0",
+        "bn_Conv1" => "features.0.1",
+        "Conv_1" => "features.18.0",
+        "Conv_1_bn" => "features.18.1",
+        "predictions" => "classifier.1",
+        _ => "",
+    };
+    if !fixed.is_empty() {
+        return Some(fixed.into());
+    }
+    let (block, part) = match layer.strip_prefix("expanded_conv_") {
+        Some(part) => (0, part),
+        None => {
+            let (block, part) = layer.strip_prefix("block_")?.split_once('_')?;
+            (block.parse::<usize>().ok()?, part)
+        }
+    };
+    // The first block does not expand, so that its parts come one earlier.
+    let first = block == 0;
+    let part = match part {
+        "expand" => "0.0",
+        "expand_BN" => "0.1",
+        "depthwise" if first => "0.0",
+        "depthwise_BN" if first => "0.1",
+        "project" if first => "1",
+        "project_BN" if first => "2",
+        "depthwise" => "1.0",
+        "depthwise_BN" => "1.1",
+        "project" => "2",
+        "project_BN" => "3",
+        _ => return None,
+    };
+    Some(format!("features.{}.conv.{part}", block + 1))
+}
+
+fn last(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}

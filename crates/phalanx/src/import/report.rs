@@ -1,0 +1,88 @@
+//! What a file had for a model.
+
+use std::fmt;
+
+use phalanx_graph::Shape;
+
+use super::shown;
+
+/// Which variables found a value in a file of weights.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LoadReport {
+    /// Variables with the tensor of the file whose value they have now.
+    pub matched: Vec<(String, String)>,
+    /// Variables for which the file has nothing.
+    pub missing: Vec<String>,
+    /// Tensors of the file that the model has no variable for.
+    pub unexpected: Vec<String>,
+    /// Variables for which the file has a tensor that does not fit.
+    pub mismatched: Vec<Mismatch>,
+}
+
+/// A variable and a tensor of another shape.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Mismatch {
+    /// The variable.
+    pub variable: String,
+    /// The tensor in the file.
+    pub tensor: String,
+    /// What the variable needs, in the layout of the file.
+    pub expected: Shape,
+    /// What the tensor is.
+    pub got: Shape,
+}
+
+impl LoadReport {
+    /// Whether every variable has a value from the file.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.missing.is_empty() && self.mismatched.is_empty()
+    }
+
+    /// Why the file was refused, and what to do.
+    pub(super) fn refusal(&self) -> String {
+        format!(
+            "the model and the file differ: {self}; build the model that was saved, or set `skip_mismatch` to load what fits"
+        )
+    }
+}
+
+/// Counts, and the first few names of each kind.
+impl fmt::Display for LoadReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all = self.matched.len() + self.missing.len() + self.mismatched.len();
+        write!(f, "{} of {all} variables have values", self.matched.len())?;
+        let mismatched = self.mismatched.iter().map(|mismatch| {
+            let Mismatch {
+                variable,
+                tensor,
+                expected,
+                got,
+            } = mismatch;
+            let tensor = shown(tensor);
+            format!("`{variable}` needs {expected}, `{tensor}` is {got}")
+        });
+        listed(f, "do not fit", mismatched)?;
+        let quoted = |name: &String| format!("`{}`", shown(name));
+        listed(f, "not in the file", self.missing.iter().map(quoted))?;
+        listed(f, "not in the model", self.unexpected.iter().map(quoted))
+    }
+}
+
+fn listed(
+    f: &mut fmt::Formatter<'_>,
+    what: &str,
+    items: impl ExactSizeIterator<Item = String>,
+) -> fmt::Result {
+    const SHOWN: usize = 5;
+    let count = items.len();
+    if count == 0 {
+        return Ok(());
+    }
+    let first: Vec<String> = items.take(SHOWN).collect();
+    write!(f, "; {count} {what}: {}", first.join(", "))?;
+    match count.saturating_sub(SHOWN) {
+        0 => Ok(()),
+        more => write!(f, " and {more} more"),
+    }
+}

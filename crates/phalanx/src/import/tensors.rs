@@ -1,0 +1,106 @@
+//! Layers of safetensors files: ours, whose names have `/`, and PyTorch's, whose names have `.`.
+
+use std::cmp::Ordering;
+
+use phalanx_graph::{DType, Shape};
+use safetensors::{Dtype, SafeTensors};
+
+use super::file::{Layer, Stored, Style};
+use super::{problem, shown};
+use crate::Result;
+
+/// What batch normalization counts and nobody needs.
+const COUNTER: &str = "num_batches_tracked";
+
+/// The layers of a file, ordered by their names with numbers by value.
+pub(super) fn layers(file: &str, tensors: &SafeTensors<'_>) -> Result<Vec<Layer>> {
+    let mut names = tensors.names();
+    names.sort_by(|a, b| natural(a, b));
+    let mut layers: Vec<Layer> = Vec::new();
+    for name in names {
+        let style = if name.contains('/') {
+            Style::Ours
+        } else {
+            Style::Torch
+        };
+        let (path, field) = name.rsplit_once(['/', '.']).unwrap_or(("", name));
+        if field == COUNTER {
+            continue;
+        }
+        let stored = Stored {
+            name: name.to_owned(),
+            field: field.to_owned(),
+            shape: shape(file, tensors, name)?,
+            address: 0,
+        };
+        match layers.last_mut().filter(|layer| layer.path == path) {
+            Some(layer) => layer.tensors.push(stored),
+            None => layers.push(Layer {
+                path: path.to_owned(),
+                place: String::new(),
+                tensors: vec![stored],
+                style,
+            }),
+        }
+    }
+    Ok(layers)
+}
+
+fn shape(file: &str, tensors: &SafeTensors<'_>, name: &str) -> Result<Shape> {
+    let place = || format!("tensor `{}`", shown(name));
+    let view = tensors.tensor(name);
+    let view = view.map_err(|error| problem(file, &place(), error.to_string()))?;
+    let dtype = match view.dtype() {
+        Dtype::F32 => DType::F32,
+        Dtype::F16 => DType::F16,
+        Dtype::BF16 => DType::Bf16,
+        Dtype::F64 => DType::F64,
+        Dtype::I32 => DType::I32,
+        Dtype::I64 => DType::I64,
+        Dtype::U32 => DType::U32,
+        Dtype::U8 => DType::U8,
+        other => {
+            let message = format!("elements of type {other}; convert them to f32");
+            return Err(problem(file, &place(), message));
+        }
+    };
+    Ok(Shape::new(dtype, view.shape().to_vec()))
+}
+
+/// Orders names part by part, numbers by value: `layers.2` before `layers.10`.
+fn natural(a: &str, b: &str) -> Ordering {
+    let separators = ['/', '.', '_'];
+    let mut right = b.split(separators);
+    for part in a.split(separators) {
+        let Some(other) = right.next() else {
+            return Ordering::Greater;
+        };
+        let numbers = (part.parse::<u64>(), other.parse::<u64>());
+        let order = match numbers {
+            (Ok(part), Ok(other)) => part.cmp(&other),
+            _ => part.cmp(other),
+        };
+        if order != Ordering::Equal {
+            return order;
+        }
+    }
+    match right.next() {
+        Some(_) => Ordering::Less,
+        None => a.cmp(b),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_in_names_count() {
+        let mut names = ["l.10.weight", "l.9.weight", "l.9.bias", "l", "a.2.b"];
+        names.sort_by(|a, b| natural(a, b));
+        assert_eq!(
+            names,
+            ["a.2.b", "l", "l.9.bias", "l.9.weight", "l.10.weight"]
+        );
+    }
+}

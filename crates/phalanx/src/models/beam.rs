@@ -1,0 +1,324 @@
+//! The search for the likeliest sequence, apart from what scores it.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Error, Result};
+
+/// How translations are searched for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BeamSearch {
+    /// The token before the first one of a translation.
+    pub start: i32,
+    /// The token after the last one.
+    pub end: i32,
+    /// Hypotheses kept of each sentence; 1, the default, is greedy search.
+    pub beams: usize,
+    /// Tokens of a translation at most, the end among them; one less than the target's length of the model fits.
+    pub max_length: usize,
+    /// How much long translations are favoured: scores are divided by `((5 + length) / 6)^alpha` (Wu et al. 2016, 7);
+    /// 0 for not at all, 0.6 by default.
+    pub alpha: f64,
+}
+
+/// A translation.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Hypothesis {
+    /// Its tokens, without start and end.
+    pub tokens: Vec<i32>,
+    /// The sum of the logarithms of the tokens' probabilities, the end's among them.
+    pub log_probability: f64,
+    /// The logarithm divided by the penalty of the length: what hypotheses are ranked by.
+    pub score: f64,
+    /// Whether the end was reached, not the greatest length.
+    pub finished: bool,
+}
+
+impl BeamSearch {
+    /// Greedy search of translations of at most `max_length` tokens.
+    #[must_use]
+    pub const fn new(start: i32, end: i32, max_length: usize) -> Self {
+        Self {
+            start,
+            end,
+            beams: 1,
+            max_length,
+            alpha: 0.6,
+        }
+    }
+
+    /// Sets how many hypotheses are kept of each sentence.
+    #[must_use]
+    pub const fn beams(mut self, beams: usize) -> Self {
+        self.beams = beams;
+        self
+    }
+
+    /// Sets how much long translations are favoured.
+    #[must_use]
+    pub const fn alpha(mut self, alpha: f64) -> Self {
+        self.alpha = alpha;
+        self
+    }
+
+    pub(super) fn check(&self) -> Result<()> {
+        let wrong = |what: &str, got: &dyn std::fmt::Display| {
+            Err(Error::user(format!("beam search: {what}, got {got}")))
+        };
+        if self.beams == 0 {
+            return wrong("`beams` must be at least 1", &self.beams);
+        }
+        if self.max_length == 0 {
+            return wrong("`max_length` must be at least 1", &self.max_length);
+        }
+        if !(self.alpha.is_finite() && self.alpha >= 0.0) {
+            return wrong("`alpha` must be a number of at least 0", &self.alpha);
+        }
+        if self.start == 0 || self.end == 0 || self.start == self.end {
+            let tokens = format!("{} and {}", self.start, self.end);
+            let what = "`start` and `end` must be two tokens other than 0, which is padding";
+            return wrong(what, &tokens);
+        }
+        Ok(())
+    }
+
+    /// The hypotheses of each of `sentences`, the best first.
+    ///
+    /// `next` gets `beams` prefixes of each sentence, start tokens and all, and gives the log probabilities of each
+    /// token behind each of them. A hypothesis that ends frees no place for another (Sutskever et al. 2014): with one
+    /// beam this is greedy search. Of equal scores the earlier hypothesis and the lower token win, so that results
+    /// repeat.
+    pub(super) fn run(
+        &self,
+        sentences: usize,
+        mut next: impl FnMut(&[Vec<i32>]) -> Result<Vec<Vec<f32>>>,
+    ) -> Result<Vec<Vec<Hypothesis>>> {
+        let mut searches: Vec<Search> = (0..sentences).map(|_| Search::new(self)).collect();
+        for _ in 0..self.max_length {
+            if searches.iter().all(|search| search.is_over(self)) {
+                break;
+            }
+            let rows: Vec<Vec<i32>> = searches.iter().flat_map(|s| s.rows(self)).collect();
+            let scores = next(&rows)?;
+            for (search, scores) in searches.iter_mut().zip(scores.chunks(self.beams)) {
+                if !search.is_over(self) {
+                    search.grow(self, scores);
+                }
+            }
+        }
+        Ok(searches.into_iter().map(|s| s.ranked(self)).collect())
+    }
+
+    /// What a log probability is divided by.
+    fn penalty(&self, length: usize) -> f64 {
+        ((5.0 + length as f64) / 6.0).powf(self.alpha)
+    }
+
+    fn hypothesis(&self, prefix: &Prefix, finished: bool) -> Hypothesis {
+        let length = prefix.tokens.len() - 1;
+        let inner = 1..prefix.tokens.len() - usize::from(finished);
+        Hypothesis {
+            tokens: prefix.tokens[inner].to_vec(),
+            log_probability: prefix.log_probability,
+            score: prefix.log_probability / self.penalty(length),
+            finished,
+        }
+    }
+}
+
+/// The beginning of a translation, with the start token.
+#[derive(Clone)]
+struct Prefix {
+    tokens: Vec<i32>,
+    log_probability: f64,
+}
+
+/// The search for one sentence.
+struct Search {
+    live: Vec<Prefix>,
+    done: Vec<Hypothesis>,
+}
+
+impl Search {
+    fn new(settings: &BeamSearch) -> Self {
+        let start = Prefix {
+            tokens: vec![settings.start],
+            log_probability: 0.0,
+        };
+        Self {
+            live: vec![start],
+            done: Vec::new(),
+        }
+    }
+
+    /// Whether no live hypothesis can get better than the best that is done: log probabilities only fall.
+    fn is_over(&self, settings: &BeamSearch) -> bool {
+        let best = self.done.iter().map(|done| done.score);
+        let best = best.fold(f64::NEG_INFINITY, f64::max);
+        let longest = settings.penalty(settings.max_length);
+        let reachable = |prefix: &Prefix| prefix.log_probability / longest;
+        self.live.iter().all(|prefix| reachable(prefix) <= best)
+    }
+
+    /// As many prefixes as there are beams.
+    fn rows(&self, settings: &BeamSearch) -> Vec<Vec<i32>> {
+        let live = self.live.iter().map(|prefix| prefix.tokens.clone());
+        let idle = std::iter::repeat_with(|| vec![settings.start]);
+        live.chain(idle).take(settings.beams).collect()
+    }
+
+    /// Takes the likeliest tokens behind the live prefixes.
+    fn grow(&mut self, settings: &BeamSearch, scores: &[Vec<f32>]) {
+        let mut candidates: Vec<(f64, usize, usize)> = Vec::new();
+        for (beam, (prefix, scores)) in self.live.iter().zip(scores).enumerate() {
+            let scores = scores.iter().enumerate();
+            // Padding is no token.
+            candidates.extend(
+                scores.skip(1).map(|(token, &score)| {
+                    (prefix.log_probability + f64::from(score), beam, token)
+                }),
+            );
+        }
+        candidates.retain(|(score, ..)| *score > f64::NEG_INFINITY);
+        candidates.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)).then(a.2.cmp(&b.2)));
+        candidates.truncate(settings.beams - self.done.len());
+        let mut live = Vec::new();
+        for (log_probability, beam, token) in candidates {
+            let mut tokens = self.live[beam].tokens.clone();
+            let token = i32::try_from(token).unwrap_or(i32::MAX);
+            tokens.push(token);
+            let prefix = Prefix {
+                tokens,
+                log_probability,
+            };
+            if token == settings.end {
+                self.done.push(settings.hypothesis(&prefix, true));
+            } else {
+                live.push(prefix);
+            }
+        }
+        self.live = live;
+    }
+
+    fn ranked(self, settings: &BeamSearch) -> Vec<Hypothesis> {
+        let unfinished = self.live.iter().map(|p| settings.hypothesis(p, false));
+        let mut all: Vec<Hypothesis> = self.done.iter().cloned().chain(unfinished).collect();
+        all.sort_by(|a, b| b.score.total_cmp(&a.score));
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const VOCABULARY: usize = 4;
+    const END: i32 = 2;
+
+    /// Log probabilities that depend on the whole prefix and the sentence.
+    fn scores(sentence: usize, prefix: &[i32]) -> Vec<f32> {
+        let hash = prefix.iter().fold(sentence as u64 + 7, |hash, &token| {
+            (hash * 31 + token.unsigned_abs() as u64 + 1).wrapping_mul(0x9E37_79B9) % 10_007
+        });
+        let raw: Vec<f64> = (0..VOCABULARY as u64)
+            .map(|token| ((hash * (token + 3) * 7) % 97) as f64 / 20.0)
+            .collect();
+        let total: f64 = raw.iter().map(|x| x.exp()).sum();
+        raw.iter().map(|x| (x - total.ln()) as f32).collect()
+    }
+
+    fn search(settings: &BeamSearch, sentences: usize) -> Vec<Vec<Hypothesis>> {
+        settings.check().unwrap();
+        let next = |rows: &[Vec<i32>]| {
+            let rows = rows.iter().enumerate();
+            Ok(rows
+                .map(|(i, row)| scores(i / settings.beams, row))
+                .collect())
+        };
+        settings.run(sentences, next).unwrap()
+    }
+
+    /// Every translation, the best first.
+    fn all(settings: &BeamSearch, sentence: usize) -> Vec<Hypothesis> {
+        let mut open = vec![Prefix {
+            tokens: vec![settings.start],
+            log_probability: 0.0,
+        }];
+        let mut done = Vec::new();
+        for step in 0..settings.max_length {
+            for prefix in std::mem::take(&mut open) {
+                for (token, score) in scores(sentence, &prefix.tokens)
+                    .into_iter()
+                    .enumerate()
+                    .skip(1)
+                {
+                    let mut longer = prefix.clone();
+                    longer.tokens.push(token as i32);
+                    longer.log_probability += f64::from(score);
+                    let ended = token as i32 == END;
+                    if ended || step + 1 == settings.max_length {
+                        done.push(settings.hypothesis(&longer, ended));
+                    } else {
+                        open.push(longer);
+                    }
+                }
+            }
+        }
+        done.sort_by(|a, b| b.score.total_cmp(&a.score));
+        done
+    }
+
+    #[test]
+    fn a_wide_beam_finds_the_best_of_all() {
+        for alpha in [0.0, 0.6, 1.0] {
+            // 3 + 2 * 3 + 4 * 3 + 8 * 3 prefixes at most.
+            let settings = BeamSearch::new(1, END, 4).beams(45).alpha(alpha);
+            for (sentence, found) in search(&settings, 6).into_iter().enumerate() {
+                let expected = &all(&settings, sentence)[0];
+                assert_eq!(found[0].tokens, expected.tokens, "{alpha} {sentence}");
+                assert_eq!(found[0].finished, expected.finished);
+                assert!((found[0].score - expected.score).abs() < 1e-12);
+            }
+        }
+    }
+
+    #[test]
+    fn one_beam_is_greedy() {
+        let settings = BeamSearch::new(1, END, 6);
+        for (sentence, found) in search(&settings, 8).into_iter().enumerate() {
+            let mut prefix = vec![1];
+            let mut ended = false;
+            while !ended && prefix.len() <= settings.max_length {
+                let scores = scores(sentence, &prefix);
+                // The first of equals.
+                let tokens = (1..VOCABULARY).rev();
+                let best = tokens
+                    .max_by(|&a, &b| scores[a].total_cmp(&scores[b]))
+                    .unwrap();
+                ended = best as i32 == END;
+                prefix.extend((!ended).then_some(best as i32));
+            }
+            assert_eq!(found.len(), 1);
+            assert_eq!(found[0].tokens, prefix[1..]);
+            assert_eq!(found[0].finished, ended);
+        }
+    }
+
+    #[test]
+    fn settings_that_make_no_sense_are_named() {
+        let message = |settings: BeamSearch| settings.check().unwrap_err().to_string();
+        let good = BeamSearch::new(1, 2, 5);
+        assert_eq!(
+            message(good.clone().beams(0)),
+            "beam search: `beams` must be at least 1, got 0"
+        );
+        assert_eq!(
+            message(good.alpha(f64::NAN)),
+            "beam search: `alpha` must be a number of at least 0, got NaN"
+        );
+        assert_eq!(
+            message(BeamSearch::new(1, 1, 5)),
+            "beam search: `start` and `end` must be two tokens other than 0, which is padding, got 1 and 1"
+        );
+    }
+}

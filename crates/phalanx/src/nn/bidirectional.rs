@@ -1,0 +1,191 @@
+//! A recurrent layer in both directions.
+
+use phalanx_graph::{Shape, Tensor};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
+
+use super::layer::Layer;
+use super::recurrent::Done;
+use super::{Cx, Gru, Lstm, SimpleRnn};
+use crate::config;
+
+/// A recurrent layer that [`Bidirectional`] runs in both directions.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Recurrent {
+    /// See [`Lstm`].
+    Lstm(Lstm),
+    /// See [`Gru`].
+    Gru(Gru),
+    /// See [`SimpleRnn`].
+    SimpleRnn(SimpleRnn),
+}
+
+/// How the outputs of both directions become one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MergeMode {
+    /// One after the other along the last dim.
+    Concat,
+    /// Their sum.
+    Sum,
+    /// Their mean.
+    Ave,
+    /// Their product.
+    Mul,
+}
+
+/// A recurrent layer from the first step to the last and, with variables of its own, from the last to the first; kind
+/// `bidirectional`.
+///
+/// Input and output are those of the layer; with `return_sequences` step `t` of the output is that of both directions
+/// at `t`, zeros where it is padding. Variables: `forward/..` and `backward/..`. Unlike Keras': the backward layer has
+/// the settings of the forward one, first states are not taken, and outputs are always merged.
+///
+/// ```
+/// use phalanx::nn::{Bidirectional, Lstm, Sequential};
+///
+/// let model = Sequential::new([10, 4]).add(Bidirectional::new(Lstm::new(8))).build()?;
+/// assert_eq!(model.outputs()[0].dims, [16]);
+/// assert_eq!(model.variables()[3].name, "bidirectional/backward/kernel");
+/// # Ok::<(), phalanx::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Bidirectional {
+    layer: Recurrent,
+    merge_mode: MergeMode,
+}
+
+impl Bidirectional {
+    /// A layer in both directions, outputs joined.
+    #[must_use]
+    pub fn new(layer: impl Into<Recurrent>) -> Self {
+        Self {
+            layer: layer.into(),
+            merge_mode: MergeMode::Concat,
+        }
+    }
+
+    /// Sets how the outputs of both directions become one; joined by default.
+    #[must_use]
+    pub const fn merge_mode(mut self, merge_mode: MergeMode) -> Self {
+        self.merge_mode = merge_mode;
+        self
+    }
+
+    #[track_caller]
+    fn merge(&self, forward: &Tensor, backward: &Tensor) -> Tensor {
+        match self.merge_mode {
+            MergeMode::Concat => Tensor::concat(&[forward, backward], forward.rank() - 1),
+            MergeMode::Sum => forward + backward,
+            MergeMode::Ave => (forward + backward) / 2.0,
+            MergeMode::Mul => forward * backward,
+        }
+    }
+}
+
+/// Asks each kind of layer the same.
+macro_rules! each {
+    ($value:expr, $layer:ident => $answer:expr) => {
+        match $value {
+            Recurrent::Lstm($layer) => $answer,
+            Recurrent::Gru($layer) => $answer,
+            Recurrent::SimpleRnn($layer) => $answer,
+        }
+    };
+}
+
+impl Recurrent {
+    fn reversed(&self) -> Self {
+        let mut other = self.clone();
+        each!(&mut other, layer => layer.go_backwards = !layer.go_backwards);
+        other
+    }
+
+    fn returns_sequences(&self) -> bool {
+        each!(self, layer => layer.config()["return_sequences"] == true)
+    }
+
+    #[track_caller]
+    fn steps(&self, cx: &mut Cx, inputs: &[Tensor]) -> Done {
+        let zero_padding = self.returns_sequences();
+        each!(self, layer => layer.steps(cx, inputs, zero_padding))
+    }
+}
+
+macro_rules! into_recurrent {
+    ($($layer:ident),*) => {$(
+        impl From<$layer> for Recurrent {
+            fn from(layer: $layer) -> Self {
+                Self::$layer(layer)
+            }
+        }
+    )*};
+}
+into_recurrent!(Lstm, Gru, SimpleRnn);
+
+impl<'de> Deserialize<'de> for Recurrent {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let value = Value::deserialize(deserializer)?;
+        let mut fields = value.as_object().into_iter().flatten();
+        let (Some((kind, settings)), None) = (fields.next(), fields.next()) else {
+            return Err(D::Error::custom(
+                "expected a recurrent layer such as {\"lstm\": {\"units\": 8}}",
+            ));
+        };
+        let units = ["units"].as_slice();
+        let layer = match kind.as_str() {
+            "lstm" => config::read(kind, &Lstm::new(1), units, settings).map(Self::Lstm),
+            "gru" => config::read(kind, &Gru::new(1), units, settings).map(Self::Gru),
+            "simple_rnn" => {
+                config::read(kind, &SimpleRnn::new(1), units, settings).map(Self::SimpleRnn)
+            }
+            _ => {
+                let known = ["lstm", "gru", "simple_rnn"];
+                Err(config::unknown_kind("recurrent layer", kind, &known))
+            }
+        };
+        layer.map_err(D::Error::custom)
+    }
+}
+
+impl Layer for Bidirectional {
+    fn kind(&self) -> &'static str {
+        "bidirectional"
+    }
+
+    fn config(&self) -> Value {
+        config::write(self.kind(), self)
+    }
+
+    fn check_settings(&self) -> Result<(), String> {
+        each!(&self.layer, layer => layer.check_settings())
+    }
+
+    fn check(&self, inputs: &[Shape]) -> Result<(), String> {
+        super::position::one_sequence(inputs).map(|_| ())
+    }
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        let sequences = self.layer.returns_sequences();
+        let (trainable, policy) = (cx.trainable(), cx.policy());
+        let mut direction = |name: &str, layer: &Recurrent| {
+            cx.inside(name, trainable, policy, |cx| {
+                let done = layer.steps(cx, inputs);
+                done.output(cx, sequences)
+            })
+        };
+        let forward = direction("forward", &self.layer);
+        let mut backward = direction("backward", &self.layer.reversed());
+        if sequences {
+            backward = backward.reverse(&[1]);
+        }
+        let merged = self.merge(&forward, &backward);
+        if let Some(mask) = cx.padding_mask(&forward) {
+            cx.set_padding_mask(&merged, &mask);
+        }
+        merged
+    }
+}

@@ -1,0 +1,175 @@
+//! Several rows of a table as one vector.
+
+use phalanx_graph::{DType, Shape, Tensor};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::embedding::look_up;
+use super::layer::Layer;
+use super::sizes::check_size;
+use super::{Cx, Initializer, Regularizer};
+use crate::config;
+
+/// How the rows of a bag become one vector, with weights `w`, all 1 where none are given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Combiner {
+    /// `sum(w row)`.
+    Sum,
+    /// `sum(w row) / sum(w)`.
+    Mean,
+    /// `sum(w row) / sqrt(sum(w^2))`.
+    Sqrtn,
+}
+
+/// The rows of a table at several indices, combined to one vector; kind `embedding_bag`.
+///
+/// Inputs: indices `[batch, n]`, and perhaps a weight for each. Output: `[batch, output_dim]`, zeros where a bag is
+/// empty. Variable: `embeddings` `[input_dim, output_dim]`. An index that is `padding` is not in the bag; one that is
+/// not in the table gives NaN, as [`Embedding`](super::Embedding) does. Not in Keras: numbers are those of TensorFlow's
+/// `embedding_lookup_sparse`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EmbeddingBag {
+    input_dim: usize,
+    output_dim: usize,
+    combiner: Combiner,
+    padding: Option<i32>,
+    embeddings_initializer: Initializer,
+    embeddings_regularizer: Option<Regularizer>,
+}
+
+impl EmbeddingBag {
+    /// A table of `input_dim` rows of `output_dim` numbers, of which bags take the mean.
+    #[must_use]
+    pub const fn new(input_dim: usize, output_dim: usize) -> Self {
+        Self {
+            input_dim,
+            output_dim,
+            combiner: Combiner::Mean,
+            padding: None,
+            embeddings_initializer: Initializer::embedding(),
+            embeddings_regularizer: None,
+        }
+    }
+
+    /// Sets how rows are combined; their mean by default.
+    #[must_use]
+    pub const fn combiner(mut self, combiner: Combiner) -> Self {
+        self.combiner = combiner;
+        self
+    }
+
+    /// Sets the index that fills up bags with fewer than `n`, such as 0 or -1; none by default.
+    #[must_use]
+    pub const fn padding(mut self, padding: i32) -> Self {
+        self.padding = Some(padding);
+        self
+    }
+
+    /// Sets where first values come from: uniform within 0.05 by default.
+    #[must_use]
+    pub const fn embeddings_initializer(mut self, initializer: Initializer) -> Self {
+        self.embeddings_initializer = initializer;
+        self
+    }
+
+    /// Sets a penalty on the table.
+    #[must_use]
+    pub const fn embeddings_regularizer(mut self, regularizer: Regularizer) -> Self {
+        self.embeddings_regularizer = Some(regularizer);
+        self
+    }
+
+    /// The weight of each index, 0 for padding.
+    #[track_caller]
+    fn weights(&self, index: &Tensor, given: Option<&Tensor>, dtype: DType) -> Tensor {
+        let weights = match given {
+            Some(given) => given.convert(dtype),
+            None => index.graph().full(&Shape::new(dtype, index.dims()), 1.0),
+        };
+        match self.padding {
+            Some(padding) => {
+                let kept = index.not_equal(&index.like(f64::from(padding)));
+                kept.select(&weights, &weights.zeros_like())
+            }
+            None => weights,
+        }
+    }
+
+    /// What the sum is divided by.
+    #[track_caller]
+    fn divisor(&self, weights: &Tensor) -> Option<Tensor> {
+        let total = match self.combiner {
+            Combiner::Sum => return None,
+            Combiner::Mean => weights.sum(&[1]),
+            Combiner::Sqrtn => {
+                let squares = weights.square().sum(&[1]);
+                let empty = squares.equal(&squares.like(0.0));
+                empty.select(&squares.like(1.0), &squares).sqrt()
+            }
+        };
+        let empty = total.equal(&total.like(0.0));
+        Some(empty.select(&total.like(1.0), &total).keep_dims(&[1]))
+    }
+}
+
+impl Layer for EmbeddingBag {
+    fn kind(&self) -> &'static str {
+        "embedding_bag"
+    }
+
+    fn config(&self) -> Value {
+        config::write(self.kind(), self)
+    }
+
+    fn check_settings(&self) -> Result<(), String> {
+        check_size("`input_dim`", self.input_dim)?;
+        check_size("`output_dim`", self.output_dim)
+    }
+
+    fn check(&self, inputs: &[Shape]) -> Result<(), String> {
+        let ([index] | [index, _]) = inputs else {
+            let count = inputs.len();
+            return Err(format!(
+                "expected indices and perhaps weights, got {count} inputs"
+            ));
+        };
+        if index.dtype == DType::Bool || index.rank() != 2 {
+            return Err(format!("expected indices [batch, n], got {index}"));
+        }
+        match inputs.get(1) {
+            Some(weights) if !weights.dtype.is_float() || weights.dims != index.dims => Err(
+                format!("expected a weight for each index of {index}, got {weights}"),
+            ),
+            _ => Ok(()),
+        }
+    }
+
+    fn converts_inputs(&self) -> bool {
+        false
+    }
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        let shape = Shape::f32([self.input_dim, self.output_dim]);
+        let (initializer, penalty) = (&self.embeddings_initializer, self.embeddings_regularizer);
+        let table = cx.regularized("embeddings", shape, initializer, penalty);
+        let index = &inputs[0];
+        let safe = match self.padding {
+            Some(padding) => {
+                let kept = index.not_equal(&index.like(f64::from(padding)));
+                kept.select(index, &index.zeros_like())
+            }
+            None => index.clone(),
+        };
+        let rows = look_up(&table, &safe, table.dtype());
+        let weights = self.weights(index, inputs.get(1), rows.dtype());
+        let weighed = &rows * weights.broadcast_in(&rows.dims(), &[0, 1]);
+        let sum = weighed.sum(&[1]);
+        let combined = match self.divisor(&weights) {
+            Some(divisor) => sum / divisor,
+            None => sum,
+        };
+        combined.convert(cx.compute_dtype())
+    }
+}

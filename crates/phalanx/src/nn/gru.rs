@@ -1,0 +1,161 @@
+//! Gated recurrent units.
+
+use phalanx_graph::{Shape, Tensor};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::layer::Layer;
+use super::recurrent::{Done, Loop, Weights, check_inputs, recurrent_layer, recurrent_settings};
+use super::sizes::{check_range, check_size};
+use super::{Activation, Cx, Initializer, Regularizer};
+use crate::config;
+
+/// Gated recurrent units (Cho et al. 2014); kind `gru`.
+///
+/// With `x kernel + input bias` cut into `xz, xr, xh` and `h recurrent_kernel + recurrent bias` into `hz, hr, hh`:
+/// `z = sigmoid(xz + hz)`, `r = sigmoid(xr + hr)`, `g = tanh(xh + r hh)`, `h = z h + (1 - z) g`. Without
+/// `reset_after`, as in the paper, `hh` is `(r h) recurrent_kernel` and there is no recurrent bias. Inputs:
+/// `[batch, steps, features]`, and perhaps the first `h` `[batch, units]`. Output: the last `h`, or with
+/// `return_sequences` every `h`.
+///
+/// Variables: `kernel` `[features, 3 units]`, `recurrent_kernel` `[units, 3 units]`, `bias` `[2, 3 units]`, or
+/// `[3 units]` without `reset_after`. Masks and differences from Keras are those of [`Lstm`](super::Lstm).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Gru {
+    units: usize,
+    activation: Activation,
+    recurrent_activation: Activation,
+    use_bias: bool,
+    reset_after: bool,
+    kernel_initializer: Initializer,
+    recurrent_initializer: Initializer,
+    bias_initializer: Initializer,
+    kernel_regularizer: Option<Regularizer>,
+    recurrent_regularizer: Option<Regularizer>,
+    bias_regularizer: Option<Regularizer>,
+    dropout: f64,
+    return_sequences: bool,
+    pub(super) go_backwards: bool,
+}
+
+impl Gru {
+    const STATES: usize = 1;
+
+    /// A layer with a state of `units` numbers.
+    #[must_use]
+    pub const fn new(units: usize) -> Self {
+        Self {
+            units,
+            activation: Activation::Tanh,
+            recurrent_activation: Activation::Sigmoid,
+            use_bias: true,
+            reset_after: true,
+            kernel_initializer: Initializer::GlorotUniform,
+            recurrent_initializer: Initializer::Orthogonal { gain: 1.0 },
+            bias_initializer: Initializer::Zeros,
+            kernel_regularizer: None,
+            recurrent_regularizer: None,
+            bias_regularizer: None,
+            dropout: 0.0,
+            return_sequences: false,
+            go_backwards: false,
+        }
+    }
+
+    /// Sets the function of the gates; sigmoid by default.
+    #[must_use]
+    pub fn recurrent_activation(mut self, activation: impl Into<Activation>) -> Self {
+        self.recurrent_activation = activation.into();
+        self
+    }
+
+    /// Sets whether the reset gate comes after the recurrent product, as it does by default.
+    #[must_use]
+    pub const fn reset_after(mut self, reset_after: bool) -> Self {
+        self.reset_after = reset_after;
+        self
+    }
+
+    recurrent_settings!();
+
+    #[track_caller]
+    pub(super) fn steps(&self, cx: &mut Cx, inputs: &[Tensor], zero_padding: bool) -> Done {
+        let (x, units) = (&inputs[0], self.units);
+        let (dtype, columns) = (x.dtype(), 3 * units);
+        let mut weights = self.weights(cx);
+        let rows = weights.products(x, columns);
+        let recurrent = weights.recurrent(dtype, units, columns);
+        let bias_dims = [2, columns];
+        let bias = weights.bias(dtype, &bias_dims[usize::from(!self.reset_after)..]);
+        let zeros = || x.graph().full(&Shape::new(dtype, [columns]), 0.0);
+        let part = |bias: &Tensor, row: usize| bias.slice_dim(0, row, row + 1).reshape(&[columns]);
+        let (input_bias, recurrent_bias) = match bias {
+            Some(bias) if self.reset_after => (part(&bias, 0), part(&bias, 1)),
+            Some(bias) => (bias, zeros()),
+            None => (zeros(), zeros()),
+        };
+        let steps = Loop {
+            inputs,
+            rows: rows + input_bias,
+            units,
+            states: Self::STATES,
+            backwards: self.go_backwards,
+            zero_padding,
+        };
+        if self.reset_after {
+            return steps.run(
+                cx,
+                &[&recurrent, &recurrent_bias],
+                |row, states, constants| {
+                    let inner = states[0].matmul(&constants[0]) + &constants[1];
+                    self.step(row, &states[0], &inner, |reset| {
+                        reset * self.part(&inner, 2)
+                    })
+                },
+            );
+        }
+        let gates = recurrent.slice_dim(1, 0, 2 * units);
+        let candidate = recurrent.slice_dim(1, 2 * units, columns);
+        steps.run(cx, &[&gates, &candidate], |row, states, constants| {
+            let inner = states[0].matmul(&constants[0]);
+            self.step(row, &states[0], &inner, |reset| {
+                (reset * &states[0]).matmul(&constants[1])
+            })
+        })
+    }
+
+    #[track_caller]
+    fn step(
+        &self,
+        row: &Tensor,
+        h: &Tensor,
+        inner: &Tensor,
+        recurrent: impl FnOnce(&Tensor) -> Tensor,
+    ) -> Vec<Tensor> {
+        let gate = |number: usize| {
+            let sum = self.part(row, number) + self.part(inner, number);
+            self.recurrent_activation.apply(&sum)
+        };
+        let (update, reset) = (gate(0), gate(1));
+        let candidate = self.part(row, 2) + recurrent(&reset);
+        let candidate = self.activation.apply(&candidate);
+        vec![&update * h + (1.0 - &update) * candidate]
+    }
+
+    #[track_caller]
+    fn part(&self, z: &Tensor, number: usize) -> Tensor {
+        z.slice_dim(1, number * self.units, (number + 1) * self.units)
+    }
+}
+
+impl Layer for Gru {
+    recurrent_layer!("gru");
+
+    fn check_settings(&self) -> Result<(), String> {
+        check_size("`units`", self.units.saturating_mul(3))?;
+        self.activation.check()?;
+        self.recurrent_activation.check()?;
+        check_range("`dropout`", self.dropout, 0.0..=1.0)
+    }
+}

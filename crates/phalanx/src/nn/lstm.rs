@@ -1,0 +1,135 @@
+//! Long short-term memory.
+
+use phalanx_graph::{Shape, Tensor};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::layer::Layer;
+use super::recurrent::{Done, Loop, Weights, check_inputs, recurrent_layer, recurrent_settings};
+use super::sizes::{check_range, check_size};
+use super::{Activation, Cx, Initializer, Regularizer};
+use crate::config;
+
+/// Long short-term memory (Hochreiter and Schmidhuber 1997, with forget gates); kind `lstm`.
+///
+/// With `z = x kernel + h recurrent_kernel + bias` cut into `i, f, g, o`: `c = sigmoid(f) c + sigmoid(i) tanh(g)` and
+/// `h = sigmoid(o) tanh(c)`. Inputs: `[batch, steps, features]`, and perhaps the first `h` and `c`, `[batch, units]`.
+/// Output: the last `h`, or with `return_sequences` every `h`.
+///
+/// Variables: `kernel` `[features, 4 units]`, `recurrent_kernel` `[units, 4 units]`, `bias` `[4 units]`. Steps that a
+/// padding mask leaves out change nothing and repeat the output. Unlike Keras': no `recurrent_dropout`, `stateful` or
+/// `unroll`; `dropout` drops the same features for every gate; states come from
+/// [`with_states`](Self::with_states); with `go_backwards` the mask of the output is reversed as its steps are.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Lstm {
+    units: usize,
+    activation: Activation,
+    recurrent_activation: Activation,
+    use_bias: bool,
+    unit_forget_bias: bool,
+    kernel_initializer: Initializer,
+    recurrent_initializer: Initializer,
+    bias_initializer: Initializer,
+    kernel_regularizer: Option<Regularizer>,
+    recurrent_regularizer: Option<Regularizer>,
+    bias_regularizer: Option<Regularizer>,
+    dropout: f64,
+    return_sequences: bool,
+    pub(super) go_backwards: bool,
+}
+
+impl Lstm {
+    const STATES: usize = 2;
+
+    /// A layer with a state of `units` numbers.
+    #[must_use]
+    pub const fn new(units: usize) -> Self {
+        Self {
+            units,
+            activation: Activation::Tanh,
+            recurrent_activation: Activation::Sigmoid,
+            use_bias: true,
+            unit_forget_bias: true,
+            kernel_initializer: Initializer::GlorotUniform,
+            recurrent_initializer: Initializer::Orthogonal { gain: 1.0 },
+            bias_initializer: Initializer::Zeros,
+            kernel_regularizer: None,
+            recurrent_regularizer: None,
+            bias_regularizer: None,
+            dropout: 0.0,
+            return_sequences: false,
+            go_backwards: false,
+        }
+    }
+
+    /// Sets the function of the gates; sigmoid by default.
+    #[must_use]
+    pub fn recurrent_activation(mut self, activation: impl Into<Activation>) -> Self {
+        self.recurrent_activation = activation.into();
+        self
+    }
+
+    /// Sets whether the bias of the forget gate starts at 1, as it does by default; needs a `bias_initializer` of
+    /// zeros.
+    #[must_use]
+    pub const fn unit_forget_bias(mut self, unit_forget_bias: bool) -> Self {
+        self.unit_forget_bias = unit_forget_bias;
+        self
+    }
+
+    recurrent_settings!();
+
+    #[track_caller]
+    pub(super) fn steps(&self, cx: &mut Cx, inputs: &[Tensor], zero_padding: bool) -> Done {
+        let (x, units) = (&inputs[0], self.units);
+        let (dtype, columns) = (x.dtype(), 4 * units);
+        let forget = Initializer::ForgetGate;
+        let mut weights = self.weights(cx);
+        if self.unit_forget_bias {
+            weights.bias.0 = &forget;
+        }
+        let rows = weights.products(x, columns);
+        let recurrent = weights.recurrent(dtype, units, columns);
+        let bias = weights.bias(dtype, &[columns]);
+        let rows = bias.map_or_else(|| rows.clone(), |bias| &rows + bias);
+        let steps = Loop {
+            inputs,
+            rows,
+            units,
+            states: Self::STATES,
+            backwards: self.go_backwards,
+            zero_padding,
+        };
+        steps.run(cx, &[&recurrent], |row, states, constants| {
+            self.step(row, &states[0], &states[1], &constants[0])
+        })
+    }
+
+    #[track_caller]
+    fn step(&self, row: &Tensor, h: &Tensor, c: &Tensor, recurrent: &Tensor) -> Vec<Tensor> {
+        let z = row + h.matmul(recurrent);
+        let part = |number: usize| z.slice_dim(1, number * self.units, (number + 1) * self.units);
+        let gate = |number: usize| self.recurrent_activation.apply(&part(number));
+        let kept = gate(1) * c;
+        let c = kept + gate(0) * self.activation.apply(&part(2));
+        let h = gate(3) * self.activation.apply(&c);
+        vec![h, c]
+    }
+}
+
+impl Layer for Lstm {
+    recurrent_layer!("lstm");
+
+    fn check_settings(&self) -> Result<(), String> {
+        check_size("`units`", self.units.saturating_mul(4))?;
+        self.activation.check()?;
+        self.recurrent_activation.check()?;
+        if self.unit_forget_bias && self.bias_initializer != Initializer::Zeros {
+            return Err(
+                "`unit_forget_bias` needs a `bias_initializer` of zeros; set it to false".into(),
+            );
+        }
+        check_range("`dropout`", self.dropout, 0.0..=1.0)
+    }
+}

@@ -1,0 +1,330 @@
+//! What recurrent layers share: settings, inputs, and the loop over steps.
+
+use phalanx_graph::{DType, Shape, Tensor};
+
+use super::position::one_sequence;
+use super::{Cx, Dropout, Initializer, Regularizer};
+
+/// Builders of recurrent layers.
+macro_rules! recurrent_settings {
+    () => {
+        /// Sets the function of the candidate state, and of the state where there is an output gate; tanh by default.
+        #[must_use]
+        pub fn activation(mut self, activation: impl Into<Activation>) -> Self {
+            self.activation = activation.into();
+            self
+        }
+
+        /// Sets whether biases are added, as they are by default.
+        #[must_use]
+        pub const fn use_bias(mut self, use_bias: bool) -> Self {
+            self.use_bias = use_bias;
+            self
+        }
+
+        /// Sets where first values of the kernel come from.
+        #[must_use]
+        pub const fn kernel_initializer(mut self, initializer: Initializer) -> Self {
+            self.kernel_initializer = initializer;
+            self
+        }
+
+        /// Sets where first values of the recurrent kernel come from; orthogonal by default.
+        #[must_use]
+        pub const fn recurrent_initializer(mut self, initializer: Initializer) -> Self {
+            self.recurrent_initializer = initializer;
+            self
+        }
+
+        /// Sets where first values of biases come from.
+        #[must_use]
+        pub const fn bias_initializer(mut self, initializer: Initializer) -> Self {
+            self.bias_initializer = initializer;
+            self
+        }
+
+        /// Sets a penalty on the kernel.
+        #[must_use]
+        pub const fn kernel_regularizer(mut self, regularizer: Regularizer) -> Self {
+            self.kernel_regularizer = Some(regularizer);
+            self
+        }
+
+        /// Sets a penalty on the recurrent kernel.
+        #[must_use]
+        pub const fn recurrent_regularizer(mut self, regularizer: Regularizer) -> Self {
+            self.recurrent_regularizer = Some(regularizer);
+            self
+        }
+
+        /// Sets a penalty on biases.
+        #[must_use]
+        pub const fn bias_regularizer(mut self, regularizer: Regularizer) -> Self {
+            self.bias_regularizer = Some(regularizer);
+            self
+        }
+
+        /// Sets the fraction of input features dropped in training, the same ones at each step; 0 by default.
+        #[must_use]
+        pub const fn dropout(mut self, rate: f64) -> Self {
+            self.dropout = rate;
+            self
+        }
+
+        /// Sets whether the output holds every step, not the last alone; not by default.
+        #[must_use]
+        pub const fn return_sequences(mut self, return_sequences: bool) -> Self {
+            self.return_sequences = return_sequences;
+            self
+        }
+
+        /// Sets whether steps are taken from the last to the first; outputs then are in that order, too.
+        #[must_use]
+        pub const fn go_backwards(mut self, go_backwards: bool) -> Self {
+            self.go_backwards = go_backwards;
+            self
+        }
+
+        /// Calls the layer inside another, its variables under `name`, and gives the states after the last step, too.
+        #[must_use]
+        #[track_caller]
+        pub fn with_states(
+            &self,
+            cx: &mut Cx,
+            name: &str,
+            inputs: &[Tensor],
+        ) -> (Tensor, Vec<Tensor>) {
+            let (trainable, policy) = (cx.trainable(), cx.policy());
+            cx.inside(name, trainable, policy, |cx| {
+                let shapes: Vec<Shape> = inputs.iter().map(Tensor::shape).collect();
+                if let Err(message) = self.check_settings().and_then(|()| self.check(&shapes)) {
+                    return (cx.fail(message), Vec::new());
+                }
+                let done = self.steps(cx, inputs, false);
+                (done.output(cx, self.return_sequences), done.states)
+            })
+        }
+
+        fn weights<'a>(&'a self, cx: &'a mut Cx) -> Weights<'a> {
+            Weights {
+                cx,
+                kernel: (&self.kernel_initializer, self.kernel_regularizer),
+                recurrent: (&self.recurrent_initializer, self.recurrent_regularizer),
+                bias: (&self.bias_initializer, self.bias_regularizer),
+                use_bias: self.use_bias,
+                dropout: self.dropout,
+            }
+        }
+    };
+}
+pub(super) use recurrent_settings;
+
+/// What every recurrent layer answers in the same way.
+macro_rules! recurrent_layer {
+    ($kind:literal) => {
+        fn kind(&self) -> &'static str {
+            $kind
+        }
+
+        fn config(&self) -> Value {
+            config::write(self.kind(), self)
+        }
+
+        fn check(&self, inputs: &[Shape]) -> Result<(), String> {
+            check_inputs(inputs, Self::STATES, self.units)
+        }
+
+        fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+            let done = self.steps(cx, inputs, false);
+            done.output(cx, self.return_sequences)
+        }
+    };
+}
+pub(super) use recurrent_layer;
+
+/// First values and penalty of a variable.
+type Source<'a> = (&'a Initializer, Option<Regularizer>);
+
+/// Where a recurrent layer gets its variables from.
+pub(super) struct Weights<'a> {
+    pub(super) cx: &'a mut Cx,
+    pub(super) kernel: Source<'a>,
+    pub(super) recurrent: Source<'a>,
+    pub(super) bias: Source<'a>,
+    pub(super) use_bias: bool,
+    pub(super) dropout: f64,
+}
+
+impl Weights<'_> {
+    /// The products of all steps with the kernel, in one dot: `[steps, batch, columns]`.
+    #[track_caller]
+    pub(super) fn products(&mut self, x: &Tensor, columns: usize) -> Tensor {
+        let shape = Shape::new(x.dtype(), [x.dim(2), columns]);
+        let kernel = self.variable("kernel", shape, self.kernel);
+        let dropped = self.dropped(x);
+        dropped.transpose(&[1, 0, 2]).matmul(&kernel)
+    }
+
+    /// `[units, columns]`.
+    #[track_caller]
+    pub(super) fn recurrent(&mut self, dtype: DType, units: usize, columns: usize) -> Tensor {
+        let shape = Shape::new(dtype, [units, columns]);
+        self.variable("recurrent_kernel", shape, self.recurrent)
+    }
+
+    #[track_caller]
+    pub(super) fn bias(&mut self, dtype: DType, dims: &[usize]) -> Option<Tensor> {
+        let shape = Shape::new(dtype, dims);
+        self.use_bias
+            .then(|| self.variable("bias", shape, self.bias))
+    }
+
+    #[track_caller]
+    fn variable(&mut self, name: &str, shape: Shape, source: Source<'_>) -> Tensor {
+        self.cx.regularized(name, shape, source.0, source.1)
+    }
+
+    /// The inputs without the features that are dropped, which are the same at each step.
+    #[track_caller]
+    fn dropped(&mut self, x: &Tensor) -> Tensor {
+        if !self.cx.training() || self.dropout == 0.0 {
+            return x.clone();
+        }
+        let dims = [x.dim(0), x.dim(2)];
+        let ones = x.graph().full(&Shape::new(x.dtype(), dims), 1.0);
+        let dropout = Dropout::new(self.dropout);
+        let kept = self.cx.layer("dropout", &dropout, &[ones]);
+        x * kept.broadcast_in(&x.dims(), &[0, 2])
+    }
+}
+
+/// The sequence, and the first states where they are given.
+pub(super) fn check_inputs(inputs: &[Shape], states: usize, units: usize) -> Result<(), String> {
+    let (sequence, given) = inputs.split_at(inputs.len().min(1));
+    let sequence = one_sequence(sequence)?;
+    if !given.is_empty() && given.len() != states {
+        let count = inputs.len();
+        return Err(format!(
+            "expected a sequence and no or {states} first states, got {count} inputs"
+        ));
+    }
+    let expected = Shape::new(sequence.dtype, [sequence.dims[0], units]);
+    match given.iter().find(|&state| *state != expected) {
+        Some(state) => Err(format!("expected first states {expected}, got {state}")),
+        None => Ok(()),
+    }
+}
+
+/// A loop over steps, ready to run.
+pub(super) struct Loop<'a> {
+    /// The sequence and the first states, as the layer got them.
+    pub(super) inputs: &'a [Tensor],
+    /// A row for each step: `[steps, batch, columns]`.
+    pub(super) rows: Tensor,
+    pub(super) units: usize,
+    pub(super) states: usize,
+    pub(super) backwards: bool,
+    /// Whether the outputs of padding are zeros, and not those of the step before.
+    pub(super) zero_padding: bool,
+}
+
+/// What a loop leaves.
+pub(super) struct Done {
+    /// Outputs in the order of the loop: `[steps, batch, units]`.
+    outputs: Tensor,
+    last: Tensor,
+    /// The states after the last step, `[batch, units]` each.
+    pub(super) states: Vec<Tensor>,
+    mask: Option<Tensor>,
+}
+
+impl Done {
+    /// The outputs of all steps `[batch, steps, units]` with their mask, or that of the last `[batch, units]`.
+    #[track_caller]
+    pub(super) fn output(&self, cx: &mut Cx, sequences: bool) -> Tensor {
+        if !sequences {
+            return self.last.clone();
+        }
+        let outputs = self.outputs.transpose(&[1, 0, 2]);
+        if let Some(mask) = &self.mask {
+            cx.set_padding_mask(&outputs, &mask.transpose(&[1, 0]));
+        }
+        outputs
+    }
+}
+
+impl Loop<'_> {
+    /// Takes the steps. `step(row, states, constants)` gives the next states, the first of which is the output.
+    ///
+    /// At a step that is padding the states stay, and the output is that of the step before, zeros at first: Keras'
+    /// rule.
+    #[track_caller]
+    pub(super) fn run(
+        &self,
+        cx: &Cx,
+        constants: &[&Tensor],
+        step: impl Fn(&Tensor, &[Tensor], &[Tensor]) -> Vec<Tensor>,
+    ) -> Done {
+        let turned = |rows: &Tensor| match self.backwards {
+            true => rows.reverse(&[0]),
+            false => rows.clone(),
+        };
+        let mask = cx.padding_mask(&self.inputs[0]);
+        let mask = mask.map(|mask| turned(&mask.transpose(&[1, 0])));
+        let (steps, batch) = (self.rows.dim(0), self.rows.dim(1));
+        let state = Shape::new(self.rows.dtype(), [batch, self.units]);
+        let zeros = cx.graph().full(&state, 0.0);
+        let mut initial: Vec<Tensor> = match &self.inputs[1..] {
+            [] => vec![zeros.clone(); self.states],
+            given => given.to_vec(),
+        };
+        // What padding repeats differs from the first state only until the first step that is none.
+        let repeats = mask.is_some() && self.inputs.len() > 1;
+        initial.extend(repeats.then(|| zeros.clone()));
+        let mut rows = vec![turned(&self.rows)];
+        rows.extend(mask.clone());
+
+        let body = |carried: &[Tensor], row: &[Tensor], constants: &[Tensor]| {
+            let (states, previous) = carried.split_at(self.states);
+            let mut next = step(&row[0], states, constants);
+            let mut output = next[0].clone();
+            if let Some(mask) = row.get(1) {
+                let kept = mask.broadcast_in(&state.dims, &[0]);
+                let before = previous.first().unwrap_or(&states[0]);
+                output = kept.select(&output, before);
+                let pairs = next.iter().zip(states);
+                next = pairs.map(|(new, old)| kept.select(new, old)).collect();
+            }
+            next.extend(repeats.then(|| output.clone()));
+            (next, vec![output])
+        };
+        let (last, mut outputs) = cx.graph().scan(
+            steps,
+            &initial.iter().collect::<Vec<_>>(),
+            &rows.iter().collect::<Vec<_>>(),
+            constants,
+            body,
+        );
+        let outputs = outputs.swap_remove(0);
+        self.done(last, outputs, mask)
+    }
+
+    #[track_caller]
+    fn done(&self, mut carried: Vec<Tensor>, outputs: Tensor, mask: Option<Tensor>) -> Done {
+        let last = carried.get(self.states).unwrap_or(&carried[0]).clone();
+        carried.truncate(self.states);
+        let outputs = match mask.as_ref().filter(|_| self.zero_padding) {
+            Some(mask) => {
+                let kept = mask.broadcast_in(&outputs.dims(), &[0, 1]);
+                kept.select(&outputs, &outputs.zeros_like())
+            }
+            None => outputs,
+        };
+        Done {
+            outputs,
+            last,
+            states: carried,
+            mask,
+        }
+    }
+}

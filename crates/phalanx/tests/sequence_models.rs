@@ -1,0 +1,609 @@
+//! What layers and models of sequences do beside Keras' numbers: masks in training, translation, files, errors.
+
+use std::sync::OnceLock;
+
+use phalanx::data::Batch;
+use phalanx::engine::Engine;
+use phalanx::models::{
+    BeamSearch, Head, Interest, Recommender, TransformerEncoder, TransformerNmt, Translator,
+};
+use phalanx::prelude::*;
+use phalanx_graph::{DType, Graph, Shape, Tensor};
+use serde_json::{Value, json};
+
+fn engine() -> &'static Engine {
+    static ENGINE: OnceLock<Engine> = OnceLock::new();
+    ENGINE.get_or_init(|| Engine::cpu().unwrap())
+}
+
+fn trainer(model: impl IntoModel, compile: Compile) -> Trainer {
+    OneDeviceStrategy::on(engine())
+        .compile(model, compile)
+        .unwrap()
+}
+
+fn tokens_loss() -> Compile {
+    Compile {
+        optimizer: Sgd::new(0.5).into(),
+        loss: SparseCategoricalCrossentropy::from_logits().into(),
+        metrics: vec![Accuracy.into()],
+        weighted_metrics: vec![Accuracy.into()],
+        ..Compile::default()
+    }
+}
+
+/// Rows of words from 1 on, zeros behind the length of each.
+fn words(lengths: &[usize], steps: usize, vocabulary: usize, factor: usize) -> HostTensor {
+    let word = |(row, &length): (usize, &usize)| {
+        let word = move |step: usize| match step < length {
+            true => 1 + ((row * 5 + step * factor + row * step) % (vocabulary - 1)) as i32,
+            false => 0,
+        };
+        (0..steps).map(word).collect::<Vec<i32>>()
+    };
+    let words: Vec<i32> = lengths.iter().enumerate().flat_map(word).collect();
+    HostTensor::new([lengths.len(), steps], &words)
+}
+
+const LENGTHS: [usize; 6] = [4, 1, 3, 2, 4, 2];
+
+fn tagger(mask_zero: bool) -> Sequential {
+    Sequential::new(Input::new([4]).dtype(DType::I32))
+        .add(Embedding::new(9, 5).mask_zero(mask_zero))
+        .add(LayerNorm::new())
+        .add(Dense::new(9))
+}
+
+fn batch(weight: Option<HostTensor>) -> Batch {
+    Batch {
+        x: vec![words(&LENGTHS, 4, 9, 3)],
+        y: vec![words(&LENGTHS, 4, 9, 2)],
+        weight,
+        first: 0,
+    }
+}
+
+fn values(trainer: &Trainer) -> Vec<f32> {
+    let values = trainer.variables().unwrap();
+    values.iter().flat_map(|(_, value)| value.f32s()).collect()
+}
+
+fn close(got: &[f32], expected: &[f32], within: f32) {
+    assert_eq!(got.len(), expected.len());
+    for (i, (a, b)) in got.iter().zip(expected).enumerate() {
+        assert!((a - b).abs() <= within, "{i}: {a} is not {b}");
+    }
+}
+
+#[test]
+fn padding_weighs_nothing_in_loss_gradients_and_metrics() {
+    let steps = LENGTHS
+        .iter()
+        .flat_map(|&length| (0..4).map(move |step| step < length));
+    let weights: Vec<f32> = steps.map(|counts| f32::from(u8::from(counts))).collect();
+    let weights = HostTensor::new([6, 4], &weights);
+    let mut masked = trainer(tagger(true), tokens_loss());
+    let mut weighed = trainer(tagger(false), tokens_loss());
+    let one = masked.train_on_batch(&batch(None)).unwrap();
+    let other = weighed.train_on_batch(&batch(Some(weights))).unwrap();
+    assert_eq!(one.get("loss"), other.get("loss"));
+    // Without regard to sample weights padding still does not count.
+    assert_eq!(one.get("accuracy"), other.get("weighted_accuracy"));
+    close(&values(&masked), &values(&weighed), 0.0);
+
+    // Weights of examples weigh all their steps.
+    let weights = [2.0f32, 0.0, 1.0, 0.5, 1.0, 3.0];
+    let given = HostTensor::new([6], &weights);
+    let by_example = masked.test_on_batch(&batch(Some(given))).unwrap();
+    let by_step = weights.iter().zip(LENGTHS).flat_map(|(&weight, length)| {
+        (0..4).map(move |step| if step < length { weight } else { 0.0 })
+    });
+    let by_step = HostTensor::new([6, 4], &by_step.collect::<Vec<_>>());
+    let by_step = weighed.test_on_batch(&batch(Some(by_step))).unwrap();
+    let difference = by_example.get("loss").unwrap() - by_step.get("loss").unwrap();
+    assert!(difference.abs() < 1e-6, "{difference}");
+}
+
+#[test]
+fn the_loss_of_padded_sequences_does_not_depend_on_batches() {
+    let mut trainer = trainer(tagger(true), tokens_loss());
+    let Batch { x, y, .. } = batch(None);
+    let data = Dataset::from_arrays(x, y).unwrap();
+    let mut losses = [6, 4, 1].map(|size| {
+        let logs = trainer.evaluate(&data.batch(size)).unwrap();
+        (logs.get("loss").unwrap(), logs.get("accuracy").unwrap())
+    });
+    let (loss, accuracy) = losses[0];
+    for (other, rate) in &mut losses[1..] {
+        assert!((*other - loss).abs() < 1e-6, "{other} {loss}");
+        assert!((*rate - accuracy).abs() < 1e-6, "{rate} {accuracy}");
+    }
+}
+
+#[test]
+fn weights_of_other_shapes_are_refused() {
+    let mut trainer = trainer(tagger(false), tokens_loss());
+    let mut refused = |dims: &[usize]| {
+        let weight = HostTensor::zeros(Shape::f32(dims));
+        trainer
+            .train_on_batch(&batch(Some(weight)))
+            .unwrap_err()
+            .to_string()
+    };
+    assert_eq!(
+        refused(&[5, 4]),
+        "the weights of a batch of 6 rows are f32[5,4], expected f32[6]; give a number for each example, or for each of its steps"
+    );
+    let message = refused(&[6, 3]);
+    assert!(
+        message.contains("weights f32[6,3] do not fit values f32[6,4]"),
+        "{message}"
+    );
+}
+
+/// The outputs of a model, in training when there is a key.
+fn outputs(
+    model: &Model,
+    x: &[HostTensor],
+    key: Option<[u32; 2]>,
+    policy: Policy,
+) -> Vec<HostTensor> {
+    let graph = Graph::new();
+    let values = model.init(3).unwrap();
+    let parameter = |value: &HostTensor| graph.parameter("x", value.shape().clone());
+    let variables: Vec<Tensor> = values.iter().map(parameter).collect();
+    let inputs: Vec<Tensor> = x.iter().map(parameter).collect();
+    let mut cx = Cx::new(&graph, model, &variables).with_policy(policy);
+    if let Some(key) = key {
+        let key = graph.constant(HostTensor::new([2], &key));
+        let row = graph.scalar(DType::U32, 0.0);
+        cx = cx.with_training(true).with_random(key, row);
+    }
+    let outputs = model.call(&mut cx, &inputs);
+    let named: Vec<(&str, &Tensor)> = outputs.iter().map(|output| ("y", output)).collect();
+    let program = graph.finish(&named).unwrap();
+    let compiled = engine().compile("outputs", &program).unwrap();
+    let buffers = values.iter().chain(x).map(|x| engine().put(0, x).unwrap());
+    let buffers: Vec<_> = buffers.collect();
+    let arguments: Vec<_> = buffers.iter().collect();
+    let results = compiled.run(&[&arguments]).unwrap().0.swap_remove(0);
+    let read = |(buffer, output): (_, &Tensor)| engine().get(buffer, &output.shape()).unwrap();
+    results.iter().zip(&outputs).map(read).collect()
+}
+
+fn ramp(dims: &[usize]) -> HostTensor {
+    let count: usize = dims.iter().product();
+    let values: Vec<f32> = (0..count).map(|i| (i as f32 * 0.37).sin()).collect();
+    HostTensor::new(dims, &values)
+}
+
+/// Gives the states beside the last output, joined: `[batch, 3 units]`.
+#[derive(Debug)]
+struct States(Lstm);
+
+impl Layer for States {
+    fn kind(&self) -> &'static str {
+        "states"
+    }
+
+    fn config(&self) -> Value {
+        json!({})
+    }
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        let (output, states) = self.0.with_states(cx, "lstm", inputs);
+        // A second sequence goes on from the states of the first.
+        let more = [inputs[0].clone(), states[0].clone(), states[1].clone()];
+        let (again, _) = Lstm::new(3).with_states(cx, "next", &more);
+        Tensor::concat(&[&output, &states[0], &states[1], &again], 1)
+    }
+}
+
+#[test]
+fn states_come_out_and_go_in() {
+    let model = Sequential::new([4, 2])
+        .add(States(Lstm::new(3)))
+        .build()
+        .unwrap();
+    let names: Vec<&str> = model.variables().iter().map(|v| v.name.as_str()).collect();
+    assert_eq!(
+        names[..2],
+        ["states/lstm/kernel", "states/lstm/recurrent_kernel"]
+    );
+    assert_eq!(names[3], "states/next/kernel");
+    // The forget gate starts open.
+    let bias = model.init(3).unwrap()[2].f32s();
+    assert_eq!(bias, [0., 0., 0., 1., 1., 1., 0., 0., 0., 0., 0., 0.]);
+    let joined = outputs(&model, &[ramp(&[2, 4, 2])], None, Policy::Float32)[0].f32s();
+    for row in joined.chunks(12) {
+        assert_eq!(row[..3], row[3..6]);
+        assert_ne!(row[3..6], row[6..9]);
+    }
+}
+
+#[test]
+fn sixteen_bits_and_dropout_change_little_and_something() {
+    let mut net = Network::new();
+    let x = net.input([5, 4]);
+    let both = Bidirectional::new(Gru::new(3).return_sequences(true).dropout(0.3));
+    let both = net.add(both, &[x]);
+    let attention = MultiHeadAttention::new(2, 3)
+        .dropout(0.3)
+        .use_causal_mask(true);
+    let seen = net.add(attention, &[both]);
+    let last = net.add(SimpleRnn::new(3).dropout(0.3), &[seen]);
+    let model = net.build(&[x], &[last]).unwrap();
+    let x = [ramp(&[2, 5, 4])];
+    let run = |key, policy| {
+        outputs(&model, &x, key, policy)[0]
+            .convert(DType::F32)
+            .f32s()
+    };
+    let exact = run(None, Policy::Float32);
+    close(&run(None, Policy::MixedBfloat16), &exact, 0.03);
+    let dropped = run(Some([1, 2]), Policy::Float32);
+    assert!(dropped.iter().all(|x| x.is_finite()));
+    assert_ne!(dropped, exact);
+    assert_ne!(dropped, run(Some([1, 3]), Policy::Float32));
+    assert_eq!(dropped, run(Some([1, 2]), Policy::Float32));
+}
+
+/// A translator of few words, first values only.
+fn nmt() -> TransformerNmt {
+    TransformerNmt {
+        source_vocabulary: 8,
+        target_vocabulary: 7,
+        source_length: 4,
+        target_length: 5,
+        layers: 1,
+        width: 8,
+        heads: 2,
+        feed_forward: 16,
+        dropout: 0.0,
+        ..TransformerNmt::default()
+    }
+}
+
+#[test]
+fn translations_are_those_of_the_model() {
+    let mut trainer = trainer(nmt(), tokens_loss());
+    let saved = trainer.saved_model().unwrap();
+    let sources = words(&[4, 2, 3], 4, 8, 3);
+    let translator = |beams: usize, sentences: usize| {
+        let search = BeamSearch::new(1, 2, 4).beams(beams);
+        Translator::new(engine(), &saved, search, sentences).unwrap()
+    };
+    // Step by step with the model as it predicts.
+    let mut greedy = Vec::new();
+    for row in 0..3 {
+        let source = sources.slice_rows(row, row + 1);
+        let (mut prefix, mut total) = (vec![1], 0.0);
+        for step in 0..4 {
+            let mut padded = prefix.clone();
+            padded.resize(5, 0);
+            let target = HostTensor::new([1, 5], &padded);
+            let logits = trainer.predict_on_batch(&[source.clone(), target]).unwrap()[0].f32s();
+            let logits = &logits[step * 7..][..7];
+            let best = (1..7)
+                .rev()
+                .max_by(|&a, &b| logits[a].total_cmp(&logits[b]))
+                .unwrap();
+            let sum: f32 = logits.iter().map(|x| x.exp()).sum();
+            total += f64::from(logits[best] - sum.ln());
+            if best == 2 {
+                break;
+            }
+            prefix.push(best as i32);
+        }
+        greedy.push((prefix[1..].to_vec(), total));
+    }
+    let found = translator(1, 2).hypotheses(&sources).unwrap();
+    for (found, (tokens, total)) in found.iter().zip(&greedy) {
+        assert_eq!(found[0].tokens, *tokens);
+        assert!((found[0].log_probability - total).abs() < 1e-4);
+    }
+    // However sentences are cut into batches, and from a file.
+    let wide = translator(3, 3).hypotheses(&sources).unwrap();
+    let narrow = translator(3, 2).hypotheses(&sources).unwrap();
+    for (wide, narrow) in wide.iter().zip(&narrow) {
+        assert_eq!(wide[0].tokens, narrow[0].tokens);
+        assert!(wide.is_sorted_by(|a, b| a.score >= b.score));
+    }
+}
+
+#[test]
+fn what_cannot_translate_is_refused() {
+    let model = nmt().build().unwrap();
+    let values = model.init(0).unwrap();
+    let saved = SavedModel::new(model, values).unwrap();
+    let refused = |saved: &SavedModel, search: BeamSearch| {
+        Translator::new(engine(), saved, search, 1)
+            .unwrap_err()
+            .to_string()
+    };
+    assert_eq!(
+        refused(&saved, BeamSearch::new(1, 2, 6)),
+        "beam search: `max_length` is 6, but targets of the model have 5 tokens; lower it"
+    );
+    let model = tagger(true).build().unwrap();
+    let values = model.init(0).unwrap();
+    let tagger = SavedModel::new(model, values).unwrap();
+    let message = refused(&tagger, BeamSearch::new(1, 2, 4));
+    assert!(
+        message.starts_with("model `sequential` cannot translate: expected inputs"),
+        "{message}"
+    );
+    let search = BeamSearch::new(1, 2, 4);
+    let translator = Translator::new(engine(), &saved, search, 1).unwrap();
+    let message = translator
+        .translate(&words(&[2], 3, 8, 1))
+        .unwrap_err()
+        .to_string();
+    assert_eq!(
+        message,
+        "sources must be rows of 4 tokens, got i32[1,3]; pad or cut them"
+    );
+}
+
+#[test]
+fn models_of_sequences_are_read_back_as_written() {
+    let encoder = TransformerEncoder {
+        head: Head::Classes(2),
+        mask_zero: true,
+        dropout: 0.1,
+        layers: 1,
+        ..TransformerEncoder::default()
+    };
+    let shared = TransformerNmt {
+        shared_embedding: true,
+        target_vocabulary: 8,
+        ..nmt()
+    };
+    let of = |interest: Interest, categories: &[usize]| {
+        Recommender::new(interest, categories)
+            .numbers(3)
+            .build()
+            .unwrap()
+    };
+    let stack = Sequential::new(Input::new([4]).dtype(DType::I32))
+        .add(Embedding::new(9, 4).mask_zero(true))
+        .add(Bidirectional::new(Lstm::new(2).return_sequences(true)).merge_mode(MergeMode::Mul))
+        .add(Gru::new(2).return_sequences(true))
+        .add(SimpleRnn::new(2).return_sequences(true))
+        .add(GlobalMaxPool1d::new());
+    let models = [
+        encoder.build().unwrap(),
+        nmt().build().unwrap(),
+        shared.build().unwrap(),
+        of(Interest::TwoTower, &[5, 6]),
+        of(Interest::Dlrm, &[5, 6, 7]),
+        of(Interest::WideAndDeep, &[5, 6, 7]),
+        stack.build().unwrap(),
+    ];
+    for model in models {
+        let again = Model::from_config(&model.config()).unwrap();
+        assert_eq!(again.config(), model.config());
+        assert_eq!(again.variables(), model.variables());
+    }
+}
+
+/// As many parameters as the script of the benchmark counts.
+#[test]
+fn the_encoder_has_the_parameters_of_the_benchmark() {
+    let model = TransformerEncoder::default().build().unwrap();
+    let count: usize = model.variables().iter().map(|v| v.shape.len()).sum();
+    let block = 4 * (256 * 256 + 256) + 2 * 256 * 1024 + 1024 + 256 + 4 * 256;
+    assert_eq!(
+        count,
+        8000 * 256 + 128 * 256 + 4 * block + 512 + 256 * 8000 + 8000
+    );
+}
+
+#[test]
+fn recommenders_learn_who_likes_what() {
+    let rows = 64;
+    let users: Vec<i32> = (0..rows).map(|i| i % 8).collect();
+    let items: Vec<i32> = (0..rows).map(|i| i / 8 % 6).collect();
+    let likes = users
+        .iter()
+        .zip(&items)
+        .map(|(user, item)| (user % 2 == item % 2) as i32);
+    let likes: Vec<i32> = likes.collect();
+    let numbers = ramp(&[rows as usize, 2]);
+    let rows = [rows as usize];
+    for interest in [Interest::TwoTower, Interest::Dlrm, Interest::WideAndDeep] {
+        let model = Recommender::new(interest, [8, 6])
+            .numbers(2)
+            .width(8)
+            .hidden([16]);
+        let mut trainer = trainer(
+            model,
+            Compile {
+                optimizer: Adam::new(0.02).into(),
+                loss: BinaryCrossentropy::from_logits().into(),
+                metrics: vec![Accuracy.into()],
+                ..Compile::default()
+            },
+        );
+        let batch = Batch {
+            x: vec![
+                HostTensor::new(rows, &users),
+                HostTensor::new(rows, &items),
+                numbers.clone(),
+            ],
+            y: vec![HostTensor::new(rows, &likes)],
+            weight: None,
+            first: 0,
+        };
+        for _ in 0..80 {
+            trainer.train_on_batch(&batch).unwrap();
+        }
+        let logs = trainer.test_on_batch(&batch).unwrap();
+        assert!(logs.get("accuracy").unwrap() > 0.95, "{interest:?}: {logs}");
+    }
+}
+
+/// A kind, its settings, the shapes of its inputs, and the error.
+type Mistake = (
+    &'static str,
+    Value,
+    &'static [&'static [usize]],
+    &'static str,
+);
+
+#[test]
+fn mistakes_say_what_was_expected_and_got() {
+    let cases: [Mistake; 15] = [
+        (
+            "multi_head_attention",
+            json!({"num_heads": 0, "key_dim": 2}),
+            &[&[3, 4]],
+            "`num_heads` must be between 1 and 2147483647, got 0",
+        ),
+        (
+            "multi_head_attention",
+            json!({"num_heads": 2, "key_dim": 2}),
+            &[&[4]],
+            "the query must be floats [batch, length, features], got f32[2,4]",
+        ),
+        (
+            "multi_head_attention",
+            json!({"num_heads": 2, "key_dim": 2}),
+            &[&[3, 4], &[5, 4], &[6, 4]],
+            "expected query, value and key of one batch, value and key of one length, got f32[2,3,4], f32[2,5,4] and f32[2,6,4]",
+        ),
+        (
+            "multi_head_attention",
+            json!({"num_heads": 2, "key_dim": 2}),
+            &[&[3, 4], &[5, 4], &[5, 4], &[5, 3]],
+            "the mask must have the dims [2, 3, 5] [batch, queries, keys], got f32[2,5,3]",
+        ),
+        (
+            "multi_head_attention",
+            json!({"num_heads": 2, "key_dim": 2}),
+            &[&[3, 4], &[3, 4], &[3, 4], &[3, 3], &[1]],
+            "expected query, value, key and mask, got 5 inputs",
+        ),
+        (
+            "position_embedding",
+            json!({"sequence_length": 3}),
+            &[&[4, 2]],
+            "expected sequences of at most 3, got 4; raise `sequence_length` or cut them",
+        ),
+        (
+            "sinusoidal_position",
+            json!({"max_wavelength": 0}),
+            &[&[4, 2]],
+            "`max_wavelength` must be a number above 0, got 0",
+        ),
+        (
+            "embedding",
+            json!({"input_dim": 3, "output_dim": 2, "mask_zero": true}),
+            &[&[4, 2]],
+            "`mask_zero` needs indices [batch, steps], got f32[2,4,2]",
+        ),
+        (
+            "lstm",
+            json!({"units": 3}),
+            &[&[4]],
+            "expected sequences [batch, length, features], got f32[2,4]; embed or reshape them first",
+        ),
+        (
+            "lstm",
+            json!({"units": 3}),
+            &[&[4, 2], &[3]],
+            "expected a sequence and no or 2 first states, got 2 inputs",
+        ),
+        (
+            "gru",
+            json!({"units": 3}),
+            &[&[4, 2], &[2]],
+            "expected first states f32[2,3], got f32[2,2]",
+        ),
+        (
+            "lstm",
+            json!({"units": 3, "bias_initializer": "ones"}),
+            &[&[4, 2]],
+            "`unit_forget_bias` needs a `bias_initializer` of zeros; set it to false",
+        ),
+        (
+            "embedding_bag",
+            json!({"input_dim": 3, "output_dim": 2}),
+            &[&[4], &[3]],
+            "expected a weight for each index of f32[2,4], got f32[2,3]",
+        ),
+        (
+            "dot",
+            json!({}),
+            &[&[4], &[3]],
+            "expected vectors of one size, got f32[2,4] and f32[2,3]",
+        ),
+        (
+            "interaction",
+            json!({}),
+            &[&[4]],
+            "expected 2 inputs or more, got 1",
+        ),
+    ];
+    for (kind, settings, inputs, expected) in cases {
+        let built = layer_from_config(kind, &settings).and_then(|layer| {
+            let mut net = Network::new();
+            let nodes: Vec<Node> = inputs.iter().map(|&dims| net.input(dims)).collect();
+            let output = net.add(layer, &nodes);
+            net.build(&nodes, &[output])
+        });
+        let message = built.unwrap_err().to_string();
+        assert!(message.ends_with(expected), "{message}");
+    }
+    let kind = json!({"layer": {"lstn": {"units": 3}}});
+    let message = layer_from_config("bidirectional", &kind)
+        .unwrap_err()
+        .to_string();
+    assert_eq!(
+        message,
+        "bidirectional: `layer`: unknown recurrent layer `lstn`; did you mean `lstm`?"
+    );
+    let heads = TransformerEncoder {
+        heads: 3,
+        ..TransformerEncoder::default()
+    };
+    assert_eq!(
+        heads.build().unwrap_err().to_string(),
+        "transformer_encoder: `width` must be a multiple of `heads`, got 256 and 3; the heads share the width"
+    );
+    let shared = TransformerNmt {
+        shared_embedding: true,
+        ..nmt()
+    };
+    assert_eq!(
+        shared.build().unwrap_err().to_string(),
+        "transformer_nmt: `shared_embedding` needs vocabularies of one size, got 8 and 7; make them equal"
+    );
+    let towers = Recommender::new(Interest::TwoTower, [3])
+        .build()
+        .unwrap_err()
+        .to_string();
+    assert_eq!(
+        towers,
+        "recommender: expected 2 categories for TwoTower, got 1; give the number of values of each"
+    );
+}
+
+#[test]
+fn a_mask_of_another_shape_is_refused() {
+    let model = Sequential::new([4, 2])
+        .add(GlobalAveragePool1d::new())
+        .build()
+        .unwrap();
+    let graph = Graph::new();
+    let x = graph.parameter("x", Shape::f32([3, 4, 2]));
+    let mask = graph.parameter("mask", Shape::new(DType::Bool, [3, 5]));
+    let mut cx = Cx::new(&graph, &model, &[]);
+    cx.set_padding_mask(&x, &mask);
+    let message = graph.error().unwrap().to_string();
+    assert!(
+        message
+            .contains("a padding mask of f32[3,4,2] must be a bool for each step, got bool[3,5]"),
+        "{message}"
+    );
+}

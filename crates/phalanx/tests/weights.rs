@@ -1,0 +1,367 @@
+//! Weights of Keras and PyTorch: files that they wrote, read into models of ours that answer the same.
+
+mod oracle;
+
+use std::path::PathBuf;
+
+use oracle::{Batch, array, assert_close, formula_value, uniform};
+use phalanx::import::{LoadReport, LoadWeights, Matching};
+use phalanx::models::{FineTune, MobileNetV2, ResNet50};
+use phalanx::nn::{
+    Activation, BatchNorm, Conv2d, Cx, Dense, DepthwiseConv2d, Dropout, Flatten,
+    GlobalAveragePool2d, IntoModel, Layer, LayerNorm, LayerSpec, Model, Sequential, ZeroPadding2d,
+    relu,
+};
+use phalanx::saved::SavedModel;
+use phalanx::{Error, Result};
+use phalanx_graph::HostTensor;
+use serde_json::{Value, json};
+
+fn golden(file: &str) -> PathBuf {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden");
+    root.join(file)
+}
+
+fn read_json(file: &str) -> Value {
+    serde_json::from_slice(&std::fs::read(golden(file)).unwrap()).unwrap()
+}
+
+fn fresh(model: impl IntoModel) -> SavedModel {
+    let (model, _) = model.into_parts().unwrap();
+    let values = model.init(1).unwrap();
+    SavedModel::new(model, values).unwrap()
+}
+
+fn load(saved: &mut SavedModel, file: &str) -> Result<LoadReport> {
+    saved.load_weights(golden(file), LoadWeights::default())
+}
+
+/// The model of `make_weights.py`, its layers called by a function of Keras' names.
+fn tiny(name: impl Fn(&str) -> String) -> Model {
+    let inner = Sequential::new([3, 3, 4])
+        .add(
+            DepthwiseConv2d::new(2)
+                .depth_multiplier(2)
+                .named(name("dw")),
+        )
+        .add(LayerNorm::new().named(name("ln")));
+    Sequential::new([7, 7, 2])
+        .add(Conv2d::new(4, 3).strides(2).named(name("stem")))
+        .add(BatchNorm::new().named(name("bn")))
+        .add(LayerSpec::from(relu_layer()).named(name("relu")))
+        .add(LayerSpec::from(inner.build().unwrap()).named(name("inner")))
+        .add(Dropout::new(0.5).named(name("drop")))
+        .add(Flatten)
+        .add(Dense::new(5).activation(relu).named(name("hidden")))
+        .add(Dense::new(3).named(name("out")))
+        .build()
+        .unwrap()
+}
+
+fn relu_layer() -> phalanx::nn::ActivationLayer {
+    phalanx::nn::ActivationLayer::new(Activation::Relu)
+}
+
+fn answer(saved: &SavedModel, x: HostTensor) -> Vec<f64> {
+    let mut case = Batch::default();
+    let x = case.input(x);
+    let values = saved.values().iter().cloned();
+    let values: Vec<_> = values.map(|value| case.input(value)).collect();
+    let outputs = saved
+        .model()
+        .call(&mut Cx::new(&case.graph, saved.model(), &values), &[x]);
+    case.output(&outputs[0]);
+    case.run(&oracle::engine())[0].to_f64()
+}
+
+/// Every value is what the formula gives for its name, exactly.
+fn check_values(saved: &SavedModel, name: impl Fn(&str) -> String) {
+    for (variable, value) in saved.model().variables().iter().zip(saved.values()) {
+        let mut parts: Vec<&str> = variable.name.rsplitn(3, '/').take(2).collect();
+        parts.reverse();
+        let expected = formula_value(&name(&parts.join("/")), &variable.shape.dims);
+        assert!(*value == expected, "{}", variable.name);
+    }
+}
+
+#[test]
+fn files_of_keras_are_read_by_names() {
+    for file in ["tiny.weights.h5", "tiny.keras", "tiny.h5"] {
+        let mut saved = fresh(tiny(str::to_owned));
+        let report = load(&mut saved, &format!("keras/weights/{file}")).unwrap();
+        assert_eq!(
+            report.to_string(),
+            "14 of 14 variables have values",
+            "{file}"
+        );
+        assert_eq!(report.unexpected, Vec::<String>::new());
+        check_values(&saved, str::to_owned);
+    }
+}
+
+#[test]
+fn files_of_keras_are_read_by_order() {
+    let mut saved = fresh(tiny(|name| format!("my_{name}")));
+    for file in ["tiny.weights.h5", "tiny.keras", "tiny.h5"] {
+        let report = load(&mut saved, &format!("keras/weights/{file}")).unwrap();
+        assert!(
+            report.is_complete() && report.unexpected.is_empty(),
+            "{file}: {report}"
+        );
+        check_values(&saved, |name| name.replace("my_", ""));
+    }
+    let golden = read_json("keras/weights/tiny.json");
+    let got = answer(&saved, array(&golden["input"]).unwrap());
+    assert_close(
+        "tiny",
+        &got,
+        &array(&golden["output"]).unwrap().to_f64(),
+        1e-5,
+    );
+    let names = LoadWeights {
+        matching: Matching::Names,
+        ..LoadWeights::default()
+    };
+    let refused = saved
+        .load_weights(golden_path("tiny.keras"), names)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        refused.contains("0 of 14 variables have values; 14 not in the file: `my_stem/kernel`"),
+        "{refused}"
+    );
+}
+
+fn golden_path(file: &str) -> PathBuf {
+    golden("keras/weights").join(file)
+}
+
+#[test]
+fn mobilenet_v2_of_keras_is_read() {
+    let small = || MobileNetV2::new().input([32, 32, 3]).alpha(0.01).classes(2);
+    let mut saved = fresh(small());
+    let report = load(&mut saved, "keras/weights/mobilenet_v2.keras").unwrap();
+    assert!(
+        report.is_complete() && report.unexpected.is_empty(),
+        "{report}"
+    );
+    check_values(&saved, str::to_owned);
+
+    // As the base of another model: by the last part of the names; the head has no values in the file.
+    let base = small().include_top(false).build().unwrap();
+    let mut tuned = fresh(FineTune::new(base));
+    let refused = load(&mut tuned, "keras/weights/mobilenet_v2.keras")
+        .unwrap_err()
+        .to_string();
+    assert!(
+        refused.contains("4 not in the file: `hidden/kernel`, `hidden/bias`"),
+        "{refused}"
+    );
+    assert!(
+        refused.ends_with("or set `skip_mismatch` to load what fits"),
+        "{refused}"
+    );
+    let skip = LoadWeights {
+        skip_mismatch: true,
+        ..LoadWeights::default()
+    };
+    let report = tuned
+        .load_weights(golden_path("mobilenet_v2.keras"), skip)
+        .unwrap();
+    assert_eq!(
+        (
+            report.matched.len(),
+            report.missing.len(),
+            report.unexpected.len()
+        ),
+        (260, 4, 2)
+    );
+
+    // Other classes: all but the last layer.
+    let mut other = fresh(small().classes(3));
+    let refused = load(&mut other, "keras/weights/mobilenet_v2.keras")
+        .unwrap_err()
+        .to_string();
+    assert!(
+        refused.contains("2 do not fit: `predictions/kernel` needs f32[1280,3]"),
+        "{refused}"
+    );
+    let report = other
+        .load_weights(golden_path("mobilenet_v2.keras"), skip)
+        .unwrap();
+    assert_eq!((report.matched.len(), report.mismatched.len()), (260, 2));
+}
+
+#[test]
+fn a_stack_of_pytorch_is_read() {
+    let model = Sequential::new([8, 8, 2])
+        .add(ZeroPadding2d::new(1))
+        .add(Conv2d::new(6, 3).strides(2))
+        .add(BatchNorm::new().epsilon(1e-5))
+        .add(relu_layer())
+        .add(
+            DepthwiseConv2d::new(3)
+                .depth_multiplier(2)
+                .use_bias(false)
+                .activation(relu),
+        )
+        .add(GlobalAveragePool2d::new())
+        .add(Dense::new(4).activation(relu))
+        .add(LayerNorm::new().epsilon(1e-5))
+        .add(Dense::new(3));
+    let mut saved = fresh(model);
+    let report = load(&mut saved, "torch/stack.safetensors").unwrap();
+    assert_eq!(report.to_string(), "13 of 13 variables have values");
+    let golden = read_json("torch/stack.json");
+    let numbers = |value: &Value| -> Vec<f64> {
+        value
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|x| x.as_f64().unwrap())
+            .collect()
+    };
+    // From [batch, channels, height, width].
+    let theirs = numbers(&golden["input"]);
+    let place = |i: usize| ((i / 128 * 2 + i % 2) * 8 + i / 16 % 8) * 8 + i / 2 % 8;
+    let x: Vec<f32> = (0..theirs.len()).map(|i| theirs[place(i)] as f32).collect();
+    let got = answer(&saved, HostTensor::new([2, 8, 8, 2], &x));
+    assert_close("stack", &got, &numbers(&golden["output"]), 1e-5);
+}
+
+/// A file of torchvision's names and shapes, with values by the formula of `make_torch.py`.
+fn torchvision_file(model: &str) -> Vec<u8> {
+    let names = read_json("torch/names.json");
+    let mut header = serde_json::Map::new();
+    let mut data: Vec<u8> = Vec::new();
+    for (name, dims) in names[model].as_object().unwrap() {
+        let dims: Vec<usize> = dims
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|x| x.as_u64().unwrap() as usize)
+            .collect();
+        let start = data.len();
+        let fan_in: usize = dims.iter().skip(1).product();
+        let scaled = |u: f64| match () {
+            () if dims.len() > 1 => u * (6.0 / fan_in as f64).sqrt(),
+            () if name.ends_with("running_var") => 1.0 + 0.5 * u,
+            () if name.ends_with("weight") => 0.7 + 0.2 * u,
+            () => 0.1 * u,
+        };
+        for u in uniform(name, dims.iter().product()) {
+            data.extend_from_slice(&(scaled(u) as f32).to_le_bytes());
+        }
+        let info = json!({"dtype": "F32", "shape": dims, "data_offsets": [start, data.len()]});
+        header.insert(name.clone(), info);
+    }
+    let mut header = serde_json::to_vec(&header).unwrap();
+    header.resize(header.len().next_multiple_of(8), b' ');
+    [&(header.len() as u64).to_le_bytes()[..], &header, &data].concat()
+}
+
+/// Loads torchvision's weights and answers as torchvision does.
+fn check_torchvision(name: &str, model: impl IntoModel) {
+    let mut saved = fresh(model);
+    let bytes = torchvision_file(name);
+    let report = saved
+        .load_weights_from(name, &bytes, LoadWeights::default())
+        .unwrap();
+    assert!(
+        report.is_complete() && report.unexpected.is_empty(),
+        "{report}"
+    );
+    let x: Vec<f64> = uniform("image", 3 * 64 * 64).collect();
+    let x: Vec<f32> = (0..x.len())
+        .map(|i| x[i % 3 * 64 * 64 + i / 3] as f32)
+        .collect();
+    let got = answer(&saved, HostTensor::new([1, 64, 64, 3], &x));
+    let golden = read_json("torch/outputs.json");
+    let expected: Vec<f64> = golden[name]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|x| x.as_f64().unwrap())
+        .collect();
+    assert_close(name, &got[..expected.len()], &expected, 1e-4);
+}
+
+#[test]
+fn mobilenet_v2_of_torchvision_is_read() {
+    check_torchvision(
+        "mobilenet_v2",
+        MobileNetV2::torchvision().input([64, 64, 3]),
+    );
+}
+
+#[test]
+fn resnet50_of_torchvision_is_read() {
+    check_torchvision("resnet50", ResNet50::torchvision().input([64, 64, 3]));
+}
+
+#[test]
+fn our_own_weights_come_back() {
+    let folder = std::env::temp_dir().join(format!("phalanx-weights-{}", std::process::id()));
+    let path = folder.join("tiny.safetensors");
+    let first = fresh(tiny(str::to_owned));
+    first.save_weights(&path).unwrap();
+    first.save_weights(&path).unwrap();
+    let model = tiny(str::to_owned);
+    let zeros = model
+        .variables()
+        .iter()
+        .map(|v| HostTensor::zeros(v.shape.clone()));
+    let mut again = SavedModel::new(model.clone(), zeros.collect()).unwrap();
+    again.load_weights(&path, LoadWeights::default()).unwrap();
+    assert_eq!(again.values(), first.values());
+    let left = std::fs::read_dir(&folder).unwrap().count();
+    std::fs::remove_dir_all(&folder).unwrap();
+    assert_eq!(left, 1, "nothing but the file stays");
+}
+
+#[test]
+fn what_is_no_file_of_weights_is_refused() {
+    let mut saved = fresh(tiny(str::to_owned));
+    let mut message = |bytes: &[u8]| {
+        let loaded = saved.load_weights_from("w", bytes, LoadWeights::default());
+        loaded.unwrap_err().to_string()
+    };
+    assert!(message(b"hello").starts_with("w: start: neither HDF5, nor a .keras archive"));
+    assert!(message(b"PK\x03\x04").starts_with("w: model.weights.h5: expected a .keras archive"));
+    assert!(
+        message(b"\x89HDF\r\n\x1a\n").starts_with("w: HDF5: 1 bytes expected where 0 are left")
+    );
+    let absent = load(&mut saved, "keras/weights/absent.h5").unwrap_err();
+    assert!(
+        matches!(absent, Error::Io { action: "open", .. }),
+        "{absent}"
+    );
+    let folder = load(&mut saved, "keras/weights").unwrap_err().to_string();
+    assert!(
+        folder.contains("is no plain file; give a file of weights"),
+        "{folder}"
+    );
+}
+
+/// Cut or changed anywhere, a file is refused or read, and nothing panics.
+#[test]
+fn damage_is_an_error() {
+    for file in ["tiny.weights.h5", "tiny.h5", "tiny.keras"] {
+        let whole = std::fs::read(golden_path(file)).unwrap();
+        let mut saved = fresh(tiny(str::to_owned));
+        for step in 0..400 {
+            let place = step * 7919 % whole.len();
+            let mut bytes = whole.clone();
+            match step % 4 {
+                0 => bytes.truncate(place),
+                1 => bytes[place] ^= 0xFF,
+                2 => bytes[place] = bytes[place].wrapping_add(1),
+                _ => bytes[place..]
+                    .iter_mut()
+                    .take(8)
+                    .for_each(|byte| *byte = 0xFF),
+            }
+            let _ = saved.load_weights_from(file, &bytes, LoadWeights::default());
+        }
+    }
+}

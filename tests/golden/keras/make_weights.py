@@ -1,0 +1,99 @@
+"""weights/: files of weights as Keras and h5py write them, small, and what models with them answer."""
+
+import json
+import shutil
+import tempfile
+import zipfile
+
+from pathlib import Path
+
+from golden import FOLDER, array, keras, np
+from make_models import path_of, uniform, value
+
+import h5py
+
+layers = keras.layers
+OUT = FOLDER / "weights"
+
+
+def tiny():
+    """One layer of each kind with variables, names of all sorts, one model in another."""
+    inner = keras.Sequential([
+        layers.Input((3, 3, 4)),
+        layers.DepthwiseConv2D(2, depth_multiplier=2, name="dw"),
+        layers.LayerNormalization(name="ln"),
+    ], name="inner")
+    return keras.Sequential([
+        layers.Input((7, 7, 2)),
+        layers.Conv2D(4, 3, strides=2, name="stem"),
+        layers.BatchNormalization(name="bn"),
+        layers.ReLU(name="relu"),
+        inner,
+        layers.Dropout(0.5, name="drop"),
+        layers.Flatten(name="flatten"),
+        layers.Dense(5, activation="relu", name="hidden"),
+        layers.Dense(3, name="out"),
+    ], name="tiny")
+
+
+def initialize(model):
+    """Values by the formula of make_models.py."""
+    for variable in model.weights:
+        if "seed" not in variable.path:
+            path = path_of(variable)
+            variable.assign(value(path, tuple(variable.shape)))
+
+
+def repacked(source, target):
+    """The same archive, deflated and without what is not weights."""
+    with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as new:
+        info = zipfile.ZipInfo("model.weights.h5")
+        info.compress_type = zipfile.ZIP_DEFLATED
+        new.writestr(info, old.read("model.weights.h5"))
+
+
+def mobilenet():
+    """MobileNetV2 with the fewest filters, with its head for two classes."""
+    return keras.applications.MobileNetV2(
+        input_shape=(32, 32, 3), alpha=0.01, classes=2, weights=None, classifier_activation=None)
+
+
+def forms():
+    """Arrays in the forms that the format has; each is arange(24) as its element type."""
+    x = np.arange(24).reshape(2, 3, 4)
+    for name, libver in (("forms", "earliest"), ("forms_latest", "latest")):
+        with h5py.File(OUT / f"{name}.h5", "w", libver=libver) as file:
+            for dtype in ("float16", "float32", "float64", "int32", "int64", "uint8"):
+                file[f"plain/{dtype}"] = x.astype(dtype)
+            file["scalar"] = np.float32(3)
+            if libver == "earliest":
+                chunked = {"chunks": (2, 2, 3), "data": x.astype("float32")}
+                file.create_dataset("chunked", **chunked)
+                file.create_dataset("deflated", compression="gzip", shuffle=True, fletcher32=True, **chunked)
+                for i in range(40):
+                    file[f"many/{i}"] = np.float32(i)
+                file.create_dataset("big_endian", data=x.astype(">f4"))
+            file.attrs["fixed"] = np.bytes_("fixed text")
+            file.attrs["variable"] = "variable text"
+            file.attrs["list"] = ["one", "two", "three"]
+
+
+if __name__ == "__main__":
+    OUT.mkdir(exist_ok=True)
+    model = tiny()
+    initialize(model)
+    model.compile("adam", "mse")
+    x = uniform("tiny", 2 * 7 * 7 * 2).reshape(2, 7, 7, 2).astype(np.float32)
+    answer = {"input": array(x), "output": array(model(x, training=False).numpy())}
+    (OUT / "tiny.json").write_text(json.dumps(answer, separators=(",", ":")) + "\n")
+    model.save_weights(OUT / "tiny.weights.h5")
+    model.save(OUT / "tiny.keras")
+    model.save(OUT / "tiny.h5")
+    model = mobilenet()
+    initialize(model)
+    with tempfile.TemporaryDirectory() as folder:
+        model.save(Path(folder) / "m.keras")
+        repacked(Path(folder) / "m.keras", OUT / "mobilenet_v2.keras")
+    forms()
+    for file in sorted(OUT.iterdir()):
+        print(file.name, file.stat().st_size)
