@@ -269,7 +269,8 @@ fn dropout_bits() -> Program {
     g.finish(&[("y", &y)]).unwrap()
 }
 
-/// A grouped convolution of bf16 images and a pool with kernels of their own, and a 1d one without.
+/// A grouped convolution of bf16 images, a pool, a biased convolution and a batch normalization with what follows,
+/// which have kernels of their own, and a 1d convolution, which has not.
 fn kernels() -> Program {
     let g = Graph::new();
     let x = g.parameter("x", Shape::new(DType::Bf16, [2, 9, 9, 4]));
@@ -293,7 +294,25 @@ fn kernels() -> Program {
         strides: [2, 1],
         padding: [(1, 0), (0, 1)],
     };
-    let y = x.conv(&kernel, dims(2, 2)).max_pool2d(pool);
+    let (gamma, beta) = (f32s(&g, "gamma", &[6]), f32s(&g, "beta", &[6]));
+    let y = x
+        .conv(&kernel, dims(2, 2))
+        .max_pool2d(pool)
+        .convert(DType::F32);
+    let bias = f32s(&g, "bias", &[6]);
+    let pointwise = f32s(&g, "pointwise", &[1, 1, 6, 6]);
+    let biased = y.conv(
+        &pointwise,
+        ConvDims {
+            strides: vec![1; 2],
+            padding: vec![(0, 0); 2],
+            ..dims(2, 1)
+        },
+    );
+    let biased = (biased + bias.broadcast_in(&y.dims(), &[3])).maximum(&y.like(0.0));
+    let [clipped, ..] = biased.batch_norm(&gamma, &beta, 0.001);
+    let [normal, ..] = clipped.clamp(0.0, 6.0).batch_norm(&gamma, &beta, 0.002);
+    let y = (&y + &normal).maximum(&y.like(0.0));
     let rows = y.convert(DType::F32).reshape(&[2, 8, 6]);
     let loss = rows.conv(&line, dims(1, 1)).square().sum_all();
     with_gradients(

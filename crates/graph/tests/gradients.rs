@@ -484,6 +484,19 @@ fn pools() {
 }
 
 #[test]
+fn batch_norms() {
+    let inputs = [scrambled(&[3, 2, 4]), scrambled(&[4]), scrambled(&[4])];
+    check("batch_norm", &inputs, &|x| {
+        let [y, ..] = x[0].batch_norm(&x[1], &x[2], 0.1);
+        y.sin()
+    });
+    check("batch_norm and its statistics", &inputs, &|x| {
+        let [y, mean, variance] = x[0].batch_norm(&x[1], &x[2], 0.1);
+        y.sin().sum(&[0, 1]) * mean.exp() + variance.square()
+    });
+}
+
+#[test]
 fn convolutions() {
     let case = |name: &str, x: &[usize], k: &[usize], dims: ConvDims| {
         check(name, &[scrambled(x), scrambled(k)], &|x| {
@@ -716,6 +729,13 @@ fn second_derivatives() {
             first.sin()
         });
     }
+    let inputs = [scrambled(&[3, 2]), scrambled(&[2]), scrambled(&[2])];
+    check("batch_norm", &inputs, &|x| {
+        let loss = x[0].batch_norm(&x[1], &x[2], 0.1)[0].sin().sum_all();
+        let found = gradients(&loss, &[&x[0], &x[1]]);
+        let squares = found.into_iter().flatten().map(|g| g.square().sum_all());
+        squares.reduce(|a, b| a + b).expect("two")
+    });
     let pool = Pool2d {
         size: [2, 2],
         strides: [2, 1],

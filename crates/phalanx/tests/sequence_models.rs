@@ -542,7 +542,7 @@ fn mistakes_say_what_was_expected_and_got() {
             "interaction",
             json!({}),
             &[&[4]],
-            "expected 2 inputs or more, got 1",
+            "expected 2 to 1000 inputs, got 1",
         ),
     ];
     for (kind, settings, inputs, expected) in cases {

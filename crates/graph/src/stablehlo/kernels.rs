@@ -6,7 +6,7 @@ use super::writer::{Operand, Writer};
 use super::{custom_call, lower_nodes};
 use crate::op::{Attribute, ConvDims, CustomCall, Node};
 use crate::simplify::simplify_body;
-use crate::{DType, Kernel, Pool2d, Program, Shape};
+use crate::{DType, Kernel, Mask, Pool2d, Program, Ramp, Shape};
 
 /// Work in convolutions, in operations, from which a program gains from registered kernels more than they cost to load.
 const WORTH_KERNELS: u64 = 100_000_000;
@@ -72,6 +72,27 @@ pub(super) fn lower(
                     window(dims),
                 );
             }
+            Kernel::ConvBias(dims) if takes_conv(dims, &inputs[1].shape.dims, shapes) => {
+                return call(w, "phalanx.conv", inputs, outputs, window(dims));
+            }
+            Kernel::BatchNorm { epsilon, ramp } if takes(shapes) => {
+                let attributes = [ramped(*ramp), epsilon_of(*epsilon)].concat();
+                return call(w, "phalanx.batch_norm", inputs, outputs, attributes);
+            }
+            Kernel::BatchNormGradient { epsilon, mask } if takes(shapes) => {
+                let ceiling = match mask {
+                    Mask::Beta(ramp) => ceiling(*ramp),
+                    Mask::None | Mask::Output => ceiling(Ramp::None),
+                };
+                let attributes = [vec![ceiling], epsilon_of(*epsilon)].concat();
+                return call(
+                    w,
+                    "phalanx.batch_norm_gradient",
+                    inputs,
+                    outputs,
+                    attributes,
+                );
+            }
             Kernel::MaxPool2d(pool) if takes_pool(pool, shapes) => {
                 return call(w, "phalanx.max_pool", inputs, outputs, pooling(pool));
             }
@@ -132,6 +153,25 @@ fn pooling(pool: &Pool2d) -> Vec<(String, Attribute)> {
     ]
 }
 
+fn epsilon_of(epsilon: f64) -> Vec<(String, Attribute)> {
+    vec![("epsilon".to_owned(), Attribute::Float(epsilon as f32))]
+}
+
+/// What follows: whether negative numbers become 0, and the ceiling.
+fn ramped(ramp: Ramp) -> Vec<(String, Attribute)> {
+    let relu = Attribute::Bool(ramp != Ramp::None);
+    vec![ceiling(ramp), ("relu".to_owned(), relu)]
+}
+
+/// The largest number of a ramp, 0 where there is none.
+fn ceiling(ramp: Ramp) -> (String, Attribute) {
+    let ceiling = match ramp {
+        Ramp::Clipped(ceiling) => ceiling as f32,
+        Ramp::None | Ramp::Relu => 0.0,
+    };
+    ("ceiling".to_owned(), Attribute::Float(ceiling))
+}
+
 fn ints(name: &str, values: Vec<i64>) -> (String, Attribute) {
     (name.to_owned(), Attribute::Ints(values))
 }
@@ -146,8 +186,9 @@ fn call(
     target: &str,
     inputs: &[Operand],
     outputs: &[Shape],
-    attributes: Vec<(String, Attribute)>,
+    mut attributes: Vec<(String, Attribute)>,
 ) -> Vec<Operand> {
+    attributes.sort_by(|(a, _), (b, _)| a.cmp(b));
     let bf16 = w.kernels.is_some_and(|support| support.bf16);
     let taken = |dtype: DType| match dtype {
         DType::F16 => DType::F32,

@@ -13,7 +13,8 @@ use super::history::{EpochLogs, History, Logs};
 use super::options::some_rows;
 use super::progress::Reporter;
 use super::run::{InFlight, Programs, State};
-use super::step::{BatchShape, Setup, Tally};
+use super::step::{BatchShape, Setup};
+use super::tally::Tally;
 use crate::data::{Batch, Batches};
 use crate::engine::Engine;
 use crate::import::{self, LoadReport, LoadWeights};
@@ -24,8 +25,8 @@ use crate::{Error, Result};
 
 /// A model with its values on a device, and what it is trained with.
 pub struct Trainer {
-    engine: Engine,
-    setup: Setup,
+    pub(super) engine: Engine,
+    pub(super) setup: Setup,
     state: State,
     train: Programs,
     test: Programs,
@@ -305,6 +306,40 @@ impl Trainer {
         Ok(())
     }
 
+    /// Freezes a layer, or all layers of a model inside, by path; see [`set_trainable_where`](Self::set_trainable_where).
+    ///
+    /// # Errors
+    /// When nothing has that path (the error names the nearest), or the device fails.
+    pub fn freeze(&mut self, path: &str) -> Result<()> {
+        self.change_trained(|model| model.freeze(path))
+    }
+
+    /// Unfreezes a layer, or all layers of a model inside, by path; see
+    /// [`set_trainable_where`](Self::set_trainable_where).
+    ///
+    /// # Errors
+    /// When nothing has that path (the error names the nearest), or the device fails.
+    pub fn unfreeze(&mut self, path: &str) -> Result<()> {
+        self.change_trained(|model| model.unfreeze(path))
+    }
+
+    /// Freezes or unfreezes the layers whose path a predicate accepts; returns how many.
+    ///
+    /// The next step trains what is trainable then, without another `compile`, which Keras needs and without which it
+    /// silently goes on as before. What the optimizer carries for variables that are trained before and after stays; for
+    /// those that become trainable it begins anew. Iterations go on, so that rules that correct for the start of their
+    /// averages (Adam) do not do so for the newcomers, whose first steps are larger: lower the rate, as is usual then.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn set_trainable_where(
+        &mut self,
+        trainable: bool,
+        accepts: impl FnMut(&str) -> bool,
+    ) -> Result<usize> {
+        self.change_trained(|model| Ok(model.set_trainable_where(trainable, accepts)))
+    }
+
     /// The learning rate of the next step.
     ///
     /// # Errors
@@ -360,7 +395,7 @@ impl Trainer {
         Some(self.setup.model.variables().len() + slot)
     }
 
-    fn needs_loss(&self, doing: &str) -> Result<()> {
+    pub(super) fn needs_loss(&self, doing: &str) -> Result<()> {
         if self.setup.losses.terms.is_empty() {
             return Err(Error::user(format!(
                 "cannot {doing}: the model was compiled without a loss; set `loss` in Compile"
@@ -418,6 +453,16 @@ impl Trainer {
             }
         }
         Ok(logs)
+    }
+
+    fn change_trained<T>(&mut self, change: impl FnOnce(&mut Model) -> Result<T>) -> Result<T> {
+        let mut model = self.setup.model.clone();
+        let result = change(&mut model)?;
+        let setup = self.setup.with_model(model);
+        self.state.resettle(&self.engine, &self.setup, &setup)?;
+        self.setup = setup;
+        self.train = Programs::default();
+        Ok(result)
     }
 
     /// The value of a slot that is one number.
