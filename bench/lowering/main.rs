@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod form;
+mod images;
 #[path = "../processors.rs"]
 mod processors;
 mod sequences;
@@ -26,8 +27,9 @@ fn main() -> ExitCode {
 fn run() -> Result<(), Box<dyn Error>> {
     let names: Vec<String> = std::env::args().skip(1).collect();
     processors::use_first()?;
-    let rows: Vec<Row> = sequences::rows()
+    let rows: Vec<Row> = images::rows()
         .into_iter()
+        .chain(sequences::rows())
         .filter(|row| names.is_empty() || names.iter().any(|name| name == row.name))
         .collect();
     if rows.is_empty() {
