@@ -17,12 +17,15 @@ pub(crate) struct Row {
     pub(crate) forms: Vec<Form>,
 }
 
+/// Adds the work to a graph; its results.
+type Build = Box<dyn Fn(&Graph) -> Vec<Tensor>>;
+
 /// A way to do it.
 pub(crate) struct Form {
     pub(crate) label: &'static str,
     /// Whether the engine may call registered kernels.
     pub(crate) kernels: bool,
-    pub(crate) build: Box<dyn Fn(&Graph) -> Vec<Tensor>>,
+    pub(crate) build: Build,
 }
 
 impl Form {
