@@ -22,10 +22,10 @@ fn main() -> phalanx::Result<()> {
     trainer.save_weights(WEIGHTS)?;
 
     let (few, test) = shapes(512, 2, &[ring, frame])?.split_at(256)?;
-    let loss = || BinaryCrossentropy::from_logits().into();
+    let loss = BinaryCrossentropy::from_logits();
     let mut base = network().include_top(false).build()?;
     base.set_trainable(false);
-    let mut trainer = strategy.compile(FineTune::new(base), settings(1e-3, loss()))?;
+    let mut trainer = strategy.compile(FineTune::new(base), settings(1e-3, loss.into()))?;
     // The head is new; everything else is in the file.
     let report = trainer.load_weights(
         WEIGHTS,
@@ -41,12 +41,8 @@ fn main() -> phalanx::Result<()> {
         trainer.evaluate(&test.batch(BATCH))?
     );
 
-    let saved = trainer.saved_model()?;
-    let values = saved.values().to_vec();
-    let mut model = Model::from(saved);
-    model.unfreeze("mobilenet_v2")?;
-    let tuned = SavedModel::new(model, values)?;
-    let mut trainer = strategy.compile(tuned, settings(1e-3, loss()))?;
+    trainer.unfreeze("mobilenet_v2")?;
+    trainer.set_learning_rate(5e-4)?;
     train(&mut trainer, "all of it", &few, 6)?;
     println!(
         "all of it trained: {}",

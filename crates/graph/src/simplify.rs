@@ -5,6 +5,7 @@
 //! exact in IEEE arithmetic: `x * 1` goes, `x + 0` stays (it turns -0 into 0).
 
 mod fold;
+mod fuse;
 mod rules;
 
 use std::collections::HashMap;

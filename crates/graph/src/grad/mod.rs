@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use recompute::Recomputed;
 
 use crate::op::{BinaryOp, CompareOp, Node, Op, PadDim, ReduceOp, SliceDim, UnaryOp, Value};
-use crate::{Graph, Kernel, Shape, Tensor};
+use crate::{Graph, Kernel, Mask, Ramp, Shape, Tensor};
 
 /// What each input of a node receives; `None` where no gradient flows.
 type Gradients = Result<Vec<Option<Tensor>>, String>;
@@ -87,10 +87,48 @@ fn backpropagate(graph: &Graph, seeds: &[(Value, Tensor)], wrt: &[&Tensor]) -> V
 
 fn accumulate(cotangents: &mut HashMap<Value, Tensor>, value: Value, gradient: Tensor) {
     let total = match cotangents.remove(&value) {
-        Some(sum) => sum + gradient,
+        Some(sum) => total(sum, gradient),
         None => gradient,
     };
     cotangents.insert(value, total);
+}
+
+/// The sum of two gradients: where one is nothing but what a scatter adds to zeros, that is added to the other in place.
+fn total(a: Tensor, b: Tensor) -> Tensor {
+    let scattered = |sparse: &Tensor, dense: &Tensor| {
+        let (mut node, graph) = (sparse.graph().node(sparse.value().node), sparse.graph());
+        if let Op::Reshape(_) = node.op {
+            node = graph.node(node.inputs[0].node);
+        }
+        let Op::ScatterAdd { dim } = node.op else {
+            return None;
+        };
+        let [base, indices, updates] =
+            [0, 1, 2].map(|input| Tensor::new(graph.clone(), node.inputs[input]));
+        let flat = || {
+            dense
+                .reshape(&base.dims())
+                .scatter_add(&indices, &updates, dim)
+        };
+        is_zeros(graph, base.value()).then(|| flat().reshape(&dense.dims()))
+    };
+    let in_place = scattered(&b, &a).or_else(|| scattered(&a, &b));
+    in_place.unwrap_or_else(|| a + b)
+}
+
+fn is_zeros(graph: &Graph, value: Value) -> bool {
+    match graph.node(value.node) {
+        Node {
+            op: Op::Constant(value),
+            ..
+        } => value.to_f64().iter().all(|&x| x == 0.0),
+        Node {
+            op: Op::Broadcast { .. },
+            inputs,
+            ..
+        } => is_zeros(graph, inputs[0]),
+        _ => false,
+    }
 }
 
 /// Which nodes up to `last` depend on any of `wrt`.
@@ -230,7 +268,27 @@ fn kernel_op(step: &Step, kernel: &Kernel) -> Vec<Option<Tensor>> {
             let given: Vec<&Tensor> = given.iter().collect();
             vec![Some(step.graph.push(op, &given))]
         }
-        Kernel::MaxPool2dGradient(_) => of_decomposed(step, kernel),
+        Kernel::BatchNorm {
+            epsilon,
+            ramp: Ramp::None,
+        } if step.node.inputs.len() == 3 && step.cotangents[1..].iter().all(Option::is_none) => {
+            let given = [
+                g,
+                step.input(0),
+                step.output(1),
+                step.output(2),
+                step.input(1),
+            ];
+            let given: Vec<&Tensor> = given.iter().collect();
+            let (epsilon, mask) = (*epsilon, Mask::None);
+            let op = Op::Kernel(Kernel::BatchNormGradient { epsilon, mask });
+            let found = step.graph.push_many(op, &given);
+            found.into_iter().map(Some).collect()
+        }
+        Kernel::ConvBias(_)
+        | Kernel::BatchNorm { .. }
+        | Kernel::BatchNormGradient { .. }
+        | Kernel::MaxPool2dGradient(_) => of_decomposed(step, kernel),
     }
 }
 

@@ -15,6 +15,7 @@ mod run;
 mod step;
 mod tally;
 mod trainer;
+mod weights;
 
 pub use compile::{Compile, Losses, OutputMetric};
 pub use estimate::{Estimate, LargestBatch};

@@ -66,6 +66,7 @@ pub use pool::{AveragePool2d, GlobalAveragePool2d, GlobalMaxPool2d, MaxPool2d};
 pub use position::{PositionEmbedding, SinusoidalPosition};
 pub use precision::Policy;
 pub use preprocess::{PerChannel, Preprocess, Rescaling};
+pub(crate) use registry::with_outer_fields;
 pub use registry::{Registry, layer_from_config};
 pub use regularizer::Regularizer;
 pub use sequence_pool::{GlobalAveragePool1d, GlobalMaxPool1d};

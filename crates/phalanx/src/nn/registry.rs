@@ -164,6 +164,17 @@ impl std::fmt::Debug for Registry {
 /// The kind under which a model stands for a layer.
 pub(super) const MODEL_KIND: &str = "model";
 
+/// A model as a layer, with the fields of every layer that are among its settings; `make` gets the others.
+pub(crate) fn with_outer_fields(
+    owner: &str,
+    fields: &Value,
+    make: impl FnOnce(&Value) -> Result<Model>,
+) -> Result<LayerSpec> {
+    let mut fields = fields.clone();
+    let outer = fields.as_object_mut().map(Outer::take).unwrap_or_default();
+    outer.apply(owner, make(&fields)?.into())
+}
+
 /// Puts the place before an error that does not have it yet.
 fn within(owner: &str, kind: &str, error: Error) -> Error {
     match error {
