@@ -161,11 +161,11 @@ impl Engine {
             ..Lowering::new(self.0.platform, name)
         };
         let text = program.to_stablehlo(&lowering);
-        let relied_on = self.0.platform.compiler_options().iter();
+        let relied_on = self.0.platform.compiler_options(&text).into_iter();
         let options = CompileOptions {
             replicas: program.replicas,
             overrides: relied_on
-                .map(|&(name, value)| (name.to_owned(), override_value(value)))
+                .map(|(name, value)| (name.to_owned(), override_value(value)))
                 .collect(),
             ..CompileOptions::default()
         };
