@@ -169,7 +169,7 @@ fn norm_calls(dims: &[usize; 4], gradient: bool) -> String {
         format!("tensor<{n}x{h}x{w}x{c}xf32>"),
         format!("tensor<{c}xf32>"),
     );
-    let config = "{api_version = 4 : i32, backend_config = {epsilon = 0.001 : f32, relu = true}}";
+    let config = "{api_version = 4 : i32, backend_config = {ceiling = 0.0 : f32, epsilon = 0.001 : f32, relu = true}}";
     let forward = format!(
         "%y:3 = stablehlo.custom_call @phalanx.batch_norm(%x, %g, %b) {config} : ({x}, {c}, {c}) -> ({x}, {c}, {c})"
     );

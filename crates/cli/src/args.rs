@@ -7,6 +7,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 use phalanx_pjrt::{Installer, Platform, UnknownPlatform};
 
 use crate::predictions::Format;
+use crate::size::Bytes;
 
 /// Train neural networks on one device or many.
 #[derive(Debug, Parser)]
@@ -58,6 +59,8 @@ pub enum Command {
     Train(TrainArgs),
     /// Print loss and metrics of a trained model
     Evaluate(UseArgs),
+    /// Print what a training step takes: parameters, memory, work, and the largest batch that fits
+    Estimate(EstimateArgs),
     /// Print a trained model's prediction for each row
     Predict(PredictArgs),
     /// List, install or find the plugins that drive devices
@@ -93,6 +96,20 @@ pub struct TrainArgs {
     /// The folder of the model and the logs, whatever the file says
     #[arg(long, value_name = "FOLDER")]
     pub output: Option<PathBuf>,
+}
+
+/// Of what training to print what it takes.
+#[derive(Debug, clap::Args)]
+pub struct EstimateArgs {
+    /// What to train, on what, and how
+    #[arg(value_name = "TRAIN.YAML")]
+    pub file: PathBuf,
+    /// Examples a step, whatever the file says
+    #[arg(long, value_name = "N")]
+    pub batch_size: Option<NonZeroUsize>,
+    /// Also find the largest batch that needs no more memory than this, such as 8GiB
+    #[arg(long, value_name = "SIZE")]
+    pub memory: Option<Bytes>,
 }
 
 /// What trained model to use, on what.

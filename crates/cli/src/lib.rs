@@ -15,6 +15,7 @@ mod output;
 pub mod predictions;
 pub mod rows;
 mod run_folder;
+pub mod size;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

@@ -1,5 +1,6 @@
 //! The model that a `train.yaml` describes.
 
+use phalanx::models;
 use phalanx::nn::{Model, Sequential, layer_from_config};
 
 use crate::config::{Component, Problem, Problems, TrainConfig};
@@ -29,7 +30,15 @@ pub fn build(config: &TrainConfig, features: &[usize]) -> Result<Model, Problems
 fn stacked(layers: &[Component], features: &[usize]) -> phalanx::Result<Model> {
     let mut stack = Sequential::new(features.to_vec());
     for layer in layers {
-        stack = stack.add(layer_from_config(&layer.name, &layer.settings)?);
+        let Component { name, settings, .. } = layer;
+        stack = stack
+            .clone()
+            .add(if models::KINDS.contains(&name.as_str()) {
+                let below = stack.build()?.outputs();
+                models::layer_from_config(name, settings, &below[0].dims)?
+            } else {
+                layer_from_config(name, settings)?
+            });
     }
     stack.build()
 }

@@ -33,7 +33,7 @@ fn refusal(path: &Path) -> Problems {
 fn each_file_is_refused_in_the_expected_words() {
     let mut found = String::new();
     for path in files() {
-        writeln!(found, "{}\n", refusal(&path)).unwrap();
+        writeln!(found, "{}\n", without_layers(&refusal(&path).to_string())).unwrap();
     }
     let table = folder().join("expected.txt");
     if std::env::var_os("PHALANX_UPDATE_EXPECTED").is_some() {
@@ -44,6 +44,15 @@ fn each_file_is_refused_in_the_expected_words() {
         assert_eq!(found, expected);
     }
     assert_eq!(found.len(), expected.len());
+}
+
+/// The words without the list of all layers, which grows.
+fn without_layers(words: &str) -> String {
+    let Some((before, list)) = words.split_once("; known are dense, ") else {
+        return words.to_owned();
+    };
+    let after = list.find(['\n', ';']).map_or("", |end| &list[end..]);
+    format!("{before}; known are dense, ..{after}")
 }
 
 #[test]

@@ -40,6 +40,33 @@ fn layers_are_stacked_in_order() {
 }
 
 #[test]
+fn whole_models_are_layers() {
+    let layers = [
+        "max_pool2d",
+        "mobilenet_v2: {alpha: 0.1, include_top: false, pooling: average, trainable: false, name: base}",
+        "dense: {units: 3}",
+    ];
+    let model = build(&config(&layers), &[64, 48, 3]).unwrap();
+    let trainable = model.variables().iter().filter(|v| v.trainable);
+    let trainable: Vec<&str> = trainable.map(|v| v.name.as_str()).collect();
+    assert_eq!(trainable, ["dense/kernel", "dense/bias"]);
+    assert_eq!(model.variables()[0].name, "base/Conv1/kernel");
+    let problems = build(&config(&["flatten", "resnet50"]), &[8, 8, 1]).unwrap_err();
+    let text = problems.to_string();
+    assert!(
+        text.contains("m.yaml:6:5") && text.contains("model `resnet50` takes images"),
+        "{text}"
+    );
+    let wrong = "data: {csv: a}\noptimizer: adam\nloss: huber\nmodel: [resnet50: {clases: 2}]";
+    let text = parse(wrong, Path::new("m.yaml")).unwrap_err().to_string();
+    assert!(
+        text.contains("resnet50: unknown field `clases`")
+            && text.contains("did you mean `classes`?"),
+        "{text}"
+    );
+}
+
+#[test]
 fn a_layer_that_does_not_fit_is_told_at_its_line() {
     let cases: [(&[&str], &[usize], &str); 5] = [
         (&GOOD, &[64], "m.yaml:5:5: "),

@@ -208,3 +208,67 @@ fn a_damaged_model_is_refused() {
         &["weights.safetensors", "copy the file again"],
     );
 }
+
+#[test]
+fn an_estimate_agrees_with_arithmetic_by_hand() {
+    let folder = Folder::new("estimate", "adam");
+    let text = folder.succeed(&[
+        "estimate",
+        "t.yaml",
+        "--memory",
+        "1MiB",
+        "--progress",
+        "json",
+    ]);
+    let event: serde_json::Value = serde_json::from_str(text.trim()).unwrap();
+    let number = |name: &str| event[name].as_u64().unwrap();
+    assert_eq!(event["event"], "estimate");
+    // Kernels and biases of 2 x 16 and 16 x 2; two moments of each, and the rate.
+    assert_eq!(number("parameters"), 48 + 34);
+    assert_eq!(number("variable_bytes"), 82 * 4);
+    assert_eq!(number("optimizer_bytes"), 82 * 2 * 4 + 4);
+    // Eight rows of two features and a class; of 16 and 2 outputs.
+    assert_eq!((number("batch_size"), number("batch_bytes")), (8, 8 * 12));
+    assert_eq!(number("activation_bytes"), 8 * (16 + 2) * 4);
+    let arguments = number("variable_bytes") + number("optimizer_bytes") + number("batch_bytes");
+    let total = number("total_bytes");
+    assert!(total >= arguments + number("temporary_bytes"), "{text}");
+    assert!(
+        total < arguments + number("temporary_bytes") + 1024,
+        "{text}"
+    );
+    // Five products of 8 x 2 x 16 numbers, and the update of each parameter.
+    assert!((2560..8000).contains(&number("flops")), "{text}");
+    let largest = &event["largest"];
+    assert_eq!(largest["memory"], 1 << 20);
+    assert!(largest["batch_size"].as_u64().unwrap() > 1000, "{text}");
+    assert!(
+        (990_000..=1 << 20).contains(&largest["total_bytes"].as_u64().unwrap()),
+        "{text}"
+    );
+
+    let half = fs::read_to_string(folder.0.join("t.yaml")).unwrap();
+    fs::write(
+        folder.0.join("half.yaml"),
+        half + "precision: mixed_float16\n",
+    )
+    .unwrap();
+    let text = folder.succeed(&["estimate", "half.yaml", "--batch-size", "16"]);
+    for part in [
+        "82 trained, mixed_float16",
+        "the outputs of all layers are 576 B",
+        "FLOP an example",
+    ] {
+        assert!(text.contains(part), "no {part:?} in {text}");
+    }
+    let trained = folder.succeed(&["train", "half.yaml", "--epochs", "2", "--progress", "plain"]);
+    assert!(
+        trained.contains("loss_scale 32768.0000, skipped_steps 0.0000"),
+        "{trained}"
+    );
+    folder.fail(
+        &["estimate", "t.yaml", "--memory", "much"],
+        2,
+        &["such as 8GiB"],
+    );
+}

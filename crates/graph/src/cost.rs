@@ -116,6 +116,7 @@ fn flops(op: &Op, inputs: &[&Shape], outputs: &[Shape], replicas: usize) -> u64 
         | Op::Convert(_)
         | Op::Bitcast(_)
         | Op::StopGradient
+        | Op::OptimizationBarrier
         | Op::Reshape(_)
         | Op::Transpose(_)
         | Op::Broadcast { .. }
@@ -176,6 +177,11 @@ fn kernel_flops(kernel: &Kernel, inputs: &[&Shape], outputs: &[Shape]) -> u64 {
         Kernel::ConvKernelGradient { dims, .. } => {
             conv_flops(inputs[0], &outputs[0], inputs[1], dims)
         }
+        Kernel::ConvBias(dims) => conv_flops(inputs[0], inputs[1], &outputs[0], dims)
+            .saturating_add(elements(&outputs[0])),
+        // Two sums of squares and products, then a scale and a shift.
+        Kernel::BatchNorm { .. } => elements(&outputs[0]).saturating_mul(6),
+        Kernel::BatchNormGradient { .. } => elements(&outputs[0]).saturating_mul(9),
         Kernel::MaxPool2d(pool) => window_flops(&pool.window(), elements(&outputs[0])),
         Kernel::MaxPool2dGradient(_) => elements(inputs[3]),
     }
@@ -206,6 +212,7 @@ fn bytes(op: &Op, inputs: &[&Shape], outputs: &[Shape], replicas: usize) -> u64 
         | Op::Constant(_)
         | Op::Bitcast(_)
         | Op::StopGradient
+        | Op::OptimizationBarrier
         | Op::Reshape(_)
         | Op::ReplicaId
         | Op::While { .. }

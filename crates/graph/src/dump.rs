@@ -185,6 +185,7 @@ impl Dump<'_> {
             | Op::Convert(_)
             | Op::Bitcast(_)
             | Op::StopGradient
+            | Op::OptimizationBarrier
             | Op::Reshape(_)
             | Op::DynamicSlice(_)
             | Op::DynamicUpdateSlice
@@ -318,9 +319,11 @@ fn conv(dims: &ConvDims) -> String {
 
 fn kernel(op: &Kernel) -> String {
     match op {
-        Kernel::ConvInputGradient { dims, .. } | Kernel::ConvKernelGradient { dims, .. } => {
-            conv(dims)
-        }
+        Kernel::ConvInputGradient { dims, .. }
+        | Kernel::ConvKernelGradient { dims, .. }
+        | Kernel::ConvBias(dims) => conv(dims),
+        Kernel::BatchNorm { epsilon, ramp } => format!("epsilon {epsilon} {ramp:?}"),
+        Kernel::BatchNormGradient { epsilon, mask } => format!("epsilon {epsilon} mask {mask:?}"),
         Kernel::MaxPool2d(pool) | Kernel::MaxPool2dGradient(pool) => {
             joined(&pool.window(), sliding)
         }

@@ -1,9 +1,13 @@
 //! Graphs under construction and finished programs.
 
+mod checkpoint;
+
 use std::cell::RefCell;
 use std::panic::Location;
 use std::rc::Rc;
 use std::sync::Arc;
+
+pub(crate) use checkpoint::Region;
 
 use crate::infer::{check_size, infer};
 use crate::op::{CustomCall, Node, Op, ScanDims, Subgraph, Value};
@@ -21,6 +25,7 @@ struct Inner {
     parameters: Vec<Parameter>,
     error: Option<GraphError>,
     label: Option<Arc<str>>,
+    regions: Vec<Region>,
     replicas: usize,
 }
 
@@ -95,6 +100,7 @@ impl Graph {
             parameters: Vec::new(),
             error: None,
             label: None,
+            regions: Vec::new(),
             replicas: replicas.max(1),
         })))
     }

@@ -6,7 +6,7 @@ mod loops;
 use self::contract::{conv, dot, reduce_window};
 use self::loops::{scan_loop, while_loop};
 use crate::op::{BinaryOp, Op, PadDim, ReduceOp, SliceDim, UnaryOp};
-use crate::{DType, Kernel, Pool2d, Shape};
+use crate::{DType, Kernel, Mask, Pool2d, Shape};
 
 type Inferred = Result<Vec<Shape>, String>;
 
@@ -41,6 +41,7 @@ fn infer_unchecked(op: &Op, inputs: &[&Shape], replicas: usize) -> Inferred {
         Op::Convert(dtype) => one(operand(inputs, 0)?.with_dtype(*dtype)),
         Op::Bitcast(dtype) => one(bitcast(operand(inputs, 0)?, *dtype)?),
         Op::StopGradient => one(operand(inputs, 0)?.clone()),
+        Op::OptimizationBarrier => Ok(inputs.iter().map(|&shape| shape.clone()).collect()),
         Op::Reshape(dims) => one(reshape(operand(inputs, 0)?, dims)?),
         Op::Transpose(perm) => one(transpose(operand(inputs, 0)?, perm)?),
         Op::Broadcast { dims, map } => one(broadcast(operand(inputs, 0)?, dims, map)?),
@@ -92,6 +93,37 @@ fn kernel(op: &Kernel, inputs: &[&Shape]) -> Inferred {
             check_cotangent(operand(inputs, 1)?, &conv(&[first, &kernel], dims)?)?;
             Ok(vec![kernel])
         }
+        Kernel::ConvBias(dims) => {
+            let output = conv(&[first, operand(inputs, 1)?], dims)?;
+            let channels = output.dims[dims.output.feature];
+            check_channels(operand(inputs, 2)?, first.dtype, channels)?;
+            Ok(vec![output])
+        }
+        Kernel::BatchNorm { .. } => {
+            let channels = check_normal(first)?;
+            for at in 1..3 {
+                check_channels(operand(inputs, at)?, first.dtype, channels)?;
+            }
+            if let Some(residual) = inputs.get(3) {
+                same(&[first, residual])?;
+            }
+            let statistic = Shape::new(first.dtype, [channels]);
+            Ok(vec![first.clone(), statistic.clone(), statistic])
+        }
+        Kernel::BatchNormGradient { mask, .. } => {
+            let x = same(inputs)?;
+            let channels = check_normal(x)?;
+            let of_channels = if matches!(mask, Mask::Beta(_)) { 6 } else { 5 };
+            for at in 2..of_channels {
+                check_channels(operand(inputs, at)?, x.dtype, channels)?;
+            }
+            let statistic = Shape::new(x.dtype, [channels]);
+            let mut found = vec![x.clone(), statistic.clone(), statistic];
+            if *mask == Mask::Output {
+                found.push(same(&[x, operand(inputs, 5)?])?.clone());
+            }
+            Ok(found)
+        }
         Kernel::MaxPool2d(pool) => {
             let largest = max_pool(first, pool)?;
             let place = largest.with_dtype(DType::U8);
@@ -103,6 +135,24 @@ fn kernel(op: &Kernel, inputs: &[&Shape]) -> Inferred {
             Ok(vec![first.clone()])
         }
     }
+}
+
+/// The number of channels of what can be normalized over all dims but the last.
+fn check_normal(shape: &Shape) -> Result<usize, String> {
+    match shape.dims.last() {
+        Some(&channels) if shape.rank() > 1 && shape.dtype.is_float() => Ok(channels),
+        _ => wrong_type(shape, "floats of rank 2 or more"),
+    }
+}
+
+fn check_channels(got: &Shape, dtype: DType, channels: usize) -> Result<(), String> {
+    let expected = Shape::new(dtype, [channels]);
+    if *got == expected {
+        return Ok(());
+    }
+    Err(format!(
+        "expected a number for each channel, {expected}, got {got}"
+    ))
 }
 
 fn check_cotangent(got: &Shape, expected: &Shape) -> Result<(), String> {

@@ -28,10 +28,71 @@ pub enum Kernel {
         /// Dims of its kernel.
         kernel: Vec<usize>,
     },
+    /// `(input, kernel, bias) -> convolution + bias`; made by fusion.
+    ///
+    /// A rectifier stays apart: oneDNN's would turn the NaN of a diverged model into 0.
+    ConvBias(ConvDims),
+    /// `(x, gamma, beta[, residual]) -> (y, mean, variance)` over all dims but the last, `y` normalized with the mean and
+    /// the population variance of `x`, scaled, shifted, the residual added, then [`Ramp`]; the last two are made by fusion.
+    BatchNorm {
+        /// What is added to the variance.
+        epsilon: f64,
+        /// What is applied to the result.
+        ramp: Ramp,
+    },
+    /// `(cotangent, x, mean, variance, gamma[, by]) -> gradients of (x, gamma, beta[, residual])`; what follows
+    /// `gamma` and the last gradient come with the [`Mask`], made by fusion.
+    BatchNormGradient {
+        /// What is added to the variance.
+        epsilon: f64,
+        /// Where the cotangent passes.
+        mask: Mask,
+    },
     /// `x -> (largest of each window, where it was)`: the second, u8, is for the gradient and means nothing else.
     MaxPool2d(Pool2d),
     /// `(x, largest, where, cotangent) -> gradient of x`; the first of equal elements takes it.
     MaxPool2dGradient(Pool2d),
+}
+
+/// What follows a kernel's own work, elementwise.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Ramp {
+    /// Nothing.
+    None,
+    /// `max(y, 0)`.
+    Relu,
+    /// `min(max(y, 0), ceiling)`.
+    Clipped(f64),
+}
+
+/// Where a ramp lets cotangents through.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Mask {
+    /// Everywhere: there is no ramp.
+    None,
+    /// Where the normalized value, found again with `beta`, is on the slope of the ramp.
+    Beta(Ramp),
+    /// Where the result of the normalization is positive; there the cotangent is also the residual's gradient.
+    Output,
+}
+
+impl Ramp {
+    fn apply(self, y: &Tensor) -> Tensor {
+        match self {
+            Self::None => y.clone(),
+            Self::Relu => y.maximum(&y.like(0.0)),
+            Self::Clipped(ceiling) => y.clamp(0.0, ceiling),
+        }
+    }
+
+    /// Where the derivative is 1; elsewhere it is 0.
+    fn slopes(self, y: &Tensor) -> Tensor {
+        let positive = y.greater(&y.like(0.0));
+        match self {
+            Self::Clipped(ceiling) => positive.and(&y.less(&y.like(ceiling))),
+            Self::None | Self::Relu => positive,
+        }
+    }
 }
 
 /// Windows over the height and width of images `[batch, height, width, channels]`.
@@ -67,6 +128,9 @@ impl Kernel {
         match self {
             Self::ConvInputGradient { .. } => "conv_input_gradient",
             Self::ConvKernelGradient { .. } => "conv_kernel_gradient",
+            Self::ConvBias(_) => "conv_bias",
+            Self::BatchNorm { .. } => "batch_norm",
+            Self::BatchNormGradient { .. } => "batch_norm_gradient",
             Self::MaxPool2d(_) => "max_pool",
             Self::MaxPool2dGradient(_) => "max_pool_gradient",
         }
@@ -87,6 +151,17 @@ impl Kernel {
             Self::ConvKernelGradient { dims, kernel } => {
                 vec![convolution::kernel_gradient(&x[1], &x[0], kernel, dims)]
             }
+            Self::ConvBias(dims) => {
+                let y = x[0].conv(&x[1], dims.clone());
+                let bias = x[2].broadcast_in(&y.dims(), &[dims.output.feature]);
+                vec![y + bias]
+            }
+            Self::BatchNorm { epsilon, ramp } => {
+                let (y, mean, variance) = batch_norm(&x[0], &x[1], &x[2], *epsilon);
+                let sum = x.get(3).map_or_else(|| y.clone(), |residual| &y + residual);
+                vec![ramp.apply(&sum), mean, variance]
+            }
+            Self::BatchNormGradient { epsilon, mask } => batch_norm_gradient(x, *epsilon, *mask),
             Self::MaxPool2d(pool) => {
                 let largest = x[0].reduce_window(ReduceOp::Max, &pool.window());
                 let place = Shape::new(DType::U8, largest.dims());
@@ -105,6 +180,41 @@ impl Kernel {
             }
         }
     }
+}
+
+fn batch_norm(x: &Tensor, gamma: &Tensor, beta: &Tensor, epsilon: f64) -> (Tensor, Tensor, Tensor) {
+    let channel = x.rank() - 1;
+    let others: Vec<usize> = (0..channel).collect();
+    let spread = |tensor: &Tensor| tensor.broadcast_in(&x.dims(), &[channel]);
+    let mean = x.mean(&others);
+    let centred = x - &spread(&mean);
+    let variance = centred.square().mean(&others);
+    let factor = (&variance + epsilon).rsqrt() * gamma;
+    (centred * spread(&factor) + spread(beta), mean, variance)
+}
+
+/// With `z` the normalized `x` of `n` elements a channel: `gamma / sqrt(variance + epsilon) (g - mean(g) - z mean(g z))`.
+fn batch_norm_gradient(given: &[Tensor], epsilon: f64, mask: Mask) -> Vec<Tensor> {
+    let [g, x, mean, variance, gamma, by @ ..] = given else {
+        unreachable!("five operands or more were inferred")
+    };
+    let channel = x.rank() - 1;
+    let others: Vec<usize> = (0..channel).collect();
+    let count: f64 = others.iter().map(|&dim| x.dim(dim) as f64).product();
+    let spread = |tensor: &Tensor| tensor.broadcast_in(&x.dims(), &[channel]);
+    let inverse = (variance + epsilon).rsqrt();
+    let normal = (x - &spread(mean)) * spread(&inverse);
+    let passes = match mask {
+        Mask::None => None,
+        Mask::Beta(ramp) => Some(ramp.slopes(&(&normal * spread(gamma) + spread(&by[0])))),
+        Mask::Output => Some(Ramp::Relu.slopes(&by[0])),
+    };
+    let g = &passes.map_or_else(|| g.clone(), |passes| passes.select(g, &g.zeros_like()));
+    let (to_beta, to_gamma) = (g.sum(&others), (g * &normal).sum(&others));
+    let centred = g - &spread(&(&to_beta / count)) - normal * spread(&(&to_gamma / count));
+    let mut found = vec![centred * spread(&(gamma * &inverse)), to_gamma, to_beta];
+    found.extend((mask == Mask::Output).then(|| g.clone()));
+    found
 }
 
 impl ConvDims {

@@ -36,7 +36,7 @@ pub use dtype::DType;
 pub use grad::gradients;
 pub use graph::{Graph, GraphError, Parameter, Program};
 pub use host::{AlignedBytes, Element, HOST_ALIGNMENT, HostTensor};
-pub use kernel::{Kernel, Pool2d};
+pub use kernel::{Kernel, Mask, Pool2d, Ramp};
 pub use op::{Op, Value};
 pub use shape::Shape;
 pub use stablehlo::{CompilerOption, KernelSupport, Lowering, Platform};

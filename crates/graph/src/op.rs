@@ -40,6 +40,8 @@ pub enum Op {
     Bitcast(DType),
     /// The value itself; no gradient flows through.
     StopGradient,
+    /// The values themselves, none of which is used before all are there, and through which no compiler looks.
+    OptimizationBarrier,
     /// The same elements under other dims.
     Reshape(Vec<usize>),
     /// Dim `i` of the output is dim `perm[i]` of the input.
@@ -526,6 +528,7 @@ impl Op {
             Self::Convert(_) => "convert",
             Self::Bitcast(_) => "bitcast_convert",
             Self::StopGradient => "stop_gradient",
+            Self::OptimizationBarrier => "optimization_barrier",
             Self::Reshape(_) => "reshape",
             Self::Transpose(_) => "transpose",
             Self::Broadcast { .. } => "broadcast",

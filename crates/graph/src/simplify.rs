@@ -5,6 +5,7 @@
 //! exact in IEEE arithmetic: `x * 1` goes, `x + 0` stays (it turns -0 into 0).
 
 mod fold;
+mod fuse;
 mod rules;
 
 use std::collections::HashMap;
@@ -261,7 +262,7 @@ impl Rewriter {
 
     /// Appends a node, unless there is an equal one.
     fn emit(&mut self, node: Node) -> usize {
-        if is_root(&node.op) {
+        if is_root(&node.op) || node.op == Op::OptimizationBarrier {
             self.nodes.push(node);
             return self.nodes.len() - 1;
         }

@@ -78,8 +78,8 @@ impl Platform {
     /// Compiler options, by name, to pass with every compilation of the printed text.
     ///
     /// XLA:CPU lets maxima and minima drop NaN unless told not to, which would hide a diverged loss. Its newest library
-    /// (YNNPACK) is slower than the one before for f32 convolutions and products on processors without AMX, so it is
-    /// left the reductions only: see `docs/decisions`.
+    /// (YNNPACK) is slower than the one before for f32 convolutions on processors without AMX, so it is left reductions and
+    /// single products: see `docs/decisions`.
     #[must_use]
     pub const fn compiler_options(self) -> &'static [(&'static str, CompilerOption)] {
         match self {
@@ -87,7 +87,9 @@ impl Platform {
                 ("xla_cpu_enable_fast_min_max", CompilerOption::Switch(false)),
                 (
                     "xla_cpu_experimental_ynn_fusion_type",
-                    CompilerOption::Text("LIBRARY_FUSION_TYPE_REDUCE"),
+                    CompilerOption::Text(
+                        "LIBRARY_FUSION_TYPE_REDUCE,LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT",
+                    ),
                 ),
             ],
             Self::Cuda | Self::Rocm | Self::Tpu | Self::Oneapi => &[],
@@ -107,6 +109,13 @@ impl Program {
     /// Labels become locations, donated parameters carry `tf.aliasing_output`, and the module says its number of replicas.
     #[must_use]
     pub fn to_stablehlo(&self, lowering: &Lowering) -> String {
+        match lowering.kernels {
+            Some(_) => self.fused().print(lowering),
+            None => self.print(lowering),
+        }
+    }
+
+    fn print(&self, lowering: &Lowering) -> String {
         let mut writer = Writer::new(lowering.platform, lowering.kernels, self.replicas);
         writer.open(&format!(
             "module @{} attributes {{mhlo.num_partitions = 1 : i32, mhlo.num_replicas = {} : i32}} {{",
@@ -207,6 +216,7 @@ fn lower(
         Op::Scan(scan) => loops::scan(writer, scan, inputs, &node.shapes),
         Op::AllReduce(kind) => collective::all_reduce(writer, *kind, inputs),
         Op::CustomCall(call) => custom_call(writer, call, inputs),
+        Op::OptimizationBarrier => barrier(writer, inputs),
         Op::Kernel(kernel) => kernels::lower(writer, kernel, node, inputs),
         _ => vec![single(writer)],
     }
@@ -219,6 +229,7 @@ fn lower_single(w: &mut Writer, op: &Op, inputs: &[Operand], shape: &Shape) -> O
         | Op::While { .. }
         | Op::Scan(_)
         | Op::AllReduce(_)
+        | Op::OptimizationBarrier
         | Op::Kernel(_)
         | Op::CustomCall(_) => {
             unreachable!("ops of several results are written by `lower`")
@@ -336,6 +347,14 @@ fn slice(w: &mut Writer, x: &Operand, slices: &[SliceDim]) -> Operand {
     let (from, to) = (x.shape.stablehlo(), shape.stablehlo());
     let text = format!("stablehlo.slice {} [{ranges}] : ({from}) -> {to}", x.name);
     w.line(&shape, &text)
+}
+
+fn barrier(w: &mut Writer, inputs: &[Operand]) -> Vec<Operand> {
+    let names = list(inputs.iter().map(|input| input.name.clone()));
+    let shapes: Vec<Shape> = inputs.iter().map(|input| input.shape.clone()).collect();
+    let types = list(shapes.iter().map(Shape::stablehlo));
+    let text = format!("stablehlo.optimization_barrier {names} : {types}");
+    w.lines(&shapes, &text)
 }
 
 fn custom_call(w: &mut Writer, call: &CustomCall, inputs: &[Operand]) -> Vec<Operand> {

@@ -8,7 +8,7 @@ use crate::op::{
     BinaryOp, CompareOp, ConvDims, DotDims, Op, PadDim, ReduceOp, SliceDim, UnaryOp, Value,
     WindowDim,
 };
-use crate::{DType, Graph, Kernel, Pool2d, Shape};
+use crate::{DType, Graph, Kernel, Pool2d, Ramp, Shape};
 
 /// A value of a graph: a symbol, not numbers.
 #[derive(Clone)]
@@ -174,6 +174,17 @@ impl Tensor {
     #[track_caller]
     pub fn stop_gradient(&self) -> Self {
         self.graph.push(Op::StopGradient, &[self])
+    }
+
+    /// The tensors themselves, none of which is used before all are computed, and through which no compiler looks: what
+    /// is computed from them twice is not joined with what is computed from the originals.
+    #[must_use]
+    #[track_caller]
+    pub fn optimization_barrier(tensors: &[&Self]) -> Vec<Self> {
+        let Some(first) = tensors.first() else {
+            return Vec::new();
+        };
+        first.graph.push_many(Op::OptimizationBarrier, tensors)
     }
 
     /// A scalar of this tensor's element type.
@@ -427,6 +438,18 @@ impl Tensor {
     pub fn max_pool2d(&self, pool: Pool2d) -> Self {
         let op = Op::Kernel(Kernel::MaxPool2d(pool));
         self.graph.push_many(op, &[self]).swap_remove(0)
+    }
+
+    /// `gamma (x - mean) / sqrt(variance + epsilon) + beta` over all dims but the last, with the mean and population
+    /// variance of each channel, which follow the result.
+    #[must_use]
+    #[track_caller]
+    pub fn batch_norm(&self, gamma: &Self, beta: &Self, epsilon: f64) -> [Self; 3] {
+        let ramp = Ramp::None;
+        let op = Op::Kernel(Kernel::BatchNorm { epsilon, ramp });
+        let results = self.graph.push_many(op, &[self, gamma, beta]);
+        let result = |at: usize| results.get(at).unwrap_or(self).clone();
+        [result(0), result(1), result(2)]
     }
 
     /// Combination over dims, which disappear.

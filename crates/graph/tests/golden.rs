@@ -4,7 +4,7 @@
 mod golden;
 mod support;
 
-use phalanx_graph::op::{ConvDims, ConvSpec, ReduceOp, WindowDim};
+use phalanx_graph::op::{ConvDims, ConvSpec, DotDims, ReduceOp, WindowDim};
 use phalanx_graph::{
     DType, Graph, HostTensor, KernelSupport, Lowering, Platform, Pool2d, Program, Shape, Tensor,
     gradients,
@@ -269,7 +269,8 @@ fn dropout_bits() -> Program {
     g.finish(&[("y", &y)]).unwrap()
 }
 
-/// A grouped convolution of bf16 images and a pool with kernels of their own, and a 1d one without.
+/// A grouped convolution of bf16 images, a pool, a biased convolution and a batch normalization with what follows,
+/// which have kernels of their own, and a 1d convolution, which has not.
 fn kernels() -> Program {
     let g = Graph::new();
     let x = g.parameter("x", Shape::new(DType::Bf16, [2, 9, 9, 4]));
@@ -293,7 +294,25 @@ fn kernels() -> Program {
         strides: [2, 1],
         padding: [(1, 0), (0, 1)],
     };
-    let y = x.conv(&kernel, dims(2, 2)).max_pool2d(pool);
+    let (gamma, beta) = (f32s(&g, "gamma", &[6]), f32s(&g, "beta", &[6]));
+    let y = x
+        .conv(&kernel, dims(2, 2))
+        .max_pool2d(pool)
+        .convert(DType::F32);
+    let bias = f32s(&g, "bias", &[6]);
+    let pointwise = f32s(&g, "pointwise", &[1, 1, 6, 6]);
+    let biased = y.conv(
+        &pointwise,
+        ConvDims {
+            strides: vec![1; 2],
+            padding: vec![(0, 0); 2],
+            ..dims(2, 1)
+        },
+    );
+    let biased = (biased + bias.broadcast_in(&y.dims(), &[3])).maximum(&y.like(0.0));
+    let [clipped, ..] = biased.batch_norm(&gamma, &beta, 0.001);
+    let [normal, ..] = clipped.clamp(0.0, 6.0).batch_norm(&gamma, &beta, 0.002);
+    let y = (&y + &normal).maximum(&y.like(0.0));
     let rows = y.convert(DType::F32).reshape(&[2, 8, 6]);
     let loss = rows.conv(&line, dims(1, 1)).square().sum_all();
     with_gradients(
@@ -352,4 +371,25 @@ fn literals() -> Program {
     .to_vec();
     let named: Vec<(&str, &Tensor)> = constants.iter().map(|tensor| ("literal", tensor)).collect();
     g.finish(&named).unwrap()
+}
+
+/// On the CPU two contracted dims at the front become one, but in 16-bit floats.
+#[test]
+fn products_over_sequences_are_matrices() {
+    let text = |dtype| {
+        let g = Graph::new();
+        let x = g.parameter("x", Shape::new(dtype, [2, 3, 4]));
+        let y = g.parameter("y", Shape::new(dtype, [2, 3, 5]));
+        let dims = DotDims {
+            lhs_batch: vec![],
+            rhs_batch: vec![],
+            lhs_contract: vec![0, 1],
+            rhs_contract: vec![0, 1],
+            dtype: DType::F32,
+        };
+        let program = g.finish(&[("z", &x.dot(&y, dims))]).unwrap();
+        program.to_stablehlo(&Lowering::new(Platform::Cpu, "products"))
+    };
+    assert!(text(DType::F32).contains("contracting_dims = [0] x [0]"));
+    assert!(text(DType::Bf16).contains("contracting_dims = [0, 1] x [0, 1]"));
 }

@@ -387,6 +387,12 @@ fn indexing() {
         &[scrambled(&[2, 4]), ints(&[3], &[1, -1, 1])],
         &|x| x[0].gather(&x[1], 1).square(),
     );
+    // What is scattered is added to the gradient of the other use, in its shape.
+    check(
+        "gather beside another use",
+        &[scrambled(&[2, 3]), ints(&[3], &[0, 5, 5])],
+        &|x| x[0].reshape(&[6]).gather(&x[1], 0).square().sum_all() + x[0].exp().sum_all(),
+    );
     check("gather one", &[scrambled(&[4]), ints(&[], &[2])], &|x| {
         x[0].gather(&x[1], 0).square()
     });
@@ -475,6 +481,19 @@ fn pools() {
             x[0].max_pool2d(pool).square()
         });
     }
+}
+
+#[test]
+fn batch_norms() {
+    let inputs = [scrambled(&[3, 2, 4]), scrambled(&[4]), scrambled(&[4])];
+    check("batch_norm", &inputs, &|x| {
+        let [y, ..] = x[0].batch_norm(&x[1], &x[2], 0.1);
+        y.sin()
+    });
+    check("batch_norm and its statistics", &inputs, &|x| {
+        let [y, mean, variance] = x[0].batch_norm(&x[1], &x[2], 0.1);
+        y.sin().sum(&[0, 1]) * mean.exp() + variance.square()
+    });
 }
 
 #[test]
@@ -710,6 +729,13 @@ fn second_derivatives() {
             first.sin()
         });
     }
+    let inputs = [scrambled(&[3, 2]), scrambled(&[2]), scrambled(&[2])];
+    check("batch_norm", &inputs, &|x| {
+        let loss = x[0].batch_norm(&x[1], &x[2], 0.1)[0].sin().sum_all();
+        let found = gradients(&loss, &[&x[0], &x[1]]);
+        let squares = found.into_iter().flatten().map(|g| g.square().sum_all());
+        squares.reduce(|a, b| a + b).expect("two")
+    });
     let pool = Pool2d {
         size: [2, 2],
         strides: [2, 1],

@@ -13,7 +13,7 @@ pub(crate) enum Direction {
     KernelGradient,
 }
 
-/// One convolution: x and y are `[batch, height, width, channels]`, the kernel `[height, width, input channels / groups, output channels]`.
+/// One convolution, with a bias or without: x and y are `[batch, height, width, channels]`, the kernel `[height, width, input channels / groups, output channels]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Key {
     pub(crate) direction: Direction,
@@ -25,6 +25,8 @@ pub(crate) struct Key {
     pub(crate) padding_low: [i64; 2],
     pub(crate) padding_high: [i64; 2],
     pub(crate) groups: i64,
+    /// Whether a number for each output channel is added, forward.
+    pub(crate) bias: bool,
 }
 
 /// How a convolution is given to oneDNN.
@@ -86,27 +88,31 @@ impl Key {
         } else {
             self.plan(onednn, &x, &y)?
         };
-        let arguments: [_; 3] = match self.direction {
-            Direction::Forward => [
+        let bias = self.bias_layout(onednn)?;
+        let mut arguments = match self.direction {
+            Direction::Forward => vec![
                 (argument::SRC, Flow::In, &x),
                 (argument::WEIGHTS, Flow::In, &kernel),
                 (argument::DST, Flow::Out, &y),
             ],
-            Direction::InputGradient => [
+            Direction::InputGradient => vec![
                 (argument::DIFF_DST, Flow::In, &y),
                 (argument::WEIGHTS, Flow::In, &kernel),
                 (argument::DIFF_SRC, Flow::Out, &x),
             ],
-            Direction::KernelGradient => [
+            Direction::KernelGradient => vec![
                 (argument::SRC, Flow::In, &x),
                 (argument::DIFF_DST, Flow::In, &y),
                 (argument::DIFF_WEIGHTS, Flow::Out, &kernel),
             ],
         };
+        if let Some(bias) = &bias {
+            arguments.insert(2, (argument::BIAS, Flow::In, bias));
+        }
         Operation::new(onednn, &plan, &arguments)
     }
 
-    /// Which form is fastest, from measurements on two cores with AVX2 (GFLOP/s of plain / blocked / product, 16 images):
+    /// Which form is fastest where [`crate::kernel_gradient`] does not serve, from measurements on two cores with AVX2 (GFLOP/s of plain / blocked / product, 16 images):
     ///
     /// | kernel gradient | plain | blocked | product |
     /// |---|---|---|---|
@@ -192,6 +198,11 @@ impl Key {
         onednn.strided(self.kernel.element, &dims[first..], &strides[first..])
     }
 
+    fn bias_layout(&self, onednn: &OneDnn) -> Result<Option<Layout>> {
+        let layout = || onednn.strided(self.kernel.element, &[self.kernel.dims[3]], &[1]);
+        self.bias.then(layout).transpose()
+    }
+
     /// The kernel's layout is oneDNN's choice: it is small, and fast implementations exist for what is packed for the registers only.
     fn plan(&self, onednn: &OneDnn, x: &Layout, y: &Layout) -> Result<Plan> {
         let (dims, first) = self.kernel_dims();
@@ -256,8 +267,9 @@ impl Key {
             _ => self.kernel.element,
         };
         let kernel = onednn.any(element, &dims[first..])?;
+        let bias = self.bias_layout(onednn)?;
         let dilation = self.dilation.map(|step| step - 1);
-        // SAFETY: live layouts, pairs for the two spatial dimensions, no bias and no further attributes.
+        // SAFETY: live layouts, no bias or a live one, pairs for the two spatial dimensions, no further attributes.
         unsafe {
             onednn.plan("plan a convolution", |out, engine| {
                 (onednn.api.convolution)(
@@ -267,7 +279,7 @@ impl Key {
                     sys::CONVOLUTION_DIRECT,
                     x.handle(),
                     kernel.handle(),
-                    null_mut(),
+                    bias.as_ref().map_or(null_mut(), Layout::handle),
                     y.handle(),
                     self.strides.as_ptr(),
                     dilation.as_ptr(),

@@ -43,8 +43,13 @@ fn convolution(
         Direction::InputGradient => (result, operands[1], operands[0]),
         Direction::KernelGradient => (operands[0], result, operands[1]),
     };
+    let bias = call.operands() == 3;
+    if bias {
+        expect_dims(call.operand_shape(2)?.1, &kernel.dims[3..])?;
+    }
     let key = convolution::Key {
         direction,
+        bias,
         x,
         kernel,
         y,
@@ -122,7 +127,8 @@ fn batch_norm(kernels: &Kernels, call: &mut Call<'_>) -> Result<(), CallError> {
     expect_dims(call.result_shape(1)?.1, of_channels)?;
     expect_dims(call.result_shape(2)?.1, of_channels)?;
     let relu = match call.attribute("relu")? {
-        CallAttribute::Bool(relu) => relu,
+        CallAttribute::Bool(true) => Some(ceiling(call)?),
+        CallAttribute::Bool(false) => None,
         other => {
             return Err(invalid(format!(
                 "the attribute `relu` must be a boolean, got {other:?}"
@@ -156,7 +162,10 @@ fn batch_norm_gradient(kernels: &Kernels, call: &mut Call<'_>) -> Result<(), Cal
     }
     let mask = match call.operands() {
         5 => norm::Mask::None,
-        _ if call.operand_shape(5)?.1 == of_channels => norm::Mask::Beta(call.operand(5)?),
+        _ if call.operand_shape(5)?.1 == of_channels => norm::Mask::Beta {
+            beta: call.operand(5)?,
+            ceiling: ceiling(call)?,
+        },
         _ => {
             expect_dims(call.operand_shape(5)?.1, x)?;
             expect_dims(call.result_shape(3)?.1, x)?;
@@ -205,6 +214,17 @@ fn epsilon(call: &Call<'_>) -> Result<f32, CallError> {
         CallAttribute::Float(epsilon) if epsilon >= 0.0 => Ok(epsilon as f32),
         other => Err(invalid(format!(
             "the attribute `epsilon` must be a float of at least 0, got {other:?}"
+        ))),
+    }
+}
+
+/// Where a ReLU ends, when it does: written as a number that is not 0.
+fn ceiling(call: &Call<'_>) -> Result<norm::Ceiling, CallError> {
+    match call.attribute("ceiling")? {
+        CallAttribute::Float(0.0) => Ok(norm::NO_CEILING),
+        CallAttribute::Float(ceiling) if ceiling > 0.0 => Ok(ceiling as f32),
+        other => Err(invalid(format!(
+            "the attribute `ceiling` must be a float of at least 0, got {other:?}"
         ))),
     }
 }

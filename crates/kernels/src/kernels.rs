@@ -9,6 +9,8 @@ use phalanx_pjrt::{Client, Code, Places};
 use crate::convolution;
 use crate::executor::{Executor, flush_denormals};
 use crate::handlers;
+#[cfg(target_arch = "x86_64")]
+use crate::kernel_gradient;
 use crate::library::{self, KernelError, Library};
 use crate::norm;
 use crate::onednn::{OneDnn, Operation, Refused, Scratch};
@@ -219,8 +221,16 @@ impl State {
         for (slot, input) in first.iter_mut().zip(inputs) {
             *slot = (input.as_ptr().cast_mut(), input.len());
         }
-        for (slot, output) in rest.iter_mut().zip(outputs) {
+        for (slot, output) in rest.iter_mut().zip(&mut *outputs) {
             *slot = (output.as_mut_ptr(), output.len());
+        }
+        #[cfg(target_arch = "x86_64")]
+        if let (Key::Convolution(key), [x, dy], [dw]) = (&key, inputs, &mut *outputs)
+            && kernel_gradient::suits(key, self.team.threads())
+        {
+            let (x, dy, dw) = (floats(x), floats(dy), floats_mut(dw));
+            kernel_gradient::run(key, x, dy, dw, &self.team, &mut self.scratch);
+            return Ok(());
         }
         if !self.operations.contains_key(&key) {
             if self.operations.len() >= MOST_OPERATIONS {
@@ -235,4 +245,23 @@ impl State {
         // SAFETY: the pointers are those of the slices, which are borrowed until this returns; the operation writes only to outputs.
         unsafe { self.operations[&key].run(&self.onednn, &data[..count], &mut self.scratch) }
     }
+}
+
+/// # Panics
+/// The bytes are not aligned, which those of XLA are.
+#[cfg(target_arch = "x86_64")]
+fn floats(bytes: &[u8]) -> &[f32] {
+    // SAFETY: every pattern is a number.
+    let (before, floats, after) = unsafe { bytes.align_to() };
+    assert!(before.is_empty() && after.is_empty());
+    floats
+}
+
+/// As [`floats`].
+#[cfg(target_arch = "x86_64")]
+fn floats_mut(bytes: &mut [u8]) -> &mut [f32] {
+    // SAFETY: every pattern is a number, and its bytes are bytes.
+    let (before, floats, after) = unsafe { bytes.align_to_mut() };
+    assert!(before.is_empty() && after.is_empty());
+    floats
 }

@@ -25,6 +25,8 @@
 mod convolution;
 mod executor;
 mod handlers;
+#[cfg(target_arch = "x86_64")]
+mod kernel_gradient;
 mod kernels;
 mod library;
 mod norm;

@@ -20,8 +20,15 @@ pub(crate) struct Forward<'a> {
     pub(crate) mean: &'a mut [f32],
     pub(crate) variance: &'a mut [f32],
     pub(crate) epsilon: f32,
-    pub(crate) relu: bool,
+    /// A ReLU at the end, and where it ends.
+    pub(crate) relu: Option<Ceiling>,
 }
+
+/// The largest value that a ReLU lets through.
+pub(crate) type Ceiling = f32;
+
+/// Nothing is above it, and nothing is not below it.
+pub(crate) const NO_CEILING: Ceiling = f32::NAN;
 
 pub(crate) struct Gradient<'a> {
     pub(crate) dy: &'a [f32],
@@ -40,8 +47,8 @@ pub(crate) struct Gradient<'a> {
 pub(crate) enum Mask<'a> {
     /// There is none.
     None,
-    /// Where (x - mean) * scale + beta is positive.
-    Beta(&'a [f32]),
+    /// Where (x - mean) * scale + beta is positive and below the ceiling.
+    Beta { beta: &'a [f32], ceiling: Ceiling },
     /// Where y is positive; the masked dy is the gradient of the residual.
     Output {
         y: &'a [f32],
@@ -82,20 +89,22 @@ impl Forward<'_> {
             mean: self.mean,
             scale: &scale,
             beta: self.beta,
+            ceiling: self.relu.unwrap_or(NO_CEILING),
         };
+        let relu = self.relu.is_some();
         let parts = self.x.chunks(part).zip(self.y.chunks_mut(part)).rev();
         match self.residual {
-            None if self.relu => team.each(parts, |(x, y)| normalise::<true>(x, &affine, y)),
+            None if relu => team.each(parts, |(x, y)| normalise::<true>(x, &affine, y)),
             None => team.each(parts, |(x, y)| normalise::<false>(x, &affine, y)),
             Some(residual) => {
                 let parts = residual.chunks(part).rev().zip(parts);
-                if self.relu {
+                if relu {
                     team.each(parts, |(r, (x, y))| {
-                        normalise_and_add::<true>(x, &affine, r, y)
+                        normalise_and_add::<true>(x, &affine, r, y);
                     });
                 } else {
                     team.each(parts, |(r, (x, y))| {
-                        normalise_and_add::<false>(x, &affine, r, y)
+                        normalise_and_add::<false>(x, &affine, r, y);
                     });
                 }
             }
@@ -109,61 +118,57 @@ impl Gradient<'_> {
         let part = part_len(channels);
         let rows = (self.x.len() / channels) as f64;
         let scale = scales(self.gamma, self.variance, self.epsilon);
-        let affine = |beta| Affine {
+        let affine = |beta, ceiling| Affine {
             mean: self.mean,
             scale: &scale,
             beta,
+            ceiling,
         };
         let sums = scratch.doubles(self.x.len().div_ceil(part) * 2 * channels);
         let parts = self.dy.chunks(part).zip(self.x.chunks(part));
         let parts = parts.zip(sums.chunks_mut(2 * channels));
-        let mut masked: Option<&[f32]> = None;
-        let passing = match self.mask {
-            Mask::Beta(beta) => Some(beta),
-            Mask::None | Mask::Output { .. } => None,
-        };
+        let (mut upstream, mut passing) = (self.dy, None);
         match self.mask {
             Mask::None => team.each(parts, |((dy, x), sums)| {
-                products::<false>(dy, x, &affine(self.mean), sums);
+                products::<false>(dy, x, &affine(self.mean, NO_CEILING), sums);
             }),
-            Mask::Beta(beta) => team.each(parts, |((dy, x), sums)| {
-                products::<true>(dy, x, &affine(beta), sums);
-            }),
+            Mask::Beta { beta, ceiling } => {
+                team.each(parts, |((dy, x), sums)| {
+                    products::<true>(dy, x, &affine(beta, ceiling), sums);
+                });
+                passing = Some((beta, ceiling));
+            }
             Mask::Output { y, residual } => {
                 let outputs = y.chunks(part).zip(residual.chunks_mut(part));
                 team.each(parts.zip(outputs), |(((dy, x), sums), (y, masked))| {
                     mask(dy, y, masked);
-                    products::<false>(masked, x, &affine(self.mean), sums);
+                    products::<false>(masked, x, &affine(self.mean, NO_CEILING), sums);
                 });
-                masked = Some(residual);
+                upstream = residual;
             }
         }
         add_up(sums, 2 * channels);
-        let mut slope = vec![0.0; channels];
-        let mut offset = vec![0.0; channels];
+        let (mut slope, mut offset) = (vec![0.0; channels], vec![0.0; channels]);
         for c in 0..channels {
             let inverse = 1.0 / (f64::from(self.variance[c]) + f64::from(self.epsilon)).sqrt();
+            let (dbeta, dgamma) = (sums[c], sums[channels + c] * inverse);
             let scale = f64::from(scale[c]);
-            self.dbeta[c] = sums[c] as f32;
-            self.dgamma[c] = (sums[channels + c] * inverse) as f32;
-            slope[c] = (-scale * inverse * inverse * sums[channels + c] / rows) as f32;
-            offset[c] = (-scale * sums[c] / rows) as f32;
+            (self.dbeta[c], self.dgamma[c]) = (dbeta as f32, dgamma as f32);
+            slope[c] = (-scale * inverse * dgamma / rows) as f32;
+            offset[c] = (-scale * dbeta / rows) as f32;
         }
         let line = Line {
-            mean: self.mean,
-            scale: &scale,
             slope: &slope,
             offset: &offset,
         };
-        let dy = masked.unwrap_or(self.dy);
-        let parts = dy.chunks(part).zip(self.x.chunks(part));
+        let parts = upstream.chunks(part).zip(self.x.chunks(part));
         let parts = parts.zip(self.dx.chunks_mut(part)).rev();
         match passing {
-            Some(beta) => team.each(parts, |((dy, x), dx)| {
-                differentiate::<true>(dy, x, &line, beta, dx);
+            Some((beta, ceiling)) => team.each(parts, |((dy, x), dx)| {
+                differentiate::<true>(dy, x, &line, &affine(beta, ceiling), dx);
             }),
             None => team.each(parts, |((dy, x), dx)| {
-                differentiate::<false>(dy, x, &line, self.mean, dx);
+                differentiate::<false>(dy, x, &line, &affine(self.mean, NO_CEILING), dx);
             }),
         }
     }
@@ -186,17 +191,16 @@ fn add_up(sums: &mut [f64], len: usize) {
     }
 }
 
-/// y = (x - mean) * scale + beta, per channel.
+/// y = (x - mean) * scale + beta, per channel, and where a ReLU of it ends.
 struct Affine<'a> {
     mean: &'a [f32],
     scale: &'a [f32],
     beta: &'a [f32],
+    ceiling: Ceiling,
 }
 
 /// dx = dy * scale + (x - mean) * slope + offset, per channel.
 struct Line<'a> {
-    mean: &'a [f32],
-    scale: &'a [f32],
     slope: &'a [f32],
     offset: &'a [f32],
 }
@@ -262,6 +266,7 @@ with_wide_vectors! {
     fn products<const RELU: bool>(dy: &[f32], x: &[f32], affine: &Affine<'_>, sums: &mut [f64]) {
         let channels = affine.mean.len();
         let (mean, scale, beta) = (affine.mean, &affine.scale[..channels], &affine.beta[..channels]);
+        let ceiling = affine.ceiling;
         let mut block = [vec![0.0f32; channels], vec![0.0f32; channels]];
         let [first, second] = &mut block;
         let (first, second) = (&mut first[..channels], &mut second[..channels]);
@@ -276,7 +281,7 @@ with_wide_vectors! {
                 for i in 0..channels {
                     let (x, x2) = (x[i] - mean[i], x2[i] - mean[i]);
                     let (dy, dy2) = if RELU {
-                        (passed(dy[i], x * scale[i] + beta[i]), passed(dy2[i], x2 * scale[i] + beta[i]))
+                        (passed(dy[i], x * scale[i] + beta[i], ceiling), passed(dy2[i], x2 * scale[i] + beta[i], ceiling))
                     } else {
                         (dy[i], dy2[i])
                     };
@@ -287,7 +292,7 @@ with_wide_vectors! {
             let rest = dys.remainder().iter().zip(xs.remainder());
             for (i, (&dy, &x)) in rest.enumerate() {
                 let x = x - mean[i];
-                let dy = if RELU { passed(dy, x * scale[i] + beta[i]) } else { dy };
+                let dy = if RELU { passed(dy, x * scale[i] + beta[i], ceiling) } else { dy };
                 first[i] += dy;
                 second[i] += dy * x;
             }
@@ -304,7 +309,7 @@ with_wide_vectors! {
         for (x, y) in x.chunks_exact(channels).zip(y.chunks_exact_mut(channels)) {
             for i in 0..channels {
                 let value = (x[i] - mean[i]) * scale[i] + beta[i];
-                y[i] = if RELU { relu(value) } else { value };
+                y[i] = if RELU { relu(value, affine.ceiling) } else { value };
             }
         }
     }
@@ -319,7 +324,7 @@ with_wide_vectors! {
         for ((x, residual), y) in rows.zip(y.chunks_exact_mut(channels)) {
             for i in 0..channels {
                 let value = (x[i] - mean[i]) * scale[i] + beta[i] + residual[i];
-                y[i] = if RELU { relu(value) } else { value };
+                y[i] = if RELU { relu(value, affine.ceiling) } else { value };
             }
         }
     }
@@ -329,22 +334,23 @@ with_wide_vectors! {
     /// dy where y is positive, else 0.
     fn mask(dy: &[f32], y: &[f32], masked: &mut [f32]) {
         for ((dy, y), masked) in dy.iter().zip(y).zip(masked) {
-            *masked = passed(*dy, *y);
+            *masked = passed(*dy, *y, NO_CEILING);
         }
     }
 }
 
 with_wide_vectors! {
     /// dx of whole rows.
-    fn differentiate<const RELU: bool>(dy: &[f32], x: &[f32], line: &Line<'_>, beta: &[f32], dx: &mut [f32]) {
-        let channels = line.mean.len();
-        let (mean, scale, beta) = (line.mean, &line.scale[..channels], &beta[..channels]);
+    fn differentiate<const RELU: bool>(dy: &[f32], x: &[f32], line: &Line<'_>, affine: &Affine<'_>, dx: &mut [f32]) {
+        let channels = affine.mean.len();
+        let (mean, scale, beta) = (affine.mean, &affine.scale[..channels], &affine.beta[..channels]);
+        let ceiling = affine.ceiling;
         let (slope, offset) = (&line.slope[..channels], &line.offset[..channels]);
         let rows = dy.chunks_exact(channels).zip(x.chunks_exact(channels));
         for ((dy, x), dx) in rows.zip(dx.chunks_exact_mut(channels)) {
             for i in 0..channels {
                 let x = x[i] - mean[i];
-                let dy = if RELU { passed(dy[i], x * scale[i] + beta[i]) } else { dy[i] };
+                let dy = if RELU { passed(dy[i], x * scale[i] + beta[i], ceiling) } else { dy[i] };
                 dx[i] = dy * scale[i] + x * slope[i] + offset[i];
             }
         }
@@ -353,13 +359,15 @@ with_wide_vectors! {
 
 /// Unlike `f32::max`, keeps NaN.
 #[inline(always)]
-fn relu(value: f32) -> f32 {
-    if value < 0.0 { 0.0 } else { value }
+fn relu(value: f32, ceiling: Ceiling) -> f32 {
+    let value = if value < 0.0 { 0.0 } else { value };
+    if value > ceiling { ceiling } else { value }
 }
 
 #[inline(always)]
-fn passed(dy: f32, value: f32) -> f32 {
-    if value > 0.0 { dy } else { 0.0 }
+fn passed(dy: f32, value: f32, ceiling: Ceiling) -> f32 {
+    let clipped = value >= ceiling;
+    if value > 0.0 && !clipped { dy } else { 0.0 }
 }
 
 /// Adds the sums of a block to those of a part.

@@ -485,7 +485,14 @@ pub(crate) struct Scratch(Vec<Line>);
 struct Line(#[expect(dead_code, reason = "written through a pointer")] [u8; ALIGNMENT]);
 
 impl Scratch {
-    /// At least so many numbers, of any value.
+    /// So many numbers, of any value.
+    pub(crate) fn floats(&mut self, count: usize) -> &mut [f32] {
+        let start = self.at_least(count * size_of::<f32>());
+        // SAFETY: as in `doubles`.
+        unsafe { std::slice::from_raw_parts_mut(start.cast(), count) }
+    }
+
+    /// So many numbers, of any value.
     pub(crate) fn doubles(&mut self, count: usize) -> &mut [f64] {
         let start = self.at_least(count * size_of::<f64>());
         // SAFETY: so many bytes are there, aligned, initialised, and borrowed with the scratch; each pattern is a number.

@@ -41,6 +41,7 @@ pub(crate) mod argument {
     pub(crate) const SRC: c_int = 1;
     pub(crate) const DST: c_int = 17;
     pub(crate) const WEIGHTS: c_int = 33;
+    pub(crate) const BIAS: c_int = 41;
     pub(crate) const WORKSPACE: c_int = 64;
     pub(crate) const DIFF_SRC: c_int = 129;
     pub(crate) const DIFF_DST: c_int = 145;

@@ -25,6 +25,10 @@ impl Team {
         Self { api, threads }
     }
 
+    pub(crate) fn threads(&self) -> usize {
+        self.threads
+    }
+
     /// Calls `work` with each part, several at once, in any order; returns when all are done.
     pub(crate) fn each<P: Send>(
         &self,

@@ -172,7 +172,7 @@ const PLAIN: Case = Case {
     groups: 1,
 };
 
-const CASES: [Case; 20] = [
+const CASES: [Case; 25] = [
     PLAIN,
     Case {
         name: "odd sizes, odd channels",
@@ -313,6 +313,51 @@ const CASES: [Case; 20] = [
         channels: [16, 24],
         ..PLAIN
     },
+    Case {
+        name: "cut blocks of 16 and 30",
+        channels: [16, 30],
+        image: [7, 9],
+        ..PLAIN
+    },
+    Case {
+        name: "blocks, strides 2 and 3, asymmetric padding",
+        channels: [17, 16],
+        image: [9, 6],
+        strides: [2, 3],
+        low: [2, 0],
+        high: [0, 1],
+        ..PLAIN
+    },
+    Case {
+        name: "blocks, dilation 2, several images in a chunk",
+        batch: 5,
+        channels: [24, 16],
+        image: [5, 5],
+        dilation: [2, 2],
+        low: [2, 2],
+        high: [2, 2],
+        ..PLAIN
+    },
+    Case {
+        name: "blocks, rows in chunks",
+        batch: 1,
+        channels: [18, 16],
+        image: [3, 130],
+        kernel: [2, 3],
+        low: [0, 1],
+        high: [1, 1],
+        ..PLAIN
+    },
+    Case {
+        name: "a large kernel",
+        batch: 1,
+        channels: [368, 368],
+        image: [2, 2],
+        kernel: [2, 1],
+        low: [0, 0],
+        high: [0, 0],
+        ..PLAIN
+    },
 ];
 
 impl Case {
@@ -410,7 +455,15 @@ impl Case {
             self.dilation,
             self.groups
         );
-        body + &format!("return %y, %dx, %dw, %own : {y}, {x}, {w}, {y}")
+        let b = kind(&self.kernel_dims()[3..], "f32");
+        body += &format!("%bias = stablehlo.iota dim = 0 : {b}\n");
+        body += &call(
+            "%biased",
+            "phalanx.conv",
+            "%a0, %a1, %bias",
+            format!("({x}, {w}, {b}) -> {y}"),
+        );
+        body + &format!("return %y, %dx, %dw, %own, %biased : {y}, {x}, {w}, {y}, {y}")
     }
 }
 
@@ -441,7 +494,10 @@ fn convolutions_equal_plain_loops_and_xla() {
             dx.values[at_x] += dy.values[at_y] * w.values[at_w];
             dw.values[at_w] += dy.values[at_y] * x.values[at_x];
         });
-        let shapes = [&y, &dx, &dw, &y].map(|array| array.dims.clone());
+        let shapes = [&y, &dx, &dw, &y, &y].map(|array| array.dims.clone());
+        let channels = case.channels[1] as usize;
+        let biased = y.values.iter().enumerate();
+        let biased: Vec<f32> = biased.map(|(i, y)| y + (i % channels) as f32).collect();
         // Twice: the second call finds the operation made.
         for _ in 0..2 {
             let found = run(client, &[&x, &w, &dy], &shapes, &case.body()).unwrap();
@@ -450,10 +506,11 @@ fn convolutions_equal_plain_loops_and_xla() {
             assert_close(&name("dx"), &found[1], &dx.values);
             assert_close(&name("dw"), &found[2], &dw.values);
             assert_close(&name("y against xla"), &found[0], &found[3]);
+            assert_close(&name("y with a bias"), &found[4], &biased);
         }
     }
     let operations = kernels.operations();
-    assert!(operations.len() >= 3 * CASES.len(), "{operations:#?}");
+    assert!(operations.len() >= 2 * CASES.len(), "{operations:#?}");
 }
 
 /// Too large for plain loops.
@@ -610,7 +667,7 @@ fn wrong_calls_are_errors_that_say_what_is_wrong() {
             Array::zeros(&PLAIN.kernel_dims()),
             Array::zeros(&PLAIN.y_dims()),
         );
-        let shapes = [&dy, &x, &w, &dy].map(|array| array.dims.clone());
+        let shapes = [&dy, &x, &w, &dy, &dy].map(|array| array.dims.clone());
         let body = PLAIN.body();
         assert!(body.contains(replace));
         run(
@@ -645,7 +702,7 @@ fn normalised(
     gamma: &[f32],
     beta: &[f32],
     added: Option<&Array>,
-    relu: bool,
+    relu: Option<f64>,
     dy: &Array,
 ) -> [Vec<f32>; 7] {
     let channels = gamma.len();
@@ -666,16 +723,21 @@ fn normalised(
             hat(row) * f64::from(gamma[c]) + f64::from(beta[c]) + added
         };
         let passed = |row: usize| {
-            if relu && y(row) <= 0.0 {
-                0.0
-            } else {
+            let slope = |ceiling| y(row) > 0.0 && (ceiling == 0.0 || y(row) < ceiling);
+            if relu.is_none_or(slope) {
                 at(dy, row, c)
+            } else {
+                0.0
             }
         };
         let dbeta = over(&passed);
         let dgamma = over(&|row| passed(row) * hat(row));
         for row in 0..rows as usize {
-            let value = if relu { y(row).max(0.0) } else { y(row) };
+            let value = match relu {
+                None => y(row),
+                Some(0.0) => y(row).max(0.0),
+                Some(ceiling) => y(row).clamp(0.0, ceiling),
+            };
             found[0][row * channels + c] = value as f32;
             let dx = f64::from(gamma[c])
                 * inverse
@@ -693,8 +755,9 @@ fn normalised(
 
 const EPSILON: f32 = 1e-3;
 
-/// x, gamma, beta, dy and what is added -> y, mean, variance, dx, dgamma, dbeta, gradient of what was added.
-fn normalisation_body(dims: &[i64], added: bool, relu: bool) -> String {
+/// With a ReLU and its ceiling (0: none): x, gamma, beta, dy and what is added -> y, mean, variance, dx, dgamma, dbeta, gradient of what was added.
+fn normalisation_body(dims: &[i64], added: bool, relu: Option<f64>) -> String {
+    let (relu, ceiling) = (relu.is_some(), relu.unwrap_or(0.0));
     let (x, c) = (kind(dims, "f32"), kind(&dims[dims.len() - 1..], "f32"));
     let (operands, kinds) = if added {
         (", %a4", format!(", {x}"))
@@ -714,8 +777,8 @@ fn normalisation_body(dims: &[i64], added: bool, relu: bool) -> String {
     };
     let gradient_of_added = if with_four { "%d#3" } else { "%a3" };
     format!(
-        "%y:3 = stablehlo.custom_call @phalanx.batch_norm(%a0, %a1, %a2{operands}) {{api_version = 4 : i32, backend_config = {{epsilon = {EPSILON:.6} : f32, relu = {relu}}}}} : ({x}, {c}, {c}{kinds}) -> ({x}, {c}, {c})
-        %d:{count} = stablehlo.custom_call @phalanx.batch_norm_gradient(%a3, %a0, %y#1, %y#2, %a1{mask}) {{api_version = 4 : i32, backend_config = {{epsilon = {EPSILON:.6} : f32}}}} : ({x}, {x}, {c}, {c}, {c}{mask_kind}) -> ({x}, {c}, {c}{last})
+        "%y:3 = stablehlo.custom_call @phalanx.batch_norm(%a0, %a1, %a2{operands}) {{api_version = 4 : i32, backend_config = {{ceiling = {ceiling:.6} : f32, epsilon = {EPSILON:.6} : f32, relu = {relu}}}}} : ({x}, {c}, {c}{kinds}) -> ({x}, {c}, {c})
+        %d:{count} = stablehlo.custom_call @phalanx.batch_norm_gradient(%a3, %a0, %y#1, %y#2, %a1{mask}) {{api_version = 4 : i32, backend_config = {{ceiling = {ceiling:.6} : f32, epsilon = {EPSILON:.6} : f32}}}} : ({x}, {x}, {c}, {c}, {c}{mask_kind}) -> ({x}, {c}, {c}{last})
         return %y#0, %y#1, %y#2, %d#0, %d#1, %d#2, {gradient_of_added} : {x}, {c}, {c}, {x}, {c}, {c}, {x}"
     )
 }
@@ -731,11 +794,18 @@ fn normalisations_equal_their_formula() {
         &[2, 64, 64, 24],
     ];
     for (case, dims) in shapes.into_iter().enumerate() {
-        for (added, relu) in [(false, false), (false, true), (true, true), (true, false)] {
+        let ramps = [
+            (false, None),
+            (false, Some(0.0)),
+            (true, Some(0.0)),
+            (true, None),
+            (false, Some(1.25)),
+        ];
+        for (added, relu) in ramps {
             let channels = &dims[dims.len() - 1..];
             let mut x = Array::noise(dims, 8);
             // Far from zero, where the sum of squares alone would lose everything.
-            x.values.iter_mut().for_each(|x| *x += 100.0 * case as f32);
+            x.values.iter_mut().for_each(|x| *x += 40.0 * case as f32);
             let (gamma, beta) = (Array::noise(channels, 9), Array::noise(channels, 10));
             let (dy, r) = (Array::noise(dims, 11), Array::noise(dims, 12));
             let expected = normalised(
@@ -762,10 +832,10 @@ fn normalisations_equal_their_formula() {
                 "gradient of what was added",
             ];
             for ((name, found), expected) in names.iter().zip(&found).zip(&expected) {
-                let last = *name == names[6] && !(relu && added);
+                let last = *name == names[6] && !(relu.is_some() && added);
                 if !last {
                     assert_close(
-                        &format!("{dims:?}, added {added}, relu {relu}: {name}"),
+                        &format!("{dims:?}, added {added}, relu {relu:?}: {name}"),
                         found,
                         expected,
                     );
@@ -788,7 +858,7 @@ fn a_nan_is_not_hidden_by_a_fused_relu() {
         client,
         &arguments,
         &results,
-        &normalisation_body(&dims, false, true),
+        &normalisation_body(&dims, false, Some(6.0)),
     )
     .unwrap();
     for result in &found[..5] {

@@ -10,7 +10,8 @@ use phalanx_graph::{DType, Graph, HostTensor, Pool2d, Program, Shape, Tensor, gr
 const IMAGES: [usize; 4] = [8, 32, 32, 16];
 const KERNEL: [usize; 4] = [3, 3, 16, 32];
 
-/// A convolution, a pooling and their gradients: enough work to be worth the kernels.
+/// A biased convolution, two normalizations with rectifiers, one with a residual, a pooling, and their gradients: enough work to
+/// be worth the kernels.
 fn program(images: [usize; 4]) -> (Program, Vec<Shape>) {
     let graph = Graph::new();
     let x = graph.parameter("x", Shape::new(DType::F32, images));
@@ -29,14 +30,23 @@ fn program(images: [usize; 4]) -> (Program, Vec<Shape>) {
             batch_groups: 1,
         },
     );
+    let channels = Shape::new(DType::F32, [KERNEL[3]]);
+    let [bias, gamma, beta] = [0.1, 0.2, 0.3].map(|step| {
+        let count = graph.iota(channels.clone(), 0);
+        (count * step).sin() + 1.0
+    });
+    let y = &y + &bias.broadcast_in(&y.dims(), &[3]);
+    let [normal, ..] = y.batch_norm(&gamma, &beta, 0.001);
+    let [normal, mean, variance] = normal.clamp(0.0, 2.0).batch_norm(&beta, &gamma, 0.001);
+    let y = (normal + &y).maximum(&y.like(0.0));
     let pooled = y.max_pool2d(Pool2d {
         size: [2, 2],
         strides: [2, 2],
         padding: [(0, 0), (0, 0)],
     });
     let loss = pooled.square().sum_all();
-    let wrt = gradients(&loss, &[&x, &kernel]);
-    let mut outputs = vec![pooled];
+    let wrt = gradients(&loss, &[&x, &kernel, &bias, &gamma, &beta]);
+    let mut outputs = vec![pooled, mean, variance];
     outputs.extend(wrt.into_iter().map(Option::unwrap));
     let named: Vec<(&str, &Tensor)> = outputs.iter().map(|output| ("", output)).collect();
     let shapes = outputs.iter().map(Tensor::shape).collect();
@@ -53,7 +63,8 @@ fn session(kernels: KernelsMode) -> Session {
     let theirs = Arc::clone(&notices);
     let engine = Engine::new(&EngineOptions {
         kernels,
-        compile_cache: false,
+        // From the second run of these tests on, programs with calls of the kernels are loaded.
+        compile_cache: true,
         notice: Arc::new(move |line| theirs.lock().unwrap().push(line.to_owned())),
         ..EngineOptions::default()
     });

@@ -141,6 +141,35 @@ fn weights_of_other_shapes_are_refused() {
     );
 }
 
+#[test]
+fn padded_blocks_and_loops_can_be_computed_again() {
+    let encoder = TransformerEncoder {
+        vocabulary: 9,
+        length: 4,
+        layers: 1,
+        width: 4,
+        heads: 2,
+        feed_forward: 8,
+        mask_zero: true,
+        dropout: 0.2,
+        head: Head::Features,
+        ..TransformerEncoder::default()
+    };
+    let model = Sequential::new(Input::new([4]).dtype(DType::I32))
+        .add(encoder.build().unwrap())
+        .add(Gru::new(3).return_sequences(true))
+        .add(Dense::new(9));
+    let mut model = model.build().unwrap();
+    let mut kept = trainer(model.clone(), tokens_loss());
+    let again = |path: &str| path.ends_with("block_0") || path.ends_with("gru");
+    assert_eq!(model.set_checkpointed_where(again), 2);
+    let mut computed_again = trainer(model, tokens_loss());
+    for trainer in [&mut kept, &mut computed_again] {
+        trainer.train_on_batch(&batch(None)).unwrap();
+    }
+    close(&values(&computed_again), &values(&kept), 1e-6);
+}
+
 /// The outputs of a model, in training when there is a key.
 fn outputs(
     model: &Model,
@@ -542,7 +571,7 @@ fn mistakes_say_what_was_expected_and_got() {
             "interaction",
             json!({}),
             &[&[4]],
-            "expected 2 inputs or more, got 1",
+            "expected 2 to 1000 inputs, got 1",
         ),
     ];
     for (kind, settings, inputs, expected) in cases {
@@ -587,6 +616,45 @@ fn mistakes_say_what_was_expected_and_got() {
         towers,
         "recommender: expected 2 categories for TwoTower, got 1; give the number of values of each"
     );
+}
+
+#[test]
+fn masks_travel_through_layers_that_treat_each_step_by_itself() {
+    let cases = [
+        ("activation", json!({"activation": "relu"}), true),
+        ("batch_norm", json!({}), true),
+        ("dense", json!({"units": 2}), true),
+        ("dropout", json!({"rate": 0.5}), true),
+        ("layer_norm", json!({}), true),
+        (
+            "multi_head_attention",
+            json!({"num_heads": 1, "key_dim": 2}),
+            true,
+        ),
+        ("position_embedding", json!({"sequence_length": 4}), true),
+        ("rescaling", json!({"scale": 2.0}), true),
+        ("sinusoidal_position", json!({}), true),
+        ("gru", json!({"units": 2, "return_sequences": true}), true),
+        ("gru", json!({"units": 2}), false),
+        ("flatten", json!({}), false),
+        ("reshape", json!({"target_shape": [2, 4]}), false),
+        ("global_average_pool1d", json!({}), false),
+    ];
+    for (kind, settings, keeps) in cases {
+        let layer = layer_from_config(kind, &settings).unwrap();
+        let model = Sequential::new([4, 2]).add(layer).build().unwrap();
+        let graph = Graph::new();
+        let variables = model.variables().iter();
+        let variables: Vec<Tensor> = variables
+            .map(|v| graph.parameter(&v.name, v.shape.clone()))
+            .collect();
+        let x = graph.parameter("x", Shape::f32([3, 4, 2]));
+        let mask = graph.parameter("mask", Shape::new(DType::Bool, [3, 4]));
+        let mut cx = Cx::new(&graph, &model, &variables);
+        cx.set_padding_mask(&x, &mask);
+        let output = model.call(&mut cx, &[x]).swap_remove(0);
+        assert_eq!(cx.padding_mask(&output).is_some(), keeps, "{kind}");
+    }
 }
 
 #[test]

@@ -4,9 +4,9 @@ mod oracle;
 
 use std::path::PathBuf;
 
-use oracle::{Batch, array, assert_close, formula_value, uniform};
+use oracle::{Batch, array, assert_close, formula_value, name, records, uniform};
 use phalanx::import::{LoadReport, LoadWeights, Matching};
-use phalanx::models::{FineTune, MobileNetV2, ResNet50};
+use phalanx::models::{FineTune, MobileNetV2, ResNet50, TransformerEncoder};
 use phalanx::nn::{
     Activation, BatchNorm, Conv2d, Cx, Dense, DepthwiseConv2d, Dropout, Flatten,
     GlobalAveragePool2d, IntoModel, Layer, LayerNorm, LayerSpec, Model, Sequential, ZeroPadding2d,
@@ -190,6 +190,28 @@ fn mobilenet_v2_of_keras_is_read() {
         .load_weights(golden_path("mobilenet_v2.keras"), skip)
         .unwrap();
     assert_eq!((report.matched.len(), report.mismatched.len()), (260, 2));
+}
+
+#[test]
+fn a_transformer_of_keras_is_read() {
+    let record = records("transformer.json")
+        .into_iter()
+        .find(|record| name(record) == "encoder_plain");
+    let record = record.unwrap();
+    let settings: TransformerEncoder = serde_json::from_value(record["settings"].clone()).unwrap();
+    let mut saved = fresh(settings.build());
+    let report = load(&mut saved, "keras/weights/transformer.weights.h5").unwrap();
+    assert!(
+        report.is_complete() && report.unexpected.is_empty(),
+        "{report}"
+    );
+    let got = answer(&saved, array(&record["inputs"][0]).unwrap());
+    assert_close(
+        "encoder",
+        &got,
+        &array(&record["output"]).unwrap().to_f64(),
+        1e-4,
+    );
 }
 
 #[test]

@@ -7,6 +7,7 @@
 /// process keeps its largest size until it ends, and all threads share one heap. Returns whether the allocator is one that was told.
 ///
 /// To be called before threads start: those that exist keep their own heaps.
+#[must_use]
 pub fn keep_freed_memory() -> bool {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {

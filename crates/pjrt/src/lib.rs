@@ -1,7 +1,7 @@
 //! PJRT plugins from Rust: loading, devices, buffers, compilation, execution.
 //!
-//! A plugin is a shared library with a compiler and a runtime for one kind of device behind a C interface. This crate is the only one of
-//! the workspace with `unsafe` code; everything it exports is safe, `Send` and `Sync`, and needs no order of dropping.
+//! A plugin is a shared library with a compiler and a runtime for one kind of device behind a C interface. This crate and phalanx-kernels
+//! are the only ones of the workspace with `unsafe` code; everything it exports is safe, `Send` and `Sync`, and needs no order of dropping.
 //!
 //! ```no_run
 //! use std::time::Duration;

@@ -202,8 +202,31 @@ def dots():
         yield record(f"dot_{normalize}", "Dot", config, built, lambda b, given: b(given), [(3, 4), (3, 4)], [None] * 2)
 
 
+class MaskedSum(layers.Layer):
+    """Masking, and an LSTM that shows the mask."""
+
+    def __init__(self, mask_value):
+        super().__init__()
+        self.masking, self.lstm = layers.Masking(mask_value), layers.LSTM(3, return_sequences=True, name="lstm")
+
+    def build(self, shape):
+        self.lstm.build(shape)
+
+    def call(self, x):
+        return self.lstm(self.masking(x))
+
+
+def maskings():
+    """Steps of one number."""
+    x = Draw("masking").normal((2, 4, 3))
+    x[0, 1] = x[1, 3] = 0.5
+    x[1, 0, 1] = 0.5
+    yield record("masking", "Masking", {"mask_value": 0.5}, MaskedSum(0.5), lambda b, given: b(given[0]), [x], [None])
+
+
 def records():
     """Everything of this file."""
+    yield from maskings()
     yield from bags()
     yield from dots()
     yield from rnns()

@@ -11,6 +11,7 @@ from golden import FOLDER, array, keras, np
 from make_models import path_of, uniform, value
 
 import h5py
+import make_transformer
 
 layers = keras.layers
 OUT = FOLDER / "weights"
@@ -94,6 +95,10 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         model.save(Path(folder) / "m.keras")
         repacked(Path(folder) / "m.keras", OUT / "mobilenet_v2.keras")
+    # The model of the record `encoder_plain` in transformer.json, with its weights.
+    model = make_transformer.encoder("learned", False, False, "tokens", 2)
+    make_transformer.fill(model)
+    model.save_weights(OUT / "transformer.weights.h5")
     forms()
     for file in sorted(OUT.iterdir()):
         print(file.name, file.stat().st_size)

@@ -3,6 +3,7 @@
 mod completions;
 mod devices;
 mod doctor;
+mod estimate;
 mod evaluate;
 mod plugin;
 mod predict;
@@ -47,6 +48,7 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
     };
     match args.command {
         Command::Train(args) => train::run(&mut context, &args),
+        Command::Estimate(args) => estimate::run(&mut context, &args),
         Command::Evaluate(args) => evaluate::run(&mut context, &args),
         Command::Predict(args) => predict::run(&mut context, &args),
         Command::Plugin(what) => plugin::run(&mut context, &what),

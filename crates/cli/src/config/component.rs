@@ -2,7 +2,8 @@
 
 use phalanx::losses::Loss;
 use phalanx::metrics::Metric;
-use phalanx::nn::layer_from_config;
+use phalanx::models;
+use phalanx::nn::{LayerSpec, layer_from_config};
 use phalanx::optim::Optimizer;
 use serde_json::{Map, Number, Value as Json};
 
@@ -93,6 +94,9 @@ impl Component {
     /// Whether the library knows the name and the settings.
     fn check(&self) -> Result<(), Problem> {
         match self.kind {
+            Kind::Layer if models::KINDS.contains(&self.name.as_str()) => {
+                self.make(any_image).map(drop)
+            }
             Kind::Layer => self.make(layer_from_config).map(drop),
             Kind::Loss => self.make(Loss::from_config).map(drop),
             Kind::Metric => self.make(Metric::from_config).map(drop),
@@ -121,6 +125,11 @@ impl Component {
         };
         Problem::new(at, wrong, next.unwrap_or(correct))
     }
+}
+
+/// A model before the dims of its input are known: its settings alone count.
+fn any_image(kind: &str, settings: &Json) -> phalanx::Result<LayerSpec> {
+    models::layer_from_config(kind, settings, &[64, 64, 3])
 }
 
 impl Reader {

@@ -5,13 +5,16 @@
 
 pub(crate) mod convolution;
 mod linear;
+mod recompute;
 mod scan;
 pub(crate) mod window;
 
 use std::collections::HashMap;
 
+use recompute::Recomputed;
+
 use crate::op::{BinaryOp, CompareOp, Node, Op, PadDim, ReduceOp, SliceDim, UnaryOp, Value};
-use crate::{Graph, Kernel, Shape, Tensor};
+use crate::{Graph, Kernel, Mask, Ramp, Shape, Tensor};
 
 /// What each input of a node receives; `None` where no gradient flows.
 type Gradients = Result<Vec<Option<Tensor>>, String>;
@@ -49,27 +52,29 @@ fn backpropagate(graph: &Graph, seeds: &[(Value, Tensor)], wrt: &[&Tensor]) -> V
     for (value, seed) in seeds {
         accumulate(&mut cotangents, *value, seed.clone());
     }
+    let mut recomputed = Recomputed::new(graph);
     for index in (0..=last).rev().filter(|&index| relevant[index]) {
         let node = graph.node(index);
-        let cotangent = |output| {
-            cotangents
-                .get(&Value {
-                    node: index,
-                    output,
-                })
-                .cloned()
+        let value = |output| Value {
+            node: index,
+            output,
         };
-        let outputs: Vec<Option<Tensor>> = (0..node.shapes.len()).map(cotangent).collect();
-        if outputs.iter().all(Option::is_none) {
+        let results = (0..node.shapes.len()).map(value);
+        if !results
+            .clone()
+            .any(|result| cotangents.contains_key(&result))
+        {
             continue;
         }
-        let step = Step::new(graph, index, node, outputs, &relevant);
+        let place = recomputed.place(graph, index, &mut cotangents);
+        let outputs = results.map(|result| cotangents.get(&result).cloned());
+        let step = Step::new(graph, place, &node, outputs.collect(), &relevant);
         let label = step.node.label.clone();
         match graph.under_label(label, || vjp(&step)) {
             Ok(inputs) => {
                 for (i, gradient) in inputs.into_iter().enumerate() {
                     if let Some(gradient) = gradient.filter(|_| step.wants(i)) {
-                        accumulate(&mut cotangents, step.node.inputs[i], gradient);
+                        accumulate(&mut cotangents, node.inputs[i], gradient);
                     }
                 }
             }
@@ -82,10 +87,48 @@ fn backpropagate(graph: &Graph, seeds: &[(Value, Tensor)], wrt: &[&Tensor]) -> V
 
 fn accumulate(cotangents: &mut HashMap<Value, Tensor>, value: Value, gradient: Tensor) {
     let total = match cotangents.remove(&value) {
-        Some(sum) => sum + gradient,
+        Some(sum) => total(sum, gradient),
         None => gradient,
     };
     cotangents.insert(value, total);
+}
+
+/// The sum of two gradients: where one is nothing but what a scatter adds to zeros, that is added to the other in place.
+fn total(a: Tensor, b: Tensor) -> Tensor {
+    let scattered = |sparse: &Tensor, dense: &Tensor| {
+        let (mut node, graph) = (sparse.graph().node(sparse.value().node), sparse.graph());
+        if let Op::Reshape(_) = node.op {
+            node = graph.node(node.inputs[0].node);
+        }
+        let Op::ScatterAdd { dim } = node.op else {
+            return None;
+        };
+        let [base, indices, updates] =
+            [0, 1, 2].map(|input| Tensor::new(graph.clone(), node.inputs[input]));
+        let flat = || {
+            dense
+                .reshape(&base.dims())
+                .scatter_add(&indices, &updates, dim)
+        };
+        is_zeros(graph, base.value()).then(|| flat().reshape(&dense.dims()))
+    };
+    let in_place = scattered(&b, &a).or_else(|| scattered(&a, &b));
+    in_place.unwrap_or_else(|| a + b)
+}
+
+fn is_zeros(graph: &Graph, value: Value) -> bool {
+    match graph.node(value.node) {
+        Node {
+            op: Op::Constant(value),
+            ..
+        } => value.to_f64().iter().all(|&x| x == 0.0),
+        Node {
+            op: Op::Broadcast { .. },
+            inputs,
+            ..
+        } => is_zeros(graph, inputs[0]),
+        _ => false,
+    }
 }
 
 /// Which nodes up to `last` depend on any of `wrt`.
@@ -104,7 +147,7 @@ fn dependents(graph: &Graph, wrt: &[&Tensor], last: usize) -> Vec<bool> {
     relevant
 }
 
-/// One node on the way back.
+/// One node on the way back, or the copy of it that is computed again.
 struct Step<'a> {
     graph: &'a Graph,
     index: usize,
@@ -118,17 +161,17 @@ impl<'a> Step<'a> {
     fn new(
         graph: &'a Graph,
         index: usize,
-        node: Node,
+        original: &Node,
         cotangents: Vec<Option<Tensor>>,
         relevant: &[bool],
     ) -> Self {
         let wanted =
             |input: &Value| relevant[input.node] && graph.shape_of(*input).dtype.is_float();
-        let wanted = node.inputs.iter().map(wanted).collect();
+        let wanted = original.inputs.iter().map(wanted).collect();
         Self {
             graph,
             index,
-            node,
+            node: graph.node(index),
             cotangents,
             wanted,
         }
@@ -195,6 +238,7 @@ fn vjp(step: &Step) -> Gradients {
         Op::ReduceWindow { kind, window } => window::reduce_window(*kind, window, step, &g),
         Op::Scan(dims) => Ok(scan::scan(step, dims)),
         Op::AllReduce(ReduceOp::Sum) => Ok(all_reduce(step)),
+        Op::OptimizationBarrier => Ok(step.cotangents.clone()),
         Op::AllGather { dim } => Ok(vec![Some(g.reduce_scatter(*dim))]),
         Op::ReduceScatter { dim } => Ok(vec![Some(g.all_gather(*dim))]),
         Op::AllToAll { split, concat } => Ok(vec![Some(g.all_to_all(*concat, *split))]),
@@ -224,7 +268,27 @@ fn kernel_op(step: &Step, kernel: &Kernel) -> Vec<Option<Tensor>> {
             let given: Vec<&Tensor> = given.iter().collect();
             vec![Some(step.graph.push(op, &given))]
         }
-        Kernel::MaxPool2dGradient(_) => of_decomposed(step, kernel),
+        Kernel::BatchNorm {
+            epsilon,
+            ramp: Ramp::None,
+        } if step.node.inputs.len() == 3 && step.cotangents[1..].iter().all(Option::is_none) => {
+            let given = [
+                g,
+                step.input(0),
+                step.output(1),
+                step.output(2),
+                step.input(1),
+            ];
+            let given: Vec<&Tensor> = given.iter().collect();
+            let (epsilon, mask) = (*epsilon, Mask::None);
+            let op = Op::Kernel(Kernel::BatchNormGradient { epsilon, mask });
+            let found = step.graph.push_many(op, &given);
+            found.into_iter().map(Some).collect()
+        }
+        Kernel::ConvBias(_)
+        | Kernel::BatchNorm { .. }
+        | Kernel::BatchNormGradient { .. }
+        | Kernel::MaxPool2dGradient(_) => of_decomposed(step, kernel),
     }
 }
 

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use phalanx_graph::{AlignedBytes, CompilerOption, DType, HostTensor, Lowering, Program, Shape};
 use phalanx_pjrt::{
-    Buffer, Client, CompileCache, CompileOptions, ElementType, Event, Executable, ExecuteOptions,
-    Installer, OptionValue, OverrideValue, PjrtError, Places, Platform, Plugin, SharedBytes,
-    keep_freed_memory,
+    Buffer, Client, CompileCache, CompileOptions, CompiledMemory, ElementType, Event, Executable,
+    ExecuteOptions, Installer, OptionValue, OverrideValue, PjrtError, Places, Platform, Plugin,
+    SharedBytes, keep_freed_memory,
 };
 
 use self::kernels::EngineKernels;
@@ -136,6 +136,22 @@ impl Engine {
     /// [`Error::Device`] when the plugin refuses it, or when it needs more memory than there is; when the kernel library that
     /// [`KernelsMode::Path`] names cannot be used.
     pub fn compile(&self, name: &str, program: &Program) -> Result<Compiled> {
+        let compiled = self.compile_unchecked(name, program)?;
+        memory::check(&self.0.client, &compiled, program.replicas)?;
+        Ok(compiled)
+    }
+
+    /// The memory that a program needs on one device, which may be more than there is.
+    ///
+    /// # Errors
+    /// [`Error::Device`] when the plugin refuses the program, or does not know.
+    pub fn memory(&self, name: &str, program: &Program) -> Result<CompiledMemory> {
+        let compiled = self.compile_unchecked(name, program)?;
+        let memory = compiled.executable.memory_stats();
+        memory.map_err(|error| refused("find the memory of", name, &error))
+    }
+
+    fn compile_unchecked(&self, name: &str, program: &Program) -> Result<Compiled> {
         let program = program.simplified();
         let lowering = Lowering {
             // They are registered before the program is compiled or loaded, as it must be.
@@ -156,12 +172,10 @@ impl Engine {
             .client
             .compile_cached(self.0.cache.as_ref(), &text, &options)
             .map_err(|error| refused("compile", name, &error))?;
-        let compiled = Compiled {
+        Ok(Compiled {
             name: name.into(),
             executable,
-        };
-        memory::check(&self.0.client, &compiled, program.replicas)?;
-        Ok(compiled)
+        })
     }
 
     /// Copies a tensor to a device, without a copy where the device is the host.

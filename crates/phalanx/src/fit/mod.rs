@@ -5,6 +5,7 @@
 
 mod batch;
 mod compile;
+mod estimate;
 mod history;
 mod loss_scale;
 mod options;
@@ -12,9 +13,12 @@ mod outputs;
 mod progress;
 mod run;
 mod step;
+mod tally;
 mod trainer;
+mod weights;
 
 pub use compile::{Compile, Losses, OutputMetric};
+pub use estimate::{Estimate, LargestBatch};
 pub use history::{EpochLogs, History, Logs};
 pub use loss_scale::LossScale;
 pub use options::Fit;

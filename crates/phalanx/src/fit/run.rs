@@ -93,6 +93,35 @@ impl State {
         })
     }
 
+    /// Brings the slots in line with a setup of the same model and optimizer whose trained variables are others: those
+    /// of variables that are trained still stay, the others begin anew.
+    pub(super) fn resettle(&mut self, engine: &Engine, from: &Setup, to: &Setup) -> Result<()> {
+        let variables = from.model.variables().len();
+        self.arrays()?;
+        let mut made = Vec::new();
+        for (index, slot) in to.slots.iter().enumerate() {
+            let kept = from.slots.iter().position(|old| old.name == slot.name);
+            let averaged = to.averages().into_iter();
+            let averaged = averaged.filter(|&(_, average)| average == variables + index);
+            let value = match (kept, averaged.map(|(variable, _)| variable).next()) {
+                (Some(_), _) => None,
+                (None, Some(variable)) => Some(engine.get(&self.arrays[variable], &slot.shape)?),
+                (None, None) => Some(HostTensor::full(slot.shape.clone(), slot.fill)),
+            };
+            let value = value.map(|value| engine.put(0, &value)).transpose()?;
+            made.push((kept, value));
+        }
+        let mut old: Vec<Option<Buffer>> = self.arrays.drain(..).map(Some).collect();
+        let mut take = |index: usize| old.get_mut(index).and_then(Option::take);
+        let mut arrays: Vec<Option<Buffer>> = (0..variables).map(&mut take).collect();
+        for (kept, value) in made {
+            arrays.push(value.or_else(|| take(variables + kept?)));
+        }
+        arrays.push(take(variables + from.slots.len()));
+        self.arrays = arrays.into_iter().flatten().collect();
+        Ok(())
+    }
+
     /// The variables, slots and batches seen, or why there are none.
     pub(super) fn arrays(&self) -> Result<&[Buffer]> {
         if self.arrays.is_empty() {

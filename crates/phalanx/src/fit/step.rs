@@ -4,18 +4,20 @@
 //! optimizer's update, metrics. Everything that changes from step to step comes in and goes out as arrays on the
 //! device, so a step needs no number from the host and the host none from it.
 
-use phalanx_graph::{DType, Graph, GraphError, HostTensor, Program, Shape, Tensor, gradients};
+use phalanx_graph::{DType, Graph, GraphError, Program, Shape, Tensor, gradients};
 
 use super::LossScale;
 use super::compile::{Compile, Counted, Losses, Term, weighted_sum};
 use super::loss_scale::Verdict;
 use super::outputs::{Output, of_rows};
+use super::tally::{Judged, Tally};
 use crate::losses::Loss;
-use crate::nn::{Cx, Effects, Model, Policy};
+use crate::nn::{Cx, Effects, Model, Policy, Variable};
 use crate::optim::{Optimizer, ParamSpec, SlotSpec};
 use crate::{Error, Result};
 
 /// What a model is compiled to: the model, what it is trained with, and the arrays that a step carries.
+#[derive(Clone)]
 pub(super) struct Setup {
     pub(super) model: Model,
     pub(super) optimizer: Optimizer,
@@ -28,7 +30,7 @@ pub(super) struct Setup {
     /// Positions of the trained variables in those of the model.
     trained: Vec<usize>,
     params: Vec<ParamSpec>,
-    precision: Policy,
+    pub(super) precision: Policy,
     pub(super) loss_scale: LossScale,
     /// Those of the optimizer, then those of the loss scale.
     pub(super) slots: Vec<SlotSpec>,
@@ -51,54 +53,54 @@ pub(super) struct StepProgram {
     pub(super) disconnected: Vec<String>,
 }
 
-/// Sums over the steps of an epoch, in one f64 array that is read at once: loss and weight, the loss of each output
-/// when there are several, the states of the metrics, and last the number (from 1) of the first step whose loss is
-/// not finite, 0 when there is none.
-#[derive(Debug)]
-pub(super) struct Tally {
-    pub(super) len: usize,
-    per_output: usize,
-    metrics: Vec<Vec<Shape>>,
-}
-
 impl Setup {
     pub(super) fn new(model: Model, compile: Compile) -> Result<Self> {
         check(&model, &compile)?;
         let outputs = model.output_names();
         let metrics = compile.counted(&outputs, &model.outputs());
-        let variables = model.variables();
-        let trained: Vec<usize> = (0..variables.len())
-            .filter(|&index| variables[index].trainable)
-            .collect();
-        let params: Vec<ParamSpec> = trained
-            .iter()
-            .map(|&index| ParamSpec {
-                name: variables[index].name.clone(),
-                shape: variables[index].shape.clone(),
-            })
-            .collect();
         let has_target = |output: &usize| {
             compile.loss.terms.iter().any(|term| term.output == *output)
                 || metrics.iter().any(|metric| metric.output == *output)
         };
         let targets: Vec<usize> = (0..outputs.len()).filter(has_target).collect();
         let loss_scale = compile.loss_scale.under(compile.precision);
-        let mut slots = compile.optimizer.slots(&params);
-        slots.extend(loss_scale.slots());
-        Ok(Self {
+        let mut setup = Self {
             classes: classes(&model, &compile.loss, &targets),
             targets,
-            slots,
             precision: compile.precision,
             loss_scale,
             tally: Tally::new(&compile.loss, &metrics),
             optimizer: compile.optimizer,
             losses: compile.loss,
             metrics,
-            trained,
-            params,
+            trained: Vec::new(),
+            params: Vec::new(),
+            slots: Vec::new(),
             model,
-        })
+        };
+        setup.find_trained();
+        Ok(setup)
+    }
+
+    /// The setup after a change of which layers of the model are trained.
+    pub(super) fn with_model(&self, model: Model) -> Self {
+        let mut changed = self.clone();
+        changed.model = model;
+        changed.find_trained();
+        changed
+    }
+
+    /// Finds which variables the optimizer changes, and what it carries for them.
+    fn find_trained(&mut self) {
+        let variables = self.model.variables().iter().enumerate();
+        let trained = variables.filter(|(_, variable)| variable.trainable);
+        let spec = |(index, variable): (usize, &Variable)| {
+            let (name, shape) = (variable.name.clone(), variable.shape.clone());
+            (index, ParamSpec { name, shape })
+        };
+        (self.trained, self.params) = trained.map(spec).unzip();
+        self.slots = self.optimizer.slots(&self.params);
+        self.slots.extend(self.loss_scale.slots());
     }
 
     /// Where in the state a variable is, and where its average.
@@ -376,106 +378,6 @@ impl Given {
     }
 }
 
-/// What a batch adds to the tally.
-struct Judged {
-    loss: Tensor,
-    weight: Tensor,
-    terms: Vec<Tensor>,
-    metrics: Vec<Vec<Tensor>>,
-}
-
-impl Tally {
-    fn new(losses: &Losses, metrics: &[Counted]) -> Self {
-        let per_output = if losses.terms.len() > 1 {
-            losses.terms.len()
-        } else {
-            0
-        };
-        let metrics: Vec<Vec<Shape>> = metrics
-            .iter()
-            .map(|counted| {
-                counted
-                    .metric
-                    .state()
-                    .into_iter()
-                    .map(|state| state.shape)
-                    .collect()
-            })
-            .collect();
-        let counts = metrics.iter().flatten().map(Shape::len).sum::<usize>();
-        Self {
-            len: 2 + per_output + counts + 1,
-            per_output,
-            metrics,
-        }
-    }
-
-    pub(super) fn shape(&self) -> Shape {
-        Shape::new(DType::F64, [self.len])
-    }
-
-    /// The tally after a batch, which a training step also counts.
-    ///
-    /// Losses count by the weight of their batch, so that the mean of an epoch does not depend on how it is cut.
-    fn after(&self, tally: &Tensor, judged: &Judged, iterations: Option<&Tensor>) -> Tensor {
-        let flat = |tensor: &Tensor| tensor.convert(DType::F64).reshape(&[tensor.shape().len()]);
-        let loss = judged.loss.convert(DType::F64);
-        let weight = judged.weight.convert(DType::F64);
-        let mut added = vec![flat(&(&loss * &weight)), flat(&weight)];
-        let terms = judged.terms.iter().take(self.per_output);
-        added.extend(terms.map(|term| flat(&(term.convert(DType::F64) * &weight))));
-        added.extend(judged.metrics.iter().flatten().map(flat));
-        let counts: usize = added.iter().map(|part| part.dim(0)).sum();
-        if counts + 1 != self.len {
-            let message = format!("states of {} numbers are updated by {counts}", self.len - 1);
-            tally.graph().fail("metric", message);
-            return tally.clone();
-        }
-        let first_bad = tally.slice_dim(0, counts, self.len);
-        added.push(match iterations {
-            Some(iterations) => {
-                let is_finite = loss.abs().less(&loss.like(f64::INFINITY));
-                newly_bad(&first_bad, &is_finite.not(), iterations)
-            }
-            None => first_bad.zeros_like(),
-        });
-        let added: Vec<&Tensor> = added.iter().collect();
-        tally + Tensor::concat(&added, 0)
-    }
-
-    /// The tally after a skipped step, which does not count, unless the training is lost.
-    fn skipped(&self, tally: &Tensor, verdict: &Verdict, iterations: &Tensor) -> Tensor {
-        let counts = tally.slice_dim(0, 0, self.len - 1);
-        let first_bad = tally.slice_dim(0, self.len - 1, self.len);
-        let bad = newly_bad(&first_bad, &verdict.is_lost, iterations);
-        Tensor::concat(&[&counts, &(first_bad + bad)], 0)
-    }
-
-    /// The first step, from 0, that was lost: whose loss is not finite.
-    pub(super) fn first_bad(tally: &[f64]) -> Option<u64> {
-        let number = tally.last().copied().unwrap_or(0.0);
-        (number > 0.0).then(|| number as u64 - 1)
-    }
-
-    /// The loss, that of each output, and the results of the metrics.
-    pub(super) fn read(&self, tally: &[f64], metrics: &[Counted]) -> (f64, Vec<f64>, Vec<f64>) {
-        let weight = tally[1];
-        let mean = |sum: f64| if weight == 0.0 { 0.0 } else { sum / weight };
-        let terms = tally[2..][..self.per_output].iter().map(|&sum| mean(sum));
-        let mut at = 2 + self.per_output;
-        let results = metrics.iter().zip(&self.metrics).map(|(counted, shapes)| {
-            let mut take = |shape: &Shape| {
-                let values = &tally[at..][..shape.len()];
-                at += shape.len();
-                HostTensor::new(shape.dims.clone(), values)
-            };
-            let state: Vec<HostTensor> = shapes.iter().map(&mut take).collect();
-            counted.metric.result(&state)
-        });
-        (mean(tally[0]), terms.collect(), results.collect())
-    }
-}
-
 /// The state after a step; only what changes leaves the program.
 struct Next {
     old: Vec<Tensor>,
@@ -537,16 +439,6 @@ fn classes(model: &Model, losses: &Losses, targets: &[usize]) -> Vec<(usize, usi
 fn step_key(graph: &Graph, seed: &Tensor, iterations: &Tensor) -> Tensor {
     let number = iterations.convert(DType::U32);
     graph.random_bits(seed, &number, &[1, 2]).reshape(&[2])
-}
-
-/// The number of this step, from 1, when it is the first bad one; else 0.
-fn newly_bad(first_bad: &Tensor, is_bad: &Tensor, iterations: &Tensor) -> Tensor {
-    let zero = first_bad.zeros_like();
-    let number = iterations.convert(DType::F64) + 1.0;
-    let if_first = first_bad
-        .equal(&zero)
-        .select(&number.broadcast_to(&[1]), &zero);
-    is_bad.broadcast_to(&[1]).select(&if_first, &zero)
 }
 
 /// `sum / total`, 0 where nothing counts.

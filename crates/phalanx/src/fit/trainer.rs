@@ -13,10 +13,10 @@ use super::history::{EpochLogs, History, Logs};
 use super::options::some_rows;
 use super::progress::Reporter;
 use super::run::{InFlight, Programs, State};
-use super::step::{BatchShape, Setup, Tally};
+use super::step::{BatchShape, Setup};
+use super::tally::Tally;
 use crate::data::{Batch, Batches};
 use crate::engine::Engine;
-use crate::import::{self, LoadReport, LoadWeights};
 use crate::nn::Model;
 use crate::optim::Optimizer;
 use crate::saved::SavedModel;
@@ -24,8 +24,8 @@ use crate::{Error, Result};
 
 /// A model with its values on a device, and what it is trained with.
 pub struct Trainer {
-    engine: Engine,
-    setup: Setup,
+    pub(super) engine: Engine,
+    pub(super) setup: Setup,
     state: State,
     train: Programs,
     test: Programs,
@@ -246,35 +246,6 @@ impl Trainer {
         self.saved_model()?.save(path)
     }
 
-    /// Takes values from a file of weights of ours, of Keras or of PyTorch; see [`import`](crate::import).
-    ///
-    /// The optimizer's state stays as it is.
-    ///
-    /// # Errors
-    /// When the file cannot be read, a variable finds no value of its shape in it and `skip_mismatch` is not set, or the
-    /// device fails; nothing is changed then.
-    pub fn load_weights(
-        &mut self,
-        path: impl AsRef<Path>,
-        options: LoadWeights,
-    ) -> Result<LoadReport> {
-        let (values, report) = import::load(&self.setup.model, path.as_ref(), options)?;
-        let variables = self.setup.model.variables();
-        let named = values.into_iter();
-        let named = named.map(|(index, value)| (variables[index].name.clone(), value));
-        let named: Vec<_> = named.collect();
-        self.set_variables(&named)?;
-        Ok(report)
-    }
-
-    /// Writes the present values alone, as [`SavedModel::save_weights`] does.
-    ///
-    /// # Errors
-    /// When the device fails; otherwise as for [`SavedModel::save_weights`].
-    pub fn save_weights(&self, path: impl AsRef<Path>) -> Result<()> {
-        self.saved_model()?.save_weights(path)
-    }
-
     /// Sets variables by name; the others stay.
     ///
     /// # Errors
@@ -303,6 +274,40 @@ impl Trainer {
             self.state.replace(index, buffer);
         }
         Ok(())
+    }
+
+    /// Freezes a layer, or all layers of a model inside, by path; see [`set_trainable_where`](Self::set_trainable_where).
+    ///
+    /// # Errors
+    /// When nothing has that path (the error names the nearest), or the device fails.
+    pub fn freeze(&mut self, path: &str) -> Result<()> {
+        self.change_trained(|model| model.freeze(path))
+    }
+
+    /// Unfreezes a layer, or all layers of a model inside, by path; see
+    /// [`set_trainable_where`](Self::set_trainable_where).
+    ///
+    /// # Errors
+    /// When nothing has that path (the error names the nearest), or the device fails.
+    pub fn unfreeze(&mut self, path: &str) -> Result<()> {
+        self.change_trained(|model| model.unfreeze(path))
+    }
+
+    /// Freezes or unfreezes the layers whose path a predicate accepts; returns how many.
+    ///
+    /// The next step trains what is trainable then, without another `compile`, which Keras needs and without which it
+    /// silently goes on as before. What the optimizer carries for variables that are trained before and after stays; for
+    /// those that become trainable it begins anew. Iterations go on, so that rules that correct for the start of their
+    /// averages (Adam) do not do so for the newcomers, whose first steps are larger: lower the rate, as is usual then.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn set_trainable_where(
+        &mut self,
+        trainable: bool,
+        accepts: impl FnMut(&str) -> bool,
+    ) -> Result<usize> {
+        self.change_trained(|model| Ok(model.set_trainable_where(trainable, accepts)))
     }
 
     /// The learning rate of the next step.
@@ -360,7 +365,7 @@ impl Trainer {
         Some(self.setup.model.variables().len() + slot)
     }
 
-    fn needs_loss(&self, doing: &str) -> Result<()> {
+    pub(super) fn needs_loss(&self, doing: &str) -> Result<()> {
         if self.setup.losses.terms.is_empty() {
             return Err(Error::user(format!(
                 "cannot {doing}: the model was compiled without a loss; set `loss` in Compile"
@@ -418,6 +423,16 @@ impl Trainer {
             }
         }
         Ok(logs)
+    }
+
+    fn change_trained<T>(&mut self, change: impl FnOnce(&mut Model) -> Result<T>) -> Result<T> {
+        let mut model = self.setup.model.clone();
+        let result = change(&mut model)?;
+        let setup = self.setup.with_model(model);
+        self.state.resettle(&self.engine, &self.setup, &setup)?;
+        self.setup = setup;
+        self.train = Programs::default();
+        Ok(result)
     }
 
     /// The value of a slot that is one number.

@@ -15,7 +15,7 @@ pub enum Matching {
     /// The way by which most variables find a value.
     #[default]
     Auto,
-    /// By names: whole paths, the last part where it is unique, or torchvision's names.
+    /// By names: whole paths, with `/` or `_` between their parts, the last part where it is unique, or torchvision's names.
     Names,
     /// By order: in Keras' files the place within the class, as Keras does, else that among all layers.
     Order,
@@ -31,18 +31,25 @@ pub(super) struct Pair<'f> {
 /// One way to say which layer is which: layers with the same key are the same.
 #[derive(Clone, Copy)]
 enum Way {
+    /// Paths are equal.
     Path,
+    /// Paths are equal when their parts are joined by `_`, as where Keras has layers and not models in a model.
+    Joined,
+    /// The last parts of the paths are equal.
     Leaf,
     TorchvisionResNet,
     TorchvisionMobileNet,
+    /// Classes are equal, and the numbers within them.
     Place,
+    /// Numbers among all layers are equal.
     Order,
 }
 
 impl Way {
     fn of(matching: Matching) -> &'static [Self] {
-        const ALL: [Way; 6] = [
+        const ALL: [Way; 7] = [
             Way::Path,
+            Way::Joined,
             Way::Leaf,
             Way::TorchvisionResNet,
             Way::TorchvisionMobileNet,
@@ -51,14 +58,15 @@ impl Way {
         ];
         match matching {
             Matching::Auto => &ALL,
-            Matching::Names => &ALL[..4],
-            Matching::Order => &ALL[4..],
+            Matching::Names => &ALL[..5],
+            Matching::Order => &ALL[5..],
         }
     }
 
     fn ours(self, layer: &Owner, index: usize) -> Option<String> {
         match self {
             Self::Path => Some(layer.path.clone()),
+            Self::Joined => Some(layer.path.replace('/', "_")),
             Self::Leaf => Some(last(&layer.path).to_owned()),
             Self::TorchvisionResNet => resnet_name(last(&layer.path)),
             Self::TorchvisionMobileNet => mobilenet_name(last(&layer.path)),
@@ -74,6 +82,7 @@ impl Way {
         };
         match self {
             Self::Path => Some(path),
+            Self::Joined => Some(path.replace('/', "_")),
             Self::Leaf => Some(last(&path).to_owned()),
             Self::TorchvisionResNet | Self::TorchvisionMobileNet => {
                 (layer.style == Style::Torch).then(|| layer.path.clone())

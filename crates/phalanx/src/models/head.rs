@@ -1,12 +1,15 @@
 //! What follows the convolutions of an image model.
 
+use serde::{Deserialize, Serialize};
+
 use crate::nn::{
     Activation, Dense, Dropout, GlobalAveragePool2d, GlobalMaxPool2d, Input, Layer, Network, Node,
 };
 use crate::{Error, Result};
 
 /// How the features of an image model without its classifier are summed up over the image.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Pooling {
     /// Not at all: the output is the last feature map `[height, width, channels]`.
     #[default]
@@ -18,8 +21,9 @@ pub enum Pooling {
 }
 
 /// The settings that Keras' applications share, and the end of a network by them.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct ImageHead {
+    #[serde(skip, default = "imagenet")]
     pub(super) input: Input,
     pub(super) classes: usize,
     pub(super) include_top: bool,
@@ -29,11 +33,16 @@ pub(super) struct ImageHead {
     pub(super) dropout: f64,
 }
 
+/// The images of `ImageNet`, as most models take them.
+fn imagenet() -> Input {
+    Input::new([224, 224, 3])
+}
+
 impl ImageHead {
     /// Keras' defaults: ImageNet's images and classes, probabilities.
     pub(super) fn new() -> Self {
         Self {
-            input: Input::new([224, 224, 3]),
+            input: imagenet(),
             classes: 1000,
             include_top: true,
             pooling: Pooling::None,

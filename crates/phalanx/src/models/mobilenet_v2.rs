@@ -1,5 +1,7 @@
 //! MobileNetV2 (Sandler et al. 2018), as Keras has it.
 
+use serde::{Deserialize, Serialize};
+
 use super::head::{ImageHead, head_settings};
 use crate::nn::{
     Activation, ActivationLayer, Add, BatchNorm, Conv2d, DepthwiseConv2d, Layer, Model, Network,
@@ -37,9 +39,11 @@ const LAST: usize = 1280;
 /// Keras' `applications.MobileNetV2`, by Keras' layer names, `Conv1`, `expanded_conv_depthwise`,
 /// `block_1_expand`. Images are expected as [`Preprocess::tf`](crate::nn::Preprocess::tf) makes them. [`torchvision`](Self::torchvision) is
 /// the variant that PyTorch's weights need.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct MobileNetV2 {
+    #[serde(skip)]
     name: String,
+    #[serde(flatten)]
     head: ImageHead,
     alpha: f64,
     symmetric_padding: bool,

@@ -1,7 +1,7 @@
 //! Models by name, with the architectures, layer names and numbers of parameters of Keras' applications.
 //!
 //! Each is settings with [`build`](ResNet50::build), or given as they are to a strategy's `compile`. What comes out is
-//! a plain [`Model`](crate::nn::Model): a layer of another model, frozen or not, where that is wanted.
+//! a plain [`Model`]: a layer of another model, frozen or not, where that is wanted.
 //!
 //! ```
 //! use phalanx::models::{FineTune, MobileNetV2, Pooling};
@@ -36,13 +36,50 @@ pub use resnet50::ResNet50;
 pub use transformer::{Head, Positions, TransformerEncoder};
 pub use translator::Translator;
 
+use phalanx_graph::DType;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::nn::{Input, LayerSpec, Model};
+use crate::{Result, config};
+
+/// The kinds that [`layer_from_config`] knows.
+pub const KINDS: [&str; 2] = ["mobilenet_v2", "resnet50"];
+
+/// A model of a kind as a layer, for examples of these dims, with settings as in JSON: `{"alpha": 0.35}`.
+///
+/// The settings are those of the model's type; beside them there may be what every layer has, such as `trainable`. What
+/// one stacks layers from knows the dims: they are not among the settings.
+///
+/// # Errors
+/// Unknown kinds and settings, with the nearest valid name; settings and dims that do not fit.
+pub fn layer_from_config(kind: &str, settings: &Value, input: &[usize]) -> Result<LayerSpec> {
+    let input = Input::new(input).dtype(DType::F32);
+    crate::nn::with_outer_fields(kind, settings, |settings| match kind {
+        "mobilenet_v2" => {
+            let model = read(kind, &MobileNetV2::new(), settings)?;
+            model.input(input).named(kind).build()
+        }
+        "resnet50" => {
+            let model = read(kind, &ResNet50::new(), settings)?;
+            model.input(input).named(kind).build()
+        }
+        _ => Err(config::unknown_kind("model", kind, &KINDS)),
+    })
+}
+
+fn read<T: Serialize + DeserializeOwned>(kind: &str, template: &T, settings: &Value) -> Result<T> {
+    config::read(kind, template, &[], settings)
+}
+
 /// What every model of this module has beside its own settings: a way to be compiled as it is.
 macro_rules! into_model {
     ($($model:ty),*) => {
         $(impl crate::nn::IntoModel for $model {
             fn into_parts(
                 self,
-            ) -> crate::Result<(crate::nn::Model, Option<Vec<phalanx_graph::HostTensor>>)> {
+            ) -> Result<(Model, Option<Vec<phalanx_graph::HostTensor>>)> {
                 Ok((self.build()?, None))
             }
         })*

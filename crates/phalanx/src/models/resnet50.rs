@@ -1,5 +1,7 @@
 //! ResNet-50 (He et al. 2015), version 1 as Keras has it.
 
+use serde::{Deserialize, Serialize};
+
 use super::head::{ImageHead, head_settings};
 use crate::Result;
 use crate::nn::{
@@ -20,9 +22,11 @@ const STAGES: [(&str, usize, usize); 4] = [
 /// Keras' `applications.ResNet50`: convolutions have biases, the first 1x1 convolution of a stage has its stride.
 /// Layers go by Keras' names, `conv2_block1_1_conv`, and come in Keras' order. Images are expected as
 /// [`Preprocess::caffe`](crate::nn::Preprocess::caffe) makes them. [`torchvision`](Self::torchvision) is the variant that PyTorch's weights need.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ResNet50 {
+    #[serde(skip)]
     name: String,
+    #[serde(flatten)]
     head: ImageHead,
     conv_bias: bool,
     stride_on_3x3: bool,

@@ -51,7 +51,7 @@ impl Translator {
                 "a translator needs room for 1 sentence or more, got 0",
             ));
         }
-        let rows = sentences * search.beams;
+        let rows = sentences.saturating_mul(search.beams);
         let with_rows = |mut shape: Shape| {
             shape.dims[0] = rows;
             shape

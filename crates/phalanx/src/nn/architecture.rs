@@ -107,7 +107,7 @@ fn layer_value(entry: &Entry) -> Value {
         settings = json!({});
     }
     if let Some(fields) = settings.as_object_mut() {
-        Outer::put(fields, &entry.name, trainable, precision);
+        Outer::put(fields, entry, trainable, precision);
     }
     json!({ kind: settings })
 }
@@ -187,7 +187,7 @@ impl Reader<'_> {
         // What a layer has; see `Outer`.
         known.extend(
             (depth > 0)
-                .then_some(["trainable", "precision"])
+                .then_some(["trainable", "precision", "checkpointed"])
                 .into_iter()
                 .flatten(),
         );

@@ -75,6 +75,9 @@ fn unit(x: &Tensor) -> Tensor {
     x * squares.maximum(&squares.like(1e-12)).rsqrt()
 }
 
+/// More vectors than this are taken for a mistake: the numbers of their pairs are part of the program.
+const MOST_VECTORS: usize = 1000;
+
 impl Layer for Interaction {
     fn kind(&self) -> &'static str {
         "interaction"
@@ -86,7 +89,10 @@ impl Layer for Interaction {
 
     fn check(&self, inputs: &[Shape]) -> Result<(), String> {
         match inputs {
-            [] | [_] => Err(format!("expected 2 inputs or more, got {}", inputs.len())),
+            _ if !(2..=MOST_VECTORS).contains(&inputs.len()) => Err(format!(
+                "expected 2 to {MOST_VECTORS} inputs, got {}",
+                inputs.len()
+            )),
             _ => check_vectors(inputs),
         }
     }

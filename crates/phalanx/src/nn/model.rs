@@ -9,7 +9,6 @@ use super::names::{Names, check_name};
 use super::precision::wide;
 use super::sizes::check_dims;
 use super::summary::summary;
-use crate::config::suggest;
 use crate::{Error, Result};
 
 /// An input of a model: a name, the dims of one example, and the element type.
@@ -82,7 +81,7 @@ pub struct Model {
     /// In an order in which every input is there before it is used.
     pub(super) calls: Vec<Call>,
     pub(super) outputs: Vec<Place>,
-    variables: Vec<Variable>,
+    pub(super) variables: Vec<Variable>,
     /// Shapes of the results of each call, for a batch of [`TRACED_ROWS`].
     pub(super) shapes: Vec<Vec<Shape>>,
 }
@@ -99,6 +98,7 @@ pub(super) struct NamedInput {
 pub(super) struct Entry {
     pub(super) name: String,
     pub(super) body: Body,
+    pub(super) checkpointed: bool,
 }
 
 /// One use of a layer.
@@ -274,47 +274,6 @@ impl Model {
         Ok(())
     }
 
-    /// Whether training changes anything: whether some variable is trainable.
-    #[must_use]
-    pub fn is_trainable(&self) -> bool {
-        self.variables.iter().any(|variable| variable.trainable)
-    }
-
-    /// Freezes or unfreezes every layer.
-    pub fn set_trainable(&mut self, trainable: bool) {
-        self.set_trainable_where(trainable, |_| true);
-    }
-
-    /// Freezes or unfreezes the layers whose path a predicate accepts; returns how many.
-    ///
-    /// A frozen layer keeps its variables, has no weight penalties, and batch normalization in it uses the moving
-    /// statistics even in training, as in Keras. Compile again for a change to take effect.
-    pub fn set_trainable_where(
-        &mut self,
-        trainable: bool,
-        mut accepts: impl FnMut(&str) -> bool,
-    ) -> usize {
-        let changed = self.set_flags("", trainable, &mut accepts);
-        self.refresh_flags();
-        changed
-    }
-
-    /// Freezes a layer, or all layers of a model inside, by path.
-    ///
-    /// # Errors
-    /// When nothing has that path; the error names the nearest.
-    pub fn freeze(&mut self, path: &str) -> Result<()> {
-        self.set_trainable_at(path, false)
-    }
-
-    /// Unfreezes a layer, or all layers of a model inside, by path.
-    ///
-    /// # Errors
-    /// When nothing has that path; the error names the nearest.
-    pub fn unfreeze(&mut self, path: &str) -> Result<()> {
-        self.set_trainable_at(path, true)
-    }
-
     /// The table that Keras prints, in plain Unicode, 80 columns wide.
     #[must_use]
     pub fn summary(&self) -> String {
@@ -340,6 +299,27 @@ impl Model {
         let outputs = results.outputs_of(&self.outputs, cx.graph());
         let wide = |output: &Tensor| cx.converted(output, wide(output.dtype()));
         outputs.iter().map(wide).collect()
+    }
+}
+
+impl Entry {
+    /// The outputs of one use of the layer.
+    #[track_caller]
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Vec<Tensor> {
+        match &self.body {
+            Body::Layer {
+                layer,
+                trainable,
+                precision,
+            } => {
+                let policy = precision.unwrap_or(cx.policy());
+                vec![cx.apply(&self.name, layer.as_ref(), *trainable, policy, inputs)]
+            }
+            Body::Model(model) => cx.inside(&self.name, true, cx.policy(), |cx| {
+                let inner = model.run(cx, inputs);
+                inner.outputs_of(&model.outputs, cx.graph())
+            }),
+        }
     }
 }
 
@@ -429,19 +409,11 @@ impl Model {
             }
             let entry = &self.layers[call.layer];
             let operands = results.outputs_of(&call.inputs, &graph);
-            let outputs = match &entry.body {
-                Body::Layer {
-                    layer,
-                    trainable,
-                    precision,
-                } => {
-                    let policy = precision.unwrap_or(cx.policy());
-                    vec![cx.apply(&entry.name, layer.as_ref(), *trainable, policy, &operands)]
-                }
-                Body::Model(model) => cx.inside(&entry.name, true, cx.policy(), |cx| {
-                    let inner = model.run(cx, &operands);
-                    inner.outputs_of(&model.outputs, cx.graph())
-                }),
+            let outputs = if entry.checkpointed && cx.training() {
+                let inputs: Vec<&Tensor> = operands.iter().collect();
+                graph.checkpointed(&inputs, || entry.call(cx, &operands))
+            } else {
+                entry.call(cx, &operands)
             };
             results.0.push(outputs);
         }
@@ -489,75 +461,6 @@ impl Model {
     }
 }
 
-/// Flags.
-impl Model {
-    fn set_trainable_at(&mut self, path: &str, trainable: bool) -> Result<()> {
-        let inside = format!("{path}/");
-        let count = self.set_trainable_where(trainable, |layer| {
-            layer == path || layer.starts_with(&inside)
-        });
-        if count > 0 {
-            return Ok(());
-        }
-        let (name, layers) = (&self.name, self.layers());
-        let hint = suggest(path, layers.iter().map(String::as_str));
-        Err(Error::user(format!(
-            "model `{name}` has no layer `{path}`; {hint}"
-        )))
-    }
-
-    fn set_flags(
-        &mut self,
-        prefix: &str,
-        value: bool,
-        accepts: &mut dyn FnMut(&str) -> bool,
-    ) -> usize {
-        let mut changed = 0;
-        for entry in &mut self.layers {
-            let path = format!("{prefix}{}", entry.name);
-            match &mut entry.body {
-                Body::Layer { trainable, .. } if accepts(&path) => {
-                    *trainable = value;
-                    changed += 1;
-                }
-                Body::Layer { .. } => {}
-                Body::Model(model) => {
-                    changed += model.set_flags(&format!("{path}/"), value, accepts);
-                    model.refresh_flags();
-                }
-            }
-        }
-        changed
-    }
-
-    /// Brings the variables' flags in line with their layers'.
-    fn refresh_flags(&mut self) {
-        let mut frozen = Vec::new();
-        self.visit("", &mut |path, trainable| {
-            if !trainable {
-                frozen.push(format!("{path}/"));
-            }
-        });
-        for variable in &mut self.variables {
-            let is_frozen = frozen
-                .iter()
-                .any(|path| variable.name.starts_with(path.as_str()));
-            variable.trainable = !variable.state && !is_frozen;
-        }
-    }
-
-    /// Shows `see` the path and flag of every layer.
-    pub(super) fn visit(&self, prefix: &str, see: &mut dyn FnMut(&str, bool)) {
-        for entry in &self.layers {
-            let path = format!("{prefix}{}", entry.name);
-            match &entry.body {
-                Body::Layer { trainable, .. } => see(&path, *trainable),
-                Body::Model(model) => model.visit(&format!("{path}/"), see),
-            }
-        }
-    }
-}
-
 fn total_bytes(variables: &[Variable]) -> usize {
     let bytes = |variable: &Variable| variable.shape.byte_len();
     variables.iter().fold(0, |total: usize, variable| {
@@ -599,7 +502,11 @@ fn settle_names(plan: &Plan) -> Result<(Vec<NamedInput>, Vec<Entry>)> {
     let layers = plan.layers.iter().map(|layer| {
         let name = names.settle(layer.name.as_deref(), automatic_name(layer));
         let body = layer.body.clone().renamed(&name);
-        Entry { name, body }
+        Entry {
+            name,
+            body,
+            checkpointed: layer.checkpointed,
+        }
     });
     let layers = layers.collect();
     Ok((inputs, layers))

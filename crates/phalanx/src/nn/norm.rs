@@ -141,14 +141,43 @@ impl BatchNorm {
 
     affine_settings!();
 
-    /// The moving statistic's next value, which stays what it is when the batch had no example.
+    /// Sets the moving statistics' next values, which stay what they are when the batch had no example.
     #[track_caller]
-    fn moved(&self, moving: &Tensor, batch: &Tensor, count: Option<&Tensor>) -> Tensor {
-        let next = moving * self.momentum + batch.stop_gradient() * (1.0 - self.momentum);
-        match count {
-            Some(count) => count.greater(&count.like(0.0)).select(&next, moving),
-            None => next,
+    fn move_towards(
+        &self,
+        cx: &mut Cx,
+        moving: &[Tensor; 2],
+        batch: [&Tensor; 2],
+        count: Option<&Tensor>,
+    ) {
+        for ((name, moving), batch) in ["moving_mean", "moving_variance"]
+            .into_iter()
+            .zip(moving)
+            .zip(batch)
+        {
+            let next = moving * self.momentum + batch.stop_gradient() * (1.0 - self.momentum);
+            let next = match count {
+                Some(count) => count.greater(&count.like(0.0)).select(&next, moving),
+                None => next,
+            };
+            cx.update(name, &next);
         }
+    }
+
+    #[track_caller]
+    fn normalized(
+        &self,
+        x: &Tensor,
+        channel: usize,
+        [mean, variance]: [&Tensor; 2],
+        gamma: Option<Tensor>,
+        beta: Option<Tensor>,
+    ) -> Tensor {
+        let spread = |tensor: &Tensor| tensor.broadcast_in(&x.dims(), &[channel]);
+        let inverse = (variance + self.epsilon).rsqrt();
+        let factor = gamma.map_or_else(|| inverse.clone(), |gamma| &inverse * gamma);
+        let scaled = (x - &spread(mean)) * spread(&factor);
+        beta.map_or_else(|| scaled.clone(), |beta| &scaled + &spread(&beta))
     }
 }
 
@@ -178,25 +207,32 @@ impl Layer for BatchNorm {
         let x = widened(&inputs[0]);
         let shape = Shape::new(x.dtype(), [x.dim(channel)]);
         let (gamma, beta) = self.affine(cx, &shape);
-        let moving_mean = cx.state("moving_mean", shape.clone(), &self.moving_mean_initializer);
-        let moving_variance = cx.state("moving_variance", shape, &self.moving_variance_initializer);
-        let (mean, variance) = if cx.training() && cx.trainable() {
+        let moving = [
+            cx.state("moving_mean", shape.clone(), &self.moving_mean_initializer),
+            cx.state(
+                "moving_variance",
+                shape.clone(),
+                &self.moving_variance_initializer,
+            ),
+        ];
+        let own = cx.training() && cx.trainable();
+        let normal = if own && channel + 1 == x.rank() && cx.row_mask(&x).is_none() {
+            let or = |given: Option<Tensor>, value| {
+                given.unwrap_or_else(|| cx.graph().full(&shape, value))
+            };
+            let [y, mean, variance] = x.batch_norm(&or(gamma, 1.0), &or(beta, 0.0), self.epsilon);
+            self.move_towards(cx, &moving, [&mean, &variance], None);
+            y
+        } else if own {
             let batch = Moments::of(cx, &x, channel);
-            let count = batch.count.as_ref();
-            let moved = self.moved(&moving_mean, &batch.mean, count);
-            cx.update("moving_mean", &moved);
-            let moved = self.moved(&moving_variance, &batch.variance, count);
-            cx.update("moving_variance", &moved);
-            (batch.mean, batch.variance)
+            let statistics = [&batch.mean, &batch.variance];
+            self.move_towards(cx, &moving, statistics, batch.count.as_ref());
+            self.normalized(&x, channel, statistics, gamma, beta)
         } else {
-            (moving_mean, moving_variance)
+            let [mean, variance] = &moving;
+            self.normalized(&x, channel, [mean, variance], gamma, beta)
         };
-        let spread = |tensor: &Tensor| tensor.broadcast_in(&x.dims(), &[channel]);
-        let inverse = (variance + self.epsilon).rsqrt();
-        let factor = gamma.map_or_else(|| inverse.clone(), |gamma| &inverse * gamma);
-        let scaled = (&x - &spread(&mean)) * spread(&factor);
-        let shifted = beta.map_or_else(|| scaled.clone(), |beta| &scaled + &spread(&beta));
-        shifted.convert(inputs[0].dtype())
+        normal.convert(inputs[0].dtype())
     }
 
     fn keeps_mask(&self) -> bool {

@@ -1,6 +1,6 @@
 //! Where in its sequence each vector stands.
 
-use phalanx_graph::{HostTensor, Shape, Tensor};
+use phalanx_graph::{DType, HostTensor, Shape, Tensor};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -102,17 +102,16 @@ impl SinusoidalPosition {
         self
     }
 
-    /// The number added at a place and feature.
-    fn wave(&self, place: usize, feature: usize, features: usize) -> f64 {
-        let exponent = (feature / 2 * 2) as f64 / features as f64;
-        let angle = place as f64 / self.max_wavelength.powf(exponent);
-        if feature.is_multiple_of(2) {
-            angle.sin()
-        } else {
-            angle.cos()
-        }
+    /// How fast the angle of each feature grows from place to place.
+    fn rates(&self, features: usize) -> Vec<f32> {
+        let exponent = |feature: usize| (feature / 2 * 2) as f64 / features as f64;
+        let rate = |feature: usize| self.max_wavelength.powf(-exponent(feature)) as f32;
+        (0..features).map(rate).collect()
     }
 }
+
+/// More features than this are taken for a mistake: their rates are part of the program.
+const MOST_FEATURES: usize = 1 << 16;
 
 impl Default for SinusoidalPosition {
     fn default() -> Self {
@@ -140,19 +139,23 @@ impl Layer for SinusoidalPosition {
     }
 
     fn check(&self, inputs: &[Shape]) -> Result<(), String> {
-        one_sequence(inputs).map(|_| ())
+        let input = one_sequence(inputs)?;
+        if input.dims[2] <= MOST_FEATURES {
+            return Ok(());
+        }
+        Err(format!(
+            "expected at most {MOST_FEATURES} features, got {input}"
+        ))
     }
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        let x = &inputs[0];
+        let (x, graph) = (&inputs[0], cx.graph());
         let (length, features) = (x.dim(1), x.dim(2));
-        let places = (0..length).flat_map(|place| (0..features).map(move |f| (place, f)));
-        let waves: Vec<f32> = places
-            .map(|(place, feature)| self.wave(place, feature, features) as f32)
-            .collect();
-        let waves = cx
-            .graph()
-            .constant(HostTensor::new([length, features], &waves));
+        let rates = graph.constant(HostTensor::new([features], &self.rates(features)));
+        let angles = graph.iota(Shape::f32([length, features]), 0) * rates;
+        let feature = graph.iota(Shape::new(DType::I32, [features]), 0);
+        let is_even = feature.and(&feature.like(1.0)).equal(&feature.like(0.0));
+        let waves = is_even.select(&angles.sin(), &angles.cos());
         x + waves.convert(x.dtype())
     }
 

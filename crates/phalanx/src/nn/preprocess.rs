@@ -140,6 +140,10 @@ impl Layer for Rescaling {
         }
         scaled + self.offset.tensor(&x)
     }
+
+    fn keeps_mask(&self) -> bool {
+        true
+    }
 }
 
 /// What Keras' applications do to images first, as a layer or on the host; kind `preprocess`.

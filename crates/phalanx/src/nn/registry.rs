@@ -7,6 +7,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::layer::{Layer, LayerSpec};
+use super::model::Entry;
 use super::names::check_name;
 use super::*;
 use crate::config;
@@ -23,7 +24,7 @@ pub struct Registry {
 
 /// The layer of a kind, `dense`, with settings as in JSON: `{"units": 10, "activation": "relu"}`.
 ///
-/// Beside the layer's own settings there may be `name`, `trainable` and `precision`. `null` stands for no settings.
+/// Beside the layer's own settings there may be `name`, `trainable`, `precision` and `checkpointed`. `null` stands for no settings.
 ///
 /// # Errors
 /// Unknown kinds and settings, with the nearest valid name; missing or wrong settings.
@@ -72,6 +73,7 @@ impl Registry {
         );
         registry.add_kind("dot", Dot::new(), &[]);
         registry.add_kind("interaction", Interaction, &[]);
+        registry.add_kind("masking", Masking::new(0.0), &[]);
         registry.add_kind("lstm", Lstm::new(1), &["units"]);
         registry.add_kind("gru", Gru::new(1), &["units"]);
         registry.add_kind("simple_rnn", SimpleRnn::new(1), &["units"]);
@@ -162,6 +164,17 @@ impl std::fmt::Debug for Registry {
 /// The kind under which a model stands for a layer.
 pub(super) const MODEL_KIND: &str = "model";
 
+/// A model as a layer, with the fields of every layer that are among its settings; `make` gets the others.
+pub(crate) fn with_outer_fields(
+    owner: &str,
+    fields: &Value,
+    make: impl FnOnce(&Value) -> Result<Model>,
+) -> Result<LayerSpec> {
+    let mut fields = fields.clone();
+    let outer = fields.as_object_mut().map(Outer::take).unwrap_or_default();
+    outer.apply(owner, make(&fields)?.into())
+}
+
 /// Puts the place before an error that does not have it yet.
 fn within(owner: &str, kind: &str, error: Error) -> Error {
     match error {
@@ -170,12 +183,16 @@ fn within(owner: &str, kind: &str, error: Error) -> Error {
     }
 }
 
+/// The names of what every layer has beside its own.
+const OUTER: [&str; 4] = ["name", "trainable", "precision", "checkpointed"];
+
 /// The fields that every layer has beside its own.
 #[derive(Default)]
 pub(super) struct Outer {
     name: Option<Value>,
     trainable: Option<Value>,
     precision: Option<Value>,
+    checkpointed: Option<Value>,
 }
 
 impl Outer {
@@ -186,24 +203,25 @@ impl Outer {
             name: given("name"),
             trainable: given("trainable"),
             precision: given("precision"),
+            checkpointed: given("checkpointed"),
         }
     }
 
     /// Takes the fields out of the others.
     pub(super) fn take(fields: &mut Map<String, Value>) -> Self {
         let outer = Self::of(fields);
-        fields.retain(|field, _| !["name", "trainable", "precision"].contains(&field.as_str()));
+        fields.retain(|field, _| !OUTER.contains(&field.as_str()));
         outer
     }
 
     /// Writes the fields of a layer in a model.
     pub(super) fn put(
         fields: &mut Map<String, Value>,
-        name: &str,
+        entry: &Entry,
         trainable: bool,
         precision: Option<Policy>,
     ) {
-        fields.insert("name".into(), name.into());
+        fields.insert("name".into(), entry.name.as_str().into());
         // What is so by default is left out, to keep files short.
         if !trainable {
             fields.insert("trainable".into(), false.into());
@@ -211,9 +229,12 @@ impl Outer {
         if let Some(policy) = precision {
             fields.insert("precision".into(), policy.name().into());
         }
+        if entry.checkpointed {
+            fields.insert("checkpointed".into(), true.into());
+        }
     }
 
-    /// Gives the layer its name, flag and policy.
+    /// Gives the layer its name, flags and policy.
     pub(super) fn apply(self, owner: &str, mut spec: LayerSpec) -> Result<LayerSpec> {
         if let Some(name) = self.name {
             let Some(text) = name.as_str() else {
@@ -224,13 +245,11 @@ impl Outer {
             check_name(text).map_err(|error| within(owner, "", error))?;
             spec = spec.named(text);
         }
-        if let Some(flag) = self.trainable {
-            let Some(flag) = flag.as_bool() else {
-                return Err(Error::user(format!(
-                    "{owner}: `trainable`: expected true or false, got {flag}"
-                )));
-            };
-            spec = spec.trainable(flag);
+        if let Some(trainable) = flag(owner, "trainable", self.trainable)? {
+            spec = spec.trainable(trainable);
+        }
+        if let Some(checkpointed) = flag(owner, "checkpointed", self.checkpointed)? {
+            spec.checkpointed = checkpointed;
         }
         if let Some(policy) = self.precision {
             let named = policy.as_str().map(Policy::from_name);
@@ -243,6 +262,16 @@ impl Outer {
             spec = spec.precision(policy);
         }
         Ok(spec)
+    }
+}
+
+fn flag(owner: &str, name: &str, value: Option<Value>) -> Result<Option<bool>> {
+    match value {
+        None => Ok(None),
+        Some(Value::Bool(flag)) => Ok(Some(flag)),
+        Some(other) => Err(Error::user(format!(
+            "{owner}: `{name}`: expected true or false, got {other}"
+        ))),
     }
 }
 

@@ -1,0 +1,358 @@
+//! Joins what follows a kernel to the kernel: bias, residual, rectifier. Each saves a pass over memory.
+//!
+//! Done after derivatives: their masks compare the rectified value instead, which is positive, or below the ceiling,
+//! exactly where the value before was.
+
+use crate::op::{BinaryOp, CompareOp, ConvDims, Node, Op, Value};
+use crate::{Kernel, Mask, Program, Ramp};
+
+impl Program {
+    /// The same function with fewer passes over memory, for devices that have the kernels.
+    #[must_use]
+    pub(crate) fn fused(&self) -> Self {
+        let mut fuser = Fuser {
+            nodes: self.nodes.clone(),
+            outputs: self.outputs.iter().map(|(_, value)| *value).collect(),
+            gone: vec![false; self.nodes.len()],
+        };
+        for index in 0..fuser.nodes.len() {
+            fuser.join(index);
+        }
+        for index in 0..fuser.nodes.len() {
+            fuser.join_mask(index);
+        }
+        fuser.into_program(self)
+    }
+}
+
+struct Fuser {
+    nodes: Vec<Node>,
+    outputs: Vec<Value>,
+    /// Nodes that something else stands for now.
+    gone: Vec<bool>,
+}
+
+impl Fuser {
+    fn join(&mut self, index: usize) {
+        match &self.nodes[index].op {
+            Op::Conv(_) => self.join_bias(index),
+            Op::Kernel(Kernel::BatchNorm {
+                ramp: Ramp::None, ..
+            }) if self.nodes[index].inputs.len() == 3 => {
+                let index = self.join_residual(index).unwrap_or(index);
+                self.join_ramp(index);
+            }
+            _ => {}
+        }
+    }
+
+    /// `conv + broadcast(bias)`, when the sum is the only use of the convolution.
+    fn join_bias(&mut self, index: usize) {
+        if let Some((dims, sum, bias)) = self.bias_of(index) {
+            self.nodes[sum].op = Op::Kernel(Kernel::ConvBias(dims));
+            self.nodes[sum].inputs = self.nodes[index].inputs.clone();
+            self.nodes[sum].inputs.push(bias);
+            self.gone[index] = true;
+        }
+    }
+
+    fn bias_of(&self, index: usize) -> Option<(ConvDims, usize, Value)> {
+        let Op::Conv(dims) = &self.nodes[index].op else {
+            return None;
+        };
+        let (sum, other) = self.only_sum(index)?;
+        let Op::Broadcast { map, .. } = &self.nodes[other.node].op else {
+            return None;
+        };
+        let bias = self.nodes[other.node].inputs[0];
+        let channels = self.nodes[index].shapes[0].dims[dims.output.feature];
+        let fits = *map == [dims.output.feature]
+            && self.nodes[bias.node].shapes[bias.output].dims == [channels];
+        fits.then(|| (dims.clone(), sum, bias))
+    }
+
+    /// `batch_norm + residual`, when the sum is the only use of the normalized value.
+    fn join_residual(&mut self, index: usize) -> Option<usize> {
+        let (sum, other) = self.only_sum(index)?;
+        if self.depends(other, index) {
+            return None;
+        }
+        let node = self.nodes[index].clone();
+        let mut inputs = node.inputs.clone();
+        inputs.push(other);
+        self.nodes[sum].op = node.op;
+        self.nodes[sum].inputs = inputs;
+        self.nodes[sum].shapes = node.shapes;
+        for output in 1..3 {
+            let from = Value {
+                node: index,
+                output,
+            };
+            self.replace(from, Value { node: sum, output });
+        }
+        self.gone[index] = true;
+        Some(sum)
+    }
+
+    /// The rectifier of a normalized value, when all other uses ask only where it holds.
+    fn join_ramp(&mut self, index: usize) {
+        let y = Value {
+            node: index,
+            output: 0,
+        };
+        if let Some((top, _)) = self.only_bound(y, BinaryOp::Max, CompareOp::Gt, None) {
+            self.set_ramp(index, Ramp::Relu);
+            self.replace(top, y);
+            if let Some((clipped, ceiling)) =
+                self.only_bound(y, BinaryOp::Min, CompareOp::Lt, Some(CompareOp::Gt))
+            {
+                self.set_ramp(index, Ramp::Clipped(ceiling));
+                self.replace(clipped, y);
+            }
+        }
+    }
+
+    /// The selection of a cotangent by the ramp of the normalization that it belongs to.
+    fn join_mask(&mut self, index: usize) {
+        let Some((mask, cotangent, by)) = self.mask_of(index) else {
+            return;
+        };
+        let masked = self.nodes[index].inputs[0];
+        if let Op::Kernel(Kernel::BatchNormGradient { mask: own, .. }) = &mut self.nodes[index].op {
+            *own = mask;
+        }
+        let node = &mut self.nodes[index];
+        node.inputs[0] = cotangent;
+        node.inputs.push(by);
+        if mask == Mask::Output {
+            node.shapes.push(node.shapes[0].clone());
+            self.replace(
+                masked,
+                Value {
+                    node: index,
+                    output: 3,
+                },
+            );
+        }
+    }
+
+    /// The mask, the cotangent before it, and what the kernel finds it by.
+    fn mask_of(&self, index: usize) -> Option<(Mask, Value, Value)> {
+        let Op::Kernel(Kernel::BatchNormGradient {
+            mask: Mask::None, ..
+        }) = self.nodes[index].op
+        else {
+            return None;
+        };
+        let masked = self.nodes[index].inputs[0];
+        let forward = self.nodes[index].inputs[2].node;
+        let Op::Kernel(Kernel::BatchNorm { ramp, .. }) = self.nodes[forward].op else {
+            return None;
+        };
+        let y = Value {
+            node: forward,
+            output: 0,
+        };
+        let below = self.selected(masked, CompareOp::Gt, y, 0.0)?;
+        let residual = self.nodes[forward].inputs.len() == 4;
+        let alone = |value| self.uses(value).is_some_and(|uses| uses.len() == 1);
+        match ramp {
+            Ramp::Relu if residual => self.uses(masked).map(|_| (Mask::Output, below, y)),
+            Ramp::Relu if alone(masked) => {
+                Some((Mask::Beta(ramp), below, self.nodes[forward].inputs[2]))
+            }
+            Ramp::Clipped(ceiling) if !residual && alone(masked) && alone(below) => {
+                let cotangent = self.selected(below, CompareOp::Lt, y, ceiling)?;
+                Some((Mask::Beta(ramp), cotangent, self.nodes[forward].inputs[2]))
+            }
+            Ramp::None | Ramp::Relu | Ramp::Clipped(_) => None,
+        }
+    }
+
+    /// `a` of `select(compare(y, bound), a, 0)`.
+    fn selected(&self, value: Value, kind: CompareOp, y: Value, bound: f64) -> Option<Value> {
+        let node = &self.nodes[value.node];
+        let [condition, chosen, zero] = node.inputs[..] else {
+            return None;
+        };
+        let compare = &self.nodes[condition.node];
+        let fits = node.op == Op::Select
+            && compare.op == Op::Compare(kind)
+            && compare.inputs[0] == y
+            && self.splat(compare.inputs[1]) == Some(bound)
+            && self.splat(zero) == Some(0.0);
+        fits.then_some(chosen)
+    }
+
+    fn set_ramp(&mut self, index: usize, new: Ramp) {
+        if let Op::Kernel(Kernel::BatchNorm { ramp, .. }) = &mut self.nodes[index].op {
+            *ramp = new;
+        }
+    }
+
+    /// The one `op(y, bound)` among the uses of `y`, when the others are comparisons `mask(y, bound)`, or, where a kind
+    /// is given, comparisons of that kind with 0. The bound of a maximum is 0.
+    fn only_bound(
+        &self,
+        y: Value,
+        op: BinaryOp,
+        mask: CompareOp,
+        with_zero: Option<CompareOp>,
+    ) -> Option<(Value, f64)> {
+        let uses = self.uses(y)?;
+        let is_bound = |&&at: &&usize| self.nodes[at].op == Op::Binary(op);
+        let mut found = uses.iter().filter(is_bound);
+        let (at, more) = (*found.next()?, found.next());
+        let bound = self.splat(self.other(at, y)?)?;
+        let fits = if op == BinaryOp::Max {
+            bound == 0.0
+        } else {
+            bound > 0.0
+        };
+        if more.is_some() || !fits {
+            return None;
+        }
+        let compares = |at: usize| {
+            let node = &self.nodes[at];
+            let second = (node.inputs[0] == y).then(|| node.inputs[1])?;
+            let with = self.splat(second)?;
+            let same = node.op == Op::Compare(mask) && with == bound;
+            let zero = with_zero.is_some_and(|kind| node.op == Op::Compare(kind) && with == 0.0);
+            (same || zero).then_some(())
+        };
+        let others = uses.iter().filter(|&&user| user != at);
+        let all = others
+            .map(|&user| compares(user))
+            .collect::<Option<Vec<()>>>();
+        all.map(|_| {
+            (
+                Value {
+                    node: at,
+                    output: 0,
+                },
+                bound,
+            )
+        })
+    }
+
+    /// The sum that is the only use of a node's first result, and its other operand, of the same shape.
+    fn only_sum(&self, index: usize) -> Option<(usize, Value)> {
+        let y = Value {
+            node: index,
+            output: 0,
+        };
+        let [user] = self.uses(y)?[..] else {
+            return None;
+        };
+        let sum = self.nodes[user].op == Op::Binary(BinaryOp::Add);
+        let other = self.other(user, y)?;
+        (sum && other != y).then_some((user, other))
+    }
+
+    /// The nodes that use a value, unless the program returns it.
+    fn uses(&self, value: Value) -> Option<Vec<usize>> {
+        let users = self.nodes.iter().enumerate();
+        let users =
+            users.filter(|(index, node)| !self.gone[*index] && node.inputs.contains(&value));
+        (!self.outputs.contains(&value)).then(|| users.map(|(index, _)| index).collect())
+    }
+
+    fn other(&self, user: usize, value: Value) -> Option<Value> {
+        match self.nodes[user].inputs[..] {
+            [a, b] if a == value => Some(b),
+            [a, b] if b == value => Some(a),
+            _ => None,
+        }
+    }
+
+    /// The number that a value repeats.
+    fn splat(&self, value: Value) -> Option<f64> {
+        let node = &self.nodes[value.node];
+        match &node.op {
+            Op::Constant(number) if number.dims().is_empty() => Some(number.to_f64()[0]),
+            Op::Broadcast { .. } => self.splat(node.inputs[0]),
+            _ => None,
+        }
+    }
+
+    fn depends(&self, value: Value, on: usize) -> bool {
+        let mut seen = vec![false; self.nodes.len()];
+        let mut open = vec![value.node];
+        while let Some(index) = open.pop() {
+            if index == on {
+                return true;
+            }
+            if !std::mem::replace(&mut seen[index], true) {
+                open.extend(self.nodes[index].inputs.iter().map(|value| value.node));
+            }
+        }
+        false
+    }
+
+    /// Puts one value in the place of another, whose node goes when it has no other result.
+    fn replace(&mut self, from: Value, to: Value) {
+        self.gone[from.node] |= self.nodes[from.node].shapes.len() == 1;
+        let inputs = self.nodes.iter_mut().flat_map(|node| &mut node.inputs);
+        for value in inputs
+            .chain(&mut self.outputs)
+            .filter(|value| **value == from)
+        {
+            *value = to;
+        }
+    }
+
+    /// The program in an order in which operands come first, for a fused node has operands that came after its first part.
+    fn into_program(self, old: &Program) -> Program {
+        let order = self.order();
+        let mut places = vec![usize::MAX; self.nodes.len()];
+        for (place, &index) in order.iter().enumerate() {
+            places[index] = place;
+        }
+        let moved = |value: &Value| Value {
+            node: places[value.node],
+            output: value.output,
+        };
+        let node = |&index: &usize| {
+            let node = &self.nodes[index];
+            let inputs = node.inputs.iter().map(moved).collect();
+            Node {
+                inputs,
+                ..node.clone()
+            }
+        };
+        let names = old.outputs.iter().map(|(name, _)| name.clone());
+        let mut parameters = old.parameters.clone();
+        for parameter in &mut parameters {
+            parameter.node = places[parameter.node];
+        }
+        Program {
+            nodes: order.iter().map(node).collect(),
+            parameters,
+            outputs: names.zip(self.outputs.iter().map(moved)).collect(),
+            ..old.clone()
+        }
+    }
+
+    /// What outputs need, operands first, and else as it was.
+    fn order(&self) -> Vec<usize> {
+        let mut done = vec![false; self.nodes.len()];
+        let mut order = Vec::with_capacity(self.nodes.len());
+        let live = super::live(&self.nodes, &self.outputs);
+        for root in (0..self.nodes.len()).filter(|&index| live[index]) {
+            let mut path = vec![root];
+            while let Some(&index) = path.last() {
+                let waits = self.nodes[index].inputs.iter().map(|value| value.node);
+                let waits: Vec<usize> = waits.filter(|&node| !done[node]).collect();
+                if done[index] || waits.is_empty() {
+                    path.pop();
+                    if !std::mem::replace(&mut done[index], true) {
+                        order.push(index);
+                    }
+                } else {
+                    path.extend(waits);
+                }
+            }
+        }
+        order
+    }
+}

@@ -1,0 +1,160 @@
+//! What derivatives compute again: the same numbers, in less memory.
+
+#[path = "support/mod.rs"]
+mod support;
+
+use phalanx_graph::op::{CustomCall, Op};
+use phalanx_graph::{DType, Graph, HostTensor, Program, Shape, Tensor, gradients};
+use support::{compile, run};
+
+const ROWS: usize = 512;
+const WIDTH: usize = 32;
+const LAYERS: usize = 9;
+
+/// A deep network with dropout, in blocks of so many layers that are computed again; 0 for none.
+fn network(block: usize) -> Program {
+    let g = Graph::new();
+    let x = g.parameter("x", Shape::f32([ROWS, WIDTH]));
+    let kernel = g.parameter("kernel", Shape::f32([LAYERS, WIDTH, WIDTH]));
+    let key = g.constant(HostTensor::new([2], &[1u32, 2]));
+    let first = g.scalar(DType::U32, 0.0);
+    let layer = |x: &Tensor, number: usize| {
+        let kernel = kernel
+            .slice_dim(0, number, number + 1)
+            .reshape(&[WIDTH, WIDTH]);
+        let y = (x.matmul(&kernel) * 1.7 + 0.1).tanh();
+        let kept = g.random_bits(&key.xor(&key.like(number as f64)), &first, &[ROWS, WIDTH]);
+        kept.greater(&kept.like(1e9)).select(&y, &y.zeros_like())
+    };
+    let layers = |mut x: Tensor, from: usize, to: usize| {
+        for number in from..to {
+            x = layer(&x, number);
+        }
+        x
+    };
+    let mut y = x.clone();
+    if block == 0 {
+        y = layers(y, 0, LAYERS);
+    }
+    for start in (0..LAYERS)
+        .step_by(block.max(1))
+        .take(if block == 0 { 0 } else { LAYERS })
+    {
+        y = g.checkpointed(&[&y], || layers(y.clone(), start, start + block));
+    }
+    let loss = y.square().sum_all() * 0.01;
+    let found = gradients(&loss, &[&kernel, &x]);
+    let [of_kernel, of_x] = &found[..] else {
+        panic!("two gradients");
+    };
+    let outputs = [
+        ("loss", &loss),
+        ("kernel", of_kernel.as_ref().unwrap()),
+        ("x", of_x.as_ref().unwrap()),
+    ];
+    g.finish(&outputs).unwrap().simplified()
+}
+
+fn values(dims: &[usize], scale: f32) -> HostTensor {
+    let count: usize = dims.iter().product();
+    let value = |i: usize| ((i * 7919 + i / 31 * 37) % 1009) as f32 / 504.5 - 1.0;
+    let values: Vec<f32> = (0..count).map(|i| value(i) * scale).collect();
+    HostTensor::new(dims.to_vec(), &values)
+}
+
+fn dots(program: &Program) -> usize {
+    let is_dot = |node: &&phalanx_graph::op::Node| matches!(node.op, Op::Dot(_));
+    program.nodes.iter().filter(is_dot).count()
+}
+
+#[test]
+fn gradients_are_the_same_and_take_less_memory() {
+    let inputs = [
+        values(&[ROWS, WIDTH], 1.0),
+        values(&[LAYERS, WIDTH, WIDTH], 0.2),
+    ];
+    let (kept, again) = (network(0), network(3));
+    // Forward, and two products on the way back; those of a block but its last are computed twice.
+    assert_eq!(dots(&kept), LAYERS * 3);
+    assert!(dots(&again) >= LAYERS * 3 + LAYERS / 3 * 2);
+    let expected = run(&kept, &inputs);
+    for (a, b) in run(&again, &inputs).iter().zip(&expected) {
+        let pairs = a.to_f64().into_iter().zip(b.to_f64());
+        let error = pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+        assert!(error < 1e-5, "{error}");
+        assert!(b.to_f64().iter().any(|value| value.abs() > 1e-3));
+    }
+    let bytes = |program: &Program| compile(program).memory_stats().unwrap().temporary;
+    let (kept, again) = (bytes(&kept), bytes(&again));
+    println!("temporary bytes: {kept} kept, {again} computed again");
+    assert!(again * 10 < kept * 6, "{again} of {kept}");
+}
+
+#[test]
+fn nothing_is_computed_again_when_nothing_is_derived() {
+    let g = Graph::new();
+    let x = g.parameter("x", Shape::f32([3]));
+    let y = g.checkpointed(&[&x], || x.exp().sin());
+    let program = g.finish(&[("y", &y)]).unwrap().simplified();
+    assert_eq!(program.nodes.len(), 3);
+}
+
+#[test]
+fn regions_inside_one_another_and_side_effects() {
+    let g = Graph::new();
+    let x = g.parameter("x", Shape::f32([4]));
+    let call = CustomCall {
+        target: "effect".into(),
+        outputs: vec![Shape::f32([4])],
+        attributes: Vec::new(),
+        has_side_effect: true,
+    };
+    let y = g.checkpointed(&[&x], || {
+        let inner = g.checkpointed(&[&x], || x.exp());
+        let seen = g.custom_call(call, &[&inner]).remove(0);
+        inner.sin() * seen.stop_gradient()
+    });
+    let gradient = gradients(&y.sum_all(), &[&x]).remove(0).unwrap();
+    let program = g.finish(&[("gradient", &gradient)]).unwrap().simplified();
+    let count = |name: &str| {
+        let named = program.nodes.iter().filter(|node| node.op.name() == name);
+        named.count()
+    };
+    assert_eq!((count("effect"), count("custom_call")), (0, 1));
+    assert_eq!(
+        (count("exponential"), count("optimization_barrier")),
+        (2, 1)
+    );
+}
+
+#[test]
+fn a_barrier_passes_values_and_gradients() {
+    let g = Graph::new();
+    let (x, i) = (
+        g.parameter("x", Shape::f32([2])),
+        g.parameter("i", Shape::new(DType::I32, [3])),
+    );
+    let behind = Tensor::optimization_barrier(&[&x, &i]);
+    let lone = Tensor::optimization_barrier(&[&x]).remove(0);
+    let twice = Tensor::optimization_barrier(&[&x]).remove(0);
+    assert!(Tensor::optimization_barrier(&[]).is_empty());
+    let y = &behind[0] * &x + &lone * &twice;
+    let gradient = gradients(&y.sum_all(), &[&x]).remove(0).unwrap();
+    let outputs = [
+        ("x", &behind[0]),
+        ("i", &behind[1]),
+        ("gradient", &gradient),
+    ];
+    let program = g.finish(&outputs).unwrap().simplified();
+    let barriers = program.nodes.iter();
+    let barriers = barriers.filter(|node| node.op == Op::OptimizationBarrier);
+    // Equal ones are not joined.
+    assert_eq!(barriers.count(), 3);
+    let inputs = [
+        HostTensor::new([2], &[1.5f32, -2.0]),
+        HostTensor::new([3], &[1, 2, 3]),
+    ];
+    let outputs = run(&program, &inputs);
+    assert_eq!(outputs[..2], inputs);
+    assert_eq!(outputs[2].to_f64(), [6.0, -8.0]);
+}

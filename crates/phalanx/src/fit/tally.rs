@@ -1,0 +1,131 @@
+//! Sums over the steps of an epoch.
+
+use phalanx_graph::{DType, HostTensor, Shape, Tensor};
+
+use super::compile::{Counted, Losses};
+use super::loss_scale::Verdict;
+
+/// Sums over the steps of an epoch, in one f64 array that is read at once: loss and weight, the loss of each output
+/// when there are several, the states of the metrics, and last the number (from 1) of the first step whose loss is
+/// not finite, 0 when there is none.
+#[derive(Clone, Debug)]
+pub(super) struct Tally {
+    pub(super) len: usize,
+    per_output: usize,
+    metrics: Vec<Vec<Shape>>,
+}
+
+/// What a batch adds to the tally.
+pub(super) struct Judged {
+    pub(super) loss: Tensor,
+    pub(super) weight: Tensor,
+    pub(super) terms: Vec<Tensor>,
+    pub(super) metrics: Vec<Vec<Tensor>>,
+}
+
+impl Tally {
+    pub(super) fn new(losses: &Losses, metrics: &[Counted]) -> Self {
+        let per_output = if losses.terms.len() > 1 {
+            losses.terms.len()
+        } else {
+            0
+        };
+        let metrics: Vec<Vec<Shape>> = metrics
+            .iter()
+            .map(|counted| {
+                counted
+                    .metric
+                    .state()
+                    .into_iter()
+                    .map(|state| state.shape)
+                    .collect()
+            })
+            .collect();
+        let counts = metrics.iter().flatten().map(Shape::len).sum::<usize>();
+        Self {
+            len: 2 + per_output + counts + 1,
+            per_output,
+            metrics,
+        }
+    }
+
+    pub(super) fn shape(&self) -> Shape {
+        Shape::new(DType::F64, [self.len])
+    }
+
+    /// The tally after a batch, which a training step also counts.
+    ///
+    /// Losses count by the weight of their batch, so that the mean of an epoch does not depend on how it is cut.
+    pub(super) fn after(
+        &self,
+        tally: &Tensor,
+        judged: &Judged,
+        iterations: Option<&Tensor>,
+    ) -> Tensor {
+        let flat = |tensor: &Tensor| tensor.convert(DType::F64).reshape(&[tensor.shape().len()]);
+        let loss = judged.loss.convert(DType::F64);
+        let weight = judged.weight.convert(DType::F64);
+        let mut added = vec![flat(&(&loss * &weight)), flat(&weight)];
+        let terms = judged.terms.iter().take(self.per_output);
+        added.extend(terms.map(|term| flat(&(term.convert(DType::F64) * &weight))));
+        added.extend(judged.metrics.iter().flatten().map(flat));
+        let counts: usize = added.iter().map(|part| part.dim(0)).sum();
+        if counts + 1 != self.len {
+            let message = format!("states of {} numbers are updated by {counts}", self.len - 1);
+            tally.graph().fail("metric", message);
+            return tally.clone();
+        }
+        let first_bad = tally.slice_dim(0, counts, self.len);
+        added.push(match iterations {
+            Some(iterations) => {
+                let is_finite = loss.abs().less(&loss.like(f64::INFINITY));
+                newly_bad(&first_bad, &is_finite.not(), iterations)
+            }
+            None => first_bad.zeros_like(),
+        });
+        let added: Vec<&Tensor> = added.iter().collect();
+        tally + Tensor::concat(&added, 0)
+    }
+
+    /// The tally after a skipped step, which does not count, unless the training is lost.
+    pub(super) fn skipped(&self, tally: &Tensor, verdict: &Verdict, iterations: &Tensor) -> Tensor {
+        let counts = tally.slice_dim(0, 0, self.len - 1);
+        let first_bad = tally.slice_dim(0, self.len - 1, self.len);
+        let bad = newly_bad(&first_bad, &verdict.is_lost, iterations);
+        Tensor::concat(&[&counts, &(first_bad + bad)], 0)
+    }
+
+    /// The first step, from 0, that was lost: whose loss is not finite.
+    pub(super) fn first_bad(tally: &[f64]) -> Option<u64> {
+        let number = tally.last().copied().unwrap_or(0.0);
+        (number > 0.0).then(|| number as u64 - 1)
+    }
+
+    /// The loss, that of each output, and the results of the metrics.
+    pub(super) fn read(&self, tally: &[f64], metrics: &[Counted]) -> (f64, Vec<f64>, Vec<f64>) {
+        let weight = tally[1];
+        let mean = |sum: f64| if weight == 0.0 { 0.0 } else { sum / weight };
+        let terms = tally[2..][..self.per_output].iter().map(|&sum| mean(sum));
+        let mut at = 2 + self.per_output;
+        let results = metrics.iter().zip(&self.metrics).map(|(counted, shapes)| {
+            let mut take = |shape: &Shape| {
+                let values = &tally[at..][..shape.len()];
+                at += shape.len();
+                HostTensor::new(shape.dims.clone(), values)
+            };
+            let state: Vec<HostTensor> = shapes.iter().map(&mut take).collect();
+            counted.metric.result(&state)
+        });
+        (mean(tally[0]), terms.collect(), results.collect())
+    }
+}
+
+/// The number of this step, from 1, when it is the first bad one; else 0.
+fn newly_bad(first_bad: &Tensor, is_bad: &Tensor, iterations: &Tensor) -> Tensor {
+    let zero = first_bad.zeros_like();
+    let number = iterations.convert(DType::F64) + 1.0;
+    let if_first = first_bad
+        .equal(&zero)
+        .select(&number.broadcast_to(&[1]), &zero);
+    is_bad.broadcast_to(&[1]).select(&if_first, &zero)
+}
