@@ -698,6 +698,12 @@ fn scans() {
     check("scan, a constant in two products", &inputs, &|x| {
         twice(x, false)
     });
+    let none = [
+        scrambled(&[2, 3]),
+        scrambled(&[0, 2, 3]),
+        scrambled(&[3, 3]),
+    ];
+    check("scan without steps", &none, &|x| twice(x, false));
     check("scan, a constant in a product and a sum", &inputs, &|x| {
         twice(x, true)
     });
@@ -741,11 +747,11 @@ fn products_of_last_loop(program: &Program) -> (usize, usize) {
         let is_dot = |node: &&Node| matches!(node.op, Op::Dot(_));
         nodes.iter().filter(is_dot).count()
     };
-    let loops = program.nodes.iter().filter_map(|node| match &node.op {
+    let mut loops = program.nodes.iter().filter_map(|node| match &node.op {
         Op::Scan(scan) => Some(count(&scan.body.nodes)),
         _ => None,
     });
-    (loops.last().expect("a loop"), count(&program.nodes))
+    (loops.next_back().expect("a loop"), count(&program.nodes))
 }
 
 #[test]

@@ -86,11 +86,16 @@ fn floats(tensors: &[Tensor]) -> Vec<usize> {
     (0..tensors.len()).filter(is_float).collect()
 }
 
-/// Runs the reversed loop; the result maps a float input of the forward loop to its gradient.
+/// Runs the reversed loop; the result maps a wanted input of the forward loop to its gradient.
 fn reversed(step: &Step, dims: &ScanDims, roles: &Roles) -> impl Fn(usize) -> Tensor {
     let carries = floats(&roles.carries);
-    let xs = floats(&roles.xs);
-    let constants = floats(&roles.constants);
+    let wanted = |list: &[Tensor], first: usize| {
+        let mut places = floats(list);
+        places.retain(|&i| step.wants(first + i));
+        places
+    };
+    let xs = wanted(&roles.xs, dims.carry);
+    let constants = wanted(&roles.constants, dims.carry + dims.xs);
     let initial: Vec<Tensor> = carries.iter().map(|&i| step.cotangent(i)).collect();
     let wanted = [&carries, &xs, &constants];
     let back = Back::new(step.graph, dims, roles, &initial, wanted);
@@ -109,7 +114,7 @@ fn reversed(step: &Step, dims: &ScanDims, roles: &Roles) -> impl Fn(usize) -> Te
     }
 }
 
-/// Of the inputs of the forward loop that are floats.
+/// Those of the inputs of the forward loop that are asked for.
 struct Gradients {
     carries: Vec<Tensor>,
     xs: Vec<Tensor>,
