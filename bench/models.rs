@@ -9,9 +9,11 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use phalanx::data::Batch;
+use phalanx::models::{MobileNetV2, ResNet50, TransformerEncoder};
 use phalanx::prelude::*;
 
 const CLASSES: u64 = 10;
+const IMAGE: [usize; 3] = [224, 224, 3];
 
 fn main() -> ExitCode {
     match run() {
@@ -30,12 +32,31 @@ fn run() -> Result<(), Box<dyn Error>> {
     };
     processors::use_first()?;
     let batch = batch.parse()?;
+    let sgd = || Sgd::new(0.01).momentum(0.9);
+    let of_images = |policy| compiled(resnet50()?, sgd(), policy);
     let (trainer, data) = match model.as_str() {
+        "resnet50" => (of_images(Policy::Float32)?, images(batch, IMAGE)?),
+        "resnet50_bf16" => (of_images(Policy::MixedBfloat16)?, images(batch, IMAGE)?),
+        "mobilenet_v2" => (
+            compiled(mobilenet_v2()?, sgd(), Policy::Float32)?,
+            images(batch, IMAGE)?,
+        ),
         "cnn" => (
-            compiled(cnn(), Sgd::new(0.01).momentum(0.9))?,
+            compiled(cnn(), sgd(), Policy::Float32)?,
             images(batch, [28, 28, 1])?,
         ),
-        other => return Err(format!("found model {other:?}, expected cnn").into()),
+        "transformer" => {
+            let settings = TransformerEncoder::default();
+            let (vocabulary, length) = (settings.vocabulary, settings.length);
+            (
+                compiled(settings.build()?, Adam::new(1e-3), Policy::Float32)?,
+                tokens(batch, length, vocabulary)?,
+            )
+        }
+        other => {
+            let known = "resnet50, resnet50_bf16, mobilenet_v2, cnn or transformer";
+            return Err(format!("found model {other:?}, expected {known}").into());
+        }
     };
     serve(trainer, &data)
 }
@@ -65,13 +86,32 @@ fn serve(mut trainer: Trainer, data: &Batch) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn compiled(model: impl IntoModel, optimizer: impl Into<Optimizer>) -> phalanx::Result<Trainer> {
+fn compiled(
+    model: impl IntoModel,
+    optimizer: impl Into<Optimizer>,
+    precision: Policy,
+) -> phalanx::Result<Trainer> {
     let compile = Compile {
         optimizer: optimizer.into(),
         loss: SparseCategoricalCrossentropy::from_logits().into(),
+        precision,
         ..Compile::default()
     };
     OneDeviceStrategy::new()?.compile(model, compile)
+}
+
+fn resnet50() -> phalanx::Result<Model> {
+    ResNet50::new()
+        .activation(Activation::Linear)
+        .classes(CLASSES as usize)
+        .build()
+}
+
+fn mobilenet_v2() -> phalanx::Result<Model> {
+    MobileNetV2::new()
+        .activation(Activation::Linear)
+        .classes(CLASSES as usize)
+        .build()
 }
 
 /// Two convolutions, pooling, two dense layers.
@@ -96,6 +136,18 @@ fn images(batch: usize, dims: [usize; 3]) -> phalanx::Result<Batch> {
     let classes: Vec<i32> = (0..batch).map(|_| (next() % CLASSES) as i32).collect();
     let x = HostTensor::new([&[batch], &dims[..]].concat(), &values);
     let rows = Dataset::from_arrays(x, HostTensor::new([batch], &classes))?;
+    rows.batch(batch).get(0, 0)
+}
+
+/// A batch of tokens and, for each, the one to be predicted.
+fn tokens(batch: usize, length: usize, vocabulary: usize) -> phalanx::Result<Batch> {
+    let mut next = numbers();
+    let mut some = || {
+        let count = batch * length;
+        let tokens = (0..count).map(|_| (next() % vocabulary as u64) as i32);
+        HostTensor::new([batch, length], &tokens.collect::<Vec<_>>())
+    };
+    let rows = Dataset::from_arrays(some(), some())?;
     rows.batch(batch).get(0, 0)
 }
 

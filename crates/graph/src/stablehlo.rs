@@ -78,8 +78,8 @@ impl Platform {
     /// Compiler options, by name, to pass with every compilation of the printed text.
     ///
     /// XLA:CPU lets maxima and minima drop NaN unless told not to, which would hide a diverged loss. Its newest library
-    /// (YNNPACK) is slower than the one before for f32 convolutions and products on processors without AMX, so it is
-    /// left the reductions only: see `docs/decisions`.
+    /// (YNNPACK) is slower than the one before for f32 convolutions on processors without AMX, so it is left reductions and
+    /// single products: see `docs/decisions`.
     #[must_use]
     pub const fn compiler_options(self) -> &'static [(&'static str, CompilerOption)] {
         match self {
@@ -87,7 +87,9 @@ impl Platform {
                 ("xla_cpu_enable_fast_min_max", CompilerOption::Switch(false)),
                 (
                     "xla_cpu_experimental_ynn_fusion_type",
-                    CompilerOption::Text("LIBRARY_FUSION_TYPE_REDUCE"),
+                    CompilerOption::Text(
+                        "LIBRARY_FUSION_TYPE_REDUCE,LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT",
+                    ),
                 ),
             ],
             Self::Cuda | Self::Rocm | Self::Tpu | Self::Oneapi => &[],

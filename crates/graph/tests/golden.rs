@@ -4,7 +4,7 @@
 mod golden;
 mod support;
 
-use phalanx_graph::op::{ConvDims, ConvSpec, ReduceOp, WindowDim};
+use phalanx_graph::op::{ConvDims, ConvSpec, DotDims, ReduceOp, WindowDim};
 use phalanx_graph::{
     DType, Graph, HostTensor, KernelSupport, Lowering, Platform, Pool2d, Program, Shape, Tensor,
     gradients,
@@ -371,4 +371,25 @@ fn literals() -> Program {
     .to_vec();
     let named: Vec<(&str, &Tensor)> = constants.iter().map(|tensor| ("literal", tensor)).collect();
     g.finish(&named).unwrap()
+}
+
+/// On the CPU two contracted dims at the front become one, but in 16-bit floats.
+#[test]
+fn products_over_sequences_are_matrices() {
+    let text = |dtype| {
+        let g = Graph::new();
+        let x = g.parameter("x", Shape::new(dtype, [2, 3, 4]));
+        let y = g.parameter("y", Shape::new(dtype, [2, 3, 5]));
+        let dims = DotDims {
+            lhs_batch: vec![],
+            rhs_batch: vec![],
+            lhs_contract: vec![0, 1],
+            rhs_contract: vec![0, 1],
+            dtype: DType::F32,
+        };
+        let program = g.finish(&[("z", &x.dot(&y, dims))]).unwrap();
+        program.to_stablehlo(&Lowering::new(Platform::Cpu, "products"))
+    };
+    assert!(text(DType::F32).contains("contracting_dims = [0] x [0]"));
+    assert!(text(DType::Bf16).contains("contracting_dims = [0, 1] x [0, 1]"));
 }

@@ -389,6 +389,12 @@ fn indexing() {
         &[scrambled(&[2, 4]), ints(&[3], &[1, -1, 1])],
         &|x| x[0].gather(&x[1], 1).square(),
     );
+    // What is scattered is added to the gradient of the other use, in its shape.
+    check(
+        "gather beside another use",
+        &[scrambled(&[2, 3]), ints(&[3], &[0, 5, 5])],
+        &|x| x[0].reshape(&[6]).gather(&x[1], 0).square().sum_all() + x[0].exp().sum_all(),
+    );
     check("gather one", &[scrambled(&[4]), ints(&[], &[2])], &|x| {
         x[0].gather(&x[1], 0).square()
     });

@@ -71,3 +71,36 @@ fn a_class_that_is_not_there_gives_nan() {
     assert_close("class 0 of 2", &values[..1], &[2.0_f64.ln()], TOLERANCE);
     assert!(values[1].is_nan() && values[2].is_nan(), "{values:?}");
 }
+
+/// Of so many classes the logit of one is gathered; the answer is that of few.
+#[test]
+fn many_classes_are_as_few() {
+    const CLASSES: usize = 1500;
+    let labels = [3_i32, 1499, 3];
+    let value = |i: usize| ((i * 7919) % 1000) as f32 / 250.0 - 2.0;
+    let logits: Vec<f32> = (0..3 * CLASSES).map(value).collect();
+    let mut batch = Batch::default();
+    let y_true = batch.input(HostTensor::new([3], &labels));
+    let y_pred = batch.input(HostTensor::new([3, CLASSES], &logits));
+    let loss = Loss::from(SparseCategoricalCrossentropy::from_logits());
+    let losses = loss.per_example(&y_true, &y_pred);
+    batch.output(&losses);
+    batch.output(
+        &gradients(&losses.sum_all(), &[&y_pred])
+            .swap_remove(0)
+            .unwrap(),
+    );
+    let results = batch.run(&oracle::engine());
+    let (mut values, mut slopes) = (Vec::new(), Vec::new());
+    for (row, &label) in logits.chunks(CLASSES).zip(&labels) {
+        let total: f64 = row.iter().map(|&x| f64::from(x).exp()).sum();
+        values.push(total.ln() - f64::from(row[label as usize]));
+        slopes.extend(
+            row.iter()
+                .enumerate()
+                .map(|(class, &x)| f64::from(x).exp() / total - f64::from(class == label as usize)),
+        );
+    }
+    assert_close("losses", &results[0].to_f64(), &values, TOLERANCE);
+    assert_close("gradients", &results[1].to_f64(), &slopes, TOLERANCE);
+}

@@ -12,6 +12,17 @@ pub(super) fn dot(
     dims: &DotDims,
     shape: &Shape,
 ) -> Operand {
+    if w.platform.prefers_dots()
+        && let Some(flat) = flat_contraction(lhs, rhs, dims)
+    {
+        let (lhs, rhs) = (w.reshape(lhs, &flat[0]), w.reshape(rhs, &flat[1]));
+        let dims = DotDims {
+            lhs_contract: vec![0],
+            rhs_contract: vec![0],
+            ..dims.clone()
+        };
+        return dot(w, &lhs, &rhs, &dims, shape);
+    }
     let from = lhs.shape.dtype;
     if from == shape.dtype || is_library_form(from, shape.dtype) {
         return dot_general(w, lhs, rhs, dims, shape);
@@ -22,6 +33,25 @@ pub(super) fn dot(
     }
     let (lhs, rhs) = (w.convert(lhs, shape.dtype), w.convert(rhs, shape.dtype));
     dot_general(w, &lhs, &rhs, dims, shape)
+}
+
+/// The dims of both operands with all the leading ones, which are contracted, as one: the gradient of a kernel from a batch of
+/// sequences, say.
+///
+/// XLA:CPU transposes an operand with several contracted dims, and computes again in strides whatever made it; a matrix it
+/// hands to the matrix library as it is. 16-bit matrices are the other way around: the library wants them transposed.
+fn flat_contraction(lhs: &Operand, rhs: &Operand, dims: &DotDims) -> Option<[Vec<usize>; 2]> {
+    let count = dims.lhs_contract.len();
+    let leading: Vec<usize> = (0..count).collect();
+    let both_lead = dims.lhs_contract == leading && dims.rhs_contract == leading;
+    if count < 2 || !both_lead || !dims.lhs_batch.is_empty() || lhs.shape.dtype.size() < 4 {
+        return None;
+    }
+    let flat = |shape: &Shape| {
+        let rows = shape.dims[..count].iter().product();
+        [&[rows], &shape.dims[count..]].concat()
+    };
+    Some([flat(&lhs.shape), flat(&rhs.shape)])
 }
 
 /// Whether matrix libraries take these operands and accumulate in this wider result.

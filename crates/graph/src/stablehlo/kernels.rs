@@ -4,22 +4,30 @@
 
 use super::writer::{Operand, Writer};
 use super::{custom_call, lower_nodes};
-use crate::op::{Attribute, ConvDims, CustomCall, Node};
+use crate::op::{Attribute, ConvDims, CustomCall, Node, Op};
 use crate::simplify::simplify_body;
 use crate::{DType, Kernel, Mask, Pool2d, Program, Ramp, Shape};
 
-/// Work in convolutions, in operations, from which a program gains from registered kernels more than they cost to load.
+/// Work of convolutions, in operations, from which a program gains from registered kernels more than they cost to load.
 const WORTH_KERNELS: u64 = 100_000_000;
+/// How much slower than others XLA:CPU's convolutions of many groups are, at least.
+const GROUPED: u64 = 20;
 
 impl Program {
     /// Whether registered kernels would make this program clearly faster on host processors.
     #[must_use]
     pub fn wants_kernels(&self) -> bool {
         let cost = self.cost();
-        let of_kernels = self.nodes.iter().zip(&cost.nodes);
-        let of_kernels = of_kernels
-            .filter(|(node, _)| matches!(node.op, crate::Op::Conv(_) | crate::Op::Kernel(_)));
-        of_kernels.map(|(_, cost)| cost.flops).sum::<u64>() >= WORTH_KERNELS
+        let nodes = self.nodes.iter().zip(&cost.nodes);
+        let work = nodes.map(|(node, cost)| match &node.op {
+            Op::Conv(dims)
+            | Op::Kernel(
+                Kernel::ConvInputGradient { dims, .. } | Kernel::ConvKernelGradient { dims, .. },
+            ) if dims.feature_groups > 1 => cost.flops.saturating_mul(GROUPED),
+            Op::Conv(_) | Op::Kernel(_) => cost.flops,
+            _ => 0,
+        });
+        work.sum::<u64>() >= WORTH_KERNELS
     }
 }
 
@@ -44,73 +52,69 @@ pub(super) fn lower(
     node: &Node,
     inputs: &[Operand],
 ) -> Vec<Operand> {
-    let outputs = &node.shapes;
-    if w.kernels.is_some() {
-        let shapes = [
-            &inputs[0].shape,
-            &inputs[inputs.len() - 1].shape,
-            &outputs[0],
-        ];
-        match kernel {
-            Kernel::ConvInputGradient { dims, .. }
-                if takes_conv(dims, &inputs[1].shape.dims, shapes) =>
-            {
-                return call(
-                    w,
-                    "phalanx.conv_input_gradient",
-                    inputs,
-                    outputs,
-                    window(dims),
-                );
-            }
-            Kernel::ConvKernelGradient { dims, kernel } if takes_conv(dims, kernel, shapes) => {
-                return call(
-                    w,
-                    "phalanx.conv_kernel_gradient",
-                    inputs,
-                    outputs,
-                    window(dims),
-                );
-            }
-            Kernel::ConvBias(dims) if takes_conv(dims, &inputs[1].shape.dims, shapes) => {
-                return call(w, "phalanx.conv", inputs, outputs, window(dims));
-            }
-            Kernel::BatchNorm { epsilon, ramp } if takes(shapes) => {
-                let attributes = [ramped(*ramp), epsilon_of(*epsilon)].concat();
-                return call(w, "phalanx.batch_norm", inputs, outputs, attributes);
-            }
-            Kernel::BatchNormGradient { epsilon, mask } if takes(shapes) => {
-                let ceiling = match mask {
-                    Mask::Beta(ramp) => ceiling(*ramp),
-                    Mask::None | Mask::Output => ceiling(Ramp::None),
-                };
-                let attributes = [vec![ceiling], epsilon_of(*epsilon)].concat();
-                return call(
-                    w,
-                    "phalanx.batch_norm_gradient",
-                    inputs,
-                    outputs,
-                    attributes,
-                );
-            }
-            Kernel::MaxPool2d(pool) if takes_pool(pool, shapes) => {
-                return call(w, "phalanx.max_pool", inputs, outputs, pooling(pool));
-            }
-            Kernel::MaxPool2dGradient(pool) if takes_pool(pool, shapes) => {
-                return call(
-                    w,
-                    "phalanx.max_pool_gradient",
-                    &inputs[2..],
-                    outputs,
-                    pooling(pool),
-                );
-            }
-            _ => {}
-        }
+    let registered = w.kernels.and_then(|_| registered(kernel, node, inputs));
+    if let Some((target, attributes)) = registered {
+        // The places of the largest elements are all that the gradient needs.
+        let skipped = if matches!(kernel, Kernel::MaxPool2dGradient(_)) {
+            2
+        } else {
+            0
+        };
+        return call(w, target, &inputs[skipped..], &node.shapes, attributes);
     }
     let shapes: Vec<Shape> = inputs.iter().map(|input| input.shape.clone()).collect();
-    let parts = simplify_body(&kernel.decomposed(&shapes, node.label.clone()), w.replicas);
+    let parts = kernel.decomposed(&shapes, node.label.clone());
+    let parts = simplify_body(&parts, w.replicas);
     lower_nodes(w, &parts.nodes, inputs, &parts.outputs)
+}
+
+type Attributes = Vec<(String, Attribute)>;
+
+/// The name and the attributes of the registered kernel for an op, when it takes these operands.
+fn registered(
+    kernel: &Kernel,
+    node: &Node,
+    inputs: &[Operand],
+) -> Option<(&'static str, Attributes)> {
+    let last = &inputs[inputs.len() - 1].shape;
+    let shapes = [&inputs[0].shape, last, &node.shapes[0]];
+    let second = &inputs[inputs.len().min(2) - 1].shape.dims;
+    let (taken, target, attributes) = match kernel {
+        Kernel::ConvInputGradient { dims, .. } => (
+            takes_conv(dims, second, shapes),
+            "phalanx.conv_input_gradient",
+            window(dims),
+        ),
+        Kernel::ConvKernelGradient { dims, kernel } => (
+            takes_conv(dims, kernel, shapes),
+            "phalanx.conv_kernel_gradient",
+            window(dims),
+        ),
+        Kernel::ConvBias(dims) => (
+            takes_conv(dims, second, shapes),
+            "phalanx.conv",
+            window(dims),
+        ),
+        Kernel::BatchNorm { epsilon, ramp } => {
+            let attributes = [ramped(*ramp), epsilon_of(*epsilon)].concat();
+            (takes(shapes), "phalanx.batch_norm", attributes)
+        }
+        Kernel::BatchNormGradient { epsilon, mask } => {
+            let ramp = match mask {
+                Mask::Beta(ramp) => *ramp,
+                Mask::None | Mask::Output => Ramp::None,
+            };
+            let attributes = [vec![ceiling(ramp)], epsilon_of(*epsilon)].concat();
+            (takes(shapes), "phalanx.batch_norm_gradient", attributes)
+        }
+        Kernel::MaxPool2d(pool) => (takes_pool(pool, shapes), "phalanx.max_pool", pooling(pool)),
+        Kernel::MaxPool2dGradient(pool) => (
+            takes_pool(pool, shapes),
+            "phalanx.max_pool_gradient",
+            pooling(pool),
+        ),
+    };
+    taken.then_some((target, attributes))
 }
 
 fn takes_conv(dims: &ConvDims, kernel: &[usize], shapes: [&Shape; 3]) -> bool {
@@ -129,7 +133,7 @@ fn takes(shapes: [&Shape; 3]) -> bool {
         .all(|shape| !shape.is_empty() && float(shape.dtype))
 }
 
-fn window(dims: &ConvDims) -> Vec<(String, Attribute)> {
+fn window(dims: &ConvDims) -> Attributes {
     let low = dims.padding.iter().map(|&(low, _)| low);
     let high = dims.padding.iter().map(|&(_, high)| high);
     vec![
@@ -144,7 +148,7 @@ fn window(dims: &ConvDims) -> Vec<(String, Attribute)> {
     ]
 }
 
-fn pooling(pool: &Pool2d) -> Vec<(String, Attribute)> {
+fn pooling(pool: &Pool2d) -> Attributes {
     vec![
         ints("padding_high", signed(&pool.padding.map(|(_, high)| high))),
         ints("padding_low", signed(&pool.padding.map(|(low, _)| low))),
@@ -153,12 +157,12 @@ fn pooling(pool: &Pool2d) -> Vec<(String, Attribute)> {
     ]
 }
 
-fn epsilon_of(epsilon: f64) -> Vec<(String, Attribute)> {
+fn epsilon_of(epsilon: f64) -> Attributes {
     vec![("epsilon".to_owned(), Attribute::Float(epsilon as f32))]
 }
 
 /// What follows: whether negative numbers become 0, and the ceiling.
-fn ramped(ramp: Ramp) -> Vec<(String, Attribute)> {
+fn ramped(ramp: Ramp) -> Attributes {
     let relu = Attribute::Bool(ramp != Ramp::None);
     vec![ceiling(ramp), ("relu".to_owned(), relu)]
 }
@@ -186,7 +190,7 @@ fn call(
     target: &str,
     inputs: &[Operand],
     outputs: &[Shape],
-    mut attributes: Vec<(String, Attribute)>,
+    mut attributes: Attributes,
 ) -> Vec<Operand> {
     attributes.sort_by(|(a, _), (b, _)| a.cmp(b));
     let bf16 = w.kernels.is_some_and(|support| support.bf16);

@@ -68,7 +68,7 @@ fn dots_of_every_layout_and_type() {
     let mut cases = Cases::new();
     let none: (&[usize], &[usize]) = (&[], &[]);
     type Lists<'a> = (&'a [usize], &'a [usize]);
-    let layouts: [(&[usize], &[usize], Lists, Lists); 9] = [
+    let layouts: [(&[usize], &[usize], Lists, Lists); 10] = [
         (&[3, 4], &[4, 5], none, (&[1], &[0])),
         (&[4, 3], &[5, 4], none, (&[0], &[1])),
         (&[3], &[3], none, (&[0], &[0])),
@@ -76,6 +76,7 @@ fn dots_of_every_layout_and_type() {
         (&[2, 3, 4], &[2, 4, 5], (&[0], &[0]), (&[2], &[1])),
         (&[3, 2, 4], &[5, 4, 2], (&[1], &[2]), (&[2], &[1])),
         (&[2, 3, 4], &[3, 4, 2], none, (&[1, 2], &[0, 1])),
+        (&[2, 3, 4], &[2, 3, 5], none, (&[0, 1], &[0, 1])),
         (&[0, 4], &[4, 2], none, (&[1], &[0])),
         (&[2, 0], &[0, 3], none, (&[1], &[0])),
     ];

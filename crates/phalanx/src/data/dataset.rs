@@ -3,13 +3,17 @@
 use std::fmt;
 use std::fs::File;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use phalanx_graph::HostTensor;
 
-use super::order::Order;
+use super::formats::Parsed;
+use super::order::{Order, key_of};
+use super::picked::Picked;
 use super::source::Arrays;
-use super::{Batch, Batches, ClassWeights, CsvOptions, Example, Source, parse_csv};
+use super::weave::Weave;
+use super::{Batch, Batches, ClassWeights, CsvOptions, Example, Records, Source, parse_csv};
 use crate::{Error, Result};
 
 /// Examples by index: cheap to clone, immutable, and the same for the same epoch and index.
@@ -20,9 +24,10 @@ pub struct Dataset {
     node: Arc<Node>,
 }
 
-type MapExample = dyn Fn(Example) -> Result<Example> + Send + Sync;
+/// A function of a random key and an example.
+type MapExample = dyn Fn(u64, Example) -> Result<Example> + Send + Sync;
 
-enum Node {
+pub(super) enum Node {
     Arrays(Arrays),
     Source(Box<dyn Source>),
     Ordered {
@@ -31,11 +36,36 @@ enum Node {
     },
     Map {
         input: Dataset,
-        map: Box<MapExample>,
+        seed: u64,
+        map: Arc<MapExample>,
     },
     ClassWeights {
         input: Dataset,
         weights: ClassWeights,
+    },
+    /// Some of the examples, in their order.
+    Picked {
+        input: Dataset,
+        picked: Picked,
+    },
+    /// Each example of one of the inputs.
+    Woven {
+        inputs: Vec<Dataset>,
+        weave: Weave,
+    },
+    /// Each example of the tensors of all inputs.
+    Zip {
+        inputs: Vec<Dataset>,
+    },
+    /// Kept once read; `None` where it is corrupt.
+    Cached {
+        input: Dataset,
+        examples: Vec<OnceLock<Option<Example>>>,
+    },
+    /// Without examples that cannot be read for what the data hold.
+    SkipCorrupt {
+        input: Dataset,
+        skipped: AtomicU64,
     },
     Concatenate {
         first: Dataset,
@@ -78,10 +108,26 @@ impl Dataset {
         parse_csv(file, &path.to_string_lossy(), options)
     }
 
-    fn of(node: Node) -> Self {
+    /// The items of a format, each made an example by `parse`.
+    ///
+    /// An error of `parse` about the item gets the file and the place of the item.
+    #[must_use]
+    pub fn from_records<R: Records>(
+        records: R,
+        parse: impl Fn(R::Item) -> Result<Example> + Send + Sync + 'static,
+    ) -> Self {
+        Self::from_source(Parsed { records, parse })
+    }
+
+    pub(super) fn of(node: Node) -> Self {
         Self {
             node: Arc::new(node),
         }
+    }
+
+    #[expect(dead_code)]
+    pub(super) fn node(&self) -> &Node {
+        &self.node
     }
 
     fn ordered(&self, order: Order) -> Self {
@@ -122,8 +168,135 @@ impl Dataset {
     /// A function applied to each example; a panic inside becomes an error of the batch.
     #[must_use]
     pub fn map(&self, map: impl Fn(Example) -> Result<Example> + Send + Sync + 'static) -> Self {
-        let (input, map) = (self.clone(), Box::new(map));
-        Self::of(Node::Map { input, map })
+        self.map_random(0, move |_, example| map(example))
+    }
+
+    /// A function applied to each example with a random key that is drawn from (seed, epoch, index): the same
+    /// randomness for the same example, whatever batch, thread or worker makes it.
+    #[must_use]
+    pub fn map_random(
+        &self,
+        seed: u64,
+        map: impl Fn(u64, Example) -> Result<Example> + Send + Sync + 'static,
+    ) -> Self {
+        let (input, map) = (self.clone(), Arc::new(map));
+        Self::of(Node::Map { input, seed, map })
+    }
+
+    /// The examples that `keep` is true for, found now by reading all of them once.
+    ///
+    /// Unlike `tf.data` the length is known, so what comes after can be shuffled, split and sharded as ever.
+    ///
+    /// # Errors
+    /// When an example cannot be read, or the dataset is shuffled, repeated or endless: filter first.
+    pub fn filter(&self, keep: impl Fn(&Example) -> bool) -> Result<Self> {
+        let moves = |order: &Order| matches!(order, Order::Shuffle(_) | Order::Repeat(_));
+        let (Some(len), false) = (self.len(), self.has(&moves)) else {
+            return Err(Error::user(
+                "cannot filter a shuffled or repeated dataset: which examples stay must not depend on the epoch; \
+                 filter first, then shuffle and repeat",
+            ));
+        };
+        let mut picked = Picked::default();
+        for i in 0..len {
+            if self.read(0, i)?.is_some_and(|example| keep(&example)) {
+                picked.push(i..i + 1);
+            }
+        }
+        Ok(self.picked(picked))
+    }
+
+    pub(super) fn picked(&self, picked: Picked) -> Self {
+        let input = self.clone();
+        Self::of(Node::Picked { input, picked })
+    }
+
+    /// One dataset of several of equal standing: blocks of `block` consecutive examples from each in turn, until
+    /// the last has ended (`tf.data`'s `interleave` with all inputs in the cycle).
+    ///
+    /// # Errors
+    /// When there is no input, one is endless, or `block` is 0.
+    pub fn interleave(inputs: &[Self], block: usize) -> Result<Self> {
+        let lens: Vec<_> = inputs.iter().map(Self::len).collect();
+        let (inputs, weave) = (inputs.to_vec(), Weave::blocks(&lens, block)?);
+        Ok(Self::of(Node::Woven { inputs, weave }))
+    }
+
+    /// Several datasets mixed in proportion to whole weights, spread evenly, until one of them has no more
+    /// (`tf.data`'s `sample_from_datasets` with `stop_on_empty_dataset`, but without chance).
+    ///
+    /// Put `repeat_forever` on those that are to be read more than once an epoch, `shuffle` before it.
+    ///
+    /// # Errors
+    /// When there is no input, or a weight is 0 or very large.
+    pub fn mix(inputs: &[(Self, u32)]) -> Result<Self> {
+        let weighted: Vec<_> = inputs
+            .iter()
+            .map(|(input, weight)| (input.len(), *weight))
+            .collect();
+        let weave = Weave::weighted(&weighted)?;
+        let inputs = inputs.iter().map(|(input, _)| input.clone()).collect();
+        Ok(Self::of(Node::Woven { inputs, weave }))
+    }
+
+    /// Examples with the inputs and the outputs of both, as long as the shorter one; sample weights multiply.
+    #[must_use]
+    pub fn zip(&self, other: &Self) -> Self {
+        let inputs = vec![self.clone(), other.clone()];
+        Self::of(Node::Zip { inputs })
+    }
+
+    /// Examples kept in memory once they were read, as they are in epoch 0.
+    ///
+    /// Put random stages after it: what comes before is the same in every epoch from here on.
+    ///
+    /// # Errors
+    /// When the dataset is endless.
+    pub fn cache(&self) -> Result<Self> {
+        let Some(len) = self.len() else {
+            return Err(Error::user(
+                "cannot cache an endless dataset; put cache before repeat_forever",
+            ));
+        };
+        let examples = (0..len).map(|_| OnceLock::new()).collect();
+        let input = self.clone();
+        Ok(Self::of(Node::Cached { input, examples }))
+    }
+
+    /// Corrupt data ([`Error::Data`]) before this stage are left out and counted: a batch has fewer rows then.
+    ///
+    /// Positions stay as they are, so sharding and resuming are exact. Without this stage the first one is an error.
+    #[must_use]
+    pub fn skip_corrupt(&self) -> Self {
+        let input = self.clone();
+        let skipped = AtomicU64::new(0);
+        Self::of(Node::SkipCorrupt { input, skipped })
+    }
+
+    /// How often a `skip_corrupt` stage has left out an example so far; once for each time it was read.
+    #[must_use]
+    pub fn skipped(&self) -> u64 {
+        match &*self.node {
+            Node::SkipCorrupt { input, skipped } => {
+                skipped.load(Ordering::Relaxed) + input.skipped()
+            }
+            _ => self.inputs().into_iter().map(Self::skipped).sum(),
+        }
+    }
+
+    /// The datasets that this one is made of.
+    fn inputs(&self) -> Vec<&Self> {
+        match &*self.node {
+            Node::Arrays(_) | Node::Source(_) => Vec::new(),
+            Node::Ordered { input, .. }
+            | Node::Map { input, .. }
+            | Node::ClassWeights { input, .. }
+            | Node::Picked { input, .. }
+            | Node::Cached { input, .. }
+            | Node::SkipCorrupt { input, .. } => vec![input],
+            Node::Woven { inputs, .. } | Node::Zip { inputs } => inputs.iter().collect(),
+            Node::Concatenate { first, second, .. } => vec![first, second],
+        }
     }
 
     /// The first `count` examples, or all if there are fewer.
@@ -226,7 +399,13 @@ impl Dataset {
             Node::Arrays(arrays) => Some(arrays.len()),
             Node::Source(source) => Some(source.len()),
             Node::Ordered { input, order } => order.len(input.len()),
-            Node::Map { input, .. } | Node::ClassWeights { input, .. } => input.len(),
+            Node::Map { input, .. }
+            | Node::ClassWeights { input, .. }
+            | Node::SkipCorrupt { input, .. } => input.len(),
+            Node::Picked { picked, .. } => Some(picked.len()),
+            Node::Woven { weave, .. } => weave.len(),
+            Node::Zip { inputs } => inputs.iter().filter_map(Self::len).min(),
+            Node::Cached { examples, .. } => Some(examples.len()),
             Node::Concatenate {
                 first_len, second, ..
             } => Some(first_len.saturating_add(second.len()?)),
@@ -242,26 +421,60 @@ impl Dataset {
     /// Example `i` of an epoch.
     ///
     /// # Errors
-    /// When `i` is past the end, or a source or map stage fails.
+    /// When `i` is past the end, a source or map stage fails, or the example is corrupt and left out.
     pub fn get(&self, epoch: u64, i: usize) -> Result<Example> {
         match self.len() {
             Some(len) if i >= len => Err(Error::User(format!(
                 "example {i} asked of {len}; ask for an index below {len}"
             ))),
-            _ => self.read(epoch, i),
+            _ => self.read(epoch, i)?.ok_or_else(|| {
+                Error::User(format!(
+                    "example {i} is corrupt and left out; ask for another, or remove skip_corrupt to see why"
+                ))
+            }),
         }
     }
 
-    fn read(&self, epoch: u64, i: usize) -> Result<Example> {
+    /// Example `i`, or nothing where it is corrupt and left out.
+    fn read(&self, epoch: u64, i: usize) -> Result<Option<Example>> {
         match &*self.node {
-            Node::Arrays(arrays) => arrays.get(i),
-            Node::Source(source) => source.get(i),
+            Node::Arrays(arrays) => arrays.get(i).map(Some),
+            Node::Source(source) => source.get(i).map(Some),
             Node::Ordered { input, order } => {
                 let (epoch, i) = order.locate(input.len(), epoch, i)?;
                 input.read(epoch, i)
             }
-            Node::Map { input, map } => map(input.read(epoch, i)?),
-            Node::ClassWeights { input, weights } => weights.apply(input.read(epoch, i)?),
+            Node::Map { input, seed, map } => {
+                let key = key_of(*seed, epoch, i as u64);
+                input
+                    .read(epoch, i)?
+                    .map(|example| map(key, example))
+                    .transpose()
+            }
+            Node::ClassWeights { input, weights } => input
+                .read(epoch, i)?
+                .map(|example| weights.apply(example))
+                .transpose(),
+            Node::Picked { input, picked } => input.read(epoch, picked.locate(i)),
+            Node::Woven { inputs, weave } => {
+                let (input, i) = weave.locate(i);
+                inputs[input].read(epoch, i)
+            }
+            Node::Zip { inputs } => read_zipped(inputs, epoch, i),
+            Node::Cached { input, examples } => {
+                if let Some(example) = examples[i].get() {
+                    return Ok(example.clone());
+                }
+                let example = input.read(0, i)?;
+                Ok(examples[i].get_or_init(|| example).clone())
+            }
+            Node::SkipCorrupt { input, skipped } => match input.read(epoch, i) {
+                Err(Error::Data { .. }) => {
+                    skipped.fetch_add(1, Ordering::Relaxed);
+                    Ok(None)
+                }
+                read => read,
+            },
             Node::Concatenate {
                 first,
                 first_len,
@@ -279,7 +492,17 @@ impl Dataset {
             Node::Arrays(arrays) => arrays.gather(indices),
             Node::Source(source) => source.gather(indices),
             Node::Ordered { input, order } => self.gather_ordered(input, *order, epoch, indices),
-            Node::Map { .. } => self.gather_one_by_one(epoch, indices),
+            Node::Map { .. } | Node::Woven { .. } | Node::Zip { .. } | Node::Cached { .. } => {
+                self.gather_one_by_one(epoch, indices)
+            }
+            Node::Picked { input, picked } => {
+                let indices: Vec<usize> = indices.iter().map(|&i| picked.locate(i)).collect();
+                input.gather(epoch, &indices)
+            }
+            Node::SkipCorrupt { input, .. } => match input.gather(epoch, indices) {
+                Err(Error::Data { .. }) => self.gather_one_by_one(epoch, indices),
+                gathered => gathered,
+            },
             Node::ClassWeights { input, weights } => {
                 weights.apply_to_batch(input.gather(epoch, indices)?)
             }
@@ -323,19 +546,31 @@ impl Dataset {
     fn gather_one_by_one(&self, epoch: u64, indices: &[usize]) -> Result<Batch> {
         let examples: Vec<Example> = indices
             .iter()
-            .map(|&i| self.read(epoch, i))
+            .filter_map(|&i| self.read(epoch, i).transpose())
             .collect::<Result<_>>()?;
         Batch::stack(&examples)
     }
 
     fn has(&self, wanted: &dyn Fn(&Order) -> bool) -> bool {
-        match &*self.node {
-            Node::Arrays(_) | Node::Source(_) => false,
-            Node::Ordered { input, order } => wanted(order) || input.has(wanted),
-            Node::Map { input, .. } | Node::ClassWeights { input, .. } => input.has(wanted),
-            Node::Concatenate { first, second, .. } => first.has(wanted) || second.has(wanted),
-        }
+        let here = matches!(&*self.node, Node::Ordered { order, .. } if wanted(order));
+        here || self.inputs().iter().any(|input| input.has(wanted))
     }
+}
+
+fn read_zipped(inputs: &[Dataset], epoch: u64, i: usize) -> Result<Option<Example>> {
+    let mut whole = Example::default();
+    for input in inputs {
+        let Some(example) = input.read(epoch, i)? else {
+            return Ok(None);
+        };
+        whole.x.extend(example.x);
+        whole.y.extend(example.y);
+        whole.weight = match (whole.weight, example.weight) {
+            (Some(a), Some(b)) => Some(a * b),
+            (a, b) => a.or(b),
+        };
+    }
+    Ok(Some(whole))
 }
 
 impl fmt::Debug for Dataset {

@@ -7,7 +7,7 @@ use phalanx_graph::{AlignedBytes, HostTensor, Shape};
 use crate::{Error, Result};
 
 /// What a model learns from at once: inputs, outputs and a weight, none with a batch dim.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Example {
     /// The inputs of the model.
     pub x: Vec<HostTensor>,

@@ -20,16 +20,26 @@ mod batches;
 mod csv;
 mod dataset;
 mod example;
+mod formats;
 mod lines;
+mod open;
 mod order;
+mod picked;
 mod prefetch;
+#[cfg(test)]
+mod scratch;
 mod source;
 mod vocabulary;
+mod weave;
 
 pub use batches::{BatchIter, Batches, StageTime};
 pub use csv::{CsvOptions, Header, LabelColumn, LabelKind, parse_csv};
 pub use dataset::Dataset;
 pub use example::{Batch, ClassWeights, Example};
+pub use formats::{
+    Corrupt, Feature, Features, IndexCache, Place, Records, TfRecordOptions, TfRecordWriter,
+    TfRecords, files_matching, shard_path, write_tfrecord,
+};
 pub use phalanx_graph::HostTensor;
 pub use source::Source;
 pub use vocabulary::{Vocabulary, hash_bucket};

@@ -82,6 +82,11 @@ pub(super) fn permute(len: u64, seed: u64, epoch: u64, i: u64) -> u64 {
     }
 }
 
+/// A random number for the example at `i` of an epoch.
+pub(super) fn key_of(seed: u64, epoch: u64, i: u64) -> u64 {
+    mix(mix(mix(seed).wrapping_add(epoch)).wrapping_add(i))
+}
+
 /// A bijection of `0..2^bits`: each half in turn is changed by a keyed hash of the other.
 fn feistel(value: u64, bits: u32, key: u64) -> u64 {
     let low_bits = bits / 2;

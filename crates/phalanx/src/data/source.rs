@@ -34,6 +34,11 @@ pub trait Source: Send + Sync + 'static {
             .collect::<Result<_>>()?;
         Batch::stack(&examples)
     }
+
+    /// Number of examples of each file, in order, for sharding by file; empty where a file is no unit of the data.
+    fn per_file(&self) -> Vec<usize> {
+        Vec::new()
+    }
 }
 
 /// Arrays in memory, examples along the first dim.

@@ -1,6 +1,6 @@
 //! Cross-entropies, from logits in the stable log-softmax form or from probabilities clipped as Keras does.
 
-use phalanx_graph::{DType, Tensor};
+use phalanx_graph::{DType, Shape, Tensor};
 use serde::{Deserialize, Serialize};
 
 use super::{EPSILON, class_labels, in_float, paired};
@@ -65,15 +65,36 @@ impl SparseCategoricalCrossentropy {
         } else {
             scores.clamp(EPSILON, 1.0 - EPSILON).log()
         };
-        let shifted = &logits - logits.max(&[last]).stop_gradient().keep_dims(&[last]);
-        let of_class = labels.one_hot(classes, DType::Bool);
-        let chosen = of_class.select(&shifted, &shifted.like(0.0)).sum(&[last]);
+        let shift = logits.max(&[last]).stop_gradient();
+        let shifted = &logits - shift.keep_dims(&[last]);
+        let chosen = if classes >= MANY_CLASSES && logits.shape().len() <= i32::MAX as usize {
+            picked(&logits, &labels) - shift
+        } else {
+            let of_class = labels.one_hot(classes, DType::Bool);
+            of_class.select(&shifted, &shifted.like(0.0)).sum(&[last])
+        };
         let loss = shifted.exp().sum(&[last]).log() - chosen;
         let in_range = labels
             .greater_equal(&labels.like(0.0))
             .and(&labels.less(&labels.like(classes as f64)));
         in_range.select(&loss, &loss.like(f64::NAN))
     }
+}
+
+/// From so many classes on the logit of a class is gathered, and its gradient scattered; a smaller row is compared and summed as a
+/// whole, which is one loop with the rest.
+const MANY_CLASSES: usize = 1024;
+
+/// Of each row of `[.., classes]` the element that `labels` names; of a label out of range, any.
+#[track_caller]
+fn picked(logits: &Tensor, labels: &Tensor) -> Tensor {
+    let (dims, classes) = (labels.dims(), logits.dim(logits.rank() - 1));
+    let rows: usize = dims.iter().product();
+    let row = logits.graph().iota(Shape::new(DType::I32, [rows]), 0);
+    let class = labels.clamp(0.0, (classes - 1) as f64).reshape(&[rows]);
+    let place = row * classes as f64 + class;
+    let flat = logits.reshape(&[rows * classes]);
+    flat.gather(&place, 0).reshape(&dims)
 }
 
 macro_rules! smoothed {

@@ -1,0 +1,226 @@
+//! Files by pattern, and reads of them at a position.
+
+use std::fs::{File, Metadata};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+use crate::{Error, Result};
+
+/// The most files accepted from one pattern.
+const MOST_FILES: usize = 1_000_000;
+/// The most files that one reader keeps open; the others are opened for each read.
+const MOST_OPEN: usize = 256;
+
+/// The files that a pattern of `*`, `?`, `[..]` and `**` names, sorted by path, so that their order is the same everywhere.
+///
+/// # Errors
+/// When the pattern is malformed, names no file or too many, or a folder on the way cannot be read.
+pub fn files_matching(pattern: &str) -> Result<Vec<PathBuf>> {
+    if Path::new(pattern).is_file() {
+        return Ok(vec![pattern.into()]);
+    }
+    let found = glob::glob(pattern).map_err(|error| {
+        Error::User(format!(
+            "`{pattern}` is no pattern of files: {error}; write *, ? and [a-z] as in a shell"
+        ))
+    })?;
+    let mut files = Vec::new();
+    for path in found {
+        let path = path.map_err(|error| io(error.path(), "read", error.error().kind().into()))?;
+        if path.is_file() {
+            files.push(path);
+        }
+        if files.len() > MOST_FILES {
+            return Err(Error::User(format!(
+                "`{pattern}` names more than {MOST_FILES} files; narrow the pattern"
+            )));
+        }
+    }
+    if files.is_empty() {
+        return Err(Error::User(format!(
+            "`{pattern}` names no file; check the path and the pattern"
+        )));
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// The error of a refused operation on a file.
+pub(super) fn io(path: &Path, action: &'static str, source: std::io::Error) -> Error {
+    Error::Io {
+        path: path.to_owned(),
+        action,
+        source,
+    }
+}
+
+/// A file that is read at positions, from any thread.
+#[derive(Debug)]
+pub(super) struct InputFile {
+    path: PathBuf,
+    handle: Option<File>,
+    stamp: Stamp,
+}
+
+/// What changes when a file is written again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stamp {
+    /// Bytes.
+    pub(super) len: u64,
+    /// Nanoseconds since 1970; 0 where the system does not say.
+    pub(super) modified: u64,
+}
+
+impl Stamp {
+    fn of(metadata: &Metadata) -> Self {
+        let modified = metadata.modified().ok();
+        let since = modified.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+        Self {
+            len: metadata.len(),
+            modified: since.map_or(0, |since| since.as_nanos() as u64),
+        }
+    }
+}
+
+impl InputFile {
+    /// Opens files; the first few hundred stay open.
+    pub(super) fn open_all(paths: Vec<PathBuf>) -> Result<Vec<Self>> {
+        let opened = paths.into_iter().enumerate();
+        opened
+            .map(|(at, path)| Self::open(path, at < MOST_OPEN))
+            .collect()
+    }
+
+    fn open(path: PathBuf, keep: bool) -> Result<Self> {
+        let file = File::open(&path).map_err(|error| io(&path, "open", error))?;
+        let metadata = file.metadata().map_err(|error| io(&path, "read", error))?;
+        let stamp = Stamp::of(&metadata);
+        let handle = keep.then_some(file);
+        Ok(Self {
+            path,
+            handle,
+            stamp,
+        })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn name(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    pub(super) const fn stamp(&self) -> Stamp {
+        self.stamp
+    }
+
+    pub(super) const fn len(&self) -> u64 {
+        self.stamp.len
+    }
+
+    /// A handle of its own, for reading from the start.
+    pub(super) fn reopen(&self) -> Result<File> {
+        File::open(&self.path).map_err(|error| io(&self.path, "open", error))
+    }
+
+    /// Fills `bytes` from `offset`.
+    ///
+    /// # Errors
+    /// When the file is shorter by now, or cannot be read.
+    pub(super) fn read_at(&self, bytes: &mut [u8], offset: u64) -> Result<()> {
+        let read = match &self.handle {
+            Some(file) => file.read_exact_at(bytes, offset),
+            None => self.reopen()?.read_exact_at(bytes, offset),
+        };
+        read.map_err(|error| match error.kind() {
+            std::io::ErrorKind::UnexpectedEof => self.corrupt(
+                offset,
+                &format!(
+                    "the file ends before {} bytes were read; it was cut, or has changed since it was opened",
+                    bytes.len()
+                ),
+            ),
+            _ => io(&self.path, "read", error),
+        })
+    }
+
+    /// The error of bytes that are not what their place needs.
+    pub(super) fn corrupt(&self, offset: u64, message: &str) -> Error {
+        Error::Data {
+            source_name: self.name(),
+            place: format!("byte {offset}"),
+            message: message.to_owned(),
+        }
+    }
+}
+
+/// Where item `i` is: the file and the index in it, from the number of items before each file and the total.
+pub(in crate::data) fn locate(firsts: &[usize], i: usize) -> (usize, usize) {
+    let file = firsts.partition_point(|&first| first <= i) - 1;
+    (file, i - firsts[file])
+}
+
+/// The number of items before each file.
+pub(super) fn firsts(counts: impl IntoIterator<Item = usize>) -> Vec<usize> {
+    let sums = counts.into_iter().scan(0, |sum, count| {
+        let first = *sum;
+        *sum += count;
+        Some(first)
+    });
+    sums.collect()
+}
+
+/// The error of an index past the end.
+pub(super) fn past_the_end(what: &str, i: usize, len: usize) -> Error {
+    Error::User(format!(
+        "{what} {i} asked of {len}; ask for an index below {len}"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_name_sorted_files() {
+        let folder = crate::data::scratch::folder("patterns");
+        for name in ["b.txt", "a.txt", "c.bin", "[odd].txt"] {
+            std::fs::write(folder.join(name), name).unwrap();
+        }
+        let pattern = |name: &str| folder.join(name).to_string_lossy().into_owned();
+        let names = |pattern: &str| -> Vec<String> {
+            let files = files_matching(pattern).unwrap().into_iter();
+            files
+                .map(|path| path.file_name().unwrap().to_string_lossy().into_owned())
+                .collect()
+        };
+        assert_eq!(names(&pattern("?.txt")), ["a.txt", "b.txt"]);
+        assert_eq!(names(&pattern("[odd].txt")), ["[odd].txt"]);
+        for (bad, expected) in [("*.png", "names no file"), ("a[", "no pattern of files")] {
+            let error = files_matching(&pattern(bad)).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+
+    #[test]
+    fn items_are_found_in_their_files() {
+        let firsts = firsts([2, 0, 3]);
+        assert_eq!(firsts, [0, 2, 2]);
+        let found: Vec<_> = (0..5).map(|i| locate(&firsts, i)).collect();
+        assert_eq!(found, [(0, 0), (0, 1), (2, 0), (2, 1), (2, 2)]);
+    }
+
+    #[test]
+    fn a_file_that_was_cut_is_named() {
+        let path = crate::data::scratch::folder("cut").join("f");
+        std::fs::write(&path, "12345").unwrap();
+        let file = InputFile::open_all(vec![path]).unwrap().remove(0);
+        let error = file.read_at(&mut [0; 4], 3).unwrap_err().to_string();
+        assert!(
+            error.contains("f: byte 3: the file ends before 4"),
+            "{error}"
+        );
+    }
+}

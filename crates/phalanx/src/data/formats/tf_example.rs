@@ -1,0 +1,501 @@
+//! `tf.train.Example`: named lists of bytes, floats or integers, in the wire format of protocol buffers.
+//!
+//! The messages (`tensorflow/core/example/example.proto`, `feature.proto`): `Example { features: 1 }`,
+//! `Features { map<string, Feature> feature: 1 }`, `Feature { oneof { bytes_list: 1, float_list: 2, int64_list: 3 } }`,
+//! each list `{ repeated value: 1 }`, numbers packed or not.
+
+use std::collections::BTreeMap;
+
+use super::wire::{Field, Fields, Wire, put_bytes, put_varint, varint_len};
+use crate::{Error, Result};
+
+/// The most features of one example, and the most values of one feature.
+const MOST_FEATURES: usize = 100_000;
+
+/// A list of values under a name.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Feature {
+    /// Strings of bytes: encoded images, texts.
+    Bytes(Vec<Vec<u8>>),
+    /// 32-bit floats.
+    Floats(Vec<f32>),
+    /// 64-bit integers.
+    Ints(Vec<i64>),
+}
+
+/// The features of a `tf.train.Example`, by name.
+///
+/// A feature without a kind counts as absent, as in `tf.io.parse_example`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Features(BTreeMap<String, Feature>);
+
+impl Features {
+    /// No feature.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// With a list of byte strings.
+    #[must_use]
+    pub fn with_bytes(self, name: impl Into<String>, values: Vec<Vec<u8>>) -> Self {
+        self.with(name, Feature::Bytes(values))
+    }
+
+    /// With a list of floats.
+    #[must_use]
+    pub fn with_floats(self, name: impl Into<String>, values: Vec<f32>) -> Self {
+        self.with(name, Feature::Floats(values))
+    }
+
+    /// With a list of integers.
+    #[must_use]
+    pub fn with_ints(self, name: impl Into<String>, values: Vec<i64>) -> Self {
+        self.with(name, Feature::Ints(values))
+    }
+
+    fn with(mut self, name: impl Into<String>, feature: Feature) -> Self {
+        self.0.insert(name.into(), feature);
+        self
+    }
+
+    /// The features in the order of their names.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &Feature)> {
+        self.0
+            .iter()
+            .map(|(name, feature)| (name.as_str(), feature))
+    }
+
+    /// A feature, if there is one of that name.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&Feature> {
+        self.0.get(name)
+    }
+
+    /// The only string of a feature.
+    ///
+    /// # Errors
+    /// When there is no such feature, or it is not one string.
+    pub fn bytes(&self, name: &str) -> Result<&[u8]> {
+        match self.found(name)? {
+            Feature::Bytes(values) if values.len() == 1 => Ok(&values[0]),
+            other => Err(unexpected(name, other, "1 string of bytes")),
+        }
+    }
+
+    /// The `count` floats of a feature.
+    ///
+    /// # Errors
+    /// When there is no such feature, or it is not so many floats.
+    pub fn floats(&self, name: &str, count: usize) -> Result<&[f32]> {
+        match self.found(name)? {
+            Feature::Floats(values) if values.len() == count => Ok(values),
+            other => Err(unexpected(name, other, &format!("{count} floats"))),
+        }
+    }
+
+    /// The `count` integers of a feature.
+    ///
+    /// # Errors
+    /// When there is no such feature, or it is not so many integers.
+    pub fn ints(&self, name: &str, count: usize) -> Result<&[i64]> {
+        match self.found(name)? {
+            Feature::Ints(values) if values.len() == count => Ok(values),
+            other => Err(unexpected(name, other, &format!("{count} integers"))),
+        }
+    }
+
+    fn found(&self, name: &str) -> Result<&Feature> {
+        self.0.get(name).ok_or_else(|| {
+            let names: Vec<&str> = self.0.keys().take(20).map(String::as_str).collect();
+            in_item(
+                &format!("feature `{name}`"),
+                format!(
+                    "there is none of that name, only {names:?}; correct the name, or the writer"
+                ),
+            )
+        })
+    }
+
+    /// The features in a serialised `tf.train.Example`.
+    ///
+    /// # Errors
+    /// [`Error::Data`] with the offset when the bytes are no such message.
+    pub fn parse(bytes: &[u8]) -> Result<Self> {
+        features_of(bytes).map_err(|malformed| {
+            in_item(
+                &format!("byte {} of the example", malformed.offset),
+                format!(
+                    "{}; write the record again as a tf.train.Example",
+                    malformed.message
+                ),
+            )
+        })
+    }
+
+    /// The serialised `tf.train.Example`: what TensorFlow's `SerializeToString(deterministic=True)` gives, with the
+    /// features in the order of their names.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut features = Vec::new();
+        for (name, feature) in &self.0 {
+            let mut entry = Vec::new();
+            put_bytes(&mut entry, 1, name.as_bytes());
+            put_bytes(&mut entry, 2, &feature.to_bytes());
+            put_bytes(&mut features, 1, &entry);
+        }
+        let mut example = Vec::with_capacity(features.len() + 8);
+        put_bytes(&mut example, 1, &features);
+        example
+    }
+}
+
+impl Feature {
+    /// Number of values.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Bytes(values) => values.len(),
+            Self::Floats(values) => values.len(),
+            Self::Ints(values) => values.len(),
+        }
+    }
+
+    /// Whether there is no value.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What the values are: `bytes`, `float`, `int64`.
+    #[must_use]
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Bytes(_) => "bytes",
+            Self::Floats(_) => "float",
+            Self::Ints(_) => "int64",
+        }
+    }
+
+    fn to_bytes(&self) -> Vec<u8> {
+        let mut list = Vec::new();
+        let field = match self {
+            Self::Bytes(values) => {
+                values
+                    .iter()
+                    .for_each(|value| put_bytes(&mut list, 1, value));
+                1
+            }
+            Self::Floats(values) if values.is_empty() => 2,
+            Self::Floats(values) => {
+                let packed: Vec<u8> = values
+                    .iter()
+                    .flat_map(|value| value.to_le_bytes())
+                    .collect();
+                put_bytes(&mut list, 1, &packed);
+                2
+            }
+            Self::Ints(values) if values.is_empty() => 3,
+            Self::Ints(values) => {
+                let len: usize = values.iter().map(|&value| varint_len(value as u64)).sum();
+                let mut packed = Vec::with_capacity(len);
+                values
+                    .iter()
+                    .for_each(|&value| put_varint(&mut packed, value as u64));
+                put_bytes(&mut list, 1, &packed);
+                3
+            }
+        };
+        let mut feature = Vec::with_capacity(list.len() + 8);
+        put_bytes(&mut feature, field, &list);
+        feature
+    }
+}
+
+/// An error of an item that does not know its file; the reader adds it.
+pub(in crate::data) fn in_item(place: &str, message: String) -> Error {
+    Error::Data {
+        source_name: String::new(),
+        place: place.to_owned(),
+        message,
+    }
+}
+
+fn unexpected(name: &str, found: &Feature, expected: &str) -> Error {
+    in_item(
+        &format!("feature `{name}`"),
+        format!(
+            "found {} values of {}, expected {expected}; correct the reader, or the writer",
+            found.len(),
+            found.kind()
+        ),
+    )
+}
+
+fn features_of(bytes: &[u8]) -> Wire<Features> {
+    let mut features = Features::new();
+    // A message may come in parts, which are merged.
+    for example in Fields::new(bytes) {
+        let (1, field) = example? else { continue };
+        for entry in field.message("Features")? {
+            let (1, field) = entry? else { continue };
+            let (name, feature) = entry_of(field.message("a map entry")?)?;
+            match feature {
+                Some(feature) => drop(features.0.insert(name, feature)),
+                None => drop(features.0.remove(&name)),
+            }
+            if features.0.len() > MOST_FEATURES {
+                return Err(field.malformed(format!("more than {MOST_FEATURES} features")));
+            }
+        }
+    }
+    Ok(features)
+}
+
+fn entry_of(fields: Fields<'_>) -> Wire<(String, Option<Feature>)> {
+    let (mut name, mut feature) = (String::new(), None);
+    for field in fields {
+        match field? {
+            (1, field) => {
+                let bytes = field.bytes("the name of a feature")?;
+                name = String::from_utf8(bytes.to_vec())
+                    .map_err(|_| field.malformed("the name of a feature is not UTF-8".into()))?;
+            }
+            (2, field) => feature = feature_of(field.message("Feature")?, feature)?,
+            _ => {}
+        }
+    }
+    Ok((name, feature))
+}
+
+/// The feature, merged with what earlier parts of the same message held: lists of one kind are joined.
+fn feature_of(fields: Fields<'_>, earlier: Option<Feature>) -> Wire<Option<Feature>> {
+    let mut feature = earlier;
+    for field in fields {
+        feature = match (field?, feature) {
+            ((1, field), feature) => {
+                let mut values = match feature {
+                    Some(Feature::Bytes(values)) => values,
+                    _ => Vec::new(),
+                };
+                byte_list(field.message("BytesList")?, &mut values)?;
+                Some(Feature::Bytes(values))
+            }
+            ((2, field), feature) => {
+                let mut values = match feature {
+                    Some(Feature::Floats(values)) => values,
+                    _ => Vec::new(),
+                };
+                float_list(field.message("FloatList")?, &mut values)?;
+                Some(Feature::Floats(values))
+            }
+            ((3, field), feature) => {
+                let mut values = match feature {
+                    Some(Feature::Ints(values)) => values,
+                    _ => Vec::new(),
+                };
+                int_list(field.message("Int64List")?, &mut values)?;
+                Some(Feature::Ints(values))
+            }
+            (_, feature) => feature,
+        };
+    }
+    Ok(feature)
+}
+
+fn byte_list(fields: Fields<'_>, values: &mut Vec<Vec<u8>>) -> Wire<()> {
+    for field in fields {
+        if let (1, field) = field? {
+            values.push(field.bytes("a value of BytesList")?.to_vec());
+        }
+    }
+    Ok(())
+}
+
+fn float_list(fields: Fields<'_>, values: &mut Vec<f32>) -> Wire<()> {
+    for field in fields {
+        let (1, field) = field? else { continue };
+        match field {
+            Field::Fixed32 { value, .. } => values.push(f32::from_bits(value)),
+            _ => {
+                let packed = field.bytes("values of FloatList")?;
+                let (chunks, rest) = packed.as_chunks::<4>();
+                if !rest.is_empty() {
+                    return Err(field.malformed(format!(
+                        "packed floats have {} bytes, expected a multiple of 4",
+                        packed.len()
+                    )));
+                }
+                values.extend(chunks.iter().map(|bytes| f32::from_le_bytes(*bytes)));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn int_list(fields: Fields<'_>, values: &mut Vec<i64>) -> Wire<()> {
+    for field in fields {
+        let (1, field) = field? else { continue };
+        match field {
+            Field::Varint { value, .. } => values.push(value as i64),
+            _ => {
+                let mut packed = field.message("values of Int64List")?;
+                while let Some(value) = packed.varint()? {
+                    values.push(value as i64);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::data::{Records, TfRecordOptions, TfRecordWriter, TfRecords, scratch};
+
+    #[test]
+    fn packed_and_unpacked_numbers_are_read() {
+        // Example{features{feature{"a": int64_list{5, -1}}}}, first unpacked, then packed in two parts.
+        let minus_one = [0xff; 9].iter().copied().chain([1]).collect::<Vec<u8>>();
+        let unpacked: Vec<u8> = [&[0x08, 5, 0x08][..], &minus_one].concat();
+        let packed: Vec<u8> = [&[0x0a, 1, 5, 0x0a, 10][..], &minus_one].concat();
+        for list in [unpacked, packed] {
+            let mut feature = Vec::new();
+            put_bytes(&mut feature, 3, &list);
+            assert_eq!(one("a", &feature), Some(Feature::Ints(vec![5, -1])));
+        }
+        let unpacked = [0x0d, 0, 0, 0x80, 0x3f, 0x0d, 0, 0, 0, 0x40];
+        let mut feature = Vec::new();
+        put_bytes(&mut feature, 2, &unpacked);
+        assert_eq!(one("x", &feature), Some(Feature::Floats(vec![1.0, 2.0])));
+        assert_eq!(one("none", &[]), None);
+    }
+
+    fn one(name: &str, feature: &[u8]) -> Option<Feature> {
+        Features::parse(&message(name, feature))
+            .unwrap()
+            .get(name)
+            .cloned()
+    }
+
+    fn message(name: &str, feature: &[u8]) -> Vec<u8> {
+        let (mut entry, mut features, mut example) = (Vec::new(), Vec::new(), Vec::new());
+        put_bytes(&mut entry, 1, name.as_bytes());
+        put_bytes(&mut entry, 2, feature);
+        put_bytes(&mut features, 1, &entry);
+        put_bytes(&mut example, 1, &features);
+        example
+    }
+
+    #[test]
+    fn mistakes_name_the_feature_or_the_byte() {
+        let features = Features::new().with_ints("label", vec![1, 2]);
+        let cases = [
+            (
+                features.ints("label", 1).unwrap_err(),
+                "feature `label`: found 2 values of int64, expected 1 int",
+            ),
+            (
+                features.floats("label", 2).unwrap_err(),
+                "expected 2 floats",
+            ),
+            (
+                features.bytes("image").unwrap_err(),
+                "feature `image`: there is none of that name, only [\"label\"]",
+            ),
+            (
+                Features::parse(&[0x0a, 5, 1]).unwrap_err(),
+                "byte 1 of the example: 5 bytes are announced",
+            ),
+            (Features::parse(&[0x0f]).unwrap_err(), "wire type 7"),
+            (Features::parse(&[0x08, 1]).unwrap_err(), "Features"),
+            (
+                Features::parse(&message("x", &[0x12, 5, 0x0a, 3, 1, 2, 3])).unwrap_err(),
+                "multiple of 4",
+            ),
+            (
+                Features::parse(&[0xff; 11]).unwrap_err(),
+                "more than 64 bits",
+            ),
+        ];
+        for (error, expected) in cases {
+            assert!(
+                error.to_string().contains(expected),
+                "{error} has no {expected}"
+            );
+        }
+    }
+
+    /// As `make_tfrecord.py` writes it.
+    fn golden(i: usize) -> Features {
+        let id = |k: usize| 3i64.pow((k * i % 40) as u32) * if k % 2 == 0 { 1 } else { -1 };
+        let words = (0..i % 3).map(|k| format!("wörd{k}").into_bytes());
+        Features::new()
+            .with_ints("label", vec![i as i64 - 2])
+            .with_ints("ids", (0..i).map(id).collect())
+            .with_floats("floats", (0..i).map(|k| k as f32 / 7.0).collect())
+            .with_bytes(
+                "image",
+                vec![(0..i * 50).map(|k| (i * k % 256) as u8).collect()],
+            )
+            .with_bytes("words", words.collect())
+            .with_bytes("clé", vec![vec![0, 0xff]])
+    }
+
+    #[test]
+    fn files_are_what_tensorflow_writes() {
+        let golden_path = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../tests/golden/tensorflow/examples.tfrecord"
+        );
+        let records = TfRecords::open(golden_path, &TfRecordOptions::default()).unwrap();
+        assert_eq!(records.len(), 12);
+        for i in 0..records.len() {
+            assert_eq!(
+                Features::parse(&records.get(i).unwrap()).unwrap(),
+                golden(i),
+                "example {i}"
+            );
+        }
+        let ours = scratch::folder("golden").join("ours.tfrecord");
+        let mut writer = TfRecordWriter::create(&ours).unwrap();
+        (0..12).for_each(|i| writer.write(&golden(i).to_bytes()).unwrap());
+        writer.finish().unwrap();
+        assert!(
+            std::fs::read(ours).unwrap() == std::fs::read(golden_path).unwrap(),
+            "our file differs from TensorFlow's"
+        );
+    }
+
+    fn feature() -> impl Strategy<Value = Feature> {
+        prop_oneof![
+            prop::collection::vec(prop::collection::vec(any::<u8>(), 0..20), 0..4)
+                .prop_map(Feature::Bytes),
+            prop::collection::vec(-1e30f32..1e30, 0..20).prop_map(Feature::Floats),
+            prop::collection::vec(any::<i64>(), 0..20).prop_map(Feature::Ints),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn what_is_written_is_read(features in prop::collection::btree_map("[a-z/é]{0,12}", feature(), 0..5)) {
+            let features = Features(features);
+            prop_assert_eq!(Features::parse(&features.to_bytes()).unwrap(), features);
+        }
+
+        #[test]
+        fn bytes_that_are_cut_or_changed_do_no_harm(cut in 0usize..60, at in 0usize..60, byte: u8) {
+            let features = Features::new().with_ints("a", vec![1, -5]).with_floats("b", vec![0.5]).with_bytes("c", vec![vec![7; 9]]);
+            let mut bytes = features.to_bytes();
+            let at = at % bytes.len();
+            bytes[at] = byte;
+            bytes.truncate(bytes.len().saturating_sub(cut).max(1));
+            let _ = Features::parse(&bytes);
+        }
+    }
+}

@@ -1,0 +1,501 @@
+//! TFRecord files: length-prefixed records with checksums, read by index, and their writer.
+//!
+//! A record is its length (u64, little endian), the masked CRC32C of those 8 bytes, the data, and the masked CRC32C
+//! of the data (`tensorflow/core/lib/io/record_writer.h`). Files that are compressed as a whole are refused.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use super::crc::masked_crc;
+use super::files::{InputFile, files_matching, firsts, io, locate, past_the_end};
+use super::tfrecord_index::index_of;
+use super::{Corrupt, Place, Records};
+use crate::{Error, Result};
+
+/// Bytes before the data of a record: length and its checksum.
+pub(super) const HEADER: usize = 12;
+/// Bytes of a record that are not data.
+pub(super) const FRAME: u64 = 16;
+/// Neighbouring records up to this many bytes are read at once.
+const RUN_BYTES: u64 = 1 << 20;
+
+/// How TFRecord files are read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TfRecordOptions {
+    /// What is done about a record whose length is corrupt: an error, or the rest of the file is left out, since
+    /// nothing says where the next record starts. Corrupt data are found when the record is read.
+    pub corrupt: Corrupt,
+    /// Where the index of a file is kept.
+    pub index: IndexCache,
+    /// The most bytes of one record.
+    pub max_record: u64,
+}
+
+impl Default for TfRecordOptions {
+    fn default() -> Self {
+        Self {
+            corrupt: Corrupt::Fail,
+            index: IndexCache::Beside,
+            max_record: 1 << 30,
+        }
+    }
+}
+
+/// Where the index of a TFRecord file is kept, so that the next run need not walk through the file.
+///
+/// An index is used if size and time of modification of the file are as they were. Files below 1 MiB have none, and a
+/// folder that cannot be written to is no error.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum IndexCache {
+    /// In the folder of the file, with `.phxindex` added to its name.
+    #[default]
+    Beside,
+    /// In this folder.
+    Folder(PathBuf),
+    /// Nowhere: every opening walks through the file.
+    Off,
+}
+
+/// The records of TFRecord files, one file after the other.
+#[derive(Debug)]
+pub struct TfRecords {
+    files: Vec<Indexed>,
+    firsts: Vec<usize>,
+    len: usize,
+    skipped_bytes: u64,
+}
+
+#[derive(Debug)]
+struct Indexed {
+    file: InputFile,
+    /// Where each record starts, and where the last ends.
+    bounds: Vec<u64>,
+}
+
+impl TfRecords {
+    /// Opens the files that a pattern names and finds their records.
+    ///
+    /// # Errors
+    /// As [`files_matching`], when a file cannot be read, or a length in it is corrupt and the options say to fail.
+    pub fn open(pattern: &str, options: &TfRecordOptions) -> Result<Self> {
+        let mut files = Vec::new();
+        let mut skipped_bytes = 0;
+        for file in InputFile::open_all(files_matching(pattern)?)? {
+            let bounds = index_of(&file, options)?;
+            skipped_bytes += file.len() - bounds.last().copied().unwrap_or(0);
+            files.push(Indexed { file, bounds });
+        }
+        let counts = files.iter().map(Indexed::len);
+        let firsts = firsts(counts.clone());
+        Ok(Self {
+            len: counts.sum(),
+            files,
+            firsts,
+            skipped_bytes,
+        })
+    }
+
+    /// Bytes after a corrupt length, which were left out.
+    #[must_use]
+    pub const fn skipped_bytes(&self) -> u64 {
+        self.skipped_bytes
+    }
+
+    /// How many of the indices follow one another in one file, up to the bytes of a run.
+    fn run(&self, indices: &[usize]) -> usize {
+        let (file, start) = locate(&self.firsts, indices[0]);
+        let bounds = &self.files[file].bounds;
+        let follows = |&(k, &i): &(usize, &usize)| {
+            let end = bounds.get(start + k + 1);
+            i == indices[0] + k && end.is_some_and(|end| end - bounds[start] <= RUN_BYTES)
+        };
+        let run = indices.iter().enumerate().take_while(follows).count();
+        run.max(1)
+    }
+
+    fn read_run(&self, first: usize, count: usize) -> Vec<Result<Vec<u8>>> {
+        let (file, start) = locate(&self.firsts, first);
+        let Indexed { file, bounds } = &self.files[file];
+        let bounds = &bounds[start..=start + count];
+        let mut bytes = vec![0; (bounds[count] - bounds[0]) as usize];
+        if let Err(error) = file.read_at(&mut bytes, bounds[0]) {
+            // The others of the run may be readable on their own.
+            let rest = (1..count).map(|k| self.get(first + k));
+            return [Err(error)].into_iter().chain(rest).collect();
+        }
+        if count == 1 {
+            return vec![whole_record(file, bounds[0], bytes)];
+        }
+        let records = bounds.windows(2).map(|pair| {
+            let frame = &bytes[(pair[0] - bounds[0]) as usize..(pair[1] - bounds[0]) as usize];
+            checked(file, pair[0], frame).map(<[u8]>::to_vec)
+        });
+        records.collect()
+    }
+}
+
+impl Indexed {
+    fn len(&self) -> usize {
+        self.bounds.len() - 1
+    }
+}
+
+impl Records for TfRecords {
+    type Item = Vec<u8>;
+
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn get(&self, i: usize) -> Result<Vec<u8>> {
+        if i >= self.len {
+            return Err(past_the_end("record", i, self.len));
+        }
+        self.read_run(i, 1).remove(0)
+    }
+
+    fn get_each(&self, indices: &[usize]) -> Vec<Result<Vec<u8>>> {
+        if let Some(&i) = indices.iter().find(|&&i| i >= self.len) {
+            return vec![Err(past_the_end("record", i, self.len))];
+        }
+        let mut records = Vec::with_capacity(indices.len());
+        while records.len() < indices.len() {
+            let rest = &indices[records.len()..];
+            records.extend(self.read_run(rest[0], self.run(rest)));
+        }
+        records
+    }
+
+    fn per_file(&self) -> Vec<usize> {
+        self.files.iter().map(Indexed::len).collect()
+    }
+
+    fn place(&self, i: usize) -> Place {
+        let (file, record) = locate(&self.firsts, i);
+        let Indexed { file, bounds } = &self.files[file];
+        Place {
+            file: file.name(),
+            place: format!("record {record} at byte {}", bounds[record]),
+        }
+    }
+}
+
+/// The data of a frame, moved to the front of its buffer.
+fn whole_record(file: &InputFile, offset: u64, mut frame: Vec<u8>) -> Result<Vec<u8>> {
+    let len = checked(file, offset, &frame)?.len();
+    frame.copy_within(HEADER..HEADER + len, 0);
+    frame.truncate(len);
+    Ok(frame)
+}
+
+/// The data of a whole frame, with both checksums compared.
+fn checked<'a>(file: &InputFile, offset: u64, frame: &'a [u8]) -> Result<&'a [u8]> {
+    let (header, rest) = frame.split_at(HEADER);
+    let len = data_len(header).map_err(|message| file.corrupt(offset, &message))?;
+    if len + FRAME != frame.len() as u64 {
+        return Err(file.corrupt(
+            offset,
+            "the record has another length than when the file was opened; open it again",
+        ));
+    }
+    let (data, stored) = rest.split_at(len as usize);
+    compare("data of the record", data, stored)
+        .map_err(|message| file.corrupt(offset, &message))?;
+    Ok(data)
+}
+
+/// The length of the data from the 12 bytes before them.
+pub(super) fn data_len(header: &[u8]) -> std::result::Result<u64, String> {
+    let (len, stored) = header.split_at(8);
+    compare("length of the record", len, stored)?;
+    Ok(u64::from_le_bytes(len.try_into().expect("8 bytes")))
+}
+
+fn compare(what: &str, bytes: &[u8], stored: &[u8]) -> std::result::Result<(), String> {
+    let stored = u32::from_le_bytes(stored.try_into().expect("4 bytes"));
+    let found = masked_crc(bytes);
+    if found == stored {
+        return Ok(());
+    }
+    Err(format!(
+        "corrupt record: the checksum of the {what} is {found:08x}, expected {stored:08x}; \
+         write the file again, or choose to skip corrupt records"
+    ))
+}
+
+/// Writes one record with its length and checksums.
+///
+/// # Errors
+/// When the writer refuses.
+pub fn write_tfrecord(writer: &mut impl Write, data: &[u8]) -> std::io::Result<()> {
+    let len = (data.len() as u64).to_le_bytes();
+    writer.write_all(&len)?;
+    writer.write_all(&masked_crc(&len).to_le_bytes())?;
+    writer.write_all(data)?;
+    writer.write_all(&masked_crc(data).to_le_bytes())
+}
+
+/// The path of shard `i` of `count`: `name-00000-of-00005.tfrecord`.
+#[must_use]
+pub fn shard_path(folder: &Path, name: &str, i: usize, count: usize) -> PathBuf {
+    folder.join(format!("{name}-{i:05}-of-{count:05}.tfrecord"))
+}
+
+/// Writes a TFRecord file, which appears under its name when it is finished.
+#[derive(Debug)]
+pub struct TfRecordWriter {
+    path: PathBuf,
+    partial: PathBuf,
+    writer: Option<BufWriter<File>>,
+    records: u64,
+}
+
+impl TfRecordWriter {
+    /// Starts a file; one of that name is replaced when this is finished.
+    ///
+    /// # Errors
+    /// When the file cannot be made.
+    pub fn create(path: impl Into<PathBuf>) -> Result<Self> {
+        let path = path.into();
+        let mut partial = path.clone().into_os_string();
+        partial.push(format!(".partial-{}", std::process::id()));
+        let partial = PathBuf::from(partial);
+        let file = File::create(&partial).map_err(|error| io(&partial, "create", error))?;
+        let writer = Some(BufWriter::with_capacity(1 << 18, file));
+        Ok(Self {
+            path,
+            partial,
+            writer,
+            records: 0,
+        })
+    }
+
+    /// Adds a record.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn write(&mut self, data: &[u8]) -> Result<()> {
+        let Some(writer) = &mut self.writer else {
+            return Err(Error::Bug("a record after the end of a file".into()));
+        };
+        write_tfrecord(writer, data).map_err(|error| io(&self.partial, "write", error))?;
+        self.records += 1;
+        Ok(())
+    }
+
+    /// Puts the file in its place and gives the number of its records.
+    ///
+    /// # Errors
+    /// When it cannot be written, synchronised or renamed.
+    pub fn finish(mut self) -> Result<u64> {
+        let refused = |error| io(&self.partial, "write", error);
+        if let Some(writer) = self.writer.take() {
+            let file = writer
+                .into_inner()
+                .map_err(|error| refused(error.into_error()))?;
+            file.sync_all().map_err(refused)?;
+        }
+        std::fs::rename(&self.partial, &self.path)
+            .map_err(|error| io(&self.path, "write", error))?;
+        Ok(self.records)
+    }
+}
+
+impl Drop for TfRecordWriter {
+    /// A file that was not finished is removed.
+    fn drop(&mut self) {
+        if self.writer.take().is_some() {
+            let _ = std::fs::remove_file(&self.partial);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::data::scratch;
+
+    fn write(path: &Path, records: &[Vec<u8>]) {
+        let mut writer = TfRecordWriter::create(path).unwrap();
+        records
+            .iter()
+            .for_each(|record| writer.write(record).unwrap());
+        assert_eq!(writer.finish().unwrap(), records.len() as u64);
+    }
+
+    fn records(range: std::ops::Range<usize>) -> Vec<Vec<u8>> {
+        range.map(|i| vec![i as u8; i * 3]).collect()
+    }
+
+    fn pattern(folder: &Path) -> String {
+        folder.join("*.tfrecord").to_string_lossy().into_owned()
+    }
+
+    fn two_files(name: &str) -> PathBuf {
+        let folder = scratch::folder(name);
+        write(&shard_path(&folder, "a", 0, 2), &records(0..5));
+        write(&shard_path(&folder, "a", 1, 2), &records(5..9));
+        folder
+    }
+
+    #[test]
+    fn records_are_read_by_index_over_files() {
+        let folder = two_files("by_index");
+        let read = TfRecords::open(&pattern(&folder), &TfRecordOptions::default()).unwrap();
+        assert_eq!((read.len(), read.per_file()), (9, vec![5, 4]));
+        let one_by_one: Vec<_> = (0..9).map(|i| read.get(i).unwrap()).collect();
+        assert_eq!(one_by_one, records(0..9));
+        let mixed = [3, 4, 5, 6, 7, 2, 1, 0, 0, 8];
+        let each: Vec<_> = read
+            .get_each(&mixed)
+            .into_iter()
+            .map(Result::unwrap)
+            .collect();
+        assert_eq!(each, mixed.map(|i| vec![i as u8; i * 3]));
+        assert!(read.get(9).is_err() && read.get_each(&[0, 9]).iter().any(Result::is_err));
+        let place = read.place(6);
+        assert!(
+            place.file.ends_with("a-00001-of-00002.tfrecord")
+                && place.place == "record 1 at byte 31",
+            "{place:?}"
+        );
+    }
+
+    #[test]
+    fn a_corrupt_record_fails_with_its_place_or_is_left_out() {
+        let folder = two_files("corrupt");
+        let path = shard_path(&folder, "a", 0, 2);
+        let good = fs::read(&path).unwrap();
+        // Records of 0, 3, 6, .. bytes start at 0, 16, 35, 57, 82: data of record 1, then the length of record 2.
+        for (at, offset, reason, skipped) in [
+            (29, 16, "data of the record", 0),
+            (36, 35, "length of the record", 75),
+        ] {
+            let mut bad = good.clone();
+            bad[at] ^= 1;
+            fs::write(&path, &bad).unwrap();
+            let options = TfRecordOptions::default();
+            let read = TfRecords::open(&pattern(&folder), &options).and_then(|read| read.get(1));
+            let error = read.unwrap_err().to_string();
+            let place = format!(
+                "a-00000-of-00002.tfrecord: byte {offset}: corrupt record: the checksum of the {reason}"
+            );
+            assert!(error.contains(&place), "{error}");
+            let options = TfRecordOptions {
+                corrupt: Corrupt::Skip,
+                ..options
+            };
+            let read = TfRecords::open(&pattern(&folder), &options).unwrap();
+            assert_eq!(read.skipped_bytes(), skipped);
+            assert_eq!(read.len(), if skipped == 0 { 9 } else { 6 });
+            assert_eq!(read.get(read.len() - 1).unwrap(), vec![8; 24]);
+            // A corrupt record in a run does not harm its neighbours.
+            let each: Vec<_> = (0..3).collect();
+            let good_ones = read
+                .get_each(&each)
+                .iter()
+                .filter(|record| record.is_ok())
+                .count();
+            assert_eq!(good_ones, if skipped == 0 { 2 } else { 3 });
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_a_tfrecord_file_is_refused() {
+        let folder = scratch::folder("refused");
+        let path = folder.join("x.tfrecord");
+        write(&path, &records(3..5));
+        let good = fs::read(&path).unwrap();
+        let huge = {
+            let len = (1u64 << 60).to_le_bytes();
+            [&len[..], &masked_crc(&len).to_le_bytes(), &[0; 40]].concat()
+        };
+        let gzip = [&[0x1f, 0x8b][..], &[8; 30]].concat();
+        let cases = [
+            (
+                good[..good.len() - 1].to_vec(),
+                "byte 25: the file was cut: the record has 12 bytes of data, 11",
+            ),
+            (
+                good[..30].to_vec(),
+                "byte 25: the file was cut: 5 bytes are left",
+            ),
+            (
+                huge,
+                "byte 0: the file was cut: the record has 1152921504606846976",
+            ),
+            (gzip, "compressed with gzip"),
+        ];
+        for (bytes, expected) in cases {
+            fs::write(&path, bytes).unwrap();
+            let error =
+                TfRecords::open(&pattern(&folder), &TfRecordOptions::default()).unwrap_err();
+            assert!(error.to_string().contains(expected), "{error}");
+        }
+        fs::write(&path, good).unwrap();
+        let options = TfRecordOptions {
+            max_record: 11,
+            ..TfRecordOptions::default()
+        };
+        let error = TfRecords::open(&pattern(&folder), &options)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("the most accepted is 11; raise max_record"),
+            "{error}"
+        );
+        fs::write(&path, "").unwrap();
+        assert_eq!(
+            TfRecords::open(&pattern(&folder), &options).unwrap().len(),
+            0
+        );
+    }
+
+    #[test]
+    fn the_index_is_kept_and_made_anew_when_the_file_changes() {
+        let folder = scratch::folder("index");
+        let path = folder.join("x.tfrecord");
+        let big = |count: usize| vec![vec![1u8; 1 << 18]; count];
+        write(&path, &big(5));
+        let kept = folder.join("x.tfrecord.phxindex");
+        let open = || TfRecords::open(&pattern(&folder), &TfRecordOptions::default()).unwrap();
+        assert_eq!(open().len(), 5);
+        let index = fs::read(&kept).unwrap();
+        // An index of the same file that says otherwise shows that it is used.
+        let mut other = index[..index.len() - 4].to_vec();
+        other.drain(32..40);
+        other.extend(crc32c::crc32c(&other).to_le_bytes());
+        fs::write(&kept, &other).unwrap();
+        assert_eq!(open().len(), 4);
+        for bad in [&index[..index.len() - 1], &[], &[0; 60]] {
+            fs::write(&kept, bad).unwrap();
+            assert_eq!(open().len(), 5);
+        }
+        write(&path, &big(6));
+        assert_eq!(open().len(), 6);
+        let elsewhere = TfRecordOptions {
+            index: IndexCache::Folder(folder.join("kept")),
+            ..TfRecordOptions::default()
+        };
+        assert_eq!(
+            TfRecords::open(&pattern(&folder), &elsewhere)
+                .unwrap()
+                .len(),
+            6
+        );
+        assert_eq!(fs::read_dir(folder.join("kept")).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_file_that_is_not_finished_leaves_nothing() {
+        let folder = scratch::folder("unfinished");
+        TfRecordWriter::create(folder.join("x"))
+            .unwrap()
+            .write(b"abc")
+            .unwrap();
+        assert_eq!(fs::read_dir(folder).unwrap().count(), 0);
+    }
+}

@@ -1,0 +1,158 @@
+//! Where the records of a TFRecord file start: found by a walk over the lengths, kept for the next time.
+
+use std::fs;
+use std::io::{BufReader, Read};
+use std::path::PathBuf;
+
+use super::files::{InputFile, io};
+use super::tfrecord::{FRAME, HEADER, data_len};
+use super::{Corrupt, IndexCache, TfRecordOptions};
+use crate::Result;
+
+const MAGIC: &[u8; 8] = b"phxidx01";
+/// Smaller files are walked through faster than their index is worth.
+const LEAST_BYTES: u64 = 1 << 20;
+
+/// Where each record starts and the last ends, from the kept index or a walk.
+pub(super) fn index_of(file: &InputFile, options: &TfRecordOptions) -> Result<Vec<u64>> {
+    let kept = kept_at(file, &options.index);
+    if let Some(bounds) = kept.as_ref().and_then(|path| read_kept(path, file)) {
+        return Ok(bounds);
+    }
+    let (bounds, whole) = walk(file, options)?;
+    if let Some(path) = kept.filter(|_| whole) {
+        // The index is only to save time: a folder that refuses it is no error.
+        let _ = keep(&path, file, &bounds);
+    }
+    Ok(bounds)
+}
+
+/// The bounds of the records, and whether they reach the end of the file.
+fn walk(file: &InputFile, options: &TfRecordOptions) -> Result<(Vec<u64>, bool)> {
+    let mut reader = BufReader::with_capacity(1 << 16, file.reopen()?);
+    let mut bounds = vec![0];
+    let mut offset = 0;
+    while offset < file.len() {
+        match next(file, &mut reader, offset, options.max_record)? {
+            Ok(end) => offset = end,
+            Err(_) if options.corrupt == Corrupt::Skip => return Ok((bounds, false)),
+            Err(message) => return Err(file.corrupt(offset, &message)),
+        }
+        bounds.push(offset);
+    }
+    Ok((bounds, true))
+}
+
+/// The end of the record at `offset`, or what is wrong with it.
+fn next(
+    file: &InputFile,
+    reader: &mut BufReader<fs::File>,
+    offset: u64,
+    max: u64,
+) -> Result<std::result::Result<u64, String>> {
+    let left = file.len() - offset;
+    let mut header = [0; HEADER];
+    if left < FRAME {
+        return Ok(Err(cut(&format!(
+            "{left} bytes are left, a record has at least {FRAME}"
+        ))));
+    }
+    reader
+        .read_exact(&mut header)
+        .map_err(|error| io(file.path(), "read", error))?;
+    let len = match data_len(&header) {
+        Ok(len) => len,
+        Err(_) if offset == 0 && header.starts_with(&[0x1f, 0x8b]) => {
+            return Ok(Err(
+                "the file is compressed with gzip, expected plain records; decompress it first"
+                    .into(),
+            ));
+        }
+        Err(message) => return Ok(Err(message)),
+    };
+    if len > left - FRAME {
+        return Ok(Err(cut(&format!(
+            "the record has {len} bytes of data, {} are left",
+            left - FRAME
+        ))));
+    }
+    if len > max {
+        return Ok(Err(format!(
+            "the record has {len} bytes of data, the most accepted is {max}; raise max_record"
+        )));
+    }
+    let rest = (len + FRAME) as i64 - HEADER as i64;
+    reader
+        .seek_relative(rest)
+        .map_err(|error| io(file.path(), "read", error))?;
+    Ok(Ok(offset + len + FRAME))
+}
+
+fn cut(found: &str) -> String {
+    format!("the file was cut: {found}; copy it again, or choose to skip corrupt records")
+}
+
+fn kept_at(file: &InputFile, cache: &IndexCache) -> Option<PathBuf> {
+    let path = match cache {
+        _ if file.len() < LEAST_BYTES => return None,
+        IndexCache::Off => return None,
+        IndexCache::Beside => file.path().to_owned(),
+        IndexCache::Folder(folder) => {
+            let whole = fs::canonicalize(file.path()).ok()?;
+            let key = crc32c::crc32c(whole.as_os_str().as_encoded_bytes());
+            let name = file.path().file_name()?.to_string_lossy().into_owned();
+            folder.join(format!("{name}-{key:08x}"))
+        }
+    };
+    let mut path = path.into_os_string();
+    path.push(".phxindex");
+    Some(path.into())
+}
+
+/// Magic, size and time of the file, the bounds, and a checksum of all that.
+fn keep(path: &PathBuf, file: &InputFile, bounds: &[u64]) -> std::io::Result<()> {
+    let stamp = file.stamp();
+    let mut bytes = MAGIC.to_vec();
+    for number in [stamp.len, stamp.modified].iter().chain(bounds) {
+        bytes.extend(number.to_le_bytes());
+    }
+    bytes.extend(crc32c::crc32c(&bytes).to_le_bytes());
+    let partial = path.with_extension(format!("partial-{}", std::process::id()));
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    fs::write(&partial, bytes)?;
+    fs::rename(&partial, path)
+}
+
+/// The kept bounds, if they are of the file as it is now.
+fn read_kept(path: &PathBuf, file: &InputFile) -> Option<Vec<u64>> {
+    // No index is longer than that of empty records.
+    let most = (file.len() / FRAME + 1) * 8 + 28;
+    if fs::metadata(path).ok()?.len() > most {
+        return None;
+    }
+    bounds_in(
+        &fs::read(path).ok()?,
+        file.stamp().len,
+        file.stamp().modified,
+    )
+}
+
+fn bounds_in(bytes: &[u8], len: u64, modified: u64) -> Option<Vec<u64>> {
+    let (body, crc) = bytes.split_last_chunk::<4>()?;
+    let numbers = body.strip_prefix(MAGIC)?;
+    if u32::from_le_bytes(*crc) != crc32c::crc32c(body) || numbers.len() % 8 != 0 {
+        return None;
+    }
+    let mut numbers = numbers
+        .chunks_exact(8)
+        .map(|bytes| u64::from_le_bytes(bytes.try_into().expect("8 bytes")));
+    let same = numbers.next() == Some(len) && numbers.next() == Some(modified);
+    let bounds: Vec<u64> = numbers.collect();
+    let apart = bounds
+        .windows(2)
+        .all(|pair| pair[1] >= pair[0].saturating_add(FRAME));
+    let ends = bounds.first() == Some(&0) && bounds.last() == Some(&len);
+    (same && apart && ends).then_some(bounds)
+}

@@ -1,0 +1,92 @@
+//! Datasets of the file formats.
+
+use super::formats::Parsed;
+use super::{Corrupt, Dataset, Example, Features, TfRecordOptions, TfRecords};
+use crate::Result;
+
+impl Dataset {
+    /// TFRecord files by pattern, each record made an example by `parse`.
+    ///
+    /// # Errors
+    /// As [`TfRecords::open`].
+    pub fn from_tfrecords(
+        pattern: &str,
+        options: &TfRecordOptions,
+        parse: impl Fn(&[u8]) -> Result<Example> + Send + Sync + 'static,
+    ) -> Result<Self> {
+        let records = TfRecords::open(pattern, options)?;
+        let parse = move |bytes: Vec<u8>| parse(&bytes);
+        let dataset = Self::from_source(Parsed { records, parse });
+        Ok(match options.corrupt {
+            Corrupt::Fail => dataset,
+            Corrupt::Skip => dataset.skip_corrupt(),
+        })
+    }
+
+    /// TFRecord files of `tf.train.Example` by pattern, the features of each made an example by `parse`.
+    ///
+    /// # Errors
+    /// As [`TfRecords::open`].
+    pub fn from_tf_examples(
+        pattern: &str,
+        options: &TfRecordOptions,
+        parse: impl Fn(Features) -> Result<Example> + Send + Sync + 'static,
+    ) -> Result<Self> {
+        Self::from_tfrecords(pattern, options, move |bytes| {
+            parse(Features::parse(bytes)?)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use phalanx_graph::HostTensor;
+
+    use super::super::{TfRecordWriter, scratch};
+    use super::*;
+
+    fn label(features: Features) -> Result<Example> {
+        let label = features.ints("label", 1)?[0];
+        Ok(Example {
+            x: vec![HostTensor::scalar(label)],
+            ..Example::default()
+        })
+    }
+
+    #[test]
+    fn an_error_of_a_parser_has_file_record_and_feature() {
+        let path = scratch::folder("parser").join("x.tfrecord");
+        let mut writer = TfRecordWriter::create(&path).unwrap();
+        for i in 0..6 {
+            let name = if i % 3 == 1 { "lable" } else { "label" };
+            writer
+                .write(&Features::new().with_ints(name, vec![i]).to_bytes())
+                .unwrap();
+        }
+        writer.finish().unwrap();
+        let open = |corrupt| {
+            let options = TfRecordOptions {
+                corrupt,
+                ..TfRecordOptions::default()
+            };
+            Dataset::from_tf_examples(&path.to_string_lossy(), &options, label).unwrap()
+        };
+        let failing = open(Corrupt::Fail).batch(6);
+        let error = failing.get(0, 0).unwrap_err().to_string();
+        assert!(
+            error.contains("x.tfrecord: record 1 at byte 34, feature `label`: there is none"),
+            "{error}"
+        );
+        let skipping = open(Corrupt::Skip);
+        let batches = skipping.shuffle(1).batch(3);
+        let mut kept: Vec<i64> = batches
+            .iter(0, 0)
+            .flat_map(|batch| batch.unwrap().x[0].values().unwrap())
+            .collect();
+        kept.sort_unstable();
+        assert_eq!((kept, skipping.skipped()), (vec![0, 2, 3, 5], 2));
+        fs::remove_file(path).unwrap();
+    }
+}
