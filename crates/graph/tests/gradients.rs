@@ -732,9 +732,10 @@ fn kept(x: &[Tensor]) -> Tensor {
 
 /// `w` in a product with the carry and one with a row, and perhaps where no product is.
 fn twice(x: &[Tensor], alone: bool) -> Tensor {
+    let steps = x[1].dim(0);
     let (last, rows) = x[0]
         .graph()
-        .scan(4, &[&x[0]], &[&x[1]], &[&x[2]], |carry, row, w| {
+        .scan(steps, &[&x[0]], &[&x[1]], &[&x[2]], |carry, row, w| {
             let mixed = carry[0].matmul(&w[0]) + row[0].matmul(&w[0].transpose(&[1, 0]));
             let mixed = if alone {
                 mixed + w[0].sum(&[0]).sin()
