@@ -21,6 +21,7 @@
 //! ```
 
 mod batches;
+mod cache_file;
 mod csv;
 mod dataset;
 mod example;
@@ -38,6 +39,7 @@ mod shard;
 #[cfg(test)]
 mod shard_tests;
 mod source;
+mod stream;
 mod verdict;
 mod vocabulary;
 mod weave;
@@ -48,13 +50,14 @@ pub use dataset::Dataset;
 pub use example::{Batch, ClassWeights, Example};
 pub use formats::{
     Cifar, Corrupt, EncodedImage, Feature, Features, FixedRecords, ImageFolder, IndexCache, Place,
-    Records, TextLines, TfRecordOptions, TfRecordWriter, TfRecords, WebDataset, WebSample,
-    files_matching, parse_idx, read_idx, shard_path, tar_members, write_tfrecord,
+    Records, TarMember, TextLines, TfRecordOptions, TfRecordWriter, TfRecords, WebDataset,
+    WebSample, files_matching, parse_idx, read_idx, shard_path, tar_members, write_tfrecord,
 };
 pub use phalanx_graph::HostTensor;
 pub use position::{Position, Segment};
 pub use rebatch::{Worker, batch_sizes};
 pub use shard::AutoShard;
 pub use source::Source;
+pub use stream::{Examples, Stream};
 pub use verdict::Verdict;
 pub use vocabulary::{Vocabulary, hash_bucket};

@@ -38,10 +38,10 @@ impl Dataset {
     pub fn from_tf_examples(
         pattern: &str,
         options: &TfRecordOptions,
-        parse: impl Fn(Features) -> Result<Example> + Send + Sync + 'static,
+        parse: impl Fn(&Features) -> Result<Example> + Send + Sync + 'static,
     ) -> Result<Self> {
         Self::from_tfrecords(pattern, options, move |bytes| {
-            parse(Features::parse(bytes)?)
+            parse(&Features::parse(bytes)?)
         })
     }
 
@@ -75,7 +75,7 @@ mod tests {
     use super::super::{TfRecordWriter, scratch};
     use super::*;
 
-    fn label(features: Features) -> Result<Example> {
+    fn label(features: &Features) -> Result<Example> {
         let label = features.ints("label", 1)?[0];
         Ok(Example {
             x: vec![HostTensor::scalar(label)],

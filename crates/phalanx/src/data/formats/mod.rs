@@ -21,7 +21,7 @@ pub use idx::{parse_idx, read_idx};
 pub use image_folder::{EncodedImage, ImageFolder};
 pub(super) use records::Parsed;
 pub use records::{Corrupt, Place, Records};
-pub use tar::tar_members;
+pub use tar::{TarMember, tar_members};
 pub use text_lines::TextLines;
 pub use tf_example::{Feature, Features};
 pub use tfrecord::{

@@ -8,10 +8,13 @@ const LONGEST_HEADER: u64 = 1 << 16;
 
 /// A regular file in a tar file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Member {
-    pub(super) path: String,
-    pub(super) offset: u64,
-    pub(super) size: u64,
+pub struct TarMember {
+    /// Its path in the archive.
+    pub path: String,
+    /// Where its bytes start.
+    pub offset: u64,
+    /// Number of its bytes.
+    pub size: u64,
 }
 
 /// What is wrong, and at which byte.
@@ -42,7 +45,7 @@ impl<F: Fn(&mut [u8], u64) -> Result<()>> Members<F> {
     }
 
     /// The next regular file; outside is what the reader refuses, inside what is wrong with the bytes.
-    fn advance(&mut self) -> Result<std::result::Result<Option<Member>, Wrong>> {
+    fn advance(&mut self) -> Result<std::result::Result<Option<TarMember>, Wrong>> {
         while self.offset < self.len {
             let at = self.offset;
             if self.len - at < BLOCK {
@@ -78,7 +81,7 @@ impl<F: Fn(&mut [u8], u64) -> Result<()>> Members<F> {
             match kind {
                 b'0' | 0 | b'7' => {
                     let path = self.long_path.take().unwrap_or_else(|| path_of(&block));
-                    return Ok(Ok(Some(Member {
+                    return Ok(Ok(Some(TarMember {
                         path,
                         offset: start,
                         size,
@@ -174,7 +177,7 @@ impl<F: Fn(&mut [u8], u64) -> Result<()>> Members<F> {
 }
 
 impl<F: Fn(&mut [u8], u64) -> Result<()>> Iterator for Members<F> {
-    type Item = Result<std::result::Result<Member, Wrong>>;
+    type Item = Result<std::result::Result<TarMember, Wrong>>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.ended {
@@ -249,20 +252,18 @@ fn pax_record(bytes: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     Some((&body[..equals], &body[equals + 1..], rest))
 }
 
-/// The paths and sizes of the members of a tar file in memory, or the offset and reason of the first mistake: what
-/// the fuzzer calls.
-#[doc(hidden)]
-pub fn tar_members(bytes: &[u8]) -> std::result::Result<Vec<(String, u64, u64)>, (u64, String)> {
+/// The regular files of a tar file in memory.
+///
+/// # Errors
+/// The offset and the reason of the first mistake.
+pub fn tar_members(bytes: &[u8]) -> std::result::Result<Vec<TarMember>, (u64, String)> {
     let read = |into: &mut [u8], offset: u64| {
         into.copy_from_slice(&bytes[offset as usize..][..into.len()]);
         Ok(())
     };
     let members = Members::new(bytes.len() as u64, read);
     members
-        .map(|member| {
-            let member = member.expect("memory can be read")?;
-            Ok((member.path, member.offset, member.size))
-        })
+        .map(|member| member.expect("memory can be read"))
         .collect()
 }
 
@@ -305,7 +306,7 @@ mod tests {
         tar_members(bytes)
             .unwrap()
             .into_iter()
-            .map(|(path, _, size)| (path, size))
+            .map(|member| (member.path, member.size))
             .collect()
     }
 

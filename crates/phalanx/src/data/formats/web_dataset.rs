@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use super::files::{InputFile, files_matching, firsts, locate, past_the_end};
-use super::tar::{Member, Members};
+use super::tar::{Members, TarMember};
 use super::{Place, Records};
 use crate::Result;
 
@@ -63,12 +63,12 @@ fn samples(file: &InputFile, max_member: u64) -> Result<Vec<Grouped>> {
             );
             return Err(file.corrupt(member.offset, &message));
         }
-        add(file, member, &mut samples)?;
+        add(file, &member, &mut samples)?;
     }
     Ok(samples)
 }
 
-fn add(file: &InputFile, member: Member, samples: &mut Vec<Grouped>) -> Result<()> {
+fn add(file: &InputFile, member: &TarMember, samples: &mut Vec<Grouped>) -> Result<()> {
     let Some((key, field)) = key_and_field(&member.path) else {
         return Ok(());
     };
