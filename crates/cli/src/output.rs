@@ -1,7 +1,7 @@
 //! Standard output and standard error.
 
 use std::fmt::Display;
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, IsTerminal, Write};
 
 use crate::failure::{Exit, Failure};
 
@@ -53,6 +53,16 @@ impl Output {
 /// Tells the user something that is no result, on standard error.
 pub(crate) fn notice(text: impl Display) {
     let _ = writeln!(io::stderr(), "{text}");
+}
+
+/// As [`notice`], on the line of a progress bar that is drawn again after it.
+pub(crate) fn notice_over_bar(text: impl Display) {
+    let erase = if io::stderr().is_terminal() {
+        "\r\x1b[2K"
+    } else {
+        ""
+    };
+    notice(format_args!("{erase}{text}"));
 }
 
 /// Prints a failure: the message, its causes, and what to do.

@@ -466,43 +466,26 @@ impl Graph {
             .collect()
     }
 
-    /// Makes the scan at `index` also return what it carried into each step, stacked to `[length, ..]`.
+    /// Makes the scan at `index` also return these values of its body, each stacked to `[length, ..]`; one that it
+    /// returns already is not returned twice.
     ///
-    /// The node is extended in place: a second loop just to recover the carries would double its cost.
-    pub(crate) fn save_carries(&self, index: usize) -> Vec<Tensor> {
+    /// The node is extended in place: a second loop just to recover them would double its cost.
+    pub(crate) fn save_rows(&self, index: usize, values: &[Value]) -> Vec<Tensor> {
         let mut inner = self.0.borrow_mut();
         let node = &mut inner.nodes[index];
         let Op::Scan(dims) = &mut node.op else {
             return Vec::new();
         };
         let mut body = (*dims.body).clone();
-        let carried = body
-            .nodes
-            .iter()
-            .enumerate()
-            .filter_map(|(place, node)| match node.op {
-                Op::Parameter(index) if index < dims.carry => Some((index, place)),
-                _ => None,
-            });
-        let mut carried: Vec<(usize, usize)> = carried.collect();
-        carried.sort_unstable();
-        let mut outputs = Vec::new();
-        for (parameter, place) in carried {
-            let value = Value {
-                node: place,
-                output: 0,
-            };
-            let saved = body
-                .outputs
-                .iter()
-                .skip(dims.carry)
-                .position(|at| *at == value);
-            let output = saved.map_or(body.outputs.len(), |at| dims.carry + at);
-            if saved.is_none() {
-                body.outputs.push(value);
-                let row = &body.parameters[parameter];
+        let mut outputs = Vec::with_capacity(values.len());
+        for value in values {
+            let known = body.outputs[dims.carry..].iter().position(|y| y == value);
+            let output = known.map_or(body.outputs.len(), |at| dims.carry + at);
+            if known.is_none() {
+                let row = body.shape(*value);
                 let stacked = [&[dims.length], row.dims.as_slice()].concat();
                 node.shapes.push(Shape::new(row.dtype, stacked));
+                body.outputs.push(*value);
             }
             outputs.push(Value {
                 node: index,

@@ -75,24 +75,27 @@ impl Lowering {
 }
 
 impl Platform {
-    /// Compiler options, by name, to pass with every compilation of the printed text.
+    /// Compiler options, by name, to pass with the compilation of a printed module.
     ///
     /// XLA:CPU lets maxima and minima drop NaN unless told not to, which would hide a diverged loss. Its newest library
     /// (YNNPACK) is slower than the one before for f32 convolutions on processors without AMX, so it is left reductions and
-    /// single products: see `docs/decisions`.
+    /// single products; and products alone where there are 16-bit floats, whose sums it got wrong: see `docs/decisions`.
     #[must_use]
-    pub const fn compiler_options(self) -> &'static [(&'static str, CompilerOption)] {
+    pub fn compiler_options(self, module: &str) -> Vec<(&'static str, CompilerOption)> {
+        // So ends a type such as `tensor<8xbf16>`.
+        let library = match module.contains("f16>") {
+            true => "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT",
+            false => "LIBRARY_FUSION_TYPE_REDUCE,LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT",
+        };
         match self {
-            Self::Cpu => &[
+            Self::Cpu => vec![
                 ("xla_cpu_enable_fast_min_max", CompilerOption::Switch(false)),
                 (
                     "xla_cpu_experimental_ynn_fusion_type",
-                    CompilerOption::Text(
-                        "LIBRARY_FUSION_TYPE_REDUCE,LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT",
-                    ),
+                    CompilerOption::Text(library),
                 ),
             ],
-            Self::Cuda | Self::Rocm | Self::Tpu | Self::Oneapi => &[],
+            Self::Cuda | Self::Rocm | Self::Tpu | Self::Oneapi => Vec::new(),
         }
     }
 

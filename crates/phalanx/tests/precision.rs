@@ -121,6 +121,32 @@ mod policies {
         }
     }
 
+    /// XLA:CPU's library for reductions took other bits for these.
+    #[test]
+    fn a_mean_of_bf16_is_one() {
+        let block = |model: Sequential| {
+            let conv = Conv2d::new(48, 3).padding(Padding::Same);
+            let normal = model.add(conv).add(BatchNorm::new());
+            normal.add(ActivationLayer::new(relu))
+        };
+        let model = block(block(Sequential::new([8, 8, 1]))).add(GlobalAveragePool2d::new());
+        let x: Vec<f32> = (0..32 * 64)
+            .map(|i| (i * 37 % 101) as f32 / 101.0)
+            .collect();
+        let x = HostTensor::new([32, 8, 8, 1], &x);
+        let outputs =
+            [Policy::Float32, Policy::MixedBfloat16, Policy::MixedFloat16].map(|policy| {
+                let mut trainer = trainer(model.clone(), settings(policy, LossScale::Auto));
+                trainer.predict_on_batch(std::slice::from_ref(&x)).unwrap()[0]
+                    .f32s()
+                    .to_vec()
+            });
+        for mixed in &outputs[1..] {
+            let error = largest_difference(mixed, &outputs[0]);
+            assert!(error < 0.01, "{error}");
+        }
+    }
+
     #[test]
     fn a_layer_may_have_a_policy_of_its_own() {
         let with = |policy| {

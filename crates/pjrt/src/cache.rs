@@ -201,6 +201,13 @@ impl Client {
         Ok((executable, outcome))
     }
 
+    /// Whether the cache has an entry for a program, which [`compile_cached`](Self::compile_cached) would load.
+    #[must_use]
+    pub fn is_cached(&self, cache: &CompileCache, code: &str, options: &CompileOptions) -> bool {
+        let key = self.cache_key(cache, code, options);
+        matches!(key, Ok(Ok(key)) if cache.entry(&key).exists())
+    }
+
     fn cache_key(
         &self,
         cache: &CompileCache,

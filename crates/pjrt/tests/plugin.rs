@@ -589,7 +589,9 @@ fn programs_are_serialised_and_cached() {
         assert_eq!(values::<f32>(&run(&program, &[&x, &x])[0]), [2.0; 32]);
         outcome
     };
+    assert!(!client().is_cached(&cache, &add(32), &options));
     assert_eq!(compile(&add(32), &options), CacheOutcome::Stored);
+    assert!(client().is_cached(&cache, &add(32), &options));
     assert_eq!(compile(&add(32), &options), CacheOutcome::Hit);
     let entries = || {
         std::fs::read_dir(&dir.0)

@@ -26,24 +26,24 @@ module @training_step attributes {mhlo.num_partitions = 1 : i32, mhlo.num_replic
     %23 = stablehlo.constant dense<0.0> : tensor<f32> loc("batch_norm")
     %24 = stablehlo.reduce(%22 init: %23) applies stablehlo.add across dimensions = [0] : (tensor<8x3xf32>, tensor<f32>) -> tensor<3xf32> loc("batch_norm")
     %25 = stablehlo.divide %24, %18 : tensor<3xf32> loc("batch_norm")
-    %26 = stablehlo.constant dense<0.99> : tensor<f32> loc("batch_norm")
+    %26 = stablehlo.constant dense<0.001> : tensor<f32> loc("batch_norm")
     %27 = stablehlo.broadcast_in_dim %26, dims = [] : (tensor<f32>) -> tensor<3xf32> loc("batch_norm")
-    %28 = stablehlo.multiply %arg4, %27 : tensor<3xf32> loc("batch_norm")
-    %29 = stablehlo.broadcast_in_dim %7, dims = [] : (tensor<f32>) -> tensor<3xf32> loc("batch_norm")
-    %30 = stablehlo.multiply %19, %29 : tensor<3xf32> loc("batch_norm")
-    %31 = stablehlo.add %28, %30 : tensor<3xf32> loc("batch_norm")
-    %32 = stablehlo.multiply %arg5, %27 : tensor<3xf32> loc("batch_norm")
-    %33 = stablehlo.multiply %25, %29 : tensor<3xf32> loc("batch_norm")
-    %34 = stablehlo.add %32, %33 : tensor<3xf32> loc("batch_norm")
-    %35 = stablehlo.constant dense<0.001> : tensor<f32> loc("batch_norm")
+    %28 = stablehlo.add %25, %27 : tensor<3xf32> loc("batch_norm")
+    %29 = stablehlo.rsqrt %28 : tensor<3xf32> loc("batch_norm")
+    %30 = stablehlo.multiply %29, %arg2 : tensor<3xf32> loc("batch_norm")
+    %31 = stablehlo.broadcast_in_dim %30, dims = [1] : (tensor<3xf32>) -> tensor<8x3xf32> loc("batch_norm")
+    %32 = stablehlo.multiply %21, %31 : tensor<8x3xf32> loc("batch_norm")
+    %33 = stablehlo.broadcast_in_dim %arg3, dims = [1] : (tensor<3xf32>) -> tensor<8x3xf32> loc("batch_norm")
+    %34 = stablehlo.add %32, %33 : tensor<8x3xf32> loc("batch_norm")
+    %35 = stablehlo.constant dense<0.99> : tensor<f32> loc("batch_norm")
     %36 = stablehlo.broadcast_in_dim %35, dims = [] : (tensor<f32>) -> tensor<3xf32> loc("batch_norm")
-    %37 = stablehlo.add %25, %36 : tensor<3xf32> loc("batch_norm")
-    %38 = stablehlo.rsqrt %37 : tensor<3xf32> loc("batch_norm")
-    %39 = stablehlo.multiply %38, %arg2 : tensor<3xf32> loc("batch_norm")
-    %40 = stablehlo.broadcast_in_dim %39, dims = [1] : (tensor<3xf32>) -> tensor<8x3xf32> loc("batch_norm")
-    %41 = stablehlo.multiply %21, %40 : tensor<8x3xf32> loc("batch_norm")
-    %42 = stablehlo.broadcast_in_dim %arg3, dims = [1] : (tensor<3xf32>) -> tensor<8x3xf32> loc("batch_norm")
-    %43 = stablehlo.add %41, %42 : tensor<8x3xf32> loc("batch_norm")
+    %37 = stablehlo.multiply %arg4, %36 : tensor<3xf32> loc("batch_norm")
+    %38 = stablehlo.broadcast_in_dim %7, dims = [] : (tensor<f32>) -> tensor<3xf32> loc("batch_norm")
+    %39 = stablehlo.multiply %19, %38 : tensor<3xf32> loc("batch_norm")
+    %40 = stablehlo.add %37, %39 : tensor<3xf32> loc("batch_norm")
+    %41 = stablehlo.multiply %arg5, %36 : tensor<3xf32> loc("batch_norm")
+    %42 = stablehlo.multiply %25, %38 : tensor<3xf32> loc("batch_norm")
+    %43 = stablehlo.add %41, %42 : tensor<3xf32> loc("batch_norm")
     %44 = stablehlo.constant dense<[1241283436, 3260807270]> : tensor<2xui32> loc("dropout")
     %45 = stablehlo.xor %2, %44 : tensor<2xui32> loc("dropout")
     %46 = func.call @random_bits_8x3(%45, %3) : (tensor<2xui32>, tensor<ui32>) -> tensor<8x3xui32> loc("dropout")
@@ -52,7 +52,7 @@ module @training_step attributes {mhlo.num_partitions = 1 : i32, mhlo.num_replic
     %49 = stablehlo.compare GE, %46, %48 : (tensor<8x3xui32>, tensor<8x3xui32>) -> tensor<8x3xi1> loc("dropout")
     %50 = stablehlo.constant dense<0.5> : tensor<f32> loc("dropout")
     %51 = stablehlo.broadcast_in_dim %50, dims = [] : (tensor<f32>) -> tensor<8x3xf32> loc("dropout")
-    %52 = stablehlo.divide %43, %51 : tensor<8x3xf32> loc("dropout")
+    %52 = stablehlo.divide %34, %51 : tensor<8x3xf32> loc("dropout")
     %53 = stablehlo.select %49, %52, %13 : tensor<8x3xi1>, tensor<8x3xf32> loc("dropout")
     %54 = stablehlo.dot_general %53, %arg6, contracting_dims = [1] x [0], precision = [DEFAULT, DEFAULT] : (tensor<8x3xf32>, tensor<3x2xf32>) -> tensor<8x2xf32> loc("class")
     %55 = stablehlo.broadcast_in_dim %arg7, dims = [1] : (tensor<2xf32>) -> tensor<8x2xf32> loc("class")
@@ -124,106 +124,102 @@ module @training_step attributes {mhlo.num_partitions = 1 : i32, mhlo.num_replic
     %121 = stablehlo.dot_general %53, %117, contracting_dims = [0] x [0], precision = [DEFAULT, DEFAULT] : (tensor<8x3xf32>, tensor<8x2xf32>) -> tensor<3x2xf32> loc("class")
     %122 = stablehlo.select %49, %120, %13 : tensor<8x3xi1>, tensor<8x3xf32> loc("dropout")
     %123 = stablehlo.divide %122, %51 : tensor<8x3xf32> loc("dropout")
-    %124 = stablehlo.constant dense<0.0> : tensor<f32> loc("batch_norm")
-    %125 = stablehlo.reduce(%123 init: %124) applies stablehlo.add across dimensions = [0] : (tensor<8x3xf32>, tensor<f32>) -> tensor<3xf32> loc("batch_norm")
-    %126 = stablehlo.multiply %123, %40 : tensor<8x3xf32> loc("batch_norm")
-    %127 = stablehlo.multiply %123, %21 : tensor<8x3xf32> loc("batch_norm")
-    %128 = stablehlo.constant dense<0.0> : tensor<f32> loc("batch_norm")
-    %129 = stablehlo.reduce(%127 init: %128) applies stablehlo.add across dimensions = [0] : (tensor<8x3xf32>, tensor<f32>) -> tensor<3xf32> loc("batch_norm")
-    %130 = stablehlo.negate %126 : tensor<8x3xf32> loc("batch_norm")
-    %131 = stablehlo.constant dense<0.0> : tensor<f32> loc("batch_norm")
-    %132 = stablehlo.reduce(%130 init: %131) applies stablehlo.add across dimensions = [0] : (tensor<8x3xf32>, tensor<f32>) -> tensor<3xf32> loc("batch_norm")
-    %133 = stablehlo.multiply %129, %arg2 : tensor<3xf32> loc("batch_norm")
-    %134 = stablehlo.multiply %129, %38 : tensor<3xf32> loc("batch_norm")
-    %135 = stablehlo.constant dense<-0.5> : tensor<f32> loc("batch_norm")
-    %136 = stablehlo.broadcast_in_dim %135, dims = [] : (tensor<f32>) -> tensor<3xf32> loc("batch_norm")
-    %137 = stablehlo.multiply %133, %136 : tensor<3xf32> loc("batch_norm")
-    %138 = stablehlo.multiply %38, %38 : tensor<3xf32> loc("batch_norm")
-    %139 = stablehlo.multiply %138, %38 : tensor<3xf32> loc("batch_norm")
-    %140 = stablehlo.multiply %137, %139 : tensor<3xf32> loc("batch_norm")
-    %141 = stablehlo.divide %140, %18 : tensor<3xf32> loc("batch_norm")
-    %142 = stablehlo.broadcast_in_dim %141, dims = [1] : (tensor<3xf32>) -> tensor<8x3xf32> loc("batch_norm")
-    %143 = stablehlo.multiply %142, %21 : tensor<8x3xf32> loc("batch_norm")
-    %144 = stablehlo.add %143, %143 : tensor<8x3xf32>
-    %145 = stablehlo.negate %144 : tensor<8x3xf32> loc("batch_norm")
-    %146 = stablehlo.add %126, %144 : tensor<8x3xf32>
-    %147 = stablehlo.constant dense<0.0> : tensor<f32> loc("batch_norm")
-    %148 = stablehlo.reduce(%145 init: %147) applies stablehlo.add across dimensions = [0] : (tensor<8x3xf32>, tensor<f32>) -> tensor<3xf32> loc("batch_norm")
-    %149 = stablehlo.add %132, %148 : tensor<3xf32>
-    %150 = stablehlo.divide %149, %18 : tensor<3xf32> loc("batch_norm")
-    %151 = stablehlo.broadcast_in_dim %150, dims = [1] : (tensor<3xf32>) -> tensor<8x3xf32> loc("batch_norm")
-    %152 = stablehlo.add %146, %151 : tensor<8x3xf32>
-    %153 = stablehlo.compare GT, %11, %13 : (tensor<8x3xf32>, tensor<8x3xf32>) -> tensor<8x3xi1> loc("dense")
-    %154 = stablehlo.select %153, %152, %13 : tensor<8x3xi1>, tensor<8x3xf32> loc("dense")
-    %155 = stablehlo.constant dense<0.0> : tensor<f32> loc("dense")
-    %156 = stablehlo.reduce(%154 init: %155) applies stablehlo.add across dimensions = [0] : (tensor<8x3xf32>, tensor<f32>) -> tensor<3xf32> loc("dense")
-    %157 = stablehlo.dot_general %arg18, %154, contracting_dims = [0] x [0], precision = [DEFAULT, DEFAULT] : (tensor<8x4xf32>, tensor<8x3xf32>) -> tensor<4x3xf32> loc("dense")
-    %158 = stablehlo.broadcast_in_dim %7, dims = [] : (tensor<f32>) -> tensor<4x3xf32> loc("dense")
-    %159 = stablehlo.multiply %158, %arg0 : tensor<4x3xf32> loc("dense")
-    %160 = stablehlo.add %157, %159 : tensor<4x3xf32>
-    %161 = stablehlo.add %160, %159 : tensor<4x3xf32>
-    %162 = stablehlo.broadcast_in_dim %arg8, dims = [] : (tensor<f32>) -> tensor<4x3xf32>
-    %163 = stablehlo.multiply %161, %162 : tensor<4x3xf32>
-    %164 = stablehlo.constant dense<0.9> : tensor<f32>
-    %165 = stablehlo.broadcast_in_dim %164, dims = [] : (tensor<f32>) -> tensor<4x3xf32>
-    %166 = stablehlo.multiply %arg9, %165 : tensor<4x3xf32>
-    %167 = stablehlo.subtract %166, %163 : tensor<4x3xf32>
-    %168 = stablehlo.add %arg0, %167 : tensor<4x3xf32>
-    %169 = stablehlo.broadcast_in_dim %arg8, dims = [] : (tensor<f32>) -> tensor<3xf32>
-    %170 = stablehlo.multiply %156, %169 : tensor<3xf32>
-    %171 = stablehlo.broadcast_in_dim %164, dims = [] : (tensor<f32>) -> tensor<3xf32>
-    %172 = stablehlo.multiply %arg10, %171 : tensor<3xf32>
-    %173 = stablehlo.subtract %172, %170 : tensor<3xf32>
-    %174 = stablehlo.add %arg1, %173 : tensor<3xf32>
-    %175 = stablehlo.multiply %134, %169 : tensor<3xf32>
-    %176 = stablehlo.multiply %arg11, %171 : tensor<3xf32>
+    %124 = stablehlo.constant dense<0.001> : tensor<f32> loc("batch_norm")
+    %125 = stablehlo.broadcast_in_dim %124, dims = [] : (tensor<f32>) -> tensor<3xf32> loc("batch_norm")
+    %126 = stablehlo.add %25, %125 : tensor<3xf32> loc("batch_norm")
+    %127 = stablehlo.rsqrt %126 : tensor<3xf32> loc("batch_norm")
+    %128 = stablehlo.broadcast_in_dim %19, dims = [1] : (tensor<3xf32>) -> tensor<8x3xf32> loc("batch_norm")
+    %129 = stablehlo.subtract %14, %128 : tensor<8x3xf32> loc("batch_norm")
+    %130 = stablehlo.broadcast_in_dim %127, dims = [1] : (tensor<3xf32>) -> tensor<8x3xf32> loc("batch_norm")
+    %131 = stablehlo.multiply %129, %130 : tensor<8x3xf32> loc("batch_norm")
+    %132 = stablehlo.constant dense<0.0> : tensor<f32> loc("batch_norm")
+    %133 = stablehlo.reduce(%123 init: %132) applies stablehlo.add across dimensions = [0] : (tensor<8x3xf32>, tensor<f32>) -> tensor<3xf32> loc("batch_norm")
+    %134 = stablehlo.multiply %123, %131 : tensor<8x3xf32> loc("batch_norm")
+    %135 = stablehlo.constant dense<0.0> : tensor<f32> loc("batch_norm")
+    %136 = stablehlo.reduce(%134 init: %135) applies stablehlo.add across dimensions = [0] : (tensor<8x3xf32>, tensor<f32>) -> tensor<3xf32> loc("batch_norm")
+    %137 = stablehlo.constant dense<8.0> : tensor<f32> loc("batch_norm")
+    %138 = stablehlo.broadcast_in_dim %137, dims = [] : (tensor<f32>) -> tensor<3xf32> loc("batch_norm")
+    %139 = stablehlo.divide %133, %138 : tensor<3xf32> loc("batch_norm")
+    %140 = stablehlo.broadcast_in_dim %139, dims = [1] : (tensor<3xf32>) -> tensor<8x3xf32> loc("batch_norm")
+    %141 = stablehlo.subtract %123, %140 : tensor<8x3xf32> loc("batch_norm")
+    %142 = stablehlo.divide %136, %138 : tensor<3xf32> loc("batch_norm")
+    %143 = stablehlo.broadcast_in_dim %142, dims = [1] : (tensor<3xf32>) -> tensor<8x3xf32> loc("batch_norm")
+    %144 = stablehlo.multiply %131, %143 : tensor<8x3xf32> loc("batch_norm")
+    %145 = stablehlo.subtract %141, %144 : tensor<8x3xf32> loc("batch_norm")
+    %146 = stablehlo.multiply %arg2, %127 : tensor<3xf32> loc("batch_norm")
+    %147 = stablehlo.broadcast_in_dim %146, dims = [1] : (tensor<3xf32>) -> tensor<8x3xf32> loc("batch_norm")
+    %148 = stablehlo.multiply %145, %147 : tensor<8x3xf32> loc("batch_norm")
+    %149 = stablehlo.compare GT, %11, %13 : (tensor<8x3xf32>, tensor<8x3xf32>) -> tensor<8x3xi1> loc("dense")
+    %150 = stablehlo.select %149, %148, %13 : tensor<8x3xi1>, tensor<8x3xf32> loc("dense")
+    %151 = stablehlo.constant dense<0.0> : tensor<f32> loc("dense")
+    %152 = stablehlo.reduce(%150 init: %151) applies stablehlo.add across dimensions = [0] : (tensor<8x3xf32>, tensor<f32>) -> tensor<3xf32> loc("dense")
+    %153 = stablehlo.dot_general %arg18, %150, contracting_dims = [0] x [0], precision = [DEFAULT, DEFAULT] : (tensor<8x4xf32>, tensor<8x3xf32>) -> tensor<4x3xf32> loc("dense")
+    %154 = stablehlo.broadcast_in_dim %7, dims = [] : (tensor<f32>) -> tensor<4x3xf32> loc("dense")
+    %155 = stablehlo.multiply %154, %arg0 : tensor<4x3xf32> loc("dense")
+    %156 = stablehlo.add %153, %155 : tensor<4x3xf32>
+    %157 = stablehlo.add %156, %155 : tensor<4x3xf32>
+    %158 = stablehlo.broadcast_in_dim %arg8, dims = [] : (tensor<f32>) -> tensor<4x3xf32>
+    %159 = stablehlo.multiply %157, %158 : tensor<4x3xf32>
+    %160 = stablehlo.constant dense<0.9> : tensor<f32>
+    %161 = stablehlo.broadcast_in_dim %160, dims = [] : (tensor<f32>) -> tensor<4x3xf32>
+    %162 = stablehlo.multiply %arg9, %161 : tensor<4x3xf32>
+    %163 = stablehlo.subtract %162, %159 : tensor<4x3xf32>
+    %164 = stablehlo.add %arg0, %163 : tensor<4x3xf32>
+    %165 = stablehlo.broadcast_in_dim %arg8, dims = [] : (tensor<f32>) -> tensor<3xf32>
+    %166 = stablehlo.multiply %152, %165 : tensor<3xf32>
+    %167 = stablehlo.broadcast_in_dim %160, dims = [] : (tensor<f32>) -> tensor<3xf32>
+    %168 = stablehlo.multiply %arg10, %167 : tensor<3xf32>
+    %169 = stablehlo.subtract %168, %166 : tensor<3xf32>
+    %170 = stablehlo.add %arg1, %169 : tensor<3xf32>
+    %171 = stablehlo.multiply %136, %165 : tensor<3xf32>
+    %172 = stablehlo.multiply %arg11, %167 : tensor<3xf32>
+    %173 = stablehlo.subtract %172, %171 : tensor<3xf32>
+    %174 = stablehlo.add %arg2, %173 : tensor<3xf32>
+    %175 = stablehlo.multiply %133, %165 : tensor<3xf32>
+    %176 = stablehlo.multiply %arg12, %167 : tensor<3xf32>
     %177 = stablehlo.subtract %176, %175 : tensor<3xf32>
-    %178 = stablehlo.add %arg2, %177 : tensor<3xf32>
-    %179 = stablehlo.multiply %125, %169 : tensor<3xf32>
-    %180 = stablehlo.multiply %arg12, %171 : tensor<3xf32>
-    %181 = stablehlo.subtract %180, %179 : tensor<3xf32>
-    %182 = stablehlo.add %arg3, %181 : tensor<3xf32>
-    %183 = stablehlo.broadcast_in_dim %arg8, dims = [] : (tensor<f32>) -> tensor<3x2xf32>
-    %184 = stablehlo.multiply %121, %183 : tensor<3x2xf32>
-    %185 = stablehlo.broadcast_in_dim %164, dims = [] : (tensor<f32>) -> tensor<3x2xf32>
-    %186 = stablehlo.multiply %arg13, %185 : tensor<3x2xf32>
-    %187 = stablehlo.subtract %186, %184 : tensor<3x2xf32>
-    %188 = stablehlo.add %arg6, %187 : tensor<3x2xf32>
-    %189 = stablehlo.broadcast_in_dim %arg8, dims = [] : (tensor<f32>) -> tensor<2xf32>
-    %190 = stablehlo.multiply %119, %189 : tensor<2xf32>
-    %191 = stablehlo.broadcast_in_dim %164, dims = [] : (tensor<f32>) -> tensor<2xf32>
-    %192 = stablehlo.multiply %arg14, %191 : tensor<2xf32>
-    %193 = stablehlo.subtract %192, %190 : tensor<2xf32>
-    %194 = stablehlo.add %arg7, %193 : tensor<2xf32>
-    %195 = stablehlo.constant dense<1> : tensor<i64>
-    %196 = stablehlo.add %arg15, %195 : tensor<i64>
-    %197 = stablehlo.convert %96 : (tensor<f32>) -> tensor<f64>
-    %198 = stablehlo.convert %90 : (tensor<f32>) -> tensor<f64>
-    %199 = stablehlo.multiply %197, %198 : tensor<f64>
-    %200 = stablehlo.reshape %199 : (tensor<f64>) -> tensor<1xf64>
-    %201 = stablehlo.reshape %198 : (tensor<f64>) -> tensor<1xf64>
-    %202 = stablehlo.convert %105 : (tensor<f32>) -> tensor<f64>
-    %203 = stablehlo.reshape %202 : (tensor<f64>) -> tensor<1xf64>
-    %204 = stablehlo.constant dense<8.0> : tensor<f64>
-    %205 = stablehlo.broadcast_in_dim %204, dims = [] : (tensor<f64>) -> tensor<1xf64>
-    %206 = stablehlo.slice %arg16 [4:5] : (tensor<5xf64>) -> tensor<1xf64>
-    %207 = stablehlo.abs %197 : tensor<f64>
-    %208 = stablehlo.constant dense<0x7FF0000000000000> : tensor<f64>
-    %209 = stablehlo.compare LT, %207, %208 : (tensor<f64>, tensor<f64>) -> tensor<i1>
-    %210 = stablehlo.not %209 : tensor<i1>
-    %211 = stablehlo.constant dense<0.0> : tensor<f64>
-    %212 = stablehlo.broadcast_in_dim %211, dims = [] : (tensor<f64>) -> tensor<1xf64>
-    %213 = stablehlo.convert %arg15 : (tensor<i64>) -> tensor<f64>
-    %214 = stablehlo.constant dense<1.0> : tensor<f64>
-    %215 = stablehlo.add %213, %214 : tensor<f64>
-    %216 = stablehlo.compare EQ, %206, %212 : (tensor<1xf64>, tensor<1xf64>) -> tensor<1xi1>
-    %217 = stablehlo.broadcast_in_dim %215, dims = [] : (tensor<f64>) -> tensor<1xf64>
-    %218 = stablehlo.select %216, %217, %212 : tensor<1xi1>, tensor<1xf64>
-    %219 = stablehlo.broadcast_in_dim %210, dims = [] : (tensor<i1>) -> tensor<1xi1>
-    %220 = stablehlo.select %219, %218, %212 : tensor<1xi1>, tensor<1xf64>
-    %221 = stablehlo.concatenate %200, %201, %203, %205, %220, dim = 0 : (tensor<1xf64>, tensor<1xf64>, tensor<1xf64>, tensor<1xf64>, tensor<1xf64>) -> tensor<5xf64>
-    %222 = stablehlo.add %arg16, %221 : tensor<5xf64>
-    return %168, %174, %178, %182, %31, %34, %188, %194, %167, %173, %177, %181, %187, %193, %196, %222 : tensor<4x3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3x2xf32>, tensor<2xf32>, tensor<4x3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3x2xf32>, tensor<2xf32>, tensor<i64>, tensor<5xf64>
+    %178 = stablehlo.add %arg3, %177 : tensor<3xf32>
+    %179 = stablehlo.broadcast_in_dim %arg8, dims = [] : (tensor<f32>) -> tensor<3x2xf32>
+    %180 = stablehlo.multiply %121, %179 : tensor<3x2xf32>
+    %181 = stablehlo.broadcast_in_dim %160, dims = [] : (tensor<f32>) -> tensor<3x2xf32>
+    %182 = stablehlo.multiply %arg13, %181 : tensor<3x2xf32>
+    %183 = stablehlo.subtract %182, %180 : tensor<3x2xf32>
+    %184 = stablehlo.add %arg6, %183 : tensor<3x2xf32>
+    %185 = stablehlo.broadcast_in_dim %arg8, dims = [] : (tensor<f32>) -> tensor<2xf32>
+    %186 = stablehlo.multiply %119, %185 : tensor<2xf32>
+    %187 = stablehlo.broadcast_in_dim %160, dims = [] : (tensor<f32>) -> tensor<2xf32>
+    %188 = stablehlo.multiply %arg14, %187 : tensor<2xf32>
+    %189 = stablehlo.subtract %188, %186 : tensor<2xf32>
+    %190 = stablehlo.add %arg7, %189 : tensor<2xf32>
+    %191 = stablehlo.constant dense<1> : tensor<i64>
+    %192 = stablehlo.add %arg15, %191 : tensor<i64>
+    %193 = stablehlo.convert %96 : (tensor<f32>) -> tensor<f64>
+    %194 = stablehlo.convert %90 : (tensor<f32>) -> tensor<f64>
+    %195 = stablehlo.multiply %193, %194 : tensor<f64>
+    %196 = stablehlo.reshape %195 : (tensor<f64>) -> tensor<1xf64>
+    %197 = stablehlo.reshape %194 : (tensor<f64>) -> tensor<1xf64>
+    %198 = stablehlo.convert %105 : (tensor<f32>) -> tensor<f64>
+    %199 = stablehlo.reshape %198 : (tensor<f64>) -> tensor<1xf64>
+    %200 = stablehlo.constant dense<8.0> : tensor<f64>
+    %201 = stablehlo.broadcast_in_dim %200, dims = [] : (tensor<f64>) -> tensor<1xf64>
+    %202 = stablehlo.slice %arg16 [4:5] : (tensor<5xf64>) -> tensor<1xf64>
+    %203 = stablehlo.abs %193 : tensor<f64>
+    %204 = stablehlo.constant dense<0x7FF0000000000000> : tensor<f64>
+    %205 = stablehlo.compare LT, %203, %204 : (tensor<f64>, tensor<f64>) -> tensor<i1>
+    %206 = stablehlo.not %205 : tensor<i1>
+    %207 = stablehlo.constant dense<0.0> : tensor<f64>
+    %208 = stablehlo.broadcast_in_dim %207, dims = [] : (tensor<f64>) -> tensor<1xf64>
+    %209 = stablehlo.convert %arg15 : (tensor<i64>) -> tensor<f64>
+    %210 = stablehlo.constant dense<1.0> : tensor<f64>
+    %211 = stablehlo.add %209, %210 : tensor<f64>
+    %212 = stablehlo.compare EQ, %202, %208 : (tensor<1xf64>, tensor<1xf64>) -> tensor<1xi1>
+    %213 = stablehlo.broadcast_in_dim %211, dims = [] : (tensor<f64>) -> tensor<1xf64>
+    %214 = stablehlo.select %212, %213, %208 : tensor<1xi1>, tensor<1xf64>
+    %215 = stablehlo.broadcast_in_dim %206, dims = [] : (tensor<i1>) -> tensor<1xi1>
+    %216 = stablehlo.select %215, %214, %208 : tensor<1xi1>, tensor<1xf64>
+    %217 = stablehlo.concatenate %196, %197, %199, %201, %216, dim = 0 : (tensor<1xf64>, tensor<1xf64>, tensor<1xf64>, tensor<1xf64>, tensor<1xf64>) -> tensor<5xf64>
+    %218 = stablehlo.add %arg16, %217 : tensor<5xf64>
+    return %164, %170, %174, %178, %40, %43, %184, %190, %163, %169, %173, %177, %183, %189, %192, %218 : tensor<4x3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3x2xf32>, tensor<2xf32>, tensor<4x3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3x2xf32>, tensor<2xf32>, tensor<i64>, tensor<5xf64>
   }
   func.func private @random_bits_1x2(%key: tensor<2xui32>, %row: tensor<ui32>) -> tensor<1x2xui32> {
     %0 = stablehlo.slice %key [0:1] : (tensor<2xui32>) -> tensor<1xui32>

@@ -254,7 +254,11 @@ fn examples(data: &str) -> phalanx::Result<(usize, ToFeatures)> {
     let len = rows.len().unwrap_or(0);
     let example = move |i| {
         let example = rows.get(0, i)?;
-        let label = example.y.iter().flat_map(|y| y.to_f64()).map(|y| y as i64);
+        let label = example
+            .y
+            .iter()
+            .flat_map(phalanx::data::HostTensor::to_f64)
+            .map(|y| y as i64);
         Ok(Features::new()
             .with_floats("features", example.x[0].f32s())
             .with_ints("label", label.collect()))

@@ -172,7 +172,7 @@ fn device(context: &Context) -> Result<OneDeviceStrategy, Failure> {
         offline: context.global.offline,
         notice: Arc::new(move |line| {
             if !quiet {
-                output::notice(line);
+                output::notice_over_bar(line);
             }
         }),
         ..EngineOptions::default()

@@ -1,27 +1,84 @@
-//! The derivative of a scan is a scan in the other direction over the saved carries.
+//! The derivative of a scan is a scan in the other direction over what the first one saved.
+//!
+//! Products weigh most in a step, so as few as possible stay in the reverse loop. Those of the forward step are saved
+//! and not repeated; and where the gradient of a constant is a sum over steps of products, as that of a recurrent
+//! kernel is, the factors are stacked and multiplied once behind the loop.
+
+use std::collections::HashMap;
 
 use super::{Step, backpropagate};
-use crate::op::{Op, ScanDims};
+use crate::op::{BinaryOp, DotDims, Op, ReduceOp, ScanDims, Subgraph, Value};
 use crate::{Graph, Shape, Tensor};
 
-/// Inputs of the forward loop, split by role.
+/// What the reverse loop reads, and which parts of it have a gradient.
 struct Roles {
     /// Rows of the carried values at the start of each step, `[length, ..]`.
     carries: Vec<Tensor>,
     xs: Vec<Tensor>,
     constants: Vec<Tensor>,
+    /// Rows of the products that a forward step computes, and their values in its body.
+    products: Vec<(Tensor, Value)>,
+    /// The outputs with rows that have a cotangent, and it.
+    ys: Vec<(usize, Tensor)>,
 }
 
 pub(super) fn scan(step: &Step, dims: &ScanDims) -> Vec<Option<Tensor>> {
     let input = |range: std::ops::Range<usize>| range.map(|i| step.input(i)).collect();
     let (carry, xs, all) = (dims.carry, dims.xs, step.node.inputs.len());
+    let products = products(dims);
+    let with_rows = |&j: &usize| step.output(j).dtype().is_float();
+    let ys = (carry..step.node.shapes.len()).filter(with_rows);
     let roles = Roles {
-        carries: step.graph.save_carries(step.index),
+        carries: step.graph.save_rows(step.index, &carried(dims)),
         xs: input(carry..carry + xs),
         constants: input(carry + xs..all),
+        products: (step.graph.save_rows(step.index, &products).into_iter())
+            .zip(products)
+            .collect(),
+        ys: ys
+            .filter_map(|j| Some((j, step.cotangents[j].clone()?)))
+            .collect(),
     };
     let gradient = reversed(step, dims, &roles);
     (0..all).map(|i| step.when(i, || gradient(i))).collect()
+}
+
+/// The carried values at the start of a step.
+fn carried(dims: &ScanDims) -> Vec<Value> {
+    let mut places = vec![Value { node: 0, output: 0 }; dims.carry];
+    for (node, at) in dims.body.nodes.iter().zip(0..) {
+        if let Op::Parameter(index) = node.op
+            && index < dims.carry
+        {
+            places[index].node = at;
+        }
+    }
+    places
+}
+
+/// Products of a step that cost more to repeat than to keep: an element of one over `k` terms is `2 k` operations, an
+/// element kept a write and a read. The same steps one after another, without a loop, would keep them all.
+fn products(dims: &ScanDims) -> Vec<Value> {
+    const TERMS: usize = 8;
+    let body = &dims.body;
+    let mut varies: Vec<bool> = Vec::with_capacity(body.nodes.len());
+    let mut found = Vec::new();
+    for (at, node) in body.nodes.iter().enumerate() {
+        varies.push(match node.op {
+            Op::Parameter(index) => index < dims.carry + dims.xs,
+            _ => node.inputs.iter().any(|input| varies[input.node]),
+        });
+        if let Op::Dot(dot) = &node.op {
+            let lhs = &body.shape(node.inputs[0]).dims;
+            let terms: usize = dot.lhs_contract.iter().map(|&dim| lhs[dim]).product();
+            let value = Value {
+                node: at,
+                output: 0,
+            };
+            found.extend((varies[at] && terms >= TERMS).then_some(value));
+        }
+    }
+    found
 }
 
 fn floats(tensors: &[Tensor]) -> Vec<usize> {
@@ -29,115 +86,318 @@ fn floats(tensors: &[Tensor]) -> Vec<usize> {
     (0..tensors.len()).filter(is_float).collect()
 }
 
-/// Runs the reversed loop; the result maps a float input of the forward loop to its gradient.
+/// Runs the reversed loop; the result maps a wanted input of the forward loop to its gradient.
 fn reversed(step: &Step, dims: &ScanDims, roles: &Roles) -> impl Fn(usize) -> Tensor {
-    let carries: Vec<usize> = floats(&roles.carries);
-    let xs: Vec<usize> = floats(&roles.xs);
-    let constants: Vec<usize> = floats(&roles.constants);
-    let ys: Vec<Tensor> = (dims.carry..step.node.shapes.len())
-        .map(|i| step.output(i))
-        .collect();
-    let ys = floats(&ys);
-
-    let state = carries.iter().map(|&i| step.cotangent(i));
-    let sums = constants.iter().map(|&i| roles.constants[i].zeros_like());
-    let initial: Vec<Tensor> = state.chain(sums).collect();
-    let y_rows = ys.iter().map(|&j| step.cotangent(dims.carry + j));
-    let saved = roles.carries.iter().chain(&roles.xs).cloned();
-    let rows: Vec<Tensor> = saved.chain(y_rows).collect();
-
-    let (carried, parts) = (carries.len(), (roles.carries.len(), roles.xs.len()));
-    let body = |state: &[Tensor], rows: &[Tensor], fixed: &[Tensor]| {
-        let graph = state
-            .iter()
-            .chain(rows)
-            .chain(fixed)
-            .next()
-            .map(Tensor::graph)
-            .cloned();
-        let graph = graph.unwrap_or_default();
-        let (carry, rest) = rows.split_at(parts.0);
-        let (x, dy) = rest.split_at(parts.1);
-        let inputs = [carry, x, fixed].concat();
-        let outputs = graph.inline(&dims.body, &inputs);
-        let seeds_carry = carries.iter().zip(state);
-        let seeds_y = ys
-            .iter()
-            .zip(dy)
-            .map(|(&j, dy)| (outputs[dims.carry + j].value(), dy));
-        let seeds: Vec<_> = seeds_carry
-            .map(|(&i, cotangent)| (outputs[i].value(), cotangent))
-            .chain(seeds_y)
-            .map(|(value, cotangent)| (value, cotangent.clone()))
-            .collect();
-        let wrt: Vec<&Tensor> = (carries.iter().map(|&i| &carry[i]))
-            .chain(constants.iter().map(|&i| &fixed[i]))
-            .chain(xs.iter().map(|&i| &x[i]))
-            .collect();
-        let found = backpropagate(&graph, &seeds, &wrt);
-        let mut found: Vec<Tensor> = found
-            .into_iter()
-            .zip(&wrt)
-            .map(|(gradient, tensor)| gradient.unwrap_or_else(|| tensor.zeros_like()))
-            .collect();
-        let rows = found.split_off(carried + constants.len());
-        let next = found.iter().enumerate().map(|(i, gradient)| {
-            if i < carried {
-                gradient.clone()
-            } else {
-                &state[i] + gradient
-            }
-        });
-        (next.collect(), rows)
+    let carries = floats(&roles.carries);
+    let wanted = |list: &[Tensor], first: usize| {
+        let mut places = floats(list);
+        places.retain(|&i| step.wants(first + i));
+        places
     };
-    let (last, stacked) = backwards(step.graph, dims, &initial, &rows, &roles.constants, body);
+    let xs = wanted(&roles.xs, dims.carry);
+    let constants = wanted(&roles.constants, dims.carry + dims.xs);
+    let initial: Vec<Tensor> = carries.iter().map(|&i| step.cotangent(i)).collect();
+    let wanted = [&carries, &xs, &constants];
+    let back = Back::new(step.graph, dims, roles, &initial, wanted);
+    let found = back.run(step.graph, dims, &initial);
 
     let (carry, rows) = (dims.carry, dims.xs);
     move |input| {
         let place = |list: &[usize], i: usize| list.iter().position(|&at| at == i).unwrap_or(0);
         if input < carry {
-            last[place(&carries, input)].clone()
+            found.carries[place(&carries, input)].clone()
         } else if input < carry + rows {
-            stacked[place(&xs, input - carry)].clone()
+            found.xs[place(&xs, input - carry)].clone()
         } else {
-            last[carried + place(&constants, input - carry - rows)].clone()
+            found.constants[place(&constants, input - carry - rows)].clone()
         }
     }
 }
 
-/// A scan over the rows in the order opposite to that of `dims`.
-fn backwards(
-    graph: &Graph,
-    dims: &ScanDims,
-    initial: &[Tensor],
-    rows: &[Tensor],
-    constants: &[Tensor],
-    body: impl FnOnce(&[Tensor], &[Tensor], &[Tensor]) -> (Vec<Tensor>, Vec<Tensor>),
-) -> (Vec<Tensor>, Vec<Tensor>) {
-    let row = |tensor: &Tensor| {
-        let shape = tensor.shape();
-        Shape::new(shape.dtype, &shape.dims[1..])
+/// Those of the inputs of the forward loop that are asked for.
+struct Gradients {
+    carries: Vec<Tensor>,
+    xs: Vec<Tensor>,
+    constants: Vec<Tensor>,
+}
+
+/// The derivative of one step: its parameters are the cotangents of the carry, rows, constants, and once more rows, of
+/// the products; its outputs are gradients of the carry, of the rows of `xs`, and what the step adds to those of the constants.
+struct Back {
+    body: Subgraph,
+    carries: usize,
+    xs: usize,
+    rows: Vec<Tensor>,
+    constants: Vec<Tensor>,
+    products: Vec<Tensor>,
+}
+
+impl Back {
+    fn new(
+        graph: &Graph,
+        dims: &ScanDims,
+        roles: &Roles,
+        cotangents: &[Tensor],
+        [carries, xs, constants]: [&Vec<usize>; 3],
+    ) -> Self {
+        let dys = roles.ys.iter().map(|(_, dy)| dy);
+        let rows: Vec<Tensor> = (roles.carries.iter().chain(&roles.xs).chain(dys))
+            .cloned()
+            .collect();
+        let shapes: Vec<Shape> = (cotangents.iter().map(Tensor::shape))
+            .chain(rows.iter().map(row_shape))
+            .chain(roles.constants.iter().map(Tensor::shape))
+            .collect();
+        let mut forward = (*dims.body).clone();
+        forward
+            .outputs
+            .extend(roles.products.iter().map(|(_, value)| *value));
+        let mut products: Vec<Value> = Vec::new();
+        let body = graph.subgraph(&shapes, |values| {
+            let Some(graph) = values.first().map(Tensor::graph) else {
+                return Vec::new();
+            };
+            let (state, rest) = values.split_at(cotangents.len());
+            let (rows, fixed) = rest.split_at(rows.len());
+            let (carry, rest) = rows.split_at(roles.carries.len());
+            let (x, dy) = rest.split_at(roles.xs.len());
+            let outputs = graph.inline(&forward, &[carry, x, fixed].concat());
+            let results = dims.body.outputs.len();
+            products.extend(outputs[results..].iter().map(Tensor::value));
+            let seeds_carry = carries.iter().zip(state);
+            let seeds_y = roles.ys.iter().map(|(j, _)| j).zip(dy);
+            let seeds: Vec<_> = seeds_carry
+                .chain(seeds_y)
+                .map(|(&i, cotangent)| (outputs[i].value(), cotangent.clone()))
+                .collect();
+            let wrt: Vec<&Tensor> = (carries.iter().map(|&i| &carry[i]))
+                .chain(xs.iter().map(|&i| &x[i]))
+                .chain(constants.iter().map(|&i| &fixed[i]))
+                .collect();
+            let found = backpropagate(graph, &seeds, &wrt).into_iter().zip(&wrt);
+            found
+                .map(|(gradient, tensor)| gradient.unwrap_or_else(|| tensor.zeros_like()))
+                .collect()
+        });
+        Self {
+            body: reading(&body, &products),
+            carries: carries.len(),
+            xs: xs.len(),
+            rows,
+            constants: roles.constants.clone(),
+            products: roles
+                .products
+                .iter()
+                .map(|(rows, _)| rows.clone())
+                .collect(),
+        }
+    }
+
+    /// Runs the step in the order opposite to that of `dims`.
+    fn run(self, graph: &Graph, dims: &ScanDims, cotangents: &[Tensor]) -> Gradients {
+        let (results, added) = self.body.outputs.split_at(self.carries + self.xs);
+        let (next, row_gradients) = results.split_at(self.carries);
+        let mut known = self.known_rows();
+        let (mut kept, mut stacked) = (Vec::new(), row_gradients.to_vec());
+        for &value in added {
+            match self.factors_to_stack(value, &known, &stacked) {
+                Some(factors) => stacked.extend(factors),
+                None => kept.push(value),
+            }
+        }
+        let zeros = kept
+            .iter()
+            .map(|&value| graph.full(self.body.shape(value), 0.0));
+        let initial: Vec<Tensor> = cotangents.iter().cloned().chain(zeros).collect();
+        let outputs = [next, &kept, &stacked].concat();
+        let mut last = self.backwards(graph, dims, &initial, outputs);
+        let rows = last.split_off(initial.len());
+        let totals = last.split_off(self.carries);
+        known.extend(stacked.iter().copied().zip(rows.iter().cloned()));
+        let sum = |value: &Value| match kept.iter().position(|at| at == value) {
+            Some(place) => totals[place].clone(),
+            None => sum(graph, &self.body, *value, &known),
+        };
+        Gradients {
+            carries: last,
+            constants: added.iter().map(sum).collect(),
+            xs: rows[..self.xs].to_vec(),
+        }
+    }
+
+    /// The parameters of the step that are rows.
+    fn known_rows(&self) -> HashMap<Value, Tensor> {
+        let mut parameters: Vec<Option<&Tensor>> = vec![None; self.carries];
+        parameters.extend(self.rows.iter().map(Some));
+        parameters.extend(vec![None; self.constants.len()]);
+        parameters.extend(self.products.iter().map(Some));
+        let places = self.body.nodes.iter().enumerate();
+        let rows = places.filter_map(|(node, at)| match at.op {
+            Op::Parameter(index) => Some((Value { node, output: 0 }, parameters[index]?.clone())),
+            _ => None,
+        });
+        rows.collect()
+    }
+
+    /// What has to be stacked, besides what is, for the sum over steps of a value to be computed behind the loop; `None`
+    /// when the sum is better carried through it.
+    ///
+    /// A carried sum is read and written at each step, and takes the memory of one row: new rows may weigh as much as
+    /// that traffic. Beyond, at large batches, memory counts, and the product in the loop is large enough to be fast.
+    fn factors_to_stack(
+        &self,
+        value: Value,
+        known: &HashMap<Value, Tensor>,
+        stacked: &[Value],
+    ) -> Option<Vec<Value>> {
+        let mut factors = Vec::new();
+        if !collect_factors(&self.body, value, &mut factors) {
+            return None;
+        }
+        factors.sort_unstable();
+        factors.dedup();
+        factors.retain(|factor| !known.contains_key(factor) && !stacked.contains(factor));
+        // The same at each step: no row.
+        let fixed = |factor: &Value| match self.body.nodes[factor.node].op {
+            Op::Parameter(index) => index >= self.carries,
+            _ => false,
+        };
+        if factors.iter().any(fixed) {
+            return None;
+        }
+        let bytes = |value: &Value| self.body.shape(*value).byte_len();
+        let new: usize = factors.iter().map(bytes).sum();
+        (new <= 2 * bytes(&value)).then_some(factors)
+    }
+
+    /// The scan: its results are those of the step, the first of them carried, where what is behind the carry is added up.
+    fn backwards(
+        &self,
+        graph: &Graph,
+        dims: &ScanDims,
+        initial: &[Tensor],
+        outputs: Vec<Value>,
+    ) -> Vec<Tensor> {
+        let rows: Vec<&Tensor> = self.rows.iter().chain(&self.products).collect();
+        let shapes: Vec<Shape> = (initial.iter().map(Tensor::shape))
+            .chain(rows.iter().map(|rows| row_shape(rows)))
+            .chain(self.constants.iter().map(Tensor::shape))
+            .collect();
+        let step = Subgraph {
+            outputs,
+            ..self.body.clone()
+        };
+        let body = graph.subgraph(&shapes, |values| {
+            let (state, rest) = values.split_at(initial.len());
+            let (given, constants) = rest.split_at(rows.len());
+            let (given, products) = given.split_at(self.rows.len());
+            let (cotangents, sums) = state.split_at(self.carries);
+            let Some(first) = values.first() else {
+                return Vec::new();
+            };
+            let inputs = [cotangents, given, constants, products].concat();
+            let mut results = first.graph().inline(&step, &inputs);
+            for (result, sum) in results[self.carries..].iter_mut().zip(sums) {
+                *result = sum + &*result;
+            }
+            results
+        });
+        let op = Op::Scan(ScanDims {
+            body,
+            length: dims.length,
+            carry: initial.len(),
+            xs: rows.len(),
+            reverse: !dims.reverse,
+        });
+        let inputs: Vec<&Tensor> = (initial.iter().chain(rows))
+            .chain(&self.constants)
+            .collect();
+        graph.push_many(op, &inputs)
+    }
+}
+
+/// The same graph, where more parameters, behind those it has, stand for some values.
+fn reading(body: &Subgraph, values: &[Value]) -> Subgraph {
+    let mut body = body.clone();
+    for value in values {
+        let node = &mut body.nodes[value.node];
+        node.op = Op::Parameter(body.parameters.len());
+        node.inputs.clear();
+        body.parameters.push(node.shapes[0].clone());
+    }
+    body
+}
+
+fn row_shape(rows: &Tensor) -> Shape {
+    let shape = rows.shape();
+    Shape::new(shape.dtype, &shape.dims[1..])
+}
+
+/// Finds the values of a step whose rows the sum over steps of `value` can be computed from: the factors of products, and
+/// what is reduced to a sum, behind ops that a sum passes through. False where there is anything else.
+fn collect_factors(body: &Subgraph, value: Value, found: &mut Vec<Value>) -> bool {
+    // A value added to itself again and again has more paths to it than anyone would walk.
+    const MOST: usize = 32;
+    let node = &body.nodes[value.node];
+    if takes_rows(&node.op) {
+        found.extend(&node.inputs);
+        return found.len() <= MOST;
+    }
+    let float = |input: &Value| body.shape(*input).dtype.is_float();
+    let passes = match node.op {
+        Op::Reshape(_) | Op::Transpose(_) | Op::Binary(BinaryOp::Add) => true,
+        Op::Convert(_) => node.inputs.iter().all(float),
+        _ => false,
     };
-    let shapes: Vec<Shape> = (initial.iter().map(Tensor::shape))
-        .chain(rows.iter().map(row))
-        .chain(constants.iter().map(Tensor::shape))
-        .collect();
-    let body = graph.subgraph(&shapes, |values| {
-        let (state, rest) = values.split_at(initial.len());
-        let (rows, constants) = rest.split_at(rows.len());
-        let (mut next, ys) = body(state, rows, constants);
-        next.extend(ys);
-        next
-    });
-    let op = Op::Scan(ScanDims {
-        body,
-        length: dims.length,
-        carry: initial.len(),
-        xs: rows.len(),
-        reverse: !dims.reverse,
-    });
-    let inputs: Vec<&Tensor> = initial.iter().chain(rows).chain(constants).collect();
-    let mut outputs = graph.push_many(op, &inputs);
-    let stacked = outputs.split_off(initial.len());
-    (outputs, stacked)
+    let mut inputs = node.inputs.iter();
+    passes && inputs.all(|&input| collect_factors(body, input, found))
+}
+
+/// Whether the op can sum over the steps of its operands, too.
+const fn takes_rows(op: &Op) -> bool {
+    match op {
+        Op::Dot(_) => true,
+        Op::Reduce { kind, .. } => matches!(kind, ReduceOp::Sum),
+        _ => false,
+    }
+}
+
+/// The sum over steps of `value`, from the rows of its factors.
+fn sum(graph: &Graph, body: &Subgraph, value: Value, rows: &HashMap<Value, Tensor>) -> Tensor {
+    let node = &body.nodes[value.node];
+    let inputs: Vec<Tensor> = match takes_rows(&node.op) {
+        true => node
+            .inputs
+            .iter()
+            .map(|factor| rows[factor].clone())
+            .collect(),
+        false => (node.inputs.iter())
+            .map(|&input| sum(graph, body, input, rows))
+            .collect(),
+    };
+    let op = match &node.op {
+        Op::Dot(dims) => Op::Dot(over_steps(dims)),
+        Op::Reduce { kind, dims } => Op::Reduce {
+            kind: *kind,
+            dims: [vec![0], behind_steps(dims)].concat(),
+        },
+        op => op.clone(),
+    };
+    graph.push(op, &inputs.iter().collect::<Vec<_>>())
+}
+
+/// The product of stacked factors, summed over steps.
+fn over_steps(dims: &DotDims) -> DotDims {
+    DotDims {
+        lhs_batch: behind_steps(&dims.lhs_batch),
+        rhs_batch: behind_steps(&dims.rhs_batch),
+        lhs_contract: [vec![0], behind_steps(&dims.lhs_contract)].concat(),
+        rhs_contract: [vec![0], behind_steps(&dims.rhs_contract)].concat(),
+        dtype: dims.dtype,
+    }
+}
+
+/// Where dims of a row are in the stacked rows.
+fn behind_steps(dims: &[usize]) -> Vec<usize> {
+    dims.iter().map(|dim| dim + 1).collect()
 }

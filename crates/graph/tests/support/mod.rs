@@ -42,7 +42,7 @@ pub fn compile(program: &Program) -> Executable {
 
 /// Compiles StableHLO text.
 pub fn compile_text(text: &str, replicas: usize) -> Executable {
-    let named = |&(name, value): &(&str, CompilerOption)| {
+    let named = |(name, value): (&str, CompilerOption)| {
         let value = match value {
             CompilerOption::Switch(on) => OverrideValue::Bool(on),
             CompilerOption::Text(text) => OverrideValue::Text(text.to_owned()),
@@ -51,7 +51,11 @@ pub fn compile_text(text: &str, replicas: usize) -> Executable {
     };
     let options = CompileOptions {
         replicas,
-        overrides: Platform::Cpu.compiler_options().iter().map(named).collect(),
+        overrides: Platform::Cpu
+            .compiler_options(text)
+            .into_iter()
+            .map(named)
+            .collect(),
         ..CompileOptions::default()
     };
     match client().compile(text, &options) {

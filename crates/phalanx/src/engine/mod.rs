@@ -1,5 +1,6 @@
 //! Compiles programs, keeps state on devices, runs steps: the only user of `phalanx-pjrt` and `phalanx-kernels`.
 
+mod announce;
 mod kernels;
 mod memory;
 
@@ -14,6 +15,7 @@ use phalanx_pjrt::{
     SharedBytes, keep_freed_memory,
 };
 
+use self::announce::announced;
 use self::kernels::EngineKernels;
 use crate::{Error, Result};
 
@@ -159,19 +161,22 @@ impl Engine {
             ..Lowering::new(self.0.platform, name)
         };
         let text = program.to_stablehlo(&lowering);
-        let relied_on = self.0.platform.compiler_options().iter();
+        let relied_on = self.0.platform.compiler_options(&text).into_iter();
         let options = CompileOptions {
             replicas: program.replicas,
             overrides: relied_on
-                .map(|&(name, value)| (name.to_owned(), override_value(value)))
+                .map(|(name, value)| (name.to_owned(), override_value(value)))
                 .collect(),
             ..CompileOptions::default()
         };
-        let (executable, _) = self
-            .0
-            .client
-            .compile_cached(self.0.cache.as_ref(), &text, &options)
-            .map_err(|error| refused("compile", name, &error))?;
+        let (client, cache) = (&self.0.client, self.0.cache.as_ref());
+        let compile = || client.compile_cached(cache, &text, &options);
+        let compiled = if cache.is_some_and(|cache| client.is_cached(cache, &text, &options)) {
+            compile()
+        } else {
+            announced(&self.0.notice, name, cache.is_some(), compile)
+        };
+        let (executable, _) = compiled.map_err(|error| refused("compile", name, &error))?;
         Ok(Compiled {
             name: name.into(),
             executable,
