@@ -63,6 +63,9 @@ pub enum Command {
     Estimate(EstimateArgs),
     /// Print a trained model's prediction for each row
     Predict(PredictArgs),
+    /// Look at data, write them as TFRecord shards, or time reading them
+    #[command(subcommand)]
+    Data(Data),
     /// List, install or find the plugins that drive devices
     #[command(subcommand)]
     Plugin(Plugin),
@@ -138,6 +141,82 @@ pub struct PredictArgs {
     /// Write to this file instead of standard output
     #[arg(long, value_name = "PATH")]
     pub to: Option<PathBuf>,
+}
+
+/// What to do about data.
+#[derive(Debug, Subcommand)]
+pub enum Data {
+    /// Print the kind, the number and the first of the examples
+    Inspect {
+        /// A file, a pattern of files in quotes, or a folder with a folder of images for each class
+        #[arg(value_name = "DATA")]
+        data: String,
+        /// The format, where the name does not say it
+        #[arg(long, value_enum)]
+        format: Option<DataFormat>,
+        /// How many examples to print
+        #[arg(long, value_name = "N", default_value_t = 5)]
+        rows: usize,
+    },
+    /// Write an image folder or a CSV file as TFRecord files of tf.train.Example
+    Shard {
+        /// A folder with a folder of images for each class, or a CSV file with the class in the last column
+        #[arg(value_name = "DATA")]
+        data: String,
+        /// The folder of the files
+        #[arg(long, value_name = "FOLDER")]
+        to: PathBuf,
+        /// The start of the names of the files
+        #[arg(long, value_name = "NAME", default_value = "data")]
+        name: String,
+        /// Number of files
+        #[arg(long, value_name = "N", default_value = "8")]
+        shards: NonZeroUsize,
+    },
+    /// Read examples over and over and print how many a second
+    Bench {
+        /// As for inspect
+        #[arg(value_name = "DATA")]
+        data: String,
+        /// The format, where the name does not say it
+        #[arg(long, value_enum)]
+        format: Option<DataFormat>,
+        /// For how long
+        #[arg(long, value_name = "SECONDS", default_value_t = 5)]
+        seconds: u32,
+    },
+}
+
+/// A format of data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum DataFormat {
+    /// TFRecord files
+    Tfrecord,
+    /// Tar files of samples
+    Webdataset,
+    /// A CSV file of numbers
+    Csv,
+    /// An IDX file, as MNIST's
+    Idx,
+    /// Lines of text
+    Text,
+    /// A folder with a folder of images for each class
+    Images,
+}
+
+impl DataFormat {
+    /// As it is typed.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Tfrecord => "tfrecord",
+            Self::Webdataset => "webdataset",
+            Self::Csv => "csv",
+            Self::Idx => "idx",
+            Self::Text => "text",
+            Self::Images => "images",
+        }
+    }
 }
 
 /// What to do about plugins.

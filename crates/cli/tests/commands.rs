@@ -228,3 +228,27 @@ fn a_reader_that_goes_away_is_no_panic_and_a_full_disk_is_an_error() {
         .unwrap();
     expect(&output, 1, &[], &["cannot write to standard output"]);
 }
+
+#[test]
+fn data_are_inspected_and_sharded() {
+    let home = Folder::new("data");
+    std::fs::write(home.0.join("rows.csv"), "a,b,label\n1,2,0\n3,4,1\n5,6,0\n").unwrap();
+    let shard = phalanx(
+        &home.0,
+        &["data", "shard", "rows.csv", "--to", "out", "--shards", "2"],
+    );
+    assert!(shard.status.success(), "{}", text(&shard.stderr));
+    assert_eq!(text(&shard.stdout), "3 examples in 2 files in out\n");
+    let inspect = phalanx(
+        &home.0,
+        &["data", "inspect", "out/*.tfrecord", "--rows", "2"],
+    );
+    let expected = "tfrecord: 3 examples in 2 files\n  0: features: 2 float [1.0, 2.0], label: 1 int64 [0]\n  1: features: 2 float [5.0, 6.0], label: 1 int64 [0]\n";
+    assert_eq!(text(&inspect.stdout), expected);
+    let unknown = phalanx(&home.0, &["data", "inspect", "x.unknown"]);
+    assert_eq!(unknown.status.code(), Some(2));
+    assert!(text(&unknown.stderr).contains("say it with --format"));
+    let missing = phalanx(&home.0, &["data", "inspect", "none/*.tar"]);
+    assert_eq!(missing.status.code(), Some(1));
+    assert!(text(&missing.stderr).contains("names no file"));
+}

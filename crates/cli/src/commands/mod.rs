@@ -1,6 +1,7 @@
 //! The commands, a file each.
 
 mod completions;
+mod data;
 mod devices;
 mod doctor;
 mod estimate;
@@ -51,6 +52,7 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
         Command::Estimate(args) => estimate::run(&mut context, &args),
         Command::Evaluate(args) => evaluate::run(&mut context, &args),
         Command::Predict(args) => predict::run(&mut context, &args),
+        Command::Data(what) => data::run(&mut context, &what),
         Command::Plugin(what) => plugin::run(&mut context, &what),
         Command::Devices { platform } => devices::run(&mut context, platform),
         Command::Doctor => doctor::run(&mut context),

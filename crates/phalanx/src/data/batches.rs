@@ -6,19 +6,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use phalanx_graph::HostTensor;
+
 use super::order::Order;
-use super::prefetch::Prefetched;
-use super::{Batch, ClassWeights, Dataset};
+use super::prefetch::{Ahead, Prefetched};
+use super::shard::Sharding;
+use super::{AutoShard, Batch, ClassWeights, Dataset, Position, Segment, Worker};
 use crate::{Error, Result};
 
 /// A dataset in batches: cheap to clone, immutable, and the same for the same epoch and index.
 #[derive(Clone)]
 pub struct Batches {
-    input: Dataset,
+    pub(super) input: Dataset,
     size: usize,
     drop_remainder: bool,
     stages: Vec<Stage>,
-    prefetch: usize,
+    ahead: Ahead,
+    pub(super) sharding: Sharding,
+    /// Examples of the epoch that were read before these batches.
+    pub(super) before: u64,
 }
 
 type MapBatch = dyn Fn(Batch) -> Result<Batch> + Send + Sync;
@@ -36,7 +42,9 @@ impl Batches {
             size,
             drop_remainder: false,
             stages: Vec::new(),
-            prefetch: 0,
+            ahead: Ahead::default(),
+            sharding: Sharding::whole(),
+            before: 0,
         }
     }
 
@@ -91,13 +99,94 @@ impl Batches {
         self.map(move |batch| weights.apply_to_batch(batch))
     }
 
+    /// The part of one of several workers: each step of all of them together is a batch of these.
+    ///
+    /// All workers have the same number of steps, known up front from the lengths; one that has no more examples
+    /// gets batches of no rows.
+    ///
+    /// # Errors
+    /// When the worker is none of them, or the policy is `File` and the data are not in files.
+    pub fn shard(&self, worker: Worker, policy: AutoShard) -> Result<Self> {
+        let sharding = Sharding::new(&self.input, worker, policy)?;
+        Ok(Self {
+            sharding,
+            ..self.clone()
+        })
+    }
+
+    /// How the data are divided between workers: `File`, `Data` or `Off`.
+    #[must_use]
+    pub const fn shard_policy(&self) -> AutoShard {
+        self.sharding.policy
+    }
+
+    /// A line for the user about the choice of how to divide the data; nothing where there is no choice.
+    #[must_use]
+    pub fn shard_notice(&self) -> Option<&str> {
+        self.sharding.notice.as_deref()
+    }
+
+    /// The examples of these batches one by one; the stages after `batch` are applied to whole batches.
+    ///
+    /// # Errors
+    /// When a stage after `batch` is there, which may change the rows, or the batches are sharded.
+    pub fn unbatch(&self) -> Result<Dataset> {
+        if !self.stages.is_empty() || self.sharding.worker.count > 1 {
+            return Err(Error::user(
+                "cannot unbatch after stages of batches or sharding; put them behind the next batch",
+            ));
+        }
+        let whole = self
+            .input
+            .len()
+            .filter(|_| self.drop_remainder && self.size > 0);
+        Ok(whole.map_or_else(
+            || self.input.clone(),
+            |len| self.input.take(len / self.size * self.size),
+        ))
+    }
+
     /// Up to `depth` batches made ahead on a thread of the iterator's own; 0 makes each when it is asked for.
     ///
     /// All stages run on that thread, also those added after this call.
     #[must_use]
     pub fn prefetch(&self, depth: usize) -> Self {
+        let ahead = Ahead {
+            depth,
+            ..self.ahead
+        };
         Self {
-            prefetch: depth,
+            ahead,
+            ..self.clone()
+        }
+    }
+
+    /// As many threads to make batches ahead on, each a batch; their order stays the same.
+    #[must_use]
+    pub fn threads(&self, threads: usize) -> Self {
+        let ahead = Ahead {
+            threads: threads.max(1),
+            depth: self.ahead.depth.max(threads),
+            tuned: false,
+        };
+        Self {
+            ahead,
+            ..self.clone()
+        }
+    }
+
+    /// Batches made ahead on as many threads, and as far, as measured waiting says: up to the processors there are,
+    /// and up to 1 GiB of batches.
+    #[must_use]
+    pub fn autotune(&self) -> Self {
+        let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let ahead = Ahead {
+            threads,
+            depth: 2 * threads,
+            tuned: true,
+        };
+        Self {
+            ahead,
             ..self.clone()
         }
     }
@@ -122,10 +211,8 @@ impl Batches {
     }
 
     fn len_before_stages(&self) -> Option<usize> {
-        let examples = self.input.len()?;
-        let full = examples.checked_div(self.size).unwrap_or(0);
-        let ragged = !self.drop_remainder && self.size > 0 && !examples.is_multiple_of(self.size);
-        Some(full + usize::from(ragged))
+        self.sharding
+            .steps(&self.input, self.size, self.drop_remainder)
     }
 
     /// Whether an epoch has no batch.
@@ -162,14 +249,21 @@ impl Batches {
             next: start,
             clocks: Arc::clone(&clocks),
         };
-        let maker = match self.prefetch {
+        let maker = match self.ahead.depth {
             0 => Origin::Here(maker),
-            depth => Origin::Thread(Prefetched::start(maker, depth)),
+            _ => Origin::Threads(Prefetched::start(maker, self.ahead)),
         };
         BatchIter {
             maker,
             clocks,
             ended: false,
+            lockstep: self.sharding.worker.count > 1,
+            past: Vec::new(),
+            segment: Segment {
+                steps: start,
+                ..self.segment()
+            },
+            epoch,
         }
     }
 
@@ -186,7 +280,9 @@ impl Batches {
     fn make_or_panic(&self, epoch: u64, i: usize, clocks: &Clocks) -> Result<Batch> {
         let (input_epoch, input_index) = self.locate(epoch, i)?;
         let mut batch = clocks.stages[0].time(|| self.gather(input_epoch, input_index))?;
-        batch.first = (i as u64).saturating_mul(self.size as u64);
+        batch.first = self
+            .before
+            .saturating_add((i as u64).saturating_mul(self.size as u64));
         let maps = self.stages.iter().filter_map(Stage::map);
         for (map, clock) in maps.zip(&clocks.stages[1..]) {
             batch = clock.time(|| map(batch))?;
@@ -215,11 +311,30 @@ impl Batches {
                 "batch size is 0, expected at least 1; choose the number of examples per step",
             ));
         }
-        let start = i.saturating_mul(self.size);
-        let end = start.saturating_add(self.size);
-        let end = self.input.len().map_or(end, |len| len.min(end));
-        let indices: Vec<usize> = (start..end).collect();
-        self.input.gather(epoch, &indices)
+        let (input, start, size) = self.sharding.locate(&self.input, self.size, i);
+        let indices: Vec<usize> = (start..start.saturating_add(size)).collect();
+        let batch = input.gather(epoch, &indices)?;
+        if batch.rows() == 0 && self.sharding.worker.count > 1 {
+            return self.no_rows(epoch);
+        }
+        Ok(batch)
+    }
+
+    /// A batch without rows, of the tensors that others have.
+    fn no_rows(&self, epoch: u64) -> Result<Batch> {
+        let batch = self.input.gather(epoch, &[0])?;
+        let none = |tensors: &[HostTensor]| tensors.iter().map(|t| t.slice_rows(0, 0)).collect();
+        Ok(Batch {
+            x: none(&batch.x),
+            y: none(&batch.y),
+            weight: batch.weight.map(|weight| weight.slice_rows(0, 0)),
+            first: 0,
+        })
+    }
+
+    /// Whether a stage after `batch` changes the order or number of batches.
+    pub(super) fn reorders(&self) -> bool {
+        self.stages.iter().any(|stage| stage.order().is_some())
     }
 
     fn clocks(&self) -> Clocks {
@@ -264,25 +379,34 @@ fn panic_message(panic: &(dyn std::any::Any + Send)) -> &str {
         .unwrap_or("no message")
 }
 
-/// Makes the batches of an epoch one after another.
+/// Makes the batches of an epoch, each by its index.
 pub(super) struct Maker {
     batches: Batches,
     len: Option<usize>,
     epoch: u64,
-    next: usize,
+    pub(super) next: usize,
     pub(super) clocks: Arc<Clocks>,
+}
+
+impl Maker {
+    pub(super) fn has(&self, i: usize) -> bool {
+        i < self.len.unwrap_or(usize::MAX)
+    }
+
+    pub(super) fn make(&self, i: usize) -> Result<Batch> {
+        self.batches.make(self.epoch, i, &self.clocks)
+    }
 }
 
 impl Iterator for Maker {
     type Item = Result<Batch>;
 
     fn next(&mut self) -> Option<Result<Batch>> {
-        if self.len.is_some_and(|len| self.next >= len) {
+        if !self.has(self.next) {
             return None;
         }
-        let batch = self.batches.make(self.epoch, self.next, &self.clocks);
-        self.next = self.next.checked_add(1)?;
-        Some(batch)
+        self.next += 1;
+        Some(self.make(self.next - 1))
     }
 }
 
@@ -291,14 +415,32 @@ pub struct BatchIter {
     maker: Origin,
     clocks: Arc<Clocks>,
     ended: bool,
+    /// Every step is of several workers, so a batch without rows is a step too.
+    lockstep: bool,
+    pub(super) past: Vec<Segment>,
+    segment: Segment,
+    epoch: u64,
 }
 
 enum Origin {
     Here(Maker),
-    Thread(Prefetched),
+    Threads(Prefetched),
 }
 
 impl BatchIter {
+    /// The position after the batches that were handed out: what [`Batches::iter_at`] goes on from.
+    #[must_use]
+    pub fn position(&self) -> Position {
+        let segments = self
+            .past
+            .iter()
+            .chain(Some(&self.segment))
+            .copied()
+            .collect();
+        let epoch = self.epoch;
+        Position { epoch, segments }
+    }
+
     /// What each stage has cost so far, in the order of the data: `examples` (source and example maps), each batch
     /// `map`, `prefetch` (waiting for room: the consumer is slower), `next` (the consumer waiting: the input is slower).
     #[must_use]
@@ -321,12 +463,18 @@ impl Iterator for BatchIter {
         if self.ended {
             return None;
         }
-        let batch = self.clocks.next.time(|| match &mut self.maker {
-            Origin::Here(maker) => maker.next(),
-            Origin::Thread(prefetched) => prefetched.next(),
-        });
-        self.ended = !matches!(batch, Some(Ok(_)));
-        batch
+        loop {
+            let batch = self.clocks.next.time(|| match &mut self.maker {
+                Origin::Here(maker) => maker.next(),
+                Origin::Threads(prefetched) => prefetched.next(),
+            });
+            self.ended = !matches!(batch, Some(Ok(_)));
+            self.segment.steps += usize::from(!self.ended);
+            let empty = matches!(&batch, Some(Ok(batch)) if batch.rows() == 0);
+            if !empty || self.lockstep {
+                return batch;
+            }
+        }
     }
 }
 
@@ -353,7 +501,7 @@ pub struct StageTime {
 pub(super) struct Clocks {
     stages: Vec<Clock>,
     pub(super) ahead: Clock,
-    next: Clock,
+    pub(super) next: Clock,
 }
 
 /// Number and total time of the passes through a stage.

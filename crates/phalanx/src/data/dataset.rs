@@ -65,7 +65,7 @@ pub(super) enum Node {
     /// Without examples that cannot be read for what the data hold.
     SkipCorrupt {
         input: Dataset,
-        skipped: AtomicU64,
+        skipped: Arc<AtomicU64>,
     },
     Concatenate {
         first: Dataset,
@@ -125,12 +125,11 @@ impl Dataset {
         }
     }
 
-    #[expect(dead_code)]
     pub(super) fn node(&self) -> &Node {
         &self.node
     }
 
-    fn ordered(&self, order: Order) -> Self {
+    pub(super) fn ordered(&self, order: Order) -> Self {
         let input = self.clone();
         Self::of(Node::Ordered { input, order })
     }
@@ -269,7 +268,7 @@ impl Dataset {
     #[must_use]
     pub fn skip_corrupt(&self) -> Self {
         let input = self.clone();
-        let skipped = AtomicU64::new(0);
+        let skipped = Arc::new(AtomicU64::new(0));
         Self::of(Node::SkipCorrupt { input, skipped })
     }
 

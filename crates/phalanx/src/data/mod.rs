@@ -5,6 +5,10 @@
 //! resumes anywhere at no cost. Stages apply in the order they are written, as in `tf.data`: `shuffle(s).repeat(n)`
 //! reshuffles in each repetition, `shuffle(s).take(n)` takes the first `n` of the shuffled order.
 //!
+//! Files are read at a position too ([`Records`]): TFRecord, WebDataset, CIFAR, IDX, text, folders of images. Several
+//! workers divide the data by arithmetic ([`Batches::shard`]), and a [`Position`] goes on exactly, within an epoch and
+//! with another number of workers.
+//!
 //! ```
 //! use phalanx::data::{Dataset, HostTensor};
 //!
@@ -17,6 +21,7 @@
 //! ```
 
 mod batches;
+mod cache_file;
 mod csv;
 mod dataset;
 mod example;
@@ -25,10 +30,17 @@ mod lines;
 mod open;
 mod order;
 mod picked;
+mod position;
 mod prefetch;
+mod rebatch;
 #[cfg(test)]
 mod scratch;
+mod shard;
+#[cfg(test)]
+mod shard_tests;
 mod source;
+mod stream;
+mod verdict;
 mod vocabulary;
 mod weave;
 
@@ -37,9 +49,15 @@ pub use csv::{CsvOptions, Header, LabelColumn, LabelKind, parse_csv};
 pub use dataset::Dataset;
 pub use example::{Batch, ClassWeights, Example};
 pub use formats::{
-    Corrupt, Feature, Features, IndexCache, Place, Records, TfRecordOptions, TfRecordWriter,
-    TfRecords, files_matching, shard_path, write_tfrecord,
+    Cifar, Corrupt, EncodedImage, Feature, Features, FixedRecords, ImageFolder, IndexCache, Place,
+    Records, TarMember, TextLines, TfRecordOptions, TfRecordWriter, TfRecords, WebDataset,
+    WebSample, files_matching, parse_idx, read_idx, shard_path, tar_members, write_tfrecord,
 };
 pub use phalanx_graph::HostTensor;
+pub use position::{Position, Segment};
+pub use rebatch::{Worker, batch_sizes};
+pub use shard::AutoShard;
 pub use source::Source;
+pub use stream::{Examples, Stream};
+pub use verdict::Verdict;
 pub use vocabulary::{Vocabulary, hash_bucket};

@@ -1,8 +1,16 @@
 //! Datasets of the file formats.
 
-use super::formats::Parsed;
-use super::{Corrupt, Dataset, Example, Features, TfRecordOptions, TfRecords};
+use std::path::Path;
+
+use phalanx_graph::DType;
+
+use super::{
+    Cifar, Corrupt, Dataset, Example, Features, FixedRecords, TfRecordOptions, TfRecords, read_idx,
+};
 use crate::Result;
+
+/// The most bytes of values of an IDX file.
+const MOST_IDX_BYTES: u64 = 1 << 32;
 
 impl Dataset {
     /// TFRecord files by pattern, each record made an example by `parse`.
@@ -16,7 +24,7 @@ impl Dataset {
     ) -> Result<Self> {
         let records = TfRecords::open(pattern, options)?;
         let parse = move |bytes: Vec<u8>| parse(&bytes);
-        let dataset = Self::from_source(Parsed { records, parse });
+        let dataset = Self::from_records(records, parse);
         Ok(match options.corrupt {
             Corrupt::Fail => dataset,
             Corrupt::Skip => dataset.skip_corrupt(),
@@ -30,11 +38,31 @@ impl Dataset {
     pub fn from_tf_examples(
         pattern: &str,
         options: &TfRecordOptions,
-        parse: impl Fn(Features) -> Result<Example> + Send + Sync + 'static,
+        parse: impl Fn(&Features) -> Result<Example> + Send + Sync + 'static,
     ) -> Result<Self> {
         Self::from_tfrecords(pattern, options, move |bytes| {
-            parse(Features::parse(bytes)?)
+            parse(&Features::parse(bytes)?)
         })
+    }
+
+    /// MNIST's files, plain or gzip: x u8 `[28, 28]`, y i32 `[]`; any pair of IDX files with as many rows will do.
+    ///
+    /// # Errors
+    /// As [`read_idx`], or when images and labels differ in number.
+    pub fn from_idx(images: impl AsRef<Path>, labels: impl AsRef<Path>) -> Result<Self> {
+        let labels = read_idx(labels, MOST_IDX_BYTES)?.convert(DType::I32);
+        Self::from_arrays(read_idx(images, MOST_IDX_BYTES)?, labels)
+    }
+
+    /// The files of CIFAR's binary version by pattern: x u8 `[32, 32, 3]`, y i32 `[]`.
+    ///
+    /// # Errors
+    /// As [`FixedRecords::open`].
+    pub fn from_cifar(pattern: &str, version: Cifar) -> Result<Self> {
+        let records = FixedRecords::open(pattern, version.record())?;
+        Ok(Self::from_records(records, move |record: Vec<u8>| {
+            version.parse(&record)
+        }))
     }
 }
 
@@ -47,7 +75,7 @@ mod tests {
     use super::super::{TfRecordWriter, scratch};
     use super::*;
 
-    fn label(features: Features) -> Result<Example> {
+    fn label(features: &Features) -> Result<Example> {
         let label = features.ints("label", 1)?[0];
         Ok(Example {
             x: vec![HostTensor::scalar(label)],

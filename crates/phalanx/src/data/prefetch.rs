@@ -1,78 +1,307 @@
-//! Batches made ahead on a thread.
+//! Batches made ahead on threads, handed out in their order.
 
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, sync_channel};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use super::Batch;
 use super::batches::Maker;
 use crate::{Error, Result};
 
-/// A thread that fills a bounded queue, and the reader's end of the queue.
+/// How far batches are made ahead, and on how many threads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ahead {
+    /// The most batches that are made or in the making; 0 makes each when it is asked for.
+    pub(super) depth: usize,
+    /// The most threads.
+    pub(super) threads: usize,
+    /// Whether threads and depth follow what is measured.
+    pub(super) tuned: bool,
+}
+
+impl Default for Ahead {
+    fn default() -> Self {
+        Self {
+            depth: 0,
+            threads: 1,
+            tuned: false,
+        }
+    }
+}
+
+/// Batches between two looks at the clocks.
+const WINDOW: u32 = 8;
+/// The most bytes of batches made ahead when tuned.
+const MOST_BYTES: usize = 1 << 30;
+/// A share of the time worth acting on.
+const NOTABLE: f64 = 0.05;
+
+/// Threads that each make the next batch that nobody makes yet, and the place where they wait to be taken.
 ///
-/// The thread ends when the epoch does, after an error, or when the reader is gone; dropping this joins it.
+/// A thread ends when the epoch does, after an error, or when the reader is gone; dropping this joins them.
 pub(super) struct Prefetched {
-    queue: Option<Receiver<Result<Batch>>>,
-    thread: Option<JoinHandle<()>>,
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
     failed_start: Option<Error>,
+    tuner: Option<Tuner>,
+}
+
+struct Shared {
+    maker: Maker,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+struct State {
+    /// The next batch to make.
+    next: usize,
+    /// The next batch to hand out.
+    taken: usize,
+    ready: BTreeMap<usize, Result<Batch>>,
+    depth: usize,
+    /// Threads that may make batches now.
+    active: usize,
+    /// No more batches are made: the reader is gone, or one failed.
+    stopped: bool,
+    died: bool,
 }
 
 impl Prefetched {
-    pub(super) fn start(maker: Maker, depth: usize) -> Self {
-        let (sender, queue) = sync_channel(depth);
-        let clocks = Arc::clone(&maker.clocks);
-        let fill = move || {
-            for batch in maker {
-                let failed = batch.is_err();
-                let sent = clocks.ahead.time(|| sender.send(batch));
-                if failed || sent.is_err() {
-                    return;
-                }
+    pub(super) fn start(maker: Maker, ahead: Ahead) -> Self {
+        let active = if ahead.tuned { 1 } else { ahead.threads };
+        let state = State {
+            next: maker.next,
+            taken: maker.next,
+            ready: BTreeMap::new(),
+            depth: ahead.depth.max(1),
+            active,
+            stopped: false,
+            died: false,
+        };
+        let shared = Arc::new(Shared {
+            maker,
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+        });
+        let mut prefetched = Self {
+            shared,
+            threads: Vec::new(),
+            failed_start: None,
+            tuner: ahead.tuned.then(|| Tuner::new(ahead.threads)),
+        };
+        for rank in 0..ahead.threads {
+            let shared = Arc::clone(&prefetched.shared);
+            let name = std::thread::Builder::new().name(format!("phalanx-prefetch-{rank}"));
+            match name.spawn(move || shared.fill(rank)) {
+                Ok(thread) => prefetched.threads.push(thread),
+                // Fewer threads than wanted will do.
+                Err(error) if rank == 0 => prefetched.failed_start = Some(no_thread(&error)),
+                Err(_) => break,
             }
-        };
-        let started = std::thread::Builder::new()
-            .name("phalanx-prefetch".into())
-            .spawn(fill);
-        let (thread, failed_start) = match started {
-            Ok(thread) => (Some(thread), None),
-            Err(error) => (None, Some(no_thread(&error))),
-        };
-        Self {
-            queue: Some(queue),
-            thread,
-            failed_start,
         }
+        prefetched
     }
 
     pub(super) fn next(&mut self) -> Option<Result<Batch>> {
         if let Some(error) = self.failed_start.take() {
             return Some(Err(error));
         }
-        self.queue.as_ref()?.recv().ok().or_else(|| self.end())
-    }
-
-    /// Nothing at the end of the epoch, an error when the thread died.
-    fn end(&mut self) -> Option<Result<Batch>> {
-        let died = self.thread.take()?.join().is_err();
-        died.then(|| {
-            Err(Error::Bug(
-                "the prefetch thread panicked outside of the stages".into(),
-            ))
-        })
+        let start = Instant::now();
+        let mut state = self.shared.lock();
+        while !state.ready.contains_key(&state.taken) {
+            if state.died {
+                let message = "a prefetch thread panicked outside of the stages";
+                return Some(Err(Error::Bug(message.into())));
+            }
+            if !self.shared.maker.has(state.taken) || state.stopped && state.next <= state.taken {
+                return None;
+            }
+            state = self.shared.wait(state);
+        }
+        let taken = state.taken;
+        state.taken += 1;
+        let batch = state.ready.remove(&taken);
+        if let (Some(tuner), Some(Ok(batch))) = (&mut self.tuner, &batch) {
+            let waiting = state.next - state.taken >= state.depth;
+            tuner.took(start.elapsed(), waiting, bytes(batch), &mut state);
+        }
+        drop(state);
+        self.shared.changed.notify_all();
+        batch
     }
 }
 
 impl Drop for Prefetched {
     fn drop(&mut self) {
-        self.queue = None;
-        if let Some(thread) = self.thread.take() {
+        self.shared.lock().stopped = true;
+        self.shared.changed.notify_all();
+        for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
     }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        self.changed
+            .wait(state)
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes batches until there are no more to make.
+    fn fill(&self, rank: usize) {
+        let died = Died(self);
+        while let Some(i) = self.claim(rank) {
+            let batch = self.maker.make(i);
+            let mut state = self.lock();
+            state.stopped |= batch.is_err();
+            state.ready.insert(i, batch);
+            drop(state);
+            self.changed.notify_all();
+        }
+        std::mem::forget(died);
+    }
+
+    /// The next batch to make, once there is room for it.
+    fn claim(&self, rank: usize) -> Option<usize> {
+        // The end of the epoch is no wait.
+        if !self.maker.has(self.lock().next) {
+            return None;
+        }
+        self.maker.clocks.ahead.time(|| {
+            let mut state = self.lock();
+            loop {
+                if state.stopped || !self.maker.has(state.next) {
+                    return None;
+                }
+                if state.next < state.taken + state.depth && rank < state.active {
+                    state.next += 1;
+                    return Some(state.next - 1);
+                }
+                state = self.wait(state);
+            }
+        })
+    }
+}
+
+/// Tells the reader when a thread ends by a panic.
+struct Died<'a>(&'a Shared);
+
+impl Drop for Died<'_> {
+    fn drop(&mut self) {
+        self.0.lock().died = true;
+        self.0.changed.notify_all();
+    }
+}
+
+fn bytes(batch: &Batch) -> usize {
+    let tensors = batch.x.iter().chain(&batch.y).chain(&batch.weight);
+    tensors.map(|tensor| tensor.bytes().len()).sum()
 }
 
 fn no_thread(error: &std::io::Error) -> Error {
     Error::User(format!(
         "cannot start a thread to prefetch: {error}; raise the limit on threads, or use prefetch(0)"
     ))
+}
+
+/// Looks at the clocks now and then and sets threads and depth.
+struct Tuner {
+    most: usize,
+    seen: Seen,
+    since: Instant,
+}
+
+/// What was measured over some batches.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Seen {
+    batches: u32,
+    /// Seconds that the reader waited for a batch.
+    starved: f64,
+    /// How often the threads had no room to go on.
+    full: u32,
+    /// Bytes of the largest batch.
+    bytes: usize,
+}
+
+impl Tuner {
+    fn new(most: usize) -> Self {
+        let (seen, since) = (Seen::default(), Instant::now());
+        Self { most, seen, since }
+    }
+
+    fn took(&mut self, waited: Duration, full: bool, bytes: usize, state: &mut State) {
+        self.seen.batches += 1;
+        self.seen.starved += waited.as_secs_f64();
+        self.seen.full += u32::from(full);
+        self.seen.bytes = self.seen.bytes.max(bytes);
+        if self.seen.batches == WINDOW {
+            let elapsed = self.since.elapsed().as_secs_f64();
+            (state.active, state.depth) = tuned(self.seen, elapsed, state.active, self.most);
+            (self.seen, self.since) = (Seen::default(), Instant::now());
+        }
+    }
+}
+
+/// Threads and depth after a window: a thread more while the reader waits notably, one fewer when it does not and
+/// every batch found the room full; two batches a thread, as far as memory allows.
+fn tuned(seen: Seen, elapsed: f64, active: usize, most: usize) -> (usize, usize) {
+    let share = seen.starved / elapsed.max(1e-9);
+    let active = if share > NOTABLE {
+        (active + 1).min(most)
+    } else if seen.full == seen.batches && share < NOTABLE / 10.0 {
+        (active - 1).max(1)
+    } else {
+        active
+    };
+    let room = MOST_BYTES / seen.bytes.max(1);
+    let active = active.min(room.max(1));
+    (active, (2 * active).min(room).max(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_follow_what_is_waited_for() {
+        let seen = Seen {
+            batches: 8,
+            starved: 0.5,
+            full: 0,
+            bytes: 1 << 20,
+        };
+        assert_eq!(tuned(seen, 1.0, 1, 4), (2, 4));
+        assert_eq!(tuned(seen, 1.0, 4, 4), (4, 8));
+        assert_eq!(tuned(seen, 100.0, 3, 4), (3, 6));
+        let idle = Seen {
+            starved: 0.0,
+            full: 8,
+            ..seen
+        };
+        assert_eq!(tuned(idle, 1.0, 3, 4), (2, 4));
+        assert_eq!(tuned(idle, 1.0, 1, 4), (1, 2));
+        let large = Seen {
+            bytes: 400 << 20,
+            ..seen
+        };
+        assert_eq!(tuned(large, 1.0, 4, 8), (2, 2));
+        assert_eq!(
+            tuned(
+                Seen {
+                    bytes: 2 << 30,
+                    ..seen
+                },
+                1.0,
+                4,
+                8
+            ),
+            (1, 1)
+        );
+    }
 }

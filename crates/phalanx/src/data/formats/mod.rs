@@ -2,17 +2,29 @@
 
 mod crc;
 mod files;
+mod fixed;
+mod idx;
+mod image_folder;
 mod records;
+mod tar;
+mod text_lines;
 pub(super) mod tf_example;
 pub(super) mod tfrecord;
 mod tfrecord_index;
+mod web_dataset;
 mod wire;
 
 pub use files::files_matching;
 pub(super) use files::locate;
+pub use fixed::{Cifar, FixedRecords};
+pub use idx::{parse_idx, read_idx};
+pub use image_folder::{EncodedImage, ImageFolder};
 pub(super) use records::Parsed;
 pub use records::{Corrupt, Place, Records};
+pub use tar::{TarMember, tar_members};
+pub use text_lines::TextLines;
 pub use tf_example::{Feature, Features};
 pub use tfrecord::{
     IndexCache, TfRecordOptions, TfRecordWriter, TfRecords, shard_path, write_tfrecord,
 };
+pub use web_dataset::{WebDataset, WebSample};

@@ -60,6 +60,7 @@ impl Features {
     }
 
     /// The features in the order of their names.
+    #[must_use]
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &Feature)> {
         self.0
             .iter()
@@ -431,7 +432,8 @@ mod tests {
 
     /// As `make_tfrecord.py` writes it.
     fn golden(i: usize) -> Features {
-        let id = |k: usize| 3i64.pow((k * i % 40) as u32) * if k % 2 == 0 { 1 } else { -1 };
+        let id =
+            |k: usize| 3i64.pow((k * i % 40) as u32) * if k.is_multiple_of(2) { 1 } else { -1 };
         let words = (0..i % 3).map(|k| format!("wörd{k}").into_bytes());
         Features::new()
             .with_ints("label", vec![i as i64 - 2])

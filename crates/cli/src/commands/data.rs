@@ -1,0 +1,285 @@
+//! `phalanx data`.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use phalanx::data::{
+    CsvOptions, Dataset, EncodedImage, Feature, Features, ImageFolder, Records, TextLines,
+    TfRecordOptions, TfRecordWriter, TfRecords, WebDataset, read_idx, shard_path,
+};
+
+use super::Context;
+use crate::args::{Data, DataFormat};
+use crate::failure::{Exit, Failure};
+use crate::machine::bytes;
+
+/// The most bytes of a line, an image or a member of an archive.
+const MOST_BYTES: u64 = 1 << 28;
+/// Characters of a value that are shown.
+const SHOWN: usize = 60;
+
+/// Looks at data, writes them as TFRecord shards, or times reading them.
+pub(crate) fn run(context: &mut Context, what: &Data) -> Result<(), Failure> {
+    match what {
+        Data::Inspect { data, format, rows } => inspect(context, data, kind(data, *format)?, *rows),
+        Data::Shard {
+            data,
+            to,
+            name,
+            shards,
+        } => shard(context, data, to, name, shards.get()),
+        Data::Bench {
+            data,
+            format,
+            seconds,
+        } => bench(context, data, kind(data, *format)?, *seconds),
+    }
+}
+
+fn failed(error: &phalanx::Error) -> Failure {
+    Failure::of(Exit::Failed, error)
+}
+
+/// The format that was named, or what the path looks like.
+fn kind(data: &str, format: Option<DataFormat>) -> Result<DataFormat, Failure> {
+    let name = data.trim_end_matches(".gz");
+    let ends = |end: &str| name.ends_with(end);
+    let guess = match () {
+        () if Path::new(data).is_dir() => Some(DataFormat::Images),
+        () if name.contains("tfrecord") => Some(DataFormat::Tfrecord),
+        () if ends(".tar") => Some(DataFormat::Webdataset),
+        () if ends(".csv") => Some(DataFormat::Csv),
+        () if ends("-ubyte") || ends(".idx") => Some(DataFormat::Idx),
+        () if ends(".txt") => Some(DataFormat::Text),
+        () => None,
+    };
+    format.or(guess).ok_or_else(|| {
+        Failure::new(
+            Exit::Usage,
+            format!("the name `{data}` does not say what format it has"),
+        )
+        .next("say it with --format")
+    })
+}
+
+/// The items of a format, each with a line that describes it.
+struct Described {
+    len: usize,
+    per_file: Vec<usize>,
+    describe: Box<dyn Fn(usize) -> phalanx::Result<(u64, String)>>,
+}
+
+impl Described {
+    fn new<R: Records>(
+        records: R,
+        describe: impl Fn(R::Item) -> phalanx::Result<(u64, String)> + 'static,
+    ) -> Self {
+        Self {
+            len: records.len(),
+            per_file: records.per_file(),
+            describe: Box::new(move |i| describe(records.get(i)?)),
+        }
+    }
+
+    fn open(data: &str, kind: DataFormat) -> phalanx::Result<Self> {
+        Ok(match kind {
+            DataFormat::Tfrecord => Self::new(
+                TfRecords::open(data, &TfRecordOptions::default())?,
+                |record: Vec<u8>| {
+                    let len = record.len() as u64;
+                    Ok((
+                        len,
+                        Features::parse(&record)
+                            .map_or_else(|_| bytes(len), |features| of_features(&features)),
+                    ))
+                },
+            ),
+            DataFormat::Webdataset => Self::new(WebDataset::open(data, MOST_BYTES)?, |sample| {
+                let fields: Vec<String> = sample
+                    .fields
+                    .iter()
+                    .map(|(name, value)| format!("{name} ({})", bytes(value.len() as u64)))
+                    .collect();
+                let len = sample.fields.values().map(|value| value.len() as u64).sum();
+                Ok((len, format!("{}: {}", sample.key, fields.join(", "))))
+            }),
+            DataFormat::Text => Self::new(TextLines::open(data, MOST_BYTES)?, |line| {
+                Ok((line.len() as u64, shortened(&line)))
+            }),
+            DataFormat::Images => {
+                let folder = ImageFolder::open(data, MOST_BYTES)?;
+                let classes = folder.classes().to_vec();
+                Self::new(folder, move |image: EncodedImage| {
+                    let len = image.bytes.len() as u64;
+                    Ok((
+                        len,
+                        format!("{} ({})", classes[image.class as usize], bytes(len)),
+                    ))
+                })
+            }
+            DataFormat::Csv => Self::of_dataset(Dataset::from_csv(data, &CsvOptions::default())?),
+            DataFormat::Idx => {
+                let array = read_idx(data, 1 << 32)?;
+                Self::of_dataset(Dataset::from_arrays(array, Vec::new())?)
+            }
+        })
+    }
+
+    fn of_dataset(data: Dataset) -> Self {
+        Self {
+            len: data.len().unwrap_or(0),
+            per_file: Vec::new(),
+            describe: Box::new(move |i| {
+                let example = data.get(0, i)?;
+                let tensors = example.x.iter().chain(&example.y);
+                let len = tensors
+                    .clone()
+                    .map(|tensor| tensor.bytes().len() as u64)
+                    .sum();
+                let shown: Vec<String> = tensors
+                    .map(|tensor| {
+                        format!(
+                            "{} {}",
+                            tensor.shape(),
+                            shortened(&format!("{:?}", tensor.to_f64()))
+                        )
+                    })
+                    .collect();
+                Ok((len, shown.join(", ")))
+            }),
+        }
+    }
+}
+
+fn of_features(features: &Features) -> String {
+    let shown = features.iter().map(|(name, feature)| {
+        let values = match feature {
+            Feature::Ints(values) => format!("{values:?}"),
+            Feature::Floats(values) => format!("{values:?}"),
+            Feature::Bytes(values) => {
+                let total = values.iter().map(|value| value.len() as u64).sum();
+                format!("({})", bytes(total))
+            }
+        };
+        format!(
+            "{name}: {} {} {}",
+            feature.len(),
+            feature.kind(),
+            shortened(&values)
+        )
+    });
+    shown.collect::<Vec<_>>().join(", ")
+}
+
+fn shortened(text: &str) -> String {
+    match text.char_indices().nth(SHOWN) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+fn inspect(
+    context: &mut Context,
+    data: &str,
+    kind: DataFormat,
+    rows: usize,
+) -> Result<(), Failure> {
+    let items = Described::open(data, kind).map_err(|error| failed(&error))?;
+    let files = match items.per_file.len() {
+        0 => String::new(),
+        1 => " in 1 file".into(),
+        files => format!(" in {files} files"),
+    };
+    context.output.line(format_args!(
+        "{}: {} examples{files}",
+        kind.name(),
+        items.len
+    ))?;
+    for i in 0..rows.min(items.len) {
+        let (_, text) = (items.describe)(i).map_err(|error| failed(&error))?;
+        context.output.line(format_args!("  {i}: {text}"))?;
+    }
+    Ok(())
+}
+
+/// Writes an image folder or a CSV file as shards of `tf.train.Example`, item i in shard i modulo their number.
+fn shard(
+    context: &mut Context,
+    data: &str,
+    to: &Path,
+    name: &str,
+    shards: usize,
+) -> Result<(), Failure> {
+    let (len, example) = examples(data).map_err(|error| failed(&error))?;
+    std::fs::create_dir_all(to).map_err(|error| {
+        Failure::new(
+            Exit::Failed,
+            format!("cannot make {}: {error}", to.display()),
+        )
+        .next("choose another --to")
+    })?;
+    for shard in 0..shards {
+        let written = || -> phalanx::Result<()> {
+            let mut writer = TfRecordWriter::create(shard_path(to, name, shard, shards))?;
+            for i in (shard..len).step_by(shards) {
+                writer.write(&example(i)?.to_bytes())?;
+            }
+            writer.finish().map(|_| ())
+        };
+        written().map_err(|error| failed(&error))?;
+    }
+    context.output.line(format_args!(
+        "{len} examples in {shards} files in {}",
+        to.display()
+    ))
+}
+
+type ToFeatures = Box<dyn Fn(usize) -> phalanx::Result<Features>>;
+
+fn examples(data: &str) -> phalanx::Result<(usize, ToFeatures)> {
+    if Path::new(data).is_dir() {
+        let folder = ImageFolder::open(data, MOST_BYTES)?;
+        let example = move |i| {
+            let EncodedImage { bytes, class } = folder.get(i)?;
+            let text = folder.classes()[class as usize].clone().into_bytes();
+            Ok(Features::new()
+                .with_bytes("image/encoded", vec![bytes])
+                .with_ints("image/class/label", vec![i64::from(class)])
+                .with_bytes("image/class/text", vec![text]))
+        };
+        let folder = ImageFolder::open(data, MOST_BYTES)?;
+        return Ok((folder.len(), Box::new(example)));
+    }
+    let rows = Dataset::from_csv(data, &CsvOptions::default())?;
+    let len = rows.len().unwrap_or(0);
+    let example = move |i| {
+        let example = rows.get(0, i)?;
+        let label = example
+            .y
+            .iter()
+            .flat_map(phalanx::data::HostTensor::to_f64)
+            .map(|y| y as i64);
+        Ok(Features::new()
+            .with_floats("features", example.x[0].f32s())
+            .with_ints("label", label.collect()))
+    };
+    Ok((len, Box::new(example)))
+}
+
+fn bench(context: &mut Context, data: &str, kind: DataFormat, seconds: u32) -> Result<(), Failure> {
+    let items = Described::open(data, kind).map_err(|error| failed(&error))?;
+    let limit = Duration::from_secs(u64::from(seconds));
+    let (start, mut read, mut total) = (Instant::now(), 0u64, 0);
+    while items.len > 0 && start.elapsed() < limit {
+        let (len, _) =
+            (items.describe)(read as usize % items.len).map_err(|error| failed(&error))?;
+        read += 1;
+        total += len;
+    }
+    let elapsed = start.elapsed().as_secs_f64();
+    context.output.line(format_args!(
+        "{read} examples in {elapsed:.1} s on one thread: {:.0} examples/s, {}/s",
+        read as f64 / elapsed,
+        bytes((total as f64 / elapsed) as u64)
+    ))
+}

@@ -1,0 +1,252 @@
+//! IDX files, the format of MNIST: one array, plain or compressed with gzip.
+//!
+//! Two zero bytes, the element type, the number of dims, each dim as a big-endian u32, and the values, big endian.
+
+use std::fs::File;
+use std::io::{BufReader, Cursor, Read};
+use std::path::Path;
+
+use flate2::bufread::MultiGzDecoder;
+use phalanx_graph::{DType, HostTensor, Shape};
+
+use super::files::io;
+use crate::{Error, Result};
+
+/// The most dims of an array.
+const MOST_DIMS: usize = 8;
+
+/// Reads an IDX file, plain or gzip, of at most `max_bytes` bytes of values.
+///
+/// The element types are u8, i8 (read as i32), i16 (as i32), i32, f32 and f64.
+///
+/// # Errors
+/// As [`parse_idx`], or when the file cannot be opened.
+pub fn read_idx(path: impl AsRef<Path>, max_bytes: u64) -> Result<HostTensor> {
+    let path = path.as_ref();
+    let file = File::open(path).map_err(|error| io(path, "open", error))?;
+    parse_idx(file, &path.to_string_lossy(), max_bytes)
+}
+
+/// Reads IDX data, plain or gzip; `name` is the file name in messages.
+///
+/// # Errors
+/// [`Error::Data`] with the offset (after decompression) when the bytes are no IDX array, are too few or too many.
+pub fn parse_idx(mut reader: impl Read, name: &str, max_bytes: u64) -> Result<HostTensor> {
+    let mut start = Vec::new();
+    let read = reader.by_ref().take(2).read_to_end(&mut start);
+    read.map_err(|error| corrupt(name, 0, &format!("cannot be read: {error}; check the file")))?;
+    let gzip = start == [0x1f, 0x8b];
+    let whole = BufReader::with_capacity(1 << 16, Cursor::new(start).chain(reader));
+    if gzip {
+        read_array(MultiGzDecoder::new(whole), name, max_bytes)
+    } else {
+        read_array(whole, name, max_bytes)
+    }
+}
+
+fn corrupt(name: &str, offset: u64, message: &str) -> Error {
+    Error::Data {
+        source_name: name.to_owned(),
+        place: format!("byte {offset}"),
+        message: message.to_owned(),
+    }
+}
+
+fn read_array(mut reader: impl Read, name: &str, max_bytes: u64) -> Result<HostTensor> {
+    let magic = read_exactly(&mut reader, 4, name, 0)?;
+    let [0, 0, code, rank] = magic[..] else {
+        let message = format!(
+            "found {magic:02x?}, expected two zero bytes, an element type and a number of dims; check that this is an idx file"
+        );
+        return Err(corrupt(name, 0, &message));
+    };
+    let (rank, element) = (usize::from(rank), element(code, name)?);
+    if rank > MOST_DIMS {
+        return Err(corrupt(
+            name,
+            3,
+            &format!("the array has {rank} dims, expected at most {MOST_DIMS}; check the file"),
+        ));
+    }
+    let dims: Vec<usize> = read_exactly(&mut reader, rank * 4, name, 4)?
+        .chunks_exact(4)
+        .map(|dim| u32::from_be_bytes(dim.try_into().expect("4 bytes")) as usize)
+        .collect();
+    let header = 4 + 4 * rank as u64;
+    let len = dims
+        .iter()
+        .try_fold(element.width(), |len, &dim| len.checked_mul(dim));
+    let Some(len) = len.filter(|&len| len as u64 <= max_bytes) else {
+        return Err(corrupt(
+            name,
+            4,
+            &format!(
+                "an array of dims {dims:?} is larger than {max_bytes} bytes; check the file, or raise max_bytes"
+            ),
+        ));
+    };
+    let values = read_exactly(&mut reader, len, name, header)?;
+    let mut more = [0];
+    if reader.read(&mut more).map_err(|error| {
+        corrupt(
+            name,
+            header + len as u64,
+            &format!("cannot be read: {error}; copy the file again"),
+        )
+    })? > 0
+    {
+        return Err(corrupt(
+            name,
+            header + len as u64,
+            &format!("there is more than the values of dims {dims:?}; check the file"),
+        ));
+    }
+    Ok(element.tensor(dims, &values))
+}
+
+/// The next `len` bytes; memory grows with what is there, not with what is announced.
+fn read_exactly(reader: &mut impl Read, len: usize, name: &str, offset: u64) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let read = reader.by_ref().take(len as u64).read_to_end(&mut bytes);
+    let found = bytes.len() as u64;
+    read.map_err(|error| {
+        corrupt(
+            name,
+            offset + found,
+            &format!("cannot be read: {error}; copy the file again"),
+        )
+    })?;
+    if bytes.len() < len {
+        let message = format!(
+            "the file ends, {} bytes more are expected; copy it again",
+            len as u64 - found
+        );
+        return Err(corrupt(name, offset + found, &message));
+    }
+    Ok(bytes)
+}
+
+#[derive(Clone, Copy)]
+enum Element {
+    U8,
+    I8,
+    I16,
+    I32,
+    F32,
+    F64,
+}
+
+fn element(code: u8, name: &str) -> Result<Element> {
+    Ok(match code {
+        0x08 => Element::U8,
+        0x09 => Element::I8,
+        0x0b => Element::I16,
+        0x0c => Element::I32,
+        0x0d => Element::F32,
+        0x0e => Element::F64,
+        _ => {
+            let message = format!(
+                "element type {code:#04x}, expected 0x08, 0x09, 0x0b, 0x0c, 0x0d or 0x0e; check that this is an idx file"
+            );
+            return Err(corrupt(name, 2, &message));
+        }
+    })
+}
+
+impl Element {
+    const fn width(self) -> usize {
+        match self {
+            Self::U8 | Self::I8 => 1,
+            Self::I16 => 2,
+            Self::I32 | Self::F32 => 4,
+            Self::F64 => 8,
+        }
+    }
+
+    fn tensor(self, dims: Vec<usize>, bytes: &[u8]) -> HostTensor {
+        match self {
+            Self::U8 => HostTensor::from_bytes(Shape::new(DType::U8, dims), bytes)
+                .expect("as many bytes as dims say"),
+            Self::I8 => HostTensor::new(
+                dims,
+                &bytes
+                    .iter()
+                    .map(|&byte| i32::from(byte as i8))
+                    .collect::<Vec<_>>(),
+            ),
+            Self::I16 => HostTensor::new(
+                dims,
+                &each(bytes, |bytes| i32::from(i16::from_be_bytes(bytes))),
+            ),
+            Self::I32 => HostTensor::new(dims, &each(bytes, i32::from_be_bytes)),
+            Self::F32 => HostTensor::new(dims, &each(bytes, f32::from_be_bytes)),
+            Self::F64 => HostTensor::new(dims, &each(bytes, f64::from_be_bytes)),
+        }
+    }
+}
+
+fn each<const N: usize, T>(bytes: &[u8], value: impl Fn([u8; N]) -> T) -> Vec<T> {
+    bytes
+        .as_chunks::<N>()
+        .0
+        .iter()
+        .map(|bytes| value(*bytes))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn parse(bytes: &[u8]) -> Result<HostTensor> {
+        parse_idx(bytes, "f.idx", 1 << 20)
+    }
+
+    #[test]
+    fn arrays_of_every_type_are_read() {
+        let head = |code, dim: u32| [&[0, 0, code, 1][..], &dim.to_be_bytes()].concat();
+        let of =
+            |code, dim, values: &[u8]| parse(&[&head(code, dim)[..], values].concat()).unwrap();
+        assert_eq!(of(8, 2, &[3, 255]), HostTensor::new([2], &[3u8, 255]));
+        assert_eq!(of(9, 2, &[3, 255]), HostTensor::new([2], &[3i32, -1]));
+        assert_eq!(of(0x0b, 1, &[0xff, 0xfe]), HostTensor::new([1], &[-2i32]));
+        assert_eq!(of(0x0c, 1, &[0, 0, 1, 0]), HostTensor::new([1], &[256i32]));
+        assert_eq!(
+            of(0x0d, 1, &1.5f32.to_be_bytes()),
+            HostTensor::new([1], &[1.5f32])
+        );
+        assert_eq!(
+            of(0x0e, 1, &1.5f64.to_be_bytes()),
+            HostTensor::new([1], &[1.5f64])
+        );
+        let whole = [&head(8, 3)[..], &[1, 2, 3]].concat();
+        let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        gzip.write_all(&whole).unwrap();
+        let gzip = gzip.finish().unwrap();
+        assert_eq!(parse(&gzip).unwrap(), parse(&whole).unwrap());
+        assert!(parse(&gzip[..gzip.len() - 9]).is_err());
+    }
+
+    #[test]
+    fn malformed_files_are_refused_with_the_byte() {
+        let huge = [&[0, 0, 8, 3][..], &[0xff; 12], &[0; 9]].concat();
+        let cases: [(&[u8], &str); 7] = [
+            (&[], "byte 0: the file ends, 4"),
+            (&[1, 0, 8, 1], "byte 0: found [01, 00, 08, 01]"),
+            (&[0, 0, 7, 1], "byte 2: element type 0x07"),
+            (&[0, 0, 8, 9], "byte 3: the array has 9 dims"),
+            (&huge, "byte 4: an array of dims [4294967295"),
+            (
+                &[0, 0, 8, 1, 0, 0, 0, 3, 7],
+                "byte 9: the file ends, 2 bytes more",
+            ),
+            (&[0, 0, 8, 1, 0, 0, 0, 1, 7, 7], "byte 9: there is more"),
+        ];
+        for (bytes, expected) in cases {
+            let error = parse(bytes).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+}

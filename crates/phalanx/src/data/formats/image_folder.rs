@@ -1,0 +1,199 @@
+//! A folder of images, a folder for each class.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::files::{io, past_the_end};
+use super::{Place, Records};
+use crate::{Error, Result};
+
+/// Ends of file names that are images, in lower case.
+const IMAGES: [&str; 4] = ["jpeg", "jpg", "png", "webp"];
+/// The most images accepted.
+const MOST_IMAGES: usize = 100_000_000;
+
+/// The images below a folder, their classes the folders directly in it, both sorted by name (as in
+/// `image_dataset_from_directory`); hidden files and other files are left out.
+#[derive(Clone, Debug)]
+pub struct ImageFolder {
+    classes: Vec<String>,
+    images: Vec<(PathBuf, u32)>,
+    max_image: u64,
+}
+
+/// An image as its file holds it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EncodedImage {
+    /// The bytes of the file.
+    pub bytes: Vec<u8>,
+    /// Index of the class.
+    pub class: u32,
+}
+
+impl ImageFolder {
+    /// Lists the images below a folder; no file has more than `max_image` bytes when it is read.
+    ///
+    /// # Errors
+    /// When a folder cannot be read, or there is no class or no image.
+    pub fn open(folder: impl AsRef<Path>, max_image: u64) -> Result<Self> {
+        let folder = folder.as_ref();
+        let classes: Vec<PathBuf> = entries(folder)?
+            .into_iter()
+            .filter(|path| path.is_dir())
+            .collect();
+        let mut images = Vec::new();
+        for (class, folder) in classes.iter().enumerate() {
+            list(folder, class as u32, &mut images)?;
+        }
+        if images.is_empty() {
+            return Err(Error::User(format!(
+                "{} has {} folders and no {IMAGES:?} file in them; expected a folder for each class with its images",
+                folder.display(),
+                classes.len()
+            )));
+        }
+        let name = |path: &PathBuf| {
+            path.file_name()
+                .map(|name| name.to_string_lossy().into_owned())
+        };
+        Ok(Self {
+            classes: classes.iter().filter_map(name).collect(),
+            images,
+            max_image,
+        })
+    }
+
+    /// The names of the classes, in the order of their indices.
+    #[must_use]
+    pub fn classes(&self) -> &[String] {
+        &self.classes
+    }
+
+    /// The path and the class of each image.
+    #[must_use]
+    pub fn images(&self) -> &[(PathBuf, u32)] {
+        &self.images
+    }
+}
+
+/// What a folder holds, sorted, without hidden files.
+fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
+    let refused = |error| io(folder, "read", error);
+    let mut paths = Vec::new();
+    for entry in fs::read_dir(folder).map_err(refused)? {
+        let entry = entry.map_err(refused)?;
+        if !entry.file_name().as_encoded_bytes().starts_with(b".") {
+            paths.push(entry.path());
+        }
+    }
+    paths.sort();
+    Ok(paths)
+}
+
+fn list(folder: &Path, class: u32, images: &mut Vec<(PathBuf, u32)>) -> Result<()> {
+    for path in entries(folder)? {
+        let metadata = fs::symlink_metadata(&path).map_err(|error| io(&path, "read", error))?;
+        // A link to a folder may lead in circles.
+        if metadata.is_dir() {
+            list(&path, class, images)?;
+        } else if is_image(&path) {
+            images.push((path, class));
+        }
+        if images.len() > MOST_IMAGES {
+            return Err(Error::User(format!(
+                "there are more than {MOST_IMAGES} images; split the folder"
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn is_image(path: &Path) -> bool {
+    let extension = path
+        .extension()
+        .map(|end| end.to_string_lossy().to_lowercase());
+    extension.is_some_and(|end| IMAGES.contains(&&*end))
+}
+
+impl Records for ImageFolder {
+    type Item = EncodedImage;
+
+    fn len(&self) -> usize {
+        self.images.len()
+    }
+
+    fn get(&self, i: usize) -> Result<EncodedImage> {
+        let Some((path, class)) = self.images.get(i) else {
+            return Err(past_the_end("image", i, self.images.len()));
+        };
+        let size = fs::metadata(path)
+            .map_err(|error| io(path, "open", error))?
+            .len();
+        if size > self.max_image {
+            return Err(Error::Data {
+                source_name: path.display().to_string(),
+                place: "byte 0".into(),
+                message: format!(
+                    "the file has {size} bytes, the most accepted is {}; raise max_image",
+                    self.max_image
+                ),
+            });
+        }
+        let bytes = fs::read(path).map_err(|error| io(path, "read", error))?;
+        Ok(EncodedImage {
+            bytes,
+            class: *class,
+        })
+    }
+
+    fn place(&self, i: usize) -> Place {
+        Place {
+            file: self.images[i].0.display().to_string(),
+            place: "the image".into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::scratch;
+
+    #[test]
+    fn classes_are_the_sorted_folders() {
+        let folder = scratch::folder("images");
+        for (path, bytes) in [
+            ("dog/b.JPG", "1"),
+            ("dog/a.png", "22"),
+            ("cat/deep/er/z.webp", "3"),
+            ("cat/notes.txt", ""),
+            ("cat/.x.png", ""),
+            ("top.png", ""),
+        ] {
+            let path = folder.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, bytes).unwrap();
+        }
+        fs::create_dir(folder.join("empty")).unwrap();
+        let images = ImageFolder::open(&folder, 1).unwrap();
+        assert_eq!(images.classes(), ["cat", "dog", "empty"]);
+        let classes: Vec<u32> = images.images().iter().map(|(_, class)| *class).collect();
+        assert_eq!(classes, [0, 1, 1]);
+        assert_eq!(
+            images.get(2).unwrap(),
+            EncodedImage {
+                bytes: b"1".to_vec(),
+                class: 1
+            }
+        );
+        let error = images.get(1).unwrap_err().to_string();
+        assert!(
+            error.contains("a.png: byte 0: the file has 2 bytes"),
+            "{error}"
+        );
+        let error = ImageFolder::open(folder.join("empty"), 1)
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("has 0 folders and no"), "{error}");
+    }
+}

@@ -1,0 +1,137 @@
+//! Where training is in the data, small enough for every checkpoint, and the way back from it.
+
+use serde::{Deserialize, Serialize};
+
+use super::shard::Sharding;
+use super::{AutoShard, BatchIter, Batches, Worker};
+use crate::{Error, Result};
+
+/// A position in an epoch: which steps were taken, under how many workers.
+///
+/// It grows by a segment only when an epoch goes on with another number of workers or another batch.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Position {
+    /// The epoch, from 0.
+    pub epoch: u64,
+    /// What was read of it so far.
+    pub segments: Vec<Segment>,
+}
+
+/// Steps of an epoch that were taken in one way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Segment {
+    /// How the data were divided: `File`, `Data` or `Off`.
+    pub policy: AutoShard,
+    /// Number of workers.
+    pub workers: usize,
+    /// Replicas of each worker.
+    pub replicas: usize,
+    /// The global batch.
+    pub batch: usize,
+    /// Steps taken.
+    pub steps: usize,
+}
+
+impl Segment {
+    /// The same way, whatever the number of steps.
+    fn goes_on(&self, next: &Self) -> bool {
+        Self {
+            steps: next.steps,
+            ..*self
+        } == *next
+    }
+}
+
+impl Position {
+    /// The start of an epoch.
+    #[must_use]
+    pub const fn start(epoch: u64) -> Self {
+        let segments = Vec::new();
+        Self { epoch, segments }
+    }
+}
+
+impl Batches {
+    /// What is left of the epoch at a position that any number of workers has reached: exactly the examples that
+    /// nobody has read yet.
+    ///
+    /// With the same workers and batch the order is that of the epoch that was interrupted; else what is left is
+    /// divided anew, by position.
+    ///
+    /// # Errors
+    /// When the position is of other batches, or stages after `batch` change the order and the workers have changed.
+    pub fn iter_at(&self, position: &Position) -> Result<BatchIter> {
+        let (past, step) = match position.segments.split_last() {
+            Some((last, past))
+                if last.goes_on(&self.segment()) || past.is_empty() && self.takes_over(last) =>
+            {
+                (past, last.steps)
+            }
+            _ => (&position.segments[..], 0),
+        };
+        let batches = self.after(past)?;
+        let mut iter = batches.iter(position.epoch, step);
+        iter.past = past.to_vec();
+        Ok(iter)
+    }
+
+    /// Whether the steps taken hold the same examples for these workers: the slices of the same batches.
+    fn takes_over(&self, last: &Segment) -> bool {
+        last.policy == AutoShard::Data
+            && self.segment().policy == AutoShard::Data
+            && last.batch == self.size()
+    }
+
+    /// How these batches are divided, without steps.
+    pub(super) fn segment(&self) -> Segment {
+        let Sharding { worker, policy, .. } = &self.sharding;
+        Segment {
+            policy: *policy,
+            workers: worker.count,
+            replicas: worker.replicas,
+            batch: self.size(),
+            steps: 0,
+        }
+    }
+
+    /// The batches of what the segments have left.
+    fn after(&self, past: &[Segment]) -> Result<Self> {
+        if past.is_empty() {
+            return Ok(self.clone());
+        }
+        if self.reorders() {
+            return Err(Error::user(
+                "cannot go on within the epoch with other workers or another batch: take, skip or repeat after batch count batches; \
+                 put them before batch, or start at the next epoch",
+            ));
+        }
+        let mut rest = self.clone();
+        for (k, segment) in past.iter().enumerate() {
+            let worker = Worker {
+                index: 0,
+                count: segment.workers,
+                replicas: segment.replicas,
+            };
+            if segment.batch == 0 || k > 0 && segment.policy == AutoShard::File {
+                return Err(Error::User(format!(
+                    "segment {k} of the position is not one of these batches: {segment:?}; start at the next epoch"
+                )));
+            }
+            let sharding = Sharding::new(&rest.input, worker, segment.policy)?;
+            if sharding.policy != segment.policy {
+                return Err(Error::user(
+                    "the position is of data in more files than there are now; start at the next epoch",
+                ));
+            }
+            let whole = rest.input.len().unwrap_or(usize::MAX);
+            rest.input = sharding.rest(&rest.input, segment.batch, segment.steps)?;
+            rest.before += (whole - rest.input.len().unwrap_or(whole)) as u64;
+        }
+        let policy = match self.sharding.policy {
+            AutoShard::Off => AutoShard::Off,
+            _ => AutoShard::Data,
+        };
+        rest.sharding = Sharding::new(&rest.input, self.sharding.worker, policy)?;
+        Ok(rest)
+    }
+}

@@ -1,0 +1,171 @@
+//! How a global batch is divided between workers and replicas.
+
+use crate::{Error, Result};
+
+/// One of the workers that train together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Worker {
+    /// Its rank, from 0.
+    pub index: usize,
+    /// Number of workers.
+    pub count: usize,
+    /// Replicas of each worker.
+    pub replicas: usize,
+}
+
+impl Worker {
+    /// Worker `index` of `count` with one replica each.
+    #[must_use]
+    pub const fn new(index: usize, count: usize) -> Self {
+        Self {
+            index,
+            count,
+            replicas: 1,
+        }
+    }
+
+    pub(super) fn check(self) -> Result<()> {
+        if self.index < self.count && self.replicas > 0 {
+            return Ok(());
+        }
+        Err(Error::User(format!(
+            "worker {} of {} with {} replicas; expected an index below the number of workers, and a replica",
+            self.index, self.count, self.replicas
+        )))
+    }
+}
+
+/// The sizes that a worker's replicas take in turn, over and over, of global batches of `batch` examples.
+///
+/// The floor and the ceiling of batch / replicas, rotated by worker, so that the sizes of one step add up to the batch
+/// (TensorFlow's `batch_sizes_for_worker`).
+#[must_use]
+pub fn batch_sizes(worker: Worker, batch: usize) -> Vec<usize> {
+    let all = worker.count * worker.replicas;
+    let (floor, more) = (batch / all, batch % all);
+    let size = |replica: usize| floor + usize::from(replica < more);
+    (0..all)
+        .map(|k| size((k + worker.index * worker.replicas) % all))
+        .collect()
+}
+
+/// Examples that a worker takes of the full batches in a step.
+fn size_in_step(worker: Worker, batch: usize, step: usize) -> usize {
+    let sizes = batch_sizes(worker, batch);
+    let first = step % worker.count * worker.replicas;
+    (first..first + worker.replicas)
+        .map(|k| sizes[k % sizes.len()])
+        .sum()
+}
+
+/// Examples that a worker has taken before a step: a batch every `count` steps, and those of the steps since.
+pub(super) fn consumed(worker: Worker, batch: usize, step: usize) -> usize {
+    let since = (0..step % worker.count).map(|step| size_in_step(worker, batch, step));
+    (step / worker.count)
+        .saturating_mul(batch)
+        .saturating_add(since.sum())
+}
+
+/// The worker's slice of a batch of `rows` rows: where it starts, and its size.
+pub(super) fn slice_of(worker: Worker, rows: usize, step: usize) -> (usize, usize) {
+    let size = |index| size_in_step(Worker { index, ..worker }, rows, step);
+    ((0..worker.index).map(size).sum(), size(worker.index))
+}
+
+/// Steps in which a worker takes `len` examples of its own, with or without the last that is not full.
+pub(super) fn steps(worker: Worker, batch: usize, len: usize, drop_remainder: bool) -> usize {
+    let mut step = len / batch * worker.count;
+    if drop_remainder {
+        while consumed(worker, batch, step + 1) <= len {
+            step += 1;
+        }
+        return step;
+    }
+    while consumed(worker, batch, step) < len {
+        step += 1;
+    }
+    // A worker may get nothing in some steps; those at the end are not needed.
+    while step > 0 && consumed(worker, batch, step - 1) >= len {
+        step -= 1;
+    }
+    step
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The worked example: global batches of 7, two workers of two replicas.
+    #[test]
+    fn seven_examples_over_two_workers_of_two() {
+        let worker = |index| Worker {
+            index,
+            count: 2,
+            replicas: 2,
+        };
+        assert_eq!(batch_sizes(worker(0), 7), [2, 2, 2, 1]);
+        assert_eq!(batch_sizes(worker(1), 7), [2, 1, 2, 2]);
+        let cut = |index| {
+            let mut at = 0;
+            let sizes = batch_sizes(worker(index), 7);
+            let take = |size| {
+                at += size;
+                (at - size..at).collect::<Vec<_>>()
+            };
+            sizes.into_iter().map(take).collect::<Vec<_>>()
+        };
+        assert_eq!(cut(0), [vec![0, 1], vec![2, 3], vec![4, 5], vec![6]]);
+        assert_eq!(cut(1), [vec![0, 1], vec![2], vec![3, 4], vec![5, 6]]);
+        // Steps of both workers: 4 + 3, then 3 + 4.
+        let in_steps = |index| [0, 1, 2].map(|step| size_in_step(worker(index), 7, step));
+        assert_eq!((in_steps(0), in_steps(1)), ([4, 3, 4], [3, 4, 3]));
+        assert_eq!(
+            [0, 1, 2, 3].map(|step| consumed(worker(1), 7, step)),
+            [0, 3, 7, 10]
+        );
+        assert_eq!(
+            [slice_of(worker(0), 7, 1), slice_of(worker(1), 7, 1)],
+            [(0, 3), (3, 4)]
+        );
+    }
+
+    #[test]
+    fn every_step_adds_up_to_the_batch() {
+        for (count, replicas, batch) in [(1, 1, 5), (3, 1, 7), (3, 2, 64), (4, 3, 5), (2, 8, 3)] {
+            for step in 0..9 {
+                let sizes = (0..count).map(|index| {
+                    size_in_step(
+                        Worker {
+                            index,
+                            count,
+                            replicas,
+                        },
+                        batch,
+                        step,
+                    )
+                });
+                assert_eq!(sizes.sum::<usize>(), batch);
+            }
+        }
+    }
+
+    #[test]
+    fn steps_cover_the_examples() {
+        for index in 0..3 {
+            let worker = Worker {
+                index,
+                count: 3,
+                replicas: 2,
+            };
+            for (batch, len) in [(7, 0), (7, 1), (7, 20), (2, 9), (64, 64), (1, 5)] {
+                let all = steps(worker, batch, len, false);
+                assert!(consumed(worker, batch, all) >= len, "{batch} {len}");
+                assert!(len == 0 || consumed(worker, batch, all - 1) < len);
+                let full = steps(worker, batch, len, true);
+                assert!(
+                    consumed(worker, batch, full) <= len && consumed(worker, batch, full + 1) > len
+                );
+            }
+        }
+    }
+}

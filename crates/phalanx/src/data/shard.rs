@@ -1,0 +1,250 @@
+//! Which examples a worker reads: by file, by position in the global batch, or all.
+
+use serde::{Deserialize, Serialize};
+
+use super::dataset::Node;
+use super::order::Order;
+use super::picked::Picked;
+use super::rebatch::{consumed, slice_of, steps};
+use super::{Dataset, Worker};
+use crate::{Error, Result};
+
+/// How the data are divided between workers (`tf.data`'s `AutoShardPolicy`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AutoShard {
+    /// By file where the data have enough files and stages allow it, else by position. Never an error.
+    #[default]
+    Auto,
+    /// Whole files to each worker, balanced by their numbers of examples; by position, with a notice, where there are
+    /// fewer files than workers (TensorFlow fails there).
+    File,
+    /// Each worker takes its slice of every global batch: the same examples in a step for any number of workers.
+    Data,
+    /// Each worker reads everything.
+    Off,
+}
+
+/// What a worker reads, decided.
+#[derive(Clone)]
+pub(super) struct Sharding {
+    pub(super) worker: Worker,
+    /// `File`, `Data` or `Off`.
+    pub(super) policy: AutoShard,
+    pub(super) notice: Option<String>,
+    /// A dataset for each worker; none where all share the slices of one.
+    lanes: Vec<Dataset>,
+}
+
+impl Sharding {
+    /// One worker that reads everything.
+    pub(super) const fn whole() -> Self {
+        Self {
+            worker: Worker {
+                index: 0,
+                count: 1,
+                replicas: 1,
+            },
+            policy: AutoShard::Data,
+            notice: None,
+            lanes: Vec::new(),
+        }
+    }
+
+    pub(super) fn new(input: &Dataset, worker: Worker, policy: AutoShard) -> Result<Self> {
+        worker.check()?;
+        let by_position = |notice| Self {
+            worker,
+            policy: AutoShard::Data,
+            notice,
+            lanes: Vec::new(),
+        };
+        let lanes = match policy {
+            AutoShard::Data => return Ok(by_position(None)),
+            AutoShard::Auto if worker.count == 1 => return Ok(by_position(None)),
+            AutoShard::Off => vec![input.clone(); worker.count],
+            AutoShard::Auto | AutoShard::File => match file_lanes(input, worker.count) {
+                Ok(lanes) => lanes,
+                Err(NoLanes::Unfit(reason)) if policy == AutoShard::File => {
+                    return Err(Error::User(format!(
+                        "cannot shard by file: {reason}; choose auto or data"
+                    )));
+                }
+                Err(NoLanes::Unfit(reason) | NoLanes::TooFew(reason)) => {
+                    return Ok(by_position(Some(format!("sharding by position: {reason}"))));
+                }
+            },
+        };
+        let (policy, notice) = match policy {
+            AutoShard::Off => (AutoShard::Off, None),
+            _ => (
+                AutoShard::File,
+                Some(format!("sharding by file between {} workers", worker.count)),
+            ),
+        };
+        Ok(Self {
+            worker,
+            policy,
+            notice,
+            lanes,
+        })
+    }
+
+    /// Number of steps of an epoch, the same for every worker; `None` is endless.
+    pub(super) fn steps(
+        &self,
+        input: &Dataset,
+        batch: usize,
+        drop_remainder: bool,
+    ) -> Option<usize> {
+        if batch == 0 {
+            return Some(0);
+        }
+        if self.lanes.is_empty() {
+            let len = input.len()?;
+            return Some(if drop_remainder {
+                len / batch
+            } else {
+                len.div_ceil(batch)
+            });
+        }
+        let of = |(w, lane): (usize, &Dataset)| {
+            let worker = Worker {
+                index: w,
+                ..self.worker
+            };
+            Some(steps(worker, batch, lane.len()?, drop_remainder))
+        };
+        let each: Option<Vec<usize>> = self.lanes.iter().enumerate().map(of).collect();
+        let each = each?.into_iter();
+        if drop_remainder {
+            each.min()
+        } else {
+            each.max()
+        }
+    }
+
+    /// What this worker reads in a step: the dataset, the first index and the number of examples.
+    pub(super) fn locate<'a>(
+        &'a self,
+        input: &'a Dataset,
+        batch: usize,
+        step: usize,
+    ) -> (&'a Dataset, usize, usize) {
+        let Some(lane) = self.lanes.get(self.worker.index) else {
+            let start = step.saturating_mul(batch);
+            let rows = input
+                .len()
+                .map_or(batch, |len| len.saturating_sub(start).min(batch));
+            let (offset, size) = slice_of(self.worker, rows, step);
+            return (input, start + offset, size);
+        };
+        let start = consumed(self.worker, batch, step);
+        let size = consumed(self.worker, batch, step + 1) - start;
+        let left = lane.len().map_or(size, |len| len.saturating_sub(start));
+        (lane, start, size.min(left))
+    }
+
+    /// What no worker has read after so many steps, in a fixed order.
+    pub(super) fn rest(&self, input: &Dataset, batch: usize, steps: usize) -> Result<Dataset> {
+        if self.policy != AutoShard::File {
+            return Ok(input.skip(steps.saturating_mul(batch)));
+        }
+        let read = |w| {
+            consumed(
+                Worker {
+                    index: w,
+                    ..self.worker
+                },
+                batch,
+                steps,
+            )
+        };
+        let tails = self
+            .lanes
+            .iter()
+            .enumerate()
+            .map(|(w, lane)| lane.skip(read(w)));
+        let all = tails.map(Ok).reduce(|all, tail| all?.concatenate(&tail?));
+        all.unwrap_or_else(|| Ok(input.clone()))
+    }
+}
+
+/// Why there is no dataset for each worker.
+enum NoLanes {
+    /// The data or their stages cannot be divided by file.
+    Unfit(String),
+    TooFew(String),
+}
+
+fn file_lanes(input: &Dataset, workers: usize) -> std::result::Result<Vec<Dataset>, NoLanes> {
+    (0..workers)
+        .map(|worker| lane(input, worker, workers))
+        .collect()
+}
+
+/// The same stages over the files of one worker.
+fn lane(input: &Dataset, worker: usize, workers: usize) -> std::result::Result<Dataset, NoLanes> {
+    let inner = |input: &Dataset| lane(input, worker, workers);
+    match input.node() {
+        Node::Source(source) => {
+            let files = source.per_file();
+            match files.len() {
+                0 => Err(NoLanes::Unfit(
+                    "the data are not in files of several examples".into(),
+                )),
+                few if few < workers => Err(NoLanes::TooFew(format!(
+                    "there are {few} files for {workers} workers"
+                ))),
+                _ => Ok(input.picked(files_of(&files, worker, workers))),
+            }
+        }
+        Node::Ordered {
+            input,
+            order: order @ (Order::Shuffle(_) | Order::Repeat(_)),
+        } => Ok(inner(input)?.ordered(*order)),
+        Node::Ordered { .. } => Err(NoLanes::Unfit(
+            "take or skip counts the examples of all files".into(),
+        )),
+        Node::Map { input, seed, map } => {
+            let (input, seed, map) = (inner(input)?, *seed, map.clone());
+            Ok(Dataset::of(Node::Map { input, seed, map }))
+        }
+        Node::ClassWeights { input, weights } => Ok(inner(input)?.class_weights(weights.clone())),
+        Node::SkipCorrupt { input, skipped } => {
+            let (input, skipped) = (inner(input)?, skipped.clone());
+            Ok(Dataset::of(Node::SkipCorrupt { input, skipped }))
+        }
+        Node::Concatenate { first, second, .. } => inner(first)?
+            .concatenate(&inner(second)?)
+            .map_err(|error| NoLanes::Unfit(error.to_string())),
+        Node::Arrays(_) => Err(NoLanes::Unfit("the data are in memory".into())),
+        Node::Picked { .. } | Node::Woven { .. } | Node::Zip { .. } | Node::Cached { .. } => {
+            Err(NoLanes::Unfit(
+                "a filter, interleave, mix, zip or cache stage is over all files".into(),
+            ))
+        }
+    }
+}
+
+/// The examples of a worker's files: the largest file first to whoever has least, each worker's in the order of files.
+fn files_of(files: &[usize], worker: usize, workers: usize) -> Picked {
+    let mut by_size: Vec<usize> = (0..files.len()).collect();
+    by_size.sort_by_key(|&file| (std::cmp::Reverse(files[file]), file));
+    let mut loads = vec![(0, 0); workers];
+    let mut owner = vec![0; files.len()];
+    for file in by_size {
+        // Files count too, so that empty ones are spread.
+        let least = (0..workers).min_by_key(|&w| loads[w]).expect("a worker");
+        loads[least] = (loads[least].0 + files[file], loads[least].1 + 1);
+        owner[file] = least;
+    }
+    let (mut picked, mut first) = (Picked::default(), 0);
+    for (&count, owner) in files.iter().zip(owner) {
+        if owner == worker {
+            picked.push(first..first + count);
+        }
+        first += count;
+    }
+    picked
+}

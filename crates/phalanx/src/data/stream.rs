@@ -1,0 +1,259 @@
+//! Examples that come one after the other and cannot be asked for by index.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::order::key_of;
+use super::{Batch, Dataset, Example};
+use crate::{Error, Result};
+
+/// The examples of one epoch, in their order.
+pub type Examples = Box<dyn Iterator<Item = Result<Example>> + Send>;
+
+type Open = dyn Fn(u64) -> Examples + Send + Sync;
+
+/// A sequence of examples that is read from its start: a socket, a generator, a format without an index.
+///
+/// It has no length, cannot be sharded, and resumes by reading again what was read; where the data can be read by
+/// index, use a [`Dataset`].
+#[derive(Clone)]
+pub struct Stream {
+    open: Arc<Open>,
+}
+
+impl Stream {
+    /// What `open` gives for each epoch; the same for the same epoch, where a run is to be repeatable.
+    pub fn new<I>(open: impl Fn(u64) -> I + Send + Sync + 'static) -> Self
+    where
+        I: Iterator<Item = Result<Example>> + Send + 'static,
+    {
+        Self {
+            open: Arc::new(move |epoch| Box::new(open(epoch))),
+        }
+    }
+
+    /// The examples of an epoch; ends after an error.
+    #[must_use]
+    pub fn iter(&self, epoch: u64) -> Examples {
+        let mut examples = (self.open)(epoch).fuse();
+        let mut failed = false;
+        Box::new(std::iter::from_fn(move || {
+            let next = if failed { None } else { examples.next() };
+            failed |= matches!(next, Some(Err(_)));
+            next
+        }))
+    }
+
+    fn over<I>(&self, stage: impl Fn(u64, Examples) -> I + Send + Sync + 'static) -> Self
+    where
+        I: Iterator<Item = Result<Example>> + Send + 'static,
+    {
+        let input = self.clone();
+        Self::new(move |epoch| stage(epoch, input.iter(epoch)))
+    }
+
+    /// A function applied to each example.
+    #[must_use]
+    pub fn map(&self, map: impl Fn(Example) -> Result<Example> + Send + Sync + 'static) -> Self {
+        let map = Arc::new(map);
+        self.over(move |_, examples| {
+            let map = Arc::clone(&map);
+            examples.map(move |example| map(example?))
+        })
+    }
+
+    /// The examples that `keep` is true for.
+    #[must_use]
+    pub fn filter(&self, keep: impl Fn(&Example) -> bool + Send + Sync + 'static) -> Self {
+        let keep = Arc::new(keep);
+        self.over(move |_, examples| {
+            let keep = Arc::clone(&keep);
+            examples.filter(move |example| example.as_ref().map_or(true, |example| keep(example)))
+        })
+    }
+
+    /// The first `count` examples.
+    #[must_use]
+    pub fn take(&self, count: usize) -> Self {
+        self.over(move |_, examples| examples.take(count))
+    }
+
+    /// All but the first `count` examples.
+    #[must_use]
+    pub fn skip(&self, count: usize) -> Self {
+        self.over(move |_, examples| examples.skip(count))
+    }
+
+    /// The examples `count` times over; repetition r of epoch e is epoch e * count + r of what comes before.
+    #[must_use]
+    pub fn repeat(&self, count: u64) -> Self {
+        let input = self.clone();
+        Self::new(move |epoch| {
+            let input = input.clone();
+            (0..count).flat_map(move |r| input.iter(epoch.wrapping_mul(count).wrapping_add(r)))
+        })
+    }
+
+    /// Each example changes places with a random one of the `window` that were read ahead (`tf.data`'s `shuffle`), by
+    /// chance drawn from (seed, epoch).
+    ///
+    /// It is only as random as the window is large; [`Dataset::shuffle`] is a full permutation and takes no memory.
+    #[must_use]
+    pub fn shuffle(&self, window: usize, seed: u64) -> Self {
+        self.over(move |epoch, mut examples| {
+            let (mut held, mut drawn) = (Vec::new(), 0);
+            std::iter::from_fn(move || {
+                while held.len() < window.max(1) {
+                    match examples.next() {
+                        Some(Ok(example)) => held.push(example),
+                        Some(error) => return Some(error),
+                        None => break,
+                    }
+                }
+                let len = held.len() as u64;
+                let at = key_of(seed, epoch, drawn).checked_rem(len)?;
+                drawn += 1;
+                Some(Ok(held.swap_remove(at as usize)))
+            })
+        })
+    }
+
+    /// Blocks of `block` examples of each stream in turn, until the last has ended.
+    #[must_use]
+    pub fn interleave(inputs: &[Self], block: usize) -> Self {
+        let (inputs, block) = (inputs.to_vec(), block.max(1));
+        Self::new(move |epoch| {
+            let mut open: VecDeque<Examples> =
+                inputs.iter().map(|input| input.iter(epoch)).collect();
+            let mut given = 0;
+            std::iter::from_fn(move || {
+                loop {
+                    if given == block {
+                        open.rotate_left(1);
+                        given = 0;
+                    }
+                    if let Some(example) = open.front_mut()?.next() {
+                        given += 1;
+                        return Some(example);
+                    }
+                    open.pop_front();
+                    given = 0;
+                }
+            })
+        })
+    }
+
+    /// Batches of `size` examples of an epoch; the last may have fewer.
+    pub fn batches(
+        &self,
+        epoch: u64,
+        size: usize,
+    ) -> impl Iterator<Item = Result<Batch>> + Send + use<> {
+        let (mut examples, mut first) = (self.iter(epoch), 0);
+        std::iter::from_fn(move || {
+            let some: Result<Vec<Example>> = examples.by_ref().take(size).collect();
+            match some {
+                Ok(some) if some.is_empty() => None,
+                Ok(some) => Some(Batch::stack(&some).map(|batch| {
+                    let rows = some.len() as u64;
+                    first += rows;
+                    Batch {
+                        first: first - rows,
+                        ..batch
+                    }
+                })),
+                Err(error) => Some(Err(error)),
+            }
+        })
+    }
+
+    /// Epoch 0 read into memory, which makes it a dataset.
+    ///
+    /// # Errors
+    /// When an example fails, or there are more than `most`.
+    pub fn collect(&self, most: usize) -> Result<Dataset> {
+        let examples: Vec<Example> = self
+            .iter(0)
+            .take(most.saturating_add(1))
+            .collect::<Result<_>>()?;
+        if examples.len() > most {
+            return Err(Error::User(format!(
+                "the stream has more than {most} examples; take some of them, or allow more"
+            )));
+        }
+        Ok(Dataset::from_source(Collected(examples)))
+    }
+}
+
+struct Collected(Vec<Example>);
+
+impl super::Source for Collected {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn get(&self, i: usize) -> Result<Example> {
+        Ok(self.0[i].clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use phalanx_graph::HostTensor;
+
+    use super::*;
+
+    fn count(range: std::ops::Range<i32>) -> Stream {
+        Stream::new(move |_| {
+            range.clone().map(|i| {
+                Ok(Example {
+                    x: vec![HostTensor::scalar(i)],
+                    ..Example::default()
+                })
+            })
+        })
+    }
+
+    fn values(stream: &Stream, epoch: u64) -> Vec<i32> {
+        let value = |example: Result<Example>| example.unwrap().x[0].values::<i32>().unwrap()[0];
+        stream.iter(epoch).map(value).collect()
+    }
+
+    #[test]
+    fn stages_do_what_they_say() {
+        let even = count(0..10).filter(|example| example.x[0].to_f64()[0] % 2.0 == 0.0);
+        assert_eq!(values(&even.skip(1).take(3), 0), [2, 4, 6]);
+        assert_eq!(values(&count(0..2).repeat(2), 0), [0, 1, 0, 1]);
+        let inputs = [count(0..3), count(10..11), count(20..25)];
+        assert_eq!(
+            values(&Stream::interleave(&inputs, 2), 0),
+            [0, 1, 10, 20, 21, 2, 22, 23, 24]
+        );
+        let rows: Vec<_> = count(0..5)
+            .batches(0, 2)
+            .map(|batch| batch.map(|b| (b.first, b.rows())).unwrap())
+            .collect();
+        assert_eq!(rows, [(0, 2), (2, 2), (4, 1)]);
+        assert_eq!(count(0..5).collect(5).unwrap().len(), Some(5));
+        assert!(count(0..5).collect(4).is_err());
+        let failing = count(0..5).map(|_| Err(Error::user("no")));
+        assert_eq!(failing.iter(0).count(), 1);
+    }
+
+    #[test]
+    fn a_window_keeps_examples_near_and_loses_none() {
+        let shuffled = count(0..100).shuffle(10, 7);
+        let order = values(&shuffled, 0);
+        assert_ne!(order, values(&shuffled, 1));
+        assert_eq!(order, values(&shuffled, 0));
+        assert!(
+            order
+                .iter()
+                .enumerate()
+                .all(|(at, &value)| value < at as i32 + 10)
+        );
+        let mut sorted = order;
+        sorted.sort_unstable();
+        assert!(sorted.into_iter().eq(0..100));
+    }
+}

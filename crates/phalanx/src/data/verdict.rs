@@ -1,0 +1,77 @@
+//! Whether training waits for its data.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::StageTime;
+
+/// How much of a time went into waiting for batches, and where the data were slow.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Verdict {
+    /// The share of the time, from 0 to 1, that the consumer waited.
+    pub waited: f64,
+    /// The stage that was busy longest.
+    pub slowest: &'static str,
+}
+
+/// Below this share the input is not what limits.
+const NOTABLE: f64 = 0.02;
+
+impl Verdict {
+    /// From what the stages have cost ([`BatchIter::stage_times`](super::BatchIter::stage_times)) in `elapsed`.
+    #[must_use]
+    pub fn of(times: &[StageTime], elapsed: Duration) -> Self {
+        let waited = times.iter().filter(|time| time.stage == "next");
+        let waited: Duration = waited.map(|time| time.wait).sum();
+        let slowest = times.iter().max_by_key(|time| time.busy);
+        Self {
+            waited: (waited.as_secs_f64() / elapsed.as_secs_f64().max(1e-9)).min(1.0),
+            slowest: slowest.map_or("examples", |time| time.stage),
+        }
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.waited < NOTABLE {
+            return f.write_str("not input-bound");
+        }
+        let percent = (self.waited * 100.0).round();
+        write!(
+            f,
+            "input-bound by {percent}% (slowest stage: {})",
+            self.slowest
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_share_of_waiting_is_named() {
+        let time = |stage, busy, wait| StageTime {
+            stage,
+            batches: 5,
+            busy: Duration::from_millis(busy),
+            wait: Duration::from_millis(wait),
+        };
+        let times = [
+            time("examples", 100, 0),
+            time("map", 700, 0),
+            time("prefetch", 0, 900),
+            time("next", 0, 250),
+        ];
+        let verdict = Verdict::of(&times, Duration::from_secs(1));
+        assert_eq!(
+            verdict.to_string(),
+            "input-bound by 25% (slowest stage: map)"
+        );
+        assert_eq!(
+            Verdict::of(&times, Duration::from_secs(100)).to_string(),
+            "not input-bound"
+        );
+        assert_eq!(Verdict::of(&[], Duration::ZERO).waited, 0.0);
+    }
+}

@@ -1,0 +1,34 @@
+//! TFRecord files: the first byte chooses the policy, the rest is the file.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use phalanx::Error;
+use phalanx::data::{Corrupt, IndexCache, Records, TfRecordOptions, TfRecords};
+
+fuzz_target!(|input: &[u8]| {
+    let (skip, file) = match input.split_first() {
+        Some((&choice, file)) if choice < 2 => (choice == 1, file),
+        _ => (false, input),
+    };
+    let path = std::env::temp_dir().join(format!("phalanx-fuzz-{}.tfrecord", std::process::id()));
+    std::fs::write(&path, file).expect("a file in the temporary folder");
+    let options = TfRecordOptions {
+        corrupt: if skip { Corrupt::Skip } else { Corrupt::Fail },
+        index: IndexCache::Off,
+        max_record: 1 << 16,
+    };
+    match TfRecords::open(&path.to_string_lossy(), &options) {
+        Ok(records) => {
+            let all: Vec<usize> = (0..records.len()).collect();
+            assert!(all.len() * 16 <= file.len());
+            for (i, together) in records.get_each(&all).into_iter().enumerate() {
+                let alone = records.get(i);
+                assert!(alone.is_ok() == together.is_ok() && alone.ok() == together.ok(), "record {i}");
+            }
+        }
+        Err(Error::Data { place, message, .. }) => {
+            assert!(!skip && place.starts_with("byte ") && message.contains("; "), "{place}: {message}");
+        }
+        Err(error) => panic!("expected an error of the data, got {error}"),
+    }
+});
