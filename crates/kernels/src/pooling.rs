@@ -62,26 +62,28 @@ impl Pool {
 
     /// Fills y and the places; the arrays have elements.
     pub(crate) fn forward(&self, job: Forward<'_>, team: &Team) {
+        let Forward { x, y, place } = job;
         let len = row_len(self.y);
         let rows = rows_of_part(len);
-        let parts = job.y.chunks_mut(rows * len);
-        let parts = parts.zip(job.place.chunks_mut(rows * len)).enumerate();
+        let parts = y.chunks_mut(rows * len);
+        let parts = parts.zip(place.chunks_mut(rows * len)).enumerate();
         team.each(parts, |(part, (y, place))| {
             let outputs = y.chunks_mut(len).zip(place.chunks_mut(len));
             for (row, (y, place)) in outputs.enumerate() {
-                largest_of_row(self, part * rows + row, job.x, y, place);
+                largest_of_row(self, part * rows + row, x, y, place);
             }
         });
     }
 
     /// Fills dx; the arrays have elements.
     pub(crate) fn gradient(&self, job: Gradient<'_>, team: &Team) {
+        let Gradient { place, dy, dx } = job;
         let len = row_len(self.x);
         let rows = rows_of_part(len);
-        let parts = job.dx.chunks_mut(rows * len).enumerate();
+        let parts = dx.chunks_mut(rows * len).enumerate();
         team.each(parts, |(part, dx)| {
             for (row, dx) in dx.chunks_mut(len).enumerate() {
-                gradient_of_row(self, part * rows + row, job.place, job.dy, dx);
+                gradient_of_row(self, part * rows + row, place, dy, dx);
             }
         });
     }
@@ -166,7 +168,8 @@ impl Window<'_> {
                 let values = &self.x[from..][..CHANNELS];
                 for i in 0..CHANNELS {
                     // Larger, or a NaN; but nothing takes the place of a NaN.
-                    let takes = !(values[i] <= best[i]) & !best[i].is_nan();
+                    let larger = (values[i] > best[i]) | values[i].is_nan();
+                    let takes = larger & !best[i].is_nan();
                     best[i] = if takes { values[i] } else { best[i] };
                     found[i] = if takes { here } else { found[i] };
                 }
