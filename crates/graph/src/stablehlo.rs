@@ -49,7 +49,7 @@ pub struct Lowering {
 /// What the registered kernels for images on host processors (`phalanx.conv` and its kin) can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KernelSupport {
-    /// Whether they take bf16; without, bf16 images are widened around a call.
+    /// Whether those of convolutions take bf16; without, and in all others, bf16 is widened around a call.
     pub bf16: bool,
 }
 

@@ -57,6 +57,21 @@ fn kernels_are_called_where_they_are() {
 }
 
 #[test]
+fn only_convolutions_take_bf16() {
+    let lowering = Lowering {
+        kernels: Some(KernelSupport { bf16: true }),
+        ..Lowering::new(Platform::Cpu, "kernels_bf16")
+    };
+    let text = bf16_kernels().simplified().to_stablehlo(&lowering);
+    assert_eq!(golden::mismatch("kernels_bf16", &text, COMMAND), None);
+    let calls = text.lines().filter(|line| line.contains("@phalanx."));
+    for call in calls {
+        let convolves = call.contains("@phalanx.conv");
+        assert_eq!(call.contains("bf16"), convolves, "{call}");
+    }
+}
+
+#[test]
 fn the_compiler_takes_it() {
     for (name, build) in CASES {
         let program = build();
@@ -320,6 +335,33 @@ fn kernels() -> Program {
         &loss,
         &[("x", &x), ("kernel", &kernel), ("line", &line)],
     )
+}
+
+/// A convolution, a batch normalization with a rectifier and a pool of bf16, and their gradients.
+fn bf16_kernels() -> Program {
+    let g = Graph::new();
+    let bf16 = |name: &str, dims: &[usize]| g.parameter(name, Shape::new(DType::Bf16, dims));
+    let (x, kernel) = (bf16("x", &[2, 8, 8, 4]), bf16("kernel", &[3, 3, 4, 6]));
+    let (gamma, beta) = (bf16("gamma", &[6]), bf16("beta", &[6]));
+    let dims = ConvDims {
+        input: ConvSpec::channels_last(2),
+        kernel: ConvSpec::kernel(2),
+        output: ConvSpec::channels_last(2),
+        strides: vec![1; 2],
+        padding: vec![(1, 1); 2],
+        input_dilation: vec![1; 2],
+        kernel_dilation: vec![1; 2],
+        feature_groups: 1,
+        batch_groups: 1,
+    };
+    let [y, ..] = x.conv(&kernel, dims).batch_norm(&gamma, &beta, 0.001);
+    let y = y.maximum(&y.like(0.0)).max_pool2d(Pool2d {
+        size: [2, 2],
+        strides: [2, 2],
+        padding: [(0, 0); 2],
+    });
+    let loss = y.square().sum_all();
+    with_gradients(&g, &loss, &[("kernel", &kernel), ("gamma", &gamma)])
 }
 
 fn softmax_cross_entropy() -> Program {

@@ -293,11 +293,11 @@ impl Key {
 }
 
 /// The dense `[batch, height, width, channels]` in oneDNN's order: batch, channels, height, width.
-pub(crate) fn image_layout(onednn: &OneDnn, image: &Image) -> Result<Layout> {
+fn image_layout(onednn: &OneDnn, image: &Image) -> Result<Layout> {
     nhwc(onednn, image.element, image.dims)
 }
 
-pub(crate) fn nhwc(onednn: &OneDnn, element: Type, dims: [i64; 4]) -> Result<Layout> {
+fn nhwc(onednn: &OneDnn, element: Type, dims: [i64; 4]) -> Result<Layout> {
     let [batch, height, width, channels] = dims;
     let strides = [height * width * channels, 1, width * channels, channels];
     onednn.strided(element, &[batch, channels, height, width], &strides)

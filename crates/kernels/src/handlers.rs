@@ -2,11 +2,11 @@
 
 use phalanx_pjrt::{Call, CallAttribute, CallError, Code, ElementType};
 
-use crate::convolution::{self, Direction};
-use crate::kernels::{Kernels, Key};
+use crate::convolution::{Direction, Key};
+use crate::kernels::Kernels;
 use crate::norm;
 use crate::onednn::{Refused, Type};
-use crate::pooling;
+use crate::pooling::{self, Pool};
 use crate::sys;
 
 type Handler = fn(&Kernels, &mut Call<'_>) -> Result<(), CallError>;
@@ -47,7 +47,7 @@ fn convolution(
     if bias {
         expect_dims(call.operand_shape(2)?.1, &kernel.dims[3..])?;
     }
-    let key = convolution::Key {
+    let key = Key {
         direction,
         bias,
         x,
@@ -60,48 +60,55 @@ fn convolution(
         groups: call.int("groups")?,
     };
     key.check().map_err(invalid)?;
-    run(kernels, call, Key::Convolution(key))
+    run(kernels, call, key)
 }
 
 fn max_pool(kernels: &Kernels, call: &mut Call<'_>) -> Result<(), CallError> {
-    let x = image(call.operand_shape(0)?)?;
-    let y = image(call.result_shape(0)?)?;
-    pooling(
-        kernels,
-        call,
-        pooling::Direction::Forward,
-        (x, y),
-        call.result_shape(1)?,
-    )
+    let x = dims4(call.operand_shape(0)?.1)?;
+    let y = dims4(call.result_shape(0)?.1)?;
+    let pool = pool(call, (x, y), call.result_shape(1)?)?;
+    let job = pooling::Forward {
+        x: call.operand(0)?,
+        y: call.result(0)?,
+        place: call.result_bytes(1)?,
+    };
+    if job.x.is_empty() || job.y.is_empty() {
+        job.y.fill(f32::NEG_INFINITY);
+        job.place.fill(0);
+        return Ok(());
+    }
+    kernels.max_pool(&pool, job);
+    Ok(())
 }
 
 fn max_pool_gradient(kernels: &Kernels, call: &mut Call<'_>) -> Result<(), CallError> {
-    let x = image(call.result_shape(0)?)?;
-    let y = image(call.operand_shape(1)?)?;
-    pooling(
-        kernels,
-        call,
-        pooling::Direction::Gradient,
-        (x, y),
-        call.operand_shape(0)?,
-    )
+    let x = dims4(call.result_shape(0)?.1)?;
+    let y = dims4(call.operand_shape(1)?.1)?;
+    let pool = pool(call, (x, y), call.operand_shape(0)?)?;
+    let job = pooling::Gradient {
+        place: call.operand_bytes(0)?,
+        dy: call.operand(1)?,
+        dx: call.result(0)?,
+    };
+    if job.dx.is_empty() || job.dy.is_empty() {
+        job.dx.fill(0.0);
+        return Ok(());
+    }
+    kernels.max_pool_gradient(&pool, job);
+    Ok(())
 }
 
-fn pooling(
-    kernels: &Kernels,
-    call: &mut Call<'_>,
-    direction: pooling::Direction,
-    (x, y): (Image, Image),
+fn pool(
+    call: &Call<'_>,
+    (x, y): ([i64; 4], [i64; 4]),
     (place, place_dims): (ElementType, &[i64]),
-) -> Result<(), CallError> {
-    if place != ElementType::U8 || place_dims != y.dims {
+) -> Result<Pool, CallError> {
+    if place != ElementType::U8 || place_dims != y {
         return Err(invalid(format!(
-            "the places must be ui8 with the dimensions {:?}, got {place} with {place_dims:?}",
-            y.dims
+            "the places must be ui8 with the dimensions {y:?}, got {place} with {place_dims:?}"
         )));
     }
-    let key = pooling::Key {
-        direction,
+    let pool = Pool {
         x,
         y,
         window: pair(call, "window")?,
@@ -109,8 +116,8 @@ fn pooling(
         padding_low: pair(call, "padding_low")?,
         padding_high: pair(call, "padding_high")?,
     };
-    key.check().map_err(invalid)?;
-    run(kernels, call, Key::Pooling(key))
+    pool.check().map_err(invalid)?;
+    Ok(pool)
 }
 
 fn batch_norm(kernels: &Kernels, call: &mut Call<'_>) -> Result<(), CallError> {
@@ -246,10 +253,15 @@ fn image((element, dims): (ElementType, &[i64])) -> Result<Image, CallError> {
             )));
         }
     };
-    let dims = dims
-        .try_into()
-        .map_err(|_| invalid(format!("a tensor must have 4 dimensions, got {dims:?}")))?;
-    Ok(Image { element, dims })
+    Ok(Image {
+        element,
+        dims: dims4(dims)?,
+    })
+}
+
+fn dims4(dims: &[i64]) -> Result<[i64; 4], CallError> {
+    dims.try_into()
+        .map_err(|_| invalid(format!("a tensor must have 4 dimensions, got {dims:?}")))
 }
 
 /// An attribute of two integers.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use phalanx_pjrt::{Client, Code, Places};
 
-use crate::convolution;
+use crate::convolution::Key;
 use crate::executor::{Executor, flush_denormals};
 use crate::handlers;
 #[cfg(target_arch = "x86_64")]
@@ -14,7 +14,7 @@ use crate::kernel_gradient;
 use crate::library::{self, KernelError, Library};
 use crate::norm;
 use crate::onednn::{OneDnn, Operation, Refused, Scratch};
-use crate::pooling;
+use crate::pooling::{self, Pool};
 use crate::sys;
 use crate::team::Team;
 
@@ -41,8 +41,7 @@ impl Kernels {
     /// Finds the library, loads it and starts its thread: `explicit`, then `PHALANX_ONEDNN_LIBRARY`, then the per-user cache, then the
     /// system's `libdnnl.so.3`. It uses as many threads as XLA's pool has (`PJRT_NPROC`, else the processors of this process).
     ///
-    /// Unless the user set one, the environment variable `OMP_WAIT_POLICY` is set while the library loads; that is safe while no other
-    /// thread reads the environment outside Rust's `std::env`.
+    /// [`prepare_environment`](crate::prepare_environment) is to be called before, once.
     ///
     /// # Errors
     /// See [`KernelError`]: what was looked at and what to do.
@@ -170,19 +169,22 @@ impl Kernels {
             .executor
             .run(|state| job.run(&state.team, &mut state.scratch));
     }
+
+    /// The largest elements of windows, found on the kernels' threads.
+    pub(crate) fn max_pool(&self, pool: &Pool, job: pooling::Forward<'_>) {
+        self.0.executor.run(|state| pool.forward(job, &state.team));
+    }
+
+    /// The gradient of [`Kernels::max_pool`].
+    pub(crate) fn max_pool_gradient(&self, pool: &Pool, job: pooling::Gradient<'_>) {
+        self.0.executor.run(|state| pool.gradient(job, &state.team));
+    }
 }
 
 impl std::fmt::Debug for Kernels {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Kernels({})", self.describe())
     }
-}
-
-/// What makes one operation different from another.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Key {
-    Convolution(convolution::Key),
-    Pooling(pooling::Key),
 }
 
 /// Operations kept at most; programs have hundreds, so that more are of programs that are gone.
@@ -225,22 +227,18 @@ impl State {
             *slot = (output.as_mut_ptr(), output.len());
         }
         #[cfg(target_arch = "x86_64")]
-        if let (Key::Convolution(key), [x, dy], [dw]) = (&key, inputs, &mut *outputs)
-            && kernel_gradient::suits(key, self.team.threads())
+        if let ([x, dy], [dw]) = (inputs, &mut *outputs)
+            && kernel_gradient::suits(&key, self.team.threads())
         {
             let (x, dy, dw) = (floats(x), floats(dy), floats_mut(dw));
-            kernel_gradient::run(key, x, dy, dw, &self.team, &mut self.scratch);
+            kernel_gradient::run(&key, x, dy, dw, &self.team, &mut self.scratch);
             return Ok(());
         }
         if !self.operations.contains_key(&key) {
             if self.operations.len() >= MOST_OPERATIONS {
                 self.operations.clear();
             }
-            let operation = match &key {
-                Key::Convolution(key) => key.operation(&self.onednn)?,
-                Key::Pooling(key) => key.operation(&self.onednn)?,
-            };
-            self.operations.insert(key, operation);
+            self.operations.insert(key, key.operation(&self.onednn)?);
         }
         // SAFETY: the pointers are those of the slices, which are borrowed until this returns; the operation writes only to outputs.
         unsafe { self.operations[&key].run(&self.onednn, &data[..count], &mut self.scratch) }

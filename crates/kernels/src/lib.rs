@@ -1,4 +1,4 @@
-//! oneDNN's kernels inside XLA programs for the CPU.
+//! oneDNN's kernels, and loops of our own, inside XLA programs for the CPU.
 //!
 //! Programs call them as custom calls; XLA's own convolutions reach half their speed or less. The library is found at run time, and is
 //! optional: a program without these calls computes the same. Activations are `[batch, height, width, channels]`, kernels
@@ -13,12 +13,14 @@
 //! | `phalanx.max_pool` | x -> y, place (`ui8`, as many as y) | `window` (at most 256 elements), `strides`, `padding_low`, `padding_high` |
 //! | `phalanx.max_pool_gradient` | place, dy -> dx | the same |
 //!
+//! The largest of a window with a NaN is the NaN, of padding alone -inf.
+//!
 //! | `phalanx.batch_norm` | x `[.., channels]`, gamma, beta (`[channels]`), optionally an array like x to add -> y, mean, variance | `epsilon`, `relu` |
 //! | `phalanx.batch_norm_gradient` | dy, x, mean, variance, gamma -> dx, dgamma, dbeta | `epsilon` |
 //! | the same, of one with ReLU | dy, x, mean, variance, gamma, beta -> dx, dgamma, dbeta | `epsilon` |
 //! | the same, of one with addition and ReLU | dy, x, mean, variance, gamma, y -> dx, dgamma, dbeta, gradient of what was added | `epsilon` |
 //!
-//! Elements are f32; in convolutions and poolings also bf16 where [`Support::bf16`] says so.
+//! Elements are f32; in convolutions also bf16 where [`Support::bf16`] says so.
 //!
 //! `unsafe` lives here and in phalanx-pjrt only; everything exported is safe.
 
@@ -36,4 +38,4 @@ mod sys;
 mod team;
 
 pub use kernels::{Kernels, Support};
-pub use library::{INSTALL, KernelError, VARIABLE};
+pub use library::{INSTALL, KernelError, VARIABLE, prepare_environment};

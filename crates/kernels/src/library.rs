@@ -78,6 +78,25 @@ impl From<Refused> for KernelError {
     }
 }
 
+/// Tells OpenMP, where the user said nothing else, that its threads sleep between two pieces of work: by default they spin for a while, on
+/// processors that XLA's threads then lack. Sets the environment variable `OMP_WAIT_POLICY`, which processes started from here inherit,
+/// at the first call in a process; later ones do nothing.
+///
+/// OpenMP reads it when the library is loaded. Call this before other threads start, and before XLA's plugin is loaded: a thread that
+/// reads the environment from C, not through `std::env`, at the very moment of the first call could see a torn list.
+pub fn prepare_environment() {
+    const POLICY: &str = "OMP_WAIT_POLICY";
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        let said = |name: &str| std::env::var_os(name).is_some();
+        if !said(POLICY) && !said("GOMP_SPINCOUNT") {
+            // SAFETY: not guaranteed here. Rust's readers and writers of the environment take turns; that no thread reads it from C
+            // meanwhile is the caller's part, as documented: the function is safe to call from where unsafe code is forbidden.
+            unsafe { std::env::set_var(POLICY, "passive") };
+        }
+    });
+}
+
 fn lines(places: &[String]) -> String {
     places.iter().map(|place| format!("  {place}\n")).collect()
 }
@@ -129,7 +148,7 @@ pub(crate) fn find(places: &Places, explicit: Option<&Path>) -> Result<Library, 
 
 fn load(path: &Path, source: &str) -> Result<Library, KernelError> {
     let source_of = format!("{} ({source})", path.display());
-    let api = with_waiting_threads(|| Api::load(path)).map_err(|error| {
+    let api = Api::load(path).map_err(|error| {
         let reason = reason(&error);
         let next = if lacks_openmp(&reason) {
             "install gnu openmp: the debian package is libgomp1"
@@ -187,26 +206,6 @@ fn reason(error: &libloading::Error) -> String {
 
 fn lacks_openmp(reason: &str) -> bool {
     reason.contains("libgomp")
-}
-
-/// Loads with OpenMP told, where the user said nothing else, that its threads sleep between two pieces of work: by default they spin
-/// for a while, on processors that XLA's threads then lack. OpenMP reads its variables once, when it is loaded; afterwards they are as
-/// before, so that no process started from here inherits them.
-fn with_waiting_threads<T>(load: impl FnOnce() -> T) -> T {
-    const POLICY: &str = "OMP_WAIT_POLICY";
-    let said = [POLICY, "GOMP_SPINCOUNT"]
-        .iter()
-        .any(|name| std::env::var_os(name).is_some());
-    if said {
-        return load();
-    }
-    // SAFETY: Rust's readers and writers of the environment take turns; who reads it from C at this very moment, which XLA's threads do
-    // not outside of compilations, could see a torn list. `Kernels::find` documents it.
-    unsafe { std::env::set_var(POLICY, "passive") };
-    let loaded = load();
-    // SAFETY: as above.
-    unsafe { std::env::remove_var(POLICY) };
-    loaded
 }
 
 /// The threads that XLA's pool has: `PJRT_NPROC`, else `NPROC`, else the processors of this process.

@@ -8,7 +8,7 @@
 //! y = (x - mean) * gamma / sqrt(variance + epsilon) + beta.
 
 use crate::onednn::Scratch;
-use crate::team::Team;
+use crate::team::{Team, with_wide_vectors};
 
 pub(crate) struct Forward<'a> {
     pub(crate) x: &'a [f32],
@@ -61,9 +61,12 @@ const PART_BYTES: usize = 1 << 18;
 /// Rows whose sums are kept in f32 before they are added up in f64.
 const BLOCK_ROWS: usize = 64;
 
+/// Rows of a part at least, however long they are: its sums, 16 bytes a channel, are an eighth of it.
+const PART_ROWS: usize = 32;
+
 /// Elements of a part of an array with this many channels: whole rows.
 fn part_len(channels: usize) -> usize {
-    (PART_BYTES / 4 / channels).max(1) * channels
+    (PART_BYTES / 4 / channels).max(PART_ROWS) * channels
 }
 
 impl Forward<'_> {
@@ -71,8 +74,9 @@ impl Forward<'_> {
         let channels = self.gamma.len();
         let part = part_len(channels);
         let rows = (self.x.len() / channels) as f64;
-        // Differences from a row of x: sums of squares of what is far from zero would cancel.
-        let origin = &self.x[..channels];
+        let mut origin = vec![0.0; channels];
+        middle(self.x, &mut origin);
+        let origin = origin.as_slice();
         let sums = scratch.doubles(self.x.len().div_ceil(part) * 2 * channels);
         let parts = self.x.chunks(part).zip(sums.chunks_mut(2 * channels));
         team.each(parts, |(x, sums)| moments(x, origin, sums));
@@ -205,27 +209,25 @@ struct Line<'a> {
     offset: &'a [f32],
 }
 
-/// Compiles a function twice, and calls the one with wide vectors where the processor has them.
-macro_rules! with_wide_vectors {
-    ($(#[$doc:meta])* fn $name:ident $(<const $flag:ident: bool>)? ($($argument:ident: $ty:ty),* $(,)?) $body:block) => {
-        $(#[$doc])*
-        fn $name $(<const $flag: bool>)? ($($argument: $ty),*) {
-            #[inline(always)]
-            fn body $(<const $flag: bool>)? ($($argument: $ty),*) $body
-            #[cfg(target_arch = "x86_64")]
-            {
-                #[target_feature(enable = "avx2")]
-                fn wide $(<const $flag: bool>)? ($($argument: $ty),*) {
-                    body $(::<$flag>)? ($($argument),*);
-                }
-                if std::arch::is_x86_feature_detected!("avx2") {
-                    // SAFETY: the processor has the instructions.
-                    return unsafe { wide $(::<$flag>)? ($($argument),*) };
-                }
-            }
-            body $(::<$flag>)? ($($argument),*);
+with_wide_vectors! {
+    /// A number of each channel that is not far from its mean, measured by its deviation: sums of squares of differences from
+    /// anything else would cancel. It is the median of three medians of three rows, which an outlier does not move.
+    fn middle(x: &[f32], origin: &mut [f32]) {
+        let channels = origin.len();
+        let last = x.len() / channels - 1;
+        let row = |i: usize| &x[i * last / 8 * channels..][..channels];
+        let [a, b, c] = [0, 1, 2].map(|i| [row(i), row(i + 3), row(i + 6)]);
+        for i in 0..channels {
+            let [a, b, c] = [a, b, c].map(|[a, b, c]| median(a[i], b[i], c[i]));
+            origin[i] = median(a, b, c);
         }
-    };
+    }
+}
+
+/// Not a NaN, unless all are.
+#[inline(always)]
+fn median(a: f32, b: f32, c: f32) -> f32 {
+    a.min(b).max(a.max(b).min(c))
 }
 
 with_wide_vectors! {
@@ -375,5 +377,37 @@ fn passed(dy: f32, value: f32, ceiling: Ceiling) -> f32 {
 fn flush(first: &mut [f32], second: &mut [f32], sums: &mut [f64]) {
     for (block, sum) in first.iter_mut().chain(second).zip(sums) {
         *sum += f64::from(std::mem::take(block));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_take_a_fraction_of_what_they_are_of() {
+        for channels in [1, 3, 64, 2048, 65_536, 1_000_003] {
+            let (part, sums) = (
+                part_len(channels) * size_of::<f32>(),
+                2 * channels * size_of::<f64>(),
+            );
+            assert!(part_len(channels).is_multiple_of(channels));
+            assert!(8 * sums <= part, "{channels}: {sums} of {part}");
+        }
+    }
+
+    #[test]
+    fn an_outlier_is_not_the_middle() {
+        for outlier in 0..9 {
+            let x: Vec<f32> = (0..9)
+                .map(|row| if row == outlier { 1e6 } else { 1.0 })
+                .collect();
+            let mut origin = [0.0];
+            middle(&x, &mut origin);
+            assert_eq!(origin, [1.0], "row {outlier}");
+        }
+        let mut origin = [0.0, 0.0];
+        middle(&[3.0, 4.0], &mut origin);
+        assert_eq!(origin, [3.0, 4.0]);
     }
 }

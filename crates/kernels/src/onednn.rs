@@ -37,7 +37,6 @@ fn check(doing: &'static str, status: Status) -> Result<()> {
 pub(crate) enum Type {
     Bf16 = 2,
     F32 = 3,
-    U8 = 6,
 }
 
 /// The library with an engine and a stream; everything made from it belongs to one thread.

@@ -23,7 +23,6 @@ pub(crate) const MAX_DIMS: usize = 12;
 
 pub(crate) const FORWARD_TRAINING: c_int = 64;
 pub(crate) const CONVOLUTION_DIRECT: c_int = 1;
-pub(crate) const POOLING_MAX: c_int = 0x1ff;
 
 /// What a primitive descriptor is asked for.
 pub(crate) mod query {
@@ -42,7 +41,6 @@ pub(crate) mod argument {
     pub(crate) const DST: c_int = 17;
     pub(crate) const WEIGHTS: c_int = 33;
     pub(crate) const BIAS: c_int = 41;
-    pub(crate) const WORKSPACE: c_int = 64;
     pub(crate) const DIFF_SRC: c_int = 129;
     pub(crate) const DIFF_DST: c_int = 145;
     pub(crate) const DIFF_WEIGHTS: c_int = 161;
@@ -127,8 +125,4 @@ api! {
         fn(*mut Handle, Handle, c_int, Handle, Handle, Handle, Dims, Dims, Dims, Dims, Handle, Handle) -> Status;
     convolution_kernel_gradient: b"dnnl_convolution_backward_weights_primitive_desc_create\0"
         fn(*mut Handle, Handle, c_int, Handle, Handle, Handle, Handle, Dims, Dims, Dims, Dims, Handle, Handle) -> Status;
-    pooling: b"dnnl_pooling_forward_primitive_desc_create\0"
-        fn(*mut Handle, Handle, c_int, c_int, Handle, Handle, Dims, Dims, Dims, Dims, Dims, Handle) -> Status;
-    pooling_gradient: b"dnnl_pooling_backward_primitive_desc_create\0"
-        fn(*mut Handle, Handle, c_int, Handle, Handle, Dims, Dims, Dims, Dims, Dims, Handle, Handle) -> Status;
 }

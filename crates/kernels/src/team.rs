@@ -75,3 +75,27 @@ unsafe extern "C" fn enter(region: *mut c_void) {
         *region.panic.lock().unwrap_or_else(PoisonError::into_inner) = Some(panic);
     }
 }
+
+/// Compiles a function twice, and calls the one with wide vectors where the processor has them.
+macro_rules! with_wide_vectors {
+    ($(#[$doc:meta])* fn $name:ident $(<const $flag:ident: bool>)? ($($argument:ident: $ty:ty),* $(,)?) $body:block) => {
+        $(#[$doc])*
+        fn $name $(<const $flag: bool>)? ($($argument: $ty),*) {
+            #[inline(always)]
+            fn body $(<const $flag: bool>)? ($($argument: $ty),*) $body
+            #[cfg(target_arch = "x86_64")]
+            {
+                #[target_feature(enable = "avx2")]
+                fn wide $(<const $flag: bool>)? ($($argument: $ty),*) {
+                    body $(::<$flag>)? ($($argument),*);
+                }
+                if std::arch::is_x86_feature_detected!("avx2") {
+                    // SAFETY: the processor has the instructions.
+                    return unsafe { wide $(::<$flag>)? ($($argument),*) };
+                }
+            }
+            body $(::<$flag>)? ($($argument),*);
+        }
+    };
+}
+pub(crate) use with_wide_vectors;

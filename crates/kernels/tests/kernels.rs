@@ -33,6 +33,7 @@ fn start() -> Result<(Client, Kernels), Box<dyn std::error::Error>> {
         Ok(found) => found.path,
         Err(_) => installer.cpu()?,
     };
+    phalanx_kernels::prepare_environment();
     let client = Client::new(&Plugin::load(plugin)?, &[])?;
     let kernels = Kernels::find(&places, None)?;
     kernels.register(&client)?;
@@ -658,6 +659,99 @@ fn poolings_equal_plain_loops() {
     }
 }
 
+/// The largest by XLA itself, of the first argument; to be put before the return.
+fn xlas_pooling(case: &Case) -> String {
+    let (x, y) = (kind(&case.x_dims(), "f32"), kind(&case.y_dims(), "f32"));
+    let ([h, w], [down, right]) = (case.kernel, case.strides);
+    let ([top, left], [bottom, end]) = (case.low, case.high);
+    format!(
+        "%least = stablehlo.constant dense<0xFF800000> : tensor<f32>
+        %own = \"stablehlo.reduce_window\"(%a0, %least) ({{
+        ^bb0(%p: tensor<f32>, %q: tensor<f32>):
+            %m = stablehlo.maximum %p, %q : tensor<f32>
+            stablehlo.return %m : tensor<f32>
+        }}) {{window_dimensions = array<i64: 1, {h}, {w}, 1>, window_strides = array<i64: 1, {down}, {right}, 1>,
+            padding = dense<[[0, 0], [{top}, {bottom}], [{left}, {end}], [0, 0]]> : tensor<4x2xi64>}} : ({x}, tensor<f32>) -> {y}
+        return %own, "
+    )
+}
+
+#[test]
+fn poolings_keep_nan_and_the_infinities() {
+    let Some((client, _)) = client() else { return };
+    let in_padding = Case {
+        name: "windows in the padding",
+        kernel: [2, 2],
+        strides: [2, 2],
+        low: [2, 3],
+        high: [3, 2],
+        channels: [19, 19],
+        ..PLAIN
+    };
+    let one_window = Case {
+        name: "one window",
+        batch: 1,
+        image: [2, 2],
+        channels: [1, 1],
+        ..POOLS[0]
+    };
+    for case in POOLS.into_iter().chain([in_padding, one_window]) {
+        let mut x = Array::noise(&case.x_dims(), 15);
+        for (i, x) in x.values.iter_mut().enumerate() {
+            match i * 7 / 5 % 11 {
+                1 => *x = f32::NAN,
+                2..6 => *x = f32::NEG_INFINITY,
+                6 => *x = f32::INFINITY,
+                _ => {}
+            }
+        }
+        if case.name == one_window.name {
+            x.values = vec![1.0, f32::NAN, 2.0, 3.0];
+        }
+        let dy = Array::noise(&case.y_dims(), 16);
+        let y_kind = kind(&case.y_dims(), "f32");
+        let body = pooling_body(&case);
+        let (calls, results) = body.split_once("return ").unwrap();
+        let (names, kinds) = results.split_once(" : ").unwrap();
+        let body = format!("{calls}{}{names} : {y_kind}, {kinds}", xlas_pooling(&case));
+        let shapes = [case.y_dims(), case.y_dims(), case.x_dims()];
+        let found = run(client, &[&x, &dy], &shapes, &body).unwrap();
+        // Each dy goes to the first NaN, else to the first of the largest.
+        let mut best = vec![None; dy.values.len()];
+        let depthwise = Case {
+            groups: case.channels[0],
+            ..case
+        };
+        depthwise.products(|at_x, _, at_y| {
+            let (at_x, best) = (x.at(at_x), &mut best[dy.at(at_y)]);
+            let value = x.values[at_x];
+            let larger = |held: f32| value > held || value.is_nan() && !held.is_nan();
+            if best.is_none_or(|place: usize| larger(x.values[place])) {
+                *best = Some(at_x);
+            }
+        });
+        for (i, best) in best.iter().enumerate() {
+            let expected = best.map_or(f32::NEG_INFINITY, |place| x.values[place]);
+            let (own, y) = (found[0][i], found[1][i]);
+            let same = |a: f32, b: f32| a == b || a.is_nan() && b.is_nan();
+            assert!(same(y, expected), "{}: {i}: {y}, not {expected}", case.name);
+            // Compiled without options, XLA's own maximum loses NaN.
+            let comparable = !expected.is_nan();
+            assert!(
+                !comparable || same(y, own),
+                "{}: {i}: {y}, xla {own}",
+                case.name
+            );
+        }
+        let mut dx = Array::zeros(&x.dims);
+        let places = best.iter().zip(&dy.values);
+        for (place, dy) in places.filter_map(|(place, dy)| place.map(|place| (place, dy))) {
+            dx.values[place] += dy;
+        }
+        assert_close(&format!("{}: dx", case.name), &found[2], &dx.values);
+    }
+}
+
 #[test]
 fn wrong_calls_are_errors_that_say_what_is_wrong() {
     let Some((client, _)) = client() else { return };
@@ -840,6 +934,34 @@ fn normalisations_equal_their_formula() {
                         expected,
                     );
                 }
+            }
+        }
+    }
+}
+
+#[test]
+fn statistics_are_exact_with_outliers() {
+    let Some((client, _)) = client() else { return };
+    let (rows, channels) = (5000, 8);
+    let dims = [rows, channels];
+    for outlier in [0, rows / 2, rows - 1] {
+        let mut x = Array::noise(&dims, 17);
+        x.values.iter_mut().for_each(|x| *x *= 0.05);
+        let row = (outlier * channels) as usize;
+        x.values[row..][..channels as usize].fill(1000.0);
+        let of_channels = Array::noise(&[channels], 18);
+        let (gamma, beta) = (&of_channels.values, &of_channels.values);
+        let expected = normalised(&x, gamma, beta, None, None, &x);
+        let results = [&dims[..], &[8], &[8], &dims, &[8], &[8], &dims].map(<[i64]>::to_vec);
+        let arguments = [&x, &of_channels, &of_channels, &x];
+        let body = normalisation_body(&dims, false, None);
+        let found = run(client, &arguments, &results, &body).unwrap();
+        for (what, at) in [("mean", 1), ("variance", 2)] {
+            for (found, expected) in found[at].iter().zip(&expected[at]) {
+                assert!(
+                    (found - expected).abs() <= 1e-5 * expected.abs(),
+                    "row {outlier}, {what}: {found}, expected {expected}"
+                );
             }
         }
     }

@@ -118,6 +118,13 @@ fn results_are_the_same_with_and_without_kernels() {
 }
 
 #[test]
+fn openmp_is_told_to_sleep_before_the_plugin_starts() {
+    session(KernelsMode::Auto).engine.unwrap();
+    let told = |name| std::env::var_os(name).is_some();
+    assert!(told("OMP_WAIT_POLICY") || told("GOMP_SPINCOUNT"));
+}
+
+#[test]
 fn a_named_library_that_cannot_be_used_is_an_error_when_it_is_needed() {
     let named = session(KernelsMode::Path(PathBuf::from("/no/such/libdnnl.so.3")));
     let engine = named.engine.unwrap();

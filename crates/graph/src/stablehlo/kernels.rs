@@ -184,7 +184,7 @@ fn signed(values: &[usize]) -> Vec<i64> {
     values.iter().map(|&value| value as i64).collect()
 }
 
-/// Calls a kernel, in f32 for the short floats that it does not take.
+/// Calls a kernel, in f32 for the short floats that it does not take; only convolutions take any.
 fn call(
     w: &mut Writer,
     target: &str,
@@ -193,7 +193,8 @@ fn call(
     mut attributes: Attributes,
 ) -> Vec<Operand> {
     attributes.sort_by(|(a, _), (b, _)| a.cmp(b));
-    let bf16 = w.kernels.is_some_and(|support| support.bf16);
+    let convolves = target.starts_with("phalanx.conv");
+    let bf16 = convolves && w.kernels.is_some_and(|support| support.bf16);
     let taken = |dtype: DType| match dtype {
         DType::F16 => DType::F32,
         DType::Bf16 if !bf16 => DType::F32,

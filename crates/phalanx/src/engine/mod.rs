@@ -95,6 +95,10 @@ impl Engine {
             // Before the plugin starts threads. Without, programs are slower and no less right.
             let _ = keep_freed_memory();
         }
+        if options.platform == Platform::Cpu && options.kernels != KernelsMode::Off {
+            // Before the plugin starts threads, too.
+            phalanx_kernels::prepare_environment();
+        }
         let places = Places::of_process();
         let path = plugin_path(&places, options)?;
         let plugin = Plugin::load(&path).map_err(Error::device)?;
