@@ -347,7 +347,7 @@ mod loss_scales {
                     let before = values(&trainer);
                     let logs = trainer.train_on_batch(&overflowing(number, large)).unwrap();
                     assert_eq!(logs["skipped_steps"], 1.0);
-                    assert_eq!(logs["loss"], 0.0);
+                    assert!(logs["loss"].is_nan(), "{logs}");
                     assert_eq!(values(&trainer), before);
                     assert_eq!(trainer.iterations(), 3);
                 }
