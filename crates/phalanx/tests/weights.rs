@@ -341,6 +341,53 @@ fn our_own_weights_come_back() {
     assert_eq!(left, 1, "nothing but the file stays");
 }
 
+/// Saves one stack of layers of equal shapes and loads it into another, which differs in names and values.
+fn saved_and_loaded(
+    name: &str,
+    from: &[&str],
+    to: &[&str],
+) -> (SavedModel, SavedModel, Result<LoadReport>) {
+    let stack = |names: &[&str]| {
+        let layers = names.iter().map(|name| Dense::new(4).named(*name));
+        layers.fold(Sequential::new([4]), Sequential::add)
+    };
+    let folder = std::env::temp_dir().join(format!("phalanx-{name}-{}", std::process::id()));
+    let path = folder.join("stack.safetensors");
+    let first = fresh(stack(from));
+    first.save_weights(&path).unwrap();
+    let model = fresh(stack(to)).model().clone();
+    let zeros = model
+        .variables()
+        .iter()
+        .map(|v| HostTensor::zeros(v.shape.clone()));
+    let mut second = SavedModel::new(model.clone(), zeros.collect()).unwrap();
+    let report = second.load_weights(&path, LoadWeights::default());
+    std::fs::remove_dir_all(&folder).unwrap();
+    (first, second, report)
+}
+
+#[test]
+fn layers_whose_names_begin_alike_are_kept_apart() {
+    let names = ["conv1", "conv1_bn", "conv1_bn_2", "conv10", "conv"];
+    let (first, second, report) = saved_and_loaded("alike", &names, &names);
+    report.unwrap();
+    assert_eq!(second.values(), first.values());
+}
+
+#[test]
+fn other_names_are_not_taken_for_an_order() {
+    let (_, second, report) =
+        saved_and_loaded("order", &["dense", "dense_1", "dense_2"], &["x", "y", "z"]);
+    let error = report.unwrap_err().to_string();
+    assert!(error.contains("x/kernel"), "{error}");
+    assert!(
+        second
+            .values()
+            .iter()
+            .all(|value| value.to_f64().iter().all(|&v| v == 0.0))
+    );
+}
+
 #[test]
 fn what_is_no_file_of_weights_is_refused() {
     let mut saved = fresh(tiny(str::to_owned));

@@ -446,9 +446,8 @@ impl Trainer {
         let setup = self.setup.with_model(model);
         self.state.resettle(&self.engine, &self.setup, &setup)?;
         self.setup = setup;
-        self.train = Programs::default();
-        // Its loss has the penalties of what is trainable.
-        self.test = Programs::default();
+        // Frozen layers have no penalties, in tests neither.
+        (self.train, self.test) = (Programs::default(), Programs::default());
         Ok(result)
     }
 

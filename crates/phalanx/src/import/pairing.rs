@@ -7,6 +7,7 @@ use phalanx_graph::Shape;
 use super::file::{Layer, Stored, Style};
 use super::layout::{Layout, field};
 use super::report::{LoadReport, Mismatch};
+use super::tensors::are_numbered;
 use crate::nn::Model;
 
 /// How layers of a file are paired with the model's.
@@ -17,7 +18,8 @@ pub enum Matching {
     Auto,
     /// By names: whole paths, with `/` or `_` between their parts, the last part where it is unique, or torchvision's names.
     Names,
-    /// By order: in Keras' files the place within the class, as Keras does, else that among all layers.
+    /// By order: in Keras' files the place within the class, as Keras does, else that among all layers, where the file has
+    /// one: Keras' files, and safetensors whose layers are called by numbers.
     Order,
 }
 
@@ -111,7 +113,12 @@ pub(super) fn pair<'f>(
 ) -> (Vec<Pair<'f>>, LoadReport) {
     let owners = owners(model);
     let mut best = None::<(Vec<Pair<'f>>, LoadReport)>;
+    // Names in an alphabet's order say nothing about the model's.
+    let ordered = layers.iter().all(|layer| layer.style == Style::Keras) || are_numbered(layers);
     for &way in Way::of(matching) {
+        if matches!(way, Way::Order) && !ordered {
+            continue;
+        }
         let found = by_way(model, &owners, layers, way);
         let better = best
             .as_ref()

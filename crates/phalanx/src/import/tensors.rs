@@ -1,6 +1,7 @@
 //! Layers of safetensors files: ours, whose names have `/`, and PyTorch's, whose names have `.`.
 
 use std::cmp::Ordering;
+use std::collections::HashMap;
 
 use phalanx_graph::{DType, Shape};
 use safetensors::{Dtype, SafeTensors};
@@ -17,6 +18,7 @@ pub(super) fn layers(file: &str, tensors: &SafeTensors<'_>) -> Result<Vec<Layer>
     let mut names = tensors.names();
     names.sort_by(|a, b| natural(a, b));
     let mut layers: Vec<Layer> = Vec::new();
+    let mut places: HashMap<&str, usize> = HashMap::new();
     for name in names {
         let style = if name.contains('/') {
             Style::Ours
@@ -33,17 +35,38 @@ pub(super) fn layers(file: &str, tensors: &SafeTensors<'_>) -> Result<Vec<Layer>
             shape: shape(file, tensors, name)?,
             address: 0,
         };
-        match layers.last_mut().filter(|layer| layer.path == path) {
-            Some(layer) => layer.tensors.push(stored),
-            None => layers.push(Layer {
+        // Not always beside each other: `conv/bias`, `conv_bn/beta`, `conv/kernel`.
+        let place = *places.entry(path).or_insert_with(|| {
+            layers.push(Layer {
                 path: path.to_owned(),
                 place: String::new(),
-                tensors: vec![stored],
+                tensors: Vec::new(),
                 style,
-            }),
-        }
+            });
+            layers.len() - 1
+        });
+        layers[place].tensors.push(stored);
     }
     Ok(layers)
+}
+
+/// Whether paths tell an order: numbers after what they have in common, as `0`, `2` or `net.0`, `net.1`.
+pub(super) fn are_numbered(layers: &[Layer]) -> bool {
+    let split = |layer: &Layer| -> Vec<String> {
+        let parts = layer.path.split(['/', '.']);
+        parts.map(str::to_owned).collect()
+    };
+    let paths: Vec<Vec<String>> = layers.iter().map(split).collect();
+    let Some(first) = paths.first() else {
+        return true;
+    };
+    let shared = |at: &usize| paths.iter().all(|path| path.get(*at) == first.get(*at));
+    let common = (0..first.len()).take_while(shared).count();
+    let numbered = |path: &Vec<String>| {
+        path.get(common)
+            .is_some_and(|part| part.parse::<u64>().is_ok())
+    };
+    layers.len() == 1 || paths.iter().all(numbered)
 }
 
 fn shape(file: &str, tensors: &SafeTensors<'_>, name: &str) -> Result<Shape> {

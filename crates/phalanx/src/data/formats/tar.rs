@@ -102,7 +102,8 @@ impl<F: Fn(&mut [u8], u64) -> Result<()>> Members<F> {
 
     /// The kind of a member and its size.
     fn header(&mut self, block: &[u8; 512]) -> std::result::Result<(u8, u64), String> {
-        let stored = number(&block[148..156]).ok_or("the checksum is no octal number")?;
+        let stored = number(&block[148..156])
+            .ok_or("the checksum is no octal number; check that this is a tar file")?;
         let sum: u64 = block
             .iter()
             .enumerate()
@@ -196,9 +197,10 @@ impl<F: Fn(&mut [u8], u64) -> Result<()>> Iterator for Members<F> {
 /// Octal digits between spaces and zero bytes, or big endian after a first bit that is set.
 fn number(field: &[u8]) -> Option<u64> {
     if field[0] & 0x80 != 0 {
-        let (high, low) = field.split_at(field.len() - 8);
-        let none = high[0] == 0x80 && high[1..].iter().all(|&byte| byte == 0);
-        return none.then(|| u64::from_be_bytes(low.try_into().expect("8 bytes")));
+        let (high, low) = field.split_last_chunk::<8>()?;
+        let (first, zeros) = high.split_first()?;
+        let none = *first == 0x80 && zeros.iter().all(|&byte| byte == 0);
+        return none.then(|| u64::from_be_bytes(*low));
     }
     let digits = std::str::from_utf8(field).ok()?.trim_matches([' ', '\0']);
     if digits.is_empty() {
@@ -363,7 +365,10 @@ mod tests {
         let gzip = [&[0x1f, 0x8b][..], &[b' '; 600]].concat();
         let pax = archive(&[of_kind(b'x', "pax", b"99 path=a\n"), member("a", b"")]);
         let long = archive(&[of_kind(b'L', "long", &vec![b'x'; 70_000]), member("a", b"")]);
+        let mut binary_sum = good.clone();
+        binary_sum[148] = 0x80;
         let cases = [
+            (binary_sum, 0, "the checksum is no octal number; "),
             (flipped, 1024, "the checksum of the header"),
             (good[..1300].to_vec(), 1024, "276 bytes are left"),
             (size, 0, "the member has 8589934591 bytes"),
