@@ -135,7 +135,7 @@ fn a_path_that_is_not_there_changes_nothing() {
 #[test]
 fn evaluation_follows_what_is_frozen() {
     let strategy = OneDeviceStrategy::new().unwrap();
-    let dense = Dense::new(3).kernel_regularizer(phalanx::nn::Regularizer::L2 { l2: 0.5 });
+    let dense = Dense::new(3).kernel_regularizer(Regularizer::L2 { l2: 0.5 });
     let model = Sequential::new([6]).add(dense.named("head"));
     let mut trainer = strategy.compile(model.build().unwrap(), compile()).unwrap();
     let before = trainer.test_on_batch(&batch(0)).unwrap()["loss"];

@@ -371,6 +371,22 @@ mod loss_scales {
     }
 
     #[test]
+    fn epochs_of_skipped_steps_have_no_loss_and_training_goes_on() {
+        let mut trainer = trainer(model(), settings(Policy::Float32, LossScale::DYNAMIC));
+        let fit = |trainer: &mut Trainer, batch: Batch| {
+            let data = Dataset::from_arrays(batch.x, batch.y).unwrap();
+            let history = trainer.fit(&data.batch(8), &silent(2)).unwrap();
+            history.of("loss")
+        };
+        let losses = fit(&mut trainer, overflowing(0, f32::INFINITY));
+        assert!(losses.len() == 2 && losses.iter().all(|loss| loss.is_nan()));
+        assert_eq!(trainer.iterations(), 0);
+        let losses = fit(&mut trainer, batch(0));
+        assert!(losses.len() == 2 && losses.iter().all(|loss| loss.is_finite()));
+        assert_eq!(trainer.iterations(), 2);
+    }
+
+    #[test]
     fn an_overflow_in_float16_is_skipped_and_survived() {
         let compile = settings(Policy::MixedFloat16, LossScale::Auto);
         // A number in f32, and none in half precision.
