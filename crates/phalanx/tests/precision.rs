@@ -375,7 +375,7 @@ mod loss_scales {
         let mut trainer = trainer(model(), settings(Policy::Float32, LossScale::DYNAMIC));
         let fit = |trainer: &mut Trainer, batch: Batch| {
             let data = Dataset::from_arrays(batch.x, batch.y).unwrap();
-            let history = trainer.fit(&data.batch(8), &silent(2)).unwrap();
+            let history = trainer.fit(&data.batch(8), silent(2)).unwrap();
             history.of("loss")
         };
         let losses = fit(&mut trainer, overflowing(0, f32::INFINITY));
