@@ -131,3 +131,20 @@ fn a_path_that_is_not_there_changes_nothing() {
     train(&mut trainer, 1..2);
     assert_eq!(values(&trainer, ""), before);
 }
+
+#[test]
+fn evaluation_follows_what_is_frozen() {
+    let strategy = OneDeviceStrategy::new().unwrap();
+    let dense = Dense::new(3).kernel_regularizer(Regularizer::L2 { l2: 0.5 });
+    let model = Sequential::new([6]).add(dense.named("head"));
+    let mut trainer = strategy.compile(model.build().unwrap(), compile()).unwrap();
+    let before = trainer.test_on_batch(&batch(0)).unwrap()["loss"];
+    trainer.freeze("head").unwrap();
+    let frozen = trainer.test_on_batch(&batch(0)).unwrap()["loss"];
+    let saved = trainer.saved_model().unwrap();
+    let mut fresh = strategy.compile(saved, compile()).unwrap();
+    assert_eq!(frozen, fresh.test_on_batch(&batch(0)).unwrap()["loss"]);
+    assert!(frozen < before, "{frozen} {before}");
+    trainer.unfreeze("head").unwrap();
+    assert_eq!(trainer.test_on_batch(&batch(0)).unwrap()["loss"], before);
+}

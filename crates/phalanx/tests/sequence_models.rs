@@ -372,6 +372,24 @@ fn what_cannot_translate_is_refused() {
         message,
         "sources must be rows of 4 tokens, got i32[1,3]; pad or cut them"
     );
+    let vocabulary = nmt().source_vocabulary as i32;
+    for token in [-1, vocabulary] {
+        let message = translator
+            .translate(&HostTensor::new([1, 4], &[3, token, 0, 0]))
+            .unwrap_err()
+            .to_string();
+        let expected = format!(
+            "sources must be tokens from 0 to {}, got {token} in row 0 at place 1",
+            vocabulary - 1
+        );
+        assert!(message.starts_with(&expected), "{message}");
+    }
+    for (start, end, name) in [(-5, 2, "start"), (7, 2, "start"), (1, 99, "end")] {
+        let message = refused(&saved, BeamSearch::new(start, end, 4));
+        let expected =
+            format!("beam search: `{name}` must be a token of the target vocabulary, from 1 to 6");
+        assert!(message.starts_with(&expected), "{message}");
+    }
 }
 
 #[test]

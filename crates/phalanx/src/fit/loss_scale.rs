@@ -14,6 +14,7 @@ use crate::{Error, Result};
 /// would bring its infinities. The scale is then halved, to no less than 1; after `growth_steps` good steps in a row it
 /// is doubled. The logs of a training have the scale as `loss_scale` and the number of skipped steps since the
 /// beginning as `skipped_steps`. A step that is not finite with a scale of 1 is an error: halving has not helped.
+/// Where every step of an epoch was skipped, its losses are NaN.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum LossScale {
     /// [`DYNAMIC`](Self::DYNAMIC) under [`Policy::MixedFloat16`], otherwise off, as in Keras.

@@ -101,10 +101,15 @@ impl Tally {
         (number > 0.0).then(|| number as u64 - 1)
     }
 
-    /// The loss, that of each output, and the results of the metrics.
-    pub(super) fn read(&self, tally: &[f64], metrics: &[Counted]) -> (f64, Vec<f64>, Vec<f64>) {
+    /// The loss, that of each output, and the results of the metrics; losses are `none` where nothing has weight.
+    pub(super) fn read(
+        &self,
+        tally: &[f64],
+        metrics: &[Counted],
+        none: f64,
+    ) -> (f64, Vec<f64>, Vec<f64>) {
         let weight = tally[1];
-        let mean = |sum: f64| if weight == 0.0 { 0.0 } else { sum / weight };
+        let mean = |sum: f64| if weight == 0.0 { none } else { sum / weight };
         let terms = tally[2..][..self.per_output].iter().map(|&sum| mean(sum));
         let mut at = 2 + self.per_output;
         let results = metrics.iter().zip(&self.metrics).map(|(counted, shapes)| {

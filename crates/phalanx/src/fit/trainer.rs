@@ -29,6 +29,8 @@ pub struct Trainer {
     state: State,
     train: Programs,
     test: Programs,
+    /// Steps skipped before the present tally began.
+    skipped_before: f64,
     predict: Programs,
     /// Batches of training seen: the host's copy of what the device counts, which skips what the loss scale does.
     iterations: i64,
@@ -49,6 +51,7 @@ impl Trainer {
             setup,
             train: Programs::default(),
             test: Programs::default(),
+            skipped_before: 0.0,
             predict: Programs::default(),
             iterations: 0,
         })
@@ -115,7 +118,7 @@ impl Trainer {
     /// As [`fit`](Self::fit).
     pub fn train_on_batch(&mut self, batch: &Batch) -> Result<Logs> {
         self.needs_loss("train")?;
-        self.state.clear_tally(&self.engine, &self.setup)?;
+        self.clear_tally()?;
         self.step(batch, &mut InFlight::default())?;
         self.results()
     }
@@ -381,7 +384,7 @@ impl Trainer {
         steps: usize,
         reporter: &mut Reporter,
     ) -> Result<Logs> {
-        self.state.clear_tally(&self.engine, &self.setup)?;
+        self.clear_tally()?;
         let mut flight = InFlight::default();
         let mut done = 0;
         for batch in batches.iter(epoch as u64, 0).take(steps) {
@@ -394,6 +397,12 @@ impl Trainer {
         }
         flight.finish(&self.engine)?;
         self.results()
+    }
+
+    fn clear_tally(&mut self) -> Result<()> {
+        self.state.clear_tally(&self.engine, &self.setup)?;
+        self.skipped_before = self.slot("skipped_steps")?.unwrap_or(0.0);
+        Ok(())
     }
 
     /// Begins one training step.
@@ -416,7 +425,13 @@ impl Trainer {
         if let Some(step) = Tally::first_bad(&tally) {
             return Err(self.diverged(step));
         }
-        let mut logs = self.logs(&tally);
+        let skipped = self.slot("skipped_steps")?.unwrap_or(0.0);
+        let none = if skipped > self.skipped_before {
+            f64::NAN
+        } else {
+            0.0
+        };
+        let mut logs = self.logs(&tally, none);
         for name in ["loss_scale", "skipped_steps"] {
             if let Some(value) = self.slot(name)? {
                 logs.push(name, value);
@@ -464,8 +479,9 @@ impl Trainer {
         ))
     }
 
-    fn logs(&self, tally: &[f64]) -> Logs {
-        let (loss, terms, results) = self.setup.tally.read(tally, &self.setup.metrics);
+    /// Losses are `none` where nothing has weight.
+    fn logs(&self, tally: &[f64], none: f64) -> Logs {
+        let (loss, terms, results) = self.setup.tally.read(tally, &self.setup.metrics, none);
         let mut logs = Logs::default();
         logs.push("loss", loss);
         let outputs = self.setup.model.output_names();
@@ -492,7 +508,7 @@ impl Trainer {
         }
         flight.finish(&self.engine)?;
         let tally = self.engine.get(&tally, &shape)?;
-        Ok(self.logs(&tally.to_f64()))
+        Ok(self.logs(&tally.to_f64(), 0.0))
     }
 
     fn test_step(

@@ -100,6 +100,10 @@ impl BeamSearch {
             }
             let rows: Vec<Vec<i32>> = searches.iter().flat_map(|s| s.rows(self)).collect();
             let scores = next(&rows)?;
+            let is_nan = |row: &Vec<f32>| row.iter().any(|score| score.is_nan());
+            if let Some(row) = scores.iter().position(is_nan) {
+                return Err(not_numbers(row / self.beams, &rows[row]));
+            }
             for (search, scores) in searches.iter_mut().zip(scores.chunks(self.beams)) {
                 if !search.is_over(self) {
                     search.grow(self, scores);
@@ -124,6 +128,13 @@ impl BeamSearch {
             finished,
         }
     }
+}
+
+fn not_numbers(sentence: usize, prefix: &[i32]) -> Error {
+    let place = prefix.len() - 1;
+    Error::user(format!(
+        "beam search: the model's scores of token {place} of sentence {sentence} of a batch are not numbers (NaN); its values are not finite, as after a training that diverged, or a token is outside the table of an embedding: check both"
+    ))
 }
 
 /// The beginning of a translation, with the start token.
@@ -302,6 +313,14 @@ mod tests {
             assert_eq!(found[0].tokens, prefix[1..]);
             assert_eq!(found[0].finished, ended);
         }
+    }
+
+    #[test]
+    fn scores_that_are_not_numbers_are_an_error() {
+        let settings = BeamSearch::new(1, END, 6);
+        let next = |rows: &[Vec<i32>]| Ok(vec![vec![f32::NAN; VOCABULARY]; rows.len()]);
+        let message = settings.run(1, next).unwrap_err().to_string();
+        assert!(message.contains("token 0 of sentence 0"), "{message}");
     }
 
     #[test]

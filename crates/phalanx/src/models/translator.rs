@@ -24,13 +24,15 @@ pub struct Translator {
     source: Shape,
     target: Shape,
     vocabulary: usize,
+    /// Where the model looks its source tokens up in a table.
+    source_vocabulary: Option<usize>,
 }
 
 impl Translator {
     /// Compiles a model for batches of `sentences` sentences.
     ///
     /// # Errors
-    /// When the model is not one for translation, the search makes no sense or its translations are longer than the
+    /// When the model is not one for translation, the search makes no sense, its start or end is no target token, its translations are longer than the
     /// model's targets, or the device fails.
     pub fn new(
         engine: &Engine,
@@ -45,6 +47,14 @@ impl Translator {
             return Err(Error::user(format!(
                 "beam search: `max_length` is {longest}, but targets of the model have {fits} tokens; lower it"
             )));
+        }
+        for (name, token) in [("start", search.start), ("end", search.end)] {
+            if !is_below(token, vocabulary) {
+                return Err(Error::user(format!(
+                    "beam search: `{name}` must be a token of the target vocabulary, from 1 to {}, got {token}",
+                    vocabulary - 1
+                )));
+            }
         }
         if sentences == 0 {
             return Err(Error::user(
@@ -68,6 +78,7 @@ impl Translator {
             source,
             target,
             vocabulary,
+            source_vocabulary: model.model().vocabulary(0),
         })
     }
 
@@ -75,7 +86,7 @@ impl Translator {
     /// padded with 0.
     ///
     /// # Errors
-    /// When sources do not fit the model, or the device fails.
+    /// When sources do not fit the model or have a token outside the vocabulary, scores are not numbers, or the device fails.
     pub fn hypotheses(&self, sources: &HostTensor) -> Result<Vec<Vec<Hypothesis>>> {
         if sources.dims().get(1..) != Some(&self.source.dims[1..]) {
             let (length, got) = (self.source.dims[1], sources.shape());
@@ -84,6 +95,7 @@ impl Translator {
             )));
         }
         let sources = sources.convert(DType::I32);
+        self.check_tokens(&sources)?;
         let mut all = Vec::new();
         for first in (0..sources.rows()).step_by(self.sentences) {
             let end = sources.rows().min(first + self.sentences);
@@ -102,6 +114,24 @@ impl Translator {
         Ok(best
             .map(|best| best.map_or_else(Vec::new, |best| best.tokens))
             .collect())
+    }
+
+    fn check_tokens(&self, sources: &HostTensor) -> Result<()> {
+        let Some(vocabulary) = self.source_vocabulary else {
+            return Ok(());
+        };
+        let tokens = sources.values::<i32>().unwrap_or_default();
+        let wrong = tokens
+            .iter()
+            .position(|&token| !is_below(token, vocabulary));
+        wrong.map_or(Ok(()), |index| {
+            let (row, place) = (index / self.source.dims[1], index % self.source.dims[1]);
+            Err(Error::user(format!(
+                "sources must be tokens from 0 to {}, got {} in row {row} at place {place}; use the vocabulary that the model was trained with",
+                vocabulary - 1,
+                tokens[index]
+            )))
+        })
     }
 
     fn batch(&self, sources: &HostTensor) -> Result<Vec<Vec<Hypothesis>>> {
@@ -142,6 +172,10 @@ impl Translator {
         let rows = scores.chunks(self.vocabulary).take(prefixes.len());
         Ok(rows.map(<[f32]>::to_vec).collect())
     }
+}
+
+fn is_below(token: i32, vocabulary: usize) -> bool {
+    usize::try_from(token).is_ok_and(|token| token < vocabulary)
 }
 
 /// Shapes of source and target for one sentence, and the number of target tokens.

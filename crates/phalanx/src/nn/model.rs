@@ -339,6 +339,27 @@ impl Results {
     }
 }
 
+/// Tables.
+impl Model {
+    /// The rows of the smallest table in which an input is looked up directly; none where it is not.
+    pub(crate) fn vocabulary(&self, input: usize) -> Option<usize> {
+        let uses = self.calls.iter().flat_map(|call| {
+            let places = call.inputs.iter().enumerate();
+            let uses = places.filter(|(_, place)| place.node == input);
+            uses.map(|(at, _)| (&self.layers[call.layer].body, at))
+        });
+        uses.filter_map(|(body, at)| match body {
+            Body::Layer { layer, .. } if layer.kind() == "embedding" => {
+                let rows = layer.config().get("input_dim")?.as_u64()?;
+                usize::try_from(rows).ok()
+            }
+            Body::Layer { .. } => None,
+            Body::Model(model) => model.vocabulary(at),
+        })
+        .min()
+    }
+}
+
 /// Building.
 impl Model {
     /// Settles names, calls every layer once in a scratch graph, and keeps the variables they ask for.
