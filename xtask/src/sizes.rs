@@ -7,7 +7,12 @@ const FUNCTION_LINES: usize = 60;
 const FILE_LINES: usize = 600;
 
 /// What may be longer: a file, a function of it (none for the file itself), and the reason.
-const LONGER: [(&str, &str, &str); 3] = [
+const LONGER: [(&str, &str, &str); 4] = [
+    (
+        "crates/phalanx/src/fit/trainer.rs",
+        "",
+        "what a user does with a trainer, in the order of a training",
+    ),
     (
         "crates/graph/src/tensor.rs",
         "",
