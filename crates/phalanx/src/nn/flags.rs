@@ -48,7 +48,7 @@ impl Model {
         self.set_trainable_at(path, true)
     }
 
-    /// Sets which layers, and models as layers, are [checkpointed](LayerSpec::checkpointed), by their path; returns how
+    /// Sets which layers, and models as layers, are [checkpointed](super::LayerSpec::checkpointed), by their path; returns how
     /// many there are of them.
     pub fn set_checkpointed_where(&mut self, mut accepts: impl FnMut(&str) -> bool) -> usize {
         self.set_checkpointed("", &mut accepts)
