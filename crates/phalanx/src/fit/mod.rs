@@ -6,6 +6,7 @@
 mod batch;
 mod compile;
 mod estimate;
+mod freezing;
 mod history;
 mod loss_scale;
 mod options;

@@ -279,40 +279,6 @@ impl Trainer {
         Ok(())
     }
 
-    /// Freezes a layer, or all layers of a model inside, by path; see [`set_trainable_where`](Self::set_trainable_where).
-    ///
-    /// # Errors
-    /// When nothing has that path (the error names the nearest), or the device fails.
-    pub fn freeze(&mut self, path: &str) -> Result<()> {
-        self.change_trained(|model| model.freeze(path))
-    }
-
-    /// Unfreezes a layer, or all layers of a model inside, by path; see
-    /// [`set_trainable_where`](Self::set_trainable_where).
-    ///
-    /// # Errors
-    /// When nothing has that path (the error names the nearest), or the device fails.
-    pub fn unfreeze(&mut self, path: &str) -> Result<()> {
-        self.change_trained(|model| model.unfreeze(path))
-    }
-
-    /// Freezes or unfreezes the layers whose path a predicate accepts; returns how many.
-    ///
-    /// The next step trains what is trainable then, without another `compile`, which Keras needs and without which it
-    /// silently goes on as before. What the optimizer carries for variables that are trained before and after stays; for
-    /// those that become trainable it begins anew. Iterations go on, so that rules that correct for the start of their
-    /// averages (Adam) do not do so for the newcomers, whose first steps are larger: lower the rate, as is usual then.
-    ///
-    /// # Errors
-    /// When the device fails.
-    pub fn set_trainable_where(
-        &mut self,
-        trainable: bool,
-        accepts: impl FnMut(&str) -> bool,
-    ) -> Result<usize> {
-        self.change_trained(|model| Ok(model.set_trainable_where(trainable, accepts)))
-    }
-
     /// The learning rate of the next step.
     ///
     /// # Errors
@@ -333,7 +299,7 @@ impl Trainer {
     /// # Errors
     /// When the optimizer follows a schedule, or the rate is negative or not a number.
     pub fn set_learning_rate(&mut self, rate: f64) -> Result<()> {
-        let Some(index) = self.rate_slot() else {
+        let Some(slot) = self.slot_of(Optimizer::LEARNING_RATE) else {
             return Err(Error::user(
                 "the learning rate follows a schedule and cannot be set; compile with a constant rate instead",
             ));
@@ -344,6 +310,7 @@ impl Trainer {
             )));
         }
         let buffer = self.engine.put(0, &HostTensor::scalar(rate as f32))?;
+        let index = self.setup.model.variables().len() + slot;
         self.state.replace(index, buffer);
         Ok(())
     }
@@ -357,15 +324,6 @@ impl Trainer {
             self.state.replace(variable, buffer);
         }
         Ok(())
-    }
-
-    fn rate_slot(&self) -> Option<usize> {
-        let slot = self
-            .setup
-            .slots
-            .iter()
-            .position(|slot| slot.name == Optimizer::LEARNING_RATE)?;
-        Some(self.setup.model.variables().len() + slot)
     }
 
     pub(super) fn needs_loss(&self, doing: &str) -> Result<()> {
@@ -440,7 +398,12 @@ impl Trainer {
         Ok(logs)
     }
 
-    fn change_trained<T>(&mut self, change: impl FnOnce(&mut Model) -> Result<T>) -> Result<T> {
+    /// Goes on with another set of trainable layers: programs are traced again, and the state of variables trained before and after
+    /// stays.
+    pub(super) fn change_trained<T>(
+        &mut self,
+        change: impl FnOnce(&mut Model) -> Result<T>,
+    ) -> Result<T> {
         let mut model = self.setup.model.clone();
         let result = change(&mut model)?;
         let setup = self.setup.with_model(model);
@@ -453,16 +416,18 @@ impl Trainer {
 
     /// The value of a slot that is one number.
     fn slot(&self, name: &str) -> Result<Option<f64>> {
-        let slots = &self.setup.slots;
-        let found = slots
-            .iter()
-            .position(|slot| slot.param.is_none() && slot.name == name);
-        let Some(index) = found else {
+        let Some(slot) = self.slot_of(name) else {
             return Ok(None);
         };
-        let array = &self.state.arrays()?[self.setup.model.variables().len() + index];
-        let value = self.engine.get(array, &slots[index].shape)?;
+        let array = &self.state.arrays()?[self.setup.model.variables().len() + slot];
+        let value = self.engine.get(array, &self.setup.slots[slot].shape)?;
         Ok(value.to_f64().first().copied())
+    }
+
+    /// Which of the slots that belong to no variable has a name.
+    fn slot_of(&self, name: &str) -> Option<usize> {
+        let mut slots = self.setup.slots.iter();
+        slots.position(|slot| slot.param.is_none() && slot.name == name)
     }
 
     fn diverged(&self, step: u64) -> Error {

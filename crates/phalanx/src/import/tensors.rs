@@ -50,23 +50,21 @@ pub(super) fn layers(file: &str, tensors: &SafeTensors<'_>) -> Result<Vec<Layer>
     Ok(layers)
 }
 
-/// Whether paths tell an order: numbers after what they have in common, as `0`, `2` or `net.0`, `net.1`.
+/// Whether names tell the order of layers, which are sorted: where two differ first, they have numbers, as `0`, `2` or
+/// `net.0.1`, `net.1`.
 pub(super) fn are_numbered(layers: &[Layer]) -> bool {
-    let split = |layer: &Layer| -> Vec<String> {
+    let parts = |layer: &'_ Layer| -> Vec<String> {
         let parts = layer.path.split(['/', '.']);
         parts.map(str::to_owned).collect()
     };
-    let paths: Vec<Vec<String>> = layers.iter().map(split).collect();
-    let Some(first) = paths.first() else {
-        return true;
-    };
-    let shared = |at: &usize| paths.iter().all(|path| path.get(*at) == first.get(*at));
-    let common = (0..first.len()).take_while(shared).count();
-    let numbered = |path: &Vec<String>| {
-        path.get(common)
-            .is_some_and(|part| part.parse::<u64>().is_ok())
-    };
-    layers.len() == 1 || paths.iter().all(numbered)
+    layers.windows(2).all(|pair| {
+        let (a, b) = (parts(&pair[0]), parts(&pair[1]));
+        let mut differing = a.iter().zip(&b).filter(|(a, b)| a != b);
+        let is_number = |part: &String| part.parse::<u64>().is_ok();
+        differing
+            .next()
+            .is_some_and(|(a, b)| is_number(a) && is_number(b))
+    })
 }
 
 fn shape(file: &str, tensors: &SafeTensors<'_>, name: &str) -> Result<Shape> {
@@ -116,6 +114,26 @@ fn natural(a: &str, b: &str) -> Ordering {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_numbers_tell_an_order() {
+        let numbered = |paths: &[&str]| {
+            let layer = |path: &&str| Layer {
+                path: (*path).to_owned(),
+                place: String::new(),
+                tensors: Vec::new(),
+                style: Style::Torch,
+            };
+            are_numbered(&paths.iter().map(layer).collect::<Vec<_>>())
+        };
+        assert!(numbered(&["0", "2", "10"]));
+        assert!(numbered(&["net.0.1", "net.1", "net.2"]));
+        assert!(numbered(&["alone"]));
+        assert!(!numbered(&["l.0.bn", "l.0.conv"]));
+        assert!(!numbered(&["dense", "dense_1"]));
+        assert!(!numbered(&["l.0", "l.0.inner"]));
+        assert!(!numbered(&["0.bn", "0.conv", "1.bn", "1.conv"]));
+    }
 
     #[test]
     fn numbers_in_names_count() {

@@ -5,7 +5,7 @@ use phalanx_graph::{DType, Shape, Tensor};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::layer::Layer;
+use super::layer::{Layer, weight_settings};
 use super::sizes::{check_range, check_size};
 use super::{Cx, Dropout, Initializer, Regularizer};
 use crate::config;
@@ -90,13 +90,6 @@ impl MultiHeadAttention {
         self
     }
 
-    /// Sets whether projections add biases, as they do by default.
-    #[must_use]
-    pub const fn use_bias(mut self, use_bias: bool) -> Self {
-        self.use_bias = use_bias;
-        self
-    }
-
     /// Sets whether a query sees only places up to its own; not by default.
     #[must_use]
     pub const fn use_causal_mask(mut self, causal: bool) -> Self {
@@ -104,33 +97,7 @@ impl MultiHeadAttention {
         self
     }
 
-    /// Sets where first values of kernels come from.
-    #[must_use]
-    pub const fn kernel_initializer(mut self, initializer: Initializer) -> Self {
-        self.kernel_initializer = initializer;
-        self
-    }
-
-    /// Sets where first values of biases come from.
-    #[must_use]
-    pub const fn bias_initializer(mut self, initializer: Initializer) -> Self {
-        self.bias_initializer = initializer;
-        self
-    }
-
-    /// Sets a penalty on kernels.
-    #[must_use]
-    pub const fn kernel_regularizer(mut self, regularizer: Regularizer) -> Self {
-        self.kernel_regularizer = Some(regularizer);
-        self
-    }
-
-    /// Sets a penalty on biases.
-    #[must_use]
-    pub const fn bias_regularizer(mut self, regularizer: Regularizer) -> Self {
-        self.bias_regularizer = Some(regularizer);
-        self
-    }
+    weight_settings!();
 
     fn values(&self) -> usize {
         self.value_dim.unwrap_or(self.key_dim)

@@ -231,16 +231,9 @@ impl From<Model> for LayerSpec {
     }
 }
 
-/// Builders of layers with a kernel, a bias and an activation, and what they do last.
-macro_rules! kernel_settings {
+/// Builders of layers with a kernel and a bias.
+macro_rules! weight_settings {
     () => {
-        /// Sets the function applied last.
-        #[must_use]
-        pub fn activation(mut self, activation: impl Into<Activation>) -> Self {
-            self.activation = activation.into();
-            self
-        }
-
         /// Sets whether a bias is added, as it is by default.
         #[must_use]
         pub const fn use_bias(mut self, use_bias: bool) -> Self {
@@ -275,6 +268,21 @@ macro_rules! kernel_settings {
             self.bias_regularizer = Some(regularizer);
             self
         }
+    };
+}
+pub(super) use weight_settings;
+
+/// Builders of layers with a kernel, a bias and an activation, and what they do last.
+macro_rules! kernel_settings {
+    () => {
+        /// Sets the function applied last.
+        #[must_use]
+        pub fn activation(mut self, activation: impl Into<Activation>) -> Self {
+            self.activation = activation.into();
+            self
+        }
+
+        crate::nn::layer::weight_settings!();
 
         /// Sets a penalty on the output, divided by the number of examples.
         #[must_use]

@@ -15,19 +15,7 @@ macro_rules! recurrent_settings {
             self
         }
 
-        /// Sets whether biases are added, as they are by default.
-        #[must_use]
-        pub const fn use_bias(mut self, use_bias: bool) -> Self {
-            self.use_bias = use_bias;
-            self
-        }
-
-        /// Sets where first values of the kernel come from.
-        #[must_use]
-        pub const fn kernel_initializer(mut self, initializer: Initializer) -> Self {
-            self.kernel_initializer = initializer;
-            self
-        }
+        crate::nn::layer::weight_settings!();
 
         /// Sets where first values of the recurrent kernel come from; orthogonal by default.
         #[must_use]
@@ -36,31 +24,10 @@ macro_rules! recurrent_settings {
             self
         }
 
-        /// Sets where first values of biases come from.
-        #[must_use]
-        pub const fn bias_initializer(mut self, initializer: Initializer) -> Self {
-            self.bias_initializer = initializer;
-            self
-        }
-
-        /// Sets a penalty on the kernel.
-        #[must_use]
-        pub const fn kernel_regularizer(mut self, regularizer: Regularizer) -> Self {
-            self.kernel_regularizer = Some(regularizer);
-            self
-        }
-
         /// Sets a penalty on the recurrent kernel.
         #[must_use]
         pub const fn recurrent_regularizer(mut self, regularizer: Regularizer) -> Self {
             self.recurrent_regularizer = Some(regularizer);
-            self
-        }
-
-        /// Sets a penalty on biases.
-        #[must_use]
-        pub const fn bias_regularizer(mut self, regularizer: Regularizer) -> Self {
-            self.bias_regularizer = Some(regularizer);
             self
         }
 
