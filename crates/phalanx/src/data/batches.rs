@@ -11,7 +11,8 @@ use phalanx_graph::HostTensor;
 use super::order::Order;
 use super::prefetch::{Ahead, Prefetched};
 use super::shard::Sharding;
-use super::{AutoShard, Batch, ClassWeights, Dataset, Position, Segment, Worker};
+use super::spare::SpareBuffers;
+use super::{AutoShard, Batch, ClassWeights, Dataset, Pad, Position, Segment, Worker};
 use crate::{Error, Result};
 
 /// A dataset in batches: cheap to clone, immutable, and the same for the same epoch and index.
@@ -20,8 +21,10 @@ pub struct Batches {
     pub(super) input: Dataset,
     size: usize,
     drop_remainder: bool,
+    pad: Option<Pad>,
     stages: Vec<Stage>,
     ahead: Ahead,
+    spare: Arc<SpareBuffers>,
     pub(super) sharding: Sharding,
     /// Examples of the epoch that were read before these batches.
     pub(super) before: u64,
@@ -41,8 +44,10 @@ impl Batches {
             input,
             size,
             drop_remainder: false,
+            pad: None,
             stages: Vec::new(),
             ahead: Ahead::default(),
+            spare: Arc::default(),
             sharding: Sharding::whole(),
             before: 0,
         }
@@ -59,6 +64,15 @@ impl Batches {
     pub fn drop_remainder(&self) -> Self {
         Self {
             drop_remainder: true,
+            ..self.clone()
+        }
+    }
+
+    /// Examples of different sizes padded to the longest of their batch.
+    #[must_use]
+    pub fn pad(&self, pad: Pad) -> Self {
+        Self {
+            pad: Some(pad),
             ..self.clone()
         }
     }
@@ -313,16 +327,23 @@ impl Batches {
         }
         let (input, start, size) = self.sharding.locate(&self.input, self.size, i);
         let indices: Vec<usize> = (start..start.saturating_add(size)).collect();
-        let batch = input.gather(epoch, &indices)?;
+        let batch = self.gathered(input, epoch, &indices)?;
         if batch.rows() == 0 && self.sharding.worker.count > 1 {
             return self.no_rows(epoch);
         }
         Ok(batch)
     }
 
+    fn gathered(&self, input: &Dataset, epoch: u64, indices: &[usize]) -> Result<Batch> {
+        match &self.pad {
+            Some(pad) => input.gather_padded(epoch, indices, pad, &self.spare),
+            None => input.gather(epoch, indices, &self.spare),
+        }
+    }
+
     /// A batch without rows, of the tensors that others have.
     fn no_rows(&self, epoch: u64) -> Result<Batch> {
-        let batch = self.input.gather(epoch, &[0])?;
+        let batch = self.gathered(&self.input, epoch, &[0])?;
         let none = |tensors: &[HostTensor]| tensors.iter().map(|t| t.slice_rows(0, 0)).collect();
         Ok(Batch {
             x: none(&batch.x),

@@ -29,6 +29,7 @@ mod formats;
 mod lines;
 mod open;
 mod order;
+mod pad;
 mod picked;
 mod position;
 mod prefetch;
@@ -39,6 +40,8 @@ mod shard;
 #[cfg(test)]
 mod shard_tests;
 mod source;
+mod spare;
+mod stack;
 mod stream;
 mod verdict;
 mod vocabulary;
@@ -53,6 +56,7 @@ pub use formats::{
     Records, TarMember, TextLines, TfRecordOptions, TfRecordWriter, TfRecords, WebDataset,
     WebSample, files_matching, parse_idx, read_idx, shard_path, tar_members, write_tfrecord,
 };
+pub use pad::Pad;
 pub use phalanx_graph::HostTensor;
 pub use position::{Position, Segment};
 pub use rebatch::{Worker, batch_sizes};
