@@ -239,6 +239,7 @@ fn vjp(step: &Step) -> Gradients {
         Op::Scan(dims) => Ok(scan::scan(step, dims)),
         Op::AllReduce(ReduceOp::Sum) => Ok(all_reduce(step)),
         Op::OptimizationBarrier => Ok(step.cotangents.clone()),
+        Op::Sharded(sharding) => Ok(vec![Some(g.sharded(sharding))]),
         Op::AllGather { dim } => Ok(vec![Some(g.reduce_scatter(*dim))]),
         Op::ReduceScatter { dim } => Ok(vec![Some(g.all_gather(*dim))]),
         Op::AllToAll { split, concat } => Ok(vec![Some(g.all_to_all(*concat, *split))]),

@@ -3,6 +3,7 @@
 mod announce;
 mod kernels;
 mod memory;
+mod mesh;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -143,7 +144,7 @@ impl Engine {
     /// [`KernelsMode::Path`] names cannot be used.
     pub fn compile(&self, name: &str, program: &Program) -> Result<Compiled> {
         let compiled = self.compile_unchecked(name, program)?;
-        memory::check(&self.0.client, &compiled, program.replicas)?;
+        memory::check(&self.0.client, &compiled, program.devices())?;
         Ok(compiled)
     }
 
@@ -158,6 +159,7 @@ impl Engine {
     }
 
     fn compile_unchecked(&self, name: &str, program: &Program) -> Result<Compiled> {
+        mesh::check(self, name, program)?;
         let program = program.simplified();
         let lowering = Lowering {
             // They are registered before the program is compiled or loaded, as it must be.
@@ -168,6 +170,7 @@ impl Engine {
         let relied_on = self.0.platform.compiler_options(&text).into_iter();
         let options = CompileOptions {
             replicas: program.replicas,
+            partitions: program.devices() / program.replicas,
             overrides: relied_on
                 .map(|(name, value)| (name.to_owned(), override_value(value)))
                 .collect(),
