@@ -149,7 +149,7 @@ impl Sharding {
                     "sharding {self} of {shape} names the axis `{axis}` twice; cut one dim over it"
                 ));
             }
-            if shape.dims[dim] % size != 0 {
+            if !shape.dims[dim].is_multiple_of(size) {
                 return Err(format!(
                     "dim {dim} of {shape} is cut over the axis `{axis}` of {mesh}, but {} does not divide by {size}; change the size, or leave the dim whole",
                     shape.dims[dim]
