@@ -3,6 +3,7 @@
 mod oracle;
 
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use oracle::{Batch, array, assert_close, formula_value, name, records, uniform};
 use phalanx::import::{LoadReport, LoadWeights, Matching};
@@ -410,6 +411,36 @@ fn what_is_no_file_of_weights_is_refused() {
         folder.contains("is no plain file; give a file of weights"),
         "{folder}"
     );
+}
+
+/// Small files that ask for much: see `hostile` of `make_weight_seeds.py`.
+#[test]
+fn what_asks_for_too_much_is_refused_at_once() {
+    let model = Sequential::new([2, 2, 1]).add(Conv2d::new(2, 1).use_bias(false));
+    let skip = LoadWeights {
+        skip_mismatch: true,
+        ..LoadWeights::default()
+    };
+    let cases = [
+        ("filters.h5", "filter 1 twice, expected once"),
+        (
+            "chunks.h5",
+            "chunks [4096, 4096, 1, 1] of an array [1, 1, 1, 2]",
+        ),
+        ("repeats.h5", "more chunks than its array has"),
+        (
+            "archive.keras",
+            "model.weights.h5: 25165824 bytes when it is unpacked, expected at most 16777280 for this model",
+        ),
+    ];
+    let mut saved = fresh(model);
+    for (file, expected) in cases {
+        let path = golden(&format!("../../fuzz/seeds/weights/hostile_{file}"));
+        let start = Instant::now();
+        let error = saved.load_weights(path, skip).unwrap_err().to_string();
+        assert!(error.contains(expected), "{file}: {error}");
+        assert!(start.elapsed() < Duration::from_secs(1), "{file}");
+    }
 }
 
 /// Cut or changed anywhere, a file is refused or read, and nothing panics.

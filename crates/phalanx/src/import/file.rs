@@ -87,7 +87,10 @@ fn reserved(name: &str, len: u64) -> Result<Vec<u8>> {
 }
 
 /// The weights in a `.keras` archive; the contents of any other file as they are.
-pub(super) fn unpacked<'a>(name: &str, bytes: &'a [u8]) -> Result<Cow<'a, [u8]>> {
+///
+/// A few kilobytes can unpack to gigabytes, so that the weights may only be a few times as long as the archive, or as
+/// the values of the model, of which there are `model` bytes; an optimizer's come on top of the layers'.
+pub(super) fn unpacked<'a>(name: &str, bytes: &'a [u8], model: u64) -> Result<Cow<'a, [u8]>> {
     if !bytes.starts_with(b"PK") {
         return Ok(Cow::Borrowed(bytes));
     }
@@ -97,10 +100,14 @@ pub(super) fn unpacked<'a>(name: &str, bytes: &'a [u8]) -> Result<Cow<'a, [u8]>>
     };
     let mut archive = ZipArchive::new(Cursor::new(bytes)).map_err(|error| broken(&error))?;
     let member = archive.by_name(ARCHIVED).map_err(|error| broken(&error))?;
-    // What is deflated grows a thousandfold at most; a size beyond that is not true.
     let size = member.size();
-    if size > (bytes.len() as u64).saturating_mul(1100) {
-        return Err(broken(&format!("{size} bytes cannot be in it")));
+    let archive = (bytes.len() as u64).saturating_mul(4);
+    let most = archive.max(model.saturating_mul(8).saturating_add(16 << 20));
+    if size > most {
+        let message = format!(
+            "{size} bytes when it is unpacked, expected at most {most} for this model; check that it is the archive of this model"
+        );
+        return Err(problem(name, ARCHIVED, message));
     }
     let mut weights = reserved(name, size)?;
     let read = member.take(size).read_to_end(&mut weights);

@@ -4,6 +4,8 @@
 //! `vars/0`, `vars/1`, .. and its name in an attribute of `vars`. Before (`.h5`): a group a layer by its name, an
 //! attribute `weight_names` with the names of its variables in order; under `model_weights` where the model is there too.
 
+use std::collections::HashMap;
+
 use phalanx_graph::Shape;
 
 use super::file::{Layer, Stored, Style};
@@ -58,6 +60,7 @@ impl Walk<'_, '_> {
         if depth > MAX_DEPTH {
             return Err(format!("groups are nested more than {MAX_DEPTH} deep"));
         }
+        self.file.charge(place.len() + path.len())?;
         let children = self.file.children(group)?;
         let mut path = path.to_owned();
         if let Some((_, address)) = children.iter().find(|(name, _)| name == "vars") {
@@ -112,6 +115,7 @@ impl Walk<'_, '_> {
 
 fn stored(file: &Hdf5<'_>, name: String, field: String, address: u64) -> Read<Option<Stored>> {
     let object = file.object(address)?;
+    file.charge(name.len())?;
     let array = file
         .array(&object)
         .map_err(|message| format!("`{name}`: {message}"))?;
@@ -125,10 +129,11 @@ fn stored(file: &Hdf5<'_>, name: String, field: String, address: u64) -> Read<Op
 
 /// The layers of a file of before Keras 3; models in it are one group, with the names of their layers in the tensors'.
 fn legacy(file: &Hdf5<'_>, root: &Object<'_>, order: Vec<String>) -> Read<Vec<Layer>> {
-    let groups = file.children(root)?;
+    let groups: HashMap<String, u64> = file.children(root)?.into_iter().collect();
     let mut layers: Vec<Layer> = Vec::new();
+    let mut places: HashMap<String, usize> = HashMap::new();
     for layer in order {
-        let Some((_, address)) = groups.iter().find(|(name, _)| *name == layer) else {
+        let Some(address) = groups.get(&layer) else {
             return Err(format!("there is no group `{layer}` of `layer_names`"));
         };
         let group = file.object(*address)?;
@@ -145,9 +150,9 @@ fn legacy(file: &Hdf5<'_>, root: &Object<'_>, order: Vec<String>) -> Read<Vec<La
             };
             let variable = variable.split(':').next().unwrap_or(variable).to_owned();
             let stored = stored(file, name.clone(), variable, address)?;
-            let known = layers.iter().position(|layer| layer.path == path);
-            let place = known.unwrap_or(layers.len());
-            if known.is_none() {
+            file.charge(path.len())?;
+            let place = *places.entry(path.clone()).or_insert(layers.len());
+            if place == layers.len() {
                 layers.push(Layer {
                     path,
                     place: String::new(),

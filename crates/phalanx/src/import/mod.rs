@@ -61,7 +61,11 @@ pub(crate) fn load_bytes(
     bytes: &[u8],
     options: LoadWeights,
 ) -> Result<Loaded> {
-    let bytes = file::unpacked(name, bytes)?;
+    let values = model.variables().iter();
+    let values: u64 = values
+        .map(|variable| variable.shape.byte_len() as u64)
+        .sum();
+    let bytes = file::unpacked(name, bytes, values)?;
     let opened = file::Opened::new(name, &bytes)?;
     let layers = opened.layers()?;
     let (pairs, report) = pairing::pair(model, &layers, options.matching);
