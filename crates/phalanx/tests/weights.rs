@@ -9,9 +9,9 @@ use oracle::{Batch, array, assert_close, formula_value, name, records, uniform};
 use phalanx::import::{LoadReport, LoadWeights, Matching};
 use phalanx::models::{FineTune, MobileNetV2, ResNet50, TransformerEncoder};
 use phalanx::nn::{
-    Activation, BatchNorm, Conv2d, Cx, Dense, DepthwiseConv2d, Dropout, Flatten,
-    GlobalAveragePool2d, IntoModel, Layer, LayerNorm, LayerSpec, Model, Sequential, ZeroPadding2d,
-    relu,
+    Activation, BatchNorm, Bidirectional, Conv2d, Cx, Dense, DepthwiseConv2d, Dropout, Flatten,
+    GlobalAveragePool2d, Gru, IntoModel, Layer, LayerNorm, LayerSpec, Lstm, MergeMode, Model,
+    Sequential, SimpleRnn, ZeroPadding2d, relu,
 };
 use phalanx::saved::SavedModel;
 use phalanx::{Error, Result};
@@ -213,6 +213,55 @@ fn a_transformer_of_keras_is_read() {
         &array(&record["output"]).unwrap().to_f64(),
         1e-4,
     );
+}
+
+/// The model `recurrent` of `make_weights.py`.
+fn recurrent(name: impl Fn(&str) -> String) -> Sequential {
+    let lstm = || Lstm::new(3).return_sequences(true);
+    let gru = |units| Gru::new(units).return_sequences(true);
+    Sequential::new([5, 4])
+        .add(Bidirectional::new(lstm().dropout(0.5)).named(name("both")))
+        .add(gru(4).named(name("after")))
+        .add(gru(3).reset_after(false).named(name("before")))
+        .add(
+            Bidirectional::new(gru(2))
+                .merge_mode(MergeMode::Sum)
+                .named(name("added")),
+        )
+        .add(lstm().named(name("memory")))
+        .add(Bidirectional::new(SimpleRnn::new(2)).named(name("ends")))
+        .add(Dense::new(2).named(name("out")))
+}
+
+#[test]
+fn recurrent_layers_of_keras_are_read() {
+    let golden = read_json("keras/weights/recurrent.json");
+    let mut case = Batch::default();
+    let x = case.input(array(&golden["input"]).unwrap());
+    let mine = |name: &str| format!("my_{name}");
+    for file in ["recurrent.weights.h5", "recurrent.h5"] {
+        for (model, matching) in [
+            (recurrent(str::to_owned), Matching::Names),
+            (recurrent(mine), Matching::Order),
+        ] {
+            let mut saved = fresh(model);
+            let options = LoadWeights {
+                matching,
+                ..LoadWeights::default()
+            };
+            let report = saved.load_weights(golden_path(file), options).unwrap();
+            assert!(report.unexpected.is_empty(), "{file}: {report}");
+            let values = saved.values().iter().cloned();
+            let values: Vec<_> = values.map(|value| case.shared(value)).collect();
+            let model = saved.model();
+            let y = model.call(&mut Cx::new(&case.graph, model, &values), &[x.clone()]);
+            case.output(&y[0]);
+        }
+    }
+    let expected = array(&golden["output"]).unwrap().to_f64();
+    for got in case.run(&oracle::engine()) {
+        assert_close("recurrent", &got.to_f64(), &expected, 1e-5);
+    }
 }
 
 #[test]

@@ -17,6 +17,10 @@ const MAX_DEPTH: usize = 64;
 const MAX_TENSORS: usize = 1 << 20;
 /// The states of random generators, which are not weights.
 const GENERATOR: &str = "seed_generator";
+/// The parts of a layer in both directions.
+const DIRECTIONS: [&str; 2] = ["forward", "backward"];
+/// How names of recurrent layers' cells begin.
+const CELLS: [&str; 3] = ["lstm_cell", "gru_cell", "simple_rnn_cell"];
 
 /// The layers with variables.
 pub(super) fn layers(file: &Hdf5<'_>) -> Read<Vec<Layer>> {
@@ -63,11 +67,14 @@ impl Walk<'_, '_> {
         self.file.charge(place.len() + path.len())?;
         let children = self.file.children(group)?;
         let mut path = path.to_owned();
-        if let Some((_, address)) = children.iter().find(|(name, _)| name == "vars") {
+        let vars = children.iter().find(|(name, _)| name == "vars");
+        let is_layer = vars.is_some();
+        if let Some((_, address)) = vars {
             let vars = self.file.object(*address)?;
+            let direction = DIRECTIONS.contains(&last(place));
             // The model's own name is not part of the names of its layers.
             if depth > 0 {
-                let name = self.file.texts(&vars, "name")?;
+                let name = self.file.texts(&vars, "name")?.filter(|_| !direction);
                 let name = name.and_then(|texts| texts.into_iter().next());
                 path = joined(&path, name.as_deref().unwrap_or_else(|| last(place)));
             }
@@ -79,12 +86,22 @@ impl Walk<'_, '_> {
                 continue;
             }
             let child = self.file.object(address)?;
-            // The list of layers is no layer.
-            let place = match name.as_str() {
-                "layers" => place.to_owned(),
-                name => joined(place, name),
-            };
-            self.group(&child, &place, &path, depth + 1)?;
+            match name.as_str() {
+                // The list of layers is no layer.
+                "layers" => self.group(&child, place, &path, depth + 1)?,
+                // The variables of a recurrent layer are those of its cell.
+                "cell" if is_layer => self.cell(&child, place, &path)?,
+                name => self.group(&child, &joined(place, part(name)), &path, depth + 1)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn cell(&mut self, cell: &Object<'_>, place: &str, path: &str) -> Read<()> {
+        for (name, address) in self.file.children(cell)? {
+            if name == "vars" {
+                self.layer(&self.file.object(address)?, place, path)?;
+            }
         }
         Ok(())
     }
@@ -143,11 +160,7 @@ fn legacy(file: &Hdf5<'_>, root: &Object<'_>, order: Vec<String>) -> Read<Vec<La
                 return Err(format!("there is no array `{name}` in group `{layer}`"));
             };
             let (owner, variable) = name.rsplit_once('/').unwrap_or((&layer, &name));
-            let owner = last(owner);
-            let path = match layer == owner {
-                true => layer.clone(),
-                false => joined(&layer, owner),
-            };
+            let path = path_of(&layer, owner);
             let variable = variable.split(':').next().unwrap_or(variable).to_owned();
             let stored = stored(file, name.clone(), variable, address)?;
             file.charge(path.len())?;
@@ -164,6 +177,40 @@ fn legacy(file: &Hdf5<'_>, root: &Object<'_>, order: Vec<String>) -> Read<Vec<La
         }
     }
     Ok(layers)
+}
+
+/// The path of the layer that has variables with such a prefix in the group of a layer or of a model.
+fn path_of(group: &str, prefix: &str) -> String {
+    let (above, own) = prefix.rsplit_once('/').unwrap_or(("", prefix));
+    let is_cell = CELLS.iter().any(|cell| own.starts_with(cell));
+    if own == group || !is_cell || above.is_empty() {
+        return below(group, own);
+    }
+    let (above, own) = above.rsplit_once('/').unwrap_or(("", above));
+    let is_of = |direction: &&&str| {
+        own.strip_prefix(**direction)
+            .is_some_and(|rest| rest.starts_with('_'))
+    };
+    match DIRECTIONS.iter().find(is_of) {
+        Some(direction) if !above.is_empty() => joined(&below(group, last(above)), direction),
+        _ => below(group, own),
+    }
+}
+
+fn below(group: &str, layer: &str) -> String {
+    match group == layer {
+        true => group.to_owned(),
+        false => joined(group, layer),
+    }
+}
+
+/// Our name of a part of a layer that Keras calls by its field.
+fn part(field: &str) -> &str {
+    match field {
+        "forward_layer" => DIRECTIONS[0],
+        "backward_layer" => DIRECTIONS[1],
+        other => other,
+    }
 }
 
 /// The address of what lies at a path below a group.

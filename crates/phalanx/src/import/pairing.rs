@@ -255,9 +255,15 @@ fn owners(model: &Model) -> Vec<Owner> {
             Some(owner) => owner.variables.push(index),
             None => {
                 let known = places.get(path);
+                // A part of a layer, such as one direction of two.
+                let part = path.rsplit_once('/').and_then(|(layer, part)| {
+                    let (place, _) = places.get(layer)?;
+                    Some(format!("{place}/{part}"))
+                });
+                let place = known.map(|(place, _)| place.clone());
                 owners.push(Owner {
                     path: path.to_owned(),
-                    place: known.map(|(place, _)| place.clone()).unwrap_or_default(),
+                    place: place.or(part).unwrap_or_default(),
                     kind: known.map_or("", |(_, kind)| kind),
                     variables: vec![index],
                 });
