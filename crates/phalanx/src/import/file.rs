@@ -23,6 +23,13 @@ pub(super) struct Layer {
     pub(super) style: Style,
 }
 
+/// The layers of a file.
+pub(super) struct Layers {
+    pub(super) all: Vec<Layer>,
+    /// Whether they are in the order of the model that was saved, not in that of their names.
+    pub(super) ordered: bool,
+}
+
 /// Who wrote a layer, by which its names and layouts are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Style {
@@ -123,7 +130,8 @@ pub(super) struct Opened<'a> {
 
 enum Format<'a> {
     Hdf5(Hdf5<'a>),
-    Safetensors(SafeTensors<'a>),
+    /// With our note of the order of its layers.
+    Safetensors(SafeTensors<'a>, Option<String>),
 }
 
 impl<'a> Opened<'a> {
@@ -132,25 +140,31 @@ impl<'a> Opened<'a> {
             let file = Hdf5::open(bytes).map_err(|message| problem(name, "HDF5", message))?;
             Format::Hdf5(file)
         } else {
-            let file = SafeTensors::deserialize(bytes).map_err(|error| {
+            let broken = |error| {
                 let message = format!(
                     "neither HDF5, nor a .keras archive, nor safetensors ({error}); PyTorch's .pt and .pth files are \
                      to be written again by `safetensors.torch.save_file`"
                 );
                 problem(name, "start", message)
-            })?;
-            Format::Safetensors(file)
+            };
+            let (_, header) = SafeTensors::read_metadata(bytes).map_err(broken)?;
+            let file = SafeTensors::deserialize(bytes).map_err(broken)?;
+            let notes = header.metadata().as_ref();
+            let order = notes.and_then(|notes| notes.get(tensors::ORDER).cloned());
+            Format::Safetensors(file, order)
         };
         Ok(Self { name, format })
     }
 
     /// The layers, in the order of the file as far as it has one.
-    pub(super) fn layers(&self) -> Result<Vec<Layer>> {
+    pub(super) fn layers(&self) -> Result<Layers> {
         match &self.format {
             Format::Hdf5(file) => {
-                keras::layers(file).map_err(|message| problem(self.name, "HDF5", message))
+                let all = keras::layers(file);
+                let all = all.map_err(|message| problem(self.name, "HDF5", message))?;
+                Ok(Layers { all, ordered: true })
             }
-            Format::Safetensors(file) => tensors::layers(self.name, file),
+            Format::Safetensors(file, order) => tensors::layers(self.name, file, order.as_deref()),
         }
     }
 
@@ -159,7 +173,7 @@ impl<'a> Opened<'a> {
         let place = || format!("tensor `{}`", shown(&stored.name));
         let read = match &self.format {
             Format::Hdf5(file) => keras::read(file, stored),
-            Format::Safetensors(file) => {
+            Format::Safetensors(file, _) => {
                 let found = file.tensor(&stored.name);
                 found
                     .map(|view| view.data().to_vec())
