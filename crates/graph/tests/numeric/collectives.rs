@@ -44,7 +44,10 @@ fn every_reduction_by_every_way_between_replicas() {
         let g = Graph::with_replicas(replicas);
         let (mut inputs, mut lists) = (Vec::new(), vec![Vec::new(); replicas]);
         let mut outputs: Vec<(String, Tensor, Vec<f64>)> = Vec::new();
-        for dtype in DType::ALL {
+        // All element types once: compiling them takes seconds.
+        let some = [DType::F32, DType::I32, DType::Bool];
+        let types: &[DType] = if replicas == 3 { &DType::ALL } else { &some };
+        for &dtype in types {
             let low = if matches!(dtype, DType::U8 | DType::U32) {
                 4.0
             } else {
