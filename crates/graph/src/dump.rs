@@ -5,7 +5,7 @@ use std::panic::Location;
 
 use crate::cost::{NodeCost, count};
 use crate::op::{
-    ConvDims, CustomCall, DotDims, Node, Op, PadDim, SliceDim, Subgraph, Value, WindowDim,
+    ConvDims, CustomCall, DotDims, Node, Op, PadDim, SliceDim, Subgraph, Value, Via, WindowDim,
 };
 use crate::{Kernel, Parameter, Program, Shape};
 
@@ -174,7 +174,10 @@ impl Dump<'_> {
                     scan.length, scan.carry, scan.xs
                 )
             }
-            Op::AllReduce(kind) => kind.name().to_owned(),
+            Op::AllReduce { kind, via } => match via {
+                Via::Native => kind.name().to_owned(),
+                _ => format!("{} via {}", kind.name(), via.name()),
+            },
             Op::AllToAll { split, concat } => format!("split {split} concat {concat}"),
             Op::CollectivePermute(pairs) => format!("{pairs:?}"),
             Op::Kernel(op) => kernel(op),

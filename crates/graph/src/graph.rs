@@ -10,7 +10,7 @@ use std::sync::Arc;
 pub(crate) use checkpoint::Region;
 
 use crate::infer::{check_size, infer};
-use crate::op::{CustomCall, Node, Op, ScanDims, Subgraph, Value};
+use crate::op::{CustomCall, Node, Op, ReduceOp, ScanDims, Subgraph, Value, Via};
 use crate::{DType, HostTensor, Shape, Tensor};
 
 /// A graph under construction; clones are handles of the same graph.
@@ -189,6 +189,39 @@ impl Graph {
     #[track_caller]
     pub fn custom_call(&self, call: CustomCall, inputs: &[&Tensor]) -> Vec<Tensor> {
         self.push_many(Op::CustomCall(call), inputs)
+    }
+
+    /// Combinations of every replica's tensors, in one exchange of all of them.
+    ///
+    /// Sums of 16-bit floats are rounded once, except by a device's own library ([`Via::Native`] on GPUs and TPUs).
+    /// Truth values are combined with `And`, `Or`, `Max` and `Min`; there is a derivative of sums alone.
+    #[must_use]
+    #[track_caller]
+    pub fn all_reduce(&self, tensors: &[&Tensor], kind: ReduceOp, via: Via) -> Vec<Tensor> {
+        if tensors.is_empty() {
+            return Vec::new();
+        }
+        self.push_many(Op::AllReduce { kind, via }, tensors)
+    }
+
+    /// Means over the replicas of floating-point tensors, in one exchange of all of them.
+    #[must_use]
+    #[track_caller]
+    pub fn all_mean(&self, tensors: &[&Tensor], via: Via) -> Vec<Tensor> {
+        if let Some(tensor) = tensors.iter().find(|tensor| !tensor.dtype().is_float()) {
+            let message = format!("expected floats, got {}; convert first", tensor.shape());
+            self.fail("all_mean", message);
+            return tensors.iter().map(|&tensor| tensor.clone()).collect();
+        }
+        let mut means = self.all_reduce(tensors, ReduceOp::Sum, via);
+        if self.replicas() > 1 {
+            let count = self.replicas() as f64;
+            // No closure: it would be the caller that the nodes remember.
+            for mean in &mut means {
+                *mean = mean.clone() / count;
+            }
+        }
+        means
     }
 
     /// Repeats `body` on the carried values while `condition` holds. No gradient: see [`scan`](Self::scan).
@@ -520,7 +553,7 @@ impl Default for Graph {
 /// As many shapes as the op has results, for the caller of a loop takes them by position.
 fn stand_in_shapes(op: &Op, inputs: &[Shape]) -> Vec<Shape> {
     match op {
-        Op::While { .. } => inputs.to_vec(),
+        Op::While { .. } | Op::AllReduce { .. } => inputs.to_vec(),
         Op::Scan(scan) => {
             let carried = inputs.iter().take(scan.carry).cloned();
             let rows = scan.body.outputs.iter().skip(scan.carry);

@@ -204,7 +204,7 @@ impl Rewriter {
     }
 
     fn rewrite_many(&mut self, node: Node) -> Vec<Value> {
-        if matches!(node.op, Op::AllReduce(_)) && self.replicas == 1 {
+        if matches!(node.op, Op::AllReduce { .. }) && self.replicas == 1 {
             return node.inputs;
         }
         let count = node.shapes.len();

@@ -5,7 +5,7 @@ mod operators;
 use std::fmt;
 
 use crate::op::{
-    BinaryOp, CompareOp, ConvDims, DotDims, Op, PadDim, ReduceOp, SliceDim, UnaryOp, Value,
+    BinaryOp, CompareOp, ConvDims, DotDims, Op, PadDim, ReduceOp, SliceDim, UnaryOp, Value, Via,
     WindowDim,
 };
 use crate::{DType, Graph, Kernel, Pool2d, Ramp, Shape};
@@ -582,11 +582,19 @@ impl Tensor {
 
 /// Communication between the replicas of a program.
 impl Tensor {
-    /// Combination of every replica's tensor.
+    /// Combination of every replica's tensor: see [`Graph::all_reduce`] for several at once.
     #[must_use]
     #[track_caller]
     pub fn all_reduce(&self, kind: ReduceOp) -> Self {
-        self.graph.push(Op::AllReduce(kind), &[self])
+        let via = Via::Native;
+        self.graph.push(Op::AllReduce { kind, via }, &[self])
+    }
+
+    /// The mean over replicas of a floating-point tensor: see [`Graph::all_mean`] for several at once.
+    #[must_use]
+    #[track_caller]
+    pub fn all_mean(&self) -> Self {
+        self.graph.all_mean(&[self], Via::Native).swap_remove(0)
     }
 
     /// Every replica's tensor, joined along `dim` in replica order.

@@ -4,7 +4,7 @@
 mod golden;
 mod support;
 
-use phalanx_graph::op::{ConvDims, ConvSpec, DotDims, ReduceOp, WindowDim};
+use phalanx_graph::op::{ConvDims, ConvSpec, DotDims, ReduceOp, Via, WindowDim};
 use phalanx_graph::{
     DType, Graph, HostTensor, KernelSupport, Lowering, Platform, Pool2d, Program, Shape, Tensor,
     gradients,
@@ -15,7 +15,7 @@ const COMMAND: &str = "cargo test -p phalanx-graph --test golden";
 type Build = fn() -> Program;
 
 /// Name of the file and of the module, and the graph. A whole training step belongs to the crate that builds it.
-const CASES: [(&str, Build); 13] = [
+const CASES: [(&str, Build); 14] = [
     ("elementwise_broadcast", elementwise_broadcast),
     ("dense_gradient", dense_gradient),
     ("conv_gradient", conv_gradient),
@@ -25,6 +25,7 @@ const CASES: [(&str, Build); 13] = [
     ("while_loop", while_loop),
     ("scan_gradient", scan_gradient),
     ("all_reduce", all_reduce),
+    ("all_reduce_ways", all_reduce_ways),
     ("dropout_bits", dropout_bits),
     ("softmax_cross_entropy", softmax_cross_entropy),
     ("mixed_bf16", mixed_bf16),
@@ -270,6 +271,17 @@ fn all_reduce() -> Program {
         ("next", &x.collective_permute(&[(0, 1), (1, 0)])),
         ("replica", &g.replica_id()),
     ];
+    g.finish(&outputs).unwrap()
+}
+
+/// Two tensors summed in each way, by replicas that make two groups.
+fn all_reduce_ways() -> Program {
+    let g = Graph::with_replicas(4);
+    let (a, b) = (f32s(&g, "a", &[2, 3]), f32s(&g, "b", &[]));
+    let ways = [Via::Native, Via::OneDevice, Via::Hierarchical];
+    let sums =
+        ways.map(|via| g.labelled(via.name(), || g.all_reduce(&[&a, &b], ReduceOp::Sum, via)));
+    let outputs: Vec<_> = sums.iter().flatten().map(|sum| ("sum", sum)).collect();
     g.finish(&outputs).unwrap()
 }
 

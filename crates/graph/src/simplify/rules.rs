@@ -27,7 +27,7 @@ pub(super) fn simpler(r: &Rewriter, node: &Node) -> Option<Rewrite> {
         Op::DynamicUpdateSlice => update(r, node),
         Op::Concat(dim) => concat(r, node, *dim),
         Op::Reduce { dims, .. } => pass(dims.is_empty()),
-        Op::AllReduce(_)
+        Op::AllReduce { .. }
         | Op::AllGather { .. }
         | Op::ReduceScatter { .. }
         | Op::AllToAll { .. } => pass(r.replicas == 1),

@@ -3,7 +3,13 @@
 //! A training step is one program: forward, the loss divided by the true weight of the batch, derivatives, the
 //! optimizer's update, metrics. Everything that changes from step to step comes in and goes out as arrays on the
 //! device, so a step needs no number from the host and the host none from it.
+//!
+//! Each of `R` replicas runs the program on its rows of the batch. Its loss is its share of the whole: its weighted sum
+//! over the weight of all replicas' rows, and `1 / R` of the penalties. So the sum of the gradients is the gradient of
+//! one replica with all the rows, and what follows (unscaling, the finite check, clipping, the update) is the same
+//! everywhere. Keras clips before the sum, and looks at one replica's gradients for what is not finite.
 
+use phalanx_graph::op::ReduceOp;
 use phalanx_graph::{DType, Graph, GraphError, Program, Shape, Tensor, gradients};
 
 use super::LossScale;
@@ -14,6 +20,7 @@ use super::tally::{Judged, Tally};
 use crate::losses::Loss;
 use crate::nn::{Cx, Effects, Model, Policy, Variable};
 use crate::optim::{Optimizer, ParamSpec, SlotSpec};
+use crate::replicas::Reduction;
 use crate::{Error, Result};
 
 /// What a model is compiled to: the model, what it is trained with, and the arrays that a step carries.
@@ -35,14 +42,18 @@ pub(super) struct Setup {
     /// Those of the optimizer, then those of the loss scale.
     pub(super) slots: Vec<SlotSpec>,
     pub(super) tally: Tally,
+    pub(super) replicas: usize,
+    reduction: Reduction,
 }
 
-/// The shapes of a batch, with the batch dim, as they come from the host.
+/// The shapes of a batch as one replica gets it, with the batch dim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct BatchShape {
     pub(super) x: Vec<Shape>,
     pub(super) y: Vec<Shape>,
     pub(super) weight: Option<Shape>,
+    /// Whether rows may be there only to fill up the arrays.
+    pub(super) filled: bool,
 }
 
 /// A program and which arrays of the state it replaces: its outputs are those, then its own results.
@@ -54,7 +65,12 @@ pub(super) struct StepProgram {
 }
 
 impl Setup {
-    pub(super) fn new(model: Model, compile: Compile) -> Result<Self> {
+    pub(super) fn new(
+        model: Model,
+        compile: Compile,
+        replicas: usize,
+        reduction: Reduction,
+    ) -> Result<Self> {
         check(&model, &compile)?;
         let outputs = model.output_names();
         let metrics = compile.counted(&outputs, &model.outputs());
@@ -77,6 +93,8 @@ impl Setup {
             params: Vec::new(),
             slots: Vec::new(),
             model,
+            replicas,
+            reduction,
         };
         setup.find_trained();
         Ok(setup)
@@ -115,7 +133,7 @@ impl Setup {
     ///
     /// Arguments: the state, the tally, the seed, the batch. Outputs: the changed state, the tally.
     pub(super) fn train_step(&self, batch: &BatchShape) -> Result<StepProgram> {
-        let graph = Graph::new();
+        let graph = Graph::with_replicas(self.replicas);
         let state = self.bind_state(&graph);
         let tally = graph.parameter("tally", self.tally.shape());
         let seed = graph.parameter("seed", Shape::new(DType::U32, [2]));
@@ -123,19 +141,21 @@ impl Setup {
         let now = self.split(&state);
 
         let key = step_key(&graph, &seed, now.iterations);
-        let first_row = graph.scalar(DType::U32, 0.0);
         let mut cx = self
             .cx(&graph, now.variables)
             .with_training(true)
-            .with_random(key, first_row);
+            .with_random(key, given.first_row(&graph));
+        if let Some(mask) = &given.mask {
+            cx = cx.with_example_mask(mask.clone());
+        }
         let outputs = Output::all(&mut cx, &self.model, &self.inputs(&given));
         let effects = cx.finish();
-        let judged = self.judge(&outputs, &given, given.weight.as_ref(), &effects);
+        let judged = self.judge(&outputs, &given, &effects);
 
         let mut next = Next::of(&state);
         let (disconnected, verdict) = self.update(&now, &judged.loss, &mut next);
-        for (index, value) in &effects.updates {
-            next.set(*index, value);
+        for (index, value) in self.aggregated(&effects.updates, &given) {
+            next.set(index, &value);
         }
         next.set(state.len() - 1, &(now.iterations + 1.0));
         let mut after = self.tally.after(&tally, &judged, Some(now.iterations));
@@ -159,31 +179,19 @@ impl Setup {
         })
     }
 
-    /// Arguments: the variables, the tally, the number of rows that are examples, the batch. Output: the tally.
+    /// Arguments: the variables, the tally, the batch. Output: the tally.
     pub(super) fn test_step(&self, batch: &BatchShape) -> Result<StepProgram> {
-        let graph = Graph::new();
+        let graph = Graph::with_replicas(self.replicas);
         let variables = self.bind_variables(&graph);
         let tally = graph.parameter("tally", self.tally.shape());
-        let rows = graph.parameter("rows", Shape::new(DType::I32, []));
         let given = Given::bind(&graph, batch);
-        let row = graph.iota(Shape::new(DType::I32, [given.rows()]), 0);
-        let mask = row
-            .less(&rows.broadcast_to(&[given.rows()]))
-            .convert(DType::F32);
-        let mut cx = self.cx(&graph, &variables).with_example_mask(mask.clone());
+        let mut cx = self.cx(&graph, &variables);
+        if let Some(mask) = &given.mask {
+            cx = cx.with_example_mask(mask.clone());
+        }
         let outputs = Output::all(&mut cx, &self.model, &self.inputs(&given));
         let effects = cx.finish();
-        let weight = given.weight.as_ref().map(|weight| of_rows(&mask, weight));
-        let masked = Given {
-            mask: Some(mask.clone()),
-            ..given
-        };
-        let judged = self.judge(
-            &outputs,
-            &masked,
-            Some(weight.as_ref().unwrap_or(&mask)),
-            &effects,
-        );
+        let judged = self.judge(&outputs, &given, &effects);
         let tally = self.tally.after(&tally, &judged, None);
         let next = Next::of(&[]);
         let mut step = next.finish(&graph, &tally)?;
@@ -193,7 +201,7 @@ impl Setup {
 
     /// Arguments: the variables, the inputs. Outputs: those of the model.
     pub(super) fn predict_step(&self, batch: &BatchShape) -> Result<StepProgram> {
-        let graph = Graph::new();
+        let graph = Graph::with_replicas(self.replicas);
         let variables = self.bind_variables(&graph);
         let given = Given::bind(&graph, batch);
         let mut cx = self.cx(&graph, &variables);
@@ -231,7 +239,10 @@ impl Setup {
             .collect();
         let specs: Vec<ParamSpec> = connected.iter().map(|&p| self.params[p].clone()).collect();
         let params: Vec<Tensor> = connected.iter().map(|&p| wanted[p].clone()).collect();
-        let gradients: Vec<Tensor> = gradients.into_iter().flatten().collect();
+        let mut gradients: Vec<Tensor> = gradients.into_iter().flatten().collect();
+        if self.replicas > 1 {
+            gradients = self.reduction.sum(&gradients);
+        }
         let gradients = self.loss_scale.unscaled(gradients, now.scale);
         let verdict = self.loss_scale.verdict(&gradients, now.scale);
         let kept: Vec<usize> = (0..slots.len())
@@ -257,39 +268,66 @@ impl Setup {
         (lost.collect(), verdict)
     }
 
-    /// Loss and metrics of a batch, examples weighed by `weight`.
-    fn judge(
-        &self,
-        outputs: &[Output],
-        given: &Given,
-        weight: Option<&Tensor>,
-        effects: &Effects,
-    ) -> Judged {
+    /// State of layers as all replicas go on with it: the mean over their examples of what each has.
+    ///
+    /// Keras keeps what one replica has and saves that; TensorFlow 2 evaluates with each replica's own.
+    fn aggregated(&self, updates: &[(usize, Tensor)], given: &Given) -> Vec<(usize, Tensor)> {
+        if self.replicas == 1 {
+            return updates.to_vec();
+        }
+        let share = match &given.rows {
+            Some(rows) => {
+                let rows = rows.convert(DType::F32);
+                &rows / rows.all_reduce(ReduceOp::Sum)
+            }
+            None => (updates.first()).map_or_else(
+                || given.x[0].graph().scalar(DType::F32, 1.0),
+                |(_, x)| x.graph().scalar(DType::F32, 1.0 / self.replicas as f64),
+            ),
+        };
+        let averaged = updates.iter().map(|(index, value)| {
+            if !value.dtype().is_float() {
+                return (*index, value.clone());
+            }
+            let part = value * share.convert(value.dtype());
+            (*index, part.all_reduce(ReduceOp::Sum))
+        });
+        averaged.collect()
+    }
+
+    /// This replica's share of the loss, and the metrics of its rows.
+    fn judge(&self, outputs: &[Output], given: &Given, effects: &Effects) -> Judged {
         let target = |output: usize| {
             let position = self.targets.iter().position(|&target| target == output);
             &given.y[position.unwrap_or(0)]
         };
+        let weight = given.counted_weight();
         let mut terms = Vec::new();
         let mut loss = outputs[0].value.graph().scalar(DType::F32, 0.0);
         let mut unmasked = None;
         for term in &self.losses.terms {
             let output = &outputs[term.output];
             let values = term.loss.per_example(target(term.output), &output.value);
-            let weight = output.weight(weight);
-            let (sum, total) = weighted_sum(&values, weight.as_ref());
+            let weight = output.weight(weight.as_ref());
+            let (sum, own) = weighted_sum(&values, weight.as_ref());
+            let whole = self.whole(&own, weight.is_some());
             if output.mask.is_some() {
-                unmasked.get_or_insert_with(|| total.clone());
+                unmasked.get_or_insert_with(|| (own.clone(), whole.clone()));
             }
-            let mean = over(&sum, &total);
+            let mean = over(&sum, &whole);
             loss = loss.convert(mean.dtype()) + &mean * term.weight;
             terms.push(mean);
         }
         for added in &effects.losses {
-            loss = &loss + added.convert(loss.dtype());
+            let added = added.convert(loss.dtype());
+            loss = match self.replicas {
+                1 => &loss + added,
+                replicas => &loss + added * (1.0 / replicas as f64),
+            };
         }
         let metrics = self.metrics.iter().map(|counted| {
             let weight = if counted.weighted {
-                weight
+                weight.as_ref()
             } else {
                 given.mask.as_ref()
             };
@@ -297,13 +335,33 @@ impl Setup {
             let weight = output.weight(weight);
             counted.metric.update(y, &output.value, weight.as_ref())
         });
-        let rows = given.rows() as f64;
+        let (weight, whole) = unmasked.unwrap_or_else(|| match &weight {
+            Some(weight) => {
+                let own = weight.sum_all();
+                let whole = self.whole(&own, true);
+                (own, whole)
+            }
+            None => {
+                let own = loss.like(given.rows() as f64);
+                let whole = self.whole(&own, false);
+                (own, whole)
+            }
+        });
         Judged {
-            weight: unmasked
-                .unwrap_or_else(|| weight.map_or_else(|| loss.like(rows), Tensor::sum_all)),
             metrics: metrics.collect(),
+            weight,
+            whole,
             loss,
             terms,
+        }
+    }
+
+    /// The weight of all replicas' rows from that of this one's; it is the same for each where no row has one.
+    fn whole(&self, own: &Tensor, varies: bool) -> Tensor {
+        match (self.replicas, varies) {
+            (1, _) => own.clone(),
+            (_, true) => own.all_reduce(ReduceOp::Sum),
+            (replicas, false) => own * replicas as f64,
         }
     }
 
@@ -355,26 +413,65 @@ struct Now<'a> {
     iterations: &'a Tensor,
 }
 
-/// A batch in a graph.
+/// A batch in a graph, as one replica has it.
 struct Given {
     x: Vec<Tensor>,
     y: Vec<Tensor>,
     weight: Option<Tensor>,
+    /// How many rows are examples and which are, where some may not be, and the number of the first in the batch.
+    rows: Option<Tensor>,
     mask: Option<Tensor>,
+    first: Option<Tensor>,
 }
 
 impl Given {
     fn bind(graph: &Graph, batch: &BatchShape) -> Self {
         let bind = |name: &'static str| move |shape: &Shape| graph.parameter(name, shape.clone());
-        let x = batch.x.iter().map(bind("x")).collect();
+        let scalar = |name, dtype| {
+            batch
+                .filled
+                .then(|| graph.parameter(name, Shape::scalar(dtype)))
+        };
+        let rows = scalar("rows", DType::I32);
+        let first = scalar("first_row", DType::U32);
+        let x: Vec<Tensor> = batch.x.iter().map(bind("x")).collect();
         let y = batch.y.iter().map(bind("y")).collect();
         let weight = batch.weight.as_ref().map(bind("weight"));
-        let mask = None;
-        Self { x, y, weight, mask }
+        let mask = rows.as_ref().map(|rows| {
+            let each = x[0].dim(0);
+            let row = graph.iota(Shape::new(DType::I32, [each]), 0);
+            row.less(&rows.broadcast_to(&[each])).convert(DType::F32)
+        });
+        Self {
+            x,
+            y,
+            weight,
+            rows,
+            mask,
+            first,
+        }
     }
 
     fn rows(&self) -> usize {
         self.x[0].dim(0)
+    }
+
+    /// The number in the batch of this replica's first row.
+    fn first_row(&self, graph: &Graph) -> Tensor {
+        match &self.first {
+            Some(first) => first.clone(),
+            None if graph.replicas() == 1 => graph.scalar(DType::U32, 0.0),
+            None => graph.replica_id() * self.rows() as f64,
+        }
+    }
+
+    /// The weights of the rows, 0 for those that only fill up; `None` where all count as 1.
+    fn counted_weight(&self) -> Option<Tensor> {
+        match (&self.mask, &self.weight) {
+            (Some(mask), Some(weight)) => Some(of_rows(mask, weight)),
+            (Some(mask), None) => Some(mask.clone()),
+            (None, weight) => weight.clone(),
+        }
     }
 }
 
@@ -520,7 +617,7 @@ mod tests {
             metrics: vec![Accuracy.into()],
             ..Compile::default()
         };
-        Setup::new(model, compile).unwrap()
+        Setup::new(model, compile, 1, Reduction::default()).unwrap()
     }
 
     fn batch() -> BatchShape {
@@ -528,6 +625,7 @@ mod tests {
             x: vec![Shape::f32([8, 4])],
             y: vec![Shape::new(DType::I32, [8])],
             weight: Some(Shape::f32([8])),
+            filled: false,
         }
     }
 
