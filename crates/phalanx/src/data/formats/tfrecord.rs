@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::crc::masked_crc;
 use super::files::{InputFile, files_matching, firsts, io, locate, past_the_end};
-use super::tfrecord_index::index_of;
+use super::tfrecord_index::{INDEX_ENDING, index_of};
 use super::{Corrupt, Place, Records};
 use crate::{Error, Result};
 
@@ -79,14 +79,16 @@ struct Indexed {
 }
 
 impl TfRecords {
-    /// Opens the files that a pattern names and finds their records.
+    /// Opens the files that a pattern names, kept indexes left out, and finds their records.
     ///
     /// # Errors
     /// As [`files_matching`], when a file cannot be read, or a length in it is corrupt and the options say to fail.
     pub fn open(pattern: &str, options: &TfRecordOptions) -> Result<Self> {
         let mut files = Vec::new();
         let mut skipped_bytes = 0;
-        for file in InputFile::open_all(files_matching(pattern)?)? {
+        let mut paths = files_matching(pattern)?;
+        paths.retain(|path| path.extension().is_none_or(|end| end != INDEX_ENDING));
+        for file in InputFile::open_all(paths)? {
             let bounds = index_of(&file, options)?;
             skipped_bytes += file.len() - bounds.last().copied().unwrap_or(0);
             files.push(Indexed { file, bounds });
@@ -499,6 +501,9 @@ mod tests {
         let kept = folder.join("x.tfrecord.phxindex");
         let open = || TfRecords::open(&pattern(&folder), &TfRecordOptions::default()).unwrap();
         assert_eq!(open().len(), 5);
+        let all = folder.join("x*").to_string_lossy().into_owned();
+        let all = TfRecords::open(&all, &TfRecordOptions::default()).unwrap();
+        assert_eq!(all.len(), 5, "the index is no data");
         let index = fs::read(&kept).unwrap();
         // An index of the same file that says otherwise shows that it is used.
         let mut other = index[..index.len() - 4].to_vec();
