@@ -3,7 +3,7 @@
 use std::ops::AddAssign;
 
 use crate::Kernel;
-use crate::op::{ConvDims, DotDims, Node, Op, Subgraph, WindowDim};
+use crate::op::{ConvDims, DotDims, Node, Op, Subgraph, Via, WindowDim};
 use crate::{Program, Shape};
 
 /// Work of one run of a program on one replica.
@@ -108,8 +108,11 @@ fn flops(op: &Op, inputs: &[&Shape], outputs: &[Shape], replicas: usize) -> u64 
         Op::Kernel(kernel) => kernel_flops(kernel, inputs, outputs),
         Op::Reduce { .. } => elements(inputs[0]).saturating_sub(result()),
         Op::ReduceWindow { window, .. } => window_flops(window, result()),
-        Op::AllReduce(_) | Op::ReduceScatter { .. } if replicas == 1 => 0,
-        Op::AllReduce(_) | Op::ReduceScatter { .. } => inputs.iter().map(|x| elements(x)).sum(),
+        Op::AllReduce { .. } | Op::ReduceScatter { .. } if replicas == 1 => 0,
+        Op::AllReduce { .. } | Op::ReduceScatter { .. } => {
+            let once: u64 = inputs.iter().map(|x| elements(x)).sum();
+            once.saturating_mul(trips(op, replicas))
+        }
         Op::Parameter(_)
         | Op::Constant(_)
         | Op::Iota(_)
@@ -134,6 +137,7 @@ fn flops(op: &Op, inputs: &[&Shape], outputs: &[Shape], replicas: usize) -> u64 
         | Op::AllToAll { .. }
         | Op::CollectivePermute(_)
         | Op::ReplicaId
+        | Op::Sharded(_)
         | Op::CustomCall(_) => 0,
     }
 }
@@ -215,9 +219,10 @@ fn bytes(op: &Op, inputs: &[&Shape], outputs: &[Shape], replicas: usize) -> u64 
         | Op::OptimizationBarrier
         | Op::Reshape(_)
         | Op::ReplicaId
+        | Op::Sharded(_)
         | Op::While { .. }
         | Op::Scan(_) => 0,
-        Op::AllReduce(_)
+        Op::AllReduce { .. }
         | Op::AllGather { .. }
         | Op::ReduceScatter { .. }
         | Op::AllToAll { .. }
@@ -248,11 +253,24 @@ fn bytes(op: &Op, inputs: &[&Shape], outputs: &[Shape], replicas: usize) -> u64 
         | Op::Reduce { .. }
         | Op::ReduceWindow { .. }
         | Op::RandomBits(_)
-        | Op::AllReduce(_)
         | Op::AllGather { .. }
         | Op::ReduceScatter { .. }
         | Op::AllToAll { .. }
         | Op::CollectivePermute(_)
         | Op::CustomCall(_) => read().saturating_add(written()),
+        Op::AllReduce { .. } => {
+            (read().saturating_add(written())).saturating_mul(trips(op, replicas))
+        }
+    }
+}
+
+/// How often an operand passes the busiest replica: that which combines alone takes each of the others'.
+const fn trips(op: &Op, replicas: usize) -> u64 {
+    match op {
+        Op::AllReduce {
+            via: Via::OneDevice,
+            ..
+        } => replicas as u64 - 1,
+        _ => 1,
     }
 }

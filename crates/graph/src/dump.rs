@@ -5,7 +5,7 @@ use std::panic::Location;
 
 use crate::cost::{NodeCost, count};
 use crate::op::{
-    ConvDims, CustomCall, DotDims, Node, Op, PadDim, SliceDim, Subgraph, Value, WindowDim,
+    ConvDims, CustomCall, DotDims, Node, Op, PadDim, SliceDim, Subgraph, Value, Via, WindowDim,
 };
 use crate::{Kernel, Parameter, Program, Shape};
 
@@ -28,8 +28,9 @@ impl Program {
             "replicas"
         };
         let mut text = format!(
-            "program of {} {replicas}: {} parameters, {} nodes{}\n",
+            "program of {} {replicas}{}: {} parameters, {} nodes{}\n",
             self.replicas,
+            self.on_mesh(),
             self.parameters.len(),
             self.nodes.len(),
             self.summary(total)
@@ -58,6 +59,11 @@ impl Program {
             ));
         }
         text
+    }
+
+    fn on_mesh(&self) -> String {
+        let mesh = self.mesh.as_ref();
+        mesh.map_or(String::new(), |mesh| format!(" on {mesh}"))
     }
 
     fn summary(&self, total: NodeCost) -> String {
@@ -174,9 +180,13 @@ impl Dump<'_> {
                     scan.length, scan.carry, scan.xs
                 )
             }
-            Op::AllReduce(kind) => kind.name().to_owned(),
+            Op::AllReduce { kind, via } => match via {
+                Via::Native => kind.name().to_owned(),
+                _ => format!("{} via {}", kind.name(), via.name()),
+            },
             Op::AllToAll { split, concat } => format!("split {split} concat {concat}"),
             Op::CollectivePermute(pairs) => format!("{pairs:?}"),
+            Op::Sharded(sharding) => sharding.to_string(),
             Op::Kernel(op) => kernel(op),
             Op::CustomCall(call) => custom(call),
             Op::Unary(_)

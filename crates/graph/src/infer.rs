@@ -4,7 +4,7 @@ mod contract;
 mod loops;
 
 use self::contract::{conv, dot, reduce_window};
-use self::loops::{scan_loop, while_loop};
+use self::loops::{check_silent, scan_loop, while_loop};
 use crate::op::{BinaryOp, Op, PadDim, ReduceOp, SliceDim, UnaryOp};
 use crate::{DType, Kernel, Mask, Pool2d, Shape};
 
@@ -40,7 +40,7 @@ fn infer_unchecked(op: &Op, inputs: &[&Shape], replicas: usize) -> Inferred {
         Op::Select => one(select(inputs)?),
         Op::Convert(dtype) => one(operand(inputs, 0)?.with_dtype(*dtype)),
         Op::Bitcast(dtype) => one(bitcast(operand(inputs, 0)?, *dtype)?),
-        Op::StopGradient => one(operand(inputs, 0)?.clone()),
+        Op::StopGradient | Op::Sharded(_) => one(operand(inputs, 0)?.clone()),
         Op::OptimizationBarrier => Ok(inputs.iter().map(|&shape| shape.clone()).collect()),
         Op::Reshape(dims) => one(reshape(operand(inputs, 0)?, dims)?),
         Op::Transpose(perm) => one(transpose(operand(inputs, 0)?, perm)?),
@@ -60,9 +60,12 @@ fn infer_unchecked(op: &Op, inputs: &[&Shape], replicas: usize) -> Inferred {
             one(reduce_window(*kind, operand(inputs, 0)?, window)?)
         }
         Op::RandomBits(dims) => one(random_bits(inputs, dims)?),
-        Op::While { condition, body } => while_loop(inputs, condition, body),
+        Op::While { condition, body } => {
+            check_silent(condition, body, replicas)?;
+            while_loop(inputs, condition, body)
+        }
         Op::Scan(scan) => scan_loop(inputs, scan),
-        Op::AllReduce(kind) => all_reduce(*kind, inputs),
+        Op::AllReduce { kind, .. } => all_reduce(*kind, inputs),
         Op::AllGather { dim } => one(scale_dim(operand(inputs, 0)?, *dim, replicas, 1)?),
         Op::ReduceScatter { dim } => {
             check_combines(ReduceOp::Sum, operand(inputs, 0)?)?;
@@ -246,6 +249,7 @@ fn check_combines(kind: ReduceOp, shape: &Shape) -> Result<(), String> {
 
 /// Communication libraries have no bitwise combinations.
 fn all_reduce(kind: ReduceOp, inputs: &[&Shape]) -> Inferred {
+    operand(inputs, 0)?;
     for shape in inputs {
         check_combines(kind, shape)?;
         if matches!(kind, ReduceOp::And | ReduceOp::Or) && shape.dtype != DType::Bool {

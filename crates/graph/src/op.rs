@@ -6,7 +6,7 @@
 use std::panic::Location;
 use std::sync::Arc;
 
-use crate::{DType, HostTensor, Kernel, Shape};
+use crate::{DType, HostTensor, Kernel, Shape, Sharding};
 
 /// One output of one node of a graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -106,7 +106,12 @@ pub enum Op {
     /// A loop of known length over rows of inputs: see [`ScanDims`].
     Scan(ScanDims),
     /// Reduction over the replicas of the program, variadic.
-    AllReduce(ReduceOp),
+    AllReduce {
+        /// The combining function.
+        kind: ReduceOp,
+        /// How it is brought about.
+        via: Via,
+    },
     /// Concatenation of every replica's tensor along a dim.
     AllGather {
         /// The dim concatenated along.
@@ -128,6 +133,8 @@ pub enum Op {
     CollectivePermute(Vec<(usize, usize)>),
     /// This replica's number, a u32 scalar.
     ReplicaId,
+    /// The same values, cut this way over the program's mesh.
+    Sharded(Sharding),
     /// An op that some devices have a kernel for.
     Kernel(Kernel),
     /// A kernel registered with the engine under a name.
@@ -207,6 +214,19 @@ pub enum ReduceOp {
     Min,
     And,
     Or,
+}
+
+/// How an all-reduce is brought about: the same result up to the order in which floats are added.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Via {
+    /// The all-reduce of the device's own library (NCCL on NVIDIA GPUs).
+    #[default]
+    Native,
+    /// Every tensor goes to replica 0, which combines them in the order of replicas and sends the result to each.
+    OneDevice,
+    /// Replicas in groups: each keeps its part of what its group combines, combines it with the same part of the other
+    /// groups, and gathers the parts of its group.
+    Hierarchical,
 }
 
 /// Padding of one dim.
@@ -513,6 +533,18 @@ impl ReduceOp {
     }
 }
 
+impl Via {
+    /// The lower-case name in dumps and reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Native => "native",
+            Self::OneDevice => "one device",
+            Self::Hierarchical => "hierarchical",
+        }
+    }
+}
+
 impl Op {
     /// The lower-case name in dumps and cost tables.
     #[must_use]
@@ -547,12 +579,13 @@ impl Op {
             Self::RandomBits(_) => "random_bits",
             Self::While { .. } => "while",
             Self::Scan(_) => "scan",
-            Self::AllReduce(_) => "all_reduce",
+            Self::AllReduce { .. } => "all_reduce",
             Self::AllGather { .. } => "all_gather",
             Self::ReduceScatter { .. } => "reduce_scatter",
             Self::AllToAll { .. } => "all_to_all",
             Self::CollectivePermute(_) => "collective_permute",
             Self::ReplicaId => "replica_id",
+            Self::Sharded(_) => "sharded",
             Self::Kernel(kernel) => kernel.name(),
             Self::CustomCall(_) => "custom_call",
         }

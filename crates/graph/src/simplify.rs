@@ -42,6 +42,8 @@ impl Program {
                 .collect(),
             nodes,
             replicas: self.replicas,
+            mesh: self.mesh.clone(),
+            output_shardings: self.output_shardings.clone(),
             donated: self.donated.clone(),
         }
     }
@@ -204,7 +206,7 @@ impl Rewriter {
     }
 
     fn rewrite_many(&mut self, node: Node) -> Vec<Value> {
-        if matches!(node.op, Op::AllReduce(_)) && self.replicas == 1 {
+        if matches!(node.op, Op::AllReduce { .. }) && self.replicas == 1 {
             return node.inputs;
         }
         let count = node.shapes.len();

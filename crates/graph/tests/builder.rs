@@ -2,7 +2,7 @@
 
 mod support;
 
-use phalanx_graph::op::{ConvDims, ConvSpec, DotDims, PadDim, ReduceOp, SliceDim, WindowDim};
+use phalanx_graph::op::{ConvDims, ConvSpec, DotDims, PadDim, ReduceOp, SliceDim, Via, WindowDim};
 use phalanx_graph::{
     DType, Graph, GraphError, HostTensor, Lowering, Platform, Program, Shape, Tensor, gradients,
 };
@@ -289,7 +289,10 @@ fn call(g: &Graph, p: &mut Picks, values: &[Tensor], foreign: &Tensor) -> Vec<Te
             assert_eq!(results.len(), 2);
             results
         }
-        45 => one(x.all_reduce(p.kind())),
+        45 => {
+            let via = [Via::Native, Via::OneDevice, Via::Hierarchical][p.below(3)];
+            g.all_reduce(&[x, y], p.kind(), via)
+        }
         46 => one(x
             .all_gather(p.dim())
             .reduce_scatter(p.dim())

@@ -1,6 +1,6 @@
 //! Work counted by hand, and the text that shows it.
 
-use phalanx_graph::op::{ConvDims, ConvSpec, DotDims, ReduceOp, WindowDim};
+use phalanx_graph::op::{ConvDims, ConvSpec, DotDims, ReduceOp, Via, WindowDim};
 use phalanx_graph::{DType, Graph, HostTensor, NodeCost, Shape, Tensor};
 
 /// FLOPs and bytes of the last node of a graph.
@@ -151,6 +151,8 @@ fn loops_count_their_bodies_and_replicas_their_sums() {
     let g = Graph::with_replicas(4);
     let x = input(&g, &[8]);
     assert_eq!(last(&g, &x.all_reduce(ReduceOp::Sum)), (8, 64));
+    let sum = g.all_reduce(&[&x], ReduceOp::Sum, Via::OneDevice);
+    assert_eq!(last(&g, &sum[0]), (3 * 8, 3 * 64));
     let lone = Graph::new();
     let x = input(&lone, &[8]);
     assert_eq!(last(&lone, &x.all_reduce(ReduceOp::Sum)), (0, 0));

@@ -1,6 +1,6 @@
 //! Every mistake has a message that says what was asked, what was expected, and where.
 
-use phalanx_graph::op::{ConvDims, ConvSpec, DotDims, PadDim, ReduceOp, SliceDim, WindowDim};
+use phalanx_graph::op::{ConvDims, ConvSpec, DotDims, PadDim, ReduceOp, SliceDim, Via, WindowDim};
 use phalanx_graph::{DType, Graph, Shape, Tensor};
 
 type Mistake = fn(&Values) -> Tensor;
@@ -337,6 +337,48 @@ fn loops_replicas_and_graphs() {
         (
             |v| v.i.all_reduce(ReduceOp::Or),
             "expected truth values, got i32[3]",
+        ),
+        (
+            |v| v.b.all_reduce(ReduceOp::Sum),
+            "expected numbers, got bool",
+        ),
+        (
+            |v| v.i.all_mean(),
+            "expected floats, got i32[3]; convert first",
+        ),
+        (
+            |v| {
+                let both = [&v.x, &v.b];
+                v.g.all_reduce(&both, ReduceOp::And, Via::OneDevice)
+                    .remove(1)
+            },
+            "expected integers or truth values, got f32[2,3]",
+        ),
+        (
+            |v| {
+                let go = |c: &[Tensor]| {
+                    c[0].all_reduce(ReduceOp::Max)
+                        .sum_all()
+                        .less(&c[0].sum_all())
+                };
+                v.g.while_loop(&[&v.x], go, <[Tensor]>::to_vec).remove(0)
+            },
+            "all_reduce between 2 replicas in the condition of a loop whose length depends on data",
+        ),
+        (
+            |v| {
+                let go = |c: &[Tensor]| c[0].sum_all().less(&c[0].like(9.0).sum_all());
+                let step = |c: &[Tensor]| {
+                    let turn = |_: &[Tensor], _: &[Tensor], k: &[Tensor]| {
+                        (vec![], vec![k[0].all_gather(0)])
+                    };
+                    let (_, rows) = c[0].graph().scan(1, &[], &[], &[&c[0]], turn);
+                    vec![rows[0].sum(&[0]).slice_dim(0, 0, 2)]
+                };
+                v.g.while_loop(&[&v.x], go, step).remove(0)
+            },
+            "all_gather between 2 replicas in the body of a loop whose length depends on data: replicas that stop at \
+             different steps wait forever; use scan, whose length is known, or move all_gather out of the loop",
         ),
         (
             |v| v.g.random_bits(&v.x, &v.i, &[2]),

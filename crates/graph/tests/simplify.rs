@@ -2,7 +2,7 @@
 
 mod support;
 
-use phalanx_graph::op::{CustomCall, PadDim, ReduceOp, SliceDim};
+use phalanx_graph::op::{CustomCall, PadDim, ReduceOp, SliceDim, Via};
 use phalanx_graph::{DType, Graph, HostTensor, Op, Program, Shape, Tensor};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
@@ -73,7 +73,12 @@ fn identities_leave_nothing() {
         }),
         ("reverse nothing", |x, _| x.reverse(&[])),
         ("lone replica", |x, _| {
-            x.all_reduce(ReduceOp::Sum).all_gather(0).reduce_scatter(1)
+            let sums = x.graph().all_reduce(&[x, x], ReduceOp::Sum, Via::OneDevice);
+            sums[1]
+                .all_reduce(ReduceOp::Sum)
+                .all_mean()
+                .all_gather(0)
+                .reduce_scatter(1)
         }),
     ];
     for (name, build) in cases {

@@ -19,6 +19,7 @@ pub mod models;
 pub mod nn;
 pub mod optim;
 pub mod prelude;
+pub mod replicas;
 pub mod saved;
 pub mod schedules;
 pub mod strategy;

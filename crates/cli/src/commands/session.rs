@@ -12,7 +12,7 @@ use phalanx::metrics::Metric;
 use phalanx::nn::IntoModel;
 use phalanx::optim::Optimizer;
 use phalanx::saved::SavedModel;
-use phalanx::strategy::OneDeviceStrategy;
+use phalanx::strategy::{OneDeviceStrategy, Strategy};
 use phalanx_pjrt::Platform;
 
 use super::Context;

@@ -13,7 +13,7 @@ use std::collections::HashMap;
 
 use recompute::Recomputed;
 
-use crate::op::{BinaryOp, CompareOp, Node, Op, PadDim, ReduceOp, SliceDim, UnaryOp, Value};
+use crate::op::{BinaryOp, CompareOp, Node, Op, PadDim, ReduceOp, SliceDim, UnaryOp, Value, Via};
 use crate::{Graph, Kernel, Mask, Ramp, Shape, Tensor};
 
 /// What each input of a node receives; `None` where no gradient flows.
@@ -237,13 +237,17 @@ fn vjp(step: &Step) -> Gradients {
         Op::Reduce { kind, dims } => Ok(vec![window::reduce(*kind, dims, step, &g)]),
         Op::ReduceWindow { kind, window } => window::reduce_window(*kind, window, step, &g),
         Op::Scan(dims) => Ok(scan::scan(step, dims)),
-        Op::AllReduce(ReduceOp::Sum) => Ok(all_reduce(step)),
+        Op::AllReduce {
+            kind: ReduceOp::Sum,
+            via,
+        } => Ok(all_reduce(step, *via)),
         Op::OptimizationBarrier => Ok(step.cotangents.clone()),
+        Op::Sharded(sharding) => Ok(vec![Some(g.sharded(sharding))]),
         Op::AllGather { dim } => Ok(vec![Some(g.reduce_scatter(*dim))]),
         Op::ReduceScatter { dim } => Ok(vec![Some(g.all_gather(*dim))]),
         Op::AllToAll { split, concat } => Ok(vec![Some(g.all_to_all(*concat, *split))]),
         Op::CollectivePermute(pairs) => Ok(vec![Some(g.collective_permute(&swapped(pairs)))]),
-        Op::AllReduce(kind) => Err(format!(
+        Op::AllReduce { kind, .. } => Err(format!(
             "all_reduce {} has no derivative; stop_gradient its input, or reduce a sum",
             kind.name()
         )),
@@ -540,9 +544,18 @@ fn scatter_add(step: &Step, g: &Tensor, dim: usize) -> Vec<Option<Tensor>> {
     vec![Some(g.clone()), None, updates]
 }
 
-fn all_reduce(step: &Step) -> Vec<Option<Tensor>> {
-    let sum = |i| step.when(i, || step.cotangent(i).all_reduce(ReduceOp::Sum));
-    (0..step.node.inputs.len()).map(sum).collect()
+/// One exchange of the cotangents that there are.
+fn all_reduce(step: &Step, via: Via) -> Vec<Option<Tensor>> {
+    let mut gradients = step.cotangents.clone();
+    for (i, gradient) in gradients.iter_mut().enumerate() {
+        *gradient = gradient.take().filter(|_| step.wants(i));
+    }
+    let found: Vec<&Tensor> = gradients.iter().flatten().collect();
+    let sums = step.graph.all_reduce(&found, ReduceOp::Sum, via);
+    for (gradient, sum) in gradients.iter_mut().flatten().zip(sums) {
+        *gradient = sum;
+    }
+    gradients
 }
 
 fn swapped(pairs: &[(usize, usize)]) -> Vec<(usize, usize)> {

@@ -1,7 +1,7 @@
 //! Shapes of loops, from those of their bodies.
 
 use super::{Inferred, sum};
-use crate::op::{ScanDims, Subgraph};
+use crate::op::{Op, ScanDims, Subgraph};
 use crate::{DType, Shape};
 
 fn check_body(body: &Subgraph, expected: &[Shape], what: &str) -> Result<(), String> {
@@ -17,6 +17,37 @@ fn check_body(body: &Subgraph, expected: &[Shape], what: &str) -> Result<(), Str
         shapes(&body.parameters),
         shapes(expected)
     ))
+}
+
+/// Replicas that leave a loop after different numbers of steps would wait for each other forever.
+pub(super) fn check_silent(
+    condition: &Subgraph,
+    body: &Subgraph,
+    replicas: usize,
+) -> Result<(), String> {
+    let found = communication(condition).map(|op| (op, "condition"));
+    let found = found.or_else(|| communication(body).map(|op| (op, "body")));
+    match found {
+        Some((op, part)) if replicas > 1 => Err(format!(
+            "{op} between {replicas} replicas in the {part} of a loop whose length depends on data: replicas that stop \
+             at different steps wait forever; use scan, whose length is known, or move {op} out of the loop"
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// The first op of a body that waits for other replicas.
+fn communication(body: &Subgraph) -> Option<&'static str> {
+    body.nodes.iter().find_map(|node| match &node.op {
+        Op::AllReduce { .. }
+        | Op::AllGather { .. }
+        | Op::ReduceScatter { .. }
+        | Op::AllToAll { .. }
+        | Op::CollectivePermute(_) => Some(node.op.name()),
+        Op::Scan(scan) => communication(&scan.body),
+        Op::While { condition, body } => communication(condition).or_else(|| communication(body)),
+        _ => None,
+    })
 }
 
 pub(super) fn while_loop(inputs: &[&Shape], condition: &Subgraph, body: &Subgraph) -> Inferred {

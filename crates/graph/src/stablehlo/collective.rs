@@ -1,58 +1,161 @@
-//! Communication between replicas: one group of all of them; a program of one replica communicates nothing.
+//! Communication between replicas; a program of one replica communicates nothing.
 
 use super::literal::int_table;
-use super::reduction::with_combiner;
+use super::reduction::{with_combiner, working_dtype};
 use super::writer::{Operand, Writer, list, signature};
-use crate::op::ReduceOp;
+use crate::op::{ReduceOp, Via};
 use crate::{DType, Shape};
 
-fn groups(w: &Writer) -> String {
-    let all: Vec<usize> = (0..w.replicas).collect();
-    int_table(&[all], w.replicas)
+/// Groups of replicas that communicate among themselves, one row each.
+type Groups = Vec<Vec<usize>>;
+
+fn everyone(w: &Writer) -> Groups {
+    vec![(0..w.replicas).collect()]
 }
 
-/// One op per element type, for the combining function takes one type.
-pub(super) fn all_reduce(w: &mut Writer, kind: ReduceOp, inputs: &[Operand]) -> Vec<Operand> {
+fn table(groups: &Groups) -> String {
+    int_table(groups, groups[0].len())
+}
+
+/// One exchange per element type, for the combining function takes one type; what has no elements stays at home.
+pub(super) fn all_reduce(
+    w: &mut Writer,
+    kind: ReduceOp,
+    via: Via,
+    inputs: &[Operand],
+) -> Vec<Operand> {
     let mut results = inputs.to_vec();
     if w.replicas == 1 {
         return results;
     }
     for dtype in DType::ALL {
-        let places: Vec<usize> = (0..inputs.len())
-            .filter(|&index| inputs[index].shape.dtype == dtype)
-            .collect();
+        let sent = |x: &Operand| x.shape.dtype == dtype && !x.shape.is_empty();
+        let places: Vec<usize> = (0..inputs.len()).filter(|&i| sent(&inputs[i])).collect();
         if places.is_empty() {
             continue;
         }
-        let operands: Vec<Operand> = places.iter().map(|&index| inputs[index].clone()).collect();
-        for (place, reduced) in places
-            .into_iter()
-            .zip(reduce_group(w, kind, dtype, &operands))
-        {
+        let operands: Vec<Operand> = places.iter().map(|&i| inputs[i].clone()).collect();
+        let reduced = match via {
+            Via::Native => reduce_in(w, kind, &operands, &everyone(w)),
+            Via::OneDevice => flat(w, &operands, |w, x| through_one(w, kind, x)),
+            Via::Hierarchical => flat(w, &operands, |w, x| through_groups(w, kind, x)),
+        };
+        for (place, reduced) in places.into_iter().zip(reduced) {
             results[place] = reduced;
         }
     }
     results
 }
 
-fn reduce_group(w: &mut Writer, kind: ReduceOp, dtype: DType, inputs: &[Operand]) -> Vec<Operand> {
+fn reduce_in(w: &mut Writer, kind: ReduceOp, inputs: &[Operand], groups: &Groups) -> Vec<Operand> {
     let shapes: Vec<Shape> = inputs.iter().map(|input| input.shape.clone()).collect();
     let names = list(inputs.iter().map(|input| input.name.clone()));
     let text = format!(
         "\"stablehlo.all_reduce\"({names}) <{{replica_groups = {}}}> ({{",
-        groups(w)
+        table(groups)
     );
     let types = signature(inputs, &shapes);
-    with_combiner(w, kind, dtype, &shapes, &text, &types)
+    with_combiner(w, kind, shapes[0].dtype, &shapes, &text, &types)
+}
+
+/// What `exchange` makes of the operands laid end to end, cut up again.
+fn flat(
+    w: &mut Writer,
+    inputs: &[Operand],
+    exchange: impl FnOnce(&mut Writer, &Operand) -> Operand,
+) -> Vec<Operand> {
+    let mut rows: Vec<Operand> = Vec::with_capacity(inputs.len());
+    for x in inputs {
+        rows.push(w.reshape(x, &[x.shape.len()]));
+    }
+    let total = Shape::new(
+        inputs[0].shape.dtype,
+        [rows.iter().map(|row| row.shape.len()).sum()],
+    );
+    let joined = match rows.as_slice() {
+        [row] => row.clone(),
+        rows => w.typed("concatenate", rows, "dim = 0", &total, false),
+    };
+    let result = exchange(w, &joined);
+    let mut start = 0;
+    let mut results = Vec::with_capacity(inputs.len());
+    for x in inputs {
+        let part = w.slice(&result, start, start + x.shape.len());
+        results.push(w.reshape(&part, &x.shape.dims));
+        start += x.shape.len();
+    }
+    results
+}
+
+/// Replica 0 combines in the order of replicas; sums of 16-bit floats in f32. What the others combine is dropped.
+fn through_one(w: &mut Writer, kind: ReduceOp, x: &Operand) -> Operand {
+    let wide = working_dtype(kind, x.shape.dtype);
+    let mut total = w.convert(x, wide);
+    for replica in 1..w.replicas {
+        let theirs = permute(w, x, &[(replica, 0)]);
+        let theirs = w.convert(&theirs, wide);
+        let shape = total.shape.clone();
+        total = w.elementwise(kind.name(), &[total, theirs], &shape);
+    }
+    let total = w.convert(&total, x.shape.dtype);
+    let number = Shape::scalar(DType::U32);
+    let own = w.line(&number, "stablehlo.replica_id : tensor<ui32>");
+    let mut result = total.clone();
+    for replica in 1..w.replicas {
+        let sent = permute(w, &total, &[(0, replica)]);
+        let replica = w.full(&number, replica as f64);
+        let is_here = number.with_dtype(DType::Bool);
+        let here = w.typed("compare EQ,", &[own.clone(), replica], "", &is_here, false);
+        result = super::select(w, &[here, sent, result], &x.shape);
+    }
+    result
+}
+
+/// The size of groups: the largest proper divisor up to the 8 devices of a machine; all replicas where there is none.
+fn group_size(replicas: usize) -> usize {
+    let divides = |size: &usize| replicas.is_multiple_of(*size);
+    (2..=8.min(replicas / 2))
+        .rev()
+        .find(divides)
+        .unwrap_or(replicas)
+}
+
+/// Reduce-scatter in each group, all-reduce across groups, all-gather in each group, of a multiple of the group's size.
+fn through_groups(w: &mut Writer, kind: ReduceOp, x: &Operand) -> Operand {
+    let (size, length) = (group_size(w.replicas), x.shape.len());
+    let starts = (0..w.replicas).step_by(size);
+    let within: Groups = starts
+        .clone()
+        .map(|start| (start..start + size).collect())
+        .collect();
+    let across: Groups = (0..size)
+        .map(|place| starts.clone().map(|start| start + place).collect())
+        .collect();
+    let wide = w.convert(x, working_dtype(kind, x.shape.dtype));
+    let padded = Shape::new(wide.shape.dtype, [length.next_multiple_of(size)]);
+    let part = Shape::new(wide.shape.dtype, [padded.len() / size]);
+    let whole = w.lengthen(&wide, &padded);
+    let mut own = scatter_in(w, kind, &whole, 0, &part, &within);
+    if across[0].len() > 1 {
+        own = reduce_in(w, kind, &[own], &across).swap_remove(0);
+    }
+    let all = gather_in(w, &own, 0, &padded, &within);
+    let all = w.slice(&all, 0, length);
+    w.convert(&all, x.shape.dtype)
 }
 
 pub(super) fn all_gather(w: &mut Writer, x: &Operand, dim: usize, shape: &Shape) -> Operand {
     if w.replicas == 1 {
         return x.clone();
     }
+    let groups = everyone(w);
+    gather_in(w, x, dim, shape, &groups)
+}
+
+fn gather_in(w: &mut Writer, x: &Operand, dim: usize, shape: &Shape, groups: &Groups) -> Operand {
     let properties = format!(
         "all_gather_dim = {dim} : i64, replica_groups = {}",
-        groups(w)
+        table(groups)
     );
     generic(w, "all_gather", x, &properties, shape)
 }
@@ -61,14 +164,26 @@ pub(super) fn reduce_scatter(w: &mut Writer, x: &Operand, dim: usize, shape: &Sh
     if w.replicas == 1 {
         return x.clone();
     }
+    let groups = everyone(w);
+    scatter_in(w, ReduceOp::Sum, x, dim, shape, &groups)
+}
+
+fn scatter_in(
+    w: &mut Writer,
+    kind: ReduceOp,
+    x: &Operand,
+    dim: usize,
+    shape: &Shape,
+    groups: &Groups,
+) -> Operand {
     let text = format!(
         "\"stablehlo.reduce_scatter\"({}) <{{replica_groups = {}, scatter_dimension = {dim} : i64}}> ({{",
         x.name,
-        groups(w)
+        table(groups)
     );
     let shapes = [shape.clone()];
     let types = signature(std::slice::from_ref(x), &shapes);
-    with_combiner(w, ReduceOp::Sum, shape.dtype, &shapes, &text, &types).swap_remove(0)
+    with_combiner(w, kind, shape.dtype, &shapes, &text, &types).swap_remove(0)
 }
 
 pub(super) fn all_to_all(
@@ -83,7 +198,7 @@ pub(super) fn all_to_all(
     }
     let properties = format!(
         "concat_dimension = {concat} : i64, replica_groups = {}, split_count = {} : i64, split_dimension = {split} : i64",
-        groups(w),
+        table(&everyone(w)),
         w.replicas
     );
     generic(w, "all_to_all", x, &properties, shape)
@@ -109,4 +224,15 @@ fn generic(w: &mut Writer, name: &str, x: &Operand, properties: &str, shape: &Sh
         x.name
     );
     w.line(shape, &text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::group_size;
+
+    #[test]
+    fn groups_are_as_large_as_a_machine_allows() {
+        let sizes = [2, 3, 4, 6, 8, 9, 12, 16, 22, 64].map(group_size);
+        assert_eq!(sizes, [2, 3, 2, 3, 4, 3, 6, 8, 2, 8]);
+    }
 }

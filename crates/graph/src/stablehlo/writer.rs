@@ -230,6 +230,31 @@ impl Writer {
         )
     }
 
+    /// Elements `start..limit` of a row.
+    pub(super) fn slice(&mut self, x: &Operand, start: usize, limit: usize) -> Operand {
+        let shape = Shape::new(x.shape.dtype, [limit - start]);
+        if shape == x.shape {
+            return x.clone();
+        }
+        let (from, to) = (x.shape.stablehlo(), shape.stablehlo());
+        let text = format!(
+            "stablehlo.slice {} [{start}:{limit}] : ({from}) -> {to}",
+            x.name
+        );
+        self.line(&shape, &text)
+    }
+
+    /// A row with zeros behind it.
+    pub(super) fn lengthen(&mut self, x: &Operand, shape: &Shape) -> Operand {
+        if x.shape == *shape {
+            return x.clone();
+        }
+        let zero = self.full(&Shape::scalar(shape.dtype), 0.0);
+        let more = shape.len() - x.shape.len();
+        let attributes = format!("low = [0], high = [{more}], interior = [0]");
+        self.typed("pad", &[x.clone(), zero], &attributes, shape, false)
+    }
+
     pub(super) fn broadcast(&mut self, x: &Operand, dims: &[usize], map: &[usize]) -> Operand {
         if x.shape.dims == dims {
             return x.clone();

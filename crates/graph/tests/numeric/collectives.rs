@@ -1,5 +1,5 @@
-use phalanx_graph::op::ReduceOp;
-use phalanx_graph::{DType, Graph, HostTensor, Shape};
+use phalanx_graph::op::{ReduceOp, Via};
+use phalanx_graph::{DType, Graph, HostTensor, Shape, Tensor};
 
 use crate::cases::{Array, close, sample};
 use crate::support;
@@ -8,48 +8,199 @@ fn f32s(dims: &[usize], values: &[f32]) -> HostTensor {
     HostTensor::new(dims, values)
 }
 
-#[test]
-fn every_reduction_between_two_replicas() {
-    let kinds = [
-        (ReduceOp::Sum, [4.0, 2.0, -4.0]),
-        (ReduceOp::Prod, [3.0, -8.0, 4.0]),
-        (ReduceOp::Max, [3.0, 4.0, -2.0]),
-        (ReduceOp::Min, [1.0, -2.0, -2.0]),
-    ];
-    let inputs = [[1.0, 4.0, -2.0], [3.0, -2.0, -2.0]];
-    let types = [
-        DType::F32,
-        DType::F64,
-        DType::Bf16,
-        DType::F16,
-        DType::I32,
-        DType::I64,
-    ];
-    let g = Graph::with_replicas(2);
-    let mut outputs = Vec::new();
-    for (index, dtype) in types.into_iter().enumerate() {
-        let x = g.parameter(&format!("x{index}"), Shape::new(dtype, [3]));
-        outputs.extend(kinds.map(|(kind, values)| (x.all_reduce(kind), values.to_vec())));
+const VIAS: [Via; 3] = [Via::Native, Via::OneDevice, Via::Hierarchical];
+
+/// Dims of the tensors reduced together: none divides by every number of replicas, one has no elements.
+const DIMS: [&[usize]; 4] = [&[], &[3], &[2, 5], &[0, 4]];
+
+/// Small numbers, exact in every element type whatever is done to them.
+fn number(replica: usize, tensor: usize, element: usize) -> f64 {
+    [1.0, -2.0, 2.0, 3.0, -1.0][(replica * 3 + tensor + element * 7) % 5]
+}
+
+fn combined(kind: ReduceOp, values: impl Iterator<Item = f64>) -> f64 {
+    let combine = |a: f64, b: f64| match kind {
+        ReduceOp::Sum => a + b,
+        ReduceOp::Prod => a * b,
+        ReduceOp::Max => a.max(b),
+        ReduceOp::Min => a.min(b),
+        ReduceOp::And => f64::from(a != 0.0 && b != 0.0),
+        ReduceOp::Or => f64::from(a != 0.0 || b != 0.0),
+    };
+    values.reduce(combine).unwrap()
+}
+
+/// What each element type is reduced by.
+fn kinds(dtype: DType) -> &'static [ReduceOp] {
+    match dtype {
+        DType::Bool => &[ReduceOp::And, ReduceOp::Or, ReduceOp::Max, ReduceOp::Min],
+        _ => &[ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Max, ReduceOp::Min],
     }
-    let truth = g.parameter("truth", Shape::new(DType::Bool, [3]));
-    outputs.push((truth.all_reduce(ReduceOp::And), vec![0.0, 1.0, 0.0]));
-    outputs.push((truth.all_reduce(ReduceOp::Or), vec![1.0, 1.0, 0.0]));
-    let named: Vec<_> = outputs
-        .iter()
-        .map(|(tensor, _)| ("reduced", tensor))
-        .collect();
-    let program = g.finish(&named).unwrap();
-    let lists = [0, 1].map(|replica: usize| {
-        let mut list: Vec<HostTensor> = types
-            .map(|dtype| HostTensor::new([3], &inputs[replica]).convert(dtype))
-            .to_vec();
-        list.push(HostTensor::new([3], &[replica == 0, true, false]));
-        list
-    });
-    for results in support::run_replicas(&program, &lists) {
-        for (result, (tensor, expected)) in results.iter().zip(&outputs) {
-            assert_eq!(*result.shape(), tensor.shape());
-            assert_eq!(result.to_f64(), *expected, "{tensor:?}");
+}
+
+#[test]
+fn every_reduction_by_every_way_between_replicas() {
+    for replicas in 2..=4 {
+        let g = Graph::with_replicas(replicas);
+        let (mut inputs, mut lists) = (Vec::new(), vec![Vec::new(); replicas]);
+        let mut outputs: Vec<(String, Tensor, Vec<f64>)> = Vec::new();
+        // All element types once: compiling them takes seconds.
+        let some = [DType::F32, DType::I32, DType::Bool];
+        let types: &[DType] = if replicas == 3 { &DType::ALL } else { &some };
+        for &dtype in types {
+            let low = if matches!(dtype, DType::U8 | DType::U32) {
+                4.0
+            } else {
+                0.0
+            };
+            let value = |replica, tensor, element| match dtype {
+                DType::Bool => f64::from(number(replica, tensor, element) > 0.0),
+                _ => number(replica, tensor, element) + low,
+            };
+            let first = inputs.len();
+            for (tensor, dims) in DIMS.iter().enumerate() {
+                inputs.push(g.parameter(&format!("{dtype}{tensor}"), Shape::new(dtype, *dims)));
+                let count: usize = dims.iter().product();
+                for (replica, list) in lists.iter_mut().enumerate() {
+                    let own = |element| value(replica, tensor, element);
+                    let own: Vec<f64> = (0..count).map(own).collect();
+                    list.push(HostTensor::new(*dims, &own).convert(dtype));
+                }
+            }
+            let given: Vec<&Tensor> = inputs[first..].iter().collect();
+            for (&kind, via) in kinds(dtype)
+                .iter()
+                .flat_map(|kind| VIAS.map(|via| (kind, via)))
+            {
+                for (tensor, result) in g.all_reduce(&given, kind, via).into_iter().enumerate() {
+                    let count: usize = DIMS[tensor].iter().product();
+                    let each = |element| {
+                        let all = (0..replicas).map(|r| value(r, tensor, element));
+                        let exact = combined(kind, all);
+                        if dtype == DType::U8 {
+                            exact % 256.0
+                        } else {
+                            exact
+                        }
+                    };
+                    let expected = (0..count).map(each).collect();
+                    outputs.push((format!("{kind:?} {via:?}"), result, expected));
+                }
+            }
+        }
+        let named: Vec<_> = outputs
+            .iter()
+            .map(|(name, x, _)| (name.as_str(), x))
+            .collect();
+        let program = g.finish(&named).unwrap();
+        for (replica, results) in support::run_replicas(&program, &lists).iter().enumerate() {
+            for (result, (name, tensor, expected)) in results.iter().zip(&outputs) {
+                assert_eq!(*result.shape(), tensor.shape());
+                assert_eq!(
+                    result.to_f64(),
+                    *expected,
+                    "{name} of {:?} on replica {replica} of {replicas}",
+                    tensor.shape()
+                );
+            }
+        }
+    }
+}
+
+/// Several element types in one reduction, means among them.
+#[test]
+fn a_variadic_reduction_mixes_element_types() {
+    let g = Graph::with_replicas(3);
+    let a = g.parameter("a", Shape::f32([2]));
+    let n = g.parameter("n", Shape::new(DType::I32, [2]));
+    let b = g.parameter("b", Shape::f32([1]));
+    for via in VIAS {
+        let mut found = g.all_reduce(&[&a, &n, &b], ReduceOp::Sum, via);
+        found.extend(g.all_mean(&[&a, &b], via));
+        found.push(a.all_mean());
+        let named: Vec<_> = found.iter().map(|tensor| ("sum", tensor)).collect();
+        let program = g.finish(&named).unwrap();
+        let lists = [1.0f32, 2.0, 6.0].map(|x| {
+            let ints = HostTensor::new([2], &[x as i32, 7]);
+            vec![f32s(&[2], &[x, 0.5]), ints, f32s(&[1], &[-x])]
+        });
+        let expected: [&[f64]; 6] = [
+            &[9.0, 1.5],
+            &[9.0, 21.0],
+            &[-9.0],
+            &[3.0, 0.5],
+            &[-3.0],
+            &[3.0, 0.5],
+        ];
+        for results in support::run_replicas(&program, &lists) {
+            let got: Vec<Vec<f64>> = results.iter().map(HostTensor::to_f64).collect();
+            assert_eq!(got, expected, "{via:?}");
+        }
+    }
+}
+
+/// Three groups and two, of sizes that do not divide what is summed.
+#[test]
+fn groups_of_replicas_sum_across_themselves() {
+    for replicas in [5, 6, 8] {
+        let g = Graph::with_replicas(replicas);
+        let x = g.parameter("x", Shape::f32([7]));
+        let sums = VIAS.map(|via| g.all_reduce(&[&x], ReduceOp::Sum, via).swap_remove(0));
+        let named: Vec<_> = sums.iter().map(|sum| ("sum", sum)).collect();
+        let value = |replica: usize, i: usize| ((replica + 1) * (i + 1)) as f32;
+        let lists: Vec<Vec<HostTensor>> = (0..replicas)
+            .map(|replica| {
+                vec![f32s(
+                    &[7],
+                    &[0, 1, 2, 3, 4, 5, 6].map(|i| value(replica, i)),
+                )]
+            })
+            .collect();
+        let expected = [0, 1, 2, 3, 4, 5, 6]
+            .map(|i| (0..replicas).map(|r| f64::from(value(r, i))).sum::<f64>());
+        for results in support::run_replicas(&g.finish(&named).unwrap(), &lists) {
+            for (result, via) in results.iter().zip(VIAS) {
+                assert_eq!(result.to_f64(), expected, "{via:?} between {replicas}");
+            }
+        }
+    }
+}
+
+/// Sums of floats whose bits depend on the order: the same on every replica, in every run, and in the order of
+/// replicas where that is promised.
+#[test]
+fn sums_have_the_same_bits_on_every_replica_and_in_every_run() {
+    const LENGTH: usize = 5000;
+    for replicas in 2..=4 {
+        let g = Graph::with_replicas(replicas);
+        let x = g.parameter("x", Shape::f32([LENGTH]));
+        let sums = VIAS.map(|via| g.all_reduce(&[&x], ReduceOp::Sum, via).swap_remove(0));
+        let named: Vec<_> = sums.iter().map(|sum| ("sum", sum)).collect();
+        let executable = support::compile(&g.finish(&named).unwrap());
+        let values = |replica: usize| -> Vec<f32> {
+            let value = |i: usize| (((i * 7919 + replica * 104_729) % 9973) as f32).sqrt() - 50.0;
+            (0..LENGTH).map(value).collect()
+        };
+        let lists: Vec<Vec<HostTensor>> = (0..replicas)
+            .map(|replica| vec![f32s(&[LENGTH], &values(replica))])
+            .collect();
+        let mut in_order = values(0);
+        for replica in 1..replicas {
+            for (sum, x) in in_order.iter_mut().zip(values(replica)) {
+                *sum += x;
+            }
+        }
+        let in_order = f32s(&[LENGTH], &in_order);
+        let first = support::execute(&executable, &lists).swap_remove(0);
+        for run in 0..20 {
+            for (replica, results) in support::execute(&executable, &lists).iter().enumerate() {
+                for (via, (result, first)) in VIAS.iter().zip(results.iter().zip(&first)) {
+                    let place = format!("{via:?}, run {run}, replica {replica} of {replicas}");
+                    assert!(result == first, "{place} differs from the first run");
+                    let ordered = *via != Via::Hierarchical || replicas < 4;
+                    assert!(!ordered || *result == in_order, "{place}: not in order");
+                }
+            }
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Runs programs on the CPU plugin (found, or installed): one client with two devices per test binary.
+//! Runs programs on the CPU plugin (found, or installed): one client with eight devices per test binary.
 #![allow(
     dead_code,
     unreachable_pub,
@@ -16,7 +16,7 @@ use phalanx_pjrt::{
 
 const LONG: Duration = Duration::from_secs(120);
 
-/// The client of this test binary, with two devices.
+/// The client of this test binary, with eight devices.
 pub fn client() -> &'static Client {
     static CLIENT: OnceLock<Client> = OnceLock::new();
     CLIENT.get_or_init(|| {
@@ -26,7 +26,7 @@ pub fn client() -> &'static Client {
             Err(_) => Installer::new(places.cache_dir().unwrap()).cpu().unwrap(),
         };
         let plugin = Plugin::load(path).unwrap();
-        Client::new(&plugin, &[("cpu_device_count", OptionValue::Int(2))]).unwrap()
+        Client::new(&plugin, &[("cpu_device_count", OptionValue::Int(8))]).unwrap()
     })
 }
 

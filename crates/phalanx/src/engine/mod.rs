@@ -3,6 +3,7 @@
 mod announce;
 mod kernels;
 mod memory;
+mod mesh;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -110,6 +111,12 @@ impl Engine {
             &[]
         };
         let client = Client::new(&plugin, named).map_err(Error::device)?;
+        if client.devices().is_empty() {
+            return Err(Error::Device(format!(
+                "the plugin {} has no device on this machine; `phalanx doctor` tells what is missing",
+                path.display()
+            )));
+        }
         let cache = places.cache_dir().filter(|_| options.compile_cache);
         // A cache that cannot be opened costs time, not correctness.
         let cache = cache.and_then(|dir| {
@@ -136,14 +143,45 @@ impl Engine {
         (self.0.notice)(line);
     }
 
-    /// Compiles a program, or takes it from the cache.
+    /// Number of devices.
+    #[must_use]
+    pub fn devices(&self) -> usize {
+        self.0.client.devices().len()
+    }
+
+    /// The kind of the devices in their names: `cpu`, `gpu` or `tpu`.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self.0.platform {
+            phalanx_graph::Platform::Cpu => "cpu",
+            phalanx_graph::Platform::Tpu => "tpu",
+            _ => "gpu",
+        }
+    }
+
+    /// The name of the device at a position, as in `cpu:0`.
+    #[must_use]
+    pub fn device_name(&self, device: usize) -> String {
+        format!("{}:{device}", self.kind())
+    }
+
+    /// Compiles a program for the first devices, or takes it from the cache.
+    ///
+    /// # Errors
+    /// As for [`compile_on`](Self::compile_on).
+    pub fn compile(&self, name: &str, program: &Program) -> Result<Compiled> {
+        let devices: Vec<usize> = (0..program.devices()).collect();
+        self.compile_on(name, program, &devices)
+    }
+
+    /// Compiles a program for one device a replica, or a part of one on a mesh, by their positions, or takes it from the cache.
     ///
     /// # Errors
     /// [`Error::Device`] when the plugin refuses it, or when it needs more memory than there is; when the kernel library that
-    /// [`KernelsMode::Path`] names cannot be used.
-    pub fn compile(&self, name: &str, program: &Program) -> Result<Compiled> {
-        let compiled = self.compile_unchecked(name, program)?;
-        memory::check(&self.0.client, &compiled, program.replicas)?;
+    /// [`KernelsMode::Path`] names cannot be used. [`Error::User`] when there are not as many devices as the program is for.
+    pub fn compile_on(&self, name: &str, program: &Program, devices: &[usize]) -> Result<Compiled> {
+        let compiled = self.compile_unchecked(name, program, devices)?;
+        memory::check(&self.0.client, &compiled, program.devices())?;
         Ok(compiled)
     }
 
@@ -152,12 +190,19 @@ impl Engine {
     /// # Errors
     /// [`Error::Device`] when the plugin refuses the program, or does not know.
     pub fn memory(&self, name: &str, program: &Program) -> Result<CompiledMemory> {
-        let compiled = self.compile_unchecked(name, program)?;
+        let devices: Vec<usize> = (0..program.devices()).collect();
+        let compiled = self.compile_unchecked(name, program, &devices)?;
         let memory = compiled.executable.memory_stats();
         memory.map_err(|error| refused("find the memory of", name, &error))
     }
 
-    fn compile_unchecked(&self, name: &str, program: &Program) -> Result<Compiled> {
+    fn compile_unchecked(
+        &self,
+        name: &str,
+        program: &Program,
+        devices: &[usize],
+    ) -> Result<Compiled> {
+        mesh::check(self, name, program)?;
         let program = program.simplified();
         let lowering = Lowering {
             // They are registered before the program is compiled or loaded, as it must be.
@@ -168,10 +213,11 @@ impl Engine {
         let relied_on = self.0.platform.compiler_options(&text).into_iter();
         let options = CompileOptions {
             replicas: program.replicas,
+            partitions: program.devices() / program.replicas,
+            device_assignment: Some(self.device_ids(devices)?),
             overrides: relied_on
                 .map(|(name, value)| (name.to_owned(), override_value(value)))
                 .collect(),
-            ..CompileOptions::default()
         };
         let (client, cache) = (&self.0.client, self.0.cache.as_ref());
         let compile = || client.compile_cached(cache, &text, &options);
@@ -187,6 +233,20 @@ impl Engine {
         })
     }
 
+    fn device_ids(&self, devices: &[usize]) -> Result<Vec<i64>> {
+        let known = self.0.client.devices();
+        let id = |&device: &usize| {
+            known.get(device).map(|device| device.id).ok_or_else(|| {
+                Error::user(format!(
+                    "a program is to run on device {device}, but the engine has {}, 0 to {}",
+                    known.len(),
+                    known.len().saturating_sub(1)
+                ))
+            })
+        };
+        devices.iter().map(id).collect()
+    }
+
     /// Copies a tensor to a device, without a copy where the device is the host.
     ///
     /// # Errors
@@ -197,6 +257,30 @@ impl Engine {
         let shared: SharedBytes = tensor.shared_bytes();
         let buffer = self.0.client.buffer_shared(device, element, &dims, shared);
         buffer.map_err(|error| refused("copy to the device", &tensor.shape().to_string(), &error))
+    }
+
+    /// A copy of a buffer of known shape on a device of this engine; through the host when the buffer is another engine's.
+    ///
+    /// # Errors
+    /// [`Error::Device`] when the plugin refuses, for lack of memory say, or what makes the buffer failed.
+    pub fn copy(
+        &self,
+        from: &Self,
+        buffer: &Buffer,
+        shape: &Shape,
+        device: usize,
+    ) -> Result<Buffer> {
+        if !self.is(from) {
+            return self.put(device, &from.get(buffer, shape)?);
+        }
+        let copied = buffer.copy_to_device(device);
+        copied.map_err(|error| refused("copy to another device", &shape.to_string(), &error))
+    }
+
+    /// Whether both are the same devices.
+    #[must_use]
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 
     /// Waits until a run is done, the last of `runs` that are.

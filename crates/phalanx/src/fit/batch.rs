@@ -5,7 +5,7 @@ use phalanx_pjrt::Buffer;
 
 use super::step::{BatchShape, Setup};
 use crate::data::Batch;
-use crate::engine::Engine;
+use crate::replicas::{Placement, Split};
 use crate::{Error, Result};
 
 impl BatchShape {
@@ -74,7 +74,23 @@ impl BatchShape {
             x: shapes(x),
             y: Vec::new(),
             weight: None,
+            filled: false,
         })
+    }
+
+    /// The shapes of one replica's part, whose rows may be there only to fill up its arrays.
+    pub(super) fn part(&self, split: &Split, filled: bool) -> Self {
+        let mut part = self.clone();
+        part.filled = filled;
+        part.set_rows(split.each());
+        part
+    }
+
+    /// The same with another number of rows.
+    pub(super) fn set_rows(&mut self, rows: usize) {
+        for shape in self.x.iter_mut().chain(&mut self.y).chain(&mut self.weight) {
+            shape.dims[0] = rows;
+        }
     }
 }
 
@@ -100,38 +116,60 @@ pub(super) fn check_labels(setup: &Setup, batch: &Batch) -> Result<()> {
     Ok(())
 }
 
-/// The batch filled up to `rows` rows, which weigh nothing.
-pub(super) fn padded(batch: &Batch, rows: usize) -> Batch {
-    let fill = |tensors: &[HostTensor]| tensors.iter().map(|t| filled(t, rows)).collect();
-    Batch {
-        x: fill(&batch.x),
-        y: fill(&batch.y),
-        weight: batch.weight.as_ref().map(|weight| weight.pad_rows(rows)),
-        first: batch.first,
-    }
-}
-
-/// The tensor with its last row repeated up to `rows` rows: a row of zeros may be none that a model can take.
-pub(super) fn filled(tensor: &HostTensor, rows: usize) -> HostTensor {
-    let (given, row) = (tensor.rows(), tensor.row_bytes());
-    if given >= rows {
+/// A replica's rows of a tensor, filled up with the last of them: rows of zeros may be none that a model can take.
+pub(super) fn part(tensor: &HostTensor, split: &Split, replica: usize) -> HostTensor {
+    let (rows, each) = (tensor.rows(), split.each());
+    let count = split.count(replica);
+    if (count, each) == (rows, rows) {
         return tensor.clone();
     }
+    // A replica without examples computes on some row, which weighs nothing.
+    let start = split.start(replica).min(rows - 1);
+    let row = tensor.row_bytes();
+    let given = &tensor.bytes()[start * row..(start + count.max(1)) * row];
     let mut shape = tensor.shape().clone();
-    shape.dims[0] = rows;
+    shape.dims[0] = each;
     let mut bytes = AlignedBytes::zeroed(shape.byte_len());
-    let (copied, repeated) = bytes.as_mut_slice().split_at_mut(given * row);
-    copied.copy_from_slice(tensor.bytes());
+    let (copied, repeated) = bytes.as_mut_slice().split_at_mut(given.len());
+    copied.copy_from_slice(given);
     for slot in repeated.chunks_exact_mut(row.max(1)) {
-        slot.copy_from_slice(&tensor.bytes()[(given - 1) * row..]);
+        slot.copy_from_slice(&given[given.len() - row..]);
     }
     HostTensor::from_aligned(shape, bytes)
 }
 
-/// Copies the tensors of a batch to a device: x, y, weight.
-pub(super) fn put(engine: &Engine, batch: &Batch) -> Result<Vec<Buffer>> {
-    let tensors = batch.x.iter().chain(&batch.y).chain(&batch.weight);
-    tensors.map(|tensor| engine.put(0, tensor)).collect()
+/// Copies each replica's part of tensors to its device, a list for each replica; behind its number of examples and the
+/// number of the first where its arrays may be filled up.
+pub(super) fn put<'a>(
+    placement: &Placement,
+    tensors: impl Iterator<Item = &'a HostTensor> + Clone,
+    split: &Split,
+    filled: bool,
+) -> Result<Vec<Vec<Buffer>>> {
+    let engine = placement.engine();
+    let replica = |(replica, &device): (usize, &usize)| {
+        let mut buffers = Vec::new();
+        if filled {
+            let (count, start) = (split.count(replica), split.start(replica));
+            buffers.push(engine.put(device, &HostTensor::scalar(count as i32))?);
+            buffers.push(engine.put(device, &HostTensor::scalar(start as u32))?);
+        }
+        for tensor in tensors.clone() {
+            buffers.push(engine.put(device, &part(tensor, split, replica))?);
+        }
+        Ok(buffers)
+    };
+    placement
+        .devices()
+        .iter()
+        .enumerate()
+        .map(replica)
+        .collect()
+}
+
+/// What a program gets of a batch, in its order.
+pub(super) fn tensors(batch: &Batch) -> impl Iterator<Item = &HostTensor> + Clone {
+    batch.x.iter().chain(&batch.y).chain(&batch.weight)
 }
 
 fn shapes(tensors: &[HostTensor]) -> Vec<Shape> {

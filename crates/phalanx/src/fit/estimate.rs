@@ -57,9 +57,10 @@ impl Trainer {
                 "cannot estimate a step of 0 examples; expected 1 or more",
             ));
         }
-        let shape = BatchShape::of(&self.setup, batch)?.with_rows(rows);
+        let mut shape = BatchShape::of(&self.setup, batch)?;
+        shape.set_rows(rows.div_ceil(self.setup.replicas));
         let program = self.setup.train_step(&shape)?.program;
-        let memory = self.engine.memory("train_step", &program)?;
+        let memory = self.engine().memory("train_step", &program)?;
         let variables = self.setup.model.variables().iter();
         let of_model = self.setup.model.activation_bytes(self.setup.precision);
         let bytes = |bytes: i64| u64::try_from(bytes).unwrap_or(0);
@@ -96,13 +97,6 @@ impl Trainer {
 }
 
 impl BatchShape {
-    fn with_rows(mut self, rows: usize) -> Self {
-        for shape in self.x.iter_mut().chain(&mut self.y).chain(&mut self.weight) {
-            shape.dims[0] = rows;
-        }
-        self
-    }
-
     fn all(&self) -> impl Iterator<Item = &Shape> {
         self.x.iter().chain(&self.y).chain(&self.weight)
     }

@@ -7,12 +7,15 @@ use phalanx_pjrt::Buffer;
 
 use super::step::{BatchShape, Setup, StepProgram};
 use crate::engine::{Compiled, Done, Engine};
+use crate::replicas::Placement;
 use crate::{Error, Result};
 
 /// A compiled step for batches of one shape.
 pub(super) struct Ready {
     shape: BatchShape,
     compiled: Compiled,
+    /// What replaces the state on the device of the variables, with the shapes of what it is sent.
+    apply: Option<(Compiled, Vec<Shape>)>,
     changed: Vec<usize>,
 }
 
@@ -24,7 +27,7 @@ impl Programs {
     /// The step for batches of this shape, compiled when it is the first of them.
     pub(super) fn get(
         &mut self,
-        engine: &Engine,
+        placement: &Placement,
         name: &str,
         shape: &BatchShape,
         trace: impl FnOnce() -> Result<StepProgram>,
@@ -35,13 +38,15 @@ impl Programs {
             None => {
                 let traced = trace()?;
                 for variable in &traced.disconnected {
-                    engine.notice(&format!(
+                    placement.engine().notice(&format!(
                         "warning: the loss does not depend on variable `{variable}`, so it is not trained; freeze its layer if that is meant"
                     ));
                 }
+                let apply = traced.apply.map(|apply| placement.compile_apply(&apply));
                 self.0.push(Ready {
                     shape: shape.clone(),
-                    compiled: engine.compile(name, &traced.program)?,
+                    compiled: placement.compile(name, &traced.program)?,
+                    apply: apply.transpose()?.map(|compiled| (compiled, traced.sent)),
                     changed: traced.changed,
                 });
                 self.0.len() - 1
@@ -53,17 +58,21 @@ impl Programs {
 
 /// The arrays of a training: variables, slots, batches seen; and the sums of the epoch.
 ///
-/// A step gives up the arrays it replaces. When it fails they are gone, and `arrays` stays empty.
+/// Each replica has a list of arrays, or the device of the variables has the one list and replicas get copies of what
+/// they need. A step gives up the arrays it replaces. When it fails they are gone, and `arrays` stays empty.
 pub(super) struct State {
-    arrays: Vec<Buffer>,
+    placement: Placement,
+    arrays: Vec<Vec<Buffer>>,
+    /// Copies of the variables for tests and predictions, where these are on a device of their own.
+    copies: Vec<Vec<Buffer>>,
     tally: Vec<Buffer>,
-    seed: Buffer,
+    seed: Vec<Buffer>,
 }
 
 impl State {
     /// The state before the first step; first values of the variables come from the seed when none are given.
     pub(super) fn new(
-        engine: &Engine,
+        placement: &Placement,
         setup: &Setup,
         values: Option<Vec<HostTensor>>,
         seed: u64,
@@ -83,19 +92,26 @@ impl State {
         }
         host.push(HostTensor::scalar(0i64));
         let key = [(seed >> 32) as u32, seed as u32];
+        let mut arrays: Vec<Vec<Buffer>> = Vec::new();
+        for value in &host {
+            let placed = placement.replicate_parameter(value)?;
+            arrays.resize_with(placed.len(), Vec::new);
+            for (list, array) in arrays.iter_mut().zip(placed) {
+                list.push(array);
+            }
+        }
         Ok(Self {
-            arrays: host
-                .iter()
-                .map(|value| engine.put(0, value))
-                .collect::<Result<_>>()?,
+            arrays,
+            copies: Vec::new(),
             tally: Vec::new(),
-            seed: engine.put(0, &HostTensor::new([2], &key))?,
+            seed: placement.replicate(&HostTensor::new([2], &key))?,
+            placement: placement.clone(),
         })
     }
 
     /// Brings the slots in line with a setup of the same model and optimizer whose trained variables are others: those
     /// of variables that are trained still stay, the others begin anew.
-    pub(super) fn resettle(&mut self, engine: &Engine, from: &Setup, to: &Setup) -> Result<()> {
+    pub(super) fn resettle(&mut self, from: &Setup, to: &Setup) -> Result<()> {
         let variables = from.model.variables().len();
         self.arrays()?;
         let mut made = Vec::new();
@@ -105,25 +121,27 @@ impl State {
             let averaged = averaged.filter(|&(_, average)| average == variables + index);
             let value = match (kept, averaged.map(|(variable, _)| variable).next()) {
                 (Some(_), _) => None,
-                (None, Some(variable)) => Some(engine.get(&self.arrays[variable], &slot.shape)?),
+                (None, Some(variable)) => Some(self.get(variable, &slot.shape)?),
                 (None, None) => Some(HostTensor::full(slot.shape.clone(), slot.fill)),
             };
-            let value = value.map(|value| engine.put(0, &value)).transpose()?;
-            made.push((kept, value));
+            let value = value.map(|value| self.placement.replicate_parameter(&value));
+            made.push((kept, value.transpose()?));
         }
-        let mut old: Vec<Option<Buffer>> = self.arrays.drain(..).map(Some).collect();
-        let mut take = |index: usize| old.get_mut(index).and_then(Option::take);
-        let mut arrays: Vec<Option<Buffer>> = (0..variables).map(&mut take).collect();
-        for (kept, value) in made {
-            arrays.push(value.or_else(|| take(variables + kept?)));
+        for arrays in &mut self.arrays {
+            let mut old: Vec<Option<Buffer>> = arrays.drain(..).map(Some).collect();
+            let mut take = |index: usize| old.get_mut(index).and_then(Option::take);
+            arrays.extend((0..variables).filter_map(&mut take));
+            for (kept, value) in &mut made {
+                let new = value.as_mut().map(|value| value.remove(0));
+                arrays.extend(new.or_else(|| take(variables + (*kept)?)));
+            }
+            arrays.extend(take(variables + from.slots.len()));
         }
-        arrays.push(take(variables + from.slots.len()));
-        self.arrays = arrays.into_iter().flatten().collect();
         Ok(())
     }
 
-    /// The variables, slots and batches seen, or why there are none.
-    pub(super) fn arrays(&self) -> Result<&[Buffer]> {
+    /// The variables, slots and batches seen of each replica, or why there are none.
+    pub(super) fn arrays(&self) -> Result<&[Vec<Buffer>]> {
         if self.arrays.is_empty() {
             return Err(Error::Training(
                 "the values of this trainer were lost in a step that failed; compile the model again, or load a saved one".into(),
@@ -132,85 +150,185 @@ impl State {
         Ok(&self.arrays)
     }
 
-    /// How many batches the device has counted; waits for the steps begun.
-    pub(super) fn iterations(&self, engine: &Engine) -> Result<i64> {
-        let count = self.arrays()?.last();
-        let count = count.ok_or_else(|| Error::Bug("a state without iterations".into()))?;
-        Ok(engine.get(count, &Shape::scalar(DType::I64))?.to_f64()[0] as i64)
+    /// The value of an array, the same for all replicas; waits for the steps begun.
+    pub(super) fn get(&self, index: usize, shape: &Shape) -> Result<HostTensor> {
+        let engine = self.placement.parameter_engine();
+        engine.get(&self.arrays()?[0][index], shape)
     }
 
-    pub(super) fn replace(&mut self, index: usize, value: Buffer) {
-        if let Some(array) = self.arrays.get_mut(index) {
-            *array = value;
+    /// Sets an array, of all replicas.
+    pub(super) fn set(&mut self, index: usize, value: &HostTensor) -> Result<()> {
+        self.arrays()?;
+        self.copies.clear();
+        let placed = self.placement.replicate_parameter(value)?;
+        for (arrays, array) in self.arrays.iter_mut().zip(placed) {
+            arrays[index] = array;
         }
-    }
-
-    /// Sets the sums of the epoch to zero.
-    pub(super) fn clear_tally(&mut self, engine: &Engine, setup: &Setup) -> Result<()> {
-        self.tally = vec![engine.put(0, &HostTensor::zeros(setup.tally.shape()))?];
         Ok(())
     }
 
-    /// The sums of the epoch; waits for the steps begun.
-    pub(super) fn read_tally(&self, engine: &Engine, setup: &Setup) -> Result<Vec<f64>> {
-        let Some(tally) = self.tally.first() else {
-            return Ok(vec![0.0; setup.tally.len]);
-        };
-        Ok(engine.get(tally, &setup.tally.shape())?.to_f64())
+    /// How many batches the devices have counted; waits for the steps begun.
+    pub(super) fn iterations(&self) -> Result<i64> {
+        let last = self.arrays()?[0].len() - 1;
+        Ok(self.get(last, &Shape::scalar(DType::I64))?.to_f64()[0] as i64)
     }
 
-    /// Begins a training step.
-    pub(super) fn train(&mut self, ready: &Ready, batch: &[Buffer]) -> Result<Done> {
+    /// Sets the sums of the epoch to zero.
+    pub(super) fn clear_tally(&mut self, setup: &Setup) -> Result<()> {
+        self.tally = self.zeros(setup)?;
+        Ok(())
+    }
+
+    /// A tally of nothing for each replica.
+    pub(super) fn zeros(&self, setup: &Setup) -> Result<Vec<Buffer>> {
+        self.placement
+            .replicate(&HostTensor::zeros(setup.tally.shape()))
+    }
+
+    /// The sums of the epoch over all replicas; waits for the steps begun.
+    pub(super) fn read_tally(&self, setup: &Setup) -> Result<Vec<f64>> {
+        self.merged(setup, &self.tally)
+    }
+
+    /// What the tallies of all replicas are together.
+    pub(super) fn merged(&self, setup: &Setup, tallies: &[Buffer]) -> Result<Vec<f64>> {
+        let engine = self.placement.engine();
+        let read = |tally| Ok(engine.get(tally, &setup.tally.shape())?.to_f64());
+        let tallies: Vec<Vec<f64>> = tallies.iter().map(read).collect::<Result<_>>()?;
+        Ok(setup.tally.merged(&tallies))
+    }
+
+    /// Begins a training step on a batch, a list of arrays for each replica.
+    pub(super) fn train(
+        &mut self,
+        setup: &Setup,
+        ready: &Ready,
+        batch: &[Vec<Buffer>],
+    ) -> Result<Done> {
         self.arrays()?;
-        let mut arguments: Vec<&Buffer> = self.arrays.iter().chain(&self.tally).collect();
-        arguments.push(&self.seed);
-        arguments.extend(batch);
-        let run = ready.compiled.run(&[&arguments]);
-        let (mut outputs, done) = match run {
-            Ok(run) => run,
-            Err(error) => {
-                self.arrays.clear();
-                return Err(error);
-            }
+        self.copies.clear();
+        let trained = match &ready.apply {
+            None => self.train_in_place(ready, batch),
+            Some((apply, sent)) => self.train_central(setup, ready, (apply, sent), batch),
         };
-        let mut outputs = outputs.remove(0).into_iter();
-        for (&index, output) in ready.changed.iter().zip(outputs.by_ref()) {
-            self.arrays[index] = output;
+        if trained.is_err() {
+            self.arrays.clear();
         }
-        self.tally = outputs.collect();
+        trained
+    }
+
+    fn train_in_place(&mut self, ready: &Ready, batch: &[Vec<Buffer>]) -> Result<Done> {
+        let lists = self.training_arguments(&self.arrays, batch);
+        let (outputs, done) = ready.compiled.run(&slices(&lists))?;
+        self.tally.clear();
+        for (arrays, outputs) in self.arrays.iter_mut().zip(outputs) {
+            let mut outputs = outputs.into_iter();
+            for (&index, output) in ready.changed.iter().zip(outputs.by_ref()) {
+                arrays[index] = output;
+            }
+            self.tally.extend(outputs);
+        }
         Ok(done)
     }
 
-    /// Begins a test step; the sums go on in `tally`.
-    pub(super) fn test(
-        &self,
-        variables: usize,
+    /// The variables are copied to the replicas, their gradients to the device of the variables, and applied there.
+    fn train_central(
+        &mut self,
+        setup: &Setup,
         ready: &Ready,
-        tally: &Buffer,
-        rows: &Buffer,
-        batch: &[Buffer],
-    ) -> Result<(Buffer, Done)> {
-        let mut arguments: Vec<&Buffer> = self.arrays()?[..variables].iter().collect();
-        arguments.extend([tally, rows]);
-        arguments.extend(batch);
-        let (mut outputs, done) = ready.compiled.run(&[&arguments])?;
-        let tally = outputs.pop().and_then(|mut outputs| outputs.pop());
-        let tally = tally.ok_or_else(|| Error::Bug("a test step has no result".into()))?;
-        Ok((tally, done))
+        (apply, sent): (&Compiled, &[Shape]),
+        batch: &[Vec<Buffer>],
+    ) -> Result<Done> {
+        let copies = self.copied(&setup.sent_to_replicas())?;
+        let lists = self.training_arguments(&copies, batch);
+        let (mut outputs, done) = ready.compiled.run(&slices(&lists))?;
+        self.tally = outputs.iter_mut().filter_map(Vec::pop).collect();
+        let received = self.placement.to_parameters(&outputs[0], sent)?;
+        let arguments: Vec<&Buffer> = self.arrays[0].iter().chain(&received).collect();
+        let (applied, _) = apply.run(&[&arguments])?;
+        for (&index, output) in ready.changed.iter().zip(applied.into_iter().flatten()) {
+            self.arrays[0][index] = output;
+        }
+        Ok(done)
     }
 
-    /// Begins a prediction.
-    pub(super) fn predict(
-        &self,
-        variables: usize,
-        ready: &Ready,
-        x: &[Buffer],
-    ) -> Result<(Vec<Buffer>, Done)> {
-        let mut arguments: Vec<&Buffer> = self.arrays()?[..variables].iter().collect();
-        arguments.extend(x);
-        let (mut outputs, done) = ready.compiled.run(&[&arguments])?;
-        Ok((outputs.pop().unwrap_or_default(), done))
+    fn training_arguments<'a>(
+        &'a self,
+        arrays: &'a [Vec<Buffer>],
+        batch: &'a [Vec<Buffer>],
+    ) -> Vec<Vec<&'a Buffer>> {
+        let replicas = arrays.iter().zip(&self.tally).zip(&self.seed).zip(batch);
+        replicas
+            .map(|(((arrays, tally), seed), batch)| {
+                arrays.iter().chain([tally, seed]).chain(batch).collect()
+            })
+            .collect()
     }
+
+    /// Copies of some arrays for each replica, by their positions, from the device of the variables.
+    fn copied(&self, wanted: &[(usize, Shape)]) -> Result<Vec<Vec<Buffer>>> {
+        let arrays = &self.arrays()?[0];
+        let replica = |replica| {
+            let wanted = wanted.iter();
+            wanted
+                .map(|(index, shape)| self.placement.to_replica(&arrays[*index], shape, replica))
+                .collect()
+        };
+        (0..self.placement.replicas()).map(replica).collect()
+    }
+
+    /// The arrays of each replica, which begin with the variables.
+    fn variables(&mut self, setup: &Setup) -> Result<&[Vec<Buffer>]> {
+        self.arrays()?;
+        if self.placement.parameters().is_none() {
+            return Ok(&self.arrays);
+        }
+        if self.copies.is_empty() {
+            let variables = setup.model.variables().iter().enumerate();
+            let variables = variables.map(|(index, variable)| (index, variable.shape.clone()));
+            self.copies = self.copied(&variables.collect::<Vec<_>>())?;
+        }
+        Ok(&self.copies)
+    }
+
+    /// Begins a test step; the sums go on in the tallies returned.
+    pub(super) fn test(
+        &mut self,
+        setup: &Setup,
+        ready: &Ready,
+        tally: &[Buffer],
+        batch: &[Vec<Buffer>],
+    ) -> Result<(Vec<Buffer>, Done)> {
+        let count = setup.model.variables().len();
+        let replicas = self.variables(setup)?.iter().zip(tally).zip(batch);
+        let lists: Vec<Vec<&Buffer>> = replicas
+            .map(|((arrays, tally), batch)| {
+                let variables = arrays[..count].iter();
+                variables.chain([tally]).chain(batch).collect()
+            })
+            .collect();
+        let (outputs, done) = ready.compiled.run(&slices(&lists))?;
+        Ok((outputs.into_iter().flatten().collect(), done))
+    }
+
+    /// Begins a prediction: the outputs of each replica.
+    pub(super) fn predict(
+        &mut self,
+        setup: &Setup,
+        ready: &Ready,
+        x: &[Vec<Buffer>],
+    ) -> Result<Vec<Vec<Buffer>>> {
+        let count = setup.model.variables().len();
+        let lists: Vec<Vec<&Buffer>> = (self.variables(setup)?.iter().zip(x))
+            .map(|(arrays, x)| arrays[..count].iter().chain(x).collect())
+            .collect();
+        let (outputs, _) = ready.compiled.run(&slices(&lists))?;
+        Ok(outputs)
+    }
+}
+
+fn slices<'a, 'b>(lists: &'a [Vec<&'b Buffer>]) -> Vec<&'a [&'b Buffer]> {
+    lists.iter().map(Vec::as_slice).collect()
 }
 
 /// Steps begun and not known to be done, so many at most that batches do not pile up in memory.

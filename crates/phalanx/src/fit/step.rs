@@ -3,17 +3,25 @@
 //! A training step is one program: forward, the loss divided by the true weight of the batch, derivatives, the
 //! optimizer's update, metrics. Everything that changes from step to step comes in and goes out as arrays on the
 //! device, so a step needs no number from the host and the host none from it.
+//!
+//! Each of `R` replicas runs the program on its rows of the batch. Its loss is its share of the whole: its weighted sum
+//! over the weight of all replicas' rows, and `1 / R` of the penalties. So the sum of the gradients is the gradient of
+//! one replica with all the rows, and what follows (unscaling, the finite check, clipping, the update) is the same
+//! everywhere. Keras clips before the sum, and looks at one replica's gradients for what is not finite.
 
 use phalanx_graph::{DType, Graph, GraphError, Program, Shape, Tensor, gradients};
 
 use super::LossScale;
-use super::compile::{Compile, Counted, Losses, Term, weighted_sum};
+use super::compile::{Compile, Counted, Losses, Term};
+use super::given::Given;
 use super::loss_scale::Verdict;
-use super::outputs::{Output, of_rows};
+use super::next::Next;
+use super::outputs::Output;
 use super::tally::{Judged, Tally};
 use crate::losses::Loss;
-use crate::nn::{Cx, Effects, Model, Policy, Variable};
+use crate::nn::{Cx, Model, Policy, Variable};
 use crate::optim::{Optimizer, ParamSpec, SlotSpec};
+use crate::replicas::Reduction;
 use crate::{Error, Result};
 
 /// What a model is compiled to: the model, what it is trained with, and the arrays that a step carries.
@@ -35,26 +43,41 @@ pub(super) struct Setup {
     /// Those of the optimizer, then those of the loss scale.
     pub(super) slots: Vec<SlotSpec>,
     pub(super) tally: Tally,
+    pub(super) replicas: usize,
+    reduction: Reduction,
+    /// Whether the variables are on a device of their own.
+    pub(super) is_central: bool,
 }
 
-/// The shapes of a batch, with the batch dim, as they come from the host.
+/// The shapes of a batch as one replica gets it, with the batch dim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct BatchShape {
     pub(super) x: Vec<Shape>,
     pub(super) y: Vec<Shape>,
     pub(super) weight: Option<Shape>,
+    /// Whether rows may be there only to fill up the arrays.
+    pub(super) filled: bool,
 }
 
 /// A program and which arrays of the state it replaces: its outputs are those, then its own results.
 pub(super) struct StepProgram {
     pub(super) program: Program,
+    /// The program that replaces them in its place, on another device, from what it sends.
+    pub(super) apply: Option<Program>,
+    /// The shapes of that.
+    pub(super) sent: Vec<Shape>,
     pub(super) changed: Vec<usize>,
     /// Trained variables that the loss does not depend on.
     pub(super) disconnected: Vec<String>,
 }
 
 impl Setup {
-    pub(super) fn new(model: Model, compile: Compile) -> Result<Self> {
+    pub(super) fn new(
+        model: Model,
+        compile: Compile,
+        replicas: usize,
+        reduction: Reduction,
+    ) -> Result<Self> {
         check(&model, &compile)?;
         let outputs = model.output_names();
         let metrics = compile.counted(&outputs, &model.outputs());
@@ -77,6 +100,9 @@ impl Setup {
             params: Vec::new(),
             slots: Vec::new(),
             model,
+            replicas,
+            reduction,
+            is_central: false,
         };
         setup.find_trained();
         Ok(setup)
@@ -111,79 +137,175 @@ impl Setup {
         self.trained.iter().copied().zip(slots).collect()
     }
 
+    /// A training step: one program, or two where the variables are on a device of their own.
+    pub(super) fn train_program(&self, batch: &BatchShape) -> Result<StepProgram> {
+        if self.is_central {
+            return self.central_step(batch);
+        }
+        self.train_step(batch)
+    }
+
     /// The state is variables, slots, and the number of batches seen, of which skipped ones are none.
     ///
     /// Arguments: the state, the tally, the seed, the batch. Outputs: the changed state, the tally.
     pub(super) fn train_step(&self, batch: &BatchShape) -> Result<StepProgram> {
-        let graph = Graph::new();
+        let graph = Graph::with_replicas(self.replicas);
         let state = self.bind_state(&graph);
         let tally = graph.parameter("tally", self.tally.shape());
         let seed = graph.parameter("seed", Shape::new(DType::U32, [2]));
         let given = Given::bind(&graph, batch);
         let now = self.split(&state);
-
-        let key = step_key(&graph, &seed, now.iterations);
-        let first_row = graph.scalar(DType::U32, 0.0);
-        let mut cx = self
-            .cx(&graph, now.variables)
-            .with_training(true)
-            .with_random(key, first_row);
-        let outputs = Output::all(&mut cx, &self.model, &self.inputs(&given));
-        let effects = cx.finish();
-        let judged = self.judge(&outputs, &given, given.weight.as_ref(), &effects);
-
+        let pass = self.pass(&graph, &now, &seed, &given)?;
         let mut next = Next::of(&state);
-        let (disconnected, verdict) = self.update(&now, &judged.loss, &mut next);
-        for (index, value) in &effects.updates {
-            next.set(*index, value);
+        let verdict = self.update(&now, &pass, &mut next);
+        let after = self.counted(&tally, &pass, verdict.as_ref(), now.iterations);
+        let mut step = next.finish(&graph, &after)?;
+        step.disconnected = self.disconnected(&pass);
+        Ok(step)
+    }
+
+    /// The same as two programs, for variables that are on a device of their own.
+    ///
+    /// The first, of the replicas: arguments are variables, the slots of the loss scale, the batches seen, the tally,
+    /// the seed, the batch; outputs the gradients, the new state of layers, the tally. The second, of the other device:
+    /// arguments are the state, the gradients, the new state of layers; outputs the changed state.
+    pub(super) fn central_step(&self, batch: &BatchShape) -> Result<StepProgram> {
+        let graph = Graph::with_replicas(self.replicas);
+        let slots = &self.slots[self.slots.len() - self.loss_scale.slots().len()..];
+        let state = self.bind(&graph, slots);
+        let tally = graph.parameter("tally", self.tally.shape());
+        let seed = graph.parameter("seed", Shape::new(DType::U32, [2]));
+        let given = Given::bind(&graph, batch);
+        let now = self.split(&state);
+        let pass = self.pass(&graph, &now, &seed, &given)?;
+        let unscaled = self.loss_scale.unscaled(pass.gradients.clone(), now.scale);
+        let verdict = self.loss_scale.verdict(&unscaled, now.scale);
+        let after = self.counted(&tally, &pass, verdict.as_ref(), now.iterations);
+        let updates = pass.updates.iter().map(|(_, value)| value);
+        let sent: Vec<&Tensor> = pass.gradients.iter().chain(updates).collect();
+        let named = sent.iter().map(|value| ("sent", *value));
+        let outputs: Vec<(&str, &Tensor)> = named.chain([("tally", &after)]).collect();
+        let mut program = graph.finish(&outputs).map_err(explain)?;
+        program.donated = vec![(state.len(), outputs.len() - 1)];
+        let apply = self.apply_step(&pass)?;
+        Ok(StepProgram {
+            program,
+            apply: Some(apply.program),
+            sent: sent.iter().map(|value| value.shape()).collect(),
+            changed: apply.changed,
+            disconnected: self.disconnected(&pass),
+        })
+    }
+
+    /// Which arrays of the state the replicas need for [`central_step`](Self::central_step), with their shapes.
+    pub(super) fn sent_to_replicas(&self) -> Vec<(usize, Shape)> {
+        let variables = self.model.variables().iter().enumerate();
+        let mut wanted: Vec<(usize, Shape)> = variables
+            .map(|(index, variable)| (index, variable.shape.clone()))
+            .collect();
+        let (first, scale) = (wanted.len(), self.loss_scale.slots().len());
+        let slots = self.slots.iter().enumerate().skip(self.slots.len() - scale);
+        wanted.extend(slots.map(|(slot, spec)| (first + slot, spec.shape.clone())));
+        wanted.push((first + self.slots.len(), Shape::scalar(DType::I64)));
+        wanted
+    }
+
+    fn apply_step(&self, pass: &Pass) -> Result<StepProgram> {
+        let graph = Graph::new();
+        let state = self.bind_state(&graph);
+        let mut bind = |value: &Tensor| graph.parameter("received", value.shape());
+        let gradients = pass.gradients.iter().map(&mut bind).collect();
+        let updates = pass.updates.iter();
+        let updates = updates
+            .map(|(index, value)| (*index, bind(value)))
+            .collect();
+        let received = Pass {
+            judged: None,
+            connected: pass.connected.clone(),
+            gradients,
+            updates,
+        };
+        let mut next = Next::of(&state);
+        self.update(&self.split(&state), &received, &mut next);
+        next.finish_state(&graph)
+    }
+
+    /// Forward and backward: what the replicas' rows of a batch say of the variables.
+    fn pass(&self, graph: &Graph, now: &Now<'_>, seed: &Tensor, given: &Given) -> Result<Pass> {
+        let key = step_key(graph, seed, now.iterations);
+        let mut cx = self
+            .cx(graph, now.variables)
+            .with_training(true)
+            .with_random(key, given.first_row(graph));
+        if let Some(mask) = &given.mask {
+            cx = cx.with_example_mask(mask.clone());
         }
-        next.set(state.len() - 1, &(now.iterations + 1.0));
-        let mut after = self.tally.after(&tally, &judged, Some(now.iterations));
-        if let Some(verdict) = &verdict {
-            next.only_if(&verdict.finite);
-            for (slot, value) in verdict.slots.iter().enumerate() {
-                next.set(now.scale_at + slot, value);
-            }
-            let skipped = self.tally.skipped(&tally, verdict, now.iterations);
-            after = verdict.finite.select(&after, &skipped);
-        }
-        let program = next.finish(&graph, &after)?;
-        if disconnected.len() == self.trained.len() && !self.trained.is_empty() {
+        let outputs = Output::all(&mut cx, &self.model, &self.inputs(given));
+        let effects = cx.finish();
+        let judged = self.judge(&outputs, given, &effects);
+        let trained = self.trained.iter().map(|&index| &now.variables[index]);
+        let trained: Vec<&Tensor> = trained.collect();
+        let gradients = gradients(&self.loss_scale.scaled(&judged.loss, now.scale), &trained);
+        let is_connected = |param: &usize| gradients[*param].is_some();
+        let connected: Vec<usize> = (0..trained.len()).filter(is_connected).collect();
+        if connected.is_empty() && !trained.is_empty() && graph.error().is_none() {
             return Err(Error::user(
                 "the loss depends on no trainable variable, so there is nothing to train; check that the loss uses the model's output and that it is differentiable",
             ));
         }
-        Ok(StepProgram {
-            disconnected,
-            ..program
+        let mut gradients: Vec<Tensor> = gradients.into_iter().flatten().collect();
+        if self.replicas > 1 {
+            gradients = self.reduction.sum(&gradients);
+        }
+        Ok(Pass {
+            updates: self.aggregated(&effects.updates, given),
+            judged: Some(judged),
+            connected,
+            gradients,
         })
     }
 
-    /// Arguments: the variables, the tally, the number of rows that are examples, the batch. Output: the tally.
+    /// The names of the variables without a gradient.
+    fn disconnected(&self, pass: &Pass) -> Vec<String> {
+        let params = self.params.iter().enumerate();
+        let lost = params.filter(|(param, _)| !pass.connected.contains(param));
+        lost.map(|(_, param)| param.name.clone()).collect()
+    }
+
+    /// The tally after a training step, skipped or not.
+    fn counted(
+        &self,
+        tally: &Tensor,
+        pass: &Pass,
+        verdict: Option<&Verdict>,
+        iterations: &Tensor,
+    ) -> Tensor {
+        let Some(judged) = &pass.judged else {
+            return tally.clone();
+        };
+        let after = self.tally.after(tally, judged, Some(iterations));
+        match verdict {
+            Some(verdict) => {
+                let skipped = self.tally.skipped(tally, verdict, iterations);
+                verdict.finite.select(&after, &skipped)
+            }
+            None => after,
+        }
+    }
+
+    /// Arguments: the variables, the tally, the batch. Output: the tally.
     pub(super) fn test_step(&self, batch: &BatchShape) -> Result<StepProgram> {
-        let graph = Graph::new();
+        let graph = Graph::with_replicas(self.replicas);
         let variables = self.bind_variables(&graph);
         let tally = graph.parameter("tally", self.tally.shape());
-        let rows = graph.parameter("rows", Shape::new(DType::I32, []));
         let given = Given::bind(&graph, batch);
-        let row = graph.iota(Shape::new(DType::I32, [given.rows()]), 0);
-        let mask = row
-            .less(&rows.broadcast_to(&[given.rows()]))
-            .convert(DType::F32);
-        let mut cx = self.cx(&graph, &variables).with_example_mask(mask.clone());
+        let mut cx = self.cx(&graph, &variables);
+        if let Some(mask) = &given.mask {
+            cx = cx.with_example_mask(mask.clone());
+        }
         let outputs = Output::all(&mut cx, &self.model, &self.inputs(&given));
         let effects = cx.finish();
-        let weight = given.weight.as_ref().map(|weight| of_rows(&mask, weight));
-        let masked = Given {
-            mask: Some(mask.clone()),
-            ..given
-        };
-        let judged = self.judge(
-            &outputs,
-            &masked,
-            Some(weight.as_ref().unwrap_or(&mask)),
-            &effects,
-        );
+        let judged = self.judge(&outputs, &given, &effects);
         let tally = self.tally.after(&tally, &judged, None);
         let next = Next::of(&[]);
         let mut step = next.finish(&graph, &tally)?;
@@ -193,7 +315,7 @@ impl Setup {
 
     /// Arguments: the variables, the inputs. Outputs: those of the model.
     pub(super) fn predict_step(&self, batch: &BatchShape) -> Result<StepProgram> {
-        let graph = Graph::new();
+        let graph = Graph::with_replicas(self.replicas);
         let variables = self.bind_variables(&graph);
         let given = Given::bind(&graph, batch);
         let mut cx = self.cx(&graph, &variables);
@@ -202,6 +324,8 @@ impl Setup {
         let program = graph.finish(&named).map_err(explain)?;
         Ok(StepProgram {
             program,
+            apply: None,
+            sent: Vec::new(),
             changed: Vec::new(),
             disconnected: Vec::new(),
         })
@@ -211,29 +335,16 @@ impl Setup {
         Cx::new(graph, &self.model, variables).with_policy(self.precision)
     }
 
-    /// Sets the variables and slots after an optimizer step; returns the variables without a gradient, which stay, and
-    /// whether the step counts.
-    fn update(
-        &self,
-        now: &Now<'_>,
-        loss: &Tensor,
-        next: &mut Next,
-    ) -> (Vec<String>, Option<Verdict>) {
-        let (variables, slots) = (now.variables, now.slots);
-        let wanted: Vec<&Tensor> = self
-            .trained
-            .iter()
-            .map(|&index| &variables[index])
-            .collect();
-        let gradients = gradients(&self.loss_scale.scaled(loss, now.scale), &wanted);
-        let connected: Vec<usize> = (0..wanted.len())
-            .filter(|&param| gradients[param].is_some())
-            .collect();
-        let specs: Vec<ParamSpec> = connected.iter().map(|&p| self.params[p].clone()).collect();
-        let params: Vec<Tensor> = connected.iter().map(|&p| wanted[p].clone()).collect();
-        let gradients: Vec<Tensor> = gradients.into_iter().flatten().collect();
-        let gradients = self.loss_scale.unscaled(gradients, now.scale);
+    /// Sets the state after a step with these gradients; returns whether the step counts.
+    fn update(&self, now: &Now<'_>, pass: &Pass, next: &mut Next) -> Option<Verdict> {
+        let (variables, slots, connected) = (now.variables, now.slots, &pass.connected);
+        let gradients = self.loss_scale.unscaled(pass.gradients.clone(), now.scale);
         let verdict = self.loss_scale.verdict(&gradients, now.scale);
+        let specs: Vec<ParamSpec> = connected.iter().map(|&p| self.params[p].clone()).collect();
+        let params = connected
+            .iter()
+            .map(|&p| variables[self.trained[p]].clone());
+        let params: Vec<Tensor> = params.collect();
         let kept: Vec<usize> = (0..slots.len())
             .filter(|&slot| {
                 self.slots[slot]
@@ -251,60 +362,17 @@ impl Setup {
         for (&slot, value) in kept.iter().zip(&applied.slots) {
             next.set(variables.len() + slot, value);
         }
-        let is_connected = |param: &usize| connected.contains(param);
-        let lost = (0..wanted.len()).filter(|param| !is_connected(param));
-        let lost = lost.map(|param| self.params[param].name.clone());
-        (lost.collect(), verdict)
-    }
-
-    /// Loss and metrics of a batch, examples weighed by `weight`.
-    fn judge(
-        &self,
-        outputs: &[Output],
-        given: &Given,
-        weight: Option<&Tensor>,
-        effects: &Effects,
-    ) -> Judged {
-        let target = |output: usize| {
-            let position = self.targets.iter().position(|&target| target == output);
-            &given.y[position.unwrap_or(0)]
-        };
-        let mut terms = Vec::new();
-        let mut loss = outputs[0].value.graph().scalar(DType::F32, 0.0);
-        let mut unmasked = None;
-        for term in &self.losses.terms {
-            let output = &outputs[term.output];
-            let values = term.loss.per_example(target(term.output), &output.value);
-            let weight = output.weight(weight);
-            let (sum, total) = weighted_sum(&values, weight.as_ref());
-            if output.mask.is_some() {
-                unmasked.get_or_insert_with(|| total.clone());
+        for (index, value) in &pass.updates {
+            next.set(*index, value);
+        }
+        next.set(next.len() - 1, &(now.iterations + 1.0));
+        if let Some(verdict) = &verdict {
+            next.only_if(&verdict.finite);
+            for (slot, value) in verdict.slots.iter().enumerate() {
+                next.set(now.scale_at + slot, value);
             }
-            let mean = over(&sum, &total);
-            loss = loss.convert(mean.dtype()) + &mean * term.weight;
-            terms.push(mean);
         }
-        for added in &effects.losses {
-            loss = &loss + added.convert(loss.dtype());
-        }
-        let metrics = self.metrics.iter().map(|counted| {
-            let weight = if counted.weighted {
-                weight
-            } else {
-                given.mask.as_ref()
-            };
-            let (y, output) = (target(counted.output), &outputs[counted.output]);
-            let weight = output.weight(weight);
-            counted.metric.update(y, &output.value, weight.as_ref())
-        });
-        let rows = given.rows() as f64;
-        Judged {
-            weight: unmasked
-                .unwrap_or_else(|| weight.map_or_else(|| loss.like(rows), Tensor::sum_all)),
-            metrics: metrics.collect(),
-            loss,
-            terms,
-        }
+        verdict
     }
 
     /// The inputs of the model in its element types.
@@ -322,8 +390,13 @@ impl Setup {
     }
 
     fn bind_state(&self, graph: &Graph) -> Vec<Tensor> {
+        self.bind(graph, &self.slots)
+    }
+
+    /// Variables, some slots, and the batches seen.
+    fn bind(&self, graph: &Graph, slots: &[SlotSpec]) -> Vec<Tensor> {
         let mut state = self.bind_variables(graph);
-        let slots = self.slots.iter();
+        let slots = slots.iter();
         state.extend(slots.map(|slot| graph.parameter(&slot.name, slot.shape.clone())));
         state.push(graph.parameter("iterations", Shape::scalar(DType::I64)));
         state
@@ -331,7 +404,7 @@ impl Setup {
 
     fn split<'a>(&self, state: &'a [Tensor]) -> Now<'a> {
         let (variables, rest) = state.split_at(self.model.variables().len());
-        let (slots, iterations) = rest.split_at(self.slots.len());
+        let (slots, iterations) = rest.split_at(rest.len() - 1);
         let (slots, scale) = slots.split_at(slots.len() - self.loss_scale.slots().len());
         Now {
             variables,
@@ -341,6 +414,18 @@ impl Setup {
             iterations: &iterations[0],
         }
     }
+}
+
+/// What a forward and a backward pass say of a batch.
+struct Pass {
+    /// On a replica.
+    judged: Option<Judged>,
+    /// Positions, among the trained variables, of those that the loss depends on.
+    connected: Vec<usize>,
+    /// Their gradients, over all replicas, of the scaled loss.
+    gradients: Vec<Tensor>,
+    /// State of layers, over all replicas.
+    updates: Vec<(usize, Tensor)>,
 }
 
 /// The state before a step.
@@ -353,73 +438,6 @@ struct Now<'a> {
     /// Where in the state those of the loss scale begin.
     scale_at: usize,
     iterations: &'a Tensor,
-}
-
-/// A batch in a graph.
-struct Given {
-    x: Vec<Tensor>,
-    y: Vec<Tensor>,
-    weight: Option<Tensor>,
-    mask: Option<Tensor>,
-}
-
-impl Given {
-    fn bind(graph: &Graph, batch: &BatchShape) -> Self {
-        let bind = |name: &'static str| move |shape: &Shape| graph.parameter(name, shape.clone());
-        let x = batch.x.iter().map(bind("x")).collect();
-        let y = batch.y.iter().map(bind("y")).collect();
-        let weight = batch.weight.as_ref().map(bind("weight"));
-        let mask = None;
-        Self { x, y, weight, mask }
-    }
-
-    fn rows(&self) -> usize {
-        self.x[0].dim(0)
-    }
-}
-
-/// The state after a step; only what changes leaves the program.
-struct Next {
-    old: Vec<Tensor>,
-    new: Vec<Option<Tensor>>,
-}
-
-impl Next {
-    fn of(state: &[Tensor]) -> Self {
-        Self {
-            old: state.to_vec(),
-            new: vec![None; state.len()],
-        }
-    }
-
-    fn set(&mut self, index: usize, value: &Tensor) {
-        let same = self.old[index].value() == value.value();
-        self.new[index] = (!same).then(|| value.clone());
-    }
-
-    /// What was set so far stays as it was where the condition does not hold.
-    fn only_if(&mut self, condition: &Tensor) {
-        for (old, new) in self.old.iter().zip(&mut self.new) {
-            *new = new.take().map(|new| condition.select(&new, old));
-        }
-    }
-
-    /// The program, which may overwrite what it replaces; the tally follows the state in its arguments.
-    fn finish(&self, graph: &Graph, tally: &Tensor) -> Result<StepProgram> {
-        let changed: Vec<usize> = (0..self.new.len())
-            .filter(|&index| self.new[index].is_some())
-            .collect();
-        let new = self.new.iter().flatten().map(|value| ("state", value));
-        let outputs: Vec<(&str, &Tensor)> = new.chain([("tally", tally)]).collect();
-        let mut program = graph.finish(&outputs).map_err(explain)?;
-        let replaced = changed.iter().copied().chain([self.old.len()]);
-        program.donated = replaced.zip(0..outputs.len()).collect();
-        Ok(StepProgram {
-            program,
-            changed,
-            disconnected: Vec::new(),
-        })
-    }
 }
 
 /// Which of the targets are integer classes, and of how many.
@@ -439,13 +457,6 @@ fn classes(model: &Model, losses: &Losses, targets: &[usize]) -> Vec<(usize, usi
 fn step_key(graph: &Graph, seed: &Tensor, iterations: &Tensor) -> Tensor {
     let number = iterations.convert(DType::U32);
     graph.random_bits(seed, &number, &[1, 2]).reshape(&[2])
-}
-
-/// `sum / total`, 0 where nothing counts.
-fn over(sum: &Tensor, total: &Tensor) -> Tensor {
-    let total = total.convert(sum.dtype());
-    let nothing = total.equal(&total.like(0.0));
-    sum / nothing.select(&total.like(1.0), &total)
 }
 
 fn check(model: &Model, compile: &Compile) -> Result<()> {
@@ -478,7 +489,7 @@ fn check_output(what: &str, name: &str, output: usize, outputs: usize) -> Result
 }
 
 /// Mistakes of losses, metrics and optimizers have no place in the user's source.
-fn explain(error: GraphError) -> Error {
+pub(super) fn explain(error: GraphError) -> Error {
     let GraphError {
         op, message, label, ..
     } = &error;
@@ -520,7 +531,7 @@ mod tests {
             metrics: vec![Accuracy.into()],
             ..Compile::default()
         };
-        Setup::new(model, compile).unwrap()
+        Setup::new(model, compile, 1, Reduction::default()).unwrap()
     }
 
     fn batch() -> BatchShape {
@@ -528,6 +539,7 @@ mod tests {
             x: vec![Shape::f32([8, 4])],
             y: vec![Shape::new(DType::I32, [8])],
             weight: Some(Shape::f32([8])),
+            filled: false,
         }
     }
 

@@ -15,10 +15,12 @@ pub(super) struct Tally {
     metrics: Vec<Vec<Shape>>,
 }
 
-/// What a batch adds to the tally.
+/// What one replica's rows of a batch add to the tally: losses as its share of the whole batch's.
 pub(super) struct Judged {
     pub(super) loss: Tensor,
+    /// Of its rows, and of the rows of all replicas.
     pub(super) weight: Tensor,
+    pub(super) whole: Tensor,
     pub(super) terms: Vec<Tensor>,
     pub(super) metrics: Vec<Vec<Tensor>>,
 }
@@ -64,10 +66,10 @@ impl Tally {
     ) -> Tensor {
         let flat = |tensor: &Tensor| tensor.convert(DType::F64).reshape(&[tensor.shape().len()]);
         let loss = judged.loss.convert(DType::F64);
-        let weight = judged.weight.convert(DType::F64);
-        let mut added = vec![flat(&(&loss * &weight)), flat(&weight)];
+        let whole = judged.whole.convert(DType::F64);
+        let mut added = vec![flat(&(&loss * &whole)), flat(&judged.weight)];
         let terms = judged.terms.iter().take(self.per_output);
-        added.extend(terms.map(|term| flat(&(term.convert(DType::F64) * &weight))));
+        added.extend(terms.map(|term| flat(&(term.convert(DType::F64) * &whole))));
         added.extend(judged.metrics.iter().flatten().map(flat));
         let counts: usize = added.iter().map(|part| part.dim(0)).sum();
         if counts + 1 != self.len {
@@ -93,6 +95,20 @@ impl Tally {
         let first_bad = tally.slice_dim(0, self.len - 1, self.len);
         let bad = newly_bad(&first_bad, &verdict.is_lost, iterations);
         Tensor::concat(&[&counts, &(first_bad + bad)], 0)
+    }
+
+    /// The tally of all replicas from that of each.
+    pub(super) fn merged(&self, tallies: &[Vec<f64>]) -> Vec<f64> {
+        let mut all = vec![0.0; self.len];
+        for tally in tallies {
+            for (sum, count) in all.iter_mut().zip(tally) {
+                *sum += count;
+            }
+        }
+        let bad = tallies.iter().filter_map(|tally| tally.last().copied());
+        let first_bad = bad.filter(|&step| step > 0.0).reduce(f64::min);
+        all[self.len - 1] = first_bad.unwrap_or(0.0);
+        all
     }
 
     /// The first step, from 0, that was lost: whose loss is not finite.

@@ -7,7 +7,7 @@ use phalanx_graph::{AlignedBytes, HostTensor, Shape};
 use phalanx_pjrt::Buffer;
 
 use super::Fit;
-use super::batch::{check_labels, filled, padded, put};
+use super::batch::{check_labels, put, tensors};
 use super::compile::Compile;
 use super::history::{EpochLogs, History, Logs};
 use super::options::some_rows;
@@ -19,12 +19,13 @@ use crate::data::{Batch, Batches};
 use crate::engine::Engine;
 use crate::nn::Model;
 use crate::optim::Optimizer;
+use crate::replicas::{Placement, Split};
 use crate::saved::SavedModel;
 use crate::{Error, Result};
 
 /// A model with its values on a device, and what it is trained with.
 pub struct Trainer {
-    pub(super) engine: Engine,
+    placement: Placement,
     pub(super) setup: Setup,
     state: State,
     train: Programs,
@@ -38,16 +39,18 @@ pub struct Trainer {
 
 impl Trainer {
     pub(crate) fn new(
-        engine: &Engine,
+        placement: &Placement,
         model: Model,
         values: Option<Vec<HostTensor>>,
         compile: Compile,
     ) -> Result<Self> {
         let seed = compile.seed;
-        let setup = Setup::new(model, compile)?;
+        let reduction = placement.reduction().clone();
+        let mut setup = Setup::new(model, compile, placement.replicas(), reduction)?;
+        setup.is_central = placement.parameters().is_some();
         Ok(Self {
-            state: State::new(engine, &setup, values, seed)?,
-            engine: engine.clone(),
+            state: State::new(placement, &setup, values, seed)?,
+            placement: placement.clone(),
             setup,
             train: Programs::default(),
             test: Programs::default(),
@@ -66,7 +69,13 @@ impl Trainer {
     /// The devices it runs on.
     #[must_use]
     pub const fn engine(&self) -> &Engine {
-        &self.engine
+        self.placement.engine()
+    }
+
+    /// Where its replicas run.
+    #[must_use]
+    pub const fn placement(&self) -> &Placement {
+        &self.placement
     }
 
     /// Trains on batches for some epochs and reports the results of each.
@@ -119,7 +128,7 @@ impl Trainer {
     pub fn train_on_batch(&mut self, batch: &Batch) -> Result<Logs> {
         self.needs_loss("train")?;
         self.clear_tally()?;
-        self.step(batch, &mut InFlight::default())?;
+        self.step(batch, batch.rows(), &mut InFlight::default())?;
         self.results()
     }
 
@@ -132,17 +141,18 @@ impl Trainer {
     /// As [`fit`](Self::fit).
     pub fn device_time(&mut self, batch: &Batch, steps: usize) -> Result<Duration> {
         self.train_on_batch(batch)?;
-        let shape = BatchShape::of(&self.setup, batch)?;
+        let (split, shape) = self.part(batch, batch.rows())?;
         let setup = &self.setup;
-        let ready = self.train.get(&self.engine, "train_step", &shape, || {
-            setup.train_step(&shape)
-        })?;
-        let batch = put(&self.engine, batch)?;
+        let trace = || setup.train_program(&shape);
+        let ready = self
+            .train
+            .get(&self.placement, "train_step", &shape, trace)?;
+        let batch = put(&self.placement, tensors(batch), &split, shape.filled)?;
         let mut times = Vec::with_capacity(steps);
         for _ in 0..steps.max(1) {
             let start = Instant::now();
-            let done = self.state.train(ready, &batch)?;
-            self.engine.wait(&done, 1)?;
+            let done = self.state.train(setup, ready, &batch)?;
+            self.placement.engine().wait(&done, 1)?;
             times.push(start.elapsed());
         }
         self.results()?;
@@ -178,23 +188,19 @@ impl Trainer {
     pub fn predict(&mut self, batches: &Batches) -> Result<Vec<HostTensor>> {
         check_finite(batches, "predict")?;
         let mut parts = Vec::new();
-        let mut waiting: Option<(Vec<Buffer>, usize, usize)> = None;
+        let mut waiting: Option<Predicted> = None;
         for batch in batches.iter(0, 0) {
             let batch = batch?;
-            let size = batches.size().max(batch.rows());
-            let begun = (self.begin_predict(&batch.x, size)?, size, batch.rows());
+            let begun = self.begin_predict(&batch.x, batches.size())?;
             // The outputs of the step before are read while this one runs.
-            if let Some((outputs, size, rows)) = waiting.replace(begun) {
-                parts.push(self.read_outputs(&outputs, size, rows)?);
+            if let Some(before) = waiting.replace(begun) {
+                parts.extend(self.read_outputs(&before)?);
             }
         }
-        if let Some((outputs, size, rows)) = waiting {
-            parts.push(self.read_outputs(&outputs, size, rows)?);
+        if let Some(last) = waiting {
+            parts.extend(self.read_outputs(&last)?);
         }
-        let outputs = self.setup.model.outputs();
-        Ok((0..outputs.len())
-            .map(|output| concatenated(&outputs[output], parts.iter().map(|part| &part[output])))
-            .collect())
+        Ok(self.joined(&parts))
     }
 
     /// The outputs of the model for one batch of inputs.
@@ -203,8 +209,8 @@ impl Trainer {
     /// As [`predict`](Self::predict).
     pub fn predict_on_batch(&mut self, x: &[HostTensor]) -> Result<Vec<HostTensor>> {
         let rows = x.first().map_or(0, HostTensor::rows);
-        let outputs = self.begin_predict(x, rows)?;
-        self.read_outputs(&outputs, rows, rows)
+        let begun = self.begin_predict(x, rows)?;
+        Ok(self.joined(&self.read_outputs(&begun)?))
     }
 
     /// Batches of training seen so far, those that a dynamic [`LossScale`](super::LossScale) skipped left out.
@@ -218,14 +224,11 @@ impl Trainer {
     /// # Errors
     /// When the device fails.
     pub fn variables(&self) -> Result<Vec<(String, HostTensor)>> {
-        let arrays = self.state.arrays()?;
-        let variables = self.setup.model.variables().iter().zip(arrays);
+        let variables = self.setup.model.variables().iter().enumerate();
         variables
-            .map(|(variable, array)| {
-                Ok((
-                    variable.name.clone(),
-                    self.engine.get(array, &variable.shape)?,
-                ))
+            .map(|(index, variable)| {
+                let value = self.state.get(index, &variable.shape)?;
+                Ok((variable.name.clone(), value))
             })
             .collect()
     }
@@ -256,7 +259,7 @@ impl Trainer {
     pub fn set_variables(&mut self, values: &[(impl AsRef<str>, HostTensor)]) -> Result<()> {
         self.state.arrays()?;
         let variables = self.setup.model.variables();
-        let mut placed = Vec::with_capacity(values.len());
+        let mut found = Vec::with_capacity(values.len());
         for (name, value) in values {
             let name = name.as_ref();
             let index = variables.iter().position(|variable| variable.name == name);
@@ -271,12 +274,9 @@ impl Trainer {
                     "variable `{name}` is {expected}, got {got}"
                 )));
             }
-            placed.push((index, self.engine.put(0, value)?));
+            found.push((index, value));
         }
-        for (index, buffer) in placed {
-            self.state.replace(index, buffer);
-        }
-        Ok(())
+        (found.into_iter()).try_for_each(|(index, value)| self.state.set(index, value))
     }
 
     /// The learning rate of the next step.
@@ -309,19 +309,16 @@ impl Trainer {
                 "the learning rate must be a number of at least 0, got {rate}"
             )));
         }
-        let buffer = self.engine.put(0, &HostTensor::scalar(rate as f32))?;
         let index = self.setup.model.variables().len() + slot;
-        self.state.replace(index, buffer);
-        Ok(())
+        self.state.set(index, &HostTensor::scalar(rate as f32))
     }
 
     /// Puts the optimizer's averages, if it keeps any, in the place of the variables, as Keras does at the end of `fit`.
     fn take_averages(&mut self) -> Result<()> {
         for (variable, slot) in self.setup.averages() {
             let shape = &self.setup.model.variables()[variable].shape;
-            let average = self.engine.get(&self.state.arrays()?[slot], shape)?;
-            let buffer = self.engine.put(0, &average)?;
-            self.state.replace(variable, buffer);
+            let average = self.state.get(slot, shape)?;
+            self.state.set(variable, &average)?;
         }
         Ok(())
     }
@@ -346,40 +343,51 @@ impl Trainer {
         let mut flight = InFlight::default();
         let mut done = 0;
         for batch in batches.iter(epoch as u64, 0).take(steps) {
-            self.step(&batch?, &mut flight)?;
+            self.step(&batch?, batches.size(), &mut flight)?;
             done += 1;
             if done < steps && reporter.is_due() {
-                flight.finish(&self.engine)?;
+                flight.finish(self.placement.engine())?;
                 reporter.step(done, &self.results()?);
             }
         }
-        flight.finish(&self.engine)?;
+        flight.finish(self.placement.engine())?;
         self.results()
     }
 
     fn clear_tally(&mut self) -> Result<()> {
-        self.state.clear_tally(&self.engine, &self.setup)?;
+        self.state.clear_tally(&self.setup)?;
         self.skipped_before = self.slot("skipped_steps")?.unwrap_or(0.0);
         Ok(())
     }
 
-    /// Begins one training step.
-    fn step(&mut self, batch: &Batch, flight: &mut InFlight) -> Result<()> {
-        let shape = BatchShape::of(&self.setup, batch)?;
+    /// Begins one training step on a batch of `full` rows or fewer.
+    fn step(&mut self, batch: &Batch, full: usize, flight: &mut InFlight) -> Result<()> {
+        let (split, shape) = self.part(batch, full)?;
         check_labels(&self.setup, batch)?;
         let setup = &self.setup;
-        let trace = || setup.train_step(&shape);
-        let ready = self.train.get(&self.engine, "train_step", &shape, trace)?;
-        let done = self.state.train(ready, &put(&self.engine, batch)?)?;
+        let trace = || setup.train_program(&shape);
+        let ready = self
+            .train
+            .get(&self.placement, "train_step", &shape, trace)?;
+        let batch = put(&self.placement, tensors(batch), &split, shape.filled)?;
+        let done = self.state.train(setup, ready, &batch)?;
         // Skipped steps are found out in `results`.
         self.iterations += 1;
-        flight.push(&self.engine, done)
+        flight.push(self.placement.engine(), done)
+    }
+
+    /// Which rows of a batch are whose, and the shapes of a part.
+    fn part(&self, batch: &Batch, full: usize) -> Result<(Split, BatchShape)> {
+        let whole = BatchShape::of(&self.setup, batch)?;
+        let split = self.placement.split(batch.rows(), full);
+        let shape = whole.part(&split, !split.is_even());
+        Ok((split, shape))
     }
 
     /// The results so far; an error when the loss of some step was not a number.
     fn results(&mut self) -> Result<Logs> {
-        let tally = self.state.read_tally(&self.engine, &self.setup)?;
-        self.iterations = self.state.iterations(&self.engine)?;
+        let tally = self.state.read_tally(&self.setup)?;
+        self.iterations = self.state.iterations()?;
         if let Some(step) = Tally::first_bad(&tally) {
             return Err(self.diverged(step));
         }
@@ -407,7 +415,7 @@ impl Trainer {
         let mut model = self.setup.model.clone();
         let result = change(&mut model)?;
         let setup = self.setup.with_model(model);
-        self.state.resettle(&self.engine, &self.setup, &setup)?;
+        self.state.resettle(&self.setup, &setup)?;
         self.setup = setup;
         // Frozen layers have no penalties, in tests neither.
         (self.train, self.test) = (Programs::default(), Programs::default());
@@ -419,8 +427,8 @@ impl Trainer {
         let Some(slot) = self.slot_of(name) else {
             return Ok(None);
         };
-        let array = &self.state.arrays()?[self.setup.model.variables().len() + slot];
-        let value = self.engine.get(array, &self.setup.slots[slot].shape)?;
+        let index = self.setup.model.variables().len() + slot;
+        let value = self.state.get(index, &self.setup.slots[slot].shape)?;
         Ok(value.to_f64().first().copied())
     }
 
@@ -465,78 +473,90 @@ impl Trainer {
         batches: impl IntoIterator<Item = Result<Batch>>,
         size: usize,
     ) -> Result<Logs> {
-        let shape = self.setup.tally.shape();
-        let mut tally = self.engine.put(0, &HostTensor::zeros(shape.clone()))?;
+        let mut tally = self.state.zeros(&self.setup)?;
         let mut flight = InFlight::default();
         for batch in batches {
             tally = self.test_step(&batch?, size, &tally, &mut flight)?;
         }
-        flight.finish(&self.engine)?;
-        let tally = self.engine.get(&tally, &shape)?;
-        Ok(self.logs(&tally.to_f64(), 0.0))
+        flight.finish(self.placement.engine())?;
+        let tally = self.state.merged(&self.setup, &tally)?;
+        Ok(self.logs(&tally, 0.0))
     }
 
     fn test_step(
         &mut self,
         batch: &Batch,
-        size: usize,
-        tally: &Buffer,
+        full: usize,
+        tally: &[Buffer],
         flight: &mut InFlight,
-    ) -> Result<Buffer> {
-        // A mistake is told in terms of the batch as it came.
-        BatchShape::of(&self.setup, batch)?;
+    ) -> Result<Vec<Buffer>> {
+        let whole = BatchShape::of(&self.setup, batch)?;
         check_labels(&self.setup, batch)?;
-        let (rows, setup) = (batch.rows(), &self.setup);
-        let batch = padded(batch, size.max(rows));
-        let shape = BatchShape::of(setup, &batch)?;
+        let split = self.placement.parts(batch.rows(), full);
+        // One program for all batches.
+        let (setup, shape) = (&self.setup, whole.part(&split, true));
         let trace = || setup.test_step(&shape);
-        let ready = self.test.get(&self.engine, "test_step", &shape, trace)?;
-        let rows = self.engine.put(0, &HostTensor::scalar(rows as i32))?;
-        let variables = setup.model.variables().len();
-        let batch = put(&self.engine, &batch)?;
-        let (tally, done) = self.state.test(variables, ready, tally, &rows, &batch)?;
-        flight.push(&self.engine, done)?;
+        let ready = self.test.get(&self.placement, "test_step", &shape, trace)?;
+        let batch = put(&self.placement, tensors(batch), &split, true)?;
+        let (tally, done) = self.state.test(setup, ready, tally, &batch)?;
+        flight.push(self.placement.engine(), done)?;
         Ok(tally)
     }
 
-    fn begin_predict(&mut self, x: &[HostTensor], rows: usize) -> Result<Vec<Buffer>> {
-        BatchShape::of_inputs(&self.setup, x)?;
-        let x: Vec<HostTensor> = x.iter().map(|x| filled(x, rows)).collect();
-        let shape = BatchShape::of_inputs(&self.setup, &x)?;
-        let setup = &self.setup;
+    fn begin_predict(&mut self, x: &[HostTensor], full: usize) -> Result<Predicted> {
+        let whole = BatchShape::of_inputs(&self.setup, x)?;
+        let split = self.placement.parts(x[0].rows(), full);
+        let (setup, shape) = (&self.setup, whole.part(&split, false));
         let trace = || setup.predict_step(&shape);
         let ready = self
             .predict
-            .get(&self.engine, "predict_step", &shape, trace)?;
-        let x: Vec<Buffer> = x
-            .iter()
-            .map(|x| self.engine.put(0, x))
-            .collect::<Result<_>>()?;
-        let (outputs, _) = self
-            .state
-            .predict(setup.model.variables().len(), ready, &x)?;
-        Ok(outputs)
+            .get(&self.placement, "predict_step", &shape, trace)?;
+        let x = put(&self.placement, x.iter(), &split, false)?;
+        let outputs = self.state.predict(setup, ready, &x)?;
+        Ok(Predicted { outputs, split })
     }
 
-    /// The first `rows` rows of outputs for a batch of `size`.
-    fn read_outputs(
-        &self,
-        outputs: &[Buffer],
-        size: usize,
-        rows: usize,
-    ) -> Result<Vec<HostTensor>> {
+    /// The outputs of each replica for its examples.
+    fn read_outputs(&self, predicted: &Predicted) -> Result<Vec<Vec<HostTensor>>> {
+        let split = &predicted.split;
         let shapes = self.setup.model.outputs();
-        let read = |(buffer, mut shape): (&Buffer, Shape)| {
-            shape.dims.insert(0, size);
-            let whole = self.engine.get(buffer, &shape)?;
-            Ok(if rows == size {
-                whole
-            } else {
-                whole.slice_rows(0, rows)
-            })
+        let read = |replica: usize| {
+            let outputs = predicted.outputs[replica].iter().zip(&shapes);
+            let outputs = outputs.map(|(buffer, shape)| {
+                let mut shape = shape.clone();
+                shape.dims.insert(0, split.each());
+                let whole = self.placement.engine().get(buffer, &shape)?;
+                let count = split.count(replica);
+                Ok(if count == split.each() {
+                    whole
+                } else {
+                    whole.slice_rows(0, count)
+                })
+            });
+            outputs.collect()
         };
-        outputs.iter().zip(shapes).map(read).collect()
+        (0..split.replicas()).map(read).collect()
     }
+
+    /// Each output of the model over all parts.
+    fn joined(&self, parts: &[Vec<HostTensor>]) -> Vec<HostTensor> {
+        let outputs = self.setup.model.outputs();
+        let of = |output| {
+            parts
+                .iter()
+                .map(move |part: &Vec<HostTensor>| &part[output])
+        };
+        (0..outputs.len())
+            .map(|output| concatenated(&outputs[output], of(output)))
+            .collect()
+    }
+}
+
+/// A prediction begun.
+struct Predicted {
+    /// Of each replica.
+    outputs: Vec<Vec<Buffer>>,
+    split: Split,
 }
 
 impl std::fmt::Debug for Trainer {
@@ -545,7 +565,7 @@ impl std::fmt::Debug for Trainer {
         write!(
             f,
             "Trainer of `{model}` after {iterations} steps on {:?}",
-            self.engine
+            self.engine()
         )
     }
 }

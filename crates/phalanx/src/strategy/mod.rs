@@ -1,5 +1,51 @@
 //! Where a model is trained: which devices, and later which machines.
 
+mod central;
+mod mirrored;
 mod one_device;
+mod tpu;
 
+pub use central::CentralStorageStrategy;
+pub use mirrored::MirroredStrategy;
 pub use one_device::OneDeviceStrategy;
+pub use tpu::TpuStrategy;
+
+use crate::Result;
+use crate::fit::{Compile, Trainer};
+use crate::nn::IntoModel;
+use crate::replicas::Placement;
+
+/// Where a model is trained; the same program serves every strategy.
+///
+/// A strategy answers five questions, and [`Placement`] holds the answers: which devices, which rows of a batch each
+/// gets, where variables live, how gradients become one, and who saves and logs, which within one process is the process.
+/// There is no scope to enter and no strategy in the air, as there is in TensorFlow: the strategy compiles the model.
+pub trait Strategy {
+    /// The answers.
+    fn placement(&self) -> &Placement;
+
+    /// Copies of the model that train together: `R`. Batches are global, so `64 * replicas_in_sync()` is 64 for each.
+    fn replicas_in_sync(&self) -> usize {
+        self.placement().replicas()
+    }
+
+    /// Puts values of the variables on the devices, a saved model's own or first ones from the seed.
+    ///
+    /// Programs are compiled when the first batch shows their shapes.
+    ///
+    /// # Errors
+    /// When the model's layers do not fit together, a setting makes no sense, or a device has not the memory.
+    fn compile(&self, model: impl IntoModel, compile: Compile) -> Result<Trainer>
+    where
+        Self: Sized,
+    {
+        let (model, values) = model.into_parts()?;
+        Trainer::new(self.placement(), model, values, compile)
+    }
+}
+
+impl Strategy for Box<dyn Strategy> {
+    fn placement(&self) -> &Placement {
+        (**self).placement()
+    }
+}

@@ -1,15 +1,13 @@
 //! Everything on one device.
 
+use super::Strategy;
 use crate::Result;
 use crate::engine::{Engine, EngineOptions};
-use crate::fit::{Compile, Trainer};
-use crate::nn::IntoModel;
+use crate::replicas::{Placement, select_devices};
 
 /// Trains on one device, without any reduction: the strategy to begin with.
 #[derive(Clone, Debug)]
-pub struct OneDeviceStrategy {
-    engine: Engine,
-}
+pub struct OneDeviceStrategy(Placement);
 
 impl OneDeviceStrategy {
     /// The CPU of this machine.
@@ -31,24 +29,21 @@ impl OneDeviceStrategy {
     /// The first device of an engine that runs already.
     #[must_use]
     pub fn on(engine: &Engine) -> Self {
-        let engine = engine.clone();
-        Self { engine }
+        Self(Placement::first(engine))
     }
 
-    /// Copies of the model that train together: 1.
-    #[must_use]
-    pub const fn replicas_in_sync(&self) -> usize {
-        1
-    }
-
-    /// Puts values of the variables on the device, a saved model's own or first ones from the seed.
-    ///
-    /// Programs are compiled when the first batch shows their shapes.
+    /// The device of this name, such as `cpu:0` or `/gpu:1`.
     ///
     /// # Errors
-    /// When the model's layers do not fit together, a setting makes no sense, or the device has not the memory.
-    pub fn compile(&self, model: impl IntoModel, compile: Compile) -> Result<Trainer> {
-        let (model, values) = model.into_parts()?;
-        Trainer::new(&self.engine, model, values, compile)
+    /// When the engine has no such device; the error lists those it has.
+    pub fn device(engine: &Engine, name: &str) -> Result<Self> {
+        let devices = select_devices(engine, [name])?;
+        Ok(Self(Placement::on(engine, &devices)?))
+    }
+}
+
+impl Strategy for OneDeviceStrategy {
+    fn placement(&self) -> &Placement {
+        &self.0
     }
 }

@@ -1,0 +1,284 @@
+//! Where the replicas of a program run, and what they need for it.
+
+use phalanx_graph::{HostTensor, Program, Shape};
+use phalanx_pjrt::Buffer;
+
+use super::{Reduction, Split};
+use crate::engine::{Compiled, Engine};
+use crate::{Error, Result};
+
+/// Where the replicas of a program run: the answers of a strategy as data.
+///
+/// Replica `i` computes on device `devices()[i]`, from a copy of the variables of its own or, with a parameter device,
+/// from one that is brought there for each step.
+#[derive(Clone, Debug)]
+pub struct Placement {
+    engine: Engine,
+    devices: Vec<usize>,
+    parameters: Option<(Engine, usize)>,
+    reduction: Reduction,
+    shares: Option<Vec<u32>>,
+    verify_every: Option<u64>,
+}
+
+impl Placement {
+    /// A replica on the first device of an engine.
+    #[must_use]
+    pub fn first(engine: &Engine) -> Self {
+        Self::checked(engine, vec![0])
+    }
+
+    /// A replica on each device of an engine.
+    #[must_use]
+    pub fn all(engine: &Engine) -> Self {
+        Self::checked(engine, (0..engine.devices()).collect())
+    }
+
+    /// A replica on each of these devices of an engine, by their positions in it.
+    ///
+    /// # Errors
+    /// When there is none, one is not in the engine, or is there twice.
+    pub fn on(engine: &Engine, devices: &[usize]) -> Result<Self> {
+        let names = devices.iter().map(|&device| engine.device_name(device));
+        Ok(Self::checked(engine, super::select_devices(engine, names)?))
+    }
+
+    fn checked(engine: &Engine, devices: Vec<usize>) -> Self {
+        Self {
+            engine: engine.clone(),
+            devices,
+            parameters: None,
+            reduction: Reduction::default(),
+            shares: None,
+            verify_every: None,
+        }
+    }
+
+    /// The same on other devices of the engine, in equal parts.
+    ///
+    /// # Errors
+    /// As for [`on`](Self::on).
+    pub fn on_devices(self, devices: &[usize]) -> Result<Self> {
+        let Self { devices, .. } = Self::on(&self.engine, devices)?;
+        let shares = None;
+        Ok(Self {
+            devices,
+            shares,
+            ..self
+        })
+    }
+
+    /// With the variables on one device alone, of this engine or another.
+    #[must_use]
+    pub fn with_parameters(mut self, engine: &Engine, device: usize) -> Self {
+        self.parameters = Some((engine.clone(), device));
+        self
+    }
+
+    /// With this way of adding the gradients of the replicas.
+    #[must_use]
+    pub fn with_reduction(mut self, reduction: Reduction) -> Self {
+        self.reduction = reduction;
+        self
+    }
+
+    /// With parts of each batch in proportion to these numbers.
+    ///
+    /// # Errors
+    /// When there is not one for each replica, or all are 0.
+    pub fn with_shares(mut self, shares: &[u32]) -> Result<Self> {
+        if shares.len() != self.replicas() {
+            return Err(Error::user(format!(
+                "there are {} shares for {} replicas; give one for each",
+                shares.len(),
+                self.replicas()
+            )));
+        }
+        Split::weighted(0, shares)?;
+        let all_equal = shares.iter().all(|share| *share == shares[0]);
+        self.shares = (!all_equal).then(|| shares.to_vec());
+        Ok(self)
+    }
+
+    /// With a comparison of the replicas' variables after every so many steps.
+    #[must_use]
+    pub const fn with_verification(mut self, steps: u64) -> Self {
+        self.verify_every = if steps == 0 { None } else { Some(steps) };
+        self
+    }
+
+    /// Copies of the model that train together.
+    #[must_use]
+    pub const fn replicas(&self) -> usize {
+        self.devices.len()
+    }
+
+    /// The engine of the replicas.
+    #[must_use]
+    pub const fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// The device of each replica, by its position in the engine.
+    #[must_use]
+    pub fn devices(&self) -> &[usize] {
+        &self.devices
+    }
+
+    /// The name of a replica's device, as in `cpu:0`.
+    #[must_use]
+    pub fn device_name(&self, replica: usize) -> String {
+        self.engine.device_name(self.devices[replica])
+    }
+
+    /// Engine and device of the variables where they are not with the replicas.
+    #[must_use]
+    pub const fn parameters(&self) -> Option<&(Engine, usize)> {
+        self.parameters.as_ref()
+    }
+
+    /// How gradients are added.
+    #[must_use]
+    pub const fn reduction(&self) -> &Reduction {
+        &self.reduction
+    }
+
+    /// After how many steps the replicas' variables are compared, if ever.
+    #[must_use]
+    pub const fn verify_every(&self) -> Option<u64> {
+        self.verify_every
+    }
+
+    /// Which rows of a batch of `rows` are whose, when a full batch has `full`.
+    ///
+    /// Parts that are all examples have arrays of their own size; others those of a full batch, so that a training
+    /// needs few programs.
+    #[must_use]
+    pub fn split(&self, rows: usize, full: usize) -> Split {
+        let split = self.cut(rows);
+        if split.is_even() {
+            return split;
+        }
+        self.parts(rows, full)
+    }
+
+    /// As [`split`](Self::split), in arrays of a full batch's size whatever the number of rows.
+    #[must_use]
+    pub fn parts(&self, rows: usize, full: usize) -> Split {
+        self.cut(rows).padded_to(self.cut(full).each())
+    }
+
+    fn cut(&self, rows: usize) -> Split {
+        match &self.shares {
+            None => Split::equal(rows, self.replicas()),
+            // Checked when they were given.
+            Some(shares) => Split::weighted(rows, shares)
+                .unwrap_or_else(|_| Split::equal(rows, self.replicas())),
+        }
+    }
+
+    /// Compiles a program of as many replicas for their devices.
+    ///
+    /// # Errors
+    /// As for [`Engine::compile_on`].
+    pub fn compile(&self, name: &str, program: &Program) -> Result<Compiled> {
+        self.engine.compile_on(name, program, &self.devices)
+    }
+
+    /// Compiles a program of one replica for the device of the variables.
+    ///
+    /// # Errors
+    /// As for [`Engine::compile_on`].
+    pub(crate) fn compile_apply(&self, program: &Program) -> Result<Compiled> {
+        let (engine, device) = self.home();
+        engine.compile_on("apply_step", program, &[device])
+    }
+
+    /// The engine of the variables.
+    pub(crate) fn parameter_engine(&self) -> &Engine {
+        self.home().0
+    }
+
+    /// A tensor wherever the variables are: on the device of each replica, or on the one of their own.
+    pub(crate) fn replicate_parameter(&self, tensor: &HostTensor) -> Result<Vec<Buffer>> {
+        match &self.parameters {
+            None => self.replicate(tensor),
+            Some((engine, device)) => Ok(vec![engine.put(*device, tensor)?]),
+        }
+    }
+
+    /// A copy of an array of the variables' device on that of a replica.
+    pub(crate) fn to_replica(
+        &self,
+        array: &Buffer,
+        shape: &Shape,
+        replica: usize,
+    ) -> Result<Buffer> {
+        let home = self.parameter_engine();
+        self.engine.copy(home, array, shape, self.devices[replica])
+    }
+
+    /// Copies of arrays of the first replica's device on that of the variables.
+    pub(crate) fn to_parameters(&self, arrays: &[Buffer], shapes: &[Shape]) -> Result<Vec<Buffer>> {
+        let (home, device) = self.home();
+        let copied = arrays.iter().zip(shapes);
+        copied
+            .map(|(array, shape)| home.copy(&self.engine, array, shape, device))
+            .collect()
+    }
+
+    /// Where the variables are, or those of the first replica.
+    fn home(&self) -> (&Engine, usize) {
+        match &self.parameters {
+            None => (&self.engine, self.devices[0]),
+            Some((engine, device)) => (engine, *device),
+        }
+    }
+
+    /// A tensor on the device of each replica.
+    ///
+    /// # Errors
+    /// As for [`Engine::put`].
+    pub fn replicate(&self, tensor: &HostTensor) -> Result<Vec<Buffer>> {
+        let devices = self.devices.iter();
+        devices
+            .map(|&device| self.engine.put(device, tensor))
+            .collect()
+    }
+
+    /// Tensors, one for each replica, on its device.
+    ///
+    /// # Errors
+    /// As for [`Engine::put`].
+    pub fn scatter(&self, tensors: &[HostTensor]) -> Result<Vec<Buffer>> {
+        let placed = tensors.iter().zip(&self.devices);
+        placed
+            .map(|(tensor, &device)| self.engine.put(device, tensor))
+            .collect()
+    }
+
+    /// What the user reads when a training starts: devices, replicas, how batches of `rows` are cut, the reduction.
+    #[must_use]
+    pub fn describe(&self, rows: usize) -> String {
+        let names: Vec<String> = (0..self.replicas()).map(|r| self.device_name(r)).collect();
+        let on = match self.replicas() {
+            1 => names[0].clone(),
+            replicas => format!("{replicas} replicas ({})", names.join(", ")),
+        };
+        let split = self.split(rows, rows);
+        let counts: Vec<usize> = (0..self.replicas()).map(|r| split.count(r)).collect();
+        let batch = match (&counts[..], split.is_even()) {
+            ([_], _) => format!("batch {rows}"),
+            (_, true) => format!("global batch {rows}, {} per replica", split.each()),
+            (_, false) => format!("global batch {rows}, {counts:?} per replica"),
+        };
+        let mut line = format!("training on {on}: {batch}");
+        if self.replicas() > 1 {
+            line = format!("{line}; gradients by {}", self.reduction.describe());
+        }
+        if let Some((engine, device)) = &self.parameters {
+            line = format!("{line}; variables on {}", engine.device_name(*device));
+        }
+        line
+    }
+}

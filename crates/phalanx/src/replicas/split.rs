@@ -1,0 +1,143 @@
+//! Which rows of a global batch are whose.
+
+use crate::{Error, Result};
+
+/// Which rows of a global batch each replica computes: consecutive ones, in the order of the replicas.
+///
+/// Equal devices get as many rows as TensorFlow's rebatch gives them: `rows / R` each, and one more for the first
+/// `rows % R`. All replicas run one program, so each array has the rows of the largest part, and rows that only fill it
+/// up weigh nothing; a batch of fewer rows than replicas leaves some of them without any example.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Split {
+    /// First row of each replica, and behind the last the number of rows.
+    starts: Vec<usize>,
+    /// Rows of the arrays of each replica.
+    each: usize,
+}
+
+impl Split {
+    /// `rows` over `replicas` equal ones.
+    #[must_use]
+    pub fn equal(rows: usize, replicas: usize) -> Self {
+        let replicas = replicas.max(1);
+        let (each, more) = (rows / replicas, rows % replicas);
+        Self::of_counts((0..replicas).map(|replica| each + usize::from(replica < more)))
+    }
+
+    /// `rows` in proportion to the shares of the replicas: the parts' ends are where they would be exactly, rounded, so
+    /// that no part is a row or more off.
+    ///
+    /// # Errors
+    /// When there is no share, or all of them are 0.
+    pub fn weighted(rows: usize, shares: &[u32]) -> Result<Self> {
+        let total: u64 = shares.iter().map(|&share| u64::from(share)).sum();
+        if total == 0 {
+            return Err(Error::user(format!(
+                "the shares of the replicas are {shares:?}; expected a number for each, and not all of them 0"
+            )));
+        }
+        let mut sum = 0;
+        let mut before = 0;
+        let counts = shares.iter().map(|&share| {
+            sum += u64::from(share);
+            let end = ((rows as u64 * sum * 2 + total) / (total * 2)) as usize;
+            let count = end - before;
+            before = end;
+            count
+        });
+        Ok(Self::of_counts(counts))
+    }
+
+    fn of_counts(counts: impl Iterator<Item = usize>) -> Self {
+        let mut starts = vec![0];
+        let mut each = 1;
+        for count in counts {
+            starts.push(starts[starts.len() - 1] + count);
+            each = each.max(count);
+        }
+        Self { starts, each }
+    }
+
+    /// The same parts in arrays of at least `each` rows.
+    #[must_use]
+    pub fn padded_to(mut self, each: usize) -> Self {
+        self.each = self.each.max(each);
+        self
+    }
+
+    /// Number of replicas.
+    #[must_use]
+    pub fn replicas(&self) -> usize {
+        self.starts.len() - 1
+    }
+
+    /// Rows of the arrays of each replica, with those that only fill up.
+    #[must_use]
+    pub const fn each(&self) -> usize {
+        self.each
+    }
+
+    /// The first row of a replica in the global batch.
+    #[must_use]
+    pub fn start(&self, replica: usize) -> usize {
+        self.starts[replica]
+    }
+
+    /// How many rows of a replica are examples.
+    #[must_use]
+    pub fn count(&self, replica: usize) -> usize {
+        self.starts[replica + 1] - self.starts[replica]
+    }
+
+    /// Whether each replica's arrays hold examples only.
+    #[must_use]
+    pub fn is_even(&self) -> bool {
+        (0..self.replicas()).all(|replica| self.count(replica) == self.each)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counts(split: &Split) -> Vec<usize> {
+        (0..split.replicas()).map(|r| split.count(r)).collect()
+    }
+
+    #[test]
+    fn equal_parts_differ_by_one_at_most() {
+        assert_eq!(counts(&Split::equal(7, 4)), [2, 2, 2, 1]);
+        assert_eq!(counts(&Split::equal(8, 4)), [2, 2, 2, 2]);
+        assert_eq!(counts(&Split::equal(2, 4)), [1, 1, 0, 0]);
+        assert_eq!(Split::equal(7, 4).each(), 2);
+        assert_eq!(Split::equal(0, 2).each(), 1);
+        assert!(Split::equal(8, 4).is_even() && !Split::equal(7, 4).is_even());
+        assert!(!Split::equal(8, 4).padded_to(3).is_even());
+        assert_eq!(Split::equal(7, 4).start(3), 6);
+    }
+
+    #[test]
+    fn shares_are_met_as_nearly_as_rows_allow() {
+        assert_eq!(counts(&Split::weighted(12, &[2, 1, 1]).unwrap()), [6, 3, 3]);
+        assert_eq!(counts(&Split::weighted(10, &[1, 0, 2]).unwrap()), [3, 0, 7]);
+        for rows in 0..40 {
+            for shares in [&[1, 1, 1][..], &[3, 2], &[5, 1, 4, 7]] {
+                let split = Split::weighted(rows, shares).unwrap();
+                assert_eq!(counts(&split).iter().sum::<usize>(), rows);
+                let total: u32 = shares.iter().sum();
+                for (count, &share) in counts(&split).into_iter().zip(shares) {
+                    let exact = rows as f64 * f64::from(share) / f64::from(total);
+                    assert!((count as f64 - exact).abs() <= 1.0, "{rows} {shares:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn shares_of_nothing_are_refused() {
+        for shares in [&[][..], &[0, 0]] {
+            let error = Split::weighted(4, shares).unwrap_err().to_string();
+            assert!(error.contains("expected a number for each"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! A copy of the model on each device of this machine.
+
+use super::Strategy;
+use crate::Result;
+use crate::engine::{Engine, EngineOptions};
+use crate::replicas::{Placement, Reduction, select_devices};
+
+/// Trains copies of the model on several devices of this machine, which add their gradients after each step.
+///
+/// With equal variables at the start and equal updates they stay equal. A batch is split over the devices, and the
+/// results are those of one device with the whole batch, whether it divides or not, except for the statistics of a
+/// batch normalization that is not [synchronized](crate::nn::BatchNorm::synchronized).
+#[derive(Clone, Debug)]
+pub struct MirroredStrategy(Placement);
+
+impl MirroredStrategy {
+    /// All devices of this machine: as [`with`](Self::with) the default options.
+    ///
+    /// # Errors
+    /// When the devices do not start; see [`Engine::new`].
+    pub fn new() -> Result<Self> {
+        Self::with(&EngineOptions::default())
+    }
+
+    /// All devices of an engine with these options: those of its platform, or as many as
+    /// [`cpu_devices`](EngineOptions::cpu_devices) says of the CPU.
+    ///
+    /// # Errors
+    /// When the devices do not start; see [`Engine::new`].
+    pub fn with(options: &EngineOptions) -> Result<Self> {
+        Ok(Self::on(&Engine::new(options)?))
+    }
+
+    /// All devices of an engine that runs already.
+    #[must_use]
+    pub fn on(engine: &Engine) -> Self {
+        Self(Placement::all(engine))
+    }
+
+    /// On the devices of these names alone, replica 0 on the first: see [`select_devices`] for how they are spelled.
+    ///
+    /// # Errors
+    /// When a device is not there, is named twice, or none is named; the error lists those that are there.
+    pub fn devices<N: AsRef<str>>(self, names: impl IntoIterator<Item = N>) -> Result<Self> {
+        let devices = select_devices(self.0.engine(), names)?;
+        Ok(Self(self.0.on_devices(&devices)?))
+    }
+
+    /// With this way of adding gradients: TensorFlow's `cross_device_ops`, never ignored.
+    #[must_use]
+    pub fn reduction(self, reduction: Reduction) -> Self {
+        Self(self.0.with_reduction(reduction))
+    }
+
+    /// With parts of each batch in proportion to these numbers, one for each replica, for devices of unequal speed;
+    /// the results stay exact.
+    ///
+    /// # Errors
+    /// When there is not one for each replica, or all are 0.
+    pub fn shares(self, shares: &[u32]) -> Result<Self> {
+        Ok(Self(self.0.with_shares(shares)?))
+    }
+
+    /// With a comparison of the replicas' variables after every so many steps, which stops the training with the name
+    /// of the first that differs.
+    #[must_use]
+    pub fn verify_every(self, steps: u64) -> Self {
+        Self(self.0.with_verification(steps))
+    }
+}
+
+impl Strategy for MirroredStrategy {
+    fn placement(&self) -> &Placement {
+        &self.0
+    }
+}
