@@ -89,8 +89,8 @@ pub struct Opened<'a> {
 
 enum Format<'a> {
     Jpeg(jpeg::Opened<'a>),
-    Png(png::Opened<'a>),
-    WebP(webp::Opened<'a>),
+    Png(Box<png::Opened<'a>>),
+    WebP(Box<webp::Opened<'a>>),
 }
 
 impl Decoder {
@@ -113,7 +113,7 @@ impl Decoder {
         let (height, width) = (image.height, image.width);
         let mut pixels = Vec::with_capacity(height * width * channels);
         image.read(&Window::of(height, width), |_, row| {
-            pixels.extend_from_slice(row)
+            pixels.extend_from_slice(row);
         })?;
         Ok(Pixels {
             height,
@@ -138,7 +138,7 @@ impl Decoder {
             [0x89, b'P', b'N', b'G', ..] => {
                 let opened = png::Opened::new(bytes, most)?;
                 let size = opened.size();
-                (Format::Png(opened), size)
+                (Format::Png(Box::new(opened)), size)
             }
             [
                 b'R',
@@ -157,7 +157,7 @@ impl Decoder {
             ] => {
                 let opened = webp::Opened::new(bytes, most)?;
                 let size = opened.size();
-                (Format::WebP(opened), size)
+                (Format::WebP(Box::new(opened)), size)
             }
             _ => {
                 return Err(corrupt(

@@ -365,7 +365,7 @@ impl Tables {
             };
             match class {
                 0 if symbols.iter().all(|&size| size < 16) => {
-                    *self.first.get_mut(slot)? = Some(table)
+                    *self.first.get_mut(slot)? = Some(table);
                 }
                 1 => *self.other.get_mut(slot)? = Some(table),
                 _ => return None,

@@ -170,7 +170,7 @@ impl<'a> Opened<'a> {
         for ((component, stored), plane) in
             self.frame.components.iter().zip(&mut stored).zip(planes)
         {
-            stored.to_samples((component.h, component.v), area, plane);
+            stored.transform((component.h, component.v), area, plane);
         }
         Ok(())
     }

@@ -86,7 +86,7 @@ impl Plane {
 
     /// The row of samples that is second nearest to row `y` of the picture, where there are half as many.
     fn beside(&self, y: usize) -> usize {
-        let row = if y % 2 == 0 {
+        let row = if y.is_multiple_of(2) {
             (y / 2).saturating_sub(1)
         } else {
             y / 2 + 1
@@ -235,7 +235,7 @@ fn ycc(y: &[u8], cb: &[u8], cr: &[u8], out: &mut [u8]) {
     /// The product over 2^16, rounded to nearest.
     #[inline(always)]
     fn share(value: i16, factor: i16) -> i16 {
-        (((i32::from(2 * value) * i32::from(factor) >> 16) as i16) + 1) >> 1
+        ((((i32::from(2 * value) * i32::from(factor)) >> 16) as i16) + 1) >> 1
     }
     for (((pixel, &y), &cb), &cr) in out.as_chunks_mut::<3>().0.iter_mut().zip(y).zip(cb).zip(cr) {
         let (y, cb, cr) = (i16::from(y), i16::from(cb) - 128, i16::from(cr) - 128);

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::bits::{Bits, Huffman};
 use super::header::{Frame, Scan, Tables};
-use super::idct::{NATURAL, flat, transform};
+use super::idct::{self, NATURAL, flat};
 use super::planes::Plane;
 
 /// Which groups of blocks are wanted.
@@ -161,7 +161,7 @@ impl Part<'_> {
                         .take(8)
                         .for_each(|row| row[..8].fill(sample));
                 } else {
-                    transform(plane.method, &block, out, plane.stride);
+                    idct::transform(plane.method, &block, out, plane.stride);
                 }
             }
         }
@@ -246,14 +246,14 @@ impl Coefficients {
     }
 
     /// Samples of the wanted blocks.
-    pub(super) fn to_samples(&mut self, (h, v): (usize, usize), area: &Area, plane: &mut Plane) {
+    pub(super) fn transform(&mut self, (h, v): (usize, usize), area: &Area, plane: &mut Plane) {
         for y in area.y.start * v..area.y.end * v {
             for x in area.x.start * h..area.x.end * h {
                 let (left, top) = (x - area.x.start * h, y - area.y.start * v);
                 let start = top * 8 * plane.stride + left * 8;
                 let values = self.block(x, y);
                 let block = std::array::from_fn(|i| values[i].wrapping_mul(plane.factors[i]));
-                transform(
+                idct::transform(
                     plane.method,
                     &block,
                     &mut plane.samples[start..],
