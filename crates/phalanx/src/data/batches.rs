@@ -3,16 +3,15 @@
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
 use phalanx_graph::HostTensor;
 
+use super::clocks::Clocks;
 use super::order::Order;
 use super::prefetch::{Ahead, Prefetched};
 use super::shard::Sharding;
 use super::spare::SpareBuffers;
-use super::{AutoShard, Batch, ClassWeights, Dataset, Pad, Position, Segment, Worker};
+use super::{AutoShard, Batch, ClassWeights, Dataset, Pad, Position, Segment, StageTime, Worker};
 use crate::{Error, Result};
 
 /// A dataset in batches: cheap to clone, immutable, and the same for the same epoch and index.
@@ -293,13 +292,13 @@ impl Batches {
 
     fn make_or_panic(&self, epoch: u64, i: usize, clocks: &Clocks) -> Result<Batch> {
         let (input_epoch, input_index) = self.locate(epoch, i)?;
-        let mut batch = clocks.stages[0].time(|| self.gather(input_epoch, input_index))?;
+        let mut batch = clocks.stages[0].made(|| self.gather(input_epoch, input_index))?;
         batch.first = self
             .before
             .saturating_add((i as u64).saturating_mul(self.size as u64));
         let maps = self.stages.iter().filter_map(Stage::map);
         for (map, clock) in maps.zip(&clocks.stages[1..]) {
-            batch = clock.time(|| map(batch))?;
+            batch = clock.made(|| map(batch))?;
         }
         Ok(batch)
     }
@@ -359,13 +358,7 @@ impl Batches {
     }
 
     fn clocks(&self) -> Clocks {
-        let maps = self.stages.iter().filter_map(Stage::map).count();
-        let stages = (0..=maps).map(|_| Clock::default()).collect();
-        Clocks {
-            stages,
-            ahead: Clock::default(),
-            next: Clock::default(),
-        }
+        Clocks::new(self.stages.iter().filter_map(Stage::map).count())
     }
 }
 
@@ -466,14 +459,7 @@ impl BatchIter {
     /// `map`, `prefetch` (waiting for room: the consumer is slower), `next` (the consumer waiting: the input is slower).
     #[must_use]
     pub fn stage_times(&self) -> Vec<StageTime> {
-        let maps = self.clocks.stages[1..]
-            .iter()
-            .map(|clock| clock.read("map"));
-        let mut times = vec![self.clocks.stages[0].read("examples")];
-        times.extend(maps);
-        times.push(self.clocks.ahead.read_wait("prefetch"));
-        times.push(self.clocks.next.read_wait("next"));
-        times
+        self.clocks.times()
     }
 }
 
@@ -505,64 +491,11 @@ impl fmt::Debug for BatchIter {
     }
 }
 
-/// The cost of one stage of an input pipeline so far.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StageTime {
-    /// `examples`, `map`, `prefetch` or `next`.
-    pub stage: &'static str,
-    /// Batches that went through.
-    pub batches: u64,
-    /// Time spent working.
-    pub busy: Duration,
-    /// Time spent waiting for another stage or the consumer.
-    pub wait: Duration,
-}
-
-/// A clock for each stage of one iterator.
-pub(super) struct Clocks {
-    stages: Vec<Clock>,
-    pub(super) ahead: Clock,
-    pub(super) next: Clock,
-}
-
-/// Number and total time of the passes through a stage.
-#[derive(Default)]
-pub(super) struct Clock {
-    passes: AtomicU64,
-    nanoseconds: AtomicU64,
-}
-
-impl Clock {
-    pub(super) fn time<T>(&self, pass: impl FnOnce() -> T) -> T {
-        let start = Instant::now();
-        let out = pass();
-        let nanoseconds = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        self.nanoseconds.fetch_add(nanoseconds, Ordering::Relaxed);
-        self.passes.fetch_add(1, Ordering::Relaxed);
-        out
-    }
-
-    fn read(&self, stage: &'static str) -> StageTime {
-        StageTime {
-            stage,
-            batches: self.passes.load(Ordering::Relaxed),
-            busy: Duration::from_nanos(self.nanoseconds.load(Ordering::Relaxed)),
-            wait: Duration::ZERO,
-        }
-    }
-
-    fn read_wait(&self, stage: &'static str) -> StageTime {
-        let time = self.read(stage);
-        StageTime {
-            busy: Duration::ZERO,
-            wait: time.busy,
-            ..time
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::time::{Duration, Instant};
+
     use phalanx_graph::HostTensor;
     use proptest::prelude::*;
 

@@ -40,6 +40,13 @@ impl Batch {
         tensors.next().map_or(0, HostTensor::rows)
     }
 
+    /// Bytes of all tensors.
+    #[must_use]
+    pub fn byte_len(&self) -> usize {
+        let tensors = self.x.iter().chain(&self.y).chain(&self.weight);
+        tensors.map(|tensor| tensor.bytes().len()).sum()
+    }
+
     /// Stacks examples of equal shapes; where only some have a weight the others get 1.
     ///
     /// # Errors

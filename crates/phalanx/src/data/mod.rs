@@ -22,9 +22,11 @@
 
 mod batches;
 mod cache_file;
+mod clocks;
 mod csv;
 mod dataset;
 mod example;
+mod feed;
 mod formats;
 mod lines;
 mod open;
@@ -47,10 +49,12 @@ mod verdict;
 mod vocabulary;
 mod weave;
 
-pub use batches::{BatchIter, Batches, StageTime};
+pub use batches::{BatchIter, Batches};
+pub use clocks::StageTime;
 pub use csv::{CsvOptions, Header, LabelColumn, LabelKind, parse_csv};
 pub use dataset::Dataset;
 pub use example::{Batch, ClassWeights, Example};
+pub use feed::{Feed, FeedIter, StreamBatches, StreamIter};
 pub use formats::{
     Cifar, Corrupt, EncodedImage, Feature, Features, FixedRecords, ImageFolder, IndexCache, Place,
     Records, TarMember, TextLines, TfRecordOptions, TfRecordWriter, TfRecords, WebDataset,
