@@ -191,7 +191,8 @@ impl Reduction {
     }
 
     /// What becomes of these gradients: how many are sent in how many packs, and which as rows.
-    pub(crate) fn report(&self, gradients: &[Tensor]) -> String {
+    #[must_use]
+    pub fn report(&self, gradients: &[Tensor]) -> String {
         let plan = self.plan(gradients);
         plan.to_string()
     }
