@@ -1,6 +1,7 @@
 //! How one program runs on several devices: which they are, which rows of a batch each gets, how their gradients
 //! become one.
 
+mod choice;
 mod devices;
 mod placement;
 mod reduction;
@@ -8,6 +9,7 @@ mod reduction;
 mod reduction_tests;
 mod split;
 
+pub use choice::DeviceChoice;
 pub use devices::select_devices;
 pub use placement::Placement;
 pub use reduction::{CrossDeviceOps, Reduction, SparseGradients, WireFormat};

@@ -2,11 +2,13 @@
 
 mod central;
 mod mirrored;
+mod named;
 mod one_device;
 mod tpu;
 
 pub use central::CentralStorageStrategy;
 pub use mirrored::MirroredStrategy;
+pub use named::NamedStrategy;
 pub use one_device::OneDeviceStrategy;
 pub use tpu::TpuStrategy;
 
