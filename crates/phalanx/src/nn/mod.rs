@@ -37,6 +37,7 @@ mod sampling;
 mod sequence_pool;
 mod sequential;
 mod shaping;
+mod sharding;
 mod simple_rnn;
 mod sizes;
 mod summary;
