@@ -63,6 +63,7 @@ pub use merge::{Add, Concatenate};
 pub use model::{Input, IntoModel, Model};
 pub use network::{Network, Node, Shared};
 pub use norm::{BatchNorm, LayerNorm};
+pub use phalanx_graph::Sharding;
 pub use pool::{AveragePool2d, GlobalAveragePool2d, GlobalMaxPool2d, MaxPool2d};
 pub use position::{PositionEmbedding, SinusoidalPosition};
 pub use precision::Policy;

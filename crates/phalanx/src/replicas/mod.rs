@@ -2,11 +2,13 @@
 //! become one.
 
 mod devices;
+mod division;
 mod placement;
 mod reduction;
 mod split;
 
 pub use devices::select_devices;
+pub(crate) use division::Division;
 pub use placement::Placement;
 pub use reduction::Reduction;
 pub use split::Split;
