@@ -127,35 +127,85 @@ fn assert_equal(one: &Left, many: &Left, what: &str) {
 
 #[test]
 fn a_mesh_trains_as_one_device() {
-    // The last of the batches has 3 rows, which neither divide by 2.
-    let cases: [(&str, Sequential, Batches, Optimizer); 2] = [
+    // The last of the batches has 3 rows, which do not divide by 2.
+    let (numbers, words) = (numbers(19).batch(8), words(19).batch(8));
+    let clipped = Optimizer::from(Adam::new(0.01)).clipnorm(1.0);
+    let momentum = Optimizer::from(Sgd::new(0.1).momentum(0.9));
+    for (name, model, data, optimizer, meshes) in [
         (
             "perceptron",
             perceptron(),
-            numbers(19).batch(8),
-            Optimizer::from(Adam::new(0.01)).clipnorm(1.0),
+            &numbers,
+            clipped,
+            &[[1, 2], [1, 4], [2, 2]][..],
         ),
-        (
-            "transformer",
-            transformer(),
-            words(19).batch(8),
-            Sgd::new(0.1).momentum(0.9).into(),
-        ),
-    ];
-    for (name, model, data, optimizer) in cases {
+        ("transformer", transformer(), &words, momentum, &[[2, 2]]),
+    ] {
+        let compile = || compile(optimizer.clone());
         let one = OneDeviceStrategy::on(engine());
-        let mut trainer = one
-            .compile(model.clone(), compile(optimizer.clone()))
-            .unwrap();
-        let expected = left(&mut trainer, &data);
-        for axes in [[1, 2], [1, 4], [2, 2]] {
-            let mesh = Mesh::new([("data", axes[0]), ("model", axes[1])]);
-            let strategy = MeshStrategy::on(engine(), &mesh).unwrap();
-            let mut trainer = strategy
-                .compile(model.clone(), compile(optimizer.clone()))
-                .unwrap();
-            let got = left(&mut trainer, &data);
-            assert_equal(&expected, &got, &format!("{name} on {mesh}"));
+        let mut trainer = one.compile(model.clone(), compile()).unwrap();
+        let expected = left(&mut trainer, data);
+        for &[data_axis, model_axis] in meshes {
+            let strategy = mesh(data_axis, model_axis);
+            let mut trainer = strategy.compile(model.clone(), compile()).unwrap();
+            let got = left(&mut trainer, data);
+            assert_equal(&expected, &got, &format!("{name} on {}", strategy.mesh()));
         }
     }
+}
+
+fn mesh(data: usize, model: usize) -> MeshStrategy {
+    let mesh = Mesh::new([("data", data), ("model", model)]);
+    MeshStrategy::on(engine(), &mesh).unwrap()
+}
+
+#[test]
+fn what_a_mesh_saves_is_a_plain_model() {
+    let folder = std::env::temp_dir().join(format!("phalanx-mesh-{}", std::process::id()));
+    let compile = || compile(Sgd::new(0.1));
+    let (x, data) = (numbers(8).batch(8), numbers(8).batch(8));
+    let mut trainer = mesh(2, 2).compile(perceptron(), compile()).unwrap();
+    let fit = Fit::epochs(1).progress(Progress::Silent);
+    trainer.fit(&data, fit).unwrap();
+    let expected = trainer.predict(&x).unwrap()[0].to_f64();
+    trainer.save(&folder).unwrap();
+    let load = || SavedModel::load(&folder).unwrap();
+    let one = OneDeviceStrategy::on(engine()).compile(load(), compile());
+    let again = mesh(2, 2).compile(load(), compile());
+    for trainer in [one, again] {
+        let got = trainer.unwrap().predict(&x).unwrap()[0].to_f64();
+        let pairs = expected.iter().zip(&got);
+        let off = pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+        assert!(off < 1e-5, "predictions are off by {off}");
+    }
+    let variables = load();
+    let kernel = &variables.model().variables()[0];
+    assert_eq!(kernel.sharding, Some(columns()), "{}", kernel.name);
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn what_does_not_fit_a_mesh_is_told() {
+    let refused = |strategy: &MeshStrategy| {
+        let trainer = strategy.compile(perceptron(), compile(Sgd::new(0.1)));
+        trainer.unwrap_err().to_string()
+    };
+    assert_eq!(
+        refused(&MeshStrategy::on(engine(), &Mesh::new([("data", 2)])).unwrap()),
+        "variable `dense/kernel`: sharding [_, model] of f32[4,8] names the axis `model`, expected one of mesh data=2; add it to the mesh, of size 1 if nothing is to be cut over it"
+    );
+    assert_eq!(
+        refused(&mesh(1, 3)),
+        "variable `dense/kernel`: dim 1 of f32[4,8] is cut over the axis `model` of mesh data=1 model=3, but 8 does not divide by 3; change the size, or leave the dim whole"
+    );
+    let larger = MeshStrategy::on(engine(), &Mesh::new([("data", 5)]));
+    assert_eq!(
+        larger.unwrap_err().to_string(),
+        "mesh data=5 has 5 places, but there are 4 devices; make the mesh smaller, or divide the CPU into more devices with `EngineOptions::cpu_devices`"
+    );
+    let named = mesh(2, 2).devices(["cpu:0", "cpu:1"]);
+    assert_eq!(
+        named.unwrap_err().to_string(),
+        "mesh data=2 model=2 has 4 places, but 2 devices are named; name one for each"
+    );
 }
