@@ -267,6 +267,39 @@ impl State {
         Ok(done)
     }
 
+    /// The arrays of each replica.
+    pub(super) fn lists(&self) -> Result<Vec<Vec<&Buffer>>> {
+        Ok((self.arrays()?.iter())
+            .map(|arrays| arrays.iter().collect())
+            .collect())
+    }
+
+    /// A copy of the whole state for each replica, where it is on a device of its own.
+    pub(super) fn copies_of_all(&self, setup: &Setup) -> Result<Option<Vec<Vec<Buffer>>>> {
+        if self.placement.parameters().is_none() {
+            return Ok(None);
+        }
+        let shapes = setup.arrays().into_iter().map(|(_, shape)| shape);
+        self.copied(&shapes.enumerate().collect::<Vec<_>>())
+            .map(Some)
+    }
+
+    /// What a whole training step takes on each replica.
+    pub(super) fn arguments<'a>(
+        &'a self,
+        copies: Option<&'a [Vec<Buffer>]>,
+        batch: &'a [Vec<Buffer>],
+    ) -> Result<Vec<Vec<&'a Buffer>>> {
+        let arrays = self.arrays()?;
+        Ok(self.training_arguments(copies.unwrap_or(arrays), batch))
+    }
+
+    /// Puts another array into the state of one replica.
+    #[cfg(test)]
+    pub(super) fn lead_astray(&mut self, replica: usize, index: usize, array: Buffer) {
+        self.arrays[replica][index] = array;
+    }
+
     fn training_arguments<'a>(
         &'a self,
         arrays: &'a [Vec<Buffer>],
@@ -342,7 +375,7 @@ impl State {
     }
 }
 
-fn slices<'a, 'b>(lists: &'a [Vec<&'b Buffer>]) -> Vec<&'a [&'b Buffer]> {
+pub(super) fn slices<'a, 'b>(lists: &'a [Vec<&'b Buffer>]) -> Vec<&'a [&'b Buffer]> {
     lists.iter().map(Vec::as_slice).collect()
 }
 

@@ -140,6 +140,25 @@ impl Setup {
         self.trained.iter().copied().zip(slots).collect()
     }
 
+    /// The setup of one replica by itself.
+    pub(super) fn alone(&self) -> Self {
+        Self {
+            replicas: 1,
+            is_central: false,
+            ..self.clone()
+        }
+    }
+
+    /// Names and shapes of the state.
+    pub(super) fn arrays(&self) -> Vec<(String, Shape)> {
+        let variables = self.model.variables().iter();
+        let variables = variables.map(|variable| (variable.name.clone(), variable.shape.clone()));
+        let slots = self.slots.iter();
+        let slots = slots.map(|slot| (slot.name.clone(), slot.shape.clone()));
+        let iterations = ("iterations".to_owned(), Shape::scalar(DType::I64));
+        variables.chain(slots).chain([iterations]).collect()
+    }
+
     /// A training step: one program, or two where the variables are on a device of their own.
     pub(super) fn train_program(&self, batch: &BatchShape) -> Result<StepProgram> {
         if self.is_central {
