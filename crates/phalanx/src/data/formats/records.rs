@@ -157,8 +157,8 @@ impl<F: Fn(&[u8]) -> Result<Example> + Send + Sync + 'static> Source for ParsedT
     }
 }
 
-/// An error of a parser, which sees the item alone, with the file and place of the item.
-fn placed<R: Records>(records: &R, i: usize, error: Error) -> Error {
+/// An error about item `i` alone, with its file and place.
+pub(in crate::data) fn placed<R: Records + ?Sized>(records: &R, i: usize, error: Error) -> Error {
     match error {
         Error::Data {
             source_name,
