@@ -3,12 +3,14 @@
 
 mod choice;
 mod devices;
+mod division;
 mod placement;
 mod reduction;
 mod split;
 
 pub use choice::DeviceChoice;
 pub use devices::select_devices;
+pub(crate) use division::Division;
 pub use placement::Placement;
 pub use reduction::Reduction;
 pub use split::Split;
