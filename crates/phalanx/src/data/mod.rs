@@ -28,7 +28,9 @@ mod dataset;
 mod example;
 mod feed;
 mod formats;
+mod images;
 mod lines;
+mod mix;
 mod open;
 mod order;
 mod pad;
@@ -60,6 +62,7 @@ pub use formats::{
     Records, TarMember, TextLines, TfRecordOptions, TfRecordWriter, TfRecords, WebDataset,
     WebSample, files_matching, parse_idx, read_idx, shard_path, tar_members, write_tfrecord,
 };
+pub use mix::{cut_mix, mix_up};
 pub use pad::Pad;
 pub use phalanx_graph::HostTensor;
 pub use position::{Position, Segment};
