@@ -5,10 +5,12 @@ mod choice;
 mod devices;
 mod placement;
 mod reduction;
+#[cfg(test)]
+mod reduction_tests;
 mod split;
 
 pub use choice::DeviceChoice;
 pub use devices::select_devices;
 pub use placement::Placement;
-pub use reduction::Reduction;
+pub use reduction::{CrossDeviceOps, Reduction, SparseGradients, WireFormat};
 pub use split::Split;

@@ -74,8 +74,7 @@ pub fn everything() -> Case {
         .add(Dense::new(8).activation(tanh).kernel_regularizer(l2))
         .add(Dropout::new(0.25))
         .add(Dense::new(3).kernel_regularizer(l2));
-    let optimizer = Sgd::new(0.1)
-        .momentum(0.9)
+    let optimizer = Optimizer::from(Sgd::new(0.1).momentum(0.9))
         .global_clipnorm(0.3)
         .weight_decay(0.01)
         .gradient_accumulation(2)
@@ -180,7 +179,7 @@ fn transformer() -> Case {
         model: model.build().unwrap(),
         data: Dataset::from_arrays(x, y).unwrap(),
         batch: 6,
-        compile: classify(Sgd::new(0.1).global_clipnorm(1.0)),
+        compile: classify(Optimizer::from(Sgd::new(0.1)).global_clipnorm(1.0)),
         tolerance: 1e-5,
     }
 }
