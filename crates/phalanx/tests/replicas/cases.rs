@@ -123,7 +123,7 @@ fn cnn() -> Case {
     let model = Sequential::new([8, 8, 2])
         .add(Conv2d::new(4, 3).padding(Padding::Same).use_bias(false))
         .add(BatchNorm::new().synchronized(true))
-        .add(ActivationLayer::new(relu))
+        .add(ActivationLayer::new(tanh))
         .add(MaxPool2d::new(2))
         .add(Flatten)
         .add(Dense::new(3));
@@ -140,18 +140,18 @@ fn cnn() -> Case {
 
 fn mobilenet() -> Case {
     let model = MobileNetV2::new()
-        .input([16, 16, 3])
+        .input([32, 32, 3])
         .alpha(0.2)
         .classes(4)
         .activation(Activation::Linear)
         .synchronized(true);
-    let x = HostTensor::new([14, 16, 16, 3], &wave(14 * 768, 0.13));
+    let x = HostTensor::new([14, 32, 32, 3], &wave(14 * 3072, 0.13));
     Case {
         name: "MobileNetV2",
         model: model.build().unwrap(),
         data: Dataset::from_arrays(x, classes(14, 4)).unwrap(),
         batch: 6,
-        compile: classify(Sgd::new(0.01)),
+        compile: classify(Sgd::new(0.001)),
         tolerance: 1e-5,
     }
 }
@@ -179,7 +179,7 @@ fn transformer() -> Case {
         model: model.build().unwrap(),
         data: Dataset::from_arrays(x, y).unwrap(),
         batch: 6,
-        compile: classify(Optimizer::from(Sgd::new(0.1)).global_clipnorm(1.0)),
+        compile: classify(Optimizer::from(Sgd::new(0.02)).global_clipnorm(1.0)),
         tolerance: 1e-5,
     }
 }
