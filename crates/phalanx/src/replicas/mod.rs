@@ -3,6 +3,7 @@
 
 mod choice;
 mod devices;
+mod division;
 mod placement;
 mod reduction;
 #[cfg(test)]
@@ -11,6 +12,7 @@ mod split;
 
 pub use choice::DeviceChoice;
 pub use devices::select_devices;
+pub(crate) use division::Division;
 pub use placement::Placement;
 pub use reduction::{CrossDeviceOps, Reduction, SparseGradients, WireFormat};
 pub use split::Split;
