@@ -1,8 +1,6 @@
 //! What is trained: models, data and settings, a case for each family and for each optimizer.
 
-use phalanx::models::{
-    Head, Interest, MobileNetV2, Positions, Recommender, TransformerEncoder,
-};
+use phalanx::models::{Head, Interest, MobileNetV2, Positions, Recommender, TransformerEncoder};
 use phalanx::nn::Model;
 use phalanx::optim::{Adadelta, Adagrad, Adamax, Ftrl, Lamb, Lion, Nadam};
 use phalanx::prelude::*;
@@ -15,13 +13,16 @@ pub struct Case {
     /// Rows of a batch: the last one has fewer.
     pub batch: usize,
     pub compile: Compile,
-    /// Largest difference allowed, relative to the largest element of a variable.
-    pub tolerance: f64,
+    pub epochs: usize,
+    /// Whether it is neither tested nor used to predict.
+    pub only_trains: bool,
 }
 
 /// Numbers between -1 and 1 that look like none in particular.
 pub fn wave(count: usize, step: f32) -> Vec<f32> {
-    (0..count).map(|i| ((i as f32 + 1.0) * step).sin()).collect()
+    (0..count)
+        .map(|i| ((i as f32 + 1.0) * step).sin())
+        .collect()
 }
 
 fn classes(rows: usize, classes: usize) -> HostTensor {
@@ -34,7 +35,11 @@ fn tokens(rows: usize, steps: usize, vocabulary: usize) -> Vec<i32> {
         let (row, step) = (i / steps, i % steps);
         // Rows have from 1 to `steps` words, then padding.
         let used = step <= row % steps;
-        if used { 1 + (i * 7 % (vocabulary - 1)) as i32 } else { 0 }
+        if used {
+            1 + (i * 7 % (vocabulary - 1)) as i32
+        } else {
+            0
+        }
     };
     (0..rows * steps).map(word).collect()
 }
@@ -88,7 +93,8 @@ pub fn everything() -> Case {
             weighted_metrics: vec![Accuracy.into()],
             ..classify(optimizer)
         },
-        tolerance: 1e-5,
+        epochs: 3,
+        only_trains: false,
     }
 }
 
@@ -99,14 +105,21 @@ fn of_optimizer((name, optimizer): (&'static str, Optimizer)) -> Case {
         data: rows(22),
         batch: 6,
         compile: classify(optimizer),
-        tolerance: 1e-5,
+        epochs: 3,
+        only_trains: false,
     }
 }
 
 fn optimizers() -> Vec<(&'static str, Optimizer)> {
     vec![
-        ("sgd, nesterov", Sgd::new(0.1).momentum(0.9).nesterov(true).into()),
-        ("rmsprop, centered", RmsProp::new(0.01).centered(true).into()),
+        (
+            "sgd, nesterov",
+            Sgd::new(0.1).momentum(0.9).nesterov(true).into(),
+        ),
+        (
+            "rmsprop, centered",
+            RmsProp::new(0.01).centered(true).into(),
+        ),
         ("adam, amsgrad", Adam::new(0.01).amsgrad(true).into()),
         ("adamw", AdamW::new(0.01).into()),
         ("adagrad", Adagrad::new(0.1).into()),
@@ -134,25 +147,30 @@ fn cnn() -> Case {
         data: Dataset::from_arrays(x, classes(22, 3)).unwrap(),
         batch: 6,
         compile: classify(Sgd::new(0.05).momentum(0.9)),
-        tolerance: 1e-5,
+        epochs: 3,
+        only_trains: false,
     }
 }
 
+/// With a large epsilon: with Keras' the gradients of so small a batch of noise grow from layer to layer, and rounding
+/// with them, past comparison. Its batches divide but for 4 replicas, and nothing else is done with it: it compiles long.
 fn mobilenet() -> Case {
     let model = MobileNetV2::new()
-        .input([32, 32, 3])
-        .alpha(0.2)
+        .input([16, 16, 3])
+        .alpha(0.1)
+        .epsilon(1.0)
         .classes(4)
         .activation(Activation::Linear)
         .synchronized(true);
-    let x = HostTensor::new([14, 32, 32, 3], &wave(14 * 3072, 0.13));
+    let x = HostTensor::new([12, 16, 16, 3], &wave(12 * 768, 0.13));
     Case {
         name: "MobileNetV2",
         model: model.build().unwrap(),
-        data: Dataset::from_arrays(x, classes(14, 4)).unwrap(),
-        batch: 6,
-        compile: classify(Sgd::new(0.001)),
-        tolerance: 1e-5,
+        data: Dataset::from_arrays(x, classes(12, 4)).unwrap(),
+        epochs: 5,
+        only_trains: true,
+        compile: classify(Sgd::new(0.05)),
+        ..everything()
     }
 }
 
@@ -180,7 +198,8 @@ fn transformer() -> Case {
         data: Dataset::from_arrays(x, y).unwrap(),
         batch: 6,
         compile: classify(Optimizer::from(Sgd::new(0.02)).global_clipnorm(1.0)),
-        tolerance: 1e-5,
+        epochs: 3,
+        only_trains: false,
     }
 }
 
@@ -192,7 +211,9 @@ pub fn recommender() -> Case {
         .hidden([8])
         .bottom([8]);
     let ids = |count: usize, factor: usize| {
-        let ids: Vec<i32> = (0..22).map(|i| (i * factor % 9 * (count / 9)) as i32).collect();
+        let ids: Vec<i32> = (0..22)
+            .map(|i| (i * factor % 9 * (count / 9)) as i32)
+            .collect();
         HostTensor::new([22], &ids)
     };
     let numbers = HostTensor::new([22, 3], &wave(66, 0.7));
@@ -208,14 +229,20 @@ pub fn recommender() -> Case {
             loss: BinaryCrossentropy::from_logits().into(),
             ..Compile::default()
         },
-        tolerance: 1e-5,
+        epochs: 3,
+        only_trains: false,
     }
 }
 
 /// All of them.
 pub fn all() -> Vec<Case> {
     let mut cases: Vec<Case> = optimizers().into_iter().map(of_optimizer).collect();
-    cases.extend([everything(), cnn(), transformer(), recommender(), mobilenet()]);
+    cases.extend([
+        everything(),
+        cnn(),
+        transformer(),
+        recommender(),
+        mobilenet(),
+    ]);
     cases
 }
-
