@@ -142,6 +142,11 @@ impl Engine {
         (self.0.notice)(line);
     }
 
+    /// Whether both are one engine.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     /// Number of devices.
     #[must_use]
     pub fn devices(&self) -> usize {

@@ -18,10 +18,14 @@ mod tally;
 mod trainer;
 mod weights;
 
+pub(crate) use batch::filled;
+pub(crate) use compile::weighted_sum;
 pub use compile::{Compile, Losses, OutputMetric};
 pub use estimate::{Estimate, LargestBatch};
 pub use history::{EpochLogs, History, Logs};
 pub use loss_scale::LossScale;
 pub use options::Fit;
 pub use progress::Progress;
+pub(crate) use run::InFlight;
+pub(crate) use step::{over, step_key};
 pub use trainer::Trainer;

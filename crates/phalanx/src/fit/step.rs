@@ -533,13 +533,13 @@ fn classes(model: &Model, losses: &Losses, targets: &[usize]) -> Vec<(usize, usi
 }
 
 /// A key of its own for each step: a hash of the seed and the number of the step.
-fn step_key(graph: &Graph, seed: &Tensor, iterations: &Tensor) -> Tensor {
+pub(crate) fn step_key(graph: &Graph, seed: &Tensor, iterations: &Tensor) -> Tensor {
     let number = iterations.convert(DType::U32);
     graph.random_bits(seed, &number, &[1, 2]).reshape(&[2])
 }
 
 /// `sum / total`, 0 where nothing counts.
-fn over(sum: &Tensor, total: &Tensor) -> Tensor {
+pub(crate) fn over(sum: &Tensor, total: &Tensor) -> Tensor {
     let total = total.convert(sum.dtype());
     let nothing = total.equal(&total.like(0.0));
     sum / nothing.select(&total.like(1.0), &total)

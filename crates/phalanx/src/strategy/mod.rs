@@ -1,10 +1,26 @@
 //! Where a model is trained: which devices, and later which machines.
 
+mod agreement;
+mod custom;
+mod distribute;
+mod function;
 mod mirrored;
 mod one_device;
+mod replica_cx;
+mod site;
+mod state;
+mod values;
 
+pub use custom::CustomTraining;
+pub use distribute::{
+    DistributedBatch, DistributedDataset, DistributedIter, InputContext, Pipelines,
+};
+pub use function::{Argument, Function, Inputs};
 pub use mirrored::MirroredStrategy;
 pub use one_device::OneDeviceStrategy;
+pub use replica_cx::{Gradients, ReplicaCx};
+pub use state::{MetricRef, ModelRef, OptimizerRef, State, ValueKind, ValueRef};
+pub use values::{PerReplica, Reduce, ValueContext};
 
 use crate::Result;
 use crate::fit::{Compile, Trainer};
@@ -19,6 +35,12 @@ use crate::replicas::Placement;
 pub trait Strategy {
     /// The answers.
     fn placement(&self) -> &Placement;
+
+    /// The name in messages: that of the type.
+    fn name(&self) -> &'static str {
+        let name = std::any::type_name::<Self>();
+        name.rsplit("::").next().unwrap_or(name)
+    }
 
     /// Copies of the model that train together: `R`. Batches are global, so `64 * replicas_in_sync()` is 64 for each.
     fn replicas_in_sync(&self) -> usize {
@@ -43,5 +65,9 @@ pub trait Strategy {
 impl Strategy for Box<dyn Strategy> {
     fn placement(&self) -> &Placement {
         (**self).placement()
+    }
+
+    fn name(&self) -> &'static str {
+        (**self).name()
     }
 }
