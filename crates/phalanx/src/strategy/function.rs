@@ -25,7 +25,7 @@ pub struct Inputs {
     pub weight: Option<Tensor>,
 }
 
-/// What a function can be given: `()`, [`Tensor`], a list of them, [`Inputs`], or inputs and one of the others.
+/// What a function can be given: `()`, [`Tensor`], an array of them, [`Inputs`], or inputs and one of the others.
 ///
 /// The type of the function's argument says what its call takes: a [`PerReplica`] for a tensor, a
 /// [`DistributedBatch`] for inputs.
@@ -49,7 +49,7 @@ mod private {
     pub trait Sealed {}
     impl Sealed for () {}
     impl Sealed for phalanx_graph::Tensor {}
-    impl Sealed for Vec<phalanx_graph::Tensor> {}
+    impl<const M: usize> Sealed for [phalanx_graph::Tensor; M] {}
     impl Sealed for super::Inputs {}
     impl<T: Sealed> Sealed for (super::Inputs, T) {}
 }
@@ -78,15 +78,16 @@ impl Argument for Tensor {
     }
 }
 
-impl Argument for Vec<Tensor> {
-    type Given = Vec<PerReplica>;
+impl<const M: usize> Argument for [Tensor; M] {
+    type Given = [PerReplica; M];
 
-    fn tensors(given: &Vec<PerReplica>) -> Vec<(String, &PerReplica)> {
+    fn tensors(given: &[PerReplica; M]) -> Vec<(String, &PerReplica)> {
         numbered("argument", given)
     }
 
-    fn traced(given: &Vec<PerReplica>, symbols: &mut dyn Iterator<Item = Tensor>) -> Option<Self> {
-        Some(symbols.take(given.len()).collect())
+    fn traced(_: &[PerReplica; M], symbols: &mut dyn Iterator<Item = Tensor>) -> Option<Self> {
+        let tensors: Vec<Tensor> = symbols.take(M).collect();
+        Self::try_from(tensors).ok()
     }
 }
 
@@ -340,21 +341,13 @@ impl<'f, A: Argument, const N: usize> Function<'f, A, N> {
     }
 }
 
-/// Refuses what would let replicas differ, or wait for one another in vain.
+/// Refuses what would let replicas differ.
 fn check(
     cx: &ReplicaCx<'_>,
     program: &Program,
     agreement: &Agreement,
     changed: &[(usize, Tensor)],
 ) -> Result<()> {
-    if let Some(found) = &agreement.diverging {
-        let (op, place) = (found.op, found.location);
-        return Err(Error::user(format!(
-            "{op} at {}:{} stands in a loop that each replica ends by values of its own, so some would wait in it for others that have left; reduce the condition over replicas first (with `ReduceOp::Or` of \"go on\", say), or take the {op} out of the loop",
-            place.file(),
-            place.line()
-        )));
-    }
     for ((entry, _), (_, value)) in changed.iter().zip(&program.outputs) {
         if cx.must_agree(*entry) && !agreement.is_same(*value) {
             let (name, place) = (&cx.state.entries[*entry].name, cx.set[entry]);

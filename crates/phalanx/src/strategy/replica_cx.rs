@@ -37,6 +37,9 @@ pub struct ReplicaCx<'a> {
     pub(super) warnings: Vec<String>,
 }
 
+/// What tells the stream of a step's further keys from that of its first.
+const OTHER_KEYS: u32 = 0x9E37_79B9;
+
 /// The rows of the batch on one replica.
 pub(super) struct BatchRows {
     pub(super) each: usize,
@@ -287,9 +290,7 @@ impl ReplicaCx<'_> {
             let dtype = dtypes.get(index).copied();
             inputs.push(x.convert(dtype.unwrap_or(x.dtype())));
         }
-        let name = model.name.to_string();
-        let graph = self.graph.clone();
-        let outputs = graph.labelled(&name, || model.model.call(&mut cx, &inputs));
+        let outputs = model.model.call(&mut cx, &inputs);
         for output in &outputs {
             let mask = cx.padding_mask(output);
             self.padding_masks
@@ -579,17 +580,21 @@ impl ReplicaCx<'_> {
         (radius.log() * -2.0).sqrt() * turn.cos()
     }
 
-    /// A key that was not used before.
+    /// A key that was not used before; the first of a step is that of `fit`.
     #[track_caller]
     fn random_key(&mut self) -> Tensor {
-        let (key, uses) = match self.random.take() {
-            Some(random) => (random.key, random.uses + 1),
-            None => (self.step_key(), 0),
+        let Some(Random { key, uses }) = self.random.take() else {
+            let key = self.step_key();
+            let first = key.clone();
+            self.random = Some(Random { key, uses: 1 });
+            return first;
         };
         let number = self.graph.constant(HostTensor::scalar(uses));
-        let fresh = self.graph.random_bits(&key, &number, &[1, 2]).reshape(&[2]);
+        let other = key.xor(&key.like(f64::from(OTHER_KEYS)));
+        let fresh = self.graph.random_bits(&other, &number, &[1, 2]);
+        let uses = uses + 1;
         self.random = Some(Random { key, uses });
-        fresh
+        fresh.reshape(&[2])
     }
 
     /// The key of a step: a hash of the seed and the number of steps that drew before.

@@ -211,20 +211,19 @@ impl State {
             }
         }
         let params: Vec<(ParamSpec, usize)> = models.iter().flat_map(|m| trained(m)).collect();
-        if params.is_empty() {
-            let names: Vec<&str> = models.iter().map(|model| model.name()).collect();
-            return Err(Error::user(format!(
-                "{kind} has nothing to train: the models {names:?} have no trainable variable; unfreeze a layer, or leave the optimizer out"
-            )));
-        }
-        let first = self.entries.len();
         let handle = OptimizerRef {
             owner: self.owner.clone(),
             optimizer: Arc::new(optimizer),
             models: models.iter().map(|&model| model.clone()).collect(),
             params: params.into(),
-            first,
+            first: self.entries.len(),
         };
+        if handle.params.is_empty() {
+            let models = handle.models();
+            return Err(Error::user(format!(
+                "{kind} has nothing to train: the models ({models}) have no trainable variable; unfreeze a layer, or leave the optimizer out"
+            )));
+        }
         self.add_slots(&handle)?;
         Ok(handle)
     }
