@@ -137,6 +137,11 @@ fn any_number_of_replicas_trains_as_one_by_hand() {
         assert_near("losses", &one.1, &many.1, 1e-5);
         assert_eq!(one.2, many.2);
     }
+    let central = CentralStorageStrategy::on(engine()).compute_devices(["cpu:0", "cpu:1"]);
+    let central = by_hand(&central.unwrap().parameter_device("cpu:2").unwrap());
+    for ((name, a), (_, b)) in one.0.iter().zip(&central.0) {
+        assert_near(name, &a.to_f64(), &b.to_f64(), 1e-5);
+    }
     let again = by_hand(&mirrored(2));
     let before = by_hand(&mirrored(2));
     for ((name, a), (_, b)) in before.0.iter().zip(&again.0) {

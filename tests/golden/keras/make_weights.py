@@ -37,6 +37,21 @@ def tiny():
     ], name="tiny")
 
 
+def recurrent():
+    """Every recurrent layer, in one direction and in both."""
+    sequences = {"return_sequences": True}
+    return keras.Sequential([
+        layers.Input((5, 4)),
+        layers.Bidirectional(layers.LSTM(3, dropout=0.5, **sequences), name="both"),
+        layers.GRU(4, name="after", **sequences),
+        layers.GRU(3, reset_after=False, name="before", **sequences),
+        layers.Bidirectional(layers.GRU(2, **sequences), merge_mode="sum", name="added"),
+        layers.LSTM(3, name="memory", **sequences),
+        layers.Bidirectional(layers.SimpleRNN(2), name="ends"),
+        layers.Dense(2, name="out"),
+    ], name="recurrent")
+
+
 def initialize(model):
     """Values by the formula of make_models.py."""
     for variable in model.weights:
@@ -95,6 +110,15 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         model.save(Path(folder) / "m.keras")
         repacked(Path(folder) / "m.keras", OUT / "mobilenet_v2.keras")
+    model = recurrent()
+    for i, variable in enumerate(model.trainable_variables):
+        shape = tuple(variable.shape)
+        variable.assign(0.5 * uniform(f"recurrent{i}", int(np.prod(shape))).reshape(shape).astype(np.float32))
+    x = uniform("recurrent", 2 * 5 * 4).reshape(2, 5, 4).astype(np.float32)
+    answer = {"input": array(x), "output": array(model(x, training=False).numpy())}
+    (OUT / "recurrent.json").write_text(json.dumps(answer, separators=(",", ":")) + "\n")
+    model.save_weights(OUT / "recurrent.weights.h5")
+    model.save(OUT / "recurrent.h5")
     # The model of the record `encoder_plain` in transformer.json, with its weights.
     model = make_transformer.encoder("learned", False, False, "tokens", 2)
     make_transformer.fill(model)

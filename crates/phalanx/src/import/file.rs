@@ -23,6 +23,13 @@ pub(super) struct Layer {
     pub(super) style: Style,
 }
 
+/// The layers of a file.
+pub(super) struct Layers {
+    pub(super) all: Vec<Layer>,
+    /// Whether they are in the order of the model that was saved, not in that of their names.
+    pub(super) ordered: bool,
+}
+
 /// Who wrote a layer, by which its names and layouts are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Style {
@@ -87,7 +94,10 @@ fn reserved(name: &str, len: u64) -> Result<Vec<u8>> {
 }
 
 /// The weights in a `.keras` archive; the contents of any other file as they are.
-pub(super) fn unpacked<'a>(name: &str, bytes: &'a [u8]) -> Result<Cow<'a, [u8]>> {
+///
+/// A few kilobytes can unpack to gigabytes, so that the weights may only be a few times as long as the archive, or as
+/// the values of the model, of which there are `model` bytes; an optimizer's come on top of the layers'.
+pub(super) fn unpacked<'a>(name: &str, bytes: &'a [u8], model: u64) -> Result<Cow<'a, [u8]>> {
     if !bytes.starts_with(b"PK") {
         return Ok(Cow::Borrowed(bytes));
     }
@@ -97,10 +107,14 @@ pub(super) fn unpacked<'a>(name: &str, bytes: &'a [u8]) -> Result<Cow<'a, [u8]>>
     };
     let mut archive = ZipArchive::new(Cursor::new(bytes)).map_err(|error| broken(&error))?;
     let member = archive.by_name(ARCHIVED).map_err(|error| broken(&error))?;
-    // What is deflated grows a thousandfold at most; a size beyond that is not true.
     let size = member.size();
-    if size > (bytes.len() as u64).saturating_mul(1100) {
-        return Err(broken(&format!("{size} bytes cannot be in it")));
+    let archive = (bytes.len() as u64).saturating_mul(4);
+    let most = archive.max(model.saturating_mul(8).saturating_add(16 << 20));
+    if size > most {
+        let message = format!(
+            "{size} bytes when it is unpacked, expected at most {most} for this model; check that it is the archive of this model"
+        );
+        return Err(problem(name, ARCHIVED, message));
     }
     let mut weights = reserved(name, size)?;
     let read = member.take(size).read_to_end(&mut weights);
@@ -116,7 +130,8 @@ pub(super) struct Opened<'a> {
 
 enum Format<'a> {
     Hdf5(Hdf5<'a>),
-    Safetensors(SafeTensors<'a>),
+    /// With our note of the order of its layers.
+    Safetensors(SafeTensors<'a>, Option<String>),
 }
 
 impl<'a> Opened<'a> {
@@ -125,25 +140,31 @@ impl<'a> Opened<'a> {
             let file = Hdf5::open(bytes).map_err(|message| problem(name, "HDF5", message))?;
             Format::Hdf5(file)
         } else {
-            let file = SafeTensors::deserialize(bytes).map_err(|error| {
+            let broken = |error| {
                 let message = format!(
                     "neither HDF5, nor a .keras archive, nor safetensors ({error}); PyTorch's .pt and .pth files are \
                      to be written again by `safetensors.torch.save_file`"
                 );
                 problem(name, "start", message)
-            })?;
-            Format::Safetensors(file)
+            };
+            let (_, header) = SafeTensors::read_metadata(bytes).map_err(broken)?;
+            let file = SafeTensors::deserialize(bytes).map_err(broken)?;
+            let notes = header.metadata().as_ref();
+            let order = notes.and_then(|notes| notes.get(tensors::ORDER).cloned());
+            Format::Safetensors(file, order)
         };
         Ok(Self { name, format })
     }
 
     /// The layers, in the order of the file as far as it has one.
-    pub(super) fn layers(&self) -> Result<Vec<Layer>> {
+    pub(super) fn layers(&self) -> Result<Layers> {
         match &self.format {
             Format::Hdf5(file) => {
-                keras::layers(file).map_err(|message| problem(self.name, "HDF5", message))
+                let all = keras::layers(file);
+                let all = all.map_err(|message| problem(self.name, "HDF5", message))?;
+                Ok(Layers { all, ordered: true })
             }
-            Format::Safetensors(file) => tensors::layers(self.name, file),
+            Format::Safetensors(file, order) => tensors::layers(self.name, file, order.as_deref()),
         }
     }
 
@@ -152,7 +173,7 @@ impl<'a> Opened<'a> {
         let place = || format!("tensor `{}`", shown(&stored.name));
         let read = match &self.format {
             Format::Hdf5(file) => keras::read(file, stored),
-            Format::Safetensors(file) => {
+            Format::Safetensors(file, _) => {
                 let found = file.tensor(&stored.name);
                 found
                     .map(|view| view.data().to_vec())

@@ -4,6 +4,8 @@
 //! `vars/0`, `vars/1`, .. and its name in an attribute of `vars`. Before (`.h5`): a group a layer by its name, an
 //! attribute `weight_names` with the names of its variables in order; under `model_weights` where the model is there too.
 
+use std::collections::HashMap;
+
 use phalanx_graph::Shape;
 
 use super::file::{Layer, Stored, Style};
@@ -15,6 +17,10 @@ const MAX_DEPTH: usize = 64;
 const MAX_TENSORS: usize = 1 << 20;
 /// The states of random generators, which are not weights.
 const GENERATOR: &str = "seed_generator";
+/// The parts of a layer in both directions.
+const DIRECTIONS: [&str; 2] = ["forward", "backward"];
+/// How names of recurrent layers' cells begin.
+const CELLS: [&str; 3] = ["lstm_cell", "gru_cell", "simple_rnn_cell"];
 
 /// The layers with variables.
 pub(super) fn layers(file: &Hdf5<'_>) -> Read<Vec<Layer>> {
@@ -58,13 +64,17 @@ impl Walk<'_, '_> {
         if depth > MAX_DEPTH {
             return Err(format!("groups are nested more than {MAX_DEPTH} deep"));
         }
+        self.file.charge(place.len() + path.len())?;
         let children = self.file.children(group)?;
         let mut path = path.to_owned();
-        if let Some((_, address)) = children.iter().find(|(name, _)| name == "vars") {
+        let vars = children.iter().find(|(name, _)| name == "vars");
+        let is_layer = vars.is_some();
+        if let Some((_, address)) = vars {
             let vars = self.file.object(*address)?;
+            let direction = DIRECTIONS.contains(&last(place));
             // The model's own name is not part of the names of its layers.
             if depth > 0 {
-                let name = self.file.texts(&vars, "name")?;
+                let name = self.file.texts(&vars, "name")?.filter(|_| !direction);
                 let name = name.and_then(|texts| texts.into_iter().next());
                 path = joined(&path, name.as_deref().unwrap_or_else(|| last(place)));
             }
@@ -76,12 +86,22 @@ impl Walk<'_, '_> {
                 continue;
             }
             let child = self.file.object(address)?;
-            // The list of layers is no layer.
-            let place = match name.as_str() {
-                "layers" => place.to_owned(),
-                name => joined(place, name),
-            };
-            self.group(&child, &place, &path, depth + 1)?;
+            match name.as_str() {
+                // The list of layers is no layer.
+                "layers" => self.group(&child, place, &path, depth + 1)?,
+                // The variables of a recurrent layer are those of its cell.
+                "cell" if is_layer => self.cell(&child, place, &path)?,
+                name => self.group(&child, &joined(place, part(name)), &path, depth + 1)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn cell(&mut self, cell: &Object<'_>, place: &str, path: &str) -> Read<()> {
+        for (name, address) in self.file.children(cell)? {
+            if name == "vars" {
+                self.layer(&self.file.object(address)?, place, path)?;
+            }
         }
         Ok(())
     }
@@ -112,6 +132,7 @@ impl Walk<'_, '_> {
 
 fn stored(file: &Hdf5<'_>, name: String, field: String, address: u64) -> Read<Option<Stored>> {
     let object = file.object(address)?;
+    file.charge(name.len())?;
     let array = file
         .array(&object)
         .map_err(|message| format!("`{name}`: {message}"))?;
@@ -125,10 +146,11 @@ fn stored(file: &Hdf5<'_>, name: String, field: String, address: u64) -> Read<Op
 
 /// The layers of a file of before Keras 3; models in it are one group, with the names of their layers in the tensors'.
 fn legacy(file: &Hdf5<'_>, root: &Object<'_>, order: Vec<String>) -> Read<Vec<Layer>> {
-    let groups = file.children(root)?;
+    let groups: HashMap<String, u64> = file.children(root)?.into_iter().collect();
     let mut layers: Vec<Layer> = Vec::new();
+    let mut places: HashMap<String, usize> = HashMap::new();
     for layer in order {
-        let Some((_, address)) = groups.iter().find(|(name, _)| *name == layer) else {
+        let Some(address) = groups.get(&layer) else {
             return Err(format!("there is no group `{layer}` of `layer_names`"));
         };
         let group = file.object(*address)?;
@@ -138,16 +160,12 @@ fn legacy(file: &Hdf5<'_>, root: &Object<'_>, order: Vec<String>) -> Read<Vec<La
                 return Err(format!("there is no array `{name}` in group `{layer}`"));
             };
             let (owner, variable) = name.rsplit_once('/').unwrap_or((&layer, &name));
-            let owner = last(owner);
-            let path = match layer == owner {
-                true => layer.clone(),
-                false => joined(&layer, owner),
-            };
+            let path = path_of(&layer, owner);
             let variable = variable.split(':').next().unwrap_or(variable).to_owned();
             let stored = stored(file, name.clone(), variable, address)?;
-            let known = layers.iter().position(|layer| layer.path == path);
-            let place = known.unwrap_or(layers.len());
-            if known.is_none() {
+            file.charge(path.len())?;
+            let place = *places.entry(path.clone()).or_insert(layers.len());
+            if place == layers.len() {
                 layers.push(Layer {
                     path,
                     place: String::new(),
@@ -159,6 +177,40 @@ fn legacy(file: &Hdf5<'_>, root: &Object<'_>, order: Vec<String>) -> Read<Vec<La
         }
     }
     Ok(layers)
+}
+
+/// The path of the layer that has variables with such a prefix in the group of a layer or of a model.
+fn path_of(group: &str, prefix: &str) -> String {
+    let (above, own) = prefix.rsplit_once('/').unwrap_or(("", prefix));
+    let is_cell = CELLS.iter().any(|cell| own.starts_with(cell));
+    if own == group || !is_cell || above.is_empty() {
+        return below(group, own);
+    }
+    let (above, own) = above.rsplit_once('/').unwrap_or(("", above));
+    let is_of = |direction: &&&str| {
+        own.strip_prefix(**direction)
+            .is_some_and(|rest| rest.starts_with('_'))
+    };
+    match DIRECTIONS.iter().find(is_of) {
+        Some(direction) if !above.is_empty() => joined(&below(group, last(above)), direction),
+        _ => below(group, own),
+    }
+}
+
+fn below(group: &str, layer: &str) -> String {
+    match group == layer {
+        true => group.to_owned(),
+        false => joined(group, layer),
+    }
+}
+
+/// Our name of a part of a layer that Keras calls by its field.
+fn part(field: &str) -> &str {
+    match field {
+        "forward_layer" => DIRECTIONS[0],
+        "backward_layer" => DIRECTIONS[1],
+        other => other,
+    }
 }
 
 /// The address of what lies at a path below a group.

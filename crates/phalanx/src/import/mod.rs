@@ -3,8 +3,8 @@
 //! Which format a file has is seen from its contents: HDF5 (`.weights.h5`, and `.h5` of older versions), a `.keras`
 //! archive, or safetensors, with our names (`dense/kernel`) or PyTorch's (`layer1.0.conv1.weight`). PyTorch's layouts are
 //! transposed. Layers of a file are paired with the model's by names, by torchvision's names for
-//! [`ResNet50`](crate::models::ResNet50) and [`MobileNetV2`](crate::models::MobileNetV2), or by order within their class,
-//! as Keras does; of those ways the one counts by which most variables find a value of their shape.
+//! [`ResNet50`](crate::models::ResNet50) and [`MobileNetV2`](crate::models::MobileNetV2), or by order: within their class,
+//! as Keras does, or as our own files note it; of those ways the one counts by which most variables find a value of their shape.
 //!
 //! ```no_run
 //! use phalanx::import::LoadWeights;
@@ -34,7 +34,8 @@ use phalanx_graph::HostTensor;
 use crate::nn::Model;
 use crate::{Error, Result};
 pub use pairing::Matching;
-pub use report::{LoadReport, Mismatch};
+pub use report::{LoadReport, Mismatch, Paired};
+pub(crate) use tensors::ORDER;
 
 /// How weights are loaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -61,7 +62,11 @@ pub(crate) fn load_bytes(
     bytes: &[u8],
     options: LoadWeights,
 ) -> Result<Loaded> {
-    let bytes = file::unpacked(name, bytes)?;
+    let values = model.variables().iter();
+    let values: u64 = values
+        .map(|variable| variable.shape.byte_len() as u64)
+        .sum();
+    let bytes = file::unpacked(name, bytes, values)?;
     let opened = file::Opened::new(name, &bytes)?;
     let layers = opened.layers()?;
     let (pairs, report) = pairing::pair(model, &layers, options.matching);

@@ -4,10 +4,9 @@ use std::collections::HashMap;
 
 use phalanx_graph::Shape;
 
-use super::file::{Layer, Stored, Style};
+use super::file::{Layer, Layers, Stored, Style};
 use super::layout::{Layout, field};
-use super::report::{LoadReport, Mismatch};
-use super::tensors::are_numbered;
+use super::report::{LoadReport, Mismatch, Paired};
 use crate::nn::Model;
 
 /// How layers of a file are paired with the model's.
@@ -19,7 +18,7 @@ pub enum Matching {
     /// By names: whole paths, with `/` or `_` between their parts, the last part where it is unique, or torchvision's names.
     Names,
     /// By order: in Keras' files the place within the class, as Keras does, else that among all layers, where the file has
-    /// one: Keras' files, and safetensors whose layers are called by numbers.
+    /// one: files of Keras and ours, and safetensors whose layers are called by numbers.
     Order,
 }
 
@@ -62,6 +61,14 @@ impl Way {
             Matching::Auto => &ALL,
             Matching::Names => &ALL[..5],
             Matching::Order => &ALL[5..],
+        }
+    }
+
+    fn paired(self) -> Paired {
+        match self {
+            Self::Path | Self::Joined | Self::Leaf => Paired::Name,
+            Self::TorchvisionResNet | Self::TorchvisionMobileNet => Paired::Map,
+            Self::Place | Self::Order => Paired::Order,
         }
     }
 
@@ -108,18 +115,16 @@ struct Owner {
 /// Pairs by the way that finds most; of equals, by the first.
 pub(super) fn pair<'f>(
     model: &Model,
-    layers: &'f [Layer],
+    layers: &'f Layers,
     matching: Matching,
 ) -> (Vec<Pair<'f>>, LoadReport) {
     let owners = owners(model);
     let mut best = None::<(Vec<Pair<'f>>, LoadReport)>;
-    // Names in an alphabet's order say nothing about the model's.
-    let ordered = layers.iter().all(|layer| layer.style == Style::Keras) || are_numbered(layers);
     for &way in Way::of(matching) {
-        if matches!(way, Way::Order) && !ordered {
+        if matches!(way, Way::Order) && !layers.ordered {
             continue;
         }
-        let found = by_way(model, &owners, layers, way);
+        let found = by_way(model, &owners, &layers.all, way);
         let better = best
             .as_ref()
             .is_none_or(|best| found.0.len() > best.0.len());
@@ -151,7 +156,10 @@ fn by_way<'f>(
     let mut matcher = Matcher {
         model,
         pairs: Vec::new(),
-        report: LoadReport::default(),
+        report: LoadReport {
+            paired: way.paired(),
+            ..LoadReport::default()
+        },
     };
     let mut used = vec![false; layers.len()];
     for (i, owner) in owners.iter().enumerate() {
@@ -255,9 +263,15 @@ fn owners(model: &Model) -> Vec<Owner> {
             Some(owner) => owner.variables.push(index),
             None => {
                 let known = places.get(path);
+                // A part of a layer, such as one direction of two.
+                let part = path.rsplit_once('/').and_then(|(layer, part)| {
+                    let (place, _) = places.get(layer)?;
+                    Some(format!("{place}/{part}"))
+                });
+                let place = known.map(|(place, _)| place.clone());
                 owners.push(Owner {
                     path: path.to_owned(),
-                    place: known.map(|(place, _)| place.clone()).unwrap_or_default(),
+                    place: place.or(part).unwrap_or_default(),
                     kind: known.map_or("", |(_, kind)| kind),
                     variables: vec![index],
                 });

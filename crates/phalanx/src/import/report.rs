@@ -9,6 +9,8 @@ use super::shown;
 /// Which variables found a value in a file of weights.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LoadReport {
+    /// How layers of the file were paired with the model's.
+    pub paired: Paired,
     /// Variables with the tensor of the file whose value they have now.
     pub matched: Vec<(String, String)>,
     /// Variables for which the file has nothing.
@@ -17,6 +19,29 @@ pub struct LoadReport {
     pub unexpected: Vec<String>,
     /// Variables for which the file has a tensor that does not fit.
     pub mismatched: Vec<Mismatch>,
+}
+
+/// What told which layer of a file is which of the model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Paired {
+    /// Their names.
+    #[default]
+    Name,
+    /// A table of another library's names.
+    Map,
+    /// Their order.
+    Order,
+}
+
+/// `by name`, `by map`, `by order`.
+impl fmt::Display for Paired {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Name => "by name",
+            Self::Map => "by map",
+            Self::Order => "by order",
+        })
+    }
 }
 
 /// A variable and a tensor of another shape.
@@ -47,11 +72,14 @@ impl LoadReport {
     }
 }
 
-/// Counts, and the first few names of each kind.
+/// Counts, how layers were paired, and the first few names of each kind.
 impl fmt::Display for LoadReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let all = self.matched.len() + self.missing.len() + self.mismatched.len();
         write!(f, "{} of {all} variables have values", self.matched.len())?;
+        if !self.matched.is_empty() {
+            write!(f, ", {}", self.paired)?;
+        }
         let mismatched = self.mismatched.iter().map(|mismatch| {
             let Mismatch {
                 variable,

@@ -6,15 +6,38 @@ use std::collections::HashMap;
 use phalanx_graph::{DType, Shape};
 use safetensors::{Dtype, SafeTensors};
 
-use super::file::{Layer, Stored, Style};
+use super::file::{Layer, Layers, Stored, Style};
 use super::{problem, shown};
 use crate::Result;
 
 /// What batch normalization counts and nobody needs.
 const COUNTER: &str = "num_batches_tracked";
 
-/// The layers of a file, ordered by their names with numbers by value.
-pub(super) fn layers(file: &str, tensors: &SafeTensors<'_>) -> Result<Vec<Layer>> {
+/// The note in our files of the order of layers: a list of their paths as JSON.
+pub(crate) const ORDER: &str = "layers";
+
+/// The layers of a file: as its note says, or else ordered by their names with numbers by value.
+pub(super) fn layers(file: &str, tensors: &SafeTensors<'_>, note: Option<&str>) -> Result<Layers> {
+    let all = by_names(file, tensors)?;
+    let order = note.and_then(|note| serde_json::from_str::<Vec<String>>(note).ok());
+    Ok(in_order(all, &order.unwrap_or_default()))
+}
+
+/// Layers in an order that names each of them once; a note of another program says nothing.
+fn in_order(mut all: Vec<Layer>, order: &[String]) -> Layers {
+    let places = order.iter().enumerate();
+    let places: HashMap<&str, usize> = places.map(|(i, path)| (path.as_str(), i)).collect();
+    let noted = all.iter().all(|layer| places.contains_key(&*layer.path));
+    if noted && places.len() == all.len() && order.len() == all.len() {
+        all.sort_by_key(|layer| places[&*layer.path]);
+        return Layers { all, ordered: true };
+    }
+    // Names in an alphabet's order say nothing about the model's.
+    let ordered = are_numbered(&all);
+    Layers { all, ordered }
+}
+
+fn by_names(file: &str, tensors: &SafeTensors<'_>) -> Result<Vec<Layer>> {
     let mut names = tensors.names();
     names.sort_by(|a, b| natural(a, b));
     let mut layers: Vec<Layer> = Vec::new();
@@ -52,7 +75,7 @@ pub(super) fn layers(file: &str, tensors: &SafeTensors<'_>) -> Result<Vec<Layer>
 
 /// Whether names tell the order of layers, which are sorted: where two differ first, they have numbers, as `0`, `2` or
 /// `net.0.1`, `net.1`.
-pub(super) fn are_numbered(layers: &[Layer]) -> bool {
+fn are_numbered(layers: &[Layer]) -> bool {
     let parts = |layer: &'_ Layer| -> Vec<String> {
         let parts = layer.path.split(['/', '.']);
         parts.map(str::to_owned).collect()

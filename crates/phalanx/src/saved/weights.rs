@@ -14,7 +14,7 @@ use safetensors::tensor::{Metadata, TensorInfo};
 use super::{json, problem};
 use crate::config::suggest;
 use crate::nn::Variable;
-use crate::{Error, Result};
+use crate::{Error, Result, import};
 
 /// Bytes of the length of the header, at the start of the file.
 const LENGTH_BYTES: u64 = 8;
@@ -46,12 +46,29 @@ pub(super) fn header(variables: &[Variable], values: &[HostTensor]) -> Result<He
         start = end;
         (name, info)
     });
-    let metadata = Metadata::new(None, tensors.collect()).map_err(|error| bug(&error))?;
+    let notes = [(import::ORDER.to_owned(), order_of(variables)?)];
+    let metadata = Metadata::new(Some(notes.into_iter().collect()), tensors.collect())
+        .map_err(|error| bug(&error))?;
     let mut text = serde_json::to_vec(&metadata).map_err(|error| bug(&error))?;
     text.resize(text.len().next_multiple_of(8), b' ');
     let length = text.len() as u64;
     let bytes = [&length.to_le_bytes()[..], &text].concat();
     Ok(Header { bytes, order })
+}
+
+/// The layers in the order of the model, as a note: neither offsets nor names tell it.
+fn order_of(variables: &[Variable]) -> Result<String> {
+    let mut layers: Vec<&str> = Vec::new();
+    let mut known = HashSet::new();
+    for variable in variables {
+        let layer = variable.name.rsplit_once('/');
+        let layer = layer.map_or("", |(layer, _)| layer);
+        if known.insert(layer) {
+            layers.push(layer);
+        }
+    }
+    let bug = |error| Error::Bug(format!("order of layers: {error}"));
+    serde_json::to_string(&layers).map_err(bug)
 }
 
 impl Header {
@@ -243,14 +260,15 @@ impl File<'_> {
     }
 }
 
-/// Bytes that a header of these variables can take, with every letter escaped, and some for notes of other programs.
+/// Bytes that a header of these variables can take, with every letter escaped, the order of layers, and some for notes
+/// of other programs.
 fn longest_header(variables: &[Variable]) -> u64 {
     const NOTES: u64 = 1 << 20;
     const FIXED: u64 = 256;
     const NUMBER: u64 = 24;
     const ESCAPED: u64 = 6;
     let longest = |variable: &Variable| {
-        FIXED + ESCAPED * variable.name.len() as u64 + NUMBER * variable.shape.rank() as u64
+        FIXED + 2 * ESCAPED * variable.name.len() as u64 + NUMBER * variable.shape.rank() as u64
     };
     variables.iter().map(longest).sum::<u64>() + NOTES
 }

@@ -40,6 +40,7 @@ pub trait Argument: Sized + private::Sealed {
     fn traced(given: &Self::Given, symbols: &mut dyn Iterator<Item = Tensor>) -> Option<Self>;
     /// The batch among what is given.
     #[doc(hidden)]
+    #[must_use]
     fn batch(_: &Self::Given) -> Option<&DistributedBatch> {
         None
     }
@@ -368,6 +369,7 @@ fn run<const N: usize>(
     tensors: &[(String, &PerReplica)],
     rows: Option<&Rows>,
 ) -> Result<[PerReplica; N]> {
+    let copies = state.copies(&trace.bound)?;
     let mut lists: Vec<Vec<&Buffer>> = Vec::with_capacity(site.replicas());
     for replica in 0..site.replicas() {
         let mut list: Vec<&Buffer> = tensors.iter().map(|(_, t)| t.buffer(replica)).collect();
@@ -378,9 +380,7 @@ fn run<const N: usize>(
                 .flatten()
                 .map(|number| number.buffer(replica)),
         );
-        for &entry in &trace.bound {
-            list.push(&state.buffers(entry)?[replica]);
-        }
+        list.extend(state.on_replica(&trace.bound, &copies, replica)?);
         lists.push(list);
     }
     let slices: Vec<&[&Buffer]> = lists.iter().map(Vec::as_slice).collect();
@@ -391,7 +391,7 @@ fn run<const N: usize>(
     let mut outputs: Vec<_> = outputs.into_iter().map(Vec::into_iter).collect();
     let mut next = || -> Vec<Buffer> { outputs.iter_mut().filter_map(Iterator::next).collect() };
     for &entry in &trace.changed {
-        state.replace(entry, next());
+        state.replace(entry, next())?;
     }
     let counts = rows.map(|rows| &rows.counts);
     let results = trace.results.iter().map(|spec| {

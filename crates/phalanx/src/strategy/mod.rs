@@ -1,6 +1,7 @@
 //! Where a model is trained: which devices, and later which machines.
 
 mod agreement;
+mod central;
 mod custom;
 mod distribute;
 mod function;
@@ -9,8 +10,10 @@ mod one_device;
 mod replica_cx;
 mod site;
 mod state;
+mod tpu;
 mod values;
 
+pub use central::CentralStorageStrategy;
 pub use custom::CustomTraining;
 pub use distribute::{
     DistributedBatch, DistributedDataset, DistributedIter, InputContext, Pipelines,
@@ -20,6 +23,7 @@ pub use mirrored::MirroredStrategy;
 pub use one_device::OneDeviceStrategy;
 pub use replica_cx::{Gradients, ReplicaCx};
 pub use state::{MetricRef, ModelRef, OptimizerRef, State, ValueKind, ValueRef};
+pub use tpu::TpuStrategy;
 pub use values::{PerReplica, Reduce, ValueContext};
 
 use crate::Result;

@@ -46,7 +46,7 @@ pub(super) struct Entry {
     pub(super) name: String,
     pub(super) shape: Shape,
     pub(super) kind: ValueKind,
-    /// One for each replica; none once they were lost in a step that failed.
+    /// One for each replica, or the one on the device of the variables; none once they were lost in a step that failed.
     buffers: Vec<Buffer>,
 }
 
@@ -312,8 +312,10 @@ impl State {
     /// The value as each replica has it.
     fn placed(&self, value: &HostTensor, kind: ValueKind) -> Result<Vec<Buffer>> {
         let placement = &self.site.placement;
-        if kind != ValueKind::Sum {
-            return placement.replicate(value);
+        match kind {
+            ValueKind::Replicated => return placement.replicate_parameter(value),
+            ValueKind::Mean | ValueKind::First => return placement.replicate(value),
+            ValueKind::Sum => {}
         }
         let none = HostTensor::zeros(value.shape().clone());
         let values = std::iter::once(value).chain(std::iter::repeat(&none));
@@ -511,7 +513,14 @@ impl State {
         let engine = self.site.placement.engine();
         let buffers = self.buffers(entry)?;
         let how = match kind {
-            ValueKind::Replicated | ValueKind::First => return engine.get(&buffers[0], shape),
+            ValueKind::Replicated => {
+                return self
+                    .site
+                    .placement
+                    .parameter_engine()
+                    .get(&buffers[0], shape);
+            }
+            ValueKind::First => return engine.get(&buffers[0], shape),
             ValueKind::Sum => Reduce::Sum,
             ValueKind::Mean => Reduce::Mean,
         };
@@ -523,8 +532,8 @@ impl State {
 
 /// What functions do with a state.
 impl State {
-    /// The arrays of an entry, one for each replica.
-    pub(super) fn buffers(&self, entry: usize) -> Result<&[Buffer]> {
+    /// The arrays of an entry, or why there are none.
+    fn buffers(&self, entry: usize) -> Result<&[Buffer]> {
         let buffers = &self.entries[entry].buffers;
         if buffers.is_empty() {
             return Err(Error::Training(format!(
@@ -535,6 +544,49 @@ impl State {
         Ok(buffers)
     }
 
+    /// Whether an entry is on a device of its own, from which replicas get copies.
+    fn is_central(&self, entry: usize) -> bool {
+        let central = self.site.placement.parameters().is_some();
+        central && self.entries[entry].kind == ValueKind::Replicated
+    }
+
+    /// Copies of those of some entries that are on a device of their own, for each replica.
+    pub(super) fn copies(&self, entries: &[usize]) -> Result<Vec<Vec<Buffer>>> {
+        let central = entries.iter().filter(|&&entry| self.is_central(entry));
+        let copy = |&entry: &usize| {
+            let (array, shape) = (&self.buffers(entry)?[0], &self.entries[entry].shape);
+            let replicas = 0..self.site.replicas();
+            let placement = &self.site.placement;
+            replicas
+                .map(|replica| placement.to_replica(array, shape, replica))
+                .collect()
+        };
+        central.map(copy).collect()
+    }
+
+    /// The arrays of some entries on the device of a replica, some of which are `copies` of these entries.
+    pub(super) fn on_replica<'a>(
+        &'a self,
+        entries: &[usize],
+        copies: &'a [Vec<Buffer>],
+        replica: usize,
+    ) -> Result<Vec<&'a Buffer>> {
+        let mut copies = copies.iter();
+        let mut arrays = Vec::with_capacity(entries.len());
+        for &entry in entries {
+            let copy = if self.is_central(entry) {
+                copies.next()
+            } else {
+                None
+            };
+            arrays.push(match copy {
+                Some(copy) => &copy[replica],
+                None => &self.buffers(entry)?[replica],
+            });
+        }
+        Ok(arrays)
+    }
+
     /// Takes the arrays of entries that a step is to replace; they are lost unless it does.
     pub(super) fn lose(&mut self, entries: &[usize]) {
         for &entry in entries {
@@ -542,8 +594,14 @@ impl State {
         }
     }
 
-    pub(super) fn replace(&mut self, entry: usize, buffers: Vec<Buffer>) {
-        self.entries[entry].buffers = buffers;
+    /// Puts what a step gave, an array of each replica, in the place of an entry.
+    pub(super) fn replace(&mut self, entry: usize, arrays: Vec<Buffer>) -> Result<()> {
+        let shape = self.entries[entry].shape.clone();
+        self.entries[entry].buffers = match self.is_central(entry) {
+            true => self.site.placement.to_parameters(&arrays[..1], &[shape])?,
+            false => arrays,
+        };
+        Ok(())
     }
 
     pub(super) fn began(&mut self, done: Done) -> Result<()> {

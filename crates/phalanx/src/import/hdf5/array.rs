@@ -147,12 +147,17 @@ fn filters(mut data: Cursor<'_>) -> Read<Vec<Filter>> {
             name
         })?;
         data.skip(4 * (values + values % 2 * usize::from(padded)))?;
-        found.push(match id {
+        let filter = match id {
             1 => Filter::Deflate,
             2 => Filter::Shuffle,
             3 => Filter::Fletcher32,
             other => return Err(format!("filter {other}; deflate and shuffle are read")),
-        });
+        };
+        // What is deflated twice can grow a millionfold.
+        if found.contains(&filter) {
+            return Err(format!("filter {id} twice, expected once; save it again"));
+        }
+        found.push(filter);
     }
     Ok(found)
 }
@@ -177,25 +182,40 @@ impl Array<'_> {
             Layout::Contiguous { address, .. } if *address == NOWHERE => zeros(bytes),
             Layout::Contiguous { address, .. } => Ok(source.at(*address, bytes as u64)?.to_vec()),
             Layout::Chunked { tree, chunk } => {
-                if chunk.len() != self.dims.len() || chunk.contains(&0) {
-                    return Err(format!("chunks {chunk:?} of an array {:?}", self.dims));
-                }
+                let mut places = self.places(chunk)?;
                 let mut elements = zeros(bytes)?;
-                if *tree != NOWHERE {
-                    self.chunks(source, *tree, chunk, MAX_LEVELS, &mut elements)?;
+                if *tree != NOWHERE && bytes > 0 {
+                    let levels = MAX_LEVELS;
+                    self.chunks(source, *tree, chunk, levels, &mut places, &mut elements)?;
                 }
                 Ok(elements)
             }
         }
     }
 
-    /// Copies the chunks below a node of the tree to their places.
+    /// How many chunks the array has.
+    fn places(&self, chunk: &[usize]) -> Read<usize> {
+        let is_within = |(&chunk, &dim): (&usize, &usize)| (1..=dim.max(1)).contains(&chunk);
+        let fits = chunk.iter().zip(&self.dims).all(is_within);
+        if chunk.len() != self.dims.len() || !fits {
+            let dims = &self.dims;
+            return Err(format!(
+                "chunks {chunk:?} of an array {dims:?}; save it again"
+            ));
+        }
+        // Not more than there are elements.
+        let counts = self.dims.iter().zip(chunk);
+        Ok(counts.map(|(dim, chunk)| dim.div_ceil(*chunk)).product())
+    }
+
+    /// Copies the chunks below a node of the tree to their places, of which so many are left.
     fn chunks(
         &self,
         source: &Source<'_>,
         address: u64,
         chunk: &[usize],
         levels: u8,
+        places: &mut usize,
         elements: &mut [u8],
     ) -> Read<()> {
         let mut node = source.from(address, 24)?;
@@ -218,9 +238,12 @@ impl Array<'_> {
             entries.skip(8)?;
             let child = entries.u64()?;
             if level > 0 {
-                self.chunks(source, child, chunk, level, elements)?;
+                self.chunks(source, child, chunk, level, places, elements)?;
                 continue;
             }
+            // A few bytes may say, again and again, to unpack a large chunk.
+            let left = places.checked_sub(1);
+            *places = left.ok_or("more chunks than its array has; save it again")?;
             let data = self.unfiltered(source.at(child, len.into())?, mask, chunk)?;
             self.place(&data, &start, chunk, elements)?;
         }
@@ -326,4 +349,71 @@ fn unshuffled(data: &[u8], size: usize) -> Vec<u8> {
         *byte = data[place % size * count + place / size];
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    /// A node of a tree of chunks that says `count` times where one of 1 MiB lies, and its array of as many elements.
+    fn repeated(count: u16) -> (Vec<u8>, Array<'static>) {
+        let mut deflate = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::best());
+        deflate.write_all(&vec![0; 1 << 20]).unwrap();
+        let data = deflate.finish().unwrap();
+        let mut bytes = b"TREE\x01\x00".to_vec();
+        bytes.extend(count.to_le_bytes());
+        bytes.extend([0; 16]);
+        let at = 24 + 32 * u64::from(count) + 24;
+        for _ in 0..count {
+            bytes.extend((data.len() as u32).to_le_bytes());
+            bytes.extend([0; 20]);
+            bytes.extend(at.to_le_bytes());
+        }
+        bytes.extend([0; 24]);
+        bytes.extend(data);
+        let array = Array {
+            dims: vec![1 << 20],
+            dtype: DType::U8,
+            layout: Layout::Chunked {
+                tree: 0,
+                chunk: vec![1 << 20],
+            },
+            filters: vec![Filter::Deflate],
+        };
+        (bytes, array)
+    }
+
+    #[test]
+    fn a_chunk_is_unpacked_once() {
+        let (bytes, array) = repeated(1);
+        assert_eq!(array.read(&Source::new(&bytes)).unwrap().len(), 1 << 20);
+        let start = std::time::Instant::now();
+        let (bytes, array) = repeated(u16::MAX);
+        let error = array.read(&Source::new(&bytes)).unwrap_err();
+        assert_eq!(error, "more chunks than its array has; save it again");
+        assert!(start.elapsed().as_secs() < 1);
+    }
+
+    #[test]
+    fn chunks_lie_within_their_array() {
+        let (bytes, mut array) = repeated(1);
+        array.dims = vec![1 << 10];
+        let error = array.read(&Source::new(&bytes)).unwrap_err();
+        assert_eq!(error, "chunks [1048576] of an array [1024]; save it again");
+    }
+
+    #[test]
+    fn a_filter_is_applied_once() {
+        let filter = |id: u8| [id, 0, 0, 0, 0, 0, 0, 0];
+        let message = |ids: &[u8]| {
+            let head = [1, ids.len() as u8, 0, 0, 0, 0, 0, 0];
+            let all = ids.iter().flat_map(|&id| filter(id));
+            head.into_iter().chain(all).collect::<Vec<u8>>()
+        };
+        assert_eq!(filters(Cursor(&message(&[2, 1, 3]))).unwrap().len(), 3);
+        let error = filters(Cursor(&message(&[1; 255]))).err().unwrap();
+        assert_eq!(error, "filter 1 twice, expected once; save it again");
+    }
 }

@@ -35,11 +35,17 @@ impl<'a> Source<'a> {
                 "{len} bytes at {address} are not in the file, which has {all}; copy it again"
             ));
         }
-        let left = self.budget.get().checked_sub(len.saturating_add(LOOK));
-        let left = left.ok_or("its parts refer to one another without end")?;
-        self.budget.set(left);
+        self.charge(len)?;
         // Both are within the file, whose length is a usize.
         Ok(&self.bytes[address as usize..][..len as usize])
+    }
+
+    /// Takes the price of a look at `len` bytes, or of as many made from them, out of the budget.
+    pub(super) fn charge(&self, len: u64) -> Read<()> {
+        let left = self.budget.get().checked_sub(len.saturating_add(LOOK));
+        let left = left.ok_or("its parts refer to one another without end; save it again")?;
+        self.budget.set(left);
+        Ok(())
     }
 
     /// What comes from an address on, to be read by a cursor: at most `len` bytes, fewer at the end of the file.

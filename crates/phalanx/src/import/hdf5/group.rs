@@ -8,6 +8,8 @@ use super::{NOWHERE, Read};
 pub(super) const MAX_LEVELS: u8 = 16;
 /// The kind of a name that stands for a path and not for an object.
 const SOFT: u32 = 2;
+/// Longer names are cut.
+const MAX_NAME: usize = 1 << 12;
 
 /// Names and addresses, by name; names that stand for paths and other files are left out.
 pub(super) fn children(source: &Source<'_>, messages: &[Message<'_>]) -> Read<Vec<(String, u64)>> {
@@ -83,7 +85,10 @@ fn symbols(
         let name = usize::try_from(name)
             .ok()
             .and_then(|start| names.get(start..));
-        let name = terminated(name.ok_or("a name outside its heap")?)?;
+        let name = name.ok_or("a name outside its heap")?;
+        // Many objects may point at one long name.
+        let name = terminated(&name[..name.len().min(MAX_NAME)])?;
+        source.charge(name.len() as u64)?;
         if kind != SOFT {
             found.push((name, object));
         }
@@ -118,5 +123,23 @@ fn check_links(data: &mut Cursor<'_>) -> Read<()> {
             "a group whose names lie in a fractal heap; write the file with the earliest format, h5py's default"
                 .into(),
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_name_of_many_objects_is_not_copied_for_each() {
+        let mut node = b"SNOD\x01\x00".to_vec();
+        node.extend(u16::MAX.to_le_bytes());
+        node.resize(8 + 40 * usize::from(u16::MAX), 0);
+        let name = vec![b'n'; 1 << 20];
+        let (source, mut found) = (Source::new(&node), Vec::new());
+        let error = symbols(&source, 0, &name, &mut found).unwrap_err();
+        assert!(error.starts_with("its parts refer"), "{error}");
+        let letters: usize = found.iter().map(|(name, _)| name.len()).sum();
+        assert!(letters < 17 * node.len(), "{letters} bytes of names");
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! Superblocks 0 to 3, object headers 1 and 2, groups as symbol tables or with their links in the header, arrays that are
 //! compact, contiguous, or chunked with a tree of version 1 and the filters deflate, shuffle and Fletcher32. What else
-//! the format has is refused by name. Every offset is checked; no input makes it panic, loop, or take more memory than an
-//! array that was asked for needs. After the "HDF5 File Format Specification Version 3.0" of The HDF Group.
+//! the format has is refused by name. Every offset is checked; what is read, named or unpacked is paid from a budget of a
+//! few times the file, so that no input makes it panic, loop, or take more memory than an array that was asked for needs. After the "HDF5 File Format Specification Version 3.0" of The HDF Group.
 
 mod array;
 mod bytes;
@@ -89,6 +89,11 @@ impl<'a> Hdf5<'a> {
     /// The elements of an array, little-endian and row-major.
     pub(super) fn read(&self, array: &Array<'a>) -> Read<Vec<u8>> {
         array.read(&self.source)
+    }
+
+    /// Pays for `len` bytes made from what the file says, such as the path of an array.
+    pub(super) fn charge(&self, len: usize) -> Read<()> {
+        self.source.charge(len as u64)
     }
 
     /// The texts of an attribute: one, or a list.

@@ -7,6 +7,8 @@ use super::header::{ATTRIBUTE, Message};
 
 /// More texts than this in one attribute are taken for damage.
 const MAX_TEXTS: usize = 1 << 16;
+/// What a text costs beside its letters, which may be none.
+const TEXT: u64 = 8;
 const FIXED: u8 = 3;
 const VARIABLE: u8 = 9;
 
@@ -18,6 +20,7 @@ pub(super) fn texts(
 ) -> Read<Option<Vec<String>>> {
     let attributes = messages.iter().filter(|message| message.kind == ATTRIBUTE);
     for message in attributes {
+        source.charge(0)?;
         let attribute = Attribute::read(message.data)?;
         if attribute.name == name {
             return attribute.texts(source);
@@ -65,6 +68,7 @@ impl<'a> Attribute<'a> {
             .try_fold(1, |all: usize, &dim| all.checked_mul(dim));
         let count = count.filter(|&count| count <= MAX_TEXTS);
         let count = count.ok_or("an attribute of too many texts")?;
+        source.charge(count as u64 * TEXT)?;
         let class = self.datatype.u8()? & 15;
         let bits = self.datatype.u8()?;
         self.datatype.skip(2)?;
