@@ -550,6 +550,18 @@ fn values_of_another_strategy_are_refused_by_both_names() {
 }
 
 #[test]
+fn a_mesh_has_no_replicas_for_loops_of_ones_own() {
+    let mesh = MeshStrategy::on(engine(), &Mesh::new([("data", 3)])).unwrap();
+    let words = [
+        "MeshStrategy on cpu:0, cpu:1, cpu:2",
+        "over a mesh",
+        "`compile` and `fit`",
+    ];
+    assert_says(mesh.state(1), &words);
+    assert_says(mesh.broadcast(&HostTensor::scalar(1.0f32)), &words);
+}
+
+#[test]
 fn handles_of_another_state_are_refused() {
     let strategy = mirrored(2);
     let mut other = strategy.state(1).unwrap();

@@ -5,6 +5,7 @@
 
 mod batch;
 mod compile;
+mod division;
 mod estimate;
 mod freezing;
 mod given;
@@ -18,7 +19,9 @@ mod progress;
 mod run;
 mod step;
 mod tally;
+mod times;
 mod trainer;
+mod verify;
 mod weights;
 
 pub(crate) use batch::filled;
@@ -32,4 +35,5 @@ pub use options::Fit;
 pub use progress::Progress;
 pub(crate) use run::InFlight;
 pub(crate) use step::step_key;
+pub use times::{ReplicaTime, ReplicaTimes};
 pub use trainer::Trainer;

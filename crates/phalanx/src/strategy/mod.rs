@@ -5,7 +5,9 @@ mod central;
 mod custom;
 mod distribute;
 mod function;
+mod mesh;
 mod mirrored;
+mod named;
 mod one_device;
 mod replica_cx;
 mod site;
@@ -19,8 +21,11 @@ pub use distribute::{
     DistributedBatch, DistributedDataset, DistributedIter, InputContext, Pipelines,
 };
 pub use function::{Argument, Function, Inputs};
+pub use mesh::MeshStrategy;
 pub use mirrored::MirroredStrategy;
+pub use named::NamedStrategy;
 pub use one_device::OneDeviceStrategy;
+pub use phalanx_graph::Mesh;
 pub use replica_cx::{Gradients, ReplicaCx};
 pub use state::{MetricRef, ModelRef, OptimizerRef, State, ValueKind, ValueRef};
 pub use tpu::TpuStrategy;

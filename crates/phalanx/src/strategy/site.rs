@@ -24,6 +24,16 @@ impl Site {
         self.placement.replicas()
     }
 
+    /// Refuses a strategy without replicas: one model divided over a mesh.
+    pub(super) fn check_replicas(&self) -> Result<()> {
+        match self.placement.division() {
+            None => Ok(()),
+            Some(_) => Err(Error::user(format!(
+                "training loops of one's own run on replicas, and `{self}` divides one model over a mesh; use another strategy, or `compile` and `fit`"
+            ))),
+        }
+    }
+
     /// Refuses a value of a strategy with other devices.
     pub(super) fn check(&self, what: &str, of: &Self) -> Result<()> {
         if self.placement.is_same(&of.placement) {
@@ -37,8 +47,8 @@ impl Site {
 
 impl fmt::Display for Site {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let devices = (0..self.replicas()).map(|replica| self.placement.device_name(replica));
-        let devices: Vec<String> = devices.collect();
+        let (engine, devices) = (self.placement.engine(), self.placement.devices().iter());
+        let devices: Vec<String> = devices.map(|&device| engine.device_name(device)).collect();
         write!(f, "{} on {}", self.strategy, devices.join(", "))
     }
 }

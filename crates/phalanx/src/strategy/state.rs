@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use phalanx_graph::{DType, HostTensor, Shape};
+use phalanx_graph::{DType, HostTensor, Shape, Sharding};
 use phalanx_pjrt::Buffer;
 
 use super::site::Site;
@@ -137,6 +137,7 @@ pub(super) const DRAWS: usize = 1;
 /// Adding.
 impl State {
     pub(super) fn new(site: Site, seed: u64) -> Result<Self> {
+        site.check_replicas()?;
         let mut state = Self {
             site,
             entries: Vec::new(),
@@ -313,7 +314,10 @@ impl State {
     fn placed(&self, value: &HostTensor, kind: ValueKind) -> Result<Vec<Buffer>> {
         let placement = &self.site.placement;
         match kind {
-            ValueKind::Replicated => return placement.replicate_parameter(value),
+            ValueKind::Replicated => {
+                let whole = Sharding::replicated(value.dims().len());
+                return placement.place_parameter(value, &whole);
+            }
             ValueKind::Mean | ValueKind::First => return placement.replicate(value),
             ValueKind::Sum => {}
         }

@@ -61,6 +61,7 @@ impl PerReplica {
 
     /// A host's value on the device of each replica.
     pub(super) fn put(site: &Site, values: &[HostTensor], same: bool) -> Result<Self> {
+        site.check_replicas()?;
         let placement = &site.placement;
         let put = |(value, &device): (&HostTensor, &usize)| {
             Ok(Part {
