@@ -23,7 +23,7 @@ fn main() -> phalanx::Result<()> {
         .add(Rescaling::new(1.0 / 16.0))
         .add(Conv2d::new(32, 3).padding(Padding::Same).activation(relu))
         .add(MaxPool2d::new(2))
-        .add(Flatten::new())
+        .add(Flatten)
         .add(Dropout::new(0.3))
         .add(Dense::new(10));
     let mut state = strategy.state(7)?;
