@@ -69,6 +69,7 @@ fn mlp() -> Sequential {
                 .activation(relu)
                 .kernel_regularizer(Regularizer::L2 { l2: 0.01 }),
         )
+        .add(BatchNorm::new().synchronized(true))
         .add(Dropout::new(0.25))
         .add(Dense::new(3))
 }

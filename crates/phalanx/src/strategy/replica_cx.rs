@@ -298,8 +298,8 @@ impl ReplicaCx<'_> {
         }
         let effects = cx.finish();
         if training {
-            for (index, value) in &effects.updates {
-                let value = self.averaged(value, of_batch);
+            let (indices, values): (Vec<usize>, Vec<Tensor>) = effects.updates.into_iter().unzip();
+            for (index, value) in indices.iter().zip(self.agreed(&values, of_batch)) {
                 self.write(model.first + index, value, Location::caller());
             }
             let penalties = self.penalties.entry(model.first).or_default();
@@ -308,22 +308,20 @@ impl ReplicaCx<'_> {
         outputs
     }
 
-    /// The mean over replicas of moving statistics, by the examples of each.
+    /// State of layers as all replicas go on with it: means by the examples of each, the largest of integers.
     #[track_caller]
-    fn averaged(&self, value: &Tensor, of_batch: bool) -> Tensor {
-        let replicas = self.replicas_in_sync();
-        if replicas == 1 || !value.dtype().is_float() {
-            return value.clone();
+    fn agreed(&self, values: &[Tensor], of_batch: bool) -> Vec<Tensor> {
+        if self.replicas_in_sync() == 1 || values.iter().any(|value| !value.dtype().is_float()) {
+            let largest = values.iter();
+            return largest
+                .map(|value| value.all_reduce(ReduceOp::Max))
+                .collect();
         }
         let rows = self.rows.as_ref().filter(|_| of_batch);
-        let share = match rows.and_then(|rows| rows.filled.as_ref()) {
-            Some(_) => {
-                let own = self.examples();
-                (&own / own.all_reduce(ReduceOp::Sum)).convert(value.dtype())
-            }
-            None => value.sum_all().like(1.0 / replicas as f64),
-        };
-        (value * share).all_reduce(ReduceOp::Sum)
+        let filled = rows.is_some_and(|rows| rows.filled.is_some());
+        let weight = filled.then(|| self.examples());
+        let reduction = self.state.site.placement.reduction();
+        reduction.mean_of(values, weight.as_ref())
     }
 }
 
@@ -405,7 +403,16 @@ impl ReplicaCx<'_> {
     #[track_caller]
     pub fn all_reduce_gradients(&self, gradients: &Gradients) -> Gradients {
         let reduction = self.state.site.placement.reduction();
-        let mut sums = reduction.sum(&gradients.some()).into_iter();
+        let own = gradients.some();
+        let sums = match self.replicas_in_sync() {
+            // Of no effect, but a step without it is refused on one replica as on several.
+            1 => own
+                .iter()
+                .map(|own| own.all_reduce(ReduceOp::Sum))
+                .collect(),
+            _ => reduction.sum(&own),
+        };
+        let mut sums = sums.into_iter();
         let values = gradients.values.iter();
         Gradients {
             values: values
