@@ -28,7 +28,7 @@ pub(crate) use batch::filled;
 pub(crate) use compile::weighted_sum;
 pub use compile::{Compile, Losses, OutputMetric};
 pub use estimate::{Estimate, LargestBatch};
-pub use history::{EpochLogs, History, Logs};
+pub use history::{EpochLogs, History, Input, Logs};
 pub(crate) use judge::over;
 pub use loss_scale::LossScale;
 pub use options::Fit;
