@@ -7,6 +7,7 @@ pub(crate) mod convolution;
 mod linear;
 mod recompute;
 mod scan;
+mod slices;
 pub(crate) mod window;
 
 use std::collections::HashMap;
@@ -93,7 +94,8 @@ fn accumulate(cotangents: &mut HashMap<Value, Tensor>, value: Value, gradient: T
     cotangents.insert(value, total);
 }
 
-/// The sum of two gradients: where one is nothing but what a scatter adds to zeros, that is added to the other in place.
+/// The sum of two gradients: where one is nothing but what a scatter adds to zeros, that is added to the other in place;
+/// slices are joined.
 fn total(a: Tensor, b: Tensor) -> Tensor {
     let scattered = |sparse: &Tensor, dense: &Tensor| {
         let (mut node, graph) = (sparse.graph().node(sparse.value().node), sparse.graph());
@@ -113,6 +115,7 @@ fn total(a: Tensor, b: Tensor) -> Tensor {
         is_zeros(graph, base.value()).then(|| flat().reshape(&dense.dims()))
     };
     let in_place = scattered(&b, &a).or_else(|| scattered(&a, &b));
+    let in_place = in_place.or_else(|| slices::joined(&a, &b));
     in_place.unwrap_or_else(|| a + b)
 }
 
