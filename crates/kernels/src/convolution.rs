@@ -163,11 +163,11 @@ impl Key {
         let dy = onednn.strided(self.y.element, &[pixels, output], &[output, 1])?;
         let kernel = onednn.strided(self.kernel.element, &[input, output], &[output, 1])?;
         let no_bias = null_mut();
-        // SAFETY: live layouts, no bias and no further attributes.
+        // SAFETY: live layouts, no bias.
         let plan = unsafe {
-            onednn.plan("plan a product", |out, engine| {
+            onednn.plan("plan a product", |out, engine, attributes| {
                 let (x, dy, kernel) = (x.handle(), dy.handle(), kernel.handle());
-                (onednn.api.matmul)(out, engine, x, dy, no_bias, kernel, null_mut())
+                (onednn.api.matmul)(out, engine, x, dy, no_bias, kernel, attributes)
             })?
         };
         let arguments = [
@@ -215,28 +215,20 @@ impl Key {
         let hint = forward.handle();
         let direct = sys::CONVOLUTION_DIRECT;
         let api = onednn.api;
-        // SAFETY: live layouts and plan, pairs for the two spatial dimensions, no bias and no further attributes.
+        // SAFETY: live layouts and plan, pairs for the two spatial dimensions, no bias.
         unsafe {
             match self.direction {
                 Direction::Forward => Ok(forward),
-                Direction::InputGradient => onednn.plan("plan an input gradient", |out, engine| {
-                    (api.convolution_input_gradient)(
-                        out,
-                        engine,
-                        direct,
-                        x,
-                        w,
-                        y,
-                        strides,
-                        dilation,
-                        low,
-                        high,
-                        hint,
-                        null_mut(),
-                    )
-                }),
+                Direction::InputGradient => {
+                    onednn.plan("plan an input gradient", |out, engine, attributes| {
+                        (api.convolution_input_gradient)(
+                            out, engine, direct, x, w, y, strides, dilation, low, high, hint,
+                            attributes,
+                        )
+                    })
+                }
                 Direction::KernelGradient => {
-                    onednn.plan("plan a kernel gradient", |out, engine| {
+                    onednn.plan("plan a kernel gradient", |out, engine, attributes| {
                         (api.convolution_kernel_gradient)(
                             out,
                             engine,
@@ -250,7 +242,7 @@ impl Key {
                             low,
                             high,
                             hint,
-                            null_mut(),
+                            attributes,
                         )
                     })
                 }
@@ -269,9 +261,9 @@ impl Key {
         let kernel = onednn.any(element, &dims[first..])?;
         let bias = self.bias_layout(onednn)?;
         let dilation = self.dilation.map(|step| step - 1);
-        // SAFETY: live layouts, no bias or a live one, pairs for the two spatial dimensions, no further attributes.
+        // SAFETY: live layouts, no bias or a live one, pairs for the two spatial dimensions.
         unsafe {
-            onednn.plan("plan a convolution", |out, engine| {
+            onednn.plan("plan a convolution", |out, engine, attributes| {
                 (onednn.api.convolution)(
                     out,
                     engine,
@@ -285,7 +277,7 @@ impl Key {
                     dilation.as_ptr(),
                     self.padding_low.as_ptr(),
                     self.padding_high.as_ptr(),
-                    null_mut(),
+                    attributes,
                 )
             })
         }

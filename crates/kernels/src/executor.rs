@@ -1,10 +1,11 @@
-//! The one thread on which all operations run.
+//! A thread on which operations of several threads run.
 //!
 //! XLA calls handlers from any of its threads, several at once. Every thread that starts OpenMP work owns a team of threads of its own,
-//! and two operations at once on all processors are slower than one after the other; a thread of our own has one team, and needs no lock
-//! around oneDNN's objects. The hand-over costs about 10 us (`cargo run --release -p phalanx-bench --bin kernels` prints it).
+//! and two operations at once on the same processors are slower than one after the other; a thread of our own has one team. The
+//! hand-over costs about 10 us (`cargo run --release -p phalanx-bench --bin kernels` prints it).
 
 use std::collections::VecDeque;
+use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -156,20 +157,54 @@ impl<S> Drop for Executor<S> {
     }
 }
 
-/// Makes the calling thread, and the threads that it starts, treat denormal numbers as zero, as XLA's threads do.
-pub(crate) fn flush_denormals() {
+/// While it lives, this thread, and threads that it starts, treat denormal numbers as zero, as XLA's threads do.
+pub(crate) struct DenormalsFlushed {
     #[cfg(target_arch = "x86_64")]
-    {
-        const FLUSH_TO_ZERO: u32 = 1 << 15;
-        const DENORMALS_ARE_ZERO: u32 = 1 << 6;
-        let mut register = 0u32;
-        // SAFETY: the two bits exist on every x86-64; they change only how denormals are rounded, on this thread of ours.
-        unsafe {
-            std::arch::asm!("stmxcsr [{}]", in(reg) &raw mut register, options(nostack, preserves_flags));
-            register |= FLUSH_TO_ZERO | DENORMALS_ARE_ZERO;
-            std::arch::asm!("ldmxcsr [{}]", in(reg) &raw const register, options(nostack, preserves_flags));
+    before: u32,
+    /// It belongs to its thread.
+    _thread: PhantomData<*const ()>,
+}
+
+impl DenormalsFlushed {
+    pub(crate) fn new() -> Self {
+        #[cfg(target_arch = "x86_64")]
+        {
+            const FLUSH_TO_ZERO: u32 = 1 << 15;
+            const DENORMALS_ARE_ZERO: u32 = 1 << 6;
+            let before = exchange_register(|before| before | FLUSH_TO_ZERO | DENORMALS_ARE_ZERO);
+            Self {
+                before,
+                _thread: PhantomData,
+            }
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        Self {
+            _thread: PhantomData,
         }
     }
+}
+
+impl Drop for DenormalsFlushed {
+    fn drop(&mut self) {
+        #[cfg(target_arch = "x86_64")]
+        exchange_register(|_| self.before);
+    }
+}
+
+/// Changes how this thread rounds; gives what was before.
+#[cfg(target_arch = "x86_64")]
+fn exchange_register(change: impl FnOnce(u32) -> u32) -> u32 {
+    let mut before = 0u32;
+    // SAFETY: the register exists on every x86-64.
+    unsafe {
+        std::arch::asm!("stmxcsr [{}]", in(reg) &raw mut before, options(nostack, preserves_flags));
+    }
+    let after = change(before);
+    // SAFETY: as above; callers change only how denormals are rounded, or put back what was.
+    unsafe {
+        std::arch::asm!("ldmxcsr [{}]", in(reg) &raw const after, options(nostack, preserves_flags));
+    }
+    before
 }
 
 #[cfg(test)]
@@ -223,16 +258,17 @@ mod tests {
     }
 
     #[test]
-    fn denormals_are_zero_on_a_thread_that_flushes_them() {
-        let product = std::thread::spawn(|| {
-            flush_denormals();
-            std::hint::black_box(f32::MIN_POSITIVE) * std::hint::black_box(0.5)
-        });
-        let expected = if cfg!(target_arch = "x86_64") {
+    fn denormals_are_zero_while_they_are_flushed() {
+        let product = || std::hint::black_box(f32::MIN_POSITIVE) * std::hint::black_box(0.5);
+        let kept = f32::MIN_POSITIVE / 2.0;
+        let flushed = DenormalsFlushed::new();
+        let zero = if cfg!(target_arch = "x86_64") {
             0.0
         } else {
-            f32::MIN_POSITIVE / 2.0
+            kept
         };
-        assert_eq!(product.join().unwrap(), expected);
+        assert_eq!(product(), zero);
+        drop(flushed);
+        assert_eq!(product(), kept);
     }
 }

@@ -4,6 +4,7 @@ use phalanx_pjrt::{Call, CallAttribute, CallError, Code, ElementType};
 
 use crate::convolution::{Direction, Key};
 use crate::kernels::Kernels;
+use crate::lanes::NoLane;
 use crate::norm;
 use crate::onednn::{Refused, Type};
 use crate::pooling::{self, Pool};
@@ -77,8 +78,9 @@ fn max_pool(kernels: &Kernels, call: &mut Call<'_>) -> Result<(), CallError> {
         job.place.fill(0);
         return Ok(());
     }
-    kernels.max_pool(&pool, job);
-    Ok(())
+    kernels
+        .max_pool(replicas(call)?, &pool, job)
+        .map_err(|why| no_lane(&why))
 }
 
 fn max_pool_gradient(kernels: &Kernels, call: &mut Call<'_>) -> Result<(), CallError> {
@@ -94,8 +96,9 @@ fn max_pool_gradient(kernels: &Kernels, call: &mut Call<'_>) -> Result<(), CallE
         job.dx.fill(0.0);
         return Ok(());
     }
-    kernels.max_pool_gradient(&pool, job);
-    Ok(())
+    kernels
+        .max_pool_gradient(replicas(call)?, &pool, job)
+        .map_err(|why| no_lane(&why))
 }
 
 fn pool(
@@ -142,7 +145,7 @@ fn batch_norm(kernels: &Kernels, call: &mut Call<'_>) -> Result<(), CallError> {
             )));
         }
     };
-    kernels.batch_norm(norm::Forward {
+    let job = norm::Forward {
         x: call.operand(0)?,
         gamma: call.operand(1)?,
         beta: call.operand(2)?,
@@ -152,8 +155,10 @@ fn batch_norm(kernels: &Kernels, call: &mut Call<'_>) -> Result<(), CallError> {
         variance: call.result(2)?,
         epsilon: epsilon(call)?,
         relu,
-    });
-    Ok(())
+    };
+    kernels
+        .batch_norm(replicas(call)?, job)
+        .map_err(|why| no_lane(&why))
 }
 
 fn batch_norm_gradient(kernels: &Kernels, call: &mut Call<'_>) -> Result<(), CallError> {
@@ -182,7 +187,7 @@ fn batch_norm_gradient(kernels: &Kernels, call: &mut Call<'_>) -> Result<(), Cal
             }
         }
     };
-    kernels.batch_norm_gradient(norm::Gradient {
+    let job = norm::Gradient {
         dy: call.operand(0)?,
         x: call.operand(1)?,
         mean: call.operand(2)?,
@@ -193,8 +198,10 @@ fn batch_norm_gradient(kernels: &Kernels, call: &mut Call<'_>) -> Result<(), Cal
         dgamma: call.result(1)?,
         dbeta: call.result(2)?,
         epsilon: epsilon(call)?,
-    });
-    Ok(())
+    };
+    kernels
+        .batch_norm_gradient(replicas(call)?, job)
+        .map_err(|why| no_lane(&why))
 }
 
 /// The last dimension, of an array with elements and more than one dimension.
@@ -292,8 +299,33 @@ fn run(kernels: &Kernels, call: &mut Call<'_>, key: Key) -> Result<(), CallError
         return Ok(());
     }
     kernels
-        .run(key, &inputs, &mut outputs)
+        .run(replicas(call)?, key, &inputs, &mut outputs)
+        .map_err(|why| no_lane(&why))?
         .map_err(|refused| refusal(&refused, key))
+}
+
+/// How many replicas of the program compute at once.
+fn replicas(call: &Call<'_>) -> Result<usize, CallError> {
+    match call.optional("replicas")? {
+        None => Ok(1),
+        Some(CallAttribute::Int(count)) if count > 0 => {
+            Ok(usize::try_from(count).unwrap_or(usize::MAX))
+        }
+        Some(other) => Err(invalid(format!(
+            "the attribute `replicas` must be a positive integer, got {other:?}"
+        ))),
+    }
+}
+
+fn no_lane(why: &NoLane) -> CallError {
+    let code = match why {
+        NoLane::Busy(_) => Code::DeadlineExceeded,
+        NoLane::NotStarted(_) => Code::ResourceExhausted,
+    };
+    CallError::new(
+        code,
+        format!("{why}; PHALANX_KERNELS=off computes it with XLA alone"),
+    )
 }
 
 fn refusal(refused: &Refused, key: Key) -> CallError {

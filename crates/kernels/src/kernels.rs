@@ -1,22 +1,19 @@
 //! The public handle.
 
-use std::collections::HashMap;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use phalanx_pjrt::{Client, Code, Places};
 
 use crate::convolution::Key;
-use crate::executor::{Executor, flush_denormals};
 use crate::handlers;
-#[cfg(target_arch = "x86_64")]
-use crate::kernel_gradient;
+use crate::lanes::{Lanes, NoLane};
 use crate::library::{self, KernelError, Library};
 use crate::norm;
-use crate::onednn::{OneDnn, Operation, Refused, Scratch};
+use crate::onednn::Refused;
 use crate::pooling::{self, Pool};
+use crate::state::State;
 use crate::sys;
-use crate::team::Team;
 
 /// What the kernels can do on this processor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,19 +23,19 @@ pub struct Support {
     pub bf16: bool,
 }
 
-/// A loaded oneDNN with its thread; clones share it.
+/// A loaded oneDNN with the threads for its operations; clones share it.
 #[derive(Clone)]
 pub struct Kernels(Arc<Inner>);
 
 struct Inner {
     library: Library,
-    threads: usize,
     support: Support,
-    executor: Executor<State>,
+    /// By number of threads of an operation, less 1: one entry for each number up to that of the processors.
+    lanes: Vec<OnceLock<Lanes>>,
 }
 
 impl Kernels {
-    /// Finds the library, loads it and starts its thread: `explicit`, then `PHALANX_ONEDNN_LIBRARY`, then the per-user cache, then the
+    /// Finds the library, loads it and starts a thread for its operations: `explicit`, then `PHALANX_ONEDNN_LIBRARY`, then the per-user cache, then the
     /// system's `libdnnl.so.3`. It uses as many threads as XLA's pool has (`PJRT_NPROC`, else the processors of this process).
     ///
     /// [`prepare_environment`](crate::prepare_environment) is to be called before, once.
@@ -47,22 +44,19 @@ impl Kernels {
     /// See [`KernelError`]: what was looked at and what to do.
     pub fn find(places: &Places, explicit: Option<&Path>) -> Result<Self, KernelError> {
         let library = library::find(places, explicit)?;
-        let (api, threads) = (library.api, library::threads(places));
-        let executor = Executor::start(move || {
-            flush_denormals();
-            let onednn = OneDnn::start(api, threads)?;
-            Ok::<_, KernelError>(State::new(onednn, Team::new(api, threads)))
-        })?;
+        let threads = library::threads(places);
+        let lanes: Vec<OnceLock<Lanes>> = (0..threads).map(|_| OnceLock::new()).collect();
+        let all = Lanes::start(library.api, threads, threads)?;
+        lanes[threads - 1].get_or_init(|| all);
         // SAFETY: the function has no conditions.
-        let isa = unsafe { (api.effective_isa)() };
+        let isa = unsafe { (library.api.effective_isa)() };
         let support = Support {
             bf16: isa & sys::ISA_AVX512_BF16 == sys::ISA_AVX512_BF16,
         };
         Ok(Self(Arc::new(Inner {
             library,
-            threads,
             support,
-            executor,
+            lanes,
         })))
     }
 
@@ -94,10 +88,10 @@ impl Kernels {
         self.0.support
     }
 
-    /// Number of threads that an operation uses.
+    /// Number of threads of an operation while so many replicas of a program compute at once.
     #[must_use]
-    pub fn threads(&self) -> usize {
-        self.0.threads
+    pub fn threads(&self, replicas: usize) -> usize {
+        (self.0.lanes.len() / replicas.max(1)).max(1)
     }
 
     /// The file of the library, or its name where the system's loader found it.
@@ -118,27 +112,29 @@ impl Kernels {
         format!(
             "onednn {major}.{minor}.{patch} from {source}: {} ({} threads)",
             path.display(),
-            self.0.threads
+            self.threads(1)
         )
     }
 
-    /// One line for each operation that was made: its key and oneDNN's implementation.
+    /// One line for each operation that was made and does not run at the moment: its key and oneDNN's implementation.
     #[must_use]
     pub fn operations(&self) -> Vec<String> {
-        self.0.executor.run(|state| {
-            let lines = state.operations.iter();
-            lines
-                .map(|(key, operation)| format!("{key:?}: {}", operation.describe()))
-                .collect()
-        })
+        let lanes = self.0.lanes.iter().filter_map(OnceLock::get);
+        let mut lines: Vec<String> = lanes.flat_map(Lanes::describe).collect();
+        lines.sort();
+        lines.dedup();
+        lines
     }
 
-    /// Seconds that it takes to hand an empty job to the kernels' thread and back, the median of `times`.
+    /// Seconds that it takes to hand an empty job to the thread of operations that use all processors and back, the median of `times`.
+    ///
+    /// # Panics
+    /// Such operations took 10 minutes.
     #[must_use]
     pub fn hand_over_seconds(&self, times: usize) -> f64 {
         let time = || {
             let start = std::time::Instant::now();
-            self.0.executor.run(|_| ());
+            self.on_lane(1, |_| ()).expect("operations end");
             start.elapsed().as_secs_f64()
         };
         let mut seconds: Vec<f64> = (0..times.max(1)).map(|_| time()).collect();
@@ -146,38 +142,67 @@ impl Kernels {
         seconds[seconds.len() / 2]
     }
 
-    /// Runs the operation of this key on the kernels' thread.
+    /// Runs the operation of this key.
     pub(crate) fn run(
         &self,
+        replicas: usize,
         key: Key,
         inputs: &[&[u8]],
         outputs: &mut [&mut [u8]],
-    ) -> Result<(), Refused> {
-        self.0.executor.run(|state| state.run(key, inputs, outputs))
+    ) -> Result<Result<(), Refused>, NoLane> {
+        self.on_lane(replicas, |state| state.run(key, inputs, outputs))
     }
 
-    /// Normalises on the kernels' threads.
-    pub(crate) fn batch_norm(&self, job: norm::Forward<'_>) {
-        self.0
-            .executor
-            .run(|state| job.run(&state.team, &mut state.scratch));
+    /// Normalises.
+    pub(crate) fn batch_norm(&self, replicas: usize, job: norm::Forward<'_>) -> Result<(), NoLane> {
+        self.on_lane(replicas, |state| job.run(&state.team, &mut state.scratch))
     }
 
     /// The gradient of [`Kernels::batch_norm`].
-    pub(crate) fn batch_norm_gradient(&self, job: norm::Gradient<'_>) {
-        self.0
-            .executor
-            .run(|state| job.run(&state.team, &mut state.scratch));
+    pub(crate) fn batch_norm_gradient(
+        &self,
+        replicas: usize,
+        job: norm::Gradient<'_>,
+    ) -> Result<(), NoLane> {
+        self.on_lane(replicas, |state| job.run(&state.team, &mut state.scratch))
     }
 
-    /// The largest elements of windows, found on the kernels' threads.
-    pub(crate) fn max_pool(&self, pool: &Pool, job: pooling::Forward<'_>) {
-        self.0.executor.run(|state| pool.forward(job, &state.team));
+    /// The largest elements of windows.
+    pub(crate) fn max_pool(
+        &self,
+        replicas: usize,
+        pool: &Pool,
+        job: pooling::Forward<'_>,
+    ) -> Result<(), NoLane> {
+        self.on_lane(replicas, |state| pool.forward(job, &state.team))
     }
 
     /// The gradient of [`Kernels::max_pool`].
-    pub(crate) fn max_pool_gradient(&self, pool: &Pool, job: pooling::Gradient<'_>) {
-        self.0.executor.run(|state| pool.gradient(job, &state.team));
+    pub(crate) fn max_pool_gradient(
+        &self,
+        replicas: usize,
+        pool: &Pool,
+        job: pooling::Gradient<'_>,
+    ) -> Result<(), NoLane> {
+        self.on_lane(replicas, |state| pool.gradient(job, &state.team))
+    }
+
+    /// Runs a job with the share of the processors that one of so many replicas has.
+    fn on_lane<R: Send>(
+        &self,
+        replicas: usize,
+        job: impl FnOnce(&mut State) -> R + Send,
+    ) -> Result<R, NoLane> {
+        let threads = self.threads(replicas);
+        let place = &self.0.lanes[threads - 1];
+        let lanes = match place.get() {
+            Some(lanes) => lanes,
+            None => {
+                let lanes = Lanes::start(self.0.library.api, threads, self.0.lanes.len())?;
+                place.get_or_init(|| lanes)
+            }
+        };
+        lanes.run(job)
     }
 }
 
@@ -185,81 +210,4 @@ impl std::fmt::Debug for Kernels {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Kernels({})", self.describe())
     }
-}
-
-/// Operations kept at most; programs have hundreds, so that more are of programs that are gone.
-const MOST_OPERATIONS: usize = 4096;
-
-/// What the kernels' thread owns. The operations come first: they are dropped before what they were made with.
-struct State {
-    operations: HashMap<Key, Operation>,
-    scratch: Scratch,
-    team: Team,
-    onednn: OneDnn,
-}
-
-/// Most arguments of an operation.
-const MOST_ARGUMENTS: usize = 8;
-
-impl State {
-    fn new(onednn: OneDnn, team: Team) -> Self {
-        Self {
-            operations: HashMap::new(),
-            scratch: Scratch::default(),
-            team,
-            onednn,
-        }
-    }
-
-    fn run(
-        &mut self,
-        key: Key,
-        inputs: &[&[u8]],
-        outputs: &mut [&mut [u8]],
-    ) -> Result<(), Refused> {
-        let mut data = [(std::ptr::null_mut(), 0); MOST_ARGUMENTS];
-        let count = inputs.len() + outputs.len();
-        let (first, rest) = data.split_at_mut(inputs.len());
-        for (slot, input) in first.iter_mut().zip(inputs) {
-            *slot = (input.as_ptr().cast_mut(), input.len());
-        }
-        for (slot, output) in rest.iter_mut().zip(&mut *outputs) {
-            *slot = (output.as_mut_ptr(), output.len());
-        }
-        #[cfg(target_arch = "x86_64")]
-        if let ([x, dy], [dw]) = (inputs, &mut *outputs)
-            && kernel_gradient::suits(&key, self.team.threads())
-        {
-            let (x, dy, dw) = (floats(x), floats(dy), floats_mut(dw));
-            kernel_gradient::run(&key, x, dy, dw, &self.team, &mut self.scratch);
-            return Ok(());
-        }
-        if !self.operations.contains_key(&key) {
-            if self.operations.len() >= MOST_OPERATIONS {
-                self.operations.clear();
-            }
-            self.operations.insert(key, key.operation(&self.onednn)?);
-        }
-        // SAFETY: the pointers are those of the slices, which are borrowed until this returns; the operation writes only to outputs.
-        unsafe { self.operations[&key].run(&self.onednn, &data[..count], &mut self.scratch) }
-    }
-}
-
-/// # Panics
-/// The bytes are not aligned, which those of XLA are.
-#[cfg(target_arch = "x86_64")]
-fn floats(bytes: &[u8]) -> &[f32] {
-    // SAFETY: every pattern is a number.
-    let (before, floats, after) = unsafe { bytes.align_to() };
-    assert!(before.is_empty() && after.is_empty());
-    floats
-}
-
-/// As [`floats`].
-#[cfg(target_arch = "x86_64")]
-fn floats_mut(bytes: &mut [u8]) -> &mut [f32] {
-    // SAFETY: every pattern is a number, and its bytes are bytes.
-    let (before, floats, after) = unsafe { bytes.align_to_mut() };
-    assert!(before.is_empty() && after.is_empty());
-    floats
 }

@@ -20,6 +20,9 @@
 //! | the same, of one with ReLU | dy, x, mean, variance, gamma, beta -> dx, dgamma, dbeta | `epsilon` |
 //! | the same, of one with addition and ReLU | dy, x, mean, variance, gamma, y -> dx, dgamma, dbeta, gradient of what was added | `epsilon` |
 //!
+//! Each may also say `replicas`, an integer: how many replicas of its program compute at once, 1 where it does not. Each has its
+//! share of the processors.
+//!
 //! Elements are f32; in convolutions also bf16 where [`Support::bf16`] says so.
 //!
 //! `unsafe` lives here and in phalanx-pjrt only; everything exported is safe.
@@ -30,10 +33,12 @@ mod handlers;
 #[cfg(target_arch = "x86_64")]
 mod kernel_gradient;
 mod kernels;
+mod lanes;
 mod library;
 mod norm;
 mod onednn;
 mod pooling;
+mod state;
 mod sys;
 mod team;
 

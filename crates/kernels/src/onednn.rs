@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_char, c_int};
 use std::ptr::null_mut;
 
-use crate::sys::{self, Api, ExecArgument, Handle, MAX_DIMS, Status};
+use crate::sys::{self, Api, ExecArgument, Handle, MAX_DIMS, Status, argument};
 
 /// A refusal of oneDNN.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -39,20 +39,21 @@ pub(crate) enum Type {
     F32 = 3,
 }
 
-/// The library with an engine and a stream; everything made from it belongs to one thread.
+/// The library with an engine and a stream; what is made from it runs one at a time, on any thread.
 pub(crate) struct OneDnn {
     pub(crate) api: &'static Api,
     engine: Handle,
     stream: Handle,
+    /// Of every operation: its scratch memory is ours. The library's own would belong to the thread that made the operation.
+    attributes: Handle,
 }
 
 impl OneDnn {
-    /// Starts the CPU engine for operations of at most so many threads, from the calling thread.
-    pub(crate) fn start(api: &'static Api, threads: usize) -> Result<Self> {
-        let (mut engine, mut stream) = (null_mut(), null_mut());
-        // SAFETY: valid out pointers; the engine that was made is passed on.
+    /// Starts the CPU engine.
+    pub(crate) fn start(api: &'static Api) -> Result<Self> {
+        let (mut engine, mut stream, mut attributes) = (null_mut(), null_mut(), null_mut());
+        // SAFETY: valid out pointers; the engine and the attributes that were made are passed on.
         unsafe {
-            (api.set_threads)(c_int::try_from(threads).unwrap_or(c_int::MAX));
             check(
                 "start its engine",
                 (api.engine_create)(&raw mut engine, sys::ENGINE_CPU, 0),
@@ -61,11 +62,20 @@ impl OneDnn {
                 "open a stream",
                 (api.stream_create)(&raw mut stream, engine, sys::STREAM_IN_ORDER),
             )?;
+            check(
+                "make attributes",
+                (api.attributes_create)(&raw mut attributes),
+            )?;
+            check(
+                "take scratch memory",
+                (api.attributes_scratch)(attributes, sys::SCRATCH_OF_CALLER),
+            )?;
         }
         Ok(Self {
             api,
             engine,
             stream,
+            attributes,
         })
     }
 
@@ -112,17 +122,17 @@ impl OneDnn {
         })
     }
 
-    /// A plan that `make` creates with this engine.
+    /// A plan that `make` creates with this engine and these attributes.
     ///
     /// # Safety
     /// `make` calls one of the functions that create primitive descriptors, with arguments as the header demands, and nothing else.
     pub(crate) unsafe fn plan(
         &self,
         doing: &'static str,
-        make: impl FnOnce(*mut Handle, Handle) -> Status,
+        make: impl FnOnce(*mut Handle, Handle, Handle) -> Status,
     ) -> Result<Plan> {
         let mut handle = null_mut();
-        check(doing, make(&raw mut handle, self.engine))?;
+        check(doing, make(&raw mut handle, self.engine, self.attributes))?;
         Ok(Plan {
             api: self.api,
             handle,
@@ -133,8 +143,8 @@ impl OneDnn {
     fn reorder_plan(&self, from: &Layout, to: &Layout) -> Result<Plan> {
         // SAFETY: two live layouts and the engine.
         unsafe {
-            self.plan("change a layout", |out, engine| {
-                (self.api.reorder)(out, from.handle, engine, to.handle, engine, null_mut())
+            self.plan("change a layout", |out, engine, attributes| {
+                (self.api.reorder)(out, from.handle, engine, to.handle, engine, attributes)
             })
         }
     }
@@ -158,6 +168,7 @@ impl Drop for OneDnn {
     fn drop(&mut self) {
         // SAFETY: both are ours, and nothing runs.
         unsafe {
+            (self.api.attributes_destroy)(self.attributes);
             (self.api.stream_destroy)(self.stream);
             (self.api.engine_destroy)(self.engine);
         }
@@ -206,10 +217,19 @@ impl Plan {
 
     /// The layout that it wants for an argument; empty where it has no such argument.
     pub(crate) fn layout(&self, argument: c_int) -> Result<Layout> {
+        self.ask_layout(sys::query::ARGUMENT, argument)
+    }
+
+    /// The layout of the scratch memory that it needs; empty where it needs none.
+    fn scratch(&self) -> Result<Layout> {
+        self.ask_layout(sys::query::SCRATCH, 0)
+    }
+
+    fn ask_layout(&self, question: c_int, index: c_int) -> Result<Layout> {
         let mut handle = null_mut();
-        // SAFETY: the answer lives as long as the plan and is cloned at once; it is never null for this question.
+        // SAFETY: the answer lives as long as the plan and is cloned at once; it is never null for these questions.
         let status = unsafe {
-            let theirs = (self.api.plan_layout)(self.handle, sys::query::ARGUMENT, argument);
+            let theirs = (self.api.plan_layout)(self.handle, question, index);
             (self.api.layout_clone)(&raw mut handle, theirs)
         };
         check("tell a layout", status)?;
@@ -276,6 +296,13 @@ struct Memory {
 }
 
 impl Memory {
+    fn as_argument(&self, index: c_int) -> ExecArgument {
+        ExecArgument {
+            index,
+            memory: self.handle,
+        }
+    }
+
     fn set(&self, data: *mut u8) -> Result<()> {
         // SAFETY: the address is only used by executions, whose callers promise that it is good.
         check("take an address", unsafe {
@@ -304,8 +331,10 @@ pub(crate) struct Operation {
     primitive: Primitive,
     implementation: String,
     arguments: Vec<Argument>,
-    /// What the primitive is given; the memories of `arguments`.
+    /// What the primitive is given; the memories of `arguments`, and of `working`.
     given: Vec<ExecArgument>,
+    /// What the primitive, then each change of a layout, works in; they may use the same memory, one after the other.
+    working: Vec<Memory>,
     scratch: usize,
 }
 
@@ -319,6 +348,8 @@ struct Argument {
 struct Own {
     memory: Memory,
     reorder: Primitive,
+    /// What the change of the layout is given.
+    given: Vec<ExecArgument>,
     /// Where it is in the scratch memory.
     offset: usize,
 }
@@ -339,21 +370,33 @@ impl Operation {
             implementation: plan.implementation(),
             arguments: Vec::new(),
             given: Vec::new(),
+            working: Vec::new(),
             scratch: 0,
         };
+        let workspace = operation.workspace(onednn, plan)?;
+        operation.given.extend(workspace);
         for &(index, flow, layout) in arguments {
             let argument = operation.argument(onednn, flow, layout, &plan.layout(index)?)?;
             let used = argument
                 .own
                 .as_ref()
                 .map_or(&argument.callers, |own| &own.memory);
-            operation.given.push(ExecArgument {
-                index,
-                memory: used.handle,
-            });
+            operation.given.push(used.as_argument(index));
             operation.arguments.push(argument);
         }
         Ok(operation)
+    }
+
+    /// The scratch memory of a plan as an argument of its executions, where it needs one.
+    fn workspace(&mut self, onednn: &OneDnn, plan: &Plan) -> Result<Option<ExecArgument>> {
+        let layout = plan.scratch()?;
+        if layout.bytes() == 0 {
+            return Ok(None);
+        }
+        let memory = onednn.memory(&layout)?;
+        let argument = memory.as_argument(argument::SCRATCH);
+        self.working.push(memory);
+        Ok(Some(argument))
     }
 
     fn argument(
@@ -371,20 +414,29 @@ impl Operation {
                 own: None,
             });
         }
-        let (from, to) = match flow {
-            Flow::In => (callers, wanted),
-            Flow::Out => (wanted, callers),
-        };
         let offset = self.scratch;
         self.scratch += wanted.bytes().next_multiple_of(ALIGNMENT);
+        let own = onednn.memory(wanted)?;
+        let (from, to, plan) = match flow {
+            Flow::In => (&memory, &own, onednn.reorder_plan(callers, wanted)?),
+            Flow::Out => (&own, &memory, onednn.reorder_plan(wanted, callers)?),
+        };
+        let mut given = vec![
+            from.as_argument(argument::SRC),
+            to.as_argument(argument::DST),
+        ];
+        given.extend(self.workspace(onednn, &plan)?);
+        let reorder = plan.primitive()?;
+        let own = Own {
+            memory: own,
+            reorder,
+            given,
+            offset,
+        };
         Ok(Argument {
             flow,
             callers: memory,
-            own: Some(Own {
-                memory: onednn.memory(wanted)?,
-                reorder: onednn.reorder_plan(from, to)?.primitive()?,
-                offset,
-            }),
+            own: Some(own),
         })
     }
 
@@ -418,7 +470,11 @@ impl Operation {
             self.arguments.len(),
             "arguments of an operation"
         );
-        let base = scratch.at_least(self.scratch);
+        let working = self.working.iter().map(|memory| memory.bytes).max();
+        let base = scratch.at_least(self.scratch + working.unwrap_or(0));
+        for memory in &self.working {
+            memory.set(base.wrapping_add(self.scratch))?;
+        }
         for (argument, &(pointer, bytes)) in self.arguments.iter().zip(data) {
             assert_eq!(bytes, argument.callers.bytes, "bytes of an argument");
             argument.callers.set(pointer)?;
@@ -444,17 +500,8 @@ impl Operation {
             .filter(|argument| argument.flow == flow)
         {
             let Some(own) = &argument.own else { continue };
-            let (from, to) = match flow {
-                Flow::In => (&argument.callers, &own.memory),
-                Flow::Out => (&own.memory, &argument.callers),
-            };
-            let given = [(sys::argument::SRC, from), (sys::argument::DST, to)];
-            let given = given.map(|(index, memory)| ExecArgument {
-                index,
-                memory: memory.handle,
-            });
             // SAFETY: the caller's promise.
-            unsafe { execute(onednn, &own.reorder, &given)? };
+            unsafe { execute(onednn, &own.reorder, &own.given)? };
         }
         Ok(())
     }

@@ -21,6 +21,9 @@ pub(crate) const FORMAT_ANY: c_int = 1;
 /// Most dimensions of a memory descriptor.
 pub(crate) const MAX_DIMS: usize = 12;
 
+/// The caller brings the scratch memory.
+pub(crate) const SCRATCH_OF_CALLER: c_int = 1;
+
 pub(crate) const FORWARD_TRAINING: c_int = 64;
 pub(crate) const CONVOLUTION_DIRECT: c_int = 1;
 
@@ -29,6 +32,8 @@ pub(crate) mod query {
     use std::ffi::c_int;
 
     pub(crate) const IMPLEMENTATION: c_int = 8;
+    /// The memory descriptor of the scratch memory, of the one index 0.
+    pub(crate) const SCRATCH: c_int = 136;
     /// The memory descriptor of an argument by its index in an execution.
     pub(crate) const ARGUMENT: c_int = 255;
 }
@@ -41,6 +46,7 @@ pub(crate) mod argument {
     pub(crate) const DST: c_int = 17;
     pub(crate) const WEIGHTS: c_int = 33;
     pub(crate) const BIAS: c_int = 41;
+    pub(crate) const SCRATCH: c_int = 80;
     pub(crate) const DIFF_SRC: c_int = 129;
     pub(crate) const DIFF_DST: c_int = 145;
     pub(crate) const DIFF_WEIGHTS: c_int = 161;
@@ -102,6 +108,9 @@ api! {
     stream_create: b"dnnl_stream_create\0" fn(*mut Handle, Handle, c_uint) -> Status;
     stream_destroy: b"dnnl_stream_destroy\0" fn(Handle) -> Status;
     stream_wait: b"dnnl_stream_wait\0" fn(Handle) -> Status;
+    attributes_create: b"dnnl_primitive_attr_create\0" fn(*mut Handle) -> Status;
+    attributes_scratch: b"dnnl_primitive_attr_set_scratchpad_mode\0" fn(Handle, c_int) -> Status;
+    attributes_destroy: b"dnnl_primitive_attr_destroy\0" fn(Handle) -> Status;
     layout_with_tag: b"dnnl_memory_desc_create_with_tag\0" fn(*mut Handle, c_int, Dims, c_int, c_int) -> Status;
     layout_with_strides: b"dnnl_memory_desc_create_with_strides\0" fn(*mut Handle, c_int, Dims, c_int, Dims) -> Status;
     layout_clone: b"dnnl_memory_desc_clone\0" fn(*mut Handle, Handle) -> Status;

@@ -1,7 +1,7 @@
 //! The threads that oneDNN's operations run on, for loops of our own.
 
 use std::any::Any;
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Mutex, PoisonError};
 
@@ -23,6 +23,12 @@ struct Region<'a> {
 impl Team {
     pub(crate) fn new(api: &'static Api, threads: usize) -> Self {
         Self { api, threads }
+    }
+
+    /// Gives OpenMP's work that the calling thread starts the threads of this team, and no others.
+    pub(crate) fn enter(&self) {
+        // SAFETY: the function has no conditions; it is about this thread alone.
+        unsafe { (self.api.set_threads)(c_int::try_from(self.threads).unwrap_or(c_int::MAX)) };
     }
 
     pub(crate) fn threads(&self) -> usize {

@@ -417,12 +417,17 @@ impl Case {
 
     /// The three calls, and XLA's own forward convolution, of x, kernel and dy.
     fn body(&self) -> String {
+        self.body_of_one_of(1)
+    }
+
+    /// The same, as one of so many replicas that compute at once.
+    fn body_of_one_of(&self, replicas: usize) -> String {
         let (x, w, y) = (
             kind(&self.x_dims(), "f32"),
             kind(&self.kernel_dims(), "f32"),
             kind(&self.y_dims(), "f32"),
         );
-        let config = self.attributes();
+        let config = format!("{}, replicas = {replicas} : i64", self.attributes());
         let call = |result: &str, name: &str, operands: &str, kinds: String| {
             format!(
                 "{result} = stablehlo.custom_call @{name}({operands}) {{api_version = 4 : i32, backend_config = {{{config}}}}} : {kinds}\n"
@@ -499,9 +504,10 @@ fn convolutions_equal_plain_loops_and_xla() {
         let channels = case.channels[1] as usize;
         let biased = y.values.iter().enumerate();
         let biased: Vec<f32> = biased.map(|(i, y)| y + (i % channels) as f32).collect();
-        // Twice: the second call finds the operation made.
-        for _ in 0..2 {
-            let found = run(client, &[&x, &w, &dy], &shapes, &case.body()).unwrap();
+        // The second call finds the operation made; the third has a thread.
+        for replicas in [1, 1, 64] {
+            let body = case.body_of_one_of(replicas);
+            let found = run(client, &[&x, &w, &dy], &shapes, &body).unwrap();
             let name = |what: &str| format!("{}: {what}", case.name);
             assert_close(&name("y"), &found[0], &y.values);
             assert_close(&name("dx"), &found[1], &dx.values);
@@ -788,6 +794,11 @@ fn wrong_calls_are_errors_that_say_what_is_wrong() {
     assert!(error.contains("the window does not fit"), "{error}");
     let error = failure("groups = 1 : i64", "group = 1 : i64");
     assert!(error.contains("no attribute `groups`"), "{error}");
+    let error = failure("replicas = 1 : i64", "replicas = 0 : i64");
+    assert!(
+        error.contains("`replicas` must be a positive integer"),
+        "{error}"
+    );
 }
 
 /// What a normalisation and its gradient should be, in f64: y, mean, variance, dx, dgamma, dbeta, gradient of what was added.

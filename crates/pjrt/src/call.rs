@@ -159,24 +159,44 @@ impl<'a> Call<'a> {
     /// # Errors
     /// There is none of this name, or it is of a kind that [`CallAttribute`] lacks.
     pub fn attribute(&self, name: &str) -> Result<CallAttribute<'a>, CallError> {
+        self.optional(name)?.ok_or_else(|| {
+            let names = self.attribute_names();
+            CallError::invalid(format!("there is no attribute `{name}`, only {names:?}"))
+        })
+    }
+
+    /// An attribute that a call may lack.
+    ///
+    /// # Errors
+    /// It is of a kind that [`CallAttribute`] lacks.
+    pub fn optional(&self, name: &str) -> Result<Option<CallAttribute<'a>>, CallError> {
+        let names = self.attribute_names();
+        let Some(index) = names.iter().position(|candidate| candidate == name) else {
+            return Ok(None);
+        };
         let list = &self.frame.attributes;
-        let count = usize::try_from(list.count).unwrap_or(0);
         // SAFETY: the lists have that length and live during the call; each value has the type that its kind names.
         unsafe {
-            let names: Vec<String> = slice(list.names, count)
-                .iter()
-                .map(|name| text((**name).pointer, (**name).size))
-                .collect();
-            let index = names.iter().position(|candidate| candidate == name);
-            let index = index.ok_or_else(|| {
-                CallError::invalid(format!("there is no attribute `{name}`, only {names:?}"))
-            })?;
-            let kind = slice(list.kinds, count)[index];
-            read_attribute(kind, slice(list.values, count)[index]).ok_or_else(|| {
+            let kind = slice(list.kinds, names.len())[index];
+            let value = read_attribute(kind, slice(list.values, names.len())[index]);
+            let unsupported = || {
                 CallError::invalid(format!(
                     "the attribute `{name}` is of an unsupported kind ({kind})"
                 ))
-            })
+            };
+            value.ok_or_else(unsupported).map(Some)
+        }
+    }
+
+    fn attribute_names(&self) -> Vec<String> {
+        let list = &self.frame.attributes;
+        let count = usize::try_from(list.count).unwrap_or(0);
+        // SAFETY: the list has that length and lives during the call.
+        unsafe {
+            let names = slice(list.names, count).iter();
+            names
+                .map(|name| text((**name).pointer, (**name).size))
+                .collect()
         }
     }
 

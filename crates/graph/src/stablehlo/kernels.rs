@@ -192,6 +192,11 @@ fn call(
     outputs: &[Shape],
     mut attributes: Attributes,
 ) -> Vec<Operand> {
+    if w.replicas > 1 {
+        // Kernels of several replicas run at once, each with its share of the processors.
+        let replicas = Attribute::Int(w.replicas as i64);
+        attributes.push(("replicas".to_owned(), replicas));
+    }
     attributes.sort_by(|(a, _), (b, _)| a.cmp(b));
     let convolves = target.starts_with("phalanx.conv");
     let bf16 = convolves && w.kernels.is_some_and(|support| support.bf16);

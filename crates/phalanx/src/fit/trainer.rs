@@ -15,6 +15,7 @@ use super::progress::Reporter;
 use super::run::{InFlight, Programs, State};
 use super::step::{BatchShape, Setup};
 use super::tally::Tally;
+use super::verify::Verifier;
 use crate::data::{Batch, Batches};
 use crate::engine::Engine;
 use crate::nn::Model;
@@ -27,7 +28,8 @@ use crate::{Error, Result};
 pub struct Trainer {
     placement: Placement,
     pub(super) setup: Setup,
-    state: State,
+    pub(super) state: State,
+    verifier: Option<Verifier>,
     train: Programs,
     test: Programs,
     /// Steps skipped before the present tally began.
@@ -46,9 +48,11 @@ impl Trainer {
     ) -> Result<Self> {
         let seed = compile.seed;
         let reduction = placement.reduction().clone();
-        let setup = Setup::new(model, compile, placement.replicas(), reduction)?;
+        let mut setup = Setup::new(model, compile, placement.replicas(), reduction)?;
+        setup.is_central = placement.parameters().is_some();
         Ok(Self {
             state: State::new(placement, &setup, values, seed)?,
+            verifier: None,
             placement: placement.clone(),
             setup,
             train: Programs::default(),
@@ -97,6 +101,7 @@ impl Trainer {
             check_finite(validation, "validate")?;
         }
         let mut reporter = Reporter::new(fit.progress, fit.epochs, steps);
+        reporter.start(&self.placement.describe(batches.size()));
         let mut history = History::default();
         for epoch in fit.initial_epoch..fit.epochs {
             let start = Instant::now();
@@ -142,7 +147,7 @@ impl Trainer {
         self.train_on_batch(batch)?;
         let (split, shape) = self.part(batch, batch.rows())?;
         let setup = &self.setup;
-        let trace = || setup.train_step(&shape);
+        let trace = || setup.train_program(&shape);
         let ready = self
             .train
             .get(&self.placement, "train_step", &shape, trace)?;
@@ -150,7 +155,7 @@ impl Trainer {
         let mut times = Vec::with_capacity(steps);
         for _ in 0..steps.max(1) {
             let start = Instant::now();
-            let done = self.state.train(ready, &batch)?;
+            let done = self.state.train(setup, ready, &batch)?;
             self.placement.engine().wait(&done, 1)?;
             times.push(start.elapsed());
         }
@@ -364,15 +369,34 @@ impl Trainer {
         let (split, shape) = self.part(batch, full)?;
         check_labels(&self.setup, batch)?;
         let setup = &self.setup;
-        let trace = || setup.train_step(&shape);
+        let trace = || setup.train_program(&shape);
         let ready = self
             .train
             .get(&self.placement, "train_step", &shape, trace)?;
         let batch = put(&self.placement, tensors(batch), &split, shape.filled)?;
-        let done = self.state.train(ready, &batch)?;
+        let done = self.state.train(setup, ready, &batch)?;
         // Skipped steps are found out in `results`.
         self.iterations += 1;
-        flight.push(self.placement.engine(), done)
+        flight.push(self.placement.engine(), done)?;
+        self.verify()
+    }
+
+    /// Compares the replicas, when it is time.
+    fn verify(&mut self) -> Result<()> {
+        let Some(every) = self.placement.verify_every() else {
+            return Ok(());
+        };
+        let is_copied = self.placement.replicas() > 1 && self.placement.parameters().is_none();
+        if !is_copied || self.iterations.unsigned_abs() % every != 0 {
+            return Ok(());
+        }
+        let verifier = match self.verifier.take() {
+            Some(verifier) => verifier,
+            None => Verifier::new(&self.placement, &self.setup)?,
+        };
+        verifier.verify(&self.placement, &self.state, self.iterations)?;
+        self.verifier = Some(verifier);
+        Ok(())
     }
 
     /// Which rows of a batch are whose, and the shapes of a part.
@@ -418,6 +442,7 @@ impl Trainer {
         self.setup = setup;
         // Frozen layers have no penalties, in tests neither.
         (self.train, self.test) = (Programs::default(), Programs::default());
+        self.verifier = None;
         Ok(result)
     }
 
@@ -496,9 +521,8 @@ impl Trainer {
         let (setup, shape) = (&self.setup, whole.part(&split, true));
         let trace = || setup.test_step(&shape);
         let ready = self.test.get(&self.placement, "test_step", &shape, trace)?;
-        let variables = setup.model.variables().len();
         let batch = put(&self.placement, tensors(batch), &split, true)?;
-        let (tally, done) = self.state.test(variables, ready, tally, &batch)?;
+        let (tally, done) = self.state.test(setup, ready, tally, &batch)?;
         flight.push(self.placement.engine(), done)?;
         Ok(tally)
     }
@@ -512,8 +536,7 @@ impl Trainer {
             .predict
             .get(&self.placement, "predict_step", &shape, trace)?;
         let x = put(&self.placement, x.iter(), &split, false)?;
-        let variables = setup.model.variables().len();
-        let outputs = self.state.predict(variables, ready, &x)?;
+        let outputs = self.state.predict(setup, ready, &x)?;
         Ok(Predicted { outputs, split })
     }
 

@@ -1,11 +1,13 @@
 //! How one program runs on several devices: which they are, which rows of a batch each gets, how their gradients
 //! become one.
 
+mod choice;
 mod devices;
 mod placement;
 mod reduction;
 mod split;
 
+pub use choice::DeviceChoice;
 pub use devices::select_devices;
 pub use placement::Placement;
 pub use reduction::Reduction;
