@@ -126,7 +126,7 @@ fn bf16() -> Row {
     Row {
         name: "bf16",
         shown: "product 2048 x 256 by 256 x 1024 in bf16, f32 operands rounded".into(),
-        why: "XLA:CPU and its library choose by processor, and this one has no bf16 instructions: see decision 18",
+        why: "operands are widened where the processor has no bf16 instructions: f32 holds the products exactly, see decision 19",
         forms: vec![
             Form::new("bf16 product", move |g| {
                 let (a, b) = inputs(g, DType::Bf16);
