@@ -1,6 +1,6 @@
 //! Gradients of slices of one tensor: beside each other they are joined, where a sum would add zeros to all of them.
 
-use super::is_zeros;
+use super::scattered::is_zeros;
 use crate::Tensor;
 use crate::op::{Op, PadDim};
 

@@ -5,6 +5,7 @@
 
 mod batch;
 mod compile;
+mod division;
 mod estimate;
 mod freezing;
 mod given;

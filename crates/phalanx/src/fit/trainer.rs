@@ -50,6 +50,8 @@ impl Trainer {
         let reduction = placement.reduction().clone();
         let mut setup = Setup::new(model, compile, placement.replicas(), reduction)?;
         setup.is_central = placement.parameters().is_some();
+        setup.division = placement.division().cloned();
+        setup.check_division()?;
         Ok(Self {
             state: State::new(placement, &setup, values, seed)?,
             verifier: None,
@@ -545,11 +547,13 @@ impl Trainer {
         let split = &predicted.split;
         let shapes = self.setup.model.outputs();
         let read = |replica: usize| {
-            let outputs = predicted.outputs[replica].iter().zip(&shapes);
-            let outputs = outputs.map(|(buffer, shape)| {
+            let outputs = shapes.iter().enumerate().map(|(index, shape)| {
                 let mut shape = shape.clone();
                 shape.dims.insert(0, split.each());
-                let whole = self.placement.engine().get(buffer, &shape)?;
+                let parts = predicted.outputs.iter().map(|outputs| &outputs[index]);
+                let whole =
+                    self.placement
+                        .read_output(&parts.collect::<Vec<_>>(), replica, &shape)?;
                 let count = split.count(replica);
                 Ok(if count == split.each() {
                     whole
