@@ -26,7 +26,7 @@ mod weights;
 
 pub use compile::{Compile, Losses, OutputMetric};
 pub use estimate::{Estimate, LargestBatch};
-pub use history::{EpochLogs, History, Logs};
+pub use history::{EpochLogs, History, Input, Logs};
 pub use loss_scale::LossScale;
 pub use options::Fit;
 pub use progress::Progress;
