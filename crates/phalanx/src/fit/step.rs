@@ -44,7 +44,7 @@ pub(super) struct Setup {
     pub(super) slots: Vec<SlotSpec>,
     pub(super) tally: Tally,
     pub(super) replicas: usize,
-    reduction: Reduction,
+    pub(super) reduction: Reduction,
     /// Whether the variables are on a device of their own.
     pub(super) is_central: bool,
     /// How the one replica is divided among devices, if it is.
@@ -484,7 +484,7 @@ fn classes(model: &Model, losses: &Losses, targets: &[usize]) -> Vec<(usize, usi
 }
 
 /// A key of its own for each step: a hash of the seed and the number of the step.
-fn step_key(graph: &Graph, seed: &Tensor, iterations: &Tensor) -> Tensor {
+pub(crate) fn step_key(graph: &Graph, seed: &Tensor, iterations: &Tensor) -> Tensor {
     let number = iterations.convert(DType::U32);
     graph.random_bits(seed, &number, &[1, 2]).reshape(&[2])
 }
