@@ -80,7 +80,7 @@ const IMAGES: [Field; 5] = [
 ];
 
 const AUGMENT: [Field; 8] = [
-    optional("region", "whole, centre, crop or area", "crop"),
+    optional("region", "whole, centre, centre_crop, crop or area", "crop"),
     optional("least_area", "a number above 0 and below 1", "0.3"),
     optional("flip", "true or false", "true"),
     optional("brightness", "a number from 0 to 1", "0.2"),
@@ -271,6 +271,7 @@ impl Reader {
                 "whole" => Region::Whole,
                 "centre" => Region::Centre,
                 "crop" => Region::Crop,
+                "centre_crop" => Region::CentreCrop,
                 "area" => Region::Area { least },
                 _ => return None,
             })
