@@ -7,6 +7,7 @@ mod division;
 mod placement;
 mod reduction;
 mod split;
+mod stages;
 
 pub use choice::DeviceChoice;
 pub use devices::select_devices;
@@ -14,3 +15,4 @@ pub(crate) use division::Division;
 pub use placement::Placement;
 pub use reduction::Reduction;
 pub use split::Split;
+pub(crate) use stages::Stages;

@@ -5,6 +5,7 @@ mod mesh;
 mod mirrored;
 mod named;
 mod one_device;
+mod pipeline;
 mod tpu;
 
 pub use central::CentralStorageStrategy;
@@ -13,6 +14,7 @@ pub use mirrored::MirroredStrategy;
 pub use named::NamedStrategy;
 pub use one_device::OneDeviceStrategy;
 pub use phalanx_graph::Mesh;
+pub use pipeline::PipelineStrategy;
 pub use tpu::TpuStrategy;
 
 use crate::Result;
