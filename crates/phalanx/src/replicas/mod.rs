@@ -6,6 +6,8 @@ mod devices;
 mod division;
 mod placement;
 mod reduction;
+#[cfg(test)]
+mod reduction_tests;
 mod split;
 mod stages;
 
@@ -13,6 +15,6 @@ pub use choice::DeviceChoice;
 pub use devices::select_devices;
 pub(crate) use division::Division;
 pub use placement::Placement;
-pub use reduction::Reduction;
+pub use reduction::{CrossDeviceOps, Reduction, SparseGradients, WireFormat};
 pub use split::Split;
 pub(crate) use stages::Stages;
