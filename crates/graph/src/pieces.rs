@@ -112,7 +112,7 @@ impl Program {
     }
 
     /// The program of some nodes, with these values as parameters.
-    fn part(&self, made: &BTreeSet<usize>, inputs: &[Value], outputs: &[Value]) -> Program {
+    fn part(&self, made: &BTreeSet<usize>, inputs: &[Value], outputs: &[Value]) -> Self {
         let mut nodes: Vec<Node> = Vec::new();
         let mut parameters = Vec::new();
         let mut moved: HashMap<Value, Value> = HashMap::new();
@@ -148,7 +148,7 @@ impl Program {
         }
         let named = |value: &Value| (format!("%{}", value.node), moved[value]);
         let rank = |value: &Value| Sharding::replicated(self.shape(*value).rank());
-        Program {
+        Self {
             nodes,
             parameters,
             outputs: outputs.iter().map(named).collect(),

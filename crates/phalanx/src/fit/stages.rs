@@ -277,8 +277,11 @@ impl<'a> Flow<'a> {
         }
         self.done = Some(done);
         if piece + 1 == self.staged.pieces.len() {
-            let outputs = &self.staged.outputs;
-            self.parts[part].retain(|number, _| outputs.contains(number));
+            // What goes on to the next part is shared.
+            let staged = self.staged;
+            let is_carried = |number| staged.carried.iter().any(|(_, from)| *from == number);
+            let is_result = |number| staged.outputs.contains(&number) && !is_carried(number);
+            self.parts[part].retain(|number, _| is_result(*number));
         }
         Ok(())
     }
@@ -343,9 +346,12 @@ pub(super) struct Lent<'a> {
 /// New values of a training in stages.
 pub(super) struct Replaced {
     pub(super) tally: Buffer,
-    pub(super) arrays: Vec<(usize, Buffer)>,
+    pub(super) arrays: NewArrays,
     pub(super) done: Done,
 }
+
+/// New arrays of the state, by position.
+type NewArrays = Vec<(usize, Buffer)>;
 
 impl<'a> Lent<'a> {
     fn flow(&self, staged: &'a Staged) -> Flow<'a> {
@@ -373,51 +379,51 @@ impl<'a> Lent<'a> {
 
     /// Forward, backward, update.
     pub(super) fn train(&self, step: &'a StagedStep) -> Result<Replaced> {
-        let engine = self.placement.engine();
-        let home = self.placement.devices()[0];
         let mut flow = self.flow(&step.pass);
         if let Some((weigh, places)) = &step.weigh {
-            let mut weighed = self.flow(weigh);
-            for &place in places {
-                let zero = HostTensor::zeros(weigh.shapes[place].clone());
-                let zero = Held::Own(engine.put(home, &zero)?);
-                weighed.shared.insert(place, only(home, zero));
-            }
-            weighed.run(self.plan.stages)?;
-            for &place in places {
-                let sum = Rc::clone(&weighed.shared[&place]);
-                flow.shared.insert(place, sum);
-            }
+            flow.shared.extend(self.weights(weigh, places)?);
         }
         for (number, device, zeros) in &step.zeros {
-            flow.shared
-                .insert(*number, only(*device, Held::Lent(zeros)));
+            let zeros = only(*device, Held::Lent(zeros));
+            flow.shared.insert(*number, zeros);
         }
         flow.run(self.plan.stages)?;
-        let Flow {
-            mut shared,
-            parts,
-            done,
-            ..
-        } = flow;
-        drop(parts);
-        let mut arrays = self.apply(step, &shared)?;
-        let tally = shared.remove(&self.arrays.len());
-        let tally = taken(tally.ok_or_else(|| Error::Bug("a step without a tally".into()))?)?;
-        // The state of layers, which is carried from part to part.
-        for (number, _) in &step.pass.carried {
-            if *number < self.arrays.len()
-                && let Some(copies) = shared.remove(number)
-            {
-                arrays.0.push((*number, taken(copies)?));
-            }
+        // The values of the parts are given back; what they left is shared.
+        let (mut shared, done) = (flow.shared, flow.done);
+        flow.parts.clear();
+        let (mut arrays, updated) = self.apply(step, &shared)?;
+        let missing = || Error::Bug("a step in stages leaves too little".into());
+        let count = self.arrays.len();
+        let tally = taken(shared.remove(&count).ok_or_else(missing)?)?;
+        for (number, _) in step
+            .pass
+            .carried
+            .iter()
+            .filter(|(number, _)| *number < count)
+        {
+            let state = shared.remove(number).ok_or_else(missing)?;
+            arrays.push((*number, taken(state)?));
         }
-        let done = arrays.1.or(done);
+        let done = updated.or(done).ok_or_else(missing)?;
         Ok(Replaced {
             tally,
-            arrays: arrays.0,
-            done: done.ok_or_else(|| Error::Bug("a step that runs nothing".into()))?,
+            arrays,
+            done,
         })
+    }
+
+    /// The weights of all parts, by the parameters that they are.
+    fn weights(&self, weigh: &'a Staged, places: &[usize]) -> Result<HashMap<usize, Copies<'a>>> {
+        let (engine, home) = (self.placement.engine(), self.placement.devices()[0]);
+        let mut flow = self.flow(weigh);
+        for &place in places {
+            let zero = HostTensor::zeros(weigh.shapes[place].clone());
+            let zero = Held::Own(engine.put(home, &zero)?);
+            flow.shared.insert(place, only(home, zero));
+        }
+        flow.run(self.plan.stages)?;
+        flow.shared.retain(|number, _| places.contains(number));
+        Ok(flow.shared)
     }
 
     /// The update of all stages: what they need is brought to them before the first of them gives up the old state.
@@ -425,34 +431,29 @@ impl<'a> Lent<'a> {
         &self,
         step: &'a StagedStep,
         shared: &HashMap<usize, Copies<'a>>,
-    ) -> Result<(Vec<(usize, Buffer)>, Option<Done>)> {
+    ) -> Result<(NewArrays, Option<Done>)> {
         let engine = self.placement.engine();
-        let count = self.arrays.len();
-        let mut needed = Vec::new();
+        let fetch = |input: usize, device: usize| {
+            let sum = input.checked_sub(self.arrays.len());
+            let number = sum.map_or(input, |sum| step.zeros[sum].0);
+            on_device(engine, &shared[&number], &step.pass.shapes[number], device)
+        };
+        let mut needed: Vec<Vec<Rc<Held<'a>>>> = Vec::new();
         for (stage, _) in &step.apply {
-            let fetch = |&input: &usize| {
-                let number = match input.checked_sub(count) {
-                    Some(sum) => step.zeros[sum].0,
-                    None => input,
-                };
-                let shape = &step.pass.shapes[number];
-                on_device(engine, &shared[&number], shape, stage.device)
-            };
-            let held: Vec<Rc<Held<'a>>> = stage.inputs.iter().map(fetch).collect::<Result<_>>()?;
-            needed.push(held);
+            let inputs = stage.inputs.iter();
+            let held = inputs.map(|&input| fetch(input, stage.device));
+            needed.push(held.collect::<Result<_>>()?);
         }
         let (mut arrays, mut last) = (Vec::new(), None);
         for ((stage, changed), held) in step.apply.iter().zip(&needed).rev() {
             let buffers: Vec<&Buffer> = held.iter().map(|held| held.buffer()).collect();
             let (outputs, done) = stage.compiled.run(&[&buffers])?;
-            let mut outputs: Vec<Option<Buffer>> =
-                outputs.into_iter().flatten().map(Some).collect();
+            let outputs = outputs.into_iter().flatten();
+            let mut outputs: Vec<Option<Buffer>> = outputs.map(Some).collect();
             for (&index, &output) in changed.iter().zip(&stage.outputs) {
                 let new = outputs[output].take();
-                arrays.push((
-                    index,
-                    new.ok_or_else(|| Error::Bug("one result for two".into()))?,
-                ));
+                let new = new.ok_or_else(|| Error::Bug("one new value for two".into()))?;
+                arrays.push((index, new));
             }
             last = Some(done);
         }
