@@ -18,6 +18,8 @@ pub(super) struct Writer {
     pub(super) platform: Platform,
     pub(super) kernels: Option<KernelSupport>,
     pub(super) replicas: usize,
+    /// Whether products of bf16 are printed as those of f32.
+    pub(super) widens_bf16: bool,
     /// The layer of the node at hand, printed as the location of its ops.
     pub(super) label: Label,
     /// Dims of the random tensors whose functions must follow `main`.
@@ -38,6 +40,7 @@ impl Writer {
             platform,
             kernels,
             replicas,
+            widens_bf16: false,
             label: None,
             random: BTreeSet::new(),
             text: String::new(),
