@@ -155,7 +155,10 @@ pub(super) fn put<'a>(
         return put_divided(placement, division, tensors, split, filled);
     }
     let engine = placement.engine();
-    let replica = |(replica, &device): (usize, &usize)| {
+    // Micro-batches begin on the first device.
+    let home = placement.stages().map(|_| placement.devices()[0]);
+    let replica = |replica: usize| {
+        let device = home.unwrap_or_else(|| placement.devices()[replica]);
         let mut buffers = Vec::new();
         if filled {
             let (count, start) = (split.count(replica), split.start(replica));
@@ -167,12 +170,7 @@ pub(super) fn put<'a>(
         }
         Ok(buffers)
     };
-    placement
-        .devices()
-        .iter()
-        .enumerate()
-        .map(replica)
-        .collect()
+    (0..split.replicas()).map(replica).collect()
 }
 
 /// The same for one replica that is divided among the devices: a list for each of them.
