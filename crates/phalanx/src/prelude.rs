@@ -14,4 +14,6 @@ pub use crate::nn::*;
 pub use crate::optim::{Adam, AdamW, Optimizer, RmsProp, Sgd};
 pub use crate::saved::SavedModel;
 pub use crate::schedules::{CosineDecay, Schedule};
-pub use crate::strategy::{MirroredStrategy, OneDeviceStrategy, Strategy};
+pub use crate::strategy::{
+    CentralStorageStrategy, MirroredStrategy, OneDeviceStrategy, Strategy, TpuStrategy,
+};

@@ -59,8 +59,20 @@ fn replicas_train_as_one() {
         (history, tested, predicted, trainer.variables().unwrap())
     };
     let one = run(1);
-    for replicas in 2..=4 {
-        let many = run(replicas);
+    for replicas in 2..=5 {
+        let many = if replicas < 5 {
+            run(replicas)
+        } else {
+            let strategy = CentralStorageStrategy::on(engine())
+                .compute_devices(["cpu:1", "cpu:2"])
+                .unwrap();
+            let mut trainer = strategy.compile(mlp(), compile()).unwrap();
+            let fit = Fit::epochs(3).progress(Progress::Silent);
+            let history = trainer.fit(&data, fit).unwrap();
+            let tested = trainer.evaluate(&data).unwrap();
+            let predicted = trainer.predict(&data).unwrap();
+            (history, tested, predicted, trainer.variables().unwrap())
+        };
         println!("{replicas} {:?} {:?}", many.0.epochs.last(), many.1);
         for ((name, a), (_, b)) in one.3.iter().zip(&many.3) {
             let (a, b) = (a.to_f64(), b.to_f64());

@@ -202,6 +202,24 @@ impl Buffer {
         }
     }
 
+    /// A copy on another device of the same client, an index into [`Client::devices`]; begun when this buffer is ready.
+    ///
+    /// # Errors
+    /// `device` is out of range or the one where the buffer is, or the plugin's own.
+    pub fn copy_to_device(&self, device: usize) -> Result<Self, PjrtError> {
+        let mut args = sys::BufferCopyToDevice {
+            buffer: self.raw,
+            dst_device: (self.client).device(device, sys::BufferCopyToDevice::CALL)?,
+            ..Args::empty()
+        };
+        // SAFETY: the buffer and the device are live and of one client; the result is ours.
+        unsafe { self.client.api.call(&mut args)? };
+        Ok(Self {
+            client: Arc::clone(&self.client),
+            raw: args.dst_buffer,
+        })
+    }
+
     /// Copies the contents to host memory, row-major, in native byte order.
     ///
     /// # Errors

@@ -181,6 +181,9 @@ args!(BufferElementType = "PJRT_Buffer_ElementType" @ 512 { buffer: *mut Buffer,
 args!(BufferDimensions = "PJRT_Buffer_Dimensions" @ 520 { buffer: *mut Buffer, dims: *const i64, [num_dims: usize] });
 args!(BufferDelete = "PJRT_Buffer_Delete" @ 576 { [buffer: *mut Buffer] });
 args!(BufferIsDeleted = "PJRT_Buffer_IsDeleted" @ 584 { buffer: *mut Buffer, [is_deleted: bool] });
+args!(BufferCopyToDevice = "PJRT_Buffer_CopyToDevice" @ 592 {
+    buffer: *mut Buffer, dst_device: *mut Device, [dst_buffer: *mut Buffer]
+});
 args!(BufferToHost = "PJRT_Buffer_ToHostBuffer" @ 600 {
     src: *mut Buffer, host_layout: *const MemoryLayout, dst: *mut c_void, dst_size: usize, [event: *mut Event]
 });

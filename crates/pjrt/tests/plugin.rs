@@ -284,6 +284,17 @@ fn every_element_type_goes_there_and_back() {
 }
 
 #[test]
+fn buffers_are_copied_to_other_devices() {
+    let values = [1.0_f32, 2.0, 3.0];
+    let here = array(&[3], &values);
+    let there = here.copy_to_device(1).unwrap();
+    drop(here);
+    assert_eq!(self::values::<f32>(&there), values);
+    let error = there.copy_to_device(2).unwrap_err().to_string();
+    assert!(error.contains("device 2 does not exist"), "{error}");
+}
+
+#[test]
 fn wrong_sizes_and_devices_are_refused_before_the_plugin_sees_them() {
     let error = |device, dims: &[i64], bytes: &[u8]| {
         client()

@@ -257,6 +257,30 @@ impl Engine {
         buffer.map_err(|error| refused("copy to the device", &tensor.shape().to_string(), &error))
     }
 
+    /// A copy of a buffer of known shape on a device of this engine; through the host when the buffer is another engine's.
+    ///
+    /// # Errors
+    /// [`Error::Device`] when the plugin refuses, for lack of memory say, or what makes the buffer failed.
+    pub fn copy(
+        &self,
+        from: &Self,
+        buffer: &Buffer,
+        shape: &Shape,
+        device: usize,
+    ) -> Result<Buffer> {
+        if !self.is(from) {
+            return self.put(device, &from.get(buffer, shape)?);
+        }
+        let copied = buffer.copy_to_device(device);
+        copied.map_err(|error| refused("copy to another device", &shape.to_string(), &error))
+    }
+
+    /// Whether both are the same devices.
+    #[must_use]
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     /// Waits until a run is done, the last of `runs` that are.
     ///
     /// # Errors

@@ -14,6 +14,8 @@ use crate::{Error, Result};
 pub(super) struct Ready {
     shape: BatchShape,
     compiled: Compiled,
+    /// What replaces the state on the device of the variables, with the shapes of what it is sent.
+    apply: Option<(Compiled, Vec<Shape>)>,
     changed: Vec<usize>,
 }
 
@@ -40,9 +42,11 @@ impl Programs {
                         "warning: the loss does not depend on variable `{variable}`, so it is not trained; freeze its layer if that is meant"
                     ));
                 }
+                let apply = traced.apply.map(|apply| placement.compile_apply(&apply));
                 self.0.push(Ready {
                     shape: shape.clone(),
                     compiled: placement.compile(name, &traced.program)?,
+                    apply: apply.transpose()?.map(|compiled| (compiled, traced.sent)),
                     changed: traced.changed,
                 });
                 self.0.len() - 1
@@ -52,12 +56,15 @@ impl Programs {
     }
 }
 
-/// The arrays of a training, a list for each replica: variables, slots, batches seen; and the sums of the epoch.
+/// The arrays of a training: variables, slots, batches seen; and the sums of the epoch.
 ///
-/// A step gives up the arrays it replaces. When it fails they are gone, and `arrays` stays empty.
+/// Each replica has a list of arrays, or the device of the variables has the one list and replicas get copies of what
+/// they need. A step gives up the arrays it replaces. When it fails they are gone, and `arrays` stays empty.
 pub(super) struct State {
     placement: Placement,
     arrays: Vec<Vec<Buffer>>,
+    /// Copies of the variables for tests and predictions, where these are on a device of their own.
+    copies: Vec<Vec<Buffer>>,
     tally: Vec<Buffer>,
     seed: Vec<Buffer>,
 }
@@ -85,14 +92,17 @@ impl State {
         }
         host.push(HostTensor::scalar(0i64));
         let key = [(seed >> 32) as u32, seed as u32];
-        let mut arrays: Vec<Vec<Buffer>> = (0..placement.replicas()).map(|_| Vec::new()).collect();
+        let mut arrays: Vec<Vec<Buffer>> = Vec::new();
         for value in &host {
-            for (list, array) in arrays.iter_mut().zip(placement.replicate(value)?) {
+            let placed = placement.replicate_parameter(value)?;
+            arrays.resize_with(placed.len(), Vec::new);
+            for (list, array) in arrays.iter_mut().zip(placed) {
                 list.push(array);
             }
         }
         Ok(Self {
             arrays,
+            copies: Vec::new(),
             tally: Vec::new(),
             seed: placement.replicate(&HostTensor::new([2], &key))?,
             placement: placement.clone(),
@@ -114,7 +124,7 @@ impl State {
                 (None, Some(variable)) => Some(self.get(variable, &slot.shape)?),
                 (None, None) => Some(HostTensor::full(slot.shape.clone(), slot.fill)),
             };
-            let value = value.map(|value| self.placement.replicate(&value));
+            let value = value.map(|value| self.placement.replicate_parameter(&value));
             made.push((kept, value.transpose()?));
         }
         for arrays in &mut self.arrays {
@@ -142,15 +152,15 @@ impl State {
 
     /// The value of an array, the same for all replicas; waits for the steps begun.
     pub(super) fn get(&self, index: usize, shape: &Shape) -> Result<HostTensor> {
-        self.placement
-            .engine()
-            .get(&self.arrays()?[0][index], shape)
+        let engine = self.placement.parameter_engine();
+        engine.get(&self.arrays()?[0][index], shape)
     }
 
-    /// Sets an array of all replicas.
+    /// Sets an array, of all replicas.
     pub(super) fn set(&mut self, index: usize, value: &HostTensor) -> Result<()> {
         self.arrays()?;
-        let placed = self.placement.replicate(value)?;
+        self.copies.clear();
+        let placed = self.placement.replicate_parameter(value)?;
         for (arrays, array) in self.arrays.iter_mut().zip(placed) {
             arrays[index] = array;
         }
@@ -189,23 +199,27 @@ impl State {
     }
 
     /// Begins a training step on a batch, a list of arrays for each replica.
-    pub(super) fn train(&mut self, ready: &Ready, batch: &[Vec<Buffer>]) -> Result<Done> {
+    pub(super) fn train(
+        &mut self,
+        setup: &Setup,
+        ready: &Ready,
+        batch: &[Vec<Buffer>],
+    ) -> Result<Done> {
         self.arrays()?;
-        let replicas = self.arrays.iter().zip(&self.tally).zip(&self.seed);
-        let lists: Vec<Vec<&Buffer>> = replicas
-            .zip(batch)
-            .map(|(((arrays, tally), seed), batch)| {
-                arrays.iter().chain([tally, seed]).chain(batch).collect()
-            })
-            .collect();
-        let run = ready.compiled.run(&slices(&lists));
-        let (outputs, done) = match run {
-            Ok(run) => run,
-            Err(error) => {
-                self.arrays.clear();
-                return Err(error);
-            }
+        self.copies.clear();
+        let trained = match &ready.apply {
+            None => self.train_in_place(ready, batch),
+            Some((apply, sent)) => self.train_central(setup, ready, (apply, sent), batch),
         };
+        if trained.is_err() {
+            self.arrays.clear();
+        }
+        trained
+    }
+
+    fn train_in_place(&mut self, ready: &Ready, batch: &[Vec<Buffer>]) -> Result<Done> {
+        let lists = self.training_arguments(&self.arrays, batch);
+        let (outputs, done) = ready.compiled.run(&slices(&lists))?;
         self.tally.clear();
         for (arrays, outputs) in self.arrays.iter_mut().zip(outputs) {
             let mut outputs = outputs.into_iter();
@@ -217,18 +231,79 @@ impl State {
         Ok(done)
     }
 
+    /// The variables are copied to the replicas, their gradients to the device of the variables, and applied there.
+    fn train_central(
+        &mut self,
+        setup: &Setup,
+        ready: &Ready,
+        (apply, sent): (&Compiled, &[Shape]),
+        batch: &[Vec<Buffer>],
+    ) -> Result<Done> {
+        let copies = self.copied(&setup.sent_to_replicas())?;
+        let lists = self.training_arguments(&copies, batch);
+        let (mut outputs, done) = ready.compiled.run(&slices(&lists))?;
+        self.tally = outputs.iter_mut().filter_map(Vec::pop).collect();
+        let received = self.placement.to_parameters(&outputs[0], sent)?;
+        let arguments: Vec<&Buffer> = self.arrays[0].iter().chain(&received).collect();
+        let (applied, _) = apply.run(&[&arguments])?;
+        for (&index, output) in ready.changed.iter().zip(applied.into_iter().flatten()) {
+            self.arrays[0][index] = output;
+        }
+        Ok(done)
+    }
+
+    fn training_arguments<'a>(
+        &'a self,
+        arrays: &'a [Vec<Buffer>],
+        batch: &'a [Vec<Buffer>],
+    ) -> Vec<Vec<&'a Buffer>> {
+        let replicas = arrays.iter().zip(&self.tally).zip(&self.seed).zip(batch);
+        replicas
+            .map(|(((arrays, tally), seed), batch)| {
+                arrays.iter().chain([tally, seed]).chain(batch).collect()
+            })
+            .collect()
+    }
+
+    /// Copies of some arrays for each replica, by their positions, from the device of the variables.
+    fn copied(&self, wanted: &[(usize, Shape)]) -> Result<Vec<Vec<Buffer>>> {
+        let arrays = &self.arrays()?[0];
+        let replica = |replica| {
+            let wanted = wanted.iter();
+            wanted
+                .map(|(index, shape)| self.placement.to_replica(&arrays[*index], shape, replica))
+                .collect()
+        };
+        (0..self.placement.replicas()).map(replica).collect()
+    }
+
+    /// The arrays of each replica, which begin with the variables.
+    fn variables(&mut self, setup: &Setup) -> Result<&[Vec<Buffer>]> {
+        self.arrays()?;
+        if self.placement.parameters().is_none() {
+            return Ok(&self.arrays);
+        }
+        if self.copies.is_empty() {
+            let variables = setup.model.variables().iter().enumerate();
+            let variables = variables.map(|(index, variable)| (index, variable.shape.clone()));
+            self.copies = self.copied(&variables.collect::<Vec<_>>())?;
+        }
+        Ok(&self.copies)
+    }
+
     /// Begins a test step; the sums go on in the tallies returned.
     pub(super) fn test(
-        &self,
-        variables: usize,
+        &mut self,
+        setup: &Setup,
         ready: &Ready,
         tally: &[Buffer],
         batch: &[Vec<Buffer>],
     ) -> Result<(Vec<Buffer>, Done)> {
-        let replicas = self.arrays()?.iter().zip(tally).zip(batch);
+        let count = setup.model.variables().len();
+        let replicas = self.variables(setup)?.iter().zip(tally).zip(batch);
         let lists: Vec<Vec<&Buffer>> = replicas
             .map(|((arrays, tally), batch)| {
-                let variables = arrays[..variables].iter();
+                let variables = arrays[..count].iter();
                 variables.chain([tally]).chain(batch).collect()
             })
             .collect();
@@ -238,13 +313,14 @@ impl State {
 
     /// Begins a prediction: the outputs of each replica.
     pub(super) fn predict(
-        &self,
-        variables: usize,
+        &mut self,
+        setup: &Setup,
         ready: &Ready,
         x: &[Vec<Buffer>],
     ) -> Result<Vec<Vec<Buffer>>> {
-        let lists: Vec<Vec<&Buffer>> = (self.arrays()?.iter().zip(x))
-            .map(|(arrays, x)| arrays[..variables].iter().chain(x).collect())
+        let count = setup.model.variables().len();
+        let lists: Vec<Vec<&Buffer>> = (self.variables(setup)?.iter().zip(x))
+            .map(|(arrays, x)| arrays[..count].iter().chain(x).collect())
             .collect();
         let (outputs, _) = ready.compiled.run(&slices(&lists))?;
         Ok(outputs)

@@ -9,16 +9,17 @@
 //! one replica with all the rows, and what follows (unscaling, the finite check, clipping, the update) is the same
 //! everywhere. Keras clips before the sum, and looks at one replica's gradients for what is not finite.
 
-use phalanx_graph::op::ReduceOp;
 use phalanx_graph::{DType, Graph, GraphError, Program, Shape, Tensor, gradients};
 
 use super::LossScale;
-use super::compile::{Compile, Counted, Losses, Term, weighted_sum};
+use super::compile::{Compile, Counted, Losses, Term};
+use super::given::Given;
 use super::loss_scale::Verdict;
-use super::outputs::{Output, of_rows};
+use super::next::Next;
+use super::outputs::Output;
 use super::tally::{Judged, Tally};
 use crate::losses::Loss;
-use crate::nn::{Cx, Effects, Model, Policy, Variable};
+use crate::nn::{Cx, Model, Policy, Variable};
 use crate::optim::{Optimizer, ParamSpec, SlotSpec};
 use crate::replicas::Reduction;
 use crate::{Error, Result};
@@ -44,6 +45,8 @@ pub(super) struct Setup {
     pub(super) tally: Tally,
     pub(super) replicas: usize,
     reduction: Reduction,
+    /// Whether the variables are on a device of their own.
+    pub(super) is_central: bool,
 }
 
 /// The shapes of a batch as one replica gets it, with the batch dim.
@@ -59,6 +62,10 @@ pub(super) struct BatchShape {
 /// A program and which arrays of the state it replaces: its outputs are those, then its own results.
 pub(super) struct StepProgram {
     pub(super) program: Program,
+    /// The program that replaces them in its place, on another device, from what it sends.
+    pub(super) apply: Option<Program>,
+    /// The shapes of that.
+    pub(super) sent: Vec<Shape>,
     pub(super) changed: Vec<usize>,
     /// Trained variables that the loss does not depend on.
     pub(super) disconnected: Vec<String>,
@@ -95,6 +102,7 @@ impl Setup {
             model,
             replicas,
             reduction,
+            is_central: false,
         };
         setup.find_trained();
         Ok(setup)
@@ -129,6 +137,14 @@ impl Setup {
         self.trained.iter().copied().zip(slots).collect()
     }
 
+    /// A training step: one program, or two where the variables are on a device of their own.
+    pub(super) fn train_program(&self, batch: &BatchShape) -> Result<StepProgram> {
+        if self.is_central {
+            return self.central_step(batch);
+        }
+        self.train_step(batch)
+    }
+
     /// The state is variables, slots, and the number of batches seen, of which skipped ones are none.
     ///
     /// Arguments: the state, the tally, the seed, the batch. Outputs: the changed state, the tally.
@@ -139,44 +155,142 @@ impl Setup {
         let seed = graph.parameter("seed", Shape::new(DType::U32, [2]));
         let given = Given::bind(&graph, batch);
         let now = self.split(&state);
+        let pass = self.pass(&graph, &now, &seed, &given)?;
+        let mut next = Next::of(&state);
+        let verdict = self.update(&now, &pass, &mut next);
+        let after = self.counted(&tally, &pass, verdict.as_ref(), now.iterations);
+        let mut step = next.finish(&graph, &after)?;
+        step.disconnected = self.disconnected(&pass);
+        Ok(step)
+    }
 
-        let key = step_key(&graph, &seed, now.iterations);
+    /// The same as two programs, for variables that are on a device of their own.
+    ///
+    /// The first, of the replicas: arguments are variables, the slots of the loss scale, the batches seen, the tally,
+    /// the seed, the batch; outputs the gradients, the new state of layers, the tally. The second, of the other device:
+    /// arguments are the state, the gradients, the new state of layers; outputs the changed state.
+    pub(super) fn central_step(&self, batch: &BatchShape) -> Result<StepProgram> {
+        let graph = Graph::with_replicas(self.replicas);
+        let slots = &self.slots[self.slots.len() - self.loss_scale.slots().len()..];
+        let state = self.bind(&graph, slots);
+        let tally = graph.parameter("tally", self.tally.shape());
+        let seed = graph.parameter("seed", Shape::new(DType::U32, [2]));
+        let given = Given::bind(&graph, batch);
+        let now = self.split(&state);
+        let pass = self.pass(&graph, &now, &seed, &given)?;
+        let unscaled = self.loss_scale.unscaled(pass.gradients.clone(), now.scale);
+        let verdict = self.loss_scale.verdict(&unscaled, now.scale);
+        let after = self.counted(&tally, &pass, verdict.as_ref(), now.iterations);
+        let updates = pass.updates.iter().map(|(_, value)| value);
+        let sent: Vec<&Tensor> = pass.gradients.iter().chain(updates).collect();
+        let named = sent.iter().map(|value| ("sent", *value));
+        let outputs: Vec<(&str, &Tensor)> = named.chain([("tally", &after)]).collect();
+        let mut program = graph.finish(&outputs).map_err(explain)?;
+        program.donated = vec![(state.len(), outputs.len() - 1)];
+        let apply = self.apply_step(&pass)?;
+        Ok(StepProgram {
+            program,
+            apply: Some(apply.program),
+            sent: sent.iter().map(|value| value.shape()).collect(),
+            changed: apply.changed,
+            disconnected: self.disconnected(&pass),
+        })
+    }
+
+    /// Which arrays of the state the replicas need for [`central_step`](Self::central_step), with their shapes.
+    pub(super) fn sent_to_replicas(&self) -> Vec<(usize, Shape)> {
+        let variables = self.model.variables().iter().enumerate();
+        let mut wanted: Vec<(usize, Shape)> = variables
+            .map(|(index, variable)| (index, variable.shape.clone()))
+            .collect();
+        let (first, scale) = (wanted.len(), self.loss_scale.slots().len());
+        let slots = self.slots.iter().enumerate().skip(self.slots.len() - scale);
+        wanted.extend(slots.map(|(slot, spec)| (first + slot, spec.shape.clone())));
+        wanted.push((first + self.slots.len(), Shape::scalar(DType::I64)));
+        wanted
+    }
+
+    fn apply_step(&self, pass: &Pass) -> Result<StepProgram> {
+        let graph = Graph::new();
+        let state = self.bind_state(&graph);
+        let mut bind = |value: &Tensor| graph.parameter("received", value.shape());
+        let gradients = pass.gradients.iter().map(&mut bind).collect();
+        let updates = pass.updates.iter();
+        let updates = updates
+            .map(|(index, value)| (*index, bind(value)))
+            .collect();
+        let received = Pass {
+            judged: None,
+            connected: pass.connected.clone(),
+            gradients,
+            updates,
+        };
+        let mut next = Next::of(&state);
+        self.update(&self.split(&state), &received, &mut next);
+        next.finish_state(&graph)
+    }
+
+    /// Forward and backward: what the replicas' rows of a batch say of the variables.
+    fn pass(&self, graph: &Graph, now: &Now<'_>, seed: &Tensor, given: &Given) -> Result<Pass> {
+        let key = step_key(graph, seed, now.iterations);
         let mut cx = self
-            .cx(&graph, now.variables)
+            .cx(graph, now.variables)
             .with_training(true)
-            .with_random(key, given.first_row(&graph));
+            .with_random(key, given.first_row(graph));
         if let Some(mask) = &given.mask {
             cx = cx.with_example_mask(mask.clone());
         }
-        let outputs = Output::all(&mut cx, &self.model, &self.inputs(&given));
+        let outputs = Output::all(&mut cx, &self.model, &self.inputs(given));
         let effects = cx.finish();
-        let judged = self.judge(&outputs, &given, &effects);
-
-        let mut next = Next::of(&state);
-        let (disconnected, verdict) = self.update(&now, &judged.loss, &mut next);
-        for (index, value) in self.aggregated(&effects.updates, &given) {
-            next.set(index, &value);
-        }
-        next.set(state.len() - 1, &(now.iterations + 1.0));
-        let mut after = self.tally.after(&tally, &judged, Some(now.iterations));
-        if let Some(verdict) = &verdict {
-            next.only_if(&verdict.finite);
-            for (slot, value) in verdict.slots.iter().enumerate() {
-                next.set(now.scale_at + slot, value);
-            }
-            let skipped = self.tally.skipped(&tally, verdict, now.iterations);
-            after = verdict.finite.select(&after, &skipped);
-        }
-        let program = next.finish(&graph, &after)?;
-        if disconnected.len() == self.trained.len() && !self.trained.is_empty() {
+        let judged = self.judge(&outputs, given, &effects);
+        let trained = self.trained.iter().map(|&index| &now.variables[index]);
+        let trained: Vec<&Tensor> = trained.collect();
+        let gradients = gradients(&self.loss_scale.scaled(&judged.loss, now.scale), &trained);
+        let is_connected = |param: &usize| gradients[*param].is_some();
+        let connected: Vec<usize> = (0..trained.len()).filter(is_connected).collect();
+        if connected.is_empty() && !trained.is_empty() && graph.error().is_none() {
             return Err(Error::user(
                 "the loss depends on no trainable variable, so there is nothing to train; check that the loss uses the model's output and that it is differentiable",
             ));
         }
-        Ok(StepProgram {
-            disconnected,
-            ..program
+        let mut gradients: Vec<Tensor> = gradients.into_iter().flatten().collect();
+        if self.replicas > 1 {
+            gradients = self.reduction.sum(&gradients);
+        }
+        Ok(Pass {
+            updates: self.aggregated(&effects.updates, given),
+            judged: Some(judged),
+            connected,
+            gradients,
         })
+    }
+
+    /// The names of the variables without a gradient.
+    fn disconnected(&self, pass: &Pass) -> Vec<String> {
+        let params = self.params.iter().enumerate();
+        let lost = params.filter(|(param, _)| !pass.connected.contains(param));
+        lost.map(|(_, param)| param.name.clone()).collect()
+    }
+
+    /// The tally after a training step, skipped or not.
+    fn counted(
+        &self,
+        tally: &Tensor,
+        pass: &Pass,
+        verdict: Option<&Verdict>,
+        iterations: &Tensor,
+    ) -> Tensor {
+        let Some(judged) = &pass.judged else {
+            return tally.clone();
+        };
+        let after = self.tally.after(tally, judged, Some(iterations));
+        match verdict {
+            Some(verdict) => {
+                let skipped = self.tally.skipped(tally, verdict, iterations);
+                verdict.finite.select(&after, &skipped)
+            }
+            None => after,
+        }
     }
 
     /// Arguments: the variables, the tally, the batch. Output: the tally.
@@ -210,6 +324,8 @@ impl Setup {
         let program = graph.finish(&named).map_err(explain)?;
         Ok(StepProgram {
             program,
+            apply: None,
+            sent: Vec::new(),
             changed: Vec::new(),
             disconnected: Vec::new(),
         })
@@ -219,32 +335,16 @@ impl Setup {
         Cx::new(graph, &self.model, variables).with_policy(self.precision)
     }
 
-    /// Sets the variables and slots after an optimizer step; returns the variables without a gradient, which stay, and
-    /// whether the step counts.
-    fn update(
-        &self,
-        now: &Now<'_>,
-        loss: &Tensor,
-        next: &mut Next,
-    ) -> (Vec<String>, Option<Verdict>) {
-        let (variables, slots) = (now.variables, now.slots);
-        let wanted: Vec<&Tensor> = self
-            .trained
-            .iter()
-            .map(|&index| &variables[index])
-            .collect();
-        let gradients = gradients(&self.loss_scale.scaled(loss, now.scale), &wanted);
-        let connected: Vec<usize> = (0..wanted.len())
-            .filter(|&param| gradients[param].is_some())
-            .collect();
-        let specs: Vec<ParamSpec> = connected.iter().map(|&p| self.params[p].clone()).collect();
-        let params: Vec<Tensor> = connected.iter().map(|&p| wanted[p].clone()).collect();
-        let mut gradients: Vec<Tensor> = gradients.into_iter().flatten().collect();
-        if self.replicas > 1 {
-            gradients = self.reduction.sum(&gradients);
-        }
-        let gradients = self.loss_scale.unscaled(gradients, now.scale);
+    /// Sets the state after a step with these gradients; returns whether the step counts.
+    fn update(&self, now: &Now<'_>, pass: &Pass, next: &mut Next) -> Option<Verdict> {
+        let (variables, slots, connected) = (now.variables, now.slots, &pass.connected);
+        let gradients = self.loss_scale.unscaled(pass.gradients.clone(), now.scale);
         let verdict = self.loss_scale.verdict(&gradients, now.scale);
+        let specs: Vec<ParamSpec> = connected.iter().map(|&p| self.params[p].clone()).collect();
+        let params = connected
+            .iter()
+            .map(|&p| variables[self.trained[p]].clone());
+        let params: Vec<Tensor> = params.collect();
         let kept: Vec<usize> = (0..slots.len())
             .filter(|&slot| {
                 self.slots[slot]
@@ -262,107 +362,17 @@ impl Setup {
         for (&slot, value) in kept.iter().zip(&applied.slots) {
             next.set(variables.len() + slot, value);
         }
-        let is_connected = |param: &usize| connected.contains(param);
-        let lost = (0..wanted.len()).filter(|param| !is_connected(param));
-        let lost = lost.map(|param| self.params[param].name.clone());
-        (lost.collect(), verdict)
-    }
-
-    /// State of layers as all replicas go on with it: the mean over their examples of what each has.
-    ///
-    /// Keras keeps what one replica has and saves that; TensorFlow 2 evaluates with each replica's own.
-    fn aggregated(&self, updates: &[(usize, Tensor)], given: &Given) -> Vec<(usize, Tensor)> {
-        if self.replicas == 1 {
-            return updates.to_vec();
+        for (index, value) in &pass.updates {
+            next.set(*index, value);
         }
-        let share = match &given.rows {
-            Some(rows) => {
-                let rows = rows.convert(DType::F32);
-                &rows / rows.all_reduce(ReduceOp::Sum)
+        next.set(next.len() - 1, &(now.iterations + 1.0));
+        if let Some(verdict) = &verdict {
+            next.only_if(&verdict.finite);
+            for (slot, value) in verdict.slots.iter().enumerate() {
+                next.set(now.scale_at + slot, value);
             }
-            None => (updates.first()).map_or_else(
-                || given.x[0].graph().scalar(DType::F32, 1.0),
-                |(_, x)| x.graph().scalar(DType::F32, 1.0 / self.replicas as f64),
-            ),
-        };
-        let averaged = updates.iter().map(|(index, value)| {
-            if !value.dtype().is_float() {
-                return (*index, value.clone());
-            }
-            let part = value * share.convert(value.dtype());
-            (*index, part.all_reduce(ReduceOp::Sum))
-        });
-        averaged.collect()
-    }
-
-    /// This replica's share of the loss, and the metrics of its rows.
-    fn judge(&self, outputs: &[Output], given: &Given, effects: &Effects) -> Judged {
-        let target = |output: usize| {
-            let position = self.targets.iter().position(|&target| target == output);
-            &given.y[position.unwrap_or(0)]
-        };
-        let weight = given.counted_weight();
-        let mut terms = Vec::new();
-        let mut loss = outputs[0].value.graph().scalar(DType::F32, 0.0);
-        let mut unmasked = None;
-        for term in &self.losses.terms {
-            let output = &outputs[term.output];
-            let values = term.loss.per_example(target(term.output), &output.value);
-            let weight = output.weight(weight.as_ref());
-            let (sum, own) = weighted_sum(&values, weight.as_ref());
-            let whole = self.whole(&own, weight.is_some());
-            if output.mask.is_some() {
-                unmasked.get_or_insert_with(|| (own.clone(), whole.clone()));
-            }
-            let mean = over(&sum, &whole);
-            loss = loss.convert(mean.dtype()) + &mean * term.weight;
-            terms.push(mean);
         }
-        for added in &effects.losses {
-            let added = added.convert(loss.dtype());
-            loss = match self.replicas {
-                1 => &loss + added,
-                replicas => &loss + added * (1.0 / replicas as f64),
-            };
-        }
-        let metrics = self.metrics.iter().map(|counted| {
-            let weight = if counted.weighted {
-                weight.as_ref()
-            } else {
-                given.mask.as_ref()
-            };
-            let (y, output) = (target(counted.output), &outputs[counted.output]);
-            let weight = output.weight(weight);
-            counted.metric.update(y, &output.value, weight.as_ref())
-        });
-        let (weight, whole) = unmasked.unwrap_or_else(|| match &weight {
-            Some(weight) => {
-                let own = weight.sum_all();
-                let whole = self.whole(&own, true);
-                (own, whole)
-            }
-            None => {
-                let own = loss.like(given.rows() as f64);
-                let whole = self.whole(&own, false);
-                (own, whole)
-            }
-        });
-        Judged {
-            metrics: metrics.collect(),
-            weight,
-            whole,
-            loss,
-            terms,
-        }
-    }
-
-    /// The weight of all replicas' rows from that of this one's; it is the same for each where no row has one.
-    fn whole(&self, own: &Tensor, varies: bool) -> Tensor {
-        match (self.replicas, varies) {
-            (1, _) => own.clone(),
-            (_, true) => own.all_reduce(ReduceOp::Sum),
-            (replicas, false) => own * replicas as f64,
-        }
+        verdict
     }
 
     /// The inputs of the model in its element types.
@@ -380,8 +390,13 @@ impl Setup {
     }
 
     fn bind_state(&self, graph: &Graph) -> Vec<Tensor> {
+        self.bind(graph, &self.slots)
+    }
+
+    /// Variables, some slots, and the batches seen.
+    fn bind(&self, graph: &Graph, slots: &[SlotSpec]) -> Vec<Tensor> {
         let mut state = self.bind_variables(graph);
-        let slots = self.slots.iter();
+        let slots = slots.iter();
         state.extend(slots.map(|slot| graph.parameter(&slot.name, slot.shape.clone())));
         state.push(graph.parameter("iterations", Shape::scalar(DType::I64)));
         state
@@ -389,7 +404,7 @@ impl Setup {
 
     fn split<'a>(&self, state: &'a [Tensor]) -> Now<'a> {
         let (variables, rest) = state.split_at(self.model.variables().len());
-        let (slots, iterations) = rest.split_at(self.slots.len());
+        let (slots, iterations) = rest.split_at(rest.len() - 1);
         let (slots, scale) = slots.split_at(slots.len() - self.loss_scale.slots().len());
         Now {
             variables,
@@ -399,6 +414,18 @@ impl Setup {
             iterations: &iterations[0],
         }
     }
+}
+
+/// What a forward and a backward pass say of a batch.
+struct Pass {
+    /// On a replica.
+    judged: Option<Judged>,
+    /// Positions, among the trained variables, of those that the loss depends on.
+    connected: Vec<usize>,
+    /// Their gradients, over all replicas, of the scaled loss.
+    gradients: Vec<Tensor>,
+    /// State of layers, over all replicas.
+    updates: Vec<(usize, Tensor)>,
 }
 
 /// The state before a step.
@@ -411,112 +438,6 @@ struct Now<'a> {
     /// Where in the state those of the loss scale begin.
     scale_at: usize,
     iterations: &'a Tensor,
-}
-
-/// A batch in a graph, as one replica has it.
-struct Given {
-    x: Vec<Tensor>,
-    y: Vec<Tensor>,
-    weight: Option<Tensor>,
-    /// How many rows are examples and which are, where some may not be, and the number of the first in the batch.
-    rows: Option<Tensor>,
-    mask: Option<Tensor>,
-    first: Option<Tensor>,
-}
-
-impl Given {
-    fn bind(graph: &Graph, batch: &BatchShape) -> Self {
-        let bind = |name: &'static str| move |shape: &Shape| graph.parameter(name, shape.clone());
-        let scalar = |name, dtype| {
-            batch
-                .filled
-                .then(|| graph.parameter(name, Shape::scalar(dtype)))
-        };
-        let rows = scalar("rows", DType::I32);
-        let first = scalar("first_row", DType::U32);
-        let x: Vec<Tensor> = batch.x.iter().map(bind("x")).collect();
-        let y = batch.y.iter().map(bind("y")).collect();
-        let weight = batch.weight.as_ref().map(bind("weight"));
-        let mask = rows.as_ref().map(|rows| {
-            let each = x[0].dim(0);
-            let row = graph.iota(Shape::new(DType::I32, [each]), 0);
-            row.less(&rows.broadcast_to(&[each])).convert(DType::F32)
-        });
-        Self {
-            x,
-            y,
-            weight,
-            rows,
-            mask,
-            first,
-        }
-    }
-
-    fn rows(&self) -> usize {
-        self.x[0].dim(0)
-    }
-
-    /// The number in the batch of this replica's first row.
-    fn first_row(&self, graph: &Graph) -> Tensor {
-        match &self.first {
-            Some(first) => first.clone(),
-            None if graph.replicas() == 1 => graph.scalar(DType::U32, 0.0),
-            None => graph.replica_id() * self.rows() as f64,
-        }
-    }
-
-    /// The weights of the rows, 0 for those that only fill up; `None` where all count as 1.
-    fn counted_weight(&self) -> Option<Tensor> {
-        match (&self.mask, &self.weight) {
-            (Some(mask), Some(weight)) => Some(of_rows(mask, weight)),
-            (Some(mask), None) => Some(mask.clone()),
-            (None, weight) => weight.clone(),
-        }
-    }
-}
-
-/// The state after a step; only what changes leaves the program.
-struct Next {
-    old: Vec<Tensor>,
-    new: Vec<Option<Tensor>>,
-}
-
-impl Next {
-    fn of(state: &[Tensor]) -> Self {
-        Self {
-            old: state.to_vec(),
-            new: vec![None; state.len()],
-        }
-    }
-
-    fn set(&mut self, index: usize, value: &Tensor) {
-        let same = self.old[index].value() == value.value();
-        self.new[index] = (!same).then(|| value.clone());
-    }
-
-    /// What was set so far stays as it was where the condition does not hold.
-    fn only_if(&mut self, condition: &Tensor) {
-        for (old, new) in self.old.iter().zip(&mut self.new) {
-            *new = new.take().map(|new| condition.select(&new, old));
-        }
-    }
-
-    /// The program, which may overwrite what it replaces; the tally follows the state in its arguments.
-    fn finish(&self, graph: &Graph, tally: &Tensor) -> Result<StepProgram> {
-        let changed: Vec<usize> = (0..self.new.len())
-            .filter(|&index| self.new[index].is_some())
-            .collect();
-        let new = self.new.iter().flatten().map(|value| ("state", value));
-        let outputs: Vec<(&str, &Tensor)> = new.chain([("tally", tally)]).collect();
-        let mut program = graph.finish(&outputs).map_err(explain)?;
-        let replaced = changed.iter().copied().chain([self.old.len()]);
-        program.donated = replaced.zip(0..outputs.len()).collect();
-        Ok(StepProgram {
-            program,
-            changed,
-            disconnected: Vec::new(),
-        })
-    }
 }
 
 /// Which of the targets are integer classes, and of how many.
@@ -536,13 +457,6 @@ fn classes(model: &Model, losses: &Losses, targets: &[usize]) -> Vec<(usize, usi
 fn step_key(graph: &Graph, seed: &Tensor, iterations: &Tensor) -> Tensor {
     let number = iterations.convert(DType::U32);
     graph.random_bits(seed, &number, &[1, 2]).reshape(&[2])
-}
-
-/// `sum / total`, 0 where nothing counts.
-fn over(sum: &Tensor, total: &Tensor) -> Tensor {
-    let total = total.convert(sum.dtype());
-    let nothing = total.equal(&total.like(0.0));
-    sum / nothing.select(&total.like(1.0), &total)
 }
 
 fn check(model: &Model, compile: &Compile) -> Result<()> {
@@ -575,7 +489,7 @@ fn check_output(what: &str, name: &str, output: usize, outputs: usize) -> Result
 }
 
 /// Mistakes of losses, metrics and optimizers have no place in the user's source.
-fn explain(error: GraphError) -> Error {
+pub(super) fn explain(error: GraphError) -> Error {
     let GraphError {
         op, message, label, ..
     } = &error;

@@ -46,7 +46,8 @@ impl Trainer {
     ) -> Result<Self> {
         let seed = compile.seed;
         let reduction = placement.reduction().clone();
-        let setup = Setup::new(model, compile, placement.replicas(), reduction)?;
+        let mut setup = Setup::new(model, compile, placement.replicas(), reduction)?;
+        setup.is_central = placement.parameters().is_some();
         Ok(Self {
             state: State::new(placement, &setup, values, seed)?,
             placement: placement.clone(),
@@ -142,7 +143,7 @@ impl Trainer {
         self.train_on_batch(batch)?;
         let (split, shape) = self.part(batch, batch.rows())?;
         let setup = &self.setup;
-        let trace = || setup.train_step(&shape);
+        let trace = || setup.train_program(&shape);
         let ready = self
             .train
             .get(&self.placement, "train_step", &shape, trace)?;
@@ -150,7 +151,7 @@ impl Trainer {
         let mut times = Vec::with_capacity(steps);
         for _ in 0..steps.max(1) {
             let start = Instant::now();
-            let done = self.state.train(ready, &batch)?;
+            let done = self.state.train(setup, ready, &batch)?;
             self.placement.engine().wait(&done, 1)?;
             times.push(start.elapsed());
         }
@@ -364,12 +365,12 @@ impl Trainer {
         let (split, shape) = self.part(batch, full)?;
         check_labels(&self.setup, batch)?;
         let setup = &self.setup;
-        let trace = || setup.train_step(&shape);
+        let trace = || setup.train_program(&shape);
         let ready = self
             .train
             .get(&self.placement, "train_step", &shape, trace)?;
         let batch = put(&self.placement, tensors(batch), &split, shape.filled)?;
-        let done = self.state.train(ready, &batch)?;
+        let done = self.state.train(setup, ready, &batch)?;
         // Skipped steps are found out in `results`.
         self.iterations += 1;
         flight.push(self.placement.engine(), done)
@@ -496,9 +497,8 @@ impl Trainer {
         let (setup, shape) = (&self.setup, whole.part(&split, true));
         let trace = || setup.test_step(&shape);
         let ready = self.test.get(&self.placement, "test_step", &shape, trace)?;
-        let variables = setup.model.variables().len();
         let batch = put(&self.placement, tensors(batch), &split, true)?;
-        let (tally, done) = self.state.test(variables, ready, tally, &batch)?;
+        let (tally, done) = self.state.test(setup, ready, tally, &batch)?;
         flight.push(self.placement.engine(), done)?;
         Ok(tally)
     }
@@ -512,8 +512,7 @@ impl Trainer {
             .predict
             .get(&self.placement, "predict_step", &shape, trace)?;
         let x = put(&self.placement, x.iter(), &split, false)?;
-        let variables = setup.model.variables().len();
-        let outputs = self.state.predict(variables, ready, &x)?;
+        let outputs = self.state.predict(setup, ready, &x)?;
         Ok(Predicted { outputs, split })
     }
 

@@ -12,9 +12,11 @@ use crate::config;
 
 /// `gamma (x - mean) / sqrt(variance + epsilon) + beta` per channel; kind `batch_norm` (Ioffe and Szegedy 2015).
 ///
-/// In training the statistics are those of the batch's examples on this replica, and the moving ones become
-/// `momentum moving + (1 - momentum) batch`; otherwise, and when the layer is frozen, they are the moving ones.
-/// As in Keras the variance is the population's, in both; rows that only fill up a batch do not count.
+/// In training the statistics are those of the batch's examples on this replica, or on all of them when the layer is
+/// [`synchronized`](BatchNorm::synchronized), and the moving ones become `momentum moving + (1 - momentum) batch`;
+/// otherwise, and when the layer is frozen, they are the moving ones. As in Keras the variance is the population's, in
+/// both; rows that only fill up a batch do not count. The moving statistics of replicas are averaged in each step, by
+/// their examples, so that a model evaluates before it is saved as it does after; Keras saves those of one replica.
 /// Variables: `gamma`, `beta`, and the state `moving_mean` and `moving_variance`, each `[channels]`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -30,6 +32,17 @@ pub struct BatchNorm {
     moving_variance_initializer: Initializer,
     beta_regularizer: Option<Regularizer>,
     gamma_regularizer: Option<Regularizer>,
+    /// Files written before it was there have none.
+    #[serde(default, skip_serializing_if = "is_false")]
+    synchronized: bool,
+}
+
+#[allow(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+const fn is_false(value: &bool) -> bool {
+    !*value
 }
 
 /// Keras' defaults: the last dim, momentum 0.99, epsilon 0.001.
@@ -47,6 +60,7 @@ impl Default for BatchNorm {
             moving_variance_initializer: Initializer::Ones,
             beta_regularizer: None,
             gamma_regularizer: None,
+            synchronized: false,
         }
     }
 }
@@ -139,6 +153,17 @@ impl BatchNorm {
         self
     }
 
+    /// Sets whether the statistics are those of all replicas' examples, so that the results do not depend on the number
+    /// of replicas; worth its communication when each replica has few examples, 16 say.
+    ///
+    /// Each replica's count, mean and sum of squared deviations are gathered in one exchange and merged (Chan et al.
+    /// 1979), which keeps the digits that Keras' mean of squares minus squared mean loses.
+    #[must_use]
+    pub const fn synchronized(mut self, synchronized: bool) -> Self {
+        self.synchronized = synchronized;
+        self
+    }
+
     affine_settings!();
 
     /// Sets the moving statistics' next values, which stay what they are when the batch had no example.
@@ -216,7 +241,9 @@ impl Layer for BatchNorm {
             ),
         ];
         let own = cx.training() && cx.trainable();
-        let normal = if own && channel + 1 == x.rank() && cx.row_mask(&x).is_none() {
+        let shared = self.synchronized && cx.graph().replicas() > 1;
+        let fused = !shared && channel + 1 == x.rank() && cx.row_mask(&x).is_none();
+        let normal = if own && fused {
             let or = |given: Option<Tensor>, value| {
                 given.unwrap_or_else(|| cx.graph().full(&shape, value))
             };
@@ -224,7 +251,12 @@ impl Layer for BatchNorm {
             self.move_towards(cx, &moving, [&mean, &variance], None);
             y
         } else if own {
-            let batch = Moments::of(cx, &x, channel);
+            let local = Moments::of(cx, &x, channel);
+            let batch = if shared {
+                local.merged(&x, channel)
+            } else {
+                local
+            };
             let statistics = [&batch.mean, &batch.variance];
             self.move_towards(cx, &moving, statistics, batch.count.as_ref());
             self.normalized(&x, channel, statistics, gamma, beta)
@@ -282,6 +314,31 @@ impl Moments {
             mean,
             variance,
             count,
+        }
+    }
+
+    /// The moments of all replicas' examples from those of this one's.
+    #[track_caller]
+    fn merged(&self, x: &Tensor, channel: usize) -> Self {
+        let channels = x.dim(channel);
+        let own = (x.shape().len() / channels) as f64;
+        let own = self.count.clone().unwrap_or_else(|| self.mean.like(own));
+        let parts = [&own.reshape(&[1]), &self.mean, &self.variance];
+        let parts = Tensor::concat(&parts, 0).reshape(&[1, 1 + 2 * channels]);
+        let all = parts.all_gather(0);
+        let replicas = all.dim(0);
+        let counts = all.slice_dim(1, 0, 1).broadcast_to(&[replicas, channels]);
+        let means = all.slice_dim(1, 1, 1 + channels);
+        let variances = all.slice_dim(1, 1 + channels, 1 + 2 * channels);
+        let count = all.slice_dim(1, 0, 1).sum_all();
+        let weights = counts / count.maximum(&count.like(1.0));
+        let mean = (&weights * &means).sum(&[0]);
+        let apart = (means - mean.broadcast_in(&[replicas, channels], &[1])).square();
+        let variance = (weights * (variances + apart)).sum(&[0]);
+        Self {
+            mean,
+            variance,
+            count: self.count.as_ref().map(|_| count),
         }
     }
 }

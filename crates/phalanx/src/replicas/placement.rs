@@ -1,6 +1,6 @@
 //! Where the replicas of a program run, and what they need for it.
 
-use phalanx_graph::{HostTensor, Program};
+use phalanx_graph::{HostTensor, Program, Shape};
 use phalanx_pjrt::Buffer;
 
 use super::{Reduction, Split};
@@ -183,6 +183,56 @@ impl Placement {
     /// As for [`Engine::compile_on`].
     pub fn compile(&self, name: &str, program: &Program) -> Result<Compiled> {
         self.engine.compile_on(name, program, &self.devices)
+    }
+
+    /// Compiles a program of one replica for the device of the variables.
+    ///
+    /// # Errors
+    /// As for [`Engine::compile_on`].
+    pub(crate) fn compile_apply(&self, program: &Program) -> Result<Compiled> {
+        let (engine, device) = self.home();
+        engine.compile_on("apply_step", program, &[device])
+    }
+
+    /// The engine of the variables.
+    pub(crate) fn parameter_engine(&self) -> &Engine {
+        self.home().0
+    }
+
+    /// A tensor wherever the variables are: on the device of each replica, or on the one of their own.
+    pub(crate) fn replicate_parameter(&self, tensor: &HostTensor) -> Result<Vec<Buffer>> {
+        match &self.parameters {
+            None => self.replicate(tensor),
+            Some((engine, device)) => Ok(vec![engine.put(*device, tensor)?]),
+        }
+    }
+
+    /// A copy of an array of the variables' device on that of a replica.
+    pub(crate) fn to_replica(
+        &self,
+        array: &Buffer,
+        shape: &Shape,
+        replica: usize,
+    ) -> Result<Buffer> {
+        let home = self.parameter_engine();
+        self.engine.copy(home, array, shape, self.devices[replica])
+    }
+
+    /// Copies of arrays of the first replica's device on that of the variables.
+    pub(crate) fn to_parameters(&self, arrays: &[Buffer], shapes: &[Shape]) -> Result<Vec<Buffer>> {
+        let (home, device) = self.home();
+        let copied = arrays.iter().zip(shapes);
+        copied
+            .map(|(array, shape)| home.copy(&self.engine, array, shape, device))
+            .collect()
+    }
+
+    /// Where the variables are, or those of the first replica.
+    fn home(&self) -> (&Engine, usize) {
+        match &self.parameters {
+            None => (&self.engine, self.devices[0]),
+            Some((engine, device)) => (engine, *device),
+        }
     }
 
     /// A tensor on the device of each replica.

@@ -1,10 +1,14 @@
 //! Where a model is trained: which devices, and later which machines.
 
+mod central;
 mod mirrored;
 mod one_device;
+mod tpu;
 
+pub use central::CentralStorageStrategy;
 pub use mirrored::MirroredStrategy;
 pub use one_device::OneDeviceStrategy;
+pub use tpu::TpuStrategy;
 
 use crate::Result;
 use crate::fit::{Compile, Trainer};

@@ -1,0 +1,68 @@
+//! A batch in a graph.
+
+use phalanx_graph::{DType, Graph, Shape, Tensor};
+
+use super::outputs::of_rows;
+use super::step::BatchShape;
+
+/// A batch in a graph, as one replica has it.
+pub(super) struct Given {
+    pub(super) x: Vec<Tensor>,
+    pub(super) y: Vec<Tensor>,
+    weight: Option<Tensor>,
+    /// How many rows are examples and which are, where some may not be, and the number of the first in the batch.
+    pub(super) rows: Option<Tensor>,
+    pub(super) mask: Option<Tensor>,
+    first: Option<Tensor>,
+}
+
+impl Given {
+    pub(super) fn bind(graph: &Graph, batch: &BatchShape) -> Self {
+        let bind = |name: &'static str| move |shape: &Shape| graph.parameter(name, shape.clone());
+        let scalar = |name, dtype| {
+            batch
+                .filled
+                .then(|| graph.parameter(name, Shape::scalar(dtype)))
+        };
+        let rows = scalar("rows", DType::I32);
+        let first = scalar("first_row", DType::U32);
+        let x: Vec<Tensor> = batch.x.iter().map(bind("x")).collect();
+        let y = batch.y.iter().map(bind("y")).collect();
+        let weight = batch.weight.as_ref().map(bind("weight"));
+        let mask = rows.as_ref().map(|rows| {
+            let each = x[0].dim(0);
+            let row = graph.iota(Shape::new(DType::I32, [each]), 0);
+            row.less(&rows.broadcast_to(&[each])).convert(DType::F32)
+        });
+        Self {
+            x,
+            y,
+            weight,
+            rows,
+            mask,
+            first,
+        }
+    }
+
+    pub(super) fn rows(&self) -> usize {
+        self.x[0].dim(0)
+    }
+
+    /// The number in the batch of this replica's first row.
+    pub(super) fn first_row(&self, graph: &Graph) -> Tensor {
+        match &self.first {
+            Some(first) => first.clone(),
+            None if graph.replicas() == 1 => graph.scalar(DType::U32, 0.0),
+            None => graph.replica_id() * self.rows() as f64,
+        }
+    }
+
+    /// The weights of the rows, 0 for those that only fill up; `None` where all count as 1.
+    pub(super) fn counted_weight(&self) -> Option<Tensor> {
+        match (&self.mask, &self.weight) {
+            (Some(mask), Some(weight)) => Some(of_rows(mask, weight)),
+            (Some(mask), None) => Some(mask.clone()),
+            (None, weight) => weight.clone(),
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! What the rows of one replica say of the model: its share of the loss, metrics, state of layers.
+
+use phalanx_graph::op::ReduceOp;
+use phalanx_graph::{DType, Tensor};
+
+use super::compile::weighted_sum;
+use super::given::Given;
+use super::outputs::Output;
+use super::step::Setup;
+use super::tally::Judged;
+use crate::nn::Effects;
+
+impl Setup {
+    /// State of layers as all replicas go on with it: the mean over their examples of what each has.
+    ///
+    /// Keras keeps what one replica has and saves that; TensorFlow 2 evaluates with each replica's own.
+    pub(super) fn aggregated(
+        &self,
+        updates: &[(usize, Tensor)],
+        given: &Given,
+    ) -> Vec<(usize, Tensor)> {
+        if self.replicas == 1 {
+            return updates.to_vec();
+        }
+        let share = match &given.rows {
+            Some(rows) => {
+                let rows = rows.convert(DType::F32);
+                &rows / rows.all_reduce(ReduceOp::Sum)
+            }
+            None => (updates.first()).map_or_else(
+                || given.x[0].graph().scalar(DType::F32, 1.0),
+                |(_, x)| x.graph().scalar(DType::F32, 1.0 / self.replicas as f64),
+            ),
+        };
+        let averaged = updates.iter().map(|(index, value)| {
+            if !value.dtype().is_float() {
+                return (*index, value.clone());
+            }
+            let part = value * share.convert(value.dtype());
+            (*index, part.all_reduce(ReduceOp::Sum))
+        });
+        averaged.collect()
+    }
+
+    /// This replica's share of the loss, and the metrics of its rows.
+    pub(super) fn judge(&self, outputs: &[Output], given: &Given, effects: &Effects) -> Judged {
+        let target = |output: usize| {
+            let position = self.targets.iter().position(|&target| target == output);
+            &given.y[position.unwrap_or(0)]
+        };
+        let weight = given.counted_weight();
+        let mut terms = Vec::new();
+        let mut loss = outputs[0].value.graph().scalar(DType::F32, 0.0);
+        let mut unmasked = None;
+        for term in &self.losses.terms {
+            let output = &outputs[term.output];
+            let values = term.loss.per_example(target(term.output), &output.value);
+            let weight = output.weight(weight.as_ref());
+            let (sum, own) = weighted_sum(&values, weight.as_ref());
+            let whole = self.whole(&own, weight.is_some());
+            if output.mask.is_some() {
+                unmasked.get_or_insert_with(|| (own.clone(), whole.clone()));
+            }
+            let mean = over(&sum, &whole);
+            loss = loss.convert(mean.dtype()) + &mean * term.weight;
+            terms.push(mean);
+        }
+        for added in &effects.losses {
+            let added = added.convert(loss.dtype());
+            loss = match self.replicas {
+                1 => &loss + added,
+                replicas => &loss + added * (1.0 / replicas as f64),
+            };
+        }
+        let metrics = self.metrics.iter().map(|counted| {
+            let weight = if counted.weighted {
+                weight.as_ref()
+            } else {
+                given.mask.as_ref()
+            };
+            let (y, output) = (target(counted.output), &outputs[counted.output]);
+            let weight = output.weight(weight);
+            counted.metric.update(y, &output.value, weight.as_ref())
+        });
+        let (weight, whole) = unmasked.unwrap_or_else(|| match &weight {
+            Some(weight) => {
+                let own = weight.sum_all();
+                let whole = self.whole(&own, true);
+                (own, whole)
+            }
+            None => {
+                let own = loss.like(given.rows() as f64);
+                let whole = self.whole(&own, false);
+                (own, whole)
+            }
+        });
+        Judged {
+            metrics: metrics.collect(),
+            weight,
+            whole,
+            loss,
+            terms,
+        }
+    }
+
+    /// The weight of all replicas' rows from that of this one's; it is the same for each where no row has one.
+    fn whole(&self, own: &Tensor, varies: bool) -> Tensor {
+        match (self.replicas, varies) {
+            (1, _) => own.clone(),
+            (_, true) => own.all_reduce(ReduceOp::Sum),
+            (replicas, false) => own * replicas as f64,
+        }
+    }
+}
+
+/// `sum / total`, 0 where nothing counts.
+fn over(sum: &Tensor, total: &Tensor) -> Tensor {
+    let total = total.convert(sum.dtype());
+    let nothing = total.equal(&total.like(0.0));
+    sum / nothing.select(&total.like(1.0), &total)
+}

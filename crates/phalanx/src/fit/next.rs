@@ -1,0 +1,67 @@
+//! What a step leaves.
+
+use phalanx_graph::{Graph, Tensor};
+
+use super::step::{StepProgram, explain};
+use crate::Result;
+
+/// The state after a step; only what changes leaves the program.
+pub(super) struct Next {
+    old: Vec<Tensor>,
+    new: Vec<Option<Tensor>>,
+}
+
+impl Next {
+    pub(super) fn of(state: &[Tensor]) -> Self {
+        Self {
+            old: state.to_vec(),
+            new: vec![None; state.len()],
+        }
+    }
+
+    pub(super) fn set(&mut self, index: usize, value: &Tensor) {
+        let same = self.old[index].value() == value.value();
+        self.new[index] = (!same).then(|| value.clone());
+    }
+
+    /// What was set so far stays as it was where the condition does not hold.
+    pub(super) fn only_if(&mut self, condition: &Tensor) {
+        for (old, new) in self.old.iter().zip(&mut self.new) {
+            *new = new.take().map(|new| condition.select(&new, old));
+        }
+    }
+
+    /// Number of arrays of the state.
+    pub(super) const fn len(&self) -> usize {
+        self.old.len()
+    }
+
+    /// The program, which may overwrite what it replaces; the tally follows the state in its arguments.
+    pub(super) fn finish(&self, graph: &Graph, tally: &Tensor) -> Result<StepProgram> {
+        self.program(graph, Some(tally))
+    }
+
+    /// The program that only replaces the state.
+    pub(super) fn finish_state(&self, graph: &Graph) -> Result<StepProgram> {
+        self.program(graph, None)
+    }
+
+    fn program(&self, graph: &Graph, tally: Option<&Tensor>) -> Result<StepProgram> {
+        let changed: Vec<usize> = (0..self.new.len())
+            .filter(|&index| self.new[index].is_some())
+            .collect();
+        let new = self.new.iter().flatten().map(|value| ("state", value));
+        let tally = tally.map(|tally| ("tally", tally));
+        let outputs: Vec<(&str, &Tensor)> = new.chain(tally).collect();
+        let mut program = graph.finish(&outputs).map_err(explain)?;
+        let replaced = changed.iter().copied().chain([self.old.len()]);
+        program.donated = replaced.zip(0..outputs.len()).collect();
+        Ok(StepProgram {
+            program,
+            apply: None,
+            sent: Vec::new(),
+            changed,
+            disconnected: Vec::new(),
+        })
+    }
+}
