@@ -137,6 +137,7 @@ fn flops(op: &Op, inputs: &[&Shape], outputs: &[Shape], replicas: usize) -> u64 
         | Op::AllToAll { .. }
         | Op::CollectivePermute(_)
         | Op::ReplicaId
+        | Op::Sharded(_)
         | Op::CustomCall(_) => 0,
     }
 }
@@ -218,6 +219,7 @@ fn bytes(op: &Op, inputs: &[&Shape], outputs: &[Shape], replicas: usize) -> u64 
         | Op::OptimizationBarrier
         | Op::Reshape(_)
         | Op::ReplicaId
+        | Op::Sharded(_)
         | Op::While { .. }
         | Op::Scan(_) => 0,
         Op::AllReduce { .. }

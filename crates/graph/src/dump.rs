@@ -28,8 +28,9 @@ impl Program {
             "replicas"
         };
         let mut text = format!(
-            "program of {} {replicas}: {} parameters, {} nodes{}\n",
+            "program of {} {replicas}{}: {} parameters, {} nodes{}\n",
             self.replicas,
+            self.on_mesh(),
             self.parameters.len(),
             self.nodes.len(),
             self.summary(total)
@@ -58,6 +59,11 @@ impl Program {
             ));
         }
         text
+    }
+
+    fn on_mesh(&self) -> String {
+        let mesh = self.mesh.as_ref();
+        mesh.map_or(String::new(), |mesh| format!(" on {mesh}"))
     }
 
     fn summary(&self, total: NodeCost) -> String {
@@ -180,6 +186,7 @@ impl Dump<'_> {
             },
             Op::AllToAll { split, concat } => format!("split {split} concat {concat}"),
             Op::CollectivePermute(pairs) => format!("{pairs:?}"),
+            Op::Sharded(sharding) => sharding.to_string(),
             Op::Kernel(op) => kernel(op),
             Op::CustomCall(call) => custom(call),
             Op::Unary(_)

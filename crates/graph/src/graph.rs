@@ -11,7 +11,7 @@ pub(crate) use checkpoint::Region;
 
 use crate::infer::{check_size, infer};
 use crate::op::{CustomCall, Node, Op, ReduceOp, ScanDims, Subgraph, Value, Via};
-use crate::{DType, HostTensor, Shape, Tensor};
+use crate::{DType, HostTensor, Mesh, Shape, Sharding, Tensor};
 
 /// A graph under construction; clones are handles of the same graph.
 ///
@@ -27,6 +27,7 @@ struct Inner {
     label: Option<Arc<str>>,
     regions: Vec<Region>,
     replicas: usize,
+    mesh: Option<Mesh>,
 }
 
 /// An input of a program.
@@ -38,6 +39,8 @@ pub struct Parameter {
     pub shape: Shape,
     /// The node that stands for it.
     pub node: usize,
+    /// How it is cut over the program's mesh; whole on every device where absent.
+    pub sharding: Option<Sharding>,
 }
 
 /// The first mistake made while building a graph.
@@ -73,6 +76,10 @@ pub struct Program {
     pub outputs: Vec<(String, Value)>,
     /// How many replicas run the program together.
     pub replicas: usize,
+    /// The devices among which the compiler divides the program; all shapes are those of whole tensors.
+    pub mesh: Option<Mesh>,
+    /// How each output is cut over the mesh: as [`Tensor::sharded`] said of it last, or not.
+    pub output_shardings: Vec<Sharding>,
     /// `(parameter, output)` pairs that may share memory: the parameter is given up by the caller.
     pub donated: Vec<(usize, usize)>,
 }
@@ -82,6 +89,21 @@ impl Program {
     #[must_use]
     pub fn shape(&self, value: Value) -> &Shape {
         &self.nodes[value.node].shapes[value.output]
+    }
+
+    /// How many devices run it: the replicas, each divided among the devices of the mesh.
+    #[must_use]
+    pub fn devices(&self) -> usize {
+        self.replicas * self.mesh.as_ref().map_or(1, Mesh::size)
+    }
+}
+
+impl Parameter {
+    /// How it is cut over a mesh.
+    #[must_use]
+    pub fn sharding(&self) -> Sharding {
+        let whole = || Sharding::replicated(self.shape.rank());
+        self.sharding.clone().unwrap_or_else(whole)
     }
 }
 
@@ -95,6 +117,22 @@ impl Graph {
     /// An empty graph of a program that `replicas` replicas run together.
     #[must_use]
     pub fn with_replicas(replicas: usize) -> Self {
+        Self::made(replicas, None)
+    }
+
+    /// An empty graph of a program that the compiler divides among the devices of a mesh: one replica, built as for one
+    /// device, on whole tensors. [`parameter_sharded`](Self::parameter_sharded) and [`Tensor::sharded`] say how to cut.
+    #[must_use]
+    #[track_caller]
+    pub fn with_mesh(mesh: &Mesh) -> Self {
+        let graph = Self::made(1, Some(mesh.clone()));
+        if let Err(message) = mesh.check() {
+            graph.fail("mesh", message);
+        }
+        graph
+    }
+
+    fn made(replicas: usize, mesh: Option<Mesh>) -> Self {
         Self(Rc::new(RefCell::new(Inner {
             nodes: Vec::new(),
             parameters: Vec::new(),
@@ -102,7 +140,14 @@ impl Graph {
             label: None,
             regions: Vec::new(),
             replicas: replicas.max(1),
+            mesh,
         })))
+    }
+
+    /// The devices among which the program is divided, if it is.
+    #[must_use]
+    pub fn mesh(&self) -> Option<Mesh> {
+        self.0.borrow().mesh.clone()
     }
 
     /// How many replicas run the program together.
@@ -124,9 +169,28 @@ impl Graph {
             name: name.to_owned(),
             shape: shape.clone(),
             node,
+            sharding: None,
         });
         drop(inner);
         self.declare(Op::Parameter(index), shape)
+    }
+
+    /// Adds an input that is cut over the mesh; without a mesh, any input.
+    #[must_use]
+    #[track_caller]
+    pub fn parameter_sharded(&self, name: &str, shape: Shape, sharding: &Sharding) -> Tensor {
+        let checked = self.mesh().map(|mesh| sharding.check(&shape, &mesh));
+        if let Some(Err(message)) = &checked {
+            self.fail("parameter", format!("`{name}`: {message}"));
+        }
+        let tensor = self.parameter(name, shape);
+        if checked.is_some() {
+            let mut inner = self.0.borrow_mut();
+            if let Some(parameter) = inner.parameters.last_mut() {
+                parameter.sharding = Some(sharding.clone());
+            }
+        }
+        tensor
     }
 
     /// A literal.
@@ -336,11 +400,20 @@ impl Graph {
             return Err(error.clone());
         }
         let named = |&(name, tensor): &(&str, &Tensor)| (name.to_owned(), tensor.value());
+        let sharding = |(_, tensor): &(&str, &Tensor)| {
+            let Value { node, output } = tensor.value();
+            match &inner.nodes[node].op {
+                Op::Sharded(sharding) => sharding.clone(),
+                _ => Sharding::replicated(inner.nodes[node].shapes[output].rank()),
+            }
+        };
         Ok(Program {
             nodes: inner.nodes.clone(),
             parameters: inner.parameters.clone(),
             outputs: outputs.iter().map(named).collect(),
             replicas: inner.replicas,
+            mesh: inner.mesh.clone(),
+            output_shardings: outputs.iter().map(sharding).collect(),
             donated: Vec::new(),
         })
     }
@@ -351,7 +424,7 @@ impl Graph {
         shapes: &[Shape],
         build: impl FnOnce(&[Tensor]) -> Vec<Tensor>,
     ) -> Arc<Subgraph> {
-        let graph = Self::with_replicas(self.replicas());
+        let graph = Self::made(self.replicas(), self.mesh());
         graph.0.borrow_mut().label = self.0.borrow().label.clone();
         let mut parameters = Vec::new();
         // No closure: it would be the caller that the nodes remember.

@@ -6,7 +6,7 @@
 use std::panic::Location;
 use std::sync::Arc;
 
-use crate::{DType, HostTensor, Kernel, Shape};
+use crate::{DType, HostTensor, Kernel, Shape, Sharding};
 
 /// One output of one node of a graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -133,6 +133,8 @@ pub enum Op {
     CollectivePermute(Vec<(usize, usize)>),
     /// This replica's number, a u32 scalar.
     ReplicaId,
+    /// The same values, cut this way over the program's mesh.
+    Sharded(Sharding),
     /// An op that some devices have a kernel for.
     Kernel(Kernel),
     /// A kernel registered with the engine under a name.
@@ -583,6 +585,7 @@ impl Op {
             Self::AllToAll { .. } => "all_to_all",
             Self::CollectivePermute(_) => "collective_permute",
             Self::ReplicaId => "replica_id",
+            Self::Sharded(_) => "sharded",
             Self::Kernel(kernel) => kernel.name(),
             Self::CustomCall(_) => "custom_call",
         }

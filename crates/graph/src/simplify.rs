@@ -42,6 +42,8 @@ impl Program {
                 .collect(),
             nodes,
             replicas: self.replicas,
+            mesh: self.mesh.clone(),
+            output_shardings: self.output_shardings.clone(),
             donated: self.donated.clone(),
         }
     }

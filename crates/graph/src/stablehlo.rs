@@ -11,6 +11,7 @@ mod kernels;
 mod literal;
 mod loops;
 mod reduction;
+mod sharding;
 mod threefry;
 mod writer;
 
@@ -18,7 +19,7 @@ use std::sync::Arc;
 
 use self::writer::{Operand, Writer, list};
 use crate::op::{Attribute, CompareOp, CustomCall, Node, Op, PadDim, SliceDim, UnaryOp, Value};
-use crate::{DType, Parameter, Program, Shape};
+use crate::{DType, Mesh, Parameter, Program, Shape};
 
 /// The kind of device a program is printed for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -121,10 +122,14 @@ impl Program {
     fn print(&self, lowering: &Lowering) -> String {
         let mut writer = Writer::new(lowering.platform, lowering.kernels, self.replicas);
         writer.open(&format!(
-            "module @{} attributes {{mhlo.num_partitions = 1 : i32, mhlo.num_replicas = {} : i32}} {{",
+            "module @{} attributes {{mhlo.num_partitions = {} : i32, mhlo.num_replicas = {} : i32}} {{",
             symbol(&lowering.module),
+            self.mesh.as_ref().map_or(1, Mesh::size),
             self.replicas
         ));
+        if let Some(mesh) = &self.mesh {
+            writer.raw(&sharding::mesh(mesh));
+        }
         let parameters: Vec<Operand> = (0..self.parameters.len())
             .map(|index| Operand {
                 name: format!("%arg{index}"),
@@ -148,21 +153,33 @@ impl Program {
     fn parameter_list(&self) -> String {
         let one = |(index, parameter): (usize, &Parameter)| {
             let alias = self.donated.iter().find(|(from, _)| *from == index);
-            let alias = alias.map_or(String::new(), |(_, to)| {
-                format!(" {{tf.aliasing_output = {to} : i32}}")
-            });
+            let alias = alias.map(|(_, to)| format!("tf.aliasing_output = {to} : i32"));
+            let cut = self.mesh.as_ref();
+            let cut = cut.map(|_| sharding::attribute(&parameter.sharding()));
+            let attributes = attributes(alias.into_iter().chain(cut));
             let location = format!(" loc({})", literal::quoted(&parameter.name));
             let shape = parameter.shape.stablehlo();
-            format!("%arg{index}: {shape}{alias}{location}")
+            format!("%arg{index}: {shape}{attributes}{location}")
         };
         list(self.parameters.iter().enumerate().map(one))
     }
 
     fn result_list(&self) -> String {
-        list(self.outputs.iter().map(|(name, value)| {
+        let outputs = self.outputs.iter().zip(&self.output_shardings);
+        list(outputs.map(|((name, value), sharding)| {
             let shape = self.shape(*value).stablehlo();
-            format!("{shape} {{jax.result_info = {}}}", literal::quoted(name))
+            let name = format!("jax.result_info = {}", literal::quoted(name));
+            let cut = self.mesh.as_ref();
+            let cut = cut.map(|_| sharding::attribute(sharding));
+            format!("{shape}{}", attributes([name].into_iter().chain(cut)))
         }))
+    }
+}
+
+fn attributes(items: impl Iterator<Item = String>) -> String {
+    match list(items) {
+        none if none.is_empty() => none,
+        some => format!(" {{{some}}}"),
     }
 }
 
@@ -274,6 +291,7 @@ fn lower_single(w: &mut Writer, op: &Op, inputs: &[Operand], shape: &Shape) -> O
             collective::all_to_all(w, &inputs[0], *split, *concat, shape)
         }
         Op::CollectivePermute(pairs) => collective::permute(w, &inputs[0], pairs),
+        Op::Sharded(cut) => sharding::constraint(w, &inputs[0], cut),
         Op::ReplicaId => w.line(shape, "stablehlo.replica_id : tensor<ui32>"),
     }
 }

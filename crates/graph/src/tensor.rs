@@ -8,7 +8,7 @@ use crate::op::{
     BinaryOp, CompareOp, ConvDims, DotDims, Op, PadDim, ReduceOp, SliceDim, UnaryOp, Value, Via,
     WindowDim,
 };
-use crate::{DType, Graph, Kernel, Pool2d, Ramp, Shape};
+use crate::{DType, Graph, Kernel, Pool2d, Ramp, Shape, Sharding};
 
 /// A value of a graph: a symbol, not numbers.
 #[derive(Clone)]
@@ -624,6 +624,25 @@ impl Tensor {
     pub fn collective_permute(&self, pairs: &[(usize, usize)]) -> Self {
         self.graph
             .push(Op::CollectivePermute(pairs.to_vec()), &[self])
+    }
+}
+
+/// Division among the devices of a mesh.
+impl Tensor {
+    /// The same values, cut over the program's mesh as `sharding` says, and so are the gradients; without a mesh the tensor itself.
+    ///
+    /// The compiler finds a way for all tensors in between, and puts in the communication that is needed.
+    #[must_use]
+    #[track_caller]
+    pub fn sharded(&self, sharding: &Sharding) -> Self {
+        let Some(mesh) = self.graph.mesh() else {
+            return self.clone();
+        };
+        if let Err(message) = sharding.check(&self.shape(), &mesh) {
+            self.graph.fail("sharded", message);
+            return self.clone();
+        }
+        self.graph.push(Op::Sharded(sharding.clone()), &[self])
     }
 }
 

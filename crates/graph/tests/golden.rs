@@ -6,8 +6,8 @@ mod support;
 
 use phalanx_graph::op::{ConvDims, ConvSpec, DotDims, ReduceOp, Via, WindowDim};
 use phalanx_graph::{
-    DType, Graph, HostTensor, KernelSupport, Lowering, Platform, Pool2d, Program, Shape, Tensor,
-    gradients,
+    DType, Graph, HostTensor, KernelSupport, Lowering, Mesh, Op, Platform, Pool2d, Program, Shape,
+    Sharding, Tensor, gradients,
 };
 
 const COMMAND: &str = "cargo test -p phalanx-graph --test golden";
@@ -57,6 +57,22 @@ fn kernels_are_called_where_they_are() {
     assert_eq!(golden::mismatch("kernels", &text, COMMAND), None);
 }
 
+/// Compiled by the tests of the engine, which have as many devices.
+#[test]
+fn a_mesh_is_told_to_the_partitioner() {
+    let text = text("sharded_gradient", &sharded_gradient());
+    assert_eq!(golden::mismatch("sharded_gradient", &text, COMMAND), None);
+}
+
+#[test]
+fn gradients_and_simplification_keep_constraints() {
+    let program = sharded_gradient().simplified();
+    let constrained = |op: &Op| matches!(op, Op::Sharded(_));
+    let count = program.nodes.iter().filter(|node| constrained(&node.op));
+    // That of the hidden layer and its gradient, and that of the kernel's update.
+    assert_eq!(count.count(), 3, "{}", program.dump());
+}
+
 #[test]
 fn only_convolutions_take_bf16() {
     let lowering = Lowering {
@@ -102,6 +118,26 @@ fn a_missing_file_says_how_to_write_it() {
 
 fn f32s(g: &Graph, name: &str, dims: &[usize]) -> Tensor {
     g.parameter(name, Shape::f32(dims))
+}
+
+/// Column-parallel, then row-parallel: the batch over one axis, the hidden features over the other.
+fn sharded_gradient() -> Program {
+    let g = Graph::with_mesh(&Mesh::new([("data", 2), ("model", 2)]));
+    let (columns, rows) = (
+        Sharding::new([None, Some("model")]),
+        Sharding::rows("model", 2),
+    );
+    let x = g.parameter_sharded("x", Shape::f32([8, 4]), &Sharding::rows("data", 2));
+    let kernel = g.parameter_sharded("kernel", Shape::f32([4, 6]), &columns);
+    let out = g.parameter_sharded("out", Shape::f32([6, 3]), &rows);
+    let hidden = x.matmul(&kernel).tanh();
+    let hidden = hidden.sharded(&Sharding::new([Some("data"), Some("model")]));
+    let loss = hidden.matmul(&out).square().mean_all();
+    let slope = gradients(&loss, &[&kernel]).remove(0).unwrap();
+    let next = (&kernel - slope * 0.1).sharded(&columns).sharded(&columns);
+    let mut program = g.finish(&[("kernel", &next), ("loss", &loss)]).unwrap();
+    program.donated = vec![(1, 0)];
+    program
 }
 
 /// A program of the loss and its gradients.

@@ -242,6 +242,7 @@ fn vjp(step: &Step) -> Gradients {
             via,
         } => Ok(all_reduce(step, *via)),
         Op::OptimizationBarrier => Ok(step.cotangents.clone()),
+        Op::Sharded(sharding) => Ok(vec![Some(g.sharded(sharding))]),
         Op::AllGather { dim } => Ok(vec![Some(g.reduce_scatter(*dim))]),
         Op::ReduceScatter { dim } => Ok(vec![Some(g.all_gather(*dim))]),
         Op::AllToAll { split, concat } => Ok(vec![Some(g.all_to_all(*concat, *split))]),

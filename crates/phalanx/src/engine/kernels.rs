@@ -57,7 +57,9 @@ impl EngineKernels {
         client: &Client,
         program: &Program,
     ) -> Result<Option<KernelSupport>> {
-        if self.mode == KernelsMode::Off || !program.wants_kernels() {
+        // The compiler cannot divide a call among devices.
+        let divided = program.mesh.is_some();
+        if self.mode == KernelsMode::Off || divided || !program.wants_kernels() {
             return Ok(None);
         }
         if let Some(known) = self.support.get() {

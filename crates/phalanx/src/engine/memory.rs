@@ -9,7 +9,7 @@ use crate::bytes::human;
 use crate::{Error, Result};
 
 /// Refuses a program that needs more memory than its devices have free.
-pub(super) fn check(client: &Client, compiled: &Compiled, replicas: usize) -> Result<()> {
+pub(super) fn check(client: &Client, compiled: &Compiled, devices: usize) -> Result<()> {
     let Ok(memory) = compiled.executable.memory_stats() else {
         return Ok(());
     };
@@ -17,7 +17,7 @@ pub(super) fn check(client: &Client, compiled: &Compiled, replicas: usize) -> Re
     let (total, free, what) = if client.platform() == "cpu" {
         // The arguments lie in the memory already.
         let more = bytes(memory.total().saturating_sub(memory.arguments));
-        let total = more.saturating_mul(replicas as u64);
+        let total = more.saturating_mul(devices as u64);
         (total, host_free(), "the memory of this machine")
     } else {
         let total = bytes(memory.total());

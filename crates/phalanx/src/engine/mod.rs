@@ -3,6 +3,7 @@
 mod announce;
 mod kernels;
 mod memory;
+mod mesh;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -169,18 +170,18 @@ impl Engine {
     /// # Errors
     /// As for [`compile_on`](Self::compile_on).
     pub fn compile(&self, name: &str, program: &Program) -> Result<Compiled> {
-        let devices: Vec<usize> = (0..program.replicas).collect();
+        let devices: Vec<usize> = (0..program.devices()).collect();
         self.compile_on(name, program, &devices)
     }
 
-    /// Compiles a program for one device a replica, by their positions, or takes it from the cache.
+    /// Compiles a program for one device a replica, or a part of one on a mesh, by their positions, or takes it from the cache.
     ///
     /// # Errors
     /// [`Error::Device`] when the plugin refuses it, or when it needs more memory than there is; when the kernel library that
-    /// [`KernelsMode::Path`] names cannot be used. [`Error::User`] when there are not as many devices as replicas.
+    /// [`KernelsMode::Path`] names cannot be used. [`Error::User`] when there are not as many devices as the program is for.
     pub fn compile_on(&self, name: &str, program: &Program, devices: &[usize]) -> Result<Compiled> {
         let compiled = self.compile_unchecked(name, program, devices)?;
-        memory::check(&self.0.client, &compiled, program.replicas)?;
+        memory::check(&self.0.client, &compiled, program.devices())?;
         Ok(compiled)
     }
 
@@ -189,7 +190,7 @@ impl Engine {
     /// # Errors
     /// [`Error::Device`] when the plugin refuses the program, or does not know.
     pub fn memory(&self, name: &str, program: &Program) -> Result<CompiledMemory> {
-        let devices: Vec<usize> = (0..program.replicas).collect();
+        let devices: Vec<usize> = (0..program.devices()).collect();
         let compiled = self.compile_unchecked(name, program, &devices)?;
         let memory = compiled.executable.memory_stats();
         memory.map_err(|error| refused("find the memory of", name, &error))
@@ -201,6 +202,7 @@ impl Engine {
         program: &Program,
         devices: &[usize],
     ) -> Result<Compiled> {
+        mesh::check(self, name, program)?;
         let program = program.simplified();
         let lowering = Lowering {
             // They are registered before the program is compiled or loaded, as it must be.
@@ -211,11 +213,11 @@ impl Engine {
         let relied_on = self.0.platform.compiler_options(&text).into_iter();
         let options = CompileOptions {
             replicas: program.replicas,
+            partitions: program.devices() / program.replicas,
             device_assignment: Some(self.device_ids(devices)?),
             overrides: relied_on
                 .map(|(name, value)| (name.to_owned(), override_value(value)))
                 .collect(),
-            ..CompileOptions::default()
         };
         let (client, cache) = (&self.0.client, self.0.cache.as_ref());
         let compile = || client.compile_cached(cache, &text, &options);
