@@ -27,10 +27,7 @@ pub(crate) fn cnn() -> Sequential {
 }
 
 /// A batch of numbers with mean 0 and variance 1, and classes.
-pub(crate) fn classified<const N: usize>(
-    batch: usize,
-    dims: [usize; N],
-) -> phalanx::Result<Batch> {
+pub(crate) fn classified<const N: usize>(batch: usize, dims: [usize; N]) -> phalanx::Result<Batch> {
     let mut next = numbers();
     let count = batch * dims.iter().product::<usize>();
     let unit = |bits: u64| (bits >> 40) as f32 / (1u64 << 24) as f32;

@@ -211,7 +211,7 @@ impl SpareBuffers {
         if buffers.len() == Self::MOST_BUFFERS {
             buffers.remove(0);
         }
-        buffers.push(tensor.shared_bytes());
+        buffers.push(Arc::clone(tensor.shared_bytes().memory()));
     }
 }
 

@@ -120,8 +120,9 @@ pub(super) fn check_labels(setup: &Setup, batch: &Batch) -> Result<()> {
 pub(super) fn part(tensor: &HostTensor, split: &Split, replica: usize) -> HostTensor {
     let (rows, each) = (tensor.rows(), split.each());
     let count = split.count(replica);
-    if (count, each) == (rows, rows) {
-        return tensor.clone();
+    if count == each {
+        let start = split.start(replica);
+        return tensor.slice_rows(start, start + count);
     }
     // A replica without examples computes on some row, which weighs nothing.
     let start = split.start(replica).min(rows - 1);
