@@ -4,6 +4,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
+use phalanx::replicas::DeviceChoice;
 use phalanx_pjrt::{Installer, Platform, UnknownPlatform};
 
 use crate::predictions::Format;
@@ -34,6 +35,9 @@ pub struct Global {
     /// How progress is shown; auto is a bar on a terminal and plain lines elsewhere
     #[arg(long, global = true, value_enum, default_value_t = Progress::Auto, value_name = "HOW")]
     pub progress: Progress,
+    /// The devices of train, evaluate and predict: cpu:4 is the CPU in 4 parts, gpu all GPUs, gpu:0,gpu:1 these two
+    #[arg(long, global = true, value_name = "DEVICES")]
+    pub devices: Option<DeviceChoice>,
     /// Print results and errors, nothing else
     #[arg(long, short, global = true)]
     pub quiet: bool,

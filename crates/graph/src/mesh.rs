@@ -222,6 +222,12 @@ impl Sharding {
     }
 }
 
+impl<const N: usize> From<[Option<&str>; N]> for Sharding {
+    fn from(dims: [Option<&str>; N]) -> Self {
+        Self::new(dims)
+    }
+}
+
 impl fmt::Display for Sharding {
     /// `[data, _]`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

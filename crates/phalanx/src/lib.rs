@@ -11,6 +11,7 @@ pub mod datasets;
 pub mod engine;
 mod error;
 pub mod fit;
+pub mod image;
 pub mod import;
 pub mod losses;
 pub mod metrics;

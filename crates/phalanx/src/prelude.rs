@@ -15,5 +15,6 @@ pub use crate::optim::{Adam, AdamW, Optimizer, RmsProp, Sgd};
 pub use crate::saved::SavedModel;
 pub use crate::schedules::{CosineDecay, Schedule};
 pub use crate::strategy::{
-    CentralStorageStrategy, MirroredStrategy, OneDeviceStrategy, Strategy, TpuStrategy,
+    CentralStorageStrategy, Mesh, MeshStrategy, MirroredStrategy, OneDeviceStrategy, Strategy,
+    TpuStrategy,
 };

@@ -63,6 +63,19 @@ fn each_device_holds_its_part() {
 }
 
 #[test]
+fn a_device_keeps_its_part_alone() {
+    let big = |g: &Graph| {
+        let kernel = g.parameter_sharded("kernel", Shape::f32([64, 256]), &columns());
+        g.finish(&[("kernel", &(&kernel * 2.0).sharded(&columns()))])
+            .unwrap()
+    };
+    let mesh = Mesh::new([("model", 4)]);
+    let memory = |program| engine().memory("part", &program).unwrap().arguments;
+    assert_eq!(memory(big(&Graph::new())), 64 * 256 * 4);
+    assert_eq!(memory(big(&Graph::with_mesh(&mesh))), 64 * 256);
+}
+
+#[test]
 fn a_mesh_larger_than_the_machine_is_refused() {
     let program = perceptron(&Graph::with_mesh(&Mesh::new([("data", 3), ("model", 2)])));
     let error = engine().compile("step", &program).unwrap_err();

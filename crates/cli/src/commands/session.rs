@@ -11,8 +11,9 @@ use phalanx::losses::Loss;
 use phalanx::metrics::Metric;
 use phalanx::nn::IntoModel;
 use phalanx::optim::Optimizer;
+use phalanx::replicas::DeviceChoice;
 use phalanx::saved::SavedModel;
-use phalanx::strategy::{OneDeviceStrategy, Strategy};
+use phalanx::strategy::{NamedStrategy, Strategy};
 use phalanx_pjrt::Platform;
 
 use super::Context;
@@ -71,8 +72,10 @@ impl Session {
         config: &TrainConfig,
         model: impl IntoModel,
     ) -> Result<Self, Failure> {
-        let compile = compile(config).map_err(|problem| wrong(config.problems(vec![problem])))?;
-        let trainer = device(context)?.compile(model, compile);
+        let at_fault = |problem| wrong(config.problems(vec![problem]));
+        let compile = compile(config).map_err(at_fault)?;
+        let strategy = strategy(context, config).map_err(at_fault)?;
+        let trainer = start(context, &strategy)?.compile(model, compile);
         Ok(Self {
             config: config.clone(),
             trainer: trainer.map_err(|error| failed(&error))?,
@@ -164,8 +167,23 @@ fn compile(config: &TrainConfig) -> Result<Compile, Problem> {
     })
 }
 
-fn device(context: &Context) -> Result<OneDeviceStrategy, Failure> {
-    let found = locate::plugin(&context.places, &context.global, Platform::Cpu)?;
+/// The strategy of the file on its devices, or on those of the command line.
+fn strategy(context: &Context, config: &TrainConfig) -> Result<NamedStrategy, Problem> {
+    let strategy = match &config.strategy {
+        Some(component) => component.make(NamedStrategy::from_config)?,
+        None => NamedStrategy::default(),
+    };
+    Ok(match &context.global.devices {
+        Some(devices) => strategy.on_devices(devices.clone()),
+        None => strategy,
+    })
+}
+
+fn start(context: &Context, strategy: &NamedStrategy) -> Result<Box<dyn Strategy>, Failure> {
+    let platform = strategy
+        .devices()
+        .map_or(Platform::Cpu, DeviceChoice::platform);
+    let found = locate::plugin(&context.places, &context.global, platform)?;
     let quiet = context.global.quiet;
     let options = EngineOptions {
         plugin: Some(found.path),
@@ -177,7 +195,10 @@ fn device(context: &Context) -> Result<OneDeviceStrategy, Failure> {
         }),
         ..EngineOptions::default()
     };
-    OneDeviceStrategy::with(&options).map_err(|error| {
-        Failure::of(Exit::NotReady, &error).next("run `phalanx doctor` to see what is missing")
+    strategy.start(options).map_err(|error| match error {
+        Error::User(_) => failed(&error),
+        _ => {
+            Failure::of(Exit::NotReady, &error).next("run `phalanx doctor` to see what is missing")
+        }
     })
 }

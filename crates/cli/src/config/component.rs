@@ -5,6 +5,7 @@ use phalanx::metrics::Metric;
 use phalanx::models;
 use phalanx::nn::{LayerSpec, layer_from_config};
 use phalanx::optim::Optimizer;
+use phalanx::strategy::NamedStrategy;
 use serde_json::{Map, Number, Value as Json};
 
 use super::problem::{Place, Problem, shown};
@@ -22,6 +23,8 @@ pub enum Kind {
     Metric,
     /// An optimizer.
     Optimizer,
+    /// A strategy.
+    Strategy,
 }
 
 /// Types as serde names them, and as a user does.
@@ -63,6 +66,7 @@ impl Kind {
             Self::Loss => "loss",
             Self::Metric => "metric",
             Self::Optimizer => "optimizer",
+            Self::Strategy => "strategy",
         }
     }
 }
@@ -75,6 +79,7 @@ impl Kind {
             Self::Loss => "a loss",
             Self::Metric => "a metric",
             Self::Optimizer => "an optimizer",
+            Self::Strategy => "a strategy",
         }
     }
 }
@@ -101,6 +106,7 @@ impl Component {
             Kind::Loss => self.make(Loss::from_config).map(drop),
             Kind::Metric => self.make(Metric::from_config).map(drop),
             Kind::Optimizer => self.make(Optimizer::from_config).map(drop),
+            Kind::Strategy => self.make(NamedStrategy::from_config).map(drop),
         }
     }
 

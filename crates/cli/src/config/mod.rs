@@ -35,6 +35,8 @@ pub struct TrainConfig {
     pub fit: Fit,
     /// What layers compute in.
     pub precision: phalanx::nn::Policy,
+    /// On which devices, and how they work together.
+    pub strategy: Option<Component>,
     /// Where the model and the logs go, from the working directory.
     pub output: PathBuf,
 }

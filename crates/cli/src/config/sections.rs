@@ -23,7 +23,7 @@ const MOST_ROWS: i64 = 100_000_000;
 /// No class label is written with more digits than fit an i32.
 const MOST_CLASS: i64 = i32::MAX as i64;
 
-const FILE: [Field; 8] = [
+const FILE: [Field; 9] = [
     required("data", "what to train on", "{csv: data.csv}"),
     required("model", "a list of layers", "[{dense: {units: 10}}]"),
     required("optimizer", "an optimizer", "adam"),
@@ -35,6 +35,7 @@ const FILE: [Field; 8] = [
         "float32, mixed_bfloat16 or mixed_float16",
         "mixed_bfloat16",
     ),
+    optional("strategy", "a strategy", "{mirrored: {devices: \"cpu:2\"}}"),
     optional("output", "the path of a folder", "runs/digits"),
 ];
 
@@ -107,6 +108,10 @@ impl Reader {
             Some(node) => self.fit(node, folder),
             None => Some(Fit::default()),
         };
+        let strategy = match file.node("strategy") {
+            Some(node) => Some(self.component(node, Kind::Strategy)?),
+            None => None,
+        };
         let output = self.value(&file, "output", |node| text(node).map(PathBuf::from));
         let output = output.unwrap_or_else(|| Path::new("runs").join(stem(origin)));
         let precision = self.value(&file, "precision", |node| {
@@ -121,6 +126,7 @@ impl Reader {
             metrics,
             fit: fit?,
             precision: precision.unwrap_or_default(),
+            strategy,
             output,
         };
         self.check_together(&config);

@@ -5,7 +5,7 @@ use phalanx_pjrt::Buffer;
 
 use super::step::{BatchShape, Setup};
 use crate::data::Batch;
-use crate::replicas::{Placement, Split};
+use crate::replicas::{Division, Placement, Split};
 use crate::{Error, Result};
 
 impl BatchShape {
@@ -147,6 +147,9 @@ pub(super) fn put<'a>(
     split: &Split,
     filled: bool,
 ) -> Result<Vec<Vec<Buffer>>> {
+    if let Some(division) = placement.division() {
+        return put_divided(placement, division, tensors, split, filled);
+    }
     let engine = placement.engine();
     let replica = |(replica, &device): (usize, &usize)| {
         let mut buffers = Vec::new();
@@ -166,6 +169,28 @@ pub(super) fn put<'a>(
         .enumerate()
         .map(replica)
         .collect()
+}
+
+/// The same for one replica that is divided among the devices: a list for each of them.
+fn put_divided<'a>(
+    placement: &Placement,
+    division: &Division,
+    tensors: impl Iterator<Item = &'a HostTensor>,
+    split: &Split,
+    filled: bool,
+) -> Result<Vec<Vec<Buffer>>> {
+    let (rows, first) = (split.count(0) as i32, split.start(0) as u32);
+    let counts = [HostTensor::scalar(rows), HostTensor::scalar(first)];
+    let counts = counts.into_iter().filter(|_| filled);
+    let mut lists: Vec<Vec<Buffer>> = placement.devices().iter().map(|_| Vec::new()).collect();
+    for tensor in counts.chain(tensors.map(|tensor| part(tensor, split, 0))) {
+        let sharding = division.of_batch(tensor.dims().len());
+        let parts = placement.divide(&tensor, &sharding)?;
+        for (list, part) in lists.iter_mut().zip(parts) {
+            list.push(part);
+        }
+    }
+    Ok(lists)
 }
 
 /// What a program gets of a batch, in its order.

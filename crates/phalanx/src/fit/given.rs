@@ -4,6 +4,7 @@ use phalanx_graph::{DType, Graph, Shape, Tensor};
 
 use super::outputs::of_rows;
 use super::step::BatchShape;
+use crate::replicas::Division;
 
 /// A batch in a graph, as one replica has it.
 pub(super) struct Given {
@@ -17,8 +18,17 @@ pub(super) struct Given {
 }
 
 impl Given {
-    pub(super) fn bind(graph: &Graph, batch: &BatchShape) -> Self {
-        let bind = |name: &'static str| move |shape: &Shape| graph.parameter(name, shape.clone());
+    /// The parameters of a batch; cut over a mesh, where one replica is divided.
+    pub(super) fn bind(graph: &Graph, batch: &BatchShape, division: Option<&Division>) -> Self {
+        let bind = |name: &'static str| {
+            move |shape: &Shape| match division {
+                Some(division) => {
+                    let sharding = division.of_batch(shape.rank());
+                    graph.parameter_sharded(name, shape.clone(), &sharding)
+                }
+                None => graph.parameter(name, shape.clone()),
+            }
+        };
         let scalar = |name, dtype| {
             batch
                 .filled

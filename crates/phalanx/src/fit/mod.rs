@@ -5,6 +5,7 @@
 
 mod batch;
 mod compile;
+mod division;
 mod estimate;
 mod freezing;
 mod given;
@@ -18,7 +19,9 @@ mod progress;
 mod run;
 mod step;
 mod tally;
+mod times;
 mod trainer;
+mod verify;
 mod weights;
 
 pub use compile::{Compile, Losses, OutputMetric};
@@ -27,4 +30,5 @@ pub use history::{EpochLogs, History, Logs};
 pub use loss_scale::LossScale;
 pub use options::Fit;
 pub use progress::Progress;
+pub use times::{ReplicaTime, ReplicaTimes};
 pub use trainer::Trainer;

@@ -1,6 +1,6 @@
 //! What a step leaves.
 
-use phalanx_graph::{Graph, Tensor};
+use phalanx_graph::{Graph, Sharding, Tensor};
 
 use super::step::{StepProgram, explain};
 use crate::Result;
@@ -28,6 +28,13 @@ impl Next {
     pub(super) fn only_if(&mut self, condition: &Tensor) {
         for (old, new) in self.old.iter().zip(&mut self.new) {
             *new = new.take().map(|new| condition.select(&new, old));
+        }
+    }
+
+    /// Cuts what was set, where the program is divided among devices, as what it replaces.
+    pub(super) fn cut(&mut self, shardings: &[Sharding]) {
+        for (new, sharding) in self.new.iter_mut().zip(shardings) {
+            *new = new.take().map(|new| new.sharded(sharding));
         }
     }
 

@@ -18,7 +18,7 @@ pub enum Progress {
     Bar,
     /// A line for each epoch.
     Plain,
-    /// A JSON object a line: `{"event": "epoch", ..}`, and at most one `{"event": "progress", ..}` a second.
+    /// A JSON object a line: `{"event": "start", ..}`, `{"event": "epoch", ..}`, and at most one `{"event": "progress", ..}` a second.
     Json,
     /// Nothing.
     Silent,
@@ -51,6 +51,15 @@ impl Reporter {
             bar: ProgressBar::hidden(),
             started: Instant::now(),
             due: Instant::now(),
+        }
+    }
+
+    /// Says what begins.
+    pub(super) fn start(&self, line: &str) {
+        match self.mode {
+            Progress::Silent => {}
+            Progress::Json => print_line(&json!({"event": "start", "on": line}).to_string()),
+            _ => print_line(line),
         }
     }
 

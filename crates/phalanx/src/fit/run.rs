@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use phalanx_graph::{DType, HostTensor, Shape};
+use phalanx_graph::{DType, HostTensor, Shape, Sharding};
 use phalanx_pjrt::Buffer;
 
 use super::step::{BatchShape, Setup, StepProgram};
@@ -67,6 +67,8 @@ pub(super) struct State {
     copies: Vec<Vec<Buffer>>,
     tally: Vec<Buffer>,
     seed: Vec<Buffer>,
+    /// How each array is cut over a mesh.
+    shardings: Vec<Sharding>,
 }
 
 impl State {
@@ -92,9 +94,10 @@ impl State {
         }
         host.push(HostTensor::scalar(0i64));
         let key = [(seed >> 32) as u32, seed as u32];
+        let shardings = setup.shardings();
         let mut arrays: Vec<Vec<Buffer>> = Vec::new();
-        for value in &host {
-            let placed = placement.replicate_parameter(value)?;
+        for (value, sharding) in host.iter().zip(&shardings) {
+            let placed = placement.place_parameter(value, sharding)?;
             arrays.resize_with(placed.len(), Vec::new);
             for (list, array) in arrays.iter_mut().zip(placed) {
                 list.push(array);
@@ -106,6 +109,7 @@ impl State {
             tally: Vec::new(),
             seed: placement.replicate(&HostTensor::new([2], &key))?,
             placement: placement.clone(),
+            shardings,
         })
     }
 
@@ -114,6 +118,7 @@ impl State {
     pub(super) fn resettle(&mut self, from: &Setup, to: &Setup) -> Result<()> {
         let variables = from.model.variables().len();
         self.arrays()?;
+        let shardings = to.shardings();
         let mut made = Vec::new();
         for (index, slot) in to.slots.iter().enumerate() {
             let kept = from.slots.iter().position(|old| old.name == slot.name);
@@ -124,7 +129,10 @@ impl State {
                 (None, Some(variable)) => Some(self.get(variable, &slot.shape)?),
                 (None, None) => Some(HostTensor::full(slot.shape.clone(), slot.fill)),
             };
-            let value = value.map(|value| self.placement.replicate_parameter(&value));
+            let value = value.map(|value| {
+                let sharding = &shardings[variables + index];
+                self.placement.place_parameter(&value, sharding)
+            });
             made.push((kept, value.transpose()?));
         }
         for arrays in &mut self.arrays {
@@ -137,6 +145,7 @@ impl State {
             }
             arrays.extend(take(variables + from.slots.len()));
         }
+        self.shardings = shardings;
         Ok(())
     }
 
@@ -152,15 +161,19 @@ impl State {
 
     /// The value of an array, the same for all replicas; waits for the steps begun.
     pub(super) fn get(&self, index: usize, shape: &Shape) -> Result<HostTensor> {
-        let engine = self.placement.parameter_engine();
-        engine.get(&self.arrays()?[0][index], shape)
+        let arrays = self.arrays()?.iter().map(|arrays| &arrays[index]);
+        let arrays: Vec<&Buffer> = arrays.collect();
+        self.placement
+            .read_parameter(&arrays, shape, &self.shardings[index])
     }
 
     /// Sets an array, of all replicas.
     pub(super) fn set(&mut self, index: usize, value: &HostTensor) -> Result<()> {
         self.arrays()?;
         self.copies.clear();
-        let placed = self.placement.replicate_parameter(value)?;
+        let placed = self
+            .placement
+            .place_parameter(value, &self.shardings[index])?;
         for (arrays, array) in self.arrays.iter_mut().zip(placed) {
             arrays[index] = array;
         }
@@ -194,7 +207,9 @@ impl State {
     pub(super) fn merged(&self, setup: &Setup, tallies: &[Buffer]) -> Result<Vec<f64>> {
         let engine = self.placement.engine();
         let read = |tally| Ok(engine.get(tally, &setup.tally.shape())?.to_f64());
-        let tallies: Vec<Vec<f64>> = tallies.iter().map(read).collect::<Result<_>>()?;
+        // The devices that one replica is divided among all have its sums.
+        let tallies = tallies.iter().take(self.placement.replicas());
+        let tallies: Vec<Vec<f64>> = tallies.map(read).collect::<Result<_>>()?;
         Ok(setup.tally.merged(&tallies))
     }
 
@@ -250,6 +265,39 @@ impl State {
             self.arrays[0][index] = output;
         }
         Ok(done)
+    }
+
+    /// The arrays of each replica.
+    pub(super) fn lists(&self) -> Result<Vec<Vec<&Buffer>>> {
+        Ok((self.arrays()?.iter())
+            .map(|arrays| arrays.iter().collect())
+            .collect())
+    }
+
+    /// A copy of the whole state for each replica, where it is on a device of its own.
+    pub(super) fn copies_of_all(&self, setup: &Setup) -> Result<Option<Vec<Vec<Buffer>>>> {
+        if self.placement.parameters().is_none() {
+            return Ok(None);
+        }
+        let shapes = setup.arrays().into_iter().map(|(_, shape)| shape);
+        self.copied(&shapes.enumerate().collect::<Vec<_>>())
+            .map(Some)
+    }
+
+    /// What a whole training step takes on each replica.
+    pub(super) fn arguments<'a>(
+        &'a self,
+        copies: Option<&'a [Vec<Buffer>]>,
+        batch: &'a [Vec<Buffer>],
+    ) -> Result<Vec<Vec<&'a Buffer>>> {
+        let arrays = self.arrays()?;
+        Ok(self.training_arguments(copies.unwrap_or(arrays), batch))
+    }
+
+    /// Puts another array into the state of one replica.
+    #[cfg(test)]
+    pub(super) fn lead_astray(&mut self, replica: usize, index: usize, array: Buffer) {
+        self.arrays[replica][index] = array;
     }
 
     fn training_arguments<'a>(
@@ -327,7 +375,7 @@ impl State {
     }
 }
 
-fn slices<'a, 'b>(lists: &'a [Vec<&'b Buffer>]) -> Vec<&'a [&'b Buffer]> {
+pub(super) fn slices<'a, 'b>(lists: &'a [Vec<&'b Buffer>]) -> Vec<&'a [&'b Buffer]> {
     lists.iter().map(Vec::as_slice).collect()
 }
 

@@ -21,7 +21,7 @@ use super::tally::{Judged, Tally};
 use crate::losses::Loss;
 use crate::nn::{Cx, Model, Policy, Variable};
 use crate::optim::{Optimizer, ParamSpec, SlotSpec};
-use crate::replicas::Reduction;
+use crate::replicas::{Division, Reduction};
 use crate::{Error, Result};
 
 /// What a model is compiled to: the model, what it is trained with, and the arrays that a step carries.
@@ -36,7 +36,7 @@ pub(super) struct Setup {
     /// Targets that hold classes, by position among them, and how many classes their outputs have.
     pub(super) classes: Vec<(usize, usize)>,
     /// Positions of the trained variables in those of the model.
-    trained: Vec<usize>,
+    pub(super) trained: Vec<usize>,
     params: Vec<ParamSpec>,
     pub(super) precision: Policy,
     pub(super) loss_scale: LossScale,
@@ -47,6 +47,8 @@ pub(super) struct Setup {
     reduction: Reduction,
     /// Whether the variables are on a device of their own.
     pub(super) is_central: bool,
+    /// How the one replica is divided among devices, if it is.
+    pub(super) division: Option<Division>,
 }
 
 /// The shapes of a batch as one replica gets it, with the batch dim.
@@ -103,6 +105,7 @@ impl Setup {
             replicas,
             reduction,
             is_central: false,
+            division: None,
         };
         setup.find_trained();
         Ok(setup)
@@ -137,6 +140,25 @@ impl Setup {
         self.trained.iter().copied().zip(slots).collect()
     }
 
+    /// The setup of one replica by itself.
+    pub(super) fn alone(&self) -> Self {
+        Self {
+            replicas: 1,
+            is_central: false,
+            ..self.clone()
+        }
+    }
+
+    /// Names and shapes of the state.
+    pub(super) fn arrays(&self) -> Vec<(String, Shape)> {
+        let variables = self.model.variables().iter();
+        let variables = variables.map(|variable| (variable.name.clone(), variable.shape.clone()));
+        let slots = self.slots.iter();
+        let slots = slots.map(|slot| (slot.name.clone(), slot.shape.clone()));
+        let iterations = ("iterations".to_owned(), Shape::scalar(DType::I64));
+        variables.chain(slots).chain([iterations]).collect()
+    }
+
     /// A training step: one program, or two where the variables are on a device of their own.
     pub(super) fn train_program(&self, batch: &BatchShape) -> Result<StepProgram> {
         if self.is_central {
@@ -149,15 +171,16 @@ impl Setup {
     ///
     /// Arguments: the state, the tally, the seed, the batch. Outputs: the changed state, the tally.
     pub(super) fn train_step(&self, batch: &BatchShape) -> Result<StepProgram> {
-        let graph = Graph::with_replicas(self.replicas);
+        let graph = self.graph();
         let state = self.bind_state(&graph);
         let tally = graph.parameter("tally", self.tally.shape());
         let seed = graph.parameter("seed", Shape::new(DType::U32, [2]));
-        let given = Given::bind(&graph, batch);
+        let given = Given::bind(&graph, batch, self.division.as_ref());
         let now = self.split(&state);
         let pass = self.pass(&graph, &now, &seed, &given)?;
         let mut next = Next::of(&state);
         let verdict = self.update(&now, &pass, &mut next);
+        next.cut(&self.shardings());
         let after = self.counted(&tally, &pass, verdict.as_ref(), now.iterations);
         let mut step = next.finish(&graph, &after)?;
         step.disconnected = self.disconnected(&pass);
@@ -170,12 +193,12 @@ impl Setup {
     /// the seed, the batch; outputs the gradients, the new state of layers, the tally. The second, of the other device:
     /// arguments are the state, the gradients, the new state of layers; outputs the changed state.
     pub(super) fn central_step(&self, batch: &BatchShape) -> Result<StepProgram> {
-        let graph = Graph::with_replicas(self.replicas);
+        let graph = self.graph();
         let slots = &self.slots[self.slots.len() - self.loss_scale.slots().len()..];
         let state = self.bind(&graph, slots);
         let tally = graph.parameter("tally", self.tally.shape());
         let seed = graph.parameter("seed", Shape::new(DType::U32, [2]));
-        let given = Given::bind(&graph, batch);
+        let given = Given::bind(&graph, batch, self.division.as_ref());
         let now = self.split(&state);
         let pass = self.pass(&graph, &now, &seed, &given)?;
         let unscaled = self.loss_scale.unscaled(pass.gradients.clone(), now.scale);
@@ -295,10 +318,10 @@ impl Setup {
 
     /// Arguments: the variables, the tally, the batch. Output: the tally.
     pub(super) fn test_step(&self, batch: &BatchShape) -> Result<StepProgram> {
-        let graph = Graph::with_replicas(self.replicas);
+        let graph = self.graph();
         let variables = self.bind_variables(&graph);
         let tally = graph.parameter("tally", self.tally.shape());
-        let given = Given::bind(&graph, batch);
+        let given = Given::bind(&graph, batch, self.division.as_ref());
         let mut cx = self.cx(&graph, &variables);
         if let Some(mask) = &given.mask {
             cx = cx.with_example_mask(mask.clone());
@@ -315,11 +338,13 @@ impl Setup {
 
     /// Arguments: the variables, the inputs. Outputs: those of the model.
     pub(super) fn predict_step(&self, batch: &BatchShape) -> Result<StepProgram> {
-        let graph = Graph::with_replicas(self.replicas);
+        let graph = self.graph();
         let variables = self.bind_variables(&graph);
-        let given = Given::bind(&graph, batch);
+        let given = Given::bind(&graph, batch, self.division.as_ref());
         let mut cx = self.cx(&graph, &variables);
         let outputs = self.model.call(&mut cx, &self.inputs(&given));
+        let outputs = outputs.iter().map(|output| self.cut_as_batch(output));
+        let outputs: Vec<Tensor> = outputs.collect();
         let named: Vec<(&str, &Tensor)> = outputs.iter().map(|output| ("output", output)).collect();
         let program = graph.finish(&named).map_err(explain)?;
         Ok(StepProgram {
@@ -383,9 +408,11 @@ impl Setup {
     }
 
     fn bind_variables(&self, graph: &Graph) -> Vec<Tensor> {
-        let variables = self.model.variables().iter();
+        let variables = self.model.variables().iter().zip(self.shardings());
         variables
-            .map(|variable| graph.parameter(&variable.name, variable.shape.clone()))
+            .map(|(variable, sharding)| {
+                graph.parameter_sharded(&variable.name, variable.shape.clone(), &sharding)
+            })
             .collect()
     }
 
@@ -396,8 +423,11 @@ impl Setup {
     /// Variables, some slots, and the batches seen.
     fn bind(&self, graph: &Graph, slots: &[SlotSpec]) -> Vec<Tensor> {
         let mut state = self.bind_variables(graph);
-        let slots = slots.iter();
-        state.extend(slots.map(|slot| graph.parameter(&slot.name, slot.shape.clone())));
+        let shardings = self.shardings();
+        let slots = slots.iter().zip(&shardings[state.len()..]);
+        state.extend(slots.map(|(slot, sharding)| {
+            graph.parameter_sharded(&slot.name, slot.shape.clone(), sharding)
+        }));
         state.push(graph.parameter("iterations", Shape::scalar(DType::I64)));
         state
     }

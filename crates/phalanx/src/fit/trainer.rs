@@ -15,6 +15,7 @@ use super::progress::Reporter;
 use super::run::{InFlight, Programs, State};
 use super::step::{BatchShape, Setup};
 use super::tally::Tally;
+use super::verify::Verifier;
 use crate::data::{Batch, Batches};
 use crate::engine::Engine;
 use crate::nn::Model;
@@ -27,7 +28,8 @@ use crate::{Error, Result};
 pub struct Trainer {
     placement: Placement,
     pub(super) setup: Setup,
-    state: State,
+    pub(super) state: State,
+    verifier: Option<Verifier>,
     train: Programs,
     test: Programs,
     /// Steps skipped before the present tally began.
@@ -48,8 +50,11 @@ impl Trainer {
         let reduction = placement.reduction().clone();
         let mut setup = Setup::new(model, compile, placement.replicas(), reduction)?;
         setup.is_central = placement.parameters().is_some();
+        setup.division = placement.division().cloned();
+        setup.check_division()?;
         Ok(Self {
             state: State::new(placement, &setup, values, seed)?,
+            verifier: None,
             placement: placement.clone(),
             setup,
             train: Programs::default(),
@@ -98,6 +103,7 @@ impl Trainer {
             check_finite(validation, "validate")?;
         }
         let mut reporter = Reporter::new(fit.progress, fit.epochs, steps);
+        reporter.start(&self.placement.describe(batches.size()));
         let mut history = History::default();
         for epoch in fit.initial_epoch..fit.epochs {
             let start = Instant::now();
@@ -373,7 +379,26 @@ impl Trainer {
         let done = self.state.train(setup, ready, &batch)?;
         // Skipped steps are found out in `results`.
         self.iterations += 1;
-        flight.push(self.placement.engine(), done)
+        flight.push(self.placement.engine(), done)?;
+        self.verify()
+    }
+
+    /// Compares the replicas, when it is time.
+    fn verify(&mut self) -> Result<()> {
+        let Some(every) = self.placement.verify_every() else {
+            return Ok(());
+        };
+        let is_copied = self.placement.replicas() > 1 && self.placement.parameters().is_none();
+        if !is_copied || self.iterations.unsigned_abs() % every != 0 {
+            return Ok(());
+        }
+        let verifier = match self.verifier.take() {
+            Some(verifier) => verifier,
+            None => Verifier::new(&self.placement, &self.setup)?,
+        };
+        verifier.verify(&self.placement, &self.state, self.iterations)?;
+        self.verifier = Some(verifier);
+        Ok(())
     }
 
     /// Which rows of a batch are whose, and the shapes of a part.
@@ -419,6 +444,7 @@ impl Trainer {
         self.setup = setup;
         // Frozen layers have no penalties, in tests neither.
         (self.train, self.test) = (Programs::default(), Programs::default());
+        self.verifier = None;
         Ok(result)
     }
 
@@ -521,11 +547,13 @@ impl Trainer {
         let split = &predicted.split;
         let shapes = self.setup.model.outputs();
         let read = |replica: usize| {
-            let outputs = predicted.outputs[replica].iter().zip(&shapes);
-            let outputs = outputs.map(|(buffer, shape)| {
+            let outputs = shapes.iter().enumerate().map(|(index, shape)| {
                 let mut shape = shape.clone();
                 shape.dims.insert(0, split.each());
-                let whole = self.placement.engine().get(buffer, &shape)?;
+                let parts = predicted.outputs.iter().map(|outputs| &outputs[index]);
+                let whole =
+                    self.placement
+                        .read_output(&parts.collect::<Vec<_>>(), replica, &shape)?;
                 let count = split.count(replica);
                 Ok(if count == split.each() {
                     whole

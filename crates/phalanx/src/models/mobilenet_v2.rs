@@ -3,9 +3,10 @@
 use serde::{Deserialize, Serialize};
 
 use super::head::{ImageHead, head_settings};
+use super::norms::{Norms, norm_settings};
 use crate::nn::{
-    Activation, ActivationLayer, Add, BatchNorm, Conv2d, DepthwiseConv2d, Layer, Model, Network,
-    Node, Padding, ZeroPadding2d,
+    Activation, ActivationLayer, Add, Conv2d, DepthwiseConv2d, Layer, Model, Network, Node,
+    Padding, ZeroPadding2d,
 };
 use crate::{Error, Result};
 
@@ -47,8 +48,8 @@ pub struct MobileNetV2 {
     head: ImageHead,
     alpha: f64,
     symmetric_padding: bool,
-    epsilon: f64,
-    momentum: f64,
+    #[serde(flatten)]
+    norms: Norms,
 }
 
 impl Default for MobileNetV2 {
@@ -66,8 +67,7 @@ impl MobileNetV2 {
             head: ImageHead::new(),
             alpha: 1.0,
             symmetric_padding: false,
-            epsilon: 1e-3,
-            momentum: 0.999,
+            norms: Norms::new(1e-3, 0.999),
         }
     }
 
@@ -77,8 +77,7 @@ impl MobileNetV2 {
     pub fn torchvision() -> Self {
         Self {
             symmetric_padding: true,
-            epsilon: 1e-5,
-            momentum: 0.9,
+            norms: Norms::new(1e-5, 0.9),
             ..Self::new()
         }
         .dropout(0.2)
@@ -102,19 +101,7 @@ impl MobileNetV2 {
         self
     }
 
-    /// Sets what batch normalizations add to the variance, 0.001 by default.
-    #[must_use]
-    pub const fn epsilon(mut self, epsilon: f64) -> Self {
-        self.epsilon = epsilon;
-        self
-    }
-
-    /// Sets how much of the moving statistics stays in each step, 0.999 by default.
-    #[must_use]
-    pub const fn momentum(mut self, momentum: f64) -> Self {
-        self.momentum = momentum;
-        self
-    }
+    norm_settings!();
 
     /// The model.
     ///
@@ -219,10 +206,7 @@ impl MobileNetV2 {
     }
 
     fn bn(&self, net: &mut Network, x: Node, name: &str) -> Node {
-        let bn = BatchNorm::new()
-            .epsilon(self.epsilon)
-            .momentum(self.momentum);
-        net.add(bn.named(name), &[x])
+        net.add(self.norms.layer().named(name), &[x])
     }
 
     /// Zeros before a 3x3 convolution of stride 2: Keras' `correct_pad`, which is none before an even size.

@@ -20,6 +20,7 @@ mod head;
 mod mlp;
 mod mobilenet_v2;
 mod nmt;
+mod norms;
 mod recommender;
 mod resnet50;
 mod transformer;

@@ -3,10 +3,11 @@
 use serde::{Deserialize, Serialize};
 
 use super::head::{ImageHead, head_settings};
+use super::norms::{Norms, norm_settings};
 use crate::Result;
 use crate::nn::{
-    Activation, ActivationLayer, Add, BatchNorm, Conv2d, Layer, MaxPool2d, Model, Network, Node,
-    Padding, ZeroPadding2d,
+    Activation, ActivationLayer, Add, Conv2d, Layer, MaxPool2d, Model, Network, Node, Padding,
+    ZeroPadding2d,
 };
 
 /// Name, filters and blocks of each stage.
@@ -30,8 +31,8 @@ pub struct ResNet50 {
     head: ImageHead,
     conv_bias: bool,
     stride_on_3x3: bool,
-    epsilon: f64,
-    momentum: f64,
+    #[serde(flatten)]
+    norms: Norms,
 }
 
 impl Default for ResNet50 {
@@ -49,8 +50,7 @@ impl ResNet50 {
             head: ImageHead::new(),
             conv_bias: true,
             stride_on_3x3: false,
-            epsilon: 1.001e-5,
-            momentum: 0.99,
+            norms: Norms::new(1.001e-5, 0.99),
         }
     }
 
@@ -61,8 +61,7 @@ impl ResNet50 {
         Self {
             conv_bias: false,
             stride_on_3x3: true,
-            epsilon: 1e-5,
-            momentum: 0.9,
+            norms: Norms::new(1e-5, 0.9),
             ..Self::new()
         }
         .activation(Activation::Linear)
@@ -84,19 +83,7 @@ impl ResNet50 {
         self
     }
 
-    /// Sets what batch normalizations add to the variance, 1.001e-5 by default.
-    #[must_use]
-    pub const fn epsilon(mut self, epsilon: f64) -> Self {
-        self.epsilon = epsilon;
-        self
-    }
-
-    /// Sets how much of the moving statistics stays in each step, 0.99 by default.
-    #[must_use]
-    pub const fn momentum(mut self, momentum: f64) -> Self {
-        self.momentum = momentum;
-        self
-    }
+    norm_settings!();
 
     /// The model.
     ///
@@ -191,10 +178,7 @@ impl ResNet50 {
     }
 
     fn bn(&self, net: &mut Network, x: Node, name: &str) -> Node {
-        let bn = BatchNorm::new()
-            .epsilon(self.epsilon)
-            .momentum(self.momentum);
-        net.add(bn.named(format!("{name}_bn")), &[x])
+        net.add(self.norms.layer().named(format!("{name}_bn")), &[x])
     }
 }
 

@@ -187,7 +187,7 @@ impl Reader<'_> {
         // What a layer has; see `Outer`.
         known.extend(
             (depth > 0)
-                .then_some(["trainable", "precision", "checkpointed"])
+                .then_some(["trainable", "precision", "checkpointed", "sharding"])
                 .into_iter()
                 .flatten(),
         );

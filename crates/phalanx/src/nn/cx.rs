@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use phalanx_graph::{DType, Graph, HostTensor, Shape, Tensor, Value};
+use phalanx_graph::{DType, Graph, HostTensor, Shape, Sharding, Tensor, Value};
 
 use super::layer::Layer;
 use super::precision::{wide, widened};
@@ -23,6 +23,8 @@ pub struct Variable {
     pub trainable: bool,
     /// Whether it is state of a layer, such as moving statistics, that a call itself updates.
     pub state: bool,
+    /// How it is cut over a mesh of devices; whole on each where absent.
+    pub sharding: Option<Sharding>,
 }
 
 /// The context of one call of a model in one graph.
@@ -491,6 +493,7 @@ impl Cx {
             initializer: *initializer,
             trainable: !state && self.trainable(),
             state,
+            sharding: None,
         };
         if let Some(frame) = self.frames.last_mut()
             && !frame.used.insert(name.to_owned())

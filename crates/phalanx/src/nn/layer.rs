@@ -3,9 +3,10 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use phalanx_graph::{Shape, Tensor};
+use phalanx_graph::{Shape, Sharding, Tensor};
 use serde_json::Value;
 
+use super::sharding::Shardings;
 use super::{Activation, Cx, Model, Policy};
 
 /// A function of tensors with variables.
@@ -95,6 +96,14 @@ pub trait Layer: Debug + Send + Sync {
     {
         LayerSpec::from(self).named(name)
     }
+
+    /// The layer with a variable of it cut over a mesh of devices: see [`LayerSpec::sharded`].
+    fn sharded(self, variable: &str, sharding: impl Into<Sharding>) -> LayerSpec
+    where
+        Self: Sized + 'static,
+    {
+        LayerSpec::from(self).sharded(variable, sharding)
+    }
 }
 
 /// A layer or a model as it is added to a model: with a name, perhaps, and a `trainable` flag.
@@ -104,6 +113,8 @@ pub struct LayerSpec {
     pub(super) body: Body,
     /// Whether derivatives compute again what is inside.
     pub(super) checkpointed: bool,
+    /// How variables inside are cut over a mesh.
+    pub(super) shardings: Shardings,
 }
 
 /// What is applied: a layer, or a model as a layer.
@@ -129,6 +140,7 @@ impl LayerSpec {
             name: None,
             body,
             checkpointed: false,
+            shardings: Shardings::new(),
         }
     }
 
@@ -162,6 +174,29 @@ impl LayerSpec {
     #[must_use]
     pub const fn checkpointed(mut self) -> Self {
         self.checkpointed = true;
+        self
+    }
+
+    /// Sets how one of its variables is cut where a [`MeshStrategy`](crate::strategy::MeshStrategy) trains the model: for
+    /// each dim the name of an axis of the mesh, or none. Other strategies, and axes of size 1, leave it whole.
+    ///
+    /// Of two dense layers in a row the first kernel is best cut by columns and the second by rows: what is between
+    /// them then stays in parts, and the devices exchange one sum. Biases, slots of the optimizer and intermediate
+    /// values follow. It is written with the architecture, not with the values.
+    ///
+    /// ```
+    /// use phalanx::nn::{Dense, Layer, Sequential, relu};
+    ///
+    /// let model = Sequential::new([64])
+    ///     .add(Dense::new(256).activation(relu).sharded("kernel", [None, Some("model")]))
+    ///     .add(Dense::new(10).sharded("kernel", [Some("model"), None]))
+    ///     .build()?;
+    /// assert_eq!(model.variables()[0].sharding.as_ref().unwrap().to_string(), "[_, model]");
+    /// # Ok::<(), phalanx::Error>(())
+    /// ```
+    #[must_use]
+    pub fn sharded(mut self, variable: &str, sharding: impl Into<Sharding>) -> Self {
+        self.shardings.insert(variable.to_owned(), sharding.into());
         self
     }
 
@@ -227,6 +262,7 @@ impl From<Model> for LayerSpec {
             name: None,
             body: Body::Model(Box::new(model)),
             checkpointed: false,
+            shardings: Shardings::new(),
         }
     }
 }

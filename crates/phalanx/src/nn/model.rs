@@ -7,6 +7,7 @@ use super::cx::{Cx, Variable};
 use super::layer::{Body, LayerSpec};
 use super::names::{Names, check_name};
 use super::precision::wide;
+use super::sharding::Shardings;
 use super::sizes::check_dims;
 use super::summary::summary;
 use crate::{Error, Result};
@@ -99,6 +100,7 @@ pub(super) struct Entry {
     pub(super) name: String,
     pub(super) body: Body,
     pub(super) checkpointed: bool,
+    pub(super) shardings: Shardings,
 }
 
 /// One use of a layer.
@@ -416,7 +418,7 @@ impl Model {
                 "the variables of model `{name}` take more than {MAX_BYTES} bytes; make its layers smaller"
             )));
         }
-        Ok(())
+        self.settle_shardings()
     }
 
     #[track_caller]
@@ -527,6 +529,7 @@ fn settle_names(plan: &Plan) -> Result<(Vec<NamedInput>, Vec<Entry>)> {
             name,
             body,
             checkpointed: layer.checkpointed,
+            shardings: layer.shardings.clone(),
         }
     });
     let layers = layers.collect();

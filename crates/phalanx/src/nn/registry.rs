@@ -24,7 +24,7 @@ pub struct Registry {
 
 /// The layer of a kind, `dense`, with settings as in JSON: `{"units": 10, "activation": "relu"}`.
 ///
-/// Beside the layer's own settings there may be `name`, `trainable`, `precision` and `checkpointed`. `null` stands for no settings.
+/// Beside the layer's own settings there may be `name`, `trainable`, `precision`, `checkpointed` and `sharding`. `null` stands for no settings.
 ///
 /// # Errors
 /// Unknown kinds and settings, with the nearest valid name; missing or wrong settings.
@@ -184,7 +184,7 @@ fn within(owner: &str, kind: &str, error: Error) -> Error {
 }
 
 /// The names of what every layer has beside its own.
-const OUTER: [&str; 4] = ["name", "trainable", "precision", "checkpointed"];
+const OUTER: [&str; 5] = ["name", "trainable", "precision", "checkpointed", "sharding"];
 
 /// The fields that every layer has beside its own.
 #[derive(Default)]
@@ -193,6 +193,7 @@ pub(super) struct Outer {
     trainable: Option<Value>,
     precision: Option<Value>,
     checkpointed: Option<Value>,
+    sharding: Option<Value>,
 }
 
 impl Outer {
@@ -204,6 +205,7 @@ impl Outer {
             trainable: given("trainable"),
             precision: given("precision"),
             checkpointed: given("checkpointed"),
+            sharding: given("sharding"),
         }
     }
 
@@ -232,6 +234,9 @@ impl Outer {
         if entry.checkpointed {
             fields.insert("checkpointed".into(), true.into());
         }
+        if !entry.shardings.is_empty() {
+            fields.insert("sharding".into(), sharding::write(&entry.shardings));
+        }
     }
 
     /// Gives the layer its name, flags and policy.
@@ -250,6 +255,9 @@ impl Outer {
         }
         if let Some(checkpointed) = flag(owner, "checkpointed", self.checkpointed)? {
             spec.checkpointed = checkpointed;
+        }
+        if let Some(sharding) = &self.sharding {
+            spec.shardings = sharding::read(owner, sharding)?;
         }
         if let Some(policy) = self.precision {
             let named = policy.as_str().map(Policy::from_name);

@@ -68,7 +68,7 @@ fn existing(engine: &Engine) -> String {
 }
 
 /// Kind and number of a device; other parts of a TensorFlow path say where this process is.
-fn parsed(name: &str) -> Option<(&'static str, usize)> {
+pub(super) fn parsed(name: &str) -> Option<(&'static str, usize)> {
     let lower = name.trim().to_ascii_lowercase();
     let last = lower.rsplit('/').next()?;
     let last = ["physical_device:", "logical_device:", "device:"]

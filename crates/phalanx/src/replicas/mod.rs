@@ -1,12 +1,16 @@
 //! How one program runs on several devices: which they are, which rows of a batch each gets, how their gradients
 //! become one.
 
+mod choice;
 mod devices;
+mod division;
 mod placement;
 mod reduction;
 mod split;
 
+pub use choice::DeviceChoice;
 pub use devices::select_devices;
+pub(crate) use division::Division;
 pub use placement::Placement;
 pub use reduction::Reduction;
 pub use split::Split;

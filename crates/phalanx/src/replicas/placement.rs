@@ -1,9 +1,9 @@
 //! Where the replicas of a program run, and what they need for it.
 
-use phalanx_graph::{HostTensor, Program, Shape};
+use phalanx_graph::{HostTensor, Mesh, Program, Shape, Sharding};
 use phalanx_pjrt::Buffer;
 
-use super::{Reduction, Split};
+use super::{Division, Reduction, Split};
 use crate::engine::{Compiled, Engine};
 use crate::{Error, Result};
 
@@ -19,6 +19,7 @@ pub struct Placement {
     reduction: Reduction,
     shares: Option<Vec<u32>>,
     verify_every: Option<u64>,
+    division: Option<Division>,
 }
 
 impl Placement {
@@ -51,6 +52,7 @@ impl Placement {
             reduction: Reduction::default(),
             shares: None,
             verify_every: None,
+            division: None,
         }
     }
 
@@ -73,6 +75,24 @@ impl Placement {
     pub fn with_parameters(mut self, engine: &Engine, device: usize) -> Self {
         self.parameters = Some((engine.clone(), device));
         self
+    }
+
+    /// With one replica, divided among the devices in the order of a mesh; batches are cut over the axis `data`.
+    ///
+    /// # Errors
+    /// When there are not as many devices as places in the mesh.
+    pub(crate) fn on_mesh(mut self, mesh: &Mesh, data: Option<&str>) -> Result<Self> {
+        let (places, devices) = (mesh.size(), self.devices.len());
+        if places != devices {
+            return Err(Error::user(format!(
+                "{mesh} has {places} places, but {devices} devices are named; name one for each"
+            )));
+        }
+        self.division = Some(Division {
+            mesh: mesh.clone(),
+            data: data.map(str::to_owned),
+        });
+        Ok(self)
     }
 
     /// With this way of adding the gradients of the replicas.
@@ -110,7 +130,15 @@ impl Placement {
     /// Copies of the model that train together.
     #[must_use]
     pub const fn replicas(&self) -> usize {
-        self.devices.len()
+        match self.division {
+            Some(_) => 1,
+            None => self.devices.len(),
+        }
+    }
+
+    /// How the one replica is divided among the devices, if it is.
+    pub(crate) const fn division(&self) -> Option<&Division> {
+        self.division.as_ref()
     }
 
     /// The engine of the replicas.
@@ -169,6 +197,10 @@ impl Placement {
     }
 
     fn cut(&self, rows: usize) -> Split {
+        if let Some(division) = &self.division {
+            let filled = rows.next_multiple_of(division.parts());
+            return Split::equal(rows, 1).padded_to(filled);
+        }
         match &self.shares {
             None => Split::equal(rows, self.replicas()),
             // Checked when they were given.
@@ -199,11 +231,40 @@ impl Placement {
         self.home().0
     }
 
-    /// A tensor wherever the variables are: on the device of each replica, or on the one of their own.
-    pub(crate) fn replicate_parameter(&self, tensor: &HostTensor) -> Result<Vec<Buffer>> {
+    /// A tensor wherever the variables are: on the device of each replica, on the one of their own, or in parts.
+    pub(crate) fn place_parameter(
+        &self,
+        tensor: &HostTensor,
+        sharding: &Sharding,
+    ) -> Result<Vec<Buffer>> {
         match &self.parameters {
-            None => self.replicate(tensor),
+            None => self.divide(tensor, sharding),
             Some((engine, device)) => Ok(vec![engine.put(*device, tensor)?]),
+        }
+    }
+
+    /// A tensor on each device: whole, or its part.
+    pub(crate) fn divide(&self, tensor: &HostTensor, sharding: &Sharding) -> Result<Vec<Buffer>> {
+        match &self.division {
+            None => self.replicate(tensor),
+            Some(division) => {
+                self.engine
+                    .put_parts(&self.devices, &division.mesh, sharding, tensor)
+            }
+        }
+    }
+
+    /// A tensor of the variables' devices, from what all of them have.
+    pub(crate) fn read_parameter(
+        &self,
+        arrays: &[&Buffer],
+        shape: &Shape,
+        sharding: &Sharding,
+    ) -> Result<HostTensor> {
+        let engine = self.parameter_engine();
+        match &self.division {
+            None => engine.get(arrays[0], shape),
+            Some(division) => engine.get_parts(arrays, &division.mesh, sharding, shape),
         }
     }
 
@@ -235,6 +296,23 @@ impl Placement {
         }
     }
 
+    /// An output of the model that a replica has, from those of all devices.
+    pub(crate) fn read_output(
+        &self,
+        parts: &[&Buffer],
+        replica: usize,
+        shape: &Shape,
+    ) -> Result<HostTensor> {
+        match &self.division {
+            None => self.engine.get(parts[replica], shape),
+            Some(division) => {
+                let sharding = division.of_batch(shape.rank());
+                self.engine
+                    .get_parts(parts, &division.mesh, &sharding, shape)
+            }
+        }
+    }
+
     /// A tensor on the device of each replica.
     ///
     /// # Errors
@@ -260,10 +338,13 @@ impl Placement {
     /// What the user reads when a training starts: devices, replicas, how batches of `rows` are cut, the reduction.
     #[must_use]
     pub fn describe(&self, rows: usize) -> String {
-        let names: Vec<String> = (0..self.replicas()).map(|r| self.device_name(r)).collect();
-        let on = match self.replicas() {
-            1 => names[0].clone(),
-            replicas => format!("{replicas} replicas ({})", names.join(", ")),
+        let names: Vec<String> = (0..self.devices.len())
+            .map(|r| self.device_name(r))
+            .collect();
+        let on = match (&self.division, self.replicas()) {
+            (Some(division), _) => format!("{} ({})", division.mesh, names.join(", ")),
+            (None, 1) => names[0].clone(),
+            (None, replicas) => format!("{replicas} replicas ({})", names.join(", ")),
         };
         let split = self.split(rows, rows);
         let counts: Vec<usize> = (0..self.replicas()).map(|r| split.count(r)).collect();

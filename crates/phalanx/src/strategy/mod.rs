@@ -1,13 +1,18 @@
 //! Where a model is trained: which devices, and later which machines.
 
 mod central;
+mod mesh;
 mod mirrored;
+mod named;
 mod one_device;
 mod tpu;
 
 pub use central::CentralStorageStrategy;
+pub use mesh::MeshStrategy;
 pub use mirrored::MirroredStrategy;
+pub use named::NamedStrategy;
 pub use one_device::OneDeviceStrategy;
+pub use phalanx_graph::Mesh;
 pub use tpu::TpuStrategy;
 
 use crate::Result;

@@ -1,0 +1,57 @@
+//! PNG, by the `png` crate.
+
+use std::io::Cursor;
+
+use png::{Decoder, Limits, Reader, Transformations};
+
+use super::corrupt;
+use crate::{Error, Result};
+
+/// A file read up to its pixels.
+pub(super) struct Opened<'a> {
+    reader: Reader<Cursor<&'a [u8]>>,
+}
+
+impl<'a> Opened<'a> {
+    pub(super) fn new(bytes: &'a [u8], max_pixels: usize) -> Result<Self> {
+        // Beside the pixels, of at most 8 bytes, there are texts and colour profiles, which are left out.
+        let limits = Limits {
+            bytes: max_pixels.saturating_mul(8).saturating_add(1 << 20),
+        };
+        let mut decoder = Decoder::new_with_limits(Cursor::new(bytes), limits);
+        decoder.set_ignore_text_chunk(true);
+        decoder.set_ignore_iccp_chunk(true);
+        decoder.set_transformations(Transformations::EXPAND | Transformations::STRIP_16);
+        let reader = decoder.read_info().map_err(|error| refused(&error))?;
+        Ok(Self { reader })
+    }
+
+    /// Height and width.
+    pub(super) fn size(&self) -> (usize, usize) {
+        let info = self.reader.info();
+        (info.height as usize, info.width as usize)
+    }
+
+    /// The samples of all pixels, and how many a pixel has.
+    pub(super) fn read(mut self) -> Result<(Vec<u8>, usize)> {
+        let channels = self.reader.output_color_type().0.samples();
+        let Some(size) = self.reader.output_buffer_size() else {
+            return Err(corrupt(
+                0,
+                "the image does not fit into memory; scale it down",
+            ));
+        };
+        let mut samples = vec![0; size];
+        self.reader
+            .next_frame(&mut samples)
+            .map_err(|error| refused(&error))?;
+        Ok((samples, channels))
+    }
+}
+
+fn refused(error: &png::DecodingError) -> Error {
+    corrupt(
+        0,
+        &format!("the PNG file is damaged: {error}; get it again"),
+    )
+}

@@ -1,0 +1,211 @@
+//! Models that are larger than a device: divided over a mesh they train as on one device.
+
+use std::sync::OnceLock;
+
+use phalanx::engine::{Engine, EngineOptions};
+use phalanx::prelude::*;
+
+fn engine() -> &'static Engine {
+    static ENGINE: OnceLock<Engine> = OnceLock::new();
+    ENGINE.get_or_init(|| {
+        Engine::new(&EngineOptions {
+            cpu_devices: 4,
+            ..EngineOptions::default()
+        })
+        .unwrap()
+    })
+}
+
+fn columns() -> Sharding {
+    [None, Some("model")].into()
+}
+
+fn rows() -> Sharding {
+    [Some("model"), None].into()
+}
+
+/// Column-parallel, then row-parallel, with what differs between training and testing.
+fn perceptron() -> Sequential {
+    let penalty = Regularizer::L2 { l2: 0.01 };
+    let wide = Dense::new(8).activation(relu).kernel_regularizer(penalty);
+    Sequential::new([4])
+        .add(wide.sharded("kernel", columns()))
+        .add(BatchNorm::new())
+        .add(Dropout::new(0.25))
+        .add(Dense::new(8).activation(tanh).sharded("kernel", rows()))
+        .add(Dense::new(3))
+}
+
+/// Heads over the model axis, a table cut by rows.
+fn transformer() -> Sequential {
+    let heads = [None, Some("model"), None];
+    let attention = MultiHeadAttention::new(4, 2)
+        .dropout(0.25)
+        .sharded("query/kernel", heads)
+        .sharded("key/kernel", heads)
+        .sharded("value/kernel", heads)
+        .sharded("attention_output/kernel", [Some("model"), None, None]);
+    Sequential::new(Input::new([5]).dtype(phalanx_graph::DType::I32))
+        .add(
+            Embedding::new(12, 8)
+                .mask_zero(true)
+                .sharded("embeddings", rows()),
+        )
+        .add(attention)
+        .add(LayerNorm::new())
+        .add(GlobalAveragePool1d::new())
+        .add(Dense::new(3))
+}
+
+fn numbers(count: usize) -> Dataset {
+    let x: Vec<f32> = (0..count * 4).map(|i| (i as f32 * 0.37).sin()).collect();
+    labelled(HostTensor::new([count, 4], &x), count)
+}
+
+fn words(count: usize) -> Dataset {
+    let x: Vec<i32> = (0..count * 5).map(|i| (i * 7 % 12) as i32).collect();
+    labelled(HostTensor::new([count, 5], &x), count)
+}
+
+fn labelled(x: HostTensor, count: usize) -> Dataset {
+    let y: Vec<i32> = (0..count).map(|i| (i * i % 3) as i32).collect();
+    Dataset::from_arrays(x, HostTensor::new([count], &y)).unwrap()
+}
+
+fn compile(optimizer: impl Into<Optimizer>) -> Compile {
+    Compile {
+        optimizer: optimizer.into(),
+        loss: SparseCategoricalCrossentropy::from_logits().into(),
+        metrics: vec![Accuracy.into()],
+        ..Compile::default()
+    }
+}
+
+/// What a training leaves: losses and metrics of both kinds, predictions, variables.
+struct Left {
+    logs: Vec<f64>,
+    predicted: HostTensor,
+    variables: Vec<(String, HostTensor)>,
+}
+
+fn left(trainer: &mut Trainer, data: &Batches) -> Left {
+    let fit = Fit::epochs(2).progress(Progress::Silent);
+    let history = trainer.fit(data, fit).unwrap();
+    let tested = trainer.evaluate(data).unwrap();
+    let logs = history.epochs.iter().map(|epoch| &epoch.logs);
+    let logs = logs.chain([&tested]).flat_map(|logs| {
+        let values = logs.iter().map(|(_, value)| value);
+        values.collect::<Vec<f64>>()
+    });
+    Left {
+        logs: logs.collect(),
+        predicted: trainer.predict(data).unwrap().remove(0),
+        variables: trainer.variables().unwrap(),
+    }
+}
+
+/// Compares within 1e-5 of the largest number.
+fn assert_equal(one: &Left, many: &Left, what: &str) {
+    let close = |name: &str, a: &[f64], b: &[f64]| {
+        assert_eq!(a.len(), b.len(), "{what}: {name}");
+        let largest = a.iter().fold(1e-2, |most: f64, x| most.max(x.abs()));
+        for (a, b) in a.iter().zip(b) {
+            let off = (a - b).abs() / largest;
+            assert!(off < 1e-5, "{what}: {name} is {b}, expected {a}");
+        }
+    };
+    close("logs", &one.logs, &many.logs);
+    close(
+        "predicted",
+        &one.predicted.to_f64(),
+        &many.predicted.to_f64(),
+    );
+    for ((name, a), (_, b)) in one.variables.iter().zip(&many.variables) {
+        close(name, &a.to_f64(), &b.to_f64());
+    }
+}
+
+#[test]
+fn a_mesh_trains_as_one_device() {
+    // The last of the batches has 3 rows, which do not divide by 2.
+    let (numbers, words) = (numbers(19).batch(8), words(19).batch(8));
+    let clipped = Optimizer::from(Adam::new(0.01)).clipnorm(1.0);
+    let momentum = Optimizer::from(Sgd::new(0.1).momentum(0.9));
+    for (name, model, data, optimizer, meshes) in [
+        (
+            "perceptron",
+            perceptron(),
+            &numbers,
+            clipped,
+            &[[1, 2], [1, 4], [2, 2]][..],
+        ),
+        ("transformer", transformer(), &words, momentum, &[[2, 2]]),
+    ] {
+        let compile = || compile(optimizer.clone());
+        let one = OneDeviceStrategy::on(engine());
+        let mut trainer = one.compile(model.clone(), compile()).unwrap();
+        let expected = left(&mut trainer, data);
+        for &[data_axis, model_axis] in meshes {
+            let strategy = mesh(data_axis, model_axis);
+            let mut trainer = strategy.compile(model.clone(), compile()).unwrap();
+            let got = left(&mut trainer, data);
+            assert_equal(&expected, &got, &format!("{name} on {}", strategy.mesh()));
+        }
+    }
+}
+
+fn mesh(data: usize, model: usize) -> MeshStrategy {
+    let mesh = Mesh::new([("data", data), ("model", model)]);
+    MeshStrategy::on(engine(), &mesh).unwrap()
+}
+
+#[test]
+fn what_a_mesh_saves_is_a_plain_model() {
+    let folder = std::env::temp_dir().join(format!("phalanx-mesh-{}", std::process::id()));
+    let compile = || compile(Sgd::new(0.1));
+    let (x, data) = (numbers(8).batch(8), numbers(8).batch(8));
+    let mut trainer = mesh(2, 2).compile(perceptron(), compile()).unwrap();
+    let fit = Fit::epochs(1).progress(Progress::Silent);
+    trainer.fit(&data, fit).unwrap();
+    let expected = trainer.predict(&x).unwrap()[0].to_f64();
+    trainer.save(&folder).unwrap();
+    let load = || SavedModel::load(&folder).unwrap();
+    let one = OneDeviceStrategy::on(engine()).compile(load(), compile());
+    let again = mesh(2, 2).compile(load(), compile());
+    for trainer in [one, again] {
+        let got = trainer.unwrap().predict(&x).unwrap()[0].to_f64();
+        let pairs = expected.iter().zip(&got);
+        let off = pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+        assert!(off < 1e-5, "predictions are off by {off}");
+    }
+    let variables = load();
+    let kernel = &variables.model().variables()[0];
+    assert_eq!(kernel.sharding, Some(columns()), "{}", kernel.name);
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn what_does_not_fit_a_mesh_is_told() {
+    let refused = |strategy: &MeshStrategy| {
+        let trainer = strategy.compile(perceptron(), compile(Sgd::new(0.1)));
+        trainer.unwrap_err().to_string()
+    };
+    assert_eq!(
+        refused(&MeshStrategy::on(engine(), &Mesh::new([("data", 2)])).unwrap()),
+        "variable `dense/kernel`: sharding [_, model] of f32[4,8] names the axis `model`, expected one of mesh data=2; add it to the mesh, of size 1 if nothing is to be cut over it"
+    );
+    assert_eq!(
+        refused(&mesh(1, 3)),
+        "variable `dense/kernel`: dim 1 of f32[4,8] is cut over the axis `model` of mesh data=1 model=3, but 8 does not divide by 3; change the size, or leave the dim whole"
+    );
+    let larger = MeshStrategy::on(engine(), &Mesh::new([("data", 5)]));
+    assert_eq!(
+        larger.unwrap_err().to_string(),
+        "mesh data=5 has 5 places, but there are 4 devices; make the mesh smaller, or divide the CPU into more devices with `EngineOptions::cpu_devices`"
+    );
+    let named = mesh(2, 2).devices(["cpu:0", "cpu:1"]);
+    assert_eq!(
+        named.unwrap_err().to_string(),
+        "mesh data=2 model=2 has 4 places, but 2 devices are named; name one for each"
+    );
+}
