@@ -7,11 +7,15 @@ pub(crate) mod convolution;
 mod linear;
 mod recompute;
 mod scan;
+mod scattered;
 pub(crate) mod window;
 
 use std::collections::HashMap;
 
 use recompute::Recomputed;
+use scattered::total;
+
+pub use scattered::Scattered;
 
 use crate::op::{BinaryOp, CompareOp, Node, Op, PadDim, ReduceOp, SliceDim, UnaryOp, Value, Via};
 use crate::{Graph, Kernel, Mask, Ramp, Shape, Tensor};
@@ -91,44 +95,6 @@ fn accumulate(cotangents: &mut HashMap<Value, Tensor>, value: Value, gradient: T
         None => gradient,
     };
     cotangents.insert(value, total);
-}
-
-/// The sum of two gradients: where one is nothing but what a scatter adds to zeros, that is added to the other in place.
-fn total(a: Tensor, b: Tensor) -> Tensor {
-    let scattered = |sparse: &Tensor, dense: &Tensor| {
-        let (mut node, graph) = (sparse.graph().node(sparse.value().node), sparse.graph());
-        if let Op::Reshape(_) = node.op {
-            node = graph.node(node.inputs[0].node);
-        }
-        let Op::ScatterAdd { dim } = node.op else {
-            return None;
-        };
-        let [base, indices, updates] =
-            [0, 1, 2].map(|input| Tensor::new(graph.clone(), node.inputs[input]));
-        let flat = || {
-            dense
-                .reshape(&base.dims())
-                .scatter_add(&indices, &updates, dim)
-        };
-        is_zeros(graph, base.value()).then(|| flat().reshape(&dense.dims()))
-    };
-    let in_place = scattered(&b, &a).or_else(|| scattered(&a, &b));
-    in_place.unwrap_or_else(|| a + b)
-}
-
-fn is_zeros(graph: &Graph, value: Value) -> bool {
-    match graph.node(value.node) {
-        Node {
-            op: Op::Constant(value),
-            ..
-        } => value.to_f64().iter().all(|&x| x == 0.0),
-        Node {
-            op: Op::Broadcast { .. },
-            inputs,
-            ..
-        } => is_zeros(graph, inputs[0]),
-        _ => false,
-    }
 }
 
 /// Which nodes up to `last` depend on any of `wrt`.

@@ -36,6 +36,10 @@ pub(super) fn all_reduce(
         }
         let operands: Vec<Operand> = places.iter().map(|&i| inputs[i].clone()).collect();
         let reduced = match via {
+            Via::Native if is_narrow_sum(kind, dtype) => {
+                let all = everyone(w);
+                flat(w, &operands, |w, x| sum_of_parts(w, x, &all))
+            }
             Via::Native => reduce_in(w, kind, &operands, &everyone(w)),
             Via::OneDevice => flat(w, &operands, |w, x| through_one(w, kind, x)),
             Via::Hierarchical => flat(w, &operands, |w, x| through_groups(w, kind, x)),
@@ -131,17 +135,59 @@ fn through_groups(w: &mut Writer, kind: ReduceOp, x: &Operand) -> Operand {
     let across: Groups = (0..size)
         .map(|place| starts.clone().map(|start| start + place).collect())
         .collect();
-    let wide = w.convert(x, working_dtype(kind, x.shape.dtype));
-    let padded = Shape::new(wide.shape.dtype, [length.next_multiple_of(size)]);
-    let part = Shape::new(wide.shape.dtype, [padded.len() / size]);
-    let whole = w.lengthen(&wide, &padded);
-    let mut own = scatter_in(w, kind, &whole, 0, &part, &within);
+    let padded = Shape::new(x.shape.dtype, [length.next_multiple_of(size)]);
+    let part = Shape::new(x.shape.dtype, [padded.len() / size]);
+    let whole = w.lengthen(x, &padded);
+    let narrow = is_narrow_sum(kind, x.shape.dtype);
+    let mut own = match narrow {
+        true => own_part(w, &whole, &part, &within),
+        false => scatter_in(w, kind, &whole, 0, &part, &within),
+    };
     if across[0].len() > 1 {
-        own = reduce_in(w, kind, &[own], &across).swap_remove(0);
+        own = match narrow {
+            true => sum_of_parts(w, &own, &across),
+            false => reduce_in(w, kind, &[own], &across).swap_remove(0),
+        };
     }
     let all = gather_in(w, &own, 0, &padded, &within);
-    let all = w.slice(&all, 0, length);
-    w.convert(&all, x.shape.dtype)
+    w.slice(&all, 0, length)
+}
+
+/// Libraries add 16-bit floats in 16 bits, with an error that grows with each replica; so those are sent as they are,
+/// added in f32 where they arrive, and rounded once.
+fn is_narrow_sum(kind: ReduceOp, dtype: DType) -> bool {
+    kind == ReduceOp::Sum && working_dtype(kind, dtype) != dtype
+}
+
+/// Each replica adds a part of the whole and sends the sum to all.
+fn sum_of_parts(w: &mut Writer, x: &Operand, groups: &Groups) -> Operand {
+    let (size, length) = (groups[0].len(), x.shape.len());
+    let padded = Shape::new(x.shape.dtype, [length.next_multiple_of(size)]);
+    let part = Shape::new(x.shape.dtype, [padded.len() / size]);
+    let whole = w.lengthen(x, &padded);
+    let own = own_part(w, &whole, &part, groups);
+    let all = gather_in(w, &own, 0, &padded, groups);
+    w.slice(&all, 0, length)
+}
+
+/// The sum of one part of every replica's, in the order of replicas.
+fn own_part(w: &mut Writer, x: &Operand, part: &Shape, groups: &Groups) -> Operand {
+    let (size, length) = (groups[0].len(), part.len());
+    let received = exchange_in(w, x, [0, 0], &x.shape, groups);
+    let mut total: Option<Operand> = None;
+    for place in 0..size {
+        let theirs = w.slice(&received, place * length, (place + 1) * length);
+        let theirs = w.convert(&theirs, working_dtype(ReduceOp::Sum, part.dtype));
+        total = Some(match total {
+            None => theirs,
+            Some(total) => {
+                let shape = theirs.shape.clone();
+                w.elementwise("add", &[total, theirs], &shape)
+            }
+        });
+    }
+    let total = total.expect("groups have members");
+    w.convert(&total, part.dtype)
 }
 
 pub(super) fn all_gather(w: &mut Writer, x: &Operand, dim: usize, shape: &Shape) -> Operand {
@@ -196,10 +242,21 @@ pub(super) fn all_to_all(
     if w.replicas == 1 {
         return x.clone();
     }
+    let groups = everyone(w);
+    exchange_in(w, x, [split, concat], shape, &groups)
+}
+
+fn exchange_in(
+    w: &mut Writer,
+    x: &Operand,
+    [split, concat]: [usize; 2],
+    shape: &Shape,
+    groups: &Groups,
+) -> Operand {
     let properties = format!(
         "concat_dimension = {concat} : i64, replica_groups = {}, split_count = {} : i64, split_dimension = {split} : i64",
-        table(&everyone(w)),
-        w.replicas
+        table(groups),
+        groups[0].len()
     );
     generic(w, "all_to_all", x, &properties, shape)
 }

@@ -22,22 +22,19 @@ impl Setup {
         if self.replicas == 1 {
             return updates.to_vec();
         }
-        let share = match &given.rows {
-            Some(rows) => {
-                let rows = rows.convert(DType::F32);
-                &rows / rows.all_reduce(ReduceOp::Sum)
-            }
-            None => (updates.first()).map_or_else(
-                || given.x[0].graph().scalar(DType::F32, 1.0),
-                |(_, x)| x.graph().scalar(DType::F32, 1.0 / self.replicas as f64),
-            ),
-        };
+        let floats = |(_, value): &&(usize, Tensor)| value.dtype().is_float();
+        let values = updates
+            .iter()
+            .filter(floats)
+            .map(|(_, value)| value.clone());
+        let rows = given.rows.as_ref().map(|rows| rows.convert(DType::F32));
+        let means = self
+            .reduction
+            .mean_of(&values.collect::<Vec<_>>(), rows.as_ref());
+        let mut means = means.into_iter();
         let averaged = updates.iter().map(|(index, value)| {
-            if !value.dtype().is_float() {
-                return (*index, value.clone());
-            }
-            let part = value * share.convert(value.dtype());
-            (*index, part.all_reduce(ReduceOp::Sum))
+            let mean = value.dtype().is_float().then(|| means.next()).flatten();
+            (*index, mean.unwrap_or_else(|| value.clone()))
         });
         averaged.collect()
     }

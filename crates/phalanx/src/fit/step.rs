@@ -44,7 +44,7 @@ pub(super) struct Setup {
     pub(super) slots: Vec<SlotSpec>,
     pub(super) tally: Tally,
     pub(super) replicas: usize,
-    reduction: Reduction,
+    pub(super) reduction: Reduction,
     /// Whether the variables are on a device of their own.
     pub(super) is_central: bool,
     /// How the one replica is divided among devices, if it is.

@@ -6,11 +6,13 @@ mod devices;
 mod division;
 mod placement;
 mod reduction;
+#[cfg(test)]
+mod reduction_tests;
 mod split;
 
 pub use choice::DeviceChoice;
 pub use devices::select_devices;
 pub(crate) use division::Division;
 pub use placement::Placement;
-pub use reduction::Reduction;
+pub use reduction::{CrossDeviceOps, Reduction, SparseGradients, WireFormat};
 pub use split::Split;

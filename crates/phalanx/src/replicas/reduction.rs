@@ -1,26 +1,339 @@
 //! How the gradients of replicas become one.
 
-use phalanx_graph::Tensor;
-use phalanx_graph::op::ReduceOp;
+use std::fmt;
 
-/// How the gradients of replicas become one.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Reduction {}
+use phalanx_graph::op::{ReduceOp, Via};
+use phalanx_graph::{DType, Graph, Scattered, Tensor};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::bytes::human;
+use crate::{Result, config};
+
+/// How the gradients of replicas become one: TensorFlow's `cross_device_ops` and its options.
+///
+/// The default is the all-reduce of the devices' own library, in packs of 32 MiB, in the gradients' own element type,
+/// with those of embeddings as rows where that is less. Whatever is chosen, results are the same up to rounding, and
+/// every run has the same bits.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Reduction {
+    cross_device_ops: CrossDeviceOps,
+    bytes_per_pack: usize,
+    wire: WireFormat,
+    sparse: SparseGradients,
+}
+
+/// Who adds the gradients of replicas.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CrossDeviceOps {
+    /// The all-reduce of the devices' own library, as TensorFlow's `NcclAllReduce`: NCCL on NVIDIA GPUs.
+    #[default]
+    #[serde(alias = "NcclAllReduce")]
+    AllReduce,
+    /// Groups of up to 8 replicas add parts among themselves, then across groups. TensorFlow's is made for one machine
+    /// of 8 GPUs; this is for any number of replicas, and pays where groups are linked faster inside than outside.
+    HierarchicalCopyAllReduce,
+    /// Replica 0 adds all gradients, in the order of replicas, and sends the sums: slow, and easy to reason about.
+    ReductionToOneDevice,
+}
+
+/// The element type in which f32 gradients travel between replicas.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WireFormat {
+    /// Their own.
+    #[default]
+    Same,
+    /// `bfloat16`: half the bytes, 8 bits of precision, the range of f32.
+    #[serde(alias = "bfloat16")]
+    Bf16,
+    /// `float16`: half the bytes, 11 bits of precision, up to 65504. What is beyond becomes infinite and so skips the
+    /// step of a loss scale, which this is to be used with; what is below 6e-8 becomes 0.
+    #[serde(alias = "float16")]
+    F16,
+}
+
+/// What becomes of gradients that are rows added to zeros, as those of embeddings.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SparseGradients {
+    /// Replicas exchange rows and their indices when all of these together are fewer bytes than the whole.
+    #[default]
+    WhenSmaller,
+    /// They are added as wholes, like others.
+    Never,
+}
+
+/// TensorFlow's default is one pack (0), which waits for the last gradient before the first is sent.
+impl Default for Reduction {
+    fn default() -> Self {
+        Self {
+            cross_device_ops: CrossDeviceOps::default(),
+            bytes_per_pack: 32 << 20,
+            wire: WireFormat::default(),
+            sparse: SparseGradients::default(),
+        }
+    }
+}
 
 impl Reduction {
-    /// Stand-in.
-    pub fn from_config(_fields: &serde_json::Value) -> crate::Result<Self> {
-        Ok(Self {})
+    /// The default.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
     }
 
-    /// The sums over replicas of local gradients, in the order given.
+    /// Sets who adds.
+    #[must_use]
+    pub const fn cross_device_ops(mut self, ops: CrossDeviceOps) -> Self {
+        self.cross_device_ops = ops;
+        self
+    }
+
+    /// Sets how many bytes are sent together at least: gradients are packed from the last layer to the first until they
+    /// are as many; 0 for all in one pack. 32 MiB by default.
+    #[must_use]
+    pub const fn bytes_per_pack(mut self, bytes: usize) -> Self {
+        self.bytes_per_pack = bytes;
+        self
+    }
+
+    /// Sets in which element type f32 gradients travel; they are added in f32 in any case.
+    #[must_use]
+    pub const fn wire(mut self, wire: WireFormat) -> Self {
+        self.wire = wire;
+        self
+    }
+
+    /// Sets what becomes of the gradients of embeddings.
+    #[must_use]
+    pub const fn sparse(mut self, sparse: SparseGradients) -> Self {
+        self.sparse = sparse;
+        self
+    }
+
+    /// The reduction with these fields, others as by default: `cross_device_ops` (`AllReduce`,
+    /// `HierarchicalCopyAllReduce` or `ReductionToOneDevice`), `bytes_per_pack`, `wire` (`same`, `bf16` or `f16`) and
+    /// `sparse` (`when_smaller` or `never`).
+    ///
+    /// # Errors
+    /// When a field is unknown, or its value is none of these; the error names the field.
+    pub fn from_config(fields: &Value) -> Result<Self> {
+        config::read("reduction", &Self::default(), &[], fields)
+    }
+
+    /// The fields that [`from_config`](Self::from_config) reads.
+    #[must_use]
+    pub fn config(&self) -> Value {
+        config::write("reduction", self)
+    }
+
+    /// The sums over replicas of local gradients, given and returned in the order in which variables were created.
+    #[track_caller]
     pub(crate) fn sum(&self, gradients: &[Tensor]) -> Vec<Tensor> {
-        let sums = gradients.iter().map(|g| g.all_reduce(ReduceOp::Sum));
-        sums.collect()
+        let mut sums = gradients.to_vec();
+        let Some(graph) = self.graph_of(gradients) else {
+            return sums;
+        };
+        let plan = self.plan(gradients);
+        for (place, rows) in &plan.rows {
+            sums[*place] = self.sum_rows(rows, &gradients[*place]);
+        }
+        for pack in &plan.packs {
+            for (&place, sum) in pack.iter().zip(self.sum_pack(&graph, gradients, pack)) {
+                sums[place] = sum;
+            }
+        }
+        sums
+    }
+
+    /// The means over replicas of small tensors, in one exchange with their weights: this replica's is a scalar, such
+    /// as its number of examples; without, replicas count alike. Values of no weight do not count, even NaN.
+    #[track_caller]
+    pub(crate) fn mean_of(&self, values: &[Tensor], weight: Option<&Tensor>) -> Vec<Tensor> {
+        let Some(graph) = self.graph_of(values) else {
+            return values.to_vec();
+        };
+        let Some(weight) = weight else {
+            return graph.all_mean(&values.iter().collect::<Vec<_>>(), self.via());
+        };
+        let weighted = |value: &Tensor| {
+            let weight = weight.convert(value.dtype());
+            let counts = weight.not_equal(&weight.like(0.0));
+            let counts = counts.broadcast_to(&value.dims());
+            counts.select(&(value * weight), &value.zeros_like())
+        };
+        let mut sent: Vec<Tensor> = values.iter().map(weighted).collect();
+        sent.push(weight.clone());
+        let sent: Vec<&Tensor> = sent.iter().collect();
+        let mut sums = graph.all_reduce(&sent, ReduceOp::Sum, self.via());
+        let Some(total) = sums.pop() else {
+            return sums;
+        };
+        sums.iter()
+            .map(|sum| sum / total.convert(sum.dtype()))
+            .collect()
     }
 
     /// A few words for the line at the start of a training.
     pub(crate) fn describe(&self) -> String {
-        "all-reduce".to_owned()
+        let ops = match self.cross_device_ops {
+            CrossDeviceOps::AllReduce => "all-reduce",
+            CrossDeviceOps::HierarchicalCopyAllReduce => "hierarchical all-reduce",
+            CrossDeviceOps::ReductionToOneDevice => "reduction to one device",
+        };
+        match self.wire {
+            WireFormat::Same => ops.to_owned(),
+            WireFormat::Bf16 => format!("{ops} in bf16"),
+            WireFormat::F16 => format!("{ops} in f16"),
+        }
     }
+
+    /// What becomes of these gradients: how many are sent in how many packs, and which as rows.
+    #[must_use]
+    pub fn report(&self, gradients: &[Tensor]) -> String {
+        let plan = self.plan(gradients);
+        plan.to_string()
+    }
+
+    fn via(&self) -> Via {
+        match self.cross_device_ops {
+            CrossDeviceOps::AllReduce => Via::Native,
+            CrossDeviceOps::HierarchicalCopyAllReduce => Via::Hierarchical,
+            CrossDeviceOps::ReductionToOneDevice => Via::OneDevice,
+        }
+    }
+
+    /// The graph of the tensors, if there is something to add and someone to add it with.
+    fn graph_of(&self, tensors: &[Tensor]) -> Option<Graph> {
+        let graph = tensors.first()?.graph();
+        (graph.replicas() > 1).then(|| graph.clone())
+    }
+
+    fn on_wire(&self, dtype: DType) -> DType {
+        match (dtype, self.wire) {
+            (DType::F32, WireFormat::Bf16) => DType::Bf16,
+            (DType::F32, WireFormat::F16) => DType::F16,
+            (other, _) => other,
+        }
+    }
+
+    fn plan(&self, gradients: &[Tensor]) -> Plan {
+        let mut rows = Vec::new();
+        let mut dense = Vec::new();
+        for (place, gradient) in gradients.iter().enumerate() {
+            match self.rows_of(gradient) {
+                Some(found) => rows.push((place, found)),
+                None => dense.push((
+                    place,
+                    self.on_wire(gradient.dtype()),
+                    gradient.shape().len(),
+                )),
+            }
+        }
+        Plan {
+            packs: packs(&dense, self.bytes_per_pack),
+            dense_bytes: dense.iter().map(|(_, dtype, len)| dtype.size() * len).sum(),
+            row_bytes: rows.iter().map(|(_, rows)| self.row_bytes(rows)).sum(),
+            rows,
+        }
+    }
+
+    /// The rows of a gradient, where all replicas' are fewer bytes than the whole.
+    fn rows_of(&self, gradient: &Tensor) -> Option<Scattered> {
+        if self.sparse == SparseGradients::Never {
+            return None;
+        }
+        let rows = gradient.scattered()?;
+        let whole = self.on_wire(gradient.dtype()).size() * gradient.shape().len();
+        (self.row_bytes(&rows) * gradient.graph().replicas() < whole).then_some(rows)
+    }
+
+    /// What one replica sends of its rows and indices.
+    fn row_bytes(&self, rows: &Scattered) -> usize {
+        let row = self.on_wire(rows.rows.dtype()).size() * rows.rows.shape().len();
+        row + rows.indices.shape().byte_len()
+    }
+
+    /// One scatter of every replica's rows, in the order of replicas, so that a row that several have is there once.
+    fn sum_rows(&self, rows: &Scattered, gradient: &Tensor) -> Tensor {
+        if rows.rows.shape().is_empty() {
+            return gradient.clone();
+        }
+        let dtype = rows.rows.dtype();
+        let sent = rows.rows.convert(self.on_wire(dtype));
+        let all = Scattered {
+            indices: rows.indices.all_gather(0),
+            rows: sent.all_gather(rows.dim).convert(dtype),
+            ..rows.clone()
+        };
+        all.dense().reshape(&gradient.dims())
+    }
+
+    fn sum_pack(&self, graph: &Graph, gradients: &[Tensor], pack: &[usize]) -> Vec<Tensor> {
+        let narrow = |&place: &usize| {
+            let gradient = &gradients[place];
+            gradient.convert(self.on_wire(gradient.dtype()))
+        };
+        let sent: Vec<Tensor> = pack.iter().map(narrow).collect();
+        let sent: Vec<&Tensor> = sent.iter().collect();
+        let sums = graph.all_reduce(&sent, ReduceOp::Sum, self.via());
+        let sums = sums.iter().zip(pack);
+        sums.map(|(sum, &place)| sum.convert(gradients[place].dtype()))
+            .collect()
+    }
+}
+
+/// What becomes of each gradient, by its place.
+struct Plan {
+    packs: Vec<Vec<usize>>,
+    rows: Vec<(usize, Scattered)>,
+    dense_bytes: usize,
+    row_bytes: usize,
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let count: usize = self.packs.iter().map(Vec::len).sum();
+        let bytes = human(self.dense_bytes as u64);
+        let (count, packs) = (
+            counted(count, "gradient"),
+            counted(self.packs.len(), "pack"),
+        );
+        write!(f, "{count} ({bytes}) in {packs}")?;
+        match self.rows.len() {
+            0 => Ok(()),
+            count => write!(f, ", {count} as rows ({})", human(self.row_bytes as u64)),
+        }
+    }
+}
+
+fn counted(count: usize, noun: &str) -> String {
+    let ending = if count == 1 { "" } else { "s" };
+    format!("{count} {noun}{ending}")
+}
+
+/// Places of what is sent together, of `(place, element type, elements)`: from the last to the first, a pack for each
+/// element type filled until it has as many bytes as `limit`; one for each when that is 0.
+pub(super) fn packs(tensors: &[(usize, DType, usize)], limit: usize) -> Vec<Vec<usize>> {
+    let mut full: Vec<Vec<usize>> = Vec::new();
+    let mut open: Vec<(DType, usize, Vec<usize>)> = Vec::new();
+    for &(place, dtype, length) in tensors.iter().rev() {
+        let at = open
+            .iter()
+            .position(|(of, ..)| *of == dtype)
+            .unwrap_or_else(|| {
+                open.push((dtype, 0, Vec::new()));
+                open.len() - 1
+            });
+        let (_, bytes, pack) = &mut open[at];
+        *bytes += dtype.size() * length;
+        pack.push(place);
+        if limit > 0 && *bytes >= limit {
+            full.push(open.remove(at).2);
+        }
+    }
+    full.extend(open.into_iter().map(|(.., pack)| pack));
+    full
 }
