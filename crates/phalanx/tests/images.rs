@@ -1,6 +1,10 @@
 //! Pixels against TensorFlow's: tests/golden/tensorflow/make_images.py made them.
 
-use phalanx::image::{Channels, Decoder, DecoderOptions, Idct, Pixels, Window};
+use phalanx::data::{Dataset, HostTensor, ImageFolder, cut_mix, mix_up};
+use phalanx::image::{
+    Channels, Decoder, DecoderOptions, Fill, Idct, ImagePlan, Pixels, Region, Scale, Window,
+    adjust_contrast, adjust_hue, adjust_saturation, resize, rotate,
+};
 use safetensors::SafeTensors;
 
 const GOLDEN: &str = concat!(
@@ -187,4 +191,258 @@ fn a_file_does_not_see_the_tables_of_the_one_before() {
     }
     let error = decoder.decode(&without).unwrap_err().to_string();
     assert!(error.contains("a table that was not given"), "{error}");
+}
+
+/// The largest difference of f32 values.
+fn off(got: &[f32], expected: &[u8]) -> f32 {
+    let expected = expected
+        .chunks_exact(4)
+        .map(|v| f32::from_le_bytes(v.try_into().unwrap()));
+    assert_eq!(got.len(), expected.len());
+    got.iter().zip(expected).fold(0.0, |most, (got, expected)| {
+        most.max((got - expected).abs())
+    })
+}
+
+#[test]
+fn sizes_and_colours_change_as_in_tensorflow() {
+    let bytes = golden();
+    let tensors = SafeTensors::deserialize(&bytes).unwrap();
+    let image = tensors.tensor("image").unwrap();
+    let pixels = Pixels {
+        height: image.shape()[0],
+        width: image.shape()[1],
+        channels: 3,
+        bytes: image.data().to_vec(),
+    };
+    let unit = tensors.tensor("unit").unwrap();
+    let start: Vec<f32> = unit
+        .data()
+        .chunks_exact(4)
+        .map(|v| f32::from_le_bytes(v.try_into().unwrap()))
+        .collect();
+    let mut compared = 0;
+    for (name, expected) in tensors.iter() {
+        let Some((what, how)) = name.split_once('/') else {
+            continue;
+        };
+        let number = || how.split('/').next().unwrap().parse::<f32>().unwrap();
+        let mut got = start.clone();
+        match what {
+            "resize" => {
+                let (height, width) = (expected.shape()[0], expected.shape()[1]);
+                got = resize(&pixels, height, width, how.ends_with("antialias"));
+                got.iter_mut().for_each(|value| *value /= 255.0);
+                let scaled: Vec<u8> = expected
+                    .data()
+                    .chunks_exact(4)
+                    .flat_map(|v| (f32::from_le_bytes(v.try_into().unwrap()) / 255.0).to_le_bytes())
+                    .collect();
+                assert!(off(&got, &scaled) < 1e-5, "{name}: {}", off(&got, &scaled));
+                compared += 1;
+                continue;
+            }
+            "contrast" => adjust_contrast(&mut got, 3, number()),
+            "saturation" => adjust_saturation(&mut got, number()),
+            "hue" => adjust_hue(&mut got, number()),
+            "rotation" => {
+                let fill = match how.rsplit('/').next().unwrap() {
+                    "constant" => Fill::Constant,
+                    "nearest" => Fill::Nearest,
+                    _ => Fill::Reflect,
+                };
+                got = rotate(&got, (unit.shape()[0], unit.shape()[1]), number(), fill);
+            }
+            _ => continue,
+        }
+        assert!(
+            off(&got, expected.data()) < 2e-5,
+            "{name}: {}",
+            off(&got, expected.data())
+        );
+        compared += 1;
+    }
+    assert_eq!(compared, 14 + 6 + 6);
+}
+
+/// A folder of the golden files, as many classes as kinds of files.
+fn folder(name: &str) -> std::path::PathBuf {
+    let bytes = golden();
+    let tensors = SafeTensors::deserialize(&bytes).unwrap();
+    let folder = std::env::temp_dir().join(format!("phalanx-images-{}-{name}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&folder);
+    for (name, file) in tensors.iter() {
+        if let Some(name) = name.strip_prefix("file/") {
+            let class = folder.join(name.rsplit('.').next().unwrap());
+            std::fs::create_dir_all(&class).unwrap();
+            std::fs::write(class.join(name), file.data()).unwrap();
+        }
+    }
+    folder
+}
+
+fn plan() -> ImagePlan {
+    ImagePlan {
+        region: Region::Crop,
+        flip: true,
+        ..ImagePlan::new(16, 12)
+    }
+}
+
+#[test]
+fn random_examples_follow_from_seed_epoch_and_index_alone() {
+    let folder = ImageFolder::open(folder("keyed"), 1 << 20).unwrap();
+    assert_eq!(folder.classes(), ["jpg", "png", "webp"]);
+    let colours = ImagePlan {
+        brightness: 0.2,
+        contrast: 0.3,
+        saturation: 0.3,
+        hue: 0.1,
+        rotation: 0.3,
+        region: Region::Area { least: 0.3 },
+        ..plan()
+    };
+    for plan in [plan(), colours] {
+        let data = folder.dataset(&plan, 7).unwrap().shuffle(3);
+        let whole: Vec<_> = data.batch(8).iter(1, 0).map(Result::unwrap).collect();
+        let threads: Vec<_> = data
+            .batch(8)
+            .threads(3)
+            .iter(1, 0)
+            .map(Result::unwrap)
+            .collect();
+        assert_eq!(whole, threads);
+        for (i, row) in (0..20).map(|i| (i, data.get(1, i).unwrap())) {
+            let batched = &whole[i / 8].x[0];
+            let row_bytes = batched.row_bytes();
+            assert_eq!(
+                row.x[0].bytes(),
+                &batched.bytes()[i % 8 * row_bytes..][..row_bytes],
+                "example {i}"
+            );
+        }
+        let other = data.batch(8).get(2, 0).unwrap();
+        assert_ne!(other.x, whole[0].x);
+    }
+    let fixed = folder.dataset(&plan().without_augmentation(), 7).unwrap();
+    assert_eq!(fixed.get(0, 3).unwrap(), fixed.get(5, 3).unwrap());
+}
+
+#[test]
+fn a_crop_is_a_part_of_the_image_or_its_mirror() {
+    let folder = ImageFolder::open(folder("crop"), 1 << 20).unwrap();
+    let at = folder
+        .images()
+        .iter()
+        .position(|(path, _)| path.ends_with("444_sequential_q95.jpg"))
+        .unwrap();
+    let whole = Decoder::default()
+        .decode(&std::fs::read(&folder.images()[at].0).unwrap())
+        .unwrap();
+    let plan = ImagePlan {
+        size: (10, 11),
+        scale: Scale::Bytes,
+        ..plan()
+    };
+    let data = folder.dataset(&plan, 1).unwrap();
+    let mut seen = std::collections::BTreeSet::new();
+    for epoch in 0..40 {
+        let got: Vec<u8> = data.get(epoch, at).unwrap().x[0]
+            .f32s()
+            .iter()
+            .map(|&v| v as u8)
+            .collect();
+        let pixel = |y: usize, x: usize| &whole.bytes[(y * whole.width + x) * 3..][..3];
+        let mut places = (0..=whole.height - 10)
+            .flat_map(|y| (0..=whole.width - 11).flat_map(move |x| [(y, x, false), (y, x, true)]));
+        let found = places.find(|&(y, x, flip)| {
+            (0..110).all(|i| {
+                let column = if flip { 10 - i % 11 } else { i % 11 };
+                pixel(y + i / 11, x + column) == &got[i * 3..][..3]
+            })
+        });
+        seen.insert(found.expect("a part of the image"));
+    }
+    assert!(seen.len() > 30 && seen.iter().any(|s| s.2) && seen.iter().any(|s| !s.2));
+}
+
+#[test]
+fn a_corrupt_image_is_named_or_left_out_and_counted() {
+    let path = folder("corrupt");
+    let bad = path.join("png").join("rgb0.png");
+    let bytes = std::fs::read(&bad).unwrap();
+    std::fs::write(&bad, &bytes[..bytes.len() / 2]).unwrap();
+    let folder = ImageFolder::open(&path, 1 << 20).unwrap();
+    let data = folder.dataset(&plan(), 0).unwrap();
+    let batches = data.batch(64);
+    let error = batches
+        .iter(0, 0)
+        .find_map(Result::err)
+        .unwrap()
+        .to_string();
+    assert!(
+        error.contains("rgb0.png: the image, byte 0: the PNG file is damaged"),
+        "{error}"
+    );
+    let skipping = data.skip_corrupt();
+    let rows: usize = skipping
+        .batch(64)
+        .iter(0, 0)
+        .map(|batch| batch.unwrap().rows())
+        .sum();
+    assert_eq!((rows, skipping.skipped()), (folder.images().len() - 1, 1));
+}
+
+#[test]
+fn validation_is_drawn_by_the_seed() {
+    let folder = ImageFolder::open(folder("split"), 1 << 20).unwrap();
+    let (train, held) = folder.validation_split(0.25, 9).unwrap();
+    assert_eq!(
+        held.images().len(),
+        (folder.images().len() as f64 * 0.25).round() as usize
+    );
+    let mut both = [train.images(), held.images()].concat();
+    both.sort();
+    assert_eq!(both, folder.images());
+    assert_eq!(
+        folder.validation_split(0.25, 9).unwrap().1.images(),
+        held.images()
+    );
+    assert_ne!(
+        folder.validation_split(0.25, 8).unwrap().1.images(),
+        held.images()
+    );
+    let error = folder.validation_split(1.0, 0).unwrap_err().to_string();
+    assert!(error.contains("leaves a part empty"), "{error}");
+}
+
+#[test]
+fn mixed_batches_keep_their_totals() {
+    let x = HostTensor::new(
+        [4, 4, 4, 1],
+        &(0..64).map(|v| (v / 16) as f32).collect::<Vec<_>>(),
+    );
+    let y = HostTensor::new([4], &[0i32, 1, 2, 1]);
+    let data = Dataset::from_arrays(x, y).unwrap().batch(4);
+    for mix in [mix_up, cut_mix] {
+        let mixed = data.map_random(5, move |key, batch| mix(key, &batch, 3, 1.0));
+        let batch = mixed.get(0, 0).unwrap();
+        let labels = batch.y[0].f32s();
+        assert_eq!(batch.y[0].dims(), [4, 3]);
+        for row in labels.chunks(3) {
+            assert!((row.iter().sum::<f32>() - 1.0).abs() < 1e-6 && row.iter().all(|&v| v >= 0.0));
+        }
+        let total: f32 = batch.x[0].f32s().iter().sum();
+        // Image k is all k, its class is 0, 1, 2 or 1: what is left of it shows in both alike.
+        assert!(total > 0.0 && total < 192.0);
+        assert_eq!(mixed.get(0, 0).unwrap(), batch);
+        assert_ne!(mixed.get(1, 0).unwrap(), batch);
+    }
+    assert!(
+        mix_up(0, &data.get(0, 0).unwrap(), 2, 1.0)
+            .unwrap_err()
+            .to_string()
+            .contains("class from 0 to 1")
+    );
+    assert!(mix_up(0, &data.get(0, 0).unwrap(), 3, 0.0).is_err());
 }

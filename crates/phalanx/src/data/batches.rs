@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use phalanx_graph::HostTensor;
 
-use super::order::Order;
+use super::order::{Order, key_of};
 use super::prefetch::{Ahead, Prefetched};
 use super::shard::Sharding;
 use super::{AutoShard, Batch, ClassWeights, Dataset, Position, Segment, Worker};
@@ -27,12 +27,13 @@ pub struct Batches {
     pub(super) before: u64,
 }
 
-type MapBatch = dyn Fn(Batch) -> Result<Batch> + Send + Sync;
+/// A function of a random key and a batch.
+type MapBatch = dyn Fn(u64, Batch) -> Result<Batch> + Send + Sync;
 
 #[derive(Clone)]
 enum Stage {
     Order(Order),
-    Map(Arc<MapBatch>),
+    Map(u64, Arc<MapBatch>),
 }
 
 impl Batches {
@@ -90,7 +91,18 @@ impl Batches {
     /// A function applied to each batch; a panic inside becomes an error.
     #[must_use]
     pub fn map(&self, map: impl Fn(Batch) -> Result<Batch> + Send + Sync + 'static) -> Self {
-        self.with(Stage::Map(Arc::new(map)))
+        self.map_random(0, move |_, batch| map(batch))
+    }
+
+    /// A function applied to each batch with a random key that is drawn from (seed, epoch, index of the batch before the
+    /// stages after `batch`), such as [`mix_up`](super::mix_up).
+    #[must_use]
+    pub fn map_random(
+        &self,
+        seed: u64,
+        map: impl Fn(u64, Batch) -> Result<Batch> + Send + Sync + 'static,
+    ) -> Self {
+        self.with(Stage::Map(seed, Arc::new(map)))
     }
 
     /// The sample weights multiplied by a weight per class (Keras' `class_weight`); see [`ClassWeights`].
@@ -284,8 +296,9 @@ impl Batches {
             .before
             .saturating_add((i as u64).saturating_mul(self.size as u64));
         let maps = self.stages.iter().filter_map(Stage::map);
-        for (map, clock) in maps.zip(&clocks.stages[1..]) {
-            batch = clock.time(|| map(batch))?;
+        for ((seed, map), clock) in maps.zip(&clocks.stages[1..]) {
+            let key = key_of(seed, input_epoch, input_index as u64);
+            batch = clock.time(|| map(key, batch))?;
         }
         Ok(batch)
     }
@@ -352,14 +365,14 @@ impl Stage {
     fn order(&self) -> Option<Order> {
         match self {
             Self::Order(order) => Some(*order),
-            Self::Map(_) => None,
+            Self::Map(..) => None,
         }
     }
 
-    fn map(&self) -> Option<&MapBatch> {
+    fn map(&self) -> Option<(u64, &MapBatch)> {
         match self {
             Self::Order(_) => None,
-            Self::Map(map) => Some(&**map),
+            Self::Map(seed, map) => Some((*seed, &**map)),
         }
     }
 }

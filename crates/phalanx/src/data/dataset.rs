@@ -9,11 +9,15 @@ use std::sync::{Arc, OnceLock};
 use phalanx_graph::HostTensor;
 
 use super::formats::Parsed;
+use super::images::Images;
 use super::order::{Order, key_of};
 use super::picked::Picked;
 use super::source::Arrays;
 use super::weave::Weave;
-use super::{Batch, Batches, ClassWeights, CsvOptions, Example, Records, Source, parse_csv};
+use super::{
+    Batch, Batches, ClassWeights, CsvOptions, EncodedImage, Example, Records, Source, parse_csv,
+};
+use crate::image::ImagePlan;
 use crate::{Error, Result};
 
 /// Examples by index: cheap to clone, immutable, and the same for the same epoch and index.
@@ -30,6 +34,7 @@ type MapExample = dyn Fn(u64, Example) -> Result<Example> + Send + Sync;
 pub(super) enum Node {
     Arrays(Arrays),
     Source(Box<dyn Source>),
+    Images(Images),
     Ordered {
         input: Dataset,
         order: Order,
@@ -117,6 +122,19 @@ impl Dataset {
         parse: impl Fn(R::Item) -> Result<Example> + Send + Sync + 'static,
     ) -> Self {
         Self::from_source(Parsed { records, parse })
+    }
+
+    /// Images in the form of their files, each made an f32 example `[height, width, channels]` with its class as an i32
+    /// scalar; what is random in the plan is drawn from (seed, epoch, index of the image).
+    ///
+    /// # Errors
+    /// When a number of the plan makes no sense.
+    pub fn from_images(
+        images: impl Records<Item = EncodedImage>,
+        plan: &ImagePlan,
+        seed: u64,
+    ) -> Result<Self> {
+        Ok(Self::of(Node::Images(Images::new(images, plan, seed)?)))
     }
 
     pub(super) fn of(node: Node) -> Self {
@@ -286,7 +304,7 @@ impl Dataset {
     /// The datasets that this one is made of.
     fn inputs(&self) -> Vec<&Self> {
         match &*self.node {
-            Node::Arrays(_) | Node::Source(_) => Vec::new(),
+            Node::Arrays(_) | Node::Source(_) | Node::Images(_) => Vec::new(),
             Node::Ordered { input, .. }
             | Node::Map { input, .. }
             | Node::ClassWeights { input, .. }
@@ -397,6 +415,7 @@ impl Dataset {
         match &*self.node {
             Node::Arrays(arrays) => Some(arrays.len()),
             Node::Source(source) => Some(source.len()),
+            Node::Images(images) => Some(images.len()),
             Node::Ordered { input, order } => order.len(input.len()),
             Node::Map { input, .. }
             | Node::ClassWeights { input, .. }
@@ -439,6 +458,7 @@ impl Dataset {
         match &*self.node {
             Node::Arrays(arrays) => arrays.get(i).map(Some),
             Node::Source(source) => source.get(i).map(Some),
+            Node::Images(images) => images.get(epoch, i).map(Some),
             Node::Ordered { input, order } => {
                 let (epoch, i) = order.locate(input.len(), epoch, i)?;
                 input.read(epoch, i)
@@ -490,6 +510,7 @@ impl Dataset {
         match &*self.node {
             Node::Arrays(arrays) => arrays.gather(indices),
             Node::Source(source) => source.gather(indices),
+            Node::Images(images) => images.gather(epoch, indices),
             Node::Ordered { input, order } => self.gather_ordered(input, *order, epoch, indices),
             Node::Map { .. } | Node::Woven { .. } | Node::Zip { .. } | Node::Cached { .. } => {
                 self.gather_one_by_one(epoch, indices)

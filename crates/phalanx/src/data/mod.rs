@@ -26,7 +26,9 @@ mod csv;
 mod dataset;
 mod example;
 mod formats;
+mod images;
 mod lines;
+mod mix;
 mod open;
 mod order;
 mod picked;
@@ -53,6 +55,7 @@ pub use formats::{
     Records, TarMember, TextLines, TfRecordOptions, TfRecordWriter, TfRecords, WebDataset,
     WebSample, files_matching, parse_idx, read_idx, shard_path, tar_members, write_tfrecord,
 };
+pub use mix::{cut_mix, mix_up};
 pub use phalanx_graph::HostTensor;
 pub use position::{Position, Segment};
 pub use rebatch::{Worker, batch_sizes};

@@ -183,22 +183,30 @@ fn file_lanes(input: &Dataset, workers: usize) -> std::result::Result<Vec<Datase
         .collect()
 }
 
+/// The examples in the files of one worker.
+fn whole_files(
+    input: &Dataset,
+    files: &[usize],
+    worker: usize,
+    workers: usize,
+) -> std::result::Result<Dataset, NoLanes> {
+    match files.len() {
+        0 => Err(NoLanes::Unfit(
+            "the data are not in files of several examples".into(),
+        )),
+        few if few < workers => Err(NoLanes::TooFew(format!(
+            "there are {few} files for {workers} workers"
+        ))),
+        _ => Ok(input.picked(files_of(files, worker, workers))),
+    }
+}
+
 /// The same stages over the files of one worker.
 fn lane(input: &Dataset, worker: usize, workers: usize) -> std::result::Result<Dataset, NoLanes> {
     let inner = |input: &Dataset| lane(input, worker, workers);
     match input.node() {
-        Node::Source(source) => {
-            let files = source.per_file();
-            match files.len() {
-                0 => Err(NoLanes::Unfit(
-                    "the data are not in files of several examples".into(),
-                )),
-                few if few < workers => Err(NoLanes::TooFew(format!(
-                    "there are {few} files for {workers} workers"
-                ))),
-                _ => Ok(input.picked(files_of(&files, worker, workers))),
-            }
-        }
+        Node::Source(source) => whole_files(input, &source.per_file(), worker, workers),
+        Node::Images(images) => whole_files(input, &images.per_file(), worker, workers),
         Node::Ordered {
             input,
             order: order @ (Order::Shuffle(_) | Order::Repeat(_)),

@@ -179,7 +179,7 @@ fn gather_rows(tensor: &HostTensor, indices: &[usize], spare: &SpareBuffers) -> 
 
 /// Buffers of past batches, used again once nobody else holds them: saves clearing and faulting in fresh memory.
 #[derive(Default)]
-struct SpareBuffers(Mutex<Vec<Arc<AlignedBytes>>>);
+pub(super) struct SpareBuffers(Mutex<Vec<Arc<AlignedBytes>>>);
 
 impl SpareBuffers {
     /// Smaller buffers are cheaper to allocate than to find.
@@ -187,7 +187,7 @@ impl SpareBuffers {
     const MOST_BUFFERS: usize = 16;
 
     /// A buffer of `len` bytes with any content.
-    fn take(&self, len: usize) -> AlignedBytes {
+    pub(super) fn take(&self, len: usize) -> AlignedBytes {
         self.take_free(len)
             .unwrap_or_else(|| AlignedBytes::zeroed(len))
     }
@@ -203,7 +203,7 @@ impl SpareBuffers {
     }
 
     /// Remembers the buffer of a batch that goes out.
-    fn lend(&self, tensor: &HostTensor) {
+    pub(super) fn lend(&self, tensor: &HostTensor) {
         if tensor.bytes().len() < Self::LEAST_BYTES {
             return;
         }

@@ -25,7 +25,7 @@ impl Channels {
 }
 
 /// How images are decoded, and what is refused.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DecoderOptions {
     /// What pixels consist of; alpha is left out.
     pub channels: Channels,

@@ -4,13 +4,22 @@
 //! those of `tf.io.decode_jpeg`, `tf.image.resize` and the other functions of `tf.image` that are named here.
 //! The orientation that a camera notes in EXIF is not applied, as TensorFlow does not either.
 
+mod colour;
 mod decode;
+mod draws;
 mod jpeg;
+mod plan;
 mod png;
+mod resize;
+mod rotation;
 mod webp;
 
+pub use colour::{adjust_contrast, adjust_hue, adjust_saturation};
 pub use decode::{Channels, Decoder, DecoderOptions, Opened, Pixels, Window};
+pub(crate) use draws::Draws;
 pub use jpeg::Idct;
+pub use plan::{ImageMaker, ImagePlan, Region, Scale, resize};
+pub use rotation::{Fill, rotate};
 
 use crate::Error;
 

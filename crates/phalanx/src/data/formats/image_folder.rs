@@ -5,6 +5,9 @@ use std::path::{Path, PathBuf};
 
 use super::files::{io, past_the_end};
 use super::{Place, Records};
+use crate::data::Dataset;
+use crate::data::order::permute;
+use crate::image::ImagePlan;
 use crate::{Error, Result};
 
 /// Ends of file names that are images, in lower case.
@@ -67,6 +70,40 @@ impl ImageFolder {
     #[must_use]
     pub fn classes(&self) -> &[String] {
         &self.classes
+    }
+
+    /// The folder without a share of its images drawn by the seed, and those (`validation_split` of Keras'
+    /// `image_dataset_from_directory`, but without a share that depends on the order of classes).
+    ///
+    /// # Errors
+    /// When a part would be empty.
+    pub fn validation_split(&self, fraction: f64, seed: u64) -> Result<(Self, Self)> {
+        let count = self.images.len();
+        let held = (count as f64 * fraction).round();
+        if !(held >= 1.0 && held < count as f64) {
+            return Err(Error::User(format!(
+                "a validation split of {fraction} of {count} images leaves a part empty; choose a fraction between 0 and 1 \
+                 that leaves an image on each side"
+            )));
+        }
+        let place = |i: usize| permute(count as u64, seed, 0, i as u64);
+        let part = |validation: bool| {
+            let wanted = |i: &usize| (place(*i) < held as u64) == validation;
+            let images = (0..count).filter(wanted).map(|i| self.images[i].clone());
+            Self {
+                images: images.collect(),
+                ..self.clone()
+            }
+        };
+        Ok((part(false), part(true)))
+    }
+
+    /// The images as examples of one size; see [`Dataset::from_images`].
+    ///
+    /// # Errors
+    /// When a number of the plan makes no sense.
+    pub fn dataset(&self, plan: &ImagePlan, seed: u64) -> Result<Dataset> {
+        Dataset::from_images(self.clone(), plan, seed)
     }
 
     /// The path and the class of each image.

@@ -74,21 +74,26 @@ where
 
     /// An error of the parser, which sees the item alone, with the file and place of the item.
     fn placed(&self, i: usize, error: Error) -> Error {
-        match error {
+        placed(&self.records, i, error)
+    }
+}
+
+/// An error about item `i` alone, with its file and place.
+pub(in crate::data) fn placed<R: Records + ?Sized>(records: &R, i: usize, error: Error) -> Error {
+    match error {
+        Error::Data {
+            source_name,
+            place,
+            message,
+        } if source_name.is_empty() => {
+            let at = records.place(i);
             Error::Data {
-                source_name,
-                place,
+                source_name: at.file,
+                place: format!("{}, {place}", at.place),
                 message,
-            } if source_name.is_empty() => {
-                let at = self.records.place(i);
-                Error::Data {
-                    source_name: at.file,
-                    place: format!("{}, {place}", at.place),
-                    message,
-                }
             }
-            error => error,
         }
+        error => error,
     }
 }
 

@@ -1,0 +1,42 @@
+//! Random numbers of one example.
+
+/// A sequence of numbers that follows from a key: SplitMix64 (Steele, Lea and Flood 2014).
+pub(crate) struct Draws(u64);
+
+impl Draws {
+    pub(crate) const fn new(key: u64) -> Self {
+        Self(key)
+    }
+
+    const fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// From 0 up to but not 1.
+    pub(crate) fn unit(&mut self) -> f32 {
+        (self.next() >> 40) as f32 / (1u64 << 24) as f32
+    }
+
+    pub(crate) fn between(&mut self, low: f32, high: f32) -> f32 {
+        low + (high - low) * self.unit()
+    }
+
+    /// From 0 up to but not `end`, which is not 0.
+    pub(crate) const fn below(&mut self, end: usize) -> usize {
+        ((self.next() as u128 * end as u128) >> 64) as usize
+    }
+
+    /// A share from the Beta(alpha, alpha) distribution, by Jöhnk's method.
+    pub(crate) fn share(&mut self, alpha: f32) -> f32 {
+        for _ in 0..10_000 {
+            let (a, b) = (self.unit().powf(1.0 / alpha), self.unit().powf(1.0 / alpha));
+            if a + b > 0.0 && a + b <= 1.0 {
+                return a / (a + b);
+            }
+        }
+        0.5
+    }
+}

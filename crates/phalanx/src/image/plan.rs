@@ -1,0 +1,360 @@
+//! From the bytes of an image file to a row of a batch.
+
+use super::colour::{adjust_contrast, adjust_hue, adjust_saturation};
+use super::draws::Draws;
+use super::resize::Resizer;
+use super::rotation::{Fill, rotate};
+use super::{Decoder, DecoderOptions, Window};
+use crate::{Error, Result};
+
+/// What part of an image is used, before it is brought to the size wanted.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Region {
+    /// All of it, whatever that does to its shape.
+    #[default]
+    Whole,
+    /// The largest part of the shape wanted, in the middle.
+    Centre,
+    /// A part of the very size wanted, at random; of a smaller image the largest part of the shape wanted.
+    Crop,
+    /// A part at random with a share of the area from `least` up to all, its shape wanted times 3/4 to 4/3.
+    Area {
+        /// The smallest share of the area.
+        least: f32,
+    },
+}
+
+/// What pixels are made of bytes `v` in the end.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Scale {
+    /// `v / 255`.
+    #[default]
+    Unit,
+    /// `v / 127.5 - 1`.
+    Signed,
+    /// `v`.
+    Bytes,
+    /// `(v / 255 - mean) / std`, a number for each channel.
+    Standard {
+        /// Means of channels.
+        mean: [f32; 3],
+        /// Deviations of channels.
+        std: [f32; 3],
+    },
+}
+
+/// How images become examples of one size; randomness follows from a key alone.
+///
+/// The order is fixed: region, resizing, flip, brightness, contrast, saturation, hue, rotation, scale. Changes of colour
+/// are on numbers from 0 to 1 and, as in `tf.image`, not cut off at the ends.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ImagePlan {
+    /// Rows and columns of every example.
+    pub size: (usize, usize),
+    /// What part of an image is used.
+    pub region: Region,
+    /// Whether what is made smaller is smoothed (`antialias` of `tf.image.resize`).
+    pub antialias: bool,
+    /// Left and right change places in half of the images.
+    pub flip: bool,
+    /// Up to so much is added (`tf.image.random_brightness`).
+    pub brightness: f32,
+    /// The contrast is a factor from 1 - this to 1 + this.
+    pub contrast: f32,
+    /// The saturation is a factor from 1 - this to 1 + this; of colours only.
+    pub saturation: f32,
+    /// Hues move by up to this share of their circle (`tf.image.random_hue`); of colours only.
+    pub hue: f32,
+    /// Turned by up to this angle either way, in radians.
+    pub rotation: f32,
+    /// What is seen beyond the edges of a turned image.
+    pub fill: Fill,
+    /// What pixels are in the end.
+    pub scale: Scale,
+    /// How images are decoded.
+    pub decoder: DecoderOptions,
+}
+
+impl ImagePlan {
+    /// The whole of every image resized with smoothing, from 0 to 1, without augmentation.
+    #[must_use]
+    pub fn new(height: usize, width: usize) -> Self {
+        Self {
+            size: (height, width),
+            region: Region::Whole,
+            antialias: true,
+            flip: false,
+            brightness: 0.0,
+            contrast: 0.0,
+            saturation: 0.0,
+            hue: 0.0,
+            rotation: 0.0,
+            fill: Fill::Reflect,
+            scale: Scale::Unit,
+            decoder: DecoderOptions::default(),
+        }
+    }
+
+    /// Dims of an example: height, width, channels.
+    #[must_use]
+    pub const fn dims(&self) -> [usize; 3] {
+        [self.size.0, self.size.1, self.decoder.channels.count()]
+    }
+
+    /// The same without randomness, for validation: a random region becomes the centre.
+    #[must_use]
+    pub fn without_augmentation(&self) -> Self {
+        let region = match self.region {
+            Region::Whole => Region::Whole,
+            _ => Region::Centre,
+        };
+        Self {
+            region,
+            antialias: self.antialias,
+            scale: self.scale,
+            decoder: self.decoder.clone(),
+            ..Self::new(self.size.0, self.size.1)
+        }
+    }
+
+    /// # Errors
+    /// [`Error::User`] when a number makes no sense.
+    pub fn check(&self) -> Result<()> {
+        let shares = [
+            ("contrast", self.contrast, 1.0),
+            ("saturation", self.saturation, 1.0),
+            ("hue", self.hue, 0.5),
+            ("brightness", self.brightness, 1.0),
+            ("rotation", self.rotation, 7.0),
+        ];
+        for (name, value, most) in shares {
+            if !(0.0..=most).contains(&value) {
+                return Err(Error::User(format!(
+                    "{name} is {value}; expected a number from 0 to {most}"
+                )));
+            }
+        }
+        if let Region::Area { least } = self.region
+            && !(least > 0.0 && least <= 1.0)
+        {
+            return Err(Error::User(format!(
+                "the least share of the area is {least}; expected a number above 0, up to 1"
+            )));
+        }
+        let (height, width) = self.size;
+        if height == 0 || width == 0 || height.saturating_mul(width) > self.decoder.max_pixels {
+            return Err(Error::User(format!(
+                "the image size is {height} x {width}; expected 1 to {} pixels",
+                self.decoder.max_pixels
+            )));
+        }
+        Ok(())
+    }
+
+    fn changes_values(&self) -> bool {
+        self.brightness + self.contrast + self.saturation + self.hue + self.rotation > 0.0
+    }
+}
+
+/// Memory to make one example after another, each from the bytes of its file.
+pub struct ImageMaker {
+    decoder: Decoder,
+    pixels: Vec<f32>,
+}
+
+impl ImageMaker {
+    /// Memory for a plan.
+    #[must_use]
+    pub fn new(plan: &ImagePlan) -> Self {
+        Self {
+            decoder: Decoder::new(plan.decoder.clone()),
+            pixels: Vec::new(),
+        }
+    }
+
+    /// Writes the f32 values of an example to `out`, whose length is that of [`ImagePlan::dims`] times 4 bytes.
+    ///
+    /// # Errors
+    /// As [`Decoder::open`] and [`Opened::read`](super::Opened::read).
+    pub fn make(&mut self, plan: &ImagePlan, bytes: &[u8], key: u64, out: &mut [u8]) -> Result<()> {
+        let mut draws = Draws::new(key);
+        let image = self.decoder.open(bytes)?;
+        let window = window(plan, (image.height(), image.width()), &mut draws);
+        let flip = plan.flip && draws.below(2) == 1;
+        let channels = plan.decoder.channels.count();
+        let scale = Factors::new(plan.scale, channels);
+        let stride = plan.size.1 * channels;
+        if (window.height, window.width) == plan.size && !plan.changes_values() {
+            let mut turned = Vec::new();
+            return image.read(&window, |y, row| {
+                let out = &mut out[y * stride * 4..][..stride * 4];
+                if flip {
+                    mirror(row, channels, &mut turned);
+                    scale.write_bytes(&turned, out);
+                } else {
+                    scale.write_bytes(row, out);
+                }
+            });
+        }
+        self.pixels.clear();
+        self.pixels.resize(plan.size.0 * stride, 0.0);
+        let from = (window.height, window.width);
+        let mut resizer = Resizer::new(from, plan.size, channels, plan.antialias);
+        let pixels = &mut self.pixels;
+        image.read(&window, |y, row| resizer.add(y, row, pixels))?;
+        if flip {
+            for row in pixels.chunks_exact_mut(stride) {
+                row.reverse();
+                row.chunks_exact_mut(channels).for_each(<[f32]>::reverse);
+            }
+        }
+        if plan.changes_values() {
+            change_values(plan, pixels, channels, &mut draws);
+        }
+        scale.write(pixels, out);
+        Ok(())
+    }
+}
+
+fn mirror(row: &[u8], channels: usize, out: &mut Vec<u8>) {
+    out.clear();
+    if channels == 3 {
+        out.extend(row.as_chunks::<3>().0.iter().rev().flatten());
+    } else {
+        out.extend(row.iter().rev());
+    }
+}
+
+fn change_values(plan: &ImagePlan, pixels: &mut Vec<f32>, channels: usize, draws: &mut Draws) {
+    pixels.iter_mut().for_each(|value| *value /= 255.0);
+    if plan.brightness > 0.0 {
+        let delta = draws.between(-plan.brightness, plan.brightness);
+        pixels.iter_mut().for_each(|value| *value += delta);
+    }
+    if plan.contrast > 0.0 {
+        adjust_contrast(
+            pixels,
+            channels,
+            draws.between(1.0 - plan.contrast, 1.0 + plan.contrast),
+        );
+    }
+    if plan.saturation > 0.0 && channels == 3 {
+        adjust_saturation(
+            pixels,
+            draws.between(1.0 - plan.saturation, 1.0 + plan.saturation),
+        );
+    }
+    if plan.hue > 0.0 && channels == 3 {
+        adjust_hue(pixels, draws.between(-plan.hue, plan.hue));
+    }
+    if plan.rotation > 0.0 {
+        let angle = draws.between(-plan.rotation, plan.rotation);
+        *pixels = rotate(pixels, plan.size, angle, plan.fill);
+    }
+    pixels.iter_mut().for_each(|value| *value *= 255.0);
+}
+
+fn window(plan: &ImagePlan, (height, width): (usize, usize), draws: &mut Draws) -> Window {
+    let (rows, columns) = plan.size;
+    // The largest part with the shape wanted.
+    let shaped = |height: usize, width: usize| {
+        let by_height = (height * columns).div_ceil(rows).max(1);
+        if by_height <= width {
+            (height, by_height)
+        } else {
+            (((width * rows).div_ceil(columns)).clamp(1, height), width)
+        }
+    };
+    let (h, w) = match plan.region {
+        Region::Whole => return Window::of(height, width),
+        Region::Crop if height >= rows && width >= columns => plan.size,
+        Region::Crop | Region::Centre => shaped(height, width),
+        Region::Area { least } => {
+            let share = draws.between(least, 1.0);
+            let shape = draws
+                .between((0.75f32).ln(), (4.0f32 / 3.0).ln())
+                .exp()
+                .sqrt();
+            let (h, w) = shaped(height, width);
+            let side = |size: usize, factor: f32, most: usize| {
+                ((size as f32 * share.sqrt() * factor).round() as usize).clamp(1, most)
+            };
+            (side(h, 1.0 / shape, height), side(w, shape, width))
+        }
+    };
+    let (x, y) = match plan.region {
+        Region::Centre => ((width - w) / 2, (height - h) / 2),
+        _ => (draws.below(width - w + 1), draws.below(height - h + 1)),
+    };
+    Window {
+        x,
+        y,
+        width: w,
+        height: h,
+    }
+}
+
+/// Numbers that bytes are multiplied with and that are added, by channel.
+struct Factors {
+    times: [f32; 3],
+    plus: [f32; 3],
+    channels: usize,
+}
+
+impl Factors {
+    fn new(scale: Scale, channels: usize) -> Self {
+        let (times, plus) = match scale {
+            Scale::Unit => ([1.0 / 255.0; 3], [0.0; 3]),
+            Scale::Signed => ([1.0 / 127.5; 3], [-1.0; 3]),
+            Scale::Bytes => ([1.0; 3], [0.0; 3]),
+            Scale::Standard { mean, std } => (
+                std.map(|std| 1.0 / (255.0 * std)),
+                std::array::from_fn(|c| -mean[c] / std[c]),
+            ),
+        };
+        Self {
+            times,
+            plus,
+            channels,
+        }
+    }
+
+    fn write_bytes(&self, row: &[u8], out: &mut [u8]) {
+        self.write_each(row.iter().map(|&value| f32::from(value)), out);
+    }
+
+    fn write(&self, values: &[f32], out: &mut [u8]) {
+        self.write_each(values.iter().copied(), out);
+    }
+
+    #[inline(always)]
+    fn write_each(&self, values: impl Iterator<Item = f32>, out: &mut [u8]) {
+        let out = out.as_chunks_mut::<4>().0;
+        if self.channels == 1
+            || (self.times == [self.times[0]; 3] && self.plus == [self.plus[0]; 3])
+        {
+            let (times, plus) = (self.times[0], self.plus[0]);
+            for (out, value) in out.iter_mut().zip(values) {
+                *out = (value * times + plus).to_le_bytes();
+            }
+            return;
+        }
+        for (i, (out, value)) in out.iter_mut().zip(values).enumerate() {
+            *out = (value * self.times[i % 3] + self.plus[i % 3]).to_le_bytes();
+        }
+    }
+}
+
+/// Resizes pixels with the numbers of `tf.image.resize`; from 0 to 255, height by width by channel.
+#[must_use]
+pub fn resize(pixels: &super::Pixels, height: usize, width: usize, antialias: bool) -> Vec<f32> {
+    let mut out = vec![0.0; height * width * pixels.channels];
+    let from = (pixels.height, pixels.width);
+    let mut resizer = Resizer::new(from, (height, width), pixels.channels, antialias);
+    let rows = pixels
+        .bytes
+        .chunks_exact((pixels.width * pixels.channels).max(1));
+    rows.enumerate()
+        .for_each(|(y, row)| resizer.add(y, row, &mut out));
+    out
+}
