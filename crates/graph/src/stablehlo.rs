@@ -121,6 +121,7 @@ impl Program {
 
     fn print(&self, lowering: &Lowering) -> String {
         let mut writer = Writer::new(lowering.platform, lowering.kernels, self.replicas);
+        writer.devices = self.devices();
         writer.open(&format!(
             "module @{} attributes {{mhlo.num_partitions = {} : i32, mhlo.num_replicas = {} : i32}} {{",
             symbol(&lowering.module),

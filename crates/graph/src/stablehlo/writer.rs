@@ -18,6 +18,8 @@ pub(super) struct Writer {
     pub(super) platform: Platform,
     pub(super) kernels: Option<KernelSupport>,
     pub(super) replicas: usize,
+    /// How many devices compute at once.
+    pub(super) devices: usize,
     /// The layer of the node at hand, printed as the location of its ops.
     pub(super) label: Label,
     /// Dims of the random tensors whose functions must follow `main`.
@@ -38,6 +40,7 @@ impl Writer {
             platform,
             kernels,
             replicas,
+            devices: replicas,
             label: None,
             random: BTreeSet::new(),
             text: String::new(),
