@@ -11,7 +11,7 @@ const ROUNDS: usize = 9;
 /// A piece of work.
 pub(crate) struct Row {
     pub(crate) name: &'static str,
-    pub(crate) shown: &'static str,
+    pub(crate) shown: String,
     /// Why the first form was chosen.
     pub(crate) why: &'static str,
     pub(crate) forms: Vec<Form>,

@@ -1,4 +1,4 @@
-//! What image models are made of: convolutions and their gradients, pooling.
+//! What image models are made of: convolutions and their gradients, batch normalization, pooling.
 
 use phalanx_graph::op::{ConvDims, ConvSpec};
 use phalanx_graph::{Graph, Pool2d, Shape, Tensor, gradients};
@@ -6,66 +6,107 @@ use phalanx_graph::{Graph, Pool2d, Shape, Tensor, gradients};
 use crate::form::{Form, Row};
 
 const BY_KERNEL: &str = "oneDNN's kernels keep images in the cache in blocks of channels; XLA:CPU's convolution does not";
+const FEW_CHANNELS: &str = "our own loops keep a window of so few channels in registers and share the rows of an image between threads";
+const ONE_BY_ONE: &str =
+    "a product of matrices either way; oneDNN's keeps its packed kernel, and bias comes with it";
+const DEPTHWISE: &str =
+    "oneDNN has a loop for groups of one channel; XLA:CPU makes a convolution of each group";
 
 /// Batch, image side, input and output channels, kernel side, stride, groups.
 type Layer = [usize; 7];
 
+const LAYERS: [(&str, &str, &str, Layer); 6] = [
+    (
+        "conv3x3",
+        "convolution 3x3, 16x56x56x64 to 64",
+        BY_KERNEL,
+        [16, 56, 64, 64, 3, 1, 1],
+    ),
+    (
+        "conv1x1",
+        "convolution 1x1, 16x56x56x64 to 256",
+        ONE_BY_ONE,
+        [16, 56, 64, 256, 1, 1, 1],
+    ),
+    (
+        "strided",
+        "convolution 3x3/2, 16x56x56x128 to 128",
+        BY_KERNEL,
+        [16, 56, 128, 128, 3, 2, 1],
+    ),
+    (
+        "three_channels",
+        "convolution 7x7/2, 16x224x224x3 to 64",
+        BY_KERNEL,
+        [16, 224, 3, 64, 7, 2, 1],
+    ),
+    (
+        "one_channel",
+        "convolution 3x3, 128x28x28x1 to 32",
+        FEW_CHANNELS,
+        [128, 28, 1, 32, 3, 1, 1],
+    ),
+    (
+        "depthwise",
+        "depthwise convolution 3x3, 16x112x112x32",
+        DEPTHWISE,
+        [16, 112, 32, 32, 3, 1, 32],
+    ),
+];
+
+#[derive(Clone, Copy, PartialEq)]
+enum Direction {
+    Forward,
+    Input,
+    Kernel,
+}
+
 pub(crate) fn rows() -> Vec<Row> {
-    let layers: [(&str, &str, Layer); 6] = [
-        (
-            "conv3x3",
-            "convolution 3x3, 16x56x56x64 to 64, with both gradients",
-            [16, 56, 64, 64, 3, 1, 1],
-        ),
-        (
-            "conv1x1",
-            "convolution 1x1, 16x56x56x64 to 256, with both gradients",
-            [16, 56, 64, 256, 1, 1, 1],
-        ),
-        (
-            "strided",
-            "convolution 3x3/2, 16x56x56x128 to 128, with both gradients",
-            [16, 56, 128, 128, 3, 2, 1],
-        ),
-        (
-            "three_channels",
-            "convolution 7x7/2, 16x224x224x3 to 64, kernel gradient",
-            [16, 224, 3, 64, 7, 2, 1],
-        ),
-        (
-            "one_channel",
-            "convolution 3x3, 128x28x28x1 to 32, kernel gradient",
-            [128, 28, 1, 32, 3, 1, 1],
-        ),
-        (
-            "depthwise",
-            "depthwise convolution 3x3, 16x112x112x32, with both gradients",
-            [16, 112, 32, 32, 3, 1, 32],
-        ),
-    ];
-    let mut rows: Vec<Row> = layers
-        .into_iter()
-        .map(|(name, shown, layer)| convolution(name, shown, layer))
-        .collect();
-    rows.push(max_pool());
+    let mut rows = Vec::new();
+    for (name, shown, why, layer) in LAYERS {
+        let directions = [
+            (Direction::Forward, "forward"),
+            (Direction::Input, "input gradient"),
+            (Direction::Kernel, "kernel gradient"),
+        ];
+        // That of an input of three channels or fewer, images, is never needed.
+        let needed = directions.into_iter();
+        let needed = needed.filter(|(way, _)| layer[2] > 3 || *way != Direction::Input);
+        rows.extend(needed.map(|(way, called)| {
+            let build = move |g: &Graph| vec![convolved(g, layer, way)];
+            by_kernel(name, format!("{shown}, {called}"), why, build)
+        }));
+    }
+    for gradient in [false, true] {
+        rows.extend(
+            [Behind::Nothing, Behind::Relu, Behind::Residual].map(|behind| norm(behind, gradient)),
+        );
+        rows.push(max_pool(gradient));
+    }
     rows
 }
 
-fn convolution(name: &'static str, shown: &'static str, layer: Layer) -> Row {
-    let build = move |g: &Graph| convolved(g, layer);
+/// What the library's kernels do, and the same without them.
+fn by_kernel(
+    name: &'static str,
+    shown: String,
+    why: &'static str,
+    build: impl Fn(&Graph) -> Vec<Tensor> + Copy + 'static,
+) -> Row {
+    let forms = vec![Form::with_kernels("kernel", build), Form::new("XLA", build)];
     Row {
         name,
         shown,
-        why: BY_KERNEL,
-        forms: vec![Form::with_kernels("oneDNN", build), Form::new("XLA", build)],
+        why,
+        forms,
     }
 }
 
-/// The output and the gradients: that of an input of three channels or fewer, images, is never needed.
 fn convolved(
     g: &Graph,
     [batch, side, channels, filters, kernel, stride, groups]: Layer,
-) -> Vec<Tensor> {
+    direction: Direction,
+) -> Tensor {
     let pad = (kernel as i64 - 1) / 2;
     let x = g.parameter("x", Shape::f32([batch, side, side, channels]));
     let w = g.parameter(
@@ -83,33 +124,88 @@ fn convolved(
         feature_groups: groups,
         batch_groups: 1,
     };
-    let wrt: &[&Tensor] = if channels > 3 { &[&w, &x] } else { &[&w] };
-    with_gradients(g, x.conv(&w, dims), wrt)
+    let y = x.conv(&w, dims);
+    match direction {
+        Direction::Forward => y,
+        Direction::Input => pulled_back(g, &y, &[&x]).remove(0),
+        Direction::Kernel => pulled_back(g, &y, &[&w]).remove(0),
+    }
 }
 
-fn max_pool() -> Row {
-    let build = |g: &Graph| {
+/// What follows a batch normalization.
+#[derive(Clone, Copy)]
+enum Behind {
+    Nothing,
+    Relu,
+    Residual,
+}
+
+/// In training, over images of a block of ResNet.
+fn norm(behind: Behind, gradient: bool) -> Row {
+    let build = move |g: &Graph| {
+        let shape = Shape::f32([16, 56, 56, 256]);
+        let parameter = |name: &str, shape: &Shape| g.parameter(name, shape.clone());
+        let x = parameter("x", &shape);
+        let [gamma, beta] = ["gamma", "beta"].map(|name| parameter(name, &Shape::f32([256])));
+        let mut wrt = vec![&x, &gamma, &beta];
+        let [y, mean, variance] = x.batch_norm(&gamma, &beta, 1e-3);
+        let residual = parameter("residual", &shape);
+        let y = match behind {
+            Behind::Nothing => y,
+            Behind::Relu => y.maximum(&y.like(0.0)),
+            Behind::Residual => {
+                wrt.push(&residual);
+                let sum = &y + &residual;
+                sum.maximum(&sum.like(0.0))
+            }
+        };
+        let slopes = match gradient {
+            true => pulled_back(g, &y, &wrt),
+            false => Vec::new(),
+        };
+        [vec![y, mean, variance], slopes].concat()
+    };
+    let follows = match behind {
+        Behind::Nothing => "",
+        Behind::Relu => " with ReLU",
+        Behind::Residual => " with residual and ReLU",
+    };
+    let also = if gradient { ", with gradient" } else { "" };
+    by_kernel(
+        "batch_norm",
+        format!("batch normalization{follows}, 16x56x56x256{also}"),
+        "two passes over the images, and what follows is done in the second; XLA:CPU makes a pass for each sum",
+        build,
+    )
+}
+
+fn max_pool(gradient: bool) -> Row {
+    let build = move |g: &Graph| {
         let x = g.parameter("x", Shape::f32([16, 112, 112, 64]));
         let pool = Pool2d {
             size: [3, 3],
             strides: [2, 2],
             padding: [(0, 1), (0, 1)],
         };
-        with_gradients(g, x.max_pool2d(pool), &[&x])
+        let y = x.max_pool2d(pool);
+        let slope = match gradient {
+            true => pulled_back(g, &y, &[&x]),
+            false => Vec::new(),
+        };
+        [vec![y], slope].concat()
     };
-    Row {
-        name: "max_pool",
-        shown: "max pooling 3x3/2, 16x112x112x64, with gradient",
-        why: "the kernel remembers the place of each maximum in a byte; without it each window is compared again",
-        forms: vec![Form::with_kernels("oneDNN", build), Form::new("XLA", build)],
-    }
+    let also = if gradient { ", with gradient" } else { "" };
+    by_kernel(
+        "max_pool",
+        format!("max pooling 3x3/2, 16x112x112x64{also}"),
+        "the kernel remembers the place of each maximum in a byte, where XLA:CPU compares again; on this machine it gains nothing alone",
+        build,
+    )
 }
 
-/// The output and the gradients of its product with another input, as a layer above would send one.
-fn with_gradients(g: &Graph, y: Tensor, wrt: &[&Tensor]) -> Vec<Tensor> {
+/// The gradients of the product of `y` with another input, as a layer above would send one.
+fn pulled_back(g: &Graph, y: &Tensor, wrt: &[&Tensor]) -> Vec<Tensor> {
     let above = g.parameter("above", y.shape());
-    let slopes = gradients(&(&y * &above).sum_all(), wrt);
-    std::iter::once(y)
-        .chain(slopes.into_iter().flatten())
-        .collect()
+    let slopes = gradients(&(y * &above).sum_all(), wrt);
+    slopes.into_iter().flatten().collect()
 }

@@ -1,4 +1,4 @@
-//! What Transformers are made of: cross-entropy over a vocabulary, embeddings, kernel gradients, normalization, GELU.
+//! What models of sequences are made of: cross-entropy over a vocabulary, embeddings, products, normalization, GELU, loops.
 
 use std::f64::consts::FRAC_1_SQRT_2;
 
@@ -15,10 +15,14 @@ const WIDTH: usize = 256;
 pub(crate) fn rows() -> Vec<Row> {
     vec![
         cross_entropy(),
+        gather(),
         embedding(),
+        embedding_update(),
         kernel_gradient(),
+        bf16(),
         gelu(),
         layer_norm(),
+        lstm(),
     ]
 }
 
@@ -49,7 +53,7 @@ fn cross_entropy() -> Row {
     };
     Row {
         name: "cross_entropy",
-        shown: "cross-entropy of 2048 rows of 8000 logits, with gradient",
+        shown: "cross-entropy of 2048 rows of 8000 logits, with gradient".into(),
         why: "the logit of the class is gathered and its gradient added in place, so no pass over all logits is for it",
         forms: vec![
             Form::new("gathered, scattered in place", library),
@@ -64,6 +68,120 @@ fn with_gradient(loss: Tensor, x: &Tensor) -> Vec<Tensor> {
     std::iter::once(loss).chain(slope).collect()
 }
 
+fn gather() -> Row {
+    let inputs = |g: &Graph| {
+        let y = g.parameter("indices", Shape::new(DType::I32, [TOKENS]));
+        (g.parameter("table", Shape::f32([VOCABULARY, WIDTH])), y)
+    };
+    Row {
+        name: "embedding",
+        shown: "2048 rows looked up in a table of 8000 x 256".into(),
+        why: "a gather reads the rows that are asked for; a product reads the table for all of them",
+        forms: vec![
+            Form::new("gather", move |g| {
+                let (table, y) = inputs(g);
+                vec![table.gather(&y, 0)]
+            }),
+            Form::new("product with one-hot rows", move |g| {
+                let (table, y) = inputs(g);
+                vec![y.one_hot(VOCABULARY, DType::F32).matmul(&table)]
+            }),
+        ],
+    }
+}
+
+/// An update by SGD, whose table is not donated here: each form copies it once.
+fn embedding_update() -> Row {
+    let inputs = |g: &Graph| {
+        let y = g.parameter("indices", Shape::new(DType::I32, [TOKENS]));
+        let table = g.parameter("table", Shape::f32([VOCABULARY, WIDTH]));
+        (table, g.parameter("above", Shape::f32([TOKENS, WIDTH])), y)
+    };
+    Row {
+        name: "embedding",
+        shown: "update by SGD of a table of 8000 x 256 from 2048 looked-up rows".into(),
+        why: "any optimizer, clipping and all-reduce take a dense gradient; the sparse form serves SGD without momentum alone",
+        forms: vec![
+            Form::new("dense gradient, subtracted", move |g| {
+                let (table, d, y) = inputs(g);
+                let zeros = table.zeros_like();
+                vec![&table - zeros.scatter_add(&y, &d, 0) * 0.01]
+            }),
+            Form::new("rows added to the table", move |g| {
+                let (table, d, y) = inputs(g);
+                vec![table.scatter_add(&y, &(d * -0.01), 0)]
+            }),
+        ],
+    }
+}
+
+/// As in a mixed policy: operands of 16 bits, the product rounded once.
+fn bf16() -> Row {
+    let inputs = |g: &Graph, dtype: DType| {
+        let a = g.parameter("a", Shape::f32([TOKENS, WIDTH])).convert(dtype);
+        let b = g.parameter("b", Shape::f32([WIDTH, 1024])).convert(dtype);
+        (a, b)
+    };
+    let rounded = |x: &Tensor| x.convert(DType::Bf16).convert(DType::F32);
+    Row {
+        name: "bf16",
+        shown: "product 2048 x 256 by 256 x 1024 in bf16, f32 operands rounded".into(),
+        why: "operands are widened where the processor has no bf16 instructions: f32 holds the products exactly, see decision 19",
+        forms: vec![
+            Form::new("bf16 product", move |g| {
+                let (a, b) = inputs(g, DType::Bf16);
+                vec![a.matmul(&b)]
+            }),
+            Form::new("f32 product of rounded operands", move |g| {
+                let (a, b) = inputs(g, DType::F32);
+                vec![rounded(&a).matmul(&rounded(&b)).convert(DType::Bf16)]
+            }),
+            Form::new("f32 product, not rounded", move |g| {
+                let (a, b) = inputs(g, DType::F32);
+                vec![a.matmul(&b)]
+            }),
+        ],
+    }
+}
+
+/// 64 steps of an LSTM of 128 units, with the gradients of its kernels.
+fn lstm() -> Row {
+    const UNITS: usize = 128;
+    let form = |order: [usize; 4]| {
+        move |g: &Graph| {
+            let x = g.parameter("x", Shape::f32([64 * 32, UNITS]));
+            let kernels = ["kernel", "recurrent"]
+                .map(|name| g.parameter(name, Shape::f32([UNITS, 4 * UNITS])));
+            let [kernel, recurrent] = kernels.each_ref().map(|kernel| kernel * 0.1);
+            let rows = x.matmul(&kernel).reshape(&[64, 32, 4 * UNITS]);
+            let zeros = g.full(&Shape::f32([32, UNITS]), 0.0);
+            let body = |states: &[Tensor], row: &[Tensor], fixed: &[Tensor]| {
+                let z = &row[0] + states[0].matmul(&fixed[0]);
+                let cuts = order.map(|gate| z.slice_dim(1, gate * UNITS, (gate + 1) * UNITS));
+                let gate = |wanted: usize| {
+                    let place = order.iter().position(|&gate| gate == wanted).unwrap_or(0);
+                    &cuts[place]
+                };
+                let c = gate(1).logistic() * &states[1] + gate(0).logistic() * gate(2).tanh();
+                let h = gate(3).logistic() * c.tanh();
+                (vec![h.clone(), c], vec![h])
+            };
+            let (_, outputs) = g.scan(64, &[&zeros, &zeros], &[&rows], &[&recurrent], body);
+            let slopes = gradients(&outputs[0].square().mean_all(), &kernels.each_ref());
+            slopes.into_iter().flatten().collect()
+        }
+    };
+    Row {
+        name: "lstm",
+        shown: "LSTM of 128 units, 64 steps, batch 32, with gradient".into(),
+        why: "the gradients of the four gates are joined in the loop; as a sum each reaches over the places of all",
+        forms: vec![
+            Form::new("gates cut in order: joined", form([0, 1, 2, 3])),
+            Form::new("cut out of order: padded, summed", form([0, 2, 1, 3])),
+        ],
+    }
+}
+
 fn embedding() -> Row {
     let inputs = |g: &Graph| {
         let y = g.parameter("indices", Shape::new(DType::I32, [TOKENS]));
@@ -71,7 +189,7 @@ fn embedding() -> Row {
     };
     Row {
         name: "embedding",
-        shown: "gradient of a table of 8000 x 256 from 2048 looked-up rows",
+        shown: "gradient of a table of 8000 x 256 from 2048 looked-up rows".into(),
         why: "a scatter touches the rows that were looked up; a product touches the table for each of them",
         forms: vec![
             Form::new("scatter", move |g| {
@@ -110,7 +228,7 @@ fn kernel_gradient() -> Row {
     };
     Row {
         name: "kernel_gradient",
-        shown: "kernel gradient 1024 x 256 from gelu of 16x128x1024",
+        shown: "kernel gradient 1024 x 256 from gelu of 16x128x1024".into(),
         why: "as a matrix the operand reaches the library as it is, instead of being made in strides",
         forms: vec![
             Form::new("two contracted dims as one", form(false)),
@@ -126,7 +244,7 @@ fn gelu_of(x: &Tensor) -> Tensor {
 fn gelu() -> Row {
     Row {
         name: "gelu",
-        shown: "gelu of 2048 x 1024, with gradient",
+        shown: "gelu of 2048 x 1024, with gradient".into(),
         why: "exact, as Keras' default; the approximation by tanh would save little",
         forms: vec![
             Form::new("erf", elementwise([TOKENS, 1, 1024], gelu_of)),
@@ -144,7 +262,7 @@ fn gelu() -> Row {
 fn layer_norm() -> Row {
     Row {
         name: "layer_norm",
-        shown: "layer normalization of 2048 x 256, with gradient",
+        shown: "layer normalization of 2048 x 256, with gradient".into(),
         why: "rows stay in the cache between passes, and the variance is exact where the mean is large",
         forms: vec![
             Form::new(

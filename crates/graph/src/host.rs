@@ -134,7 +134,8 @@ impl HostTensor {
             values.len()
         );
         let mut bytes = AlignedBytes::zeroed(shape.byte_len());
-        let size = T::DTYPE.size();
+        // Known when compiled, so that this is a copy of whole blocks.
+        let size = const { T::DTYPE.size() };
         for (slot, &value) in bytes.as_mut_slice().chunks_exact_mut(size).zip(values) {
             value.write(slot);
         }

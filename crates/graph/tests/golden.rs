@@ -483,3 +483,21 @@ fn products_over_sequences_are_matrices() {
     assert!(text(DType::F32).contains("contracting_dims = [0] x [0]"));
     assert!(text(DType::Bf16).contains("contracting_dims = [0, 1] x [0, 1]"));
 }
+
+#[test]
+fn products_of_bf16_are_widened_where_no_instruction_makes_them() {
+    let program = mixed_bf16().simplified();
+    let products = |bf16_products| {
+        let lowering = Lowering {
+            bf16_products,
+            ..Lowering::new(Platform::Cpu, "widened")
+        };
+        let text = program.to_stablehlo(&lowering);
+        let dots = text.lines().filter(|line| line.contains("dot_general"));
+        let dots: Vec<bool> = dots.map(|line| line.contains("bf16")).collect();
+        assert!(!dots.is_empty(), "{text}");
+        dots
+    };
+    assert!(products(true).contains(&true));
+    assert!(!products(false).contains(&true));
+}

@@ -15,6 +15,6 @@ pub use crate::optim::{Adam, AdamW, Optimizer, RmsProp, Sgd};
 pub use crate::saved::SavedModel;
 pub use crate::schedules::{CosineDecay, Schedule};
 pub use crate::strategy::{
-    CentralStorageStrategy, Mesh, MeshStrategy, MirroredStrategy, OneDeviceStrategy, Strategy,
-    TpuStrategy,
+    CentralStorageStrategy, CustomTraining, Inputs, Mesh, MeshStrategy, MirroredStrategy,
+    OneDeviceStrategy, PerReplica, Reduce, Strategy, TpuStrategy,
 };

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
 
-use phalanx::data::Batch;
+use phalanx::data::{AutoShard, Batch, Position, Segment, Stream, Worker};
 use phalanx::engine::{Engine, EngineOptions};
 use phalanx::prelude::*;
 use phalanx::{Error, metrics};
@@ -807,4 +807,127 @@ fn a_program_larger_than_the_memory_is_refused_before_it_runs() {
         text.contains("memory") && text.contains("smaller batch"),
         "{text}"
     );
+}
+
+/// Counts the examples that are read of a dataset.
+fn labels_seen(data: &Dataset) -> (Dataset, Arc<Mutex<Vec<i64>>>) {
+    let seen: Arc<Mutex<Vec<i64>>> = Arc::default();
+    let log = Arc::clone(&seen);
+    let data = data.map(move |example| {
+        log.lock().unwrap().push(example.y[0].to_f64()[0] as i64);
+        Ok(example)
+    });
+    (data, seen)
+}
+
+#[test]
+fn training_goes_on_within_an_epoch() {
+    let whole = dataset(20).shuffle(3);
+    let run = |data: &Dataset, fit: &[Fit]| {
+        let mut trainer = strategy().compile(mlp(), sgd(0.1)).unwrap();
+        let histories = fit.iter().map(|fit| {
+            let fit = fit.clone().progress(Progress::Silent);
+            trainer.fit(&data.batch(4), fit)
+        });
+        let histories: Vec<_> = histories.collect();
+        (
+            trainer.variables().unwrap(),
+            trainer.position().clone(),
+            histories,
+        )
+    };
+    let (expected, end, _) = run(&whole, &[Fit::epochs(2)]);
+    assert_eq!(end, Position::start(2));
+    // The third batch of the second epoch fails, once.
+    let failing = Arc::new(Mutex::new(Some(8)));
+    let fails = Arc::clone(&failing);
+    let data = dataset(20).shuffle(3).map(move |example| {
+        let mut left = fails.lock().unwrap();
+        match left.as_mut() {
+            Some(0) => *left = None,
+            Some(count) => {
+                *count -= 1;
+                return Ok(example);
+            }
+            None => return Ok(example),
+        }
+        Err(Error::User("once".into()))
+    });
+    let mut trainer = strategy().compile(mlp(), sgd(0.1)).unwrap();
+    let quiet = |fit: Fit| fit.progress(Progress::Silent);
+    let failed = trainer.fit(&data.batch(4), quiet(Fit::epochs(2)));
+    assert_eq!(failed.unwrap_err().to_string(), "once");
+    let position = trainer.position().clone();
+    assert_eq!((position.epoch, position.segments[0].steps), (0, 2));
+    let history = trainer
+        .fit(&data.batch(4), quiet(Fit::epochs(2).position(position)))
+        .unwrap();
+    let steps: Vec<usize> = history.epochs.iter().map(|epoch| epoch.steps).collect();
+    assert_eq!(steps, [3, 5]);
+    assert_eq!(trainer.variables().unwrap(), expected);
+    let (seen_data, seen) = labels_seen(&whole);
+    let position = Position {
+        epoch: 1,
+        segments: vec![Segment {
+            policy: AutoShard::Data,
+            workers: 1,
+            replicas: 1,
+            batch: 4,
+            steps: 3,
+        }],
+    };
+    run(&seen_data, &[Fit::epochs(2).position(position)]);
+    assert_eq!(
+        seen.lock().unwrap().len(),
+        8,
+        "what was read is not read again"
+    );
+}
+
+#[test]
+fn a_stream_trains_like_its_examples() {
+    let data = dataset(10);
+    let (rows, examples) = (data.clone(), data.batch(4));
+    let stream = Stream::new(move |_| {
+        let rows = rows.clone();
+        (0..10).map(move |i| rows.get(0, i))
+    });
+    let quiet = |fit: Fit| fit.progress(Progress::Silent);
+    let mut ours = strategy().compile(mlp(), sgd(0.1)).unwrap();
+    let history = ours
+        .fit(&stream.batch(4).prefetch(2), quiet(Fit::epochs(2)))
+        .unwrap();
+    let mut expected = strategy().compile(mlp(), sgd(0.1)).unwrap();
+    expected.fit(&examples, quiet(Fit::epochs(2))).unwrap();
+    assert_eq!(ours.variables().unwrap(), expected.variables().unwrap());
+    let epoch = &history.epochs[1];
+    assert_eq!((epoch.steps, epoch.input.stages[0].examples), (3, 10));
+    let fit = quiet(Fit::epochs(1).steps_per_epoch(2));
+    let history = ours.fit(&stream.batch(4), fit).unwrap();
+    assert_eq!(history.epochs[0].steps, 2);
+}
+
+#[test]
+fn steps_without_rows_and_corrupt_examples_are_no_harm() {
+    let quiet = Fit::epochs(1).progress(Progress::Silent);
+    // The last step of 5 rows is of the first worker.
+    let data = dataset(5).batch(4);
+    let part = data.shard(Worker::new(1, 2), AutoShard::Data).unwrap();
+    let mut trainer = strategy().compile(mlp(), sgd(0.1)).unwrap();
+    let history = trainer.fit(&part, quiet.clone()).unwrap();
+    assert_eq!(history.epochs[0].steps, 2);
+    assert!(history.epochs[0].logs["loss"].is_finite());
+    let corrupt = dataset(8).map(|example| match example.y[0].to_f64()[0] as i64 {
+        1 => Err(Error::Data {
+            source_name: "f".into(),
+            place: "byte 0".into(),
+            message: "no".into(),
+        }),
+        _ => Ok(example),
+    });
+    let ones = (0..8).filter(|i| i * i % 7 % 3 == 1).count() as u64;
+    let history = trainer
+        .fit(&corrupt.skip_corrupt().batch(4), quiet)
+        .unwrap();
+    assert_eq!(history.epochs[0].input.skipped, ones);
 }

@@ -4,6 +4,7 @@
     python make_torch.py
 
 `stack.safetensors` and `stack.json`: an nn.Sequential with one layer of each kind, its input and output (NCHW).
+`transformer.safetensors` and `transformer.json`: an nn.TransformerEncoder between embeddings and logits, and its answer.
 `names.json`: names and shapes of the state of torchvision's models; the tests make values by a formula.
 `outputs.json`: what torchvision's models answer with values by that formula (`value` below), in inference, in f64.
 """
@@ -67,7 +68,28 @@ def stack():
         nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(12, 4), nn.ReLU(), nn.LayerNorm(4), nn.Linear(4, 3))
 
 
+class Transformer(nn.Module):
+    """As tests/weights.rs has it: normalised before each half, Keras' epsilon."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.position = nn.Embedding(11, 8), nn.Embedding(5, 8)
+        layer = nn.TransformerEncoderLayer(
+            8, 2, 12, dropout=0, activation="gelu", layer_norm_eps=1e-3, batch_first=True, norm_first=True)
+        norm = nn.LayerNorm(8, eps=1e-3)
+        self.encoder = nn.TransformerEncoder(layer, 2, norm=norm, enable_nested_tensor=False)
+        self.logits = nn.Linear(8, 11)
+
+    def forward(self, tokens):
+        return self.logits(self.encoder(self.embedding(tokens) + self.position.weight))
+
+
 if __name__ == "__main__":
+    model = fill(Transformer())
+    save_file(model.state_dict(), FOLDER / "transformer.safetensors")
+    tokens = torch.tensor([[1, 7, 3, 10, 0], [4, 4, 9, 2, 8]])
+    answer = {"input": tokens.flatten().tolist(), "output": flat(model(tokens))}
+    (FOLDER / "transformer.json").write_text(json.dumps(answer) + "\n")
     model = fill(stack())
     save_file(model.state_dict(), FOLDER / "stack.safetensors")
     x = torch.from_numpy(uniform("stack", 2 * 2 * 8 * 8).reshape(2, 2, 8, 8).astype(np.float32))

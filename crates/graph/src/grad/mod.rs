@@ -8,6 +8,7 @@ mod linear;
 mod recompute;
 mod scan;
 mod scattered;
+mod slices;
 pub(crate) mod window;
 
 use std::collections::HashMap;

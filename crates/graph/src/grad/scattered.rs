@@ -1,5 +1,6 @@
 //! Gradients that are rows added to zeros, as those of tables looked up by index: kept so as long as that is possible.
 
+use super::slices;
 use crate::op::{Node, Op};
 use crate::{Graph, Shape, Tensor, Value};
 
@@ -91,6 +92,7 @@ impl Scatter {
 }
 
 /// The sum of two gradients: where one is nothing but what a scatter adds to zeros, that is added to the other in place.
+/// Slices beside each other are joined.
 pub(super) fn total(a: Tensor, b: Tensor) -> Tensor {
     let in_place = |sparse: &Tensor, dense: &Tensor| {
         let scatter = Scatter::of(sparse)?;
@@ -102,10 +104,11 @@ pub(super) fn total(a: Tensor, b: Tensor) -> Tensor {
         Some(sum.reshape(&dense.dims()))
     };
     let sum = in_place(&b, &a).or_else(|| in_place(&a, &b));
+    let sum = sum.or_else(|| slices::joined(&a, &b));
     sum.unwrap_or_else(|| a + b)
 }
 
-fn is_zeros(graph: &Graph, value: Value) -> bool {
+pub(super) fn is_zeros(graph: &Graph, value: Value) -> bool {
     match graph.node(value.node) {
         Node {
             op: Op::Constant(value),

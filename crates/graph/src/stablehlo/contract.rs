@@ -12,6 +12,16 @@ pub(super) fn dot(
     dims: &DotDims,
     shape: &Shape,
 ) -> Operand {
+    let (from, to) = (lhs.shape.dtype, shape.dtype);
+    if w.widens_bf16 && from == DType::Bf16 && matches!(to, DType::Bf16 | DType::F32) {
+        let [lhs, rhs] = [lhs, rhs].map(|operand| w.convert(operand, DType::F32));
+        let wide = dot(w, &lhs, &rhs, dims, &shape.with_dtype(DType::F32));
+        return if to == DType::F32 {
+            wide
+        } else {
+            w.convert(&wide, to)
+        };
+    }
     if w.platform.prefers_dots()
         && let Some(flat) = flat_contraction(lhs, rhs, dims)
     {
@@ -23,7 +33,6 @@ pub(super) fn dot(
         };
         return dot(w, &lhs, &rhs, &dims, shape);
     }
-    let from = lhs.shape.dtype;
     if from == shape.dtype || is_library_form(from, shape.dtype) {
         return dot_general(w, lhs, rhs, dims, shape);
     }

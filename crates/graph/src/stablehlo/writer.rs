@@ -20,6 +20,8 @@ pub(super) struct Writer {
     pub(super) replicas: usize,
     /// How many devices compute at once.
     pub(super) devices: usize,
+    /// Whether products of bf16 are printed as those of f32.
+    pub(super) widens_bf16: bool,
     /// The layer of the node at hand, printed as the location of its ops.
     pub(super) label: Label,
     /// Dims of the random tensors whose functions must follow `main`.
@@ -41,6 +43,7 @@ impl Writer {
             kernels,
             replicas,
             devices: replicas,
+            widens_bf16: false,
             label: None,
             random: BTreeSet::new(),
             text: String::new(),

@@ -3,15 +3,15 @@
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
 use phalanx_graph::HostTensor;
 
+use super::clocks::Clocks;
 use super::order::{Order, key_of};
 use super::prefetch::{Ahead, Prefetched};
 use super::shard::Sharding;
-use super::{AutoShard, Batch, ClassWeights, Dataset, Position, Segment, Worker};
+use super::spare::SpareBuffers;
+use super::{AutoShard, Batch, ClassWeights, Dataset, Pad, Position, Segment, StageTime, Worker};
 use crate::{Error, Result};
 
 /// A dataset in batches: cheap to clone, immutable, and the same for the same epoch and index.
@@ -20,8 +20,10 @@ pub struct Batches {
     pub(super) input: Dataset,
     size: usize,
     drop_remainder: bool,
+    pad: Option<Pad>,
     stages: Vec<Stage>,
     ahead: Ahead,
+    spare: Arc<SpareBuffers>,
     pub(super) sharding: Sharding,
     /// Examples of the epoch that were read before these batches.
     pub(super) before: u64,
@@ -42,8 +44,10 @@ impl Batches {
             input,
             size,
             drop_remainder: false,
+            pad: None,
             stages: Vec::new(),
             ahead: Ahead::default(),
+            spare: Arc::default(),
             sharding: Sharding::whole(),
             before: 0,
         }
@@ -60,6 +64,15 @@ impl Batches {
     pub fn drop_remainder(&self) -> Self {
         Self {
             drop_remainder: true,
+            ..self.clone()
+        }
+    }
+
+    /// Examples of different sizes padded to the longest of their batch.
+    #[must_use]
+    pub fn pad(&self, pad: Pad) -> Self {
+        Self {
+            pad: Some(pad),
             ..self.clone()
         }
     }
@@ -291,14 +304,14 @@ impl Batches {
 
     fn make_or_panic(&self, epoch: u64, i: usize, clocks: &Clocks) -> Result<Batch> {
         let (input_epoch, input_index) = self.locate(epoch, i)?;
-        let mut batch = clocks.stages[0].time(|| self.gather(input_epoch, input_index))?;
+        let mut batch = clocks.stages[0].made(|| self.gather(input_epoch, input_index))?;
         batch.first = self
             .before
             .saturating_add((i as u64).saturating_mul(self.size as u64));
         let maps = self.stages.iter().filter_map(Stage::map);
         for ((seed, map), clock) in maps.zip(&clocks.stages[1..]) {
             let key = key_of(seed, input_epoch, input_index as u64);
-            batch = clock.time(|| map(key, batch))?;
+            batch = clock.made(|| map(key, batch))?;
         }
         Ok(batch)
     }
@@ -326,16 +339,23 @@ impl Batches {
         }
         let (input, start, size) = self.sharding.locate(&self.input, self.size, i);
         let indices: Vec<usize> = (start..start.saturating_add(size)).collect();
-        let batch = input.gather(epoch, &indices)?;
+        let batch = self.gathered(input, epoch, &indices)?;
         if batch.rows() == 0 && self.sharding.worker.count > 1 {
             return self.no_rows(epoch);
         }
         Ok(batch)
     }
 
+    fn gathered(&self, input: &Dataset, epoch: u64, indices: &[usize]) -> Result<Batch> {
+        match &self.pad {
+            Some(pad) => input.gather_padded(epoch, indices, pad, &self.spare),
+            None => input.gather(epoch, indices, &self.spare),
+        }
+    }
+
     /// A batch without rows, of the tensors that others have.
     fn no_rows(&self, epoch: u64) -> Result<Batch> {
-        let batch = self.input.gather(epoch, &[0])?;
+        let batch = self.gathered(&self.input, epoch, &[0])?;
         let none = |tensors: &[HostTensor]| tensors.iter().map(|t| t.slice_rows(0, 0)).collect();
         Ok(Batch {
             x: none(&batch.x),
@@ -351,13 +371,7 @@ impl Batches {
     }
 
     fn clocks(&self) -> Clocks {
-        let maps = self.stages.iter().filter_map(Stage::map).count();
-        let stages = (0..=maps).map(|_| Clock::default()).collect();
-        Clocks {
-            stages,
-            ahead: Clock::default(),
-            next: Clock::default(),
-        }
+        Clocks::new(self.stages.iter().filter_map(Stage::map).count())
     }
 }
 
@@ -458,14 +472,7 @@ impl BatchIter {
     /// `map`, `prefetch` (waiting for room: the consumer is slower), `next` (the consumer waiting: the input is slower).
     #[must_use]
     pub fn stage_times(&self) -> Vec<StageTime> {
-        let maps = self.clocks.stages[1..]
-            .iter()
-            .map(|clock| clock.read("map"));
-        let mut times = vec![self.clocks.stages[0].read("examples")];
-        times.extend(maps);
-        times.push(self.clocks.ahead.read_wait("prefetch"));
-        times.push(self.clocks.next.read_wait("next"));
-        times
+        self.clocks.times()
     }
 }
 
@@ -497,64 +504,11 @@ impl fmt::Debug for BatchIter {
     }
 }
 
-/// The cost of one stage of an input pipeline so far.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StageTime {
-    /// `examples`, `map`, `prefetch` or `next`.
-    pub stage: &'static str,
-    /// Batches that went through.
-    pub batches: u64,
-    /// Time spent working.
-    pub busy: Duration,
-    /// Time spent waiting for another stage or the consumer.
-    pub wait: Duration,
-}
-
-/// A clock for each stage of one iterator.
-pub(super) struct Clocks {
-    stages: Vec<Clock>,
-    pub(super) ahead: Clock,
-    pub(super) next: Clock,
-}
-
-/// Number and total time of the passes through a stage.
-#[derive(Default)]
-pub(super) struct Clock {
-    passes: AtomicU64,
-    nanoseconds: AtomicU64,
-}
-
-impl Clock {
-    pub(super) fn time<T>(&self, pass: impl FnOnce() -> T) -> T {
-        let start = Instant::now();
-        let out = pass();
-        let nanoseconds = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        self.nanoseconds.fetch_add(nanoseconds, Ordering::Relaxed);
-        self.passes.fetch_add(1, Ordering::Relaxed);
-        out
-    }
-
-    fn read(&self, stage: &'static str) -> StageTime {
-        StageTime {
-            stage,
-            batches: self.passes.load(Ordering::Relaxed),
-            busy: Duration::from_nanos(self.nanoseconds.load(Ordering::Relaxed)),
-            wait: Duration::ZERO,
-        }
-    }
-
-    fn read_wait(&self, stage: &'static str) -> StageTime {
-        let time = self.read(stage);
-        StageTime {
-            busy: Duration::ZERO,
-            wait: time.busy,
-            ..time
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::time::{Duration, Instant};
+
     use phalanx_graph::HostTensor;
     use proptest::prelude::*;
 

@@ -13,9 +13,12 @@ use super::images::Images;
 use super::order::{Order, key_of};
 use super::picked::Picked;
 use super::source::Arrays;
+use super::spare::SpareBuffers;
+use super::stack::Stack;
 use super::weave::Weave;
 use super::{
-    Batch, Batches, ClassWeights, CsvOptions, EncodedImage, Example, Records, Source, parse_csv,
+    Batch, Batches, ClassWeights, CsvOptions, EncodedImage, Example, Pad, Records, Source,
+    parse_csv,
 };
 use crate::image::ImagePlan;
 use crate::{Error, Result};
@@ -121,7 +124,7 @@ impl Dataset {
         records: R,
         parse: impl Fn(R::Item) -> Result<Example> + Send + Sync + 'static,
     ) -> Self {
-        Self::from_source(Parsed { records, parse })
+        Self::from_source(Parsed::new(records, parse))
     }
 
     /// Images in the form of their files, each made an f32 example `[height, width, channels]` with its class as an i32
@@ -506,25 +509,32 @@ impl Dataset {
     }
 
     /// The examples at `indices` of an epoch, stacked: straight from the source where no stage needs single examples.
-    pub(super) fn gather(&self, epoch: u64, indices: &[usize]) -> Result<Batch> {
+    pub(super) fn gather(
+        &self,
+        epoch: u64,
+        indices: &[usize],
+        spare: &SpareBuffers,
+    ) -> Result<Batch> {
         match &*self.node {
             Node::Arrays(arrays) => arrays.gather(indices),
             Node::Source(source) => source.gather(indices),
             Node::Images(images) => images.gather(epoch, indices),
-            Node::Ordered { input, order } => self.gather_ordered(input, *order, epoch, indices),
+            Node::Ordered { input, order } => {
+                self.gather_ordered(input, *order, epoch, indices, spare)
+            }
             Node::Map { .. } | Node::Woven { .. } | Node::Zip { .. } | Node::Cached { .. } => {
-                self.gather_one_by_one(epoch, indices)
+                self.gather_one_by_one(epoch, indices, spare)
             }
             Node::Picked { input, picked } => {
                 let indices: Vec<usize> = indices.iter().map(|&i| picked.locate(i)).collect();
-                input.gather(epoch, &indices)
+                input.gather(epoch, &indices, spare)
             }
-            Node::SkipCorrupt { input, .. } => match input.gather(epoch, indices) {
-                Err(Error::Data { .. }) => self.gather_one_by_one(epoch, indices),
+            Node::SkipCorrupt { input, .. } => match input.gather(epoch, indices, spare) {
+                Err(Error::Data { .. }) => self.gather_one_by_one(epoch, indices, spare),
                 gathered => gathered,
             },
             Node::ClassWeights { input, weights } => {
-                weights.apply_to_batch(input.gather(epoch, indices)?)
+                weights.apply_to_batch(input.gather(epoch, indices, spare)?)
             }
             Node::Concatenate {
                 first,
@@ -532,12 +542,12 @@ impl Dataset {
                 second,
             } => {
                 if indices.iter().all(|i| i < first_len) {
-                    first.gather(epoch, indices)
+                    first.gather(epoch, indices, spare)
                 } else if indices.iter().all(|i| i >= first_len) {
                     let indices: Vec<usize> = indices.iter().map(|i| i - first_len).collect();
-                    second.gather(epoch, &indices)
+                    second.gather(epoch, &indices, spare)
                 } else {
-                    self.gather_one_by_one(epoch, indices)
+                    self.gather_one_by_one(epoch, indices, spare)
                 }
             }
         }
@@ -549,6 +559,7 @@ impl Dataset {
         order: Order,
         epoch: u64,
         indices: &[usize],
+        spare: &SpareBuffers,
     ) -> Result<Batch> {
         let len = input.len();
         let located: Vec<(u64, usize)> = indices
@@ -557,18 +568,45 @@ impl Dataset {
             .collect::<Result<_>>()?;
         let inner_epoch = located.first().map_or(epoch, |(epoch, _)| *epoch);
         if located.iter().any(|(epoch, _)| *epoch != inner_epoch) {
-            return self.gather_one_by_one(epoch, indices);
+            return self.gather_one_by_one(epoch, indices, spare);
         }
         let indices: Vec<usize> = located.into_iter().map(|(_, i)| i).collect();
-        input.gather(inner_epoch, &indices)
+        input.gather(inner_epoch, &indices, spare)
     }
 
-    fn gather_one_by_one(&self, epoch: u64, indices: &[usize]) -> Result<Batch> {
-        let examples: Vec<Example> = indices
+    fn gather_one_by_one(
+        &self,
+        epoch: u64,
+        indices: &[usize],
+        spare: &SpareBuffers,
+    ) -> Result<Batch> {
+        let mut stack = Stack::new(indices.len(), spare);
+        for &i in indices {
+            if let Some(example) = self.read(epoch, i)? {
+                stack.push(&example)?;
+            }
+        }
+        Ok(stack.finish())
+    }
+
+    /// The examples at `indices` of an epoch, padded and stacked.
+    pub(super) fn gather_padded(
+        &self,
+        epoch: u64,
+        indices: &[usize],
+        pad: &Pad,
+        spare: &SpareBuffers,
+    ) -> Result<Batch> {
+        let read = indices
             .iter()
-            .filter_map(|&i| self.read(epoch, i).transpose())
-            .collect::<Result<_>>()?;
-        Batch::stack(&examples)
+            .filter_map(|&i| self.read(epoch, i).transpose());
+        let mut examples: Vec<Example> = read.collect::<Result<_>>()?;
+        pad.apply(&mut examples)?;
+        let mut stack = Stack::new(examples.len(), spare);
+        examples
+            .iter()
+            .try_for_each(|example| stack.push(example))?;
+        Ok(stack.finish())
     }
 
     fn has(&self, wanted: &dyn Fn(&Order) -> bool) -> bool {
@@ -623,7 +661,11 @@ mod tests {
             .collect();
         if len > 0 {
             let together = dataset
-                .gather(epoch, &(0..len).collect::<Vec<_>>())
+                .gather(
+                    epoch,
+                    &(0..len).collect::<Vec<_>>(),
+                    &SpareBuffers::default(),
+                )
                 .unwrap();
             assert_eq!(
                 together.x[0].values::<i32>().unwrap(),
@@ -651,7 +693,10 @@ mod tests {
         let joined = ten.take(2).concatenate(&ten.skip(8)).unwrap();
         assert_eq!(values(&joined, 0, 0), [0, 1, 8, 9]);
         assert_eq!(
-            joined.gather(0, &[2, 3]).unwrap().x[0]
+            joined
+                .gather(0, &[2, 3], &SpareBuffers::default())
+                .unwrap()
+                .x[0]
                 .values::<i32>()
                 .unwrap(),
             [8, 9]
@@ -777,7 +822,7 @@ mod tests {
         let data = Dataset::from_arrays(HostTensor::new([4], &[0i32; 4]), y).unwrap();
         let weighted = data.class_weights(ClassWeights::new([(0, 3.0), (2, 0.5)]).unwrap());
         let together = weighted
-            .gather(0, &[0, 1, 2, 3])
+            .gather(0, &[0, 1, 2, 3], &SpareBuffers::default())
             .unwrap()
             .weight
             .unwrap()

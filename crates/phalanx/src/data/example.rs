@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use phalanx_graph::{AlignedBytes, HostTensor, Shape};
+use phalanx_graph::HostTensor;
 
+use super::spare::SpareBuffers;
+use super::stack::Stack;
 use crate::{Error, Result};
 
 /// What a model learns from at once: inputs, outputs and a weight, none with a batch dim.
@@ -38,73 +40,25 @@ impl Batch {
         tensors.next().map_or(0, HostTensor::rows)
     }
 
+    /// Bytes of all tensors.
+    #[must_use]
+    pub fn byte_len(&self) -> usize {
+        let tensors = self.x.iter().chain(&self.y).chain(&self.weight);
+        tensors.map(|tensor| tensor.bytes().len()).sum()
+    }
+
     /// Stacks examples of equal shapes; where only some have a weight the others get 1.
     ///
     /// # Errors
     /// When the number, element type or dims of the tensors differ between examples.
     pub fn stack(examples: &[Example]) -> Result<Self> {
-        Ok(Self {
-            x: stack_each(examples, "x", |example| &example.x)?,
-            y: stack_each(examples, "y", |example| &example.y)?,
-            weight: stack_weights(examples),
-            first: 0,
-        })
-    }
-}
-
-fn stack_each(
-    examples: &[Example],
-    name: &str,
-    tensors: fn(&Example) -> &Vec<HostTensor>,
-) -> Result<Vec<HostTensor>> {
-    let Some(first) = examples.first().map(tensors) else {
-        return Ok(Vec::new());
-    };
-    if let Some(other) = examples.iter().find(|e| tensors(e).len() != first.len()) {
-        return Err(Error::User(format!(
-            "examples of one batch differ: one has {} tensors in {name}, another {}; \
-             give every example the same tensors in its source or map stage",
-            first.len(),
-            tensors(other).len()
-        )));
-    }
-    (0..first.len())
-        .map(|t| stack_one(examples, &format!("{name}[{t}]"), |e| &tensors(e)[t]))
-        .collect()
-}
-
-fn stack_one<'a>(
-    examples: &'a [Example],
-    name: &str,
-    tensor: impl Fn(&'a Example) -> &'a HostTensor,
-) -> Result<HostTensor> {
-    let shape = tensor(&examples[0]).shape();
-    let row = shape.byte_len();
-    let mut bytes = AlignedBytes::zeroed(row * examples.len());
-    for (i, example) in examples.iter().enumerate() {
-        let tensor = tensor(example);
-        if tensor.shape() != shape {
-            return Err(Error::User(format!(
-                "examples of one batch differ: {name} is {shape} in one and {} in another; \
-                 bring them to one shape in a map stage",
-                tensor.shape()
-            )));
+        let spare = SpareBuffers::default();
+        let mut stack = Stack::new(examples.len(), &spare);
+        for example in examples {
+            stack.push(example)?;
         }
-        bytes.as_mut_slice()[i * row..][..row].copy_from_slice(tensor.bytes());
+        Ok(stack.finish())
     }
-    let dims: Vec<usize> = [&[examples.len()], &shape.dims[..]].concat();
-    Ok(HostTensor::from_aligned(
-        Shape::new(shape.dtype, dims),
-        bytes,
-    ))
-}
-
-fn stack_weights(examples: &[Example]) -> Option<HostTensor> {
-    let weighted = examples.iter().any(|example| example.weight.is_some());
-    weighted.then(|| {
-        let weights: Vec<f32> = examples.iter().map(|e| e.weight.unwrap_or(1.0)).collect();
-        HostTensor::new([weights.len()], &weights)
-    })
 }
 
 /// A weight for each class, which multiplies the sample weight of its examples.
@@ -203,6 +157,8 @@ fn class_of_label(label: &[f64]) -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use phalanx_graph::Shape;
+
     use super::*;
 
     fn example(x: &[f32], weight: Option<f32>) -> Example {

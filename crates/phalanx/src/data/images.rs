@@ -6,7 +6,7 @@ use phalanx_graph::{AlignedBytes, DType, HostTensor, Shape};
 
 use super::formats::placed;
 use super::order::key_of;
-use super::source::SpareBuffers;
+use super::spare::SpareBuffers;
 use super::{Batch, EncodedImage, Example, Records};
 use crate::Result;
 use crate::image::{ImageMaker, ImagePlan};

@@ -22,15 +22,18 @@
 
 mod batches;
 mod cache_file;
+mod clocks;
 mod csv;
 mod dataset;
 mod example;
+mod feed;
 mod formats;
 mod images;
 mod lines;
 mod mix;
 mod open;
 mod order;
+mod pad;
 mod picked;
 mod position;
 mod prefetch;
@@ -41,21 +44,26 @@ mod shard;
 #[cfg(test)]
 mod shard_tests;
 mod source;
+mod spare;
+mod stack;
 mod stream;
 mod verdict;
 mod vocabulary;
 mod weave;
 
-pub use batches::{BatchIter, Batches, StageTime};
+pub use batches::{BatchIter, Batches};
+pub use clocks::StageTime;
 pub use csv::{CsvOptions, Header, LabelColumn, LabelKind, parse_csv};
 pub use dataset::Dataset;
 pub use example::{Batch, ClassWeights, Example};
+pub use feed::{Feed, FeedIter, StreamBatches, StreamIter};
 pub use formats::{
     Cifar, Corrupt, EncodedImage, Feature, Features, FixedRecords, ImageFolder, IndexCache, Place,
     Records, TarMember, TextLines, TfRecordOptions, TfRecordWriter, TfRecords, WebDataset,
     WebSample, files_matching, parse_idx, read_idx, shard_path, tar_members, write_tfrecord,
 };
 pub use mix::{cut_mix, mix_up};
+pub use pad::Pad;
 pub use phalanx_graph::HostTensor;
 pub use position::{Position, Segment};
 pub use rebatch::{Worker, batch_sizes};

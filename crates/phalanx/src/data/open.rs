@@ -4,6 +4,7 @@ use std::path::Path;
 
 use phalanx_graph::DType;
 
+use super::formats::ParsedTfRecords;
 use super::{
     Cifar, Corrupt, Dataset, Example, Features, FixedRecords, TfRecordOptions, TfRecords, read_idx,
 };
@@ -23,8 +24,7 @@ impl Dataset {
         parse: impl Fn(&[u8]) -> Result<Example> + Send + Sync + 'static,
     ) -> Result<Self> {
         let records = TfRecords::open(pattern, options)?;
-        let parse = move |bytes: Vec<u8>| parse(&bytes);
-        let dataset = Self::from_records(records, parse);
+        let dataset = Self::from_source(ParsedTfRecords::new(records, parse));
         Ok(match options.corrupt {
             Corrupt::Fail => dataset,
             Corrupt::Skip => dataset.skip_corrupt(),

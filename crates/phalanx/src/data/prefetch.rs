@@ -124,7 +124,7 @@ impl Prefetched {
         let batch = state.ready.remove(&taken);
         if let (Some(tuner), Some(Ok(batch))) = (&mut self.tuner, &batch) {
             let waiting = state.next - state.taken >= state.depth;
-            tuner.took(start.elapsed(), waiting, bytes(batch), &mut state);
+            tuner.took(start.elapsed(), waiting, batch.byte_len(), &mut state);
         }
         drop(state);
         self.shared.changed.notify_all();
@@ -197,11 +197,6 @@ impl Drop for Died<'_> {
         self.0.lock().died = true;
         self.0.changed.notify_all();
     }
-}
-
-fn bytes(batch: &Batch) -> usize {
-    let tensors = batch.x.iter().chain(&batch.y).chain(&batch.weight);
-    tensors.map(|tensor| tensor.bytes().len()).sum()
 }
 
 fn no_thread(error: &std::io::Error) -> Error {

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::order::key_of;
-use super::{Batch, Dataset, Example};
+use super::{Batch, Dataset, Example, StreamBatches};
 use crate::{Error, Result};
 
 /// The examples of one epoch, in their order.
@@ -143,6 +143,12 @@ impl Stream {
         })
     }
 
+    /// Batches of `size` examples, to train on; the last of an epoch may have fewer.
+    #[must_use]
+    pub fn batch(&self, size: usize) -> StreamBatches {
+        StreamBatches::new(self.clone(), size)
+    }
+
     /// Batches of `size` examples of an epoch; the last may have fewer.
     pub fn batches(
         &self,
@@ -182,6 +188,12 @@ impl Stream {
             )));
         }
         Ok(Dataset::from_source(Collected(examples)))
+    }
+}
+
+impl std::fmt::Debug for Stream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Stream")
     }
 }
 

@@ -31,9 +31,17 @@ impl Verdict {
     }
 }
 
+impl Verdict {
+    /// Whether the waiting is worth a remark.
+    #[must_use]
+    pub fn is_notable(&self) -> bool {
+        self.waited >= NOTABLE
+    }
+}
+
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.waited < NOTABLE {
+        if !self.is_notable() {
             return f.write_str("not input-bound");
         }
         let percent = (self.waited * 100.0).round();
@@ -54,6 +62,8 @@ mod tests {
         let time = |stage, busy, wait| StageTime {
             stage,
             batches: 5,
+            examples: 0,
+            bytes: 0,
             busy: Duration::from_millis(busy),
             wait: Duration::from_millis(wait),
         };

@@ -207,6 +207,7 @@ impl Engine {
         let lowering = Lowering {
             // They are registered before the program is compiled or loaded, as it must be.
             kernels: self.0.kernels.support(&self.0.client, &program)?,
+            bf16_products: has_bf16_products(),
             ..Lowering::new(self.0.platform, name)
         };
         let text = program.to_stablehlo(&lowering);
@@ -418,4 +419,11 @@ const fn element_type(dtype: DType) -> ElementType {
         DType::U8 => ElementType::U8,
         DType::Bool => ElementType::Pred,
     }
+}
+/// Whether the processor multiplies bf16 by instructions for it; taken for granted where that cannot be asked.
+fn has_bf16_products() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return std::arch::is_x86_feature_detected!("avx512bf16");
+    #[cfg(not(target_arch = "x86_64"))]
+    true
 }

@@ -118,14 +118,18 @@ pub(super) fn check_labels(setup: &Setup, batch: &Batch) -> Result<()> {
 
 /// A replica's rows of a tensor, filled up with the last of them: rows of zeros may be none that a model can take.
 pub(super) fn part(tensor: &HostTensor, split: &Split, replica: usize) -> HostTensor {
-    let (rows, each) = (tensor.rows(), split.each());
-    let count = split.count(replica);
+    let (start, count) = (split.start(replica), split.count(replica));
+    filled(tensor, start, count, split.each())
+}
+
+/// `count` rows of a tensor from `start` on, filled up to `each` with the last of them.
+pub(crate) fn filled(tensor: &HostTensor, start: usize, count: usize, each: usize) -> HostTensor {
+    let rows = tensor.rows();
     if count == each {
-        let start = split.start(replica);
         return tensor.slice_rows(start, start + count);
     }
     // A replica without examples computes on some row, which weighs nothing.
-    let start = split.start(replica).min(rows - 1);
+    let start = start.min(rows - 1);
     let row = tensor.row_bytes();
     let given = &tensor.bytes()[start * row..(start + count.max(1)) * row];
     let mut shape = tensor.shape().clone();

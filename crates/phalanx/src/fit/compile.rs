@@ -166,7 +166,7 @@ impl Compile {
 /// `values` of one example each as a weighted sum and the sum of the weights; what has no weight does not count, not
 /// even as not a number.
 #[track_caller]
-pub(super) fn weighted_sum(values: &Tensor, weight: Option<&Tensor>) -> (Tensor, Tensor) {
+pub(crate) fn weighted_sum(values: &Tensor, weight: Option<&Tensor>) -> (Tensor, Tensor) {
     let aligned = weight.and_then(|weight| crate::losses::aligned_weight(values, weight));
     match aligned {
         Some(weight) => {

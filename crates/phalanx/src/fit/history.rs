@@ -3,6 +3,8 @@
 use std::fmt;
 use std::ops::Index;
 
+use crate::data::{StageTime, Verdict};
+
 /// Results by name, in the order of the logs: `loss`, losses of outputs, metrics, then those that begin with `val_`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Logs(Vec<(String, f64)>);
@@ -83,6 +85,19 @@ pub struct EpochLogs {
     pub steps: usize,
     /// How long it took, validation included.
     pub seconds: f64,
+    /// What reading the data cost, and whether training waited for it.
+    pub input: Input,
+}
+
+/// What reading the data of an epoch cost.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Input {
+    /// Whether training waited for its data.
+    pub verdict: Verdict,
+    /// Each stage of the input, in the order of the data.
+    pub stages: Vec<StageTime>,
+    /// Examples left out because they are corrupt.
+    pub skipped: u64,
 }
 
 /// What a `fit` did, epoch by epoch.

@@ -111,7 +111,7 @@ impl Setup {
 }
 
 /// `sum / total`, 0 where nothing counts.
-fn over(sum: &Tensor, total: &Tensor) -> Tensor {
+pub(crate) fn over(sum: &Tensor, total: &Tensor) -> Tensor {
     let total = total.convert(sum.dtype());
     let nothing = total.equal(&total.like(0.0));
     sum / nothing.select(&total.like(1.0), &total)

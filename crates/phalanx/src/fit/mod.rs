@@ -24,11 +24,16 @@ mod trainer;
 mod verify;
 mod weights;
 
+pub(crate) use batch::filled;
+pub(crate) use compile::weighted_sum;
 pub use compile::{Compile, Losses, OutputMetric};
 pub use estimate::{Estimate, LargestBatch};
-pub use history::{EpochLogs, History, Logs};
+pub use history::{EpochLogs, History, Input, Logs};
+pub(crate) use judge::over;
 pub use loss_scale::LossScale;
 pub use options::Fit;
 pub use progress::Progress;
+pub(crate) use run::InFlight;
+pub(crate) use step::step_key;
 pub use times::{ReplicaTime, ReplicaTimes};
 pub use trainer::Trainer;

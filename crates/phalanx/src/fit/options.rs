@@ -1,6 +1,6 @@
 //! How long to train and what to do on the way.
 
-use crate::data::Batches;
+use crate::data::{Batches, Feed, Position};
 use crate::{Error, Result};
 
 use super::Progress;
@@ -14,6 +14,7 @@ pub struct Fit {
     pub(super) validation: Option<Batches>,
     pub(super) validation_freq: usize,
     pub(super) progress: Progress,
+    pub(super) position: Option<Position>,
 }
 
 impl Fit {
@@ -27,6 +28,7 @@ impl Fit {
             validation: None,
             validation_freq: 1,
             progress: Progress::Auto,
+            position: None,
         }
     }
 
@@ -34,6 +36,15 @@ impl Fit {
     #[must_use]
     pub const fn initial_epoch(mut self, epoch: usize) -> Self {
         self.initial_epoch = epoch;
+        self
+    }
+
+    /// Goes on at this position in the data ([`Trainer::position`](super::Trainer::position)), within its epoch: what was
+    /// read of it before is not read again. It takes the place of `initial_epoch`.
+    #[must_use]
+    pub fn position(mut self, position: Position) -> Self {
+        self.initial_epoch = usize::try_from(position.epoch).unwrap_or(usize::MAX);
+        self.position = Some(position);
         self
     }
 
@@ -66,18 +77,27 @@ impl Fit {
         self
     }
 
-    /// Number of steps in an epoch over `batches`.
-    pub(super) fn steps(&self, batches: &Batches) -> Result<usize> {
+    /// Number of steps in an epoch over the data; `None` is as many as a stream has.
+    pub(super) fn steps(&self, feed: Feed<'_>) -> Result<Option<usize>> {
         if self.validation_freq == 0 {
             return Err(Error::user(
                 "validation_freq is 0; expected 1 or more epochs",
             ));
         }
-        some_rows(batches)?;
-        match (self.steps_per_epoch, batches.len()) {
-            (Some(0), _) => Err(Error::user(
+        some_rows(feed.size())?;
+        if self.steps_per_epoch == Some(0) {
+            return Err(Error::user(
                 "steps_per_epoch is 0; expected 1 or more batches",
-            )),
+            ));
+        }
+        match feed {
+            Feed::Batches(batches) => self.steps_of(batches.len()).map(Some),
+            Feed::Stream(_) => Ok(self.steps_per_epoch),
+        }
+    }
+
+    fn steps_of(&self, len: Option<usize>) -> Result<usize> {
+        match (self.steps_per_epoch, len) {
             (Some(steps), None) => Ok(steps),
             (Some(steps), Some(len)) if steps <= len => Ok(steps),
             (Some(steps), Some(len)) => Err(Error::user(format!(
@@ -95,8 +115,8 @@ impl Fit {
 }
 
 /// Refuses batches of no rows.
-pub(super) fn some_rows(batches: &Batches) -> Result<()> {
-    if batches.size() == 0 {
+pub(super) fn some_rows(size: usize) -> Result<()> {
+    if size == 0 {
         return Err(Error::user(
             "the batch size is 0; expected 1 or more examples",
         ));

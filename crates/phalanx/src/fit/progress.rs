@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Map, Value, json};
 
-use super::{EpochLogs, Logs};
+use super::{EpochLogs, Input, Logs};
+use crate::data::StageTime;
 
 /// How progress is shown, on standard output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,7 +29,7 @@ pub enum Progress {
 pub(super) struct Reporter {
     mode: Progress,
     epochs: usize,
-    steps: usize,
+    steps: Option<usize>,
     epoch: usize,
     bar: ProgressBar,
     started: Instant,
@@ -37,7 +38,7 @@ pub(super) struct Reporter {
 }
 
 impl Reporter {
-    pub(super) fn new(progress: Progress, epochs: usize, steps: usize) -> Self {
+    pub(super) fn new(progress: Progress, epochs: usize, steps: Option<usize>) -> Self {
         let mode = match progress {
             Progress::Auto if std::io::stdout().is_terminal() => Progress::Bar,
             Progress::Auto => Progress::Plain,
@@ -71,7 +72,7 @@ impl Reporter {
             let template = "epoch {prefix} {bar:24} {pos}/{len} {msg}";
             let style = ProgressStyle::with_template(template);
             self.bar = ProgressBar::with_draw_target(
-                Some(self.steps as u64),
+                self.steps.map(|steps| steps as u64),
                 ProgressDrawTarget::stdout(),
             )
             .with_prefix(format!("{}/{}", epoch + 1, self.epochs))
@@ -106,20 +107,22 @@ impl Reporter {
             logs,
             steps,
             seconds,
+            input,
             ..
         } = epoch;
         match self.mode {
             Progress::Json => {
-                let done = json!({"event": "epoch", "epoch": epoch.epoch + 1, "epochs": self.epochs, "steps": steps, "seconds": seconds, "logs": values(logs)});
+                let done = json!({"event": "epoch", "epoch": epoch.epoch + 1, "epochs": self.epochs, "steps": steps, "seconds": seconds, "logs": values(logs), "input": of_input(input)});
                 print_line(&done.to_string());
             }
             Progress::Silent => {}
             _ => print_line(&format!(
-                "epoch {}/{}: {logs} ({steps} steps, {}, {} a step)",
+                "epoch {}/{}: {logs} ({steps} steps, {}, {} a step{})",
                 epoch.epoch + 1,
                 self.epochs,
                 duration(*seconds),
                 duration(seconds / (*steps).max(1) as f64),
+                remarks(input),
             )),
         }
     }
@@ -130,6 +133,27 @@ impl Reporter {
             _ => 1000,
         })
     }
+}
+
+/// What a user should know about the data, if anything.
+fn remarks(input: &Input) -> String {
+    let mut remarks = String::new();
+    if input.verdict.is_notable() {
+        remarks += &format!("; {}", input.verdict);
+    }
+    if input.skipped > 0 {
+        remarks += &format!("; {} corrupt examples left out", input.skipped);
+    }
+    remarks
+}
+
+fn of_input(input: &Input) -> Value {
+    let stage = |time: &StageTime| {
+        json!({"stage": time.stage, "batches": time.batches, "examples": time.examples, "bytes": time.bytes,
+            "busy": time.busy.as_secs_f64(), "wait": time.wait.as_secs_f64()})
+    };
+    let stages: Vec<Value> = input.stages.iter().map(stage).collect();
+    json!({"waited": input.verdict.waited, "slowest": input.verdict.slowest, "skipped": input.skipped, "stages": stages})
 }
 
 fn values(logs: &Logs) -> Value {

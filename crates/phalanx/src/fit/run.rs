@@ -381,7 +381,7 @@ pub(super) fn slices<'a, 'b>(lists: &'a [Vec<&'b Buffer>]) -> Vec<&'a [&'b Buffe
 
 /// Steps begun and not known to be done, so many at most that batches do not pile up in memory.
 #[derive(Default)]
-pub(super) struct InFlight(VecDeque<Done>);
+pub(crate) struct InFlight(VecDeque<Done>);
 
 /// So many batches stay in memory at most.
 const MOST_IN_FLIGHT: usize = 8;
@@ -391,7 +391,7 @@ const LEAST_IN_FLIGHT: usize = 2;
 impl InFlight {
     /// Adds a step; when they are too many, waits once for all but the last few: waking up costs more than a step's
     /// other work on the host.
-    pub(super) fn push(&mut self, engine: &Engine, done: Done) -> Result<()> {
+    pub(crate) fn push(&mut self, engine: &Engine, done: Done) -> Result<()> {
         self.0.push_back(done);
         if self.0.len() <= MOST_IN_FLIGHT {
             return Ok(());
@@ -400,7 +400,7 @@ impl InFlight {
     }
 
     /// Waits for all of them.
-    pub(super) fn finish(&mut self, engine: &Engine) -> Result<()> {
+    pub(crate) fn finish(&mut self, engine: &Engine) -> Result<()> {
         self.wait_for(engine, self.0.len())
     }
 

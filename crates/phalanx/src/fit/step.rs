@@ -484,7 +484,7 @@ fn classes(model: &Model, losses: &Losses, targets: &[usize]) -> Vec<(usize, usi
 }
 
 /// A key of its own for each step: a hash of the seed and the number of the step.
-fn step_key(graph: &Graph, seed: &Tensor, iterations: &Tensor) -> Tensor {
+pub(crate) fn step_key(graph: &Graph, seed: &Tensor, iterations: &Tensor) -> Tensor {
     let number = iterations.convert(DType::U32);
     graph.random_bits(seed, &number, &[1, 2]).reshape(&[2])
 }

@@ -9,14 +9,14 @@ use phalanx_pjrt::Buffer;
 use super::Fit;
 use super::batch::{check_labels, put, tensors};
 use super::compile::Compile;
-use super::history::{EpochLogs, History, Logs};
+use super::history::{EpochLogs, History, Input, Logs};
 use super::options::some_rows;
 use super::progress::Reporter;
 use super::run::{InFlight, Programs, State};
 use super::step::{BatchShape, Setup};
 use super::tally::Tally;
 use super::verify::Verifier;
-use crate::data::{Batch, Batches};
+use crate::data::{Batch, Batches, Feed, Position, Verdict};
 use crate::engine::Engine;
 use crate::nn::Model;
 use crate::optim::Optimizer;
@@ -37,6 +37,7 @@ pub struct Trainer {
     predict: Programs,
     /// Batches of training seen: the host's copy of what the device counts, which skips what the loss scale does.
     iterations: i64,
+    position: Position,
 }
 
 impl Trainer {
@@ -62,6 +63,7 @@ impl Trainer {
             skipped_before: 0.0,
             predict: Programs::default(),
             iterations: 0,
+            position: Position::start(0),
         })
     }
 
@@ -96,19 +98,24 @@ impl Trainer {
         clippy::needless_pass_by_value,
         reason = "what is given is written in place, as in `Fit::epochs(3)`"
     )]
-    pub fn fit(&mut self, batches: &Batches, fit: Fit) -> Result<History> {
+    pub fn fit<'a>(&mut self, data: impl Into<Feed<'a>>, fit: Fit) -> Result<History> {
         self.needs_loss("train")?;
-        let steps = fit.steps(batches)?;
+        let feed = data.into();
+        let steps = fit.steps(feed)?;
         if let Some(validation) = &fit.validation {
             check_finite(validation, "validate")?;
         }
         let mut reporter = Reporter::new(fit.progress, fit.epochs, steps);
-        reporter.start(&self.placement.describe(batches.size()));
+        reporter.start(&self.placement.describe(feed.size()));
         let mut history = History::default();
         for epoch in fit.initial_epoch..fit.epochs {
             let start = Instant::now();
             reporter.begin(epoch);
-            let mut logs = self.train_epoch(batches, epoch, steps, &mut reporter)?;
+            self.position = match &fit.position {
+                Some(position) if epoch == fit.initial_epoch => position.clone(),
+                _ => Position::start(epoch as u64),
+            };
+            let (mut logs, steps, input) = self.train_epoch(feed, &fit, steps, &mut reporter)?;
             if let Some(validation) = &fit.validation
                 && (epoch + 1) % fit.validation_freq == 0
             {
@@ -119,12 +126,20 @@ impl Trainer {
                 logs,
                 steps,
                 seconds: start.elapsed().as_secs_f64(),
+                input,
             };
             reporter.end(&done);
             history.epochs.push(done);
+            self.position = Position::start(epoch as u64 + 1);
         }
         self.take_averages()?;
         Ok(history)
+    }
+
+    /// Where the last `fit` is in its data: what [`Fit::position`] goes on from, also after an error.
+    #[must_use]
+    pub const fn position(&self) -> &Position {
+        &self.position
     }
 
     /// One training step on one batch; the results are those before its update.
@@ -338,26 +353,41 @@ impl Trainer {
         Ok(())
     }
 
+    /// The rest of the epoch at the position.
     fn train_epoch(
         &mut self,
-        batches: &Batches,
-        epoch: usize,
-        steps: usize,
+        feed: Feed<'_>,
+        fit: &Fit,
+        steps: Option<usize>,
         reporter: &mut Reporter,
-    ) -> Result<Logs> {
+    ) -> Result<(Logs, usize, Input)> {
         self.clear_tally()?;
-        let mut flight = InFlight::default();
+        let (mut flight, start, skipped) = (InFlight::default(), Instant::now(), feed.skipped());
+        let before: usize = self.position.segments.iter().map(|past| past.steps).sum();
+        let most = fit
+            .steps_per_epoch
+            .map_or(usize::MAX, |steps| steps.saturating_sub(before));
+        let mut iter = feed.iter_at(&self.position)?;
         let mut done = 0;
-        for batch in batches.iter(epoch as u64, 0).take(steps) {
-            self.step(&batch?, batches.size(), &mut flight)?;
+        while done < most
+            && let Some(batch) = iter.next()
+        {
+            self.step(&batch?, feed.size(), &mut flight)?;
+            self.position = iter.position();
             done += 1;
-            if done < steps && reporter.is_due() {
+            if Some(before + done) != steps && reporter.is_due() {
                 flight.finish(self.placement.engine())?;
-                reporter.step(done, &self.results()?);
+                reporter.step(before + done, &self.results()?);
             }
         }
         flight.finish(self.placement.engine())?;
-        self.results()
+        let stages = iter.stage_times();
+        let input = Input {
+            verdict: Verdict::of(&stages, start.elapsed()),
+            stages,
+            skipped: feed.skipped() - skipped,
+        };
+        Ok((self.results()?, done, input))
     }
 
     fn clear_tally(&mut self) -> Result<()> {
@@ -599,7 +629,7 @@ impl std::fmt::Debug for Trainer {
 }
 
 fn check_finite(batches: &Batches, doing: &str) -> Result<()> {
-    some_rows(batches)?;
+    some_rows(batches.size())?;
     match batches.len() {
         None => Err(Error::user(format!(
             "cannot {doing} on endless data; take a number of batches"

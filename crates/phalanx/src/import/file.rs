@@ -49,6 +49,8 @@ pub(super) struct Stored {
     pub(super) shape: Shape,
     /// The address of its header in an HDF5 file.
     pub(super) address: u64,
+    /// Where it is one of several tensors stacked under one name: which of how many.
+    pub(super) part: Option<(usize, usize)>,
 }
 
 /// Larger files are refused.
@@ -175,9 +177,12 @@ impl<'a> Opened<'a> {
             Format::Hdf5(file) => keras::read(file, stored),
             Format::Safetensors(file, _) => {
                 let found = file.tensor(&stored.name);
-                found
-                    .map(|view| view.data().to_vec())
-                    .map_err(|error| error.to_string())
+                let all = found.map(|view| view.data());
+                let part = all.map(|all| match stored.part {
+                    Some((part, of)) => &all[all.len() / of * part..][..all.len() / of],
+                    None => all,
+                });
+                part.map(<[u8]>::to_vec).map_err(|error| error.to_string())
             }
         };
         let bytes = read.map_err(|message| problem(self.name, &place(), message))?;

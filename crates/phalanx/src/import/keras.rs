@@ -141,6 +141,7 @@ fn stored(file: &Hdf5<'_>, name: String, field: String, address: u64) -> Read<Op
         field,
         shape: Shape::new(array.dtype, array.dims),
         address,
+        part: None,
     }))
 }
 

@@ -15,6 +15,12 @@ pub(super) enum Layout {
     Convolution,
     /// `[channels * multiplier, 1, height, width]`.
     Depthwise,
+    /// `[heads * size, inputs]` of `[inputs, heads, size]`.
+    ToHeads,
+    /// `[outputs, heads * size]` of `[heads, size, outputs]`.
+    FromHeads,
+    /// All dims in one.
+    Flat,
 }
 
 impl Layout {
@@ -24,6 +30,9 @@ impl Layout {
             (Style::Torch, "dense", "kernel") => Self::Transposed,
             (Style::Torch, "conv2d", "kernel") => Self::Convolution,
             (Style::Torch, "depthwise_conv2d", "kernel") => Self::Depthwise,
+            (Style::Torch, "to_heads", "kernel") => Self::ToHeads,
+            (Style::Torch, "from_heads", "kernel") => Self::FromHeads,
+            (Style::Torch, "to_heads", "bias") => Self::Flat,
             _ => Self::Same,
         }
     }
@@ -38,6 +47,9 @@ impl Layout {
             (Self::Depthwise, &[height, width, channels, multiplier]) => {
                 vec![channels * multiplier, 1, height, width]
             }
+            (Self::ToHeads, &[inputs, heads, size]) => vec![heads * size, inputs],
+            (Self::FromHeads, &[heads, size, outputs]) => vec![outputs, heads * size],
+            (Self::Flat, ours) => vec![ours.iter().product()],
             _ => ours.to_vec(),
         }
     }
@@ -59,7 +71,12 @@ pub(super) fn to_ours(layout: Layout, raw: &HostTensor, shape: &Shape) -> HostTe
     let raw = raw.convert(shape.dtype);
     // In the file: outputs, then inputs, then the window. The last dims of ours are inputs and outputs.
     let (outputs, inputs, window) = match (layout, raw.dims()) {
-        (Layout::Transposed, &[outputs, inputs]) => (outputs, inputs, 1),
+        (Layout::Transposed | Layout::ToHeads | Layout::FromHeads, &[outputs, inputs]) => {
+            (outputs, inputs, 1)
+        }
+        (Layout::Flat, _) => {
+            return HostTensor::from_bytes(shape.clone(), raw.bytes()).unwrap_or(raw);
+        }
         (Layout::Convolution | Layout::Depthwise, &[outputs, inputs, height, width]) => {
             (outputs, inputs, height * width)
         }

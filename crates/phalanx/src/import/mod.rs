@@ -3,7 +3,9 @@
 //! Which format a file has is seen from its contents: HDF5 (`.weights.h5`, and `.h5` of older versions), a `.keras`
 //! archive, or safetensors, with our names (`dense/kernel`) or PyTorch's (`layer1.0.conv1.weight`). PyTorch's layouts are
 //! transposed. Layers of a file are paired with the model's by names, by torchvision's names for
-//! [`ResNet50`](crate::models::ResNet50) and [`MobileNetV2`](crate::models::MobileNetV2), or by order: within their class,
+//! [`ResNet50`](crate::models::ResNet50) and [`MobileNetV2`](crate::models::MobileNetV2), by those of
+//! `nn.TransformerEncoder` (with modules `embedding`, `position` and `logits` around it) for
+//! [`TransformerEncoder`](crate::models::TransformerEncoder), or by order: within their class,
 //! as Keras does, or as our own files note it; of those ways the one counts by which most variables find a value of their shape.
 //!
 //! ```no_run

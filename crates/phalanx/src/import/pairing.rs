@@ -15,7 +15,8 @@ pub enum Matching {
     /// The way by which most variables find a value.
     #[default]
     Auto,
-    /// By names: whole paths, with `/` or `_` between their parts, the last part where it is unique, or torchvision's names.
+    /// By names: whole paths, with `/` or `_` between their parts, the last part where it is unique, or PyTorch's names of
+    /// the same models.
     Names,
     /// By order: in Keras' files the place within the class, as Keras does, else that among all layers, where the file has
     /// one: files of Keras and ours, and safetensors whose layers are called by numbers.
@@ -40,6 +41,8 @@ enum Way {
     Leaf,
     TorchvisionResNet,
     TorchvisionMobileNet,
+    /// PyTorch's names in `nn.TransformerEncoder`.
+    TorchTransformer,
     /// Classes are equal, and the numbers within them.
     Place,
     /// Numbers among all layers are equal.
@@ -48,26 +51,29 @@ enum Way {
 
 impl Way {
     fn of(matching: Matching) -> &'static [Self] {
-        const ALL: [Way; 7] = [
+        const ALL: [Way; 8] = [
             Way::Path,
             Way::Joined,
             Way::Leaf,
             Way::TorchvisionResNet,
             Way::TorchvisionMobileNet,
+            Way::TorchTransformer,
             Way::Place,
             Way::Order,
         ];
         match matching {
             Matching::Auto => &ALL,
-            Matching::Names => &ALL[..5],
-            Matching::Order => &ALL[5..],
+            Matching::Names => &ALL[..6],
+            Matching::Order => &ALL[6..],
         }
     }
 
     fn paired(self) -> Paired {
         match self {
             Self::Path | Self::Joined | Self::Leaf => Paired::Name,
-            Self::TorchvisionResNet | Self::TorchvisionMobileNet => Paired::Map,
+            Self::TorchvisionResNet | Self::TorchvisionMobileNet | Self::TorchTransformer => {
+                Paired::Map
+            }
             Self::Place | Self::Order => Paired::Order,
         }
     }
@@ -79,6 +85,7 @@ impl Way {
             Self::Leaf => Some(last(&layer.path).to_owned()),
             Self::TorchvisionResNet => resnet_name(last(&layer.path)),
             Self::TorchvisionMobileNet => mobilenet_name(last(&layer.path)),
+            Self::TorchTransformer => transformer_name(&layer.path),
             Self::Place => Some(layer.place.clone()),
             Self::Order => Some(index.to_string()),
         }
@@ -96,6 +103,9 @@ impl Way {
             Self::TorchvisionResNet | Self::TorchvisionMobileNet => {
                 (layer.style == Style::Torch).then(|| layer.path.clone())
             }
+            Self::TorchTransformer => {
+                (layer.style == Style::Torch).then(|| within_encoder(&layer.path))
+            }
             Self::Place => (!layer.place.is_empty()).then(|| layer.place.clone()),
             // A tree of classes has no order but that within each.
             Self::Order => layer.place.is_empty().then(|| index.to_string()),
@@ -108,6 +118,7 @@ struct Owner {
     path: String,
     /// Where Keras would keep it: classes, numbered, joined by `/`.
     place: String,
+    /// Its kind, or what it is in attention.
     kind: &'static str,
     variables: Vec<usize>,
 }
@@ -269,10 +280,19 @@ fn owners(model: &Model) -> Vec<Owner> {
                     Some(format!("{place}/{part}"))
                 });
                 let place = known.map(|(place, _)| place.clone());
+                let above = path
+                    .rsplit_once('/')
+                    .and_then(|(layer, _)| places.get(layer));
+                let of_attention = above.is_some_and(|(_, kind)| *kind == "multi_head_attention");
+                let part_kind = match last(path) {
+                    "attention_output" if of_attention => "from_heads",
+                    _ if of_attention => "to_heads",
+                    _ => "",
+                };
                 owners.push(Owner {
                     path: path.to_owned(),
                     place: place.or(part).unwrap_or_default(),
-                    kind: known.map_or("", |(_, kind)| kind),
+                    kind: known.map_or(part_kind, |(_, kind)| kind),
                     variables: vec![index],
                 });
             }
@@ -370,6 +390,38 @@ fn mobilenet_name(layer: &str) -> Option<String> {
         _ => return None,
     };
     Some(format!("features.{}.conv.{part}", block + 1))
+}
+
+/// PyTorch's name of a layer of `TransformerEncoder` within its own.
+fn transformer_name(layer: &str) -> Option<String> {
+    let Some((block, part)) = layer
+        .strip_prefix("block_")
+        .and_then(|rest| rest.split_once('/'))
+    else {
+        let is_outside = ["embedding", "position", "norm", "logits"].contains(&layer);
+        return is_outside.then(|| layer.to_owned());
+    };
+    let block = block.parse::<usize>().ok()?;
+    let part = match part {
+        "attention_norm" => "norm1",
+        "attention/query" => "self_attn.query",
+        "attention/key" => "self_attn.key",
+        "attention/value" => "self_attn.value",
+        "attention/attention_output" => "self_attn.out_proj",
+        "feed_forward_norm" => "norm2",
+        "feed_forward" => "linear1",
+        "feed_forward_output" => "linear2",
+        _ => return None,
+    };
+    Some(format!("layers.{block}.{part}"))
+}
+
+/// What is left of a path of PyTorch without the modules around its encoder: from `layers` on, or the last part.
+fn within_encoder(path: &str) -> String {
+    let inside = path.match_indices("layers.").map(|(at, _)| at);
+    let mut inside = inside.filter(|&at| at == 0 || path[..at].ends_with('.'));
+    let own = path.rsplit('.').next().unwrap_or(path);
+    inside.next().map_or(own, |at| &path[at..]).to_owned()
 }
 
 fn last(path: &str) -> &str {

@@ -13,6 +13,9 @@ use crate::Result;
 /// What batch normalization counts and nobody needs.
 const COUNTER: &str = "num_batches_tracked";
 
+/// How names begin of what attention of PyTorch stacks: `in_proj_weight`, `in_proj_bias`.
+const STACKED: &str = "in_proj_";
+
 /// The note in our files of the order of layers: a list of their paths as JSON.
 pub(crate) const ORDER: &str = "layers";
 
@@ -52,11 +55,17 @@ fn by_names(file: &str, tensors: &SafeTensors<'_>) -> Result<Vec<Layer>> {
         if field == COUNTER {
             continue;
         }
+        let shape = shape(file, tensors, name)?;
+        if let (Style::Torch, Some(field)) = (style, field.strip_prefix(STACKED)) {
+            projections(&mut layers, path, name, field, &shape);
+            continue;
+        }
         let stored = Stored {
             name: name.to_owned(),
             field: field.to_owned(),
-            shape: shape(file, tensors, name)?,
+            shape,
             address: 0,
+            part: None,
         };
         // Not always beside each other: `conv/bias`, `conv_bn/beta`, `conv/kernel`.
         let place = *places.entry(path).or_insert_with(|| {
@@ -71,6 +80,38 @@ fn by_names(file: &str, tensors: &SafeTensors<'_>) -> Result<Vec<Layer>> {
         layers[place].tensors.push(stored);
     }
     Ok(layers)
+}
+
+/// What attention of PyTorch stacks, as layers of their own below it: `self_attn.query`, `.key`, `.value`.
+fn projections(layers: &mut Vec<Layer>, path: &str, name: &str, field: &str, shape: &Shape) {
+    const PARTS: [&str; 3] = ["query", "key", "value"];
+    let mut dims = shape.dims.clone();
+    let rows = dims.first().copied().unwrap_or(0);
+    if rows % PARTS.len() != 0 {
+        return;
+    }
+    dims[0] = rows / PARTS.len();
+    for (number, part) in PARTS.into_iter().enumerate() {
+        let path = format!("{path}.{part}");
+        let stored = Stored {
+            name: name.to_owned(),
+            field: field.to_owned(),
+            shape: Shape::new(shape.dtype, dims.clone()),
+            address: 0,
+            part: Some((number, PARTS.len())),
+        };
+        // Its bias comes right before, if there is one: a few layers back.
+        let mut last = layers.iter_mut().rev().take(PARTS.len());
+        match last.find(|layer| layer.path == path) {
+            Some(layer) => layer.tensors.push(stored),
+            None => layers.push(Layer {
+                path,
+                place: String::new(),
+                tensors: vec![stored],
+                style: Style::Torch,
+            }),
+        }
+    }
 }
 
 /// Whether names tell the order of layers, which are sorted: where two differ first, they have numbers, as `0`, `2` or

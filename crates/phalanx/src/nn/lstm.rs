@@ -109,11 +109,12 @@ impl Lstm {
     #[track_caller]
     fn step(&self, row: &Tensor, h: &Tensor, c: &Tensor, recurrent: &Tensor) -> Vec<Tensor> {
         let z = row + h.matmul(recurrent);
-        let part = |number: usize| z.slice_dim(1, number * self.units, (number + 1) * self.units);
-        let gate = |number: usize| self.recurrent_activation.apply(&part(number));
-        let kept = gate(1) * c;
-        let c = kept + gate(0) * self.activation.apply(&part(2));
-        let h = gate(3) * self.activation.apply(&c);
+        // Cut in the order of their places: their gradients then are joined one after another.
+        let cut = |gate: usize| z.slice_dim(1, gate * self.units, (gate + 1) * self.units);
+        let [i, f, g, o] = [0, 1, 2, 3].map(cut);
+        let gate = |part: &Tensor| self.recurrent_activation.apply(part);
+        let c = gate(&f) * c + gate(&i) * self.activation.apply(&g);
+        let h = gate(&o) * self.activation.apply(&c);
         vec![h, c]
     }
 }

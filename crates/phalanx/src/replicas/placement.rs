@@ -153,6 +153,16 @@ impl Placement {
         &self.devices
     }
 
+    /// Whether both have their replicas and variables on the same devices.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        let parameters = match (&self.parameters, &other.parameters) {
+            (Some((a, i)), Some((b, j))) => a.is(b) && i == j,
+            (a, b) => a.is_none() && b.is_none(),
+        };
+        let divided = self.division.is_some() == other.division.is_some();
+        self.engine.is(&other.engine) && self.devices == other.devices && parameters && divided
+    }
+
     /// The name of a replica's device, as in `cpu:0`.
     #[must_use]
     pub fn device_name(&self, replica: usize) -> String {

@@ -48,7 +48,8 @@ impl Split {
         Ok(Self::of_counts(counts))
     }
 
-    fn of_counts(counts: impl Iterator<Item = usize>) -> Self {
+    /// So many rows for each replica.
+    pub(crate) fn of_counts(counts: impl Iterator<Item = usize>) -> Self {
         let mut starts = vec![0];
         let mut each = 1;
         for count in counts {

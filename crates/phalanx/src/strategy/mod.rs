@@ -1,19 +1,35 @@
 //! Where a model is trained: which devices, and later which machines.
 
+mod agreement;
 mod central;
+mod custom;
+mod distribute;
+mod function;
 mod mesh;
 mod mirrored;
 mod named;
 mod one_device;
+mod replica_cx;
+mod site;
+mod state;
 mod tpu;
+mod values;
 
 pub use central::CentralStorageStrategy;
+pub use custom::CustomTraining;
+pub use distribute::{
+    DistributedBatch, DistributedDataset, DistributedIter, InputContext, Pipelines,
+};
+pub use function::{Argument, Function, Inputs};
 pub use mesh::MeshStrategy;
 pub use mirrored::MirroredStrategy;
 pub use named::NamedStrategy;
 pub use one_device::OneDeviceStrategy;
 pub use phalanx_graph::Mesh;
+pub use replica_cx::{Gradients, ReplicaCx};
+pub use state::{MetricRef, ModelRef, OptimizerRef, State, ValueKind, ValueRef};
 pub use tpu::TpuStrategy;
+pub use values::{PerReplica, Reduce, ValueContext};
 
 use crate::Result;
 use crate::fit::{Compile, Trainer};
@@ -28,6 +44,12 @@ use crate::replicas::Placement;
 pub trait Strategy {
     /// The answers.
     fn placement(&self) -> &Placement;
+
+    /// The name in messages: that of the type.
+    fn name(&self) -> &'static str {
+        let name = std::any::type_name::<Self>();
+        name.rsplit("::").next().unwrap_or(name)
+    }
 
     /// Copies of the model that train together: `R`. Batches are global, so `64 * replicas_in_sync()` is 64 for each.
     fn replicas_in_sync(&self) -> usize {
@@ -52,5 +74,9 @@ pub trait Strategy {
 impl Strategy for Box<dyn Strategy> {
     fn placement(&self) -> &Placement {
         (**self).placement()
+    }
+
+    fn name(&self) -> &'static str {
+        (**self).name()
     }
 }

@@ -20,7 +20,7 @@ pub use fixed::{Cifar, FixedRecords};
 pub use idx::{parse_idx, read_idx};
 pub use image_folder::{EncodedImage, ImageFolder};
 pub use records::{Corrupt, Place, Records};
-pub(super) use records::{Parsed, placed};
+pub(super) use records::{Parsed, ParsedTfRecords, placed};
 pub use tar::{TarMember, tar_members};
 pub use text_lines::TextLines;
 pub use tf_example::{Feature, Features};

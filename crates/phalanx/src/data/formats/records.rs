@@ -1,5 +1,8 @@
 //! What every format with random access gives, and the source that parses it.
 
+use super::TfRecords;
+use crate::data::spare::SpareBuffers;
+use crate::data::stack::Stack;
 use crate::data::{Batch, Example, Source};
 use crate::{Error, Result};
 
@@ -59,22 +62,98 @@ pub enum Corrupt {
 
 /// Records made examples by a parser.
 pub(in crate::data) struct Parsed<R, F> {
-    pub(in crate::data) records: R,
-    pub(in crate::data) parse: F,
+    records: R,
+    parse: F,
+    spare: SpareBuffers,
 }
 
-impl<R, F> Parsed<R, F>
+impl<R, F> Parsed<R, F> {
+    pub(in crate::data) fn new(records: R, parse: F) -> Self {
+        let spare = SpareBuffers::default();
+        Self {
+            records,
+            parse,
+            spare,
+        }
+    }
+}
+
+impl<R, F> Source for Parsed<R, F>
 where
     R: Records,
     F: Fn(R::Item) -> Result<Example> + Send + Sync + 'static,
 {
-    fn parsed(&self, i: usize, item: Result<R::Item>) -> Result<Example> {
-        (self.parse)(item?).map_err(|error| self.placed(i, error))
+    fn len(&self) -> usize {
+        self.records.len()
     }
 
-    /// An error of the parser, which sees the item alone, with the file and place of the item.
-    fn placed(&self, i: usize, error: Error) -> Error {
-        placed(&self.records, i, error)
+    fn get(&self, i: usize) -> Result<Example> {
+        (self.parse)(self.records.get(i)?).map_err(|error| placed(&self.records, i, error))
+    }
+
+    fn gather(&self, indices: &[usize]) -> Result<Batch> {
+        let items = self.records.get_each(indices).into_iter();
+        let mut stack = Stack::new(indices.len(), &self.spare);
+        for (&i, item) in indices.iter().zip(items) {
+            let parsed = (self.parse)(item?).map_err(|error| placed(&self.records, i, error));
+            stack.push(&parsed?)?;
+        }
+        Ok(stack.finish())
+    }
+
+    fn per_file(&self) -> Vec<usize> {
+        self.records.per_file()
+    }
+}
+
+/// TFRecord files made examples by a parser that borrows the bytes.
+pub(in crate::data) struct ParsedTfRecords<F> {
+    records: TfRecords,
+    parse: F,
+    spare: SpareBuffers,
+}
+
+impl<F: Fn(&[u8]) -> Result<Example>> ParsedTfRecords<F> {
+    pub(in crate::data) fn new(records: TfRecords, parse: F) -> Self {
+        let spare = SpareBuffers::default();
+        Self {
+            records,
+            parse,
+            spare,
+        }
+    }
+
+    /// Calls `visit` with the example of each record.
+    fn visit(&self, indices: &[usize], mut visit: impl FnMut(Example) -> Result<()>) -> Result<()> {
+        self.records.visit(indices, |k, record| {
+            let parsed = (self.parse)(record?);
+            visit(parsed.map_err(|error| placed(&self.records, indices[k], error))?)
+        })
+    }
+}
+
+impl<F: Fn(&[u8]) -> Result<Example> + Send + Sync + 'static> Source for ParsedTfRecords<F> {
+    fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    fn get(&self, i: usize) -> Result<Example> {
+        let mut found = Example::default();
+        self.visit(&[i], |example| {
+            found = example;
+            Ok(())
+        })?;
+        Ok(found)
+    }
+
+    fn gather(&self, indices: &[usize]) -> Result<Batch> {
+        let mut stack = Stack::new(indices.len(), &self.spare);
+        self.visit(indices, |example| stack.push(&example))?;
+        Ok(stack.finish())
+    }
+
+    fn per_file(&self) -> Vec<usize> {
+        self.records.per_file()
     }
 }
 
@@ -94,33 +173,5 @@ pub(in crate::data) fn placed<R: Records + ?Sized>(records: &R, i: usize, error:
             }
         }
         error => error,
-    }
-}
-
-impl<R, F> Source for Parsed<R, F>
-where
-    R: Records,
-    F: Fn(R::Item) -> Result<Example> + Send + Sync + 'static,
-{
-    fn len(&self) -> usize {
-        self.records.len()
-    }
-
-    fn get(&self, i: usize) -> Result<Example> {
-        self.parsed(i, self.records.get(i))
-    }
-
-    fn gather(&self, indices: &[usize]) -> Result<Batch> {
-        let items = self.records.get_each(indices).into_iter();
-        let examples: Vec<Example> = indices
-            .iter()
-            .zip(items)
-            .map(|(&i, item)| self.parsed(i, item))
-            .collect::<Result<_>>()?;
-        Batch::stack(&examples)
-    }
-
-    fn per_file(&self) -> Vec<usize> {
-        self.records.per_file()
     }
 }

@@ -6,10 +6,11 @@
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::crc::masked_crc;
 use super::files::{InputFile, files_matching, firsts, io, locate, past_the_end};
-use super::tfrecord_index::index_of;
+use super::tfrecord_index::{INDEX_ENDING, index_of};
 use super::{Corrupt, Place, Records};
 use crate::{Error, Result};
 
@@ -17,8 +18,10 @@ use crate::{Error, Result};
 pub(super) const HEADER: usize = 12;
 /// Bytes of a record that are not data.
 pub(super) const FRAME: u64 = 16;
-/// Neighbouring records up to this many bytes are read at once.
-const RUN_BYTES: u64 = 1 << 20;
+/// Neighbouring records up to this many bytes are read at once: what stays in the cache of a processor until it is used.
+const RUN_BYTES: u64 = 1 << 18;
+/// Larger buffers are not kept for the next read.
+const MOST_KEPT: usize = 1 << 24;
 
 /// How TFRecord files are read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,6 +67,8 @@ pub struct TfRecords {
     firsts: Vec<usize>,
     len: usize,
     skipped_bytes: u64,
+    /// Buffers of past reads, one for each thread that reads at the same time.
+    spare: Mutex<Vec<Vec<u8>>>,
 }
 
 #[derive(Debug)]
@@ -74,14 +79,16 @@ struct Indexed {
 }
 
 impl TfRecords {
-    /// Opens the files that a pattern names and finds their records.
+    /// Opens the files that a pattern names, kept indexes left out, and finds their records.
     ///
     /// # Errors
     /// As [`files_matching`], when a file cannot be read, or a length in it is corrupt and the options say to fail.
     pub fn open(pattern: &str, options: &TfRecordOptions) -> Result<Self> {
         let mut files = Vec::new();
         let mut skipped_bytes = 0;
-        for file in InputFile::open_all(files_matching(pattern)?)? {
+        let mut paths = files_matching(pattern)?;
+        paths.retain(|path| path.extension().is_none_or(|end| end != INDEX_ENDING));
+        for file in InputFile::open_all(paths)? {
             let bounds = index_of(&file, options)?;
             skipped_bytes += file.len() - bounds.last().copied().unwrap_or(0);
             files.push(Indexed { file, bounds });
@@ -93,6 +100,7 @@ impl TfRecords {
             files,
             firsts,
             skipped_bytes,
+            spare: Mutex::default(),
         })
     }
 
@@ -102,8 +110,40 @@ impl TfRecords {
         self.skipped_bytes
     }
 
-    /// How many of the indices follow one another in one file, up to the bytes of a run.
+    /// Calls `visit` with the place in `indices` and the data of each record, in that order, without a copy; neighbours
+    /// are read together.
+    ///
+    /// # Errors
+    /// The first error of `visit`, which ends the visit; what is wrong with a record is handed to `visit`.
+    pub fn visit(
+        &self,
+        indices: &[usize],
+        mut visit: impl FnMut(usize, Result<&[u8]>) -> Result<()>,
+    ) -> Result<()> {
+        let mut buffer = self.spare().pop().unwrap_or_default();
+        let mut at = 0;
+        let mut done = Ok(());
+        while at < indices.len() && done.is_ok() {
+            let count = self.run(&indices[at..]);
+            let mut visit = |k, data: Result<&[u8]>| visit(at + k, data);
+            done = self.visit_run(indices[at], count, &mut buffer, &mut visit);
+            at += count;
+        }
+        if buffer.len() <= MOST_KEPT {
+            self.spare().push(buffer);
+        }
+        done
+    }
+
+    fn spare(&self) -> MutexGuard<'_, Vec<Vec<u8>>> {
+        self.spare.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many of the indices follow one another in one file, up to the bytes of a run; at least 1.
     fn run(&self, indices: &[usize]) -> usize {
+        if indices[0] >= self.len {
+            return 1;
+        }
         let (file, start) = locate(&self.firsts, indices[0]);
         let bounds = &self.files[file].bounds;
         let follows = |&(k, &i): &(usize, &usize)| {
@@ -114,24 +154,35 @@ impl TfRecords {
         run.max(1)
     }
 
-    fn read_run(&self, first: usize, count: usize) -> Vec<Result<Vec<u8>>> {
+    fn visit_run(
+        &self,
+        first: usize,
+        count: usize,
+        buffer: &mut Vec<u8>,
+        visit: &mut dyn FnMut(usize, Result<&[u8]>) -> Result<()>,
+    ) -> Result<()> {
+        if first >= self.len {
+            return visit(0, Err(past_the_end("record", first, self.len)));
+        }
         let (file, start) = locate(&self.firsts, first);
         let Indexed { file, bounds } = &self.files[file];
         let bounds = &bounds[start..=start + count];
-        let mut bytes = vec![0; (bounds[count] - bounds[0]) as usize];
-        if let Err(error) = file.read_at(&mut bytes, bounds[0]) {
+        let bytes = (bounds[count] - bounds[0]) as usize;
+        if buffer.len() < bytes {
+            buffer.resize(bytes, 0);
+        }
+        if let Err(error) = file.read_at(&mut buffer[..bytes], bounds[0]) {
+            visit(0, Err(error))?;
             // The others of the run may be readable on their own.
-            let rest = (1..count).map(|k| self.get(first + k));
-            return [Err(error)].into_iter().chain(rest).collect();
+            return (1..count).try_for_each(|k| {
+                self.visit_run(first + k, 1, buffer, &mut |_, data| visit(k, data))
+            });
         }
-        if count == 1 {
-            return vec![whole_record(file, bounds[0], bytes)];
+        for (k, pair) in bounds.windows(2).enumerate() {
+            let frame = &buffer[(pair[0] - bounds[0]) as usize..(pair[1] - bounds[0]) as usize];
+            visit(k, checked(file, pair[0], frame))?;
         }
-        let records = bounds.windows(2).map(|pair| {
-            let frame = &bytes[(pair[0] - bounds[0]) as usize..(pair[1] - bounds[0]) as usize];
-            checked(file, pair[0], frame).map(<[u8]>::to_vec)
-        });
-        records.collect()
+        Ok(())
     }
 }
 
@@ -149,21 +200,16 @@ impl Records for TfRecords {
     }
 
     fn get(&self, i: usize) -> Result<Vec<u8>> {
-        if i >= self.len {
-            return Err(past_the_end("record", i, self.len));
-        }
-        self.read_run(i, 1).remove(0)
+        self.get_each(&[i]).remove(0)
     }
 
     fn get_each(&self, indices: &[usize]) -> Vec<Result<Vec<u8>>> {
-        if let Some(&i) = indices.iter().find(|&&i| i >= self.len) {
-            return vec![Err(past_the_end("record", i, self.len))];
-        }
         let mut records = Vec::with_capacity(indices.len());
-        while records.len() < indices.len() {
-            let rest = &indices[records.len()..];
-            records.extend(self.read_run(rest[0], self.run(rest)));
-        }
+        let visited = self.visit(indices, |_, data| {
+            records.push(data.map(<[u8]>::to_vec));
+            Ok(())
+        });
+        debug_assert!(visited.is_ok(), "the visitor keeps errors");
         records
     }
 
@@ -179,14 +225,6 @@ impl Records for TfRecords {
             place: format!("record {record} at byte {}", bounds[record]),
         }
     }
-}
-
-/// The data of a frame, moved to the front of its buffer.
-fn whole_record(file: &InputFile, offset: u64, mut frame: Vec<u8>) -> Result<Vec<u8>> {
-    let len = checked(file, offset, &frame)?.len();
-    frame.copy_within(HEADER..HEADER + len, 0);
-    frame.truncate(len);
-    Ok(frame)
 }
 
 /// The data of a whole frame, with both checksums compared.
@@ -463,6 +501,9 @@ mod tests {
         let kept = folder.join("x.tfrecord.phxindex");
         let open = || TfRecords::open(&pattern(&folder), &TfRecordOptions::default()).unwrap();
         assert_eq!(open().len(), 5);
+        let all = folder.join("x*").to_string_lossy().into_owned();
+        let all = TfRecords::open(&all, &TfRecordOptions::default()).unwrap();
+        assert_eq!(all.len(), 5, "the index is no data");
         let index = fs::read(&kept).unwrap();
         // An index of the same file that says otherwise shows that it is used.
         let mut other = index[..index.len() - 4].to_vec();

@@ -9,6 +9,8 @@ use super::tfrecord::{FRAME, HEADER, data_len};
 use super::{Corrupt, IndexCache, TfRecordOptions};
 use crate::Result;
 
+/// The ending of a kept index's name.
+pub(super) const INDEX_ENDING: &str = "phxindex";
 const MAGIC: &[u8; 8] = b"phxidx01";
 /// Smaller files are walked through faster than their index is worth.
 const LEAST_BYTES: u64 = 1 << 20;
@@ -105,7 +107,8 @@ fn kept_at(file: &InputFile, cache: &IndexCache) -> Option<PathBuf> {
         }
     };
     let mut path = path.into_os_string();
-    path.push(".phxindex");
+    path.push(".");
+    path.push(INDEX_ENDING);
     Some(path.into())
 }
 

@@ -1,0 +1,117 @@
+//! Examples stacked into a batch, one after the other.
+
+use phalanx_graph::{AlignedBytes, HostTensor, Shape};
+
+use super::spare::SpareBuffers;
+use super::{Batch, Example};
+use crate::{Error, Result};
+
+/// A batch in the making: each example is copied into its row as it comes, while it is in the processor's cache.
+pub(super) struct Stack<'a> {
+    rows: usize,
+    filled: usize,
+    x: Vec<Column>,
+    y: Vec<Column>,
+    weights: Option<Vec<f32>>,
+    spare: &'a SpareBuffers,
+}
+
+/// A tensor of the batch.
+struct Column {
+    shape: Shape,
+    bytes: AlignedBytes,
+}
+
+impl<'a> Stack<'a> {
+    /// A batch of at most `rows` examples, in memory of `spare`.
+    pub(super) const fn new(rows: usize, spare: &'a SpareBuffers) -> Self {
+        Self {
+            rows,
+            filled: 0,
+            x: Vec::new(),
+            y: Vec::new(),
+            weights: None,
+            spare,
+        }
+    }
+
+    /// Adds an example.
+    ///
+    /// # Errors
+    /// When the number, element type or dims of its tensors are not those of the first.
+    pub(super) fn push(&mut self, example: &Example) -> Result<()> {
+        if self.filled == 0 {
+            let column = |tensor: &HostTensor| Column {
+                shape: tensor.shape().clone(),
+                bytes: self.spare.take(tensor.bytes().len() * self.rows),
+            };
+            self.x = example.x.iter().map(column).collect();
+            self.y = example.y.iter().map(column).collect();
+        }
+        fill("x", &mut self.x, &example.x, self.filled)?;
+        fill("y", &mut self.y, &example.y, self.filled)?;
+        if example.weight.is_some() && self.weights.is_none() {
+            self.weights = Some(vec![1.0; self.filled]);
+        }
+        if let Some(weights) = &mut self.weights {
+            weights.push(example.weight.unwrap_or(1.0));
+        }
+        self.filled += 1;
+        Ok(())
+    }
+
+    /// The examples so far; where only some have a weight the others have 1.
+    pub(super) fn finish(self) -> Batch {
+        let (rows, filled, spare) = (self.rows, self.filled, self.spare);
+        let tensors = |columns: Vec<Column>| {
+            let whole = columns
+                .into_iter()
+                .map(|column| column.tensor(rows, filled, spare));
+            whole.collect()
+        };
+        Batch {
+            x: tensors(self.x),
+            y: tensors(self.y),
+            weight: self
+                .weights
+                .map(|weights| HostTensor::new([filled], &weights)),
+            first: 0,
+        }
+    }
+}
+
+impl Column {
+    fn tensor(self, rows: usize, filled: usize, spare: &SpareBuffers) -> HostTensor {
+        let dims: Vec<usize> = [&[rows], &self.shape.dims[..]].concat();
+        let tensor = HostTensor::from_aligned(Shape::new(self.shape.dtype, dims), self.bytes);
+        spare.lend(&tensor);
+        if filled < rows {
+            return tensor.slice_rows(0, filled);
+        }
+        tensor
+    }
+}
+
+fn fill(name: &str, columns: &mut [Column], tensors: &[HostTensor], row: usize) -> Result<()> {
+    if columns.len() != tensors.len() {
+        return Err(Error::User(format!(
+            "examples of one batch differ: one has {} tensors in {name}, another {}; \
+             give every example the same tensors in its source or map stage",
+            columns.len(),
+            tensors.len()
+        )));
+    }
+    for (t, (column, tensor)) in columns.iter_mut().zip(tensors).enumerate() {
+        if tensor.shape() != &column.shape {
+            return Err(Error::User(format!(
+                "examples of one batch differ: {name}[{t}] is {} in one and {} in another; \
+                 bring them to one shape in a map stage, or pad the batches",
+                column.shape,
+                tensor.shape()
+            )));
+        }
+        let len = tensor.bytes().len();
+        column.bytes.as_mut_slice()[row * len..][..len].copy_from_slice(tensor.bytes());
+    }
+    Ok(())
+}

@@ -1,0 +1,160 @@
+//! Which values of a program are the same on all replicas, found out from the program alone.
+//!
+//! A value is when what it is made of is; what a replica gets of a batch and its number are not, and an all-reduce or
+//! all-gather makes one of them again. So a step that would let replicas drift apart is refused before it runs.
+
+use phalanx_graph::Program;
+use phalanx_graph::op::{Node, Op, ScanDims, Subgraph, Value};
+
+/// Which values of a program are the same on all replicas: for each node, each of its results.
+pub(super) struct Agreement(Vec<Vec<bool>>);
+
+impl Agreement {
+    /// Analyses a program whose parameters are the same on all replicas where `parameters` says so.
+    pub(super) fn of(program: &Program, parameters: &[bool]) -> Self {
+        Self(analysed(&program.nodes, parameters))
+    }
+
+    pub(super) fn is_same(&self, value: Value) -> bool {
+        self.0[value.node][value.output]
+    }
+}
+
+fn analysed(nodes: &[Node], parameters: &[bool]) -> Vec<Vec<bool>> {
+    let mut same: Vec<Vec<bool>> = Vec::with_capacity(nodes.len());
+    for node in nodes {
+        let inputs: Vec<bool> = node.inputs.iter().map(|v| same[v.node][v.output]).collect();
+        let whole = |same| vec![same; node.shapes.len()];
+        let results = match &node.op {
+            Op::Parameter(index) => vec![parameters[*index]],
+            Op::ReplicaId
+            | Op::ReduceScatter { .. }
+            | Op::AllToAll { .. }
+            | Op::CollectivePermute(_) => whole(false),
+            Op::AllReduce { .. } | Op::AllGather { .. } => whole(true),
+            Op::While { condition, body } => repeated(condition, body, inputs),
+            Op::Scan(scan) => scanned(scan, &inputs),
+            _ => whole(inputs.iter().all(|&same| same)),
+        };
+        same.push(results);
+    }
+    same
+}
+
+/// The carried values of a loop are the same if they are before it and after each turn, and replicas make as many turns.
+fn repeated(condition: &Subgraph, body: &Subgraph, initial: Vec<bool>) -> Vec<bool> {
+    let carried = settled(initial, |carried| outputs(body, carried));
+    let in_step = outputs(condition, &carried).into_iter().all(|same| same);
+    carried.into_iter().map(|same| same && in_step).collect()
+}
+
+fn scanned(scan: &ScanDims, inputs: &[bool]) -> Vec<bool> {
+    let carry = scan.carry;
+    let turn = |carried: &[bool]| outputs(&scan.body, &[carried, &inputs[carry..]].concat());
+    let carried = settled(inputs[..carry].to_vec(), turn);
+    let rows = turn(&carried).split_off(carry);
+    [carried, rows].concat()
+}
+
+/// What stays the same however often the loop turns: each turn may only take away.
+fn settled(mut carried: Vec<bool>, turn: impl Fn(&[bool]) -> Vec<bool>) -> Vec<bool> {
+    loop {
+        let next: Vec<bool> = (carried.iter().zip(turn(&carried)))
+            .map(|(before, after)| *before && after)
+            .collect();
+        if next == carried {
+            return carried;
+        }
+        carried = next;
+    }
+}
+
+fn outputs(body: &Subgraph, arguments: &[bool]) -> Vec<bool> {
+    let same = analysed(&body.nodes, arguments);
+    let outputs = body.outputs.iter();
+    outputs.map(|v| same[v.node][v.output]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use phalanx_graph::op::ReduceOp;
+    use phalanx_graph::{DType, Graph, Shape, Tensor};
+
+    /// Whether each result of a program of `same` and `own` is the same on all replicas.
+    fn verdict(build: impl FnOnce(&Graph, &Tensor, &Tensor) -> Vec<Tensor>) -> Vec<bool> {
+        let graph = Graph::with_replicas(2);
+        let same = graph.parameter("same", Shape::f32([4]));
+        let own = graph.parameter("own", Shape::f32([4]));
+        let results = build(&graph, &same, &own);
+        let named: Vec<(&str, &Tensor)> = results.iter().map(|t| ("y", t)).collect();
+        let program = graph.finish(&named).unwrap();
+        let agreement = Agreement::of(&program, &[true, false]);
+        let values = program.outputs.iter();
+        values.map(|(_, value)| agreement.is_same(*value)).collect()
+    }
+
+    #[test]
+    fn what_is_made_of_a_replicas_own_is_its_own_until_it_is_reduced() {
+        let found = verdict(|graph, same, own| {
+            vec![
+                same * 2.0,
+                own * 2.0,
+                same + own,
+                own.all_reduce(ReduceOp::Sum),
+                own.all_gather(0),
+                own.reduce_scatter(0),
+                graph.replica_id(),
+                own.like(3.0),
+                same.collective_permute(&[(0, 1)]),
+            ]
+        });
+        let expected = [true, false, false, true, true, false, false, true, false];
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn loops_take_away_what_a_later_turn_does() {
+        // The second value becomes the first after a turn, the third the second after two.
+        let found = verdict(|graph, same, own| {
+            let count = graph.scalar(DType::I32, 0.0);
+            graph.while_loop(
+                &[&count, own, same, same, same],
+                |v| v[0].less(&v[0].like(3.0)),
+                |v| {
+                    vec![
+                        &v[0] + 1.0,
+                        v[1].clone(),
+                        v[1].clone(),
+                        v[2].clone(),
+                        v[4].clone(),
+                    ]
+                },
+            )
+        });
+        assert_eq!(found, [true, false, false, false, true]);
+        let found = verdict(|graph, same, own| {
+            let sum = graph.scalar(DType::F32, 0.0);
+            let (carry, rows) = graph.scan(4, &[&sum, &sum], &[same, own], &[], |c, x, _| {
+                let next = vec![&c[0] + &x[0], &c[1] + &x[1]];
+                (next.clone(), next)
+            });
+            [carry, rows].concat()
+        });
+        assert_eq!(found, [true, false, true, false]);
+    }
+
+    #[test]
+    fn loops_that_turn_differently_often_leave_nothing_the_same() {
+        let found = verdict(|graph, same, own| {
+            let count = graph.scalar(DType::I32, 0.0);
+            let sum = own.sum_all();
+            graph.while_loop(
+                &[&count, &sum, same],
+                |v| v[1].less(&v[1].like(9.0)),
+                |v| vec![&v[0] + 1.0, &v[1] * 2.0, v[2].clone()],
+            )
+        });
+        assert_eq!(found, [false, false, false]);
+    }
+}

@@ -1,0 +1,151 @@
+//! Custom training loops: the methods that strategies have for them.
+
+use phalanx_graph::{HostTensor, Tensor};
+
+use super::Strategy;
+use super::distribute::{DistributedBatch, DistributedDataset, InputContext, Pipelines};
+use super::function::{Argument, Function};
+use super::replica_cx::ReplicaCx;
+use super::site::Site;
+use super::state::State;
+use super::values::{PerReplica, Reduce, ValueContext};
+use crate::Result;
+use crate::data::{Batch, Batches};
+
+/// What every strategy offers to training loops of one's own, beside [`compile`](Strategy::compile) and `fit`.
+///
+/// A loop has a [`State`], which holds models, optimizers, metrics and other values on the devices, and functions that
+/// all replicas run together on it and on their part of a batch:
+///
+/// ```
+/// use phalanx::prelude::*;
+///
+/// let strategy = OneDeviceStrategy::new()?;
+/// let mut state = strategy.state(7)?;
+/// let model = state.add_model("line", Sequential::new([1]).add(Dense::new(1)))?;
+/// let sgd = state.add_optimizer(Sgd::new(0.1), &[&model])?;
+/// let loss = Loss::from(MeanSquaredError);
+/// let mut step = strategy.function(|cx, batch: Inputs| {
+///     let y = cx.train(&model, &batch.x);
+///     let loss = cx.mean(&loss.per_example(&batch.y[0], &y[0]), None);
+///     let gradients = cx.gradients(&loss, &sgd);
+///     let gradients = cx.all_reduce_gradients(&gradients);
+///     cx.apply(&sgd, &gradients);
+///     [loss]
+/// });
+/// let x = HostTensor::new([3, 1], &[0.0f32, 1.0, 2.0]);
+/// let y = HostTensor::new([3, 1], &[1.0f32, 3.0, 5.0]);
+/// let data = strategy.distribute_dataset(&Dataset::from_arrays(x, y)?.batch(2));
+/// let mut losses = Vec::new();
+/// for epoch in 0..10 {
+///     for batch in data.epoch(epoch) {
+///         let [loss] = step.call(&mut state, &batch?)?;
+///         losses.push(strategy.reduce(Reduce::Sum, &loss, None)?.f32s()[0]);
+///     }
+/// }
+/// assert!(losses[19] < 0.1 * losses[0]);
+/// # Ok::<(), phalanx::Error>(())
+/// ```
+pub trait CustomTraining: Strategy {
+    /// A state without models yet; first values and random numbers come from the seed.
+    ///
+    /// # Errors
+    /// When the device fails.
+    fn state(&self, seed: u64) -> Result<State> {
+        State::new(site(self), seed)
+    }
+
+    /// A function of [`ReplicaCx`] and one argument (`()`, [`Tensor`], [`Inputs`](super::Inputs), ..) with `N` results,
+    /// which all replicas run together.
+    ///
+    /// `body` is traced when the function is called with arguments of new shapes: it describes the step of one replica.
+    fn function<'f, A: Argument, const N: usize>(
+        &self,
+        body: impl Fn(&mut ReplicaCx<'_>, A) -> [Tensor; N] + 'f,
+    ) -> Function<'f, A, N> {
+        Function::new(site(self), body)
+    }
+
+    /// Global batches that are divided over the replicas as they are read: each gets as many rows as TensorFlow's
+    /// rebatch gives it, or the strategy's shares do; where the parts are not equal, all are filled up to the largest.
+    fn distribute_dataset(&self, batches: &Batches) -> DistributedDataset {
+        DistributedDataset::global(&site(self), batches)
+    }
+
+    /// Batches that `pipeline` makes for one replica each, which are not divided: shard by the context and batch by
+    /// [`InputContext::per_replica_batch_size`]. Parts of different sizes are filled up to the largest.
+    ///
+    /// It is told when two pipelines begin with the same batch.
+    ///
+    /// # Errors
+    /// When `pipeline` fails, or the first batch of one of several pipelines does.
+    fn distribute_datasets_from_function(
+        &self,
+        pipelines: Pipelines,
+        pipeline: impl FnMut(InputContext) -> Result<Batches>,
+    ) -> Result<DistributedDataset> {
+        DistributedDataset::from_function(&site(self), pipelines, pipeline)
+    }
+
+    /// One global batch, divided over the replicas.
+    ///
+    /// # Errors
+    /// When it has no rows or a tensor has other rows, or a device has not the memory.
+    fn distribute_batch(&self, batch: &Batch) -> Result<DistributedBatch> {
+        DistributedBatch::split(&site(self), batch, batch.rows())
+    }
+
+    /// A value for each replica, for functions that take a tensor.
+    ///
+    /// # Errors
+    /// When a device has not the memory.
+    fn distribute_values_from_function(
+        &self,
+        mut value: impl FnMut(ValueContext) -> HostTensor,
+    ) -> Result<PerReplica> {
+        let site = site(self);
+        let num_replicas_in_sync = site.replicas();
+        let values = (0..num_replicas_in_sync).map(|replica_id| {
+            value(ValueContext {
+                replica_id,
+                num_replicas_in_sync,
+            })
+        });
+        PerReplica::put(&site, &values.collect::<Vec<_>>(), false)
+    }
+
+    /// The same value for each replica.
+    ///
+    /// # Errors
+    /// When a device has not the memory.
+    fn broadcast(&self, value: &HostTensor) -> Result<PerReplica> {
+        let site = site(self);
+        let values = vec![value.clone(); site.replicas()];
+        PerReplica::put(&site, &values, true)
+    }
+
+    /// One value of those of all replicas; with a dim over that too, where a mean divides by the count of what is there:
+    /// over dim 0 every example counts once, however the batch was divided.
+    ///
+    /// # Errors
+    /// When the value is of another strategy, the replicas' shapes differ (in other dims than that one), there is no such
+    /// dim, the reduction is none of such elements, or the device fails.
+    fn reduce(&self, how: Reduce, value: &PerReplica, dim: Option<usize>) -> Result<HostTensor> {
+        value.reduce(&site(self), how, dim)
+    }
+
+    /// The values of all replicas joined along a dim, in their order.
+    ///
+    /// # Errors
+    /// When the value is of another strategy or a scalar, there is no such dim, other dims differ between replicas, or
+    /// the device fails.
+    fn gather(&self, value: &PerReplica, dim: usize) -> Result<HostTensor> {
+        value.gather(&site(self), dim)
+    }
+}
+
+impl<S: Strategy> CustomTraining for S {}
+
+fn site(strategy: &(impl Strategy + ?Sized)) -> Site {
+    Site::new(strategy.name(), strategy.placement().clone())
+}

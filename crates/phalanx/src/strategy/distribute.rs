@@ -1,0 +1,418 @@
+//! Batches divided over replicas and put on their devices, one step ahead.
+
+use std::fmt;
+
+use phalanx_graph::{HostTensor, Shape};
+
+use super::site::Site;
+use super::values::PerReplica;
+use crate::data::{Batch, BatchIter, Batches};
+use crate::fit::filled;
+use crate::replicas::Split;
+use crate::{Error, Result};
+
+/// A batch whose rows are divided over the replicas, each part on its replica's device.
+#[derive(Clone, Debug)]
+pub struct DistributedBatch {
+    pub(super) x: Vec<PerReplica>,
+    pub(super) y: Vec<PerReplica>,
+    pub(super) weight: Option<PerReplica>,
+    pub(super) rows: Rows,
+    /// Position of the first example in the epoch.
+    pub first: u64,
+}
+
+/// Which rows of a distributed batch are examples.
+#[derive(Clone, Debug)]
+pub(super) struct Rows {
+    /// Rows of the arrays of each replica.
+    pub(super) each: usize,
+    /// How many of them are examples, for each replica.
+    pub(super) counts: Vec<usize>,
+    /// The counts, and the number in the step of each replica's first row, on the devices; where all rows are examples,
+    /// programs do without.
+    pub(super) filled: Option<[PerReplica; 2]>,
+}
+
+impl DistributedBatch {
+    /// Number of examples, of all replicas together.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        self.rows.counts.iter().sum()
+    }
+
+    /// Number of examples of each replica.
+    #[must_use]
+    pub fn rows_per_replica(&self) -> &[usize] {
+        &self.rows.counts
+    }
+
+    pub(super) fn check_site(&self, site: &Site) -> Result<()> {
+        let tensors = self.x.iter().chain(&self.y).chain(&self.weight);
+        let mut tensors = tensors.take(1);
+        tensors.try_for_each(|tensor| tensor.check_site("a batch", site))
+    }
+
+    /// Divides a global batch, of which a full one has `full` rows.
+    pub(super) fn split(site: &Site, batch: &Batch, full: usize) -> Result<Self> {
+        check_rows(batch)?;
+        let split = site.placement.split(batch.rows(), full);
+        let replicas = 0..split.replicas();
+        let parts: Vec<Part<'_>> = replicas
+            .map(|replica| Part {
+                batch,
+                start: split.start(replica),
+                count: split.count(replica),
+            })
+            .collect();
+        Self::of_parts(site, &parts, &split, batch.first)
+    }
+
+    /// A batch for each replica; where one has none, rows of another stand in.
+    fn of_batches(site: &Site, batches: &[Option<Batch>], full: usize) -> Result<Self> {
+        let some = batches.iter().flatten().next();
+        let some = some.ok_or_else(|| Error::Bug("a step without a batch".into()))?;
+        for batch in batches.iter().flatten() {
+            check_rows(batch)?;
+            check_alike(some, batch)?;
+        }
+        let parts = batches.iter().map(|batch| Part {
+            batch: batch.as_ref().unwrap_or(some),
+            start: 0,
+            count: batch.as_ref().map_or(0, Batch::rows),
+        });
+        let parts: Vec<Part<'_>> = parts.collect();
+        let split = Split::of_counts(parts.iter().map(|part| part.count));
+        let split = match split.is_even() {
+            true => split,
+            false => split.padded_to(full),
+        };
+        Self::of_parts(site, &parts, &split, some.first)
+    }
+
+    fn of_parts(site: &Site, parts: &[Part<'_>], split: &Split, first: u64) -> Result<Self> {
+        let each = split.each();
+        let put = |tensor: &dyn Fn(&Batch) -> HostTensor| {
+            let part = |part: &Part<'_>| filled(&tensor(part.batch), part.start, part.count, each);
+            let values = parts.iter().map(part);
+            PerReplica::put(site, &values.collect::<Vec<_>>(), false)
+        };
+        let batch = parts[0].batch;
+        let x = (0..batch.x.len()).map(|i| put(&|batch| batch.x[i].clone()));
+        let y = (0..batch.y.len()).map(|i| put(&|batch| batch.y[i].clone()));
+        let weighted = parts.iter().any(|part| part.batch.weight.is_some());
+        let weight = weighted.then(|| put(&|batch| weights(batch)));
+        Ok(Self {
+            x: x.collect::<Result<_>>()?,
+            y: y.collect::<Result<_>>()?,
+            weight: weight.transpose()?,
+            rows: Rows::new(site, split)?,
+            first,
+        })
+    }
+}
+
+impl Rows {
+    fn new(site: &Site, split: &Split) -> Result<Self> {
+        let replicas = 0..split.replicas();
+        let counts: Vec<usize> = replicas
+            .clone()
+            .map(|replica| split.count(replica))
+            .collect();
+        let filled = (!split.is_even()).then(|| {
+            let number = |n: &usize| HostTensor::scalar(*n as u32);
+            let starts: Vec<usize> = replicas.map(|replica| split.start(replica)).collect();
+            let put = |numbers: &[usize]| {
+                let numbers: Vec<HostTensor> = numbers.iter().map(number).collect();
+                PerReplica::put(site, &numbers, false)
+            };
+            Ok::<_, Error>([put(&counts)?, put(&starts)?])
+        });
+        Ok(Self {
+            each: split.each(),
+            filled: filled.transpose()?,
+            counts,
+        })
+    }
+}
+
+/// What a replica gets: some rows of a batch.
+struct Part<'a> {
+    batch: &'a Batch,
+    start: usize,
+    count: usize,
+}
+
+/// The weights of a batch, 1 where it has none.
+fn weights(batch: &Batch) -> HostTensor {
+    batch
+        .weight
+        .clone()
+        .unwrap_or_else(|| HostTensor::full(Shape::f32([batch.rows()]), 1.0))
+}
+
+fn check_rows(batch: &Batch) -> Result<()> {
+    let rows = batch.rows();
+    let named = |name: &str, tensors: &[HostTensor]| {
+        let wrong = tensors.iter().find(|t| t.dims().first() != Some(&rows));
+        let wrong = wrong.map(|t| format!("{name} is {}", t.shape()));
+        wrong.map_or(Ok(()), |wrong| {
+            Err(Error::user(format!(
+                "a batch cannot be divided over replicas: it has {rows} rows, but {wrong}; every tensor needs the examples as its first dim"
+            )))
+        })
+    };
+    if rows == 0 {
+        return Err(Error::user(
+            "a batch cannot be divided over replicas: it has no rows; leave it out",
+        ));
+    }
+    named("x", &batch.x)?;
+    named("y", &batch.y)?;
+    named("the weight", batch.weight.as_slice())
+}
+
+/// Refuses batches of one step whose examples differ in shape.
+fn check_alike(one: &Batch, other: &Batch) -> Result<()> {
+    let examples = |tensors: &[HostTensor]| -> Vec<Shape> {
+        let example = |t: &HostTensor| Shape::new(t.dtype(), &t.dims()[1..]);
+        tensors.iter().map(example).collect()
+    };
+    let (here, there) = (
+        (examples(&one.x), examples(&one.y)),
+        (examples(&other.x), examples(&other.y)),
+    );
+    if here == there {
+        return Ok(());
+    }
+    let text = |(x, y): &(Vec<Shape>, Vec<Shape>)| {
+        let list = |shapes: &[Shape]| {
+            let shapes: Vec<String> = shapes.iter().map(ToString::to_string).collect();
+            shapes.join(", ")
+        };
+        format!("x {}, y {}", list(x), list(y))
+    };
+    Err(Error::user(format!(
+        "the batches of one step differ: one has examples of {}, another of {}; give all replicas examples of one shape",
+        text(&here),
+        text(&there)
+    )))
+}
+
+/// Batches that are divided over the replicas as they are read; see
+/// [`distribute_dataset`](super::CustomTraining::distribute_dataset).
+#[derive(Clone)]
+pub struct DistributedDataset {
+    site: Site,
+    origin: Origin,
+}
+
+#[derive(Clone)]
+enum Origin {
+    /// Global batches.
+    Global(Batches),
+    /// Batches of one replica each, dealt out in turn.
+    Dealt(Batches),
+    /// Batches of one replica each, from a pipeline of its own.
+    Own(Vec<Batches>),
+}
+
+/// From which pipelines the replicas get their batches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pipelines {
+    /// One for the whole process, whose batches are dealt out to its replicas in turn (TensorFlow's `PER_WORKER`).
+    #[default]
+    PerWorker,
+    /// One for each replica (TensorFlow's `PER_REPLICA`).
+    PerReplica,
+}
+
+/// What a function that makes an input pipeline is told, as TensorFlow's `InputContext`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InputContext {
+    /// How many pipelines there are: into so many parts the data are to be sharded.
+    pub num_input_pipelines: usize,
+    /// Which of them this is, from 0.
+    pub input_pipeline_id: usize,
+    /// Replicas that train together.
+    pub num_replicas_in_sync: usize,
+}
+
+impl InputContext {
+    /// Examples per replica and step, of a global batch.
+    ///
+    /// # Errors
+    /// When the global batch does not divide by the number of replicas.
+    pub fn per_replica_batch_size(&self, global_batch_size: usize) -> Result<usize> {
+        let replicas = self.num_replicas_in_sync;
+        if global_batch_size.is_multiple_of(replicas) && global_batch_size > 0 {
+            return Ok(global_batch_size / replicas);
+        }
+        Err(Error::user(format!(
+            "a global batch of {global_batch_size} does not divide by {replicas} replicas; choose a multiple of {replicas}, or use `distribute_dataset`, which fills up the parts"
+        )))
+    }
+}
+
+impl DistributedDataset {
+    pub(super) fn global(site: &Site, batches: &Batches) -> Self {
+        Self {
+            site: site.clone(),
+            origin: Origin::Global(batches.clone()),
+        }
+    }
+
+    pub(super) fn from_function(
+        site: &Site,
+        pipelines: Pipelines,
+        mut pipeline: impl FnMut(InputContext) -> Result<Batches>,
+    ) -> Result<Self> {
+        let count = match pipelines {
+            Pipelines::PerWorker => 1,
+            Pipelines::PerReplica => site.replicas(),
+        };
+        let context = |input_pipeline_id| InputContext {
+            num_input_pipelines: count,
+            input_pipeline_id,
+            num_replicas_in_sync: site.replicas(),
+        };
+        let batches: Vec<Batches> = (0..count)
+            .map(|id| pipeline(context(id)))
+            .collect::<Result<_>>()?;
+        if let Some((one, other)) = twins(&batches)? {
+            site.placement.engine().notice(&format!(
+                "warning: input pipelines {one} and {other} begin with the same batch, so replicas train on the same examples; shard by `input_pipeline_id`, or shuffle each pipeline with a seed of its own"
+            ));
+        }
+        let origin = match pipelines {
+            Pipelines::PerWorker => Origin::Dealt(batches[0].clone()),
+            Pipelines::PerReplica => Origin::Own(batches),
+        };
+        Ok(Self {
+            site: site.clone(),
+            origin,
+        })
+    }
+
+    /// Number of steps in an epoch, `None` when endless.
+    #[must_use]
+    pub fn steps(&self) -> Option<usize> {
+        match &self.origin {
+            Origin::Global(batches) => batches.len(),
+            Origin::Dealt(batches) => Some(batches.len()?.div_ceil(self.site.replicas())),
+            Origin::Own(pipelines) => {
+                let steps: Option<Vec<usize>> = pipelines.iter().map(Batches::len).collect();
+                steps?.into_iter().max()
+            }
+        }
+    }
+
+    /// The steps of an epoch. The batch of the next step is on the devices before this one is handed out.
+    #[must_use]
+    pub fn epoch(&self, epoch: u64) -> DistributedIter {
+        let one = |batches: &Batches| (batches.iter(epoch, 0), batches.size());
+        let (readers, each): (Vec<BatchIter>, Vec<usize>) = match &self.origin {
+            Origin::Global(batches) | Origin::Dealt(batches) => {
+                let (reader, size) = one(batches);
+                (vec![reader], vec![size])
+            }
+            Origin::Own(pipelines) => pipelines.iter().map(one).unzip(),
+        };
+        DistributedIter {
+            site: self.site.clone(),
+            readers,
+            global: matches!(self.origin, Origin::Global(_)),
+            size: each.into_iter().max().unwrap_or(1),
+            ahead: None,
+            started: false,
+        }
+    }
+}
+
+/// Two pipelines whose first batches are the same.
+fn twins(pipelines: &[Batches]) -> Result<Option<(usize, usize)>> {
+    if pipelines.len() < 2 {
+        return Ok(None);
+    }
+    let first = |batches: &Batches| match batches.is_empty() {
+        true => Ok(None),
+        false => batches.get(0, 0).map(Some),
+    };
+    let firsts: Vec<Option<Batch>> = pipelines.iter().map(first).collect::<Result<_>>()?;
+    let pairs = (0..firsts.len()).flat_map(|b| (0..b).map(move |a| (a, b)));
+    let same = |&(a, b): &(usize, usize)| {
+        let (Some(a), Some(b)) = (&firsts[a], &firsts[b]) else {
+            return false;
+        };
+        let bytes = |batch: &Batch| -> Vec<HostTensor> {
+            batch.x.iter().chain(&batch.y).cloned().collect()
+        };
+        bytes(a) == bytes(b)
+    };
+    let mut pairs = pairs;
+    Ok(pairs.find(same))
+}
+
+/// The steps of one epoch, in order; see [`DistributedDataset::epoch`].
+pub struct DistributedIter {
+    site: Site,
+    readers: Vec<BatchIter>,
+    /// Whether a batch is one for all replicas.
+    global: bool,
+    /// Rows of a full batch.
+    size: usize,
+    ahead: Option<Result<DistributedBatch>>,
+    started: bool,
+}
+
+impl DistributedIter {
+    fn read(&mut self) -> Option<Result<DistributedBatch>> {
+        if self.global {
+            let batch = self.readers[0].next()?;
+            return Some(batch.and_then(|batch| self.split(&batch)));
+        }
+        let replicas = self.site.replicas();
+        let readers = self.readers.len();
+        let next = |replica: usize| self.readers[replica % readers].next().transpose();
+        let batches: Result<Vec<Option<Batch>>> = (0..replicas).map(next).collect();
+        match batches {
+            Ok(batches) if batches.iter().all(Option::is_none) => None,
+            Ok(batches) => Some(DistributedBatch::of_batches(
+                &self.site, &batches, self.size,
+            )),
+            Err(error) => Some(Err(error)),
+        }
+    }
+
+    fn split(&self, batch: &Batch) -> Result<DistributedBatch> {
+        DistributedBatch::split(&self.site, batch, self.size)
+    }
+}
+
+impl Iterator for DistributedIter {
+    type Item = Result<DistributedBatch>;
+
+    fn next(&mut self) -> Option<Result<DistributedBatch>> {
+        if !self.started {
+            self.started = true;
+            self.ahead = self.read();
+        }
+        let now = self.ahead.take()?;
+        if now.is_ok() {
+            self.ahead = self.read();
+        }
+        Some(now)
+    }
+}
+
+impl fmt::Debug for DistributedDataset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} steps on {}", self.steps(), self.site)
+    }
+}
+
+impl fmt::Debug for DistributedIter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "DistributedIter on {}", self.site)
+    }
+}

@@ -1,0 +1,425 @@
+//! Functions that replicas run together: traced once for each shape of their arguments, and compiled to one program.
+
+use phalanx_graph::{Graph, Program, Shape, Tensor};
+use phalanx_pjrt::Buffer;
+
+use super::agreement::Agreement;
+use super::distribute::{DistributedBatch, Rows};
+use super::replica_cx::{BatchRows, ReplicaCx};
+use super::site::Site;
+use super::state::{Owner, State};
+use super::values::{Part, PerReplica};
+use crate::engine::Compiled;
+use crate::nn::Policy;
+use crate::{Error, Result};
+
+/// A batch as a function sees it: this replica's part of each tensor.
+#[derive(Clone, Debug)]
+pub struct Inputs {
+    /// The inputs, each `[rows, ..]`.
+    pub x: Vec<Tensor>,
+    /// The outputs wanted, each `[rows, ..]`.
+    pub y: Vec<Tensor>,
+    /// The sample weights, where there are any; those of rows that only fill up are arbitrary, so give them to
+    /// [`ReplicaCx::mean`] or [`ReplicaCx::update_metric`], which know these rows.
+    pub weight: Option<Tensor>,
+}
+
+/// What a function can be given: `()`, [`Tensor`], an array of them, [`Inputs`], or inputs and one of the others.
+///
+/// The type of the function's argument says what its call takes: a [`PerReplica`] for a tensor, a
+/// [`DistributedBatch`] for inputs.
+pub trait Argument: Sized + private::Sealed {
+    /// What the call takes.
+    type Given;
+    /// The tensors given, with names for messages.
+    #[doc(hidden)]
+    fn tensors(given: &Self::Given) -> Vec<(String, &PerReplica)>;
+    /// The argument made of as many symbols.
+    #[doc(hidden)]
+    fn traced(given: &Self::Given, symbols: &mut dyn Iterator<Item = Tensor>) -> Option<Self>;
+    /// The batch among what is given.
+    #[doc(hidden)]
+    #[must_use]
+    fn batch(_: &Self::Given) -> Option<&DistributedBatch> {
+        None
+    }
+}
+
+mod private {
+    pub trait Sealed {}
+    impl Sealed for () {}
+    impl Sealed for phalanx_graph::Tensor {}
+    impl<const M: usize> Sealed for [phalanx_graph::Tensor; M] {}
+    impl Sealed for super::Inputs {}
+    impl<T: Sealed> Sealed for (super::Inputs, T) {}
+}
+
+impl Argument for () {
+    type Given = ();
+
+    fn tensors((): &()) -> Vec<(String, &PerReplica)> {
+        Vec::new()
+    }
+
+    fn traced((): &(), _: &mut dyn Iterator<Item = Tensor>) -> Option<Self> {
+        Some(())
+    }
+}
+
+impl Argument for Tensor {
+    type Given = PerReplica;
+
+    fn tensors(given: &PerReplica) -> Vec<(String, &PerReplica)> {
+        vec![("the argument".into(), given)]
+    }
+
+    fn traced(_: &PerReplica, symbols: &mut dyn Iterator<Item = Self>) -> Option<Self> {
+        symbols.next()
+    }
+}
+
+impl<const M: usize> Argument for [Tensor; M] {
+    type Given = [PerReplica; M];
+
+    fn tensors(given: &[PerReplica; M]) -> Vec<(String, &PerReplica)> {
+        numbered("argument", given)
+    }
+
+    fn traced(_: &[PerReplica; M], symbols: &mut dyn Iterator<Item = Tensor>) -> Option<Self> {
+        let tensors: Vec<Tensor> = symbols.take(M).collect();
+        Self::try_from(tensors).ok()
+    }
+}
+
+impl Argument for Inputs {
+    type Given = DistributedBatch;
+
+    fn tensors(given: &DistributedBatch) -> Vec<(String, &PerReplica)> {
+        let mut tensors = numbered("x", &given.x);
+        tensors.extend(numbered("y", &given.y));
+        tensors.extend(
+            given
+                .weight
+                .iter()
+                .map(|weight| ("the weight".into(), weight)),
+        );
+        tensors
+    }
+
+    fn traced(given: &DistributedBatch, symbols: &mut dyn Iterator<Item = Tensor>) -> Option<Self> {
+        Some(Self {
+            x: symbols.take(given.x.len()).collect(),
+            y: symbols.take(given.y.len()).collect(),
+            weight: given.weight.as_ref().and_then(|_| symbols.next()),
+        })
+    }
+
+    fn batch(given: &DistributedBatch) -> Option<&DistributedBatch> {
+        Some(given)
+    }
+}
+
+impl<T: Argument> Argument for (Inputs, T) {
+    type Given = (DistributedBatch, T::Given);
+
+    fn tensors(given: &Self::Given) -> Vec<(String, &PerReplica)> {
+        let mut tensors = Inputs::tensors(&given.0);
+        tensors.extend(T::tensors(&given.1));
+        tensors
+    }
+
+    fn traced(given: &Self::Given, symbols: &mut dyn Iterator<Item = Tensor>) -> Option<Self> {
+        Some((
+            Inputs::traced(&given.0, symbols)?,
+            T::traced(&given.1, symbols)?,
+        ))
+    }
+
+    fn batch(given: &Self::Given) -> Option<&DistributedBatch> {
+        Some(&given.0)
+    }
+}
+
+fn numbered<'a>(name: &str, values: &'a [PerReplica]) -> Vec<(String, &'a PerReplica)> {
+    let values = values.iter().enumerate();
+    values
+        .map(|(index, value)| (format!("{name}[{index}]"), value))
+        .collect()
+}
+
+/// A function that all replicas of a strategy run together on a [`State`] and an argument.
+///
+/// It is traced when it is called with arguments of new shapes, and compiled to one program of all replicas: what the
+/// body does on the host happens once for each trace, not at each call. See
+/// [`CustomTraining::function`](super::CustomTraining::function).
+pub struct Function<'f, A: Argument, const N: usize> {
+    site: Site,
+    body: Box<Body<'f, A, N>>,
+    policy: Policy,
+    traces: Vec<Trace>,
+}
+
+type Body<'f, A, const N: usize> = dyn Fn(&mut ReplicaCx<'_>, A) -> [Tensor; N] + 'f;
+
+/// The program for arguments of one shape.
+struct Trace {
+    key: Key,
+    compiled: Compiled,
+    /// The entries of the state it takes, then the arguments.
+    bound: Vec<usize>,
+    /// The entries it replaces, which it gives first.
+    changed: Vec<usize>,
+    results: Vec<ResultSpec>,
+}
+
+struct ResultSpec {
+    shape: Shape,
+    same: bool,
+    per_example: bool,
+}
+
+/// What a trace depends on.
+struct Key {
+    owner: Owner,
+    arguments: Vec<(Shape, bool)>,
+    /// Rows of the batch on each replica, and whether they may only fill up.
+    rows: Option<(usize, bool)>,
+    counts: [usize; 3],
+}
+
+impl Key {
+    fn is(&self, other: &Self) -> bool {
+        self.owner.is(&other.owner)
+            && self.arguments == other.arguments
+            && self.rows == other.rows
+            && self.counts == other.counts
+    }
+}
+
+/// More traces than this are told: something makes a new shape of each batch.
+const MANY_TRACES: usize = 8;
+
+impl<'f, A: Argument, const N: usize> Function<'f, A, N> {
+    pub(super) fn new(
+        site: Site,
+        body: impl Fn(&mut ReplicaCx<'_>, A) -> [Tensor; N] + 'f,
+    ) -> Self {
+        Self {
+            site,
+            body: Box::new(body),
+            policy: Policy::Float32,
+            traces: Vec::new(),
+        }
+    }
+
+    /// Sets in which element types the layers of models compute.
+    #[must_use]
+    pub const fn policy(mut self, policy: Policy) -> Self {
+        self.policy = policy;
+        self
+    }
+
+    /// How often it was traced: once for each shape of its argument, and each state.
+    #[must_use]
+    pub const fn traces(&self) -> usize {
+        self.traces.len()
+    }
+
+    /// Begins one run on all replicas: replaces what the function sets of the state, and returns its results before
+    /// they are computed.
+    ///
+    /// # Errors
+    /// When state or argument belong to another strategy, replicas are given different shapes, the body makes a
+    /// mistake or would let replicas differ or wait for one another, or the device fails. A failure of the
+    /// computation itself shows when a result or the state is read.
+    pub fn call(&mut self, state: &mut State, given: &A::Given) -> Result<[PerReplica; N]> {
+        self.site.check("a state", &state.site)?;
+        let key = self.key(state, given)?;
+        let trace = match self.traces.iter().position(|trace| trace.key.is(&key)) {
+            Some(index) => &self.traces[index],
+            None => {
+                let trace = self.trace(state, given, key)?;
+                self.traces.push(trace);
+                self.warn_of_many();
+                &self.traces[self.traces.len() - 1]
+            }
+        };
+        let tensors = A::tensors(given);
+        let batch = A::batch(given);
+        let rows = batch.map(|batch| &batch.rows);
+        run(&self.site, trace, state, &tensors, rows)
+    }
+
+    fn key(&self, state: &State, given: &A::Given) -> Result<Key> {
+        let tensors = A::tensors(given);
+        let mut arguments = Vec::with_capacity(tensors.len());
+        for (name, tensor) in &tensors {
+            tensor.check_site(name, &self.site)?;
+            arguments.push((tensor.common_shape(name)?.clone(), tensor.is_same()));
+        }
+        let batch = A::batch(given);
+        if let Some(batch) = batch {
+            batch.check_site(&self.site)?;
+        }
+        Ok(Key {
+            owner: state.owner.clone(),
+            arguments,
+            rows: batch.map(|batch| (batch.rows.each, batch.rows.filled.is_some())),
+            counts: batch.map_or([0; 3], |batch| {
+                [
+                    batch.x.len(),
+                    batch.y.len(),
+                    usize::from(batch.weight.is_some()),
+                ]
+            }),
+        })
+    }
+
+    fn trace(&self, state: &State, given: &A::Given, key: Key) -> Result<Trace> {
+        let graph = Graph::with_replicas(self.site.replicas());
+        let mut agreeing = Vec::new();
+        let mut symbols = Vec::new();
+        for ((name, _), (shape, same)) in A::tensors(given).iter().zip(&key.arguments) {
+            symbols.push(graph.parameter(name, shape.clone()));
+            agreeing.push(*same);
+        }
+        let rows = key.rows.map(|(each, filled)| {
+            let number = |name| graph.parameter(name, Shape::scalar(phalanx_graph::DType::U32));
+            let filled = filled.then(|| [number("rows"), number("first_row")]);
+            BatchRows { each, filled }
+        });
+        if key.rows.is_some_and(|(_, filled)| filled) {
+            agreeing.extend([false; 2]);
+        }
+        let argument = A::traced(given, &mut symbols.into_iter())
+            .ok_or_else(|| Error::Bug("an argument without its tensors".into()))?;
+        let mut cx = ReplicaCx::new(&graph, state, self.policy, rows);
+        let results = (self.body)(&mut cx, argument);
+        let changed = cx.changed();
+        let values = changed.iter().map(|(_, value)| ("state", value));
+        let outputs: Vec<(&str, &Tensor)> = values
+            .chain(results.iter().map(|result| ("result", result)))
+            .collect();
+        let mut program = graph.finish(&outputs)?;
+        for &entry in &cx.bound {
+            agreeing.push(cx.must_agree(entry));
+        }
+        let agreement = Agreement::of(&program, &agreeing);
+        check(&cx, &program, &agreement, &changed)?;
+        let first = program.parameters.len() - cx.bound.len();
+        let place = |entry| cx.bound.iter().position(|&bound| bound == entry);
+        let donated = changed.iter().enumerate();
+        program.donated = donated
+            .filter_map(|(output, (entry, _))| Some((first + place(*entry)?, output)))
+            .collect();
+        for warning in &cx.warnings {
+            self.site.placement.engine().notice(warning);
+        }
+        let specs = results.iter().zip(&program.outputs[changed.len()..]);
+        Ok(Trace {
+            compiled: self.site.placement.compile("function", &program)?,
+            results: specs
+                .map(|(result, (_, value))| ResultSpec {
+                    shape: result.shape(),
+                    same: agreement.is_same(*value),
+                    per_example: cx.is_per_example(result),
+                })
+                .collect(),
+            changed: changed.into_iter().map(|(entry, _)| entry).collect(),
+            bound: cx.bound,
+            key,
+        })
+    }
+
+    fn warn_of_many(&self) {
+        if self.traces.len() == MANY_TRACES + 1 {
+            self.site.placement.engine().notice(&format!(
+                "warning: a function was traced and compiled {} times, for arguments of as many shapes; give batches one size, or pad what varies",
+                self.traces.len()
+            ));
+        }
+    }
+}
+
+/// Refuses what would let replicas differ.
+fn check(
+    cx: &ReplicaCx<'_>,
+    program: &Program,
+    agreement: &Agreement,
+    changed: &[(usize, Tensor)],
+) -> Result<()> {
+    for ((entry, _), (_, value)) in changed.iter().zip(&program.outputs) {
+        if cx.must_agree(*entry) && !agreement.is_same(*value) {
+            let (name, place) = (&cx.state.entries[*entry].name, cx.set[entry]);
+            return Err(Error::user(format!(
+                "`{name}` would become different on each replica: what it is set to at {}:{} depends on the replica's own part of the batch; reduce gradients with `cx.all_reduce_gradients` before `cx.apply`, other values with `cx.all_reduce`, or add a value that may differ with ValueKind::Sum, Mean or First",
+                place.file(),
+                place.line()
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn run<const N: usize>(
+    site: &Site,
+    trace: &Trace,
+    state: &mut State,
+    tensors: &[(String, &PerReplica)],
+    rows: Option<&Rows>,
+) -> Result<[PerReplica; N]> {
+    let copies = state.copies(&trace.bound)?;
+    let mut lists: Vec<Vec<&Buffer>> = Vec::with_capacity(site.replicas());
+    for replica in 0..site.replicas() {
+        let mut list: Vec<&Buffer> = tensors.iter().map(|(_, t)| t.buffer(replica)).collect();
+        let filled = rows.and_then(|rows| rows.filled.as_ref());
+        list.extend(
+            filled
+                .into_iter()
+                .flatten()
+                .map(|number| number.buffer(replica)),
+        );
+        list.extend(state.on_replica(&trace.bound, &copies, replica)?);
+        lists.push(list);
+    }
+    let slices: Vec<&[&Buffer]> = lists.iter().map(Vec::as_slice).collect();
+    let begun = trace.compiled.run(&slices);
+    // What a run that does not begin has done with the arrays it was to replace, no one knows.
+    state.lose(&trace.changed);
+    let (outputs, done) = begun?;
+    let mut outputs: Vec<_> = outputs.into_iter().map(Vec::into_iter).collect();
+    let mut next = || -> Vec<Buffer> { outputs.iter_mut().filter_map(Iterator::next).collect() };
+    for &entry in &trace.changed {
+        state.replace(entry, next())?;
+    }
+    let counts = rows.map(|rows| &rows.counts);
+    let results = trace.results.iter().map(|spec| {
+        let parts = next()
+            .into_iter()
+            .enumerate()
+            .map(|(replica, buffer)| Part {
+                buffer,
+                shape: spec.shape.clone(),
+                rows: counts
+                    .filter(|_| spec.per_example)
+                    .map(|counts| counts[replica]),
+            });
+        PerReplica::new(site, parts.collect(), spec.same)
+    });
+    let results: Vec<PerReplica> = results.collect();
+    state.began(done)?;
+    <[PerReplica; N]>::try_from(results)
+        .map_err(|_| Error::Bug("a function without its results".into()))
+}
+
+impl<A: Argument, const N: usize> std::fmt::Debug for Function<'_, A, N> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "Function of {} traces on {}",
+            self.traces.len(),
+            self.site
+        )
+    }
+}

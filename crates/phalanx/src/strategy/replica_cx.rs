@@ -1,0 +1,693 @@
+//! The context of a function while it is traced: what one replica does.
+
+use std::collections::{BTreeMap, HashMap};
+use std::panic::Location;
+
+use phalanx_graph::op::ReduceOp;
+use phalanx_graph::{DType, Graph, HostTensor, Shape, Tensor, Value, gradients};
+
+use super::state::{DRAWS, MetricRef, ModelRef, Owner, SEED, State, ValueRef, foreign};
+use super::state::{OptimizerRef, ValueKind};
+use crate::fit::{over, step_key, weighted_sum};
+use crate::nn::{Cx, Policy};
+use crate::optim::ParamSpec;
+
+/// What a replica of a [`Function`](super::Function) works with: its number, its part of the batch, the state, and the
+/// other replicas.
+///
+/// Building does not return `Result`: the first mistake is kept, with the line of your source, and returned by the
+/// call of the function. State reads as it was last set in the same function: a model called after
+/// [`apply`](Self::apply) has the new variables.
+pub struct ReplicaCx<'a> {
+    pub(super) graph: Graph,
+    pub(super) state: &'a State,
+    policy: Policy,
+    rows: Option<BatchRows>,
+    /// The present values of the state's entries that were read.
+    values: BTreeMap<usize, Tensor>,
+    /// The entries read, in the order of the program's parameters.
+    pub(super) bound: Vec<usize>,
+    /// The entries set, and where.
+    pub(super) set: BTreeMap<usize, &'static Location<'static>>,
+    /// Results whose first dim is the batch.
+    per_example: Vec<Value>,
+    padding_masks: HashMap<Value, Tensor>,
+    penalties: HashMap<usize, Vec<Tensor>>,
+    random: Option<Random>,
+    pub(super) warnings: Vec<String>,
+}
+
+/// What tells the stream of a step's further keys from that of its first.
+const OTHER_KEYS: u32 = 0x9E37_79B9;
+
+/// The rows of the batch on one replica.
+pub(super) struct BatchRows {
+    pub(super) each: usize,
+    /// How many are examples, and the number in the step of the first, where rows may only fill up.
+    pub(super) filled: Option<[Tensor; 2]>,
+}
+
+struct Random {
+    key: Tensor,
+    uses: u32,
+}
+
+/// The gradients of a loss with respect to the variables of an optimizer.
+#[derive(Clone, Debug)]
+pub struct Gradients {
+    owner: Owner,
+    optimizer: usize,
+    /// None where the loss does not depend on the variable, which stays.
+    values: Vec<Option<Tensor>>,
+    names: Vec<String>,
+}
+
+impl Gradients {
+    /// Names of the variables and their gradients, without those the loss does not depend on.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Tensor)> {
+        let all = self.names.iter().zip(&self.values);
+        all.filter_map(|(name, value)| Some((name.as_str(), value.as_ref()?)))
+    }
+
+    /// The gradients after a function of each, which is told the name of the variable.
+    #[must_use]
+    pub fn map(&self, mut change: impl FnMut(&str, &Tensor) -> Tensor) -> Self {
+        let all = self.names.iter().zip(&self.values);
+        let values = all.map(|(name, value)| value.as_ref().map(|value| change(name, value)));
+        Self {
+            values: values.collect(),
+            ..self.clone()
+        }
+    }
+
+    fn some(&self) -> Vec<Tensor> {
+        self.values.iter().flatten().cloned().collect()
+    }
+}
+
+/// The replica and its part of the batch.
+impl<'a> ReplicaCx<'a> {
+    pub(super) fn new(
+        graph: &Graph,
+        state: &'a State,
+        policy: Policy,
+        rows: Option<BatchRows>,
+    ) -> Self {
+        Self {
+            graph: graph.clone(),
+            state,
+            policy,
+            rows,
+            values: BTreeMap::new(),
+            bound: Vec::new(),
+            set: BTreeMap::new(),
+            per_example: Vec::new(),
+            padding_masks: HashMap::new(),
+            penalties: HashMap::new(),
+            random: None,
+            warnings: Vec::new(),
+        }
+    }
+
+    /// The graph that the function is traced into.
+    #[must_use]
+    pub const fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
+    /// This replica's number, from 0: a u32 scalar.
+    #[must_use]
+    #[track_caller]
+    pub fn replica_id(&self) -> Tensor {
+        self.graph.replica_id()
+    }
+
+    /// Replicas that run the function together.
+    #[must_use]
+    pub fn replicas_in_sync(&self) -> usize {
+        self.graph.replicas()
+    }
+
+    /// Rows of this replica's arrays of the batch, with those that only fill them up; 0 without a batch.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        self.rows.as_ref().map_or(0, |rows| rows.each)
+    }
+
+    /// Which rows are examples: f32 `[rows]`, 0 for those that only fill up.
+    #[must_use]
+    #[track_caller]
+    pub fn example_mask(&self) -> Tensor {
+        let rows = self.rows();
+        self.mask()
+            .unwrap_or_else(|| self.graph.full(&Shape::f32([rows]), 1.0))
+    }
+
+    /// How many rows of this replica are examples: an f32 scalar.
+    #[must_use]
+    #[track_caller]
+    pub fn examples(&self) -> Tensor {
+        match self.rows.as_ref().and_then(|rows| rows.filled.as_ref()) {
+            Some([count, _]) => count.convert(DType::F32),
+            None => self.graph.scalar(DType::F32, self.rows() as f64),
+        }
+    }
+
+    /// The mask, where there are rows that may be none.
+    #[track_caller]
+    fn mask(&self) -> Option<Tensor> {
+        let rows = self.rows.as_ref()?;
+        let [count, _] = rows.filled.as_ref()?;
+        let row = self.graph.iota(Shape::new(DType::U32, [rows.each]), 0);
+        let count = count.broadcast_to(&[rows.each]);
+        Some(row.less(&count).convert(DType::F32))
+    }
+
+    /// The number in the step of the first of `rows` rows of this replica.
+    #[track_caller]
+    fn first_row(&self, rows: usize) -> Tensor {
+        match self.rows.as_ref().and_then(|rows| rows.filled.as_ref()) {
+            Some([_, first]) => first.clone(),
+            None => self.graph.replica_id() * rows as f64,
+        }
+    }
+
+    /// Says that the first dim of a result is the batch, so that the host gets it without rows that only fill up.
+    #[must_use]
+    #[track_caller]
+    pub fn per_example(&mut self, result: &Tensor) -> Tensor {
+        if result.rank() == 0 || result.dim(0) != self.rows() {
+            let (rows, got) = (self.rows(), result.shape());
+            let message = format!("expected a row for each of {rows} of the batch, got {got}");
+            self.graph.fail("per_example", message);
+        }
+        self.per_example.push(result.value());
+        result.clone()
+    }
+
+    pub(super) fn is_per_example(&self, result: &Tensor) -> bool {
+        self.per_example.contains(&result.value())
+    }
+
+    /// This replica's share of the mean over the global batch of numbers per example, `[rows, ..]`: their weighted sum
+    /// divided by the weight of all replicas' examples, 0 where nothing has weight.
+    ///
+    /// The sum over replicas is the mean, however the batch is divided, so the gradients of it are to be summed. A mean
+    /// over a replica's own rows would make gradients as many times too large as there are replicas, and rows that
+    /// only fill up would count.
+    #[must_use]
+    #[track_caller]
+    pub fn mean(&self, values: &Tensor, weight: Option<&Tensor>) -> Tensor {
+        let weight = match (self.mask(), weight) {
+            (Some(mask), Some(weight)) => Some(
+                weight
+                    * mask
+                        .convert(weight.dtype())
+                        .broadcast_in(&weight.dims(), &[0]),
+            ),
+            (mask, weight) => mask.or_else(|| weight.cloned()),
+        };
+        let (sum, own) = weighted_sum(values, weight.as_ref());
+        let whole = match weight {
+            Some(_) => own.all_reduce(ReduceOp::Sum),
+            None => own * self.replicas_in_sync() as f64,
+        };
+        over(&sum, &whole)
+    }
+}
+
+/// Models.
+impl ReplicaCx<'_> {
+    /// The outputs of a model as in prediction: no dropout, moving statistics.
+    #[must_use]
+    #[track_caller]
+    pub fn call(&mut self, model: &ModelRef, x: &[Tensor]) -> Vec<Tensor> {
+        self.run(model, x, false)
+    }
+
+    /// The outputs of a model as in training. Moving statistics become those of all replicas' examples at once.
+    #[must_use]
+    #[track_caller]
+    pub fn train(&mut self, model: &ModelRef, x: &[Tensor]) -> Vec<Tensor> {
+        self.run(model, x, true)
+    }
+
+    /// This replica's share of the penalties that the layers of a model added while it was
+    /// [trained](Self::train) in this function: 1 / R of them.
+    #[must_use]
+    #[track_caller]
+    pub fn penalties(&self, model: &ModelRef) -> Tensor {
+        let added = self.penalties.get(&model.first).into_iter().flatten();
+        let zero = self.graph.scalar(DType::F32, 0.0);
+        let sum = added.fold(zero, |sum, loss| sum + loss.convert(DType::F32));
+        sum * (1.0 / self.replicas_in_sync() as f64)
+    }
+
+    /// The present values of a model's variables, in its order.
+    #[must_use]
+    #[track_caller]
+    pub fn variables(&mut self, model: &ModelRef) -> Vec<Tensor> {
+        if !self.owns(&model.owner, &format!("model `{}`", model.name)) {
+            let shapes = model.model.variables().iter();
+            let stand_ins = shapes.map(|variable| self.graph.full(&variable.shape, 0.0));
+            return stand_ins.collect();
+        }
+        let entries = model.first..model.first + model.model.variables().len();
+        let mut values = Vec::with_capacity(entries.len());
+        // No closure: it would be the caller that the nodes remember.
+        for entry in entries {
+            values.push(self.read(entry));
+        }
+        values
+    }
+
+    /// Which steps of an output of a model `[batch, steps, ..]` are not padding, where some may be; as
+    /// [`Cx::padding_mask`].
+    #[must_use]
+    pub fn padding_mask(&self, output: &Tensor) -> Option<Tensor> {
+        self.padding_masks.get(&output.value()).cloned()
+    }
+
+    #[track_caller]
+    fn run(&mut self, model: &ModelRef, x: &[Tensor], training: bool) -> Vec<Tensor> {
+        let variables = self.variables(model);
+        let mut cx = Cx::new(&self.graph, &model.model, &variables)
+            .with_training(training)
+            .with_policy(self.policy);
+        let rows = x.first().filter(|x| x.rank() > 0).map_or(0, |x| x.dim(0));
+        let of_batch = rows == self.rows();
+        if training {
+            let first = self.first_row(rows);
+            cx = cx.with_random(self.random_key(), first);
+        }
+        if let Some(mask) = self.mask().filter(|_| of_batch) {
+            cx = cx.with_example_mask(mask);
+        }
+        let dtypes = model.model.inputs().map(|(_, shape)| shape.dtype);
+        let dtypes: Vec<DType> = dtypes.collect();
+        let mut inputs = Vec::with_capacity(x.len());
+        for (index, x) in x.iter().enumerate() {
+            let dtype = dtypes.get(index).copied();
+            inputs.push(x.convert(dtype.unwrap_or(x.dtype())));
+        }
+        let outputs = model.model.call(&mut cx, &inputs);
+        for output in &outputs {
+            let mask = cx.padding_mask(output);
+            self.padding_masks
+                .extend(mask.map(|mask| (output.value(), mask)));
+        }
+        let effects = cx.finish();
+        if training {
+            let (indices, values): (Vec<usize>, Vec<Tensor>) = effects.updates.into_iter().unzip();
+            for (index, value) in indices.iter().zip(self.agreed(&values, of_batch)) {
+                self.write(model.first + index, value, Location::caller());
+            }
+            let penalties = self.penalties.entry(model.first).or_default();
+            penalties.extend(effects.losses);
+        }
+        outputs
+    }
+
+    /// State of layers as all replicas go on with it: means by the examples of each, the largest of integers.
+    #[track_caller]
+    fn agreed(&self, values: &[Tensor], of_batch: bool) -> Vec<Tensor> {
+        if self.replicas_in_sync() == 1 || values.iter().any(|value| !value.dtype().is_float()) {
+            let largest = values.iter();
+            return largest
+                .map(|value| value.all_reduce(ReduceOp::Max))
+                .collect();
+        }
+        let rows = self.rows.as_ref().filter(|_| of_batch);
+        let filled = rows.is_some_and(|rows| rows.filled.is_some());
+        let weight = filled.then(|| self.examples());
+        let reduction = self.state.site.placement.reduction();
+        reduction.mean_of(values, weight.as_ref())
+    }
+}
+
+/// Learning.
+impl ReplicaCx<'_> {
+    /// The gradients of a loss, summed over replicas by no one yet, with respect to the variables of an optimizer.
+    ///
+    /// Variables that the loss does not depend on are told once and stay as they are. It is a mistake when it depends on
+    /// none: it was not computed from the models, or an optimizer has changed their variables since.
+    #[must_use]
+    #[track_caller]
+    pub fn gradients(&mut self, loss: &Tensor, optimizer: &OptimizerRef) -> Gradients {
+        let mut found = Gradients {
+            owner: optimizer.owner.clone(),
+            optimizer: optimizer.first,
+            values: vec![None; optimizer.params.len()],
+            names: optimizer
+                .params
+                .iter()
+                .map(|(spec, _)| spec.name.clone())
+                .collect(),
+        };
+        if !self.owns(
+            &optimizer.owner,
+            &format!("the optimizer of {}", optimizer.models()),
+        ) {
+            return found;
+        }
+        let mut variables = Vec::with_capacity(optimizer.params.len());
+        for (_, entry) in &*optimizer.params {
+            variables.push(self.read(*entry));
+        }
+        let wanted: Vec<&Tensor> = variables.iter().collect();
+        found.values = gradients(loss, &wanted);
+        let lost = found.names.iter().zip(&found.values);
+        let lost: Vec<&String> = lost
+            .filter(|(_, g)| g.is_none())
+            .map(|(name, _)| name)
+            .collect();
+        if lost.len() == found.values.len() {
+            let models = optimizer.models();
+            self.graph.fail("gradients", format!(
+                "the loss depends on no trainable variable of {models}: compute it from what `train` or `call` of this model gave in this function, before an optimizer is applied to it"
+            ));
+        }
+        self.warnings.extend(lost.into_iter().map(|name| format!(
+            "warning: the loss does not depend on variable `{name}`, so it is not trained; freeze its layer if that is meant"
+        )));
+        found
+    }
+
+    /// The gradients of a loss with respect to any tensors it was computed from: inputs, say, or
+    /// [`variables`](Self::variables).
+    ///
+    /// It is a mistake when the loss does not depend on one of them.
+    #[must_use]
+    #[track_caller]
+    pub fn derivatives(&self, loss: &Tensor, wrt: &[&Tensor]) -> Vec<Tensor> {
+        let found = gradients(loss, wrt).into_iter().zip(wrt).enumerate();
+        let mut derivatives = Vec::with_capacity(wrt.len());
+        for (index, (found, tensor)) in found {
+            if found.is_none() && self.graph.error().is_none() {
+                let why = match tensor.dtype().is_float() {
+                    true => "does not depend on it",
+                    false => "has no derivative by what are no floating-point numbers",
+                };
+                self.graph.fail("derivatives", format!(
+                    "the loss {why}: tensor {index}, {}; compute the loss from this very tensor",
+                    tensor.shape()
+                ));
+            }
+            derivatives.push(found.unwrap_or_else(|| tensor.zeros_like()));
+        }
+        derivatives
+    }
+
+    /// The sums over replicas of gradients, as the strategy reduces them.
+    #[must_use]
+    #[track_caller]
+    pub fn all_reduce_gradients(&self, gradients: &Gradients) -> Gradients {
+        let reduction = self.state.site.placement.reduction();
+        let own = gradients.some();
+        let sums = match self.replicas_in_sync() {
+            // Of no effect, but a step without it is refused on one replica as on several.
+            1 => own
+                .iter()
+                .map(|own| own.all_reduce(ReduceOp::Sum))
+                .collect(),
+            _ => reduction.sum(&own),
+        };
+        let mut sums = sums.into_iter();
+        let values = gradients.values.iter();
+        Gradients {
+            values: values
+                .map(|value| value.as_ref().and_then(|_| sums.next()))
+                .collect(),
+            ..gradients.clone()
+        }
+    }
+
+    /// One step of an optimizer with gradients that are summed over replicas: clip, decay, update, average.
+    ///
+    /// It is a mistake when the gradients are those of another optimizer, or differ between replicas.
+    #[track_caller]
+    pub fn apply(&mut self, optimizer: &OptimizerRef, gradients: &Gradients) {
+        let models = optimizer.models();
+        if !self.owns(&optimizer.owner, &format!("the optimizer of {models}")) {
+            return;
+        }
+        if !optimizer.owner.is(&gradients.owner) || optimizer.first != gradients.optimizer {
+            let first = gradients.names.first().map_or("", String::as_str);
+            return self.graph.fail("apply", format!(
+                "the optimizer of {models} is given gradients that another asked for, of `{first}` and others; apply each optimizer to its own gradients"
+            ));
+        }
+        let connected: Vec<usize> = (0..gradients.values.len())
+            .filter(|&param| gradients.values[param].is_some())
+            .collect();
+        let slots = optimizer.optimizer.slots(&optimizer.specs());
+        let kept: Vec<usize> = (0..slots.len())
+            .filter(|&slot| slots[slot].param.is_none_or(|p| connected.contains(&p)))
+            .collect();
+        let (mut params, mut state) = (Vec::new(), Vec::new());
+        for &param in &connected {
+            params.push(self.read(optimizer.params[param].1));
+        }
+        for &slot in &kept {
+            state.push(self.read(optimizer.first + 1 + slot));
+        }
+        let specs: Vec<ParamSpec> = connected
+            .iter()
+            .map(|&p| optimizer.params[p].0.clone())
+            .collect();
+        let iterations = self.read(optimizer.first);
+        let given = gradients.some();
+        let applied = optimizer
+            .optimizer
+            .apply(&specs, &iterations, &params, &given, &state);
+        let caller = Location::caller();
+        for (&param, value) in connected.iter().zip(applied.params) {
+            self.write(optimizer.params[param].1, value, caller);
+        }
+        for (&slot, value) in kept.iter().zip(applied.slots) {
+            self.write(optimizer.first + 1 + slot, value, caller);
+        }
+        self.write(optimizer.first, iterations + 1.0, caller);
+    }
+
+    /// Adds this replica's examples to the counts of a metric; those that only fill up weigh nothing.
+    #[track_caller]
+    pub fn update_metric(
+        &mut self,
+        metric: &MetricRef,
+        y_true: &Tensor,
+        y_pred: &Tensor,
+        weight: Option<&Tensor>,
+    ) {
+        let name = metric.metric.name();
+        if !self.owns(&metric.owner, &format!("metric `{name}`")) {
+            return;
+        }
+        let weight = match (self.mask(), weight) {
+            (Some(mask), Some(weight)) => Some(
+                weight
+                    * mask
+                        .convert(weight.dtype())
+                        .broadcast_in(&weight.dims(), &[0]),
+            ),
+            (mask, weight) => mask.or_else(|| weight.cloned()),
+        };
+        let added = metric.metric.update(y_true, y_pred, weight.as_ref());
+        for (index, added) in added.iter().enumerate() {
+            let entry = metric.first + index;
+            let Some(expected) = self.state.entries.get(entry) else {
+                continue;
+            };
+            if added.dims() != expected.shape.dims {
+                let (expected, got) = (&expected.shape.dims, added.dims());
+                return self.graph.fail("update_metric", format!(
+                    "metric `{name}` counts {expected:?} numbers, but these predictions give {got:?}; bind the metric to their shape with `Metric::bound`"
+                ));
+            }
+            let sum = self.read(entry) + added.convert(DType::F64);
+            self.write(entry, sum, Location::caller());
+        }
+    }
+}
+
+/// Values of one's own, and random ones.
+impl ReplicaCx<'_> {
+    /// The present value of one's own; of a sum or mean this replica's.
+    #[must_use]
+    #[track_caller]
+    pub fn value(&mut self, value: &ValueRef) -> Tensor {
+        if !self.owns(&value.owner, "a value") {
+            return self.graph.scalar(DType::F32, 0.0);
+        }
+        self.read(value.entry)
+    }
+
+    /// Sets a value of one's own; it is a mistake to set a replicated one to what differs between replicas.
+    #[track_caller]
+    pub fn set_value(&mut self, value: &ValueRef, to: &Tensor) {
+        if !self.owns(&value.owner, "a value") {
+            return;
+        }
+        self.read(value.entry);
+        self.write(value.entry, to.clone(), Location::caller());
+    }
+
+    /// Sets the variables of a model, in its order: to the averages of another's, say.
+    #[track_caller]
+    pub fn set_variables(&mut self, model: &ModelRef, to: &[Tensor]) {
+        let variables = self.variables(model);
+        if variables.len() != to.len() {
+            return self.graph.fail(
+                "set_variables",
+                format!(
+                    "model `{}` has {} variables, got {} values; give one for each",
+                    model.name,
+                    variables.len(),
+                    to.len()
+                ),
+            );
+        }
+        if self.graph.error().is_none() {
+            for (index, value) in to.iter().enumerate() {
+                self.write(model.first + index, value.clone(), Location::caller());
+            }
+        }
+    }
+
+    /// Random u32 numbers `[rows, dims..]`, new ones in each step and at each call: a row's depend on the number of its
+    /// example in the step, not on how the batch is divided.
+    ///
+    /// `rows` is that of each replica: [`rows`](Self::rows) for a batch.
+    #[must_use]
+    #[track_caller]
+    pub fn random_bits(&mut self, rows: usize, dims: &[usize]) -> Tensor {
+        let key = self.random_key();
+        let first = self.first_row(rows);
+        self.graph
+            .random_bits(&key, &first, &[&[rows], dims].concat())
+    }
+
+    /// Random f32 numbers `[rows, dims..]`, evenly distributed over [0, 1); see [`random_bits`](Self::random_bits).
+    #[must_use]
+    #[track_caller]
+    pub fn uniform(&mut self, rows: usize, dims: &[usize]) -> Tensor {
+        let bits = self.random_bits(rows, dims);
+        let high = bits.shift_right(&bits.like(8.0));
+        high.convert(DType::F32) * (1.0 / f64::from(1u32 << 24))
+    }
+
+    /// Random f32 numbers `[rows, dims..]`, normally distributed with variance 1; see
+    /// [`random_bits`](Self::random_bits).
+    #[must_use]
+    #[track_caller]
+    pub fn normal(&mut self, rows: usize, dims: &[usize]) -> Tensor {
+        // Box and Muller; the first is above 0, so its logarithm is a number.
+        let radius = 1.0 - self.uniform(rows, dims);
+        let turn = self.uniform(rows, dims) * std::f64::consts::TAU;
+        (radius.log() * -2.0).sqrt() * turn.cos()
+    }
+
+    /// A key that was not used before; the first of a step is that of `fit`.
+    #[track_caller]
+    fn random_key(&mut self) -> Tensor {
+        let Some(Random { key, uses }) = self.random.take() else {
+            let key = self.step_key();
+            let first = key.clone();
+            self.random = Some(Random { key, uses: 1 });
+            return first;
+        };
+        let number = self.graph.constant(HostTensor::scalar(uses));
+        let other = key.xor(&key.like(f64::from(OTHER_KEYS)));
+        let fresh = self.graph.random_bits(&other, &number, &[1, 2]);
+        let uses = uses + 1;
+        self.random = Some(Random { key, uses });
+        fresh.reshape(&[2])
+    }
+
+    /// The key of a step: a hash of the seed and the number of steps that drew before.
+    #[track_caller]
+    fn step_key(&mut self) -> Tensor {
+        let (seed, draws) = (self.read(SEED), self.read(DRAWS));
+        self.write(DRAWS, &draws + 1.0, Location::caller());
+        step_key(&self.graph, &seed, &draws)
+    }
+}
+
+/// The other replicas.
+impl ReplicaCx<'_> {
+    /// Combines the tensors of all replicas; each gets the result. Of the kinds only the sum has a gradient: the sum.
+    #[must_use]
+    #[track_caller]
+    pub fn all_reduce(&self, kind: ReduceOp, tensor: &Tensor) -> Tensor {
+        tensor.all_reduce(kind)
+    }
+
+    /// The mean over replicas: of what each has, without regard to how many examples it has.
+    #[must_use]
+    #[track_caller]
+    pub fn all_reduce_mean(&self, tensor: &Tensor) -> Tensor {
+        tensor.all_mean()
+    }
+
+    /// The tensors of all replicas joined along a dim, in their order, with rows that only fill up
+    /// ([`example_mask`](Self::example_mask) gathered likewise tells which).
+    #[must_use]
+    #[track_caller]
+    pub fn all_gather(&self, tensor: &Tensor, dim: usize) -> Tensor {
+        if tensor.rank() == 0 {
+            let message = "a scalar has no dim to gather along; reduce it, or reshape it to `[1]`";
+            self.graph.fail("all_gather", message.into());
+            return tensor.clone();
+        }
+        tensor.all_gather(dim)
+    }
+}
+
+/// Entries of the state.
+impl ReplicaCx<'_> {
+    #[track_caller]
+    fn owns(&self, owner: &Owner, what: &str) -> bool {
+        let own = self.state.owner.is(owner);
+        if !own {
+            self.graph.fail("state", foreign(what, &self.state.site));
+        }
+        own
+    }
+
+    /// The present value of an entry.
+    #[track_caller]
+    fn read(&mut self, entry: usize) -> Tensor {
+        if let Some(value) = self.values.get(&entry) {
+            return value.clone();
+        }
+        let spec = &self.state.entries[entry];
+        let value = self.graph.parameter(&spec.name, spec.shape.clone());
+        self.values.insert(entry, value.clone());
+        self.bound.push(entry);
+        value
+    }
+
+    /// Sets an entry that was read.
+    #[track_caller]
+    fn write(&mut self, entry: usize, value: Tensor, from: &'static Location<'static>) {
+        let spec = &self.state.entries[entry];
+        if value.shape() != spec.shape {
+            let (name, expected, got) = (&spec.name, &spec.shape, value.shape());
+            let message = format!("`{name}` is {expected}, got {got}");
+            return self.graph.fail("state", message);
+        }
+        self.values.insert(entry, value);
+        self.set.insert(entry, from);
+    }
+
+    /// The entries that were set, with their values.
+    pub(super) fn changed(&self) -> Vec<(usize, Tensor)> {
+        let set = self.set.keys();
+        set.map(|&entry| (entry, self.values[&entry].clone()))
+            .collect()
+    }
+
+    pub(super) fn must_agree(&self, entry: usize) -> bool {
+        self.state.entries[entry].kind == ValueKind::Replicated
+    }
+}

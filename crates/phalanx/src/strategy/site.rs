@@ -1,0 +1,54 @@
+//! Whose values are whose.
+
+use std::fmt;
+
+use crate::replicas::Placement;
+use crate::{Error, Result};
+
+/// The strategy that a value belongs to: its name, and where its replicas are.
+#[derive(Clone, Debug)]
+pub(super) struct Site {
+    strategy: &'static str,
+    pub(super) placement: Placement,
+}
+
+impl Site {
+    pub(super) const fn new(strategy: &'static str, placement: Placement) -> Self {
+        Self {
+            strategy,
+            placement,
+        }
+    }
+
+    pub(super) fn replicas(&self) -> usize {
+        self.placement.replicas()
+    }
+
+    /// Refuses a strategy without replicas: one model divided over a mesh.
+    pub(super) fn check_replicas(&self) -> Result<()> {
+        match self.placement.division() {
+            None => Ok(()),
+            Some(_) => Err(Error::user(format!(
+                "training loops of one's own run on replicas, and `{self}` divides one model over a mesh; use another strategy, or `compile` and `fit`"
+            ))),
+        }
+    }
+
+    /// Refuses a value of a strategy with other devices.
+    pub(super) fn check(&self, what: &str, of: &Self) -> Result<()> {
+        if self.placement.is_same(&of.placement) {
+            return Ok(());
+        }
+        Err(Error::user(format!(
+            "cannot use {what} of `{of}` in `{self}`: values of one strategy are on its own devices; make both with one strategy, or read the value back and distribute it again"
+        )))
+    }
+}
+
+impl fmt::Display for Site {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (engine, devices) = (self.placement.engine(), self.placement.devices().iter());
+        let devices: Vec<String> = devices.map(|&device| engine.device_name(device)).collect();
+        write!(f, "{} on {}", self.strategy, devices.join(", "))
+    }
+}

@@ -1,0 +1,627 @@
+//! What a custom training loop changes from step to step: variables of models, slots of optimizers, counts of metrics.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use phalanx_graph::{DType, HostTensor, Shape, Sharding};
+use phalanx_pjrt::Buffer;
+
+use super::site::Site;
+use super::values::Reduce;
+use crate::engine::Done;
+use crate::fit::InFlight;
+use crate::metrics::Metric;
+use crate::nn::{IntoModel, Model};
+use crate::optim::{Optimizer, ParamSpec};
+use crate::saved::SavedModel;
+use crate::{Error, Result};
+
+/// The values that a custom training loop changes, on the devices of a strategy: variables of models, slots of
+/// optimizers, counts of metrics, and values of your own.
+///
+/// What is added gives a handle, by which functions and the host name it. A [`Function`](super::Function) takes the
+/// state in and puts the new values out in its place; one state may hold several models, each with an optimizer.
+pub struct State {
+    pub(super) site: Site,
+    pub(super) entries: Vec<Entry>,
+    /// What handles are told from those of other states by.
+    pub(super) owner: Owner,
+    seed: u64,
+    pub(super) in_flight: InFlight,
+}
+
+/// The identity of a state.
+#[derive(Clone, Debug)]
+pub(super) struct Owner(Arc<()>);
+
+impl Owner {
+    pub(super) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+/// One array of the state.
+pub(super) struct Entry {
+    /// The path in messages: `generator/dense/kernel`.
+    pub(super) name: String,
+    pub(super) shape: Shape,
+    pub(super) kind: ValueKind,
+    /// One for each replica, or the one on the device of the variables; none once they were lost in a step that failed.
+    buffers: Vec<Buffer>,
+}
+
+/// What the values of the replicas are to one another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ValueKind {
+    /// The same everywhere; a function that would set it to something else on each replica is refused.
+    Replicated,
+    /// Each replica has its own, and the value is their sum, as for counts.
+    Sum,
+    /// Each replica has its own, and the value is their mean.
+    Mean,
+    /// Each replica has its own, and the value is that of the first.
+    First,
+}
+
+/// A model whose variables are in a [`State`].
+#[derive(Clone, Debug)]
+pub struct ModelRef {
+    pub(super) owner: Owner,
+    pub(super) name: Arc<str>,
+    pub(super) model: Arc<Model>,
+    /// The entry of its first variable.
+    pub(super) first: usize,
+}
+
+/// An optimizer whose slots are in a [`State`].
+#[derive(Clone, Debug)]
+pub struct OptimizerRef {
+    pub(super) owner: Owner,
+    pub(super) optimizer: Arc<Optimizer>,
+    pub(super) models: Arc<[ModelRef]>,
+    /// The variables it trains, and their entries.
+    pub(super) params: Arc<[(ParamSpec, usize)]>,
+    /// The entry of the batches seen; those of the slots follow.
+    pub(super) first: usize,
+}
+
+/// A metric whose counts are in a [`State`].
+#[derive(Clone, Debug)]
+pub struct MetricRef {
+    pub(super) owner: Owner,
+    pub(super) metric: Arc<Metric>,
+    pub(super) first: usize,
+}
+
+/// A value of your own in a [`State`].
+#[derive(Clone, Debug)]
+pub struct ValueRef {
+    pub(super) owner: Owner,
+    pub(super) entry: usize,
+}
+
+impl ModelRef {
+    /// The model.
+    #[must_use]
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// The name in the state.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+impl OptimizerRef {
+    /// Names of the models it trains, for messages.
+    pub(super) fn models(&self) -> String {
+        let names: Vec<String> = self
+            .models
+            .iter()
+            .map(|m| format!("`{}`", m.name))
+            .collect();
+        names.join(", ")
+    }
+
+    pub(super) fn specs(&self) -> Vec<ParamSpec> {
+        self.params.iter().map(|(spec, _)| spec.clone()).collect()
+    }
+}
+
+/// The entry of the seed of random bits, `u32[2]`, and that of the steps that drew some.
+pub(super) const SEED: usize = 0;
+pub(super) const DRAWS: usize = 1;
+
+/// Adding.
+impl State {
+    pub(super) fn new(site: Site, seed: u64) -> Result<Self> {
+        site.check_replicas()?;
+        let mut state = Self {
+            site,
+            entries: Vec::new(),
+            owner: Owner(Arc::new(())),
+            seed,
+            in_flight: InFlight::default(),
+        };
+        let key = [(seed >> 32) as u32, seed as u32];
+        let same = ValueKind::Replicated;
+        state.add("seed".into(), &HostTensor::new([2], &key), same)?;
+        state.add("draws".into(), &HostTensor::scalar(0i64), same)?;
+        Ok(state)
+    }
+
+    /// Adds a model under a name, with a saved model's own values or first ones from the state's seed.
+    ///
+    /// Two models of the same layers begin with the same values; give one of them others as a [`SavedModel`].
+    ///
+    /// # Errors
+    /// When its layers do not fit together, the state has a model of this name, or the device has not the memory.
+    pub fn add_model(&mut self, name: &str, model: impl IntoModel) -> Result<ModelRef> {
+        let (model, values) = model.into_parts()?;
+        let values = match values {
+            Some(values) => {
+                model.check_values(&values)?;
+                values
+            }
+            None => model.init(self.seed)?,
+        };
+        let prefix = format!("{name}/");
+        if name.is_empty() || self.entries.iter().any(|e| e.name.starts_with(&prefix)) {
+            return Err(Error::user(format!(
+                "a model is to be added as `{name}`, but the state has one of this name, or it is empty; give each a name of its own"
+            )));
+        }
+        let first = self.entries.len();
+        for (variable, value) in model.variables().iter().zip(&values) {
+            let name = format!("{name}/{}", variable.name);
+            self.add(name, value, ValueKind::Replicated)?;
+        }
+        Ok(ModelRef {
+            owner: self.owner.clone(),
+            name: name.into(),
+            model: Arc::new(model),
+            first,
+        })
+    }
+
+    /// Adds an optimizer for the trainable variables of some models, which it clips together.
+    ///
+    /// # Errors
+    /// When a setting makes no sense, there is no model, one is of another state, one is named twice, or none has a
+    /// trainable variable.
+    pub fn add_optimizer(
+        &mut self,
+        optimizer: impl Into<Optimizer>,
+        models: &[&ModelRef],
+    ) -> Result<OptimizerRef> {
+        let optimizer = optimizer.into().for_replicas(self.site.replicas());
+        optimizer.check()?;
+        let kind = optimizer.kind();
+        for (index, model) in models.iter().enumerate() {
+            self.check_owner(&model.owner, &format!("model `{}`", model.name))?;
+            if models[..index]
+                .iter()
+                .any(|other| other.first == model.first)
+            {
+                return Err(Error::user(format!(
+                    "{kind} is to train model `{}` twice; name each model once",
+                    model.name
+                )));
+            }
+        }
+        let params: Vec<(ParamSpec, usize)> = models.iter().flat_map(|m| trained(m)).collect();
+        let handle = OptimizerRef {
+            owner: self.owner.clone(),
+            optimizer: Arc::new(optimizer),
+            models: models.iter().map(|&model| model.clone()).collect(),
+            params: params.into(),
+            first: self.entries.len(),
+        };
+        if handle.params.is_empty() {
+            let models = handle.models();
+            return Err(Error::user(format!(
+                "{kind} has nothing to train: the models ({models}) have no trainable variable; unfreeze a layer, or leave the optimizer out"
+            )));
+        }
+        self.add_slots(&handle)?;
+        Ok(handle)
+    }
+
+    fn add_slots(&mut self, handle: &OptimizerRef) -> Result<()> {
+        let (kind, same) = (handle.optimizer.kind(), ValueKind::Replicated);
+        self.add(
+            format!("{kind}/iterations"),
+            &HostTensor::scalar(0i64),
+            same,
+        )?;
+        let specs = handle.specs();
+        let averages = handle.optimizer.average_slots(&specs);
+        for (index, slot) in handle.optimizer.slots(&specs).iter().enumerate() {
+            // An average of no steps is the variable; the optimizer lets the first step replace it.
+            let value = match averages.iter().position(|&average| average == index) {
+                Some(param) => self.read(handle.params[param].1)?,
+                None => HostTensor::full(slot.shape.clone(), slot.fill),
+            };
+            self.add(format!("{kind}/{}", slot.name), &value, same)?;
+        }
+        Ok(())
+    }
+
+    /// Adds a metric, whose counts each replica keeps for itself until [`result`](Self::result) adds them up.
+    ///
+    /// A metric that depends on the loss or the number of classes is to be [bound](Metric::bound) before.
+    ///
+    /// # Errors
+    /// When a setting makes no sense, or the device has not the memory.
+    pub fn add_metric(&mut self, metric: impl Into<Metric>) -> Result<MetricRef> {
+        let metric = metric.into();
+        metric.check()?;
+        let first = self.entries.len();
+        for spec in metric.state() {
+            let name = format!("{}/{}", metric.name(), spec.name);
+            let zeros = HostTensor::zeros(spec.shape.with_dtype(DType::F64));
+            self.add(name, &zeros, ValueKind::Sum)?;
+        }
+        Ok(MetricRef {
+            owner: self.owner.clone(),
+            metric: Arc::new(metric),
+            first,
+        })
+    }
+
+    /// Adds a value of your own.
+    ///
+    /// # Errors
+    /// For the mean of what are no floating-point numbers and the sum of truth values; when the device has not the
+    /// memory.
+    pub fn add_value(
+        &mut self,
+        name: &str,
+        value: &HostTensor,
+        kind: ValueKind,
+    ) -> Result<ValueRef> {
+        let dtype = value.dtype();
+        let wrong = match kind {
+            ValueKind::Mean => !dtype.is_float(),
+            ValueKind::Sum => dtype == DType::Bool,
+            ValueKind::Replicated | ValueKind::First => false,
+        };
+        if wrong {
+            return Err(Error::user(format!(
+                "value `{name}` is {} and cannot be a {kind:?} over replicas; use another element type, or ValueKind::First",
+                value.shape()
+            )));
+        }
+        let entry = self.entries.len();
+        self.add(name.to_owned(), value, kind)?;
+        let owner = self.owner.clone();
+        Ok(ValueRef { owner, entry })
+    }
+
+    fn add(&mut self, name: String, value: &HostTensor, kind: ValueKind) -> Result<()> {
+        self.entries.push(Entry {
+            name,
+            shape: value.shape().clone(),
+            kind,
+            buffers: self.placed(value, kind)?,
+        });
+        Ok(())
+    }
+
+    /// The value as each replica has it.
+    fn placed(&self, value: &HostTensor, kind: ValueKind) -> Result<Vec<Buffer>> {
+        let placement = &self.site.placement;
+        match kind {
+            ValueKind::Replicated => {
+                let whole = Sharding::replicated(value.dims().len());
+                return placement.place_parameter(value, &whole);
+            }
+            ValueKind::Mean | ValueKind::First => return placement.replicate(value),
+            ValueKind::Sum => {}
+        }
+        let none = HostTensor::zeros(value.shape().clone());
+        let values = std::iter::once(value).chain(std::iter::repeat(&none));
+        let devices = placement.devices().iter();
+        let put = values.zip(devices);
+        put.map(|(value, &device)| placement.engine().put(device, value))
+            .collect()
+    }
+}
+
+fn trained(model: &ModelRef) -> impl Iterator<Item = (ParamSpec, usize)> {
+    let variables = model.model.variables().iter().enumerate();
+    let trained = variables.filter(|(_, variable)| variable.trainable);
+    trained.map(|(index, variable)| {
+        let name = format!("{}/{}", model.name, variable.name);
+        let shape = variable.shape.clone();
+        (ParamSpec { name, shape }, model.first + index)
+    })
+}
+
+/// Reading and setting, by handles.
+impl State {
+    /// Names and values of a model's variables, in its order.
+    ///
+    /// # Errors
+    /// When the model is of another state, or the device fails.
+    pub fn variables(&self, model: &ModelRef) -> Result<Vec<(String, HostTensor)>> {
+        self.check_owner(&model.owner, &format!("model `{}`", model.name))?;
+        let variables = model.model.variables().iter().enumerate();
+        variables
+            .map(|(index, variable)| Ok((variable.name.clone(), self.read(model.first + index)?)))
+            .collect()
+    }
+
+    /// Sets variables of a model by name; the others stay.
+    ///
+    /// # Errors
+    /// When the model is of another state, has no variable of a name, or one of another shape; nothing is set then.
+    pub fn set_variables(
+        &mut self,
+        model: &ModelRef,
+        values: &[(impl AsRef<str>, HostTensor)],
+    ) -> Result<()> {
+        self.check_owner(&model.owner, &format!("model `{}`", model.name))?;
+        let variables = model.model.variables();
+        let place = |name: &str| {
+            let index = variables.iter().position(|variable| variable.name == name);
+            index.map(|index| model.first + index).ok_or_else(|| {
+                let known = variables.iter().map(|variable| variable.name.as_str());
+                let suggestion = crate::config::suggest(name, known);
+                let of = &model.name;
+                Error::user(format!(
+                    "model `{of}` has no variable `{name}`; {suggestion}"
+                ))
+            })
+        };
+        let mut placed = Vec::with_capacity(values.len());
+        for (name, value) in values {
+            let entry = place(name.as_ref())?;
+            self.check_shape(entry, value)?;
+            placed.push((entry, value));
+        }
+        placed
+            .into_iter()
+            .try_for_each(|(entry, value)| self.write(entry, value))
+    }
+
+    /// A model with its present values, apart from the devices: a plain one, whatever the strategy.
+    ///
+    /// # Errors
+    /// As for [`variables`](Self::variables).
+    pub fn saved_model(&self, model: &ModelRef) -> Result<SavedModel> {
+        let values = self.variables(model)?.into_iter().map(|(_, value)| value);
+        SavedModel::new((*model.model).clone(), values.collect())
+    }
+
+    /// Writes a model and its present values to a directory, as [`SavedModel::save`] does.
+    ///
+    /// # Errors
+    /// As for [`variables`](Self::variables) and [`SavedModel::save`].
+    pub fn save(&self, model: &ModelRef, path: impl AsRef<Path>) -> Result<()> {
+        self.saved_model(model)?.save(path)
+    }
+
+    /// The result of a metric over all batches since it was added or [reset](Self::reset), of all replicas.
+    ///
+    /// # Errors
+    /// When the metric is of another state, or the device fails.
+    pub fn result(&self, metric: &MetricRef) -> Result<f64> {
+        self.check_owner(&metric.owner, &format!("metric `{}`", metric.metric.name()))?;
+        let count = metric.metric.state().len();
+        let entries = metric.first..metric.first + count;
+        let state: Vec<HostTensor> = entries.map(|e| self.read(e)).collect::<Result<_>>()?;
+        Ok(metric.metric.result(&state))
+    }
+
+    /// Sets the counts of a metric to zero.
+    ///
+    /// # Errors
+    /// As for [`result`](Self::result).
+    pub fn reset(&mut self, metric: &MetricRef) -> Result<()> {
+        self.check_owner(&metric.owner, &format!("metric `{}`", metric.metric.name()))?;
+        for entry in metric.first..metric.first + metric.metric.state().len() {
+            let zeros = HostTensor::zeros(self.entries[entry].shape.clone());
+            self.write(entry, &zeros)?;
+        }
+        Ok(())
+    }
+
+    /// A value of your own: for a sum or mean that of all replicas.
+    ///
+    /// # Errors
+    /// When it is of another state, or the device fails.
+    pub fn value(&self, value: &ValueRef) -> Result<HostTensor> {
+        self.check_owner(&value.owner, "a value")?;
+        self.read(value.entry)
+    }
+
+    /// Sets a value of your own; of a sum the first replica has all.
+    ///
+    /// # Errors
+    /// When it is of another state or shape, or the device fails.
+    pub fn set_value(&mut self, value: &ValueRef, to: &HostTensor) -> Result<()> {
+        self.check_owner(&value.owner, "a value")?;
+        self.check_shape(value.entry, to)?;
+        self.write(value.entry, to)
+    }
+
+    /// Batches that an optimizer has seen.
+    ///
+    /// # Errors
+    /// When it is of another state, or the device fails.
+    pub fn iterations(&self, optimizer: &OptimizerRef) -> Result<i64> {
+        self.check_owner(&optimizer.owner, "an optimizer")?;
+        let count = self.read(optimizer.first)?.values::<i64>();
+        Ok(count.map_or(0, |count| count[0]))
+    }
+
+    /// Changes the learning rate of the steps to come.
+    ///
+    /// # Errors
+    /// When the optimizer is of another state or follows a schedule, or the rate is negative or not a number.
+    pub fn set_learning_rate(&mut self, optimizer: &OptimizerRef, rate: f64) -> Result<()> {
+        self.check_owner(&optimizer.owner, "an optimizer")?;
+        let slots = optimizer.optimizer.slots(&optimizer.specs());
+        let slot = slots
+            .iter()
+            .position(|slot| slot.param.is_none() && slot.name == Optimizer::LEARNING_RATE);
+        let Some(slot) = slot else {
+            return Err(Error::user(
+                "the learning rate follows a schedule and cannot be set; give the optimizer a constant rate instead",
+            ));
+        };
+        if !(rate.is_finite() && rate >= 0.0) {
+            return Err(Error::user(format!(
+                "the learning rate must be a number of at least 0, got {rate}"
+            )));
+        }
+        self.write(optimizer.first + 1 + slot, &HostTensor::scalar(rate as f32))
+    }
+
+    /// Waits until all steps begun are done.
+    ///
+    /// # Errors
+    /// When one of them failed.
+    pub fn finish(&mut self) -> Result<()> {
+        self.in_flight.finish(self.site.placement.engine())
+    }
+
+    /// Refuses a handle of another state.
+    pub(super) fn check_owner(&self, owner: &Owner, what: &str) -> Result<()> {
+        if self.owner.is(owner) {
+            return Ok(());
+        }
+        Err(Error::user(foreign(what, &self.site)))
+    }
+
+    fn check_shape(&self, entry: usize, value: &HostTensor) -> Result<()> {
+        let Entry { name, shape, .. } = &self.entries[entry];
+        if value.shape() == shape {
+            return Ok(());
+        }
+        let got = value.shape();
+        Err(Error::user(format!("`{name}` is {shape}, got {got}")))
+    }
+
+    fn write(&mut self, entry: usize, value: &HostTensor) -> Result<()> {
+        self.entries[entry].buffers = self.placed(value, self.entries[entry].kind)?;
+        Ok(())
+    }
+
+    /// The value of an entry, as its kind says; waits for the steps begun.
+    fn read(&self, entry: usize) -> Result<HostTensor> {
+        let Entry { kind, shape, .. } = &self.entries[entry];
+        let engine = self.site.placement.engine();
+        let buffers = self.buffers(entry)?;
+        let how = match kind {
+            ValueKind::Replicated => {
+                return self
+                    .site
+                    .placement
+                    .parameter_engine()
+                    .get(&buffers[0], shape);
+            }
+            ValueKind::First => return engine.get(&buffers[0], shape),
+            ValueKind::Sum => Reduce::Sum,
+            ValueKind::Mean => Reduce::Mean,
+        };
+        let values = buffers.iter().map(|buffer| engine.get(buffer, shape));
+        let values: Vec<HostTensor> = values.collect::<Result<_>>()?;
+        Ok(super::values::reduced(&values, how, None))
+    }
+}
+
+/// What functions do with a state.
+impl State {
+    /// The arrays of an entry, or why there are none.
+    fn buffers(&self, entry: usize) -> Result<&[Buffer]> {
+        let buffers = &self.entries[entry].buffers;
+        if buffers.is_empty() {
+            return Err(Error::Training(format!(
+                "`{}` was lost in a step that failed; make the state again from a saved model",
+                self.entries[entry].name
+            )));
+        }
+        Ok(buffers)
+    }
+
+    /// Whether an entry is on a device of its own, from which replicas get copies.
+    fn is_central(&self, entry: usize) -> bool {
+        let central = self.site.placement.parameters().is_some();
+        central && self.entries[entry].kind == ValueKind::Replicated
+    }
+
+    /// Copies of those of some entries that are on a device of their own, for each replica.
+    pub(super) fn copies(&self, entries: &[usize]) -> Result<Vec<Vec<Buffer>>> {
+        let central = entries.iter().filter(|&&entry| self.is_central(entry));
+        let copy = |&entry: &usize| {
+            let (array, shape) = (&self.buffers(entry)?[0], &self.entries[entry].shape);
+            let replicas = 0..self.site.replicas();
+            let placement = &self.site.placement;
+            replicas
+                .map(|replica| placement.to_replica(array, shape, replica))
+                .collect()
+        };
+        central.map(copy).collect()
+    }
+
+    /// The arrays of some entries on the device of a replica, some of which are `copies` of these entries.
+    pub(super) fn on_replica<'a>(
+        &'a self,
+        entries: &[usize],
+        copies: &'a [Vec<Buffer>],
+        replica: usize,
+    ) -> Result<Vec<&'a Buffer>> {
+        let mut copies = copies.iter();
+        let mut arrays = Vec::with_capacity(entries.len());
+        for &entry in entries {
+            let copy = if self.is_central(entry) {
+                copies.next()
+            } else {
+                None
+            };
+            arrays.push(match copy {
+                Some(copy) => &copy[replica],
+                None => &self.buffers(entry)?[replica],
+            });
+        }
+        Ok(arrays)
+    }
+
+    /// Takes the arrays of entries that a step is to replace; they are lost unless it does.
+    pub(super) fn lose(&mut self, entries: &[usize]) {
+        for &entry in entries {
+            self.entries[entry].buffers.clear();
+        }
+    }
+
+    /// Puts what a step gave, an array of each replica, in the place of an entry.
+    pub(super) fn replace(&mut self, entry: usize, arrays: Vec<Buffer>) -> Result<()> {
+        let shape = self.entries[entry].shape.clone();
+        self.entries[entry].buffers = match self.is_central(entry) {
+            true => self.site.placement.to_parameters(&arrays[..1], &[shape])?,
+            false => arrays,
+        };
+        Ok(())
+    }
+
+    pub(super) fn began(&mut self, done: Done) -> Result<()> {
+        self.in_flight.push(self.site.placement.engine(), done)
+    }
+}
+
+/// What is said of a handle of another state.
+pub(super) fn foreign(what: &str, site: &Site) -> String {
+    format!(
+        "{what} belongs to another state than the one in use, which is of {site}; use the handle that `add_model`, `add_optimizer`, `add_metric` or `add_value` of this state gave"
+    )
+}
+
+impl std::fmt::Debug for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "State of {} arrays of {}", self.entries.len(), self.site)
+    }
+}
