@@ -99,8 +99,10 @@ fn joined(x: &[Tensor]) -> Vec<Tensor> {
     x.iter().map(cut).collect()
 }
 
+type Packing = fn(&[Tensor]) -> Vec<Tensor>;
+
 /// The ways of sending many tensors: in one exchange, laid end to end, in four packs, each alone.
-const PACKINGS: [(&str, fn(&[Tensor]) -> Vec<Tensor>); 4] = [
+const PACKINGS: [(&str, Packing); 4] = [
     ("one variadic", |x| in_packs(x, x.len())),
     ("concatenated", joined),
     ("4 packs", |x| in_packs(x, x.len().div_ceil(4))),

@@ -1,6 +1,8 @@
 //! Graphs under construction and finished programs.
 
 mod checkpoint;
+mod exchange;
+mod rows;
 
 use std::cell::RefCell;
 use std::panic::Location;
@@ -10,7 +12,7 @@ use std::sync::Arc;
 pub(crate) use checkpoint::Region;
 
 use crate::infer::{check_size, infer};
-use crate::op::{CustomCall, Node, Op, ReduceOp, ScanDims, Subgraph, Value, Via};
+use crate::op::{CustomCall, Node, Op, ScanDims, Subgraph, Value};
 use crate::{DType, HostTensor, Mesh, Shape, Sharding, Tensor};
 
 /// A graph under construction; clones are handles of the same graph.
@@ -233,13 +235,6 @@ impl Graph {
         self.declare(Op::Iota(dim), shape)
     }
 
-    /// This replica's number, a u32 scalar.
-    #[must_use]
-    #[track_caller]
-    pub fn replica_id(&self) -> Tensor {
-        self.push(Op::ReplicaId, &[])
-    }
-
     /// u32 hashes of counters: element `(i, j..)` of the result depends only on `key` (`u32[2]`),
     /// `first_row + i` and the flat index of `j..`, so a batch may be cut anywhere between its rows.
     #[must_use]
@@ -253,39 +248,6 @@ impl Graph {
     #[track_caller]
     pub fn custom_call(&self, call: CustomCall, inputs: &[&Tensor]) -> Vec<Tensor> {
         self.push_many(Op::CustomCall(call), inputs)
-    }
-
-    /// Combinations of every replica's tensors, in one exchange of all of them.
-    ///
-    /// Sums of 16-bit floats are sent in 16 bits, added in f32 and rounded once ([`Via::Hierarchical`]: once in groups
-    /// and once across them). Truth values are combined with `And`, `Or`, `Max` and `Min`. Sums alone have a derivative.
-    #[must_use]
-    #[track_caller]
-    pub fn all_reduce(&self, tensors: &[&Tensor], kind: ReduceOp, via: Via) -> Vec<Tensor> {
-        if tensors.is_empty() {
-            return Vec::new();
-        }
-        self.push_many(Op::AllReduce { kind, via }, tensors)
-    }
-
-    /// Means over the replicas of floating-point tensors, in one exchange of all of them.
-    #[must_use]
-    #[track_caller]
-    pub fn all_mean(&self, tensors: &[&Tensor], via: Via) -> Vec<Tensor> {
-        if let Some(tensor) = tensors.iter().find(|tensor| !tensor.dtype().is_float()) {
-            let message = format!("expected floats, got {}; convert first", tensor.shape());
-            self.fail("all_mean", message);
-            return tensors.iter().map(|&tensor| tensor.clone()).collect();
-        }
-        let mut means = self.all_reduce(tensors, ReduceOp::Sum, via);
-        if self.replicas() > 1 {
-            let count = self.replicas() as f64;
-            // No closure: it would be the caller that the nodes remember.
-            for mean in &mut means {
-                *mean = mean.clone() / count;
-            }
-        }
-        means
     }
 
     /// Repeats `body` on the carried values while `condition` holds. No gradient: see [`scan`](Self::scan).
@@ -570,38 +532,6 @@ impl Graph {
         outputs
             .map(|value| Tensor::new(self.clone(), moved(&copies, &places, value)))
             .collect()
-    }
-
-    /// Makes the scan at `index` also return these values of its body, each stacked to `[length, ..]`; one that it
-    /// returns already is not returned twice.
-    ///
-    /// The node is extended in place: a second loop just to recover them would double its cost.
-    pub(crate) fn save_rows(&self, index: usize, values: &[Value]) -> Vec<Tensor> {
-        let mut inner = self.0.borrow_mut();
-        let node = &mut inner.nodes[index];
-        let Op::Scan(dims) = &mut node.op else {
-            return Vec::new();
-        };
-        let mut body = (*dims.body).clone();
-        let mut outputs = Vec::with_capacity(values.len());
-        for value in values {
-            let known = body.outputs[dims.carry..].iter().position(|y| y == value);
-            let output = known.map_or(body.outputs.len(), |at| dims.carry + at);
-            if known.is_none() {
-                let row = body.shape(*value);
-                let stacked = [&[dims.length], row.dims.as_slice()].concat();
-                node.shapes.push(Shape::new(row.dtype, stacked));
-                body.outputs.push(*value);
-            }
-            outputs.push(Value {
-                node: index,
-                output,
-            });
-        }
-        dims.body = Arc::new(body);
-        drop(inner);
-        let tensor = |value| Tensor::new(self.clone(), value);
-        outputs.into_iter().map(tensor).collect()
     }
 
     pub(crate) fn shape_of(&self, value: Value) -> Shape {
