@@ -37,7 +37,7 @@ pub use cost::{Cost, NodeCost};
 pub use dtype::DType;
 pub use grad::{Scattered, gradients};
 pub use graph::{Graph, GraphError, Parameter, Program};
-pub use host::{AlignedBytes, Element, HOST_ALIGNMENT, HostTensor};
+pub use host::{AlignedBytes, Element, HOST_ALIGNMENT, HostBytes, HostTensor};
 pub use kernel::{Kernel, Mask, Pool2d, Ramp};
 pub use mesh::{Mesh, Sharding};
 pub use op::{Op, Value};
