@@ -1,0 +1,248 @@
+//! What is trained: models, data and settings, a case for each family and for each optimizer.
+
+use phalanx::models::{Head, Interest, MobileNetV2, Positions, Recommender, TransformerEncoder};
+use phalanx::nn::Model;
+use phalanx::optim::{Adadelta, Adagrad, Adamax, Ftrl, Lamb, Lion, Nadam};
+use phalanx::prelude::*;
+
+/// A training that every number of replicas must do alike.
+pub(crate) struct Case {
+    pub(crate) name: &'static str,
+    pub(crate) model: Model,
+    pub(crate) data: Dataset,
+    /// Rows of a batch: the last one has fewer.
+    pub(crate) batch: usize,
+    pub(crate) compile: Compile,
+    pub(crate) epochs: usize,
+    /// Whether it is neither tested nor used to predict.
+    pub(crate) only_trains: bool,
+}
+
+/// Numbers between -1 and 1 that look like none in particular.
+pub(crate) fn wave(count: usize, step: f32) -> Vec<f32> {
+    (0..count)
+        .map(|i| ((i as f32 + 1.0) * step).sin())
+        .collect()
+}
+
+fn classes(rows: usize, classes: usize) -> HostTensor {
+    let labels: Vec<i32> = (0..rows).map(|i| (i * i % classes) as i32).collect();
+    HostTensor::new([rows], &labels)
+}
+
+fn tokens(rows: usize, steps: usize, vocabulary: usize) -> Vec<i32> {
+    let word = |i: usize| {
+        let (row, step) = (i / steps, i % steps);
+        // Rows have from 1 to `steps` words, then padding.
+        let used = step <= row % steps;
+        if used {
+            1 + (i * 7 % (vocabulary - 1)) as i32
+        } else {
+            0
+        }
+    };
+    (0..rows * steps).map(word).collect()
+}
+
+fn classify(optimizer: impl Into<Optimizer>) -> Compile {
+    Compile {
+        optimizer: optimizer.into(),
+        loss: SparseCategoricalCrossentropy::from_logits().into(),
+        metrics: vec![Accuracy.into()],
+        seed: 7,
+        ..Compile::default()
+    }
+}
+
+pub(crate) fn rows(count: usize) -> Dataset {
+    let x = HostTensor::new([count, 6], &wave(count * 6, 0.37));
+    Dataset::from_arrays(x, classes(count, 3)).unwrap()
+}
+
+fn weights(count: usize) -> HostTensor {
+    let weights: Vec<f32> = (0..count).map(|i| (i % 4) as f32 * 0.5).collect();
+    HostTensor::new([count], &weights)
+}
+
+fn mlp() -> Model {
+    let model = Sequential::new([6])
+        .add(Dense::new(8).activation(tanh))
+        .add(Dropout::new(0.25))
+        .add(Dense::new(3));
+    model.build().unwrap()
+}
+
+/// Weights of examples, some of them 0, penalties, clipping, accumulation over steps, averages.
+pub(crate) fn everything() -> Case {
+    let l2 = Regularizer::L2 { l2: 0.01 };
+    let model = Sequential::new([6])
+        .add(Dense::new(8).activation(tanh).kernel_regularizer(l2))
+        .add(Dropout::new(0.25))
+        .add(Dense::new(3).kernel_regularizer(l2));
+    let optimizer = Optimizer::from(Sgd::new(0.1).momentum(0.9))
+        .global_clipnorm(0.3)
+        .weight_decay(0.01)
+        .gradient_accumulation(2)
+        .ema(0.9);
+    Case {
+        name: "everything",
+        model: model.build().unwrap(),
+        data: rows(22).with_weights(&weights(22)).unwrap(),
+        batch: 6,
+        compile: Compile {
+            weighted_metrics: vec![Accuracy.into()],
+            ..classify(optimizer)
+        },
+        epochs: 3,
+        only_trains: false,
+    }
+}
+
+fn of_optimizer((name, optimizer): (&'static str, Optimizer)) -> Case {
+    Case {
+        name,
+        model: mlp(),
+        data: rows(22),
+        batch: 6,
+        compile: classify(optimizer),
+        epochs: 3,
+        only_trains: false,
+    }
+}
+
+fn optimizers() -> Vec<(&'static str, Optimizer)> {
+    vec![
+        (
+            "sgd, nesterov",
+            Sgd::new(0.1).momentum(0.9).nesterov(true).into(),
+        ),
+        (
+            "rmsprop, centered",
+            RmsProp::new(0.01).centered(true).into(),
+        ),
+        ("adam, amsgrad", Adam::new(0.01).amsgrad(true).into()),
+        ("adamw", AdamW::new(0.01).into()),
+        ("adagrad", Adagrad::new(0.1).into()),
+        ("adadelta", Adadelta::new(1.0).into()),
+        ("adamax", Adamax::new(0.01).into()),
+        ("nadam", Nadam::new(0.01).into()),
+        ("ftrl", Ftrl::new(0.1).into()),
+        ("lion", Lion::new(0.01).into()),
+        ("lamb", Lamb::new(0.01).into()),
+    ]
+}
+
+fn cnn() -> Case {
+    let model = Sequential::new([8, 8, 2])
+        .add(Conv2d::new(4, 3).padding(Padding::Same).use_bias(false))
+        .add(BatchNorm::new().synchronized(true))
+        .add(ActivationLayer::new(tanh))
+        .add(MaxPool2d::new(2))
+        .add(Flatten)
+        .add(Dense::new(3));
+    let x = HostTensor::new([22, 8, 8, 2], &wave(22 * 128, 0.31));
+    Case {
+        name: "cnn with batch normalization",
+        model: model.build().unwrap(),
+        data: Dataset::from_arrays(x, classes(22, 3)).unwrap(),
+        batch: 6,
+        compile: classify(Sgd::new(0.05).momentum(0.9)),
+        epochs: 3,
+        only_trains: false,
+    }
+}
+
+/// With a large epsilon: with Keras' the gradients of so small a batch of noise grow from layer to layer, and rounding
+/// with them, past comparison. Its batches divide but for 4 replicas, and nothing else is done with it: it compiles long.
+fn mobilenet() -> Case {
+    let model = MobileNetV2::new()
+        .input([16, 16, 3])
+        .alpha(0.1)
+        .epsilon(1.0)
+        .classes(4)
+        .activation(Activation::Linear)
+        .synchronized(true);
+    let x = HostTensor::new([12, 16, 16, 3], &wave(12 * 768, 0.13));
+    Case {
+        name: "MobileNetV2",
+        model: model.build().unwrap(),
+        data: Dataset::from_arrays(x, classes(12, 4)).unwrap(),
+        epochs: 5,
+        only_trains: true,
+        compile: classify(Sgd::new(0.05)),
+        ..everything()
+    }
+}
+
+/// Padding masks make the weight of each replica's words another.
+fn transformer() -> Case {
+    let model = TransformerEncoder {
+        vocabulary: 11,
+        length: 5,
+        layers: 1,
+        width: 8,
+        heads: 2,
+        feed_forward: 16,
+        dropout: 0.1,
+        causal: false,
+        mask_zero: true,
+        positions: Positions::Learned,
+        head: Head::Tokens,
+    };
+    let x = tokens(22, 5, 11);
+    let y: Vec<i32> = x.iter().map(|&word| (word * 3 + 1) % 11).collect();
+    let (x, y) = (HostTensor::new([22, 5], &x), HostTensor::new([22, 5], &y));
+    Case {
+        name: "transformer",
+        model: model.build().unwrap(),
+        data: Dataset::from_arrays(x, y).unwrap(),
+        batch: 6,
+        compile: classify(Optimizer::from(Sgd::new(0.02)).global_clipnorm(1.0)),
+        epochs: 3,
+        only_trains: false,
+    }
+}
+
+/// Tables large enough that their gradients travel as rows, with indices that come again within and across replicas.
+pub(crate) fn recommender() -> Case {
+    let model = Recommender::new(Interest::Dlrm, [500, 300])
+        .numbers(3)
+        .width(8)
+        .hidden([8])
+        .bottom([8]);
+    let ids = |count: usize, factor: usize| {
+        let ids: Vec<i32> = (0..22)
+            .map(|i| (i * factor % 9 * (count / 9)) as i32)
+            .collect();
+        HostTensor::new([22], &ids)
+    };
+    let numbers = HostTensor::new([22, 3], &wave(66, 0.7));
+    let clicked: Vec<f32> = (0..22).map(|i| (i % 3 % 2) as f32).collect();
+    let y = HostTensor::new([22, 1], &clicked);
+    Case {
+        name: "recommender",
+        model: model.build().unwrap(),
+        data: Dataset::from_arrays(vec![ids(500, 4), ids(300, 7), numbers], y).unwrap(),
+        batch: 6,
+        compile: Compile {
+            optimizer: Adagrad::new(0.05).into(),
+            loss: BinaryCrossentropy::from_logits().into(),
+            ..Compile::default()
+        },
+        epochs: 3,
+        only_trains: false,
+    }
+}
+
+/// All of them.
+pub(crate) fn all() -> Vec<Case> {
+    let mut cases: Vec<Case> = optimizers().into_iter().map(of_optimizer).collect();
+    cases.extend([
+        everything(),
+        cnn(),
+        transformer(),
+        recommender(),
+        mobilenet(),
+    ]);
+    cases
+}

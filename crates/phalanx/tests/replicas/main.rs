@@ -1,0 +1,404 @@
+//! Replicas on several devices do as one does with the whole batch.
+
+mod cases;
+
+use std::sync::OnceLock;
+
+use cases::Case;
+use phalanx::data::Batch;
+use phalanx::engine::{Engine, EngineOptions};
+use phalanx::prelude::*;
+use phalanx::replicas::{CrossDeviceOps, Reduction, WireFormat};
+
+fn engine() -> &'static Engine {
+    static ENGINE: OnceLock<Engine> = OnceLock::new();
+    ENGINE.get_or_init(|| {
+        Engine::new(&EngineOptions {
+            cpu_devices: 4,
+            ..EngineOptions::default()
+        })
+        .unwrap()
+    })
+}
+
+fn names(replicas: usize) -> Vec<String> {
+    (0..replicas)
+        .map(|device| format!("cpu:{device}"))
+        .collect()
+}
+
+fn mirrored(replicas: usize) -> MirroredStrategy {
+    MirroredStrategy::on(engine())
+        .devices(names(replicas))
+        .unwrap()
+}
+
+/// What a training leaves: variables, the logs of each epoch, of a test, and predictions.
+#[derive(Debug, PartialEq)]
+struct Outcome {
+    variables: Vec<(String, Vec<f64>)>,
+    logs: Vec<Vec<(String, f64)>>,
+    predicted: Vec<f64>,
+}
+
+fn pairs(logs: &Logs) -> Vec<(String, f64)> {
+    logs.iter()
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect()
+}
+
+fn values(trainer: &Trainer) -> Vec<(String, Vec<f64>)> {
+    let variables = trainer.variables().unwrap().into_iter();
+    variables
+        .map(|(name, value)| (name, value.to_f64()))
+        .collect()
+}
+
+/// A case's epochs: ten steps or more, of which some are on fewer rows than the others.
+fn train(strategy: &impl Strategy, case: &Case) -> Outcome {
+    let compiled = strategy.compile(case.model.clone(), case.compile.clone());
+    let mut trainer = compiled.unwrap();
+    let data = case.data.batch(case.batch);
+    let fit = Fit::epochs(case.epochs).progress(Progress::Silent);
+    let history = trainer.fit(&data, fit).unwrap();
+    assert!(trainer.iterations() >= 10, "{}", trainer.iterations());
+    let mut logs: Vec<_> = history
+        .epochs
+        .iter()
+        .map(|epoch| pairs(&epoch.logs))
+        .collect();
+    let mut predicted = Vec::new();
+    if !case.only_trains {
+        logs.push(pairs(&trainer.evaluate(&data).unwrap()));
+        let outputs = trainer.predict(&data).unwrap();
+        assert_eq!(Some(outputs[0].rows()), case.data.len());
+        predicted = outputs[0].to_f64();
+    }
+    Outcome {
+        variables: values(&trainer),
+        predicted,
+        logs,
+    }
+}
+
+/// The largest difference, relative to the largest element, or to 0.01 where all are smaller.
+fn apart(a: &[f64], b: &[f64]) -> f64 {
+    assert_eq!(a.len(), b.len());
+    let largest = a.iter().fold(0.01, |most: f64, x| most.max(x.abs()));
+    let differences = a.iter().zip(b).map(|(a, b)| (a - b).abs());
+    differences.fold(0.0, f64::max) / largest
+}
+
+fn assert_alike(what: &str, one: &Outcome, other: &Outcome, tolerance: f64) {
+    for ((name, a), (_, b)) in one.variables.iter().zip(&other.variables) {
+        let apart = apart(a, b);
+        assert!(apart <= tolerance, "{what}: `{name}` is {apart:e} apart");
+    }
+    let predicted = apart(&one.predicted, &other.predicted);
+    // What the variables differ by grows on the way through the model.
+    assert!(
+        predicted <= tolerance * 10.0,
+        "{what}: predictions are {predicted:e} apart"
+    );
+    for (one, other) in one.logs.iter().zip(&other.logs) {
+        for ((name, a), (_, b)) in one.iter().zip(other) {
+            let near = (a - b).abs() <= tolerance * a.abs().max(1.0);
+            assert!(near, "{what}: {name} is {a} and {b}");
+        }
+    }
+}
+
+/// The bound.
+const TOLERANCE: f64 = 1e-5;
+
+#[test]
+fn any_number_of_replicas_trains_as_one() {
+    for case in cases::all() {
+        let one = train(&OneDeviceStrategy::on(engine()), &case);
+        for replicas in 2..=4 {
+            let many = train(&mirrored(replicas), &case);
+            let what = format!("{}, {replicas} replicas", case.name);
+            assert_alike(&what, &one, &many, TOLERANCE);
+        }
+    }
+}
+
+#[test]
+fn every_strategy_reduction_and_wire_trains_as_one_and_always_to_the_same_bits() {
+    for case in [cases::everything(), cases::recommender()] {
+        let one = train(&OneDeviceStrategy::on(engine()), &case);
+        let check = |what: String, strategy: &dyn Fn() -> Box<dyn Strategy>, tolerance: f64| {
+            let what = format!("{}, {what}", case.name);
+            let many = train(&strategy(), &case);
+            assert_alike(&what, &one, &many, tolerance);
+            assert_eq!(many, train(&strategy(), &case), "{what}, again");
+        };
+        for replicas in [2, 3] {
+            for ops in [
+                CrossDeviceOps::AllReduce,
+                CrossDeviceOps::HierarchicalCopyAllReduce,
+                CrossDeviceOps::ReductionToOneDevice,
+            ] {
+                // A few bits of each gradient are lost on a narrow wire.
+                for (wire, tolerance) in [
+                    (WireFormat::Same, TOLERANCE),
+                    (WireFormat::Bf16, 2e-2),
+                    (WireFormat::F16, 2e-3),
+                ] {
+                    let reduction = Reduction::new()
+                        .cross_device_ops(ops)
+                        .wire(wire)
+                        .bytes_per_pack(64);
+                    let strategy = || -> Box<dyn Strategy> {
+                        Box::new(mirrored(replicas).reduction(reduction.clone()))
+                    };
+                    let what = format!("{replicas} replicas, {ops:?}, {wire:?}");
+                    check(what, &strategy, tolerance);
+                }
+            }
+            let central = || -> Box<dyn Strategy> {
+                let strategy = CentralStorageStrategy::on(engine()).parameter_device("cpu:3");
+                Box::new(strategy.unwrap().compute_devices(names(replicas)).unwrap())
+            };
+            check(format!("central storage, {replicas}"), &central, TOLERANCE);
+        }
+        let shares = || -> Box<dyn Strategy> { Box::new(mirrored(3).shares(&[3, 1, 2]).unwrap()) };
+        check("unequal shares".into(), &shares, TOLERANCE);
+        let verified = || -> Box<dyn Strategy> { Box::new(mirrored(2).verify_every(1)) };
+        check("verified".into(), &verified, TOLERANCE);
+        let one = || -> Box<dyn Strategy> { Box::new(OneDeviceStrategy::on(engine())) };
+        check("one device".into(), &one, 0.0);
+    }
+}
+
+fn batch(rows: usize) -> Batch {
+    let data = cases::rows(rows).batch(rows);
+    data.iter(0, 0).next().unwrap().unwrap()
+}
+
+#[test]
+fn batches_smaller_than_the_replicas_leave_some_without_examples() {
+    let case = cases::everything();
+    let run = |strategy: &MirroredStrategy| {
+        let mut trainer = strategy
+            .compile(case.model.clone(), case.compile.clone())
+            .unwrap();
+        for rows in [2, 1, 3, 2] {
+            trainer.train_on_batch(&batch(rows)).unwrap();
+        }
+        let logs = pairs(&trainer.test_on_batch(&batch(3)).unwrap());
+        let predicted = trainer.predict_on_batch(&batch(1).x).unwrap();
+        assert_eq!(predicted[0].dims(), [1, 3]);
+        (values(&trainer), logs, predicted[0].to_f64())
+    };
+    let (one, many) = (run(&mirrored(1)), run(&mirrored(4)));
+    for ((name, a), (_, b)) in one.0.iter().zip(&many.0) {
+        assert!(apart(a, b) <= TOLERANCE, "{name}");
+    }
+    for ((name, a), (_, b)) in one.1.iter().zip(&many.1) {
+        assert!((a - b).abs() <= TOLERANCE, "{name} {a} {b}");
+    }
+    assert!(apart(&one.2, &many.2) <= TOLERANCE);
+}
+
+#[test]
+fn an_overflow_on_one_replica_is_skipped_by_all() {
+    let compile = || Compile {
+        optimizer: Sgd::new(0.1).momentum(0.9).into(),
+        loss: MeanSquaredError::default().into(),
+        loss_scale: LossScale::Dynamic {
+            initial: 1024.0,
+            growth_steps: 3,
+        },
+        ..Compile::default()
+    };
+    let spoiled = |row: Option<usize>| {
+        let mut x = cases::wave(24, 0.3);
+        if let Some(row) = row {
+            x[row * 6] = 1e30;
+        }
+        Batch {
+            x: vec![HostTensor::new([4, 6], &x)],
+            y: vec![HostTensor::new([4, 1], &cases::wave(4, 0.9))],
+            weight: None,
+            first: 0,
+        }
+    };
+    let run = |replicas: usize, rows: &[Option<usize>]| {
+        let model = Sequential::new([6]).add(Dense::new(1));
+        let mut trainer = mirrored(replicas).compile(model, compile()).unwrap();
+        let mut logs = Vec::new();
+        for row in rows {
+            logs.push(pairs(&trainer.train_on_batch(&spoiled(*row)).unwrap()));
+        }
+        (values(&trainer), trainer.iterations(), logs.pop().unwrap())
+    };
+    let clean = run(1, &[None, None, None]);
+    // The last row is the last replica's alone, the first the first's.
+    for (replicas, row) in [(1, 0), (2, 0), (2, 3), (4, 3)] {
+        let (variables, iterations, logs) = run(replicas, &[None, Some(row), None, None]);
+        for ((name, a), (_, b)) in clean.0.iter().zip(&variables) {
+            assert!(
+                apart(a, b) <= TOLERANCE,
+                "{replicas} replicas, row {row}: {name}"
+            );
+        }
+        assert_eq!(iterations, 3);
+        assert!(
+            logs.contains(&("skipped_steps".to_owned(), 1.0)),
+            "{logs:?}"
+        );
+        assert!(logs.contains(&("loss_scale".to_owned(), 512.0)), "{logs:?}");
+    }
+}
+
+#[test]
+fn a_model_moves_between_strategies() {
+    let case = cases::everything();
+    let folder = std::env::temp_dir().join(format!("phalanx-replicas-{}", std::process::id()));
+    let data = case.data.batch(case.batch);
+    let mut trainer = mirrored(3)
+        .compile(case.model.clone(), case.compile.clone())
+        .unwrap();
+    trainer
+        .fit(&data, Fit::epochs(1).progress(Progress::Silent))
+        .unwrap();
+    trainer.save(&folder).unwrap();
+    let (live, predicted) = (
+        trainer.evaluate(&data).unwrap(),
+        trainer.predict(&data).unwrap(),
+    );
+    let saved = SavedModel::load(&folder).unwrap();
+    let central = CentralStorageStrategy::on(engine())
+        .compute_devices(names(2))
+        .unwrap();
+    let strategies: [Box<dyn Strategy>; 3] = [
+        Box::new(OneDeviceStrategy::on(engine())),
+        Box::new(mirrored(2)),
+        Box::new(central),
+    ];
+    for strategy in strategies {
+        let mut loaded = strategy
+            .compile(saved.clone(), case.compile.clone())
+            .unwrap();
+        let tested = loaded.evaluate(&data).unwrap();
+        for ((name, a), (_, b)) in pairs(&live).iter().zip(pairs(&tested)) {
+            assert!((a - b).abs() <= TOLERANCE, "{name} {a} {b}");
+        }
+        let again = loaded.predict(&data).unwrap();
+        assert!(apart(&predicted[0].to_f64(), &again[0].to_f64()) <= TOLERANCE);
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn moving_statistics_are_those_of_all_replicas() {
+    let model = || {
+        let model = Sequential::new([6])
+            .add(BatchNorm::new().momentum(0.5))
+            .add(Dense::new(3));
+        model.build().unwrap()
+    };
+    let compile = || Compile {
+        loss: SparseCategoricalCrossentropy::from_logits().into(),
+        ..Compile::default()
+    };
+    let batch = batch(7);
+    let mut trainer = mirrored(2).compile(model(), compile()).unwrap();
+    trainer.train_on_batch(&batch).unwrap();
+    let x = batch.x[0].to_f64();
+    // Four rows and three, each with a mean of its own, the mean of both by their rows.
+    let mean = |from: usize, to: usize, channel: usize| {
+        (from..to).map(|row| x[row * 6 + channel]).sum::<f64>() / (to - from) as f64
+    };
+    let (_, moving) = values(&trainer)
+        .into_iter()
+        .find(|(name, _)| name.ends_with("moving_mean"))
+        .unwrap();
+    for (channel, moving) in moving.iter().enumerate() {
+        let expected = 0.5 * (4.0 * mean(0, 4, channel) + 3.0 * mean(4, 7, channel)) / 7.0;
+        assert!((moving - expected).abs() < 1e-6, "{moving} {expected}");
+    }
+}
+
+#[test]
+fn devices_are_told_apart() {
+    let message = |names: &[&str]| {
+        let strategy = MirroredStrategy::on(engine()).devices(names);
+        strategy.unwrap_err().to_string()
+    };
+    let all = "cpu:0, cpu:1, cpu:2, cpu:3";
+    assert_eq!(
+        message(&["CPU:0", "/device:CPU:0"]),
+        format!("device `/device:CPU:0` is named twice; name each device once, of {all}")
+    );
+    assert_eq!(
+        message(&["/gpu:1"]),
+        format!("there is no device `/gpu:1`; there are {all}")
+    );
+    assert!(
+        message(&["cpu:4"])
+            .starts_with("there is no device `cpu:4`: the CPU can be divided into more")
+    );
+    assert!(message(&["printer"]).contains("expected a kind and a number, as in `cpu:0`"));
+    assert_eq!(
+        message(&[]),
+        format!("no device is named; name some of {all}, or leave the list out to use all")
+    );
+    assert!(
+        OneDeviceStrategy::device(engine(), "tpu:0")
+            .unwrap_err()
+            .to_string()
+            .contains(all)
+    );
+    let central = CentralStorageStrategy::on(engine()).parameter_device("cpu:9");
+    assert!(central.unwrap_err().to_string().contains(all));
+    let shares = mirrored(2).shares(&[1, 2, 3]).unwrap_err().to_string();
+    assert_eq!(
+        shares,
+        "there are 3 shares for 2 replicas; give one for each"
+    );
+}
+
+#[test]
+fn without_a_tpu_the_error_says_where_one_was_looked_for() {
+    let error = TpuStrategy::new().unwrap_err().to_string();
+    assert!(error.contains("tpu") && error.contains("looked"), "{error}");
+}
+
+#[test]
+fn a_training_says_where_it_runs() {
+    let line = |strategy: &dyn Strategy, rows| strategy.placement().describe(rows);
+    assert_eq!(
+        line(&OneDeviceStrategy::on(engine()), 32),
+        "training on cpu:0: batch 32"
+    );
+    let two = line(&mirrored(2), 32);
+    assert!(
+        two.starts_with(
+            "training on 2 replicas (cpu:0, cpu:1): global batch 32, 16 per replica; gradients by "
+        ),
+        "{two}"
+    );
+    let three = line(&mirrored(3), 32);
+    assert!(
+        three.contains("global batch 32, [11, 11, 10] per replica"),
+        "{three}"
+    );
+    let central = line(&CentralStorageStrategy::on(engine()), 32);
+    assert!(central.ends_with("variables on cpu:0"), "{central}");
+}
+
+#[test]
+fn replicas_are_timed_one_by_one() {
+    let case = cases::everything();
+    let mut trainer = mirrored(2)
+        .compile(case.model.clone(), case.compile.clone())
+        .unwrap();
+    let before = values(&trainer);
+    let times = trainer.replica_times(&batch(7), 3).unwrap();
+    let rows: Vec<usize> = times.replicas.iter().map(|time| time.rows).collect();
+    assert_eq!(rows, [4, 3]);
+    assert!(times.replicas.iter().all(|time| !time.median.is_zero()));
+    assert_eq!(values(&trainer), before, "nothing is trained");
+}
