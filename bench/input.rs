@@ -21,6 +21,8 @@ use phalanx_graph::{DType, Shape};
 
 type Done = Result<(), Box<dyn Error>>;
 
+/// Processors, as every framework has.
+const THREADS: usize = 2;
 /// Files of each kind of records.
 const FILES: usize = 4;
 /// Name, bytes of a record, records of a file, batch.
@@ -45,7 +47,7 @@ fn main() -> ExitCode {
 fn run() -> Done {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    processors::use_first()?;
+    processors::use_first(THREADS)?;
     let [work, folder, rest @ ..] = &words[..] else {
         return Err("usage: bench-input make FOLDER, or bench-input WORK FOLDER SECONDS".into());
     };
@@ -164,9 +166,7 @@ fn decode(folder: &Path, limit: Duration) -> Done {
         Ok(())
     };
     std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..processors::THREADS)
-            .map(|_| scope.spawn(decode_some))
-            .collect();
+        let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(decode_some)).collect();
         threads.into_iter().try_for_each(|thread| {
             thread
                 .join()

@@ -23,6 +23,8 @@ usage: cargo xtask check [--skip NAME]... [NAME]...   all checks of a change, or
                                                      reading records and images, beside tf.data and DataLoader
        cargo xtask bench models [--python PATH]... [--only NAME]... [--quick] [--write]
                                                      training steps of whole models, beside the same
+       cargo xtask bench scaling [--python PATH]... [--only NAME]... [--quick] [--write]
+                                                     two replicas on two processors, beside one and beside the same
        cargo xtask bench single [--python PATH]... [--quick] [--write]
                                                      whole steps and epochs beside PyTorch's, TensorFlow's and JAX'
                                                      where a Python given has them; --write keeps the table
@@ -35,6 +37,7 @@ fn main() -> ExitCode {
         ["check", ref rest @ ..] => check::command(rest),
         ["bench", "input", ref rest @ ..] => bench::input(rest),
         ["bench", "models", ref rest @ ..] => bench::models(rest),
+        ["bench", "scaling", ref rest @ ..] => bench::scaling(rest),
         ["bench", "single", ref rest @ ..] => bench::single(rest),
         [] | ["help" | "--help" | "-h"] => {
             print!("{HELP}");

@@ -4,6 +4,7 @@
 //! it batches, keeps a few steps in flight, and reads the sums of an epoch when somebody looks at them.
 
 mod batch;
+mod best;
 mod compile;
 mod division;
 mod estimate;
@@ -15,8 +16,10 @@ mod loss_scale;
 mod next;
 mod options;
 mod outputs;
+mod pipeline;
 mod progress;
 mod run;
+mod stages;
 mod step;
 mod tally;
 mod times;
