@@ -1,6 +1,7 @@
 //! Reading data: `bench-input WORK FOLDER SECONDS`, the protocol of `bench/peers/README.md`.
 //!
-//! `bench-input make FOLDER` writes the data that all read.
+//! `bench-input make FOLDER` writes the records that all read; `decode` and `memory` are ours alone: the most that whole
+//! images can be decoded, and the memory in use after so many epochs.
 #![forbid(unsafe_code)]
 
 mod processors;
@@ -8,15 +9,20 @@ mod processors;
 use std::error::Error;
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use phalanx::data::{
-    Batches, Dataset, Example, HostTensor, TfRecordOptions, TfRecordWriter, shard_path,
+    Batches, Dataset, Example, HostTensor, ImageFolder, Records, TfRecordOptions, TfRecordWriter,
+    shard_path,
 };
+use phalanx::image::{Decoder, DecoderOptions, ImagePlan, Region, Scale};
 use phalanx_graph::{DType, Shape};
 
 type Done = Result<(), Box<dyn Error>>;
 
+/// Processors, as every framework has.
+const THREADS: usize = 2;
 /// Files of each kind of records.
 const FILES: usize = 4;
 /// Name, bytes of a record, records of a file, batch.
@@ -24,6 +30,9 @@ const RECORDS: [(&str, usize, usize, usize); 2] = [
     ("records_1k", 1_000, 50_000, 256),
     ("records_100k", 100_000, 500, 32),
 ];
+const MOST_BYTES: u64 = 1 << 24;
+/// Epochs after which the memory in use is told.
+const EPOCHS: [u64; 3] = [1, 10, 100];
 
 fn main() -> ExitCode {
     match run() {
@@ -38,15 +47,19 @@ fn main() -> ExitCode {
 fn run() -> Done {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    processors::use_first(2)?;
-    match words[..] {
-        ["make", folder] => make(Path::new(folder)),
-        [work, folder, seconds] => timed(
-            work,
-            Path::new(folder),
-            Duration::from_secs_f64(seconds.parse()?),
-        ),
-        _ => Err("usage: bench-input make FOLDER, or bench-input WORK FOLDER SECONDS".into()),
+    processors::use_first(THREADS)?;
+    let [work, folder, rest @ ..] = &words[..] else {
+        return Err("usage: bench-input make FOLDER, or bench-input WORK FOLDER SECONDS".into());
+    };
+    let folder = Path::new(folder);
+    let seconds = rest.first().unwrap_or(&"3").parse()?;
+    let limit = Duration::from_secs_f64(seconds);
+    match *work {
+        "make" => make(folder),
+        "images" => report(work, &images(folder)?.autotune(), limit),
+        "decode" => decode(folder, limit),
+        "memory" => memory(folder),
+        work => report(work, &records(work, folder)?.autotune(), limit),
     }
 }
 
@@ -76,21 +89,36 @@ fn random_bytes(size: usize, state: &mut u64) -> Vec<u8> {
     words.take(size.div_ceil(8)).flatten().take(size).collect()
 }
 
-fn timed(work: &str, folder: &Path, limit: Duration) -> Done {
+/// Batches of the bytes of records.
+fn records(work: &str, folder: &Path) -> Result<Batches, Box<dyn Error>> {
     let Some((name, _, _, batch)) = RECORDS.into_iter().find(|record| record.0 == work) else {
-        return Err(format!("found work {work:?}, expected records_1k or records_100k").into());
+        let names = "records_1k, records_100k, images, decode or memory";
+        return Err(format!("found work {work:?}, expected {names}").into());
     };
     let pattern = folder.join(format!("{name}-*")).display().to_string();
-    let options = TfRecordOptions::default();
-    let records = Dataset::from_tfrecords(&pattern, &options, |record| {
+    let records = Dataset::from_tfrecords(&pattern, &TfRecordOptions::default(), |record| {
+        let shape = Shape::new(DType::U8, [record.len()]);
         Ok(Example {
-            x: HostTensor::from_bytes(Shape::new(DType::U8, [record.len()]), record)
-                .into_iter()
-                .collect(),
+            x: HostTensor::from_bytes(shape, record).into_iter().collect(),
             ..Example::default()
         })
     })?;
-    report(work, &records.batch(batch).autotune(), limit)
+    Ok(records.batch(batch))
+}
+
+/// Batches of 32 random parts of 224 by 224 pixels, flipped at random and normalised.
+fn images(folder: &Path) -> Result<Batches, Box<dyn Error>> {
+    let folder = ImageFolder::open(folder.join("images"), MOST_BYTES)?;
+    let plan = ImagePlan {
+        region: Region::Crop,
+        flip: true,
+        scale: Scale::Standard {
+            mean: [0.485, 0.456, 0.406],
+            std: [0.229, 0.224, 0.225],
+        },
+        ..ImagePlan::new(224, 224)
+    };
+    Ok(Dataset::from_images(folder, &plan, 1)?.batch(32))
 }
 
 /// Epochs until the time is over; the first does not count.
@@ -101,15 +129,16 @@ fn report(work: &str, batches: &Batches, limit: Duration) -> Done {
         number += 1;
         items += epoch(batches, number)?;
     }
-    let seconds = start.elapsed().as_secs_f64();
-    println!(
-        "{}",
-        serde_json::json!({
-            "framework": "phalanx", "version": env!("CARGO_PKG_VERSION"), "variant": "", "work": work,
-            "items": items, "seconds": seconds,
-        })
-    );
+    say(work, items, start.elapsed());
     Ok(())
+}
+
+fn say(work: &str, items: usize, elapsed: Duration) {
+    let line = serde_json::json!({
+        "framework": "phalanx", "version": env!("CARGO_PKG_VERSION"), "variant": "", "work": work,
+        "items": items, "seconds": elapsed.as_secs_f64(),
+    });
+    println!("{line}");
 }
 
 /// Number of examples of an epoch.
@@ -119,4 +148,59 @@ fn epoch(batches: &Batches, number: u64) -> Result<usize, phalanx::Error> {
         items += batch?.rows();
     }
     Ok(items)
+}
+
+/// Whole images decoded from memory on every processor, and nothing else.
+fn decode(folder: &Path, limit: Duration) -> Done {
+    let folder = ImageFolder::open(folder.join("images"), MOST_BYTES)?;
+    let files: Vec<Vec<u8>> = (0..folder.len())
+        .map(|i| folder.get(i).map(|image| image.bytes))
+        .collect::<Result<_, _>>()?;
+    let (start, next) = (Instant::now(), AtomicUsize::new(0));
+    let decode_some = || -> Result<(), phalanx::Error> {
+        let mut decoder = Decoder::new(DecoderOptions::default());
+        while start.elapsed() < limit {
+            let i = next.fetch_add(1, Ordering::Relaxed);
+            decoder.decode(&files[i % files.len()])?;
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(decode_some)).collect();
+        threads.into_iter().try_for_each(|thread| {
+            thread
+                .join()
+                .map_err(|_| "a thread that decodes panicked")?
+                .map_err(Box::<dyn Error>::from)
+        })
+    })?;
+    say("decode", next.into_inner(), start.elapsed());
+    Ok(())
+}
+
+/// The memory in use after some of a hundred epochs of records and of few images.
+fn memory(folder: &Path) -> Done {
+    let works = [
+        ("records", records("records_100k", folder)?),
+        ("images", images(folder)?.take(2)),
+    ];
+    for (name, batches) in works {
+        let batches = batches.autotune();
+        for number in 1..=EPOCHS[EPOCHS.len() - 1] {
+            epoch(&batches, number)?;
+            if EPOCHS.contains(&number) {
+                let line = serde_json::json!({"work": "memory", "of": name, "epoch": number, "mib": resident_mib()?});
+                println!("{line}");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// MiB of memory that this process has in use.
+fn resident_mib() -> Result<u64, Box<dyn Error>> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let number = line.and_then(|line| line.split_whitespace().next());
+    Ok(number.ok_or("found no VmRSS")?.parse::<u64>()? / 1024)
 }

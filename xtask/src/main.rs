@@ -19,6 +19,8 @@ use std::process::ExitCode;
 const HELP: &str = "\
 usage: cargo xtask check [--skip NAME]... [NAME]...   all checks of a change, or those named, or all but some
        cargo xtask check --list                      the checks, one a line
+       cargo xtask bench input [--python PATH]... [--quick] [--write]
+                                                     reading records and images, beside tf.data and DataLoader
        cargo xtask bench models [--python PATH]... [--only NAME]... [--quick] [--write]
                                                      training steps of whole models, beside the same
        cargo xtask bench scaling [--python PATH]... [--only NAME]... [--quick] [--write]
@@ -33,6 +35,7 @@ fn main() -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let done = match words[..] {
         ["check", ref rest @ ..] => check::command(rest),
+        ["bench", "input", ref rest @ ..] => bench::input(rest),
         ["bench", "models", ref rest @ ..] => bench::models(rest),
         ["bench", "scaling", ref rest @ ..] => bench::scaling(rest),
         ["bench", "single", ref rest @ ..] => bench::single(rest),

@@ -7,7 +7,7 @@
 //!
 //! Files are read at a position too ([`Records`]): TFRecord, WebDataset, CIFAR, IDX, text, folders of images. Several
 //! workers divide the data by arithmetic ([`Batches::shard`]), and a [`Position`] goes on exactly, within an epoch and
-//! with another number of workers.
+//! with another number of workers. What can only be read from its start is a [`Stream`]; training takes either ([`Feed`]).
 //!
 //! ```
 //! use phalanx::data::{Dataset, HostTensor};

@@ -69,13 +69,13 @@ struct State {
 
 impl Prefetched {
     pub(super) fn start(maker: Maker, ahead: Ahead) -> Self {
-        let active = if ahead.tuned { 1 } else { ahead.threads };
         let state = State {
             next: maker.next,
             taken: maker.next,
             ready: BTreeMap::new(),
             depth: ahead.depth.max(1),
-            active,
+            // Tuning takes threads away: an epoch of few batches would be over before it gave them.
+            active: ahead.threads,
             stopped: false,
             died: false,
         };
