@@ -419,7 +419,7 @@ impl Trainer {
             return Ok(());
         };
         let is_copied = self.placement.replicas() > 1 && self.placement.parameters().is_none();
-        if !is_copied || self.iterations.unsigned_abs() % every != 0 {
+        if !is_copied || !self.iterations.unsigned_abs().is_multiple_of(every) {
             return Ok(());
         }
         let verifier = match self.verifier.take() {

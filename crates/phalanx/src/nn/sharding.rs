@@ -133,7 +133,7 @@ mod tests {
             "sequential/dense/kernel".to_owned(),
             "[_, model]".to_owned(),
         );
-        assert_eq!(cut(&model), [kernel.clone()]);
+        assert_eq!(cut(&model), std::slice::from_ref(&kernel));
         model
             .set_sharding("sequential/out/kernel", [Some("model"), None])
             .unwrap();
