@@ -38,7 +38,7 @@ fn main() -> ExitCode {
 fn run() -> Done {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    processors::use_first()?;
+    processors::use_first(2)?;
     match words[..] {
         ["make", folder] => make(Path::new(folder)),
         [work, folder, seconds] => timed(

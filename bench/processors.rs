@@ -3,15 +3,12 @@
 use rustix::io::Result;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// How many every framework gets.
-pub(crate) const THREADS: usize = 2;
-
-/// Keeps this process on the first processors that it may use, as the peers do; before any thread starts.
-pub(crate) fn use_first() -> Result<()> {
+/// Keeps this process on the first so many processors that it may use, as the peers do; before any thread starts.
+pub(crate) fn use_first(count: usize) -> Result<()> {
     let allowed = sched_getaffinity(None)?;
     let mut chosen = CpuSet::new();
     let processors = (0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu));
-    for cpu in processors.take(THREADS) {
+    for cpu in processors.take(count) {
         chosen.set(cpu);
     }
     sched_setaffinity(None, &chosen)

@@ -19,6 +19,9 @@ const COMPARED: usize = 20;
 /// How often they are.
 const COMPARISONS: usize = 5;
 
+/// How many processors every framework gets.
+const THREADS: usize = 2;
+
 fn main() -> ExitCode {
     match run() {
         Ok(()) => ExitCode::SUCCESS,
@@ -35,7 +38,7 @@ fn run() -> Result<(), Box<dyn Error>> {
         return Err("usage: bench-single mlp|cnn|fit_mlp BATCH BUDGET".into());
     };
     let budget: Budget = budget.parse()?;
-    processors::use_first()?;
+    processors::use_first(THREADS)?;
     match model.as_str() {
         "mlp" => steps(model, mlp(), &[784], (30, 20), batch.parse()?, budget),
         "cnn" => steps(model, cnn(), &[28, 28, 1], (3, 1), batch.parse()?, budget),
@@ -213,7 +216,7 @@ fn emit(model: &str, batch: usize, unit: &str, seconds: &[f64], overhead: f64) {
         "version": env!("CARGO_PKG_VERSION"),
         "model": model,
         "batch": batch,
-        "threads": processors::THREADS,
+        "threads": THREADS,
         "overhead_us": (overhead * 1e7).round() / 10.0,
     });
     println!("{line}");

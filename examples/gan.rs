@@ -9,7 +9,7 @@ use phalanx::engine::EngineOptions;
 use phalanx::prelude::*;
 use phalanx_graph::{DType, Tensor};
 
-const EPOCHS: u64 = 300;
+const EPOCHS: u64 = 200;
 const GLOBAL_BATCH: usize = 64;
 const NOISE: usize = 16;
 const LEAKY: Activation = Activation::LeakyRelu {

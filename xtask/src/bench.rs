@@ -1,4 +1,4 @@
-//! `cargo xtask bench models` (see `models`) and `cargo xtask bench single`: whole steps and epochs on one device, ours beside other frameworks'.
+//! `cargo xtask bench models` (see `models`), `scaling` (see there) and `cargo xtask bench single`: whole steps and epochs on one device, ours beside other frameworks'.
 //!
 //! Every contestant is a program `MODEL BATCH BUDGET` that prints a JSON line a result (`bench/peers/README.md`). They take
 //! turns, round by round, so that a machine that grows slow is slow for all; a result is the median of its rounds' medians.
@@ -7,10 +7,13 @@ mod contestant;
 mod machine;
 mod models;
 mod player;
+mod scaling;
 mod score;
+mod seat;
 mod table;
 
 pub(crate) use models::models;
+pub(crate) use scaling::scaling;
 
 use std::process::Command;
 use std::time::Duration;

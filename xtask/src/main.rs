@@ -21,6 +21,8 @@ usage: cargo xtask check [--skip NAME]... [NAME]...   all checks of a change, or
        cargo xtask check --list                      the checks, one a line
        cargo xtask bench models [--python PATH]... [--only NAME]... [--quick] [--write]
                                                      training steps of whole models, beside the same
+       cargo xtask bench scaling [--python PATH]... [--only NAME]... [--quick] [--write]
+                                                     two replicas on two processors, beside one and beside the same
        cargo xtask bench single [--python PATH]... [--quick] [--write]
                                                      whole steps and epochs beside PyTorch's, TensorFlow's and JAX'
                                                      where a Python given has them; --write keeps the table
@@ -32,6 +34,7 @@ fn main() -> ExitCode {
     let done = match words[..] {
         ["check", ref rest @ ..] => check::command(rest),
         ["bench", "models", ref rest @ ..] => bench::models(rest),
+        ["bench", "scaling", ref rest @ ..] => bench::scaling(rest),
         ["bench", "single", ref rest @ ..] => bench::single(rest),
         [] | ["help" | "--help" | "-h"] => {
             print!("{HELP}");

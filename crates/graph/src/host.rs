@@ -14,7 +14,39 @@ pub const HOST_ALIGNMENT: usize = 64;
 #[derive(Clone)]
 pub struct HostTensor {
     shape: Shape,
-    bytes: Arc<AlignedBytes>,
+    bytes: HostBytes,
+}
+
+/// The bytes of a tensor, in memory that other tensors may share.
+#[derive(Clone, Debug)]
+pub struct HostBytes {
+    memory: Arc<AlignedBytes>,
+    start: usize,
+    len: usize,
+}
+
+impl HostBytes {
+    /// The memory that they lie in: it has more bytes where the tensor is rows of another.
+    #[must_use]
+    pub const fn memory(&self) -> &Arc<AlignedBytes> {
+        &self.memory
+    }
+}
+
+impl From<AlignedBytes> for HostBytes {
+    fn from(bytes: AlignedBytes) -> Self {
+        Self {
+            start: 0,
+            len: bytes.len,
+            memory: Arc::new(bytes),
+        }
+    }
+}
+
+impl AsRef<[u8]> for HostBytes {
+    fn as_ref(&self) -> &[u8] {
+        &(*self.memory).as_ref()[self.start..self.start + self.len]
+    }
 }
 
 /// A byte array whose first byte sits on a [`HOST_ALIGNMENT`] boundary.
@@ -109,7 +141,7 @@ impl HostTensor {
         }
         Self {
             shape,
-            bytes: Arc::new(bytes),
+            bytes: bytes.into(),
         }
     }
 
@@ -122,7 +154,7 @@ impl HostTensor {
     /// A tensor of zeros.
     #[must_use]
     pub fn zeros(shape: Shape) -> Self {
-        let bytes = Arc::new(AlignedBytes::zeroed(shape.byte_len()));
+        let bytes = AlignedBytes::zeroed(shape.byte_len()).into();
         Self { shape, bytes }
     }
 
@@ -137,7 +169,7 @@ impl HostTensor {
         }
         Self {
             shape,
-            bytes: Arc::new(bytes),
+            bytes: bytes.into(),
         }
     }
 
@@ -161,7 +193,7 @@ impl HostTensor {
         assert_eq!(shape.byte_len(), bytes.len, "bytes of {shape}");
         Self {
             shape,
-            bytes: Arc::new(bytes),
+            bytes: bytes.into(),
         }
     }
 
@@ -186,13 +218,13 @@ impl HostTensor {
     /// The little-endian bytes, row-major.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
-        (*self.bytes).as_ref()
+        self.bytes.as_ref()
     }
 
     /// The shared bytes, for a device that reads them in place.
     #[must_use]
-    pub fn shared_bytes(&self) -> Arc<AlignedBytes> {
-        Arc::clone(&self.bytes)
+    pub fn shared_bytes(&self) -> HostBytes {
+        self.bytes.clone()
     }
 
     /// The values, or `None` when `T` is not the element type.
@@ -247,7 +279,7 @@ impl HostTensor {
         let shape = Shape::new(self.dtype(), dims);
         (shape.checked_byte_len() == Some(self.shape.byte_len())).then(|| Self {
             shape,
-            bytes: Arc::clone(&self.bytes),
+            bytes: self.bytes.clone(),
         })
     }
 
@@ -264,7 +296,8 @@ impl HostTensor {
         inner * self.dtype().size()
     }
 
-    /// Rows `start..end` of the first dim, copied.
+    /// Rows `start..end` of the first dim; they share the bytes where they begin on a [`HOST_ALIGNMENT`] boundary, and are
+    /// copied where not.
     ///
     /// # Panics
     /// When the range leaves the tensor or the tensor is a scalar: a bug of the caller.
@@ -274,7 +307,17 @@ impl HostTensor {
         dims[0] = end - start;
         let row = self.row_bytes();
         let shape = Shape::new(self.dtype(), dims);
-        Self::from_bytes(shape, &self.bytes()[start * row..end * row]).expect("rows in range")
+        let rows = &self.bytes()[start * row..end * row];
+        // Nothing is not worth keeping the whole alive.
+        if !(start * row).is_multiple_of(HOST_ALIGNMENT) || rows.is_empty() {
+            return Self::from_bytes(shape, rows).expect("rows in range");
+        }
+        let bytes = HostBytes {
+            memory: Arc::clone(&self.bytes.memory),
+            start: self.bytes.start + start * row,
+            len: rows.len(),
+        };
+        Self { shape, bytes }
     }
 
     /// The tensor with zero rows appended up to `rows` rows.
@@ -352,6 +395,26 @@ pub(crate) fn write_number(dtype: DType, value: f64, out: &mut [u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rows_share_the_bytes_where_they_are_aligned() {
+        let values: Vec<f32> = (0..96).map(|i| i as f32).collect();
+        let tensor = HostTensor::new([6, 16], &values);
+        let rows = tensor.slice_rows(2, 5);
+        assert_eq!(rows.f32s(), &values[32..80]);
+        assert_eq!(rows.bytes().as_ptr(), tensor.bytes()[128..].as_ptr());
+        assert_eq!(rows.shared_bytes().as_ref(), rows.bytes());
+        assert_eq!(rows.slice_rows(1, 3).f32s(), &values[48..80]);
+        let reshaped = rows.reshape([4, 12]).unwrap();
+        assert_eq!(reshaped.f32s(), rows.f32s());
+        assert_ne!(
+            reshaped.slice_rows(1, 2).bytes().as_ptr(),
+            reshaped.bytes()[48..].as_ptr(),
+            "not aligned"
+        );
+        assert_eq!(reshaped.slice_rows(1, 2).f32s(), &values[44..56]);
+        assert!(tensor.slice_rows(3, 3).f32s().is_empty());
+    }
 
     #[test]
     fn values_survive_the_round_trip_for_every_dtype() {

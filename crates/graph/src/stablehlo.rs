@@ -125,6 +125,7 @@ impl Program {
 
     fn print(&self, lowering: &Lowering) -> String {
         let mut writer = Writer::new(lowering.platform, lowering.kernels, self.replicas);
+        writer.devices = self.devices();
         writer.widens_bf16 = lowering.platform == Platform::Cpu && !lowering.bf16_products;
         writer.open(&format!(
             "module @{} attributes {{mhlo.num_partitions = {} : i32, mhlo.num_replicas = {} : i32}} {{",

@@ -16,5 +16,5 @@ pub use crate::saved::SavedModel;
 pub use crate::schedules::{CosineDecay, Schedule};
 pub use crate::strategy::{
     CentralStorageStrategy, CustomTraining, Inputs, Mesh, MeshStrategy, MirroredStrategy,
-    OneDeviceStrategy, PerReplica, Reduce, Strategy, TpuStrategy,
+    OneDeviceStrategy, PerReplica, PipelineStrategy, Reduce, Strategy, TpuStrategy,
 };

@@ -415,6 +415,18 @@ fn a_models_variables_are_read_set_and_saved() {
 }
 
 #[test]
+fn a_model_of_any_layers_is_saved_and_read_back() {
+    let strategy = mirrored(2);
+    let mut state = strategy.state(1).unwrap();
+    let model = state.add_model("mlp", mlp()).unwrap();
+    let path = std::env::temp_dir().join(format!("phalanx-loops-{}.phx", std::process::id()));
+    state.save(&model, &path).unwrap();
+    let read = SavedModel::load(&path).unwrap();
+    std::fs::remove_dir_all(&path).unwrap();
+    assert_eq!(read.values(), state.saved_model(&model).unwrap().values());
+}
+
+#[test]
 fn pipelines_deal_their_batches_to_replicas() {
     let strategy = mirrored(2);
     let mut state = strategy.state(1).unwrap();

@@ -209,3 +209,93 @@ fn what_does_not_fit_a_mesh_is_told() {
         "mesh data=2 model=2 has 4 places, but 2 devices are named; name one for each"
     );
 }
+
+/// A value that goes around the layers of a stage and into the next.
+fn residual() -> Model {
+    let mut net = Network::new();
+    let x = net.input([4]);
+    let penalty = Regularizer::L2 { l2: 0.01 };
+    let first = Dense::new(8).activation(relu).kernel_regularizer(penalty);
+    let first = net.add(first, &[x]);
+    let dropped = net.add(Dropout::new(0.25), &[first]);
+    let second = net.add(Dense::new(8).activation(tanh).named("second"), &[dropped]);
+    let sum = net.add(Add, &[first, second]);
+    let output = net.add(Dense::new(3).named("output"), &[sum]);
+    net.build(&[x], &[output]).unwrap()
+}
+
+#[test]
+fn a_pipeline_trains_as_one_device() {
+    let (numbers, words) = (numbers(19).batch(8), words(19).batch(8));
+    let clipped = Optimizer::from(Adam::new(0.01)).global_clipnorm(0.5);
+    let momentum = Optimizer::from(Sgd::new(0.1).momentum(0.9));
+    let perceptron = perceptron().build().unwrap();
+    let transformer = transformer().build().unwrap();
+    for (name, model, data, optimizer, sizes) in [
+        (
+            "residual",
+            residual(),
+            &numbers,
+            clipped,
+            &[[2, 2], [3, 4]][..],
+        ),
+        (
+            "transformer",
+            transformer,
+            &words,
+            momentum.clone(),
+            &[[2, 3]],
+        ),
+        // With one micro-batch, statistics are those of the batch.
+        ("perceptron", perceptron, &numbers, momentum, &[[2, 1]]),
+    ] {
+        let compile = || compile(optimizer.clone());
+        let one = OneDeviceStrategy::on(engine());
+        let mut trainer = one.compile(model.clone(), compile()).unwrap();
+        let expected = left(&mut trainer, data);
+        for &[stages, micro_batches] in sizes {
+            let strategy = PipelineStrategy::on(engine(), stages, micro_batches).unwrap();
+            let mut trainer = strategy.compile(model.clone(), compile()).unwrap();
+            let got = left(&mut trainer, data);
+            let what = format!("{name} in {stages} stages, {micro_batches} micro-batches");
+            assert_equal(&expected, &got, &what);
+        }
+    }
+}
+
+#[test]
+fn what_is_no_pipeline_is_told() {
+    let strategy = |stages| PipelineStrategy::on(engine(), stages, 2);
+    let refused = |strategy: PipelineStrategy| {
+        let trainer = strategy.compile(residual(), compile(Sgd::new(0.1)));
+        trainer.unwrap_err().to_string()
+    };
+    assert_eq!(
+        strategy(5).unwrap_err().to_string(),
+        "a pipeline of 5 stages with 2 micro-batches on 4 devices; expected 1 or more of each, and a device for each stage (`EngineOptions::cpu_devices` divides the CPU into more)"
+    );
+    assert_eq!(
+        refused(strategy(2).unwrap().starting_at(["secnd"])),
+        "a stage is to start at layer `secnd`, but model `functional` has none of that name outside of models in it; did you mean `second`?"
+    );
+    assert_eq!(
+        refused(strategy(3).unwrap().starting_at(["output", "second"])),
+        "3 stages start at the layers [\"output\", \"second\"]; name 2 layers behind the first, in the order of the model"
+    );
+    let mut trainer = strategy(2)
+        .unwrap()
+        .compile(
+            residual(),
+            Compile {
+                precision: Policy::MixedFloat16,
+                ..compile(Sgd::new(0.1))
+            },
+        )
+        .unwrap();
+    let fit = Fit::epochs(1).progress(Progress::Silent);
+    let error = trainer.fit(&numbers(8).batch(8), fit).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "a pipeline cannot train with a dynamic loss scale; use Policy::MixedBfloat16 or Policy::Float32, or a constant loss scale"
+    );
+}

@@ -27,7 +27,7 @@ impl Contestant {
     }
 }
 
-/// Ours, then the frameworks in order, each with the first Python that has it, in a family of programs such as `single`:
+/// Ours, then the frameworks in order that have a script, each with the first Python that has it, in a family of programs such as `single`:
 /// `bench-single` and `single_torch.py`.
 pub(super) fn all(
     workspace: &Workspace,
@@ -45,7 +45,11 @@ pub(super) fn all(
         modules.push((python, installed(python)?));
     }
     for (name, needs) in FRAMEWORKS {
-        let script = format!("{family}_{name}.py");
+        let script = format!("bench/peers/{family}_{name}.py");
+        let script = workspace.root.join(script);
+        if !script.is_file() {
+            continue;
+        }
         let has_all = |installed: &[String]| {
             needs
                 .iter()
@@ -55,7 +59,7 @@ pub(super) fn all(
             Some((python, _)) => contestants.push(Contestant {
                 name,
                 program: PathBuf::from(python),
-                script: Some(workspace.root.join("bench/peers").join(script)),
+                script: Some(script),
             }),
             None => eprintln!(
                 "{name} is left out: no Python given with --python has {}",

@@ -3,22 +3,11 @@
 //! All programs of a work are alive at once and take a few steps by turns, round after round, so that a machine that grows
 //! slow is slow for all. Who takes too long for a step is told so, and how long it had, and left.
 
-use std::time::Duration;
-
 use super::contestant::{self, Contestant};
-use super::player::{Hello, Player, Silence};
 use super::score::{Score, table};
+use super::seat::Seat;
 use super::{asked, build, machine, write};
 use crate::workspace::Workspace;
-
-/// Until a program has imported and built what it needs.
-const START_LIMIT: Duration = Duration::from_secs(120);
-/// A first step, with tracing and compilation.
-const FIRST_LIMIT: Duration = Duration::from_secs(120);
-/// Any later step.
-const STEP_LIMIT: Duration = Duration::from_secs(30);
-/// Between turns: threads that still spin come to rest.
-const PAUSE: Duration = Duration::from_millis(100);
 
 /// What is timed.
 struct Work {
@@ -69,12 +58,6 @@ const WORKS: [Work; 5] = [
     },
 ];
 
-/// Someone at work, or why no longer.
-struct Seat {
-    player: Option<Player>,
-    score: Score,
-}
-
 /// Times ours and what the Pythons have; prints a table, and keeps it in `bench/results` if asked to.
 pub(crate) fn models(arguments: &[&str]) -> Result<(), String> {
     let asked = asked(arguments)?;
@@ -122,14 +105,21 @@ fn contest(
     rounds: usize,
 ) -> Vec<Score> {
     let mut seats = Vec::new();
+    let seat = |contestant, variant: &str| {
+        let more = ["--variant", variant];
+        let more = if variant.is_empty() {
+            &[][..]
+        } else {
+            &more[..]
+        };
+        let arguments = [&[work.name, work.batch], more].concat();
+        Seat::take(workspace, contestant, &arguments, variant)
+    };
     for contestant in contestants {
-        seats.push(seat(workspace, work, contestant, ""));
-        for (_, variant) in work
-            .variants
-            .iter()
-            .filter(|(name, _)| *name == contestant.name)
-        {
-            seats.push(seat(workspace, work, contestant, variant));
+        seats.push(seat(contestant, ""));
+        let variants = work.variants.iter();
+        for (_, variant) in variants.filter(|(name, _)| *name == contestant.name) {
+            seats.push(seat(contestant, variant));
         }
     }
     for round in 1..=rounds {
@@ -139,70 +129,6 @@ fn contest(
         }
     }
     seats.into_iter().map(|seat| seat.score).collect()
-}
-
-/// Starts a program and has it take its first steps.
-fn seat(workspace: &Workspace, work: &Work, contestant: &Contestant, variant: &str) -> Seat {
-    eprintln!("starting {} {variant}: {}", contestant.name, work.shown);
-    let mut command = contestant.command();
-    command.args([work.name, work.batch]);
-    if !variant.is_empty() {
-        command.args(["--variant", variant]);
-    }
-    let log = workspace.log(&format!("bench-{}-{}{variant}", work.name, contestant.name));
-    let named = Hello {
-        framework: contestant.name.to_owned(),
-        variant: variant.to_owned(),
-        version: String::new(),
-    };
-    let started = Player::start(&mut command, &log, START_LIMIT);
-    let (mut player, hello) = match started {
-        Ok(started) => started,
-        Err(silence) => return Seat::empty(named, silence),
-    };
-    let mut score = Score::new(hello);
-    // The first step compiles; the second still warms caches.
-    match player.play(1, FIRST_LIMIT).and_then(|first| {
-        score.first_loss = Some(first.loss);
-        player.play(1, STEP_LIMIT)
-    }) {
-        Ok(_) => Seat {
-            player: Some(player),
-            score,
-        },
-        Err(silence) => {
-            score.silence = Some(silence);
-            Seat {
-                player: None,
-                score,
-            }
-        }
-    }
-}
-
-impl Seat {
-    fn empty(hello: Hello, silence: Silence) -> Self {
-        let mut score = Score::new(hello);
-        score.silence = Some(silence);
-        Self {
-            player: None,
-            score,
-        }
-    }
-
-    fn turn(&mut self, steps: usize) {
-        let Some(player) = &mut self.player else {
-            return;
-        };
-        std::thread::sleep(PAUSE);
-        match player.play(steps, STEP_LIMIT.saturating_mul(steps as u32)) {
-            Ok(turn) => self.score.add(&turn),
-            Err(silence) => {
-                self.score.silence = Some(silence);
-                self.player = None;
-            }
-        }
-    }
 }
 
 #[cfg(test)]

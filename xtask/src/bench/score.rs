@@ -7,8 +7,10 @@ use super::table::{OURS, median, milliseconds};
 
 /// A program at a model: the medians of its rounds, its losses, and why it left if it did.
 pub(super) struct Score {
-    framework: String,
-    label: String,
+    pub(super) framework: String,
+    pub(super) label: String,
+    /// What a step counts for in the rate.
+    pub(super) units: f64,
     medians_ms: Vec<f64>,
     pub(super) first_loss: Option<f64>,
     last_loss: f64,
@@ -22,6 +24,7 @@ impl Score {
         Self {
             label: words.join(" ").trim().to_owned(),
             framework: hello.framework,
+            units: 1.0,
             medians_ms: Vec::new(),
             first_loss: None,
             last_loss: f64::NAN,
@@ -34,8 +37,8 @@ impl Score {
         self.last_loss = turn.loss;
     }
 
-    /// Median, range and rate, or why there are none.
-    fn time(&self) -> String {
+    /// Median, range and rate, or why there are none: three cells.
+    pub(super) fn time(&self) -> String {
         let Some(median) = self.median_ms() else {
             return match &self.silence {
                 Some(Silence::Late(limit)) => format!("> {} s |  |  ", limit.as_secs()),
@@ -45,16 +48,21 @@ impl Score {
         };
         let ends = |pick: fn(f64, f64) -> f64| self.medians_ms.iter().copied().fold(median, pick);
         format!(
-            "{} | {} .. {} | {:.2} /s",
+            "{} | {} .. {} | {:.*} /s",
             milliseconds(median),
             milliseconds(ends(f64::min)),
             milliseconds(ends(f64::max)),
-            1e3 / median
+            if self.units * 1e3 < 100.0 * median {
+                2
+            } else {
+                0
+            },
+            self.units * 1e3 / median
         )
     }
 
     /// Milliseconds of a step, if it took any in time.
-    fn median_ms(&self) -> Option<f64> {
+    pub(super) fn median_ms(&self) -> Option<f64> {
         let done = self.silence.is_none() && !self.medians_ms.is_empty();
         done.then(|| median(&self.medians_ms))
     }

@@ -192,9 +192,9 @@ fn call(
     outputs: &[Shape],
     mut attributes: Attributes,
 ) -> Vec<Operand> {
-    if w.replicas > 1 {
-        // Kernels of several replicas run at once, each with its share of the processors.
-        let replicas = Attribute::Int(w.replicas as i64);
+    if w.devices > 1 {
+        // Kernels of several devices run at once, each with its share of the processors.
+        let replicas = Attribute::Int(w.devices as i64);
         attributes.push(("replicas".to_owned(), replicas));
     }
     attributes.sort_by(|(a, _), (b, _)| a.cmp(b));

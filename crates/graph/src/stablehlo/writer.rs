@@ -18,6 +18,8 @@ pub(super) struct Writer {
     pub(super) platform: Platform,
     pub(super) kernels: Option<KernelSupport>,
     pub(super) replicas: usize,
+    /// How many devices compute at once.
+    pub(super) devices: usize,
     /// Whether products of bf16 are printed as those of f32.
     pub(super) widens_bf16: bool,
     /// The layer of the node at hand, printed as the location of its ops.
@@ -40,6 +42,7 @@ impl Writer {
             platform,
             kernels,
             replicas,
+            devices: replicas,
             widens_bf16: false,
             label: None,
             random: BTreeSet::new(),

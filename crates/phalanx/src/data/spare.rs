@@ -38,6 +38,6 @@ impl SpareBuffers {
         if buffers.len() == Self::MOST_BUFFERS {
             buffers.remove(0);
         }
-        buffers.push(tensor.shared_bytes());
+        buffers.push(Arc::clone(tensor.shared_bytes().memory()));
     }
 }

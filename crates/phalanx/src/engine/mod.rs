@@ -255,7 +255,7 @@ impl Engine {
     pub fn put(&self, device: usize, tensor: &HostTensor) -> Result<Buffer> {
         let element = element_type(tensor.dtype());
         let dims = signed(tensor.dims());
-        let shared: SharedBytes = tensor.shared_bytes();
+        let shared: SharedBytes = Arc::new(tensor.shared_bytes());
         let buffer = self.0.client.buffer_shared(device, element, &dims, shared);
         buffer.map_err(|error| refused("copy to the device", &tensor.shape().to_string(), &error))
     }

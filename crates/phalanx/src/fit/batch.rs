@@ -125,8 +125,8 @@ pub(super) fn part(tensor: &HostTensor, split: &Split, replica: usize) -> HostTe
 /// `count` rows of a tensor from `start` on, filled up to `each` with the last of them.
 pub(crate) fn filled(tensor: &HostTensor, start: usize, count: usize, each: usize) -> HostTensor {
     let rows = tensor.rows();
-    if (count, each) == (rows, rows) {
-        return tensor.clone();
+    if count == each {
+        return tensor.slice_rows(start, start + count);
     }
     // A replica without examples computes on some row, which weighs nothing.
     let start = start.min(rows - 1);
@@ -155,7 +155,10 @@ pub(super) fn put<'a>(
         return put_divided(placement, division, tensors, split, filled);
     }
     let engine = placement.engine();
-    let replica = |(replica, &device): (usize, &usize)| {
+    // Micro-batches begin on the first device.
+    let home = placement.stages().map(|_| placement.devices()[0]);
+    let replica = |replica: usize| {
+        let device = home.unwrap_or_else(|| placement.devices()[replica]);
         let mut buffers = Vec::new();
         if filled {
             let (count, start) = (split.count(replica), split.start(replica));
@@ -167,12 +170,7 @@ pub(super) fn put<'a>(
         }
         Ok(buffers)
     };
-    placement
-        .devices()
-        .iter()
-        .enumerate()
-        .map(replica)
-        .collect()
+    (0..split.replicas()).map(replica).collect()
 }
 
 /// The same for one replica that is divided among the devices: a list for each of them.

@@ -1,5 +1,7 @@
 //! A batch in a graph.
 
+use std::cell::RefCell;
+
 use phalanx_graph::{DType, Graph, Shape, Tensor};
 
 use super::outputs::of_rows;
@@ -15,6 +17,10 @@ pub(super) struct Given {
     pub(super) rows: Option<Tensor>,
     pub(super) mask: Option<Tensor>,
     first: Option<Tensor>,
+    /// How many such batches make one together, one after another.
+    pub(super) micro_batches: usize,
+    /// Weights of the rows, and the parameters that are those of all these batches.
+    pub(super) wholes: RefCell<Vec<(Tensor, Tensor)>>,
 }
 
 impl Given {
@@ -51,6 +57,8 @@ impl Given {
             rows,
             mask,
             first,
+            micro_batches: 1,
+            wholes: RefCell::default(),
         }
     }
 

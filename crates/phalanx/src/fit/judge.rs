@@ -54,7 +54,7 @@ impl Setup {
             let values = term.loss.per_example(target(term.output), &output.value);
             let weight = output.weight(weight.as_ref());
             let (sum, own) = weighted_sum(&values, weight.as_ref());
-            let whole = self.whole(&own, weight.is_some());
+            let whole = self.whole(&own, weight.is_some(), given);
             if output.mask.is_some() {
                 unmasked.get_or_insert_with(|| (own.clone(), whole.clone()));
             }
@@ -64,9 +64,9 @@ impl Setup {
         }
         for added in &effects.losses {
             let added = added.convert(loss.dtype());
-            loss = match self.replicas {
+            loss = match self.replicas * given.micro_batches {
                 1 => &loss + added,
-                replicas => &loss + added * (1.0 / replicas as f64),
+                parts => &loss + added * (1.0 / parts as f64),
             };
         }
         let metrics = self.metrics.iter().map(|counted| {
@@ -82,12 +82,12 @@ impl Setup {
         let (weight, whole) = unmasked.unwrap_or_else(|| match &weight {
             Some(weight) => {
                 let own = weight.sum_all();
-                let whole = self.whole(&own, true);
+                let whole = self.whole(&own, true, given);
                 (own, whole)
             }
             None => {
                 let own = loss.like(given.rows() as f64);
-                let whole = self.whole(&own, false);
+                let whole = self.whole(&own, false, given);
                 (own, whole)
             }
         });
@@ -101,8 +101,15 @@ impl Setup {
     }
 
     /// The weight of all replicas' rows from that of this one's; it is the same for each where no row has one.
-    fn whole(&self, own: &Tensor, varies: bool) -> Tensor {
-        match (self.replicas, varies) {
+    ///
+    /// That of micro-batches is a parameter, for it must be known before the first of them is differentiated.
+    fn whole(&self, own: &Tensor, varies: bool, given: &Given) -> Tensor {
+        if given.micro_batches > 1 && varies {
+            let whole = own.graph().parameter("whole", own.shape());
+            given.wholes.borrow_mut().push((own.clone(), whole.clone()));
+            return whole;
+        }
+        match (self.replicas * given.micro_batches, varies) {
             (1, _) => own.clone(),
             (_, true) => own.all_reduce(ReduceOp::Sum),
             (replicas, false) => own * replicas as f64,

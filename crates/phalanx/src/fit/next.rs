@@ -69,6 +69,7 @@ impl Next {
             sent: Vec::new(),
             changed,
             disconnected: Vec::new(),
+            staged: None,
         })
     }
 }

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use phalanx_graph::{DType, HostTensor, Shape, Sharding};
 use phalanx_pjrt::Buffer;
 
+use super::stages::{Lent, StagedStep};
 use super::step::{BatchShape, Setup, StepProgram};
 use crate::engine::{Compiled, Done, Engine};
 use crate::replicas::Placement;
@@ -13,10 +14,48 @@ use crate::{Error, Result};
 /// A compiled step for batches of one shape.
 pub(super) struct Ready {
     shape: BatchShape,
-    compiled: Compiled,
-    /// What replaces the state on the device of the variables, with the shapes of what it is sent.
-    apply: Option<(Compiled, Vec<Shape>)>,
+    runs: Runs,
     changed: Vec<usize>,
+}
+
+/// How a step runs.
+enum Runs {
+    /// As one program of all devices.
+    Whole(Compiled),
+    /// As one, and another that replaces the state on the device of the variables, with the shapes of what it is sent.
+    Central(Compiled, Compiled, Vec<Shape>),
+    /// In stages.
+    Staged(Box<StagedStep>),
+}
+
+impl Runs {
+    fn compile(
+        placement: &Placement,
+        setup: &Setup,
+        name: &str,
+        traced: &StepProgram,
+    ) -> Result<Self> {
+        if let Some(plan) = &setup.plan {
+            let step = StagedStep::compile(placement, plan, &setup.homes(), name, traced)?;
+            return Ok(Self::Staged(Box::new(step)));
+        }
+        let compiled = placement.compile(name, &traced.program)?;
+        Ok(match &traced.apply {
+            None => Self::Whole(compiled),
+            Some(apply) => {
+                let apply = placement.compile_apply(apply)?;
+                Self::Central(compiled, apply, traced.sent.clone())
+            }
+        })
+    }
+
+    /// The one program of the devices.
+    fn whole(&self) -> Result<&Compiled> {
+        match self {
+            Self::Whole(compiled) | Self::Central(compiled, _, _) => Ok(compiled),
+            Self::Staged(_) => Err(Error::Bug("a step in stages is no one program".into())),
+        }
+    }
 }
 
 /// The compiled programs of one kind of step, by the shape of the batch.
@@ -28,6 +67,7 @@ impl Programs {
     pub(super) fn get(
         &mut self,
         placement: &Placement,
+        setup: &Setup,
         name: &str,
         shape: &BatchShape,
         trace: impl FnOnce() -> Result<StepProgram>,
@@ -42,11 +82,9 @@ impl Programs {
                         "warning: the loss does not depend on variable `{variable}`, so it is not trained; freeze its layer if that is meant"
                     ));
                 }
-                let apply = traced.apply.map(|apply| placement.compile_apply(&apply));
                 self.0.push(Ready {
                     shape: shape.clone(),
-                    compiled: placement.compile(name, &traced.program)?,
-                    apply: apply.transpose()?.map(|compiled| (compiled, traced.sent)),
+                    runs: Runs::compile(placement, setup, name, &traced)?,
                     changed: traced.changed,
                 });
                 self.0.len() - 1
@@ -69,6 +107,8 @@ pub(super) struct State {
     seed: Vec<Buffer>,
     /// How each array is cut over a mesh.
     shardings: Vec<Sharding>,
+    /// The stage of each array.
+    homes: Vec<usize>,
 }
 
 impl State {
@@ -96,8 +136,9 @@ impl State {
         let key = [(seed >> 32) as u32, seed as u32];
         let shardings = setup.shardings();
         let mut arrays: Vec<Vec<Buffer>> = Vec::new();
-        for (value, sharding) in host.iter().zip(&shardings) {
-            let placed = placement.place_parameter(value, sharding)?;
+        let homes = setup.homes();
+        for ((value, sharding), &home) in host.iter().zip(&shardings).zip(&homes) {
+            let placed = placement.place_parameter(value, sharding, home)?;
             arrays.resize_with(placed.len(), Vec::new);
             for (list, array) in arrays.iter_mut().zip(placed) {
                 list.push(array);
@@ -110,6 +151,7 @@ impl State {
             seed: placement.replicate(&HostTensor::new([2], &key))?,
             placement: placement.clone(),
             shardings,
+            homes,
         })
     }
 
@@ -118,7 +160,7 @@ impl State {
     pub(super) fn resettle(&mut self, from: &Setup, to: &Setup) -> Result<()> {
         let variables = from.model.variables().len();
         self.arrays()?;
-        let shardings = to.shardings();
+        let (shardings, homes) = (to.shardings(), to.homes());
         let mut made = Vec::new();
         for (index, slot) in to.slots.iter().enumerate() {
             let kept = from.slots.iter().position(|old| old.name == slot.name);
@@ -131,7 +173,8 @@ impl State {
             };
             let value = value.map(|value| {
                 let sharding = &shardings[variables + index];
-                self.placement.place_parameter(&value, sharding)
+                let home = homes[variables + index];
+                self.placement.place_parameter(&value, sharding, home)
             });
             made.push((kept, value.transpose()?));
         }
@@ -145,7 +188,7 @@ impl State {
             }
             arrays.extend(take(variables + from.slots.len()));
         }
-        self.shardings = shardings;
+        (self.shardings, self.homes) = (shardings, homes);
         Ok(())
     }
 
@@ -171,9 +214,9 @@ impl State {
     pub(super) fn set(&mut self, index: usize, value: &HostTensor) -> Result<()> {
         self.arrays()?;
         self.copies.clear();
-        let placed = self
-            .placement
-            .place_parameter(value, &self.shardings[index])?;
+        let placed =
+            self.placement
+                .place_parameter(value, &self.shardings[index], self.homes[index])?;
         for (arrays, array) in self.arrays.iter_mut().zip(placed) {
             arrays[index] = array;
         }
@@ -194,8 +237,12 @@ impl State {
 
     /// A tally of nothing for each replica.
     pub(super) fn zeros(&self, setup: &Setup) -> Result<Vec<Buffer>> {
-        self.placement
-            .replicate(&HostTensor::zeros(setup.tally.shape()))
+        let zeros = HostTensor::zeros(setup.tally.shape());
+        let devices = self.placement.devices();
+        match (&setup.plan, devices.last()) {
+            (Some(_), Some(&last)) => Ok(vec![self.placement.engine().put(last, &zeros)?]),
+            _ => self.placement.replicate(&zeros),
+        }
     }
 
     /// The sums of the epoch over all replicas; waits for the steps begun.
@@ -222,9 +269,12 @@ impl State {
     ) -> Result<Done> {
         self.arrays()?;
         self.copies.clear();
-        let trained = match &ready.apply {
-            None => self.train_in_place(ready, batch),
-            Some((apply, sent)) => self.train_central(setup, ready, (apply, sent), batch),
+        let trained = match &ready.runs {
+            Runs::Whole(compiled) => self.train_in_place(compiled, ready, batch),
+            Runs::Central(compiled, apply, sent) => {
+                self.train_central(setup, ready, (compiled, apply, sent), batch)
+            }
+            Runs::Staged(step) => self.train_staged(setup, step, batch),
         };
         if trained.is_err() {
             self.arrays.clear();
@@ -232,9 +282,14 @@ impl State {
         trained
     }
 
-    fn train_in_place(&mut self, ready: &Ready, batch: &[Vec<Buffer>]) -> Result<Done> {
+    fn train_in_place(
+        &mut self,
+        compiled: &Compiled,
+        ready: &Ready,
+        batch: &[Vec<Buffer>],
+    ) -> Result<Done> {
         let lists = self.training_arguments(&self.arrays, batch);
-        let (outputs, done) = ready.compiled.run(&slices(&lists))?;
+        let (outputs, done) = compiled.run(&slices(&lists))?;
         self.tally.clear();
         for (arrays, outputs) in self.arrays.iter_mut().zip(outputs) {
             let mut outputs = outputs.into_iter();
@@ -251,12 +306,12 @@ impl State {
         &mut self,
         setup: &Setup,
         ready: &Ready,
-        (apply, sent): (&Compiled, &[Shape]),
+        (compiled, apply, sent): (&Compiled, &Compiled, &[Shape]),
         batch: &[Vec<Buffer>],
     ) -> Result<Done> {
         let copies = self.copied(&setup.sent_to_replicas())?;
         let lists = self.training_arguments(&copies, batch);
-        let (mut outputs, done) = ready.compiled.run(&slices(&lists))?;
+        let (mut outputs, done) = compiled.run(&slices(&lists))?;
         self.tally = outputs.iter_mut().filter_map(Vec::pop).collect();
         let received = self.placement.to_parameters(&outputs[0], sent)?;
         let arguments: Vec<&Buffer> = self.arrays[0].iter().chain(&received).collect();
@@ -298,6 +353,48 @@ impl State {
     #[cfg(test)]
     pub(super) fn lead_astray(&mut self, replica: usize, index: usize, array: Buffer) {
         self.arrays[replica][index] = array;
+    }
+
+    /// Micro-batches go through the stages, and one update follows.
+    fn train_staged(
+        &mut self,
+        setup: &Setup,
+        step: &StagedStep,
+        batch: &[Vec<Buffer>],
+    ) -> Result<Done> {
+        let tally = self.tally.first();
+        let arguments = tally.into_iter().chain(self.seed.first());
+        let replaced = self
+            .lent(setup, self.arrays[0].len(), arguments, batch)?
+            .train(step)?;
+        for (index, array) in replaced.arrays {
+            self.arrays[0][index] = array;
+        }
+        self.tally = vec![replaced.tally];
+        Ok(replaced.done)
+    }
+
+    /// The first arrays, and what follows: the tally of the last stage, the seed of the first.
+    fn lent<'a>(
+        &'a self,
+        setup: &'a Setup,
+        count: usize,
+        more: impl Iterator<Item = &'a Buffer>,
+        parts: &'a [Vec<Buffer>],
+    ) -> Result<Lent<'a>> {
+        let devices = self.placement.devices();
+        let plan = setup.plan.as_ref();
+        Ok(Lent {
+            placement: &self.placement,
+            plan: plan.ok_or_else(|| Error::Bug("stages without a plan".into()))?,
+            homes: &self.homes,
+            arrays: self.arrays()?[0][..count].iter().collect(),
+            more: [devices[devices.len() - 1], devices[0]]
+                .into_iter()
+                .zip(more)
+                .collect(),
+            parts,
+        })
     }
 
     fn training_arguments<'a>(
@@ -348,6 +445,11 @@ impl State {
         batch: &[Vec<Buffer>],
     ) -> Result<(Vec<Buffer>, Done)> {
         let count = setup.model.variables().len();
+        if let Runs::Staged(step) = &ready.runs {
+            let lent = self.lent(setup, count, tally.iter(), batch)?;
+            let (tally, done) = lent.test(step)?;
+            return Ok((vec![tally], done));
+        }
         let replicas = self.variables(setup)?.iter().zip(tally).zip(batch);
         let lists: Vec<Vec<&Buffer>> = replicas
             .map(|((arrays, tally), batch)| {
@@ -355,7 +457,7 @@ impl State {
                 variables.chain([tally]).chain(batch).collect()
             })
             .collect();
-        let (outputs, done) = ready.compiled.run(&slices(&lists))?;
+        let (outputs, done) = ready.runs.whole()?.run(&slices(&lists))?;
         Ok((outputs.into_iter().flatten().collect(), done))
     }
 
@@ -367,10 +469,14 @@ impl State {
         x: &[Vec<Buffer>],
     ) -> Result<Vec<Vec<Buffer>>> {
         let count = setup.model.variables().len();
+        if let Runs::Staged(step) = &ready.runs {
+            let none = std::iter::empty();
+            return self.lent(setup, count, none, x)?.predict(step);
+        }
         let lists: Vec<Vec<&Buffer>> = (self.variables(setup)?.iter().zip(x))
             .map(|(arrays, x)| arrays[..count].iter().chain(x).collect())
             .collect();
-        let (outputs, _) = ready.compiled.run(&slices(&lists))?;
+        let (outputs, _) = ready.runs.whole()?.run(&slices(&lists))?;
         Ok(outputs)
     }
 }

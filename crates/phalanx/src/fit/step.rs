@@ -17,6 +17,7 @@ use super::given::Given;
 use super::loss_scale::Verdict;
 use super::next::Next;
 use super::outputs::Output;
+use super::pipeline::{Plan, Traced};
 use super::tally::{Judged, Tally};
 use crate::losses::Loss;
 use crate::nn::{Cx, Model, Policy, Variable};
@@ -49,6 +50,8 @@ pub(super) struct Setup {
     pub(super) is_central: bool,
     /// How the one replica is divided among devices, if it is.
     pub(super) division: Option<Division>,
+    /// Which layers are in which stage, where there are stages.
+    pub(super) plan: Option<Plan>,
 }
 
 /// The shapes of a batch as one replica gets it, with the batch dim.
@@ -71,6 +74,8 @@ pub(super) struct StepProgram {
     pub(super) changed: Vec<usize>,
     /// Trained variables that the loss does not depend on.
     pub(super) disconnected: Vec<String>,
+    /// How micro-batches follow each other, in stages.
+    pub(super) staged: Option<Traced>,
 }
 
 impl Setup {
@@ -106,6 +111,7 @@ impl Setup {
             reduction,
             is_central: false,
             division: None,
+            plan: None,
         };
         setup.find_trained();
         Ok(setup)
@@ -164,6 +170,9 @@ impl Setup {
         if self.is_central {
             return self.central_step(batch);
         }
+        if self.plan.is_some() {
+            return self.staged_step(batch);
+        }
         self.train_step(batch)
     }
 
@@ -217,6 +226,7 @@ impl Setup {
             sent: sent.iter().map(|value| value.shape()).collect(),
             changed: apply.changed,
             disconnected: self.disconnected(&pass),
+            staged: None,
         })
     }
 
@@ -233,7 +243,7 @@ impl Setup {
         wanted
     }
 
-    fn apply_step(&self, pass: &Pass) -> Result<StepProgram> {
+    pub(super) fn apply_step(&self, pass: &Pass) -> Result<StepProgram> {
         let graph = Graph::new();
         let state = self.bind_state(&graph);
         let mut bind = |value: &Tensor| graph.parameter("received", value.shape());
@@ -254,7 +264,13 @@ impl Setup {
     }
 
     /// Forward and backward: what the replicas' rows of a batch say of the variables.
-    fn pass(&self, graph: &Graph, now: &Now<'_>, seed: &Tensor, given: &Given) -> Result<Pass> {
+    pub(super) fn pass(
+        &self,
+        graph: &Graph,
+        now: &Now<'_>,
+        seed: &Tensor,
+        given: &Given,
+    ) -> Result<Pass> {
         let key = step_key(graph, seed, now.iterations);
         let mut cx = self
             .cx(graph, now.variables)
@@ -289,14 +305,14 @@ impl Setup {
     }
 
     /// The names of the variables without a gradient.
-    fn disconnected(&self, pass: &Pass) -> Vec<String> {
+    pub(super) fn disconnected(&self, pass: &Pass) -> Vec<String> {
         let params = self.params.iter().enumerate();
         let lost = params.filter(|(param, _)| !pass.connected.contains(param));
         lost.map(|(_, param)| param.name.clone()).collect()
     }
 
     /// The tally after a training step, skipped or not.
-    fn counted(
+    pub(super) fn counted(
         &self,
         tally: &Tensor,
         pass: &Pass,
@@ -333,6 +349,12 @@ impl Setup {
         let next = Next::of(&[]);
         let mut step = next.finish(&graph, &tally)?;
         step.program.donated = vec![(variables.len(), 0)];
+        step.staged = self.plan.as_ref().map(|_| Traced {
+            forward: 1,
+            carried: vec![(variables.len(), 0)],
+            sums: Vec::new(),
+            weigh: None,
+        });
         Ok(step)
     }
 
@@ -353,6 +375,7 @@ impl Setup {
             sent: Vec::new(),
             changed: Vec::new(),
             disconnected: Vec::new(),
+            staged: None,
         })
     }
 
@@ -416,7 +439,7 @@ impl Setup {
             .collect()
     }
 
-    fn bind_state(&self, graph: &Graph) -> Vec<Tensor> {
+    pub(super) fn bind_state(&self, graph: &Graph) -> Vec<Tensor> {
         self.bind(graph, &self.slots)
     }
 
@@ -432,7 +455,7 @@ impl Setup {
         state
     }
 
-    fn split<'a>(&self, state: &'a [Tensor]) -> Now<'a> {
+    pub(super) fn split<'a>(&self, state: &'a [Tensor]) -> Now<'a> {
         let (variables, rest) = state.split_at(self.model.variables().len());
         let (slots, iterations) = rest.split_at(rest.len() - 1);
         let (slots, scale) = slots.split_at(slots.len() - self.loss_scale.slots().len());
@@ -447,19 +470,19 @@ impl Setup {
 }
 
 /// What a forward and a backward pass say of a batch.
-struct Pass {
+pub(super) struct Pass {
     /// On a replica.
     judged: Option<Judged>,
     /// Positions, among the trained variables, of those that the loss depends on.
-    connected: Vec<usize>,
+    pub(super) connected: Vec<usize>,
     /// Their gradients, over all replicas, of the scaled loss.
-    gradients: Vec<Tensor>,
+    pub(super) gradients: Vec<Tensor>,
     /// State of layers, over all replicas.
-    updates: Vec<(usize, Tensor)>,
+    pub(super) updates: Vec<(usize, Tensor)>,
 }
 
 /// The state before a step.
-struct Now<'a> {
+pub(super) struct Now<'a> {
     variables: &'a [Tensor],
     /// Of the optimizer.
     slots: &'a [Tensor],
@@ -467,7 +490,7 @@ struct Now<'a> {
     scale: &'a [Tensor],
     /// Where in the state those of the loss scale begin.
     scale_at: usize,
-    iterations: &'a Tensor,
+    pub(super) iterations: &'a Tensor,
 }
 
 /// Which of the targets are integer classes, and of how many.

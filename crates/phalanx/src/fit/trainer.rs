@@ -11,6 +11,7 @@ use super::batch::{check_labels, put, tensors};
 use super::compile::Compile;
 use super::history::{EpochLogs, History, Input, Logs};
 use super::options::some_rows;
+use super::pipeline::Plan;
 use super::progress::Reporter;
 use super::run::{InFlight, Programs, State};
 use super::step::{BatchShape, Setup};
@@ -53,6 +54,9 @@ impl Trainer {
         setup.is_central = placement.parameters().is_some();
         setup.division = placement.division().cloned();
         setup.check_division()?;
+        if let Some(stages) = placement.stages() {
+            setup.plan = Some(Plan::new(&setup.model, placement, stages)?);
+        }
         Ok(Self {
             state: State::new(placement, &setup, values, seed)?,
             verifier: None,
@@ -167,7 +171,7 @@ impl Trainer {
         let trace = || setup.train_program(&shape);
         let ready = self
             .train
-            .get(&self.placement, "train_step", &shape, trace)?;
+            .get(&self.placement, setup, "train_step", &shape, trace)?;
         let batch = put(&self.placement, tensors(batch), &split, shape.filled)?;
         let mut times = Vec::with_capacity(steps);
         for _ in 0..steps.max(1) {
@@ -404,7 +408,7 @@ impl Trainer {
         let trace = || setup.train_program(&shape);
         let ready = self
             .train
-            .get(&self.placement, "train_step", &shape, trace)?;
+            .get(&self.placement, setup, "train_step", &shape, trace)?;
         let batch = put(&self.placement, tensors(batch), &split, shape.filled)?;
         let done = self.state.train(setup, ready, &batch)?;
         // Skipped steps are found out in `results`.
@@ -435,7 +439,9 @@ impl Trainer {
     fn part(&self, batch: &Batch, full: usize) -> Result<(Split, BatchShape)> {
         let whole = BatchShape::of(&self.setup, batch)?;
         let split = self.placement.split(batch.rows(), full);
-        let shape = whole.part(&split, !split.is_even());
+        // Micro-batches are told their place among the rows the same way.
+        let is_cut = self.setup.plan.is_some() && split.replicas() > 1;
+        let shape = whole.part(&split, is_cut || !split.is_even());
         Ok((split, shape))
     }
 
@@ -552,7 +558,9 @@ impl Trainer {
         // One program for all batches.
         let (setup, shape) = (&self.setup, whole.part(&split, true));
         let trace = || setup.test_step(&shape);
-        let ready = self.test.get(&self.placement, "test_step", &shape, trace)?;
+        let ready = self
+            .test
+            .get(&self.placement, setup, "test_step", &shape, trace)?;
         let batch = put(&self.placement, tensors(batch), &split, true)?;
         let (tally, done) = self.state.test(setup, ready, tally, &batch)?;
         flight.push(self.placement.engine(), done)?;
@@ -566,7 +574,7 @@ impl Trainer {
         let trace = || setup.predict_step(&shape);
         let ready = self
             .predict
-            .get(&self.placement, "predict_step", &shape, trace)?;
+            .get(&self.placement, setup, "predict_step", &shape, trace)?;
         let x = put(&self.placement, x.iter(), &split, false)?;
         let outputs = self.state.predict(setup, ready, &x)?;
         Ok(Predicted { outputs, split })

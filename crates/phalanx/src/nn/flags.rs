@@ -122,6 +122,18 @@ impl Model {
         }
     }
 
+    /// The names of its layers, those of models inside left out, in the order in which they are first called.
+    pub(crate) fn layer_order(&self) -> Vec<String> {
+        let mut names: Vec<String> = Vec::new();
+        for call in &self.calls {
+            let name = &self.layers[call.layer].name;
+            if !names.contains(name) {
+                names.push(name.clone());
+            }
+        }
+        names
+    }
+
     /// Shows `see` the path and flag of every layer.
     pub(super) fn visit(&self, prefix: &str, see: &mut dyn FnMut(&str, bool)) {
         for entry in &self.layers {

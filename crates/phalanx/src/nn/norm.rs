@@ -33,16 +33,8 @@ pub struct BatchNorm {
     beta_regularizer: Option<Regularizer>,
     gamma_regularizer: Option<Regularizer>,
     /// Files written before it was there have none.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default)]
     synchronized: bool,
-}
-
-#[allow(
-    clippy::trivially_copy_pass_by_ref,
-    reason = "serde passes a reference"
-)]
-const fn is_false(value: &bool) -> bool {
-    !*value
 }
 
 /// Keras' defaults: the last dim, momentum 0.99, epsilon 0.001.

@@ -9,6 +9,7 @@ mod reduction;
 #[cfg(test)]
 mod reduction_tests;
 mod split;
+mod stages;
 
 pub use choice::DeviceChoice;
 pub use devices::select_devices;
@@ -16,3 +17,4 @@ pub(crate) use division::Division;
 pub use placement::Placement;
 pub use reduction::{CrossDeviceOps, Reduction, SparseGradients, WireFormat};
 pub use split::Split;
+pub(crate) use stages::Stages;

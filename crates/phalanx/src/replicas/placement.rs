@@ -3,7 +3,7 @@
 use phalanx_graph::{HostTensor, Mesh, Program, Shape, Sharding};
 use phalanx_pjrt::Buffer;
 
-use super::{Division, Reduction, Split};
+use super::{Division, Reduction, Split, Stages};
 use crate::engine::{Compiled, Engine};
 use crate::{Error, Result};
 
@@ -20,6 +20,7 @@ pub struct Placement {
     shares: Option<Vec<u32>>,
     verify_every: Option<u64>,
     division: Option<Division>,
+    stages: Option<Stages>,
 }
 
 impl Placement {
@@ -53,6 +54,7 @@ impl Placement {
             shares: None,
             verify_every: None,
             division: None,
+            stages: None,
         }
     }
 
@@ -130,10 +132,32 @@ impl Placement {
     /// Copies of the model that train together.
     #[must_use]
     pub const fn replicas(&self) -> usize {
-        match self.division {
-            Some(_) => 1,
-            None => self.devices.len(),
+        match (&self.division, &self.stages) {
+            (None, None) => self.devices.len(),
+            _ => 1,
         }
+    }
+
+    /// How the one replica is in stages on the devices, if it is.
+    pub(crate) const fn stages(&self) -> Option<&Stages> {
+        self.stages.as_ref()
+    }
+
+    /// With one replica, in a stage on each device.
+    pub(crate) fn in_stages(mut self, micro_batches: usize) -> Self {
+        self.stages = Some(Stages {
+            starts: None,
+            micro_batches,
+        });
+        self
+    }
+
+    /// With these layers as the first of the stages.
+    pub(crate) fn with_stage_starts(mut self, starts: Vec<String>) -> Self {
+        if let Some(stages) = &mut self.stages {
+            stages.starts = Some(starts);
+        }
+        self
     }
 
     /// How the one replica is divided among the devices, if it is.
@@ -211,8 +235,10 @@ impl Placement {
             let filled = rows.next_multiple_of(division.parts());
             return Split::equal(rows, 1).padded_to(filled);
         }
+        let stages = self.stages.as_ref();
+        let parts = stages.map_or(self.replicas(), |stages| stages.micro_batches);
         match &self.shares {
-            None => Split::equal(rows, self.replicas()),
+            None => Split::equal(rows, parts),
             // Checked when they were given.
             Some(shares) => Split::weighted(rows, shares)
                 .unwrap_or_else(|_| Split::equal(rows, self.replicas())),
@@ -241,12 +267,17 @@ impl Placement {
         self.home().0
     }
 
-    /// A tensor wherever the variables are: on the device of each replica, on the one of their own, or in parts.
+    /// A tensor wherever the variables are: on the device of each replica, on the one of their own, in parts, or on that
+    /// of a stage.
     pub(crate) fn place_parameter(
         &self,
         tensor: &HostTensor,
         sharding: &Sharding,
+        stage: usize,
     ) -> Result<Vec<Buffer>> {
+        if self.stages.is_some() {
+            return Ok(vec![self.engine.put(self.devices[stage], tensor)?]);
+        }
         match &self.parameters {
             None => self.divide(tensor, sharding),
             Some((engine, device)) => Ok(vec![engine.put(*device, tensor)?]),
@@ -351,14 +382,17 @@ impl Placement {
         let names: Vec<String> = (0..self.devices.len())
             .map(|r| self.device_name(r))
             .collect();
+        let stages = self.stages.as_ref();
         let on = match (&self.division, self.replicas()) {
+            _ if stages.is_some() => format!("{} stages ({})", names.len(), names.join(", ")),
             (Some(division), _) => format!("{} ({})", division.mesh, names.join(", ")),
             (None, 1) => names[0].clone(),
             (None, replicas) => format!("{replicas} replicas ({})", names.join(", ")),
         };
         let split = self.split(rows, rows);
-        let counts: Vec<usize> = (0..self.replicas()).map(|r| split.count(r)).collect();
+        let counts: Vec<usize> = (0..split.replicas()).map(|r| split.count(r)).collect();
         let batch = match (&counts[..], split.is_even()) {
+            _ if stages.is_some() => format!("batch {rows}, {} micro-batches", counts.len()),
             ([_], _) => format!("batch {rows}"),
             (_, true) => format!("global batch {rows}, {} per replica", split.each()),
             (_, false) => format!("global batch {rows}, {counts:?} per replica"),

@@ -24,14 +24,16 @@ impl Site {
         self.placement.replicas()
     }
 
-    /// Refuses a strategy without replicas: one model divided over a mesh.
+    /// Refuses a strategy without replicas: one model divided over a mesh, or in stages.
     pub(super) fn check_replicas(&self) -> Result<()> {
-        match self.placement.division() {
-            None => Ok(()),
-            Some(_) => Err(Error::user(format!(
-                "training loops of one's own run on replicas, and `{self}` divides one model over a mesh; use another strategy, or `compile` and `fit`"
-            ))),
-        }
+        let how = match (self.placement.division(), self.placement.stages()) {
+            (None, None) => return Ok(()),
+            (Some(_), _) => "divides one model over a mesh",
+            (None, Some(_)) => "has one model in stages",
+        };
+        Err(Error::user(format!(
+            "training loops of one's own run on replicas, and `{self}` {how}; use another strategy, or `compile` and `fit`"
+        )))
     }
 
     /// Refuses a value of a strategy with other devices.

@@ -316,7 +316,7 @@ impl State {
         match kind {
             ValueKind::Replicated => {
                 let whole = Sharding::replicated(value.dims().len());
-                return placement.place_parameter(value, &whole);
+                return placement.place_parameter(value, &whole, 0);
             }
             ValueKind::Mean | ValueKind::First => return placement.replicate(value),
             ValueKind::Sum => {}

@@ -1,0 +1,245 @@
+//! A step in stages: the same programs as on one device, cut at layers, for micro-batches that follow each other.
+//!
+//! Cut are programs, not models: each node goes to the stage of the layer that it was built for, forward or backward, so
+//! that whatever lies between layers (masks, shared values, sums of gradients) goes where it is needed. The gradients of
+//! the micro-batches are summed, where they arise, before one update.
+
+use std::collections::HashMap;
+
+use phalanx_graph::{DType, Graph, Program, Shape, Tensor};
+
+use super::given::Given;
+use super::step::{BatchShape, Setup, StepProgram, explain};
+use crate::nn::Model;
+use crate::replicas::{Placement, Stages};
+use crate::{Error, Result};
+
+/// Which layers are in which stage.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    pub(super) stages: usize,
+    pub(super) micro_batches: usize,
+    of_layer: HashMap<String, usize>,
+}
+
+/// What a program in stages needs beside itself: which of its parameters the next micro-batch gets from which output,
+/// which of those are sums that begin at zero, and what is summed up over all micro-batches first.
+pub(super) struct Traced {
+    /// How many of the outputs, the first ones, come from the forward pass.
+    pub(super) forward: usize,
+    pub(super) carried: Vec<(usize, usize)>,
+    /// Parameters, shapes and stages of the sums of gradients.
+    pub(super) sums: Vec<(usize, Shape, usize)>,
+    /// The weights of all micro-batches: a program that adds those of one to its parameters.
+    pub(super) weigh: Option<(Program, Vec<usize>)>,
+}
+
+impl Plan {
+    pub(super) fn new(model: &Model, placement: &Placement, stages: &Stages) -> Result<Self> {
+        let (layers, count) = (model.layer_order(), placement.devices().len());
+        let starts = match &stages.starts {
+            Some(names) => named_starts(model, &layers, names, count)?,
+            None => balanced_starts(model, &layers, count)?,
+        };
+        let stage = |at: usize| starts.iter().filter(|&&start| start <= at).count();
+        let layers = layers.into_iter().enumerate();
+        Ok(Self {
+            stages: count,
+            micro_batches: stages.micro_batches,
+            of_layer: layers.map(|(at, name)| (name, stage(at))).collect(),
+        })
+    }
+
+    /// The stage of a variable, or of a node by its label: of the layer that its path begins with.
+    pub(super) fn stage(&self, path: &str) -> Option<usize> {
+        let layer = path.split('/').next()?;
+        self.of_layer.get(layer).copied()
+    }
+
+    /// The first piece that each node may be in: its layer's, or, of what belongs to none, where it is needed.
+    pub(super) fn earliest(&self, program: &Program, forward: usize) -> Vec<usize> {
+        let is_forward = program.ancestors(0..forward);
+        let last = 2 * self.stages - 1;
+        let mut earliest: Vec<Option<usize>> = vec![None; program.nodes.len()];
+        for (index, node) in program.nodes.iter().enumerate().rev() {
+            let stage = node.label.as_deref().and_then(|label| self.stage(label));
+            let needed = earliest[index];
+            let own = match (stage, is_forward[index]) {
+                (Some(stage), true) => stage,
+                (Some(stage), false) => last - stage,
+                (None, true) => needed.unwrap_or(self.stages - 1),
+                (None, false) => needed.unwrap_or(self.stages),
+            };
+            earliest[index] = Some(own);
+            for input in &node.inputs {
+                let first = &mut earliest[input.node];
+                *first = Some(first.map_or(own, |first| first.min(own)));
+            }
+        }
+        earliest
+            .into_iter()
+            .map(Option::unwrap_or_default)
+            .collect()
+    }
+}
+
+/// Where each stage but the first begins, by the names of its first layers.
+fn named_starts(
+    model: &Model,
+    layers: &[String],
+    names: &[String],
+    count: usize,
+) -> Result<Vec<usize>> {
+    let place = |name: &String| {
+        layers.iter().position(|layer| layer == name).ok_or_else(|| {
+            let hint = crate::config::suggest(name, layers.iter().map(String::as_str));
+            Error::user(format!(
+                "a stage is to start at layer `{name}`, but model `{}` has none of that name outside of models in it; {hint}",
+                model.name()
+            ))
+        })
+    };
+    let starts: Vec<usize> = names.iter().map(place).collect::<Result<_>>()?;
+    let ascending = starts
+        .iter()
+        .zip(&starts[1.min(starts.len())..])
+        .all(|(a, b)| a < b);
+    if starts.len() + 1 != count || !ascending || starts.first() == Some(&0) {
+        return Err(Error::user(format!(
+            "{count} stages start at the layers {names:?}; name {} layers behind the first, in the order of the model",
+            count - 1
+        )));
+    }
+    Ok(starts)
+}
+
+/// Stages whose variables take about the same memory, each of one layer at least.
+fn balanced_starts(model: &Model, layers: &[String], count: usize) -> Result<Vec<usize>> {
+    if layers.len() < count {
+        return Err(Error::user(format!(
+            "model `{}` has {} layers, too few for {count} stages; use fewer stages (the layers of a model inside stay together)",
+            model.name(),
+            layers.len()
+        )));
+    }
+    let bytes = |layer: &String| {
+        let inside = format!("{layer}/");
+        let variables = model.variables().iter();
+        let own = variables.filter(|variable| variable.name.starts_with(&inside));
+        1 + own.map(|variable| variable.shape.byte_len()).sum::<usize>()
+    };
+    let bytes: Vec<usize> = layers.iter().map(bytes).collect();
+    let total: usize = bytes.iter().sum();
+    let mut starts = Vec::new();
+    let (mut before, mut at) = (0, 0);
+    for stage in 1..count {
+        // At least one layer for each stage before and behind.
+        let most = layers.len() - (count - stage);
+        while at < most && (before + bytes[at] / 2) * count < total * stage || at < stage {
+            before += bytes[at];
+            at += 1;
+        }
+        starts.push(at.max(starts.last().map_or(1, |last| last + 1)));
+    }
+    Ok(starts)
+}
+
+impl Setup {
+    /// The stage of each array of the state; 0 without stages.
+    pub(super) fn homes(&self) -> Vec<usize> {
+        let variables = self.model.variables();
+        let stage = |name: &str| self.plan.as_ref()?.stage(name);
+        let of_variable = |index: usize| stage(&variables[index].name).unwrap_or(0);
+        let mut homes: Vec<usize> = (0..variables.len()).map(of_variable).collect();
+        let owner =
+            |param: Option<usize>| param.map_or(0, |param| of_variable(self.trained[param]));
+        homes.extend(self.slots.iter().map(|slot| owner(slot.param)));
+        homes.push(0);
+        homes
+    }
+
+    /// A training step of a micro-batch, and the update that follows all of them.
+    ///
+    /// Arguments: the state, the tally, the seed, the batch, the weights of all micro-batches, the sums of the gradients
+    /// so far. Outputs: the tally, the state of layers, the sums.
+    pub(super) fn staged_step(&self, batch: &BatchShape) -> Result<StepProgram> {
+        if !self.loss_scale.slots().is_empty() {
+            return Err(Error::user(
+                "a pipeline cannot train with a dynamic loss scale; use Policy::MixedBfloat16 or Policy::Float32, or a constant loss scale",
+            ));
+        }
+        let graph = Graph::new();
+        let state = self.bind_state(&graph);
+        let tally = graph.parameter("tally", self.tally.shape());
+        let seed = graph.parameter("seed", Shape::new(DType::U32, [2]));
+        let mut given = Given::bind(&graph, batch, None);
+        given.micro_batches = self.plan.as_ref().map_or(1, |plan| plan.micro_batches);
+        let now = self.split(&state);
+        let mut pass = self.pass(&graph, &now, &seed, &given)?;
+        let after = self.counted(&tally, &pass, None, now.iterations);
+        let weigh = weighing(&graph, &given)?;
+        let homes = self.homes();
+        let mut sums = Vec::new();
+        let (mut added, mut carried) = (Vec::new(), vec![(tally.clone(), 0)]);
+        let updates = std::mem::take(&mut pass.updates);
+        for (at, (index, _)) in updates.iter().enumerate() {
+            carried.push((state[*index].clone(), 1 + at));
+        }
+        for (gradient, &param) in pass.gradients.iter().zip(&pass.connected) {
+            let sum = graph.parameter("sum", gradient.shape());
+            added.push(&sum + gradient);
+            carried.push((sum.clone(), updates.len() + added.len()));
+            sums.push((sum, gradient.shape(), homes[self.trained[param]]));
+        }
+        let values = updates.iter().map(|(_, value)| value).chain(&added);
+        let outputs: Vec<(&str, &Tensor)> = [("tally", &after)]
+            .into_iter()
+            .chain(values.map(|value| ("value", value)))
+            .collect();
+        let program = graph.finish(&outputs).map_err(explain)?;
+        let number = |tensor: &Tensor| position(&program, tensor);
+        let staged = Traced {
+            forward: 1 + updates.len(),
+            carried: carried
+                .iter()
+                .map(|(tensor, at)| (number(tensor), *at))
+                .collect(),
+            sums: (sums.into_iter())
+                .map(|(sum, shape, stage)| (number(&sum), shape, stage))
+                .collect(),
+            weigh,
+        };
+        let apply = self.apply_step(&pass)?;
+        Ok(StepProgram {
+            disconnected: self.disconnected(&pass),
+            apply: Some(apply.program),
+            sent: Vec::new(),
+            changed: apply.changed,
+            staged: Some(staged),
+            program,
+        })
+    }
+}
+
+/// A program that adds the weights of a micro-batch to those of the ones before, and where these are in its parameters;
+/// none where all micro-batches weigh the same.
+fn weighing(graph: &Graph, given: &Given) -> Result<Option<(Program, Vec<usize>)>> {
+    let wholes = given.wholes.take();
+    if wholes.is_empty() {
+        return Ok(None);
+    }
+    let sums: Vec<Tensor> = wholes.iter().map(|(own, whole)| own + whole).collect();
+    let outputs: Vec<(&str, &Tensor)> = sums.iter().map(|sum| ("whole", sum)).collect();
+    let program = graph.finish(&outputs).map_err(explain)?;
+    let places = wholes.iter().map(|(_, whole)| position(&program, whole));
+    let places = places.collect();
+    Ok(Some((program, places)))
+}
+
+/// Which parameter a tensor is.
+fn position(program: &Program, tensor: &Tensor) -> usize {
+    let node = tensor.value().node;
+    let mut parameters = program.parameters.iter();
+    let found = parameters.position(|parameter| parameter.node == node);
+    found.expect("a parameter of the same graph")
+}

@@ -1,0 +1,494 @@
+//! Programs in stages: compiled, and run for the parts of a batch one behind the other.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use phalanx_graph::{HostTensor, Program, Shape, Value};
+use phalanx_pjrt::Buffer;
+
+use super::pipeline::{Plan, Traced};
+use super::step::StepProgram;
+use crate::engine::{Compiled, Done, Engine};
+use crate::replicas::Placement;
+use crate::{Error, Result};
+
+/// A program in stages. Its values are numbered: parameters, then what goes from piece to piece.
+struct Staged {
+    pieces: Vec<Stage>,
+    /// The numbers of the outputs.
+    outputs: Vec<usize>,
+    shapes: Vec<Shape>,
+    /// Parameters that the next part gets from an output, by their numbers.
+    carried: Vec<(usize, usize)>,
+}
+
+/// A piece of a program on its device, and the numbers of what it takes and makes.
+struct Stage {
+    compiled: Compiled,
+    device: usize,
+    inputs: Vec<usize>,
+    outputs: Vec<usize>,
+}
+
+/// A step in stages, ready to run.
+pub(super) struct StagedStep {
+    pass: Staged,
+    /// Sums up the weights of all parts, and where these are in its parameters.
+    weigh: Option<(Staged, Vec<usize>)>,
+    /// What sums of gradients begin with, by their parameters, and the devices they are on.
+    zeros: Vec<(usize, usize, Buffer)>,
+    /// Replaces the state of each stage, and which arrays.
+    apply: Vec<(Stage, Vec<usize>)>,
+}
+
+impl StagedStep {
+    pub(super) fn compile(
+        placement: &Placement,
+        plan: &Plan,
+        homes: &[usize],
+        name: &str,
+        traced: &StepProgram,
+    ) -> Result<Self> {
+        let none = Traced {
+            forward: traced.program.outputs.len(),
+            carried: Vec::new(),
+            sums: Vec::new(),
+            weigh: None,
+        };
+        let extra = traced.staged.as_ref().unwrap_or(&none);
+        let mut pass = Staged::compile(placement, plan, name, &traced.program, extra.forward)?;
+        let carried = extra.carried.iter();
+        pass.carried = carried
+            .map(|&(from, to)| (from, pass.outputs[to]))
+            .collect();
+        let weigh = extra.weigh.as_ref().map(|(program, places)| {
+            let count = program.outputs.len();
+            let mut weigh = Staged::compile(placement, plan, "weigh_step", program, count)?;
+            let outputs = weigh.outputs.iter().copied();
+            weigh.carried = places.iter().copied().zip(outputs).collect();
+            Ok::<_, Error>((weigh, places.clone()))
+        });
+        let zeros = extra.sums.iter().map(|(number, shape, stage)| {
+            let device = placement.devices()[*stage];
+            let zeros = placement
+                .engine()
+                .put(device, &HostTensor::zeros(shape.clone()))?;
+            Ok((*number, device, zeros))
+        });
+        Ok(Self {
+            weigh: weigh.transpose()?,
+            zeros: zeros.collect::<Result<_>>()?,
+            apply: match &traced.apply {
+                Some(apply) => compile_apply(placement, plan, homes, apply, &traced.changed)?,
+                None => Vec::new(),
+            },
+            pass,
+        })
+    }
+}
+
+/// The update of each stage that has something to update.
+fn compile_apply(
+    placement: &Placement,
+    plan: &Plan,
+    homes: &[usize],
+    apply: &Program,
+    changed: &[usize],
+) -> Result<Vec<(Stage, Vec<usize>)>> {
+    let mut stages = Vec::new();
+    for stage in 0..plan.stages {
+        let own: Vec<usize> = (0..changed.len())
+            .filter(|&at| homes[changed[at]] == stage)
+            .collect();
+        if own.is_empty() {
+            continue;
+        }
+        let mut program = apply.clone();
+        program.donated.clear();
+        program.outputs = own.iter().map(|&at| apply.outputs[at].clone()).collect();
+        program.output_shardings.truncate(own.len());
+        let program = program.simplified();
+        let mut piece = program.pieces(1, |_, _| 0).remove(0);
+        let number = |value: &Value| parameter(&program, *value);
+        let inputs: Vec<usize> = piece.inputs.iter().filter_map(number).collect();
+        // Of a new value the output, and of the old one the parameter.
+        for (at, &index) in own.iter().enumerate() {
+            let output = program.outputs[at].1;
+            let output = piece.outputs.iter().position(|value| *value == output);
+            let old = inputs.iter().position(|&input| input == changed[index]);
+            piece.program.donated.extend(old.zip(output));
+        }
+        let of_output = |at: usize| {
+            piece
+                .outputs
+                .iter()
+                .position(|v| *v == program.outputs[at].1)
+        };
+        let outputs: Option<Vec<usize>> = (0..own.len()).map(of_output).collect();
+        let outputs = outputs.ok_or_else(|| Error::Bug("an update that does nothing".into()))?;
+        let device = placement.devices()[stage];
+        let compiled = placement
+            .engine()
+            .compile_on("apply_step", &piece.program, &[device])?;
+        let stage = Stage {
+            compiled,
+            device,
+            inputs,
+            outputs,
+        };
+        stages.push((stage, own.iter().map(|&at| changed[at]).collect()));
+    }
+    Ok(stages)
+}
+
+/// The number of the parameter that a value is.
+fn parameter(program: &Program, value: Value) -> Option<usize> {
+    let mut parameters = program.parameters.iter();
+    parameters.position(|parameter| parameter.node == value.node)
+}
+
+impl Staged {
+    fn compile(
+        placement: &Placement,
+        plan: &Plan,
+        name: &str,
+        program: &Program,
+        forward: usize,
+    ) -> Result<Self> {
+        let program = program.simplified();
+        let earliest = plan.earliest(&program, forward);
+        let count = match forward == program.outputs.len() {
+            true => plan.stages,
+            false => 2 * plan.stages,
+        };
+        let pieces = program.pieces(count, |index, _| earliest[index]);
+        let mut shapes: Vec<Shape> = (program.parameters.iter())
+            .map(|parameter| parameter.shape.clone())
+            .collect();
+        let nodes = program.parameters.iter().enumerate();
+        let mut numbers: HashMap<Value, usize> = nodes
+            .map(|(number, parameter)| {
+                (
+                    Value {
+                        node: parameter.node,
+                        output: 0,
+                    },
+                    number,
+                )
+            })
+            .collect();
+        let mut stages = Vec::new();
+        for (at, piece) in pieces.iter().enumerate() {
+            for value in &piece.outputs {
+                numbers.insert(*value, shapes.len());
+                shapes.push(program.shape(*value).clone());
+            }
+            let device = placement.devices()[at.min(2 * plan.stages - 1 - at)];
+            let number = |value: &Value| numbers[value];
+            stages.push(Stage {
+                compiled: placement.engine().compile_on(
+                    &format!("{name}_{at}"),
+                    &piece.program,
+                    &[device],
+                )?,
+                device,
+                inputs: piece.inputs.iter().map(number).collect(),
+                outputs: piece.outputs.iter().map(number).collect(),
+            });
+        }
+        let outputs = program.outputs.iter().map(|(_, value)| numbers[value]);
+        Ok(Self {
+            outputs: outputs.collect(),
+            pieces: stages,
+            shapes,
+            carried: Vec::new(),
+        })
+    }
+}
+
+/// A buffer, of a step or of somebody else.
+enum Held<'a> {
+    Own(Buffer),
+    Lent(&'a Buffer),
+}
+
+impl Held<'_> {
+    const fn buffer(&self) -> &Buffer {
+        match self {
+            Self::Own(buffer) => buffer,
+            Self::Lent(buffer) => buffer,
+        }
+    }
+}
+
+/// The same value on the devices that have it.
+type Copies<'a> = Rc<RefCell<Vec<(usize, Rc<Held<'a>>)>>>;
+
+fn only<'a>(device: usize, held: Held<'a>) -> Copies<'a> {
+    Rc::new(RefCell::new(vec![(device, Rc::new(held))]))
+}
+
+/// What is known of a run: values of all parts, and of each part.
+struct Flow<'a> {
+    engine: &'a Engine,
+    staged: &'a Staged,
+    shared: HashMap<usize, Copies<'a>>,
+    parts: Vec<HashMap<usize, Copies<'a>>>,
+    done: Option<Done>,
+}
+
+impl<'a> Flow<'a> {
+    /// Runs all pieces for all parts: on each device a part waits for the one before it alone.
+    fn run(&mut self, stages: usize) -> Result<()> {
+        let parts = self.parts.len();
+        for direction in 0..self.staged.pieces.len() / stages {
+            for tick in 0..parts + stages - 1 {
+                for stage in 0..stages.min(tick + 1) {
+                    let part = tick - stage;
+                    if part < parts {
+                        self.piece(direction * stages + stage, part)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn piece(&mut self, piece: usize, part: usize) -> Result<()> {
+        let stage = &self.staged.pieces[piece];
+        if stage.outputs.is_empty() {
+            return Ok(());
+        }
+        let inputs = stage.inputs.iter();
+        let inputs: Vec<Rc<Held<'a>>> = inputs
+            .map(|&number| self.fetch(part, number, stage.device))
+            .collect::<Result<_>>()?;
+        let buffers: Vec<&Buffer> = inputs.iter().map(|held| held.buffer()).collect();
+        let (outputs, done) = stage.compiled.run(&[&buffers])?;
+        for (&number, output) in stage.outputs.iter().zip(outputs.into_iter().flatten()) {
+            let made = only(stage.device, Held::Own(output));
+            for (to, from) in &self.staged.carried {
+                if *from == number {
+                    self.shared.insert(*to, Rc::clone(&made));
+                }
+            }
+            self.parts[part].insert(number, made);
+        }
+        self.done = Some(done);
+        if piece + 1 == self.staged.pieces.len() {
+            // What goes on to the next part is shared.
+            let staged = self.staged;
+            let is_carried = |number| staged.carried.iter().any(|(_, from)| *from == number);
+            let is_result = |number| staged.outputs.contains(&number) && !is_carried(number);
+            self.parts[part].retain(|number, _| is_result(*number));
+        }
+        Ok(())
+    }
+
+    /// A value of a part on a device; of what all parts share, as it is when the part first needs it.
+    fn fetch(&mut self, part: usize, number: usize, device: usize) -> Result<Rc<Held<'a>>> {
+        let copies = match self.parts[part].get(&number) {
+            Some(copies) => Rc::clone(copies),
+            None => {
+                let shared = self.shared.get(&number).cloned();
+                let shared = shared.ok_or_else(|| Error::Bug(format!("no value {number}")))?;
+                self.parts[part].insert(number, Rc::clone(&shared));
+                shared
+            }
+        };
+        on_device(self.engine, &copies, &self.staged.shapes[number], device)
+    }
+}
+
+/// A value on a device, copied there when it is not.
+fn on_device<'a>(
+    engine: &Engine,
+    copies: &Copies<'a>,
+    shape: &Shape,
+    device: usize,
+) -> Result<Rc<Held<'a>>> {
+    let mut copies = copies.borrow_mut();
+    if let Some((_, held)) = copies.iter().find(|(other, _)| *other == device) {
+        return Ok(Rc::clone(held));
+    }
+    let copy = engine.copy(engine, copies[0].1.buffer(), shape, device)?;
+    let copy = Rc::new(Held::Own(copy));
+    copies.push((device, Rc::clone(&copy)));
+    Ok(copy)
+}
+
+/// The buffer of a value that nobody else holds any more.
+fn taken(copies: Copies<'_>) -> Result<Buffer> {
+    let shared = || Error::Bug("a result of a stage is still in use".into());
+    let list = Rc::try_unwrap(copies).map_err(|_| shared())?.into_inner();
+    let (_, first) = list.into_iter().next().ok_or_else(shared)?;
+    match Rc::try_unwrap(first) {
+        Ok(Held::Own(buffer)) => Ok(buffer),
+        _ => Err(shared()),
+    }
+}
+
+/// The arrays of a training in stages, lent for a run.
+pub(super) struct Lent<'a> {
+    pub(super) placement: &'a Placement,
+    pub(super) plan: &'a Plan,
+    /// The stage of each array.
+    pub(super) homes: &'a [usize],
+    /// The first parameters of the program.
+    pub(super) arrays: Vec<&'a Buffer>,
+    /// What follows: tally and seed, say, with the numbers of their devices.
+    pub(super) more: Vec<(usize, &'a Buffer)>,
+    /// What follows, of each part.
+    pub(super) parts: &'a [Vec<Buffer>],
+}
+
+/// New values of a training in stages.
+pub(super) struct Replaced {
+    pub(super) tally: Buffer,
+    pub(super) arrays: NewArrays,
+    pub(super) done: Done,
+}
+
+/// New arrays of the state, by position.
+type NewArrays = Vec<(usize, Buffer)>;
+
+impl<'a> Lent<'a> {
+    fn flow(&self, staged: &'a Staged) -> Flow<'a> {
+        let devices = self.placement.devices();
+        let arrays = self.arrays.iter().zip(self.homes);
+        let arrays = arrays.map(|(&array, &stage)| (devices[stage], array));
+        let shared = arrays.chain(self.more.iter().copied()).enumerate();
+        let shared: HashMap<usize, Copies<'a>> = shared
+            .map(|(number, (device, buffer))| (number, only(device, Held::Lent(buffer))))
+            .collect();
+        let first = shared.len();
+        let part = |part: &'a Vec<Buffer>| {
+            let values = part.iter().enumerate();
+            let value = |(at, buffer)| (first + at, only(devices[0], Held::Lent(buffer)));
+            values.map(value).collect()
+        };
+        Flow {
+            engine: self.placement.engine(),
+            staged,
+            shared,
+            parts: self.parts.iter().map(part).collect(),
+            done: None,
+        }
+    }
+
+    /// Forward, backward, update.
+    pub(super) fn train(&self, step: &'a StagedStep) -> Result<Replaced> {
+        let mut flow = self.flow(&step.pass);
+        if let Some((weigh, places)) = &step.weigh {
+            flow.shared.extend(self.weights(weigh, places)?);
+        }
+        for (number, device, zeros) in &step.zeros {
+            let zeros = only(*device, Held::Lent(zeros));
+            flow.shared.insert(*number, zeros);
+        }
+        flow.run(self.plan.stages)?;
+        // The values of the parts are given back; what they left is shared.
+        let (mut shared, done) = (flow.shared, flow.done);
+        flow.parts.clear();
+        let (mut arrays, updated) = self.apply(step, &shared)?;
+        let missing = || Error::Bug("a step in stages leaves too little".into());
+        let count = self.arrays.len();
+        let tally = taken(shared.remove(&count).ok_or_else(missing)?)?;
+        for (number, _) in step
+            .pass
+            .carried
+            .iter()
+            .filter(|(number, _)| *number < count)
+        {
+            let state = shared.remove(number).ok_or_else(missing)?;
+            arrays.push((*number, taken(state)?));
+        }
+        let done = updated.or(done).ok_or_else(missing)?;
+        Ok(Replaced {
+            tally,
+            arrays,
+            done,
+        })
+    }
+
+    /// The weights of all parts, by the parameters that they are.
+    fn weights(&self, weigh: &'a Staged, places: &[usize]) -> Result<HashMap<usize, Copies<'a>>> {
+        let (engine, home) = (self.placement.engine(), self.placement.devices()[0]);
+        let mut flow = self.flow(weigh);
+        for &place in places {
+            let zero = HostTensor::zeros(weigh.shapes[place].clone());
+            let zero = Held::Own(engine.put(home, &zero)?);
+            flow.shared.insert(place, only(home, zero));
+        }
+        flow.run(self.plan.stages)?;
+        flow.shared.retain(|number, _| places.contains(number));
+        Ok(flow.shared)
+    }
+
+    /// The update of all stages: what they need is brought to them before the first of them gives up the old state.
+    fn apply(
+        &self,
+        step: &'a StagedStep,
+        shared: &HashMap<usize, Copies<'a>>,
+    ) -> Result<(NewArrays, Option<Done>)> {
+        let engine = self.placement.engine();
+        let fetch = |input: usize, device: usize| {
+            let sum = input.checked_sub(self.arrays.len());
+            let number = sum.map_or(input, |sum| step.zeros[sum].0);
+            on_device(engine, &shared[&number], &step.pass.shapes[number], device)
+        };
+        let mut needed: Vec<Vec<Rc<Held<'a>>>> = Vec::new();
+        for (stage, _) in &step.apply {
+            let inputs = stage.inputs.iter();
+            let held = inputs.map(|&input| fetch(input, stage.device));
+            needed.push(held.collect::<Result<_>>()?);
+        }
+        let (mut arrays, mut last) = (Vec::new(), None);
+        for ((stage, changed), held) in step.apply.iter().zip(&needed).rev() {
+            let buffers: Vec<&Buffer> = held.iter().map(|held| held.buffer()).collect();
+            let (outputs, done) = stage.compiled.run(&[&buffers])?;
+            let outputs = outputs.into_iter().flatten();
+            let mut outputs: Vec<Option<Buffer>> = outputs.map(Some).collect();
+            for (&index, &output) in changed.iter().zip(&stage.outputs) {
+                let new = outputs[output].take();
+                let new = new.ok_or_else(|| Error::Bug("one new value for two".into()))?;
+                arrays.push((index, new));
+            }
+            last = Some(done);
+        }
+        Ok((arrays, last))
+    }
+
+    /// Forward, with the tally going from part to part.
+    pub(super) fn test(&self, step: &'a StagedStep) -> Result<(Buffer, Done)> {
+        let mut flow = self.flow(&step.pass);
+        flow.run(self.plan.stages)?;
+        let Flow {
+            mut shared,
+            parts,
+            done,
+            ..
+        } = flow;
+        drop(parts);
+        let none = || Error::Bug("a test in stages without a result".into());
+        let tally = shared.remove(&self.arrays.len()).ok_or_else(none)?;
+        Ok((taken(tally)?, done.ok_or_else(none)?))
+    }
+
+    /// Forward: the outputs of each part.
+    pub(super) fn predict(&self, step: &'a StagedStep) -> Result<Vec<Vec<Buffer>>> {
+        let mut flow = self.flow(&step.pass);
+        flow.run(self.plan.stages)?;
+        let Flow { parts, .. } = flow;
+        let outputs = &step.pass.outputs;
+        let part = |mut values: HashMap<usize, Copies<'a>>| {
+            let outputs = outputs.iter().map(|number| {
+                let missing = || Error::Bug("an output of no stage".into());
+                taken(values.remove(number).ok_or_else(missing)?)
+            });
+            outputs.collect()
+        };
+        parts.into_iter().map(part).collect()
+    }
+}

@@ -1,0 +1,194 @@
+//! `cargo xtask bench scaling`: one replica on one processor and two on two, and ours beside other frameworks'.
+//!
+//! Every replica has a batch of the same size. The programs take their turns as those of `bench models` do.
+
+use std::fmt::Write;
+
+use super::contestant::{self, Contestant};
+use super::score::Score;
+use super::seat::Seat;
+use super::table::OURS;
+use super::{asked, build, machine, write};
+use crate::workspace::Workspace;
+
+const REPLICAS: usize = 2;
+
+/// What is timed.
+struct Work {
+    model: &'static str,
+    /// Of each replica.
+    batch: usize,
+    shown: &'static str,
+    /// Steps of a turn.
+    steps: usize,
+}
+
+const WORKS: [Work; 4] = [
+    Work {
+        model: "mlp",
+        batch: 64,
+        shown: "MLP 784-128-10",
+        steps: 500,
+    },
+    Work {
+        model: "mlp",
+        batch: 512,
+        shown: "MLP 784-128-10",
+        steps: 100,
+    },
+    Work {
+        model: "cnn",
+        batch: 128,
+        shown: "CNN, 28x28",
+        steps: 5,
+    },
+    Work {
+        model: "resnet50",
+        batch: 8,
+        shown: "ResNet-50, 224x224",
+        steps: 1,
+    },
+];
+
+/// Times ours and what the Pythons have; prints a table, and keeps it in `bench/results` if asked to.
+pub(crate) fn scaling(arguments: &[&str]) -> Result<(), String> {
+    let asked = asked(arguments)?;
+    let works = chosen(&asked.only)?;
+    let workspace = Workspace::load()?;
+    build(&workspace)?;
+    let contestants = contestant::all(&workspace, "scaling", &asked.pythons)?;
+    let rounds = if asked.quick { 2 } else { 5 };
+    let mut text = String::new();
+    for work in works {
+        let found = contest(&workspace, work, &contestants, rounds);
+        println!("{found}");
+        text += &format!("{found}\n");
+    }
+    if asked.write {
+        let machine = machine::description();
+        let page = format!(
+            "# Replicas\n\nWritten by `cargo xtask bench scaling --write`: {machine}. Every replica has one processor and \
+             a batch of the same size. Medians of {rounds} rounds, in which the programs take turns; a step ends when its \
+             loss is on the host.\n\n{text}"
+        );
+        write(&workspace, "scaling.md", page.trim_end())?;
+    }
+    Ok(())
+}
+
+fn chosen(only: &[String]) -> Result<Vec<&'static Work>, String> {
+    if let Some(unknown) = only
+        .iter()
+        .find(|name| WORKS.iter().all(|work| work.model != **name))
+    {
+        return Err(format!(
+            "found no work {unknown:?}, expected mlp, cnn or resnet50"
+        ));
+    }
+    let asked = |work: &&Work| only.is_empty() || only.iter().any(|name| name == work.model);
+    Ok(WORKS.iter().filter(asked).collect())
+}
+
+/// All rounds of a work, in a table.
+fn contest(
+    workspace: &Workspace,
+    work: &Work,
+    contestants: &[Contestant],
+    rounds: usize,
+) -> String {
+    let batch = work.batch.to_string();
+    let seat = |contestant: &Contestant, replicas: usize| {
+        let arguments = [work.model, &batch, &replicas.to_string()];
+        let mut seat = Seat::take(workspace, contestant, &arguments, "");
+        seat.score.units = (work.batch * replicas) as f64;
+        (replicas, seat)
+    };
+    let ours = contestants.iter().filter(|one| one.name == OURS);
+    let mut seats: Vec<(usize, Seat)> = ours.map(|ours| seat(ours, 1)).collect();
+    seats.extend(contestants.iter().map(|one| seat(one, REPLICAS)));
+    for round in 1..=rounds {
+        eprintln!("round {round} of {rounds}: {}", work.shown);
+        for (_, seat) in &mut seats {
+            seat.turn(work.steps);
+        }
+    }
+    let scores = seats
+        .into_iter()
+        .map(|(replicas, seat)| (replicas, seat.score));
+    table(work, &scores.collect::<Vec<_>>())
+}
+
+/// A row a program: a step, examples a second, and what is to be compared.
+fn table(work: &Work, scores: &[(usize, Score)]) -> String {
+    let mut text = format!(
+        "## {}, batch {} for each replica, f32\n\n\
+         | framework | replicas | step | rounds | examples | compared |\n|---|---:|---:|---:|---:|---:|\n",
+        work.shown, work.batch
+    );
+    let is_ours = |score: &Score| score.framework == OURS;
+    let ours = |count: usize| {
+        let mut found = scores.iter();
+        let found = found.find(|(replicas, score)| *replicas == count && is_ours(score));
+        found.and_then(|(_, score)| rate(score))
+    };
+    let (one, two) = (ours(1), ours(REPLICAS));
+    for (replicas, score) in scores {
+        let compared = match (rate(score), one, two) {
+            (Some(_), Some(one), Some(two)) if is_ours(score) && *replicas > 1 => {
+                format!("{:.2}x one replica", two / one)
+            }
+            (Some(theirs), _, Some(two)) if !is_ours(score) => {
+                format!("ours has {:.2}x", two / theirs)
+            }
+            _ => String::new(),
+        };
+        let (label, time) = (&score.label, score.time());
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "| {label} | {replicas} | {time} | {compared} |");
+    }
+    text
+}
+
+/// Examples a second.
+fn rate(score: &Score) -> Option<f64> {
+    score.median_ms().map(|ms| score.units * 1e3 / ms)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::player::{Hello, Turn};
+    use super::*;
+
+    fn score(framework: &str, replicas: usize, median_ms: f64) -> (usize, Score) {
+        let mut score = Score::new(Hello {
+            framework: framework.into(),
+            version: "1".into(),
+            variant: String::new(),
+        });
+        score.add(&Turn {
+            median_ms,
+            loss: 1.0,
+        });
+        score.units = (64 * replicas) as f64;
+        (replicas, score)
+    }
+
+    #[test]
+    fn rates_count_the_examples_of_all_replicas() {
+        let scores = [
+            score(OURS, 1, 100.0),
+            score(OURS, 2, 125.0),
+            score("tf", 2, 250.0),
+        ];
+        let text = table(&WORKS[0], &scores);
+        assert!(text.contains("| 640 /s |  |"), "{text}");
+        assert!(text.contains("| 1024 /s | 1.60x one replica |"), "{text}");
+        assert!(text.contains("| 512 /s | ours has 2.00x |"), "{text}");
+    }
+
+    #[test]
+    fn works_are_chosen_by_model() {
+        assert_eq!(chosen(&["mlp".to_owned()]).unwrap().len(), 2);
+        assert!(chosen(&["vgg".to_owned()]).err().unwrap().contains("vgg"));
+    }
+}
