@@ -10,6 +10,7 @@ mod estimate;
 mod freezing;
 mod given;
 mod history;
+mod infer;
 mod judge;
 mod loss_scale;
 mod next;
