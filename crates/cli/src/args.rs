@@ -177,6 +177,27 @@ pub enum Data {
         #[arg(long, value_name = "N", default_value = "8")]
         shards: NonZeroUsize,
     },
+    /// Write JPEG files of made-up classes that a small model can learn: a folder for each class
+    Synth {
+        /// The folder of the folders
+        #[arg(long, value_name = "FOLDER")]
+        to: PathBuf,
+        /// Number of classes
+        #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=100))]
+        classes: u16,
+        /// Number of images
+        #[arg(long, value_name = "N", default_value_t = 5656)]
+        count: usize,
+        /// Columns of an image
+        #[arg(long, value_name = "PIXELS", default_value_t = 400, value_parser = clap::value_parser!(u16).range(8..=8192))]
+        width: u16,
+        /// Rows of an image
+        #[arg(long, value_name = "PIXELS", default_value_t = 300, value_parser = clap::value_parser!(u16).range(8..=8192))]
+        height: u16,
+        /// What the images follow from
+        #[arg(long, value_name = "N", default_value_t = 0)]
+        seed: u64,
+    },
     /// Read examples over and over and print how many a second
     Bench {
         /// As for inspect

@@ -16,6 +16,7 @@ pub mod predictions;
 pub mod rows;
 mod run_folder;
 pub mod size;
+mod synth;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

@@ -41,6 +41,8 @@ mod pooling;
 mod state;
 mod sys;
 mod team;
+mod wide;
 
 pub use kernels::{Kernels, Support};
 pub use library::{INSTALL, KernelError, VARIABLE, prepare_environment};
+pub use wide::{WideWork, with_wide_vectors};

@@ -12,6 +12,7 @@ use super::Context;
 use crate::args::{Data, DataFormat};
 use crate::failure::{Exit, Failure};
 use crate::machine::bytes;
+use crate::synth::Synth;
 
 /// The most bytes of a line, an image or a member of an archive.
 const MOST_BYTES: u64 = 1 << 28;
@@ -28,12 +29,46 @@ pub(crate) fn run(context: &mut Context, what: &Data) -> Result<(), Failure> {
             name,
             shards,
         } => shard(context, data, to, name, shards.get()),
+        Data::Synth {
+            to,
+            classes,
+            count,
+            width,
+            height,
+            seed,
+        } => {
+            let synth = Synth {
+                classes: usize::from(*classes),
+                count: *count,
+                width: *width,
+                height: *height,
+                seed: *seed,
+            };
+            write_synth(context, &synth, to)
+        }
         Data::Bench {
             data,
             format,
             seconds,
         } => bench(context, data, kind(data, *format)?, *seconds),
     }
+}
+
+fn write_synth(context: &mut Context, synth: &Synth, to: &Path) -> Result<(), Failure> {
+    synth
+        .write(to)
+        .map_err(|error| Failure::new(Exit::Failed, error).next("choose another --to"))?;
+    let Synth {
+        count,
+        classes,
+        width,
+        height,
+        ..
+    } = synth;
+    context.output.line(format_args!(
+        "{count} images of {width} x {height} in {classes} classes in {}",
+        to.display()
+    ))
 }
 
 fn failed(error: &phalanx::Error) -> Failure {

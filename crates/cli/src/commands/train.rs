@@ -54,10 +54,17 @@ fn fit(
     if let Some(steps) = args.steps_per_epoch {
         fit = fit.steps_per_epoch(steps.get());
     }
+    if let Some(log) = &session.config.fit.keep_best {
+        fit = fit.keep_best(log);
+    }
     if let Some(validation) = &rows.validation {
         fit = fit.validation(&session.batches(validation));
     }
-    let train = session.batches(&rows.train).prefetch(2);
+    let train = session.batches(&rows.train);
+    let train = match session.config.data.images {
+        Some(_) => train.autotune(),
+        None => train.prefetch(2),
+    };
     session
         .trainer
         .fit(&train, fit)

@@ -68,6 +68,19 @@ pub struct Data {
     pub divide_by: f64,
     /// What the trained model is tested on.
     pub test: Option<At<Test>>,
+    /// A folder of images, in the place of CSV files.
+    pub images: Option<Images>,
+}
+
+/// A folder of images and how they become examples.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Images {
+    /// The folder, with a folder for each class.
+    pub folder: At<PathBuf>,
+    /// Size, scale and augmentation.
+    pub plan: phalanx::image::ImagePlan,
+    /// What is done about images that cannot be read.
+    pub corrupt: phalanx::data::Corrupt,
 }
 
 /// The column of the label.
@@ -114,6 +127,8 @@ pub struct Fit {
     pub seed: u64,
     /// What is evaluated after each epoch.
     pub validation: Option<At<Validation>>,
+    /// The log whose best epoch gives the model that is saved.
+    pub keep_best: Option<String>,
     /// Weights of classes; those not listed have 1.
     pub class_weight: Option<At<Vec<(i64, f32)>>>,
 }

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use phalanx::data::Corrupt;
+use phalanx::image::{ImagePlan, Region, Scale};
 use phalanx::nn::Policy;
 
 use super::component::{Component, Kind};
@@ -10,13 +12,14 @@ use super::reader::{
     Field, Reader, Section, boolean, finite, fraction, list, optional, required, text, whole,
 };
 use super::yaml::{Node, Value};
-use super::{At, Data, Fit, Label, LabelType, Test, TrainConfig, Validation};
+use super::{At, Data, Fit, Images, Label, LabelType, Test, TrainConfig, Validation};
 
 /// Most layers of a model, and most metrics.
 const MOST_COMPONENTS: usize = 4096;
 /// Most numbers of one example: what the CSV reader takes.
 const MOST_FEATURES: usize = 1 << 18;
 const MOST_DIMS: usize = 8;
+const MOST_SIDE: i64 = 4096;
 const MOST_EPOCHS: i64 = 1_000_000;
 const MOST_BATCH: i64 = 1 << 24;
 const MOST_ROWS: i64 = 100_000_000;
@@ -64,13 +67,36 @@ const DATA: [Field; 8] = [
     optional("test", "one of first, last and csv", "{last: 100}"),
 ];
 
+const IMAGES: [Field; 5] = [
+    required("image_folder", "the path of a folder", "images"),
+    required(
+        "image_size",
+        "rows and columns, whole numbers from 1 to 4096",
+        "[96, 96]",
+    ),
+    optional("scale", "unit, signed or bytes", "signed"),
+    optional("corrupt", "fail or skip", "skip"),
+    optional("augment", "what is changed at random", "{flip: true}"),
+];
+
+const AUGMENT: [Field; 8] = [
+    optional("region", "whole, centre, centre_crop, crop or area", "crop"),
+    optional("least_area", "a number above 0 and below 1", "0.3"),
+    optional("flip", "true or false", "true"),
+    optional("brightness", "a number from 0 to 1", "0.2"),
+    optional("contrast", "a number from 0 to 1", "0.2"),
+    optional("saturation", "a number from 0 to 1", "0.2"),
+    optional("hue", "a number from 0 to 0.5", "0.05"),
+    optional("rotation", "degrees from 0 to 180", "15"),
+];
+
 const TEST: [Field; 3] = [
     optional("first", "a whole number of rows above 0", "100"),
     optional("last", "a whole number of rows above 0", "100"),
     optional("csv", PATHS, "test.csv"),
 ];
 
-const FIT: [Field; 6] = [
+const FIT: [Field; 7] = [
     optional("epochs", "a whole number from 1 to 1000000", "10"),
     optional("batch_size", "a whole number from 1 to 16777216", "32"),
     optional("shuffle", "true or false", "true"),
@@ -80,6 +106,7 @@ const FIT: [Field; 6] = [
         "test, or one of {split: fraction} and {csv: path}",
         "{split: 0.1}",
     ),
+    optional("keep_best", "the name of a log", "val_accuracy"),
     optional(
         "class_weight",
         "classes, whole numbers from 0, with weights, numbers from 0 to 1e30",
@@ -153,6 +180,9 @@ impl Reader {
     }
 
     fn data(&mut self, node: &Node, folder: &Path) -> Option<Data> {
+        if has_key(node, "image_folder") {
+            return self.image_data(node, folder);
+        }
         let section = self.section(node, "data", &DATA)?;
         let at = section.at;
         let csv = self.value(&section, "csv", |node| paths(node, folder));
@@ -178,6 +208,83 @@ impl Reader {
             divide_by: self.value(&section, "divide_by", scale).unwrap_or(1.0),
             test,
             csv: csv?,
+            images: None,
+        })
+    }
+
+    fn image_data(&mut self, node: &Node, folder: &Path) -> Option<Data> {
+        let section = self.section(node, "data", &IMAGES)?;
+        let at = section.at;
+        let path = self.value(
+            &section,
+            "image_folder",
+            located(|node| text(node).map(|path| folder.join(path))),
+        );
+        let size = self.value(&section, "image_size", image_size);
+        let scale = self
+            .value(&section, "scale", image_scale)
+            .unwrap_or_default();
+        let corrupt = self.value(&section, "corrupt", corrupt).unwrap_or_default();
+        let augment = section.node("augment").map(|node| self.augment(node));
+        let (height, width) = size?;
+        let plan = augment.unwrap_or_else(|| Some(ImagePlan::new(height, width)))?;
+        Some(Data {
+            csv: Vec::new(),
+            header: None,
+            label: At {
+                value: Label::Last,
+                at,
+            },
+            label_type: LabelType::Class,
+            delimiter: ',',
+            features: At {
+                value: Vec::new(),
+                at,
+            },
+            divide_by: 1.0,
+            test: None,
+            images: Some(Images {
+                folder: path?,
+                plan: ImagePlan {
+                    size: (height, width),
+                    scale,
+                    ..plan
+                },
+                corrupt,
+            }),
+        })
+    }
+
+    /// A plan of which size and scale do not matter.
+    fn augment(&mut self, node: &Node) -> Option<ImagePlan> {
+        let section = self.section(node, "augment", &AUGMENT)?;
+        let mut share = |name, most: f64| {
+            let read = |node: &Node| finite(node).filter(|value| (0.0..=most).contains(value));
+            self.value(&section, name, read).unwrap_or(0.0) as f32
+        };
+        let (brightness, contrast) = (share("brightness", 1.0), share("contrast", 1.0));
+        let (saturation, hue) = (share("saturation", 1.0), share("hue", 0.5));
+        let rotation = share("rotation", 180.0).to_radians();
+        let least = self.value(&section, "least_area", fraction).unwrap_or(0.3) as f32;
+        let region = self.value(&section, "region", |node| {
+            Some(match text(node)? {
+                "whole" => Region::Whole,
+                "centre" => Region::Centre,
+                "crop" => Region::Crop,
+                "centre_crop" => Region::CentreCrop,
+                "area" => Region::Area { least },
+                _ => return None,
+            })
+        });
+        Some(ImagePlan {
+            region: region.unwrap_or_default(),
+            flip: self.value(&section, "flip", boolean).unwrap_or(false),
+            brightness,
+            contrast,
+            saturation,
+            hue,
+            rotation,
+            ..ImagePlan::new(1, 1)
         })
     }
 
@@ -217,6 +324,7 @@ impl Reader {
                 .unwrap_or(default.shuffle),
             seed: seed.map_or(default.seed, i64::cast_unsigned),
             validation: self.validation(&section, folder),
+            keep_best: self.value(&section, "keep_best", |node| text(node).map(str::to_owned)),
             class_weight: self.class_weights(&section),
         })
     }
@@ -339,8 +447,38 @@ impl Default for Fit {
             shuffle: true,
             seed: 0,
             validation: None,
+            keep_best: None,
             class_weight: None,
         }
+    }
+}
+
+fn has_key(node: &Node, name: &str) -> bool {
+    matches!(&node.value, Value::Map(entries) if entries.iter().any(|(key, _)| key.name == name))
+}
+
+fn image_size(node: &Node) -> Option<(usize, usize)> {
+    let side = |node: &Node| whole(1..=MOST_SIDE)(node).map(as_usize);
+    match list(node)? {
+        [height, width] => Some((side(height)?, side(width)?)),
+        _ => None,
+    }
+}
+
+fn image_scale(node: &Node) -> Option<Scale> {
+    match text(node)? {
+        "unit" => Some(Scale::Unit),
+        "signed" => Some(Scale::Signed),
+        "bytes" => Some(Scale::Bytes),
+        _ => None,
+    }
+}
+
+fn corrupt(node: &Node) -> Option<Corrupt> {
+    match text(node)? {
+        "fail" => Some(Corrupt::Fail),
+        "skip" => Some(Corrupt::Skip),
+        _ => None,
     }
 }
 

@@ -4,6 +4,7 @@
 //! it batches, keeps a few steps in flight, and reads the sums of an epoch when somebody looks at them.
 
 mod batch;
+mod best;
 mod compile;
 mod division;
 mod estimate;

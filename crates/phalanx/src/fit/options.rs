@@ -14,6 +14,7 @@ pub struct Fit {
     pub(super) validation: Option<Batches>,
     pub(super) validation_freq: usize,
     pub(super) progress: Progress,
+    pub(super) keep_best: Option<String>,
     pub(super) position: Option<Position>,
 }
 
@@ -28,6 +29,7 @@ impl Fit {
             validation: None,
             validation_freq: 1,
             progress: Progress::Auto,
+            keep_best: None,
             position: None,
         }
     }
@@ -67,6 +69,15 @@ impl Fit {
     #[must_use]
     pub const fn validation_freq(mut self, epochs: usize) -> Self {
         self.validation_freq = epochs;
+        self
+    }
+
+    /// At the end the variables are those of the epoch with the best value of this log, such as `val_accuracy`: the greatest,
+    /// of a loss or an error the least. Keras' `ModelCheckpoint(save_best_only)` and `EarlyStopping(restore_best_weights)`
+    /// do this with files and with a stop; the optimizer's state stays that of the last epoch.
+    #[must_use]
+    pub fn keep_best(mut self, log: impl Into<String>) -> Self {
+        self.keep_best = Some(log.into());
         self
     }
 

@@ -7,6 +7,7 @@ use phalanx_graph::HostTensor;
 
 use super::Fit;
 use super::batch::{check_labels, put, tensors};
+use super::best::Best;
 use super::compile::Compile;
 use super::history::{EpochLogs, History, Input, Logs};
 use super::infer::check_finite;
@@ -111,6 +112,7 @@ impl Trainer {
         let mut reporter = Reporter::new(fit.progress, fit.epochs, steps);
         reporter.start(&self.placement.describe(feed.size()));
         let mut history = History::default();
+        let mut best = fit.keep_best.as_deref().map(Best::new);
         for epoch in fit.initial_epoch..fit.epochs {
             let start = Instant::now();
             reporter.begin(epoch);
@@ -132,10 +134,16 @@ impl Trainer {
                 input,
             };
             reporter.end(&done);
+            if let Some(best) = &mut best {
+                best.see(&done, || self.variables())?;
+            }
             history.epochs.push(done);
             self.position = Position::start(epoch as u64 + 1);
         }
-        self.take_averages()?;
+        match best.and_then(Best::into_values) {
+            Some(values) => self.set_variables(&values)?,
+            None => self.take_averages()?,
+        }
         Ok(history)
     }
 

@@ -17,6 +17,8 @@ pub enum Region {
     Centre,
     /// A part of the very size wanted, at random; of a smaller image the largest part of the shape wanted.
     Crop,
+    /// As `Crop`, but the one in the middle.
+    CentreCrop,
     /// A part at random with a share of the area from `least` up to all, its shape wanted times 3/4 to 4/3.
     Area {
         /// The smallest share of the area.
@@ -106,7 +108,8 @@ impl ImagePlan {
     pub fn without_augmentation(&self) -> Self {
         let region = match self.region {
             Region::Whole => Region::Whole,
-            _ => Region::Centre,
+            Region::Crop | Region::CentreCrop => Region::CentreCrop,
+            Region::Centre | Region::Area { .. } => Region::Centre,
         };
         Self {
             region,
@@ -267,8 +270,8 @@ fn window(plan: &ImagePlan, (height, width): (usize, usize), draws: &mut Draws) 
     };
     let (h, w) = match plan.region {
         Region::Whole => return Window::of(height, width),
-        Region::Crop if height >= rows && width >= columns => plan.size,
-        Region::Crop | Region::Centre => shaped(height, width),
+        Region::Crop | Region::CentreCrop if height >= rows && width >= columns => plan.size,
+        Region::Crop | Region::CentreCrop | Region::Centre => shaped(height, width),
         Region::Area { least } => {
             let share = draws.between(least, 1.0);
             let shape = draws
@@ -283,7 +286,7 @@ fn window(plan: &ImagePlan, (height, width): (usize, usize), draws: &mut Draws) 
         }
     };
     let (x, y) = match plan.region {
-        Region::Centre => ((width - w) / 2, (height - h) / 2),
+        Region::Centre | Region::CentreCrop => ((width - w) / 2, (height - h) / 2),
         _ => (draws.below(width - w + 1), draws.below(height - h + 1)),
     };
     Window {

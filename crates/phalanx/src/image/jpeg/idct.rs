@@ -51,7 +51,7 @@ pub(super) fn factors(method: Idct, quantisation: &[u16; 64]) -> [i16; 64] {
 }
 
 /// The samples of a block, to `out` with rows `stride` apart.
-#[inline]
+#[inline(always)]
 pub(super) fn transform(method: Idct, block: &[i16; 64], out: &mut [u8], stride: usize) {
     let samples = match method {
         Idct::Fast => fast(block),
@@ -63,7 +63,7 @@ pub(super) fn transform(method: Idct, block: &[i16; 64], out: &mut [u8], stride:
 }
 
 /// The sample of a block that has only its first coefficient.
-#[inline]
+#[inline(always)]
 pub(super) fn flat(method: Idct, first: i16) -> u8 {
     let level = match method {
         Idct::Fast => i32::from(first) >> 5,

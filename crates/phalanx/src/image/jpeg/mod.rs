@@ -10,7 +10,9 @@ mod idct;
 mod planes;
 mod scan;
 
-use header::{Frame, MOST_SCANS, Markers, Scan, Stop, Tables};
+use phalanx_kernels::{WideWork, with_wide_vectors};
+
+use header::{Colours, Frame, MOST_SCANS, Markers, Scan, Stop, Tables};
 use planes::{Plane, Rows};
 use scan::{Area, Coefficients, Damaged};
 
@@ -41,6 +43,50 @@ pub(super) struct Scratch {
 pub(super) struct Opened<'a> {
     markers: Markers<'a>,
     frame: Frame,
+}
+
+/// The work of [`scan::read_direct`].
+struct Direct<'a> {
+    frame: &'a Frame,
+    scan: &'a Scan,
+    tables: &'a Tables,
+    entropy: (&'a [u8], &'a [usize]),
+    area: &'a Area,
+    planes: &'a mut [Plane],
+}
+
+impl WideWork for Direct<'_> {
+    type Output = std::result::Result<(), Damaged>;
+
+    #[inline(always)]
+    fn run(self) -> Self::Output {
+        scan::read_direct(
+            self.frame,
+            self.scan,
+            self.tables,
+            self.entropy,
+            self.area,
+            self.planes,
+        )
+    }
+}
+
+/// The work of [`Rows::give`].
+struct Give<'a> {
+    from: &'a [Plane],
+    kind: (Colours, usize),
+    window: &'a Window,
+    room: &'a mut Rows,
+    rows: &'a mut dyn FnMut(usize, &[u8]),
+}
+
+impl WideWork for Give<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        self.room.give(self.from, self.kind, self.window, self.rows);
+    }
 }
 
 impl<'a> Opened<'a> {
@@ -78,20 +124,24 @@ impl<'a> Opened<'a> {
             self.read_scans(scan, &area, &mut planes, scratch)?;
         } else {
             let entropy = (&scratch.data[..], &scratch.ends[..]);
-            scan::read_direct(
-                &self.frame,
-                &scan,
-                &scratch.tables,
+            let work = Direct {
+                frame: &self.frame,
+                scan: &scan,
+                tables: &scratch.tables,
                 entropy,
-                &area,
-                &mut planes,
-            )
-            .map_err(|damaged| self.damaged(&damaged))?;
+                area: &area,
+                planes: &mut planes,
+            };
+            with_wide_vectors(work).map_err(|damaged| self.damaged(&damaged))?;
         }
         let colours = scratch.tables.colours(&self.frame);
-        scratch
-            .rows
-            .give(&planes, (colours, channels), window, rows);
+        with_wide_vectors(Give {
+            from: &planes,
+            kind: (colours, channels),
+            window,
+            room: &mut scratch.rows,
+            rows,
+        });
         scratch.samples = planes.into_iter().map(|plane| plane.samples).collect();
         Ok(())
     }

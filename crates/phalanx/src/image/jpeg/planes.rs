@@ -47,12 +47,14 @@ impl Plane {
     }
 
     /// Samples `x` of row `y`, both counted in the component.
+    #[inline(always)]
     fn span(&self, y: usize, x: std::ops::Range<usize>) -> &[u8] {
         let start = (y - self.y) * self.stride;
         &self.samples[start..start + self.stride][x.start - self.x..x.end - self.x]
     }
 
     /// A row of the window, with as many samples as the picture has.
+    #[inline(always)]
     fn row<'a>(&'a self, y: usize, window: &Window, room: &'a mut Room) -> &'a [u8] {
         let (left, right) = (window.x, window.x + window.width);
         let smooth = self.component.width > 2;
@@ -95,6 +97,7 @@ impl Plane {
     }
 
     /// Twice as many samples as row `near` has, each of a quarter of its neighbour; the same down if there is a row `far`.
+    #[inline(always)]
     fn doubled<'a>(
         &self,
         near: usize,
@@ -164,6 +167,7 @@ pub(super) struct Rows {
 
 impl Rows {
     /// Gives each row of the window, from the top.
+    #[inline(always)]
     pub(super) fn give(
         &mut self,
         planes: &[Plane],
@@ -214,6 +218,7 @@ fn repeat(gray: &[u8], out: &mut [u8]) {
     }
 }
 
+#[inline(always)]
 fn interleave(r: &[u8], g: &[u8], b: &[u8], out: &mut [u8]) {
     for (((pixel, &r), &g), &b) in out.as_chunks_mut::<3>().0.iter_mut().zip(r).zip(g).zip(b) {
         *pixel = [r, g, b];
@@ -231,6 +236,7 @@ fn ink(black: &[u8], inverted: bool, out: &mut [u8]) {
 }
 
 /// Red, green and blue of luma and chroma: 1.402, 0.34414, 0.71414 and 1.772 in 16 bits after the point, rounded as libjpeg.
+#[inline(always)]
 fn ycc(y: &[u8], cb: &[u8], cr: &[u8], out: &mut [u8]) {
     /// The product over 2^16, rounded to nearest.
     #[inline(always)]

@@ -82,6 +82,7 @@ struct Part<'a> {
 }
 
 /// Reads a scan of all components, straight to samples where they are wanted.
+#[inline(always)]
 pub(super) fn read_direct(
     frame: &Frame,
     scan: &Scan,
@@ -90,33 +91,29 @@ pub(super) fn read_direct(
     area: &Area,
     planes: &mut [Plane],
 ) -> Result<(), Damaged> {
-    let mut row = 0;
-    let mut read = || -> Result<(), &'static str> {
-        let mut parts = parts(frame, scan, tables)?;
-        let mut intervals = Intervals::new(data, ends, tables.restart);
-        for gy in 0..area.y.end {
-            row = gy;
-            for gx in 0..frame.groups().0 {
-                if intervals.step()? {
-                    parts.iter_mut().for_each(|part| part.before = 0);
-                }
-                let wanted = area.y.contains(&gy) && area.x.contains(&gx);
-                for part in &mut parts {
-                    let bits = &mut intervals.bits;
-                    let read = if wanted {
-                        let at = (gx - area.x.start, gy - area.y.start);
-                        part.read(bits, at, &mut planes[part.plane])
-                    } else {
-                        part.pass(bits)
-                    };
-                    read.ok_or(NO_CODE)?;
-                }
+    let at = |row| move |reason| Damaged { row, reason };
+    let mut parts = parts(frame, scan, tables).map_err(at(0))?;
+    let mut intervals = Intervals::new(data, ends, tables.restart);
+    for gy in 0..area.y.end {
+        for gx in 0..frame.groups().0 {
+            if intervals.step().map_err(at(gy))? {
+                parts.iter_mut().for_each(|part| part.before = 0);
             }
-            intervals.check()?;
+            let wanted = area.y.contains(&gy) && area.x.contains(&gx);
+            for part in &mut parts {
+                let bits = &mut intervals.bits;
+                let read = if wanted {
+                    let place = (gx - area.x.start, gy - area.y.start);
+                    part.read(bits, place, &mut planes[part.plane])
+                } else {
+                    part.pass(bits)
+                };
+                read.ok_or(NO_CODE).map_err(at(gy))?;
+            }
         }
-        Ok(())
-    };
-    read().map_err(|reason| Damaged { row, reason })
+        intervals.check().map_err(at(gy))?;
+    }
+    Ok(())
 }
 
 fn parts<'a>(
@@ -142,7 +139,7 @@ fn parts<'a>(
 
 impl Part<'_> {
     /// The blocks of a group, to samples.
-    #[inline]
+    #[inline(always)]
     fn read(
         &mut self,
         bits: &mut Bits<'_>,
@@ -197,7 +194,7 @@ impl Part<'_> {
     }
 
     /// Goes past the blocks of a group.
-    #[inline]
+    #[inline(always)]
     fn pass(&mut self, bits: &mut Bits<'_>) -> Option<()> {
         for _ in 0..self.v * self.h {
             self.before = self.before.wrapping_add(self.first.read(bits)?.value);
