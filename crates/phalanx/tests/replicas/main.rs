@@ -205,7 +205,7 @@ fn batches_smaller_than_the_replicas_leave_some_without_examples() {
 fn an_overflow_on_one_replica_is_skipped_by_all() {
     let compile = || Compile {
         optimizer: Sgd::new(0.1).momentum(0.9).into(),
-        loss: MeanSquaredError::default().into(),
+        loss: MeanSquaredError.into(),
         loss_scale: LossScale::Dynamic {
             initial: 1024.0,
             growth_steps: 3,
