@@ -54,8 +54,8 @@ impl Feed<'_> {
     /// When the position is of other data.
     pub fn iter_at(&self, position: &Position) -> Result<FeedIter> {
         match self {
-            Self::Batches(batches) => Ok(FeedIter::Batches(batches.iter_at(position)?)),
-            Self::Stream(batches) => Ok(FeedIter::Stream(batches.iter_at(position)?)),
+            Self::Batches(batches) => Ok(FeedIter::Batches(Box::new(batches.iter_at(position)?))),
+            Self::Stream(batches) => Ok(FeedIter::Stream(Box::new(batches.iter_at(position)?))),
         }
     }
 }
@@ -64,9 +64,9 @@ impl Feed<'_> {
 #[derive(Debug)]
 pub enum FeedIter {
     /// Of batches by index.
-    Batches(BatchIter),
+    Batches(Box<BatchIter>),
     /// Of a stream.
-    Stream(StreamIter),
+    Stream(Box<StreamIter>),
 }
 
 impl FeedIter {
@@ -74,8 +74,8 @@ impl FeedIter {
     #[must_use]
     pub fn position(&self) -> Position {
         match self {
-            Self::Batches(iter) => iter.position(),
-            Self::Stream(iter) => iter.position(),
+            Self::Batches(iter) => (**iter).position(),
+            Self::Stream(iter) => (**iter).position(),
         }
     }
 

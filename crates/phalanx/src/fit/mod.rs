@@ -11,6 +11,7 @@ mod estimate;
 mod freezing;
 mod given;
 mod history;
+mod infer;
 mod judge;
 mod loss_scale;
 mod next;

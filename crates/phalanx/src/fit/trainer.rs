@@ -3,22 +3,21 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use phalanx_graph::{AlignedBytes, HostTensor, Shape};
-use phalanx_pjrt::Buffer;
+use phalanx_graph::HostTensor;
 
 use super::Fit;
 use super::batch::{check_labels, put, tensors};
 use super::best::Best;
 use super::compile::Compile;
 use super::history::{EpochLogs, History, Input, Logs};
-use super::options::some_rows;
+use super::infer::check_finite;
 use super::pipeline::Plan;
 use super::progress::Reporter;
 use super::run::{InFlight, Programs, State};
 use super::step::{BatchShape, Setup};
 use super::tally::Tally;
 use super::verify::Verifier;
-use crate::data::{Batch, Batches, Feed, Position, Verdict};
+use crate::data::{Batch, Feed, Position, Verdict};
 use crate::engine::Engine;
 use crate::nn::Model;
 use crate::optim::Optimizer;
@@ -28,15 +27,15 @@ use crate::{Error, Result};
 
 /// A model with its values on a device, and what it is trained with.
 pub struct Trainer {
-    placement: Placement,
+    pub(super) placement: Placement,
     pub(super) setup: Setup,
     pub(super) state: State,
     verifier: Option<Verifier>,
     train: Programs,
-    test: Programs,
+    pub(super) test: Programs,
     /// Steps skipped before the present tally began.
     skipped_before: f64,
-    predict: Programs,
+    pub(super) predict: Programs,
     /// Batches of training seen: the host's copy of what the device counts, which skips what the loss scale does.
     iterations: i64,
     position: Position,
@@ -191,59 +190,6 @@ impl Trainer {
         self.results()?;
         times.sort();
         Ok(times[times.len() / 2])
-    }
-
-    /// Loss and metrics over batches, without training: dropout off, moving statistics used.
-    ///
-    /// The last batch may have fewer examples; results do not depend on how the examples are cut into batches.
-    ///
-    /// # Errors
-    /// When the data do not fit the model or are endless, a source fails, or the device does.
-    pub fn evaluate(&mut self, batches: &Batches) -> Result<Logs> {
-        self.needs_loss("evaluate")?;
-        check_finite(batches, "evaluate")?;
-        self.tested(batches.iter(0, 0), batches.size())
-    }
-
-    /// Loss and metrics of one batch, without training.
-    ///
-    /// # Errors
-    /// As [`evaluate`](Self::evaluate).
-    pub fn test_on_batch(&mut self, batch: &Batch) -> Result<Logs> {
-        self.needs_loss("evaluate")?;
-        self.tested([Ok(batch.clone())], batch.rows())
-    }
-
-    /// The outputs of the model for all examples, in their order: one tensor `[examples, ..]` per output.
-    ///
-    /// # Errors
-    /// When the data do not fit the model or are endless, a source fails, or the device does.
-    pub fn predict(&mut self, batches: &Batches) -> Result<Vec<HostTensor>> {
-        check_finite(batches, "predict")?;
-        let mut parts = Vec::new();
-        let mut waiting: Option<Predicted> = None;
-        for batch in batches.iter(0, 0) {
-            let batch = batch?;
-            let begun = self.begin_predict(&batch.x, batches.size())?;
-            // The outputs of the step before are read while this one runs.
-            if let Some(before) = waiting.replace(begun) {
-                parts.extend(self.read_outputs(&before)?);
-            }
-        }
-        if let Some(last) = waiting {
-            parts.extend(self.read_outputs(&last)?);
-        }
-        Ok(self.joined(&parts))
-    }
-
-    /// The outputs of the model for one batch of inputs.
-    ///
-    /// # Errors
-    /// As [`predict`](Self::predict).
-    pub fn predict_on_batch(&mut self, x: &[HostTensor]) -> Result<Vec<HostTensor>> {
-        let rows = x.first().map_or(0, HostTensor::rows);
-        let begun = self.begin_predict(x, rows)?;
-        Ok(self.joined(&self.read_outputs(&begun)?))
     }
 
     /// Batches of training seen so far, those that a dynamic [`LossScale`](super::LossScale) skipped left out.
@@ -431,7 +377,7 @@ impl Trainer {
             return Ok(());
         };
         let is_copied = self.placement.replicas() > 1 && self.placement.parameters().is_none();
-        if !is_copied || self.iterations.unsigned_abs() % every != 0 {
+        if !is_copied || !self.iterations.unsigned_abs().is_multiple_of(every) {
             return Ok(());
         }
         let verifier = match self.verifier.take() {
@@ -523,7 +469,7 @@ impl Trainer {
     }
 
     /// Losses are `none` where nothing has weight.
-    fn logs(&self, tally: &[f64], none: f64) -> Logs {
+    pub(super) fn logs(&self, tally: &[f64], none: f64) -> Logs {
         let (loss, terms, results) = self.setup.tally.read(tally, &self.setup.metrics, none);
         let mut logs = Logs::default();
         logs.push("loss", loss);
@@ -536,101 +482,6 @@ impl Trainer {
         }
         logs
     }
-
-    /// Loss and metrics over batches of `size` rows or fewer.
-    fn tested(
-        &mut self,
-        batches: impl IntoIterator<Item = Result<Batch>>,
-        size: usize,
-    ) -> Result<Logs> {
-        let mut tally = self.state.zeros(&self.setup)?;
-        let mut flight = InFlight::default();
-        for batch in batches {
-            tally = self.test_step(&batch?, size, &tally, &mut flight)?;
-        }
-        flight.finish(self.placement.engine())?;
-        let tally = self.state.merged(&self.setup, &tally)?;
-        Ok(self.logs(&tally, 0.0))
-    }
-
-    fn test_step(
-        &mut self,
-        batch: &Batch,
-        full: usize,
-        tally: &[Buffer],
-        flight: &mut InFlight,
-    ) -> Result<Vec<Buffer>> {
-        let whole = BatchShape::of(&self.setup, batch)?;
-        check_labels(&self.setup, batch)?;
-        let split = self.placement.parts(batch.rows(), full);
-        // One program for all batches.
-        let (setup, shape) = (&self.setup, whole.part(&split, true));
-        let trace = || setup.test_step(&shape);
-        let ready = self
-            .test
-            .get(&self.placement, setup, "test_step", &shape, trace)?;
-        let batch = put(&self.placement, tensors(batch), &split, true)?;
-        let (tally, done) = self.state.test(setup, ready, tally, &batch)?;
-        flight.push(self.placement.engine(), done)?;
-        Ok(tally)
-    }
-
-    fn begin_predict(&mut self, x: &[HostTensor], full: usize) -> Result<Predicted> {
-        let whole = BatchShape::of_inputs(&self.setup, x)?;
-        let split = self.placement.parts(x[0].rows(), full);
-        let (setup, shape) = (&self.setup, whole.part(&split, false));
-        let trace = || setup.predict_step(&shape);
-        let ready = self
-            .predict
-            .get(&self.placement, setup, "predict_step", &shape, trace)?;
-        let x = put(&self.placement, x.iter(), &split, false)?;
-        let outputs = self.state.predict(setup, ready, &x)?;
-        Ok(Predicted { outputs, split })
-    }
-
-    /// The outputs of each replica for its examples.
-    fn read_outputs(&self, predicted: &Predicted) -> Result<Vec<Vec<HostTensor>>> {
-        let split = &predicted.split;
-        let shapes = self.setup.model.outputs();
-        let read = |replica: usize| {
-            let outputs = shapes.iter().enumerate().map(|(index, shape)| {
-                let mut shape = shape.clone();
-                shape.dims.insert(0, split.each());
-                let parts = predicted.outputs.iter().map(|outputs| &outputs[index]);
-                let whole =
-                    self.placement
-                        .read_output(&parts.collect::<Vec<_>>(), replica, &shape)?;
-                let count = split.count(replica);
-                Ok(if count == split.each() {
-                    whole
-                } else {
-                    whole.slice_rows(0, count)
-                })
-            });
-            outputs.collect()
-        };
-        (0..split.replicas()).map(read).collect()
-    }
-
-    /// Each output of the model over all parts.
-    fn joined(&self, parts: &[Vec<HostTensor>]) -> Vec<HostTensor> {
-        let outputs = self.setup.model.outputs();
-        let of = |output| {
-            parts
-                .iter()
-                .map(move |part: &Vec<HostTensor>| &part[output])
-        };
-        (0..outputs.len())
-            .map(|output| concatenated(&outputs[output], of(output)))
-            .collect()
-    }
-}
-
-/// A prediction begun.
-struct Predicted {
-    /// Of each replica.
-    outputs: Vec<Vec<Buffer>>,
-    split: Split,
 }
 
 impl std::fmt::Debug for Trainer {
@@ -642,34 +493,4 @@ impl std::fmt::Debug for Trainer {
             self.engine()
         )
     }
-}
-
-fn check_finite(batches: &Batches, doing: &str) -> Result<()> {
-    some_rows(batches.size())?;
-    match batches.len() {
-        None => Err(Error::user(format!(
-            "cannot {doing} on endless data; take a number of batches"
-        ))),
-        Some(0) => Err(Error::user(format!(
-            "cannot {doing}: the data have no batch"
-        ))),
-        Some(_) => Ok(()),
-    }
-}
-
-/// The rows of all parts as one tensor.
-fn concatenated<'a>(
-    example: &Shape,
-    parts: impl Iterator<Item = &'a HostTensor> + Clone,
-) -> HostTensor {
-    let rows: usize = parts.clone().map(HostTensor::rows).sum();
-    let shape = Shape::new(example.dtype, [&[rows], &example.dims[..]].concat());
-    let mut bytes = AlignedBytes::zeroed(shape.byte_len());
-    let mut at = 0;
-    for part in parts {
-        let part = part.bytes();
-        bytes.as_mut_slice()[at..][..part.len()].copy_from_slice(part);
-        at += part.len();
-    }
-    HostTensor::from_aligned(shape, bytes)
 }

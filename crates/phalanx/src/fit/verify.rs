@@ -93,7 +93,7 @@ mod tests {
             .into_parts()
             .unwrap();
         let compile = Compile {
-            loss: MeanSquaredError::default().into(),
+            loss: MeanSquaredError.into(),
             ..Compile::default()
         };
         let mut trainer = Trainer::new(&placement, model, None, compile).unwrap();

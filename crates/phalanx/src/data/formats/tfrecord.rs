@@ -78,6 +78,9 @@ struct Indexed {
     bounds: Vec<u64>,
 }
 
+/// Takes records by their position behind the first, in order.
+type Visit<'a> = dyn FnMut(usize, Result<&[u8]>) -> Result<()> + 'a;
+
 impl TfRecords {
     /// Opens the files that a pattern names, kept indexes left out, and finds their records.
     ///
@@ -159,7 +162,7 @@ impl TfRecords {
         first: usize,
         count: usize,
         buffer: &mut Vec<u8>,
-        visit: &mut dyn FnMut(usize, Result<&[u8]>) -> Result<()>,
+        visit: &mut Visit<'_>,
     ) -> Result<()> {
         if first >= self.len {
             return visit(0, Err(past_the_end("record", first, self.len)));
