@@ -9,6 +9,7 @@ use phalanx::data::Batch;
 use phalanx::engine::{Engine, EngineOptions};
 use phalanx::prelude::*;
 use phalanx::replicas::{CrossDeviceOps, Reduction, WireFormat};
+use phalanx::schedules::RampUpExponentialDecay;
 
 fn engine() -> &'static Engine {
     static ENGINE: OnceLock<Engine> = OnceLock::new();
@@ -401,4 +402,21 @@ fn replicas_are_timed_one_by_one() {
     assert_eq!(rows, [4, 3]);
     assert!(times.replicas.iter().all(|time| !time.median.is_zero()));
     assert_eq!(values(&trainer), before, "nothing is trained");
+}
+
+#[test]
+fn a_schedule_that_grows_with_the_replicas_knows_them() {
+    let rate = |replicas| {
+        let compile = Compile {
+            optimizer: Sgd::new(RampUpExponentialDecay::new(0.1, 1, 100)).into(),
+            ..cases::everything().compile
+        };
+        let mut trainer = mirrored(replicas)
+            .compile(cases::everything().model, compile)
+            .unwrap();
+        trainer.train_on_batch(&batch(4)).unwrap();
+        trainer.learning_rate().unwrap()
+    };
+    let (one, four) = (rate(1), rate(4));
+    assert!((four - 4.0 * one).abs() < 1e-9, "{one} {four}");
 }
