@@ -232,7 +232,7 @@ mod tests {
         );
         let error = images.get(1).unwrap_err().to_string();
         assert!(
-            error.contains("a.png: byte 0: the file has 2 bytes"),
+            error.contains("a.png: byte 0: the file has more than 1 bytes"),
             "{error}"
         );
         let error = ImageFolder::open(folder.join("empty"), 1)
