@@ -314,7 +314,7 @@ impl Reader {
                     *at,
                     "`validation` is of csv files, and data is a folder of images",
                     "write `validation: {split: 0.1}`, or `validation: test` with a `test` in data",
-                )
+                );
             }
             _ => {}
         }
