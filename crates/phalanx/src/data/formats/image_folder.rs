@@ -67,6 +67,28 @@ impl ImageFolder {
         })
     }
 
+    /// All images below a folder, in the order of their paths, of class 0: for predictions (`labels=None` of Keras'
+    /// `image_dataset_from_directory`).
+    ///
+    /// # Errors
+    /// When a folder cannot be read, or there is no image.
+    pub fn unlabelled(folder: impl AsRef<Path>, max_image: u64) -> Result<Self> {
+        let folder = folder.as_ref();
+        let mut images = Vec::new();
+        list(folder, 0, &mut images)?;
+        if images.is_empty() {
+            return Err(Error::User(format!(
+                "{} has no {IMAGES:?} file; name a folder with images in it or below it",
+                folder.display()
+            )));
+        }
+        Ok(Self {
+            classes: vec!["all".into()],
+            images,
+            max_image,
+        })
+    }
+
     /// The names of the classes, in the order of their indices.
     #[must_use]
     pub fn classes(&self) -> &[String] {
@@ -229,6 +251,19 @@ mod tests {
                 bytes: b"1".to_vec(),
                 class: 1
             }
+        );
+        let all = ImageFolder::unlabelled(&folder, 1).unwrap();
+        let below = |(path, class): &(PathBuf, u32)| {
+            assert_eq!(*class, 0);
+            path.strip_prefix(&folder).unwrap().to_owned()
+        };
+        let paths: Vec<PathBuf> = all.images().iter().map(below).collect();
+        let expected = ["cat/deep/er/z.webp", "dog/a.png", "dog/b.JPG", "top.png"];
+        assert_eq!(paths, expected.map(PathBuf::from));
+        let error = ImageFolder::unlabelled(folder.join("empty"), 1).unwrap_err();
+        assert!(
+            error.to_string().contains("name a folder with images"),
+            "{error}"
         );
         let error = images.get(1).unwrap_err().to_string();
         assert!(
