@@ -221,6 +221,8 @@ pub enum DataFormat {
     Webdataset,
     /// A CSV file of numbers
     Csv,
+    /// Parquet files of numbers
+    Parquet,
     /// An IDX file, as MNIST's
     Idx,
     /// Lines of text
@@ -237,6 +239,7 @@ impl DataFormat {
             Self::Tfrecord => "tfrecord",
             Self::Webdataset => "webdataset",
             Self::Csv => "csv",
+            Self::Parquet => "parquet",
             Self::Idx => "idx",
             Self::Text => "text",
             Self::Images => "images",
