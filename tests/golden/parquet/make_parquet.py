@@ -3,8 +3,8 @@
     pip install pyarrow==26.0.1
     python make_parquet.py
 
-numbers.parquet: every type of number, plain and by dictionary, with snappy and without, data pages of version 1 (numbers_v2: 2),
-row groups of 40 and 30 rows, checksums of pages. nulls.parquet: a null in row 5, in the second row group, and text.
+numbers.parquet: every type of number, plain and by dictionary, row groups of 40 and 30 rows, checksums of pages, snappy, data
+pages of version 1; numbers_v2.parquet: the same without compression, data pages of version 2. nulls.parquet: a null in row 5, in the second row group, and text.
 Value i of each column follows from i, so that the test needs no second file.
 """
 
