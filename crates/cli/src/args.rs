@@ -128,6 +128,9 @@ pub struct UseArgs {
     /// Use the rows of this file instead of the test rows; may be given again
     #[arg(long, value_name = "PATH")]
     pub csv: Vec<PathBuf>,
+    /// Use the images of this folder instead of the test images: to evaluate, a folder for each class
+    #[arg(long, value_name = "FOLDER", conflicts_with = "csv")]
+    pub images: Option<PathBuf>,
     /// The folder that the model was saved in, whatever the file says
     #[arg(long, value_name = "FOLDER")]
     pub output: Option<PathBuf>,

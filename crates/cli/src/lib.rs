@@ -8,6 +8,7 @@ mod commands;
 pub mod config;
 mod doctor;
 mod failure;
+mod image_rows;
 mod locate;
 mod machine;
 pub mod model;

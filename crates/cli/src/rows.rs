@@ -3,18 +3,14 @@
 use std::path::Path;
 
 use phalanx::data::{
-    ClassWeights, Corrupt, CsvOptions, Dataset, Header, HostTensor, ImageFolder, LabelColumn,
-    LabelKind,
+    ClassWeights, CsvOptions, Dataset, Header, HostTensor, LabelColumn, LabelKind,
 };
-use phalanx::image::ImagePlan;
 use phalanx::{Error, Result as Read};
 
 use crate::config::{
-    At, Data, Images, Label, LabelType, Place, Problem, Problems, Test, TrainConfig, Validation,
+    At, Data, Label, LabelType, Place, Problem, Problems, Test, TrainConfig, Validation,
 };
-
-/// The most bytes of an image file.
-const MOST_BYTES: u64 = 1 << 28;
+use crate::image_rows;
 
 /// What a model trains on, and what it is measured on.
 #[derive(Debug)]
@@ -40,7 +36,7 @@ pub fn load(config: &TrainConfig) -> Result<Rows, Problems> {
 
 fn read_all(config: &TrainConfig) -> Result<Rows, Problem> {
     if let Some(images) = &config.data.images {
-        return read_images(config, images);
+        return image_rows::read(config, images);
     }
     let Data { csv, test, .. } = &config.data;
     let (all, features) = read_files(&config.data, csv, None)?;
@@ -95,53 +91,6 @@ fn read_all(config: &TrainConfig) -> Result<Rows, Problem> {
         validation,
         test,
         features,
-    })
-}
-
-/// The images of a folder, with augmentation for those to train on.
-fn read_images(config: &TrainConfig, images: &Images) -> Result<Rows, Problem> {
-    let at = images.folder.at;
-    let wrong = |error: Error| {
-        Problem::new(
-            at,
-            error.to_string(),
-            "correct the path, or what `data` says",
-        )
-    };
-    let seed = config.fit.seed;
-    let dataset = |folder: &ImageFolder, plan: &ImagePlan| -> Result<Dataset, Problem> {
-        let dataset = folder.dataset(plan, seed).map_err(wrong)?;
-        Ok(match images.corrupt {
-            Corrupt::Fail => dataset,
-            Corrupt::Skip => dataset.skip_corrupt(),
-        })
-    };
-    let fixed = images.plan.without_augmentation();
-    let whole = ImageFolder::open(&images.folder.value, MOST_BYTES).map_err(wrong)?;
-    let (train, validation) = match &config.fit.validation {
-        None => (whole, None),
-        Some(At {
-            value: Validation::Split(fraction),
-            ..
-        }) => {
-            let (train, held) = whole.validation_split(*fraction, seed).map_err(wrong)?;
-            (train, Some(dataset(&held, &fixed)?))
-        }
-        Some(At { at, .. }) => {
-            let message = "the validation of a folder of images is a part of it";
-            return Err(Problem::new(
-                *at,
-                message,
-                "write `validation: {split: 0.1}`",
-            ));
-        }
-    };
-    let train = dataset(&train, &images.plan)?;
-    Ok(Rows {
-        train: prepared(config, &train)?,
-        validation,
-        test: None,
-        features: images.plan.dims().to_vec(),
     })
 }
 
@@ -312,7 +261,8 @@ fn length(dataset: &Dataset) -> usize {
     dataset.len().unwrap_or_default()
 }
 
-fn prepared(config: &TrainConfig, train: &Dataset) -> Result<Dataset, Problem> {
+/// Weighted and shuffled as the file says.
+pub(crate) fn prepared(config: &TrainConfig, train: &Dataset) -> Result<Dataset, Problem> {
     let mut train = train.clone();
     if let Some(At { value, at }) = &config.fit.class_weight {
         let weights = ClassWeights::new(value.iter().copied());

@@ -23,6 +23,13 @@ impl Synth {
     /// # Errors
     /// The file that cannot be written, and why.
     pub(crate) fn write(&self, to: &Path) -> Result<(), String> {
+        let others = std::fs::read_dir(to).map_or(0, Iterator::count);
+        if others > 0 {
+            return Err(format!(
+                "{} is not empty, and what is in it would be taken for classes and images, too; name a new folder, or remove it",
+                to.display()
+            ));
+        }
         for class in 0..self.classes {
             let folder = to.join(format!("class_{class:02}"));
             std::fs::create_dir_all(&folder)

@@ -2,8 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
+use phalanx::data::Corrupt;
+use phalanx::image::{ImagePlan, Region, Scale};
 use phalanx_cli::config::{
-    Component, Fit, Label, LabelType, Place, Test, TrainConfig, Validation, parse,
+    Component, Fit, ImageTest, Label, LabelType, Place, Test, TrainConfig, Validation, parse,
 };
 use serde_json::json;
 
@@ -113,6 +115,59 @@ fn every_key_is_read() {
         .map(|weights| weights.value.as_slice());
     assert_eq!(weights, Some(&[(0, 1.0), (12, 2.5)][..]));
     assert_eq!(config.output, Path::new("../runs/x"));
+}
+
+#[test]
+fn every_key_of_images_is_read() {
+    let config = read(
+        "\
+data:
+  image_folder: pictures
+  image_size: [48, 64]
+  scale: signed
+  corrupt: skip
+  test: {image_folder: apart}
+  augment:
+    region: area
+    least_area: 0.25
+    flip: true
+    brightness: 0.125
+    contrast: 0.25
+    saturation: 0.5
+    hue: 0.0625
+    rotation: 90
+model: [flatten]
+optimizer: sgd
+loss: huber
+fit: {keep_best: val_loss, validation: test}
+",
+    );
+    let images = config.data.images.unwrap();
+    assert_eq!(images.folder.value, Path::new("conf/pictures"));
+    assert_eq!(images.corrupt, Corrupt::Skip);
+    let apart = images.test.map(|test| test.value);
+    assert_eq!(apart, Some(ImageTest::Folder("conf/apart".into())));
+    let expected = ImagePlan {
+        scale: Scale::Signed,
+        region: Region::Area { least: 0.25 },
+        flip: true,
+        brightness: 0.125,
+        contrast: 0.25,
+        saturation: 0.5,
+        hue: 0.0625,
+        rotation: std::f32::consts::FRAC_PI_2,
+        ..ImagePlan::new(48, 64)
+    };
+    assert_eq!(images.plan, expected);
+    let kept = config.fit.keep_best.map(|log| log.value);
+    assert_eq!(kept.as_deref(), Some("val_loss"));
+
+    let config = read(
+        "data: {image_folder: a, image_size: [8, 9]}\nmodel: [flatten]\noptimizer: sgd\nloss: huber\n",
+    );
+    let images = config.data.images.unwrap();
+    assert_eq!(images.plan, ImagePlan::new(8, 9));
+    assert_eq!((images.corrupt, images.test), (Corrupt::Fail, None));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use phalanx::data::{Dataset, HostTensor, ImageFolder, cut_mix, mix_up};
 use phalanx::image::{
     Channels, Decoder, DecoderOptions, Fill, Idct, ImagePlan, Pixels, Region, Scale, Window,
-    adjust_contrast, adjust_hue, adjust_saturation, resize, rotate,
+    adjust_brightness, adjust_contrast, adjust_hue, adjust_saturation, resize, rotate,
 };
 use safetensors::SafeTensors;
 
@@ -242,6 +242,7 @@ fn sizes_and_colours_change_as_in_tensorflow() {
                 compared += 1;
                 continue;
             }
+            "brightness" => adjust_brightness(&mut got, number()),
             "contrast" => adjust_contrast(&mut got, 3, number()),
             "saturation" => adjust_saturation(&mut got, number()),
             "hue" => adjust_hue(&mut got, number()),
@@ -262,7 +263,7 @@ fn sizes_and_colours_change_as_in_tensorflow() {
         );
         compared += 1;
     }
-    assert_eq!(compared, 14 + 6 + 6);
+    assert_eq!(compared, 14 + 1 + 6 + 6);
 }
 
 /// A folder of the golden files, as many classes as kinds of files.

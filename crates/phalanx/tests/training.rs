@@ -588,6 +588,68 @@ fn validation_is_logged_and_steps_are_counted() {
 }
 
 #[test]
+fn the_best_epoch_is_kept() {
+    let data = dataset(24).batch(8);
+    let validation = dataset(12).batch(4);
+    // Large enough that the loss goes up and down.
+    let compile = || Compile {
+        optimizer: Sgd::new(1.5).momentum(0.9).into(),
+        ..sgd(0.1)
+    };
+    let by_epoch: Vec<(Vec<f32>, f64, f64)> = {
+        let mut trainer = trainer(mlp(), compile());
+        (0..6)
+            .map(|epoch| {
+                let fit = Fit::epochs(epoch + 1).initial_epoch(epoch);
+                let fit = fit.progress(Progress::Silent).validation(&validation);
+                let logs = trainer.fit(&data, fit).unwrap();
+                let of = |name| logs.of(name)[0];
+                (values(&trainer), of("val_loss"), of("val_accuracy"))
+            })
+            .collect()
+    };
+    let first_where = |better: &dyn Fn(usize, usize) -> bool| {
+        (1..6).fold(0, |best, i| if better(i, best) { i } else { best })
+    };
+    let least = first_where(&|a, b| by_epoch[a].1 < by_epoch[b].1);
+    let greatest = first_where(&|a, b| by_epoch[a].2 > by_epoch[b].2);
+    assert!(
+        least != 5 && greatest != 5,
+        "the last epoch is to be worse: {by_epoch:?}"
+    );
+    for (log, best) in [("val_loss", least), ("val_accuracy", greatest)] {
+        let mut trainer = trainer(mlp(), compile());
+        let fit = silent(6).validation(&validation).keep_best(log);
+        assert_eq!(trainer.fit(&data, fit).unwrap().of("loss").len(), 6);
+        assert_eq!(values(&trainer), by_epoch[best].0, "{log}");
+    }
+}
+
+#[test]
+fn a_log_to_keep_the_best_of_has_to_exist() {
+    let data = dataset(24).batch(8);
+    let mut trainer = trainer(mlp(), sgd(0.1));
+    let validated = || silent(2).validation(&dataset(12).batch(4));
+    for (fit, expected) in [
+        (
+            silent(2).keep_best("val_accuracy"),
+            "there is no validation",
+        ),
+        (
+            silent(2).keep_best("acc"),
+            "the logs are loss, accuracy; name one",
+        ),
+        (
+            validated().keep_best("val_acc"),
+            "the logs are loss, accuracy, val_loss, val_accuracy; name one",
+        ),
+    ] {
+        let message = message(trainer.fit(&data, fit));
+        assert!(message.contains(expected), "{message}");
+    }
+}
+
+#[test]
 fn the_learning_rate_can_be_changed_between_steps() {
     let mut trainer = trainer(
         mlp(),

@@ -78,7 +78,8 @@ fn failed(error: &phalanx::Error) -> Failure {
 
 /// The format that was named, or what the path looks like.
 fn kind(data: &str, format: Option<DataFormat>) -> Result<DataFormat, Failure> {
-    let name = data.trim_end_matches(".gz");
+    let name = data.rsplit('/').next().unwrap_or(data);
+    let name = name.trim_end_matches(".gz");
     let ends = |end: &str| name.ends_with(end);
     let guess = match () {
         () if Path::new(data).is_dir() => Some(DataFormat::Images),

@@ -9,7 +9,7 @@ use crate::failure::Failure;
 pub(crate) fn run(context: &mut Context, args: &UseArgs) -> Result<(), Failure> {
     let config = session::used(args)?;
     let mut session = Session::resume(context, &config)?;
-    let rows = session.labelled(&args.csv)?;
+    let rows = session.labelled(args)?;
     let batches = session.batches(&rows);
     let logs = session
         .trainer

@@ -13,7 +13,7 @@ use crate::predictions::lines;
 pub(crate) fn run(context: &mut Context, args: &PredictArgs) -> Result<(), Failure> {
     let config = session::used(&args.of)?;
     let mut session = Session::resume(context, &config)?;
-    let rows = session.to_predict(&args.of.csv)?;
+    let rows = session.to_predict(&args.of)?;
     let batches = session.batches(&rows);
     let outputs = session
         .trainer

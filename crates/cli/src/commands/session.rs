@@ -21,7 +21,7 @@ use crate::args::UseArgs;
 use crate::config::{self, Problem, Problems, TrainConfig};
 use crate::failure::{Exit, Failure};
 use crate::run_folder::RunFolder;
-use crate::{locate, output, rows};
+use crate::{image_rows, locate, output, rows};
 
 /// A model on a device and what it was asked for.
 pub(crate) struct Session {
@@ -106,14 +106,47 @@ impl Session {
         rows.batch(self.config.fit.batch_size)
     }
 
-    /// The rows of files, or the test rows, with labels.
-    pub(crate) fn labelled(&self, csv: &[PathBuf]) -> Result<Dataset, Failure> {
-        self.rows(csv, rows::labelled)
+    /// The rows or images named, or those of the test, with labels.
+    pub(crate) fn labelled(&self, args: &UseArgs) -> Result<Dataset, Failure> {
+        match self.images(args)? {
+            Some((images, path)) => {
+                image_rows::labelled(images, path).map_err(|error| failed(&error))
+            }
+            None => self.rows(&args.csv, rows::labelled),
+        }
     }
 
-    /// The rows of files, or the test rows, of which labels do not matter.
-    pub(crate) fn to_predict(&self, csv: &[PathBuf]) -> Result<Dataset, Failure> {
-        self.rows(csv, rows::to_predict)
+    /// The rows or images named, or those of the test, of which labels do not matter.
+    pub(crate) fn to_predict(&self, args: &UseArgs) -> Result<Dataset, Failure> {
+        match self.images(args)? {
+            Some((images, path)) => {
+                image_rows::to_predict(images, path).map_err(|error| failed(&error))
+            }
+            None => self.rows(&args.csv, rows::to_predict),
+        }
+    }
+
+    /// The folder of images that is named, where the model is one of images and no file is named.
+    fn images<'a>(
+        &'a self,
+        args: &'a UseArgs,
+    ) -> Result<Option<(&'a config::Images, &'a Path)>, Failure> {
+        let file = self.config.origin.display();
+        let wrong = |what: &str, next: &str| {
+            Err(Failure::new(Exit::Usage, format!("{file} trains on {what}")).next(next))
+        };
+        match (&self.config.data.images, &args.images) {
+            (Some(_), None) if !args.csv.is_empty() => wrong(
+                "images, and --csv names rows",
+                "name a folder of images with --images",
+            ),
+            (None, Some(_)) => wrong(
+                "rows, and --images names images",
+                "name a CSV file with --csv",
+            ),
+            (Some(images), Some(path)) => Ok(Some((images, path))),
+            (_, None) => Ok(None),
+        }
     }
 
     fn rows(&self, csv: &[PathBuf], read: ReadRows) -> Result<Dataset, Failure> {
@@ -128,15 +161,26 @@ impl Session {
         }
         match all {
             Some(all) => Ok(all),
-            None => rows::load(&self.config)
-                .map_err(wrong)?
-                .test
-                .ok_or_else(|| {
-                    let file = self.config.origin.display();
-                    Failure::new(Exit::Usage, format!("{file} has no test rows"))
-                        .next("name a file with --csv, or add `test: {last: 100}` to data")
-                }),
+            None => self.test_rows(),
         }
+    }
+
+    fn test_rows(&self) -> Result<Dataset, Failure> {
+        let rows = rows::load(&self.config).map_err(wrong)?;
+        rows.test.ok_or_else(|| {
+            let file = self.config.origin.display();
+            let (what, next) = match &self.config.data.images {
+                Some(_) => (
+                    "images",
+                    "name a folder with --images, or add `test: {split: 0.1}` to data and train again",
+                ),
+                None => (
+                    "rows",
+                    "name a file with --csv, or add `test: {last: 100}` to data",
+                ),
+            };
+            Failure::new(Exit::Usage, format!("{file} has no test {what}")).next(next)
+        })
     }
 
     /// Dims of one example.

@@ -55,7 +55,7 @@ fn fit(
         fit = fit.steps_per_epoch(steps.get());
     }
     if let Some(log) = &session.config.fit.keep_best {
-        fit = fit.keep_best(log);
+        fit = fit.keep_best(&log.value);
     }
     if let Some(validation) = &rows.validation {
         fit = fit.validation(&session.batches(validation));

@@ -4,6 +4,7 @@
 //! do. What the names of layers, losses, metrics and optimizers mean is the library's.
 
 mod component;
+mod images;
 mod problem;
 mod reader;
 mod sections;
@@ -81,6 +82,17 @@ pub struct Images {
     pub plan: phalanx::image::ImagePlan,
     /// What is done about images that cannot be read.
     pub corrupt: phalanx::data::Corrupt,
+    /// What the trained model is tested on.
+    pub test: Option<At<ImageTest>>,
+}
+
+/// Images that training does not see.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ImageTest {
+    /// A fraction, drawn by the seed.
+    Split(f64),
+    /// A folder of its own with the same classes.
+    Folder(PathBuf),
 }
 
 /// The column of the label.
@@ -128,7 +140,7 @@ pub struct Fit {
     /// What is evaluated after each epoch.
     pub validation: Option<At<Validation>>,
     /// The log whose best epoch gives the model that is saved.
-    pub keep_best: Option<String>,
+    pub keep_best: Option<At<String>>,
     /// Weights of classes; those not listed have 1.
     pub class_weight: Option<At<Vec<(i64, f32)>>>,
 }

@@ -2,8 +2,6 @@
 
 use std::path::{Path, PathBuf};
 
-use phalanx::data::Corrupt;
-use phalanx::image::{ImagePlan, Region, Scale};
 use phalanx::nn::Policy;
 
 use super::component::{Component, Kind};
@@ -12,14 +10,13 @@ use super::reader::{
     Field, Reader, Section, boolean, finite, fraction, list, optional, required, text, whole,
 };
 use super::yaml::{Node, Value};
-use super::{At, Data, Fit, Images, Label, LabelType, Test, TrainConfig, Validation};
+use super::{At, Data, Fit, Label, LabelType, Test, TrainConfig, Validation};
 
 /// Most layers of a model, and most metrics.
 const MOST_COMPONENTS: usize = 4096;
 /// Most numbers of one example: what the CSV reader takes.
 const MOST_FEATURES: usize = 1 << 18;
 const MOST_DIMS: usize = 8;
-const MOST_SIDE: i64 = 4096;
 const MOST_EPOCHS: i64 = 1_000_000;
 const MOST_BATCH: i64 = 1 << 24;
 const MOST_ROWS: i64 = 100_000_000;
@@ -65,29 +62,6 @@ const DATA: [Field; 8] = [
     ),
     optional("divide_by", "a number from 1e-30 to 1e30", "255"),
     optional("test", "one of first, last and csv", "{last: 100}"),
-];
-
-const IMAGES: [Field; 5] = [
-    required("image_folder", "the path of a folder", "images"),
-    required(
-        "image_size",
-        "rows and columns, whole numbers from 1 to 4096",
-        "[96, 96]",
-    ),
-    optional("scale", "unit, signed or bytes", "signed"),
-    optional("corrupt", "fail or skip", "skip"),
-    optional("augment", "what is changed at random", "{flip: true}"),
-];
-
-const AUGMENT: [Field; 8] = [
-    optional("region", "whole, centre, centre_crop, crop or area", "crop"),
-    optional("least_area", "a number above 0 and below 1", "0.3"),
-    optional("flip", "true or false", "true"),
-    optional("brightness", "a number from 0 to 1", "0.2"),
-    optional("contrast", "a number from 0 to 1", "0.2"),
-    optional("saturation", "a number from 0 to 1", "0.2"),
-    optional("hue", "a number from 0 to 0.5", "0.05"),
-    optional("rotation", "degrees from 0 to 180", "15"),
 ];
 
 const TEST: [Field; 3] = [
@@ -212,82 +186,6 @@ impl Reader {
         })
     }
 
-    fn image_data(&mut self, node: &Node, folder: &Path) -> Option<Data> {
-        let section = self.section(node, "data", &IMAGES)?;
-        let at = section.at;
-        let path = self.value(
-            &section,
-            "image_folder",
-            located(|node| text(node).map(|path| folder.join(path))),
-        );
-        let size = self.value(&section, "image_size", image_size);
-        let scale = self
-            .value(&section, "scale", image_scale)
-            .unwrap_or_default();
-        let corrupt = self.value(&section, "corrupt", corrupt).unwrap_or_default();
-        let augment = section.node("augment").map(|node| self.augment(node));
-        let (height, width) = size?;
-        let plan = augment.unwrap_or_else(|| Some(ImagePlan::new(height, width)))?;
-        Some(Data {
-            csv: Vec::new(),
-            header: None,
-            label: At {
-                value: Label::Last,
-                at,
-            },
-            label_type: LabelType::Class,
-            delimiter: ',',
-            features: At {
-                value: Vec::new(),
-                at,
-            },
-            divide_by: 1.0,
-            test: None,
-            images: Some(Images {
-                folder: path?,
-                plan: ImagePlan {
-                    size: (height, width),
-                    scale,
-                    ..plan
-                },
-                corrupt,
-            }),
-        })
-    }
-
-    /// A plan of which size and scale do not matter.
-    fn augment(&mut self, node: &Node) -> Option<ImagePlan> {
-        let section = self.section(node, "augment", &AUGMENT)?;
-        let mut share = |name, most: f64| {
-            let read = |node: &Node| finite(node).filter(|value| (0.0..=most).contains(value));
-            self.value(&section, name, read).unwrap_or(0.0) as f32
-        };
-        let (brightness, contrast) = (share("brightness", 1.0), share("contrast", 1.0));
-        let (saturation, hue) = (share("saturation", 1.0), share("hue", 0.5));
-        let rotation = share("rotation", 180.0).to_radians();
-        let least = self.value(&section, "least_area", fraction).unwrap_or(0.3) as f32;
-        let region = self.value(&section, "region", |node| {
-            Some(match text(node)? {
-                "whole" => Region::Whole,
-                "centre" => Region::Centre,
-                "crop" => Region::Crop,
-                "centre_crop" => Region::CentreCrop,
-                "area" => Region::Area { least },
-                _ => return None,
-            })
-        });
-        Some(ImagePlan {
-            region: region.unwrap_or_default(),
-            flip: self.value(&section, "flip", boolean).unwrap_or(false),
-            brightness,
-            contrast,
-            saturation,
-            hue,
-            rotation,
-            ..ImagePlan::new(1, 1)
-        })
-    }
-
     fn test(&mut self, node: &Node, folder: &Path) -> Option<At<Test>> {
         let section = self.section(node, "test", &TEST)?;
         self.only_one(&section);
@@ -324,7 +222,11 @@ impl Reader {
                 .unwrap_or(default.shuffle),
             seed: seed.map_or(default.seed, i64::cast_unsigned),
             validation: self.validation(&section, folder),
-            keep_best: self.value(&section, "keep_best", |node| text(node).map(str::to_owned)),
+            keep_best: self.value(
+                &section,
+                "keep_best",
+                located(|node| text(node).map(str::to_owned)),
+            ),
             class_weight: self.class_weights(&section),
         })
     }
@@ -379,7 +281,7 @@ impl Reader {
     }
 
     /// Notes it where a section whose keys exclude one another holds none or several.
-    fn only_one(&mut self, section: &Section<'_>) {
+    pub(super) fn only_one(&mut self, section: &Section<'_>) {
         if section.len() != 1 {
             let names = section.names().join(", ");
             self.problem(
@@ -394,23 +296,43 @@ impl Reader {
         }
     }
 
-    /// What makes no sense together.
-    fn check_together(&mut self, config: &TrainConfig) {
-        let TrainConfig { data, fit, .. } = config;
-        if let (
-            Some(At {
-                value: Validation::Test,
-                at,
-            }),
-            None,
-        ) = (&fit.validation, &data.test)
+    fn check_validation(&mut self, TrainConfig { data, fit, .. }: &TrainConfig) {
+        let (tests, example) = match &data.images {
+            Some(images) => (images.test.is_some(), "{split: 0.1}"),
+            None => (data.test.is_some(), "{last: 100}"),
+        };
+        match &fit.validation {
+            Some(At { value, at }) if *value == Validation::Test && !tests => self.problem(
+                *at,
+                "`validation` is test, and data has no `test`",
+                format!("add `test: {example}` to data, or write `validation: {{split: 0.1}}`"),
+            ),
+            Some(At { value, at })
+                if matches!(value, Validation::Csv(_)) && data.images.is_some() =>
+            {
+                self.problem(
+                    *at,
+                    "`validation` is of csv files, and data is a folder of images",
+                    "write `validation: {split: 0.1}`, or `validation: test` with a `test` in data",
+                );
+            }
+            _ => {}
+        }
+        if let (Some(At { value, at }), None) = (&fit.keep_best, &fit.validation)
+            && value.starts_with("val_")
         {
             self.problem(
                 *at,
-                "`validation` is test, and data has no `test`",
-                "add `test: {last: 100}` to data, or write `validation: {split: 0.1}`",
+                format!("`keep_best` is {}, and fit has no `validation`", shown(value)),
+                "add `validation: {split: 0.1}` to fit, or name a log of the training such as `loss`",
             );
         }
+    }
+
+    /// What makes no sense together.
+    fn check_together(&mut self, config: &TrainConfig) {
+        let TrainConfig { data, fit, .. } = config;
+        self.check_validation(config);
         if let (
             At {
                 value: Label::Name(name),
@@ -457,31 +379,6 @@ fn has_key(node: &Node, name: &str) -> bool {
     matches!(&node.value, Value::Map(entries) if entries.iter().any(|(key, _)| key.name == name))
 }
 
-fn image_size(node: &Node) -> Option<(usize, usize)> {
-    let side = |node: &Node| whole(1..=MOST_SIDE)(node).map(as_usize);
-    match list(node)? {
-        [height, width] => Some((side(height)?, side(width)?)),
-        _ => None,
-    }
-}
-
-fn image_scale(node: &Node) -> Option<Scale> {
-    match text(node)? {
-        "unit" => Some(Scale::Unit),
-        "signed" => Some(Scale::Signed),
-        "bytes" => Some(Scale::Bytes),
-        _ => None,
-    }
-}
-
-fn corrupt(node: &Node) -> Option<Corrupt> {
-    match text(node)? {
-        "fail" => Some(Corrupt::Fail),
-        "skip" => Some(Corrupt::Skip),
-        _ => None,
-    }
-}
-
 /// The name of the run of a file.
 fn stem(origin: &Path) -> PathBuf {
     origin
@@ -490,7 +387,7 @@ fn stem(origin: &Path) -> PathBuf {
 }
 
 /// A reader of values that keeps the place.
-fn located<T>(read: impl Fn(&Node) -> Option<T>) -> impl Fn(&Node) -> Option<At<T>> {
+pub(super) fn located<T>(read: impl Fn(&Node) -> Option<T>) -> impl Fn(&Node) -> Option<At<T>> {
     move |node| {
         let at: Place = node.at;
         read(node).map(|value| At { value, at })
@@ -578,6 +475,6 @@ fn class(key: &str) -> Option<i64> {
 }
 
 /// Of a number that was found to be at least 0.
-fn as_usize(value: i64) -> usize {
+pub(super) fn as_usize(value: i64) -> usize {
     usize::try_from(value).unwrap_or(0)
 }

@@ -308,6 +308,10 @@ impl Batches {
         batch.first = self
             .before
             .saturating_add((i as u64).saturating_mul(self.size as u64));
+        if batch.x.is_empty() {
+            // All its examples were corrupt: there is nothing for the stages, and the step is left out.
+            return Ok(batch);
+        }
         let maps = self.stages.iter().filter_map(Stage::map);
         for ((seed, map), clock) in maps.zip(&clocks.stages[1..]) {
             let key = key_of(seed, input_epoch, input_index as u64);

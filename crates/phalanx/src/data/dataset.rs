@@ -10,16 +10,11 @@ use phalanx_graph::HostTensor;
 
 use super::formats::Parsed;
 use super::images::Images;
-use super::order::{Order, key_of};
+use super::order::Order;
 use super::picked::Picked;
 use super::source::Arrays;
-use super::spare::SpareBuffers;
-use super::stack::Stack;
 use super::weave::Weave;
-use super::{
-    Batch, Batches, ClassWeights, CsvOptions, EncodedImage, Example, Pad, Records, Source,
-    parse_csv,
-};
+use super::{Batches, ClassWeights, CsvOptions, EncodedImage, Example, Records, Source, parse_csv};
 use crate::image::ImagePlan;
 use crate::{Error, Result};
 
@@ -456,179 +451,10 @@ impl Dataset {
         }
     }
 
-    /// Example `i`, or nothing where it is corrupt and left out.
-    fn read(&self, epoch: u64, i: usize) -> Result<Option<Example>> {
-        match &*self.node {
-            Node::Arrays(arrays) => arrays.get(i).map(Some),
-            Node::Source(source) => source.get(i).map(Some),
-            Node::Images(images) => images.get(epoch, i).map(Some),
-            Node::Ordered { input, order } => {
-                let (epoch, i) = order.locate(input.len(), epoch, i)?;
-                input.read(epoch, i)
-            }
-            Node::Map { input, seed, map } => {
-                let key = key_of(*seed, epoch, i as u64);
-                input
-                    .read(epoch, i)?
-                    .map(|example| map(key, example))
-                    .transpose()
-            }
-            Node::ClassWeights { input, weights } => input
-                .read(epoch, i)?
-                .map(|example| weights.apply(example))
-                .transpose(),
-            Node::Picked { input, picked } => input.read(epoch, picked.locate(i)),
-            Node::Woven { inputs, weave } => {
-                let (input, i) = weave.locate(i);
-                inputs[input].read(epoch, i)
-            }
-            Node::Zip { inputs } => read_zipped(inputs, epoch, i),
-            Node::Cached { input, examples } => {
-                if let Some(example) = examples[i].get() {
-                    return Ok(example.clone());
-                }
-                let example = input.read(0, i)?;
-                Ok(examples[i].get_or_init(|| example).clone())
-            }
-            Node::SkipCorrupt { input, skipped } => match input.read(epoch, i) {
-                Err(Error::Data { .. }) => {
-                    skipped.fetch_add(1, Ordering::Relaxed);
-                    Ok(None)
-                }
-                read => read,
-            },
-            Node::Concatenate {
-                first,
-                first_len,
-                second,
-            } => match i.checked_sub(*first_len) {
-                None => first.read(epoch, i),
-                Some(i) => second.read(epoch, i),
-            },
-        }
-    }
-
-    /// The examples at `indices` of an epoch, stacked: straight from the source where no stage needs single examples.
-    pub(super) fn gather(
-        &self,
-        epoch: u64,
-        indices: &[usize],
-        spare: &SpareBuffers,
-    ) -> Result<Batch> {
-        match &*self.node {
-            Node::Arrays(arrays) => arrays.gather(indices),
-            Node::Source(source) => source.gather(indices),
-            Node::Images(images) => images.gather(epoch, indices),
-            Node::Ordered { input, order } => {
-                self.gather_ordered(input, *order, epoch, indices, spare)
-            }
-            Node::Map { .. } | Node::Woven { .. } | Node::Zip { .. } | Node::Cached { .. } => {
-                self.gather_one_by_one(epoch, indices, spare)
-            }
-            Node::Picked { input, picked } => {
-                let indices: Vec<usize> = indices.iter().map(|&i| picked.locate(i)).collect();
-                input.gather(epoch, &indices, spare)
-            }
-            Node::SkipCorrupt { input, .. } => match input.gather(epoch, indices, spare) {
-                Err(Error::Data { .. }) => self.gather_one_by_one(epoch, indices, spare),
-                gathered => gathered,
-            },
-            Node::ClassWeights { input, weights } => {
-                weights.apply_to_batch(input.gather(epoch, indices, spare)?)
-            }
-            Node::Concatenate {
-                first,
-                first_len,
-                second,
-            } => {
-                if indices.iter().all(|i| i < first_len) {
-                    first.gather(epoch, indices, spare)
-                } else if indices.iter().all(|i| i >= first_len) {
-                    let indices: Vec<usize> = indices.iter().map(|i| i - first_len).collect();
-                    second.gather(epoch, &indices, spare)
-                } else {
-                    self.gather_one_by_one(epoch, indices, spare)
-                }
-            }
-        }
-    }
-
-    fn gather_ordered(
-        &self,
-        input: &Self,
-        order: Order,
-        epoch: u64,
-        indices: &[usize],
-        spare: &SpareBuffers,
-    ) -> Result<Batch> {
-        let len = input.len();
-        let located: Vec<(u64, usize)> = indices
-            .iter()
-            .map(|&i| order.locate(len, epoch, i))
-            .collect::<Result<_>>()?;
-        let inner_epoch = located.first().map_or(epoch, |(epoch, _)| *epoch);
-        if located.iter().any(|(epoch, _)| *epoch != inner_epoch) {
-            return self.gather_one_by_one(epoch, indices, spare);
-        }
-        let indices: Vec<usize> = located.into_iter().map(|(_, i)| i).collect();
-        input.gather(inner_epoch, &indices, spare)
-    }
-
-    fn gather_one_by_one(
-        &self,
-        epoch: u64,
-        indices: &[usize],
-        spare: &SpareBuffers,
-    ) -> Result<Batch> {
-        let mut stack = Stack::new(indices.len(), spare);
-        for &i in indices {
-            if let Some(example) = self.read(epoch, i)? {
-                stack.push(&example)?;
-            }
-        }
-        Ok(stack.finish())
-    }
-
-    /// The examples at `indices` of an epoch, padded and stacked.
-    pub(super) fn gather_padded(
-        &self,
-        epoch: u64,
-        indices: &[usize],
-        pad: &Pad,
-        spare: &SpareBuffers,
-    ) -> Result<Batch> {
-        let read = indices
-            .iter()
-            .filter_map(|&i| self.read(epoch, i).transpose());
-        let mut examples: Vec<Example> = read.collect::<Result<_>>()?;
-        pad.apply(&mut examples)?;
-        let mut stack = Stack::new(examples.len(), spare);
-        examples
-            .iter()
-            .try_for_each(|example| stack.push(example))?;
-        Ok(stack.finish())
-    }
-
     fn has(&self, wanted: &dyn Fn(&Order) -> bool) -> bool {
         let here = matches!(&*self.node, Node::Ordered { order, .. } if wanted(order));
         here || self.inputs().iter().any(|input| input.has(wanted))
     }
-}
-
-fn read_zipped(inputs: &[Dataset], epoch: u64, i: usize) -> Result<Option<Example>> {
-    let mut whole = Example::default();
-    for input in inputs {
-        let Some(example) = input.read(epoch, i)? else {
-            return Ok(None);
-        };
-        whole.x.extend(example.x);
-        whole.y.extend(example.y);
-        whole.weight = match (whole.weight, example.weight) {
-            (Some(a), Some(b)) => Some(a * b),
-            (a, b) => a.or(b),
-        };
-    }
-    Ok(Some(whole))
 }
 
 impl fmt::Debug for Dataset {
@@ -642,6 +468,7 @@ impl fmt::Debug for Dataset {
 
 #[cfg(test)]
 mod tests {
+    use super::super::spare::SpareBuffers;
     use super::*;
 
     fn count_to(len: usize) -> Dataset {

@@ -173,15 +173,29 @@ enum Origin {
     Thread(Receiver<Result<Batch>>, JoinHandle<()>),
 }
 
+/// The batches after the first `steps`; a mistake among those is told.
+fn after(
+    mut made: impl Iterator<Item = Result<Batch>> + Send + 'static,
+    steps: usize,
+) -> impl Iterator<Item = Result<Batch>> + Send {
+    let mut left = steps;
+    std::iter::from_fn(move || {
+        while left > 0 {
+            left -= 1;
+            match made.next()? {
+                Ok(_) => {}
+                wrong => return Some(wrong),
+            }
+        }
+        made.next()
+    })
+}
+
 impl StreamIter {
     fn start(batches: &StreamBatches, epoch: u64, steps: usize) -> Self {
         let clocks = Arc::new(Clocks::new(0));
         let clock = Arc::clone(&clocks);
-        let mut made = batches
-            .stream
-            .batches(epoch, batches.size)
-            .skip(steps)
-            .fuse();
+        let mut made = after(batches.stream.batches(epoch, batches.size), steps).fuse();
         let made = std::iter::from_fn(move || clock.examples(|| made.next()));
         Self {
             origin: Some(Self::origin(Box::new(made), batches.ahead, &clocks)),

@@ -37,6 +37,7 @@ mod pad;
 mod picked;
 mod position;
 mod prefetch;
+mod reading;
 mod rebatch;
 #[cfg(test)]
 mod scratch;

@@ -123,7 +123,7 @@ impl Prefetched {
         state.taken += 1;
         let batch = state.ready.remove(&taken);
         if let (Some(tuner), Some(Ok(batch))) = (&mut self.tuner, &batch) {
-            let waiting = state.next - state.taken >= state.depth;
+            let waiting = state.next - taken >= state.depth;
             tuner.took(start.elapsed(), waiting, batch.byte_len(), &mut state);
         }
         drop(state);

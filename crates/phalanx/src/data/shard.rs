@@ -147,9 +147,6 @@ impl Sharding {
 
     /// What no worker has read after so many steps, in a fixed order.
     pub(super) fn rest(&self, input: &Dataset, batch: usize, steps: usize) -> Result<Dataset> {
-        if self.policy != AutoShard::File {
-            return Ok(input.skip(steps.saturating_mul(batch)));
-        }
         let read = |w| {
             consumed(
                 Worker {
@@ -160,6 +157,15 @@ impl Sharding {
                 steps,
             )
         };
+        match self.policy {
+            AutoShard::File => {}
+            // Each worker reads all of it, at its own pace.
+            AutoShard::Off => {
+                let all_have_read = (0..self.worker.count).map(read).min();
+                return Ok(input.skip(all_have_read.unwrap_or(0)));
+            }
+            _ => return Ok(input.skip(steps.saturating_mul(batch))),
+        }
         let tails = self
             .lanes
             .iter()

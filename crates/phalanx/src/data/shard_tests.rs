@@ -242,3 +242,12 @@ fn many_threads_keep_the_order() {
         .collect();
     assert_eq!(read, [&[true; 10][..], &[false]].concat());
 }
+
+#[test]
+fn what_not_all_have_read_is_left_where_each_reads_all() {
+    let batches = Dataset::from_source(Files(vec![40])).batch(4);
+    let worker = batches.shard(Worker::new(0, 2), AutoShard::Off).unwrap();
+    // Each worker has read 2 a step.
+    let rest = worker.sharding.rest(&worker.input, 4, 3).unwrap();
+    assert_eq!(rest.len(), Some(34));
+}

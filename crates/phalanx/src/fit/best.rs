@@ -2,7 +2,7 @@
 
 use phalanx_graph::HostTensor;
 
-use super::history::EpochLogs;
+use super::history::{EpochLogs, Logs};
 use crate::{Error, Result};
 
 type Values = Vec<(String, HostTensor)>;
@@ -13,26 +13,53 @@ pub(super) struct Best<'a> {
     found: Option<(f64, Values)>,
 }
 
+/// Logs that are better when they are larger, and those that are better when they are smaller, by a part of their name.
+const RISE: [&str; 6] = ["accuracy", "auc", "precision", "recall", "f1", "equality"];
+const FALL: [&str; 7] = [
+    "loss",
+    "error",
+    "crossentropy",
+    "huber",
+    "divergence",
+    "hinge",
+    "poisson",
+];
+
 impl<'a> Best<'a> {
-    pub(super) const fn new(log: &'a str) -> Self {
-        Self { log, found: None }
+    /// By a log that a training with these logs has, and with those of the validation if there is one.
+    pub(super) fn new(log: &'a str, logs: &Logs, validates: bool) -> Result<Self> {
+        let mut known: Vec<String> = logs.iter().map(|(name, _)| name.to_owned()).collect();
+        if validates {
+            known.extend(logs.iter().map(|(name, _)| format!("val_{name}")));
+        }
+        if !known.iter().any(|name| name == log) {
+            let hint = if validates {
+                ""
+            } else {
+                "; those that begin with val_ need validation data"
+            };
+            return Err(Error::user(format!(
+                "the best epoch was asked for by `{log}`, and the logs are {}; name one of them{hint}",
+                known.join(", ")
+            )));
+        }
+        let is_any = |parts: &[&str]| parts.iter().any(|part| log.contains(part));
+        if !is_any(&RISE) && !is_any(&FALL) {
+            return Err(Error::user(format!(
+                "the best epoch was asked for by `{log}`, of which it is not known whether more is better; name it with `accuracy` or `loss` in the name, or use another log"
+            )));
+        }
+        Ok(Self { log, found: None })
     }
 
-    /// Keeps the variables where the epoch is better than all before it; epochs without validation are passed over.
+    /// Keeps the variables where the epoch is better than all before it; epochs without validation are passed over, and
+    /// those whose log is not a number are worse than all others.
     pub(super) fn see(
         &mut self,
         epoch: &EpochLogs,
         values: impl FnOnce() -> Result<Values>,
     ) -> Result<()> {
-        let Some(value) = epoch.logs.get(self.log) else {
-            let known: Vec<&str> = epoch.logs.iter().map(|(name, _)| name).collect();
-            if known.iter().any(|name| name.starts_with("val_")) || !self.log.starts_with("val_") {
-                return Err(Error::user(format!(
-                    "the best epoch was asked for by `{}`, and the logs are {}; name one of them",
-                    self.log,
-                    known.join(", ")
-                )));
-            }
+        let Some(value) = epoch.logs.get(self.log).filter(|value| !value.is_nan()) else {
             return Ok(());
         };
         let better = match &self.found {
@@ -46,11 +73,8 @@ impl<'a> Best<'a> {
         Ok(())
     }
 
-    /// Whether less is better.
     fn falls(&self) -> bool {
-        ["loss", "error", "crossentropy"]
-            .iter()
-            .any(|word| self.log.contains(word))
+        FALL.iter().any(|part| self.log.contains(part))
     }
 
     pub(super) fn into_values(self) -> Option<Values> {

@@ -5,6 +5,7 @@ use phalanx_graph::Shape;
 use super::step::BatchShape;
 use super::trainer::Trainer;
 use crate::data::Batch;
+use crate::replicas::Division;
 use crate::{Error, Result};
 
 /// What a training step takes on one device.
@@ -57,8 +58,14 @@ impl Trainer {
                 "cannot estimate a step of 0 examples; expected 1 or more",
             ));
         }
+        if self.placement().stages().is_some() {
+            return Err(Error::user(
+                "the memory of a model in stages is not estimated; estimate it on one device, of which each stage needs its part",
+            ));
+        }
         let mut shape = BatchShape::of(&self.setup, batch)?;
-        shape.set_rows(rows.div_ceil(self.setup.replicas));
+        let parts = self.placement().division().map_or(1, Division::parts);
+        shape.set_rows(rows.div_ceil(self.setup.replicas).next_multiple_of(parts));
         let program = self.setup.train_step(&shape)?.program;
         let memory = self.engine().memory("train_step", &program)?;
         let variables = self.setup.model.variables().iter();

@@ -11,7 +11,8 @@ use super::tally::Judged;
 use crate::nn::Effects;
 
 impl Setup {
-    /// State of layers as all replicas go on with it: the mean over their examples of what each has.
+    /// State of layers as all replicas go on with it: the mean over their examples of what each has, of integers
+    /// the largest.
     ///
     /// Keras keeps what one replica has and saves that; TensorFlow 2 evaluates with each replica's own.
     pub(super) fn aggregated(
@@ -22,21 +23,14 @@ impl Setup {
         if self.replicas == 1 {
             return updates.to_vec();
         }
-        let floats = |(_, value): &&(usize, Tensor)| value.dtype().is_float();
-        let values = updates
-            .iter()
-            .filter(floats)
-            .map(|(_, value)| value.clone());
+        let values: Vec<Tensor> = updates.iter().map(|(_, value)| value.clone()).collect();
         let rows = given.rows.as_ref().map(|rows| rows.convert(DType::F32));
-        let means = self
-            .reduction
-            .mean_of(&values.collect::<Vec<_>>(), rows.as_ref());
-        let mut means = means.into_iter();
-        let averaged = updates.iter().map(|(index, value)| {
-            let mean = value.dtype().is_float().then(|| means.next()).flatten();
-            (*index, mean.unwrap_or_else(|| value.clone()))
-        });
-        averaged.collect()
+        let agreed = self.reduction.agreed(&values, rows.as_ref());
+        updates
+            .iter()
+            .map(|(index, _)| *index)
+            .zip(agreed)
+            .collect()
     }
 
     /// This replica's share of the loss, and the metrics of its rows.

@@ -100,7 +100,7 @@ impl Setup {
             precision: compile.precision,
             loss_scale,
             tally: Tally::new(&compile.loss, &metrics),
-            optimizer: compile.optimizer,
+            optimizer: compile.optimizer.for_replicas(replicas),
             losses: compile.loss,
             metrics,
             trained: Vec::new(),

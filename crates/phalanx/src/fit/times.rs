@@ -80,6 +80,11 @@ impl Trainer {
     /// As [`fit`](Self::fit).
     pub fn replica_times(&mut self, batch: &Batch, steps: usize) -> Result<ReplicaTimes> {
         self.needs_loss("time the replicas")?;
+        if self.placement().division().is_some() || self.placement().stages().is_some() {
+            return Err(Error::user(
+                "only replicas can be timed one by one, and this strategy divides one model over its devices; use `device_time`",
+            ));
+        }
         let split = self.placement().split(batch.rows(), batch.rows());
         let shape = BatchShape::of(&self.setup, batch)?.part(&split, !split.is_even());
         let mut program = self.setup.alone().train_step(&shape)?.program;

@@ -93,7 +93,8 @@ impl Trainer {
     ///
     /// The loss of an epoch is the mean over its examples by weight, while the variables change, as in Keras;
     /// weights count in the divisor too, where Keras divides by the number of examples. With an optimizer that averages
-    /// the variables ([`Optimizer::ema`]) the averages are the variables at the end.
+    /// the variables ([`Optimizer::ema`]) the averages are the variables at the end, unless those of the best epoch are
+    /// kept ([`Fit::keep_best`]), which are what that epoch was validated with.
     ///
     /// # Errors
     /// When the data do not fit the model, an epoch has no end or no batch, a source fails, the device does, or the loss
@@ -109,10 +110,13 @@ impl Trainer {
         if let Some(validation) = &fit.validation {
             check_finite(validation, "validate")?;
         }
+        let names = self.logs(&vec![0.0; self.setup.tally.len], 0.0);
+        let best = fit.keep_best.as_deref();
+        let best = best.map(|log| Best::new(log, &names, fit.validation.is_some()));
+        let mut best = best.transpose()?;
         let mut reporter = Reporter::new(fit.progress, fit.epochs, steps);
         reporter.start(&self.placement.describe(feed.size()));
         let mut history = History::default();
-        let mut best = fit.keep_best.as_deref().map(Best::new);
         for epoch in fit.initial_epoch..fit.epochs {
             let start = Instant::now();
             reporter.begin(epoch);

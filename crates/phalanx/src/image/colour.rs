@@ -1,5 +1,10 @@
 //! Changes of colours with the numbers of `tf.image`, on red, green and blue from 0 to 1.
 
+/// All channels plus `delta` (`tf.image.adjust_brightness`).
+pub fn adjust_brightness(pixels: &mut [f32], delta: f32) {
+    pixels.iter_mut().for_each(|value| *value += delta);
+}
+
 /// Each channel away from its mean by `factor` as far (`tf.image.adjust_contrast`).
 pub fn adjust_contrast(pixels: &mut [f32], channels: usize, factor: f32) {
     for c in 0..channels {

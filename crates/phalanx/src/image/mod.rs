@@ -14,7 +14,7 @@ mod resize;
 mod rotation;
 mod webp;
 
-pub use colour::{adjust_contrast, adjust_hue, adjust_saturation};
+pub use colour::{adjust_brightness, adjust_contrast, adjust_hue, adjust_saturation};
 pub use decode::{Channels, Decoder, DecoderOptions, Opened, Pixels, Window};
 pub(crate) use draws::Draws;
 pub use jpeg::Idct;

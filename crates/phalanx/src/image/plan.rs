@@ -1,6 +1,6 @@
 //! From the bytes of an image file to a row of a batch.
 
-use super::colour::{adjust_contrast, adjust_hue, adjust_saturation};
+use super::colour::{adjust_brightness, adjust_contrast, adjust_hue, adjust_saturation};
 use super::draws::Draws;
 use super::resize::Resizer;
 use super::rotation::{Fill, rotate};
@@ -231,8 +231,7 @@ fn mirror(row: &[u8], channels: usize, out: &mut Vec<u8>) {
 fn change_values(plan: &ImagePlan, pixels: &mut Vec<f32>, channels: usize, draws: &mut Draws) {
     pixels.iter_mut().for_each(|value| *value /= 255.0);
     if plan.brightness > 0.0 {
-        let delta = draws.between(-plan.brightness, plan.brightness);
-        pixels.iter_mut().for_each(|value| *value += delta);
+        adjust_brightness(pixels, draws.between(-plan.brightness, plan.brightness));
     }
     if plan.contrast > 0.0 {
         adjust_contrast(

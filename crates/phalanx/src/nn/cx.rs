@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use phalanx_graph::op::ReduceOp;
 use phalanx_graph::{DType, Graph, HostTensor, Shape, Sharding, Tensor, Value};
 
 use super::layer::Layer;
@@ -537,6 +538,9 @@ impl Cx {
     }
 
     /// Keras' rule: the penalty of the outputs divided by the number of examples, in f32.
+    ///
+    /// The examples are those of all replicas, divided by their number: the mean over replicas, which is what counts, is
+    /// then the penalty of all outputs over all examples.
     #[track_caller]
     fn penalize_activity(&mut self, regularizer: Regularizer, output: &Tensor) {
         if let Err(message) = regularizer.check() {
@@ -546,10 +550,15 @@ impl Cx {
         let output = &widened(output);
         let (output, examples) = match self.row_mask(output) {
             Some(mask) => {
-                let examples = mask.convert(output.dtype()).sum_all();
+                let mut examples = mask.convert(output.dtype()).sum_all();
+                let mut least = 1.0;
+                if self.graph.replicas() > 1 {
+                    least /= self.graph.replicas() as f64;
+                    examples = examples.all_reduce(ReduceOp::Sum) * least;
+                }
                 let rows = mask.broadcast_in(&output.dims(), &[0]);
                 let kept = rows.select(output, &output.zeros_like());
-                (kept, examples.maximum(&examples.like(1.0)))
+                (kept, examples.maximum(&examples.like(least)))
             }
             None => (output.clone(), output.like(output.dim(0) as f64)),
         };

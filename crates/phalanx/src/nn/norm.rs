@@ -234,8 +234,8 @@ impl Layer for BatchNorm {
         ];
         let own = cx.training() && cx.trainable();
         let shared = self.synchronized && cx.graph().replicas() > 1;
-        let fused = !shared && channel + 1 == x.rank() && cx.row_mask(&x).is_none();
-        let normal = if own && fused {
+        let fused = own && !shared && channel + 1 == x.rank() && cx.row_mask(&x).is_none();
+        let normal = if fused {
             let or = |given: Option<Tensor>, value| {
                 given.unwrap_or_else(|| cx.graph().full(&shape, value))
             };

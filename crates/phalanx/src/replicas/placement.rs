@@ -58,18 +58,22 @@ impl Placement {
         }
     }
 
-    /// The same on other devices of the engine, in equal parts.
+    /// The same on other devices of the engine.
     ///
     /// # Errors
-    /// As for [`on`](Self::on).
+    /// As for [`on`](Self::on); when parts of batches were given for another number of devices.
     pub fn on_devices(self, devices: &[usize]) -> Result<Self> {
         let Self { devices, .. } = Self::on(&self.engine, devices)?;
-        let shares = None;
-        Ok(Self {
-            devices,
-            shares,
-            ..self
-        })
+        if let Some(shares) = &self.shares
+            && shares.len() != devices.len()
+        {
+            return Err(Error::user(format!(
+                "there are {} shares for {} replicas; name the devices before the shares",
+                shares.len(),
+                devices.len()
+            )));
+        }
+        Ok(Self { devices, ..self })
     }
 
     /// With the variables on one device alone, of this engine or another.
@@ -183,7 +187,7 @@ impl Placement {
             (Some((a, i)), Some((b, j))) => a.is(b) && i == j,
             (a, b) => a.is_none() && b.is_none(),
         };
-        let divided = self.division.is_some() == other.division.is_some();
+        let divided = self.division == other.division && self.stages == other.stages;
         self.engine.is(&other.engine) && self.devices == other.devices && parameters && divided
     }
 

@@ -148,6 +148,20 @@ impl Reduction {
         sums
     }
 
+    /// What all replicas go on with of tensors that each has of its own: the [means](Self::mean_of) of floats, the
+    /// largest of integers.
+    #[track_caller]
+    pub(crate) fn agreed(&self, values: &[Tensor], weight: Option<&Tensor>) -> Vec<Tensor> {
+        let floats = values.iter().filter(|value| value.dtype().is_float());
+        let means = self.mean_of(&floats.cloned().collect::<Vec<_>>(), weight);
+        let mut means = means.into_iter();
+        let agreed = values.iter().map(|value| {
+            let mean = value.dtype().is_float().then(|| means.next()).flatten();
+            mean.unwrap_or_else(|| value.all_reduce(ReduceOp::Max))
+        });
+        agreed.collect()
+    }
+
     /// The means over replicas of small tensors, in one exchange with their weights: this replica's is a scalar, such
     /// as its number of examples; without, replicas count alike. Values of no weight do not count, even NaN.
     #[track_caller]

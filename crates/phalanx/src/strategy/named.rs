@@ -120,6 +120,12 @@ impl NamedStrategy {
         let names: Vec<String> = devices.iter().map(|&d| engine.device_name(d)).collect();
         let reduction = Reduction::from_config(&self.settings.reduction)?;
         Ok(match self.kind {
+            Kind::OneDevice if names.len() > 1 => {
+                return Err(crate::Error::user(format!(
+                    "`one_device` trains on one device, and `devices` are {}; name one, or use `mirrored`",
+                    names.join(", ")
+                )));
+            }
             Kind::OneDevice => Box::new(OneDeviceStrategy::device(&engine, &names[0])?),
             Kind::Mirrored => {
                 let mut strategy = MirroredStrategy::on(&engine)

@@ -55,9 +55,16 @@ impl PipelineStrategy {
     /// On the devices of these names, stage by stage.
     ///
     /// # Errors
-    /// When a device is not there, is named twice, or none is named.
+    /// When a device is not there, is named twice, or there is not one for each stage.
     pub fn devices<N: AsRef<str>>(self, names: impl IntoIterator<Item = N>) -> Result<Self> {
         let devices = select_devices(self.placement.engine(), names)?;
+        let stages = self.placement.devices().len();
+        if devices.len() != stages {
+            return Err(Error::user(format!(
+                "{} devices are named for {stages} stages; name one for each",
+                devices.len()
+            )));
+        }
         let placement = self.placement.on_devices(&devices)?;
         Ok(Self { placement })
     }

@@ -311,17 +311,16 @@ impl ReplicaCx<'_> {
     /// State of layers as all replicas go on with it: means by the examples of each, the largest of integers.
     #[track_caller]
     fn agreed(&self, values: &[Tensor], of_batch: bool) -> Vec<Tensor> {
-        if self.replicas_in_sync() == 1 || values.iter().any(|value| !value.dtype().is_float()) {
-            let largest = values.iter();
-            return largest
-                .map(|value| value.all_reduce(ReduceOp::Max))
-                .collect();
+        if self.replicas_in_sync() == 1 {
+            // So that it is checked as a program of several replicas is.
+            let same = values.iter().map(|value| value.all_reduce(ReduceOp::Max));
+            return same.collect();
         }
         let rows = self.rows.as_ref().filter(|_| of_batch);
         let filled = rows.is_some_and(|rows| rows.filled.is_some());
         let weight = filled.then(|| self.examples());
         let reduction = self.state.site.placement.reduction();
-        reduction.mean_of(values, weight.as_ref())
+        reduction.agreed(values, weight.as_ref())
     }
 }
 

@@ -72,11 +72,16 @@ fn mlp() -> Model {
     model.build().unwrap()
 }
 
-/// Weights of examples, some of them 0, penalties, clipping, accumulation over steps, averages.
+/// Weights of examples, some of them 0, penalties of weights and of outputs, clipping, accumulation over steps, averages.
 pub(crate) fn everything() -> Case {
     let l2 = Regularizer::L2 { l2: 0.01 };
     let model = Sequential::new([6])
-        .add(Dense::new(8).activation(tanh).kernel_regularizer(l2))
+        .add(
+            Dense::new(8)
+                .activation(tanh)
+                .kernel_regularizer(l2)
+                .activity_regularizer(l2),
+        )
         .add(Dropout::new(0.25))
         .add(Dense::new(3).kernel_regularizer(l2));
     let optimizer = Optimizer::from(Sgd::new(0.1).momentum(0.9))

@@ -9,6 +9,7 @@ use phalanx::data::Batch;
 use phalanx::engine::{Engine, EngineOptions};
 use phalanx::prelude::*;
 use phalanx::replicas::{CrossDeviceOps, Reduction, WireFormat};
+use phalanx::schedules::RampUpExponentialDecay;
 
 fn engine() -> &'static Engine {
     static ENGINE: OnceLock<Engine> = OnceLock::new();
@@ -205,7 +206,7 @@ fn batches_smaller_than_the_replicas_leave_some_without_examples() {
 fn an_overflow_on_one_replica_is_skipped_by_all() {
     let compile = || Compile {
         optimizer: Sgd::new(0.1).momentum(0.9).into(),
-        loss: MeanSquaredError::default().into(),
+        loss: MeanSquaredError.into(),
         loss_scale: LossScale::Dynamic {
             initial: 1024.0,
             growth_steps: 3,
@@ -401,4 +402,21 @@ fn replicas_are_timed_one_by_one() {
     assert_eq!(rows, [4, 3]);
     assert!(times.replicas.iter().all(|time| !time.median.is_zero()));
     assert_eq!(values(&trainer), before, "nothing is trained");
+}
+
+#[test]
+fn a_schedule_that_grows_with_the_replicas_knows_them() {
+    let rate = |replicas| {
+        let compile = Compile {
+            optimizer: Sgd::new(RampUpExponentialDecay::new(0.1, 1, 100)).into(),
+            ..cases::everything().compile
+        };
+        let mut trainer = mirrored(replicas)
+            .compile(cases::everything().model, compile)
+            .unwrap();
+        trainer.train_on_batch(&batch(4)).unwrap();
+        trainer.learning_rate().unwrap()
+    };
+    let (one, four) = (rate(1), rate(4));
+    assert!((four - 4.0 * one).abs() < 1e-9, "{one} {four}");
 }

@@ -1,6 +1,7 @@
 //! A folder of images, a folder for each class.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use super::files::{io, past_the_end};
@@ -61,6 +62,28 @@ impl ImageFolder {
         };
         Ok(Self {
             classes: classes.iter().filter_map(name).collect(),
+            images,
+            max_image,
+        })
+    }
+
+    /// All images below a folder, in the order of their paths, of class 0: for predictions (`labels=None` of Keras'
+    /// `image_dataset_from_directory`).
+    ///
+    /// # Errors
+    /// When a folder cannot be read, or there is no image.
+    pub fn unlabelled(folder: impl AsRef<Path>, max_image: u64) -> Result<Self> {
+        let folder = folder.as_ref();
+        let mut images = Vec::new();
+        list(folder, 0, &mut images)?;
+        if images.is_empty() {
+            return Err(Error::User(format!(
+                "{} has no {IMAGES:?} file; name a folder with images in it or below it",
+                folder.display()
+            )));
+        }
+        Ok(Self {
+            classes: vec!["all".into()],
             images,
             max_image,
         })
@@ -163,20 +186,26 @@ impl Records for ImageFolder {
         let Some((path, class)) = self.images.get(i) else {
             return Err(past_the_end("image", i, self.images.len()));
         };
-        let size = fs::metadata(path)
-            .map_err(|error| io(path, "open", error))?
-            .len();
-        if size > self.max_image {
-            return Err(Error::Data {
-                source_name: path.display().to_string(),
-                place: "byte 0".into(),
-                message: format!(
-                    "the file has {size} bytes, the most accepted is {}; raise max_image",
-                    self.max_image
-                ),
-            });
+        let wrong = |message| Error::Data {
+            source_name: path.display().to_string(),
+            place: "byte 0".into(),
+            message,
+        };
+        let found = fs::metadata(path).map_err(|error| io(path, "open", error))?;
+        // A pipe would wait for a writer.
+        if !found.is_file() {
+            return Err(wrong("this is no file; leave it out of the folder".into()));
         }
-        let bytes = fs::read(path).map_err(|error| io(path, "read", error))?;
+        let file = File::open(path).map_err(|error| io(path, "open", error))?;
+        let mut bytes = Vec::with_capacity(found.len().min(self.max_image) as usize);
+        let mut limited = file.take(self.max_image.saturating_add(1));
+        (limited.read_to_end(&mut bytes)).map_err(|error| io(path, "read", error))?;
+        if bytes.len() as u64 > self.max_image {
+            return Err(wrong(format!(
+                "the file has more than {} bytes, the most accepted; raise max_image",
+                self.max_image
+            )));
+        }
         Ok(EncodedImage {
             bytes,
             class: *class,
@@ -223,9 +252,22 @@ mod tests {
                 class: 1
             }
         );
+        let all = ImageFolder::unlabelled(&folder, 1).unwrap();
+        let below = |(path, class): &(PathBuf, u32)| {
+            assert_eq!(*class, 0);
+            path.strip_prefix(&folder).unwrap().to_owned()
+        };
+        let paths: Vec<PathBuf> = all.images().iter().map(below).collect();
+        let expected = ["cat/deep/er/z.webp", "dog/a.png", "dog/b.JPG", "top.png"];
+        assert_eq!(paths, expected.map(PathBuf::from));
+        let error = ImageFolder::unlabelled(folder.join("empty"), 1).unwrap_err();
+        assert!(
+            error.to_string().contains("name a folder with images"),
+            "{error}"
+        );
         let error = images.get(1).unwrap_err().to_string();
         assert!(
-            error.contains("a.png: byte 0: the file has 2 bytes"),
+            error.contains("a.png: byte 0: the file has more than 1 bytes"),
             "{error}"
         );
         let error = ImageFolder::open(folder.join("empty"), 1)

@@ -6,7 +6,7 @@ use crate::Result;
 use crate::image::corrupt;
 
 /// The most scans of a file: more are no picture but work for its reader.
-pub(super) const MOST_SCANS: usize = 200;
+pub(super) const MOST_SCANS: usize = 64;
 
 /// How the components make a colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,0 +1,164 @@
+//! The section `data` of a folder of images.
+
+use std::path::{Path, PathBuf};
+
+use phalanx::data::Corrupt;
+use phalanx::image::{ImagePlan, Region, Scale};
+
+use super::reader::{
+    Field, Reader, Section, boolean, finite, fraction, list, optional, required, text, whole,
+};
+use super::sections::{as_usize, located};
+use super::yaml::Node;
+use super::{At, Data, ImageTest, Images, Label, LabelType};
+
+const MOST_SIDE: i64 = 4096;
+
+const IMAGES: [Field; 6] = [
+    required("image_folder", "the path of a folder", "images"),
+    required(
+        "image_size",
+        "rows and columns, whole numbers from 1 to 4096",
+        "[96, 96]",
+    ),
+    optional("scale", "unit, signed or bytes", "signed"),
+    optional("corrupt", "fail or skip", "skip"),
+    optional("augment", "what is changed at random", "{flip: true}"),
+    optional("test", "one of split and image_folder", "{split: 0.1}"),
+];
+
+const AUGMENT: [Field; 8] = [
+    optional("region", "whole, centre, centre_crop, crop or area", "crop"),
+    optional("least_area", "a number above 0 and below 1", "0.3"),
+    optional("flip", "true or false", "true"),
+    optional("brightness", "a number from 0 to 1", "0.2"),
+    optional("contrast", "a number from 0 to 1", "0.2"),
+    optional("saturation", "a number from 0 to 1", "0.2"),
+    optional("hue", "a number from 0 to 0.5", "0.05"),
+    optional("rotation", "degrees from 0 to 180", "15"),
+];
+
+const TEST: [Field; 2] = [
+    optional("split", "a number above 0 and below 1", "0.1"),
+    optional("image_folder", "the path of a folder", "test_images"),
+];
+
+impl Reader {
+    /// The section `data` of a folder of images.
+    pub(super) fn image_data(&mut self, node: &Node, folder: &Path) -> Option<Data> {
+        let section = self.section(node, "data", &IMAGES)?;
+        let at = section.at;
+        let path = self.image_path(&section, folder);
+        let size = self.value(&section, "image_size", image_size);
+        let scale = self
+            .value(&section, "scale", image_scale)
+            .unwrap_or_default();
+        let corrupt = self.value(&section, "corrupt", corrupt).unwrap_or_default();
+        let test = section
+            .node("test")
+            .and_then(|node| self.image_test(node, folder));
+        let augment = section.node("augment").map(|node| self.augment(node));
+        let (height, width) = size?;
+        let plan = augment.unwrap_or_else(|| Some(ImagePlan::new(height, width)))?;
+        Some(Data {
+            csv: Vec::new(),
+            header: None,
+            label: At {
+                value: Label::Last,
+                at,
+            },
+            label_type: LabelType::Class,
+            delimiter: ',',
+            features: At {
+                value: Vec::new(),
+                at,
+            },
+            divide_by: 1.0,
+            test: None,
+            images: Some(Images {
+                folder: path?,
+                plan: ImagePlan {
+                    size: (height, width),
+                    scale,
+                    ..plan
+                },
+                corrupt,
+                test,
+            }),
+        })
+    }
+
+    /// A plan of which size and scale do not matter.
+    fn augment(&mut self, node: &Node) -> Option<ImagePlan> {
+        let section = self.section(node, "augment", &AUGMENT)?;
+        let mut share = |name, most: f64| {
+            let read = |node: &Node| finite(node).filter(|value| (0.0..=most).contains(value));
+            self.value(&section, name, read).unwrap_or(0.0) as f32
+        };
+        let (brightness, contrast) = (share("brightness", 1.0), share("contrast", 1.0));
+        let (saturation, hue) = (share("saturation", 1.0), share("hue", 0.5));
+        let rotation = share("rotation", 180.0).to_radians();
+        let least = self.value(&section, "least_area", fraction).unwrap_or(0.3) as f32;
+        let region = self.value(&section, "region", |node| {
+            Some(match text(node)? {
+                "whole" => Region::Whole,
+                "centre" => Region::Centre,
+                "crop" => Region::Crop,
+                "centre_crop" => Region::CentreCrop,
+                "area" => Region::Area { least },
+                _ => return None,
+            })
+        });
+        Some(ImagePlan {
+            region: region.unwrap_or_default(),
+            flip: self.value(&section, "flip", boolean).unwrap_or(false),
+            brightness,
+            contrast,
+            saturation,
+            hue,
+            rotation,
+            ..ImagePlan::new(1, 1)
+        })
+    }
+
+    fn image_test(&mut self, node: &Node, folder: &Path) -> Option<At<ImageTest>> {
+        let section = self.section(node, "test", &TEST)?;
+        self.only_one(&section);
+        let split = self
+            .value(&section, "split", fraction)
+            .map(ImageTest::Split);
+        let apart = self.image_path(&section, folder);
+        let value = split.or(apart.map(|path| ImageTest::Folder(path.value)))?;
+        Some(At { value, at: node.at })
+    }
+
+    fn image_path(&mut self, section: &Section<'_>, folder: &Path) -> Option<At<PathBuf>> {
+        let path = |node: &Node| text(node).map(|path| folder.join(path));
+        self.value(section, "image_folder", located(path))
+    }
+}
+
+fn image_size(node: &Node) -> Option<(usize, usize)> {
+    let side = |node: &Node| whole(1..=MOST_SIDE)(node).map(as_usize);
+    match list(node)? {
+        [height, width] => Some((side(height)?, side(width)?)),
+        _ => None,
+    }
+}
+
+fn image_scale(node: &Node) -> Option<Scale> {
+    match text(node)? {
+        "unit" => Some(Scale::Unit),
+        "signed" => Some(Scale::Signed),
+        "bytes" => Some(Scale::Bytes),
+        _ => None,
+    }
+}
+
+fn corrupt(node: &Node) -> Option<Corrupt> {
+    match text(node)? {
+        "fail" => Some(Corrupt::Fail),
+        "skip" => Some(Corrupt::Skip),
+        _ => None,
+    }
+}

@@ -1,0 +1,135 @@
+//! The images that a `train.yaml` speaks of, as examples.
+
+use std::path::Path;
+
+use phalanx::data::{Corrupt, Dataset, ImageFolder};
+use phalanx::image::ImagePlan;
+use phalanx::{Error, Result as Read};
+
+use crate::config::{At, ImageTest, Images, Place, Problem, TrainConfig, Validation};
+use crate::rows::{Rows, prepared};
+
+/// The most bytes of an image file.
+const MOST_BYTES: u64 = 1 << 28;
+
+/// The images of a folder, with augmentation for those to train on.
+pub(crate) fn read(config: &TrainConfig, images: &Images) -> Result<Rows, Problem> {
+    let at = images.folder.at;
+    let seed = config.fit.seed;
+    let whole = ImageFolder::open(&images.folder.value, MOST_BYTES).map_err(wrong_at(at))?;
+    let (rest, test) = match &images.test {
+        None => (whole, None),
+        Some(At {
+            value: ImageTest::Split(fraction),
+            at,
+        }) => split(&whole, *fraction, seed, *at)?,
+        Some(At {
+            value: ImageTest::Folder(path),
+            at,
+        }) => {
+            let test = with_classes_of(&whole, path).map_err(wrong_at(*at))?;
+            (whole, Some(test))
+        }
+    };
+    let (train, validation) = match &config.fit.validation {
+        None => (rest, None),
+        Some(At {
+            value: Validation::Test,
+            ..
+        }) => (rest, test.clone()),
+        Some(At {
+            value: Validation::Split(fraction),
+            at,
+        }) => split(&rest, *fraction, seed, *at)?,
+        Some(At { at, .. }) => {
+            let message = "the validation of a folder of images is a part of it, or its test";
+            let next = "write `validation: {split: 0.1}`";
+            return Err(Problem::new(*at, message, next));
+        }
+    };
+    let fixed = images.plan.without_augmentation();
+    let to_measure = |folder: Option<ImageFolder>| {
+        let measured = folder.map(|folder| dataset(&folder, images, &fixed, seed));
+        measured.transpose().map_err(wrong_at(at))
+    };
+    let train = dataset(&train, images, &images.plan, seed).map_err(wrong_at(at))?;
+    Ok(Rows {
+        train: prepared(config, &train)?,
+        validation: to_measure(validation)?,
+        test: to_measure(test)?,
+        features: images.plan.dims().to_vec(),
+    })
+}
+
+/// The images of a folder with a folder for each class, which are those of the training where its folder is still there.
+///
+/// # Errors
+/// A folder that cannot be read, or has other classes.
+pub(crate) fn labelled(images: &Images, path: &Path) -> Read<Dataset> {
+    let folder = if images.folder.value.is_dir() {
+        let trained = ImageFolder::open(&images.folder.value, MOST_BYTES)?;
+        with_classes_of(&trained, path)?
+    } else {
+        ImageFolder::open(path, MOST_BYTES)?
+    };
+    dataset(&folder, images, &images.plan.without_augmentation(), 0)
+}
+
+/// All images below a folder, in the order of their paths; one that cannot be read is an error, so that each has a prediction.
+///
+/// # Errors
+/// A folder that cannot be read, or has no image.
+pub(crate) fn to_predict(images: &Images, path: &Path) -> Read<Dataset> {
+    let folder = ImageFolder::unlabelled(path, MOST_BYTES)?;
+    folder.dataset(&images.plan.without_augmentation(), 0)
+}
+
+fn wrong_at(at: Place) -> impl Fn(Error) -> Problem {
+    move |error| {
+        let next = "correct the path, or what `data` says";
+        Problem::new(at, error.to_string(), next)
+    }
+}
+
+fn split(
+    folder: &ImageFolder,
+    fraction: f64,
+    seed: u64,
+    at: Place,
+) -> Result<(ImageFolder, Option<ImageFolder>), Problem> {
+    let parts = folder.validation_split(fraction, seed);
+    let (rest, held) =
+        parts.map_err(|error| Problem::new(at, error.to_string(), "change the fraction"))?;
+    Ok((rest, Some(held)))
+}
+
+fn with_classes_of(trained: &ImageFolder, path: &Path) -> Read<ImageFolder> {
+    let folder = ImageFolder::open(path, MOST_BYTES)?;
+    if folder.classes() != trained.classes() {
+        return Err(Error::User(format!(
+            "the classes of {} are {}, expected those of the training, {}; give it a folder of the same name for each, empty where it has no image",
+            path.display(),
+            names(folder.classes()),
+            names(trained.classes())
+        )));
+    }
+    Ok(folder)
+}
+
+/// The first of them, and how many there are.
+fn names(classes: &[String]) -> String {
+    const MOST: usize = 20;
+    let shown = classes[..classes.len().min(MOST)].join(", ");
+    match classes.len() {
+        count if count > MOST => format!("{shown}, .. ({count})"),
+        _ => shown,
+    }
+}
+
+fn dataset(folder: &ImageFolder, images: &Images, plan: &ImagePlan, seed: u64) -> Read<Dataset> {
+    let dataset = folder.dataset(plan, seed)?;
+    Ok(match images.corrupt {
+        Corrupt::Fail => dataset,
+        Corrupt::Skip => dataset.skip_corrupt(),
+    })
+}
