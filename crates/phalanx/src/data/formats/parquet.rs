@@ -649,7 +649,7 @@ mod tests {
     fn row(i: usize) -> Vec<f32> {
         let n = i as f64;
         let row = [
-            f64::from(i % 3 == 0),
+            f64::from(i.is_multiple_of(3)),
             n - 35.0,
             65535.0 - n,
             (n - 30.0) * 1000.0,
