@@ -7,11 +7,26 @@ const FUNCTION_LINES: usize = 60;
 const FILE_LINES: usize = 600;
 
 /// What may be longer: a file, a function of it (none for the file itself), and the reason.
-const LONGER: [(&str, &str, &str); 3] = [
+const LONGER: [(&str, &str, &str); 6] = [
     (
         "crates/graph/src/tensor.rs",
         "",
         "a documented method for each op",
+    ),
+    (
+        "crates/phalanx/src/data/formats/parquet.rs",
+        "",
+        "a reader with the limits that its crate does not have",
+    ),
+    (
+        "crates/phalanx/src/strategy/replica_cx.rs",
+        "",
+        "a documented method for each thing that a traced function can do",
+    ),
+    (
+        "crates/phalanx/src/strategy/state.rs",
+        "",
+        "a documented method for each kind of value that a loop carries",
     ),
     (
         "crates/pjrt/src/install.rs",

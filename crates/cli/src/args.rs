@@ -224,6 +224,8 @@ pub enum DataFormat {
     Webdataset,
     /// A CSV file of numbers
     Csv,
+    /// Parquet files of numbers
+    Parquet,
     /// An IDX file, as MNIST's
     Idx,
     /// Lines of text
@@ -240,6 +242,7 @@ impl DataFormat {
             Self::Tfrecord => "tfrecord",
             Self::Webdataset => "webdataset",
             Self::Csv => "csv",
+            Self::Parquet => "parquet",
             Self::Idx => "idx",
             Self::Text => "text",
             Self::Images => "images",

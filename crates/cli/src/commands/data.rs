@@ -4,8 +4,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use phalanx::data::{
-    CsvOptions, Dataset, EncodedImage, Feature, Features, ImageFolder, Records, TextLines,
-    TfRecordOptions, TfRecordWriter, TfRecords, WebDataset, read_idx, shard_path,
+    CsvOptions, Dataset, EncodedImage, Feature, Features, ImageFolder, LabelColumn, Parquet,
+    ParquetOptions, Records, Source, TextLines, TfRecordOptions, TfRecordWriter, TfRecords,
+    WebDataset, read_idx, shard_path,
 };
 
 use super::Context;
@@ -85,6 +86,7 @@ fn kind(data: &str, format: Option<DataFormat>) -> Result<DataFormat, Failure> {
         () if name.contains("tfrecord") => Some(DataFormat::Tfrecord),
         () if ends(".tar") => Some(DataFormat::Webdataset),
         () if ends(".csv") => Some(DataFormat::Csv),
+        () if ends(".parquet") => Some(DataFormat::Parquet),
         () if ends("-ubyte") || ends(".idx") => Some(DataFormat::Idx),
         () if ends(".txt") => Some(DataFormat::Text),
         () => None,
@@ -154,6 +156,17 @@ impl Described {
                 })
             }
             DataFormat::Csv => Self::of_dataset(Dataset::from_csv(data, &CsvOptions::default())?),
+            DataFormat::Parquet => {
+                let options = ParquetOptions {
+                    label: LabelColumn::None,
+                    ..ParquetOptions::default()
+                };
+                let source = Parquet::open(data, &options)?;
+                Self {
+                    per_file: source.per_file(),
+                    ..Self::of_dataset(Dataset::from_source(source))
+                }
+            }
             DataFormat::Idx => {
                 let array = read_idx(data, 1 << 32)?;
                 Self::of_dataset(Dataset::from_arrays(array, Vec::new())?)

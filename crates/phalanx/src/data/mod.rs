@@ -63,6 +63,8 @@ pub use formats::{
     Records, TarMember, TextLines, TfRecordOptions, TfRecordWriter, TfRecords, WebDataset,
     WebSample, files_matching, parse_idx, read_idx, shard_path, tar_members, write_tfrecord,
 };
+#[cfg(feature = "parquet")]
+pub use formats::{Parquet, ParquetOptions};
 pub use mix::{cut_mix, mix_up};
 pub use pad::Pad;
 pub use phalanx_graph::HostTensor;

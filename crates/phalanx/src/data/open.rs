@@ -45,6 +45,15 @@ impl Dataset {
         })
     }
 
+    /// Parquet files of numbers by pattern: x f32 `[columns]`, y i32 or f32 `[]`.
+    ///
+    /// # Errors
+    /// As [`Parquet::open`](super::Parquet::open).
+    #[cfg(feature = "parquet")]
+    pub fn from_parquet(pattern: &str, options: &super::ParquetOptions) -> Result<Self> {
+        Ok(Self::from_source(super::Parquet::open(pattern, options)?))
+    }
+
     /// MNIST's files, plain or gzip: x u8 `[28, 28]`, y i32 `[]`; any pair of IDX files with as many rows will do.
     ///
     /// # Errors

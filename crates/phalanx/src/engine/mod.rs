@@ -22,6 +22,9 @@ use crate::{Error, Result};
 
 pub use self::kernels::KernelsMode;
 
+/// More runs than one wait is for: the longest wait is so many deadlines.
+const RUNS_WAITED_FOR: u64 = 16;
+
 /// Receives one-line notices, such as that a plugin is being installed.
 pub type Notice = Arc<dyn Fn(&str) + Send + Sync>;
 
@@ -218,6 +221,7 @@ impl Engine {
             device_assignment: Some(self.device_ids(devices)?),
             overrides: relied_on
                 .map(|(name, value)| (name.to_owned(), override_value(value)))
+                .chain(self.patience(program.devices()))
                 .collect(),
         };
         let (client, cache) = (&self.0.client, self.0.cache.as_ref());
@@ -232,6 +236,29 @@ impl Engine {
             name: name.into(),
             executable,
         })
+    }
+
+    /// How long devices of the CPU wait for each other: XLA ends the process when one is 40 seconds late, unless told.
+    ///
+    /// It warns when the deadline of a run is over, and ends the process only after every wait of this engine has failed.
+    fn patience(&self, devices: usize) -> Vec<(String, OverrideValue)> {
+        if devices == 1 || self.kind() != "cpu" {
+            return Vec::new();
+        }
+        let deadline = self.0.deadline.as_secs().max(1);
+        let options = [
+            ("xla_cpu_collective_call_warn_stuck_seconds", deadline),
+            ("xla_cpu_collective_timeout_seconds", deadline),
+            (
+                "xla_cpu_collective_call_terminate_timeout_seconds",
+                deadline.saturating_mul(RUNS_WAITED_FOR),
+            ),
+        ];
+        let seconds = |seconds: u64| OverrideValue::Int(seconds.min(i32::MAX as u64) as i64);
+        let options = options.into_iter();
+        options
+            .map(|(name, value)| (name.to_owned(), seconds(value)))
+            .collect()
     }
 
     fn device_ids(&self, devices: &[usize]) -> Result<Vec<i64>> {
@@ -426,4 +453,35 @@ fn has_bf16_products() -> bool {
     return std::arch::is_x86_feature_detected!("avx512bf16");
     #[cfg(not(target_arch = "x86_64"))]
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use phalanx_graph::Graph;
+    use phalanx_graph::op::ReduceOp;
+
+    use super::*;
+
+    #[test]
+    fn replicas_wait_for_each_other_as_long_as_the_engine_does() {
+        let engine = Engine::new(&EngineOptions {
+            cpu_devices: 2,
+            deadline: Duration::from_secs(90),
+            kernels: KernelsMode::Off,
+            compile_cache: false,
+            ..EngineOptions::default()
+        })
+        .unwrap();
+        assert_eq!(engine.patience(1), []);
+        let last = engine.patience(2).pop().unwrap();
+        let name = "xla_cpu_collective_call_terminate_timeout_seconds";
+        assert_eq!(last, (name.to_owned(), OverrideValue::Int(16 * 90)));
+        // The plugin refuses names that it does not know.
+        let graph = Graph::with_replicas(2);
+        let sum = graph
+            .parameter("x", Shape::f32([3]))
+            .all_reduce(ReduceOp::Sum);
+        let program = graph.finish(&[("sum", &sum)]).unwrap();
+        engine.compile("sum", &program).unwrap();
+    }
 }

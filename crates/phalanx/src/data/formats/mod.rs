@@ -5,12 +5,18 @@ mod files;
 mod fixed;
 mod idx;
 mod image_folder;
+#[cfg(feature = "parquet")]
+mod parquet;
+#[cfg(feature = "parquet")]
+mod parquet_column;
 mod records;
 mod tar;
 mod text_lines;
 pub(super) mod tf_example;
 pub(super) mod tfrecord;
 mod tfrecord_index;
+#[cfg(feature = "parquet")]
+mod thrift;
 mod web_dataset;
 mod wire;
 
@@ -19,6 +25,8 @@ pub(super) use files::locate;
 pub use fixed::{Cifar, FixedRecords};
 pub use idx::{parse_idx, read_idx};
 pub use image_folder::{EncodedImage, ImageFolder};
+#[cfg(feature = "parquet")]
+pub use parquet::{Parquet, ParquetOptions};
 pub use records::{Corrupt, Place, Records};
 pub(super) use records::{Parsed, ParsedTfRecords, placed};
 pub use tar::{TarMember, tar_members};

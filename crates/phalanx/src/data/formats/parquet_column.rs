@@ -1,0 +1,270 @@
+//! One column of one row group of a Parquet file, decoded with the `parquet` crate within bounds.
+
+use std::io::Cursor;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use flate2::Crc;
+use parquet::basic::ConvertedType;
+use parquet::column::page::PageReader;
+use parquet::column::reader::{ColumnReader, ColumnReaderImpl, get_column_reader};
+use parquet::data_type::DataType;
+use parquet::errors::{ParquetError, Result as Decoded};
+use parquet::file::metadata::ColumnChunkMetaData;
+use parquet::file::reader::{ChunkReader, Length, SerializedPageReader};
+
+use super::thrift::{PageHead, page_head};
+use crate::{Error, Result};
+
+/// A number as the file holds it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Cell {
+    Int(i64),
+    Uint(u64),
+    Single(f32),
+    Double(f64),
+}
+
+impl Cell {
+    pub(super) const fn value(self) -> f32 {
+        match self {
+            Self::Int(value) => value as f32,
+            Self::Uint(value) => value as f32,
+            Self::Single(value) => value,
+            Self::Double(value) => value as f32,
+        }
+    }
+
+    /// The class that the number stands for.
+    pub(super) fn class(self) -> Option<i32> {
+        let whole = |value: f64| {
+            (value.fract() == 0.0 && value >= 0.0 && value <= f64::from(i32::MAX))
+                .then_some(value as i32)
+        };
+        match self {
+            Self::Int(value) => value.try_into().ok().filter(|&class: &i32| class >= 0),
+            Self::Uint(value) => value.try_into().ok(),
+            Self::Single(value) => whole(value.into()),
+            Self::Double(value) => whole(value),
+        }
+    }
+}
+
+/// What messages name.
+pub(super) struct Spot<'a> {
+    pub(super) file: String,
+    pub(super) group: usize,
+    pub(super) column: &'a str,
+}
+
+impl Spot<'_> {
+    pub(super) fn error(&self, message: &str) -> Error {
+        let place = format!("row group {}, column `{}`", self.group, self.column);
+        data(&self.file, place, message)
+    }
+
+    pub(super) fn error_of_row(&self, row: usize, message: &str) -> Error {
+        let place = format!(
+            "row group {}, column `{}`, row {row} of the group",
+            self.group, self.column
+        );
+        data(&self.file, place, message)
+    }
+}
+
+pub(super) fn data(file: &str, place: String, message: &str) -> Error {
+    Error::Data {
+        source_name: file.to_owned(),
+        place,
+        message: message.to_owned(),
+    }
+}
+
+/// Calls the decoder; the message tells why it gave up, also where it panics.
+pub(super) fn decoded<T>(decode: impl FnOnce() -> Decoded<T>) -> std::result::Result<T, String> {
+    let outcome = catch_unwind(AssertUnwindSafe(decode));
+    let reason = match outcome {
+        Ok(Ok(value)) => return Ok(value),
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => "its decoder panicked".to_owned(),
+    };
+    Err(format!(
+        "found bytes that cannot be decoded ({reason}), expected parquet as its writers make it; copy or write the file again"
+    ))
+}
+
+/// The bytes of a column in a row group.
+pub(super) struct Chunk {
+    start: u64,
+    bytes: Bytes,
+}
+
+impl Chunk {
+    /// Bytes that lie at `start` of the file, whose pages announce at most `max_page_bytes` each and are as their checksums say.
+    ///
+    /// # Errors
+    /// A message where they do not.
+    pub(super) fn new(
+        bytes: Vec<u8>,
+        start: u64,
+        max_page_bytes: u64,
+    ) -> std::result::Result<Self, String> {
+        let mut at = 0;
+        while at < bytes.len() {
+            let place = start + at as u64;
+            let head = page_head(&bytes[at..]).ok_or_else(|| {
+                format!("found no header of a page at byte {place}; copy or write the file again")
+            })?;
+            let body = at + head.len;
+            let rest = (bytes.len() - body) as u64;
+            if head.compressed > rest {
+                let found = head.compressed;
+                return Err(format!(
+                    "found a page of {found} bytes at byte {place}, expected at most the {rest} that are left of the column; copy or write the file again"
+                ));
+            }
+            at = body + head.compressed as usize;
+            check_page(&head, &bytes[body..at], max_page_bytes)
+                .map_err(|message| format!("found {message} (page at byte {place})"))?;
+        }
+        let bytes = bytes.into();
+        Ok(Self { start, bytes })
+    }
+
+    fn at(&self, start: u64) -> Decoded<usize> {
+        let at = start
+            .checked_sub(self.start)
+            .filter(|&at| at <= self.bytes.len() as u64);
+        at.map(|at| at as usize)
+            .ok_or_else(|| ParquetError::EOF("outside the column".into()))
+    }
+}
+
+fn check_page(
+    head: &PageHead,
+    bytes: &[u8],
+    max_page_bytes: u64,
+) -> std::result::Result<(), String> {
+    let size = head.uncompressed.max(head.compressed);
+    if size > max_page_bytes {
+        return Err(format!(
+            "a page of {size} bytes, expected at most {max_page_bytes}; check the file, or raise max_page_bytes"
+        ));
+    }
+    if head.dictionary > head.uncompressed {
+        return Err(format!(
+            "a dictionary of {} values in {} bytes, expected no more values than bytes; copy or write the file again",
+            head.dictionary, head.uncompressed
+        ));
+    }
+    let mut crc = Crc::new();
+    crc.update(bytes);
+    match head.crc {
+        Some(expected) if expected != crc.sum() => Err(format!(
+            "the checksum {:08x}, expected {expected:08x}; copy or write the file again",
+            crc.sum()
+        )),
+        _ => Ok(()),
+    }
+}
+
+impl Length for Chunk {
+    fn len(&self) -> u64 {
+        self.start + self.bytes.len() as u64
+    }
+}
+
+impl ChunkReader for Chunk {
+    type T = Cursor<Bytes>;
+
+    fn get_read(&self, start: u64) -> Decoded<Self::T> {
+        let at = self.at(start)?;
+        Ok(Cursor::new(self.bytes.slice(at..)))
+    }
+
+    fn get_bytes(&self, start: u64, length: usize) -> Decoded<Bytes> {
+        let at = self.at(start)?;
+        let end = at
+            .checked_add(length)
+            .filter(|&end| end <= self.bytes.len());
+        end.map(|end| self.bytes.slice(at..end))
+            .ok_or_else(|| ParquetError::EOF("past the end of the column".into()))
+    }
+}
+
+/// The values of a column, one for each of `rows` rows.
+///
+/// # Errors
+/// Naming the row where there is no value, or the column where it cannot be decoded or has another number of values.
+pub(super) fn cells(
+    chunk: Chunk,
+    column: &ColumnChunkMetaData,
+    rows: usize,
+    spot: &Spot<'_>,
+) -> Result<Vec<Cell>> {
+    let found = decoded(|| {
+        let pages = SerializedPageReader::new(Arc::new(chunk), column, rows, None)?;
+        read(column, Box::new(pages), rows)
+    });
+    let (cells, levels) = found.map_err(|message| spot.error(&message))?;
+    let full = column.column_descr().max_def_level();
+    if let Some(row) = levels.iter().position(|&level| level < full) {
+        return Err(spot.error_of_row(
+            row,
+            "found null, expected a number; fill in or drop missing values before the file is written, or leave the column out",
+        ));
+    }
+    if cells.len() != rows {
+        let found = if cells.len() > rows { "more" } else { "fewer" };
+        return Err(spot.error(&format!(
+            "found {found} than the {rows} values that the file announces; copy or write the file again"
+        )));
+    }
+    Ok(cells)
+}
+
+type Columns = (Vec<Cell>, Vec<i16>);
+
+fn read(column: &ColumnChunkMetaData, pages: Box<dyn PageReader>, rows: usize) -> Decoded<Columns> {
+    let descr = column.column_descr_ptr();
+    let unsigned = matches!(
+        descr.converted_type(),
+        ConvertedType::UINT_8
+            | ConvertedType::UINT_16
+            | ConvertedType::UINT_32
+            | ConvertedType::UINT_64
+    );
+    match get_column_reader(descr, pages) {
+        ColumnReader::BoolColumnReader(reader) => each(reader, rows, |&v| Cell::Int(v.into())),
+        ColumnReader::Int32ColumnReader(reader) if unsigned => {
+            each(reader, rows, |&v| Cell::Uint((v as u32).into()))
+        }
+        ColumnReader::Int32ColumnReader(reader) => each(reader, rows, |&v| Cell::Int(v.into())),
+        ColumnReader::Int64ColumnReader(reader) if unsigned => {
+            each(reader, rows, |&v| Cell::Uint(v as u64))
+        }
+        ColumnReader::Int64ColumnReader(reader) => each(reader, rows, |&v| Cell::Int(v)),
+        ColumnReader::FloatColumnReader(reader) => each(reader, rows, |&v| Cell::Single(v)),
+        ColumnReader::DoubleColumnReader(reader) => each(reader, rows, |&v| Cell::Double(v)),
+        _ => Err(ParquetError::General("no column of numbers".into())),
+    }
+}
+
+/// The values and definition levels of at most a row more than `rows`, which is one too many.
+fn each<T: DataType>(
+    mut reader: ColumnReaderImpl<T>,
+    rows: usize,
+    cell: impl Fn(&T::T) -> Cell,
+) -> Decoded<Columns> {
+    let (mut values, mut levels, mut read) = (Vec::new(), Vec::new(), 0);
+    while read <= rows {
+        let (records, _, _) =
+            reader.read_records(rows + 1 - read, Some(&mut levels), None, &mut values)?;
+        if records == 0 {
+            break;
+        }
+        read += records;
+    }
+    Ok((values.iter().map(cell).collect(), levels))
+}
