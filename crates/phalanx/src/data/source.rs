@@ -164,6 +164,11 @@ fn row(tensor: &HostTensor, i: usize) -> HostTensor {
 }
 
 fn gather_rows(tensor: &HostTensor, indices: &[usize], spare: &SpareBuffers) -> HostTensor {
+    if let [first, .., last] = *indices
+        && indices.windows(2).all(|pair| pair[0] + 1 == pair[1])
+    {
+        return tensor.slice_rows(first, last + 1);
+    }
     let row = tensor.row_bytes();
     let mut bytes = spare.take(row * indices.len());
     let rows = bytes.as_mut_slice().chunks_exact_mut(row);
