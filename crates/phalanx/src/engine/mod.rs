@@ -9,7 +9,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use phalanx_graph::{AlignedBytes, CompilerOption, DType, HostTensor, Lowering, Program, Shape};
+use phalanx_graph::{
+    AlignedBytes, CompilerOption, DType, HostSums, HostTensor, Lowering, Program, Shape,
+};
 use phalanx_pjrt::{
     Buffer, Client, CompileCache, CompileOptions, CompiledMemory, ElementType, Event, Executable,
     ExecuteOptions, Installer, OptionValue, OverrideValue, PjrtError, Places, Platform, Plugin,
@@ -211,6 +213,7 @@ impl Engine {
             // They are registered before the program is compiled or loaded, as it must be.
             kernels: self.0.kernels.support(&self.0.client, &program)?,
             bf16_products: has_bf16_products(),
+            sums: (self.0.kernels.adds(&self.0.client, &program)).then(|| self.sums()),
             ..Lowering::new(self.0.platform, name)
         };
         let text = program.to_stablehlo(&lowering);
@@ -259,6 +262,19 @@ impl Engine {
         options
             .map(|(name, value)| (name.to_owned(), seconds(value)))
             .collect()
+    }
+
+    /// As [`patience`](Self::patience), for sums of our own.
+    fn sums(&self) -> HostSums {
+        let seconds = self
+            .0
+            .deadline
+            .as_secs()
+            .max(1)
+            .saturating_mul(RUNS_WAITED_FOR);
+        HostSums {
+            patience_seconds: u32::try_from(seconds).unwrap_or(u32::MAX),
+        }
     }
 
     fn device_ids(&self, devices: &[usize]) -> Result<Vec<i64>> {
