@@ -45,7 +45,6 @@ mod library;
 mod norm;
 mod onednn;
 mod pooling;
-mod processors;
 mod state;
 mod sums;
 mod sys;

@@ -14,7 +14,6 @@ use std::time::{Duration, Instant};
 use phalanx_pjrt::{Call, CallError, Client, Code};
 
 use crate::library::KernelError;
-use crate::processors;
 
 /// How long a replica looks for the others before it sleeps, where each has a processor.
 const LOOKS: Duration = Duration::from_micros(200);
@@ -48,23 +47,14 @@ struct Meetings(Mutex<HashMap<(i64, i64), Arc<Meeting>>>);
 struct Meeting {
     brought: Mutex<Brought>,
     /// What all replicas brought, once the last has come.
-    all: OnceLock<All>,
+    all: OnceLock<Vec<Vec<Part>>>,
     added: AtomicUsize,
     changed: Condvar,
-}
-
-/// What all replicas brought.
-struct All {
-    parts: Vec<Vec<Part>>,
-    /// Whether no two threads keep to the same processors.
-    apart: bool,
 }
 
 /// What each replica brought so far.
 struct Brought {
     parts: Vec<Option<Vec<Part>>>,
-    /// Which processors their threads keep to.
-    shares: Vec<Option<usize>>,
     /// Why the others need not come.
     failed: Option<CallError>,
 }
@@ -124,7 +114,6 @@ impl Meeting {
         Self {
             brought: Mutex::new(Brought {
                 parts: (0..replicas).map(|_| None).collect(),
-                shares: Vec::new(),
                 failed: None,
             }),
             all: OnceLock::new(),
@@ -155,14 +144,11 @@ impl Meeting {
             self.changed.notify_all();
             return Err(failed);
         }
-        let replicas = brought.parts.len();
         brought.parts[replica] = Some(parts);
-        brought.shares.push(processors::share(replicas));
         if brought.parts.iter().all(Option::is_some) {
-            let apart = (0..replicas).all(|share| brought.shares.contains(&Some(share)));
-            let parts = brought.parts.drain(..).flatten().collect();
+            let all = brought.parts.drain(..).flatten().collect();
             // Only the last to come gets here.
-            let _ = self.all.set(All { parts, apart });
+            let _ = self.all.set(all);
             self.changed.notify_all();
         }
         Ok(())
@@ -170,10 +156,7 @@ impl Meeting {
 
     /// Waits for the others, adds this replica's part, and waits until the others have added theirs.
     fn attend(&self, replicas: usize, replica: usize, patience: Duration) -> Result<(), CallError> {
-        let All { parts: all, apart } = self.wait_for_all(replicas, replica, patience)?;
-        if !apart {
-            processors::keep_to(replica, replicas);
-        }
+        let all = self.wait_for_all(replicas, replica, patience)?;
         let length: usize = all[replica].iter().map(|part| part.length).sum();
         add(all, share(length, replicas, replica));
         self.added.fetch_add(1, Ordering::Release);
@@ -199,7 +182,7 @@ impl Meeting {
         replicas: usize,
         replica: usize,
         patience: Duration,
-    ) -> Result<&All, CallError> {
+    ) -> Result<&[Vec<Part>], CallError> {
         if let Some(all) = look(replicas, || self.all.get()) {
             return Ok(all);
         }
@@ -239,7 +222,10 @@ fn late(brought: &Brought, replica: usize, patience: Duration) -> CallError {
 
 /// Looks for something for a while without sleep, where there are processors enough that nobody is kept from work.
 fn look<T>(replicas: usize, found: impl Fn() -> Option<T>) -> Option<T> {
-    if replicas > processors::count() {
+    static PROCESSORS: OnceLock<usize> = OnceLock::new();
+    let processors = PROCESSORS
+        .get_or_init(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get));
+    if replicas > *processors {
         return found();
     }
     let start = Instant::now();
