@@ -265,6 +265,7 @@ impl Tuner {
 /// every batch found the room full; two batches a thread. Memory bounds what is made of that.
 fn tuned(seen: Seen, elapsed: f64, active: usize, most: usize) -> (usize, usize) {
     let share = seen.starved / elapsed.max(1e-9);
+    let most = most.max(1);
     let active = if share > NOTABLE {
         (active + 1).min(most)
     } else if seen.full == seen.batches && share < NOTABLE / 10.0 {
@@ -272,7 +273,7 @@ fn tuned(seen: Seen, elapsed: f64, active: usize, most: usize) -> (usize, usize)
     } else {
         active
     };
-    let active = active.min(most.max(1));
+    let active = active.min(most);
     (active, 2 * active)
 }
 
