@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use phalanx::data::{
-    AutoShard, Batch, Corrupt, IndexCache, Position, Segment, Stream, TfRecordOptions, Worker,
-    write_tfrecord,
+    AutoShard, Batch, Corrupt, Example, IndexCache, Position, Segment, Stream, TfRecordOptions,
+    Worker, write_tfrecord,
 };
 use phalanx::engine::{Engine, EngineOptions};
 use phalanx::prelude::*;
