@@ -103,13 +103,15 @@ fn rows() -> Dataset {
     let x: Vec<f32> = (0..ROWS * 4).map(|i| (i as f32 * 0.37).sin()).collect();
     let y: Vec<i32> = (0..ROWS).map(|i| (i * i % 3) as i32).collect();
     let rows = Dataset::from_arrays(HostTensor::new([ROWS, 4], &x), HostTensor::new([ROWS], &y));
-    rows.unwrap().shuffle(5).map_random(9, |key, mut example: Example| {
-        let noise = (key % 1000) as f32 * 1e-4;
-        let x: Vec<f32> = example.x[0].values::<f32>().unwrap();
-        let x: Vec<f32> = x.iter().map(|x| x + noise).collect();
-        example.x[0] = HostTensor::new([4], &x);
-        Ok(example)
-    })
+    rows.unwrap()
+        .shuffle(5)
+        .map_random(9, |key, mut example: Example| {
+            let noise = (key % 1000) as f32 * 1e-4;
+            let x: Vec<f32> = example.x[0].values::<f32>().unwrap();
+            let x: Vec<f32> = x.iter().map(|x| x + noise).collect();
+            example.x[0] = HostTensor::new([4], &x);
+            Ok(example)
+        })
 }
 
 fn batches() -> Batches {
@@ -170,7 +172,13 @@ fn broken_off(trainer: &mut Trainer, fit: Fit, steps: usize) {
 }
 
 /// The same, interrupted after so many steps.
-fn resumed(strategy: &dyn Strategy, compile: &Compile, fit: &Fit, steps: usize, path: &Path) -> Outcome {
+fn resumed(
+    strategy: &dyn Strategy,
+    compile: &Compile,
+    fit: &Fit,
+    steps: usize,
+    path: &Path,
+) -> Outcome {
     let mut trainer = strategy.compile(model(), compile.clone()).unwrap();
     broken_off(&mut trainer, fit.clone(), steps);
     trainer.save_checkpoint(path).unwrap();
@@ -208,16 +216,43 @@ fn what_goes_on_at_any_step_is_the_same_to_the_bit() {
         ..compile()
     };
     let cases: [(&str, Box<dyn Strategy>, Compile, Fit, &[usize]); 5] = [
-        ("one device", one(), compile(), validated.clone(), &[1, 4, 7]),
-        ("half precision", one(), half_precision(), quiet(), &[1, 3, 6]),
-        ("the best epoch", one(), best, validated.keep_best("val_loss"), &[9]),
-        ("two replicas", mirrored(2), half_precision(), quiet(), &[2, 5]),
+        (
+            "one device",
+            one(),
+            compile(),
+            validated.clone(),
+            &[1, 4, 7],
+        ),
+        (
+            "half precision",
+            one(),
+            half_precision(),
+            quiet(),
+            &[1, 3, 6],
+        ),
+        (
+            "the best epoch",
+            one(),
+            best,
+            validated.keep_best("val_loss"),
+            &[9],
+        ),
+        (
+            "two replicas",
+            mirrored(2),
+            half_precision(),
+            quiet(),
+            &[2, 5],
+        ),
         ("central storage", central(2), compile(), quiet(), &[6]),
     ];
     for (name, strategy, compile, fit, steps) in cases {
         let whole = unbroken(&strategy, &compile, &fit);
         if name == "half precision" {
-            let skipped = whole.values.iter().find(|(name, _)| name == "skipped_steps");
+            let skipped = whole
+                .values
+                .iter()
+                .find(|(name, _)| name == "skipped_steps");
             assert!(skipped.unwrap().1.to_f64()[0] >= 1.0, "no step was skipped");
         }
         for &steps in steps {
@@ -240,7 +275,14 @@ fn a_training_moves_from_strategy_to_strategy() {
     let scratch = Scratch::new("moves");
     let path = scratch.join("checkpoint");
     let whole = unbroken(&one(), &compile(), &quiet());
-    let strategies = [one(), mirrored(2), mirrored(4), central(2), pipeline(), mesh()];
+    let strategies = [
+        one(),
+        mirrored(2),
+        mirrored(4),
+        central(2),
+        pipeline(),
+        mesh(),
+    ];
     let mut last = None;
     // Two steps on each: in the middle and at the end of epochs.
     for (place, strategy) in strategies.iter().enumerate() {
@@ -304,7 +346,10 @@ fn fit_writes_checkpoints_on_the_way() {
     broken_off(&mut trainer, fit.clone(), 7);
     // The last before the error, at step 2 of the second epoch; the seventh is done again.
     let state = TrainingState::load(&path).unwrap();
-    assert_eq!((state.iterations(), state.position().epoch, state.seed()), (6, 1, 11));
+    assert_eq!(
+        (state.iterations(), state.position().epoch, state.seed()),
+        (6, 1, 11)
+    );
     let mut trainer = strategy.compile(model(), compile()).unwrap();
     trainer.restore_checkpoint(&path).unwrap();
     let history = trainer.fit(&batches(), fit.clone().resume()).unwrap();
@@ -375,9 +420,15 @@ fn what_does_not_fit_is_named_and_nothing_is_changed() {
     refuse(
         model(),
         plain,
-        &["it has no `learning_rate` of the optimizer", "the optimizer has no `dense/kernel/accumulated_gradient`", "more of it"],
+        &[
+            "it has no `learning_rate` of the optimizer",
+            "the optimizer has no `dense/kernel/accumulated_gradient`",
+            "more of it",
+        ],
     );
-    let wider = Sequential::new([4]).add(Dense::new(9)).add(Dense::new(3).named("last"));
+    let wider = Sequential::new([4])
+        .add(Dense::new(9))
+        .add(Dense::new(3).named("last"));
     refuse(
         wider.build().unwrap(),
         compile(),
@@ -398,16 +449,25 @@ fn what_does_not_fit_is_named_and_nothing_is_changed() {
         &["the middle of an epoch with the results loss, accuracy, and the trainer has loss"],
     );
     let missing = scratch.join("nothing");
-    let error = trainer.restore_checkpoint(&missing).unwrap_err().to_string();
+    let error = trainer
+        .restore_checkpoint(&missing)
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("there is no checkpoint at `"), "{error}");
     let mut trainer = strategy.compile(model(), compile()).unwrap();
     let fit = quiet().validation(&batches()).keep_best("val_loss");
     broken_off(&mut trainer, fit, 2);
     let fit = quiet().keep_best("loss").resume();
     let error = trainer.fit(&batches(), fit).unwrap_err().to_string();
-    assert!(error.contains("keeps the best epoch by `val_loss`"), "{error}");
+    assert!(
+        error.contains("keeps the best epoch by `val_loss`"),
+        "{error}"
+    );
     let error = trainer.fit(&batches(), quiet().save_freq(2)).unwrap_err();
-    assert!(error.to_string().contains("say where with `checkpoint`"), "{error}");
+    assert!(
+        error.to_string().contains("say where with `checkpoint`"),
+        "{error}"
+    );
 }
 
 /// A small state, in the middle of an epoch, and the files of its checkpoint.
@@ -433,7 +493,10 @@ fn files(scratch: &Scratch, rate: f64) -> Vec<(String, Vec<u8>)> {
 }
 
 fn load(files: &[(String, Vec<u8>)]) -> phalanx::Result<TrainingState> {
-    let files: Vec<(&str, &[u8])> = files.iter().map(|(name, bytes)| (&**name, &**bytes)).collect();
+    let files: Vec<(&str, &[u8])> = files
+        .iter()
+        .map(|(name, bytes)| (&**name, &**bytes))
+        .collect();
     TrainingState::from_bytes(&files)
 }
 
@@ -452,10 +515,16 @@ fn whatever_is_damaged_is_found() {
     ];
     assert_eq!(names, all);
     let state = load(&whole).unwrap();
-    assert_eq!(state, TrainingState::load(scratch.join("checkpoint")).unwrap());
+    assert_eq!(
+        state,
+        TrainingState::load(scratch.join("checkpoint")).unwrap()
+    );
     let refuse = |files: &[(String, Vec<u8>)], what: &str| {
         let error = load(files).expect_err(what).to_string();
-        assert!(error.contains("restore another checkpoint") || error.contains("; "), "{what}: {error}");
+        assert!(
+            error.contains("restore another checkpoint") || error.contains("; "),
+            "{what}: {error}"
+        );
     };
     for file in 0..whole.len() {
         let (name, bytes) = &whole[file];
@@ -493,11 +562,17 @@ fn only_checkpoints_are_replaced() {
     fs::create_dir(&path).unwrap();
     fs::write(path.join("chapter"), "mine").unwrap();
     let error = trainer.save_checkpoint(&path).unwrap_err().to_string();
-    assert!(error.contains("has `chapter` in it, which no checkpoint has"), "{error}");
+    assert!(
+        error.contains("has `chapter` in it, which no checkpoint has"),
+        "{error}"
+    );
     let model = scratch.join("model");
     trainer.save(&model).unwrap();
     let error = trainer.save_checkpoint(&model).unwrap_err().to_string();
-    assert!(error.contains("so it is not replaced by the checkpoint"), "{error}");
+    assert!(
+        error.contains("so it is not replaced by the checkpoint"),
+        "{error}"
+    );
     let error = TrainingState::load(&model).unwrap_err().to_string();
     assert!(error.contains("has no file `checkpoint.json`"), "{error}");
     let path = scratch.join("checkpoint");

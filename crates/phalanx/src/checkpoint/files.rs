@@ -144,9 +144,9 @@ pub(super) fn read(path: &Path) -> Result<TrainingState> {
 pub(super) fn read_bytes(contents: &[(&str, &[u8])]) -> Result<TrainingState> {
     let bytes = |name: &str| {
         let found = contents.iter().find(|(other, _)| *other == name);
-        found.map(|(_, bytes)| *bytes).ok_or_else(|| {
-            problem(name, "file", format!("is missing; {}", DOCUMENT.again))
-        })
+        found
+            .map(|(_, bytes)| *bytes)
+            .ok_or_else(|| problem(name, "file", format!("is missing; {}", DOCUMENT.again)))
     };
     let (about, stamps) = manifest::read(MANIFEST, bytes(MANIFEST)?)?;
     let source = |name: &String| {
@@ -216,7 +216,10 @@ fn checked<T>(
 ) -> Result<T> {
     let (name, again) = (&source.name, DOCUMENT.again);
     if source.len != stamp.bytes {
-        let message = format!("expected {} bytes, got {}; {again}", stamp.bytes, source.len);
+        let message = format!(
+            "expected {} bytes, got {}; {again}",
+            stamp.bytes, source.len
+        );
         return Err(problem(name, "size", message));
     }
     let mut counted = Counted {

@@ -89,7 +89,10 @@ pub(super) fn read(name: &str, text: &[u8]) -> Result<Vec<EpochRecord>> {
         .map(|(index, line)| {
             serde_json::from_slice(line).map_err(|error| {
                 let place = format!("line {}", index + 1);
-                let message = format!("expected the results of an epoch: {error}; {}", super::manifest::DOCUMENT.again);
+                let message = format!(
+                    "expected the results of an epoch: {error}; {}",
+                    super::manifest::DOCUMENT.again
+                );
                 problem(name, &place, message)
             })
         })
@@ -102,7 +105,15 @@ mod tests {
 
     #[test]
     fn every_number_comes_back() {
-        let values = [0.1 + 0.2, -0.0, 1e300, 5e-324, f64::NAN, f64::INFINITY, f64::NEG_INFINITY];
+        let values = [
+            0.1 + 0.2,
+            -0.0,
+            1e300,
+            5e-324,
+            f64::NAN,
+            f64::INFINITY,
+            f64::NEG_INFINITY,
+        ];
         let record = EpochRecord {
             epoch: 3,
             steps: 10,
@@ -110,12 +121,17 @@ mod tests {
             skipped: u64::MAX,
             waited: Number(f64::NAN),
             slowest: "map".to_owned(),
-            logs: values.map(|value| (format!("l{value}"), Number(value))).to_vec(),
+            logs: values
+                .map(|value| (format!("l{value}"), Number(value)))
+                .to_vec(),
         };
         let records = [record.clone(), record];
         let text = write(&records).unwrap();
         assert_eq!(read("history.jsonl", &text).unwrap(), records);
         let error = read("h", &text[..text.len() - 9]).unwrap_err().to_string();
-        assert!(error.starts_with("h: line 2: expected the results of an epoch: "), "{error}");
+        assert!(
+            error.starts_with("h: line 2: expected the results of an epoch: "),
+            "{error}"
+        );
     }
 }

@@ -74,7 +74,10 @@ pub(super) fn write(about: &About, stamps: &Stamps) -> Result<Vec<u8>> {
     let Value::Object(mut fields) = serde_json::to_value(about).map_err(bug)? else {
         return Err(Error::Bug("a checkpoint is an object".into()));
     };
-    fields.insert("files".to_owned(), serde_json::to_value(stamps).map_err(bug)?);
+    fields.insert(
+        "files".to_owned(),
+        serde_json::to_value(stamps).map_err(bug)?,
+    );
     fields.insert("format".to_owned(), DOCUMENT.format.into());
     fields.insert("version".to_owned(), DOCUMENT.version.into());
     fields.insert("phalanx".to_owned(), env!("CARGO_PKG_VERSION").into());
@@ -97,11 +100,15 @@ pub(super) fn read(name: &str, text: &[u8]) -> Result<(About, Stamps)> {
     let (body, end) = text.split_at(start);
     if end != ending(crc32c::crc32c(body)).as_bytes() {
         let again = DOCUMENT.again;
-        let message = format!("does not fit the rest of the file, so something in it was changed; {again}");
+        let message =
+            format!("does not fit the rest of the file, so something in it was changed; {again}");
         return Err(problem(name, CHECKSUM, message));
     }
     let stamps: Stamps = taken(name, fields.remove("files").unwrap_or_default())?;
-    if let Some(other) = stamps.keys().find(|file| !FILES[1..].contains(&file.as_str())) {
+    if let Some(other) = stamps
+        .keys()
+        .find(|file| !FILES[1..].contains(&file.as_str()))
+    {
         let message = format!("`{other}` is no file of a checkpoint; {}", DOCUMENT.again);
         return Err(problem(name, "files", message));
     }
@@ -124,7 +131,10 @@ fn without_frame(mut fields: Map<String, Value>) -> Value {
 
 fn taken<T: serde::de::DeserializeOwned>(name: &str, value: Value) -> Result<T> {
     serde_json::from_value(value).map_err(|error| {
-        let message = format!("expected those of a checkpoint: {error}; {}", DOCUMENT.again);
+        let message = format!(
+            "expected those of a checkpoint: {error}; {}",
+            DOCUMENT.again
+        );
         problem(name, "fields", message)
     })
 }

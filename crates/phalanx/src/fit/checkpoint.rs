@@ -35,10 +35,11 @@ impl Trainer {
     pub fn restore_checkpoint(&mut self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         let state = TrainingState::load(path)?;
-        self.set_training_state(&state).map_err(|error| match error {
-            Error::User(message) => Error::User(format!("`{}`: {message}", path.display())),
-            other => other,
-        })
+        self.set_training_state(&state)
+            .map_err(|error| match error {
+                Error::User(message) => Error::User(format!("`{}`: {message}", path.display())),
+                other => other,
+            })
     }
 
     /// All that the training is at this step, on the host; waits for the steps begun.
@@ -48,7 +49,8 @@ impl Trainer {
     pub fn training_state(&self) -> Result<TrainingState> {
         let setup = &self.setup;
         let arrays = setup.arrays().into_iter().enumerate();
-        let values = arrays.map(|(index, (name, shape))| Ok((name, self.state.get(index, &shape)?)));
+        let values =
+            arrays.map(|(index, (name, shape))| Ok((name, self.state.get(index, &shape)?)));
         let mut values: Vec<(String, HostTensor)> = values.collect::<Result<_>>()?;
         let iterations = values.pop();
         let slots = values.split_off(setup.model.variables().len());
@@ -92,7 +94,9 @@ impl Trainer {
         values.extend(matched("the optimizer", &wanted_slots, &state.slots)?);
         values.push(HostTensor::scalar(about.iterations));
         let sums = state.sums.as_ref();
-        let sums = sums.map(|sums| self.checked_sums(about, sums)).transpose()?;
+        let sums = sums
+            .map(|sums| self.checked_sums(about, sums))
+            .transpose()?;
         let best = self.checked_best(state, &wanted)?;
         self.state.replace(&values, about.seed)?;
         if let Some(sums) = &sums {
@@ -197,8 +201,10 @@ fn matched(
 ) -> Result<Vec<HostTensor>> {
     let values: HashMap<&str, &HostTensor> =
         given.iter().map(|(name, value)| (&**name, value)).collect();
-    let known: HashMap<&str, &Shape> =
-        wanted.iter().map(|(name, shape)| (&**name, shape)).collect();
+    let known: HashMap<&str, &Shape> = wanted
+        .iter()
+        .map(|(name, shape)| (&**name, shape))
+        .collect();
     let names = wanted.iter().map(|(name, _)| &**name);
     let missing: Vec<&str> = names.filter(|name| !values.contains_key(name)).collect();
     let names = given.iter().map(|(name, _)| &**name);
@@ -222,7 +228,10 @@ fn matched(
             problems.join("; ")
         )));
     }
-    Ok(wanted.iter().map(|(name, _)| values[&**name].clone()).collect())
+    Ok(wanted
+        .iter()
+        .map(|(name, _)| values[&**name].clone())
+        .collect())
 }
 
 fn listed(names: &[&str]) -> String {

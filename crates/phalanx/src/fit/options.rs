@@ -68,7 +68,7 @@ impl Fit {
         self
     }
 
-    /// Writes a checkpoint to this directory after each epoch, in the place of the one before
+    /// Writes a checkpoint to this directory at the start and after each epoch, in the place of the one before
     /// ([`Trainer::save_checkpoint`](super::Trainer::save_checkpoint)): Keras' `BackupAndRestore`, which does not keep
     /// the position within an epoch.
     #[must_use]

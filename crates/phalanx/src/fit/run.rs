@@ -168,7 +168,9 @@ impl State {
         let shape = Shape::new(DType::U32, [2]);
         let key = self.placement.engine().get(&self.seed[0], &shape)?;
         let key = key.values::<u32>().unwrap_or_default();
-        Ok(key.iter().fold(0, |seed, &half| seed << 32 | u64::from(half)))
+        Ok(key
+            .iter()
+            .fold(0, |seed, &half| seed << 32 | u64::from(half)))
     }
 
     /// Brings the slots in line with a setup of the same model and optimizer whose trained variables are others: those

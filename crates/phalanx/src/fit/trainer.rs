@@ -121,6 +121,10 @@ impl Trainer {
         let best = fit.keep_best.as_deref();
         let best = best.map(|log| Best::new(log, &names, fit.validation.is_some()));
         let first = self.begin(&fit, best.transpose()?)?;
+        // That of an earlier training must not be taken for one of this.
+        if let (Some(path), false) = (&fit.checkpoint, fit.resume) {
+            self.save_checkpoint(path)?;
+        }
         let mut reporter = Reporter::new(fit.progress, fit.epochs, steps);
         reporter.start(&self.placement.describe(feed.size()));
         for epoch in first..fit.epochs {

@@ -51,7 +51,11 @@ impl Kind {
     /// Opens files of a directory, of which `open` says which.
     ///
     /// All are of one save: when the directory is replaced meanwhile, they are opened again.
-    pub(crate) fn open<T>(&self, folder: &Path, open: impl Fn(&Files<'_>) -> Result<T>) -> Result<T> {
+    pub(crate) fn open<T>(
+        &self,
+        folder: &Path,
+        open: impl Fn(&Files<'_>) -> Result<T>,
+    ) -> Result<T> {
         const TRIES: usize = 20;
         let files = Files { kind: self, folder };
         for _ in 1..TRIES {
@@ -281,9 +285,7 @@ impl<'a> Place<'a> {
             let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
             if !is_file || !self.kind.files.iter().any(|file| name == OsStr::new(file)) {
                 let name = name.to_string_lossy();
-                return Err(foreign(format!(
-                    "has `{name}` in it, which no {what} has"
-                )));
+                return Err(foreign(format!("has `{name}` in it, which no {what} has")));
             }
             is_empty = false;
         }
@@ -465,7 +467,9 @@ mod tests {
     fn a_save_that_fails_half_way_leaves_the_old_and_nothing_else() {
         let scratch = Scratch::new("half");
         let path = scratch.0.join("m");
-        MODEL_FOLDER.replace(&path, |work| fill(work, "old")).unwrap();
+        MODEL_FOLDER
+            .replace(&path, |work| fill(work, "old"))
+            .unwrap();
         let full = |work: &Work<'_>| {
             work.write(MODEL, |file| file.write_all(b"new"))?;
             work.write(WEIGHTS, |_| Err(io::ErrorKind::StorageFull.into()))

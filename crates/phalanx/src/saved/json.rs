@@ -8,8 +8,8 @@ use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess,
 use serde_json::{Map, Value};
 
 use super::{brief, problem};
-use crate::config::suggest;
 use crate::Result;
+use crate::config::suggest;
 
 /// Ten thousand layers, the most a model has, take half of it.
 pub(crate) const MAX_BYTES: usize = 8 << 20;
@@ -66,11 +66,7 @@ impl Document {
             return Err(problem(name, "size", message));
         }
         if text.is_empty() {
-            return Err(problem(
-                name,
-                "size",
-                format!("the file is empty; {again}"),
-            ));
+            return Err(problem(name, "size", format!("the file is empty; {again}")));
         }
         let broken = |error: serde_json::Error| {
             let place = format!("line {}, column {}", error.line(), error.column());

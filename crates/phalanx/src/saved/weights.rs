@@ -33,9 +33,7 @@ pub(crate) struct Tensors<'a> {
 
 impl<'a> Tensors<'a> {
     /// Of names that differ.
-    pub(crate) fn new(
-        named: impl IntoIterator<Item = (&'a str, &'a HostTensor)>,
-    ) -> Result<Self> {
+    pub(crate) fn new(named: impl IntoIterator<Item = (&'a str, &'a HostTensor)>) -> Result<Self> {
         let bug = |error: &dyn std::fmt::Display| Error::Bug(format!("header of tensors: {error}"));
         let mut named: Vec<(&str, &HostTensor)> = named.into_iter().collect();
         let layers = order_of(named.iter().map(|(name, _)| *name))?;
@@ -250,12 +248,7 @@ impl File<'_> {
     }
 
     /// The next tensor, of whatever shape the file says.
-    fn tensor(
-        &self,
-        source: &mut dyn Read,
-        metadata: &Metadata,
-        name: &str,
-    ) -> Result<HostTensor> {
+    fn tensor(&self, source: &mut dyn Read, metadata: &Metadata, name: &str) -> Result<HostTensor> {
         let place = format!("tensor `{}`", shortened(name));
         let Some(info) = metadata.info(name) else {
             return Err(Error::Bug(format!("{place} was listed")));
