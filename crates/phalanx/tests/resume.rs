@@ -159,7 +159,7 @@ fn outcome(mut trainer: Trainer, history: &History) -> Outcome {
     }
 }
 
-fn unbroken(strategy: &dyn Strategy, compile: &Compile, fit: &Fit) -> Outcome {
+fn unbroken(strategy: &impl Strategy, compile: &Compile, fit: &Fit) -> Outcome {
     let mut trainer = strategy.compile(model(), compile.clone()).unwrap();
     let history = trainer.fit(&batches(), fit.clone()).unwrap();
     outcome(trainer, &history)
@@ -173,7 +173,7 @@ fn broken_off(trainer: &mut Trainer, fit: Fit, steps: usize) {
 
 /// The same, interrupted after so many steps.
 fn resumed(
-    strategy: &dyn Strategy,
+    strategy: &impl Strategy,
     compile: &Compile,
     fit: &Fit,
     steps: usize,

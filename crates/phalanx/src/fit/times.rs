@@ -91,7 +91,7 @@ impl Trainer {
         // The state goes on from where it is.
         program.donated.clear();
         let batch = put(self.placement(), tensors(batch), &split, shape.filled)?;
-        self.state.clear_tally(&self.setup)?;
+        self.clear_tally()?;
         let (setup, placement) = (&self.setup, self.placement());
         let copies = self.state.copies_of_all(setup)?;
         let lists = self.state.arguments(copies.as_deref(), &batch)?;

@@ -407,7 +407,7 @@ impl Trainer {
         Ok((self.results()?, done, input))
     }
 
-    fn clear_tally(&mut self) -> Result<()> {
+    pub(super) fn clear_tally(&mut self) -> Result<()> {
         self.state.clear_tally(&self.setup)?;
         self.skipped_before = self.slot("skipped_steps")?.unwrap_or(0.0);
         self.is_mid_epoch = false;
