@@ -14,6 +14,9 @@ pub(crate) struct EpochRecord {
     pub(crate) seconds: Number,
     /// Examples left out because they are corrupt.
     pub(crate) skipped: u64,
+    pub(crate) validation_skipped: u64,
+    /// Bytes behind a corrupt place, in which nothing could be found.
+    pub(crate) lost_bytes: u64,
     /// The share of the time that training waited for its data, and the slowest stage of those.
     pub(crate) waited: Number,
     pub(crate) slowest: String,
@@ -119,6 +122,8 @@ mod tests {
             steps: 10,
             seconds: Number(0.25),
             skipped: u64::MAX,
+            validation_skipped: 1,
+            lost_bytes: 2,
             waited: Number(f64::NAN),
             slowest: "map".to_owned(),
             logs: values

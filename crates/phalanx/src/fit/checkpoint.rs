@@ -6,12 +6,12 @@ use std::path::Path;
 use phalanx_graph::{HostTensor, Shape};
 use serde_json::Value;
 
-use super::Trainer;
 use super::best::Best;
 use super::history::{EpochLogs, History, Input, Logs};
 use super::tally::Tally;
+use super::{Fit, Trainer};
 use crate::checkpoint::{About, EpochRecord, Number, TrainingState, rows};
-use crate::data::{STAGES, Verdict};
+use crate::data::{Position, STAGES, Verdict};
 use crate::{Error, Result};
 
 impl Trainer {
@@ -24,7 +24,7 @@ impl Trainer {
         self.training_state()?.save(path)
     }
 
-    /// Takes the state of a checkpoint, of whatever strategy and number of replicas; [`Fit::resume`](super::Fit::resume)
+    /// Takes the state of a checkpoint, of whatever strategy and number of replicas; [`Fit::resume`]
     /// then goes on with the data.
     ///
     /// On the devices that it was written on, what follows is the same to the bit as without the interruption; on others
@@ -111,6 +111,43 @@ impl Trainer {
         };
         self.best = best;
         self.tell_other_settings(about);
+        Ok(())
+    }
+
+    /// The first epoch of a `fit`.
+    pub(super) fn begin(&mut self, fit: &Fit, best: Option<Best>) -> Result<usize> {
+        if !fit.resume {
+            self.position = match &fit.position {
+                Some(position) => position.clone(),
+                None => Position::start(fit.initial_epoch as u64),
+            };
+            self.is_mid_epoch = false;
+            self.history = History::default();
+            self.best = best;
+            return Ok(fit.initial_epoch);
+        }
+        match (&self.best, best) {
+            (Some(found), Some(asked)) if found.log == asked.log => {}
+            (Some(Best { log, .. }), Some(asked)) => {
+                let other = asked.log;
+                return Err(Error::user(format!(
+                    "the training to go on with keeps the best epoch by `{log}`, and this one by `{other}`; keep it by `{log}`"
+                )));
+            }
+            (_, best) => self.best = best,
+        }
+        Ok(usize::try_from(self.position.epoch).unwrap_or(usize::MAX))
+    }
+
+    pub(super) fn end_epoch(&mut self, done: EpochLogs) -> Result<()> {
+        if let Some(mut best) = self.best.take() {
+            let seen = best.see(&done, || self.variables());
+            self.best = Some(best);
+            seen?;
+        }
+        self.position = Position::start(done.epoch as u64 + 1);
+        self.is_mid_epoch = false;
+        self.history.epochs.push(done);
         Ok(())
     }
 
@@ -254,6 +291,8 @@ fn record(epoch: &EpochLogs) -> EpochRecord {
         steps: epoch.steps,
         seconds: Number(epoch.seconds),
         skipped: epoch.input.skipped,
+        validation_skipped: epoch.input.validation_skipped,
+        lost_bytes: epoch.input.lost_bytes,
         waited: Number(epoch.input.verdict.waited),
         slowest: epoch.input.verdict.slowest.to_owned(),
         logs: (epoch.logs.iter())
@@ -279,6 +318,8 @@ fn epoch_logs(record: &EpochRecord) -> EpochLogs {
             },
             stages: Vec::new(),
             skipped: record.skipped,
+            validation_skipped: record.validation_skipped,
+            lost_bytes: record.lost_bytes,
         },
     }
 }

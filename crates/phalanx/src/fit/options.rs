@@ -135,13 +135,6 @@ impl Fit {
                 "validation_freq is 0; expected 1 or more epochs",
             ));
         }
-        if let (Some(log), None) = (&self.keep_best, &self.validation)
-            && log.starts_with("val_")
-        {
-            return Err(Error::user(format!(
-                "keep_best is `{log}`, and there is no validation; add validation, or name a log of the training such as `loss`"
-            )));
-        }
         match (self.save_freq, &self.checkpoint) {
             (Some(0), _) => {
                 return Err(Error::user("save_freq is 0; expected 1 or more batches"));

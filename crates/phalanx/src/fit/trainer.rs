@@ -10,6 +10,7 @@ use super::batch::{check_labels, put, tensors};
 use super::best::Best;
 use super::compile::Compile;
 use super::history::{EpochLogs, History, Input, Logs};
+use super::idle::Idle;
 use super::infer::check_finite;
 use super::pipeline::Plan;
 use super::progress::Reporter;
@@ -17,7 +18,7 @@ use super::run::{InFlight, Programs, State};
 use super::step::{BatchShape, Setup};
 use super::tally::Tally;
 use super::verify::Verifier;
-use crate::data::{Batch, Feed, Position, Verdict};
+use crate::data::{Batch, Feed, Lost, Position, Verdict};
 use crate::engine::Engine;
 use crate::nn::Model;
 use crate::optim::Optimizer;
@@ -43,6 +44,7 @@ pub struct Trainer {
     pub(super) is_mid_epoch: bool,
     pub(super) history: History,
     pub(super) best: Option<Best>,
+    idle: Idle,
 }
 
 impl Trainer {
@@ -75,6 +77,7 @@ impl Trainer {
             is_mid_epoch: false,
             history: History::default(),
             best: None,
+            idle: Idle::default(),
         })
     }
 
@@ -127,14 +130,21 @@ impl Trainer {
         }
         let mut reporter = Reporter::new(fit.progress, fit.epochs, steps);
         reporter.start(&self.placement.describe(feed.size()));
+        self.tell_lost(&feed.lost());
+        if let Some(validation) = &fit.validation {
+            self.tell_lost(&validation.dataset().lost());
+        }
         for epoch in first..fit.epochs {
             let start = Instant::now();
             reporter.begin(epoch);
-            let (mut logs, steps, input) = self.train_epoch(feed, &fit, steps, &mut reporter)?;
+            let (mut logs, steps, mut input) =
+                self.train_epoch(feed, &fit, steps, &mut reporter)?;
             if let Some(validation) = &fit.validation
                 && (epoch + 1) % fit.validation_freq == 0
             {
-                logs.extend_validation(&self.evaluate(validation)?);
+                let (tested, skipped) = self.evaluated(validation)?;
+                logs.extend_validation(&tested);
+                input.validation_skipped = skipped;
             }
             let done = EpochLogs {
                 epoch,
@@ -156,43 +166,6 @@ impl Trainer {
         Ok(self.history.clone())
     }
 
-    /// The first epoch of a `fit`.
-    fn begin(&mut self, fit: &Fit, best: Option<Best>) -> Result<usize> {
-        if !fit.resume {
-            self.position = match &fit.position {
-                Some(position) => position.clone(),
-                None => Position::start(fit.initial_epoch as u64),
-            };
-            self.is_mid_epoch = false;
-            self.history = History::default();
-            self.best = best;
-            return Ok(fit.initial_epoch);
-        }
-        match (&self.best, best) {
-            (Some(found), Some(asked)) if found.log == asked.log => {}
-            (Some(Best { log, .. }), Some(asked)) => {
-                let other = asked.log;
-                return Err(Error::user(format!(
-                    "the training to go on with keeps the best epoch by `{log}`, and this one by `{other}`; keep it by `{log}`"
-                )));
-            }
-            (_, best) => self.best = best,
-        }
-        Ok(usize::try_from(self.position.epoch).unwrap_or(usize::MAX))
-    }
-
-    fn end_epoch(&mut self, done: EpochLogs) -> Result<()> {
-        if let Some(mut best) = self.best.take() {
-            let seen = best.see(&done, || self.variables());
-            self.best = Some(best);
-            seen?;
-        }
-        self.position = Position::start(done.epoch as u64 + 1);
-        self.is_mid_epoch = false;
-        self.history.epochs.push(done);
-        Ok(())
-    }
-
     /// Where the last `fit` is in its data: what [`Fit::position`] goes on from, also after an error.
     #[must_use]
     pub const fn position(&self) -> &Position {
@@ -206,7 +179,8 @@ impl Trainer {
     pub fn train_on_batch(&mut self, batch: &Batch) -> Result<Logs> {
         self.needs_loss("train")?;
         self.clear_tally()?;
-        self.step(batch, batch.rows(), &mut InFlight::default())?;
+        let (split, shape) = self.part(batch, batch.rows())?;
+        self.step(batch, &split, &shape, &mut InFlight::default())?;
         self.results()
     }
 
@@ -377,11 +351,14 @@ impl Trainer {
             .steps_per_epoch
             .map_or(usize::MAX, |steps| steps.saturating_sub(before));
         let mut iter = feed.iter_at(&self.position)?;
-        let mut done = 0;
-        while done < most
-            && let Some(batch) = iter.next()
-        {
-            self.step(&batch?, feed.size(), &mut flight)?;
+        let (mut done, mut starved) = (0, Duration::ZERO);
+        while done < most {
+            let asked = Instant::now();
+            let Some(batch) = iter.next() else { break };
+            starved += self.idle.between(asked, Instant::now());
+            let batch = batch?;
+            let (split, shape) = self.part_of(&batch, feed)?;
+            self.step(&batch, &split, &shape, &mut flight)?;
             self.position = iter.position();
             done += 1;
             if Some(before + done) != steps && reporter.is_due() {
@@ -399,12 +376,21 @@ impl Trainer {
         flight.finish(self.placement.engine())?;
         let stages = iter.stage_times();
         let input = Input {
-            verdict: Verdict::of(&stages, start.elapsed()),
+            verdict: Verdict::of(&stages, starved, start.elapsed()),
             stages,
             skipped: feed.skipped() - skipped,
+            validation_skipped: 0,
+            lost_bytes: feed.lost().iter().map(|lost| lost.bytes).sum(),
         };
         let done = if is_resumed { before + done } else { done };
         Ok((self.results()?, done, input))
+    }
+
+    /// Tells what of the files is left out.
+    pub(super) fn tell_lost(&self, lost: &[Lost]) {
+        for lost in lost {
+            self.engine().notice(&format!("warning: {lost}"));
+        }
     }
 
     pub(super) fn clear_tally(&mut self) -> Result<()> {
@@ -414,17 +400,23 @@ impl Trainer {
         Ok(())
     }
 
-    /// Begins one training step on a batch of `full` rows or fewer.
-    fn step(&mut self, batch: &Batch, full: usize, flight: &mut InFlight) -> Result<()> {
-        let (split, shape) = self.part(batch, full)?;
+    /// Begins one training step on a batch, whose rows are parted so.
+    fn step(
+        &mut self,
+        batch: &Batch,
+        split: &Split,
+        shape: &BatchShape,
+        flight: &mut InFlight,
+    ) -> Result<()> {
         check_labels(&self.setup, batch)?;
         let setup = &self.setup;
-        let trace = || setup.train_program(&shape);
+        let trace = || setup.train_program(shape);
         let ready = self
             .train
-            .get(&self.placement, setup, "train_step", &shape, trace)?;
-        let batch = put(&self.placement, tensors(batch), &split, shape.filled)?;
+            .get(&self.placement, setup, "train_step", shape, trace)?;
+        let batch = put(&self.placement, tensors(batch), split, shape.filled)?;
         let done = self.state.train(setup, ready, &batch)?;
+        self.idle.begin(&done)?;
         // Skipped steps are found out in `results`.
         self.iterations += 1;
         flight.push(self.placement.engine(), done)?;
@@ -449,10 +441,26 @@ impl Trainer {
         Ok(())
     }
 
-    /// Which rows of a batch are whose, and the shapes of a part.
+    /// Which rows of a batch of the feed are whose, and the shapes of a part.
+    ///
+    /// Where any batch may have lost examples, all that have are filled up: a program for each number of rows would be
+    /// compiled otherwise.
+    fn part_of(&self, batch: &Batch, feed: Feed<'_>) -> Result<(Split, BatchShape)> {
+        if !feed.skips_corrupt() {
+            return self.part(batch, feed.size());
+        }
+        let split = self.placement.parts(batch.rows(), feed.size());
+        self.shaped(batch, split)
+    }
+
+    /// Which rows of a batch of `full` rows or fewer are whose, and the shapes of a part.
     fn part(&self, batch: &Batch, full: usize) -> Result<(Split, BatchShape)> {
-        let whole = BatchShape::of(&self.setup, batch)?;
         let split = self.placement.split(batch.rows(), full);
+        self.shaped(batch, split)
+    }
+
+    fn shaped(&self, batch: &Batch, split: Split) -> Result<(Split, BatchShape)> {
+        let whole = BatchShape::of(&self.setup, batch)?;
         // Micro-batches are told their place among the rows the same way.
         let is_cut = self.setup.plan.is_some() && split.replicas() > 1;
         let shape = whole.part(&split, is_cut || !split.is_even());
