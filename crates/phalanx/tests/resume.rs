@@ -135,12 +135,15 @@ fn quiet() -> Fit {
     Fit::epochs(EPOCHS).progress(Progress::Silent)
 }
 
+/// Its number, its steps, its logs to the bit.
+type Epoch = (usize, usize, Vec<(String, u64)>);
+
 /// Everything but times.
 #[derive(Debug, PartialEq)]
 struct Outcome {
     values: Vec<(String, HostTensor)>,
     iterations: i64,
-    epochs: Vec<(usize, usize, Vec<(String, u64)>)>,
+    epochs: Vec<Epoch>,
     predicted: HostTensor,
 }
 
@@ -206,6 +209,14 @@ fn half_precision() -> Compile {
     }
 }
 
+type Case = (
+    &'static str,
+    Box<dyn Strategy>,
+    Compile,
+    Fit,
+    &'static [usize],
+);
+
 #[test]
 fn what_goes_on_at_any_step_is_the_same_to_the_bit() {
     let scratch = Scratch::new("bits");
@@ -215,7 +226,7 @@ fn what_goes_on_at_any_step_is_the_same_to_the_bit() {
         optimizer: Adam::new(0.05).into(),
         ..compile()
     };
-    let cases: [(&str, Box<dyn Strategy>, Compile, Fit, &[usize]); 5] = [
+    let cases: [Case; 5] = [
         ("one device", one(), compile(), validated.clone(), &[1, 7]),
         ("half precision", one(), half_precision(), quiet(), &[3]),
         (

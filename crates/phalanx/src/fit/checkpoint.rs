@@ -258,7 +258,7 @@ fn matched(
     if !extra.is_empty() {
         problems.push(format!("{whose} has no {} of it", listed(&extra)));
     }
-    problems.extend(first_few(&other, |text| text.clone()));
+    problems.extend(first_few(&other, Clone::clone));
     if !problems.is_empty() {
         return Err(Error::user(format!(
             "the state does not fit {whose} of this trainer: {}; compile what it was saved with, or {WEIGHTS_ALONE}",
