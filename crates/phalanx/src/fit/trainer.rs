@@ -16,6 +16,7 @@ use super::progress::Reporter;
 use super::run::{InFlight, Programs, State};
 use super::step::{BatchShape, Setup};
 use super::tally::Tally;
+use super::times::Watcher;
 use super::verify::Verifier;
 use crate::data::{Batch, Feed, Position, Verdict};
 use crate::engine::Engine;
@@ -55,7 +56,7 @@ impl Trainer {
         setup.division = placement.division().cloned();
         setup.check_division()?;
         if let Some(stages) = placement.stages() {
-            setup.plan = Some(Plan::new(&setup.model, placement, stages)?);
+            setup.plan = Some(Plan::of(&setup.model, placement, stages, setup.loss_scale)?);
         }
         Ok(Self {
             state: State::new(placement, &setup, values, seed)?,
@@ -117,6 +118,7 @@ impl Trainer {
         let mut reporter = Reporter::new(fit.progress, fit.epochs, steps);
         reporter.start(&self.placement.describe(feed.size()));
         let mut history = History::default();
+        let mut watcher = Watcher::new(fit.watch);
         for epoch in fit.initial_epoch..fit.epochs {
             let start = Instant::now();
             reporter.begin(epoch);
@@ -124,7 +126,9 @@ impl Trainer {
                 Some(position) if epoch == fit.initial_epoch => position.clone(),
                 _ => Position::start(epoch as u64),
             };
-            let (mut logs, steps, input) = self.train_epoch(feed, &fit, steps, &mut reporter)?;
+            let (mut logs, steps, input) =
+                self.train_epoch(feed, &fit, steps, (&mut reporter, &mut watcher))?;
+            let replica_times = self.watched(&mut watcher, start.elapsed());
             if let Some(validation) = &fit.validation
                 && (epoch + 1) % fit.validation_freq == 0
             {
@@ -136,8 +140,14 @@ impl Trainer {
                 steps,
                 seconds: start.elapsed().as_secs_f64(),
                 input,
+                replica_times,
             };
             reporter.end(&done);
+            if let Some(times) = &done.replica_times
+                && let Some(warning) = watcher.news(times)
+            {
+                reporter.straggler(times, &warning);
+            }
             if let Some(best) = &mut best {
                 best.see(&done, || self.variables())?;
             }
@@ -321,7 +331,7 @@ impl Trainer {
         feed: Feed<'_>,
         fit: &Fit,
         steps: Option<usize>,
-        reporter: &mut Reporter,
+        (reporter, watcher): (&mut Reporter, &mut Watcher),
     ) -> Result<(Logs, usize, Input)> {
         self.clear_tally()?;
         let (mut flight, start, skipped) = (InFlight::default(), Instant::now(), feed.skipped());
@@ -334,7 +344,9 @@ impl Trainer {
         while done < most
             && let Some(batch) = iter.next()
         {
-            self.step(&batch?, feed.size(), &mut flight)?;
+            let (batch, begun) = (batch?, Instant::now());
+            self.step(&batch, feed.size(), &mut flight)?;
+            watcher.see(&batch, feed.size(), begun.elapsed());
             self.position = iter.position();
             done += 1;
             if Some(before + done) != steps && reporter.is_due() {

@@ -52,8 +52,12 @@ impl MirroredStrategy {
         Self(self.0.with_reduction(reduction))
     }
 
-    /// With parts of each batch in proportion to these numbers, one for each replica, for devices of unequal speed;
-    /// the results stay exact.
+    /// With parts of each batch in proportion to these numbers, one for each replica.
+    ///
+    /// This says which examples each replica sees; results are those of one device with the whole batch, as with equal
+    /// parts. It does not make a slow device do less: all replicas run one program, so each computes on arrays as long as
+    /// the largest part, in which rows that only fill up weigh nothing, and memory and time of a step are those of the
+    /// largest part on every device. Where devices are of unequal speed, leave out the slow ones.
     ///
     /// # Errors
     /// When there is not one for each replica, or all are 0.
