@@ -2,7 +2,7 @@
 
 use phalanx_pjrt::Platform;
 
-use super::Strategy;
+use super::{Strategy, local};
 use crate::Result;
 use crate::engine::{Engine, EngineOptions};
 use crate::replicas::{Placement, Reduction, device_kind, select_devices};
@@ -16,13 +16,13 @@ use crate::replicas::{Placement, Reduction, device_kind, select_devices};
 pub struct CentralStorageStrategy(Placement);
 
 impl CentralStorageStrategy {
-    /// All devices of this machine compute, and as in TensorFlow the CPU has the variables, or the computing device
+    /// All devices of this machine compute (its GPUs or TPU cores, where a plugin for them is found, else the CPU), and as in TensorFlow the CPU has the variables, or the computing device
     /// itself when there is but one.
     ///
     /// # Errors
     /// When the devices do not start; see [`Engine::new`].
     pub fn new() -> Result<Self> {
-        Self::with(&EngineOptions::default())
+        Self::on(&local::engine()?).usual_parameters(&EngineOptions::default())
     }
 
     /// As [`new`](Self::new), with the devices of an engine with these options.

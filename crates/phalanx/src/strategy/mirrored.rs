@@ -1,6 +1,6 @@
 //! A copy of the model on each device of this machine.
 
-use super::Strategy;
+use super::{Strategy, local};
 use crate::Result;
 use crate::engine::{Engine, EngineOptions};
 use crate::replicas::{Placement, Reduction, select_devices};
@@ -14,12 +14,13 @@ use crate::replicas::{Placement, Reduction, select_devices};
 pub struct MirroredStrategy(Placement);
 
 impl MirroredStrategy {
-    /// All devices of this machine: as [`with`](Self::with) the default options.
+    /// All devices of this machine: its GPUs or TPU cores, where a plugin for them is found, else the CPU, which
+    /// [`with`](Self::with) divides.
     ///
     /// # Errors
     /// When the devices do not start; see [`Engine::new`].
     pub fn new() -> Result<Self> {
-        Self::with(&EngineOptions::default())
+        Ok(Self::on(&local::engine()?))
     }
 
     /// All devices of an engine with these options: those of its platform, or as many as
