@@ -196,7 +196,8 @@ impl<'a> ReplicaCx<'a> {
     /// Whether the first dim of a result is the batch; `None` where it may be and is filled up, and nothing is said.
     pub(super) fn is_per_example(&self, result: &Tensor, same: bool) -> Option<bool> {
         let said = self.per_example.get(&result.value()).copied();
-        let filled = self.mask().is_some();
+        let rows = self.rows.as_ref();
+        let filled = rows.is_some_and(|rows| rows.filled.is_some());
         let may_be = !same && filled && result.rank() > 0 && result.dim(0) == self.rows();
         said.or_else(|| (!may_be).then_some(false))
     }
