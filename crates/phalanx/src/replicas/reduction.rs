@@ -58,7 +58,8 @@ pub enum WireFormat {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SparseGradients {
-    /// Replicas exchange rows and their indices when all of these together are fewer bytes than the whole.
+    /// Replicas exchange rows and their indices, the way that others are added, when all of these together are fewer bytes
+    /// than the whole.
     #[default]
     WhenSmaller,
     /// They are added as wholes, like others.
