@@ -301,7 +301,7 @@ fn record(epoch: &EpochLogs) -> EpochRecord {
     }
 }
 
-/// The results of an epoch; what each stage of the input cost is not kept.
+/// The results of an epoch; what each stage of the input and each replica cost is not kept.
 fn epoch_logs(record: &EpochRecord) -> EpochLogs {
     let slowest = STAGES.iter().find(|stage| **stage == record.slowest);
     EpochLogs {
@@ -321,5 +321,6 @@ fn epoch_logs(record: &EpochRecord) -> EpochLogs {
             validation_skipped: record.validation_skipped,
             lost_bytes: record.lost_bytes,
         },
+        replica_times: None,
     }
 }

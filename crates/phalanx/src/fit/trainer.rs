@@ -17,6 +17,7 @@ use super::progress::Reporter;
 use super::run::{InFlight, Programs, State};
 use super::step::{BatchShape, Setup};
 use super::tally::Tally;
+use super::times::Watcher;
 use super::verify::Verifier;
 use crate::data::{Batch, Feed, Lost, Position, Verdict};
 use crate::engine::Engine;
@@ -61,7 +62,7 @@ impl Trainer {
         setup.division = placement.division().cloned();
         setup.check_division()?;
         if let Some(stages) = placement.stages() {
-            setup.plan = Some(Plan::new(&setup.model, placement, stages)?);
+            setup.plan = Some(Plan::of(&setup.model, placement, stages, setup.loss_scale)?);
         }
         Ok(Self {
             state: State::new(placement, &setup, values, seed)?,
@@ -134,11 +135,13 @@ impl Trainer {
         if let Some(validation) = &fit.validation {
             self.tell_lost(&validation.dataset().lost());
         }
+        let mut watcher = Watcher::new(fit.watch);
         for epoch in first..fit.epochs {
             let start = Instant::now();
             reporter.begin(epoch);
             let (mut logs, steps, mut input) =
-                self.train_epoch(feed, &fit, steps, &mut reporter)?;
+                self.train_epoch(feed, &fit, steps, (&mut reporter, &mut watcher))?;
+            let replica_times = self.watched(&mut watcher, start.elapsed());
             if let Some(validation) = &fit.validation
                 && (epoch + 1) % fit.validation_freq == 0
             {
@@ -152,8 +155,14 @@ impl Trainer {
                 steps,
                 seconds: start.elapsed().as_secs_f64(),
                 input,
+                replica_times,
             };
             reporter.end(&done);
+            if let Some(times) = &done.replica_times
+                && let Some(warning) = watcher.news(times)
+            {
+                reporter.straggler(times, &warning);
+            }
             self.end_epoch(done)?;
             if let Some(path) = &fit.checkpoint {
                 self.save_checkpoint(path)?;
@@ -338,7 +347,7 @@ impl Trainer {
         feed: Feed<'_>,
         fit: &Fit,
         steps: Option<usize>,
-        reporter: &mut Reporter,
+        (reporter, watcher): (&mut Reporter, &mut Watcher),
     ) -> Result<(Logs, usize, Input)> {
         let is_resumed = self.is_mid_epoch;
         if !is_resumed {
@@ -355,10 +364,12 @@ impl Trainer {
         while done < most {
             let asked = Instant::now();
             let Some(batch) = iter.next() else { break };
-            starved += self.idle.between(asked, Instant::now());
+            let begun = Instant::now();
+            starved += self.idle.between(asked, begun);
             let batch = batch?;
             let (split, shape) = self.part_of(&batch, feed)?;
             self.step(&batch, &split, &shape, &mut flight)?;
+            watcher.see(&batch, feed.size(), begun.elapsed());
             self.position = iter.position();
             done += 1;
             if Some(before + done) != steps && reporter.is_due() {
