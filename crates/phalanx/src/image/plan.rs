@@ -15,13 +15,15 @@ pub enum Region {
     Whole,
     /// The largest part of the shape wanted, in the middle.
     Centre,
-    /// A part of the very size wanted, at random; of a smaller image the largest part of the shape wanted.
+    /// A part of the very size wanted, at random; of an image that is smaller in a direction the largest part of the shape
+    /// wanted, at random and resized.
     Crop,
     /// As `Crop`, but the one in the middle.
     CentreCrop,
-    /// A part at random with a share of the area from `least` up to all, its shape wanted times 3/4 to 4/3.
+    /// A part at random, resized: with a share, from `least` up to all, of the area of the largest part of the shape wanted,
+    /// and of that shape times 3/4 to 4/3; cut to what the image has.
     Area {
-        /// The smallest share of the area.
+        /// The smallest share of the area of the largest part of the shape wanted.
         least: f32,
     },
 }
@@ -142,6 +144,14 @@ impl ImagePlan {
         {
             return Err(Error::User(format!(
                 "the least share of the area is {least}; expected a number above 0, up to 1"
+            )));
+        }
+        if let Scale::Standard { mean, std } = self.scale
+            && !(mean.iter().all(|mean| mean.is_finite())
+                && std.iter().all(|std| std.is_finite() && *std > 0.0))
+        {
+            return Err(Error::User(format!(
+                "the mean is {mean:?} and the deviation {std:?}; expected finite numbers, deviations above 0"
             )));
         }
         let (height, width) = self.size;
