@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use phalanx::data::{
-    CsvOptions, Dataset, EncodedImage, Example, Feature, Features, ImageFolder, LabelColumn,
-    Parquet, ParquetOptions, Records, Source, TextLines, TfRecordOptions, TfRecordWriter,
-    TfRecords, WebDataset, read_idx, shard_path,
+    Corrupt, CsvOptions, Dataset, EncodedImage, Example, Feature, Features, ImageFolder,
+    LabelColumn, Lost, Parquet, ParquetOptions, Records, Source, TextLines, TfRecordOptions,
+    TfRecordWriter, TfRecords, WebDataset, read_idx, shard_path,
 };
 
 use super::Context;
@@ -105,6 +105,7 @@ fn kind(data: &str, format: Option<DataFormat>) -> Result<DataFormat, Failure> {
 struct Items {
     len: usize,
     per_file: Vec<usize>,
+    lost: Vec<Lost>,
     read: Box<dyn Fn(usize) -> phalanx::Result<u64>>,
     describe: Box<dyn Fn(usize) -> phalanx::Result<String>>,
 }
@@ -120,15 +121,21 @@ impl Items {
         Self {
             len: records.len(),
             per_file: records.per_file(),
+            lost: records.lost(),
             read: Box::new(move |i| read.get(i).map(|item| len(&item))),
             describe: Box::new(move |i| records.get(i).map(|item| describe(&item))),
         }
     }
 
+    /// What can be read of the files, whatever else is in them.
     fn open(data: &str, kind: DataFormat) -> phalanx::Result<Self> {
+        let skipping = TfRecordOptions {
+            corrupt: Corrupt::Skip,
+            ..TfRecordOptions::default()
+        };
         Ok(match kind {
             DataFormat::Tfrecord => Self::new(
-                TfRecords::open(data, &TfRecordOptions::default())?,
+                TfRecords::open(data, &skipping)?,
                 |record| record.len() as u64,
                 |record| {
                     let opaque = |_| bytes(record.len() as u64);
@@ -191,6 +198,7 @@ impl Items {
         Self {
             len: data.len().unwrap_or(0),
             per_file: Vec::new(),
+            lost: Vec::new(),
             read: Box::new(move |i| read.get(0, i).map(|example| len(&example))),
             describe: Box::new(move |i| data.get(0, i).map(|example| of_example(&example))),
         }
@@ -250,11 +258,22 @@ fn inspect(
         kind.name(),
         items.len
     ))?;
+    for lost in &items.lost {
+        context.output.line(format_args!("  {lost}"))?;
+    }
+    let mut wrong = items.lost.len();
     for i in 0..rows.min(items.len) {
-        let text = (items.describe)(i).map_err(|error| failed(&error))?;
+        let described = (items.describe)(i);
+        wrong += usize::from(described.is_err());
+        let text = described.unwrap_or_else(|error| error.to_string());
         context.output.line(format_args!("  {i}: {text}"))?;
     }
-    Ok(())
+    if wrong == 0 {
+        return Ok(());
+    }
+    let message = format!("{wrong} places of the data cannot be read");
+    Err(Failure::new(Exit::Failed, message)
+        .next("write the files again, or choose to skip corrupt records"))
 }
 
 /// Writes an image folder or a CSV file as shards of `tf.train.Example`, item i in shard i modulo their number.
@@ -323,6 +342,9 @@ fn examples(data: &str) -> phalanx::Result<(usize, ToFeatures)> {
 
 fn bench(context: &mut Context, data: &str, kind: DataFormat, seconds: u32) -> Result<(), Failure> {
     let items = Items::open(data, kind).map_err(|error| failed(&error))?;
+    for lost in &items.lost {
+        context.output.line(lost)?;
+    }
     let limit = Duration::from_secs(u64::from(seconds));
     let (start, mut read, mut total) = (Instant::now(), 0u64, 0);
     while items.len > 0 && start.elapsed() < limit {

@@ -396,6 +396,23 @@ pub struct Done {
     events: Vec<Event>,
 }
 
+impl Done {
+    /// Number of runs: one for each device.
+    pub(crate) const fn runs(&self) -> usize {
+        self.events.len()
+    }
+
+    /// Calls `callback` once for each run when it is done or has failed, on a thread of the plugin: it must be quick.
+    pub(crate) fn on_each(&self, callback: impl Fn() + Clone + Send + 'static) -> Result<()> {
+        for event in &self.events {
+            let callback = callback.clone();
+            let asked = event.on_ready(move |_| callback());
+            asked.map_err(|error| refused("watch", &self.name, &error))?;
+        }
+        Ok(())
+    }
+}
+
 /// What the user reads when a plugin refuses.
 fn refused(doing: &str, what: &str, error: &PjrtError) -> Error {
     if error.is_out_of_memory() {

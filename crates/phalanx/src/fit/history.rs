@@ -98,6 +98,10 @@ pub struct Input {
     pub stages: Vec<StageTime>,
     /// Examples left out because they are corrupt.
     pub skipped: u64,
+    /// Examples of the validation left out because they are corrupt.
+    pub validation_skipped: u64,
+    /// Bytes of the files behind a corrupt place, in which nothing could be found.
+    pub lost_bytes: u64,
 }
 
 /// What a `fit` did, epoch by epoch.

@@ -11,6 +11,7 @@ mod estimate;
 mod freezing;
 mod given;
 mod history;
+mod idle;
 mod infer;
 mod judge;
 mod loss_scale;

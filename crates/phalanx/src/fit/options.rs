@@ -95,13 +95,6 @@ impl Fit {
                 "validation_freq is 0; expected 1 or more epochs",
             ));
         }
-        if let (Some(log), None) = (&self.keep_best, &self.validation)
-            && log.starts_with("val_")
-        {
-            return Err(Error::user(format!(
-                "keep_best is `{log}`, and there is no validation; add validation, or name a log of the training such as `loss`"
-            )));
-        }
         some_rows(feed.size())?;
         if self.steps_per_epoch == Some(0) {
             return Err(Error::user(

@@ -144,6 +144,14 @@ fn remarks(input: &Input) -> String {
     if input.skipped > 0 {
         remarks += &format!("; {} corrupt examples left out", input.skipped);
     }
+    if input.validation_skipped > 0 {
+        let count = input.validation_skipped;
+        remarks += &format!("; {count} corrupt examples left out of the validation");
+    }
+    if input.lost_bytes > 0 {
+        let count = input.lost_bytes;
+        remarks += &format!("; {count} bytes of corrupt files left out");
+    }
     remarks
 }
 
@@ -153,7 +161,8 @@ fn of_input(input: &Input) -> Value {
             "busy": time.busy.as_secs_f64(), "wait": time.wait.as_secs_f64()})
     };
     let stages: Vec<Value> = input.stages.iter().map(stage).collect();
-    json!({"waited": input.verdict.waited, "slowest": input.verdict.slowest, "skipped": input.skipped, "stages": stages})
+    json!({"waited": input.verdict.waited, "slowest": input.verdict.slowest, "skipped": input.skipped,
+        "validation_skipped": input.validation_skipped, "lost_bytes": input.lost_bytes, "stages": stages})
 }
 
 fn values(logs: &Logs) -> Value {
