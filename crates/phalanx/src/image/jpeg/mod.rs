@@ -94,14 +94,9 @@ impl WideWork for Give<'_> {
     }
 }
 
-/// Which bits of the low coefficients no scan has brought yet, by component.
+/// How many low bits of the first coefficients no scan has brought yet, by component; `None` where there was no scan.
+#[derive(Default)]
 struct Unread([[Option<u32>; 10]; 4]);
-
-impl Default for Unread {
-    fn default() -> Self {
-        Self([[None; 10]; 4])
-    }
-}
 
 impl Unread {
     fn note(&mut self, scan: &Scan) {
