@@ -36,7 +36,7 @@ pub use estimate::{Estimate, LargestBatch};
 pub use history::{EpochLogs, History, Input, Logs};
 pub(crate) use judge::over;
 pub use loss_scale::LossScale;
-pub use options::Fit;
+pub use options::{Fit, Watch};
 pub use progress::Progress;
 pub(crate) use run::InFlight;
 pub(crate) use step::step_key;

@@ -17,6 +17,7 @@ use super::progress::Reporter;
 use super::run::{InFlight, Programs, State};
 use super::step::{BatchShape, Setup};
 use super::tally::Tally;
+use super::times::Watcher;
 use super::verify::Verifier;
 use crate::data::{Batch, Feed, Lost, Position, Verdict};
 use crate::engine::Engine;
@@ -57,7 +58,7 @@ impl Trainer {
         setup.division = placement.division().cloned();
         setup.check_division()?;
         if let Some(stages) = placement.stages() {
-            setup.plan = Some(Plan::new(&setup.model, placement, stages)?);
+            setup.plan = Some(Plan::of(&setup.model, placement, stages, setup.loss_scale)?);
         }
         Ok(Self {
             state: State::new(placement, &setup, values, seed)?,
@@ -124,6 +125,7 @@ impl Trainer {
             self.tell_lost(&validation.dataset().lost());
         }
         let mut history = History::default();
+        let mut watcher = Watcher::new(fit.watch);
         for epoch in fit.initial_epoch..fit.epochs {
             let start = Instant::now();
             reporter.begin(epoch);
@@ -132,7 +134,8 @@ impl Trainer {
                 _ => Position::start(epoch as u64),
             };
             let (mut logs, steps, mut input) =
-                self.train_epoch(feed, &fit, steps, &mut reporter)?;
+                self.train_epoch(feed, &fit, steps, (&mut reporter, &mut watcher))?;
+            let replica_times = self.watched(&mut watcher, start.elapsed());
             if let Some(validation) = &fit.validation
                 && (epoch + 1) % fit.validation_freq == 0
             {
@@ -146,8 +149,14 @@ impl Trainer {
                 steps,
                 seconds: start.elapsed().as_secs_f64(),
                 input,
+                replica_times,
             };
             reporter.end(&done);
+            if let Some(times) = &done.replica_times
+                && let Some(warning) = watcher.news(times)
+            {
+                reporter.straggler(times, &warning);
+            }
             if let Some(best) = &mut best {
                 best.see(&done, || self.variables())?;
             }
@@ -332,7 +341,7 @@ impl Trainer {
         feed: Feed<'_>,
         fit: &Fit,
         steps: Option<usize>,
-        reporter: &mut Reporter,
+        (reporter, watcher): (&mut Reporter, &mut Watcher),
     ) -> Result<(Logs, usize, Input)> {
         self.clear_tally()?;
         let (mut flight, start, skipped) = (InFlight::default(), Instant::now(), feed.skipped());
@@ -345,10 +354,12 @@ impl Trainer {
         while done < most {
             let asked = Instant::now();
             let Some(batch) = iter.next() else { break };
-            starved += self.idle.between(asked, Instant::now());
+            let begun = Instant::now();
+            starved += self.idle.between(asked, begun);
             let batch = batch?;
             let (split, shape) = self.part_of(&batch, feed)?;
             self.step(&batch, &split, &shape, &mut flight)?;
+            watcher.see(&batch, feed.size(), begun.elapsed());
             self.position = iter.position();
             done += 1;
             if Some(before + done) != steps && reporter.is_due() {
