@@ -109,11 +109,7 @@ fn plan(
 }
 
 fn fit(session: &mut Session, rows: &Rows, plan: Fit) -> Result<History, Failure> {
-    let train = session.batches(&rows.train);
-    let train = match session.config.data.images {
-        Some(_) => train.autotune(),
-        None => train.prefetch(2),
-    };
+    let train = session.to_train(&rows.train);
     session
         .trainer
         .fit(&train, plan)
