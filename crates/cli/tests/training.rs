@@ -164,7 +164,14 @@ fn a_model_of_images_is_tested_evaluated_and_predicts() {
     let all = folder.succeed(&["evaluate", "i.yaml", "--images", "pictures"]);
     let predicted = folder.succeed(&["predict", "i.yaml", "--images", "pictures"]);
     assert_eq!(predicted.lines().count(), 1 + 40);
-    let right = |(i, line): &(usize, &str)| line.starts_with(if *i < 20 { "0," } else { "1," });
+    assert!(
+        predicted.starts_with("file,class,score_0,score_1\nclass_00/00000"),
+        "{predicted}"
+    );
+    let right = |(i, line): &(usize, &str)| {
+        let class = line.split(',').nth(1);
+        class == Some(if *i < 20 { "0" } else { "1" })
+    };
     let right = predicted.lines().skip(1).enumerate().filter(right).count();
     let accuracy = format!("accuracy {:.4}", right as f64 / 40.0);
     assert!(all.contains(&accuracy), "no {accuracy} in {all}");
@@ -187,6 +194,19 @@ fn a_model_of_images_is_tested_evaluated_and_predicts() {
 }
 
 #[test]
+fn mixed_images_train_with_labels_as_shares() {
+    let folder = with_images("mixed", ", test: {split: 0.3}, augment: {mix_up: 0.3}");
+    let path = folder.0.join("i.yaml");
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, text.replace("sparse_", "")).unwrap();
+    folder.succeed(&["train", "i.yaml", "--progress", "plain"]);
+    let evaluated = folder.succeed(&["evaluate", "i.yaml"]);
+    assert!(evaluated.contains("accuracy"), "{evaluated}");
+    let all = folder.succeed(&["evaluate", "i.yaml", "--images", "pictures"]);
+    assert!(all.contains("accuracy"), "{all}");
+}
+
+#[test]
 fn a_model_of_images_without_a_test_says_what_is_missing() {
     let folder = with_images("no-test", "");
     folder.succeed(&["train", "i.yaml", "--epochs", "1", "--quiet"]);
@@ -203,6 +223,54 @@ fn a_model_of_images_without_a_test_says_what_is_missing() {
         2,
         &["name a CSV file with --csv"],
     );
+}
+
+#[test]
+fn a_file_names_the_strategy_and_results_are_those_of_one_device() {
+    let folder = Folder::new("strategies", "{adam: {learning_rate: 0.05}}");
+    let text = fs::read_to_string(folder.0.join("t.yaml")).unwrap();
+    let cut = text.replacen("tanh}", "tanh, sharding: {kernel: [null, model]}}", 1);
+    let mut losses = Vec::new();
+    for (strategy, start) in [
+        ("one_device", "training on cpu:0: batch 8"),
+        (
+            "{mirrored: {devices: \"cpu:2\", verify_every: 2}}",
+            "training on 2 replicas (cpu:0, cpu:1): global batch 8, 4 per replica; gradients by all-reduce",
+        ),
+        (
+            "{mesh: {axes: {model: 2}}}",
+            "training on mesh model=2 (cpu:0, cpu:1): batch 8",
+        ),
+        (
+            "{pipeline: {stages: 2, micro_batches: 4, starting_at: [dense_1]}}",
+            "training on 2 stages (cpu:0, cpu:1): batch 8, 4 micro-batches",
+        ),
+    ] {
+        fs::write(
+            folder.0.join("s.yaml"),
+            format!("{cut}strategy: {strategy}\n"),
+        )
+        .unwrap();
+        let output = folder.phalanx(&["train", "s.yaml", "--epochs", "2", "--progress", "plain"]);
+        let [said, told] = [output.stdout, output.stderr].map(|t| String::from_utf8(t).unwrap());
+        assert_eq!(output.status.code(), Some(0), "{told}");
+        assert!(
+            said.lines().any(|line| line == start),
+            "no {start:?} in {said}"
+        );
+        let exchange = "replicas add in each step 4 gradients (328 B) in 1 pack";
+        let is_told = told.lines().any(|line| line == exchange);
+        assert_eq!(is_told, start.contains("replicas"), "{told}");
+        let tested = fs::read_to_string(folder.0.join("out/test.json")).unwrap();
+        let tested: serde_json::Value = serde_json::from_str(&tested).unwrap();
+        losses.push(tested["loss"].as_f64().unwrap());
+        folder.succeed(&["evaluate", "s.yaml"]);
+        let rows = folder.succeed(&["predict", "s.yaml", "--csv", "a.csv"]);
+        assert_eq!(rows.lines().count(), 61);
+    }
+    for loss in &losses {
+        assert!((loss - losses[0]).abs() < 1e-5 * losses[0], "{losses:?}");
+    }
 }
 
 #[test]
@@ -344,4 +412,73 @@ fn an_estimate_agrees_with_arithmetic_by_hand() {
         2,
         &["such as 8GiB"],
     );
+}
+
+/// Trains until a checkpoint of the second epoch is there, and is killed then.
+fn killed(folder: &Folder, arguments: &[&str]) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_phalanx"));
+    command.args(arguments).current_dir(&folder.0);
+    command.stdin(Stdio::null()).stdout(Stdio::null());
+    let mut child = command.stderr(Stdio::null()).spawn().unwrap();
+    let manifest = folder.0.join("out/checkpoint/checkpoint.json");
+    let is_there =
+        || fs::read_to_string(&manifest).is_ok_and(|text| !text.contains("\"epoch\": 0"));
+    while child.try_wait().unwrap().is_none() && !is_there() {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let _ = child.kill();
+    child.wait().unwrap();
+}
+
+#[test]
+fn a_training_that_was_killed_goes_on_to_the_same_end() {
+    let folder = Folder::new("resume", "{adam: {learning_rate: 0.05}}");
+    let file = folder.0.join("t.yaml");
+    let text = fs::read_to_string(&file).unwrap();
+    let text = text.replace(
+        "epochs: 40",
+        "epochs: 12, save_freq: 3, keep_best: val_loss",
+    );
+    fs::write(&file, &text).unwrap();
+    killed(&folder, &["train", "t.yaml", "--quiet"]);
+    let output = folder.phalanx(&["train", "t.yaml", "--resume"]);
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{told}");
+    assert!(
+        told.contains("training goes on from out/checkpoint, after step "),
+        "{told}"
+    );
+    fs::write(&file, text.replace("save_freq: 3, ", "")).unwrap();
+    folder.succeed(&["train", "t.yaml", "--quiet", "--output", "whole"]);
+    assert!(!folder.0.join("whole/checkpoint").exists());
+    let read = |name: &str| fs::read(folder.0.join(name)).unwrap();
+    let weights = "model/weights.safetensors";
+    assert!(read(&format!("out/{weights}")) == read(&format!("whole/{weights}")));
+    assert_eq!(read("out/test.json"), read("whole/test.json"));
+    let logs = |name: &str| -> Vec<serde_json::Value> {
+        let text = String::from_utf8(read(name)).unwrap();
+        let lines = text.lines().map(|line| {
+            let mut epoch: serde_json::Value = serde_json::from_str(line).unwrap();
+            epoch["seconds"].take();
+            epoch
+        });
+        lines.collect()
+    };
+    assert_eq!(logs("out/history.jsonl"), logs("whole/history.jsonl"));
+    assert_eq!(logs("out/history.jsonl").len(), 12);
+    fs::write(&file, text.replace("epochs: 12", "epochs: 12, seed: 5")).unwrap();
+    let parts = [
+        "out/checkpoint is of the seed 0, and fit has 5",
+        "write `seed: 0`",
+    ];
+    folder.fail(&["train", "t.yaml", "--resume"], 2, &parts);
+    let told = folder.phalanx(&[
+        "train", "t.yaml", "--resume", "--epochs", "1", "--output", "new",
+    ]);
+    let told = String::from_utf8_lossy(&told.stderr).into_owned();
+    assert!(
+        told.contains("no checkpoint at new/checkpoint yet"),
+        "{told}"
+    );
+    assert!(folder.0.join("new/checkpoint/checkpoint.json").exists());
 }

@@ -7,7 +7,8 @@ mod mesh;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use phalanx_graph::{
     AlignedBytes, CompilerOption, DType, HostSums, HostTensor, Lowering, Program, Shape,
@@ -339,6 +340,29 @@ impl Engine {
         let mut events = run.events.iter();
         let waited = events.try_for_each(|event| event.wait(deadline));
         waited.map_err(|error| refused("run", &run.name, &error))
+    }
+
+    /// Waits until a run is done on each replica, and returns how long after `start` that was.
+    ///
+    /// # Errors
+    /// As for [`wait`](Self::wait).
+    pub(crate) fn wait_each(&self, run: &Done, start: Instant) -> Result<Vec<Duration>> {
+        let deadline = self.0.deadline;
+        let waited: Vec<_> = thread::scope(|scope| {
+            let wait =
+                |event| scope.spawn(move || Event::wait(event, deadline).map(|()| start.elapsed()));
+            let waiting: Vec<_> = run.events.iter().map(wait).collect();
+            waiting
+                .into_iter()
+                .map(thread::ScopedJoinHandle::join)
+                .collect()
+        });
+        let ended = |_| Error::Bug("a wait ended early".into());
+        let each = waited.into_iter().map(|waited| {
+            let waited = waited.map_err(ended)?;
+            waited.map_err(|error| refused("run", &run.name, &error))
+        });
+        each.collect()
     }
 
     /// Reads a buffer of a known shape back, waiting for it.

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::ops::Index;
 
+use super::ReplicaTimes;
 use crate::data::{StageTime, Verdict};
 
 /// Results by name, in the order of the logs: `loss`, losses of outputs, metrics, then those that begin with `val_`.
@@ -32,6 +33,12 @@ impl Logs {
         for (name, value) in validation.iter() {
             self.push(format!("val_{name}"), value);
         }
+    }
+}
+
+impl FromIterator<(String, f64)> for Logs {
+    fn from_iter<T: IntoIterator<Item = (String, f64)>>(logs: T) -> Self {
+        Self(logs.into_iter().collect())
     }
 }
 
@@ -87,6 +94,8 @@ pub struct EpochLogs {
     pub seconds: f64,
     /// What reading the data cost, and whether training waited for it.
     pub input: Input,
+    /// How long each replica took for a step by itself, where that was [measured](super::Fit::watch_replicas).
+    pub replica_times: Option<ReplicaTimes>,
 }
 
 /// What reading the data of an epoch cost.

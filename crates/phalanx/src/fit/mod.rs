@@ -5,6 +5,7 @@
 
 mod batch;
 mod best;
+mod checkpoint;
 mod compile;
 mod division;
 mod estimate;
@@ -36,7 +37,7 @@ pub use estimate::{Estimate, LargestBatch};
 pub use history::{EpochLogs, History, Input, Logs};
 pub(crate) use judge::over;
 pub use loss_scale::LossScale;
-pub use options::Fit;
+pub use options::{Fit, Watch};
 pub use progress::Progress;
 pub(crate) use run::InFlight;
 pub(crate) use step::step_key;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Map, Value, json};
 
-use super::{EpochLogs, Input, Logs};
+use super::{EpochLogs, Input, Logs, ReplicaTimes};
 use crate::data::StageTime;
 
 /// How progress is shown, on standard output.
@@ -124,6 +124,20 @@ impl Reporter {
                 duration(seconds / (*steps).max(1) as f64),
                 remarks(input),
             )),
+        }
+    }
+
+    /// Says which replica keeps the others waiting.
+    pub(super) fn straggler(&self, times: &ReplicaTimes, warning: &str) {
+        match self.mode {
+            Progress::Silent => {}
+            Progress::Json => {
+                let seconds = times.replicas.iter().map(|r| r.median.as_secs_f64());
+                let seconds: Vec<f64> = seconds.collect();
+                let told = json!({"event": "straggler", "epoch": self.epoch + 1, "replica": times.straggler(), "seconds": seconds, "message": warning});
+                print_line(&told.to_string());
+            }
+            _ => print_line(warning),
         }
     }
 
