@@ -214,7 +214,7 @@ fn late(brought: &Brought, replica: usize, patience: Duration) -> CallError {
     CallError::new(
         Code::DeadlineExceeded,
         format!(
-            "replica {replica} waited {} s for the gradients of replicas {missing:?}; they failed or are stuck",
+            "replica {replica} waited {} s for what replicas {missing:?} add to a sum; they failed or are stuck",
             patience.as_secs()
         ),
     )

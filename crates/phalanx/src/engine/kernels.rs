@@ -13,7 +13,8 @@ use crate::{Error, Result};
 /// Turns the kernels off for every engine that does not name them.
 const VARIABLE: &str = "PHALANX_KERNELS";
 
-/// Whether programs for the CPU call oneDNN's kernels where those are faster than XLA's own.
+/// Whether programs for the CPU call kernels that are not XLA's where those are faster: oneDNN's, and the sums over replicas of
+/// `phalanx-kernels`, which need no library.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum KernelsMode {
     /// They do when the library is found or can be installed; otherwise, after one notice, XLA's own serve. The environment variable
