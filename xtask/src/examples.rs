@@ -2,7 +2,8 @@
 //!
 //! Every `examples/*.rs` must be an example target of a package, and every example target is run with
 //! `PHALANX_EXAMPLE_STEPS` set, which each example honours: one epoch of that many steps. Every `examples/*.yaml` is
-//! given to `phalanx train` with the same limits as options.
+//! given to `phalanx train` with the same limits as options, after the `phalanx data` commands that its head tells the
+//! reader to run first.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -23,32 +24,70 @@ const RUN_LIMIT: Duration = Duration::from_secs(120);
 pub(crate) fn check(workspace: &Workspace) -> Result<String, String> {
     let built = build(workspace)?;
     let mut problems = undeclared(workspace)?;
-    let mut commands: Vec<(String, Command)> = Vec::new();
-    for (name, path) in built.iter().filter(|(name, _)| name != "phalanx") {
-        let mut command = Command::new(path);
-        command.env(STEPS_VARIABLE, STEPS);
-        commands.push((name.clone(), command));
-    }
+    let mut runs: Vec<Run> = built
+        .iter()
+        .filter(|(name, _)| name != "phalanx")
+        .map(|(name, path)| program_run(name, path))
+        .collect();
     if let Some((_, program)) = built.iter().find(|(name, _)| name == "phalanx") {
         for path in files(workspace, "yaml")? {
-            let mut command = Command::new(program);
-            command
-                .args(["train", "--epochs", "1", "--steps-per-epoch", STEPS])
-                .args(["--output", "run"])
-                .arg(&path);
-            commands.push((workspace.relative(&path).display().to_string(), command));
+            runs.push(file_run(workspace, program, &path)?);
         }
     }
-    for (name, command) in &mut commands {
-        if let Err(report) = run_in_empty_folder(workspace, name, command) {
-            problems.push(format!("{name}: {report}"));
+    for run in &mut runs {
+        if let Err(report) = run_in_own_folder(workspace, run) {
+            problems.push(format!("{}: {report}", run.name));
         }
     }
     if problems.is_empty() {
-        Ok(format!("{} examples", commands.len()))
+        Ok(format!("{} examples", runs.len()))
     } else {
         Err(problems.join("\n"))
     }
+}
+
+/// What is run for one example, one command after the other.
+struct Run {
+    name: String,
+    commands: Vec<Command>,
+}
+
+fn program_run(name: &str, path: &Path) -> Run {
+    let mut command = Command::new(path);
+    command.env(STEPS_VARIABLE, STEPS);
+    Run {
+        name: name.to_owned(),
+        commands: vec![command],
+    }
+}
+
+fn file_run(workspace: &Workspace, program: &Path, path: &Path) -> Result<Run, String> {
+    let name = workspace.relative(path).display().to_string();
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+    let mut commands: Vec<Command> = preparations(&text)
+        .map(|arguments| {
+            let mut command = Command::new(program);
+            command.args(arguments);
+            command
+        })
+        .collect();
+    let mut train = Command::new(program);
+    train
+        .args(["train", "--epochs", "1", "--steps-per-epoch", STEPS])
+        .args(["--output", "run"])
+        .arg(&name);
+    commands.push(train);
+    Ok(Run { name, commands })
+}
+
+/// The arguments of each `phalanx data` command in the comment that a file begins with.
+fn preparations(text: &str) -> impl Iterator<Item = impl Iterator<Item = &str>> {
+    text.lines()
+        .map_while(|line| line.strip_prefix('#'))
+        .filter_map(|line| line.trim().strip_prefix("phalanx "))
+        .filter(|command| command.starts_with("data "))
+        .map(str::split_whitespace)
 }
 
 /// Builds all examples and the `phalanx` program; their names and files.
@@ -127,19 +166,29 @@ fn files(workspace: &Workspace, extension: &str) -> Result<Vec<PathBuf>, String>
     Ok(paths)
 }
 
-fn run_in_empty_folder(
-    workspace: &Workspace,
-    name: &str,
-    command: &mut Command,
-) -> Result<(), String> {
-    let name = name.replace(['/', '.'], "-");
-    let log = workspace.log(&format!("example-{name}"));
+/// Runs an example where `examples` and `crates` are as in the repository and all else is empty.
+fn run_in_own_folder(workspace: &Workspace, example: &mut Run) -> Result<(), String> {
+    let name = example.name.replace(['/', '.'], "-");
     let folder = workspace.root.join("target/xtask/examples").join(&name);
-    if folder.exists() {
-        std::fs::remove_dir_all(&folder)
-            .map_err(|error| format!("cannot empty {}: {error}", folder.display()))?;
-    }
-    std::fs::create_dir_all(&folder)
+    make_folder(workspace, &folder)
         .map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
-    run(command.current_dir(&folder), &log, RUN_LIMIT).map(|_| ())
+    let log = workspace.log(&format!("example-{name}"));
+    for command in &mut example.commands {
+        run(command.current_dir(&folder), &log, RUN_LIMIT)?;
+    }
+    Ok(())
+}
+
+fn make_folder(workspace: &Workspace, folder: &Path) -> std::io::Result<()> {
+    if folder.exists() {
+        std::fs::remove_dir_all(folder)?;
+    }
+    // Files are copied, for what they name is looked for beside them.
+    let examples = folder.join("examples");
+    std::fs::create_dir_all(&examples)?;
+    for entry in std::fs::read_dir(workspace.root.join("examples"))? {
+        let entry = entry?;
+        std::fs::copy(entry.path(), examples.join(entry.file_name()))?;
+    }
+    std::os::unix::fs::symlink(workspace.root.join("crates"), folder.join("crates"))
 }

@@ -10,6 +10,9 @@ use crate::{DType, Kernel, Mask, Pool2d, Shape};
 
 type Inferred = Result<Vec<Shape>, String>;
 
+/// The largest stride, dilation, interior padding and edge: beyond any array, and sums of a few of them are numbers.
+const MOST_STEPS: u64 = 1 << 40;
+
 /// The shapes of an op's outputs, or what is wrong with its operands; `replicas` run the program together.
 pub(crate) fn infer(op: &Op, inputs: &[&Shape], replicas: usize) -> Inferred {
     let shapes = infer_unchecked(op, inputs, replicas)?;
@@ -358,6 +361,15 @@ fn check_rank<T>(shape: &Shape, per_dim: &[T], what: &str) -> Result<(), String>
     Err(format!("expected {rank} {what} for {shape}, got {got}"))
 }
 
+fn check_steps(steps: impl IntoIterator<Item = u64>) -> Result<(), String> {
+    match steps.into_iter().find(|&step| step > MOST_STEPS) {
+        None => Ok(()),
+        Some(step) => Err(format!(
+            "expected strides, dilations and paddings of at most {MOST_STEPS}, got {step}"
+        )),
+    }
+}
+
 fn pad(inputs: &[&Shape], pads: &[PadDim]) -> Result<Shape, String> {
     let (shape, value) = (operand(inputs, 0)?, operand(inputs, 1)?);
     check_rank(shape, pads, "paddings")?;
@@ -366,6 +378,13 @@ fn pad(inputs: &[&Shape], pads: &[PadDim]) -> Result<Shape, String> {
             "expected a scalar {} as padding, got {value}",
             shape.dtype
         ));
+    }
+    for pad in pads {
+        check_steps([
+            pad.interior as u64,
+            pad.low.unsigned_abs(),
+            pad.high.unsigned_abs(),
+        ])?;
     }
     let sizes = shape.dims.iter().zip(pads).map(|(&size, pad)| {
         let inner = sum([size, product([size.saturating_sub(1), pad.interior])?])?;
@@ -387,6 +406,7 @@ fn slice(shape: &Shape, slices: &[SliceDim]) -> Result<Shape, String> {
                 "{start}..{limit} by {stride} is no range of the {size} elements of a dim of {shape}"
             ));
         }
+        check_steps([slice.stride as u64])?;
         Ok((slice.limit - slice.start).div_ceil(slice.stride))
     });
     Ok(Shape::new(

@@ -131,6 +131,41 @@ fn layout() {
         ),
         (
             |v| {
+                v.x.slice_dim(1, 0, 1).pad(
+                    &[
+                        PadDim::default(),
+                        PadDim {
+                            interior: usize::MAX,
+                            ..PadDim::default()
+                        },
+                    ],
+                    0.0,
+                )
+            },
+            "strides, dilations and paddings of at most 1099511627776, got 18446744073709551615",
+        ),
+        (
+            |v| {
+                v.x.pad(
+                    &[PadDim {
+                        low: i64::MIN,
+                        high: i64::MAX,
+                        interior: 0,
+                    }; 2],
+                    0.0,
+                )
+            },
+            "strides, dilations and paddings of at most 1099511627776, got 9223372036854775808",
+        ),
+        (
+            |v| {
+                v.image
+                    .conv(&v.kernel, conv(|c| c.strides = vec![1, usize::MAX]))
+            },
+            "strides, dilations and paddings of at most 1099511627776",
+        ),
+        (
+            |v| {
                 v.x.slice(
                     &[SliceDim {
                         start: 1,

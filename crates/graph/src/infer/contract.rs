@@ -1,7 +1,8 @@
 //! Shapes of matrix products, convolutions and reductions over windows.
 
 use super::{
-    check_combines, check_dim, check_distinct, check_rank, operand, product, sum, wrong_type,
+    check_combines, check_dim, check_distinct, check_rank, check_steps, operand, product, sum,
+    wrong_type,
 };
 use crate::op::{ConvDims, ConvSpec, DotDims, ReduceOp, WindowDim};
 use crate::{DType, Shape};
@@ -133,6 +134,9 @@ fn check_conv(dims: &ConvDims) -> Result<(), String> {
     if steps.iter().any(|list| list.contains(&0)) {
         return Err("strides and dilations must be at least 1".into());
     }
+    check_steps(steps.into_iter().flatten().map(|&step| step as u64))?;
+    let edges = dims.padding.iter().flat_map(|(low, high)| [low, high]);
+    check_steps(edges.map(|edge| edge.unsigned_abs()))?;
     if dims.feature_groups == 0 || dims.batch_groups == 0 {
         return Err("a convolution has at least 1 group".into());
     }
@@ -186,6 +190,7 @@ pub(super) fn reduce_window(
         if w.size == 0 || w.stride == 0 || w.dilation == 0 {
             return Err(format!("sizes, strides and dilations of a window must be at least 1, got {w:?}"));
         }
+        check_steps([w.stride, w.dilation, w.low, w.high].map(|step| step as u64))?;
         let room = sum([size, w.low, w.high])?;
         let span = sum([product([w.size - 1, w.dilation])?, 1])?;
         if room == 0 {
