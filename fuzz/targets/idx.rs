@@ -7,7 +7,7 @@ use phalanx::data::parse_idx;
 
 fuzz_target!(|input: &[u8]| {
     match parse_idx(input, "f.idx", 1 << 20) {
-        Ok(array) => assert!(array.bytes().len() <= 4 << 20),
+        Ok(array) => assert!(array.bytes().len() <= 1 << 20),
         Err(Error::Data { source_name, place, message }) => {
             assert!(source_name == "f.idx" && place.starts_with("byte "), "{place}: {message}");
             assert!(message.contains("; "), "no next action: {message}");

@@ -251,4 +251,21 @@ fn data_are_inspected_and_sharded() {
     let missing = phalanx(&home.0, &["data", "inspect", "none/*.tar"]);
     assert_eq!(missing.status.code(), Some(1));
     assert!(text(&missing.stderr).contains("names no file"));
+    // The length of the only record of the second file.
+    let path = home.0.join("out/data-00001-of-00002.tfrecord");
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[0] ^= 1;
+    std::fs::write(&path, &bytes).unwrap();
+    let corrupt = phalanx(&home.0, &["data", "inspect", "out/*.tfrecord"]);
+    let lost = format!(
+        "tfrecord: 2 examples in 2 files\n  out/data-00001-of-00002.tfrecord: the {} bytes from byte 0 on are left out: corrupt record: the checksum",
+        bytes.len()
+    );
+    let shown = text(&corrupt.stdout);
+    assert!(
+        shown.starts_with(&lost) && shown.contains("  1: features"),
+        "{shown}"
+    );
+    assert_eq!(corrupt.status.code(), Some(1));
+    assert!(text(&corrupt.stderr).contains("1 places of the data cannot be read"));
 }

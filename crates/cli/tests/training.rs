@@ -206,6 +206,54 @@ fn a_model_of_images_without_a_test_says_what_is_missing() {
 }
 
 #[test]
+fn a_file_names_the_strategy_and_results_are_those_of_one_device() {
+    let folder = Folder::new("strategies", "{adam: {learning_rate: 0.05}}");
+    let text = fs::read_to_string(folder.0.join("t.yaml")).unwrap();
+    let cut = text.replacen("tanh}", "tanh, sharding: {kernel: [null, model]}}", 1);
+    let mut losses = Vec::new();
+    for (strategy, start) in [
+        ("one_device", "training on cpu:0: batch 8"),
+        (
+            "{mirrored: {devices: \"cpu:2\", verify_every: 2}}",
+            "training on 2 replicas (cpu:0, cpu:1): global batch 8, 4 per replica; gradients by all-reduce",
+        ),
+        (
+            "{mesh: {axes: {model: 2}}}",
+            "training on mesh model=2 (cpu:0, cpu:1): batch 8",
+        ),
+        (
+            "{pipeline: {stages: 2, micro_batches: 4, starting_at: [dense_1]}}",
+            "training on 2 stages (cpu:0, cpu:1): batch 8, 4 micro-batches",
+        ),
+    ] {
+        fs::write(
+            folder.0.join("s.yaml"),
+            format!("{cut}strategy: {strategy}\n"),
+        )
+        .unwrap();
+        let output = folder.phalanx(&["train", "s.yaml", "--epochs", "2", "--progress", "plain"]);
+        let [said, told] = [output.stdout, output.stderr].map(|t| String::from_utf8(t).unwrap());
+        assert_eq!(output.status.code(), Some(0), "{told}");
+        assert!(
+            said.lines().any(|line| line == start),
+            "no {start:?} in {said}"
+        );
+        let exchange = "replicas add in each step 4 gradients (328 B) in 1 pack";
+        let is_told = told.lines().any(|line| line == exchange);
+        assert_eq!(is_told, start.contains("replicas"), "{told}");
+        let tested = fs::read_to_string(folder.0.join("out/test.json")).unwrap();
+        let tested: serde_json::Value = serde_json::from_str(&tested).unwrap();
+        losses.push(tested["loss"].as_f64().unwrap());
+        folder.succeed(&["evaluate", "s.yaml"]);
+        let rows = folder.succeed(&["predict", "s.yaml", "--csv", "a.csv"]);
+        assert_eq!(rows.lines().count(), 61);
+    }
+    for loss in &losses {
+        assert!((loss - losses[0]).abs() < 1e-5 * losses[0], "{losses:?}");
+    }
+}
+
+#[test]
 fn json_and_quiet_say_no_more_than_they_should() {
     let folder = Folder::new("json", "adam");
     let limits = [

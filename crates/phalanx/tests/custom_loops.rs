@@ -374,9 +374,75 @@ fn functions_take_values_that_were_made_for_each_replica() {
     let [sum, _] = function.call(&mut state, &given).unwrap();
     assert_eq!(strategy.gather(&sum, 0).unwrap().f32s(), [2.0, 3.0, 14.0]);
     // Results go on to the next function without a way over the host.
-    let mut double = strategy.function(|_, x: Tensor| [x * 2.0]);
-    let [sum] = double.call(&mut state, &sum).unwrap();
-    assert_eq!(sum.local_results().unwrap()[0].f32s(), [4.0, 6.0]);
+    let mut double = strategy.function(|cx, x: Tensor| {
+        let mean = cx.mean(&x, None);
+        [cx.per_example(&(x * 2.0)), mean]
+    });
+    let [twice, mean] = double.call(&mut state, &sum).unwrap();
+    assert_eq!(twice.local_results().unwrap()[0].f32s(), [4.0, 6.0]);
+    // With the rows of the batch that they were computed from.
+    assert_eq!(strategy.gather(&twice, 0).unwrap().f32s(), [4.0, 6.0, 28.0]);
+    let mean = strategy.reduce(Reduce::Sum, &mean, None).unwrap();
+    assert_near("mean", &mean.to_f64(), &[19.0 / 3.0], 1e-6);
+}
+
+#[test]
+fn rows_that_only_fill_up_are_never_taken_for_examples() {
+    let strategy = mirrored(2);
+    let mut state = strategy.state(1).unwrap();
+    let mut function = strategy.function(|cx, batch: Inputs| {
+        let own = &batch.x[0] * 1.0;
+        let (said, other) = (cx.per_example(&(&own + 0.0)), cx.per_replica(&(&own * 2.0)));
+        [
+            own.clone(),
+            said,
+            other,
+            own.sum(&[0]),
+            own.all_reduce(ReduceOp::Sum),
+        ]
+    });
+    let batch = |values: &[f32]| strategy.distribute_batch(&column(values)).unwrap();
+    let uneven = batch(&[1.0, 2.0, 3.0]);
+    let [own, said, other, sum, whole] = function.call(&mut state, &uneven).unwrap();
+    let expected = [
+        "result 0 of the function has 2 rows on each replica",
+        "only [2, 1] are examples",
+        "`cx.per_example(&result)`",
+        "`cx.per_replica(&result)`",
+    ];
+    for dim in [None, Some(0), Some(1)] {
+        assert_says(strategy.reduce(Reduce::Sum, &own, dim), &expected);
+    }
+    assert_says(strategy.gather(&own, 0), &expected);
+    assert_says(own.local_results(), &expected);
+    // What is said, what is as long as no batch, and what all replicas have alike is read.
+    let sums = |value, dim| strategy.reduce(Reduce::Sum, value, dim).unwrap().f32s();
+    assert_eq!(sums(&said, Some(0)), [6.0]);
+    assert_eq!(strategy.gather(&other, 0).unwrap().dims(), [4, 1]);
+    assert_eq!(strategy.gather(&sum, 0).unwrap().dims(), [2]);
+    assert_eq!(whole.value().unwrap().dims(), [2, 1]);
+    // Nor does another function forget it.
+    let mut next = strategy.function(|_, x: Tensor| [x + 1.0]);
+    for value in [&own, &said] {
+        let [value] = next.call(&mut state, value).unwrap();
+        assert_says(strategy.gather(&value, 0), &expected);
+    }
+    let mut both = strategy.function(|_, [a, b]: [Tensor; 2]| [a + b]);
+    let [_, full, ..] = function.call(&mut state, &batch(&[1.0; 4])).unwrap();
+    assert_says(
+        both.call(&mut state, &[said.clone(), full.clone()]),
+        &["argument[0] has [2, 1] examples", "argument[1] [2, 2]"],
+    );
+    // A batch that divides has nothing to say.
+    let [own, ..] = function
+        .call(&mut state, &batch(&[1.0, 2.0, 3.0, 4.0]))
+        .unwrap();
+    assert_eq!(sums(&own, Some(0)), [10.0]);
+    let [sum] = both.call(&mut state, &[own, full]).unwrap();
+    assert_eq!(
+        strategy.gather(&sum, 0).unwrap().f32s(),
+        [2.0, 3.0, 4.0, 5.0]
+    );
 }
 
 #[test]

@@ -2,8 +2,12 @@
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 
-use phalanx::data::{AutoShard, Batch, Position, Segment, Stream, Worker};
+use phalanx::data::{
+    AutoShard, Batch, Corrupt, Example, IndexCache, Position, Segment, Stream, TfRecordOptions,
+    Worker, write_tfrecord,
+};
 use phalanx::engine::{Engine, EngineOptions};
 use phalanx::prelude::*;
 use phalanx::{Error, metrics};
@@ -633,7 +637,7 @@ fn a_log_to_keep_the_best_of_has_to_exist() {
     for (fit, expected) in [
         (
             silent(2).keep_best("val_accuracy"),
-            "there is no validation",
+            "those that begin with val_ need a validation",
         ),
         (
             silent(2).keep_best("acc"),
@@ -992,4 +996,160 @@ fn steps_without_rows_and_corrupt_examples_are_no_harm() {
         .fit(&corrupt.skip_corrupt().batch(4), quiet)
         .unwrap();
     assert_eq!(history.epochs[0].input.skipped, ones);
+}
+
+/// Examples of which those of these numbers are corrupt.
+fn with_corrupt(rows: usize, corrupt: &'static [usize]) -> Dataset {
+    let (x, y) = arrays(rows);
+    let numbers: Vec<i32> = (0..rows as i32).collect();
+    let all = Dataset::from_arrays(vec![x, HostTensor::new([rows], &numbers)], y).unwrap();
+    all.map(|mut example| {
+        let number = example.x.remove(1).to_f64()[0] as usize;
+        if corrupt.contains(&number) {
+            return Err(Error::Data {
+                source_name: "f".into(),
+                place: format!("example {number}"),
+                message: "no".into(),
+            });
+        }
+        Ok(example)
+    })
+}
+
+/// How many notices have all of these.
+fn told(parts: &[&str]) -> usize {
+    let notices = notices().lock().unwrap();
+    let has_all = |line: &&String| parts.iter().all(|part| line.contains(part));
+    notices.iter().filter(has_all).count()
+}
+
+#[test]
+fn corrupt_examples_leave_one_program_and_what_the_others_teach() {
+    // A variable that is not trained is named once for each program that is compiled.
+    let model = || {
+        let mut network = Network::new();
+        let x = network.input([6]);
+        let used = network.add(Dense::new(3).named("used"), &[x]);
+        let orphan = network.add(Dense::new(3).named("orphan"), &[x]);
+        network.build(&[x], &[used, orphan]).unwrap()
+    };
+    // Rows of the batches: 3, 2, 4, 1, 4.
+    let data = with_corrupt(20, &[1, 4, 6, 12, 13, 15]).skip_corrupt();
+    let batches = data.batch(4);
+    let mut ours = trainer(model(), sgd(0.1));
+    let fit = silent(1).validation(&batches);
+    let history = ours.fit(&batches, fit).unwrap();
+    assert_eq!(
+        told(&["`orphan/kernel`"]),
+        2,
+        "of full batches, and of filled ones"
+    );
+    let input = &history.epochs[0].input;
+    assert_eq!((input.skipped, input.validation_skipped), (6, 6));
+    let mut expected = trainer(model(), sgd(0.1));
+    for i in 0..5 {
+        expected
+            .train_on_batch(&batches.get(0, i).unwrap())
+            .unwrap();
+    }
+    let values = |trainer: &Trainer| -> Vec<f64> {
+        let variables = trainer.variables().unwrap();
+        variables
+            .iter()
+            .flat_map(|(_, value)| value.to_f64())
+            .collect()
+    };
+    let (ours_values, expected) = (values(&ours), values(&expected));
+    let off = ours_values
+        .iter()
+        .zip(&expected)
+        .map(|(a, b)| (a - b).abs());
+    assert!(
+        off.fold(0.0, f64::max) < 1e-6,
+        "{ours_values:?}, expected {expected:?}"
+    );
+    ours.evaluate(&batches).unwrap();
+    ours.predict(&batches).unwrap();
+    assert_eq!(told(&["6 corrupt examples left out of the evaluation"]), 1);
+    assert_eq!(told(&["6 corrupt examples left out of the prediction"]), 1);
+}
+
+#[test]
+fn what_is_behind_a_corrupt_length_is_told() {
+    let path = std::env::temp_dir().join(format!("phalanx-lost-{}.tfrecord", std::process::id()));
+    let mut bytes = Vec::new();
+    for i in 0..8u8 {
+        write_tfrecord(&mut bytes, &[i; 20]).unwrap();
+    }
+    // Records of 36 bytes: the length of record 5.
+    bytes[5 * 36] ^= 1;
+    std::fs::write(&path, &bytes).unwrap();
+    let open = |corrupt| {
+        let options = TfRecordOptions {
+            corrupt,
+            index: IndexCache::Off,
+            ..TfRecordOptions::default()
+        };
+        Dataset::from_tfrecords(&path.to_string_lossy(), &options, |record| {
+            let x: Vec<f32> = record[..6].iter().map(|&byte| f32::from(byte)).collect();
+            Ok(Example {
+                x: vec![HostTensor::new([6], &x)],
+                y: vec![HostTensor::scalar(i32::from(record[0] % 3))],
+                weight: None,
+            })
+        })
+    };
+    let name = path.file_name().unwrap().to_string_lossy().into_owned();
+    let error = open(Corrupt::Fail).unwrap_err().to_string();
+    assert!(
+        error.contains(&name)
+            && error.contains("byte 180: corrupt record: the checksum of the length"),
+        "{error}"
+    );
+    let data = open(Corrupt::Skip).unwrap().batch(5);
+    let mut ours = trainer(mlp(), sgd(0.1));
+    let lost = format!(
+        "{name}: the 108 bytes from byte 180 on are left out: corrupt record: the checksum of the length"
+    );
+    let history = ours.fit(&data, silent(2).validation(&data)).unwrap();
+    assert_eq!(history.epochs[0].input.lost_bytes, 108);
+    assert_eq!(told(&[&lost]), 2, "of training and of validation");
+    ours.evaluate(&data).unwrap();
+    assert_eq!(told(&[&lost]), 3);
+    std::fs::remove_file(path).unwrap();
+}
+
+/// Batches that take this long to read.
+fn slow(rows: usize, batch: usize, milliseconds: u64) -> Batches {
+    dataset(rows).batch(batch).map(move |batch| {
+        std::thread::sleep(Duration::from_millis(milliseconds));
+        Ok(batch)
+    })
+}
+
+#[test]
+fn waiting_counts_while_the_device_has_nothing_to_do() {
+    // Seconds that devices waited, and that the loop did.
+    let waited = |trainer: &mut Trainer, data: &Batches| {
+        trainer.fit(data, silent(1)).unwrap();
+        let epoch = trainer.fit(data, silent(1)).unwrap().epochs.remove(0);
+        let next = epoch.input.stages.last().unwrap().wait.as_secs_f64();
+        (epoch.input.verdict.waited * epoch.seconds, next)
+    };
+    let mut fast = trainer(mlp(), sgd(0.1));
+    let (devices, host) = waited(&mut fast, &slow(32, 4, 25));
+    assert!(
+        devices > 0.5 * host && host >= 0.2,
+        "a slow source: {devices} of {host} s"
+    );
+    let wide = Sequential::new([6])
+        .add(Dense::new(2048).activation(tanh))
+        .add(Dense::new(2048).activation(tanh))
+        .add(Dense::new(3));
+    let mut heavy = trainer(wide, sgd(1e-4));
+    let (devices, host) = waited(&mut heavy, &slow(6 * 128, 128, 12));
+    assert!(
+        devices < 0.5 * host && host >= 0.07,
+        "a slow step: {devices} of {host} s"
+    );
 }

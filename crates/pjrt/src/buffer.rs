@@ -202,10 +202,11 @@ impl Buffer {
         }
     }
 
-    /// A copy on another device of the same client, an index into [`Client::devices`]; begun when this buffer is ready.
+    /// A copy on a device of the same client, an index into [`Client::devices`], which may be the one where the buffer
+    /// is; begun when this buffer is ready.
     ///
     /// # Errors
-    /// `device` is out of range or the one where the buffer is, or the plugin's own.
+    /// `device` is out of range, or the plugin's own.
     pub fn copy_to_device(&self, device: usize) -> Result<Self, PjrtError> {
         let mut args = sys::BufferCopyToDevice {
             buffer: self.raw,

@@ -284,12 +284,15 @@ fn every_element_type_goes_there_and_back() {
 }
 
 #[test]
-fn buffers_are_copied_to_other_devices() {
+fn buffers_are_copied_to_other_devices_and_on_their_own() {
     let values = [1.0_f32, 2.0, 3.0];
     let here = array(&[3], &values);
     let there = here.copy_to_device(1).unwrap();
+    let again = here.copy_to_device(0).unwrap();
     drop(here);
-    assert_eq!(self::values::<f32>(&there), values);
+    for copy in [&there, &again] {
+        assert_eq!(self::values::<f32>(copy), values);
+    }
     let error = there.copy_to_device(2).unwrap_err().to_string();
     assert!(error.contains("device 2 does not exist"), "{error}");
 }

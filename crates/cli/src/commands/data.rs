@@ -4,9 +4,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use phalanx::data::{
-    CsvOptions, Dataset, EncodedImage, Feature, Features, ImageFolder, LabelColumn, Parquet,
-    ParquetOptions, Records, Source, TextLines, TfRecordOptions, TfRecordWriter, TfRecords,
-    WebDataset, read_idx, shard_path,
+    Corrupt, CsvOptions, Dataset, EncodedImage, Feature, Features, ImageFolder, LabelColumn, Lost,
+    Parquet, ParquetOptions, Records, Source, TextLines, TfRecordOptions, TfRecordWriter,
+    TfRecords, WebDataset, read_idx, shard_path,
 };
 
 use super::Context;
@@ -104,6 +104,7 @@ fn kind(data: &str, format: Option<DataFormat>) -> Result<DataFormat, Failure> {
 struct Described {
     len: usize,
     per_file: Vec<usize>,
+    lost: Vec<Lost>,
     describe: Box<dyn Fn(usize) -> phalanx::Result<(u64, String)>>,
 }
 
@@ -115,23 +116,28 @@ impl Described {
         Self {
             len: records.len(),
             per_file: records.per_file(),
+            lost: records.lost(),
             describe: Box::new(move |i| describe(records.get(i)?)),
         }
     }
 
+    /// What can be read of the files, whatever else is in them.
     fn open(data: &str, kind: DataFormat) -> phalanx::Result<Self> {
+        let skipping = TfRecordOptions {
+            corrupt: Corrupt::Skip,
+            ..TfRecordOptions::default()
+        };
         Ok(match kind {
-            DataFormat::Tfrecord => Self::new(
-                TfRecords::open(data, &TfRecordOptions::default())?,
-                |record: Vec<u8>| {
+            DataFormat::Tfrecord => {
+                Self::new(TfRecords::open(data, &skipping)?, |record: Vec<u8>| {
                     let len = record.len() as u64;
                     Ok((
                         len,
                         Features::parse(&record)
                             .map_or_else(|_| bytes(len), |features| of_features(&features)),
                     ))
-                },
-            ),
+                })
+            }
             DataFormat::Webdataset => Self::new(WebDataset::open(data, MOST_BYTES)?, |sample| {
                 let fields: Vec<String> = sample
                     .fields
@@ -178,6 +184,7 @@ impl Described {
         Self {
             len: data.len().unwrap_or(0),
             per_file: Vec::new(),
+            lost: Vec::new(),
             describe: Box::new(move |i| {
                 let example = data.get(0, i)?;
                 let tensors = example.x.iter().chain(&example.y);
@@ -244,11 +251,22 @@ fn inspect(
         kind.name(),
         items.len
     ))?;
+    for lost in &items.lost {
+        context.output.line(format_args!("  {lost}"))?;
+    }
+    let mut wrong = items.lost.len();
     for i in 0..rows.min(items.len) {
-        let (_, text) = (items.describe)(i).map_err(|error| failed(&error))?;
+        let described = (items.describe)(i);
+        wrong += usize::from(described.is_err());
+        let text = described.map_or_else(|error| error.to_string(), |(_, text)| text);
         context.output.line(format_args!("  {i}: {text}"))?;
     }
-    Ok(())
+    if wrong == 0 {
+        return Ok(());
+    }
+    let message = format!("{wrong} places of the data cannot be read");
+    Err(Failure::new(Exit::Failed, message)
+        .next("write the files again, or choose to skip corrupt records"))
 }
 
 /// Writes an image folder or a CSV file as shards of `tf.train.Example`, item i in shard i modulo their number.
@@ -317,6 +335,9 @@ fn examples(data: &str) -> phalanx::Result<(usize, ToFeatures)> {
 
 fn bench(context: &mut Context, data: &str, kind: DataFormat, seconds: u32) -> Result<(), Failure> {
     let items = Described::open(data, kind).map_err(|error| failed(&error))?;
+    for lost in &items.lost {
+        context.output.line(lost)?;
+    }
     let limit = Duration::from_secs(u64::from(seconds));
     let (start, mut read, mut total) = (Instant::now(), 0u64, 0);
     while items.len > 0 && start.elapsed() < limit {

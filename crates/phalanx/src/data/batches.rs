@@ -2,7 +2,8 @@
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, OnceLock};
 
 use phalanx_graph::HostTensor;
 
@@ -24,6 +25,10 @@ pub struct Batches {
     stages: Vec<Stage>,
     ahead: Ahead,
     spare: Arc<SpareBuffers>,
+    /// Bytes of the largest batch that was made ahead; 0 before the first.
+    largest: Arc<AtomicUsize>,
+    /// A batch without rows, of the tensors that others have, once one was needed.
+    no_rows: Arc<OnceLock<Batch>>,
     pub(super) sharding: Sharding,
     /// Examples of the epoch that were read before these batches.
     pub(super) before: u64,
@@ -48,6 +53,8 @@ impl Batches {
             stages: Vec::new(),
             ahead: Ahead::default(),
             spare: Arc::default(),
+            largest: Arc::default(),
+            no_rows: Arc::default(),
             sharding: Sharding::whole(),
             before: 0,
         }
@@ -56,6 +63,7 @@ impl Batches {
     fn with(&self, stage: Stage) -> Self {
         let mut batches = self.clone();
         batches.stages.push(stage);
+        batches.largest = Arc::default();
         batches
     }
 
@@ -73,6 +81,7 @@ impl Batches {
     pub fn pad(&self, pad: Pad) -> Self {
         Self {
             pad: Some(pad),
+            no_rows: Arc::default(),
             ..self.clone()
         }
     }
@@ -270,6 +279,7 @@ impl Batches {
         let maker = Maker {
             len: if self.size == 0 { None } else { self.len() },
             batches: self.clone(),
+            largest: Arc::clone(&self.largest),
             epoch,
             next: start,
             clocks: Arc::clone(&clocks),
@@ -357,16 +367,32 @@ impl Batches {
         }
     }
 
-    /// A batch without rows, of the tensors that others have.
+    /// A batch without rows, of the tensors that others have: of the first example that is not left out.
     fn no_rows(&self, epoch: u64) -> Result<Batch> {
-        let batch = self.gathered(&self.input, epoch, &[0])?;
+        if let Some(batch) = self.no_rows.get() {
+            return Ok(batch.clone());
+        }
+        let mut found = None;
+        for i in 0..self.input.len().unwrap_or(usize::MAX) {
+            let batch = self.gathered(&self.input, epoch, &[i])?;
+            if batch.rows() > 0 {
+                found = Some(batch);
+                break;
+            }
+        }
+        let Some(batch) = found else {
+            return Err(Error::user(
+                "every example of the data is corrupt and left out; check the files, or remove skip_corrupt to see why",
+            ));
+        };
         let none = |tensors: &[HostTensor]| tensors.iter().map(|t| t.slice_rows(0, 0)).collect();
-        Ok(Batch {
+        let batch = Batch {
             x: none(&batch.x),
             y: none(&batch.y),
             weight: batch.weight.map(|weight| weight.slice_rows(0, 0)),
             first: 0,
-        })
+        };
+        Ok(self.no_rows.get_or_init(|| batch).clone())
     }
 
     /// Whether a stage after `batch` changes the order or number of batches.
@@ -416,6 +442,8 @@ pub(super) struct Maker {
     len: Option<usize>,
     epoch: u64,
     pub(super) next: usize,
+    /// Bytes of the largest batch so far.
+    pub(super) largest: Arc<AtomicUsize>,
     pub(super) clocks: Arc<Clocks>,
 }
 
@@ -613,6 +641,45 @@ mod tests {
                 error.contains("panicked in batch 1 of epoch 4: bad 7"),
                 "{error}"
             );
+        }
+    }
+
+    #[test]
+    fn memory_bounds_how_far_is_made_ahead_from_the_first_batch_on() {
+        let made = Arc::new(AtomicU64::new(0));
+        let (while_first, counter) = (Arc::new(AtomicU64::new(0)), Arc::clone(&made));
+        let first = Arc::clone(&while_first);
+        let batches = count_to(100).batch(1).map(move |batch| {
+            counter.fetch_add(1, Ordering::SeqCst);
+            if batch.first == 0 {
+                std::thread::sleep(Duration::from_millis(40));
+                first.store(counter.load(Ordering::SeqCst), Ordering::SeqCst);
+            }
+            Ok(batch)
+        });
+        let ahead = Ahead {
+            depth: 8,
+            threads: 4,
+            tuned: true,
+        };
+        let batches = Batches { ahead, ..batches };
+        let made_after_two = |expected| {
+            made.store(0, Ordering::SeqCst);
+            let mut iter = batches.iter(0, 0);
+            iter.by_ref().take(2).for_each(|batch| drop(batch.unwrap()));
+            let start = Instant::now();
+            while made.load(Ordering::SeqCst) < expected && start.elapsed().as_secs() < 10 {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            std::thread::sleep(Duration::from_millis(30));
+            assert_eq!(made.load(Ordering::SeqCst), expected);
+        };
+        made_after_two(10);
+        assert_eq!(while_first.load(Ordering::SeqCst), 1, "of unknown size");
+        // Batches of which there is room for two, and for none.
+        for (bytes, expected) in [(super::super::prefetch::MOST_BYTES / 2, 4), (usize::MAX, 3)] {
+            batches.largest.store(bytes, Ordering::SeqCst);
+            made_after_two(expected);
         }
     }
 

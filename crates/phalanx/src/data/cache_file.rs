@@ -4,6 +4,7 @@ use std::path::Path;
 
 use phalanx_graph::{DType, HostTensor, Shape};
 
+use super::formats::tf_example::in_item;
 use super::{Dataset, Example, Features, TfRecordOptions, TfRecordWriter};
 use crate::{Error, Result};
 
@@ -24,6 +25,7 @@ impl Dataset {
     /// The examples kept in a file, as they are in epoch 0: written now if there is no such file, else read from it.
     ///
     /// A file with another number of examples is an error; remove the file when the data or the stages before change.
+    /// Examples that are corrupt and left out have a place in the file, and are left out and counted when it is read.
     ///
     /// # Errors
     /// When the dataset is endless, an example cannot be read, or the file cannot be written or is another's.
@@ -37,20 +39,36 @@ impl Dataset {
         if !path.exists() {
             let mut writer = TfRecordWriter::create(path)?;
             for i in 0..len {
-                writer.write(&features(&self.get(0, i)?).to_bytes())?;
+                let kept = self.read(0, i)?.map(|example| features(&example));
+                writer.write(&kept.map_or_else(Vec::new, |features| features.to_bytes()))?;
             }
             writer.finish()?;
         }
         let pattern = path.to_string_lossy();
-        let kept = Self::from_tf_examples(&pattern, &TfRecordOptions::default(), example)?;
+        let kept = Self::from_tfrecords(&pattern, &TfRecordOptions::default(), read)?;
         if kept.len() != Some(len) {
             return Err(Error::User(format!(
                 "the cache {pattern} has {} examples, the data {len}; remove the file to write it anew",
                 kept.len().unwrap_or(0)
             )));
         }
-        Ok(kept)
+        Ok(if self.skips_corrupt() {
+            kept.skip_corrupt()
+        } else {
+            kept
+        })
     }
+}
+
+/// An example of the file; an empty record has the place of one that was left out.
+fn read(record: &[u8]) -> Result<Example> {
+    if record.is_empty() {
+        return Err(in_item(
+            "the example",
+            "it was corrupt and left out when the cache was written; keep skip_corrupt before cache_file, or remove the file".into(),
+        ));
+    }
+    example(&Features::parse(record)?)
 }
 
 fn features(example: &Example) -> Features {
@@ -144,5 +162,38 @@ mod tests {
         assert!(error.contains("has 3 examples, the data 2"), "{error}");
         assert!(broken.cache_file(path.with_extension("new")).is_err());
         assert!(!path.with_extension("new").exists());
+    }
+
+    #[test]
+    fn what_was_left_out_stays_left_out_and_is_counted() {
+        let folder = scratch::folder("cache_skips");
+        let data = Dataset::from_arrays(HostTensor::new([5], &[0i32, 1, 2, 3, 4]), Vec::new());
+        let failing = data.unwrap().map(|example| match example.x[0].to_f64()[0] {
+            1.0 | 4.0 => Err(in_item("the value", "no".into())),
+            _ => Ok(example),
+        });
+        let read = |kept: &Dataset, epoch| -> Vec<Vec<i32>> {
+            let batches = kept.batch(2).iter(epoch, 0);
+            batches
+                .map(|batch| batch.unwrap().x[0].values().unwrap())
+                .collect()
+        };
+        let skipping = failing.skip_corrupt();
+        // Written, then read from the file, then kept in memory.
+        let in_file = || skipping.cache_file(folder.join("kept")).unwrap();
+        for kept in [in_file(), in_file(), skipping.cache().unwrap()] {
+            for epoch in 0..3 {
+                let before = kept.skipped();
+                assert_eq!(read(&kept, epoch), [vec![0], vec![2, 3]]);
+                assert_eq!(kept.skipped() - before, 2, "epoch {epoch}");
+            }
+        }
+        let strict = failing.cache_file(folder.join("kept")).unwrap();
+        let error = strict.get(0, 1).unwrap_err().to_string();
+        assert!(error.contains("kept: record 1 at byte"), "{error}");
+        assert!(
+            error.contains("left out when the cache was written"),
+            "{error}"
+        );
     }
 }

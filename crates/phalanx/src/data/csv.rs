@@ -90,6 +90,17 @@ pub enum LabelKind {
 /// [`Error::Data`] with the line, the column, the value found and what to do; [`Error::User`] for options that
 /// contradict each other or the file; [`Error::Io`] when the reader fails.
 pub fn parse_csv(reader: impl Read, name: &str, options: &CsvOptions) -> Result<Dataset> {
+    let mut arrays = csv_arrays(reader, name, options)?;
+    let y = arrays.split_off(1);
+    Dataset::from_arrays(arrays, y)
+}
+
+/// x, and y where there is a label.
+pub(super) fn csv_arrays(
+    reader: impl Read,
+    name: &str,
+    options: &CsvOptions,
+) -> Result<Vec<HostTensor>> {
     check_options(options)?;
     let mut lines = Lines::open(reader, name, options)?;
     let mut line = String::new();
@@ -221,7 +232,7 @@ impl<'a> Table<'a> {
         Ok(())
     }
 
-    fn finish(self, lines: &Lines<'_>) -> Result<Dataset> {
+    fn finish(self, lines: &Lines<'_>) -> Result<Vec<HostTensor>> {
         if self.rows == 0 {
             return Err(lines.error("found a header and no row, expected rows of numbers; check that the file is complete"));
         }
@@ -231,11 +242,12 @@ impl<'a> Table<'a> {
             features => [&[rows], features].concat(),
         };
         let y = match (self.label, self.options.kind) {
-            (None, _) => Vec::new(),
-            (Some(_), LabelKind::Class) => vec![HostTensor::new([rows], &self.classes)],
-            (Some(_), LabelKind::Value) => vec![HostTensor::new([rows], &self.values)],
+            (None, _) => None,
+            (Some(_), LabelKind::Class) => Some(HostTensor::new([rows], &self.classes)),
+            (Some(_), LabelKind::Value) => Some(HostTensor::new([rows], &self.values)),
         };
-        Dataset::from_arrays(HostTensor::new(dims, &self.features), y)
+        let x = HostTensor::new(dims, &self.features);
+        Ok([x].into_iter().chain(y).collect())
     }
 }
 

@@ -8,13 +8,15 @@ use std::sync::{Arc, OnceLock};
 
 use phalanx_graph::HostTensor;
 
-use super::formats::Parsed;
+use super::csv::csv_arrays;
+use super::formats::{Parsed, files_of};
 use super::images::Images;
+use super::joined::joined;
 use super::order::Order;
 use super::picked::Picked;
 use super::source::Arrays;
 use super::weave::Weave;
-use super::{Batches, ClassWeights, CsvOptions, EncodedImage, Example, Records, Source, parse_csv};
+use super::{Batches, ClassWeights, CsvOptions, EncodedImage, Example, Lost, Records, Source};
 use crate::image::ImagePlan;
 use crate::{Error, Result};
 
@@ -64,6 +66,8 @@ pub(super) enum Node {
     Cached {
         input: Dataset,
         examples: Vec<OnceLock<Option<Example>>>,
+        /// How often one was asked for that is known to be corrupt.
+        skipped: AtomicU64,
     },
     /// Without examples that cannot be read for what the data hold.
     SkipCorrupt {
@@ -97,18 +101,33 @@ impl Dataset {
         Self::of(Node::Source(Box::new(source)))
     }
 
-    /// A CSV file, plain or compressed with gzip, read into memory.
+    /// CSV files by path or pattern, plain or compressed with gzip, read into memory one after the other.
     ///
     /// # Errors
-    /// When the file cannot be read, or as [`parse_csv`].
+    /// When a pattern names no file, a file cannot be read or has other columns than the first, the files have more rows
+    /// together than the options allow, or as [`parse_csv`](super::parse_csv).
     pub fn from_csv(path: impl AsRef<Path>, options: &CsvOptions) -> Result<Self> {
-        let path = path.as_ref();
-        let file = File::open(path).map_err(|source| Error::Io {
-            path: path.to_owned(),
-            action: "open",
-            source,
-        })?;
-        parse_csv(file, &path.to_string_lossy(), options)
+        let (mut parts, mut rows) = (Vec::new(), 0);
+        for path in files_of(path.as_ref())? {
+            let file = File::open(&path).map_err(|source| Error::Io {
+                path: path.clone(),
+                action: "open",
+                source,
+            })?;
+            let name = path.to_string_lossy().into_owned();
+            let arrays = csv_arrays(file, &name, options)?;
+            rows += arrays[0].rows();
+            if rows > options.max_rows {
+                return Err(Error::User(format!(
+                    "{name} and the files before it have more than {} rows; narrow the pattern, or raise max_rows",
+                    options.max_rows
+                )));
+            }
+            parts.push((name, arrays));
+        }
+        let mut arrays = joined(parts)?;
+        let y = arrays.split_off(1);
+        Self::from_arrays(arrays, y)
     }
 
     /// The items of a format, each made an example by `parse`.
@@ -186,8 +205,10 @@ impl Dataset {
         self.map_random(0, move |_, example| map(example))
     }
 
-    /// A function applied to each example with a random key that is drawn from (seed, epoch, index): the same
-    /// randomness for the same example, whatever batch, thread or worker makes it.
+    /// A function applied to each example with a random key that is drawn from (seed, epoch, example): the same
+    /// randomness for the same example of the data, whatever its place in the order, and whatever batch, thread or worker
+    /// makes it. After a filter, a shuffle or by file an example is the one of the source; after `interleave`, `mix`, `zip`
+    /// and `cache` it is its place in their output, which no worker changes.
     #[must_use]
     pub fn map_random(
         &self,
@@ -274,8 +295,12 @@ impl Dataset {
             ));
         };
         let examples = (0..len).map(|_| OnceLock::new()).collect();
-        let input = self.clone();
-        Ok(Self::of(Node::Cached { input, examples }))
+        let (input, skipped) = (self.clone(), AtomicU64::new(0));
+        Ok(Self::of(Node::Cached {
+            input,
+            examples,
+            skipped,
+        }))
     }
 
     /// Corrupt data ([`Error::Data`]) before this stage are left out and counted: a batch has fewer rows then.
@@ -295,7 +320,27 @@ impl Dataset {
             Node::SkipCorrupt { input, skipped } => {
                 skipped.load(Ordering::Relaxed) + input.skipped()
             }
+            Node::Cached { input, skipped, .. } => {
+                skipped.load(Ordering::Relaxed) + input.skipped()
+            }
             _ => self.inputs().into_iter().map(Self::skipped).sum(),
+        }
+    }
+
+    /// Whether corrupt examples are left out, here or before.
+    #[must_use]
+    pub fn skips_corrupt(&self) -> bool {
+        matches!(&*self.node, Node::SkipCorrupt { .. })
+            || self.inputs().into_iter().any(Self::skips_corrupt)
+    }
+
+    /// What of the files was left out when they were opened, since nothing says where the next item starts.
+    #[must_use]
+    pub fn lost(&self) -> Vec<Lost> {
+        match &*self.node {
+            Node::Source(source) => source.lost(),
+            Node::Images(images) => images.lost(),
+            _ => self.inputs().into_iter().flat_map(Self::lost).collect(),
         }
     }
 

@@ -19,6 +19,15 @@ pub struct Example {
     pub weight: Option<f32>,
 }
 
+impl Example {
+    /// Bytes of all tensors.
+    #[must_use]
+    pub fn byte_len(&self) -> usize {
+        let tensors = self.x.iter().chain(&self.y);
+        tensors.map(|tensor| tensor.bytes().len()).sum()
+    }
+}
+
 /// Consecutive examples stacked along a new first dim.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Batch {

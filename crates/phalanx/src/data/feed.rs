@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread::JoinHandle;
 
 use super::clocks::Clocks;
-use super::{AutoShard, Batch, BatchIter, Batches, Position, Segment, StageTime, Stream};
+use super::{AutoShard, Batch, BatchIter, Batches, Lost, Position, Segment, StageTime, Stream};
 use crate::{Error, Result};
 
 /// Data to train on, taken by `Trainer::fit`: `&Batches` or `&StreamBatches`.
@@ -45,6 +45,24 @@ impl Feed<'_> {
         match self {
             Self::Batches(batches) => batches.dataset().skipped(),
             Self::Stream(_) => 0,
+        }
+    }
+
+    /// Whether corrupt examples are left out, so that any batch may have fewer rows.
+    #[must_use]
+    pub fn skips_corrupt(&self) -> bool {
+        match self {
+            Self::Batches(batches) => batches.dataset().skips_corrupt(),
+            Self::Stream(_) => false,
+        }
+    }
+
+    /// What of the files was left out when they were opened.
+    #[must_use]
+    pub fn lost(&self) -> Vec<Lost> {
+        match self {
+            Self::Batches(batches) => batches.dataset().lost(),
+            Self::Stream(_) => Vec::new(),
         }
     }
 

@@ -7,7 +7,7 @@ use phalanx_graph::{AlignedBytes, DType, HostTensor, Shape};
 use super::formats::placed;
 use super::order::key_of;
 use super::spare::SpareBuffers;
-use super::{Batch, EncodedImage, Example, Records};
+use super::{Batch, EncodedImage, Example, Lost, Records};
 use crate::Result;
 use crate::image::{ImageMaker, ImagePlan};
 
@@ -43,6 +43,10 @@ impl Images {
 
     pub(super) fn per_file(&self) -> Vec<usize> {
         self.encoded.per_file()
+    }
+
+    pub(super) fn lost(&self) -> Vec<Lost> {
+        self.encoded.lost()
     }
 
     pub(super) fn get(&self, epoch: u64, i: usize) -> Result<Example> {

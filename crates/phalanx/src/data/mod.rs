@@ -29,6 +29,7 @@ mod example;
 mod feed;
 mod formats;
 mod images;
+mod joined;
 mod lines;
 mod mix;
 mod open;
@@ -59,8 +60,8 @@ pub use dataset::Dataset;
 pub use example::{Batch, ClassWeights, Example};
 pub use feed::{Feed, FeedIter, StreamBatches, StreamIter};
 pub use formats::{
-    Cifar, Corrupt, EncodedImage, Feature, Features, FixedRecords, ImageFolder, IndexCache, Place,
-    Records, TarMember, TextLines, TfRecordOptions, TfRecordWriter, TfRecords, WebDataset,
+    Cifar, Corrupt, EncodedImage, Feature, Features, FixedRecords, ImageFolder, IndexCache, Lost,
+    Place, Records, TarMember, TextLines, TfRecordOptions, TfRecordWriter, TfRecords, WebDataset,
     WebSample, files_matching, parse_idx, read_idx, shard_path, tar_members, write_tfrecord,
 };
 #[cfg(feature = "parquet")]

@@ -2,13 +2,14 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::shard::Sharding;
+use super::shard::{Sharding, all_have_read};
 use super::{AutoShard, BatchIter, Batches, Worker};
 use crate::{Error, Result};
 
 /// A position in an epoch: which steps were taken, under how many workers.
 ///
-/// It grows by a segment only when an epoch goes on with another number of workers or another batch.
+/// It has a segment for the steps since the epoch last went on with other workers or another batch, and at most three for
+/// all before, however often that was.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Position {
     /// The epoch, from 0.
@@ -40,6 +41,14 @@ impl Segment {
             ..*self
         } == *next
     }
+
+    /// Examples that nobody needs to read any more, where the data are not divided by file.
+    fn examples(&self) -> usize {
+        if self.policy != AutoShard::Off {
+            return self.steps.saturating_mul(self.batch);
+        }
+        all_have_read(self.workers, self.replicas, self.batch, self.steps)
+    }
 }
 
 impl Position {
@@ -62,24 +71,24 @@ impl Batches {
     /// When the position is of other batches, or stages after `batch` change the order and the workers have changed.
     pub fn iter_at(&self, position: &Position) -> Result<BatchIter> {
         let (past, step) = match position.segments.split_last() {
-            Some((last, past))
-                if last.goes_on(&self.segment()) || past.is_empty() && self.takes_over(last) =>
-            {
-                (past, last.steps)
-            }
+            Some((last, past)) if self.takes_over(last, past) => (past, last.steps),
             _ => (&position.segments[..], 0),
         };
         let batches = self.after(past)?;
         let mut iter = batches.iter(position.epoch, step);
-        iter.past = past.to_vec();
+        iter.past = merged(past);
         Ok(iter)
     }
 
-    /// Whether the steps taken hold the same examples for these workers: the slices of the same batches.
-    fn takes_over(&self, last: &Segment) -> bool {
-        last.policy == AutoShard::Data
-            && self.segment().policy == AutoShard::Data
-            && last.batch == self.size()
+    /// Whether the steps taken last hold the same examples for these workers: those of the same workers, or the slices of
+    /// the same batches.
+    fn takes_over(&self, last: &Segment, past: &[Segment]) -> bool {
+        let mut now = self.segment();
+        if !past.is_empty() {
+            now.policy = rest_policy(now.policy);
+        }
+        let by_position = |segment: &Segment| segment.policy == AutoShard::Data;
+        last.goes_on(&now) || by_position(last) && by_position(&now) && last.batch == now.batch
     }
 
     /// How these batches are divided, without steps.
@@ -112,7 +121,7 @@ impl Batches {
                 count: segment.workers,
                 replicas: segment.replicas,
             };
-            if segment.batch == 0 || k > 0 && segment.policy == AutoShard::File {
+            if k > 0 && segment.policy == AutoShard::File {
                 return Err(Error::User(format!(
                     "segment {k} of the position is not one of these batches: {segment:?}; start at the next epoch"
                 )));
@@ -127,11 +136,45 @@ impl Batches {
             rest.input = sharding.rest(&rest.input, segment.batch, segment.steps)?;
             rest.before += (whole - rest.input.len().unwrap_or(whole)) as u64;
         }
-        let policy = match self.sharding.policy {
-            AutoShard::Off => AutoShard::Off,
-            _ => AutoShard::Data,
-        };
+        let policy = rest_policy(self.sharding.policy);
         rest.sharding = Sharding::new(&rest.input, self.sharding.worker, policy)?;
         Ok(rest)
     }
+}
+
+/// How what is left of an epoch is divided: it is no longer in whole files.
+const fn rest_policy(policy: AutoShard) -> AutoShard {
+    match policy {
+        AutoShard::Off => AutoShard::Off,
+        _ => AutoShard::Data,
+    }
+}
+
+/// The same steps and the same examples in at most three segments: the first where it is by file, and of the others, which
+/// each took so many examples from the front of what was left, two whose batches differ by one.
+fn merged(past: &[Segment]) -> Vec<Segment> {
+    let files = past
+        .iter()
+        .take_while(|segment| segment.policy == AutoShard::File);
+    let (files, rest) = past.split_at(files.count());
+    let steps = rest
+        .iter()
+        .fold(0usize, |sum, segment| sum.saturating_add(segment.steps));
+    let examples = rest.iter().fold(0usize, |sum, segment| {
+        sum.saturating_add(segment.examples())
+    });
+    let (batch, more) = match steps {
+        0 => (0, 0),
+        _ => (examples / steps, examples % steps),
+    };
+    let of = |batch, steps| Segment {
+        policy: AutoShard::Data,
+        workers: 1,
+        replicas: 1,
+        batch,
+        steps,
+    };
+    let two = [of(batch + 1, more), of(batch, steps - more)];
+    let two = two.into_iter().filter(|segment| segment.steps > 0);
+    files.iter().copied().chain(two).collect()
 }

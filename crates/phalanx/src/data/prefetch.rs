@@ -1,6 +1,7 @@
 //! Batches made ahead on threads, handed out in their order.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -33,7 +34,7 @@ impl Default for Ahead {
 /// Batches between two looks at the clocks.
 const WINDOW: u32 = 8;
 /// The most bytes of batches made ahead when tuned.
-const MOST_BYTES: usize = 1 << 30;
+pub(super) const MOST_BYTES: usize = 1 << 30;
 /// A share of the time worth acting on.
 const NOTABLE: f64 = 0.05;
 
@@ -62,6 +63,8 @@ struct State {
     depth: usize,
     /// Threads that may make batches now.
     active: usize,
+    /// Whether memory bounds how far is made ahead.
+    bounded: bool,
     /// No more batches are made: the reader is gone, or one failed.
     stopped: bool,
     died: bool,
@@ -76,6 +79,7 @@ impl Prefetched {
             depth: ahead.depth.max(1),
             // Tuning takes threads away: an epoch of few batches would be over before it gave them.
             active: ahead.threads,
+            bounded: ahead.tuned,
             stopped: false,
             died: false,
         };
@@ -122,9 +126,10 @@ impl Prefetched {
         let taken = state.taken;
         state.taken += 1;
         let batch = state.ready.remove(&taken);
-        if let (Some(tuner), Some(Ok(batch))) = (&mut self.tuner, &batch) {
+        if let (Some(tuner), Some(Ok(_))) = (&mut self.tuner, &batch) {
             let waiting = state.next - taken >= state.depth;
-            tuner.took(start.elapsed(), waiting, batch.byte_len(), &mut state);
+            let room = self.shared.room(state.bounded);
+            tuner.took(start.elapsed(), waiting, room, &mut state);
         }
         drop(state);
         self.shared.changed.notify_all();
@@ -158,6 +163,11 @@ impl Shared {
         let died = Died(self);
         while let Some(i) = self.claim(rank) {
             let batch = self.maker.make(i);
+            if let Ok(batch) = &batch {
+                self.maker
+                    .largest
+                    .fetch_max(batch.byte_len().max(1), Ordering::Relaxed);
+            }
             let mut state = self.lock();
             state.stopped |= batch.is_err();
             state.ready.insert(i, batch);
@@ -165,6 +175,15 @@ impl Shared {
             self.changed.notify_all();
         }
         std::mem::forget(died);
+    }
+
+    /// How many batches memory has room for: one, as long as the size of none is known.
+    fn room(&self, bounded: bool) -> usize {
+        match self.maker.largest.load(Ordering::Relaxed) {
+            _ if !bounded => usize::MAX,
+            0 => 1,
+            bytes => (MOST_BYTES / bytes).max(1),
+        }
     }
 
     /// The next batch to make, once there is room for it.
@@ -179,7 +198,8 @@ impl Shared {
                 if state.stopped || !self.maker.has(state.next) {
                     return None;
                 }
-                if state.next < state.taken + state.depth && rank < state.active {
+                let most = state.depth.min(self.room(state.bounded));
+                if state.next < state.taken + most && rank < state.active {
                     state.next += 1;
                     return Some(state.next - 1);
                 }
@@ -220,8 +240,6 @@ struct Seen {
     starved: f64,
     /// How often the threads had no room to go on.
     full: u32,
-    /// Bytes of the largest batch.
-    bytes: usize,
 }
 
 impl Tuner {
@@ -230,23 +248,24 @@ impl Tuner {
         Self { most, seen, since }
     }
 
-    fn took(&mut self, waited: Duration, full: bool, bytes: usize, state: &mut State) {
+    fn took(&mut self, waited: Duration, full: bool, room: usize, state: &mut State) {
         self.seen.batches += 1;
         self.seen.starved += waited.as_secs_f64();
         self.seen.full += u32::from(full);
-        self.seen.bytes = self.seen.bytes.max(bytes);
         if self.seen.batches == WINDOW {
             let elapsed = self.since.elapsed().as_secs_f64();
-            (state.active, state.depth) = tuned(self.seen, elapsed, state.active, self.most);
+            (state.active, state.depth) =
+                tuned(self.seen, elapsed, state.active, self.most.min(room));
             (self.seen, self.since) = (Seen::default(), Instant::now());
         }
     }
 }
 
 /// Threads and depth after a window: a thread more while the reader waits notably, one fewer when it does not and
-/// every batch found the room full; two batches a thread, as far as memory allows.
+/// every batch found the room full; two batches a thread. Memory bounds what is made of that.
 fn tuned(seen: Seen, elapsed: f64, active: usize, most: usize) -> (usize, usize) {
     let share = seen.starved / elapsed.max(1e-9);
+    let most = most.max(1);
     let active = if share > NOTABLE {
         (active + 1).min(most)
     } else if seen.full == seen.batches && share < NOTABLE / 10.0 {
@@ -254,9 +273,8 @@ fn tuned(seen: Seen, elapsed: f64, active: usize, most: usize) -> (usize, usize)
     } else {
         active
     };
-    let room = MOST_BYTES / seen.bytes.max(1);
-    let active = active.min(room.max(1));
-    (active, (2 * active).min(room).max(1))
+    let active = active.min(most);
+    (active, 2 * active)
 }
 
 #[cfg(test)]
@@ -269,7 +287,6 @@ mod tests {
             batches: 8,
             starved: 0.5,
             full: 0,
-            bytes: 1 << 20,
         };
         assert_eq!(tuned(seen, 1.0, 1, 4), (2, 4));
         assert_eq!(tuned(seen, 1.0, 4, 4), (4, 8));
@@ -281,22 +298,8 @@ mod tests {
         };
         assert_eq!(tuned(idle, 1.0, 3, 4), (2, 4));
         assert_eq!(tuned(idle, 1.0, 1, 4), (1, 2));
-        let large = Seen {
-            bytes: 400 << 20,
-            ..seen
-        };
-        assert_eq!(tuned(large, 1.0, 4, 8), (2, 2));
-        assert_eq!(
-            tuned(
-                Seen {
-                    bytes: 2 << 30,
-                    ..seen
-                },
-                1.0,
-                4,
-                8
-            ),
-            (1, 1)
-        );
+        // There is room for fewer.
+        assert_eq!(tuned(seen, 1.0, 4, 2), (2, 4));
+        assert_eq!(tuned(seen, 1.0, 4, 0), (1, 2));
     }
 }

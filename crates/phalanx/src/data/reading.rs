@@ -9,6 +9,9 @@ use super::stack::Stack;
 use super::{Batch, Example, Pad, Source};
 use crate::{Error, Result};
 
+/// Tells the examples of the second of two datasets from those of the first.
+const SECOND: u64 = 1;
+
 impl Dataset {
     /// Example `i`, or nothing where it is corrupt and left out.
     pub(super) fn read(&self, epoch: u64, i: usize) -> Result<Option<Example>> {
@@ -21,7 +24,8 @@ impl Dataset {
                 input.read(epoch, i)
             }
             Node::Map { input, seed, map } => {
-                let key = key_of(*seed, epoch, i as u64);
+                let (key_epoch, id) = input.identity(epoch, i)?;
+                let key = key_of(*seed, key_epoch, id);
                 input
                     .read(epoch, i)?
                     .map(|example| map(key, example))
@@ -37,8 +41,13 @@ impl Dataset {
                 inputs[input].read(epoch, i)
             }
             Node::Zip { inputs } => read_zipped(inputs, epoch, i),
-            Node::Cached { input, examples } => {
+            Node::Cached {
+                input,
+                examples,
+                skipped,
+            } => {
                 if let Some(example) = examples[i].get() {
+                    skipped.fetch_add(u64::from(example.is_none()), Ordering::Relaxed);
                     return Ok(example.clone());
                 }
                 let example = input.read(0, i)?;
@@ -59,6 +68,39 @@ impl Dataset {
                 None => first.read(epoch, i),
                 Some(i) => second.read(epoch, i),
             },
+        }
+    }
+
+    /// Which example `i` of an epoch is, whoever reads it in whatever order: an epoch of the source and a number.
+    fn identity(&self, epoch: u64, i: usize) -> Result<(u64, u64)> {
+        match self.node() {
+            Node::Ordered { input, order } => {
+                let (epoch, i) = order.locate(input.len(), epoch, i)?;
+                input.identity(epoch, i)
+            }
+            Node::Map { input, .. }
+            | Node::ClassWeights { input, .. }
+            | Node::SkipCorrupt { input, .. } => input.identity(epoch, i),
+            Node::Picked { input, picked } => input.identity(epoch, picked.locate(i)),
+            Node::Concatenate {
+                first,
+                first_len,
+                second,
+            } => match i.checked_sub(*first_len) {
+                None => first.identity(epoch, i),
+                Some(i) => {
+                    let (epoch, id) = second.identity(epoch, i)?;
+                    // Another number than that of the same example of the first.
+                    Ok((epoch, key_of(SECOND, 0, id)))
+                }
+            },
+            // A source numbers its examples. The others are never cut into files, so a place in them is of one example.
+            Node::Arrays(_)
+            | Node::Source(_)
+            | Node::Images(_)
+            | Node::Woven { .. }
+            | Node::Zip { .. }
+            | Node::Cached { .. } => Ok((epoch, i as u64)),
         }
     }
 

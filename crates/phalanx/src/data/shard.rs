@@ -161,8 +161,10 @@ impl Sharding {
             AutoShard::File => {}
             // Each worker reads all of it, at its own pace.
             AutoShard::Off => {
-                let all_have_read = (0..self.worker.count).map(read).min();
-                return Ok(input.skip(all_have_read.unwrap_or(0)));
+                let Worker {
+                    count, replicas, ..
+                } = self.worker;
+                return Ok(input.skip(all_have_read(count, replicas, batch, steps)));
             }
             _ => return Ok(input.skip(steps.saturating_mul(batch))),
         }
@@ -174,6 +176,17 @@ impl Sharding {
         let all = tails.map(Ok).reduce(|all, tail| all?.concatenate(&tail?));
         all.unwrap_or_else(|| Ok(input.clone()))
     }
+}
+
+/// Examples that all workers have read after so many steps, where each reads everything.
+pub(super) fn all_have_read(count: usize, replicas: usize, batch: usize, steps: usize) -> usize {
+    let worker = |index| Worker {
+        index,
+        count,
+        replicas,
+    };
+    let read = (0..count).map(|index| consumed(worker(index), batch, steps));
+    read.min().unwrap_or(0)
 }
 
 /// Why there is no dataset for each worker.

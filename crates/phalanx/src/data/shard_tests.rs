@@ -251,3 +251,239 @@ fn what_not_all_have_read_is_left_where_each_reads_all() {
     let rest = worker.sharding.rest(&worker.input, 4, 3).unwrap();
     assert_eq!(rest.len(), Some(34));
 }
+
+/// One of several ways through the stages.
+fn through(data: &Dataset, way: usize, seed: u64) -> Dataset {
+    let half = data.len().unwrap() / 2;
+    let (front, back) = (data.take(half), data.skip(half));
+    match way {
+        0 => data.clone(),
+        1 => data.shuffle(seed).map(Ok),
+        2 => data.shuffle(seed).repeat(2),
+        3 => data.concatenate(&data.shuffle(seed)).unwrap().shuffle(seed),
+        4 => back.concatenate(data).unwrap().shuffle(seed),
+        5 => data.shuffle(seed).skip(2).take(half),
+        6 => Dataset::interleave(&[front.shuffle(seed), back], 3).unwrap(),
+        7 => data.zip(&data.shuffle(seed)),
+        8 => Dataset::mix(&[(front.repeat_forever(), 1), (back.shuffle(seed), 2)]).unwrap(),
+        9 => {
+            let even = |example: &Example| example.x[0].to_f64()[0] % 2.0 == 0.0;
+            data.filter(even).unwrap().shuffle(seed)
+        }
+        _ => data.cache().unwrap().shuffle(seed),
+    }
+}
+
+const WAYS: usize = 11;
+/// Those whose stages are over all files.
+const NOT_BY_FILE: std::ops::Range<usize> = 4..WAYS;
+
+/// All examples of an epoch in their order.
+fn in_order(data: &Dataset, epoch: u64) -> Vec<i32> {
+    let value = |i| data.get(epoch, i).unwrap().x[0].values::<i32>().unwrap()[0];
+    (0..data.len().unwrap()).map(value).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    #[test]
+    fn whatever_the_stages_each_example_is_read_once(
+        files in prop::collection::vec(1usize..12, 1..6), way in 0..WAYS, policy in 0usize..3, seed: u64, epoch in 0u64..3,
+        legs in prop::collection::vec((1usize..5, 1usize..7, prop::collection::vec(0usize..4, 1..4)), 0..5),
+        last in (1usize..5, 1usize..7),
+    ) {
+        let data = through(&Dataset::from_source(Files(files)), way, seed);
+        let policy = [AutoShard::Auto, AutoShard::File, AutoShard::Data][policy];
+        if policy == AutoShard::File && NOT_BY_FILE.contains(&way) {
+            let refused = data.batch(2).shard(Worker::new(0, 2), policy).unwrap_err().to_string();
+            prop_assert!(refused.contains("cannot shard by file"), "{refused}");
+            return Ok(());
+        }
+        let (mut all, mut position, mut steps) = (Vec::new(), Position::start(epoch), 0);
+        // The same workers go on several times, then others do.
+        for (count, batch, times) in legs.iter().chain(Some(&(last.0, last.1, vec![usize::MAX]))) {
+            for &most in times {
+                let (some, after) = read(&parts(&data.batch(*batch), *count, 1, policy), &position, most);
+                all.extend(some);
+                let taken: usize = after.segments.iter().map(|segment| segment.steps).sum();
+                prop_assert!(taken >= steps && after.segments.len() <= 4, "{after:?}");
+                steps = taken;
+                position = after;
+            }
+        }
+        prop_assert_eq!(sorted(all), sorted(in_order(&data, epoch)));
+    }
+
+    #[test]
+    fn where_each_worker_reads_all_none_reads_twice_what_all_have_read(
+        files in prop::collection::vec(1usize..12, 1..6), way in 0..WAYS, seed: u64, epoch in 0u64..3,
+        count in 1usize..5, replicas in 1usize..3, batch in 1usize..7, steps in 0usize..5,
+        others in prop::collection::vec((1usize..5, 1usize..7, 0usize..4), 0..4),
+    ) {
+        let data = through(&Dataset::from_source(Files(files)), way, seed);
+        let order = in_order(&data, epoch);
+        let mine = parts(&data.batch(batch), count, replicas, AutoShard::Off);
+        let (mut read_before, mut position) = (Vec::new(), Position::start(epoch));
+        for part in &mine {
+            let (before, after) = read(std::slice::from_ref(part), &Position::start(epoch), steps);
+            let (rest, _) = read(std::slice::from_ref(part), &after, usize::MAX);
+            prop_assert_eq!([&before[..], &rest].concat(), &order[..]);
+            read_before.push(before.len());
+            position = after;
+        }
+        let mut first = read_before.into_iter().min().unwrap();
+        for (count, batch, steps) in others {
+            let theirs = parts(&data.batch(batch), count, 1, AutoShard::Off);
+            let mut least = usize::MAX;
+            let mut after = position.clone();
+            for part in &theirs {
+                let (some, next) = read(std::slice::from_ref(part), &position, steps);
+                if position.segments.last().is_none_or(|last| (last.workers, last.replicas, last.batch) != (count, 1, batch)) {
+                    prop_assert_eq!(&some[..], &order[first..first + some.len()]);
+                    least = least.min(some.len());
+                    after = next;
+                }
+            }
+            if least < usize::MAX {
+                (first, position) = (first + least, after);
+            }
+            prop_assert!(position.segments.len() <= 4, "{position:?}");
+        }
+        let (rest, _) = read(&parts(&data.batch(7), 1, 3, AutoShard::Off), &position, usize::MAX);
+        prop_assert_eq!(&rest[..], &order[first..]);
+    }
+
+    #[test]
+    fn an_example_has_its_key_wherever_it_is_read(
+        files in prop::collection::vec(1usize..9, 1..6), way in 0..WAYS, seed: u64, epoch in 0u64..3,
+        counts in prop::collection::vec((1usize..5, 1usize..7, 0usize..3), 1..4), by_file: bool,
+    ) {
+        let keyed = |data: &Dataset| data.map_random(5, |key, mut example| {
+            example.x.truncate(1);
+            example.x.push(HostTensor::scalar(key as i32));
+            Ok(example)
+        });
+        let source = Dataset::from_source(Files(files));
+        // Keys given after the stages, and before them.
+        for data in [keyed(&through(&source, way, seed)), through(&keyed(&source), way, seed)] {
+            let pair = |x: &[HostTensor]| -> Vec<(i32, i32)> {
+                let [values, keys] = [0, 1].map(|t| x[t].values::<i32>().unwrap());
+                values.into_iter().zip(keys).collect()
+            };
+            let each = (0..data.len().unwrap()).map(|i| {
+                let x = data.get(epoch, i).unwrap().x;
+                (x[0].values::<i32>().unwrap()[0], x[1].values::<i32>().unwrap()[0])
+            });
+            let mut expected: Vec<_> = each.collect();
+            expected.sort_unstable();
+            let policy = if by_file { AutoShard::Auto } else { AutoShard::Data };
+            let (mut found, mut position) = (Vec::new(), Position::start(epoch));
+            for (count, batch, steps) in counts.iter().copied().chain([(2, 3, usize::MAX)]) {
+                let mut after = position.clone();
+                for part in parts(&data.batch(batch), count, 1, policy) {
+                    let mut iter = part.iter_at(&position).unwrap();
+                    iter.by_ref().take(steps).for_each(|read| found.extend(pair(&read.unwrap().x)));
+                    after = iter.position();
+                }
+                position = after;
+            }
+            found.sort_unstable();
+            prop_assert_eq!(found, expected);
+        }
+    }
+}
+
+#[test]
+fn keys_differ_by_example_repetition_and_epoch() {
+    let data = Dataset::from_source(Files(vec![4, 4]));
+    let keys = |data: &Dataset, epoch| -> Vec<u64> {
+        let keyed = data.map_random(1, |key, _| {
+            Ok(Example {
+                x: vec![HostTensor::scalar(key as i64)],
+                ..Example::default()
+            })
+        });
+        let key = |i| keyed.get(epoch, i).unwrap().x[0].values::<i64>().unwrap()[0] as u64;
+        (0..keyed.len().unwrap()).map(key).collect()
+    };
+    let twice = data.shuffle(2).repeat(2);
+    let doubled = data.concatenate(&data).unwrap();
+    let mut all: Vec<u64> = [keys(&twice, 0), keys(&twice, 1)].concat();
+    all.extend(keys(&doubled, 9));
+    let count = all.len();
+    all.sort_unstable();
+    all.dedup();
+    assert_eq!((all.len(), count), (48, 48));
+    // The same example of an epoch has the same key in any order.
+    let mut orders = [keys(&data, 3), keys(&data.shuffle(8), 3)];
+    orders.iter_mut().for_each(|keys| keys.sort_unstable());
+    assert_eq!(orders[0], orders[1]);
+}
+
+/// Twenty changes of workers and batches take no more room than two.
+#[test]
+fn a_position_stays_small() {
+    let data = Dataset::from_source(Files(vec![60; 4])).shuffle(3);
+    let (mut all, mut position, mut steps) = (Vec::new(), Position::start(0), 0);
+    for (count, batch) in [(4, 8)]
+        .into_iter()
+        .chain([(2, 3), (3, 5)].into_iter().cycle().take(40))
+    {
+        let parts = parts(&data.batch(batch), count, 1, AutoShard::Auto);
+        let (some, after) = read(&parts, &position, 1);
+        all.extend(some);
+        position = after;
+        steps += 1;
+        let taken: usize = position.segments.iter().map(|segment| segment.steps).sum();
+        assert!(
+            taken == steps && position.segments.len() <= 4,
+            "{position:?}"
+        );
+    }
+    let (rest, _) = read(
+        &parts(&data.batch(9), 1, 1, AutoShard::Auto),
+        &position,
+        usize::MAX,
+    );
+    all.extend(rest);
+    assert!(sorted(all).into_iter().eq(0..240));
+    // The same workers go on in the same segment, also behind files.
+    let parts = parts(&data.batch(6), 2, 1, AutoShard::Auto);
+    let (_, first) = read(&parts, &position, 1);
+    let (_, second) = read(&parts, &first, 1);
+    assert_eq!(first.segments.len(), second.segments.len());
+    assert_eq!(second.segments.last().unwrap().steps, 2);
+}
+
+#[test]
+fn a_worker_without_rows_has_the_tensors_of_the_others() {
+    let corrupt = Dataset::from_source(Files(vec![3])).map(|example| {
+        if example.x[0].to_f64()[0] > 1.0 {
+            return Ok(example);
+        }
+        Err(crate::Error::Data {
+            source_name: "f".into(),
+            place: "byte 0".into(),
+            message: "no".into(),
+        })
+    });
+    let parts = parts(&corrupt.skip_corrupt().batch(4), 4, 1, AutoShard::Data);
+    let read: Vec<Batch> = parts.iter().map(|part| part.get(0, 0).unwrap()).collect();
+    let rows: Vec<usize> = read.iter().map(Batch::rows).collect();
+    assert_eq!(rows, [0, 0, 1, 0]);
+    assert!(
+        read.iter()
+            .all(|batch| batch.x.len() == 1 && batch.x[0].dims().len() == 1)
+    );
+    let none = corrupt
+        .take(2)
+        .skip_corrupt()
+        .batch(4)
+        .shard(Worker::new(0, 2), AutoShard::Data);
+    let error = none.unwrap().get(0, 0).unwrap_err().to_string();
+    assert!(
+        error.contains("every example of the data is corrupt"),
+        "{error}"
+    );
+}

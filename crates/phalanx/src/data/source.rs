@@ -3,7 +3,7 @@
 use phalanx_graph::{HostTensor, Shape};
 
 use super::spare::SpareBuffers;
-use super::{Batch, Example};
+use super::{Batch, Example, Lost};
 use crate::{Error, Result};
 
 /// A finite collection of examples that can be read in any order, from any thread.
@@ -36,6 +36,11 @@ pub trait Source: Send + Sync + 'static {
 
     /// Number of examples of each file, in order, for sharding by file; empty where a file is no unit of the data.
     fn per_file(&self) -> Vec<usize> {
+        Vec::new()
+    }
+
+    /// What of the files was left out when they were opened.
+    fn lost(&self) -> Vec<Lost> {
         Vec::new()
     }
 }

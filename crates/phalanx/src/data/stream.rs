@@ -10,6 +10,9 @@ use crate::{Error, Result};
 /// The examples of one epoch, in their order.
 pub type Examples = Box<dyn Iterator<Item = Result<Example>> + Send>;
 
+/// The most bytes of examples that wait in the window of a shuffle.
+const MOST_WINDOW_BYTES: usize = 1 << 30;
+
 type Open = dyn Fn(u64) -> Examples + Send + Sync;
 
 /// A sequence of examples that is read from its start: a socket, a generator, a format without an index.
@@ -97,15 +100,23 @@ impl Stream {
     /// Each example changes places with a random one of the `window` that were read ahead (`tf.data`'s `shuffle`), by
     /// chance drawn from (seed, epoch).
     ///
-    /// It is only as random as the window is large; [`Dataset::shuffle`] is a full permutation and takes no memory.
+    /// It is only as random as the window is large, which holds at most 1 GiB of examples; [`Dataset::shuffle`] is a full
+    /// permutation and takes no memory.
     #[must_use]
     pub fn shuffle(&self, window: usize, seed: u64) -> Self {
+        self.shuffle_within(window, seed, MOST_WINDOW_BYTES)
+    }
+
+    fn shuffle_within(&self, window: usize, seed: u64, most_bytes: usize) -> Self {
         self.over(move |epoch, mut examples| {
-            let (mut held, mut drawn) = (Vec::new(), 0);
+            let (mut held, mut bytes, mut drawn) = (Vec::new(), 0, 0);
             std::iter::from_fn(move || {
-                while held.len() < window.max(1) {
+                while held.is_empty() || held.len() < window && bytes < most_bytes {
                     match examples.next() {
-                        Some(Ok(example)) => held.push(example),
+                        Some(Ok(example)) => {
+                            bytes += example.byte_len();
+                            held.push(example);
+                        }
                         Some(error) => return Some(error),
                         None => break,
                     }
@@ -113,7 +124,9 @@ impl Stream {
                 let len = held.len() as u64;
                 let at = key_of(seed, epoch, drawn).checked_rem(len)?;
                 drawn += 1;
-                Some(Ok(held.swap_remove(at as usize)))
+                let example = held.swap_remove(at as usize);
+                bytes -= example.byte_len();
+                Some(Ok(example))
             })
         })
     }
@@ -263,6 +276,23 @@ mod tests {
                 .iter()
                 .enumerate()
                 .all(|(at, &value)| value < at as i32 + 10)
+        );
+        let mut sorted = order;
+        sorted.sort_unstable();
+        assert!(sorted.into_iter().eq(0..100));
+    }
+
+    #[test]
+    fn a_window_holds_no_more_bytes_than_it_may() {
+        // An example has 4 bytes: 5 of them are held, whatever the window.
+        let order = values(&count(0..100).shuffle_within(50, 7, 20), 0);
+        let near = |(at, &value): (usize, &i32)| value < at as i32 + 5;
+        assert!(order.iter().enumerate().all(near), "{order:?}");
+        assert!(
+            order
+                .iter()
+                .enumerate()
+                .any(|(at, &value)| value > at as i32 + 2)
         );
         let mut sorted = order;
         sorted.sort_unstable();

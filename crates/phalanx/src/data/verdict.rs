@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use super::StageTime;
 
-/// How much of a time went into waiting for batches, and where the data were slow.
+/// How much of a time the devices waited for batches, and where the data were slow.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Verdict {
-    /// The share of the time, from 0 to 1, that the consumer waited.
+    /// The share of the time, from 0 to 1, that devices had nothing to do because no batch was ready. Less than the consumer
+    /// waited ([`StageTime`] `next`), while steps that were begun before still ran.
     pub waited: f64,
     /// The stage that was busy longest.
     pub slowest: &'static str,
@@ -18,11 +19,10 @@ pub struct Verdict {
 const NOTABLE: f64 = 0.02;
 
 impl Verdict {
-    /// From what the stages have cost ([`BatchIter::stage_times`](super::BatchIter::stage_times)) in `elapsed`.
+    /// From what the stages have cost ([`BatchIter::stage_times`](super::BatchIter::stage_times)), and how long devices with
+    /// nothing to do waited for a batch in `elapsed`.
     #[must_use]
-    pub fn of(times: &[StageTime], elapsed: Duration) -> Self {
-        let waited = times.iter().filter(|time| time.stage == "next");
-        let waited: Duration = waited.map(|time| time.wait).sum();
+    pub fn of(times: &[StageTime], waited: Duration, elapsed: Duration) -> Self {
         let slowest = times.iter().max_by_key(|time| time.busy);
         Self {
             waited: (waited.as_secs_f64() / elapsed.as_secs_f64().max(1e-9)).min(1.0),
@@ -71,17 +71,18 @@ mod tests {
             time("examples", 100, 0),
             time("map", 700, 0),
             time("prefetch", 0, 900),
-            time("next", 0, 250),
+            time("next", 0, 600),
         ];
-        let verdict = Verdict::of(&times, Duration::from_secs(1));
+        let waited = Duration::from_millis(250);
+        let verdict = Verdict::of(&times, waited, Duration::from_secs(1));
         assert_eq!(
             verdict.to_string(),
             "input-bound by 25% (slowest stage: map)"
         );
         assert_eq!(
-            Verdict::of(&times, Duration::from_secs(100)).to_string(),
+            Verdict::of(&times, waited, Duration::from_secs(100)).to_string(),
             "not input-bound"
         );
-        assert_eq!(Verdict::of(&[], Duration::ZERO).waited, 0.0);
+        assert_eq!(Verdict::of(&[], Duration::ZERO, Duration::ZERO).waited, 0.0);
     }
 }

@@ -21,6 +21,7 @@ pub(super) fn announced<T>(
         "train_step" => "the training step",
         "test_step" => "the evaluation step",
         "predict_step" => "the prediction",
+        "replica_step" => "the step of a replica by itself, to find stragglers",
         other => other,
     };
     let kept = if is_kept {

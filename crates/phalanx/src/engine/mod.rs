@@ -7,7 +7,8 @@ mod mesh;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use phalanx_graph::{AlignedBytes, CompilerOption, DType, HostTensor, Lowering, Program, Shape};
 use phalanx_pjrt::{
@@ -325,6 +326,29 @@ impl Engine {
         waited.map_err(|error| refused("run", &run.name, &error))
     }
 
+    /// Waits until a run is done on each replica, and returns how long after `start` that was.
+    ///
+    /// # Errors
+    /// As for [`wait`](Self::wait).
+    pub(crate) fn wait_each(&self, run: &Done, start: Instant) -> Result<Vec<Duration>> {
+        let deadline = self.0.deadline;
+        let waited: Vec<_> = thread::scope(|scope| {
+            let wait =
+                |event| scope.spawn(move || Event::wait(event, deadline).map(|()| start.elapsed()));
+            let waiting: Vec<_> = run.events.iter().map(wait).collect();
+            waiting
+                .into_iter()
+                .map(thread::ScopedJoinHandle::join)
+                .collect()
+        });
+        let ended = |_| Error::Bug("a wait ended early".into());
+        let each = waited.into_iter().map(|waited| {
+            let waited = waited.map_err(ended)?;
+            waited.map_err(|error| refused("run", &run.name, &error))
+        });
+        each.collect()
+    }
+
     /// Reads a buffer of a known shape back, waiting for it.
     ///
     /// # Errors
@@ -394,6 +418,23 @@ impl Compiled {
 pub struct Done {
     name: Arc<str>,
     events: Vec<Event>,
+}
+
+impl Done {
+    /// Number of runs: one for each device.
+    pub(crate) const fn runs(&self) -> usize {
+        self.events.len()
+    }
+
+    /// Calls `callback` once for each run when it is done or has failed, on a thread of the plugin: it must be quick.
+    pub(crate) fn on_each(&self, callback: impl Fn() + Clone + Send + 'static) -> Result<()> {
+        for event in &self.events {
+            let callback = callback.clone();
+            let asked = event.on_ready(move |_| callback());
+            asked.map_err(|error| refused("watch", &self.name, &error))?;
+        }
+        Ok(())
+    }
 }
 
 /// What the user reads when a plugin refuses.

@@ -36,7 +36,7 @@ impl<'a> Best<'a> {
             let hint = if validates {
                 ""
             } else {
-                "; those that begin with val_ need validation data"
+                "; those that begin with val_ need a validation"
             };
             return Err(Error::user(format!(
                 "the best epoch was asked for by `{log}`, and the logs are {}; name one of them{hint}",

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::ops::Index;
 
+use super::ReplicaTimes;
 use crate::data::{StageTime, Verdict};
 
 /// Results by name, in the order of the logs: `loss`, losses of outputs, metrics, then those that begin with `val_`.
@@ -87,6 +88,8 @@ pub struct EpochLogs {
     pub seconds: f64,
     /// What reading the data cost, and whether training waited for it.
     pub input: Input,
+    /// How long each replica took for a step by itself, where that was [measured](super::Fit::watch_replicas).
+    pub replica_times: Option<ReplicaTimes>,
 }
 
 /// What reading the data of an epoch cost.
@@ -98,6 +101,10 @@ pub struct Input {
     pub stages: Vec<StageTime>,
     /// Examples left out because they are corrupt.
     pub skipped: u64,
+    /// Examples of the validation left out because they are corrupt.
+    pub validation_skipped: u64,
+    /// Bytes of the files behind a corrupt place, in which nothing could be found.
+    pub lost_bytes: u64,
 }
 
 /// What a `fit` did, epoch by epoch.

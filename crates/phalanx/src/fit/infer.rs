@@ -14,7 +14,8 @@ use crate::replicas::Split;
 use crate::{Error, Result};
 
 impl Trainer {
-    /// Loss and metrics over batches, without training: dropout off, moving statistics used.
+    /// Loss and metrics over batches, without training: dropout off, moving statistics used. A notice says what corrupt data
+    /// were left out.
     ///
     /// The last batch may have fewer examples; results do not depend on how the examples are cut into batches.
     ///
@@ -23,7 +24,24 @@ impl Trainer {
     pub fn evaluate(&mut self, batches: &Batches) -> Result<Logs> {
         self.needs_loss("evaluate")?;
         check_finite(batches, "evaluate")?;
-        self.tested(batches.iter(0, 0), batches.size())
+        self.tell_lost(&batches.dataset().lost());
+        let (logs, skipped) = self.evaluated(batches)?;
+        self.tell_skipped(skipped, "evaluation");
+        Ok(logs)
+    }
+
+    /// Loss and metrics, and how many examples were left out.
+    pub(super) fn evaluated(&mut self, batches: &Batches) -> Result<(Logs, u64)> {
+        let before = batches.dataset().skipped();
+        let logs = self.tested(batches.iter(0, 0), batches.size())?;
+        Ok((logs, batches.dataset().skipped() - before))
+    }
+
+    fn tell_skipped(&self, count: u64, what: &str) {
+        if count > 0 {
+            let line = format!("warning: {count} corrupt examples left out of the {what}");
+            self.engine().notice(&line);
+        }
     }
 
     /// Loss and metrics of one batch, without training.
@@ -41,6 +59,8 @@ impl Trainer {
     /// When the data do not fit the model or are endless, a source fails, or the device does.
     pub fn predict(&mut self, batches: &Batches) -> Result<Vec<HostTensor>> {
         check_finite(batches, "predict")?;
+        self.tell_lost(&batches.dataset().lost());
+        let before = batches.dataset().skipped();
         let mut parts = Vec::new();
         let mut waiting: Option<Predicted> = None;
         for batch in batches.iter(0, 0) {
@@ -54,6 +74,7 @@ impl Trainer {
         if let Some(last) = waiting {
             parts.extend(self.read_outputs(&last)?);
         }
+        self.tell_skipped(batches.dataset().skipped() - before, "prediction");
         Ok(self.joined(&parts))
     }
 

@@ -70,6 +70,7 @@ impl Next {
             changed,
             disconnected: Vec::new(),
             staged: None,
+            exchange: None,
         })
     }
 }

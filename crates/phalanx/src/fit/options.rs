@@ -16,6 +16,20 @@ pub struct Fit {
     pub(super) progress: Progress,
     pub(super) keep_best: Option<String>,
     pub(super) position: Option<Position>,
+    pub(super) watch: Watch,
+}
+
+/// When the replicas are timed one by one at the end of an epoch, to find one that keeps the others waiting; see
+/// [`Trainer::replica_times`](super::Trainer::replica_times).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Watch {
+    /// When so much was trained since the last time that a timing is about a fiftieth of it.
+    #[default]
+    Auto,
+    /// After each epoch.
+    EveryEpoch,
+    /// Never.
+    Never,
 }
 
 impl Fit {
@@ -31,6 +45,7 @@ impl Fit {
             progress: Progress::Auto,
             keep_best: None,
             position: None,
+            watch: Watch::Auto,
         }
     }
 
@@ -81,6 +96,14 @@ impl Fit {
         self
     }
 
+    /// When the replicas are timed; a straggler is told at the end of the epoch and is in its
+    /// [`EpochLogs`](super::EpochLogs). Timed are whole replicas with variables of their own.
+    #[must_use]
+    pub const fn watch_replicas(mut self, watch: Watch) -> Self {
+        self.watch = watch;
+        self
+    }
+
     /// How progress is shown.
     #[must_use]
     pub const fn progress(mut self, progress: Progress) -> Self {
@@ -94,13 +117,6 @@ impl Fit {
             return Err(Error::user(
                 "validation_freq is 0; expected 1 or more epochs",
             ));
-        }
-        if let (Some(log), None) = (&self.keep_best, &self.validation)
-            && log.starts_with("val_")
-        {
-            return Err(Error::user(format!(
-                "keep_best is `{log}`, and there is no validation; add validation, or name a log of the training such as `loss`"
-            )));
         }
         some_rows(feed.size())?;
         if self.steps_per_epoch == Some(0) {

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 
 use phalanx_graph::{DType, Graph, Program, Shape, Tensor};
 
+use super::LossScale;
 use super::given::Given;
 use super::step::{BatchShape, Setup, StepProgram, explain};
 use crate::nn::Model;
@@ -35,7 +36,25 @@ pub(super) struct Traced {
 }
 
 impl Plan {
-    pub(super) fn new(model: &Model, placement: &Placement, stages: &Stages) -> Result<Self> {
+    /// The stages of a model that is trained with this loss scale.
+    ///
+    /// A dynamic one may skip a step, and micro-batches have moved the state of layers and the results of the epoch by
+    /// the time that gradients are known not to be finite.
+    pub(super) fn of(
+        model: &Model,
+        placement: &Placement,
+        stages: &Stages,
+        loss_scale: LossScale,
+    ) -> Result<Self> {
+        if !loss_scale.slots().is_empty() {
+            return Err(Error::user(
+                "a pipeline cannot train with a dynamic loss scale; use Policy::MixedBfloat16 or Policy::Float32, or a constant loss scale",
+            ));
+        }
+        Self::new(model, placement, stages)
+    }
+
+    fn new(model: &Model, placement: &Placement, stages: &Stages) -> Result<Self> {
         let (layers, count) = (model.layer_order(), placement.devices().len());
         let starts = match &stages.starts {
             Some(names) => named_starts(model, &layers, names, count)?,
@@ -163,11 +182,6 @@ impl Setup {
     /// Arguments: the state, the tally, the seed, the batch, the weights of all micro-batches, the sums of the gradients
     /// so far. Outputs: the tally, the state of layers, the sums.
     pub(super) fn staged_step(&self, batch: &BatchShape) -> Result<StepProgram> {
-        if !self.loss_scale.slots().is_empty() {
-            return Err(Error::user(
-                "a pipeline cannot train with a dynamic loss scale; use Policy::MixedBfloat16 or Policy::Float32, or a constant loss scale",
-            ));
-        }
         let graph = Graph::new();
         let state = self.bind_state(&graph);
         let tally = graph.parameter("tally", self.tally.shape());
@@ -216,6 +230,7 @@ impl Setup {
             sent: Vec::new(),
             changed: apply.changed,
             staged: Some(staged),
+            exchange: None,
             program,
         })
     }

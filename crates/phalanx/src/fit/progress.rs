@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Map, Value, json};
 
-use super::{EpochLogs, Input, Logs};
+use super::{EpochLogs, Input, Logs, ReplicaTimes};
 use crate::data::StageTime;
 
 /// How progress is shown, on standard output.
@@ -127,6 +127,20 @@ impl Reporter {
         }
     }
 
+    /// Says which replica keeps the others waiting.
+    pub(super) fn straggler(&self, times: &ReplicaTimes, warning: &str) {
+        match self.mode {
+            Progress::Silent => {}
+            Progress::Json => {
+                let seconds = times.replicas.iter().map(|r| r.median.as_secs_f64());
+                let seconds: Vec<f64> = seconds.collect();
+                let told = json!({"event": "straggler", "epoch": self.epoch + 1, "replica": times.straggler(), "seconds": seconds, "message": warning});
+                print_line(&told.to_string());
+            }
+            _ => print_line(warning),
+        }
+    }
+
     fn interval(&self) -> Duration {
         Duration::from_millis(match self.mode {
             Progress::Bar => 200,
@@ -144,6 +158,14 @@ fn remarks(input: &Input) -> String {
     if input.skipped > 0 {
         remarks += &format!("; {} corrupt examples left out", input.skipped);
     }
+    if input.validation_skipped > 0 {
+        let count = input.validation_skipped;
+        remarks += &format!("; {count} corrupt examples left out of the validation");
+    }
+    if input.lost_bytes > 0 {
+        let count = input.lost_bytes;
+        remarks += &format!("; {count} bytes of corrupt files left out");
+    }
     remarks
 }
 
@@ -153,7 +175,8 @@ fn of_input(input: &Input) -> Value {
             "busy": time.busy.as_secs_f64(), "wait": time.wait.as_secs_f64()})
     };
     let stages: Vec<Value> = input.stages.iter().map(stage).collect();
-    json!({"waited": input.verdict.waited, "slowest": input.verdict.slowest, "skipped": input.skipped, "stages": stages})
+    json!({"waited": input.verdict.waited, "slowest": input.verdict.slowest, "skipped": input.skipped,
+        "validation_skipped": input.validation_skipped, "lost_bytes": input.lost_bytes, "stages": stages})
 }
 
 fn values(logs: &Logs) -> Value {

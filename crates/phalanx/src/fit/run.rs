@@ -82,6 +82,10 @@ impl Programs {
                         "warning: the loss does not depend on variable `{variable}`, so it is not trained; freeze its layer if that is meant"
                     ));
                 }
+                if let (Some(exchange), true) = (&traced.exchange, self.0.is_empty()) {
+                    let line = format!("replicas add in each step {exchange}");
+                    placement.engine().notice(&line);
+                }
                 self.0.push(Ready {
                     shape: shape.clone(),
                     runs: Runs::compile(placement, setup, name, &traced)?,

@@ -257,9 +257,20 @@ impl<'a> Flow<'a> {
 
     fn piece(&mut self, piece: usize, part: usize) -> Result<()> {
         let stage = &self.staged.pieces[piece];
-        if stage.outputs.is_empty() {
-            return Ok(());
+        if !stage.outputs.is_empty() {
+            self.compute(stage, part)?;
         }
+        if piece + 1 == self.staged.pieces.len() {
+            // What goes on to the next part is shared.
+            let staged = self.staged;
+            let is_carried = |number| staged.carried.iter().any(|(_, from)| *from == number);
+            let is_result = |number| staged.outputs.contains(&number) && !is_carried(number);
+            self.parts[part].retain(|number, _| is_result(*number));
+        }
+        Ok(())
+    }
+
+    fn compute(&mut self, stage: &'a Stage, part: usize) -> Result<()> {
         let inputs = stage.inputs.iter();
         let inputs: Vec<Rc<Held<'a>>> = inputs
             .map(|&number| self.fetch(part, number, stage.device))
@@ -276,13 +287,6 @@ impl<'a> Flow<'a> {
             self.parts[part].insert(number, made);
         }
         self.done = Some(done);
-        if piece + 1 == self.staged.pieces.len() {
-            // What goes on to the next part is shared.
-            let staged = self.staged;
-            let is_carried = |number| staged.carried.iter().any(|(_, from)| *from == number);
-            let is_result = |number| staged.outputs.contains(&number) && !is_carried(number);
-            self.parts[part].retain(|number, _| is_result(*number));
-        }
         Ok(())
     }
 

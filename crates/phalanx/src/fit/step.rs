@@ -76,6 +76,8 @@ pub(super) struct StepProgram {
     pub(super) disconnected: Vec<String>,
     /// How micro-batches follow each other, in stages.
     pub(super) staged: Option<Traced>,
+    /// What replicas exchange of their gradients.
+    pub(super) exchange: Option<String>,
 }
 
 impl Setup {
@@ -193,6 +195,7 @@ impl Setup {
         let after = self.counted(&tally, &pass, verdict.as_ref(), now.iterations);
         let mut step = next.finish(&graph, &after)?;
         step.disconnected = self.disconnected(&pass);
+        step.exchange = pass.exchange;
         Ok(step)
     }
 
@@ -227,6 +230,7 @@ impl Setup {
             changed: apply.changed,
             disconnected: self.disconnected(&pass),
             staged: None,
+            exchange: pass.exchange,
         })
     }
 
@@ -257,6 +261,7 @@ impl Setup {
             connected: pass.connected.clone(),
             gradients,
             updates,
+            exchange: None,
         };
         let mut next = Next::of(&state);
         self.update(&self.split(&state), &received, &mut next);
@@ -293,10 +298,13 @@ impl Setup {
             ));
         }
         let mut gradients: Vec<Tensor> = gradients.into_iter().flatten().collect();
+        let is_exchanged = self.replicas > 1 && graph.error().is_none();
+        let exchange = is_exchanged.then(|| self.reduction.report(&gradients));
         if self.replicas > 1 {
             gradients = self.reduction.sum(&gradients);
         }
         Ok(Pass {
+            exchange,
             updates: self.aggregated(&effects.updates, given),
             judged: Some(judged),
             connected,
@@ -376,6 +384,7 @@ impl Setup {
             changed: Vec::new(),
             disconnected: Vec::new(),
             staged: None,
+            exchange: None,
         })
     }
 
@@ -479,6 +488,8 @@ pub(super) struct Pass {
     pub(super) gradients: Vec<Tensor>,
     /// State of layers, over all replicas.
     pub(super) updates: Vec<(usize, Tensor)>,
+    /// How the gradients became one.
+    exchange: Option<String>,
 }
 
 /// The state before a step.

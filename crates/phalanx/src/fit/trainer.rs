@@ -10,14 +10,16 @@ use super::batch::{check_labels, put, tensors};
 use super::best::Best;
 use super::compile::Compile;
 use super::history::{EpochLogs, History, Input, Logs};
+use super::idle::Idle;
 use super::infer::check_finite;
 use super::pipeline::Plan;
 use super::progress::Reporter;
 use super::run::{InFlight, Programs, State};
 use super::step::{BatchShape, Setup};
 use super::tally::Tally;
+use super::times::Watcher;
 use super::verify::Verifier;
-use crate::data::{Batch, Feed, Position, Verdict};
+use crate::data::{Batch, Feed, Lost, Position, Verdict};
 use crate::engine::Engine;
 use crate::nn::Model;
 use crate::optim::Optimizer;
@@ -39,6 +41,7 @@ pub struct Trainer {
     /// Batches of training seen: the host's copy of what the device counts, which skips what the loss scale does.
     iterations: i64,
     position: Position,
+    idle: Idle,
 }
 
 impl Trainer {
@@ -55,7 +58,7 @@ impl Trainer {
         setup.division = placement.division().cloned();
         setup.check_division()?;
         if let Some(stages) = placement.stages() {
-            setup.plan = Some(Plan::new(&setup.model, placement, stages)?);
+            setup.plan = Some(Plan::of(&setup.model, placement, stages, setup.loss_scale)?);
         }
         Ok(Self {
             state: State::new(placement, &setup, values, seed)?,
@@ -68,6 +71,7 @@ impl Trainer {
             predict: Programs::default(),
             iterations: 0,
             position: Position::start(0),
+            idle: Idle::default(),
         })
     }
 
@@ -116,7 +120,12 @@ impl Trainer {
         let mut best = best.transpose()?;
         let mut reporter = Reporter::new(fit.progress, fit.epochs, steps);
         reporter.start(&self.placement.describe(feed.size()));
+        self.tell_lost(&feed.lost());
+        if let Some(validation) = &fit.validation {
+            self.tell_lost(&validation.dataset().lost());
+        }
         let mut history = History::default();
+        let mut watcher = Watcher::new(fit.watch);
         for epoch in fit.initial_epoch..fit.epochs {
             let start = Instant::now();
             reporter.begin(epoch);
@@ -124,11 +133,15 @@ impl Trainer {
                 Some(position) if epoch == fit.initial_epoch => position.clone(),
                 _ => Position::start(epoch as u64),
             };
-            let (mut logs, steps, input) = self.train_epoch(feed, &fit, steps, &mut reporter)?;
+            let (mut logs, steps, mut input) =
+                self.train_epoch(feed, &fit, steps, (&mut reporter, &mut watcher))?;
+            let replica_times = self.watched(&mut watcher, start.elapsed());
             if let Some(validation) = &fit.validation
                 && (epoch + 1) % fit.validation_freq == 0
             {
-                logs.extend_validation(&self.evaluate(validation)?);
+                let (tested, skipped) = self.evaluated(validation)?;
+                logs.extend_validation(&tested);
+                input.validation_skipped = skipped;
             }
             let done = EpochLogs {
                 epoch,
@@ -136,8 +149,14 @@ impl Trainer {
                 steps,
                 seconds: start.elapsed().as_secs_f64(),
                 input,
+                replica_times,
             };
             reporter.end(&done);
+            if let Some(times) = &done.replica_times
+                && let Some(warning) = watcher.news(times)
+            {
+                reporter.straggler(times, &warning);
+            }
             if let Some(best) = &mut best {
                 best.see(&done, || self.variables())?;
             }
@@ -164,7 +183,8 @@ impl Trainer {
     pub fn train_on_batch(&mut self, batch: &Batch) -> Result<Logs> {
         self.needs_loss("train")?;
         self.clear_tally()?;
-        self.step(batch, batch.rows(), &mut InFlight::default())?;
+        let (split, shape) = self.part(batch, batch.rows())?;
+        self.step(batch, &split, &shape, &mut InFlight::default())?;
         self.results()
     }
 
@@ -321,7 +341,7 @@ impl Trainer {
         feed: Feed<'_>,
         fit: &Fit,
         steps: Option<usize>,
-        reporter: &mut Reporter,
+        (reporter, watcher): (&mut Reporter, &mut Watcher),
     ) -> Result<(Logs, usize, Input)> {
         self.clear_tally()?;
         let (mut flight, start, skipped) = (InFlight::default(), Instant::now(), feed.skipped());
@@ -330,11 +350,16 @@ impl Trainer {
             .steps_per_epoch
             .map_or(usize::MAX, |steps| steps.saturating_sub(before));
         let mut iter = feed.iter_at(&self.position)?;
-        let mut done = 0;
-        while done < most
-            && let Some(batch) = iter.next()
-        {
-            self.step(&batch?, feed.size(), &mut flight)?;
+        let (mut done, mut starved) = (0, Duration::ZERO);
+        while done < most {
+            let asked = Instant::now();
+            let Some(batch) = iter.next() else { break };
+            let begun = Instant::now();
+            starved += self.idle.between(asked, begun);
+            let batch = batch?;
+            let (split, shape) = self.part_of(&batch, feed)?;
+            self.step(&batch, &split, &shape, &mut flight)?;
+            watcher.see(&batch, feed.size(), begun.elapsed());
             self.position = iter.position();
             done += 1;
             if Some(before + done) != steps && reporter.is_due() {
@@ -345,11 +370,20 @@ impl Trainer {
         flight.finish(self.placement.engine())?;
         let stages = iter.stage_times();
         let input = Input {
-            verdict: Verdict::of(&stages, start.elapsed()),
+            verdict: Verdict::of(&stages, starved, start.elapsed()),
             stages,
             skipped: feed.skipped() - skipped,
+            validation_skipped: 0,
+            lost_bytes: feed.lost().iter().map(|lost| lost.bytes).sum(),
         };
         Ok((self.results()?, done, input))
+    }
+
+    /// Tells what of the files is left out.
+    pub(super) fn tell_lost(&self, lost: &[Lost]) {
+        for lost in lost {
+            self.engine().notice(&format!("warning: {lost}"));
+        }
     }
 
     fn clear_tally(&mut self) -> Result<()> {
@@ -358,17 +392,23 @@ impl Trainer {
         Ok(())
     }
 
-    /// Begins one training step on a batch of `full` rows or fewer.
-    fn step(&mut self, batch: &Batch, full: usize, flight: &mut InFlight) -> Result<()> {
-        let (split, shape) = self.part(batch, full)?;
+    /// Begins one training step on a batch, whose rows are parted so.
+    fn step(
+        &mut self,
+        batch: &Batch,
+        split: &Split,
+        shape: &BatchShape,
+        flight: &mut InFlight,
+    ) -> Result<()> {
         check_labels(&self.setup, batch)?;
         let setup = &self.setup;
-        let trace = || setup.train_program(&shape);
+        let trace = || setup.train_program(shape);
         let ready = self
             .train
-            .get(&self.placement, setup, "train_step", &shape, trace)?;
-        let batch = put(&self.placement, tensors(batch), &split, shape.filled)?;
+            .get(&self.placement, setup, "train_step", shape, trace)?;
+        let batch = put(&self.placement, tensors(batch), split, shape.filled)?;
         let done = self.state.train(setup, ready, &batch)?;
+        self.idle.begin(&done)?;
         // Skipped steps are found out in `results`.
         self.iterations += 1;
         flight.push(self.placement.engine(), done)?;
@@ -393,10 +433,26 @@ impl Trainer {
         Ok(())
     }
 
-    /// Which rows of a batch are whose, and the shapes of a part.
+    /// Which rows of a batch of the feed are whose, and the shapes of a part.
+    ///
+    /// Where any batch may have lost examples, all that have are filled up: a program for each number of rows would be
+    /// compiled otherwise.
+    fn part_of(&self, batch: &Batch, feed: Feed<'_>) -> Result<(Split, BatchShape)> {
+        if !feed.skips_corrupt() {
+            return self.part(batch, feed.size());
+        }
+        let split = self.placement.parts(batch.rows(), feed.size());
+        self.shaped(batch, split)
+    }
+
+    /// Which rows of a batch of `full` rows or fewer are whose, and the shapes of a part.
     fn part(&self, batch: &Batch, full: usize) -> Result<(Split, BatchShape)> {
-        let whole = BatchShape::of(&self.setup, batch)?;
         let split = self.placement.split(batch.rows(), full);
+        self.shaped(batch, split)
+    }
+
+    fn shaped(&self, batch: &Batch, split: Split) -> Result<(Split, BatchShape)> {
+        let whole = BatchShape::of(&self.setup, batch)?;
         // Micro-batches are told their place among the rows the same way.
         let is_cut = self.setup.plan.is_some() && split.replicas() > 1;
         let shape = whole.part(&split, is_cut || !split.is_even());

@@ -57,16 +57,35 @@ impl Verifier {
     }
 }
 
-/// The bits of all elements, each times an odd number of its own, added modulo 2^32: a `u32[1]`.
+/// The bits of all elements, in words, each times an odd number of its own, added modulo 2^32: a `u32[1]`.
+///
+/// Odd numbers have inverses, so one word that differs, in any of its bits, always changes the sum.
 fn checksum(array: &Tensor) -> Tensor {
-    let bits = match array.dtype() {
-        DType::F32 => array.bitcast(DType::U32),
-        dtype if dtype.is_float() => array.convert(DType::F32).bitcast(DType::U32),
-        _ => array.convert(DType::U32),
+    let sums = words(array).into_iter().enumerate().map(|(word, bits)| {
+        let bits = bits.reshape(&[array.shape().len()]);
+        let place = array.graph().iota(bits.shape(), 0);
+        let odd = place * 4.0 + (2.0 * word as f64 + 1.0);
+        (bits * odd).sum(&[0]).reshape(&[1])
+    });
+    sums.reduce(|low, high| low + high)
+        .unwrap_or_else(|| array.graph().full(&Shape::new(DType::U32, [1]), 0.0))
+}
+
+/// The bits of each element as `u32`, two of them where it has 64.
+fn words(array: &Tensor) -> Vec<Tensor> {
+    let wide = match array.dtype() {
+        DType::F64 => array.bitcast(DType::I64),
+        DType::I64 => array.clone(),
+        DType::F32 | DType::I32 => return vec![array.bitcast(DType::U32)],
+        // What is shorter fits.
+        DType::Bf16 | DType::F16 => {
+            return vec![array.convert(DType::F32).bitcast(DType::U32)];
+        }
+        DType::U32 | DType::U8 | DType::Bool => return vec![array.convert(DType::U32)],
     };
-    let bits = bits.reshape(&[array.shape().len()]);
-    let place = array.graph().iota(bits.shape(), 0);
-    (bits * (place * 2.0 + 1.0)).sum(&[0]).reshape(&[1])
+    let low = wide.and(&wide.like(f64::from(u32::MAX)));
+    let high = wide.shift_right(&wide.like(32.0));
+    vec![low.convert(DType::U32), high.convert(DType::U32)]
 }
 
 #[cfg(test)]
@@ -79,6 +98,53 @@ mod tests {
     use crate::fit::{Compile, Trainer};
     use crate::losses::MeanSquaredError;
     use crate::nn::{Dense, IntoModel, Sequential};
+
+    #[test]
+    fn each_bit_of_each_element_counts() {
+        let engine = Engine::cpu().unwrap();
+        let f64s = |x: f64| HostTensor::new([2], &[1.0, x]);
+        let i64s = |x: i64| HostTensor::new([2], &[-1, x]);
+        let pairs = [
+            (
+                f64s(1.0 / 3.0),
+                f64s(f64::from_bits((1.0f64 / 3.0).to_bits() ^ 1)),
+            ),
+            (f64s(0.0), f64s(-0.0)),
+            (i64s(5), i64s(5 ^ (1 << 63))),
+            (i64s(5), i64s(5 ^ (1 << 32))),
+            (i64s(5), i64s(5 ^ (1 << 31))),
+            (i64s(5), i64s(4)),
+            (
+                HostTensor::new([1], &[i32::MIN]),
+                HostTensor::new([1], &[0i32]),
+            ),
+            (
+                HostTensor::new([1], &[0.0f32]),
+                HostTensor::new([1], &[-0.0f32]),
+            ),
+            (
+                HostTensor::new([1], &[true]),
+                HostTensor::new([1], &[false]),
+            ),
+        ];
+        let graph = Graph::new();
+        let sums: Vec<Tensor> = (pairs.iter().flat_map(|(a, b)| [a, b]))
+            .map(|array| checksum(&graph.parameter("array", array.shape().clone())))
+            .collect();
+        let sums: Vec<&Tensor> = sums.iter().collect();
+        let program = graph
+            .finish(&[("sums", &Tensor::concat(&sums, 0))])
+            .unwrap();
+        let compiled = engine.compile("checksums", &program).unwrap();
+        let arrays = pairs.iter().flat_map(|(a, b)| [a, b]);
+        let arrays: Vec<_> = arrays.map(|array| engine.put(0, array).unwrap()).collect();
+        let (outputs, _) = compiled.run(&[&arrays.iter().collect::<Vec<_>>()]).unwrap();
+        let shape = Shape::new(DType::U32, [arrays.len()]);
+        let sums = engine.get(&outputs[0][0], &shape).unwrap().to_f64();
+        for (pair, sums) in pairs.iter().zip(sums.chunks(2)) {
+            assert_ne!(sums[0], sums[1], "{pair:?}");
+        }
+    }
 
     #[test]
     fn a_replica_that_went_astray_is_named() {

@@ -69,8 +69,9 @@ impl FromStr for DeviceChoice {
         if found.iter().any(|(other, _)| *other != kind) {
             return Err(wrong("devices of two kinds do not train together".into()));
         }
-        let is_count = kind == "cpu" && names.len() == 1 && names[0].contains(':');
         let highest = found.iter().map(|(_, number)| *number).max().unwrap_or(0);
+        // `cpu:0` is a name: there is no dividing into 0.
+        let is_count = kind == "cpu" && names.len() == 1 && highest > 0;
         let cpu_devices = match kind {
             "cpu" if is_count => highest,
             "cpu" => highest.saturating_add(1),
@@ -115,6 +116,7 @@ mod tests {
         };
         assert_eq!(read("cpu:4"), (Platform::Cpu, 4, 0));
         assert_eq!(read("cpu"), (Platform::Cpu, 1, 0));
+        assert_eq!(read("/cpu:0"), (Platform::Cpu, 1, 1));
         assert_eq!(read("CPU:0, cpu:3"), (Platform::Cpu, 4, 2));
         assert_eq!(read("gpu"), (Platform::Cuda, 1, 0));
         assert_eq!(read("gpu:1"), (Platform::Cuda, 1, 1));
@@ -126,7 +128,6 @@ mod tests {
     fn what_is_no_choice_is_refused_with_what_to_write() {
         for (text, why) in [
             ("", "`` is no device"),
-            ("cpu:0", "divided into 1 to 1024"),
             ("cpu:100000", "divided into 1 to 1024"),
             ("cpu:1,gpu:0", "devices of two kinds"),
             ("gpu:x", "`gpu:x` is no device"),

@@ -67,6 +67,11 @@ fn existing(engine: &Engine) -> String {
     names.join(", ")
 }
 
+/// The kind of a named device: `cpu`, `gpu` or `tpu`.
+pub(crate) fn device_kind(name: &str) -> Option<&'static str> {
+    parsed(name).map(|(kind, _)| kind)
+}
+
 /// Kind and number of a device; other parts of a TensorFlow path say where this process is.
 pub(super) fn parsed(name: &str) -> Option<(&'static str, usize)> {
     let lower = name.trim().to_ascii_lowercase();

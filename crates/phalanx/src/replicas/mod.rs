@@ -12,6 +12,7 @@ mod split;
 mod stages;
 
 pub use choice::DeviceChoice;
+pub(crate) use devices::device_kind;
 pub use devices::select_devices;
 pub(crate) use division::Division;
 pub use placement::Placement;

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use phalanx_graph::op::{ReduceOp, Via};
-use phalanx_graph::{DType, Graph, Scattered, Tensor};
+use phalanx_graph::{DType, Graph, Scattered, Shape, Tensor};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -58,7 +58,8 @@ pub enum WireFormat {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SparseGradients {
-    /// Replicas exchange rows and their indices when all of these together are fewer bytes than the whole.
+    /// Replicas exchange rows and their indices, the way that others are added, when all of these together are fewer bytes
+    /// than the whole.
     #[default]
     WhenSmaller,
     /// They are added as wholes, like others.
@@ -278,11 +279,32 @@ impl Reduction {
         let dtype = rows.rows.dtype();
         let sent = rows.rows.convert(self.on_wire(dtype));
         let all = Scattered {
-            indices: rows.indices.all_gather(0),
-            rows: sent.all_gather(rows.dim).convert(dtype),
+            indices: self.gathered(&rows.indices, 0),
+            rows: self.gathered(&sent, rows.dim).convert(dtype),
             ..rows.clone()
         };
         all.dense().reshape(&gradient.dims())
+    }
+
+    /// The tensors of all replicas joined along a dim, in their order: by the devices' own library, or, as the other ways
+    /// only add, by adding what has zeros in the place of the others.
+    #[track_caller]
+    fn gathered(&self, tensor: &Tensor, dim: usize) -> Tensor {
+        if self.via() == Via::Native {
+            return tensor.all_gather(dim);
+        }
+        let graph = tensor.graph();
+        let mut dims = tensor.dims();
+        dims.insert(dim, graph.replicas());
+        let own: Vec<usize> = (0..dims.len()).filter(|&other| other != dim).collect();
+        let tensors = tensor.broadcast_in(&dims, &own);
+        let number = graph.iota(Shape::new(DType::U32, dims), dim);
+        let is_own = number.equal(&graph.replica_id().broadcast_to(&number.dims()));
+        let placed = is_own.select(&tensors, &tensors.zeros_like());
+        let all = graph.all_reduce(&[&placed], ReduceOp::Sum, self.via());
+        let mut joined = tensor.dims();
+        joined[dim] *= graph.replicas();
+        all[0].reshape(&joined)
     }
 
     fn sum_pack(&self, graph: &Graph, gradients: &[Tensor], pack: &[usize]) -> Vec<Tensor> {

@@ -259,7 +259,7 @@ fn gradients_of_tables_travel_as_rows_where_that_is_less() {
         let table = graph.parameter("table", Shape::f32([ROWS, WIDTH]));
         let ids = graph.parameter("ids", Shape::new(DType::I32, [5]));
         let by = graph.parameter("by", Shape::f32([5, WIDTH]));
-        let (mut sums, mut expected_rows) = (Vec::new(), 0);
+        let (mut sums, mut expected_rows, mut others) = (Vec::new(), 0, Vec::new());
         for (name, as_rows, make) in USES {
             let gradient = gradients(&make(&table, &ids, &by), &[&table])
                 .remove(0)
@@ -273,17 +273,31 @@ fn gradients_of_tables_travel_as_rows_where_that_is_less() {
                     assert_eq!(is_rows, as_rows && may, "{name}, {wire:?}, {sparse:?}");
                     expected_rows += usize::from(is_rows && name != "looked up by nothing");
                     sums.extend(reduction.sum(given));
+                    if is_rows {
+                        let ops = [OPS[1], OPS[2]].into_iter();
+                        let other = |ops| reduction.clone().cross_device_ops(ops).sum(given);
+                        others.push((sums.len() - 1, ops.flat_map(other).collect::<Vec<_>>()));
+                    }
                 }
             }
         }
+        let count = sums.len();
+        sums.extend(others.iter().flat_map(|(_, sums)| sums.clone()));
         let program = finish(&graph, &sums);
+        // The other ways have none.
         let gathers = program
             .nodes
             .iter()
             .filter(|node| matches!(node.op, Op::AllGather { .. }));
         assert_eq!(gathers.count(), 2 * expected_rows);
         let lists: Vec<Vec<HostTensor>> = (0..replicas).map(looked_up).collect();
-        check_tables(&run(&program, &lists)[0], &lists);
+        let found = &run(&program, &lists)[0];
+        check_tables(&found[..count], &lists);
+        for ((native, _), others) in others.iter().zip(found[count..].chunks(2)) {
+            for other in others {
+                assert_eq!(found[*native].to_f64(), other.to_f64());
+            }
+        }
     }
 }
 

@@ -1,9 +1,11 @@
 //! Variables on one device, computation on several.
 
-use super::Strategy;
+use phalanx_pjrt::Platform;
+
+use super::{Strategy, local};
 use crate::Result;
 use crate::engine::{Engine, EngineOptions};
-use crate::replicas::{Placement, Reduction, select_devices};
+use crate::replicas::{Placement, Reduction, device_kind, select_devices};
 
 /// Trains with one copy of the variables and the optimizer's state, on a device that need not compute: the memory of
 /// the host, say, for a model whose state does not fit the others.
@@ -14,13 +16,13 @@ use crate::replicas::{Placement, Reduction, select_devices};
 pub struct CentralStorageStrategy(Placement);
 
 impl CentralStorageStrategy {
-    /// All devices of this machine compute, and as in TensorFlow the CPU has the variables, or the computing device
+    /// All devices of this machine compute (its GPUs or TPU cores, where a plugin for them is found, else the CPU), and as in TensorFlow the CPU has the variables, or the computing device
     /// itself when there is but one.
     ///
     /// # Errors
     /// When the devices do not start; see [`Engine::new`].
     pub fn new() -> Result<Self> {
-        Self::with(&EngineOptions::default())
+        Self::on(&local::engine()?).usual_parameters(&EngineOptions::default())
     }
 
     /// As [`new`](Self::new), with the devices of an engine with these options.
@@ -28,16 +30,26 @@ impl CentralStorageStrategy {
     /// # Errors
     /// When the devices do not start; see [`Engine::new`].
     pub fn with(options: &EngineOptions) -> Result<Self> {
-        let engine = Engine::new(options)?;
-        if engine.kind() == "cpu" || engine.devices() == 1 {
-            return Ok(Self::on(&engine));
+        Self::on(&Engine::new(options)?).usual_parameters(options)
+    }
+
+    /// With the variables where TensorFlow has them.
+    pub(super) fn usual_parameters(self, options: &EngineOptions) -> Result<Self> {
+        let engine = self.0.engine().clone();
+        match home(engine.kind(), self.0.devices()) {
+            Some(device) => Ok(self.parameters(&engine, device)),
+            None => Ok(self.parameters(&host(options)?, 0)),
         }
-        let host = Engine::new(&EngineOptions {
-            platform: EngineOptions::default().platform,
-            plugin: None,
-            ..options.clone()
-        })?;
-        Ok(Self::on(&engine).parameters(&host, 0))
+    }
+
+    /// With the variables on the device of this name, which may be the CPU beside other devices that compute.
+    pub(super) fn parameters_named(self, name: &str, options: &EngineOptions) -> Result<Self> {
+        if device_kind(name) != Some("cpu") || self.0.engine().kind() == "cpu" {
+            return self.parameter_device(name);
+        }
+        let host = host(options)?;
+        let device = select_devices(&host, [name])?[0];
+        Ok(self.parameters(&host, device))
     }
 
     /// All devices of an engine that runs already compute, and the first has the variables.
@@ -80,7 +92,8 @@ impl CentralStorageStrategy {
         Self(self.0.with_reduction(reduction))
     }
 
-    /// With parts of each batch in proportion to these numbers, one for each computing device.
+    /// With parts of each batch in proportion to these numbers, one for each computing device; see
+    /// [`MirroredStrategy::shares`](super::MirroredStrategy::shares) for what that saves and what not.
     ///
     /// # Errors
     /// When there is not one for each, or all are 0.
@@ -89,8 +102,58 @@ impl CentralStorageStrategy {
     }
 }
 
+/// The device of the variables among those of an engine of this kind: the computing one, if it is one, else the CPU's
+/// first; none where the engine has no CPU.
+fn home(kind: &str, computing: &[usize]) -> Option<usize> {
+    match (kind, computing) {
+        ("cpu", _) => Some(0),
+        (_, &[one]) => Some(one),
+        _ => None,
+    }
+}
+
+/// The memory of the host, beside devices that are not the CPU.
+fn host(options: &EngineOptions) -> Result<Engine> {
+    Engine::new(&EngineOptions {
+        platform: Platform::Cpu,
+        plugin: None,
+        ..options.clone()
+    })
+}
+
 impl Strategy for CentralStorageStrategy {
     fn placement(&self) -> &Placement {
         &self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_are_on_the_host_beside_several_devices() {
+        assert_eq!(home("cpu", &[1, 2]), Some(0));
+        assert_eq!(home("gpu", &[1]), Some(1));
+        assert_eq!(home("gpu", &[0, 1]), None);
+        assert_eq!(home("tpu", &[0, 1, 2, 3]), None);
+    }
+
+    #[test]
+    fn the_device_of_the_variables_is_named() {
+        let options = EngineOptions {
+            cpu_devices: 2,
+            ..EngineOptions::default()
+        };
+        let engine = Engine::new(&options).unwrap();
+        let strategy = || CentralStorageStrategy::on(&engine);
+        let named = |name| strategy().parameters_named(name, &options);
+        let second = named("/cpu:1").unwrap();
+        assert_eq!(second.0.parameters().unwrap().1, 1);
+        let error = named("gpu:0").unwrap_err().to_string();
+        assert!(
+            error.contains("there is no device `gpu:0`; there are cpu:0, cpu:1"),
+            "{error}"
+        );
     }
 }

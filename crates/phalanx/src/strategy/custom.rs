@@ -129,7 +129,8 @@ pub trait CustomTraining: Strategy {
     ///
     /// # Errors
     /// When the value is of another strategy, the replicas' shapes differ (in other dims than that one), there is no such
-    /// dim, the reduction is none of such elements, or the device fails.
+    /// dim, the reduction is none of such elements, or the device fails; when rows may only fill up the batch and the
+    /// function did not say so, see [`PerReplica::local_results`].
     fn reduce(&self, how: Reduce, value: &PerReplica, dim: Option<usize>) -> Result<HostTensor> {
         value.reduce(&site(self), how, dim)
     }
@@ -138,7 +139,7 @@ pub trait CustomTraining: Strategy {
     ///
     /// # Errors
     /// When the value is of another strategy or a scalar, there is no such dim, other dims differ between replicas, or
-    /// the device fails.
+    /// the device fails; when rows may only fill up the batch, as for [`reduce`](Self::reduce).
     fn gather(&self, value: &PerReplica, dim: usize) -> Result<HostTensor> {
         value.gather(&site(self), dim)
     }

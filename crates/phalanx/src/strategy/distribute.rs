@@ -1,6 +1,7 @@
 //! Batches divided over replicas and put on their devices, one step ahead.
 
 use std::fmt;
+use std::sync::Arc;
 
 use phalanx_graph::{HostTensor, Shape};
 
@@ -17,13 +18,13 @@ pub struct DistributedBatch {
     pub(super) x: Vec<PerReplica>,
     pub(super) y: Vec<PerReplica>,
     pub(super) weight: Option<PerReplica>,
-    pub(super) rows: Rows,
+    pub(super) rows: Arc<Rows>,
     /// Position of the first example in the epoch.
     pub first: u64,
 }
 
 /// Which rows of a distributed batch are examples.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Rows {
     /// Rows of the arrays of each replica.
     pub(super) each: usize,
@@ -106,7 +107,7 @@ impl DistributedBatch {
             x: x.collect::<Result<_>>()?,
             y: y.collect::<Result<_>>()?,
             weight: weight.transpose()?,
-            rows: Rows::new(site, split)?,
+            rows: Arc::new(Rows::new(site, split)?),
             first,
         })
     }

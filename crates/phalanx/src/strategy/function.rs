@@ -1,5 +1,7 @@
 //! Functions that replicas run together: traced once for each shape of their arguments, and compiled to one program.
 
+use std::sync::Arc;
+
 use phalanx_graph::{Graph, Program, Shape, Tensor};
 use phalanx_pjrt::Buffer;
 
@@ -8,7 +10,7 @@ use super::distribute::{DistributedBatch, Rows};
 use super::replica_cx::{BatchRows, ReplicaCx};
 use super::site::Site;
 use super::state::{Owner, State};
-use super::values::{Part, PerReplica};
+use super::values::{FirstDim, Part, PerReplica};
 use crate::engine::Compiled;
 use crate::nn::Policy;
 use crate::{Error, Result};
@@ -176,7 +178,8 @@ struct Trace {
 struct ResultSpec {
     shape: Shape,
     same: bool,
-    per_example: bool,
+    /// Whether its first dim is the batch; `None` where that is not said and may be.
+    per_example: Option<bool>,
 }
 
 /// What a trace depends on.
@@ -246,9 +249,8 @@ impl<'f, A: Argument, const N: usize> Function<'f, A, N> {
             }
         };
         let tensors = A::tensors(given);
-        let batch = A::batch(given);
-        let rows = batch.map(|batch| &batch.rows);
-        run(&self.site, trace, state, &tensors, rows)
+        let rows = rows_of::<A>(given)?;
+        run(&self.site, trace, state, &tensors, rows.as_ref())
     }
 
     fn key(&self, state: &State, given: &A::Given) -> Result<Key> {
@@ -262,10 +264,11 @@ impl<'f, A: Argument, const N: usize> Function<'f, A, N> {
         if let Some(batch) = batch {
             batch.check_site(&self.site)?;
         }
+        let rows = rows_of::<A>(given)?;
         Ok(Key {
             owner: state.owner.clone(),
             arguments,
-            rows: batch.map(|batch| (batch.rows.each, batch.rows.filled.is_some())),
+            rows: rows.map(|rows| (rows.each, rows.filled.is_some())),
             counts: batch.map_or([0; 3], |batch| {
                 [
                     batch.x.len(),
@@ -323,7 +326,7 @@ impl<'f, A: Argument, const N: usize> Function<'f, A, N> {
                 .map(|(result, (_, value))| ResultSpec {
                     shape: result.shape(),
                     same: agreement.is_same(*value),
-                    per_example: cx.is_per_example(result),
+                    per_example: cx.is_per_example(result, agreement.is_same(*value)),
                 })
                 .collect(),
             changed: changed.into_iter().map(|(entry, _)| entry).collect(),
@@ -340,6 +343,26 @@ impl<'f, A: Argument, const N: usize> Function<'f, A, N> {
             ));
         }
     }
+}
+
+/// The rows of the batch that a function is given, or of the one that its arguments were computed from.
+fn rows_of<A: Argument>(given: &A::Given) -> Result<Option<Arc<Rows>>> {
+    let tensors = A::tensors(given);
+    let named = tensors.iter().map(|(name, t)| (name.as_str(), t.rows()));
+    let batch = A::batch(given).map(|batch| ("the batch", Some(&batch.rows)));
+    let all = batch.into_iter().chain(named);
+    let mut all = all.filter_map(|(name, rows)| Some((name, rows?)));
+    let Some((first, rows)) = all.next() else {
+        return Ok(None);
+    };
+    let other = all.find(|(_, other)| other.each == rows.each && other.counts != rows.counts);
+    if let Some((name, other)) = other {
+        return Err(Error::user(format!(
+            "{first} has {:?} examples on the replicas, and {name} {:?}, though both have arrays of {} rows: only one can say which rows are examples; give one function values of one batch",
+            rows.counts, other.counts, rows.each
+        )));
+    }
+    Ok(Some(Arc::clone(rows)))
 }
 
 /// Refuses what would let replicas differ.
@@ -367,7 +390,7 @@ fn run<const N: usize>(
     trace: &Trace,
     state: &mut State,
     tensors: &[(String, &PerReplica)],
-    rows: Option<&Rows>,
+    rows: Option<&Arc<Rows>>,
 ) -> Result<[PerReplica; N]> {
     let copies = state.copies(&trace.bound)?;
     let mut lists: Vec<Vec<&Buffer>> = Vec::with_capacity(site.replicas());
@@ -393,19 +416,17 @@ fn run<const N: usize>(
     for &entry in &trace.changed {
         state.replace(entry, next())?;
     }
-    let counts = rows.map(|rows| &rows.counts);
-    let results = trace.results.iter().map(|spec| {
-        let parts = next()
-            .into_iter()
-            .enumerate()
-            .map(|(replica, buffer)| Part {
-                buffer,
-                shape: spec.shape.clone(),
-                rows: counts
-                    .filter(|_| spec.per_example)
-                    .map(|counts| counts[replica]),
-            });
-        PerReplica::new(site, parts.collect(), spec.same)
+    let results = trace.results.iter().enumerate().map(|(index, spec)| {
+        let parts = next().into_iter().map(|buffer| Part {
+            buffer,
+            shape: spec.shape.clone(),
+        });
+        let first_dim = match (spec.per_example, rows) {
+            (Some(true), Some(rows)) => FirstDim::Examples(Arc::clone(rows)),
+            (None, Some(rows)) => FirstDim::Unsaid(Arc::clone(rows), index),
+            _ => FirstDim::Other,
+        };
+        PerReplica::new(site, parts.collect(), spec.same, first_dim)
     });
     let results: Vec<PerReplica> = results.collect();
     state.began(done)?;

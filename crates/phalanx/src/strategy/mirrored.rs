@@ -1,6 +1,6 @@
 //! A copy of the model on each device of this machine.
 
-use super::Strategy;
+use super::{Strategy, local};
 use crate::Result;
 use crate::engine::{Engine, EngineOptions};
 use crate::replicas::{Placement, Reduction, select_devices};
@@ -14,12 +14,13 @@ use crate::replicas::{Placement, Reduction, select_devices};
 pub struct MirroredStrategy(Placement);
 
 impl MirroredStrategy {
-    /// All devices of this machine: as [`with`](Self::with) the default options.
+    /// All devices of this machine: its GPUs or TPU cores, where a plugin for them is found, else the CPU, which
+    /// [`with`](Self::with) divides.
     ///
     /// # Errors
     /// When the devices do not start; see [`Engine::new`].
     pub fn new() -> Result<Self> {
-        Self::with(&EngineOptions::default())
+        Ok(Self::on(&local::engine()?))
     }
 
     /// All devices of an engine with these options: those of its platform, or as many as
@@ -52,8 +53,12 @@ impl MirroredStrategy {
         Self(self.0.with_reduction(reduction))
     }
 
-    /// With parts of each batch in proportion to these numbers, one for each replica, for devices of unequal speed;
-    /// the results stay exact.
+    /// With parts of each batch in proportion to these numbers, one for each replica.
+    ///
+    /// This says which examples each replica sees; results are those of one device with the whole batch, as with equal
+    /// parts. It does not make a slow device do less: all replicas run one program, so each computes on arrays as long as
+    /// the largest part, in which rows that only fill up weigh nothing, and memory and time of a step are those of the
+    /// largest part on every device. Where devices are of unequal speed, leave out the slow ones.
     ///
     /// # Errors
     /// When there is not one for each replica, or all are 0.

@@ -5,6 +5,7 @@ mod central;
 mod custom;
 mod distribute;
 mod function;
+mod local;
 mod mesh;
 mod mirrored;
 mod named;

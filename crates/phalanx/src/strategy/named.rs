@@ -1,12 +1,18 @@
 //! Strategies as training files write them.
 
+use std::collections::BTreeMap;
+
+use phalanx_graph::Mesh;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{CentralStorageStrategy, MirroredStrategy, OneDeviceStrategy, Strategy};
+use super::{
+    CentralStorageStrategy, MeshStrategy, MirroredStrategy, OneDeviceStrategy, PipelineStrategy,
+    Strategy,
+};
 use crate::engine::{Engine, EngineOptions};
 use crate::replicas::{DeviceChoice, Reduction};
-use crate::{Result, config};
+use crate::{Error, Result, config};
 
 /// A strategy as a training file writes it: a name and settings, and the devices that it is for.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,6 +27,39 @@ enum Kind {
     OneDevice,
     Mirrored,
     CentralStorage,
+    Mesh,
+    Pipeline,
+}
+
+impl Kind {
+    const ALL: [Self; 5] = [
+        Self::OneDevice,
+        Self::Mirrored,
+        Self::CentralStorage,
+        Self::Mesh,
+        Self::Pipeline,
+    ];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::OneDevice => "one_device",
+            Self::Mirrored => "mirrored",
+            Self::CentralStorage => "central_storage",
+            Self::Mesh => "mesh",
+            Self::Pipeline => "pipeline",
+        }
+    }
+
+    /// The settings beside `devices` that it has, the first `required` of which it does not go without.
+    const fn settings(self) -> (&'static [&'static str], usize) {
+        match self {
+            Self::OneDevice => (&[], 0),
+            Self::Mirrored => (&["reduction", "shares", "verify_every"], 0),
+            Self::CentralStorage => (&["parameter_device", "reduction", "shares"], 0),
+            Self::Mesh => (&["axes"], 1),
+            Self::Pipeline => (&["stages", "micro_batches", "starting_at"], 1),
+        }
+    }
 }
 
 /// As they are written; `None` where nothing is.
@@ -32,6 +71,10 @@ struct Settings {
     reduction: Value,
     shares: Option<Vec<u32>>,
     verify_every: Option<u64>,
+    axes: Option<BTreeMap<String, usize>>,
+    stages: Option<usize>,
+    micro_batches: Option<usize>,
+    starting_at: Option<Vec<String>>,
 }
 
 /// One device when one is there, else all of them mirrored.
@@ -47,41 +90,49 @@ impl Default for NamedStrategy {
 
 impl NamedStrategy {
     /// The names of strategies.
-    pub const KINDS: [&'static str; 3] = ["one_device", "mirrored", "central_storage"];
+    pub const KINDS: [&'static str; 5] = {
+        let [a, b, c, d, e] = Kind::ALL;
+        [a.name(), b.name(), c.name(), d.name(), e.name()]
+    };
 
-    /// The strategy of this name with these settings: `devices` (see [`DeviceChoice`]), `reduction` (see
-    /// [`Reduction::from_config`]), `shares` (a number for each replica), `verify_every` (a number of steps) and, of
-    /// `central_storage`, `parameter_device`.
+    /// The strategy of this name with these settings: `devices` (see [`DeviceChoice`]); of `mirrored` and
+    /// `central_storage` `reduction` (see [`Reduction::from_config`]) and `shares` (a number for each replica); of
+    /// `mirrored` `verify_every` (a number of steps); of `central_storage` `parameter_device`; of `mesh` `axes`, names
+    /// with sizes (see [`Mesh`]; the last in the order of names is counted fastest); of `pipeline` `stages`,
+    /// `micro_batches` (as many as stages by default) and `starting_at` (a list of layers).
     ///
     /// # Errors
     /// An unknown name or setting (naming the nearest), or a value that makes no sense.
     pub fn from_config(kind: &str, fields: &Value) -> Result<Self> {
-        let known = match kind {
-            "one_device" => Kind::OneDevice,
-            "mirrored" => Kind::Mirrored,
-            "central_storage" => Kind::CentralStorage,
-            _ => return Err(config::unknown_kind("strategy", kind, &Self::KINDS)),
+        let known = Kind::ALL.into_iter().find(|known| known.name() == kind);
+        let known = known.ok_or_else(|| config::unknown_kind("strategy", kind, &Self::KINDS))?;
+        let (own, required) = known.settings();
+        let settings = config::read(kind, &Settings::default(), &own[..required], fields)?;
+        let Value::Object(given) = config::write(kind, &settings) else {
+            return Err(Error::Bug(format!("settings of {kind} are no object")));
         };
-        let settings: Settings = config::read(kind, &Settings::default(), &[], fields)?;
-        let refused = |name: &str, is_there: bool| {
-            let message = format!("{kind}: `{name}` does not apply to this strategy; leave it out");
-            if is_there {
-                Err(crate::Error::user(message))
-            } else {
-                Ok(())
-            }
-        };
-        if known != Kind::CentralStorage {
-            refused("parameter_device", settings.parameter_device.is_some())?;
-        }
-        if known == Kind::OneDevice {
-            refused("reduction", !settings.reduction.is_null())?;
-            refused("shares", settings.shares.is_some())?;
-        }
-        if known != Kind::Mirrored {
-            refused("verify_every", settings.verify_every.is_some())?;
+        let mut given = given.iter().filter(|(_, value)| !value.is_null());
+        let foreign = given.find(|(name, _)| *name != "devices" && !own.contains(&name.as_str()));
+        if let Some((name, _)) = foreign {
+            return Err(Error::user(format!(
+                "{kind}: `{name}` does not apply to this strategy; leave it out"
+            )));
         }
         Reduction::from_config(&settings.reduction)?;
+        if let Some(mesh) = settings.mesh() {
+            let checked = mesh.check();
+            checked.map_err(|why| Error::user(format!("{kind}: `axes`: {why}")))?;
+        }
+        for (name, number) in [
+            ("stages", settings.stages),
+            ("micro_batches", settings.micro_batches),
+        ] {
+            if number == Some(0) {
+                return Err(Error::user(format!(
+                    "{kind}: `{name}` is 0; expected 1 or more"
+                )));
+            }
+        }
         let devices = settings.devices.as_deref().map(str::parse);
         Ok(Self {
             kind: known,
@@ -110,7 +161,10 @@ impl NamedStrategy {
     pub fn start(&self, options: EngineOptions) -> Result<Box<dyn Strategy>> {
         let options = match &self.devices {
             Some(devices) => devices.options(options),
-            None => options,
+            None => EngineOptions {
+                cpu_devices: self.settings.places().unwrap_or(options.cpu_devices),
+                ..options
+            },
         };
         let engine = Engine::new(&options)?;
         let devices = match &self.devices {
@@ -118,37 +172,88 @@ impl NamedStrategy {
             None => (0..engine.devices()).collect(),
         };
         let names: Vec<String> = devices.iter().map(|&d| engine.device_name(d)).collect();
-        let reduction = Reduction::from_config(&self.settings.reduction)?;
         Ok(match self.kind {
             Kind::OneDevice if names.len() > 1 => {
-                return Err(crate::Error::user(format!(
+                return Err(Error::user(format!(
                     "`one_device` trains on one device, and `devices` are {}; name one, or use `mirrored`",
                     names.join(", ")
                 )));
             }
             Kind::OneDevice => Box::new(OneDeviceStrategy::device(&engine, &names[0])?),
-            Kind::Mirrored => {
-                let mut strategy = MirroredStrategy::on(&engine)
-                    .devices(names)?
-                    .reduction(reduction)
-                    .verify_every(self.settings.verify_every.unwrap_or(0));
-                if let Some(shares) = &self.settings.shares {
-                    strategy = strategy.shares(shares)?;
-                }
-                Box::new(strategy)
-            }
-            Kind::CentralStorage => {
-                let mut strategy = CentralStorageStrategy::on(&engine)
-                    .compute_devices(names)?
-                    .reduction(reduction);
-                if let Some(device) = &self.settings.parameter_device {
-                    strategy = strategy.parameter_device(device)?;
-                }
-                if let Some(shares) = &self.settings.shares {
-                    strategy = strategy.shares(shares)?;
-                }
-                Box::new(strategy)
-            }
+            Kind::Mirrored => Box::new(self.settings.mirrored(&engine, &names)?),
+            Kind::CentralStorage => Box::new(self.settings.central(&engine, &names, &options)?),
+            Kind::Mesh => Box::new(self.settings.meshed(&engine, &names)?),
+            Kind::Pipeline => Box::new(self.settings.pipeline(&engine, &names)?),
+        })
+    }
+}
+
+impl Settings {
+    fn mesh(&self) -> Option<Mesh> {
+        let axes = self.axes.as_ref()?.iter();
+        Some(Mesh::new(axes.map(|(name, &size)| (name.as_str(), size))))
+    }
+
+    /// How many devices a mesh or a pipeline is for.
+    fn places(&self) -> Option<usize> {
+        self.mesh().map(|mesh| mesh.size()).or(self.stages)
+    }
+
+    /// As many of these devices as there are places.
+    fn placed<'n>(&self, what: &str, names: &'n [String]) -> Result<&'n [String]> {
+        let (places, there) = (self.places().unwrap_or(0), names.len());
+        names.get(..places).ok_or_else(|| {
+            Error::user(format!(
+                "{what} is for {places} devices, and there are {there}: {}; name more with `devices`, as in `cpu:{places}`, or leave `devices` out to divide the CPU",
+                names.join(", ")
+            ))
+        })
+    }
+
+    fn mirrored(&self, engine: &Engine, names: &[String]) -> Result<MirroredStrategy> {
+        let strategy = MirroredStrategy::on(engine)
+            .devices(names)?
+            .reduction(Reduction::from_config(&self.reduction)?)
+            .verify_every(self.verify_every.unwrap_or(0));
+        match &self.shares {
+            Some(shares) => strategy.shares(shares),
+            None => Ok(strategy),
+        }
+    }
+
+    fn central(
+        &self,
+        engine: &Engine,
+        names: &[String],
+        options: &EngineOptions,
+    ) -> Result<CentralStorageStrategy> {
+        let strategy = CentralStorageStrategy::on(engine)
+            .compute_devices(names)?
+            .reduction(Reduction::from_config(&self.reduction)?);
+        let strategy = match self.parameter_device.as_deref() {
+            None => strategy.usual_parameters(options)?,
+            Some(name) => strategy.parameters_named(name, options)?,
+        };
+        match &self.shares {
+            Some(shares) => strategy.shares(shares),
+            None => Ok(strategy),
+        }
+    }
+
+    fn meshed(&self, engine: &Engine, names: &[String]) -> Result<MeshStrategy> {
+        let mesh = self.mesh().unwrap_or(Mesh { axes: Vec::new() });
+        let names = self.placed(&mesh.to_string(), names)?;
+        MeshStrategy::on(engine, &mesh)?.devices(names)
+    }
+
+    fn pipeline(&self, engine: &Engine, names: &[String]) -> Result<PipelineStrategy> {
+        let stages = self.stages.unwrap_or(0);
+        let names = self.placed(&format!("a pipeline of {stages} stages"), names)?;
+        let micro_batches = self.micro_batches.unwrap_or(stages);
+        let strategy = PipelineStrategy::on(engine, stages, micro_batches)?.devices(names)?;
+        Ok(match &self.starting_at {
+            Some(layers) => strategy.starting_at(layers.clone()),
+            None => strategy,
         })
     }
 }
@@ -190,9 +295,64 @@ mod tests {
                 json!({"parameter_device": "cpu:0"}),
                 "mirrored: `parameter_device` does not apply",
             ),
+            (
+                "mirrored",
+                json!({"axes": {"data": 2}}),
+                "mirrored: `axes` does not apply",
+            ),
+            (
+                "pipeline",
+                json!({"micro_batches": 4}),
+                "pipeline: field `stages` is missing",
+            ),
+            (
+                "pipeline",
+                json!({"stages": 2, "micro_batches": 0}),
+                "pipeline: `micro_batches` is 0; expected 1 or more",
+            ),
+            (
+                "mesh",
+                json!({"axes": {"data": 0}}),
+                "mesh: `axes`: axis `data` of mesh data=0 has the size 0",
+            ),
+            (
+                "mesh",
+                json!({"axes": {}}),
+                "mesh: `axes`: a mesh has no axes",
+            ),
         ] {
             let found = message(kind, fields);
             assert!(found.contains(expected), "{found}");
         }
+    }
+
+    #[test]
+    fn a_strategy_without_devices_divides_the_cpu_into_as_many_as_it_needs() {
+        let start = |kind, fields| {
+            let named = NamedStrategy::from_config(kind, &fields).unwrap();
+            named.start(EngineOptions::default())
+        };
+        let line = |kind, fields| start(kind, fields).unwrap().placement().describe(8);
+        assert_eq!(
+            line("pipeline", json!({"stages": 2})),
+            "training on 2 stages (cpu:0, cpu:1): batch 8, 2 micro-batches"
+        );
+        assert_eq!(
+            line("mesh", json!({"axes": {"model": 2, "data": 1}})),
+            "training on mesh data=1 model=2 (cpu:0, cpu:1): batch 8"
+        );
+        assert_eq!(
+            line(
+                "pipeline",
+                json!({"stages": 2, "micro_batches": 4, "devices": "cpu:3"})
+            ),
+            "training on 2 stages (cpu:0, cpu:1): batch 8, 4 micro-batches"
+        );
+        let error = start("mesh", json!({"axes": {"data": 4}, "devices": "cpu:2"}));
+        let error = error.err().unwrap().to_string();
+        assert!(
+            error.contains("mesh data=4 is for 4 devices, and there are 2: cpu:0, cpu:1"),
+            "{error}"
+        );
     }
 }

@@ -29,8 +29,8 @@ pub struct ReplicaCx<'a> {
     pub(super) bound: Vec<usize>,
     /// The entries set, and where.
     pub(super) set: BTreeMap<usize, &'static Location<'static>>,
-    /// Results whose first dim is the batch.
-    per_example: Vec<Value>,
+    /// Of which results the first dim is the batch, and of which it is not.
+    per_example: HashMap<Value, bool>,
     padding_masks: HashMap<Value, Tensor>,
     penalties: HashMap<usize, Vec<Tensor>>,
     random: Option<Random>,
@@ -101,7 +101,7 @@ impl<'a> ReplicaCx<'a> {
             values: BTreeMap::new(),
             bound: Vec::new(),
             set: BTreeMap::new(),
-            per_example: Vec::new(),
+            per_example: HashMap::new(),
             padding_masks: HashMap::new(),
             penalties: HashMap::new(),
             random: None,
@@ -172,7 +172,8 @@ impl<'a> ReplicaCx<'a> {
         }
     }
 
-    /// Says that the first dim of a result is the batch, so that the host gets it without rows that only fill up.
+    /// Says that the first dim of a result is the batch, so that the host gets it without rows that only fill up, and a
+    /// function that it is given to knows them.
     #[must_use]
     #[track_caller]
     pub fn per_example(&mut self, result: &Tensor) -> Tensor {
@@ -181,12 +182,24 @@ impl<'a> ReplicaCx<'a> {
             let message = format!("expected a row for each of {rows} of the batch, got {got}");
             self.graph.fail("per_example", message);
         }
-        self.per_example.push(result.value());
+        self.per_example.insert(result.value(), true);
         result.clone()
     }
 
-    pub(super) fn is_per_example(&self, result: &Tensor) -> bool {
-        self.per_example.contains(&result.value())
+    /// Says that the first dim of a result is not the batch, though it may be as long: the host gets all of it.
+    #[must_use]
+    pub fn per_replica(&mut self, result: &Tensor) -> Tensor {
+        self.per_example.insert(result.value(), false);
+        result.clone()
+    }
+
+    /// Whether the first dim of a result is the batch; `None` where it may be and is filled up, and nothing is said.
+    pub(super) fn is_per_example(&self, result: &Tensor, same: bool) -> Option<bool> {
+        let said = self.per_example.get(&result.value()).copied();
+        let rows = self.rows.as_ref();
+        let filled = rows.is_some_and(|rows| rows.filled.is_some());
+        let may_be = !same && filled && result.rank() > 0 && result.dim(0) == self.rows();
+        said.or_else(|| (!may_be).then_some(false))
     }
 
     /// This replica's share of the mean over the global batch of numbers per example, `[rows, ..]`: their weighted sum

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use phalanx_graph::{AlignedBytes, DType, HostTensor, Shape};
 use phalanx_pjrt::Buffer;
 
+use super::distribute::Rows;
 use super::site::Site;
 use crate::{Error, Result};
 
@@ -15,14 +16,25 @@ pub struct PerReplica {
     site: Site,
     parts: Arc<[Part]>,
     same: bool,
+    first_dim: FirstDim,
 }
 
 /// What one replica has.
 pub(super) struct Part {
     pub(super) buffer: Buffer,
     pub(super) shape: Shape,
-    /// Rows that are examples, where the first dim is a batch that others fill up.
-    pub(super) rows: Option<usize>,
+}
+
+/// What the first dim of a value is.
+#[derive(Clone)]
+pub(super) enum FirstDim {
+    /// No batch, or one that fills the arrays.
+    Other,
+    /// A batch, with rows that may only fill up.
+    Examples(Arc<Rows>),
+    /// As long as the arrays of a batch with rows that only fill up: the function did not say of its result of this
+    /// number whether it is one.
+    Unsaid(Arc<Rows>, usize),
 }
 
 /// The replica that a value is made for; see
@@ -51,11 +63,12 @@ pub enum Reduce {
 }
 
 impl PerReplica {
-    pub(super) fn new(site: &Site, parts: Vec<Part>, same: bool) -> Self {
+    pub(super) fn new(site: &Site, parts: Vec<Part>, same: bool, first_dim: FirstDim) -> Self {
         Self {
             site: site.clone(),
             parts: parts.into(),
             same,
+            first_dim,
         }
     }
 
@@ -67,11 +80,11 @@ impl PerReplica {
             Ok(Part {
                 buffer: placement.engine().put(device, value)?,
                 shape: value.shape().clone(),
-                rows: None,
             })
         };
         let parts = values.iter().zip(placement.devices()).map(put);
-        Ok(Self::new(site, parts.collect::<Result<_>>()?, same))
+        let parts = parts.collect::<Result<_>>()?;
+        Ok(Self::new(site, parts, same, FirstDim::Other))
     }
 
     pub(super) fn buffer(&self, replica: usize) -> &Buffer {
@@ -80,6 +93,14 @@ impl PerReplica {
 
     pub(super) const fn is_same(&self) -> bool {
         self.same
+    }
+
+    /// The rows of the batch that its first dim is, or may be.
+    pub(super) const fn rows(&self) -> Option<&Arc<Rows>> {
+        match &self.first_dim {
+            FirstDim::Other => None,
+            FirstDim::Examples(rows) | FirstDim::Unsaid(rows, _) => Some(rows),
+        }
     }
 
     /// The shape that all replicas have, rows that only fill up included.
@@ -116,8 +137,15 @@ impl PerReplica {
     /// The value of each replica of this process, in their order, without rows that only fill up the batch.
     ///
     /// # Errors
-    /// When the device fails.
+    /// When the value has as many rows as arrays of a batch that is filled up, and the function did not say whether they
+    /// are [examples](super::ReplicaCx::per_example) or [not](super::ReplicaCx::per_replica); when the device fails.
     pub fn local_results(&self) -> Result<Vec<HostTensor>> {
+        if let FirstDim::Unsaid(rows, result) = &self.first_dim {
+            let (each, counts) = (rows.each, &rows.counts);
+            return Err(Error::user(format!(
+                "result {result} of the function has {each} rows on each replica, as the arrays of the batch, of which only {counts:?} are examples and the others fill up; return `cx.per_example(&result)` where its rows are examples, and those others are left out, or `cx.per_replica(&result)` where its first dim is something else"
+            )));
+        }
         (0..self.parts.len())
             .map(|replica| self.read(replica))
             .collect()
@@ -127,8 +155,10 @@ impl PerReplica {
         let part = &self.parts[replica];
         let engine = self.site.placement.engine();
         let whole = engine.get(&part.buffer, &part.shape)?;
-        Ok(match part.rows {
-            Some(rows) if rows < whole.rows() => whole.slice_rows(0, rows),
+        Ok(match &self.first_dim {
+            FirstDim::Examples(rows) if rows.counts[replica] < whole.rows() => {
+                whole.slice_rows(0, rows.counts[replica])
+            }
             _ => whole,
         })
     }

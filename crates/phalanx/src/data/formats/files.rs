@@ -46,6 +46,15 @@ pub fn files_matching(pattern: &str) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
+/// The file of a path, or those that it names where it is a pattern.
+pub(in crate::data) fn files_of(path: &Path) -> Result<Vec<PathBuf>> {
+    let pattern = path.to_string_lossy();
+    if path.is_file() || !pattern.contains(['*', '?', '[']) {
+        return Ok(vec![path.to_owned()]);
+    }
+    files_matching(&pattern)
+}
+
 /// The error of a refused operation on a file.
 pub(super) fn io(path: &Path, action: &'static str, source: std::io::Error) -> Error {
     Error::Io {

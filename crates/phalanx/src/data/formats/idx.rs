@@ -9,22 +9,30 @@ use std::path::Path;
 use flate2::bufread::MultiGzDecoder;
 use phalanx_graph::{DType, HostTensor, Shape};
 
-use super::files::io;
+use super::files::{files_of, io};
+use crate::data::joined::joined;
 use crate::{Error, Result};
 
 /// The most dims of an array.
 const MOST_DIMS: usize = 8;
 
-/// Reads an IDX file, plain or gzip, of at most `max_bytes` bytes of values.
+/// Reads IDX files by path or pattern, plain or gzip, one after the other: at most `max_bytes` bytes of values, as they are
+/// in the files and as they are read.
 ///
 /// The element types are u8, i8 (read as i32), i16 (as i32), i32, f32 and f64.
 ///
 /// # Errors
-/// As [`parse_idx`], or when the file cannot be opened.
+/// As [`parse_idx`], or when a pattern names no file, a file cannot be opened or its rows are not like those of the first.
 pub fn read_idx(path: impl AsRef<Path>, max_bytes: u64) -> Result<HostTensor> {
-    let path = path.as_ref();
-    let file = File::open(path).map_err(|error| io(path, "open", error))?;
-    parse_idx(file, &path.to_string_lossy(), max_bytes)
+    let (mut parts, mut left) = (Vec::new(), max_bytes);
+    for path in files_of(path.as_ref())? {
+        let file = File::open(&path).map_err(|error| io(&path, "open", error))?;
+        let name = path.to_string_lossy().into_owned();
+        let array = parse_idx(file, &name, left)?;
+        left -= array.bytes().len() as u64;
+        parts.push((name, vec![array]));
+    }
+    Ok(joined(parts)?.remove(0))
 }
 
 /// Reads IDX data, plain or gzip; `name` is the file name in messages.
@@ -73,10 +81,13 @@ fn read_array(mut reader: impl Read, name: &str, max_bytes: u64) -> Result<HostT
         .map(|dim| u32::from_be_bytes(dim.try_into().expect("4 bytes")) as usize)
         .collect();
     let header = 4 + 4 * rank as u64;
-    let len = dims
+    // A dim of 0 does not make the others harmless: their product is what a row of the array takes.
+    let elements = dims
         .iter()
-        .try_fold(element.width(), |len, &dim| len.checked_mul(dim));
-    let Some(len) = len.filter(|&len| len as u64 <= max_bytes) else {
+        .try_fold(1usize, |count, &dim| count.checked_mul(dim.max(1)));
+    let read = elements.and_then(|count| count.checked_mul(element.read_width()));
+    let small = read.is_some_and(|bytes| bytes as u64 <= max_bytes);
+    let Some(elements) = elements.filter(|_| small) else {
         return Err(corrupt(
             name,
             4,
@@ -84,6 +95,11 @@ fn read_array(mut reader: impl Read, name: &str, max_bytes: u64) -> Result<HostT
                 "an array of dims {dims:?} is larger than {max_bytes} bytes; check the file, or raise max_bytes"
             ),
         ));
+    };
+    let len = if dims.contains(&0) {
+        0
+    } else {
+        elements * element.width()
     };
     let values = read_exactly(&mut reader, len, name, header)?;
     let mut more = [0];
@@ -163,6 +179,15 @@ impl Element {
         }
     }
 
+    /// Bytes of a value that was read.
+    const fn read_width(self) -> usize {
+        match self {
+            Self::U8 => 1,
+            Self::I8 | Self::I16 | Self::I32 | Self::F32 => 4,
+            Self::F64 => 8,
+        }
+    }
+
     fn tensor(self, dims: Vec<usize>, bytes: &[u8]) -> HostTensor {
         match self {
             Self::U8 => HostTensor::from_bytes(Shape::new(DType::U8, dims), bytes)
@@ -227,6 +252,34 @@ mod tests {
         let gzip = gzip.finish().unwrap();
         assert_eq!(parse(&gzip).unwrap(), parse(&whole).unwrap());
         assert!(parse(&gzip[..gzip.len() - 9]).is_err());
+    }
+
+    #[test]
+    fn the_most_bytes_are_those_of_what_is_read() {
+        let file = |code, dims: &[u32], values: usize| {
+            let head = [0, 0, code, dims.len() as u8];
+            let dims: Vec<u8> = dims.iter().flat_map(|dim| dim.to_be_bytes()).collect();
+            [&head[..], &dims, &vec![0; values]].concat()
+        };
+        let read = |bytes: &[u8]| parse_idx(bytes, "f.idx", 4000);
+        assert_eq!(read(&file(8, &[4000], 4000)).unwrap().dims(), [4000]);
+        // One byte each in the file and four in memory.
+        assert_eq!(read(&file(9, &[1000], 1000)).unwrap().bytes().len(), 4000);
+        assert_eq!(read(&file(8, &[0, 28, 28], 0)).unwrap().dims(), [0, 28, 28]);
+        let most = u32::MAX;
+        for refused in [
+            file(9, &[1001], 1001),
+            file(0x0b, &[1001], 2002),
+            file(8, &[0, most, most, most], 0),
+            file(8, &[most, most, most, 0], 0),
+            file(8, &[0, 63, 64], 0),
+        ] {
+            let error = read(&refused).unwrap_err().to_string();
+            assert!(
+                error.contains("byte 4: an array of dims") && error.contains("larger than 4000"),
+                "{error}"
+            );
+        }
     }
 
     #[test]

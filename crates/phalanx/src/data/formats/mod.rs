@@ -21,13 +21,13 @@ mod web_dataset;
 mod wire;
 
 pub use files::files_matching;
-pub(super) use files::locate;
+pub(super) use files::{files_of, locate};
 pub use fixed::{Cifar, FixedRecords};
 pub use idx::{parse_idx, read_idx};
 pub use image_folder::{EncodedImage, ImageFolder};
 #[cfg(feature = "parquet")]
 pub use parquet::{Parquet, ParquetOptions};
-pub use records::{Corrupt, Place, Records};
+pub use records::{Corrupt, Lost, Place, Records};
 pub(super) use records::{Parsed, ParsedTfRecords, placed};
 pub use tar::{TarMember, tar_members};
 pub use text_lines::TextLines;

@@ -1,5 +1,7 @@
 //! What every format with random access gives, and the source that parses it.
 
+use std::fmt;
+
 use super::TfRecords;
 use crate::data::spare::SpareBuffers;
 use crate::data::stack::Stack;
@@ -39,6 +41,39 @@ pub trait Records: Send + Sync + 'static {
 
     /// Where item `i` is, for messages.
     fn place(&self, i: usize) -> Place;
+
+    /// What of the files was left out when they were opened.
+    fn lost(&self) -> Vec<Lost> {
+        Vec::new()
+    }
+}
+
+/// Bytes of a file that are left out: nothing says where the next item in them starts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lost {
+    /// The file.
+    pub file: String,
+    /// The first of the bytes.
+    pub offset: u64,
+    /// How many they are: all up to the end of the file.
+    pub bytes: u64,
+    /// What is wrong at the first of them.
+    pub reason: String,
+}
+
+impl fmt::Display for Lost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            file,
+            offset,
+            bytes,
+            reason,
+        } = self;
+        write!(
+            f,
+            "{file}: the {bytes} bytes from byte {offset} on are left out: {reason}"
+        )
+    }
 }
 
 /// Where an item is.
@@ -104,6 +139,10 @@ where
     fn per_file(&self) -> Vec<usize> {
         self.records.per_file()
     }
+
+    fn lost(&self) -> Vec<Lost> {
+        self.records.lost()
+    }
 }
 
 /// TFRecord files made examples by a parser that borrows the bytes.
@@ -154,6 +193,10 @@ impl<F: Fn(&[u8]) -> Result<Example> + Send + Sync + 'static> Source for ParsedT
 
     fn per_file(&self) -> Vec<usize> {
         self.records.per_file()
+    }
+
+    fn lost(&self) -> Vec<Lost> {
+        self.records.lost()
     }
 }
 

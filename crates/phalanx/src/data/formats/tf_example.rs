@@ -9,8 +9,10 @@ use std::collections::BTreeMap;
 use super::wire::{Field, Fields, Wire, put_bytes, put_varint, varint_len};
 use crate::{Error, Result};
 
-/// The most features of one example, and the most values of one feature.
+/// The most features of one example.
 const MOST_FEATURES: usize = 100_000;
+/// The most bytes of one example's features in memory, which may be many times those of the message.
+const MOST_BYTES: usize = 1 << 30;
 
 /// A list of values under a name.
 #[derive(Clone, Debug, PartialEq)]
@@ -121,9 +123,9 @@ impl Features {
     /// The features in a serialised `tf.train.Example`.
     ///
     /// # Errors
-    /// [`Error::Data`] with the offset when the bytes are no such message.
+    /// [`Error::Data`] with the offset when the bytes are no such message, or their values would take more than 1 GiB.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
-        features_of(bytes).map_err(|malformed| {
+        features_of(bytes, Room(MOST_BYTES)).map_err(|malformed| {
             in_item(
                 &format!("byte {} of the example", malformed.offset),
                 format!(
@@ -233,14 +235,31 @@ fn unexpected(name: &str, found: &Feature, expected: &str) -> Error {
     )
 }
 
-fn features_of(bytes: &[u8]) -> Wire<Features> {
+/// Bytes of memory that are left for an example.
+struct Room(usize);
+
+impl Room {
+    /// Takes what so many values of a type need, before they are made.
+    fn take<T>(&mut self, count: usize, field: Field<'_>) -> Wire<()> {
+        let left = self.0.checked_sub(count.saturating_mul(size_of::<T>()));
+        self.0 = left.ok_or_else(|| {
+            field.malformed(
+                "the values of the example need more memory than is allowed, 1 GiB; write fewer in each example".into(),
+            )
+        })?;
+        Ok(())
+    }
+}
+
+fn features_of(bytes: &[u8], mut room: Room) -> Wire<Features> {
     let mut features = Features::new();
     // A message may come in parts, which are merged.
     for example in Fields::new(bytes) {
         let (1, field) = example? else { continue };
         for entry in field.message("Features")? {
             let (1, field) = entry? else { continue };
-            let (name, feature) = entry_of(field.message("a map entry")?)?;
+            room.take::<(String, Feature)>(1, field)?;
+            let (name, feature) = entry_of(field.message("a map entry")?, &mut room)?;
             match feature {
                 Some(feature) => drop(features.0.insert(name, feature)),
                 None => drop(features.0.remove(&name)),
@@ -253,16 +272,17 @@ fn features_of(bytes: &[u8]) -> Wire<Features> {
     Ok(features)
 }
 
-fn entry_of(fields: Fields<'_>) -> Wire<(String, Option<Feature>)> {
+fn entry_of(fields: Fields<'_>, room: &mut Room) -> Wire<(String, Option<Feature>)> {
     let (mut name, mut feature) = (String::new(), None);
     for field in fields {
         match field? {
             (1, field) => {
                 let bytes = field.bytes("the name of a feature")?;
+                room.take::<u8>(bytes.len(), field)?;
                 name = String::from_utf8(bytes.to_vec())
                     .map_err(|_| field.malformed("the name of a feature is not UTF-8".into()))?;
             }
-            (2, field) => feature = feature_of(field.message("Feature")?, feature)?,
+            (2, field) => feature = feature_of(field.message("Feature")?, feature, room)?,
             _ => {}
         }
     }
@@ -270,7 +290,11 @@ fn entry_of(fields: Fields<'_>) -> Wire<(String, Option<Feature>)> {
 }
 
 /// The feature, merged with what earlier parts of the same message held: lists of one kind are joined.
-fn feature_of(fields: Fields<'_>, earlier: Option<Feature>) -> Wire<Option<Feature>> {
+fn feature_of(
+    fields: Fields<'_>,
+    earlier: Option<Feature>,
+    room: &mut Room,
+) -> Wire<Option<Feature>> {
     let mut feature = earlier;
     for field in fields {
         feature = match (field?, feature) {
@@ -279,7 +303,7 @@ fn feature_of(fields: Fields<'_>, earlier: Option<Feature>) -> Wire<Option<Featu
                     Some(Feature::Bytes(values)) => values,
                     _ => Vec::new(),
                 };
-                byte_list(field.message("BytesList")?, &mut values)?;
+                byte_list(field.message("BytesList")?, &mut values, room)?;
                 Some(Feature::Bytes(values))
             }
             ((2, field), feature) => {
@@ -287,7 +311,7 @@ fn feature_of(fields: Fields<'_>, earlier: Option<Feature>) -> Wire<Option<Featu
                     Some(Feature::Floats(values)) => values,
                     _ => Vec::new(),
                 };
-                float_list(field.message("FloatList")?, &mut values)?;
+                float_list(field.message("FloatList")?, &mut values, room)?;
                 Some(Feature::Floats(values))
             }
             ((3, field), feature) => {
@@ -295,7 +319,7 @@ fn feature_of(fields: Fields<'_>, earlier: Option<Feature>) -> Wire<Option<Featu
                     Some(Feature::Ints(values)) => values,
                     _ => Vec::new(),
                 };
-                int_list(field.message("Int64List")?, &mut values)?;
+                int_list(field.message("Int64List")?, &mut values, room)?;
                 Some(Feature::Ints(values))
             }
             (_, feature) => feature,
@@ -304,20 +328,26 @@ fn feature_of(fields: Fields<'_>, earlier: Option<Feature>) -> Wire<Option<Featu
     Ok(feature)
 }
 
-fn byte_list(fields: Fields<'_>, values: &mut Vec<Vec<u8>>) -> Wire<()> {
+fn byte_list(fields: Fields<'_>, values: &mut Vec<Vec<u8>>, room: &mut Room) -> Wire<()> {
     for field in fields {
         if let (1, field) = field? {
-            values.push(field.bytes("a value of BytesList")?.to_vec());
+            let bytes = field.bytes("a value of BytesList")?;
+            room.take::<Vec<u8>>(1, field)?;
+            room.take::<u8>(bytes.len(), field)?;
+            values.push(bytes.to_vec());
         }
     }
     Ok(())
 }
 
-fn float_list(fields: Fields<'_>, values: &mut Vec<f32>) -> Wire<()> {
+fn float_list(fields: Fields<'_>, values: &mut Vec<f32>, room: &mut Room) -> Wire<()> {
     for field in fields {
         let (1, field) = field? else { continue };
         match field {
-            Field::Fixed32 { value, .. } => values.push(f32::from_bits(value)),
+            Field::Fixed32 { value, .. } => {
+                room.take::<f32>(1, field)?;
+                values.push(f32::from_bits(value));
+            }
             _ => {
                 let packed = field.bytes("values of FloatList")?;
                 let (chunks, rest) = packed.as_chunks::<4>();
@@ -327,6 +357,7 @@ fn float_list(fields: Fields<'_>, values: &mut Vec<f32>) -> Wire<()> {
                         packed.len()
                     )));
                 }
+                room.take::<f32>(chunks.len(), field)?;
                 values.extend(chunks.iter().map(|bytes| f32::from_le_bytes(*bytes)));
             }
         }
@@ -334,12 +365,18 @@ fn float_list(fields: Fields<'_>, values: &mut Vec<f32>) -> Wire<()> {
     Ok(())
 }
 
-fn int_list(fields: Fields<'_>, values: &mut Vec<i64>) -> Wire<()> {
+fn int_list(fields: Fields<'_>, values: &mut Vec<i64>, room: &mut Room) -> Wire<()> {
     for field in fields {
         let (1, field) = field? else { continue };
         match field {
-            Field::Varint { value, .. } => values.push(value as i64),
+            Field::Varint { value, .. } => {
+                room.take::<i64>(1, field)?;
+                values.push(value as i64);
+            }
             _ => {
+                // A number ends with the byte that has no highest bit.
+                let numbers = field.bytes("values of Int64List")?.iter();
+                room.take::<i64>(numbers.filter(|&&byte| byte < 0x80).count(), field)?;
                 let mut packed = field.message("values of Int64List")?;
                 while let Some(value) = packed.varint()? {
                     values.push(value as i64);
@@ -426,6 +463,36 @@ mod tests {
             assert!(
                 error.to_string().contains(expected),
                 "{error} has no {expected}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_needs_too_much_memory_is_refused_before_it_is_made() {
+        let name = size_of::<(String, Feature)>() + 1;
+        let packed = Features::new().with_ints("a", vec![1; 100]).to_bytes();
+        let floats = Features::new().with_floats("a", vec![1.0; 100]).to_bytes();
+        let empty = Features::new()
+            .with_bytes("a", vec![Vec::new(); 100])
+            .to_bytes();
+        let unpacked = {
+            let mut feature = Vec::new();
+            put_bytes(&mut feature, 3, &[8, 1].repeat(100));
+            message("a", &feature)
+        };
+        let cases = [
+            (packed, 100 * 8),
+            (unpacked, 100 * 8),
+            (floats, 100 * 4),
+            (empty, 100 * size_of::<Vec<u8>>()),
+        ];
+        for (bytes, needed) in cases {
+            assert!(features_of(&bytes, Room(name + needed)).is_ok());
+            let refused = features_of(&bytes, Room(name + needed - 1)).err().unwrap();
+            assert!(
+                refused.message.contains("more memory than is allowed"),
+                "{}",
+                refused.message
             );
         }
     }

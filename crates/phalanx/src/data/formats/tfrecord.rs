@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::crc::masked_crc;
 use super::files::{InputFile, files_matching, firsts, io, locate, past_the_end};
 use super::tfrecord_index::{INDEX_ENDING, index_of};
-use super::{Corrupt, Place, Records};
+use super::{Corrupt, Lost, Place, Records};
 use crate::{Error, Result};
 
 /// Bytes before the data of a record: length and its checksum.
@@ -27,11 +27,12 @@ const MOST_KEPT: usize = 1 << 24;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TfRecordOptions {
     /// What is done about a record whose length is corrupt: an error, or the rest of the file is left out, since
-    /// nothing says where the next record starts. Corrupt data are found when the record is read.
+    /// nothing says where the next record starts ([`Dataset::lost`](crate::data::Dataset::lost)). Corrupt data are found when
+    /// the record is read.
     pub corrupt: Corrupt,
     /// Where the index of a file is kept.
     pub index: IndexCache,
-    /// The most bytes of one record.
+    /// The most bytes of one record; what is done about one with more is as with corrupt data, but told at opening.
     pub max_record: u64,
 }
 
@@ -66,7 +67,8 @@ pub struct TfRecords {
     files: Vec<Indexed>,
     firsts: Vec<usize>,
     len: usize,
-    skipped_bytes: u64,
+    max_record: u64,
+    lost: Vec<Lost>,
     /// Buffers of past reads, one for each thread that reads at the same time.
     spare: Mutex<Vec<Vec<u8>>>,
 }
@@ -85,15 +87,16 @@ impl TfRecords {
     /// Opens the files that a pattern names, kept indexes left out, and finds their records.
     ///
     /// # Errors
-    /// As [`files_matching`], when a file cannot be read, or a length in it is corrupt and the options say to fail.
+    /// As [`files_matching`], when a file cannot be read, or a length in it is corrupt or too large and the options say to fail.
     pub fn open(pattern: &str, options: &TfRecordOptions) -> Result<Self> {
         let mut files = Vec::new();
-        let mut skipped_bytes = 0;
+        let mut lost = Vec::new();
         let mut paths = files_matching(pattern)?;
         paths.retain(|path| path.extension().is_none_or(|end| end != INDEX_ENDING));
         for file in InputFile::open_all(paths)? {
-            let bounds = index_of(&file, options)?;
-            skipped_bytes += file.len() - bounds.last().copied().unwrap_or(0);
+            let index = index_of(&file, options)?;
+            lost.extend(index.lost(&file));
+            let bounds = index.bounds;
             files.push(Indexed { file, bounds });
         }
         let counts = files.iter().map(Indexed::len);
@@ -102,15 +105,10 @@ impl TfRecords {
             len: counts.sum(),
             files,
             firsts,
-            skipped_bytes,
+            max_record: options.max_record,
+            lost,
             spare: Mutex::default(),
         })
-    }
-
-    /// Bytes after a corrupt length, which were left out.
-    #[must_use]
-    pub const fn skipped_bytes(&self) -> u64 {
-        self.skipped_bytes
     }
 
     /// Calls `visit` with the place in `indices` and the data of each record, in that order, without a copy; neighbours
@@ -170,6 +168,9 @@ impl TfRecords {
         let (file, start) = locate(&self.firsts, first);
         let Indexed { file, bounds } = &self.files[file];
         let bounds = &bounds[start..=start + count];
+        if let (1, Err(error)) = (count, self.check_size(file, bounds)) {
+            return visit(0, Err(error));
+        }
         let bytes = (bounds[count] - bounds[0]) as usize;
         if buffer.len() < bytes {
             buffer.resize(bytes, 0);
@@ -183,9 +184,19 @@ impl TfRecords {
         }
         for (k, pair) in bounds.windows(2).enumerate() {
             let frame = &buffer[(pair[0] - bounds[0]) as usize..(pair[1] - bounds[0]) as usize];
-            visit(k, checked(file, pair[0], frame))?;
+            let small = self.check_size(file, pair);
+            visit(k, small.and_then(|()| checked(file, pair[0], frame)))?;
         }
         Ok(())
+    }
+
+    /// Refuses a record that is too large, from its first and its last byte.
+    fn check_size(&self, file: &InputFile, bounds: &[u64]) -> Result<()> {
+        let len = bounds[1] - bounds[0] - FRAME;
+        if len <= self.max_record {
+            return Ok(());
+        }
+        Err(file.corrupt(bounds[0], &too_large(len, self.max_record)))
     }
 }
 
@@ -220,6 +231,10 @@ impl Records for TfRecords {
         self.files.iter().map(Indexed::len).collect()
     }
 
+    fn lost(&self) -> Vec<Lost> {
+        self.lost.clone()
+    }
+
     fn place(&self, i: usize) -> Place {
         let (file, record) = locate(&self.firsts, i);
         let Indexed { file, bounds } = &self.files[file];
@@ -244,6 +259,10 @@ fn checked<'a>(file: &InputFile, offset: u64, frame: &'a [u8]) -> Result<&'a [u8
     compare("data of the record", data, stored)
         .map_err(|message| file.corrupt(offset, &message))?;
     Ok(data)
+}
+
+pub(super) fn too_large(len: u64, most: u64) -> String {
+    format!("the record has {len} bytes of data, the most accepted is {most}; raise max_record")
 }
 
 /// The length of the data from the 12 bytes before them.
@@ -290,6 +309,7 @@ pub struct TfRecordWriter {
     partial: PathBuf,
     writer: Option<BufWriter<File>>,
     records: u64,
+    is_finished: bool,
 }
 
 impl TfRecordWriter {
@@ -309,6 +329,7 @@ impl TfRecordWriter {
             partial,
             writer,
             records: 0,
+            is_finished: false,
         })
     }
 
@@ -328,7 +349,7 @@ impl TfRecordWriter {
     /// Puts the file in its place and gives the number of its records.
     ///
     /// # Errors
-    /// When it cannot be written, synchronised or renamed.
+    /// When it cannot be written, synchronised or renamed; nothing of it is left then.
     pub fn finish(mut self) -> Result<u64> {
         let refused = |error| io(&self.partial, "write", error);
         if let Some(writer) = self.writer.take() {
@@ -339,6 +360,7 @@ impl TfRecordWriter {
         }
         std::fs::rename(&self.partial, &self.path)
             .map_err(|error| io(&self.path, "write", error))?;
+        self.is_finished = true;
         Ok(self.records)
     }
 }
@@ -346,7 +368,8 @@ impl TfRecordWriter {
 impl Drop for TfRecordWriter {
     /// A file that was not finished is removed.
     fn drop(&mut self) {
-        if self.writer.take().is_some() {
+        self.writer = None;
+        if !self.is_finished {
             let _ = std::fs::remove_file(&self.partial);
         }
     }
@@ -430,7 +453,22 @@ mod tests {
                 ..options
             };
             let read = TfRecords::open(&pattern(&folder), &options).unwrap();
-            assert_eq!(read.skipped_bytes(), skipped);
+            let lost: Vec<_> = read
+                .lost()
+                .iter()
+                .map(|lost| (lost.offset, lost.bytes))
+                .collect();
+            let expected = if skipped == 0 {
+                vec![]
+            } else {
+                vec![(offset, skipped)]
+            };
+            assert_eq!(lost, expected);
+            for lost in read.lost() {
+                let text = lost.to_string();
+                let told = "a-00000-of-00002.tfrecord: the 75 bytes from byte 35 on are left out: corrupt record: the checksum";
+                assert!(text.contains(told) && !text.contains("; "), "{text}");
+            }
             assert_eq!(read.len(), if skipped == 0 { 9 } else { 6 });
             assert_eq!(read.get(read.len() - 1).unwrap(), vec![8; 24]);
             // A corrupt record in a run does not harm its neighbours.
@@ -496,6 +534,48 @@ mod tests {
     }
 
     #[test]
+    fn a_record_that_is_too_large_is_left_out_alone() {
+        let folder = scratch::folder("too_large");
+        let big = [vec![1u8; 1 << 20], vec![2; 3 << 20], vec![3; 5]];
+        write(&folder.join("x.tfrecord"), &big);
+        let open = |corrupt, max_record| {
+            let options = TfRecordOptions {
+                corrupt,
+                max_record,
+                ..TfRecordOptions::default()
+            };
+            TfRecords::open(&pattern(&folder), &options)
+        };
+        // With an index that was kept by an opening that allowed it.
+        assert_eq!(open(Corrupt::Fail, 3 << 20).unwrap().len(), 3);
+        assert!(folder.join("x.tfrecord.phxindex").exists());
+        for _ in 0..2 {
+            let error = open(Corrupt::Fail, 2 << 20).unwrap_err().to_string();
+            let place = "x.tfrecord: byte 1048592: the record has 3145728 bytes of data, the most accepted is 2097152";
+            assert!(error.contains(place), "{error}");
+            let read = open(Corrupt::Skip, 2 << 20).unwrap();
+            assert_eq!((read.len(), read.lost()), (3, Vec::new()));
+            let each: Vec<_> = read
+                .get_each(&[0, 1, 2])
+                .into_iter()
+                .map(Result::ok)
+                .collect();
+            assert_eq!(each, [Some(big[0].clone()), None, Some(big[2].clone())]);
+            // Without the index.
+            fs::remove_file(folder.join("x.tfrecord.phxindex")).unwrap_or_default();
+        }
+        // Small ones are read together.
+        write(&folder.join("x.tfrecord"), &records(3..6));
+        let read = open(Corrupt::Skip, 12).unwrap();
+        let lens: Vec<_> = read
+            .get_each(&[0, 1, 2])
+            .into_iter()
+            .map(|record| record.map_or(0, |record| record.len()))
+            .collect();
+        assert_eq!(lens, [9, 12, 0]);
+    }
+
+    #[test]
     fn the_index_is_kept_and_made_anew_when_the_file_changes() {
         let folder = scratch::folder("index");
         let path = folder.join("x.tfrecord");
@@ -540,6 +620,12 @@ mod tests {
             .unwrap()
             .write(b"abc")
             .unwrap();
-        assert_eq!(fs::read_dir(folder).unwrap().count(), 0);
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
+        // What is in the way cannot be replaced by a file.
+        let taken = folder.join("y");
+        fs::create_dir_all(taken.join("z")).unwrap();
+        let writer = TfRecordWriter::create(&taken).unwrap();
+        assert!(writer.finish().is_err());
+        assert_eq!(fs::read_dir(folder).unwrap().count(), 1);
     }
 }

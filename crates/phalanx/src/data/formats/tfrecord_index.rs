@@ -5,8 +5,8 @@ use std::io::{BufReader, Read};
 use std::path::PathBuf;
 
 use super::files::{InputFile, io};
-use super::tfrecord::{FRAME, HEADER, data_len};
-use super::{Corrupt, IndexCache, TfRecordOptions};
+use super::tfrecord::{FRAME, HEADER, data_len, too_large};
+use super::{Corrupt, IndexCache, Lost, TfRecordOptions};
 use crate::Result;
 
 /// The ending of a kept index's name.
@@ -15,34 +15,74 @@ const MAGIC: &[u8; 8] = b"phxidx01";
 /// Smaller files are walked through faster than their index is worth.
 const LEAST_BYTES: u64 = 1 << 20;
 
-/// Where each record starts and the last ends, from the kept index or a walk.
-pub(super) fn index_of(file: &InputFile, options: &TfRecordOptions) -> Result<Vec<u64>> {
-    let kept = kept_at(file, &options.index);
-    if let Some(bounds) = kept.as_ref().and_then(|path| read_kept(path, file)) {
-        return Ok(bounds);
-    }
-    let (bounds, whole) = walk(file, options)?;
-    if let Some(path) = kept.filter(|_| whole) {
-        // The index is only to save time: a folder that refuses it is no error.
-        let _ = keep(&path, file, &bounds);
-    }
-    Ok(bounds)
+/// What was found in a file.
+pub(super) struct Index {
+    /// Where each record starts and the last ends.
+    pub(super) bounds: Vec<u64>,
+    /// What is wrong after the last record, where the file goes on.
+    wrong: Option<String>,
 }
 
-/// The bounds of the records, and whether they reach the end of the file.
-fn walk(file: &InputFile, options: &TfRecordOptions) -> Result<(Vec<u64>, bool)> {
+impl Index {
+    /// What is behind the last record that was found.
+    pub(super) fn lost(&self, file: &InputFile) -> Option<Lost> {
+        let offset = self.bounds.last().copied().unwrap_or(0);
+        // What to do is said where it fails.
+        let reason = self.wrong.as_ref()?.split("; ").next().unwrap_or_default();
+        Some(Lost {
+            file: file.name(),
+            offset,
+            bytes: file.len() - offset,
+            reason: reason.to_owned(),
+        })
+    }
+}
+
+/// The records of a file, from the kept index or a walk.
+pub(super) fn index_of(file: &InputFile, options: &TfRecordOptions) -> Result<Index> {
+    let kept = kept_at(file, &options.index);
+    if let Some(bounds) = kept.as_ref().and_then(|path| read_kept(path, file)) {
+        check_sizes(file, &bounds, options)?;
+        let wrong = None;
+        return Ok(Index { bounds, wrong });
+    }
+    let index = walk(file, options)?;
+    if let Some(path) = kept.filter(|_| index.wrong.is_none()) {
+        // The index is only to save time: a folder that refuses it is no error.
+        let _ = keep(&path, file, &index.bounds);
+    }
+    check_sizes(file, &index.bounds, options)?;
+    Ok(index)
+}
+
+/// Refuses records that are too large, unless they are left out when they are read.
+fn check_sizes(file: &InputFile, bounds: &[u64], options: &TfRecordOptions) -> Result<()> {
+    if options.corrupt == Corrupt::Skip {
+        return Ok(());
+    }
+    let len = |pair: &[u64]| pair[1] - pair[0] - FRAME;
+    let mut pairs = bounds.windows(2);
+    match pairs.find(|pair| len(pair) > options.max_record) {
+        Some(pair) => Err(file.corrupt(pair[0], &too_large(len(pair), options.max_record))),
+        None => Ok(()),
+    }
+}
+
+/// The records up to the end of the file or the first mistake.
+fn walk(file: &InputFile, options: &TfRecordOptions) -> Result<Index> {
     let mut reader = BufReader::with_capacity(1 << 16, file.reopen()?);
-    let mut bounds = vec![0];
-    let mut offset = 0;
-    while offset < file.len() {
-        match next(file, &mut reader, offset, options.max_record)? {
-            Ok(end) => offset = end,
-            Err(_) if options.corrupt == Corrupt::Skip => return Ok((bounds, false)),
+    let (mut bounds, mut offset, mut wrong) = (vec![0], 0, None);
+    while offset < file.len() && wrong.is_none() {
+        match next(file, &mut reader, offset)? {
+            Ok(end) => {
+                offset = end;
+                bounds.push(end);
+            }
+            Err(message) if options.corrupt == Corrupt::Skip => wrong = Some(message),
             Err(message) => return Err(file.corrupt(offset, &message)),
         }
-        bounds.push(offset);
     }
-    Ok((bounds, true))
+    Ok(Index { bounds, wrong })
 }
 
 /// The end of the record at `offset`, or what is wrong with it.
@@ -50,7 +90,6 @@ fn next(
     file: &InputFile,
     reader: &mut BufReader<fs::File>,
     offset: u64,
-    max: u64,
 ) -> Result<std::result::Result<u64, String>> {
     let left = file.len() - offset;
     let mut header = [0; HEADER];
@@ -77,11 +116,6 @@ fn next(
             "the record has {len} bytes of data, {} are left",
             left - FRAME
         ))));
-    }
-    if len > max {
-        return Ok(Err(format!(
-            "the record has {len} bytes of data, the most accepted is {max}; raise max_record"
-        )));
     }
     let rest = (len + FRAME) as i64 - HEADER as i64;
     reader
@@ -124,8 +158,11 @@ fn keep(path: &PathBuf, file: &InputFile, bounds: &[u64]) -> std::io::Result<()>
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;
     }
-    fs::write(&partial, bytes)?;
-    fs::rename(&partial, path)
+    let kept = fs::write(&partial, bytes).and_then(|()| fs::rename(&partial, path));
+    if kept.is_err() {
+        let _ = fs::remove_file(&partial);
+    }
+    kept
 }
 
 /// The kept bounds, if they are of the file as it is now.

@@ -1,0 +1,50 @@
+//! Parquet files: the footer when they are opened, and every row group when its rows are read.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use phalanx::Error;
+use phalanx::data::{LabelColumn, LabelKind, Parquet, ParquetOptions, Source};
+
+fuzz_target!(|input: &[u8]| {
+    let path = std::env::temp_dir().join(format!("phalanx-fuzz-{}.parquet", std::process::id()));
+    std::fs::write(&path, input).expect("a file in the temporary folder");
+    // The length chooses the label.
+    let label = if input.len() % 2 == 0 { LabelColumn::Last } else { LabelColumn::None };
+    let kind = if input.len() % 4 < 2 { LabelKind::Class } else { LabelKind::Value };
+    let options = ParquetOptions {
+        label,
+        kind,
+        max_rows: 10_000,
+        max_columns: 100,
+        max_row_group_bytes: 1 << 20,
+        max_page_bytes: 1 << 18,
+        cache_bytes: 1 << 20,
+        ..ParquetOptions::default()
+    };
+    let source = match Parquet::open(&path.to_string_lossy(), &options) {
+        Ok(source) => source,
+        Err(error) => return check(error),
+    };
+    let rows = source.len();
+    assert!(rows > 0 && rows <= 10_000 && source.per_file() == [rows]);
+    let all: Vec<usize> = (0..rows).rev().collect();
+    match source.gather(&all) {
+        Ok(batch) => {
+            assert!(batch.x[0].dims() == [rows, source.columns().len()]);
+            assert!(batch.x[0].to_f64().iter().all(|value| value.is_finite()));
+            let last = source.get(rows - 1).expect("what can be read together can be read alone");
+            assert!(last.x[0].bytes() == batch.x[0].slice_rows(0, 1).bytes());
+        }
+        Err(error) => check(error),
+    }
+});
+
+fn check(error: Error) {
+    match error {
+        Error::Data { source_name, message, .. } => {
+            assert!(source_name.ends_with(".parquet"), "{source_name}: {message}");
+            assert!(message.contains("; "), "no next action: {message}");
+        }
+        error => panic!("expected an error of the data, got {error}"),
+    }
+}
