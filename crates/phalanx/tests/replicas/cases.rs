@@ -20,6 +20,8 @@ pub(crate) struct Case {
     pub(crate) micro_batches: usize,
     /// Whether its gradients, and their sums in whatever order, are numbers that every wire format has.
     pub(crate) is_exact: bool,
+    /// Whether a program takes most of a minute to compile.
+    pub(crate) is_slow: bool,
     /// How much further it goes than others from what it is at full precision when gradients travel at less.
     pub(crate) narrow: f64,
 }
@@ -82,6 +84,7 @@ fn plain(name: &'static str, model: Model, data: Dataset, compile: Compile) -> C
         only_trains: false,
         micro_batches: 2,
         is_exact: false,
+        is_slow: false,
         narrow: 1.0,
     }
 }
@@ -238,6 +241,7 @@ fn mobilenet() -> Case {
         batch: 7,
         epochs: 5,
         only_trains: true,
+        is_slow: true,
         micro_batches: 1,
         ..plain(
             "MobileNetV2",
