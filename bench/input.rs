@@ -33,6 +33,9 @@ const RECORDS: [(&str, usize, usize, usize); 2] = [
 const MOST_BYTES: u64 = 1 << 24;
 /// Epochs after which the memory in use is told.
 const EPOCHS: [u64; 3] = [1, 10, 100];
+/// How long the reader waits with the first batch of an epoch where memory is measured: until all that may be made ahead is
+/// there, so that the number of batches in memory is not up to chance.
+const PAUSE: Duration = Duration::from_millis(30);
 
 fn main() -> ExitCode {
     match run() {
@@ -187,7 +190,7 @@ fn memory(folder: &Path) -> Done {
     for (name, batches) in works {
         let batches = batches.autotune();
         for number in 1..=EPOCHS[EPOCHS.len() - 1] {
-            epoch(&batches, number)?;
+            paused_epoch(&batches, number)?;
             if EPOCHS.contains(&number) {
                 let line = serde_json::json!({"work": "memory", "of": name, "epoch": number, "mib": resident_mib()?});
                 println!("{line}");
@@ -195,6 +198,14 @@ fn memory(folder: &Path) -> Done {
         }
     }
     Ok(())
+}
+
+fn paused_epoch(batches: &Batches, number: u64) -> Result<(), phalanx::Error> {
+    let mut batches = batches.iter(number, 0);
+    let first = batches.next().transpose()?;
+    std::thread::sleep(PAUSE);
+    drop(first);
+    batches.try_for_each(|batch| batch.map(drop))
 }
 
 /// MiB of memory that this process has in use.

@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use phalanx::data::{Corrupt, Dataset, ImageFolder};
+use phalanx::data::{Batch, Batches, Corrupt, Dataset, HostTensor, ImageFolder, cut_mix, mix_up};
 use phalanx::image::ImagePlan;
 use phalanx::{Error, Result as Read};
 
-use crate::config::{At, ImageTest, Images, Place, Problem, TrainConfig, Validation};
+use crate::config::{At, ImageTest, Images, Mix, Place, Problem, TrainConfig, Validation};
 use crate::rows::{Rows, prepared};
 
 /// The most bytes of an image file.
@@ -14,6 +14,34 @@ const MOST_BYTES: u64 = 1 << 28;
 
 /// The images of a folder, with augmentation for those to train on.
 pub(crate) fn read(config: &TrainConfig, images: &Images) -> Result<Rows, Problem> {
+    let at = images.folder.at;
+    let seed = config.fit.seed;
+    let Parts {
+        train,
+        validation,
+        test,
+    } = parts(config, images)?;
+    let fixed = images.plan.without_augmentation();
+    let to_measure = |folder: Option<ImageFolder>| {
+        let measured = folder.map(|folder| dataset(&folder, images, &fixed, seed));
+        measured.transpose().map_err(wrong_at(at))
+    };
+    let train = dataset(&train, images, &images.plan, seed).map_err(wrong_at(at))?;
+    Ok(Rows {
+        train: prepared(config, &train)?,
+        validation: to_measure(validation)?,
+        test: to_measure(test)?,
+        features: images.plan.dims().to_vec(),
+    })
+}
+
+struct Parts {
+    train: ImageFolder,
+    validation: Option<ImageFolder>,
+    test: Option<ImageFolder>,
+}
+
+fn parts(config: &TrainConfig, images: &Images) -> Result<Parts, Problem> {
     let at = images.folder.at;
     let seed = config.fit.seed;
     let whole = ImageFolder::open(&images.folder.value, MOST_BYTES).map_err(wrong_at(at))?;
@@ -47,17 +75,56 @@ pub(crate) fn read(config: &TrainConfig, images: &Images) -> Result<Rows, Proble
             return Err(Problem::new(*at, message, next));
         }
     };
-    let fixed = images.plan.without_augmentation();
-    let to_measure = |folder: Option<ImageFolder>| {
-        let measured = folder.map(|folder| dataset(&folder, images, &fixed, seed));
-        measured.transpose().map_err(wrong_at(at))
+    Ok(Parts {
+        train,
+        validation,
+        test,
+    })
+}
+
+/// Batches of which the images are mixed as the file says, and made ahead on all processors; `classes` of the model.
+pub(crate) fn to_train(images: &Images, seed: u64, classes: usize, batches: &Batches) -> Batches {
+    let mixed = match images.mix {
+        None => batches.clone(),
+        Some(At {
+            value: Mix::Up(alpha),
+            ..
+        }) => batches.map_random(seed, move |key, batch| mix_up(key, &batch, classes, alpha)),
+        Some(At {
+            value: Mix::Cut(alpha),
+            ..
+        }) => batches.map_random(seed, move |key, batch| cut_mix(key, &batch, classes, alpha)),
     };
-    let train = dataset(&train, images, &images.plan, seed).map_err(wrong_at(at))?;
-    Ok(Rows {
-        train: prepared(config, &train)?,
-        validation: to_measure(validation)?,
-        test: to_measure(test)?,
-        features: images.plan.dims().to_vec(),
+    mixed.autotune()
+}
+
+/// Batches made ahead on all processors; with labels as shares of classes where the training mixes them.
+pub(crate) fn to_measure(images: &Images, classes: usize, batches: &Batches) -> Batches {
+    let batches = match images.mix {
+        None => batches.clone(),
+        Some(_) => batches.map(move |batch| as_shares(batch, classes)),
+    };
+    batches.autotune()
+}
+
+/// Labels of classes as `[rows, classes]`: 1 for the class, 0 for the others.
+fn as_shares(batch: Batch, classes: usize) -> Read<Batch> {
+    let labels = batch.y.first().and_then(HostTensor::values::<i32>);
+    let labels = labels.unwrap_or_default();
+    let mut shares = vec![0.0f32; labels.len() * classes];
+    for (row, &class) in shares.chunks_exact_mut(classes.max(1)).zip(&labels) {
+        let share = usize::try_from(class)
+            .ok()
+            .and_then(|class| row.get_mut(class));
+        *share.ok_or_else(|| {
+            Error::User(format!(
+                "an image has class {class}, and the model tells {classes}; give the last layer more units"
+            ))
+        })? = 1.0;
+    }
+    Ok(Batch {
+        y: vec![HostTensor::new([labels.len(), classes], &shares)],
+        ..batch
     })
 }
 
@@ -75,13 +142,48 @@ pub(crate) fn labelled(images: &Images, path: &Path) -> Read<Dataset> {
     dataset(&folder, images, &images.plan.without_augmentation(), 0)
 }
 
-/// All images below a folder, in the order of their paths; one that cannot be read is an error, so that each has a prediction.
+/// All images below a folder and their paths in it, in the order of these; one that cannot be read is an error, so that each has
+/// a prediction.
 ///
 /// # Errors
 /// A folder that cannot be read, or has no image.
-pub(crate) fn to_predict(images: &Images, path: &Path) -> Read<Dataset> {
+pub(crate) fn to_predict(images: &Images, path: &Path) -> Read<(Dataset, Vec<String>)> {
     let folder = ImageFolder::unlabelled(path, MOST_BYTES)?;
-    folder.dataset(&images.plan.without_augmentation(), 0)
+    named(&folder, images, path)
+}
+
+/// The images of the test, as [`to_predict`]; nothing where there is no test.
+///
+/// # Errors
+/// Folders that cannot be read, or not be divided.
+pub(crate) fn test_to_predict(
+    config: &TrainConfig,
+    images: &Images,
+) -> Result<Option<(Dataset, Vec<String>)>, Problem> {
+    let (root, at) = match &images.test {
+        Some(At {
+            value: ImageTest::Folder(path),
+            at,
+        }) => (path, *at),
+        _ => (&images.folder.value, images.folder.at),
+    };
+    let test = parts(config, images)?.test;
+    let test = test.map(|folder| named(&folder, images, root));
+    test.transpose().map_err(wrong_at(at))
+}
+
+fn named(folder: &ImageFolder, images: &Images, root: &Path) -> Read<(Dataset, Vec<String>)> {
+    let name = |path: &Path| {
+        path.strip_prefix(root)
+            .unwrap_or(path)
+            .display()
+            .to_string()
+    };
+    let names = folder.images().iter().map(|(path, _)| name(path)).collect();
+    Ok((
+        folder.dataset(&images.plan.without_augmentation(), 0)?,
+        names,
+    ))
 }
 
 fn wrong_at(at: Place) -> impl Fn(Error) -> Problem {

@@ -1,7 +1,5 @@
 //! Predictions as lines of text.
 
-use std::fmt::Write;
-
 use clap::ValueEnum;
 use phalanx::data::HostTensor;
 use serde_json::{Value, json};
@@ -17,21 +15,28 @@ pub enum Format {
 
 /// Writes a line for each row of `outputs`, `[rows, ..]`.
 ///
-/// `class` is the index of the greatest score, first among equals, where the label is a class and a row has several scores;
-/// then come the scores. Where a row is one number, it is `value`. JSON has no NaN and no infinity: they are null.
+/// First comes the `file` of a row where rows have `names`; `class` is the index of the greatest score, first among equals, where
+/// the label is a class and a row has several scores; then come the scores. Where a row is one number, it is `value`. JSON has no
+/// NaN and no infinity: they are null.
 #[must_use]
-pub fn lines(outputs: &HostTensor, classes: bool, format: Format) -> String {
+pub fn lines(
+    outputs: &HostTensor,
+    classes: bool,
+    names: Option<&[String]>,
+    format: Format,
+) -> String {
     let rows = outputs.rows();
     let values = outputs.f32s();
     let width = values.len().checked_div(rows).unwrap_or_default();
     let mut text = match format {
-        Format::Csv => header(width, classes),
+        Format::Csv => header(width, classes, names.is_some()),
         Format::Jsonl => String::new(),
     };
-    for row in values.chunks(width.max(1)) {
+    for (i, row) in values.chunks(width.max(1)).enumerate() {
+        let name = names.and_then(|names| names.get(i));
         let line = match format {
-            Format::Csv => csv(row, classes),
-            Format::Jsonl => object(row, classes).to_string(),
+            Format::Csv => csv(name, row, classes),
+            Format::Jsonl => object(name, row, classes).to_string(),
         };
         text.push_str(&line);
         text.push('\n');
@@ -39,38 +44,49 @@ pub fn lines(outputs: &HostTensor, classes: bool, format: Format) -> String {
     text
 }
 
-fn header(width: usize, classes: bool) -> String {
+fn header(width: usize, classes: bool, names: bool) -> String {
+    let mut columns = Vec::new();
+    if names {
+        columns.push("file".to_owned());
+    }
     if width == 1 {
-        return "value\n".into();
-    }
-    let mut text = if classes {
-        "class,".to_owned()
+        columns.push("value".into());
     } else {
-        String::new()
-    };
-    for index in 0..width {
-        let comma = if index == 0 { "" } else { "," };
-        // Writing to a string does not fail.
-        let _ = write!(text, "{comma}score_{index}");
+        columns.extend(classes.then(|| "class".into()));
+        columns.extend((0..width).map(|index| format!("score_{index}")));
     }
-    text + "\n"
+    columns.join(",") + "\n"
 }
 
-fn csv(row: &[f32], classes: bool) -> String {
-    let scores: Vec<String> = row.iter().map(ToString::to_string).collect();
-    match row {
-        [_, _, ..] if classes => format!("{},{}", greatest(row), scores.join(",")),
-        _ => scores.join(","),
+fn csv(name: Option<&String>, row: &[f32], classes: bool) -> String {
+    let mut fields: Vec<String> = name.map(|name| quoted(name)).into_iter().collect();
+    if classes && row.len() > 1 {
+        fields.push(greatest(row).to_string());
+    }
+    fields.extend(row.iter().map(ToString::to_string));
+    fields.join(",")
+}
+
+/// A field of CSV.
+fn quoted(text: &str) -> String {
+    if text.contains([',', '"', '\n', '\r']) {
+        format!("\"{}\"", text.replace('"', "\"\""))
+    } else {
+        text.to_owned()
     }
 }
 
-fn object(row: &[f32], classes: bool) -> Value {
+fn object(name: Option<&String>, row: &[f32], classes: bool) -> Value {
     let scores: Vec<f64> = row.iter().map(|value| shortest(*value)).collect();
-    match &scores[..] {
+    let mut object = match &scores[..] {
         [value] => json!({ "value": value }),
         _ if classes => json!({ "class": greatest(row), "scores": scores }),
         _ => json!({ "scores": scores }),
+    };
+    if let Some(name) = name {
+        object["file"] = json!(name);
     }
+    object
 }
 
 /// The f64 that is written with the digits of an f32: 0.1 and not 0.10000000149.
@@ -96,30 +112,46 @@ mod tests {
     fn classes_come_with_their_scores() {
         let outputs = HostTensor::new([2, 3], &[0.25f32, 0.5, 0.5, f32::NAN, -1.0, 1e-8]);
         let csv = "class,score_0,score_1,score_2\n1,0.25,0.5,0.5\n2,NaN,-1,0.00000001\n";
-        assert_eq!(lines(&outputs, true, Format::Csv), csv);
+        assert_eq!(lines(&outputs, true, None, Format::Csv), csv);
         let json =
             "{\"class\":1,\"scores\":[0.25,0.5,0.5]}\n{\"class\":2,\"scores\":[null,-1.0,1e-8]}\n";
-        assert_eq!(lines(&outputs, true, Format::Jsonl), json);
+        assert_eq!(lines(&outputs, true, None, Format::Jsonl), json);
+    }
+
+    #[test]
+    fn images_come_with_their_files() {
+        let outputs = HostTensor::new([2, 2], &[0.25f32, 0.75, 1.0, 0.0]);
+        let names = ["a/b.jpg".to_owned(), "x, \"y\".png".to_owned()];
+        let csv = "file,class,score_0,score_1\na/b.jpg,1,0.25,0.75\n\"x, \"\"y\"\".png\",0,1,0\n";
+        assert_eq!(lines(&outputs, true, Some(&names), Format::Csv), csv);
+        let json = lines(&outputs, true, Some(&names), Format::Jsonl);
+        let first = "{\"class\":1,\"file\":\"a/b.jpg\",\"scores\":[0.25,0.75]}";
+        assert_eq!(json.lines().next(), Some(first));
     }
 
     #[test]
     fn one_number_a_row_is_a_value_and_others_are_scores() {
         let one = HostTensor::new([2, 1], &[0.5f32, 2.0]);
-        assert_eq!(lines(&one, true, Format::Csv), "value\n0.5\n2\n");
+        assert_eq!(lines(&one, true, None, Format::Csv), "value\n0.5\n2\n");
         assert_eq!(
-            lines(&one, false, Format::Jsonl),
+            lines(&one, false, None, Format::Jsonl),
             "{\"value\":0.5}\n{\"value\":2.0}\n"
         );
         assert_eq!(
-            lines(&HostTensor::new([2], &[0.5f32, 2.0]), false, Format::Csv),
+            lines(
+                &HostTensor::new([2], &[0.5f32, 2.0]),
+                false,
+                None,
+                Format::Csv
+            ),
             "value\n0.5\n2\n"
         );
         let image = HostTensor::new([1, 2, 2], &[1.0f32, 2.0, 3.0, 4.0]);
         assert_eq!(
-            lines(&image, false, Format::Csv),
+            lines(&image, false, None, Format::Csv),
             "score_0,score_1,score_2,score_3\n1,2,3,4\n"
         );
         let none = HostTensor::new([0, 2], &[] as &[f32]);
-        assert_eq!(lines(&none, false, Format::Jsonl), "");
+        assert_eq!(lines(&none, false, None, Format::Jsonl), "");
     }
 }

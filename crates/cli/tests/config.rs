@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use phalanx::data::Corrupt;
 use phalanx::image::{ImagePlan, Region, Scale};
 use phalanx_cli::config::{
-    Component, Fit, ImageTest, Label, LabelType, Place, Test, TrainConfig, Validation, parse,
+    Component, Fit, ImageTest, Label, LabelType, Mix, Place, Test, TrainConfig, Validation, parse,
 };
 use serde_json::json;
 
@@ -168,6 +168,61 @@ fit: {keep_best: val_loss, validation: test}
     let images = config.data.images.unwrap();
     assert_eq!(images.plan, ImagePlan::new(8, 9));
     assert_eq!((images.corrupt, images.test), (Corrupt::Fail, None));
+}
+
+/// A file of images with more keys of `data`.
+fn of_images(more: &str, loss: &str) -> String {
+    format!(
+        "data: {{image_folder: a, image_size: [8, 9], {more}}}\nmodel: [flatten]\noptimizer: sgd\nloss: {loss}\n"
+    )
+}
+
+#[test]
+fn images_are_scaled_by_channel_and_mixed() {
+    let more =
+        "scale: {mean: 0.5, std: [0.25, 0.5, 1]}, augment: {cut_mix: 0.5, region: centre_crop}";
+    let config = read(&of_images(more, "categorical_crossentropy"));
+    let images = config.data.images.unwrap();
+    let expected = ImagePlan {
+        scale: Scale::Standard {
+            mean: [0.5; 3],
+            std: [0.25, 0.5, 1.0],
+        },
+        region: Region::CentreCrop,
+        ..ImagePlan::new(8, 9)
+    };
+    assert_eq!(images.plan, expected);
+    assert_eq!(images.mix.map(|mix| mix.value), Some(Mix::Cut(0.5)));
+
+    let wrong = [
+        (
+            "scale: {mean: 0.5, std: [0.25, 0, 1]}",
+            "huber",
+            "std above 0",
+        ),
+        (
+            "scale: {mean: [1, 2], std: 1}",
+            "huber",
+            "a list of one for",
+        ),
+        ("scale: {std: 1}", "huber", "lacks the key `mean`"),
+        ("augment: {mix_up: 0}", "huber", "above 0, up to 4"),
+        (
+            "augment: {mix_up: 1, cut_mix: 1}",
+            "huber",
+            "at most one of them",
+        ),
+        (
+            "augment: {mix_up: 1}",
+            "sparse_categorical_crossentropy",
+            "write `loss: categorical_crossentropy`",
+        ),
+    ];
+    for (more, loss, part) in wrong {
+        let problems = parse(&of_images(more, loss), Path::new("t.yaml"));
+        let text = problems.unwrap_err().to_string();
+        assert!(text.contains(part), "{more}: {text}");
+    }
 }
 
 #[test]

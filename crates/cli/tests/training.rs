@@ -164,7 +164,14 @@ fn a_model_of_images_is_tested_evaluated_and_predicts() {
     let all = folder.succeed(&["evaluate", "i.yaml", "--images", "pictures"]);
     let predicted = folder.succeed(&["predict", "i.yaml", "--images", "pictures"]);
     assert_eq!(predicted.lines().count(), 1 + 40);
-    let right = |(i, line): &(usize, &str)| line.starts_with(if *i < 20 { "0," } else { "1," });
+    assert!(
+        predicted.starts_with("file,class,score_0,score_1\nclass_00/00000"),
+        "{predicted}"
+    );
+    let right = |(i, line): &(usize, &str)| {
+        let class = line.split(',').nth(1);
+        class == Some(if *i < 20 { "0" } else { "1" })
+    };
     let right = predicted.lines().skip(1).enumerate().filter(right).count();
     let accuracy = format!("accuracy {:.4}", right as f64 / 40.0);
     assert!(all.contains(&accuracy), "no {accuracy} in {all}");
@@ -184,6 +191,19 @@ fn a_model_of_images_is_tested_evaluated_and_predicts() {
         "the classes of new are class_00, expected those of the training, class_00, class_01, none";
     folder.fail(&["evaluate", "i.yaml", "--images", "new"], 2, &[classes]);
     folder.succeed(&["predict", "i.yaml", "--images", "new"]);
+}
+
+#[test]
+fn mixed_images_train_with_labels_as_shares() {
+    let folder = with_images("mixed", ", test: {split: 0.3}, augment: {mix_up: 0.3}");
+    let path = folder.0.join("i.yaml");
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, text.replace("sparse_", "")).unwrap();
+    folder.succeed(&["train", "i.yaml", "--progress", "plain"]);
+    let evaluated = folder.succeed(&["evaluate", "i.yaml"]);
+    assert!(evaluated.contains("accuracy"), "{evaluated}");
+    let all = folder.succeed(&["evaluate", "i.yaml", "--images", "pictures"]);
+    assert!(all.contains("accuracy"), "{all}");
 }
 
 #[test]

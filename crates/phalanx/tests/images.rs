@@ -1,4 +1,4 @@
-//! Pixels against TensorFlow's: tests/golden/tensorflow/make_images.py made them.
+//! Pixels against TensorFlow's: make_images.py, make_resized.py and make_odd.py in tests/golden/tensorflow made them.
 
 use phalanx::data::{Dataset, HostTensor, ImageFolder, cut_mix, mix_up};
 use phalanx::image::{
@@ -10,6 +10,16 @@ use safetensors::SafeTensors;
 const GOLDEN: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/../../tests/golden/tensorflow/images.safetensors"
+);
+
+const RESIZED: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../../tests/golden/tensorflow/resized.safetensors"
+);
+
+const ODD: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../../tests/golden/tensorflow/odd.safetensors"
 );
 
 fn golden() -> Vec<u8> {
@@ -173,6 +183,134 @@ fn damaged_files_are_errors_with_a_place_and_a_next_action() {
 }
 
 #[test]
+fn odd_files_are_read_as_tensorflow_reads_them() {
+    let bytes = std::fs::read(ODD).expect("the golden file");
+    let tensors = SafeTensors::deserialize(&bytes).unwrap();
+    let mut compared = 0;
+    for (name, file) in tensors.iter() {
+        let Some(name) = name.strip_prefix("file/") else {
+            continue;
+        };
+        let pixels = decode(file.data(), &DecoderOptions::default());
+        let expected = tensors.tensor(name).unwrap();
+        assert_eq!([pixels.height, pixels.width, 3], expected.shape(), "{name}");
+        let (most, _) = difference(&pixels.bytes, expected.data());
+        assert_eq!(most, 0, "{name}");
+        compared += 1;
+    }
+    assert_eq!(compared, 8);
+}
+
+/// Where markers of a kind are.
+fn places_of(marker: u8, file: &[u8]) -> Vec<usize> {
+    let pairs = file.windows(2).enumerate();
+    pairs
+        .filter_map(|(at, pair)| (pair == [0xff, marker]).then_some(at))
+        .collect()
+}
+
+/// The file with height and width of its frame (marker c2) replaced.
+fn sized(file: &[u8], height: u16, width: u16) -> Vec<u8> {
+    let at = places_of(0xc2, file)[0];
+    let mut changed = file.to_vec();
+    changed[at + 5..at + 7].copy_from_slice(&height.to_be_bytes());
+    changed[at + 7..at + 9].copy_from_slice(&width.to_be_bytes());
+    changed
+}
+
+/// The file with its second refinement of first coefficients `count` times more often.
+fn refined_again(file: &[u8], count: usize) -> Vec<u8> {
+    let scans = places_of(0xda, file);
+    let is_refinement = |at: &&usize| file[**at + 11] == 0 && file[**at + 13] >> 4 == 1;
+    let start = *scans.iter().find(is_refinement).expect("a refinement");
+    let len = file[start + 2..]
+        .windows(2)
+        .position(|pair| pair[0] == 0xff && pair[1] != 0);
+    let end = start + 2 + len.unwrap();
+    [&file[..end], &file[start..end].repeat(count), &file[end..]].concat()
+}
+
+#[test]
+fn small_files_of_much_work_are_refused_before_it_is_done() {
+    let bytes = golden();
+    let tensors = SafeTensors::deserialize(&bytes).unwrap();
+    let progressive = tensors.tensor("file/444_progressive_q75.jpg").unwrap();
+    let file = progressive.data();
+    let refused = |file: &[u8], options: &DecoderOptions| {
+        let decoded = Decoder::new(options.clone()).decode(file);
+        decoded.expect_err("a refusal").to_string()
+    };
+    let default = DecoderOptions::default();
+    let start = std::time::Instant::now();
+    let error = refused(&sized(file, 8000, 8000), &default);
+    assert!(error.contains("too short for the picture; get"), "{error}");
+    let few = DecoderOptions {
+        max_coefficient_bytes: 2000,
+        ..default.clone()
+    };
+    let error = refused(file, &few);
+    assert!(
+        error.contains("the most accepted are 2000; save"),
+        "{error}"
+    );
+
+    let error = refused(&refined_again(file, 70), &default);
+    assert!(error.contains("scan 65 is one too many"), "{error}");
+    let whole = Decoder::default().decode(file).unwrap();
+    let blocks = whole.height.div_ceil(8) * whole.width.div_ceil(8) * 3;
+    let just = DecoderOptions {
+        max_coefficient_bytes: blocks * 128,
+        ..default.clone()
+    };
+    assert_eq!(decode(file, &just), whole);
+    assert_eq!(decode(&refined_again(file, 8), &just), whole);
+    let error = refused(&refined_again(file, 20), &just);
+    assert!(error.contains("is one too many"), "{error}");
+
+    let last = *places_of(0xda, file).last().unwrap();
+    let coarse = [&file[..last], &[0xff, 0xd9]].concat();
+    let error = refused(&coarse, &default);
+    assert!(
+        error.contains("the finer parts of the picture are missing"),
+        "{error}"
+    );
+
+    let mut png = tensors.tensor("file/rgb0.png").unwrap().data().to_vec();
+    for at in [16, 20] {
+        png[at..at + 4].copy_from_slice(&8000u32.to_be_bytes());
+    }
+    let crc = crc32(&png[12..29]);
+    png[29..33].copy_from_slice(&crc.to_be_bytes());
+    let error = refused(&png, &default);
+    assert!(error.contains("too short for its picture; get"), "{error}");
+    assert!(start.elapsed().as_secs() < 20);
+}
+
+/// The checksum of PNG.
+fn crc32(bytes: &[u8]) -> u32 {
+    !bytes.iter().fold(!0u32, |crc, &byte| {
+        (0..8).fold(crc ^ u32::from(byte), |crc, _| {
+            (crc >> 1) ^ (0xedb8_8320 & (crc & 1).wrapping_neg())
+        })
+    })
+}
+
+#[test]
+fn deviations_are_above_zero() {
+    for std in [0.0, -1.0, f32::NAN] {
+        let scale = Scale::Standard {
+            mean: [0.5; 3],
+            std: [0.2, std, 0.2],
+        };
+        let error = ImagePlan { scale, ..plan() }
+            .check()
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("expected finite numbers"), "{error}");
+    }
+}
+
+#[test]
 fn a_file_does_not_see_the_tables_of_the_one_before() {
     let bytes = golden();
     let tensors = SafeTensors::deserialize(&bytes).unwrap();
@@ -264,6 +402,72 @@ fn sizes_and_colours_change_as_in_tensorflow() {
         compared += 1;
     }
     assert_eq!(compared, 14 + 1 + 6 + 6);
+}
+
+/// `NAME/HEIGHTxWIDTH/KIND` of resized.safetensors.
+fn resized_name(name: &str) -> Option<(&str, usize, usize, bool)> {
+    let [file, size, kind] = name.split('/').collect::<Vec<_>>()[..] else {
+        return None;
+    };
+    let (height, width) = size.split_once('x')?;
+    Some((
+        file,
+        height.parse().ok()?,
+        width.parse().ok()?,
+        kind == "antialias",
+    ))
+}
+
+#[test]
+fn decoded_and_resized_images_are_those_of_tensorflow() {
+    let (bytes, resized) = (golden(), std::fs::read(RESIZED).expect("the golden file"));
+    let files = SafeTensors::deserialize(&bytes).unwrap();
+    let resized = SafeTensors::deserialize(&resized).unwrap();
+    let mut images = std::collections::BTreeSet::new();
+    let (mut worst, mut compared) = (0.0f32, 0);
+    for (name, expected) in resized.iter() {
+        let Some((file, height, width, antialias)) = resized_name(name) else {
+            continue;
+        };
+        let key = format!("file/{file}");
+        let file_bytes = files
+            .tensor(&key)
+            .or_else(|_| resized.tensor(&key))
+            .unwrap();
+        let pixels = decode(file_bytes.data(), &DecoderOptions::default());
+        let got = resize(&pixels, height, width, antialias);
+        let stride = (height * width).div_ceil(60);
+        let got_some = got.chunks_exact(3).step_by(stride).flatten();
+        let some = expected.data().as_chunks::<2>().0;
+        assert_eq!(some.len(), (height * width).div_ceil(stride) * 3, "{name}");
+        let off = got_some
+            .zip(some)
+            .map(|(got, &some)| (got - f32::from(u16::from_le_bytes(some)) / 256.0).abs());
+        let (most, sum) = off.fold((0.0f32, 0.0f32), |(most, sum), off| {
+            (most.max(off), sum + off)
+        });
+        // The one decoder that is not libjpeg's twin is that of lossy WebP; 1/512 is the golden file's own rounding.
+        let bound = if file.contains("lossy") { 3.0 } else { 0.005 };
+        assert!(
+            most <= bound && sum / some.len() as f32 <= 1.0,
+            "{name}: {most} of 255"
+        );
+        let mean = resized.tensor(&format!("{name}/mean")).unwrap();
+        let got_mean = got.iter().map(|&v| f64::from(v)).sum::<f64>() / got.len() as f64;
+        let mean = f32::from_le_bytes(mean.data().try_into().unwrap());
+        assert!(
+            (got_mean - f64::from(mean)).abs() < f64::from(bound.min(1.0)),
+            "{name}: {got_mean}, not {mean}"
+        );
+        worst = worst.max(most);
+        compared += 1;
+        images.insert(file.to_owned());
+    }
+    assert!(
+        images.len() >= 50 && compared == 4 * images.len(),
+        "{compared}"
+    );
+    assert!(worst > 0.0 && worst <= 3.0);
 }
 
 /// A folder of the golden files, as many classes as kinds of files.

@@ -1,12 +1,13 @@
 //! `phalanx data`.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use phalanx::data::{
-    Corrupt, CsvOptions, Dataset, EncodedImage, Feature, Features, ImageFolder, LabelColumn, Lost,
-    Parquet, ParquetOptions, Records, Source, TextLines, TfRecordOptions, TfRecordWriter,
-    TfRecords, WebDataset, read_idx, shard_path,
+    Corrupt, CsvOptions, Dataset, EncodedImage, Example, Feature, Features, ImageFolder,
+    LabelColumn, Lost, Parquet, ParquetOptions, Records, Source, TextLines, TfRecordOptions,
+    TfRecordWriter, TfRecords, WebDataset, read_idx, shard_path,
 };
 
 use super::Context;
@@ -100,24 +101,29 @@ fn kind(data: &str, format: Option<DataFormat>) -> Result<DataFormat, Failure> {
     })
 }
 
-/// The items of a format, each with a line that describes it.
-struct Described {
+/// The items of a format: how long each is, once it is read, and what a line says of it.
+struct Items {
     len: usize,
     per_file: Vec<usize>,
     lost: Vec<Lost>,
-    describe: Box<dyn Fn(usize) -> phalanx::Result<(u64, String)>>,
+    read: Box<dyn Fn(usize) -> phalanx::Result<u64>>,
+    describe: Box<dyn Fn(usize) -> phalanx::Result<String>>,
 }
 
-impl Described {
+impl Items {
     fn new<R: Records>(
         records: R,
-        describe: impl Fn(R::Item) -> phalanx::Result<(u64, String)> + 'static,
+        len: impl Fn(&R::Item) -> u64 + 'static,
+        describe: impl Fn(&R::Item) -> String + 'static,
     ) -> Self {
+        let records = Arc::new(records);
+        let read = Arc::clone(&records);
         Self {
             len: records.len(),
             per_file: records.per_file(),
             lost: records.lost(),
-            describe: Box::new(move |i| describe(records.get(i)?)),
+            read: Box::new(move |i| read.get(i).map(|item| len(&item))),
+            describe: Box::new(move |i| records.get(i).map(|item| describe(&item))),
         }
     }
 
@@ -128,38 +134,41 @@ impl Described {
             ..TfRecordOptions::default()
         };
         Ok(match kind {
-            DataFormat::Tfrecord => {
-                Self::new(TfRecords::open(data, &skipping)?, |record: Vec<u8>| {
-                    let len = record.len() as u64;
-                    Ok((
-                        len,
-                        Features::parse(&record)
-                            .map_or_else(|_| bytes(len), |features| of_features(&features)),
-                    ))
-                })
-            }
-            DataFormat::Webdataset => Self::new(WebDataset::open(data, MOST_BYTES)?, |sample| {
-                let fields: Vec<String> = sample
-                    .fields
-                    .iter()
-                    .map(|(name, value)| format!("{name} ({})", bytes(value.len() as u64)))
-                    .collect();
-                let len = sample.fields.values().map(|value| value.len() as u64).sum();
-                Ok((len, format!("{}: {}", sample.key, fields.join(", "))))
-            }),
-            DataFormat::Text => Self::new(TextLines::open(data, MOST_BYTES)?, |line| {
-                Ok((line.len() as u64, shortened(&line)))
-            }),
+            DataFormat::Tfrecord => Self::new(
+                TfRecords::open(data, &skipping)?,
+                |record| record.len() as u64,
+                |record| {
+                    let opaque = |_| bytes(record.len() as u64);
+                    Features::parse(record).map_or_else(opaque, |features| of_features(&features))
+                },
+            ),
+            DataFormat::Webdataset => Self::new(
+                WebDataset::open(data, MOST_BYTES)?,
+                |sample| sample.fields.values().map(|value| value.len() as u64).sum(),
+                |sample| {
+                    let fields = sample.fields.iter();
+                    let fields: Vec<String> = fields
+                        .map(|(name, value)| format!("{name} ({})", bytes(value.len() as u64)))
+                        .collect();
+                    format!("{}: {}", sample.key, fields.join(", "))
+                },
+            ),
+            DataFormat::Text => Self::new(
+                TextLines::open(data, MOST_BYTES)?,
+                |line| line.len() as u64,
+                |line| shortened(line),
+            ),
             DataFormat::Images => {
                 let folder = ImageFolder::open(data, MOST_BYTES)?;
                 let classes = folder.classes().to_vec();
-                Self::new(folder, move |image: EncodedImage| {
-                    let len = image.bytes.len() as u64;
-                    Ok((
-                        len,
-                        format!("{} ({})", classes[image.class as usize], bytes(len)),
-                    ))
-                })
+                Self::new(
+                    folder,
+                    |image| image.bytes.len() as u64,
+                    move |image| {
+                        let len = bytes(image.bytes.len() as u64);
+                        format!("{} ({len})", classes[image.class as usize])
+                    },
+                )
             }
             DataFormat::Csv => Self::of_dataset(Dataset::from_csv(data, &CsvOptions::default())?),
             DataFormat::Parquet => {
@@ -181,30 +190,28 @@ impl Described {
     }
 
     fn of_dataset(data: Dataset) -> Self {
+        let read = data.clone();
+        let len = |example: &Example| {
+            let tensors = example.x.iter().chain(&example.y);
+            tensors.map(|tensor| tensor.bytes().len() as u64).sum()
+        };
         Self {
             len: data.len().unwrap_or(0),
             per_file: Vec::new(),
             lost: Vec::new(),
-            describe: Box::new(move |i| {
-                let example = data.get(0, i)?;
-                let tensors = example.x.iter().chain(&example.y);
-                let len = tensors
-                    .clone()
-                    .map(|tensor| tensor.bytes().len() as u64)
-                    .sum();
-                let shown: Vec<String> = tensors
-                    .map(|tensor| {
-                        format!(
-                            "{} {}",
-                            tensor.shape(),
-                            shortened(&format!("{:?}", tensor.to_f64()))
-                        )
-                    })
-                    .collect();
-                Ok((len, shown.join(", ")))
-            }),
+            read: Box::new(move |i| read.get(0, i).map(|example| len(&example))),
+            describe: Box::new(move |i| data.get(0, i).map(|example| of_example(&example))),
         }
     }
+}
+
+fn of_example(example: &Example) -> String {
+    let tensors = example.x.iter().chain(&example.y);
+    let shown = tensors.map(|tensor| {
+        let values = shortened(&format!("{:?}", tensor.to_f64()));
+        format!("{} {values}", tensor.shape())
+    });
+    shown.collect::<Vec<_>>().join(", ")
 }
 
 fn of_features(features: &Features) -> String {
@@ -240,7 +247,7 @@ fn inspect(
     kind: DataFormat,
     rows: usize,
 ) -> Result<(), Failure> {
-    let items = Described::open(data, kind).map_err(|error| failed(&error))?;
+    let items = Items::open(data, kind).map_err(|error| failed(&error))?;
     let files = match items.per_file.len() {
         0 => String::new(),
         1 => " in 1 file".into(),
@@ -258,7 +265,7 @@ fn inspect(
     for i in 0..rows.min(items.len) {
         let described = (items.describe)(i);
         wrong += usize::from(described.is_err());
-        let text = described.map_or_else(|error| error.to_string(), |(_, text)| text);
+        let text = described.unwrap_or_else(|error| error.to_string());
         context.output.line(format_args!("  {i}: {text}"))?;
     }
     if wrong == 0 {
@@ -334,17 +341,16 @@ fn examples(data: &str) -> phalanx::Result<(usize, ToFeatures)> {
 }
 
 fn bench(context: &mut Context, data: &str, kind: DataFormat, seconds: u32) -> Result<(), Failure> {
-    let items = Described::open(data, kind).map_err(|error| failed(&error))?;
+    let items = Items::open(data, kind).map_err(|error| failed(&error))?;
     for lost in &items.lost {
         context.output.line(lost)?;
     }
     let limit = Duration::from_secs(u64::from(seconds));
     let (start, mut read, mut total) = (Instant::now(), 0u64, 0);
     while items.len > 0 && start.elapsed() < limit {
-        let (len, _) =
-            (items.describe)(read as usize % items.len).map_err(|error| failed(&error))?;
+        let len = (items.read)(read as usize % items.len);
+        total += len.map_err(|error| failed(&error))?;
         read += 1;
-        total += len;
     }
     let elapsed = start.elapsed().as_secs_f64();
     context.output.line(format_args!(

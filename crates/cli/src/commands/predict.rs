@@ -13,7 +13,7 @@ use crate::predictions::lines;
 pub(crate) fn run(context: &mut Context, args: &PredictArgs) -> Result<(), Failure> {
     let config = session::used(&args.of)?;
     let mut session = Session::resume(context, &config)?;
-    let rows = session.to_predict(&args.of)?;
+    let (rows, names) = session.to_predict(&args.of)?;
     let batches = session.batches(&rows);
     let outputs = session
         .trainer
@@ -23,7 +23,7 @@ pub(crate) fn run(context: &mut Context, args: &PredictArgs) -> Result<(), Failu
         return Err(Failure::new(Exit::Failed, "the model has no output").next("train it again"));
     };
     let classes = config.data.label_type == LabelType::Class;
-    let text = lines(outputs, classes, args.format);
+    let text = lines(outputs, classes, names.as_deref(), args.format);
     let Some(path) = &args.to else {
         return context.output.bytes(text.as_bytes());
     };

@@ -101,9 +101,30 @@ impl Session {
             .map_err(|error| failed(&error))
     }
 
-    /// The rows in batches, in their order.
+    /// The rows in batches, in their order, to measure or to predict.
     pub(crate) fn batches(&self, rows: &Dataset) -> Batches {
-        rows.batch(self.config.fit.batch_size)
+        let batches = rows.batch(self.config.fit.batch_size);
+        match &self.config.data.images {
+            Some(images) => image_rows::to_measure(images, self.classes(), &batches),
+            None => batches,
+        }
+    }
+
+    /// The rows in batches to train on, made ahead.
+    pub(crate) fn to_train(&self, rows: &Dataset) -> Batches {
+        let batches = rows.batch(self.config.fit.batch_size);
+        let seed = self.config.fit.seed;
+        match &self.config.data.images {
+            Some(images) => image_rows::to_train(images, seed, self.classes(), &batches),
+            None => batches.prefetch(2),
+        }
+    }
+
+    /// How many classes the model tells.
+    fn classes(&self) -> usize {
+        let outputs = self.trainer.model().outputs();
+        let last = outputs.first().and_then(|shape| shape.dims.last());
+        last.copied().unwrap_or(1)
     }
 
     /// The rows or images named, or those of the test, with labels.
@@ -116,14 +137,29 @@ impl Session {
         }
     }
 
-    /// The rows or images named, or those of the test, of which labels do not matter.
-    pub(crate) fn to_predict(&self, args: &UseArgs) -> Result<Dataset, Failure> {
-        match self.images(args)? {
+    /// The rows or images named, or those of the test, of which labels do not matter; with the names of images.
+    pub(crate) fn to_predict(
+        &self,
+        args: &UseArgs,
+    ) -> Result<(Dataset, Option<Vec<String>>), Failure> {
+        let images = match self.images(args)? {
             Some((images, path)) => {
-                image_rows::to_predict(images, path).map_err(|error| failed(&error))
+                Some(image_rows::to_predict(images, path).map_err(|error| failed(&error))?)
             }
-            None => self.rows(&args.csv, rows::to_predict),
+            None => self.test_images()?,
+        };
+        match images {
+            Some((images, names)) => Ok((images, Some(names))),
+            None => Ok((self.rows(&args.csv, rows::to_predict)?, None)),
         }
+    }
+
+    fn test_images(&self) -> Result<Option<(Dataset, Vec<String>)>, Failure> {
+        let Some(images) = &self.config.data.images else {
+            return Ok(None);
+        };
+        image_rows::test_to_predict(&self.config, images)
+            .map_err(|problem| wrong(self.config.problems(vec![problem])))
     }
 
     /// The folder of images that is named, where the model is one of images and no file is named.

@@ -60,11 +60,7 @@ fn fit(
     if let Some(validation) = &rows.validation {
         fit = fit.validation(&session.batches(validation));
     }
-    let train = session.batches(&rows.train);
-    let train = match session.config.data.images {
-        Some(_) => train.autotune(),
-        None => train.prefetch(2),
-    };
+    let train = session.to_train(&rows.train);
     session
         .trainer
         .fit(&train, fit)

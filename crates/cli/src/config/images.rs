@@ -9,8 +9,8 @@ use super::reader::{
     Field, Reader, Section, boolean, finite, fraction, list, optional, required, text, whole,
 };
 use super::sections::{as_usize, located};
-use super::yaml::Node;
-use super::{At, Data, ImageTest, Images, Label, LabelType};
+use super::yaml::{Node, Value};
+use super::{At, Data, ImageTest, Images, Label, LabelType, Mix};
 
 const MOST_SIDE: i64 = 4096;
 
@@ -21,13 +21,25 @@ const IMAGES: [Field; 6] = [
         "rows and columns, whole numbers from 1 to 4096",
         "[96, 96]",
     ),
-    optional("scale", "unit, signed or bytes", "signed"),
+    optional(
+        "scale",
+        "unit, signed, bytes, or {mean: .., std: ..}",
+        "signed",
+    ),
     optional("corrupt", "fail or skip", "skip"),
     optional("augment", "what is changed at random", "{flip: true}"),
     optional("test", "one of split and image_folder", "{split: 0.1}"),
 ];
 
-const AUGMENT: [Field; 8] = [
+const CHANNELS: &str =
+    "a number, or a list of one for red, green and blue, between -1000 and 1000; std above 0";
+
+const STANDARD: [Field; 2] = [
+    required("mean", CHANNELS, "[0.485, 0.456, 0.406]"),
+    required("std", CHANNELS, "[0.229, 0.224, 0.225]"),
+];
+
+const AUGMENT: [Field; 10] = [
     optional("region", "whole, centre, centre_crop, crop or area", "crop"),
     optional("least_area", "a number above 0 and below 1", "0.3"),
     optional("flip", "true or false", "true"),
@@ -36,6 +48,8 @@ const AUGMENT: [Field; 8] = [
     optional("saturation", "a number from 0 to 1", "0.2"),
     optional("hue", "a number from 0 to 0.5", "0.05"),
     optional("rotation", "degrees from 0 to 180", "15"),
+    optional("mix_up", "a number above 0, up to 4", "0.2"),
+    optional("cut_mix", "a number above 0, up to 4", "1"),
 ];
 
 const TEST: [Field; 2] = [
@@ -50,16 +64,14 @@ impl Reader {
         let at = section.at;
         let path = self.image_path(&section, folder);
         let size = self.value(&section, "image_size", image_size);
-        let scale = self
-            .value(&section, "scale", image_scale)
-            .unwrap_or_default();
+        let scale = self.scale(&section).unwrap_or_default();
         let corrupt = self.value(&section, "corrupt", corrupt).unwrap_or_default();
         let test = section
             .node("test")
             .and_then(|node| self.image_test(node, folder));
         let augment = section.node("augment").map(|node| self.augment(node));
         let (height, width) = size?;
-        let plan = augment.unwrap_or_else(|| Some(ImagePlan::new(height, width)))?;
+        let (plan, mix) = augment.unwrap_or_else(|| Some((ImagePlan::new(height, width), None)))?;
         Some(Data {
             csv: Vec::new(),
             header: None,
@@ -82,14 +94,29 @@ impl Reader {
                     scale,
                     ..plan
                 },
+                mix,
                 corrupt,
                 test,
             }),
         })
     }
 
-    /// A plan of which size and scale do not matter.
-    fn augment(&mut self, node: &Node) -> Option<ImagePlan> {
+    fn scale(&mut self, section: &Section<'_>) -> Option<Scale> {
+        let node = section.node("scale")?;
+        if !matches!(node.value, Value::Map(_)) {
+            return self.value(section, "scale", image_scale);
+        }
+        let section = self.section(node, "scale", &STANDARD)?;
+        let mean = self.value(&section, "mean", |node| channels(node, -1000.0));
+        let std = self.value(&section, "std", |node| channels(node, f32::MIN_POSITIVE));
+        Some(Scale::Standard {
+            mean: mean?,
+            std: std?,
+        })
+    }
+
+    /// A plan of which size and scale do not matter, and what is done to whole batches.
+    fn augment(&mut self, node: &Node) -> Option<(ImagePlan, Option<At<Mix>>)> {
         let section = self.section(node, "augment", &AUGMENT)?;
         let mut share = |name, most: f64| {
             let read = |node: &Node| finite(node).filter(|value| (0.0..=most).contains(value));
@@ -109,7 +136,8 @@ impl Reader {
                 _ => return None,
             })
         });
-        Some(ImagePlan {
+        let mix = self.mix(&section);
+        let plan = ImagePlan {
             region: region.unwrap_or_default(),
             flip: self.value(&section, "flip", boolean).unwrap_or(false),
             brightness,
@@ -118,7 +146,24 @@ impl Reader {
             hue,
             rotation,
             ..ImagePlan::new(1, 1)
-        })
+        };
+        Some((plan, mix))
+    }
+
+    fn mix(&mut self, section: &Section<'_>) -> Option<At<Mix>> {
+        let alpha = |node: &Node| {
+            let alpha = finite(node).filter(|alpha| *alpha > 0.0 && *alpha <= 4.0);
+            alpha.map(|alpha| alpha as f32)
+        };
+        let up = self.value(section, "mix_up", located(alpha));
+        let cut = self.value(section, "cut_mix", located(alpha));
+        if let (Some(_), Some(At { at, .. })) = (&up, &cut) {
+            let message = "`augment` has `mix_up` and `cut_mix`, expected at most one of them";
+            self.problem(*at, message, "remove one of them");
+        }
+        let up = up.map(|At { value, at }| (Mix::Up(value), at));
+        let cut = cut.map(|At { value, at }| (Mix::Cut(value), at));
+        up.or(cut).map(|(value, at)| At { value, at })
     }
 
     fn image_test(&mut self, node: &Node, folder: &Path) -> Option<At<ImageTest>> {
@@ -143,6 +188,19 @@ fn image_size(node: &Node) -> Option<(usize, usize)> {
     match list(node)? {
         [height, width] => Some((side(height)?, side(width)?)),
         _ => None,
+    }
+}
+
+/// A number for each channel, or one for all.
+fn channels(node: &Node, least: f32) -> Option<[f32; 3]> {
+    let number = |node: &Node| {
+        let number = finite(node)? as f32;
+        (least..=1000.0).contains(&number).then_some(number)
+    };
+    match list(node) {
+        Some([r, g, b]) => Some([number(r)?, number(g)?, number(b)?]),
+        Some(_) => None,
+        None => number(node).map(|number| [number; 3]),
     }
 }
 

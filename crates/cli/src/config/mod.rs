@@ -80,10 +80,21 @@ pub struct Images {
     pub folder: At<PathBuf>,
     /// Size, scale and augmentation.
     pub plan: phalanx::image::ImagePlan,
+    /// How the images of a batch are mixed with one another, and their labels with them.
+    pub mix: Option<At<Mix>>,
     /// What is done about images that cannot be read.
     pub corrupt: phalanx::data::Corrupt,
     /// What the trained model is tested on.
     pub test: Option<At<ImageTest>>,
+}
+
+/// How images of a batch are mixed, with the alpha of the distribution of shares.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Mix {
+    /// As [`phalanx::data::mix_up`].
+    Up(f32),
+    /// As [`phalanx::data::cut_mix`].
+    Cut(f32),
 }
 
 /// Images that training does not see.

@@ -333,6 +333,15 @@ impl Reader {
     fn check_together(&mut self, config: &TrainConfig) {
         let TrainConfig { data, fit, .. } = config;
         self.check_validation(config);
+        if let Some(At { at, .. }) = data.images.as_ref().and_then(|images| images.mix.as_ref())
+            && config.loss.name == "sparse_categorical_crossentropy"
+        {
+            self.problem(
+                *at,
+                "mixed images have shares of several classes, and the loss takes a single one",
+                "write `loss: categorical_crossentropy`",
+            );
+        }
         if let (
             At {
                 value: Label::Name(name),

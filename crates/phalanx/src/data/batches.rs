@@ -180,7 +180,8 @@ impl Batches {
         ))
     }
 
-    /// Up to `depth` batches made ahead on a thread of the iterator's own; 0 makes each when it is asked for.
+    /// Up to `depth` batches made ahead on a thread of the iterator's own, however large they are ([`autotune`](Self::autotune)
+    /// looks at their size); 0 makes each when it is asked for.
     ///
     /// All stages run on that thread, also those added after this call.
     #[must_use]
@@ -210,7 +211,7 @@ impl Batches {
     }
 
     /// Batches made ahead on as many threads, and as far, as measured waiting says: up to the processors there are,
-    /// and up to 1 GiB of batches.
+    /// and up to 1 GiB of batches, from the first on: until one is made and its size known, no other is begun.
     #[must_use]
     pub fn autotune(&self) -> Self {
         let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);

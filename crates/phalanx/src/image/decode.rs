@@ -33,15 +33,19 @@ pub struct DecoderOptions {
     pub idct: Idct,
     /// The most pixels accepted: an image of more is an error before memory is taken for it.
     pub max_pixels: usize,
+    /// The most bytes of coefficients, which a JPEG in several scans (a progressive one) keeps until its last scan: 2 for
+    /// each sample. Its scans together may go over 16 times as many.
+    pub max_coefficient_bytes: usize,
 }
 
 impl Default for DecoderOptions {
-    /// RGB as TensorFlow decodes it, up to 2^26 pixels (8192 by 8192).
+    /// RGB as TensorFlow decodes it, up to 2^26 pixels (8192 by 8192) and 2^28 bytes of coefficients.
     fn default() -> Self {
         Self {
             channels: Channels::Rgb,
             idct: Idct::Fast,
             max_pixels: 1 << 26,
+            max_coefficient_bytes: 1 << 28,
         }
     }
 }
@@ -111,8 +115,11 @@ impl Decoder {
         let channels = self.options.channels.count();
         let image = self.open(bytes)?;
         let (height, width) = (image.height, image.width);
-        let mut pixels = Vec::with_capacity(height * width * channels);
-        image.read(&Window::of(height, width), |_, row| {
+        let mut pixels = Vec::new();
+        image.read(&Window::of(height, width), |y, row| {
+            if y == 0 {
+                pixels.reserve_exact(height * width * channels);
+            }
             pixels.extend_from_slice(row);
         })?;
         Ok(Pixels {
@@ -208,12 +215,7 @@ impl Opened<'_> {
         let options = &self.decoder.options;
         let channels = options.channels.count();
         match self.format {
-            Format::Jpeg(jpeg) => jpeg.read(
-                &mut self.decoder.jpeg,
-                (options.idct, channels),
-                window,
-                &mut row,
-            ),
+            Format::Jpeg(jpeg) => jpeg.read(&mut self.decoder.jpeg, options, window, &mut row),
             Format::Png(png) => {
                 let (samples, kind) = png.read()?;
                 give(&samples, (kind, channels), self.width, window, &mut row);

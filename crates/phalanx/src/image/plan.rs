@@ -1,5 +1,7 @@
 //! From the bytes of an image file to a row of a batch.
 
+use phalanx_kernels::{WideWork, with_wide_vectors};
+
 use super::colour::{adjust_brightness, adjust_contrast, adjust_hue, adjust_saturation};
 use super::draws::Draws;
 use super::resize::Resizer;
@@ -15,13 +17,15 @@ pub enum Region {
     Whole,
     /// The largest part of the shape wanted, in the middle.
     Centre,
-    /// A part of the very size wanted, at random; of a smaller image the largest part of the shape wanted.
+    /// A part of the very size wanted, at random; of an image that is smaller in a direction the largest part of the shape
+    /// wanted, at random and resized.
     Crop,
     /// As `Crop`, but the one in the middle.
     CentreCrop,
-    /// A part at random with a share of the area from `least` up to all, its shape wanted times 3/4 to 4/3.
+    /// A part at random, resized: with a share, from `least` up to all, of the area of the largest part of the shape wanted,
+    /// and of that shape times 3/4 to 4/3; cut to what the image has.
     Area {
-        /// The smallest share of the area.
+        /// The smallest share of the area of the largest part of the shape wanted.
         least: f32,
     },
 }
@@ -144,6 +148,14 @@ impl ImagePlan {
                 "the least share of the area is {least}; expected a number above 0, up to 1"
             )));
         }
+        if let Scale::Standard { mean, std } = self.scale
+            && !(mean.iter().all(|mean| mean.is_finite())
+                && std.iter().all(|std| std.is_finite() && *std > 0.0))
+        {
+            return Err(Error::User(format!(
+                "the mean is {mean:?} and the deviation {std:?}; expected finite numbers, deviations above 0"
+            )));
+        }
         let (height, width) = self.size;
         if height == 0 || width == 0 || height.saturating_mul(width) > self.decoder.max_pixels {
             return Err(Error::User(format!(
@@ -193,9 +205,9 @@ impl ImageMaker {
                 let out = &mut out[y * stride * 4..][..stride * 4];
                 if flip {
                     mirror(row, channels, &mut turned);
-                    scale.write_bytes(&turned, out);
+                    scale.write(&turned, out);
                 } else {
-                    scale.write_bytes(row, out);
+                    scale.write(row, out);
                 }
             });
         }
@@ -214,17 +226,23 @@ impl ImageMaker {
         if plan.changes_values() {
             change_values(plan, pixels, channels, &mut draws);
         }
-        scale.write(pixels, out);
+        scale.write(pixels.as_slice(), out);
         Ok(())
     }
 }
 
 fn mirror(row: &[u8], channels: usize, out: &mut Vec<u8>) {
-    out.clear();
+    out.resize(row.len(), 0);
     if channels == 3 {
-        out.extend(row.as_chunks::<3>().0.iter().rev().flatten());
+        let pixels = row.as_chunks::<3>().0.iter().rev();
+        let out = out.as_chunks_mut::<3>().0;
+        out.iter_mut()
+            .zip(pixels)
+            .for_each(|(out, pixel)| *out = *pixel);
     } else {
-        out.extend(row.iter().rev());
+        out.iter_mut()
+            .zip(row.iter().rev())
+            .for_each(|(out, value)| *out = *value);
     }
 }
 
@@ -296,11 +314,40 @@ fn window(plan: &ImagePlan, (height, width): (usize, usize), draws: &mut Draws) 
     }
 }
 
-/// Numbers that bytes are multiplied with and that are added, by channel.
+/// Values written at once: a whole number of pixels and of vectors.
+const SPAN: usize = 24;
+
+/// Numbers that values are multiplied with and that are added, by place in a span.
 struct Factors {
-    times: [f32; 3],
-    plus: [f32; 3],
-    channels: usize,
+    times: [f32; SPAN],
+    plus: [f32; SPAN],
+}
+
+/// The work of [`Factors::write`].
+struct Write<'a, T> {
+    factors: &'a Factors,
+    values: &'a [T],
+    out: &'a mut [u8],
+}
+
+impl<T: Copy + Into<f32>> WideWork for Write<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let Factors { times, plus } = self.factors;
+        let (spans, rest) = self.values.as_chunks::<SPAN>();
+        let out = self.out.as_chunks_mut::<4>().0;
+        let (out_spans, out_rest) = out.as_chunks_mut::<SPAN>();
+        for (out, span) in out_spans.iter_mut().zip(spans) {
+            for i in 0..SPAN {
+                out[i] = (span[i].into() * times[i] + plus[i]).to_le_bytes();
+            }
+        }
+        for (i, (out, &value)) in out_rest.iter_mut().zip(rest).enumerate() {
+            *out = (value.into() * times[i] + plus[i]).to_le_bytes();
+        }
+    }
 }
 
 impl Factors {
@@ -315,35 +362,18 @@ impl Factors {
             ),
         };
         Self {
-            times,
-            plus,
-            channels,
+            times: std::array::from_fn(|i| times[i % channels]),
+            plus: std::array::from_fn(|i| plus[i % channels]),
         }
     }
 
-    fn write_bytes(&self, row: &[u8], out: &mut [u8]) {
-        self.write_each(row.iter().map(|&value| f32::from(value)), out);
-    }
-
-    fn write(&self, values: &[f32], out: &mut [u8]) {
-        self.write_each(values.iter().copied(), out);
-    }
-
-    #[inline(always)]
-    fn write_each(&self, values: impl Iterator<Item = f32>, out: &mut [u8]) {
-        let out = out.as_chunks_mut::<4>().0;
-        if self.channels == 1
-            || (self.times == [self.times[0]; 3] && self.plus == [self.plus[0]; 3])
-        {
-            let (times, plus) = (self.times[0], self.plus[0]);
-            for (out, value) in out.iter_mut().zip(values) {
-                *out = (value * times + plus).to_le_bytes();
-            }
-            return;
-        }
-        for (i, (out, value)) in out.iter_mut().zip(values).enumerate() {
-            *out = (value * self.times[i % 3] + self.plus[i % 3]).to_le_bytes();
-        }
+    /// Writes whole pixels, as many as there are in `values`.
+    fn write<T: Copy + Into<f32>>(&self, values: &[T], out: &mut [u8]) {
+        with_wide_vectors(Write {
+            factors: self,
+            values,
+            out,
+        });
     }
 }
 

@@ -10,6 +10,8 @@ use crate::{Error, Result};
 /// A file read up to its pixels.
 pub(super) struct Opened<'a> {
     reader: Reader<Cursor<&'a [u8]>>,
+    /// Bytes of the file.
+    len: usize,
 }
 
 impl<'a> Opened<'a> {
@@ -23,7 +25,8 @@ impl<'a> Opened<'a> {
         decoder.set_ignore_iccp_chunk(true);
         decoder.set_transformations(Transformations::EXPAND | Transformations::STRIP_16);
         let reader = decoder.read_info().map_err(|error| refused(&error))?;
-        Ok(Self { reader })
+        let len = bytes.len();
+        Ok(Self { reader, len })
     }
 
     /// Height and width.
@@ -35,6 +38,15 @@ impl<'a> Opened<'a> {
     /// The samples of all pixels, and how many a pixel has.
     pub(super) fn read(mut self) -> Result<(Vec<u8>, usize)> {
         let channels = self.reader.output_color_type().0.samples();
+        // Nothing compressed with deflate becomes more than 1032 times as long.
+        let info = self.reader.info();
+        let raw = info.raw_row_length().saturating_mul(info.height as usize);
+        if raw / 1032 > self.len {
+            return Err(corrupt(
+                0,
+                "the PNG file is too short for its picture; get the whole file",
+            ));
+        }
         let Some(size) = self.reader.output_buffer_size() else {
             return Err(corrupt(
                 0,

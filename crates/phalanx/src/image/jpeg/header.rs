@@ -55,6 +55,13 @@ impl Frame {
             self.height.div_ceil(8 * self.max_v),
         )
     }
+
+    /// Blocks of all components, those beyond the edges included.
+    pub(super) fn blocks(&self) -> usize {
+        let (across, down) = self.groups();
+        let of_group = self.components.iter().map(|c| c.h * c.v).sum::<usize>();
+        across * down * of_group
+    }
 }
 
 /// What the scan marker says.
@@ -66,6 +73,33 @@ pub(super) struct Scan {
     pub(super) last: usize,
     pub(super) high: u32,
     pub(super) low: u32,
+}
+
+impl Scan {
+    /// Groups of blocks across and down; alone, a component has blocks for its own size and no groups.
+    pub(super) fn groups(&self, frame: &Frame) -> (usize, usize) {
+        match self.parts[..] {
+            [(c, ..)] => {
+                let component = &frame.components[c];
+                (component.width.div_ceil(8), component.height.div_ceil(8))
+            }
+            _ => frame.groups(),
+        }
+    }
+
+    /// Blocks that it has something of.
+    pub(super) fn blocks(&self, frame: &Frame) -> usize {
+        let (across, down) = self.groups(frame);
+        let of_group = match self.parts[..] {
+            [_] => 1,
+            _ => self
+                .parts
+                .iter()
+                .map(|&(c, ..)| frame.components[c].h * frame.components[c].v)
+                .sum(),
+        };
+        across * down * of_group
+    }
 }
 
 /// What the markers so far have set.
@@ -100,8 +134,8 @@ impl Tables {
             (3, Some(0)) => Colours::Rgb,
             (3, None) if ids == *b"RGB" => Colours::Rgb,
             (3, _) => Colours::Ycc,
-            (_, Some(2)) => Colours::Ycck { inverted },
-            _ => Colours::Cmyk { inverted },
+            (_, None | Some(0)) => Colours::Cmyk { inverted },
+            _ => Colours::Ycck { inverted },
         }
     }
 }
@@ -166,8 +200,8 @@ impl<'a> Markers<'a> {
                         bad("a scan that does not fit its frame; the file is damaged, get it again")
                     });
                 }
-                0xe0 if body.starts_with(b"JFIF\0") => tables.jfif = true,
-                0xee if body.starts_with(b"Adobe") => tables.adobe = body.get(11).copied(),
+                0xe0 if body.len() >= 14 && body.starts_with(b"JFIF\0") => tables.jfif = true,
+                0xee if body.len() >= 12 && body.starts_with(b"Adobe") => tables.adobe = Some(body[11]),
                 _ => {}
             }
         }
@@ -340,7 +374,7 @@ impl Scan {
         let fits = scan.first <= scan.last
             && scan.last < 64
             && scan.low < 14
-            && scan.high < 14
+            && (scan.high == 0 || scan.high == scan.low + 1)
             && (!frame.progressive || whole == (scan.last == 0))
             && (whole || count == 1);
         (count > 0 && fits).then_some(scan)

@@ -16,8 +16,13 @@ use header::{Colours, Frame, MOST_SCANS, Markers, Scan, Stop, Tables};
 use planes::{Plane, Rows};
 use scan::{Area, Coefficients, Damaged};
 
-use super::{Window, corrupt};
+use super::{DecoderOptions, Window, corrupt};
 use crate::Result;
+
+/// Bytes of the coefficients of a block.
+const BLOCK_BYTES: usize = 128;
+/// How often scans may go over the coefficients of the largest picture: the usual ten scans do so 6 times.
+const MOST_VISITS: usize = 16;
 
 /// How the cosine transform of JPEG is computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -89,6 +94,30 @@ impl WideWork for Give<'_> {
     }
 }
 
+/// How many low bits of the first coefficients no scan has brought yet, by component; `None` where there was no scan.
+#[derive(Default)]
+struct Unread([[Option<u32>; 10]; 4]);
+
+impl Unread {
+    fn note(&mut self, scan: &Scan) {
+        for &(component, ..) in &scan.parts {
+            let low = self.0[component].iter_mut().take(scan.last + 1);
+            low.skip(scan.first).for_each(|bits| *bits = Some(scan.low));
+        }
+    }
+
+    /// Whether libjpeg would guess what is missing: it smooths such pictures, which we do not.
+    fn is_coarse(&self, components: usize) -> bool {
+        let read = &self.0[..components];
+        let has_first = read.iter().all(|bits| bits[0].is_some());
+        has_first
+            && read
+                .iter()
+                .flat_map(|bits| &bits[1..])
+                .any(|bits| *bits != Some(0))
+    }
+}
+
 impl<'a> Opened<'a> {
     pub(super) fn new(bytes: &'a [u8], scratch: &mut Scratch) -> Result<Self> {
         scratch.tables.clear();
@@ -107,11 +136,11 @@ impl<'a> Opened<'a> {
         (self.frame.height, self.frame.width)
     }
 
-    /// Gives each row of the window, `channels` (1 or 3) bytes a pixel.
+    /// Gives each row of the window.
     pub(super) fn read(
         mut self,
         scratch: &mut Scratch,
-        (method, channels): (Idct, usize),
+        options: &DecoderOptions,
         window: &Window,
         rows: &mut dyn FnMut(usize, &[u8]),
     ) -> Result<()> {
@@ -119,9 +148,13 @@ impl<'a> Opened<'a> {
         let scan = self
             .next_scan(scratch)?
             .ok_or_else(|| corrupt(self.markers.at, "the file has no scan; get the whole file"))?;
-        let mut planes = self.planes(method, &area, scratch)?;
-        if self.frame.progressive || scan.parts.len() < self.frame.components.len() {
-            self.read_scans(scan, &area, &mut planes, scratch)?;
+        let most = options.max_coefficient_bytes;
+        let is_stored = self.frame.progressive || scan.parts.len() < self.frame.components.len();
+        self.check_first(&scan, scratch.data.len(), is_stored.then_some(most))?;
+        let mut planes = self.planes(options.idct, &area, scratch);
+        self.quantise(&scan, &scratch.tables, &mut planes)?;
+        if is_stored {
+            self.read_scans(scan, &area, &mut planes, (scratch, most))?;
         } else {
             let entropy = (&scratch.data[..], &scratch.ends[..]);
             let work = Direct {
@@ -137,7 +170,7 @@ impl<'a> Opened<'a> {
         let colours = scratch.tables.colours(&self.frame);
         with_wide_vectors(Give {
             from: &planes,
-            kind: (colours, channels),
+            kind: (colours, options.channels.count()),
             window,
             room: &mut scratch.rows,
             rows,
@@ -160,26 +193,46 @@ impl<'a> Opened<'a> {
         }
     }
 
-    fn planes(&self, method: Idct, area: &Area, scratch: &mut Scratch) -> Result<Vec<Plane>> {
-        let mut planes = Vec::new();
-        for component in &self.frame.components {
-            let table = &scratch.tables.quantisation[component.quantisation];
-            let table = table.as_ref().ok_or_else(|| {
+    /// Before memory is taken for the picture: whether `len` bytes can be all of it, and coefficients of no more than `most`
+    /// bytes would be kept.
+    fn check_first(&self, scan: &Scan, len: usize, most: Option<usize>) -> Result<()> {
+        let bad = |message: &str| Err(corrupt(self.markers.at, message));
+        if scan.first > 0 || scan.high > 0 {
+            return bad("the first scan has no first coefficients; save the picture again");
+        }
+        // A block has a code of a bit at the least.
+        if scan.blocks(&self.frame) > len.saturating_mul(8) {
+            return bad("the data are too short for the picture; get the whole file");
+        }
+        let bytes = self.frame.blocks() * BLOCK_BYTES;
+        match most {
+            Some(most) if bytes > most => bad(&format!(
+                "a picture in several scans with {bytes} bytes of coefficients, the most accepted are {most}; \
+                 save it without (not progressive), or raise max_coefficient_bytes"
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    fn planes(&self, method: Idct, area: &Area, scratch: &mut Scratch) -> Vec<Plane> {
+        let mut plane = |component| {
+            let samples = scratch.samples.pop().unwrap_or_default();
+            Plane::new(&self.frame, component, area, method, samples)
+        };
+        self.frame.components.iter().map(&mut plane).collect()
+    }
+
+    /// Keeps the tables of the components whose first scan this is.
+    fn quantise(&self, scan: &Scan, tables: &Tables, planes: &mut [Plane]) -> Result<()> {
+        let mut planes = scan.parts.iter().map(|&(c, ..)| planes[c].quantise(tables));
+        planes.try_for_each(|found| {
+            found.ok_or_else(|| {
                 corrupt(
                     self.markers.at,
                     "a quantisation table is missing; the file is damaged, get it again",
                 )
-            })?;
-            let samples = scratch.samples.pop().unwrap_or_default();
-            planes.push(Plane::new(
-                &self.frame,
-                component,
-                area,
-                (method, table),
-                samples,
-            ));
-        }
-        Ok(planes)
+            })
+        })
     }
 
     /// The next scan, its data in the scratch.
@@ -193,29 +246,42 @@ impl<'a> Opened<'a> {
         }
     }
 
-    /// Reads all scans, which together have all coefficients.
+    /// Reads all scans, which together have all coefficients, of up to `most` bytes.
     fn read_scans(
         &mut self,
         first: Scan,
         area: &Area,
         planes: &mut [Plane],
-        scratch: &mut Scratch,
+        (scratch, most): (&mut Scratch, usize),
     ) -> Result<()> {
         let mut stored = Coefficients::of(&self.frame);
+        let mut unread = Unread::default();
         let mut next = Some(first);
-        let mut count = 0;
+        let (mut count, mut blocks) = (0, 0);
         while let Some(scan) = next {
             count += 1;
-            if count > MOST_SCANS {
+            blocks += scan.blocks(&self.frame);
+            if count > MOST_SCANS || blocks > most.saturating_mul(MOST_VISITS) / BLOCK_BYTES {
                 return Err(corrupt(
                     self.markers.at,
-                    &format!("more than {MOST_SCANS} scans; save the picture again"),
+                    &format!(
+                        "scan {count} is one too many ({MOST_SCANS} are accepted, over {MOST_VISITS} times \
+                         max_coefficient_bytes); save the picture again"
+                    ),
                 ));
             }
+            self.quantise(&scan, &scratch.tables, planes)?;
             let entropy = (&scratch.data[..], &scratch.ends[..]);
             scan::read_stored(&self.frame, &scan, &scratch.tables, entropy, &mut stored)
                 .map_err(|damaged| self.damaged(&damaged))?;
+            unread.note(&scan);
             next = self.next_scan(scratch)?;
+        }
+        if self.frame.progressive && unread.is_coarse(self.frame.components.len()) {
+            return Err(corrupt(
+                self.markers.at,
+                "the scans with the finer parts of the picture are missing; get the whole file",
+            ));
         }
         for ((component, stored), plane) in
             self.frame.components.iter().zip(&mut stored).zip(planes)

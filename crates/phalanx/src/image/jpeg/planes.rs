@@ -1,7 +1,7 @@
 //! Samples of components, and rows of the picture from them.
 
 use super::Idct;
-use super::header::{Colours, Component, Frame};
+use super::header::{Colours, Component, Frame, Tables};
 use super::idct::factors;
 use super::scan::Area;
 use crate::image::decode::{Window, lightness};
@@ -11,7 +11,9 @@ pub(super) struct Plane {
     pub(super) samples: Vec<u8>,
     pub(super) stride: usize,
     pub(super) method: Idct,
+    /// All 0 until the first scan of the component.
     pub(super) factors: [i16; 64],
+    is_quantised: bool,
     /// Where the samples begin in the component.
     x: usize,
     y: usize,
@@ -22,12 +24,12 @@ pub(super) struct Plane {
 }
 
 impl Plane {
-    /// Room for a component; `samples` is memory to use again.
+    /// Room for a component, not quantised yet; `samples` is memory to use again.
     pub(super) fn new(
         frame: &Frame,
         component: &Component,
         area: &Area,
-        (method, quantisation): (Idct, &[u16; 64]),
+        method: Idct,
         mut samples: Vec<u8>,
     ) -> Self {
         let (h, v) = (component.h * 8, component.v * 8);
@@ -37,13 +39,24 @@ impl Plane {
             samples,
             stride,
             method,
-            factors: factors(method, quantisation),
+            factors: [0; 64],
+            is_quantised: false,
             x: area.x.start * h,
             y: area.y.start * v,
             component: component.clone(),
             across: frame.max_h / component.h,
             down: frame.max_v / component.v,
         }
+    }
+
+    /// Keeps the table that holds at the first scan of the component, as libjpeg does; `None` where there is none.
+    pub(super) fn quantise(&mut self, tables: &Tables) -> Option<()> {
+        if !self.is_quantised {
+            let table = tables.quantisation[self.component.quantisation].as_ref()?;
+            self.factors = factors(self.method, table);
+            self.is_quantised = true;
+        }
+        Some(())
     }
 
     /// Samples `x` of row `y`, both counted in the component.

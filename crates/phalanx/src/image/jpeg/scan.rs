@@ -273,14 +273,7 @@ pub(super) fn read_stored(
     let mut read = || -> Result<(), &'static str> {
         let mut intervals = Intervals::new(data, ends, tables.restart);
         let mut state = Progress::default();
-        let (across, down) = match scan.parts[..] {
-            // Alone, a component has blocks for its own size and no groups.
-            [(c, ..)] => {
-                let component = &frame.components[c];
-                (component.width.div_ceil(8), component.height.div_ceil(8))
-            }
-            _ => frame.groups(),
-        };
+        let (across, down) = scan.groups(frame);
         for gy in 0..down {
             row = gy;
             for gx in 0..across {
