@@ -136,6 +136,14 @@ pub(crate) fn covering(case: usize) -> Vec<Way> {
     ways
 }
 
+/// What there is time for of a case that compiles slowly: one to four replicas, with reductions in turn.
+pub(crate) fn few(case: usize) -> Vec<Way> {
+    let ways = covering(case).into_iter();
+    let mirrored = |way: &Way| matches!(way.place, Place::Mirrored(_));
+    ways.filter(|way| mirrored(way) && way.wire == WireFormat::Same)
+        .collect()
+}
+
 /// The same for a case that loses nothing on a narrow wire: four replicas with every reduction and every wire as well.
 pub(crate) fn exact(case: usize) -> Vec<Way> {
     let four = all().into_iter();
@@ -143,16 +151,17 @@ pub(crate) fn exact(case: usize) -> Vec<Way> {
     covering(case).into_iter().chain(four).collect()
 }
 
-/// Every two of case, strategy, reduction and wire format are somewhere together.
+/// Every two of case, strategy, reduction and wire format are somewhere together, but for slow cases.
 #[test]
 fn the_table_has_every_pair() {
-    let cases = crate::cases::all().len();
-    let planned: Vec<(usize, Way)> = (0..cases)
-        .flat_map(|case| covering(case).into_iter().map(move |way| (case, way)))
+    let all = crate::cases::all();
+    let cases: Vec<usize> = (0..all.len()).filter(|&case| !all[case].is_slow).collect();
+    let planned: Vec<(usize, Way)> = (cases.iter())
+        .flat_map(|&case| covering(case).into_iter().map(move |way| (case, way)))
         .collect();
     let has =
         |what: &dyn Fn(usize, &Way) -> bool| planned.iter().any(|(case, way)| what(*case, way));
-    for case in 0..cases {
+    for case in cases {
         for place in PLACES {
             let found =
                 has(&|c, way| c == case && way.place == place && way.wire == WireFormat::Same);
