@@ -280,12 +280,15 @@ impl Setup {
         let mut cx = self
             .cx(graph, now.variables)
             .with_training(true)
+            .with_micro_batches(given.micro_batches)
             .with_random(key, given.first_row(graph));
         if let Some(mask) = &given.mask {
             cx = cx.with_example_mask(mask.clone());
         }
         let outputs = Output::all(&mut cx, &self.model, &self.inputs(given));
         let effects = cx.finish();
+        let wholes = effects.wholes.iter().cloned();
+        given.wholes.borrow_mut().extend(wholes);
         let judged = self.judge(&outputs, given, &effects);
         let trained = self.trained.iter().map(|&index| &now.variables[index]);
         let trained: Vec<&Tensor> = trained.collect();
