@@ -172,6 +172,7 @@ impl Trainer {
         let compiled = placement.compile("replica_step", &program)?;
         let batch = put(placement, tensors(batch), &split, shape.filled)?;
         self.state.clear_tally(&self.setup)?;
+        self.is_mid_epoch = false;
         let copies = self.state.copies_of_all(&self.setup)?;
         let lists = self.state.arguments(copies.as_deref(), &batch)?;
         let engine = self.placement.engine();
