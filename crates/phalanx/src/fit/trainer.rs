@@ -42,6 +42,7 @@ pub struct Trainer {
     iterations: i64,
     position: Position,
     idle: Idle,
+    pub(super) watcher: Watcher,
 }
 
 impl Trainer {
@@ -72,6 +73,7 @@ impl Trainer {
             iterations: 0,
             position: Position::start(0),
             idle: Idle::default(),
+            watcher: Watcher::default(),
         })
     }
 
@@ -125,7 +127,7 @@ impl Trainer {
             self.tell_lost(&validation.dataset().lost());
         }
         let mut history = History::default();
-        let mut watcher = Watcher::new(fit.watch);
+        self.begin_watch(fit.watch);
         for epoch in fit.initial_epoch..fit.epochs {
             let start = Instant::now();
             reporter.begin(epoch);
@@ -134,8 +136,8 @@ impl Trainer {
                 _ => Position::start(epoch as u64),
             };
             let (mut logs, steps, mut input) =
-                self.train_epoch(feed, &fit, steps, (&mut reporter, &mut watcher))?;
-            let replica_times = self.watched(&mut watcher, start.elapsed());
+                self.train_epoch(feed, &fit, steps, &mut reporter)?;
+            let replica_times = self.watched(start.elapsed())?;
             if let Some(validation) = &fit.validation
                 && (epoch + 1) % fit.validation_freq == 0
             {
@@ -153,7 +155,7 @@ impl Trainer {
             };
             reporter.end(&done);
             if let Some(times) = &done.replica_times
-                && let Some(warning) = watcher.news(times)
+                && let Some(warning) = self.watcher.news(times)
             {
                 reporter.straggler(times, &warning);
             }
@@ -341,7 +343,7 @@ impl Trainer {
         feed: Feed<'_>,
         fit: &Fit,
         steps: Option<usize>,
-        (reporter, watcher): (&mut Reporter, &mut Watcher),
+        reporter: &mut Reporter,
     ) -> Result<(Logs, usize, Input)> {
         self.clear_tally()?;
         let (mut flight, start, skipped) = (InFlight::default(), Instant::now(), feed.skipped());
@@ -359,7 +361,7 @@ impl Trainer {
             let batch = batch?;
             let (split, shape) = self.part_of(&batch, feed)?;
             self.step(&batch, &split, &shape, &mut flight)?;
-            watcher.see(&batch, feed.size(), begun.elapsed());
+            self.watcher.see(&batch, feed.size(), begun.elapsed());
             self.position = iter.position();
             done += 1;
             if Some(before + done) != steps && reporter.is_due() {
