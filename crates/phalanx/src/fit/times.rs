@@ -270,14 +270,17 @@ impl Trainer {
 
 #[cfg(test)]
 mod tests {
-    use phalanx_graph::HostTensor;
+    use std::sync::{Arc, Mutex};
+
+    use phalanx_graph::op::{Node, Op, ReduceOp};
+    use phalanx_graph::{HostTensor, Tensor};
 
     use super::*;
     use crate::data::Dataset;
     use crate::engine::{Engine, EngineOptions};
     use crate::fit::{Compile, Fit, Progress};
     use crate::losses::MeanSquaredError;
-    use crate::nn::{Dense, Sequential};
+    use crate::nn::{Cx, Dense, Layer, Sequential};
     use crate::replicas::Placement;
 
     fn times(milliseconds: &[u64]) -> ReplicaTimes {
@@ -341,6 +344,86 @@ mod tests {
                 .epochs
                 .iter()
                 .all(|epoch| epoch.replica_times.is_none())
+        );
+    }
+
+    /// Rows that a layer sums over replicas by itself.
+    #[derive(Debug)]
+    struct Exchanging;
+
+    impl Layer for Exchanging {
+        fn kind(&self) -> &'static str {
+            "exchanging"
+        }
+        fn config(&self) -> serde_json::Value {
+            serde_json::json!({})
+        }
+        fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+            let own = cx.layer("inner", &Dense::new(1), inputs);
+            own.all_reduce(ReduceOp::Sum)
+                .all_gather(0)
+                .slice_dim(0, 0, own.dim(0))
+        }
+    }
+
+    #[test]
+    fn timing_disturbs_nothing_waits_for_no_one_and_says_why_it_fails() {
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let notices = Arc::clone(&told);
+        let options = EngineOptions {
+            cpu_devices: 2,
+            notice: Arc::new(move |line| notices.lock().unwrap().push(line.to_owned())),
+            ..EngineOptions::default()
+        };
+        let placement = Placement::all(&Engine::new(&options).unwrap());
+        let model = Sequential::new([1]).add(Exchanging).build().unwrap();
+        let compile = Compile {
+            loss: MeanSquaredError.into(),
+            ..Compile::default()
+        };
+        let mut trainer = Trainer::new(&placement, model, None, compile).unwrap();
+        let x = HostTensor::new([4, 1], &[0.0f32, 1.0, 2.0, 3.0]);
+        let batch = Batch {
+            x: vec![x.clone()],
+            y: vec![x],
+            weight: None,
+            first: 0,
+        };
+        let split = placement.split(4, 4);
+        let shape = BatchShape::of(&trainer.setup, &batch)
+            .unwrap()
+            .part(&split, false);
+        let program = trainer.replica_step(&shape).unwrap();
+        let exchanges =
+            |node: &Node| matches!(node.op, Op::AllReduce { .. } | Op::AllGather { .. });
+        assert!(!program.nodes.iter().any(exchanges));
+        assert_eq!(program.replicas, 2);
+        // In the middle of an epoch.
+        trainer.train_on_batch(&batch).unwrap();
+        let sums = |trainer: &Trainer| trainer.state.read_tally(&trainer.setup).unwrap();
+        let (before, position) = (sums(&trainer), trainer.is_mid_epoch);
+        assert_eq!(trainer.replica_times(&batch, 1).unwrap().replicas.len(), 2);
+        assert!(before.iter().any(|sum| *sum != 0.0));
+        assert_eq!((sums(&trainer), trainer.is_mid_epoch), (before, position));
+        // A sample that cannot be timed.
+        let mut fails = |watch| {
+            trainer.begin_watch(watch);
+            let none = Batch {
+                x: Vec::new(),
+                ..batch.clone()
+            };
+            trainer.watcher.see(&none, none.rows(), Duration::ZERO);
+            trainer.watched(Duration::from_secs(9999))
+        };
+        told.lock().unwrap().clear();
+        assert!(fails(Watch::EveryEpoch).is_err() && told.lock().unwrap().is_empty());
+        for _ in 0..2 {
+            assert_eq!(fails(Watch::Auto).unwrap(), None);
+        }
+        let told = told.lock().unwrap();
+        assert!(
+            told.len() == 1 && told[0].contains("cannot be timed"),
+            "{told:?}"
         );
     }
 

@@ -365,7 +365,10 @@ mod tests {
         for (kind, fields) in [
             ("pipeline", json!({"stages": 100_000})),
             ("mesh", json!({"axes": {"data": 100_000}})),
-            ("mesh", json!({"axes": {"data": u32::MAX, "model": u32::MAX, "rows": 2}})),
+            (
+                "mesh",
+                json!({"axes": {"data": u32::MAX, "model": u32::MAX, "rows": 2}}),
+            ),
         ] {
             let error = start(kind, fields).err().unwrap().to_string();
             assert!(error.contains("can be divided into 1 to 1024"), "{error}");
