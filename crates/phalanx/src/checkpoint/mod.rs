@@ -98,6 +98,20 @@ impl TrainingState {
         files::read(path.as_ref())
     }
 
+    /// Whether something is at the path of a checkpoint, or a save that was interrupted has left one for it.
+    #[must_use]
+    pub fn is_at(path: impl AsRef<Path>) -> bool {
+        files::CHECKPOINT.is_there(path.as_ref())
+    }
+
+    /// Removes the checkpoint at the path, if there is one; anything else that is there stays.
+    ///
+    /// # Errors
+    /// When it may not be removed.
+    pub fn remove(path: impl AsRef<Path>) -> Result<()> {
+        files::CHECKPOINT.discard(path.as_ref())
+    }
+
     /// Reads a checkpoint from the contents of its files, by their names.
     ///
     /// # Errors
