@@ -8,6 +8,7 @@ use std::sync::{Arc, OnceLock};
 use phalanx::Error;
 use phalanx::checkpoint::TrainingState;
 use phalanx::data::Example;
+use phalanx::graph::{DType, Shape};
 use phalanx::engine::{Engine, EngineOptions};
 use phalanx::prelude::*;
 
