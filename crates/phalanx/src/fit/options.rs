@@ -29,10 +29,11 @@ pub struct Fit {
 /// [`Trainer::replica_times`](super::Trainer::replica_times).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Watch {
-    /// When so much was trained since the last time that a timing is about a fiftieth of it.
+    /// When so much was trained since the last time, in however many fits, that a timing is about a fiftieth of it. What
+    /// cannot be timed is told once and trained without.
     #[default]
     Auto,
-    /// After each epoch.
+    /// After each epoch; an error when they cannot be timed.
     EveryEpoch,
     /// Never.
     Never,

@@ -348,7 +348,7 @@ impl State {
         ready: &Ready,
         batch: &[Vec<Buffer>],
     ) -> Result<Done> {
-        let lists = self.training_arguments(&self.arrays, batch);
+        let lists = self.training_arguments(&self.arrays, &self.tally, batch);
         let (outputs, done) = compiled.run(&slices(&lists))?;
         self.tally.clear();
         for (arrays, outputs) in self.arrays.iter_mut().zip(outputs) {
@@ -370,7 +370,7 @@ impl State {
         batch: &[Vec<Buffer>],
     ) -> Result<Done> {
         let copies = self.copied(&setup.sent_to_replicas())?;
-        let lists = self.training_arguments(&copies, batch);
+        let lists = self.training_arguments(&copies, &self.tally, batch);
         let (mut outputs, done) = compiled.run(&slices(&lists))?;
         self.tally = outputs.iter_mut().filter_map(Vec::pop).collect();
         let received = self.placement.to_parameters(&outputs[0], sent)?;
@@ -399,14 +399,15 @@ impl State {
             .map(Some)
     }
 
-    /// What a whole training step takes on each replica.
+    /// What a whole training step that goes on with a tally takes on each replica.
     pub(super) fn arguments<'a>(
         &'a self,
         copies: Option<&'a [Vec<Buffer>]>,
+        tally: &'a [Buffer],
         batch: &'a [Vec<Buffer>],
     ) -> Result<Vec<Vec<&'a Buffer>>> {
         let arrays = self.arrays()?;
-        Ok(self.training_arguments(copies.unwrap_or(arrays), batch))
+        Ok(self.training_arguments(copies.unwrap_or(arrays), tally, batch))
     }
 
     /// Puts another array into the state of one replica.
@@ -460,9 +461,10 @@ impl State {
     fn training_arguments<'a>(
         &'a self,
         arrays: &'a [Vec<Buffer>],
+        tally: &'a [Buffer],
         batch: &'a [Vec<Buffer>],
     ) -> Vec<Vec<&'a Buffer>> {
-        let replicas = arrays.iter().zip(&self.tally).zip(&self.seed).zip(batch);
+        let replicas = arrays.iter().zip(tally).zip(&self.seed).zip(batch);
         replicas
             .map(|(((arrays, tally), seed), batch)| {
                 arrays.iter().chain([tally, seed]).chain(batch).collect()

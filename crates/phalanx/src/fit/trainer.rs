@@ -49,6 +49,7 @@ pub struct Trainer {
     pub(super) history: History,
     pub(super) best: Option<Best>,
     idle: Idle,
+    pub(super) watcher: Watcher,
 }
 
 impl Trainer {
@@ -84,6 +85,7 @@ impl Trainer {
             history: History::default(),
             best: None,
             idle: Idle::default(),
+            watcher: Watcher::default(),
         })
     }
 
@@ -140,14 +142,14 @@ impl Trainer {
         if let Some(validation) = &fit.validation {
             self.tell_lost(&validation.dataset().lost());
         }
-        let mut watcher = Watcher::new(fit.watch);
+        self.begin_watch(fit.watch);
         for epoch in first..fit.epochs {
             let start = Instant::now();
             let steps = steps.filter(|_| !self.has_other_batches(feed, &fit));
             reporter.begin(epoch, steps);
             let (mut logs, steps, mut input) =
-                self.train_epoch(feed, &fit, steps, (&mut reporter, &mut watcher))?;
-            let replica_times = self.watched(&mut watcher, start.elapsed());
+                self.train_epoch(feed, &fit, steps, &mut reporter)?;
+            let replica_times = self.watched(start.elapsed())?;
             if let Some(validation) = &fit.validation
                 && (epoch + 1) % fit.validation_freq == 0
             {
@@ -165,7 +167,7 @@ impl Trainer {
             };
             reporter.end(&done);
             if let Some(times) = &done.replica_times
-                && let Some(warning) = watcher.news(times)
+                && let Some(warning) = self.watcher.news(times)
             {
                 reporter.straggler(times, &warning);
             }
@@ -353,7 +355,7 @@ impl Trainer {
         feed: Feed<'_>,
         fit: &Fit,
         steps: Option<usize>,
-        (reporter, watcher): (&mut Reporter, &mut Watcher),
+        reporter: &mut Reporter,
     ) -> Result<(Logs, usize, Input)> {
         let is_resumed = self.is_mid_epoch;
         if !is_resumed {
@@ -375,7 +377,7 @@ impl Trainer {
             let batch = batch?;
             let (split, shape) = self.part_of(&batch, feed)?;
             self.step(&batch, &split, &shape, &mut flight)?;
-            watcher.see(&batch, feed.size(), begun.elapsed());
+            self.watcher.see(&batch, feed.size(), begun.elapsed());
             self.position = iter.position();
             done += 1;
             if Some(before + done) != steps && reporter.is_due() {
