@@ -8,7 +8,6 @@ use std::sync::{Arc, OnceLock};
 use phalanx::Error;
 use phalanx::checkpoint::TrainingState;
 use phalanx::data::Example;
-use phalanx::graph::{DType, Shape};
 use phalanx::engine::{Engine, EngineOptions};
 use phalanx::prelude::*;
 
@@ -511,7 +510,7 @@ fn values_that_are_not_numbers_replace_no_checkpoint() {
     let mut trainer = one().compile(model(), compile()).unwrap();
     trainer.save_checkpoint(&path).unwrap();
     let state = TrainingState::load(&path).unwrap();
-    let bad = HostTensor::full(Shape::new(DType::F32, [4, 8]), f64::NAN);
+    let bad = HostTensor::new([4, 8], &[f32::NAN; 32]);
     trainer.set_variables(&[("dense/kernel", bad)]).unwrap();
     let error = trainer.save_checkpoint(&path).unwrap_err();
     let text = error.to_string();
