@@ -22,6 +22,7 @@ mod manifest;
 use std::path::Path;
 
 use phalanx_graph::HostTensor;
+use serde_json::Value;
 
 use crate::Result;
 use crate::data::Position;
@@ -75,6 +76,30 @@ impl TrainingState {
     #[must_use]
     pub fn slots(&self) -> &[(String, HostTensor)] {
         &self.slots
+    }
+
+    /// Values of a training loop of one's own, which keeps everything else.
+    pub(crate) fn of_values(variables: Named, seed: u64, replicas: usize) -> Self {
+        Self {
+            about: About {
+                iterations: 0,
+                seed,
+                replicas,
+                optimizer: "custom training loop".to_owned(),
+                settings: Value::Null,
+                logs: Vec::new(),
+                position: Position::default(),
+                examples: None,
+                data: None,
+                skipped_before: Number(0.0),
+                best: None,
+            },
+            variables,
+            slots: Vec::new(),
+            sums: None,
+            history: Vec::new(),
+            best: None,
+        }
     }
 
     /// Writes it to a directory in one step: a crash leaves what was there before.

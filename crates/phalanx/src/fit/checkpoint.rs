@@ -309,7 +309,7 @@ fn is_finite(value: &HostTensor) -> bool {
 }
 
 /// The values for these names and shapes, in their order; an error says all that differs.
-fn matched(
+pub(crate) fn matched(
     whose: &str,
     wanted: &[(String, Shape)],
     given: &[(String, HostTensor)],
