@@ -137,10 +137,10 @@ impl Sharding {
                 .len()
                 .map_or(batch, |len| len.saturating_sub(start).min(batch));
             let (offset, size) = slice_of(self.worker, rows, step);
-            return (input, start + offset, size);
+            return (input, start.saturating_add(offset), size);
         };
         let start = consumed(self.worker, batch, step);
-        let size = consumed(self.worker, batch, step + 1) - start;
+        let size = consumed(self.worker, batch, step.saturating_add(1)) - start;
         let left = lane.len().map_or(size, |len| len.saturating_sub(start));
         (lane, start, size.min(left))
     }

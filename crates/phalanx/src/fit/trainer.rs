@@ -101,7 +101,7 @@ impl Trainer {
     /// kept ([`Fit::keep_best`]), which are what that epoch was validated with.
     ///
     /// # Errors
-    /// When the data do not fit the model, an epoch has no end or no batch, a source fails, the device does, or the loss
+    /// When the data do not fit the model, an epoch has no end, no batch or no weight, a source fails, the device does, or the loss
     /// becomes infinite or not a number.
     #[allow(
         clippy::needless_pass_by_value,
@@ -185,7 +185,7 @@ impl Trainer {
         self.clear_tally()?;
         let (split, shape) = self.part(batch, batch.rows())?;
         self.step(batch, &split, &shape, &mut InFlight::default())?;
-        self.results()
+        self.results(0.0)
     }
 
     /// The time that the program of a training step takes by itself: the median of `steps` runs on a batch that is on the
@@ -211,7 +211,7 @@ impl Trainer {
             self.placement.engine().wait(&done, 1)?;
             times.push(start.elapsed());
         }
-        self.results()?;
+        self.results(0.0)?;
         times.sort();
         Ok(times[times.len() / 2])
     }
@@ -345,7 +345,7 @@ impl Trainer {
     ) -> Result<(Logs, usize, Input)> {
         self.clear_tally()?;
         let (mut flight, start, skipped) = (InFlight::default(), Instant::now(), feed.skipped());
-        let before: usize = self.position.segments.iter().map(|past| past.steps).sum();
+        let before = self.position.trained();
         let most = fit
             .steps_per_epoch
             .map_or(usize::MAX, |steps| steps.saturating_sub(before));
@@ -364,7 +364,7 @@ impl Trainer {
             done += 1;
             if Some(before + done) != steps && reporter.is_due() {
                 flight.finish(self.placement.engine())?;
-                reporter.step(before + done, &self.results()?);
+                reporter.step(before + done, &self.results(0.0)?);
             }
         }
         flight.finish(self.placement.engine())?;
@@ -376,7 +376,11 @@ impl Trainer {
             validation_skipped: 0,
             lost_bytes: feed.lost().iter().map(|lost| lost.bytes).sum(),
         };
-        Ok((self.results()?, done, input))
+        let logs = self.results(f64::NAN)?;
+        if before == 0 && logs.get("loss").is_some_and(f64::is_nan) && !self.has_skipped()? {
+            return Err(trained_nothing(done, input.skipped));
+        }
+        Ok((logs, done, input))
     }
 
     /// Tells what of the files is left out.
@@ -459,19 +463,20 @@ impl Trainer {
         Ok((split, shape))
     }
 
-    /// The results so far; an error when the loss of some step was not a number.
-    fn results(&mut self) -> Result<Logs> {
+    /// Whether the loss scale has skipped a step since the tally began.
+    fn has_skipped(&self) -> Result<bool> {
+        let skipped = self.slot("skipped_steps")?.unwrap_or(0.0);
+        Ok(skipped > self.skipped_before)
+    }
+
+    /// The results so far, the loss `none` where nothing has weight; an error when the loss of some step was not a number.
+    fn results(&mut self, none: f64) -> Result<Logs> {
         let tally = self.state.read_tally(&self.setup)?;
         self.iterations = self.state.iterations()?;
         if let Some(step) = Tally::first_bad(&tally) {
             return Err(self.diverged(step));
         }
-        let skipped = self.slot("skipped_steps")?.unwrap_or(0.0);
-        let none = if skipped > self.skipped_before {
-            f64::NAN
-        } else {
-            0.0
-        };
+        let none = if self.has_skipped()? { f64::NAN } else { none };
         let mut logs = self.logs(&tally, none);
         for name in ["loss_scale", "skipped_steps"] {
             if let Some(value) = self.slot(name)? {
@@ -542,6 +547,17 @@ impl Trainer {
         }
         logs
     }
+}
+
+fn trained_nothing(steps: usize, skipped: u64) -> Error {
+    let why = match (steps, skipped) {
+        (0, 0) => "the data have no example".into(),
+        (0, _) => format!("all of its {skipped} examples are corrupt and left out"),
+        _ => format!("no example of its {steps} steps has a weight above 0"),
+    };
+    Error::User(format!(
+        "the epoch trained on nothing: {why}; check the data and the weights"
+    ))
 }
 
 impl std::fmt::Debug for Trainer {

@@ -106,15 +106,15 @@ impl Unread {
         }
     }
 
+    /// Whether a component has had no scan.
+    fn lacks_component(&self, components: usize) -> bool {
+        self.0[..components].iter().any(|bits| bits[0].is_none())
+    }
+
     /// Whether libjpeg would guess what is missing: it smooths such pictures, which we do not.
     fn is_coarse(&self, components: usize) -> bool {
-        let read = &self.0[..components];
-        let has_first = read.iter().all(|bits| bits[0].is_some());
-        has_first
-            && read
-                .iter()
-                .flat_map(|bits| &bits[1..])
-                .any(|bits| *bits != Some(0))
+        let mut read = self.0[..components].iter().flat_map(|bits| &bits[1..]);
+        read.any(|bits| *bits != Some(0))
     }
 }
 
@@ -277,18 +277,29 @@ impl<'a> Opened<'a> {
             unread.note(&scan);
             next = self.next_scan(scratch)?;
         }
-        if self.frame.progressive && unread.is_coarse(self.frame.components.len()) {
-            return Err(corrupt(
-                self.markers.at,
-                "the scans with the finer parts of the picture are missing; get the whole file",
-            ));
-        }
+        self.check_scans(&unread)?;
         for ((component, stored), plane) in
             self.frame.components.iter().zip(&mut stored).zip(planes)
         {
             stored.transform((component.h, component.v), area, plane);
         }
         Ok(())
+    }
+
+    /// After the last scan: whether one is missing. A file of a single scan is whole without the marker of its end.
+    fn check_scans(&self, unread: &Unread) -> Result<()> {
+        let components = self.frame.components.len();
+        let missing = if unread.lacks_component(components) {
+            "a component of the picture has no scan"
+        } else if self.frame.progressive && unread.is_coarse(components) {
+            "the scans with the finer parts of the picture are missing"
+        } else if !self.markers.has_end {
+            "the file has several scans and ends after one of them, without the marker of its end"
+        } else {
+            return Ok(());
+        };
+        let message = format!("{missing}; get the whole file");
+        Err(corrupt(self.markers.at, &message))
     }
 
     fn damaged(&self, damaged: &Damaged) -> crate::Error {
