@@ -244,6 +244,25 @@ fn many_threads_keep_the_order() {
 }
 
 #[test]
+fn the_least_that_any_worker_has_read_is_known() {
+    for (count, replicas, batch) in [(1, 1, 5), (3, 2, 64), (4, 3, 5), (2, 8, 3), (5, 2, 13)] {
+        for steps in 0..2 * count + 1 {
+            let read = |index| {
+                let worker = Worker {
+                    index,
+                    count,
+                    replicas,
+                };
+                rebatch::consumed(worker, batch, steps)
+            };
+            let least = (0..count).map(read).min().unwrap();
+            let all = shard::all_have_read(count, replicas, batch, steps);
+            assert_eq!(all, least, "{count} {replicas} {batch} {steps}");
+        }
+    }
+}
+
+#[test]
 fn what_not_all_have_read_is_left_where_each_reads_all() {
     let batches = Dataset::from_source(Files(vec![40])).batch(4);
     let worker = batches.shard(Worker::new(0, 2), AutoShard::Off).unwrap();

@@ -106,15 +106,15 @@ impl Unread {
         }
     }
 
-    /// Whether a component has had no scan.
-    fn lacks_component(&self, components: usize) -> bool {
-        self.0[..components].iter().any(|bits| bits[0].is_none())
-    }
-
     /// Whether libjpeg would guess what is missing: it smooths such pictures, which we do not.
     fn is_coarse(&self, components: usize) -> bool {
-        let mut read = self.0[..components].iter().flat_map(|bits| &bits[1..]);
-        read.any(|bits| *bits != Some(0))
+        let read = &self.0[..components];
+        let has_first = read.iter().all(|bits| bits[0].is_some());
+        has_first
+            && read
+                .iter()
+                .flat_map(|bits| &bits[1..])
+                .any(|bits| *bits != Some(0))
     }
 }
 
@@ -286,12 +286,11 @@ impl<'a> Opened<'a> {
         Ok(())
     }
 
-    /// After the last scan: whether one is missing. A file of a single scan is whole without the marker of its end.
+    /// After the last scan: whether one is missing. A file of a single scan is whole without the marker of its end; where the
+    /// marker is there, what had no scan is gray, as TensorFlow has it.
     fn check_scans(&self, unread: &Unread) -> Result<()> {
         let components = self.frame.components.len();
-        let missing = if unread.lacks_component(components) {
-            "a component of the picture has no scan"
-        } else if self.frame.progressive && unread.is_coarse(components) {
+        let missing = if self.frame.progressive && unread.is_coarse(components) {
             "the scans with the finer parts of the picture are missing"
         } else if !self.markers.has_end {
             "the file has several scans and ends after one of them, without the marker of its end"
