@@ -103,6 +103,9 @@ pub struct TrainArgs {
     /// The folder of the model and the logs, whatever the file says
     #[arg(long, value_name = "FOLDER")]
     pub output: Option<PathBuf>,
+    /// Go on from the checkpoint in that folder if there is one, and write one after each epoch
+    #[arg(long)]
+    pub resume: bool,
 }
 
 /// Of what training to print what it takes.

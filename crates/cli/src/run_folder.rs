@@ -1,4 +1,4 @@
-//! The folder of a training: `model`, `history.jsonl`, `test.json`.
+//! The folder of a training: `model`, `checkpoint`, `history.jsonl`, `test.json`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -36,6 +36,11 @@ impl RunFolder {
     /// Where the model is.
     pub(crate) fn model(&self) -> PathBuf {
         self.0.join("model")
+    }
+
+    /// Where the checkpoint is.
+    pub(crate) fn checkpoint(&self) -> PathBuf {
+        self.0.join("checkpoint")
     }
 
     /// Writes a JSON object a line for each epoch.

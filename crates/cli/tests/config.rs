@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use phalanx::data::Corrupt;
 use phalanx::image::{ImagePlan, Region, Scale};
 use phalanx_cli::config::{
-    Component, Fit, ImageTest, Label, LabelType, Mix, Place, Test, TrainConfig, Validation, parse,
+    Component, Fit, ImageTest, Label, LabelType, Mix, Place, SaveFreq, Test, TrainConfig,
+    Validation, parse,
 };
 use serde_json::json;
 
@@ -139,7 +140,7 @@ data:
 model: [flatten]
 optimizer: sgd
 loss: huber
-fit: {keep_best: val_loss, validation: test}
+fit: {keep_best: val_loss, validation: test, save_freq: 50}
 ",
     );
     let images = config.data.images.unwrap();
@@ -161,6 +162,7 @@ fit: {keep_best: val_loss, validation: test}
     assert_eq!(images.plan, expected);
     let kept = config.fit.keep_best.map(|log| log.value);
     assert_eq!(kept.as_deref(), Some("val_loss"));
+    assert_eq!(config.fit.save_freq, Some(SaveFreq::Batches(50)));
 
     let config = read(
         "data: {image_folder: a, image_size: [8, 9]}\nmodel: [flatten]\noptimizer: sgd\nloss: huber\n",

@@ -418,3 +418,72 @@ fn an_estimate_agrees_with_arithmetic_by_hand() {
         &["such as 8GiB"],
     );
 }
+
+/// Trains until a checkpoint of the second epoch is there, and is killed then.
+fn killed(folder: &Folder, arguments: &[&str]) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_phalanx"));
+    command.args(arguments).current_dir(&folder.0);
+    command.stdin(Stdio::null()).stdout(Stdio::null());
+    let mut child = command.stderr(Stdio::null()).spawn().unwrap();
+    let manifest = folder.0.join("out/checkpoint/checkpoint.json");
+    let is_there =
+        || fs::read_to_string(&manifest).is_ok_and(|text| !text.contains("\"epoch\": 0"));
+    while child.try_wait().unwrap().is_none() && !is_there() {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let _ = child.kill();
+    child.wait().unwrap();
+}
+
+#[test]
+fn a_training_that_was_killed_goes_on_to_the_same_end() {
+    let folder = Folder::new("resume", "{adam: {learning_rate: 0.05}}");
+    let file = folder.0.join("t.yaml");
+    let text = fs::read_to_string(&file).unwrap();
+    let text = text.replace(
+        "epochs: 40",
+        "epochs: 12, save_freq: 3, keep_best: val_loss",
+    );
+    fs::write(&file, &text).unwrap();
+    killed(&folder, &["train", "t.yaml", "--quiet"]);
+    let output = folder.phalanx(&["train", "t.yaml", "--resume"]);
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{told}");
+    assert!(
+        told.contains("training goes on from out/checkpoint, after step "),
+        "{told}"
+    );
+    fs::write(&file, text.replace("save_freq: 3, ", "")).unwrap();
+    folder.succeed(&["train", "t.yaml", "--quiet", "--output", "whole"]);
+    assert!(!folder.0.join("whole/checkpoint").exists());
+    let read = |name: &str| fs::read(folder.0.join(name)).unwrap();
+    let weights = "model/weights.safetensors";
+    assert!(read(&format!("out/{weights}")) == read(&format!("whole/{weights}")));
+    assert_eq!(read("out/test.json"), read("whole/test.json"));
+    let logs = |name: &str| -> Vec<serde_json::Value> {
+        let text = String::from_utf8(read(name)).unwrap();
+        let lines = text.lines().map(|line| {
+            let mut epoch: serde_json::Value = serde_json::from_str(line).unwrap();
+            epoch["seconds"].take();
+            epoch
+        });
+        lines.collect()
+    };
+    assert_eq!(logs("out/history.jsonl"), logs("whole/history.jsonl"));
+    assert_eq!(logs("out/history.jsonl").len(), 12);
+    fs::write(&file, text.replace("epochs: 12", "epochs: 12, seed: 5")).unwrap();
+    let parts = [
+        "out/checkpoint is of the seed 0, and fit has 5",
+        "write `seed: 0`",
+    ];
+    folder.fail(&["train", "t.yaml", "--resume"], 2, &parts);
+    let told = folder.phalanx(&[
+        "train", "t.yaml", "--resume", "--epochs", "1", "--output", "new",
+    ]);
+    let told = String::from_utf8_lossy(&told.stderr).into_owned();
+    assert!(
+        told.contains("no checkpoint at new/checkpoint yet"),
+        "{told}"
+    );
+    assert!(folder.0.join("new/checkpoint/checkpoint.json").exists());
+}

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod bytes;
+pub mod checkpoint;
 pub mod config;
 pub mod data;
 pub mod datasets;

@@ -421,24 +421,52 @@ fn rows_that_only_fill_up_are_never_taken_for_examples() {
     assert_eq!(strategy.gather(&other, 0).unwrap().dims(), [4, 1]);
     assert_eq!(strategy.gather(&sum, 0).unwrap().dims(), [2]);
     assert_eq!(whole.value().unwrap().dims(), [2, 1]);
-    // Nor does another function forget it.
+    // Nor does another function forget it, or guess.
     let mut next = strategy.function(|_, x: Tensor| [x + 1.0]);
-    for value in [&own, &said] {
-        let [value] = next.call(&mut state, value).unwrap();
-        assert_says(strategy.gather(&value, 0), &expected);
-    }
-    let mut both = strategy.function(|_, [a, b]: [Tensor; 2]| [a + b]);
+    let [more] = next.call(&mut state, &said).unwrap();
+    assert_says(strategy.gather(&more, 0), &expected);
+    let asks = [&["the argument: "], &expected[..]].concat();
+    assert_says(next.call(&mut state, &own), &asks);
+    next.call(&mut state, &other).unwrap();
+    let mut both = strategy.function(|_, [_, b]: [Tensor; 2]| [b * 2.0]);
+    let mut apart = strategy.state(1).unwrap();
+    let mut pair = |a: &PerReplica, b: &PerReplica| both.call(&mut apart, &[a.clone(), b.clone()]);
     let [_, full, ..] = function.call(&mut state, &batch(&[1.0; 4])).unwrap();
     assert_says(
-        both.call(&mut state, &[said.clone(), full.clone()]),
+        pair(&said, &full),
         &["argument[0] has [2, 1] examples", "argument[1] [2, 2]"],
+    );
+    // Of batches whose arrays are of different lengths neither says which rows of the other are examples.
+    for longer in [5, 6] {
+        let [_, long, ..] = function
+            .call(&mut state, &batch(&vec![1.0; longer]))
+            .unwrap();
+        let arrays = [
+            "in arrays of 3 rows",
+            "in arrays of 2",
+            "values of one batch",
+        ];
+        assert_says(pair(&long, &said), &arrays);
+        assert_says(pair(&said, &long), &arrays[2..]);
+    }
+    let mut two_ways = strategy.function(|cx, batch: Inputs| {
+        let own = &batch.x[0] * 1.0;
+        [cx.per_example(&own), cx.per_replica(&own)]
+    });
+    assert_says(
+        two_ways.call(&mut state, &uneven),
+        &[
+            "per_replica",
+            "it is said that its first dim is the batch and that it is not",
+        ],
     );
     // A batch that divides has nothing to say.
     let [own, ..] = function
         .call(&mut state, &batch(&[1.0, 2.0, 3.0, 4.0]))
         .unwrap();
     assert_eq!(sums(&own, Some(0)), [10.0]);
-    let [sum] = both.call(&mut state, &[own, full]).unwrap();
+    let mut sum = strategy.function(|_, [a, b]: [Tensor; 2]| [a + b]);
+    let [sum] = sum.call(&mut state, &[own, full]).unwrap();
     assert_eq!(
         strategy.gather(&sum, 0).unwrap().f32s(),
         [2.0, 3.0, 4.0, 5.0]

@@ -3,17 +3,18 @@
 use std::path::PathBuf;
 
 use phalanx::Error;
+use phalanx::checkpoint::TrainingState;
 use phalanx::fit::{Fit, History, Logs};
 use serde_json::json;
 
 use super::Context;
 use super::session::{self, Session, failed};
 use crate::args::TrainArgs;
-use crate::config::TrainConfig;
-use crate::failure::Failure;
+use crate::config::{SaveFreq, TrainConfig};
+use crate::failure::{Exit, Failure};
 use crate::rows::{self, Rows};
 use crate::run_folder::RunFolder;
-use crate::{args, model};
+use crate::{args, model, output};
 
 /// Trains, tests, and saves the model and the logs.
 pub(crate) fn run(context: &mut Context, args: &TrainArgs) -> Result<(), Failure> {
@@ -27,7 +28,10 @@ pub(crate) fn run(context: &mut Context, args: &TrainArgs) -> Result<(), Failure
         context.output.line(model.summary())?;
     }
     let mut session = Session::start(context, &config, model)?;
-    let history = fit(context, &mut session, &rows, args)?;
+    let resumed = args.resume && resume(context, &mut session, &folder)?;
+    let plan = plan(context, &session, &rows, args, &folder);
+    let plan = if resumed { plan.resume() } else { plan };
+    let history = fit(&mut session, &rows, plan)?;
     let tested = test(&mut session, &rows)?;
     session.save(&folder)?;
     folder.write_history(&history)?;
@@ -44,12 +48,46 @@ fn overrule(config: &mut TrainConfig, args: &TrainArgs) {
     }
 }
 
-fn fit(
+/// Takes the state of the checkpoint, if there is one.
+fn resume(context: &Context, session: &mut Session, folder: &RunFolder) -> Result<bool, Failure> {
+    let path = folder.checkpoint();
+    let tell = |text: String| {
+        if !context.global.quiet {
+            output::notice(text);
+        }
+    };
+    let shown = path.display();
+    if !path.exists() {
+        tell(format!("no checkpoint at {shown} yet: training begins"));
+        return Ok(false);
+    }
+    let state = TrainingState::load(&path).map_err(|error| failed(&error))?;
+    let (there, here) = (state.seed(), session.config.fit.seed);
+    if there != here {
+        let message = format!(
+            "the checkpoint at {shown} is of the seed {there}, and fit has {here}, which orders the data otherwise"
+        );
+        return Err(Failure::new(Exit::Usage, message).next(format!(
+            "write `seed: {there}` to go on, or train without --resume"
+        )));
+    }
+    let restored = session.trainer.set_training_state(&state);
+    restored.map_err(|error| failed(&error))?;
+    let (epoch, step) = (state.position().epoch + 1, state.iterations());
+    tell(format!(
+        "training goes on from {shown}, after step {step}, in epoch {epoch}"
+    ));
+    Ok(true)
+}
+
+/// How to train, and what to do on the way.
+fn plan(
     context: &Context,
-    session: &mut Session,
+    session: &Session,
     rows: &Rows,
     args: &TrainArgs,
-) -> Result<History, Failure> {
+    folder: &RunFolder,
+) -> Fit {
     let mut fit = Fit::epochs(session.config.fit.epochs).progress(context.global.fit_progress());
     if let Some(steps) = args.steps_per_epoch {
         fit = fit.steps_per_epoch(steps.get());
@@ -60,10 +98,21 @@ fn fit(
     if let Some(validation) = &rows.validation {
         fit = fit.validation(&session.batches(validation));
     }
+    let save_freq = session.config.fit.save_freq;
+    if args.resume || save_freq.is_some() {
+        fit = fit.checkpoint(folder.checkpoint());
+    }
+    if let Some(SaveFreq::Batches(batches)) = save_freq {
+        fit = fit.save_freq(batches);
+    }
+    fit
+}
+
+fn fit(session: &mut Session, rows: &Rows, plan: Fit) -> Result<History, Failure> {
     let train = session.to_train(&rows.train);
     session
         .trainer
-        .fit(&train, fit)
+        .fit(&train, plan)
         .map_err(|error| failed(&error))
 }
 

@@ -152,8 +152,19 @@ pub struct Fit {
     pub validation: Option<At<Validation>>,
     /// The log whose best epoch gives the model that is saved.
     pub keep_best: Option<At<String>>,
+    /// When checkpoints are written, if they are.
+    pub save_freq: Option<SaveFreq>,
     /// Weights of classes; those not listed have 1.
     pub class_weight: Option<At<Vec<(i64, f32)>>>,
+}
+
+/// When a checkpoint is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SaveFreq {
+    /// After each epoch.
+    Epoch,
+    /// After so many batches of an epoch too.
+    Batches(usize),
 }
 
 /// What is evaluated after each epoch.

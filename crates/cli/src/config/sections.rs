@@ -10,7 +10,7 @@ use super::reader::{
     Field, Reader, Section, boolean, finite, fraction, list, optional, required, text, whole,
 };
 use super::yaml::{Node, Value};
-use super::{At, Data, Fit, Label, LabelType, Test, TrainConfig, Validation};
+use super::{At, Data, Fit, Label, LabelType, SaveFreq, Test, TrainConfig, Validation};
 
 /// Most layers of a model, and most metrics.
 const MOST_COMPONENTS: usize = 4096;
@@ -19,6 +19,7 @@ const MOST_FEATURES: usize = 1 << 18;
 const MOST_DIMS: usize = 8;
 const MOST_EPOCHS: i64 = 1_000_000;
 const MOST_BATCH: i64 = 1 << 24;
+const MOST_SAVE_FREQ: i64 = 1_000_000_000;
 const MOST_ROWS: i64 = 100_000_000;
 /// No class label is written with more digits than fit an i32.
 const MOST_CLASS: i64 = i32::MAX as i64;
@@ -70,7 +71,7 @@ const TEST: [Field; 3] = [
     optional("csv", PATHS, "test.csv"),
 ];
 
-const FIT: [Field; 7] = [
+const FIT: [Field; 8] = [
     optional("epochs", "a whole number from 1 to 1000000", "10"),
     optional("batch_size", "a whole number from 1 to 16777216", "32"),
     optional("shuffle", "true or false", "true"),
@@ -81,6 +82,11 @@ const FIT: [Field; 7] = [
         "{split: 0.1}",
     ),
     optional("keep_best", "the name of a log", "val_accuracy"),
+    optional(
+        "save_freq",
+        "epoch, or a whole number of batches from 1 to 1000000000",
+        "epoch",
+    ),
     optional(
         "class_weight",
         "classes, whole numbers from 0, with weights, numbers from 0 to 1e30",
@@ -227,6 +233,7 @@ impl Reader {
                 "keep_best",
                 located(|node| text(node).map(str::to_owned)),
             ),
+            save_freq: self.value(&section, "save_freq", save_freq),
             class_weight: self.class_weights(&section),
         })
     }
@@ -387,6 +394,7 @@ impl Default for Fit {
             seed: 0,
             validation: None,
             keep_best: None,
+            save_freq: None,
             class_weight: None,
         }
     }
@@ -420,6 +428,13 @@ fn paths(node: &Node, folder: &Path) -> Option<Vec<At<PathBuf>>> {
         Some([]) => None,
         Some(items) => items.iter().map(path).collect(),
         None => Some(vec![path(node)?]),
+    }
+}
+
+fn save_freq(node: &Node) -> Option<SaveFreq> {
+    match text(node) {
+        Some("epoch") => Some(SaveFreq::Epoch),
+        _ => whole(1..=MOST_SAVE_FREQ)(node).map(|batches| SaveFreq::Batches(as_usize(batches))),
     }
 }
 

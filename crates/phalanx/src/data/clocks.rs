@@ -23,6 +23,9 @@ pub struct StageTime {
     pub wait: Duration,
 }
 
+/// The names of stages.
+pub(crate) const STAGES: [&str; 4] = ["examples", "map", "prefetch", "next"];
+
 /// A clock for each stage of one iterator.
 pub(super) struct Clocks {
     pub(super) stages: Vec<Clock>,

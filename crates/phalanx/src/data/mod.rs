@@ -54,6 +54,7 @@ mod vocabulary;
 mod weave;
 
 pub use batches::{BatchIter, Batches};
+pub(crate) use clocks::STAGES;
 pub use clocks::StageTime;
 pub use csv::{CsvColumns, CsvOptions, Header, LabelColumn, LabelKind, parse_csv};
 pub use dataset::Dataset;

@@ -8,9 +8,9 @@ use crate::{Error, Result};
 type Values = Vec<(String, HostTensor)>;
 
 /// The best value of a log so far, and the variables that gave it.
-pub(super) struct Best<'a> {
-    log: &'a str,
-    found: Option<(f64, Values)>,
+pub(super) struct Best {
+    pub(super) log: String,
+    pub(super) found: Option<(f64, Values)>,
 }
 
 /// Logs that are better when they are larger, and those that are better when they are smaller, by a part of their name.
@@ -25,9 +25,9 @@ const FALL: [&str; 7] = [
     "poisson",
 ];
 
-impl<'a> Best<'a> {
+impl Best {
     /// By a log that a training with these logs has, and with those of the validation if there is one.
-    pub(super) fn new(log: &'a str, logs: &Logs, validates: bool) -> Result<Self> {
+    pub(super) fn new(log: &str, logs: &Logs, validates: bool) -> Result<Self> {
         let mut known: Vec<String> = logs.iter().map(|(name, _)| name.to_owned()).collect();
         if validates {
             known.extend(logs.iter().map(|(name, _)| format!("val_{name}")));
@@ -49,7 +49,10 @@ impl<'a> Best<'a> {
                 "the best epoch was asked for by `{log}`, of which it is not known whether more is better; name it with `accuracy` or `loss` in the name, or use another log"
             )));
         }
-        Ok(Self { log, found: None })
+        Ok(Self {
+            log: log.to_owned(),
+            found: None,
+        })
     }
 
     /// Keeps the variables where the epoch is better than all before it; epochs without validation are passed over, and
@@ -59,7 +62,7 @@ impl<'a> Best<'a> {
         epoch: &EpochLogs,
         values: impl FnOnce() -> Result<Values>,
     ) -> Result<()> {
-        let Some(value) = epoch.logs.get(self.log).filter(|value| !value.is_nan()) else {
+        let Some(value) = epoch.logs.get(&self.log).filter(|value| !value.is_nan()) else {
             return Ok(());
         };
         let better = match &self.found {

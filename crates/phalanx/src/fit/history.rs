@@ -36,6 +36,12 @@ impl Logs {
     }
 }
 
+impl FromIterator<(String, f64)> for Logs {
+    fn from_iter<T: IntoIterator<Item = (String, f64)>>(logs: T) -> Self {
+        Self(logs.into_iter().collect())
+    }
+}
+
 impl Index<&str> for Logs {
     type Output = f64;
 

@@ -5,6 +5,7 @@
 
 mod batch;
 mod best;
+mod checkpoint;
 mod compile;
 mod division;
 mod estimate;

@@ -1,5 +1,7 @@
 //! How long to train and what to do on the way.
 
+use std::path::PathBuf;
+
 use crate::data::{Batches, Feed, Position};
 use crate::{Error, Result};
 
@@ -16,6 +18,9 @@ pub struct Fit {
     pub(super) progress: Progress,
     pub(super) keep_best: Option<String>,
     pub(super) position: Option<Position>,
+    pub(super) resume: bool,
+    pub(super) checkpoint: Option<PathBuf>,
+    pub(super) save_freq: Option<usize>,
     pub(super) watch: Watch,
 }
 
@@ -23,10 +28,11 @@ pub struct Fit {
 /// [`Trainer::replica_times`](super::Trainer::replica_times).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Watch {
-    /// When so much was trained since the last time that a timing is about a fiftieth of it.
+    /// When so much was trained since the last time, in however many fits, that a timing is about a fiftieth of it. What
+    /// cannot be timed is told once and trained without.
     #[default]
     Auto,
-    /// After each epoch.
+    /// After each epoch; an error when they cannot be timed.
     EveryEpoch,
     /// Never.
     Never,
@@ -45,6 +51,9 @@ impl Fit {
             progress: Progress::Auto,
             keep_best: None,
             position: None,
+            resume: false,
+            checkpoint: None,
+            save_freq: None,
             watch: Watch::Auto,
         }
     }
@@ -63,6 +72,38 @@ impl Fit {
         self.initial_epoch = usize::try_from(position.epoch).unwrap_or(usize::MAX);
         self.position = Some(position);
         self
+    }
+
+    /// Goes on where the `fit` before was left, by an error or in a checkpoint that was restored
+    /// ([`Trainer::restore_checkpoint`](super::Trainer::restore_checkpoint)): with the rest of its epoch, whose results are
+    /// those of the whole of it. The history begins with the epochs done before. It takes the place of `initial_epoch`
+    /// and `position`. Keras' `BackupAndRestore` begins the epoch anew.
+    #[must_use]
+    pub const fn resume(mut self) -> Self {
+        self.resume = true;
+        self
+    }
+
+    /// Writes a checkpoint to this directory at the start and after each epoch, in the place of the one before
+    /// ([`Trainer::save_checkpoint`](super::Trainer::save_checkpoint)): Keras' `BackupAndRestore`, which does not keep
+    /// the position within an epoch.
+    #[must_use]
+    pub fn checkpoint(mut self, path: impl Into<PathBuf>) -> Self {
+        self.checkpoint = Some(path.into());
+        self
+    }
+
+    /// Writes the [`checkpoint`](Self::checkpoint) after every so many batches of an epoch too.
+    #[must_use]
+    pub const fn save_freq(mut self, batches: usize) -> Self {
+        self.save_freq = Some(batches);
+        self
+    }
+
+    /// Whether to write a checkpoint after so many batches of an epoch of `steps`, whose end writes one anyway.
+    pub(super) fn is_save_due(&self, done: usize, steps: Option<usize>) -> bool {
+        let freq = self.save_freq.filter(|_| self.checkpoint.is_some());
+        Some(done) != steps && freq.is_some_and(|freq| done.is_multiple_of(freq))
     }
 
     /// Ends an epoch after so many batches. The next epoch starts with the first batch of its own order, where Keras
@@ -117,6 +158,17 @@ impl Fit {
             return Err(Error::user(
                 "validation_freq is 0; expected 1 or more epochs",
             ));
+        }
+        match (self.save_freq, &self.checkpoint) {
+            (Some(0), _) => {
+                return Err(Error::user("save_freq is 0; expected 1 or more batches"));
+            }
+            (Some(_), None) => {
+                return Err(Error::user(
+                    "save_freq is set, and there is no checkpoint to write; say where with `checkpoint`",
+                ));
+            }
+            _ => {}
         }
         some_rows(feed.size())?;
         if self.steps_per_epoch == Some(0) {

@@ -137,26 +137,44 @@ impl State {
             host[slot] = host[variable].clone();
         }
         host.push(HostTensor::scalar(0i64));
+        let mut state = Self {
+            arrays: Vec::new(),
+            copies: Vec::new(),
+            tally: Vec::new(),
+            seed: Vec::new(),
+            placement: placement.clone(),
+            shardings: setup.shardings(),
+            homes: setup.homes(),
+        };
+        state.replace(&host, seed)?;
+        Ok(state)
+    }
+
+    /// Sets all arrays, in the order of [`Setup::arrays`], and the seed; nothing is changed when the devices refuse.
+    pub(super) fn replace(&mut self, values: &[HostTensor], seed: u64) -> Result<()> {
         let key = [(seed >> 32) as u32, seed as u32];
-        let shardings = setup.shardings();
         let mut arrays: Vec<Vec<Buffer>> = Vec::new();
-        let homes = setup.homes();
-        for ((value, sharding), &home) in host.iter().zip(&shardings).zip(&homes) {
-            let placed = placement.place_parameter(value, sharding, home)?;
+        for ((value, sharding), &home) in values.iter().zip(&self.shardings).zip(&self.homes) {
+            let placed = self.placement.place_parameter(value, sharding, home)?;
             arrays.resize_with(placed.len(), Vec::new);
             for (list, array) in arrays.iter_mut().zip(placed) {
                 list.push(array);
             }
         }
-        Ok(Self {
-            arrays,
-            copies: Vec::new(),
-            tally: Vec::new(),
-            seed: placement.replicate(&HostTensor::new([2], &key))?,
-            placement: placement.clone(),
-            shardings,
-            homes,
-        })
+        self.seed = self.placement.replicate(&HostTensor::new([2], &key))?;
+        self.arrays = arrays;
+        self.copies.clear();
+        Ok(())
+    }
+
+    /// What the random numbers of the steps follow from.
+    pub(super) fn seed(&self) -> Result<u64> {
+        let shape = Shape::new(DType::U32, [2]);
+        let key = self.placement.engine().get(&self.seed[0], &shape)?;
+        let key = key.values::<u32>().unwrap_or_default();
+        Ok(key
+            .iter()
+            .fold(0, |seed, &half| seed << 32 | u64::from(half)))
     }
 
     /// Brings the slots in line with a setup of the same model and optimizer whose trained variables are others: those
@@ -239,13 +257,35 @@ impl State {
         Ok(())
     }
 
+    /// Sets the sums of the epoch to those of other replicas, as many or not.
+    pub(super) fn set_tallies(&mut self, setup: &Setup, tallies: &[Vec<f64>]) -> Result<()> {
+        let placement = &self.placement;
+        let replicas = placement.replicas();
+        let mut rows = tallies.to_vec();
+        if rows.len() != replicas {
+            rows = vec![vec![0.0; setup.tally.len]; replicas];
+            rows[0] = setup.tally.merged(tallies);
+        }
+        let rows = rows.iter().map(|row| HostTensor::new([row.len()], row));
+        let rows: Vec<HostTensor> = rows.collect();
+        self.tally = match replicas {
+            1 => self.placed_tally(setup, &rows[0])?,
+            _ => placement.scatter(&rows)?,
+        };
+        Ok(())
+    }
+
     /// A tally of nothing for each replica.
     pub(super) fn zeros(&self, setup: &Setup) -> Result<Vec<Buffer>> {
-        let zeros = HostTensor::zeros(setup.tally.shape());
+        self.placed_tally(setup, &HostTensor::zeros(setup.tally.shape()))
+    }
+
+    /// The same tally for each replica.
+    fn placed_tally(&self, setup: &Setup, tally: &HostTensor) -> Result<Vec<Buffer>> {
         let devices = self.placement.devices();
         match (&setup.plan, devices.last()) {
-            (Some(_), Some(&last)) => Ok(vec![self.placement.engine().put(last, &zeros)?]),
-            _ => self.placement.replicate(&zeros),
+            (Some(_), Some(&last)) => Ok(vec![self.placement.engine().put(last, tally)?]),
+            _ => self.placement.replicate(tally),
         }
     }
 
@@ -256,12 +296,20 @@ impl State {
 
     /// What the tallies of all replicas are together.
     pub(super) fn merged(&self, setup: &Setup, tallies: &[Buffer]) -> Result<Vec<f64>> {
+        Ok(setup.tally.merged(&self.read_tallies(setup, tallies)?))
+    }
+
+    /// The sums of the epoch of each replica; waits for the steps begun.
+    pub(super) fn tallies(&self, setup: &Setup) -> Result<Vec<Vec<f64>>> {
+        self.read_tallies(setup, &self.tally)
+    }
+
+    fn read_tallies(&self, setup: &Setup, tallies: &[Buffer]) -> Result<Vec<Vec<f64>>> {
         let engine = self.placement.engine();
         let read = |tally| Ok(engine.get(tally, &setup.tally.shape())?.to_f64());
         // The devices that one replica is divided among all have its sums.
         let tallies = tallies.iter().take(self.placement.replicas());
-        let tallies: Vec<Vec<f64>> = tallies.map(read).collect::<Result<_>>()?;
-        Ok(setup.tally.merged(&tallies))
+        tallies.map(read).collect()
     }
 
     /// Begins a training step on a batch, a list of arrays for each replica.
@@ -292,7 +340,7 @@ impl State {
         ready: &Ready,
         batch: &[Vec<Buffer>],
     ) -> Result<Done> {
-        let lists = self.training_arguments(&self.arrays, batch);
+        let lists = self.training_arguments(&self.arrays, &self.tally, batch);
         let (outputs, done) = compiled.run(&slices(&lists))?;
         self.tally.clear();
         for (arrays, outputs) in self.arrays.iter_mut().zip(outputs) {
@@ -314,7 +362,7 @@ impl State {
         batch: &[Vec<Buffer>],
     ) -> Result<Done> {
         let copies = self.copied(&setup.sent_to_replicas())?;
-        let lists = self.training_arguments(&copies, batch);
+        let lists = self.training_arguments(&copies, &self.tally, batch);
         let (mut outputs, done) = compiled.run(&slices(&lists))?;
         self.tally = outputs.iter_mut().filter_map(Vec::pop).collect();
         let received = self.placement.to_parameters(&outputs[0], sent)?;
@@ -343,14 +391,15 @@ impl State {
             .map(Some)
     }
 
-    /// What a whole training step takes on each replica.
+    /// What a whole training step that goes on with a tally takes on each replica.
     pub(super) fn arguments<'a>(
         &'a self,
         copies: Option<&'a [Vec<Buffer>]>,
+        tally: &'a [Buffer],
         batch: &'a [Vec<Buffer>],
     ) -> Result<Vec<Vec<&'a Buffer>>> {
         let arrays = self.arrays()?;
-        Ok(self.training_arguments(copies.unwrap_or(arrays), batch))
+        Ok(self.training_arguments(copies.unwrap_or(arrays), tally, batch))
     }
 
     /// Puts another array into the state of one replica.
@@ -404,9 +453,10 @@ impl State {
     fn training_arguments<'a>(
         &'a self,
         arrays: &'a [Vec<Buffer>],
+        tally: &'a [Buffer],
         batch: &'a [Vec<Buffer>],
     ) -> Vec<Vec<&'a Buffer>> {
-        let replicas = arrays.iter().zip(&self.tally).zip(&self.seed).zip(batch);
+        let replicas = arrays.iter().zip(tally).zip(&self.seed).zip(batch);
         replicas
             .map(|(((arrays, tally), seed), batch)| {
                 arrays.iter().chain([tally, seed]).chain(batch).collect()

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
+use phalanx_graph::Program;
+
 use super::Trainer;
 use super::batch::{put, tensors};
 use super::options::Watch;
@@ -93,43 +95,62 @@ impl fmt::Display for ReplicaTimes {
     }
 }
 
-/// Times the replicas at the ends of epochs, and remembers what it costs.
+/// When the replicas are to be timed at the ends of epochs, and what that costs: over all fits of a trainer, for many
+/// short ones are as worth watching as a long one.
+#[derive(Default)]
 pub(super) struct Watcher {
     watch: Watch,
+    /// A timing on this trainer's own account failed: there is no other.
+    has_failed: bool,
     /// The first full batch of the epoch.
     sample: Option<Batch>,
-    /// What a timing costs.
-    cost: Duration,
-    /// How long was trained since the last.
+    /// What the last timing cost.
+    cost: Option<Duration>,
+    /// The longest that a step took to begin before the first timing: its program was compiled.
+    compiling: Duration,
+    /// How long was trained since the last timing, in how many steps.
     trained: Duration,
-    /// The straggler that was told last.
+    steps: u32,
+    /// The straggler that was told last in this fit.
     told: Option<usize>,
 }
 
 /// Training takes so many times as long as the timings in it.
 const PRICE: u32 = 50;
-/// What the first timing is taken to cost at least: its program is compiled.
+/// What compiling is taken to cost at least.
 const COMPILING: Duration = Duration::from_secs(2);
 /// Runs that make a timing.
 const RUNS: usize = 5;
 
 impl Watcher {
-    pub(super) fn new(watch: Watch) -> Self {
-        Self {
-            watch,
-            sample: None,
-            cost: COMPILING,
-            trained: Duration::ZERO,
-            told: None,
-        }
+    /// A fit begins.
+    pub(super) fn begin(&mut self, watch: Watch) {
+        self.watch = match watch {
+            Watch::Auto if self.has_failed => Watch::Never,
+            watch => watch,
+        };
+        (self.sample, self.told) = (None, None);
     }
 
     /// A step on a batch was begun, of which a full one has `full` rows; the first took as long as its program to compile.
     pub(super) fn see(&mut self, batch: &Batch, full: usize, took: Duration) {
-        self.cost = self.cost.max(took);
+        self.compiling = self.compiling.max(took);
+        self.steps = self.steps.saturating_add(1);
         if self.watch != Watch::Never && self.sample.is_none() && batch.rows() == full {
             self.sample = Some(batch.clone());
         }
+    }
+
+    /// A timing took so long.
+    fn timed(&mut self, cost: Duration) {
+        (self.cost, self.trained, self.steps) = (Some(cost), Duration::ZERO, 0);
+    }
+
+    /// What a timing costs: that of the first, of two series at most, is reckoned from the steps.
+    fn price(&self) -> Duration {
+        let step = self.trained / self.steps.max(1);
+        let first = || self.compiling.max(COMPILING) + step * (2 * RUNS as u32);
+        self.cost.unwrap_or_else(first)
     }
 
     /// What to tell of these times: a straggler that was not told before.
@@ -144,7 +165,7 @@ impl Watcher {
         match self.watch {
             Watch::Never => false,
             Watch::EveryEpoch => true,
-            Watch::Auto => self.trained >= self.cost * PRICE,
+            Watch::Auto => self.trained >= self.price() * PRICE,
         }
     }
 }
@@ -155,7 +176,7 @@ impl Trainer {
     ///
     /// # Errors
     /// As [`fit`](Self::fit).
-    pub fn replica_times(&mut self, batch: &Batch, steps: usize) -> Result<ReplicaTimes> {
+    pub fn replica_times(&self, batch: &Batch, steps: usize) -> Result<ReplicaTimes> {
         self.needs_loss("time the replicas")?;
         if self.placement().division().is_some() || self.placement().stages().is_some() {
             return Err(Error::user(
@@ -165,15 +186,12 @@ impl Trainer {
         let placement = self.placement();
         let split = placement.split(batch.rows(), batch.rows());
         let shape = BatchShape::of(&self.setup, batch)?.part(&split, !split.is_even());
-        let mut program = self.setup.alone().train_step(&shape)?.program;
-        // The state goes on from where it is.
-        program.donated.clear();
-        program.replicas = placement.replicas();
-        let compiled = placement.compile("replica_step", &program)?;
+        let compiled = placement.compile("replica_step", &self.replica_step(&shape)?)?;
         let batch = put(placement, tensors(batch), &split, shape.filled)?;
-        self.state.clear_tally(&self.setup)?;
         let copies = self.state.copies_of_all(&self.setup)?;
-        let lists = self.state.arguments(copies.as_deref(), &batch)?;
+        // Not that of an epoch, which may go on after this.
+        let tally = self.state.zeros(&self.setup)?;
+        let lists = self.state.arguments(copies.as_deref(), &tally, &batch)?;
         let engine = self.placement.engine();
         let mut times = vec![Vec::with_capacity(steps); split.replicas()];
         for _ in 0..steps.max(1) {
@@ -197,50 +215,72 @@ impl Trainer {
         })
     }
 
+    /// The step of one replica by itself as a program of all: none waits for another, nor does what layers exchange.
+    fn replica_step(&self, shape: &BatchShape) -> Result<Program> {
+        let mut program = self.setup.alone().train_step(shape)?.program.simplified();
+        // The state goes on from where it is.
+        program.donated.clear();
+        program.replicas = self.placement().replicas();
+        Ok(program)
+    }
+
+    /// A fit begins: whether its replicas are watched, which is of whole ones with variables of their own.
+    pub(super) fn begin_watch(&mut self, watch: Watch) {
+        let is_copied = self.placement().replicas() > 1 && self.placement().parameters().is_none();
+        self.watcher
+            .begin(if is_copied { watch } else { Watch::Never });
+    }
+
     /// The times of the replicas at the end of an epoch of so long, if it is time for them.
     ///
-    /// One that keeps the others waiting is timed twice before it is told. What cannot be timed, for lack of memory say, is
-    /// not: the training does not depend on it.
-    pub(super) fn watched(
-        &mut self,
-        watcher: &mut Watcher,
-        took: Duration,
-    ) -> Option<ReplicaTimes> {
-        let sample = watcher.sample.take();
-        let is_copied = self.placement().replicas() > 1 && self.placement().parameters().is_none();
-        if !is_copied || !watcher.is_due(took) {
-            return None;
-        }
+    /// # Errors
+    /// When they cannot be timed, though that was asked for after each epoch; otherwise it is told once, for the training
+    /// does not depend on it.
+    pub(super) fn watched(&mut self, took: Duration) -> Result<Option<ReplicaTimes>> {
+        let sample = self.watcher.sample.take();
+        let is_due = self.watcher.is_due(took);
+        let Some(sample) = sample.filter(|_| is_due) else {
+            return Ok(None);
+        };
         let start = Instant::now();
-        let sample = sample?;
-        let mut timed = self.replica_times(&sample, RUNS);
-        if let Ok(first) = &timed
-            && first.straggler().is_some()
-        {
-            let second = self.replica_times(&sample, RUNS);
-            timed = second.map(|second| second.least(first));
-        }
-        (watcher.cost, watcher.trained) = (start.elapsed(), Duration::ZERO);
+        let timed = self.timed_twice(&sample);
+        self.watcher.timed(start.elapsed());
         match timed {
-            Ok(times) => Some(times),
-            Err(_) => {
-                watcher.watch = Watch::Never;
-                None
+            Err(error) if self.watcher.watch == Watch::Auto => {
+                self.watcher.has_failed = true;
+                self.watcher.watch = Watch::Never;
+                self.engine().notice(&format!(
+                    "warning: the replicas cannot be timed, and are not again: {error}"
+                ));
+                Ok(None)
             }
+            timed => timed.map(Some),
         }
+    }
+
+    /// Times of a few runs; a replica that keeps the others waiting is timed twice before it is told.
+    fn timed_twice(&self, sample: &Batch) -> Result<ReplicaTimes> {
+        let first = self.replica_times(sample, RUNS)?;
+        if first.straggler().is_none() {
+            return Ok(first);
+        }
+        Ok(self.replica_times(sample, RUNS)?.least(&first))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use phalanx_graph::HostTensor;
+    use std::sync::{Arc, Mutex};
+
+    use phalanx_graph::op::{Node, Op, ReduceOp};
+    use phalanx_graph::{HostTensor, Tensor};
 
     use super::*;
     use crate::data::Dataset;
     use crate::engine::{Engine, EngineOptions};
     use crate::fit::{Compile, Fit, Progress};
     use crate::losses::MeanSquaredError;
-    use crate::nn::{Dense, Sequential};
+    use crate::nn::{Cx, Dense, Layer, Sequential};
     use crate::replicas::Placement;
 
     fn times(milliseconds: &[u64]) -> ReplicaTimes {
@@ -307,33 +347,129 @@ mod tests {
         );
     }
 
+    /// Rows that a layer sums over replicas by itself.
+    #[derive(Debug)]
+    struct Exchanging;
+
+    impl Layer for Exchanging {
+        fn kind(&self) -> &'static str {
+            "exchanging"
+        }
+        fn config(&self) -> serde_json::Value {
+            serde_json::json!({})
+        }
+        fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+            let own = cx.layer("inner", &Dense::new(1), inputs);
+            own.all_reduce(ReduceOp::Sum)
+                .all_gather(0)
+                .slice_dim(0, 0, own.dim(0))
+        }
+    }
+
+    #[test]
+    fn timing_disturbs_nothing_waits_for_no_one_and_says_why_it_fails() {
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let notices = Arc::clone(&told);
+        let options = EngineOptions {
+            cpu_devices: 2,
+            notice: Arc::new(move |line| notices.lock().unwrap().push(line.to_owned())),
+            ..EngineOptions::default()
+        };
+        let placement = Placement::all(&Engine::new(&options).unwrap());
+        let model = Sequential::new([1]).add(Exchanging).build().unwrap();
+        let compile = Compile {
+            loss: MeanSquaredError.into(),
+            ..Compile::default()
+        };
+        let mut trainer = Trainer::new(&placement, model, None, compile).unwrap();
+        let x = HostTensor::new([4, 1], &[0.0f32, 1.0, 2.0, 3.0]);
+        let batch = Batch {
+            x: vec![x.clone()],
+            y: vec![x],
+            weight: None,
+            first: 0,
+        };
+        let split = placement.split(4, 4);
+        let shape = BatchShape::of(&trainer.setup, &batch)
+            .unwrap()
+            .part(&split, false);
+        let program = trainer.replica_step(&shape).unwrap();
+        let exchanges =
+            |node: &Node| matches!(node.op, Op::AllReduce { .. } | Op::AllGather { .. });
+        assert!(!program.nodes.iter().any(exchanges));
+        assert_eq!(program.replicas, 2);
+        // In the middle of an epoch.
+        trainer.train_on_batch(&batch).unwrap();
+        let sums = |trainer: &Trainer| trainer.state.read_tally(&trainer.setup).unwrap();
+        let (before, position) = (sums(&trainer), trainer.is_mid_epoch);
+        assert_eq!(trainer.replica_times(&batch, 1).unwrap().replicas.len(), 2);
+        assert!(before.iter().any(|sum| *sum != 0.0));
+        assert_eq!((sums(&trainer), trainer.is_mid_epoch), (before, position));
+        // A sample that cannot be timed.
+        let mut fails = |watch| {
+            trainer.begin_watch(watch);
+            let none = Batch {
+                x: Vec::new(),
+                ..batch.clone()
+            };
+            trainer.watcher.see(&none, none.rows(), Duration::ZERO);
+            trainer.watched(Duration::from_secs(9999))
+        };
+        told.lock().unwrap().clear();
+        assert!(fails(Watch::EveryEpoch).is_err() && told.lock().unwrap().is_empty());
+        for _ in 0..2 {
+            assert_eq!(fails(Watch::Auto).unwrap(), None);
+        }
+        let told = told.lock().unwrap();
+        assert!(
+            told.len() == 1 && told[0].contains("cannot be timed"),
+            "{told:?}"
+        );
+    }
+
     #[test]
     fn a_straggler_is_told_once() {
-        let mut watcher = Watcher::new(Watch::Auto);
-        let told = [[10, 10], [10, 30], [10, 31], [30, 10], [10, 10], [30, 10]]
-            .map(|both| watcher.news(&times(&both)).is_some());
-        assert_eq!(told, [false, true, false, true, false, true]);
+        let mut watcher = Watcher::default();
+        let mut is_news = |both: &[u64]| watcher.news(&times(both)).is_some();
+        let told = [[10, 10], [10, 30], [10, 31], [30, 10], [10, 10], [30, 10]];
+        assert_eq!(
+            told.map(|both| is_news(&both)),
+            [false, true, false, true, false, true]
+        );
+        watcher.begin(Watch::Auto);
+        assert!(watcher.news(&times(&[30, 10])).is_some(), "another fit");
     }
 
     #[test]
     fn timings_are_a_small_part_of_the_training() {
         let seconds = Duration::from_secs;
-        let mut auto = Watcher::new(Watch::Auto);
+        let mut auto = Watcher::default();
+        auto.begin(Watch::Auto);
         let batch = Batch {
             x: Vec::new(),
             y: Vec::new(),
             weight: None,
             first: 0,
         };
-        // A program that took 3 seconds to compile.
+        // A program that took 3 seconds to compile, and is run at most ten times: each of 1,000 steps takes 150 ms at least.
         auto.see(&batch, 8, seconds(3));
-        let due = [140, 20].map(|took| auto.is_due(seconds(took)));
-        assert_eq!(due, [false, true]);
-        (auto.cost, auto.trained) = (seconds(1), Duration::ZERO);
+        (1..1000).for_each(|_| auto.see(&batch, 8, Duration::ZERO));
+        let mut due = Vec::new();
+        // Three short fits.
+        for took in [155, 100, 50] {
+            auto.begin(Watch::Auto);
+            due.push(auto.is_due(seconds(took)));
+        }
+        assert_eq!(due, [false, false, true]);
+        auto.timed(seconds(1));
         let due = [40, 20].map(|took| auto.is_due(seconds(took)));
         assert_eq!(due, [false, true]);
-        assert!(!Watcher::new(Watch::Never).is_due(seconds(9999)));
-        assert!(Watcher::new(Watch::EveryEpoch).is_due(seconds(1)));
+        auto.begin(Watch::Never);
+        assert!(!auto.is_due(seconds(9999)));
+        auto.see(&batch, 0, seconds(1));
+        assert!(auto.sample.is_none(), "no batch is kept for nothing");
+        auto.begin(Watch::EveryEpoch);
+        assert!(auto.is_due(seconds(1)));
     }
 
     #[test]
@@ -352,6 +488,8 @@ mod tests {
         assert_eq!(times(&[10]).straggler(), None);
         assert_eq!(times(&[10, 11, 10, 11]).straggler(), None);
         assert_eq!(times(&[10, 25]).straggler(), Some(1));
+        assert_eq!(times(&[100, 119, 100]).straggler(), None);
+        assert_eq!(times(&[100, 121, 100]).straggler(), Some(1));
         let mut short = times(&[1, 2]);
         short.replicas.iter_mut().for_each(|r| r.median /= 100);
         assert_eq!(short.straggler(), None);

@@ -36,12 +36,17 @@ pub struct Trainer {
     train: Programs,
     pub(super) test: Programs,
     /// Steps skipped before the present tally began.
-    skipped_before: f64,
+    pub(super) skipped_before: f64,
     pub(super) predict: Programs,
     /// Batches of training seen: the host's copy of what the device counts, which skips what the loss scale does.
-    iterations: i64,
-    position: Position,
+    pub(super) iterations: i64,
+    /// Of the last `fit`: where it is in its data, and whether the tally has the sums of that epoch.
+    pub(super) position: Position,
+    pub(super) is_mid_epoch: bool,
+    pub(super) history: History,
+    pub(super) best: Option<Best>,
     idle: Idle,
+    pub(super) watcher: Watcher,
 }
 
 impl Trainer {
@@ -71,7 +76,11 @@ impl Trainer {
             predict: Programs::default(),
             iterations: 0,
             position: Position::start(0),
+            is_mid_epoch: false,
+            history: History::default(),
+            best: None,
             idle: Idle::default(),
+            watcher: Watcher::default(),
         })
     }
 
@@ -117,25 +126,24 @@ impl Trainer {
         let names = self.logs(&vec![0.0; self.setup.tally.len], 0.0);
         let best = fit.keep_best.as_deref();
         let best = best.map(|log| Best::new(log, &names, fit.validation.is_some()));
-        let mut best = best.transpose()?;
+        let first = self.begin(&fit, best.transpose()?)?;
+        // That of an earlier training must not be taken for one of this.
+        if let (Some(path), false) = (&fit.checkpoint, fit.resume) {
+            self.save_checkpoint(path)?;
+        }
         let mut reporter = Reporter::new(fit.progress, fit.epochs, steps);
         reporter.start(&self.placement.describe(feed.size()));
         self.tell_lost(&feed.lost());
         if let Some(validation) = &fit.validation {
             self.tell_lost(&validation.dataset().lost());
         }
-        let mut history = History::default();
-        let mut watcher = Watcher::new(fit.watch);
-        for epoch in fit.initial_epoch..fit.epochs {
+        self.begin_watch(fit.watch);
+        for epoch in first..fit.epochs {
             let start = Instant::now();
             reporter.begin(epoch);
-            self.position = match &fit.position {
-                Some(position) if epoch == fit.initial_epoch => position.clone(),
-                _ => Position::start(epoch as u64),
-            };
             let (mut logs, steps, mut input) =
-                self.train_epoch(feed, &fit, steps, (&mut reporter, &mut watcher))?;
-            let replica_times = self.watched(&mut watcher, start.elapsed());
+                self.train_epoch(feed, &fit, steps, &mut reporter)?;
+            let replica_times = self.watched(start.elapsed())?;
             if let Some(validation) = &fit.validation
                 && (epoch + 1) % fit.validation_freq == 0
             {
@@ -153,21 +161,20 @@ impl Trainer {
             };
             reporter.end(&done);
             if let Some(times) = &done.replica_times
-                && let Some(warning) = watcher.news(times)
+                && let Some(warning) = self.watcher.news(times)
             {
                 reporter.straggler(times, &warning);
             }
-            if let Some(best) = &mut best {
-                best.see(&done, || self.variables())?;
+            self.end_epoch(done)?;
+            if let Some(path) = &fit.checkpoint {
+                self.save_checkpoint(path)?;
             }
-            history.epochs.push(done);
-            self.position = Position::start(epoch as u64 + 1);
         }
-        match best.and_then(Best::into_values) {
+        match self.best.take().and_then(Best::into_values) {
             Some(values) => self.set_variables(&values)?,
             None => self.take_averages()?,
         }
-        Ok(history)
+        Ok(self.history.clone())
     }
 
     /// Where the last `fit` is in its data: what [`Fit::position`] goes on from, also after an error.
@@ -247,7 +254,8 @@ impl Trainer {
 
     /// Writes the model and its present values to a directory, as [`SavedModel::save`] does.
     ///
-    /// The optimizer's state is not in it: training can go on from the values, not from the middle of a run.
+    /// The optimizer's state is not in it: training goes on in the middle of a run from what
+    /// [`save_checkpoint`](Self::save_checkpoint) writes.
     ///
     /// # Errors
     /// When the device fails; otherwise as for [`SavedModel::save`].
@@ -341,9 +349,13 @@ impl Trainer {
         feed: Feed<'_>,
         fit: &Fit,
         steps: Option<usize>,
-        (reporter, watcher): (&mut Reporter, &mut Watcher),
+        reporter: &mut Reporter,
     ) -> Result<(Logs, usize, Input)> {
-        self.clear_tally()?;
+        let is_resumed = self.is_mid_epoch;
+        if !is_resumed {
+            self.clear_tally()?;
+            self.is_mid_epoch = true;
+        }
         let (mut flight, start, skipped) = (InFlight::default(), Instant::now(), feed.skipped());
         let before = self.position.trained();
         let most = fit
@@ -359,12 +371,19 @@ impl Trainer {
             let batch = batch?;
             let (split, shape) = self.part_of(&batch, feed)?;
             self.step(&batch, &split, &shape, &mut flight)?;
-            watcher.see(&batch, feed.size(), begun.elapsed());
+            self.watcher.see(&batch, feed.size(), begun.elapsed());
             self.position = iter.position();
             done += 1;
             if Some(before + done) != steps && reporter.is_due() {
                 flight.finish(self.placement.engine())?;
                 reporter.step(before + done, &self.results(0.0)?);
+            }
+            if let Some(path) = &fit.checkpoint
+                && fit.is_save_due(before + done, steps)
+            {
+                flight.finish(self.placement.engine())?;
+                self.results(0.0)?;
+                self.save_checkpoint(path)?;
             }
         }
         flight.finish(self.placement.engine())?;
@@ -380,6 +399,7 @@ impl Trainer {
         if before == 0 && logs.get("loss").is_some_and(f64::is_nan) && !self.has_skipped()? {
             return Err(trained_nothing(done, input.skipped));
         }
+        let done = if is_resumed { before + done } else { done };
         Ok((logs, done, input))
     }
 
@@ -390,9 +410,10 @@ impl Trainer {
         }
     }
 
-    fn clear_tally(&mut self) -> Result<()> {
+    pub(super) fn clear_tally(&mut self) -> Result<()> {
         self.state.clear_tally(&self.setup)?;
         self.skipped_before = self.slot("skipped_steps")?.unwrap_or(0.0);
+        self.is_mid_epoch = false;
         Ok(())
     }
 
@@ -519,7 +540,7 @@ impl Trainer {
         slots.position(|slot| slot.param.is_none() && slot.name == name)
     }
 
-    fn diverged(&self, step: u64) -> Error {
+    pub(super) fn diverged(&self, step: u64) -> Error {
         let rate = self
             .learning_rate()
             .map_or(String::new(), |rate| format!(" (now {rate})"));

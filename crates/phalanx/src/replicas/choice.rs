@@ -20,7 +20,7 @@ pub struct DeviceChoice {
 }
 
 /// More parts of a CPU than this are taken for a mistake.
-const MOST_CPU_DEVICES: usize = 1024;
+pub(crate) const MOST_CPU_DEVICES: usize = 1024;
 
 impl DeviceChoice {
     /// Whose plugin drives them.

@@ -12,6 +12,7 @@ mod split;
 mod stages;
 
 pub use choice::DeviceChoice;
+pub(crate) use choice::MOST_CPU_DEVICES;
 pub(crate) use devices::device_kind;
 pub use devices::select_devices;
 pub(crate) use division::Division;

@@ -1,4 +1,4 @@
-//! The directory of a saved model: what may be read from it, and how it is replaced as a whole.
+//! A directory of ours: what may be read from it, and how it is replaced as a whole.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -6,46 +6,68 @@ use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use super::manifest;
+use super::json::MAX_BYTES;
 use crate::{Error, Result};
 
-/// The architecture.
-pub(super) const MODEL: &str = "model.json";
 /// The values of the variables.
-pub(super) const WEIGHTS: &str = "weights.safetensors";
-const FILES: [&str; 2] = [MODEL, WEIGHTS];
+pub(crate) const WEIGHTS: &str = "weights.safetensors";
 
-/// A file of a saved model, open.
-pub(super) struct Opened {
-    pub(super) file: File,
-    pub(super) len: u64,
-    pub(super) name: String,
+/// What a directory of ours holds.
+#[derive(Debug)]
+pub(crate) struct Kind {
+    /// As in `no saved model has`.
+    pub(crate) what: &'static str,
+    /// In few words, as in `replaced by the model`.
+    pub(crate) short: &'static str,
+    /// What wrote it, as in ``the directory that `save` was given``.
+    pub(crate) writer: &'static str,
+    /// A name for one.
+    pub(crate) example: &'static str,
+    /// The files that it can have; the first says what it is.
+    pub(crate) files: &'static [&'static str],
+    /// Whether the contents of the first file say that it is one, of whatever version.
+    pub(crate) is_ours: fn(&[u8]) -> bool,
+}
+
+/// A file of ours, open.
+pub(crate) struct Opened {
+    pub(crate) file: File,
+    pub(crate) len: u64,
+    pub(crate) name: String,
 }
 
 impl Opened {
-    /// The contents of `model.json`, or as much of a longer file as shows that it is none.
-    pub(super) fn contents(&mut self) -> Result<Vec<u8>> {
+    /// The contents of a file of JSON, or as much of a longer file as shows that it is none.
+    pub(crate) fn contents(&mut self) -> Result<Vec<u8>> {
         let mut contents = Vec::new();
-        let most = manifest::MAX_BYTES as u64 + 1;
+        let most = MAX_BYTES as u64 + 1;
         let read = (&mut self.file).take(most).read_to_end(&mut contents);
         read.map_err(refused("read", Path::new(&self.name)))?;
         Ok(contents)
     }
 }
 
-/// Opens the two files of a saved model: `model.json`, then `weights.safetensors`.
-///
-/// Both are of one save: when the directory is replaced meanwhile, they are opened again.
-pub(super) fn open(folder: &Path) -> Result<(Opened, Opened)> {
-    const TRIES: usize = 20;
-    for _ in 1..TRIES {
-        let before = identity(folder);
-        let opened = open_files(folder);
-        if before == identity(folder) {
-            return opened;
+impl Kind {
+    /// Opens files of a directory, of which `open` says which.
+    ///
+    /// All are of one save: when the directory is replaced meanwhile, they are opened again.
+    pub(crate) fn open<T>(
+        &self,
+        folder: &Path,
+        open: impl Fn(&Files<'_>) -> Result<T>,
+    ) -> Result<T> {
+        const TRIES: usize = 20;
+        let files = Files { kind: self, folder };
+        for _ in 1..TRIES {
+            let before = identity(folder);
+            let opened = files.check().and_then(|()| open(&files));
+            if before == identity(folder) {
+                return opened;
+            }
         }
+        files.check()?;
+        open(&files)
     }
-    open_files(folder)
 }
 
 /// What tells a directory from another that has its name later.
@@ -61,68 +83,89 @@ fn identity(_: &Path) -> Option<(u64, u64)> {
     None
 }
 
-fn open_files(folder: &Path) -> Result<(Opened, Opened)> {
-    let shown = folder.display();
-    match fs::metadata(folder) {
-        Ok(found) if found.is_dir() => {}
-        Ok(_) => {
+/// The files of a directory of ours.
+pub(crate) struct Files<'a> {
+    kind: &'a Kind,
+    folder: &'a Path,
+}
+
+impl Files<'_> {
+    fn check(&self) -> Result<()> {
+        let (shown, what) = (self.folder.display(), self.kind.what);
+        match fs::metadata(self.folder) {
+            Ok(found) if found.is_dir() => Ok(()),
+            Ok(_) => {
+                let files = self.kind.files[..2].join("` and `");
+                Err(Error::user(format!(
+                    "`{shown}` is a file, and a {what} is a directory with `{files}`; give the directory"
+                )))
+            }
+            Err(error) if is_absent(&error) => Err(self.nothing()),
+            Err(error) => Err(refused("open", self.folder)(error)),
+        }
+    }
+
+    /// Opens one of them.
+    pub(crate) fn file(&self, name: &str) -> Result<Opened> {
+        let path = self.folder.join(name);
+        let (shown, Kind { what, short, .. }) = (self.folder.display(), self.kind);
+        // Before it is opened: to open a pipe is to wait for its other end.
+        let found = fs::metadata(&path).map_err(|error| match is_absent(&error) {
+            true => Error::user(format!(
+                "`{shown}` has no file `{name}`, so it is no {what} or not the whole of one; check the path, or copy the whole directory again"
+            )),
+            false => refused("open", &path)(error),
+        })?;
+        if !found.is_file() {
             return Err(Error::user(format!(
-                "`{shown}` is a file, and a saved model is a directory with `{MODEL}` and `{WEIGHTS}`; give the directory"
+                "`{name}` in `{shown}` is no plain file; check the path, or save the {short} again"
             )));
         }
-        Err(error) if is_absent(&error) => return Err(nothing_at(folder)),
-        Err(error) => return Err(refused("open", folder)(error)),
+        Ok(Opened {
+            file: File::open(&path).map_err(refused("open", &path))?,
+            len: found.len(),
+            name: path.display().to_string(),
+        })
     }
-    Ok((open_file(folder, MODEL)?, open_file(folder, WEIGHTS)?))
-}
 
-fn open_file(folder: &Path, name: &str) -> Result<Opened> {
-    let path = folder.join(name);
-    let shown = folder.display();
-    // Before it is opened: to open a pipe is to wait for its other end.
-    let found = fs::metadata(&path).map_err(|error| match is_absent(&error) {
-        true => Error::user(format!(
-            "`{shown}` has no file `{name}`, so it is no saved model or not the whole of one; check the path, or copy the whole directory again"
-        )),
-        false => refused("open", &path)(error),
-    })?;
-    if !found.is_file() {
-        return Err(Error::user(format!(
-            "`{name}` in `{shown}` is no plain file; check the path, or save the model again"
-        )));
+    fn nothing(&self) -> Error {
+        let shown = self.folder.display();
+        let Kind {
+            what,
+            short,
+            writer,
+            ..
+        } = self.kind;
+        let aside = Place::of(self.folder, self.kind).map(|place| place.aside());
+        Error::user(match aside.ok().filter(|aside| aside.exists()) {
+            Some(aside) => format!(
+                "there is no {what} at `{shown}`: a save was interrupted; rename `{}`, the {short} before it, to that name",
+                aside.display()
+            ),
+            None => format!(
+                "there is no {what} at `{shown}`; check the path, which is the directory that `{writer}` was given"
+            ),
+        })
     }
-    Ok(Opened {
-        file: File::open(&path).map_err(refused("open", &path))?,
-        len: found.len(),
-        name: path.display().to_string(),
-    })
 }
 
-fn nothing_at(folder: &Path) -> Error {
-    let shown = folder.display();
-    let aside = Place::of(folder).map(|place| place.aside());
-    Error::user(match aside.ok().filter(|aside| aside.exists()) {
-        Some(aside) => format!(
-            "there is no saved model at `{shown}`: a save was interrupted; rename `{}`, the model before it, to that name",
-            aside.display()
-        ),
-        None => format!(
-            "there is no saved model at `{shown}`; check the path, which is the directory that `save` was given"
-        ),
-    })
-}
-
-/// Makes the directory anew with what `write` puts into it: the old one stays until the new one is whole and on disk.
-pub(super) fn replace(path: &Path, write: impl FnOnce(&Work) -> Result<()>) -> Result<()> {
-    let place = Place::of(path)?;
-    fs::create_dir_all(&place.parent).map_err(refused("create", &place.parent))?;
-    place.check_replaceable()?;
-    place.remove_leftovers();
-    let work = place.begin()?;
-    write(&work)?;
-    sync_folder(&work.path)?;
-    place.publish(&work)?;
-    sync_folder(&place.parent)
+impl Kind {
+    /// Makes the directory anew with what `write` puts into it: the old one stays until the new one is whole and on disk.
+    pub(crate) fn replace(
+        &self,
+        path: &Path,
+        write: impl FnOnce(&Work<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let place = Place::of(path, self)?;
+        fs::create_dir_all(&place.parent).map_err(refused("create", &place.parent))?;
+        place.check_replaceable()?;
+        place.remove_leftovers();
+        let work = place.begin()?;
+        write(&work)?;
+        sync_folder(&work.path)?;
+        place.publish(&work)?;
+        sync_folder(&place.parent)
+    }
 }
 
 /// Writes a file anew: the old one stays until the new one is whole and on disk.
@@ -130,7 +173,7 @@ pub(super) fn replace_file(
     path: &Path,
     contents: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> Result<()> {
-    let place = Place::of(path)?;
+    let place = Place::of(path, &super::MODEL_FOLDER)?;
     fs::create_dir_all(&place.parent).map_err(refused("create", &place.parent))?;
     if place.path().is_dir() {
         return Err(Error::user(format!(
@@ -146,13 +189,14 @@ pub(super) fn replace_file(
 }
 
 /// A directory being filled; what is in it when it is dropped, half-made or just replaced, is removed.
-pub(super) struct Work {
+pub(crate) struct Work<'a> {
     path: PathBuf,
+    files: &'a [&'a str],
 }
 
-impl Work {
+impl Work<'_> {
     /// Writes one file and makes it durable.
-    pub(super) fn write(
+    pub(crate) fn write(
         &self,
         name: &str,
         contents: impl FnOnce(&mut dyn Write) -> io::Result<()>,
@@ -167,20 +211,21 @@ impl Work {
     }
 }
 
-impl Drop for Work {
+impl Drop for Work<'_> {
     fn drop(&mut self) {
-        remove(&self.path);
+        remove(&self.path, self.files);
     }
 }
 
-/// Where a saved model goes.
-struct Place {
+/// Where a directory of ours goes.
+struct Place<'a> {
     parent: PathBuf,
     name: OsString,
+    kind: &'a Kind,
 }
 
-impl Place {
-    fn of(path: &Path) -> Result<Self> {
+impl<'a> Place<'a> {
+    fn of(path: &Path, kind: &'a Kind) -> Result<Self> {
         // What a link points to is replaced, not the link.
         let is_link = fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink());
         let path = match is_link {
@@ -188,8 +233,9 @@ impl Place {
             false => path.to_path_buf(),
         };
         let Some(name) = path.file_name() else {
+            let Kind { short, example, .. } = kind;
             return Err(Error::user(format!(
-                "`{}` names no directory to save a model in; give a name, such as `digits.phx`",
+                "`{}` names no directory to save a {short} in; give a name, such as `{example}`",
                 path.display()
             )));
         };
@@ -197,6 +243,7 @@ impl Place {
         Ok(Self {
             parent: parent.unwrap_or(Path::new(".")).to_path_buf(),
             name: name.to_owned(),
+            kind,
         })
     }
 
@@ -204,7 +251,7 @@ impl Place {
         self.parent.join(&self.name)
     }
 
-    /// Where the old model waits for a moment when a file system cannot exchange two names.
+    /// Where the old one waits for a moment when a file system cannot exchange two names.
     fn aside(&self) -> PathBuf {
         self.parent.join(self.hidden(".before"))
     }
@@ -216,13 +263,13 @@ impl Place {
         name
     }
 
-    /// Checks that nothing is lost when the model takes this place.
+    /// Checks that nothing is lost when the new one takes this place.
     fn check_replaceable(&self) -> Result<()> {
         let path = self.path();
-        let shown = path.display();
-        let foreign = |what: String| {
+        let (shown, Kind { what, short, .. }) = (path.display(), self.kind);
+        let foreign = |problem: String| {
             Error::user(format!(
-                "`{shown}` {what}, so it is not replaced by the model; save under another name, or move it away"
+                "`{shown}` {problem}, so it is not replaced by the {short}; save under another name, or move it away"
             ))
         };
         match fs::symlink_metadata(&path) {
@@ -236,22 +283,21 @@ impl Place {
             let entry = entry.map_err(refused("list", &path))?;
             let name = entry.file_name();
             let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
-            if !is_file || !FILES.iter().any(|file| name == OsStr::new(file)) {
+            if !is_file || !self.kind.files.iter().any(|file| name == OsStr::new(file)) {
                 let name = name.to_string_lossy();
-                return Err(foreign(format!(
-                    "has `{name}` in it, which no saved model has"
-                )));
+                return Err(foreign(format!("has `{name}` in it, which no {what} has")));
             }
             is_empty = false;
         }
-        if is_empty || is_ours(&path) {
+        if is_empty || self.is_ours(&path) {
             return Ok(());
         }
-        Err(foreign(format!("has no `{MODEL}` written by phalanx")))
+        let first = self.kind.files[0];
+        Err(foreign(format!("has no `{first}` written by phalanx")))
     }
 
     /// Makes an empty directory beside the place, so that it is on the same file system.
-    fn begin(&self) -> Result<Work> {
+    fn begin(&self) -> Result<Work<'a>> {
         const TRIES: u32 = 1000;
         let process = std::process::id();
         for number in 0..TRIES {
@@ -259,7 +305,10 @@ impl Place {
                 .parent
                 .join(self.hidden(&format!("{WORK}{process}-{number}")));
             match fs::create_dir(&path) {
-                Ok(()) => return Ok(Work { path }),
+                Ok(()) => {
+                    let files = self.kind.files;
+                    return Ok(Work { path, files });
+                }
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(refused("create", &path)(error)),
             }
@@ -278,17 +327,41 @@ impl Place {
             let is_work = name
                 .as_encoded_bytes()
                 .starts_with(prefix.as_encoded_bytes());
-            if is_work && is_old(&entry.path()) {
-                remove(&entry.path());
+            if is_work && self.is_old(&entry.path()) {
+                self.remove(&entry.path());
             }
         }
-        if is_ours(&self.path()) && is_ours(&self.aside()) {
-            remove(&self.aside());
+        if self.is_ours(&self.path()) && self.is_ours(&self.aside()) {
+            self.remove(&self.aside());
         }
     }
 
+    /// Whether the directory has a first file of ours.
+    fn is_ours(&self, folder: &Path) -> bool {
+        let kind = self.kind;
+        let opened = Files { kind, folder }
+            .file(kind.files[0])
+            .and_then(|mut file| file.contents());
+        opened.is_ok_and(|text| (kind.is_ours)(&text))
+    }
+
+    /// Whether nothing was written in the directory for a while.
+    fn is_old(&self, folder: &Path) -> bool {
+        let paths = self.kind.files.iter().map(|name| folder.join(name));
+        let times = paths.chain([folder.to_path_buf()]).filter_map(|path| {
+            let found = fs::symlink_metadata(path).ok()?;
+            found.modified().ok()
+        });
+        let newest = times.max().unwrap_or_else(SystemTime::now);
+        newest.elapsed().is_ok_and(|age| age > LEFT_ALONE)
+    }
+
+    fn remove(&self, folder: &Path) {
+        remove(folder, self.kind.files);
+    }
+
     /// Gives the finished directory its name; the old one is then in its stead in `work`, or gone.
-    fn publish(&self, work: &Work) -> Result<()> {
+    fn publish(&self, work: &Work<'_>) -> Result<()> {
         let path = self.path();
         match fs::rename(&work.path, &path) {
             Ok(()) => return Ok(()),
@@ -305,7 +378,7 @@ impl Place {
             let _ = fs::rename(&aside, &path);
             return Err(refused("replace", &path)(error));
         }
-        remove(&aside);
+        self.remove(&aside);
         Ok(())
     }
 }
@@ -326,26 +399,9 @@ fn exchange(_: &Path, _: &Path) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// Whether the directory has a `model.json` of ours.
-fn is_ours(folder: &Path) -> bool {
-    let opened = open_file(folder, MODEL).and_then(|mut file| file.contents());
-    opened.is_ok_and(|text| manifest::is_ours(&text))
-}
-
-/// Whether nothing was written in the directory for a while.
-fn is_old(folder: &Path) -> bool {
-    let paths = FILES.iter().map(|name| folder.join(name));
-    let times = paths.chain([folder.to_path_buf()]).filter_map(|path| {
-        let found = fs::symlink_metadata(path).ok()?;
-        found.modified().ok()
-    });
-    let newest = times.max().unwrap_or_else(SystemTime::now);
-    newest.elapsed().is_ok_and(|age| age > LEFT_ALONE)
-}
-
-/// Removes the two files and the directory, and nothing else that may be in it.
-fn remove(folder: &Path) {
-    for name in FILES {
+/// Removes the files and the directory, and nothing else that may be in it.
+fn remove(folder: &Path, files: &[&str]) {
+    for name in files {
         let _ = fs::remove_file(folder.join(name));
     }
     let _ = fs::remove_dir(folder);
@@ -380,6 +436,7 @@ fn refused(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error
 
 #[cfg(test)]
 mod tests {
+    use super::super::{MODEL, MODEL_FOLDER};
     use super::*;
 
     struct Scratch(PathBuf);
@@ -400,7 +457,7 @@ mod tests {
         }
     }
 
-    fn fill(work: &Work, text: &str) -> Result<()> {
+    fn fill(work: &Work<'_>, text: &str) -> Result<()> {
         let ours = r#"{"format": "phalanx model"}"#;
         work.write(MODEL, |file| file.write_all(ours.as_bytes()))?;
         work.write(WEIGHTS, |file| file.write_all(text.as_bytes()))
@@ -410,12 +467,14 @@ mod tests {
     fn a_save_that_fails_half_way_leaves_the_old_and_nothing_else() {
         let scratch = Scratch::new("half");
         let path = scratch.0.join("m");
-        replace(&path, |work| fill(work, "old")).unwrap();
-        let full = |work: &Work| {
+        MODEL_FOLDER
+            .replace(&path, |work| fill(work, "old"))
+            .unwrap();
+        let full = |work: &Work<'_>| {
             work.write(MODEL, |file| file.write_all(b"new"))?;
             work.write(WEIGHTS, |_| Err(io::ErrorKind::StorageFull.into()))
         };
-        let error = replace(&path, full).unwrap_err().to_string();
+        let error = MODEL_FOLDER.replace(&path, full).unwrap_err().to_string();
         assert!(error.starts_with("cannot write "), "{error}");
         assert_eq!(fs::read(path.join(WEIGHTS)).unwrap(), b"old");
         assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 1);
@@ -425,13 +484,13 @@ mod tests {
     fn what_appears_while_a_save_runs_is_not_replaced() {
         let scratch = Scratch::new("appears");
         let path = scratch.0.join("m");
-        let slow = |work: &Work| {
+        let slow = |work: &Work<'_>| {
             fill(work, "new")?;
             fs::create_dir(&path).unwrap();
             fs::write(path.join("thesis"), "mine").unwrap();
             Ok(())
         };
-        let error = replace(&path, slow).unwrap_err().to_string();
+        let error = MODEL_FOLDER.replace(&path, slow).unwrap_err().to_string();
         assert!(error.contains("`thesis`"), "{error}");
         assert_eq!(fs::read(path.join("thesis")).unwrap(), b"mine");
         assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 1);

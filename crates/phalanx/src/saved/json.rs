@@ -4,7 +4,135 @@
 use std::collections::HashSet;
 use std::fmt;
 
-use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Value};
+
+use super::{brief, problem};
+use crate::Result;
+use crate::config::suggest;
+
+/// Ten thousand layers, the most a model has, take half of it.
+pub(crate) const MAX_BYTES: usize = 8 << 20;
+pub(super) const MAX_VALUES: usize = 1 << 19;
+
+/// A file of ours: an object that says what it is, in which version of it, and which phalanx wrote it.
+#[derive(Debug)]
+pub(crate) struct Document {
+    /// The field `format`.
+    pub(crate) format: &'static str,
+    /// The field `version`, which counts up when a reader of the old one could not read the new one.
+    pub(crate) version: u64,
+    /// All fields.
+    pub(crate) fields: &'static [&'static str],
+    /// What the file belongs to.
+    pub(crate) what: &'static str,
+    /// What to do about a file that is damaged.
+    pub(crate) again: &'static str,
+}
+
+impl Document {
+    /// The fields of a file of this version; `name` is the file in errors.
+    pub(crate) fn read(&self, name: &str, text: &[u8]) -> Result<Map<String, Value>> {
+        let fields = self.parse(name, text)?;
+        self.check_format(name, &fields)?;
+        let known = |field: &&String| self.fields.contains(&field.as_str());
+        if let Some(field) = fields.keys().find(|field| !known(field)) {
+            let hint = suggest(field, self.fields.iter().copied());
+            let message = format!("is no field of version {}; {hint}", self.version);
+            let place = format!("field `{}`", brief(field));
+            return Err(problem(name, &place, message));
+        }
+        Ok(fields)
+    }
+
+    /// Whether the file is one of ours, of whatever version.
+    pub(crate) fn is_ours(&self, text: &[u8]) -> bool {
+        self.parse("", text)
+            .is_ok_and(|fields| self.has_format(&fields))
+    }
+
+    fn has_format(&self, fields: &Map<String, Value>) -> bool {
+        fields
+            .get("format")
+            .is_some_and(|format| format == self.format)
+    }
+
+    pub(super) fn parse(&self, name: &str, text: &[u8]) -> Result<Map<String, Value>> {
+        let (what, again) = (self.what, self.again);
+        if text.len() > MAX_BYTES {
+            let message = format!(
+                "more than {MAX_BYTES} bytes, which no {what} has; check that it is the right directory"
+            );
+            return Err(problem(name, "size", message));
+        }
+        if text.is_empty() {
+            return Err(problem(name, "size", format!("the file is empty; {again}")));
+        }
+        let broken = |error: serde_json::Error| {
+            let place = format!("line {}, column {}", error.line(), error.column());
+            let cause = match error.is_eof() {
+                true => "the file ends in the middle".to_owned(),
+                false => format!("expected the JSON of a {what}: {error}"),
+            };
+            problem(name, &place, format!("{cause}; {again}"))
+        };
+        check(text, MAX_VALUES).map_err(broken)?;
+        match serde_json::from_slice(text).map_err(broken)? {
+            Value::Object(fields) => Ok(fields),
+            _ => {
+                let message = format!(
+                    "expected an object with the fields {}; check that it is the right directory",
+                    self.fields.join(", ")
+                );
+                Err(problem(name, "line 1", message))
+            }
+        }
+    }
+
+    fn check_format(&self, name: &str, fields: &Map<String, Value>) -> Result<()> {
+        let Self {
+            format,
+            version,
+            again,
+            ..
+        } = self;
+        let got = |field| fields.get(field).map_or("nothing".to_owned(), shown);
+        if !self.has_format(fields) {
+            let got = got("format");
+            let message = format!(
+                "expected {format:?}, got {got}: it was not written by phalanx; check that it is the right directory"
+            );
+            return Err(problem(name, "format", message));
+        }
+        let message = match fields.get("version").and_then(Value::as_u64) {
+            Some(found) if found == *version => return Ok(()),
+            Some(later) if later > *version => {
+                let writer = fields
+                    .get("phalanx")
+                    .map_or("of a later version".to_owned(), shown);
+                let ours = env!("CARGO_PKG_VERSION");
+                format!(
+                    "expected up to {version}, got {later}: phalanx {writer} wrote it, and this is phalanx {ours}; update phalanx"
+                )
+            }
+            _ => format!("expected {version}, got {}; {again}", got("version")),
+        };
+        Err(problem(name, "version", message))
+    }
+}
+
+/// A value in few letters.
+fn shown(value: &Value) -> String {
+    const LONGEST: usize = 60;
+    match value {
+        Value::Array(_) => "a list".to_owned(),
+        Value::Object(_) => "an object".to_owned(),
+        Value::String(text) if text.len() > LONGEST => {
+            format!("a text of {} bytes", text.len())
+        }
+        other => other.to_string(),
+    }
+}
 
 /// What an object counts for beside its fields: about what it takes in memory.
 const OBJECT: usize = 5;
@@ -24,7 +152,7 @@ struct Checker {
 }
 
 impl Checker {
-    fn count<E: Error>(&mut self, values: usize) -> Result<(), E> {
+    fn count<E: serde::de::Error>(&mut self, values: usize) -> std::result::Result<(), E> {
         let most = self.most;
         self.left = self
             .left
@@ -37,7 +165,7 @@ impl Checker {
 impl<'de> DeserializeSeed<'de> for &mut Checker {
     type Value = ();
 
-    fn deserialize<D: Deserializer<'de>>(self, reader: D) -> Result<(), D::Error> {
+    fn deserialize<D: Deserializer<'de>>(self, reader: D) -> std::result::Result<(), D::Error> {
         self.count(1)?;
         reader.deserialize_any(self)
     }
@@ -50,7 +178,7 @@ impl<'de> Visitor<'de> for &mut Checker {
         f.write_str("JSON")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<(), A::Error> {
         self.count(OBJECT - 1)?;
         let mut fields = HashSet::new();
         while let Some(field) = map.next_key::<String>()? {
@@ -63,32 +191,32 @@ impl<'de> Visitor<'de> for &mut Checker {
         Ok(())
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> std::result::Result<(), A::Error> {
         while items.next_element_seed(&mut *self)?.is_some() {}
         Ok(())
     }
 
-    fn visit_unit<E>(self) -> Result<(), E> {
+    fn visit_unit<E>(self) -> std::result::Result<(), E> {
         Ok(())
     }
 
-    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
+    fn visit_bool<E>(self, _: bool) -> std::result::Result<(), E> {
         Ok(())
     }
 
-    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
+    fn visit_i64<E>(self, _: i64) -> std::result::Result<(), E> {
         Ok(())
     }
 
-    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
+    fn visit_u64<E>(self, _: u64) -> std::result::Result<(), E> {
         Ok(())
     }
 
-    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
+    fn visit_f64<E>(self, _: f64) -> std::result::Result<(), E> {
         Ok(())
     }
 
-    fn visit_str<E>(self, _: &str) -> Result<(), E> {
+    fn visit_str<E>(self, _: &str) -> std::result::Result<(), E> {
         Ok(())
     }
 }

@@ -16,19 +16,33 @@
 //! # }
 //! ```
 
-mod folder;
-mod json;
+pub(crate) mod folder;
+pub(crate) mod json;
 mod manifest;
-mod weights;
+pub(crate) mod weights;
 
 use std::io::Read;
 use std::path::Path;
+
+use folder::{Kind, WEIGHTS};
 
 use phalanx_graph::HostTensor;
 
 use crate::import::{self, LoadReport, LoadWeights};
 use crate::nn::{IntoModel, Model, Registry};
 use crate::{Error, Result};
+
+/// The architecture.
+const MODEL: &str = "model.json";
+/// The directory of a saved model.
+const MODEL_FOLDER: Kind = Kind {
+    what: "saved model",
+    short: "model",
+    writer: "save",
+    example: "digits.phx",
+    files: &[MODEL, WEIGHTS],
+    is_ours: |text| manifest::DOCUMENT.is_ours(text),
+};
 
 /// A model with the values of its variables.
 #[derive(Clone, Debug)]
@@ -107,8 +121,8 @@ impl SavedModel {
     /// # Errors
     /// When the file cannot be written; one that was there before stays then.
     pub fn save_weights(&self, path: impl AsRef<Path>) -> Result<()> {
-        let header = weights::header(self.model.variables(), &self.values)?;
-        folder::replace_file(path.as_ref(), |file| header.write(file, &self.values))
+        let tensors = weights::Tensors::new(self.named())?;
+        folder::replace_file(path.as_ref(), |file| tensors.write(file))
     }
 
     /// Writes the model to a directory, such as `digits.phx`, in one step: a crash leaves what was there before.
@@ -121,13 +135,17 @@ impl SavedModel {
     /// could not be read back: a layer of its own kind with a setting that JSON cannot hold, for instance.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let manifest = manifest::write(&self.model)?;
-        folder::replace(path.as_ref(), |work| {
-            work.write(folder::MODEL, |file| file.write_all(&manifest))?;
-            let header = weights::header(self.model.variables(), &self.values)?;
-            work.write(folder::WEIGHTS, |file| {
-                header.write(&mut *file, &self.values)
-            })
+        MODEL_FOLDER.replace(path.as_ref(), |work| {
+            work.write(MODEL, |file| file.write_all(&manifest))?;
+            let tensors = weights::Tensors::new(self.named())?;
+            work.write(WEIGHTS, |file| tensors.write(file))
         })
+    }
+
+    fn named(&self) -> impl Iterator<Item = (&str, &HostTensor)> {
+        let names = self.model.variables().iter();
+        let names = names.map(|variable| &*variable.name);
+        names.zip(&self.values)
     }
 
     /// Reads a saved model made of layers of this library.
@@ -144,7 +162,9 @@ impl SavedModel {
     /// # Errors
     /// As for [`load`](Self::load).
     pub fn load_with(path: impl AsRef<Path>, registry: &Registry) -> Result<Self> {
-        let (mut manifest, mut weights) = folder::open(path.as_ref())?;
+        let (mut manifest, mut weights) = MODEL_FOLDER.open(path.as_ref(), |files| {
+            Ok((files.file(MODEL)?, files.file(WEIGHTS)?))
+        })?;
         let text = manifest.contents()?;
         let model = manifest::read(&manifest.name, &text, registry)?;
         Self::with_weights(model, &weights.name, &mut weights.file, weights.len)
@@ -155,9 +175,9 @@ impl SavedModel {
     /// # Errors
     /// As for [`load`](Self::load).
     pub fn from_bytes(manifest: &[u8], mut weights: &[u8], registry: &Registry) -> Result<Self> {
-        let model = manifest::read(folder::MODEL, manifest, registry)?;
+        let model = manifest::read(MODEL, manifest, registry)?;
         let len = weights.len() as u64;
-        Self::with_weights(model, folder::WEIGHTS, &mut weights, len)
+        Self::with_weights(model, WEIGHTS, &mut weights, len)
     }
 
     fn with_weights(model: Model, name: &str, source: &mut dyn Read, len: u64) -> Result<Self> {
@@ -180,7 +200,7 @@ impl From<SavedModel> for Model {
 }
 
 /// The error of a file that is not as it must be; what it quotes of the file cannot flood or steer a terminal.
-fn problem(name: &str, place: &str, message: impl Into<String>) -> Error {
+pub(crate) fn problem(name: &str, place: &str, message: impl Into<String>) -> Error {
     Error::Data {
         source_name: name.to_owned(),
         place: place.to_owned(),

@@ -1,4 +1,4 @@
-//! `weights.safetensors`: every variable under its name.
+//! Files of safetensors: `weights.safetensors` has every variable under its name.
 //!
 //! The crate of the format reads and checks the header. What it does not check is here: names that are there twice,
 //! sizes before memory is taken, and that the tensors are the model's variables.
@@ -7,7 +7,7 @@ use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 use std::io::{self, Read, Write};
 
-use phalanx_graph::{AlignedBytes, DType, HostTensor};
+use phalanx_graph::{AlignedBytes, DType, HostTensor, Shape};
 use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
 
@@ -18,50 +18,64 @@ use crate::{Error, Result, import};
 
 /// Bytes of the length of the header, at the start of the file.
 const LENGTH_BYTES: u64 = 8;
+/// Of a file of which nothing else is known; a million tensors fit.
+const LONGEST_HEADER: u64 = 100 << 20;
 const SAVE_AGAIN: &str = "copy the file again, or save the model again";
 const OTHER_MODEL: &str =
     "save the model again, or take the `model.json` that belongs to this file";
 
-/// What comes before the values, and in which order those follow.
-pub(super) struct Header {
-    bytes: Vec<u8>,
-    order: Vec<usize>,
+/// Tensors under their names, ready to be written.
+pub(crate) struct Tensors<'a> {
+    header: Vec<u8>,
+    /// In the order of the file.
+    values: Vec<&'a HostTensor>,
 }
 
-/// The header for the values of these variables.
-pub(super) fn header(variables: &[Variable], values: &[HostTensor]) -> Result<Header> {
-    let bug = |error: &dyn std::fmt::Display| Error::Bug(format!("header of weights: {error}"));
-    // Large elements first, as the format asks: each value then lies at a multiple of its element's size.
-    let mut order: Vec<usize> = (0..values.len()).collect();
-    order.sort_by_key(|&index| Reverse(foreign(values[index].dtype())));
-    let mut start = 0;
-    let tensors = order.iter().map(|&index| {
-        let (name, value) = (variables[index].name.clone(), &values[index]);
-        let end = start + value.bytes().len();
-        let info = TensorInfo {
-            dtype: foreign(value.dtype()),
-            shape: value.dims().to_vec(),
-            data_offsets: (start, end),
-        };
-        start = end;
-        (name, info)
-    });
-    let notes = [(import::ORDER.to_owned(), order_of(variables)?)];
-    let metadata = Metadata::new(Some(notes.into_iter().collect()), tensors.collect())
-        .map_err(|error| bug(&error))?;
-    let mut text = serde_json::to_vec(&metadata).map_err(|error| bug(&error))?;
-    text.resize(text.len().next_multiple_of(8), b' ');
-    let length = text.len() as u64;
-    let bytes = [&length.to_le_bytes()[..], &text].concat();
-    Ok(Header { bytes, order })
+impl<'a> Tensors<'a> {
+    /// Of names that differ.
+    pub(crate) fn new(named: impl IntoIterator<Item = (&'a str, &'a HostTensor)>) -> Result<Self> {
+        let bug = |error: &dyn std::fmt::Display| Error::Bug(format!("header of tensors: {error}"));
+        let mut named: Vec<(&str, &HostTensor)> = named.into_iter().collect();
+        let layers = order_of(named.iter().map(|(name, _)| *name))?;
+        // Large elements first, as the format asks: each value then lies at a multiple of its element's size.
+        named.sort_by_key(|(_, value)| Reverse(foreign(value.dtype())));
+        let mut start = 0;
+        let tensors = named.iter().map(|(name, value)| {
+            let end = start + value.bytes().len();
+            let info = TensorInfo {
+                dtype: foreign(value.dtype()),
+                shape: value.dims().to_vec(),
+                data_offsets: (start, end),
+            };
+            start = end;
+            ((*name).to_owned(), info)
+        });
+        let notes = [(import::ORDER.to_owned(), layers)];
+        let metadata = Metadata::new(Some(notes.into_iter().collect()), tensors.collect())
+            .map_err(|error| bug(&error))?;
+        let mut text = serde_json::to_vec(&metadata).map_err(|error| bug(&error))?;
+        text.resize(text.len().next_multiple_of(8), b' ');
+        let length = text.len() as u64;
+        Ok(Self {
+            header: [&length.to_le_bytes()[..], &text].concat(),
+            values: named.into_iter().map(|(_, value)| value).collect(),
+        })
+    }
+
+    /// Writes the file.
+    pub(crate) fn write(&self, out: &mut dyn Write) -> io::Result<()> {
+        out.write_all(&self.header)?;
+        let mut values = self.values.iter();
+        values.try_for_each(|value| out.write_all(value.bytes()))
+    }
 }
 
 /// The layers in the order of the model, as a note: neither offsets nor names tell it.
-fn order_of(variables: &[Variable]) -> Result<String> {
+fn order_of<'a>(names: impl Iterator<Item = &'a str>) -> Result<String> {
     let mut layers: Vec<&str> = Vec::new();
     let mut known = HashSet::new();
-    for variable in variables {
-        let layer = variable.name.rsplit_once('/');
+    for name in names {
+        let layer = name.rsplit_once('/');
         let layer = layer.map_or("", |(layer, _)| layer);
         if known.insert(layer) {
             layers.push(layer);
@@ -69,17 +83,6 @@ fn order_of(variables: &[Variable]) -> Result<String> {
     }
     let bug = |error| Error::Bug(format!("order of layers: {error}"));
     serde_json::to_string(&layers).map_err(bug)
-}
-
-impl Header {
-    /// Writes the header and the values it was made for.
-    pub(super) fn write(&self, out: &mut dyn Write, values: &[HostTensor]) -> io::Result<()> {
-        out.write_all(&self.bytes)?;
-        for &index in &self.order {
-            out.write_all(values[index].bytes())?;
-        }
-        Ok(())
-    }
 }
 
 /// Values for the variables, from a file of `len` bytes; `name` is the file in errors.
@@ -92,7 +95,7 @@ pub(super) fn read(
     variables: &[Variable],
 ) -> Result<Vec<HostTensor>> {
     let file = File { name, len };
-    let metadata = file.header(source, variables)?;
+    let metadata = file.header(source, "the model's variables", longest_header(variables))?;
     file.check_names(&metadata, variables)?;
     file.check_memory(&metadata)?;
     let indices = variables.iter().enumerate();
@@ -110,6 +113,25 @@ pub(super) fn read(
     values.ok_or_else(|| Error::Bug("a variable has no value".into()))
 }
 
+/// All tensors of a file of `len` bytes, in its order; `name` is the file in errors.
+///
+/// No more memory is taken than the file has bytes.
+pub(crate) fn read_all(
+    name: &str,
+    source: &mut dyn Read,
+    len: u64,
+) -> Result<Vec<(String, HostTensor)>> {
+    let file = File { name, len };
+    let metadata = file.header(source, "tensors of a checkpoint", LONGEST_HEADER)?;
+    file.check_memory(&metadata)?;
+    let mut tensors = Vec::new();
+    for tensor in metadata.offset_keys() {
+        let value = file.tensor(source, &metadata, &tensor)?;
+        tensors.push((tensor, value));
+    }
+    Ok(tensors)
+}
+
 /// A file being read.
 struct File<'a> {
     name: &'a str,
@@ -117,17 +139,16 @@ struct File<'a> {
 }
 
 impl File<'_> {
-    fn header(&self, source: &mut dyn Read, variables: &[Variable]) -> Result<Metadata> {
+    fn header(&self, source: &mut dyn Read, whose: &str, most: u64) -> Result<Metadata> {
         let mut length = [0; LENGTH_BYTES as usize];
         if self.len < LENGTH_BYTES {
             return Err(self.truncated(LENGTH_BYTES));
         }
         self.fill(source, &mut length)?;
         let length = u64::from_le_bytes(length);
-        let most = longest_header(variables);
         if length > most {
             let message = format!(
-                "{length} bytes, and the model's variables need at most {most}; check that it is a safetensors file, and the one of this model"
+                "{length} bytes, and {whose} need at most {most}; check that it is a safetensors file, and the one of this model"
             );
             return Err(problem(self.name, "header", message));
         }
@@ -223,12 +244,30 @@ impl File<'_> {
             );
             return Err(problem(self.name, &place(), message));
         }
+        self.filled(source, &variable.name, shape)
+    }
+
+    /// The next tensor, of whatever shape the file says.
+    fn tensor(&self, source: &mut dyn Read, metadata: &Metadata, name: &str) -> Result<HostTensor> {
+        let place = format!("tensor `{}`", shortened(name));
+        let Some(info) = metadata.info(name) else {
+            return Err(Error::Bug(format!("{place} was listed")));
+        };
+        let Some(dtype) = ours(info.dtype) else {
+            let message = format!("elements of type {}; {SAVE_AGAIN}", info.dtype);
+            return Err(problem(self.name, &place, message));
+        };
+        self.filled(source, name, &Shape::new(dtype, info.shape.clone()))
+    }
+
+    fn filled(&self, source: &mut dyn Read, name: &str, shape: &Shape) -> Result<HostTensor> {
         let mut bytes = AlignedBytes::zeroed(shape.byte_len());
         self.fill(source, bytes.as_mut_slice())?;
         let odd = bytes.as_ref().iter().find(|&&byte| byte > 1);
         if let (DType::Bool, Some(byte)) = (shape.dtype, odd) {
+            let place = format!("tensor `{}`", shortened(name));
             let message = format!("expected 0 or 1 for a truth value, got {byte}; {SAVE_AGAIN}");
-            return Err(problem(self.name, &place(), message));
+            return Err(problem(self.name, &place, message));
         }
         Ok(HostTensor::from_aligned(shape.clone(), bytes))
     }
@@ -316,4 +355,19 @@ const fn foreign(dtype: DType) -> Dtype {
         DType::U8 => Dtype::U8,
         DType::Bool => Dtype::BOOL,
     }
+}
+
+const fn ours(dtype: Dtype) -> Option<DType> {
+    Some(match dtype {
+        Dtype::F32 => DType::F32,
+        Dtype::BF16 => DType::Bf16,
+        Dtype::F16 => DType::F16,
+        Dtype::F64 => DType::F64,
+        Dtype::I32 => DType::I32,
+        Dtype::I64 => DType::I64,
+        Dtype::U32 => DType::U32,
+        Dtype::U8 => DType::U8,
+        Dtype::BOOL => DType::Bool,
+        _ => return None,
+    })
 }

@@ -106,8 +106,8 @@ impl CentralStorageStrategy {
 /// first; none where the engine has no CPU.
 fn home(kind: &str, computing: &[usize]) -> Option<usize> {
     match (kind, computing) {
-        ("cpu", _) => Some(0),
         (_, &[one]) => Some(one),
+        ("cpu", _) => Some(0),
         _ => None,
     }
 }
@@ -134,6 +134,7 @@ mod tests {
     #[test]
     fn variables_are_on_the_host_beside_several_devices() {
         assert_eq!(home("cpu", &[1, 2]), Some(0));
+        assert_eq!(home("cpu", &[1]), Some(1));
         assert_eq!(home("gpu", &[1]), Some(1));
         assert_eq!(home("gpu", &[0, 1]), None);
         assert_eq!(home("tpu", &[0, 1, 2, 3]), None);

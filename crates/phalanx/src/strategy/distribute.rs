@@ -114,6 +114,12 @@ impl DistributedBatch {
 }
 
 impl Rows {
+    /// Whether the same rows are examples, or all are.
+    pub(super) fn is_like(&self, other: &Self) -> bool {
+        let none_fills = self.filled.is_none() && other.filled.is_none();
+        none_fills || (self.each == other.each && self.counts == other.counts)
+    }
+
     fn new(site: &Site, split: &Split) -> Result<Self> {
         let replicas = 0..split.replicas();
         let counts: Vec<usize> = replicas

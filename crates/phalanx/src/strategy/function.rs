@@ -348,6 +348,11 @@ impl<'f, A: Argument, const N: usize> Function<'f, A, N> {
 /// The rows of the batch that a function is given, or of the one that its arguments were computed from.
 fn rows_of<A: Argument>(given: &A::Given) -> Result<Option<Arc<Rows>>> {
     let tensors = A::tensors(given);
+    for (name, tensor) in &tensors {
+        if let Some(why) = tensor.unsaid() {
+            return Err(Error::user(format!("{name}: {why}")));
+        }
+    }
     let named = tensors.iter().map(|(name, t)| (name.as_str(), t.rows()));
     let batch = A::batch(given).map(|batch| ("the batch", Some(&batch.rows)));
     let all = batch.into_iter().chain(named);
@@ -355,11 +360,10 @@ fn rows_of<A: Argument>(given: &A::Given) -> Result<Option<Arc<Rows>>> {
     let Some((first, rows)) = all.next() else {
         return Ok(None);
     };
-    let other = all.find(|(_, other)| other.each == rows.each && other.counts != rows.counts);
-    if let Some((name, other)) = other {
+    if let Some((name, other)) = all.find(|(_, other)| !rows.is_like(other)) {
         return Err(Error::user(format!(
-            "{first} has {:?} examples on the replicas, and {name} {:?}, though both have arrays of {} rows: only one can say which rows are examples; give one function values of one batch",
-            rows.counts, other.counts, rows.each
+            "{first} has {:?} examples on the replicas, in arrays of {} rows, and {name} {:?}, in arrays of {}: only one can say which rows are examples; give one function values of one batch",
+            rows.counts, rows.each, other.counts, other.each
         )));
     }
     Ok(Some(Arc::clone(rows)))

@@ -11,7 +11,7 @@ use super::{
     Strategy,
 };
 use crate::engine::{Engine, EngineOptions};
-use crate::replicas::{DeviceChoice, Reduction};
+use crate::replicas::{DeviceChoice, MOST_CPU_DEVICES, Reduction};
 use crate::{Error, Result, config};
 
 /// A strategy as a training file writes it: a name and settings, and the devices that it is for.
@@ -162,7 +162,7 @@ impl NamedStrategy {
         let options = match &self.devices {
             Some(devices) => devices.options(options),
             None => EngineOptions {
-                cpu_devices: self.settings.places().unwrap_or(options.cpu_devices),
+                cpu_devices: self.cpu_devices()?.unwrap_or(options.cpu_devices),
                 ..options
             },
         };
@@ -185,6 +185,20 @@ impl NamedStrategy {
             Kind::Mesh => Box::new(self.settings.meshed(&engine, &names)?),
             Kind::Pipeline => Box::new(self.settings.pipeline(&engine, &names)?),
         })
+    }
+}
+
+impl NamedStrategy {
+    /// How many parts the CPU is divided into for a mesh or a pipeline.
+    fn cpu_devices(&self) -> Result<Option<usize>> {
+        let places = self.settings.places();
+        if let Some(places) = places.filter(|&places| places > MOST_CPU_DEVICES) {
+            let name = self.kind.name();
+            return Err(Error::user(format!(
+                "{name}: it is for {places} devices, and the CPU can be divided into 1 to {MOST_CPU_DEVICES}; ask for fewer, or name other devices with `devices`, as in `gpu`"
+            )));
+        }
+        Ok(places)
     }
 }
 
@@ -348,6 +362,17 @@ mod tests {
             ),
             "training on 2 stages (cpu:0, cpu:1): batch 8, 4 micro-batches"
         );
+        for (kind, fields) in [
+            ("pipeline", json!({"stages": 100_000})),
+            ("mesh", json!({"axes": {"data": 100_000}})),
+            (
+                "mesh",
+                json!({"axes": {"data": u32::MAX, "model": u32::MAX, "rows": 2}}),
+            ),
+        ] {
+            let error = start(kind, fields).err().unwrap().to_string();
+            assert!(error.contains("can be divided into 1 to 1024"), "{error}");
+        }
         let error = start("mesh", json!({"axes": {"data": 4}, "devices": "cpu:2"}));
         let error = error.err().unwrap().to_string();
         assert!(

@@ -174,6 +174,9 @@ impl<'a> ReplicaCx<'a> {
 
     /// Says that the first dim of a result is the batch, so that the host gets it without rows that only fill up, and a
     /// function that it is given to knows them.
+    ///
+    /// Of no other dim is it known that it is the batch: a result that was transposed, reshaped or gathered has the rows
+    /// that only fill up. It is a mistake to say of one tensor this and [`per_replica`](Self::per_replica).
     #[must_use]
     #[track_caller]
     pub fn per_example(&mut self, result: &Tensor) -> Tensor {
@@ -182,15 +185,28 @@ impl<'a> ReplicaCx<'a> {
             let message = format!("expected a row for each of {rows} of the batch, got {got}");
             self.graph.fail("per_example", message);
         }
-        self.per_example.insert(result.value(), true);
+        self.say("per_example", result, true);
         result.clone()
     }
 
     /// Says that the first dim of a result is not the batch, though it may be as long: the host gets all of it.
     #[must_use]
+    #[track_caller]
     pub fn per_replica(&mut self, result: &Tensor) -> Tensor {
-        self.per_example.insert(result.value(), false);
+        self.say("per_replica", result, false);
         result.clone()
+    }
+
+    #[track_caller]
+    fn say(&mut self, by: &str, result: &Tensor, is_batch: bool) {
+        let before = self.per_example.insert(result.value(), is_batch);
+        if before == Some(!is_batch) {
+            let message = format!(
+                "of one tensor, {}, it is said that its first dim is the batch and that it is not; say one, or give a second tensor, as in `&result * 1.0`",
+                result.shape()
+            );
+            self.graph.fail(by, message);
+        }
     }
 
     /// Whether the first dim of a result is the batch; `None` where it may be and is filled up, and nothing is said.

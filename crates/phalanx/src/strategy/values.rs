@@ -95,12 +95,23 @@ impl PerReplica {
         self.same
     }
 
-    /// The rows of the batch that its first dim is, or may be.
+    /// The rows of the batch that its first dim is.
     pub(super) const fn rows(&self) -> Option<&Arc<Rows>> {
         match &self.first_dim {
-            FirstDim::Other => None,
-            FirstDim::Examples(rows) | FirstDim::Unsaid(rows, _) => Some(rows),
+            FirstDim::Examples(rows) => Some(rows),
+            FirstDim::Other | FirstDim::Unsaid(..) => None,
         }
+    }
+
+    /// What the function has to say of its first dim before it is used.
+    pub(super) fn unsaid(&self) -> Option<String> {
+        let FirstDim::Unsaid(rows, result) = &self.first_dim else {
+            return None;
+        };
+        let (each, counts) = (rows.each, &rows.counts);
+        Some(format!(
+            "result {result} of the function has {each} rows on each replica, as the arrays of the batch, of which only {counts:?} are examples and the others fill up; return `cx.per_example(&result)` where its rows are examples, and those others are left out, or `cx.per_replica(&result)` where its first dim is something else"
+        ))
     }
 
     /// The shape that all replicas have, rows that only fill up included.
@@ -140,11 +151,8 @@ impl PerReplica {
     /// When the value has as many rows as arrays of a batch that is filled up, and the function did not say whether they
     /// are [examples](super::ReplicaCx::per_example) or [not](super::ReplicaCx::per_replica); when the device fails.
     pub fn local_results(&self) -> Result<Vec<HostTensor>> {
-        if let FirstDim::Unsaid(rows, result) = &self.first_dim {
-            let (each, counts) = (rows.each, &rows.counts);
-            return Err(Error::user(format!(
-                "result {result} of the function has {each} rows on each replica, as the arrays of the batch, of which only {counts:?} are examples and the others fill up; return `cx.per_example(&result)` where its rows are examples, and those others are left out, or `cx.per_replica(&result)` where its first dim is something else"
-            )));
+        if let Some(why) = self.unsaid() {
+            return Err(Error::user(why));
         }
         (0..self.parts.len())
             .map(|replica| self.read(replica))

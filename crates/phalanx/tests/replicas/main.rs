@@ -393,7 +393,7 @@ fn a_training_says_where_it_runs() {
 #[test]
 fn replicas_are_timed_one_by_one() {
     let case = cases::everything();
-    let mut trainer = mirrored(2)
+    let trainer = mirrored(2)
         .compile(case.model.clone(), case.compile.clone())
         .unwrap();
     let before = values(&trainer);

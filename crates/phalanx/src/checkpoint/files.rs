@@ -1,0 +1,246 @@
+//! The directory of a checkpoint: its files written and read, with their checksums.
+
+use std::io::{self, Read, Write};
+use std::path::Path;
+
+use phalanx_graph::HostTensor;
+
+use super::history;
+use super::manifest::{self, About, DOCUMENT, Stamp, Stamps};
+use super::{Named, TrainingState};
+use crate::saved::folder::{Kind, Opened, WEIGHTS, Work};
+use crate::saved::problem;
+use crate::saved::weights::{Tensors, read_all};
+use crate::{Error, Result};
+
+const MANIFEST: &str = "checkpoint.json";
+const OPTIMIZER: &str = "optimizer.safetensors";
+const EPOCH: &str = "epoch.safetensors";
+const BEST: &str = "best.safetensors";
+const HISTORY: &str = "history.jsonl";
+/// The one tensor of `epoch.safetensors`.
+const SUMS: &str = "sums";
+
+/// All files; the first says what the others are.
+pub(super) const FILES: [&str; 6] = [MANIFEST, WEIGHTS, OPTIMIZER, EPOCH, BEST, HISTORY];
+
+/// The directory of a checkpoint.
+const CHECKPOINT: Kind = Kind {
+    what: "checkpoint",
+    short: "checkpoint",
+    writer: "save_checkpoint",
+    example: "checkpoint",
+    files: &FILES,
+    is_ours: |text| DOCUMENT.is_ours(text),
+};
+
+pub(super) fn write(path: &Path, state: &TrainingState) -> Result<()> {
+    CHECKPOINT.replace(path, |work| {
+        let mut stamps = Stamps::new();
+        let mut tensors = |file: &str, named: &Named| {
+            let named = named.iter().map(|(name, value)| (&**name, value));
+            let tensors = Tensors::new(named)?;
+            let stamp = stamped(work, file, |out| tensors.write(out))?;
+            stamps.insert(file.to_owned(), stamp);
+            Ok::<_, Error>(())
+        };
+        tensors(WEIGHTS, &state.variables)?;
+        tensors(OPTIMIZER, &state.slots)?;
+        if let Some(sums) = &state.sums {
+            tensors(EPOCH, &vec![(SUMS.to_owned(), sums.clone())])?;
+        }
+        if let Some(best) = &state.best {
+            tensors(BEST, best)?;
+        }
+        let history = history::write(&state.history)?;
+        let stamp = stamped(work, HISTORY, |out| out.write_all(&history))?;
+        stamps.insert(HISTORY.to_owned(), stamp);
+        // Last: it vouches for the others.
+        let manifest = manifest::write(&state.about, &stamps)?;
+        work.write(MANIFEST, |file| file.write_all(&manifest))
+    })
+}
+
+fn stamped(
+    work: &Work<'_>,
+    name: &str,
+    contents: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> Result<Stamp> {
+    let mut stamp = Stamp {
+        bytes: 0,
+        crc32c: 0,
+    };
+    work.write(name, |out| {
+        let mut counted = Counted { out, stamp };
+        contents(&mut counted)?;
+        stamp = counted.stamp;
+        Ok(())
+    })?;
+    Ok(stamp)
+}
+
+/// A writer or reader that knows the stamp of what went through it.
+struct Counted<T> {
+    out: T,
+    stamp: Stamp,
+}
+
+impl<T> Counted<T> {
+    fn count(&mut self, bytes: &[u8]) {
+        self.stamp.bytes += bytes.len() as u64;
+        self.stamp.crc32c = crc32c::crc32c_append(self.stamp.crc32c, bytes);
+    }
+}
+
+impl Write for Counted<&mut dyn Write> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let count = self.out.write(bytes)?;
+        self.count(&bytes[..count]);
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}
+
+impl Read for Counted<&mut dyn Read> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let count = self.out.read(bytes)?;
+        self.count(&bytes[..count]);
+        Ok(count)
+    }
+}
+
+/// A file being read, whether of a disk or of memory.
+struct Source<'a> {
+    name: String,
+    len: u64,
+    bytes: Box<dyn Read + 'a>,
+}
+
+impl From<Opened> for Source<'_> {
+    fn from(opened: Opened) -> Self {
+        Self {
+            name: opened.name,
+            len: opened.len,
+            bytes: Box::new(opened.file),
+        }
+    }
+}
+
+pub(super) fn read(path: &Path) -> Result<TrainingState> {
+    let (about, stamps, sources) = CHECKPOINT.open(path, |files| {
+        let mut manifest = files.file(MANIFEST)?;
+        let text = manifest.contents()?;
+        let (about, stamps) = manifest::read(&manifest.name, &text)?;
+        let sources = stamps.keys().map(|file| files.file(file).map(Source::from));
+        let sources: Vec<Source<'_>> = sources.collect::<Result<_>>()?;
+        Ok((about, stamps, sources))
+    })?;
+    state(about, &stamps, sources)
+}
+
+pub(super) fn read_bytes(contents: &[(&str, &[u8])]) -> Result<TrainingState> {
+    let bytes = |name: &str| {
+        let found = contents.iter().find(|(other, _)| *other == name);
+        found
+            .map(|(_, bytes)| *bytes)
+            .ok_or_else(|| problem(name, "file", format!("is missing; {}", DOCUMENT.again)))
+    };
+    let (about, stamps) = manifest::read(MANIFEST, bytes(MANIFEST)?)?;
+    let source = |name: &String| {
+        let bytes = bytes(name)?;
+        Ok(Source {
+            name: name.clone(),
+            len: bytes.len() as u64,
+            bytes: Box::new(bytes),
+        })
+    };
+    let sources: Vec<Source<'_>> = stamps.keys().map(source).collect::<Result<_>>()?;
+    state(about, &stamps, sources)
+}
+
+/// The state from its files, in the order of their stamps.
+fn state(about: About, stamps: &Stamps, sources: Vec<Source<'_>>) -> Result<TrainingState> {
+    let (mut variables, mut slots, mut epoch, mut best, mut records) =
+        (None, None, None, None, None);
+    for ((file, stamp), source) in stamps.iter().zip(sources) {
+        match file.as_str() {
+            WEIGHTS => variables = Some(tensors(source, stamp)?),
+            OPTIMIZER => slots = Some(tensors(source, stamp)?),
+            EPOCH => epoch = Some(tensors(source, stamp)?),
+            BEST => best = Some(tensors(source, stamp)?),
+            _ => records = Some(text(source, stamp)?),
+        }
+    }
+    let sums = epoch.map(|epoch| epoch.into_iter().find(|(name, _)| name == SUMS));
+    let sums = sums.map(|sums| sums.map(|(_, sums)| sums).ok_or_else(|| unlisted(SUMS)));
+    Ok(TrainingState {
+        variables: variables.ok_or_else(|| unlisted(WEIGHTS))?,
+        slots: slots.ok_or_else(|| unlisted(OPTIMIZER))?,
+        sums: sums.transpose()?,
+        history: records.ok_or_else(|| unlisted(HISTORY))?,
+        best,
+        about,
+    })
+}
+
+fn unlisted(what: &str) -> Error {
+    let message = format!("`{what}` is not among them; {}", DOCUMENT.again);
+    problem(MANIFEST, "files", message)
+}
+
+fn tensors(source: Source<'_>, stamp: &Stamp) -> Result<Named> {
+    checked(source, stamp, |name, bytes, len| read_all(name, bytes, len))
+}
+
+fn text(source: Source<'_>, stamp: &Stamp) -> Result<Vec<history::EpochRecord>> {
+    checked(source, stamp, |name, bytes, len| {
+        let mut text = Vec::new();
+        let read = bytes.take(len).read_to_end(&mut text);
+        read.map_err(|source| Error::Io {
+            path: name.into(),
+            action: "read",
+            source,
+        })?;
+        history::read(name, &text)
+    })
+}
+
+/// What `read` makes of a file, which must have the stamp.
+fn checked<T>(
+    mut source: Source<'_>,
+    stamp: &Stamp,
+    read: impl FnOnce(&str, &mut dyn Read, u64) -> Result<T>,
+) -> Result<T> {
+    let (name, again) = (&source.name, DOCUMENT.again);
+    if source.len != stamp.bytes {
+        let message = format!(
+            "expected {} bytes, got {}; {again}",
+            stamp.bytes, source.len
+        );
+        return Err(problem(name, "size", message));
+    }
+    let mut counted = Counted {
+        out: &mut *source.bytes as &mut dyn Read,
+        stamp: Stamp {
+            bytes: 0,
+            crc32c: 0,
+        },
+    };
+    let value = read(name, &mut counted, source.len)?;
+    if counted.stamp != *stamp {
+        let message = format!(
+            "does not fit `{MANIFEST}`, so the file was changed or is of another checkpoint; {again}"
+        );
+        return Err(problem(name, "crc32c", message));
+    }
+    Ok(value)
+}
+
+/// The value of a tensor as rows of so many numbers.
+pub(crate) fn rows(sums: &HostTensor, len: usize) -> Option<Vec<Vec<f64>>> {
+    let is_table = matches!(*sums.dims(), [1..=usize::MAX, found] if found == len && len > 0);
+    is_table.then(|| sums.to_f64().chunks(len).map(<[f64]>::to_vec).collect())
+}

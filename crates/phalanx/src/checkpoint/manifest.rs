@@ -1,0 +1,140 @@
+//! `checkpoint.json`: what the state is besides tensors, and by what each file is known to be whole.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::files::FILES;
+use super::history::Number;
+use crate::data::Position;
+use crate::saved::json::Document;
+use crate::saved::problem;
+use crate::{Error, Result};
+
+/// `checkpoint.json`.
+pub(super) const DOCUMENT: Document = Document {
+    format: "phalanx checkpoint",
+    version: 1,
+    fields: &[
+        "format",
+        "version",
+        "phalanx",
+        "iterations",
+        "seed",
+        "replicas",
+        "optimizer",
+        "settings",
+        "logs",
+        "position",
+        "skipped_before",
+        "best",
+        "files",
+        CHECKSUM,
+    ],
+    what: "checkpoint",
+    again: "copy the directory again, or restore another checkpoint",
+};
+const CHECKSUM: &str = "crc32c";
+
+/// What a training is besides tensors.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct About {
+    /// Batches seen, skipped ones left out.
+    pub(crate) iterations: i64,
+    pub(crate) seed: u64,
+    /// Replicas that it was trained by.
+    pub(crate) replicas: usize,
+    /// The kind of the optimizer, and what it was configured with.
+    pub(crate) optimizer: String,
+    pub(crate) settings: Value,
+    /// Names of the logs of an epoch.
+    pub(crate) logs: Vec<String>,
+    pub(crate) position: Position,
+    /// Steps skipped before the epoch.
+    pub(crate) skipped_before: Number,
+    /// The log that the best epoch is found by, and its value where there was one.
+    pub(crate) best: Option<(String, Option<Number>)>,
+}
+
+/// By what a file is known to be whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Stamp {
+    pub(super) bytes: u64,
+    pub(super) crc32c: u32,
+}
+
+/// The stamps of files by their names.
+pub(super) type Stamps = BTreeMap<String, Stamp>;
+
+/// The file.
+pub(super) fn write(about: &About, stamps: &Stamps) -> Result<Vec<u8>> {
+    let bug = |error: serde_json::Error| Error::Bug(format!("checkpoint: {error}"));
+    let Value::Object(mut fields) = serde_json::to_value(about).map_err(bug)? else {
+        return Err(Error::Bug("a checkpoint is an object".into()));
+    };
+    fields.insert(
+        "files".to_owned(),
+        serde_json::to_value(stamps).map_err(bug)?,
+    );
+    fields.insert("format".to_owned(), DOCUMENT.format.into());
+    fields.insert("version".to_owned(), DOCUMENT.version.into());
+    fields.insert("phalanx".to_owned(), env!("CARGO_PKG_VERSION").into());
+    let mut text = serde_json::to_vec_pretty(&fields).map_err(bug)?;
+    text.truncate(text.len() - "\n}".len());
+    let end = ending(crc32c::crc32c(&text));
+    text.extend(end.into_bytes());
+    Ok(text)
+}
+
+/// The end of the file, which says the checksum of what is before it.
+fn ending(checksum: u32) -> String {
+    format!(",\n  \"{CHECKSUM}\": \"{checksum:08x}\"\n}}\n")
+}
+
+/// What the file says; `name` is the file in errors.
+pub(super) fn read(name: &str, text: &[u8]) -> Result<(About, Stamps)> {
+    let mut fields = DOCUMENT.read(name, text)?;
+    let start = text.len().saturating_sub(ending(0).len());
+    let (body, end) = text.split_at(start);
+    if end != ending(crc32c::crc32c(body)).as_bytes() {
+        let again = DOCUMENT.again;
+        let message =
+            format!("does not fit the rest of the file, so something in it was changed; {again}");
+        return Err(problem(name, CHECKSUM, message));
+    }
+    let stamps: Stamps = taken(name, fields.remove("files").unwrap_or_default())?;
+    if let Some(other) = stamps
+        .keys()
+        .find(|file| !FILES[1..].contains(&file.as_str()))
+    {
+        let message = format!("`{other}` is no file of a checkpoint; {}", DOCUMENT.again);
+        return Err(problem(name, "files", message));
+    }
+    let about: About = taken(name, without_frame(fields))?;
+    let mut steps = about.position.segments.iter().map(|segment| segment.steps);
+    if steps.try_fold(0, usize::checked_add).is_none() {
+        let message = format!("more steps than an epoch can have; {}", DOCUMENT.again);
+        return Err(problem(name, "position", message));
+    }
+    Ok((about, stamps))
+}
+
+/// The fields of [`About`].
+fn without_frame(mut fields: Map<String, Value>) -> Value {
+    for field in ["format", "version", "phalanx", CHECKSUM] {
+        fields.remove(field);
+    }
+    Value::Object(fields)
+}
+
+fn taken<T: serde::de::DeserializeOwned>(name: &str, value: Value) -> Result<T> {
+    serde_json::from_value(value).map_err(|error| {
+        let message = format!(
+            "expected those of a checkpoint: {error}; {}",
+            DOCUMENT.again
+        );
+        problem(name, "fields", message)
+    })
+}

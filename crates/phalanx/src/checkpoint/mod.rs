@@ -1,0 +1,108 @@
+//! The state of a training between two steps, on the host and on disk: what [`Trainer`](crate::fit::Trainer) needs to go
+//! on as if it had never stopped, on the same devices or on others.
+//!
+//! A checkpoint is a directory that is replaced as a whole:
+//!
+//! | file | holds |
+//! |---|---|
+//! | `weights.safetensors` | every variable of the model under its name, as in a [saved model](crate::saved) |
+//! | `optimizer.safetensors` | slots of the optimizer and the loss scale |
+//! | `epoch.safetensors` | sums of losses and metrics, a row for each replica; in the middle of an epoch only |
+//! | `best.safetensors` | the variables of the best epoch, where it is kept |
+//! | `history.jsonl` | an object for each epoch that was done |
+//! | `checkpoint.json` | steps, seed, optimizer, position in the data; size and CRC-32C of each file, and of itself |
+//!
+//! Nothing in it depends on the strategy: a variable is there once, whole, and in the order of its dims, however it was
+//! copied, cut or placed.
+
+mod files;
+mod history;
+mod manifest;
+
+use std::path::Path;
+
+use phalanx_graph::HostTensor;
+
+use crate::Result;
+use crate::data::Position;
+
+pub(crate) use files::rows;
+pub(crate) use history::{EpochRecord, Number};
+pub(crate) use manifest::About;
+
+/// All that a training is between two steps: variables, slots of the optimizer, the loss scale, sums of the epoch begun,
+/// the variables of the best epoch, the position in the data, the results so far.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TrainingState {
+    pub(crate) about: About,
+    pub(crate) variables: Named,
+    pub(crate) slots: Named,
+    /// A row for each replica.
+    pub(crate) sums: Option<HostTensor>,
+    pub(crate) history: Vec<EpochRecord>,
+    pub(crate) best: Option<Named>,
+}
+
+/// Values by name.
+pub(crate) type Named = Vec<(String, HostTensor)>;
+
+impl TrainingState {
+    /// Batches of training seen, those that a dynamic loss scale skipped left out.
+    #[must_use]
+    pub const fn iterations(&self) -> i64 {
+        self.about.iterations
+    }
+
+    /// Where it is in its data.
+    #[must_use]
+    pub const fn position(&self) -> &Position {
+        &self.about.position
+    }
+
+    /// What initial values, the order of the model's random numbers and dropout follow from.
+    #[must_use]
+    pub const fn seed(&self) -> u64 {
+        self.about.seed
+    }
+
+    /// Names and values of the model's variables.
+    #[must_use]
+    pub fn variables(&self) -> &[(String, HostTensor)] {
+        &self.variables
+    }
+
+    /// Names and values of what the optimizer and the loss scale carry from step to step.
+    #[must_use]
+    pub fn slots(&self) -> &[(String, HostTensor)] {
+        &self.slots
+    }
+
+    /// Writes it to a directory in one step: a crash leaves what was there before.
+    ///
+    /// A checkpoint that is there already is replaced; anything else that is there is not touched. Directories above
+    /// are made. When this returns, all of it is on disk.
+    ///
+    /// # Errors
+    /// When something other than a checkpoint has that name, or the disk is full or may not be written; what was there
+    /// before stays then.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        files::write(path.as_ref(), self)
+    }
+
+    /// Reads a checkpoint.
+    ///
+    /// # Errors
+    /// When the directory is no checkpoint, or one of a later version, or damaged: every byte of it is covered by a
+    /// checksum. Nothing in it is trusted: sizes are checked before memory is taken.
+    pub fn load(path: impl AsRef<Path>) -> Result<Self> {
+        files::read(path.as_ref())
+    }
+
+    /// Reads a checkpoint from the contents of its files, by their names.
+    ///
+    /// # Errors
+    /// As for [`load`](Self::load).
+    pub fn from_bytes(contents: &[(&str, &[u8])]) -> Result<Self> {
+        files::read_bytes(contents)
+    }
+}

@@ -1,0 +1,579 @@
+//! Checkpoints: a training that was interrupted goes on as if it had not been, on the same devices or on others.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use phalanx::Error;
+use phalanx::checkpoint::TrainingState;
+use phalanx::data::Example;
+use phalanx::engine::{Engine, EngineOptions};
+use phalanx::prelude::*;
+
+fn engine() -> &'static Engine {
+    static ENGINE: OnceLock<Engine> = OnceLock::new();
+    ENGINE.get_or_init(|| {
+        Engine::new(&EngineOptions {
+            cpu_devices: 4,
+            ..EngineOptions::default()
+        })
+        .unwrap()
+    })
+}
+
+/// A directory for one test, removed at its end.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("resume-{name}"));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn join(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn names(devices: usize) -> Vec<String> {
+    (0..devices).map(|device| format!("cpu:{device}")).collect()
+}
+
+fn one() -> Box<dyn Strategy> {
+    Box::new(OneDeviceStrategy::on(engine()))
+}
+
+fn mirrored(replicas: usize) -> Box<dyn Strategy> {
+    let strategy = MirroredStrategy::on(engine());
+    Box::new(strategy.devices(names(replicas)).unwrap())
+}
+
+fn central(replicas: usize) -> Box<dyn Strategy> {
+    let strategy = CentralStorageStrategy::on(engine()).parameter_device("cpu:3");
+    Box::new(strategy.unwrap().compute_devices(names(replicas)).unwrap())
+}
+
+fn pipeline() -> Box<dyn Strategy> {
+    Box::new(PipelineStrategy::on(engine(), 2, 1).unwrap())
+}
+
+fn mesh() -> Box<dyn Strategy> {
+    let mesh = Mesh::new([("data", 2), ("model", 2)]);
+    Box::new(MeshStrategy::on(engine(), &mesh).unwrap())
+}
+
+/// Moving statistics, random numbers, and a kernel that a mesh cuts.
+fn model() -> Model {
+    let columns: Sharding = [None, Some("model")].into();
+    // The normalization takes a bias off again: its slots would be nothing but rounding.
+    let wide = Dense::new(8).activation(tanh).use_bias(false);
+    let stack = Sequential::new([4])
+        .add(wide.sharded("kernel", columns))
+        .add(BatchNorm::new().synchronized(true).momentum(0.7))
+        .add(Dropout::new(0.25))
+        .add(Dense::new(3));
+    stack.build().unwrap()
+}
+
+fn compile() -> Compile {
+    Compile {
+        optimizer: Optimizer::from(Adam::new(CosineDecay::new(0.05, 9)))
+            .ema(0.8)
+            .gradient_accumulation(2),
+        loss: SparseCategoricalCrossentropy::from_logits().into(),
+        metrics: vec![Accuracy.into()],
+        seed: 11,
+        ..Compile::default()
+    }
+}
+
+/// Twenty rows in batches of six, the last of two; in a new order in every epoch, and changed at random.
+const ROWS: usize = 20;
+const STEPS: usize = 4;
+const EPOCHS: usize = 3;
+
+fn rows() -> Dataset {
+    let x: Vec<f32> = (0..ROWS * 4).map(|i| (i as f32 * 0.37).sin()).collect();
+    let y: Vec<i32> = (0..ROWS).map(|i| (i * i % 3) as i32).collect();
+    let rows = Dataset::from_arrays(HostTensor::new([ROWS, 4], &x), HostTensor::new([ROWS], &y));
+    rows.unwrap()
+        .shuffle(5)
+        .map_random(9, |key, mut example: Example| {
+            let noise = (key % 1000) as f32 * 1e-4;
+            let x: Vec<f32> = example.x[0].values::<f32>().unwrap();
+            let x: Vec<f32> = x.iter().map(|x| x + noise).collect();
+            example.x[0] = HostTensor::new([4], &x);
+            Ok(example)
+        })
+}
+
+fn batches() -> Batches {
+    rows().batch(6)
+}
+
+/// The batches of so many steps, of whatever epoch, and then an error.
+fn batches_of(steps: usize) -> Batches {
+    let left = Arc::new(AtomicUsize::new(steps / STEPS * ROWS + steps % STEPS * 6));
+    let limited = rows().map(move |example| {
+        let take = |left: usize| left.checked_sub(1);
+        match left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take) {
+            Ok(_) => Ok(example),
+            Err(_) => Err(Error::User("pulled the plug".into())),
+        }
+    });
+    limited.batch(6)
+}
+
+fn quiet() -> Fit {
+    Fit::epochs(EPOCHS).progress(Progress::Silent)
+}
+
+/// Its number, its steps, its logs to the bit.
+type Epoch = (usize, usize, Vec<(String, u64)>);
+
+/// Everything but times.
+#[derive(Debug, PartialEq)]
+struct Outcome {
+    values: Vec<(String, HostTensor)>,
+    iterations: i64,
+    epochs: Vec<Epoch>,
+    predicted: HostTensor,
+}
+
+fn outcome(mut trainer: Trainer, history: &History) -> Outcome {
+    let state = trainer.training_state().unwrap();
+    let epochs = history.epochs.iter().map(|epoch| {
+        let logs = epoch.logs.iter();
+        let logs = logs.map(|(name, value)| (name.to_owned(), value.to_bits()));
+        (epoch.epoch, epoch.steps, logs.collect())
+    });
+    Outcome {
+        values: [state.variables(), state.slots()].concat(),
+        iterations: state.iterations(),
+        epochs: epochs.collect(),
+        predicted: trainer.predict(&batches()).unwrap().remove(0),
+    }
+}
+
+fn unbroken(strategy: &impl Strategy, compile: &Compile, fit: &Fit) -> Outcome {
+    let mut trainer = strategy.compile(model(), compile.clone()).unwrap();
+    let history = trainer.fit(&batches(), fit.clone()).unwrap();
+    outcome(trainer, &history)
+}
+
+/// A `fit` whose data end in an error after so many steps.
+fn broken_off(trainer: &mut Trainer, fit: Fit, steps: usize) {
+    let error = trainer.fit(&batches_of(steps), fit).unwrap_err();
+    assert!(error.to_string().contains("pulled the plug"), "{error}");
+}
+
+/// The same, interrupted after so many steps.
+fn resumed(
+    strategy: &impl Strategy,
+    compile: &Compile,
+    fit: &Fit,
+    steps: usize,
+    path: &Path,
+) -> Outcome {
+    let mut trainer = strategy.compile(model(), compile.clone()).unwrap();
+    broken_off(&mut trainer, fit.clone(), steps);
+    trainer.save_checkpoint(path).unwrap();
+    drop(trainer);
+    // Another seed: that of the checkpoint counts.
+    let other = Compile {
+        seed: 99,
+        ..compile.clone()
+    };
+    let mut trainer = strategy.compile(model(), other).unwrap();
+    trainer.restore_checkpoint(path).unwrap();
+    let history = trainer.fit(&batches(), fit.clone().resume()).unwrap();
+    outcome(trainer, &history)
+}
+
+/// Half precision with a scale that overflows at first, and grows again soon.
+fn half_precision() -> Compile {
+    Compile {
+        precision: Policy::MixedFloat16,
+        loss_scale: LossScale::Dynamic {
+            initial: 2f64.powi(22),
+            growth_steps: 3,
+        },
+        ..compile()
+    }
+}
+
+type Case = (
+    &'static str,
+    Box<dyn Strategy>,
+    Compile,
+    Fit,
+    &'static [usize],
+);
+
+#[test]
+fn what_goes_on_at_any_step_is_the_same_to_the_bit() {
+    let scratch = Scratch::new("bits");
+    let path = scratch.join("checkpoint");
+    let validated = quiet().validation(&batches());
+    let best = Compile {
+        optimizer: Adam::new(0.05).into(),
+        ..compile()
+    };
+    let cases: [Case; 5] = [
+        ("one device", one(), compile(), validated.clone(), &[1, 7]),
+        ("half precision", one(), half_precision(), quiet(), &[3]),
+        (
+            "the best epoch",
+            one(),
+            best,
+            validated.keep_best("val_loss"),
+            &[9],
+        ),
+        ("two replicas", mirrored(2), half_precision(), quiet(), &[5]),
+        ("central storage", central(2), compile(), quiet(), &[6]),
+    ];
+    for (name, strategy, compile, fit, steps) in cases {
+        let whole = unbroken(&strategy, &compile, &fit);
+        if name == "half precision" {
+            let skipped = whole
+                .values
+                .iter()
+                .find(|(name, _)| name == "skipped_steps");
+            assert!(skipped.unwrap().1.to_f64()[0] >= 1.0, "no step was skipped");
+        }
+        for &steps in steps {
+            let again = resumed(&strategy, &compile, &fit, steps, &path);
+            assert_eq!(whole, again, "{name}, interrupted after step {steps}");
+        }
+    }
+}
+
+/// The largest difference, relative to the largest element, or to 0.01 where all are smaller.
+fn apart(a: &[f64], b: &[f64]) -> f64 {
+    assert_eq!(a.len(), b.len());
+    let largest = a.iter().fold(0.01, |most: f64, x| most.max(x.abs()));
+    let differences = a.iter().zip(b).map(|(a, b)| (a - b).abs());
+    differences.fold(0.0, f64::max) / largest
+}
+
+#[test]
+fn a_training_moves_from_strategy_to_strategy() {
+    let scratch = Scratch::new("moves");
+    let path = scratch.join("checkpoint");
+    let whole = unbroken(&one(), &compile(), &quiet());
+    let strategies = [
+        one(),
+        mirrored(2),
+        mirrored(4),
+        central(2),
+        pipeline(),
+        mesh(),
+    ];
+    let mut last = None;
+    // Two steps on each: in the middle and at the end of epochs.
+    for (place, strategy) in strategies.iter().enumerate() {
+        let mut trainer = strategy.compile(model(), compile()).unwrap();
+        let mut fit = quiet();
+        if place > 0 {
+            trainer.restore_checkpoint(&path).unwrap();
+            fit = fit.resume();
+        }
+        if place + 1 == strategies.len() {
+            let history = trainer.fit(&batches(), fit).unwrap();
+            last = Some(outcome(trainer, &history));
+            break;
+        }
+        // What the epoch has read already is not read again.
+        let batches = batches_from(2 * place, 2);
+        let error = trainer.fit(&batches, fit).unwrap_err();
+        assert!(error.to_string().contains("pulled the plug"), "{error}");
+        trainer.save_checkpoint(&path).unwrap();
+    }
+    let last = last.unwrap();
+    assert_eq!(whole.iterations, last.iterations);
+    for ((name, a), (other, b)) in whole.values.iter().zip(&last.values) {
+        assert_eq!(name, other);
+        let apart = apart(&a.to_f64(), &b.to_f64());
+        assert!(apart <= 1e-5, "`{name}` is {apart:e} apart");
+    }
+    assert!(apart(&whole.predicted.to_f64(), &last.predicted.to_f64()) <= 1e-4);
+    for (a, b) in whole.epochs.iter().zip(&last.epochs) {
+        assert_eq!((a.0, a.1), (b.0, b.1));
+        for ((name, a), (_, b)) in a.2.iter().zip(&b.2) {
+            let (a, b) = (f64::from_bits(*a), f64::from_bits(*b));
+            assert!((a - b).abs() <= 1e-5 * a.abs().max(1.0), "{name}: {a} {b}");
+        }
+    }
+}
+
+/// As [`batches_of`], for steps after others.
+fn batches_from(before: usize, steps: usize) -> Batches {
+    let rows = |steps: usize| steps / STEPS * ROWS + steps % STEPS * 6;
+    let count = rows(before + steps) - rows(before);
+    let left = Arc::new(AtomicUsize::new(count));
+    let limited = self::rows().map(move |example| {
+        let take = |left: usize| left.checked_sub(1);
+        match left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take) {
+            Ok(_) => Ok(example),
+            Err(_) => Err(Error::User("pulled the plug".into())),
+        }
+    });
+    limited.batch(6)
+}
+
+#[test]
+fn fit_writes_checkpoints_on_the_way() {
+    let scratch = Scratch::new("fit");
+    let path = scratch.join("runs/checkpoint");
+    let strategy = one();
+    let whole = unbroken(&strategy, &compile(), &quiet());
+    let mut trainer = strategy.compile(model(), compile()).unwrap();
+    let fit = quiet().checkpoint(&path).save_freq(2);
+    broken_off(&mut trainer, fit.clone(), 7);
+    // The last before the error, at step 2 of the second epoch; the seventh is done again.
+    let state = TrainingState::load(&path).unwrap();
+    assert_eq!(
+        (state.iterations(), state.position().epoch, state.seed()),
+        (6, 1, 11)
+    );
+    let mut trainer = strategy.compile(model(), compile()).unwrap();
+    trainer.restore_checkpoint(&path).unwrap();
+    let history = trainer.fit(&batches(), fit.clone().resume()).unwrap();
+    assert_eq!(outcome(trainer, &history), whole);
+    // The training was done when this was written, but for its end.
+    let mut trainer = strategy.compile(model(), compile()).unwrap();
+    trainer.restore_checkpoint(&path).unwrap();
+    assert_eq!(trainer.position().epoch, EPOCHS as u64);
+    let history = trainer.fit(&batches(), fit.resume()).unwrap();
+    assert_eq!(outcome(trainer, &history), whole);
+    // The weights of a checkpoint are a file as any other.
+    let mut model = strategy.compile(model(), compile()).unwrap();
+    let weights = path.join("weights.safetensors");
+    let report = model.load_weights(weights, phalanx::import::LoadWeights::default());
+    report.unwrap();
+    let saved = TrainingState::load(&path).unwrap();
+    assert_eq!(model.variables().unwrap().len(), saved.variables().len());
+    for (name, value) in saved.variables() {
+        let set = model.variables().unwrap();
+        let (_, set) = set.iter().find(|(other, _)| other == name).unwrap();
+        assert_eq!(set, value, "{name}");
+    }
+}
+
+#[test]
+fn the_same_trainer_goes_on_after_an_error() {
+    let strategy = one();
+    let whole = unbroken(&strategy, &compile(), &quiet());
+    let mut trainer = strategy.compile(model(), compile()).unwrap();
+    broken_off(&mut trainer, quiet(), 6);
+    let history = trainer.fit(&batches(), quiet().resume()).unwrap();
+    assert_eq!(outcome(trainer, &history), whole);
+}
+
+#[test]
+fn what_does_not_fit_is_named_and_nothing_is_changed() {
+    let scratch = Scratch::new("other");
+    let path = scratch.join("checkpoint");
+    let strategy = one();
+    let mut trainer = strategy.compile(model(), compile()).unwrap();
+    broken_off(&mut trainer, quiet(), 2);
+    trainer.save_checkpoint(&path).unwrap();
+    let refuse = |model: Model, compile: Compile, parts: &[&str]| {
+        let mut trainer = strategy.compile(model, compile).unwrap();
+        let before = trainer.training_state().unwrap();
+        let error = trainer.restore_checkpoint(&path).unwrap_err().to_string();
+        for part in parts {
+            assert!(error.contains(part), "no {part:?} in {error}");
+        }
+        assert_eq!(trainer.training_state().unwrap(), before);
+    };
+    let sgd = Compile {
+        optimizer: Sgd::new(0.1).into(),
+        ..compile()
+    };
+    refuse(
+        model(),
+        sgd,
+        &[
+            "resume-other/checkpoint`: the state is of the optimizer `adam`, and the trainer has `sgd`",
+            "compile with `adam`",
+        ],
+    );
+    let plain = Compile {
+        optimizer: Adam::new(0.1).into(),
+        ..compile()
+    };
+    refuse(
+        model(),
+        plain,
+        &[
+            "it has no `learning_rate` of the optimizer",
+            "the optimizer has no `dense/kernel/accumulated_gradient`",
+            "more of it",
+        ],
+    );
+    let wider = Sequential::new([4])
+        .add(Dense::new(9).use_bias(false))
+        .add(Dense::new(3).named("last"));
+    refuse(
+        wider.build().unwrap(),
+        compile(),
+        &[
+            "it has no `last/kernel`, `last/bias` of the model",
+            "the model has no `",
+            "`dense/kernel` is f32[4,8], expected f32[4,9]",
+            "`load_weights` reads `weights.safetensors`",
+        ],
+    );
+    let unmeasured = Compile {
+        metrics: Vec::new(),
+        ..compile()
+    };
+    refuse(
+        model(),
+        unmeasured,
+        &["the middle of an epoch with the results loss, accuracy, and the trainer has loss"],
+    );
+    let missing = scratch.join("nothing");
+    let error = trainer
+        .restore_checkpoint(&missing)
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("there is no checkpoint at `"), "{error}");
+    let mut trainer = strategy.compile(model(), compile()).unwrap();
+    let fit = quiet().validation(&batches()).keep_best("val_loss");
+    broken_off(&mut trainer, fit, 2);
+    let fit = quiet().keep_best("loss").resume();
+    let error = trainer.fit(&batches(), fit).unwrap_err().to_string();
+    assert!(
+        error.contains("keeps the best epoch by `val_loss`"),
+        "{error}"
+    );
+    let error = trainer.fit(&batches(), quiet().save_freq(2)).unwrap_err();
+    assert!(
+        error.to_string().contains("say where with `checkpoint`"),
+        "{error}"
+    );
+}
+
+/// A small state, in the middle of an epoch, and the files of its checkpoint.
+fn files(scratch: &Scratch, rate: f64) -> Vec<(String, Vec<u8>)> {
+    let path = scratch.join("checkpoint");
+    let compile = Compile {
+        optimizer: Adam::new(rate).into(),
+        ..compile()
+    };
+    let small = Sequential::new([4]).add(Dense::new(3)).build().unwrap();
+    let mut trainer = one().compile(small, compile).unwrap();
+    let fit = quiet().validation(&batches()).keep_best("val_loss");
+    broken_off(&mut trainer, fit, 5);
+    trainer.save_checkpoint(&path).unwrap();
+    let entries = fs::read_dir(&path).unwrap().map(|entry| {
+        let entry = entry.unwrap();
+        let name = entry.file_name().into_string().unwrap();
+        (name, fs::read(entry.path()).unwrap())
+    });
+    let mut files: Vec<(String, Vec<u8>)> = entries.collect();
+    files.sort();
+    files
+}
+
+fn load(files: &[(String, Vec<u8>)]) -> phalanx::Result<TrainingState> {
+    let files: Vec<(&str, &[u8])> = files
+        .iter()
+        .map(|(name, bytes)| (&**name, &**bytes))
+        .collect();
+    TrainingState::from_bytes(&files)
+}
+
+#[test]
+fn whatever_is_damaged_is_found() {
+    let scratch = Scratch::new("damaged");
+    let whole = files(&scratch, 0.1);
+    let names: Vec<&str> = whole.iter().map(|(name, _)| &**name).collect();
+    let all = [
+        "best.safetensors",
+        "checkpoint.json",
+        "epoch.safetensors",
+        "history.jsonl",
+        "optimizer.safetensors",
+        "weights.safetensors",
+    ];
+    assert_eq!(names, all);
+    let state = load(&whole).unwrap();
+    assert_eq!(
+        state,
+        TrainingState::load(scratch.join("checkpoint")).unwrap()
+    );
+    let refuse = |files: &[(String, Vec<u8>)], what: &str| {
+        let error = load(files).expect_err(what).to_string();
+        assert!(
+            error.contains("restore another checkpoint") || error.contains("; "),
+            "{what}: {error}"
+        );
+    };
+    for file in 0..whole.len() {
+        let (name, bytes) = &whole[file];
+        for at in (0..bytes.len()).step_by(7) {
+            let mut damaged = whole.clone();
+            damaged[file].1[at] ^= 1 << (at % 8);
+            refuse(&damaged, &format!("{name}, byte {at} changed"));
+        }
+        for len in [0, 1, bytes.len() / 2, bytes.len() - 1] {
+            let mut damaged = whole.clone();
+            damaged[file].1.truncate(len);
+            refuse(&damaged, &format!("{name}, {len} bytes left"));
+        }
+        let mut damaged = whole.clone();
+        damaged.remove(file);
+        refuse(&damaged, &format!("{name} gone"));
+    }
+    // Another step's file in the place of one.
+    let other = files(&scratch, 0.2);
+    for file in 0..whole.len() {
+        if whole[file].1 != other[file].1 {
+            let mut mixed = whole.clone();
+            mixed[file] = other[file].clone();
+            refuse(&mixed, &format!("{} of another", whole[file].0));
+        }
+    }
+}
+
+#[test]
+fn only_checkpoints_are_replaced() {
+    let scratch = Scratch::new("places");
+    let strategy = one();
+    let trainer = strategy.compile(model(), compile()).unwrap();
+    let path = scratch.join("thesis");
+    fs::create_dir(&path).unwrap();
+    fs::write(path.join("chapter"), "mine").unwrap();
+    let error = trainer.save_checkpoint(&path).unwrap_err().to_string();
+    assert!(
+        error.contains("has `chapter` in it, which no checkpoint has"),
+        "{error}"
+    );
+    let model = scratch.join("model");
+    trainer.save(&model).unwrap();
+    let error = trainer.save_checkpoint(&model).unwrap_err().to_string();
+    assert!(
+        error.contains("so it is not replaced by the checkpoint"),
+        "{error}"
+    );
+    let error = TrainingState::load(&model).unwrap_err().to_string();
+    assert!(error.contains("has no file `checkpoint.json`"), "{error}");
+    let path = scratch.join("checkpoint");
+    trainer.save_checkpoint(&path).unwrap();
+    trainer.save_checkpoint(&path).unwrap();
+    let error = trainer.save(&path).unwrap_err().to_string();
+    assert!(error.contains("which no saved model has"), "{error}");
+    assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 3);
+}
