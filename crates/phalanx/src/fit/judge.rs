@@ -46,6 +46,7 @@ impl Setup {
         for term in &self.losses.terms {
             let output = &outputs[term.output];
             let values = term.loss.per_example(target(term.output), &output.value);
+            check_rows(term.loss.name(), &values, given.rows());
             let weight = output.weight(weight.as_ref());
             let (sum, own) = weighted_sum(&values, weight.as_ref());
             let whole = self.whole(&own, weight.is_some(), given);
@@ -108,6 +109,17 @@ impl Setup {
             (_, true) => own.all_reduce(ReduceOp::Sum),
             (replicas, false) => own * replicas as f64,
         }
+    }
+}
+
+/// Refuses a loss of less than a number for each row: a mean of means, or a sum of some rows, is none of the batch.
+fn check_rows(name: &str, values: &Tensor, rows: usize) {
+    if values.dims().first() != Some(&rows) {
+        let message = format!(
+            "the loss gives {}, expected a number for each of {rows} examples; leave their mean to the trainer",
+            values.shape()
+        );
+        values.graph().fail(name, message);
     }
 }
 

@@ -238,7 +238,7 @@ impl Setup {
 
 /// A program that adds the weights of a micro-batch to those of the ones before, and where these are in its parameters;
 /// none where all micro-batches weigh the same.
-fn weighing(graph: &Graph, given: &Given) -> Result<Option<(Program, Vec<usize>)>> {
+pub(super) fn weighing(graph: &Graph, given: &Given) -> Result<Option<(Program, Vec<usize>)>> {
     let wholes = given.wholes.take();
     if wholes.is_empty() {
         return Ok(None);

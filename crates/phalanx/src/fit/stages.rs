@@ -467,6 +467,9 @@ impl<'a> Lent<'a> {
     /// Forward, with the tally going from part to part.
     pub(super) fn test(&self, step: &'a StagedStep) -> Result<(Buffer, Done)> {
         let mut flow = self.flow(&step.pass);
+        if let Some((weigh, places)) = &step.weigh {
+            flow.shared.extend(self.weights(weigh, places)?);
+        }
         flow.run(self.plan.stages)?;
         let Flow {
             mut shared,

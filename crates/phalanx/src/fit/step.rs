@@ -17,7 +17,7 @@ use super::given::Given;
 use super::loss_scale::Verdict;
 use super::next::Next;
 use super::outputs::Output;
-use super::pipeline::{Plan, Traced};
+use super::pipeline::{Plan, Traced, weighing};
 use super::tally::{Judged, Tally};
 use crate::losses::Loss;
 use crate::nn::{Cx, Model, Policy, Variable};
@@ -280,12 +280,14 @@ impl Setup {
         let mut cx = self
             .cx(graph, now.variables)
             .with_training(true)
+            .with_micro_batches(given.micro_batches)
             .with_random(key, given.first_row(graph));
         if let Some(mask) = &given.mask {
             cx = cx.with_example_mask(mask.clone());
         }
         let outputs = Output::all(&mut cx, &self.model, &self.inputs(given));
         let effects = cx.finish();
+        given.wholes.borrow_mut().extend(effects.wholes.clone());
         let judged = self.judge(&outputs, given, &effects);
         let trained = self.trained.iter().map(|&index| &now.variables[index]);
         let trained: Vec<&Tensor> = trained.collect();
@@ -345,23 +347,27 @@ impl Setup {
         let graph = self.graph();
         let variables = self.bind_variables(&graph);
         let tally = graph.parameter("tally", self.tally.shape());
-        let given = Given::bind(&graph, batch, self.division.as_ref());
+        let mut given = Given::bind(&graph, batch, self.division.as_ref());
+        given.micro_batches = self.plan.as_ref().map_or(1, |plan| plan.micro_batches);
         let mut cx = self.cx(&graph, &variables);
+        cx = cx.with_micro_batches(given.micro_batches);
         if let Some(mask) = &given.mask {
             cx = cx.with_example_mask(mask.clone());
         }
         let outputs = Output::all(&mut cx, &self.model, &self.inputs(&given));
         let effects = cx.finish();
+        given.wholes.borrow_mut().extend(effects.wholes.clone());
         let judged = self.judge(&outputs, &given, &effects);
         let tally = self.tally.after(&tally, &judged, None);
+        let weigh = weighing(&graph, &given)?;
         let next = Next::of(&[]);
         let mut step = next.finish(&graph, &tally)?;
         step.program.donated = vec![(variables.len(), 0)];
-        step.staged = self.plan.as_ref().map(|_| Traced {
+        step.staged = self.plan.is_some().then(|| Traced {
             forward: 1,
             carried: vec![(variables.len(), 0)],
             sums: Vec::new(),
-            weigh: None,
+            weigh,
         });
         Ok(step)
     }

@@ -45,6 +45,8 @@ pub struct Cx {
     calls: usize,
     penalized: HashSet<String>,
     losses: Vec<Tensor>,
+    micro_batches: usize,
+    wholes: Vec<(Tensor, Tensor)>,
 }
 
 /// What a call leaves beside its outputs.
@@ -54,6 +56,8 @@ pub struct Effects {
     pub updates: Vec<(usize, Tensor)>,
     /// Scalars to add to the loss: penalties and what layers added.
     pub losses: Vec<Tensor>,
+    /// Counts of examples of a micro-batch, and the parameters that are those of all of them.
+    pub(crate) wholes: Vec<(Tensor, Tensor)>,
 }
 
 /// The variables of a call: by path, their specification, present value, and whether the call changed it.
@@ -138,6 +142,8 @@ impl Cx {
             calls: 0,
             penalized: HashSet::new(),
             losses: Vec::new(),
+            micro_batches: 1,
+            wholes: Vec::new(),
         }
     }
 
@@ -175,6 +181,13 @@ impl Cx {
         self
     }
 
+    /// Says that the rows are one of so many parts of a batch, one after another, of which the losses' mean counts.
+    #[must_use]
+    pub(crate) const fn with_micro_batches(mut self, micro_batches: usize) -> Self {
+        self.micro_batches = micro_batches;
+        self
+    }
+
     /// The updates and losses of the calls made.
     #[must_use]
     pub fn finish(self) -> Effects {
@@ -183,6 +196,7 @@ impl Cx {
         Effects {
             updates: updates.map(|(index, slot)| (index, slot.value)).collect(),
             losses: self.losses,
+            wholes: self.wholes,
         }
     }
 
@@ -539,8 +553,8 @@ impl Cx {
 
     /// Keras' rule: the penalty of the outputs divided by the number of examples, in f32.
     ///
-    /// The examples are those of all replicas, divided by their number: the mean over replicas, which is what counts, is
-    /// then the penalty of all outputs over all examples.
+    /// The examples are those of all replicas or micro-batches, divided by their number: the mean over them, which is
+    /// what counts, is then the penalty of all outputs over all examples.
     #[track_caller]
     fn penalize_activity(&mut self, regularizer: Regularizer, output: &Tensor) {
         if let Err(message) = regularizer.check() {
@@ -555,6 +569,12 @@ impl Cx {
                 if self.graph.replicas() > 1 {
                     least /= self.graph.replicas() as f64;
                     examples = examples.all_reduce(ReduceOp::Sum) * least;
+                }
+                if self.micro_batches > 1 {
+                    least /= self.micro_batches as f64;
+                    let whole = self.graph.parameter("whole", examples.shape());
+                    self.wholes.push((examples, whole.clone()));
+                    examples = whole * least;
                 }
                 let rows = mask.broadcast_in(&output.dims(), &[0]);
                 let kept = rows.select(output, &output.zeros_like());

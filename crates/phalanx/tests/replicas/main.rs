@@ -1,14 +1,17 @@
 //! Replicas on several devices do as one does with the whole batch.
 
 mod cases;
+mod errors;
+mod narrow;
+mod overflow;
+mod table;
+mod ways;
 
 use std::sync::OnceLock;
 
-use cases::Case;
 use phalanx::data::Batch;
 use phalanx::engine::{Engine, EngineOptions};
 use phalanx::prelude::*;
-use phalanx::replicas::{CrossDeviceOps, Reduction, WireFormat};
 use phalanx::schedules::RampUpExponentialDecay;
 
 fn engine() -> &'static Engine {
@@ -34,14 +37,6 @@ fn mirrored(replicas: usize) -> MirroredStrategy {
         .unwrap()
 }
 
-/// What a training leaves: variables, the logs of each epoch, of a test, and predictions.
-#[derive(Debug, PartialEq)]
-struct Outcome {
-    variables: Vec<(String, Vec<f64>)>,
-    logs: Vec<Vec<(String, f64)>>,
-    predicted: Vec<f64>,
-}
-
 fn pairs(logs: &Logs) -> Vec<(String, f64)> {
     logs.iter()
         .map(|(name, value)| (name.to_owned(), value))
@@ -55,33 +50,6 @@ fn values(trainer: &Trainer) -> Vec<(String, Vec<f64>)> {
         .collect()
 }
 
-/// A case's epochs: ten steps or more, of which some are on fewer rows than the others.
-fn train(strategy: &impl Strategy, case: &Case) -> Outcome {
-    let compiled = strategy.compile(case.model.clone(), case.compile.clone());
-    let mut trainer = compiled.unwrap();
-    let data = case.data.batch(case.batch);
-    let fit = Fit::epochs(case.epochs).progress(Progress::Silent);
-    let history = trainer.fit(&data, fit).unwrap();
-    assert!(trainer.iterations() >= 10, "{}", trainer.iterations());
-    let mut logs: Vec<_> = history
-        .epochs
-        .iter()
-        .map(|epoch| pairs(&epoch.logs))
-        .collect();
-    let mut predicted = Vec::new();
-    if !case.only_trains {
-        logs.push(pairs(&trainer.evaluate(&data).unwrap()));
-        let outputs = trainer.predict(&data).unwrap();
-        assert_eq!(Some(outputs[0].rows()), case.data.len());
-        predicted = outputs[0].to_f64();
-    }
-    Outcome {
-        variables: values(&trainer),
-        predicted,
-        logs,
-    }
-}
-
 /// The largest difference, relative to the largest element, or to 0.01 where all are smaller.
 fn apart(a: &[f64], b: &[f64]) -> f64 {
     assert_eq!(a.len(), b.len());
@@ -90,87 +58,8 @@ fn apart(a: &[f64], b: &[f64]) -> f64 {
     differences.fold(0.0, f64::max) / largest
 }
 
-fn assert_alike(what: &str, one: &Outcome, other: &Outcome, tolerance: f64) {
-    for ((name, a), (_, b)) in one.variables.iter().zip(&other.variables) {
-        let apart = apart(a, b);
-        assert!(apart <= tolerance, "{what}: `{name}` is {apart:e} apart");
-    }
-    let predicted = apart(&one.predicted, &other.predicted);
-    // What the variables differ by grows on the way through the model.
-    assert!(
-        predicted <= tolerance * 10.0,
-        "{what}: predictions are {predicted:e} apart"
-    );
-    for (one, other) in one.logs.iter().zip(&other.logs) {
-        for ((name, a), (_, b)) in one.iter().zip(other) {
-            let near = (a - b).abs() <= tolerance * a.abs().max(1.0);
-            assert!(near, "{what}: {name} is {a} and {b}");
-        }
-    }
-}
-
 /// The bound.
 const TOLERANCE: f64 = 1e-5;
-
-#[test]
-fn any_number_of_replicas_trains_as_one() {
-    for case in cases::all() {
-        let one = train(&OneDeviceStrategy::on(engine()), &case);
-        for replicas in 2..=4 {
-            let many = train(&mirrored(replicas), &case);
-            let what = format!("{}, {replicas} replicas", case.name);
-            assert_alike(&what, &one, &many, TOLERANCE);
-        }
-    }
-}
-
-#[test]
-fn every_strategy_reduction_and_wire_trains_as_one_and_always_to_the_same_bits() {
-    for case in [cases::everything(), cases::recommender()] {
-        let one = train(&OneDeviceStrategy::on(engine()), &case);
-        let check = |what: String, strategy: &dyn Fn() -> Box<dyn Strategy>, tolerance: f64| {
-            let what = format!("{}, {what}", case.name);
-            let many = train(&strategy(), &case);
-            assert_alike(&what, &one, &many, tolerance);
-            assert_eq!(many, train(&strategy(), &case), "{what}, again");
-        };
-        for replicas in [2, 3] {
-            for ops in [
-                CrossDeviceOps::AllReduce,
-                CrossDeviceOps::HierarchicalCopyAllReduce,
-                CrossDeviceOps::ReductionToOneDevice,
-            ] {
-                // A few bits of each gradient are lost on a narrow wire.
-                for (wire, tolerance) in [
-                    (WireFormat::Same, TOLERANCE),
-                    (WireFormat::Bf16, 2e-2),
-                    (WireFormat::F16, 2e-3),
-                ] {
-                    let reduction = Reduction::new()
-                        .cross_device_ops(ops)
-                        .wire(wire)
-                        .bytes_per_pack(64);
-                    let strategy = || -> Box<dyn Strategy> {
-                        Box::new(mirrored(replicas).reduction(reduction.clone()))
-                    };
-                    let what = format!("{replicas} replicas, {ops:?}, {wire:?}");
-                    check(what, &strategy, tolerance);
-                }
-            }
-            let central = || -> Box<dyn Strategy> {
-                let strategy = CentralStorageStrategy::on(engine()).parameter_device("cpu:3");
-                Box::new(strategy.unwrap().compute_devices(names(replicas)).unwrap())
-            };
-            check(format!("central storage, {replicas}"), &central, TOLERANCE);
-        }
-        let shares = || -> Box<dyn Strategy> { Box::new(mirrored(3).shares(&[3, 1, 2]).unwrap()) };
-        check("unequal shares".into(), &shares, TOLERANCE);
-        let verified = || -> Box<dyn Strategy> { Box::new(mirrored(2).verify_every(1)) };
-        check("verified".into(), &verified, TOLERANCE);
-        let one = || -> Box<dyn Strategy> { Box::new(OneDeviceStrategy::on(engine())) };
-        check("one device".into(), &one, 0.0);
-    }
-}
 
 fn batch(rows: usize) -> Batch {
     let data = cases::rows(rows).batch(rows);
@@ -200,57 +89,6 @@ fn batches_smaller_than_the_replicas_leave_some_without_examples() {
         assert!((a - b).abs() <= TOLERANCE, "{name} {a} {b}");
     }
     assert!(apart(&one.2, &many.2) <= TOLERANCE);
-}
-
-#[test]
-fn an_overflow_on_one_replica_is_skipped_by_all() {
-    let compile = || Compile {
-        optimizer: Sgd::new(0.1).momentum(0.9).into(),
-        loss: MeanSquaredError.into(),
-        loss_scale: LossScale::Dynamic {
-            initial: 1024.0,
-            growth_steps: 3,
-        },
-        ..Compile::default()
-    };
-    let spoiled = |row: Option<usize>| {
-        let mut x = cases::wave(24, 0.3);
-        if let Some(row) = row {
-            x[row * 6] = 1e30;
-        }
-        Batch {
-            x: vec![HostTensor::new([4, 6], &x)],
-            y: vec![HostTensor::new([4, 1], &cases::wave(4, 0.9))],
-            weight: None,
-            first: 0,
-        }
-    };
-    let run = |replicas: usize, rows: &[Option<usize>]| {
-        let model = Sequential::new([6]).add(Dense::new(1));
-        let mut trainer = mirrored(replicas).compile(model, compile()).unwrap();
-        let mut logs = Vec::new();
-        for row in rows {
-            logs.push(pairs(&trainer.train_on_batch(&spoiled(*row)).unwrap()));
-        }
-        (values(&trainer), trainer.iterations(), logs.pop().unwrap())
-    };
-    let clean = run(1, &[None, None, None]);
-    // The last row is the last replica's alone, the first the first's.
-    for (replicas, row) in [(1, 0), (2, 0), (2, 3), (4, 3)] {
-        let (variables, iterations, logs) = run(replicas, &[None, Some(row), None, None]);
-        for ((name, a), (_, b)) in clean.0.iter().zip(&variables) {
-            assert!(
-                apart(a, b) <= TOLERANCE,
-                "{replicas} replicas, row {row}: {name}"
-            );
-        }
-        assert_eq!(iterations, 3);
-        assert!(
-            logs.contains(&("skipped_steps".to_owned(), 1.0)),
-            "{logs:?}"
-        );
-        assert!(logs.contains(&("loss_scale".to_owned(), 512.0)), "{logs:?}");
-    }
 }
 
 #[test]

@@ -1,0 +1,111 @@
+//! Half precision: what overflows on one replica is skipped by all.
+
+use phalanx::data::Batch;
+use phalanx::prelude::*;
+use phalanx::replicas::{CrossDeviceOps, Reduction, WireFormat};
+
+use crate::ways::{OPS, PLACES, Place, Way};
+use crate::{mirrored, pairs, values};
+
+/// Four rows of small whole numbers, of which one may have a number that makes its gradient, times the first loss scale,
+/// more than a float16 holds, though neither the prediction nor the loss is, nor is the gradient more than an f32 holds.
+///
+/// All other gradients are numbers that float16 has, so that it loses nothing in whatever order they are added.
+fn batch(spoiled: Option<usize>) -> Batch {
+    let mut x: Vec<f32> = (0..24).map(|i| (i * i % 5 % 3) as f32 - 1.0).collect();
+    if let Some(row) = spoiled {
+        x[row * 6] = 100.0;
+    }
+    Batch {
+        x: vec![HostTensor::new([4, 6], &x)],
+        y: vec![HostTensor::new([4, 1], &[0.5_f32, -1.5, 2.5, -0.5])],
+        weight: None,
+        first: 0,
+    }
+}
+
+fn compile(precision: Policy) -> Compile {
+    Compile {
+        optimizer: Sgd::new(0.125).into(),
+        loss: MeanAbsoluteError.into(),
+        precision,
+        loss_scale: match precision {
+            Policy::MixedFloat16 => LossScale::Auto,
+            _ => LossScale::DYNAMIC,
+        },
+        ..Compile::default()
+    }
+}
+
+fn model() -> Sequential {
+    Sequential::new([6]).add(Dense::new(1).kernel_initializer(Initializer::Zeros))
+}
+
+type Left = (Vec<(String, Vec<f64>)>, i64, Vec<(String, f64)>);
+
+/// Variables, steps counted, and the logs of the last step.
+fn train(way: &Way, precision: Policy, rows: &[Option<usize>]) -> Left {
+    let strategy = way.strategy(1);
+    let mut trainer = strategy.compile(model(), compile(precision)).unwrap();
+    let mut logs = Vec::new();
+    for row in rows {
+        logs = pairs(&trainer.train_on_batch(&batch(*row)).unwrap());
+    }
+    (values(&trainer), trainer.iterations(), logs)
+}
+
+fn logged(left: &Left, name: &str) -> f64 {
+    let found = left.2.iter().find(|(other, _)| other == name);
+    found.unwrap().1
+}
+
+/// The first row is the first replica's alone, the last the last's. The steps that count are those of one device, to
+/// the bit.
+#[test]
+fn float16_overflows_on_one_replica_are_skipped_by_all() {
+    let one = Way::of(Place::OneDevice);
+    let clean = train(&one, Policy::MixedFloat16, &[None; 4]);
+    assert_eq!(
+        (
+            logged(&clean, "skipped_steps"),
+            logged(&clean, "loss_scale")
+        ),
+        (0.0, 32768.0)
+    );
+    let spoiled = [None, Some(0), None, Some(3), None, None];
+    // In f32 nothing overflows.
+    let wide = train(&one, Policy::Float32, &spoiled[..2]);
+    assert_eq!(logged(&wide, "skipped_steps"), 0.0);
+    let places = PLACES
+        .into_iter()
+        .filter(|place| !matches!(place, Place::Pipeline(_)));
+    for (turn, place) in places.enumerate() {
+        let ops = OPS[turn % OPS.len()];
+        let way = Way {
+            ops,
+            ..Way::of(place)
+        };
+        let left = train(&way, Policy::MixedFloat16, &spoiled);
+        assert_eq!(left.1, 4, "{way:?}");
+        assert_eq!(logged(&left, "skipped_steps"), 2.0, "{way:?}");
+        assert_eq!(logged(&left, "loss_scale"), 8192.0, "{way:?}");
+        assert_eq!(left.0, clean.0, "{way:?}");
+    }
+}
+
+/// Gradients that an f32 holds and float16 does not are lost only on their way.
+#[test]
+fn what_overflows_on_a_narrow_wire_is_skipped_by_all() {
+    let skipped = |wire: WireFormat| {
+        let reduction = Reduction::new()
+            .cross_device_ops(CrossDeviceOps::AllReduce)
+            .wire(wire);
+        let strategy = mirrored(2).reduction(reduction).verify_every(1);
+        let mut trainer = strategy.compile(model(), compile(Policy::Float32)).unwrap();
+        let logs = trainer.train_on_batch(&batch(Some(3))).unwrap();
+        (logs["skipped_steps"], trainer.iterations())
+    };
+    assert_eq!(skipped(WireFormat::Same), (0.0, 1));
+    assert_eq!(skipped(WireFormat::Bf16), (0.0, 1));
+    assert_eq!(skipped(WireFormat::F16), (1.0, 0));
+}

@@ -1,0 +1,170 @@
+//! The table: every case trained in every way gives what it gives on one device.
+//!
+//! A case is a model with its options, a way a strategy with its reduction and wire format. All cases in all ways take
+//! too long for every run of the tests, so a case goes through every strategy at full precision, with the reductions in
+//! turn, and through each narrow wire with strategies and reductions in turn: `the_table_has_every_pair` asserts that
+//! every two of case, strategy, reduction and wire format meet. MobileNetV2, which takes half a minute to compile each
+//! time, is trained by one to four replicas only. With `PHALANX_TEST_WHOLE_TABLE=1` in the environment it is all cases in
+//! all ways.
+//!
+//! At full precision the bound is 1e-5. A narrow wire rounds what each replica sends, and the sum, so it gets the bound
+//! of its precision; what makes these ways sharp nevertheless is the case "exact", whose gradients a narrow wire can
+//! carry without loss, so that every way must train it to the bits of one device, and
+//! `what_travels_is_rounded_as_the_wire_says`.
+
+use phalanx::prelude::*;
+use phalanx::replicas::WireFormat;
+
+use crate::cases::{self, Case};
+use crate::ways::{self, Place, Way};
+use crate::{TOLERANCE, apart, pairs, values};
+
+/// What a training leaves: variables, the logs of each epoch, of a test, and predictions.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Outcome {
+    variables: Vec<(String, Vec<f64>)>,
+    logs: Vec<Vec<(String, f64)>>,
+    predicted: Vec<f64>,
+}
+
+/// A case's epochs: ten steps or more, of which some are on fewer rows than the others.
+fn train(way: &Way, case: &Case) -> Outcome {
+    let strategy = way.strategy(case.micro_batches);
+    let compiled = strategy.compile(case.model.clone(), case.compile.clone());
+    let mut trainer = compiled.unwrap();
+    let data = case.data.batch(case.batch);
+    let fit = Fit::epochs(case.epochs).progress(Progress::Silent);
+    let history = trainer.fit(&data, fit).unwrap();
+    assert!(trainer.iterations() >= 10, "{}", trainer.iterations());
+    let mut logs: Vec<_> = history
+        .epochs
+        .iter()
+        .map(|epoch| pairs(&epoch.logs))
+        .collect();
+    let mut predicted = Vec::new();
+    // What travels in a step says nothing of tests and predictions.
+    if !case.only_trains && way.wire == WireFormat::Same {
+        logs.push(pairs(&trainer.evaluate(&data).unwrap()));
+        let outputs = trainer.predict(&data).unwrap();
+        assert_eq!(Some(outputs[0].rows()), case.data.len());
+        predicted = outputs[0].to_f64();
+    }
+    Outcome {
+        variables: values(&trainer),
+        predicted,
+        logs,
+    }
+}
+
+/// The first that is further apart than the tolerance, with how far.
+fn difference(one: &Outcome, other: &Outcome, tolerance: f64) -> Option<String> {
+    for ((name, a), (_, b)) in one.variables.iter().zip(&other.variables) {
+        let apart = apart(a, b);
+        if !is_within(apart, tolerance) {
+            return Some(format!("`{name}` is {apart:e} apart"));
+        }
+    }
+    if !other.predicted.is_empty() {
+        let predicted = apart(&one.predicted, &other.predicted);
+        // What the variables differ by grows on the way through the model.
+        if !is_within(predicted, tolerance * 10.0) {
+            return Some(format!("predictions are {predicted:e} apart"));
+        }
+    }
+    let logs = one.logs.iter().flatten().zip(other.logs.iter().flatten());
+    for ((name, a), (_, b)) in logs {
+        if !is_within((a - b).abs(), tolerance * a.abs().max(1.0)) {
+            return Some(format!("{name} is {a} and {b}"));
+        }
+    }
+    None
+}
+
+/// `false` of what is no number.
+fn is_within(difference: f64, bound: f64) -> bool {
+    difference <= bound
+}
+
+/// How far a case may be from one device.
+fn tolerance(case: &Case, wire: WireFormat) -> f64 {
+    match wire {
+        _ if case.is_exact => 0.0,
+        WireFormat::Same => TOLERANCE,
+        WireFormat::Bf16 => case.narrow * 2e-2,
+        WireFormat::F16 => case.narrow * 2e-3,
+    }
+}
+
+/// Trains cases, by their numbers among all, in their ways, and in some of them twice: each strategy, each reduction and
+/// each wire format that they have is among these.
+fn check(numbers: impl IntoIterator<Item = usize>) {
+    let whole = std::env::var_os("PHALANX_TEST_WHOLE_TABLE").is_some();
+    let all = cases::all();
+    let mut repeated: Vec<Way> = Vec::new();
+    let mut wrong = Vec::new();
+    for number in numbers {
+        let case = &all[number];
+        let ways = match case {
+            _ if whole => ways::all(),
+            Case { is_slow: true, .. } => ways::few(number),
+            Case { is_exact: true, .. } => ways::exact(number),
+            _ => ways::covering(number),
+        };
+        let one = train(&Way::of(Place::OneDevice), case);
+        for way in ways {
+            let what = format!("{}, {way:?}", case.name);
+            let many = train(&way, case);
+            let tolerance = tolerance(case, way.wire);
+            wrong.extend(difference(&one, &many, tolerance).map(|off| format!("{what}: {off}")));
+            let is_new = !repeated.iter().any(|old| old.place == way.place)
+                || way.place.reduces()
+                    && (!repeated.iter().any(|old| old.ops == way.ops)
+                        || !repeated.iter().any(|old| old.wire == way.wire));
+            if is_new {
+                repeated.push(way);
+                if many != train(&way, case) {
+                    wrong.push(format!("{what}: another run has other bits"));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The numbers of the cases with these names.
+fn named(wanted: &[&str]) -> Vec<usize> {
+    let all = cases::all();
+    let place = |name: &&str| all.iter().position(|case| case.name == *name).unwrap();
+    wanted.iter().map(place).collect()
+}
+
+#[test]
+fn every_optimizer_trains_as_on_one_device_in_every_way() {
+    check(0..cases::optimizers().len());
+}
+
+#[test]
+fn weights_penalties_clipping_and_accumulation_do_in_every_way() {
+    check(named(&["everything", "exact"]));
+}
+
+#[test]
+fn tables_and_batch_statistics_do_in_every_way() {
+    check(named(&["recommender", "cnn with batch normalization"]));
+}
+
+#[test]
+fn masks_do_in_every_way() {
+    check(named(&["transformer"]));
+}
+
+#[test]
+fn mobilenet_does_with_one_to_four_replicas() {
+    check(named(&["MobileNetV2"]));
+}
+
+#[test]
+fn every_case_is_in_a_test() {
+    let of_tests = cases::optimizers().len() + 2 + 2 + 1 + 1;
+    assert_eq!(cases::all().len(), of_tests, "give the new case a test");
+}
