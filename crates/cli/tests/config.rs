@@ -219,6 +219,11 @@ fn images_are_scaled_by_channel_and_mixed() {
             "sparse_categorical_crossentropy",
             "write `loss: categorical_crossentropy`",
         ),
+        (
+            "augment: {cut_mix: 1}",
+            "mean_squared_error",
+            "the loss is mean_squared_error",
+        ),
     ];
     for (more, loss, part) in wrong {
         let problems = parse(&of_images(more, loss), Path::new("t.yaml"));

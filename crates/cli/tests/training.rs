@@ -204,6 +204,11 @@ fn mixed_images_train_with_labels_as_shares() {
     assert!(evaluated.contains("accuracy"), "{evaluated}");
     let all = folder.succeed(&["evaluate", "i.yaml", "--images", "pictures"]);
     assert!(all.contains("accuracy"), "{all}");
+
+    let text = text.replace("sparse_", "").replace("units: 2", "units: 1");
+    fs::write(&path, text).unwrap();
+    let parts = [":1:", "the model has 1 output", "a unit for each class"];
+    folder.fail(&["train", "i.yaml"], 2, &parts);
 }
 
 #[test]

@@ -338,19 +338,27 @@ impl Reader {
         }
     }
 
+    /// Mixed images have shares of several classes.
+    fn check_mix(&mut self, TrainConfig { data, loss, .. }: &TrainConfig) {
+        let mix = data.images.as_ref().and_then(|images| images.mix.as_ref());
+        let Some(At { at, .. }) = mix else { return };
+        if loss.name != "categorical_crossentropy" {
+            self.problem(
+                *at,
+                format!(
+                    "mixed images have shares of several classes, and the loss is {}",
+                    loss.name
+                ),
+                "write `loss: categorical_crossentropy`",
+            );
+        }
+    }
+
     /// What makes no sense together.
     fn check_together(&mut self, config: &TrainConfig) {
         let TrainConfig { data, fit, .. } = config;
         self.check_validation(config);
-        if let Some(At { at, .. }) = data.images.as_ref().and_then(|images| images.mix.as_ref())
-            && config.loss.name == "sparse_categorical_crossentropy"
-        {
-            self.problem(
-                *at,
-                "mixed images have shares of several classes, and the loss takes a single one",
-                "write `loss: categorical_crossentropy`",
-            );
-        }
+        self.check_mix(config);
         if let (
             At {
                 value: Label::Name(name),
