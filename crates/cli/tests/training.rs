@@ -486,4 +486,12 @@ fn a_training_that_was_killed_goes_on_to_the_same_end() {
         "{told}"
     );
     assert!(folder.0.join("new/checkpoint/checkpoint.json").exists());
+    // A later model has no checkpoint of an earlier training beside it.
+    let text = text.replace("save_freq: 3, ", "");
+    fs::write(&file, text).unwrap();
+    folder.succeed(&[
+        "train", "t.yaml", "--quiet", "--epochs", "1", "--output", "new",
+    ]);
+    assert!(folder.0.join("new/model/model.json").exists());
+    assert!(!folder.0.join("new/checkpoint").exists());
 }

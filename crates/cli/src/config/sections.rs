@@ -124,14 +124,16 @@ impl Reader {
         let precision = self.value(&file, "precision", |node| {
             Policy::from_name(text(node)?).ok()
         });
+        let fit = fit?;
         let config = TrainConfig {
             origin: origin.to_owned(),
             data: data?,
+            data_text: data_text(root, fit.shuffle),
             model: model?,
             optimizer: optimizer?,
             loss: loss?,
             metrics,
-            fit: fit?,
+            fit,
             precision: precision.unwrap_or_default(),
             strategy,
             output,
@@ -509,4 +511,11 @@ fn class(key: &str) -> Option<i64> {
 /// Of a number that was found to be at least 0.
 pub(super) fn as_usize(value: i64) -> usize {
     usize::try_from(value).unwrap_or(0)
+}
+
+/// The data section, the validation and the shuffling.
+fn data_text(root: &Node, shuffle: bool) -> String {
+    let validation = root.entry("fit").and_then(|fit| fit.entry("validation"));
+    let parts = [root.entry("data"), validation].map(|node| node.map(Node::canonical));
+    format!("{parts:?} {shuffle}")
 }

@@ -43,6 +43,9 @@ pub struct Trainer {
     /// Of the last `fit`: where it is in its data, and whether the tally has the sums of that epoch.
     pub(super) position: Position,
     pub(super) is_mid_epoch: bool,
+    /// Examples of that data, where they are counted, and the checksum of their settings.
+    pub(super) examples: Option<u64>,
+    pub(super) data_settings: Option<u32>,
     pub(super) history: History,
     pub(super) best: Option<Best>,
     idle: Idle,
@@ -77,6 +80,8 @@ impl Trainer {
             iterations: 0,
             position: Position::start(0),
             is_mid_epoch: false,
+            examples: None,
+            data_settings: None,
             history: History::default(),
             best: None,
             idle: Idle::default(),
@@ -126,12 +131,12 @@ impl Trainer {
         let names = self.logs(&vec![0.0; self.setup.tally.len], 0.0);
         let best = fit.keep_best.as_deref();
         let best = best.map(|log| Best::new(log, &names, fit.validation.is_some()));
-        let first = self.begin(&fit, best.transpose()?)?;
+        let first = self.begin(feed, &fit, best.transpose()?)?;
         // That of an earlier training must not be taken for one of this.
         if let (Some(path), false) = (&fit.checkpoint, fit.resume) {
             self.save_checkpoint(path)?;
         }
-        let mut reporter = Reporter::new(fit.progress, fit.epochs, steps);
+        let mut reporter = Reporter::new(fit.progress, fit.epochs);
         reporter.start(&self.placement.describe(feed.size()));
         self.tell_lost(&feed.lost());
         if let Some(validation) = &fit.validation {
@@ -140,7 +145,8 @@ impl Trainer {
         self.begin_watch(fit.watch);
         for epoch in first..fit.epochs {
             let start = Instant::now();
-            reporter.begin(epoch);
+            let steps = steps.filter(|_| !self.has_other_batches(feed, &fit));
+            reporter.begin(epoch, steps);
             let (mut logs, steps, mut input) =
                 self.train_epoch(feed, &fit, steps, &mut reporter)?;
             let replica_times = self.watched(start.elapsed())?;
