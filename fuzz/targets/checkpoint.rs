@@ -4,12 +4,13 @@
 
 use libfuzzer_sys::fuzz_target;
 use phalanx::checkpoint::TrainingState;
+use phalanx::data::{Dataset, HostTensor, Position};
 
 const SEPARATOR: &[u8] = b"\n---\n";
 /// Reaches the readers of the other files whatever the input is.
 const SMALL: &[u8] = br#"{"format": "phalanx checkpoint", "version": 1, "phalanx": "0", "iterations": 7, "seed": 1,
     "replicas": 2, "optimizer": "adam", "settings": {}, "logs": ["loss"], "position": {"epoch": 0, "segments": []},
-    "skipped_before": 0, "best": ["loss", "NaN"]"#;
+    "examples": null, "data": null, "skipped_before": 0, "best": ["loss", "NaN"]"#;
 const FILES: [&str; 5] = [
     "weights.safetensors",
     "optimizer.safetensors",
@@ -29,6 +30,7 @@ fuzz_target!(|input: &[u8]| {
         Ok(state) => {
             let again = TrainingState::from_bytes(&contents).expect("it was read before");
             assert_eq!(again, state);
+            go_on(state.position());
         }
         Err(error) => {
             let error = error.to_string();
@@ -39,6 +41,19 @@ fuzz_target!(|input: &[u8]| {
         }
     }
 });
+
+/// A few batches of data that the position may not be of.
+fn go_on(position: &Position) {
+    let x = HostTensor::new([20], &[0.5f32; 20]);
+    let batches = Dataset::from_arrays(x.clone(), x).expect("rows").shuffle(5).batch(6);
+    match batches.iter_at(position) {
+        Ok(iter) => {
+            let steps: Vec<_> = iter.take(8).collect();
+            assert!(steps.len() <= 4, "more steps than an epoch has");
+        }
+        Err(error) => assert!(!error.to_string().contains("bug in phalanx"), "{error}"),
+    }
+}
 
 fn manifest(fields: &[u8], files: &[(&str, &[u8])]) -> Vec<u8> {
     let stamp = |(name, bytes): &(&str, &[u8])| {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use phalanx::data::{
-    ClassWeights, CsvOptions, Dataset, Header, HostTensor, LabelColumn, LabelKind,
+    ClassWeights, CsvColumns, CsvOptions, Dataset, Header, HostTensor, LabelColumn, LabelKind,
 };
 use phalanx::{Error, Result as Read};
 
@@ -39,13 +39,17 @@ fn read_all(config: &TrainConfig) -> Result<Rows, Problem> {
         return image_rows::read(config, images);
     }
     let Data { csv, test, .. } = &config.data;
-    let (all, features) = read_files(&config.data, csv, None)?;
+    let mut columns = CsvColumns::default();
+    let (all, features) = read_files(&config.data, csv, None, &mut columns)?;
     let (rest, test) = match test {
         None => (all, None),
         Some(At {
             value: Test::Csv(csv),
             ..
-        }) => (all, Some(read_files(&config.data, csv, Some(&features))?.0)),
+        }) => (
+            all,
+            Some(read_files(&config.data, csv, Some(&features), &mut columns)?.0),
+        ),
         Some(At {
             value: Test::First(count),
             at,
@@ -73,7 +77,7 @@ fn read_all(config: &TrainConfig) -> Result<Rows, Problem> {
             ..
         }) => (
             rest,
-            Some(read_files(&config.data, csv, Some(&features))?.0),
+            Some(read_files(&config.data, csv, Some(&features), &mut columns)?.0),
         ),
         Some(At {
             value: Validation::Split(fraction),
@@ -139,17 +143,19 @@ pub fn labelled(data: &Data, path: &Path, features: &[usize]) -> Read<Dataset> {
     divided(data, &Dataset::from_csv(path, &options)?)
 }
 
-/// The rows of files one after the other, divided, with the dims of one example; `features` are those to have.
+/// The rows of files one after the other, divided, with the dims of one example; `features` are those to have, and
+/// `columns` those of the files before.
 fn read_files(
     data: &Data,
     csv: &[At<std::path::PathBuf>],
     features: Option<&[usize]>,
+    columns: &mut CsvColumns,
 ) -> Result<(Dataset, Vec<usize>), Problem> {
     let options = options(data);
     let mut all: Option<(Dataset, Vec<usize>)> = None;
     for path in csv {
         let wrong = |error| unreadable(path.at, &error);
-        let next = Dataset::from_csv(&path.value, &options).map_err(wrong)?;
+        let next = Dataset::from_csv_with(&path.value, &options, columns).map_err(wrong)?;
         let dims = next.get(0, 0).map_err(wrong)?.x[0].dims().to_vec();
         let needed = all.as_ref().map(|(_, dims)| dims.as_slice()).or(features);
         if needed.is_some_and(|needed| needed != dims) {

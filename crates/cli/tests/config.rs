@@ -219,6 +219,11 @@ fn images_are_scaled_by_channel_and_mixed() {
             "sparse_categorical_crossentropy",
             "write `loss: categorical_crossentropy`",
         ),
+        (
+            "augment: {cut_mix: 1}",
+            "mean_squared_error",
+            "the loss is mean_squared_error",
+        ),
     ];
     for (more, loss, part) in wrong {
         let problems = parse(&of_images(more, loss), Path::new("t.yaml"));
@@ -273,4 +278,31 @@ fn a_mistake_of_the_library_is_shown_at_the_setting_it_names() {
         at(&config.model[2], "dense: `nothing` is wrong"),
         config.model[2].at
     );
+}
+
+#[test]
+fn what_decides_the_data_is_the_same_text_however_it_is_written() {
+    let text = |data: &str, fit: &str| {
+        let text = format!(
+            "data: {data}\nmodel: [{{dense: {{units: 2}}}}]\noptimizer: sgd\nloss: mean_squared_error\nfit: {fit}\n"
+        );
+        read(&text).data_text
+    };
+    let one = text("{csv: a.csv, label: last}", "{validation: {split: 0.5}}");
+    let same = text(
+        "\n  label: \"last\"\n  csv: 'a.csv'",
+        "\n  epochs: 7\n  validation:\n    split: 0.5",
+    );
+    assert_eq!(one, same);
+    for (data, fit) in [
+        ("{csv: b.csv, label: last}", "{validation: {split: 0.5}}"),
+        ("{csv: a.csv, label: last}", "{validation: {split: 0.25}}"),
+        (
+            "{csv: a.csv, label: last}",
+            "{shuffle: false, validation: {split: 0.5}}",
+        ),
+        ("{csv: a.csv}", "{validation: {split: 0.5}}"),
+    ] {
+        assert_ne!(one, text(data, fit), "{data} {fit}");
+    }
 }

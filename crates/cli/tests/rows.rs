@@ -111,11 +111,25 @@ fn mistakes_are_told_at_their_line_with_what_to_do() {
             ("wide.csv", "1,2,3,0\n"),
             ("bad.csv", "1,2,0\n1,x,0\n"),
             ("one.csv", "1,2,0\n"),
+            ("named.csv", "a,b,label\n1,2,0\n"),
+            ("turned.csv", "b,a,label\n1,2,0\n"),
         ],
     );
     let cases = [
         ("csv: nowhere.csv", "", ":1:13:", "correct the path"),
         ("csv: [a.csv, wide.csv]", "", ":1:21:", "same columns"),
+        (
+            "csv: [named.csv, turned.csv]",
+            "",
+            ":1:25:",
+            "turned.csv: header, column 1: found \"b\", expected \"a\"",
+        ),
+        (
+            "csv: named.csv, test: {csv: turned.csv}",
+            "",
+            ":1:36:",
+            "header, column 1",
+        ),
         ("csv: bad.csv", "", ":1:13:", "line 2, column 2"),
         (
             "csv: a.csv, label: price",

@@ -204,6 +204,11 @@ fn mixed_images_train_with_labels_as_shares() {
     assert!(evaluated.contains("accuracy"), "{evaluated}");
     let all = folder.succeed(&["evaluate", "i.yaml", "--images", "pictures"]);
     assert!(all.contains("accuracy"), "{all}");
+
+    let text = text.replace("sparse_", "").replace("units: 2", "units: 1");
+    fs::write(&path, text).unwrap();
+    let parts = [":1:", "the model has 1 output", "a unit for each class"];
+    folder.fail(&["train", "i.yaml"], 2, &parts);
 }
 
 #[test]
@@ -481,4 +486,12 @@ fn a_training_that_was_killed_goes_on_to_the_same_end() {
         "{told}"
     );
     assert!(folder.0.join("new/checkpoint/checkpoint.json").exists());
+    // A later model has no checkpoint of an earlier training beside it.
+    let text = text.replace("save_freq: 3, ", "");
+    fs::write(&file, text).unwrap();
+    folder.succeed(&[
+        "train", "t.yaml", "--quiet", "--epochs", "1", "--output", "new",
+    ]);
+    assert!(folder.0.join("new/model/model.json").exists());
+    assert!(!folder.0.join("new/checkpoint").exists());
 }

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::sync::{Arc, Mutex, OnceLock};
 
+use phalanx::checkpoint::TrainingState;
 use phalanx::data::Batch;
 use phalanx::engine::{Engine, EngineOptions};
 use phalanx::prelude::*;
@@ -1080,4 +1081,71 @@ fn many_traces_are_told_once() {
         assert_eq!(sum.value().unwrap().f32s(), [rows as f32]);
         assert_eq!(told("a function was traced and compiled"), rows == 9);
     }
+}
+
+/// A step of a loop with two optimizers of one kind, on the state of a checkpoint where there is one.
+fn stepped(
+    strategy: &impl Strategy,
+    from: Option<&TrainingState>,
+    steps: usize,
+) -> (State, Vec<(String, HostTensor)>) {
+    let mut state = strategy.state(3).unwrap();
+    let one = Sequential::new([4]).add(Dense::new(3));
+    let (one, other) = (
+        state.add_model("one", one.clone()),
+        state.add_model("other", one),
+    );
+    let (one, other) = (one.unwrap(), other.unwrap());
+    let first = state.add_optimizer(Adam::new(0.1), &[&one]).unwrap();
+    let second = state.add_optimizer(Adam::new(0.2), &[&other]).unwrap();
+    if let Some(from) = from {
+        state.set_training_state(from).unwrap();
+    }
+    let loss = cross_entropy();
+    let mut step = strategy.function(|cx, batch: Inputs| {
+        for (model, optimizer) in [(&one, &first), (&other, &second)] {
+            let logits = cx.train(model, &batch.x).remove(0);
+            let losses = loss.per_example(&batch.y[0], &logits);
+            let loss = cx.mean(&losses, None);
+            let gradients = cx.gradients(&loss, optimizer);
+            let gradients = cx.all_reduce_gradients(&gradients);
+            cx.apply(optimizer, &gradients);
+        }
+        []
+    });
+    let data = strategy.distribute_dataset(&rows(8).batch(8));
+    for _ in 0..steps {
+        for batch in data.epoch(0) {
+            let [] = step.call(&mut state, &batch.unwrap()).unwrap();
+        }
+    }
+    let values = [state.variables(&one), state.variables(&other)];
+    let values = values.map(Result::unwrap).concat();
+    (state, values)
+}
+
+#[test]
+fn a_loop_goes_on_from_a_checkpoint_on_another_strategy() {
+    let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("custom-checkpoint");
+    let (_, whole) = stepped(&mirrored(2), None, 3);
+    let (state, _) = stepped(&mirrored(2), None, 2);
+    state.training_state().unwrap().save(&path).unwrap();
+    let saved = TrainingState::load(&path).unwrap();
+    let (_, same) = stepped(&mirrored(2), Some(&saved), 1);
+    assert_eq!(same, whole);
+    let (_, near) = stepped(&mirrored(1), Some(&saved), 1);
+    for ((name, a), (_, b)) in whole.iter().zip(&near) {
+        assert_near(name, &a.to_f64(), &b.to_f64(), 1e-4);
+    }
+    // Another loop: an optimizer is missing.
+    let mut other = mirrored(1).state(3).unwrap();
+    other
+        .add_model("one", Sequential::new([4]).add(Dense::new(3)))
+        .unwrap();
+    let error = other.set_training_state(&saved).unwrap_err().to_string();
+    assert!(
+        error.contains("the state has no `adam/iterations`"),
+        "{error}"
+    );
+    TrainingState::remove(&path).unwrap();
 }

@@ -1,6 +1,6 @@
 //! Pixels against TensorFlow's: make_images.py, make_resized.py and make_odd.py in tests/golden/tensorflow made them.
 
-use phalanx::data::{Dataset, HostTensor, ImageFolder, cut_mix, mix_up};
+use phalanx::data::{Batch, Dataset, HostTensor, ImageFolder, cut_mix, mix_up};
 use phalanx::image::{
     Channels, Decoder, DecoderOptions, Fill, Idct, ImagePlan, Pixels, Region, Scale, Window,
     adjust_brightness, adjust_contrast, adjust_hue, adjust_saturation, resize, rotate,
@@ -284,6 +284,44 @@ fn small_files_of_much_work_are_refused_before_it_is_done() {
     let error = refused(&png, &default);
     assert!(error.contains("too short for its picture; get"), "{error}");
     assert!(start.elapsed().as_secs() < 20);
+}
+
+#[test]
+fn files_cut_between_scans_are_refused() {
+    let bytes = golden();
+    let tensors = SafeTensors::deserialize(&bytes).unwrap();
+    let progressive = tensors.tensor("file/444_progressive_q75.jpg").unwrap();
+    let file = progressive.data();
+    let scans = places_of(0xda, file);
+    let end = *places_of(0xd9, file).last().unwrap();
+    let decoded = |parts: &[&[u8]]| Decoder::default().decode(&parts.concat());
+    let error = |parts: &[&[u8]]| decoded(parts).expect_err("a refusal").to_string();
+    for &cut in &scans[1..] {
+        error(&[&file[..cut]]);
+    }
+    // TensorFlow refuses it too.
+    let cut = error(&[&file[..end]]);
+    assert!(cut.contains("without the marker of its end; get"), "{cut}");
+    // A scan for each component.
+    let apart = tensors.tensor("file/extra_410.jpg").unwrap();
+    let apart = apart.data();
+    let scans = places_of(0xda, apart);
+    assert_eq!(scans.len(), 3);
+    for &cut in &scans[1..] {
+        let error = error(&[&apart[..cut]]);
+        assert!(
+            error.contains("without the marker of its end; get"),
+            "{error}"
+        );
+    }
+    // One scan of all, and no end: nothing can be missing.
+    let single = tensors.tensor("file/444_sequential_q75.jpg").unwrap();
+    let single = single.data();
+    let end = *places_of(0xd9, single).last().unwrap();
+    assert_eq!(
+        decoded(&[&single[..end]]).unwrap(),
+        decoded(&[single]).unwrap()
+    );
 }
 
 /// The checksum of PNG.
@@ -643,6 +681,29 @@ fn mixed_batches_keep_their_totals() {
         assert_eq!(mixed.get(0, 0).unwrap(), batch);
         assert_ne!(mixed.get(1, 0).unwrap(), batch);
     }
+    // Each of class 1 weighs 3, as its share of a mixed one does.
+    let weights = HostTensor::new([4], &[1.0f32, 3.0, 1.0, 3.0]);
+    let weighted = Batch {
+        weight: Some(weights),
+        ..data.get(0, 0).unwrap()
+    };
+    for mix in [mix_up, cut_mix] {
+        let batch = mix(9, &weighted, 3, 1.0).unwrap();
+        let shares = batch.y[0].f32s();
+        let expected = shares.chunks(3).map(|row| 1.0 + 2.0 * row[1]);
+        let pairs = expected.zip(batch.weight.unwrap().f32s());
+        for (expected, weight) in pairs {
+            assert!(
+                (expected - weight).abs() < 1e-6,
+                "{weight}, expected {expected}"
+            );
+        }
+    }
+    let one = mix_up(0, &data.get(0, 0).unwrap(), 1, 1.0).unwrap_err();
+    assert!(
+        one.to_string().contains("2 or more classes, got 1"),
+        "{one}"
+    );
     assert!(
         mix_up(0, &data.get(0, 0).unwrap(), 2, 1.0)
             .unwrap_err()

@@ -463,7 +463,9 @@ fn call(
     let bound: Vec<Tensor> = variables.iter().map(parameter).collect();
     let mut cx = prepare(&graph, Cx::new(&graph, model, &bound));
     let outputs = model.call(&mut cx, &given);
-    let Effects { updates, losses, .. } = cx.finish();
+    let Effects {
+        updates, losses, ..
+    } = cx.finish();
     let loss = losses
         .iter()
         .fold(graph.scalar(DType::F32, 0.0), |sum, loss| sum + loss);

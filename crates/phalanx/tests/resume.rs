@@ -404,8 +404,8 @@ fn what_does_not_fit_is_named_and_nothing_is_changed() {
         model(),
         sgd,
         &[
-            "resume-other/checkpoint`: the state is of the optimizer `adam`, and the trainer has `sgd`",
-            "compile with `adam`",
+            "resume-other/checkpoint`: it is of the optimizer `adam`, and this training has `sgd`",
+            "use `adam`",
         ],
     );
     let plain = Compile {
@@ -431,7 +431,7 @@ fn what_does_not_fit_is_named_and_nothing_is_changed() {
             "it has no `last/kernel`, `last/bias` of the model",
             "the model has no `",
             "`dense/kernel` is f32[4,8], expected f32[4,9]",
-            "`load_weights` reads `weights.safetensors`",
+            "the weights alone, which are in `weights.safetensors`",
         ],
     );
     let unmeasured = Compile {
@@ -441,7 +441,7 @@ fn what_does_not_fit_is_named_and_nothing_is_changed() {
     refuse(
         model(),
         unmeasured,
-        &["the middle of an epoch with the results loss, accuracy, and the trainer has loss"],
+        &["the middle of an epoch with the results loss, accuracy, and this training has loss"],
     );
     let missing = scratch.join("nothing");
     let error = trainer
@@ -463,6 +463,66 @@ fn what_does_not_fit_is_named_and_nothing_is_changed() {
         error.to_string().contains("say where with `checkpoint`"),
         "{error}"
     );
+}
+
+#[test]
+fn an_epoch_whose_validation_failed_keeps_its_results() {
+    let strategy = one();
+    let fit = quiet().validation(&batches());
+    let whole = unbroken(&strategy, &compile(), &fit);
+    let mut trainer = strategy.compile(model(), compile()).unwrap();
+    // All of one validation, and a part of the next.
+    let failing = quiet().validation(&batches_of(STEPS + 1));
+    let error = trainer.fit(&batches(), failing).unwrap_err().to_string();
+    assert!(error.contains("pulled the plug"), "{error}");
+    let history = trainer.fit(&batches(), fit.resume()).unwrap();
+    assert_eq!(outcome(trainer, &history), whole);
+}
+
+#[test]
+fn an_epoch_goes_on_with_its_own_data_only() {
+    let strategy = one();
+    let mut trainer = strategy.compile(model(), compile()).unwrap();
+    let fit = quiet().data_settings("shuffled");
+    broken_off(&mut trainer, fit.clone(), 2);
+    let state = trainer.training_state().unwrap();
+    let refuse = |data: &Batches, fit: Fit, part: &str| {
+        let mut trainer = strategy.compile(model(), compile()).unwrap();
+        trainer.set_training_state(&state).unwrap();
+        let error = trainer.fit(data, fit.resume()).unwrap_err().to_string();
+        assert!(error.contains(part), "{error}");
+        assert_eq!(trainer.training_state().unwrap(), state);
+    };
+    let fewer = rows().take(18).batch(6);
+    refuse(&fewer, fit, "data with 20 examples, and these have 18");
+    let other = quiet().data_settings("in order");
+    refuse(
+        &batches(),
+        other,
+        "within epoch 1, of data with other settings",
+    );
+}
+
+#[test]
+fn values_that_are_not_numbers_replace_no_checkpoint() {
+    let scratch = Scratch::new("lost");
+    let path = scratch.join("checkpoint");
+    let mut trainer = one().compile(model(), compile()).unwrap();
+    trainer.save_checkpoint(&path).unwrap();
+    let state = TrainingState::load(&path).unwrap();
+    let bad = HostTensor::new([4, 8], &[f32::NAN; 32]);
+    trainer.set_variables(&[("dense/kernel", bad)]).unwrap();
+    let error = trainer.save_checkpoint(&path).unwrap_err();
+    let text = error.to_string();
+    assert!(matches!(error, Error::Training(_)), "{text}");
+    assert!(
+        text.contains("variable `dense/kernel` has values that are infinite"),
+        "{text}"
+    );
+    assert_eq!(TrainingState::load(&path).unwrap(), state);
+    assert!(TrainingState::is_at(&path));
+    TrainingState::remove(&path).unwrap();
+    assert!(!TrainingState::is_at(&path) && !path.exists());
 }
 
 /// A small state, in the middle of an epoch, and the files of its checkpoint.

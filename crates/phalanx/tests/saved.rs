@@ -482,8 +482,12 @@ fn leftovers_of_a_crash_are_ignored_and_then_removed() {
         }
     };
     leave(".m.phx.saving-1-0", 7200);
+    // No process has so large a number.
+    leave(".m.phx.saving-4294967295-0", 120);
+    leave(".m.phx.saving-4294967295-1", 30);
     // Of a save that may still run, of another model, and what is not from a save.
-    leave(".m.phx.saving-2-0", 60);
+    let running = format!(".m.phx.saving-{}-900", std::process::id());
+    leave(&running, 120);
     leave(".n.phx.saving-1-0", 7200);
     leave(".m.phx.saving-3-0", 7200);
     let notes = scratch.join(".m.phx.saving-3-0/notes");
@@ -497,31 +501,29 @@ fn leftovers_of_a_crash_are_ignored_and_then_removed() {
     assert!(error.contains("there is no saved model at"), "{error}");
     small_saved().save(&path).unwrap();
     assert_same(&SavedModel::load(&path).unwrap(), &small_saved());
-    let left = [
-        ".m.phx.saving-2-0",
+    let mut left = [
+        &running,
         ".m.phx.saving-3-0",
+        ".m.phx.saving-4294967295-1",
         ".n.phx.saving-1-0",
         "m.phx",
     ];
+    left.sort_unstable();
     assert_eq!(scratch.names(), left);
     assert_eq!(fs::read(notes).unwrap(), b"mine");
 }
 
 #[test]
-fn a_crash_between_two_renames_is_told_and_mended() {
+fn a_crash_between_two_renames_is_mended() {
     let scratch = Scratch::new("aside");
     let path = scratch.join("m.phx");
     small_saved().save(&path).unwrap();
     fs::rename(&path, scratch.join(".m.phx.before")).unwrap();
-    let error = SavedModel::load(&path).unwrap_err().to_string();
-    assert!(
-        error.contains("a save was interrupted; rename") && error.contains(".m.phx.before"),
-        "{error}"
-    );
-    small_saved().save(&path).unwrap();
-    assert_eq!(scratch.names(), [".m.phx.before", "m.phx"]);
+    assert_same(&SavedModel::load(&path).unwrap(), &small_saved());
+    assert_eq!(scratch.names(), [".m.phx.before"]);
     small_saved().save(&path).unwrap();
     assert_eq!(scratch.names(), ["m.phx"]);
+    assert_same(&SavedModel::load(&path).unwrap(), &small_saved());
 }
 
 #[test]

@@ -940,6 +940,7 @@ fn training_goes_on_within_an_epoch() {
             replicas: 1,
             batch: 4,
             steps: 3,
+            left_out: 0,
         }],
     };
     run(&seen_data, &[Fit::epochs(2).position(position)]);
@@ -1014,6 +1015,61 @@ fn with_corrupt(rows: usize, corrupt: &'static [usize]) -> Dataset {
         }
         Ok(example)
     })
+}
+
+#[test]
+fn an_epoch_or_a_validation_of_nothing_is_an_error() {
+    let mut trainer = strategy().compile(mlp(), sgd(0.1)).unwrap();
+    let told = |error: Error, part: &str| {
+        let error = error.to_string();
+        assert!(error.contains(part), "{error}");
+    };
+    let none = with_corrupt(4, &[0, 1, 2, 3]).skip_corrupt();
+    told(
+        trainer.fit(&none.batch(2), silent(1)).unwrap_err(),
+        "trained on nothing: all of its 4 examples are corrupt",
+    );
+    let endless = none.repeat_forever().batch(2).prefetch(2);
+    told(
+        trainer
+            .fit(&endless, silent(1).steps_per_epoch(3))
+            .unwrap_err(),
+        "every example of the data is corrupt",
+    );
+    let stream = Stream::new(|_| std::iter::empty());
+    told(
+        trainer.fit(&stream.batch(2), silent(1)).unwrap_err(),
+        "trained on nothing: the data have no example",
+    );
+    let weightless = dataset(4)
+        .with_weights(&HostTensor::new([4], &[0f32; 4]))
+        .unwrap();
+    told(
+        trainer.fit(&weightless.batch(2), silent(1)).unwrap_err(),
+        "no example of its 2 steps has a weight",
+    );
+    let good = dataset(4).batch(2);
+    let fit = silent(1).validation(&none.batch(2)).keep_best("val_loss");
+    told(
+        trainer.fit(&good, fit).unwrap_err(),
+        "cannot evaluate: no example has a weight above 0, and 4 are corrupt",
+    );
+    assert!(trainer.evaluate(&weightless.batch(4)).is_err());
+    assert!(trainer.fit(&good, silent(1)).is_ok());
+}
+
+#[test]
+fn batches_left_out_are_no_steps_of_an_epoch_that_goes_on() {
+    let data = with_corrupt(8, &[2, 3]).skip_corrupt().repeat_forever();
+    let batches = data.batch(2);
+    let mut trainer = strategy().compile(mlp(), sgd(0.1)).unwrap();
+    let fit = silent(1).steps_per_epoch(5);
+    let whole = trainer.fit(&batches, fit.clone()).unwrap();
+    assert_eq!(whole.epochs[0].steps, 5);
+    let mut iter = batches.iter(0, 0);
+    assert_eq!(iter.by_ref().take(2).count(), 2, "the first and the third");
+    let rest = trainer.fit(&batches, fit.position(iter.position()));
+    assert_eq!(rest.unwrap().epochs[0].steps, 3);
 }
 
 /// How many notices have all of these.

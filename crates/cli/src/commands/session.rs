@@ -18,7 +18,7 @@ use phalanx_pjrt::Platform;
 
 use super::Context;
 use crate::args::UseArgs;
-use crate::config::{self, Problem, Problems, TrainConfig};
+use crate::config::{self, At, Problem, Problems, TrainConfig};
 use crate::failure::{Exit, Failure};
 use crate::run_folder::RunFolder;
 use crate::{image_rows, locate, output, rows};
@@ -76,10 +76,28 @@ impl Session {
         let compile = compile(config).map_err(at_fault)?;
         let strategy = strategy(context, config).map_err(at_fault)?;
         let trainer = start(context, &strategy)?.compile(model, compile);
-        Ok(Self {
+        let session = Self {
             config: config.clone(),
             trainer: trainer.map_err(|error| failed(&error))?,
-        })
+        };
+        session.check_mix().map_err(at_fault)?;
+        Ok(session)
+    }
+
+    /// Whether the model tells the classes that images are mixed of.
+    fn check_mix(&self) -> Result<(), Problem> {
+        let images = self.config.data.images.as_ref();
+        match images.and_then(|images| images.mix.as_ref()) {
+            Some(At { at, .. }) if self.classes() < 2 => Err(Problem::new(
+                *at,
+                format!(
+                    "mixed images have shares of several classes, and the model has {} output",
+                    self.classes()
+                ),
+                "give the last layer a unit for each class, and the activation softmax",
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// The model that a training saved.

@@ -33,6 +33,10 @@ pub(crate) fn run(context: &mut Context, args: &TrainArgs) -> Result<(), Failure
     let plan = if resumed { plan.resume() } else { plan };
     let history = fit(&mut session, &rows, plan)?;
     let tested = test(&mut session, &rows)?;
+    if !writes_checkpoints(&session, args) {
+        // One of an earlier training does not belong to the model.
+        TrainingState::remove(folder.checkpoint()).map_err(|error| failed(&error))?;
+    }
     session.save(&folder)?;
     folder.write_history(&history)?;
     folder.write_test(tested.as_ref())?;
@@ -57,7 +61,7 @@ fn resume(context: &Context, session: &mut Session, folder: &RunFolder) -> Resul
         }
     };
     let shown = path.display();
-    if !path.exists() {
+    if !TrainingState::is_at(&path) {
         tell(format!("no checkpoint at {shown} yet: training begins"));
         return Ok(false);
     }
@@ -72,7 +76,16 @@ fn resume(context: &Context, session: &mut Session, folder: &RunFolder) -> Resul
         )));
     }
     let restored = session.trainer.set_training_state(&state);
-    restored.map_err(|error| failed(&error))?;
+    restored.map_err(|error| match error {
+        Error::User(message) => {
+            let file = session.config.origin.display();
+            let message = format!("cannot go on from the checkpoint at {shown}: {message}");
+            Failure::new(Exit::Usage, message).next(format!(
+                "correct {file} to what it was, or train without --resume"
+            ))
+        }
+        other => failed(&other),
+    })?;
     let (epoch, step) = (state.position().epoch + 1, state.iterations());
     tell(format!(
         "training goes on from {shown}, after step {step}, in epoch {epoch}"
@@ -88,7 +101,9 @@ fn plan(
     args: &TrainArgs,
     folder: &RunFolder,
 ) -> Fit {
-    let mut fit = Fit::epochs(session.config.fit.epochs).progress(context.global.fit_progress());
+    let mut fit = Fit::epochs(session.config.fit.epochs)
+        .progress(context.global.fit_progress())
+        .data_settings(&session.config.data_text);
     if let Some(steps) = args.steps_per_epoch {
         fit = fit.steps_per_epoch(steps.get());
     }
@@ -98,14 +113,17 @@ fn plan(
     if let Some(validation) = &rows.validation {
         fit = fit.validation(&session.batches(validation));
     }
-    let save_freq = session.config.fit.save_freq;
-    if args.resume || save_freq.is_some() {
+    if writes_checkpoints(session, args) {
         fit = fit.checkpoint(folder.checkpoint());
     }
-    if let Some(SaveFreq::Batches(batches)) = save_freq {
+    if let Some(SaveFreq::Batches(batches)) = session.config.fit.save_freq {
         fit = fit.save_freq(batches);
     }
     fit
+}
+
+const fn writes_checkpoints(session: &Session, args: &TrainArgs) -> bool {
+    args.resume || session.config.fit.save_freq.is_some()
 }
 
 fn fit(session: &mut Session, rows: &Rows, plan: Fit) -> Result<History, Failure> {

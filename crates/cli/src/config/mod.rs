@@ -24,6 +24,8 @@ pub struct TrainConfig {
     pub origin: PathBuf,
     /// What to train and test on.
     pub data: Data,
+    /// What decides the examples of an epoch, as text that is the same for all ways to write it.
+    pub data_text: String,
     /// The layers, first to last; at least one.
     pub model: Vec<Component>,
     /// The optimizer.

@@ -124,14 +124,16 @@ impl Reader {
         let precision = self.value(&file, "precision", |node| {
             Policy::from_name(text(node)?).ok()
         });
+        let fit = fit?;
         let config = TrainConfig {
             origin: origin.to_owned(),
             data: data?,
+            data_text: data_text(root, fit.shuffle),
             model: model?,
             optimizer: optimizer?,
             loss: loss?,
             metrics,
-            fit: fit?,
+            fit,
             precision: precision.unwrap_or_default(),
             strategy,
             output,
@@ -336,19 +338,27 @@ impl Reader {
         }
     }
 
+    /// Mixed images have shares of several classes.
+    fn check_mix(&mut self, TrainConfig { data, loss, .. }: &TrainConfig) {
+        let mix = data.images.as_ref().and_then(|images| images.mix.as_ref());
+        let Some(At { at, .. }) = mix else { return };
+        if loss.name != "categorical_crossentropy" {
+            self.problem(
+                *at,
+                format!(
+                    "mixed images have shares of several classes, and the loss is {}",
+                    loss.name
+                ),
+                "write `loss: categorical_crossentropy`",
+            );
+        }
+    }
+
     /// What makes no sense together.
     fn check_together(&mut self, config: &TrainConfig) {
         let TrainConfig { data, fit, .. } = config;
         self.check_validation(config);
-        if let Some(At { at, .. }) = data.images.as_ref().and_then(|images| images.mix.as_ref())
-            && config.loss.name == "sparse_categorical_crossentropy"
-        {
-            self.problem(
-                *at,
-                "mixed images have shares of several classes, and the loss takes a single one",
-                "write `loss: categorical_crossentropy`",
-            );
-        }
+        self.check_mix(config);
         if let (
             At {
                 value: Label::Name(name),
@@ -501,4 +511,11 @@ fn class(key: &str) -> Option<i64> {
 /// Of a number that was found to be at least 0.
 pub(super) fn as_usize(value: i64) -> usize {
     usize::try_from(value).unwrap_or(0)
+}
+
+/// The data section, the validation and the shuffling.
+fn data_text(root: &Node, shuffle: bool) -> String {
+    let validation = root.entry("fit").and_then(|fit| fit.entry("validation"));
+    let parts = [root.entry("data"), validation].map(|node| node.map(Node::canonical));
+    format!("{parts:?} {shuffle}")
 }

@@ -44,6 +44,37 @@ pub(crate) struct Key {
 }
 
 impl Node {
+    /// The value of a key, of a mapping that has it.
+    pub(crate) fn entry(&self, name: &str) -> Option<&Self> {
+        let Value::Map(entries) = &self.value else {
+            return None;
+        };
+        let found = entries.iter().find(|(key, _)| key.name == name);
+        found.map(|(_, node)| node)
+    }
+
+    /// The whole value as text: the same for all ways to write it.
+    pub(crate) fn canonical(&self) -> String {
+        match &self.value {
+            Value::Null => "null".to_owned(),
+            Value::Bool(value) => value.to_string(),
+            Value::Int(value) => value.to_string(),
+            Value::Float(value) => format!("{value:?}"),
+            Value::Text(text) => format!("{text:?}"),
+            Value::List(items) => {
+                let items: Vec<String> = items.iter().map(Self::canonical).collect();
+                format!("[{}]", items.join(","))
+            }
+            Value::Map(entries) => {
+                let entry =
+                    |(key, node): &(Key, Self)| format!("{:?}:{}", key.name, node.canonical());
+                let mut entries: Vec<String> = entries.iter().map(entry).collect();
+                entries.sort();
+                format!("{{{}}}", entries.join(","))
+            }
+        }
+    }
+
     /// The value in a few words, for a message.
     pub(crate) fn describe(&self) -> String {
         match &self.value {

@@ -25,7 +25,7 @@ const SUMS: &str = "sums";
 pub(super) const FILES: [&str; 6] = [MANIFEST, WEIGHTS, OPTIMIZER, EPOCH, BEST, HISTORY];
 
 /// The directory of a checkpoint.
-const CHECKPOINT: Kind = Kind {
+pub(super) const CHECKPOINT: Kind = Kind {
     what: "checkpoint",
     short: "checkpoint",
     writer: "save_checkpoint",

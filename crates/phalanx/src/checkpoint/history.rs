@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::manifest::MOST;
 use crate::saved::problem;
 use crate::{Error, Result};
 
@@ -90,14 +91,18 @@ pub(super) fn read(name: &str, text: &[u8]) -> Result<Vec<EpochRecord>> {
     let lines = text.split_inclusive(|&byte| byte == b'\n').enumerate();
     lines
         .map(|(index, line)| {
-            serde_json::from_slice(line).map_err(|error| {
+            let wrong = |error: &str| {
                 let place = format!("line {}", index + 1);
-                let message = format!(
-                    "expected the results of an epoch: {error}; {}",
-                    super::manifest::DOCUMENT.again
-                );
+                let again = super::manifest::DOCUMENT.again;
+                let message = format!("expected the results of an epoch: {error}; {again}");
                 problem(name, &place, message)
-            })
+            };
+            let record: EpochRecord =
+                serde_json::from_slice(line).map_err(|error| wrong(&error.to_string()))?;
+            match record.epoch as u64 > MOST {
+                true => Err(wrong("the number of the epoch is too large")),
+                false => Ok(record),
+            }
         })
         .collect()
 }
@@ -133,6 +138,11 @@ mod tests {
         let records = [record.clone(), record];
         let text = write(&records).unwrap();
         assert_eq!(read("history.jsonl", &text).unwrap(), records);
+        let late = EpochRecord {
+            epoch: usize::MAX,
+            ..records[0].clone()
+        };
+        assert!(read("h", &write(&[late]).unwrap()).is_err());
         let error = read("h", &text[..text.len() - 9]).unwrap_err().to_string();
         assert!(
             error.starts_with("h: line 2: expected the results of an epoch: "),

@@ -27,6 +27,8 @@ pub(super) const DOCUMENT: Document = Document {
         "settings",
         "logs",
         "position",
+        "examples",
+        "data",
         "skipped_before",
         "best",
         "files",
@@ -51,6 +53,10 @@ pub(crate) struct About {
     /// Names of the logs of an epoch.
     pub(crate) logs: Vec<String>,
     pub(crate) position: Position,
+    /// Examples of the data that the position is of; none of a stream, of endless data, and before the first `fit`.
+    pub(crate) examples: Option<u64>,
+    /// The CRC-32C of what [`Fit::data_settings`](crate::fit::Fit::data_settings) says of them.
+    pub(crate) data: Option<u32>,
     /// Steps skipped before the epoch.
     pub(crate) skipped_before: Number,
     /// The log that the best epoch is found by, and its value where there was one.
@@ -113,12 +119,29 @@ pub(super) fn read(name: &str, text: &[u8]) -> Result<(About, Stamps)> {
         return Err(problem(name, "files", message));
     }
     let about: About = taken(name, without_frame(fields))?;
-    let mut steps = about.position.segments.iter().map(|segment| segment.steps);
-    if steps.try_fold(0, usize::checked_add).is_none() {
-        let message = format!("more steps than an epoch can have; {}", DOCUMENT.again);
-        return Err(problem(name, "position", message));
-    }
+    check_counts(name, &about)?;
     Ok((about, stamps))
+}
+
+/// More epochs, steps and batches than any training has; what is counted on from them does not overflow.
+pub(super) const MOST: u64 = 1 << 56;
+
+fn check_counts(name: &str, about: &About) -> Result<()> {
+    let steps = about.position.segments.iter();
+    let steps = steps.fold(0, |sum: usize, segment| sum.saturating_add(segment.steps));
+    let counts = [
+        ("iterations", u64::try_from(about.iterations).ok()),
+        ("position", Some(about.position.epoch)),
+        ("position", u64::try_from(steps).ok()),
+        ("replicas", u64::try_from(about.replicas).ok()),
+    ];
+    for (field, count) in counts {
+        if count.is_none_or(|count| count > MOST) {
+            let message = format!("expected counts from 0 to {MOST}; {}", DOCUMENT.again);
+            return Err(problem(name, field, message));
+        }
+    }
+    Ok(())
 }
 
 /// The fields of [`About`].
@@ -137,4 +160,64 @@ fn taken<T: serde::de::DeserializeOwned>(name: &str, value: Value) -> Result<T> 
         );
         problem(name, "fields", message)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::{AutoShard, Segment};
+
+    fn about() -> About {
+        About {
+            iterations: 7,
+            seed: u64::MAX,
+            replicas: 2,
+            optimizer: "adam".to_owned(),
+            settings: Value::Null,
+            logs: vec!["loss".to_owned()],
+            position: Position {
+                epoch: 1,
+                segments: vec![Segment {
+                    batch: 6,
+                    steps: 3,
+                    ..segment()
+                }],
+            },
+            examples: Some(20),
+            data: Some(5),
+            skipped_before: Number(0.0),
+            best: None,
+        }
+    }
+
+    fn segment() -> Segment {
+        serde_json::from_value(serde_json::json!({
+            "policy": AutoShard::Data, "workers": 1, "replicas": 1, "batch": 1, "steps": 0
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn counts_that_overflow_are_refused() {
+        let read_back = |about: &About| {
+            let text = write(about, &Stamps::new()).unwrap();
+            read("c", &text).map(|(about, _)| about)
+        };
+        assert_eq!(read_back(&about()).unwrap(), about());
+        let changes: [fn(&mut About); 6] = [
+            |about| about.iterations = -1,
+            |about| about.iterations = i64::MAX,
+            |about| about.position.epoch = u64::MAX,
+            |about| about.position.segments[0].steps = usize::MAX,
+            |about| about.position.segments = vec![about.position.segments[0]; 1 << 10],
+            |about| about.replicas = usize::MAX,
+        ];
+        for (index, change) in changes.into_iter().enumerate() {
+            let mut wrong = about();
+            wrong.position.segments[0].steps = 1 << 50;
+            change(&mut wrong);
+            let error = read_back(&wrong).expect_err(&index.to_string()).to_string();
+            assert!(error.starts_with("c: "), "{index}: {error}");
+        }
+    }
 }

@@ -22,6 +22,7 @@ mod manifest;
 use std::path::Path;
 
 use phalanx_graph::HostTensor;
+use serde_json::Value;
 
 use crate::Result;
 use crate::data::Position;
@@ -77,6 +78,30 @@ impl TrainingState {
         &self.slots
     }
 
+    /// Values of a training loop of one's own, which keeps everything else.
+    pub(crate) fn of_values(variables: Named, seed: u64, replicas: usize) -> Self {
+        Self {
+            about: About {
+                iterations: 0,
+                seed,
+                replicas,
+                optimizer: "custom training loop".to_owned(),
+                settings: Value::Null,
+                logs: Vec::new(),
+                position: Position::default(),
+                examples: None,
+                data: None,
+                skipped_before: Number(0.0),
+                best: None,
+            },
+            variables,
+            slots: Vec::new(),
+            sums: None,
+            history: Vec::new(),
+            best: None,
+        }
+    }
+
     /// Writes it to a directory in one step: a crash leaves what was there before.
     ///
     /// A checkpoint that is there already is replaced; anything else that is there is not touched. Directories above
@@ -96,6 +121,20 @@ impl TrainingState {
     /// checksum. Nothing in it is trusted: sizes are checked before memory is taken.
     pub fn load(path: impl AsRef<Path>) -> Result<Self> {
         files::read(path.as_ref())
+    }
+
+    /// Whether something is at the path of a checkpoint, or a save that was interrupted has left one for it.
+    #[must_use]
+    pub fn is_at(path: impl AsRef<Path>) -> bool {
+        files::CHECKPOINT.is_there(path.as_ref())
+    }
+
+    /// Removes the checkpoint at the path, if there is one; anything else that is there stays.
+    ///
+    /// # Errors
+    /// When it may not be removed.
+    pub fn remove(path: impl AsRef<Path>) -> Result<()> {
+        files::CHECKPOINT.discard(path.as_ref())
     }
 
     /// Reads a checkpoint from the contents of its files, by their names.

@@ -294,6 +294,7 @@ impl Batches {
             clocks,
             ended: false,
             lockstep: self.sharding.worker.count > 1,
+            most_empty: self.most_empty(),
             past: Vec::new(),
             segment: Segment {
                 steps: start,
@@ -374,18 +375,18 @@ impl Batches {
             return Ok(batch.clone());
         }
         let mut found = None;
-        for i in 0..self.input.len().unwrap_or(usize::MAX) {
-            let batch = self.gathered(&self.input, epoch, &[i])?;
-            if batch.rows() > 0 {
-                found = Some(batch);
+        for i in 0..self.input.once() {
+            // Read once more, and told already or still to come.
+            if let Some(example) = self.input.look(epoch, i, 0)? {
+                let mut example = [example];
+                if let Some(pad) = &self.pad {
+                    pad.apply(&mut example)?;
+                }
+                found = Some(Batch::stack(&example)?);
                 break;
             }
         }
-        let Some(batch) = found else {
-            return Err(Error::user(
-                "every example of the data is corrupt and left out; check the files, or remove skip_corrupt to see why",
-            ));
-        };
+        let batch = found.ok_or_else(all_corrupt)?;
         let none = |tensors: &[HostTensor]| tensors.iter().map(|t| t.slice_rows(0, 0)).collect();
         let batch = Batch {
             x: none(&batch.x),
@@ -394,6 +395,13 @@ impl Batches {
             first: 0,
         };
         Ok(self.no_rows.get_or_init(|| batch).clone())
+    }
+
+    /// Batches in a row without rows from which on every example of the data is known to be corrupt.
+    fn most_empty(&self) -> usize {
+        // Batches may begin anew where the last of a repetition is not full.
+        let batches = self.input.once().div_ceil(self.size.max(1));
+        batches.saturating_mul(2).saturating_add(1)
     }
 
     /// Whether a stage after `batch` changes the order or number of batches.
@@ -429,6 +437,12 @@ impl fmt::Debug for Batches {
             None => write!(f, "endless Batches of {}", self.size),
         }
     }
+}
+
+fn all_corrupt() -> Error {
+    Error::user(
+        "every example of the data is corrupt and left out; check the files, or remove skip_corrupt to see why",
+    )
 }
 
 fn panic_message(panic: &(dyn std::any::Any + Send)) -> &str {
@@ -477,8 +491,10 @@ pub struct BatchIter {
     ended: bool,
     /// Every step is of several workers, so a batch without rows is a step too.
     lockstep: bool,
+    /// Batches without rows in a row that are passed over.
+    most_empty: usize,
     pub(super) past: Vec<Segment>,
-    segment: Segment,
+    pub(super) segment: Segment,
     epoch: u64,
 }
 
@@ -516,6 +532,7 @@ impl Iterator for BatchIter {
         if self.ended {
             return None;
         }
+        let mut empty = 0;
         loop {
             let batch = self.clocks.next.time(|| match &mut self.maker {
                 Origin::Here(maker) => maker.next(),
@@ -523,9 +540,15 @@ impl Iterator for BatchIter {
             });
             self.ended = !matches!(batch, Some(Ok(_)));
             self.segment.steps += usize::from(!self.ended);
-            let empty = matches!(&batch, Some(Ok(batch)) if batch.rows() == 0);
-            if !empty || self.lockstep {
+            let is_empty = matches!(&batch, Some(Ok(batch)) if batch.rows() == 0);
+            if !is_empty || self.lockstep {
                 return batch;
+            }
+            self.segment.left_out += 1;
+            empty += 1;
+            if empty > self.most_empty {
+                self.ended = true;
+                return Some(Err(all_corrupt()));
             }
         }
     }

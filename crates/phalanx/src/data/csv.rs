@@ -90,23 +90,20 @@ pub enum LabelKind {
 /// [`Error::Data`] with the line, the column, the value found and what to do; [`Error::User`] for options that
 /// contradict each other or the file; [`Error::Io`] when the reader fails.
 pub fn parse_csv(reader: impl Read, name: &str, options: &CsvOptions) -> Result<Dataset> {
-    let mut arrays = csv_arrays(reader, name, options)?;
+    let (_, mut arrays) = csv_arrays(reader, name, options)?;
     let y = arrays.split_off(1);
     Dataset::from_arrays(arrays, y)
 }
 
-/// x, and y where there is a label.
+/// The names of the columns, none where there is no header; then x, and y where there is a label.
 pub(super) fn csv_arrays(
     reader: impl Read,
     name: &str,
     options: &CsvOptions,
-) -> Result<Vec<HostTensor>> {
+) -> Result<(Vec<String>, Vec<HostTensor>)> {
     check_options(options)?;
     let mut lines = Lines::open(reader, name, options)?;
-    let mut line = String::new();
-    if !lines.read(&mut line)? {
-        return Err(lines.error("found no line of text, expected rows of numbers; check that the file is the right one and complete"));
-    }
+    let mut line = first_line(&mut lines)?;
     let fields = lines.fields(&line)?;
     let names = header(&lines, &fields, options.header)?;
     let mut table = Table::new(&lines, &fields, names, options)?;
@@ -117,6 +114,48 @@ pub(super) fn csv_arrays(
         table.push(&lines, &lines.fields(&line)?)?;
     }
     table.finish(&lines)
+}
+
+fn first_line(lines: &mut Lines<'_>) -> Result<String> {
+    let mut line = String::new();
+    if lines.read(&mut line)? {
+        return Ok(line);
+    }
+    Err(lines.error("found no line of text, expected rows of numbers; check that the file is the right one and complete"))
+}
+
+/// The columns that files to be read together have: those of the first that names them.
+#[derive(Clone, Debug, Default)]
+pub struct CsvColumns(Option<(String, Vec<String>)>);
+
+impl CsvColumns {
+    /// Compares the columns of one more file; one without names is taken to have those of the others.
+    pub(super) fn see(&mut self, file: &str, names: Vec<String>) -> Result<()> {
+        let Some((first, expected)) = &self.0 else {
+            self.0 = (!names.is_empty()).then(|| (file.to_owned(), names));
+            return Ok(());
+        };
+        if names.is_empty() || names == *expected {
+            return Ok(());
+        }
+        let most = names.len().max(expected.len());
+        let differs = (0..most).find(|&column| names.get(column) != expected.get(column));
+        let column = differs.unwrap_or_default();
+        let name = |names: &[String]| {
+            names
+                .get(column)
+                .map_or("nothing".into(), |name| shown(name))
+        };
+        Err(Error::Data {
+            source_name: file.to_owned(),
+            place: format!("header, column {}", column + 1),
+            message: format!(
+                "found {}, expected {} as in {first}; give files of the same columns in the same order, or narrow the pattern",
+                name(&names),
+                name(expected)
+            ),
+        })
+    }
 }
 
 fn check_options(options: &CsvOptions) -> Result<()> {
@@ -232,7 +271,7 @@ impl<'a> Table<'a> {
         Ok(())
     }
 
-    fn finish(self, lines: &Lines<'_>) -> Result<Vec<HostTensor>> {
+    fn finish(self, lines: &Lines<'_>) -> Result<(Vec<String>, Vec<HostTensor>)> {
         if self.rows == 0 {
             return Err(lines.error("found a header and no row, expected rows of numbers; check that the file is complete"));
         }
@@ -247,7 +286,7 @@ impl<'a> Table<'a> {
             (Some(_), LabelKind::Value) => Some(HostTensor::new([rows], &self.values)),
         };
         let x = HostTensor::new(dims, &self.features);
-        Ok([x].into_iter().chain(y).collect())
+        Ok((self.names, [x].into_iter().chain(y).collect()))
     }
 }
 

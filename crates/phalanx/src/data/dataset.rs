@@ -16,7 +16,9 @@ use super::order::Order;
 use super::picked::Picked;
 use super::source::Arrays;
 use super::weave::Weave;
-use super::{Batches, ClassWeights, CsvOptions, EncodedImage, Example, Lost, Records, Source};
+use super::{
+    Batches, ClassWeights, CsvColumns, CsvOptions, EncodedImage, Example, Lost, Records, Source,
+};
 use crate::image::ImagePlan;
 use crate::{Error, Result};
 
@@ -104,9 +106,21 @@ impl Dataset {
     /// CSV files by path or pattern, plain or compressed with gzip, read into memory one after the other.
     ///
     /// # Errors
-    /// When a pattern names no file, a file cannot be read or has other columns than the first, the files have more rows
+    /// When a pattern names no file, a file cannot be read or has other columns than the first or in another order, the files have more rows
     /// together than the options allow, or as [`parse_csv`](super::parse_csv).
     pub fn from_csv(path: impl AsRef<Path>, options: &CsvOptions) -> Result<Self> {
+        Self::from_csv_with(path, options, &mut CsvColumns::default())
+    }
+
+    /// As [`from_csv`](Self::from_csv), of the columns of the files that were read with the same `columns` before.
+    ///
+    /// # Errors
+    /// As [`from_csv`](Self::from_csv).
+    pub fn from_csv_with(
+        path: impl AsRef<Path>,
+        options: &CsvOptions,
+        columns: &mut CsvColumns,
+    ) -> Result<Self> {
         let (mut parts, mut rows) = (Vec::new(), 0);
         for path in files_of(path.as_ref())? {
             let file = File::open(&path).map_err(|source| Error::Io {
@@ -115,7 +129,8 @@ impl Dataset {
                 source,
             })?;
             let name = path.to_string_lossy().into_owned();
-            let arrays = csv_arrays(file, &name, options)?;
+            let (names, arrays) = csv_arrays(file, &name, options)?;
+            columns.see(&name, names)?;
             rows += arrays[0].rows();
             if rows > options.max_rows {
                 return Err(Error::User(format!(
@@ -471,6 +486,22 @@ impl Dataset {
                 first_len, second, ..
             } => Some(first_len.saturating_add(second.len()?)),
         }
+    }
+
+    /// Of so many examples in a row, each of the data is one, however often and in whatever order they come.
+    pub(super) fn once(&self) -> usize {
+        let each = || self.inputs().into_iter().map(Self::once);
+        let inputs = match &*self.node {
+            // Those of one repetition may all be in front of the row, and of the next behind it.
+            Node::Ordered {
+                input,
+                order: Order::Repeat(_),
+            } => input.once().saturating_mul(2),
+            Node::Concatenate { .. } => each().fold(0, usize::saturating_add),
+            Node::Woven { weave, .. } => weave.once(&each().collect::<Vec<_>>()),
+            _ => each().max().unwrap_or(usize::MAX),
+        };
+        inputs.min(self.len().unwrap_or(usize::MAX))
     }
 
     /// Whether an epoch has no example.

@@ -174,6 +174,7 @@ impl StreamBatches {
             replicas: 1,
             batch: self.size,
             steps,
+            left_out: 0,
         }
     }
 }

@@ -92,15 +92,27 @@ mod tests {
         };
         std::fs::write(folder.join("c.csv"), "1,2,3,0\n").unwrap();
         std::fs::write(folder.join("c[1].csv"), "7,8,0\n").unwrap();
+        std::fs::write(folder.join("d.csv"), "b,a,label\n6,5,1\n").unwrap();
+        std::fs::write(folder.join("e.csv"), "a,b,label,more\n6,5,1,2\n").unwrap();
         for (name, options, expected) in [
             ("[ab].csv", &few, "more than 2 rows"),
             (
-                "*.csv",
+                "[ad].csv",
+                &options,
+                "d.csv: header, column 1: found \"b\", expected \"a\" as in",
+            ),
+            (
+                "[ae].csv",
+                &options,
+                "e.csv: header, column 4: found \"more\", expected nothing as in",
+            ),
+            (
+                "[abc]*.csv",
                 &options,
                 "c.csv: array 0: found f32[1,3], expected rows as those of",
             ),
             ("*.txt", &options, "names no file"),
-            ("d.csv", &options, "cannot open"),
+            ("f.csv", &options, "cannot open"),
         ] {
             let error = Dataset::from_csv(pattern(&folder, name), options)
                 .unwrap_err()

@@ -7,12 +7,13 @@ use crate::image::Draws;
 use crate::{Error, Result};
 
 /// Each image with another one of the batch shining through, and labels `[rows, classes]` in the same proportion, which is
-/// drawn from Beta(alpha, alpha) for each image (Zhang et al., arXiv 1710.09412).
+/// drawn from Beta(alpha, alpha) for each image (Zhang et al., arXiv 1710.09412). A weight is in that proportion too, of the
+/// weights of both.
 ///
 /// For [`Batches::map_random`](crate::data::Batches::map_random), with a loss for labels of several classes, such as `categorical_crossentropy`.
 ///
 /// # Errors
-/// When `x` is not one f32 tensor, `y` not one i32 tensor of classes below `classes`, or `alpha` not above 0.
+/// When `x` is not one f32 tensor, `y` not one i32 tensor of classes below `classes`, there are fewer than 2 classes, or `alpha` not above 0.
 pub fn mix_up(key: u64, batch: &Batch, classes: usize, alpha: f32) -> Result<Batch> {
     mix(key, batch, classes, alpha, |_, share, _, mine, other| {
         for (mine, other) in mine.iter_mut().zip(other) {
@@ -71,6 +72,8 @@ fn mix(
     let values = images.f32s();
     let mut mixed = values.clone();
     let mut targets = vec![0.0f32; rows * classes];
+    let given = batch.weight.as_ref().map(HostTensor::f32s);
+    let mut weights = given.clone();
     let mut draws = Draws::new(key);
     let step = if rows > 1 {
         1 + draws.below(rows - 1)
@@ -85,11 +88,15 @@ fn mix(
         let left = blend(&mut draws, share, dims, mine, &values[other * len..][..len]);
         targets[row * classes + labels[row] as usize] += left;
         targets[row * classes + labels[other] as usize] += 1.0 - left;
+        if let (Some(weights), Some(given)) = (&mut weights, &given) {
+            weights[row] = given[row] * left + given[other] * (1.0 - left);
+        }
     }
     Ok(Batch {
         x: vec![HostTensor::new(images.dims(), &mixed)],
         y: vec![HostTensor::new([rows, classes], &targets)],
-        ..batch.clone()
+        weight: weights.map(|weights| HostTensor::new([rows], &weights)),
+        first: batch.first,
     })
 }
 
@@ -99,6 +106,20 @@ fn check(batch: &Batch, classes: usize, alpha: f32) -> Result<(&HostTensor, Vec<
             "mixing needs one input and one label; mix before other inputs are added",
         ));
     };
+    if batch
+        .weight
+        .as_ref()
+        .is_some_and(|weight| weight.dims() != [images.rows()])
+    {
+        return Err(Error::user(
+            "mixing needs one weight for each image; leave out those of steps",
+        ));
+    }
+    if classes < 2 {
+        return Err(Error::User(format!(
+            "mixing needs 2 or more classes, got {classes}; give the model an output for each class"
+        )));
+    }
     if images.dtype() != DType::F32 || !(alpha > 0.0 && alpha <= 4.0) {
         return Err(Error::User(format!(
             "mixing needs f32 images and an alpha above 0, up to 4; got {} and {alpha}",

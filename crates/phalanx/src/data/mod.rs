@@ -56,7 +56,7 @@ mod weave;
 pub use batches::{BatchIter, Batches};
 pub(crate) use clocks::STAGES;
 pub use clocks::StageTime;
-pub use csv::{CsvOptions, Header, LabelColumn, LabelKind, parse_csv};
+pub use csv::{CsvColumns, CsvOptions, Header, LabelColumn, LabelKind, parse_csv};
 pub use dataset::Dataset;
 pub use example::{Batch, ClassWeights, Example};
 pub use feed::{Feed, FeedIter, StreamBatches, StreamIter};

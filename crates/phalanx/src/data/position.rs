@@ -11,6 +11,7 @@ use crate::{Error, Result};
 /// It has a segment for the steps since the epoch last went on with other workers or another batch, and at most three for
 /// all before, however often that was.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Given")]
 pub struct Position {
     /// The epoch, from 0.
     pub epoch: u64,
@@ -31,6 +32,32 @@ pub struct Segment {
     pub batch: usize,
     /// Steps taken.
     pub steps: usize,
+    /// Steps among them that were none: all their examples were corrupt and left out.
+    #[serde(default)]
+    pub left_out: usize,
+}
+
+/// The most workers, and the most replicas of a worker.
+const MOST_WORKERS: usize = 1 << 20;
+/// The most examples that the steps of a segment may have.
+const MOST_EXAMPLES: usize = 1 << 56;
+/// The most segments: more than there ever are.
+const MOST_SEGMENTS: usize = 16;
+
+/// A position as it is written, which may be anything.
+#[derive(Deserialize)]
+struct Given {
+    epoch: u64,
+    segments: Vec<Segment>,
+}
+
+impl TryFrom<Given> for Position {
+    type Error = Error;
+
+    fn try_from(Given { epoch, segments }: Given) -> Result<Self> {
+        let position = Self { epoch, segments };
+        position.check().map(|()| position)
+    }
 }
 
 impl Segment {
@@ -38,8 +65,20 @@ impl Segment {
     fn goes_on(&self, next: &Self) -> bool {
         Self {
             steps: next.steps,
+            left_out: next.left_out,
             ..*self
         } == *next
+    }
+
+    /// Whether its numbers can be those of a training.
+    fn is_possible(&self) -> bool {
+        let some = 1..=MOST_WORKERS;
+        let examples = self.batch.checked_mul(self.steps);
+        some.contains(&self.workers)
+            && some.contains(&self.replicas)
+            && self.batch.max(self.steps) <= MOST_EXAMPLES
+            && examples.is_some_and(|examples| examples <= MOST_EXAMPLES)
+            && self.left_out <= self.steps
     }
 
     /// Examples that nobody needs to read any more, where the data are not divided by file.
@@ -58,6 +97,29 @@ impl Position {
         let segments = Vec::new();
         Self { epoch, segments }
     }
+
+    /// Batches that were trained on, those left out for having no rows not counted.
+    pub(crate) fn trained(&self) -> usize {
+        let each = self.segments.iter();
+        each.map(|segment| segment.steps.saturating_sub(segment.left_out))
+            .fold(0, usize::saturating_add)
+    }
+
+    fn check(&self) -> Result<()> {
+        let wrong = (self.segments.iter().enumerate()).find(|(_, segment)| !segment.is_possible());
+        if let Some((k, segment)) = wrong {
+            return Err(Error::User(format!(
+                "segment {k} of the position is {segment:?}, expected 1 to {MOST_WORKERS} workers and replicas, and at most \
+                 {MOST_EXAMPLES} examples in its steps; the file is damaged, start at the next epoch"
+            )));
+        }
+        match self.segments.len() {
+            count if count > MOST_SEGMENTS => Err(Error::User(format!(
+                "the position has {count} segments, expected at most {MOST_SEGMENTS}; the file is damaged, start at the next epoch"
+            ))),
+            _ => Ok(()),
+        }
+    }
 }
 
 impl Batches {
@@ -68,15 +130,17 @@ impl Batches {
     /// divided anew, by position.
     ///
     /// # Errors
-    /// When the position is of other batches, or stages after `batch` change the order and the workers have changed.
+    /// When the position is of other batches or of impossible numbers, or stages after `batch` change the order and the workers have changed.
     pub fn iter_at(&self, position: &Position) -> Result<BatchIter> {
-        let (past, step) = match position.segments.split_last() {
-            Some((last, past)) if self.takes_over(last, past) => (past, last.steps),
-            _ => (&position.segments[..], 0),
+        position.check()?;
+        let (past, step, left_out) = match position.segments.split_last() {
+            Some((last, past)) if self.takes_over(last, past) => (past, last.steps, last.left_out),
+            _ => (&position.segments[..], 0, 0),
         };
         let batches = self.after(past)?;
         let mut iter = batches.iter(position.epoch, step);
         iter.past = merged(past);
+        iter.segment.left_out = left_out;
         Ok(iter)
     }
 
@@ -100,6 +164,7 @@ impl Batches {
             replicas: worker.replicas,
             batch: self.size(),
             steps: 0,
+            left_out: 0,
         }
     }
 
@@ -163,6 +228,7 @@ fn merged(past: &[Segment]) -> Vec<Segment> {
     let examples = rest.iter().fold(0usize, |sum, segment| {
         sum.saturating_add(segment.examples())
     });
+    let mut left_out = rest.iter().map(|segment| segment.left_out).sum::<usize>();
     let (batch, more) = match steps {
         0 => (0, 0),
         _ => (examples / steps, examples % steps),
@@ -173,8 +239,13 @@ fn merged(past: &[Segment]) -> Vec<Segment> {
         replicas: 1,
         batch,
         steps,
+        left_out: 0,
     };
-    let two = [of(batch + 1, more), of(batch, steps - more)];
+    let mut two = [of(batch + 1, more), of(batch, steps - more)];
+    for segment in &mut two {
+        segment.left_out = left_out.min(segment.steps);
+        left_out -= segment.left_out;
+    }
     let two = two.into_iter().filter(|segment| segment.steps > 0);
     files.iter().copied().chain(two).collect()
 }

@@ -15,47 +15,53 @@ const SECOND: u64 = 1;
 impl Dataset {
     /// Example `i`, or nothing where it is corrupt and left out.
     pub(super) fn read(&self, epoch: u64, i: usize) -> Result<Option<Example>> {
+        self.look(epoch, i, 1)
+    }
+
+    /// As [`read`](Self::read); one that is left out counts as `count` skipped.
+    pub(super) fn look(&self, epoch: u64, i: usize, count: u64) -> Result<Option<Example>> {
         match self.node() {
             Node::Arrays(arrays) => arrays.get(i).map(Some),
             Node::Source(source) => source.get(i).map(Some),
             Node::Images(images) => images.get(epoch, i).map(Some),
             Node::Ordered { input, order } => {
                 let (epoch, i) = order.locate(input.len(), epoch, i)?;
-                input.read(epoch, i)
+                input.look(epoch, i, count)
             }
             Node::Map { input, seed, map } => {
                 let (key_epoch, id) = input.identity(epoch, i)?;
                 let key = key_of(*seed, key_epoch, id);
                 input
-                    .read(epoch, i)?
+                    .look(epoch, i, count)?
                     .map(|example| map(key, example))
                     .transpose()
             }
             Node::ClassWeights { input, weights } => input
-                .read(epoch, i)?
+                .look(epoch, i, count)?
                 .map(|example| weights.apply(example))
                 .transpose(),
-            Node::Picked { input, picked } => input.read(epoch, picked.locate(i)),
+            Node::Picked { input, picked } => input.look(epoch, picked.locate(i), count),
             Node::Woven { inputs, weave } => {
                 let (input, i) = weave.locate(i);
-                inputs[input].read(epoch, i)
+                inputs[input].look(epoch, i, count)
             }
-            Node::Zip { inputs } => read_zipped(inputs, epoch, i),
+            Node::Zip { inputs } => look_zipped(inputs, epoch, i, count),
             Node::Cached {
                 input,
                 examples,
                 skipped,
             } => {
                 if let Some(example) = examples[i].get() {
-                    skipped.fetch_add(u64::from(example.is_none()), Ordering::Relaxed);
+                    let count = if example.is_none() { count } else { 0 };
+                    skipped.fetch_add(count, Ordering::Relaxed);
                     return Ok(example.clone());
                 }
-                let example = input.read(0, i)?;
+                let example = input.look(0, i, count)?;
                 Ok(examples[i].get_or_init(|| example).clone())
             }
-            Node::SkipCorrupt { input, skipped } => match input.read(epoch, i) {
+            Node::SkipCorrupt { input, skipped } => match input.look(epoch, i, count) {
                 Err(Error::Data { .. }) => {
-                    skipped.fetch_add(1, Ordering::Relaxed);
+                    skipped.fetch_add(count, Ordering::Relaxed);
                     Ok(None)
                 }
                 read => read,
@@ -65,8 +71,8 @@ impl Dataset {
                 first_len,
                 second,
             } => match i.checked_sub(*first_len) {
-                None => first.read(epoch, i),
-                Some(i) => second.read(epoch, i),
+                None => first.look(epoch, i, count),
+                Some(i) => second.look(epoch, i, count),
             },
         }
     }
@@ -206,10 +212,10 @@ impl Dataset {
     }
 }
 
-fn read_zipped(inputs: &[Dataset], epoch: u64, i: usize) -> Result<Option<Example>> {
+fn look_zipped(inputs: &[Dataset], epoch: u64, i: usize, count: u64) -> Result<Option<Example>> {
     let mut whole = Example::default();
     for input in inputs {
-        let Some(example) = input.read(epoch, i)? else {
+        let Some(example) = input.look(epoch, i, count)? else {
             return Ok(None);
         };
         whole.x.extend(example.x);

@@ -49,21 +49,38 @@ pub fn batch_sizes(worker: Worker, batch: usize) -> Vec<usize> {
         .collect()
 }
 
+/// Examples of a batch that the first so many of all replicas take, those with the larger parts first.
+fn of_first(worker: Worker, batch: usize, replicas: usize) -> usize {
+    let all = worker.count * worker.replicas;
+    batch / all * replicas + replicas.min(batch % all)
+}
+
+/// Examples that a worker takes in so many steps, fewer than there are workers: in each the parts of the next worker.
+fn in_steps(worker: Worker, batch: usize, first: usize, steps: usize) -> usize {
+    let Worker {
+        index,
+        count,
+        replicas,
+    } = worker;
+    let start = (first + index) % count;
+    let end = start + steps;
+    let before = |worker_index: usize| of_first(worker, batch, worker_index * replicas);
+    if end <= count {
+        return before(end) - before(start);
+    }
+    before(count) - before(start) + before(end - count)
+}
+
 /// Examples that a worker takes of the full batches in a step.
 fn size_in_step(worker: Worker, batch: usize, step: usize) -> usize {
-    let sizes = batch_sizes(worker, batch);
-    let first = step % worker.count * worker.replicas;
-    (first..first + worker.replicas)
-        .map(|k| sizes[k % sizes.len()])
-        .sum()
+    in_steps(worker, batch, step % worker.count, 1)
 }
 
 /// Examples that a worker has taken before a step: a batch every `count` steps, and those of the steps since.
 pub(super) fn consumed(worker: Worker, batch: usize, step: usize) -> usize {
-    let since = (0..step % worker.count).map(|step| size_in_step(worker, batch, step));
     (step / worker.count)
         .saturating_mul(batch)
-        .saturating_add(since.sum())
+        .saturating_add(in_steps(worker, batch, 0, step % worker.count))
 }
 
 /// The worker's slice of a batch of `rows` rows: where it starts, and its size.
@@ -127,6 +144,28 @@ mod tests {
             [slice_of(worker(0), 7, 1), slice_of(worker(1), 7, 1)],
             [(0, 3), (3, 4)]
         );
+    }
+
+    #[test]
+    fn what_a_worker_takes_is_what_its_replicas_take() {
+        for (count, replicas, batch) in [(1, 1, 5), (3, 2, 64), (4, 3, 5), (2, 8, 3), (5, 2, 13)] {
+            for index in 0..count {
+                let worker = Worker {
+                    index,
+                    count,
+                    replicas,
+                };
+                let sizes = batch_sizes(worker, batch);
+                let mut taken = 0;
+                for step in 0..2 * count {
+                    assert_eq!(consumed(worker, batch, step), taken);
+                    let first = step % count * replicas;
+                    let size: usize = sizes[first..first + replicas].iter().sum();
+                    assert_eq!(size_in_step(worker, batch, step), size);
+                    taken += size;
+                }
+            }
+        }
     }
 
     #[test]

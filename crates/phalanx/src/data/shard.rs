@@ -137,10 +137,10 @@ impl Sharding {
                 .len()
                 .map_or(batch, |len| len.saturating_sub(start).min(batch));
             let (offset, size) = slice_of(self.worker, rows, step);
-            return (input, start + offset, size);
+            return (input, start.saturating_add(offset), size);
         };
         let start = consumed(self.worker, batch, step);
-        let size = consumed(self.worker, batch, step + 1) - start;
+        let size = consumed(self.worker, batch, step.saturating_add(1)) - start;
         let left = lane.len().map_or(size, |len| len.saturating_sub(start));
         (lane, start, size.min(left))
     }
@@ -180,13 +180,13 @@ impl Sharding {
 
 /// Examples that all workers have read after so many steps, where each reads everything.
 pub(super) fn all_have_read(count: usize, replicas: usize, batch: usize, steps: usize) -> usize {
-    let worker = |index| Worker {
-        index,
+    // Parts are larger the further in front they are, so that whoever has had the last ones has read least.
+    let least = Worker {
+        index: (count - steps % count) % count,
         count,
         replicas,
     };
-    let read = (0..count).map(|index| consumed(worker(index), batch, steps));
-    read.min().unwrap_or(0)
+    consumed(least, batch, steps)
 }
 
 /// Why there is no dataset for each worker.

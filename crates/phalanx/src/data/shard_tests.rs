@@ -244,6 +244,25 @@ fn many_threads_keep_the_order() {
 }
 
 #[test]
+fn the_least_that_any_worker_has_read_is_known() {
+    for (count, replicas, batch) in [(1, 1, 5), (3, 2, 64), (4, 3, 5), (2, 8, 3), (5, 2, 13)] {
+        for steps in 0..2 * count + 1 {
+            let read = |index| {
+                let worker = Worker {
+                    index,
+                    count,
+                    replicas,
+                };
+                rebatch::consumed(worker, batch, steps)
+            };
+            let least = (0..count).map(read).min().unwrap();
+            let all = shard::all_have_read(count, replicas, batch, steps);
+            assert_eq!(all, least, "{count} {replicas} {batch} {steps}");
+        }
+    }
+}
+
+#[test]
 fn what_not_all_have_read_is_left_where_each_reads_all() {
     let batches = Dataset::from_source(Files(vec![40])).batch(4);
     let worker = batches.shard(Worker::new(0, 2), AutoShard::Off).unwrap();
@@ -454,6 +473,171 @@ fn a_position_stays_small() {
     let (_, second) = read(&parts, &first, 1);
     assert_eq!(first.segments.len(), second.segments.len());
     assert_eq!(second.segments.last().unwrap().steps, 2);
+}
+
+/// `0..len` of which only that at `good` can be read.
+fn with_one_good(len: usize, good: usize) -> Dataset {
+    Dataset::from_source(Files(vec![len])).map(move |example| {
+        if example.x[0].to_f64()[0] as usize == good {
+            return Ok(example);
+        }
+        Err(crate::Error::Data {
+            source_name: "f".into(),
+            place: "byte 0".into(),
+            message: "no".into(),
+        })
+    })
+}
+
+#[test]
+fn endless_data_that_are_all_corrupt_are_an_error() {
+    let none = with_one_good(9, 99).skip_corrupt();
+    for batches in [
+        none.shuffle(1).repeat_forever().batch(4),
+        none.batch(4).repeat_forever(),
+        none.repeat_forever().skip(5).batch(4).prefetch(2),
+        Dataset::mix(&[(none.repeat_forever(), 2), (none.repeat_forever(), 3)])
+            .unwrap()
+            .batch(4),
+    ] {
+        let mut iter = batches.iter(0, 0);
+        let error = iter.next().unwrap().unwrap_err().to_string();
+        assert!(
+            error.contains("every example of the data is corrupt"),
+            "{error}"
+        );
+        assert!(iter.next().is_none());
+    }
+    let part = none
+        .repeat_forever()
+        .batch(4)
+        .shard(Worker::new(0, 2), AutoShard::Data);
+    assert!(part.unwrap().get(0, 0).is_err());
+    // A single good one is found, wherever it is in the order of each repetition.
+    for seed in 0..20 {
+        let one = with_one_good(9, 4).skip_corrupt().shuffle(seed);
+        let read: Vec<Vec<i32>> = one
+            .repeat_forever()
+            .batch(1)
+            .iter(0, 0)
+            .take(5)
+            .map(|batch| values(&batch.unwrap()))
+            .collect();
+        assert_eq!(read, vec![vec![4]; 5]);
+    }
+}
+
+#[test]
+fn what_is_read_only_for_its_tensors_is_not_counted_as_skipped() {
+    let data = with_one_good(9, 8).skip_corrupt();
+    let part = data.batch(4).shard(Worker::new(0, 2), AutoShard::Data);
+    assert_eq!(part.unwrap().get(0, 0).unwrap().rows(), 0);
+    assert_eq!(data.skipped(), 2);
+}
+
+#[test]
+fn a_position_knows_which_of_its_steps_were_left_out() {
+    let batches = with_one_good(6, 4).skip_corrupt().batch(2);
+    let mut iter = batches.iter(0, 0);
+    assert_eq!(values(&iter.next().unwrap().unwrap()), [4]);
+    let position = iter.position();
+    assert_eq!((position.trained(), position.segments[0].steps), (1, 3));
+    // As it is kept, gone on from, and merged by other batches.
+    let again = batches.iter_at(&position).unwrap().position();
+    assert_eq!(again.trained(), 1);
+    let other = batches.dataset().batch(3).iter_at(&position).unwrap();
+    assert_eq!(other.position().trained(), 1);
+    let old = r#"{"epoch":0,"segments":[{"policy":"data","workers":1,"replicas":1,"batch":2,"steps":3}]}"#;
+    assert_eq!(serde_json::from_str::<Position>(old).unwrap().trained(), 3);
+}
+
+#[test]
+fn impossible_positions_are_refused_where_they_are_read() {
+    let huge = usize::MAX;
+    let segment = |workers, replicas, batch, steps| Segment {
+        policy: AutoShard::Data,
+        workers,
+        replicas,
+        batch,
+        steps,
+        left_out: 0,
+    };
+    let batches = Dataset::from_source(Files(vec![10])).batch(2);
+    for wrong in [
+        segment(0, 1, 2, 1),
+        segment(1, 0, 2, 1),
+        segment(huge, 1, 2, 1),
+        segment(1, (1 << 20) + 1, 2, 1),
+        segment(1, 1, huge, 0),
+        segment(1, 1, 0, huge),
+        segment(1, 1, 1 << 40, 1 << 40),
+    ] {
+        let position = Position {
+            epoch: 0,
+            segments: vec![wrong],
+        };
+        let text = serde_json::to_string(&position).unwrap();
+        let error = serde_json::from_str::<Position>(&text).unwrap_err();
+        assert!(error.to_string().contains("the file is damaged"), "{error}");
+        assert!(batches.iter_at(&position).is_err());
+    }
+    let many = Position {
+        epoch: 0,
+        segments: vec![segment(1, 1, 1, 1); 17],
+    };
+    assert!(batches.iter_at(&many).is_err());
+    // As large as is accepted: neither slow nor too large.
+    let start = std::time::Instant::now();
+    for policy in [AutoShard::Off, AutoShard::Data] {
+        let most = Segment {
+            policy,
+            ..segment(1 << 20, 1 << 20, 1 << 28, (1 << 28) - 1)
+        };
+        let position = Position {
+            epoch: u64::MAX,
+            segments: vec![most; 16],
+        };
+        let endless = batches.dataset().repeat_forever().batch(3);
+        for batches in [&batches, &endless] {
+            let mut iter = batches.iter_at(&position).unwrap();
+            let _ = iter.next();
+            let _ = iter.position();
+        }
+    }
+    assert!(start.elapsed().as_secs() < 20, "{:?}", start.elapsed());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    #[test]
+    fn any_position_is_gone_on_from_or_refused(
+        epoch: u64, segments in prop::collection::vec((0u8..4, any_number(), any_number(), any_number(), any_number()), 0..5), size in 0usize..5, endless: bool,
+    ) {
+        let segments = segments.into_iter().map(|(policy, workers, replicas, batch, steps)| Segment {
+            policy: [AutoShard::Auto, AutoShard::File, AutoShard::Data, AutoShard::Off][usize::from(policy)],
+            workers, replicas, batch, steps, left_out: 0,
+        });
+        let text = serde_json::to_string(&Position { epoch, segments: segments.collect() }).unwrap();
+        let data = Dataset::from_source(Files(vec![3, 5, 2]));
+        let data = if endless { data.repeat_forever() } else { data };
+        if let Ok(position) = serde_json::from_str(&text)
+            && let Ok(mut iter) = data.batch(size).iter_at(&position) {
+            for batch in iter.by_ref().take(3) {
+                let _ = batch;
+            }
+            let _ = iter.position();
+        }
+    }
+}
+
+/// Mostly small, sometimes huge.
+fn any_number() -> impl Strategy<Value = usize> {
+    prop_oneof![
+        0usize..6,
+        (0u32..64).prop_map(|bits| 1usize << bits),
+        Just(usize::MAX)
+    ]
 }
 
 #[test]

@@ -113,6 +113,20 @@ impl Weave {
         }
     }
 
+    /// Examples in a row among which there are so many of each input.
+    pub(super) fn once(&self, inputs: &[usize]) -> usize {
+        match self {
+            Self::Blocks { len, .. } => *len,
+            Self::Weighted {
+                pattern, weights, ..
+            } => {
+                let patterns = inputs.iter().zip(weights).map(|(len, w)| len.div_ceil(*w));
+                let most = patterns.max().unwrap_or(0).saturating_add(1);
+                most.saturating_mul(pattern.len())
+            }
+        }
+    }
+
     /// The input that output index `i` is of, and the index there.
     pub(super) fn locate(&self, i: usize) -> (usize, usize) {
         match self {

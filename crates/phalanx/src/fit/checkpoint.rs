@@ -11,7 +11,7 @@ use super::history::{EpochLogs, History, Input, Logs};
 use super::tally::Tally;
 use super::{Fit, Trainer};
 use crate::checkpoint::{About, EpochRecord, Number, TrainingState, rows};
-use crate::data::{Position, STAGES, Verdict};
+use crate::data::{Feed, Position, STAGES, Verdict};
 use crate::{Error, Result};
 
 impl Trainer {
@@ -45,7 +45,7 @@ impl Trainer {
     /// All that the training is at this step, on the host; waits for the steps begun.
     ///
     /// # Errors
-    /// When the device fails, or the loss of a step of the epoch was not a number.
+    /// When the device fails, or the loss of a step of the epoch or the value of a variable is infinite or not a number.
     pub fn training_state(&self) -> Result<TrainingState> {
         let setup = &self.setup;
         let arrays = setup.arrays().into_iter().enumerate();
@@ -54,6 +54,9 @@ impl Trainer {
         let mut values: Vec<(String, HostTensor)> = values.collect::<Result<_>>()?;
         let iterations = values.pop();
         let slots = values.split_off(setup.model.variables().len());
+        if let Some((name, _)) = values.iter().find(|(_, value)| !is_finite(value)) {
+            return Err(self.diverged_variable(name));
+        }
         let optimizer = &setup.optimizer;
         let best = self.best.as_ref();
         Ok(TrainingState {
@@ -65,6 +68,8 @@ impl Trainer {
                 settings: optimizer.config(),
                 logs: self.log_names(),
                 position: self.position.clone(),
+                examples: self.examples,
+                data: self.data_settings,
                 skipped_before: Number(self.skipped_before),
                 best: best.map(|Best { log, found }| {
                     let value = found.as_ref().map(|(value, _)| Number(*value));
@@ -98,11 +103,14 @@ impl Trainer {
             .map(|sums| self.checked_sums(about, sums))
             .transpose()?;
         let best = self.checked_best(state, &wanted)?;
+        let placed = |sums: &Vec<Vec<f64>>| self.state.placed_tallies(&self.setup, sums);
+        let sums = sums.as_ref().map(placed).transpose()?;
         self.state.replace(&values, about.seed)?;
-        if let Some(sums) = &sums {
-            self.state.set_tallies(&self.setup, sums)?;
-        }
         self.is_mid_epoch = sums.is_some();
+        if let Some(sums) = sums {
+            self.state.set_tallies(sums);
+        }
+        (self.examples, self.data_settings) = (about.examples, about.data);
         self.iterations = about.iterations;
         self.position = about.position.clone();
         self.skipped_before = about.skipped_before.0;
@@ -111,11 +119,20 @@ impl Trainer {
         };
         self.best = best;
         self.tell_other_settings(about);
+        self.tell_other_replicas(about);
         Ok(())
     }
 
     /// The first epoch of a `fit`.
-    pub(super) fn begin(&mut self, fit: &Fit, best: Option<Best>) -> Result<usize> {
+    pub(super) fn begin(&mut self, feed: Feed<'_>, fit: &Fit, best: Option<Best>) -> Result<usize> {
+        let examples = match feed {
+            Feed::Batches(batches) => batches.dataset().len().map(|len| len as u64),
+            Feed::Stream(_) => None,
+        };
+        if fit.resume {
+            self.check_data(examples, fit.data_settings)?;
+        }
+        (self.examples, self.data_settings) = (examples, fit.data_settings);
         if !fit.resume {
             self.position = match &fit.position {
                 Some(position) => position.clone(),
@@ -139,6 +156,43 @@ impl Trainer {
         Ok(usize::try_from(self.position.epoch).unwrap_or(usize::MAX))
     }
 
+    /// Refuses to go on within an epoch of other data; between epochs a notice tells it.
+    fn check_data(&self, examples: Option<u64>, settings: Option<u32>) -> Result<()> {
+        let known = self.data_settings.zip(settings);
+        let is_read_otherwise = known.is_some_and(|(there, here)| there != here);
+        if self.position.segments.is_empty() {
+            let is_resized = self.examples.is_some() && self.examples != examples;
+            if is_resized || is_read_otherwise {
+                self.engine()
+                    .notice("note: the data or their settings are not those of the epochs before");
+            }
+            return Ok(());
+        }
+        let epoch = self.position.epoch.saturating_add(1);
+        if self.examples != examples {
+            let count = |examples: Option<u64>| match examples {
+                Some(count) => format!("{count} examples"),
+                None => "no known number of examples".to_owned(),
+            };
+            let (there, here) = (count(self.examples), count(examples));
+            return Err(Error::User(format!(
+                "the training to go on with was interrupted within epoch {epoch}, of data with {there}, and these have {here}; give it the data of before, or begin anew"
+            )));
+        }
+        if is_read_otherwise {
+            return Err(Error::User(format!(
+                "the training to go on with was interrupted within epoch {epoch}, of data with other settings; give it the data and validation of before, or begin anew"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Whether the epoch was begun with other batches, so that its number of steps is not that of these.
+    pub(super) fn has_other_batches(&self, feed: Feed<'_>, fit: &Fit) -> bool {
+        let mut segments = self.position.segments.iter();
+        fit.steps_per_epoch.is_none() && segments.any(|segment| segment.batch != feed.size())
+    }
+
     pub(super) fn end_epoch(&mut self, done: EpochLogs) -> Result<()> {
         if let Some(mut best) = self.best.take() {
             let seen = best.see(&done, || self.variables());
@@ -149,6 +203,13 @@ impl Trainer {
         self.is_mid_epoch = false;
         self.history.epochs.push(done);
         Ok(())
+    }
+
+    fn diverged_variable(&self, name: &str) -> Error {
+        let steps = self.iterations;
+        Error::Training(format!(
+            "variable `{name}` has values that are infinite or not numbers after {steps} steps, and what was learned is lost with it; try a lower learning rate or gradient clipping (`clipnorm`), and check the data for values that are not numbers; a checkpoint written before stays as it was"
+        ))
     }
 
     fn log_names(&self) -> Vec<String> {
@@ -172,7 +233,7 @@ impl Trainer {
             return Ok(());
         }
         Err(Error::user(format!(
-            "the state is of the optimizer `{there}`, and the trainer has `{here}`; compile with `{there}`, or {WEIGHTS_ALONE}"
+            "it is of the optimizer `{there}`, and this training has `{here}`; use `{there}`, or {WEIGHTS_ALONE}"
         )))
     }
 
@@ -182,7 +243,7 @@ impl Trainer {
         rows.ok_or_else(|| {
             let (there, here) = (there.join(", "), here.join(", "));
             Error::user(format!(
-                "the state is of the middle of an epoch with the results {there}, and the trainer has {here}; compile with the losses and metrics that it was saved with"
+                "it is of the middle of an epoch with the results {there}, and this training has {here}; use the losses and metrics that it was saved with"
             ))
         })
     }
@@ -209,6 +270,18 @@ impl Trainer {
         }))
     }
 
+    /// A notice of a learning rate that follows the number of replicas, which is another.
+    fn tell_other_replicas(&self, about: &About) {
+        let (there, here) = (about.replicas, self.placement.replicas());
+        let optimizer = &self.setup.optimizer;
+        let before = optimizer.clone().for_replicas(there).learning_rate();
+        if before != optimizer.learning_rate() {
+            self.engine().notice(&format!(
+                "note: the checkpoint is of {there} replicas, and this training has {here}: the learning rate, which is scaled by them, changes; to keep it, set `replicas` of the schedule to {there}"
+            ));
+        }
+    }
+
     /// A notice of settings of the optimizer that differ.
     fn tell_other_settings(&self, about: &About) {
         let (there, here) = (&about.settings, self.setup.optimizer.config());
@@ -228,10 +301,15 @@ impl Trainer {
 }
 
 const WEIGHTS_ALONE: &str =
-    "take the weights alone: `load_weights` reads `weights.safetensors` in the checkpoint";
+    "begin anew with the weights alone, which are in `weights.safetensors` of a checkpoint";
+
+/// Whether all of a tensor's floating-point values are finite.
+fn is_finite(value: &HostTensor) -> bool {
+    !value.dtype().is_float() || value.to_f64().iter().all(|x| x.is_finite())
+}
 
 /// The values for these names and shapes, in their order; an error says all that differs.
-fn matched(
+pub(crate) fn matched(
     whose: &str,
     wanted: &[(String, Shape)],
     given: &[(String, HostTensor)],
@@ -261,7 +339,7 @@ fn matched(
     problems.extend(first_few(&other, Clone::clone));
     if !problems.is_empty() {
         return Err(Error::user(format!(
-            "the state does not fit {whose} of this trainer: {}; compile what it was saved with, or {WEIGHTS_ALONE}",
+            "it does not fit {whose} of this training: {}; use the model and the optimizer that it was saved with, or {WEIGHTS_ALONE}",
             problems.join("; ")
         )));
     }

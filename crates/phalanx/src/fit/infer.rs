@@ -9,6 +9,7 @@ use super::history::Logs;
 use super::options::some_rows;
 use super::run::InFlight;
 use super::step::BatchShape;
+use super::tally::Tally;
 use crate::data::{Batch, Batches};
 use crate::replicas::Split;
 use crate::{Error, Result};
@@ -20,7 +21,7 @@ impl Trainer {
     /// The last batch may have fewer examples; results do not depend on how the examples are cut into batches.
     ///
     /// # Errors
-    /// When the data do not fit the model or are endless, a source fails, or the device does.
+    /// When the data do not fit the model, are endless or have no weight, a source fails, or the device does.
     pub fn evaluate(&mut self, batches: &Batches) -> Result<Logs> {
         self.needs_loss("evaluate")?;
         check_finite(batches, "evaluate")?;
@@ -33,8 +34,14 @@ impl Trainer {
     /// Loss and metrics, and how many examples were left out.
     pub(super) fn evaluated(&mut self, batches: &Batches) -> Result<(Logs, u64)> {
         let before = batches.dataset().skipped();
-        let logs = self.tested(batches.iter(0, 0), batches.size())?;
-        Ok((logs, batches.dataset().skipped() - before))
+        let tally = self.tested(batches.iter(0, 0), batches.size())?;
+        let skipped = batches.dataset().skipped() - before;
+        if !Tally::has_weight(&tally) {
+            return Err(Error::User(format!(
+                "cannot evaluate: no example has a weight above 0, and {skipped} are corrupt and left out; check the data and the weights"
+            )));
+        }
+        Ok((self.logs(&tally, 0.0), skipped))
     }
 
     fn tell_skipped(&self, count: u64, what: &str) {
@@ -50,7 +57,8 @@ impl Trainer {
     /// As [`evaluate`](Self::evaluate).
     pub fn test_on_batch(&mut self, batch: &Batch) -> Result<Logs> {
         self.needs_loss("evaluate")?;
-        self.tested([Ok(batch.clone())], batch.rows())
+        let tally = self.tested([Ok(batch.clone())], batch.rows())?;
+        Ok(self.logs(&tally, 0.0))
     }
 
     /// The outputs of the model for all examples, in their order: one tensor `[examples, ..]` per output.
@@ -88,20 +96,19 @@ impl Trainer {
         Ok(self.joined(&self.read_outputs(&begun)?))
     }
 
-    /// Loss and metrics over batches of `size` rows or fewer.
+    /// The tally of batches of `size` rows or fewer.
     fn tested(
         &mut self,
         batches: impl IntoIterator<Item = Result<Batch>>,
         size: usize,
-    ) -> Result<Logs> {
+    ) -> Result<Vec<f64>> {
         let mut tally = self.state.zeros(&self.setup)?;
         let mut flight = InFlight::default();
         for batch in batches {
             tally = self.test_step(&batch?, size, &tally, &mut flight)?;
         }
         flight.finish(self.placement.engine())?;
-        let tally = self.state.merged(&self.setup, &tally)?;
-        Ok(self.logs(&tally, 0.0))
+        self.state.merged(&self.setup, &tally)
     }
 
     fn test_step(

@@ -31,6 +31,7 @@ mod verify;
 mod weights;
 
 pub(crate) use batch::filled;
+pub(crate) use checkpoint::matched;
 pub(crate) use compile::weighted_sum;
 pub use compile::{Compile, Losses, OutputMetric};
 pub use estimate::{Estimate, LargestBatch};

@@ -21,6 +21,7 @@ pub struct Fit {
     pub(super) resume: bool,
     pub(super) checkpoint: Option<PathBuf>,
     pub(super) save_freq: Option<usize>,
+    pub(super) data_settings: Option<u32>,
     pub(super) watch: Watch,
 }
 
@@ -54,6 +55,7 @@ impl Fit {
             resume: false,
             checkpoint: None,
             save_freq: None,
+            data_settings: None,
             watch: Watch::Auto,
         }
     }
@@ -78,6 +80,10 @@ impl Fit {
     /// ([`Trainer::restore_checkpoint`](super::Trainer::restore_checkpoint)): with the rest of its epoch, whose results are
     /// those of the whole of it. The history begins with the epochs done before. It takes the place of `initial_epoch`
     /// and `position`. Keras' `BackupAndRestore` begins the epoch anew.
+    ///
+    /// Of the epoch it goes on with, `seconds` and all of `input` are of the part since then alone. The data must be those
+    /// of before: within an epoch, others that have another number of examples or other
+    /// [`data_settings`](Self::data_settings) are refused.
     #[must_use]
     pub const fn resume(mut self) -> Self {
         self.resume = true;
@@ -97,6 +103,14 @@ impl Fit {
     #[must_use]
     pub const fn save_freq(mut self, batches: usize) -> Self {
         self.save_freq = Some(batches);
+        self
+    }
+
+    /// What the data are made by, in any words, such as the settings they are read with: checkpoints keep a checksum of the
+    /// text, so that [`resume`](Self::resume) does not go on within an epoch of other data.
+    #[must_use]
+    pub fn data_settings(mut self, text: impl AsRef<str>) -> Self {
+        self.data_settings = Some(crc32c::crc32c(text.as_ref().as_bytes()));
         self
     }
 

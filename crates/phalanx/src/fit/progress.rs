@@ -38,7 +38,7 @@ pub(super) struct Reporter {
 }
 
 impl Reporter {
-    pub(super) fn new(progress: Progress, epochs: usize, steps: Option<usize>) -> Self {
+    pub(super) fn new(progress: Progress, epochs: usize) -> Self {
         let mode = match progress {
             Progress::Auto if std::io::stdout().is_terminal() => Progress::Bar,
             Progress::Auto => Progress::Plain,
@@ -47,7 +47,7 @@ impl Reporter {
         Self {
             mode,
             epochs,
-            steps,
+            steps: None,
             epoch: 0,
             bar: ProgressBar::hidden(),
             started: Instant::now(),
@@ -64,8 +64,9 @@ impl Reporter {
         }
     }
 
-    pub(super) fn begin(&mut self, epoch: usize) {
-        self.epoch = epoch;
+    /// An epoch begins, of so many steps where that is known.
+    pub(super) fn begin(&mut self, epoch: usize, steps: Option<usize>) {
+        (self.epoch, self.steps) = (epoch, steps);
         self.started = Instant::now();
         self.due = self.started + self.interval();
         if self.mode == Progress::Bar {

@@ -257,8 +257,12 @@ impl State {
         Ok(())
     }
 
-    /// Sets the sums of the epoch to those of other replicas, as many or not.
-    pub(super) fn set_tallies(&mut self, setup: &Setup, tallies: &[Vec<f64>]) -> Result<()> {
+    /// The sums of an epoch of other replicas, as many or not, placed for these.
+    pub(super) fn placed_tallies(
+        &self,
+        setup: &Setup,
+        tallies: &[Vec<f64>],
+    ) -> Result<Vec<Buffer>> {
         let placement = &self.placement;
         let replicas = placement.replicas();
         let mut rows = tallies.to_vec();
@@ -268,11 +272,15 @@ impl State {
         }
         let rows = rows.iter().map(|row| HostTensor::new([row.len()], row));
         let rows: Vec<HostTensor> = rows.collect();
-        self.tally = match replicas {
-            1 => self.placed_tally(setup, &rows[0])?,
-            _ => placement.scatter(&rows)?,
-        };
-        Ok(())
+        match replicas {
+            1 => self.placed_tally(setup, &rows[0]),
+            _ => placement.scatter(&rows),
+        }
+    }
+
+    /// Sets the sums of the epoch.
+    pub(super) fn set_tallies(&mut self, tallies: Vec<Buffer>) {
+        self.tally = tallies;
     }
 
     /// A tally of nothing for each replica.

@@ -111,6 +111,11 @@ impl Tally {
         all
     }
 
+    /// Whether any example counts.
+    pub(super) fn has_weight(tally: &[f64]) -> bool {
+        tally.get(1).is_some_and(|&weight| weight > 0.0)
+    }
+
     /// The first step, from 0, that was lost: whose loss is not finite.
     pub(super) fn first_bad(tally: &[f64]) -> Option<u64> {
         let number = tally.last().copied().unwrap_or(0.0);

@@ -43,6 +43,9 @@ pub struct Trainer {
     /// Of the last `fit`: where it is in its data, and whether the tally has the sums of that epoch.
     pub(super) position: Position,
     pub(super) is_mid_epoch: bool,
+    /// Examples of that data, where they are counted, and the checksum of their settings.
+    pub(super) examples: Option<u64>,
+    pub(super) data_settings: Option<u32>,
     pub(super) history: History,
     pub(super) best: Option<Best>,
     idle: Idle,
@@ -77,6 +80,8 @@ impl Trainer {
             iterations: 0,
             position: Position::start(0),
             is_mid_epoch: false,
+            examples: None,
+            data_settings: None,
             history: History::default(),
             best: None,
             idle: Idle::default(),
@@ -110,7 +115,7 @@ impl Trainer {
     /// kept ([`Fit::keep_best`]), which are what that epoch was validated with.
     ///
     /// # Errors
-    /// When the data do not fit the model, an epoch has no end or no batch, a source fails, the device does, or the loss
+    /// When the data do not fit the model, an epoch has no end, no batch or no weight, a source fails, the device does, or the loss
     /// becomes infinite or not a number.
     #[allow(
         clippy::needless_pass_by_value,
@@ -126,12 +131,12 @@ impl Trainer {
         let names = self.logs(&vec![0.0; self.setup.tally.len], 0.0);
         let best = fit.keep_best.as_deref();
         let best = best.map(|log| Best::new(log, &names, fit.validation.is_some()));
-        let first = self.begin(&fit, best.transpose()?)?;
+        let first = self.begin(feed, &fit, best.transpose()?)?;
         // That of an earlier training must not be taken for one of this.
         if let (Some(path), false) = (&fit.checkpoint, fit.resume) {
             self.save_checkpoint(path)?;
         }
-        let mut reporter = Reporter::new(fit.progress, fit.epochs, steps);
+        let mut reporter = Reporter::new(fit.progress, fit.epochs);
         reporter.start(&self.placement.describe(feed.size()));
         self.tell_lost(&feed.lost());
         if let Some(validation) = &fit.validation {
@@ -140,7 +145,8 @@ impl Trainer {
         self.begin_watch(fit.watch);
         for epoch in first..fit.epochs {
             let start = Instant::now();
-            reporter.begin(epoch);
+            let steps = steps.filter(|_| !self.has_other_batches(feed, &fit));
+            reporter.begin(epoch, steps);
             let (mut logs, steps, mut input) =
                 self.train_epoch(feed, &fit, steps, &mut reporter)?;
             let replica_times = self.watched(start.elapsed())?;
@@ -192,7 +198,7 @@ impl Trainer {
         self.clear_tally()?;
         let (split, shape) = self.part(batch, batch.rows())?;
         self.step(batch, &split, &shape, &mut InFlight::default())?;
-        self.results()
+        self.results(0.0)
     }
 
     /// The time that the program of a training step takes by itself: the median of `steps` runs on a batch that is on the
@@ -218,7 +224,7 @@ impl Trainer {
             self.placement.engine().wait(&done, 1)?;
             times.push(start.elapsed());
         }
-        self.results()?;
+        self.results(0.0)?;
         times.sort();
         Ok(times[times.len() / 2])
     }
@@ -357,7 +363,7 @@ impl Trainer {
             self.is_mid_epoch = true;
         }
         let (mut flight, start, skipped) = (InFlight::default(), Instant::now(), feed.skipped());
-        let before: usize = self.position.segments.iter().map(|past| past.steps).sum();
+        let before = self.position.trained();
         let most = fit
             .steps_per_epoch
             .map_or(usize::MAX, |steps| steps.saturating_sub(before));
@@ -376,13 +382,13 @@ impl Trainer {
             done += 1;
             if Some(before + done) != steps && reporter.is_due() {
                 flight.finish(self.placement.engine())?;
-                reporter.step(before + done, &self.results()?);
+                reporter.step(before + done, &self.results(0.0)?);
             }
             if let Some(path) = &fit.checkpoint
                 && fit.is_save_due(before + done, steps)
             {
                 flight.finish(self.placement.engine())?;
-                self.results()?;
+                self.results(0.0)?;
                 self.save_checkpoint(path)?;
             }
         }
@@ -395,8 +401,12 @@ impl Trainer {
             validation_skipped: 0,
             lost_bytes: feed.lost().iter().map(|lost| lost.bytes).sum(),
         };
+        let logs = self.results(f64::NAN)?;
+        if before == 0 && logs.get("loss").is_some_and(f64::is_nan) && !self.has_skipped()? {
+            return Err(trained_nothing(done, input.skipped));
+        }
         let done = if is_resumed { before + done } else { done };
-        Ok((self.results()?, done, input))
+        Ok((logs, done, input))
     }
 
     /// Tells what of the files is left out.
@@ -480,19 +490,20 @@ impl Trainer {
         Ok((split, shape))
     }
 
-    /// The results so far; an error when the loss of some step was not a number.
-    fn results(&mut self) -> Result<Logs> {
+    /// Whether the loss scale has skipped a step since the tally began.
+    fn has_skipped(&self) -> Result<bool> {
+        let skipped = self.slot("skipped_steps")?.unwrap_or(0.0);
+        Ok(skipped > self.skipped_before)
+    }
+
+    /// The results so far, the loss `none` where nothing has weight; an error when the loss of some step was not a number.
+    fn results(&mut self, none: f64) -> Result<Logs> {
         let tally = self.state.read_tally(&self.setup)?;
         self.iterations = self.state.iterations()?;
         if let Some(step) = Tally::first_bad(&tally) {
             return Err(self.diverged(step));
         }
-        let skipped = self.slot("skipped_steps")?.unwrap_or(0.0);
-        let none = if skipped > self.skipped_before {
-            f64::NAN
-        } else {
-            0.0
-        };
+        let none = if self.has_skipped()? { f64::NAN } else { none };
         let mut logs = self.logs(&tally, none);
         for name in ["loss_scale", "skipped_steps"] {
             if let Some(value) = self.slot(name)? {
@@ -563,6 +574,17 @@ impl Trainer {
         }
         logs
     }
+}
+
+fn trained_nothing(steps: usize, skipped: u64) -> Error {
+    let why = match (steps, skipped) {
+        (0, 0) => "the data have no example".into(),
+        (0, _) => format!("all of its {skipped} examples are corrupt and left out"),
+        _ => format!("no example of its {steps} steps has a weight above 0"),
+    };
+    Error::User(format!(
+        "the epoch trained on nothing: {why}; check the data and the weights"
+    ))
 }
 
 impl std::fmt::Debug for Trainer {

@@ -62,11 +62,47 @@ impl Kind {
             let before = identity(folder);
             let opened = files.check().and_then(|()| open(&files));
             if before == identity(folder) {
-                return opened;
+                return opened
+                    .or_else(|error| self.open_aside(folder, &open).unwrap_or(Err(error)));
             }
         }
         files.check()?;
         open(&files)
+    }
+
+    /// From where the old one waits, when a save that moved it there was interrupted.
+    fn open_aside<T>(
+        &self,
+        folder: &Path,
+        open: impl Fn(&Files<'_>) -> Result<T>,
+    ) -> Option<Result<T>> {
+        let place = Place::of(folder, self).ok()?;
+        let aside = place.aside();
+        (place.is_free() && place.is_ours(&aside)).then(|| {
+            open(&Files {
+                kind: self,
+                folder: &aside,
+            })
+        })
+    }
+
+    /// Whether something has the name, or waits for it after a save that was interrupted.
+    pub(crate) fn is_there(&self, folder: &Path) -> bool {
+        Place::of(folder, self).is_ok_and(|place| !place.is_free() || place.is_ours(&place.aside()))
+    }
+
+    /// Removes one of ours, if there is one.
+    pub(crate) fn discard(&self, folder: &Path) -> Result<()> {
+        let place = Place::of(folder, self)?;
+        for folder in [place.aside(), place.path()] {
+            if place.is_ours(&folder) {
+                // What is left without its first file is none.
+                let first = folder.join(self.files[0]);
+                fs::remove_file(&first).map_err(refused("remove", &first))?;
+                place.remove(&folder);
+            }
+        }
+        Ok(())
     }
 }
 
@@ -130,22 +166,10 @@ impl Files<'_> {
 
     fn nothing(&self) -> Error {
         let shown = self.folder.display();
-        let Kind {
-            what,
-            short,
-            writer,
-            ..
-        } = self.kind;
-        let aside = Place::of(self.folder, self.kind).map(|place| place.aside());
-        Error::user(match aside.ok().filter(|aside| aside.exists()) {
-            Some(aside) => format!(
-                "there is no {what} at `{shown}`: a save was interrupted; rename `{}`, the {short} before it, to that name",
-                aside.display()
-            ),
-            None => format!(
-                "there is no {what} at `{shown}`; check the path, which is the directory that `{writer}` was given"
-            ),
-        })
+        let Kind { what, writer, .. } = self.kind;
+        Error::user(format!(
+            "there is no {what} at `{shown}`; check the path, which is the directory that `{writer}` was given"
+        ))
     }
 }
 
@@ -157,13 +181,14 @@ impl Kind {
         write: impl FnOnce(&Work<'_>) -> Result<()>,
     ) -> Result<()> {
         let place = Place::of(path, self)?;
-        fs::create_dir_all(&place.parent).map_err(refused("create", &place.parent))?;
+        make_folders(&place.parent)?;
         place.check_replaceable()?;
+        place.put_back()?;
         place.remove_leftovers();
         let work = place.begin()?;
         write(&work)?;
         sync_folder(&work.path)?;
-        place.publish(&work)?;
+        place.publish(&work, exchange)?;
         sync_folder(&place.parent)
     }
 }
@@ -174,7 +199,7 @@ pub(super) fn replace_file(
     contents: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> Result<()> {
     let place = Place::of(path, &super::MODEL_FOLDER)?;
-    fs::create_dir_all(&place.parent).map_err(refused("create", &place.parent))?;
+    make_folders(&place.parent)?;
     if place.path().is_dir() {
         return Err(Error::user(format!(
             "`{}` is a directory, and weights alone are a file; give a name such as `digits.safetensors`",
@@ -263,6 +288,21 @@ impl<'a> Place<'a> {
         name
     }
 
+    /// Whether nothing has the name.
+    fn is_free(&self) -> bool {
+        fs::symlink_metadata(self.path()).is_err_and(|error| is_absent(&error))
+    }
+
+    /// Gives the old one its name again, when a save that moved it was interrupted: it is the only one.
+    fn put_back(&self) -> Result<()> {
+        let (aside, path) = (self.aside(), self.path());
+        if !self.is_free() || !self.is_ours(&aside) {
+            return Ok(());
+        }
+        fs::rename(&aside, &path).map_err(refused("rename", &aside))?;
+        sync_folder(&self.parent)
+    }
+
     /// Checks that nothing is lost when the new one takes this place.
     fn check_replaceable(&self) -> Result<()> {
         let path = self.path();
@@ -324,10 +364,15 @@ impl<'a> Place<'a> {
         let prefix = self.hidden(WORK);
         for entry in fs::read_dir(&self.parent).into_iter().flatten().flatten() {
             let name = entry.file_name();
-            let is_work = name
+            let rest = name
                 .as_encoded_bytes()
-                .starts_with(prefix.as_encoded_bytes());
-            if is_work && self.is_old(&entry.path()) {
+                .strip_prefix(prefix.as_encoded_bytes());
+            let Some(rest) = rest else { continue };
+            let alone = match is_gone(rest) {
+                true => LEFT_ALONE_BY_NO_ONE,
+                false => LEFT_ALONE,
+            };
+            if self.is_older(&entry.path(), alone) {
                 self.remove(&entry.path());
             }
         }
@@ -345,15 +390,15 @@ impl<'a> Place<'a> {
         opened.is_ok_and(|text| (kind.is_ours)(&text))
     }
 
-    /// Whether nothing was written in the directory for a while.
-    fn is_old(&self, folder: &Path) -> bool {
+    /// Whether nothing was written in the directory for so long.
+    fn is_older(&self, folder: &Path, alone: Duration) -> bool {
         let paths = self.kind.files.iter().map(|name| folder.join(name));
         let times = paths.chain([folder.to_path_buf()]).filter_map(|path| {
             let found = fs::symlink_metadata(path).ok()?;
             found.modified().ok()
         });
         let newest = times.max().unwrap_or_else(SystemTime::now);
-        newest.elapsed().is_ok_and(|age| age > LEFT_ALONE)
+        newest.elapsed().is_ok_and(|age| age > alone)
     }
 
     fn remove(&self, folder: &Path) {
@@ -361,7 +406,11 @@ impl<'a> Place<'a> {
     }
 
     /// Gives the finished directory its name; the old one is then in its stead in `work`, or gone.
-    fn publish(&self, work: &Work<'_>) -> Result<()> {
+    fn publish(
+        &self,
+        work: &Work<'_>,
+        exchange: impl Fn(&Path, &Path) -> io::Result<()>,
+    ) -> Result<()> {
         let path = self.path();
         match fs::rename(&work.path, &path) {
             Ok(()) => return Ok(()),
@@ -378,6 +427,7 @@ impl<'a> Place<'a> {
             let _ = fs::rename(&aside, &path);
             return Err(refused("replace", &path)(error));
         }
+        sync_folder(&self.parent)?;
         self.remove(&aside);
         Ok(())
     }
@@ -387,6 +437,30 @@ impl<'a> Place<'a> {
 const WORK: &str = ".saving-";
 /// No save writes nothing for as long.
 const LEFT_ALONE: Duration = Duration::from_secs(3600);
+/// Nor one of a process that this machine does not know, which may run on another.
+const LEFT_ALONE_BY_NO_ONE: Duration = Duration::from_secs(60);
+
+/// Whether the process of a directory being filled, whose name ends so, is not one of this machine.
+fn is_gone(rest: &[u8]) -> bool {
+    let process = std::str::from_utf8(rest).ok();
+    let process = process.and_then(|rest| rest.split('-').next()?.parse::<u32>().ok());
+    let known = Path::new("/proc");
+    process.is_some_and(|process| {
+        known.join("self").exists() && !known.join(process.to_string()).exists()
+    })
+}
+
+/// Makes the directories that are missing, and makes them durable.
+fn make_folders(folder: &Path) -> Result<()> {
+    let missing = folder.ancestors().take_while(|folder| !folder.exists());
+    let missing: Vec<&Path> = missing.filter(|folder| *folder != Path::new("")).collect();
+    fs::create_dir_all(folder).map_err(refused("create", folder))?;
+    for made in missing {
+        let above = made.parent().filter(|above| *above != Path::new(""));
+        sync_folder(above.unwrap_or(Path::new(".")))?;
+    }
+    Ok(())
+}
 
 #[cfg(target_os = "linux")]
 fn exchange(one: &Path, other: &Path) -> io::Result<()> {
@@ -494,5 +568,47 @@ mod tests {
         assert!(error.contains("`thesis`"), "{error}");
         assert_eq!(fs::read(path.join("thesis")).unwrap(), b"mine");
         assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 1);
+    }
+
+    /// A file system whose names cannot be exchanged.
+    fn publish_by_renames(path: &Path, text: &str) -> Result<()> {
+        let place = Place::of(path, &MODEL_FOLDER)?;
+        place.put_back()?;
+        place.remove_leftovers();
+        let work = place.begin()?;
+        fill(&work, text)?;
+        place.publish(&work, |_, _| Err(io::ErrorKind::Unsupported.into()))
+    }
+
+    #[test]
+    fn a_crash_between_two_renames_loses_nothing() {
+        let scratch = Scratch::new("renames");
+        let path = scratch.0.join("m");
+        let weights =
+            |path: &Path| MODEL_FOLDER.open(path, |files| files.file(WEIGHTS)?.contents());
+        publish_by_renames(&path, "one").unwrap();
+        publish_by_renames(&path, "two").unwrap();
+        assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 1);
+        for crashes in 0..2 {
+            // The state after the first of the two renames.
+            fs::rename(&path, scratch.0.join(".m.before")).unwrap();
+            assert!(MODEL_FOLDER.is_there(&path));
+            assert_eq!(weights(&path).unwrap(), b"two", "{crashes}");
+            // A save that fails leaves it, too.
+            let full =
+                |work: &Work<'_>| work.write(WEIGHTS, |_| Err(io::ErrorKind::StorageFull.into()));
+            assert!(MODEL_FOLDER.replace(&path, full).is_err());
+            assert_eq!(weights(&path).unwrap(), b"two", "{crashes}");
+            assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 1);
+        }
+        MODEL_FOLDER.discard(&path).unwrap();
+        assert!(!MODEL_FOLDER.is_there(&path));
+        assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 0);
+        MODEL_FOLDER.discard(&path).unwrap();
+        // What is not ours stays.
+        fs::create_dir(&path).unwrap();
+        fs::write(path.join("thesis"), "mine").unwrap();
+        MODEL_FOLDER.discard(&path).unwrap();
+        assert!(path.join("thesis").exists());
     }
 }

@@ -12,6 +12,7 @@ mod named;
 mod one_device;
 mod pipeline;
 mod replica_cx;
+mod saving;
 mod site;
 mod state;
 mod tpu;

@@ -26,7 +26,7 @@ pub struct State {
     pub(super) entries: Vec<Entry>,
     /// What handles are told from those of other states by.
     pub(super) owner: Owner,
-    seed: u64,
+    pub(super) seed: u64,
     pub(super) in_flight: InFlight,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct Entry {
     pub(super) shape: Shape,
     pub(super) kind: ValueKind,
     /// One for each replica, or the one on the device of the variables; none once they were lost in a step that failed.
-    buffers: Vec<Buffer>,
+    pub(super) buffers: Vec<Buffer>,
 }
 
 /// What the values of the replicas are to one another.
@@ -311,7 +311,7 @@ impl State {
     }
 
     /// The value as each replica has it.
-    fn placed(&self, value: &HostTensor, kind: ValueKind) -> Result<Vec<Buffer>> {
+    pub(super) fn placed(&self, value: &HostTensor, kind: ValueKind) -> Result<Vec<Buffer>> {
         let placement = &self.site.placement;
         match kind {
             ValueKind::Replicated => {
@@ -512,7 +512,7 @@ impl State {
     }
 
     /// The value of an entry, as its kind says; waits for the steps begun.
-    fn read(&self, entry: usize) -> Result<HostTensor> {
+    pub(super) fn read(&self, entry: usize) -> Result<HostTensor> {
         let Entry { kind, shape, .. } = &self.entries[entry];
         let engine = self.site.placement.engine();
         let buffers = self.buffers(entry)?;

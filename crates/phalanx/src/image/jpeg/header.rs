@@ -151,12 +151,18 @@ pub(super) enum Stop {
 pub(super) struct Markers<'a> {
     bytes: &'a [u8],
     pub(super) at: usize,
+    /// Whether the marker of the end was read.
+    pub(super) has_end: bool,
 }
 
 impl<'a> Markers<'a> {
     /// The markers of a file that begins as JPEG does.
     pub(super) const fn new(bytes: &'a [u8]) -> Self {
-        Self { bytes, at: 2 }
+        Self {
+            bytes,
+            at: 2,
+            has_end: false,
+        }
     }
 
     /// The next frame or scan, with what is set on the way in `tables`.
@@ -166,7 +172,10 @@ impl<'a> Markers<'a> {
                 return Ok(Stop::End);
             };
             match marker {
-                0xd9 => return Ok(Stop::End),
+                0xd9 => {
+                    self.has_end = true;
+                    return Ok(Stop::End);
+                }
                 0x01 | 0xd0..=0xd7 => continue,
                 _ => {}
             }

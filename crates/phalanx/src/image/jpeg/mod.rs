@@ -277,18 +277,28 @@ impl<'a> Opened<'a> {
             unread.note(&scan);
             next = self.next_scan(scratch)?;
         }
-        if self.frame.progressive && unread.is_coarse(self.frame.components.len()) {
-            return Err(corrupt(
-                self.markers.at,
-                "the scans with the finer parts of the picture are missing; get the whole file",
-            ));
-        }
+        self.check_scans(&unread)?;
         for ((component, stored), plane) in
             self.frame.components.iter().zip(&mut stored).zip(planes)
         {
             stored.transform((component.h, component.v), area, plane);
         }
         Ok(())
+    }
+
+    /// After the last scan: whether one is missing. A file of a single scan is whole without the marker of its end; where the
+    /// marker is there, what had no scan is gray, as TensorFlow has it.
+    fn check_scans(&self, unread: &Unread) -> Result<()> {
+        let components = self.frame.components.len();
+        let missing = if self.frame.progressive && unread.is_coarse(components) {
+            "the scans with the finer parts of the picture are missing"
+        } else if !self.markers.has_end {
+            "the file has several scans and ends after one of them, without the marker of its end"
+        } else {
+            return Ok(());
+        };
+        let message = format!("{missing}; get the whole file");
+        Err(corrupt(self.markers.at, &message))
     }
 
     fn damaged(&self, damaged: &Damaged) -> crate::Error {

@@ -1,0 +1,61 @@
+//! The state of a custom training loop as a value, and as a checkpoint.
+
+use std::collections::HashSet;
+
+use super::State;
+use crate::Result;
+use crate::checkpoint::TrainingState;
+use crate::fit::matched;
+
+impl State {
+    /// All its values on the host, for [`TrainingState::save`]; waits for the steps begun.
+    ///
+    /// Of a value that replicas do not have in common it is what [`ValueKind`](super::ValueKind) says: the sum, the mean,
+    /// or that of the first.
+    ///
+    /// # Errors
+    /// When a value was lost in a step that failed, or the device fails.
+    pub fn training_state(&self) -> Result<TrainingState> {
+        let names = self.unique_names().into_iter().enumerate();
+        let values = names.map(|(entry, name)| Ok((name, self.read(entry)?)));
+        let replicas = self.site.replicas();
+        Ok(TrainingState::of_values(
+            values.collect::<Result<_>>()?,
+            self.seed,
+            replicas,
+        ))
+    }
+
+    /// Takes the values of a state to which the same was added in the same order, whatever the strategy and the number of
+    /// replicas.
+    ///
+    /// # Errors
+    /// When values are missing, too many or of other shapes; when the device fails. Nothing is changed then.
+    pub fn set_training_state(&mut self, state: &TrainingState) -> Result<()> {
+        let names = self.unique_names().into_iter().zip(&self.entries);
+        let wanted = names.map(|(name, entry)| (name, entry.shape.clone()));
+        let wanted: Vec<_> = wanted.collect();
+        let values = matched("the state", &wanted, state.variables())?;
+        let placed = values.iter().zip(&self.entries);
+        let placed = placed.map(|(value, entry)| self.placed(value, entry.kind));
+        let placed: Vec<_> = placed.collect::<Result<_>>()?;
+        for (entry, arrays) in self.entries.iter_mut().zip(placed) {
+            entry.buffers = arrays;
+        }
+        self.seed = state.seed();
+        Ok(())
+    }
+
+    /// Names of the entries; those of a second optimizer or metric of a kind with a number.
+    fn unique_names(&self) -> Vec<String> {
+        let mut known = HashSet::new();
+        let entries = self.entries.iter();
+        let unique = entries.map(|entry| {
+            let numbered = (2..).map(|number| format!("{}#{number}", entry.name));
+            let mut names = std::iter::once(entry.name.clone()).chain(numbered);
+            let name = names.find(|name| known.insert(name.clone()));
+            name.unwrap_or_default()
+        });
+        unique.collect()
+    }
+}
