@@ -9,11 +9,13 @@ mod turns;
 
 use std::error::Error;
 use std::process::ExitCode;
+use std::time::Instant;
 
 use phalanx::engine::EngineOptions;
 use phalanx::prelude::*;
 
 use synthetic::{IMAGE, classified, cnn, resnet50};
+use turns::Turn;
 
 fn main() -> ExitCode {
     match run() {
@@ -33,7 +35,7 @@ fn run() -> Result<(), Box<dyn Error>> {
     let replicas: usize = replicas.parse()?;
     processors::use_first(replicas)?;
     let rows = replicas * batch.parse::<usize>()?;
-    let (trainer, data) = match model.as_str() {
+    let (mut trainer, data) = match model.as_str() {
         "mlp" => (compiled(mlp(), replicas)?, classified(rows, [784])?),
         "cnn" => (compiled(cnn(), replicas)?, classified(rows, [28, 28, 1])?),
         "resnet50" => (compiled(resnet50()?, replicas)?, classified(rows, IMAGE)?),
@@ -41,7 +43,23 @@ fn run() -> Result<(), Box<dyn Error>> {
             return Err(format!("found model {other:?}, expected mlp, cnn or resnet50").into());
         }
     };
-    turns::serve(trainer, &data)
+    let batches = Dataset::from_arrays(data.x[0].clone(), data.y[0].clone())?;
+    let batches = batches.batch(rows).repeat_forever();
+    turns::serve(|steps| epoch(&mut trainer, &batches, steps))
+}
+
+/// An epoch of so many steps, whose results are on the host at its end: the time of all of them, divided.
+fn epoch(trainer: &mut Trainer, batches: &Batches, steps: usize) -> phalanx::Result<Turn> {
+    let fit = Fit::epochs(1)
+        .steps_per_epoch(steps)
+        .progress(Progress::Silent);
+    let start = Instant::now();
+    let history = trainer.fit(batches, fit)?;
+    let step_ms = start.elapsed().as_secs_f64() * 1e3 / steps as f64;
+    let last = history.epochs.last();
+    let loss = last.and_then(|epoch| epoch.logs.get("loss"));
+    let loss = loss.unwrap_or(f64::NAN);
+    Ok(Turn { step_ms, loss })
 }
 
 fn compiled(model: impl IntoModel, replicas: usize) -> phalanx::Result<Trainer> {

@@ -1,4 +1,4 @@
-"""Shared by the scripts of replicas: arguments, processors, data, and steps in turns (see README.md).
+"""Shared by the scripts of replicas: arguments, processors, data, and turns of steps (see README.md).
 
 Import before torch or tensorflow: their thread pools take the size of the processor set they start with.
 """
@@ -6,7 +6,6 @@ Import before torch or tensorflow: their thread pools take the size of the proce
 import argparse
 import json
 import os
-import statistics
 import sys
 import time
 
@@ -43,17 +42,19 @@ def data(asked, rank):
 def serve(framework, version, variant, step, before=lambda count: None):
     """Says that it is ready; then, for each line of input with a number, takes so many steps and says how long they took.
 
-    `step` must block until its loss is known, and return it as a number; `before` hears of each turn.
+    `step` begins a step and gives its loss, which is asked for by `float` after the last step of a turn only: the time is
+    that of the whole turn, divided by its steps. `before` hears of each turn.
     """
     say(framework=framework, version=version, variant=variant)
     for line in sys.stdin:
-        in_ms = []
-        before(int(line))
-        for _ in range(int(line)):
-            begin = time.perf_counter()
+        count = int(line)
+        before(count)
+        begin = time.perf_counter()
+        for _ in range(count):
             loss = step()
-            in_ms.append(1e3 * (time.perf_counter() - begin))
-        say(median_ms=round(statistics.median(in_ms), 4), n=len(in_ms), loss=round(loss, 4))
+        loss = float(loss)
+        in_ms = 1e3 * (time.perf_counter() - begin) / count
+        say(median_ms=round(in_ms, 4), n=count, loss=round(loss, 4))
 
 
 def say(**line):

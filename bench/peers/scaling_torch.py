@@ -51,7 +51,7 @@ def stepper(asked, rank):
         loss = loss_of(called(x), y)
         loss.backward()
         optimizer.step()
-        return loss.item()
+        return loss.detach()
 
     return step
 

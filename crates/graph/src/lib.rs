@@ -43,5 +43,5 @@ pub use mesh::{Mesh, Sharding};
 pub use op::{Op, Value};
 pub use pieces::Piece;
 pub use shape::Shape;
-pub use stablehlo::{CompilerOption, KernelSupport, Lowering, Platform};
+pub use stablehlo::{CompilerOption, HostSums, KernelSupport, Lowering, Platform};
 pub use tensor::Tensor;

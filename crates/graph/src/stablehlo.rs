@@ -12,6 +12,7 @@ mod literal;
 mod loops;
 mod reduction;
 mod sharding;
+mod sums;
 mod threefry;
 mod writer;
 
@@ -48,6 +49,15 @@ pub struct Lowering {
     /// Whether the processor has instructions for products of bf16. Without, XLA:CPU takes twice the time of f32, and its
     /// operands are widened, which changes no product.
     pub bf16_products: bool,
+    /// Sums over replicas registered with host processors (`phalanx.sum`), for programs that exchange nothing else.
+    pub sums: Option<HostSums>,
+}
+
+/// How replicas on host processors add what they exchange.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct HostSums {
+    /// How long one waits for the others.
+    pub patience_seconds: u32,
 }
 
 /// What the registered kernels for images on host processors (`phalanx.conv` and its kin) can do.
@@ -75,6 +85,7 @@ impl Lowering {
             module: module.to_owned(),
             kernels: None,
             bf16_products: true,
+            sums: None,
         }
     }
 }
@@ -126,6 +137,8 @@ impl Program {
     fn print(&self, lowering: &Lowering) -> String {
         let mut writer = Writer::new(lowering.platform, lowering.kernels, self.replicas);
         writer.devices = self.devices();
+        let sums = lowering.sums.filter(|_| self.only_sums());
+        writer.sums = sums.map(|sums| sums::Sums::new(sums.patience_seconds));
         writer.widens_bf16 = lowering.platform == Platform::Cpu && !lowering.bf16_products;
         writer.open(&format!(
             "module @{} attributes {{mhlo.num_partitions = {} : i32, mhlo.num_replicas = {} : i32}} {{",

@@ -6,8 +6,8 @@ mod support;
 
 use phalanx_graph::op::{ConvDims, ConvSpec, DotDims, ReduceOp, Via, WindowDim};
 use phalanx_graph::{
-    DType, Graph, HostTensor, KernelSupport, Lowering, Mesh, Op, Platform, Pool2d, Program, Shape,
-    Sharding, Tensor, gradients,
+    DType, Graph, HostSums, HostTensor, KernelSupport, Lowering, Mesh, Op, Platform, Pool2d,
+    Program, Shape, Sharding, Tensor, gradients,
 };
 
 const COMMAND: &str = "cargo test -p phalanx-graph --test golden";
@@ -55,6 +55,41 @@ fn kernels_are_called_where_they_are() {
     };
     let text = kernels().simplified().to_stablehlo(&lowering);
     assert_eq!(golden::mismatch("kernels", &text, COMMAND), None);
+}
+
+/// Run by the tests of replicas.
+#[test]
+fn sums_are_calls_in_one_order() {
+    let lowering = Lowering {
+        sums: Some(HostSums {
+            patience_seconds: 60,
+        }),
+        ..Lowering::new(Platform::Cpu, "sums")
+    };
+    let text = sums(ReduceOp::Sum).simplified().to_stablehlo(&lowering);
+    assert_eq!(golden::mismatch("sums", &text, COMMAND), None);
+    for program in [sums(ReduceOp::Max), all_reduce(), scan_gradient()] {
+        assert!(
+            !program
+                .simplified()
+                .to_stablehlo(&lowering)
+                .contains("@phalanx")
+        );
+    }
+}
+
+/// Two exchanges that do not depend on each other.
+fn sums(second: ReduceOp) -> Program {
+    let g = Graph::with_replicas(2);
+    let (a, b, c) = (
+        f32s(&g, "a", &[3]),
+        f32s(&g, "b", &[]),
+        f32s(&g, "c", &[2, 4]),
+    );
+    let first = g.all_reduce(&[&a, &b], ReduceOp::Sum, Via::Native);
+    let second = c.all_reduce(second);
+    let outputs = [("a", &first[0]), ("b", &first[1]), ("c", &second)];
+    g.finish(&outputs).unwrap()
 }
 
 /// Compiled by the tests of the engine, which have as many devices.

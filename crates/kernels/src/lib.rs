@@ -23,6 +23,13 @@
 //! Each may also say `replicas`, an integer: how many replicas of its program compute at once, 1 where it does not. Each has its
 //! share of the processors.
 //!
+//! | call | operands -> results | attributes |
+//! |---|---|---|
+//! | `phalanx.sum` | number of the replica (`ui32` scalar), arrays -> the number, the sums of all replicas' arrays | `replicas`, `number` (of the call in its program), `patience_seconds` |
+//!
+//! It needs no library ([`register_sums`]). All replicas make the same calls in the same order, which the number of the replica, handed
+//! from call to call, ensures.
+//!
 //! Elements are f32; in convolutions also bf16 where [`Support::bf16`] says so.
 //!
 //! `unsafe` lives here and in phalanx-pjrt only; everything exported is safe.
@@ -39,10 +46,12 @@ mod norm;
 mod onednn;
 mod pooling;
 mod state;
+mod sums;
 mod sys;
 mod team;
 mod wide;
 
 pub use kernels::{Kernels, Support};
 pub use library::{INSTALL, KernelError, VARIABLE, prepare_environment};
+pub use sums::register_sums;
 pub use wide::{WideWork, with_wide_vectors};

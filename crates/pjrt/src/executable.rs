@@ -64,7 +64,8 @@ impl CompiledMemory {
 /// How a program is executed.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ExecuteOptions<'a> {
-    /// Tag that custom calls see as their run id (on CPU); 0 for none. Use the step number.
+    /// Tag that custom calls see as their run id (on CPU); 0 for one of the plugin's own, which no other
+    /// execution of the process has. Custom calls through which executions meet need that.
     pub launch_id: i32,
     /// Arguments to keep although the program donates them; the plugin copies them where it must.
     pub non_donatable: &'a [i64],

@@ -68,8 +68,8 @@ pub(crate) fn scaling(arguments: &[&str]) -> Result<(), String> {
         let machine = machine::description();
         let page = format!(
             "# Replicas\n\nWritten by `cargo xtask bench scaling --write`: {machine}. Every replica has one processor and \
-             a batch of the same size. Medians of {rounds} rounds, in which the programs take turns; a step ends when its \
-             loss is on the host.\n\n{text}"
+             a batch of the same size. Medians of {rounds} rounds, in which the programs take turns; a step's time is \
+             that of its turn, at whose end the loss is on the host, divided by the turn's steps.\n\n{text}"
         );
         write(&workspace, "scaling.md", page.trim_end())?;
     }

@@ -2,6 +2,7 @@
 
 use super::literal::int_table;
 use super::reduction::{with_combiner, working_dtype};
+use super::sums;
 use super::writer::{Operand, Writer, list, signature};
 use crate::op::{ReduceOp, Via};
 use crate::{DType, Shape};
@@ -36,6 +37,7 @@ pub(super) fn all_reduce(
         }
         let operands: Vec<Operand> = places.iter().map(|&i| inputs[i].clone()).collect();
         let reduced = match via {
+            Via::Native if w.sums.is_some() => sums::sum(w, &operands),
             Via::Native if is_narrow_sum(kind, dtype) => {
                 let all = everyone(w);
                 flat(w, &operands, |w, x| sum_of_parts(w, x, &all))

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::literal;
+use super::sums::Sums;
 use super::{KernelSupport, Label, Platform};
 use crate::{DType, HostTensor, Shape};
 
@@ -22,6 +23,8 @@ pub(super) struct Writer {
     pub(super) devices: usize,
     /// Whether products of bf16 are printed as those of f32.
     pub(super) widens_bf16: bool,
+    /// How replicas add, where it is not left to the compiler.
+    pub(super) sums: Option<Sums>,
     /// The layer of the node at hand, printed as the location of its ops.
     pub(super) label: Label,
     /// Dims of the random tensors whose functions must follow `main`.
@@ -44,6 +47,7 @@ impl Writer {
             replicas,
             devices: replicas,
             widens_bf16: false,
+            sums: None,
             label: None,
             random: BTreeSet::new(),
             text: String::new(),

@@ -1,6 +1,6 @@
 //! Where examples come from.
 
-use phalanx_graph::{HostTensor, Shape};
+use phalanx_graph::{HOST_ALIGNMENT, HostTensor, Shape};
 
 use super::spare::SpareBuffers;
 use super::{Batch, Example, Lost};
@@ -169,6 +169,13 @@ fn row(tensor: &HostTensor, i: usize) -> HostTensor {
 }
 
 fn gather_rows(tensor: &HostTensor, indices: &[usize], spare: &SpareBuffers) -> HostTensor {
+    // Rows that cannot share the tensor's bytes are copied into memory that was used before.
+    if let [first, .., last] = *indices
+        && (first * tensor.row_bytes()).is_multiple_of(HOST_ALIGNMENT)
+        && indices.windows(2).all(|pair| pair[0] + 1 == pair[1])
+    {
+        return tensor.slice_rows(first, last + 1);
+    }
     let row = tensor.row_bytes();
     let mut bytes = spare.take(row * indices.len());
     let rows = bytes.as_mut_slice().chunks_exact_mut(row);
@@ -211,9 +218,17 @@ mod tests {
     fn buffers_are_used_again_only_when_free() {
         let values: Vec<f32> = (0..40_000).map(|v| v as f32).collect();
         let arrays = Arrays::new(vec![HostTensor::new([4, 10_000], &values)], Vec::new()).unwrap();
-        let held = arrays.gather(&[0, 1]).unwrap();
+        let shared = arrays.gather(&[0, 1]).unwrap();
+        let rows = arrays.x[0].bytes().as_ptr();
+        assert_eq!(
+            shared.x[0].bytes().as_ptr(),
+            rows,
+            "rows in order are not copied"
+        );
+        assert_eq!(shared, arrays.gather(&[0, 1]).unwrap());
+        let held = arrays.gather(&[1, 0]).unwrap();
         let copy = HostTensor::from_bytes(held.x[0].shape().clone(), held.x[0].bytes()).unwrap();
-        let address = arrays.gather(&[2, 3]).unwrap().x[0].bytes().as_ptr();
+        let address = arrays.gather(&[3, 2]).unwrap().x[0].bytes().as_ptr();
         let again = arrays.gather(&[1, 1]).unwrap();
         assert_eq!(
             again.x[0].bytes().as_ptr(),

@@ -13,7 +13,8 @@ use crate::{Error, Result};
 /// Turns the kernels off for every engine that does not name them.
 const VARIABLE: &str = "PHALANX_KERNELS";
 
-/// Whether programs for the CPU call oneDNN's kernels where those are faster than XLA's own.
+/// Whether programs for the CPU call kernels that are not XLA's where those are faster: oneDNN's, and the sums over replicas of
+/// `phalanx-kernels`, which need no library.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum KernelsMode {
     /// They do when the library is found or can be installed; otherwise, after one notice, XLA's own serve. The environment variable
@@ -34,6 +35,8 @@ pub(super) struct EngineKernels {
     notice: Notice,
     /// None within: they were looked for in vain.
     support: OnceLock<Option<KernelSupport>>,
+    /// Whether the sums of replicas are registered.
+    sums: OnceLock<bool>,
 }
 
 impl EngineKernels {
@@ -48,6 +51,7 @@ impl EngineKernels {
             offline: options.offline,
             notice: std::sync::Arc::clone(&options.notice),
             support: OnceLock::new(),
+            sums: OnceLock::new(),
         })
     }
 
@@ -78,6 +82,15 @@ impl EngineKernels {
             }
         };
         Ok(*self.support.get_or_init(|| support))
+    }
+
+    /// Whether replicas of this program add what they exchange by a call of ours; a plugin that takes none has its own way.
+    pub(super) fn adds(&self, client: &Client, program: &Program) -> bool {
+        if self.mode == KernelsMode::Off || !program.only_sums() {
+            return false;
+        }
+        let registered = || phalanx_kernels::register_sums(client).is_ok();
+        *self.sums.get_or_init(registered)
     }
 
     /// Finds or installs the library and registers its kernels; the registration keeps them.

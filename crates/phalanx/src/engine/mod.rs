@@ -10,7 +10,9 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use phalanx_graph::{AlignedBytes, CompilerOption, DType, HostTensor, Lowering, Program, Shape};
+use phalanx_graph::{
+    AlignedBytes, CompilerOption, DType, HostSums, HostTensor, Lowering, Program, Shape,
+};
 use phalanx_pjrt::{
     Buffer, Client, CompileCache, CompileOptions, CompiledMemory, ElementType, Event, Executable,
     ExecuteOptions, Installer, OptionValue, OverrideValue, PjrtError, Places, Platform, Plugin,
@@ -212,6 +214,7 @@ impl Engine {
             // They are registered before the program is compiled or loaded, as it must be.
             kernels: self.0.kernels.support(&self.0.client, &program)?,
             bf16_products: has_bf16_products(),
+            sums: (self.0.kernels.adds(&self.0.client, &program)).then(|| self.sums()),
             ..Lowering::new(self.0.platform, name)
         };
         let text = program.to_stablehlo(&lowering);
@@ -260,6 +263,14 @@ impl Engine {
         options
             .map(|(name, value)| (name.to_owned(), seconds(value)))
             .collect()
+    }
+
+    /// Sums of our own wait as long as the engine does: within a run replicas are apart by less than a run.
+    fn sums(&self) -> HostSums {
+        let seconds = self.0.deadline.as_secs().max(1);
+        HostSums {
+            patience_seconds: u32::try_from(seconds).unwrap_or(u32::MAX),
+        }
     }
 
     fn device_ids(&self, devices: &[usize]) -> Result<Vec<i64>> {
@@ -499,7 +510,7 @@ fn has_bf16_products() -> bool {
 #[cfg(test)]
 mod tests {
     use phalanx_graph::Graph;
-    use phalanx_graph::op::ReduceOp;
+    use phalanx_graph::op::{ReduceOp, Via};
 
     use super::*;
 
@@ -518,11 +529,58 @@ mod tests {
         let name = "xla_cpu_collective_call_terminate_timeout_seconds";
         assert_eq!(last, (name.to_owned(), OverrideValue::Int(16 * 90)));
         // The plugin refuses names that it does not know.
-        let graph = Graph::with_replicas(2);
-        let sum = graph
-            .parameter("x", Shape::f32([3]))
-            .all_reduce(ReduceOp::Sum);
-        let program = graph.finish(&[("sum", &sum)]).unwrap();
-        engine.compile("sum", &program).unwrap();
+        engine.compile("sum", &sum_of_two(2)).unwrap();
+    }
+
+    /// A program that adds two arrays over replicas.
+    fn sum_of_two(replicas: usize) -> Program {
+        let graph = Graph::with_replicas(replicas);
+        let x = graph.parameter("x", Shape::f32([1000]));
+        let y = graph.parameter("y", Shape::f32([3]));
+        let sums = graph.all_reduce(&[&(&x * 3.0), &y], ReduceOp::Sum, Via::Native);
+        let again = (&sums[0] * &x).all_reduce(ReduceOp::Sum);
+        graph
+            .finish(&[("x", &sums[0]), ("y", &sums[1]), ("again", &again)])
+            .unwrap()
+    }
+
+    #[test]
+    fn sums_in_shared_memory_are_those_of_the_compiler() {
+        let replicas = 3;
+        let sums = |kernels| {
+            let engine = Engine::new(&EngineOptions {
+                cpu_devices: replicas,
+                kernels,
+                compile_cache: false,
+                ..EngineOptions::default()
+            })
+            .unwrap();
+            let compiled = engine.compile("sums", &sum_of_two(replicas)).unwrap();
+            let put = |device: usize, len: usize| {
+                let values = (0..len).map(|i| 0.1 + ((device + 1) * i) as f32 * 1e-3);
+                let values: Vec<f32> = values.collect();
+                engine
+                    .put(device, &HostTensor::new([len], &values))
+                    .unwrap()
+            };
+            let given: Vec<Vec<Buffer>> = (0..replicas)
+                .map(|device| vec![put(device, 1000), put(device, 3)])
+                .collect();
+            let lists: Vec<Vec<&Buffer>> = given.iter().map(|list| list.iter().collect()).collect();
+            let lists: Vec<&[&Buffer]> = lists.iter().map(Vec::as_slice).collect();
+            let (outputs, _) = compiled.run(&lists).unwrap();
+            let read = |buffer, len| engine.get(buffer, &Shape::f32([len])).unwrap();
+            let each = outputs.iter().map(|list| {
+                [
+                    read(&list[0], 1000),
+                    read(&list[1], 3),
+                    read(&list[2], 1000),
+                ]
+            });
+            each.collect::<Vec<_>>()
+        };
+        let own = sums(KernelsMode::Auto);
+        assert!(own.iter().all(|replica| *replica == own[0]));
+        assert_eq!(own, sums(KernelsMode::Off));
     }
 }

@@ -1,0 +1,103 @@
+//! Sums over replicas on host processors, as calls of `phalanx.sum`.
+//!
+//! A replica that waits in one call keeps its thread from another: so all must make the calls in one order. Each call hands the
+//! number of the replica on to the next; and a program that exchanges anything else leaves all of it to the compiler.
+
+use super::custom_call;
+use super::writer::{Operand, Writer};
+use crate::op::{Attribute, CustomCall, Node, Op, ReduceOp, Subgraph, Via};
+use crate::{DType, Program, Shape};
+
+/// The calls of a program so far.
+pub(super) struct Sums {
+    patience_seconds: u32,
+    calls: i64,
+    /// The number of the replica, as the last call gave it.
+    replica: Option<Operand>,
+}
+
+impl Sums {
+    pub(super) const fn new(patience_seconds: u32) -> Self {
+        Self {
+            patience_seconds,
+            calls: 0,
+            replica: None,
+        }
+    }
+}
+
+impl Program {
+    /// Whether replicas exchange sums of f32 by the devices' own all-reduce, in no loop, and nothing else.
+    #[must_use]
+    pub fn only_sums(&self) -> bool {
+        let is_sum = |node: &Node| match &node.op {
+            Op::AllReduce { kind, via } => {
+                let f32s = node.shapes.iter().all(|shape| shape.dtype == DType::F32);
+                *kind == ReduceOp::Sum && *via == Via::Native && f32s
+            }
+            _ => true,
+        };
+        let is_other = |node: &Node| exchanges(node) && !matches!(node.op, Op::AllReduce { .. });
+        let mut sums = self.nodes.iter();
+        self.replicas > 1
+            && self.mesh.is_none()
+            && sums.any(|node| matches!(node.op, Op::AllReduce { .. }))
+            && self
+                .nodes
+                .iter()
+                .all(|node| is_sum(node) && !is_other(node))
+    }
+}
+
+/// Whether an op waits for other replicas.
+fn exchanges(node: &Node) -> bool {
+    let within = |body: &Subgraph| body.nodes.iter().any(exchanges);
+    match &node.op {
+        Op::AllReduce { .. }
+        | Op::AllGather { .. }
+        | Op::ReduceScatter { .. }
+        | Op::AllToAll { .. }
+        | Op::CollectivePermute(_) => true,
+        Op::Scan(scan) => within(&scan.body),
+        Op::While { condition, body } => within(condition) || within(body),
+        _ => false,
+    }
+}
+
+/// The sums over all replicas, in one call.
+pub(super) fn sum(w: &mut Writer, inputs: &[Operand]) -> Vec<Operand> {
+    let number = Shape::scalar(DType::U32);
+    let given = w.sums.as_ref().and_then(|sums| sums.replica.clone());
+    let replica = match given {
+        Some(replica) => replica,
+        None => w.line(&number, "stablehlo.replica_id : tensor<ui32>"),
+    };
+    let replicas = w.replicas as i64;
+    let Some(sums) = w.sums.as_mut() else {
+        return inputs.to_vec();
+    };
+    let ints = [
+        ("number", sums.calls),
+        ("patience_seconds", i64::from(sums.patience_seconds)),
+        ("replicas", replicas),
+    ];
+    sums.calls += 1;
+    let shapes = inputs.iter().map(|input| input.shape.clone());
+    let call = CustomCall {
+        target: "phalanx.sum".to_owned(),
+        outputs: std::iter::once(number).chain(shapes).collect(),
+        attributes: ints
+            .map(|(name, value)| (name.to_owned(), Attribute::Int(value)))
+            .to_vec(),
+        has_side_effect: false,
+    };
+    let operands: Vec<Operand> = std::iter::once(replica)
+        .chain(inputs.iter().cloned())
+        .collect();
+    let mut results = custom_call(w, &call, &operands);
+    let replica = results.remove(0);
+    if let Some(sums) = w.sums.as_mut() {
+        sums.replica = Some(replica);
+    }
+    results
+}
