@@ -1,6 +1,6 @@
 //! The rows that a `train.yaml` speaks of, read from their files.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use phalanx::data::{
     ClassWeights, CsvColumns, CsvOptions, Dataset, Header, HostTensor, LabelColumn, LabelKind,
@@ -66,19 +66,34 @@ fn read_all(config: &TrainConfig) -> Result<Rows, Problem> {
             (rest, Some(test))
         }
     };
-    let (train, validation) = match &config.fit.validation {
+    let read = |csv: &[_]| Ok(read_files(&config.data, csv, Some(&features), &mut columns)?.0);
+    let (train, validation) = held_out(config, rest, test.as_ref(), read)?;
+    let train = prepared(config, &train)?;
+    Ok(Rows {
+        train,
+        validation,
+        test,
+        features,
+    })
+}
+
+/// What is left to train on, and what is validated on.
+fn held_out(
+    config: &TrainConfig,
+    rest: Dataset,
+    test: Option<&Dataset>,
+    read: impl FnOnce(&[At<PathBuf>]) -> Result<Dataset, Problem>,
+) -> Result<(Dataset, Option<Dataset>), Problem> {
+    Ok(match &config.fit.validation {
         None => (rest, None),
         Some(At {
             value: Validation::Test,
             ..
-        }) => (rest, test.clone()),
+        }) => (rest, test.cloned()),
         Some(At {
             value: Validation::Csv(csv),
             ..
-        }) => (
-            rest,
-            Some(read_files(&config.data, csv, Some(&features), &mut columns)?.0),
-        ),
+        }) => (rest, Some(read(csv)?)),
         Some(At {
             value: Validation::Split(fraction),
             at,
@@ -88,13 +103,6 @@ fn read_all(config: &TrainConfig) -> Result<Rows, Problem> {
                 .map_err(|error| Problem::new(*at, error.to_string(), "change the fraction"))?;
             (train, Some(validation))
         }
-    };
-    let train = prepared(config, &train)?;
-    Ok(Rows {
-        train,
-        validation,
-        test,
-        features,
     })
 }
 
@@ -147,7 +155,7 @@ pub fn labelled(data: &Data, path: &Path, features: &[usize]) -> Read<Dataset> {
 /// `columns` those of the files before.
 fn read_files(
     data: &Data,
-    csv: &[At<std::path::PathBuf>],
+    csv: &[At<PathBuf>],
     features: Option<&[usize]>,
     columns: &mut CsvColumns,
 ) -> Result<(Dataset, Vec<usize>), Problem> {

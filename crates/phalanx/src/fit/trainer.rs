@@ -139,9 +139,8 @@ impl Trainer {
         let mut reporter = Reporter::new(fit.progress, fit.epochs);
         reporter.start(&self.placement.describe(feed.size()));
         self.tell_lost(&feed.lost());
-        if let Some(validation) = &fit.validation {
-            self.tell_lost(&validation.dataset().lost());
-        }
+        let validated = fit.validation.iter();
+        validated.for_each(|validation| self.tell_lost(&validation.dataset().lost()));
         self.begin_watch(fit.watch);
         for epoch in first..fit.epochs {
             let start = Instant::now();

@@ -3,30 +3,13 @@
 use std::collections::{HashMap, HashSet};
 
 use phalanx_graph::op::ReduceOp;
-use phalanx_graph::{DType, Graph, HostTensor, Shape, Sharding, Tensor, Value};
+use phalanx_graph::{DType, Graph, HostTensor, Shape, Tensor, Value};
 
 use super::layer::Layer;
 use super::precision::{wide, widened};
 use super::sampling::path_hash;
 use super::sizes::check_dims;
-use super::{Initializer, Model, Policy, Regularizer};
-
-/// A variable of a model: what it is, not its value.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Variable {
-    /// Path in the model: names of layers and of the variable joined by `/`, as in `dense/kernel`.
-    pub name: String,
-    /// Element type and dims.
-    pub shape: Shape,
-    /// Where its first value comes from.
-    pub initializer: Initializer,
-    /// Whether optimizers change it: not for state, nor in a frozen layer.
-    pub trainable: bool,
-    /// Whether it is state of a layer, such as moving statistics, that a call itself updates.
-    pub state: bool,
-    /// How it is cut over a mesh of devices; whole on each where absent.
-    pub sharding: Option<Sharding>,
-}
+use super::{Initializer, Model, Policy, Regularizer, Variable};
 
 /// The context of one call of a model in one graph.
 ///

@@ -41,6 +41,7 @@ mod sharding;
 mod simple_rnn;
 mod sizes;
 mod summary;
+mod variable;
 
 pub use activation::{
     Activation, ActivationLayer, gelu, relu, relu6, selu, sigmoid, silu, softmax, softplus, tanh,
@@ -48,7 +49,7 @@ pub use activation::{
 pub use attention::MultiHeadAttention;
 pub use bidirectional::{Bidirectional, MergeMode, Recurrent};
 pub use conv::{Conv2d, DepthwiseConv2d};
-pub use cx::{Cx, Effects, Variable};
+pub use cx::{Cx, Effects};
 pub use dense::Dense;
 pub use dot::{Dot, Interaction};
 pub use dropout::Dropout;
@@ -76,3 +77,4 @@ pub use sequential::Sequential;
 pub use shaping::{Flatten, Reshape, ZeroPadding2d};
 pub use simple_rnn::SimpleRnn;
 pub use sizes::{Padding, Pair};
+pub use variable::Variable;

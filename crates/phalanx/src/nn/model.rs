@@ -3,13 +3,14 @@
 use phalanx_graph::{DType, Graph, GraphError, HostTensor, Shape, Tensor};
 
 use super::Activation;
-use super::cx::{Cx, Variable};
+use super::cx::Cx;
 use super::layer::{Body, LayerSpec};
 use super::names::{Names, check_name};
 use super::precision::wide;
 use super::sharding::Shardings;
 use super::sizes::check_dims;
 use super::summary::summary;
+use super::variable::Variable;
 use crate::{Error, Result};
 
 /// An input of a model: a name, the dims of one example, and the element type.
