@@ -19,7 +19,7 @@ struct Work {
     /// Of each replica.
     batch: usize,
     shown: &'static str,
-    /// Steps of a turn.
+    /// Steps of a turn: about a second, so that threads have found their processors for most of it.
     steps: usize,
 }
 
@@ -28,13 +28,13 @@ const WORKS: [Work; 4] = [
         model: "mlp",
         batch: 64,
         shown: "MLP 784-128-10",
-        steps: 500,
+        steps: 2000,
     },
     Work {
         model: "mlp",
         batch: 512,
         shown: "MLP 784-128-10",
-        steps: 100,
+        steps: 300,
     },
     Work {
         model: "cnn",
