@@ -1,21 +1,10 @@
 //! Programs divided among the devices of a mesh compute what one device computes.
 
-use std::sync::OnceLock;
+mod four_devices;
 
-use phalanx::engine::{Engine, EngineOptions};
+use four_devices::engine;
 use phalanx_graph::{DType, Graph, HostTensor, Mesh, Program, Shape, Sharding, Tensor, gradients};
 use phalanx_pjrt::Buffer;
-
-fn engine() -> &'static Engine {
-    static ENGINE: OnceLock<Engine> = OnceLock::new();
-    ENGINE.get_or_init(|| {
-        let options = EngineOptions {
-            cpu_devices: 4,
-            ..EngineOptions::default()
-        };
-        Engine::new(&options).unwrap()
-    })
-}
 
 type Build = fn(&Graph) -> Program;
 

@@ -1,20 +1,9 @@
 //! Models that are larger than a device: divided over a mesh they train as on one device.
 
-use std::sync::OnceLock;
+mod four_devices;
 
-use phalanx::engine::{Engine, EngineOptions};
+use four_devices::engine;
 use phalanx::prelude::*;
-
-fn engine() -> &'static Engine {
-    static ENGINE: OnceLock<Engine> = OnceLock::new();
-    ENGINE.get_or_init(|| {
-        Engine::new(&EngineOptions {
-            cpu_devices: 4,
-            ..EngineOptions::default()
-        })
-        .unwrap()
-    })
-}
 
 fn columns() -> Sharding {
     [None, Some("model")].into()

@@ -1,26 +1,17 @@
 //! Checkpoints: a training that was interrupted goes on as if it had not been, on the same devices or on others.
 
+mod four_devices;
+
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
 
+use four_devices::engine;
 use phalanx::Error;
 use phalanx::checkpoint::TrainingState;
 use phalanx::data::Example;
-use phalanx::engine::{Engine, EngineOptions};
 use phalanx::prelude::*;
-
-fn engine() -> &'static Engine {
-    static ENGINE: OnceLock<Engine> = OnceLock::new();
-    ENGINE.get_or_init(|| {
-        Engine::new(&EngineOptions {
-            cpu_devices: 4,
-            ..EngineOptions::default()
-        })
-        .unwrap()
-    })
-}
 
 /// A directory for one test, removed at its end.
 struct Scratch(PathBuf);

@@ -2,7 +2,6 @@
 
 use super::literal::int_table;
 use super::reduction::{with_combiner, working_dtype};
-use super::sums;
 use super::writer::{Operand, Writer, list, signature};
 use crate::op::{ReduceOp, Via};
 use crate::{DType, Shape};
@@ -29,6 +28,8 @@ pub(super) fn all_reduce(
     if w.replicas == 1 {
         return results;
     }
+    // They write with it.
+    let mut sums = w.sums.take();
     for dtype in DType::ALL {
         let sent = |x: &Operand| x.shape.dtype == dtype && !x.shape.is_empty();
         let places: Vec<usize> = (0..inputs.len()).filter(|&i| sent(&inputs[i])).collect();
@@ -36,20 +37,21 @@ pub(super) fn all_reduce(
             continue;
         }
         let operands: Vec<Operand> = places.iter().map(|&i| inputs[i].clone()).collect();
-        let reduced = match via {
-            Via::Native if w.sums.is_some() => sums::sum(w, &operands),
-            Via::Native if is_narrow_sum(kind, dtype) => {
+        let reduced = match (via, &mut sums) {
+            (Via::Native, Some(sums)) => sums.add(w, &operands),
+            (Via::Native, None) if is_narrow_sum(kind, dtype) => {
                 let all = everyone(w);
                 flat(w, &operands, |w, x| sum_of_parts(w, x, &all))
             }
-            Via::Native => reduce_in(w, kind, &operands, &everyone(w)),
-            Via::OneDevice => flat(w, &operands, |w, x| through_one(w, kind, x)),
-            Via::Hierarchical => flat(w, &operands, |w, x| through_groups(w, kind, x)),
+            (Via::Native, None) => reduce_in(w, kind, &operands, &everyone(w)),
+            (Via::OneDevice, _) => flat(w, &operands, |w, x| through_one(w, kind, x)),
+            (Via::Hierarchical, _) => flat(w, &operands, |w, x| through_groups(w, kind, x)),
         };
         for (place, reduced) in places.into_iter().zip(reduced) {
             results[place] = reduced;
         }
     }
+    w.sums = sums;
     results
 }
 

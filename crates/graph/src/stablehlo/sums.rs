@@ -24,6 +24,34 @@ impl Sums {
             replica: None,
         }
     }
+
+    /// The sums over all replicas, in one call.
+    pub(super) fn add(&mut self, w: &mut Writer, inputs: &[Operand]) -> Vec<Operand> {
+        let number = Shape::scalar(DType::U32);
+        let replica = match self.replica.take() {
+            Some(replica) => replica,
+            None => w.line(&number, "stablehlo.replica_id : tensor<ui32>"),
+        };
+        let ints = [
+            ("number", self.calls),
+            ("patience_seconds", i64::from(self.patience_seconds)),
+            ("replicas", w.replicas as i64),
+        ];
+        self.calls += 1;
+        let shapes = inputs.iter().map(|input| input.shape.clone());
+        let call = CustomCall {
+            target: "phalanx.sum".to_owned(),
+            outputs: std::iter::once(number).chain(shapes).collect(),
+            attributes: ints
+                .map(|(name, value)| (name.to_owned(), Attribute::Int(value)))
+                .to_vec(),
+            has_side_effect: false,
+        };
+        let operands = std::iter::once(replica).chain(inputs.iter().cloned());
+        let mut results = custom_call(w, &call, &operands.collect::<Vec<_>>());
+        self.replica = Some(results.remove(0));
+        results
+    }
 }
 
 impl Program {
@@ -62,42 +90,4 @@ fn exchanges(node: &Node) -> bool {
         Op::While { condition, body } => within(condition) || within(body),
         _ => false,
     }
-}
-
-/// The sums over all replicas, in one call.
-pub(super) fn sum(w: &mut Writer, inputs: &[Operand]) -> Vec<Operand> {
-    let number = Shape::scalar(DType::U32);
-    let given = w.sums.as_ref().and_then(|sums| sums.replica.clone());
-    let replica = match given {
-        Some(replica) => replica,
-        None => w.line(&number, "stablehlo.replica_id : tensor<ui32>"),
-    };
-    let replicas = w.replicas as i64;
-    let Some(sums) = w.sums.as_mut() else {
-        return inputs.to_vec();
-    };
-    let ints = [
-        ("number", sums.calls),
-        ("patience_seconds", i64::from(sums.patience_seconds)),
-        ("replicas", replicas),
-    ];
-    sums.calls += 1;
-    let shapes = inputs.iter().map(|input| input.shape.clone());
-    let call = CustomCall {
-        target: "phalanx.sum".to_owned(),
-        outputs: std::iter::once(number).chain(shapes).collect(),
-        attributes: ints
-            .map(|(name, value)| (name.to_owned(), Attribute::Int(value)))
-            .to_vec(),
-        has_side_effect: false,
-    };
-    let operands: Vec<Operand> = std::iter::once(replica)
-        .chain(inputs.iter().cloned())
-        .collect();
-    let mut results = custom_call(w, &call, &operands);
-    let replica = results.remove(0);
-    if let Some(sums) = w.sums.as_mut() {
-        sums.replica = Some(replica);
-    }
-    results
 }

@@ -137,10 +137,7 @@ impl Trainer {
             self.save_checkpoint(path)?;
         }
         let mut reporter = Reporter::new(fit.progress, fit.epochs);
-        reporter.start(&self.placement.describe(feed.size()));
-        self.tell_lost(&feed.lost());
-        let validated = fit.validation.iter();
-        validated.for_each(|validation| self.tell_lost(&validation.dataset().lost()));
+        self.tell_start(&mut reporter, feed, &fit);
         self.begin_watch(fit.watch);
         for epoch in first..fit.epochs {
             let start = Instant::now();
@@ -180,6 +177,15 @@ impl Trainer {
             None => self.take_averages()?,
         }
         Ok(self.history.clone())
+    }
+
+    /// Says where the training runs, and what of its data cannot be read.
+    fn tell_start(&self, reporter: &mut Reporter, feed: Feed<'_>, fit: &Fit) {
+        reporter.start(&self.placement.describe(feed.size()));
+        self.tell_lost(&feed.lost());
+        if let Some(validation) = &fit.validation {
+            self.tell_lost(&validation.dataset().lost());
+        }
     }
 
     /// Where the last `fit` is in its data: what [`Fit::position`] goes on from, also after an error.

@@ -2,28 +2,17 @@
 
 mod cases;
 mod errors;
+#[path = "../four_devices/mod.rs"]
+mod four_devices;
 mod narrow;
 mod overflow;
 mod table;
 mod ways;
 
-use std::sync::OnceLock;
-
+use four_devices::engine;
 use phalanx::data::Batch;
-use phalanx::engine::{Engine, EngineOptions};
 use phalanx::prelude::*;
 use phalanx::schedules::RampUpExponentialDecay;
-
-fn engine() -> &'static Engine {
-    static ENGINE: OnceLock<Engine> = OnceLock::new();
-    ENGINE.get_or_init(|| {
-        Engine::new(&EngineOptions {
-            cpu_devices: 4,
-            ..EngineOptions::default()
-        })
-        .unwrap()
-    })
-}
 
 fn names(replicas: usize) -> Vec<String> {
     (0..replicas)
