@@ -171,6 +171,34 @@ impl Watcher {
 }
 
 impl Trainer {
+    /// The time that the program of a training step takes by itself: the median of `steps` runs on a batch that is on the
+    /// device already, each waited for. The steps train.
+    ///
+    /// What a step takes longer than this is the loop's.
+    ///
+    /// # Errors
+    /// As [`fit`](Self::fit).
+    pub fn device_time(&mut self, batch: &Batch, steps: usize) -> Result<Duration> {
+        self.train_on_batch(batch)?;
+        let (split, shape) = self.part(batch, batch.rows())?;
+        let setup = &self.setup;
+        let trace = || setup.train_program(&shape);
+        let ready = self
+            .train
+            .get(&self.placement, setup, "train_step", &shape, trace)?;
+        let batch = put(&self.placement, tensors(batch), &split, shape.filled)?;
+        let mut times = Vec::with_capacity(steps);
+        for _ in 0..steps.max(1) {
+            let start = Instant::now();
+            let done = self.state.train(setup, ready, &batch)?;
+            self.placement.engine().wait(&done, 1)?;
+            times.push(start.elapsed());
+        }
+        self.results(0.0)?;
+        times.sort();
+        Ok(times[times.len() / 2])
+    }
+
     /// How long each replica takes for its part of a step on this batch, computing all at once but not waiting for one
     /// another: the median of `steps` runs. Nothing is trained.
     ///

@@ -1,6 +1,5 @@
 //! The loop around the step.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use phalanx_graph::HostTensor;
@@ -24,7 +23,6 @@ use crate::engine::Engine;
 use crate::nn::Model;
 use crate::optim::Optimizer;
 use crate::replicas::{Placement, Split};
-use crate::saved::SavedModel;
 use crate::{Error, Result};
 
 /// A model with its values on a device, and what it is trained with.
@@ -33,7 +31,7 @@ pub struct Trainer {
     pub(super) setup: Setup,
     pub(super) state: State,
     verifier: Option<Verifier>,
-    train: Programs,
+    pub(super) train: Programs,
     pub(super) test: Programs,
     /// Steps skipped before the present tally began.
     pub(super) skipped_before: f64,
@@ -206,99 +204,10 @@ impl Trainer {
         self.results(0.0)
     }
 
-    /// The time that the program of a training step takes by itself: the median of `steps` runs on a batch that is on the
-    /// device already, each waited for. The steps train.
-    ///
-    /// What a step takes longer than this is the loop's.
-    ///
-    /// # Errors
-    /// As [`fit`](Self::fit).
-    pub fn device_time(&mut self, batch: &Batch, steps: usize) -> Result<Duration> {
-        self.train_on_batch(batch)?;
-        let (split, shape) = self.part(batch, batch.rows())?;
-        let setup = &self.setup;
-        let trace = || setup.train_program(&shape);
-        let ready = self
-            .train
-            .get(&self.placement, setup, "train_step", &shape, trace)?;
-        let batch = put(&self.placement, tensors(batch), &split, shape.filled)?;
-        let mut times = Vec::with_capacity(steps);
-        for _ in 0..steps.max(1) {
-            let start = Instant::now();
-            let done = self.state.train(setup, ready, &batch)?;
-            self.placement.engine().wait(&done, 1)?;
-            times.push(start.elapsed());
-        }
-        self.results(0.0)?;
-        times.sort();
-        Ok(times[times.len() / 2])
-    }
-
     /// Batches of training seen so far, those that a dynamic [`LossScale`](super::LossScale) skipped left out.
     #[must_use]
     pub const fn iterations(&self) -> i64 {
         self.iterations
-    }
-
-    /// Names and values of the model's variables, in its order.
-    ///
-    /// # Errors
-    /// When the device fails.
-    pub fn variables(&self) -> Result<Vec<(String, HostTensor)>> {
-        let variables = self.setup.model.variables().iter().enumerate();
-        variables
-            .map(|(index, variable)| {
-                let value = self.state.get(index, &variable.shape)?;
-                Ok((variable.name.clone(), value))
-            })
-            .collect()
-    }
-
-    /// The model with its present values, apart from the device.
-    ///
-    /// # Errors
-    /// When the device fails.
-    pub fn saved_model(&self) -> Result<SavedModel> {
-        let values = self.variables()?.into_iter().map(|(_, value)| value);
-        SavedModel::new(self.setup.model.clone(), values.collect())
-    }
-
-    /// Writes the model and its present values to a directory, as [`SavedModel::save`] does.
-    ///
-    /// The optimizer's state is not in it: training goes on in the middle of a run from what
-    /// [`save_checkpoint`](Self::save_checkpoint) writes.
-    ///
-    /// # Errors
-    /// When the device fails; otherwise as for [`SavedModel::save`].
-    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
-        self.saved_model()?.save(path)
-    }
-
-    /// Sets variables by name; the others stay.
-    ///
-    /// # Errors
-    /// When the model has no variable of a name, or one of another shape; nothing is set then.
-    pub fn set_variables(&mut self, values: &[(impl AsRef<str>, HostTensor)]) -> Result<()> {
-        self.state.arrays()?;
-        let variables = self.setup.model.variables();
-        let mut found = Vec::with_capacity(values.len());
-        for (name, value) in values {
-            let name = name.as_ref();
-            let index = variables.iter().position(|variable| variable.name == name);
-            let index = index.ok_or_else(|| {
-                let known = variables.iter().map(|variable| variable.name.as_str());
-                let suggestion = crate::config::suggest(name, known);
-                Error::user(format!("the model has no variable `{name}`; {suggestion}"))
-            })?;
-            if *value.shape() != variables[index].shape {
-                let (expected, got) = (&variables[index].shape, value.shape());
-                return Err(Error::user(format!(
-                    "variable `{name}` is {expected}, got {got}"
-                )));
-            }
-            found.push((index, value));
-        }
-        (found.into_iter()).try_for_each(|(index, value)| self.state.set(index, value))
     }
 
     /// The learning rate of the next step.
@@ -482,7 +391,7 @@ impl Trainer {
     }
 
     /// Which rows of a batch of `full` rows or fewer are whose, and the shapes of a part.
-    fn part(&self, batch: &Batch, full: usize) -> Result<(Split, BatchShape)> {
+    pub(super) fn part(&self, batch: &Batch, full: usize) -> Result<(Split, BatchShape)> {
         let split = self.placement.split(batch.rows(), full);
         self.shaped(batch, split)
     }
@@ -502,7 +411,7 @@ impl Trainer {
     }
 
     /// The results so far, the loss `none` where nothing has weight; an error when the loss of some step was not a number.
-    fn results(&mut self, none: f64) -> Result<Logs> {
+    pub(super) fn results(&mut self, none: f64) -> Result<Logs> {
         let tally = self.state.read_tally(&self.setup)?;
         self.iterations = self.state.iterations()?;
         if let Some(step) = Tally::first_bad(&tally) {

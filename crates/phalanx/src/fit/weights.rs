@@ -1,14 +1,76 @@
-//! Values of a trainer's model from files, and into files.
+//! Values of a trainer's model, from files and into files.
 
 use std::path::Path;
 
+use phalanx_graph::HostTensor;
+
 use super::Trainer;
-use crate::Result;
 use crate::import::{self, LoadReport, LoadWeights};
-#[cfg(doc)]
 use crate::saved::SavedModel;
+use crate::{Error, Result};
 
 impl Trainer {
+    /// Names and values of the model's variables, in its order.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn variables(&self) -> Result<Vec<(String, HostTensor)>> {
+        let variables = self.setup.model.variables().iter().enumerate();
+        variables
+            .map(|(index, variable)| {
+                let value = self.state.get(index, &variable.shape)?;
+                Ok((variable.name.clone(), value))
+            })
+            .collect()
+    }
+
+    /// The model with its present values, apart from the device.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn saved_model(&self) -> Result<SavedModel> {
+        let values = self.variables()?.into_iter().map(|(_, value)| value);
+        SavedModel::new(self.setup.model.clone(), values.collect())
+    }
+
+    /// Writes the model and its present values to a directory, as [`SavedModel::save`] does.
+    ///
+    /// The optimizer's state is not in it: training goes on in the middle of a run from what
+    /// [`save_checkpoint`](Self::save_checkpoint) writes.
+    ///
+    /// # Errors
+    /// When the device fails; otherwise as for [`SavedModel::save`].
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        self.saved_model()?.save(path)
+    }
+
+    /// Sets variables by name; the others stay.
+    ///
+    /// # Errors
+    /// When the model has no variable of a name, or one of another shape; nothing is set then.
+    pub fn set_variables(&mut self, values: &[(impl AsRef<str>, HostTensor)]) -> Result<()> {
+        self.state.arrays()?;
+        let variables = self.setup.model.variables();
+        let mut found = Vec::with_capacity(values.len());
+        for (name, value) in values {
+            let name = name.as_ref();
+            let index = variables.iter().position(|variable| variable.name == name);
+            let index = index.ok_or_else(|| {
+                let known = variables.iter().map(|variable| variable.name.as_str());
+                let suggestion = crate::config::suggest(name, known);
+                Error::user(format!("the model has no variable `{name}`; {suggestion}"))
+            })?;
+            if *value.shape() != variables[index].shape {
+                let (expected, got) = (&variables[index].shape, value.shape());
+                return Err(Error::user(format!(
+                    "variable `{name}` is {expected}, got {got}"
+                )));
+            }
+            found.push((index, value));
+        }
+        (found.into_iter()).try_for_each(|(index, value)| self.state.set(index, value))
+    }
+
     /// Takes values from a file of weights of ours, of Keras or of PyTorch; see [`import`].
     ///
     /// The optimizer's state stays as it is.
