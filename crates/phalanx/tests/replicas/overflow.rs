@@ -8,7 +8,7 @@ use phalanx::prelude::*;
 use phalanx::replicas::{CrossDeviceOps, Reduction, WireFormat};
 
 use crate::ways::{OPS, PLACES, Place, Way};
-use crate::{mirrored, pairs, values};
+use crate::{engine, mirrored, pairs, values};
 
 /// Four rows of small whole numbers, of which one may have a number that makes its gradient, times the first loss scale,
 /// more than a float16 holds, though neither the prediction nor the loss is, nor is the gradient more than an f32 holds.
@@ -55,7 +55,10 @@ fn train(way: &Way, precision: Policy, rows: &[Option<usize>]) -> Left {
 
 /// In micro-batches of two rows where there are some.
 fn train_model(model: Model, way: &Way, compile: Compile, rows: &[Option<usize>]) -> Left {
-    let mut trainer = way.strategy(2).compile(model, compile).unwrap();
+    let mut trainer = way
+        .strategy(engine(), 2, 64)
+        .compile(model, compile)
+        .unwrap();
     let mut logs = Vec::new();
     for row in rows {
         logs = pairs(&trainer.train_on_batch(&batch(*row)).unwrap());
