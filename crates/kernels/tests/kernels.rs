@@ -173,7 +173,7 @@ const PLAIN: Case = Case {
     groups: 1,
 };
 
-const CASES: [Case; 25] = [
+const CASES: [Case; 31] = [
     PLAIN,
     Case {
         name: "odd sizes, odd channels",
@@ -347,6 +347,51 @@ const CASES: [Case; 25] = [
         kernel: [2, 3],
         low: [0, 1],
         high: [1, 1],
+        ..PLAIN
+    },
+    Case {
+        name: "tiles, cut off, blocks of 8 and 24",
+        batch: 3,
+        channels: [24, 40],
+        image: [11, 14],
+        ..PLAIN
+    },
+    Case {
+        name: "tiles, asymmetric padding",
+        channels: [32, 16],
+        image: [9, 10],
+        low: [0, 2],
+        high: [2, 1],
+        ..PLAIN
+    },
+    Case {
+        name: "tiles, one row",
+        batch: 1,
+        channels: [16, 24],
+        image: [1, 70],
+        ..PLAIN
+    },
+    Case {
+        name: "tiles, one pixel of y",
+        batch: 7,
+        channels: [48, 16],
+        image: [3, 3],
+        low: [0, 0],
+        high: [0, 0],
+        ..PLAIN
+    },
+    Case {
+        name: "tiles in many blocks",
+        batch: 5,
+        channels: [16, 16],
+        image: [27, 30],
+        ..PLAIN
+    },
+    Case {
+        name: "tiles, a large kernel",
+        batch: 1,
+        channels: [176, 184],
+        image: [2, 3],
         ..PLAIN
     },
     Case {
