@@ -213,7 +213,8 @@ impl Trainer {
         }
         let placement = self.placement();
         let split = placement.split(batch.rows(), batch.rows());
-        let shape = BatchShape::of(&self.setup, batch)?.part(&split, !split.is_even());
+        let whole = BatchShape::of(&self.setup, batch)?;
+        let shape = whole.part(&split, !split.is_even(), self.setup.by_size);
         let compiled = placement.compile("replica_step", &self.replica_step(&shape)?)?;
         let batch = put(placement, tensors(batch), &split, shape.filled)?;
         let copies = self.state.copies_of_all(&self.setup)?;
@@ -420,7 +421,7 @@ mod tests {
         let split = placement.split(4, 4);
         let shape = BatchShape::of(&trainer.setup, &batch)
             .unwrap()
-            .part(&split, false);
+            .part(&split, false, false);
         let program = trainer.replica_step(&shape).unwrap();
         let exchanges =
             |node: &Node| matches!(node.op, Op::AllReduce { .. } | Op::AllGather { .. });
