@@ -54,7 +54,7 @@ impl Setup {
     }
 
     /// The first op in a forward pass that waits for other replicas.
-    fn exchange_of_layers(&self) -> Option<&'static str> {
+    pub(super) fn exchange_of_layers(&self) -> Option<&'static str> {
         let graph = self.graph();
         let rows = |(_, shape): (_, Shape)| Shape::new(shape.dtype, [&[2], &*shape.dims].concat());
         let batch = BatchShape {
@@ -277,4 +277,201 @@ fn lengthened(tensor: &Tensor, dim: usize, size: usize) -> Tensor {
     let mut pads = vec![PadDim::default(); tensor.rank()];
     pads[dim].high = more as i64;
     tensor.pad(&pads, 0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use phalanx_graph::op::{Op, Subgraph};
+    use phalanx_graph::{NodeCost, Program};
+
+    use super::*;
+    use crate::data::Dataset;
+    use crate::engine::{Engine, EngineOptions};
+    use crate::fit::{Compile, Fit, Progress, Trainer};
+    use crate::losses::SparseCategoricalCrossentropy;
+    use crate::metrics::Accuracy;
+    use crate::nn::{
+        BatchNorm, Dense, Dropout, Embedding, GlobalAveragePool1d, Input, Model, Regularizer,
+        Sequential, relu,
+    };
+    use crate::optim::Sgd;
+    use crate::replicas::{Placement, Reduction};
+
+    fn compile() -> Compile {
+        Compile {
+            // A bias before a normalization has no gradient but rounding, which rules that divide by its size would show.
+            optimizer: Sgd::new(0.1).momentum(0.9).into(),
+            loss: SparseCategoricalCrossentropy::from_logits().into(),
+            metrics: vec![Accuracy.into()],
+            ..Compile::default()
+        }
+    }
+
+    fn dense(norm: BatchNorm) -> Model {
+        let first = Dense::new(32).kernel_regularizer(Regularizer::L2 { l2: 0.01 });
+        Sequential::new([16])
+            .add(first)
+            .add(norm)
+            .add(Dropout::new(0.5))
+            .add(Dense::new(3))
+            .build()
+            .unwrap()
+    }
+
+    /// Words that some rows have fewer of, with an embedding that is used in no other way.
+    fn words() -> Model {
+        let embedding = Embedding::new(500, 8).mask_zero(true);
+        Sequential::new(Input::new([6]).dtype(DType::I32))
+            .add(embedding)
+            .add(GlobalAveragePool1d::new())
+            .add(Dense::new(8).activation(relu))
+            .add(Dense::new(3))
+            .build()
+            .unwrap()
+    }
+
+    fn setup(model: Model) -> Setup {
+        let setup = Setup::new(model, compile(), 2, Reduction::default()).unwrap();
+        setup.with_shares(true)
+    }
+
+    fn batch(setup: &Setup, sizes: &[usize]) -> BatchShape {
+        let row = |(_, shape): (_, Shape)| Shape::new(shape.dtype, [&[12], &*shape.dims].concat());
+        BatchShape {
+            x: setup.model.inputs().map(row).collect(),
+            y: vec![Shape::new(DType::I32, [12])],
+            weight: Some(Shape::f32([12])),
+            filled: true,
+            sizes: sizes.to_vec(),
+        }
+    }
+
+    fn branches(program: &Program) -> Vec<&Subgraph> {
+        let nodes = program.nodes.iter();
+        let found = nodes.filter_map(|node| match &node.op {
+            Op::Case(branches) => Some(branches.iter().map(|branch| &**branch)),
+            _ => None,
+        });
+        found.flatten().collect()
+    }
+
+    #[test]
+    fn a_smaller_part_computes_on_fewer_rows() {
+        let setup = setup(dense(BatchNorm::new()));
+        assert!(setup.by_size && setup.warning_of_shares().is_none());
+        let batch = batch(&setup, &[12, 4]);
+        let programs = [
+            setup.train_step(&batch).unwrap().program.simplified(),
+            setup.test_step(&batch).unwrap().program.simplified(),
+            setup.predict_step(&batch).unwrap().program.simplified(),
+        ];
+        for program in &programs {
+            let branches = branches(program);
+            let products = |branch: &Subgraph| {
+                let mut alone = program.clone();
+                alone.nodes.clone_from(&branch.nodes);
+                let costs = alone.cost().nodes;
+                let dots = branch.nodes.iter().zip(&costs);
+                let dots = dots.filter(|(node, _)| matches!(node.op, Op::Dot(_)));
+                dots.map(|(_, cost): (_, &NodeCost)| cost.flops)
+                    .sum::<u64>()
+            };
+            assert_eq!(branches.len(), 2);
+            assert_eq!(products(branches[0]), 3 * products(branches[1]));
+            let outside = program.nodes.iter();
+            assert!(!outside.clone().any(|node| matches!(node.op, Op::Dot(_))));
+        }
+        assert!(branches(&setup.train_step(&batch_of_any(&setup)).unwrap().program).is_empty());
+    }
+
+    fn batch_of_any(setup: &Setup) -> BatchShape {
+        batch(setup, &[])
+    }
+
+    #[test]
+    fn layers_that_exchange_values_are_told_and_stand_in_no_branch() {
+        let setup = setup(dense(BatchNorm::new().synchronized(true)));
+        assert!(!setup.by_size);
+        let warning = setup.warning_of_shares().unwrap();
+        assert!(warning.contains("all_gather"), "{warning}");
+        // Nor when somebody asks for sizes all the same.
+        let step = setup.train_step(&batch(&setup, &[12, 4])).unwrap();
+        assert!(branches(&step.program).is_empty());
+    }
+
+    #[test]
+    fn gradients_of_tables_stay_rows() {
+        let setup = setup(words());
+        let step = setup.train_step(&batch(&setup, &[6, 2])).unwrap();
+        let exchange = step.exchange.unwrap();
+        assert!(exchange.contains("1 as rows"), "{exchange}");
+        // The table itself leaves no branch.
+        for branch in branches(&step.program) {
+            let table = |value: &phalanx_graph::Value| branch.shape(*value).dims == [500, 8];
+            assert!(!branch.outputs.iter().any(table));
+        }
+    }
+
+    /// What a training leaves, with and without branches.
+    fn trained(placement: &Placement, model: &Model, data: &Dataset, by_size: bool) -> Vec<f64> {
+        let mut trainer = Trainer::new(placement, model.clone(), None, compile()).unwrap();
+        assert!(trainer.setup.by_size);
+        trainer.setup.by_size = by_size;
+        let batches = data.batch(8);
+        let fit = Fit::epochs(2).progress(Progress::Silent);
+        let history = trainer.fit(&batches, fit).unwrap();
+        let mut numbers: Vec<f64> = Vec::new();
+        for epoch in &history.epochs {
+            numbers.extend(epoch.logs.iter().map(|(_, value)| value));
+        }
+        let tested = trainer.evaluate(&batches).unwrap();
+        numbers.extend(tested.iter().map(|(_, value)| value));
+        numbers.extend(trainer.predict(&batches).unwrap()[0].to_f64());
+        for (_, value) in trainer.variables().unwrap() {
+            numbers.extend(value.to_f64());
+        }
+        numbers
+    }
+
+    #[test]
+    fn branches_give_what_arrays_that_are_filled_up_do() {
+        let options = EngineOptions {
+            cpu_devices: 2,
+            ..EngineOptions::default()
+        };
+        let engine = Engine::new(&options).unwrap();
+        let placement = Placement::all(&engine).with_shares(&[1, 3]).unwrap();
+        let rows = 8 + 8 + 5;
+        let labels: Vec<i32> = (0..rows).map(|row| row % 3).collect();
+        let weights: Vec<f32> = (0..rows).map(|row| (row % 4) as f32 * 0.5).collect();
+        let features: Vec<f32> = (0..rows * 16).map(|i| (i as f32 * 0.7).sin()).collect();
+        let tokens: Vec<i32> = (0..rows * 6)
+            .map(|i| if i % 6 > i / 6 % 6 { 0 } else { i * 37 % 500 })
+            .collect();
+        let count = rows as usize;
+        let data = |x: HostTensor| {
+            let y = HostTensor::new([count], &labels);
+            let weights = HostTensor::new([count], &weights);
+            Dataset::from_arrays(x, y).unwrap().with_weights(&weights)
+        };
+        let cases = [
+            (
+                dense(BatchNorm::new()),
+                HostTensor::new([count, 16], &features),
+            ),
+            (words(), HostTensor::new([count, 6], &tokens)),
+        ];
+        for (model, x) in cases {
+            let data = data(x).unwrap();
+            let by_size = trained(&placement, &model, &data, true);
+            let filled = trained(&placement, &model, &data, false);
+            assert_eq!(by_size.len(), filled.len());
+            for (place, (a, b)) in by_size.iter().zip(&filled).enumerate() {
+                assert!(
+                    (a - b).abs() <= 1e-5 * b.abs().max(0.1),
+                    "{place}: {a} and {b}"
+                );
+            }
+        }
+    }
 }
