@@ -8,7 +8,7 @@ use phalanx::data::{
 use phalanx::{Error, Result as Read};
 
 use crate::config::{
-    At, Data, Label, LabelType, Place, Problem, Problems, Test, TrainConfig, Validation,
+    At, Csv, Data, Label, LabelType, Place, Problem, Problems, Test, TrainConfig, Validation,
 };
 use crate::image_rows;
 
@@ -35,20 +35,23 @@ pub fn load(config: &TrainConfig) -> Result<Rows, Problems> {
 }
 
 fn read_all(config: &TrainConfig) -> Result<Rows, Problem> {
-    if let Some(images) = &config.data.images {
-        return image_rows::read(config, images);
+    match &config.data {
+        Data::Images(images) => image_rows::read(config, images),
+        Data::Csv(data) => read_csv(config, data),
     }
-    let Data { csv, test, .. } = &config.data;
+}
+
+fn read_csv(config: &TrainConfig, data: &Csv) -> Result<Rows, Problem> {
     let mut columns = CsvColumns::default();
-    let (all, features) = read_files(&config.data, csv, None, &mut columns)?;
-    let (rest, test) = match test {
+    let (all, features) = read_files(data, &data.csv, None, &mut columns)?;
+    let (rest, test) = match &data.test {
         None => (all, None),
         Some(At {
             value: Test::Csv(csv),
             ..
         }) => (
             all,
-            Some(read_files(&config.data, csv, Some(&features), &mut columns)?.0),
+            Some(read_files(data, csv, Some(&features), &mut columns)?.0),
         ),
         Some(At {
             value: Test::First(count),
@@ -66,7 +69,7 @@ fn read_all(config: &TrainConfig) -> Result<Rows, Problem> {
             (rest, Some(test))
         }
     };
-    let read = |csv: &[_]| Ok(read_files(&config.data, csv, Some(&features), &mut columns)?.0);
+    let read = |csv: &[_]| Ok(read_files(data, csv, Some(&features), &mut columns)?.0);
     let (train, validation) = held_out(config, rest, test.as_ref(), read)?;
     let train = prepared(config, &train)?;
     Ok(Rows {
@@ -110,7 +113,7 @@ fn held_out(
 ///
 /// # Errors
 /// A file that cannot be read, or whose rows do not fit `features`.
-pub fn to_predict(data: &Data, path: &Path, features: &[usize]) -> Read<Dataset> {
+pub fn to_predict(data: &Csv, path: &Path, features: &[usize]) -> Read<Dataset> {
     let needed: usize = features.iter().product();
     let unlabelled = CsvOptions {
         label: LabelColumn::None,
@@ -143,7 +146,7 @@ pub fn to_predict(data: &Data, path: &Path, features: &[usize]) -> Read<Dataset>
 ///
 /// # Errors
 /// A file that cannot be read, or whose rows do not fit `features`.
-pub fn labelled(data: &Data, path: &Path, features: &[usize]) -> Read<Dataset> {
+pub fn labelled(data: &Csv, path: &Path, features: &[usize]) -> Read<Dataset> {
     let options = CsvOptions {
         features: features.to_vec(),
         ..options(data)
@@ -154,7 +157,7 @@ pub fn labelled(data: &Data, path: &Path, features: &[usize]) -> Read<Dataset> {
 /// The rows of files one after the other, divided, with the dims of one example; `features` are those to have, and
 /// `columns` those of the files before.
 fn read_files(
-    data: &Data,
+    data: &Csv,
     csv: &[At<PathBuf>],
     features: Option<&[usize]>,
     columns: &mut CsvColumns,
@@ -207,7 +210,7 @@ fn unreadable(at: Place, error: &Error) -> Problem {
     Problem::new(at, error.to_string(), next)
 }
 
-fn options(data: &Data) -> CsvOptions {
+fn options(data: &Csv) -> CsvOptions {
     CsvOptions {
         header: match data.header {
             None => Header::Auto,
@@ -229,7 +232,7 @@ fn options(data: &Data) -> CsvOptions {
     }
 }
 
-fn divided(data: &Data, dataset: &Dataset) -> Read<Dataset> {
+fn divided(data: &Csv, dataset: &Dataset) -> Read<Dataset> {
     if data.divide_by == 1.0 {
         return Ok(dataset.clone());
     }

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use phalanx::data::Corrupt;
 use phalanx::image::{ImagePlan, Region, Scale};
 use phalanx_cli::config::{
-    Component, Fit, ImageTest, Label, LabelType, Mix, Place, SaveFreq, Test, TrainConfig,
-    Validation, parse,
+    Component, Csv, Data, Fit, ImageTest, Images, Label, LabelType, Mix, Place, SaveFreq, Test,
+    TrainConfig, Validation, parse,
 };
 use serde_json::json;
 
@@ -52,10 +52,21 @@ fn names(components: &[Component]) -> Vec<&str> {
         .collect()
 }
 
+fn csv_of(config: &TrainConfig) -> &Csv {
+    match &config.data {
+        Data::Csv(csv) => csv,
+        Data::Images(_) => panic!("data are images"),
+    }
+}
+
+fn images_of(config: &TrainConfig) -> &Images {
+    config.data.images().expect("data are images")
+}
+
 #[test]
 fn every_key_is_read() {
     let config = read(FULL);
-    let data = &config.data;
+    let data = csv_of(&config);
     let csv: Vec<_> = data.csv.iter().map(|path| path.value.clone()).collect();
     assert_eq!(csv, [PathBuf::from("conf/a.csv"), "/data/b.csv.gz".into()]);
     assert_eq!(
@@ -143,7 +154,7 @@ loss: huber
 fit: {keep_best: val_loss, validation: test, save_freq: 50}
 ",
     );
-    let images = config.data.images.unwrap();
+    let images = images_of(&config).clone();
     assert_eq!(images.folder.value, Path::new("conf/pictures"));
     assert_eq!(images.corrupt, Corrupt::Skip);
     let apart = images.test.map(|test| test.value);
@@ -167,7 +178,7 @@ fit: {keep_best: val_loss, validation: test, save_freq: 50}
     let config = read(
         "data: {image_folder: a, image_size: [8, 9]}\nmodel: [flatten]\noptimizer: sgd\nloss: huber\n",
     );
-    let images = config.data.images.unwrap();
+    let images = images_of(&config).clone();
     assert_eq!(images.plan, ImagePlan::new(8, 9));
     assert_eq!((images.corrupt, images.test), (Corrupt::Fail, None));
 }
@@ -184,7 +195,7 @@ fn images_are_scaled_by_channel_and_mixed() {
     let more =
         "scale: {mean: 0.5, std: [0.25, 0.5, 1]}, augment: {cut_mix: 0.5, region: centre_crop}";
     let config = read(&of_images(more, "categorical_crossentropy"));
-    let images = config.data.images.unwrap();
+    let images = images_of(&config).clone();
     let expected = ImagePlan {
         scale: Scale::Standard {
             mean: [0.5; 3],
@@ -235,23 +246,16 @@ fn images_are_scaled_by_channel_and_mixed() {
 #[test]
 fn what_is_left_out_has_the_documented_value() {
     let config = read("data: {csv: a.csv}\nmodel: [flatten]\noptimizer: sgd\nloss: huber\nfit:\n");
+    let data = csv_of(&config);
     assert_eq!(
-        (
-            config.data.header,
-            config.data.delimiter,
-            config.data.divide_by
-        ),
+        (data.header, data.delimiter, data.divide_by),
         (None, ',', 1.0)
     );
     assert_eq!(
-        (&config.data.label.value, config.data.label_type),
+        (&data.label.value, data.label_type),
         (&Label::Last, LabelType::Class)
     );
-    assert!(
-        config.data.features.value.is_empty()
-            && config.data.test.is_none()
-            && config.metrics.is_empty()
-    );
+    assert!(data.features.value.is_empty() && data.test.is_none() && config.metrics.is_empty());
     assert_eq!(config.fit, Fit::default());
     assert_eq!(config.output, Path::new("runs/train"));
 }

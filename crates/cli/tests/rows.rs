@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use phalanx::data::Dataset;
-use phalanx_cli::config::parse;
+use phalanx_cli::config::{Data, parse};
 use phalanx_cli::rows::{Rows, load, to_predict};
 
 /// A folder that is removed at the end.
@@ -170,7 +170,9 @@ fn rows_to_predict_come_with_and_without_the_label() {
         &[("plain.csv", "4,8\n"), ("wide.csv", "1,2,3,4\n")],
     );
     let text = "data: {csv: a.csv, label: 0, divide_by: 2}\nmodel: [flatten]\noptimizer: sgd\nloss: huber\n";
-    let data = parse(text, &folder.0.join("t.yaml")).unwrap().data;
+    let Data::Csv(data) = parse(text, &folder.0.join("t.yaml")).unwrap().data else {
+        panic!("data are images")
+    };
     let rows = |name: &str| to_predict(&data, &folder.0.join(name), &[2, 1]);
     let plain = rows("plain.csv").unwrap().get(0, 0).unwrap();
     assert_eq!(

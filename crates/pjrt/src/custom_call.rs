@@ -27,7 +27,7 @@ impl Client {
     ///
     /// # Errors
     /// The name is not an identifier, it is registered already (`AlreadyExists`), no slot is left, or the plugin has no custom calls
-    /// or does not take this one.
+    /// or does not take this one; the plugin is not asked twice for one name.
     pub fn register_custom_call(
         &self,
         name: &str,
@@ -42,9 +42,10 @@ impl Client {
                 ),
             ));
         }
-        let slot = claim(self.0.api.address(), name, Box::new(handler))?;
-        self.register_handler(name, TRAMPOLINES[slot])?;
-        self.check_registered(name)
+        take_slot(self.0.api.address(), name, Box::new(handler), |handler| {
+            self.register_handler(name, handler)?;
+            self.check_registered(name)
+        })
     }
 
     fn register_handler(&self, name: &str, handler: ffi::Handler) -> Result<(), PjrtError> {
@@ -106,6 +107,8 @@ struct Registered {
     plugin: usize,
     name: String,
     handler: Handler,
+    /// Why the plugin did not take it.
+    refused: OnceLock<PjrtError>,
 }
 
 const SLOTS: usize = 64;
@@ -119,43 +122,40 @@ static TRAMPOLINES: [ffi::Handler; SLOTS] = trampolines!(
     32 33 34 35 36 37 38 39 40 41 42 43 44 45 46 47 48 49 50 51 52 53 54 55 56 57 58 59 60 61 62 63
 );
 
-/// Puts a handler into a free slot of the table.
-fn claim(plugin: usize, name: &str, handler: Handler) -> Result<usize, PjrtError> {
+/// Puts a handler into a free slot of the table and tells the plugin, once: whoever asks again hears what the plugin said.
+fn take_slot(
+    plugin: usize,
+    name: &str,
+    handler: Handler,
+    tell_plugin: impl FnOnce(ffi::Handler) -> Result<(), PjrtError>,
+) -> Result<(), PjrtError> {
     static LOCK: Mutex<()> = Mutex::new(());
     let _guard = LOCK.lock().unwrap_or_else(PoisonError::into_inner);
-    let used = |entry: &OnceLock<Registered>| {
-        entry
-            .get()
-            .is_some_and(|other| other.plugin == plugin && other.name == name)
-    };
-    if TABLE.iter().any(used) {
-        return Err(PjrtError::new(
-            REGISTER,
-            Code::AlreadyExists,
-            format!("the custom call `{name}` is registered already"),
-        ));
+    let of_name = |entry: &&Registered| entry.plugin == plugin && entry.name == name;
+    if let Some(entry) = TABLE.iter().filter_map(OnceLock::get).find(of_name) {
+        let exists = || {
+            let message = format!("the custom call `{name}` is registered already");
+            PjrtError::new(REGISTER, Code::AlreadyExists, message)
+        };
+        return Err(entry.refused.get().cloned().unwrap_or_else(exists));
     }
-    let full = || {
+    let free = TABLE.iter().position(|entry| entry.get().is_none());
+    let slot = free.ok_or_else(|| {
         PjrtError::new(
             REGISTER,
             Code::ResourceExhausted,
             format!("all {SLOTS} slots for custom calls are used"),
         )
-    };
-    let slot = TABLE
-        .iter()
-        .position(|entry| entry.get().is_none())
-        .ok_or_else(full)?;
-    let registered = Registered {
+    })?;
+    let entry = TABLE[slot].get_or_init(|| Registered {
         plugin,
         name: name.into(),
         handler,
-    };
-    assert!(
-        TABLE[slot].set(registered).is_ok(),
-        "the slot was free under the lock"
-    );
-    Ok(slot)
+        refused: OnceLock::new(),
+    });
+    tell_plugin(TRAMPOLINES[slot]).inspect_err(|error| {
+        entry.refused.get_or_init(|| error.clone());
+    })
 }
 
 /// The C function of a slot.
@@ -240,4 +240,23 @@ fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
         .unwrap_or("a value that is not text")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handler_once_refused_stays_refused() {
+        let register = |answer: Result<(), PjrtError>| {
+            take_slot(1, "test.refused", Box::new(|_| Ok(())), |_| answer)
+        };
+        let refused = PjrtError::new(REGISTER, Code::Unimplemented, "not here".to_owned());
+        assert_eq!(register(Err(refused.clone())), Err(refused.clone()));
+        assert_eq!(register(Ok(())), Err(refused));
+        let take = |plugin| take_slot(plugin, "test.taken", Box::new(|_| Ok(())), |_| Ok(()));
+        assert_eq!(take(1), Ok(()));
+        assert_eq!(take(1).unwrap_err().code, Code::AlreadyExists);
+        assert_eq!(take(2), Ok(()));
+    }
 }

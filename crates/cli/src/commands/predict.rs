@@ -5,7 +5,7 @@ use std::fs;
 use super::Context;
 use super::session::{self, Session, failed};
 use crate::args::PredictArgs;
-use crate::config::LabelType;
+use crate::config::{Data, LabelType};
 use crate::failure::{Exit, Failure};
 use crate::predictions::lines;
 
@@ -22,7 +22,10 @@ pub(crate) fn run(context: &mut Context, args: &PredictArgs) -> Result<(), Failu
     let Some(outputs) = outputs.first() else {
         return Err(Failure::new(Exit::Failed, "the model has no output").next("train it again"));
     };
-    let classes = config.data.label_type == LabelType::Class;
+    let classes = match &config.data {
+        Data::Csv(data) => data.label_type == LabelType::Class,
+        Data::Images(_) => true,
+    };
     let text = lines(outputs, classes, names.as_deref(), args.format);
     let Some(path) = &args.to else {
         return context.output.bytes(text.as_bytes());

@@ -18,7 +18,7 @@ use phalanx_pjrt::Platform;
 
 use super::Context;
 use crate::args::UseArgs;
-use crate::config::{self, At, Problem, Problems, TrainConfig};
+use crate::config::{self, At, Csv, Data, Images, Problem, Problems, TrainConfig};
 use crate::failure::{Exit, Failure};
 use crate::run_folder::RunFolder;
 use crate::{image_rows, locate, output, rows};
@@ -86,7 +86,7 @@ impl Session {
 
     /// Whether the model tells the classes that images are mixed of.
     fn check_mix(&self) -> Result<(), Problem> {
-        let images = self.config.data.images.as_ref();
+        let images = self.config.data.images();
         match images.and_then(|images| images.mix.as_ref()) {
             Some(At { at, .. }) if self.classes() < 2 => Err(Problem::new(
                 *at,
@@ -122,7 +122,7 @@ impl Session {
     /// The rows in batches, in their order, to measure or to predict.
     pub(crate) fn batches(&self, rows: &Dataset) -> Batches {
         let batches = rows.batch(self.config.fit.batch_size);
-        match &self.config.data.images {
+        match self.config.data.images() {
             Some(images) => image_rows::to_measure(images, self.classes(), &batches),
             None => batches,
         }
@@ -132,7 +132,7 @@ impl Session {
     pub(crate) fn to_train(&self, rows: &Dataset) -> Batches {
         let batches = rows.batch(self.config.fit.batch_size);
         let seed = self.config.fit.seed;
-        match &self.config.data.images {
+        match self.config.data.images() {
             Some(images) => image_rows::to_train(images, seed, self.classes(), &batches),
             None => batches.prefetch(2),
         }
@@ -147,11 +147,13 @@ impl Session {
 
     /// The rows or images named, or those of the test, with labels.
     pub(crate) fn labelled(&self, args: &UseArgs) -> Result<Dataset, Failure> {
-        match self.images(args)? {
-            Some((images, path)) => {
+        self.check_kind(args)?;
+        match (&self.config.data, &args.images) {
+            (Data::Images(images), Some(path)) => {
                 image_rows::labelled(images, path).map_err(|error| failed(&error))
             }
-            None => self.rows(&args.csv, rows::labelled),
+            (Data::Images(_), None) => self.test_rows(),
+            (Data::Csv(data), _) => self.rows(data, &args.csv, rows::labelled),
         }
     }
 
@@ -160,54 +162,48 @@ impl Session {
         &self,
         args: &UseArgs,
     ) -> Result<(Dataset, Option<Vec<String>>), Failure> {
-        let images = match self.images(args)? {
-            Some((images, path)) => {
+        self.check_kind(args)?;
+        let images = match (&self.config.data, &args.images) {
+            (Data::Images(images), Some(path)) => {
                 Some(image_rows::to_predict(images, path).map_err(|error| failed(&error))?)
             }
-            None => self.test_images()?,
+            (Data::Images(images), None) => self.test_images(images)?,
+            (Data::Csv(data), _) => {
+                return Ok((self.rows(data, &args.csv, rows::to_predict)?, None));
+            }
         };
         match images {
             Some((images, names)) => Ok((images, Some(names))),
-            None => Ok((self.rows(&args.csv, rows::to_predict)?, None)),
+            None => Ok((self.test_rows()?, None)),
         }
     }
 
-    fn test_images(&self) -> Result<Option<(Dataset, Vec<String>)>, Failure> {
-        let Some(images) = &self.config.data.images else {
-            return Ok(None);
-        };
+    fn test_images(&self, images: &Images) -> Result<Option<(Dataset, Vec<String>)>, Failure> {
         image_rows::test_to_predict(&self.config, images)
             .map_err(|problem| wrong(self.config.problems(vec![problem])))
     }
 
-    /// The folder of images that is named, where the model is one of images and no file is named.
-    fn images<'a>(
-        &'a self,
-        args: &'a UseArgs,
-    ) -> Result<Option<(&'a config::Images, &'a Path)>, Failure> {
-        let file = self.config.origin.display();
-        let wrong = |what: &str, next: &str| {
-            Err(Failure::new(Exit::Usage, format!("{file} trains on {what}")).next(next))
-        };
-        match (&self.config.data.images, &args.images) {
-            (Some(_), None) if !args.csv.is_empty() => wrong(
+    /// Whether what is named is of the kind that the model trained on.
+    fn check_kind(&self, args: &UseArgs) -> Result<(), Failure> {
+        let (what, next) = match (&self.config.data, &args.images) {
+            (Data::Images(_), None) if !args.csv.is_empty() => (
                 "images, and --csv names rows",
                 "name a folder of images with --images",
             ),
-            (None, Some(_)) => wrong(
+            (Data::Csv(_), Some(_)) => (
                 "rows, and --images names images",
                 "name a CSV file with --csv",
             ),
-            (Some(images), Some(path)) => Ok(Some((images, path))),
-            (_, None) => Ok(None),
-        }
+            _ => return Ok(()),
+        };
+        let file = self.config.origin.display();
+        Err(Failure::new(Exit::Usage, format!("{file} trains on {what}")).next(next))
     }
 
-    fn rows(&self, csv: &[PathBuf], read: ReadRows) -> Result<Dataset, Failure> {
+    fn rows(&self, data: &Csv, csv: &[PathBuf], read: ReadRows) -> Result<Dataset, Failure> {
         let mut all: Option<Dataset> = None;
         for path in csv {
-            let next =
-                read(&self.config.data, path, &self.features()).map_err(|error| failed(&error))?;
+            let next = read(data, path, &self.features()).map_err(|error| failed(&error))?;
             all = Some(match all {
                 None => next,
                 Some(before) => before.concatenate(&next).map_err(|error| failed(&error))?,
@@ -223,12 +219,12 @@ impl Session {
         let rows = rows::load(&self.config).map_err(wrong)?;
         rows.test.ok_or_else(|| {
             let file = self.config.origin.display();
-            let (what, next) = match &self.config.data.images {
-                Some(_) => (
+            let (what, next) = match &self.config.data {
+                Data::Images(_) => (
                     "images",
                     "name a folder with --images, or add `test: {split: 0.1}` to data and train again",
                 ),
-                None => (
+                Data::Csv(_) => (
                     "rows",
                     "name a file with --csv, or add `test: {last: 100}` to data",
                 ),
@@ -247,7 +243,7 @@ impl Session {
     }
 }
 
-type ReadRows = fn(&config::Data, &Path, &[usize]) -> phalanx::Result<Dataset>;
+type ReadRows = fn(&Csv, &Path, &[usize]) -> phalanx::Result<Dataset>;
 
 fn compile(config: &TrainConfig) -> Result<Compile, Problem> {
     let metrics = config

@@ -10,7 +10,7 @@ use super::reader::{
 };
 use super::sections::{as_usize, located};
 use super::yaml::{Node, Value};
-use super::{At, Data, ImageTest, Images, Label, LabelType, Mix};
+use super::{At, Data, ImageTest, Images, Mix};
 
 const MOST_SIDE: i64 = 4096;
 
@@ -61,7 +61,6 @@ impl Reader {
     /// The section `data` of a folder of images.
     pub(super) fn image_data(&mut self, node: &Node, folder: &Path) -> Option<Data> {
         let section = self.section(node, "data", &IMAGES)?;
-        let at = section.at;
         let path = self.image_path(&section, folder);
         let size = self.value(&section, "image_size", image_size);
         let scale = self.scale(&section).unwrap_or_default();
@@ -72,33 +71,17 @@ impl Reader {
         let augment = section.node("augment").map(|node| self.augment(node));
         let (height, width) = size?;
         let (plan, mix) = augment.unwrap_or_else(|| Some((ImagePlan::new(height, width), None)))?;
-        Some(Data {
-            csv: Vec::new(),
-            header: None,
-            label: At {
-                value: Label::Last,
-                at,
+        Some(Data::Images(Images {
+            folder: path?,
+            plan: ImagePlan {
+                size: (height, width),
+                scale,
+                ..plan
             },
-            label_type: LabelType::Class,
-            delimiter: ',',
-            features: At {
-                value: Vec::new(),
-                at,
-            },
-            divide_by: 1.0,
-            test: None,
-            images: Some(Images {
-                folder: path?,
-                plan: ImagePlan {
-                    size: (height, width),
-                    scale,
-                    ..plan
-                },
-                mix,
-                corrupt,
-                test,
-            }),
-        })
+            mix,
+            corrupt,
+            test,
+        }))
     }
 
     fn scale(&mut self, section: &Section<'_>) -> Option<Scale> {

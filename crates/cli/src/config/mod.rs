@@ -54,7 +54,27 @@ impl TrainConfig {
 
 /// What to train and test on.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Data {
+pub enum Data {
+    /// The rows of CSV files.
+    Csv(Csv),
+    /// The images of a folder.
+    Images(Images),
+}
+
+impl Data {
+    /// The folder, where the data are images.
+    #[must_use]
+    pub const fn images(&self) -> Option<&Images> {
+        match self {
+            Self::Images(images) => Some(images),
+            Self::Csv(_) => None,
+        }
+    }
+}
+
+/// CSV files and how their rows become examples.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Csv {
     /// CSV files of the same columns, read one after the other; at least one.
     pub csv: Vec<At<PathBuf>>,
     /// Whether the first line names the columns; `None` to see.
@@ -71,8 +91,6 @@ pub struct Data {
     pub divide_by: f64,
     /// What the trained model is tested on.
     pub test: Option<At<Test>>,
-    /// A folder of images, in the place of CSV files.
-    pub images: Option<Images>,
 }
 
 /// A folder of images and how they become examples.

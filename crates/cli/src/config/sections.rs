@@ -10,7 +10,7 @@ use super::reader::{
     Field, Reader, Section, boolean, finite, fraction, list, optional, required, text, whole,
 };
 use super::yaml::{Node, Value};
-use super::{At, Data, Fit, Label, LabelType, SaveFreq, Test, TrainConfig, Validation};
+use super::{At, Csv, Data, Fit, Label, LabelType, SaveFreq, Test, TrainConfig, Validation};
 
 /// Most layers of a model, and most metrics.
 const MOST_COMPONENTS: usize = 4096;
@@ -173,7 +173,7 @@ impl Reader {
         let test = section
             .node("test")
             .and_then(|node| self.test(node, folder));
-        Some(Data {
+        Some(Data::Csv(Csv {
             header: self.value(&section, "header", header).unwrap_or_default(),
             label: label.unwrap_or(At {
                 value: Label::Last,
@@ -190,8 +190,7 @@ impl Reader {
             divide_by: self.value(&section, "divide_by", scale).unwrap_or(1.0),
             test,
             csv: csv?,
-            images: None,
-        })
+        }))
     }
 
     fn test(&mut self, node: &Node, folder: &Path) -> Option<At<Test>> {
@@ -306,9 +305,9 @@ impl Reader {
     }
 
     fn check_validation(&mut self, TrainConfig { data, fit, .. }: &TrainConfig) {
-        let (tests, example) = match &data.images {
-            Some(images) => (images.test.is_some(), "{split: 0.1}"),
-            None => (data.test.is_some(), "{last: 100}"),
+        let (tests, example) = match data {
+            Data::Images(images) => (images.test.is_some(), "{split: 0.1}"),
+            Data::Csv(csv) => (csv.test.is_some(), "{last: 100}"),
         };
         match &fit.validation {
             Some(At { value, at }) if *value == Validation::Test && !tests => self.problem(
@@ -317,7 +316,7 @@ impl Reader {
                 format!("add `test: {example}` to data, or write `validation: {{split: 0.1}}`"),
             ),
             Some(At { value, at })
-                if matches!(value, Validation::Csv(_)) && data.images.is_some() =>
+                if matches!(value, Validation::Csv(_)) && data.images().is_some() =>
             {
                 self.problem(
                     *at,
@@ -340,7 +339,7 @@ impl Reader {
 
     /// Mixed images have shares of several classes.
     fn check_mix(&mut self, TrainConfig { data, loss, .. }: &TrainConfig) {
-        let mix = data.images.as_ref().and_then(|images| images.mix.as_ref());
+        let mix = data.images().and_then(|images| images.mix.as_ref());
         let Some(At { at, .. }) = mix else { return };
         if loss.name != "categorical_crossentropy" {
             self.problem(
@@ -356,16 +355,24 @@ impl Reader {
 
     /// What makes no sense together.
     fn check_together(&mut self, config: &TrainConfig) {
-        let TrainConfig { data, fit, .. } = config;
         self.check_validation(config);
         self.check_mix(config);
+        if let Data::Csv(csv) = &config.data {
+            self.check_label(
+                csv,
+                config.fit.class_weight.as_ref().map(|weights| weights.at),
+            );
+        }
+    }
+
+    fn check_label(&mut self, csv: &Csv, class_weight: Option<Place>) {
         if let (
             At {
                 value: Label::Name(name),
                 at,
             },
             Some(false),
-        ) = (&data.label, data.header)
+        ) = (&csv.label, csv.header)
         {
             let message = format!(
                 "`label` is the column named {}, and `header` is false",
@@ -377,9 +384,9 @@ impl Reader {
                 "give the position of the column, from 0, or set `header: true`",
             );
         }
-        if let (Some(At { at, .. }), LabelType::Value) = (&fit.class_weight, data.label_type) {
+        if let (Some(at), LabelType::Value) = (class_weight, csv.label_type) {
             self.problem(
-                *at,
+                at,
                 "`class_weight` weighs classes, and `label_type` is value",
                 "remove it, or set `label_type: class`",
             );
