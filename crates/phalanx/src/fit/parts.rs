@@ -468,7 +468,7 @@ mod tests {
             assert_eq!(by_size.len(), filled.len());
             for (place, (a, b)) in by_size.iter().zip(&filled).enumerate() {
                 assert!(
-                    (a - b).abs() <= 1e-5 * b.abs().max(0.1),
+                    (a - b).abs() <= 1e-5 * b.abs().max(1.0),
                     "{place}: {a} and {b}"
                 );
             }
