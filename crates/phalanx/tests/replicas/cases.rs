@@ -74,7 +74,7 @@ fn weights(count: usize) -> HostTensor {
     HostTensor::new([count], &weights)
 }
 
-fn weighted(data: Dataset, out: Part) -> Dataset {
+fn weighted(data: &Dataset, out: Part) -> Dataset {
     let count = data.len().unwrap();
     let weights = out.or(
         Part::Weights,
@@ -159,7 +159,7 @@ pub(crate) fn everything_but(out: Part) -> Case {
         weighted_metrics: vec![Accuracy.into()],
         ..classify(optimizer)
     };
-    let data = weighted(rows(24), out);
+    let data = weighted(&rows(24), out);
     Case {
         batch: 7,
         ..plain("everything", model.build().unwrap(), data, compile)
@@ -244,7 +244,7 @@ pub(crate) fn cnn_but(out: Part) -> Case {
         .add(Flatten)
         .add(Dense::new(3).sharded("kernel", ROWS));
     let x = HostTensor::new([24, 8, 8, 2], &wave(24 * 128, 0.31));
-    let data = weighted(Dataset::from_arrays(x, classes(24, 3)).unwrap(), out);
+    let data = weighted(&Dataset::from_arrays(x, classes(24, 3)).unwrap(), out);
     let optimizer = Optimizer::from(Sgd::new(0.05).momentum(0.9))
         .clipnorm(out.or(Part::Clipping, 0.5, 1e6))
         .gradient_accumulation(out.or(Part::Accumulation, 2, 3));
@@ -279,7 +279,7 @@ pub(crate) fn mobilenet_but(out: Part) -> Case {
         .activation(Activation::Linear)
         .synchronized(true);
     let x = HostTensor::new([12, 16, 16, 3], &wave(12 * 768, 2.3));
-    let data = weighted(Dataset::from_arrays(x, classes(12, 4)).unwrap(), out);
+    let data = weighted(&Dataset::from_arrays(x, classes(12, 4)).unwrap(), out);
     let optimizer = Optimizer::from(Sgd::new(0.05).momentum(0.9))
         .global_clipnorm(out.or(Part::Clipping, 0.3, 1e6))
         .weight_decay(out.or(Part::Decay, 0.01, 1e-9))
@@ -321,7 +321,7 @@ pub(crate) fn transformer_but(out: Part) -> Case {
     let x = tokens(24, 5, 11);
     let y: Vec<i32> = x.iter().map(|&word| (word * 3 + 1) % 11).collect();
     let (x, y) = (HostTensor::new([24, 5], &x), HostTensor::new([24, 5], &y));
-    let data = weighted(Dataset::from_arrays(x, y).unwrap(), out);
+    let data = weighted(&Dataset::from_arrays(x, y).unwrap(), out);
     let optimizer = Optimizer::from(Sgd::new(0.02))
         .global_clipnorm(out.or(Part::Clipping, 1.0, 1e6))
         .weight_decay(out.or(Part::Decay, 0.01, 1e-9))
@@ -363,7 +363,7 @@ pub(crate) fn recommender_but(out: Part) -> Case {
         loss: BinaryCrossentropy::from_logits().into(),
         ..Compile::default()
     };
-    let data = weighted(data, out);
+    let data = weighted(&data, out);
     plain("recommender", model.build().unwrap(), data, compile)
 }
 
