@@ -49,6 +49,8 @@ pub struct Lowering {
     /// Whether the processor has instructions for products of bf16. Without, XLA:CPU takes twice the time of f32, and its
     /// operands are widened, which changes no product.
     pub bf16_products: bool,
+    /// How many other devices run programs of their own at the same time.
+    pub beside: usize,
     /// Sums over replicas registered with host processors (`phalanx.sum`), for programs that exchange nothing else.
     pub sums: Option<HostSums>,
 }
@@ -85,6 +87,7 @@ impl Lowering {
             module: module.to_owned(),
             kernels: None,
             bf16_products: true,
+            beside: 0,
             sums: None,
         }
     }
@@ -136,7 +139,7 @@ impl Program {
 
     fn print(&self, lowering: &Lowering) -> String {
         let mut writer = Writer::new(lowering.platform, lowering.kernels, self.replicas);
-        writer.devices = self.devices();
+        writer.devices = self.devices() + lowering.beside;
         let sums = lowering.sums.filter(|_| self.only_sums());
         writer.sums = sums.map(|sums| sums::Sums::new(sums.patience_seconds));
         writer.widens_bf16 = lowering.platform == Platform::Cpu && !lowering.bf16_products;
