@@ -542,7 +542,7 @@ fn large_products_are_calls_where_they_are_registered() {
             ..Lowering::new(Platform::Cpu, "calls")
         };
         let text = program.to_stablehlo(&lowering);
-        let found = text.matches("@phalanx.product").count();
+        let found = text.matches("phalanx.product").count();
         assert_eq!(found > 0, products && program.wants_products(), "{text}");
         found
     };

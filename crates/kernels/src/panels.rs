@@ -436,7 +436,7 @@ mod tests {
                 0..columns,
                 &mut scratch,
                 result.as_mut_ptr(),
-            )
+            );
         };
         for (index, value) in result.iter().enumerate() {
             assert_eq!(value.is_nan(), index / columns == 4, "element {index}");
