@@ -139,7 +139,7 @@ fn product(shown: &'static str, contract: [usize; 2]) -> Row {
     Row {
         name: "product",
         shown: shown.into(),
-        why: "our loops run at nine tenths of what the processor multiplies, and pack a transposed operand as fast as another; see decision 24",
+        why: "our loops run at nine tenths of what the processor multiplies, and pack a transposed operand as fast as another; see decision 26",
         forms: vec![Form::with_kernels("call", build), Form::new("XLA", build)],
     }
 }

@@ -12,6 +12,10 @@ pub(crate) enum Exit {
     Usage = 2,
     /// The machine is not ready: no plugin, no space.
     NotReady = 3,
+    /// Ctrl-C, after a save.
+    Interrupted = 130,
+    /// SIGTERM, after a save.
+    Terminated = 143,
 }
 
 impl From<Exit> for ExitCode {

@@ -16,6 +16,7 @@ mod output;
 pub mod predictions;
 pub mod rows;
 mod run_folder;
+mod signals;
 pub mod size;
 mod synth;
 
@@ -27,7 +28,7 @@ use clap::Parser;
 /// Runs the command that `arguments` (the program's name first) spell, and says how it ended.
 ///
 /// 0 done; 1 training failed; 2 usage or configuration; 3 the machine is not ready; 75 a peer or the infrastructure was lost, try
-/// again; 130 interrupted; 143 ended by SIGTERM after a save.
+/// again; 130 interrupted and 143 ended by SIGTERM, a training after a save.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let args = match args::Args::try_parse_from(arguments) {
         Ok(args) => args,

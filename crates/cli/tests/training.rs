@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, ExitStatus, Output, Stdio};
 
 /// A folder with data and a `train.yaml`, removed at the end.
 struct Folder(PathBuf);
@@ -419,20 +419,52 @@ fn an_estimate_agrees_with_arithmetic_by_hand() {
     );
 }
 
-/// Trains until a checkpoint of the second epoch is there, and is killed then.
-fn killed(folder: &Folder, arguments: &[&str]) {
+/// Trains until a checkpoint of the second epoch is there, and is sent a signal then; how it ended, and what it said.
+fn signalled(folder: &Folder, arguments: &[&str], signal: &str) -> (ExitStatus, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_phalanx"));
     command.args(arguments).current_dir(&folder.0);
     command.stdin(Stdio::null()).stdout(Stdio::null());
-    let mut child = command.stderr(Stdio::null()).spawn().unwrap();
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
     let manifest = folder.0.join("out/checkpoint/checkpoint.json");
     let is_there =
         || fs::read_to_string(&manifest).is_ok_and(|text| !text.contains("\"epoch\": 0"));
     while child.try_wait().unwrap().is_none() && !is_there() {
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
-    let _ = child.kill();
-    child.wait().unwrap();
+    let id = child.id().to_string();
+    // Nobody is there to get it where the training was quicker.
+    let _ = Command::new("kill").args(["-s", signal, &id]).status();
+    let output = child.wait_with_output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    (output.status, told)
+}
+
+#[test]
+fn signals_end_a_training_with_a_checkpoint() {
+    let folder = Folder::new("signals", "{adam: {learning_rate: 0.05}}");
+    let file = folder.0.join("t.yaml");
+    let text = fs::read_to_string(&file).unwrap();
+    let endless = text.replace("epochs: 40", "epochs: 1000000, save_freq: epoch");
+    fs::write(&file, endless).unwrap();
+    for (signal, exit) in [("INT", 130), ("TERM", 143)] {
+        let _ = fs::remove_dir_all(folder.0.join("out"));
+        let (status, told) = signalled(&folder, &["train", "t.yaml"], signal);
+        assert_eq!(status.code(), Some(exit), "{told}");
+        let step: String = between(&told, "stopped after step ", ";").into();
+        assert!(
+            told.contains("go on with `phalanx train t.yaml --resume`"),
+            "{told}"
+        );
+        let output = folder.phalanx(&["train", "t.yaml", "--resume", "--epochs", "1"]);
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(told.contains(&format!("after step {step},")), "{told}");
+    }
+}
+
+fn between<'a>(text: &'a str, before: &str, after: &str) -> &'a str {
+    let rest = text.split_once(before).map(|(_, rest)| rest);
+    let found = rest.and_then(|rest| rest.split_once(after));
+    found.unwrap_or_else(|| panic!("no {before:?} in {text}")).0
 }
 
 #[test]
@@ -445,7 +477,7 @@ fn a_training_that_was_killed_goes_on_to_the_same_end() {
         "epochs: 12, save_freq: 3, keep_best: val_loss",
     );
     fs::write(&file, &text).unwrap();
-    killed(&folder, &["train", "t.yaml", "--quiet"]);
+    signalled(&folder, &["train", "t.yaml", "--quiet"], "KILL");
     let output = folder.phalanx(&["train", "t.yaml", "--resume"]);
     let told = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{told}");

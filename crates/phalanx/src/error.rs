@@ -38,6 +38,9 @@ pub enum Error {
     /// The training itself: it diverged.
     #[error("{0}")]
     Training(String),
+    /// The caller again: what was going on ended before its end, as it was asked to.
+    #[error("{0}")]
+    Stopped(String),
     /// Us: something that cannot happen did.
     #[error("bug in phalanx: {0}; please report it with what you ran")]
     Bug(String),

@@ -5,7 +5,7 @@ mod four_devices;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use four_devices::engine;
 use phalanx::Error;
@@ -249,6 +249,41 @@ fn what_goes_on_at_any_step_is_the_same_to_the_bit() {
 }
 
 /// The largest difference, relative to the largest element, or to 0.01 where all are smaller.
+/// The batches of all epochs, which set a flag when a step takes its batch.
+fn batches_that_stop(step: usize, flag: &Arc<AtomicBool>) -> Batches {
+    let (taken, flag) = (AtomicUsize::new(0), Arc::clone(flag));
+    batches().map(move |batch| {
+        if taken.fetch_add(1, Ordering::Relaxed) + 1 == step {
+            flag.store(true, Ordering::Relaxed);
+        }
+        Ok(batch)
+    })
+}
+
+#[test]
+fn a_training_that_is_stopped_has_a_checkpoint_of_that_step() {
+    let scratch = Scratch::new("stop");
+    let path = scratch.join("checkpoint");
+    let whole = unbroken(&one(), &compile(), &quiet());
+    // In the middle of an epoch, after its last step, and before the first.
+    for step in [2, STEPS, STEPS + 1, 0] {
+        let mut trainer = one().compile(model(), compile()).unwrap();
+        let flag = Arc::new(AtomicBool::new(step == 0));
+        let fit = quiet().checkpoint(&path).stop_when(&flag);
+        let error = trainer.fit(&batches_that_stop(step, &flag), fit.clone());
+        let error = error.unwrap_err();
+        let expected = format!("stopped after step {step}, in epoch");
+        assert!(matches!(error, Error::Stopped(_)), "{error}");
+        assert!(error.to_string().contains(&expected), "{error}");
+        let mut trainer = one().compile(model(), compile()).unwrap();
+        trainer.restore_checkpoint(&path).unwrap();
+        assert_eq!(trainer.iterations(), step as i64);
+        flag.store(false, Ordering::Relaxed);
+        let history = trainer.fit(&batches(), fit.resume()).unwrap();
+        assert_eq!(whole, outcome(trainer, &history), "step {step}");
+    }
+}
+
 fn apart(a: &[f64], b: &[f64]) -> f64 {
     assert_eq!(a.len(), b.len());
     let largest = a.iter().fold(0.01, |most: f64, x| most.max(x.abs()));

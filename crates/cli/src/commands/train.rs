@@ -14,6 +14,7 @@ use crate::config::{SaveFreq, TrainConfig};
 use crate::failure::{Exit, Failure};
 use crate::rows::{self, Rows};
 use crate::run_folder::RunFolder;
+use crate::signals::Signals;
 use crate::{args, model, output};
 
 /// Trains, tests, and saves the model and the logs.
@@ -31,7 +32,7 @@ pub(crate) fn run(context: &mut Context, args: &TrainArgs) -> Result<(), Failure
     let resumed = args.resume && resume(context, &mut session, &folder)?;
     let plan = plan(context, &session, &rows, args, &folder);
     let plan = if resumed { plan.resume() } else { plan };
-    let history = fit(&mut session, &rows, plan)?;
+    let history = fit(&mut session, &rows, plan, args, &folder)?;
     let tested = test(&mut session, &rows)?;
     if !writes_checkpoints(&session, args) {
         // One of an earlier training does not belong to the model.
@@ -126,12 +127,40 @@ const fn writes_checkpoints(session: &Session, args: &TrainArgs) -> bool {
     args.resume || session.config.fit.save_freq.is_some()
 }
 
-fn fit(session: &mut Session, rows: &Rows, plan: Fit) -> Result<History, Failure> {
+/// Trains; a signal ends it with a checkpoint, whether or not the training writes others.
+fn fit(
+    session: &mut Session,
+    rows: &Rows,
+    plan: Fit,
+    args: &TrainArgs,
+    folder: &RunFolder,
+) -> Result<History, Failure> {
+    let signals = Signals::watch().map_err(|error| Failure::of(Exit::Failed, &error))?;
     let train = session.to_train(&rows.train);
-    session
-        .trainer
-        .fit(&train, plan)
-        .map_err(|error| failed(&error))
+    let trained = session.trainer.fit(&train, plan.stop_when(&signals.stop));
+    trained.map_err(|error| match error {
+        Error::Stopped(_) => stopped(session, &signals, args, folder),
+        other => failed(&other),
+    })
+}
+
+fn stopped(session: &Session, signals: &Signals, args: &TrainArgs, folder: &RunFolder) -> Failure {
+    let path = folder.checkpoint();
+    if !writes_checkpoints(session, args)
+        && let Err(error) = session.trainer.save_checkpoint(&path)
+    {
+        return failed(&error);
+    }
+    let (step, file) = (
+        session.trainer.iterations(),
+        session.config.origin.display(),
+    );
+    let message = format!(
+        "stopped after step {step}; all of it is in {}",
+        path.display()
+    );
+    let next = format!("go on with `phalanx train {file} --resume`");
+    Failure::new(signals.exit(), message).next(next)
 }
 
 fn test(session: &mut Session, rows: &Rows) -> Result<Option<Logs>, Failure> {

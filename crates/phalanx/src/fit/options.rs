@@ -1,6 +1,8 @@
 //! How long to train and what to do on the way.
 
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::data::{Batches, Feed, Position};
 use crate::{Error, Result};
@@ -23,6 +25,7 @@ pub struct Fit {
     pub(super) save_freq: Option<usize>,
     pub(super) data_settings: Option<u32>,
     pub(super) watch: Watch,
+    pub(super) stop: Option<Arc<AtomicBool>>,
 }
 
 /// When the replicas are timed one by one at the end of an epoch, to find one that keeps the others waiting; see
@@ -57,6 +60,7 @@ impl Fit {
             save_freq: None,
             data_settings: None,
             watch: Watch::Auto,
+            stop: None,
         }
     }
 
@@ -104,6 +108,21 @@ impl Fit {
     pub const fn save_freq(mut self, batches: usize) -> Self {
         self.save_freq = Some(batches);
         self
+    }
+
+    /// Ends the training with [`Error::Stopped`] after the step, or before the epoch, in which this flag is found set,
+    /// for instance by a signal; the [`checkpoint`](Self::checkpoint), if there is one, is written then. It can go on with
+    /// [`resume`](Self::resume) and loses no step, where Keras' `stop_training` ends as if all epochs were done.
+    #[must_use]
+    pub fn stop_when(mut self, flag: &Arc<AtomicBool>) -> Self {
+        self.stop = Some(Arc::clone(flag));
+        self
+    }
+
+    /// Whether the training is to end now.
+    pub(super) fn is_stop_asked(&self) -> bool {
+        let flag = self.stop.as_ref();
+        flag.is_some_and(|flag| flag.load(Ordering::Relaxed))
     }
 
     /// What the data are made by, in any words, such as the settings they are read with: checkpoints keep a checksum of the

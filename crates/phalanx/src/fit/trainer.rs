@@ -66,6 +66,7 @@ impl Trainer {
         if let Some(stages) = placement.stages() {
             setup.plan = Some(Plan::of(&setup.model, placement, stages, setup.loss_scale)?);
         }
+        let setup = setup.with_shares(placement.has_shares());
         Ok(Self {
             state: State::new(placement, &setup, values, seed)?,
             verifier: None,
@@ -114,7 +115,7 @@ impl Trainer {
     ///
     /// # Errors
     /// When the data do not fit the model, an epoch has no end, no batch or no weight, a source fails, the device does, or the loss
-    /// becomes infinite or not a number.
+    /// becomes infinite or not a number. [`Error::Stopped`]: [`Fit::stop_when`].
     #[allow(
         clippy::needless_pass_by_value,
         reason = "what is given is written in place, as in `Fit::epochs(3)`"
@@ -138,6 +139,9 @@ impl Trainer {
         self.tell_start(&mut reporter, feed, &fit);
         self.begin_watch(fit.watch);
         for epoch in first..fit.epochs {
+            if fit.is_stop_asked() {
+                return Err(self.stopped());
+            }
             let start = Instant::now();
             let steps = steps.filter(|_| !self.has_other_batches(feed, &fit));
             reporter.begin(epoch, steps);
@@ -180,6 +184,9 @@ impl Trainer {
     /// Says where the training runs, and what of its data cannot be read.
     fn tell_start(&self, reporter: &mut Reporter, feed: Feed<'_>, fit: &Fit) {
         reporter.start(&self.placement.describe(feed.size()));
+        if let Some(warning) = self.setup.warning_of_shares() {
+            self.engine().notice(&format!("warning: {warning}"));
+        }
         self.tell_lost(&feed.lost());
         if let Some(validation) = &fit.validation {
             self.tell_lost(&validation.dataset().lost());
@@ -298,12 +305,12 @@ impl Trainer {
                 flight.finish(self.placement.engine())?;
                 reporter.step(before + done, &self.results(0.0)?);
             }
-            if let Some(path) = &fit.checkpoint
-                && fit.is_save_due(before + done, steps)
-            {
-                flight.finish(self.placement.engine())?;
-                self.results(0.0)?;
-                self.save_checkpoint(path)?;
+            let is_stop_asked = fit.is_stop_asked();
+            if is_stop_asked || fit.is_save_due(before + done, steps) {
+                self.save_within_epoch(fit, &mut flight)?;
+            }
+            if is_stop_asked {
+                return Err(self.stopped());
             }
         }
         flight.finish(self.placement.engine())?;
@@ -321,6 +328,15 @@ impl Trainer {
         }
         let done = if is_resumed { before + done } else { done };
         Ok((logs, done, input))
+    }
+
+    fn save_within_epoch(&mut self, fit: &Fit, flight: &mut InFlight) -> Result<()> {
+        flight.finish(self.placement.engine())?;
+        self.results(0.0)?;
+        match &fit.checkpoint {
+            Some(path) => self.save_checkpoint(path),
+            None => Ok(()),
+        }
     }
 
     /// Tells what of the files is left out.
@@ -400,7 +416,7 @@ impl Trainer {
         let whole = BatchShape::of(&self.setup, batch)?;
         // Micro-batches are told their place among the rows the same way.
         let is_cut = self.setup.plan.is_some() && split.replicas() > 1;
-        let shape = whole.part(&split, is_cut || !split.is_even());
+        let shape = whole.part(&split, is_cut || !split.is_even(), self.setup.by_size);
         Ok((split, shape))
     }
 
@@ -458,6 +474,13 @@ impl Trainer {
     fn slot_of(&self, name: &str) -> Option<usize> {
         let mut slots = self.setup.slots.iter();
         slots.position(|slot| slot.param.is_none() && slot.name == name)
+    }
+
+    fn stopped(&self) -> Error {
+        let (step, epoch) = (self.iterations, self.position.epoch + 1);
+        Error::Stopped(format!(
+            "the training was stopped after step {step}, in epoch {epoch}; `Fit::resume` goes on from here"
+        ))
     }
 
     pub(super) fn diverged(&self, step: u64) -> Error {
