@@ -52,6 +52,8 @@ pub struct Lowering {
     pub bf16_products: bool,
     /// Whether large products of f32 are calls of `phalanx.product`, registered with host processors.
     pub products: bool,
+    /// How many other devices run programs of their own at the same time.
+    pub beside: usize,
     /// Sums over replicas registered with host processors (`phalanx.sum`), for programs that exchange nothing else.
     pub sums: Option<HostSums>,
 }
@@ -89,6 +91,7 @@ impl Lowering {
             kernels: None,
             bf16_products: true,
             products: false,
+            beside: 0,
             sums: None,
         }
     }
@@ -140,7 +143,7 @@ impl Program {
 
     fn print(&self, lowering: &Lowering) -> String {
         let mut writer = Writer::new(lowering.platform, lowering.kernels, self.replicas);
-        writer.devices = self.devices();
+        writer.devices = self.devices() + lowering.beside;
         let sums = lowering.sums.filter(|_| self.only_sums());
         writer.sums = sums.map(|sums| sums::Sums::new(sums.patience_seconds));
         writer.products = lowering.products;

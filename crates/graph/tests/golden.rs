@@ -58,6 +58,48 @@ fn kernels_are_called_where_they_are() {
     assert_eq!(golden::mismatch("kernels", &text, COMMAND), None);
 }
 
+#[test]
+fn kernels_are_called_in_branches_by_as_many_as_compute_at_once() {
+    let g = Graph::new();
+    let (x, kernel, bias) = (
+        f32s(&g, "x", &[128, 32, 32, 8]),
+        f32s(&g, "kernel", &[3, 3, 8, 8]),
+        f32s(&g, "bias", &[8]),
+    );
+    let given = [&x, &kernel, &bias];
+    let dims = ConvDims {
+        input: ConvSpec::channels_last(2),
+        kernel: ConvSpec::kernel(2),
+        output: ConvSpec::channels_last(2),
+        strides: vec![1, 1],
+        padding: vec![(1, 1), (1, 1)],
+        input_dilation: vec![1, 1],
+        kernel_dilation: vec![1, 1],
+        feature_groups: 1,
+        batch_groups: 1,
+    };
+    let index = g.parameter("index", Shape::scalar(DType::I32));
+    let sums = g.case(&index, &given, 2, |number, given| {
+        let rows = given[0].slice_dim(0, 0, 128 >> number);
+        let y = rows.conv(&given[1], dims.clone());
+        vec![(&y + given[2].broadcast_in(&y.dims(), &[3])).sum_all()]
+    });
+    let program = g.finish(&[("sum", &sums[0])]).unwrap().simplified();
+    assert!(program.wants_kernels());
+    let lowering = Lowering {
+        kernels: Some(KernelSupport { bf16: false }),
+        beside: 2,
+        ..Lowering::new(Platform::Cpu, "branches")
+    };
+    let text = program.to_stablehlo(&lowering);
+    // With the bias, which needs no pass of its own.
+    let calls = |line: &&str| line.contains("@\"phalanx.conv\"") && line.contains("%arg2");
+    let calls: Vec<&str> = text.lines().filter(calls).collect();
+    assert_eq!(calls.len(), 2, "{text}");
+    assert!(calls.iter().all(|call| call.contains("\"replicas\" = 3")));
+    assert!(!text.contains("broadcast_in_dim"), "{text}");
+}
+
 /// Run by the tests of replicas.
 #[test]
 fn sums_are_calls_in_one_order() {

@@ -186,7 +186,18 @@ impl Engine {
     /// [`Error::Device`] when the plugin refuses it, or when it needs more memory than there is; when the kernel library that
     /// [`KernelsMode::Path`] names cannot be used. [`Error::User`] when there are not as many devices as the program is for.
     pub fn compile_on(&self, name: &str, program: &Program, devices: &[usize]) -> Result<Compiled> {
-        let compiled = self.compile_unchecked(name, program, devices)?;
+        self.compile_beside(name, program, devices, 0)
+    }
+
+    /// As [`compile_on`](Self::compile_on), where so many other devices run programs of their own at the same time.
+    pub(crate) fn compile_beside(
+        &self,
+        name: &str,
+        program: &Program,
+        devices: &[usize],
+        others: usize,
+    ) -> Result<Compiled> {
+        let compiled = self.compile_unchecked(name, program, devices, others)?;
         memory::check(&self.0.client, &compiled, program.devices())?;
         Ok(compiled)
     }
@@ -197,7 +208,7 @@ impl Engine {
     /// [`Error::Device`] when the plugin refuses the program, or does not know.
     pub fn memory(&self, name: &str, program: &Program) -> Result<CompiledMemory> {
         let devices: Vec<usize> = (0..program.devices()).collect();
-        let compiled = self.compile_unchecked(name, program, &devices)?;
+        let compiled = self.compile_unchecked(name, program, &devices, 0)?;
         let memory = compiled.executable.memory_stats();
         memory.map_err(|error| refused("find the memory of", name, &error))
     }
@@ -207,6 +218,7 @@ impl Engine {
         name: &str,
         program: &Program,
         devices: &[usize],
+        beside: usize,
     ) -> Result<Compiled> {
         mesh::check(self, name, program)?;
         let program = program.simplified();
@@ -215,6 +227,7 @@ impl Engine {
             kernels: self.0.kernels.support(&self.0.client, &program)?,
             bf16_products: has_bf16_products(),
             products: self.0.kernels.multiplies(&self.0.client, &program),
+            beside,
             sums: (self.0.kernels.adds(&self.0.client, &program)).then(|| self.sums()),
             ..Lowering::new(self.0.platform, name)
         };

@@ -187,10 +187,11 @@ impl Staged {
             let device = placement.devices()[at.min(2 * plan.stages - 1 - at)];
             let number = |value: &Value| numbers[value];
             stages.push(Stage {
-                compiled: placement.engine().compile_on(
+                compiled: placement.engine().compile_beside(
                     &format!("{name}_{at}"),
                     &piece.program,
                     &[device],
+                    plan.stages - 1,
                 )?,
                 device,
                 inputs: piece.inputs.iter().map(number).collect(),
