@@ -579,6 +579,39 @@ fn products_over_sequences_are_matrices() {
 }
 
 #[test]
+fn large_products_are_calls_where_they_are_registered() {
+    let calls = |dtype, rows: usize, products| {
+        let g = Graph::new();
+        let x = g.parameter("x", Shape::new(dtype, [rows, 128, 256]));
+        let w = g.parameter("w", Shape::new(dtype, [256, 4, 64]));
+        let dims = DotDims {
+            lhs_batch: vec![],
+            rhs_batch: vec![],
+            lhs_contract: vec![2],
+            rhs_contract: vec![0],
+            dtype,
+        };
+        let y = x.dot(&w, dims);
+        let loss = y.square().mean_all();
+        let slopes: Vec<_> = gradients(&loss, &[&x, &w]).into_iter().flatten().collect();
+        let program = g.finish(&[("x", &slopes[0]), ("w", &slopes[1])]).unwrap();
+        let program = program.simplified();
+        let lowering = Lowering {
+            products,
+            ..Lowering::new(Platform::Cpu, "calls")
+        };
+        let text = program.to_stablehlo(&lowering);
+        let found = text.matches("phalanx.product").count();
+        assert_eq!(found > 0, products && program.wants_products(), "{text}");
+        found
+    };
+    assert_eq!(calls(DType::F32, 16, true), 3);
+    assert_eq!(calls(DType::F32, 16, false), 0);
+    assert_eq!(calls(DType::F32, 1, true), 0);
+    assert_eq!(calls(DType::Bf16, 16, true), 0);
+}
+
+#[test]
 fn products_of_bf16_are_widened_where_no_instruction_makes_them() {
     let program = mixed_bf16().simplified();
     let products = |bf16_products| {

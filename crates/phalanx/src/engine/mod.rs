@@ -231,6 +231,7 @@ impl Engine {
             // They are registered before the program is compiled or loaded, as it must be.
             kernels: self.0.kernels.support(&self.0.client, &program)?,
             bf16_products: has_bf16_products(),
+            products: self.0.kernels.multiplies(&self.0.client, &program),
             beside,
             sums: (self.0.kernels.adds(&self.0.client, &program)).then(|| self.sums()),
             ..Lowering::new(self.0.platform, name)
