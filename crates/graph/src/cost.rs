@@ -17,7 +17,7 @@ use crate::{Program, Shape};
 ///
 /// Bytes are operands read plus results written by each node, as if nothing were fused; slices, gathers and
 /// updates count the part they touch; parameters, constants and other views of the same bytes count none.
-/// A scan counts its body once per step, a while loop once.
+/// A scan counts its body once per step, a while loop once, a case the branch of most operations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cost {
     /// Sum over nodes.
@@ -91,6 +91,10 @@ fn node_cost(op: &Op, inputs: &[&Shape], outputs: &[Shape], replicas: usize) -> 
             once
         }
         Op::Scan(scan) => body_cost(&scan.body, replicas).times(scan.length as u64),
+        Op::Case(branches) => {
+            let costs = branches.iter().map(|branch| body_cost(branch, replicas));
+            costs.max_by_key(|cost| cost.flops).unwrap_or_default()
+        }
         _ => NodeCost {
             flops: flops(op, inputs, outputs, replicas),
             bytes: bytes(op, inputs, outputs, replicas),
@@ -133,6 +137,7 @@ fn flops(op: &Op, inputs: &[&Shape], outputs: &[Shape], replicas: usize) -> u64 
         | Op::RandomBits(_)
         | Op::While { .. }
         | Op::Scan(_)
+        | Op::Case(_)
         | Op::AllGather { .. }
         | Op::AllToAll { .. }
         | Op::CollectivePermute(_)
@@ -221,7 +226,8 @@ fn bytes(op: &Op, inputs: &[&Shape], outputs: &[Shape], replicas: usize) -> u64 
         | Op::ReplicaId
         | Op::Sharded(_)
         | Op::While { .. }
-        | Op::Scan(_) => 0,
+        | Op::Scan(_)
+        | Op::Case(_) => 0,
         Op::AllReduce { .. }
         | Op::AllGather { .. }
         | Op::ReduceScatter { .. }

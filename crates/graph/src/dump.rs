@@ -11,7 +11,7 @@ use crate::{Kernel, Parameter, Program, Shape};
 
 impl Program {
     /// The program as text that a person can read: one line per node with its shape, operands, static arguments,
-    /// work, layer, and the place in the source where it was built; bodies of loops are indented.
+    /// work, layer, and the place in the source where it was built; bodies of loops and branches are indented.
     ///
     /// ```text
     /// program of 1 replica: 3 parameters, 5 nodes, 6.40 kFLOP, 9.6 kB
@@ -105,6 +105,11 @@ impl Dump<'_> {
                     self.body("body", body);
                 }
                 Op::Scan(scan) => self.body("body", &scan.body),
+                Op::Case(branches) => {
+                    for (number, branch) in branches.iter().enumerate() {
+                        self.body(&format!("branch {number}"), branch);
+                    }
+                }
                 _ => {}
             }
         }
@@ -201,6 +206,7 @@ impl Dump<'_> {
             | Op::DynamicUpdateSlice
             | Op::RandomBits(_)
             | Op::While { .. }
+            | Op::Case(_)
             | Op::ReplicaId => String::new(),
         }
     }

@@ -2,6 +2,7 @@
 
 mod checkpoint;
 mod exchange;
+mod loops;
 mod rows;
 
 use std::cell::RefCell;
@@ -12,7 +13,7 @@ use std::sync::Arc;
 pub(crate) use checkpoint::Region;
 
 use crate::infer::{check_size, infer};
-use crate::op::{CustomCall, Node, Op, ScanDims, Subgraph, Value};
+use crate::op::{CustomCall, Node, Op, Subgraph, Value};
 use crate::{DType, HostTensor, Mesh, Shape, Sharding, Tensor};
 
 /// A graph under construction; clones are handles of the same graph.
@@ -250,63 +251,6 @@ impl Graph {
         self.push_many(Op::CustomCall(call), inputs)
     }
 
-    /// Repeats `body` on the carried values while `condition` holds. No gradient: see [`scan`](Self::scan).
-    #[must_use]
-    #[track_caller]
-    pub fn while_loop(
-        &self,
-        initial: &[&Tensor],
-        condition: impl FnOnce(&[Tensor]) -> Tensor,
-        body: impl FnOnce(&[Tensor]) -> Vec<Tensor>,
-    ) -> Vec<Tensor> {
-        let shapes: Vec<Shape> = initial.iter().map(|tensor| tensor.shape()).collect();
-        let condition = self.subgraph(&shapes, |values| vec![condition(values)]);
-        let body = self.subgraph(&shapes, body);
-        let op = Op::While { condition, body };
-        self.push_many(op, initial)
-    }
-
-    /// Runs `body` over the rows of `xs`, with carried values and constants: see [`ScanDims`].
-    ///
-    /// `body(carry, rows, constants)` returns `(next carry, rows of results)`; the result is the last
-    /// carry and the stacked rows.
-    #[must_use]
-    #[track_caller]
-    pub fn scan(
-        &self,
-        length: usize,
-        initial: &[&Tensor],
-        xs: &[&Tensor],
-        constants: &[&Tensor],
-        body: impl FnOnce(&[Tensor], &[Tensor], &[Tensor]) -> (Vec<Tensor>, Vec<Tensor>),
-    ) -> (Vec<Tensor>, Vec<Tensor>) {
-        let mut shapes: Vec<Shape> = initial.iter().map(|tensor| tensor.shape()).collect();
-        shapes.extend(xs.iter().map(|x| {
-            let shape = x.shape();
-            Shape::new(shape.dtype, shape.dims.get(1..).unwrap_or_default())
-        }));
-        shapes.extend(constants.iter().map(|tensor| tensor.shape()));
-        let (carry, rows) = (initial.len(), xs.len());
-        let body = self.subgraph(&shapes, |values| {
-            let (carried, rest) = values.split_at(carry);
-            let (row, constant) = rest.split_at(rows);
-            let (mut next, ys) = body(carried, row, constant);
-            next.extend(ys);
-            next
-        });
-        let op = Op::Scan(ScanDims {
-            body,
-            length,
-            carry,
-            xs: rows,
-            reverse: false,
-        });
-        let inputs: Vec<&Tensor> = [initial, xs, constants].concat();
-        let mut outputs = self.push_many(op, &inputs);
-        let ys = outputs.split_off(carry.min(outputs.len()));
-        (outputs, ys)
-    }
-
     /// Names the layer that nodes built by `build` belong to, in dumps and errors.
     pub fn labelled<T>(&self, label: &str, build: impl FnOnce() -> T) -> T {
         let outer = {
@@ -395,7 +339,7 @@ impl Graph {
         }
         let outputs = build(&parameters);
         if outputs.iter().any(|tensor| !graph.owns(tensor)) {
-            let message = "a loop body captures a tensor from outside; pass it in";
+            let message = "a loop's body or a branch captures a tensor from outside; pass it in";
             graph.fail("loop", message.into());
         }
         let own = |tensor: &Tensor| {
@@ -563,6 +507,10 @@ fn stand_in_shapes(op: &Op, inputs: &[Shape]) -> Vec<Shape> {
             let rows = rows.map(|&value| scan.body.shape(value).clone());
             carried.chain(rows).collect()
         }
+        Op::Case(branches) => branches.first().map_or_else(Vec::new, |branch| {
+            let outputs = branch.outputs.iter();
+            outputs.map(|&value| branch.shape(value).clone()).collect()
+        }),
         _ => {
             let first = inputs.first().cloned();
             vec![first.unwrap_or(Shape::scalar(DType::F32))]

@@ -4,7 +4,8 @@ mod contract;
 mod loops;
 
 use self::contract::{conv, dot, reduce_window};
-use self::loops::{check_silent, scan_loop, while_loop};
+pub(crate) use self::loops::communication;
+use self::loops::{case, check_silent, scan_loop, while_loop};
 use crate::op::{BinaryOp, Op, PadDim, ReduceOp, SliceDim, UnaryOp};
 use crate::{DType, Kernel, Mask, Pool2d, Shape};
 
@@ -68,6 +69,7 @@ fn infer_unchecked(op: &Op, inputs: &[&Shape], replicas: usize) -> Inferred {
             while_loop(inputs, condition, body)
         }
         Op::Scan(scan) => scan_loop(inputs, scan),
+        Op::Case(branches) => case(inputs, branches, replicas),
         Op::AllReduce { kind, .. } => all_reduce(*kind, inputs),
         Op::AllGather { dim } => one(scale_dim(operand(inputs, 0)?, *dim, replicas, 1)?),
         Op::ReduceScatter { dim } => {

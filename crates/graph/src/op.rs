@@ -105,6 +105,9 @@ pub enum Op {
     },
     /// A loop of known length over rows of inputs: see [`ScanDims`].
     Scan(ScanDims),
+    /// `case(index: i32, inputs..)`: what one of several graphs makes of the inputs, the last one for an index that is none
+    /// of them; forward only.
+    Case(Vec<Arc<Subgraph>>),
     /// Reduction over the replicas of the program, variadic.
     AllReduce {
         /// The combining function.
@@ -398,7 +401,7 @@ pub enum Attribute {
     Ints(Vec<i64>),
 }
 
-/// A graph inside a graph: the body of a loop. It captures nothing.
+/// A graph inside a graph: the body of a loop, or a branch. It captures nothing.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Subgraph {
     /// Nodes in topological order; parameters are numbered from 0.
@@ -579,6 +582,7 @@ impl Op {
             Self::RandomBits(_) => "random_bits",
             Self::While { .. } => "while",
             Self::Scan(_) => "scan",
+            Self::Case(_) => "case",
             Self::AllReduce { .. } => "all_reduce",
             Self::AllGather { .. } => "all_gather",
             Self::ReduceScatter { .. } => "reduce_scatter",

@@ -102,6 +102,7 @@ fn is_root(op: &Op) -> bool {
         Op::CustomCall(call) => call.has_side_effect,
         Op::While { condition, body } => inside(condition) || inside(body),
         Op::Scan(scan) => inside(&scan.body),
+        Op::Case(branches) => branches.iter().any(|branch| inside(branch)),
         _ => false,
     }
 }
@@ -228,6 +229,10 @@ impl Rewriter {
                 body: simplify_body(&scan.body, self.replicas),
                 ..scan.clone()
             }),
+            Op::Case(branches) => {
+                let simple = |branch: &Arc<Subgraph>| simplify_body(branch, self.replicas);
+                Op::Case(branches.iter().map(simple).collect())
+            }
             other => other.clone(),
         }
     }

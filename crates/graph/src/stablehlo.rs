@@ -253,6 +253,7 @@ fn lower(
         Op::Parameter(index) => vec![parameters[*index].clone()],
         Op::While { condition, body } => loops::while_loop(writer, condition, body, inputs),
         Op::Scan(scan) => loops::scan(writer, scan, inputs, &node.shapes),
+        Op::Case(branches) => loops::case(writer, branches, inputs, &node.shapes),
         Op::AllReduce { kind, via } => collective::all_reduce(writer, *kind, *via, inputs),
         Op::CustomCall(call) => custom_call(writer, call, inputs),
         Op::OptimizationBarrier => barrier(writer, inputs),
@@ -267,6 +268,7 @@ fn lower_single(w: &mut Writer, op: &Op, inputs: &[Operand], shape: &Shape) -> O
         Op::Parameter(_)
         | Op::While { .. }
         | Op::Scan(_)
+        | Op::Case(_)
         | Op::AllReduce { .. }
         | Op::OptimizationBarrier
         | Op::Kernel(_)

@@ -159,7 +159,7 @@ fn call(g: &Graph, p: &mut Picks, values: &[Tensor], foreign: &Tensor) -> Vec<Te
         p.tensor(values)
     };
     let one = |tensor: Tensor| vec![tensor];
-    match p.below(48) {
+    match p.below(49) {
         0 => one(x + y),
         1 => one(x / y),
         2 => one(x.pow(y)),
@@ -293,7 +293,18 @@ fn call(g: &Graph, p: &mut Picks, values: &[Tensor], foreign: &Tensor) -> Vec<Te
             let via = [Via::Native, Via::OneDevice, Via::Hierarchical][p.below(3)];
             g.all_reduce(&[x, y], p.kind(), via)
         }
-        46 => one(x
+        46 => {
+            let index = g.scalar([DType::I32, DType::F32][p.below(2)], 1.0);
+            let given = |c: &[Tensor], number: usize| vec![c[number].clone(), c[0].clone()];
+            g.case(&index, &[x, y], 1 + p.below(2), |number, c| {
+                match p.below(3) {
+                    0 => given(c, number),
+                    1 => vec![call(g, p, c, foreign).swap_remove(0), c[0].clone()],
+                    _ => given(c, 0),
+                }
+            })
+        }
+        47 => one(x
             .all_gather(p.dim())
             .reduce_scatter(p.dim())
             .all_to_all(p.dim(), p.dim())),

@@ -148,6 +148,13 @@ fn loops_count_their_bodies_and_replicas_their_sums() {
         |c| vec![&c[0] + &c[0]],
     );
     assert_eq!(last(&g, &repeated[0]).0, 2 + 1 + 3);
+    let chosen = g.case(&g.scalar(DType::I32, 0.0), &[&zero], 3, |number, x| {
+        vec![match number {
+            1 => (&x[0] + &x[0]).square(),
+            _ => -&x[0],
+        }]
+    });
+    assert_eq!(last(&g, &chosen[0]), (6, 36 + 36));
     let g = Graph::with_replicas(4);
     let x = input(&g, &[8]);
     assert_eq!(last(&g, &x.all_reduce(ReduceOp::Sum)), (8, 64));

@@ -358,6 +358,35 @@ fn loops_replicas_and_graphs() {
             "expected 4 rows, got f32[2,3]",
         ),
         (
+            |v| v.g.case(&v.x, &[&v.x], 2, |_, x| x.to_vec()).remove(0),
+            "expected an index i32[], got f32[2,3]",
+        ),
+        (
+            |v| {
+                let _ =
+                    v.g.case(&v.g.scalar(DType::I32, 0.0), &[&v.x], 0, |_, x| x.to_vec());
+                v.x.clone()
+            },
+            "needs a branch, got none",
+        ),
+        (
+            |v| {
+                let sum = |number, x: &[Tensor]| vec![x[0].sum(&[number])];
+                v.g.case(&v.g.scalar(DType::I32, 0.0), &[&v.x], 2, sum)
+                    .remove(0)
+            },
+            "branch 1 gives (f32[2]), but branch 0 (f32[3]); give the same shapes in each",
+        ),
+        (
+            |v| {
+                let sum = |_, x: &[Tensor]| vec![x[0].all_reduce(ReduceOp::Sum)];
+                v.g.case(&v.g.scalar(DType::I32, 0.0), &[&v.x], 2, sum)
+                    .remove(0)
+            },
+            "all_reduce between 2 replicas in branch 0: replicas that take other branches never come to it, and those that \
+             do wait forever; move all_reduce behind the case",
+        ),
+        (
             |v| v.x.reduce_scatter(1),
             "dim 1 of f32[2,3] does not divide by 2 replicas",
         ),

@@ -15,7 +15,7 @@ const COMMAND: &str = "cargo test -p phalanx-graph --test golden";
 type Build = fn() -> Program;
 
 /// Name of the file and of the module, and the graph. A whole training step belongs to the crate that builds it.
-const CASES: [(&str, Build); 14] = [
+const CASES: [(&str, Build); 15] = [
     ("elementwise_broadcast", elementwise_broadcast),
     ("dense_gradient", dense_gradient),
     ("conv_gradient", conv_gradient),
@@ -24,6 +24,7 @@ const CASES: [(&str, Build); 14] = [
     ("embedding_gradient", embedding_gradient),
     ("while_loop", while_loop),
     ("scan_gradient", scan_gradient),
+    ("case", case),
     ("all_reduce", all_reduce),
     ("all_reduce_ways", all_reduce_ways),
     ("dropout_bits", dropout_bits),
@@ -304,6 +305,22 @@ fn while_loop() -> Program {
         |c| vec![&c[0] * 2.0, &c[1] + 1.0, c[2].clone()],
     );
     g.finish(&[("x", &results[0]), ("steps", &results[1])])
+        .unwrap()
+}
+
+fn case() -> Program {
+    let g = Graph::new();
+    let (x, index) = (
+        f32s(&g, "x", &[6, 2]),
+        g.parameter("index", Shape::scalar(DType::I32)),
+    );
+    let results = g.labelled("parts", || {
+        g.case(&index, &[&x], 2, |number, given| {
+            let rows = given[0].slice_dim(0, 0, 6 - 2 * number);
+            vec![rows.exp().sum(&[0]), given[0].clone()]
+        })
+    });
+    g.finish(&[("sum", &results[0]), ("x", &results[1])])
         .unwrap()
 }
 

@@ -982,6 +982,13 @@ fn what_has_no_derivative_says_so() {
     assert!(error.file.ends_with("gradients.rs"), "{error}");
 
     let graph = Graph::new();
+    let x = graph.parameter("x", Shape::scalar(DType::F32));
+    let chosen = graph.case(&graph.scalar(DType::I32, 0.0), &[&x], 2, |_, x| x.to_vec());
+    let _ = gradients(&chosen[0], &[&x]);
+    let error = graph.error().expect("recorded").to_string();
+    assert!(error.contains("inside its branches"), "{error}");
+
+    let graph = Graph::new();
     let x = graph.parameter("x", Shape::f32([2]));
     let _ = gradients(&x, &[&x]);
     let error = graph.error().expect("recorded");

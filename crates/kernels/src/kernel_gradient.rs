@@ -24,7 +24,7 @@ use std::arch::x86_64::{
 
 use crate::convolution::{Direction, Key};
 use crate::onednn::{Scratch, Type};
-use crate::team::Team;
+use crate::team::{Target, Team};
 
 /// Input and output channels of a block.
 const ROWS: usize = 6;
@@ -132,15 +132,6 @@ pub(crate) fn run(
             .for_each(|(total, value)| *total += value);
     }
 }
-
-/// Where sums are added to.
-#[derive(Clone, Copy)]
-struct Target(*mut f32);
-
-// SAFETY: `run` gives threads that share one different elements of it.
-unsafe impl Send for Target {}
-// SAFETY: as above.
-unsafe impl Sync for Target {}
 
 impl Geometry {
     fn new(key: &Key) -> Self {

@@ -50,6 +50,8 @@ mod sums;
 mod sys;
 mod team;
 mod wide;
+#[cfg(target_arch = "x86_64")]
+mod winograd;
 
 pub use kernels::{Kernels, Support};
 pub use library::{INSTALL, KernelError, VARIABLE, prepare_environment};

@@ -4,11 +4,11 @@ use std::collections::HashMap;
 
 use crate::convolution::Key;
 use crate::executor::DenormalsFlushed;
-#[cfg(target_arch = "x86_64")]
-use crate::kernel_gradient;
 use crate::onednn::{OneDnn, Operation, Refused, Scratch};
 use crate::sys::Api;
 use crate::team::Team;
+#[cfg(target_arch = "x86_64")]
+use crate::{kernel_gradient, winograd};
 
 /// Operations kept at most; programs have hundreds, so that more are of programs that are gone.
 const MOST_OPERATIONS: usize = 4096;
@@ -71,6 +71,15 @@ impl State {
         }
         for (slot, output) in rest.iter_mut().zip(&mut *outputs) {
             *slot = (output.as_mut_ptr(), output.len());
+        }
+        #[cfg(target_arch = "x86_64")]
+        if let [result] = &mut *outputs
+            && winograd::suits(&key)
+        {
+            let operands: Vec<&[f32]> = inputs.iter().map(|input| floats(input)).collect();
+            let (result, team) = (floats_mut(result), &self.team);
+            winograd::run(&key, &operands, result, team, &mut self.scratch);
+            return Ok(());
         }
         #[cfg(target_arch = "x86_64")]
         if let ([x, dy], [dw]) = (inputs, &mut *outputs)

@@ -20,6 +20,15 @@ struct Region<'a> {
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
+/// Where threads write to that have different elements of it.
+#[derive(Clone, Copy)]
+pub(crate) struct Target(pub(crate) *mut f32);
+
+// SAFETY: what is written through it is the promise of who does.
+unsafe impl Send for Target {}
+// SAFETY: as above.
+unsafe impl Sync for Target {}
+
 impl Team {
     pub(crate) fn new(api: &'static Api, threads: usize) -> Self {
         Self { api, threads }

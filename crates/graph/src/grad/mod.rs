@@ -221,6 +221,7 @@ fn vjp(step: &Step) -> Gradients {
         Op::While { .. } => {
             Err("a while loop has no derivative, for its length is unknown; use scan".into())
         }
+        Op::Case(_) => Err("a case has no derivative; differentiate inside its branches".into()),
         Op::CustomCall(call) => Err(format!(
             "custom call {} has no derivative; stop_gradient its inputs",
             call.target

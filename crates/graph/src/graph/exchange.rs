@@ -1,9 +1,16 @@
 //! What the replicas of a program say to each other, several tensors at once.
 
+use crate::infer::communication;
 use crate::op::{Op, ReduceOp, Via};
 use crate::{Graph, Tensor};
 
 impl Graph {
+    /// The first op so far that waits for other replicas.
+    #[must_use]
+    pub fn communication(&self) -> Option<&'static str> {
+        communication(&self.0.borrow().nodes)
+    }
+
     /// This replica's number, a u32 scalar.
     #[must_use]
     #[track_caller]

@@ -1,21 +1,19 @@
-//! Shapes of loops, from those of their bodies.
+//! Shapes of loops and branches, from those of their bodies.
+
+use std::sync::Arc;
 
 use super::{Inferred, sum};
-use crate::op::{Op, ScanDims, Subgraph};
+use crate::op::{Node, Op, ScanDims, Subgraph};
 use crate::{DType, Shape};
 
 fn check_body(body: &Subgraph, expected: &[Shape], what: &str) -> Result<(), String> {
     if body.parameters == expected {
         return Ok(());
     }
-    let shapes = |list: &[Shape]| {
-        let names: Vec<String> = list.iter().map(ToString::to_string).collect();
-        names.join(", ")
-    };
     Err(format!(
         "the {what} takes ({}), but is given ({})",
-        shapes(&body.parameters),
-        shapes(expected)
+        listed(&body.parameters),
+        listed(expected)
     ))
 }
 
@@ -25,8 +23,8 @@ pub(super) fn check_silent(
     body: &Subgraph,
     replicas: usize,
 ) -> Result<(), String> {
-    let found = communication(condition).map(|op| (op, "condition"));
-    let found = found.or_else(|| communication(body).map(|op| (op, "body")));
+    let found = communication(&condition.nodes).map(|op| (op, "condition"));
+    let found = found.or_else(|| communication(&body.nodes).map(|op| (op, "body")));
     match found {
         Some((op, part)) if replicas > 1 => Err(format!(
             "{op} between {replicas} replicas in the {part} of a loop whose length depends on data: replicas that stop \
@@ -36,16 +34,18 @@ pub(super) fn check_silent(
     }
 }
 
-/// The first op of a body that waits for other replicas.
-fn communication(body: &Subgraph) -> Option<&'static str> {
-    body.nodes.iter().find_map(|node| match &node.op {
+/// The first op that waits for other replicas.
+pub(crate) fn communication(nodes: &[Node]) -> Option<&'static str> {
+    let within = |body: &Subgraph| communication(&body.nodes);
+    nodes.iter().find_map(|node| match &node.op {
         Op::AllReduce { .. }
         | Op::AllGather { .. }
         | Op::ReduceScatter { .. }
         | Op::AllToAll { .. }
         | Op::CollectivePermute(_) => Some(node.op.name()),
-        Op::Scan(scan) => communication(&scan.body),
-        Op::While { condition, body } => communication(condition).or_else(|| communication(body)),
+        Op::Scan(scan) => within(&scan.body),
+        Op::While { condition, body } => within(condition).or_else(|| within(body)),
+        Op::Case(branches) => branches.iter().find_map(|branch| within(branch)),
         _ => None,
     })
 }
@@ -107,4 +107,45 @@ pub(super) fn scan_loop(inputs: &[&Shape], scan: &ScanDims) -> Inferred {
         outputs.push(Shape::new(row.dtype, dims));
     }
     Ok(outputs)
+}
+
+pub(super) fn case(inputs: &[&Shape], branches: &[Arc<Subgraph>], replicas: usize) -> Inferred {
+    let Some((&index, given)) = inputs.split_first() else {
+        return Err("needs an index, got no operand".into());
+    };
+    if *index != Shape::scalar(DType::I32) {
+        return Err(format!("expected an index i32[], got {index}"));
+    }
+    let given: Vec<Shape> = given.iter().map(|&shape| shape.clone()).collect();
+    let Some(first) = branches.first().map(|branch| results(branch)) else {
+        return Err("needs a branch, got none".into());
+    };
+    for (number, branch) in branches.iter().enumerate() {
+        check_body(branch, &given, "branch")?;
+        let own = results(branch);
+        if own != first {
+            return Err(format!(
+                "branch {number} gives ({}), but branch 0 ({}); give the same shapes in each",
+                listed(&own),
+                listed(&first)
+            ));
+        }
+        if let (Some(op), true) = (communication(&branch.nodes), replicas > 1) {
+            return Err(format!(
+                "{op} between {replicas} replicas in branch {number}: replicas that take other branches never come to \
+                 it, and those that do wait forever; move {op} behind the case"
+            ));
+        }
+    }
+    Ok(first)
+}
+
+fn results(body: &Subgraph) -> Vec<Shape> {
+    let outputs = body.outputs.iter();
+    outputs.map(|&value| body.shape(value).clone()).collect()
+}
+
+fn listed(shapes: &[Shape]) -> String {
+    let names: Vec<String> = shapes.iter().map(ToString::to_string).collect();
+    names.join(", ")
 }

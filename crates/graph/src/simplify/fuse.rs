@@ -3,26 +3,47 @@
 //! Done after derivatives: their masks compare the rectified value instead, which is positive, or below the ceiling,
 //! exactly where the value before was.
 
-use crate::op::{BinaryOp, CompareOp, ConvDims, Node, Op, Value};
+use std::sync::Arc;
+
+use crate::op::{BinaryOp, CompareOp, ConvDims, Node, Op, Subgraph, Value};
 use crate::{Kernel, Mask, Program, Ramp};
 
 impl Program {
     /// The same function with fewer passes over memory, for devices that have the kernels.
     #[must_use]
     pub(crate) fn fused(&self) -> Self {
-        let mut fuser = Fuser {
-            nodes: self.nodes.clone(),
-            outputs: self.outputs.iter().map(|(_, value)| *value).collect(),
-            gone: vec![false; self.nodes.len()],
-        };
-        for index in 0..fuser.nodes.len() {
-            fuser.join(index);
+        let outputs = self.outputs.iter().map(|(_, value)| *value);
+        let (nodes, values) = fused(&self.nodes, outputs.collect());
+        let mut parameters = self.parameters.clone();
+        for (place, node) in nodes.iter().enumerate() {
+            if let Op::Parameter(index) = node.op {
+                parameters[index].node = place;
+            }
         }
-        for index in 0..fuser.nodes.len() {
-            fuser.join_mask(index);
+        let names = self.outputs.iter().map(|(name, _)| name.clone());
+        Self {
+            nodes,
+            parameters,
+            outputs: names.zip(values).collect(),
+            ..self.clone()
         }
-        fuser.into_program(self)
     }
+}
+
+/// The nodes that make `outputs` with fewer passes, and where these are among them.
+fn fused(nodes: &[Node], outputs: Vec<Value>) -> (Vec<Node>, Vec<Value>) {
+    let mut fuser = Fuser {
+        nodes: nodes.to_vec(),
+        outputs,
+        gone: vec![false; nodes.len()],
+    };
+    for index in 0..fuser.nodes.len() {
+        fuser.join(index);
+    }
+    for index in 0..fuser.nodes.len() {
+        fuser.join_mask(index);
+    }
+    fuser.in_order()
 }
 
 struct Fuser {
@@ -41,6 +62,18 @@ impl Fuser {
             }) if self.nodes[index].inputs.len() == 3 => {
                 let index = self.join_residual(index).unwrap_or(index);
                 self.join_ramp(index);
+            }
+            Op::Case(branches) => {
+                let branches = branches.iter().map(|branch| {
+                    let (nodes, outputs) = fused(&branch.nodes, branch.outputs.clone());
+                    let parameters = branch.parameters.clone();
+                    Arc::new(Subgraph {
+                        nodes,
+                        parameters,
+                        outputs,
+                    })
+                });
+                self.nodes[index].op = Op::Case(branches.collect());
             }
             _ => {}
         }
@@ -301,8 +334,8 @@ impl Fuser {
         }
     }
 
-    /// The program in an order in which operands come first, for a fused node has operands that came after its first part.
-    fn into_program(self, old: &Program) -> Program {
+    /// The nodes in an order in which operands come first, for a fused one has operands that came after its first part.
+    fn in_order(self) -> (Vec<Node>, Vec<Value>) {
         let order = self.order();
         let mut places = vec![usize::MAX; self.nodes.len()];
         for (place, &index) in order.iter().enumerate() {
@@ -320,17 +353,8 @@ impl Fuser {
                 ..node.clone()
             }
         };
-        let names = old.outputs.iter().map(|(name, _)| name.clone());
-        let mut parameters = old.parameters.clone();
-        for parameter in &mut parameters {
-            parameter.node = places[parameter.node];
-        }
-        Program {
-            nodes: order.iter().map(node).collect(),
-            parameters,
-            outputs: names.zip(self.outputs.iter().map(moved)).collect(),
-            ..old.clone()
-        }
+        let nodes = order.iter().map(node).collect();
+        (nodes, self.outputs.iter().map(moved).collect())
     }
 
     /// What outputs need, operands first, and else as it was.

@@ -4,6 +4,7 @@
 
 use super::writer::{Operand, Writer};
 use super::{custom_call, lower_nodes};
+use crate::cost::count;
 use crate::op::{Attribute, ConvDims, CustomCall, Node, Op};
 use crate::simplify::simplify_body;
 use crate::{DType, Kernel, Mask, Pool2d, Program, Ramp, Shape};
@@ -17,18 +18,27 @@ impl Program {
     /// Whether registered kernels would make this program clearly faster on host processors.
     #[must_use]
     pub fn wants_kernels(&self) -> bool {
-        let cost = self.cost();
-        let nodes = self.nodes.iter().zip(&cost.nodes);
-        let work = nodes.map(|(node, cost)| match &node.op {
-            Op::Conv(dims)
-            | Op::Kernel(
-                Kernel::ConvInputGradient { dims, .. } | Kernel::ConvKernelGradient { dims, .. },
-            ) if dims.feature_groups > 1 => cost.flops.saturating_mul(GROUPED),
-            Op::Conv(_) | Op::Kernel(_) => cost.flops,
-            _ => 0,
-        });
-        work.sum::<u64>() >= WORTH_KERNELS
+        kernel_work(&self.nodes, self.replicas) >= WORTH_KERNELS
     }
+}
+
+/// Operations that registered kernels would do.
+fn kernel_work(nodes: &[Node], replicas: usize) -> u64 {
+    let costs = count(nodes, replicas).nodes;
+    let work = nodes.iter().zip(&costs).map(|(node, cost)| match &node.op {
+        Op::Conv(dims)
+        | Op::Kernel(
+            Kernel::ConvInputGradient { dims, .. } | Kernel::ConvKernelGradient { dims, .. },
+        ) if dims.feature_groups > 1 => cost.flops.saturating_mul(GROUPED),
+        Op::Conv(_) | Op::Kernel(_) => cost.flops,
+        Op::Case(branches) => {
+            let works = branches.iter();
+            let works = works.map(|branch| kernel_work(&branch.nodes, replicas));
+            works.max().unwrap_or(0)
+        }
+        _ => 0,
+    });
+    work.fold(0, u64::saturating_add)
 }
 
 /// A convolution by a registered kernel, when there is one for it.

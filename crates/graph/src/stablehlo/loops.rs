@@ -1,4 +1,6 @@
-//! Loops: both kinds become `stablehlo.while`.
+//! Loops, both kinds of which become `stablehlo.while`, and branches.
+
+use std::sync::Arc;
 
 use super::lower_nodes;
 use super::writer::{Operand, Writer, list};
@@ -17,6 +19,29 @@ pub(super) fn while_loop(
         |w, carried| inline(w, condition, carried),
         |w, carried| inline(w, body, carried),
     )
+}
+
+/// Branches take what they use from outside.
+pub(super) fn case(
+    w: &mut Writer,
+    branches: &[Arc<Subgraph>],
+    inputs: &[Operand],
+    shapes: &[Shape],
+) -> Vec<Operand> {
+    let (index, inputs) = (&inputs[0], &inputs[1..]);
+    let results = w.header(shapes, &format!("\"stablehlo.case\"({}) (", index.name));
+    for (number, branch) in branches.iter().enumerate() {
+        match number {
+            0 => w.open("{"),
+            _ => w.reopen("}, {"),
+        }
+        let outputs = inline(w, branch, inputs);
+        w.finish_block("stablehlo.return", &outputs);
+    }
+    let types = list(shapes.iter().map(Shape::stablehlo));
+    let location = w.location();
+    w.close(&format!("}}) : (tensor<i32>) -> ({types}){location}"));
+    results
 }
 
 /// Writes the nodes of a subgraph in place.

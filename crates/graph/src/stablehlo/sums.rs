@@ -5,7 +5,8 @@
 
 use super::custom_call;
 use super::writer::{Operand, Writer};
-use crate::op::{Attribute, CustomCall, Node, Op, ReduceOp, Subgraph, Via};
+use crate::infer::communication;
+use crate::op::{Attribute, CustomCall, Node, Op, ReduceOp, Via};
 use crate::{DType, Program, Shape};
 
 /// The calls of a program so far.
@@ -65,7 +66,8 @@ impl Program {
             }
             _ => true,
         };
-        let is_other = |node: &Node| exchanges(node) && !matches!(node.op, Op::AllReduce { .. });
+        let waits = |node: &Node| communication(std::slice::from_ref(node)).is_some();
+        let is_other = |node: &Node| waits(node) && !matches!(node.op, Op::AllReduce { .. });
         let mut sums = self.nodes.iter();
         self.replicas > 1
             && self.mesh.is_none()
@@ -74,20 +76,5 @@ impl Program {
                 .nodes
                 .iter()
                 .all(|node| is_sum(node) && !is_other(node))
-    }
-}
-
-/// Whether an op waits for other replicas.
-fn exchanges(node: &Node) -> bool {
-    let within = |body: &Subgraph| body.nodes.iter().any(exchanges);
-    match &node.op {
-        Op::AllReduce { .. }
-        | Op::AllGather { .. }
-        | Op::ReduceScatter { .. }
-        | Op::AllToAll { .. }
-        | Op::CollectivePermute(_) => true,
-        Op::Scan(scan) => within(&scan.body),
-        Op::While { condition, body } => within(condition) || within(body),
-        _ => false,
     }
 }

@@ -96,3 +96,38 @@ fn scans() {
     cases.exact("repeat", &power[0], f.map(|x| x * 32.0));
     cases.check();
 }
+
+#[test]
+fn cases() {
+    let mut cases = Cases::new();
+    let g = cases.graph.clone();
+    let (x, a) = cases.sample(DType::F32, &[6, 2]);
+    // The sum of the first rows: all, four of them, none.
+    let rows = [6, 4, 0];
+    let sum_of = |index: i32, cases: &mut Cases| {
+        let index = cases.list(&[], &[index]);
+        let results = g.case(&index, &[&x], rows.len(), |branch, given| {
+            let rows = given[0].slice_dim(0, 0, rows[branch]);
+            vec![rows.sum_all(), given[0].like(branch as f64)]
+        });
+        (results[0].clone(), results[1].clone())
+    };
+    // Beyond the last is the last.
+    for (index, branch) in [(0, 0), (1, 1), (2, 2), (3, 2), (-1, 2)] {
+        let (sum, number) = sum_of(index, &mut cases);
+        let expected: f64 = a.values[..2 * rows[branch]].iter().sum();
+        cases.near(&format!("sum {index}"), &sum, Array::scalar(expected), 1e-6);
+        let of = Array::scalar(branch as f64);
+        cases.exact(&format!("number {index}"), &number, of);
+    }
+    // One result, and a branch inside a branch.
+    let zero = cases.list(&[], &[0i32]);
+    let nested = g.case(&zero, &[&x, &zero], 2, |outer, given| {
+        let inner = given[0].graph();
+        inner.case(&given[1], &[&given[0]], 2, |number, given| {
+            vec![&given[0] * (1 + number + 2 * outer) as f64]
+        })
+    });
+    cases.exact("nested", &nested[0], a);
+    cases.check();
+}

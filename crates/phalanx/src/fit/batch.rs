@@ -75,13 +75,16 @@ impl BatchShape {
             y: Vec::new(),
             weight: None,
             filled: false,
+            sizes: Vec::new(),
         })
     }
 
-    /// The shapes of one replica's part, whose rows may be there only to fill up its arrays.
-    pub(super) fn part(&self, split: &Split, filled: bool) -> Self {
+    /// The shapes of one replica's part, whose rows may be there only to fill up its arrays; how many are examples is known
+    /// where the parts have sizes and these count.
+    pub(super) fn part(&self, split: &Split, filled: bool, by_size: bool) -> Self {
         let mut part = self.clone();
-        part.filled = filled;
+        part.sizes = if by_size { split.sizes() } else { Vec::new() };
+        part.filled = filled || !part.sizes.is_empty();
         part.set_rows(split.each());
         part
     }

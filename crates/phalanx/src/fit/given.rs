@@ -1,6 +1,7 @@
 //! A batch in a graph.
 
 use std::cell::RefCell;
+use std::vec::IntoIter;
 
 use phalanx_graph::{DType, Graph, Shape, Tensor};
 
@@ -9,6 +10,7 @@ use super::step::BatchShape;
 use crate::replicas::Division;
 
 /// A batch in a graph, as one replica has it.
+#[derive(Clone)]
 pub(super) struct Given {
     pub(super) x: Vec<Tensor>,
     pub(super) y: Vec<Tensor>,
@@ -21,6 +23,20 @@ pub(super) struct Given {
     pub(super) micro_batches: usize,
     /// Weights of the rows, and the parameters that are those of all these batches.
     pub(super) wholes: RefCell<Vec<(Tensor, Tensor)>>,
+    /// How many rows may be examples on a replica, the largest number first; none where it may be any.
+    pub(super) sizes: Vec<usize>,
+    pub(super) totals: Totals,
+}
+
+/// How a replica finds the weight of all replicas' rows from that of its own.
+#[derive(Clone)]
+pub(super) enum Totals {
+    /// It asks the others.
+    Asked,
+    /// Not yet: its own are kept here.
+    Kept(RefCell<Vec<Tensor>>),
+    /// They are known, in the order in which it would ask.
+    Known(RefCell<IntoIter<Tensor>>),
 }
 
 impl Given {
@@ -59,6 +75,55 @@ impl Given {
             first,
             micro_batches: 1,
             wholes: RefCell::default(),
+            sizes: batch.sizes.clone(),
+            totals: Totals::Asked,
+        }
+    }
+
+    /// The same batch, of which the weights are kept.
+    pub(super) fn keeping_weights(&self) -> Self {
+        Self {
+            totals: Totals::Kept(RefCell::default()),
+            ..self.clone()
+        }
+    }
+
+    /// The weights that were kept.
+    pub(super) fn kept_weights(self) -> Vec<Tensor> {
+        match self.totals {
+            Totals::Kept(kept) => kept.into_inner(),
+            Totals::Asked | Totals::Known(_) => Vec::new(),
+        }
+    }
+
+    /// Which of the sizes this replica's part has.
+    pub(super) fn size_number(&self) -> Tensor {
+        let first = self.x[0].graph().scalar(DType::I32, 0.0);
+        let Some(rows) = &self.rows else { return first };
+        self.sizes.iter().skip(1).fold(first, |number, &size| {
+            let fits = rows.less_equal(&rows.like(size as f64));
+            number + fits.convert(DType::I32)
+        })
+    }
+
+    /// What a branch of the program takes of the batch.
+    pub(super) fn tensors(&self) -> Vec<Tensor> {
+        let arrays = self.x.iter().chain(&self.y).chain(&self.weight);
+        arrays.chain(&self.first).cloned().collect()
+    }
+
+    /// The first rows, all of them examples, of other tensors in the order of [`tensors`](Self::tensors).
+    pub(super) fn of_size(&self, size: usize, tensors: &mut impl Iterator<Item = Tensor>) -> Self {
+        let cut = |tensor: Tensor| tensor.slice_dim(0, 0, size);
+        Self {
+            x: tensors.take(self.x.len()).map(cut).collect(),
+            y: tensors.take(self.y.len()).map(cut).collect(),
+            weight: self.weight.as_ref().and_then(|_| tensors.next()).map(cut),
+            first: self.first.as_ref().and_then(|_| tensors.next()),
+            rows: None,
+            mask: None,
+            sizes: Vec::new(),
+            ..self.clone()
         }
     }
 

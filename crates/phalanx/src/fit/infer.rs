@@ -121,8 +121,8 @@ impl Trainer {
         let whole = BatchShape::of(&self.setup, batch)?;
         check_labels(&self.setup, batch)?;
         let split = self.placement.parts(batch.rows(), full);
-        // One program for all batches.
-        let (setup, shape) = (&self.setup, whole.part(&split, true));
+        // One program for all batches, and one for full ones of unequal parts.
+        let (setup, shape) = (&self.setup, whole.part(&split, true, self.setup.by_size));
         let trace = || setup.test_step(&shape);
         let ready = self
             .test
@@ -136,12 +136,13 @@ impl Trainer {
     fn begin_predict(&mut self, x: &[HostTensor], full: usize) -> Result<Predicted> {
         let whole = BatchShape::of_inputs(&self.setup, x)?;
         let split = self.placement.parts(x[0].rows(), full);
-        let (setup, shape) = (&self.setup, whole.part(&split, false));
+        let setup = &self.setup;
+        let shape = whole.part(&split, false, setup.by_size);
         let trace = || setup.predict_step(&shape);
         let ready = self
             .predict
             .get(&self.placement, setup, "predict_step", &shape, trace)?;
-        let x = put(&self.placement, x.iter(), &split, false)?;
+        let x = put(&self.placement, x.iter(), &split, shape.filled)?;
         let outputs = self.state.predict(setup, ready, &x)?;
         Ok(Predicted { outputs, split })
     }

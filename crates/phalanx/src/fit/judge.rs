@@ -4,7 +4,7 @@ use phalanx_graph::op::ReduceOp;
 use phalanx_graph::{DType, Tensor};
 
 use super::compile::weighted_sum;
-use super::given::Given;
+use super::given::{Given, Totals};
 use super::outputs::Output;
 use super::step::Setup;
 use super::tally::Judged;
@@ -99,6 +99,17 @@ impl Setup {
     ///
     /// That of micro-batches is a parameter, for it must be known before the first of them is differentiated.
     fn whole(&self, own: &Tensor, varies: bool, given: &Given) -> Tensor {
+        match &given.totals {
+            Totals::Asked => {}
+            Totals::Kept(kept) => {
+                kept.borrow_mut().push(own.clone());
+                return own.clone();
+            }
+            Totals::Known(totals) => {
+                let total = totals.borrow_mut().next();
+                return total.expect("a total for each weight that was kept");
+            }
+        }
         if given.micro_batches > 1 && varies {
             let whole = own.graph().parameter("whole", own.shape());
             given.wholes.borrow_mut().push((own.clone(), whole.clone()));

@@ -19,6 +19,7 @@ mod loss_scale;
 mod next;
 mod options;
 mod outputs;
+mod parts;
 mod pipeline;
 mod progress;
 mod run;

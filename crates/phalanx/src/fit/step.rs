@@ -9,18 +9,18 @@
 //! one replica with all the rows, and what follows (unscaling, the finite check, clipping, the update) is the same
 //! everywhere. Keras clips before the sum, and looks at one replica's gradients for what is not finite.
 
-use phalanx_graph::{DType, Graph, GraphError, Program, Shape, Tensor, gradients};
+use phalanx_graph::{DType, Graph, GraphError, Program, Shape, Tensor};
 
 use super::LossScale;
 use super::compile::{Compile, Counted, Losses, Term};
 use super::given::Given;
 use super::loss_scale::Verdict;
 use super::next::Next;
-use super::outputs::Output;
+use super::parts::Held;
 use super::pipeline::{Plan, Traced, weighing};
 use super::tally::{Judged, Tally};
 use crate::losses::Loss;
-use crate::nn::{Cx, Model, Policy, Variable};
+use crate::nn::{Model, Policy, Variable};
 use crate::optim::{Optimizer, ParamSpec, SlotSpec};
 use crate::replicas::{Division, Reduction};
 use crate::{Error, Result};
@@ -52,6 +52,9 @@ pub(super) struct Setup {
     pub(super) division: Option<Division>,
     /// Which layers are in which stage, where there are stages.
     pub(super) plan: Option<Plan>,
+    /// Whether replicas have unequal shares, and whether they compute by themselves on parts of their sizes.
+    pub(super) has_shares: bool,
+    pub(super) by_size: bool,
 }
 
 /// The shapes of a batch as one replica gets it, with the batch dim.
@@ -62,6 +65,8 @@ pub(super) struct BatchShape {
     pub(super) weight: Option<Shape>,
     /// Whether rows may be there only to fill up the arrays.
     pub(super) filled: bool,
+    /// The numbers of rows that are examples on some replica, the largest first; none where it may be any.
+    pub(super) sizes: Vec<usize>,
 }
 
 /// A program and which arrays of the state it replaces: its outputs are those, then its own results.
@@ -114,6 +119,8 @@ impl Setup {
             is_central: false,
             division: None,
             plan: None,
+            has_shares: false,
+            by_size: false,
         };
         setup.find_trained();
         Ok(setup)
@@ -124,7 +131,7 @@ impl Setup {
         let mut changed = self.clone();
         changed.model = model;
         changed.find_trained();
-        changed
+        changed.with_shares(self.has_shares)
     }
 
     /// Finds which variables the optimizer changes, and what it carries for them.
@@ -276,30 +283,18 @@ impl Setup {
         seed: &Tensor,
         given: &Given,
     ) -> Result<Pass> {
-        let key = step_key(graph, seed, now.iterations);
-        let mut cx = self
-            .cx(graph, now.variables)
-            .with_training(true)
-            .with_micro_batches(given.micro_batches)
-            .with_random(key, given.first_row(graph));
-        if let Some(mask) = &given.mask {
-            cx = cx.with_example_mask(mask.clone());
-        }
-        let outputs = Output::all(&mut cx, &self.model, &self.inputs(given));
-        let effects = cx.finish();
-        given.wholes.borrow_mut().extend(effects.wholes.clone());
-        let judged = self.judge(&outputs, given, &effects);
-        let trained = self.trained.iter().map(|&index| &now.variables[index]);
-        let trained: Vec<&Tensor> = trained.collect();
-        let gradients = gradients(&self.loss_scale.scaled(&judged.loss, now.scale), &trained);
-        let is_connected = |param: &usize| gradients[*param].is_some();
-        let connected: Vec<usize> = (0..trained.len()).filter(is_connected).collect();
-        if connected.is_empty() && !trained.is_empty() && graph.error().is_none() {
+        let held = Held {
+            variables: now.variables.to_vec(),
+            scale: now.scale.to_vec(),
+            key: Some(step_key(graph, seed, now.iterations)),
+        };
+        let learned = self.learned(&held, given);
+        if learned.connected.is_empty() && !self.trained.is_empty() && graph.error().is_none() {
             return Err(Error::user(
                 "the loss depends on no trainable variable, so there is nothing to train; check that the loss uses the model's output and that it is differentiable",
             ));
         }
-        let mut gradients: Vec<Tensor> = gradients.into_iter().flatten().collect();
+        let mut gradients = learned.gradients;
         let is_exchanged = self.replicas > 1 && graph.error().is_none();
         let exchange = is_exchanged.then(|| self.reduction.report(&gradients));
         if self.replicas > 1 {
@@ -307,9 +302,9 @@ impl Setup {
         }
         Ok(Pass {
             exchange,
-            updates: self.aggregated(&effects.updates, given),
-            judged: Some(judged),
-            connected,
+            updates: self.aggregated(&learned.updates, given),
+            judged: Some(learned.judged),
+            connected: learned.connected,
             gradients,
         })
     }
@@ -349,15 +344,8 @@ impl Setup {
         let tally = graph.parameter("tally", self.tally.shape());
         let mut given = Given::bind(&graph, batch, self.division.as_ref());
         given.micro_batches = self.plan.as_ref().map_or(1, |plan| plan.micro_batches);
-        let mut cx = self.cx(&graph, &variables);
-        cx = cx.with_micro_batches(given.micro_batches);
-        if let Some(mask) = &given.mask {
-            cx = cx.with_example_mask(mask.clone());
-        }
-        let outputs = Output::all(&mut cx, &self.model, &self.inputs(&given));
-        let effects = cx.finish();
-        given.wholes.borrow_mut().extend(effects.wholes.clone());
-        let judged = self.judge(&outputs, &given, &effects);
+        let held = Held::variables(&variables);
+        let judged = self.judged(&held, &given);
         let tally = self.tally.after(&tally, &judged, None);
         let weigh = weighing(&graph, &given)?;
         let next = Next::of(&[]);
@@ -377,10 +365,8 @@ impl Setup {
         let graph = self.graph();
         let variables = self.bind_variables(&graph);
         let given = Given::bind(&graph, batch, self.division.as_ref());
-        let mut cx = self.cx(&graph, &variables);
-        let outputs = self.model.call(&mut cx, &self.inputs(&given));
-        let outputs = outputs.iter().map(|output| self.cut_as_batch(output));
-        let outputs: Vec<Tensor> = outputs.collect();
+        let held = Held::variables(&variables);
+        let outputs = self.predicted(&held, &given);
         let named: Vec<(&str, &Tensor)> = outputs.iter().map(|output| ("output", output)).collect();
         let program = graph.finish(&named).map_err(explain)?;
         Ok(StepProgram {
@@ -392,10 +378,6 @@ impl Setup {
             staged: None,
             exchange: None,
         })
-    }
-
-    fn cx(&self, graph: &Graph, variables: &[Tensor]) -> Cx {
-        Cx::new(graph, &self.model, variables).with_policy(self.precision)
     }
 
     /// Sets the state after a step with these gradients; returns whether the step counts.
@@ -439,13 +421,13 @@ impl Setup {
     }
 
     /// The inputs of the model in its element types.
-    fn inputs(&self, given: &Given) -> Vec<Tensor> {
+    pub(super) fn inputs(&self, given: &Given) -> Vec<Tensor> {
         let expected = self.model.inputs().map(|(_, shape)| shape.dtype);
         let inputs = given.x.iter().zip(expected);
         inputs.map(|(x, dtype)| x.convert(dtype)).collect()
     }
 
-    fn bind_variables(&self, graph: &Graph) -> Vec<Tensor> {
+    pub(super) fn bind_variables(&self, graph: &Graph) -> Vec<Tensor> {
         let variables = self.model.variables().iter().zip(self.shardings());
         variables
             .map(|(variable, sharding)| {
@@ -610,6 +592,7 @@ mod tests {
             y: vec![Shape::new(DType::I32, [8])],
             weight: Some(Shape::f32([8])),
             filled: false,
+            sizes: Vec::new(),
         }
     }
 

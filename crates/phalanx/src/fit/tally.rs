@@ -25,6 +25,28 @@ pub(super) struct Judged {
     pub(super) metrics: Vec<Vec<Tensor>>,
 }
 
+impl Judged {
+    pub(super) fn tensors(&self) -> Vec<Tensor> {
+        let sums = [&self.loss, &self.weight, &self.whole].into_iter();
+        let metrics = self.metrics.iter().flatten();
+        sums.chain(&self.terms).chain(metrics).cloned().collect()
+    }
+
+    /// The same of other tensors, in the order of [`tensors`](Self::tensors).
+    pub(super) fn with(&self, tensors: &mut impl Iterator<Item = Tensor>) -> Self {
+        let mut next = |_: &Tensor| tensors.next().expect("as many as there are");
+        Self {
+            loss: next(&self.loss),
+            weight: next(&self.weight),
+            whole: next(&self.whole),
+            terms: self.terms.iter().map(&mut next).collect(),
+            metrics: (self.metrics.iter())
+                .map(|states| states.iter().map(&mut next).collect())
+                .collect(),
+        }
+    }
+}
+
 impl Tally {
     pub(super) fn new(losses: &Losses, metrics: &[Counted]) -> Self {
         let per_output = if losses.terms.len() > 1 {

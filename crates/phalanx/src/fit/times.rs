@@ -18,6 +18,8 @@ use crate::{Error, Result};
 pub struct ReplicaTimes {
     /// By replica.
     pub replicas: Vec<ReplicaTime>,
+    /// Whether a smaller share takes less time: not where layers exchange values between replicas.
+    pub shares_count: bool,
 }
 
 /// How long one replica takes.
@@ -54,6 +56,21 @@ impl ReplicaTimes {
         times.get(times.len().checked_sub(1)? / 2).copied()
     }
 
+    /// Numbers in proportion to the speeds of the replicas, as many together as the examples of the batch: as
+    /// [`shares`](crate::strategy::MirroredStrategy::shares) they make all take as long. `None` where smaller shares take no
+    /// less time, a replica had no example, or one is so slow that it would get none.
+    #[must_use]
+    pub fn shares(&self) -> Option<Vec<u32>> {
+        let speed = |r: &ReplicaTime| r.rows as f64 / r.median.as_secs_f64().max(1e-9);
+        let total: f64 = self.replicas.iter().map(speed).sum();
+        let rows: usize = self.replicas.iter().map(|r| r.rows).sum();
+        let share = |r: &ReplicaTime| (rows as f64 * speed(r) / total).round() as u32;
+        let shares: Vec<u32> = self.replicas.iter().map(share).collect();
+        let each =
+            self.replicas.iter().all(|r| r.rows > 0) && shares.iter().all(|&share| share > 0);
+        (self.shares_count && each && !shares.is_empty()).then_some(shares)
+    }
+
     /// The less of two times of each: what else a device did for a moment makes no straggler.
     fn least(mut self, other: &Self) -> Self {
         for (time, other) in self.replicas.iter_mut().zip(&other.replicas) {
@@ -68,8 +85,11 @@ impl ReplicaTimes {
         let (slow, usual) = (self.straggler()?, self.usual()?);
         let ReplicaTime { device, median, .. } = &self.replicas[slow];
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
+        let shared = self.shares().map_or_else(String::new, |shares| {
+            format!("give it less with the shares {shares:?}, ")
+        });
         Some(format!(
-            "replica {slow} ({device}) keeps the others waiting: its part of a step takes {:.3} ms, the others' {:.3} ms; see what else uses the device, or leave it out",
+            "replica {slow} ({device}) keeps the others waiting: its part of a step takes {:.3} ms, the others' {:.3} ms; {shared}see what else uses the device, or leave it out",
             ms(*median),
             ms(usual)
         ))
@@ -213,7 +233,8 @@ impl Trainer {
         }
         let placement = self.placement();
         let split = placement.split(batch.rows(), batch.rows());
-        let shape = BatchShape::of(&self.setup, batch)?.part(&split, !split.is_even());
+        let whole = BatchShape::of(&self.setup, batch)?;
+        let shape = whole.part(&split, !split.is_even(), self.setup.by_size);
         let compiled = placement.compile("replica_step", &self.replica_step(&shape)?)?;
         let batch = put(placement, tensors(batch), &split, shape.filled)?;
         let copies = self.state.copies_of_all(&self.setup)?;
@@ -240,6 +261,7 @@ impl Trainer {
         });
         Ok(ReplicaTimes {
             replicas: replicas.collect(),
+            shares_count: self.setup.exchange_of_layers().is_none(),
         })
     }
 
@@ -319,6 +341,7 @@ mod tests {
         };
         ReplicaTimes {
             replicas: milliseconds.iter().enumerate().map(replica).collect(),
+            shares_count: true,
         }
     }
 
@@ -420,7 +443,7 @@ mod tests {
         let split = placement.split(4, 4);
         let shape = BatchShape::of(&trainer.setup, &batch)
             .unwrap()
-            .part(&split, false);
+            .part(&split, false, false);
         let program = trainer.replica_step(&shape).unwrap();
         let exchanges =
             |node: &Node| matches!(node.op, Op::AllReduce { .. } | Op::AllGather { .. });
@@ -528,8 +551,24 @@ mod tests {
             "{text}"
         );
         assert!(
-            text.ends_with("leave it out") && text.contains("replica 1 (gpu:1) keeps the others waiting: its part of a step takes 25.000 ms, the others' 10.000 ms"),
+            text.ends_with("leave it out") && text.contains("replica 1 (gpu:1) keeps the others waiting: its part of a step takes 25.000 ms, the others' 10.000 ms; give it less with the shares [23, 9], see"),
             "{text}"
         );
+        let mut fixed = times(&[10, 25]);
+        fixed.shares_count = false;
+        assert!(fixed.to_string().contains("10.000 ms; see what else"));
+    }
+
+    #[test]
+    fn shares_are_in_proportion_to_speeds() {
+        assert_eq!(times(&[10, 10]).shares(), Some(vec![16, 16]));
+        assert_eq!(times(&[10, 30, 30]).shares(), Some(vec![29, 10, 10]));
+        let mut unequal = times(&[10, 30]);
+        unequal.replicas[1].rows = 48;
+        assert_eq!(unequal.shares(), Some(vec![32, 32]));
+        assert_eq!(times(&[1, 900]).shares(), None, "it would get nothing");
+        assert_eq!(times(&[]).shares(), None);
+        unequal.replicas[1].rows = 0;
+        assert_eq!(unequal.shares(), None);
     }
 }

@@ -66,6 +66,7 @@ impl Trainer {
         if let Some(stages) = placement.stages() {
             setup.plan = Some(Plan::of(&setup.model, placement, stages, setup.loss_scale)?);
         }
+        let setup = setup.with_shares(placement.has_shares());
         Ok(Self {
             state: State::new(placement, &setup, values, seed)?,
             verifier: None,
@@ -183,6 +184,9 @@ impl Trainer {
     /// Says where the training runs, and what of its data cannot be read.
     fn tell_start(&self, reporter: &mut Reporter, feed: Feed<'_>, fit: &Fit) {
         reporter.start(&self.placement.describe(feed.size()));
+        if let Some(warning) = self.setup.warning_of_shares() {
+            self.engine().notice(&format!("warning: {warning}"));
+        }
         self.tell_lost(&feed.lost());
         if let Some(validation) = &fit.validation {
             self.tell_lost(&validation.dataset().lost());
@@ -412,7 +416,7 @@ impl Trainer {
         let whole = BatchShape::of(&self.setup, batch)?;
         // Micro-batches are told their place among the rows the same way.
         let is_cut = self.setup.plan.is_some() && split.replicas() > 1;
-        let shape = whole.part(&split, is_cut || !split.is_even());
+        let shape = whole.part(&split, is_cut || !split.is_even(), self.setup.by_size);
         Ok((split, shape))
     }
 

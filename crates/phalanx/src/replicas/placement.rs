@@ -218,7 +218,7 @@ impl Placement {
     /// Which rows of a batch of `rows` are whose, when a full batch has `full`.
     ///
     /// Parts that are all examples have arrays of their own size; others those of a full batch, so that a training
-    /// needs few programs.
+    /// needs few programs. With shares a full batch has a program for parts of its sizes.
     #[must_use]
     pub fn split(&self, rows: usize, full: usize) -> Split {
         let split = self.cut(rows);
@@ -231,7 +231,16 @@ impl Placement {
     /// As [`split`](Self::split), in arrays of a full batch's size whatever the number of rows.
     #[must_use]
     pub fn parts(&self, rows: usize, full: usize) -> Split {
-        self.cut(rows).padded_to(self.cut(full).each())
+        let split = self.cut(rows);
+        match self.shares {
+            Some(_) if rows == full => split.sized(),
+            _ => split.padded_to(self.cut(full).each()),
+        }
+    }
+
+    /// Whether parts are in proportion to unequal shares.
+    pub(crate) const fn has_shares(&self) -> bool {
+        self.shares.is_some()
     }
 
     fn cut(&self, rows: usize) -> Split {

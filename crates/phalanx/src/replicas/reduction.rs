@@ -256,7 +256,7 @@ impl Reduction {
     }
 
     /// The rows of a gradient, where all replicas' are fewer bytes than the whole.
-    fn rows_of(&self, gradient: &Tensor) -> Option<Scattered> {
+    pub(crate) fn rows_of(&self, gradient: &Tensor) -> Option<Scattered> {
         if self.sparse == SparseGradients::Never {
             return None;
         }

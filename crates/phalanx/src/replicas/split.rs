@@ -1,18 +1,23 @@
 //! Which rows of a global batch are whose.
 
+use std::collections::BTreeSet;
+
 use crate::{Error, Result};
 
 /// Which rows of a global batch each replica computes: consecutive ones, in the order of the replicas.
 ///
 /// Equal devices get as many rows as TensorFlow's rebatch gives them: `rows / R` each, and one more for the first
 /// `rows % R`. All replicas run one program, so each array has the rows of the largest part, and rows that only fill it
-/// up weigh nothing; a batch of fewer rows than replicas leaves some of them without any example.
+/// up weigh nothing, or, where parts are of [known sizes](Self::sizes), are left out before anything is computed; a batch
+/// of fewer rows than replicas leaves some of them without any example.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Split {
     /// First row of each replica, and behind the last the number of rows.
     starts: Vec<usize>,
     /// Rows of the arrays of each replica.
     each: usize,
+    /// Whether the program may be one for parts of these sizes alone.
+    is_sized: bool,
 }
 
 impl Split {
@@ -56,7 +61,29 @@ impl Split {
             starts.push(starts[starts.len() - 1] + count);
             each = each.max(count);
         }
-        Self { starts, each }
+        Self {
+            starts,
+            each,
+            is_sized: false,
+        }
+    }
+
+    /// The same for a program that is made for parts of these sizes.
+    #[must_use]
+    pub(crate) const fn sized(mut self) -> Self {
+        self.is_sized = true;
+        self
+    }
+
+    /// The sizes of the parts that the program is made for, each once, the largest first; none where any may come, or a
+    /// part has no example.
+    pub(crate) fn sizes(&self) -> Vec<usize> {
+        let counts = (0..self.replicas()).map(|replica| self.count(replica));
+        let sizes: BTreeSet<usize> = counts.collect();
+        match self.is_sized && !sizes.contains(&0) {
+            true => sizes.into_iter().rev().collect(),
+            false => Vec::new(),
+        }
     }
 
     /// The same parts in arrays of at least `each` rows.
@@ -132,6 +159,15 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn sizes_are_those_of_parts_with_examples() {
+        let split = Split::weighted(12, &[1, 2, 1, 2]).unwrap();
+        assert!(split.sizes().is_empty());
+        assert_eq!(split.sized().sizes(), [4, 2]);
+        let none = Split::weighted(12, &[1, 0, 2]).unwrap();
+        assert!(none.sized().sizes().is_empty());
     }
 
     #[test]

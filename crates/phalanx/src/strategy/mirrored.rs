@@ -55,10 +55,15 @@ impl MirroredStrategy {
 
     /// With parts of each batch in proportion to these numbers, one for each replica.
     ///
-    /// This says which examples each replica sees; results are those of one device with the whole batch, as with equal
-    /// parts. It does not make a slow device do less: all replicas run one program, so each computes on arrays as long as
-    /// the largest part, in which rows that only fill up weigh nothing, and memory and time of a step are those of the
-    /// largest part on every device. Where devices are of unequal speed, leave out the slow ones.
+    /// Results are those of one device with the whole batch, as with equal parts. A smaller part of a full batch takes less
+    /// time: the program has a branch for each size of a part, which computes on as many rows, so it takes as many times as
+    /// long to compile. [`ReplicaTimes::shares`](crate::fit::ReplicaTimes::shares) says which shares devices of unequal
+    /// speed should have.
+    ///
+    /// Replicas compute on as many rows as the largest part has, of which some weigh nothing, in batches of fewer rows than a
+    /// full one, where some share is 0, where layers exchange values between replicas (synchronized batch normalization, of
+    /// which a line tells at the start), and in [`function`](super::Strategy::function)s. Memory is that of the largest part
+    /// on every device.
     ///
     /// # Errors
     /// When there is not one for each replica, or all are 0.

@@ -1,0 +1,375 @@
+//! Tiles: combined in columns, then in rows, 8 channels at once.
+
+use std::arch::x86_64::{
+    __m256, _mm256_add_ps, _mm256_loadu_ps, _mm256_mul_ps, _mm256_permute2f128_ps, _mm256_set1_ps,
+    _mm256_setzero_ps, _mm256_shuffle_ps, _mm256_storeu_ps, _mm256_sub_ps, _mm256_unpackhi_ps,
+    _mm256_unpacklo_ps,
+};
+use std::ops::{Add, Mul, Neg, Range, Sub};
+
+use super::products::COLUMNS;
+use super::{Geometry, Pixels, Place};
+use crate::team::Target;
+
+/// Channels that are combined at once.
+pub(super) const LANES: usize = 8;
+/// Most numbers in a row or column of a tile.
+const MOST: usize = 6;
+
+/// A number of each of 8 channels; made only where AVX2 is there.
+#[derive(Clone, Copy)]
+pub(super) struct Lanes(__m256);
+
+/// A row or column of a tile, from the start as many numbers as its side.
+pub(super) type Line = [Lanes; MOST];
+
+/// A tile in rows.
+type Tile = [Line; MOST];
+
+/// How a line of a tile is combined.
+pub(super) trait Combination {
+    /// Numbers that are combined.
+    const FROM: usize;
+    /// Combinations.
+    const TO: usize;
+
+    fn line(line: &Line) -> Line;
+
+    /// Combines the columns, then the rows of what that gives.
+    #[inline(always)]
+    fn tile(tile: &Tile) -> Tile {
+        let mut half = *tile;
+        for column in 0..Self::FROM {
+            let mut whole = tile[0];
+            for row in 0..Self::FROM {
+                whole[row] = tile[row][column];
+            }
+            let combined = Self::line(&whole);
+            for row in 0..Self::TO {
+                half[row][column] = combined[row];
+            }
+        }
+        let mut combined = half;
+        for row in 0..Self::TO {
+            combined[row] = Self::line(&half[row]);
+        }
+        combined
+    }
+}
+
+/// Sizes of tiles and what is made of them.
+pub(super) trait Form {
+    /// Rows and columns of y in a tile.
+    const OUT: usize;
+    /// Rows and columns of x in a tile, and of combinations.
+    const SIDE: usize = Self::OUT + 2;
+    /// Combinations.
+    const POINTS: usize = Self::SIDE * Self::SIDE;
+
+    type OfX: Combination;
+    type OfKernel: Combination;
+    type ToY: Combination;
+    /// The transpose of the last.
+    type OfDy: Combination;
+    /// The transpose of that of the kernel.
+    type ToKernel: Combination;
+
+    /// Combines channels of a tile of x; the points are `plane` apart.
+    ///
+    /// # Safety
+    /// AVX2 and FMA are there; the pixels and each point have so many channels, a multiple of 8.
+    #[target_feature(enable = "avx2,fma")]
+    unsafe fn combine_x(pixels: &Pixels, channels: usize, to: *mut f32, plane: usize) {
+        for c in (0..channels).step_by(LANES) {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let tile = pixels_at(pixels, Self::SIDE, c);
+                let tile = Self::OfX::tile(&tile);
+                store(&tile, Self::SIDE, to.add(c), plane);
+            }
+        }
+    }
+
+    /// Combines channels of a tile of dy.
+    ///
+    /// # Safety
+    /// As for [`Form::combine_x`].
+    #[target_feature(enable = "avx2,fma")]
+    unsafe fn combine_dy(pixels: &Pixels, channels: Range<usize>, to: *mut f32, plane: usize) {
+        for c in channels.step_by(LANES) {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let tile = pixels_at(pixels, Self::OUT, c);
+                let tile = Self::OfDy::tile(&tile);
+                store(&tile, Self::SIDE, to.add(c), plane);
+            }
+        }
+    }
+
+    /// Makes a tile of y, with a bias, from the combinations that are `plane` apart.
+    ///
+    /// # Safety
+    /// AVX2 and FMA are there; each point and the bias have the channels of y, a multiple of 8, and y has the place.
+    #[target_feature(enable = "avx2,fma")]
+    unsafe fn finish_y(
+        from: *const f32,
+        plane: usize,
+        g: &Geometry,
+        place: &Place,
+        bias: Option<&[f32]>,
+        y: Target,
+    ) {
+        let [height, width] = [0, 1].map(|side| Self::OUT.min(g.y[side] - place.at[side]));
+        let pixel = (place.image * g.y[0] + place.at[0]) * g.y[1] + place.at[1];
+        for c in (0..g.outputs).step_by(LANES) {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let tile = Self::ToY::tile(&load(from.add(c), Self::SIDE, plane));
+                let bias = bias.map_or(Lanes::zero(), |bias| Lanes::load(bias[c..].as_ptr()));
+                for (row, line) in tile.iter().enumerate().take(height) {
+                    for (column, value) in line.iter().enumerate().take(width) {
+                        let pixel = pixel + row * g.y[1] + column;
+                        (*value + bias).store(y.0.add(pixel * g.outputs + c));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Combines the kernel for 16 output channels, `[point][input][16]`, zeros beyond the last. The kernel is
+    /// `[3, 3, inputs, outputs]`, or where it is turned `[3, 3, outputs, inputs]` with its taps in the opposite order.
+    ///
+    /// # Safety
+    /// AVX2 and FMA are there; these lengths are right, the channels multiples of 8.
+    #[target_feature(enable = "avx2,fma")]
+    unsafe fn combine_kernel(
+        kernel: &[f32],
+        turned: bool,
+        [inputs, outputs]: [usize; 2],
+        panel: usize,
+        to: &mut [f32],
+    ) {
+        let plane = inputs * COLUMNS;
+        for half in [0, LANES] {
+            let output = panel * COLUMNS + half;
+            for input in (0..inputs).step_by(LANES) {
+                // SAFETY: the caller's promise.
+                unsafe {
+                    let mut taps = [[Lanes::zero(); LANES]; 9];
+                    for (tap, taps) in taps.iter_mut().enumerate() {
+                        if output < outputs && turned {
+                            let at = ((8 - tap) * outputs + output) * inputs + input;
+                            *taps = transposed(&load_rows(&kernel[at..], inputs));
+                        } else if output < outputs {
+                            let at = (tap * inputs + input) * outputs + output;
+                            *taps = load_rows(&kernel[at..], outputs);
+                        }
+                    }
+                    for i in 0..LANES {
+                        let tile = Self::OfKernel::tile(&tile_of(&taps, i));
+                        let to = to.as_mut_ptr().add((input + i) * COLUMNS + half);
+                        store(&tile, Self::SIDE, to, plane);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Makes the kernel's gradient, `[3, 3, inputs, outputs]`, for 16 output channels from sums `[point][input][16]`.
+    ///
+    /// # Safety
+    /// As for [`Form::combine_kernel`]; nobody else uses these channels meanwhile.
+    #[target_feature(enable = "avx2,fma")]
+    unsafe fn finish_kernel(
+        from: &[f32],
+        [inputs, outputs]: [usize; 2],
+        panel: usize,
+        kernel: Target,
+    ) {
+        for input in 0..inputs {
+            for half in [0, LANES] {
+                let output = panel * COLUMNS + half;
+                if output >= outputs {
+                    continue;
+                }
+                // SAFETY: the caller's promise.
+                unsafe {
+                    let from = from.as_ptr().add(input * COLUMNS + half);
+                    let tile = Self::ToKernel::tile(&load(from, Self::SIDE, inputs * COLUMNS));
+                    let kernel = kernel.0.add(input * outputs + output);
+                    store(&tile, 3, kernel, inputs * outputs);
+                }
+            }
+        }
+    }
+}
+
+/// # Safety
+/// AVX2 is there, and 8 numbers at `c` of each of the first `side * side` pixels.
+#[inline(always)]
+unsafe fn pixels_at(pixels: &Pixels, side: usize, c: usize) -> Tile {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut tile = [[Lanes::zero(); MOST]; MOST];
+        for (row, line) in tile.iter_mut().enumerate().take(side) {
+            for (column, lanes) in line.iter_mut().enumerate().take(side) {
+                *lanes = Lanes::load(pixels[row * side + column].add(c));
+            }
+        }
+        tile
+    }
+}
+
+/// # Safety
+/// AVX2 is there, and `side * side` planes with 8 elements each.
+#[inline(always)]
+unsafe fn load(from: *const f32, side: usize, plane: usize) -> Tile {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut tile = [[Lanes::zero(); MOST]; MOST];
+        for (row, line) in tile.iter_mut().enumerate().take(side) {
+            for (column, lanes) in line.iter_mut().enumerate().take(side) {
+                *lanes = Lanes::load(from.add((row * side + column) * plane));
+            }
+        }
+        tile
+    }
+}
+
+/// The taps of one of 8 input channels.
+#[inline(always)]
+fn tile_of(taps: &[[Lanes; LANES]; 9], input: usize) -> Tile {
+    let mut tile = [[taps[0][input]; MOST]; MOST];
+    for row in 0..3 {
+        for column in 0..3 {
+            tile[row][column] = taps[row * 3 + column][input];
+        }
+    }
+    tile
+}
+
+/// # Safety
+/// There are `side * side` planes with 8 elements each.
+#[inline(always)]
+unsafe fn store(tile: &Tile, side: usize, to: *mut f32, plane: usize) {
+    for (row, line) in tile.iter().enumerate().take(side) {
+        for (column, value) in line.iter().enumerate().take(side) {
+            // SAFETY: the caller's promise.
+            unsafe { value.store(to.add((row * side + column) * plane)) };
+        }
+    }
+}
+
+/// # Safety
+/// AVX2 is there.
+#[inline(always)]
+unsafe fn load_rows(from: &[f32], row: usize) -> [Lanes; LANES] {
+    // SAFETY: AVX is there; the slices are checked.
+    unsafe {
+        let mut rows = [Lanes::zero(); LANES];
+        for (i, lanes) in rows.iter_mut().enumerate() {
+            *lanes = Lanes::load(from[i * row..][..LANES].as_ptr());
+        }
+        rows
+    }
+}
+
+/// Columns as rows.
+///
+/// # Safety
+/// AVX2 is there.
+#[inline(always)]
+unsafe fn transposed(rows: &[Lanes; LANES]) -> [Lanes; LANES] {
+    // SAFETY: AVX is there.
+    unsafe {
+        let low = |a: usize, b: usize| _mm256_unpacklo_ps(rows[a].0, rows[b].0);
+        let high = |a: usize, b: usize| _mm256_unpackhi_ps(rows[a].0, rows[b].0);
+        let even = |a: __m256, b: __m256| _mm256_shuffle_ps::<0x44>(a, b);
+        let odd = |a: __m256, b: __m256| _mm256_shuffle_ps::<0xEE>(a, b);
+        let (a, b) = (low(0, 1), low(2, 3));
+        let (c, d) = (high(0, 1), high(2, 3));
+        let upper = [even(a, b), odd(a, b), even(c, d), odd(c, d)];
+        let (a, b) = (low(4, 5), low(6, 7));
+        let (c, d) = (high(4, 5), high(6, 7));
+        let lower = [even(a, b), odd(a, b), even(c, d), odd(c, d)];
+        let mut found = *rows;
+        for i in 0..4 {
+            found[i] = Lanes(_mm256_permute2f128_ps::<0x20>(upper[i], lower[i]));
+            found[i + 4] = Lanes(_mm256_permute2f128_ps::<0x31>(upper[i], lower[i]));
+        }
+        found
+    }
+}
+
+/// A line of fewer numbers.
+#[inline(always)]
+pub(super) fn line<const N: usize>(numbers: [Lanes; N]) -> Line {
+    let mut line = [numbers[0]; MOST];
+    line[..N].copy_from_slice(&numbers);
+    line
+}
+
+impl Lanes {
+    /// # Safety
+    /// AVX2 is there.
+    #[inline(always)]
+    unsafe fn zero() -> Self {
+        // SAFETY: the caller's promise.
+        unsafe { Self(_mm256_setzero_ps()) }
+    }
+
+    /// # Safety
+    /// AVX2 is there, and 8 numbers.
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe { Self(_mm256_loadu_ps(from)) }
+    }
+
+    /// # Safety
+    /// There is room for 8 numbers.
+    #[inline(always)]
+    unsafe fn store(self, to: *mut f32) {
+        // SAFETY: the caller's promise; AVX2 is there, or this would not be.
+        unsafe { _mm256_storeu_ps(to, self.0) };
+    }
+}
+
+impl Add for Lanes {
+    type Output = Self;
+
+    #[inline(always)]
+    fn add(self, other: Self) -> Self {
+        // SAFETY: AVX2 is there, or these would not be.
+        unsafe { Self(_mm256_add_ps(self.0, other.0)) }
+    }
+}
+
+impl Sub for Lanes {
+    type Output = Self;
+
+    #[inline(always)]
+    fn sub(self, other: Self) -> Self {
+        // SAFETY: as in `add`.
+        unsafe { Self(_mm256_sub_ps(self.0, other.0)) }
+    }
+}
+
+impl Neg for Lanes {
+    type Output = Self;
+
+    #[inline(always)]
+    fn neg(self) -> Self {
+        self * -1.0
+    }
+}
+
+impl Mul<f32> for Lanes {
+    type Output = Self;
+
+    #[inline(always)]
+    fn mul(self, factor: f32) -> Self {
+        // SAFETY: as in `add`.
+        unsafe { Self(_mm256_mul_ps(self.0, _mm256_set1_ps(factor))) }
+    }
+}

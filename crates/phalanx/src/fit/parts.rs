@@ -1,0 +1,477 @@
+//! What a replica computes on its rows of a batch, in arrays of as many rows where parts are unequal.
+//!
+//! All replicas run one program, and what it is given has one shape: parts of a batch are filled up to the largest. So that
+//! a replica with fewer rows also computes less, forward and backward pass stand in a branch for each size of a part, which
+//! takes its rows out of the arrays and computes on these alone; its results are of the same shapes for any size. Replicas
+//! in other branches must not be waited for: the weight of all replicas' rows is found before the branches, gradients are
+//! added behind. Where layers exchange values themselves, as those of synchronized batch normalization do, there are no
+//! branches, and rows that only fill up weigh nothing.
+
+use phalanx_graph::op::{PadDim, ReduceOp};
+use phalanx_graph::{DType, HostTensor, Scattered, Shape, Tensor, gradients};
+
+use super::given::{Given, Totals};
+use super::outputs::Output;
+use super::step::{BatchShape, Setup};
+use super::tally::Judged;
+use crate::nn::{Cx, Effects};
+
+/// What a pass over rows takes beside them.
+pub(super) struct Held {
+    pub(super) variables: Vec<Tensor>,
+    /// Of the loss scale.
+    pub(super) scale: Vec<Tensor>,
+    /// Of the random numbers of a training step.
+    pub(super) key: Option<Tensor>,
+}
+
+/// What rows say of the variables, before replicas tell each other.
+pub(super) struct Learned {
+    pub(super) judged: Judged,
+    /// Positions, among the trained variables, of those that the loss depends on.
+    pub(super) connected: Vec<usize>,
+    /// Their gradients, of the scaled loss.
+    pub(super) gradients: Vec<Tensor>,
+    /// State of layers.
+    pub(super) updates: Vec<(usize, Tensor)>,
+}
+
+impl Setup {
+    /// The setup for replicas of unequal shares.
+    pub(super) fn with_shares(mut self, has_shares: bool) -> Self {
+        self.has_shares = has_shares;
+        self.by_size = has_shares && self.exchange_of_layers().is_none();
+        self
+    }
+
+    /// What the user should know of how unequal shares are computed.
+    pub(super) fn warning_of_shares(&self) -> Option<String> {
+        let exchange = (self.has_shares && !self.by_size).then(|| self.exchange_of_layers())??;
+        Some(format!(
+            "layers of `{}` exchange values between replicas ({exchange}, as for synchronized batch normalization), so each replica computes on as many rows as the largest share has, and smaller shares save no time",
+            self.model.name()
+        ))
+    }
+
+    /// The first op in a forward pass that waits for other replicas.
+    pub(super) fn exchange_of_layers(&self) -> Option<&'static str> {
+        let graph = self.graph();
+        let rows = |(_, shape): (_, Shape)| Shape::new(shape.dtype, [&[2], &*shape.dims].concat());
+        let batch = BatchShape {
+            x: self.model.inputs().map(rows).collect(),
+            y: Vec::new(),
+            weight: None,
+            filled: true,
+            sizes: Vec::new(),
+        };
+        let held = Held {
+            variables: self.bind_variables(&graph),
+            scale: Vec::new(),
+            key: Some(graph.constant(HostTensor::zeros(Shape::new(DType::U32, [2])))),
+        };
+        self.forward(&held, &Given::bind(&graph, &batch, None));
+        graph.communication()
+    }
+
+    /// Forward and backward pass.
+    pub(super) fn learned(&self, held: &Held, given: &Given) -> Learned {
+        let Some(totals) = self.totals(held, given) else {
+            return self.learn(held, given);
+        };
+        let mut sparse: Option<Vec<Option<Scattered>>> = None;
+        let learn = |held: &Held, given: &Given| self.learn(held, given);
+        let (learned, results) = by_size(held, given, totals, learn, |learned| {
+            let rows = || {
+                let gradients = learned.gradients.iter();
+                gradients.map(|g| self.reduction.rows_of(g)).collect()
+            };
+            learned.tensors(sparse.get_or_insert_with(rows))
+        });
+        learned.with(results, &sparse.unwrap_or_default())
+    }
+
+    /// Forward pass, loss and metrics of a test.
+    pub(super) fn judged(&self, held: &Held, given: &Given) -> Judged {
+        let judge = |held: &Held, given: &Given| {
+            let (outputs, effects) = self.forward(held, given);
+            self.judge(&outputs, given, &effects)
+        };
+        let Some(totals) = self.totals(held, given) else {
+            return judge(held, given);
+        };
+        let (judged, results) = by_size(held, given, totals, judge, Judged::tensors);
+        judged.with(&mut results.into_iter())
+    }
+
+    /// The outputs of the model; behind those of its rows a smaller part has zeros.
+    pub(super) fn predicted(&self, held: &Held, given: &Given) -> Vec<Tensor> {
+        let predict = |held: &Held, given: &Given| {
+            let (outputs, _) = self.forward(held, given);
+            let outputs = outputs.iter();
+            outputs
+                .map(|output| self.cut_as_batch(&output.value))
+                .collect()
+        };
+        if given.sizes.is_empty() {
+            return predict(held, given);
+        }
+        let filled = |outputs: &Vec<Tensor>| {
+            let outputs = outputs.iter();
+            outputs.map(|y| lengthened(y, 0, given.rows())).collect()
+        };
+        by_size(held, given, Vec::new(), predict, filled).1
+    }
+
+    fn forward(&self, held: &Held, given: &Given) -> (Vec<Output>, Effects) {
+        let graph = given.x[0].graph();
+        let mut cx = Cx::new(graph, &self.model, &held.variables)
+            .with_policy(self.precision)
+            .with_micro_batches(given.micro_batches);
+        if let Some(key) = &held.key {
+            let first = given.first_row(graph);
+            cx = cx.with_training(true).with_random(key.clone(), first);
+        }
+        if let Some(mask) = &given.mask {
+            cx = cx.with_example_mask(mask.clone());
+        }
+        let outputs = Output::all(&mut cx, &self.model, &self.inputs(given));
+        let effects = cx.finish();
+        given.wholes.borrow_mut().extend(effects.wholes.clone());
+        (outputs, effects)
+    }
+
+    fn learn(&self, held: &Held, given: &Given) -> Learned {
+        let (outputs, effects) = self.forward(held, given);
+        let judged = self.judge(&outputs, given, &effects);
+        let trained = self.trained.iter().map(|&index| &held.variables[index]);
+        let trained: Vec<&Tensor> = trained.collect();
+        let gradients = gradients(&self.loss_scale.scaled(&judged.loss, &held.scale), &trained);
+        let is_connected = |param: &usize| gradients[*param].is_some();
+        Learned {
+            connected: (0..trained.len()).filter(is_connected).collect(),
+            gradients: gradients.into_iter().flatten().collect(),
+            updates: effects.updates,
+            judged,
+        }
+    }
+
+    /// The weights of all replicas' rows, in the order in which the loss asks for them; none where it is to ask the other
+    /// replicas itself, as parts may be of any size, or something else in the pass exchanges values.
+    fn totals(&self, held: &Held, given: &Given) -> Option<Vec<Tensor>> {
+        if given.sizes.is_empty() {
+            return None;
+        }
+        // What of this is not a weight is left out of the program.
+        let kept = given.keeping_weights();
+        let (outputs, effects) = self.forward(held, &kept);
+        self.judge(&outputs, &kept, &effects);
+        if kept.x[0].graph().communication().is_some() {
+            return None;
+        }
+        let own = kept.kept_weights().into_iter();
+        Some(own.map(|own| own.all_reduce(ReduceOp::Sum)).collect())
+    }
+}
+
+/// What `compute` makes of this replica's rows: a branch for each size of a part, whose results `tensors` lists. Returns what
+/// the branch of the largest made, whose tensors are not to be used, and what stands for them.
+fn by_size<T>(
+    held: &Held,
+    given: &Given,
+    totals: Vec<Tensor>,
+    compute: impl Fn(&Held, &Given) -> T,
+    mut tensors: impl FnMut(&T) -> Vec<Tensor>,
+) -> (T, Vec<Tensor>) {
+    let graph = given.x[0].graph();
+    let inputs = [held.tensors(), given.tensors(), totals].concat();
+    let inputs: Vec<&Tensor> = inputs.iter().collect();
+    let mut largest = None;
+    let count = given.sizes.len();
+    let results = graph.case(&given.size_number(), &inputs, count, |number, values| {
+        let mut values = values.iter().cloned();
+        let held = held.with(&mut values);
+        let mut given = given.of_size(given.sizes[number], &mut values);
+        given.totals = Totals::Known(values.collect::<Vec<_>>().into_iter().into());
+        let made = compute(&held, &given);
+        let results = tensors(&made);
+        largest.get_or_insert(made);
+        results
+    });
+    (largest.expect("a part has a size"), results)
+}
+
+impl Held {
+    /// Of a test, or a prediction.
+    pub(super) fn variables(variables: &[Tensor]) -> Self {
+        Self {
+            variables: variables.to_vec(),
+            scale: Vec::new(),
+            key: None,
+        }
+    }
+
+    fn tensors(&self) -> Vec<Tensor> {
+        let all = self.variables.iter().chain(&self.scale).chain(&self.key);
+        all.cloned().collect()
+    }
+
+    /// The same of other tensors, in the order of [`tensors`](Self::tensors).
+    fn with(&self, tensors: &mut impl Iterator<Item = Tensor>) -> Self {
+        Self {
+            variables: tensors.take(self.variables.len()).collect(),
+            scale: tensors.take(self.scale.len()).collect(),
+            key: self.key.as_ref().and_then(|_| tensors.next()),
+        }
+    }
+}
+
+impl Learned {
+    /// All tensors; those gradients that are rows as their indices and rows, as many as the largest part has.
+    fn tensors(&self, sparse: &[Option<Scattered>]) -> Vec<Tensor> {
+        let mut tensors = self.judged.tensors();
+        tensors.extend(self.updates.iter().map(|(_, value)| value.clone()));
+        for (gradient, most) in self.gradients.iter().zip(sparse) {
+            match most.as_ref().zip(gradient.scattered()) {
+                Some((most, own)) => {
+                    let count = most.indices.dim(0);
+                    tensors.push(lengthened(&own.indices, 0, count));
+                    tensors.push(lengthened(&own.rows, own.dim, count));
+                }
+                None => tensors.push(gradient.clone()),
+            }
+        }
+        tensors
+    }
+
+    /// The same of other tensors, in the order of [`tensors`](Self::tensors).
+    fn with(self, tensors: Vec<Tensor>, sparse: &[Option<Scattered>]) -> Self {
+        let mut tensors = tensors.into_iter();
+        let judged = self.judged.with(&mut tensors);
+        let updates = self.updates.iter().zip(tensors.by_ref());
+        let updates = updates.map(|((index, _), value)| (*index, value)).collect();
+        let mut next = || tensors.next().expect("as many results as tensors");
+        let gradients = self.gradients.iter().zip(sparse).map(|(gradient, rows)| {
+            let Some(rows) = rows else { return next() };
+            let made = Scattered {
+                indices: next(),
+                rows: next(),
+                ..rows.clone()
+            };
+            made.dense().reshape(&gradient.dims())
+        });
+        Self {
+            gradients: gradients.collect(),
+            connected: self.connected,
+            judged,
+            updates,
+        }
+    }
+}
+
+/// A tensor with zeros behind it along a dim.
+fn lengthened(tensor: &Tensor, dim: usize, size: usize) -> Tensor {
+    let more = size - tensor.dim(dim);
+    if more == 0 {
+        return tensor.clone();
+    }
+    let mut pads = vec![PadDim::default(); tensor.rank()];
+    pads[dim].high = more as i64;
+    tensor.pad(&pads, 0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use phalanx_graph::op::{Op, Subgraph};
+    use phalanx_graph::{NodeCost, Program};
+
+    use super::*;
+    use crate::data::Dataset;
+    use crate::engine::{Engine, EngineOptions};
+    use crate::fit::{Compile, Fit, Progress, Trainer};
+    use crate::losses::SparseCategoricalCrossentropy;
+    use crate::metrics::Accuracy;
+    use crate::nn::{
+        BatchNorm, Dense, Dropout, Embedding, GlobalAveragePool1d, Input, Model, Regularizer,
+        Sequential, relu,
+    };
+    use crate::optim::Sgd;
+    use crate::replicas::{Placement, Reduction};
+
+    fn compile() -> Compile {
+        Compile {
+            // A bias before a normalization has no gradient but rounding, which rules that divide by its size would show.
+            optimizer: Sgd::new(0.1).momentum(0.9).into(),
+            loss: SparseCategoricalCrossentropy::from_logits().into(),
+            metrics: vec![Accuracy.into()],
+            ..Compile::default()
+        }
+    }
+
+    fn dense(norm: BatchNorm) -> Model {
+        let first = Dense::new(32).kernel_regularizer(Regularizer::L2 { l2: 0.01 });
+        Sequential::new([16])
+            .add(first)
+            .add(norm)
+            .add(Dropout::new(0.5))
+            .add(Dense::new(3))
+            .build()
+            .unwrap()
+    }
+
+    /// Words that some rows have fewer of, with an embedding that is used in no other way.
+    fn words() -> Model {
+        let embedding = Embedding::new(500, 8).mask_zero(true);
+        Sequential::new(Input::new([6]).dtype(DType::I32))
+            .add(embedding)
+            .add(GlobalAveragePool1d::new())
+            .add(Dense::new(8).activation(relu))
+            .add(Dense::new(3))
+            .build()
+            .unwrap()
+    }
+
+    fn setup(model: Model) -> Setup {
+        let setup = Setup::new(model, compile(), 2, Reduction::default()).unwrap();
+        setup.with_shares(true)
+    }
+
+    fn batch(setup: &Setup, sizes: &[usize]) -> BatchShape {
+        let row = |(_, shape): (_, Shape)| Shape::new(shape.dtype, [&[12], &*shape.dims].concat());
+        BatchShape {
+            x: setup.model.inputs().map(row).collect(),
+            y: vec![Shape::new(DType::I32, [12])],
+            weight: Some(Shape::f32([12])),
+            filled: true,
+            sizes: sizes.to_vec(),
+        }
+    }
+
+    fn branches(program: &Program) -> Vec<&Subgraph> {
+        let nodes = program.nodes.iter();
+        let found = nodes.filter_map(|node| match &node.op {
+            Op::Case(branches) => Some(branches.iter().map(|branch| &**branch)),
+            _ => None,
+        });
+        found.flatten().collect()
+    }
+
+    #[test]
+    fn a_smaller_part_computes_on_fewer_rows() {
+        let setup = setup(dense(BatchNorm::new()));
+        assert!(setup.by_size && setup.warning_of_shares().is_none());
+        let batch = batch(&setup, &[12, 4]);
+        let programs = [
+            setup.train_step(&batch).unwrap().program.simplified(),
+            setup.test_step(&batch).unwrap().program.simplified(),
+            setup.predict_step(&batch).unwrap().program.simplified(),
+        ];
+        for program in &programs {
+            let branches = branches(program);
+            let products = |branch: &Subgraph| {
+                let mut alone = program.clone();
+                alone.nodes.clone_from(&branch.nodes);
+                let costs = alone.cost().nodes;
+                let dots = branch.nodes.iter().zip(&costs);
+                let dots = dots.filter(|(node, _)| matches!(node.op, Op::Dot(_)));
+                dots.map(|(_, cost): (_, &NodeCost)| cost.flops)
+                    .sum::<u64>()
+            };
+            assert_eq!(branches.len(), 2);
+            assert_eq!(products(branches[0]), 3 * products(branches[1]));
+            let outside = program.nodes.iter();
+            assert!(!outside.clone().any(|node| matches!(node.op, Op::Dot(_))));
+        }
+        assert!(branches(&setup.train_step(&batch_of_any(&setup)).unwrap().program).is_empty());
+    }
+
+    fn batch_of_any(setup: &Setup) -> BatchShape {
+        batch(setup, &[])
+    }
+
+    #[test]
+    fn layers_that_exchange_values_are_told_and_stand_in_no_branch() {
+        let setup = setup(dense(BatchNorm::new().synchronized(true)));
+        assert!(!setup.by_size);
+        let warning = setup.warning_of_shares().unwrap();
+        assert!(warning.contains("all_gather"), "{warning}");
+        // Nor when somebody asks for sizes all the same.
+        let step = setup.train_step(&batch(&setup, &[12, 4])).unwrap();
+        assert!(branches(&step.program).is_empty());
+    }
+
+    #[test]
+    fn gradients_of_tables_stay_rows() {
+        let setup = setup(words());
+        let step = setup.train_step(&batch(&setup, &[6, 2])).unwrap();
+        let exchange = step.exchange.unwrap();
+        assert!(exchange.contains("1 as rows"), "{exchange}");
+        // The table itself leaves no branch.
+        for branch in branches(&step.program) {
+            let table = |value: &phalanx_graph::Value| branch.shape(*value).dims == [500, 8];
+            assert!(!branch.outputs.iter().any(table));
+        }
+    }
+
+    /// What a training leaves, with and without branches.
+    fn trained(placement: &Placement, model: &Model, data: &Dataset, by_size: bool) -> Vec<f64> {
+        let mut trainer = Trainer::new(placement, model.clone(), None, compile()).unwrap();
+        assert!(trainer.setup.by_size);
+        trainer.setup.by_size = by_size;
+        let batches = data.batch(8);
+        let fit = Fit::epochs(2).progress(Progress::Silent);
+        let history = trainer.fit(&batches, fit).unwrap();
+        let mut numbers: Vec<f64> = Vec::new();
+        for epoch in &history.epochs {
+            numbers.extend(epoch.logs.iter().map(|(_, value)| value));
+        }
+        let tested = trainer.evaluate(&batches).unwrap();
+        numbers.extend(tested.iter().map(|(_, value)| value));
+        numbers.extend(trainer.predict(&batches).unwrap()[0].to_f64());
+        for (_, value) in trainer.variables().unwrap() {
+            numbers.extend(value.to_f64());
+        }
+        numbers
+    }
+
+    #[test]
+    fn branches_give_what_arrays_that_are_filled_up_do() {
+        let options = EngineOptions {
+            cpu_devices: 2,
+            ..EngineOptions::default()
+        };
+        let engine = Engine::new(&options).unwrap();
+        let placement = Placement::all(&engine).with_shares(&[1, 3]).unwrap();
+        let rows = 8 + 8 + 5;
+        let labels: Vec<i32> = (0..rows).map(|row| row % 3).collect();
+        let weights: Vec<f32> = (0..rows).map(|row| (row % 4) as f32 * 0.5).collect();
+        let features: Vec<f32> = (0..rows * 16).map(|i| (i as f32 * 0.7).sin()).collect();
+        let tokens: Vec<i32> = (0..rows * 6)
+            .map(|i| if i % 6 > i / 6 % 6 { 0 } else { i * 37 % 500 })
+            .collect();
+        let count = rows as usize;
+        let data = |x: HostTensor| {
+            let y = HostTensor::new([count], &labels);
+            let weights = HostTensor::new([count], &weights);
+            Dataset::from_arrays(x, y).unwrap().with_weights(&weights)
+        };
+        let cases = [
+            (
+                dense(BatchNorm::new()),
+                HostTensor::new([count, 16], &features),
+            ),
+            (words(), HostTensor::new([count, 6], &tokens)),
+        ];
+        for (model, x) in cases {
+            let data = data(x).unwrap();
+            let by_size = trained(&placement, &model, &data, true);
+            let filled = trained(&placement, &model, &data, false);
+            assert_eq!(by_size.len(), filled.len());
+            for (place, (a, b)) in by_size.iter().zip(&filled).enumerate() {
+                assert!(
+                    (a - b).abs() <= 1e-5 * b.abs().max(1.0),
+                    "{place}: {a} and {b}"
+                );
+            }
+        }
+    }
+}
