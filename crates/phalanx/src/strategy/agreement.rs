@@ -187,7 +187,7 @@ mod tests {
             let alike = graph.case(&index, &[same, own], 2, branch);
             let apart = graph.case(&first, &[same, own], 2, branch);
             let numbered = graph.case(&index, &[same], 2, |_, v| {
-                vec![&v[0] * &graph.replica_id().convert(DType::F32)]
+                vec![&v[0] * &v[0].graph().replica_id().convert(DType::F32)]
             });
             [alike, apart, numbered].concat()
         });
