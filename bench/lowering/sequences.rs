@@ -19,6 +19,9 @@ pub(crate) fn rows() -> Vec<Row> {
         embedding(),
         embedding_update(),
         kernel_gradient(),
+        product("product 2048 x 256 by 256 x 1024, forward", [1, 0]),
+        product("product 2048 x 256 by 256 x 1024, input gradient", [1, 1]),
+        product("product 2048 x 256 by 256 x 1024, kernel gradient", [0, 0]),
         bf16(),
         gelu(),
         layer_norm(),
@@ -112,6 +115,32 @@ fn embedding_update() -> Row {
                 vec![table.scatter_add(&y, &(d * -0.01), 0)]
             }),
         ],
+    }
+}
+
+/// A product of the feed-forward half of an encoder or one of its gradients, by the dims that are summed over.
+fn product(shown: &'static str, contract: [usize; 2]) -> Row {
+    let build = move |g: &Graph| {
+        let (a, b) = match contract {
+            [0, 0] => ([TOKENS, WIDTH], [TOKENS, 1024]),
+            [1, 1] => ([TOKENS, 1024], [WIDTH, 1024]),
+            _ => ([TOKENS, WIDTH], [WIDTH, 1024]),
+        };
+        let dims = DotDims {
+            lhs_batch: vec![],
+            rhs_batch: vec![],
+            lhs_contract: vec![contract[0]],
+            rhs_contract: vec![contract[1]],
+            dtype: DType::F32,
+        };
+        let a = g.parameter("a", Shape::f32(a));
+        vec![a.dot(&g.parameter("b", Shape::f32(b)), dims)]
+    };
+    Row {
+        name: "product",
+        shown: shown.into(),
+        why: "our loops run at nine tenths of what the processor multiplies, and pack a transposed operand as fast as another; see decision 26",
+        forms: vec![Form::with_kernels("call", build), Form::new("XLA", build)],
     }
 }
 

@@ -10,6 +10,7 @@ mod indexing;
 mod kernels;
 mod literal;
 mod loops;
+mod product;
 mod reduction;
 mod sharding;
 mod sums;
@@ -49,6 +50,10 @@ pub struct Lowering {
     /// Whether the processor has instructions for products of bf16. Without, XLA:CPU takes twice the time of f32, and its
     /// operands are widened, which changes no product.
     pub bf16_products: bool,
+    /// Whether large products of f32 are calls of `phalanx.product`, registered with host processors.
+    pub products: bool,
+    /// How many other devices run programs of their own at the same time.
+    pub beside: usize,
     /// Sums over replicas registered with host processors (`phalanx.sum`), for programs that exchange nothing else.
     pub sums: Option<HostSums>,
 }
@@ -85,6 +90,8 @@ impl Lowering {
             module: module.to_owned(),
             kernels: None,
             bf16_products: true,
+            products: false,
+            beside: 0,
             sums: None,
         }
     }
@@ -136,9 +143,10 @@ impl Program {
 
     fn print(&self, lowering: &Lowering) -> String {
         let mut writer = Writer::new(lowering.platform, lowering.kernels, self.replicas);
-        writer.devices = self.devices();
+        writer.devices = self.devices() + lowering.beside;
         let sums = lowering.sums.filter(|_| self.only_sums());
         writer.sums = sums.map(|sums| sums::Sums::new(sums.patience_seconds));
+        writer.products = lowering.products;
         writer.widens_bf16 = lowering.platform == Platform::Cpu && !lowering.bf16_products;
         writer.open(&format!(
             "module @{} attributes {{mhlo.num_partitions = {} : i32, mhlo.num_replicas = {} : i32}} {{",

@@ -58,6 +58,48 @@ fn kernels_are_called_where_they_are() {
     assert_eq!(golden::mismatch("kernels", &text, COMMAND), None);
 }
 
+#[test]
+fn kernels_are_called_in_branches_by_as_many_as_compute_at_once() {
+    let g = Graph::new();
+    let (x, kernel, bias) = (
+        f32s(&g, "x", &[128, 32, 32, 8]),
+        f32s(&g, "kernel", &[3, 3, 8, 8]),
+        f32s(&g, "bias", &[8]),
+    );
+    let given = [&x, &kernel, &bias];
+    let dims = ConvDims {
+        input: ConvSpec::channels_last(2),
+        kernel: ConvSpec::kernel(2),
+        output: ConvSpec::channels_last(2),
+        strides: vec![1, 1],
+        padding: vec![(1, 1), (1, 1)],
+        input_dilation: vec![1, 1],
+        kernel_dilation: vec![1, 1],
+        feature_groups: 1,
+        batch_groups: 1,
+    };
+    let index = g.parameter("index", Shape::scalar(DType::I32));
+    let sums = g.case(&index, &given, 2, |number, given| {
+        let rows = given[0].slice_dim(0, 0, 128 >> number);
+        let y = rows.conv(&given[1], dims.clone());
+        vec![(&y + given[2].broadcast_in(&y.dims(), &[3])).sum_all()]
+    });
+    let program = g.finish(&[("sum", &sums[0])]).unwrap().simplified();
+    assert!(program.wants_kernels());
+    let lowering = Lowering {
+        kernels: Some(KernelSupport { bf16: false }),
+        beside: 2,
+        ..Lowering::new(Platform::Cpu, "branches")
+    };
+    let text = program.to_stablehlo(&lowering);
+    // With the bias, which needs no pass of its own.
+    let calls = |line: &&str| line.contains("@\"phalanx.conv\"") && line.contains("%arg2");
+    let calls: Vec<&str> = text.lines().filter(calls).collect();
+    assert_eq!(calls.len(), 2, "{text}");
+    assert!(calls.iter().all(|call| call.contains("\"replicas\" = 3")));
+    assert!(!text.contains("broadcast_in_dim"), "{text}");
+}
+
 /// Run by the tests of replicas.
 #[test]
 fn sums_are_calls_in_one_order() {
@@ -534,6 +576,39 @@ fn products_over_sequences_are_matrices() {
     };
     assert!(text(DType::F32).contains("contracting_dims = [0] x [0]"));
     assert!(text(DType::Bf16).contains("contracting_dims = [0, 1] x [0, 1]"));
+}
+
+#[test]
+fn large_products_are_calls_where_they_are_registered() {
+    let calls = |dtype, rows: usize, products| {
+        let g = Graph::new();
+        let x = g.parameter("x", Shape::new(dtype, [rows, 128, 256]));
+        let w = g.parameter("w", Shape::new(dtype, [256, 4, 64]));
+        let dims = DotDims {
+            lhs_batch: vec![],
+            rhs_batch: vec![],
+            lhs_contract: vec![2],
+            rhs_contract: vec![0],
+            dtype,
+        };
+        let y = x.dot(&w, dims);
+        let loss = y.square().mean_all();
+        let slopes: Vec<_> = gradients(&loss, &[&x, &w]).into_iter().flatten().collect();
+        let program = g.finish(&[("x", &slopes[0]), ("w", &slopes[1])]).unwrap();
+        let program = program.simplified();
+        let lowering = Lowering {
+            products,
+            ..Lowering::new(Platform::Cpu, "calls")
+        };
+        let text = program.to_stablehlo(&lowering);
+        let found = text.matches("phalanx.product").count();
+        assert_eq!(found > 0, products && program.wants_products(), "{text}");
+        found
+    };
+    assert_eq!(calls(DType::F32, 16, true), 3);
+    assert_eq!(calls(DType::F32, 16, false), 0);
+    assert_eq!(calls(DType::F32, 1, true), 0);
+    assert_eq!(calls(DType::Bf16, 16, true), 0);
 }
 
 #[test]

@@ -30,6 +30,12 @@
 //! It needs no library ([`register_sums`]). All replicas make the same calls in the same order, which the number of the replica, handed
 //! from call to call, ensures.
 //!
+//! | call | operands -> results | attributes |
+//! |---|---|---|
+//! | `phalanx.product` | `[rows, depth]`, `[depth, columns]` -> `[rows, columns]` | `left_transposed`, `right_transposed`: of operands given as `[depth, rows]`, `[columns, depth]` |
+//!
+//! It needs no library either ([`register_products`]).
+//!
 //! Elements are f32; in convolutions also bf16 where [`Support::bf16`] says so.
 //!
 //! `unsafe` lives here and in phalanx-pjrt only; everything exported is safe.
@@ -44,7 +50,11 @@ mod lanes;
 mod library;
 mod norm;
 mod onednn;
+#[cfg(target_arch = "x86_64")]
+mod panels;
 mod pooling;
+#[cfg(target_arch = "x86_64")]
+mod product;
 mod state;
 mod sums;
 mod sys;
@@ -55,5 +65,18 @@ mod winograd;
 
 pub use kernels::{Kernels, Support};
 pub use library::{INSTALL, KernelError, VARIABLE, prepare_environment};
+#[cfg(target_arch = "x86_64")]
+pub use product::register_products;
 pub use sums::register_sums;
 pub use wide::{WideWork, with_wide_vectors};
+
+/// Refuses: `phalanx.product` is for x86-64.
+///
+/// # Errors
+/// Always.
+#[cfg(not(target_arch = "x86_64"))]
+pub fn register_products(_: &phalanx_pjrt::Client) -> Result<(), KernelError> {
+    Err(KernelError::Register {
+        reason: "products are for x86-64 processors".to_owned(),
+    })
+}

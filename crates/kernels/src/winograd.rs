@@ -1,9 +1,9 @@
 //! Convolutions of 3x3 in steps of 1 and their two gradients, by Winograd's minimal filtering, in f32, for processors with AVX2.
 //!
-//! A tile of 2x2 or 4x4 pixels of y depends on 4x4 or 6x6 pixels of x. Of both x and the kernel linear combinations are made, as many as
-//! such a tile of x has pixels, so that the combinations of y are their products: 16 or 36 multiplications for each pair of channels
-//! where the plain sum has 36 or 144 ([`forms`] has the formulas). Over all channels and many tiles each point of the combinations is a
-//! product of matrices, `[tiles, inputs] x [inputs, outputs]`, which [`products`] keep in registers in blocks of 6 x 16.
+//! A tile of 4x4 pixels of y depends on 6x6 pixels of x. Of both x and the kernel 36 linear combinations are made, so that the
+//! combinations of y are their products: 36 multiplications for each pair of channels where the plain sum has 144 ([`forms`] has the
+//! formulas). Over all channels and many tiles each point of the combinations is a product of matrices, `[tiles, inputs] x [inputs,
+//! outputs]`, which [`products`] keep in registers in blocks of 6 x 16.
 //!
 //! The gradient by the input is the same with the kernel turned around and its channels exchanged. The gradient by the kernel is the
 //! transpose of it all: combinations of x and of dy, multiplied and summed over the tiles, then combined to 3x3.
@@ -11,13 +11,13 @@
 //! Measured on one core with AVX2, 8 images, GFLOP/s that a plain sum would need, forward / by the input / by the kernel, beside
 //! oneDNN's direct convolution (by the kernel: [`crate::kernel_gradient`]):
 //!
-//! | 3x3 | tiles | this | direct |
-//! |---|---|---|---|
-//! | 56x56, 64 -> 64 | 4x4 | 274 / 275 / 263 | 85 / 98 / 90 |
-//! | 28x28, 128 -> 128 | 4x4 | 308 / 308 / 282 | 93 / 101 / 91 |
-//! | 14x14, 256 -> 256 | 4x4 | 222 / 225 / 205 | 96 / 98 / 90 |
-//! | 7x7, 512 -> 512 | 2x2 | 115 / 128 / 109 | 89 / 94 / 89 |
-//! | 128 images of 24x24, 32 -> 64 | 4x4 | 206 / 150 / 171 | - / - / 77 |
+//! | 3x3 | this | direct |
+//! |---|---|---|
+//! | 56x56, 64 -> 64 | 274 / 275 / 263 | 85 / 98 / 90 |
+//! | 28x28, 128 -> 128 | 308 / 308 / 282 | 93 / 101 / 91 |
+//! | 14x14, 256 -> 256 | 222 / 225 / 205 | 96 / 98 / 90 |
+//! | 7x7, 512 -> 512 | 145 / 159 / 133 | 89 / 94 / 89 |
+//! | 128 images of 24x24, 32 -> 64 | 206 / 150 / 171 | - / - / 77 |
 //!
 //! A pixel that is not finite makes all of its tile's not finite, where a plain sum would have reached its neighbours alone; it never
 //! gets lost. Sums of a tile are in the order of its channels: they depend on nothing but the tile.
@@ -26,21 +26,20 @@ mod forms;
 mod products;
 mod tiles;
 
-use std::marker::PhantomData;
 use std::ops::Range;
 
 use crate::convolution::{Direction, Key};
 use crate::onednn::{Scratch, Type};
 use crate::team::{Target, Team};
-use forms::{Four, Two};
 use products::{COLUMNS, ROWS};
-use tiles::{Form, LANES};
+use tiles::{LANES, OUT, POINTS, SIDE, plane};
 
-/// Most combinations of a tile, and most rows of it.
-const MOST_POINTS: usize = 36;
 /// Combinations of a block of tiles, about.
 const BLOCK_BYTES: usize = 1 << 21;
-/// A kernel up to this size is summed by each thread for its own tiles; for larger ones each thread has its own output channels.
+/// Combinations of a large kernel that are kept at once, about.
+const GROUP_BYTES: usize = 1 << 23;
+/// Elements of a kernel up to which each thread has its own tiles; for larger ones each has its own output channels, a group of them
+/// at a time.
 const SMALL_KERNEL: usize = 1 << 18;
 
 /// The correlation of x with a 3x3 kernel, in numbers of elements.
@@ -62,9 +61,16 @@ pub(crate) fn suits(key: &Key) -> bool {
         .all(|image| image.element == Type::F32);
     let [height, width, inputs, outputs] = key.kernel.dims;
     let padding = [key.padding_low, key.padding_high];
+    let [_, rows, columns, _] = match key.direction {
+        Direction::InputGradient => key.x.dims,
+        Direction::Forward | Direction::KernelGradient => key.y.dims,
+    };
+    let tiles = |side: i64| (side + OUT as i64 - 1) / OUT as i64;
     f32s
         && (height, width) == (3, 3)
         && key.groups == 1
+        // Tiles that are cut off compute for nothing: 9 would be as many as a plain sum has.
+        && tiles(rows) * tiles(columns) * POINTS as i64 <= 6 * rows * columns
         && key.strides == [1, 1]
         && key.dilation == [1, 1]
         && padding.iter().flatten().all(|&padding| padding <= 2)
@@ -90,19 +96,11 @@ pub(crate) fn run(
 ) {
     assert!(suits(key));
     let g = Geometry::new(key);
-    if g.prefers_four() {
-        g.run::<Four>(key.direction, operands, result, team, scratch);
-    } else {
-        g.run::<Two>(key.direction, operands, result, team, scratch);
-    }
+    g.run(key.direction, operands, result, team, scratch);
 }
 
-/// What a thread works with.
-struct Share<'a> {
-    tiles: Range<usize>,
-    panels: Range<usize>,
-    buffer: &'a mut [f32],
-}
+/// Tiles, and blocks of output channels.
+type Share = (Range<usize>, Range<usize>);
 
 impl Geometry {
     fn new(key: &Key) -> Self {
@@ -130,11 +128,7 @@ impl Geometry {
         }
     }
 
-    fn prefers_four(&self) -> bool {
-        self.y[0] * self.y[1] > 64
-    }
-
-    fn run<F: Form>(
+    fn run(
         self,
         direction: Direction,
         operands: &[&[f32]],
@@ -153,7 +147,7 @@ impl Geometry {
             Direction::Forward => {
                 assert_eq!(lens, (x_len, kernel_len, y_len));
                 assert!(bias.is_none_or(|bias| bias.len() == self.outputs));
-                self.correlate::<F>(
+                self.correlate(
                     operands[0],
                     (operands[1], false),
                     bias,
@@ -165,7 +159,7 @@ impl Geometry {
             Direction::InputGradient => {
                 assert_eq!(lens, (y_len, kernel_len, x_len));
                 let turned = self.turned();
-                turned.correlate::<F>(
+                turned.correlate(
                     operands[0],
                     (operands[1], true),
                     None,
@@ -176,13 +170,13 @@ impl Geometry {
             }
             Direction::KernelGradient => {
                 assert_eq!(lens, (x_len, y_len, kernel_len));
-                self.kernel_gradient::<F>(operands[0], operands[1], result, team, scratch);
+                self.kernel_gradient(operands[0], operands[1], result, team, scratch);
             }
         }
     }
 
     /// y of x and a kernel, which is `[3, 3, outputs, inputs]` and the wrong way around where it is turned.
-    fn correlate<F: Form>(
+    fn correlate(
         self,
         x: &[f32],
         (kernel, turned): (&[f32], bool),
@@ -191,30 +185,42 @@ impl Geometry {
         team: &Team,
         scratch: &mut Scratch,
     ) {
-        let panel = F::POINTS * self.inputs * COLUMNS;
-        let combined = self.panels() * panel;
-        let plan = Plan::<F>::new(self);
-        let tiles = self.tiles::<F>();
-        let share = tiles.div_ceil(team.threads());
-        let own = plan.combinations();
-        let floats = scratch.floats(self.zeros() + combined + own * team.threads());
-        let (zeros, floats) = floats.split_at_mut(self.zeros());
-        let (combined, buffers) = floats.split_at_mut(combined);
-        zeros.fill(0.0);
-        team.each(combined.chunks_mut(panel).enumerate(), |(index, panel)| {
-            // SAFETY: `run` found the instructions; the kernel and the panel have the lengths of the geometry.
-            unsafe { F::combine_kernel(kernel, turned, [self.inputs, self.outputs], index, panel) };
-        });
-        let (zeros, combined) = (&*zeros, &*combined);
+        let plan = Plan::new(self, team.threads());
+        let (size, own) = (plan.group * plan.panel(), plan.combinations());
         let y = Target(y.as_mut_ptr());
+        let channels = [self.inputs, self.outputs];
+        if plan.divided {
+            let floats = scratch.floats(self.zeros() + (size + own) * team.threads());
+            let (zeros, buffers) = self.split_zeros(floats);
+            return plan.by_groups(buffers, size + own, team, |panels, buffer| {
+                let (combined, buffer) = buffer.split_at_mut(size);
+                let targets = combined.chunks_mut(plan.panel());
+                for (index, target) in panels.clone().zip(targets) {
+                    // SAFETY: `run` found the instructions; the kernel and the panel have the lengths of the geometry.
+                    unsafe { tiles::combine_kernel(kernel, turned, channels, index, target) };
+                }
+                let share = (0..self.tiles(), panels);
+                // SAFETY: the groups have different channels of y.
+                unsafe { plan.correlate(x, zeros, combined, bias, share, buffer, y) };
+            });
+        }
+        let floats = scratch.floats(self.zeros() + size + own * team.threads());
+        let (zeros, floats) = self.split_zeros(floats);
+        let (combined, buffers) = floats.split_at_mut(size);
+        let targets = combined.chunks_mut(plan.panel()).enumerate();
+        team.each(targets, |(index, target)| {
+            // SAFETY: as above.
+            unsafe { tiles::combine_kernel(kernel, turned, channels, index, target) };
+        });
+        let combined = &*combined;
         team.each(buffers.chunks_mut(own).enumerate(), |(index, buffer)| {
-            let tiles = (index * share).min(tiles)..((index + 1) * share).min(tiles);
+            let share = (self.share(index, team.threads()), 0..self.panels());
             // SAFETY: the shares have different tiles, whose pixels of y are different.
-            unsafe { plan.correlate(x, zeros, combined, bias, tiles, buffer, y) };
+            unsafe { plan.correlate(x, zeros, combined, bias, share, buffer, y) };
         });
     }
 
-    fn kernel_gradient<F: Form>(
+    fn kernel_gradient(
         self,
         x: &[f32],
         dy: &[f32],
@@ -222,59 +228,60 @@ impl Geometry {
         team: &Team,
         scratch: &mut Scratch,
     ) {
-        let plan = Plan::<F>::new(self);
-        let (threads, panels, tiles) = (team.threads(), self.panels(), self.tiles::<F>());
-        let panel = F::POINTS * self.inputs * COLUMNS;
-        let together = dw.len() > SMALL_KERNEL;
-        let sums = if together { panels } else { panels * threads };
-        let own = plan.combinations();
-        let floats = scratch.floats(self.zeros() + sums * panel + own * threads);
-        let (zeros, floats) = floats.split_at_mut(self.zeros());
-        let (sums, buffers) = floats.split_at_mut(sums * panel);
-        zeros.fill(0.0);
-        sums.fill(0.0);
-        let zeros = &*zeros;
-        let count = if together {
-            panels.div_ceil(threads)
-        } else {
-            panels
-        };
-        let share = if together {
-            tiles
-        } else {
-            tiles.div_ceil(threads)
-        };
-        let parts = sums
-            .chunks_mut(count * panel)
-            .zip(buffers.chunks_mut(own))
-            .enumerate();
-        team.each(parts, |(index, (sums, buffer))| {
-            let first = if together { index * count } else { 0 };
-            let start = if together { 0 } else { index * share };
-            let mut share = Share {
-                tiles: start.min(tiles)..(start + share).min(tiles),
-                panels: first..first + sums.len() / panel,
-                buffer,
-            };
-            // SAFETY: the lengths were checked; `run` found the instructions.
-            unsafe { plan.accumulate(x, dy, zeros, &mut share, sums) };
-        });
-        let (sums, others) = sums.split_at_mut(panels * panel);
-        for other in others.chunks(panels * panel) {
-            sums.iter_mut()
-                .zip(other)
-                .for_each(|(sum, other)| *sum += other);
-        }
+        let plan = Plan::new(self, team.threads());
+        let (size, own) = (plan.group * plan.panel(), plan.combinations());
         let dw = Target(dw.as_mut_ptr());
-        team.each(sums.chunks(panel).enumerate(), |(index, panel)| {
-            // SAFETY: each panel has output channels of its own.
-            unsafe { F::finish_kernel(panel, [self.inputs, self.outputs], index, dw) };
+        let channels = [self.inputs, self.outputs];
+        let floats = scratch.floats(self.zeros() + (size + own) * team.threads());
+        let (zeros, buffers) = self.split_zeros(floats);
+        if plan.divided {
+            return plan.by_groups(buffers, size + own, team, |panels, buffer| {
+                let (sums, buffer) = buffer.split_at_mut(size);
+                let share = (0..self.tiles(), panels.clone());
+                // SAFETY: the lengths were checked; `run` found the instructions.
+                unsafe { plan.accumulate(x, dy, zeros, share, buffer, sums) };
+                for (index, sums) in panels.zip(sums.chunks(plan.panel())) {
+                    // SAFETY: each panel has output channels of its own.
+                    unsafe { tiles::finish_kernel(sums, channels, index, dw) };
+                }
+            });
+        }
+        let parts = buffers.chunks_mut(size + own).enumerate();
+        team.each(parts, |(index, buffer)| {
+            let (sums, buffer) = buffer.split_at_mut(size);
+            let share = (self.share(index, team.threads()), 0..self.panels());
+            // SAFETY: as above.
+            unsafe { plan.accumulate(x, dy, zeros, share, buffer, sums) };
+        });
+        let (sums, others) = buffers.split_at_mut(size + own);
+        for other in others.chunks(size + own) {
+            let pairs = sums[..size].iter_mut().zip(other);
+            pairs.for_each(|(sum, other)| *sum += other);
+        }
+        let panels = sums[..size].chunks(plan.panel()).enumerate();
+        team.each(panels, |(index, sums)| {
+            // SAFETY: as above.
+            unsafe { tiles::finish_kernel(sums, channels, index, dw) };
         });
     }
 
+    /// The tiles of one of so many threads.
+    fn share(&self, index: usize, threads: usize) -> Range<usize> {
+        let tiles = self.tiles();
+        let share = tiles.div_ceil(threads);
+        (index * share).min(tiles)..((index + 1) * share).min(tiles)
+    }
+
+    /// A pixel of padding, and the rest.
+    fn split_zeros<'a>(&self, floats: &'a mut [f32]) -> (&'a [f32], &'a mut [f32]) {
+        let (zeros, rest) = floats.split_at_mut(self.zeros());
+        zeros.fill(0.0);
+        (zeros, rest)
+    }
+
     /// Tiles of all images.
-    fn tiles<F: Form>(&self) -> usize {
-        self.images * self.y[0].div_ceil(F::OUT) * self.y[1].div_ceil(F::OUT)
+    fn tiles(&self) -> usize {
+        self.images * self.y[0].div_ceil(OUT) * self.y[1].div_ceil(OUT)
     }
 
     /// Blocks of output channels; the last may be cut off.
@@ -288,86 +295,116 @@ impl Geometry {
     }
 }
 
-/// How blocks of tiles are gone through.
-struct Plan<F> {
+/// How tiles and channels are gone through.
+struct Plan {
     g: Geometry,
+    /// Whether each thread has its own output channels, not its own tiles.
+    divided: bool,
+    /// Blocks of output channels that are computed together.
+    group: usize,
     /// Tiles of a block.
     block: usize,
-    /// Elements of a row of combinations, of x and of y.
+    /// Elements of a row of combinations, of x and of a group of y.
     row: [usize; 2],
     /// Distance between points of combinations, of x and of y: not a power of two, for the sake of the first cache.
     plane: [usize; 2],
-    form: PhantomData<fn() -> F>,
 }
 
-impl<F: Form> Plan<F> {
-    fn new(g: Geometry) -> Self {
-        let row = [g.inputs, g.panels() * COLUMNS];
-        let tile = F::POINTS * (row[0] + row[1]) * size_of::<f32>();
-        let block = (BLOCK_BYTES / tile).clamp(2 * ROWS, g.tiles::<F>().max(2 * ROWS));
+impl Plan {
+    fn new(g: Geometry, threads: usize) -> Self {
+        let divided = 9 * g.inputs * g.outputs > SMALL_KERNEL;
+        let panel = POINTS * plane(g.inputs) * size_of::<f32>();
+        let group = if divided {
+            (GROUP_BYTES / panel).clamp(1, g.panels().div_ceil(threads))
+        } else {
+            g.panels()
+        };
+        let row = [g.inputs, group * COLUMNS];
+        let tile = POINTS * (row[0] + row[1]) * size_of::<f32>();
+        let block = (BLOCK_BYTES / tile).clamp(2 * ROWS, g.tiles().max(2 * ROWS));
         let block = block / ROWS * ROWS;
         Self {
             g,
+            divided,
+            group,
             block,
             row,
-            plane: row.map(|row| (block * row).next_multiple_of(COLUMNS) + COLUMNS),
-            form: PhantomData,
+            plane: row.map(|row| block * row + COLUMNS),
         }
+    }
+
+    /// Elements of the combinations of a kernel for a block of output channels.
+    fn panel(&self) -> usize {
+        POINTS * plane(self.g.inputs)
+    }
+
+    /// Gives each thread output channels of its own, a group at a time, and so much of the buffers.
+    fn by_groups(
+        &self,
+        buffers: &mut [f32],
+        own: usize,
+        team: &Team,
+        work: impl Fn(Range<usize>, &mut [f32]) + Sync,
+    ) {
+        let panels = self.g.panels();
+        let share = panels.div_ceil(team.threads());
+        team.each(buffers.chunks_mut(own).enumerate(), |(index, buffer)| {
+            let end = ((index + 1) * share).min(panels);
+            for first in (index * share..end).step_by(self.group) {
+                work(first..(first + self.group).min(end), buffer);
+            }
+        });
     }
 
     /// Elements of the combinations of x and y of a block.
     fn combinations(&self) -> usize {
-        F::POINTS * (self.plane[0] + self.plane[1])
+        POINTS * (self.plane[0] + self.plane[1])
     }
 
+    /// Computes y from a kernel's combinations for the share, `[panel][point][input][16]`.
+    ///
     /// # Safety
-    /// AVX2 and FMA are there; the lengths are those of the geometry; nobody else uses these tiles' pixels of `y` meanwhile.
-    #[expect(clippy::too_many_arguments, reason = "called once")]
+    /// AVX2 and FMA are there; the lengths are those of the geometry; nobody else uses this share of `y` meanwhile.
+    #[expect(clippy::too_many_arguments, reason = "what a thread works with")]
     unsafe fn correlate(
         &self,
         x: &[f32],
         zeros: &[f32],
         kernel: &[f32],
         bias: Option<&[f32]>,
-        tiles: Range<usize>,
+        (tiles, panels): Share,
         buffer: &mut [f32],
         y: Target,
     ) {
-        let (of_x, of_y) = buffer.split_at_mut(F::POINTS * self.plane[0]);
-        let panel = self.g.inputs * COLUMNS;
+        let (of_x, of_y) = buffer.split_at_mut(POINTS * self.plane[0]);
+        let plane = plane(self.g.inputs);
         for first in tiles.clone().step_by(self.block) {
             let count = self.block.min(tiles.end - first);
             // SAFETY: the caller's promise; rows, planes and panels lie inside of their arrays.
             unsafe {
                 self.combine_x(x, zeros, first, count, of_x);
-                for point in 0..F::POINTS {
-                    for index in 0..self.g.panels() {
-                        let kernel = kernel.as_ptr().add((index * F::POINTS + point) * panel);
+                for point in 0..POINTS {
+                    for index in 0..panels.len() {
+                        let kernel = kernel.as_ptr().add((index * POINTS + point) * plane);
                         let x = of_x.as_ptr().add(point * self.plane[0]);
                         let y = of_y
                             .as_mut_ptr()
                             .add(point * self.plane[1] + index * COLUMNS);
-                        products::rows(
-                            x,
-                            self.row[0],
-                            kernel,
-                            self.g.inputs,
-                            y,
-                            self.row[1],
-                            count,
-                        );
+                        let [x_row, y_row] = self.row;
+                        products::rows(x, x_row, kernel, self.g.inputs, y, y_row, count);
                     }
                 }
                 for i in 0..count {
-                    let place = Place::new(&self.g, F::OUT, first + i);
-                    let combinations = of_y.as_ptr().add(i * self.row[1]);
-                    F::finish_y(combinations, self.plane[1], &self.g, &place, bias, y);
+                    let place = Place::new(&self.g, OUT, first + i);
+                    let from = of_y.as_ptr().add(i * self.row[1]);
+                    let channels = self.channels(&panels);
+                    tiles::finish_y(from, self.plane[1], &self.g, channels, &place, bias, y);
                 }
             }
         }
     }
 
-    /// Adds the products of the combinations of x and dy to sums, `[panel][point][input][16]`.
+    /// The products of the combinations of x and dy, summed: `[panel][point][input][16]`.
     ///
     /// # Safety
     /// AVX2 and FMA are there; the lengths are those of the geometry.
@@ -376,36 +413,39 @@ impl<F: Form> Plan<F> {
         x: &[f32],
         dy: &[f32],
         zeros: &[f32],
-        share: &mut Share<'_>,
+        (tiles, panels): Share,
+        buffer: &mut [f32],
         sums: &mut [f32],
     ) {
-        let (of_x, of_y) = share.buffer.split_at_mut(F::POINTS * self.plane[0]);
-        let panel = self.g.inputs * COLUMNS;
-        let channels =
-            share.panels.start * COLUMNS..(share.panels.end * COLUMNS).min(self.g.outputs);
-        for first in share.tiles.clone().step_by(self.block) {
-            let count = self.block.min(share.tiles.end - first);
+        let (of_x, of_y) = buffer.split_at_mut(POINTS * self.plane[0]);
+        let plane = plane(self.g.inputs);
+        sums.fill(0.0);
+        for first in tiles.clone().step_by(self.block) {
+            let count = self.block.min(tiles.end - first);
             // SAFETY: the caller's promise; rows, planes and panels lie inside of their arrays.
             unsafe {
                 self.combine_x(x, zeros, first, count, of_x);
                 for i in 0..count {
-                    let place = Place::new(&self.g, F::OUT, first + i);
-                    let pixels = place.pixels_of_y(&self.g, F::OUT, dy, zeros);
+                    let place = Place::new(&self.g, OUT, first + i);
+                    let pixels = place.pixels_of_y(&self.g, OUT, dy, zeros);
                     let to = of_y.as_mut_ptr().add(i * self.row[1]);
-                    F::combine_dy(&pixels, channels.clone(), to, self.plane[1]);
+                    tiles::combine_dy(&pixels, self.channels(&panels), to, self.plane[1]);
                 }
-                for point in 0..F::POINTS {
-                    for (index, of_panel) in share.panels.clone().enumerate() {
+                for point in 0..POINTS {
+                    for index in 0..panels.len() {
                         let x = of_x.as_ptr().add(point * self.plane[0]);
-                        let y = of_y
-                            .as_ptr()
-                            .add(point * self.plane[1] + of_panel * COLUMNS);
-                        let sums = sums.as_mut_ptr().add((index * F::POINTS + point) * panel);
-                        products::sums(x, self.row[0], y, self.row[1], count, sums, self.g.inputs);
+                        let y = of_y.as_ptr().add(point * self.plane[1] + index * COLUMNS);
+                        let sums = sums.as_mut_ptr().add((index * POINTS + point) * plane);
+                        let [x_row, y_row] = self.row;
+                        products::sums(x, x_row, y, y_row, count, sums, self.g.inputs);
                     }
                 }
             }
         }
+    }
+
+    fn channels(&self, panels: &Range<usize>) -> Range<usize> {
+        panels.start * COLUMNS..(panels.end * COLUMNS).min(self.g.outputs)
     }
 
     /// # Safety
@@ -419,12 +459,12 @@ impl<F: Form> Plan<F> {
         to: &mut [f32],
     ) {
         for i in 0..count {
-            let place = Place::new(&self.g, F::OUT, first + i);
-            let pixels = place.pixels_of_x(&self.g, F::SIDE, x, zeros);
+            let place = Place::new(&self.g, OUT, first + i);
+            let pixels = place.pixels_of_x(&self.g, SIDE, x, zeros);
             // SAFETY: the caller's promise; each pixel has the channels of x.
             unsafe {
                 let to = to.as_mut_ptr().add(i * self.row[0]);
-                F::combine_x(&pixels, self.g.inputs, to, self.plane[0]);
+                tiles::combine_x(&pixels, self.g.inputs, to, self.plane[0]);
             }
         }
     }
@@ -438,7 +478,7 @@ struct Place {
 }
 
 /// Where the pixels of a tile are, or where padding is.
-type Pixels = [*const f32; MOST_POINTS];
+type Pixels = [*const f32; POINTS];
 
 impl Place {
     fn new(g: &Geometry, out: usize, tile: usize) -> Self {
@@ -474,7 +514,7 @@ fn pixels<'a>(
     zeros: &[f32],
     at: impl Fn(usize, usize) -> Option<&'a [f32]>,
 ) -> Pixels {
-    let mut pixels = [zeros.as_ptr(); MOST_POINTS];
+    let mut pixels = [zeros.as_ptr(); POINTS];
     for (i, pixel) in pixels.iter_mut().take(side * side).enumerate() {
         if let Some(found) = at(i / side, i % side) {
             *pixel = found.as_ptr();

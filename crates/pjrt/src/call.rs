@@ -1,6 +1,7 @@
 //! What the handler of a custom call sees: typed views of operands, results and attributes.
 
 use std::ffi::{c_int, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::element::{Element, ElementType};
 use crate::error::Code;
@@ -229,6 +230,49 @@ impl<'a> Call<'a> {
         self.context_get(ffi::table::DEVICE_ORDINAL_GET, 0i32, "device ordinal")
     }
 
+    /// Number of the plugin's threads that operations share; 1 where it does not tell.
+    #[must_use]
+    pub fn threads(&self) -> usize {
+        let mut count = 1i64;
+        let told = self.context_get(
+            ffi::table::THREAD_POOL_NUM_THREADS,
+            &raw mut count,
+            "threads",
+        );
+        match told {
+            Ok(_) => usize::try_from(count).unwrap_or(1).max(1),
+            Err(_) => 1,
+        }
+    }
+
+    /// Has one of the plugin's threads that operations share run a task when it has nothing else to do, which may be after this call has
+    /// returned; whether the plugin took it. A panic of the task is lost.
+    #[must_use]
+    pub fn schedule(&self, task: impl FnOnce() + Send + 'static) -> bool {
+        let task: Box<Task> = Box::new(Box::new(task));
+        let data = Box::into_raw(task);
+        let mut args = ffi::Schedule {
+            struct_size: size_of::<ffi::Schedule>(),
+            extension_start: std::ptr::null(),
+            context: self.frame.context,
+            task: run_task,
+            data: data.cast(),
+        };
+        // SAFETY: the slot is below the table's size, holds a function of this struct, and the context lives during the call.
+        let taken = unsafe {
+            function(self.frame.api, ffi::table::THREAD_POOL_SCHEDULE).is_some_and(|function| {
+                let function: unsafe extern "C" fn(*mut ffi::Schedule) -> *mut c_void =
+                    std::mem::transmute(function);
+                function(&raw mut args).is_null()
+            })
+        };
+        if !taken {
+            // SAFETY: the plugin did not take it, so that it is still ours.
+            drop(unsafe { Box::from_raw(data) });
+        }
+        taken
+    }
+
     fn context_get<T>(&self, slot: usize, zero: T, what: &str) -> Result<T, CallError> {
         let mut args = ffi::ContextGet {
             struct_size: std::mem::offset_of!(ffi::ContextGet<T>, value) + size_of::<T>(),
@@ -279,6 +323,17 @@ impl<'a> Call<'a> {
         }
         Ok(())
     }
+}
+
+type Task = Box<dyn FnOnce() + Send>;
+
+/// # Safety
+/// `data` is a task that [`Call::schedule`] gave away, and this is the only call with it.
+unsafe extern "C" fn run_task(data: *mut c_void) {
+    // SAFETY: the caller's promise.
+    let task = unsafe { Box::from_raw(data.cast::<Task>()) };
+    // There is nobody to tell of a panic.
+    let _ = catch_unwind(AssertUnwindSafe(*task));
 }
 
 fn find<'a>(

@@ -9,6 +9,8 @@ pub(crate) const MAX_MINOR: c_int = 4;
 pub(crate) mod table {
     pub(crate) const MINOR: usize = 36;
     pub(crate) const ERROR_CREATE: usize = 48;
+    pub(crate) const THREAD_POOL_SCHEDULE: usize = 136;
+    pub(crate) const THREAD_POOL_NUM_THREADS: usize = 144;
     pub(crate) const RUN_ID_GET: usize = 176;
     pub(crate) const DEVICE_ORDINAL_GET: usize = 184;
 }
@@ -114,6 +116,16 @@ pub(crate) struct ContextGet<T> {
     pub(crate) extension_start: *const Extension,
     pub(crate) context: *mut c_void,
     pub(crate) value: T,
+}
+
+/// `XLA_FFI_ThreadPool_Schedule_Args`.
+#[repr(C)]
+pub(crate) struct Schedule {
+    pub(crate) struct_size: usize,
+    pub(crate) extension_start: *const Extension,
+    pub(crate) context: *mut c_void,
+    pub(crate) task: unsafe extern "C" fn(*mut c_void),
+    pub(crate) data: *mut c_void,
 }
 
 #[cfg(test)]

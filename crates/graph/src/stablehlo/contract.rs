@@ -22,6 +22,9 @@ pub(super) fn dot(
             w.convert(&wide, to)
         };
     }
+    if let Some(product) = super::product::product(w, lhs, rhs, dims, shape) {
+        return product;
+    }
     if w.platform.prefers_dots()
         && let Some(flat) = flat_contraction(lhs, rhs, dims)
     {

@@ -23,6 +23,8 @@ pub(super) struct Writer {
     pub(super) devices: usize,
     /// Whether products of bf16 are printed as those of f32.
     pub(super) widens_bf16: bool,
+    /// Whether large products are calls.
+    pub(super) products: bool,
     /// How replicas add, where it is not left to the compiler.
     pub(super) sums: Option<Sums>,
     /// The layer of the node at hand, printed as the location of its ops.
@@ -47,6 +49,7 @@ impl Writer {
             replicas,
             devices: replicas,
             widens_bf16: false,
+            products: false,
             sums: None,
             label: None,
             random: BTreeSet::new(),

@@ -1,37 +1,10 @@
 //! How lines of a tile are combined: B' of x, G of the kernel, A' to y, and the transposes of the last two.
 //!
 //! They are those of Toom and Cook: a row of x and a row of the kernel are polynomials, whose product is found from its values at
-//! some points. For a tile of 2 these are 0, 1, -1 and infinity. For one of 4 they are 0, 3/4, -3/4, 3/2, -3/2 and infinity, instead of the
-//! usual 1 and 2: the coefficients are nearer to 1, and so errors are a third, at most 3e-6 of the largest result at 256 channels, those
-//! of plain sums 4e-7.
+//! some points: 0, 3/4, -3/4, 3/2, -3/2 and infinity, instead of the usual 1 and 2. The coefficients are nearer to 1, and so errors are a
+//! third, at most 3e-6 of the largest result at 256 channels, those of plain sums 4e-7.
 
-use super::tiles::{Combination, Form, Line, line};
-
-/// 2x2 of y from 4x4 of x.
-pub(super) struct Two;
-
-impl Form for Two {
-    const OUT: usize = 2;
-
-    type OfX = TwoOfX;
-    type OfKernel = TwoOfKernel;
-    type ToY = TwoToY;
-    type OfDy = TwoOfDy;
-    type ToKernel = TwoToKernel;
-}
-
-/// 4x4 of y from 6x6 of x.
-pub(super) struct Four;
-
-impl Form for Four {
-    const OUT: usize = 4;
-
-    type OfX = FourOfX;
-    type OfKernel = FourOfKernel;
-    type ToY = FourToY;
-    type OfDy = FourOfDy;
-    type ToKernel = FourToKernel;
-}
+use super::tiles::{Combination, Line, line};
 
 /// The points but 0 and infinity, which are also taken negative, and their squares.
 const P: f32 = 0.75;
@@ -43,71 +16,10 @@ const AT_ZERO: f32 = 1.0 / (P2 * Q2);
 const AT_P: f32 = 0.5 / (P2 * (P2 - Q2));
 const AT_Q: f32 = 0.5 / (Q2 * (Q2 - P2));
 
-pub(super) struct TwoOfX;
+/// Of a row of x, six of its combinations: B'.
+pub(super) struct OfX;
 
-impl Combination for TwoOfX {
-    const FROM: usize = 4;
-    const TO: usize = 4;
-
-    #[inline(always)]
-    fn line(&[a, b, c, d, ..]: &Line) -> Line {
-        line([a - c, b + c, c - b, b - d])
-    }
-}
-
-pub(super) struct TwoOfKernel;
-
-impl Combination for TwoOfKernel {
-    const FROM: usize = 3;
-    const TO: usize = 4;
-
-    #[inline(always)]
-    fn line(&[a, b, c, ..]: &Line) -> Line {
-        let (outer, inner) = ((a + c) * 0.5, b * 0.5);
-        line([a, outer + inner, outer - inner, c])
-    }
-}
-
-pub(super) struct TwoToY;
-
-impl Combination for TwoToY {
-    const FROM: usize = 4;
-    const TO: usize = 2;
-
-    #[inline(always)]
-    fn line(&[a, b, c, d, ..]: &Line) -> Line {
-        line([a + b + c, b - c - d])
-    }
-}
-
-pub(super) struct TwoOfDy;
-
-impl Combination for TwoOfDy {
-    const FROM: usize = 2;
-    const TO: usize = 4;
-
-    #[inline(always)]
-    fn line(&[a, b, ..]: &Line) -> Line {
-        line([a, a + b, a - b, -b])
-    }
-}
-
-pub(super) struct TwoToKernel;
-
-impl Combination for TwoToKernel {
-    const FROM: usize = 4;
-    const TO: usize = 3;
-
-    #[inline(always)]
-    fn line(&[a, b, c, d, ..]: &Line) -> Line {
-        let (sum, difference) = ((b + c) * 0.5, (b - c) * 0.5);
-        line([a + sum, difference, sum + d])
-    }
-}
-
-pub(super) struct FourOfX;
-
-impl Combination for FourOfX {
+impl Combination for OfX {
     const FROM: usize = 6;
     const TO: usize = 6;
 
@@ -126,9 +38,10 @@ impl Combination for FourOfX {
     }
 }
 
-pub(super) struct FourOfKernel;
+/// Of a row of the kernel: G.
+pub(super) struct OfKernel;
 
-impl Combination for FourOfKernel {
+impl Combination for OfKernel {
     const FROM: usize = 3;
     const TO: usize = 6;
 
@@ -147,9 +60,10 @@ impl Combination for FourOfKernel {
     }
 }
 
-pub(super) struct FourToY;
+/// A row of y from products: A'.
+pub(super) struct ToY;
 
-impl Combination for FourToY {
+impl Combination for ToY {
     const FROM: usize = 6;
     const TO: usize = 4;
 
@@ -166,9 +80,10 @@ impl Combination for FourToY {
     }
 }
 
-pub(super) struct FourOfDy;
+/// Of a row of dy: A, the transpose of the last.
+pub(super) struct OfDy;
 
-impl Combination for FourOfDy {
+impl Combination for OfDy {
     const FROM: usize = 4;
     const TO: usize = 6;
 
@@ -187,9 +102,10 @@ impl Combination for FourOfDy {
     }
 }
 
-pub(super) struct FourToKernel;
+/// A row of the kernel's gradient from products: G'.
+pub(super) struct ToKernel;
 
-impl Combination for FourToKernel {
+impl Combination for ToKernel {
     const FROM: usize = 6;
     const TO: usize = 3;
 

@@ -7,24 +7,29 @@ use std::arch::x86_64::{
 };
 use std::ops::{Add, Mul, Neg, Range, Sub};
 
+use super::forms::{OfDy, OfKernel, OfX, ToKernel, ToY};
 use super::products::COLUMNS;
 use super::{Geometry, Pixels, Place};
 use crate::team::Target;
 
 /// Channels that are combined at once.
 pub(super) const LANES: usize = 8;
-/// Most numbers in a row or column of a tile.
-const MOST: usize = 6;
+/// Rows and columns of y in a tile.
+pub(super) const OUT: usize = 4;
+/// Rows and columns of x in a tile, and of combinations.
+pub(super) const SIDE: usize = OUT + 2;
+/// Combinations of a tile.
+pub(super) const POINTS: usize = SIDE * SIDE;
 
 /// A number of each of 8 channels; made only where AVX2 is there.
 #[derive(Clone, Copy)]
 pub(super) struct Lanes(__m256);
 
-/// A row or column of a tile, from the start as many numbers as its side.
-pub(super) type Line = [Lanes; MOST];
+/// A row or column of a tile: of x, or less.
+pub(super) type Line = [Lanes; SIDE];
 
 /// A tile in rows.
-type Tile = [Line; MOST];
+type Tile = [Line; SIDE];
 
 /// How a line of a tile is combined.
 pub(super) trait Combination {
@@ -57,148 +62,143 @@ pub(super) trait Combination {
     }
 }
 
-/// Sizes of tiles and what is made of them.
-pub(super) trait Form {
-    /// Rows and columns of y in a tile.
-    const OUT: usize;
-    /// Rows and columns of x in a tile, and of combinations.
-    const SIDE: usize = Self::OUT + 2;
-    /// Combinations.
-    const POINTS: usize = Self::SIDE * Self::SIDE;
+/// Elements of `[inputs][16]`, and a cache line more: at powers of two all points would fall into the same places of the caches.
+pub(super) const fn plane(inputs: usize) -> usize {
+    (inputs + 1) * COLUMNS
+}
 
-    type OfX: Combination;
-    type OfKernel: Combination;
-    type ToY: Combination;
-    /// The transpose of the last.
-    type OfDy: Combination;
-    /// The transpose of that of the kernel.
-    type ToKernel: Combination;
-
-    /// Combines channels of a tile of x; the points are `plane` apart.
-    ///
-    /// # Safety
-    /// AVX2 and FMA are there; the pixels and each point have so many channels, a multiple of 8.
-    #[target_feature(enable = "avx2,fma")]
-    unsafe fn combine_x(pixels: &Pixels, channels: usize, to: *mut f32, plane: usize) {
-        for c in (0..channels).step_by(LANES) {
-            // SAFETY: the caller's promise.
-            unsafe {
-                let tile = pixels_at(pixels, Self::SIDE, c);
-                let tile = Self::OfX::tile(&tile);
-                store(&tile, Self::SIDE, to.add(c), plane);
-            }
+/// Combines channels of a tile of x; the points are `plane` apart.
+///
+/// # Safety
+/// AVX2 and FMA are there; the pixels and each point have so many channels, a multiple of 8.
+#[target_feature(enable = "avx2,fma")]
+pub(super) unsafe fn combine_x(pixels: &Pixels, channels: usize, to: *mut f32, plane: usize) {
+    for c in (0..channels).step_by(LANES) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let tile = pixels_at(pixels, SIDE, c);
+            let tile = OfX::tile(&tile);
+            store(&tile, SIDE, to.add(c), plane);
         }
     }
+}
 
-    /// Combines channels of a tile of dy.
-    ///
-    /// # Safety
-    /// As for [`Form::combine_x`].
-    #[target_feature(enable = "avx2,fma")]
-    unsafe fn combine_dy(pixels: &Pixels, channels: Range<usize>, to: *mut f32, plane: usize) {
-        for c in channels.step_by(LANES) {
-            // SAFETY: the caller's promise.
-            unsafe {
-                let tile = pixels_at(pixels, Self::OUT, c);
-                let tile = Self::OfDy::tile(&tile);
-                store(&tile, Self::SIDE, to.add(c), plane);
-            }
+/// Combines channels of a tile of dy.
+///
+/// # Safety
+/// As for [`combine_x`].
+#[target_feature(enable = "avx2,fma")]
+pub(super) unsafe fn combine_dy(
+    pixels: &Pixels,
+    channels: Range<usize>,
+    to: *mut f32,
+    plane: usize,
+) {
+    for c in channels.clone().step_by(LANES) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let tile = pixels_at(pixels, OUT, c);
+            let tile = OfDy::tile(&tile);
+            store(&tile, SIDE, to.add(c - channels.start), plane);
         }
     }
+}
 
-    /// Makes a tile of y, with a bias, from the combinations that are `plane` apart.
-    ///
-    /// # Safety
-    /// AVX2 and FMA are there; each point and the bias have the channels of y, a multiple of 8, and y has the place.
-    #[target_feature(enable = "avx2,fma")]
-    unsafe fn finish_y(
-        from: *const f32,
-        plane: usize,
-        g: &Geometry,
-        place: &Place,
-        bias: Option<&[f32]>,
-        y: Target,
-    ) {
-        let [height, width] = [0, 1].map(|side| Self::OUT.min(g.y[side] - place.at[side]));
-        let pixel = (place.image * g.y[0] + place.at[0]) * g.y[1] + place.at[1];
-        for c in (0..g.outputs).step_by(LANES) {
-            // SAFETY: the caller's promise.
-            unsafe {
-                let tile = Self::ToY::tile(&load(from.add(c), Self::SIDE, plane));
-                let bias = bias.map_or(Lanes::zero(), |bias| Lanes::load(bias[c..].as_ptr()));
-                for (row, line) in tile.iter().enumerate().take(height) {
-                    for (column, value) in line.iter().enumerate().take(width) {
-                        let pixel = pixel + row * g.y[1] + column;
-                        (*value + bias).store(y.0.add(pixel * g.outputs + c));
-                    }
+/// Makes a tile of y, with a bias, from the combinations that are `plane` apart.
+///
+/// # Safety
+/// AVX2 and FMA are there; each point and the bias have the channels of y, a multiple of 8, and y has the place.
+#[target_feature(enable = "avx2,fma")]
+pub(super) unsafe fn finish_y(
+    from: *const f32,
+    plane: usize,
+    g: &Geometry,
+    channels: Range<usize>,
+    place: &Place,
+    bias: Option<&[f32]>,
+    y: Target,
+) {
+    let [height, width] = [0, 1].map(|side| OUT.min(g.y[side] - place.at[side]));
+    let pixel = (place.image * g.y[0] + place.at[0]) * g.y[1] + place.at[1];
+    for c in channels.clone().step_by(LANES) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let tile = ToY::tile(&load(from.add(c - channels.start), SIDE, plane));
+            let bias = bias.map_or(Lanes::zero(), |bias| Lanes::load(bias[c..].as_ptr()));
+            for (row, line) in tile.iter().enumerate().take(height) {
+                for (column, value) in line.iter().enumerate().take(width) {
+                    let pixel = pixel + row * g.y[1] + column;
+                    (*value + bias).store(y.0.add(pixel * g.outputs + c));
                 }
             }
         }
     }
+}
 
-    /// Combines the kernel for 16 output channels, `[point][input][16]`, zeros beyond the last. The kernel is
-    /// `[3, 3, inputs, outputs]`, or where it is turned `[3, 3, outputs, inputs]` with its taps in the opposite order.
-    ///
-    /// # Safety
-    /// AVX2 and FMA are there; these lengths are right, the channels multiples of 8.
-    #[target_feature(enable = "avx2,fma")]
-    unsafe fn combine_kernel(
-        kernel: &[f32],
-        turned: bool,
-        [inputs, outputs]: [usize; 2],
-        panel: usize,
-        to: &mut [f32],
-    ) {
-        let plane = inputs * COLUMNS;
+/// Combines the kernel for 16 output channels, `[point][input][16]`, zeros beyond the last. The kernel is
+/// `[3, 3, inputs, outputs]`, or where it is turned `[3, 3, outputs, inputs]` with its taps in the opposite order.
+///
+/// # Safety
+/// AVX2 and FMA are there; these lengths are right, the channels multiples of 8.
+#[target_feature(enable = "avx2,fma")]
+pub(super) unsafe fn combine_kernel(
+    kernel: &[f32],
+    turned: bool,
+    [inputs, outputs]: [usize; 2],
+    panel: usize,
+    to: &mut [f32],
+) {
+    let plane = plane(inputs);
+    for input in (0..inputs).step_by(LANES) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mut taps = [[[Lanes::zero(); LANES]; 9]; 2];
+            for tap in 0..9 {
+                for (half, taps) in taps.iter_mut().enumerate() {
+                    let output = panel * COLUMNS + half * LANES;
+                    if output < outputs && turned {
+                        let at = ((8 - tap) * outputs + output) * inputs + input;
+                        taps[tap] = transposed(&load_rows(&kernel[at..], inputs));
+                    } else if output < outputs {
+                        let at = (tap * inputs + input) * outputs + output;
+                        taps[tap] = load_rows(&kernel[at..], outputs);
+                    }
+                }
+            }
+            for i in 0..LANES {
+                let to = to.as_mut_ptr().add((input + i) * COLUMNS);
+                for (half, taps) in taps.iter().enumerate() {
+                    let tile = OfKernel::tile(&tile_of(taps, i));
+                    store(&tile, SIDE, to.add(half * LANES), plane);
+                }
+            }
+        }
+    }
+}
+
+/// Makes the kernel's gradient, `[3, 3, inputs, outputs]`, for 16 output channels from sums `[point][input][16]`.
+///
+/// # Safety
+/// As for [`combine_kernel`]; nobody else uses these channels meanwhile.
+#[target_feature(enable = "avx2,fma")]
+pub(super) unsafe fn finish_kernel(
+    from: &[f32],
+    [inputs, outputs]: [usize; 2],
+    panel: usize,
+    kernel: Target,
+) {
+    for input in 0..inputs {
         for half in [0, LANES] {
             let output = panel * COLUMNS + half;
-            for input in (0..inputs).step_by(LANES) {
-                // SAFETY: the caller's promise.
-                unsafe {
-                    let mut taps = [[Lanes::zero(); LANES]; 9];
-                    for (tap, taps) in taps.iter_mut().enumerate() {
-                        if output < outputs && turned {
-                            let at = ((8 - tap) * outputs + output) * inputs + input;
-                            *taps = transposed(&load_rows(&kernel[at..], inputs));
-                        } else if output < outputs {
-                            let at = (tap * inputs + input) * outputs + output;
-                            *taps = load_rows(&kernel[at..], outputs);
-                        }
-                    }
-                    for i in 0..LANES {
-                        let tile = Self::OfKernel::tile(&tile_of(&taps, i));
-                        let to = to.as_mut_ptr().add((input + i) * COLUMNS + half);
-                        store(&tile, Self::SIDE, to, plane);
-                    }
-                }
+            if output >= outputs {
+                continue;
             }
-        }
-    }
-
-    /// Makes the kernel's gradient, `[3, 3, inputs, outputs]`, for 16 output channels from sums `[point][input][16]`.
-    ///
-    /// # Safety
-    /// As for [`Form::combine_kernel`]; nobody else uses these channels meanwhile.
-    #[target_feature(enable = "avx2,fma")]
-    unsafe fn finish_kernel(
-        from: &[f32],
-        [inputs, outputs]: [usize; 2],
-        panel: usize,
-        kernel: Target,
-    ) {
-        for input in 0..inputs {
-            for half in [0, LANES] {
-                let output = panel * COLUMNS + half;
-                if output >= outputs {
-                    continue;
-                }
-                // SAFETY: the caller's promise.
-                unsafe {
-                    let from = from.as_ptr().add(input * COLUMNS + half);
-                    let tile = Self::ToKernel::tile(&load(from, Self::SIDE, inputs * COLUMNS));
-                    let kernel = kernel.0.add(input * outputs + output);
-                    store(&tile, 3, kernel, inputs * outputs);
-                }
+            // SAFETY: the caller's promise.
+            unsafe {
+                let from = from.as_ptr().add(input * COLUMNS + half);
+                let tile = ToKernel::tile(&load(from, SIDE, plane(inputs)));
+                let kernel = kernel.0.add(input * outputs + output);
+                store(&tile, 3, kernel, inputs * outputs);
             }
         }
     }
@@ -210,7 +210,7 @@ pub(super) trait Form {
 unsafe fn pixels_at(pixels: &Pixels, side: usize, c: usize) -> Tile {
     // SAFETY: the caller's promise.
     unsafe {
-        let mut tile = [[Lanes::zero(); MOST]; MOST];
+        let mut tile = [[Lanes::zero(); SIDE]; SIDE];
         for (row, line) in tile.iter_mut().enumerate().take(side) {
             for (column, lanes) in line.iter_mut().enumerate().take(side) {
                 *lanes = Lanes::load(pixels[row * side + column].add(c));
@@ -226,7 +226,7 @@ unsafe fn pixels_at(pixels: &Pixels, side: usize, c: usize) -> Tile {
 unsafe fn load(from: *const f32, side: usize, plane: usize) -> Tile {
     // SAFETY: the caller's promise.
     unsafe {
-        let mut tile = [[Lanes::zero(); MOST]; MOST];
+        let mut tile = [[Lanes::zero(); SIDE]; SIDE];
         for (row, line) in tile.iter_mut().enumerate().take(side) {
             for (column, lanes) in line.iter_mut().enumerate().take(side) {
                 *lanes = Lanes::load(from.add((row * side + column) * plane));
@@ -239,7 +239,7 @@ unsafe fn load(from: *const f32, side: usize, plane: usize) -> Tile {
 /// The taps of one of 8 input channels.
 #[inline(always)]
 fn tile_of(taps: &[[Lanes; LANES]; 9], input: usize) -> Tile {
-    let mut tile = [[taps[0][input]; MOST]; MOST];
+    let mut tile = [[taps[0][input]; SIDE]; SIDE];
     for row in 0..3 {
         for column in 0..3 {
             tile[row][column] = taps[row * 3 + column][input];
@@ -304,7 +304,7 @@ unsafe fn transposed(rows: &[Lanes; LANES]) -> [Lanes; LANES] {
 /// A line of fewer numbers.
 #[inline(always)]
 pub(super) fn line<const N: usize>(numbers: [Lanes; N]) -> Line {
-    let mut line = [numbers[0]; MOST];
+    let mut line = [numbers[0]; SIDE];
     line[..N].copy_from_slice(&numbers);
     line
 }

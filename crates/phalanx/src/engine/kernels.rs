@@ -13,8 +13,8 @@ use crate::{Error, Result};
 /// Turns the kernels off for every engine that does not name them.
 const VARIABLE: &str = "PHALANX_KERNELS";
 
-/// Whether programs for the CPU call kernels that are not XLA's where those are faster: oneDNN's, and the sums over replicas of
-/// `phalanx-kernels`, which need no library.
+/// Whether programs for the CPU call kernels that are not XLA's where those are faster: oneDNN's, and the sums over replicas and
+/// the products of `phalanx-kernels`, which need no library.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum KernelsMode {
     /// They do when the library is found or can be installed; otherwise, after one notice, XLA's own serve. The environment variable
@@ -37,6 +37,8 @@ pub(super) struct EngineKernels {
     support: OnceLock<Option<KernelSupport>>,
     /// Whether the sums of replicas are registered.
     sums: OnceLock<bool>,
+    /// Whether products are registered.
+    products: OnceLock<bool>,
 }
 
 impl EngineKernels {
@@ -52,6 +54,7 @@ impl EngineKernels {
             notice: std::sync::Arc::clone(&options.notice),
             support: OnceLock::new(),
             sums: OnceLock::new(),
+            products: OnceLock::new(),
         })
     }
 
@@ -91,6 +94,15 @@ impl EngineKernels {
         }
         let registered = || phalanx_kernels::register_sums(client).is_ok();
         *self.sums.get_or_init(registered)
+    }
+
+    /// Whether large products of this program are calls of ours; on processors that the plugin's own libraries serve better they are not.
+    pub(super) fn multiplies(&self, client: &Client, program: &Program) -> bool {
+        if self.mode == KernelsMode::Off || !program.wants_products() {
+            return false;
+        }
+        let registered = || phalanx_kernels::register_products(client).is_ok();
+        *self.products.get_or_init(registered)
     }
 
     /// Finds or installs the library and registers its kernels; the registration keeps them.

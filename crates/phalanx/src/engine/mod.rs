@@ -46,6 +46,8 @@ pub struct EngineOptions {
     pub cpu_devices: usize,
     /// Whether compiled programs are kept on disk, in the per-user cache.
     pub compile_cache: bool,
+    /// Whether programs of the CPU are compiled in a third of the time and run slower, for models that are tried out.
+    pub quick_compile: bool,
     /// Whether memory that a CPU program frees stays with the process, all of it, for the next run: several times faster
     /// on large tensors, at the price of never returning it to the system.
     pub keep_freed_memory: bool,
@@ -64,6 +66,7 @@ impl Default for EngineOptions {
             kernels: KernelsMode::Auto,
             cpu_devices: 1,
             compile_cache: true,
+            quick_compile: false,
             keep_freed_memory: true,
             deadline: Duration::from_secs(600),
             notice: Arc::new(|line| eprintln!("{line}")),
@@ -80,6 +83,7 @@ struct Inner {
     platform: phalanx_graph::Platform,
     kernels: EngineKernels,
     cache: Option<CompileCache>,
+    quick_compile: bool,
     deadline: Duration,
     notice: Notice,
 }
@@ -133,6 +137,7 @@ impl Engine {
             platform: lowering_platform(options.platform),
             kernels: EngineKernels::new(options, &places)?,
             cache,
+            quick_compile: options.quick_compile && options.platform == Platform::Cpu,
             deadline: options.deadline,
             notice: Arc::clone(&options.notice),
         })))
@@ -186,7 +191,18 @@ impl Engine {
     /// [`Error::Device`] when the plugin refuses it, or when it needs more memory than there is; when the kernel library that
     /// [`KernelsMode::Path`] names cannot be used. [`Error::User`] when there are not as many devices as the program is for.
     pub fn compile_on(&self, name: &str, program: &Program, devices: &[usize]) -> Result<Compiled> {
-        let compiled = self.compile_unchecked(name, program, devices)?;
+        self.compile_beside(name, program, devices, 0)
+    }
+
+    /// As [`compile_on`](Self::compile_on), where so many other devices run programs of their own at the same time.
+    pub(crate) fn compile_beside(
+        &self,
+        name: &str,
+        program: &Program,
+        devices: &[usize],
+        others: usize,
+    ) -> Result<Compiled> {
+        let compiled = self.compile_unchecked(name, program, devices, others)?;
         memory::check(&self.0.client, &compiled, program.devices())?;
         Ok(compiled)
     }
@@ -197,7 +213,7 @@ impl Engine {
     /// [`Error::Device`] when the plugin refuses the program, or does not know.
     pub fn memory(&self, name: &str, program: &Program) -> Result<CompiledMemory> {
         let devices: Vec<usize> = (0..program.devices()).collect();
-        let compiled = self.compile_unchecked(name, program, &devices)?;
+        let compiled = self.compile_unchecked(name, program, &devices, 0)?;
         let memory = compiled.executable.memory_stats();
         memory.map_err(|error| refused("find the memory of", name, &error))
     }
@@ -207,6 +223,7 @@ impl Engine {
         name: &str,
         program: &Program,
         devices: &[usize],
+        beside: usize,
     ) -> Result<Compiled> {
         mesh::check(self, name, program)?;
         let program = program.simplified();
@@ -214,6 +231,8 @@ impl Engine {
             // They are registered before the program is compiled or loaded, as it must be.
             kernels: self.0.kernels.support(&self.0.client, &program)?,
             bf16_products: has_bf16_products(),
+            products: self.0.kernels.multiplies(&self.0.client, &program),
+            beside,
             sums: (self.0.kernels.adds(&self.0.client, &program)).then(|| self.sums()),
             ..Lowering::new(self.0.platform, name)
         };
@@ -226,6 +245,7 @@ impl Engine {
             overrides: relied_on
                 .map(|(name, value)| (name.to_owned(), override_value(value)))
                 .chain(self.patience(program.devices()))
+                .chain(self.0.quick_compile.then(unoptimized))
                 .collect(),
         };
         let (client, cache) = (&self.0.client, self.0.cache.as_ref());
@@ -377,6 +397,12 @@ impl std::fmt::Debug for Engine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.0.client.fmt(f)
     }
+}
+
+/// LLVM, which takes most of the time on the CPU, leaves the code as it is.
+fn unoptimized() -> (String, OverrideValue) {
+    let name = "xla_backend_optimization_level".to_owned();
+    (name, OverrideValue::Int(0))
 }
 
 fn plugin_path(places: &Places, options: &EngineOptions) -> Result<PathBuf> {

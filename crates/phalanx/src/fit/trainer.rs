@@ -64,7 +64,7 @@ impl Trainer {
         setup.division = placement.division().cloned();
         setup.check_division()?;
         if let Some(stages) = placement.stages() {
-            setup.plan = Some(Plan::of(&setup.model, placement, stages, setup.loss_scale)?);
+            setup.plan = Some(Plan::new(&setup.model, placement, stages)?);
         }
         let setup = setup.with_shares(placement.has_shares());
         Ok(Self {

@@ -8,7 +8,7 @@ use crate::{Error, Result};
 ///
 /// Equal devices get as many rows as TensorFlow's rebatch gives them: `rows / R` each, and one more for the first
 /// `rows % R`. All replicas run one program, so each array has the rows of the largest part, and rows that only fill it
-/// up weigh nothing, or, where parts are of [known sizes](Self::sizes), are left out before anything is computed; a batch
+/// up weigh nothing, or, where the sizes of the parts are known, are left out before anything is computed; a batch
 /// of fewer rows than replicas leaves some of them without any example.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Split {

@@ -62,7 +62,7 @@ impl MirroredStrategy {
     ///
     /// Replicas compute on as many rows as the largest part has, of which some weigh nothing, in batches of fewer rows than a
     /// full one, where some share is 0, where layers exchange values between replicas (synchronized batch normalization, of
-    /// which a line tells at the start), and in [`function`](super::Strategy::function)s. Memory is that of the largest part
+    /// which a line tells at the start), and in functions of your own ([`CustomTraining`](super::CustomTraining)). Memory is that of the largest part
     /// on every device.
     ///
     /// # Errors

@@ -1,0 +1,224 @@
+//! `phalanx.product` inside programs of the CPU plugin, against plain loops; on processors that have no such products the tests pass
+//! with a notice.
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use phalanx_kernels::register_products;
+use phalanx_pjrt::{
+    Buffer, Client, CompileOptions, ElementType, ExecuteOptions, Installer, Places, Platform,
+    Plugin, bytes_of, elements_of,
+};
+
+const LONG: Duration = Duration::from_secs(60);
+
+fn client() -> Option<&'static Client> {
+    static CLIENT: OnceLock<Option<Client>> = OnceLock::new();
+    let made = CLIENT.get_or_init(|| {
+        start()
+            .inspect_err(|why| eprintln!("not tested, there are no products: {why}"))
+            .ok()
+    });
+    made.as_ref()
+}
+
+fn start() -> Result<Client, Box<dyn std::error::Error>> {
+    let places = Places::of_process();
+    let plugin = match places.find(Platform::Cpu, None) {
+        Ok(found) => found.path,
+        Err(_) => Installer::new(places.cache_dir().ok_or("no cache folder")?).cpu()?,
+    };
+    let client = Client::new(&Plugin::load(plugin)?, &[])?;
+    register_products(&client)?;
+    // A second time changes nothing.
+    register_products(&client)?;
+    Ok(client)
+}
+
+/// Rows, columns and depth; whether the operands are transposed.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    sizes: [usize; 3],
+    left: bool,
+    right: bool,
+}
+
+impl Case {
+    fn dims(self) -> [[usize; 2]; 3] {
+        let [rows, columns, depth] = self.sizes;
+        let turned = |turned: bool, [a, b]: [usize; 2]| if turned { [b, a] } else { [a, b] };
+        [
+            turned(self.left, [rows, depth]),
+            turned(self.right, [depth, columns]),
+            [rows, columns],
+        ]
+    }
+
+    fn text(self, result: [usize; 2]) -> String {
+        let [left, right, _] = self.dims();
+        let kind = |dims: [usize; 2]| format!("tensor<{}x{}xf32>", dims[0], dims[1]);
+        let [left, right, result] = [left, right, result].map(kind);
+        format!(
+            "func.func public @main(%a: {left}, %b: {right}) -> {result} {{
+               %0 = stablehlo.custom_call @phalanx.product(%a, %b) {{api_version = 4 : i32,
+                 backend_config = {{left_transposed = {}, right_transposed = {}}}}} : ({left}, {right}) -> {result}
+               return %0 : {result}
+             }}",
+            self.left, self.right
+        )
+    }
+
+    fn run(self, client: &Client, a: &[f32], b: &[f32]) -> Result<Vec<f32>, String> {
+        let [left, right, result] = self.dims();
+        let options = CompileOptions::default();
+        let program = client.compile(&self.text(result), &options);
+        let program = program.map_err(|error| error.to_string())?;
+        let put = |dims: [usize; 2], values: &[f32]| -> Buffer {
+            let dims = dims.map(|dim| dim as i64);
+            let bytes = bytes_of(values);
+            client.buffer(0, ElementType::F32, &dims, bytes).unwrap()
+        };
+        let buffers = [put(left, a), put(right, b)];
+        let buffers: Vec<&Buffer> = buffers.iter().collect();
+        let mut execution = program
+            .execute(&[&buffers], &ExecuteOptions::default())
+            .map_err(|error| error.to_string())?;
+        let bytes = execution.outputs.remove(0).remove(0).to_host(LONG);
+        bytes
+            .map(|bytes| elements_of(&bytes))
+            .map_err(|error| error.to_string())
+    }
+
+    /// Elements of the left row and of the right column by place.
+    fn at(self, a: &[f32], b: &[f32], [row, column, k]: [usize; 3]) -> (f32, f32) {
+        let [rows, columns, depth] = self.sizes;
+        let left = if self.left {
+            k * rows + row
+        } else {
+            row * depth + k
+        };
+        let right = if self.right {
+            column * depth + k
+        } else {
+            k * columns + column
+        };
+        (a[left], b[right])
+    }
+}
+
+/// Small integers, whose sums are exact in every order.
+fn integers(count: usize, seed: u32) -> Vec<f32> {
+    let mut state = seed;
+    let mut next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 28) as f32 - 8.0
+    };
+    (0..count).map(|_| next()).collect()
+}
+
+#[test]
+fn products_are_those_of_plain_loops() {
+    let Some(client) = client() else { return };
+    let sizes = [
+        [1, 1, 1],
+        [7, 33, 5],
+        [64, 64, 64],
+        [130, 70, 300],
+        [600, 1100, 17],
+    ];
+    for sizes in sizes {
+        for layout in 0..4 {
+            let case = Case {
+                sizes,
+                left: layout & 1 == 1,
+                right: layout & 2 == 2,
+            };
+            let [rows, columns, depth] = sizes;
+            let (a, b) = (integers(rows * depth, 3), integers(columns * depth, 7));
+            let found = case.run(client, &a, &b).unwrap();
+            for (index, found) in found.iter().enumerate() {
+                let (row, column) = (index / columns, index % columns);
+                let term = |k| {
+                    let (a, b) = case.at(&a, &b, [row, column, k]);
+                    a * b
+                };
+                let expected: f32 = (0..depth).map(term).sum();
+                assert_eq!(*found, expected, "{case:?}: element {row} {column}");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_run_gives_the_same_bits() {
+    let Some(client) = client() else { return };
+    let case = Case {
+        sizes: [300, 200, 500],
+        left: true,
+        right: false,
+    };
+    let noise = |count, seed| {
+        integers(count, seed)
+            .iter()
+            .map(|x| x / 7.0)
+            .collect::<Vec<_>>()
+    };
+    let (a, b) = (noise(150_000, 1), noise(100_000, 2));
+    let first = case.run(client, &a, &b).unwrap();
+    for _ in 0..5 {
+        assert_eq!(case.run(client, &a, &b).unwrap(), first);
+    }
+}
+
+#[test]
+fn infinities_and_nan_stay_in_their_row_and_column() {
+    let Some(client) = client() else { return };
+    let case = Case {
+        sizes: [70, 80, 90],
+        left: true,
+        right: true,
+    };
+    let (mut a, mut b) = (vec![1.0; 70 * 90], vec![0.0; 80 * 90]);
+    // Of row 3 and of column 5.
+    a[10 * 70 + 3] = f32::INFINITY;
+    b[5 * 90 + 20] = f32::NAN;
+    let found = case.run(client, &a, &b).unwrap();
+    for (index, value) in found.iter().enumerate() {
+        let touched = index / 80 == 3 || index % 80 == 5;
+        assert_eq!(value.is_nan(), touched, "element {index}: {value}");
+    }
+}
+
+#[test]
+fn nothing_to_sum_is_zero() {
+    let Some(client) = client() else { return };
+    let case = Case {
+        sizes: [3, 4, 0],
+        left: false,
+        right: false,
+    };
+    assert_eq!(case.run(client, &[], &[]).unwrap(), [0.0; 12]);
+}
+
+#[test]
+fn a_result_of_other_sizes_is_refused() {
+    let Some(client) = client() else { return };
+    let case = Case {
+        sizes: [4, 5, 6],
+        left: false,
+        right: false,
+    };
+    let text = case.text([5, 4]);
+    let program = client.compile(&text, &CompileOptions::default()).unwrap();
+    let put = |dims: [i64; 2], count| {
+        let values = vec![0.0f32; count];
+        client
+            .buffer(0, ElementType::F32, &dims, bytes_of(&values))
+            .unwrap()
+    };
+    let (a, b) = (put([4, 6], 24), put([6, 5], 30));
+    let ran = program.execute(&[&[&a, &b]], &ExecuteOptions::default());
+    let outcome = ran.and_then(|mut run| run.outputs.remove(0).remove(0).to_host(LONG));
+    let error = outcome.unwrap_err().to_string();
+    assert!(error.contains("is not [5, 4]"), "{error}");
+}
