@@ -2,7 +2,7 @@
 
 use super::Step;
 use crate::op::{ConvDims, ConvSpec, Op};
-use crate::{Kernel, Tensor};
+use crate::{Kernel, Sharding, Tensor};
 
 pub(super) fn conv(step: &Step, g: &Tensor, dims: &ConvDims) -> Vec<Option<Tensor>> {
     let (input, kernel) = (step.input(0), step.input(1));
@@ -56,8 +56,24 @@ fn to_input(g: &Tensor, input: &[usize], kernel: &Tensor, dims: &ConvDims) -> Te
 
 fn to_kernel(g: &Tensor, input: &Tensor, kernel: &[usize], dims: &ConvDims) -> Tensor {
     let (dims, kernel) = (dims.clone(), kernel.to_vec());
+    let (input, g) = match dims.feature_groups {
+        1 => (input.clone(), g.clone()),
+        _ => (whole_on_planes(input), whole_on_planes(g)),
+    };
     let op = Kernel::ConvKernelGradient { dims, kernel };
-    g.graph().push(Op::Kernel(op), &[input, g])
+    g.graph().push(Op::Kernel(op), &[&input, &g])
+}
+
+/// The tensor on every device, where a mesh has more than one axis: XLA's partitioner then adds what is left of this
+/// gradient of a grouped convolution over the wrong devices, where a tensor is cut over one axis and repeated over another.
+fn whole_on_planes(tensor: &Tensor) -> Tensor {
+    let mesh = tensor.graph().mesh();
+    let is_plane =
+        mesh.is_some_and(|mesh| mesh.axes.iter().filter(|(_, size)| *size > 1).count() > 1);
+    match is_plane {
+        true => tensor.sharded(&Sharding::replicated(tensor.rank())),
+        false => tensor.clone(),
+    }
 }
 
 /// Splits `groups` off the front of dim `from` and puts them before the elements of dim `to`.

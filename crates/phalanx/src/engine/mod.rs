@@ -46,6 +46,8 @@ pub struct EngineOptions {
     pub cpu_devices: usize,
     /// Whether compiled programs are kept on disk, in the per-user cache.
     pub compile_cache: bool,
+    /// Whether programs of the CPU are compiled in a third of the time and run slower, for models that are tried out.
+    pub quick_compile: bool,
     /// Whether memory that a CPU program frees stays with the process, all of it, for the next run: several times faster
     /// on large tensors, at the price of never returning it to the system.
     pub keep_freed_memory: bool,
@@ -64,6 +66,7 @@ impl Default for EngineOptions {
             kernels: KernelsMode::Auto,
             cpu_devices: 1,
             compile_cache: true,
+            quick_compile: false,
             keep_freed_memory: true,
             deadline: Duration::from_secs(600),
             notice: Arc::new(|line| eprintln!("{line}")),
@@ -80,6 +83,7 @@ struct Inner {
     platform: phalanx_graph::Platform,
     kernels: EngineKernels,
     cache: Option<CompileCache>,
+    quick_compile: bool,
     deadline: Duration,
     notice: Notice,
 }
@@ -133,6 +137,7 @@ impl Engine {
             platform: lowering_platform(options.platform),
             kernels: EngineKernels::new(options, &places)?,
             cache,
+            quick_compile: options.quick_compile && options.platform == Platform::Cpu,
             deadline: options.deadline,
             notice: Arc::clone(&options.notice),
         })))
@@ -240,6 +245,7 @@ impl Engine {
             overrides: relied_on
                 .map(|(name, value)| (name.to_owned(), override_value(value)))
                 .chain(self.patience(program.devices()))
+                .chain(self.0.quick_compile.then(unoptimized))
                 .collect(),
         };
         let (client, cache) = (&self.0.client, self.0.cache.as_ref());
@@ -391,6 +397,12 @@ impl std::fmt::Debug for Engine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.0.client.fmt(f)
     }
+}
+
+/// LLVM, which takes most of the time on the CPU, leaves the code as it is.
+fn unoptimized() -> (String, OverrideValue) {
+    let name = "xla_backend_optimization_level".to_owned();
+    (name, OverrideValue::Int(0))
 }
 
 fn plugin_path(places: &Places, options: &EngineOptions) -> Result<PathBuf> {

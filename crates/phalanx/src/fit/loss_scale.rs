@@ -113,13 +113,27 @@ impl LossScale {
         gradients.into_iter().map(divided).collect()
     }
 
-    /// What becomes of a step with these gradients; `None` when no step is skipped.
+    /// Whether a step may be skipped.
+    pub(super) const fn is_dynamic(self) -> bool {
+        matches!(self, Self::Dynamic { .. })
+    }
+
+    /// What becomes of a step with these gradients, or with those of which it is known whether they are finite; `None`
+    /// when no step is skipped.
     #[track_caller]
-    pub(super) fn verdict(self, gradients: &[Tensor], slots: &[Tensor]) -> Option<Verdict> {
+    pub(super) fn verdict(
+        self,
+        gradients: &[Tensor],
+        known: &[Tensor],
+        slots: &[Tensor],
+    ) -> Option<Verdict> {
         let (Self::Dynamic { growth_steps, .. }, [scale, good, skipped]) = (self, slots) else {
             return None;
         };
-        let finite = gradients.iter().map(all_finite).reduce(|a, b| a.and(&b))?;
+        let finite = match known {
+            [] => all_finite(gradients)?,
+            [first, rest @ ..] => rest.iter().fold(first.clone(), |a, b| a.and(b)),
+        };
         let grows = good.equal(&good.like(f64::from(growth_steps - 1)));
         let grown = (scale * 2.0).minimum(&scale.like(CEILING));
         let halved = (scale * 0.5).maximum(&scale.like(FLOOR));
@@ -157,8 +171,12 @@ pub(super) struct Verdict {
     pub(super) slots: Vec<Tensor>,
 }
 
+/// Whether these are finite, scaled or not; `None` of none.
 #[track_caller]
-fn all_finite(tensor: &Tensor) -> Tensor {
-    let dims: Vec<usize> = (0..tensor.rank()).collect();
-    tensor.is_finite().reduce(ReduceOp::And, &dims)
+pub(super) fn all_finite(gradients: &[Tensor]) -> Option<Tensor> {
+    let finite = |gradient: &Tensor| {
+        let dims: Vec<usize> = (0..gradient.rank()).collect();
+        gradient.is_finite().reduce(ReduceOp::And, &dims)
+    };
+    gradients.iter().map(finite).reduce(|a, b| a.and(&b))
 }

@@ -4,13 +4,14 @@
 //! that whatever lies between layers (masks, shared values, sums of gradients) goes where it is needed. The gradients of
 //! the micro-batches are summed, where they arise, before one update.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use phalanx_graph::{DType, Graph, Program, Shape, Tensor};
 
-use super::LossScale;
 use super::given::Given;
-use super::step::{BatchShape, Setup, StepProgram, explain};
+use super::loss_scale::all_finite;
+use super::next::Next;
+use super::step::{BatchShape, Pass, Setup, StepProgram, explain};
 use crate::nn::Model;
 use crate::replicas::{Placement, Stages};
 use crate::{Error, Result};
@@ -33,28 +34,32 @@ pub(super) struct Traced {
     pub(super) sums: Vec<(usize, Shape, usize)>,
     /// The weights of all micro-batches: a program that adds those of one to its parameters.
     pub(super) weigh: Option<(Program, Vec<usize>)>,
+    /// What follows all micro-batches of a training step.
+    pub(super) update: Option<Update>,
+}
+
+/// The update of a step in stages. Where a step may be skipped, it decides on the state of layers and the tally as well:
+/// micro-batches have moved them by the time that gradients are known not to be finite.
+pub(super) struct Update {
+    pub(super) program: Program,
+    /// Of each output the parameter of the pass that it replaces, and its stage.
+    pub(super) replaced: Vec<(usize, usize)>,
+    pub(super) taken: Vec<Taken>,
+    /// Whether the sums of the gradients are finite, an output for each stage that has some, and its stage.
+    pub(super) flags: Option<(Program, Vec<usize>)>,
+}
+
+/// Where an update has a parameter from: a parameter of the pass, as it was before the first micro-batch or as it would
+/// be for the next, or a flag.
+#[derive(Clone, Copy)]
+pub(super) enum Taken {
+    Before(usize),
+    After(usize),
+    Flag(usize),
 }
 
 impl Plan {
-    /// The stages of a model that is trained with this loss scale.
-    ///
-    /// A dynamic one may skip a step, and micro-batches have moved the state of layers and the results of the epoch by
-    /// the time that gradients are known not to be finite.
-    pub(super) fn of(
-        model: &Model,
-        placement: &Placement,
-        stages: &Stages,
-        loss_scale: LossScale,
-    ) -> Result<Self> {
-        if !loss_scale.slots().is_empty() {
-            return Err(Error::user(
-                "a pipeline cannot train with a dynamic loss scale; use Policy::MixedBfloat16 or Policy::Float32, or a constant loss scale",
-            ));
-        }
-        Self::new(model, placement, stages)
-    }
-
-    fn new(model: &Model, placement: &Placement, stages: &Stages) -> Result<Self> {
+    pub(super) fn new(model: &Model, placement: &Placement, stages: &Stages) -> Result<Self> {
         let (layers, count) = (model.layer_order(), placement.devices().len());
         let starts = match &stages.starts {
             Some(names) => named_starts(model, &layers, names, count)?,
@@ -189,51 +194,124 @@ impl Setup {
         let mut given = Given::bind(&graph, batch, None);
         given.micro_batches = self.plan.as_ref().map_or(1, |plan| plan.micro_batches);
         let now = self.split(&state);
-        let mut pass = self.pass(&graph, &now, &seed, &given)?;
+        let pass = self.pass(&graph, &now, &seed, &given)?;
         let after = self.counted(&tally, &pass, None, now.iterations);
         let weigh = weighing(&graph, &given)?;
         let homes = self.homes();
         let mut sums = Vec::new();
         let (mut added, mut carried) = (Vec::new(), vec![(tally.clone(), 0)]);
-        let updates = std::mem::take(&mut pass.updates);
-        for (at, (index, _)) in updates.iter().enumerate() {
+        for (at, (index, _)) in pass.updates.iter().enumerate() {
             carried.push((state[*index].clone(), 1 + at));
         }
         for (gradient, &param) in pass.gradients.iter().zip(&pass.connected) {
             let sum = graph.parameter("sum", gradient.shape());
             added.push(&sum + gradient);
-            carried.push((sum.clone(), updates.len() + added.len()));
+            carried.push((sum.clone(), pass.updates.len() + added.len()));
             sums.push((sum, gradient.shape(), homes[self.trained[param]]));
         }
-        let values = updates.iter().map(|(_, value)| value).chain(&added);
+        let updates = pass.updates.iter().map(|(_, value)| value);
+        let values = updates.chain(&added);
         let outputs: Vec<(&str, &Tensor)> = [("tally", &after)]
             .into_iter()
             .chain(values.map(|value| ("value", value)))
             .collect();
         let program = graph.finish(&outputs).map_err(explain)?;
         let number = |tensor: &Tensor| position(&program, tensor);
+        let sums: Vec<(usize, Shape, usize)> = (sums.into_iter())
+            .map(|(sum, shape, stage)| (number(&sum), shape, stage))
+            .collect();
+        let disconnected = self.disconnected(&pass);
         let staged = Traced {
-            forward: 1 + updates.len(),
+            forward: 1 + pass.updates.len(),
             carried: carried
                 .iter()
                 .map(|(tensor, at)| (number(tensor), *at))
                 .collect(),
-            sums: (sums.into_iter())
-                .map(|(sum, shape, stage)| (number(&sum), shape, stage))
-                .collect(),
+            update: Some(self.staged_update(pass, &sums, &homes)?),
+            sums,
             weigh,
         };
-        let apply = self.apply_step(&pass)?;
         Ok(StepProgram {
-            disconnected: self.disconnected(&pass),
-            apply: Some(apply.program),
+            disconnected,
+            apply: None,
             sent: Vec::new(),
-            changed: apply.changed,
+            changed: Vec::new(),
             staged: Some(staged),
             exchange: None,
             program,
         })
     }
+
+    /// The update from the sums of the gradients, which are these parameters of the pass.
+    ///
+    /// Arguments: the state, the tally, the sums, and, where a step may be skipped, the new state of layers, the flags, the
+    /// new tally. Outputs: the changed state, the tally.
+    fn staged_update(
+        &self,
+        mut pass: Pass,
+        sums: &[(usize, Shape, usize)],
+        homes: &[usize],
+    ) -> Result<Update> {
+        let flags = match self.loss_scale.is_dynamic() {
+            true => flags(sums)?,
+            false => None,
+        };
+        if flags.is_none() {
+            pass.updates.clear();
+        }
+        let count = flags.as_ref().map_or(0, |(_, stages)| stages.len());
+        let graph = Graph::new();
+        let state = self.bind_state(&graph);
+        let tally = graph.parameter("tally", self.tally.shape());
+        let mut next = Next::of(&state);
+        let verdict = self.received(&graph, &state, &pass, count, &mut next);
+        let mut taken: Vec<Taken> = (0..=state.len()).map(Taken::Before).collect();
+        taken.extend(sums.iter().map(|(number, ..)| Taken::After(*number)));
+        taken.extend(pass.updates.iter().map(|(index, _)| Taken::After(*index)));
+        taken.extend((0..count).map(Taken::Flag));
+        let Some(verdict) = verdict else {
+            let step = next.finish_state(&graph)?;
+            let replaced = step.changed.iter().map(|&index| (index, homes[index]));
+            return Ok(Update {
+                replaced: replaced.collect(),
+                program: step.program,
+                taken,
+                flags,
+            });
+        };
+        taken.push(Taken::After(state.len()));
+        let after = graph.parameter("after", self.tally.shape());
+        let iterations = self.split(&state).iterations;
+        let skipped = self.tally.skipped(&tally, &verdict, iterations);
+        let step = next.finish(&graph, &verdict.finite.select(&after, &skipped))?;
+        let replaced = step.changed.iter().map(|&index| (index, homes[index]));
+        let last = self.plan.as_ref().map_or(0, |plan| plan.stages - 1);
+        Ok(Update {
+            replaced: replaced.chain([(state.len(), last)]).collect(),
+            program: step.program,
+            taken,
+            flags,
+        })
+    }
+}
+
+/// A program that says of the sums of gradients of each stage whether they are finite, and the stage of each of its outputs; none
+/// without gradients.
+fn flags(sums: &[(usize, Shape, usize)]) -> Result<Option<(Program, Vec<usize>)>> {
+    let graph = Graph::new();
+    let mut of_stage: BTreeMap<usize, Vec<Tensor>> = BTreeMap::new();
+    for (_, shape, stage) in sums {
+        let sum = graph.parameter("sum", shape.clone());
+        of_stage.entry(*stage).or_default().push(sum);
+    }
+    let flags = of_stage.values().filter_map(|sums| all_finite(sums));
+    let flags: Vec<Tensor> = flags.collect();
+    if flags.is_empty() {
+        return Ok(None);
+    }
+    let outputs: Vec<(&str, &Tensor)> = flags.iter().map(|flag| ("finite", flag)).collect();
+    let program = graph.finish(&outputs).map_err(explain)?;
+    Ok(Some((program, of_stage.into_keys().collect())))
 }
 
 /// A program that adds the weights of a micro-batch to those of the ones before, and where these are in its parameters;

@@ -36,7 +36,7 @@ impl Runs {
         traced: &StepProgram,
     ) -> Result<Self> {
         if let Some(plan) = &setup.plan {
-            let step = StagedStep::compile(placement, plan, &setup.homes(), name, traced)?;
+            let step = StagedStep::compile(placement, plan, name, traced)?;
             return Ok(Self::Staged(Box::new(step)));
         }
         let compiled = placement.compile(name, &traced.program)?;

@@ -4,10 +4,10 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use phalanx_graph::{HostTensor, Program, Shape, Value};
+use phalanx_graph::{DType, HostTensor, Program, Shape, Value};
 use phalanx_pjrt::Buffer;
 
-use super::pipeline::{Plan, Traced};
+use super::pipeline::{Plan, Taken, Traced, Update};
 use super::step::StepProgram;
 use crate::engine::{Compiled, Done, Engine};
 use crate::replicas::Placement;
@@ -38,15 +38,30 @@ pub(super) struct StagedStep {
     weigh: Option<(Staged, Vec<usize>)>,
     /// What sums of gradients begin with, by their parameters, and the devices they are on.
     zeros: Vec<(usize, usize, Buffer)>,
-    /// Replaces the state of each stage, and which arrays.
-    apply: Vec<(Stage, Vec<usize>)>,
+    /// The update, where it is a training step.
+    update: Option<StagedUpdate>,
+}
+
+/// The update of a step in stages.
+struct StagedUpdate {
+    /// Whether the gradients of each stage are finite, where a step may be skipped.
+    flags: Vec<Part>,
+    /// Replaces parameters of the pass: the state, and the tally where a step may be skipped.
+    apply: Vec<Part>,
+    /// Where the parameters of the latter come from.
+    taken: Vec<Taken>,
+}
+
+/// What a stage makes of a program's outputs, and what these replace, or which they are.
+struct Part {
+    stage: Stage,
+    makes: Vec<usize>,
 }
 
 impl StagedStep {
     pub(super) fn compile(
         placement: &Placement,
         plan: &Plan,
-        homes: &[usize],
         name: &str,
         traced: &StepProgram,
     ) -> Result<Self> {
@@ -55,6 +70,7 @@ impl StagedStep {
             carried: Vec::new(),
             sums: Vec::new(),
             weigh: None,
+            update: None,
         };
         let extra = traced.staged.as_ref().unwrap_or(&none);
         let mut pass = Staged::compile(placement, plan, name, &traced.program, extra.forward)?;
@@ -79,67 +95,76 @@ impl StagedStep {
         Ok(Self {
             weigh: weigh.transpose()?,
             zeros: zeros.collect::<Result<_>>()?,
-            apply: match &traced.apply {
-                Some(apply) => compile_apply(placement, plan, homes, apply, &traced.changed)?,
-                None => Vec::new(),
-            },
+            update: (extra.update.as_ref())
+                .map(|update| StagedUpdate::compile(placement, update))
+                .transpose()?,
             pass,
         })
     }
 }
 
-/// The update of each stage that has something to update.
-fn compile_apply(
+impl StagedUpdate {
+    fn compile(placement: &Placement, update: &Update) -> Result<Self> {
+        let flags = update.flags.as_ref().map(|(program, stages)| {
+            let outputs: Vec<(usize, usize)> = stages.iter().copied().enumerate().collect();
+            compile_parts(placement, "finite_step", program, &outputs)
+        });
+        Ok(Self {
+            flags: flags.transpose()?.unwrap_or_default(),
+            apply: compile_parts(placement, "apply_step", &update.program, &update.replaced)?,
+            taken: update.taken.clone(),
+        })
+    }
+}
+
+/// The part of each stage that makes something: `outputs` has what each output is, and its stage.
+fn compile_parts(
     placement: &Placement,
-    plan: &Plan,
-    homes: &[usize],
-    apply: &Program,
-    changed: &[usize],
-) -> Result<Vec<(Stage, Vec<usize>)>> {
-    let mut stages = Vec::new();
-    for stage in 0..plan.stages {
-        let own: Vec<usize> = (0..changed.len())
-            .filter(|&at| homes[changed[at]] == stage)
+    name: &str,
+    whole: &Program,
+    outputs: &[(usize, usize)],
+) -> Result<Vec<Part>> {
+    let mut parts = Vec::new();
+    for (stage, &device) in placement.devices().iter().enumerate() {
+        let own: Vec<usize> = (0..outputs.len())
+            .filter(|&at| outputs[at].1 == stage)
             .collect();
         if own.is_empty() {
             continue;
         }
-        let mut program = apply.clone();
+        let mut program = whole.clone();
         program.donated.clear();
-        program.outputs = own.iter().map(|&at| apply.outputs[at].clone()).collect();
+        program.outputs = own.iter().map(|&at| whole.outputs[at].clone()).collect();
         program.output_shardings.truncate(own.len());
         let program = program.simplified();
         let mut piece = program.pieces(1, |_, _| 0).remove(0);
         let number = |value: &Value| parameter(&program, *value);
         let inputs: Vec<usize> = piece.inputs.iter().filter_map(number).collect();
+        let of_output = |(_, value): &(String, Value)| {
+            let mut made = piece.outputs.iter();
+            made.position(|output| output == value)
+        };
+        let made: Option<Vec<usize>> = program.outputs.iter().map(of_output).collect();
+        let made = made.ok_or_else(|| Error::Bug("an update that does nothing".into()))?;
         // Of a new value the output, and of the old one the parameter.
-        for (at, &index) in own.iter().enumerate() {
-            let output = program.outputs[at].1;
-            let output = piece.outputs.iter().position(|value| *value == output);
-            let old = inputs.iter().position(|&input| input == changed[index]);
-            piece.program.donated.extend(old.zip(output));
+        for &(old, new) in &whole.donated {
+            let new = own.iter().position(|&at| at == new).map(|at| made[at]);
+            let old = inputs.iter().position(|&input| input == old);
+            piece.program.donated.extend(old.zip(new));
         }
-        let of_output = |at: usize| {
-            piece
-                .outputs
-                .iter()
-                .position(|v| *v == program.outputs[at].1)
-        };
-        let outputs: Option<Vec<usize>> = (0..own.len()).map(of_output).collect();
-        let outputs = outputs.ok_or_else(|| Error::Bug("an update that does nothing".into()))?;
-        let device = placement.devices()[stage];
-        let compiled = placement
-            .engine()
-            .compile_on("apply_step", &piece.program, &[device])?;
-        let stage = Stage {
-            compiled,
-            device,
-            inputs,
-            outputs,
-        };
-        stages.push((stage, own.iter().map(|&at| changed[at]).collect()));
+        let engine = placement.engine();
+        let compiled = engine.compile_on(name, &piece.program, &[device])?;
+        parts.push(Part {
+            stage: Stage {
+                compiled,
+                device,
+                inputs,
+                outputs: made,
+            },
+            makes: own.iter().map(|&at| outputs[at].0).collect(),
+        });
     }
-    Ok(stages)
+    Ok(parts)
 }
 
 /// The number of the parameter that a value is.
@@ -356,7 +381,25 @@ pub(super) struct Replaced {
 }
 
 /// New arrays of the state, by position.
-type NewArrays = Vec<(usize, Buffer)>;
+type NewArrays = HashMap<usize, Buffer>;
+
+impl Part {
+    fn run(&self, inputs: &[Rc<Held<'_>>]) -> Result<(NewArrays, Done)> {
+        let buffers: Vec<&Buffer> = inputs.iter().map(|held| held.buffer()).collect();
+        let (outputs, done) = self.stage.compiled.run(&[&buffers])?;
+        let outputs = outputs.into_iter().flatten();
+        let mut outputs: Vec<Option<Buffer>> = outputs.map(Some).collect();
+        let made = self.makes.iter().zip(&self.stage.outputs);
+        let made = made.map(|(&what, &output)| {
+            let new = outputs[output].take();
+            Ok((
+                what,
+                new.ok_or_else(|| Error::Bug("one new value for two".into()))?,
+            ))
+        });
+        Ok((made.collect::<Result<_>>()?, done))
+    }
+}
 
 impl<'a> Lent<'a> {
     fn flow(&self, staged: &'a Staged) -> Flow<'a> {
@@ -392,28 +435,27 @@ impl<'a> Lent<'a> {
             let zeros = only(*device, Held::Lent(zeros));
             flow.shared.insert(*number, zeros);
         }
+        let before = flow.shared.clone();
         flow.run(self.plan.stages)?;
         // The values of the parts are given back; what they left is shared.
         let (mut shared, done) = (flow.shared, flow.done);
         flow.parts.clear();
-        let (mut arrays, updated) = self.apply(step, &shared)?;
         let missing = || Error::Bug("a step in stages leaves too little".into());
+        let (mut replaced, updated) = match &step.update {
+            Some(update) => self.update(step, update, &before, &shared)?,
+            None => (NewArrays::new(), None),
+        };
         let count = self.arrays.len();
-        let tally = taken(shared.remove(&count).ok_or_else(missing)?)?;
-        for (number, _) in step
-            .pass
-            .carried
-            .iter()
-            .filter(|(number, _)| *number < count)
-        {
-            let state = shared.remove(number).ok_or_else(missing)?;
-            arrays.push((*number, taken(state)?));
+        for &(number, _) in &step.pass.carried {
+            if number <= count && !replaced.contains_key(&number) {
+                let carried = shared.remove(&number).ok_or_else(missing)?;
+                replaced.insert(number, taken(carried)?);
+            }
         }
-        let done = updated.or(done).ok_or_else(missing)?;
         Ok(Replaced {
-            tally,
-            arrays,
-            done,
+            tally: replaced.remove(&count).ok_or_else(missing)?,
+            arrays: replaced,
+            done: updated.or(done).ok_or_else(missing)?,
         })
     }
 
@@ -431,35 +473,46 @@ impl<'a> Lent<'a> {
         Ok(flow.shared)
     }
 
-    /// The update of all stages: what they need is brought to them before the first of them gives up the old state.
-    fn apply(
+    /// The update of all stages, from what was shared before the first part and what is after the last: what they need is
+    /// brought to them before the first of them gives up the old state.
+    fn update(
         &self,
         step: &'a StagedStep,
-        shared: &HashMap<usize, Copies<'a>>,
+        update: &'a StagedUpdate,
+        before: &HashMap<usize, Copies<'a>>,
+        after: &HashMap<usize, Copies<'a>>,
     ) -> Result<(NewArrays, Option<Done>)> {
-        let engine = self.placement.engine();
+        let (engine, shapes) = (self.placement.engine(), &step.pass.shapes);
+        let mut flags: HashMap<usize, Copies<'a>> = HashMap::new();
+        for part in &update.flags {
+            let sums = part.stage.inputs.iter().map(|&sum| {
+                let number = step.zeros[sum].0;
+                on_device(engine, &after[&number], &shapes[number], part.stage.device)
+            });
+            let sums = sums.collect::<Result<Vec<_>>>()?;
+            let (made, _) = part.run(&sums)?;
+            let device = part.stage.device;
+            flags.extend((made.into_iter()).map(|(at, flag)| (at, only(device, Held::Own(flag)))));
+        }
+        let flag = Shape::scalar(DType::Bool);
         let fetch = |input: usize, device: usize| {
-            let sum = input.checked_sub(self.arrays.len());
-            let number = sum.map_or(input, |sum| step.zeros[sum].0);
-            on_device(engine, &shared[&number], &step.pass.shapes[number], device)
+            let (copies, shape) = match update.taken[input] {
+                Taken::Before(number) => (&before[&number], &shapes[number]),
+                Taken::After(number) => (&after[&number], &shapes[number]),
+                Taken::Flag(at) => (&flags[&at], &flag),
+            };
+            on_device(engine, copies, shape, device)
         };
         let mut needed: Vec<Vec<Rc<Held<'a>>>> = Vec::new();
-        for (stage, _) in &step.apply {
+        for Part { stage, .. } in &update.apply {
             let inputs = stage.inputs.iter();
             let held = inputs.map(|&input| fetch(input, stage.device));
             needed.push(held.collect::<Result<_>>()?);
         }
-        let (mut arrays, mut last) = (Vec::new(), None);
-        for ((stage, changed), held) in step.apply.iter().zip(&needed).rev() {
-            let buffers: Vec<&Buffer> = held.iter().map(|held| held.buffer()).collect();
-            let (outputs, done) = stage.compiled.run(&[&buffers])?;
-            let outputs = outputs.into_iter().flatten();
-            let mut outputs: Vec<Option<Buffer>> = outputs.map(Some).collect();
-            for (&index, &output) in changed.iter().zip(&stage.outputs) {
-                let new = outputs[output].take();
-                let new = new.ok_or_else(|| Error::Bug("one new value for two".into()))?;
-                arrays.push((index, new));
-            }
+        let (mut arrays, mut last) = (NewArrays::new(), None);
+        for (part, held) in update.apply.iter().zip(&needed).rev() {
+            let (made, done) = part.run(held)?;
+            arrays.extend(made);
             last = Some(done);
         }
         Ok((arrays, last))

@@ -221,7 +221,7 @@ impl Setup {
         let now = self.split(&state);
         let pass = self.pass(&graph, &now, &seed, &given)?;
         let unscaled = self.loss_scale.unscaled(pass.gradients.clone(), now.scale);
-        let verdict = self.loss_scale.verdict(&unscaled, now.scale);
+        let verdict = self.loss_scale.verdict(&unscaled, &[], now.scale);
         let after = self.counted(&tally, &pass, verdict.as_ref(), now.iterations);
         let updates = pass.updates.iter().map(|(_, value)| value);
         let sent: Vec<&Tensor> = pass.gradients.iter().chain(updates).collect();
@@ -254,25 +254,39 @@ impl Setup {
         wanted
     }
 
-    pub(super) fn apply_step(&self, pass: &Pass) -> Result<StepProgram> {
+    fn apply_step(&self, pass: &Pass) -> Result<StepProgram> {
         let graph = Graph::new();
         let state = self.bind_state(&graph);
-        let mut bind = |value: &Tensor| graph.parameter("received", value.shape());
-        let gradients = pass.gradients.iter().map(&mut bind).collect();
+        let mut next = Next::of(&state);
+        self.received(&graph, &state, pass, 0, &mut next);
+        next.finish_state(&graph)
+    }
+
+    /// Sets the state after a pass that another program made, whose gradients, new state of layers, and as many flags as
+    /// are given, which say whether gradients are finite, are parameters in this order; returns whether the step counts.
+    pub(super) fn received(
+        &self,
+        graph: &Graph,
+        state: &[Tensor],
+        pass: &Pass,
+        flags: usize,
+        next: &mut Next,
+    ) -> Option<Verdict> {
+        let bind = |value: &Tensor| graph.parameter("received", value.shape());
+        let gradients = pass.gradients.iter().map(bind).collect();
         let updates = pass.updates.iter();
-        let updates = updates
-            .map(|(index, value)| (*index, bind(value)))
-            .collect();
+        let updates = updates.map(|(index, value)| (*index, bind(value)));
+        let updates = updates.collect();
+        let flag = |_| graph.parameter("finite", Shape::scalar(DType::Bool));
         let received = Pass {
             judged: None,
             connected: pass.connected.clone(),
             gradients,
             updates,
+            finite: (0..flags).map(flag).collect(),
             exchange: None,
         };
-        let mut next = Next::of(&state);
-        self.update(&self.split(&state), &received, &mut next);
-        next.finish_state(&graph)
+        self.update(&self.split(state), &received, next)
     }
 
     /// Forward and backward: what the replicas' rows of a batch say of the variables.
@@ -304,6 +318,7 @@ impl Setup {
             exchange,
             updates: self.aggregated(&learned.updates, given),
             judged: Some(learned.judged),
+            finite: Vec::new(),
             connected: learned.connected,
             gradients,
         })
@@ -356,6 +371,7 @@ impl Setup {
             carried: vec![(variables.len(), 0)],
             sums: Vec::new(),
             weigh,
+            update: None,
         });
         Ok(step)
     }
@@ -384,7 +400,7 @@ impl Setup {
     fn update(&self, now: &Now<'_>, pass: &Pass, next: &mut Next) -> Option<Verdict> {
         let (variables, slots, connected) = (now.variables, now.slots, &pass.connected);
         let gradients = self.loss_scale.unscaled(pass.gradients.clone(), now.scale);
-        let verdict = self.loss_scale.verdict(&gradients, now.scale);
+        let verdict = self.loss_scale.verdict(&gradients, &pass.finite, now.scale);
         let specs: Vec<ParamSpec> = connected.iter().map(|&p| self.params[p].clone()).collect();
         let params = connected
             .iter()
@@ -476,6 +492,8 @@ pub(super) struct Pass {
     pub(super) gradients: Vec<Tensor>,
     /// State of layers, over all replicas.
     pub(super) updates: Vec<(usize, Tensor)>,
+    /// Whether the gradients are finite, in parts, where that is known before.
+    finite: Vec<Tensor>,
     /// How the gradients became one.
     exchange: Option<String>,
 }

@@ -15,8 +15,8 @@ use crate::{Error, Result};
 /// micro-batch, and moves its moving statistics once for each.
 ///
 /// Each stage keeps its variables and the optimizer's slots for them on its device. An optimizer that looks at all
-/// gradients at once (`global_clipnorm`) lets each device have a copy of them for the update. A dynamic loss scale is
-/// refused.
+/// gradients at once (`global_clipnorm`) lets each device have a copy of them for the update. With a dynamic loss
+/// scale each says whether its own are finite, of all micro-batches, before any of them updates.
 #[derive(Clone, Debug)]
 pub struct PipelineStrategy {
     placement: Placement,

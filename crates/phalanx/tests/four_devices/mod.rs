@@ -6,11 +6,21 @@ use phalanx::engine::{Engine, EngineOptions};
 
 pub(crate) fn engine() -> &'static Engine {
     static ENGINE: OnceLock<Engine> = OnceLock::new();
-    ENGINE.get_or_init(|| {
-        let options = EngineOptions {
-            cpu_devices: 4,
-            ..EngineOptions::default()
-        };
-        Engine::new(&options).unwrap()
-    })
+    ENGINE.get_or_init(|| made(false))
+}
+
+/// The same for models that compile long and run for a moment.
+#[allow(dead_code, reason = "a binary has such models or not")]
+pub(crate) fn quick_engine() -> &'static Engine {
+    static ENGINE: OnceLock<Engine> = OnceLock::new();
+    ENGINE.get_or_init(|| made(true))
+}
+
+fn made(quick_compile: bool) -> Engine {
+    let options = EngineOptions {
+        cpu_devices: 4,
+        quick_compile,
+        ..EngineOptions::default()
+    };
+    Engine::new(&options).unwrap()
 }

@@ -9,7 +9,7 @@ mod overflow;
 mod table;
 mod ways;
 
-use four_devices::engine;
+use four_devices::{engine, quick_engine};
 use phalanx::data::Batch;
 use phalanx::prelude::*;
 use phalanx::schedules::RampUpExponentialDecay;

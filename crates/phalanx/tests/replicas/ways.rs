@@ -1,9 +1,10 @@
 //! How a case is trained: every strategy, reduction and wire format, and which of them with which case.
 
+use phalanx::engine::Engine;
 use phalanx::prelude::*;
 use phalanx::replicas::{CrossDeviceOps, Reduction, WireFormat};
 
-use crate::{engine, names};
+use crate::names;
 
 /// A strategy with the devices it is made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,30 +71,35 @@ impl Way {
         }
     }
 
-    /// The strategy, with packs so small that there are several, and batches of a pipeline in so many parts.
-    pub(crate) fn strategy(&self, micro_batches: usize) -> Box<dyn Strategy> {
+    /// The strategy, with packs of so many bytes, and batches of a pipeline in so many parts.
+    pub(crate) fn strategy(
+        &self,
+        engine: &Engine,
+        micro_batches: usize,
+        bytes_per_pack: usize,
+    ) -> Box<dyn Strategy> {
         let reduction = Reduction::new()
             .cross_device_ops(self.ops)
             .wire(self.wire)
-            .bytes_per_pack(64);
+            .bytes_per_pack(bytes_per_pack);
         let mirrored = |replicas| {
-            let strategy = MirroredStrategy::on(engine()).devices(names(replicas));
+            let strategy = MirroredStrategy::on(engine).devices(names(replicas));
             strategy.unwrap().reduction(reduction.clone())
         };
         match self.place {
-            Place::OneDevice => Box::new(OneDeviceStrategy::on(engine())),
+            Place::OneDevice => Box::new(OneDeviceStrategy::on(engine)),
             Place::Mirrored(replicas) => Box::new(mirrored(replicas)),
             Place::Shares => Box::new(mirrored(3).shares(&[3, 1, 2]).unwrap()),
             Place::Central(replicas) => {
-                let strategy = CentralStorageStrategy::on(engine()).parameter_device("cpu:3");
+                let strategy = CentralStorageStrategy::on(engine).parameter_device("cpu:3");
                 let strategy = strategy.unwrap().compute_devices(names(replicas));
                 Box::new(strategy.unwrap().reduction(reduction))
             }
             Place::Mesh(data, model) => {
-                Box::new(MeshStrategy::on(engine(), &mesh(data, model)).unwrap())
+                Box::new(MeshStrategy::on(engine, &mesh(data, model)).unwrap())
             }
             Place::Pipeline(stages) => {
-                Box::new(PipelineStrategy::on(engine(), stages, micro_batches).unwrap())
+                Box::new(PipelineStrategy::on(engine, stages, micro_batches).unwrap())
             }
         }
     }
@@ -136,14 +142,6 @@ pub(crate) fn covering(case: usize) -> Vec<Way> {
     ways
 }
 
-/// What there is time for of a case that compiles slowly: one to four replicas, with reductions in turn.
-pub(crate) fn few(case: usize) -> Vec<Way> {
-    let ways = covering(case).into_iter();
-    let mirrored = |way: &Way| matches!(way.place, Place::Mirrored(_));
-    ways.filter(|way| mirrored(way) && way.wire == WireFormat::Same)
-        .collect()
-}
-
 /// The same for a case that loses nothing on a narrow wire: four replicas with every reduction and every wire as well.
 pub(crate) fn exact(case: usize) -> Vec<Way> {
     let four = all().into_iter();
@@ -151,11 +149,11 @@ pub(crate) fn exact(case: usize) -> Vec<Way> {
     covering(case).into_iter().chain(four).collect()
 }
 
-/// Every two of case, strategy, reduction and wire format are somewhere together, but for slow cases.
+/// Every two of case, strategy, reduction and wire format are somewhere together.
 #[test]
 fn the_table_has_every_pair() {
     let all = crate::cases::all();
-    let cases: Vec<usize> = (0..all.len()).filter(|&case| !all[case].is_slow).collect();
+    let cases: Vec<usize> = (0..all.len()).collect();
     let planned: Vec<(usize, Way)> = (cases.iter())
         .flat_map(|&case| covering(case).into_iter().map(move |way| (case, way)))
         .collect();
