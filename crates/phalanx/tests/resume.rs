@@ -284,6 +284,26 @@ fn a_training_that_is_stopped_has_a_checkpoint_of_that_step() {
     }
 }
 
+#[test]
+fn a_training_that_is_stopped_in_a_validation_goes_on_with_it() {
+    let scratch = Scratch::new("stop-validation");
+    let path = scratch.join("checkpoint");
+    let whole = unbroken(&one(), &compile(), &quiet().validation(&batches()));
+    let flag = Arc::new(AtomicBool::new(false));
+    let validation = batches_that_stop(2, &flag);
+    let mut trainer = one().compile(model(), compile()).unwrap();
+    let fit = quiet().checkpoint(&path).stop_when(&flag);
+    let error = trainer.fit(&batches(), fit.validation(&validation));
+    let error = error.unwrap_err().to_string();
+    let expected = format!("stopped after step {STEPS}, in epoch 1;");
+    assert!(error.contains(&expected), "{error}");
+    let mut trainer = one().compile(model(), compile()).unwrap();
+    trainer.restore_checkpoint(&path).unwrap();
+    let fit = quiet().validation(&batches()).resume();
+    let history = trainer.fit(&batches(), fit).unwrap();
+    assert_eq!(whole, outcome(trainer, &history));
+}
+
 fn apart(a: &[f64], b: &[f64]) -> f64 {
     assert_eq!(a.len(), b.len());
     let largest = a.iter().fold(0.01, |most: f64, x| most.max(x.abs()));

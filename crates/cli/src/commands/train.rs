@@ -151,16 +151,12 @@ fn stopped(session: &Session, signals: &Signals, args: &TrainArgs, folder: &RunF
     {
         return failed(&error);
     }
-    let (step, file) = (
-        session.trainer.iterations(),
-        session.config.origin.display(),
-    );
+    let step = session.trainer.iterations();
     let message = format!(
         "stopped after step {step}; all of it is in {}",
         path.display()
     );
-    let next = format!("go on with `phalanx train {file} --resume`");
-    Failure::new(signals.exit(), message).next(next)
+    Failure::new(signals.exit(), message).next("go on with the same command and --resume")
 }
 
 fn test(session: &mut Session, rows: &Rows) -> Result<Option<Logs>, Failure> {

@@ -26,15 +26,20 @@ impl Trainer {
         self.needs_loss("evaluate")?;
         check_finite(batches, "evaluate")?;
         self.tell_lost(&batches.dataset().lost());
-        let (logs, skipped) = self.evaluated(batches)?;
+        let (logs, skipped) = self.evaluated(batches, || Ok(()))?;
         self.tell_skipped(skipped, "evaluation");
         Ok(logs)
     }
 
     /// Loss and metrics, and how many examples were left out.
-    pub(super) fn evaluated(&mut self, batches: &Batches) -> Result<(Logs, u64)> {
+    pub(super) fn evaluated(
+        &mut self,
+        batches: &Batches,
+        go_on: impl Fn() -> Result<()>,
+    ) -> Result<(Logs, u64)> {
         let before = batches.dataset().skipped();
-        let tally = self.tested(batches.iter(0, 0), batches.size())?;
+        let iter = batches.iter(0, 0).map(|batch| go_on().and(batch));
+        let tally = self.tested(iter, batches.size())?;
         let skipped = batches.dataset().skipped() - before;
         if !Tally::has_weight(&tally) {
             return Err(Error::User(format!(

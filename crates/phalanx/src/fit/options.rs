@@ -110,8 +110,8 @@ impl Fit {
         self
     }
 
-    /// Ends the training with [`Error::Stopped`] after the step, or before the epoch, in which this flag is found set,
-    /// for instance by a signal; the [`checkpoint`](Self::checkpoint), if there is one, is written then. It can go on with
+    /// Ends the training with [`Error::Stopped`] after the step or the batch of the validation in which this flag is
+    /// found set, for instance by a signal; the [`checkpoint`](Self::checkpoint), if there is one, is written then. It can go on with
     /// [`resume`](Self::resume) and loses no step, where Keras' `stop_training` ends as if all epochs were done.
     #[must_use]
     pub fn stop_when(mut self, flag: &Arc<AtomicBool>) -> Self {

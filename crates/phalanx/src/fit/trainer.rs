@@ -18,7 +18,7 @@ use super::step::{BatchShape, Setup};
 use super::tally::Tally;
 use super::times::Watcher;
 use super::verify::Verifier;
-use crate::data::{Batch, Feed, Lost, Position, Verdict};
+use crate::data::{Batch, Batches, Feed, Lost, Position, Verdict};
 use crate::engine::Engine;
 use crate::nn::Model;
 use crate::optim::Optimizer;
@@ -140,7 +140,8 @@ impl Trainer {
         self.begin_watch(fit.watch);
         for epoch in first..fit.epochs {
             if fit.is_stop_asked() {
-                return Err(self.stopped());
+                self.save_where_asked(&fit)?;
+                return Err(stopped(self.iterations, &self.position));
             }
             let start = Instant::now();
             let steps = steps.filter(|_| !self.has_other_batches(feed, &fit));
@@ -151,7 +152,7 @@ impl Trainer {
             if let Some(validation) = &fit.validation
                 && (epoch + 1) % fit.validation_freq == 0
             {
-                let (tested, skipped) = self.evaluated(validation)?;
+                let (tested, skipped) = self.validated(validation, &fit)?;
                 logs.extend_validation(&tested);
                 input.validation_skipped = skipped;
             }
@@ -170,9 +171,7 @@ impl Trainer {
                 reporter.straggler(times, &warning);
             }
             self.end_epoch(done)?;
-            if let Some(path) = &fit.checkpoint {
-                self.save_checkpoint(path)?;
-            }
+            self.save_where_asked(&fit)?;
         }
         match self.best.take().and_then(Best::into_values) {
             Some(values) => self.set_variables(&values)?,
@@ -307,10 +306,12 @@ impl Trainer {
             }
             let is_stop_asked = fit.is_stop_asked();
             if is_stop_asked || fit.is_save_due(before + done, steps) {
-                self.save_within_epoch(fit, &mut flight)?;
+                flight.finish(self.placement.engine())?;
+                self.results(0.0)?;
+                self.save_where_asked(fit)?;
             }
             if is_stop_asked {
-                return Err(self.stopped());
+                return Err(stopped(self.iterations, &self.position));
             }
         }
         flight.finish(self.placement.engine())?;
@@ -330,9 +331,22 @@ impl Trainer {
         Ok((logs, done, input))
     }
 
-    fn save_within_epoch(&mut self, fit: &Fit, flight: &mut InFlight) -> Result<()> {
-        flight.finish(self.placement.engine())?;
-        self.results(0.0)?;
+    /// The results of the validation of an epoch, unless the training is to end in it: then the epoch goes on with its
+    /// validation when it is resumed.
+    fn validated(&mut self, validation: &Batches, fit: &Fit) -> Result<(Logs, u64)> {
+        let (iterations, position) = (self.iterations, self.position.clone());
+        let go_on = || match fit.is_stop_asked() {
+            true => Err(stopped(iterations, &position)),
+            false => Ok(()),
+        };
+        let tested = self.evaluated(validation, go_on);
+        if matches!(tested, Err(Error::Stopped(_))) {
+            self.save_where_asked(fit)?;
+        }
+        tested
+    }
+
+    fn save_where_asked(&self, fit: &Fit) -> Result<()> {
         match &fit.checkpoint {
             Some(path) => self.save_checkpoint(path),
             None => Ok(()),
@@ -476,13 +490,6 @@ impl Trainer {
         slots.position(|slot| slot.param.is_none() && slot.name == name)
     }
 
-    fn stopped(&self) -> Error {
-        let (step, epoch) = (self.iterations, self.position.epoch + 1);
-        Error::Stopped(format!(
-            "the training was stopped after step {step}, in epoch {epoch}; `Fit::resume` goes on from here"
-        ))
-    }
-
     pub(super) fn diverged(&self, step: u64) -> Error {
         let rate = self
             .learning_rate()
@@ -511,6 +518,13 @@ impl Trainer {
         }
         logs
     }
+}
+
+fn stopped(iterations: i64, position: &Position) -> Error {
+    let epoch = position.epoch + 1;
+    Error::Stopped(format!(
+        "the training was stopped after step {iterations}, in epoch {epoch}; `Fit::resume` goes on from here"
+    ))
 }
 
 fn trained_nothing(steps: usize, skipped: u64) -> Error {

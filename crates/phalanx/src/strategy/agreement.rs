@@ -3,6 +3,8 @@
 //! A value is when what it is made of is; what a replica gets of a batch and its number are not, and an all-reduce or
 //! all-gather makes one of them again. So a step that would let replicas drift apart is refused before it runs.
 
+use std::sync::Arc;
+
 use phalanx_graph::Program;
 use phalanx_graph::op::{Node, Op, ScanDims, Subgraph, Value};
 
@@ -34,6 +36,7 @@ fn analysed(nodes: &[Node], parameters: &[bool]) -> Vec<Vec<bool>> {
             Op::AllReduce { .. } | Op::AllGather { .. } => whole(true),
             Op::While { condition, body } => repeated(condition, body, inputs),
             Op::Scan(scan) => scanned(scan, &inputs),
+            Op::Case(branches) => chosen(branches, &inputs),
             _ => whole(inputs.iter().all(|&same| same)),
         };
         same.push(results);
@@ -67,6 +70,20 @@ fn settled(mut carried: Vec<bool>, turn: impl Fn(&[bool]) -> Vec<bool>) -> Vec<b
         }
         carried = next;
     }
+}
+
+/// A result is the same if all take the same branch, and it is in each of them.
+fn chosen(branches: &[Arc<Subgraph>], inputs: &[bool]) -> Vec<bool> {
+    let mut results: Option<Vec<bool>> = None;
+    for branch in branches {
+        let here = outputs(branch, &inputs[1..]);
+        results = Some(match results {
+            None => here,
+            Some(before) => before.iter().zip(here).map(|(a, b)| *a && b).collect(),
+        });
+    }
+    let results = results.unwrap_or_default().into_iter();
+    results.map(|same| same && inputs[0]).collect()
 }
 
 fn outputs(body: &Subgraph, arguments: &[bool]) -> Vec<bool> {
@@ -156,5 +173,25 @@ mod tests {
             )
         });
         assert_eq!(found, [false, false, false]);
+    }
+
+    #[test]
+    fn a_branch_keeps_what_all_branches_keep() {
+        let found = verdict(|graph, same, own| {
+            let (index, first) = (graph.scalar(DType::I32, 0.0), own.sum_all());
+            let first = first.convert(DType::I32);
+            let branch = |number: usize, v: &[Tensor]| match number {
+                0 => vec![&v[0] * 2.0, v[0].clone(), v[1].clone()],
+                _ => vec![v[0].clone(), &v[0] + &v[1], &v[0] + 1.0],
+            };
+            let alike = graph.case(&index, &[same, own], 2, branch);
+            let apart = graph.case(&first, &[same, own], 2, branch);
+            let numbered = graph.case(&index, &[same], 2, |_, v| {
+                vec![&v[0] * &v[0].graph().replica_id().convert(DType::F32)]
+            });
+            [alike, apart, numbered].concat()
+        });
+        let expected = [true, false, false, false, false, false, false];
+        assert_eq!(found, expected);
     }
 }
