@@ -93,7 +93,9 @@ fn node_cost(op: &Op, inputs: &[&Shape], outputs: &[Shape], replicas: usize) -> 
         Op::Scan(scan) => body_cost(&scan.body, replicas).times(scan.length as u64),
         Op::Case(branches) => {
             let costs = branches.iter().map(|branch| body_cost(branch, replicas));
-            costs.max_by_key(|cost| cost.flops).unwrap_or_default()
+            costs
+                .max_by_key(|cost| (cost.flops, cost.bytes))
+                .unwrap_or_default()
         }
         _ => NodeCost {
             flops: flops(op, inputs, outputs, replicas),

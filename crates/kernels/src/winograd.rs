@@ -19,8 +19,9 @@
 //! | 7x7, 512 -> 512 | 145 / 159 / 133 | 89 / 94 / 89 |
 //! | 128 images of 24x24, 32 -> 64 | 206 / 150 / 171 | - / - / 77 |
 //!
-//! A pixel that is not finite makes all of its tile's not finite, where a plain sum would have reached its neighbours alone; it never
-//! gets lost. Sums of a tile are in the order of its channels: they depend on nothing but the tile.
+//! A pixel that is not finite may make all of its tile's not finite, where a plain sum would have reached its neighbours alone; it never
+//! gets lost. Sums of a tile are in the order of its channels: they depend on nothing but the tile. Kernel gradients sum over the
+//! tiles of each thread first, so they depend on the number of threads.
 
 mod forms;
 mod products;
@@ -254,12 +255,13 @@ impl Geometry {
             unsafe { plan.accumulate(x, dy, zeros, share, buffer, sums) };
         });
         let (sums, others) = buffers.split_at_mut(size + own);
-        for other in others.chunks(size + own) {
-            let pairs = sums[..size].iter_mut().zip(other);
-            pairs.for_each(|(sum, other)| *sum += other);
-        }
-        let panels = sums[..size].chunks(plan.panel()).enumerate();
+        let others = &*others;
+        let panels = sums[..size].chunks_mut(plan.panel()).enumerate();
         team.each(panels, |(index, sums)| {
+            for other in others.chunks(size + own) {
+                let pairs = sums.iter_mut().zip(&other[index * plan.panel()..]);
+                pairs.for_each(|(sum, other)| *sum += other);
+            }
             // SAFETY: as above.
             unsafe { tiles::finish_kernel(sums, channels, index, dw) };
         });

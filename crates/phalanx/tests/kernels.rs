@@ -9,6 +9,8 @@ use phalanx_graph::{DType, Graph, HostTensor, Pool2d, Program, Shape, Tensor, gr
 
 const IMAGES: [usize; 4] = [8, 32, 32, 16];
 const KERNEL: [usize; 4] = [3, 3, 16, 32];
+/// The first results of the program; gradients follow.
+const OUTPUTS: usize = 3;
 
 /// A biased convolution, two normalizations with rectifiers, one with a residual, a pooling, and their gradients: enough work to
 /// be worth the kernels.
@@ -76,9 +78,14 @@ fn session(kernels: KernelsMode) -> Session {
     Session { engine, notices }
 }
 
-fn values(dims: &[usize], seed: usize) -> HostTensor {
-    let count = dims.iter().product();
-    let value = |i: usize| ((i * 31 + i / 7 * 13 + seed) % 41) as f32 / 20.0 - 1.0;
+/// Numbers between -1 and 1 that look random: of equal ones in a window of a maximum, rounding would choose.
+fn values(dims: &[usize], seed: u32) -> HostTensor {
+    let count: usize = dims.iter().product();
+    let value = |i: usize| {
+        let bits = (i as u32 ^ seed << 24).wrapping_mul(0x9e37_79b9);
+        let bits = (bits ^ bits >> 15).wrapping_mul(0x85eb_ca6b);
+        (bits ^ bits >> 13) as f32 / (1u32 << 31) as f32 - 1.0
+    };
     HostTensor::new(dims, &(0..count).map(value).collect::<Vec<f32>>())
 }
 
@@ -99,15 +106,22 @@ fn results_are_the_same_with_and_without_kernels() {
     let (with, without) = (session(KernelsMode::Auto), session(KernelsMode::Off));
     let expected = run(without.engine.as_ref().unwrap());
     let found = run(with.engine.as_ref().unwrap());
-    for (found, expected) in found.iter().zip(&expected) {
+    for (index, (found, expected)) in found.iter().zip(&expected).enumerate() {
         let (found, expected) = (found.f32s(), expected.f32s());
+        let differences = found.iter().zip(&expected).map(|(a, b)| a - b);
+        let length = |values: &mut dyn Iterator<Item = f32>| {
+            values.map(|x| f64::from(x).powi(2)).sum::<f64>().sqrt()
+        };
+        let apart = length(&mut differences.clone()) / length(&mut expected.iter().copied());
+        // Of a quarter of a million elements one may fall on the other side of a rectifier, with all its gradient (2e-3).
+        let most = if index < OUTPUTS { 1e-6 } else { 5e-3 };
+        assert!(apart <= most, "result {index}: {apart:e}");
         let scale = expected.iter().fold(1.0f32, |most, x| most.max(x.abs()));
-        for (found, expected) in found.iter().zip(&expected) {
-            assert!(
-                (found - expected).abs() <= 1e-5 * scale,
-                "{found} {expected}"
-            );
-        }
+        let furthest = differences.fold(0.0f32, |most, x| most.max(x.abs()));
+        assert!(
+            index >= OUTPUTS || furthest <= 1e-5 * scale,
+            "result {index}: {furthest} of {scale}"
+        );
     }
     assert!(without.notices.lock().unwrap().is_empty());
     // Twice: what is known is not looked for again, and a notice is given once.

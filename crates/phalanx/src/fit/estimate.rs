@@ -5,7 +5,6 @@ use phalanx_graph::Shape;
 use super::step::BatchShape;
 use super::trainer::Trainer;
 use crate::data::Batch;
-use crate::replicas::Division;
 use crate::{Error, Result};
 
 /// What a training step takes on one device.
@@ -63,9 +62,10 @@ impl Trainer {
                 "the memory of a model in stages is not estimated; estimate it on one device, of which each stage needs its part",
             ));
         }
-        let mut shape = BatchShape::of(&self.setup, batch)?;
-        let parts = self.placement().division().map_or(1, Division::parts);
-        shape.set_rows(rows.div_ceil(self.setup.replicas).next_multiple_of(parts));
+        // With unequal shares every device has arrays of the largest part.
+        let split = self.placement().split(rows, rows);
+        let whole = BatchShape::of(&self.setup, batch)?;
+        let shape = whole.part(&split, false, self.setup.by_size);
         let program = self.setup.train_step(&shape)?.program;
         let memory = self.engine().memory("train_step", &program)?;
         let variables = self.setup.model.variables().iter();

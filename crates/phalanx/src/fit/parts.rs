@@ -48,7 +48,7 @@ impl Setup {
     pub(super) fn warning_of_shares(&self) -> Option<String> {
         let exchange = (self.has_shares && !self.by_size).then(|| self.exchange_of_layers())??;
         Some(format!(
-            "layers of `{}` exchange values between replicas ({exchange}, as for synchronized batch normalization), so each replica computes on as many rows as the largest share has, and smaller shares save no time",
+            "layers of `{}` exchange values between replicas ({exchange}, as for synchronized batch normalization and activity penalties), so each replica computes on as many rows as the largest share has, and smaller shares save no time",
             self.model.name()
         ))
     }
