@@ -22,7 +22,9 @@ pub(crate) struct Case {
     pub(crate) is_exact: bool,
     /// What replicas exchange at once: little, so that there are several packs.
     pub(crate) bytes_per_pack: usize,
-    /// Whether its programs compile for so long that nothing is done twice with it.
+    /// Whether its programs are compiled without the compiler's last care: there are many, or large ones.
+    pub(crate) is_quick: bool,
+    /// Whether they compile for so long nevertheless that nothing is done twice with it.
     pub(crate) is_slow: bool,
     /// How much further it goes than others from what it is at full precision when gradients travel at less.
     pub(crate) narrow: f64,
@@ -97,6 +99,7 @@ fn plain(name: &'static str, model: Model, data: Dataset, compile: Compile) -> C
         micro_batches: 2,
         is_exact: false,
         bytes_per_pack: 64,
+        is_quick: false,
         is_slow: false,
         narrow: 1.0,
     }
@@ -199,6 +202,7 @@ fn of_optimizer((name, optimizer): (&'static str, Optimizer)) -> Case {
     Case {
         batch: 7,
         only_trains: true,
+        is_quick: true,
         ..plain(name, mlp(), rows(22), compile)
     }
 }
@@ -288,6 +292,7 @@ pub(crate) fn mobilenet_but(out: Part) -> Case {
         batch: 7,
         epochs: 5,
         only_trains: true,
+        is_quick: true,
         is_slow: true,
         // Statistics are those of a part.
         micro_batches: 1,
