@@ -19,7 +19,7 @@ use phalanx::nn::{Cx, Layer};
 use phalanx::prelude::*;
 use phalanx_graph::{DType, Tensor};
 
-use synthetic::{classified, cnn};
+use synthetic::{classified, cnn, cnn_behind};
 
 const DEVICES: usize = 2;
 const ROUNDS: usize = 3;
@@ -106,14 +106,7 @@ fn share_rows(devices: &str, trainers: &mut [Trainer], batch: &Batch) -> Outcome
 /// The model with more work for each example on the replica that has the last, whose device is so as slow as if it were
 /// another.
 fn slow_on_second() -> Sequential {
-    Sequential::new([28, 28, 1])
-        .add(Slow)
-        .add(Conv2d::new(32, 3).activation(relu))
-        .add(Conv2d::new(64, 3).activation(relu))
-        .add(MaxPool2d::new(2))
-        .add(Flatten)
-        .add(Dense::new(128).activation(relu))
-        .add(Dense::new(10))
+    cnn_behind(Sequential::new([28, 28, 1]).add(Slow))
 }
 
 /// A number that no other example has.

@@ -17,7 +17,12 @@ pub(crate) fn resnet50() -> phalanx::Result<Model> {
 
 /// Two convolutions, pooling, two dense layers.
 pub(crate) fn cnn() -> Sequential {
-    Sequential::new([28, 28, 1])
+    cnn_behind(Sequential::new([28, 28, 1]))
+}
+
+/// The same behind other layers.
+pub(crate) fn cnn_behind(first: Sequential) -> Sequential {
+    first
         .add(Conv2d::new(32, 3).activation(relu))
         .add(Conv2d::new(64, 3).activation(relu))
         .add(MaxPool2d::new(2))

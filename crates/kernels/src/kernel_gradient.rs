@@ -24,6 +24,7 @@ use std::arch::x86_64::{
 
 use crate::convolution::{Direction, Key};
 use crate::onednn::{Scratch, Type};
+use crate::processor;
 use crate::team::{Target, Team};
 
 /// Input and output channels of a block.
@@ -71,13 +72,7 @@ pub(crate) fn suits(key: &Key, threads: usize) -> bool {
         && filled(inputs, ROWS)
         && filled(outputs, COLUMNS)
         && shares >= threads as i64
-        && is_available()
-        // With wider vectors oneDNN's own is faster than these.
-        && !std::arch::is_x86_feature_detected!("avx512f")
-}
-
-fn is_available() -> bool {
-    std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma")
+        && processor::prefers_avx2()
 }
 
 /// Computes dkernel.
@@ -93,7 +88,7 @@ pub(crate) fn run(
     scratch: &mut Scratch,
 ) {
     let g = Geometry::new(key);
-    assert!(is_available());
+    assert!(processor::has_fma());
     assert_eq!(x.len(), g.images * g.x[0] * g.x[1] * g.inputs);
     assert_eq!(dy.len(), g.images * g.y[0] * g.y[1] * g.outputs);
     assert_eq!(dw.len(), g.kernel[0] * g.kernel[1] * g.inputs * g.outputs);

@@ -54,6 +54,8 @@ mod onednn;
 mod panels;
 mod pooling;
 #[cfg(target_arch = "x86_64")]
+mod processor;
+#[cfg(target_arch = "x86_64")]
 mod product;
 mod state;
 mod sums;

@@ -12,6 +12,8 @@ use std::arch::x86_64::{
 };
 use std::ops::Range;
 
+use crate::processor::has_fma;
+
 /// Rows of a panel of the left matrix.
 pub(crate) const ROWS: usize = 6;
 /// Columns of a panel of the right matrix.
@@ -51,11 +53,6 @@ impl<'a> Lines<'a> {
     }
 }
 
-/// Whether the processor has the instructions.
-pub(crate) fn is_available() -> bool {
-    std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma")
-}
-
 /// Elements of the memory that a tile of so many columns is computed in.
 pub(crate) fn scratch_len(columns: usize) -> usize {
     left_len() + right_len(columns)
@@ -84,7 +81,7 @@ pub(crate) unsafe fn multiply(
     scratch: &mut [f32],
     result: *mut f32,
 ) {
-    assert!(is_available() && left.depth == right.depth);
+    assert!(has_fma() && left.depth == right.depth);
     assert!(rows.end <= left.count && columns.end <= right.count);
     let (packed_left, packed_right) = scratch.split_at_mut(left_len());
     assert!(packed_right.len() >= right_len(columns.len()));
@@ -365,7 +362,7 @@ mod tests {
 
     #[test]
     fn every_edge_of_every_layout_is_the_sum_of_products() {
-        if !is_available() {
+        if !has_fma() {
             return;
         }
         let mut state = 1u32;
@@ -414,7 +411,7 @@ mod tests {
 
     #[test]
     fn a_nan_reaches_its_row_and_no_other() {
-        if !is_available() {
+        if !has_fma() {
             return;
         }
         let (rows, columns, depth) = (9, 20, 11);

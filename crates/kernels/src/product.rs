@@ -14,6 +14,7 @@ use phalanx_pjrt::{Call, CallAttribute, CallError, Client, Code};
 
 use crate::library::KernelError;
 use crate::panels::{self, COLUMNS, Lines, ROWS};
+use crate::processor;
 
 /// Most rows and columns of a tile: what is packed of it stays in the caches, and serves long enough to pay.
 const TILE: [usize; 2] = [528, 1024];
@@ -24,7 +25,7 @@ const TILE: [usize; 2] = [528, 1024];
 /// The processor lacks AVX2, or has wider vectors, which the plugin's own libraries use; or the plugin has no custom calls.
 pub fn register_products(client: &Client) -> Result<(), KernelError> {
     let refused = |reason| KernelError::Register { reason };
-    if !panels::is_available() || std::arch::is_x86_feature_detected!("avx512f") {
+    if !processor::prefers_avx2() {
         let reason = "products are for processors with avx2 and without avx-512";
         return Err(refused(reason.to_owned()));
     }

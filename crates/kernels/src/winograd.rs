@@ -31,6 +31,7 @@ use std::ops::Range;
 
 use crate::convolution::{Direction, Key};
 use crate::onednn::{Scratch, Type};
+use crate::processor;
 use crate::team::{Target, Team};
 use products::{COLUMNS, ROWS};
 use tiles::{LANES, OUT, POINTS, SIDE, plane};
@@ -78,10 +79,7 @@ pub(crate) fn suits(key: &Key) -> bool {
         && [inputs, outputs]
             .iter()
             .all(|&channels| channels >= 16 && channels % LANES as i64 == 0)
-        && std::arch::is_x86_feature_detected!("avx2")
-        && std::arch::is_x86_feature_detected!("fma")
-        // Not measured there, where oneDNN's own is faster than here.
-        && !std::arch::is_x86_feature_detected!("avx512f")
+        && processor::prefers_avx2()
 }
 
 /// Computes y, or dx, of the operands in their order.
