@@ -305,7 +305,7 @@ fn run(kernels: &Kernels, call: &mut Call<'_>, key: Key) -> Result<(), CallError
 }
 
 /// How many replicas of the program compute at once.
-fn replicas(call: &Call<'_>) -> Result<usize, CallError> {
+pub(crate) fn replicas(call: &Call<'_>) -> Result<usize, CallError> {
     match call.optional("replicas")? {
         None => Ok(1),
         Some(CallAttribute::Int(count)) if count > 0 => {

@@ -44,7 +44,7 @@ impl Kernels {
     /// See [`KernelError`]: what was looked at and what to do.
     pub fn find(places: &Places, explicit: Option<&Path>) -> Result<Self, KernelError> {
         let library = library::find(places, explicit)?;
-        let threads = library::threads(places);
+        let threads = library::pool_threads(places);
         let lanes: Vec<OnceLock<Lanes>> = (0..threads).map(|_| OnceLock::new()).collect();
         let all = Lanes::start(library.api, threads, threads)?;
         lanes[threads - 1].get_or_init(|| all);

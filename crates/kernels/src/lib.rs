@@ -66,7 +66,7 @@ mod wide;
 mod winograd;
 
 pub use kernels::{Kernels, Support};
-pub use library::{INSTALL, KernelError, VARIABLE, prepare_environment};
+pub use library::{INSTALL, KernelError, VARIABLE, pool_threads, prepare_environment};
 #[cfg(target_arch = "x86_64")]
 pub use product::register_products;
 pub use sums::register_sums;

@@ -209,7 +209,8 @@ fn lacks_openmp(reason: &str) -> bool {
 }
 
 /// The threads that XLA's pool has: `PJRT_NPROC`, else `NPROC`, else the processors of this process.
-pub(crate) fn threads(places: &Places) -> usize {
+#[must_use]
+pub fn pool_threads(places: &Places) -> usize {
     let variable = |name: &str| {
         let value = places.environment.get(std::ffi::OsStr::new(name))?;
         value
@@ -276,11 +277,14 @@ mod tests {
 
     #[test]
     fn threads_are_those_of_xla() {
-        assert_eq!(threads(&places(&[("PJRT_NPROC", "5"), ("NPROC", "3")])), 5);
         assert_eq!(
-            threads(&places(&[("PJRT_NPROC", "many"), ("NPROC", "3")])),
+            pool_threads(&places(&[("PJRT_NPROC", "5"), ("NPROC", "3")])),
+            5
+        );
+        assert_eq!(
+            pool_threads(&places(&[("PJRT_NPROC", "many"), ("NPROC", "3")])),
             3
         );
-        assert!(threads(&places(&[])) >= 1);
+        assert!(pool_threads(&places(&[])) >= 1);
     }
 }

@@ -12,6 +12,7 @@ use std::thread::Thread;
 
 use phalanx_pjrt::{Call, CallAttribute, CallError, Client, Code};
 
+use crate::handlers::replicas;
 use crate::library::KernelError;
 use crate::panels::{self, COLUMNS, Lines, ROWS};
 use crate::processor;
@@ -57,7 +58,7 @@ fn product(scratch: &Arc<Scratch>, call: &mut Call<'_>) -> Result<(), CallError>
         result.fill(0.0);
         return Ok(());
     }
-    let threads = call.threads();
+    let threads = (call.threads() / replicas(call)?).max(1);
     let job = Arc::new(Job {
         tiles: Tiles::new(dims, threads),
         left,

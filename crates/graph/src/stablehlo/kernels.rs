@@ -194,6 +194,12 @@ fn signed(values: &[usize]) -> Vec<i64> {
     values.iter().map(|&value| value as i64).collect()
 }
 
+/// Kernels of several devices run at once, each with its share of the processors.
+pub(super) fn computing_at_once(w: &Writer) -> Option<(String, Attribute)> {
+    let replicas = Attribute::Int(w.devices as i64);
+    (w.devices > 1).then(|| ("replicas".to_owned(), replicas))
+}
+
 /// Calls a kernel, in f32 for the short floats that it does not take; only convolutions take any.
 fn call(
     w: &mut Writer,
@@ -202,11 +208,7 @@ fn call(
     outputs: &[Shape],
     mut attributes: Attributes,
 ) -> Vec<Operand> {
-    if w.devices > 1 {
-        // Kernels of several devices run at once, each with its share of the processors.
-        let replicas = Attribute::Int(w.devices as i64);
-        attributes.push(("replicas".to_owned(), replicas));
-    }
+    attributes.extend(computing_at_once(w));
     attributes.sort_by(|(a, _), (b, _)| a.cmp(b));
     let convolves = target.starts_with("phalanx.conv");
     let bf16 = convolves && w.kernels.is_some_and(|support| support.bf16);

@@ -1,6 +1,7 @@
 //! Large products of matrices in f32 on host processors, as calls of `phalanx.product`.
 
 use super::custom_call;
+use super::kernels::computing_at_once;
 use super::writer::{Operand, Writer};
 use crate::op::{Attribute, CustomCall, DotDims, Op};
 use crate::{DType, Program, Shape};
@@ -58,13 +59,15 @@ pub(super) fn product(
         w.reshape(rhs, &plan.right.dims()),
     ];
     let flag = |name: &str, flag| (name.to_owned(), Attribute::Bool(flag));
+    let mut attributes = vec![
+        flag("left_transposed", !plan.left.whole),
+        flag("right_transposed", plan.right.whole),
+    ];
+    attributes.splice(1..1, computing_at_once(w));
     let call = CustomCall {
         target: "phalanx.product".to_owned(),
         outputs: vec![Shape::f32([plan.left.count, plan.right.count])],
-        attributes: vec![
-            flag("left_transposed", !plan.left.whole),
-            flag("right_transposed", plan.right.whole),
-        ],
+        attributes,
         has_side_effect: false,
     };
     let result = custom_call(w, &call, &operands).swap_remove(0);

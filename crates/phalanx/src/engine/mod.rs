@@ -245,6 +245,7 @@ impl Engine {
             overrides: relied_on
                 .map(|(name, value)| (name.to_owned(), override_value(value)))
                 .chain(self.patience(program.devices()))
+                .chain(self.undivided(program.devices() + beside))
                 .chain(self.0.quick_compile.then(unoptimized))
                 .collect(),
         };
@@ -283,6 +284,16 @@ impl Engine {
         options
             .map(|(name, value)| (name.to_owned(), seconds(value)))
             .collect()
+    }
+
+    /// Where every device that computes has one thread, XLA's operations are not divided: pieces of one replica's would wait for
+    /// threads that are busy with another's.
+    fn undivided(&self, at_once: usize) -> Option<(String, OverrideValue)> {
+        let alone = at_once > 1 && at_once >= phalanx_kernels::pool_threads(&Places::of_process());
+        (alone && self.kind() == "cpu").then(|| {
+            let pass = OverrideValue::Text("cpu-parallel-task-assigner".to_owned());
+            ("xla_disable_hlo_passes".to_owned(), pass)
+        })
     }
 
     /// Sums of our own wait as long as the engine does: within a run replicas are apart by less than a run.
