@@ -32,7 +32,7 @@
 //!
 //! | call | operands -> results | attributes |
 //! |---|---|---|
-//! | `phalanx.product` | `[rows, depth]`, `[depth, columns]` -> `[rows, columns]` | `left_transposed`, `right_transposed`: of operands given as `[depth, rows]`, `[columns, depth]` |
+//! | `phalanx.product` | `[rows, depth]`, `[depth, columns]` -> `[rows, columns]` | `left_transposed`, `right_transposed`: of operands given as `[depth, rows]`, `[columns, depth]`; `replicas` as above |
 //!
 //! It needs no library either ([`register_products`]).
 //!

@@ -69,9 +69,19 @@ impl Case {
     }
 
     fn run(self, client: &Client, a: &[f32], b: &[f32]) -> Result<Vec<f32>, String> {
-        let [left, right, result] = self.dims();
-        let options = CompileOptions::default();
-        let program = client.compile(&self.text(result), &options);
+        let [.., result] = self.dims();
+        self.run_text(client, &self.text(result), a, b)
+    }
+
+    fn run_text(
+        self,
+        client: &Client,
+        text: &str,
+        a: &[f32],
+        b: &[f32],
+    ) -> Result<Vec<f32>, String> {
+        let [left, right, _] = self.dims();
+        let program = client.compile(text, &CompileOptions::default());
         let program = program.map_err(|error| error.to_string())?;
         let put = |dims: [usize; 2], values: &[f32]| -> Buffer {
             let dims = dims.map(|dim| dim as i64);
@@ -168,6 +178,33 @@ fn every_run_gives_the_same_bits() {
     for _ in 0..5 {
         assert_eq!(case.run(client, &a, &b).unwrap(), first);
     }
+}
+
+#[test]
+fn a_share_of_the_threads_gives_the_same_bits() {
+    let Some(client) = client() else { return };
+    let case = Case {
+        sizes: [600, 200, 50],
+        left: false,
+        right: true,
+    };
+    let (a, b) = (integers(600 * 50, 3), integers(200 * 50, 7));
+    let thirds = |values: Vec<f32>| values.iter().map(|x| x / 3.0).collect::<Vec<_>>();
+    let (a, b) = (thirds(a), thirds(b));
+    let text = case.text([600, 200]);
+    let shared = |replicas: i64| {
+        let config = format!("replicas = {replicas} : i64, right_transposed");
+        case.run_text(client, &text.replace("right_transposed", &config), &a, &b)
+    };
+    let whole = case.run(client, &a, &b).unwrap();
+    for replicas in [1, 2, 1000] {
+        assert_eq!(shared(replicas).unwrap(), whole, "{replicas} replicas");
+    }
+    let error = shared(0).unwrap_err();
+    assert!(
+        error.contains("`replicas` must be a positive integer"),
+        "{error}"
+    );
 }
 
 #[test]

@@ -40,7 +40,7 @@ const WORKS: [Work; 4] = [
         model: "cnn",
         batch: 128,
         shown: "CNN, 28x28",
-        steps: 5,
+        steps: 12,
     },
     Work {
         model: "resnet50",

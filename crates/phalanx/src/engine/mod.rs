@@ -569,6 +569,50 @@ mod tests {
         engine.compile("sum", &sum_of_two(2)).unwrap();
     }
 
+    #[test]
+    fn replicas_with_a_thread_each_are_not_divided_further() {
+        let engine = Engine::new(&EngineOptions {
+            cpu_devices: 2,
+            kernels: KernelsMode::Off,
+            compile_cache: false,
+            ..EngineOptions::default()
+        })
+        .unwrap();
+        let threads = phalanx_kernels::pool_threads(&Places::of_process()).max(2);
+        assert_eq!(engine.undivided(1), None);
+        assert_eq!(engine.undivided(threads - 1), None);
+        let undivided = engine.undivided(threads);
+        assert!(undivided.is_some());
+        // The plugin says nothing of passes that it does not know: what it writes of its work tells.
+        assert!(is_divided(&engine, None));
+        assert!(!is_divided(&engine, undivided));
+    }
+
+    /// Whether the compiler divides an operation on many elements among its threads, by its own account.
+    fn is_divided(engine: &Engine, more: Option<(String, OverrideValue)>) -> bool {
+        let name = format!("phalanx-engine-{}-{}", std::process::id(), more.is_some());
+        let account = std::env::temp_dir().join(name);
+        let folder = OverrideValue::Text(account.to_str().unwrap().to_owned());
+        let options = CompileOptions {
+            overrides: [("xla_dump_to".to_owned(), folder)]
+                .into_iter()
+                .chain(more)
+                .collect(),
+            ..CompileOptions::default()
+        };
+        let graph = Graph::new();
+        let x = graph.parameter("x", Shape::f32([1000, 1000]));
+        let program = graph.finish(&[("y", &x.exp().tanh())]).unwrap();
+        let text = program.to_stablehlo(&Lowering::new(engine.0.platform, "account"));
+        engine.client().compile(&text, &options).unwrap();
+        let files = std::fs::read_dir(&account).unwrap();
+        let texts = files.map(|file| std::fs::read_to_string(file.unwrap().path()));
+        let texts: String = texts.filter_map(std::result::Result::ok).collect();
+        std::fs::remove_dir_all(&account).unwrap();
+        assert!(texts.contains("exponential"));
+        texts.contains("\"outer_dimension_partitions\":[\"")
+    }
+
     /// A program that adds two arrays over replicas.
     fn sum_of_two(replicas: usize) -> Program {
         let graph = Graph::with_replicas(replicas);
