@@ -603,6 +603,18 @@ fn large_products_are_calls_where_they_are_registered() {
         let text = program.to_stablehlo(&lowering);
         let found = text.matches("phalanx.product").count();
         assert_eq!(found > 0, products && program.wants_products(), "{text}");
+        // Each takes its share of the threads where two devices compute at once.
+        let beside = Lowering {
+            beside: 1,
+            ..lowering
+        };
+        let shares = program.to_stablehlo(&beside);
+        let shares = shares
+            .lines()
+            .filter(|line| line.contains("phalanx.product"));
+        let shares = shares.filter(|line| line.contains(r#""replicas" = 2 : i64"#));
+        assert_eq!(shares.count(), found);
+        assert!(!text.contains(r#""replicas" ="#));
         found
     };
     assert_eq!(calls(DType::F32, 16, true), 3);

@@ -59,15 +59,15 @@ pub(super) fn product(
         w.reshape(rhs, &plan.right.dims()),
     ];
     let flag = |name: &str, flag| (name.to_owned(), Attribute::Bool(flag));
-    let mut attributes = vec![
-        flag("left_transposed", !plan.left.whole),
-        flag("right_transposed", plan.right.whole),
+    let attributes = [
+        Some(flag("left_transposed", !plan.left.whole)),
+        computing_at_once(w),
+        Some(flag("right_transposed", plan.right.whole)),
     ];
-    attributes.splice(1..1, computing_at_once(w));
     let call = CustomCall {
         target: "phalanx.product".to_owned(),
         outputs: vec![Shape::f32([plan.left.count, plan.right.count])],
-        attributes,
+        attributes: attributes.into_iter().flatten().collect(),
         has_side_effect: false,
     };
     let result = custom_call(w, &call, &operands).swap_remove(0);
