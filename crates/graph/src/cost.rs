@@ -188,7 +188,7 @@ fn kernel_flops(kernel: &Kernel, inputs: &[&Shape], outputs: &[Shape]) -> u64 {
         Kernel::ConvKernelGradient { dims, .. } => {
             conv_flops(inputs[0], &outputs[0], inputs[1], dims)
         }
-        Kernel::ConvBias(dims) => conv_flops(inputs[0], inputs[1], &outputs[0], dims)
+        Kernel::ConvBias { dims, .. } => conv_flops(inputs[0], inputs[1], &outputs[0], dims)
             .saturating_add(elements(&outputs[0])),
         // Two sums of squares and products, then a scale and a shift.
         Kernel::BatchNorm { .. } => elements(&outputs[0]).saturating_mul(6),

@@ -335,9 +335,10 @@ fn conv(dims: &ConvDims) -> String {
 
 fn kernel(op: &Kernel) -> String {
     match op {
-        Kernel::ConvInputGradient { dims, .. }
-        | Kernel::ConvKernelGradient { dims, .. }
-        | Kernel::ConvBias(dims) => conv(dims),
+        Kernel::ConvInputGradient { dims, .. } | Kernel::ConvKernelGradient { dims, .. } => {
+            conv(dims)
+        }
+        Kernel::ConvBias { dims, ramp } => format!("{} {ramp:?}", conv(dims)),
         Kernel::BatchNorm { epsilon, ramp } => format!("epsilon {epsilon} {ramp:?}"),
         Kernel::BatchNormGradient { epsilon, mask } => format!("epsilon {epsilon} mask {mask:?}"),
         Kernel::MaxPool2d(pool) | Kernel::MaxPool2dGradient(pool) => {

@@ -94,6 +94,9 @@ fn kernel(op: &Kernel, inputs: &[&Shape]) -> Inferred {
             let kernel = operand(inputs, 1)?;
             let input = Shape::new(kernel.dtype, input.clone());
             check_cotangent(first, &conv(&[&input, kernel], dims)?)?;
+            if let Some(by) = inputs.get(2) {
+                same(&[&input, by])?;
+            }
             Ok(vec![input])
         }
         Kernel::ConvKernelGradient { dims, kernel } => {
@@ -101,7 +104,7 @@ fn kernel(op: &Kernel, inputs: &[&Shape]) -> Inferred {
             check_cotangent(operand(inputs, 1)?, &conv(&[first, &kernel], dims)?)?;
             Ok(vec![kernel])
         }
-        Kernel::ConvBias(dims) => {
+        Kernel::ConvBias { dims, .. } => {
             let output = conv(&[first, operand(inputs, 1)?], dims)?;
             let channels = output.dims[dims.output.feature];
             check_channels(operand(inputs, 2)?, first.dtype, channels)?;

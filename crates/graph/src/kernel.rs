@@ -14,7 +14,8 @@ type Label = Option<Arc<str>>;
 /// An op that some devices have a kernel for.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Kernel {
-    /// `(cotangent, kernel) -> gradient of the input` of a convolution.
+    /// `(cotangent, kernel[, by]) -> gradient of the input` of a convolution; 0 where `by` is not positive, which is made by
+    /// fusion.
     ConvInputGradient {
         /// The convolution; without groups of the batch.
         dims: ConvDims,
@@ -28,10 +29,13 @@ pub enum Kernel {
         /// Dims of its kernel.
         kernel: Vec<usize>,
     },
-    /// `(input, kernel, bias) -> convolution + bias`; made by fusion.
-    ///
-    /// A rectifier stays apart: oneDNN's would turn the NaN of a diverged model into 0.
-    ConvBias(ConvDims),
+    /// `(input, kernel, bias) -> convolution + bias`, then [`Ramp`]; made by fusion.
+    ConvBias {
+        /// The convolution.
+        dims: ConvDims,
+        /// What is applied to the sum.
+        ramp: Ramp,
+    },
     /// `(x, gamma, beta[, residual]) -> (y, mean, variance)` over all dims but the last, `y` normalized with the mean and
     /// the population variance of `x`, scaled, shifted, the residual added, then [`Ramp`]; the last two are made by fusion.
     BatchNorm {
@@ -128,7 +132,7 @@ impl Kernel {
         match self {
             Self::ConvInputGradient { .. } => "conv_input_gradient",
             Self::ConvKernelGradient { .. } => "conv_kernel_gradient",
-            Self::ConvBias(_) => "conv_bias",
+            Self::ConvBias { .. } => "conv_bias",
             Self::BatchNorm { .. } => "batch_norm",
             Self::BatchNormGradient { .. } => "batch_norm_gradient",
             Self::MaxPool2d(_) => "max_pool",
@@ -146,15 +150,20 @@ impl Kernel {
     pub(crate) fn decompose(&self, x: &[Tensor]) -> Vec<Tensor> {
         match self {
             Self::ConvInputGradient { dims, input } => {
-                vec![convolution::input_gradient(&x[0], input, &x[1], dims)]
+                let gradient = convolution::input_gradient(&x[0], input, &x[1], dims);
+                let passed = |by: &Tensor| {
+                    let passes = Ramp::Relu.slopes(by);
+                    passes.select(&gradient, &gradient.zeros_like())
+                };
+                vec![x.get(2).map_or_else(|| gradient.clone(), passed)]
             }
             Self::ConvKernelGradient { dims, kernel } => {
                 vec![convolution::kernel_gradient(&x[1], &x[0], kernel, dims)]
             }
-            Self::ConvBias(dims) => {
+            Self::ConvBias { dims, ramp } => {
                 let y = x[0].conv(&x[1], dims.clone());
                 let bias = x[2].broadcast_in(&y.dims(), &[dims.output.feature]);
-                vec![y + bias]
+                vec![ramp.apply(&(y + bias))]
             }
             Self::BatchNorm { epsilon, ramp } => {
                 let (y, mean, variance) = batch_norm(&x[0], &x[1], &x[2], *epsilon);

@@ -54,8 +54,11 @@ fn kernels_are_called_where_they_are() {
         kernels: Some(KernelSupport { bf16: false }),
         ..Lowering::new(Platform::Cpu, "kernels")
     };
-    let text = kernels().simplified().to_stablehlo(&lowering);
-    assert_eq!(golden::mismatch("kernels", &text, COMMAND), None);
+    let programs: [(&str, Build); 2] = [("kernels", kernels), ("rectified", rectified)];
+    for (name, build) in programs {
+        let text = build().simplified().to_stablehlo(&lowering);
+        assert_eq!(golden::mismatch(name, &text, COMMAND), None);
+    }
 }
 
 #[test]
@@ -477,6 +480,43 @@ fn kernels() -> Program {
         &loss,
         &[("x", &x), ("kernel", &kernel), ("line", &line)],
     )
+}
+
+/// Two biased convolutions, with a ReLU and a ReLU6, and a pool of the latter, and their gradients: the ReLUs are parts of calls
+/// both ways, but for the ceiling's selection.
+fn rectified() -> Program {
+    let g = Graph::new();
+    let x = f32s(&g, "x", &[2, 8, 8, 4]);
+    let kernels = [
+        f32s(&g, "first", &[3, 3, 4, 6]),
+        f32s(&g, "second", &[3, 3, 6, 6]),
+    ];
+    let bias = f32s(&g, "bias", &[6]);
+    let dims = ConvDims {
+        input: ConvSpec::channels_last(2),
+        kernel: ConvSpec::kernel(2),
+        output: ConvSpec::channels_last(2),
+        strides: vec![1; 2],
+        padding: vec![(0, 0); 2],
+        input_dilation: vec![1; 2],
+        kernel_dilation: vec![1; 2],
+        feature_groups: 1,
+        batch_groups: 1,
+    };
+    let biased = |x: &Tensor, kernel: &Tensor| {
+        let y = x.conv(kernel, dims.clone());
+        &y + bias.broadcast_in(&y.dims(), &[3])
+    };
+    let y = biased(&x, &kernels[0]);
+    let y = y.maximum(&y.like(0.0));
+    let y = biased(&y, &kernels[1]).clamp(0.0, 6.0).max_pool2d(Pool2d {
+        size: [2, 2],
+        strides: [2, 2],
+        padding: [(0, 0); 2],
+    });
+    let [first, second] = &kernels;
+    let wrt = [("first", first), ("second", second), ("bias", &bias)];
+    with_gradients(&g, &y.square().sum_all(), &wrt)
 }
 
 /// A convolution, a batch normalization with a rectifier and a pool of bf16, and their gradients.

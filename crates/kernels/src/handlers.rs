@@ -2,6 +2,7 @@
 
 use phalanx_pjrt::{Call, CallAttribute, CallError, Code, ElementType};
 
+use crate::after::After;
 use crate::convolution::{Direction, Key};
 use crate::kernels::Kernels;
 use crate::lanes::NoLane;
@@ -44,13 +45,10 @@ fn convolution(
         Direction::InputGradient => (result, operands[1], operands[0]),
         Direction::KernelGradient => (operands[0], result, operands[1]),
     };
-    let bias = call.operands() == 3;
-    if bias {
-        expect_dims(call.operand_shape(2)?.1, &kernel.dims[3..])?;
-    }
+    let third = call.operands() > 2;
     let key = Key {
         direction,
-        bias,
+        bias: third && direction == Direction::Forward,
         x,
         kernel,
         y,
@@ -61,7 +59,23 @@ fn convolution(
         groups: call.int("groups")?,
     };
     key.check().map_err(invalid)?;
-    run(kernels, call, key)
+    if key.bias {
+        expect_dims(call.operand_shape(2)?.1, &kernel.dims[3..])?;
+    }
+    let after = match direction {
+        Direction::Forward if ramped(call)? => After::Ramp(ceiling(call)?),
+        Direction::InputGradient if third => {
+            expect_dims(call.operand_shape(2)?.1, &x.dims)?;
+            After::Where(call.operand(2)?)
+        }
+        _ => After::Nothing,
+    };
+    if result.element != Type::F32 && !matches!(after, After::Nothing) {
+        return Err(invalid(format!(
+            "what follows a convolution must be of f32: {key:?}"
+        )));
+    }
+    run(kernels, call, key, after)
 }
 
 fn max_pool(kernels: &Kernels, call: &mut Call<'_>) -> Result<(), CallError> {
@@ -136,15 +150,7 @@ fn batch_norm(kernels: &Kernels, call: &mut Call<'_>) -> Result<(), CallError> {
     expect_dims(call.result_shape(0)?.1, x)?;
     expect_dims(call.result_shape(1)?.1, of_channels)?;
     expect_dims(call.result_shape(2)?.1, of_channels)?;
-    let relu = match call.attribute("relu")? {
-        CallAttribute::Bool(true) => Some(ceiling(call)?),
-        CallAttribute::Bool(false) => None,
-        other => {
-            return Err(invalid(format!(
-                "the attribute `relu` must be a boolean, got {other:?}"
-            )));
-        }
-    };
+    let relu = ramped(call)?.then(|| ceiling(call)).transpose()?;
     let job = norm::Forward {
         x: call.operand(0)?,
         gamma: call.operand(1)?,
@@ -232,6 +238,17 @@ fn epsilon(call: &Call<'_>) -> Result<f32, CallError> {
     }
 }
 
+/// Whether a ReLU follows.
+fn ramped(call: &Call<'_>) -> Result<bool, CallError> {
+    match call.optional("relu")? {
+        None => Ok(false),
+        Some(CallAttribute::Bool(relu)) => Ok(relu),
+        Some(other) => Err(invalid(format!(
+            "the attribute `relu` must be a boolean, got {other:?}"
+        ))),
+    }
+}
+
 /// Where a ReLU ends, when it does: written as a number that is not 0.
 fn ceiling(call: &Call<'_>) -> Result<norm::Ceiling, CallError> {
     match call.attribute("ceiling")? {
@@ -285,8 +302,13 @@ fn pair(call: &Call<'_>, name: &str) -> Result<[i64; 2], CallError> {
     }
 }
 
-fn run(kernels: &Kernels, call: &mut Call<'_>, key: Key) -> Result<(), CallError> {
-    let inputs: Vec<_> = (0..call.operands())
+fn run(
+    kernels: &Kernels,
+    call: &mut Call<'_>,
+    key: Key,
+    after: After<'_>,
+) -> Result<(), CallError> {
+    let inputs: Vec<_> = (0..2 + usize::from(key.bias))
         .map(|index| call.operand_bytes(index))
         .collect::<Result<_, _>>()?;
     let mut outputs: Vec<_> = (0..call.results())
@@ -299,7 +321,7 @@ fn run(kernels: &Kernels, call: &mut Call<'_>, key: Key) -> Result<(), CallError
         return Ok(());
     }
     kernels
-        .run(replicas(call)?, key, &inputs, &mut outputs)
+        .run(replicas(call)?, key, &inputs, &mut outputs, after)
         .map_err(|why| no_lane(&why))?
         .map_err(|refused| refusal(&refused, key))
 }

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use phalanx_pjrt::{Client, Code, Places};
 
+use crate::after::After;
 use crate::convolution::Key;
 use crate::handlers;
 use crate::lanes::{Lanes, NoLane};
@@ -149,8 +150,9 @@ impl Kernels {
         key: Key,
         inputs: &[&[u8]],
         outputs: &mut [&mut [u8]],
+        after: After<'_>,
     ) -> Result<Result<(), Refused>, NoLane> {
-        self.on_lane(replicas, |state| state.run(key, inputs, outputs))
+        self.on_lane(replicas, |state| state.run(key, inputs, outputs, after))
     }
 
     /// Normalises.

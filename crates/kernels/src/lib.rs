@@ -40,6 +40,7 @@
 //!
 //! `unsafe` lives here and in phalanx-pjrt only; everything exported is safe.
 
+mod after;
 mod convolution;
 mod executor;
 mod handlers;

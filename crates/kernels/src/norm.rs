@@ -361,7 +361,7 @@ with_wide_vectors! {
 
 /// Unlike `f32::max`, keeps NaN.
 #[inline(always)]
-fn relu(value: f32, ceiling: Ceiling) -> f32 {
+pub(crate) fn relu(value: f32, ceiling: Ceiling) -> f32 {
     let value = if value < 0.0 { 0.0 } else { value };
     if value > ceiling { ceiling } else { value }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use crate::after::After;
 use crate::convolution::Key;
 use crate::executor::DenormalsFlushed;
 use crate::onednn::{OneDnn, Operation, Refused, Scratch};
@@ -53,7 +54,7 @@ impl State {
         operations.map(|(key, operation)| format!("{key:?}: {}", operation.describe()))
     }
 
-    /// Runs the operation of a key.
+    /// Runs the operation of a key, and what follows it: only for results of f32.
     ///
     /// # Errors
     /// oneDNN's own.
@@ -62,6 +63,7 @@ impl State {
         key: Key,
         inputs: &[&[u8]],
         outputs: &mut [&mut [u8]],
+        after: After<'_>,
     ) -> Result<(), Refused> {
         let mut data = [(std::ptr::null_mut(), 0); MOST_ARGUMENTS];
         let count = inputs.len() + outputs.len();
@@ -78,7 +80,7 @@ impl State {
         {
             let operands: Vec<&[f32]> = inputs.iter().map(|input| floats(input)).collect();
             let (result, team) = (floats_mut(result), &self.team);
-            winograd::run(&key, &operands, result, team, &mut self.scratch);
+            winograd::run(&key, &operands, result, after, team, &mut self.scratch);
             return Ok(());
         }
         #[cfg(target_arch = "x86_64")]
@@ -96,7 +98,13 @@ impl State {
             self.operations.insert(key, key.operation(&self.onednn)?);
         }
         // SAFETY: the pointers are those of the slices, which are borrowed until this returns; the operation writes only to outputs.
-        unsafe { self.operations[&key].run(&self.onednn, &data[..count], &mut self.scratch) }
+        unsafe { self.operations[&key].run(&self.onednn, &data[..count], &mut self.scratch)? };
+        match (after, outputs) {
+            (After::Nothing, _) => {}
+            (_, [result]) => after.apply(floats_mut(result), &self.team),
+            (_, _) => unreachable!("convolutions have one result"),
+        }
+        Ok(())
     }
 }
 
@@ -111,7 +119,6 @@ fn floats(bytes: &[u8]) -> &[f32] {
 }
 
 /// As [`floats`].
-#[cfg(target_arch = "x86_64")]
 fn floats_mut(bytes: &mut [u8]) -> &mut [f32] {
     // SAFETY: every pattern is a number, and its bytes are bytes.
     let (before, floats, after) = unsafe { bytes.align_to_mut() };

@@ -29,6 +29,7 @@ mod tiles;
 
 use std::ops::Range;
 
+use crate::after::After;
 use crate::convolution::{Direction, Key};
 use crate::onednn::{Scratch, Type};
 use crate::processor;
@@ -79,7 +80,7 @@ pub(crate) fn suits(key: &Key) -> bool {
         && [inputs, outputs]
             .iter()
             .all(|&channels| channels >= 16 && channels % LANES as i64 == 0)
-        && processor::prefers_avx2()
+        && processor::has_fma()
 }
 
 /// Computes y, or dx, of the operands in their order.
@@ -90,12 +91,21 @@ pub(crate) fn run(
     key: &Key,
     operands: &[&[f32]],
     result: &mut [f32],
+    after: After<'_>,
     team: &Team,
     scratch: &mut Scratch,
 ) {
     assert!(suits(key));
     let g = Geometry::new(key);
-    g.run(key.direction, operands, result, team, scratch);
+    g.run(key.direction, operands, result, after, team, scratch);
+}
+
+/// What y's sums end in.
+#[derive(Clone, Copy)]
+struct Ending<'a> {
+    /// A number for each output channel, which is added.
+    bias: Option<&'a [f32]>,
+    after: After<'a>,
 }
 
 /// Tiles, and blocks of output channels.
@@ -132,6 +142,7 @@ impl Geometry {
         direction: Direction,
         operands: &[&[f32]],
         result: &mut [f32],
+        after: After<'_>,
         team: &Team,
         scratch: &mut Scratch,
     ) {
@@ -142,6 +153,7 @@ impl Geometry {
         let kernel_len = 9 * self.inputs * self.outputs;
         let bias = operands.get(2).copied();
         let lens = (operands[0].len(), operands[1].len(), result.len());
+        assert!(!matches!(after, After::Where(by) if by.len() != result.len()));
         match direction {
             Direction::Forward => {
                 assert_eq!(lens, (x_len, kernel_len, y_len));
@@ -149,7 +161,7 @@ impl Geometry {
                 self.correlate(
                     operands[0],
                     (operands[1], false),
-                    bias,
+                    Ending { bias, after },
                     result,
                     team,
                     scratch,
@@ -161,7 +173,7 @@ impl Geometry {
                 turned.correlate(
                     operands[0],
                     (operands[1], true),
-                    None,
+                    Ending { bias: None, after },
                     result,
                     team,
                     scratch,
@@ -179,7 +191,7 @@ impl Geometry {
         self,
         x: &[f32],
         (kernel, turned): (&[f32], bool),
-        bias: Option<&[f32]>,
+        ending: Ending<'_>,
         y: &mut [f32],
         team: &Team,
         scratch: &mut Scratch,
@@ -200,7 +212,7 @@ impl Geometry {
                 }
                 let share = (0..self.tiles(), panels);
                 // SAFETY: the groups have different channels of y.
-                unsafe { plan.correlate(x, zeros, combined, bias, share, buffer, y) };
+                unsafe { plan.correlate(x, zeros, combined, ending, share, buffer, y) };
             });
         }
         let floats = scratch.floats(self.zeros() + size + own * team.threads());
@@ -215,7 +227,7 @@ impl Geometry {
         team.each(buffers.chunks_mut(own).enumerate(), |(index, buffer)| {
             let share = (self.share(index, team.threads()), 0..self.panels());
             // SAFETY: the shares have different tiles, whose pixels of y are different.
-            unsafe { plan.correlate(x, zeros, combined, bias, share, buffer, y) };
+            unsafe { plan.correlate(x, zeros, combined, ending, share, buffer, y) };
         });
     }
 
@@ -371,7 +383,7 @@ impl Plan {
         x: &[f32],
         zeros: &[f32],
         kernel: &[f32],
-        bias: Option<&[f32]>,
+        ending: Ending<'_>,
         (tiles, panels): Share,
         buffer: &mut [f32],
         y: Target,
@@ -398,7 +410,7 @@ impl Plan {
                     let place = Place::new(&self.g, OUT, first + i);
                     let from = of_y.as_ptr().add(i * self.row[1]);
                     let channels = self.channels(&panels);
-                    tiles::finish_y(from, self.plane[1], &self.g, channels, &place, bias, y);
+                    tiles::finish_y(from, self.plane[1], &self.g, channels, &place, ending, y);
                 }
             }
         }

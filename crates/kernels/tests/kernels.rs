@@ -460,7 +460,8 @@ impl Case {
         .join(", ")
     }
 
-    /// The three calls, and XLA's own forward convolution, of x, kernel and dy.
+    /// The three calls, with what may follow them, and XLA's own forward convolution, of x, kernel and dy; the input gradient is
+    /// selected by x.
     fn body(&self) -> String {
         self.body_of_one_of(1)
     }
@@ -473,29 +474,68 @@ impl Case {
             kind(&self.y_dims(), "f32"),
         );
         let config = format!("{}, replicas = {replicas} : i64", self.attributes());
-        let call = |result: &str, name: &str, operands: &str, kinds: String| {
-            format!(
-                "{result} = stablehlo.custom_call @{name}({operands}) {{api_version = 4 : i32, backend_config = {{{config}}}}} : {kinds}\n"
-            )
-        };
-        let mut body = call(
-            "%y",
-            "phalanx.conv",
-            "%a0, %a1",
-            format!("({x}, {w}) -> {y}"),
-        );
-        body += &call(
-            "%dx",
+        let b = kind(&self.kernel_dims()[3..], "f32");
+        let (backwards, biased) = (
             "phalanx.conv_input_gradient",
-            "%a2, %a1",
-            format!("({y}, {w}) -> {x}"),
+            format!("({x}, {w}, {b}) -> {y}"),
         );
-        body += &call(
-            "%dw",
-            "phalanx.conv_kernel_gradient",
-            "%a0, %a2",
-            format!("({x}, {y}) -> {w}"),
-        );
+        let calls = [
+            (
+                "%y",
+                "phalanx.conv",
+                "%a0, %a1",
+                format!("({x}, {w}) -> {y}"),
+                "",
+            ),
+            (
+                "%dx",
+                backwards,
+                "%a2, %a1",
+                format!("({y}, {w}) -> {x}"),
+                "",
+            ),
+            (
+                "%dw",
+                "phalanx.conv_kernel_gradient",
+                "%a0, %a2",
+                format!("({x}, {y}) -> {w}"),
+                "",
+            ),
+            (
+                "%biased",
+                "phalanx.conv",
+                "%a0, %a1, %bias",
+                biased.clone(),
+                "",
+            ),
+            (
+                "%rectified",
+                "phalanx.conv",
+                "%a0, %a1, %bias",
+                biased.clone(),
+                ", relu = true, ceiling = 0.0 : f32",
+            ),
+            (
+                "%clipped",
+                "phalanx.conv",
+                "%a0, %a1, %bias",
+                biased,
+                ", relu = true, ceiling = 3.0 : f32",
+            ),
+            (
+                "%selected",
+                backwards,
+                "%a2, %a1, %a0",
+                format!("({y}, {w}, {x}) -> {x}"),
+                "",
+            ),
+        ];
+        let mut body = format!("%bias = stablehlo.iota dim = 0 : {b}\n");
+        for (result, name, operands, kinds, more) in calls {
+            body += &format!(
+                "{result} = stablehlo.custom_call @{name}({operands}) {{api_version = 4 : i32, backend_config = {{{config}{more}}}}} : {kinds}\n"
+            );
+        }
         body += &format!(
             "%own = stablehlo.convolution(%a0, %a1) dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f], window = {{stride = {:?}, pad = [[{}, {}], [{}, {}]], rhs_dilate = {:?}}} {{batch_group_count = 1 : i64, feature_group_count = {} : i64}} : ({x}, {w}) -> {y}\n",
             self.strides,
@@ -506,15 +546,15 @@ impl Case {
             self.dilation,
             self.groups
         );
-        let b = kind(&self.kernel_dims()[3..], "f32");
-        body += &format!("%bias = stablehlo.iota dim = 0 : {b}\n");
-        body += &call(
-            "%biased",
-            "phalanx.conv",
-            "%a0, %a1, %bias",
-            format!("({x}, {w}, {b}) -> {y}"),
-        );
-        body + &format!("return %y, %dx, %dw, %own, %biased : {y}, {x}, {w}, {y}, {y}")
+        body + &format!(
+            "return %y, %dx, %dw, %own, %biased, %rectified, %clipped, %selected : {y}, {x}, {w}, {y}, {y}, {y}, {y}, {x}"
+        )
+    }
+
+    /// Dimensions of the body's results.
+    fn results(&self) -> [Vec<i64>; 8] {
+        let (x, w, y) = (self.x_dims(), self.kernel_dims(), self.y_dims());
+        [&y, &x, &w, &y, &y, &y, &y, &x].map(Clone::clone)
     }
 }
 
@@ -545,20 +585,31 @@ fn convolutions_equal_plain_loops_and_xla() {
             dx.values[at_x] += dy.values[at_y] * w.values[at_w];
             dw.values[at_w] += dy.values[at_y] * x.values[at_x];
         });
-        let shapes = [&y, &dx, &dw, &y, &y].map(|array| array.dims.clone());
         let channels = case.channels[1] as usize;
         let biased = y.values.iter().enumerate();
         let biased: Vec<f32> = biased.map(|(i, y)| y + (i % channels) as f32).collect();
         // The second call finds the operation made; the third has a thread.
         for replicas in [1, 1, 64] {
             let body = case.body_of_one_of(replicas);
-            let found = run(client, &[&x, &w, &dy], &shapes, &body).unwrap();
+            let found = run(client, &[&x, &w, &dy], &case.results(), &body).unwrap();
             let name = |what: &str| format!("{}: {what}", case.name);
             assert_close(&name("y"), &found[0], &y.values);
             assert_close(&name("dx"), &found[1], &dx.values);
             assert_close(&name("dw"), &found[2], &dw.values);
             assert_close(&name("y against xla"), &found[0], &found[3]);
             assert_close(&name("y with a bias"), &found[4], &biased);
+            let of_y =
+                |ramp: fn(f32) -> f32| found[4].iter().map(|&y| ramp(y)).collect::<Vec<f32>>();
+            assert_eq!(found[5], of_y(|y| y.max(0.0)), "{}", name("rectified"));
+            assert_eq!(found[6], of_y(|y| y.clamp(0.0, 3.0)), "{}", name("clipped"));
+            let of_dx = found[1].iter().zip(&x.values);
+            let selected = of_dx.map(|(&dx, &x)| if x > 0.0 { dx } else { 0.0 });
+            assert_eq!(
+                found[7],
+                selected.collect::<Vec<f32>>(),
+                "{}",
+                name("selected")
+            );
         }
     }
     expect_operations(kernels, |made| made.len() >= 2 * CASES.len());
@@ -810,23 +861,18 @@ fn poolings_keep_nan_and_the_infinities() {
 #[test]
 fn wrong_calls_are_errors_that_say_what_is_wrong() {
     let Some((client, _)) = client() else { return };
-    let failure = |replace: &str, with: &str| {
-        let (x, w, dy) = (
-            Array::zeros(&PLAIN.x_dims()),
-            Array::zeros(&PLAIN.kernel_dims()),
-            Array::zeros(&PLAIN.y_dims()),
-        );
-        let shapes = [&dy, &x, &w, &dy, &dy].map(|array| array.dims.clone());
+    let (x, w, dy) = (
+        Array::zeros(&PLAIN.x_dims()),
+        Array::zeros(&PLAIN.kernel_dims()),
+        Array::zeros(&PLAIN.y_dims()),
+    );
+    let error_of = |body: &str| run(client, &[&x, &w, &dy], &PLAIN.results(), body).unwrap_err();
+    let replaced = |replace: &str, with: &str| {
         let body = PLAIN.body();
         assert!(body.contains(replace));
-        run(
-            client,
-            &[&x, &w, &dy],
-            &shapes,
-            &body.replace(replace, with),
-        )
-        .unwrap_err()
+        body.replace(replace, with)
     };
+    let failure = |replace: &str, with: &str| error_of(&replaced(replace, with));
     let error = failure(
         "padding_low = array<i64: 1, 1>",
         "padding_low = array<i64: 1, 2>",
@@ -846,6 +892,34 @@ fn wrong_calls_are_errors_that_say_what_is_wrong() {
     let error = failure("replicas = 1 : i64", "replicas = 0 : i64");
     assert!(
         error.contains("`replicas` must be a positive integer"),
+        "{error}"
+    );
+    let error = failure("relu = true", "relu = 1 : i64");
+    assert!(error.contains("`relu` must be a boolean"), "{error}");
+    let error = failure("ceiling = 3.0 : f32", "ceiling = -3.0 : f32");
+    assert!(
+        error.contains("`ceiling` must be a float of at least 0"),
+        "{error}"
+    );
+    let (x_kind, w_kind, y_kind) = (x.kind(), w.kind(), dy.kind());
+    let body = replaced("(%a2, %a1, %a0)", "(%a2, %a1, %a2)");
+    let kinds = format!("({y_kind}, {w_kind}, {x_kind})");
+    let error = error_of(&body.replace(&kinds, &format!("({y_kind}, {w_kind}, {y_kind})")));
+    let expected = format!("expected the dimensions {:?}, got {:?}", x.dims, dy.dims);
+    assert!(error.contains(&expected), "{error}");
+    let bf16 = |kind: &str| kind.replace("f32", "bf16");
+    let halves = [bf16(&x_kind), bf16(&w_kind), bf16(&y_kind)];
+    let (config, [x, w, y]) = (PLAIN.attributes(), &halves);
+    let body = format!(
+        "%x = stablehlo.convert %a0 : ({x_kind}) -> {x}
+        %w = stablehlo.convert %a1 : ({w_kind}) -> {w}
+        %y = stablehlo.custom_call @phalanx.conv(%x, %w) {{api_version = 4 : i32, backend_config = {{{config}, relu = true, ceiling = 0.0 : f32}}}} : ({x}, {w}) -> {y}
+        %f = stablehlo.convert %y : ({y}) -> {y_kind}
+        return %f, %a0, %a1, %f, %f, %f, %f, %a0 : {y_kind}, {x_kind}, {w_kind}, {y_kind}, {y_kind}, {y_kind}, {y_kind}, {x_kind}"
+    );
+    let error = error_of(&body);
+    assert!(
+        error.contains("what follows a convolution must be of f32"),
         "{error}"
     );
 }
@@ -1050,14 +1124,7 @@ fn a_nan_is_not_hidden_by_a_fused_relu() {
 
 /// Runs the forward call and the input gradient's on x and dy.
 fn forward_and_back(client: &Client, case: Case, [x, w, dy]: [&Array; 3]) -> Vec<Vec<f32>> {
-    let shapes = [
-        case.y_dims(),
-        case.x_dims(),
-        case.kernel_dims(),
-        case.y_dims(),
-        case.y_dims(),
-    ];
-    run(client, &[x, w, dy], &shapes, &case.body()).unwrap()
+    run(client, &[x, w, dy], &case.results(), &case.body()).unwrap()
 }
 
 const TILES: Case = Case {
@@ -1100,16 +1167,37 @@ fn an_image_is_the_same_among_others_and_on_any_number_of_threads() {
             };
             let (x, dy) = (one(&all[0]), one(&all[2]));
             for replicas in [1, 64] {
-                let shapes = [&dy, &x, &all[1], &dy, &dy].map(|array| array.dims.clone());
                 let body = alone.body_of_one_of(replicas);
-                let found = run(client, &[&x, &all[1], &dy], &shapes, &body).unwrap();
-                for result in [0, 1, 4] {
+                let found = run(client, &[&x, &all[1], &dy], &alone.results(), &body).unwrap();
+                for result in [0, 1, 4, 5, 6, 7] {
                     let len = found[result].len();
                     let expected = &together[result][image * len..][..len];
                     assert_eq!(found[result], expected, "image {image}, result {result}");
                 }
             }
         }
+    }
+}
+
+#[test]
+fn a_nan_is_not_hidden_by_what_follows_a_convolution() {
+    let Some((client, _)) = client() else { return };
+    for case in [PLAIN, TILES] {
+        let mut x = Array::noise(&case.x_dims(), 27);
+        x.values[100] = f32::NAN;
+        let (w, dy) = (
+            Array::noise(&case.kernel_dims(), 28),
+            Array::noise(&case.y_dims(), 29),
+        );
+        let found = forward_and_back(client, case, [&x, &w, &dy]);
+        let [biased, rectified, clipped] = [4, 5, 6].map(|result| {
+            let nans = found[result].iter().map(|value| value.is_nan());
+            nans.collect::<Vec<bool>>()
+        });
+        assert!(biased.contains(&true), "{}", case.name);
+        assert_eq!([&rectified, &clipped], [&biased, &biased], "{}", case.name);
+        // NaN is not positive.
+        assert_eq!(found[7][100], 0.0, "{}", case.name);
     }
 }
 

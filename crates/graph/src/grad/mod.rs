@@ -232,7 +232,9 @@ fn vjp(step: &Step) -> Gradients {
 fn kernel_op(step: &Step, kernel: &Kernel) -> Vec<Option<Tensor>> {
     let g = step.cotangent(0);
     match kernel {
-        Kernel::ConvInputGradient { dims, .. } => convolution::input_gradient_vjp(step, &g, dims),
+        Kernel::ConvInputGradient { dims, .. } if step.node.inputs.len() == 2 => {
+            convolution::input_gradient_vjp(step, &g, dims)
+        }
         Kernel::ConvKernelGradient { dims, .. } => convolution::kernel_gradient_vjp(step, &g, dims),
         Kernel::MaxPool2d(pool) => {
             let given = [step.input(0), step.output(0), step.output(1), g];
@@ -257,7 +259,8 @@ fn kernel_op(step: &Step, kernel: &Kernel) -> Vec<Option<Tensor>> {
             let found = step.graph.push_many(op, &given);
             found.into_iter().map(Some).collect()
         }
-        Kernel::ConvBias(_)
+        Kernel::ConvInputGradient { .. }
+        | Kernel::ConvBias { .. }
         | Kernel::BatchNorm { .. }
         | Kernel::BatchNormGradient { .. }
         | Kernel::MaxPool2dGradient(_) => of_decomposed(step, kernel),

@@ -1,4 +1,4 @@
-//! Joins what follows a kernel to the kernel: bias, residual, rectifier. Each saves a pass over memory.
+//! Joins what follows a kernel to the kernel: bias, residual, rectifier, selection. Each saves a pass over memory.
 //!
 //! Done after derivatives: their masks compare the rectified value instead, which is positive, or below the ceiling,
 //! exactly where the value before was.
@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use crate::op::{BinaryOp, CompareOp, ConvDims, Node, Op, Subgraph, Value};
-use crate::{Kernel, Mask, Program, Ramp};
+use crate::{DType, HostTensor, Kernel, Mask, Program, Ramp, Shape};
 
 impl Program {
     /// The same function with fewer passes over memory, for devices that have the kernels.
@@ -43,6 +43,9 @@ fn fused(nodes: &[Node], outputs: Vec<Value>) -> (Vec<Node>, Vec<Value>) {
     for index in 0..fuser.nodes.len() {
         fuser.join_mask(index);
     }
+    for index in 0..fuser.nodes.len() {
+        fuser.join_selection(index);
+    }
     fuser.in_order()
 }
 
@@ -56,7 +59,13 @@ struct Fuser {
 impl Fuser {
     fn join(&mut self, index: usize) {
         match &self.nodes[index].op {
-            Op::Conv(_) => self.join_bias(index),
+            Op::Conv(_) => {
+                if let Some(sum) = self.join_bias(index)
+                    && self.nodes[sum].shapes[0].dtype == DType::F32
+                {
+                    self.join_ramp(sum);
+                }
+            }
             Op::Kernel(Kernel::BatchNorm {
                 ramp: Ramp::None, ..
             }) if self.nodes[index].inputs.len() == 3 => {
@@ -80,13 +89,14 @@ impl Fuser {
     }
 
     /// `conv + broadcast(bias)`, when the sum is the only use of the convolution.
-    fn join_bias(&mut self, index: usize) {
-        if let Some((dims, sum, bias)) = self.bias_of(index) {
-            self.nodes[sum].op = Op::Kernel(Kernel::ConvBias(dims));
-            self.nodes[sum].inputs = self.nodes[index].inputs.clone();
-            self.nodes[sum].inputs.push(bias);
-            self.gone[index] = true;
-        }
+    fn join_bias(&mut self, index: usize) -> Option<usize> {
+        let (dims, sum, bias) = self.bias_of(index)?;
+        let ramp = Ramp::None;
+        self.nodes[sum].op = Op::Kernel(Kernel::ConvBias { dims, ramp });
+        self.nodes[sum].inputs = self.nodes[index].inputs.clone();
+        self.nodes[sum].inputs.push(bias);
+        self.gone[index] = true;
+        Some(sum)
     }
 
     fn bias_of(&self, index: usize) -> Option<(ConvDims, usize, Value)> {
@@ -127,7 +137,7 @@ impl Fuser {
         Some(sum)
     }
 
-    /// The rectifier of a normalized value, when all other uses ask only where it holds.
+    /// The rectifier of a kernel's first result, when all other uses ask only where it holds.
     fn join_ramp(&mut self, index: usize) {
         let y = Value {
             node: index,
@@ -202,6 +212,73 @@ impl Fuser {
         }
     }
 
+    /// The selection of a gradient by where a value is positive: the convolution's kernel takes that value along. The gradient of a
+    /// pooling of that value goes to elements that equal the largest of their window, so that it is selected by these, before.
+    fn join_selection(&mut self, index: usize) {
+        let Some((gradient, y)) = self.positive(index) else {
+            return;
+        };
+        let Node {
+            op, inputs, shapes, ..
+        } = &self.nodes[gradient.node];
+        match (op, &inputs[..]) {
+            (Op::Kernel(Kernel::ConvInputGradient { .. }), [_, _])
+                if shapes[0].dtype == DType::F32 =>
+            {
+                self.nodes[gradient.node].inputs.push(y);
+            }
+            (Op::Kernel(Kernel::MaxPool2dGradient(_)), &[x, largest, _, cotangent]) if x == y => {
+                let chosen = self.where_positive(index, largest, cotangent);
+                self.nodes[gradient.node].inputs[3] = chosen;
+            }
+            _ => return,
+        }
+        let selected = Value {
+            node: index,
+            output: 0,
+        };
+        self.replace(selected, gradient);
+    }
+
+    /// `a` and `y` of `select(y > 0, a, 0)`, when it is the only use of `a`.
+    fn positive(&self, index: usize) -> Option<(Value, Value)> {
+        let [condition, ..] = self.nodes[index].inputs[..] else {
+            return None;
+        };
+        let y = *self.nodes[condition.node].inputs.first()?;
+        let selection = Value {
+            node: index,
+            output: 0,
+        };
+        let chosen = self.selected(selection, CompareOp::Gt, y, 0.0)?;
+        (self.uses(chosen)? == [index]).then_some((chosen, y))
+    }
+
+    /// `select(y > 0, chosen, 0)`, in the place of the selection at `like`.
+    fn where_positive(&mut self, like: usize, y: Value, chosen: Value) -> Value {
+        let shape = self.nodes[y.node].shapes[y.output].clone();
+        let scalar = Shape::scalar(shape.dtype);
+        let mut add = |op, inputs: &[Value], shape| {
+            self.nodes.push(Node {
+                op,
+                inputs: inputs.to_vec(),
+                shapes: vec![shape],
+                ..self.nodes[like].clone()
+            });
+            self.gone.push(false);
+            Value {
+                node: self.nodes.len() - 1,
+                output: 0,
+            }
+        };
+        let zero = add(Op::Constant(HostTensor::zeros(scalar.clone())), &[], scalar);
+        let (dims, map) = (shape.dims.clone(), Vec::new());
+        let zeros = add(Op::Broadcast { dims, map }, &[zero], shape.clone());
+        let positive = shape.with_dtype(DType::Bool);
+        let positive = add(Op::Compare(CompareOp::Gt), &[y, zeros], positive);
+        add(Op::Select, &[positive, chosen, zeros], shape)
+    }
+
     /// `a` of `select(compare(y, bound), a, 0)`.
     fn selected(&self, value: Value, kind: CompareOp, y: Value, bound: f64) -> Option<Value> {
         let node = &self.nodes[value.node];
@@ -218,7 +295,9 @@ impl Fuser {
     }
 
     fn set_ramp(&mut self, index: usize, new: Ramp) {
-        if let Op::Kernel(Kernel::BatchNorm { ramp, .. }) = &mut self.nodes[index].op {
+        if let Op::Kernel(Kernel::BatchNorm { ramp, .. } | Kernel::ConvBias { ramp, .. }) =
+            &mut self.nodes[index].op
+        {
             *ramp = new;
         }
     }

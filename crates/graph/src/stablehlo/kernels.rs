@@ -100,10 +100,10 @@ fn registered(
             "phalanx.conv_kernel_gradient",
             window(dims),
         ),
-        Kernel::ConvBias(dims) => (
+        Kernel::ConvBias { dims, ramp } => (
             takes_conv(dims, second, shapes),
             "phalanx.conv",
-            window(dims),
+            [window(dims), ramped(*ramp)].concat(),
         ),
         Kernel::BatchNorm { epsilon, ramp } => {
             let attributes = [ramped(*ramp), epsilon_of(*epsilon)].concat();

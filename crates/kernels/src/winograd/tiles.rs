@@ -1,7 +1,8 @@
 //! Tiles: combined in columns, then in rows, 8 channels at once.
 
 use std::arch::x86_64::{
-    __m256, _mm256_add_ps, _mm256_loadu_ps, _mm256_mul_ps, _mm256_permute2f128_ps, _mm256_set1_ps,
+    __m256, _CMP_GT_OQ, _mm256_add_ps, _mm256_and_ps, _mm256_cmp_ps, _mm256_loadu_ps,
+    _mm256_max_ps, _mm256_min_ps, _mm256_mul_ps, _mm256_permute2f128_ps, _mm256_set1_ps,
     _mm256_setzero_ps, _mm256_shuffle_ps, _mm256_storeu_ps, _mm256_sub_ps, _mm256_unpackhi_ps,
     _mm256_unpacklo_ps,
 };
@@ -9,7 +10,8 @@ use std::ops::{Add, Mul, Neg, Range, Sub};
 
 use super::forms::{OfDy, OfKernel, OfX, ToKernel, ToY};
 use super::products::COLUMNS;
-use super::{Geometry, Pixels, Place};
+use super::{Ending, Geometry, Pixels, Place};
+use crate::after::After;
 use crate::team::Target;
 
 /// Channels that are combined at once.
@@ -104,10 +106,10 @@ pub(super) unsafe fn combine_dy(
     }
 }
 
-/// Makes a tile of y, with a bias, from the combinations that are `plane` apart.
+/// Makes a tile of y, with what it ends in, from the combinations that are `plane` apart.
 ///
 /// # Safety
-/// AVX2 and FMA are there; each point and the bias have the channels of y, a multiple of 8, and y has the place.
+/// AVX2 and FMA are there; each point and the bias have the channels of y, a multiple of 8, and y has the place, as has what it is selected by.
 #[target_feature(enable = "avx2,fma")]
 pub(super) unsafe fn finish_y(
     from: *const f32,
@@ -115,20 +117,31 @@ pub(super) unsafe fn finish_y(
     g: &Geometry,
     channels: Range<usize>,
     place: &Place,
-    bias: Option<&[f32]>,
+    ending: Ending<'_>,
     y: Target,
 ) {
     let [height, width] = [0, 1].map(|side| OUT.min(g.y[side] - place.at[side]));
     let pixel = (place.image * g.y[0] + place.at[0]) * g.y[1] + place.at[1];
+    let [low, high] = match ending.after {
+        After::Ramp(ceiling) if ceiling > 0.0 => [0.0, ceiling],
+        After::Ramp(_) => [0.0, f32::INFINITY],
+        After::Nothing | After::Where(_) => [f32::NEG_INFINITY, f32::INFINITY],
+    };
     for c in channels.clone().step_by(LANES) {
         // SAFETY: the caller's promise.
         unsafe {
             let tile = ToY::tile(&load(from.add(c - channels.start), SIDE, plane));
+            let bias = ending.bias;
             let bias = bias.map_or(Lanes::zero(), |bias| Lanes::load(bias[c..].as_ptr()));
+            let (low, high) = (Lanes::all(low), Lanes::all(high));
             for (row, line) in tile.iter().enumerate().take(height) {
                 for (column, value) in line.iter().enumerate().take(width) {
-                    let pixel = pixel + row * g.y[1] + column;
-                    (*value + bias).store(y.0.add(pixel * g.outputs + c));
+                    let place = (pixel + row * g.y[1] + column) * g.outputs + c;
+                    let mut value = (*value + bias).clipped(low, high);
+                    if let After::Where(by) = ending.after {
+                        value = value.where_positive(Lanes::load(by.as_ptr().add(place)));
+                    }
+                    value.store(y.0.add(place));
                 }
             }
         }
@@ -324,6 +337,31 @@ impl Lanes {
     unsafe fn load(from: *const f32) -> Self {
         // SAFETY: the caller's promise.
         unsafe { Self(_mm256_loadu_ps(from)) }
+    }
+
+    /// # Safety
+    /// AVX2 is there.
+    #[inline(always)]
+    unsafe fn all(number: f32) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe { Self(_mm256_set1_ps(number)) }
+    }
+
+    /// Between two numbers; NaN stays.
+    #[inline(always)]
+    fn clipped(self, low: Self, high: Self) -> Self {
+        // SAFETY: AVX2 is there, or these would not be. Of a pair with a NaN these give the second.
+        unsafe { Self(_mm256_min_ps(high.0, _mm256_max_ps(low.0, self.0))) }
+    }
+
+    /// 0 where the other is not positive.
+    #[inline(always)]
+    fn where_positive(self, other: Self) -> Self {
+        // SAFETY: AVX2 is there, or these would not be.
+        unsafe {
+            let positive = _mm256_cmp_ps::<_CMP_GT_OQ>(other.0, _mm256_setzero_ps());
+            Self(_mm256_and_ps(self.0, positive))
+        }
     }
 
     /// # Safety
