@@ -1,4 +1,4 @@
-//! The kernel gradient of convolutions without groups, in f32, for processors with AVX2.
+//! The kernel gradient of convolutions without groups, in f32, for processors with AVX2 or AVX-512.
 //!
 //! dkernel`[ky, kx, i, o]` is the sum over all pixels of x`[n, oy * stride + ky * dilation - low, .., i]` * dy`[n, oy, ox, o]`: for each
 //! tap a product of matrices that is summed over the pixels. A chunk of pixels that fits into the cache is packed once (x with its
@@ -17,19 +17,12 @@
 //!
 //! For 1x1, where what is packed is used once only, oneDNN is as fast or faster.
 
-use std::arch::x86_64::{
-    _mm256_add_ps, _mm256_broadcast_ss, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_setzero_ps,
-    _mm256_storeu_ps,
-};
-
+use crate::block::{Block, BlockWork, COLUMNS, Columns, Form, Left, ROWS, Right};
 use crate::convolution::{Direction, Key};
 use crate::onednn::{Scratch, Type};
 use crate::processor;
 use crate::team::{Target, Team};
 
-/// Input and output channels of a block.
-const ROWS: usize = 6;
-const COLUMNS: usize = 16;
 /// Pixels of dy in a chunk, about: what is packed of them for one pair of blocks fits into the first cache.
 const CHUNK_PIXELS: usize = 256;
 /// A kernel up to this size is summed by each thread for its own images; for larger ones each thread has its own output channels.
@@ -72,7 +65,7 @@ pub(crate) fn suits(key: &Key, threads: usize) -> bool {
         && filled(inputs, ROWS)
         && filled(outputs, COLUMNS)
         && shares >= threads as i64
-        && processor::prefers_avx2()
+        && processor::has_fma()
 }
 
 /// Computes dkernel.
@@ -308,6 +301,7 @@ impl Geometry {
     ) {
         let panel =
             &packed_dy[block * self.output_block()..][..images * rows * self.y[1] * COLUMNS];
+        let form = Form::widest();
         let column = block * COLUMNS;
         let columns = COLUMNS.min(self.outputs - column);
         for input in 0..self.inputs.div_ceil(ROWS) {
@@ -333,10 +327,16 @@ impl Geometry {
                     unsafe {
                         let target = target.0.add(at);
                         if channels == ROWS && columns == COLUMNS {
-                            walk.outer_products(&x[offset..], panel, target, self.outputs);
+                            walk.outer_products(form, &x[offset..], panel, target, self.outputs);
                         } else {
                             let mut edge = [0.0f32; ROWS * COLUMNS];
-                            walk.outer_products(&x[offset..], panel, edge.as_mut_ptr(), COLUMNS);
+                            walk.outer_products(
+                                form,
+                                &x[offset..],
+                                panel,
+                                edge.as_mut_ptr(),
+                                COLUMNS,
+                            );
                             for (i, row) in edge.chunks(COLUMNS).take(channels).enumerate() {
                                 for (j, value) in row.iter().take(columns).enumerate() {
                                     *target.add(i * self.outputs + j) += value;
@@ -388,38 +388,98 @@ struct Walk {
     column: usize,
 }
 
+/// The products of 6 elements of x and 16 of dy at each pixel, added to 6 x 16 sums `stride` apart.
+struct OuterProducts<'a> {
+    walk: &'a Walk,
+    x: &'a [f32],
+    dy: &'a [f32],
+    sums: *mut f32,
+    stride: usize,
+}
+
+impl BlockWork for OuterProducts<'_> {
+    #[inline(always)]
+    unsafe fn run<C: Columns>(self) {
+        let walk = self.walk;
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mut block = Block::<C, ROWS>::zero();
+            for line in 0..walk.images * walk.rows {
+                let (image, row) = (line / walk.rows, line % walk.rows);
+                let left = Left {
+                    at: self.x.as_ptr().add(image * walk.image + row * walk.row),
+                    row: 1,
+                    step: walk.column,
+                };
+                let right = Right {
+                    at: self.dy.as_ptr().add(line * walk.columns * COLUMNS),
+                    step: COLUMNS,
+                };
+                block.add_products(left, right, walk.columns);
+            }
+            block.store(self.sums, self.stride, true);
+        }
+    }
+}
+
 impl Walk {
-    /// Adds to 6 x 16 sums the products of 6 elements of x and 16 of dy at each pixel.
+    /// Adds them in this form.
     ///
     /// # Safety
     /// `x` is long enough for the walk, `dy` has 16 elements for each pixel, `sums` has 6 rows of 16 elements, `stride` apart; the
-    /// processor has AVX2 and FMA.
-    #[target_feature(enable = "avx2,fma")]
-    unsafe fn outer_products(&self, x: &[f32], dy: &[f32], sums: *mut f32, stride: usize) {
-        let mut registers = [[_mm256_setzero_ps(); 2]; ROWS];
-        let mut dy = dy.as_ptr();
+    /// processor has AVX2 and FMA, and the form's instructions.
+    unsafe fn outer_products(
+        &self,
+        form: Form,
+        x: &[f32],
+        dy: &[f32],
+        sums: *mut f32,
+        stride: usize,
+    ) {
+        let work = OuterProducts {
+            walk: self,
+            x,
+            dy,
+            sums,
+            stride,
+        };
         // SAFETY: the caller's promise.
-        unsafe {
-            for image in 0..self.images {
-                for row in 0..self.rows {
-                    let mut x = x.as_ptr().add(image * self.image + row * self.row);
-                    for _ in 0..self.columns {
-                        let (low, high) = (_mm256_loadu_ps(dy), _mm256_loadu_ps(dy.add(8)));
-                        for (i, register) in registers.iter_mut().enumerate() {
-                            let value = _mm256_broadcast_ss(&*x.add(i));
-                            register[0] = _mm256_fmadd_ps(value, low, register[0]);
-                            register[1] = _mm256_fmadd_ps(value, high, register[1]);
-                        }
-                        x = x.wrapping_add(self.column);
-                        dy = dy.add(COLUMNS);
-                    }
-                }
-            }
-            for (i, register) in registers.iter().enumerate() {
-                for (half, value) in register.iter().enumerate() {
-                    let sum = sums.add(i * stride + half * 8);
-                    _mm256_storeu_ps(sum, _mm256_add_ps(_mm256_loadu_ps(sum), *value));
-                }
+        unsafe { form.run(work) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_walk_sums_over_all_pixels_in_every_form() {
+        // Small integers: every order of their sums is exact.
+        let integers = |count: usize, step: usize| -> Vec<f32> {
+            (0..count).map(|i| (i * step % 29) as f32 - 14.0).collect()
+        };
+        let walk = Walk {
+            images: 2,
+            rows: 3,
+            columns: 7,
+            image: 4 * 90,
+            row: 90,
+            column: 2 * ROWS,
+        };
+        let (x, dy) = (integers(8 * 90, 5), integers(42 * COLUMNS, 7));
+        for form in Form::all() {
+            let mut sums = vec![3.0; ROWS * 20];
+            // SAFETY: the form is there; the walk ends inside of x, and dy has 42 pixels.
+            unsafe { walk.outer_products(form, &x, &dy, sums.as_mut_ptr(), 20) };
+            for (index, &found) in sums.iter().enumerate() {
+                let (i, j) = (index / 20, index % 20);
+                let products = (0..42).filter(|_| j < COLUMNS).map(|pixel| {
+                    let at = pixel / 21 * walk.image
+                        + pixel / 7 % 3 * walk.row
+                        + pixel % 7 * walk.column;
+                    x[at + i] * dy[pixel * COLUMNS + j]
+                });
+                assert_eq!(found, 3.0 + products.sum::<f32>(), "{form:?}, {i} {j}");
             }
         }
     }

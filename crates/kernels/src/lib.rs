@@ -41,6 +41,8 @@
 //! `unsafe` lives here and in phalanx-pjrt only; everything exported is safe.
 
 mod after;
+#[cfg(target_arch = "x86_64")]
+mod block;
 mod convolution;
 mod executor;
 mod handlers;

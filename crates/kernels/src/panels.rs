@@ -1,23 +1,19 @@
-//! Products of matrices in f32 on one thread, for processors with AVX2.
+//! Products of matrices in f32 on one thread, for processors with AVX2 or AVX-512.
 //!
 //! As in Goto and van de Geijn, "Anatomy of high-performance matrix multiplication" (2008): a block of the right matrix is packed
 //! into panels of 16 columns that stay in the outer caches, one of the left into panels of 6 rows for the second, and the inner
-//! loop keeps 6 x 16 sums in registers while it goes through a panel of each, of which the wider stays in the first cache. It runs at
-//! the speed of the processor's multipliers (102 of 103 GFLOP/s measured); prefetches inside of it cost a fourth of that.
+//! loop keeps 6 x 16 sums in registers ([`crate::block`]) while it goes through a panel of each, of which the wider stays in the first
+//! cache. It runs at the speed of the processor's multipliers (102 of 103 GFLOP/s measured); prefetches inside of it cost a fourth of that.
 
 use std::arch::x86_64::{
-    __m256, _mm256_add_ps, _mm256_broadcast_ss, _mm256_fmadd_ps, _mm256_loadu_ps,
-    _mm256_permute2f128_ps, _mm256_setzero_ps, _mm256_shuffle_ps, _mm256_storeu_ps,
-    _mm256_unpackhi_ps, _mm256_unpacklo_ps,
+    __m256, _mm256_loadu_ps, _mm256_permute2f128_ps, _mm256_setzero_ps, _mm256_shuffle_ps,
+    _mm256_storeu_ps, _mm256_unpackhi_ps, _mm256_unpacklo_ps,
 };
 use std::ops::Range;
 
+use crate::block::{BlockWork, COLUMNS, Columns, Form, Left, Product, ROWS, Right};
 use crate::processor::has_fma;
 
-/// Rows of a panel of the left matrix.
-pub(crate) const ROWS: usize = 6;
-/// Columns of a panel of the right matrix.
-pub(crate) const COLUMNS: usize = 16;
 /// Most products of a sum between two visits of its place in memory.
 const DEPTH: usize = 256;
 /// Most rows of a packed block of the left matrix.
@@ -69,11 +65,13 @@ fn right_len(columns: usize) -> usize {
 /// Writes the products of some rows and some columns to their places in `result`, a dense matrix of as many columns as `right` has.
 ///
 /// # Safety
-/// `result` has place for the whole matrix, and nobody else uses the elements of these rows and columns meanwhile.
+/// The processor has the form's instructions; `result` has place for the whole matrix, and nobody else uses the elements of these rows
+/// and columns meanwhile.
 ///
 /// # Panics
-/// The processor lacks the instructions, the ranges are not of the lines, or the scratch is too small: bugs of the caller.
+/// The processor lacks AVX2 or FMA, the ranges are not of the lines, or the scratch is too small: bugs of the caller.
 pub(crate) unsafe fn multiply(
+    form: Form,
     left: Lines<'_>,
     right: Lines<'_>,
     rows: Range<usize>,
@@ -98,52 +96,51 @@ pub(crate) unsafe fn multiply(
                 left: packed_left,
                 right: packed_right,
                 depth: places.len(),
+                rows: block,
+                columns: columns.clone(),
+                result,
                 width: right.count,
                 add: first > 0,
             };
             // SAFETY: the caller's promise.
-            unsafe { panels.multiply(&block, &columns, result) };
+            unsafe { form.run(panels) };
         }
         first = places.end;
     }
 }
 
-/// Packed lines of both matrices.
+/// Packed lines of both matrices, and where their products belong.
 struct Panels<'a> {
     left: &'a [f32],
     right: &'a [f32],
     depth: usize,
+    rows: Range<usize>,
+    columns: Range<usize>,
+    result: *mut f32,
     /// Columns of the result.
     width: usize,
     /// Whether to add to the result; else it is overwritten.
     add: bool,
 }
 
-impl Panels<'_> {
-    /// # Safety
-    /// As for [`multiply`], of which this is the part for the packed places.
-    unsafe fn multiply(&self, rows: &Range<usize>, columns: &Range<usize>, result: *mut f32) {
-        for (column, right) in columns
-            .clone()
-            .step_by(COLUMNS)
-            .zip(self.right.chunks_exact(self.depth * COLUMNS))
-        {
-            for (row, left) in rows
-                .clone()
-                .step_by(ROWS)
-                .zip(self.left.chunks_exact(self.depth * ROWS))
-            {
-                let height = ROWS.min(rows.end - row);
-                let width = COLUMNS.min(columns.end - column);
+impl BlockWork for Panels<'_> {
+    #[inline(always)]
+    unsafe fn run<C: Columns>(self) {
+        let rights = self.right.chunks_exact(self.depth * COLUMNS);
+        for (column, right) in self.columns.clone().step_by(COLUMNS).zip(rights) {
+            let lefts = self.left.chunks_exact(self.depth * ROWS);
+            for (row, left) in self.rows.clone().step_by(ROWS).zip(lefts) {
+                let height = ROWS.min(self.rows.end - row);
+                let width = COLUMNS.min(self.columns.end - column);
                 // SAFETY: the caller's promise; at the edges only the elements that there are are touched.
                 unsafe {
-                    let target = result.add(row * self.width + column);
+                    let target = self.result.add(row * self.width + column);
                     if height == ROWS && width == COLUMNS {
-                        outer_products(left, right, target, self.width, self.add);
+                        outer_products::<C>(left, right, target, self.width, self.add);
                         continue;
                     }
                     let mut edge = [0.0f32; ROWS * COLUMNS];
-                    outer_products(left, right, edge.as_mut_ptr(), COLUMNS, false);
+                    outer_products::<C>(left, right, edge.as_mut_ptr(), COLUMNS, false);
                     for (i, sums) in edge.chunks(COLUMNS).take(height).enumerate() {
                         for (j, &sum) in sums.iter().take(width).enumerate() {
                             let place = target.add(i * self.width + j);
@@ -159,58 +156,33 @@ impl Panels<'_> {
 /// The sums of products of a panel of 6 rows and one of 16 columns.
 ///
 /// # Safety
-/// The panels have as many places each; `result` has 6 rows of 16 elements, `stride` apart; the processor has AVX2 and FMA.
-#[target_feature(enable = "avx2,fma")]
-unsafe fn outer_products(left: &[f32], right: &[f32], result: *mut f32, stride: usize, add: bool) {
-    const AT_ONCE: usize = 4;
-    let mut sums = [[_mm256_setzero_ps(); 2]; ROWS];
-    let depth = left.len() / ROWS;
-    let (mut left, mut right) = (left.as_ptr(), right.as_ptr());
+/// The panels have as many places each; `result` has 6 rows of 16 elements, `stride` apart; the instructions are there.
+#[inline(always)]
+unsafe fn outer_products<C: Columns>(
+    left: &[f32],
+    right: &[f32],
+    result: *mut f32,
+    stride: usize,
+    add: bool,
+) {
+    let product = Product {
+        left: Left {
+            at: left.as_ptr(),
+            row: 1,
+            step: ROWS,
+        },
+        right: Right {
+            at: right.as_ptr(),
+            step: COLUMNS,
+        },
+        depth: left.len() / ROWS,
+        rows: ROWS,
+        to: result,
+        stride,
+        add,
+    };
     // SAFETY: the caller's promise.
-    unsafe {
-        for _ in 0..depth / AT_ONCE {
-            for place in 0..AT_ONCE {
-                outer_product(
-                    &mut sums,
-                    left.add(place * ROWS),
-                    right.add(place * COLUMNS),
-                );
-            }
-            left = left.add(AT_ONCE * ROWS);
-            right = right.add(AT_ONCE * COLUMNS);
-        }
-        for _ in 0..depth % AT_ONCE {
-            outer_product(&mut sums, left, right);
-            left = left.add(ROWS);
-            right = right.add(COLUMNS);
-        }
-        for (i, row) in sums.iter().enumerate() {
-            for (half, &sum) in row.iter().enumerate() {
-                let place = result.add(i * stride + half * LANES);
-                let sum = match add {
-                    true => _mm256_add_ps(_mm256_loadu_ps(place), sum),
-                    false => sum,
-                };
-                _mm256_storeu_ps(place, sum);
-            }
-        }
-    }
-}
-
-/// # Safety
-/// There are 6 and 16 elements.
-#[inline]
-#[target_feature(enable = "avx2,fma")]
-unsafe fn outer_product(sums: &mut [[__m256; 2]; ROWS], left: *const f32, right: *const f32) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let halves = [_mm256_loadu_ps(right), _mm256_loadu_ps(right.add(LANES))];
-        for (i, row) in sums.iter_mut().enumerate() {
-            let value = _mm256_broadcast_ss(&*left.add(i));
-            row[0] = _mm256_fmadd_ps(value, halves[0], row[0]);
-            row[1] = _mm256_fmadd_ps(value, halves[1], row[1]);
-        }
-    }
+    unsafe { product.compute::<C>() };
 }
 
 /// Packs places of some lines into panels of `WIDTH` lines, `[panel][place][line]`, with zeros for lines beyond the last.
@@ -362,9 +334,6 @@ mod tests {
 
     #[test]
     fn every_edge_of_every_layout_is_the_sum_of_products() {
-        if !has_fma() {
-            return;
-        }
         let mut state = 1u32;
         let mut noise = |count: usize| -> Vec<f32> {
             let mut next = || {
@@ -384,7 +353,7 @@ mod tests {
         ];
         for [rows, columns, depth] in sizes {
             let (a, b) = (noise(rows * depth), noise(columns * depth));
-            for layout in 0..4 {
+            for (form, layout) in Form::all().flat_map(|form| (0..4).map(move |n| (form, n))) {
                 let left = Lines::new(&a, rows, depth, layout & 1 == 0);
                 let right = Lines::new(&b, columns, depth, layout & 2 == 0);
                 let mut scratch = vec![f32::NAN; scratch_len(columns)];
@@ -392,8 +361,8 @@ mod tests {
                 let half = columns / 2;
                 for part in [0..half, half..columns] {
                     let result = result.as_mut_ptr();
-                    // SAFETY: the result is of that size, and ours.
-                    unsafe { multiply(left, right, 0..rows, part, &mut scratch, result) };
+                    // SAFETY: the result is of that size, and ours; the form is there.
+                    unsafe { multiply(form, left, right, 0..rows, part, &mut scratch, result) };
                 }
                 for (index, &found) in result.iter().enumerate() {
                     let (row, column) = (index / columns, index % columns);
@@ -402,7 +371,7 @@ mod tests {
                     let expected: f32 = products.sum();
                     assert_eq!(
                         found, expected,
-                        "{rows}x{columns}x{depth}, layout {layout}, element {row} {column}"
+                        "{form:?}, {rows}x{columns}x{depth}, layout {layout}, element {row} {column}"
                     );
                 }
             }
@@ -411,9 +380,6 @@ mod tests {
 
     #[test]
     fn a_nan_reaches_its_row_and_no_other() {
-        if !has_fma() {
-            return;
-        }
         let (rows, columns, depth) = (9, 20, 11);
         let mut a = vec![1.0; rows * depth];
         a[4 * depth + 10] = f32::NAN;
@@ -422,22 +388,17 @@ mod tests {
             Lines::new(&a, rows, depth, true),
             Lines::new(&b, columns, depth, false),
         );
-        let mut scratch = vec![f32::NAN; scratch_len(columns)];
-        let mut result = vec![1.0; rows * columns];
-        // SAFETY: the result is of that size, and ours.
-        unsafe {
-            multiply(
-                left,
-                right,
-                0..rows,
-                0..columns,
-                &mut scratch,
-                result.as_mut_ptr(),
-            );
-        };
-        for (index, value) in result.iter().enumerate() {
-            assert_eq!(value.is_nan(), index / columns == 4, "element {index}");
-            assert!(value.is_nan() || *value == 0.0);
+        for form in Form::all() {
+            let mut scratch = vec![f32::NAN; scratch_len(columns)];
+            let mut result = vec![1.0; rows * columns];
+            let (to, whole) = (result.as_mut_ptr(), 0..columns);
+            // SAFETY: the result is of that size, and ours; the form is there.
+            unsafe { multiply(form, left, right, 0..rows, whole, &mut scratch, to) };
+            for (index, value) in result.iter().enumerate() {
+                let of_nan = index / columns == 4;
+                assert_eq!(value.is_nan(), of_nan, "{form:?}, element {index}");
+                assert!(value.is_nan() || *value == 0.0);
+            }
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Products of large matrices in f32, for processors with AVX2: the call `phalanx.product`.
+//! Products of large matrices in f32, for processors with AVX2 or AVX-512: the call `phalanx.product`.
 //!
 //! The plugin's own libraries lose a tenth to a fourth of the processor's speed on them, most where the left matrix is transposed, as in
 //! the gradients of kernels. Here the result is divided into tiles; the calling thread computes one after the other, and threads of
@@ -12,9 +12,10 @@ use std::thread::Thread;
 
 use phalanx_pjrt::{Call, CallAttribute, CallError, Client, Code};
 
+use crate::block::{COLUMNS, Form, ROWS};
 use crate::handlers::replicas;
 use crate::library::KernelError;
-use crate::panels::{self, COLUMNS, Lines, ROWS};
+use crate::panels::{self, Lines};
 use crate::processor;
 
 /// Most rows and columns of a tile: what is packed of it stays in the caches, and serves long enough to pay.
@@ -23,11 +24,11 @@ const TILE: [usize; 2] = [528, 1024];
 /// Makes `phalanx.product` callable from programs of this client's plugin, for the rest of the process; where it is already, that serves.
 ///
 /// # Errors
-/// The processor lacks AVX2, or has wider vectors, which the plugin's own libraries use; or the plugin has no custom calls.
+/// The processor lacks AVX2 or FMA, or the plugin has no custom calls.
 pub fn register_products(client: &Client) -> Result<(), KernelError> {
     let refused = |reason| KernelError::Register { reason };
-    if !processor::prefers_avx2() {
-        let reason = "products are for processors with avx2 and without avx-512";
+    if !processor::has_fma() {
+        let reason = "products are for processors with avx2 and fma";
         return Err(refused(reason.to_owned()));
     }
     let scratch = Arc::new(Scratch::default());
@@ -165,7 +166,15 @@ impl Job {
         // SAFETY: the tile is not done, so that the call waits for it and keeps the matrices; no other thread has this tile.
         unsafe {
             let (left, right) = (self.left.lines(), self.right.lines());
-            panels::multiply(left, right, rows, columns, scratch, self.result);
+            panels::multiply(
+                Form::widest(),
+                left,
+                right,
+                rows,
+                columns,
+                scratch,
+                self.result,
+            );
         }
     }
 

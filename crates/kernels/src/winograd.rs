@@ -1,4 +1,5 @@
-//! Convolutions of 3x3 in steps of 1 and their two gradients, by Winograd's minimal filtering, in f32, for processors with AVX2.
+//! Convolutions of 3x3 in steps of 1 and their two gradients, by Winograd's minimal filtering, in f32, for processors with
+//! AVX2 or AVX-512.
 //!
 //! A tile of 4x4 pixels of y depends on 6x6 pixels of x. Of both x and the kernel 36 linear combinations are made, so that the
 //! combinations of y are their products: 36 multiplications for each pair of channels where the plain sum has 144 ([`forms`] has the

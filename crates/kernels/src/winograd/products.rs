@@ -1,13 +1,7 @@
 //! Products of matrices in blocks of registers.
 
-use std::arch::x86_64::{
-    _mm256_add_ps, _mm256_broadcast_ss, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_setzero_ps,
-    _mm256_storeu_ps,
-};
-
-/// Rows and columns of a block.
-pub(super) const ROWS: usize = 6;
-pub(super) const COLUMNS: usize = 16;
+use crate::block::{BlockWork, Columns, Form, Left, Product, Right};
+pub(super) use crate::block::{COLUMNS, ROWS};
 
 /// 16 columns of y, `count` rows `y_row` apart: the rows of x, `x_row` apart, times a kernel `[inputs][16]`.
 ///
@@ -22,50 +16,51 @@ pub(super) unsafe fn rows(
     y_row: usize,
     count: usize,
 ) {
-    for row in (0..count).step_by(ROWS) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let (x, y) = (x.add(row * x_row), y.add(row * y_row));
-            match count - row {
-                1 => block::<1>(x, x_row, kernel, inputs, y, y_row),
-                2 => block::<2>(x, x_row, kernel, inputs, y, y_row),
-                3 => block::<3>(x, x_row, kernel, inputs, y, y_row),
-                4 => block::<4>(x, x_row, kernel, inputs, y, y_row),
-                5 => block::<5>(x, x_row, kernel, inputs, y, y_row),
-                _ => block::<ROWS>(x, x_row, kernel, inputs, y, y_row),
-            }
-        }
-    }
+    let work = Rows {
+        x,
+        x_row,
+        kernel,
+        inputs,
+        y,
+        y_row,
+        count,
+    };
+    // SAFETY: the caller's promise.
+    unsafe { Form::widest().run(work) };
 }
 
-/// # Safety
 /// As for [`rows`].
-#[target_feature(enable = "avx2,fma")]
-unsafe fn block<const R: usize>(
-    mut x: *const f32,
+struct Rows {
+    x: *const f32,
     x_row: usize,
-    mut kernel: *const f32,
+    kernel: *const f32,
     inputs: usize,
     y: *mut f32,
     y_row: usize,
-) {
-    let mut registers = [[_mm256_setzero_ps(); 2]; R];
-    // SAFETY: the caller's promise.
-    unsafe {
-        for _ in 0..inputs {
-            let (low, high) = (_mm256_loadu_ps(kernel), _mm256_loadu_ps(kernel.add(8)));
-            for (row, register) in registers.iter_mut().enumerate() {
-                let value = _mm256_broadcast_ss(&*x.add(row * x_row));
-                register[0] = _mm256_fmadd_ps(value, low, register[0]);
-                register[1] = _mm256_fmadd_ps(value, high, register[1]);
-            }
-            x = x.wrapping_add(1);
-            kernel = kernel.wrapping_add(COLUMNS);
-        }
-        for (row, register) in registers.iter().enumerate() {
-            _mm256_storeu_ps(y.add(row * y_row), register[0]);
-            _mm256_storeu_ps(y.add(row * y_row + 8), register[1]);
-        }
+    count: usize,
+}
+
+impl BlockWork for Rows {
+    #[inline(always)]
+    unsafe fn run<C: Columns>(self) {
+        let product = Product {
+            left: Left {
+                at: self.x,
+                row: self.x_row,
+                step: 1,
+            },
+            right: Right {
+                at: self.kernel,
+                step: COLUMNS,
+            },
+            depth: self.inputs,
+            rows: self.count,
+            to: self.y,
+            stride: self.y_row,
+            add: false,
+        };
+        // SAFETY: the caller's promise.
+        unsafe { product.compute::<C>() };
     }
 }
 
@@ -82,50 +77,110 @@ pub(super) unsafe fn sums(
     sums: *mut f32,
     inputs: usize,
 ) {
-    for input in (0..inputs).step_by(ROWS) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let (x, sums) = (x.add(input), sums.add(input * COLUMNS));
-            match inputs - input {
-                1 => outer::<1>(x, x_row, y, y_row, count, sums),
-                2 => outer::<2>(x, x_row, y, y_row, count, sums),
-                3 => outer::<3>(x, x_row, y, y_row, count, sums),
-                4 => outer::<4>(x, x_row, y, y_row, count, sums),
-                5 => outer::<5>(x, x_row, y, y_row, count, sums),
-                _ => outer::<ROWS>(x, x_row, y, y_row, count, sums),
-            }
-        }
-    }
+    let work = Sums {
+        x,
+        x_row,
+        y,
+        y_row,
+        count,
+        sums,
+        inputs,
+    };
+    // SAFETY: the caller's promise.
+    unsafe { Form::widest().run(work) };
 }
 
-/// # Safety
 /// As for [`sums`].
-#[target_feature(enable = "avx2,fma")]
-unsafe fn outer<const R: usize>(
-    mut x: *const f32,
+struct Sums {
+    x: *const f32,
     x_row: usize,
-    mut y: *const f32,
+    y: *const f32,
     y_row: usize,
     count: usize,
     sums: *mut f32,
-) {
-    let mut registers = [[_mm256_setzero_ps(); 2]; R];
-    // SAFETY: the caller's promise.
-    unsafe {
-        for _ in 0..count {
-            let (low, high) = (_mm256_loadu_ps(y), _mm256_loadu_ps(y.add(8)));
-            for (row, register) in registers.iter_mut().enumerate() {
-                let value = _mm256_broadcast_ss(&*x.add(row));
-                register[0] = _mm256_fmadd_ps(value, low, register[0]);
-                register[1] = _mm256_fmadd_ps(value, high, register[1]);
+    inputs: usize,
+}
+
+impl BlockWork for Sums {
+    #[inline(always)]
+    unsafe fn run<C: Columns>(self) {
+        let product = Product {
+            left: Left {
+                at: self.x,
+                row: 1,
+                step: self.x_row,
+            },
+            right: Right {
+                at: self.y,
+                step: self.y_row,
+            },
+            depth: self.count,
+            rows: self.inputs,
+            to: self.sums,
+            stride: COLUMNS,
+            add: true,
+        };
+        // SAFETY: the caller's promise.
+        unsafe { product.compute::<C>() };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Small integers: every order of their sums is exact.
+    fn integers(count: usize, step: usize) -> Vec<f32> {
+        (0..count).map(|i| (i * step % 29) as f32 - 14.0).collect()
+    }
+
+    const COUNT: usize = 17;
+    const INPUTS: usize = 10;
+
+    #[test]
+    fn rows_are_products_of_whole_rows_in_every_form() {
+        let (x, kernel) = (integers(COUNT * 12, 5), integers(INPUTS * COLUMNS, 7));
+        for form in Form::all() {
+            let mut y = vec![f32::NAN; COUNT * COLUMNS];
+            let work = Rows {
+                x: x.as_ptr(),
+                x_row: 12,
+                kernel: kernel.as_ptr(),
+                inputs: INPUTS,
+                y: y.as_mut_ptr(),
+                y_row: COLUMNS,
+                count: COUNT,
+            };
+            // SAFETY: the form is there; the lengths are those of the matrices.
+            unsafe { form.run(work) };
+            for (index, &found) in y.iter().enumerate() {
+                let (i, j) = (index / COLUMNS, index % COLUMNS);
+                let products = (0..INPUTS).map(|k| x[i * 12 + k] * kernel[k * COLUMNS + j]);
+                assert_eq!(found, products.sum::<f32>(), "{form:?}, {i} {j}");
             }
-            x = x.wrapping_add(x_row);
-            y = y.wrapping_add(y_row);
         }
-        for (row, register) in registers.iter().enumerate() {
-            for (half, value) in register.iter().enumerate() {
-                let sum = sums.add(row * COLUMNS + half * 8);
-                _mm256_storeu_ps(sum, _mm256_add_ps(_mm256_loadu_ps(sum), *value));
+    }
+
+    #[test]
+    fn sums_are_added_over_rows_in_every_form() {
+        let (x, y) = (integers(COUNT * 12, 5), integers(COUNT * 24, 7));
+        for form in Form::all() {
+            let mut sums = vec![2.0; INPUTS * COLUMNS];
+            let work = Sums {
+                x: x.as_ptr(),
+                x_row: 12,
+                y: y.as_ptr(),
+                y_row: 24,
+                count: COUNT,
+                sums: sums.as_mut_ptr(),
+                inputs: INPUTS,
+            };
+            // SAFETY: as above.
+            unsafe { form.run(work) };
+            for (index, &found) in sums.iter().enumerate() {
+                let (i, j) = (index / COLUMNS, index % COLUMNS);
+                let products = (0..COUNT).map(|k| x[k * 12 + i] * y[k * 24 + j]);
+                assert_eq!(found, 2.0 + products.sum::<f32>(), "{form:?}, {i} {j}");
             }
         }
     }
