@@ -12,6 +12,7 @@ use super::forms::{OfDy, OfKernel, OfX, ToKernel, ToY};
 use super::products::COLUMNS;
 use super::{Ending, Geometry, Pixels, Place};
 use crate::after::After;
+use crate::processor;
 use crate::team::Target;
 
 /// Channels that are combined at once.
@@ -69,12 +70,56 @@ pub(super) const fn plane(inputs: usize) -> usize {
     (inputs + 1) * COLUMNS
 }
 
+/// Compiles a function of this module for AVX2 and for AVX-512, with which 8 lanes have twice as many registers.
+macro_rules! compiled_twice {
+    ($name:ident, $inlined:ident, $($argument:ident: $type:ty),*) => {
+        /// Calls what it is named after, in the form that the processor has.
+        ///
+        /// # Safety
+        /// As there.
+        pub(super) unsafe fn $name($($argument: $type),*) {
+            #[target_feature(enable = "avx2,fma")]
+            unsafe fn with_avx2($($argument: $type),*) {
+                // SAFETY: the caller's promise.
+                unsafe { $inlined($($argument),*) };
+            }
+            #[target_feature(enable = "avx2,fma,avx512f,avx512vl")]
+            unsafe fn with_avx512($($argument: $type),*) {
+                // SAFETY: the caller's promise.
+                unsafe { $inlined($($argument),*) };
+            }
+            // SAFETY: the caller's promise, and that of the processor.
+            unsafe {
+                match processor::has_avx512() {
+                    true => with_avx512($($argument),*),
+                    false => with_avx2($($argument),*),
+                }
+            }
+        }
+    };
+}
+
+compiled_twice!(combine_x, combine_x_inlined, pixels: &Pixels, channels: usize, to: *mut f32, plane: usize);
+compiled_twice!(combine_dy, combine_dy_inlined, pixels: &Pixels, channels: Range<usize>, to: *mut f32, plane: usize);
+compiled_twice!(
+    finish_y, finish_y_inlined,
+    from: *const f32, plane: usize, g: &Geometry, channels: Range<usize>, place: &Place, ending: Ending<'_>, y: Target
+);
+compiled_twice!(
+    combine_kernel, combine_kernel_inlined,
+    kernel: &[f32], turned: bool, channels: [usize; 2], panel: usize, to: &mut [f32]
+);
+compiled_twice!(
+    finish_kernel, finish_kernel_inlined,
+    from: &[f32], channels: [usize; 2], panel: usize, kernel: Target
+);
+
 /// Combines channels of a tile of x; the points are `plane` apart.
 ///
 /// # Safety
 /// AVX2 and FMA are there; the pixels and each point have so many channels, a multiple of 8.
-#[target_feature(enable = "avx2,fma")]
-pub(super) unsafe fn combine_x(pixels: &Pixels, channels: usize, to: *mut f32, plane: usize) {
+#[inline(always)]
+unsafe fn combine_x_inlined(pixels: &Pixels, channels: usize, to: *mut f32, plane: usize) {
     for c in (0..channels).step_by(LANES) {
         // SAFETY: the caller's promise.
         unsafe {
@@ -88,14 +133,9 @@ pub(super) unsafe fn combine_x(pixels: &Pixels, channels: usize, to: *mut f32, p
 /// Combines channels of a tile of dy.
 ///
 /// # Safety
-/// As for [`combine_x`].
-#[target_feature(enable = "avx2,fma")]
-pub(super) unsafe fn combine_dy(
-    pixels: &Pixels,
-    channels: Range<usize>,
-    to: *mut f32,
-    plane: usize,
-) {
+/// As for [`combine_x_inlined`].
+#[inline(always)]
+unsafe fn combine_dy_inlined(pixels: &Pixels, channels: Range<usize>, to: *mut f32, plane: usize) {
     for c in channels.clone().step_by(LANES) {
         // SAFETY: the caller's promise.
         unsafe {
@@ -110,8 +150,8 @@ pub(super) unsafe fn combine_dy(
 ///
 /// # Safety
 /// AVX2 and FMA are there; each point and the bias have the channels of y, a multiple of 8, and y has the place, as has what it is selected by.
-#[target_feature(enable = "avx2,fma")]
-pub(super) unsafe fn finish_y(
+#[inline(always)]
+unsafe fn finish_y_inlined(
     from: *const f32,
     plane: usize,
     g: &Geometry,
@@ -153,8 +193,8 @@ pub(super) unsafe fn finish_y(
 ///
 /// # Safety
 /// AVX2 and FMA are there; these lengths are right, the channels multiples of 8.
-#[target_feature(enable = "avx2,fma")]
-pub(super) unsafe fn combine_kernel(
+#[inline(always)]
+unsafe fn combine_kernel_inlined(
     kernel: &[f32],
     turned: bool,
     [inputs, outputs]: [usize; 2],
@@ -192,9 +232,9 @@ pub(super) unsafe fn combine_kernel(
 /// Makes the kernel's gradient, `[3, 3, inputs, outputs]`, for 16 output channels from sums `[point][input][16]`.
 ///
 /// # Safety
-/// As for [`combine_kernel`]; nobody else uses these channels meanwhile.
-#[target_feature(enable = "avx2,fma")]
-pub(super) unsafe fn finish_kernel(
+/// As for [`combine_kernel_inlined`]; nobody else uses these channels meanwhile.
+#[inline(always)]
+unsafe fn finish_kernel_inlined(
     from: &[f32],
     [inputs, outputs]: [usize; 2],
     panel: usize,
@@ -409,5 +449,57 @@ impl Mul<f32> for Lanes {
     fn mul(self, factor: f32) -> Self {
         // SAFETY: as in `add`.
         unsafe { Self(_mm256_mul_ps(self.0, _mm256_set1_ps(factor))) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INPUTS: usize = 16;
+    const PLANE: usize = plane(INPUTS);
+
+    /// Combinations of a tile of x, and of a kernel of as many channels, and a kernel of these.
+    type Found = [Vec<f32>; 3];
+
+    fn numbers(count: usize) -> Vec<f32> {
+        (0..count)
+            .map(|i| (i * 7 % 31) as f32 / 16.0 - 1.0)
+            .collect()
+    }
+
+    #[target_feature(enable = "avx2,fma")]
+    unsafe fn with_avx2(x: &Pixels, kernel: &[f32], found: &mut Found) {
+        let [of_x, of_kernel, back] = found;
+        // SAFETY: the caller's promise.
+        unsafe {
+            combine_x_inlined(x, INPUTS, of_x.as_mut_ptr(), PLANE);
+            combine_kernel_inlined(kernel, true, [INPUTS; 2], 0, of_kernel);
+            finish_kernel_inlined(of_kernel, [INPUTS; 2], 0, Target(back.as_mut_ptr()));
+        }
+    }
+
+    #[test]
+    fn both_forms_give_the_same_bits() {
+        if !processor::has_avx512() {
+            return;
+        }
+        let (x, kernel) = (numbers(POINTS * INPUTS), numbers(9 * INPUTS * INPUTS));
+        let pixels: Pixels = std::array::from_fn(|i| x[i * INPUTS..].as_ptr());
+        let zeros = || [POINTS * PLANE, POINTS * PLANE, kernel.len()].map(|count| vec![0.0; count]);
+        let (mut narrow, mut wide): (Found, Found) = (zeros(), zeros());
+        let [of_x, of_kernel, back] = &mut wide;
+        // SAFETY: the instructions are there, and the elements of 16 channels.
+        unsafe {
+            with_avx2(&pixels, &kernel, &mut narrow);
+            combine_x(&pixels, INPUTS, of_x.as_mut_ptr(), PLANE);
+            combine_kernel(&kernel, true, [INPUTS; 2], 0, of_kernel);
+            finish_kernel(of_kernel, [INPUTS; 2], 0, Target(back.as_mut_ptr()));
+        }
+        assert!(narrow == wide);
+        assert!(
+            wide.iter()
+                .all(|numbers| numbers.iter().any(|&number| number != 0.0))
+        );
     }
 }
