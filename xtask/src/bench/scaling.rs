@@ -21,6 +21,8 @@ struct Work {
     shown: &'static str,
     /// Steps of a turn: about a second, so that threads have found their processors for most of it.
     steps: usize,
+    /// Steps before those that count, until the memory that a program keeps has its size.
+    settling: usize,
 }
 
 const WORKS: [Work; 4] = [
@@ -29,24 +31,28 @@ const WORKS: [Work; 4] = [
         batch: 64,
         shown: "MLP 784-128-10",
         steps: 2000,
+        settling: 2000,
     },
     Work {
         model: "mlp",
         batch: 512,
         shown: "MLP 784-128-10",
         steps: 300,
+        settling: 300,
     },
     Work {
         model: "cnn",
         batch: 128,
         shown: "CNN, 28x28",
         steps: 12,
+        settling: 12,
     },
     Work {
         model: "resnet50",
         batch: 8,
         shown: "ResNet-50, 224x224",
         steps: 1,
+        settling: 8,
     },
 ];
 
@@ -69,7 +75,8 @@ pub(crate) fn scaling(arguments: &[&str]) -> Result<(), String> {
         let page = format!(
             "# Replicas\n\nWritten by `cargo xtask bench scaling --write`: {machine}. Every replica has one processor and \
              a batch of the same size. Medians of {rounds} rounds, in which the programs take turns; a step's time is \
-             that of its turn, at whose end the loss is on the host, divided by the turn's steps.\n\n{text}"
+             that of its turn, at whose end the loss is on the host, divided by the turn's steps; a turn of each before the \
+             first round does not count.\n\n{text}"
         );
         write(&workspace, "scaling.md", page.trim_end())?;
     }
@@ -106,6 +113,9 @@ fn contest(
     let ours = contestants.iter().filter(|one| one.name == OURS);
     let mut seats: Vec<(usize, Seat)> = ours.map(|ours| seat(ours, 1)).collect();
     seats.extend(contestants.iter().map(|one| seat(one, REPLICAS)));
+    for (_, seat) in &mut seats {
+        seat.settle(work.settling);
+    }
     for round in 1..=rounds {
         eprintln!("round {round} of {rounds}: {}", work.shown);
         for (_, seat) in &mut seats {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::contestant::Contestant;
-use super::player::{Hello, Player, Silence};
+use super::player::{Hello, Player, Silence, Turn};
 use super::score::Score;
 use crate::workspace::Workspace;
 
@@ -69,16 +69,24 @@ impl Seat {
 
     /// Some steps, unless it has left.
     pub(super) fn turn(&mut self, steps: usize) {
-        let Some(player) = &mut self.player else {
-            return;
-        };
-        std::thread::sleep(PAUSE);
-        match player.play(steps, STEP_LIMIT.saturating_mul(steps as u32)) {
-            Ok(turn) => self.score.add(&turn),
-            Err(silence) => {
-                self.score.silence = Some(silence);
-                self.player = None;
-            }
+        if let Some(turn) = self.play(steps) {
+            self.score.add(&turn);
         }
+    }
+
+    /// Some steps that do not count.
+    pub(super) fn settle(&mut self, steps: usize) {
+        self.play(steps);
+    }
+
+    fn play(&mut self, steps: usize) -> Option<Turn> {
+        let player = self.player.as_mut()?;
+        std::thread::sleep(PAUSE);
+        let turn = player.play(steps, STEP_LIMIT.saturating_mul(steps as u32));
+        turn.map_err(|silence| {
+            self.score.silence = Some(silence);
+            self.player = None;
+        })
+        .ok()
     }
 }
