@@ -63,7 +63,9 @@ fn convolution(
         expect_dims(call.operand_shape(2)?.1, &kernel.dims[3..])?;
     }
     let after = match direction {
-        Direction::Forward if ramped(call)? => After::Ramp(ceiling(call)?),
+        Direction::Forward if call.optional("relu")?.is_some() && ramped(call)? => {
+            After::Ramp(ceiling(call)?)
+        }
         Direction::InputGradient if third => {
             expect_dims(call.operand_shape(2)?.1, &x.dims)?;
             After::Where(call.operand(2)?)
@@ -240,10 +242,9 @@ fn epsilon(call: &Call<'_>) -> Result<f32, CallError> {
 
 /// Whether a ReLU follows.
 fn ramped(call: &Call<'_>) -> Result<bool, CallError> {
-    match call.optional("relu")? {
-        None => Ok(false),
-        Some(CallAttribute::Bool(relu)) => Ok(relu),
-        Some(other) => Err(invalid(format!(
+    match call.attribute("relu")? {
+        CallAttribute::Bool(relu) => Ok(relu),
+        other => Err(invalid(format!(
             "the attribute `relu` must be a boolean, got {other:?}"
         ))),
     }
