@@ -70,17 +70,7 @@ fn kernels_are_called_in_branches_by_as_many_as_compute_at_once() {
         f32s(&g, "bias", &[8]),
     );
     let given = [&x, &kernel, &bias];
-    let dims = ConvDims {
-        input: ConvSpec::channels_last(2),
-        kernel: ConvSpec::kernel(2),
-        output: ConvSpec::channels_last(2),
-        strides: vec![1, 1],
-        padding: vec![(1, 1), (1, 1)],
-        input_dilation: vec![1, 1],
-        kernel_dilation: vec![1, 1],
-        feature_groups: 1,
-        batch_groups: 1,
-    };
+    let dims = of_images(1);
     let index = g.parameter("index", Shape::scalar(DType::I32));
     let sums = g.case(&index, &given, 2, |number, given| {
         let rows = given[0].slice_dim(0, 0, 128 >> number);
@@ -219,6 +209,22 @@ fn sharded_gradient() -> Program {
     let mut program = g.finish(&[("kernel", &next), ("loss", &loss)]).unwrap();
     program.donated = vec![(1, 0)];
     program
+}
+
+/// A convolution of images in steps of 1, with so much padding on every side.
+fn of_images(padding: usize) -> ConvDims {
+    let padding = padding as i64;
+    ConvDims {
+        input: ConvSpec::channels_last(2),
+        kernel: ConvSpec::kernel(2),
+        output: ConvSpec::channels_last(2),
+        strides: vec![1; 2],
+        padding: vec![(padding, padding); 2],
+        input_dilation: vec![1; 2],
+        kernel_dilation: vec![1; 2],
+        feature_groups: 1,
+        batch_groups: 1,
+    }
 }
 
 /// A program of the loss and its gradients.
@@ -492,17 +498,7 @@ fn rectified() -> Program {
         f32s(&g, "second", &[3, 3, 6, 6]),
     ];
     let bias = f32s(&g, "bias", &[6]);
-    let dims = ConvDims {
-        input: ConvSpec::channels_last(2),
-        kernel: ConvSpec::kernel(2),
-        output: ConvSpec::channels_last(2),
-        strides: vec![1; 2],
-        padding: vec![(0, 0); 2],
-        input_dilation: vec![1; 2],
-        kernel_dilation: vec![1; 2],
-        feature_groups: 1,
-        batch_groups: 1,
-    };
+    let dims = of_images(0);
     let biased = |x: &Tensor, kernel: &Tensor| {
         let y = x.conv(kernel, dims.clone());
         &y + bias.broadcast_in(&y.dims(), &[3])
@@ -525,17 +521,7 @@ fn bf16_kernels() -> Program {
     let bf16 = |name: &str, dims: &[usize]| g.parameter(name, Shape::new(DType::Bf16, dims));
     let (x, kernel) = (bf16("x", &[2, 8, 8, 4]), bf16("kernel", &[3, 3, 4, 6]));
     let (gamma, beta) = (bf16("gamma", &[6]), bf16("beta", &[6]));
-    let dims = ConvDims {
-        input: ConvSpec::channels_last(2),
-        kernel: ConvSpec::kernel(2),
-        output: ConvSpec::channels_last(2),
-        strides: vec![1; 2],
-        padding: vec![(1, 1); 2],
-        input_dilation: vec![1; 2],
-        kernel_dilation: vec![1; 2],
-        feature_groups: 1,
-        batch_groups: 1,
-    };
+    let dims = of_images(1);
     let [y, ..] = x.conv(&kernel, dims).batch_norm(&gamma, &beta, 0.001);
     let y = y.maximum(&y.like(0.0)).max_pool2d(Pool2d {
         size: [2, 2],

@@ -31,11 +31,12 @@ mod tiles;
 use std::ops::Range;
 
 use crate::after::After;
+use crate::block::Form;
 use crate::convolution::{Direction, Key};
 use crate::onednn::{Scratch, Type};
 use crate::processor;
 use crate::team::{Target, Team};
-use products::{COLUMNS, ROWS};
+use products::{COLUMNS, ROWS, Rows, Sums};
 use tiles::{LANES, OUT, POINTS, SIDE, plane};
 
 /// Combinations of a block of tiles, about.
@@ -390,7 +391,7 @@ impl Plan {
         y: Target,
     ) {
         let (of_x, of_y) = buffer.split_at_mut(POINTS * self.plane[0]);
-        let plane = plane(self.g.inputs);
+        let (plane, form) = (plane(self.g.inputs), Form::widest());
         for first in tiles.clone().step_by(self.block) {
             let count = self.block.min(tiles.end - first);
             // SAFETY: the caller's promise; rows, planes and panels lie inside of their arrays.
@@ -404,7 +405,15 @@ impl Plan {
                             .as_mut_ptr()
                             .add(point * self.plane[1] + index * COLUMNS);
                         let [x_row, y_row] = self.row;
-                        products::rows(x, x_row, kernel, self.g.inputs, y, y_row, count);
+                        form.run(Rows {
+                            x,
+                            x_row,
+                            kernel,
+                            inputs: self.g.inputs,
+                            y,
+                            y_row,
+                            count,
+                        });
                     }
                 }
                 for i in 0..count {
@@ -431,7 +440,7 @@ impl Plan {
         sums: &mut [f32],
     ) {
         let (of_x, of_y) = buffer.split_at_mut(POINTS * self.plane[0]);
-        let plane = plane(self.g.inputs);
+        let (plane, form) = (plane(self.g.inputs), Form::widest());
         sums.fill(0.0);
         for first in tiles.clone().step_by(self.block) {
             let count = self.block.min(tiles.end - first);
@@ -450,7 +459,15 @@ impl Plan {
                         let y = of_y.as_ptr().add(point * self.plane[1] + index * COLUMNS);
                         let sums = sums.as_mut_ptr().add((index * POINTS + point) * plane);
                         let [x_row, y_row] = self.row;
-                        products::sums(x, x_row, y, y_row, count, sums, self.g.inputs);
+                        form.run(Sums {
+                            x,
+                            x_row,
+                            y,
+                            y_row,
+                            count,
+                            sums,
+                            inputs: self.g.inputs,
+                        });
                     }
                 }
             }

@@ -1,43 +1,18 @@
 //! Products of matrices in blocks of registers.
 
-use crate::block::{BlockWork, Columns, Form, Left, Product, Right};
+use crate::block::{BlockWork, Columns, Left, Product, Right};
 pub(super) use crate::block::{COLUMNS, ROWS};
 
-/// 16 columns of y, `count` rows `y_row` apart: the rows of x, `x_row` apart, times a kernel `[inputs][16]`.
-///
-/// # Safety
-/// AVX2 and FMA are there, and so are all of these elements.
-pub(super) unsafe fn rows(
-    x: *const f32,
-    x_row: usize,
-    kernel: *const f32,
-    inputs: usize,
-    y: *mut f32,
-    y_row: usize,
-    count: usize,
-) {
-    let work = Rows {
-        x,
-        x_row,
-        kernel,
-        inputs,
-        y,
-        y_row,
-        count,
-    };
-    // SAFETY: the caller's promise.
-    unsafe { Form::widest().run(work) };
-}
-
-/// As for [`rows`].
-struct Rows {
-    x: *const f32,
-    x_row: usize,
-    kernel: *const f32,
-    inputs: usize,
-    y: *mut f32,
-    y_row: usize,
-    count: usize,
+/// 16 columns of y, `count` rows `y_row` apart: the rows of x, `x_row` apart, times a kernel `[inputs][16]`. All of these elements
+/// must be there.
+pub(super) struct Rows {
+    pub(super) x: *const f32,
+    pub(super) x_row: usize,
+    pub(super) kernel: *const f32,
+    pub(super) inputs: usize,
+    pub(super) y: *mut f32,
+    pub(super) y_row: usize,
+    pub(super) count: usize,
 }
 
 impl BlockWork for Rows {
@@ -64,41 +39,16 @@ impl BlockWork for Rows {
     }
 }
 
-/// Adds to `sums`, `[inputs][16]`, the products of `inputs` columns of x and 16 of y, summed over `count` rows of both.
-///
-/// # Safety
-/// AVX2 and FMA are there, and so are all of these elements.
-pub(super) unsafe fn sums(
-    x: *const f32,
-    x_row: usize,
-    y: *const f32,
-    y_row: usize,
-    count: usize,
-    sums: *mut f32,
-    inputs: usize,
-) {
-    let work = Sums {
-        x,
-        x_row,
-        y,
-        y_row,
-        count,
-        sums,
-        inputs,
-    };
-    // SAFETY: the caller's promise.
-    unsafe { Form::widest().run(work) };
-}
-
-/// As for [`sums`].
-struct Sums {
-    x: *const f32,
-    x_row: usize,
-    y: *const f32,
-    y_row: usize,
-    count: usize,
-    sums: *mut f32,
-    inputs: usize,
+/// Adds to `sums`, `[inputs][16]`, the products of `inputs` columns of x and 16 of y, summed over `count` rows of both. All of these
+/// elements must be there.
+pub(super) struct Sums {
+    pub(super) x: *const f32,
+    pub(super) x_row: usize,
+    pub(super) y: *const f32,
+    pub(super) y_row: usize,
+    pub(super) count: usize,
+    pub(super) sums: *mut f32,
+    pub(super) inputs: usize,
 }
 
 impl BlockWork for Sums {
@@ -128,6 +78,7 @@ impl BlockWork for Sums {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::block::Form;
 
     /// Small integers: every order of their sums is exact.
     fn integers(count: usize, step: usize) -> Vec<f32> {
