@@ -21,8 +21,6 @@ struct Work {
     shown: &'static str,
     /// Steps of a turn: about a second, so that threads have found their processors for most of it.
     steps: usize,
-    /// Steps before those that count, until the memory that a program keeps has its size.
-    settling: usize,
 }
 
 const WORKS: [Work; 4] = [
@@ -31,28 +29,24 @@ const WORKS: [Work; 4] = [
         batch: 64,
         shown: "MLP 784-128-10",
         steps: 2000,
-        settling: 2000,
     },
     Work {
         model: "mlp",
         batch: 512,
         shown: "MLP 784-128-10",
         steps: 300,
-        settling: 300,
     },
     Work {
         model: "cnn",
         batch: 128,
         shown: "CNN, 28x28",
         steps: 12,
-        settling: 12,
     },
     Work {
         model: "resnet50",
         batch: 8,
         shown: "ResNet-50, 224x224",
         steps: 1,
-        settling: 8,
     },
 ];
 
@@ -114,7 +108,7 @@ fn contest(
     let mut seats: Vec<(usize, Seat)> = ours.map(|ours| seat(ours, 1)).collect();
     seats.extend(contestants.iter().map(|one| seat(one, REPLICAS)));
     for (_, seat) in &mut seats {
-        seat.settle(work.settling);
+        seat.settle(work.steps);
     }
     for round in 1..=rounds {
         eprintln!("round {round} of {rounds}: {}", work.shown);
