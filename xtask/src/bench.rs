@@ -1,16 +1,16 @@
 //! `cargo xtask bench models` (see `models`), `scaling`, `input` (see there) and `cargo xtask bench single`: whole steps and epochs on one device, ours beside other frameworks'.
 //!
-//! Every contestant is a program `MODEL BATCH BUDGET` that prints a JSON line a result (`bench/peers/README.md`). They take
+//! Every peer is a program `MODEL BATCH BUDGET` that prints a JSON line a result (`bench/peers/README.md`). They take
 //! turns, round by round, so that a machine that grows slow is slow for all; a result is the median of its rounds' medians.
 
-mod contestant;
+mod bench_run;
 mod input;
 mod machine;
 mod models;
-mod player;
+mod peer;
+mod peer_process;
 mod scaling;
 mod score;
-mod seat;
 mod table;
 
 pub(crate) use input::input;
@@ -22,11 +22,11 @@ use std::time::Duration;
 
 use crate::process::run;
 use crate::workspace::Workspace;
-use contestant::Contestant;
+use peer::Peer;
 use table::Results;
 
 const BUILD_LIMIT: Duration = Duration::from_secs(30 * 60);
-/// A round of one contestant, with the time to start and to compile.
+/// A round of one peer, with the time to start and to compile.
 const ROUND_LIMIT: Duration = Duration::from_secs(600);
 
 /// What is timed.
@@ -70,9 +70,9 @@ impl Work {
     }
 }
 
-/// What was asked for.
+/// Options of the command line.
 #[derive(Debug, Default, PartialEq)]
-struct Asked {
+struct Options {
     pythons: Vec<String>,
     quick: bool,
     write: bool,
@@ -82,33 +82,30 @@ struct Asked {
 
 /// Times ours and what the Pythons have; prints a table, and keeps it in `bench/results` if asked to.
 pub(crate) fn single(arguments: &[&str]) -> Result<(), String> {
-    let asked = asked(arguments)?;
-    if !asked.only.is_empty() {
+    let options = parse_options(arguments)?;
+    if !options.only.is_empty() {
         return Err("found --only, which `bench models` takes and `bench single` does not".into());
     }
     let workspace = Workspace::load()?;
     build(&workspace)?;
-    let contestants = contestant::all(&workspace, "single", &asked.pythons)?;
+    let peers = peer::all(&workspace, "single", &options.pythons)?;
     let mut results = Results::default();
-    let rounds = if asked.quick { 2 } else { 5 };
+    let rounds = if options.quick { 2 } else { 5 };
     for round in 1..=rounds {
         for (index, work) in SINGLE.iter().enumerate() {
-            let Some(budget) = work.budget(asked.quick) else {
+            let Some(budget) = work.budget(options.quick) else {
                 continue;
             };
-            for contestant in &contestants {
-                eprintln!(
-                    "round {round} of {rounds}: {}, {}",
-                    contestant.name, work.shown
-                );
-                let output = time(&workspace, contestant, work, budget)?;
+            for peer in &peers {
+                eprintln!("round {round} of {rounds}: {}, {}", peer.name, work.shown);
+                let output = time(&workspace, peer, work, budget)?;
                 results.add(index, &output)?;
             }
         }
     }
     let table = results.table(&SINGLE.map(|work| work.shown));
     println!("{table}");
-    if asked.write {
+    if options.write {
         let what = "Written by `cargo xtask bench single --write`";
         let machine = machine::description();
         let page = format!("# One device\n\n{what}: {machine}.\n\n{table}");
@@ -125,22 +122,22 @@ fn write(workspace: &Workspace, name: &str, page: &str) -> Result<(), String> {
         .map_err(|error| format!("cannot write bench/results/{name}: {error}"))
 }
 
-fn asked(arguments: &[&str]) -> Result<Asked, String> {
-    let mut asked = Asked::default();
+fn parse_options(arguments: &[&str]) -> Result<Options, String> {
+    let mut options = Options::default();
     let mut words = arguments.iter();
     while let Some(&word) = words.next() {
         match word {
-            "--quick" => asked.quick = true,
-            "--write" => asked.write = true,
+            "--quick" => options.quick = true,
+            "--write" => options.write = true,
             "--python" => {
                 let path = words
                     .next()
                     .ok_or("--python needs the path of a Python with torch, tensorflow or jax")?;
-                asked.pythons.push((*path).to_owned());
+                options.pythons.push((*path).to_owned());
             }
             "--only" => {
                 let name = words.next().ok_or("--only needs the name of a work")?;
-                asked.only.push((*name).to_owned());
+                options.only.push((*name).to_owned());
             }
             word => {
                 return Err(format!(
@@ -149,7 +146,7 @@ fn asked(arguments: &[&str]) -> Result<Asked, String> {
             }
         }
     }
-    Ok(asked)
+    Ok(options)
 }
 
 fn build(workspace: &Workspace) -> Result<(), String> {
@@ -170,17 +167,12 @@ fn build(workspace: &Workspace) -> Result<(), String> {
     .map(|_| ())
 }
 
-fn time(
-    workspace: &Workspace,
-    contestant: &Contestant,
-    work: &Work,
-    budget: &str,
-) -> Result<String, String> {
-    let mut command = contestant.command();
+fn time(workspace: &Workspace, peer: &Peer, work: &Work, budget: &str) -> Result<String, String> {
+    let mut command = peer.command();
     command.args([work.model, work.batch, budget]);
     run(
         &mut command,
-        &workspace.log(&format!("bench-{}", contestant.name)),
+        &workspace.log(&format!("bench-{}", peer.name)),
         ROUND_LIMIT,
     )
 }
@@ -191,14 +183,18 @@ mod tests {
 
     #[test]
     fn arguments_are_read() {
-        let found = asked(&["--python", "/a", "--quick", "--python", "/b"]).unwrap();
+        let found = parse_options(&["--python", "/a", "--quick", "--python", "/b"]).unwrap();
         assert_eq!(
             (found.pythons.len(), found.quick, found.write),
             (2, true, false)
         );
-        assert_eq!(asked(&["--only", "cnn"]).unwrap().only, ["cnn"]);
-        assert!(asked(&["--only"]).unwrap_err().contains("the name"));
-        assert!(asked(&["--python"]).unwrap_err().contains("needs the path"));
-        assert!(asked(&["--fast"]).unwrap_err().contains("--quick"));
+        assert_eq!(parse_options(&["--only", "cnn"]).unwrap().only, ["cnn"]);
+        assert!(parse_options(&["--only"]).unwrap_err().contains("the name"));
+        assert!(
+            parse_options(&["--python"])
+                .unwrap_err()
+                .contains("needs the path")
+        );
+        assert!(parse_options(&["--fast"]).unwrap_err().contains("--quick"));
     }
 }

@@ -1,6 +1,6 @@
 //! `cargo xtask bench input`: reading data, ours beside other frameworks'.
 //!
-//! Every contestant is a program `WORK FOLDER SECONDS` that prints a JSON line for each of its ways to do the work
+//! Every peer is a program `WORK FOLDER SECONDS` that prints a JSON line for each of its ways to do the work
 //! (`bench/peers/README.md`); each framework counts with its best way.
 
 use std::path::Path;
@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::contestant::{self, Contestant};
-use super::{ROUND_LIMIT, asked, build, machine, write};
+use super::peer::{self, Peer};
+use super::{ROUND_LIMIT, build, machine, parse_options, write};
 use crate::process::run;
 use crate::workspace::Workspace;
 
@@ -33,20 +33,20 @@ struct Best {
 
 /// Times ours and what the Pythons have; prints a table, and keeps it in `bench/results` if asked to.
 pub(crate) fn input(arguments: &[&str]) -> Result<(), String> {
-    let asked = asked(arguments)?;
+    let options = parse_options(arguments)?;
     let workspace = Workspace::load()?;
     build(&workspace)?;
-    let contestants = contestant::all(&workspace, "input", &asked.pythons)?;
+    let peers = peer::all(&workspace, "input", &options.pythons)?;
     let folder = workspace.root.join("target/bench-input");
-    make(&workspace, &contestants, &folder)?;
-    let seconds = if asked.quick { "1" } else { "4" };
+    make(&workspace, &peers, &folder)?;
+    let seconds = if options.quick { "1" } else { "4" };
     let mut text = String::from(
         "| work | framework | items a second | ours is faster by |\n|---|---|---:|---:|\n",
     );
     for (work, shown) in WORKS {
         let mut ours = None;
-        for contestant in &contestants {
-            let output = time(&workspace, contestant, &[work, &path(&folder), seconds])?;
+        for peer in &peers {
+            let output = time(&workspace, peer, &[work, &path(&folder), seconds])?;
             let Some(best) = best(&output)? else { continue };
             let ours = *ours.get_or_insert(best.rate);
             let factor = if best.rate == ours {
@@ -60,9 +60,9 @@ pub(crate) fn input(arguments: &[&str]) -> Result<(), String> {
             );
         }
     }
-    text += &alone(&workspace, &contestants[0], &folder, seconds)?;
+    text += &alone(&workspace, &peers[0], &folder, seconds)?;
     println!("{text}");
-    if asked.write {
+    if options.write {
         let what = "Written by `cargo xtask bench input --write`";
         let machine = machine::description();
         let page = format!("# Reading data\n\n{what}: {machine}.\n\n{text}");
@@ -72,18 +72,18 @@ pub(crate) fn input(arguments: &[&str]) -> Result<(), String> {
 }
 
 /// The data that all read, once: records by us, images by TensorFlow.
-fn make(workspace: &Workspace, contestants: &[Contestant], folder: &Path) -> Result<(), String> {
+fn make(workspace: &Workspace, peers: &[Peer], folder: &Path) -> Result<(), String> {
     std::fs::create_dir_all(folder)
         .map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
     let has = |name: &str| folder.join(name).exists();
-    for contestant in contestants {
-        let is_needed = match contestant.name {
+    for peer in peers {
+        let is_needed = match peer.name {
             "phalanx" => !has("records_100k-00003-of-00004.tfrecord"),
             "tf" => !has("images"),
             _ => false,
         };
         if is_needed {
-            let mut command = contestant.command();
+            let mut command = peer.command();
             command.args(["make", &path(folder)]);
             let log = workspace.log("bench-input-make");
             run(&mut command, &log, MAKE_LIMIT)?;
@@ -98,7 +98,7 @@ fn make(workspace: &Workspace, contestants: &[Contestant], folder: &Path) -> Res
 /// What only we do: whole images decoded, which is the limit of reading them, and memory.
 fn alone(
     workspace: &Workspace,
-    ours: &Contestant,
+    ours: &Peer,
     folder: &Path,
     seconds: &str,
 ) -> Result<String, String> {
@@ -114,14 +114,10 @@ fn alone(
     Ok(text)
 }
 
-fn time(
-    workspace: &Workspace,
-    contestant: &Contestant,
-    arguments: &[&str],
-) -> Result<String, String> {
-    let mut command: Command = contestant.command();
+fn time(workspace: &Workspace, peer: &Peer, arguments: &[&str]) -> Result<String, String> {
+    let mut command: Command = peer.command();
     command.args(arguments);
-    let log = workspace.log(&format!("bench-input-{}", contestant.name));
+    let log = workspace.log(&format!("bench-input-{}", peer.name));
     run(&mut command, &log, ROUND_LIMIT)
 }
 

@@ -3,10 +3,10 @@
 //! All programs of a work are alive at once and take a few steps by turns, round after round, so that a machine that grows
 //! slow is slow for all. Who takes too long for a step is told so, and how long it had, and left.
 
-use super::contestant::{self, Contestant};
+use super::bench_run::BenchRun;
+use super::peer::{self, Peer};
 use super::score::{Score, table};
-use super::seat::Seat;
-use super::{asked, build, machine, write};
+use super::{build, machine, parse_options, write};
 use crate::workspace::Workspace;
 
 /// What is timed.
@@ -60,20 +60,20 @@ const WORKS: [Work; 5] = [
 
 /// Times ours and what the Pythons have; prints a table, and keeps it in `bench/results` if asked to.
 pub(crate) fn models(arguments: &[&str]) -> Result<(), String> {
-    let asked = asked(arguments)?;
-    let works = chosen(&asked.only)?;
+    let options = parse_options(arguments)?;
+    let works = chosen(&options.only)?;
     let workspace = Workspace::load()?;
     build(&workspace)?;
-    let contestants = contestant::all(&workspace, "models", &asked.pythons)?;
-    let rounds = if asked.quick { 2 } else { 5 };
+    let peers = peer::all(&workspace, "models", &options.pythons)?;
+    let rounds = if options.quick { 2 } else { 5 };
     let mut text = String::new();
     for work in works {
-        let scores = contest(&workspace, work, &contestants, rounds);
+        let scores = time_all(&workspace, work, &peers, rounds);
         let found = table(work.shown, &scores);
         println!("{found}");
         text += &format!("{found}\n");
     }
-    if asked.write {
+    if options.write {
         let what = "Written by `cargo xtask bench models --write`";
         let machine = machine::description();
         let page = format!(
@@ -93,19 +93,14 @@ fn chosen(only: &[String]) -> Result<Vec<&'static Work>, String> {
     {
         return Err(format!("found no work {unknown:?}, expected {}", names()));
     }
-    let asked = |work: &&Work| only.is_empty() || only.iter().any(|name| name == work.name);
-    Ok(WORKS.iter().filter(asked).collect())
+    let is_chosen = |work: &&Work| only.is_empty() || only.iter().any(|name| name == work.name);
+    Ok(WORKS.iter().filter(is_chosen).collect())
 }
 
 /// All rounds of a work.
-fn contest(
-    workspace: &Workspace,
-    work: &Work,
-    contestants: &[Contestant],
-    rounds: usize,
-) -> Vec<Score> {
-    let mut seats = Vec::new();
-    let seat = |contestant, variant: &str| {
+fn time_all(workspace: &Workspace, work: &Work, peers: &[Peer], rounds: usize) -> Vec<Score> {
+    let mut runs = Vec::new();
+    let run = |peer, variant: &str| {
         let more = ["--variant", variant];
         let more = if variant.is_empty() {
             &[][..]
@@ -113,22 +108,22 @@ fn contest(
             &more[..]
         };
         let arguments = [&[work.name, work.batch], more].concat();
-        Seat::take(workspace, contestant, &arguments, variant)
+        BenchRun::start(workspace, peer, &arguments, variant)
     };
-    for contestant in contestants {
-        seats.push(seat(contestant, ""));
+    for peer in peers {
+        runs.push(run(peer, ""));
         let variants = work.variants.iter();
-        for (_, variant) in variants.filter(|(name, _)| *name == contestant.name) {
-            seats.push(seat(contestant, variant));
+        for (_, variant) in variants.filter(|(name, _)| *name == peer.name) {
+            runs.push(run(peer, variant));
         }
     }
     for round in 1..=rounds {
         eprintln!("round {round} of {rounds}: {}", work.shown);
-        for seat in &mut seats {
-            seat.turn(work.steps);
+        for run in &mut runs {
+            run.time_steps(work.steps);
         }
     }
-    seats.into_iter().map(|seat| seat.score).collect()
+    runs.into_iter().map(|run| run.score).collect()
 }
 
 #[cfg(test)]

@@ -4,11 +4,11 @@
 
 use std::fmt::Write;
 
-use super::contestant::{self, Contestant};
+use super::bench_run::BenchRun;
+use super::peer::{self, Peer};
 use super::score::Score;
-use super::seat::Seat;
 use super::table::OURS;
-use super::{asked, build, machine, write};
+use super::{build, machine, parse_options, write};
 use crate::workspace::Workspace;
 
 const REPLICAS: usize = 2;
@@ -52,19 +52,19 @@ const WORKS: [Work; 4] = [
 
 /// Times ours and what the Pythons have; prints a table, and keeps it in `bench/results` if asked to.
 pub(crate) fn scaling(arguments: &[&str]) -> Result<(), String> {
-    let asked = asked(arguments)?;
-    let works = chosen(&asked.only)?;
+    let options = parse_options(arguments)?;
+    let works = chosen(&options.only)?;
     let workspace = Workspace::load()?;
     build(&workspace)?;
-    let contestants = contestant::all(&workspace, "scaling", &asked.pythons)?;
-    let rounds = if asked.quick { 2 } else { 5 };
+    let peers = peer::all(&workspace, "scaling", &options.pythons)?;
+    let rounds = if options.quick { 2 } else { 5 };
     let mut text = String::new();
     for work in works {
-        let found = contest(&workspace, work, &contestants, rounds);
+        let found = time_all(&workspace, work, &peers, rounds);
         println!("{found}");
         text += &format!("{found}\n");
     }
-    if asked.write {
+    if options.write {
         let machine = machine::description();
         let page = format!(
             "# Replicas\n\nWritten by `cargo xtask bench scaling --write`: {machine}. Every replica has one processor and \
@@ -86,39 +86,34 @@ fn chosen(only: &[String]) -> Result<Vec<&'static Work>, String> {
             "found no work {unknown:?}, expected mlp, cnn or resnet50"
         ));
     }
-    let asked = |work: &&Work| only.is_empty() || only.iter().any(|name| name == work.model);
-    Ok(WORKS.iter().filter(asked).collect())
+    let is_chosen = |work: &&Work| only.is_empty() || only.iter().any(|name| name == work.model);
+    Ok(WORKS.iter().filter(is_chosen).collect())
 }
 
 /// All rounds of a work, in a table.
-fn contest(
-    workspace: &Workspace,
-    work: &Work,
-    contestants: &[Contestant],
-    rounds: usize,
-) -> String {
+fn time_all(workspace: &Workspace, work: &Work, peers: &[Peer], rounds: usize) -> String {
     let batch = work.batch.to_string();
-    let seat = |contestant: &Contestant, replicas: usize| {
+    let run = |peer: &Peer, replicas: usize| {
         let arguments = [work.model, &batch, &replicas.to_string()];
-        let mut seat = Seat::take(workspace, contestant, &arguments, "");
-        seat.score.units = (work.batch * replicas) as f64;
-        (replicas, seat)
+        let mut run = BenchRun::start(workspace, peer, &arguments, "");
+        run.score.units = (work.batch * replicas) as f64;
+        (replicas, run)
     };
-    let ours = contestants.iter().filter(|one| one.name == OURS);
-    let mut seats: Vec<(usize, Seat)> = ours.map(|ours| seat(ours, 1)).collect();
-    seats.extend(contestants.iter().map(|one| seat(one, REPLICAS)));
-    for (_, seat) in &mut seats {
-        seat.settle(work.steps);
+    let ours = peers.iter().filter(|one| one.name == OURS);
+    let mut runs: Vec<(usize, BenchRun)> = ours.map(|ours| run(ours, 1)).collect();
+    runs.extend(peers.iter().map(|one| run(one, REPLICAS)));
+    for (_, run) in &mut runs {
+        run.warm_up(work.steps);
     }
     for round in 1..=rounds {
         eprintln!("round {round} of {rounds}: {}", work.shown);
-        for (_, seat) in &mut seats {
-            seat.turn(work.steps);
+        for (_, run) in &mut runs {
+            run.time_steps(work.steps);
         }
     }
-    let scores = seats
+    let scores = runs
         .into_iter()
-        .map(|(replicas, seat)| (replicas, seat.score));
+        .map(|(replicas, run)| (replicas, run.score));
     table(work, &scores.collect::<Vec<_>>())
 }
 
@@ -160,7 +155,7 @@ fn rate(score: &Score) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::player::{Hello, Turn};
+    use super::super::peer_process::{Hello, Turn};
     use super::*;
 
     fn score(framework: &str, replicas: usize, median_ms: f64) -> (usize, Score) {

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::player::{Hello, Silence, Turn};
+use super::peer_process::{Hello, PeerFailure, Turn};
 use super::table::{OURS, median, milliseconds};
 
 /// A program at a model: the medians of its rounds, its losses, and why it left if it did.
@@ -14,7 +14,7 @@ pub(super) struct Score {
     medians_ms: Vec<f64>,
     pub(super) first_loss: Option<f64>,
     last_loss: f64,
-    pub(super) silence: Option<Silence>,
+    pub(super) failure: Option<PeerFailure>,
 }
 
 impl Score {
@@ -28,7 +28,7 @@ impl Score {
             medians_ms: Vec::new(),
             first_loss: None,
             last_loss: f64::NAN,
-            silence: None,
+            failure: None,
         }
     }
 
@@ -40,9 +40,11 @@ impl Score {
     /// Median, range and rate, or why there are none: three cells.
     pub(super) fn time(&self) -> String {
         let Some(median) = self.median_ms() else {
-            return match &self.silence {
-                Some(Silence::Late(limit)) => format!("> {} s |  |  ", limit.as_secs()),
-                Some(Silence::Broken(why)) => format!("failed: {} |  |  ", why.replace('|', "/")),
+            return match &self.failure {
+                Some(PeerFailure::TimedOut(limit)) => format!("> {} s |  |  ", limit.as_secs()),
+                Some(PeerFailure::Failed(why)) => {
+                    format!("failed: {} |  |  ", why.replace('|', "/"))
+                }
                 None => "not timed |  |  ".into(),
             };
         };
@@ -63,7 +65,7 @@ impl Score {
 
     /// Milliseconds of a step, if it took any in time.
     pub(super) fn median_ms(&self) -> Option<f64> {
-        let done = self.silence.is_none() && !self.medians_ms.is_empty();
+        let done = self.failure.is_none() && !self.medians_ms.is_empty();
         done.then(|| median(&self.medians_ms))
     }
 
@@ -72,9 +74,9 @@ impl Score {
         let Some(ours) = ours.filter(|_| self.framework != OURS) else {
             return String::new();
         };
-        match (self.median_ms(), &self.silence) {
+        match (self.median_ms(), &self.failure) {
             (Some(median), _) => format!("{:.2}x", median / ours),
-            (None, Some(Silence::Late(limit))) => {
+            (None, Some(PeerFailure::TimedOut(limit))) => {
                 format!("> {:.1}x", limit.as_secs_f64() * 1e3 / ours)
             }
             (None, _) => String::new(),
@@ -116,7 +118,7 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    fn score(framework: &str, medians: &[f64], silence: Option<Silence>) -> Score {
+    fn score(framework: &str, medians: &[f64], failure: Option<PeerFailure>) -> Score {
         let mut score = Score::new(Hello {
             framework: framework.into(),
             version: "1".into(),
@@ -129,20 +131,20 @@ mod tests {
                 loss: 1.5,
             });
         }
-        score.silence = silence;
+        score.failure = failure;
         score
     }
 
     #[test]
     fn a_row_each_even_for_who_was_late() {
-        let late = Some(Silence::Late(Duration::from_secs(30)));
+        let late = Some(PeerFailure::TimedOut(Duration::from_secs(30)));
         let text = table(
             "m",
             &[
                 score(OURS, &[1000.0, 3000.0, 2000.0], None),
                 score("torch", &[4000.0], None),
                 score("tf", &[], late),
-                score("jax", &[], Some(Silence::Broken("it ended".into()))),
+                score("jax", &[], Some(PeerFailure::Failed("it ended".into()))),
             ],
         );
         assert!(

@@ -7,7 +7,7 @@ use serde::Deserialize;
 /// The name of our framework in results.
 pub(super) const OURS: &str = "phalanx";
 
-/// One line that a contestant prints.
+/// One line that a peer prints.
 #[derive(Deserialize)]
 struct Line {
     name: String,
@@ -19,7 +19,7 @@ struct Line {
     overhead_us: Option<f64>,
 }
 
-/// A contestant at a work: the medians of its rounds.
+/// A peer at a work: the medians of its rounds.
 struct Series {
     work: usize,
     name: String,
@@ -36,7 +36,7 @@ pub(super) struct Results {
 }
 
 impl Results {
-    /// Adds what a contestant printed about a work.
+    /// Adds what a peer printed about a work.
     pub(super) fn add(&mut self, work: usize, output: &str) -> Result<(), String> {
         let json: Vec<&str> = output
             .lines()
@@ -73,7 +73,7 @@ impl Results {
         &mut self.series[place]
     }
 
-    /// A row a contestant and work: median, range over the rounds, rate, and how much faster ours is.
+    /// A row a peer and work: median, range over the rounds, rate, and how much faster ours is.
     pub(super) fn table(&self, works: &[&str]) -> String {
         let mut text = String::from(
             "| work | framework | median | rounds | rate | ours is faster by |\n|---|---|---:|---:|---:|---:|\n",

@@ -11,10 +11,10 @@ use std::time::Duration;
 use serde::Deserialize;
 
 /// A program of the protocol "turns" of `bench/peers/README.md`; ended when dropped.
-pub(super) struct Player {
+pub(super) struct PeerProcess {
     child: Child,
     steps: ChildStdin,
-    said: Receiver<String>,
+    lines: Receiver<String>,
 }
 
 /// The first line of a program.
@@ -32,33 +32,33 @@ pub(super) struct Turn {
     pub(super) loss: f64,
 }
 
-/// Why there was no answer.
+/// Why a program gave no result.
 #[derive(Debug, PartialEq)]
-pub(super) enum Silence {
-    /// None within the limit.
-    Late(Duration),
-    /// The program ended, or said what makes no sense.
-    Broken(String),
+pub(super) enum PeerFailure {
+    /// It took longer than the limit.
+    TimedOut(Duration),
+    /// The program ended, or wrote a line that cannot be read.
+    Failed(String),
 }
 
-impl Player {
+impl PeerProcess {
     /// Starts a program, with what it writes to stderr in a log; its first line.
     pub(super) fn start(
         command: &mut Command,
         log: &Path,
         limit: Duration,
-    ) -> Result<(Self, Hello), Silence> {
-        let broken = |error: std::io::Error| Silence::Broken(error.to_string());
+    ) -> Result<(Self, Hello), PeerFailure> {
+        let failed = |error: std::io::Error| PeerFailure::Failed(error.to_string());
         if let Some(folder) = log.parent() {
-            std::fs::create_dir_all(folder).map_err(broken)?;
+            std::fs::create_dir_all(folder).map_err(failed)?;
         }
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        command.stderr(File::create(log).map_err(broken)?);
-        let mut child = command.spawn().map_err(broken)?;
+        command.stderr(File::create(log).map_err(failed)?);
+        let mut child = command.spawn().map_err(failed)?;
         let (Some(steps), Some(out)) = (child.stdin.take(), child.stdout.take()) else {
             unreachable!("both were asked for")
         };
-        let (sender, said) = sync_channel(16);
+        let (sender, lines) = sync_channel(16);
         // Ends with the program, which closes its output.
         thread::spawn(move || {
             for line in BufReader::new(out).lines().map_while(Result::ok) {
@@ -67,32 +67,40 @@ impl Player {
                 }
             }
         });
-        let mut player = Self { child, steps, said };
-        let hello = player.hear(limit)?;
-        Ok((player, hello))
+        let mut process = Self {
+            child,
+            steps,
+            lines,
+        };
+        let hello = process.receive(limit)?;
+        Ok((process, hello))
     }
 
     /// Has some steps taken; the limit is for all of them.
-    pub(super) fn play(&mut self, steps: usize, limit: Duration) -> Result<Turn, Silence> {
+    pub(super) fn take_steps(
+        &mut self,
+        steps: usize,
+        limit: Duration,
+    ) -> Result<Turn, PeerFailure> {
         let told = writeln!(self.steps, "{steps}").and_then(|()| self.steps.flush());
-        told.map_err(|error| Silence::Broken(error.to_string()))?;
-        self.hear(limit)
+        told.map_err(|error| PeerFailure::Failed(error.to_string()))?;
+        self.receive(limit)
     }
 
-    fn hear<T: for<'a> Deserialize<'a>>(&mut self, limit: Duration) -> Result<T, Silence> {
-        let line = match self.said.recv_timeout(limit) {
+    fn receive<T: for<'a> Deserialize<'a>>(&mut self, limit: Duration) -> Result<T, PeerFailure> {
+        let line = match self.lines.recv_timeout(limit) {
             Ok(line) => line,
-            Err(RecvTimeoutError::Timeout) => return Err(Silence::Late(limit)),
+            Err(RecvTimeoutError::Timeout) => return Err(PeerFailure::TimedOut(limit)),
             Err(RecvTimeoutError::Disconnected) => {
-                return Err(Silence::Broken("it ended; see its log".into()));
+                return Err(PeerFailure::Failed("it ended; see its log".into()));
             }
         };
         serde_json::from_str(&line)
-            .map_err(|error| Silence::Broken(format!("cannot read {line}: {error}")))
+            .map_err(|error| PeerFailure::Failed(format!("cannot read {line}: {error}")))
     }
 }
 
-impl Drop for Player {
+impl Drop for PeerProcess {
     fn drop(&mut self) {
         // It may have ended by itself.
         let _ = self.child.kill();
@@ -106,9 +114,9 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(60);
 
-    fn shell(script: &str, limit: Duration) -> Result<(Player, Hello), Silence> {
-        let log = std::env::temp_dir().join(format!("xtask-player-{}.log", script.len()));
-        Player::start(Command::new("sh").args(["-c", script]), &log, limit)
+    fn shell(script: &str, limit: Duration) -> Result<(PeerProcess, Hello), PeerFailure> {
+        let log = std::env::temp_dir().join(format!("xtask-peer-{}.log", script.len()));
+        PeerProcess::start(Command::new("sh").args(["-c", script]), &log, limit)
     }
 
     #[test]
@@ -116,18 +124,18 @@ mod tests {
         let script =
             "echo noise; echo '{\"framework\": \"sh\", \"version\": \"1\", \"variant\": \"\"}'
             while read n; do echo \"{\\\"median_ms\\\": $n, \\\"loss\\\": 0.5}\"; done";
-        let (mut player, hello) = shell(script, LONG).unwrap();
+        let (mut process, hello) = shell(script, LONG).unwrap();
         assert_eq!(hello.framework, "sh");
-        let turn = player.play(3, LONG).unwrap();
+        let turn = process.take_steps(3, LONG).unwrap();
         assert_eq!((turn.median_ms, turn.loss), (3.0, 0.5));
     }
 
     #[test]
-    fn silence_has_a_reason() {
+    fn a_failure_has_a_reason() {
         let short = Duration::from_millis(50);
         let late = shell("exec sleep 60", short).err();
-        assert_eq!(late, Some(Silence::Late(short)));
-        let Some(Silence::Broken(ended)) = shell("exit 1", LONG).err() else {
+        assert_eq!(late, Some(PeerFailure::TimedOut(short)));
+        let Some(PeerFailure::Failed(ended)) = shell("exit 1", LONG).err() else {
             panic!("expected an end");
         };
         assert!(ended.contains("it ended"), "{ended}");

@@ -13,13 +13,13 @@ const FRAMEWORKS: [(&str, &[&str]); 3] = [
 ];
 
 /// A program that speaks the protocol of `bench/peers/README.md`.
-pub(super) struct Contestant {
+pub(super) struct Peer {
     pub(super) name: &'static str,
     program: PathBuf,
     script: Option<PathBuf>,
 }
 
-impl Contestant {
+impl Peer {
     pub(super) fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
         command.args(&self.script);
@@ -33,9 +33,9 @@ pub(super) fn all(
     workspace: &Workspace,
     family: &str,
     pythons: &[String],
-) -> Result<Vec<Contestant>, String> {
+) -> Result<Vec<Peer>, String> {
     let ours = format!("target/release/bench-{family}");
-    let mut contestants = vec![Contestant {
+    let mut peers = vec![Peer {
         name: "phalanx",
         program: workspace.root.join(ours),
         script: None,
@@ -56,7 +56,7 @@ pub(super) fn all(
                 .all(|module| installed.iter().any(|found| found == module))
         };
         match modules.iter().find(|(_, installed)| has_all(installed)) {
-            Some((python, _)) => contestants.push(Contestant {
+            Some((python, _)) => peers.push(Peer {
                 name,
                 program: PathBuf::from(python),
                 script: Some(script),
@@ -67,7 +67,7 @@ pub(super) fn all(
             ),
         }
     }
-    Ok(contestants)
+    Ok(peers)
 }
 
 /// Which of the frameworks' modules a Python has.
