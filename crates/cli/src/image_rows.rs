@@ -6,11 +6,11 @@ use phalanx::data::{Batch, Batches, Corrupt, Dataset, HostTensor, ImageFolder, c
 use phalanx::image::ImagePlan;
 use phalanx::{Error, Result as Read};
 
-use crate::config::{At, ImageTest, Images, Mix, Place, Problem, TrainConfig, Validation};
+use crate::config::{ImageTest, Images, Located, Mix, Position, Problem, TrainConfig, Validation};
 use crate::rows::{Rows, prepared};
 
 /// The most bytes of an image file.
-const MOST_BYTES: u64 = 1 << 28;
+const MAX_BYTES: u64 = 1 << 28;
 
 /// The images of a folder, with augmentation for those to train on.
 pub(crate) fn read(config: &TrainConfig, images: &Images) -> Result<Rows, Problem> {
@@ -44,14 +44,14 @@ struct Parts {
 fn parts(config: &TrainConfig, images: &Images) -> Result<Parts, Problem> {
     let at = images.folder.at;
     let seed = config.fit.seed;
-    let whole = ImageFolder::open(&images.folder.value, MOST_BYTES).map_err(wrong_at(at))?;
+    let whole = ImageFolder::open(&images.folder.value, MAX_BYTES).map_err(wrong_at(at))?;
     let (rest, test) = match &images.test {
         None => (whole, None),
-        Some(At {
+        Some(Located {
             value: ImageTest::Split(fraction),
             at,
         }) => split(&whole, *fraction, seed, *at)?,
-        Some(At {
+        Some(Located {
             value: ImageTest::Folder(path),
             at,
         }) => {
@@ -61,15 +61,15 @@ fn parts(config: &TrainConfig, images: &Images) -> Result<Parts, Problem> {
     };
     let (train, validation) = match &config.fit.validation {
         None => (rest, None),
-        Some(At {
+        Some(Located {
             value: Validation::Test,
             ..
         }) => (rest, test.clone()),
-        Some(At {
+        Some(Located {
             value: Validation::Split(fraction),
             at,
         }) => split(&rest, *fraction, seed, *at)?,
-        Some(At { at, .. }) => {
+        Some(Located { at, .. }) => {
             let message = "the validation of a folder of images is a part of it, or its test";
             let next = "write `validation: {split: 0.1}`";
             return Err(Problem::new(*at, message, next));
@@ -86,11 +86,11 @@ fn parts(config: &TrainConfig, images: &Images) -> Result<Parts, Problem> {
 pub(crate) fn to_train(images: &Images, seed: u64, classes: usize, batches: &Batches) -> Batches {
     let mixed = match images.mix {
         None => batches.clone(),
-        Some(At {
+        Some(Located {
             value: Mix::Up(alpha),
             ..
         }) => batches.map_random(seed, move |key, batch| mix_up(key, &batch, classes, alpha)),
-        Some(At {
+        Some(Located {
             value: Mix::Cut(alpha),
             ..
         }) => batches.map_random(seed, move |key, batch| cut_mix(key, &batch, classes, alpha)),
@@ -134,10 +134,10 @@ fn as_shares(batch: Batch, classes: usize) -> Read<Batch> {
 /// A folder that cannot be read, or has other classes.
 pub(crate) fn labelled(images: &Images, path: &Path) -> Read<Dataset> {
     let folder = if images.folder.value.is_dir() {
-        let trained = ImageFolder::open(&images.folder.value, MOST_BYTES)?;
+        let trained = ImageFolder::open(&images.folder.value, MAX_BYTES)?;
         with_classes_of(&trained, path)?
     } else {
-        ImageFolder::open(path, MOST_BYTES)?
+        ImageFolder::open(path, MAX_BYTES)?
     };
     dataset(&folder, images, &images.plan.without_augmentation(), 0)
 }
@@ -148,7 +148,7 @@ pub(crate) fn labelled(images: &Images, path: &Path) -> Read<Dataset> {
 /// # Errors
 /// A folder that cannot be read, or has no image.
 pub(crate) fn to_predict(images: &Images, path: &Path) -> Read<(Dataset, Vec<String>)> {
-    let folder = ImageFolder::unlabelled(path, MOST_BYTES)?;
+    let folder = ImageFolder::unlabelled(path, MAX_BYTES)?;
     named(&folder, images, path)
 }
 
@@ -161,7 +161,7 @@ pub(crate) fn test_to_predict(
     images: &Images,
 ) -> Result<Option<(Dataset, Vec<String>)>, Problem> {
     let (root, at) = match &images.test {
-        Some(At {
+        Some(Located {
             value: ImageTest::Folder(path),
             at,
         }) => (path, *at),
@@ -186,7 +186,7 @@ fn named(folder: &ImageFolder, images: &Images, root: &Path) -> Read<(Dataset, V
     ))
 }
 
-fn wrong_at(at: Place) -> impl Fn(Error) -> Problem {
+fn wrong_at(at: Position) -> impl Fn(Error) -> Problem {
     move |error| {
         let next = "correct the path, or what `data` says";
         Problem::new(at, error.to_string(), next)
@@ -197,7 +197,7 @@ fn split(
     folder: &ImageFolder,
     fraction: f64,
     seed: u64,
-    at: Place,
+    at: Position,
 ) -> Result<(ImageFolder, Option<ImageFolder>), Problem> {
     let parts = folder.validation_split(fraction, seed);
     let (rest, held) =
@@ -206,7 +206,7 @@ fn split(
 }
 
 fn with_classes_of(trained: &ImageFolder, path: &Path) -> Read<ImageFolder> {
-    let folder = ImageFolder::open(path, MOST_BYTES)?;
+    let folder = ImageFolder::open(path, MAX_BYTES)?;
     if folder.classes() != trained.classes() {
         return Err(Error::User(format!(
             "the classes of {} are {}, expected those of the training, {}; give it a folder of the same name for each, empty where it has no image",

@@ -8,7 +8,8 @@ use phalanx::data::{
 use phalanx::{Error, Result as Read};
 
 use crate::config::{
-    At, Csv, Data, Label, LabelType, Place, Problem, Problems, Test, TrainConfig, Validation,
+    Csv, Data, Label, LabelType, Located, Position, Problem, Problems, Test, TrainConfig,
+    Validation,
 };
 use crate::image_rows;
 
@@ -46,21 +47,21 @@ fn read_csv(config: &TrainConfig, data: &Csv) -> Result<Rows, Problem> {
     let (all, features) = read_files(data, &data.csv, None, &mut columns)?;
     let (rest, test) = match &data.test {
         None => (all, None),
-        Some(At {
+        Some(Located {
             value: Test::Csv(csv),
             ..
         }) => (
             all,
             Some(read_files(data, csv, Some(&features), &mut columns)?.0),
         ),
-        Some(At {
+        Some(Located {
             value: Test::First(count),
             at,
         }) => {
             let (test, rest) = split(&all, *count, *count, *at)?;
             (rest, Some(test))
         }
-        Some(At {
+        Some(Located {
             value: Test::Last(count),
             at,
         }) => {
@@ -85,19 +86,19 @@ fn held_out(
     config: &TrainConfig,
     rest: Dataset,
     test: Option<&Dataset>,
-    read: impl FnOnce(&[At<PathBuf>]) -> Result<Dataset, Problem>,
+    read: impl FnOnce(&[Located<PathBuf>]) -> Result<Dataset, Problem>,
 ) -> Result<(Dataset, Option<Dataset>), Problem> {
     Ok(match &config.fit.validation {
         None => (rest, None),
-        Some(At {
+        Some(Located {
             value: Validation::Test,
             ..
         }) => (rest, test.cloned()),
-        Some(At {
+        Some(Located {
             value: Validation::Csv(csv),
             ..
         }) => (rest, Some(read(csv)?)),
-        Some(At {
+        Some(Located {
             value: Validation::Split(fraction),
             at,
         }) => {
@@ -158,7 +159,7 @@ pub fn labelled(data: &Csv, path: &Path, features: &[usize]) -> Read<Dataset> {
 /// `columns` those of the files before.
 fn read_files(
     data: &Csv,
-    csv: &[At<PathBuf>],
+    csv: &[Located<PathBuf>],
     features: Option<&[usize]>,
     columns: &mut CsvColumns,
 ) -> Result<(Dataset, Vec<usize>), Problem> {
@@ -188,7 +189,7 @@ fn read_files(
     }
     let Some((all, dims)) = all else {
         return Err(Problem::new(
-            Place::START,
+            Position::START,
             "no file is named",
             "name a file under `csv`",
         ));
@@ -202,7 +203,7 @@ fn read_files(
     Ok((divided(data, &all).map_err(wrong)?, dims))
 }
 
-fn unreadable(at: Place, error: &Error) -> Problem {
+fn unreadable(at: Position, error: &Error) -> Problem {
     let next = match error {
         Error::Io { .. } => "correct the path; a relative one starts at the folder of this file",
         _ => "correct the file, or what `data` says of it",
@@ -258,7 +259,7 @@ fn split(
     all: &Dataset,
     at_row: usize,
     count: usize,
-    at: Place,
+    at: Position,
 ) -> Result<(Dataset, Dataset), Problem> {
     let rows = length(all);
     if at_row == 0 || at_row >= rows {
@@ -281,7 +282,7 @@ fn length(dataset: &Dataset) -> usize {
 /// Weighted and shuffled as the file says.
 pub(crate) fn prepared(config: &TrainConfig, train: &Dataset) -> Result<Dataset, Problem> {
     let mut train = train.clone();
-    if let Some(At { value, at }) = &config.fit.class_weight {
+    if let Some(Located { value, at }) = &config.fit.class_weight {
         let weights = ClassWeights::new(value.iter().copied());
         train =
             train

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use phalanx::data::Corrupt;
 use phalanx::image::{ImagePlan, Region, Scale};
 use phalanx_cli::config::{
-    Component, Csv, Data, Fit, ImageTest, Images, Label, LabelType, Mix, Place, SaveFreq, Test,
+    Component, Csv, Data, Fit, ImageTest, Images, Label, LabelType, Mix, Position, SaveFreq, Test,
     TrainConfig, Validation, parse,
 };
 use serde_json::json;
@@ -71,7 +71,7 @@ fn every_key_is_read() {
     assert_eq!(csv, [PathBuf::from("conf/a.csv"), "/data/b.csv.gz".into()]);
     assert_eq!(
         data.csv[1].at,
-        Place {
+        Position {
             line: 2,
             column: 16
         }
@@ -100,7 +100,7 @@ fn every_key_is_read() {
         (&config.model[2].settings, config.model[2].at),
         (
             &dense,
-            Place {
+            Position {
                 line: 13,
                 column: 5
             }
@@ -266,14 +266,14 @@ fn a_mistake_of_the_library_is_shown_at_the_setting_it_names() {
     let at = |component: &Component, message: &str| component.problem(message).at;
     assert_eq!(
         at(&config.model[0], "conv2d: `kernel_size`: too large"),
-        Place {
+        Position {
             line: 11,
             column: 27
         }
     );
     assert_eq!(
         at(&config.model[2], "dense: `l2`: negative"),
-        Place {
+        Position {
             line: 16,
             column: 28
         }

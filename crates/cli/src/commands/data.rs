@@ -17,7 +17,7 @@ use crate::machine::bytes;
 use crate::synth::Synth;
 
 /// The most bytes of a line, an image or a member of an archive.
-const MOST_BYTES: u64 = 1 << 28;
+const MAX_BYTES: u64 = 1 << 28;
 /// Characters of a value that are shown.
 const SHOWN: usize = 60;
 
@@ -143,7 +143,7 @@ impl Items {
                 },
             ),
             DataFormat::Webdataset => Self::new(
-                WebDataset::open(data, MOST_BYTES)?,
+                WebDataset::open(data, MAX_BYTES)?,
                 |sample| sample.fields.values().map(|value| value.len() as u64).sum(),
                 |sample| {
                     let fields = sample.fields.iter();
@@ -154,12 +154,12 @@ impl Items {
                 },
             ),
             DataFormat::Text => Self::new(
-                TextLines::open(data, MOST_BYTES)?,
+                TextLines::open(data, MAX_BYTES)?,
                 |line| line.len() as u64,
                 |line| shortened(line),
             ),
             DataFormat::Images => {
-                let folder = ImageFolder::open(data, MOST_BYTES)?;
+                let folder = ImageFolder::open(data, MAX_BYTES)?;
                 let classes = folder.classes().to_vec();
                 Self::new(
                     folder,
@@ -312,7 +312,7 @@ type ToFeatures = Box<dyn Fn(usize) -> phalanx::Result<Features>>;
 
 fn examples(data: &str) -> phalanx::Result<(usize, ToFeatures)> {
     if Path::new(data).is_dir() {
-        let folder = ImageFolder::open(data, MOST_BYTES)?;
+        let folder = ImageFolder::open(data, MAX_BYTES)?;
         let example = move |i| {
             let EncodedImage { bytes, class } = folder.get(i)?;
             let text = folder.classes()[class as usize].clone().into_bytes();
@@ -321,7 +321,7 @@ fn examples(data: &str) -> phalanx::Result<(usize, ToFeatures)> {
                 .with_ints("image/class/label", vec![i64::from(class)])
                 .with_bytes("image/class/text", vec![text]))
         };
-        let folder = ImageFolder::open(data, MOST_BYTES)?;
+        let folder = ImageFolder::open(data, MAX_BYTES)?;
         return Ok((folder.len(), Box::new(example)));
     }
     let rows = Dataset::from_csv(data, &CsvOptions::default())?;

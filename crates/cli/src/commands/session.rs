@@ -18,7 +18,7 @@ use phalanx_pjrt::Platform;
 
 use super::Context;
 use crate::args::UseArgs;
-use crate::config::{self, At, Csv, Data, Images, Problem, Problems, TrainConfig};
+use crate::config::{self, Csv, Data, Images, Located, Problem, Problems, TrainConfig};
 use crate::failure::{Exit, Failure};
 use crate::run_folder::RunFolder;
 use crate::{image_rows, locate, output, rows};
@@ -88,7 +88,7 @@ impl Session {
     fn check_mix(&self) -> Result<(), Problem> {
         let images = self.config.data.images();
         match images.and_then(|images| images.mix.as_ref()) {
-            Some(At { at, .. }) if self.classes() < 2 => Err(Problem::new(
+            Some(Located { at, .. }) if self.classes() < 2 => Err(Problem::new(
                 *at,
                 format!(
                     "mixed images have shares of several classes, and the model has {} output",

@@ -8,13 +8,13 @@ use phalanx::optim::Optimizer;
 use phalanx::strategy::NamedStrategy;
 use serde_json::{Map, Number, Value as Json};
 
-use super::problem::{Place, Problem, shown};
+use super::problem::{Position, Problem, shown};
 use super::reader::Reader;
 use super::yaml::{Key, Node, Value};
 
 /// What a name stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum Family {
     /// A layer.
     Layer,
     /// A loss.
@@ -28,7 +28,7 @@ pub enum Kind {
 }
 
 /// Types as serde names them, and as a user does.
-const SAID: [(&str, &str); 5] = [
+const SERDE_TYPES: [(&str, &str); 5] = [
     ("expected usize", "expected a whole number from 0"),
     ("expected u64", "expected a whole number from 0"),
     ("expected u32", "expected a whole number from 0"),
@@ -37,27 +37,27 @@ const SAID: [(&str, &str); 5] = [
 ];
 
 /// Most bytes of a name.
-const LONGEST_NAME: usize = 64;
+const MAX_NAME: usize = 64;
 
 /// A name, its place, and settings.
-type Named<'n> = (&'n str, Place, &'n [(Key, Node)]);
+type Named<'n> = (&'n str, Position, &'n [(Key, Node)]);
 
 /// A name with settings, as it is written.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Component {
     /// What the name stands for.
-    pub kind: Kind,
+    pub family: Family,
     /// The name, such as `dense`.
     pub name: String,
     /// The settings, an object.
     pub settings: Json,
     /// Where the name is written.
-    pub at: Place,
+    pub at: Position,
     /// The name of every setting, those of inner mappings too, and where it is written.
-    keys: Vec<(String, Place)>,
+    keys: Vec<(String, Position)>,
 }
 
-impl Kind {
+impl Family {
     /// The kind in messages.
     #[must_use]
     pub fn word(self) -> &'static str {
@@ -71,7 +71,7 @@ impl Kind {
     }
 }
 
-impl Kind {
+impl Family {
     /// The kind with its article.
     fn one(self) -> &'static str {
         match self {
@@ -98,15 +98,15 @@ impl Component {
 
     /// Whether the library knows the name and the settings.
     fn check(&self) -> Result<(), Problem> {
-        match self.kind {
-            Kind::Layer if models::KINDS.contains(&self.name.as_str()) => {
+        match self.family {
+            Family::Layer if models::KINDS.contains(&self.name.as_str()) => {
                 self.make(any_image).map(drop)
             }
-            Kind::Layer => self.make(layer_from_config).map(drop),
-            Kind::Loss => self.make(Loss::from_config).map(drop),
-            Kind::Metric => self.make(Metric::from_config).map(drop),
-            Kind::Optimizer => self.make(Optimizer::from_config).map(drop),
-            Kind::Strategy => self.make(NamedStrategy::from_config).map(drop),
+            Family::Layer => self.make(layer_from_config).map(drop),
+            Family::Loss => self.make(Loss::from_config).map(drop),
+            Family::Metric => self.make(Metric::from_config).map(drop),
+            Family::Optimizer => self.make(Optimizer::from_config).map(drop),
+            Family::Strategy => self.make(NamedStrategy::from_config).map(drop),
         }
     }
 
@@ -115,16 +115,18 @@ impl Component {
     /// It is shown at the setting that the message names last between backticks. What follows a semicolon is taken as what to do.
     #[must_use]
     pub fn problem(&self, message: &str) -> Problem {
-        let message = SAID.iter().fold(printable(message), |text, (serde, ours)| {
-            text.replace(serde, ours)
-        });
+        let message = SERDE_TYPES
+            .iter()
+            .fold(printable(message), |text, (serde, ours)| {
+                text.replace(serde, ours)
+            });
         let (wrong, next) = match message.rsplit_once("; ") {
             Some((wrong, next)) => (wrong, Some(next.to_owned())),
             None => (message.as_str(), None),
         };
         let quoted = wrong.split('`').skip(1).step_by(2);
         let keys = quoted.filter_map(|quoted| self.keys.iter().find(|(key, _)| key == quoted));
-        let (word, name) = (self.kind.word(), shown(&self.name));
+        let (word, name) = (self.family.word(), shown(&self.name));
         let (at, correct) = match keys.last() {
             Some((key, at)) => (*at, format!("correct {} of {word} {name}", shown(key))),
             None => (self.at, format!("correct {word} {name} or its settings")),
@@ -140,14 +142,14 @@ fn any_image(kind: &str, settings: &Json) -> phalanx::Result<LayerSpec> {
 
 impl Reader {
     /// Reads `name` or `name: {settings}`.
-    pub(crate) fn component(&mut self, node: &Node, kind: Kind) -> Option<Component> {
-        let (name, at, settings) = self.named(node, kind)?;
+    pub(crate) fn component(&mut self, node: &Node, family: Family) -> Option<Component> {
+        let (name, at, settings) = self.named(node, family)?;
         let before = self.problems.len();
         let mut keys = Vec::new();
         collect_keys(settings, &mut keys);
         self.check_names(name, at, &keys);
         let component = Component {
-            kind,
+            family,
             name: name.to_owned(),
             settings: self.object(name, settings),
             at,
@@ -161,18 +163,18 @@ impl Reader {
     }
 
     /// Reads a list of components.
-    pub(crate) fn components(&mut self, items: &[Node], kind: Kind) -> Vec<Component> {
-        let read = items.iter().filter_map(|node| self.component(node, kind));
+    pub(crate) fn components(&mut self, items: &[Node], family: Family) -> Vec<Component> {
+        let read = items.iter().filter_map(|node| self.component(node, family));
         read.collect()
     }
 
     /// The library's messages repeat names, and its search for the nearest takes time with their length.
-    fn check_names(&mut self, name: &str, at: Place, keys: &[(String, Place)]) {
+    fn check_names(&mut self, name: &str, at: Position, keys: &[(String, Position)]) {
         let all = keys.iter().map(|(key, at)| (key.as_str(), *at));
         for (name, at) in all.chain([(name, at)]) {
-            if name.len() > LONGEST_NAME || name.contains(|c: char| c.is_control() || c == '`') {
+            if name.len() > MAX_NAME || name.contains(|c: char| c.is_control() || c == '`') {
                 let message = format!(
-                    "a name is {}, expected at most {LONGEST_NAME} letters, digits and signs",
+                    "a name is {}, expected at most {MAX_NAME} letters, digits and signs",
                     shown(name)
                 );
                 self.problem(
@@ -184,19 +186,23 @@ impl Reader {
         }
     }
 
-    fn named<'n>(&mut self, node: &'n Node, kind: Kind) -> Option<Named<'n>> {
+    fn named<'n>(&mut self, node: &'n Node, family: Family) -> Option<Named<'n>> {
         match &node.value {
             Value::Text(name) if !name.is_empty() => Some((name, node.at, &[])),
             Value::Map(entries) if entries.len() == 1 => {
                 let (key, settings) = &entries[0];
-                Some((&key.name, key.at, self.settings(&key.name, settings, kind)?))
+                Some((
+                    &key.name,
+                    key.at,
+                    self.settings(&key.name, settings, family)?,
+                ))
             }
             Value::Map(entries) if entries.len() > 1 => {
-                self.refuse_several(entries, kind);
+                self.refuse_several(entries, family);
                 None
             }
             _ => {
-                let (one, found) = (kind.one(), node.describe());
+                let (one, found) = (family.one(), node.describe());
                 self.problem(
                     node.at,
                     format!("{one} is {found}, expected a name, or a name with settings"),
@@ -211,13 +217,13 @@ impl Reader {
         &mut self,
         name: &str,
         node: &'n Node,
-        kind: Kind,
+        family: Family,
     ) -> Option<&'n [(Key, Node)]> {
         match &node.value {
             Value::Null => Some(&[]),
             Value::Map(entries) => Some(entries),
             _ => {
-                let (word, name, found) = (kind.word(), shown(name), node.describe());
+                let (word, name, found) = (family.word(), shown(name), node.describe());
                 self.problem(
                     node.at,
                     format!("the settings of {word} {name} are {found}, expected a mapping"),
@@ -229,9 +235,9 @@ impl Reader {
     }
 
     /// The usual cause is settings that are not indented below their name.
-    fn refuse_several(&mut self, entries: &[(Key, Node)], kind: Kind) {
+    fn refuse_several(&mut self, entries: &[(Key, Node)], family: Family) {
         let (first, second) = (shown(&entries[0].0.name), shown(&entries[1].0.name));
-        let one = kind.one();
+        let one = family.one();
         let next = match (entries[0].0.name.as_str(), &entries[0].1.value) {
             ("type" | "kind" | "name" | "class_name", Value::Text(name)) => {
                 format!(
@@ -297,7 +303,7 @@ fn printable(message: &str) -> String {
     text
 }
 
-fn collect_keys(entries: &[(Key, Node)], keys: &mut Vec<(String, Place)>) {
+fn collect_keys(entries: &[(Key, Node)], keys: &mut Vec<(String, Position)>) {
     for (key, node) in entries {
         keys.push((key.name.clone(), key.at));
         if let Value::Map(inner) = &node.value {

@@ -10,9 +10,9 @@ use super::reader::{
 };
 use super::sections::{as_usize, located};
 use super::yaml::{Node, Value};
-use super::{At, Data, ImageTest, Images, Mix};
+use super::{Data, ImageTest, Images, Located, Mix};
 
-const MOST_SIDE: i64 = 4096;
+const MAX_SIDE: i64 = 4096;
 
 const IMAGES: [Field; 6] = [
     required("image_folder", "the path of a folder", "images"),
@@ -99,7 +99,7 @@ impl Reader {
     }
 
     /// A plan of which size and scale do not matter, and what is done to whole batches.
-    fn augment(&mut self, node: &Node) -> Option<(ImagePlan, Option<At<Mix>>)> {
+    fn augment(&mut self, node: &Node) -> Option<(ImagePlan, Option<Located<Mix>>)> {
         let section = self.section(node, "augment", &AUGMENT)?;
         let mut share = |name, most: f64| {
             let read = |node: &Node| finite(node).filter(|value| (0.0..=most).contains(value));
@@ -133,41 +133,41 @@ impl Reader {
         Some((plan, mix))
     }
 
-    fn mix(&mut self, section: &Section<'_>) -> Option<At<Mix>> {
+    fn mix(&mut self, section: &Section<'_>) -> Option<Located<Mix>> {
         let alpha = |node: &Node| {
             let alpha = finite(node).filter(|alpha| *alpha > 0.0 && *alpha <= 4.0);
             alpha.map(|alpha| alpha as f32)
         };
         let up = self.value(section, "mix_up", located(alpha));
         let cut = self.value(section, "cut_mix", located(alpha));
-        if let (Some(_), Some(At { at, .. })) = (&up, &cut) {
+        if let (Some(_), Some(Located { at, .. })) = (&up, &cut) {
             let message = "`augment` has `mix_up` and `cut_mix`, expected at most one of them";
             self.problem(*at, message, "remove one of them");
         }
-        let up = up.map(|At { value, at }| (Mix::Up(value), at));
-        let cut = cut.map(|At { value, at }| (Mix::Cut(value), at));
-        up.or(cut).map(|(value, at)| At { value, at })
+        let up = up.map(|Located { value, at }| (Mix::Up(value), at));
+        let cut = cut.map(|Located { value, at }| (Mix::Cut(value), at));
+        up.or(cut).map(|(value, at)| Located { value, at })
     }
 
-    fn image_test(&mut self, node: &Node, folder: &Path) -> Option<At<ImageTest>> {
+    fn image_test(&mut self, node: &Node, folder: &Path) -> Option<Located<ImageTest>> {
         let section = self.section(node, "test", &TEST)?;
-        self.only_one(&section);
+        self.exactly_one(&section);
         let split = self
             .value(&section, "split", fraction)
             .map(ImageTest::Split);
         let apart = self.image_path(&section, folder);
         let value = split.or(apart.map(|path| ImageTest::Folder(path.value)))?;
-        Some(At { value, at: node.at })
+        Some(Located { value, at: node.at })
     }
 
-    fn image_path(&mut self, section: &Section<'_>, folder: &Path) -> Option<At<PathBuf>> {
+    fn image_path(&mut self, section: &Section<'_>, folder: &Path) -> Option<Located<PathBuf>> {
         let path = |node: &Node| text(node).map(|path| folder.join(path));
         self.value(section, "image_folder", located(path))
     }
 }
 
 fn image_size(node: &Node) -> Option<(usize, usize)> {
-    let side = |node: &Node| whole(1..=MOST_SIDE)(node).map(as_usize);
+    let side = |node: &Node| whole(1..=MAX_SIDE)(node).map(as_usize);
     match list(node)? {
         [height, width] => Some((side(height)?, side(width)?)),
         _ => None,

@@ -14,8 +14,8 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-pub use component::{Component, Kind};
-pub use problem::{Place, Problem, Problems};
+pub use component::{Component, Family};
+pub use problem::{Position, Problem, Problems};
 
 /// A whole `train.yaml`.
 #[derive(Debug, Clone, PartialEq)]
@@ -76,36 +76,36 @@ impl Data {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Csv {
     /// CSV files of the same columns, read one after the other; at least one.
-    pub csv: Vec<At<PathBuf>>,
+    pub csv: Vec<Located<PathBuf>>,
     /// Whether the first line names the columns; `None` to see.
     pub header: Option<bool>,
     /// The column of the label.
-    pub label: At<Label>,
+    pub label: Located<Label>,
     /// What the label is.
     pub label_type: LabelType,
     /// The character between fields.
     pub delimiter: char,
     /// Dims of one example; empty for as many as there are feature columns.
-    pub features: At<Vec<usize>>,
+    pub features: Located<Vec<usize>>,
     /// What every feature is divided by.
     pub divide_by: f64,
     /// What the trained model is tested on.
-    pub test: Option<At<Test>>,
+    pub test: Option<Located<Test>>,
 }
 
 /// A folder of images and how they become examples.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Images {
     /// The folder, with a folder for each class.
-    pub folder: At<PathBuf>,
+    pub folder: Located<PathBuf>,
     /// Size, scale and augmentation.
     pub plan: phalanx::image::ImagePlan,
     /// How the images of a batch are mixed with one another, and their labels with them.
-    pub mix: Option<At<Mix>>,
+    pub mix: Option<Located<Mix>>,
     /// What is done about images that cannot be read.
     pub corrupt: phalanx::data::Corrupt,
     /// What the trained model is tested on.
-    pub test: Option<At<ImageTest>>,
+    pub test: Option<Located<ImageTest>>,
 }
 
 /// How images of a batch are mixed, with the alpha of the distribution of shares.
@@ -154,7 +154,7 @@ pub enum Test {
     /// So many of the last rows.
     Last(usize),
     /// Files of their own.
-    Csv(Vec<At<PathBuf>>),
+    Csv(Vec<Located<PathBuf>>),
 }
 
 /// How to train.
@@ -169,13 +169,13 @@ pub struct Fit {
     /// Decides the initial weights, the order of examples and dropout.
     pub seed: u64,
     /// What is evaluated after each epoch.
-    pub validation: Option<At<Validation>>,
+    pub validation: Option<Located<Validation>>,
     /// The log whose best epoch gives the model that is saved.
-    pub keep_best: Option<At<String>>,
+    pub keep_best: Option<Located<String>>,
     /// When checkpoints are written, if they are.
     pub save_freq: Option<SaveFreq>,
     /// Weights of classes; those not listed have 1.
-    pub class_weight: Option<At<Vec<(i64, f32)>>>,
+    pub class_weight: Option<Located<Vec<(i64, f32)>>>,
 }
 
 /// When a checkpoint is written.
@@ -193,18 +193,18 @@ pub enum Validation {
     /// A fraction of the training rows, from the end; they are not trained on.
     Split(f64),
     /// Files of their own.
-    Csv(Vec<At<PathBuf>>),
+    Csv(Vec<Located<PathBuf>>),
     /// The test rows.
     Test,
 }
 
 /// A value and where it is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct At<T> {
+pub struct Located<T> {
     /// The value.
     pub value: T,
     /// Its place; where the value was left out, the place of the section.
-    pub at: Place,
+    pub at: Position,
 }
 
 /// Reads the text of a `train.yaml`. `origin` is its path: the name in messages, and its folder is where paths of data start.
@@ -238,7 +238,7 @@ pub fn parse_bytes(bytes: &[u8], origin: &Path) -> Result<TrainConfig, Problems>
 /// Those of the file system.
 pub fn load(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    let most = yaml::MOST_BYTES as u64 + 1;
+    let most = yaml::MAX_BYTES as u64 + 1;
     File::open(path)?.take(most).read_to_end(&mut bytes)?;
     Ok(bytes)
 }

@@ -4,14 +4,14 @@ use std::fmt;
 
 /// A place in a file, both counted from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place {
+pub struct Position {
     /// The line.
     pub line: usize,
     /// The column, in characters.
     pub column: usize,
 }
 
-impl Place {
+impl Position {
     /// The start of a file.
     pub const START: Self = Self { line: 1, column: 1 };
 }
@@ -20,7 +20,7 @@ impl Place {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     /// Where it is.
-    pub at: Place,
+    pub at: Position,
     /// What was found and what was expected.
     pub message: String,
     /// What to do.
@@ -30,7 +30,7 @@ pub struct Problem {
 impl Problem {
     /// A mistake.
     #[must_use]
-    pub fn new(at: Place, message: impl Into<String>, next: impl Into<String>) -> Self {
+    pub fn new(at: Position, message: impl Into<String>, next: impl Into<String>) -> Self {
         Self {
             at,
             message: message.into(),
@@ -64,7 +64,7 @@ impl Problems {
 impl fmt::Display for Problems {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, problem) in self.list.iter().take(Self::SHOWN).enumerate() {
-            let Place { line, column } = problem.at;
+            let Position { line, column } = problem.at;
             let end = if index == 0 { "" } else { "\n" };
             write!(
                 f,
@@ -123,8 +123,13 @@ mod tests {
 
     #[test]
     fn problems_come_in_the_order_of_the_file_and_end() {
-        let problem =
-            |line| Problem::new(Place { line, column: 1 }, format!("wrong {line}"), "fix it");
+        let problem = |line| {
+            Problem::new(
+                Position { line, column: 1 },
+                format!("wrong {line}"),
+                "fix it",
+            )
+        };
         let text = Problems::new("a.yaml", (1..=30).rev().map(problem).collect()).to_string();
         assert!(
             text.starts_with("a.yaml:1:1: wrong 1; fix it\na.yaml:2:1: wrong 2;"),

@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use super::problem::{Place, Problem, shown, suggest};
+use super::problem::{Position, Problem, shown, suggest};
 use super::yaml::{Key, Node, Value};
 
 /// A key that a section may hold.
@@ -53,7 +53,7 @@ pub(crate) struct Reader {
 pub(crate) struct Section<'n> {
     name: String,
     /// Its place.
-    pub(crate) at: Place,
+    pub(crate) at: Position,
     entries: &'n [(Key, Node)],
     fields: &'static [Field],
 }
@@ -62,7 +62,7 @@ impl Reader {
     /// Notes a mistake.
     pub(crate) fn problem(
         &mut self,
-        at: Place,
+        at: Position,
         message: impl Into<String>,
         next: impl Into<String>,
     ) {

@@ -4,25 +4,25 @@ use std::path::{Path, PathBuf};
 
 use phalanx::nn::Policy;
 
-use super::component::{Component, Kind};
-use super::problem::{Place, shown};
+use super::component::{Component, Family};
+use super::problem::{Position, shown};
 use super::reader::{
     Field, Reader, Section, boolean, finite, fraction, list, optional, required, text, whole,
 };
 use super::yaml::{Node, Value};
-use super::{At, Csv, Data, Fit, Label, LabelType, SaveFreq, Test, TrainConfig, Validation};
+use super::{Csv, Data, Fit, Label, LabelType, Located, SaveFreq, Test, TrainConfig, Validation};
 
 /// Most layers of a model, and most metrics.
-const MOST_COMPONENTS: usize = 4096;
+const MAX_COMPONENTS: usize = 4096;
 /// Most numbers of one example: what the CSV reader takes.
-const MOST_FEATURES: usize = 1 << 18;
-const MOST_DIMS: usize = 8;
-const MOST_EPOCHS: i64 = 1_000_000;
-const MOST_BATCH: i64 = 1 << 24;
-const MOST_SAVE_FREQ: i64 = 1_000_000_000;
-const MOST_ROWS: i64 = 100_000_000;
+const MAX_FEATURES: usize = 1 << 18;
+const MAX_DIMS: usize = 8;
+const MAX_EPOCHS: i64 = 1_000_000;
+const MAX_BATCH: i64 = 1 << 24;
+const MAX_SAVE_FREQ: i64 = 1_000_000_000;
+const MAX_ROWS: i64 = 100_000_000;
 /// No class label is written with more digits than fit an i32.
-const MOST_CLASS: i64 = i32::MAX as i64;
+const MAX_CLASS: i64 = i32::MAX as i64;
 
 const FILE: [Field; 9] = [
     required("data", "what to train on", "{csv: data.csv}"),
@@ -105,18 +105,18 @@ impl Reader {
         let file = self.section(root, "the file", &FILE)?;
         let folder = origin.parent().unwrap_or(Path::new(""));
         let data = file.node("data").and_then(|node| self.data(node, folder));
-        let model = self.list_of(&file, "model", Kind::Layer);
-        let optimizer = self.one(&file, "optimizer", Kind::Optimizer);
-        let loss = self.one(&file, "loss", Kind::Loss);
+        let model = self.list_of(&file, "model", Family::Layer);
+        let optimizer = self.one(&file, "optimizer", Family::Optimizer);
+        let loss = self.one(&file, "loss", Family::Loss);
         let metrics = self
-            .list_of(&file, "metrics", Kind::Metric)
+            .list_of(&file, "metrics", Family::Metric)
             .unwrap_or_default();
         let fit = match file.node("fit") {
             Some(node) => self.fit(node, folder),
             None => Some(Fit::default()),
         };
         let strategy = match file.node("strategy") {
-            Some(node) => Some(self.component(node, Kind::Strategy)?),
+            Some(node) => Some(self.component(node, Family::Strategy)?),
             None => None,
         };
         let output = self.value(&file, "output", |node| text(node).map(PathBuf::from));
@@ -142,18 +142,23 @@ impl Reader {
         Some(config)
     }
 
-    fn one(&mut self, file: &Section<'_>, name: &str, kind: Kind) -> Option<Component> {
+    fn one(&mut self, file: &Section<'_>, name: &str, family: Family) -> Option<Component> {
         let node = file.node(name)?;
-        self.component(node, kind)
+        self.component(node, family)
     }
 
     /// Components of a list; a model has at least one layer.
-    fn list_of(&mut self, file: &Section<'_>, name: &str, kind: Kind) -> Option<Vec<Component>> {
-        let least = usize::from(kind == Kind::Layer);
-        let allowed = least..=MOST_COMPONENTS;
+    fn list_of(
+        &mut self,
+        file: &Section<'_>,
+        name: &str,
+        family: Family,
+    ) -> Option<Vec<Component>> {
+        let least = usize::from(family == Family::Layer);
+        let allowed = least..=MAX_COMPONENTS;
         let node = file.node(name)?;
         match list(node) {
-            Some(items) if allowed.contains(&items.len()) => Some(self.components(items, kind)),
+            Some(items) if allowed.contains(&items.len()) => Some(self.components(items, family)),
             _ => {
                 self.unexpected(file, name, node);
                 None
@@ -175,7 +180,7 @@ impl Reader {
             .and_then(|node| self.test(node, folder));
         Some(Data::Csv(Csv {
             header: self.value(&section, "header", header).unwrap_or_default(),
-            label: label.unwrap_or(At {
+            label: label.unwrap_or(Located {
                 value: Label::Last,
                 at,
             }),
@@ -183,7 +188,7 @@ impl Reader {
                 .value(&section, "label_type", label_type)
                 .unwrap_or(LabelType::Class),
             delimiter: self.value(&section, "delimiter", delimiter).unwrap_or(','),
-            features: features.unwrap_or(At {
+            features: features.unwrap_or(Located {
                 value: Vec::new(),
                 at,
             }),
@@ -193,16 +198,16 @@ impl Reader {
         }))
     }
 
-    fn test(&mut self, node: &Node, folder: &Path) -> Option<At<Test>> {
+    fn test(&mut self, node: &Node, folder: &Path) -> Option<Located<Test>> {
         let section = self.section(node, "test", &TEST)?;
-        self.only_one(&section);
+        self.exactly_one(&section);
         let first = self.value(&section, "first", rows).map(Test::First);
         let last = self.value(&section, "last", rows).map(Test::Last);
         let csv = self
             .value(&section, "csv", |node| paths(node, folder))
             .map(Test::Csv);
         let value = first.or(last).or(csv)?;
-        Some(At { value, at: node.at })
+        Some(Located { value, at: node.at })
     }
 
     fn fit(&mut self, node: &Node, folder: &Path) -> Option<Fit> {
@@ -213,8 +218,8 @@ impl Reader {
         let default = Fit::default();
         let whole_of = |name, most| (name, whole(1..=most));
         let (epochs, batch_size) = (
-            whole_of("epochs", MOST_EPOCHS),
-            whole_of("batch_size", MOST_BATCH),
+            whole_of("epochs", MAX_EPOCHS),
+            whole_of("batch_size", MAX_BATCH),
         );
         let epochs = self.value(&section, epochs.0, epochs.1).map(as_usize);
         let batch_size = self
@@ -239,7 +244,7 @@ impl Reader {
         })
     }
 
-    fn class_weights(&mut self, fit: &Section<'_>) -> Option<At<Vec<(i64, f32)>>> {
+    fn class_weights(&mut self, fit: &Section<'_>) -> Option<Located<Vec<(i64, f32)>>> {
         let node = fit.node("class_weight")?;
         let Value::Map(entries) = &node.value else {
             self.unexpected(fit, "class_weight", node);
@@ -261,13 +266,13 @@ impl Reader {
             Some((class?, weight? as f32))
         });
         let value = weights.collect();
-        Some(At { value, at: node.at })
+        Some(Located { value, at: node.at })
     }
 
-    fn validation(&mut self, fit: &Section<'_>, folder: &Path) -> Option<At<Validation>> {
+    fn validation(&mut self, fit: &Section<'_>, folder: &Path) -> Option<Located<Validation>> {
         let node = fit.node("validation")?;
         if text(node) == Some("test") {
-            return Some(At {
+            return Some(Located {
                 value: Validation::Test,
                 at: node.at,
             });
@@ -277,7 +282,7 @@ impl Reader {
             return None;
         }
         let section = self.section(node, "validation", &VALIDATION)?;
-        self.only_one(&section);
+        self.exactly_one(&section);
         let split = self
             .value(&section, "split", fraction)
             .map(Validation::Split);
@@ -285,11 +290,11 @@ impl Reader {
             .value(&section, "csv", |node| paths(node, folder))
             .map(Validation::Csv);
         let value = split.or(csv)?;
-        Some(At { value, at: node.at })
+        Some(Located { value, at: node.at })
     }
 
     /// Notes it where a section whose keys exclude one another holds none or several.
-    pub(super) fn only_one(&mut self, section: &Section<'_>) {
+    pub(super) fn exactly_one(&mut self, section: &Section<'_>) {
         if section.len() != 1 {
             let names = section.names().join(", ");
             self.problem(
@@ -310,12 +315,12 @@ impl Reader {
             Data::Csv(csv) => (csv.test.is_some(), "{last: 100}"),
         };
         match &fit.validation {
-            Some(At { value, at }) if *value == Validation::Test && !tests => self.problem(
+            Some(Located { value, at }) if *value == Validation::Test && !tests => self.problem(
                 *at,
                 "`validation` is test, and data has no `test`",
                 format!("add `test: {example}` to data, or write `validation: {{split: 0.1}}`"),
             ),
-            Some(At { value, at })
+            Some(Located { value, at })
                 if matches!(value, Validation::Csv(_)) && data.images().is_some() =>
             {
                 self.problem(
@@ -326,7 +331,7 @@ impl Reader {
             }
             _ => {}
         }
-        if let (Some(At { value, at }), None) = (&fit.keep_best, &fit.validation)
+        if let (Some(Located { value, at }), None) = (&fit.keep_best, &fit.validation)
             && value.starts_with("val_")
         {
             self.problem(
@@ -340,7 +345,9 @@ impl Reader {
     /// Mixed images have shares of several classes.
     fn check_mix(&mut self, TrainConfig { data, loss, .. }: &TrainConfig) {
         let mix = data.images().and_then(|images| images.mix.as_ref());
-        let Some(At { at, .. }) = mix else { return };
+        let Some(Located { at, .. }) = mix else {
+            return;
+        };
         if loss.name != "categorical_crossentropy" {
             self.problem(
                 *at,
@@ -365,9 +372,9 @@ impl Reader {
         }
     }
 
-    fn check_label(&mut self, csv: &Csv, class_weight: Option<Place>) {
+    fn check_label(&mut self, csv: &Csv, class_weight: Option<Position>) {
         if let (
-            At {
+            Located {
                 value: Label::Name(name),
                 at,
             },
@@ -421,17 +428,19 @@ fn stem(origin: &Path) -> PathBuf {
 }
 
 /// A reader of values that keeps the place.
-pub(super) fn located<T>(read: impl Fn(&Node) -> Option<T>) -> impl Fn(&Node) -> Option<At<T>> {
+pub(super) fn located<T>(
+    read: impl Fn(&Node) -> Option<T>,
+) -> impl Fn(&Node) -> Option<Located<T>> {
     move |node| {
-        let at: Place = node.at;
-        read(node).map(|value| At { value, at })
+        let at: Position = node.at;
+        read(node).map(|value| Located { value, at })
     }
 }
 
-fn paths(node: &Node, folder: &Path) -> Option<Vec<At<PathBuf>>> {
+fn paths(node: &Node, folder: &Path) -> Option<Vec<Located<PathBuf>>> {
     let path = |node: &Node| {
         let value = folder.join(text(node)?);
-        Some(At { value, at: node.at })
+        Some(Located { value, at: node.at })
     };
     match list(node) {
         Some([]) => None,
@@ -443,7 +452,7 @@ fn paths(node: &Node, folder: &Path) -> Option<Vec<At<PathBuf>>> {
 fn save_freq(node: &Node) -> Option<SaveFreq> {
     match text(node) {
         Some("epoch") => Some(SaveFreq::Epoch),
-        _ => whole(1..=MOST_SAVE_FREQ)(node).map(|batches| SaveFreq::Batches(as_usize(batches))),
+        _ => whole(1..=MAX_SAVE_FREQ)(node).map(|batches| SaveFreq::Batches(as_usize(batches))),
     }
 }
 
@@ -460,7 +469,7 @@ fn label(node: &Node) -> Option<Label> {
         Value::Int(-1) => Some(Label::Last),
         Value::Int(index) => usize::try_from(*index)
             .ok()
-            .filter(|&index| index < MOST_FEATURES)
+            .filter(|&index| index < MAX_FEATURES)
             .map(Label::Index),
         _ => text(node).map(|name| Label::Name(name.to_owned())),
     }
@@ -487,15 +496,15 @@ fn delimiter(node: &Node) -> Option<char> {
 }
 
 fn dims(node: &Node) -> Option<Vec<usize>> {
-    let items = list(node).filter(|items| (1..=MOST_DIMS).contains(&items.len()))?;
+    let items = list(node).filter(|items| (1..=MAX_DIMS).contains(&items.len()))?;
     let dims = items
         .iter()
-        .map(|item| whole(1..=MOST_FEATURES as i64)(item).map(as_usize));
+        .map(|item| whole(1..=MAX_FEATURES as i64)(item).map(as_usize));
     let dims: Vec<usize> = dims.collect::<Option<_>>()?;
     let product = dims
         .iter()
         .try_fold(1, |product: usize, dim| product.checked_mul(*dim))?;
-    (product <= MOST_FEATURES).then_some(dims)
+    (product <= MAX_FEATURES).then_some(dims)
 }
 
 /// So far from the ends of f32 that no quotient is infinite for its sake.
@@ -504,7 +513,7 @@ fn scale(node: &Node) -> Option<f64> {
 }
 
 fn rows(node: &Node) -> Option<usize> {
-    whole(1..=MOST_ROWS)(node).map(as_usize)
+    whole(1..=MAX_ROWS)(node).map(as_usize)
 }
 
 /// `00` and `+0` are refused: they are other keys than `0`, and the same class.
@@ -512,7 +521,7 @@ fn class(key: &str) -> Option<i64> {
     let digits = key.bytes().all(|byte| byte.is_ascii_digit());
     let plain = digits && (key == "0" || !key.starts_with('0'));
     let class = key.parse().ok().filter(|_| plain)?;
-    (0..=MOST_CLASS).contains(&class).then_some(class)
+    (0..=MAX_CLASS).contains(&class).then_some(class)
 }
 
 /// Of a number that was found to be at least 0.

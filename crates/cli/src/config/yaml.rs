@@ -7,21 +7,21 @@ use std::collections::{HashMap, HashSet};
 
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, ScanError, StrInput};
 
-use super::problem::{Place, Problem, shown};
+use super::problem::{Position, Problem, shown};
 
 /// Most bytes of a file.
-pub(crate) const MOST_BYTES: usize = 1 << 20;
+pub(crate) const MAX_BYTES: usize = 1 << 20;
 /// Most levels of lists and mappings in one another.
-const DEEPEST: usize = 32;
+const MAX_DEPTH: usize = 32;
 /// Most weight of a tree with its aliases expanded; a node weighs `NODE` and the bytes of its text.
-const MOST_WEIGHT: usize = 8 << 20;
+const MAX_WEIGHT: usize = 8 << 20;
 const NODE: usize = 64;
 
 /// A value and its place.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Node {
     pub(crate) value: Value,
-    pub(crate) at: Place,
+    pub(crate) at: Position,
 }
 
 /// What YAML can say.
@@ -40,7 +40,7 @@ pub(crate) enum Value {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Key {
     pub(crate) name: String,
-    pub(crate) at: Place,
+    pub(crate) at: Position,
 }
 
 impl Node {
@@ -96,12 +96,12 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<(Node, Vec<Problem>), Problem> {
     let mut tree = Tree::default();
     for event in Parser::<StrInput<'_>>::new_from_str(text) {
         let (event, span) = event.map_err(|error| syntax(&error))?;
-        tree.take(event, place(&span.start))?;
+        tree.take(event, position(&span.start))?;
     }
     match tree.root {
         Some(root) => Ok((root, tree.problems)),
         None => Err(Problem::new(
-            Place::START,
+            Position::START,
             "the file is empty",
             "start from examples/digits.yaml",
         )),
@@ -109,11 +109,11 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<(Node, Vec<Problem>), Problem> {
 }
 
 fn text_of(bytes: &[u8]) -> Result<&str, Problem> {
-    if bytes.len() > MOST_BYTES {
+    if bytes.len() > MAX_BYTES {
         return Err(Problem::new(
-            Place::START,
+            Position::START,
             format!(
-                "the file has {} bytes, expected at most {MOST_BYTES}",
+                "the file has {} bytes, expected at most {MAX_BYTES}",
                 bytes.len()
             ),
             "check that this is the right file",
@@ -128,7 +128,7 @@ fn text_of(bytes: &[u8]) -> Result<&str, Problem> {
             .take_while(|&&byte| byte != b'\n')
             .count();
         Problem::new(
-            Place { line, column },
+            Position { line, column },
             "the file is not utf-8 text",
             "save it as utf-8, or check that this is the right file",
         )
@@ -137,7 +137,7 @@ fn text_of(bytes: &[u8]) -> Result<&str, Problem> {
 }
 
 fn syntax(error: &ScanError) -> Problem {
-    let at = place(error.marker());
+    let at = position(error.marker());
     if error.info().contains("recursion limit") {
         return too_deep(at);
     }
@@ -149,16 +149,16 @@ fn syntax(error: &ScanError) -> Problem {
     Problem::new(at, format!("this is not yaml: {}", error.info()), next)
 }
 
-fn too_deep(at: Place) -> Problem {
+fn too_deep(at: Position) -> Problem {
     Problem::new(
         at,
-        format!("lists and mappings are more than {DEEPEST} deep"),
+        format!("lists and mappings are more than {MAX_DEPTH} deep"),
         "check the brackets and the indentation, and write less within one another",
     )
 }
 
-fn place(marker: &Marker) -> Place {
-    Place {
+fn position(marker: &Marker) -> Position {
+    Position {
         line: marker.line().max(1),
         column: marker.col() + 1,
     }
@@ -168,7 +168,7 @@ fn place(marker: &Marker) -> Place {
 #[derive(Default)]
 struct Tree {
     root: Option<Node>,
-    open: Vec<Open>,
+    open: Vec<OpenNode>,
     anchors: HashMap<usize, (Node, usize)>,
     weight: usize,
     documents: usize,
@@ -176,8 +176,8 @@ struct Tree {
 }
 
 /// A list or mapping that has not ended.
-struct Open {
-    at: Place,
+struct OpenNode {
+    at: Position,
     anchor: usize,
     /// Weight of the tree when it started.
     weight: usize,
@@ -194,7 +194,7 @@ enum Content {
 }
 
 impl Tree {
-    fn take(&mut self, event: Event<'_>, at: Place) -> Result<(), Problem> {
+    fn take(&mut self, event: Event<'_>, at: Position) -> Result<(), Problem> {
         match event {
             Event::DocumentStart(_) => self.start_document(at),
             Event::Scalar(text, style, anchor, tag) => {
@@ -233,7 +233,7 @@ impl Tree {
         }
     }
 
-    fn start_document(&mut self, at: Place) -> Result<(), Problem> {
+    fn start_document(&mut self, at: Position) -> Result<(), Problem> {
         self.documents += 1;
         match self.documents {
             1 => Ok(()),
@@ -245,7 +245,7 @@ impl Tree {
         }
     }
 
-    fn refuse_tag(&mut self, tagged: bool, at: Place) {
+    fn refuse_tag(&mut self, tagged: bool, at: Position) {
         if tagged {
             self.problems.push(Problem::new(
                 at,
@@ -258,14 +258,14 @@ impl Tree {
     fn awaits_key(&self) -> bool {
         matches!(
             self.open.last(),
-            Some(Open {
+            Some(OpenNode {
                 content: Content::Map { key: None, .. },
                 ..
             })
         )
     }
 
-    fn take_key(&mut self, text: &str, at: Place) -> Result<(), Problem> {
+    fn take_key(&mut self, text: &str, at: Position) -> Result<(), Problem> {
         if text.is_empty() {
             return Err(Problem::new(
                 at,
@@ -281,7 +281,7 @@ impl Tree {
             ));
         }
         self.grow(NODE + text.len(), at)?;
-        if let Some(Open {
+        if let Some(OpenNode {
             content: Content::Map { key, .. },
             ..
         }) = self.open.last_mut()
@@ -294,7 +294,7 @@ impl Tree {
         Ok(())
     }
 
-    fn open(&mut self, content: Content, anchor: usize, at: Place) -> Result<(), Problem> {
+    fn open(&mut self, content: Content, anchor: usize, at: Position) -> Result<(), Problem> {
         if self.awaits_key() {
             return Err(Problem::new(
                 at,
@@ -302,12 +302,12 @@ impl Tree {
                 "put the key in quotes, or check the brackets",
             ));
         }
-        if self.open.len() == DEEPEST {
+        if self.open.len() == MAX_DEPTH {
             return Err(too_deep(at));
         }
         let weight = self.weight;
         self.grow(NODE, at)?;
-        self.open.push(Open {
+        self.open.push(OpenNode {
             at,
             anchor,
             weight,
@@ -317,7 +317,7 @@ impl Tree {
     }
 
     fn close(&mut self) -> Result<(), Problem> {
-        let Some(Open {
+        let Some(OpenNode {
             at,
             anchor,
             weight,
@@ -363,7 +363,7 @@ impl Tree {
         Ok(())
     }
 
-    fn expand(&mut self, anchor: usize, at: Place) -> Result<(), Problem> {
+    fn expand(&mut self, anchor: usize, at: Position) -> Result<(), Problem> {
         if self.awaits_key() {
             return Err(Problem::new(
                 at,
@@ -383,15 +383,15 @@ impl Tree {
         self.grow(weight, at)?;
         let (node, _) = &self.anchors[&anchor];
         let node = node.clone();
-        if self.open.len() + depth(&node) > DEEPEST {
+        if self.open.len() + depth(&node) > MAX_DEPTH {
             return Err(too_deep(at));
         }
         self.add(node, 0, before)
     }
 
-    fn grow(&mut self, weight: usize, at: Place) -> Result<(), Problem> {
+    fn grow(&mut self, weight: usize, at: Position) -> Result<(), Problem> {
         self.weight = self.weight.saturating_add(weight);
-        if self.weight > MOST_WEIGHT {
+        if self.weight > MAX_WEIGHT {
             return Err(Problem::new(
                 at,
                 "the file holds too much, or its aliases expand to too much",
@@ -524,16 +524,16 @@ mod tests {
         let Value::Map(entries) = read("\u{feff}a: 1\nb:\n  - x\n  - {c: 2}\n").value else {
             panic!()
         };
-        assert_eq!(entries[0].1.at, Place { line: 1, column: 4 });
-        assert_eq!(entries[1].0.at, Place { line: 2, column: 1 });
+        assert_eq!(entries[0].1.at, Position { line: 1, column: 4 });
+        assert_eq!(entries[1].0.at, Position { line: 2, column: 1 });
         let Value::List(items) = &entries[1].1.value else {
             panic!()
         };
-        assert_eq!(items[0].at, Place { line: 3, column: 5 });
+        assert_eq!(items[0].at, Position { line: 3, column: 5 });
         let Value::Map(inner) = &items[1].value else {
             panic!()
         };
-        assert_eq!(inner[0].0.at, Place { line: 4, column: 6 });
+        assert_eq!(inner[0].0.at, Position { line: 4, column: 6 });
     }
 
     #[test]
