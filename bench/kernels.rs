@@ -8,7 +8,7 @@ use std::error::Error;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use phalanx::engine::{Compiled, Engine, EngineOptions, KernelsMode};
+use phalanx::engine::{CompileRequest, Compiled, Engine, EngineOptions, KernelsMode};
 use phalanx_graph::op::{ConvDims, ConvSpec};
 use phalanx_graph::{DType, Graph, HostTensor, Program, Shape, Tensor, gradients};
 use phalanx_kernels::Kernels;
@@ -262,7 +262,7 @@ struct Side<'a> {
 
 impl<'a> Side<'a> {
     fn new(engine: &'a Engine, program: &Program, shapes: &[Shape]) -> Outcome<Self> {
-        let compiled = engine.compile("kernels", program)?;
+        let compiled = engine.compile(CompileRequest::new("kernels", program))?;
         let arguments = shapes.iter().map(|shape| {
             let count: usize = shape.dims.iter().product();
             let value = |i: usize| (i * 7 % 31) as f32 / 16.0 - 1.0;

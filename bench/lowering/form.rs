@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use phalanx::engine::{Engine, EngineOptions, KernelsMode};
+use phalanx::engine::{CompileRequest, Engine, EngineOptions, KernelsMode};
 use phalanx_graph::{DType, Graph, HostTensor, Program, Tensor};
 
 /// Rounds, in which the forms take turns.
@@ -82,7 +82,7 @@ impl Timer {
                 &self.plain
             };
             let program = program(form)?;
-            let compiled = engine.compile(row.name, &program)?;
+            let compiled = engine.compile(CompileRequest::new(row.name, &program))?;
             let inputs: Result<Vec<_>, _> = arguments(&program)
                 .iter()
                 .map(|value| engine.put(0, value))

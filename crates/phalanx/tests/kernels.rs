@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-use phalanx::engine::{Engine, EngineOptions, KernelsMode};
+use phalanx::engine::{CompileRequest, Engine, EngineOptions, KernelsMode};
 use phalanx_graph::op::{ConvDims, ConvSpec};
 use phalanx_graph::{DType, Graph, HostTensor, Pool2d, Program, Shape, Tensor, gradients};
 
@@ -127,7 +127,9 @@ fn values(dims: &[usize], seed: u32) -> HostTensor {
 }
 
 fn run(engine: &Engine, (program, shapes): (Program, Vec<Shape>)) -> Vec<HostTensor> {
-    let compiled = engine.compile("kernels", &program).unwrap();
+    let compiled = engine
+        .compile(CompileRequest::new("kernels", &program))
+        .unwrap();
     let arguments = [values(&IMAGES, 1), values(&KERNEL, 2)].map(|x| engine.put(0, &x).unwrap());
     let arguments: Vec<_> = arguments.iter().collect();
     let results = compiled.run(&[&arguments]).unwrap().0.swap_remove(0);
@@ -188,8 +190,12 @@ fn a_named_library_that_cannot_be_used_is_an_error_when_it_is_needed() {
     let named = session(KernelsMode::Path(PathBuf::from("/no/such/libdnnl.so.3")));
     let engine = named.engine.unwrap();
     let small = program([1, 4, 4, 16]).0;
-    engine.compile("small", &small).unwrap();
-    let error = engine.compile("large", &program(IMAGES).0).unwrap_err();
+    engine
+        .compile(CompileRequest::new("small", &small))
+        .unwrap();
+    let error = engine
+        .compile(CompileRequest::new("large", &program(IMAGES).0))
+        .unwrap_err();
     let error = error.to_string();
     assert!(
         error.contains("/no/such/libdnnl.so.3 (the path that was given)"),

@@ -3,7 +3,7 @@
 
 use std::sync::OnceLock;
 
-use phalanx::engine::Engine;
+use phalanx::engine::{CompileRequest, Engine};
 use phalanx::nn::{
     Activation, BatchNorm, Conv2d, Cx, Dense, Dropout, Effects, Embedding, Flatten, Initializer,
     Input, Layer, MaxPool2d, Model, Network, Regularizer, Sequential, layer_from_config, relu,
@@ -77,7 +77,9 @@ impl Checks {
 /// Compiles and runs a graph.
 fn execute(graph: &Graph, outputs: &[(&str, &Tensor)], inputs: &[HostTensor]) -> Vec<HostTensor> {
     let program = graph.finish(outputs).unwrap();
-    let compiled = engine().compile("test", &program).unwrap();
+    let compiled = engine()
+        .compile(CompileRequest::new("test", &program))
+        .unwrap();
     let buffers: Vec<_> = inputs
         .iter()
         .map(|input| engine().put(0, input).unwrap())

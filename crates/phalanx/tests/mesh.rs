@@ -3,6 +3,7 @@
 mod four_devices;
 
 use four_devices::engine;
+use phalanx::engine::CompileRequest;
 use phalanx_graph::{DType, Graph, HostTensor, Mesh, Program, Shape, Sharding, Tensor, gradients};
 use phalanx_pjrt::Buffer;
 
@@ -59,7 +60,12 @@ fn a_device_keeps_its_part_alone() {
             .unwrap()
     };
     let mesh = Mesh::new([("model", 4)]);
-    let memory = |program| engine().memory("part", &program).unwrap().arguments;
+    let memory = |program| {
+        engine()
+            .memory(CompileRequest::new("part", &program))
+            .unwrap()
+            .arguments
+    };
     assert_eq!(memory(big(&Graph::new())), 64 * 256 * 4);
     assert_eq!(memory(big(&Graph::with_mesh(&mesh))), 64 * 256);
 }
@@ -67,7 +73,9 @@ fn a_device_keeps_its_part_alone() {
 #[test]
 fn a_mesh_larger_than_the_machine_is_refused() {
     let program = perceptron(&Graph::with_mesh(&Mesh::new([("data", 3), ("model", 2)])));
-    let error = engine().compile("step", &program).unwrap_err();
+    let error = engine()
+        .compile(CompileRequest::new("step", &program))
+        .unwrap_err();
     assert_eq!(
         error.to_string(),
         "step is for the 6 devices of mesh data=3 model=2, but there are 4; make the mesh smaller, or divide the CPU into more devices with `EngineOptions::cpu_devices`"
@@ -94,7 +102,9 @@ fn values(program: &Program) -> Vec<HostTensor> {
 
 /// Whole results of a program on whole inputs.
 fn run(program: &Program, inputs: &[HostTensor]) -> Vec<HostTensor> {
-    let compiled = engine().compile("test", program).unwrap();
+    let compiled = engine()
+        .compile(CompileRequest::new("test", program))
+        .unwrap();
     let mesh = program.mesh.clone().unwrap_or(Mesh::new([("one", 1)]));
     let devices: Vec<usize> = (0..mesh.size()).collect();
     let put = |(input, parameter): (&HostTensor, &phalanx_graph::Parameter)| {

@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 use phalanx::data::Batch;
-use phalanx::engine::Engine;
+use phalanx::engine::{CompileRequest, Engine};
 use phalanx::models::{
     BeamSearch, Head, Interest, Recommender, TransformerEncoder, TransformerNmt, Translator,
 };
@@ -191,7 +191,9 @@ fn outputs(
     let outputs = model.call(&mut cx, &inputs);
     let named: Vec<(&str, &Tensor)> = outputs.iter().map(|output| ("y", output)).collect();
     let program = graph.finish(&named).unwrap();
-    let compiled = engine().compile("outputs", &program).unwrap();
+    let compiled = engine()
+        .compile(CompileRequest::new("outputs", &program))
+        .unwrap();
     let buffers = values.iter().chain(x).map(|x| engine().put(0, x).unwrap());
     let buffers: Vec<_> = buffers.collect();
     let arguments: Vec<_> = buffers.iter().collect();

@@ -5,6 +5,7 @@ use phalanx_graph::Shape;
 use super::step::BatchShape;
 use super::trainer::Trainer;
 use crate::data::Batch;
+use crate::engine::CompileRequest;
 use crate::{Error, Result};
 
 /// What a training step takes on one device.
@@ -67,7 +68,9 @@ impl Trainer {
         let whole = BatchShape::of(&self.setup, batch)?;
         let shape = whole.part(&split, false, self.setup.by_size);
         let program = self.setup.train_step(&shape)?.program;
-        let memory = self.engine().memory("train_step", &program)?;
+        let memory = self
+            .engine()
+            .memory(CompileRequest::new("train_step", &program))?;
         let variables = self.setup.model.variables().iter();
         let of_model = self.setup.model.activation_bytes(self.setup.precision);
         let bytes = |bytes: i64| u64::try_from(bytes).unwrap_or(0);

@@ -9,7 +9,7 @@ use phalanx_pjrt::Buffer;
 
 use super::pipeline::{Plan, Taken, Traced, Update};
 use super::step::StepProgram;
-use crate::engine::{Compiled, Done, Engine};
+use crate::engine::{CompileRequest, Compiled, Done, Engine};
 use crate::replicas::Placement;
 use crate::{Error, Result};
 
@@ -153,7 +153,7 @@ fn compile_parts(
             piece.program.donated.extend(old.zip(new));
         }
         let engine = placement.engine();
-        let compiled = engine.compile_on(name, &piece.program, &[device])?;
+        let compiled = engine.compile(CompileRequest::new(name, &piece.program).on(&[device]))?;
         parts.push(Part {
             stage: Stage {
                 compiled,
@@ -212,11 +212,10 @@ impl Staged {
             let device = placement.devices()[at.min(2 * plan.stages - 1 - at)];
             let number = |value: &Value| numbers[value];
             stages.push(Stage {
-                compiled: placement.engine().compile_beside(
-                    &format!("{name}_{at}"),
-                    &piece.program,
-                    &[device],
-                    plan.stages - 1,
+                compiled: placement.engine().compile(
+                    CompileRequest::new(&format!("{name}_{at}"), &piece.program)
+                        .on(&[device])
+                        .with_other_devices(plan.stages - 1),
                 )?,
                 device,
                 inputs: piece.inputs.iter().map(number).collect(),

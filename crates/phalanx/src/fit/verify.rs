@@ -94,7 +94,7 @@ mod tests {
 
     use super::*;
     use crate::data::Batch;
-    use crate::engine::{Engine, EngineOptions};
+    use crate::engine::{CompileRequest, Engine, EngineOptions};
     use crate::fit::{Compile, Trainer};
     use crate::losses::MeanSquaredError;
     use crate::nn::{Dense, IntoModel, Sequential};
@@ -135,7 +135,9 @@ mod tests {
         let program = graph
             .finish(&[("sums", &Tensor::concat(&sums, 0))])
             .unwrap();
-        let compiled = engine.compile("checksums", &program).unwrap();
+        let compiled = engine
+            .compile(CompileRequest::new("checksums", &program))
+            .unwrap();
         let arrays = pairs.iter().flat_map(|(a, b)| [a, b]);
         let arrays: Vec<_> = arrays.map(|array| engine.put(0, array).unwrap()).collect();
         let (outputs, _) = compiled.run(&[&arrays.iter().collect::<Vec<_>>()]).unwrap();

@@ -4,7 +4,7 @@ use phalanx_graph::{DType, Graph, HostTensor, Shape};
 use phalanx_pjrt::Buffer;
 
 use super::beam::{BeamSearch, Hypothesis};
-use crate::engine::{Compiled, Engine};
+use crate::engine::{CompileRequest, Compiled, Engine};
 use crate::nn::{Cx, Model};
 use crate::saved::SavedModel;
 use crate::{Error, Result};
@@ -218,5 +218,5 @@ fn next_token(engine: &Engine, model: &Model, source: &Shape, target: &Shape) ->
     let last = logits.dynamic_slice(&[&zero, &place, &zero], &[rows, 1, vocabulary]);
     let last = last.reshape(&[rows, vocabulary]).convert(DType::F32);
     let program = graph.finish(&[("scores", &last.log_softmax(1))])?;
-    engine.compile("next_token", &program)
+    engine.compile(CompileRequest::new("next_token", &program))
 }

@@ -4,7 +4,7 @@ use phalanx_graph::{HostTensor, Mesh, Program, Shape, Sharding};
 use phalanx_pjrt::Buffer;
 
 use super::{Division, Reduction, Split, Stages};
-use crate::engine::{Compiled, Engine};
+use crate::engine::{CompileRequest, Compiled, Engine};
 use crate::{Error, Result};
 
 /// Where the replicas of a program run: the answers of a strategy as data.
@@ -261,18 +261,19 @@ impl Placement {
     /// Compiles a program of as many replicas for their devices.
     ///
     /// # Errors
-    /// As for [`Engine::compile_on`].
+    /// As for [`Engine::compile`].
     pub fn compile(&self, name: &str, program: &Program) -> Result<Compiled> {
-        self.engine.compile_on(name, program, &self.devices)
+        let request = CompileRequest::new(name, program).on(&self.devices);
+        self.engine.compile(request)
     }
 
     /// Compiles a program of one replica for the device of the variables.
     ///
     /// # Errors
-    /// As for [`Engine::compile_on`].
+    /// As for [`Engine::compile`].
     pub(crate) fn compile_apply(&self, program: &Program) -> Result<Compiled> {
         let (engine, device) = self.home();
-        engine.compile_on("apply_step", program, &[device])
+        engine.compile(CompileRequest::new("apply_step", program).on(&[device]))
     }
 
     /// The engine of the variables.

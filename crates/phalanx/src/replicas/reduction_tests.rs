@@ -8,7 +8,7 @@ use phalanx_graph::{DType, Graph, HostTensor, Program, Shape, Tensor, gradients}
 use serde_json::json;
 
 use super::reduction::{CrossDeviceOps, Reduction, SparseGradients, WireFormat, packs};
-use crate::engine::{Engine, EngineOptions};
+use crate::engine::{CompileRequest, Engine, EngineOptions};
 
 const OPS: [CrossDeviceOps; 3] = [
     CrossDeviceOps::AllReduce,
@@ -30,7 +30,9 @@ fn engine() -> &'static Engine {
 
 /// The outputs of each replica, given the arguments of each; run twice, for the same bits.
 fn run(program: &Program, lists: &[Vec<HostTensor>]) -> Vec<Vec<HostTensor>> {
-    let compiled = engine().compile("reduction", program).unwrap();
+    let compiled = engine()
+        .compile(CompileRequest::new("reduction", program))
+        .unwrap();
     let put = |(device, list): (usize, &Vec<HostTensor>)| -> Vec<_> {
         let put = |tensor| engine().put(device, tensor).unwrap();
         list.iter().map(put).collect()

@@ -7,7 +7,7 @@
 
 use std::path::Path;
 
-use phalanx::engine::{Compiled, Engine, EngineOptions};
+use phalanx::engine::{CompileRequest, Compiled, Engine, EngineOptions};
 use phalanx_graph::{DType, Graph, HostTensor, Shape, Tensor};
 use serde_json::Value;
 
@@ -111,7 +111,9 @@ impl Batch {
     pub fn compile(self, engine: &Engine) -> Case {
         let named: Vec<(&str, &Tensor)> = self.outputs.iter().map(|t| ("y", t)).collect();
         let program = self.graph.finish(&named).expect("the cases build");
-        let compiled = engine.compile("oracle", &program).unwrap();
+        let compiled = engine
+            .compile(CompileRequest::new("oracle", &program))
+            .unwrap();
         Case {
             compiled,
             inputs: self.inputs,

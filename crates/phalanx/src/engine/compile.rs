@@ -1,0 +1,381 @@
+//! From a program to an executable: kernels, StableHLO, options of the compiler, the cache, the memory check.
+
+use std::collections::BTreeMap;
+
+use phalanx_graph::{CompilerOption, HostSums, Lowering, Program};
+use phalanx_pjrt::{CompileOptions, CompiledMemory, OverrideValue, Places};
+
+use super::announce::announced;
+use super::{Compiled, Engine, memory, mesh, refused};
+use crate::{Error, Result};
+
+/// The process is ended only after this many deadlines, when every wait of the engine has failed long before.
+const DEADLINES_BEFORE_TERMINATION: u64 = 16;
+
+/// XLA flags whose value is a comma-separated list, to which every source adds its own entries.
+const LIST_FLAGS: [&str; 1] = ["xla_disable_hlo_passes"];
+
+/// A program to compile, and where it will run.
+#[derive(Clone, Copy, Debug)]
+pub struct CompileRequest<'a> {
+    name: &'a str,
+    program: &'a Program,
+    devices: Option<&'a [usize]>,
+    other_devices: usize,
+}
+
+impl<'a> CompileRequest<'a> {
+    /// A program for the first devices of the engine, and the name it has in messages and in the compiled module.
+    #[must_use]
+    pub const fn new(name: &'a str, program: &'a Program) -> Self {
+        Self {
+            name,
+            program,
+            devices: None,
+            other_devices: 0,
+        }
+    }
+
+    /// Runs on these devices, by position: one for each replica, or for each part of the program on a mesh.
+    #[must_use]
+    pub const fn on(self, devices: &'a [usize]) -> Self {
+        Self {
+            devices: Some(devices),
+            ..self
+        }
+    }
+
+    /// Number of other devices of the engine that run programs of their own at the same time; 0 unless set.
+    #[must_use]
+    pub(crate) const fn with_other_devices(self, other_devices: usize) -> Self {
+        Self {
+            other_devices,
+            ..self
+        }
+    }
+
+    /// The number of devices that compute at the same time.
+    fn busy_devices(&self) -> usize {
+        self.program.devices() + self.other_devices
+    }
+}
+
+impl Engine {
+    /// Compiles a program, or takes it from the cache.
+    ///
+    /// # Errors
+    /// [`Error::Device`] when the plugin refuses it, or when it needs more memory than there is; when the kernel library that
+    /// [`KernelsMode::Path`](super::KernelsMode::Path) names cannot be used. [`Error::User`] when the engine lacks a device
+    /// of the request.
+    pub fn compile(&self, request: CompileRequest<'_>) -> Result<Compiled> {
+        let compiled = self.load_or_compile(request)?;
+        memory::check(&self.0.client, &compiled, request.program.devices())?;
+        Ok(compiled)
+    }
+
+    /// The memory that a program needs on one device, which may be more than there is.
+    ///
+    /// # Errors
+    /// [`Error::Device`] when the plugin refuses the program, or does not know.
+    pub fn memory(&self, request: CompileRequest<'_>) -> Result<CompiledMemory> {
+        let compiled = self.load_or_compile(request)?;
+        let memory = compiled.executable.memory_stats();
+        memory.map_err(|error| refused("find the memory of", request.name, &error))
+    }
+
+    fn load_or_compile(&self, request: CompileRequest<'_>) -> Result<Compiled> {
+        let name = request.name;
+        mesh::check(self, name, request.program)?;
+        let program = request.program.simplified();
+        let text = program.to_stablehlo(&self.lowering(request, &program)?);
+        let options = CompileOptions {
+            replicas: program.replicas,
+            partitions: program.devices() / program.replicas,
+            device_assignment: Some(self.device_ids(request)?),
+            overrides: self.overrides(request, &text),
+        };
+        let (client, cache) = (&self.0.client, self.0.cache.as_ref());
+        let compile = || client.compile_cached(cache, &text, &options);
+        let compiled = if cache.is_some_and(|cache| client.is_cached(cache, &text, &options)) {
+            compile()
+        } else {
+            announced(&self.0.notice, name, cache.is_some(), compile)
+        };
+        let (executable, _) = compiled.map_err(|error| refused("compile", name, &error))?;
+        Ok(Compiled {
+            name: name.into(),
+            executable,
+        })
+    }
+
+    /// How the program is printed; registers the kernels that it calls, which must happen before it is compiled or loaded.
+    fn lowering(&self, request: CompileRequest<'_>, program: &Program) -> Result<Lowering> {
+        let (kernels, client) = (&self.0.kernels, &self.0.client);
+        Ok(Lowering {
+            kernels: kernels.support(client, program)?,
+            bf16_products: has_bf16_products(),
+            products: kernels.multiplies(client, program),
+            beside: request.other_devices,
+            sums: kernels.adds(client, program).then(|| self.host_sums()),
+            ..Lowering::new(self.0.platform, request.name)
+        })
+    }
+
+    /// Values for flags of the compiler, from all that set some.
+    fn overrides(
+        &self,
+        request: CompileRequest<'_>,
+        text: &str,
+    ) -> BTreeMap<String, OverrideValue> {
+        let of_platform = self.0.platform.compiler_options(text).into_iter();
+        let of_platform = of_platform.map(|(name, value)| (name, override_value(value)));
+        // LLVM, which takes most of the time on the CPU, leaves the code as it is.
+        let unoptimized = ("xla_backend_optimization_level", OverrideValue::Int(0));
+        merged(
+            of_platform
+                .chain(self.collective_timeouts(request.program.devices()))
+                .chain(self.disable_parallel_tasks(request.busy_devices()))
+                .chain(self.0.quick_compile.then_some(unoptimized)),
+        )
+    }
+
+    /// How long devices of the CPU wait for each other: XLA ends the process when one is 40 seconds late, unless told.
+    ///
+    /// It warns when the deadline of a run is over, and ends the process only after every wait of this engine has failed.
+    fn collective_timeouts(&self, devices: usize) -> Vec<(&'static str, OverrideValue)> {
+        if devices == 1 || self.kind() != "cpu" {
+            return Vec::new();
+        }
+        let deadline = self.0.deadline.as_secs().max(1);
+        let terminate = deadline.saturating_mul(DEADLINES_BEFORE_TERMINATION);
+        let seconds = |seconds: u64| OverrideValue::Int(seconds.min(i32::MAX as u64) as i64);
+        vec![
+            (
+                "xla_cpu_collective_call_warn_stuck_seconds",
+                seconds(deadline),
+            ),
+            ("xla_cpu_collective_timeout_seconds", seconds(deadline)),
+            (
+                "xla_cpu_collective_call_terminate_timeout_seconds",
+                seconds(terminate),
+            ),
+        ]
+    }
+
+    /// Where every busy device has one thread, XLA's operations are not split into parallel tasks: a replica's tasks would
+    /// wait for threads that are busy with another's.
+    fn disable_parallel_tasks(&self, busy_devices: usize) -> Option<(&'static str, OverrideValue)> {
+        let threads = phalanx_kernels::pool_threads(&Places::of_process());
+        let one_thread_each = busy_devices > 1 && busy_devices >= threads;
+        (one_thread_each && self.kind() == "cpu").then(|| {
+            let pass = OverrideValue::Text("cpu-parallel-task-assigner".to_owned());
+            ("xla_disable_hlo_passes", pass)
+        })
+    }
+
+    /// Sums of our own wait as long as the engine does: within a run replicas are apart by less than a run.
+    fn host_sums(&self) -> HostSums {
+        let seconds = self.0.deadline.as_secs().max(1);
+        HostSums {
+            patience_seconds: u32::try_from(seconds).unwrap_or(u32::MAX),
+        }
+    }
+
+    fn device_ids(&self, request: CompileRequest<'_>) -> Result<Vec<i64>> {
+        let known = self.0.client.devices();
+        let id = |device: usize| {
+            known.get(device).map(|device| device.id).ok_or_else(|| {
+                Error::user(format!(
+                    "a program is to run on device {device}, but the engine has {}, 0 to {}",
+                    known.len(),
+                    known.len().saturating_sub(1)
+                ))
+            })
+        };
+        match request.devices {
+            Some(devices) => devices.iter().copied().map(id).collect(),
+            None => (0..request.program.devices()).map(id).collect(),
+        }
+    }
+}
+
+/// One value for each flag: of several sources the last counts, but the entries of a list are joined.
+fn merged(
+    overrides: impl Iterator<Item = (&'static str, OverrideValue)>,
+) -> BTreeMap<String, OverrideValue> {
+    let mut merged = BTreeMap::new();
+    for (name, value) in overrides {
+        let before = merged.remove(name);
+        let value = match (before, value) {
+            (Some(OverrideValue::Text(list)), OverrideValue::Text(more))
+                if LIST_FLAGS.contains(&name) =>
+            {
+                OverrideValue::Text(format!("{list},{more}"))
+            }
+            (_, value) => value,
+        };
+        merged.insert(name.to_owned(), value);
+    }
+    merged
+}
+
+fn override_value(option: CompilerOption) -> OverrideValue {
+    match option {
+        CompilerOption::Switch(on) => OverrideValue::Bool(on),
+        CompilerOption::Text(text) => OverrideValue::Text(text.to_owned()),
+    }
+}
+
+/// Whether the processor multiplies bf16 by instructions for it; taken for granted where that cannot be asked.
+fn has_bf16_products() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return std::arch::is_x86_feature_detected!("avx512bf16");
+    #[cfg(not(target_arch = "x86_64"))]
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use phalanx_graph::op::{ReduceOp, Via};
+    use phalanx_graph::{Graph, HostTensor, Shape};
+    use phalanx_pjrt::Buffer;
+
+    use super::super::{EngineOptions, KernelsMode};
+    use super::*;
+
+    #[test]
+    fn lists_of_passes_are_joined_and_other_values_replaced() {
+        let passes = |text: &str| ("xla_disable_hlo_passes", OverrideValue::Text(text.into()));
+        let level = |level| ("xla_backend_optimization_level", OverrideValue::Int(level));
+        let merged = merged([passes("a"), level(1), passes("b,c"), level(0)].into_iter());
+        let expected = [level(0), passes("a,b,c")];
+        assert!(
+            merged
+                .into_iter()
+                .eq(expected.map(|(name, value)| (name.to_owned(), value)))
+        );
+    }
+
+    #[test]
+    fn replicas_wait_for_each_other_as_long_as_the_engine_does() {
+        let engine = Engine::new(&EngineOptions {
+            cpu_devices: 2,
+            deadline: Duration::from_secs(90),
+            kernels: KernelsMode::Off,
+            compile_cache: false,
+            ..EngineOptions::default()
+        })
+        .unwrap();
+        assert_eq!(engine.collective_timeouts(1), []);
+        let last = engine.collective_timeouts(2).pop().unwrap();
+        let name = "xla_cpu_collective_call_terminate_timeout_seconds";
+        assert_eq!(last, (name, OverrideValue::Int(16 * 90)));
+        // The plugin refuses names that it does not know.
+        let program = sum_of_two(2);
+        engine
+            .compile(CompileRequest::new("sum", &program))
+            .unwrap();
+    }
+
+    #[test]
+    fn replicas_with_a_thread_each_are_not_divided_further() {
+        let engine = Engine::new(&EngineOptions {
+            cpu_devices: 2,
+            kernels: KernelsMode::Off,
+            compile_cache: false,
+            ..EngineOptions::default()
+        })
+        .unwrap();
+        let threads = phalanx_kernels::pool_threads(&Places::of_process()).max(2);
+        assert_eq!(engine.disable_parallel_tasks(1), None);
+        assert_eq!(engine.disable_parallel_tasks(threads - 1), None);
+        let undivided = engine.disable_parallel_tasks(threads);
+        assert!(undivided.is_some());
+        // The plugin says nothing of passes that it does not know: what it writes of its work tells.
+        assert!(is_divided(&engine, None));
+        assert!(!is_divided(&engine, undivided));
+    }
+
+    /// Whether the compiler divides an operation on many elements among its threads, by its own account.
+    fn is_divided(engine: &Engine, more: Option<(&str, OverrideValue)>) -> bool {
+        let name = format!("phalanx-engine-{}-{}", std::process::id(), more.is_some());
+        let account = std::env::temp_dir().join(name);
+        let folder = OverrideValue::Text(account.to_str().unwrap().to_owned());
+        let options = CompileOptions {
+            overrides: [("xla_dump_to", folder)]
+                .into_iter()
+                .chain(more)
+                .map(|(name, value)| (name.to_owned(), value))
+                .collect(),
+            ..CompileOptions::default()
+        };
+        let graph = Graph::new();
+        let x = graph.parameter("x", Shape::f32([1000, 1000]));
+        let program = graph.finish(&[("y", &x.exp().tanh())]).unwrap();
+        let text = program.to_stablehlo(&Lowering::new(engine.0.platform, "account"));
+        engine.client().compile(&text, &options).unwrap();
+        let files = std::fs::read_dir(&account).unwrap();
+        let texts = files.map(|file| std::fs::read_to_string(file.unwrap().path()));
+        let texts: String = texts.filter_map(std::result::Result::ok).collect();
+        std::fs::remove_dir_all(&account).unwrap();
+        assert!(texts.contains("exponential"));
+        texts.contains("\"outer_dimension_partitions\":[\"")
+    }
+
+    /// A program that adds two arrays over replicas.
+    fn sum_of_two(replicas: usize) -> Program {
+        let graph = Graph::with_replicas(replicas);
+        let x = graph.parameter("x", Shape::f32([1000]));
+        let y = graph.parameter("y", Shape::f32([3]));
+        let sums = graph.all_reduce(&[&(&x * 3.0), &y], ReduceOp::Sum, Via::Native);
+        let again = (&sums[0] * &x).all_reduce(ReduceOp::Sum);
+        graph
+            .finish(&[("x", &sums[0]), ("y", &sums[1]), ("again", &again)])
+            .unwrap()
+    }
+
+    #[test]
+    fn sums_in_shared_memory_are_those_of_the_compiler() {
+        let replicas = 3;
+        let sums = |kernels| {
+            let engine = Engine::new(&EngineOptions {
+                cpu_devices: replicas,
+                kernels,
+                compile_cache: false,
+                ..EngineOptions::default()
+            })
+            .unwrap();
+            let program = sum_of_two(replicas);
+            let compiled = engine
+                .compile(CompileRequest::new("sums", &program))
+                .unwrap();
+            let put = |device: usize, len: usize| {
+                let values = (0..len).map(|i| 0.1 + ((device + 1) * i) as f32 * 1e-3);
+                let values: Vec<f32> = values.collect();
+                engine
+                    .put(device, &HostTensor::new([len], &values))
+                    .unwrap()
+            };
+            let given: Vec<Vec<Buffer>> = (0..replicas)
+                .map(|device| vec![put(device, 1000), put(device, 3)])
+                .collect();
+            let lists: Vec<Vec<&Buffer>> = given.iter().map(|list| list.iter().collect()).collect();
+            let lists: Vec<&[&Buffer]> = lists.iter().map(Vec::as_slice).collect();
+            let (outputs, _) = compiled.run(&lists).unwrap();
+            let read = |buffer, len| engine.get(buffer, &Shape::f32([len])).unwrap();
+            let each = outputs.iter().map(|list| {
+                [
+                    read(&list[0], 1000),
+                    read(&list[1], 3),
+                    read(&list[2], 1000),
+                ]
+            });
+            each.collect::<Vec<_>>()
+        };
+        let own = sums(KernelsMode::Auto);
+        assert!(own.iter().all(|replica| *replica == own[0]));
+        assert_eq!(own, sums(KernelsMode::Off));
+    }
+}
