@@ -1,0 +1,143 @@
+//! Ops that some devices have a kernel for.
+
+use phalanx_graph::op::ReduceOp;
+use phalanx_graph::{DType, Kernel, Pool2d, Ramp, Shape};
+
+use super::contract::bilinear;
+use super::convolution::{Loop, Role};
+use super::machine::take;
+use super::noise::Noise;
+use super::window::{largest_places, reduce_window};
+use super::{Array, Dual, Operand, Outcome, convolution, normal};
+
+pub(super) fn eval(kernel: &Kernel, x: &[Operand], shapes: &[Shape], noise: &Noise) -> Outcome {
+    let shape = &shapes[0];
+    match kernel {
+        Kernel::ConvInputGradient { dims, .. } => {
+            let (given, by) = x.split_at(x.len().min(2));
+            let [g, k] = take(given)?;
+            let sums = Loop::new(dims, Role::Input, [shape, k.shape, g.shape]);
+            let found = bilinear(&sums, &g, &k, shape.dtype, noise)?;
+            Ok(vec![match by {
+                [] => found,
+                [by, ..] => where_positive(&found, by.floats()?)?,
+            }])
+        }
+        Kernel::ConvKernelGradient { dims, .. } => {
+            let [x, g] = take(x)?;
+            let sums = Loop::new(dims, Role::Kernel, [x.shape, shape, g.shape]);
+            Ok(vec![bilinear(&sums, &x, &g, shape.dtype, noise)?])
+        }
+        Kernel::ConvBias { dims, ramp } => {
+            let [x, k, bias] = take(x)?;
+            let sums = convolution::conv(dims, &[x, k], shape, noise)?;
+            let (size, stride) = channel(shape, dims.output.feature);
+            let biased = plus_channels(&sums, &bias, (size, stride), noise)?;
+            Ok(vec![ramped(*ramp, &biased)?])
+        }
+        Kernel::BatchNorm { epsilon, ramp } => normal::batch_norm(x, *epsilon, *ramp, noise),
+        Kernel::BatchNormGradient { epsilon, mask } => {
+            if x.iter().any(|x| x.slope().is_some()) {
+                return Err(
+                    "the derivative of a derivative is not known to the interpreter".into(),
+                );
+            }
+            normal::batch_norm_gradient(x, *epsilon, *mask, noise)
+        }
+        Kernel::MaxPool2d(pool) => {
+            let largest = reduce_window(ReduceOp::Max, &pool.window(), &take(x)?, shape, noise)?;
+            let place = Dual::from(Array::zeros(DType::U8, shape.len()));
+            Ok(vec![largest, place])
+        }
+        Kernel::MaxPool2dGradient(pool) => Ok(vec![max_pool_gradient(pool, &take(x)?)?]),
+    }
+}
+
+/// Number of channels, and distance between them in memory.
+fn channel(shape: &Shape, dim: usize) -> (usize, usize) {
+    (shape.dims[dim], shape.dims[dim + 1..].iter().product())
+}
+
+fn values(x: &Dual) -> Result<&[f64], String> {
+    match &x.value {
+        Array::Floats(values) => Ok(values),
+        Array::Ints(_) => Err("expected floats".into()),
+    }
+}
+
+/// The numbers where `by` is positive, 0 elsewhere.
+fn where_positive(x: &Dual, by: &[f64]) -> Result<Dual, String> {
+    let masked = |x: &[f64]| -> Vec<f64> {
+        let pairs = x.iter().zip(by);
+        pairs
+            .map(|(&x, &by)| if by > 0.0 { x } else { 0.0 })
+            .collect()
+    };
+    Ok(Dual::floats(masked(values(x)?), Some(masked(&x.tangent))))
+}
+
+fn plus_channels(
+    x: &Dual,
+    bias: &Operand,
+    (size, stride): (usize, usize),
+    noise: &Noise,
+) -> Result<Dual, String> {
+    let of = |i: usize| i / stride % size;
+    let b = bias.floats()?;
+    let sums = values(x)?.iter().enumerate().map(|(i, &x)| {
+        let b = b[of(i)];
+        noise.scaled(x + b, if b == 0.0 { 0.0 } else { x.abs().max(b.abs()) })
+    });
+    let sums: Vec<f64> = sums.collect();
+    if x.tangent.is_empty() && bias.slope().is_none() {
+        return Ok(Dual::floats(sums, None));
+    }
+    let along = |i: usize| {
+        let own = x.tangent.get(i).copied().unwrap_or_default();
+        own + bias.slope().map_or(0.0, |tangent| tangent[of(i)])
+    };
+    let tangent = (0..sums.len()).map(along).collect();
+    Ok(Dual::floats(sums, Some(tangent)))
+}
+
+/// What follows a kernel's own work.
+fn ramp_of(ramp: Ramp, y: f64) -> f64 {
+    match ramp {
+        _ if y.is_nan() => y,
+        Ramp::None => y,
+        Ramp::Relu => y.max(0.0),
+        Ramp::Clipped(ceiling) => y.max(0.0).min(ceiling),
+    }
+}
+
+/// Whether `y` is on the slope of a ramp.
+pub(super) fn rises(ramp: Ramp, y: f64) -> bool {
+    match ramp {
+        Ramp::None => true,
+        Ramp::Relu => y > 0.0,
+        Ramp::Clipped(ceiling) => y > 0.0 && y < ceiling,
+    }
+}
+
+pub(super) fn ramped(ramp: Ramp, x: &Dual) -> Result<Dual, String> {
+    let before = values(x)?;
+    let after = before.iter().map(|&y| ramp_of(ramp, y)).collect();
+    let pairs = before.iter().zip(&x.tangent);
+    let tangent = pairs.map(|(&y, &t)| if rises(ramp, y) { t } else { 0.0 });
+    Ok(Dual::floats(after, Some(tangent.collect())))
+}
+
+/// Each window's cotangent goes to the first of its largest elements.
+fn max_pool_gradient(pool: &Pool2d, [x, .., g]: &[Operand; 4]) -> Result<Dual, String> {
+    let places = largest_places(x, &pool.window(), &g.shape.dims)?;
+    let spread = |g: &[f64]| {
+        let mut sums = vec![0.0; x.value.len()];
+        for (&g, &place) in g.iter().zip(&places) {
+            if let Some(sum) = sums.get_mut(place) {
+                *sum += g;
+            }
+        }
+        sums
+    };
+    Ok(Dual::floats(spread(g.floats()?), g.slope().map(spread)))
+}
