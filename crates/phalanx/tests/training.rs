@@ -1190,7 +1190,7 @@ fn waiting_counts_while_the_device_has_nothing_to_do() {
         trainer.fit(data, silent(1)).unwrap();
         let epoch = trainer.fit(data, silent(1)).unwrap().epochs.remove(0);
         let next = epoch.input.stages.last().unwrap().wait.as_secs_f64();
-        (epoch.input.verdict.waited * epoch.seconds, next)
+        (epoch.input.bottleneck.waited * epoch.seconds, next)
     };
     let mut fast = trainer(mlp(), sgd(0.1));
     let (devices, host) = waited(&mut fast, &slow(32, 4, 25));

@@ -7,11 +7,11 @@ use std::sync::{Arc, OnceLock};
 
 use phalanx_graph::HostTensor;
 
-use super::clocks::Clocks;
+use super::buffer_pool::BufferPool;
 use super::order::{Order, key_of};
 use super::prefetch::{Ahead, Prefetched};
 use super::shard::Sharding;
-use super::spare::SpareBuffers;
+use super::stage_stats::StageStats;
 use super::{AutoShard, Batch, ClassWeights, Dataset, Pad, Position, Segment, StageTime, Worker};
 use crate::{Error, Result};
 
@@ -24,7 +24,7 @@ pub struct Batches {
     pad: Option<Pad>,
     stages: Vec<Stage>,
     ahead: Ahead,
-    spare: Arc<SpareBuffers>,
+    buffer_pool: Arc<BufferPool>,
     /// Bytes of the largest batch that was made ahead; 0 before the first.
     largest: Arc<AtomicUsize>,
     /// A batch without rows, of the tensors that others have, once one was needed.
@@ -52,7 +52,7 @@ impl Batches {
             pad: None,
             stages: Vec::new(),
             ahead: Ahead::default(),
-            spare: Arc::default(),
+            buffer_pool: Arc::default(),
             largest: Arc::default(),
             no_rows: Arc::default(),
             sharding: Sharding::whole(),
@@ -265,7 +265,7 @@ impl Batches {
             Some(len) if i >= len && self.size > 0 => Err(Error::User(format!(
                 "batch {i} asked of {len}; ask for an index below {len}"
             ))),
-            _ => self.make(epoch, i, &self.clocks()),
+            _ => self.make(epoch, i, &self.stage_stats()),
         }
     }
 
@@ -276,14 +276,14 @@ impl Batches {
     /// After an error the iterator ends. A batch size of 0 gives one error.
     #[must_use]
     pub fn iter(&self, epoch: u64, start: usize) -> BatchIter {
-        let clocks = Arc::new(self.clocks());
+        let stage_stats = Arc::new(self.stage_stats());
         let maker = Maker {
             len: if self.size == 0 { None } else { self.len() },
             batches: self.clone(),
             largest: Arc::clone(&self.largest),
             epoch,
             next: start,
-            clocks: Arc::clone(&clocks),
+            stage_stats: Arc::clone(&stage_stats),
         };
         let maker = match self.ahead.depth {
             0 => Origin::Here(maker),
@@ -291,7 +291,7 @@ impl Batches {
         };
         BatchIter {
             maker,
-            clocks,
+            stage_stats,
             ended: false,
             lockstep: self.sharding.worker.count > 1,
             most_empty: self.most_empty(),
@@ -304,8 +304,10 @@ impl Batches {
         }
     }
 
-    fn make(&self, epoch: u64, i: usize, clocks: &Clocks) -> Result<Batch> {
-        let made = catch_unwind(AssertUnwindSafe(|| self.make_or_panic(epoch, i, clocks)));
+    fn make(&self, epoch: u64, i: usize, stage_stats: &StageStats) -> Result<Batch> {
+        let made = catch_unwind(AssertUnwindSafe(|| {
+            self.make_or_panic(epoch, i, stage_stats)
+        }));
         made.unwrap_or_else(|panic| {
             Err(Error::User(format!(
                 "a source or map stage panicked in batch {i} of epoch {epoch}: {}; correct it, or let it return an error",
@@ -314,9 +316,9 @@ impl Batches {
         })
     }
 
-    fn make_or_panic(&self, epoch: u64, i: usize, clocks: &Clocks) -> Result<Batch> {
+    fn make_or_panic(&self, epoch: u64, i: usize, stage_stats: &StageStats) -> Result<Batch> {
         let (input_epoch, input_index) = self.locate(epoch, i)?;
-        let mut batch = clocks.stages[0].made(|| self.gather(input_epoch, input_index))?;
+        let mut batch = stage_stats.stages[0].made(|| self.gather(input_epoch, input_index))?;
         batch.first = self
             .before
             .saturating_add((i as u64).saturating_mul(self.size as u64));
@@ -325,7 +327,7 @@ impl Batches {
             return Ok(batch);
         }
         let maps = self.stages.iter().filter_map(Stage::map);
-        for ((seed, map), clock) in maps.zip(&clocks.stages[1..]) {
+        for ((seed, map), clock) in maps.zip(&stage_stats.stages[1..]) {
             let key = key_of(seed, input_epoch, input_index as u64);
             batch = clock.made(|| map(key, batch))?;
         }
@@ -364,8 +366,8 @@ impl Batches {
 
     fn gathered(&self, input: &Dataset, epoch: u64, indices: &[usize]) -> Result<Batch> {
         match &self.pad {
-            Some(pad) => input.gather_padded(epoch, indices, pad, &self.spare),
-            None => input.gather(epoch, indices, &self.spare),
+            Some(pad) => input.gather_padded(epoch, indices, pad, &self.buffer_pool),
+            None => input.gather(epoch, indices, &self.buffer_pool),
         }
     }
 
@@ -375,9 +377,9 @@ impl Batches {
             return Ok(batch.clone());
         }
         let mut found = None;
-        for i in 0..self.input.once() {
+        for i in 0..self.input.coverage_window() {
             // Read once more, and told already or still to come.
-            if let Some(example) = self.input.look(epoch, i, 0)? {
+            if let Some(example) = self.input.read_counting_skips(epoch, i, 0)? {
                 let mut example = [example];
                 if let Some(pad) = &self.pad {
                     pad.apply(&mut example)?;
@@ -400,7 +402,7 @@ impl Batches {
     /// Batches in a row without rows from which on every example of the data is known to be corrupt.
     fn most_empty(&self) -> usize {
         // Batches may begin anew where the last of a repetition is not full.
-        let batches = self.input.once().div_ceil(self.size.max(1));
+        let batches = self.input.coverage_window().div_ceil(self.size.max(1));
         batches.saturating_mul(2).saturating_add(1)
     }
 
@@ -409,8 +411,8 @@ impl Batches {
         self.stages.iter().any(|stage| stage.order().is_some())
     }
 
-    fn clocks(&self) -> Clocks {
-        Clocks::new(self.stages.iter().filter_map(Stage::map).count())
+    fn stage_stats(&self) -> StageStats {
+        StageStats::new(self.stages.iter().filter_map(Stage::map).count())
     }
 }
 
@@ -459,7 +461,7 @@ pub(super) struct Maker {
     pub(super) next: usize,
     /// Bytes of the largest batch so far.
     pub(super) largest: Arc<AtomicUsize>,
-    pub(super) clocks: Arc<Clocks>,
+    pub(super) stage_stats: Arc<StageStats>,
 }
 
 impl Maker {
@@ -468,7 +470,7 @@ impl Maker {
     }
 
     pub(super) fn make(&self, i: usize) -> Result<Batch> {
-        self.batches.make(self.epoch, i, &self.clocks)
+        self.batches.make(self.epoch, i, &self.stage_stats)
     }
 }
 
@@ -487,7 +489,7 @@ impl Iterator for Maker {
 /// The batches of one epoch, in order; see [`Batches::iter`].
 pub struct BatchIter {
     maker: Origin,
-    clocks: Arc<Clocks>,
+    stage_stats: Arc<StageStats>,
     ended: bool,
     /// Every step is of several workers, so a batch without rows is a step too.
     lockstep: bool,
@@ -521,7 +523,7 @@ impl BatchIter {
     /// `map`, `prefetch` (waiting for room: the consumer is slower), `next` (the consumer waiting: the input is slower).
     #[must_use]
     pub fn stage_times(&self) -> Vec<StageTime> {
-        self.clocks.times()
+        self.stage_stats.times()
     }
 }
 
@@ -534,7 +536,7 @@ impl Iterator for BatchIter {
         }
         let mut empty = 0;
         loop {
-            let batch = self.clocks.next.time(|| match &mut self.maker {
+            let batch = self.stage_stats.next.time(|| match &mut self.maker {
                 Origin::Here(maker) => maker.next(),
                 Origin::Threads(prefetched) => prefetched.next(),
             });

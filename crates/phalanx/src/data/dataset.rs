@@ -11,11 +11,11 @@ use phalanx_graph::HostTensor;
 use super::csv::csv_arrays;
 use super::formats::{Parsed, files_of};
 use super::images::Images;
+use super::interleave::Interleaving;
 use super::joined::joined;
 use super::order::Order;
-use super::picked::Picked;
 use super::source::Arrays;
-use super::weave::Weave;
+use super::subset::Subset;
 use super::{
     Batches, ClassWeights, CsvColumns, CsvOptions, EncodedImage, Example, Lost, Records, Source,
 };
@@ -51,14 +51,14 @@ pub(super) enum Node {
         weights: ClassWeights,
     },
     /// Some of the examples, in their order.
-    Picked {
+    Subset {
         input: Dataset,
-        picked: Picked,
+        subset: Subset,
     },
     /// Each example of one of the inputs.
-    Woven {
+    Interleaved {
         inputs: Vec<Dataset>,
-        weave: Weave,
+        interleaving: Interleaving,
     },
     /// Each example of the tensors of all inputs.
     Zip {
@@ -248,18 +248,18 @@ impl Dataset {
                  filter first, then shuffle and repeat",
             ));
         };
-        let mut picked = Picked::default();
+        let mut subset = Subset::default();
         for i in 0..len {
             if self.read(0, i)?.is_some_and(|example| keep(&example)) {
-                picked.push(i..i + 1);
+                subset.push(i..i + 1);
             }
         }
-        Ok(self.picked(picked))
+        Ok(self.subset(subset))
     }
 
-    pub(super) fn picked(&self, picked: Picked) -> Self {
+    pub(super) fn subset(&self, subset: Subset) -> Self {
         let input = self.clone();
-        Self::of(Node::Picked { input, picked })
+        Self::of(Node::Subset { input, subset })
     }
 
     /// One dataset of several of equal standing: blocks of `block` consecutive examples from each in turn, until
@@ -269,8 +269,11 @@ impl Dataset {
     /// When there is no input, one is endless, or `block` is 0.
     pub fn interleave(inputs: &[Self], block: usize) -> Result<Self> {
         let lens: Vec<_> = inputs.iter().map(Self::len).collect();
-        let (inputs, weave) = (inputs.to_vec(), Weave::blocks(&lens, block)?);
-        Ok(Self::of(Node::Woven { inputs, weave }))
+        let (inputs, interleaving) = (inputs.to_vec(), Interleaving::blocks(&lens, block)?);
+        Ok(Self::of(Node::Interleaved {
+            inputs,
+            interleaving,
+        }))
     }
 
     /// Several datasets mixed in proportion to whole weights, spread evenly, until one of them has no more
@@ -285,9 +288,12 @@ impl Dataset {
             .iter()
             .map(|(input, weight)| (input.len(), *weight))
             .collect();
-        let weave = Weave::weighted(&weighted)?;
+        let interleaving = Interleaving::weighted(&weighted)?;
         let inputs = inputs.iter().map(|(input, _)| input.clone()).collect();
-        Ok(Self::of(Node::Woven { inputs, weave }))
+        Ok(Self::of(Node::Interleaved {
+            inputs,
+            interleaving,
+        }))
     }
 
     /// Examples with the inputs and the outputs of both, as long as the shorter one; sample weights multiply.
@@ -366,10 +372,10 @@ impl Dataset {
             Node::Ordered { input, .. }
             | Node::Map { input, .. }
             | Node::ClassWeights { input, .. }
-            | Node::Picked { input, .. }
+            | Node::Subset { input, .. }
             | Node::Cached { input, .. }
             | Node::SkipCorrupt { input, .. } => vec![input],
-            Node::Woven { inputs, .. } | Node::Zip { inputs } => inputs.iter().collect(),
+            Node::Interleaved { inputs, .. } | Node::Zip { inputs } => inputs.iter().collect(),
             Node::Concatenate { first, second, .. } => vec![first, second],
         }
     }
@@ -478,8 +484,8 @@ impl Dataset {
             Node::Map { input, .. }
             | Node::ClassWeights { input, .. }
             | Node::SkipCorrupt { input, .. } => input.len(),
-            Node::Picked { picked, .. } => Some(picked.len()),
-            Node::Woven { weave, .. } => weave.len(),
+            Node::Subset { subset, .. } => Some(subset.len()),
+            Node::Interleaved { interleaving, .. } => interleaving.len(),
             Node::Zip { inputs } => inputs.iter().filter_map(Self::len).min(),
             Node::Cached { examples, .. } => Some(examples.len()),
             Node::Concatenate {
@@ -489,16 +495,18 @@ impl Dataset {
     }
 
     /// Of so many examples in a row, each of the data is one, however often and in whatever order they come.
-    pub(super) fn once(&self) -> usize {
-        let each = || self.inputs().into_iter().map(Self::once);
+    pub(super) fn coverage_window(&self) -> usize {
+        let each = || self.inputs().into_iter().map(Self::coverage_window);
         let inputs = match &*self.node {
             // Those of one repetition may all be in front of the row, and of the next behind it.
             Node::Ordered {
                 input,
                 order: Order::Repeat(_),
-            } => input.once().saturating_mul(2),
+            } => input.coverage_window().saturating_mul(2),
             Node::Concatenate { .. } => each().fold(0, usize::saturating_add),
-            Node::Woven { weave, .. } => weave.once(&each().collect::<Vec<_>>()),
+            Node::Interleaved { interleaving, .. } => {
+                interleaving.coverage_window(&each().collect::<Vec<_>>())
+            }
             _ => each().max().unwrap_or(usize::MAX),
         };
         inputs.min(self.len().unwrap_or(usize::MAX))
@@ -544,7 +552,7 @@ impl fmt::Debug for Dataset {
 
 #[cfg(test)]
 mod tests {
-    use super::super::spare::SpareBuffers;
+    use super::super::buffer_pool::BufferPool;
     use super::*;
 
     fn count_to(len: usize) -> Dataset {
@@ -564,11 +572,7 @@ mod tests {
             .collect();
         if len > 0 {
             let together = dataset
-                .gather(
-                    epoch,
-                    &(0..len).collect::<Vec<_>>(),
-                    &SpareBuffers::default(),
-                )
+                .gather(epoch, &(0..len).collect::<Vec<_>>(), &BufferPool::default())
                 .unwrap();
             assert_eq!(
                 together.x[0].values::<i32>().unwrap(),
@@ -596,10 +600,7 @@ mod tests {
         let joined = ten.take(2).concatenate(&ten.skip(8)).unwrap();
         assert_eq!(values(&joined, 0, 0), [0, 1, 8, 9]);
         assert_eq!(
-            joined
-                .gather(0, &[2, 3], &SpareBuffers::default())
-                .unwrap()
-                .x[0]
+            joined.gather(0, &[2, 3], &BufferPool::default()).unwrap().x[0]
                 .values::<i32>()
                 .unwrap(),
             [8, 9]
@@ -725,7 +726,7 @@ mod tests {
         let data = Dataset::from_arrays(HostTensor::new([4], &[0i32; 4]), y).unwrap();
         let weighted = data.class_weights(ClassWeights::new([(0, 3.0), (2, 0.5)]).unwrap());
         let together = weighted
-            .gather(0, &[0, 1, 2, 3], &SpareBuffers::default())
+            .gather(0, &[0, 1, 2, 3], &BufferPool::default())
             .unwrap()
             .weight
             .unwrap()

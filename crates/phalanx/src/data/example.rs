@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use phalanx_graph::HostTensor;
 
-use super::spare::SpareBuffers;
+use super::buffer_pool::BufferPool;
 use super::stack::Stack;
 use crate::{Error, Result};
 
@@ -61,8 +61,8 @@ impl Batch {
     /// # Errors
     /// When the number, element type or dims of the tensors differ between examples.
     pub fn stack(examples: &[Example]) -> Result<Self> {
-        let spare = SpareBuffers::default();
-        let mut stack = Stack::new(examples.len(), &spare);
+        let buffer_pool = BufferPool::default();
+        let mut stack = Stack::new(examples.len(), &buffer_pool);
         for example in examples {
             stack.push(example)?;
         }

@@ -4,9 +4,9 @@ use std::sync::{Mutex, PoisonError};
 
 use phalanx_graph::{AlignedBytes, DType, HostTensor, Shape};
 
+use super::buffer_pool::BufferPool;
 use super::formats::placed;
 use super::order::key_of;
-use super::spare::SpareBuffers;
 use super::{Batch, EncodedImage, Example, Lost, Records};
 use crate::Result;
 use crate::image::{ImageMaker, ImagePlan};
@@ -18,7 +18,7 @@ pub(super) struct Images {
     seed: u64,
     /// Memory of threads that are not at work.
     makers: Mutex<Vec<ImageMaker>>,
-    spare: SpareBuffers,
+    buffer_pool: BufferPool,
 }
 
 impl Images {
@@ -33,7 +33,7 @@ impl Images {
             plan: plan.clone(),
             seed,
             makers: Mutex::default(),
-            spare: SpareBuffers::default(),
+            buffer_pool: BufferPool::default(),
         })
     }
 
@@ -63,7 +63,7 @@ impl Images {
     pub(super) fn gather(&self, epoch: u64, indices: &[usize]) -> Result<Batch> {
         let dims = [&[indices.len()], &self.plan.dims()[..]].concat();
         let shape = Shape::new(DType::F32, dims);
-        let mut bytes = self.spare.take(shape.byte_len());
+        let mut bytes = self.buffer_pool.take(shape.byte_len());
         let row = shape.byte_len() / indices.len().max(1);
         let classes = self.with_maker(|maker| {
             let rows = bytes.as_mut_slice().chunks_exact_mut(row.max(1));
@@ -72,7 +72,7 @@ impl Images {
                 .collect::<Result<Vec<i32>>>()
         })?;
         let x = HostTensor::from_aligned(shape, bytes);
-        self.spare.lend(&x);
+        self.buffer_pool.lend(&x);
         Ok(Batch {
             x: vec![x],
             y: vec![HostTensor::new([classes.len()], &classes)],

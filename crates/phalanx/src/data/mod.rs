@@ -7,7 +7,7 @@
 //!
 //! Files are read at a position too ([`Records`]): TFRecord, WebDataset, CIFAR, IDX, text, folders of images. Several
 //! workers divide the data by arithmetic ([`Batches::shard`]), and a [`Position`] goes on exactly, within an epoch and
-//! with another number of workers. What can only be read from its start is a [`Stream`]; training takes either ([`Feed`]).
+//! with another number of workers. What can only be read from its start is a [`Stream`]; training takes either ([`TrainingData`]).
 //!
 //! ```
 //! use phalanx::data::{Dataset, HostTensor};
@@ -21,21 +21,21 @@
 //! ```
 
 mod batches;
+mod bottleneck;
+mod buffer_pool;
 mod cache_file;
-mod clocks;
 mod csv;
 mod dataset;
 mod example;
-mod feed;
 mod formats;
 mod images;
+mod interleave;
 mod joined;
 mod lines;
-mod mix;
+mod mixup;
 mod open;
 mod order;
 mod pad;
-mod picked;
 mod position;
 mod prefetch;
 mod reading;
@@ -46,20 +46,18 @@ mod shard;
 #[cfg(test)]
 mod shard_tests;
 mod source;
-mod spare;
 mod stack;
+mod stage_stats;
 mod stream;
-mod verdict;
+mod subset;
+mod training_data;
 mod vocabulary;
-mod weave;
 
 pub use batches::{BatchIter, Batches};
-pub(crate) use clocks::STAGES;
-pub use clocks::StageTime;
+pub use bottleneck::InputBottleneck;
 pub use csv::{CsvColumns, CsvOptions, Header, LabelColumn, LabelKind, parse_csv};
 pub use dataset::Dataset;
 pub use example::{Batch, ClassWeights, Example};
-pub use feed::{Feed, FeedIter, StreamBatches, StreamIter};
 pub use formats::{
     Cifar, Corrupt, EncodedImage, Feature, Features, FixedRecords, ImageFolder, IndexCache, Lost,
     Place, Records, TarMember, TextLines, TfRecordOptions, TfRecordWriter, TfRecords, WebDataset,
@@ -67,13 +65,15 @@ pub use formats::{
 };
 #[cfg(feature = "parquet")]
 pub use formats::{Parquet, ParquetOptions};
-pub use mix::{cut_mix, mix_up};
+pub use mixup::{cut_mix, mix_up};
 pub use pad::Pad;
 pub use phalanx_graph::HostTensor;
 pub use position::{Position, Segment};
 pub use rebatch::{Worker, batch_sizes};
 pub use shard::AutoShard;
 pub use source::Source;
+pub(crate) use stage_stats::STAGES;
+pub use stage_stats::StageTime;
 pub use stream::{Examples, Stream};
-pub use verdict::Verdict;
+pub use training_data::{StreamBatches, StreamIter, TrainingData, TrainingDataIter};
 pub use vocabulary::{Vocabulary, hash_bucket};

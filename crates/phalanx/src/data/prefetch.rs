@@ -192,7 +192,7 @@ impl Shared {
         if !self.maker.has(self.lock().next) {
             return None;
         }
-        self.maker.clocks.ahead.time(|| {
+        self.maker.stage_stats.ahead.time(|| {
             let mut state = self.lock();
             loop {
                 if state.stopped || !self.maker.has(state.next) {

@@ -2,9 +2,9 @@
 
 use std::sync::atomic::Ordering;
 
+use super::buffer_pool::BufferPool;
 use super::dataset::{Dataset, Node};
 use super::order::{Order, key_of};
-use super::spare::SpareBuffers;
 use super::stack::Stack;
 use super::{Batch, Example, Pad, Source};
 use crate::{Error, Result};
@@ -15,37 +15,47 @@ const SECOND: u64 = 1;
 impl Dataset {
     /// Example `i`, or nothing where it is corrupt and left out.
     pub(super) fn read(&self, epoch: u64, i: usize) -> Result<Option<Example>> {
-        self.look(epoch, i, 1)
+        self.read_counting_skips(epoch, i, 1)
     }
 
     /// As [`read`](Self::read); one that is left out counts as `count` skipped.
-    pub(super) fn look(&self, epoch: u64, i: usize, count: u64) -> Result<Option<Example>> {
+    pub(super) fn read_counting_skips(
+        &self,
+        epoch: u64,
+        i: usize,
+        count: u64,
+    ) -> Result<Option<Example>> {
         match self.node() {
             Node::Arrays(arrays) => arrays.get(i).map(Some),
             Node::Source(source) => source.get(i).map(Some),
             Node::Images(images) => images.get(epoch, i).map(Some),
             Node::Ordered { input, order } => {
                 let (epoch, i) = order.locate(input.len(), epoch, i)?;
-                input.look(epoch, i, count)
+                input.read_counting_skips(epoch, i, count)
             }
             Node::Map { input, seed, map } => {
                 let (key_epoch, id) = input.identity(epoch, i)?;
                 let key = key_of(*seed, key_epoch, id);
                 input
-                    .look(epoch, i, count)?
+                    .read_counting_skips(epoch, i, count)?
                     .map(|example| map(key, example))
                     .transpose()
             }
             Node::ClassWeights { input, weights } => input
-                .look(epoch, i, count)?
+                .read_counting_skips(epoch, i, count)?
                 .map(|example| weights.apply(example))
                 .transpose(),
-            Node::Picked { input, picked } => input.look(epoch, picked.locate(i), count),
-            Node::Woven { inputs, weave } => {
-                let (input, i) = weave.locate(i);
-                inputs[input].look(epoch, i, count)
+            Node::Subset { input, subset } => {
+                input.read_counting_skips(epoch, subset.locate(i), count)
             }
-            Node::Zip { inputs } => look_zipped(inputs, epoch, i, count),
+            Node::Interleaved {
+                inputs,
+                interleaving,
+            } => {
+                let (input, i) = interleaving.locate(i);
+                inputs[input].read_counting_skips(epoch, i, count)
+            }
+            Node::Zip { inputs } => read_zipped(inputs, epoch, i, count),
             Node::Cached {
                 input,
                 examples,
@@ -56,23 +66,25 @@ impl Dataset {
                     skipped.fetch_add(count, Ordering::Relaxed);
                     return Ok(example.clone());
                 }
-                let example = input.look(0, i, count)?;
+                let example = input.read_counting_skips(0, i, count)?;
                 Ok(examples[i].get_or_init(|| example).clone())
             }
-            Node::SkipCorrupt { input, skipped } => match input.look(epoch, i, count) {
-                Err(Error::Data { .. }) => {
-                    skipped.fetch_add(count, Ordering::Relaxed);
-                    Ok(None)
+            Node::SkipCorrupt { input, skipped } => {
+                match input.read_counting_skips(epoch, i, count) {
+                    Err(Error::Data { .. }) => {
+                        skipped.fetch_add(count, Ordering::Relaxed);
+                        Ok(None)
+                    }
+                    read => read,
                 }
-                read => read,
-            },
+            }
             Node::Concatenate {
                 first,
                 first_len,
                 second,
             } => match i.checked_sub(*first_len) {
-                None => first.look(epoch, i, count),
-                Some(i) => second.look(epoch, i, count),
+                None => first.read_counting_skips(epoch, i, count),
+                Some(i) => second.read_counting_skips(epoch, i, count),
             },
         }
     }
@@ -87,7 +99,7 @@ impl Dataset {
             Node::Map { input, .. }
             | Node::ClassWeights { input, .. }
             | Node::SkipCorrupt { input, .. } => input.identity(epoch, i),
-            Node::Picked { input, picked } => input.identity(epoch, picked.locate(i)),
+            Node::Subset { input, subset } => input.identity(epoch, subset.locate(i)),
             Node::Concatenate {
                 first,
                 first_len,
@@ -104,7 +116,7 @@ impl Dataset {
             Node::Arrays(_)
             | Node::Source(_)
             | Node::Images(_)
-            | Node::Woven { .. }
+            | Node::Interleaved { .. }
             | Node::Zip { .. }
             | Node::Cached { .. } => Ok((epoch, i as u64)),
         }
@@ -115,28 +127,29 @@ impl Dataset {
         &self,
         epoch: u64,
         indices: &[usize],
-        spare: &SpareBuffers,
+        buffer_pool: &BufferPool,
     ) -> Result<Batch> {
         match self.node() {
             Node::Arrays(arrays) => arrays.gather(indices),
             Node::Source(source) => source.gather(indices),
             Node::Images(images) => images.gather(epoch, indices),
             Node::Ordered { input, order } => {
-                self.gather_ordered(input, *order, epoch, indices, spare)
+                self.gather_ordered(input, *order, epoch, indices, buffer_pool)
             }
-            Node::Map { .. } | Node::Woven { .. } | Node::Zip { .. } | Node::Cached { .. } => {
-                self.gather_one_by_one(epoch, indices, spare)
+            Node::Map { .. }
+            | Node::Interleaved { .. }
+            | Node::Zip { .. }
+            | Node::Cached { .. } => self.gather_one_by_one(epoch, indices, buffer_pool),
+            Node::Subset { input, subset } => {
+                let indices: Vec<usize> = indices.iter().map(|&i| subset.locate(i)).collect();
+                input.gather(epoch, &indices, buffer_pool)
             }
-            Node::Picked { input, picked } => {
-                let indices: Vec<usize> = indices.iter().map(|&i| picked.locate(i)).collect();
-                input.gather(epoch, &indices, spare)
-            }
-            Node::SkipCorrupt { input, .. } => match input.gather(epoch, indices, spare) {
-                Err(Error::Data { .. }) => self.gather_one_by_one(epoch, indices, spare),
+            Node::SkipCorrupt { input, .. } => match input.gather(epoch, indices, buffer_pool) {
+                Err(Error::Data { .. }) => self.gather_one_by_one(epoch, indices, buffer_pool),
                 gathered => gathered,
             },
             Node::ClassWeights { input, weights } => {
-                weights.apply_to_batch(input.gather(epoch, indices, spare)?)
+                weights.apply_to_batch(input.gather(epoch, indices, buffer_pool)?)
             }
             Node::Concatenate {
                 first,
@@ -144,12 +157,12 @@ impl Dataset {
                 second,
             } => {
                 if indices.iter().all(|i| i < first_len) {
-                    first.gather(epoch, indices, spare)
+                    first.gather(epoch, indices, buffer_pool)
                 } else if indices.iter().all(|i| i >= first_len) {
                     let indices: Vec<usize> = indices.iter().map(|i| i - first_len).collect();
-                    second.gather(epoch, &indices, spare)
+                    second.gather(epoch, &indices, buffer_pool)
                 } else {
-                    self.gather_one_by_one(epoch, indices, spare)
+                    self.gather_one_by_one(epoch, indices, buffer_pool)
                 }
             }
         }
@@ -161,7 +174,7 @@ impl Dataset {
         order: Order,
         epoch: u64,
         indices: &[usize],
-        spare: &SpareBuffers,
+        buffer_pool: &BufferPool,
     ) -> Result<Batch> {
         let len = input.len();
         let located: Vec<(u64, usize)> = indices
@@ -170,19 +183,19 @@ impl Dataset {
             .collect::<Result<_>>()?;
         let inner_epoch = located.first().map_or(epoch, |(epoch, _)| *epoch);
         if located.iter().any(|(epoch, _)| *epoch != inner_epoch) {
-            return self.gather_one_by_one(epoch, indices, spare);
+            return self.gather_one_by_one(epoch, indices, buffer_pool);
         }
         let indices: Vec<usize> = located.into_iter().map(|(_, i)| i).collect();
-        input.gather(inner_epoch, &indices, spare)
+        input.gather(inner_epoch, &indices, buffer_pool)
     }
 
     fn gather_one_by_one(
         &self,
         epoch: u64,
         indices: &[usize],
-        spare: &SpareBuffers,
+        buffer_pool: &BufferPool,
     ) -> Result<Batch> {
-        let mut stack = Stack::new(indices.len(), spare);
+        let mut stack = Stack::new(indices.len(), buffer_pool);
         for &i in indices {
             if let Some(example) = self.read(epoch, i)? {
                 stack.push(&example)?;
@@ -197,14 +210,14 @@ impl Dataset {
         epoch: u64,
         indices: &[usize],
         pad: &Pad,
-        spare: &SpareBuffers,
+        buffer_pool: &BufferPool,
     ) -> Result<Batch> {
         let read = indices
             .iter()
             .filter_map(|&i| self.read(epoch, i).transpose());
         let mut examples: Vec<Example> = read.collect::<Result<_>>()?;
         pad.apply(&mut examples)?;
-        let mut stack = Stack::new(examples.len(), spare);
+        let mut stack = Stack::new(examples.len(), buffer_pool);
         examples
             .iter()
             .try_for_each(|example| stack.push(example))?;
@@ -212,10 +225,10 @@ impl Dataset {
     }
 }
 
-fn look_zipped(inputs: &[Dataset], epoch: u64, i: usize, count: u64) -> Result<Option<Example>> {
+fn read_zipped(inputs: &[Dataset], epoch: u64, i: usize, count: u64) -> Result<Option<Example>> {
     let mut whole = Example::default();
     for input in inputs {
-        let Some(example) = input.look(epoch, i, count)? else {
+        let Some(example) = input.read_counting_skips(epoch, i, count)? else {
             return Ok(None);
         };
         whole.x.extend(example.x);

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::dataset::Node;
 use super::order::Order;
-use super::picked::Picked;
 use super::rebatch::{consumed, slice_of, steps};
+use super::subset::Subset;
 use super::{Dataset, Worker};
 use crate::{Error, Result};
 
@@ -216,7 +216,7 @@ fn whole_files(
         few if few < workers => Err(NoLanes::TooFew(format!(
             "there are {few} files for {workers} workers"
         ))),
-        _ => Ok(input.picked(files_of(files, worker, workers))),
+        _ => Ok(input.subset(files_of(files, worker, workers))),
     }
 }
 
@@ -246,7 +246,7 @@ fn lane(input: &Dataset, worker: usize, workers: usize) -> std::result::Result<D
             .concatenate(&inner(second)?)
             .map_err(|error| NoLanes::Unfit(error.to_string())),
         Node::Arrays(_) => Err(NoLanes::Unfit("the data are in memory".into())),
-        Node::Picked { .. } | Node::Woven { .. } | Node::Zip { .. } | Node::Cached { .. } => {
+        Node::Subset { .. } | Node::Interleaved { .. } | Node::Zip { .. } | Node::Cached { .. } => {
             Err(NoLanes::Unfit(
                 "a filter, interleave, mix, zip or cache stage is over all files".into(),
             ))
@@ -255,7 +255,7 @@ fn lane(input: &Dataset, worker: usize, workers: usize) -> std::result::Result<D
 }
 
 /// The examples of a worker's files: the largest file first to whoever has least, each worker's in the order of files.
-fn files_of(files: &[usize], worker: usize, workers: usize) -> Picked {
+fn files_of(files: &[usize], worker: usize, workers: usize) -> Subset {
     let mut by_size: Vec<usize> = (0..files.len()).collect();
     by_size.sort_by_key(|&file| (std::cmp::Reverse(files[file]), file));
     let mut loads = vec![(0, 0); workers];
@@ -266,12 +266,12 @@ fn files_of(files: &[usize], worker: usize, workers: usize) -> Picked {
         loads[least] = (loads[least].0 + files[file], loads[least].1 + 1);
         owner[file] = least;
     }
-    let (mut picked, mut first) = (Picked::default(), 0);
+    let (mut subset, mut first) = (Subset::default(), 0);
     for (&count, owner) in files.iter().zip(owner) {
         if owner == worker {
-            picked.push(first..first + count);
+            subset.push(first..first + count);
         }
         first += count;
     }
-    picked
+    subset
 }

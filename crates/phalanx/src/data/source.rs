@@ -2,7 +2,7 @@
 
 use phalanx_graph::{HOST_ALIGNMENT, HostTensor, Shape};
 
-use super::spare::SpareBuffers;
+use super::buffer_pool::BufferPool;
 use super::{Batch, Example, Lost};
 use crate::{Error, Result};
 
@@ -51,7 +51,7 @@ pub(super) struct Arrays {
     y: Vec<HostTensor>,
     weight: Option<HostTensor>,
     rows: usize,
-    spare: SpareBuffers,
+    buffer_pool: BufferPool,
 }
 
 impl Arrays {
@@ -66,13 +66,13 @@ impl Arrays {
                 check_rows(&format!("{name}[{t}]"), tensor, rows)?;
             }
         }
-        let (weight, spare) = (None, SpareBuffers::default());
+        let (weight, buffer_pool) = (None, BufferPool::default());
         Ok(Self {
             x,
             y,
             weight,
             rows,
-            spare,
+            buffer_pool,
         })
     }
 
@@ -100,7 +100,7 @@ impl Arrays {
             y: self.y.clone(),
             weight: Some(weight),
             rows: self.rows,
-            spare: SpareBuffers::default(),
+            buffer_pool: BufferPool::default(),
         })
     }
 
@@ -153,7 +153,7 @@ impl Source for Arrays {
 
     fn gather(&self, indices: &[usize]) -> Result<Batch> {
         indices.iter().try_for_each(|&i| self.check_index(i))?;
-        let rows = |tensor: &HostTensor| gather_rows(tensor, indices, &self.spare);
+        let rows = |tensor: &HostTensor| gather_rows(tensor, indices, &self.buffer_pool);
         Ok(Batch {
             x: self.x.iter().map(rows).collect(),
             y: self.y.iter().map(rows).collect(),
@@ -168,7 +168,7 @@ fn row(tensor: &HostTensor, i: usize) -> HostTensor {
     tensor.slice_rows(i, i + 1).reshape(dims).expect("one row")
 }
 
-fn gather_rows(tensor: &HostTensor, indices: &[usize], spare: &SpareBuffers) -> HostTensor {
+fn gather_rows(tensor: &HostTensor, indices: &[usize], buffer_pool: &BufferPool) -> HostTensor {
     // Rows that cannot share the tensor's bytes are copied into memory that was used before.
     if let [first, .., last] = *indices
         && (first * tensor.row_bytes()).is_multiple_of(HOST_ALIGNMENT)
@@ -177,14 +177,14 @@ fn gather_rows(tensor: &HostTensor, indices: &[usize], spare: &SpareBuffers) -> 
         return tensor.slice_rows(first, last + 1);
     }
     let row = tensor.row_bytes();
-    let mut bytes = spare.take(row * indices.len());
+    let mut bytes = buffer_pool.take(row * indices.len());
     let rows = bytes.as_mut_slice().chunks_exact_mut(row);
     for (slot, &i) in rows.zip(indices) {
         slot.copy_from_slice(&tensor.bytes()[i * row..][..row]);
     }
     let dims = [&[indices.len()], &tensor.dims()[1..]].concat();
     let gathered = HostTensor::from_aligned(Shape::new(tensor.dtype(), dims), bytes);
-    spare.lend(&gathered);
+    buffer_pool.lend(&gathered);
     gathered
 }
 

@@ -2,7 +2,7 @@
 
 use phalanx_graph::{AlignedBytes, HostTensor, Shape};
 
-use super::spare::SpareBuffers;
+use super::buffer_pool::BufferPool;
 use super::{Batch, Example};
 use crate::{Error, Result};
 
@@ -13,7 +13,7 @@ pub(super) struct Stack<'a> {
     x: Vec<Column>,
     y: Vec<Column>,
     weights: Option<Vec<f32>>,
-    spare: &'a SpareBuffers,
+    buffer_pool: &'a BufferPool,
 }
 
 /// A tensor of the batch.
@@ -23,15 +23,15 @@ struct Column {
 }
 
 impl<'a> Stack<'a> {
-    /// A batch of at most `rows` examples, in memory of `spare`.
-    pub(super) const fn new(rows: usize, spare: &'a SpareBuffers) -> Self {
+    /// A batch of at most `rows` examples, in memory of `buffer_pool`.
+    pub(super) const fn new(rows: usize, buffer_pool: &'a BufferPool) -> Self {
         Self {
             rows,
             filled: 0,
             x: Vec::new(),
             y: Vec::new(),
             weights: None,
-            spare,
+            buffer_pool,
         }
     }
 
@@ -43,7 +43,7 @@ impl<'a> Stack<'a> {
         if self.filled == 0 {
             let column = |tensor: &HostTensor| Column {
                 shape: tensor.shape().clone(),
-                bytes: self.spare.take(tensor.bytes().len() * self.rows),
+                bytes: self.buffer_pool.take(tensor.bytes().len() * self.rows),
             };
             self.x = example.x.iter().map(column).collect();
             self.y = example.y.iter().map(column).collect();
@@ -62,11 +62,11 @@ impl<'a> Stack<'a> {
 
     /// The examples so far; where only some have a weight the others have 1.
     pub(super) fn finish(self) -> Batch {
-        let (rows, filled, spare) = (self.rows, self.filled, self.spare);
+        let (rows, filled, buffer_pool) = (self.rows, self.filled, self.buffer_pool);
         let tensors = |columns: Vec<Column>| {
             let whole = columns
                 .into_iter()
-                .map(|column| column.tensor(rows, filled, spare));
+                .map(|column| column.tensor(rows, filled, buffer_pool));
             whole.collect()
         };
         Batch {
@@ -81,10 +81,10 @@ impl<'a> Stack<'a> {
 }
 
 impl Column {
-    fn tensor(self, rows: usize, filled: usize, spare: &SpareBuffers) -> HostTensor {
+    fn tensor(self, rows: usize, filled: usize, buffer_pool: &BufferPool) -> HostTensor {
         let dims: Vec<usize> = [&[rows], &self.shape.dims[..]].concat();
         let tensor = HostTensor::from_aligned(Shape::new(self.shape.dtype, dims), self.bytes);
-        spare.lend(&tensor);
+        buffer_pool.lend(&tensor);
         if filled < rows {
             return tensor.slice_rows(0, filled);
         }

@@ -11,7 +11,7 @@ use super::history::{EpochLogs, History, Input, Logs};
 use super::tally::Tally;
 use super::{Fit, Trainer};
 use crate::checkpoint::{About, EpochRecord, Number, TrainingState, rows};
-use crate::data::{Feed, Position, STAGES, Verdict};
+use crate::data::{InputBottleneck, Position, STAGES, TrainingData};
 use crate::{Error, Result};
 
 impl Trainer {
@@ -124,10 +124,15 @@ impl Trainer {
     }
 
     /// The first epoch of a `fit`.
-    pub(super) fn begin(&mut self, feed: Feed<'_>, fit: &Fit, best: Option<Best>) -> Result<usize> {
+    pub(super) fn begin(
+        &mut self,
+        feed: TrainingData<'_>,
+        fit: &Fit,
+        best: Option<Best>,
+    ) -> Result<usize> {
         let examples = match feed {
-            Feed::Batches(batches) => batches.dataset().len().map(|len| len as u64),
-            Feed::Stream(_) => None,
+            TrainingData::Batches(batches) => batches.dataset().len().map(|len| len as u64),
+            TrainingData::Stream(_) => None,
         };
         if fit.resume {
             self.check_data(examples, fit.data_settings)?;
@@ -188,7 +193,7 @@ impl Trainer {
     }
 
     /// Whether the epoch was begun with other batches, so that its number of steps is not that of these.
-    pub(super) fn has_other_batches(&self, feed: Feed<'_>, fit: &Fit) -> bool {
+    pub(super) fn has_other_batches(&self, feed: TrainingData<'_>, fit: &Fit) -> bool {
         let mut segments = self.position.segments.iter();
         fit.steps_per_epoch.is_none() && segments.any(|segment| segment.batch != feed.size())
     }
@@ -371,8 +376,8 @@ fn record(epoch: &EpochLogs) -> EpochRecord {
         skipped: epoch.input.skipped,
         validation_skipped: epoch.input.validation_skipped,
         lost_bytes: epoch.input.lost_bytes,
-        waited: Number(epoch.input.verdict.waited),
-        slowest: epoch.input.verdict.slowest.to_owned(),
+        waited: Number(epoch.input.bottleneck.waited),
+        slowest: epoch.input.bottleneck.slowest.to_owned(),
         logs: (epoch.logs.iter())
             .map(|(name, value)| (name.to_owned(), Number(value)))
             .collect(),
@@ -390,7 +395,7 @@ fn epoch_logs(record: &EpochRecord) -> EpochLogs {
         steps: record.steps,
         seconds: record.seconds.0,
         input: Input {
-            verdict: Verdict {
+            bottleneck: InputBottleneck {
                 waited: record.waited.0,
                 slowest: slowest.copied().unwrap_or(STAGES[0]),
             },

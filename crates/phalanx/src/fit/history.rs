@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Index;
 
 use super::ReplicaTimes;
-use crate::data::{StageTime, Verdict};
+use crate::data::{InputBottleneck, StageTime};
 
 /// Results by name, in the order of the logs: `loss`, losses of outputs, metrics, then those that begin with `val_`.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -102,7 +102,7 @@ pub struct EpochLogs {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Input {
     /// Whether training waited for its data.
-    pub verdict: Verdict,
+    pub bottleneck: InputBottleneck,
     /// Each stage of the input, in the order of the data.
     pub stages: Vec<StageTime>,
     /// Examples left out because they are corrupt.

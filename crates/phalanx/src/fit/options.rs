@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::data::{Batches, Feed, Position};
+use crate::data::{Batches, Position, TrainingData};
 use crate::{Error, Result};
 
 use super::Progress;
@@ -186,7 +186,7 @@ impl Fit {
     }
 
     /// Number of steps in an epoch over the data; `None` is as many as a stream has.
-    pub(super) fn steps(&self, feed: Feed<'_>) -> Result<Option<usize>> {
+    pub(super) fn steps(&self, feed: TrainingData<'_>) -> Result<Option<usize>> {
         if self.validation_freq == 0 {
             return Err(Error::user(
                 "validation_freq is 0; expected 1 or more epochs",
@@ -210,8 +210,8 @@ impl Fit {
             ));
         }
         match feed {
-            Feed::Batches(batches) => self.steps_of(batches.len()).map(Some),
-            Feed::Stream(_) => Ok(self.steps_per_epoch),
+            TrainingData::Batches(batches) => self.steps_of(batches.len()).map(Some),
+            TrainingData::Stream(_) => Ok(self.steps_per_epoch),
         }
     }
 

@@ -153,8 +153,8 @@ impl Reporter {
 /// What a user should know about the data, if anything.
 fn remarks(input: &Input) -> String {
     let mut remarks = String::new();
-    if input.verdict.is_notable() {
-        remarks += &format!("; {}", input.verdict);
+    if input.bottleneck.is_notable() {
+        remarks += &format!("; {}", input.bottleneck);
     }
     if input.skipped > 0 {
         remarks += &format!("; {} corrupt examples left out", input.skipped);
@@ -176,7 +176,7 @@ fn of_input(input: &Input) -> Value {
             "busy": time.busy.as_secs_f64(), "wait": time.wait.as_secs_f64()})
     };
     let stages: Vec<Value> = input.stages.iter().map(stage).collect();
-    json!({"waited": input.verdict.waited, "slowest": input.verdict.slowest, "skipped": input.skipped,
+    json!({"waited": input.bottleneck.waited, "slowest": input.bottleneck.slowest, "skipped": input.skipped,
         "validation_skipped": input.validation_skipped, "lost_bytes": input.lost_bytes, "stages": stages})
 }
 

@@ -18,7 +18,7 @@ use super::step::{BatchShape, Setup};
 use super::tally::Tally;
 use super::times::Watcher;
 use super::verify::Verifier;
-use crate::data::{Batch, Batches, Feed, Lost, Position, Verdict};
+use crate::data::{Batch, Batches, InputBottleneck, Lost, Position, TrainingData};
 use crate::engine::Engine;
 use crate::nn::Model;
 use crate::optim::Optimizer;
@@ -120,7 +120,7 @@ impl Trainer {
         clippy::needless_pass_by_value,
         reason = "what is given is written in place, as in `Fit::epochs(3)`"
     )]
-    pub fn fit<'a>(&mut self, data: impl Into<Feed<'a>>, fit: Fit) -> Result<History> {
+    pub fn fit<'a>(&mut self, data: impl Into<TrainingData<'a>>, fit: Fit) -> Result<History> {
         self.needs_loss("train")?;
         let feed = data.into();
         let steps = fit.steps(feed)?;
@@ -181,7 +181,7 @@ impl Trainer {
     }
 
     /// Says where the training runs, and what of its data cannot be read.
-    fn tell_start(&self, reporter: &mut Reporter, feed: Feed<'_>, fit: &Fit) {
+    fn tell_start(&self, reporter: &mut Reporter, feed: TrainingData<'_>, fit: &Fit) {
         reporter.start(&self.placement.describe(feed.size()));
         if let Some(warning) = self.setup.warning_of_shares() {
             self.engine().notice(&format!("warning: {warning}"));
@@ -272,7 +272,7 @@ impl Trainer {
     /// The rest of the epoch at the position.
     fn train_epoch(
         &mut self,
-        feed: Feed<'_>,
+        feed: TrainingData<'_>,
         fit: &Fit,
         steps: Option<usize>,
         reporter: &mut Reporter,
@@ -317,7 +317,7 @@ impl Trainer {
         flight.finish(self.placement.engine())?;
         let stages = iter.stage_times();
         let input = Input {
-            verdict: Verdict::of(&stages, starved, start.elapsed()),
+            bottleneck: InputBottleneck::of(&stages, starved, start.elapsed()),
             stages,
             skipped: feed.skipped() - skipped,
             validation_skipped: 0,
@@ -412,7 +412,7 @@ impl Trainer {
     ///
     /// Where any batch may have lost examples, all that have are filled up: a program for each number of rows would be
     /// compiled otherwise.
-    fn part_of(&self, batch: &Batch, feed: Feed<'_>) -> Result<(Split, BatchShape)> {
+    fn part_of(&self, batch: &Batch, feed: TrainingData<'_>) -> Result<(Split, BatchShape)> {
         if !feed.skips_corrupt() {
             return self.part(batch, feed.size());
         }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::TfRecords;
-use crate::data::spare::SpareBuffers;
+use crate::data::buffer_pool::BufferPool;
 use crate::data::stack::Stack;
 use crate::data::{Batch, Example, Source};
 use crate::{Error, Result};
@@ -99,16 +99,16 @@ pub enum Corrupt {
 pub(in crate::data) struct Parsed<R, F> {
     records: R,
     parse: F,
-    spare: SpareBuffers,
+    buffer_pool: BufferPool,
 }
 
 impl<R, F> Parsed<R, F> {
     pub(in crate::data) fn new(records: R, parse: F) -> Self {
-        let spare = SpareBuffers::default();
+        let buffer_pool = BufferPool::default();
         Self {
             records,
             parse,
-            spare,
+            buffer_pool,
         }
     }
 }
@@ -128,7 +128,7 @@ where
 
     fn gather(&self, indices: &[usize]) -> Result<Batch> {
         let items = self.records.get_each(indices).into_iter();
-        let mut stack = Stack::new(indices.len(), &self.spare);
+        let mut stack = Stack::new(indices.len(), &self.buffer_pool);
         for (&i, item) in indices.iter().zip(items) {
             let parsed = (self.parse)(item?).map_err(|error| placed(&self.records, i, error));
             stack.push(&parsed?)?;
@@ -149,16 +149,16 @@ where
 pub(in crate::data) struct ParsedTfRecords<F> {
     records: TfRecords,
     parse: F,
-    spare: SpareBuffers,
+    buffer_pool: BufferPool,
 }
 
 impl<F: Fn(&[u8]) -> Result<Example>> ParsedTfRecords<F> {
     pub(in crate::data) fn new(records: TfRecords, parse: F) -> Self {
-        let spare = SpareBuffers::default();
+        let buffer_pool = BufferPool::default();
         Self {
             records,
             parse,
-            spare,
+            buffer_pool,
         }
     }
 
@@ -186,7 +186,7 @@ impl<F: Fn(&[u8]) -> Result<Example> + Send + Sync + 'static> Source for ParsedT
     }
 
     fn gather(&self, indices: &[usize]) -> Result<Batch> {
-        let mut stack = Stack::new(indices.len(), &self.spare);
+        let mut stack = Stack::new(indices.len(), &self.buffer_pool);
         self.visit(indices, |example| stack.push(&example))?;
         Ok(stack.finish())
     }

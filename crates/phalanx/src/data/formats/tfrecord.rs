@@ -70,7 +70,7 @@ pub struct TfRecords {
     max_record: u64,
     lost: Vec<Lost>,
     /// Buffers of past reads, one for each thread that reads at the same time.
-    spare: Mutex<Vec<Vec<u8>>>,
+    buffer_pool: Mutex<Vec<Vec<u8>>>,
 }
 
 #[derive(Debug)]
@@ -107,7 +107,7 @@ impl TfRecords {
             firsts,
             max_record: options.max_record,
             lost,
-            spare: Mutex::default(),
+            buffer_pool: Mutex::default(),
         })
     }
 
@@ -121,7 +121,7 @@ impl TfRecords {
         indices: &[usize],
         mut visit: impl FnMut(usize, Result<&[u8]>) -> Result<()>,
     ) -> Result<()> {
-        let mut buffer = self.spare().pop().unwrap_or_default();
+        let mut buffer = self.buffer_pool().pop().unwrap_or_default();
         let mut at = 0;
         let mut done = Ok(());
         while at < indices.len() && done.is_ok() {
@@ -131,13 +131,15 @@ impl TfRecords {
             at += count;
         }
         if buffer.len() <= MOST_KEPT {
-            self.spare().push(buffer);
+            self.buffer_pool().push(buffer);
         }
         done
     }
 
-    fn spare(&self) -> MutexGuard<'_, Vec<Vec<u8>>> {
-        self.spare.lock().unwrap_or_else(PoisonError::into_inner)
+    fn buffer_pool(&self) -> MutexGuard<'_, Vec<Vec<u8>>> {
+        self.buffer_pool
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How many of the indices follow one another in one file, up to the bytes of a run; at least 1.

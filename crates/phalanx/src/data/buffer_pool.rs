@@ -6,9 +6,9 @@ use phalanx_graph::{AlignedBytes, HostTensor};
 
 /// Buffers of past batches, used again once nobody else holds them: saves clearing and faulting in fresh memory.
 #[derive(Default)]
-pub(super) struct SpareBuffers(Mutex<Vec<Arc<AlignedBytes>>>);
+pub(super) struct BufferPool(Mutex<Vec<Arc<AlignedBytes>>>);
 
-impl SpareBuffers {
+impl BufferPool {
     /// Smaller buffers are cheaper to allocate than to find.
     const LEAST_BYTES: usize = 16 << 10;
     const MOST_BUFFERS: usize = 16;

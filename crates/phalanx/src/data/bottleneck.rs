@@ -7,7 +7,7 @@ use super::StageTime;
 
 /// How much of a time the devices waited for batches, and where the data were slow.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Verdict {
+pub struct InputBottleneck {
     /// The share of the time, from 0 to 1, that devices had nothing to do because no batch was ready. Less than the consumer
     /// waited ([`StageTime`] `next`), while steps that were begun before still ran.
     pub waited: f64,
@@ -18,7 +18,7 @@ pub struct Verdict {
 /// Below this share the input is not what limits.
 const NOTABLE: f64 = 0.02;
 
-impl Verdict {
+impl InputBottleneck {
     /// From what the stages have cost ([`BatchIter::stage_times`](super::BatchIter::stage_times)), and how long devices with
     /// nothing to do waited for a batch in `elapsed`.
     #[must_use]
@@ -31,7 +31,7 @@ impl Verdict {
     }
 }
 
-impl Verdict {
+impl InputBottleneck {
     /// Whether the waiting is worth a remark.
     #[must_use]
     pub fn is_notable(&self) -> bool {
@@ -39,7 +39,7 @@ impl Verdict {
     }
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for InputBottleneck {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.is_notable() {
             return f.write_str("not input-bound");
@@ -74,15 +74,18 @@ mod tests {
             time("next", 0, 600),
         ];
         let waited = Duration::from_millis(250);
-        let verdict = Verdict::of(&times, waited, Duration::from_secs(1));
+        let bottleneck = InputBottleneck::of(&times, waited, Duration::from_secs(1));
         assert_eq!(
-            verdict.to_string(),
+            bottleneck.to_string(),
             "input-bound by 25% (slowest stage: map)"
         );
         assert_eq!(
-            Verdict::of(&times, waited, Duration::from_secs(100)).to_string(),
+            InputBottleneck::of(&times, waited, Duration::from_secs(100)).to_string(),
             "not input-bound"
         );
-        assert_eq!(Verdict::of(&[], Duration::ZERO, Duration::ZERO).waited, 0.0);
+        assert_eq!(
+            InputBottleneck::of(&[], Duration::ZERO, Duration::ZERO).waited,
+            0.0
+        );
     }
 }

@@ -6,14 +6,14 @@ use super::formats::locate;
 
 /// Ranges of indices that follow one another in the output.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Picked {
+pub(super) struct Subset {
     starts: Vec<usize>,
     /// Indices before each range.
     firsts: Vec<usize>,
     len: usize,
 }
 
-impl Picked {
+impl Subset {
     /// Adds a range, which is joined with the last where it continues it.
     pub(super) fn push(&mut self, range: Range<usize>) {
         if range.is_empty() {
@@ -46,12 +46,12 @@ mod tests {
 
     #[test]
     fn ranges_follow_one_another() {
-        let mut picked = Picked::default();
+        let mut subset = Subset::default();
         for range in [3..5, 5..6, 9..9, 0..1, 8..10] {
-            picked.push(range);
+            subset.push(range);
         }
-        let all: Vec<usize> = (0..picked.len()).map(|i| picked.locate(i)).collect();
+        let all: Vec<usize> = (0..subset.len()).map(|i| subset.locate(i)).collect();
         assert_eq!(all, [3, 4, 5, 0, 8, 9]);
-        assert_eq!(picked.starts, [3, 0, 8]);
+        assert_eq!(subset.starts, [3, 0, 8]);
     }
 }

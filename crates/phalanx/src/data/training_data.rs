@@ -4,32 +4,32 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread::JoinHandle;
 
-use super::clocks::Clocks;
+use super::stage_stats::StageStats;
 use super::{AutoShard, Batch, BatchIter, Batches, Lost, Position, Segment, StageTime, Stream};
 use crate::{Error, Result};
 
 /// Data to train on, taken by `Trainer::fit`: `&Batches` or `&StreamBatches`.
 #[derive(Clone, Copy, Debug)]
-pub enum Feed<'a> {
+pub enum TrainingData<'a> {
     /// Batches by index.
     Batches(&'a Batches),
     /// Batches of a stream.
     Stream(&'a StreamBatches),
 }
 
-impl<'a> From<&'a Batches> for Feed<'a> {
+impl<'a> From<&'a Batches> for TrainingData<'a> {
     fn from(batches: &'a Batches) -> Self {
         Self::Batches(batches)
     }
 }
 
-impl<'a> From<&'a StreamBatches> for Feed<'a> {
+impl<'a> From<&'a StreamBatches> for TrainingData<'a> {
     fn from(batches: &'a StreamBatches) -> Self {
         Self::Stream(batches)
     }
 }
 
-impl Feed<'_> {
+impl TrainingData<'_> {
     /// Number of examples in a full batch.
     #[must_use]
     pub const fn size(&self) -> usize {
@@ -70,24 +70,28 @@ impl Feed<'_> {
     ///
     /// # Errors
     /// When the position is of other data.
-    pub fn iter_at(&self, position: &Position) -> Result<FeedIter> {
+    pub fn iter_at(&self, position: &Position) -> Result<TrainingDataIter> {
         match self {
-            Self::Batches(batches) => Ok(FeedIter::Batches(Box::new(batches.iter_at(position)?))),
-            Self::Stream(batches) => Ok(FeedIter::Stream(Box::new(batches.iter_at(position)?))),
+            Self::Batches(batches) => Ok(TrainingDataIter::Batches(Box::new(
+                batches.iter_at(position)?,
+            ))),
+            Self::Stream(batches) => Ok(TrainingDataIter::Stream(Box::new(
+                batches.iter_at(position)?,
+            ))),
         }
     }
 }
 
-/// The batches of an epoch of a [`Feed`].
+/// The batches of an epoch of a [`TrainingData`].
 #[derive(Debug)]
-pub enum FeedIter {
+pub enum TrainingDataIter {
     /// Of batches by index.
     Batches(Box<BatchIter>),
     /// Of a stream.
     Stream(Box<StreamIter>),
 }
 
-impl FeedIter {
+impl TrainingDataIter {
     /// The position after the batches that were handed out.
     #[must_use]
     pub fn position(&self) -> Position {
@@ -102,12 +106,12 @@ impl FeedIter {
     pub fn stage_times(&self) -> Vec<StageTime> {
         match self {
             Self::Batches(iter) => iter.stage_times(),
-            Self::Stream(iter) => iter.clocks.times(),
+            Self::Stream(iter) => iter.stage_stats.times(),
         }
     }
 }
 
-impl Iterator for FeedIter {
+impl Iterator for TrainingDataIter {
     type Item = Result<Batch>;
 
     fn next(&mut self) -> Option<Result<Batch>> {
@@ -182,7 +186,7 @@ impl StreamBatches {
 /// The batches of an epoch of a stream, in order.
 pub struct StreamIter {
     origin: Option<Origin>,
-    pub(super) clocks: Arc<Clocks>,
+    pub(super) stage_stats: Arc<StageStats>,
     epoch: u64,
     segment: Segment,
 }
@@ -212,13 +216,13 @@ fn after(
 
 impl StreamIter {
     fn start(batches: &StreamBatches, epoch: u64, steps: usize) -> Self {
-        let clocks = Arc::new(Clocks::new(0));
-        let clock = Arc::clone(&clocks);
+        let stage_stats = Arc::new(StageStats::new(0));
+        let clock = Arc::clone(&stage_stats);
         let mut made = after(batches.stream.batches(epoch, batches.size), steps).fuse();
         let made = std::iter::from_fn(move || clock.examples(|| made.next()));
         Self {
-            origin: Some(Self::origin(Box::new(made), batches.ahead, &clocks)),
-            clocks,
+            origin: Some(Self::origin(Box::new(made), batches.ahead, &stage_stats)),
+            stage_stats,
             epoch,
             segment: batches.segment(steps),
         }
@@ -227,17 +231,17 @@ impl StreamIter {
     fn origin(
         made: Box<dyn Iterator<Item = Result<Batch>> + Send>,
         ahead: usize,
-        clocks: &Arc<Clocks>,
+        stage_stats: &Arc<StageStats>,
     ) -> Origin {
         if ahead == 0 {
             return Origin::Here(made);
         }
         let (sender, receiver) = sync_channel(ahead);
-        let clocks = Arc::clone(clocks);
+        let stage_stats = Arc::clone(stage_stats);
         let thread = std::thread::spawn(move || {
             for batch in made {
                 // The reader is gone: nothing more to do.
-                if clocks.ahead.time(|| sender.send(batch)).is_err() {
+                if stage_stats.ahead.time(|| sender.send(batch)).is_err() {
                     return;
                 }
             }
@@ -270,7 +274,7 @@ impl Iterator for StreamIter {
 
     fn next(&mut self) -> Option<Result<Batch>> {
         let origin = self.origin.as_mut()?;
-        let batch = self.clocks.next.time(|| match origin {
+        let batch = self.stage_stats.next.time(|| match origin {
             Origin::Here(made) => made.next(),
             Origin::Thread(receiver, _) => receiver.recv().ok(),
         });
@@ -285,7 +289,7 @@ impl Iterator for StreamIter {
 
 impl std::fmt::Debug for StreamIter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "StreamIter {:?}", self.clocks.times())
+        write!(f, "StreamIter {:?}", self.stage_stats.times())
     }
 }
 
@@ -317,7 +321,7 @@ mod tests {
     fn a_stream_goes_on_where_it_was_left() {
         for depth in [0, 1, 3] {
             let batches = count(7).batch(2).prefetch(depth);
-            let feed = Feed::from(&batches);
+            let feed = TrainingData::from(&batches);
             let mut iter = feed.iter_at(&Position::start(5)).unwrap();
             assert_eq!(values(iter.by_ref().take(2)), [[0, 1], [2, 3]]);
             let position = iter.position();

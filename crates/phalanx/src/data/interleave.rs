@@ -7,7 +7,7 @@ const LONGEST_PATTERN: u64 = 1 << 20;
 
 /// How examples of several inputs follow one another.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Weave {
+pub(super) enum Interleaving {
     /// Blocks of each in turn.
     Blocks {
         block: usize,
@@ -34,7 +34,7 @@ pub(super) struct Stretch {
     inputs: Vec<(usize, usize)>,
 }
 
-impl Weave {
+impl Interleaving {
     pub(super) fn blocks(lens: &[Option<usize>], block: usize) -> Result<Self> {
         let lens: Option<Vec<usize>> = lens.iter().copied().collect();
         let (Some(lens), true) = (lens, block > 0) else {
@@ -114,7 +114,7 @@ impl Weave {
     }
 
     /// Examples in a row among which there are so many of each input.
-    pub(super) fn once(&self, inputs: &[usize]) -> usize {
+    pub(super) fn coverage_window(&self, inputs: &[usize]) -> usize {
         match self {
             Self::Blocks { len, .. } => *len,
             Self::Weighted {
@@ -194,8 +194,10 @@ mod tests {
 
     use super::*;
 
-    fn all(weave: &Weave) -> Vec<(usize, usize)> {
-        (0..weave.len().unwrap()).map(|i| weave.locate(i)).collect()
+    fn all(interleaving: &Interleaving) -> Vec<(usize, usize)> {
+        (0..interleaving.len().unwrap())
+            .map(|i| interleaving.locate(i))
+            .collect()
     }
 
     /// What `interleave` means, step by step.
@@ -219,13 +221,13 @@ mod tests {
         #[test]
         fn blocks_follow_in_turn(lens in prop::collection::vec(0usize..30, 1..6), block in 1usize..7) {
             let some: Vec<_> = lens.iter().copied().map(Some).collect();
-            prop_assert_eq!(all(&Weave::blocks(&some, block).unwrap()), blocks_by_hand(&lens, block));
+            prop_assert_eq!(all(&Interleaving::blocks(&some, block).unwrap()), blocks_by_hand(&lens, block));
         }
 
         #[test]
         fn a_mix_keeps_order_and_proportion(inputs in prop::collection::vec((0usize..50, 1u32..9), 1..5)) {
             let some: Vec<_> = inputs.iter().map(|&(len, weight)| (Some(len), weight)).collect();
-            let mixed = all(&Weave::weighted(&some).unwrap());
+            let mixed = all(&Interleaving::weighted(&some).unwrap());
             let total: u32 = inputs.iter().map(|(_, weight)| weight).sum();
             for (k, &(len, weight)) in inputs.iter().enumerate() {
                 let own: Vec<usize> = mixed.iter().filter(|(input, _)| *input == k).map(|(_, i)| *i).collect();
@@ -238,11 +240,16 @@ mod tests {
 
     #[test]
     fn a_mix_is_pinned() {
-        let mix = Weave::weighted(&[(None, 1), (Some(100), 3)]).unwrap();
+        let mix = Interleaving::weighted(&[(None, 1), (Some(100), 3)]).unwrap();
         let first: Vec<usize> = (0..8).map(|i| mix.locate(i).0).collect();
         assert_eq!(first, [1, 0, 1, 1, 1, 0, 1, 1]);
         assert_eq!(mix.len(), Some(134));
-        assert!(Weave::weighted(&[(None, 0)]).is_err() && Weave::weighted(&[]).is_err());
-        assert!(Weave::blocks(&[None], 1).is_err() && Weave::blocks(&[Some(1)], 0).is_err());
+        assert!(
+            Interleaving::weighted(&[(None, 0)]).is_err() && Interleaving::weighted(&[]).is_err()
+        );
+        assert!(
+            Interleaving::blocks(&[None], 1).is_err()
+                && Interleaving::blocks(&[Some(1)], 0).is_err()
+        );
     }
 }

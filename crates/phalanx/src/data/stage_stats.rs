@@ -27,13 +27,13 @@ pub struct StageTime {
 pub(crate) const STAGES: [&str; 4] = ["examples", "map", "prefetch", "next"];
 
 /// A clock for each stage of one iterator.
-pub(super) struct Clocks {
+pub(super) struct StageStats {
     pub(super) stages: Vec<Clock>,
     pub(super) ahead: Clock,
     pub(super) next: Clock,
 }
 
-impl Clocks {
+impl StageStats {
     /// For so many maps.
     pub(super) fn new(maps: usize) -> Self {
         Self {
