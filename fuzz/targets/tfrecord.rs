@@ -3,7 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use phalanx::Error;
-use phalanx::data::{Corrupt, IndexCache, Records, TfRecordOptions, TfRecords};
+use phalanx::data::{CorruptPolicy, IndexCache, Records, TfRecordOptions, TfRecords};
 
 fuzz_target!(|input: &[u8]| {
     let (skip, file) = match input.split_first() {
@@ -13,7 +13,7 @@ fuzz_target!(|input: &[u8]| {
     let path = std::env::temp_dir().join(format!("phalanx-fuzz-{}.tfrecord", std::process::id()));
     std::fs::write(&path, file).expect("a file in the temporary folder");
     let options = TfRecordOptions {
-        corrupt: if skip { Corrupt::Skip } else { Corrupt::Fail },
+        corrupt: if skip { CorruptPolicy::Skip } else { CorruptPolicy::Fail },
         index: IndexCache::Off,
         max_record: 1 << 10,
     };

@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use phalanx::data::{Batch, Batches, Corrupt, Dataset, HostTensor, ImageFolder, cut_mix, mix_up};
+use phalanx::data::{
+    Batch, Batches, CorruptPolicy, Dataset, HostTensor, ImageFolder, cut_mix, mix_up,
+};
 use phalanx::image::ImagePlan;
 use phalanx::{Error, Result as Read};
 
@@ -231,7 +233,7 @@ fn names(classes: &[String]) -> String {
 fn dataset(folder: &ImageFolder, images: &Images, plan: &ImagePlan, seed: u64) -> Read<Dataset> {
     let dataset = folder.dataset(plan, seed)?;
     Ok(match images.corrupt {
-        Corrupt::Fail => dataset,
-        Corrupt::Skip => dataset.skip_corrupt(),
+        CorruptPolicy::Fail => dataset,
+        CorruptPolicy::Skip => dataset.skip_corrupt(),
     })
 }

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use phalanx::data::Corrupt;
+use phalanx::data::CorruptPolicy;
 use phalanx::image::{ImagePlan, Region, Scale};
 use phalanx_cli::config::{
     Component, Csv, Data, Fit, ImageTest, Images, Label, LabelType, Mix, Position, SaveFreq, Test,
@@ -156,7 +156,7 @@ fit: {keep_best: val_loss, validation: test, save_freq: 50}
     );
     let images = images_of(&config).clone();
     assert_eq!(images.folder.value, Path::new("conf/pictures"));
-    assert_eq!(images.corrupt, Corrupt::Skip);
+    assert_eq!(images.corrupt, CorruptPolicy::Skip);
     let apart = images.test.map(|test| test.value);
     assert_eq!(apart, Some(ImageTest::Folder("conf/apart".into())));
     let expected = ImagePlan {
@@ -180,7 +180,7 @@ fit: {keep_best: val_loss, validation: test, save_freq: 50}
     );
     let images = images_of(&config).clone();
     assert_eq!(images.plan, ImagePlan::new(8, 9));
-    assert_eq!((images.corrupt, images.test), (Corrupt::Fail, None));
+    assert_eq!((images.corrupt, images.test), (CorruptPolicy::Fail, None));
 }
 
 /// A file of images with more keys of `data`.

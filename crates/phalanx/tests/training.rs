@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use phalanx::data::{
-    AutoShard, Batch, Corrupt, Example, IndexCache, Position, Segment, Stream, TfRecordOptions,
-    Worker, write_tfrecord,
+    AutoShardPolicy, Batch, CorruptPolicy, Example, IndexCache, Position, Segment, Stream,
+    TfRecordOptions, Worker, write_tfrecord,
 };
 use phalanx::engine::{Engine, EngineOptions};
 use phalanx::prelude::*;
@@ -935,7 +935,7 @@ fn training_goes_on_within_an_epoch() {
     let position = Position {
         epoch: 1,
         segments: vec![Segment {
-            policy: AutoShard::Data,
+            policy: AutoShardPolicy::Data,
             workers: 1,
             replicas: 1,
             batch: 4,
@@ -979,7 +979,9 @@ fn steps_without_rows_and_corrupt_examples_are_no_harm() {
     let quiet = Fit::epochs(1).progress(Progress::Silent);
     // The last step of 5 rows is of the first worker.
     let data = dataset(5).batch(4);
-    let part = data.shard(Worker::new(1, 2), AutoShard::Data).unwrap();
+    let part = data
+        .shard(Worker::new(1, 2), AutoShardPolicy::Data)
+        .unwrap();
     let mut trainer = strategy().compile(mlp(), sgd(0.1)).unwrap();
     let history = trainer.fit(&part, quiet.clone()).unwrap();
     assert_eq!(history.epochs[0].steps, 2);
@@ -1156,13 +1158,13 @@ fn what_is_behind_a_corrupt_length_is_told() {
         })
     };
     let name = path.file_name().unwrap().to_string_lossy().into_owned();
-    let error = open(Corrupt::Fail).unwrap_err().to_string();
+    let error = open(CorruptPolicy::Fail).unwrap_err().to_string();
     assert!(
         error.contains(&name)
             && error.contains("byte 180: corrupt record: the checksum of the length"),
         "{error}"
     );
-    let data = open(Corrupt::Skip).unwrap().batch(5);
+    let data = open(CorruptPolicy::Skip).unwrap().batch(5);
     let mut ours = trainer(mlp(), sgd(0.1));
     let lost = format!(
         "{name}: the 108 bytes from byte 180 on are left out: corrupt record: the checksum of the length"

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use phalanx::data::{
-    Corrupt, CsvOptions, Dataset, EncodedImage, Example, Feature, Features, ImageFolder,
-    LabelColumn, Lost, Parquet, ParquetOptions, Records, Source, TextLines, TfRecordOptions,
+    CorruptPolicy, CsvOptions, Dataset, EncodedImage, Example, Feature, Features, ImageFolder,
+    LabelColumn, LostBytes, Parquet, ParquetOptions, Records, Source, TextLines, TfRecordOptions,
     TfRecordWriter, TfRecords, WebDataset, read_idx, shard_path,
 };
 
@@ -105,7 +105,7 @@ fn kind(data: &str, format: Option<DataFormat>) -> Result<DataFormat, Failure> {
 struct Items {
     len: usize,
     per_file: Vec<usize>,
-    lost: Vec<Lost>,
+    lost: Vec<LostBytes>,
     read: Box<dyn Fn(usize) -> phalanx::Result<u64>>,
     describe: Box<dyn Fn(usize) -> phalanx::Result<String>>,
 }
@@ -130,7 +130,7 @@ impl Items {
     /// What can be read of the files, whatever else is in them.
     fn open(data: &str, kind: DataFormat) -> phalanx::Result<Self> {
         let skipping = TfRecordOptions {
-            corrupt: Corrupt::Skip,
+            corrupt: CorruptPolicy::Skip,
             ..TfRecordOptions::default()
         };
         Ok(match kind {

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use phalanx::data::Corrupt;
+use phalanx::data::CorruptPolicy;
 use phalanx::image::{ImagePlan, Region, Scale};
 
 use super::reader::{
@@ -196,10 +196,10 @@ fn image_scale(node: &Node) -> Option<Scale> {
     }
 }
 
-fn corrupt(node: &Node) -> Option<Corrupt> {
+fn corrupt(node: &Node) -> Option<CorruptPolicy> {
     match text(node)? {
-        "fail" => Some(Corrupt::Fail),
-        "skip" => Some(Corrupt::Skip),
+        "fail" => Some(CorruptPolicy::Fail),
+        "skip" => Some(CorruptPolicy::Skip),
         _ => None,
     }
 }

@@ -103,7 +103,7 @@ pub struct Images {
     /// How the images of a batch are mixed with one another, and their labels with them.
     pub mix: Option<Located<Mix>>,
     /// What is done about images that cannot be read.
-    pub corrupt: phalanx::data::Corrupt,
+    pub corrupt: phalanx::data::CorruptPolicy,
     /// What the trained model is tested on.
     pub test: Option<Located<ImageTest>>,
 }

@@ -165,7 +165,7 @@ fn taken<T: serde::de::DeserializeOwned>(name: &str, value: Value) -> Result<T> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::{AutoShard, Segment};
+    use crate::data::{AutoShardPolicy, Segment};
 
     fn about() -> About {
         About {
@@ -192,7 +192,7 @@ mod tests {
 
     fn segment() -> Segment {
         serde_json::from_value(serde_json::json!({
-            "policy": AutoShard::Data, "workers": 1, "replicas": 1, "batch": 1, "steps": 0
+            "policy": AutoShardPolicy::Data, "workers": 1, "replicas": 1, "batch": 1, "steps": 0
         }))
         .unwrap()
     }

@@ -9,10 +9,12 @@ use phalanx_graph::HostTensor;
 
 use super::buffer_pool::BufferPool;
 use super::order::{Order, key_of};
-use super::prefetch::{Ahead, Prefetched};
+use super::prefetch::{PrefetchOptions, Prefetcher};
 use super::shard::Sharding;
 use super::stage_stats::StageStats;
-use super::{AutoShard, Batch, ClassWeights, Dataset, Pad, Position, Segment, StageTime, Worker};
+use super::{
+    AutoShardPolicy, Batch, ClassWeights, Dataset, Pad, Position, Segment, StageTime, Worker,
+};
 use crate::{Error, Result};
 
 /// A dataset in batches: cheap to clone, immutable, and the same for the same epoch and index.
@@ -23,7 +25,7 @@ pub struct Batches {
     drop_remainder: bool,
     pad: Option<Pad>,
     stages: Vec<Stage>,
-    ahead: Ahead,
+    ahead: PrefetchOptions,
     buffer_pool: Arc<BufferPool>,
     /// Bytes of the largest batch that was made ahead; 0 before the first.
     largest: Arc<AtomicUsize>,
@@ -51,7 +53,7 @@ impl Batches {
             drop_remainder: false,
             pad: None,
             stages: Vec::new(),
-            ahead: Ahead::default(),
+            ahead: PrefetchOptions::default(),
             buffer_pool: Arc::default(),
             largest: Arc::default(),
             no_rows: Arc::default(),
@@ -140,7 +142,7 @@ impl Batches {
     ///
     /// # Errors
     /// When the worker is none of them, or the policy is `File` and the data are not in files.
-    pub fn shard(&self, worker: Worker, policy: AutoShard) -> Result<Self> {
+    pub fn shard(&self, worker: Worker, policy: AutoShardPolicy) -> Result<Self> {
         let sharding = Sharding::new(&self.input, worker, policy)?;
         Ok(Self {
             sharding,
@@ -150,7 +152,7 @@ impl Batches {
 
     /// How the data are divided between workers: `File`, `Data` or `Off`.
     #[must_use]
-    pub const fn shard_policy(&self) -> AutoShard {
+    pub const fn shard_policy(&self) -> AutoShardPolicy {
         self.sharding.policy
     }
 
@@ -186,7 +188,7 @@ impl Batches {
     /// All stages run on that thread, also those added after this call.
     #[must_use]
     pub fn prefetch(&self, depth: usize) -> Self {
-        let ahead = Ahead {
+        let ahead = PrefetchOptions {
             depth,
             ..self.ahead
         };
@@ -199,7 +201,7 @@ impl Batches {
     /// As many threads to make batches ahead on, each a batch; their order stays the same.
     #[must_use]
     pub fn threads(&self, threads: usize) -> Self {
-        let ahead = Ahead {
+        let ahead = PrefetchOptions {
             threads: threads.max(1),
             depth: self.ahead.depth.max(threads),
             tuned: false,
@@ -215,7 +217,7 @@ impl Batches {
     #[must_use]
     pub fn autotune(&self) -> Self {
         let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        let ahead = Ahead {
+        let ahead = PrefetchOptions {
             threads,
             depth: 2 * threads,
             tuned: true,
@@ -277,7 +279,7 @@ impl Batches {
     #[must_use]
     pub fn iter(&self, epoch: u64, start: usize) -> BatchIter {
         let stage_stats = Arc::new(self.stage_stats());
-        let maker = Maker {
+        let maker = BatchLoader {
             len: if self.size == 0 { None } else { self.len() },
             batches: self.clone(),
             largest: Arc::clone(&self.largest),
@@ -287,7 +289,7 @@ impl Batches {
         };
         let maker = match self.ahead.depth {
             0 => Origin::Here(maker),
-            _ => Origin::Threads(Prefetched::start(maker, self.ahead)),
+            _ => Origin::Threads(Prefetcher::start(maker, self.ahead)),
         };
         BatchIter {
             maker,
@@ -454,7 +456,7 @@ fn panic_message(panic: &(dyn std::any::Any + Send)) -> &str {
 }
 
 /// Makes the batches of an epoch, each by its index.
-pub(super) struct Maker {
+pub(super) struct BatchLoader {
     batches: Batches,
     len: Option<usize>,
     epoch: u64,
@@ -464,7 +466,7 @@ pub(super) struct Maker {
     pub(super) stage_stats: Arc<StageStats>,
 }
 
-impl Maker {
+impl BatchLoader {
     pub(super) fn has(&self, i: usize) -> bool {
         i < self.len.unwrap_or(usize::MAX)
     }
@@ -474,7 +476,7 @@ impl Maker {
     }
 }
 
-impl Iterator for Maker {
+impl Iterator for BatchLoader {
     type Item = Result<Batch>;
 
     fn next(&mut self) -> Option<Result<Batch>> {
@@ -501,8 +503,8 @@ pub struct BatchIter {
 }
 
 enum Origin {
-    Here(Maker),
-    Threads(Prefetched),
+    Here(BatchLoader),
+    Threads(Prefetcher),
 }
 
 impl BatchIter {
@@ -683,7 +685,7 @@ mod tests {
             }
             Ok(batch)
         });
-        let ahead = Ahead {
+        let ahead = PrefetchOptions {
             depth: 8,
             threads: 4,
             tuned: true,

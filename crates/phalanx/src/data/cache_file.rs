@@ -140,11 +140,11 @@ fn tensor(features: &Features, name: &str) -> Result<HostTensor> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::scratch;
+    use crate::data::test_folder;
 
     #[test]
     fn examples_come_back_from_the_file() {
-        let path = scratch::folder("cache_file").join("kept");
+        let path = test_folder::create("cache_file").join("kept");
         let x = HostTensor::new([3, 2], &[1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0]);
         let y = HostTensor::new([3], &[1i32, 0, 1]);
         let data = Dataset::from_arrays(x, y).unwrap();
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn what_was_left_out_stays_left_out_and_is_counted() {
-        let folder = scratch::folder("cache_skips");
+        let folder = test_folder::create("cache_skips");
         let data = Dataset::from_arrays(HostTensor::new([5], &[0i32, 1, 2, 3, 4]), Vec::new());
         let failing = data.unwrap().map(|example| match example.x[0].to_f64()[0] {
             1.0 | 4.0 => Err(in_item("the value", "no".into())),

@@ -9,7 +9,7 @@ use std::io::Read;
 use phalanx_graph::HostTensor;
 
 use super::Dataset;
-use super::lines::{Lines, shown};
+use super::csv_lines::{CsvLines, shown};
 use crate::{Error, Result};
 
 /// How to read a CSV file; the defaults fit a header that is detected and an integer class in the last column.
@@ -102,7 +102,7 @@ pub(super) fn csv_arrays(
     options: &CsvOptions,
 ) -> Result<(Vec<String>, Vec<HostTensor>)> {
     check_options(options)?;
-    let mut lines = Lines::open(reader, name, options)?;
+    let mut lines = CsvLines::open(reader, name, options)?;
     let mut line = first_line(&mut lines)?;
     let fields = lines.fields(&line)?;
     let names = header(&lines, &fields, options.header)?;
@@ -116,7 +116,7 @@ pub(super) fn csv_arrays(
     table.finish(&lines)
 }
 
-fn first_line(lines: &mut Lines<'_>) -> Result<String> {
+fn first_line(lines: &mut CsvLines<'_>) -> Result<String> {
     let mut line = String::new();
     if lines.read(&mut line)? {
         return Ok(line);
@@ -177,7 +177,7 @@ fn check_options(options: &CsvOptions) -> Result<()> {
 }
 
 /// The column names, empty when the first line is data.
-fn header(lines: &Lines<'_>, fields: &[Cow<'_, str>], header: Header) -> Result<Vec<String>> {
+fn header(lines: &CsvLines<'_>, fields: &[Cow<'_, str>], header: Header) -> Result<Vec<String>> {
     let is_text =
         |field: &&Cow<'_, str>| !field.trim().is_empty() && field.trim().parse::<f64>().is_err();
     let named = match header {
@@ -215,7 +215,7 @@ struct Table<'a> {
 
 impl<'a> Table<'a> {
     fn new(
-        lines: &Lines<'_>,
+        lines: &CsvLines<'_>,
         first: &[Cow<'_, str>],
         names: Vec<String>,
         options: &'a CsvOptions,
@@ -242,7 +242,7 @@ impl<'a> Table<'a> {
         })
     }
 
-    fn push(&mut self, lines: &Lines<'_>, fields: &[Cow<'_, str>]) -> Result<()> {
+    fn push(&mut self, lines: &CsvLines<'_>, fields: &[Cow<'_, str>]) -> Result<()> {
         if fields.len() != self.columns {
             return Err(lines.error(&format!(
                 "found {} columns, expected {} as in the first line; complete or remove the row",
@@ -271,7 +271,7 @@ impl<'a> Table<'a> {
         Ok(())
     }
 
-    fn finish(self, lines: &Lines<'_>) -> Result<(Vec<String>, Vec<HostTensor>)> {
+    fn finish(self, lines: &CsvLines<'_>) -> Result<(Vec<String>, Vec<HostTensor>)> {
         if self.rows == 0 {
             return Err(lines.error("found a header and no row, expected rows of numbers; check that the file is complete"));
         }
@@ -291,7 +291,7 @@ impl<'a> Table<'a> {
 }
 
 fn label_column(
-    lines: &Lines<'_>,
+    lines: &CsvLines<'_>,
     names: &[String],
     columns: usize,
     label: &LabelColumn,
@@ -308,7 +308,7 @@ fn label_column(
     }
 }
 
-fn named_column(lines: &Lines<'_>, names: &[String], name: &str) -> Result<usize> {
+fn named_column(lines: &CsvLines<'_>, names: &[String], name: &str) -> Result<usize> {
     let found: Vec<usize> = (0..names.len())
         .filter(|&column| names[column] == name)
         .collect();
@@ -333,7 +333,7 @@ fn named_column(lines: &Lines<'_>, names: &[String], name: &str) -> Result<usize
     }
 }
 
-fn check_features(lines: &Lines<'_>, columns: usize, options: &CsvOptions) -> Result<()> {
+fn check_features(lines: &CsvLines<'_>, columns: usize, options: &CsvOptions) -> Result<()> {
     let dims = &options.features;
     let product = dims
         .iter()

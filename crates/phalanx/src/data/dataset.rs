@@ -8,16 +8,17 @@ use std::sync::{Arc, OnceLock};
 
 use phalanx_graph::HostTensor;
 
+use super::concat_files::concat_rows;
 use super::csv::csv_arrays;
-use super::formats::{Parsed, files_of};
+use super::formats::{ParsedRecords, files_of};
 use super::images::Images;
 use super::interleave::Interleaving;
-use super::joined::joined;
 use super::order::Order;
 use super::source::Arrays;
 use super::subset::Subset;
 use super::{
-    Batches, ClassWeights, CsvColumns, CsvOptions, EncodedImage, Example, Lost, Records, Source,
+    Batches, ClassWeights, CsvColumns, CsvOptions, EncodedImage, Example, LostBytes, Records,
+    Source,
 };
 use crate::image::ImagePlan;
 use crate::{Error, Result};
@@ -140,7 +141,7 @@ impl Dataset {
             }
             parts.push((name, arrays));
         }
-        let mut arrays = joined(parts)?;
+        let mut arrays = concat_rows(parts)?;
         let y = arrays.split_off(1);
         Self::from_arrays(arrays, y)
     }
@@ -153,7 +154,7 @@ impl Dataset {
         records: R,
         parse: impl Fn(R::Item) -> Result<Example> + Send + Sync + 'static,
     ) -> Self {
-        Self::from_source(Parsed::new(records, parse))
+        Self::from_source(ParsedRecords::new(records, parse))
     }
 
     /// Images in the form of their files, each made an f32 example `[height, width, channels]` with its class as an i32
@@ -357,7 +358,7 @@ impl Dataset {
 
     /// What of the files was left out when they were opened, since nothing says where the next item starts.
     #[must_use]
-    pub fn lost(&self) -> Vec<Lost> {
+    pub fn lost(&self) -> Vec<LostBytes> {
         match &*self.node {
             Node::Source(source) => source.lost(),
             Node::Images(images) => images.lost(),

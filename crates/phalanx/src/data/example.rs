@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use phalanx_graph::HostTensor;
 
+use super::batch_builder::BatchBuilder;
 use super::buffer_pool::BufferPool;
-use super::stack::Stack;
 use crate::{Error, Result};
 
 /// What a model learns from at once: inputs, outputs and a weight, none with a batch dim.
@@ -62,7 +62,7 @@ impl Batch {
     /// When the number, element type or dims of the tensors differ between examples.
     pub fn stack(examples: &[Example]) -> Result<Self> {
         let buffer_pool = BufferPool::default();
-        let mut stack = Stack::new(examples.len(), &buffer_pool);
+        let mut stack = BatchBuilder::new(examples.len(), &buffer_pool);
         for example in examples {
             stack.push(example)?;
         }

@@ -7,7 +7,7 @@ use phalanx_graph::{AlignedBytes, DType, HostTensor, Shape};
 use super::buffer_pool::BufferPool;
 use super::formats::placed;
 use super::order::key_of;
-use super::{Batch, EncodedImage, Example, Lost, Records};
+use super::{Batch, EncodedImage, Example, LostBytes, Records};
 use crate::Result;
 use crate::image::{ImageMaker, ImagePlan};
 
@@ -45,7 +45,7 @@ impl Images {
         self.encoded.per_file()
     }
 
-    pub(super) fn lost(&self) -> Vec<Lost> {
+    pub(super) fn lost(&self) -> Vec<LostBytes> {
         self.encoded.lost()
     }
 

@@ -20,36 +20,36 @@
 //! # Ok::<(), phalanx::Error>(())
 //! ```
 
+mod batch_builder;
 mod batches;
 mod bottleneck;
 mod buffer_pool;
 mod cache_file;
+mod concat_files;
 mod csv;
+mod csv_lines;
 mod dataset;
 mod example;
 mod formats;
+mod from_files;
+mod global_batch;
 mod images;
 mod interleave;
-mod joined;
-mod lines;
 mod mixup;
-mod open;
 mod order;
 mod pad;
 mod position;
 mod prefetch;
 mod reading;
-mod rebatch;
-#[cfg(test)]
-mod scratch;
 mod shard;
 #[cfg(test)]
 mod shard_tests;
 mod source;
-mod stack;
 mod stage_stats;
 mod stream;
 mod subset;
+#[cfg(test)]
+mod test_folder;
 mod training_data;
 mod vocabulary;
 
@@ -59,18 +59,19 @@ pub use csv::{CsvColumns, CsvOptions, Header, LabelColumn, LabelKind, parse_csv}
 pub use dataset::Dataset;
 pub use example::{Batch, ClassWeights, Example};
 pub use formats::{
-    Cifar, Corrupt, EncodedImage, Feature, Features, FixedRecords, ImageFolder, IndexCache, Lost,
-    Place, Records, TarMember, TextLines, TfRecordOptions, TfRecordWriter, TfRecords, WebDataset,
-    WebSample, files_matching, parse_idx, read_idx, shard_path, tar_members, write_tfrecord,
+    Cifar, CorruptPolicy, EncodedImage, Feature, Features, FixedRecords, ImageFolder, IndexCache,
+    LostBytes, RecordLocation, Records, TarMember, TextLines, TfRecordOptions, TfRecordWriter,
+    TfRecords, WebDataset, WebSample, files_matching, parse_idx, read_idx, shard_path, tar_members,
+    write_tfrecord,
 };
 #[cfg(feature = "parquet")]
 pub use formats::{Parquet, ParquetOptions};
+pub use global_batch::{Worker, batch_sizes};
 pub use mixup::{cut_mix, mix_up};
 pub use pad::Pad;
 pub use phalanx_graph::HostTensor;
 pub use position::{Position, Segment};
-pub use rebatch::{Worker, batch_sizes};
-pub use shard::AutoShard;
+pub use shard::AutoShardPolicy;
 pub use source::Source;
 pub(crate) use stage_stats::STAGES;
 pub use stage_stats::StageTime;

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::shard::{Sharding, all_have_read};
-use super::{AutoShard, BatchIter, Batches, Worker};
+use super::{AutoShardPolicy, BatchIter, Batches, Worker};
 use crate::{Error, Result};
 
 /// A position in an epoch: which steps were taken, under how many workers.
@@ -11,7 +11,7 @@ use crate::{Error, Result};
 /// It has a segment for the steps since the epoch last went on with other workers or another batch, and at most three for
 /// all before, however often that was.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "Given")]
+#[serde(try_from = "UncheckedPosition")]
 pub struct Position {
     /// The epoch, from 0.
     pub epoch: u64,
@@ -23,7 +23,7 @@ pub struct Position {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Segment {
     /// How the data were divided: `File`, `Data` or `Off`.
-    pub policy: AutoShard,
+    pub policy: AutoShardPolicy,
     /// Number of workers.
     pub workers: usize,
     /// Replicas of each worker.
@@ -46,15 +46,15 @@ const MOST_SEGMENTS: usize = 16;
 
 /// A position as it is written, which may be anything.
 #[derive(Deserialize)]
-struct Given {
+struct UncheckedPosition {
     epoch: u64,
     segments: Vec<Segment>,
 }
 
-impl TryFrom<Given> for Position {
+impl TryFrom<UncheckedPosition> for Position {
     type Error = Error;
 
-    fn try_from(Given { epoch, segments }: Given) -> Result<Self> {
+    fn try_from(UncheckedPosition { epoch, segments }: UncheckedPosition) -> Result<Self> {
         let position = Self { epoch, segments };
         position.check().map(|()| position)
     }
@@ -83,7 +83,7 @@ impl Segment {
 
     /// Examples that nobody needs to read any more, where the data are not divided by file.
     fn examples(&self) -> usize {
-        if self.policy != AutoShard::Off {
+        if self.policy != AutoShardPolicy::Off {
             return self.steps.saturating_mul(self.batch);
         }
         all_have_read(self.workers, self.replicas, self.batch, self.steps)
@@ -151,7 +151,7 @@ impl Batches {
         if !past.is_empty() {
             now.policy = rest_policy(now.policy);
         }
-        let by_position = |segment: &Segment| segment.policy == AutoShard::Data;
+        let by_position = |segment: &Segment| segment.policy == AutoShardPolicy::Data;
         last.goes_on(&now) || by_position(last) && by_position(&now) && last.batch == now.batch
     }
 
@@ -186,7 +186,7 @@ impl Batches {
                 count: segment.workers,
                 replicas: segment.replicas,
             };
-            if k > 0 && segment.policy == AutoShard::File {
+            if k > 0 && segment.policy == AutoShardPolicy::File {
                 return Err(Error::User(format!(
                     "segment {k} of the position is not one of these batches: {segment:?}; start at the next epoch"
                 )));
@@ -208,10 +208,10 @@ impl Batches {
 }
 
 /// How what is left of an epoch is divided: it is no longer in whole files.
-const fn rest_policy(policy: AutoShard) -> AutoShard {
+const fn rest_policy(policy: AutoShardPolicy) -> AutoShardPolicy {
     match policy {
-        AutoShard::Off => AutoShard::Off,
-        _ => AutoShard::Data,
+        AutoShardPolicy::Off => AutoShardPolicy::Off,
+        _ => AutoShardPolicy::Data,
     }
 }
 
@@ -220,7 +220,7 @@ const fn rest_policy(policy: AutoShard) -> AutoShard {
 fn merged(past: &[Segment]) -> Vec<Segment> {
     let files = past
         .iter()
-        .take_while(|segment| segment.policy == AutoShard::File);
+        .take_while(|segment| segment.policy == AutoShardPolicy::File);
     let (files, rest) = past.split_at(files.count());
     let steps = rest
         .iter()
@@ -234,7 +234,7 @@ fn merged(past: &[Segment]) -> Vec<Segment> {
         _ => (examples / steps, examples % steps),
     };
     let of = |batch, steps| Segment {
-        policy: AutoShard::Data,
+        policy: AutoShardPolicy::Data,
         workers: 1,
         replicas: 1,
         batch,

@@ -7,12 +7,12 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::Batch;
-use super::batches::Maker;
+use super::batches::BatchLoader;
 use crate::{Error, Result};
 
 /// How far batches are made ahead, and on how many threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Ahead {
+pub(super) struct PrefetchOptions {
     /// The most batches that are made or in the making; 0 makes each when it is asked for.
     pub(super) depth: usize,
     /// The most threads.
@@ -21,7 +21,7 @@ pub(super) struct Ahead {
     pub(super) tuned: bool,
 }
 
-impl Default for Ahead {
+impl Default for PrefetchOptions {
     fn default() -> Self {
         Self {
             depth: 0,
@@ -41,15 +41,15 @@ const NOTABLE: f64 = 0.05;
 /// Threads that each make the next batch that nobody makes yet, and the place where they wait to be taken.
 ///
 /// A thread ends when the epoch does, after an error, or when the reader is gone; dropping this joins them.
-pub(super) struct Prefetched {
+pub(super) struct Prefetcher {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
     failed_start: Option<Error>,
-    tuner: Option<Tuner>,
+    tuner: Option<Autotuner>,
 }
 
 struct Shared {
-    maker: Maker,
+    maker: BatchLoader,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -70,8 +70,8 @@ struct State {
     died: bool,
 }
 
-impl Prefetched {
-    pub(super) fn start(maker: Maker, ahead: Ahead) -> Self {
+impl Prefetcher {
+    pub(super) fn start(maker: BatchLoader, ahead: PrefetchOptions) -> Self {
         let state = State {
             next: maker.next,
             taken: maker.next,
@@ -92,7 +92,7 @@ impl Prefetched {
             shared,
             threads: Vec::new(),
             failed_start: None,
-            tuner: ahead.tuned.then(|| Tuner::new(ahead.threads)),
+            tuner: ahead.tuned.then(|| Autotuner::new(ahead.threads)),
         };
         for rank in 0..ahead.threads {
             let shared = Arc::clone(&prefetched.shared);
@@ -137,7 +137,7 @@ impl Prefetched {
     }
 }
 
-impl Drop for Prefetched {
+impl Drop for Prefetcher {
     fn drop(&mut self) {
         self.shared.lock().stopped = true;
         self.shared.changed.notify_all();
@@ -160,7 +160,7 @@ impl Shared {
 
     /// Makes batches until there are no more to make.
     fn fill(&self, rank: usize) {
-        let died = Died(self);
+        let died = PanicGuard(self);
         while let Some(i) = self.claim(rank) {
             let batch = self.maker.make(i);
             if let Ok(batch) = &batch {
@@ -210,9 +210,9 @@ impl Shared {
 }
 
 /// Tells the reader when a thread ends by a panic.
-struct Died<'a>(&'a Shared);
+struct PanicGuard<'a>(&'a Shared);
 
-impl Drop for Died<'_> {
+impl Drop for PanicGuard<'_> {
     fn drop(&mut self) {
         self.0.lock().died = true;
         self.0.changed.notify_all();
@@ -226,15 +226,15 @@ fn no_thread(error: &std::io::Error) -> Error {
 }
 
 /// Looks at the clocks now and then and sets threads and depth.
-struct Tuner {
+struct Autotuner {
     most: usize,
-    seen: Seen,
+    seen: WaitSample,
     since: Instant,
 }
 
 /// What was measured over some batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Seen {
+struct WaitSample {
     batches: u32,
     /// Seconds that the reader waited for a batch.
     starved: f64,
@@ -242,9 +242,9 @@ struct Seen {
     full: u32,
 }
 
-impl Tuner {
+impl Autotuner {
     fn new(most: usize) -> Self {
-        let (seen, since) = (Seen::default(), Instant::now());
+        let (seen, since) = (WaitSample::default(), Instant::now());
         Self { most, seen, since }
     }
 
@@ -256,14 +256,14 @@ impl Tuner {
             let elapsed = self.since.elapsed().as_secs_f64();
             (state.active, state.depth) =
                 tuned(self.seen, elapsed, state.active, self.most.min(room));
-            (self.seen, self.since) = (Seen::default(), Instant::now());
+            (self.seen, self.since) = (WaitSample::default(), Instant::now());
         }
     }
 }
 
 /// Threads and depth after a window: a thread more while the reader waits notably, one fewer when it does not and
 /// every batch found the room full; two batches a thread. Memory bounds what is made of that.
-fn tuned(seen: Seen, elapsed: f64, active: usize, most: usize) -> (usize, usize) {
+fn tuned(seen: WaitSample, elapsed: f64, active: usize, most: usize) -> (usize, usize) {
     let share = seen.starved / elapsed.max(1e-9);
     let most = most.max(1);
     let active = if share > NOTABLE {
@@ -283,7 +283,7 @@ mod tests {
 
     #[test]
     fn threads_follow_what_is_waited_for() {
-        let seen = Seen {
+        let seen = WaitSample {
             batches: 8,
             starved: 0.5,
             full: 0,
@@ -291,7 +291,7 @@ mod tests {
         assert_eq!(tuned(seen, 1.0, 1, 4), (2, 4));
         assert_eq!(tuned(seen, 1.0, 4, 4), (4, 8));
         assert_eq!(tuned(seen, 100.0, 3, 4), (3, 6));
-        let idle = Seen {
+        let idle = WaitSample {
             starved: 0.0,
             full: 8,
             ..seen

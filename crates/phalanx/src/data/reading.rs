@@ -2,10 +2,10 @@
 
 use std::sync::atomic::Ordering;
 
+use super::batch_builder::BatchBuilder;
 use super::buffer_pool::BufferPool;
 use super::dataset::{Dataset, Node};
 use super::order::{Order, key_of};
-use super::stack::Stack;
 use super::{Batch, Example, Pad, Source};
 use crate::{Error, Result};
 
@@ -195,7 +195,7 @@ impl Dataset {
         indices: &[usize],
         buffer_pool: &BufferPool,
     ) -> Result<Batch> {
-        let mut stack = Stack::new(indices.len(), buffer_pool);
+        let mut stack = BatchBuilder::new(indices.len(), buffer_pool);
         for &i in indices {
             if let Some(example) = self.read(epoch, i)? {
                 stack.push(&example)?;
@@ -217,7 +217,7 @@ impl Dataset {
             .filter_map(|&i| self.read(epoch, i).transpose());
         let mut examples: Vec<Example> = read.collect::<Result<_>>()?;
         pad.apply(&mut examples)?;
-        let mut stack = Stack::new(examples.len(), buffer_pool);
+        let mut stack = BatchBuilder::new(examples.len(), buffer_pool);
         examples
             .iter()
             .try_for_each(|example| stack.push(example))?;

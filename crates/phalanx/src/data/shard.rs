@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::dataset::Node;
+use super::global_batch::{consumed, slice_of, steps};
 use super::order::Order;
-use super::rebatch::{consumed, slice_of, steps};
 use super::subset::Subset;
 use super::{Dataset, Worker};
 use crate::{Error, Result};
@@ -12,7 +12,7 @@ use crate::{Error, Result};
 /// How the data are divided between workers (`tf.data`'s `AutoShardPolicy`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum AutoShard {
+pub enum AutoShardPolicy {
     /// By file where the data have enough files and stages allow it, else by position. Never an error.
     #[default]
     Auto,
@@ -30,7 +30,7 @@ pub enum AutoShard {
 pub(super) struct Sharding {
     pub(super) worker: Worker,
     /// `File`, `Data` or `Off`.
-    pub(super) policy: AutoShard,
+    pub(super) policy: AutoShardPolicy,
     pub(super) notice: Option<String>,
     /// A dataset for each worker; none where all share the slices of one.
     lanes: Vec<Dataset>,
@@ -45,40 +45,42 @@ impl Sharding {
                 count: 1,
                 replicas: 1,
             },
-            policy: AutoShard::Data,
+            policy: AutoShardPolicy::Data,
             notice: None,
             lanes: Vec::new(),
         }
     }
 
-    pub(super) fn new(input: &Dataset, worker: Worker, policy: AutoShard) -> Result<Self> {
+    pub(super) fn new(input: &Dataset, worker: Worker, policy: AutoShardPolicy) -> Result<Self> {
         worker.check()?;
         let by_position = |notice| Self {
             worker,
-            policy: AutoShard::Data,
+            policy: AutoShardPolicy::Data,
             notice,
             lanes: Vec::new(),
         };
         let lanes = match policy {
-            AutoShard::Data => return Ok(by_position(None)),
-            AutoShard::Auto if worker.count == 1 => return Ok(by_position(None)),
-            AutoShard::Off => vec![input.clone(); worker.count],
-            AutoShard::Auto | AutoShard::File => match file_lanes(input, worker.count) {
-                Ok(lanes) => lanes,
-                Err(NoLanes::Unfit(reason)) if policy == AutoShard::File => {
-                    return Err(Error::User(format!(
-                        "cannot shard by file: {reason}; choose auto or data"
-                    )));
+            AutoShardPolicy::Data => return Ok(by_position(None)),
+            AutoShardPolicy::Auto if worker.count == 1 => return Ok(by_position(None)),
+            AutoShardPolicy::Off => vec![input.clone(); worker.count],
+            AutoShardPolicy::Auto | AutoShardPolicy::File => {
+                match file_lanes(input, worker.count) {
+                    Ok(lanes) => lanes,
+                    Err(NotShardable::Unfit(reason)) if policy == AutoShardPolicy::File => {
+                        return Err(Error::User(format!(
+                            "cannot shard by file: {reason}; choose auto or data"
+                        )));
+                    }
+                    Err(NotShardable::Unfit(reason) | NotShardable::TooFew(reason)) => {
+                        return Ok(by_position(Some(format!("sharding by position: {reason}"))));
+                    }
                 }
-                Err(NoLanes::Unfit(reason) | NoLanes::TooFew(reason)) => {
-                    return Ok(by_position(Some(format!("sharding by position: {reason}"))));
-                }
-            },
+            }
         };
         let (policy, notice) = match policy {
-            AutoShard::Off => (AutoShard::Off, None),
+            AutoShardPolicy::Off => (AutoShardPolicy::Off, None),
             _ => (
-                AutoShard::File,
+                AutoShardPolicy::File,
                 Some(format!("sharding by file between {} workers", worker.count)),
             ),
         };
@@ -158,9 +160,9 @@ impl Sharding {
             )
         };
         match self.policy {
-            AutoShard::File => {}
+            AutoShardPolicy::File => {}
             // Each worker reads all of it, at its own pace.
-            AutoShard::Off => {
+            AutoShardPolicy::Off => {
                 let Worker {
                     count, replicas, ..
                 } = self.worker;
@@ -190,13 +192,13 @@ pub(super) fn all_have_read(count: usize, replicas: usize, batch: usize, steps: 
 }
 
 /// Why there is no dataset for each worker.
-enum NoLanes {
+enum NotShardable {
     /// The data or their stages cannot be divided by file.
     Unfit(String),
     TooFew(String),
 }
 
-fn file_lanes(input: &Dataset, workers: usize) -> std::result::Result<Vec<Dataset>, NoLanes> {
+fn file_lanes(input: &Dataset, workers: usize) -> std::result::Result<Vec<Dataset>, NotShardable> {
     (0..workers)
         .map(|worker| lane(input, worker, workers))
         .collect()
@@ -208,12 +210,12 @@ fn whole_files(
     files: &[usize],
     worker: usize,
     workers: usize,
-) -> std::result::Result<Dataset, NoLanes> {
+) -> std::result::Result<Dataset, NotShardable> {
     match files.len() {
-        0 => Err(NoLanes::Unfit(
+        0 => Err(NotShardable::Unfit(
             "the data are not in files of several examples".into(),
         )),
-        few if few < workers => Err(NoLanes::TooFew(format!(
+        few if few < workers => Err(NotShardable::TooFew(format!(
             "there are {few} files for {workers} workers"
         ))),
         _ => Ok(input.subset(files_of(files, worker, workers))),
@@ -221,7 +223,11 @@ fn whole_files(
 }
 
 /// The same stages over the files of one worker.
-fn lane(input: &Dataset, worker: usize, workers: usize) -> std::result::Result<Dataset, NoLanes> {
+fn lane(
+    input: &Dataset,
+    worker: usize,
+    workers: usize,
+) -> std::result::Result<Dataset, NotShardable> {
     let inner = |input: &Dataset| lane(input, worker, workers);
     match input.node() {
         Node::Source(source) => whole_files(input, &source.per_file(), worker, workers),
@@ -230,7 +236,7 @@ fn lane(input: &Dataset, worker: usize, workers: usize) -> std::result::Result<D
             input,
             order: order @ (Order::Shuffle(_) | Order::Repeat(_)),
         } => Ok(inner(input)?.ordered(*order)),
-        Node::Ordered { .. } => Err(NoLanes::Unfit(
+        Node::Ordered { .. } => Err(NotShardable::Unfit(
             "take or skip counts the examples of all files".into(),
         )),
         Node::Map { input, seed, map } => {
@@ -244,10 +250,10 @@ fn lane(input: &Dataset, worker: usize, workers: usize) -> std::result::Result<D
         }
         Node::Concatenate { first, second, .. } => inner(first)?
             .concatenate(&inner(second)?)
-            .map_err(|error| NoLanes::Unfit(error.to_string())),
-        Node::Arrays(_) => Err(NoLanes::Unfit("the data are in memory".into())),
+            .map_err(|error| NotShardable::Unfit(error.to_string())),
+        Node::Arrays(_) => Err(NotShardable::Unfit("the data are in memory".into())),
         Node::Subset { .. } | Node::Interleaved { .. } | Node::Zip { .. } | Node::Cached { .. } => {
-            Err(NoLanes::Unfit(
+            Err(NotShardable::Unfit(
                 "a filter, interleave, mix, zip or cache stage is over all files".into(),
             ))
         }

@@ -31,7 +31,12 @@ fn values(batch: &Batch) -> Vec<i32> {
 }
 
 /// The parts of all workers.
-fn parts(batches: &Batches, count: usize, replicas: usize, policy: AutoShard) -> Vec<Batches> {
+fn parts(
+    batches: &Batches,
+    count: usize,
+    replicas: usize,
+    policy: AutoShardPolicy,
+) -> Vec<Batches> {
     let part = |index| {
         batches
             .shard(
@@ -80,7 +85,7 @@ proptest! {
     ) {
         let total: usize = files.iter().sum();
         let data = Dataset::from_source(Files(files)).shuffle(seed).map(Ok);
-        let policy = if by_file { AutoShard::Auto } else { AutoShard::Data };
+        let policy = if by_file { AutoShardPolicy::Auto } else { AutoShardPolicy::Data };
         let parts = parts(&data.batch(batch), count, replicas, policy);
         let steps: Vec<_> = parts.iter().map(Batches::len).collect();
         prop_assert!(steps.windows(2).all(|pair| pair[0] == pair[1]), "{steps:?}");
@@ -95,7 +100,7 @@ proptest! {
     ) {
         let total: usize = files.iter().sum();
         let data = Dataset::from_source(Files(files)).shuffle(seed);
-        let policy = if by_file { AutoShard::Auto } else { AutoShard::Data };
+        let policy = if by_file { AutoShardPolicy::Auto } else { AutoShardPolicy::Data };
         let (mut all, mut position) = (Vec::new(), Position::start(1));
         for (count, batch, steps) in counts {
             let parts = parts(&data.batch(batch).prefetch(prefetch), count, 1, policy);
@@ -114,7 +119,7 @@ proptest! {
         len in 0usize..60, count in 1usize..6, batch in 1usize..9, seed: u64,
     ) {
         let batches = Dataset::from_source(Files(vec![len])).shuffle(seed).batch(batch);
-        let parts = parts(&batches, count, 2, AutoShard::Data);
+        let parts = parts(&batches, count, 2, AutoShardPolicy::Data);
         for step in 0..batches.len().unwrap() {
             let together: Vec<i32> = parts.iter().flat_map(|part| values(&part.get(0, step).unwrap())).collect();
             prop_assert_eq!(together, values(&batches.get(0, step).unwrap()));
@@ -130,7 +135,11 @@ fn the_order_of_workers_is_pinned() {
         .batch(5);
     let golden = include_str!("shard_order.txt");
     let mut text = String::new();
-    for policy in [AutoShard::File, AutoShard::Data, AutoShard::Off] {
+    for policy in [
+        AutoShardPolicy::File,
+        AutoShardPolicy::Data,
+        AutoShardPolicy::Off,
+    ] {
         for (worker, part) in parts(&batches, 2, 1, policy).iter().enumerate() {
             let read: Vec<Vec<i32>> = part
                 .iter(1, 0)
@@ -154,23 +163,28 @@ fn the_choice_is_explained() {
         )
     };
     assert_eq!(
-        chosen(&data(1), 1, AutoShard::Auto),
-        (AutoShard::Data, String::new())
+        chosen(&data(1), 1, AutoShardPolicy::Auto),
+        (AutoShardPolicy::Data, String::new())
     );
-    assert_eq!(chosen(&data(4), 2, AutoShard::Auto).0, AutoShard::File);
+    assert_eq!(
+        chosen(&data(4), 2, AutoShardPolicy::Auto).0,
+        AutoShardPolicy::File
+    );
     let too_few = (
-        AutoShard::Data,
+        AutoShardPolicy::Data,
         "sharding by position: there are 1 files for 2 workers".to_owned(),
     );
-    assert_eq!(chosen(&data(1), 2, AutoShard::Auto), too_few);
-    assert_eq!(chosen(&data(1), 2, AutoShard::File), too_few);
+    assert_eq!(chosen(&data(1), 2, AutoShardPolicy::Auto), too_few);
+    assert_eq!(chosen(&data(1), 2, AutoShardPolicy::File), too_few);
     let taken = data(4).take(5);
     assert!(
-        chosen(&taken, 2, AutoShard::Auto)
+        chosen(&taken, 2, AutoShardPolicy::Auto)
             .1
             .contains("take or skip counts")
     );
-    let error = shard(&taken, 2, AutoShard::File).unwrap_err().to_string();
+    let error = shard(&taken, 2, AutoShardPolicy::File)
+        .unwrap_err()
+        .to_string();
     assert!(
         error.contains("cannot shard by file: take or skip"),
         "{error}"
@@ -178,7 +192,7 @@ fn the_choice_is_explained() {
     assert!(
         data(1)
             .batch(2)
-            .shard(Worker::new(2, 2), AutoShard::Auto)
+            .shard(Worker::new(2, 2), AutoShardPolicy::Auto)
             .is_err()
     );
     let repeated = data(4).batch(2).repeat(2);
@@ -253,7 +267,7 @@ fn the_least_that_any_worker_has_read_is_known() {
                     count,
                     replicas,
                 };
-                rebatch::consumed(worker, batch, steps)
+                global_batch::consumed(worker, batch, steps)
             };
             let least = (0..count).map(read).min().unwrap();
             let all = shard::all_have_read(count, replicas, batch, steps);
@@ -265,7 +279,9 @@ fn the_least_that_any_worker_has_read_is_known() {
 #[test]
 fn what_not_all_have_read_is_left_where_each_reads_all() {
     let batches = Dataset::from_source(Files(vec![40])).batch(4);
-    let worker = batches.shard(Worker::new(0, 2), AutoShard::Off).unwrap();
+    let worker = batches
+        .shard(Worker::new(0, 2), AutoShardPolicy::Off)
+        .unwrap();
     // Each worker has read 2 a step.
     let rest = worker.sharding.rest(&worker.input, 4, 3).unwrap();
     assert_eq!(rest.len(), Some(34));
@@ -313,8 +329,8 @@ proptest! {
         last in (1usize..5, 1usize..7),
     ) {
         let data = through(&Dataset::from_source(Files(files)), way, seed);
-        let policy = [AutoShard::Auto, AutoShard::File, AutoShard::Data][policy];
-        if policy == AutoShard::File && NOT_BY_FILE.contains(&way) {
+        let policy = [AutoShardPolicy::Auto, AutoShardPolicy::File, AutoShardPolicy::Data][policy];
+        if policy == AutoShardPolicy::File && NOT_BY_FILE.contains(&way) {
             let refused = data.batch(2).shard(Worker::new(0, 2), policy).unwrap_err().to_string();
             prop_assert!(refused.contains("cannot shard by file"), "{refused}");
             return Ok(());
@@ -342,7 +358,7 @@ proptest! {
     ) {
         let data = through(&Dataset::from_source(Files(files)), way, seed);
         let order = in_order(&data, epoch);
-        let mine = parts(&data.batch(batch), count, replicas, AutoShard::Off);
+        let mine = parts(&data.batch(batch), count, replicas, AutoShardPolicy::Off);
         let (mut read_before, mut position) = (Vec::new(), Position::start(epoch));
         for part in &mine {
             let (before, after) = read(std::slice::from_ref(part), &Position::start(epoch), steps);
@@ -353,7 +369,7 @@ proptest! {
         }
         let mut first = read_before.into_iter().min().unwrap();
         for (count, batch, steps) in others {
-            let theirs = parts(&data.batch(batch), count, 1, AutoShard::Off);
+            let theirs = parts(&data.batch(batch), count, 1, AutoShardPolicy::Off);
             let mut least = usize::MAX;
             let mut after = position.clone();
             for part in &theirs {
@@ -369,7 +385,7 @@ proptest! {
             }
             prop_assert!(position.segments.len() <= 4, "{position:?}");
         }
-        let (rest, _) = read(&parts(&data.batch(7), 1, 3, AutoShard::Off), &position, usize::MAX);
+        let (rest, _) = read(&parts(&data.batch(7), 1, 3, AutoShardPolicy::Off), &position, usize::MAX);
         prop_assert_eq!(&rest[..], &order[first..]);
     }
 
@@ -396,7 +412,7 @@ proptest! {
             });
             let mut expected: Vec<_> = each.collect();
             expected.sort_unstable();
-            let policy = if by_file { AutoShard::Auto } else { AutoShard::Data };
+            let policy = if by_file { AutoShardPolicy::Auto } else { AutoShardPolicy::Data };
             let (mut found, mut position) = (Vec::new(), Position::start(epoch));
             for (count, batch, steps) in counts.iter().copied().chain([(2, 3, usize::MAX)]) {
                 let mut after = position.clone();
@@ -449,7 +465,7 @@ fn a_position_stays_small() {
         .into_iter()
         .chain([(2, 3), (3, 5)].into_iter().cycle().take(40))
     {
-        let parts = parts(&data.batch(batch), count, 1, AutoShard::Auto);
+        let parts = parts(&data.batch(batch), count, 1, AutoShardPolicy::Auto);
         let (some, after) = read(&parts, &position, 1);
         all.extend(some);
         position = after;
@@ -461,14 +477,14 @@ fn a_position_stays_small() {
         );
     }
     let (rest, _) = read(
-        &parts(&data.batch(9), 1, 1, AutoShard::Auto),
+        &parts(&data.batch(9), 1, 1, AutoShardPolicy::Auto),
         &position,
         usize::MAX,
     );
     all.extend(rest);
     assert!(sorted(all).into_iter().eq(0..240));
     // The same workers go on in the same segment, also behind files.
-    let parts = parts(&data.batch(6), 2, 1, AutoShard::Auto);
+    let parts = parts(&data.batch(6), 2, 1, AutoShardPolicy::Auto);
     let (_, first) = read(&parts, &position, 1);
     let (_, second) = read(&parts, &first, 1);
     assert_eq!(first.segments.len(), second.segments.len());
@@ -511,7 +527,7 @@ fn endless_data_that_are_all_corrupt_are_an_error() {
     let part = none
         .repeat_forever()
         .batch(4)
-        .shard(Worker::new(0, 2), AutoShard::Data);
+        .shard(Worker::new(0, 2), AutoShardPolicy::Data);
     assert!(part.unwrap().get(0, 0).is_err());
     // A single good one is found, wherever it is in the order of each repetition.
     for seed in 0..20 {
@@ -530,7 +546,9 @@ fn endless_data_that_are_all_corrupt_are_an_error() {
 #[test]
 fn what_is_read_only_for_its_tensors_is_not_counted_as_skipped() {
     let data = with_one_good(9, 8).skip_corrupt();
-    let part = data.batch(4).shard(Worker::new(0, 2), AutoShard::Data);
+    let part = data
+        .batch(4)
+        .shard(Worker::new(0, 2), AutoShardPolicy::Data);
     assert_eq!(part.unwrap().get(0, 0).unwrap().rows(), 0);
     assert_eq!(data.skipped(), 2);
 }
@@ -555,7 +573,7 @@ fn a_position_knows_which_of_its_steps_were_left_out() {
 fn impossible_positions_are_refused_where_they_are_read() {
     let huge = usize::MAX;
     let segment = |workers, replicas, batch, steps| Segment {
-        policy: AutoShard::Data,
+        policy: AutoShardPolicy::Data,
         workers,
         replicas,
         batch,
@@ -588,7 +606,7 @@ fn impossible_positions_are_refused_where_they_are_read() {
     assert!(batches.iter_at(&many).is_err());
     // As large as is accepted: neither slow nor too large.
     let start = std::time::Instant::now();
-    for policy in [AutoShard::Off, AutoShard::Data] {
+    for policy in [AutoShardPolicy::Off, AutoShardPolicy::Data] {
         let most = Segment {
             policy,
             ..segment(1 << 20, 1 << 20, 1 << 28, (1 << 28) - 1)
@@ -615,7 +633,7 @@ proptest! {
         epoch: u64, segments in prop::collection::vec((0u8..4, any_number(), any_number(), any_number(), any_number()), 0..5), size in 0usize..5, endless: bool,
     ) {
         let segments = segments.into_iter().map(|(policy, workers, replicas, batch, steps)| Segment {
-            policy: [AutoShard::Auto, AutoShard::File, AutoShard::Data, AutoShard::Off][usize::from(policy)],
+            policy: [AutoShardPolicy::Auto, AutoShardPolicy::File, AutoShardPolicy::Data, AutoShardPolicy::Off][usize::from(policy)],
             workers, replicas, batch, steps, left_out: 0,
         });
         let text = serde_json::to_string(&Position { epoch, segments: segments.collect() }).unwrap();
@@ -652,7 +670,12 @@ fn a_worker_without_rows_has_the_tensors_of_the_others() {
             message: "no".into(),
         })
     });
-    let parts = parts(&corrupt.skip_corrupt().batch(4), 4, 1, AutoShard::Data);
+    let parts = parts(
+        &corrupt.skip_corrupt().batch(4),
+        4,
+        1,
+        AutoShardPolicy::Data,
+    );
     let read: Vec<Batch> = parts.iter().map(|part| part.get(0, 0).unwrap()).collect();
     let rows: Vec<usize> = read.iter().map(Batch::rows).collect();
     assert_eq!(rows, [0, 0, 1, 0]);
@@ -664,7 +687,7 @@ fn a_worker_without_rows_has_the_tensors_of_the_others() {
         .take(2)
         .skip_corrupt()
         .batch(4)
-        .shard(Worker::new(0, 2), AutoShard::Data);
+        .shard(Worker::new(0, 2), AutoShardPolicy::Data);
     let error = none.unwrap().get(0, 0).unwrap_err().to_string();
     assert!(
         error.contains("every example of the data is corrupt"),

@@ -3,7 +3,7 @@
 use phalanx_graph::{HOST_ALIGNMENT, HostTensor, Shape};
 
 use super::buffer_pool::BufferPool;
-use super::{Batch, Example, Lost};
+use super::{Batch, Example, LostBytes};
 use crate::{Error, Result};
 
 /// A finite collection of examples that can be read in any order, from any thread.
@@ -40,7 +40,7 @@ pub trait Source: Send + Sync + 'static {
     }
 
     /// What of the files was left out when they were opened.
-    fn lost(&self) -> Vec<Lost> {
+    fn lost(&self) -> Vec<LostBytes> {
         Vec::new()
     }
 }

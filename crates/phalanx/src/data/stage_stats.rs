@@ -28,18 +28,18 @@ pub(crate) const STAGES: [&str; 4] = ["examples", "map", "prefetch", "next"];
 
 /// A clock for each stage of one iterator.
 pub(super) struct StageStats {
-    pub(super) stages: Vec<Clock>,
-    pub(super) ahead: Clock,
-    pub(super) next: Clock,
+    pub(super) stages: Vec<StageCounter>,
+    pub(super) ahead: StageCounter,
+    pub(super) next: StageCounter,
 }
 
 impl StageStats {
     /// For so many maps.
     pub(super) fn new(maps: usize) -> Self {
         Self {
-            stages: (0..=maps).map(|_| Clock::default()).collect(),
-            ahead: Clock::default(),
-            next: Clock::default(),
+            stages: (0..=maps).map(|_| StageCounter::default()).collect(),
+            ahead: StageCounter::default(),
+            next: StageCounter::default(),
         }
     }
 
@@ -67,14 +67,14 @@ impl StageStats {
 
 /// Number and total time of the passes through a stage, and what went through.
 #[derive(Default)]
-pub(super) struct Clock {
+pub(super) struct StageCounter {
     passes: AtomicU64,
     nanoseconds: AtomicU64,
     examples: AtomicU64,
     bytes: AtomicU64,
 }
 
-impl Clock {
+impl StageCounter {
     pub(super) fn time<T>(&self, pass: impl FnOnce() -> T) -> T {
         let start = Instant::now();
         let out = pass();

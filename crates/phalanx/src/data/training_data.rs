@@ -5,7 +5,9 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread::JoinHandle;
 
 use super::stage_stats::StageStats;
-use super::{AutoShard, Batch, BatchIter, Batches, Lost, Position, Segment, StageTime, Stream};
+use super::{
+    AutoShardPolicy, Batch, BatchIter, Batches, LostBytes, Position, Segment, StageTime, Stream,
+};
 use crate::{Error, Result};
 
 /// Data to train on, taken by `Trainer::fit`: `&Batches` or `&StreamBatches`.
@@ -59,7 +61,7 @@ impl TrainingData<'_> {
 
     /// What of the files was left out when they were opened.
     #[must_use]
-    pub fn lost(&self) -> Vec<Lost> {
+    pub fn lost(&self) -> Vec<LostBytes> {
         match self {
             Self::Batches(batches) => batches.dataset().lost(),
             Self::Stream(_) => Vec::new(),
@@ -173,7 +175,7 @@ impl StreamBatches {
 
     const fn segment(&self, steps: usize) -> Segment {
         Segment {
-            policy: AutoShard::Off,
+            policy: AutoShardPolicy::Off,
             workers: 1,
             replicas: 1,
             batch: self.size,

@@ -18,7 +18,7 @@ use super::step::{BatchShape, Setup};
 use super::tally::Tally;
 use super::times::Watcher;
 use super::verify::Verifier;
-use crate::data::{Batch, Batches, InputBottleneck, Lost, Position, TrainingData};
+use crate::data::{Batch, Batches, InputBottleneck, LostBytes, Position, TrainingData};
 use crate::engine::Engine;
 use crate::nn::Model;
 use crate::optim::Optimizer;
@@ -354,7 +354,7 @@ impl Trainer {
     }
 
     /// Tells what of the files is left out.
-    pub(super) fn tell_lost(&self, lost: &[Lost]) {
+    pub(super) fn tell_lost(&self, lost: &[LostBytes]) {
         for lost in lost {
             self.engine().notice(&format!("warning: {lost}"));
         }

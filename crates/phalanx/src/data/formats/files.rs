@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn patterns_name_sorted_files() {
-        let folder = crate::data::scratch::folder("patterns");
+        let folder = crate::data::test_folder::create("patterns");
         for name in ["b.txt", "a.txt", "c.bin", "[odd].txt"] {
             std::fs::write(folder.join(name), name).unwrap();
         }
@@ -223,7 +223,7 @@ mod tests {
 
     #[test]
     fn a_file_that_was_cut_is_named() {
-        let path = crate::data::scratch::folder("cut").join("f");
+        let path = crate::data::test_folder::create("cut").join("f");
         std::fs::write(&path, "12345").unwrap();
         let file = InputFile::open_all(vec![path]).unwrap().remove(0);
         let error = file.read_at(&mut [0; 4], 3).unwrap_err().to_string();

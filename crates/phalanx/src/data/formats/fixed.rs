@@ -4,7 +4,7 @@ use phalanx_graph::{AlignedBytes, DType, HostTensor, Shape};
 
 use super::files::{InputFile, files_matching, firsts, locate, past_the_end};
 use super::tf_example::in_item;
-use super::{Place, Records};
+use super::{RecordLocation, Records};
 use crate::Result;
 use crate::data::Example;
 
@@ -68,9 +68,9 @@ impl Records for FixedRecords {
             .collect()
     }
 
-    fn place(&self, i: usize) -> Place {
+    fn place(&self, i: usize) -> RecordLocation {
         let (file, i) = locate(&self.firsts, i);
-        Place {
+        RecordLocation {
             file: self.files[file].name(),
             place: format!("record {i} at byte {}", i * self.record),
         }
@@ -134,11 +134,11 @@ impl Cifar {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::{Dataset, scratch};
+    use crate::data::{Dataset, test_folder};
 
     #[test]
     fn images_have_their_colours_last() {
-        let folder = scratch::folder("cifar");
+        let folder = test_folder::create("cifar");
         let record = |label: u8| -> Vec<u8> {
             let planes = (0..3 * PIXELS).map(|at| (at / PIXELS * 100 + at % PIXELS % 7) as u8);
             [label].into_iter().chain(planes).collect()

@@ -10,7 +10,7 @@ use flate2::bufread::MultiGzDecoder;
 use phalanx_graph::{DType, HostTensor, Shape};
 
 use super::files::{files_of, io};
-use crate::data::joined::joined;
+use crate::data::concat_files::concat_rows;
 use crate::{Error, Result};
 
 /// The most dims of an array.
@@ -32,7 +32,7 @@ pub fn read_idx(path: impl AsRef<Path>, max_bytes: u64) -> Result<HostTensor> {
         left -= array.bytes().len() as u64;
         parts.push((name, vec![array]));
     }
-    Ok(joined(parts)?.remove(0))
+    Ok(concat_rows(parts)?.remove(0))
 }
 
 /// Reads IDX data, plain or gzip; `name` is the file name in messages.

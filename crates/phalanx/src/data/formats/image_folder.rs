@@ -5,7 +5,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use super::files::{io, past_the_end};
-use super::{Place, Records};
+use super::{RecordLocation, Records};
 use crate::data::Dataset;
 use crate::data::order::permute;
 use crate::image::ImagePlan;
@@ -212,8 +212,8 @@ impl Records for ImageFolder {
         })
     }
 
-    fn place(&self, i: usize) -> Place {
-        Place {
+    fn place(&self, i: usize) -> RecordLocation {
+        RecordLocation {
             file: self.images[i].0.display().to_string(),
             place: "the image".into(),
         }
@@ -223,11 +223,11 @@ impl Records for ImageFolder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::scratch;
+    use crate::data::test_folder;
 
     #[test]
     fn classes_are_the_sorted_folders() {
-        let folder = scratch::folder("images");
+        let folder = test_folder::create("images");
         for (path, bytes) in [
             ("dog/b.JPG", "1"),
             ("dog/a.png", "22"),

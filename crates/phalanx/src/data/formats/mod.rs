@@ -27,8 +27,8 @@ pub use idx::{parse_idx, read_idx};
 pub use image_folder::{EncodedImage, ImageFolder};
 #[cfg(feature = "parquet")]
 pub use parquet::{Parquet, ParquetOptions};
-pub use records::{Corrupt, Lost, Place, Records};
-pub(super) use records::{Parsed, ParsedTfRecords, placed};
+pub use records::{CorruptPolicy, LostBytes, RecordLocation, Records};
+pub(super) use records::{ParsedRecords, ParsedTfRecords, placed};
 pub use tar::{TarMember, tar_members};
 pub use text_lines::TextLines;
 pub use tf_example::{Feature, Features};

@@ -806,7 +806,7 @@ mod tests {
 
     #[test]
     fn files_that_were_cut_are_refused() {
-        let path = crate::data::scratch::folder("parquet-cut").join("cut.parquet");
+        let path = crate::data::test_folder::create("parquet-cut").join("cut.parquet");
         let whole = fs::read(format!("{GOLDEN}numbers.parquet")).unwrap();
         for end in (0..whole.len()).step_by(11) {
             let error = read(&path, &whole[..end]).unwrap_err().to_string();
@@ -820,7 +820,7 @@ mod tests {
     /// Pages have checksums. A footer has none: there a flip of the type of a column may give other values.
     #[test]
     fn flipped_bits_of_pages_are_found_or_change_nothing() {
-        let path = crate::data::scratch::folder("parquet-flip").join("flip.parquet");
+        let path = crate::data::test_folder::create("parquet-flip").join("flip.parquet");
         for name in ["numbers", "numbers_v2"] {
             let mut bytes = fs::read(format!("{GOLDEN}{name}.parquet")).unwrap();
             let tail = bytes.len() - TAIL as usize;

@@ -3,8 +3,8 @@
 use std::fmt;
 
 use super::TfRecords;
+use crate::data::batch_builder::BatchBuilder;
 use crate::data::buffer_pool::BufferPool;
-use crate::data::stack::Stack;
 use crate::data::{Batch, Example, Source};
 use crate::{Error, Result};
 
@@ -40,17 +40,17 @@ pub trait Records: Send + Sync + 'static {
     }
 
     /// Where item `i` is, for messages.
-    fn place(&self, i: usize) -> Place;
+    fn place(&self, i: usize) -> RecordLocation;
 
     /// What of the files was left out when they were opened.
-    fn lost(&self) -> Vec<Lost> {
+    fn lost(&self) -> Vec<LostBytes> {
         Vec::new()
     }
 }
 
 /// Bytes of a file that are left out: nothing says where the next item in them starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lost {
+pub struct LostBytes {
     /// The file.
     pub file: String,
     /// The first of the bytes.
@@ -61,7 +61,7 @@ pub struct Lost {
     pub reason: String,
 }
 
-impl fmt::Display for Lost {
+impl fmt::Display for LostBytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             file,
@@ -78,7 +78,7 @@ impl fmt::Display for Lost {
 
 /// Where an item is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct RecordLocation {
     /// The file.
     pub file: String,
     /// Where in it: `record 3 at byte 48`.
@@ -87,7 +87,7 @@ pub struct Place {
 
 /// What is done about data that are not what their place needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Corrupt {
+pub enum CorruptPolicy {
     /// An error that names file, offset and reason.
     #[default]
     Fail,
@@ -96,13 +96,13 @@ pub enum Corrupt {
 }
 
 /// Records made examples by a parser.
-pub(in crate::data) struct Parsed<R, F> {
+pub(in crate::data) struct ParsedRecords<R, F> {
     records: R,
     parse: F,
     buffer_pool: BufferPool,
 }
 
-impl<R, F> Parsed<R, F> {
+impl<R, F> ParsedRecords<R, F> {
     pub(in crate::data) fn new(records: R, parse: F) -> Self {
         let buffer_pool = BufferPool::default();
         Self {
@@ -113,7 +113,7 @@ impl<R, F> Parsed<R, F> {
     }
 }
 
-impl<R, F> Source for Parsed<R, F>
+impl<R, F> Source for ParsedRecords<R, F>
 where
     R: Records,
     F: Fn(R::Item) -> Result<Example> + Send + Sync + 'static,
@@ -128,7 +128,7 @@ where
 
     fn gather(&self, indices: &[usize]) -> Result<Batch> {
         let items = self.records.get_each(indices).into_iter();
-        let mut stack = Stack::new(indices.len(), &self.buffer_pool);
+        let mut stack = BatchBuilder::new(indices.len(), &self.buffer_pool);
         for (&i, item) in indices.iter().zip(items) {
             let parsed = (self.parse)(item?).map_err(|error| placed(&self.records, i, error));
             stack.push(&parsed?)?;
@@ -140,7 +140,7 @@ where
         self.records.per_file()
     }
 
-    fn lost(&self) -> Vec<Lost> {
+    fn lost(&self) -> Vec<LostBytes> {
         self.records.lost()
     }
 }
@@ -186,7 +186,7 @@ impl<F: Fn(&[u8]) -> Result<Example> + Send + Sync + 'static> Source for ParsedT
     }
 
     fn gather(&self, indices: &[usize]) -> Result<Batch> {
-        let mut stack = Stack::new(indices.len(), &self.buffer_pool);
+        let mut stack = BatchBuilder::new(indices.len(), &self.buffer_pool);
         self.visit(indices, |example| stack.push(&example))?;
         Ok(stack.finish())
     }
@@ -195,7 +195,7 @@ impl<F: Fn(&[u8]) -> Result<Example> + Send + Sync + 'static> Source for ParsedT
         self.records.per_file()
     }
 
-    fn lost(&self) -> Vec<Lost> {
+    fn lost(&self) -> Vec<LostBytes> {
         self.records.lost()
     }
 }

@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Read};
 
 use super::files::{InputFile, files_matching, firsts, io, locate, past_the_end};
-use super::{Place, Records};
+use super::{RecordLocation, Records};
 use crate::Result;
 
 /// The lines of text files, one file after the other, each without its end (LF or CRLF); empty lines count.
@@ -92,9 +92,9 @@ impl Records for TextLines {
             .collect()
     }
 
-    fn place(&self, i: usize) -> Place {
+    fn place(&self, i: usize) -> RecordLocation {
         let (file, line) = locate(&self.firsts, i);
-        Place {
+        RecordLocation {
             file: self.files[file].0.name(),
             place: format!("line {}", line + 1),
         }
@@ -104,11 +104,11 @@ impl Records for TextLines {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::scratch;
+    use crate::data::test_folder;
 
     #[test]
     fn lines_are_read_by_index() {
-        let folder = scratch::folder("lines");
+        let folder = test_folder::create("lines");
         std::fs::write(folder.join("a.txt"), "one\n\nthree\r\n").unwrap();
         std::fs::write(folder.join("b.txt"), b"four\n\xff\nlast").unwrap();
         let pattern = folder.join("*.txt").to_string_lossy().into_owned();

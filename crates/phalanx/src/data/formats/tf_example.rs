@@ -392,7 +392,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::data::{Records, TfRecordOptions, TfRecordWriter, TfRecords, scratch};
+    use crate::data::{Records, TfRecordOptions, TfRecordWriter, TfRecords, test_folder};
 
     #[test]
     fn packed_and_unpacked_numbers_are_read() {
@@ -529,7 +529,7 @@ mod tests {
                 "example {i}"
             );
         }
-        let ours = scratch::folder("golden").join("ours.tfrecord");
+        let ours = test_folder::create("golden").join("ours.tfrecord");
         let mut writer = TfRecordWriter::create(&ours).unwrap();
         (0..12).for_each(|i| writer.write(&golden(i).to_bytes()).unwrap());
         writer.finish().unwrap();

@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::crc::masked_crc;
 use super::files::{InputFile, files_matching, firsts, io, locate, past_the_end};
 use super::tfrecord_index::{INDEX_ENDING, index_of};
-use super::{Corrupt, Lost, Place, Records};
+use super::{CorruptPolicy, LostBytes, RecordLocation, Records};
 use crate::{Error, Result};
 
 /// Bytes before the data of a record: length and its checksum.
@@ -29,7 +29,7 @@ pub struct TfRecordOptions {
     /// What is done about a record whose length is corrupt: an error, or the rest of the file is left out, since
     /// nothing says where the next record starts ([`Dataset::lost`](crate::data::Dataset::lost)). Corrupt data are found when
     /// the record is read.
-    pub corrupt: Corrupt,
+    pub corrupt: CorruptPolicy,
     /// Where the index of a file is kept.
     pub index: IndexCache,
     /// The most bytes of one record; what is done about one with more is as with corrupt data, but told at opening.
@@ -39,7 +39,7 @@ pub struct TfRecordOptions {
 impl Default for TfRecordOptions {
     fn default() -> Self {
         Self {
-            corrupt: Corrupt::Fail,
+            corrupt: CorruptPolicy::Fail,
             index: IndexCache::Beside,
             max_record: 1 << 30,
         }
@@ -68,7 +68,7 @@ pub struct TfRecords {
     firsts: Vec<usize>,
     len: usize,
     max_record: u64,
-    lost: Vec<Lost>,
+    lost: Vec<LostBytes>,
     /// Buffers of past reads, one for each thread that reads at the same time.
     buffer_pool: Mutex<Vec<Vec<u8>>>,
 }
@@ -233,14 +233,14 @@ impl Records for TfRecords {
         self.files.iter().map(Indexed::len).collect()
     }
 
-    fn lost(&self) -> Vec<Lost> {
+    fn lost(&self) -> Vec<LostBytes> {
         self.lost.clone()
     }
 
-    fn place(&self, i: usize) -> Place {
+    fn place(&self, i: usize) -> RecordLocation {
         let (file, record) = locate(&self.firsts, i);
         let Indexed { file, bounds } = &self.files[file];
-        Place {
+        RecordLocation {
             file: file.name(),
             place: format!("record {record} at byte {}", bounds[record]),
         }
@@ -382,7 +382,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::data::scratch;
+    use crate::data::test_folder;
 
     fn write(path: &Path, records: &[Vec<u8>]) {
         let mut writer = TfRecordWriter::create(path).unwrap();
@@ -401,7 +401,7 @@ mod tests {
     }
 
     fn two_files(name: &str) -> PathBuf {
-        let folder = scratch::folder(name);
+        let folder = test_folder::create(name);
         write(&shard_path(&folder, "a", 0, 2), &records(0..5));
         write(&shard_path(&folder, "a", 1, 2), &records(5..9));
         folder
@@ -451,7 +451,7 @@ mod tests {
             );
             assert!(error.contains(&place), "{error}");
             let options = TfRecordOptions {
-                corrupt: Corrupt::Skip,
+                corrupt: CorruptPolicy::Skip,
                 ..options
             };
             let read = TfRecords::open(&pattern(&folder), &options).unwrap();
@@ -486,7 +486,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_a_tfrecord_file_is_refused() {
-        let folder = scratch::folder("refused");
+        let folder = test_folder::create("refused");
         let path = folder.join("x.tfrecord");
         write(&path, &records(3..5));
         let good = fs::read(&path).unwrap();
@@ -537,7 +537,7 @@ mod tests {
 
     #[test]
     fn a_record_that_is_too_large_is_left_out_alone() {
-        let folder = scratch::folder("too_large");
+        let folder = test_folder::create("too_large");
         let big = [vec![1u8; 1 << 20], vec![2; 3 << 20], vec![3; 5]];
         write(&folder.join("x.tfrecord"), &big);
         let open = |corrupt, max_record| {
@@ -549,13 +549,13 @@ mod tests {
             TfRecords::open(&pattern(&folder), &options)
         };
         // With an index that was kept by an opening that allowed it.
-        assert_eq!(open(Corrupt::Fail, 3 << 20).unwrap().len(), 3);
+        assert_eq!(open(CorruptPolicy::Fail, 3 << 20).unwrap().len(), 3);
         assert!(folder.join("x.tfrecord.phxindex").exists());
         for _ in 0..2 {
-            let error = open(Corrupt::Fail, 2 << 20).unwrap_err().to_string();
+            let error = open(CorruptPolicy::Fail, 2 << 20).unwrap_err().to_string();
             let place = "x.tfrecord: byte 1048592: the record has 3145728 bytes of data, the most accepted is 2097152";
             assert!(error.contains(place), "{error}");
-            let read = open(Corrupt::Skip, 2 << 20).unwrap();
+            let read = open(CorruptPolicy::Skip, 2 << 20).unwrap();
             assert_eq!((read.len(), read.lost()), (3, Vec::new()));
             let each: Vec<_> = read
                 .get_each(&[0, 1, 2])
@@ -568,7 +568,7 @@ mod tests {
         }
         // Small ones are read together.
         write(&folder.join("x.tfrecord"), &records(3..6));
-        let read = open(Corrupt::Skip, 12).unwrap();
+        let read = open(CorruptPolicy::Skip, 12).unwrap();
         let lens: Vec<_> = read
             .get_each(&[0, 1, 2])
             .into_iter()
@@ -579,7 +579,7 @@ mod tests {
 
     #[test]
     fn the_index_is_kept_and_made_anew_when_the_file_changes() {
-        let folder = scratch::folder("index");
+        let folder = test_folder::create("index");
         let path = folder.join("x.tfrecord");
         let big = |count: usize| vec![vec![1u8; 1 << 18]; count];
         write(&path, &big(5));
@@ -617,7 +617,7 @@ mod tests {
 
     #[test]
     fn a_file_that_is_not_finished_leaves_nothing() {
-        let folder = scratch::folder("unfinished");
+        let folder = test_folder::create("unfinished");
         TfRecordWriter::create(folder.join("x"))
             .unwrap()
             .write(b"abc")

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use super::files::{InputFile, io};
 use super::tfrecord::{FRAME, HEADER, data_len, too_large};
-use super::{Corrupt, IndexCache, Lost, TfRecordOptions};
+use super::{CorruptPolicy, IndexCache, LostBytes, TfRecordOptions};
 use crate::Result;
 
 /// The ending of a kept index's name.
@@ -25,11 +25,11 @@ pub(super) struct Index {
 
 impl Index {
     /// What is behind the last record that was found.
-    pub(super) fn lost(&self, file: &InputFile) -> Option<Lost> {
+    pub(super) fn lost(&self, file: &InputFile) -> Option<LostBytes> {
         let offset = self.bounds.last().copied().unwrap_or(0);
         // What to do is said where it fails.
         let reason = self.wrong.as_ref()?.split("; ").next().unwrap_or_default();
-        Some(Lost {
+        Some(LostBytes {
             file: file.name(),
             offset,
             bytes: file.len() - offset,
@@ -57,7 +57,7 @@ pub(super) fn index_of(file: &InputFile, options: &TfRecordOptions) -> Result<In
 
 /// Refuses records that are too large, unless they are left out when they are read.
 fn check_sizes(file: &InputFile, bounds: &[u64], options: &TfRecordOptions) -> Result<()> {
-    if options.corrupt == Corrupt::Skip {
+    if options.corrupt == CorruptPolicy::Skip {
         return Ok(());
     }
     let len = |pair: &[u64]| pair[1] - pair[0] - FRAME;
@@ -78,7 +78,7 @@ fn walk(file: &InputFile, options: &TfRecordOptions) -> Result<Index> {
                 offset = end;
                 bounds.push(end);
             }
-            Err(message) if options.corrupt == Corrupt::Skip => wrong = Some(message),
+            Err(message) if options.corrupt == CorruptPolicy::Skip => wrong = Some(message),
             Err(message) => return Err(file.corrupt(offset, &message)),
         }
     }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use super::files::{InputFile, files_matching, firsts, locate, past_the_end};
 use super::tar::{Members, TarMember};
-use super::{Place, Records};
+use super::{RecordLocation, Records};
 use crate::Result;
 
 /// The samples of tar files, one file after the other.
@@ -127,14 +127,14 @@ impl Records for WebDataset {
             .collect()
     }
 
-    fn place(&self, i: usize) -> Place {
+    fn place(&self, i: usize) -> RecordLocation {
         let (file, i) = locate(&self.firsts, i);
         let (file, samples) = &self.files[file];
         let offset = samples[i]
             .fields
             .first()
             .map_or(0, |(_, offset, _)| *offset);
-        Place {
+        RecordLocation {
             file: file.name(),
             place: format!("sample `{}` at byte {offset}", samples[i].key),
         }
@@ -145,11 +145,11 @@ impl Records for WebDataset {
 mod tests {
     use super::*;
     use crate::data::formats::tar::testing::{archive, member};
-    use crate::data::scratch;
+    use crate::data::test_folder;
 
     #[test]
     fn neighbours_with_one_key_are_a_sample() {
-        let folder = scratch::folder("web");
+        let folder = test_folder::create("web");
         let members = [
             member("d/0001.JPG", b"image one"),
             member("d/0001.cls", b"3"),

@@ -14,7 +14,7 @@ const FIELD_BYTES: u64 = 64;
 const SHOWN: usize = 40;
 
 /// Lines of text with their numbers, decompressed and bounded.
-pub(super) struct Lines<'a> {
+pub(super) struct CsvLines<'a> {
     reader: Box<dyn BufRead + 'a>,
     name: &'a str,
     number: u64,
@@ -25,7 +25,7 @@ pub(super) struct Lines<'a> {
     gzip: bool,
 }
 
-impl<'a> Lines<'a> {
+impl<'a> CsvLines<'a> {
     pub(super) fn open(
         mut reader: impl Read + 'a,
         name: &'a str,
@@ -194,10 +194,10 @@ impl<'a> Lines<'a> {
     }
 }
 
-type Split<'l> = std::result::Result<(Cow<'l, str>, Option<&'l str>), &'static str>;
+type SplitField<'l> = std::result::Result<(Cow<'l, str>, Option<&'l str>), &'static str>;
 
 /// The field after an opening quote, and the text after the delimiter that follows it.
-fn unquote(text: &str, delimiter: char) -> Split<'_> {
+fn unquote(text: &str, delimiter: char) -> SplitField<'_> {
     let mut field = String::new();
     let mut rest = text;
     loop {
@@ -220,7 +220,7 @@ fn unquote(text: &str, delimiter: char) -> Split<'_> {
     }
 }
 
-fn unquoted(text: &str, delimiter: char) -> Split<'_> {
+fn unquoted(text: &str, delimiter: char) -> SplitField<'_> {
     let (field, after) = match text.split_once(delimiter) {
         Some((field, after)) => (field, Some(after)),
         None => (text, None),

@@ -5,13 +5,13 @@ use phalanx_graph::{AlignedBytes, HostTensor, Shape};
 use crate::{Error, Result};
 
 /// The arrays of a file, with its name.
-pub(super) type Part = (String, Vec<HostTensor>);
+pub(super) type FileArrays = (String, Vec<HostTensor>);
 
 /// The rows of all files, one file after the other.
 ///
 /// # Errors
 /// When the arrays of a file differ from those of the first in number, element type or dims but the first.
-pub(super) fn joined(mut parts: Vec<Part>) -> Result<Vec<HostTensor>> {
+pub(super) fn concat_rows(mut parts: Vec<FileArrays>) -> Result<Vec<HostTensor>> {
     if parts.len() == 1 {
         return Ok(parts.remove(0).1);
     }
@@ -19,7 +19,7 @@ pub(super) fn joined(mut parts: Vec<Part>) -> Result<Vec<HostTensor>> {
     (0..count).map(|t| column(&parts, t)).collect()
 }
 
-fn column(parts: &[Part], t: usize) -> Result<HostTensor> {
+fn column(parts: &[FileArrays], t: usize) -> Result<HostTensor> {
     let (first_name, first) = &parts[0];
     let first = &first[t];
     let kind = |tensor: &HostTensor| {
@@ -61,7 +61,7 @@ fn column(parts: &[Part], t: usize) -> Result<HostTensor> {
 mod tests {
     use std::path::PathBuf;
 
-    use super::super::{CsvOptions, Dataset, read_idx, scratch};
+    use super::super::{CsvOptions, Dataset, read_idx, test_folder};
     use super::*;
 
     fn pattern(folder: &std::path::Path, name: &str) -> PathBuf {
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn csv_files_by_pattern_are_one_dataset() {
-        let folder = scratch::folder("csv_pattern");
+        let folder = test_folder::create("csv_pattern");
         std::fs::write(folder.join("b.csv"), "a,b,label\n5,6,1\n").unwrap();
         std::fs::write(folder.join("a.csv"), "a,b,label\n1,2,0\n3,4,2\n").unwrap();
         let options = CsvOptions::default();
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn idx_files_by_pattern_are_one_array() {
-        let folder = scratch::folder("idx_pattern");
+        let folder = test_folder::create("idx_pattern");
         for (name, values) in [
             ("1-labels", &[1u8, 2][..]),
             ("2-labels", &[3]),

@@ -7,7 +7,7 @@ use super::{Batch, Example};
 use crate::{Error, Result};
 
 /// A batch in the making: each example is copied into its row as it comes, while it is in the processor's cache.
-pub(super) struct Stack<'a> {
+pub(super) struct BatchBuilder<'a> {
     rows: usize,
     filled: usize,
     x: Vec<Column>,
@@ -22,7 +22,7 @@ struct Column {
     bytes: AlignedBytes,
 }
 
-impl<'a> Stack<'a> {
+impl<'a> BatchBuilder<'a> {
     /// A batch of at most `rows` examples, in memory of `buffer_pool`.
     pub(super) const fn new(rows: usize, buffer_pool: &'a BufferPool) -> Self {
         Self {

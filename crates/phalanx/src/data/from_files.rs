@@ -6,7 +6,8 @@ use phalanx_graph::DType;
 
 use super::formats::ParsedTfRecords;
 use super::{
-    Cifar, Corrupt, Dataset, Example, Features, FixedRecords, TfRecordOptions, TfRecords, read_idx,
+    Cifar, CorruptPolicy, Dataset, Example, Features, FixedRecords, TfRecordOptions, TfRecords,
+    read_idx,
 };
 use crate::Result;
 
@@ -26,8 +27,8 @@ impl Dataset {
         let records = TfRecords::open(pattern, options)?;
         let dataset = Self::from_source(ParsedTfRecords::new(records, parse));
         Ok(match options.corrupt {
-            Corrupt::Fail => dataset,
-            Corrupt::Skip => dataset.skip_corrupt(),
+            CorruptPolicy::Fail => dataset,
+            CorruptPolicy::Skip => dataset.skip_corrupt(),
         })
     }
 
@@ -81,7 +82,7 @@ mod tests {
 
     use phalanx_graph::HostTensor;
 
-    use super::super::{TfRecordWriter, scratch};
+    use super::super::{TfRecordWriter, test_folder};
     use super::*;
 
     fn label(features: &Features) -> Result<Example> {
@@ -94,7 +95,7 @@ mod tests {
 
     #[test]
     fn an_error_of_a_parser_has_file_record_and_feature() {
-        let path = scratch::folder("parser").join("x.tfrecord");
+        let path = test_folder::create("parser").join("x.tfrecord");
         let mut writer = TfRecordWriter::create(&path).unwrap();
         for i in 0..6 {
             let name = if i % 3 == 1 { "lable" } else { "label" };
@@ -110,13 +111,13 @@ mod tests {
             };
             Dataset::from_tf_examples(&path.to_string_lossy(), &options, label).unwrap()
         };
-        let failing = open(Corrupt::Fail).batch(6);
+        let failing = open(CorruptPolicy::Fail).batch(6);
         let error = failing.get(0, 0).unwrap_err().to_string();
         assert!(
             error.contains("x.tfrecord: record 1 at byte 34, feature `label`: there is none"),
             "{error}"
         );
-        let skipping = open(Corrupt::Skip);
+        let skipping = open(CorruptPolicy::Skip);
         let batches = skipping.shuffle(1).batch(3);
         let mut kept: Vec<i64> = batches
             .iter(0, 0)
