@@ -16,7 +16,7 @@ use phalanx::data::{
     Batches, Dataset, Example, HostTensor, ImageFolder, Records, TfRecordOptions, TfRecordWriter,
     shard_path,
 };
-use phalanx::image::{Decoder, DecoderOptions, ImagePlan, Region, Scale};
+use phalanx::image::{Decoder, DecoderOptions, ImagePipeline, Region, Scale};
 use phalanx_graph::{DType, Shape};
 
 type Done = Result<(), Box<dyn Error>>;
@@ -112,14 +112,14 @@ fn records(work: &str, folder: &Path) -> Result<Batches, Box<dyn Error>> {
 /// Batches of 32 random parts of 224 by 224 pixels, flipped at random and normalised.
 fn images(folder: &Path) -> Result<Batches, Box<dyn Error>> {
     let folder = ImageFolder::open(folder.join("images"), MOST_BYTES)?;
-    let plan = ImagePlan {
+    let plan = ImagePipeline {
         region: Region::Crop,
         flip: true,
         scale: Scale::Standard {
             mean: [0.485, 0.456, 0.406],
             std: [0.229, 0.224, 0.225],
         },
-        ..ImagePlan::new(224, 224)
+        ..ImagePipeline::new(224, 224)
     };
     Ok(Dataset::from_images(folder, &plan, 1)?.batch(32))
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use phalanx::data::{
     Batch, Batches, CorruptPolicy, Dataset, HostTensor, ImageFolder, cut_mix, mix_up,
 };
-use phalanx::image::ImagePlan;
+use phalanx::image::ImagePipeline;
 use phalanx::{Error, Result as Read};
 
 use crate::config::{ImageTest, Images, Located, Mix, Position, Problem, TrainConfig, Validation};
@@ -230,7 +230,12 @@ fn names(classes: &[String]) -> String {
     }
 }
 
-fn dataset(folder: &ImageFolder, images: &Images, plan: &ImagePlan, seed: u64) -> Read<Dataset> {
+fn dataset(
+    folder: &ImageFolder,
+    images: &Images,
+    plan: &ImagePipeline,
+    seed: u64,
+) -> Read<Dataset> {
     let dataset = folder.dataset(plan, seed)?;
     Ok(match images.corrupt {
         CorruptPolicy::Fail => dataset,

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use phalanx::data::CorruptPolicy;
-use phalanx::image::{ImagePlan, Region, Scale};
+use phalanx::image::{ImagePipeline, Region, Scale};
 use phalanx_cli::config::{
     Component, Csv, Data, Fit, ImageTest, Images, Label, LabelType, Mix, Position, SaveFreq, Test,
     TrainConfig, Validation, parse,
@@ -159,7 +159,7 @@ fit: {keep_best: val_loss, validation: test, save_freq: 50}
     assert_eq!(images.corrupt, CorruptPolicy::Skip);
     let apart = images.test.map(|test| test.value);
     assert_eq!(apart, Some(ImageTest::Folder("conf/apart".into())));
-    let expected = ImagePlan {
+    let expected = ImagePipeline {
         scale: Scale::Signed,
         region: Region::Area { least: 0.25 },
         flip: true,
@@ -168,7 +168,7 @@ fit: {keep_best: val_loss, validation: test, save_freq: 50}
         saturation: 0.5,
         hue: 0.0625,
         rotation: std::f32::consts::FRAC_PI_2,
-        ..ImagePlan::new(48, 64)
+        ..ImagePipeline::new(48, 64)
     };
     assert_eq!(images.plan, expected);
     let kept = config.fit.keep_best.map(|log| log.value);
@@ -179,7 +179,7 @@ fit: {keep_best: val_loss, validation: test, save_freq: 50}
         "data: {image_folder: a, image_size: [8, 9]}\nmodel: [flatten]\noptimizer: sgd\nloss: huber\n",
     );
     let images = images_of(&config).clone();
-    assert_eq!(images.plan, ImagePlan::new(8, 9));
+    assert_eq!(images.plan, ImagePipeline::new(8, 9));
     assert_eq!((images.corrupt, images.test), (CorruptPolicy::Fail, None));
 }
 
@@ -196,13 +196,13 @@ fn images_are_scaled_by_channel_and_mixed() {
         "scale: {mean: 0.5, std: [0.25, 0.5, 1]}, augment: {cut_mix: 0.5, region: centre_crop}";
     let config = read(&of_images(more, "categorical_crossentropy"));
     let images = images_of(&config).clone();
-    let expected = ImagePlan {
+    let expected = ImagePipeline {
         scale: Scale::Standard {
             mean: [0.5; 3],
             std: [0.25, 0.5, 1.0],
         },
         region: Region::CentreCrop,
-        ..ImagePlan::new(8, 9)
+        ..ImagePipeline::new(8, 9)
     };
     assert_eq!(images.plan, expected);
     assert_eq!(images.mix.map(|mix| mix.value), Some(Mix::Cut(0.5)));

@@ -2,7 +2,7 @@
 
 use phalanx::data::{Batch, Dataset, HostTensor, ImageFolder, cut_mix, mix_up};
 use phalanx::image::{
-    Channels, Decoder, DecoderOptions, Fill, Idct, ImagePlan, Pixels, Region, Scale, Window,
+    Channels, Decoder, DecoderOptions, Fill, Idct, ImagePipeline, Pixels, Region, Scale, Window,
     adjust_brightness, adjust_contrast, adjust_hue, adjust_saturation, resize, rotate,
 };
 use safetensors::SafeTensors;
@@ -338,7 +338,7 @@ fn deviations_are_above_zero() {
             mean: [0.5; 3],
             std: [0.2, std, 0.2],
         };
-        let error = ImagePlan { scale, ..plan() }
+        let error = ImagePipeline { scale, ..plan() }
             .check()
             .unwrap_err()
             .to_string();
@@ -522,11 +522,11 @@ fn folder(name: &str) -> std::path::PathBuf {
     folder
 }
 
-fn plan() -> ImagePlan {
-    ImagePlan {
+fn plan() -> ImagePipeline {
+    ImagePipeline {
         region: Region::Crop,
         flip: true,
-        ..ImagePlan::new(16, 12)
+        ..ImagePipeline::new(16, 12)
     }
 }
 
@@ -534,7 +534,7 @@ fn plan() -> ImagePlan {
 fn random_examples_follow_from_seed_epoch_and_index_alone() {
     let folder = ImageFolder::open(folder("keyed"), 1 << 20).unwrap();
     assert_eq!(folder.classes(), ["jpg", "png", "webp"]);
-    let colours = ImagePlan {
+    let colours = ImagePipeline {
         brightness: 0.2,
         contrast: 0.3,
         saturation: 0.3,
@@ -580,7 +580,7 @@ fn a_crop_is_a_part_of_the_image_or_its_mirror() {
     let whole = Decoder::default()
         .decode(&std::fs::read(&folder.images()[at].0).unwrap())
         .unwrap();
-    let plan = ImagePlan {
+    let plan = ImagePipeline {
         size: (10, 11),
         scale: Scale::Bytes,
         ..plan()

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use phalanx::data::CorruptPolicy;
-use phalanx::image::{ImagePlan, Region, Scale};
+use phalanx::image::{ImagePipeline, Region, Scale};
 
 use super::reader::{
     Field, Reader, Section, boolean, finite, fraction, list, optional, required, text, whole,
@@ -70,10 +70,11 @@ impl Reader {
             .and_then(|node| self.image_test(node, folder));
         let augment = section.node("augment").map(|node| self.augment(node));
         let (height, width) = size?;
-        let (plan, mix) = augment.unwrap_or_else(|| Some((ImagePlan::new(height, width), None)))?;
+        let (plan, mix) =
+            augment.unwrap_or_else(|| Some((ImagePipeline::new(height, width), None)))?;
         Some(Data::Images(Images {
             folder: path?,
-            plan: ImagePlan {
+            plan: ImagePipeline {
                 size: (height, width),
                 scale,
                 ..plan
@@ -99,7 +100,7 @@ impl Reader {
     }
 
     /// A plan of which size and scale do not matter, and what is done to whole batches.
-    fn augment(&mut self, node: &Node) -> Option<(ImagePlan, Option<Located<Mix>>)> {
+    fn augment(&mut self, node: &Node) -> Option<(ImagePipeline, Option<Located<Mix>>)> {
         let section = self.section(node, "augment", &AUGMENT)?;
         let mut share = |name, most: f64| {
             let read = |node: &Node| finite(node).filter(|value| (0.0..=most).contains(value));
@@ -120,7 +121,7 @@ impl Reader {
             })
         });
         let mix = self.mix(&section);
-        let plan = ImagePlan {
+        let plan = ImagePipeline {
             region: region.unwrap_or_default(),
             flip: self.value(&section, "flip", boolean).unwrap_or(false),
             brightness,
@@ -128,7 +129,7 @@ impl Reader {
             saturation,
             hue,
             rotation,
-            ..ImagePlan::new(1, 1)
+            ..ImagePipeline::new(1, 1)
         };
         Some((plan, mix))
     }

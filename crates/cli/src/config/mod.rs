@@ -99,7 +99,7 @@ pub struct Images {
     /// The folder, with a folder for each class.
     pub folder: Located<PathBuf>,
     /// Size, scale and augmentation.
-    pub plan: phalanx::image::ImagePlan,
+    pub plan: phalanx::image::ImagePipeline,
     /// How the images of a batch are mixed with one another, and their labels with them.
     pub mix: Option<Located<Mix>>,
     /// What is done about images that cannot be read.

@@ -106,7 +106,7 @@ pub(super) fn csv_arrays(
     let mut line = first_line(&mut lines)?;
     let fields = lines.fields(&line)?;
     let names = header(&lines, &fields, options.header)?;
-    let mut table = Table::new(&lines, &fields, names, options)?;
+    let mut table = CsvTable::new(&lines, &fields, names, options)?;
     if table.names.is_empty() {
         table.push(&lines, &fields)?;
     }
@@ -202,7 +202,7 @@ fn header(lines: &CsvLines<'_>, fields: &[Cow<'_, str>], header: Header) -> Resu
 }
 
 /// The numbers read so far.
-struct Table<'a> {
+struct CsvTable<'a> {
     options: &'a CsvOptions,
     names: Vec<String>,
     columns: usize,
@@ -213,7 +213,7 @@ struct Table<'a> {
     values: Vec<f32>,
 }
 
-impl<'a> Table<'a> {
+impl<'a> CsvTable<'a> {
     fn new(
         lines: &CsvLines<'_>,
         first: &[Cow<'_, str>],

@@ -20,7 +20,7 @@ use super::{
     Batches, ClassWeights, CsvColumns, CsvOptions, EncodedImage, Example, LostBytes, Records,
     Source,
 };
-use crate::image::ImagePlan;
+use crate::image::ImagePipeline;
 use crate::{Error, Result};
 
 /// Examples by index: cheap to clone, immutable, and the same for the same epoch and index.
@@ -164,7 +164,7 @@ impl Dataset {
     /// When a number of the plan makes no sense.
     pub fn from_images(
         images: impl Records<Item = EncodedImage>,
-        plan: &ImagePlan,
+        plan: &ImagePipeline,
         seed: u64,
     ) -> Result<Self> {
         Ok(Self::of(Node::Images(Images::new(images, plan, seed)?)))

@@ -9,22 +9,22 @@ use super::formats::placed;
 use super::order::key_of;
 use super::{Batch, EncodedImage, Example, LostBytes, Records};
 use crate::Result;
-use crate::image::{ImageMaker, ImagePlan};
+use crate::image::{ImagePipeline, ImageProcessor};
 
 /// Images in the form of their files, and what is made of them.
 pub(super) struct Images {
     encoded: Box<dyn Records<Item = EncodedImage>>,
-    plan: ImagePlan,
+    plan: ImagePipeline,
     seed: u64,
     /// Memory of threads that are not at work.
-    makers: Mutex<Vec<ImageMaker>>,
+    makers: Mutex<Vec<ImageProcessor>>,
     buffer_pool: BufferPool,
 }
 
 impl Images {
     pub(super) fn new(
         encoded: impl Records<Item = EncodedImage>,
-        plan: &ImagePlan,
+        plan: &ImagePipeline,
         seed: u64,
     ) -> Result<Self> {
         plan.check()?;
@@ -83,7 +83,7 @@ impl Images {
 
     fn make(
         &self,
-        maker: &mut ImageMaker,
+        maker: &mut ImageProcessor,
         (epoch, i): (u64, usize),
         row: &mut [u8],
     ) -> Result<i32> {
@@ -95,10 +95,10 @@ impl Images {
         Ok(image.class as i32)
     }
 
-    fn with_maker<T>(&self, work: impl FnOnce(&mut ImageMaker) -> T) -> T {
+    fn with_maker<T>(&self, work: impl FnOnce(&mut ImageProcessor) -> T) -> T {
         let makers = || self.makers.lock().unwrap_or_else(PoisonError::into_inner);
         let maker = makers().pop();
-        let mut maker = maker.unwrap_or_else(|| ImageMaker::new(&self.plan));
+        let mut maker = maker.unwrap_or_else(|| ImageProcessor::new(&self.plan));
         let done = work(&mut maker);
         makers().push(maker);
         done

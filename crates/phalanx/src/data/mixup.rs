@@ -3,7 +3,7 @@
 use phalanx_graph::{DType, HostTensor};
 
 use super::Batch;
-use crate::image::Draws;
+use crate::image::Rng;
 use crate::{Error, Result};
 
 /// Each image with another one of the batch shining through, and labels `[rows, classes]` in the same proportion, which is
@@ -39,16 +39,13 @@ pub fn cut_mix(key: u64, batch: &Batch, classes: usize, alpha: f32) -> Result<Ba
         batch,
         classes,
         alpha,
-        |draws, share, dims, mine, other| {
+        |rng, share, dims, mine, other| {
             let &[height, width, channels] = dims else {
                 return share;
             };
             let side = |size: usize| (size as f32 * (1.0 - share).sqrt()).round() as usize;
             let (rows, columns) = (side(height), side(width));
-            let (top, left) = (
-                draws.below(height - rows + 1),
-                draws.below(width - columns + 1),
-            );
+            let (top, left) = (rng.below(height - rows + 1), rng.below(width - columns + 1));
             for y in top..top + rows {
                 let start = (y * width + left) * channels;
                 let span = start..start + columns * channels;
@@ -65,7 +62,7 @@ fn mix(
     batch: &Batch,
     classes: usize,
     alpha: f32,
-    blend: impl Fn(&mut Draws, f32, &[usize], &mut [f32], &[f32]) -> f32,
+    blend: impl Fn(&mut Rng, f32, &[usize], &mut [f32], &[f32]) -> f32,
 ) -> Result<Batch> {
     let (images, labels) = check(batch, classes, alpha)?;
     let (rows, dims) = (images.rows(), &images.dims()[1..]);
@@ -74,18 +71,14 @@ fn mix(
     let mut targets = vec![0.0f32; rows * classes];
     let given = batch.weight.as_ref().map(HostTensor::f32s);
     let mut weights = given.clone();
-    let mut draws = Draws::new(key);
-    let step = if rows > 1 {
-        1 + draws.below(rows - 1)
-    } else {
-        0
-    };
+    let mut rng = Rng::new(key);
+    let step = if rows > 1 { 1 + rng.below(rows - 1) } else { 0 };
     let len = values.len() / rows.max(1);
     for row in 0..rows {
         let other = (row + step) % rows;
-        let share = draws.share(alpha);
+        let share = rng.share(alpha);
         let mine = &mut mixed[row * len..][..len];
-        let left = blend(&mut draws, share, dims, mine, &values[other * len..][..len]);
+        let left = blend(&mut rng, share, dims, mine, &values[other * len..][..len]);
         targets[row * classes + labels[row] as usize] += left;
         targets[row * classes + labels[other] as usize] += 1.0 - left;
         if let (Some(weights), Some(given)) = (&mut weights, &given) {

@@ -84,7 +84,7 @@ pub struct Decoder {
 }
 
 /// An image whose size is known and whose pixels can be read.
-pub struct Opened<'a> {
+pub struct OpenedImage<'a> {
     decoder: &'a mut Decoder,
     format: Format<'a>,
     height: usize,
@@ -92,9 +92,9 @@ pub struct Opened<'a> {
 }
 
 enum Format<'a> {
-    Jpeg(jpeg::Opened<'a>),
-    Png(Box<png::Opened<'a>>),
-    WebP(Box<webp::Opened<'a>>),
+    Jpeg(jpeg::JpegImage<'a>),
+    Png(Box<png::PngImage<'a>>),
+    WebP(Box<webp::WebpImage<'a>>),
 }
 
 impl Decoder {
@@ -110,7 +110,7 @@ impl Decoder {
     /// All pixels of an image.
     ///
     /// # Errors
-    /// As [`open`](Self::open) and [`Opened::read`].
+    /// As [`open`](Self::open) and [`OpenedImage::read`].
     pub fn decode(&mut self, bytes: &[u8]) -> Result<Pixels> {
         let channels = self.options.channels.count();
         let image = self.open(bytes)?;
@@ -134,16 +134,16 @@ impl Decoder {
     ///
     /// # Errors
     /// [`Error::Data`] when it is none of them, its header is damaged, or it has more pixels than are accepted.
-    pub fn open<'a>(&'a mut self, bytes: &'a [u8]) -> Result<Opened<'a>> {
+    pub fn open<'a>(&'a mut self, bytes: &'a [u8]) -> Result<OpenedImage<'a>> {
         let most = self.options.max_pixels;
         let (format, (height, width)) = match bytes {
             [0xff, 0xd8, 0xff, ..] => {
-                let opened = jpeg::Opened::new(bytes, &mut self.jpeg)?;
+                let opened = jpeg::JpegImage::new(bytes, &mut self.jpeg)?;
                 let size = opened.size();
                 (Format::Jpeg(opened), size)
             }
             [0x89, b'P', b'N', b'G', ..] => {
-                let opened = png::Opened::new(bytes, most)?;
+                let opened = png::PngImage::new(bytes, most)?;
                 let size = opened.size();
                 (Format::Png(Box::new(opened)), size)
             }
@@ -162,7 +162,7 @@ impl Decoder {
                 b'P',
                 ..,
             ] => {
-                let opened = webp::Opened::new(bytes, most)?;
+                let opened = webp::WebpImage::new(bytes, most)?;
                 let size = opened.size();
                 (Format::WebP(Box::new(opened)), size)
             }
@@ -176,7 +176,7 @@ impl Decoder {
         if height.saturating_mul(width) > most {
             return Err(too_large(height, width, most));
         }
-        Ok(Opened {
+        Ok(OpenedImage {
             decoder: self,
             format,
             height,
@@ -192,7 +192,7 @@ fn too_large(height: usize, width: usize, most: usize) -> Error {
     corrupt(0, &message)
 }
 
-impl Opened<'_> {
+impl OpenedImage<'_> {
     /// Rows of the image.
     #[must_use]
     pub const fn height(&self) -> usize {

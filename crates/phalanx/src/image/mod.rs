@@ -6,19 +6,19 @@
 
 mod colour;
 mod decode;
-mod draws;
 mod jpeg;
 mod plan;
 mod png;
 mod resize;
+mod rng;
 mod rotation;
 mod webp;
 
 pub use colour::{adjust_brightness, adjust_contrast, adjust_hue, adjust_saturation};
-pub use decode::{Channels, Decoder, DecoderOptions, Opened, Pixels, Window};
-pub(crate) use draws::Draws;
+pub use decode::{Channels, Decoder, DecoderOptions, OpenedImage, Pixels, Window};
 pub use jpeg::Idct;
-pub use plan::{ImageMaker, ImagePlan, Region, Scale, resize};
+pub use plan::{ImagePipeline, ImageProcessor, Region, Scale, resize};
+pub(crate) use rng::Rng;
 pub use rotation::{Fill, rotate};
 
 use crate::Error;

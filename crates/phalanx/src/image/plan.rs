@@ -3,8 +3,8 @@
 use phalanx_kernels::{WideWork, with_wide_vectors};
 
 use super::colour::{adjust_brightness, adjust_contrast, adjust_hue, adjust_saturation};
-use super::draws::Draws;
 use super::resize::Resizer;
+use super::rng::Rng;
 use super::rotation::{Fill, rotate};
 use super::{Decoder, DecoderOptions, Window};
 use crate::{Error, Result};
@@ -54,7 +54,7 @@ pub enum Scale {
 /// The order is fixed: region, resizing, flip, brightness, contrast, saturation, hue, rotation, scale. Changes of colour
 /// are on numbers from 0 to 1 and, as in `tf.image`, not cut off at the ends.
 #[derive(Clone, Debug, PartialEq)]
-pub struct ImagePlan {
+pub struct ImagePipeline {
     /// Rows and columns of every example.
     pub size: (usize, usize),
     /// What part of an image is used.
@@ -81,7 +81,7 @@ pub struct ImagePlan {
     pub decoder: DecoderOptions,
 }
 
-impl ImagePlan {
+impl ImagePipeline {
     /// The whole of every image resized with smoothing, from 0 to 1, without augmentation.
     #[must_use]
     pub fn new(height: usize, width: usize) -> Self {
@@ -172,30 +172,36 @@ impl ImagePlan {
 }
 
 /// Memory to make one example after another, each from the bytes of its file.
-pub struct ImageMaker {
+pub struct ImageProcessor {
     decoder: Decoder,
     pixels: Vec<f32>,
 }
 
-impl ImageMaker {
+impl ImageProcessor {
     /// Memory for a plan.
     #[must_use]
-    pub fn new(plan: &ImagePlan) -> Self {
+    pub fn new(plan: &ImagePipeline) -> Self {
         Self {
             decoder: Decoder::new(plan.decoder.clone()),
             pixels: Vec::new(),
         }
     }
 
-    /// Writes the f32 values of an example to `out`, whose length is that of [`ImagePlan::dims`] times 4 bytes.
+    /// Writes the f32 values of an example to `out`, whose length is that of [`ImagePipeline::dims`] times 4 bytes.
     ///
     /// # Errors
-    /// As [`Decoder::open`] and [`Opened::read`](super::Opened::read).
-    pub fn make(&mut self, plan: &ImagePlan, bytes: &[u8], key: u64, out: &mut [u8]) -> Result<()> {
-        let mut draws = Draws::new(key);
+    /// As [`Decoder::open`] and [`OpenedImage::read`](super::OpenedImage::read).
+    pub fn make(
+        &mut self,
+        plan: &ImagePipeline,
+        bytes: &[u8],
+        key: u64,
+        out: &mut [u8],
+    ) -> Result<()> {
+        let mut rng = Rng::new(key);
         let image = self.decoder.open(bytes)?;
-        let window = window(plan, (image.height(), image.width()), &mut draws);
-        let flip = plan.flip && draws.below(2) == 1;
+        let window = window(plan, (image.height(), image.width()), &mut rng);
+        let flip = plan.flip && rng.below(2) == 1;
         let channels = plan.decoder.channels.count();
         let scale = Factors::new(plan.scale, channels);
         let stride = plan.size.1 * channels;
@@ -224,7 +230,7 @@ impl ImageMaker {
             }
         }
         if plan.changes_values() {
-            change_values(plan, pixels, channels, &mut draws);
+            change_values(plan, pixels, channels, &mut rng);
         }
         scale.write(pixels.as_slice(), out);
         Ok(())
@@ -246,35 +252,35 @@ fn mirror(row: &[u8], channels: usize, out: &mut Vec<u8>) {
     }
 }
 
-fn change_values(plan: &ImagePlan, pixels: &mut Vec<f32>, channels: usize, draws: &mut Draws) {
+fn change_values(plan: &ImagePipeline, pixels: &mut Vec<f32>, channels: usize, rng: &mut Rng) {
     pixels.iter_mut().for_each(|value| *value /= 255.0);
     if plan.brightness > 0.0 {
-        adjust_brightness(pixels, draws.between(-plan.brightness, plan.brightness));
+        adjust_brightness(pixels, rng.between(-plan.brightness, plan.brightness));
     }
     if plan.contrast > 0.0 {
         adjust_contrast(
             pixels,
             channels,
-            draws.between(1.0 - plan.contrast, 1.0 + plan.contrast),
+            rng.between(1.0 - plan.contrast, 1.0 + plan.contrast),
         );
     }
     if plan.saturation > 0.0 && channels == 3 {
         adjust_saturation(
             pixels,
-            draws.between(1.0 - plan.saturation, 1.0 + plan.saturation),
+            rng.between(1.0 - plan.saturation, 1.0 + plan.saturation),
         );
     }
     if plan.hue > 0.0 && channels == 3 {
-        adjust_hue(pixels, draws.between(-plan.hue, plan.hue));
+        adjust_hue(pixels, rng.between(-plan.hue, plan.hue));
     }
     if plan.rotation > 0.0 {
-        let angle = draws.between(-plan.rotation, plan.rotation);
+        let angle = rng.between(-plan.rotation, plan.rotation);
         *pixels = rotate(pixels, plan.size, angle, plan.fill);
     }
     pixels.iter_mut().for_each(|value| *value *= 255.0);
 }
 
-fn window(plan: &ImagePlan, (height, width): (usize, usize), draws: &mut Draws) -> Window {
+fn window(plan: &ImagePipeline, (height, width): (usize, usize), rng: &mut Rng) -> Window {
     let (rows, columns) = plan.size;
     // The largest part with the shape wanted.
     let shaped = |height: usize, width: usize| {
@@ -290,8 +296,8 @@ fn window(plan: &ImagePlan, (height, width): (usize, usize), draws: &mut Draws) 
         Region::Crop | Region::CentreCrop if height >= rows && width >= columns => plan.size,
         Region::Crop | Region::CentreCrop | Region::Centre => shaped(height, width),
         Region::Area { least } => {
-            let share = draws.between(least, 1.0);
-            let shape = draws
+            let share = rng.between(least, 1.0);
+            let shape = rng
                 .between((0.75f32).ln(), (4.0f32 / 3.0).ln())
                 .exp()
                 .sqrt();
@@ -304,7 +310,7 @@ fn window(plan: &ImagePlan, (height, width): (usize, usize), draws: &mut Draws) 
     };
     let (x, y) = match plan.region {
         Region::Centre | Region::CentreCrop => ((width - w) / 2, (height - h) / 2),
-        _ => (draws.below(width - w + 1), draws.below(height - h + 1)),
+        _ => (rng.below(width - w + 1), rng.below(height - h + 1)),
     };
     Window {
         x,

@@ -8,13 +8,13 @@ use super::corrupt;
 use crate::{Error, Result};
 
 /// A file read up to its pixels.
-pub(super) struct Opened<'a> {
+pub(super) struct PngImage<'a> {
     reader: Reader<Cursor<&'a [u8]>>,
     /// Bytes of the file.
     len: usize,
 }
 
-impl<'a> Opened<'a> {
+impl<'a> PngImage<'a> {
     pub(super) fn new(bytes: &'a [u8], max_pixels: usize) -> Result<Self> {
         // Beside the pixels, of at most 8 bytes, there are texts and colour profiles, which are left out.
         let limits = Limits {

@@ -8,11 +8,11 @@ use super::corrupt;
 use crate::{Error, Result};
 
 /// A file read up to its pixels.
-pub(super) struct Opened<'a> {
+pub(super) struct WebpImage<'a> {
     decoder: WebPDecoder<Cursor<&'a [u8]>>,
 }
 
-impl<'a> Opened<'a> {
+impl<'a> WebpImage<'a> {
     pub(super) fn new(bytes: &'a [u8], max_pixels: usize) -> Result<Self> {
         let mut decoder = WebPDecoder::new(Cursor::new(bytes)).map_err(|error| refused(&error))?;
         decoder.set_memory_limit(max_pixels.saturating_mul(4));

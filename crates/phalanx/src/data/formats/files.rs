@@ -69,19 +69,19 @@ pub(super) fn io(path: &Path, action: &'static str, source: std::io::Error) -> E
 pub(super) struct InputFile {
     path: PathBuf,
     handle: Option<File>,
-    stamp: Stamp,
+    stamp: FileStamp,
 }
 
 /// What changes when a file is written again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stamp {
+pub(super) struct FileStamp {
     /// Bytes.
     pub(super) len: u64,
     /// Nanoseconds since 1970; 0 where the system does not say.
     pub(super) modified: u64,
 }
 
-impl Stamp {
+impl FileStamp {
     fn of(metadata: &Metadata) -> Self {
         let modified = metadata.modified().ok();
         let since = modified.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
@@ -104,7 +104,7 @@ impl InputFile {
     fn open(path: PathBuf, keep: bool) -> Result<Self> {
         let file = File::open(&path).map_err(|error| io(&path, "open", error))?;
         let metadata = file.metadata().map_err(|error| io(&path, "read", error))?;
-        let stamp = Stamp::of(&metadata);
+        let stamp = FileStamp::of(&metadata);
         let handle = keep.then_some(file);
         Ok(Self {
             path,
@@ -121,7 +121,7 @@ impl InputFile {
         self.path.display().to_string()
     }
 
-    pub(super) const fn stamp(&self) -> Stamp {
+    pub(super) const fn stamp(&self) -> FileStamp {
         self.stamp
     }
 

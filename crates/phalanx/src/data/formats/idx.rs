@@ -143,7 +143,7 @@ fn read_exactly(reader: &mut impl Read, len: usize, name: &str, offset: u64) -> 
 }
 
 #[derive(Clone, Copy)]
-enum Element {
+enum ElementType {
     U8,
     I8,
     I16,
@@ -152,14 +152,14 @@ enum Element {
     F64,
 }
 
-fn element(code: u8, name: &str) -> Result<Element> {
+fn element(code: u8, name: &str) -> Result<ElementType> {
     Ok(match code {
-        0x08 => Element::U8,
-        0x09 => Element::I8,
-        0x0b => Element::I16,
-        0x0c => Element::I32,
-        0x0d => Element::F32,
-        0x0e => Element::F64,
+        0x08 => ElementType::U8,
+        0x09 => ElementType::I8,
+        0x0b => ElementType::I16,
+        0x0c => ElementType::I32,
+        0x0d => ElementType::F32,
+        0x0e => ElementType::F64,
         _ => {
             let message = format!(
                 "element type {code:#04x}, expected 0x08, 0x09, 0x0b, 0x0c, 0x0d or 0x0e; check that this is an idx file"
@@ -169,7 +169,7 @@ fn element(code: u8, name: &str) -> Result<Element> {
     })
 }
 
-impl Element {
+impl ElementType {
     const fn width(self) -> usize {
         match self {
             Self::U8 | Self::I8 => 1,

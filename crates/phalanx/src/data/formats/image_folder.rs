@@ -8,7 +8,7 @@ use super::files::{io, past_the_end};
 use super::{RecordLocation, Records};
 use crate::data::Dataset;
 use crate::data::order::permute;
-use crate::image::ImagePlan;
+use crate::image::ImagePipeline;
 use crate::{Error, Result};
 
 /// Ends of file names that are images, in lower case.
@@ -125,7 +125,7 @@ impl ImageFolder {
     ///
     /// # Errors
     /// When a number of the plan makes no sense.
-    pub fn dataset(&self, plan: &ImagePlan, seed: u64) -> Result<Dataset> {
+    pub fn dataset(&self, plan: &ImagePipeline, seed: u64) -> Result<Dataset> {
         Dataset::from_images(self.clone(), plan, seed)
     }
 

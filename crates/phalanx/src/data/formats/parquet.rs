@@ -15,7 +15,7 @@ use parquet::schema::types::ColumnDescriptor;
 use phalanx_graph::HostTensor;
 
 use super::files::{InputFile, files_matching, firsts, locate, past_the_end};
-use super::parquet_column::{Cell, Chunk, Spot, cells, data, decoded};
+use super::parquet_column::{Cell, CellLocation, ColumnChunk, cells, data, decoded};
 use super::thrift::schema_depth;
 use crate::Result;
 use crate::data::{Batch, Example, LabelColumn, LabelKind, Source};
@@ -66,28 +66,28 @@ impl Default for ParquetOptions {
 
 /// The rows of Parquet files, one file after the other: x f32 `[columns]`, y i32 or f32 `[]`.
 ///
-/// Columns are flags, integers and floats; nulls, NaN and infinity are refused. A row group is decoded whole when one of
+/// ColumnValues are flags, integers and floats; nulls, NaN and infinity are refused. A row group is decoded whole when one of
 /// its rows is asked for and kept while there is room, so rows drawn from more row groups than that are decoded anew:
 /// give `cache_bytes` for all of them, or shuffle within a window.
 pub struct Parquet {
-    files: Vec<Opened>,
-    groups: Vec<Group>,
+    files: Vec<ParquetFile>,
+    groups: Vec<RowGroup>,
     /// Rows before each row group.
     firsts: Vec<usize>,
     len: usize,
     options: ParquetOptions,
     /// Row groups used last, the last one first.
-    kept: Mutex<VecDeque<(usize, Arc<Rows>)>>,
+    kept: Mutex<VecDeque<(usize, Arc<DecodedRows>)>>,
 }
 
-struct Opened {
+struct ParquetFile {
     file: InputFile,
     metadata: ParquetMetaData,
     features: Vec<usize>,
     label: Option<usize>,
 }
 
-struct Group {
+struct RowGroup {
     file: usize,
     /// Of the file.
     index: usize,
@@ -95,7 +95,7 @@ struct Group {
 }
 
 /// A row group, decoded.
-struct Rows {
+struct DecodedRows {
     /// Row by row.
     x: Vec<f32>,
     columns: usize,
@@ -120,13 +120,13 @@ impl Parquet {
 
     fn of(paths: Vec<PathBuf>, options: &ParquetOptions) -> Result<Self> {
         let files = InputFile::open_all(paths)?.into_iter();
-        let files: Vec<Opened> = files
-            .map(|file| Opened::new(file, options))
+        let files: Vec<ParquetFile> = files
+            .map(|file| ParquetFile::new(file, options))
             .collect::<Result<_>>()?;
         for file in &files[1..] {
             file.check_as(&files[0])?;
         }
-        let groups: Vec<Group> = files
+        let groups: Vec<RowGroup> = files
             .iter()
             .enumerate()
             .flat_map(|(at, file)| file.groups(at))
@@ -170,7 +170,7 @@ impl Parquet {
     }
 
     /// Decoding is done outside the lock: two threads may decode the same group, and none waits for another's.
-    fn group(&self, group: usize) -> Result<Arc<Rows>> {
+    fn group(&self, group: usize) -> Result<Arc<DecodedRows>> {
         if let Some(rows) = self.kept_group(group) {
             return Ok(rows);
         }
@@ -186,7 +186,7 @@ impl Parquet {
         Ok(rows)
     }
 
-    fn kept_group(&self, group: usize) -> Option<Arc<Rows>> {
+    fn kept_group(&self, group: usize) -> Option<Arc<DecodedRows>> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let at = kept.iter().position(|(at, _)| *at == group)?;
         let found = kept.remove(at)?;
@@ -195,14 +195,14 @@ impl Parquet {
         Some(rows)
     }
 
-    fn decode(&self, group: &Group) -> Result<Rows> {
+    fn decode(&self, group: &RowGroup) -> Result<DecodedRows> {
         let file = &self.files[group.file];
         let columns = file.features.len();
         let mut x = vec![0.0; group.rows * columns];
         for (c, &column) in file.features.iter().enumerate() {
-            let spot = file.spot(group.index, column);
+            let cell_location = file.cell_location(group.index, column);
             for (row, cell) in self.cells(group, column)?.into_iter().enumerate() {
-                x[row * columns + c] = value(cell, row, &spot)?;
+                x[row * columns + c] = value(cell, row, &cell_location)?;
             }
         }
         let y = match (file.label, self.options.kind) {
@@ -210,30 +210,33 @@ impl Parquet {
             (Some(column), LabelKind::Class) => Labels::Classes(self.labels(group, column, class)?),
             (Some(column), LabelKind::Value) => Labels::Values(self.labels(group, column, value)?),
         };
-        Ok(Rows { x, columns, y })
+        Ok(DecodedRows { x, columns, y })
     }
 
     fn labels<T>(
         &self,
-        group: &Group,
+        group: &RowGroup,
         column: usize,
-        label: impl Fn(Cell, usize, &Spot<'_>) -> Result<T>,
+        label: impl Fn(Cell, usize, &CellLocation<'_>) -> Result<T>,
     ) -> Result<Vec<T>> {
-        let spot = self.files[group.file].spot(group.index, column);
+        let cell_location = self.files[group.file].cell_location(group.index, column);
         let cells = self.cells(group, column)?.into_iter().enumerate();
-        cells.map(|(row, cell)| label(cell, row, &spot)).collect()
+        cells
+            .map(|(row, cell)| label(cell, row, &cell_location))
+            .collect()
     }
 
-    fn cells(&self, group: &Group, column: usize) -> Result<Vec<Cell>> {
+    fn cells(&self, group: &RowGroup, column: usize) -> Result<Vec<Cell>> {
         let file = &self.files[group.file];
-        let spot = file.spot(group.index, column);
+        let cell_location = file.cell_location(group.index, column);
         let chunk = file.metadata.row_group(group.index).column(column);
-        let (start, len) = range(chunk, file.file.len()).map_err(|message| spot.error(&message))?;
+        let (start, len) =
+            range(chunk, file.file.len()).map_err(|message| cell_location.error(&message))?;
         let mut bytes = vec![0; len as usize];
         file.file.read_at(&mut bytes, start)?;
-        let pages = Chunk::new(bytes, start, self.options.max_page_bytes)
-            .map_err(|message| spot.error(&message))?;
-        cells(pages, chunk, group.rows, &spot)
+        let pages = ColumnChunk::new(bytes, start, self.options.max_page_bytes)
+            .map_err(|message| cell_location.error(&message))?;
+        cells(pages, chunk, group.rows, &cell_location)
     }
 }
 
@@ -301,7 +304,7 @@ impl Source for Parquet {
     }
 }
 
-impl Rows {
+impl DecodedRows {
     fn x(&self, row: usize) -> &[f32] {
         &self.x[row * self.columns..][..self.columns]
     }
@@ -311,20 +314,20 @@ impl Rows {
     }
 }
 
-fn value(cell: Cell, row: usize, spot: &Spot<'_>) -> Result<f32> {
+fn value(cell: Cell, row: usize, cell_location: &CellLocation<'_>) -> Result<f32> {
     let value = cell.value();
     if value.is_finite() {
         return Ok(value);
     }
-    Err(spot.error_of_row(
+    Err(cell_location.error_of_row(
         row,
         &format!("found {value}, expected a finite number of 32 bits; correct the value, or leave the column out"),
     ))
 }
 
-fn class(cell: Cell, row: usize, spot: &Spot<'_>) -> Result<i32> {
+fn class(cell: Cell, row: usize, cell_location: &CellLocation<'_>) -> Result<i32> {
     cell.class().ok_or_else(|| {
-        spot.error_of_row(
+        cell_location.error_of_row(
             row,
             &format!(
                 "found {}, expected a class from 0 to {}; number the classes from 0, or read the label as a value (regression)",
@@ -335,7 +338,7 @@ fn class(cell: Cell, row: usize, spot: &Spot<'_>) -> Result<i32> {
     })
 }
 
-impl Opened {
+impl ParquetFile {
     fn new(file: InputFile, options: &ParquetOptions) -> Result<Self> {
         let bytes = footer(&file)?;
         let metadata = decoded(|| ParquetMetaDataReader::decode_metadata(&bytes))
@@ -360,17 +363,17 @@ impl Opened {
         self.features.iter().copied().chain(self.label)
     }
 
-    fn spot(&self, group: usize, column: usize) -> Spot<'_> {
-        Spot {
+    fn cell_location(&self, group: usize, column: usize) -> CellLocation<'_> {
+        CellLocation {
             file: self.file.name(),
             group,
             column: self.column(column).name(),
         }
     }
 
-    fn groups(&self, file: usize) -> impl Iterator<Item = Group> + '_ {
+    fn groups(&self, file: usize) -> impl Iterator<Item = RowGroup> + '_ {
         let groups = self.metadata.row_groups().iter().enumerate();
-        groups.map(move |(index, group)| Group {
+        groups.map(move |(index, group)| RowGroup {
             file,
             index,
             rows: group.num_rows() as usize,
@@ -417,13 +420,13 @@ impl Opened {
     ) -> Result<()> {
         let mut bytes = 0u64;
         for column in self.wanted() {
-            let spot = self.spot(index, column);
+            let cell_location = self.cell_location(index, column);
             let chunk = group.column(column);
             let range = range(chunk, self.file.len()).and_then(|range| {
                 check_compression(chunk)?;
                 Ok(range)
             });
-            let (_, len) = range.map_err(|message| spot.error(&message))?;
+            let (_, len) = range.map_err(|message| cell_location.error(&message))?;
             bytes += len;
         }
         let rows = u64::try_from(group.num_rows()).unwrap_or(u64::MAX);

@@ -14,7 +14,7 @@ use parquet::errors::{ParquetError, Result as Decoded};
 use parquet::file::metadata::ColumnChunkMetaData;
 use parquet::file::reader::{ChunkReader, Length, SerializedPageReader};
 
-use super::thrift::{PageHead, page_head};
+use super::thrift::{PageHeader, page_header};
 use crate::{Error, Result};
 
 /// A number as the file holds it.
@@ -52,13 +52,13 @@ impl Cell {
 }
 
 /// What messages name.
-pub(super) struct Spot<'a> {
+pub(super) struct CellLocation<'a> {
     pub(super) file: String,
     pub(super) group: usize,
     pub(super) column: &'a str,
 }
 
-impl Spot<'_> {
+impl CellLocation<'_> {
     pub(super) fn error(&self, message: &str) -> Error {
         let place = format!("row group {}, column `{}`", self.group, self.column);
         data(&self.file, place, message)
@@ -95,12 +95,12 @@ pub(super) fn decoded<T>(decode: impl FnOnce() -> Decoded<T>) -> std::result::Re
 }
 
 /// The bytes of a column in a row group.
-pub(super) struct Chunk {
+pub(super) struct ColumnChunk {
     start: u64,
     bytes: Bytes,
 }
 
-impl Chunk {
+impl ColumnChunk {
     /// Bytes that lie at `start` of the file, whose pages announce at most `max_page_bytes` each and are as their checksums say.
     ///
     /// # Errors
@@ -113,7 +113,7 @@ impl Chunk {
         let mut at = 0;
         while at < bytes.len() {
             let place = start + at as u64;
-            let head = page_head(&bytes[at..]).ok_or_else(|| {
+            let head = page_header(&bytes[at..]).ok_or_else(|| {
                 format!("found no header of a page at byte {place}; copy or write the file again")
             })?;
             let body = at + head.len;
@@ -142,7 +142,7 @@ impl Chunk {
 }
 
 fn check_page(
-    head: &PageHead,
+    head: &PageHeader,
     bytes: &[u8],
     max_page_bytes: u64,
 ) -> std::result::Result<(), String> {
@@ -169,13 +169,13 @@ fn check_page(
     }
 }
 
-impl Length for Chunk {
+impl Length for ColumnChunk {
     fn len(&self) -> u64 {
         self.start + self.bytes.len() as u64
     }
 }
 
-impl ChunkReader for Chunk {
+impl ChunkReader for ColumnChunk {
     type T = Cursor<Bytes>;
 
     fn get_read(&self, start: u64) -> Decoded<Self::T> {
@@ -198,35 +198,39 @@ impl ChunkReader for Chunk {
 /// # Errors
 /// Naming the row where there is no value, or the column where it cannot be decoded or has another number of values.
 pub(super) fn cells(
-    chunk: Chunk,
+    chunk: ColumnChunk,
     column: &ColumnChunkMetaData,
     rows: usize,
-    spot: &Spot<'_>,
+    cell_location: &CellLocation<'_>,
 ) -> Result<Vec<Cell>> {
     let found = decoded(|| {
         let pages = SerializedPageReader::new(Arc::new(chunk), column, rows, None)?;
         read(column, Box::new(pages), rows)
     });
-    let (cells, levels) = found.map_err(|message| spot.error(&message))?;
+    let (cells, levels) = found.map_err(|message| cell_location.error(&message))?;
     let full = column.column_descr().max_def_level();
     if let Some(row) = levels.iter().position(|&level| level < full) {
-        return Err(spot.error_of_row(
+        return Err(cell_location.error_of_row(
             row,
             "found null, expected a number; fill in or drop missing values before the file is written, or leave the column out",
         ));
     }
     if cells.len() != rows {
         let found = if cells.len() > rows { "more" } else { "fewer" };
-        return Err(spot.error(&format!(
+        return Err(cell_location.error(&format!(
             "found {found} than the {rows} values that the file announces; copy or write the file again"
         )));
     }
     Ok(cells)
 }
 
-type Columns = (Vec<Cell>, Vec<i16>);
+type ColumnValues = (Vec<Cell>, Vec<i16>);
 
-fn read(column: &ColumnChunkMetaData, pages: Box<dyn PageReader>, rows: usize) -> Decoded<Columns> {
+fn read(
+    column: &ColumnChunkMetaData,
+    pages: Box<dyn PageReader>,
+    rows: usize,
+) -> Decoded<ColumnValues> {
     let descr = column.column_descr_ptr();
     let unsigned = matches!(
         descr.converted_type(),
@@ -256,7 +260,7 @@ fn each<T: DataType>(
     mut reader: ColumnReaderImpl<T>,
     rows: usize,
     cell: impl Fn(&T::T) -> Cell,
-) -> Decoded<Columns> {
+) -> Decoded<ColumnValues> {
     let (mut values, mut levels, mut read) = (Vec::new(), Vec::new(), 0);
     while read <= rows {
         let (records, _, _) =

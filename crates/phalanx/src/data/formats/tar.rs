@@ -18,10 +18,10 @@ pub struct TarMember {
 }
 
 /// What is wrong, and at which byte.
-pub(super) type Wrong = (u64, String);
+pub(super) type TarError = (u64, String);
 
 /// The regular files of an archive, one after the other; ends after the first mistake.
-pub(super) struct Members<F> {
+pub(super) struct TarReader<F> {
     len: u64,
     read_at: F,
     offset: u64,
@@ -31,7 +31,7 @@ pub(super) struct Members<F> {
     long_size: Option<u64>,
 }
 
-impl<F: Fn(&mut [u8], u64) -> Result<()>> Members<F> {
+impl<F: Fn(&mut [u8], u64) -> Result<()>> TarReader<F> {
     /// The members of `len` bytes that `read_at` reads.
     pub(super) const fn new(len: u64, read_at: F) -> Self {
         Self {
@@ -45,7 +45,7 @@ impl<F: Fn(&mut [u8], u64) -> Result<()>> Members<F> {
     }
 
     /// The next regular file; outside is what the reader refuses, inside what is wrong with the bytes.
-    fn advance(&mut self) -> Result<std::result::Result<Option<TarMember>, Wrong>> {
+    fn advance(&mut self) -> Result<std::result::Result<Option<TarMember>, TarError>> {
         while self.offset < self.len {
             let at = self.offset;
             if self.len - at < BLOCK {
@@ -177,8 +177,8 @@ impl<F: Fn(&mut [u8], u64) -> Result<()>> Members<F> {
     }
 }
 
-impl<F: Fn(&mut [u8], u64) -> Result<()>> Iterator for Members<F> {
-    type Item = Result<std::result::Result<TarMember, Wrong>>;
+impl<F: Fn(&mut [u8], u64) -> Result<()>> Iterator for TarReader<F> {
+    type Item = Result<std::result::Result<TarMember, TarError>>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.ended {
@@ -263,7 +263,7 @@ pub fn tar_members(bytes: &[u8]) -> std::result::Result<Vec<TarMember>, (u64, St
         into.copy_from_slice(&bytes[offset as usize..][..into.len()]);
         Ok(())
     };
-    let members = Members::new(bytes.len() as u64, read);
+    let members = TarReader::new(bytes.len() as u64, read);
     members
         .map(|member| member.expect("memory can be read"))
         .collect()

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use super::wire::{Field, Fields, Wire, put_bytes, put_varint, varint_len};
+use super::wire::{Field, FieldReader, WireResult, put_bytes, put_varint, varint_len};
 use crate::{Error, Result};
 
 /// The most features of one example.
@@ -125,7 +125,7 @@ impl Features {
     /// # Errors
     /// [`Error::Data`] with the offset when the bytes are no such message, or their values would take more than 1 GiB.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
-        features_of(bytes, Room(MOST_BYTES)).map_err(|malformed| {
+        features_of(bytes, MemoryBudget(MOST_BYTES)).map_err(|malformed| {
             in_item(
                 &format!("byte {} of the example", malformed.offset),
                 format!(
@@ -236,11 +236,11 @@ fn unexpected(name: &str, found: &Feature, expected: &str) -> Error {
 }
 
 /// Bytes of memory that are left for an example.
-struct Room(usize);
+struct MemoryBudget(usize);
 
-impl Room {
+impl MemoryBudget {
     /// Takes what so many values of a type need, before they are made.
-    fn take<T>(&mut self, count: usize, field: Field<'_>) -> Wire<()> {
+    fn take<T>(&mut self, count: usize, field: Field<'_>) -> WireResult<()> {
         let left = self.0.checked_sub(count.saturating_mul(size_of::<T>()));
         self.0 = left.ok_or_else(|| {
             field.malformed(
@@ -251,15 +251,15 @@ impl Room {
     }
 }
 
-fn features_of(bytes: &[u8], mut room: Room) -> Wire<Features> {
+fn features_of(bytes: &[u8], mut budget: MemoryBudget) -> WireResult<Features> {
     let mut features = Features::new();
     // A message may come in parts, which are merged.
-    for example in Fields::new(bytes) {
+    for example in FieldReader::new(bytes) {
         let (1, field) = example? else { continue };
         for entry in field.message("Features")? {
             let (1, field) = entry? else { continue };
-            room.take::<(String, Feature)>(1, field)?;
-            let (name, feature) = entry_of(field.message("a map entry")?, &mut room)?;
+            budget.take::<(String, Feature)>(1, field)?;
+            let (name, feature) = entry_of(field.message("a map entry")?, &mut budget)?;
             match feature {
                 Some(feature) => drop(features.0.insert(name, feature)),
                 None => drop(features.0.remove(&name)),
@@ -272,17 +272,20 @@ fn features_of(bytes: &[u8], mut room: Room) -> Wire<Features> {
     Ok(features)
 }
 
-fn entry_of(fields: Fields<'_>, room: &mut Room) -> Wire<(String, Option<Feature>)> {
+fn entry_of(
+    fields: FieldReader<'_>,
+    budget: &mut MemoryBudget,
+) -> WireResult<(String, Option<Feature>)> {
     let (mut name, mut feature) = (String::new(), None);
     for field in fields {
         match field? {
             (1, field) => {
                 let bytes = field.bytes("the name of a feature")?;
-                room.take::<u8>(bytes.len(), field)?;
+                budget.take::<u8>(bytes.len(), field)?;
                 name = String::from_utf8(bytes.to_vec())
                     .map_err(|_| field.malformed("the name of a feature is not UTF-8".into()))?;
             }
-            (2, field) => feature = feature_of(field.message("Feature")?, feature, room)?,
+            (2, field) => feature = feature_of(field.message("Feature")?, feature, budget)?,
             _ => {}
         }
     }
@@ -291,10 +294,10 @@ fn entry_of(fields: Fields<'_>, room: &mut Room) -> Wire<(String, Option<Feature
 
 /// The feature, merged with what earlier parts of the same message held: lists of one kind are joined.
 fn feature_of(
-    fields: Fields<'_>,
+    fields: FieldReader<'_>,
     earlier: Option<Feature>,
-    room: &mut Room,
-) -> Wire<Option<Feature>> {
+    budget: &mut MemoryBudget,
+) -> WireResult<Option<Feature>> {
     let mut feature = earlier;
     for field in fields {
         feature = match (field?, feature) {
@@ -303,7 +306,7 @@ fn feature_of(
                     Some(Feature::Bytes(values)) => values,
                     _ => Vec::new(),
                 };
-                byte_list(field.message("BytesList")?, &mut values, room)?;
+                byte_list(field.message("BytesList")?, &mut values, budget)?;
                 Some(Feature::Bytes(values))
             }
             ((2, field), feature) => {
@@ -311,7 +314,7 @@ fn feature_of(
                     Some(Feature::Floats(values)) => values,
                     _ => Vec::new(),
                 };
-                float_list(field.message("FloatList")?, &mut values, room)?;
+                float_list(field.message("FloatList")?, &mut values, budget)?;
                 Some(Feature::Floats(values))
             }
             ((3, field), feature) => {
@@ -319,7 +322,7 @@ fn feature_of(
                     Some(Feature::Ints(values)) => values,
                     _ => Vec::new(),
                 };
-                int_list(field.message("Int64List")?, &mut values, room)?;
+                int_list(field.message("Int64List")?, &mut values, budget)?;
                 Some(Feature::Ints(values))
             }
             (_, feature) => feature,
@@ -328,24 +331,32 @@ fn feature_of(
     Ok(feature)
 }
 
-fn byte_list(fields: Fields<'_>, values: &mut Vec<Vec<u8>>, room: &mut Room) -> Wire<()> {
+fn byte_list(
+    fields: FieldReader<'_>,
+    values: &mut Vec<Vec<u8>>,
+    budget: &mut MemoryBudget,
+) -> WireResult<()> {
     for field in fields {
         if let (1, field) = field? {
             let bytes = field.bytes("a value of BytesList")?;
-            room.take::<Vec<u8>>(1, field)?;
-            room.take::<u8>(bytes.len(), field)?;
+            budget.take::<Vec<u8>>(1, field)?;
+            budget.take::<u8>(bytes.len(), field)?;
             values.push(bytes.to_vec());
         }
     }
     Ok(())
 }
 
-fn float_list(fields: Fields<'_>, values: &mut Vec<f32>, room: &mut Room) -> Wire<()> {
+fn float_list(
+    fields: FieldReader<'_>,
+    values: &mut Vec<f32>,
+    budget: &mut MemoryBudget,
+) -> WireResult<()> {
     for field in fields {
         let (1, field) = field? else { continue };
         match field {
             Field::Fixed32 { value, .. } => {
-                room.take::<f32>(1, field)?;
+                budget.take::<f32>(1, field)?;
                 values.push(f32::from_bits(value));
             }
             _ => {
@@ -357,7 +368,7 @@ fn float_list(fields: Fields<'_>, values: &mut Vec<f32>, room: &mut Room) -> Wir
                         packed.len()
                     )));
                 }
-                room.take::<f32>(chunks.len(), field)?;
+                budget.take::<f32>(chunks.len(), field)?;
                 values.extend(chunks.iter().map(|bytes| f32::from_le_bytes(*bytes)));
             }
         }
@@ -365,18 +376,22 @@ fn float_list(fields: Fields<'_>, values: &mut Vec<f32>, room: &mut Room) -> Wir
     Ok(())
 }
 
-fn int_list(fields: Fields<'_>, values: &mut Vec<i64>, room: &mut Room) -> Wire<()> {
+fn int_list(
+    fields: FieldReader<'_>,
+    values: &mut Vec<i64>,
+    budget: &mut MemoryBudget,
+) -> WireResult<()> {
     for field in fields {
         let (1, field) = field? else { continue };
         match field {
             Field::Varint { value, .. } => {
-                room.take::<i64>(1, field)?;
+                budget.take::<i64>(1, field)?;
                 values.push(value as i64);
             }
             _ => {
                 // A number ends with the byte that has no highest bit.
                 let numbers = field.bytes("values of Int64List")?.iter();
-                room.take::<i64>(numbers.filter(|&&byte| byte < 0x80).count(), field)?;
+                budget.take::<i64>(numbers.filter(|&&byte| byte < 0x80).count(), field)?;
                 let mut packed = field.message("values of Int64List")?;
                 while let Some(value) = packed.varint()? {
                     values.push(value as i64);
@@ -487,8 +502,10 @@ mod tests {
             (empty, 100 * size_of::<Vec<u8>>()),
         ];
         for (bytes, needed) in cases {
-            assert!(features_of(&bytes, Room(name + needed)).is_ok());
-            let refused = features_of(&bytes, Room(name + needed - 1)).err().unwrap();
+            assert!(features_of(&bytes, MemoryBudget(name + needed)).is_ok());
+            let refused = features_of(&bytes, MemoryBudget(name + needed - 1))
+                .err()
+                .unwrap();
             assert!(
                 refused.message.contains("more memory than is allowed"),
                 "{}",

@@ -64,7 +64,7 @@ pub enum IndexCache {
 /// The records of TFRecord files, one file after the other.
 #[derive(Debug)]
 pub struct TfRecords {
-    files: Vec<Indexed>,
+    files: Vec<IndexedFile>,
     firsts: Vec<usize>,
     len: usize,
     max_record: u64,
@@ -74,7 +74,7 @@ pub struct TfRecords {
 }
 
 #[derive(Debug)]
-struct Indexed {
+struct IndexedFile {
     file: InputFile,
     /// Where each record starts, and where the last ends.
     bounds: Vec<u64>,
@@ -97,9 +97,9 @@ impl TfRecords {
             let index = index_of(&file, options)?;
             lost.extend(index.lost(&file));
             let bounds = index.bounds;
-            files.push(Indexed { file, bounds });
+            files.push(IndexedFile { file, bounds });
         }
-        let counts = files.iter().map(Indexed::len);
+        let counts = files.iter().map(IndexedFile::len);
         let firsts = firsts(counts.clone());
         Ok(Self {
             len: counts.sum(),
@@ -168,7 +168,7 @@ impl TfRecords {
             return visit(0, Err(past_the_end("record", first, self.len)));
         }
         let (file, start) = locate(&self.firsts, first);
-        let Indexed { file, bounds } = &self.files[file];
+        let IndexedFile { file, bounds } = &self.files[file];
         let bounds = &bounds[start..=start + count];
         if let (1, Err(error)) = (count, self.check_size(file, bounds)) {
             return visit(0, Err(error));
@@ -202,7 +202,7 @@ impl TfRecords {
     }
 }
 
-impl Indexed {
+impl IndexedFile {
     fn len(&self) -> usize {
         self.bounds.len() - 1
     }
@@ -230,7 +230,7 @@ impl Records for TfRecords {
     }
 
     fn per_file(&self) -> Vec<usize> {
-        self.files.iter().map(Indexed::len).collect()
+        self.files.iter().map(IndexedFile::len).collect()
     }
 
     fn lost(&self) -> Vec<LostBytes> {
@@ -239,7 +239,7 @@ impl Records for TfRecords {
 
     fn place(&self, i: usize) -> RecordLocation {
         let (file, record) = locate(&self.firsts, i);
-        let Indexed { file, bounds } = &self.files[file];
+        let IndexedFile { file, bounds } = &self.files[file];
         RecordLocation {
             file: file.name(),
             place: format!("record {record} at byte {}", bounds[record]),

@@ -16,14 +16,14 @@ const MAGIC: &[u8; 8] = b"phxidx01";
 const LEAST_BYTES: u64 = 1 << 20;
 
 /// What was found in a file.
-pub(super) struct Index {
+pub(super) struct RecordIndex {
     /// Where each record starts and the last ends.
     pub(super) bounds: Vec<u64>,
     /// What is wrong after the last record, where the file goes on.
     wrong: Option<String>,
 }
 
-impl Index {
+impl RecordIndex {
     /// What is behind the last record that was found.
     pub(super) fn lost(&self, file: &InputFile) -> Option<LostBytes> {
         let offset = self.bounds.last().copied().unwrap_or(0);
@@ -39,12 +39,12 @@ impl Index {
 }
 
 /// The records of a file, from the kept index or a walk.
-pub(super) fn index_of(file: &InputFile, options: &TfRecordOptions) -> Result<Index> {
+pub(super) fn index_of(file: &InputFile, options: &TfRecordOptions) -> Result<RecordIndex> {
     let kept = kept_at(file, &options.index);
     if let Some(bounds) = kept.as_ref().and_then(|path| read_kept(path, file)) {
         check_sizes(file, &bounds, options)?;
         let wrong = None;
-        return Ok(Index { bounds, wrong });
+        return Ok(RecordIndex { bounds, wrong });
     }
     let index = walk(file, options)?;
     if let Some(path) = kept.filter(|_| index.wrong.is_none()) {
@@ -69,7 +69,7 @@ fn check_sizes(file: &InputFile, bounds: &[u64], options: &TfRecordOptions) -> R
 }
 
 /// The records up to the end of the file or the first mistake.
-fn walk(file: &InputFile, options: &TfRecordOptions) -> Result<Index> {
+fn walk(file: &InputFile, options: &TfRecordOptions) -> Result<RecordIndex> {
     let mut reader = BufReader::with_capacity(1 << 16, file.reopen()?);
     let (mut bounds, mut offset, mut wrong) = (vec![0], 0, None);
     while offset < file.len() && wrong.is_none() {
@@ -82,7 +82,7 @@ fn walk(file: &InputFile, options: &TfRecordOptions) -> Result<Index> {
             Err(message) => return Err(file.corrupt(offset, &message)),
         }
     }
-    Ok(Index { bounds, wrong })
+    Ok(RecordIndex { bounds, wrong })
 }
 
 /// The end of the record at `offset`, or what is wrong with it.

@@ -1,6 +1,6 @@
 //! What the headers of a Parquet file announce, read before any of it is decoded.
 //!
-//! Thrift's compact protocol (`doc/specs/thrift-compact-protocol.md`), stricter than it has to be: the fields of a
+//! ThriftReader's compact protocol (`doc/specs/thrift-compact-protocol.md`), stricter than it has to be: the fields of a
 //! struct must come in the order of their numbers, as every writer writes them, so that none can be given twice.
 
 /// The most structs and lists within one another.
@@ -8,7 +8,7 @@ const MOST_DEPTH: usize = 32;
 
 /// A page of a column, from the header before it (`PageHeader` of `parquet.thrift`).
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct PageHead {
+pub(super) struct PageHeader {
     /// Bytes of the header.
     pub(super) len: usize,
     /// Bytes of the page after decompression.
@@ -22,9 +22,9 @@ pub(super) struct PageHead {
 }
 
 /// The header of the page that starts here; `None` where there is none.
-pub(super) fn page_head(bytes: &[u8]) -> Option<PageHead> {
-    let mut thrift = Thrift { bytes, at: 0 };
-    let (mut head, mut last) = (PageHead::default(), 0);
+pub(super) fn page_header(bytes: &[u8]) -> Option<PageHeader> {
+    let mut thrift = ThriftReader { bytes, at: 0 };
+    let (mut head, mut last) = (PageHeader::default(), 0);
     while let Some((id, kind)) = thrift.field(last)? {
         match (id, kind) {
             (2, I32) => head.uncompressed = thrift.size()?,
@@ -44,7 +44,7 @@ pub(super) fn page_head(bytes: &[u8]) -> Option<PageHead> {
 /// the footer is none.
 pub(super) fn schema_depth(footer: &[u8]) -> Option<usize> {
     let (mut thrift, mut last, mut depth) = (
-        Thrift {
+        ThriftReader {
             bytes: footer,
             at: 0,
         },
@@ -66,12 +66,12 @@ const I32: u8 = 5;
 const LIST: u8 = 9;
 const STRUCT: u8 = 12;
 
-struct Thrift<'a> {
+struct ThriftReader<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
-impl Thrift<'_> {
+impl ThriftReader<'_> {
     fn byte(&mut self) -> Option<u8> {
         let byte = *self.bytes.get(self.at)?;
         self.at += 1;
@@ -222,8 +222,8 @@ mod tests {
         let bytes = [
             0x15, 4, 0x15, 0xd8, 4, 0x15, 40, 0x15, 1, 0x3c, 0x15, 10, 0x15, 0, 0, 0,
         ];
-        let head = page_head(&bytes).unwrap();
-        let expected = PageHead {
+        let head = page_header(&bytes).unwrap();
+        let expected = PageHeader {
             len: 16,
             uncompressed: 300,
             compressed: 20,
@@ -231,9 +231,9 @@ mod tests {
             dictionary: 5,
         };
         assert_eq!(head, expected);
-        assert!((0..16).all(|end| page_head(&bytes[..end]).is_none()));
+        assert!((0..16).all(|end| page_header(&bytes[..end]).is_none()));
         let (twice, negative) = ([0x15, 4, 0x15, 2, 5, 4, 8, 0], [0x25, 1, 0]);
-        assert_eq!((page_head(&twice), page_head(&negative)), (None, None));
+        assert_eq!((page_header(&twice), page_header(&negative)), (None, None));
     }
 
     #[test]
@@ -247,7 +247,7 @@ mod tests {
             (Some(1), Some(3))
         );
         for deep in [[0x1c].repeat(1 << 20), [0x19].repeat(1 << 20)] {
-            assert_eq!((schema_depth(&deep), page_head(&deep)), (None, None));
+            assert_eq!((schema_depth(&deep), page_header(&deep)), (None, None));
         }
     }
 }

@@ -6,14 +6,14 @@
 use std::collections::BTreeMap;
 
 use super::files::{InputFile, files_matching, firsts, locate, past_the_end};
-use super::tar::{Members, TarMember};
+use super::tar::{TarMember, TarReader};
 use super::{RecordLocation, Records};
 use crate::Result;
 
 /// The samples of tar files, one file after the other.
 #[derive(Debug)]
 pub struct WebDataset {
-    files: Vec<(InputFile, Vec<Grouped>)>,
+    files: Vec<(InputFile, Vec<SampleIndex>)>,
     firsts: Vec<usize>,
     len: usize,
 }
@@ -28,7 +28,7 @@ pub struct WebSample {
 }
 
 #[derive(Debug)]
-struct Grouped {
+struct SampleIndex {
     key: String,
     /// Field, offset and size.
     fields: Vec<(String, u64, u64)>,
@@ -51,10 +51,10 @@ impl WebDataset {
     }
 }
 
-fn samples(file: &InputFile, max_member: u64) -> Result<Vec<Grouped>> {
-    let mut samples: Vec<Grouped> = Vec::new();
+fn samples(file: &InputFile, max_member: u64) -> Result<Vec<SampleIndex>> {
+    let mut samples: Vec<SampleIndex> = Vec::new();
     let read = |bytes: &mut [u8], offset| file.read_at(bytes, offset);
-    for member in Members::new(file.len(), read) {
+    for member in TarReader::new(file.len(), read) {
         let member = member?.map_err(|(offset, message)| file.corrupt(offset, &message))?;
         if member.size > max_member {
             let message = format!(
@@ -68,7 +68,7 @@ fn samples(file: &InputFile, max_member: u64) -> Result<Vec<Grouped>> {
     Ok(samples)
 }
 
-fn add(file: &InputFile, member: &TarMember, samples: &mut Vec<Grouped>) -> Result<()> {
+fn add(file: &InputFile, member: &TarMember, samples: &mut Vec<SampleIndex>) -> Result<()> {
     let Some((key, field)) = key_and_field(&member.path) else {
         return Ok(());
     };
@@ -82,7 +82,7 @@ fn add(file: &InputFile, member: &TarMember, samples: &mut Vec<Grouped>) -> Resu
             return Err(file.corrupt(member.offset, &message));
         }
         Some(sample) => sample.fields.push(place),
-        None => samples.push(Grouped {
+        None => samples.push(SampleIndex {
             key: key.to_owned(),
             fields: vec![place],
         }),

@@ -2,16 +2,16 @@
 
 /// What is wrong with a message, and where in the whole of it.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Malformed {
+pub(super) struct MalformedMessage {
     pub(super) offset: usize,
     pub(super) message: String,
 }
 
 /// What is read of a message.
-pub(super) type Wire<T> = Result<T, Malformed>;
+pub(super) type WireResult<T> = Result<T, MalformedMessage>;
 
 /// The fields of a message, one after the other; ends after the first mistake.
-pub(super) struct Fields<'a> {
+pub(super) struct FieldReader<'a> {
     bytes: &'a [u8],
     /// Where `bytes` starts in the whole message.
     offset: usize,
@@ -26,13 +26,13 @@ pub(super) enum Field<'a> {
     Fixed32 { value: u32, offset: usize },
 }
 
-impl<'a> Fields<'a> {
+impl<'a> FieldReader<'a> {
     pub(super) const fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, offset: 0 }
     }
 
     /// The next number in base 128; `None` at the end.
-    pub(super) fn varint(&mut self) -> Wire<Option<u64>> {
+    pub(super) fn varint(&mut self) -> WireResult<Option<u64>> {
         if self.bytes.is_empty() {
             return Ok(None);
         }
@@ -55,12 +55,12 @@ impl<'a> Fields<'a> {
         Err(self.malformed(message.into()))
     }
 
-    fn some_varint(&mut self, what: &str) -> Wire<u64> {
+    fn some_varint(&mut self, what: &str) -> WireResult<u64> {
         self.varint()?
             .ok_or_else(|| self.malformed(format!("the bytes end before {what}")))
     }
 
-    fn field(&mut self) -> Wire<Option<(u64, Field<'a>)>> {
+    fn field(&mut self) -> WireResult<Option<(u64, Field<'a>)>> {
         let start = self.offset;
         let Some(tag) = self.varint()? else {
             return Ok(None);
@@ -69,7 +69,7 @@ impl<'a> Fields<'a> {
         let number = tag >> 3;
         if number == 0 || number > 0x1fff_ffff {
             let message = format!("field number {number}, expected 1 to 536870911");
-            return Err(Malformed {
+            return Err(MalformedMessage {
                 offset: start,
                 message,
             });
@@ -88,7 +88,7 @@ impl<'a> Fields<'a> {
                 if len > self.bytes.len() as u64 {
                     let message =
                         format!("{len} bytes are announced, {} are left", self.bytes.len());
-                    return Err(Malformed { offset, message });
+                    return Err(MalformedMessage { offset, message });
                 }
                 let offset = self.offset;
                 let bytes = self.take(len as usize)?;
@@ -103,7 +103,7 @@ impl<'a> Fields<'a> {
             }
             wire_type => {
                 let message = format!("wire type {wire_type}, expected 0, 1, 2 or 5");
-                return Err(Malformed {
+                return Err(MalformedMessage {
                     offset: start,
                     message,
                 });
@@ -112,7 +112,7 @@ impl<'a> Fields<'a> {
         Ok(Some((number, field)))
     }
 
-    fn take(&mut self, len: usize) -> Wire<&'a [u8]> {
+    fn take(&mut self, len: usize) -> WireResult<&'a [u8]> {
         let Some((taken, _)) = self.bytes.split_at_checked(len) else {
             return Err(self.malformed(format!(
                 "{len} bytes are needed, {} are left",
@@ -128,14 +128,14 @@ impl<'a> Fields<'a> {
         self.offset += len;
     }
 
-    fn malformed(&self, message: String) -> Malformed {
+    fn malformed(&self, message: String) -> MalformedMessage {
         let offset = self.offset;
-        Malformed { offset, message }
+        MalformedMessage { offset, message }
     }
 }
 
-impl<'a> Iterator for Fields<'a> {
-    type Item = Wire<(u64, Field<'a>)>;
+impl<'a> Iterator for FieldReader<'a> {
+    type Item = WireResult<(u64, Field<'a>)>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let field = self.field().transpose();
@@ -147,7 +147,7 @@ impl<'a> Iterator for Fields<'a> {
 }
 
 impl<'a> Field<'a> {
-    pub(super) fn bytes(self, what: &str) -> Wire<&'a [u8]> {
+    pub(super) fn bytes(self, what: &str) -> WireResult<&'a [u8]> {
         match self {
             Field::Bytes { bytes, .. } => Ok(bytes),
             other => Err(other.malformed(format!("{what} has a number, expected bytes"))),
@@ -155,15 +155,15 @@ impl<'a> Field<'a> {
     }
 
     /// The fields of the message that the field holds.
-    pub(super) fn message(self, what: &str) -> Wire<Fields<'a>> {
+    pub(super) fn message(self, what: &str) -> WireResult<FieldReader<'a>> {
         let bytes = self.bytes(what)?;
         let offset = self.offset();
-        Ok(Fields { bytes, offset })
+        Ok(FieldReader { bytes, offset })
     }
 
-    pub(super) fn malformed(self, message: String) -> Malformed {
+    pub(super) fn malformed(self, message: String) -> MalformedMessage {
         let offset = self.offset();
-        Malformed { offset, message }
+        MalformedMessage { offset, message }
     }
 
     const fn offset(self) -> usize {
@@ -207,8 +207,13 @@ mod tests {
             let mut bytes = Vec::new();
             put_varint(&mut bytes, value);
             assert_eq!(bytes.len(), varint_len(value));
-            assert_eq!(Fields::new(&bytes).varint(), Ok(Some(value)));
-            assert!(value < 128 || Fields::new(&bytes[..bytes.len() - 1]).varint().is_err());
+            assert_eq!(FieldReader::new(&bytes).varint(), Ok(Some(value)));
+            assert!(
+                value < 128
+                    || FieldReader::new(&bytes[..bytes.len() - 1])
+                        .varint()
+                        .is_err()
+            );
         }
     }
 }

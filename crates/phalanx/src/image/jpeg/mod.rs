@@ -45,7 +45,7 @@ pub(super) struct Scratch {
 }
 
 /// A file read up to its frame.
-pub(super) struct Opened<'a> {
+pub(super) struct JpegImage<'a> {
     markers: Markers<'a>,
     frame: Frame,
 }
@@ -118,7 +118,7 @@ impl Unread {
     }
 }
 
-impl<'a> Opened<'a> {
+impl<'a> JpegImage<'a> {
     pub(super) fn new(bytes: &'a [u8], scratch: &mut Scratch) -> Result<Self> {
         scratch.tables.clear();
         let mut markers = Markers::new(bytes);

@@ -1,9 +1,9 @@
 //! Random numbers of one example.
 
 /// A sequence of numbers that follows from a key: SplitMix64 (Steele, Lea and Flood 2014).
-pub(crate) struct Draws(u64);
+pub(crate) struct Rng(u64);
 
-impl Draws {
+impl Rng {
     pub(crate) const fn new(key: u64) -> Self {
         Self(key)
     }
