@@ -2,8 +2,8 @@
 
 use phalanx_pjrt::{Call, CallAttribute, CallError, Code, ElementType};
 
-use crate::after::After;
 use crate::convolution::{Direction, Key};
+use crate::epilogue::Epilogue;
 use crate::kernels::Kernels;
 use crate::lanes::NoLane;
 use crate::norm;
@@ -62,22 +62,22 @@ fn convolution(
     if key.bias {
         expect_dims(call.operand_shape(2)?.1, &kernel.dims[3..])?;
     }
-    let after = match direction {
+    let epilogue = match direction {
         Direction::Forward if call.optional("relu")?.is_some() && ramped(call)? => {
-            After::Ramp(ceiling(call)?)
+            Epilogue::Relu(ceiling(call)?)
         }
         Direction::InputGradient if third => {
             expect_dims(call.operand_shape(2)?.1, &x.dims)?;
-            After::Where(call.operand(2)?)
+            Epilogue::SelectPositive(call.operand(2)?)
         }
-        _ => After::Nothing,
+        _ => Epilogue::Identity,
     };
-    if result.element != Type::F32 && !matches!(after, After::Nothing) {
+    if result.element != Type::F32 && !matches!(epilogue, Epilogue::Identity) {
         return Err(invalid(format!(
             "what follows a convolution must be of f32: {key:?}"
         )));
     }
-    run(kernels, call, key, after)
+    run(kernels, call, key, epilogue)
 }
 
 fn max_pool(kernels: &Kernels, call: &mut Call<'_>) -> Result<(), CallError> {
@@ -307,7 +307,7 @@ fn run(
     kernels: &Kernels,
     call: &mut Call<'_>,
     key: Key,
-    after: After<'_>,
+    epilogue: Epilogue<'_>,
 ) -> Result<(), CallError> {
     let inputs: Vec<_> = (0..2 + usize::from(key.bias))
         .map(|index| call.operand_bytes(index))
@@ -322,7 +322,7 @@ fn run(
         return Ok(());
     }
     kernels
-        .run(replicas(call)?, key, &inputs, &mut outputs, after)
+        .run(replicas(call)?, key, &inputs, &mut outputs, epilogue)
         .map_err(|why| no_lane(&why))?
         .map_err(|refused| refusal(&refused, key))
 }

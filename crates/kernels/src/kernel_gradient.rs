@@ -4,7 +4,7 @@
 //! tap a product of matrices that is summed over the pixels. A chunk of pixels that fits into the cache is packed once (x with its
 //! padding, 6 channels together, dy 16) and serves all taps; the inner loop keeps 6 x 16 sums in registers.
 //!
-//! Measured on two cores with AVX2, 16 images, GFLOP/s of this, oneDNN's best form, and XLA's own:
+//! Measured on two cores with AVX2, 16 images, GFLOP/s of this, oneDNN's best isa, and XLA's own:
 //!
 //! | 3x3 | this | oneDNN | XLA |
 //! |---|---|---|---|
@@ -17,8 +17,8 @@
 //!
 //! For 1x1, where what is packed is used once only, oneDNN is as fast or faster.
 
-use crate::block::{Block, BlockWork, COLUMNS, Columns, Form, Left, ROWS, Right};
 use crate::convolution::{Direction, Key};
+use crate::microkernel::{Accumulators, Isa, Lhs, MR, NR, Rhs, SimdKernel, SimdRow};
 use crate::onednn::{Scratch, Type};
 use crate::processor;
 use crate::team::{Target, Team};
@@ -57,13 +57,13 @@ pub(crate) fn suits(key: &Key, threads: usize) -> bool {
         let block = block as i64;
         size >= 16 && (size + block - 1) / block * block * 100 <= size * 113
     };
-    let shares = key.y.dims[0].max(outputs / COLUMNS as i64);
+    let shares = key.y.dims[0].max(outputs / NR as i64);
     key.direction == Direction::KernelGradient
         && key.groups == 1
         && f32s
         && height * width > 1
-        && filled(inputs, ROWS)
-        && filled(outputs, COLUMNS)
+        && filled(inputs, MR)
+        && filled(outputs, NR)
         && shares >= threads as i64
         && processor::has_fma()
 }
@@ -89,7 +89,7 @@ pub(crate) fn run(
     let size = g.packed_x() + g.packed_dy();
     dw.fill(0.0);
     if dw.len() > SMALL_KERNEL || g.images < threads {
-        let blocks = g.outputs.div_ceil(COLUMNS);
+        let blocks = g.outputs.div_ceil(NR);
         let share = blocks.div_ceil(threads);
         let buffers = scratch.floats(size * threads);
         let target = Target(dw.as_mut_ptr());
@@ -110,7 +110,7 @@ pub(crate) fn run(
         let images = (index * share).min(g.images)..((index + 1) * share).min(g.images);
         let (sums, buffer) = buffer.split_at_mut(own);
         sums.fill(0.0);
-        let blocks = 0..g.outputs.div_ceil(COLUMNS);
+        let blocks = 0..g.outputs.div_ceil(NR);
         // SAFETY: the sums are this part's own.
         unsafe { g.accumulate(x, dy, images, blocks, buffer, Target(sums.as_mut_ptr())) };
     });
@@ -156,20 +156,20 @@ impl Geometry {
 
     /// Elements of an input block of a chunk; the vector that is stored last reaches beyond its 6 elements.
     fn input_block(&self) -> usize {
-        self.chunk[0] * self.packed[0] * self.packed[1] * ROWS + 2
+        self.chunk[0] * self.packed[0] * self.packed[1] * MR + 2
     }
 
     fn output_block(&self) -> usize {
-        self.chunk[0] * self.chunk[1] * self.y[1] * COLUMNS
+        self.chunk[0] * self.chunk[1] * self.y[1] * NR
     }
 
     fn packed_x(&self) -> usize {
         // A multiple of 16, so that what follows begins with a cache line.
-        (self.inputs.div_ceil(ROWS) * self.input_block()).next_multiple_of(COLUMNS)
+        (self.inputs.div_ceil(MR) * self.input_block()).next_multiple_of(NR)
     }
 
     fn packed_dy(&self) -> usize {
-        self.outputs.div_ceil(COLUMNS) * self.output_block()
+        self.outputs.div_ceil(NR) * self.output_block()
     }
 
     /// Adds the products of some images and blocks of output channels to `target`.
@@ -228,9 +228,9 @@ impl Geometry {
         packed: &mut [f32],
     ) {
         let [height, width] = self.x;
-        let line = self.packed[1] * ROWS;
+        let line = self.packed[1] * MR;
         let needed = (rows - 1) * self.stride[0] + (self.kernel[0] - 1) * self.dilation[0] + 1;
-        let blocks = self.inputs.div_ceil(ROWS);
+        let blocks = self.inputs.div_ceil(MR);
         for r in 0..needed {
             let place = (slot * self.packed[0] + r) * line;
             let at = row * self.stride[0] + r;
@@ -246,7 +246,7 @@ impl Geometry {
             for block in 0..blocks {
                 let start = block * self.input_block() + place;
                 let line = &mut packed[start..start + line + 2];
-                let channel = block * ROWS;
+                let channel = block * MR;
                 pack_line(pixels, self.inputs, channel, self.low[1], line);
             }
         }
@@ -268,16 +268,16 @@ impl Geometry {
         let start = (image * self.y[0] + row) * self.y[1] * self.outputs;
         let dy = &dy[start..start + pixels * self.outputs];
         for block in blocks.clone() {
-            let place = block * self.output_block() + slot * self.y[1] * COLUMNS;
-            let panel = &mut packed[place..place + pixels * COLUMNS];
-            let first = block * COLUMNS;
-            let count = COLUMNS.min(self.outputs - first);
+            let place = block * self.output_block() + slot * self.y[1] * NR;
+            let panel = &mut packed[place..place + pixels * NR];
+            let first = block * NR;
+            let count = NR.min(self.outputs - first);
             for (pixel, line) in dy
                 .chunks_exact(self.outputs)
-                .zip(panel.chunks_exact_mut(COLUMNS))
+                .zip(panel.chunks_exact_mut(NR))
             {
-                if count == COLUMNS {
-                    line.copy_from_slice(&pixel[first..first + COLUMNS]);
+                if count == NR {
+                    line.copy_from_slice(&pixel[first..first + NR]);
                 } else {
                     line[..count].copy_from_slice(&pixel[first..]);
                     line[count..].fill(0.0);
@@ -299,26 +299,25 @@ impl Geometry {
         block: usize,
         target: Target,
     ) {
-        let panel =
-            &packed_dy[block * self.output_block()..][..images * rows * self.y[1] * COLUMNS];
-        let form = Form::widest();
-        let column = block * COLUMNS;
-        let columns = COLUMNS.min(self.outputs - column);
-        for input in 0..self.inputs.div_ceil(ROWS) {
+        let panel = &packed_dy[block * self.output_block()..][..images * rows * self.y[1] * NR];
+        let isa = Isa::best_available();
+        let column = block * NR;
+        let columns = NR.min(self.outputs - column);
+        for input in 0..self.inputs.div_ceil(MR) {
             let x = &packed_x[input * self.input_block()..][..self.input_block()];
-            let channel = input * ROWS;
-            let channels = ROWS.min(self.inputs - channel);
+            let channel = input * MR;
+            let channels = MR.min(self.inputs - channel);
             for ky in 0..self.kernel[0] {
                 for kx in 0..self.kernel[1] {
                     let offset =
-                        (ky * self.dilation[0] * self.packed[1] + kx * self.dilation[1]) * ROWS;
+                        (ky * self.dilation[0] * self.packed[1] + kx * self.dilation[1]) * MR;
                     let walk = Walk {
                         images,
                         rows,
                         columns: self.y[1],
-                        image: self.packed[0] * self.packed[1] * ROWS,
-                        row: self.stride[0] * self.packed[1] * ROWS,
-                        column: self.stride[1] * ROWS,
+                        image: self.packed[0] * self.packed[1] * MR,
+                        row: self.stride[0] * self.packed[1] * MR,
+                        column: self.stride[1] * MR,
                     };
                     let at = ((ky * self.kernel[1] + kx) * self.inputs + channel) * self.outputs
                         + column;
@@ -326,18 +325,12 @@ impl Geometry {
                     // it on are the caller's.
                     unsafe {
                         let target = target.0.add(at);
-                        if channels == ROWS && columns == COLUMNS {
-                            walk.outer_products(form, &x[offset..], panel, target, self.outputs);
+                        if channels == MR && columns == NR {
+                            walk.outer_products(isa, &x[offset..], panel, target, self.outputs);
                         } else {
-                            let mut edge = [0.0f32; ROWS * COLUMNS];
-                            walk.outer_products(
-                                form,
-                                &x[offset..],
-                                panel,
-                                edge.as_mut_ptr(),
-                                COLUMNS,
-                            );
-                            for (i, row) in edge.chunks(COLUMNS).take(channels).enumerate() {
+                            let mut edge = [0.0f32; MR * NR];
+                            walk.outer_products(isa, &x[offset..], panel, edge.as_mut_ptr(), NR);
+                            for (i, row) in edge.chunks(NR).take(channels).enumerate() {
                                 for (j, value) in row.iter().take(columns).enumerate() {
                                     *target.add(i * self.outputs + j) += value;
                                 }
@@ -352,30 +345,30 @@ impl Geometry {
 
 /// Copies 6 channels of each pixel of a line, between zeros; the line has room for 2 elements more, which are overwritten.
 fn pack_line(pixels: &[f32], inputs: usize, channel: usize, low: usize, line: &mut [f32]) {
-    let width = (line.len() - 2) / ROWS;
+    let width = (line.len() - 2) / MR;
     let before = low.min(width);
     let count = (pixels.len() / inputs).min(width - before);
-    line[..before * ROWS].fill(0.0);
+    line[..before * MR].fill(0.0);
     // All but the last pixels of the last block have two elements after their six: they are copied as a vector.
     let whole = if channel + 8 <= inputs {
         count
     } else {
         (count.saturating_sub(1)).min(count)
     };
-    let whole = if channel + ROWS <= inputs { whole } else { 0 };
+    let whole = if channel + MR <= inputs { whole } else { 0 };
     for pixel in 0..whole {
         let from = pixel * inputs + channel;
-        let to = (before + pixel) * ROWS;
+        let to = (before + pixel) * MR;
         line[to..to + 8].copy_from_slice(&pixels[from..from + 8]);
     }
-    let channels = ROWS.min(inputs - channel);
+    let channels = MR.min(inputs - channel);
     for pixel in whole..count {
         let from = pixel * inputs + channel;
-        let to = (before + pixel) * ROWS;
+        let to = (before + pixel) * MR;
         line[to..to + channels].copy_from_slice(&pixels[from..from + channels]);
-        line[to + channels..to + ROWS].fill(0.0);
+        line[to + channels..to + MR].fill(0.0);
     }
-    line[(before + count) * ROWS..width * ROWS].fill(0.0);
+    line[(before + count) * MR..width * MR].fill(0.0);
 }
 
 /// How a packed block of x is gone through, pixel by pixel of dy: counts, and distances in elements.
@@ -397,25 +390,25 @@ struct OuterProducts<'a> {
     stride: usize,
 }
 
-impl BlockWork for OuterProducts<'_> {
+impl SimdKernel for OuterProducts<'_> {
     #[inline(always)]
-    unsafe fn run<C: Columns>(self) {
+    unsafe fn run<C: SimdRow>(self) {
         let walk = self.walk;
         // SAFETY: the caller's promise.
         unsafe {
-            let mut block = Block::<C, ROWS>::zero();
+            let mut block = Accumulators::<C, MR>::zero();
             for line in 0..walk.images * walk.rows {
                 let (image, row) = (line / walk.rows, line % walk.rows);
-                let left = Left {
+                let left = Lhs {
                     at: self.x.as_ptr().add(image * walk.image + row * walk.row),
                     row: 1,
                     step: walk.column,
                 };
-                let right = Right {
-                    at: self.dy.as_ptr().add(line * walk.columns * COLUMNS),
-                    step: COLUMNS,
+                let right = Rhs {
+                    at: self.dy.as_ptr().add(line * walk.columns * NR),
+                    step: NR,
                 };
-                block.add_products(left, right, walk.columns);
+                block.multiply_accumulate(left, right, walk.columns);
             }
             block.store(self.sums, self.stride, true);
         }
@@ -423,14 +416,14 @@ impl BlockWork for OuterProducts<'_> {
 }
 
 impl Walk {
-    /// Adds them in this form.
+    /// Adds them in this isa.
     ///
     /// # Safety
     /// `x` is long enough for the walk, `dy` has 16 elements for each pixel, `sums` has 6 rows of 16 elements, `stride` apart; the
-    /// processor has AVX2 and FMA, and the form's instructions.
+    /// processor has AVX2 and FMA, and the isa's instructions.
     unsafe fn outer_products(
         &self,
-        form: Form,
+        isa: Isa,
         x: &[f32],
         dy: &[f32],
         sums: *mut f32,
@@ -444,7 +437,7 @@ impl Walk {
             stride,
         };
         // SAFETY: the caller's promise.
-        unsafe { form.run(work) };
+        unsafe { isa.run(work) };
     }
 }
 
@@ -464,22 +457,22 @@ mod tests {
             columns: 7,
             image: 4 * 90,
             row: 90,
-            column: 2 * ROWS,
+            column: 2 * MR,
         };
-        let (x, dy) = (integers(8 * 90, 5), integers(42 * COLUMNS, 7));
-        for form in Form::all() {
-            let mut sums = vec![3.0; ROWS * 20];
-            // SAFETY: the form is there; the walk ends inside of x, and dy has 42 pixels.
-            unsafe { walk.outer_products(form, &x, &dy, sums.as_mut_ptr(), 20) };
+        let (x, dy) = (integers(8 * 90, 5), integers(42 * NR, 7));
+        for isa in Isa::available() {
+            let mut sums = vec![3.0; MR * 20];
+            // SAFETY: the isa is there; the walk ends inside of x, and dy has 42 pixels.
+            unsafe { walk.outer_products(isa, &x, &dy, sums.as_mut_ptr(), 20) };
             for (index, &found) in sums.iter().enumerate() {
                 let (i, j) = (index / 20, index % 20);
-                let products = (0..42).filter(|_| j < COLUMNS).map(|pixel| {
+                let products = (0..42).filter(|_| j < NR).map(|pixel| {
                     let at = pixel / 21 * walk.image
                         + pixel / 7 % 3 * walk.row
                         + pixel % 7 * walk.column;
-                    x[at + i] * dy[pixel * COLUMNS + j]
+                    x[at + i] * dy[pixel * NR + j]
                 });
-                assert_eq!(found, 3.0 + products.sum::<f32>(), "{form:?}, {i} {j}");
+                assert_eq!(found, 3.0 + products.sum::<f32>(), "{isa:?}, {i} {j}");
             }
         }
     }

@@ -5,8 +5,8 @@ use std::sync::{Arc, OnceLock};
 
 use phalanx_pjrt::{Client, Code, Places};
 
-use crate::after::After;
 use crate::convolution::Key;
+use crate::epilogue::Epilogue;
 use crate::handlers;
 use crate::lanes::{Lanes, NoLane};
 use crate::library::{self, KernelError, Library};
@@ -150,9 +150,9 @@ impl Kernels {
         key: Key,
         inputs: &[&[u8]],
         outputs: &mut [&mut [u8]],
-        after: After<'_>,
+        epilogue: Epilogue<'_>,
     ) -> Result<Result<(), Refused>, NoLane> {
-        self.on_lane(replicas, |state| state.run(key, inputs, outputs, after))
+        self.on_lane(replicas, |state| state.run(key, inputs, outputs, epilogue))
     }
 
     /// Normalises.

@@ -34,32 +34,32 @@
 //! |---|---|---|
 //! | `phalanx.product` | `[rows, depth]`, `[depth, columns]` -> `[rows, columns]` | `left_transposed`, `right_transposed`: of operands given as `[depth, rows]`, `[columns, depth]`; `replicas` as above |
 //!
-//! It needs no library either ([`register_products`]).
+//! It needs no library either ([`register_matmul`]).
 //!
 //! Elements are f32; in convolutions also bf16 where [`Support::bf16`] says so.
 //!
 //! `unsafe` lives here and in phalanx-pjrt only; everything exported is safe.
 
-mod after;
-#[cfg(target_arch = "x86_64")]
-mod block;
 mod convolution;
+mod epilogue;
 mod executor;
+#[cfg(target_arch = "x86_64")]
+mod gemm;
 mod handlers;
 #[cfg(target_arch = "x86_64")]
 mod kernel_gradient;
 mod kernels;
 mod lanes;
 mod library;
+#[cfg(target_arch = "x86_64")]
+mod matmul;
+#[cfg(target_arch = "x86_64")]
+mod microkernel;
 mod norm;
 mod onednn;
-#[cfg(target_arch = "x86_64")]
-mod panels;
 mod pooling;
 #[cfg(target_arch = "x86_64")]
 mod processor;
-#[cfg(target_arch = "x86_64")]
-mod product;
 mod state;
 mod sums;
 mod sys;
@@ -71,7 +71,7 @@ mod winograd;
 pub use kernels::{Kernels, Support};
 pub use library::{INSTALL, KernelError, VARIABLE, pool_threads, prepare_environment};
 #[cfg(target_arch = "x86_64")]
-pub use product::register_products;
+pub use matmul::register_matmul;
 pub use sums::register_sums;
 pub use wide::{WideWork, with_wide_vectors};
 
@@ -80,7 +80,7 @@ pub use wide::{WideWork, with_wide_vectors};
 /// # Errors
 /// Always.
 #[cfg(not(target_arch = "x86_64"))]
-pub fn register_products(_: &phalanx_pjrt::Client) -> Result<(), KernelError> {
+pub fn register_matmul(_: &phalanx_pjrt::Client) -> Result<(), KernelError> {
     Err(KernelError::Register {
         reason: "products are for x86-64 processors".to_owned(),
     })

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use crate::after::After;
 use crate::convolution::Key;
+use crate::epilogue::Epilogue;
 use crate::executor::DenormalsFlushed;
 use crate::onednn::{OneDnn, Operation, Refused, Scratch};
 use crate::sys::Api;
@@ -63,7 +63,7 @@ impl State {
         key: Key,
         inputs: &[&[u8]],
         outputs: &mut [&mut [u8]],
-        after: After<'_>,
+        epilogue: Epilogue<'_>,
     ) -> Result<(), Refused> {
         let mut data = [(std::ptr::null_mut(), 0); MOST_ARGUMENTS];
         let count = inputs.len() + outputs.len();
@@ -80,7 +80,7 @@ impl State {
         {
             let operands: Vec<&[f32]> = inputs.iter().map(|input| floats(input)).collect();
             let (result, team) = (floats_mut(result), &self.team);
-            winograd::run(&key, &operands, result, after, team, &mut self.scratch);
+            winograd::run(&key, &operands, result, epilogue, team, &mut self.scratch);
             return Ok(());
         }
         #[cfg(target_arch = "x86_64")]
@@ -99,9 +99,9 @@ impl State {
         }
         // SAFETY: the pointers are those of the slices, which are borrowed until this returns; the operation writes only to outputs.
         unsafe { self.operations[&key].run(&self.onednn, &data[..count], &mut self.scratch)? };
-        match (after, outputs) {
-            (After::Nothing, _) => {}
-            (_, [result]) => after.apply(floats_mut(result), &self.team),
+        match (epilogue, outputs) {
+            (Epilogue::Identity, _) => {}
+            (_, [result]) => epilogue.apply(floats_mut(result), &self.team),
             (_, _) => unreachable!("convolutions have one result"),
         }
         Ok(())

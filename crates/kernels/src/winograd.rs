@@ -2,11 +2,11 @@
 //! AVX2 or AVX-512.
 //!
 //! A tile of 4x4 pixels of y depends on 6x6 pixels of x. Of both x and the kernel 36 linear combinations are made, so that the
-//! combinations of y are their products: 36 multiplications for each pair of channels where the plain sum has 144 ([`forms`] has the
+//! combinations of y are their products: 36 multiplications for each pair of channels where the plain sum has 144 ([`transforms`] has the
 //! formulas). Over all channels and many tiles each point of the combinations is a product of matrices, `[tiles, inputs] x [inputs,
-//! outputs]`, which [`products`] keep in registers in blocks of 6 x 16.
+//! outputs]`, which [`point_gemm`] keep in registers in blocks of 6 x 16.
 //!
-//! The gradient by the input is the same with the kernel turned around and its channels exchanged. The gradient by the kernel is the
+//! The gradient by the input is the same with the kernel flipped around and its channels exchanged. The gradient by the kernel is the
 //! transpose of it all: combinations of x and of dy, multiplied and summed over the tiles, then combined to 3x3.
 //!
 //! Measured on one core with AVX2, 8 images, GFLOP/s that a plain sum would need, forward / by the input / by the kernel, beside
@@ -21,23 +21,23 @@
 //! | 128 images of 24x24, 32 -> 64 | 206 / 150 / 171 | - / - / 77 |
 //!
 //! A pixel that is not finite may make all of its tile's not finite, where a plain sum would have reached its neighbours alone; it never
-//! gets lost. Sums of a tile are in the order of its channels: they depend on nothing but the tile. Kernel gradients sum over the
+//! gets lost. PointGemmGradient of a tile are in the order of its channels: they depend on nothing but the tile. Kernel gradients sum over the
 //! tiles of each thread first, so they depend on the number of threads.
 
-mod forms;
-mod products;
+mod point_gemm;
 mod tiles;
+mod transforms;
 
 use std::ops::Range;
 
-use crate::after::After;
-use crate::block::Form;
 use crate::convolution::{Direction, Key};
+use crate::epilogue::Epilogue;
+use crate::microkernel::Isa;
 use crate::onednn::{Scratch, Type};
 use crate::processor;
 use crate::team::{Target, Team};
-use products::{COLUMNS, ROWS, Rows, Sums};
-use tiles::{LANES, OUT, POINTS, SIDE, plane};
+use point_gemm::{MR, NR, PointGemm, PointGemmGradient};
+use tiles::{LANES, POINTS, TILE_INPUT, TILE_OUTPUT, point_stride};
 
 /// Combinations of a block of tiles, about.
 const BLOCK_BYTES: usize = 1 << 21;
@@ -70,7 +70,7 @@ pub(crate) fn suits(key: &Key) -> bool {
         Direction::InputGradient => key.x.dims,
         Direction::Forward | Direction::KernelGradient => key.y.dims,
     };
-    let tiles = |side: i64| (side + OUT as i64 - 1) / OUT as i64;
+    let tiles = |side: i64| (side + TILE_OUTPUT as i64 - 1) / TILE_OUTPUT as i64;
     f32s
         && (height, width) == (3, 3)
         && key.groups == 1
@@ -93,21 +93,21 @@ pub(crate) fn run(
     key: &Key,
     operands: &[&[f32]],
     result: &mut [f32],
-    after: After<'_>,
+    epilogue: Epilogue<'_>,
     team: &Team,
     scratch: &mut Scratch,
 ) {
     assert!(suits(key));
     let g = Geometry::new(key);
-    g.run(key.direction, operands, result, after, team, scratch);
+    g.run(key.direction, operands, result, epilogue, team, scratch);
 }
 
 /// What y's sums end in.
 #[derive(Clone, Copy)]
-struct Ending<'a> {
+struct OutputEpilogue<'a> {
     /// A number for each output channel, which is added.
     bias: Option<&'a [f32]>,
-    after: After<'a>,
+    activation: Epilogue<'a>,
 }
 
 /// Tiles, and blocks of output channels.
@@ -128,7 +128,7 @@ impl Geometry {
     }
 
     /// What gives the gradient by x of this as its y.
-    fn turned(self) -> Self {
+    fn flipped(self) -> Self {
         Self {
             x: self.y,
             y: self.x,
@@ -144,7 +144,7 @@ impl Geometry {
         direction: Direction,
         operands: &[&[f32]],
         result: &mut [f32],
-        after: After<'_>,
+        epilogue: Epilogue<'_>,
         team: &Team,
         scratch: &mut Scratch,
     ) {
@@ -155,7 +155,7 @@ impl Geometry {
         let kernel_len = 9 * self.inputs * self.outputs;
         let bias = operands.get(2).copied();
         let lens = (operands[0].len(), operands[1].len(), result.len());
-        assert!(!matches!(after, After::Where(by) if by.len() != result.len()));
+        assert!(!matches!(epilogue, Epilogue::SelectPositive(by) if by.len() != result.len()));
         match direction {
             Direction::Forward => {
                 assert_eq!(lens, (x_len, kernel_len, y_len));
@@ -163,7 +163,10 @@ impl Geometry {
                 self.correlate(
                     operands[0],
                     (operands[1], false),
-                    Ending { bias, after },
+                    OutputEpilogue {
+                        bias,
+                        activation: epilogue,
+                    },
                     result,
                     team,
                     scratch,
@@ -171,11 +174,14 @@ impl Geometry {
             }
             Direction::InputGradient => {
                 assert_eq!(lens, (y_len, kernel_len, x_len));
-                let turned = self.turned();
-                turned.correlate(
+                let flipped = self.flipped();
+                flipped.correlate(
                     operands[0],
                     (operands[1], true),
-                    Ending { bias: None, after },
+                    OutputEpilogue {
+                        bias: None,
+                        activation: epilogue,
+                    },
                     result,
                     team,
                     scratch,
@@ -188,48 +194,48 @@ impl Geometry {
         }
     }
 
-    /// y of x and a kernel, which is `[3, 3, outputs, inputs]` and the wrong way around where it is turned.
+    /// y of x and a kernel, which is `[3, 3, outputs, inputs]` and the wrong way around where it is flipped.
     fn correlate(
         self,
         x: &[f32],
-        (kernel, turned): (&[f32], bool),
-        ending: Ending<'_>,
+        (kernel, flipped): (&[f32], bool),
+        epilogue: OutputEpilogue<'_>,
         y: &mut [f32],
         team: &Team,
         scratch: &mut Scratch,
     ) {
-        let plan = Plan::new(self, team.threads());
-        let (size, own) = (plan.group * plan.panel(), plan.combinations());
+        let blocking = Blocking::new(self, team.threads());
+        let (size, own) = (blocking.group * blocking.panel(), blocking.combinations());
         let y = Target(y.as_mut_ptr());
         let channels = [self.inputs, self.outputs];
-        if plan.divided {
+        if blocking.divided {
             let floats = scratch.floats(self.zeros() + (size + own) * team.threads());
             let (zeros, buffers) = self.split_zeros(floats);
-            return plan.by_groups(buffers, size + own, team, |panels, buffer| {
+            return blocking.by_groups(buffers, size + own, team, |panels, buffer| {
                 let (combined, buffer) = buffer.split_at_mut(size);
-                let targets = combined.chunks_mut(plan.panel());
+                let targets = combined.chunks_mut(blocking.panel());
                 for (index, target) in panels.clone().zip(targets) {
                     // SAFETY: `run` found the instructions; the kernel and the panel have the lengths of the geometry.
-                    unsafe { tiles::combine_kernel(kernel, turned, channels, index, target) };
+                    unsafe { tiles::transform_kernel(kernel, flipped, channels, index, target) };
                 }
                 let share = (0..self.tiles(), panels);
                 // SAFETY: the groups have different channels of y.
-                unsafe { plan.correlate(x, zeros, combined, ending, share, buffer, y) };
+                unsafe { blocking.correlate(x, zeros, combined, epilogue, share, buffer, y) };
             });
         }
         let floats = scratch.floats(self.zeros() + size + own * team.threads());
         let (zeros, floats) = self.split_zeros(floats);
         let (combined, buffers) = floats.split_at_mut(size);
-        let targets = combined.chunks_mut(plan.panel()).enumerate();
+        let targets = combined.chunks_mut(blocking.panel()).enumerate();
         team.each(targets, |(index, target)| {
             // SAFETY: as above.
-            unsafe { tiles::combine_kernel(kernel, turned, channels, index, target) };
+            unsafe { tiles::transform_kernel(kernel, flipped, channels, index, target) };
         });
         let combined = &*combined;
         team.each(buffers.chunks_mut(own).enumerate(), |(index, buffer)| {
             let share = (self.share(index, team.threads()), 0..self.panels());
             // SAFETY: the shares have different tiles, whose pixels of y are different.
-            unsafe { plan.correlate(x, zeros, combined, ending, share, buffer, y) };
+            unsafe { blocking.correlate(x, zeros, combined, epilogue, share, buffer, y) };
         });
     }
 
@@ -241,21 +247,21 @@ impl Geometry {
         team: &Team,
         scratch: &mut Scratch,
     ) {
-        let plan = Plan::new(self, team.threads());
-        let (size, own) = (plan.group * plan.panel(), plan.combinations());
+        let blocking = Blocking::new(self, team.threads());
+        let (size, own) = (blocking.group * blocking.panel(), blocking.combinations());
         let dw = Target(dw.as_mut_ptr());
         let channels = [self.inputs, self.outputs];
         let floats = scratch.floats(self.zeros() + (size + own) * team.threads());
         let (zeros, buffers) = self.split_zeros(floats);
-        if plan.divided {
-            return plan.by_groups(buffers, size + own, team, |panels, buffer| {
+        if blocking.divided {
+            return blocking.by_groups(buffers, size + own, team, |panels, buffer| {
                 let (sums, buffer) = buffer.split_at_mut(size);
                 let share = (0..self.tiles(), panels.clone());
                 // SAFETY: the lengths were checked; `run` found the instructions.
-                unsafe { plan.accumulate(x, dy, zeros, share, buffer, sums) };
-                for (index, sums) in panels.zip(sums.chunks(plan.panel())) {
+                unsafe { blocking.accumulate(x, dy, zeros, share, buffer, sums) };
+                for (index, sums) in panels.zip(sums.chunks(blocking.panel())) {
                     // SAFETY: each panel has output channels of its own.
-                    unsafe { tiles::finish_kernel(sums, channels, index, dw) };
+                    unsafe { tiles::store_kernel_gradient(sums, channels, index, dw) };
                 }
             });
         }
@@ -264,18 +270,18 @@ impl Geometry {
             let (sums, buffer) = buffer.split_at_mut(size);
             let share = (self.share(index, team.threads()), 0..self.panels());
             // SAFETY: as above.
-            unsafe { plan.accumulate(x, dy, zeros, share, buffer, sums) };
+            unsafe { blocking.accumulate(x, dy, zeros, share, buffer, sums) };
         });
         let (sums, others) = buffers.split_at_mut(size + own);
         let others = &*others;
-        let panels = sums[..size].chunks_mut(plan.panel()).enumerate();
+        let panels = sums[..size].chunks_mut(blocking.panel()).enumerate();
         team.each(panels, |(index, sums)| {
             for other in others.chunks(size + own) {
-                let pairs = sums.iter_mut().zip(&other[index * plan.panel()..]);
+                let pairs = sums.iter_mut().zip(&other[index * blocking.panel()..]);
                 pairs.for_each(|(sum, other)| *sum += other);
             }
             // SAFETY: as above.
-            unsafe { tiles::finish_kernel(sums, channels, index, dw) };
+            unsafe { tiles::store_kernel_gradient(sums, channels, index, dw) };
         });
     }
 
@@ -295,22 +301,22 @@ impl Geometry {
 
     /// Tiles of all images.
     fn tiles(&self) -> usize {
-        self.images * self.y[0].div_ceil(OUT) * self.y[1].div_ceil(OUT)
+        self.images * self.y[0].div_ceil(TILE_OUTPUT) * self.y[1].div_ceil(TILE_OUTPUT)
     }
 
     /// Blocks of output channels; the last may be cut off.
     fn panels(&self) -> usize {
-        self.outputs.div_ceil(COLUMNS)
+        self.outputs.div_ceil(NR)
     }
 
     /// Numbers of a pixel that is padding.
     fn zeros(&self) -> usize {
-        self.inputs.max(self.outputs).next_multiple_of(COLUMNS)
+        self.inputs.max(self.outputs).next_multiple_of(NR)
     }
 }
 
 /// How tiles and channels are gone through.
-struct Plan {
+struct Blocking {
     g: Geometry,
     /// Whether each thread has its own output channels, not its own tiles.
     divided: bool,
@@ -321,35 +327,35 @@ struct Plan {
     /// Elements of a row of combinations, of x and of a group of y.
     row: [usize; 2],
     /// Distance between points of combinations, of x and of y: not a power of two, for the sake of the first cache.
-    plane: [usize; 2],
+    point_stride: [usize; 2],
 }
 
-impl Plan {
+impl Blocking {
     fn new(g: Geometry, threads: usize) -> Self {
         let divided = 9 * g.inputs * g.outputs > SMALL_KERNEL;
-        let panel = POINTS * plane(g.inputs) * size_of::<f32>();
+        let panel = POINTS * point_stride(g.inputs) * size_of::<f32>();
         let group = if divided {
             (GROUP_BYTES / panel).clamp(1, g.panels().div_ceil(threads))
         } else {
             g.panels()
         };
-        let row = [g.inputs, group * COLUMNS];
+        let row = [g.inputs, group * NR];
         let tile = POINTS * (row[0] + row[1]) * size_of::<f32>();
-        let block = (BLOCK_BYTES / tile).clamp(2 * ROWS, g.tiles().max(2 * ROWS));
-        let block = block / ROWS * ROWS;
+        let block = (BLOCK_BYTES / tile).clamp(2 * MR, g.tiles().max(2 * MR));
+        let block = block / MR * MR;
         Self {
             g,
             divided,
             group,
             block,
             row,
-            plane: row.map(|row| block * row + COLUMNS),
+            point_stride: row.map(|row| block * row + NR),
         }
     }
 
     /// Elements of the combinations of a kernel for a block of output channels.
     fn panel(&self) -> usize {
-        POINTS * plane(self.g.inputs)
+        POINTS * point_stride(self.g.inputs)
     }
 
     /// Gives each thread output channels of its own, a group at a time, and so much of the buffers.
@@ -372,7 +378,7 @@ impl Plan {
 
     /// Elements of the combinations of x and y of a block.
     fn combinations(&self) -> usize {
-        POINTS * (self.plane[0] + self.plane[1])
+        POINTS * (self.point_stride[0] + self.point_stride[1])
     }
 
     /// Computes y from a kernel's combinations for the share, `[panel][point][input][16]`.
@@ -385,27 +391,27 @@ impl Plan {
         x: &[f32],
         zeros: &[f32],
         kernel: &[f32],
-        ending: Ending<'_>,
+        epilogue: OutputEpilogue<'_>,
         (tiles, panels): Share,
         buffer: &mut [f32],
         y: Target,
     ) {
-        let (of_x, of_y) = buffer.split_at_mut(POINTS * self.plane[0]);
-        let (plane, form) = (plane(self.g.inputs), Form::widest());
+        let (of_x, of_y) = buffer.split_at_mut(POINTS * self.point_stride[0]);
+        let (point_stride, isa) = (point_stride(self.g.inputs), Isa::best_available());
         for first in tiles.clone().step_by(self.block) {
             let count = self.block.min(tiles.end - first);
             // SAFETY: the caller's promise; rows, planes and panels lie inside of their arrays.
             unsafe {
-                self.combine_x(x, zeros, first, count, of_x);
+                self.transform_input(x, zeros, first, count, of_x);
                 for point in 0..POINTS {
                     for index in 0..panels.len() {
-                        let kernel = kernel.as_ptr().add((index * POINTS + point) * plane);
-                        let x = of_x.as_ptr().add(point * self.plane[0]);
+                        let kernel = kernel.as_ptr().add((index * POINTS + point) * point_stride);
+                        let x = of_x.as_ptr().add(point * self.point_stride[0]);
                         let y = of_y
                             .as_mut_ptr()
-                            .add(point * self.plane[1] + index * COLUMNS);
+                            .add(point * self.point_stride[1] + index * NR);
                         let [x_row, y_row] = self.row;
-                        form.run(Rows {
+                        isa.run(PointGemm {
                             x,
                             x_row,
                             kernel,
@@ -417,10 +423,18 @@ impl Plan {
                     }
                 }
                 for i in 0..count {
-                    let place = Place::new(&self.g, OUT, first + i);
+                    let place = TilePosition::new(&self.g, TILE_OUTPUT, first + i);
                     let from = of_y.as_ptr().add(i * self.row[1]);
                     let channels = self.channels(&panels);
-                    tiles::finish_y(from, self.plane[1], &self.g, channels, &place, ending, y);
+                    tiles::store_output(
+                        from,
+                        self.point_stride[1],
+                        &self.g,
+                        channels,
+                        &place,
+                        epilogue,
+                        y,
+                    );
                 }
             }
         }
@@ -439,27 +453,34 @@ impl Plan {
         buffer: &mut [f32],
         sums: &mut [f32],
     ) {
-        let (of_x, of_y) = buffer.split_at_mut(POINTS * self.plane[0]);
-        let (plane, form) = (plane(self.g.inputs), Form::widest());
+        let (of_x, of_y) = buffer.split_at_mut(POINTS * self.point_stride[0]);
+        let (point_stride, isa) = (point_stride(self.g.inputs), Isa::best_available());
         sums.fill(0.0);
         for first in tiles.clone().step_by(self.block) {
             let count = self.block.min(tiles.end - first);
             // SAFETY: the caller's promise; rows, planes and panels lie inside of their arrays.
             unsafe {
-                self.combine_x(x, zeros, first, count, of_x);
+                self.transform_input(x, zeros, first, count, of_x);
                 for i in 0..count {
-                    let place = Place::new(&self.g, OUT, first + i);
-                    let pixels = place.pixels_of_y(&self.g, OUT, dy, zeros);
+                    let place = TilePosition::new(&self.g, TILE_OUTPUT, first + i);
+                    let pixels = place.pixels_of_y(&self.g, TILE_OUTPUT, dy, zeros);
                     let to = of_y.as_mut_ptr().add(i * self.row[1]);
-                    tiles::combine_dy(&pixels, self.channels(&panels), to, self.plane[1]);
+                    tiles::transform_output_gradient(
+                        &pixels,
+                        self.channels(&panels),
+                        to,
+                        self.point_stride[1],
+                    );
                 }
                 for point in 0..POINTS {
                     for index in 0..panels.len() {
-                        let x = of_x.as_ptr().add(point * self.plane[0]);
-                        let y = of_y.as_ptr().add(point * self.plane[1] + index * COLUMNS);
-                        let sums = sums.as_mut_ptr().add((index * POINTS + point) * plane);
+                        let x = of_x.as_ptr().add(point * self.point_stride[0]);
+                        let y = of_y.as_ptr().add(point * self.point_stride[1] + index * NR);
+                        let sums = sums
+                            .as_mut_ptr()
+                            .add((index * POINTS + point) * point_stride);
                         let [x_row, y_row] = self.row;
-                        form.run(Sums {
+                        isa.run(PointGemmGradient {
                             x,
                             x_row,
                             y,
@@ -475,12 +496,12 @@ impl Plan {
     }
 
     fn channels(&self, panels: &Range<usize>) -> Range<usize> {
-        panels.start * COLUMNS..(panels.end * COLUMNS).min(self.g.outputs)
+        panels.start * NR..(panels.end * NR).min(self.g.outputs)
     }
 
     /// # Safety
-    /// As for [`Plan::correlate`].
-    unsafe fn combine_x(
+    /// As for [`Blocking::correlate`].
+    unsafe fn transform_input(
         &self,
         x: &[f32],
         zeros: &[f32],
@@ -489,19 +510,19 @@ impl Plan {
         to: &mut [f32],
     ) {
         for i in 0..count {
-            let place = Place::new(&self.g, OUT, first + i);
-            let pixels = place.pixels_of_x(&self.g, SIDE, x, zeros);
+            let place = TilePosition::new(&self.g, TILE_OUTPUT, first + i);
+            let pixels = place.pixels_of_x(&self.g, TILE_INPUT, x, zeros);
             // SAFETY: the caller's promise; each pixel has the channels of x.
             unsafe {
                 let to = to.as_mut_ptr().add(i * self.row[0]);
-                tiles::combine_x(&pixels, self.g.inputs, to, self.plane[0]);
+                tiles::transform_input(&pixels, self.g.inputs, to, self.point_stride[0]);
             }
         }
     }
 }
 
 /// Where a tile of y is.
-struct Place {
+struct TilePosition {
     image: usize,
     /// Its first row and column.
     at: [usize; 2],
@@ -510,7 +531,7 @@ struct Place {
 /// Where the pixels of a tile are, or where padding is.
 type Pixels = [*const f32; POINTS];
 
-impl Place {
+impl TilePosition {
     fn new(g: &Geometry, out: usize, tile: usize) -> Self {
         let [rows, columns] = g.y.map(|side| side.div_ceil(out));
         Self {

@@ -4,7 +4,7 @@
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use phalanx_kernels::register_products;
+use phalanx_kernels::register_matmul;
 use phalanx_pjrt::{
     Buffer, Client, CompileOptions, ElementType, ExecuteOptions, Installer, Places, Platform,
     Plugin, bytes_of, elements_of,
@@ -29,9 +29,9 @@ fn start() -> Result<Client, Box<dyn std::error::Error>> {
         Err(_) => Installer::new(places.cache_dir().ok_or("no cache folder")?).cpu()?,
     };
     let client = Client::new(&Plugin::load(plugin)?, &[])?;
-    register_products(&client)?;
+    register_matmul(&client)?;
     // A second time changes nothing.
-    register_products(&client)?;
+    register_matmul(&client)?;
     Ok(client)
 }
 

@@ -8,72 +8,75 @@ use std::arch::x86_64::{
 };
 use std::ops::{Add, Mul, Neg, Range, Sub};
 
-use super::forms::{OfDy, OfKernel, OfX, ToKernel, ToY};
-use super::products::COLUMNS;
-use super::{Ending, Geometry, Pixels, Place};
-use crate::after::After;
+use super::point_gemm::NR;
+use super::transforms::{
+    InputTransform, KernelGradientTransform, KernelTransform, OutputGradientTransform,
+    OutputTransform,
+};
+use super::{Geometry, OutputEpilogue, Pixels, TilePosition};
+use crate::epilogue::Epilogue;
 use crate::processor;
 use crate::team::Target;
 
 /// Channels that are combined at once.
 pub(super) const LANES: usize = 8;
-/// Rows and columns of y in a tile.
-pub(super) const OUT: usize = 4;
-/// Rows and columns of x in a tile, and of combinations.
-pub(super) const SIDE: usize = OUT + 2;
+/// PointGemm and columns of y in a tile.
+pub(super) const TILE_OUTPUT: usize = 4;
+/// PointGemm and columns of x in a tile, and of combinations.
+pub(super) const TILE_INPUT: usize = TILE_OUTPUT + 2;
 /// Combinations of a tile.
-pub(super) const POINTS: usize = SIDE * SIDE;
+pub(super) const POINTS: usize = TILE_INPUT * TILE_INPUT;
 
 /// A number of each of 8 channels; made only where AVX2 is there.
 #[derive(Clone, Copy)]
-pub(super) struct Lanes(__m256);
+pub(super) struct F32x8(__m256);
 
 /// A row or column of a tile: of x, or less.
-pub(super) type Line = [Lanes; SIDE];
+pub(super) type TileRow = [F32x8; TILE_INPUT];
 
 /// A tile in rows.
-type Tile = [Line; SIDE];
+type Tile = [TileRow; TILE_INPUT];
 
 /// How a line of a tile is combined.
-pub(super) trait Combination {
+pub(super) trait Transform {
     /// Numbers that are combined.
-    const FROM: usize;
+    const INPUTS: usize;
     /// Combinations.
-    const TO: usize;
+    const OUTPUTS: usize;
 
-    fn line(line: &Line) -> Line;
+    fn row(row: &TileRow) -> TileRow;
 
     /// Combines the columns, then the rows of what that gives.
     #[inline(always)]
-    fn tile(tile: &Tile) -> Tile {
+    fn apply(tile: &Tile) -> Tile {
         let mut half = *tile;
-        for column in 0..Self::FROM {
+        for column in 0..Self::INPUTS {
             let mut whole = tile[0];
-            for row in 0..Self::FROM {
+            for row in 0..Self::INPUTS {
                 whole[row] = tile[row][column];
             }
-            let combined = Self::line(&whole);
-            for row in 0..Self::TO {
+            let combined = Self::row(&whole);
+            for row in 0..Self::OUTPUTS {
                 half[row][column] = combined[row];
             }
         }
         let mut combined = half;
-        for row in 0..Self::TO {
-            combined[row] = Self::line(&half[row]);
+        for row in 0..Self::OUTPUTS {
+            combined[row] = Self::row(&half[row]);
         }
         combined
     }
 }
 
 /// Elements of `[inputs][16]`, and a cache line more: at powers of two all points would fall into the same places of the caches.
-pub(super) const fn plane(inputs: usize) -> usize {
-    (inputs + 1) * COLUMNS
+pub(super) const fn point_stride(inputs: usize) -> usize {
+    (inputs + 1) * NR
 }
 
 /// Compiles a function of this module for AVX2 and for AVX-512, with which 8 lanes have twice as many registers.
-macro_rules! compiled_twice {
+macro_rules! for_avx2_and_avx512 {
     ($name:ident, $inlined:ident, $($argument:ident: $type:ty),*) => {
-        /// Calls what it is named after, in the form that the processor has.
+        /// Calls what it is named after, in the isa that the processor has.
         ///
         /// # Safety
         /// As there.
@@ -99,33 +102,38 @@ macro_rules! compiled_twice {
     };
 }
 
-compiled_twice!(combine_x, combine_x_inlined, pixels: &Pixels, channels: usize, to: *mut f32, plane: usize);
-compiled_twice!(combine_dy, combine_dy_inlined, pixels: &Pixels, channels: Range<usize>, to: *mut f32, plane: usize);
-compiled_twice!(
-    finish_y, finish_y_inlined,
-    from: *const f32, plane: usize, g: &Geometry, channels: Range<usize>, place: &Place, ending: Ending<'_>, y: Target
+for_avx2_and_avx512!(transform_input, transform_input_inlined, pixels: &Pixels, channels: usize, to: *mut f32, point_stride: usize);
+for_avx2_and_avx512!(transform_output_gradient, transform_output_gradient_inlined, pixels: &Pixels, channels: Range<usize>, to: *mut f32, point_stride: usize);
+for_avx2_and_avx512!(
+    store_output, store_output_inlined,
+    from: *const f32, point_stride: usize, g: &Geometry, channels: Range<usize>, place: &TilePosition, epilogue: OutputEpilogue<'_>, y: Target
 );
-compiled_twice!(
-    combine_kernel, combine_kernel_inlined,
-    kernel: &[f32], turned: bool, channels: [usize; 2], panel: usize, to: &mut [f32]
+for_avx2_and_avx512!(
+    transform_kernel, transform_kernel_inlined,
+    kernel: &[f32], flipped: bool, channels: [usize; 2], panel: usize, to: &mut [f32]
 );
-compiled_twice!(
-    finish_kernel, finish_kernel_inlined,
+for_avx2_and_avx512!(
+    store_kernel_gradient, store_kernel_gradient_inlined,
     from: &[f32], channels: [usize; 2], panel: usize, kernel: Target
 );
 
-/// Combines channels of a tile of x; the points are `plane` apart.
+/// Combines channels of a tile of x; the points are `point_stride` apart.
 ///
 /// # Safety
 /// AVX2 and FMA are there; the pixels and each point have so many channels, a multiple of 8.
 #[inline(always)]
-unsafe fn combine_x_inlined(pixels: &Pixels, channels: usize, to: *mut f32, plane: usize) {
+unsafe fn transform_input_inlined(
+    pixels: &Pixels,
+    channels: usize,
+    to: *mut f32,
+    point_stride: usize,
+) {
     for c in (0..channels).step_by(LANES) {
         // SAFETY: the caller's promise.
         unsafe {
-            let tile = pixels_at(pixels, SIDE, c);
-            let tile = OfX::tile(&tile);
-            store(&tile, SIDE, to.add(c), plane);
+            let tile = pixels_at(pixels, TILE_INPUT, c);
+            let tile = InputTransform::apply(&tile);
+            store(&tile, TILE_INPUT, to.add(c), point_stride);
         }
     }
 }
@@ -133,53 +141,62 @@ unsafe fn combine_x_inlined(pixels: &Pixels, channels: usize, to: *mut f32, plan
 /// Combines channels of a tile of dy.
 ///
 /// # Safety
-/// As for [`combine_x_inlined`].
+/// As for [`transform_input_inlined`].
 #[inline(always)]
-unsafe fn combine_dy_inlined(pixels: &Pixels, channels: Range<usize>, to: *mut f32, plane: usize) {
+unsafe fn transform_output_gradient_inlined(
+    pixels: &Pixels,
+    channels: Range<usize>,
+    to: *mut f32,
+    point_stride: usize,
+) {
     for c in channels.clone().step_by(LANES) {
         // SAFETY: the caller's promise.
         unsafe {
-            let tile = pixels_at(pixels, OUT, c);
-            let tile = OfDy::tile(&tile);
-            store(&tile, SIDE, to.add(c - channels.start), plane);
+            let tile = pixels_at(pixels, TILE_OUTPUT, c);
+            let tile = OutputGradientTransform::apply(&tile);
+            store(&tile, TILE_INPUT, to.add(c - channels.start), point_stride);
         }
     }
 }
 
-/// Makes a tile of y, with what it ends in, from the combinations that are `plane` apart.
+/// Makes a tile of y, with what it ends in, from the combinations that are `point_stride` apart.
 ///
 /// # Safety
 /// AVX2 and FMA are there; each point and the bias have the channels of y, a multiple of 8, and y has the place, as has what it is selected by.
 #[inline(always)]
-unsafe fn finish_y_inlined(
+unsafe fn store_output_inlined(
     from: *const f32,
-    plane: usize,
+    point_stride: usize,
     g: &Geometry,
     channels: Range<usize>,
-    place: &Place,
-    ending: Ending<'_>,
+    place: &TilePosition,
+    epilogue: OutputEpilogue<'_>,
     y: Target,
 ) {
-    let [height, width] = [0, 1].map(|side| OUT.min(g.y[side] - place.at[side]));
+    let [height, width] = [0, 1].map(|side| TILE_OUTPUT.min(g.y[side] - place.at[side]));
     let pixel = (place.image * g.y[0] + place.at[0]) * g.y[1] + place.at[1];
-    let [low, high] = match ending.after {
-        After::Ramp(ceiling) if ceiling > 0.0 => [0.0, ceiling],
-        After::Ramp(_) => [0.0, f32::INFINITY],
-        After::Nothing | After::Where(_) => [f32::NEG_INFINITY, f32::INFINITY],
+    let [low, high] = match epilogue.activation {
+        Epilogue::Relu(ceiling) if ceiling > 0.0 => [0.0, ceiling],
+        Epilogue::Relu(_) => [0.0, f32::INFINITY],
+        Epilogue::Identity | Epilogue::SelectPositive(_) => [f32::NEG_INFINITY, f32::INFINITY],
     };
     for c in channels.clone().step_by(LANES) {
         // SAFETY: the caller's promise.
         unsafe {
-            let tile = ToY::tile(&load(from.add(c - channels.start), SIDE, plane));
-            let bias = ending.bias;
-            let bias = bias.map_or(Lanes::zero(), |bias| Lanes::load(bias[c..].as_ptr()));
-            let (low, high) = (Lanes::all(low), Lanes::all(high));
+            let tile = OutputTransform::apply(&load(
+                from.add(c - channels.start),
+                TILE_INPUT,
+                point_stride,
+            ));
+            let bias = epilogue.bias;
+            let bias = bias.map_or(F32x8::zero(), |bias| F32x8::load(bias[c..].as_ptr()));
+            let (low, high) = (F32x8::all(low), F32x8::all(high));
             for (row, line) in tile.iter().enumerate().take(height) {
                 for (column, value) in line.iter().enumerate().take(width) {
                     let place = (pixel + row * g.y[1] + column) * g.outputs + c;
                     let mut value = (*value + bias).clipped(low, high);
-                    if let After::Where(by) = ending.after {
-                        value = value.where_positive(Lanes::load(by.as_ptr().add(place)));
+                    if let Epilogue::SelectPositive(by) = epilogue.activation {
+                        value = value.select_positive(F32x8::load(by.as_ptr().add(place)));
                     }
                     value.store(y.0.add(place));
                 }
@@ -189,27 +206,27 @@ unsafe fn finish_y_inlined(
 }
 
 /// Combines the kernel for 16 output channels, `[point][input][16]`, zeros beyond the last. The kernel is
-/// `[3, 3, inputs, outputs]`, or where it is turned `[3, 3, outputs, inputs]` with its taps in the opposite order.
+/// `[3, 3, inputs, outputs]`, or where it is flipped `[3, 3, outputs, inputs]` with its taps in the opposite order.
 ///
 /// # Safety
 /// AVX2 and FMA are there; these lengths are right, the channels multiples of 8.
 #[inline(always)]
-unsafe fn combine_kernel_inlined(
+unsafe fn transform_kernel_inlined(
     kernel: &[f32],
-    turned: bool,
+    flipped: bool,
     [inputs, outputs]: [usize; 2],
     panel: usize,
     to: &mut [f32],
 ) {
-    let plane = plane(inputs);
+    let point_stride = point_stride(inputs);
     for input in (0..inputs).step_by(LANES) {
         // SAFETY: the caller's promise.
         unsafe {
-            let mut taps = [[[Lanes::zero(); LANES]; 9]; 2];
+            let mut taps = [[[F32x8::zero(); LANES]; 9]; 2];
             for tap in 0..9 {
                 for (half, taps) in taps.iter_mut().enumerate() {
-                    let output = panel * COLUMNS + half * LANES;
-                    if output < outputs && turned {
+                    let output = panel * NR + half * LANES;
+                    if output < outputs && flipped {
                         let at = ((8 - tap) * outputs + output) * inputs + input;
                         taps[tap] = transposed(&load_rows(&kernel[at..], inputs));
                     } else if output < outputs {
@@ -219,10 +236,10 @@ unsafe fn combine_kernel_inlined(
                 }
             }
             for i in 0..LANES {
-                let to = to.as_mut_ptr().add((input + i) * COLUMNS);
+                let to = to.as_mut_ptr().add((input + i) * NR);
                 for (half, taps) in taps.iter().enumerate() {
-                    let tile = OfKernel::tile(&tile_of(taps, i));
-                    store(&tile, SIDE, to.add(half * LANES), plane);
+                    let tile = KernelTransform::apply(&tile_of(taps, i));
+                    store(&tile, TILE_INPUT, to.add(half * LANES), point_stride);
                 }
             }
         }
@@ -232,9 +249,9 @@ unsafe fn combine_kernel_inlined(
 /// Makes the kernel's gradient, `[3, 3, inputs, outputs]`, for 16 output channels from sums `[point][input][16]`.
 ///
 /// # Safety
-/// As for [`combine_kernel_inlined`]; nobody else uses these channels meanwhile.
+/// As for [`transform_kernel_inlined`]; nobody else uses these channels meanwhile.
 #[inline(always)]
-unsafe fn finish_kernel_inlined(
+unsafe fn store_kernel_gradient_inlined(
     from: &[f32],
     [inputs, outputs]: [usize; 2],
     panel: usize,
@@ -242,14 +259,15 @@ unsafe fn finish_kernel_inlined(
 ) {
     for input in 0..inputs {
         for half in [0, LANES] {
-            let output = panel * COLUMNS + half;
+            let output = panel * NR + half;
             if output >= outputs {
                 continue;
             }
             // SAFETY: the caller's promise.
             unsafe {
-                let from = from.as_ptr().add(input * COLUMNS + half);
-                let tile = ToKernel::tile(&load(from, SIDE, plane(inputs)));
+                let from = from.as_ptr().add(input * NR + half);
+                let tile =
+                    KernelGradientTransform::apply(&load(from, TILE_INPUT, point_stride(inputs)));
                 let kernel = kernel.0.add(input * outputs + output);
                 store(&tile, 3, kernel, inputs * outputs);
             }
@@ -263,10 +281,10 @@ unsafe fn finish_kernel_inlined(
 unsafe fn pixels_at(pixels: &Pixels, side: usize, c: usize) -> Tile {
     // SAFETY: the caller's promise.
     unsafe {
-        let mut tile = [[Lanes::zero(); SIDE]; SIDE];
+        let mut tile = [[F32x8::zero(); TILE_INPUT]; TILE_INPUT];
         for (row, line) in tile.iter_mut().enumerate().take(side) {
             for (column, lanes) in line.iter_mut().enumerate().take(side) {
-                *lanes = Lanes::load(pixels[row * side + column].add(c));
+                *lanes = F32x8::load(pixels[row * side + column].add(c));
             }
         }
         tile
@@ -276,13 +294,13 @@ unsafe fn pixels_at(pixels: &Pixels, side: usize, c: usize) -> Tile {
 /// # Safety
 /// AVX2 is there, and `side * side` planes with 8 elements each.
 #[inline(always)]
-unsafe fn load(from: *const f32, side: usize, plane: usize) -> Tile {
+unsafe fn load(from: *const f32, side: usize, point_stride: usize) -> Tile {
     // SAFETY: the caller's promise.
     unsafe {
-        let mut tile = [[Lanes::zero(); SIDE]; SIDE];
+        let mut tile = [[F32x8::zero(); TILE_INPUT]; TILE_INPUT];
         for (row, line) in tile.iter_mut().enumerate().take(side) {
             for (column, lanes) in line.iter_mut().enumerate().take(side) {
-                *lanes = Lanes::load(from.add((row * side + column) * plane));
+                *lanes = F32x8::load(from.add((row * side + column) * point_stride));
             }
         }
         tile
@@ -291,8 +309,8 @@ unsafe fn load(from: *const f32, side: usize, plane: usize) -> Tile {
 
 /// The taps of one of 8 input channels.
 #[inline(always)]
-fn tile_of(taps: &[[Lanes; LANES]; 9], input: usize) -> Tile {
-    let mut tile = [[taps[0][input]; SIDE]; SIDE];
+fn tile_of(taps: &[[F32x8; LANES]; 9], input: usize) -> Tile {
+    let mut tile = [[taps[0][input]; TILE_INPUT]; TILE_INPUT];
     for row in 0..3 {
         for column in 0..3 {
             tile[row][column] = taps[row * 3 + column][input];
@@ -304,11 +322,11 @@ fn tile_of(taps: &[[Lanes; LANES]; 9], input: usize) -> Tile {
 /// # Safety
 /// There are `side * side` planes with 8 elements each.
 #[inline(always)]
-unsafe fn store(tile: &Tile, side: usize, to: *mut f32, plane: usize) {
+unsafe fn store(tile: &Tile, side: usize, to: *mut f32, point_stride: usize) {
     for (row, line) in tile.iter().enumerate().take(side) {
         for (column, value) in line.iter().enumerate().take(side) {
             // SAFETY: the caller's promise.
-            unsafe { value.store(to.add((row * side + column) * plane)) };
+            unsafe { value.store(to.add((row * side + column) * point_stride)) };
         }
     }
 }
@@ -316,23 +334,23 @@ unsafe fn store(tile: &Tile, side: usize, to: *mut f32, plane: usize) {
 /// # Safety
 /// AVX2 is there.
 #[inline(always)]
-unsafe fn load_rows(from: &[f32], row: usize) -> [Lanes; LANES] {
+unsafe fn load_rows(from: &[f32], row: usize) -> [F32x8; LANES] {
     // SAFETY: AVX is there; the slices are checked.
     unsafe {
-        let mut rows = [Lanes::zero(); LANES];
+        let mut rows = [F32x8::zero(); LANES];
         for (i, lanes) in rows.iter_mut().enumerate() {
-            *lanes = Lanes::load(from[i * row..][..LANES].as_ptr());
+            *lanes = F32x8::load(from[i * row..][..LANES].as_ptr());
         }
         rows
     }
 }
 
-/// Columns as rows.
+/// SimdRow as rows.
 ///
 /// # Safety
 /// AVX2 is there.
 #[inline(always)]
-unsafe fn transposed(rows: &[Lanes; LANES]) -> [Lanes; LANES] {
+unsafe fn transposed(rows: &[F32x8; LANES]) -> [F32x8; LANES] {
     // SAFETY: AVX is there.
     unsafe {
         let low = |a: usize, b: usize| _mm256_unpacklo_ps(rows[a].0, rows[b].0);
@@ -347,8 +365,8 @@ unsafe fn transposed(rows: &[Lanes; LANES]) -> [Lanes; LANES] {
         let lower = [even(a, b), odd(a, b), even(c, d), odd(c, d)];
         let mut found = *rows;
         for i in 0..4 {
-            found[i] = Lanes(_mm256_permute2f128_ps::<0x20>(upper[i], lower[i]));
-            found[i + 4] = Lanes(_mm256_permute2f128_ps::<0x31>(upper[i], lower[i]));
+            found[i] = F32x8(_mm256_permute2f128_ps::<0x20>(upper[i], lower[i]));
+            found[i + 4] = F32x8(_mm256_permute2f128_ps::<0x31>(upper[i], lower[i]));
         }
         found
     }
@@ -356,13 +374,13 @@ unsafe fn transposed(rows: &[Lanes; LANES]) -> [Lanes; LANES] {
 
 /// A line of fewer numbers.
 #[inline(always)]
-pub(super) fn line<const N: usize>(numbers: [Lanes; N]) -> Line {
-    let mut line = [numbers[0]; SIDE];
+pub(super) fn padded_row<const N: usize>(numbers: [F32x8; N]) -> TileRow {
+    let mut line = [numbers[0]; TILE_INPUT];
     line[..N].copy_from_slice(&numbers);
     line
 }
 
-impl Lanes {
+impl F32x8 {
     /// # Safety
     /// AVX2 is there.
     #[inline(always)]
@@ -396,7 +414,7 @@ impl Lanes {
 
     /// 0 where the other is not positive.
     #[inline(always)]
-    fn where_positive(self, other: Self) -> Self {
+    fn select_positive(self, other: Self) -> Self {
         // SAFETY: AVX2 is there, or these would not be.
         unsafe {
             let positive = _mm256_cmp_ps::<_CMP_GT_OQ>(other.0, _mm256_setzero_ps());
@@ -413,7 +431,7 @@ impl Lanes {
     }
 }
 
-impl Add for Lanes {
+impl Add for F32x8 {
     type Output = Self;
 
     #[inline(always)]
@@ -423,7 +441,7 @@ impl Add for Lanes {
     }
 }
 
-impl Sub for Lanes {
+impl Sub for F32x8 {
     type Output = Self;
 
     #[inline(always)]
@@ -433,7 +451,7 @@ impl Sub for Lanes {
     }
 }
 
-impl Neg for Lanes {
+impl Neg for F32x8 {
     type Output = Self;
 
     #[inline(always)]
@@ -442,7 +460,7 @@ impl Neg for Lanes {
     }
 }
 
-impl Mul<f32> for Lanes {
+impl Mul<f32> for F32x8 {
     type Output = Self;
 
     #[inline(always)]
@@ -457,7 +475,7 @@ mod tests {
     use super::*;
 
     const INPUTS: usize = 16;
-    const PLANE: usize = plane(INPUTS);
+    const PLANE: usize = point_stride(INPUTS);
 
     /// Combinations of a tile of x, and of a kernel of as many channels, and a kernel of these.
     type Found = [Vec<f32>; 3];
@@ -473,9 +491,9 @@ mod tests {
         let [of_x, of_kernel, back] = found;
         // SAFETY: the caller's promise.
         unsafe {
-            combine_x_inlined(x, INPUTS, of_x.as_mut_ptr(), PLANE);
-            combine_kernel_inlined(kernel, true, [INPUTS; 2], 0, of_kernel);
-            finish_kernel_inlined(of_kernel, [INPUTS; 2], 0, Target(back.as_mut_ptr()));
+            transform_input_inlined(x, INPUTS, of_x.as_mut_ptr(), PLANE);
+            transform_kernel_inlined(kernel, true, [INPUTS; 2], 0, of_kernel);
+            store_kernel_gradient_inlined(of_kernel, [INPUTS; 2], 0, Target(back.as_mut_ptr()));
         }
     }
 
@@ -492,9 +510,9 @@ mod tests {
         // SAFETY: the instructions are there, and the elements of 16 channels.
         unsafe {
             with_avx2(&pixels, &kernel, &mut narrow);
-            combine_x(&pixels, INPUTS, of_x.as_mut_ptr(), PLANE);
-            combine_kernel(&kernel, true, [INPUTS; 2], 0, of_kernel);
-            finish_kernel(of_kernel, [INPUTS; 2], 0, Target(back.as_mut_ptr()));
+            transform_input(&pixels, INPUTS, of_x.as_mut_ptr(), PLANE);
+            transform_kernel(&kernel, true, [INPUTS; 2], 0, of_kernel);
+            store_kernel_gradient(of_kernel, [INPUTS; 2], 0, Target(back.as_mut_ptr()));
         }
         assert!(narrow == wide);
         assert!(

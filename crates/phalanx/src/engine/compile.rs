@@ -114,7 +114,7 @@ impl Engine {
         Ok(Lowering {
             kernels: kernels.support(client, program)?,
             bf16_products: has_bf16_products(),
-            products: kernels.multiplies(client, program),
+            products: kernels.supports_matmul(client, program),
             beside: request.other_devices,
             sums: kernels.adds(client, program).then(|| self.host_sums()),
             ..Lowering::new(self.0.platform, request.name)

@@ -97,11 +97,11 @@ impl EngineKernels {
     }
 
     /// Whether large products of this program are calls of ours; on processors that the plugin's own libraries serve better they are not.
-    pub(super) fn multiplies(&self, client: &Client, program: &Program) -> bool {
+    pub(super) fn supports_matmul(&self, client: &Client, program: &Program) -> bool {
         if self.mode == KernelsMode::Off || !program.wants_products() {
             return false;
         }
-        let registered = || phalanx_kernels::register_products(client).is_ok();
+        let registered = || phalanx_kernels::register_matmul(client).is_ok();
         *self.products.get_or_init(registered)
     }
 

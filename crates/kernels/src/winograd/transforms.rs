@@ -4,27 +4,27 @@
 //! some points: 0, 3/4, -3/4, 3/2, -3/2 and infinity, instead of the usual 1 and 2. The coefficients are nearer to 1, and so errors are a
 //! third, at most 3e-6 of the largest result at 256 channels, those of plain sums 4e-7.
 
-use super::tiles::{Combination, Line, line};
+use super::tiles::{TileRow, Transform, padded_row};
 
 /// The points but 0 and infinity, which are also taken negative, and their squares.
 const P: f32 = 0.75;
 const Q: f32 = 1.5;
 const P2: f32 = P * P;
 const Q2: f32 = Q * Q;
-/// One over the products of each point's distances from the others.
+/// Avx512 over the products of each point's distances from the others.
 const AT_ZERO: f32 = 1.0 / (P2 * Q2);
 const AT_P: f32 = 0.5 / (P2 * (P2 - Q2));
 const AT_Q: f32 = 0.5 / (Q2 * (Q2 - P2));
 
 /// Of a row of x, six of its combinations: B'.
-pub(super) struct OfX;
+pub(super) struct InputTransform;
 
-impl Combination for OfX {
-    const FROM: usize = 6;
-    const TO: usize = 6;
+impl Transform for InputTransform {
+    const INPUTS: usize = 6;
+    const OUTPUTS: usize = 6;
 
     #[inline(always)]
-    fn line(&[a, b, c, d, e, f]: &Line) -> Line {
+    fn row(&[a, b, c, d, e, f]: &TileRow) -> TileRow {
         let (even_p, odd_p) = (e - c * Q2, (d - b * Q2) * P);
         let (even_q, odd_q) = (e - c * P2, (d - b * P2) * Q);
         [
@@ -39,14 +39,14 @@ impl Combination for OfX {
 }
 
 /// Of a row of the kernel: G.
-pub(super) struct OfKernel;
+pub(super) struct KernelTransform;
 
-impl Combination for OfKernel {
-    const FROM: usize = 3;
-    const TO: usize = 6;
+impl Transform for KernelTransform {
+    const INPUTS: usize = 3;
+    const OUTPUTS: usize = 6;
 
     #[inline(always)]
-    fn line(&[a, b, c, ..]: &Line) -> Line {
+    fn row(&[a, b, c, ..]: &TileRow) -> TileRow {
         let (even_p, odd_p) = ((a + c * P2) * AT_P, b * (P * AT_P));
         let (even_q, odd_q) = ((a + c * Q2) * AT_Q, b * (Q * AT_Q));
         [
@@ -61,17 +61,17 @@ impl Combination for OfKernel {
 }
 
 /// A row of y from products: A'.
-pub(super) struct ToY;
+pub(super) struct OutputTransform;
 
-impl Combination for ToY {
-    const FROM: usize = 6;
-    const TO: usize = 4;
+impl Transform for OutputTransform {
+    const INPUTS: usize = 6;
+    const OUTPUTS: usize = 4;
 
     #[inline(always)]
-    fn line(&[a, b, c, d, e, f]: &Line) -> Line {
+    fn row(&[a, b, c, d, e, f]: &TileRow) -> TileRow {
         let (even_p, odd_p) = (b + c, (b - c) * P);
         let (even_q, odd_q) = (d + e, (d - e) * Q);
-        line([
+        padded_row([
             a + even_p + even_q,
             odd_p + odd_q,
             even_p * P2 + even_q * Q2,
@@ -81,14 +81,14 @@ impl Combination for ToY {
 }
 
 /// Of a row of dy: A, the transpose of the last.
-pub(super) struct OfDy;
+pub(super) struct OutputGradientTransform;
 
-impl Combination for OfDy {
-    const FROM: usize = 4;
-    const TO: usize = 6;
+impl Transform for OutputGradientTransform {
+    const INPUTS: usize = 4;
+    const OUTPUTS: usize = 6;
 
     #[inline(always)]
-    fn line(&[a, b, c, d, ..]: &Line) -> Line {
+    fn row(&[a, b, c, d, ..]: &TileRow) -> TileRow {
         let (even_p, odd_p) = (a + c * P2, (b + d * P2) * P);
         let (even_q, odd_q) = (a + c * Q2, (b + d * Q2) * Q);
         [
@@ -103,17 +103,17 @@ impl Combination for OfDy {
 }
 
 /// A row of the kernel's gradient from products: G'.
-pub(super) struct ToKernel;
+pub(super) struct KernelGradientTransform;
 
-impl Combination for ToKernel {
-    const FROM: usize = 6;
-    const TO: usize = 3;
+impl Transform for KernelGradientTransform {
+    const INPUTS: usize = 6;
+    const OUTPUTS: usize = 3;
 
     #[inline(always)]
-    fn line(&[a, b, c, d, e, f]: &Line) -> Line {
+    fn row(&[a, b, c, d, e, f]: &TileRow) -> TileRow {
         let (even_p, odd_p) = ((b + c) * AT_P, (b - c) * (P * AT_P));
         let (even_q, odd_q) = ((d + e) * AT_Q, (d - e) * (Q * AT_Q));
-        line([
+        padded_row([
             a * AT_ZERO + even_p + even_q,
             odd_p + odd_q,
             even_p * P2 + even_q * Q2 + f,

@@ -3,34 +3,34 @@
 use crate::norm::{Ceiling, relu};
 use crate::team::{Team, with_wide_vectors};
 
-/// What becomes of a result.
+/// What is done to each element of a convolution's result before it is stored.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum After<'a> {
-    Nothing,
+pub(crate) enum Epilogue<'a> {
+    Identity,
     /// A ReLU, and where it ends.
-    Ramp(Ceiling),
+    Relu(Ceiling),
     /// 0 where these, as many as the result has, are not positive.
-    Where(&'a [f32]),
+    SelectPositive(&'a [f32]),
 }
 
-/// Elements that a thread takes at once.
-const PART: usize = 1 << 14;
+/// Elements of one task of a thread.
+const CHUNK: usize = 1 << 14;
 
-impl After<'_> {
-    /// Does it to a whole result, in a pass of its own.
+impl Epilogue<'_> {
+    /// Applies it to a whole result, in a pass of its own.
     ///
     /// # Panics
     /// There are not as many numbers to select by: a bug of the caller.
     pub(crate) fn apply(self, result: &mut [f32], team: &Team) {
         match self {
-            After::Nothing => {}
-            After::Ramp(ceiling) => {
-                team.each(result.chunks_mut(PART), |part| clip(part, ceiling));
+            Epilogue::Identity => {}
+            Epilogue::Relu(ceiling) => {
+                team.each(result.chunks_mut(CHUNK), |chunk| clip(chunk, ceiling));
             }
-            After::Where(by) => {
+            Epilogue::SelectPositive(by) => {
                 assert_eq!(by.len(), result.len());
-                let parts = result.chunks_mut(PART).zip(by.chunks(PART));
-                team.each(parts, |(part, by)| select(part, by));
+                let chunks = result.chunks_mut(CHUNK).zip(by.chunks(CHUNK));
+                team.each(chunks, |(chunk, by)| select(chunk, by));
             }
         }
     }

@@ -1,8 +1,8 @@
-//! Products of large matrices in f32, for processors with AVX2 or AVX-512: the call `phalanx.product`.
+//! Large f32 matrix multiplications for processors with AVX2 or AVX-512: the custom call `phalanx.product`.
 //!
-//! The plugin's own libraries lose a tenth to a fourth of the processor's speed on them, most where the left matrix is transposed, as in
-//! the gradients of kernels. Here the result is divided into tiles; the calling thread computes one after the other, and threads of
-//! the plugin that have nothing else to do take some. Every element is summed in one order, whoever computes it.
+//! XLA's own libraries reach 75 to 90 % of the processor's speed on them, least where the left matrix is transposed, as in gradients of
+//! kernels. Here the result is divided into tiles. The calling thread computes tiles one after the other, and idle threads of XLA's pool
+//! take tiles from the same counter. Each element is summed in an order that does not depend on which thread computes it.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -12,42 +12,42 @@ use std::thread::Thread;
 
 use phalanx_pjrt::{Call, CallAttribute, CallError, Client, Code};
 
-use crate::block::{COLUMNS, Form, ROWS};
+use crate::gemm::{self, GemmOperand};
 use crate::handlers::replicas;
 use crate::library::KernelError;
-use crate::panels::{self, Lines};
+use crate::microkernel::{Isa, MR, NR};
 use crate::processor;
 
-/// Most rows and columns of a tile: what is packed of it stays in the caches, and serves long enough to pay.
-const TILE: [usize; 2] = [528, 1024];
+/// Largest tile, in rows and columns: its packed panels stay in the caches and are used often enough to pay for the packing.
+const MAX_TILE: [usize; 2] = [528, 1024];
 
-/// Makes `phalanx.product` callable from programs of this client's plugin, for the rest of the process; where it is already, that serves.
+/// Registers `phalanx.product` with this client's plugin for the rest of the process; does nothing when it is registered already.
 ///
 /// # Errors
 /// The processor lacks AVX2 or FMA, or the plugin has no custom calls.
-pub fn register_products(client: &Client) -> Result<(), KernelError> {
+pub fn register_matmul(client: &Client) -> Result<(), KernelError> {
     let refused = |reason| KernelError::Register { reason };
     if !processor::has_fma() {
         let reason = "products are for processors with avx2 and fma";
         return Err(refused(reason.to_owned()));
     }
-    let scratch = Arc::new(Scratch::default());
+    let scratch = Arc::new(ScratchPool::default());
     let registered =
-        client.register_custom_call("phalanx.product", move |call| product(&scratch, call));
+        client.register_custom_call("phalanx.product", move |call| matmul(&scratch, call));
     registered.or_else(|error| match error.code {
         Code::AlreadyExists => Ok(()),
         _ => Err(refused(error.to_string())),
     })
 }
 
-/// Memory for tiles that are not computed at the moment.
+/// Packing buffers that no tile uses at the moment.
 #[derive(Default)]
-struct Scratch(Mutex<Vec<Vec<f32>>>);
+struct ScratchPool(Mutex<Vec<Vec<f32>>>);
 
 /// Operands: the left matrix, `[rows, depth]` or `[depth, rows]`, and the right one, `[depth, columns]` or `[columns, depth]`.
-fn product(scratch: &Arc<Scratch>, call: &mut Call<'_>) -> Result<(), CallError> {
-    let left = Operand::of(call, 0, !flag(call, "left_transposed")?)?;
-    let right = Operand::of(call, 1, flag(call, "right_transposed")?)?;
+fn matmul(scratch: &Arc<ScratchPool>, call: &mut Call<'_>) -> Result<(), CallError> {
+    let left = MatrixPointer::of(call, 0, !flag(call, "left_transposed")?)?;
+    let right = MatrixPointer::of(call, 1, flag(call, "right_transposed")?)?;
     let dims = matrix(call.result_shape(0)?.1)?;
     if left.depth != right.depth || dims != [left.count, right.count] {
         return Err(invalid(format!(
@@ -60,8 +60,8 @@ fn product(scratch: &Arc<Scratch>, call: &mut Call<'_>) -> Result<(), CallError>
         return Ok(());
     }
     let threads = (call.threads() / replicas(call)?).max(1);
-    let job = Arc::new(Job {
-        tiles: Tiles::new(dims, threads),
+    let task = Arc::new(ParallelMatmul {
+        tiles: TileGrid::new(dims, threads),
         left,
         right,
         result: result.as_mut_ptr(),
@@ -71,31 +71,31 @@ fn product(scratch: &Arc<Scratch>, call: &mut Call<'_>) -> Result<(), CallError>
         caller: std::thread::current(),
         scratch: Arc::clone(scratch),
     });
-    for _ in 1..threads.min(job.tiles.count()) {
-        let job = Arc::clone(&job);
-        if !call.schedule(move || job.work()) {
+    for _ in 1..threads.min(task.tiles.count()) {
+        let task = Arc::clone(&task);
+        if !call.schedule(move || task.work()) {
             break;
         }
     }
-    job.work();
-    job.wait();
+    task.work();
+    task.wait();
     Ok(())
 }
 
-/// Where a matrix is, as lines of the length that is summed over.
+/// A [`GemmOperand`] by address, which can be sent to other threads.
 #[derive(Debug, Clone, Copy)]
-struct Operand {
+struct MatrixPointer {
     start: *const f32,
     count: usize,
     depth: usize,
-    /// Whether the elements of a line follow one another.
-    whole: bool,
+    /// Whether the elements of a vector are adjacent in memory.
+    k_contiguous: bool,
 }
 
-impl Operand {
-    fn of(call: &Call<'_>, index: usize, whole: bool) -> Result<Self, CallError> {
+impl MatrixPointer {
+    fn of(call: &Call<'_>, index: usize, k_contiguous: bool) -> Result<Self, CallError> {
         let [outer, inner] = matrix(call.operand_shape(index)?.1)?;
-        let (count, depth) = if whole {
+        let (count, depth) = if k_contiguous {
             (outer, inner)
         } else {
             (inner, outer)
@@ -104,43 +104,43 @@ impl Operand {
             start: call.operand::<f32>(index)?.as_ptr(),
             count,
             depth,
-            whole,
+            k_contiguous,
         })
     }
 
     /// # Safety
-    /// The matrix is alive and nobody writes to it while the lines are.
-    unsafe fn lines<'a>(self) -> Lines<'a> {
+    /// The matrix is alive and nobody writes to it while the operand is in use.
+    unsafe fn operand<'a>(self) -> GemmOperand<'a> {
         // SAFETY: the pointer is that of a slice of this length, which the caller promises to be alive.
         let values = unsafe { std::slice::from_raw_parts(self.start, self.count * self.depth) };
-        Lines::new(values, self.count, self.depth, self.whole)
+        GemmOperand::new(values, self.count, self.depth, self.k_contiguous)
     }
 }
 
-/// A product that several threads compute.
-struct Job {
-    left: Operand,
-    right: Operand,
+/// One multiplication, computed by several threads.
+struct ParallelMatmul {
+    left: MatrixPointer,
+    right: MatrixPointer,
     result: *mut f32,
-    tiles: Tiles,
-    /// The first tile that nobody has begun; from the number of tiles on there is none.
+    tiles: TileGrid,
+    /// The next tile to compute; there is none left when this reaches the number of tiles.
     next: AtomicUsize,
     /// Tiles that are computed.
     done: AtomicUsize,
-    /// What ended the work on a tile.
+    /// The panic that ended the work on a tile.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
     caller: Thread,
-    scratch: Arc<Scratch>,
+    scratch: Arc<ScratchPool>,
 }
 
 // SAFETY: the matrices are used between the beginning and the end of a tile, and the call, which keeps them alive, ends after the last tile;
 // each element of the result is of one tile, which one thread computes.
-unsafe impl Send for Job {}
+unsafe impl Send for ParallelMatmul {}
 // SAFETY: as above.
-unsafe impl Sync for Job {}
+unsafe impl Sync for ParallelMatmul {}
 
-impl Job {
-    /// Computes tiles until all are begun.
+impl ParallelMatmul {
+    /// Computes tiles until all are claimed.
     fn work(&self) {
         let mut scratch = None;
         loop {
@@ -148,7 +148,7 @@ impl Job {
             if tile >= self.tiles.count() {
                 break;
             }
-            let scratch = scratch.get_or_insert_with(|| self.scratch.take(self.tiles.width));
+            let scratch = scratch.get_or_insert_with(|| self.scratch.take(self.tiles.tile_columns));
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.compute(tile, scratch))) {
                 *lock(&self.panic) = Some(panic);
             }
@@ -162,12 +162,12 @@ impl Job {
     }
 
     fn compute(&self, tile: usize, scratch: &mut [f32]) {
-        let [rows, columns] = self.tiles.place(tile);
+        let [rows, columns] = self.tiles.tile_bounds(tile);
         // SAFETY: the tile is not done, so that the call waits for it and keeps the matrices; no other thread has this tile.
         unsafe {
-            let (left, right) = (self.left.lines(), self.right.lines());
-            panels::multiply(
-                Form::widest(),
+            let (left, right) = (self.left.operand(), self.right.operand());
+            gemm::multiply(
+                Isa::best_available(),
                 left,
                 right,
                 rows,
@@ -178,7 +178,7 @@ impl Job {
         }
     }
 
-    /// Returns when all tiles are computed; no deadline, for who computes them waits for nothing.
+    /// Returns when all tiles are computed. There is no deadline: the threads that compute them wait for nothing.
     fn wait(&self) {
         while self.done.load(Ordering::Acquire) < self.tiles.count() {
             std::thread::park();
@@ -189,55 +189,58 @@ impl Job {
     }
 }
 
-/// How a result is divided.
+/// How the result is divided into tiles.
 #[derive(Debug, Clone, Copy)]
-struct Tiles {
+struct TileGrid {
     result: [usize; 2],
-    height: usize,
-    width: usize,
+    tile_rows: usize,
+    tile_columns: usize,
 }
 
-impl Tiles {
-    /// Tiles of at most [`TILE`] and about equal size, as many for each thread where the result has so many panels.
+impl TileGrid {
+    /// Tiles of at most [`MAX_TILE`] and about equal size, as many for each thread where the result has so many gemm.
     fn new(result: [usize; 2], threads: usize) -> Self {
         let [rows, columns] = result;
-        let mut parts = [rows.div_ceil(TILE[0]), columns.div_ceil(TILE[1])];
+        let mut parts = [rows.div_ceil(MAX_TILE[0]), columns.div_ceil(MAX_TILE[1])];
         for _ in 1..threads {
             if (parts[0] * parts[1]).is_multiple_of(threads) {
                 break;
             }
-            // Shorter tiles serve what is packed of the right matrix less, narrower ones that of the left.
+            // Fewer rows reuse the packed right matrix less, fewer columns the packed left one.
             let longer = usize::from(columns / parts[1] > rows / parts[0]);
             parts[longer] += 1;
         }
         Self {
             result,
-            height: rows.div_ceil(parts[0]).next_multiple_of(ROWS),
-            width: columns.div_ceil(parts[1]).next_multiple_of(COLUMNS),
+            tile_rows: rows.div_ceil(parts[0]).next_multiple_of(MR),
+            tile_columns: columns.div_ceil(parts[1]).next_multiple_of(NR),
         }
     }
 
     fn count(&self) -> usize {
-        self.result[0].div_ceil(self.height) * self.result[1].div_ceil(self.width)
+        self.result[0].div_ceil(self.tile_rows) * self.result[1].div_ceil(self.tile_columns)
     }
 
     /// Rows and columns of a tile.
-    fn place(&self, tile: usize) -> [std::ops::Range<usize>; 2] {
+    fn tile_bounds(&self, tile: usize) -> [std::ops::Range<usize>; 2] {
         let [rows, columns] = self.result;
-        let high = rows.div_ceil(self.height);
-        let (row, column) = (tile % high * self.height, tile / high * self.width);
+        let high = rows.div_ceil(self.tile_rows);
+        let (row, column) = (
+            tile % high * self.tile_rows,
+            tile / high * self.tile_columns,
+        );
         [
-            row..(row + self.height).min(rows),
-            column..(column + self.width).min(columns),
+            row..(row + self.tile_rows).min(rows),
+            column..(column + self.tile_columns).min(columns),
         ]
     }
 }
 
-impl Scratch {
-    /// Memory for a tile of so many columns.
+impl ScratchPool {
+    /// A packing buffer for a tile of `columns` columns.
     fn take(&self, columns: usize) -> Vec<f32> {
         let mut scratch = lock(&self.0).pop().unwrap_or_default();
-        let size = panels::scratch_len(columns);
+        let size = gemm::scratch_len(columns);
         if scratch.len() < size {
             scratch.resize(size, 0.0);
         }
@@ -287,12 +290,12 @@ mod tests {
                 [256, 256],
                 [1000, 3000],
             ] {
-                let tiles = Tiles::new(result, threads);
+                let tiles = TileGrid::new(result, threads);
                 let mut seen = vec![0u8; result[0] * result[1]];
                 for tile in 0..tiles.count() {
-                    let [rows, columns] = tiles.place(tile);
-                    assert!(!rows.is_empty() && rows.len() <= TILE[0].next_multiple_of(ROWS));
-                    assert!(!columns.is_empty() && columns.len() <= TILE[1]);
+                    let [rows, columns] = tiles.tile_bounds(tile);
+                    assert!(!rows.is_empty() && rows.len() <= MAX_TILE[0].next_multiple_of(MR));
+                    assert!(!columns.is_empty() && columns.len() <= MAX_TILE[1]);
                     for row in rows {
                         for column in columns.clone() {
                             seen[row * result[1] + column] += 1;
@@ -317,7 +320,7 @@ mod tests {
             [2048, 8000],
         ] {
             assert!(
-                Tiles::new(result, 2).count().is_multiple_of(2),
+                TileGrid::new(result, 2).count().is_multiple_of(2),
                 "{result:?}"
             );
         }

@@ -1,7 +1,13 @@
-//! Blocks of 6 x 16 sums in registers, for processors with AVX2 or AVX-512.
+//! The register-blocked inner kernel of all our matrix products, for processors with AVX2 or AVX-512.
 //!
-//! A block is kept while it goes through all places of its lines: at each, the elements of up to 6 rows are multiplied by 16 columns
-//! and added. With AVX2 16 sums are two registers, with AVX-512 one; 6 rows are as many as fit into 16 registers.
+//! It computes a block of `MR` x `NR` = 6 x 16 elements of a product and keeps all 96 sums in registers while it walks along the summed
+//! dimension `k`. Each step is a rank-one update: load 16 elements of a row of the right operand, broadcast one element of each of 6 rows
+//! of the left operand, and do 6 x 16 fused multiply-adds. Every loaded element is so used 6 or 16 times, and the loop is bound by the
+//! multipliers instead of by loads. Six rows are as many as fit: with AVX2 a row of sums takes two of the 16 registers, which leaves 4 for
+//! operands; with AVX-512 it takes one of 32, and a second set of sums hides the latency of the multiply-add (`ACCUMULATOR_SETS`).
+//!
+//! Invariant: each sum adds its products in an order that depends on `k` and the instruction set only, never on the number of rows or on
+//! the thread, so that results are reproducible.
 
 use std::arch::x86_64::{
     __m256, __m512, _mm256_add_ps, _mm256_broadcast_ss, _mm256_fmadd_ps, _mm256_loadu_ps,
@@ -11,18 +17,19 @@ use std::arch::x86_64::{
 
 use crate::processor;
 
-/// Most rows of a block.
-pub(crate) const ROWS: usize = 6;
-/// Columns of a block.
-pub(crate) const COLUMNS: usize = 16;
-/// Places that the loop goes on by.
-const AT_ONCE: usize = 4;
+/// Rows of a register block.
+pub(crate) const MR: usize = 6;
+/// Columns of a register block.
+pub(crate) const NR: usize = 16;
+/// Steps of `k` per iteration of the unrolled loop.
+const K_UNROLL: usize = 4;
 
-/// 16 numbers in registers; made only where the processor has the instructions.
-pub(crate) trait Columns: Copy {
-    /// Sets of sums that take turns, 1 or 2: a processor that begins two products at a time needs more sums than 6 that do not wait
-    /// for one another.
-    const SETS: usize;
+/// 16 f32 lanes: one row of a register block. Values exist only where the processor has the instructions, so that safe methods may use
+/// them.
+pub(crate) trait SimdRow: Copy {
+    /// Number of sets of sums that take turns, 1 or 2. A processor that starts two multiply-adds a cycle needs more than 6
+    /// independent sums to hide their latency.
+    const ACCUMULATOR_SETS: usize;
 
     /// # Safety
     /// The instructions are there.
@@ -36,18 +43,18 @@ pub(crate) trait Columns: Copy {
     /// There is room for 16 numbers.
     unsafe fn store(self, to: *mut f32);
 
-    fn plus(self, other: Self) -> Self;
+    fn add(self, other: Self) -> Self;
 
-    /// These, and the products of one number and 16 others.
-    fn plus_products(self, left: f32, right: Self) -> Self;
+    /// `self + left * right`, with `left` broadcast.
+    fn mul_add(self, left: f32, right: Self) -> Self;
 }
 
 /// 16 numbers with AVX2 and FMA.
 #[derive(Clone, Copy)]
-struct Two(__m256, __m256);
+struct Avx2(__m256, __m256);
 
-impl Columns for Two {
-    const SETS: usize = 1;
+impl SimdRow for Avx2 {
+    const ACCUMULATOR_SETS: usize = 1;
 
     #[inline(always)]
     unsafe fn zero() -> Self {
@@ -71,7 +78,7 @@ impl Columns for Two {
     }
 
     #[inline(always)]
-    fn plus(self, other: Self) -> Self {
+    fn add(self, other: Self) -> Self {
         // SAFETY: the instructions are there, or these would not be.
         unsafe {
             Self(
@@ -82,8 +89,8 @@ impl Columns for Two {
     }
 
     #[inline(always)]
-    fn plus_products(self, left: f32, right: Self) -> Self {
-        // SAFETY: as in `plus`.
+    fn mul_add(self, left: f32, right: Self) -> Self {
+        // SAFETY: as in `add`.
         unsafe {
             let left = _mm256_broadcast_ss(&left);
             Self(
@@ -96,10 +103,10 @@ impl Columns for Two {
 
 /// 16 numbers with AVX-512.
 #[derive(Clone, Copy)]
-struct One(__m512);
+struct Avx512(__m512);
 
-impl Columns for One {
-    const SETS: usize = 2;
+impl SimdRow for Avx512 {
+    const ACCUMULATOR_SETS: usize = 2;
 
     #[inline(always)]
     unsafe fn zero() -> Self {
@@ -120,37 +127,37 @@ impl Columns for One {
     }
 
     #[inline(always)]
-    fn plus(self, other: Self) -> Self {
+    fn add(self, other: Self) -> Self {
         // SAFETY: the instructions are there, or these would not be.
         unsafe { Self(_mm512_add_ps(self.0, other.0)) }
     }
 
     #[inline(always)]
-    fn plus_products(self, left: f32, right: Self) -> Self {
-        // SAFETY: as in `plus`.
+    fn mul_add(self, left: f32, right: Self) -> Self {
+        // SAFETY: as in `add`.
         unsafe { Self(_mm512_fmadd_ps(_mm512_set1_ps(left), right.0, self.0)) }
     }
 }
 
-/// Rows that are multiplied: the first element, and the distances between rows and between places.
+/// The left operand: its first element, and the distances between rows and between steps of `k`.
 #[derive(Clone, Copy)]
-pub(crate) struct Left {
+pub(crate) struct Lhs {
     pub(crate) at: *const f32,
     pub(crate) row: usize,
     pub(crate) step: usize,
 }
 
-/// What they are multiplied by: 16 numbers at each place, so far apart.
+/// The right operand: `NR` adjacent elements at each step of `k`, and the distance between steps.
 #[derive(Clone, Copy)]
-pub(crate) struct Right {
+pub(crate) struct Rhs {
     pub(crate) at: *const f32,
     pub(crate) step: usize,
 }
 
-/// `R` rows of 16 sums in registers, in sets that take turns: each has the products of every second place where there are two.
-pub(crate) struct Block<C, const R: usize>([[C; R]; 2]);
+/// `R` rows of `NR` sums in registers. Where there are two sets, even steps of `k` add to the first and odd ones to the second.
+pub(crate) struct Accumulators<C, const R: usize>([[C; R]; 2]);
 
-impl<C: Columns, const R: usize> Block<C, R> {
+impl<C: SimdRow, const R: usize> Accumulators<C, R> {
     /// # Safety
     /// The instructions are there.
     #[inline(always)]
@@ -159,43 +166,52 @@ impl<C: Columns, const R: usize> Block<C, R> {
         Self([[unsafe { C::zero() }; R]; 2])
     }
 
-    /// Adds the products of so many places.
+    /// Adds the products of `count` steps of `k`.
     ///
     /// # Safety
-    /// There are `R` rows of so many places, and as many of 16 numbers.
+    /// Both operands have `count` steps of `k`, the left one `R` rows.
     #[inline(always)]
-    pub(crate) unsafe fn add_products(&mut self, mut left: Left, mut right: Right, count: usize) {
+    pub(crate) unsafe fn multiply_accumulate(
+        &mut self,
+        mut left: Lhs,
+        mut right: Rhs,
+        count: usize,
+    ) {
         // SAFETY: the caller's promise.
         unsafe {
-            for _ in 0..count / AT_ONCE {
-                for place in 0..AT_ONCE {
-                    self.add_product(left.moved(place), right.moved(place), place % C::SETS);
+            for _ in 0..count / K_UNROLL {
+                for step in 0..K_UNROLL {
+                    self.rank_one_update(
+                        left.advanced(step),
+                        right.advanced(step),
+                        step % C::ACCUMULATOR_SETS,
+                    );
                 }
-                (left, right) = (left.moved(AT_ONCE), right.moved(AT_ONCE));
+                (left, right) = (left.advanced(K_UNROLL), right.advanced(K_UNROLL));
             }
-            for _ in 0..count % AT_ONCE {
-                self.add_product(left, right, 0);
-                (left, right) = (left.moved(1), right.moved(1));
+            for _ in 0..count % K_UNROLL {
+                self.rank_one_update(left, right, 0);
+                (left, right) = (left.advanced(1), right.advanced(1));
             }
         }
     }
 
-    /// Adds the products of one place to a set.
+    /// Adds the products of one step of `k` to a set of sums.
     ///
     /// # Safety
-    /// As for [`Block::add_products`].
+    /// As for [`Accumulators::multiply_accumulate`].
     #[inline(always)]
-    unsafe fn add_product(&mut self, left: Left, right: Right, set: usize) {
+    unsafe fn rank_one_update(&mut self, left: Lhs, right: Rhs, set: usize) {
         // SAFETY: the caller's promise; the instructions are there, or the block would not be.
         unsafe {
             let columns = C::load(right.at);
             for (row, sums) in self.0[set].iter_mut().enumerate() {
-                *sums = sums.plus_products(*left.at.add(row * left.row), columns);
+                *sums = sums.mul_add(*left.at.add(row * left.row), columns);
             }
         }
     }
 
-    /// Writes the sums to rows so far apart, or adds them to what is there.
+    /// Writes the sums to rows that are `stride` apart, or adds them to what is there.
     ///
     /// # Safety
     /// There is room for `R` rows of 16 elements.
@@ -203,14 +219,14 @@ impl<C: Columns, const R: usize> Block<C, R> {
     pub(crate) unsafe fn store(self, to: *mut f32, stride: usize, add: bool) {
         for row in 0..R {
             let mut sums = self.0[0][row];
-            if C::SETS == 2 {
-                sums = sums.plus(self.0[1][row]);
+            if C::ACCUMULATOR_SETS == 2 {
+                sums = sums.add(self.0[1][row]);
             }
             // SAFETY: the caller's promise; the instructions are there, or the block would not be.
             unsafe {
                 let to = to.add(row * stride);
                 if add {
-                    sums = C::load(to).plus(sums);
+                    sums = C::load(to).add(sums);
                 }
                 sums.store(to);
             }
@@ -218,33 +234,33 @@ impl<C: Columns, const R: usize> Block<C, R> {
     }
 }
 
-impl Left {
-    /// So many places on.
+impl Lhs {
+    /// The operand from a later step of `k` on.
     #[inline(always)]
-    fn moved(self, places: usize) -> Self {
+    fn advanced(self, steps: usize) -> Self {
         Self {
-            at: self.at.wrapping_add(places * self.step),
+            at: self.at.wrapping_add(steps * self.step),
             ..self
         }
     }
 }
 
-impl Right {
-    /// So many places on.
+impl Rhs {
+    /// The operand from a later step of `k` on.
     #[inline(always)]
-    fn moved(self, places: usize) -> Self {
+    fn advanced(self, steps: usize) -> Self {
         Self {
-            at: self.at.wrapping_add(places * self.step),
+            at: self.at.wrapping_add(steps * self.step),
             ..self
         }
     }
 }
 
-/// A product of matrices, as wide as a block.
-pub(crate) struct Product {
-    pub(crate) left: Left,
-    pub(crate) right: Right,
-    /// Places that are summed over.
+/// A matrix product of any number of rows and `NR` columns.
+pub(crate) struct PanelGemm {
+    pub(crate) left: Lhs,
+    pub(crate) right: Rhs,
+    /// Length of the summed dimension `k`.
     pub(crate) depth: usize,
     pub(crate) rows: usize,
     pub(crate) to: *mut f32,
@@ -254,14 +270,14 @@ pub(crate) struct Product {
     pub(crate) add: bool,
 }
 
-impl Product {
-    /// Computes it, block by block.
+impl PanelGemm {
+    /// Computes it, `MR` rows at a time.
     ///
     /// # Safety
     /// The instructions and all of these elements are there, and nobody else uses the result meanwhile.
     #[inline(always)]
-    pub(crate) unsafe fn compute<C: Columns>(&self) {
-        for row in (0..self.rows).step_by(ROWS) {
+    pub(crate) unsafe fn compute<C: SimdRow>(&self) {
+        for row in (0..self.rows).step_by(MR) {
             // SAFETY: the caller's promise.
             unsafe {
                 match self.rows - row {
@@ -270,67 +286,67 @@ impl Product {
                     3 => self.block::<C, 3>(row),
                     4 => self.block::<C, 4>(row),
                     5 => self.block::<C, 5>(row),
-                    _ => self.block::<C, ROWS>(row),
+                    _ => self.block::<C, MR>(row),
                 }
             }
         }
     }
 
     /// # Safety
-    /// As for [`Product::compute`], of which these are `R` rows.
+    /// As for [`PanelGemm::compute`], of which these are `R` rows.
     #[inline(always)]
-    unsafe fn block<C: Columns, const R: usize>(&self, row: usize) {
-        let left = Left {
+    unsafe fn block<C: SimdRow, const R: usize>(&self, row: usize) {
+        let left = Lhs {
             at: self.left.at.wrapping_add(row * self.left.row),
             ..self.left
         };
         // SAFETY: the caller's promise.
         unsafe {
-            let mut block = Block::<C, R>::zero();
-            block.add_products(left, self.right, self.depth);
+            let mut block = Accumulators::<C, R>::zero();
+            block.multiply_accumulate(left, self.right, self.depth);
             block.store(self.to.add(row * self.stride), self.stride, self.add);
         }
     }
 }
 
-/// Work that is done in blocks.
-pub(crate) trait BlockWork {
+/// Work that is written once for any vector width; see [`Isa::run`].
+pub(crate) trait SimdKernel {
     /// Does the work. Mark it, and what it calls, `#[inline(always)]`: only what is inlined is compiled for the instructions.
     ///
     /// # Safety
     /// The instructions are there; the rest is the work's own.
-    unsafe fn run<C: Columns>(self);
+    unsafe fn run<C: SimdRow>(self);
 }
 
-/// The registers that blocks are kept in.
+/// Instruction sets that the kernels are compiled for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Form {
+pub(crate) enum Isa {
     Avx2,
     Avx512,
 }
 
-impl Form {
-    /// The widest that there is.
-    pub(crate) fn widest() -> Self {
+impl Isa {
+    /// The best_available that there is.
+    pub(crate) fn best_available() -> Self {
         match processor::has_avx512() {
             true => Self::Avx512,
             false => Self::Avx2,
         }
     }
 
-    /// All that there are.
+    /// All that this processor has.
     #[cfg(test)]
-    pub(crate) fn all() -> impl Iterator<Item = Self> {
+    pub(crate) fn available() -> impl Iterator<Item = Self> {
         let there = [processor::has_fma(), processor::has_avx512()];
         let forms = [Self::Avx2, Self::Avx512].into_iter().zip(there);
-        forms.filter_map(|(form, there)| there.then_some(form))
+        forms.filter_map(|(isa, there)| there.then_some(isa))
     }
 
-    /// Does the work in this form.
+    /// Runs the work compiled for this instruction set.
     ///
     /// # Safety
-    /// The processor has the form's instructions; the rest is the work's own.
-    pub(crate) unsafe fn run<W: BlockWork>(self, work: W) {
+    /// The processor has the instructions; the rest is the work's own.
+    pub(crate) unsafe fn run<W: SimdKernel>(self, work: W) {
         // SAFETY: the caller's promise.
         unsafe {
             match self {
@@ -342,28 +358,28 @@ impl Form {
 }
 
 /// # Safety
-/// As for [`BlockWork::run`].
+/// As for [`SimdKernel::run`].
 #[target_feature(enable = "avx2,fma")]
-unsafe fn with_avx2<W: BlockWork>(work: W) {
+unsafe fn with_avx2<W: SimdKernel>(work: W) {
     // SAFETY: the caller's promise.
-    unsafe { work.run::<Two>() };
+    unsafe { work.run::<Avx2>() };
 }
 
 /// # Safety
-/// As for [`BlockWork::run`].
+/// As for [`SimdKernel::run`].
 #[target_feature(enable = "avx2,fma,avx512f")]
-unsafe fn with_avx512<W: BlockWork>(work: W) {
+unsafe fn with_avx512<W: SimdKernel>(work: W) {
     // SAFETY: the caller's promise.
-    unsafe { work.run::<One>() };
+    unsafe { work.run::<Avx512>() };
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    impl BlockWork for Product {
+    impl SimdKernel for PanelGemm {
         #[inline(always)]
-        unsafe fn run<C: Columns>(self) {
+        unsafe fn run<C: SimdRow>(self) {
             // SAFETY: the caller's promise.
             unsafe { self.compute::<C>() };
         }
@@ -376,19 +392,19 @@ mod tests {
 
     #[test]
     fn every_number_of_rows_and_places_is_summed_in_every_form() {
-        for form in Form::all() {
+        for isa in Isa::available() {
             for (rows, depth) in (1..=13).flat_map(|rows| (0..=9).map(move |depth| (rows, depth))) {
                 let (a, b) = (integers(rows * depth, 7), integers(depth * 20, 11));
                 for (across, add) in [(false, false), (false, true), (true, false), (true, true)] {
                     let [row, step] = if across { [1, rows] } else { [depth, 1] };
                     let mut result = vec![1.0; rows * 18];
-                    let product = Product {
-                        left: Left {
+                    let product = PanelGemm {
+                        left: Lhs {
                             at: a.as_ptr(),
                             row,
                             step,
                         },
-                        right: Right {
+                        right: Rhs {
                             at: b.as_ptr(),
                             step: 20,
                         },
@@ -398,16 +414,16 @@ mod tests {
                         stride: 18,
                         add,
                     };
-                    // SAFETY: the form is there; the lengths are those of the matrices, the last rows of which end with their columns.
-                    unsafe { form.run(product) };
+                    // SAFETY: the isa is there; the lengths are those of the matrices, the last rows of which end with their columns.
+                    unsafe { isa.run(product) };
                     for (index, &found) in result.iter().enumerate() {
                         let (i, j) = (index / 18, index % 18);
                         let products = (0..depth).map(|k| a[i * row + k * step] * b[k * 20 + j]);
-                        let expected = match j < COLUMNS {
+                        let expected = match j < NR {
                             true => products.sum::<f32>() + f32::from(u8::from(add)),
                             false => 1.0,
                         };
-                        assert_eq!(found, expected, "{form:?}, {rows} rows of {depth}, {i} {j}");
+                        assert_eq!(found, expected, "{isa:?}, {rows} rows of {depth}, {i} {j}");
                     }
                 }
             }

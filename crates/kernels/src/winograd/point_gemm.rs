@@ -1,11 +1,11 @@
 //! Products of matrices in blocks of registers.
 
-use crate::block::{BlockWork, Columns, Left, Product, Right};
-pub(super) use crate::block::{COLUMNS, ROWS};
+use crate::microkernel::{Lhs, PanelGemm, Rhs, SimdKernel, SimdRow};
+pub(super) use crate::microkernel::{MR, NR};
 
 /// 16 columns of y, `count` rows `y_row` apart: the rows of x, `x_row` apart, times a kernel `[inputs][16]`. All of these elements
 /// must be there.
-pub(super) struct Rows {
+pub(super) struct PointGemm {
     pub(super) x: *const f32,
     pub(super) x_row: usize,
     pub(super) kernel: *const f32,
@@ -15,18 +15,18 @@ pub(super) struct Rows {
     pub(super) count: usize,
 }
 
-impl BlockWork for Rows {
+impl SimdKernel for PointGemm {
     #[inline(always)]
-    unsafe fn run<C: Columns>(self) {
-        let product = Product {
-            left: Left {
+    unsafe fn run<C: SimdRow>(self) {
+        let product = PanelGemm {
+            left: Lhs {
                 at: self.x,
                 row: self.x_row,
                 step: 1,
             },
-            right: Right {
+            right: Rhs {
                 at: self.kernel,
-                step: COLUMNS,
+                step: NR,
             },
             depth: self.inputs,
             rows: self.count,
@@ -41,7 +41,7 @@ impl BlockWork for Rows {
 
 /// Adds to `sums`, `[inputs][16]`, the products of `inputs` columns of x and 16 of y, summed over `count` rows of both. All of these
 /// elements must be there.
-pub(super) struct Sums {
+pub(super) struct PointGemmGradient {
     pub(super) x: *const f32,
     pub(super) x_row: usize,
     pub(super) y: *const f32,
@@ -51,23 +51,23 @@ pub(super) struct Sums {
     pub(super) inputs: usize,
 }
 
-impl BlockWork for Sums {
+impl SimdKernel for PointGemmGradient {
     #[inline(always)]
-    unsafe fn run<C: Columns>(self) {
-        let product = Product {
-            left: Left {
+    unsafe fn run<C: SimdRow>(self) {
+        let product = PanelGemm {
+            left: Lhs {
                 at: self.x,
                 row: 1,
                 step: self.x_row,
             },
-            right: Right {
+            right: Rhs {
                 at: self.y,
                 step: self.y_row,
             },
             depth: self.count,
             rows: self.inputs,
             to: self.sums,
-            stride: COLUMNS,
+            stride: NR,
             add: true,
         };
         // SAFETY: the caller's promise.
@@ -78,7 +78,7 @@ impl BlockWork for Sums {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::block::Form;
+    use crate::microkernel::Isa;
 
     /// Small integers: every order of their sums is exact.
     fn integers(count: usize, step: usize) -> Vec<f32> {
@@ -90,24 +90,24 @@ mod tests {
 
     #[test]
     fn rows_are_products_of_whole_rows_in_every_form() {
-        let (x, kernel) = (integers(COUNT * 12, 5), integers(INPUTS * COLUMNS, 7));
-        for form in Form::all() {
-            let mut y = vec![f32::NAN; COUNT * COLUMNS];
-            let work = Rows {
+        let (x, kernel) = (integers(COUNT * 12, 5), integers(INPUTS * NR, 7));
+        for isa in Isa::available() {
+            let mut y = vec![f32::NAN; COUNT * NR];
+            let work = PointGemm {
                 x: x.as_ptr(),
                 x_row: 12,
                 kernel: kernel.as_ptr(),
                 inputs: INPUTS,
                 y: y.as_mut_ptr(),
-                y_row: COLUMNS,
+                y_row: NR,
                 count: COUNT,
             };
-            // SAFETY: the form is there; the lengths are those of the matrices.
-            unsafe { form.run(work) };
+            // SAFETY: the isa is there; the lengths are those of the matrices.
+            unsafe { isa.run(work) };
             for (index, &found) in y.iter().enumerate() {
-                let (i, j) = (index / COLUMNS, index % COLUMNS);
-                let products = (0..INPUTS).map(|k| x[i * 12 + k] * kernel[k * COLUMNS + j]);
-                assert_eq!(found, products.sum::<f32>(), "{form:?}, {i} {j}");
+                let (i, j) = (index / NR, index % NR);
+                let products = (0..INPUTS).map(|k| x[i * 12 + k] * kernel[k * NR + j]);
+                assert_eq!(found, products.sum::<f32>(), "{isa:?}, {i} {j}");
             }
         }
     }
@@ -115,9 +115,9 @@ mod tests {
     #[test]
     fn sums_are_added_over_rows_in_every_form() {
         let (x, y) = (integers(COUNT * 12, 5), integers(COUNT * 24, 7));
-        for form in Form::all() {
-            let mut sums = vec![2.0; INPUTS * COLUMNS];
-            let work = Sums {
+        for isa in Isa::available() {
+            let mut sums = vec![2.0; INPUTS * NR];
+            let work = PointGemmGradient {
                 x: x.as_ptr(),
                 x_row: 12,
                 y: y.as_ptr(),
@@ -127,11 +127,11 @@ mod tests {
                 inputs: INPUTS,
             };
             // SAFETY: as above.
-            unsafe { form.run(work) };
+            unsafe { isa.run(work) };
             for (index, &found) in sums.iter().enumerate() {
-                let (i, j) = (index / COLUMNS, index % COLUMNS);
+                let (i, j) = (index / NR, index % NR);
                 let products = (0..COUNT).map(|k| x[k * 12 + i] * y[k * 24 + j]);
-                assert_eq!(found, 2.0 + products.sum::<f32>(), "{form:?}, {i} {j}");
+                assert_eq!(found, 2.0 + products.sum::<f32>(), "{isa:?}, {i} {j}");
             }
         }
     }
