@@ -160,9 +160,9 @@ pub(super) fn plus(a: Option<Vec<f64>>, b: Option<Vec<f64>>) -> Option<Vec<f64>>
     }
 }
 
-/// The result with its error; a result that is one of the operands was not rounded.
+/// The result with its error; a result that is 0 or one of the operands was not rounded.
 fn erring(op: BinaryOp, a: f64, b: f64, y: f64, noise: &Noise) -> f64 {
-    if y == a || y == b {
+    if y == a || y == b || y == 0.0 {
         return y;
     }
     match op {

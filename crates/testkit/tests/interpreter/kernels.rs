@@ -1,0 +1,266 @@
+//! Kernels against the same made of plain ops, and their tangents.
+
+use phalanx_graph::{DType, HostTensor, Kernel, Mask, Op, Pool2d, Ramp, Shape, Tensor, gradients};
+use phalanx_testkit::{Array, Interpreter};
+
+use crate::tangents::{check, convolution};
+use crate::{assert_close, f64s, lone, program, run, sample};
+
+const EPSILON: f64 = 1e-3;
+
+fn inputs(shapes: &[Shape]) -> Vec<HostTensor> {
+    let each = shapes.iter().enumerate();
+    each.map(|(i, shape)| sample(&shape.dims, i)).collect()
+}
+
+/// Compares a kernel with what plain ops make of the same inputs.
+#[track_caller]
+fn same(
+    name: &str,
+    kernel: Kernel,
+    shapes: &[Shape],
+    plain: impl FnOnce(&[Tensor]) -> Vec<Tensor>,
+) {
+    let plain = program(shapes, plain);
+    let outputs: Vec<Shape> = plain
+        .outputs
+        .iter()
+        .map(|(_, value)| plain.shape(*value).clone())
+        .collect();
+    let kernel = lone(Op::Kernel(kernel), shapes, &outputs);
+    let inputs = inputs(shapes);
+    let (got, expected) = (run(&kernel, &inputs), run(&plain, &inputs));
+    for (got, expected) in got.iter().zip(&expected) {
+        assert_close(name, &got.to_f64(), &expected.to_f64(), 1e-12);
+    }
+}
+
+fn ramped(ramp: Ramp, y: &Tensor) -> Tensor {
+    match ramp {
+        Ramp::None => y.clone(),
+        Ramp::Relu => y.maximum(&y.like(0.0)),
+        Ramp::Clipped(ceiling) => y.clamp(0.0, ceiling),
+    }
+}
+
+/// Mean, variance and the normalized `x`, of its last dim.
+fn normal(x: &Tensor) -> [Tensor; 3] {
+    let last = x.rank() - 1;
+    let others: Vec<usize> = (0..last).collect();
+    let mean = x.mean(&others);
+    let centred = x - mean.broadcast_in(&x.dims(), &[last]);
+    let variance = centred.square().mean(&others);
+    let inverse = (&variance + EPSILON).rsqrt();
+    [
+        mean,
+        variance,
+        centred * inverse.broadcast_in(&x.dims(), &[last]),
+    ]
+}
+
+const RAMPS: [Ramp; 3] = [Ramp::None, Ramp::Relu, Ramp::Clipped(0.8)];
+
+#[test]
+fn normalisations_of_every_kind() {
+    for (ramp, residual) in RAMPS
+        .into_iter()
+        .flat_map(|ramp| [(ramp, false), (ramp, true)])
+    {
+        let kernel = Kernel::BatchNorm {
+            epsilon: EPSILON,
+            ramp,
+        };
+        let mut shapes = vec![f64s([3, 2, 4]), f64s([4]), f64s([4])];
+        shapes.extend(residual.then(|| f64s([3, 2, 4])));
+        let name = format!("{kernel:?}, residual: {residual}");
+        let outputs = [f64s([3, 2, 4]), f64s([4]), f64s([4])];
+        let alone = lone(Op::Kernel(kernel.clone()), &shapes, &outputs);
+        check(&name, &alone, &[inputs(&shapes)]);
+        same(&name, kernel, &shapes, |x| {
+            let [mean, variance, z] = normal(&x[0]);
+            let spread = |x: &Tensor| x.broadcast_in(&[3, 2, 4], &[2]);
+            let y = z * spread(&x[1]) + spread(&x[2]);
+            let y = x.get(3).map_or_else(|| y.clone(), |residual| &y + residual);
+            vec![ramped(ramp, &y), mean, variance]
+        });
+    }
+}
+
+/// The gradients of a normalisation, by the derivatives of plain ops.
+#[test]
+fn gradients_of_normalisations() {
+    let masks = [
+        Mask::None,
+        Mask::Beta(Ramp::Relu),
+        Mask::Beta(Ramp::Clipped(0.8)),
+        Mask::Output,
+    ];
+    let (images, channel) = (f64s([3, 2, 4]), f64s([4]));
+    for mask in masks {
+        // Given x, gamma, beta, the residual and a cotangent; the gradients by all but the last.
+        let shapes = [&images, &channel, &channel, &images, &images].map(Clone::clone);
+        let plain = program(&shapes, |v| {
+            let [mean, variance, z] = normal(&v[0]);
+            let spread = |x: &Tensor| x.broadcast_in(&[3, 2, 4], &[2]);
+            let y = z * spread(&v[1]) + spread(&v[2]);
+            let y = match mask {
+                Mask::None => y,
+                Mask::Beta(ramp) => ramped(ramp, &y),
+                Mask::Output => ramped(Ramp::Relu, &(y + &v[3])),
+            };
+            let wrt = if mask == Mask::Output { 4 } else { 3 };
+            let wrt: Vec<&Tensor> = v[..wrt].iter().collect();
+            let found = gradients(&(&y * &v[4]).sum_all(), &wrt);
+            let found = found.into_iter().map(|gradient| gradient.unwrap());
+            found.chain([mean, variance, y]).collect()
+        });
+        let given = inputs(&shapes);
+        let mut expected = run(&plain, &given);
+        let tail = expected.split_off(expected.len() - 3);
+        let host = |x: &Array, shape: &Shape| HostTensor::new(shape.dims.clone(), &x.to_f64());
+        let mut operands = vec![
+            given[4].clone(),
+            given[0].clone(),
+            host(&tail[0], &channel),
+            host(&tail[1], &channel),
+            given[1].clone(),
+        ];
+        match mask {
+            Mask::None => {}
+            Mask::Beta(_) => operands.push(given[2].clone()),
+            Mask::Output => operands.push(host(&tail[2], &images)),
+        }
+        let shapes: Vec<Shape> = operands.iter().map(|x| x.shape().clone()).collect();
+        let outputs = [&images, &channel, &channel, &images].map(Clone::clone);
+        let kernel = Kernel::BatchNormGradient {
+            epsilon: EPSILON,
+            mask,
+        };
+        let found = run(
+            &lone(Op::Kernel(kernel), &shapes, &outputs[..expected.len()]),
+            &operands,
+        );
+        for (found, expected) in found.iter().zip(&expected) {
+            assert_close(
+                &format!("{mask:?}"),
+                &found.to_f64(),
+                &expected.to_f64(),
+                1e-12,
+            );
+        }
+    }
+}
+
+#[test]
+fn convolutions_with_a_bias_and_a_ramp() {
+    let (x, kernel) = (f64s([2, 5, 4, 4]), f64s([3, 2, 2, 6]));
+    for ramp in RAMPS {
+        let dims = convolution(2, 1);
+        let op = Kernel::ConvBias {
+            dims: dims.clone(),
+            ramp,
+        };
+        let shapes = [x.clone(), kernel.clone(), f64s([6])];
+        let plain = |v: &[Tensor]| {
+            let y = v[0].conv(&v[1], dims.clone());
+            let bias = v[2].broadcast_in(&y.dims(), &[0]);
+            vec![ramped(ramp, &(y + bias))]
+        };
+        let output = program(&shapes, plain);
+        let output = output.shape(output.outputs[0].1).clone();
+        let alone = lone(Op::Kernel(op.clone()), &shapes, &[output]);
+        check(&format!("{ramp:?}"), &alone, &[inputs(&shapes)]);
+        same(&format!("{ramp:?}"), op, &shapes, plain);
+    }
+}
+
+/// `sum(conv(x, k) g)` is linear in each: the gradients are what makes it the same sum.
+#[test]
+fn gradients_of_convolutions_are_adjoint_to_them() {
+    let (x, k) = (f64s([2, 5, 4, 4]), f64s([3, 2, 2, 6]));
+    let dims = convolution(2, 1);
+    let forward = program(&[x.clone(), k.clone()], |v| {
+        vec![v[0].conv(&v[1], dims.clone())]
+    });
+    let y = forward.shape(forward.outputs[0].1).clone();
+    let given = inputs(&[x.clone(), k.clone(), y.clone()]);
+    let product = |a: &Array, b: &HostTensor| -> f64 {
+        a.to_f64().iter().zip(b.to_f64()).map(|(a, b)| a * b).sum()
+    };
+    let expected = product(&run(&forward, &given[..2])[0], &given[2]);
+    let to_input = Kernel::ConvInputGradient {
+        dims: dims.clone(),
+        input: x.dims.clone(),
+    };
+    let to_kernel = Kernel::ConvKernelGradient {
+        dims,
+        kernel: k.dims.clone(),
+    };
+    let rows = [
+        (to_input.clone(), [2, 1], 0, &x),
+        (to_kernel, [0, 2], 1, &k),
+    ];
+    for (kernel, [a, b], other, shape) in rows {
+        let operands = [given[a].clone(), given[b].clone()];
+        let shapes = operands.clone().map(|x| x.shape().clone());
+        let name = kernel.name();
+        let alone = lone(Op::Kernel(kernel), &shapes, std::slice::from_ref(shape));
+        let found = product(&run(&alone, &operands)[0], &given[other]);
+        assert_close(name, &[found], &[expected], 1e-12);
+        check(name, &alone, &[operands.to_vec()]);
+    }
+    // Selected by where something is positive.
+    let operands = [given[2].clone(), given[1].clone(), given[0].clone()];
+    let shapes = operands.clone().map(|x| x.shape().clone());
+    let whole = lone(
+        Op::Kernel(to_input.clone()),
+        &shapes[..2],
+        std::slice::from_ref(&x),
+    );
+    let masked = lone(Op::Kernel(to_input), &shapes, std::slice::from_ref(&x));
+    let whole = run(&whole, &operands[..2])[0].to_f64();
+    let by = given[0].to_f64();
+    let expected = whole
+        .iter()
+        .zip(by)
+        .map(|(&g, by)| if by > 0.0 { g } else { 0.0 });
+    assert_close(
+        "masked",
+        &run(&masked, &operands)[0].to_f64(),
+        &expected.collect::<Vec<_>>(),
+        0.0,
+    );
+    check("masked", &masked, &[operands.to_vec()]);
+}
+
+/// Windows that overlap, with equal elements in them.
+#[test]
+fn pooling_gives_the_cotangent_to_the_first_of_equal_elements() {
+    let pool = Pool2d {
+        size: [2, 2],
+        strides: [1, 1],
+        padding: [(0, 0), (1, 0)],
+    };
+    let x = HostTensor::new([1, 2, 3, 1], &[1.0f64, 2.0, 2.0, 3.0, 2.0, 1.0]);
+    let shape = x.shape().clone();
+    let largest = program(std::slice::from_ref(&shape), |v| {
+        vec![v[0].max_pool2d(pool)]
+    });
+    let largest = run(&largest, std::slice::from_ref(&x))[0].to_f64();
+    assert_eq!(largest, [3.0, 3.0, 2.0]);
+    let y = f64s([1, 1, 3, 1]);
+    let place = Shape::new(DType::U8, [1, 1, 3, 1]);
+    let gradient = lone(
+        Op::Kernel(Kernel::MaxPool2dGradient(pool)),
+        &[shape.clone(), y.clone(), place.clone(), y],
+        &[shape],
+    );
+    let g = HostTensor::new([1, 1, 3, 1], &[10.0f64, 100.0, 1000.0]);
+    let largest = HostTensor::new([1, 1, 3, 1], &largest);
+    let operands = [x, largest, HostTensor::zeros(place), g];
+    let found = run(&gradient, &operands)[0].to_f64();
+    assert_eq!(found, [0.0, 1000.0, 0.0, 110.0, 0.0, 0.0]);
+    let along = vec![vec![None, None, None, Some(vec![1.0, 2.0, 4.0])]];
+    let found = Interpreter::new(&gradient).run_with_tangents(&[operands.to_vec()], &along, &[0]);
+    assert_eq!(found.unwrap()[0][0].tangent, [0.0, 4.0, 0.0, 3.0, 0.0, 0.0]);
+}
