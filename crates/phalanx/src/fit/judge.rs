@@ -3,8 +3,8 @@
 use phalanx_graph::op::ReduceOp;
 use phalanx_graph::{DType, Tensor};
 
+use super::batch_tensors::{BatchTensors, GlobalWeights};
 use super::compile::weighted_sum;
-use super::given::{Given, Totals};
 use super::outputs::Output;
 use super::step::Setup;
 use super::tally::Judged;
@@ -18,7 +18,7 @@ impl Setup {
     pub(super) fn aggregated(
         &self,
         updates: &[(usize, Tensor)],
-        given: &Given,
+        given: &BatchTensors,
     ) -> Vec<(usize, Tensor)> {
         if self.replicas == 1 {
             return updates.to_vec();
@@ -34,12 +34,17 @@ impl Setup {
     }
 
     /// This replica's share of the loss, and the metrics of its rows.
-    pub(super) fn judge(&self, outputs: &[Output], given: &Given, effects: &Effects) -> Judged {
+    pub(super) fn judge(
+        &self,
+        outputs: &[Output],
+        given: &BatchTensors,
+        effects: &Effects,
+    ) -> Judged {
         let target = |output: usize| {
             let position = self.targets.iter().position(|&target| target == output);
             &given.y[position.unwrap_or(0)]
         };
-        let weight = given.counted_weight();
+        let weight = given.row_weights();
         let mut terms = Vec::new();
         let mut loss = outputs[0].value.graph().scalar(DType::F32, 0.0);
         let mut unmasked = None;
@@ -98,15 +103,15 @@ impl Setup {
     /// The weight of all replicas' rows from that of this one's; it is the same for each where no row has one.
     ///
     /// That of micro-batches is a parameter, for it must be known before the first of them is differentiated.
-    fn whole(&self, own: &Tensor, varies: bool, given: &Given) -> Tensor {
-        match &given.totals {
-            Totals::Asked => {}
-            Totals::Kept(kept) => {
+    fn whole(&self, own: &Tensor, varies: bool, given: &BatchTensors) -> Tensor {
+        match &given.global_weights {
+            GlobalWeights::AllReduced => {}
+            GlobalWeights::Recorded(kept) => {
                 kept.borrow_mut().push(own.clone());
                 return own.clone();
             }
-            Totals::Known(totals) => {
-                let total = totals.borrow_mut().next();
+            GlobalWeights::Known(global_weights) => {
+                let total = global_weights.borrow_mut().next();
                 return total.expect("a total for each weight that was kept");
             }
         }

@@ -4,13 +4,13 @@
 //! it batches, keeps a few steps in flight, and reads the sums of an epoch when somebody looks at them.
 
 mod batch;
+mod batch_tensors;
 mod best;
 mod checkpoint;
 mod compile;
 mod division;
 mod estimate;
 mod freezing;
-mod given;
 mod history;
 mod idle;
 mod infer;

@@ -10,7 +10,7 @@
 use phalanx_graph::op::{PadDim, ReduceOp};
 use phalanx_graph::{DType, HostTensor, Scattered, Shape, Tensor, gradients};
 
-use super::given::{Given, Totals};
+use super::batch_tensors::{BatchTensors, GlobalWeights};
 use super::outputs::Output;
 use super::step::{BatchShape, Setup};
 use super::tally::Judged;
@@ -69,18 +69,18 @@ impl Setup {
             scale: Vec::new(),
             key: Some(graph.constant(HostTensor::zeros(Shape::new(DType::U32, [2])))),
         };
-        self.forward(&held, &Given::bind(&graph, &batch, None));
+        self.forward(&held, &BatchTensors::bind(&graph, &batch, None));
         graph.communication()
     }
 
     /// Forward and backward pass.
-    pub(super) fn learned(&self, held: &Held, given: &Given) -> Learned {
-        let Some(totals) = self.totals(held, given) else {
+    pub(super) fn learned(&self, held: &Held, given: &BatchTensors) -> Learned {
+        let Some(global_weights) = self.global_weights(held, given) else {
             return self.learn(held, given);
         };
         let mut sparse: Option<Vec<Option<Scattered>>> = None;
-        let learn = |held: &Held, given: &Given| self.learn(held, given);
-        let (learned, results) = by_size(held, given, totals, learn, |learned| {
+        let learn = |held: &Held, given: &BatchTensors| self.learn(held, given);
+        let (learned, results) = by_size(held, given, global_weights, learn, |learned| {
             let rows = || {
                 let gradients = learned.gradients.iter();
                 gradients.map(|g| self.reduction.rows_of(g)).collect()
@@ -91,21 +91,21 @@ impl Setup {
     }
 
     /// Forward pass, loss and metrics of a test.
-    pub(super) fn judged(&self, held: &Held, given: &Given) -> Judged {
-        let judge = |held: &Held, given: &Given| {
+    pub(super) fn judged(&self, held: &Held, given: &BatchTensors) -> Judged {
+        let judge = |held: &Held, given: &BatchTensors| {
             let (outputs, effects) = self.forward(held, given);
             self.judge(&outputs, given, &effects)
         };
-        let Some(totals) = self.totals(held, given) else {
+        let Some(global_weights) = self.global_weights(held, given) else {
             return judge(held, given);
         };
-        let (judged, results) = by_size(held, given, totals, judge, Judged::tensors);
+        let (judged, results) = by_size(held, given, global_weights, judge, Judged::tensors);
         judged.with(&mut results.into_iter())
     }
 
     /// The outputs of the model; behind those of its rows a smaller part has zeros.
-    pub(super) fn predicted(&self, held: &Held, given: &Given) -> Vec<Tensor> {
-        let predict = |held: &Held, given: &Given| {
+    pub(super) fn predicted(&self, held: &Held, given: &BatchTensors) -> Vec<Tensor> {
+        let predict = |held: &Held, given: &BatchTensors| {
             let (outputs, _) = self.forward(held, given);
             let outputs = outputs.iter();
             outputs
@@ -122,7 +122,7 @@ impl Setup {
         by_size(held, given, Vec::new(), predict, filled).1
     }
 
-    fn forward(&self, held: &Held, given: &Given) -> (Vec<Output>, Effects) {
+    fn forward(&self, held: &Held, given: &BatchTensors) -> (Vec<Output>, Effects) {
         let graph = given.x[0].graph();
         let mut cx = Cx::new(graph, &self.model, &held.variables)
             .with_policy(self.precision)
@@ -140,7 +140,7 @@ impl Setup {
         (outputs, effects)
     }
 
-    fn learn(&self, held: &Held, given: &Given) -> Learned {
+    fn learn(&self, held: &Held, given: &BatchTensors) -> Learned {
         let (outputs, effects) = self.forward(held, given);
         let judged = self.judge(&outputs, given, &effects);
         let trained = self.trained.iter().map(|&index| &held.variables[index]);
@@ -157,18 +157,18 @@ impl Setup {
 
     /// The weights of all replicas' rows, in the order in which the loss asks for them; none where it is to ask the other
     /// replicas itself, as parts may be of any size, or something else in the pass exchanges values.
-    fn totals(&self, held: &Held, given: &Given) -> Option<Vec<Tensor>> {
+    fn global_weights(&self, held: &Held, given: &BatchTensors) -> Option<Vec<Tensor>> {
         if given.sizes.is_empty() {
             return None;
         }
         // What of this is not a weight is left out of the program.
-        let kept = given.keeping_weights();
+        let kept = given.recording_weights();
         let (outputs, effects) = self.forward(held, &kept);
         self.judge(&outputs, &kept, &effects);
         if kept.x[0].graph().communication().is_some() {
             return None;
         }
-        let own = kept.kept_weights().into_iter();
+        let own = kept.recorded_weights().into_iter();
         Some(own.map(|own| own.all_reduce(ReduceOp::Sum)).collect())
     }
 }
@@ -177,21 +177,21 @@ impl Setup {
 /// the branch of the largest made, whose tensors are not to be used, and what stands for them.
 fn by_size<T>(
     held: &Held,
-    given: &Given,
-    totals: Vec<Tensor>,
-    compute: impl Fn(&Held, &Given) -> T,
+    given: &BatchTensors,
+    global_weights: Vec<Tensor>,
+    compute: impl Fn(&Held, &BatchTensors) -> T,
     mut tensors: impl FnMut(&T) -> Vec<Tensor>,
 ) -> (T, Vec<Tensor>) {
     let graph = given.x[0].graph();
-    let inputs = [held.tensors(), given.tensors(), totals].concat();
+    let inputs = [held.tensors(), given.tensors(), global_weights].concat();
     let inputs: Vec<&Tensor> = inputs.iter().collect();
     let mut largest = None;
     let count = given.sizes.len();
-    let results = graph.case(&given.size_number(), &inputs, count, |number, values| {
+    let results = graph.case(&given.size_index(), &inputs, count, |number, values| {
         let mut values = values.iter().cloned();
         let held = held.with(&mut values);
-        let mut given = given.of_size(given.sizes[number], &mut values);
-        given.totals = Totals::Known(values.collect::<Vec<_>>().into_iter().into());
+        let mut given = given.first_rows(given.sizes[number], &mut values);
+        given.global_weights = GlobalWeights::Known(values.collect::<Vec<_>>().into_iter().into());
         let made = compute(&held, &given);
         let results = tensors(&made);
         largest.get_or_insert(made);

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use phalanx_graph::{DType, Graph, Program, Shape, Tensor};
 
-use super::given::Given;
+use super::batch_tensors::BatchTensors;
 use super::loss_scale::all_finite;
 use super::next::Next;
 use super::step::{BatchShape, Pass, Setup, StepProgram, explain};
@@ -191,7 +191,7 @@ impl Setup {
         let state = self.bind_state(&graph);
         let tally = graph.parameter("tally", self.tally.shape());
         let seed = graph.parameter("seed", Shape::new(DType::U32, [2]));
-        let mut given = Given::bind(&graph, batch, None);
+        let mut given = BatchTensors::bind(&graph, batch, None);
         given.micro_batches = self.plan.as_ref().map_or(1, |plan| plan.micro_batches);
         let now = self.split(&state);
         let pass = self.pass(&graph, &now, &seed, &given)?;
@@ -316,7 +316,10 @@ fn flags(sums: &[(usize, Shape, usize)]) -> Result<Option<(Program, Vec<usize>)>
 
 /// A program that adds the weights of a micro-batch to those of the ones before, and where these are in its parameters;
 /// none where all micro-batches weigh the same.
-pub(super) fn weighing(graph: &Graph, given: &Given) -> Result<Option<(Program, Vec<usize>)>> {
+pub(super) fn weighing(
+    graph: &Graph,
+    given: &BatchTensors,
+) -> Result<Option<(Program, Vec<usize>)>> {
     let wholes = given.wholes.take();
     if wholes.is_empty() {
         return Ok(None);

@@ -12,8 +12,8 @@
 use phalanx_graph::{DType, Graph, GraphError, Program, Shape, Tensor};
 
 use super::LossScale;
+use super::batch_tensors::BatchTensors;
 use super::compile::{Compile, Counted, Losses, Term};
-use super::given::Given;
 use super::loss_scale::Verdict;
 use super::next::Next;
 use super::parts::Held;
@@ -193,7 +193,7 @@ impl Setup {
         let state = self.bind_state(&graph);
         let tally = graph.parameter("tally", self.tally.shape());
         let seed = graph.parameter("seed", Shape::new(DType::U32, [2]));
-        let given = Given::bind(&graph, batch, self.division.as_ref());
+        let given = BatchTensors::bind(&graph, batch, self.division.as_ref());
         let now = self.split(&state);
         let pass = self.pass(&graph, &now, &seed, &given)?;
         let mut next = Next::of(&state);
@@ -217,7 +217,7 @@ impl Setup {
         let state = self.bind(&graph, slots);
         let tally = graph.parameter("tally", self.tally.shape());
         let seed = graph.parameter("seed", Shape::new(DType::U32, [2]));
-        let given = Given::bind(&graph, batch, self.division.as_ref());
+        let given = BatchTensors::bind(&graph, batch, self.division.as_ref());
         let now = self.split(&state);
         let pass = self.pass(&graph, &now, &seed, &given)?;
         let unscaled = self.loss_scale.unscaled(pass.gradients.clone(), now.scale);
@@ -295,7 +295,7 @@ impl Setup {
         graph: &Graph,
         now: &Now<'_>,
         seed: &Tensor,
-        given: &Given,
+        given: &BatchTensors,
     ) -> Result<Pass> {
         let held = Held {
             variables: now.variables.to_vec(),
@@ -357,7 +357,7 @@ impl Setup {
         let graph = self.graph();
         let variables = self.bind_variables(&graph);
         let tally = graph.parameter("tally", self.tally.shape());
-        let mut given = Given::bind(&graph, batch, self.division.as_ref());
+        let mut given = BatchTensors::bind(&graph, batch, self.division.as_ref());
         given.micro_batches = self.plan.as_ref().map_or(1, |plan| plan.micro_batches);
         let held = Held::variables(&variables);
         let judged = self.judged(&held, &given);
@@ -380,7 +380,7 @@ impl Setup {
     pub(super) fn predict_step(&self, batch: &BatchShape) -> Result<StepProgram> {
         let graph = self.graph();
         let variables = self.bind_variables(&graph);
-        let given = Given::bind(&graph, batch, self.division.as_ref());
+        let given = BatchTensors::bind(&graph, batch, self.division.as_ref());
         let held = Held::variables(&variables);
         let outputs = self.predicted(&held, &given);
         let named: Vec<(&str, &Tensor)> = outputs.iter().map(|output| ("output", output)).collect();
@@ -437,7 +437,7 @@ impl Setup {
     }
 
     /// The inputs of the model in its element types.
-    pub(super) fn inputs(&self, given: &Given) -> Vec<Tensor> {
+    pub(super) fn inputs(&self, given: &BatchTensors) -> Vec<Tensor> {
         let expected = self.model.inputs().map(|(_, shape)| shape.dtype);
         let inputs = given.x.iter().zip(expected);
         inputs.map(|(x, dtype)| x.convert(dtype)).collect()

@@ -11,7 +11,7 @@ use crate::replicas::Division;
 
 /// A batch in a graph, as one replica has it.
 #[derive(Clone)]
-pub(super) struct Given {
+pub(super) struct BatchTensors {
     pub(super) x: Vec<Tensor>,
     pub(super) y: Vec<Tensor>,
     weight: Option<Tensor>,
@@ -25,21 +25,21 @@ pub(super) struct Given {
     pub(super) wholes: RefCell<Vec<(Tensor, Tensor)>>,
     /// How many rows may be examples on a replica, the largest number first; none where it may be any.
     pub(super) sizes: Vec<usize>,
-    pub(super) totals: Totals,
+    pub(super) global_weights: GlobalWeights,
 }
 
 /// How a replica finds the weight of all replicas' rows from that of its own.
 #[derive(Clone)]
-pub(super) enum Totals {
+pub(super) enum GlobalWeights {
     /// It asks the others.
-    Asked,
+    AllReduced,
     /// Not yet: its own are kept here.
-    Kept(RefCell<Vec<Tensor>>),
+    Recorded(RefCell<Vec<Tensor>>),
     /// They are known, in the order in which it would ask.
     Known(RefCell<IntoIter<Tensor>>),
 }
 
-impl Given {
+impl BatchTensors {
     /// The parameters of a batch; cut over a mesh, where one replica is divided.
     pub(super) fn bind(graph: &Graph, batch: &BatchShape, division: Option<&Division>) -> Self {
         let bind = |name: &'static str| {
@@ -76,28 +76,28 @@ impl Given {
             micro_batches: 1,
             wholes: RefCell::default(),
             sizes: batch.sizes.clone(),
-            totals: Totals::Asked,
+            global_weights: GlobalWeights::AllReduced,
         }
     }
 
     /// The same batch, of which the weights are kept.
-    pub(super) fn keeping_weights(&self) -> Self {
+    pub(super) fn recording_weights(&self) -> Self {
         Self {
-            totals: Totals::Kept(RefCell::default()),
+            global_weights: GlobalWeights::Recorded(RefCell::default()),
             ..self.clone()
         }
     }
 
     /// The weights that were kept.
-    pub(super) fn kept_weights(self) -> Vec<Tensor> {
-        match self.totals {
-            Totals::Kept(kept) => kept.into_inner(),
-            Totals::Asked | Totals::Known(_) => Vec::new(),
+    pub(super) fn recorded_weights(self) -> Vec<Tensor> {
+        match self.global_weights {
+            GlobalWeights::Recorded(kept) => kept.into_inner(),
+            GlobalWeights::AllReduced | GlobalWeights::Known(_) => Vec::new(),
         }
     }
 
     /// Which of the sizes this replica's part has.
-    pub(super) fn size_number(&self) -> Tensor {
+    pub(super) fn size_index(&self) -> Tensor {
         let first = self.x[0].graph().scalar(DType::I32, 0.0);
         let Some(rows) = &self.rows else { return first };
         self.sizes.iter().skip(1).fold(first, |number, &size| {
@@ -113,7 +113,11 @@ impl Given {
     }
 
     /// The first rows, all of them examples, of other tensors in the order of [`tensors`](Self::tensors).
-    pub(super) fn of_size(&self, size: usize, tensors: &mut impl Iterator<Item = Tensor>) -> Self {
+    pub(super) fn first_rows(
+        &self,
+        size: usize,
+        tensors: &mut impl Iterator<Item = Tensor>,
+    ) -> Self {
         let cut = |tensor: Tensor| tensor.slice_dim(0, 0, size);
         Self {
             x: tensors.take(self.x.len()).map(cut).collect(),
@@ -141,7 +145,7 @@ impl Given {
     }
 
     /// The weights of the rows, 0 for those that only fill up; `None` where all count as 1.
-    pub(super) fn counted_weight(&self) -> Option<Tensor> {
+    pub(super) fn row_weights(&self) -> Option<Tensor> {
         match (&self.mask, &self.weight) {
             (Some(mask), Some(weight)) => Some(of_rows(mask, weight)),
             (Some(mask), None) => Some(mask.clone()),
