@@ -17,7 +17,7 @@ use super::tally::Judged;
 use crate::nn::{Cx, Effects};
 
 /// What a pass over rows takes beside them.
-pub(super) struct Held {
+pub(super) struct StepInputs {
     pub(super) variables: Vec<Tensor>,
     /// Of the loss scale.
     pub(super) scale: Vec<Tensor>,
@@ -64,23 +64,23 @@ impl Setup {
             filled: true,
             sizes: Vec::new(),
         };
-        let held = Held {
+        let inputs = StepInputs {
             variables: self.bind_variables(&graph),
             scale: Vec::new(),
             key: Some(graph.constant(HostTensor::zeros(Shape::new(DType::U32, [2])))),
         };
-        self.forward(&held, &BatchTensors::bind(&graph, &batch, None));
+        self.forward(&inputs, &BatchTensors::bind(&graph, &batch, None));
         graph.communication()
     }
 
     /// Forward and backward pass.
-    pub(super) fn learned(&self, held: &Held, given: &BatchTensors) -> Learned {
-        let Some(global_weights) = self.global_weights(held, given) else {
-            return self.learn(held, given);
+    pub(super) fn learned(&self, inputs: &StepInputs, given: &BatchTensors) -> Learned {
+        let Some(global_weights) = self.global_weights(inputs, given) else {
+            return self.learn(inputs, given);
         };
         let mut sparse: Option<Vec<Option<Scattered>>> = None;
-        let learn = |held: &Held, given: &BatchTensors| self.learn(held, given);
-        let (learned, results) = by_size(held, given, global_weights, learn, |learned| {
+        let learn = |inputs: &StepInputs, given: &BatchTensors| self.learn(inputs, given);
+        let (learned, results) = by_size(inputs, given, global_weights, learn, |learned| {
             let rows = || {
                 let gradients = learned.gradients.iter();
                 gradients.map(|g| self.reduction.rows_of(g)).collect()
@@ -91,43 +91,43 @@ impl Setup {
     }
 
     /// Forward pass, loss and metrics of a test.
-    pub(super) fn judged(&self, held: &Held, given: &BatchTensors) -> Judged {
-        let judge = |held: &Held, given: &BatchTensors| {
-            let (outputs, effects) = self.forward(held, given);
+    pub(super) fn judged(&self, inputs: &StepInputs, given: &BatchTensors) -> Judged {
+        let judge = |inputs: &StepInputs, given: &BatchTensors| {
+            let (outputs, effects) = self.forward(inputs, given);
             self.judge(&outputs, given, &effects)
         };
-        let Some(global_weights) = self.global_weights(held, given) else {
-            return judge(held, given);
+        let Some(global_weights) = self.global_weights(inputs, given) else {
+            return judge(inputs, given);
         };
-        let (judged, results) = by_size(held, given, global_weights, judge, Judged::tensors);
+        let (judged, results) = by_size(inputs, given, global_weights, judge, Judged::tensors);
         judged.with(&mut results.into_iter())
     }
 
     /// The outputs of the model; behind those of its rows a smaller part has zeros.
-    pub(super) fn predicted(&self, held: &Held, given: &BatchTensors) -> Vec<Tensor> {
-        let predict = |held: &Held, given: &BatchTensors| {
-            let (outputs, _) = self.forward(held, given);
+    pub(super) fn predicted(&self, inputs: &StepInputs, given: &BatchTensors) -> Vec<Tensor> {
+        let predict = |inputs: &StepInputs, given: &BatchTensors| {
+            let (outputs, _) = self.forward(inputs, given);
             let outputs = outputs.iter();
             outputs
                 .map(|output| self.cut_as_batch(&output.value))
                 .collect()
         };
         if given.sizes.is_empty() {
-            return predict(held, given);
+            return predict(inputs, given);
         }
         let filled = |outputs: &Vec<Tensor>| {
             let outputs = outputs.iter();
             outputs.map(|y| lengthened(y, 0, given.rows())).collect()
         };
-        by_size(held, given, Vec::new(), predict, filled).1
+        by_size(inputs, given, Vec::new(), predict, filled).1
     }
 
-    fn forward(&self, held: &Held, given: &BatchTensors) -> (Vec<Output>, Effects) {
+    fn forward(&self, inputs: &StepInputs, given: &BatchTensors) -> (Vec<Output>, Effects) {
         let graph = given.x[0].graph();
-        let mut cx = Cx::new(graph, &self.model, &held.variables)
+        let mut cx = Cx::new(graph, &self.model, &inputs.variables)
             .with_policy(self.precision)
             .with_micro_batches(given.micro_batches);
-        if let Some(key) = &held.key {
+        if let Some(key) = &inputs.key {
             let first = given.first_row(graph);
             cx = cx.with_training(true).with_random(key.clone(), first);
         }
@@ -140,12 +140,15 @@ impl Setup {
         (outputs, effects)
     }
 
-    fn learn(&self, held: &Held, given: &BatchTensors) -> Learned {
-        let (outputs, effects) = self.forward(held, given);
+    fn learn(&self, inputs: &StepInputs, given: &BatchTensors) -> Learned {
+        let (outputs, effects) = self.forward(inputs, given);
         let judged = self.judge(&outputs, given, &effects);
-        let trained = self.trained.iter().map(|&index| &held.variables[index]);
+        let trained = self.trained.iter().map(|&index| &inputs.variables[index]);
         let trained: Vec<&Tensor> = trained.collect();
-        let gradients = gradients(&self.loss_scale.scaled(&judged.loss, &held.scale), &trained);
+        let gradients = gradients(
+            &self.loss_scale.scaled(&judged.loss, &inputs.scale),
+            &trained,
+        );
         let is_connected = |param: &usize| gradients[*param].is_some();
         Learned {
             connected: (0..trained.len()).filter(is_connected).collect(),
@@ -157,13 +160,13 @@ impl Setup {
 
     /// The weights of all replicas' rows, in the order in which the loss asks for them; none where it is to ask the other
     /// replicas itself, as parts may be of any size, or something else in the pass exchanges values.
-    fn global_weights(&self, held: &Held, given: &BatchTensors) -> Option<Vec<Tensor>> {
+    fn global_weights(&self, inputs: &StepInputs, given: &BatchTensors) -> Option<Vec<Tensor>> {
         if given.sizes.is_empty() {
             return None;
         }
         // What of this is not a weight is left out of the program.
         let kept = given.recording_weights();
-        let (outputs, effects) = self.forward(held, &kept);
+        let (outputs, effects) = self.forward(inputs, &kept);
         self.judge(&outputs, &kept, &effects);
         if kept.x[0].graph().communication().is_some() {
             return None;
@@ -176,23 +179,23 @@ impl Setup {
 /// What `compute` makes of this replica's rows: a branch for each size of a part, whose results `tensors` lists. Returns what
 /// the branch of the largest made, whose tensors are not to be used, and what stands for them.
 fn by_size<T>(
-    held: &Held,
+    inputs: &StepInputs,
     given: &BatchTensors,
     global_weights: Vec<Tensor>,
-    compute: impl Fn(&Held, &BatchTensors) -> T,
+    compute: impl Fn(&StepInputs, &BatchTensors) -> T,
     mut tensors: impl FnMut(&T) -> Vec<Tensor>,
 ) -> (T, Vec<Tensor>) {
     let graph = given.x[0].graph();
-    let inputs = [held.tensors(), given.tensors(), global_weights].concat();
+    let inputs = [inputs.tensors(), given.tensors(), global_weights].concat();
     let inputs: Vec<&Tensor> = inputs.iter().collect();
     let mut largest = None;
     let count = given.sizes.len();
     let results = graph.case(&given.size_index(), &inputs, count, |number, values| {
         let mut values = values.iter().cloned();
-        let held = held.with(&mut values);
+        let inputs = inputs.with(&mut values);
         let mut given = given.first_rows(given.sizes[number], &mut values);
         given.global_weights = GlobalWeights::Known(values.collect::<Vec<_>>().into_iter().into());
-        let made = compute(&held, &given);
+        let made = compute(&inputs, &given);
         let results = tensors(&made);
         largest.get_or_insert(made);
         results
@@ -200,7 +203,7 @@ fn by_size<T>(
     (largest.expect("a part has a size"), results)
 }
 
-impl Held {
+impl StepInputs {
     /// Of a test, or a prediction.
     pub(super) fn variables(variables: &[Tensor]) -> Self {
         Self {

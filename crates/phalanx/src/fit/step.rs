@@ -16,7 +16,7 @@ use super::batch_tensors::BatchTensors;
 use super::compile::{Compile, Counted, Losses, Term};
 use super::loss_scale::Verdict;
 use super::next::Next;
-use super::parts::Held;
+use super::parts::StepInputs;
 use super::pipeline::{Plan, Traced, weighing};
 use super::tally::{Judged, Tally};
 use crate::losses::Loss;
@@ -297,12 +297,12 @@ impl Setup {
         seed: &Tensor,
         given: &BatchTensors,
     ) -> Result<Pass> {
-        let held = Held {
+        let inputs = StepInputs {
             variables: now.variables.to_vec(),
             scale: now.scale.to_vec(),
             key: Some(step_key(graph, seed, now.iterations)),
         };
-        let learned = self.learned(&held, given);
+        let learned = self.learned(&inputs, given);
         if learned.connected.is_empty() && !self.trained.is_empty() && graph.error().is_none() {
             return Err(Error::user(
                 "the loss depends on no trainable variable, so there is nothing to train; check that the loss uses the model's output and that it is differentiable",
@@ -359,8 +359,8 @@ impl Setup {
         let tally = graph.parameter("tally", self.tally.shape());
         let mut given = BatchTensors::bind(&graph, batch, self.division.as_ref());
         given.micro_batches = self.plan.as_ref().map_or(1, |plan| plan.micro_batches);
-        let held = Held::variables(&variables);
-        let judged = self.judged(&held, &given);
+        let inputs = StepInputs::variables(&variables);
+        let judged = self.judged(&inputs, &given);
         let tally = self.tally.after(&tally, &judged, None);
         let weigh = weighing(&graph, &given)?;
         let next = Next::of(&[]);
@@ -381,8 +381,8 @@ impl Setup {
         let graph = self.graph();
         let variables = self.bind_variables(&graph);
         let given = BatchTensors::bind(&graph, batch, self.division.as_ref());
-        let held = Held::variables(&variables);
-        let outputs = self.predicted(&held, &given);
+        let inputs = StepInputs::variables(&variables);
+        let outputs = self.predicted(&inputs, &given);
         let named: Vec<(&str, &Tensor)> = outputs.iter().map(|output| ("output", output)).collect();
         let program = graph.finish(&named).map_err(explain)?;
         Ok(StepProgram {
