@@ -18,13 +18,13 @@ impl Setup {
     pub(super) fn aggregated(
         &self,
         updates: &[(usize, Tensor)],
-        given: &BatchTensors,
+        batch: &BatchTensors,
     ) -> Vec<(usize, Tensor)> {
         if self.replicas == 1 {
             return updates.to_vec();
         }
         let values: Vec<Tensor> = updates.iter().map(|(_, value)| value.clone()).collect();
-        let rows = given.rows.as_ref().map(|rows| rows.convert(DType::F32));
+        let rows = batch.rows.as_ref().map(|rows| rows.convert(DType::F32));
         let agreed = self.reduction.agreed(&values, rows.as_ref());
         updates
             .iter()
@@ -37,24 +37,24 @@ impl Setup {
     pub(super) fn judge(
         &self,
         outputs: &[Output],
-        given: &BatchTensors,
+        batch: &BatchTensors,
         effects: &Effects,
     ) -> Judged {
         let target = |output: usize| {
             let position = self.targets.iter().position(|&target| target == output);
-            &given.y[position.unwrap_or(0)]
+            &batch.y[position.unwrap_or(0)]
         };
-        let weight = given.row_weights();
+        let weight = batch.row_weights();
         let mut terms = Vec::new();
         let mut loss = outputs[0].value.graph().scalar(DType::F32, 0.0);
         let mut unmasked = None;
         for term in &self.losses.terms {
             let output = &outputs[term.output];
             let values = term.loss.per_example(target(term.output), &output.value);
-            check_rows(term.loss.name(), &values, given.rows());
+            check_rows(term.loss.name(), &values, batch.rows());
             let weight = output.weight(weight.as_ref());
             let (sum, own) = weighted_sum(&values, weight.as_ref());
-            let whole = self.whole(&own, weight.is_some(), given);
+            let whole = self.whole(&own, weight.is_some(), batch);
             if output.mask.is_some() {
                 unmasked.get_or_insert_with(|| (own.clone(), whole.clone()));
             }
@@ -64,7 +64,7 @@ impl Setup {
         }
         for added in &effects.losses {
             let added = added.convert(loss.dtype());
-            loss = match self.replicas * given.micro_batches {
+            loss = match self.replicas * batch.micro_batches {
                 1 => &loss + added,
                 parts => &loss + added * (1.0 / parts as f64),
             };
@@ -73,7 +73,7 @@ impl Setup {
             let weight = if counted.weighted {
                 weight.as_ref()
             } else {
-                given.mask.as_ref()
+                batch.mask.as_ref()
             };
             let (y, output) = (target(counted.output), &outputs[counted.output]);
             let weight = output.weight(weight);
@@ -82,12 +82,12 @@ impl Setup {
         let (weight, whole) = unmasked.unwrap_or_else(|| match &weight {
             Some(weight) => {
                 let own = weight.sum_all();
-                let whole = self.whole(&own, true, given);
+                let whole = self.whole(&own, true, batch);
                 (own, whole)
             }
             None => {
-                let own = loss.like(given.rows() as f64);
-                let whole = self.whole(&own, false, given);
+                let own = loss.like(batch.rows() as f64);
+                let whole = self.whole(&own, false, batch);
                 (own, whole)
             }
         });
@@ -103,8 +103,8 @@ impl Setup {
     /// The weight of all replicas' rows from that of this one's; it is the same for each where no row has one.
     ///
     /// That of micro-batches is a parameter, for it must be known before the first of them is differentiated.
-    fn whole(&self, own: &Tensor, varies: bool, given: &BatchTensors) -> Tensor {
-        match &given.global_weights {
+    fn whole(&self, own: &Tensor, varies: bool, batch: &BatchTensors) -> Tensor {
+        match &batch.global_weights {
             GlobalWeights::AllReduced => {}
             GlobalWeights::Recorded(kept) => {
                 kept.borrow_mut().push(own.clone());
@@ -115,12 +115,12 @@ impl Setup {
                 return total.expect("a total for each weight that was kept");
             }
         }
-        if given.micro_batches > 1 && varies {
+        if batch.micro_batches > 1 && varies {
             let whole = own.graph().parameter("whole", own.shape());
-            given.wholes.borrow_mut().push((own.clone(), whole.clone()));
+            batch.wholes.borrow_mut().push((own.clone(), whole.clone()));
             return whole;
         }
-        match (self.replicas * given.micro_batches, varies) {
+        match (self.replicas * batch.micro_batches, varies) {
             (1, _) => own.clone(),
             (_, true) => own.all_reduce(ReduceOp::Sum),
             (replicas, false) => own * replicas as f64,

@@ -57,7 +57,7 @@ impl Setup {
     pub(super) fn exchange_of_layers(&self) -> Option<&'static str> {
         let graph = self.graph();
         let rows = |(_, shape): (_, Shape)| Shape::new(shape.dtype, [&[2], &*shape.dims].concat());
-        let batch = BatchShape {
+        let shape = BatchShape {
             x: self.model.inputs().map(rows).collect(),
             y: Vec::new(),
             weight: None,
@@ -69,18 +69,18 @@ impl Setup {
             scale: Vec::new(),
             key: Some(graph.constant(HostTensor::zeros(Shape::new(DType::U32, [2])))),
         };
-        self.forward(&inputs, &BatchTensors::bind(&graph, &batch, None));
+        self.forward(&inputs, &BatchTensors::bind(&graph, &shape, None));
         graph.communication()
     }
 
     /// Forward and backward pass.
-    pub(super) fn learned(&self, inputs: &StepInputs, given: &BatchTensors) -> Learned {
-        let Some(global_weights) = self.global_weights(inputs, given) else {
-            return self.learn(inputs, given);
+    pub(super) fn learned(&self, inputs: &StepInputs, batch: &BatchTensors) -> Learned {
+        let Some(global_weights) = self.global_weights(inputs, batch) else {
+            return self.learn(inputs, batch);
         };
         let mut sparse: Option<Vec<Option<Scattered>>> = None;
-        let learn = |inputs: &StepInputs, given: &BatchTensors| self.learn(inputs, given);
-        let (learned, results) = by_size(inputs, given, global_weights, learn, |learned| {
+        let learn = |inputs: &StepInputs, batch: &BatchTensors| self.learn(inputs, batch);
+        let (learned, results) = by_size(inputs, batch, global_weights, learn, |learned| {
             let rows = || {
                 let gradients = learned.gradients.iter();
                 gradients.map(|g| self.reduction.rows_of(g)).collect()
@@ -91,58 +91,58 @@ impl Setup {
     }
 
     /// Forward pass, loss and metrics of a test.
-    pub(super) fn judged(&self, inputs: &StepInputs, given: &BatchTensors) -> Judged {
-        let judge = |inputs: &StepInputs, given: &BatchTensors| {
-            let (outputs, effects) = self.forward(inputs, given);
-            self.judge(&outputs, given, &effects)
+    pub(super) fn judged(&self, inputs: &StepInputs, batch: &BatchTensors) -> Judged {
+        let judge = |inputs: &StepInputs, batch: &BatchTensors| {
+            let (outputs, effects) = self.forward(inputs, batch);
+            self.judge(&outputs, batch, &effects)
         };
-        let Some(global_weights) = self.global_weights(inputs, given) else {
-            return judge(inputs, given);
+        let Some(global_weights) = self.global_weights(inputs, batch) else {
+            return judge(inputs, batch);
         };
-        let (judged, results) = by_size(inputs, given, global_weights, judge, Judged::tensors);
+        let (judged, results) = by_size(inputs, batch, global_weights, judge, Judged::tensors);
         judged.with(&mut results.into_iter())
     }
 
     /// The outputs of the model; behind those of its rows a smaller part has zeros.
-    pub(super) fn predicted(&self, inputs: &StepInputs, given: &BatchTensors) -> Vec<Tensor> {
-        let predict = |inputs: &StepInputs, given: &BatchTensors| {
-            let (outputs, _) = self.forward(inputs, given);
+    pub(super) fn predicted(&self, inputs: &StepInputs, batch: &BatchTensors) -> Vec<Tensor> {
+        let predict = |inputs: &StepInputs, batch: &BatchTensors| {
+            let (outputs, _) = self.forward(inputs, batch);
             let outputs = outputs.iter();
             outputs
                 .map(|output| self.cut_as_batch(&output.value))
                 .collect()
         };
-        if given.sizes.is_empty() {
-            return predict(inputs, given);
+        if batch.sizes.is_empty() {
+            return predict(inputs, batch);
         }
         let filled = |outputs: &Vec<Tensor>| {
             let outputs = outputs.iter();
-            outputs.map(|y| lengthened(y, 0, given.rows())).collect()
+            outputs.map(|y| lengthened(y, 0, batch.rows())).collect()
         };
-        by_size(inputs, given, Vec::new(), predict, filled).1
+        by_size(inputs, batch, Vec::new(), predict, filled).1
     }
 
-    fn forward(&self, inputs: &StepInputs, given: &BatchTensors) -> (Vec<Output>, Effects) {
-        let graph = given.x[0].graph();
+    fn forward(&self, inputs: &StepInputs, batch: &BatchTensors) -> (Vec<Output>, Effects) {
+        let graph = batch.x[0].graph();
         let mut cx = Cx::new(graph, &self.model, &inputs.variables)
             .with_policy(self.precision)
-            .with_micro_batches(given.micro_batches);
+            .with_micro_batches(batch.micro_batches);
         if let Some(key) = &inputs.key {
-            let first = given.first_row(graph);
+            let first = batch.first_row(graph);
             cx = cx.with_training(true).with_random(key.clone(), first);
         }
-        if let Some(mask) = &given.mask {
+        if let Some(mask) = &batch.mask {
             cx = cx.with_example_mask(mask.clone());
         }
-        let outputs = Output::all(&mut cx, &self.model, &self.inputs(given));
+        let outputs = Output::all(&mut cx, &self.model, &self.inputs(batch));
         let effects = cx.finish();
-        given.wholes.borrow_mut().extend(effects.wholes.clone());
+        batch.wholes.borrow_mut().extend(effects.wholes.clone());
         (outputs, effects)
     }
 
-    fn learn(&self, inputs: &StepInputs, given: &BatchTensors) -> Learned {
-        let (outputs, effects) = self.forward(inputs, given);
-        let judged = self.judge(&outputs, given, &effects);
+    fn learn(&self, inputs: &StepInputs, batch: &BatchTensors) -> Learned {
+        let (outputs, effects) = self.forward(inputs, batch);
+        let judged = self.judge(&outputs, batch, &effects);
         let trained = self.trained.iter().map(|&index| &inputs.variables[index]);
         let trained: Vec<&Tensor> = trained.collect();
         let gradients = gradients(
@@ -160,12 +160,12 @@ impl Setup {
 
     /// The weights of all replicas' rows, in the order in which the loss asks for them; none where it is to ask the other
     /// replicas itself, as parts may be of any size, or something else in the pass exchanges values.
-    fn global_weights(&self, inputs: &StepInputs, given: &BatchTensors) -> Option<Vec<Tensor>> {
-        if given.sizes.is_empty() {
+    fn global_weights(&self, inputs: &StepInputs, batch: &BatchTensors) -> Option<Vec<Tensor>> {
+        if batch.sizes.is_empty() {
             return None;
         }
         // What of this is not a weight is left out of the program.
-        let kept = given.recording_weights();
+        let kept = batch.recording_weights();
         let (outputs, effects) = self.forward(inputs, &kept);
         self.judge(&outputs, &kept, &effects);
         if kept.x[0].graph().communication().is_some() {
@@ -180,22 +180,22 @@ impl Setup {
 /// the branch of the largest made, whose tensors are not to be used, and what stands for them.
 fn by_size<T>(
     inputs: &StepInputs,
-    given: &BatchTensors,
+    batch: &BatchTensors,
     global_weights: Vec<Tensor>,
     compute: impl Fn(&StepInputs, &BatchTensors) -> T,
     mut tensors: impl FnMut(&T) -> Vec<Tensor>,
 ) -> (T, Vec<Tensor>) {
-    let graph = given.x[0].graph();
-    let inputs = [inputs.tensors(), given.tensors(), global_weights].concat();
-    let inputs: Vec<&Tensor> = inputs.iter().collect();
+    let graph = batch.x[0].graph();
+    let operands = [inputs.tensors(), batch.tensors(), global_weights].concat();
+    let operands: Vec<&Tensor> = operands.iter().collect();
     let mut largest = None;
-    let count = given.sizes.len();
-    let results = graph.case(&given.size_index(), &inputs, count, |number, values| {
+    let count = batch.sizes.len();
+    let results = graph.case(&batch.size_index(), &operands, count, |number, values| {
         let mut values = values.iter().cloned();
         let inputs = inputs.with(&mut values);
-        let mut given = given.first_rows(given.sizes[number], &mut values);
-        given.global_weights = GlobalWeights::Known(values.collect::<Vec<_>>().into_iter().into());
-        let made = compute(&inputs, &given);
+        let mut batch = batch.first_rows(batch.sizes[number], &mut values);
+        batch.global_weights = GlobalWeights::Known(values.collect::<Vec<_>>().into_iter().into());
+        let made = compute(&inputs, &batch);
         let results = tensors(&made);
         largest.get_or_insert(made);
         results

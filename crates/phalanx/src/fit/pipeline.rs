@@ -186,17 +186,17 @@ impl Setup {
     ///
     /// Arguments: the state, the tally, the seed, the batch, the weights of all micro-batches, the sums of the gradients
     /// so far. Outputs: the tally, the state of layers, the sums.
-    pub(super) fn staged_step(&self, batch: &BatchShape) -> Result<StepProgram> {
+    pub(super) fn staged_step(&self, shape: &BatchShape) -> Result<StepProgram> {
         let graph = Graph::new();
         let state = self.bind_state(&graph);
         let tally = graph.parameter("tally", self.tally.shape());
         let seed = graph.parameter("seed", Shape::new(DType::U32, [2]));
-        let mut given = BatchTensors::bind(&graph, batch, None);
-        given.micro_batches = self.plan.as_ref().map_or(1, |plan| plan.micro_batches);
+        let mut batch = BatchTensors::bind(&graph, shape, None);
+        batch.micro_batches = self.plan.as_ref().map_or(1, |plan| plan.micro_batches);
         let now = self.split(&state);
-        let pass = self.pass(&graph, &now, &seed, &given)?;
+        let pass = self.pass(&graph, &now, &seed, &batch)?;
         let after = self.counted(&tally, &pass, None, now.iterations);
-        let weigh = weighing(&graph, &given)?;
+        let weigh = weighing(&graph, &batch)?;
         let homes = self.homes();
         let mut sums = Vec::new();
         let (mut added, mut carried) = (Vec::new(), vec![(tally.clone(), 0)]);
@@ -318,9 +318,9 @@ fn flags(sums: &[(usize, Shape, usize)]) -> Result<Option<(Program, Vec<usize>)>
 /// none where all micro-batches weigh the same.
 pub(super) fn weighing(
     graph: &Graph,
-    given: &BatchTensors,
+    batch: &BatchTensors,
 ) -> Result<Option<(Program, Vec<usize>)>> {
-    let wholes = given.wholes.take();
+    let wholes = batch.wholes.take();
     if wholes.is_empty() {
         return Ok(None);
     }

@@ -175,27 +175,27 @@ impl Setup {
     }
 
     /// A training step: one program, or two where the variables are on a device of their own.
-    pub(super) fn train_program(&self, batch: &BatchShape) -> Result<StepProgram> {
+    pub(super) fn train_program(&self, shape: &BatchShape) -> Result<StepProgram> {
         if self.is_central {
-            return self.central_step(batch);
+            return self.central_step(shape);
         }
         if self.plan.is_some() {
-            return self.staged_step(batch);
+            return self.staged_step(shape);
         }
-        self.train_step(batch)
+        self.train_step(shape)
     }
 
     /// The state is variables, slots, and the number of batches seen, of which skipped ones are none.
     ///
     /// Arguments: the state, the tally, the seed, the batch. Outputs: the changed state, the tally.
-    pub(super) fn train_step(&self, batch: &BatchShape) -> Result<StepProgram> {
+    pub(super) fn train_step(&self, shape: &BatchShape) -> Result<StepProgram> {
         let graph = self.graph();
         let state = self.bind_state(&graph);
         let tally = graph.parameter("tally", self.tally.shape());
         let seed = graph.parameter("seed", Shape::new(DType::U32, [2]));
-        let given = BatchTensors::bind(&graph, batch, self.division.as_ref());
+        let batch = BatchTensors::bind(&graph, shape, self.division.as_ref());
         let now = self.split(&state);
-        let pass = self.pass(&graph, &now, &seed, &given)?;
+        let pass = self.pass(&graph, &now, &seed, &batch)?;
         let mut next = Next::of(&state);
         let verdict = self.update(&now, &pass, &mut next);
         next.cut(&self.shardings());
@@ -211,15 +211,15 @@ impl Setup {
     /// The first, of the replicas: arguments are variables, the slots of the loss scale, the batches seen, the tally,
     /// the seed, the batch; outputs the gradients, the new state of layers, the tally. The second, of the other device:
     /// arguments are the state, the gradients, the new state of layers; outputs the changed state.
-    pub(super) fn central_step(&self, batch: &BatchShape) -> Result<StepProgram> {
+    pub(super) fn central_step(&self, shape: &BatchShape) -> Result<StepProgram> {
         let graph = self.graph();
         let slots = &self.slots[self.slots.len() - self.loss_scale.slots().len()..];
         let state = self.bind(&graph, slots);
         let tally = graph.parameter("tally", self.tally.shape());
         let seed = graph.parameter("seed", Shape::new(DType::U32, [2]));
-        let given = BatchTensors::bind(&graph, batch, self.division.as_ref());
+        let batch = BatchTensors::bind(&graph, shape, self.division.as_ref());
         let now = self.split(&state);
-        let pass = self.pass(&graph, &now, &seed, &given)?;
+        let pass = self.pass(&graph, &now, &seed, &batch)?;
         let unscaled = self.loss_scale.unscaled(pass.gradients.clone(), now.scale);
         let verdict = self.loss_scale.verdict(&unscaled, &[], now.scale);
         let after = self.counted(&tally, &pass, verdict.as_ref(), now.iterations);
@@ -295,14 +295,14 @@ impl Setup {
         graph: &Graph,
         now: &Now<'_>,
         seed: &Tensor,
-        given: &BatchTensors,
+        batch: &BatchTensors,
     ) -> Result<Pass> {
         let inputs = StepInputs {
             variables: now.variables.to_vec(),
             scale: now.scale.to_vec(),
             key: Some(step_key(graph, seed, now.iterations)),
         };
-        let learned = self.learned(&inputs, given);
+        let learned = self.learned(&inputs, batch);
         if learned.connected.is_empty() && !self.trained.is_empty() && graph.error().is_none() {
             return Err(Error::user(
                 "the loss depends on no trainable variable, so there is nothing to train; check that the loss uses the model's output and that it is differentiable",
@@ -316,7 +316,7 @@ impl Setup {
         }
         Ok(Pass {
             exchange,
-            updates: self.aggregated(&learned.updates, given),
+            updates: self.aggregated(&learned.updates, batch),
             judged: Some(learned.judged),
             finite: Vec::new(),
             connected: learned.connected,
@@ -353,16 +353,16 @@ impl Setup {
     }
 
     /// Arguments: the variables, the tally, the batch. Output: the tally.
-    pub(super) fn test_step(&self, batch: &BatchShape) -> Result<StepProgram> {
+    pub(super) fn test_step(&self, shape: &BatchShape) -> Result<StepProgram> {
         let graph = self.graph();
         let variables = self.bind_variables(&graph);
         let tally = graph.parameter("tally", self.tally.shape());
-        let mut given = BatchTensors::bind(&graph, batch, self.division.as_ref());
-        given.micro_batches = self.plan.as_ref().map_or(1, |plan| plan.micro_batches);
+        let mut batch = BatchTensors::bind(&graph, shape, self.division.as_ref());
+        batch.micro_batches = self.plan.as_ref().map_or(1, |plan| plan.micro_batches);
         let inputs = StepInputs::variables(&variables);
-        let judged = self.judged(&inputs, &given);
+        let judged = self.judged(&inputs, &batch);
         let tally = self.tally.after(&tally, &judged, None);
-        let weigh = weighing(&graph, &given)?;
+        let weigh = weighing(&graph, &batch)?;
         let next = Next::of(&[]);
         let mut step = next.finish(&graph, &tally)?;
         step.program.donated = vec![(variables.len(), 0)];
@@ -377,12 +377,12 @@ impl Setup {
     }
 
     /// Arguments: the variables, the inputs. Outputs: those of the model.
-    pub(super) fn predict_step(&self, batch: &BatchShape) -> Result<StepProgram> {
+    pub(super) fn predict_step(&self, shape: &BatchShape) -> Result<StepProgram> {
         let graph = self.graph();
         let variables = self.bind_variables(&graph);
-        let given = BatchTensors::bind(&graph, batch, self.division.as_ref());
+        let batch = BatchTensors::bind(&graph, shape, self.division.as_ref());
         let inputs = StepInputs::variables(&variables);
-        let outputs = self.predicted(&inputs, &given);
+        let outputs = self.predicted(&inputs, &batch);
         let named: Vec<(&str, &Tensor)> = outputs.iter().map(|output| ("output", output)).collect();
         let program = graph.finish(&named).map_err(explain)?;
         Ok(StepProgram {
@@ -437,9 +437,9 @@ impl Setup {
     }
 
     /// The inputs of the model in its element types.
-    pub(super) fn inputs(&self, given: &BatchTensors) -> Vec<Tensor> {
+    pub(super) fn inputs(&self, batch: &BatchTensors) -> Vec<Tensor> {
         let expected = self.model.inputs().map(|(_, shape)| shape.dtype);
-        let inputs = given.x.iter().zip(expected);
+        let inputs = batch.x.iter().zip(expected);
         inputs.map(|(x, dtype)| x.convert(dtype)).collect()
     }
 
