@@ -26,7 +26,7 @@ pub(super) struct StepInputs {
 }
 
 /// What rows say of the variables, before replicas tell each other.
-pub(super) struct Learned {
+pub(super) struct LocalGradients {
     pub(super) judged: Judged,
     /// Positions, among the trained variables, of those that the loss depends on.
     pub(super) connected: Vec<usize>,
@@ -74,20 +74,31 @@ impl Setup {
     }
 
     /// Forward and backward pass.
-    pub(super) fn learned(&self, inputs: &StepInputs, batch: &BatchTensors) -> Learned {
+    pub(super) fn local_gradients(
+        &self,
+        inputs: &StepInputs,
+        batch: &BatchTensors,
+    ) -> LocalGradients {
         let Some(global_weights) = self.global_weights(inputs, batch) else {
-            return self.learn(inputs, batch);
+            return self.differentiate(inputs, batch);
         };
         let mut sparse: Option<Vec<Option<Scattered>>> = None;
-        let learn = |inputs: &StepInputs, batch: &BatchTensors| self.learn(inputs, batch);
-        let (learned, results) = by_size(inputs, batch, global_weights, learn, |learned| {
-            let rows = || {
-                let gradients = learned.gradients.iter();
-                gradients.map(|g| self.reduction.rows_of(g)).collect()
-            };
-            learned.tensors(sparse.get_or_insert_with(rows))
-        });
-        learned.with(results, &sparse.unwrap_or_default())
+        let differentiate =
+            |inputs: &StepInputs, batch: &BatchTensors| self.differentiate(inputs, batch);
+        let (local_gradients, results) = by_size(
+            inputs,
+            batch,
+            global_weights,
+            differentiate,
+            |local_gradients| {
+                let rows = || {
+                    let gradients = local_gradients.gradients.iter();
+                    gradients.map(|g| self.reduction.rows_of(g)).collect()
+                };
+                local_gradients.tensors(sparse.get_or_insert_with(rows))
+            },
+        );
+        local_gradients.with(results, &sparse.unwrap_or_default())
     }
 
     /// Forward pass, loss and metrics of a test.
@@ -140,7 +151,7 @@ impl Setup {
         (outputs, effects)
     }
 
-    fn learn(&self, inputs: &StepInputs, batch: &BatchTensors) -> Learned {
+    fn differentiate(&self, inputs: &StepInputs, batch: &BatchTensors) -> LocalGradients {
         let (outputs, effects) = self.forward(inputs, batch);
         let judged = self.judge(&outputs, batch, &effects);
         let trained = self.trained.iter().map(|&index| &inputs.variables[index]);
@@ -150,7 +161,7 @@ impl Setup {
             &trained,
         );
         let is_connected = |param: &usize| gradients[*param].is_some();
-        Learned {
+        LocalGradients {
             connected: (0..trained.len()).filter(is_connected).collect(),
             gradients: gradients.into_iter().flatten().collect(),
             updates: effects.updates,
@@ -228,7 +239,7 @@ impl StepInputs {
     }
 }
 
-impl Learned {
+impl LocalGradients {
     /// All tensors; those gradients that are rows as their indices and rows, as many as the largest part has.
     fn tensors(&self, sparse: &[Option<Scattered>]) -> Vec<Tensor> {
         let mut tensors = self.judged.tensors();

@@ -302,13 +302,16 @@ impl Setup {
             scale: now.scale.to_vec(),
             key: Some(step_key(graph, seed, now.iterations)),
         };
-        let learned = self.learned(&inputs, batch);
-        if learned.connected.is_empty() && !self.trained.is_empty() && graph.error().is_none() {
+        let local_gradients = self.local_gradients(&inputs, batch);
+        if local_gradients.connected.is_empty()
+            && !self.trained.is_empty()
+            && graph.error().is_none()
+        {
             return Err(Error::user(
                 "the loss depends on no trainable variable, so there is nothing to train; check that the loss uses the model's output and that it is differentiable",
             ));
         }
-        let mut gradients = learned.gradients;
+        let mut gradients = local_gradients.gradients;
         let is_exchanged = self.replicas > 1 && graph.error().is_none();
         let exchange = is_exchanged.then(|| self.reduction.report(&gradients));
         if self.replicas > 1 {
@@ -316,10 +319,10 @@ impl Setup {
         }
         Ok(Pass {
             exchange,
-            updates: self.aggregated(&learned.updates, batch),
-            judged: Some(learned.judged),
+            updates: self.aggregated(&local_gradients.updates, batch),
+            judged: Some(local_gradients.judged),
             finite: Vec::new(),
-            connected: learned.connected,
+            connected: local_gradients.connected,
             gradients,
         })
     }
