@@ -13,7 +13,7 @@ use phalanx_graph::{DType, HostTensor, Scattered, Shape, Tensor, gradients};
 use super::batch_tensors::{BatchTensors, GlobalWeights};
 use super::outputs::Output;
 use super::step::{BatchShape, Setup};
-use super::tally::Judged;
+use super::tally::LossAndMetrics;
 use crate::nn::{Cx, Effects};
 
 /// What a pass over rows takes beside them.
@@ -27,7 +27,7 @@ pub(super) struct StepInputs {
 
 /// What rows say of the variables, before replicas tell each other.
 pub(super) struct LocalGradients {
-    pub(super) judged: Judged,
+    pub(super) loss_and_metrics: LossAndMetrics,
     /// Positions, among the trained variables, of those that the loss depends on.
     pub(super) connected: Vec<usize>,
     /// Their gradients, of the scaled loss.
@@ -102,20 +102,26 @@ impl Setup {
     }
 
     /// Forward pass, loss and metrics of a test.
-    pub(super) fn judged(&self, inputs: &StepInputs, batch: &BatchTensors) -> Judged {
-        let judge = |inputs: &StepInputs, batch: &BatchTensors| {
+    pub(super) fn forward_loss(&self, inputs: &StepInputs, batch: &BatchTensors) -> LossAndMetrics {
+        let compute = |inputs: &StepInputs, batch: &BatchTensors| {
             let (outputs, effects) = self.forward(inputs, batch);
-            self.judge(&outputs, batch, &effects)
+            self.loss_and_metrics(&outputs, batch, &effects)
         };
         let Some(global_weights) = self.global_weights(inputs, batch) else {
-            return judge(inputs, batch);
+            return compute(inputs, batch);
         };
-        let (judged, results) = by_size(inputs, batch, global_weights, judge, Judged::tensors);
-        judged.with(&mut results.into_iter())
+        let (loss_and_metrics, results) = by_size(
+            inputs,
+            batch,
+            global_weights,
+            compute,
+            LossAndMetrics::tensors,
+        );
+        loss_and_metrics.with(&mut results.into_iter())
     }
 
     /// The outputs of the model; behind those of its rows a smaller part has zeros.
-    pub(super) fn predicted(&self, inputs: &StepInputs, batch: &BatchTensors) -> Vec<Tensor> {
+    pub(super) fn forward_outputs(&self, inputs: &StepInputs, batch: &BatchTensors) -> Vec<Tensor> {
         let predict = |inputs: &StepInputs, batch: &BatchTensors| {
             let (outputs, _) = self.forward(inputs, batch);
             let outputs = outputs.iter();
@@ -153,11 +159,13 @@ impl Setup {
 
     fn differentiate(&self, inputs: &StepInputs, batch: &BatchTensors) -> LocalGradients {
         let (outputs, effects) = self.forward(inputs, batch);
-        let judged = self.judge(&outputs, batch, &effects);
+        let loss_and_metrics = self.loss_and_metrics(&outputs, batch, &effects);
         let trained = self.trained.iter().map(|&index| &inputs.variables[index]);
         let trained: Vec<&Tensor> = trained.collect();
         let gradients = gradients(
-            &self.loss_scale.scaled(&judged.loss, &inputs.scale),
+            &self
+                .loss_scale
+                .scaled(&loss_and_metrics.loss, &inputs.scale),
             &trained,
         );
         let is_connected = |param: &usize| gradients[*param].is_some();
@@ -165,7 +173,7 @@ impl Setup {
             connected: (0..trained.len()).filter(is_connected).collect(),
             gradients: gradients.into_iter().flatten().collect(),
             updates: effects.updates,
-            judged,
+            loss_and_metrics,
         }
     }
 
@@ -178,7 +186,7 @@ impl Setup {
         // What of this is not a weight is left out of the program.
         let kept = batch.recording_weights();
         let (outputs, effects) = self.forward(inputs, &kept);
-        self.judge(&outputs, &kept, &effects);
+        self.loss_and_metrics(&outputs, &kept, &effects);
         if kept.x[0].graph().communication().is_some() {
             return None;
         }
@@ -242,7 +250,7 @@ impl StepInputs {
 impl LocalGradients {
     /// All tensors; those gradients that are rows as their indices and rows, as many as the largest part has.
     fn tensors(&self, sparse: &[Option<Scattered>]) -> Vec<Tensor> {
-        let mut tensors = self.judged.tensors();
+        let mut tensors = self.loss_and_metrics.tensors();
         tensors.extend(self.updates.iter().map(|(_, value)| value.clone()));
         for (gradient, most) in self.gradients.iter().zip(sparse) {
             match most.as_ref().zip(gradient.scattered()) {
@@ -260,7 +268,7 @@ impl LocalGradients {
     /// The same of other tensors, in the order of [`tensors`](Self::tensors).
     fn with(self, tensors: Vec<Tensor>, sparse: &[Option<Scattered>]) -> Self {
         let mut tensors = tensors.into_iter();
-        let judged = self.judged.with(&mut tensors);
+        let loss_and_metrics = self.loss_and_metrics.with(&mut tensors);
         let updates = self.updates.iter().zip(tensors.by_ref());
         let updates = updates.map(|((index, _), value)| (*index, value)).collect();
         let mut next = || tensors.next().expect("as many results as tensors");
@@ -276,7 +284,7 @@ impl LocalGradients {
         Self {
             gradients: gradients.collect(),
             connected: self.connected,
-            judged,
+            loss_and_metrics,
             updates,
         }
     }

@@ -50,7 +50,7 @@ impl Runs {
     }
 
     /// The one program of the devices.
-    fn whole(&self) -> Result<&Compiled> {
+    fn single_program(&self) -> Result<&Compiled> {
         match self {
             Self::Whole(compiled) | Self::Central(compiled, _, _) => Ok(compiled),
             Self::Staged(_) => Err(Error::Bug("a step in stages is no one program".into())),
@@ -519,7 +519,7 @@ impl State {
                 variables.chain([tally]).chain(batch).collect()
             })
             .collect();
-        let (outputs, done) = ready.runs.whole()?.run(&slices(&lists))?;
+        let (outputs, done) = ready.runs.single_program()?.run(&slices(&lists))?;
         Ok((outputs.into_iter().flatten().collect(), done))
     }
 
@@ -538,7 +538,7 @@ impl State {
         let lists: Vec<Vec<&Buffer>> = (self.variables(setup)?.iter().zip(x))
             .map(|(arrays, x)| arrays[..count].iter().chain(x).collect())
             .collect();
-        let (outputs, _) = ready.runs.whole()?.run(&slices(&lists))?;
+        let (outputs, _) = ready.runs.single_program()?.run(&slices(&lists))?;
         Ok(outputs)
     }
 }

@@ -18,7 +18,7 @@ use super::loss_scale::Verdict;
 use super::next::Next;
 use super::parts::StepInputs;
 use super::pipeline::{Plan, Traced, weighing};
-use super::tally::{Judged, Tally};
+use super::tally::{LossAndMetrics, Tally};
 use crate::losses::Loss;
 use crate::nn::{Model, Policy, Variable};
 use crate::optim::{Optimizer, ParamSpec, SlotSpec};
@@ -279,7 +279,7 @@ impl Setup {
         let updates = updates.collect();
         let flag = |_| graph.parameter("finite", Shape::scalar(DType::Bool));
         let received = Pass {
-            judged: None,
+            loss_and_metrics: None,
             connected: pass.connected.clone(),
             gradients,
             updates,
@@ -319,8 +319,8 @@ impl Setup {
         }
         Ok(Pass {
             exchange,
-            updates: self.aggregated(&local_gradients.updates, batch),
-            judged: Some(local_gradients.judged),
+            updates: self.synced_layer_state(&local_gradients.updates, batch),
+            loss_and_metrics: Some(local_gradients.loss_and_metrics),
             finite: Vec::new(),
             connected: local_gradients.connected,
             gradients,
@@ -342,10 +342,10 @@ impl Setup {
         verdict: Option<&Verdict>,
         iterations: &Tensor,
     ) -> Tensor {
-        let Some(judged) = &pass.judged else {
+        let Some(loss_and_metrics) = &pass.loss_and_metrics else {
             return tally.clone();
         };
-        let after = self.tally.after(tally, judged, Some(iterations));
+        let after = self.tally.after(tally, loss_and_metrics, Some(iterations));
         match verdict {
             Some(verdict) => {
                 let skipped = self.tally.skipped(tally, verdict, iterations);
@@ -363,8 +363,8 @@ impl Setup {
         let mut batch = BatchTensors::bind(&graph, shape, self.division.as_ref());
         batch.micro_batches = self.plan.as_ref().map_or(1, |plan| plan.micro_batches);
         let inputs = StepInputs::variables(&variables);
-        let judged = self.judged(&inputs, &batch);
-        let tally = self.tally.after(&tally, &judged, None);
+        let loss_and_metrics = self.forward_loss(&inputs, &batch);
+        let tally = self.tally.after(&tally, &loss_and_metrics, None);
         let weigh = weighing(&graph, &batch)?;
         let next = Next::of(&[]);
         let mut step = next.finish(&graph, &tally)?;
@@ -385,7 +385,7 @@ impl Setup {
         let variables = self.bind_variables(&graph);
         let batch = BatchTensors::bind(&graph, shape, self.division.as_ref());
         let inputs = StepInputs::variables(&variables);
-        let outputs = self.predicted(&inputs, &batch);
+        let outputs = self.forward_outputs(&inputs, &batch);
         let named: Vec<(&str, &Tensor)> = outputs.iter().map(|output| ("output", output)).collect();
         let program = graph.finish(&named).map_err(explain)?;
         Ok(StepProgram {
@@ -488,7 +488,7 @@ impl Setup {
 /// What a forward and a backward pass say of a batch.
 pub(super) struct Pass {
     /// On a replica.
-    judged: Option<Judged>,
+    loss_and_metrics: Option<LossAndMetrics>,
     /// Positions, among the trained variables, of those that the loss depends on.
     pub(super) connected: Vec<usize>,
     /// Their gradients, over all replicas, of the scaled loss.

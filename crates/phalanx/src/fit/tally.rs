@@ -16,18 +16,18 @@ pub(super) struct Tally {
 }
 
 /// What one replica's rows of a batch add to the tally: losses as its share of the whole batch's.
-pub(super) struct Judged {
+pub(super) struct LossAndMetrics {
     pub(super) loss: Tensor,
     /// Of its rows, and of the rows of all replicas.
     pub(super) weight: Tensor,
-    pub(super) whole: Tensor,
+    pub(super) global_weight: Tensor,
     pub(super) terms: Vec<Tensor>,
     pub(super) metrics: Vec<Vec<Tensor>>,
 }
 
-impl Judged {
+impl LossAndMetrics {
     pub(super) fn tensors(&self) -> Vec<Tensor> {
-        let sums = [&self.loss, &self.weight, &self.whole].into_iter();
+        let sums = [&self.loss, &self.weight, &self.global_weight].into_iter();
         let metrics = self.metrics.iter().flatten();
         sums.chain(&self.terms).chain(metrics).cloned().collect()
     }
@@ -38,7 +38,7 @@ impl Judged {
         Self {
             loss: next(&self.loss),
             weight: next(&self.weight),
-            whole: next(&self.whole),
+            global_weight: next(&self.global_weight),
             terms: self.terms.iter().map(&mut next).collect(),
             metrics: (self.metrics.iter())
                 .map(|states| states.iter().map(&mut next).collect())
@@ -83,16 +83,16 @@ impl Tally {
     pub(super) fn after(
         &self,
         tally: &Tensor,
-        judged: &Judged,
+        loss_and_metrics: &LossAndMetrics,
         iterations: Option<&Tensor>,
     ) -> Tensor {
         let flat = |tensor: &Tensor| tensor.convert(DType::F64).reshape(&[tensor.shape().len()]);
-        let loss = judged.loss.convert(DType::F64);
-        let whole = judged.whole.convert(DType::F64);
-        let mut added = vec![flat(&(&loss * &whole)), flat(&judged.weight)];
-        let terms = judged.terms.iter().take(self.per_output);
+        let loss = loss_and_metrics.loss.convert(DType::F64);
+        let whole = loss_and_metrics.global_weight.convert(DType::F64);
+        let mut added = vec![flat(&(&loss * &whole)), flat(&loss_and_metrics.weight)];
+        let terms = loss_and_metrics.terms.iter().take(self.per_output);
         added.extend(terms.map(|term| flat(&(term.convert(DType::F64) * &whole))));
-        added.extend(judged.metrics.iter().flatten().map(flat));
+        added.extend(loss_and_metrics.metrics.iter().flatten().map(flat));
         let counts: usize = added.iter().map(|part| part.dim(0)).sum();
         if counts + 1 != self.len {
             let message = format!("states of {} numbers are updated by {counts}", self.len - 1);

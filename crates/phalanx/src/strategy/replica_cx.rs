@@ -8,7 +8,7 @@ use phalanx_graph::{DType, Graph, HostTensor, Shape, Tensor, Value, gradients};
 
 use super::state::{DRAWS, MetricRef, ModelRef, Owner, SEED, State, ValueRef, foreign};
 use super::state::{OptimizerRef, ValueKind};
-use crate::fit::{over, step_key, weighted_sum};
+use crate::fit::{divide_or_zero, step_key, weighted_sum};
 use crate::nn::{Cx, Policy};
 use crate::optim::ParamSpec;
 
@@ -241,7 +241,7 @@ impl<'a> ReplicaCx<'a> {
             Some(_) => own.all_reduce(ReduceOp::Sum),
             None => own * self.replicas_in_sync() as f64,
         };
-        over(&sum, &whole)
+        divide_or_zero(&sum, &whole)
     }
 }
 

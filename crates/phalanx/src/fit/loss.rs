@@ -7,7 +7,7 @@ use super::batch_tensors::{BatchTensors, GlobalWeights};
 use super::compile::weighted_sum;
 use super::outputs::Output;
 use super::step::Setup;
-use super::tally::Judged;
+use super::tally::LossAndMetrics;
 use crate::nn::Effects;
 
 impl Setup {
@@ -15,7 +15,7 @@ impl Setup {
     /// the largest.
     ///
     /// Keras keeps what one replica has and saves that; TensorFlow 2 evaluates with each replica's own.
-    pub(super) fn aggregated(
+    pub(super) fn synced_layer_state(
         &self,
         updates: &[(usize, Tensor)],
         batch: &BatchTensors,
@@ -34,12 +34,12 @@ impl Setup {
     }
 
     /// This replica's share of the loss, and the metrics of its rows.
-    pub(super) fn judge(
+    pub(super) fn loss_and_metrics(
         &self,
         outputs: &[Output],
         batch: &BatchTensors,
         effects: &Effects,
-    ) -> Judged {
+    ) -> LossAndMetrics {
         let target = |output: usize| {
             let position = self.targets.iter().position(|&target| target == output);
             &batch.y[position.unwrap_or(0)]
@@ -54,11 +54,11 @@ impl Setup {
             check_rows(term.loss.name(), &values, batch.rows());
             let weight = output.weight(weight.as_ref());
             let (sum, own) = weighted_sum(&values, weight.as_ref());
-            let whole = self.whole(&own, weight.is_some(), batch);
+            let whole = self.global_weight(&own, weight.is_some(), batch);
             if output.mask.is_some() {
                 unmasked.get_or_insert_with(|| (own.clone(), whole.clone()));
             }
-            let mean = over(&sum, &whole);
+            let mean = divide_or_zero(&sum, &whole);
             loss = loss.convert(mean.dtype()) + &mean * term.weight;
             terms.push(mean);
         }
@@ -82,19 +82,19 @@ impl Setup {
         let (weight, whole) = unmasked.unwrap_or_else(|| match &weight {
             Some(weight) => {
                 let own = weight.sum_all();
-                let whole = self.whole(&own, true, batch);
+                let whole = self.global_weight(&own, true, batch);
                 (own, whole)
             }
             None => {
                 let own = loss.like(batch.rows() as f64);
-                let whole = self.whole(&own, false, batch);
+                let whole = self.global_weight(&own, false, batch);
                 (own, whole)
             }
         });
-        Judged {
+        LossAndMetrics {
             metrics: metrics.collect(),
             weight,
-            whole,
+            global_weight: whole,
             loss,
             terms,
         }
@@ -103,7 +103,7 @@ impl Setup {
     /// The weight of all replicas' rows from that of this one's; it is the same for each where no row has one.
     ///
     /// That of micro-batches is a parameter, for it must be known before the first of them is differentiated.
-    fn whole(&self, own: &Tensor, varies: bool, batch: &BatchTensors) -> Tensor {
+    fn global_weight(&self, own: &Tensor, varies: bool, batch: &BatchTensors) -> Tensor {
         match &batch.global_weights {
             GlobalWeights::AllReduced => {}
             GlobalWeights::Recorded(kept) => {
@@ -140,7 +140,7 @@ fn check_rows(name: &str, values: &Tensor, rows: usize) {
 }
 
 /// `sum / total`, 0 where nothing counts.
-pub(crate) fn over(sum: &Tensor, total: &Tensor) -> Tensor {
+pub(crate) fn divide_or_zero(sum: &Tensor, total: &Tensor) -> Tensor {
     let total = total.convert(sum.dtype());
     let nothing = total.equal(&total.like(0.0));
     sum / nothing.select(&total.like(1.0), &total)
