@@ -7,8 +7,8 @@ use phalanx_graph::{HostTensor, Shape};
 use serde_json::Value;
 
 use super::best::Best;
+use super::epoch_totals::EpochTotals;
 use super::history::{EpochLogs, History, Input, Logs};
-use super::tally::Tally;
 use super::{Fit, Trainer};
 use crate::checkpoint::{About, EpochRecord, Number, TrainingState, rows};
 use crate::data::{InputBottleneck, Position, STAGES, TrainingData};
@@ -103,12 +103,12 @@ impl Trainer {
             .map(|sums| self.checked_sums(about, sums))
             .transpose()?;
         let best = self.checked_best(state, &wanted)?;
-        let placed = |sums: &Vec<Vec<f64>>| self.state.placed_tallies(&self.setup, sums);
+        let placed = |sums: &Vec<Vec<f64>>| self.state.place_epoch_totals(&self.setup, sums);
         let sums = sums.as_ref().map(placed).transpose()?;
         self.state.replace(&values, about.seed)?;
         self.is_mid_epoch = sums.is_some();
         if let Some(sums) = sums {
-            self.state.set_tallies(sums);
+            self.state.set_epoch_totals(sums);
         }
         (self.examples, self.data_settings) = (about.examples, about.data);
         self.iterations = about.iterations;
@@ -218,18 +218,20 @@ impl Trainer {
     }
 
     fn log_names(&self) -> Vec<String> {
-        let logs = self.logs(&vec![0.0; self.setup.tally.len], 0.0);
+        let logs = self.logs(&vec![0.0; self.setup.epoch_totals.len], 0.0);
         logs.iter().map(|(name, _)| name.to_owned()).collect()
     }
 
     /// The sums of the epoch, a row for each replica.
     fn sums(&self) -> Result<HostTensor> {
-        let tallies = self.state.tallies(&self.setup)?;
-        if let Some(step) = Tally::first_bad(&self.setup.tally.merged(&tallies)) {
+        let totals_per_replica = self.state.totals_per_replica(&self.setup)?;
+        if let Some(step) = EpochTotals::first_non_finite(
+            &self.setup.epoch_totals.merge_replicas(&totals_per_replica),
+        ) {
             return Err(self.diverged(step));
         }
-        let dims = [tallies.len(), self.setup.tally.len];
-        Ok(HostTensor::new(dims, &tallies.concat()))
+        let dims = [totals_per_replica.len(), self.setup.epoch_totals.len];
+        Ok(HostTensor::new(dims, &totals_per_replica.concat()))
     }
 
     fn check_optimizer(&self, about: &About) -> Result<()> {
@@ -244,7 +246,7 @@ impl Trainer {
 
     fn checked_sums(&self, about: &About, sums: &HostTensor) -> Result<Vec<Vec<f64>>> {
         let (there, here) = (&about.logs, self.log_names());
-        let rows = rows(sums, self.setup.tally.len).filter(|_| *there == here);
+        let rows = rows(sums, self.setup.epoch_totals.len).filter(|_| *there == here);
         rows.ok_or_else(|| {
             let (there, here) = (there.join(", "), here.join(", "));
             Error::user(format!(

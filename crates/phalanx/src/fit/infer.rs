@@ -5,11 +5,11 @@ use phalanx_pjrt::Buffer;
 
 use super::Trainer;
 use super::batch::{check_labels, put, tensors};
+use super::epoch_totals::EpochTotals;
 use super::history::Logs;
 use super::options::some_rows;
 use super::run::InFlight;
 use super::step::BatchShape;
-use super::tally::Tally;
 use crate::data::{Batch, Batches};
 use crate::replicas::Split;
 use crate::{Error, Result};
@@ -39,14 +39,14 @@ impl Trainer {
     ) -> Result<(Logs, u64)> {
         let before = batches.dataset().skipped();
         let iter = batches.iter(0, 0).map(|batch| go_on().and(batch));
-        let tally = self.tested(iter, batches.size())?;
+        let totals = self.tested(iter, batches.size())?;
         let skipped = batches.dataset().skipped() - before;
-        if !Tally::has_weight(&tally) {
+        if !EpochTotals::has_weight(&totals) {
             return Err(Error::User(format!(
                 "cannot evaluate: no example has a weight above 0, and {skipped} are corrupt and left out; check the data and the weights"
             )));
         }
-        Ok((self.logs(&tally, 0.0), skipped))
+        Ok((self.logs(&totals, 0.0), skipped))
     }
 
     fn tell_skipped(&self, count: u64, what: &str) {
@@ -62,8 +62,8 @@ impl Trainer {
     /// As [`evaluate`](Self::evaluate).
     pub fn test_on_batch(&mut self, batch: &Batch) -> Result<Logs> {
         self.needs_loss("evaluate")?;
-        let tally = self.tested([Ok(batch.clone())], batch.rows())?;
-        Ok(self.logs(&tally, 0.0))
+        let totals = self.tested([Ok(batch.clone())], batch.rows())?;
+        Ok(self.logs(&totals, 0.0))
     }
 
     /// The outputs of the model for all examples, in their order: one tensor `[examples, ..]` per output.
@@ -101,26 +101,26 @@ impl Trainer {
         Ok(self.joined(&self.read_outputs(&begun)?))
     }
 
-    /// The tally of batches of `size` rows or fewer.
+    /// The totals of batches of `size` rows or fewer.
     fn tested(
         &mut self,
         batches: impl IntoIterator<Item = Result<Batch>>,
         size: usize,
     ) -> Result<Vec<f64>> {
-        let mut tally = self.state.zeros(&self.setup)?;
+        let mut totals = self.state.zeros(&self.setup)?;
         let mut flight = InFlight::default();
         for batch in batches {
-            tally = self.test_step(&batch?, size, &tally, &mut flight)?;
+            totals = self.test_step(&batch?, size, &totals, &mut flight)?;
         }
         flight.finish(self.placement.engine())?;
-        self.state.merged(&self.setup, &tally)
+        self.state.merge_replicas(&self.setup, &totals)
     }
 
     fn test_step(
         &mut self,
         batch: &Batch,
         full: usize,
-        tally: &[Buffer],
+        totals: &[Buffer],
         flight: &mut InFlight,
     ) -> Result<Vec<Buffer>> {
         let whole = BatchShape::of(&self.setup, batch)?;
@@ -133,9 +133,9 @@ impl Trainer {
             .test
             .get(&self.placement, setup, "test_step", &shape, trace)?;
         let batch = put(&self.placement, tensors(batch), &split, true)?;
-        let (tally, done) = self.state.test(setup, ready, tally, &batch)?;
+        let (totals, done) = self.state.test(setup, ready, totals, &batch)?;
         flight.push(self.placement.engine(), done)?;
-        Ok(tally)
+        Ok(totals)
     }
 
     fn begin_predict(&mut self, x: &[HostTensor], full: usize) -> Result<Predicted> {

@@ -5,9 +5,9 @@ use phalanx_graph::{DType, Tensor};
 
 use super::batch_tensors::{BatchTensors, GlobalWeights};
 use super::compile::weighted_sum;
+use super::epoch_totals::LossAndMetrics;
 use super::outputs::Output;
 use super::step::Setup;
-use super::tally::LossAndMetrics;
 use crate::nn::Effects;
 
 impl Setup {

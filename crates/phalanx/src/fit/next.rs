@@ -43,9 +43,9 @@ impl Next {
         self.old.len()
     }
 
-    /// The program, which may overwrite what it replaces; the tally follows the state in its arguments.
-    pub(super) fn finish(&self, graph: &Graph, tally: &Tensor) -> Result<StepProgram> {
-        self.program(graph, Some(tally))
+    /// The program, which may overwrite what it replaces; the totals follows the state in its arguments.
+    pub(super) fn finish(&self, graph: &Graph, totals: &Tensor) -> Result<StepProgram> {
+        self.program(graph, Some(totals))
     }
 
     /// The program that only replaces the state.
@@ -53,13 +53,13 @@ impl Next {
         self.program(graph, None)
     }
 
-    fn program(&self, graph: &Graph, tally: Option<&Tensor>) -> Result<StepProgram> {
+    fn program(&self, graph: &Graph, totals: Option<&Tensor>) -> Result<StepProgram> {
         let changed: Vec<usize> = (0..self.new.len())
             .filter(|&index| self.new[index].is_some())
             .collect();
         let new = self.new.iter().flatten().map(|value| ("state", value));
-        let tally = tally.map(|tally| ("tally", tally));
-        let outputs: Vec<(&str, &Tensor)> = new.chain(tally).collect();
+        let totals = totals.map(|totals| ("tally", totals));
+        let outputs: Vec<(&str, &Tensor)> = new.chain(totals).collect();
         let mut program = graph.finish(&outputs).map_err(explain)?;
         let replaced = changed.iter().copied().chain([self.old.len()]);
         program.donated = replaced.zip(0..outputs.len()).collect();

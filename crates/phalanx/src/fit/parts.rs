@@ -11,9 +11,9 @@ use phalanx_graph::op::{PadDim, ReduceOp};
 use phalanx_graph::{DType, HostTensor, Scattered, Shape, Tensor, gradients};
 
 use super::batch_tensors::{BatchTensors, GlobalWeights};
+use super::epoch_totals::LossAndMetrics;
 use super::outputs::Output;
 use super::step::{BatchShape, Setup};
-use super::tally::LossAndMetrics;
 use crate::nn::{Cx, Effects};
 
 /// What a pass over rows takes beside them.

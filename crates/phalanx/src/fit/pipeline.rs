@@ -38,7 +38,7 @@ pub(super) struct Traced {
     pub(super) update: Option<Update>,
 }
 
-/// The update of a step in stages. Where a step may be skipped, it decides on the state of layers and the tally as well:
+/// The update of a step in stages. Where a step may be skipped, it decides on the state of layers and the totals as well:
 /// micro-batches have moved them by the time that gradients are known not to be finite.
 pub(super) struct Update {
     pub(super) program: Program,
@@ -184,22 +184,22 @@ impl Setup {
 
     /// A training step of a micro-batch, and the update that follows all of them.
     ///
-    /// Arguments: the state, the tally, the seed, the batch, the weights of all micro-batches, the sums of the gradients
-    /// so far. Outputs: the tally, the state of layers, the sums.
+    /// Arguments: the state, the totals, the seed, the batch, the weights of all micro-batches, the sums of the gradients
+    /// so far. Outputs: the totals, the state of layers, the sums.
     pub(super) fn staged_step(&self, shape: &BatchShape) -> Result<StepProgram> {
         let graph = Graph::new();
         let state = self.bind_state(&graph);
-        let tally = graph.parameter("tally", self.tally.shape());
+        let totals = graph.parameter("tally", self.epoch_totals.shape());
         let seed = graph.parameter("seed", Shape::new(DType::U32, [2]));
         let mut batch = BatchTensors::bind(&graph, shape, None);
         batch.micro_batches = self.plan.as_ref().map_or(1, |plan| plan.micro_batches);
         let now = self.split(&state);
         let pass = self.pass(&graph, &now, &seed, &batch)?;
-        let after = self.counted(&tally, &pass, None, now.iterations);
+        let after = self.totals_after_step(&totals, &pass, None, now.iterations);
         let weigh = weighing(&graph, &batch)?;
         let homes = self.homes();
         let mut sums = Vec::new();
-        let (mut added, mut carried) = (Vec::new(), vec![(tally.clone(), 0)]);
+        let (mut added, mut carried) = (Vec::new(), vec![(totals.clone(), 0)]);
         for (at, (index, _)) in pass.updates.iter().enumerate() {
             carried.push((state[*index].clone(), 1 + at));
         }
@@ -244,8 +244,8 @@ impl Setup {
 
     /// The update from the sums of the gradients, which are these parameters of the pass.
     ///
-    /// Arguments: the state, the tally, the sums, and, where a step may be skipped, the new state of layers, the flags, the
-    /// new tally. Outputs: the changed state, the tally.
+    /// Arguments: the state, the totals, the sums, and, where a step may be skipped, the new state of layers, the flags, the
+    /// new totals. Outputs: the changed state, the totals.
     fn staged_update(
         &self,
         mut pass: Pass,
@@ -262,7 +262,7 @@ impl Setup {
         let count = flags.as_ref().map_or(0, |(_, stages)| stages.len());
         let graph = Graph::new();
         let state = self.bind_state(&graph);
-        let tally = graph.parameter("tally", self.tally.shape());
+        let totals = graph.parameter("tally", self.epoch_totals.shape());
         let mut next = Next::of(&state);
         let verdict = self.received(&graph, &state, &pass, count, &mut next);
         let mut taken: Vec<Taken> = (0..=state.len()).map(Taken::Before).collect();
@@ -280,9 +280,9 @@ impl Setup {
             });
         };
         taken.push(Taken::After(state.len()));
-        let after = graph.parameter("after", self.tally.shape());
+        let after = graph.parameter("after", self.epoch_totals.shape());
         let iterations = self.split(&state).iterations;
-        let skipped = self.tally.skipped(&tally, &verdict, iterations);
+        let skipped = self.epoch_totals.add_skipped(&totals, &verdict, iterations);
         let step = next.finish(&graph, &verdict.finite.select(&after, &skipped))?;
         let replaced = step.changed.iter().map(|&index| (index, homes[index]));
         let last = self.plan.as_ref().map_or(0, |plan| plan.stages - 1);

@@ -107,7 +107,7 @@ pub(super) struct State {
     arrays: Vec<Vec<Buffer>>,
     /// Copies of the variables for tests and predictions, where these are on a device of their own.
     copies: Vec<Vec<Buffer>>,
-    tally: Vec<Buffer>,
+    totals: Vec<Buffer>,
     seed: Vec<Buffer>,
     /// How each array is cut over a mesh.
     shardings: Vec<Sharding>,
@@ -140,7 +140,7 @@ impl State {
         let mut state = Self {
             arrays: Vec::new(),
             copies: Vec::new(),
-            tally: Vec::new(),
+            totals: Vec::new(),
             seed: Vec::new(),
             placement: placement.clone(),
             shardings: setup.shardings(),
@@ -252,72 +252,82 @@ impl State {
     }
 
     /// Sets the sums of the epoch to zero.
-    pub(super) fn clear_tally(&mut self, setup: &Setup) -> Result<()> {
-        self.tally = self.zeros(setup)?;
+    pub(super) fn reset_epoch_totals(&mut self, setup: &Setup) -> Result<()> {
+        self.totals = self.zeros(setup)?;
         Ok(())
     }
 
     /// The sums of an epoch of other replicas, as many or not, placed for these.
-    pub(super) fn placed_tallies(
+    pub(super) fn place_epoch_totals(
         &self,
         setup: &Setup,
-        tallies: &[Vec<f64>],
+        totals_per_replica: &[Vec<f64>],
     ) -> Result<Vec<Buffer>> {
         let placement = &self.placement;
         let replicas = placement.replicas();
-        let mut rows = tallies.to_vec();
+        let mut rows = totals_per_replica.to_vec();
         if rows.len() != replicas {
-            rows = vec![vec![0.0; setup.tally.len]; replicas];
-            rows[0] = setup.tally.merged(tallies);
+            rows = vec![vec![0.0; setup.epoch_totals.len]; replicas];
+            rows[0] = setup.epoch_totals.merge_replicas(totals_per_replica);
         }
         let rows = rows.iter().map(|row| HostTensor::new([row.len()], row));
         let rows: Vec<HostTensor> = rows.collect();
         match replicas {
-            1 => self.placed_tally(setup, &rows[0]),
+            1 => self.place_same_totals(setup, &rows[0]),
             _ => placement.scatter(&rows),
         }
     }
 
     /// Sets the sums of the epoch.
-    pub(super) fn set_tallies(&mut self, tallies: Vec<Buffer>) {
-        self.tally = tallies;
+    pub(super) fn set_epoch_totals(&mut self, totals_per_replica: Vec<Buffer>) {
+        self.totals = totals_per_replica;
     }
 
-    /// A tally of nothing for each replica.
+    /// A totals of nothing for each replica.
     pub(super) fn zeros(&self, setup: &Setup) -> Result<Vec<Buffer>> {
-        self.placed_tally(setup, &HostTensor::zeros(setup.tally.shape()))
+        self.place_same_totals(setup, &HostTensor::zeros(setup.epoch_totals.shape()))
     }
 
-    /// The same tally for each replica.
-    fn placed_tally(&self, setup: &Setup, tally: &HostTensor) -> Result<Vec<Buffer>> {
+    /// The same totals for each replica.
+    fn place_same_totals(&self, setup: &Setup, totals: &HostTensor) -> Result<Vec<Buffer>> {
         let devices = self.placement.devices();
         match (&setup.plan, devices.last()) {
-            (Some(_), Some(&last)) => Ok(vec![self.placement.engine().put(last, tally)?]),
-            _ => self.placement.replicate(tally),
+            (Some(_), Some(&last)) => Ok(vec![self.placement.engine().put(last, totals)?]),
+            _ => self.placement.replicate(totals),
         }
     }
 
     /// The sums of the epoch over all replicas; waits for the steps begun.
-    pub(super) fn read_tally(&self, setup: &Setup) -> Result<Vec<f64>> {
-        self.merged(setup, &self.tally)
+    pub(super) fn read_epoch_totals(&self, setup: &Setup) -> Result<Vec<f64>> {
+        self.merge_replicas(setup, &self.totals)
     }
 
-    /// What the tallies of all replicas are together.
-    pub(super) fn merged(&self, setup: &Setup, tallies: &[Buffer]) -> Result<Vec<f64>> {
-        Ok(setup.tally.merged(&self.read_tallies(setup, tallies)?))
+    /// What the totals_per_replica of all replicas are together.
+    pub(super) fn merge_replicas(
+        &self,
+        setup: &Setup,
+        totals_per_replica: &[Buffer],
+    ) -> Result<Vec<f64>> {
+        Ok(setup
+            .epoch_totals
+            .merge_replicas(&self.read_totals_per_replica(setup, totals_per_replica)?))
     }
 
     /// The sums of the epoch of each replica; waits for the steps begun.
-    pub(super) fn tallies(&self, setup: &Setup) -> Result<Vec<Vec<f64>>> {
-        self.read_tallies(setup, &self.tally)
+    pub(super) fn totals_per_replica(&self, setup: &Setup) -> Result<Vec<Vec<f64>>> {
+        self.read_totals_per_replica(setup, &self.totals)
     }
 
-    fn read_tallies(&self, setup: &Setup, tallies: &[Buffer]) -> Result<Vec<Vec<f64>>> {
+    fn read_totals_per_replica(
+        &self,
+        setup: &Setup,
+        totals_per_replica: &[Buffer],
+    ) -> Result<Vec<Vec<f64>>> {
         let engine = self.placement.engine();
-        let read = |tally| Ok(engine.get(tally, &setup.tally.shape())?.to_f64());
+        let read = |totals| Ok(engine.get(totals, &setup.epoch_totals.shape())?.to_f64());
         // The devices that one replica is divided among all have its sums.
-        let tallies = tallies.iter().take(self.placement.replicas());
-        tallies.map(read).collect()
+        let totals_per_replica = totals_per_replica.iter().take(self.placement.replicas());
+        totals_per_replica.map(read).collect()
     }
 
     /// Begins a training step on a batch, a list of arrays for each replica.
@@ -348,15 +358,15 @@ impl State {
         ready: &Ready,
         batch: &[Vec<Buffer>],
     ) -> Result<Done> {
-        let lists = self.training_arguments(&self.arrays, &self.tally, batch);
+        let lists = self.training_arguments(&self.arrays, &self.totals, batch);
         let (outputs, done) = compiled.run(&slices(&lists))?;
-        self.tally.clear();
+        self.totals.clear();
         for (arrays, outputs) in self.arrays.iter_mut().zip(outputs) {
             let mut outputs = outputs.into_iter();
             for (&index, output) in ready.changed.iter().zip(outputs.by_ref()) {
                 arrays[index] = output;
             }
-            self.tally.extend(outputs);
+            self.totals.extend(outputs);
         }
         Ok(done)
     }
@@ -370,9 +380,9 @@ impl State {
         batch: &[Vec<Buffer>],
     ) -> Result<Done> {
         let copies = self.copied(&setup.sent_to_replicas())?;
-        let lists = self.training_arguments(&copies, &self.tally, batch);
+        let lists = self.training_arguments(&copies, &self.totals, batch);
         let (mut outputs, done) = compiled.run(&slices(&lists))?;
-        self.tally = outputs.iter_mut().filter_map(Vec::pop).collect();
+        self.totals = outputs.iter_mut().filter_map(Vec::pop).collect();
         let received = self.placement.to_parameters(&outputs[0], sent)?;
         let arguments: Vec<&Buffer> = self.arrays[0].iter().chain(&received).collect();
         let (applied, _) = apply.run(&[&arguments])?;
@@ -399,15 +409,15 @@ impl State {
             .map(Some)
     }
 
-    /// What a whole training step that goes on with a tally takes on each replica.
+    /// What a whole training step that goes on with a totals takes on each replica.
     pub(super) fn arguments<'a>(
         &'a self,
         copies: Option<&'a [Vec<Buffer>]>,
-        tally: &'a [Buffer],
+        totals: &'a [Buffer],
         batch: &'a [Vec<Buffer>],
     ) -> Result<Vec<Vec<&'a Buffer>>> {
         let arrays = self.arrays()?;
-        Ok(self.training_arguments(copies.unwrap_or(arrays), tally, batch))
+        Ok(self.training_arguments(copies.unwrap_or(arrays), totals, batch))
     }
 
     /// Puts another array into the state of one replica.
@@ -423,19 +433,19 @@ impl State {
         step: &StagedStep,
         batch: &[Vec<Buffer>],
     ) -> Result<Done> {
-        let tally = self.tally.first();
-        let arguments = tally.into_iter().chain(self.seed.first());
+        let totals = self.totals.first();
+        let arguments = totals.into_iter().chain(self.seed.first());
         let replaced = self
             .lent(setup, self.arrays[0].len(), arguments, batch)?
             .train(step)?;
         for (index, array) in replaced.arrays {
             self.arrays[0][index] = array;
         }
-        self.tally = vec![replaced.tally];
+        self.totals = vec![replaced.totals];
         Ok(replaced.done)
     }
 
-    /// The first arrays, and what follows: the tally of the last stage, the seed of the first.
+    /// The first arrays, and what follows: the totals of the last stage, the seed of the first.
     fn lent<'a>(
         &'a self,
         setup: &'a Setup,
@@ -461,13 +471,13 @@ impl State {
     fn training_arguments<'a>(
         &'a self,
         arrays: &'a [Vec<Buffer>],
-        tally: &'a [Buffer],
+        totals: &'a [Buffer],
         batch: &'a [Vec<Buffer>],
     ) -> Vec<Vec<&'a Buffer>> {
-        let replicas = arrays.iter().zip(tally).zip(&self.seed).zip(batch);
+        let replicas = arrays.iter().zip(totals).zip(&self.seed).zip(batch);
         replicas
-            .map(|(((arrays, tally), seed), batch)| {
-                arrays.iter().chain([tally, seed]).chain(batch).collect()
+            .map(|(((arrays, totals), seed), batch)| {
+                arrays.iter().chain([totals, seed]).chain(batch).collect()
             })
             .collect()
     }
@@ -498,25 +508,25 @@ impl State {
         Ok(&self.copies)
     }
 
-    /// Begins a test step; the sums go on in the tallies returned.
+    /// Begins a test step; the sums go on in the totals_per_replica returned.
     pub(super) fn test(
         &mut self,
         setup: &Setup,
         ready: &Ready,
-        tally: &[Buffer],
+        totals: &[Buffer],
         batch: &[Vec<Buffer>],
     ) -> Result<(Vec<Buffer>, Done)> {
         let count = setup.model.variables().len();
         if let Runs::Staged(step) = &ready.runs {
-            let lent = self.lent(setup, count, tally.iter(), batch)?;
-            let (tally, done) = lent.test(step)?;
-            return Ok((vec![tally], done));
+            let lent = self.lent(setup, count, totals.iter(), batch)?;
+            let (totals, done) = lent.test(step)?;
+            return Ok((vec![totals], done));
         }
-        let replicas = self.variables(setup)?.iter().zip(tally).zip(batch);
+        let replicas = self.variables(setup)?.iter().zip(totals).zip(batch);
         let lists: Vec<Vec<&Buffer>> = replicas
-            .map(|((arrays, tally), batch)| {
+            .map(|((arrays, totals), batch)| {
                 let variables = arrays[..count].iter();
-                variables.chain([tally]).chain(batch).collect()
+                variables.chain([totals]).chain(batch).collect()
             })
             .collect();
         let (outputs, done) = ready.runs.single_program()?.run(&slices(&lists))?;

@@ -46,7 +46,7 @@ pub(super) struct StagedStep {
 struct StagedUpdate {
     /// Whether the gradients of each stage are finite, where a step may be skipped.
     flags: Vec<Part>,
-    /// Replaces parameters of the pass: the state, and the tally where a step may be skipped.
+    /// Replaces parameters of the pass: the state, and the totals where a step may be skipped.
     apply: Vec<Part>,
     /// Where the parameters of the latter come from.
     taken: Vec<Taken>,
@@ -366,7 +366,7 @@ pub(super) struct Lent<'a> {
     pub(super) homes: &'a [usize],
     /// The first parameters of the program.
     pub(super) arrays: Vec<&'a Buffer>,
-    /// What follows: tally and seed, say, with the numbers of their devices.
+    /// What follows: totals and seed, say, with the numbers of their devices.
     pub(super) more: Vec<(usize, &'a Buffer)>,
     /// What follows, of each part.
     pub(super) parts: &'a [Vec<Buffer>],
@@ -374,7 +374,7 @@ pub(super) struct Lent<'a> {
 
 /// New values of a training in stages.
 pub(super) struct Replaced {
-    pub(super) tally: Buffer,
+    pub(super) totals: Buffer,
     pub(super) arrays: NewArrays,
     pub(super) done: Done,
 }
@@ -452,7 +452,7 @@ impl<'a> Lent<'a> {
             }
         }
         Ok(Replaced {
-            tally: replaced.remove(&count).ok_or_else(missing)?,
+            totals: replaced.remove(&count).ok_or_else(missing)?,
             arrays: replaced,
             done: updated.or(done).ok_or_else(missing)?,
         })
@@ -517,7 +517,7 @@ impl<'a> Lent<'a> {
         Ok((arrays, last))
     }
 
-    /// Forward, with the tally going from part to part.
+    /// Forward, with the totals going from part to part.
     pub(super) fn test(&self, step: &'a StagedStep) -> Result<(Buffer, Done)> {
         let mut flow = self.flow(&step.pass);
         if let Some((weigh, places)) = &step.weigh {
@@ -532,8 +532,8 @@ impl<'a> Lent<'a> {
         } = flow;
         drop(parts);
         let none = || Error::Bug("a test in stages without a result".into());
-        let tally = shared.remove(&self.arrays.len()).ok_or_else(none)?;
-        Ok((taken(tally)?, done.ok_or_else(none)?))
+        let totals = shared.remove(&self.arrays.len()).ok_or_else(none)?;
+        Ok((taken(totals)?, done.ok_or_else(none)?))
     }
 
     /// Forward: the outputs of each part.

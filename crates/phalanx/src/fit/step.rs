@@ -14,11 +14,11 @@ use phalanx_graph::{DType, Graph, GraphError, Program, Shape, Tensor};
 use super::LossScale;
 use super::batch_tensors::BatchTensors;
 use super::compile::{Compile, Counted, Losses, Term};
+use super::epoch_totals::{EpochTotals, LossAndMetrics};
 use super::loss_scale::Verdict;
 use super::next::Next;
 use super::parts::StepInputs;
 use super::pipeline::{Plan, Traced, weighing};
-use super::tally::{LossAndMetrics, Tally};
 use crate::losses::Loss;
 use crate::nn::{Model, Policy, Variable};
 use crate::optim::{Optimizer, ParamSpec, SlotSpec};
@@ -43,7 +43,7 @@ pub(super) struct Setup {
     pub(super) loss_scale: LossScale,
     /// Those of the optimizer, then those of the loss scale.
     pub(super) slots: Vec<SlotSpec>,
-    pub(super) tally: Tally,
+    pub(super) epoch_totals: EpochTotals,
     pub(super) replicas: usize,
     pub(super) reduction: Reduction,
     /// Whether the variables are on a device of their own.
@@ -106,7 +106,7 @@ impl Setup {
             targets,
             precision: compile.precision,
             loss_scale,
-            tally: Tally::new(&compile.loss, &metrics),
+            epoch_totals: EpochTotals::new(&compile.loss, &metrics),
             optimizer: compile.optimizer.for_replicas(replicas),
             losses: compile.loss,
             metrics,
@@ -187,11 +187,11 @@ impl Setup {
 
     /// The state is variables, slots, and the number of batches seen, of which skipped ones are none.
     ///
-    /// Arguments: the state, the tally, the seed, the batch. Outputs: the changed state, the tally.
+    /// Arguments: the state, the totals, the seed, the batch. Outputs: the changed state, the totals.
     pub(super) fn train_step(&self, shape: &BatchShape) -> Result<StepProgram> {
         let graph = self.graph();
         let state = self.bind_state(&graph);
-        let tally = graph.parameter("tally", self.tally.shape());
+        let totals = graph.parameter("tally", self.epoch_totals.shape());
         let seed = graph.parameter("seed", Shape::new(DType::U32, [2]));
         let batch = BatchTensors::bind(&graph, shape, self.division.as_ref());
         let now = self.split(&state);
@@ -199,7 +199,7 @@ impl Setup {
         let mut next = Next::of(&state);
         let verdict = self.update(&now, &pass, &mut next);
         next.cut(&self.shardings());
-        let after = self.counted(&tally, &pass, verdict.as_ref(), now.iterations);
+        let after = self.totals_after_step(&totals, &pass, verdict.as_ref(), now.iterations);
         let mut step = next.finish(&graph, &after)?;
         step.disconnected = self.disconnected(&pass);
         step.exchange = pass.exchange;
@@ -208,21 +208,21 @@ impl Setup {
 
     /// The same as two programs, for variables that are on a device of their own.
     ///
-    /// The first, of the replicas: arguments are variables, the slots of the loss scale, the batches seen, the tally,
-    /// the seed, the batch; outputs the gradients, the new state of layers, the tally. The second, of the other device:
+    /// The first, of the replicas: arguments are variables, the slots of the loss scale, the batches seen, the totals,
+    /// the seed, the batch; outputs the gradients, the new state of layers, the totals. The second, of the other device:
     /// arguments are the state, the gradients, the new state of layers; outputs the changed state.
     pub(super) fn central_step(&self, shape: &BatchShape) -> Result<StepProgram> {
         let graph = self.graph();
         let slots = &self.slots[self.slots.len() - self.loss_scale.slots().len()..];
         let state = self.bind(&graph, slots);
-        let tally = graph.parameter("tally", self.tally.shape());
+        let totals = graph.parameter("tally", self.epoch_totals.shape());
         let seed = graph.parameter("seed", Shape::new(DType::U32, [2]));
         let batch = BatchTensors::bind(&graph, shape, self.division.as_ref());
         let now = self.split(&state);
         let pass = self.pass(&graph, &now, &seed, &batch)?;
         let unscaled = self.loss_scale.unscaled(pass.gradients.clone(), now.scale);
         let verdict = self.loss_scale.verdict(&unscaled, &[], now.scale);
-        let after = self.counted(&tally, &pass, verdict.as_ref(), now.iterations);
+        let after = self.totals_after_step(&totals, &pass, verdict.as_ref(), now.iterations);
         let updates = pass.updates.iter().map(|(_, value)| value);
         let sent: Vec<&Tensor> = pass.gradients.iter().chain(updates).collect();
         let named = sent.iter().map(|value| ("sent", *value));
@@ -334,40 +334,44 @@ impl Setup {
         lost.map(|(_, param)| param.name.clone()).collect()
     }
 
-    /// The tally after a training step, skipped or not.
-    pub(super) fn counted(
+    /// The totals after a training step, skipped or not.
+    pub(super) fn totals_after_step(
         &self,
-        tally: &Tensor,
+        totals: &Tensor,
         pass: &Pass,
         verdict: Option<&Verdict>,
         iterations: &Tensor,
     ) -> Tensor {
         let Some(loss_and_metrics) = &pass.loss_and_metrics else {
-            return tally.clone();
+            return totals.clone();
         };
-        let after = self.tally.after(tally, loss_and_metrics, Some(iterations));
+        let after = self
+            .epoch_totals
+            .add_batch(totals, loss_and_metrics, Some(iterations));
         match verdict {
             Some(verdict) => {
-                let skipped = self.tally.skipped(tally, verdict, iterations);
+                let skipped = self.epoch_totals.add_skipped(totals, verdict, iterations);
                 verdict.finite.select(&after, &skipped)
             }
             None => after,
         }
     }
 
-    /// Arguments: the variables, the tally, the batch. Output: the tally.
+    /// Arguments: the variables, the totals, the batch. Output: the totals.
     pub(super) fn test_step(&self, shape: &BatchShape) -> Result<StepProgram> {
         let graph = self.graph();
         let variables = self.bind_variables(&graph);
-        let tally = graph.parameter("tally", self.tally.shape());
+        let totals = graph.parameter("tally", self.epoch_totals.shape());
         let mut batch = BatchTensors::bind(&graph, shape, self.division.as_ref());
         batch.micro_batches = self.plan.as_ref().map_or(1, |plan| plan.micro_batches);
         let inputs = StepInputs::variables(&variables);
         let loss_and_metrics = self.forward_loss(&inputs, &batch);
-        let tally = self.tally.after(&tally, &loss_and_metrics, None);
+        let totals = self
+            .epoch_totals
+            .add_batch(&totals, &loss_and_metrics, None);
         let weigh = weighing(&graph, &batch)?;
         let next = Next::of(&[]);
-        let mut step = next.finish(&graph, &tally)?;
+        let mut step = next.finish(&graph, &totals)?;
         step.program.donated = vec![(variables.len(), 0)];
         step.staged = self.plan.is_some().then(|| Traced {
             forward: 1,

@@ -239,8 +239,8 @@ impl Trainer {
         let batch = put(placement, tensors(batch), &split, shape.filled)?;
         let copies = self.state.copies_of_all(&self.setup)?;
         // Not that of an epoch, which may go on after this.
-        let tally = self.state.zeros(&self.setup)?;
-        let lists = self.state.arguments(copies.as_deref(), &tally, &batch)?;
+        let totals = self.state.zeros(&self.setup)?;
+        let lists = self.state.arguments(copies.as_deref(), &totals, &batch)?;
         let engine = self.placement.engine();
         let mut times = vec![Vec::with_capacity(steps); split.replicas()];
         for _ in 0..steps.max(1) {
@@ -451,7 +451,7 @@ mod tests {
         assert_eq!(program.replicas, 2);
         // In the middle of an epoch.
         trainer.train_on_batch(&batch).unwrap();
-        let sums = |trainer: &Trainer| trainer.state.read_tally(&trainer.setup).unwrap();
+        let sums = |trainer: &Trainer| trainer.state.read_epoch_totals(&trainer.setup).unwrap();
         let (before, position) = (sums(&trainer), trainer.is_mid_epoch);
         assert_eq!(trainer.replica_times(&batch, 1).unwrap().replicas.len(), 2);
         assert!(before.iter().any(|sum| *sum != 0.0));

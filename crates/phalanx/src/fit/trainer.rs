@@ -8,6 +8,7 @@ use super::Fit;
 use super::batch::{check_labels, put, tensors};
 use super::best::Best;
 use super::compile::Compile;
+use super::epoch_totals::EpochTotals;
 use super::history::{EpochLogs, History, Input, Logs};
 use super::idle::Idle;
 use super::infer::check_finite;
@@ -15,7 +16,6 @@ use super::pipeline::Plan;
 use super::progress::Reporter;
 use super::run::{InFlight, Programs, State};
 use super::step::{BatchShape, Setup};
-use super::tally::Tally;
 use super::times::Watcher;
 use super::verify::Verifier;
 use crate::data::{Batch, Batches, InputBottleneck, LostBytes, Position, TrainingData};
@@ -33,12 +33,12 @@ pub struct Trainer {
     verifier: Option<Verifier>,
     pub(super) train: Programs,
     pub(super) test: Programs,
-    /// Steps skipped before the present tally began.
+    /// Steps skipped before the present totals began.
     pub(super) skipped_before: f64,
     pub(super) predict: Programs,
     /// Batches of training seen: the host's copy of what the device counts, which skips what the loss scale does.
     pub(super) iterations: i64,
-    /// Of the last `fit`: where it is in its data, and whether the tally has the sums of that epoch.
+    /// Of the last `fit`: where it is in its data, and whether the totals has the sums of that epoch.
     pub(super) position: Position,
     pub(super) is_mid_epoch: bool,
     /// Examples of that data, where they are counted, and the checksum of their settings.
@@ -127,7 +127,7 @@ impl Trainer {
         if let Some(validation) = &fit.validation {
             check_finite(validation, "validate")?;
         }
-        let names = self.logs(&vec![0.0; self.setup.tally.len], 0.0);
+        let names = self.logs(&vec![0.0; self.setup.epoch_totals.len], 0.0);
         let best = fit.keep_best.as_deref();
         let best = best.map(|log| Best::new(log, &names, fit.validation.is_some()));
         let first = self.begin(feed, &fit, best.transpose()?)?;
@@ -204,7 +204,7 @@ impl Trainer {
     /// As [`fit`](Self::fit).
     pub fn train_on_batch(&mut self, batch: &Batch) -> Result<Logs> {
         self.needs_loss("train")?;
-        self.clear_tally()?;
+        self.reset_epoch_totals()?;
         let (split, shape) = self.part(batch, batch.rows())?;
         self.step(batch, &split, &shape, &mut InFlight::default())?;
         self.results(0.0)
@@ -279,7 +279,7 @@ impl Trainer {
     ) -> Result<(Logs, usize, Input)> {
         let is_resumed = self.is_mid_epoch;
         if !is_resumed {
-            self.clear_tally()?;
+            self.reset_epoch_totals()?;
             self.is_mid_epoch = true;
         }
         let (mut flight, start, skipped) = (InFlight::default(), Instant::now(), feed.skipped());
@@ -360,8 +360,8 @@ impl Trainer {
         }
     }
 
-    pub(super) fn clear_tally(&mut self) -> Result<()> {
-        self.state.clear_tally(&self.setup)?;
+    pub(super) fn reset_epoch_totals(&mut self) -> Result<()> {
+        self.state.reset_epoch_totals(&self.setup)?;
         self.skipped_before = self.slot("skipped_steps")?.unwrap_or(0.0);
         self.is_mid_epoch = false;
         Ok(())
@@ -434,7 +434,7 @@ impl Trainer {
         Ok((split, shape))
     }
 
-    /// Whether the loss scale has skipped a step since the tally began.
+    /// Whether the loss scale has skipped a step since the totals began.
     fn has_skipped(&self) -> Result<bool> {
         let skipped = self.slot("skipped_steps")?.unwrap_or(0.0);
         Ok(skipped > self.skipped_before)
@@ -442,13 +442,13 @@ impl Trainer {
 
     /// The results so far, the loss `none` where nothing has weight; an error when the loss of some step was not a number.
     pub(super) fn results(&mut self, none: f64) -> Result<Logs> {
-        let tally = self.state.read_tally(&self.setup)?;
+        let totals = self.state.read_epoch_totals(&self.setup)?;
         self.iterations = self.state.iterations()?;
-        if let Some(step) = Tally::first_bad(&tally) {
+        if let Some(step) = EpochTotals::first_non_finite(&totals) {
             return Err(self.diverged(step));
         }
         let none = if self.has_skipped()? { f64::NAN } else { none };
-        let mut logs = self.logs(&tally, none);
+        let mut logs = self.logs(&totals, none);
         for name in ["loss_scale", "skipped_steps"] {
             if let Some(value) = self.slot(name)? {
                 logs.push(name, value);
@@ -505,8 +505,11 @@ impl Trainer {
     }
 
     /// Losses are `none` where nothing has weight.
-    pub(super) fn logs(&self, tally: &[f64], none: f64) -> Logs {
-        let (loss, terms, results) = self.setup.tally.read(tally, &self.setup.metrics, none);
+    pub(super) fn logs(&self, totals: &[f64], none: f64) -> Logs {
+        let (loss, terms, results) =
+            self.setup
+                .epoch_totals
+                .read(totals, &self.setup.metrics, none);
         let mut logs = Logs::default();
         logs.push("loss", loss);
         let outputs = self.setup.model.output_names();

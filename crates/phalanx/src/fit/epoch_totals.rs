@@ -9,13 +9,13 @@ use super::loss_scale::Verdict;
 /// when there are several, the states of the metrics, and last the number (from 1) of the first step whose loss is
 /// not finite, 0 when there is none.
 #[derive(Clone, Debug)]
-pub(super) struct Tally {
+pub(super) struct EpochTotals {
     pub(super) len: usize,
     per_output: usize,
     metrics: Vec<Vec<Shape>>,
 }
 
-/// What one replica's rows of a batch add to the tally: losses as its share of the whole batch's.
+/// What one replica's rows of a batch add to the totals: losses as its share of the whole batch's.
 pub(super) struct LossAndMetrics {
     pub(super) loss: Tensor,
     /// Of its rows, and of the rows of all replicas.
@@ -47,7 +47,7 @@ impl LossAndMetrics {
     }
 }
 
-impl Tally {
+impl EpochTotals {
     pub(super) fn new(losses: &Losses, metrics: &[Counted]) -> Self {
         let per_output = if losses.terms.len() > 1 {
             losses.terms.len()
@@ -77,12 +77,12 @@ impl Tally {
         Shape::new(DType::F64, [self.len])
     }
 
-    /// The tally after a batch, which a training step also counts.
+    /// The totals after a batch, which a training step also counts.
     ///
     /// Losses count by the weight of their batch, so that the mean of an epoch does not depend on how it is cut.
-    pub(super) fn after(
+    pub(super) fn add_batch(
         &self,
-        tally: &Tensor,
+        totals: &Tensor,
         loss_and_metrics: &LossAndMetrics,
         iterations: Option<&Tensor>,
     ) -> Tensor {
@@ -96,83 +96,90 @@ impl Tally {
         let counts: usize = added.iter().map(|part| part.dim(0)).sum();
         if counts + 1 != self.len {
             let message = format!("states of {} numbers are updated by {counts}", self.len - 1);
-            tally.graph().fail("metric", message);
-            return tally.clone();
+            totals.graph().fail("metric", message);
+            return totals.clone();
         }
-        let first_bad = tally.slice_dim(0, counts, self.len);
+        let first_non_finite = totals.slice_dim(0, counts, self.len);
         added.push(match iterations {
             Some(iterations) => {
                 let is_finite = loss.abs().less(&loss.like(f64::INFINITY));
-                newly_bad(&first_bad, &is_finite.not(), iterations)
+                newly_bad(&first_non_finite, &is_finite.not(), iterations)
             }
-            None => first_bad.zeros_like(),
+            None => first_non_finite.zeros_like(),
         });
         let added: Vec<&Tensor> = added.iter().collect();
-        tally + Tensor::concat(&added, 0)
+        totals + Tensor::concat(&added, 0)
     }
 
-    /// The tally after a skipped step, which does not count, unless the training is lost.
-    pub(super) fn skipped(&self, tally: &Tensor, verdict: &Verdict, iterations: &Tensor) -> Tensor {
-        let counts = tally.slice_dim(0, 0, self.len - 1);
-        let first_bad = tally.slice_dim(0, self.len - 1, self.len);
-        let bad = newly_bad(&first_bad, &verdict.is_lost, iterations);
-        Tensor::concat(&[&counts, &(first_bad + bad)], 0)
+    /// The totals after a skipped step, which does not count, unless the training is lost.
+    pub(super) fn add_skipped(
+        &self,
+        totals: &Tensor,
+        verdict: &Verdict,
+        iterations: &Tensor,
+    ) -> Tensor {
+        let counts = totals.slice_dim(0, 0, self.len - 1);
+        let first_non_finite = totals.slice_dim(0, self.len - 1, self.len);
+        let bad = newly_bad(&first_non_finite, &verdict.is_lost, iterations);
+        Tensor::concat(&[&counts, &(first_non_finite + bad)], 0)
     }
 
-    /// The tally of all replicas from that of each.
-    pub(super) fn merged(&self, tallies: &[Vec<f64>]) -> Vec<f64> {
+    /// The totals of all replicas from that of each.
+    pub(super) fn merge_replicas(&self, totals_per_replica: &[Vec<f64>]) -> Vec<f64> {
         let mut all = vec![0.0; self.len];
-        for tally in tallies {
-            for (sum, count) in all.iter_mut().zip(tally) {
+        for totals in totals_per_replica {
+            for (sum, count) in all.iter_mut().zip(totals) {
                 *sum += count;
             }
         }
-        let bad = tallies.iter().filter_map(|tally| tally.last().copied());
-        let first_bad = bad.filter(|&step| step > 0.0).reduce(f64::min);
-        all[self.len - 1] = first_bad.unwrap_or(0.0);
+        let bad = totals_per_replica
+            .iter()
+            .filter_map(|totals| totals.last().copied());
+        let first_non_finite = bad.filter(|&step| step > 0.0).reduce(f64::min);
+        all[self.len - 1] = first_non_finite.unwrap_or(0.0);
         all
     }
 
     /// Whether any example counts.
-    pub(super) fn has_weight(tally: &[f64]) -> bool {
-        tally.get(1).is_some_and(|&weight| weight > 0.0)
+    pub(super) fn has_weight(totals: &[f64]) -> bool {
+        totals.get(1).is_some_and(|&weight| weight > 0.0)
     }
 
     /// The first step, from 0, that was lost: whose loss is not finite.
-    pub(super) fn first_bad(tally: &[f64]) -> Option<u64> {
-        let number = tally.last().copied().unwrap_or(0.0);
+    pub(super) fn first_non_finite(totals: &[f64]) -> Option<u64> {
+        let number = totals.last().copied().unwrap_or(0.0);
         (number > 0.0).then(|| number as u64 - 1)
     }
 
     /// The loss, that of each output, and the results of the metrics; losses are `none` where nothing has weight.
     pub(super) fn read(
         &self,
-        tally: &[f64],
+        totals: &[f64],
         metrics: &[Counted],
         none: f64,
     ) -> (f64, Vec<f64>, Vec<f64>) {
-        let weight = tally[1];
+        let weight = totals[1];
         let mean = |sum: f64| if weight == 0.0 { none } else { sum / weight };
-        let terms = tally[2..][..self.per_output].iter().map(|&sum| mean(sum));
+        let terms = totals[2..][..self.per_output].iter().map(|&sum| mean(sum));
         let mut at = 2 + self.per_output;
         let results = metrics.iter().zip(&self.metrics).map(|(counted, shapes)| {
             let mut take = |shape: &Shape| {
-                let values = &tally[at..][..shape.len()];
+                let values = &totals[at..][..shape.len()];
                 at += shape.len();
                 HostTensor::new(shape.dims.clone(), values)
             };
             let state: Vec<HostTensor> = shapes.iter().map(&mut take).collect();
             counted.metric.result(&state)
         });
-        (mean(tally[0]), terms.collect(), results.collect())
+        (mean(totals[0]), terms.collect(), results.collect())
     }
 }
 
 /// The number of this step, from 1, when it is the first bad one; else 0.
-fn newly_bad(first_bad: &Tensor, is_bad: &Tensor, iterations: &Tensor) -> Tensor {
-    let zero = first_bad.zeros_like();
+fn newly_bad(first_non_finite: &Tensor, is_bad: &Tensor, iterations: &Tensor) -> Tensor {
+    let zero = first_non_finite.zeros_like();
     let number = iterations.convert(DType::F64) + 1.0;
-    let if_first = first_bad
+    let if_first = first_non_finite
         .equal(&zero)
         .select(&number.broadcast_to(&[1]), &zero);
     is_bad.broadcast_to(&[1]).select(&if_first, &zero)
