@@ -46,11 +46,11 @@ impl Default for Compile {
 /// The losses of a model's outputs and what each counts in the total.
 #[derive(Clone, Debug, Default)]
 pub struct Losses {
-    pub(super) terms: Vec<Term>,
+    pub(super) terms: Vec<LossTerm>,
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Term {
+pub(super) struct LossTerm {
     pub(super) output: usize,
     pub(super) weight: f64,
     pub(super) loss: Loss,
@@ -72,7 +72,7 @@ impl Losses {
     #[must_use]
     pub fn and(mut self, output: usize, loss: impl Into<Loss>, weight: f64) -> Self {
         let loss = loss.into();
-        self.terms.push(Term {
+        self.terms.push(LossTerm {
             output,
             weight,
             loss,
@@ -111,7 +111,7 @@ impl<M: Into<Metric>> From<M> for OutputMetric {
 
 /// A metric as a step counts it.
 #[derive(Clone, Debug)]
-pub(super) struct Counted {
+pub(super) struct NamedMetric {
     pub(super) name: String,
     pub(super) output: usize,
     pub(super) metric: Metric,
@@ -120,16 +120,16 @@ pub(super) struct Counted {
 
 impl Compile {
     /// The metrics under the names of the logs.
-    pub(super) fn counted(&self, outputs: &[String], shapes: &[Shape]) -> Vec<Counted> {
+    pub(super) fn named_metrics(&self, outputs: &[String], shapes: &[Shape]) -> Vec<NamedMetric> {
         let plain = self.metrics.iter().map(|metric| (metric, false));
         let weighted = self.weighted_metrics.iter().map(|metric| (metric, true));
-        let mut counted: Vec<Counted> = Vec::new();
+        let mut named: Vec<NamedMetric> = Vec::new();
         for (OutputMetric { output, metric }, weighted) in plain.chain(weighted) {
             let base = match outputs {
                 [_] => metric.name().to_owned(),
                 _ => format!("{}_{}", outputs[*output], metric.name()),
             };
-            let taken = |name: &str| counted.iter().any(|other| other.name == name);
+            let taken = |name: &str| named.iter().any(|other| other.name == name);
             let mut name = if taken(&base) && weighted {
                 format!("weighted_{base}")
             } else {
@@ -146,14 +146,14 @@ impl Compile {
                 shapes[*output].dtype,
                 [1].into_iter().chain(shape).collect::<Vec<_>>(),
             );
-            counted.push(Counted {
+            named.push(NamedMetric {
                 name,
                 output: *output,
                 metric: metric.clone().bound(self.loss_of(*output), &batch),
                 weighted,
             });
         }
-        counted
+        named
     }
 
     fn loss_of(&self, output: usize) -> Option<&Loss> {

@@ -2,7 +2,7 @@
 
 use phalanx_graph::{DType, HostTensor, Shape, Tensor};
 
-use super::compile::{Counted, Losses};
+use super::compile::{Losses, NamedMetric};
 use super::loss_scale::Verdict;
 
 /// Sums over the steps of an epoch, in one f64 array that is read at once: loss and weight, the loss of each output
@@ -48,7 +48,7 @@ impl LossAndMetrics {
 }
 
 impl EpochTotals {
-    pub(super) fn new(losses: &Losses, metrics: &[Counted]) -> Self {
+    pub(super) fn new(losses: &Losses, metrics: &[NamedMetric]) -> Self {
         let per_output = if losses.terms.len() > 1 {
             losses.terms.len()
         } else {
@@ -56,7 +56,7 @@ impl EpochTotals {
         };
         let metrics: Vec<Vec<Shape>> = metrics
             .iter()
-            .map(|counted| {
+            .map(|metric| {
                 counted
                     .metric
                     .state()
@@ -155,21 +155,21 @@ impl EpochTotals {
     pub(super) fn read(
         &self,
         totals: &[f64],
-        metrics: &[Counted],
+        metrics: &[NamedMetric],
         none: f64,
     ) -> (f64, Vec<f64>, Vec<f64>) {
         let weight = totals[1];
         let mean = |sum: f64| if weight == 0.0 { none } else { sum / weight };
         let terms = totals[2..][..self.per_output].iter().map(|&sum| mean(sum));
         let mut at = 2 + self.per_output;
-        let results = metrics.iter().zip(&self.metrics).map(|(counted, shapes)| {
+        let results = metrics.iter().zip(&self.metrics).map(|(metric, shapes)| {
             let mut take = |shape: &Shape| {
                 let values = &totals[at..][..shape.len()];
                 at += shape.len();
                 HostTensor::new(shape.dims.clone(), values)
             };
             let state: Vec<HostTensor> = shapes.iter().map(&mut take).collect();
-            counted.metric.result(&state)
+            metric.metric.result(&state)
         });
         (mean(totals[0]), terms.collect(), results.collect())
     }

@@ -69,15 +69,15 @@ impl Setup {
                 parts => &loss + added * (1.0 / parts as f64),
             };
         }
-        let metrics = self.metrics.iter().map(|counted| {
-            let weight = if counted.weighted {
+        let metrics = self.metrics.iter().map(|metric| {
+            let weight = if metric.weighted {
                 weight.as_ref()
             } else {
                 batch.mask.as_ref()
             };
-            let (y, output) = (target(counted.output), &outputs[counted.output]);
+            let (y, output) = (target(metric.output), &outputs[metric.output]);
             let weight = output.weight(weight);
-            counted.metric.update(y, &output.value, weight.as_ref())
+            metric.metric.update(y, &output.value, weight.as_ref())
         });
         let (weight, whole) = unmasked.unwrap_or_else(|| match &weight {
             Some(weight) => {

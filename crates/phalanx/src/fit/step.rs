@@ -13,7 +13,7 @@ use phalanx_graph::{DType, Graph, GraphError, Program, Shape, Tensor};
 
 use super::LossScale;
 use super::batch_tensors::BatchTensors;
-use super::compile::{Compile, Counted, Losses, Term};
+use super::compile::{Compile, LossTerm, Losses, NamedMetric};
 use super::epoch_totals::{EpochTotals, LossAndMetrics};
 use super::loss_scale::Verdict;
 use super::next::Next;
@@ -31,7 +31,7 @@ pub(super) struct Setup {
     pub(super) model: Model,
     pub(super) optimizer: Optimizer,
     pub(super) losses: Losses,
-    pub(super) metrics: Vec<Counted>,
+    pub(super) metrics: Vec<NamedMetric>,
     /// The outputs that have targets, in order.
     pub(super) targets: Vec<usize>,
     /// Targets that hold classes, by position among them, and how many classes their outputs have.
@@ -94,7 +94,7 @@ impl Setup {
     ) -> Result<Self> {
         check(&model, &compile)?;
         let outputs = model.output_names();
-        let metrics = compile.counted(&outputs, &model.outputs());
+        let metrics = compile.named_metrics(&outputs, &model.outputs());
         let has_target = |output: &usize| {
             compile.loss.terms.iter().any(|term| term.output == *output)
                 || metrics.iter().any(|metric| metric.output == *output)
@@ -520,7 +520,7 @@ pub(super) struct Now<'a> {
 /// Which of the targets are integer classes, and of how many.
 fn classes(model: &Model, losses: &Losses, targets: &[usize]) -> Vec<(usize, usize)> {
     let outputs = model.outputs();
-    let of_term = |term: &Term| {
+    let of_term = |term: &LossTerm| {
         let Loss::SparseCategoricalCrossentropy(_) = term.loss else {
             return None;
         };
