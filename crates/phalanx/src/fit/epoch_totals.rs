@@ -57,7 +57,7 @@ impl EpochTotals {
         let metrics: Vec<Vec<Shape>> = metrics
             .iter()
             .map(|metric| {
-                counted
+                metric
                     .metric
                     .state()
                     .into_iter()

@@ -10,8 +10,8 @@ use phalanx_graph::{DType, Graph, Program, Shape, Tensor};
 
 use super::batch_tensors::BatchTensors;
 use super::loss_scale::all_finite;
-use super::next::Next;
-use super::step::{BatchShape, Pass, Setup, StepProgram, explain};
+use super::state_updates::StateUpdates;
+use super::step::{BatchShape, ReducedGradients, Setup, StepProgram, explain};
 use crate::nn::Model;
 use crate::replicas::{Placement, Stages};
 use crate::{Error, Result};
@@ -193,23 +193,23 @@ impl Setup {
         let seed = graph.parameter("seed", Shape::new(DType::U32, [2]));
         let mut batch = BatchTensors::bind(&graph, shape, None);
         batch.micro_batches = self.plan.as_ref().map_or(1, |plan| plan.micro_batches);
-        let now = self.split(&state);
-        let pass = self.pass(&graph, &now, &seed, &batch)?;
-        let after = self.totals_after_step(&totals, &pass, None, now.iterations);
+        let view = self.state_view(&state);
+        let reduced = self.reduced_gradients(&graph, &view, &seed, &batch)?;
+        let after = self.totals_after_step(&totals, &reduced, None, view.iterations);
         let weigh = weighing(&graph, &batch)?;
         let homes = self.homes();
         let mut sums = Vec::new();
         let (mut added, mut carried) = (Vec::new(), vec![(totals.clone(), 0)]);
-        for (at, (index, _)) in pass.updates.iter().enumerate() {
+        for (at, (index, _)) in reduced.updates.iter().enumerate() {
             carried.push((state[*index].clone(), 1 + at));
         }
-        for (gradient, &param) in pass.gradients.iter().zip(&pass.connected) {
+        for (gradient, &param) in reduced.gradients.iter().zip(&reduced.connected) {
             let sum = graph.parameter("sum", gradient.shape());
             added.push(&sum + gradient);
-            carried.push((sum.clone(), pass.updates.len() + added.len()));
+            carried.push((sum.clone(), reduced.updates.len() + added.len()));
             sums.push((sum, gradient.shape(), homes[self.trained[param]]));
         }
-        let updates = pass.updates.iter().map(|(_, value)| value);
+        let updates = reduced.updates.iter().map(|(_, value)| value);
         let values = updates.chain(&added);
         let outputs: Vec<(&str, &Tensor)> = [("tally", &after)]
             .into_iter()
@@ -220,14 +220,14 @@ impl Setup {
         let sums: Vec<(usize, Shape, usize)> = (sums.into_iter())
             .map(|(sum, shape, stage)| (number(&sum), shape, stage))
             .collect();
-        let disconnected = self.disconnected(&pass);
+        let disconnected = self.disconnected(&reduced);
         let staged = Traced {
-            forward: 1 + pass.updates.len(),
+            forward: 1 + reduced.updates.len(),
             carried: carried
                 .iter()
                 .map(|(tensor, at)| (number(tensor), *at))
                 .collect(),
-            update: Some(self.staged_update(pass, &sums, &homes)?),
+            update: Some(self.staged_update(reduced, &sums, &homes)?),
             sums,
             weigh,
         };
@@ -248,7 +248,7 @@ impl Setup {
     /// new totals. Outputs: the changed state, the totals.
     fn staged_update(
         &self,
-        mut pass: Pass,
+        mut reduced: ReducedGradients,
         sums: &[(usize, Shape, usize)],
         homes: &[usize],
     ) -> Result<Update> {
@@ -257,20 +257,25 @@ impl Setup {
             false => None,
         };
         if flags.is_none() {
-            pass.updates.clear();
+            reduced.updates.clear();
         }
         let count = flags.as_ref().map_or(0, |(_, stages)| stages.len());
         let graph = Graph::new();
         let state = self.bind_state(&graph);
         let totals = graph.parameter("tally", self.epoch_totals.shape());
-        let mut next = Next::of(&state);
-        let verdict = self.received(&graph, &state, &pass, count, &mut next);
+        let mut state_updates = StateUpdates::new(&state);
+        let verdict = self.apply_received(&graph, &state, &reduced, count, &mut state_updates);
         let mut taken: Vec<Taken> = (0..=state.len()).map(Taken::Before).collect();
         taken.extend(sums.iter().map(|(number, ..)| Taken::After(*number)));
-        taken.extend(pass.updates.iter().map(|(index, _)| Taken::After(*index)));
+        taken.extend(
+            reduced
+                .updates
+                .iter()
+                .map(|(index, _)| Taken::After(*index)),
+        );
         taken.extend((0..count).map(Taken::Flag));
         let Some(verdict) = verdict else {
-            let step = next.finish_state(&graph)?;
+            let step = state_updates.finish_state(&graph)?;
             let replaced = step.changed.iter().map(|&index| (index, homes[index]));
             return Ok(Update {
                 replaced: replaced.collect(),
@@ -281,9 +286,9 @@ impl Setup {
         };
         taken.push(Taken::After(state.len()));
         let after = graph.parameter("after", self.epoch_totals.shape());
-        let iterations = self.split(&state).iterations;
+        let iterations = self.state_view(&state).iterations;
         let skipped = self.epoch_totals.add_skipped(&totals, &verdict, iterations);
-        let step = next.finish(&graph, &verdict.finite.select(&after, &skipped))?;
+        let step = state_updates.finish(&graph, &verdict.finite.select(&after, &skipped))?;
         let replaced = step.changed.iter().map(|&index| (index, homes[index]));
         let last = self.plan.as_ref().map_or(0, |plan| plan.stages - 1);
         Ok(Update {

@@ -16,9 +16,9 @@ use super::batch_tensors::BatchTensors;
 use super::compile::{Compile, LossTerm, Losses, NamedMetric};
 use super::epoch_totals::{EpochTotals, LossAndMetrics};
 use super::loss_scale::Verdict;
-use super::next::Next;
 use super::parts::StepInputs;
 use super::pipeline::{Plan, Traced, weighing};
+use super::state_updates::StateUpdates;
 use crate::losses::Loss;
 use crate::nn::{Model, Policy, Variable};
 use crate::optim::{Optimizer, ParamSpec, SlotSpec};
@@ -194,15 +194,15 @@ impl Setup {
         let totals = graph.parameter("tally", self.epoch_totals.shape());
         let seed = graph.parameter("seed", Shape::new(DType::U32, [2]));
         let batch = BatchTensors::bind(&graph, shape, self.division.as_ref());
-        let now = self.split(&state);
-        let pass = self.pass(&graph, &now, &seed, &batch)?;
-        let mut next = Next::of(&state);
-        let verdict = self.update(&now, &pass, &mut next);
-        next.cut(&self.shardings());
-        let after = self.totals_after_step(&totals, &pass, verdict.as_ref(), now.iterations);
-        let mut step = next.finish(&graph, &after)?;
-        step.disconnected = self.disconnected(&pass);
-        step.exchange = pass.exchange;
+        let view = self.state_view(&state);
+        let reduced = self.reduced_gradients(&graph, &view, &seed, &batch)?;
+        let mut state_updates = StateUpdates::new(&state);
+        let verdict = self.update(&view, &reduced, &mut state_updates);
+        state_updates.shard(&self.shardings());
+        let after = self.totals_after_step(&totals, &reduced, verdict.as_ref(), view.iterations);
+        let mut step = state_updates.finish(&graph, &after)?;
+        step.disconnected = self.disconnected(&reduced);
+        step.exchange = reduced.exchange;
         Ok(step)
     }
 
@@ -218,26 +218,28 @@ impl Setup {
         let totals = graph.parameter("tally", self.epoch_totals.shape());
         let seed = graph.parameter("seed", Shape::new(DType::U32, [2]));
         let batch = BatchTensors::bind(&graph, shape, self.division.as_ref());
-        let now = self.split(&state);
-        let pass = self.pass(&graph, &now, &seed, &batch)?;
-        let unscaled = self.loss_scale.unscaled(pass.gradients.clone(), now.scale);
-        let verdict = self.loss_scale.verdict(&unscaled, &[], now.scale);
-        let after = self.totals_after_step(&totals, &pass, verdict.as_ref(), now.iterations);
-        let updates = pass.updates.iter().map(|(_, value)| value);
-        let sent: Vec<&Tensor> = pass.gradients.iter().chain(updates).collect();
+        let view = self.state_view(&state);
+        let reduced = self.reduced_gradients(&graph, &view, &seed, &batch)?;
+        let unscaled = self
+            .loss_scale
+            .unscaled(reduced.gradients.clone(), view.scale);
+        let verdict = self.loss_scale.verdict(&unscaled, &[], view.scale);
+        let after = self.totals_after_step(&totals, &reduced, verdict.as_ref(), view.iterations);
+        let updates = reduced.updates.iter().map(|(_, value)| value);
+        let sent: Vec<&Tensor> = reduced.gradients.iter().chain(updates).collect();
         let named = sent.iter().map(|value| ("sent", *value));
         let outputs: Vec<(&str, &Tensor)> = named.chain([("tally", &after)]).collect();
         let mut program = graph.finish(&outputs).map_err(explain)?;
         program.donated = vec![(state.len(), outputs.len() - 1)];
-        let apply = self.apply_step(&pass)?;
+        let apply = self.apply_step(&reduced)?;
         Ok(StepProgram {
             program,
             apply: Some(apply.program),
             sent: sent.iter().map(|value| value.shape()).collect(),
             changed: apply.changed,
-            disconnected: self.disconnected(&pass),
+            disconnected: self.disconnected(&reduced),
             staged: None,
-            exchange: pass.exchange,
+            exchange: reduced.exchange,
         })
     }
 
@@ -254,53 +256,53 @@ impl Setup {
         wanted
     }
 
-    fn apply_step(&self, pass: &Pass) -> Result<StepProgram> {
+    fn apply_step(&self, reduced: &ReducedGradients) -> Result<StepProgram> {
         let graph = Graph::new();
         let state = self.bind_state(&graph);
-        let mut next = Next::of(&state);
-        self.received(&graph, &state, pass, 0, &mut next);
-        next.finish_state(&graph)
+        let mut state_updates = StateUpdates::new(&state);
+        self.apply_received(&graph, &state, reduced, 0, &mut state_updates);
+        state_updates.finish_state(&graph)
     }
 
     /// Sets the state after a pass that another program made, whose gradients, new state of layers, and as many flags as
     /// are given, which say whether gradients are finite, are parameters in this order; returns whether the step counts.
-    pub(super) fn received(
+    pub(super) fn apply_received(
         &self,
         graph: &Graph,
         state: &[Tensor],
-        pass: &Pass,
+        reduced: &ReducedGradients,
         flags: usize,
-        next: &mut Next,
+        state_updates: &mut StateUpdates,
     ) -> Option<Verdict> {
         let bind = |value: &Tensor| graph.parameter("received", value.shape());
-        let gradients = pass.gradients.iter().map(bind).collect();
-        let updates = pass.updates.iter();
+        let gradients = reduced.gradients.iter().map(bind).collect();
+        let updates = reduced.updates.iter();
         let updates = updates.map(|(index, value)| (*index, bind(value)));
         let updates = updates.collect();
         let flag = |_| graph.parameter("finite", Shape::scalar(DType::Bool));
-        let received = Pass {
+        let received = ReducedGradients {
             loss_and_metrics: None,
-            connected: pass.connected.clone(),
+            connected: reduced.connected.clone(),
             gradients,
             updates,
             finite: (0..flags).map(flag).collect(),
             exchange: None,
         };
-        self.update(&self.split(state), &received, next)
+        self.update(&self.state_view(state), &received, state_updates)
     }
 
     /// Forward and backward: what the replicas' rows of a batch say of the variables.
-    pub(super) fn pass(
+    pub(super) fn reduced_gradients(
         &self,
         graph: &Graph,
-        now: &Now<'_>,
+        view: &StateView<'_>,
         seed: &Tensor,
         batch: &BatchTensors,
-    ) -> Result<Pass> {
+    ) -> Result<ReducedGradients> {
         let inputs = StepInputs {
-            variables: now.variables.to_vec(),
-            scale: now.scale.to_vec(),
-            key: Some(step_key(graph, seed, now.iterations)),
+            variables: view.variables.to_vec(),
+            scale: view.scale.to_vec(),
+            key: Some(step_key(graph, seed, view.iterations)),
         };
         let local_gradients = self.local_gradients(&inputs, batch);
         if local_gradients.connected.is_empty()
@@ -317,7 +319,7 @@ impl Setup {
         if self.replicas > 1 {
             gradients = self.reduction.sum(&gradients);
         }
-        Ok(Pass {
+        Ok(ReducedGradients {
             exchange,
             updates: self.synced_layer_state(&local_gradients.updates, batch),
             loss_and_metrics: Some(local_gradients.loss_and_metrics),
@@ -328,9 +330,9 @@ impl Setup {
     }
 
     /// The names of the variables without a gradient.
-    pub(super) fn disconnected(&self, pass: &Pass) -> Vec<String> {
+    pub(super) fn disconnected(&self, reduced: &ReducedGradients) -> Vec<String> {
         let params = self.params.iter().enumerate();
-        let lost = params.filter(|(param, _)| !pass.connected.contains(param));
+        let lost = params.filter(|(param, _)| !reduced.connected.contains(param));
         lost.map(|(_, param)| param.name.clone()).collect()
     }
 
@@ -338,11 +340,11 @@ impl Setup {
     pub(super) fn totals_after_step(
         &self,
         totals: &Tensor,
-        pass: &Pass,
+        reduced: &ReducedGradients,
         verdict: Option<&Verdict>,
         iterations: &Tensor,
     ) -> Tensor {
-        let Some(loss_and_metrics) = &pass.loss_and_metrics else {
+        let Some(loss_and_metrics) = &reduced.loss_and_metrics else {
             return totals.clone();
         };
         let after = self
@@ -370,8 +372,8 @@ impl Setup {
             .epoch_totals
             .add_batch(&totals, &loss_and_metrics, None);
         let weigh = weighing(&graph, &batch)?;
-        let next = Next::of(&[]);
-        let mut step = next.finish(&graph, &totals)?;
+        let state_updates = StateUpdates::new(&[]);
+        let mut step = state_updates.finish(&graph, &totals)?;
         step.program.donated = vec![(variables.len(), 0)];
         step.staged = self.plan.is_some().then(|| Traced {
             forward: 1,
@@ -404,10 +406,19 @@ impl Setup {
     }
 
     /// Sets the state after a step with these gradients; returns whether the step counts.
-    fn update(&self, now: &Now<'_>, pass: &Pass, next: &mut Next) -> Option<Verdict> {
-        let (variables, slots, connected) = (now.variables, now.slots, &pass.connected);
-        let gradients = self.loss_scale.unscaled(pass.gradients.clone(), now.scale);
-        let verdict = self.loss_scale.verdict(&gradients, &pass.finite, now.scale);
+    fn update(
+        &self,
+        view: &StateView<'_>,
+        reduced: &ReducedGradients,
+        state_updates: &mut StateUpdates,
+    ) -> Option<Verdict> {
+        let (variables, slots, connected) = (view.variables, view.slots, &reduced.connected);
+        let gradients = self
+            .loss_scale
+            .unscaled(reduced.gradients.clone(), view.scale);
+        let verdict = self
+            .loss_scale
+            .verdict(&gradients, &reduced.finite, view.scale);
         let specs: Vec<ParamSpec> = connected.iter().map(|&p| self.params[p].clone()).collect();
         let params = connected
             .iter()
@@ -423,21 +434,21 @@ impl Setup {
         let slots: Vec<Tensor> = kept.iter().map(|&slot| slots[slot].clone()).collect();
         let applied = self
             .optimizer
-            .apply(&specs, now.iterations, &params, &gradients, &slots);
+            .apply(&specs, view.iterations, &params, &gradients, &slots);
         for (&param, value) in connected.iter().zip(&applied.params) {
-            next.set(self.trained[param], value);
+            state_updates.set(self.trained[param], value);
         }
         for (&slot, value) in kept.iter().zip(&applied.slots) {
-            next.set(variables.len() + slot, value);
+            state_updates.set(variables.len() + slot, value);
         }
-        for (index, value) in &pass.updates {
-            next.set(*index, value);
+        for (index, value) in &reduced.updates {
+            state_updates.set(*index, value);
         }
-        next.set(next.len() - 1, &(now.iterations + 1.0));
+        state_updates.set(state_updates.len() - 1, &(view.iterations + 1.0));
         if let Some(verdict) = &verdict {
-            next.only_if(&verdict.finite);
+            state_updates.select_if(&verdict.finite);
             for (slot, value) in verdict.slots.iter().enumerate() {
-                next.set(now.scale_at + slot, value);
+                state_updates.set(view.scale_at + slot, value);
             }
         }
         verdict
@@ -475,11 +486,11 @@ impl Setup {
         state
     }
 
-    pub(super) fn split<'a>(&self, state: &'a [Tensor]) -> Now<'a> {
+    pub(super) fn state_view<'a>(&self, state: &'a [Tensor]) -> StateView<'a> {
         let (variables, rest) = state.split_at(self.model.variables().len());
         let (slots, iterations) = rest.split_at(rest.len() - 1);
         let (slots, scale) = slots.split_at(slots.len() - self.loss_scale.slots().len());
-        Now {
+        StateView {
             variables,
             slots,
             scale,
@@ -490,7 +501,7 @@ impl Setup {
 }
 
 /// What a forward and a backward pass say of a batch.
-pub(super) struct Pass {
+pub(super) struct ReducedGradients {
     /// On a replica.
     loss_and_metrics: Option<LossAndMetrics>,
     /// Positions, among the trained variables, of those that the loss depends on.
@@ -506,7 +517,7 @@ pub(super) struct Pass {
 }
 
 /// The state before a step.
-pub(super) struct Now<'a> {
+pub(super) struct StateView<'a> {
     variables: &'a [Tensor],
     /// Of the optimizer.
     slots: &'a [Tensor],

@@ -6,13 +6,13 @@ use super::step::{StepProgram, explain};
 use crate::Result;
 
 /// The state after a step; only what changes leaves the program.
-pub(super) struct Next {
+pub(super) struct StateUpdates {
     old: Vec<Tensor>,
     new: Vec<Option<Tensor>>,
 }
 
-impl Next {
-    pub(super) fn of(state: &[Tensor]) -> Self {
+impl StateUpdates {
+    pub(super) fn new(state: &[Tensor]) -> Self {
         Self {
             old: state.to_vec(),
             new: vec![None; state.len()],
@@ -25,14 +25,14 @@ impl Next {
     }
 
     /// What was set so far stays as it was where the condition does not hold.
-    pub(super) fn only_if(&mut self, condition: &Tensor) {
+    pub(super) fn select_if(&mut self, condition: &Tensor) {
         for (old, new) in self.old.iter().zip(&mut self.new) {
             *new = new.take().map(|new| condition.select(&new, old));
         }
     }
 
     /// Cuts what was set, where the program is divided among devices, as what it replaces.
-    pub(super) fn cut(&mut self, shardings: &[Sharding]) {
+    pub(super) fn shard(&mut self, shardings: &[Sharding]) {
         for (new, sharding) in self.new.iter_mut().zip(shardings) {
             *new = new.take().map(|new| new.sharded(sharding));
         }
