@@ -7,8 +7,8 @@ use super::Trainer;
 use super::batch::{check_labels, put, tensors};
 use super::epoch_totals::EpochTotals;
 use super::history::Logs;
+use super::in_flight::InFlight;
 use super::options::some_rows;
-use super::run::InFlight;
 use super::step::BatchShape;
 use crate::data::{Batch, Batches};
 use crate::replicas::Split;
@@ -129,11 +129,11 @@ impl Trainer {
         // One program for all batches, and one for full ones of unequal parts.
         let (setup, shape) = (&self.setup, whole.part(&split, true, self.setup.by_size));
         let trace = || setup.test_step(&shape);
-        let ready = self
+        let step = self
             .test
             .get(&self.placement, setup, "test_step", &shape, trace)?;
         let batch = put(&self.placement, tensors(batch), &split, true)?;
-        let (totals, done) = self.state.test(setup, ready, totals, &batch)?;
+        let (totals, done) = self.state.test(setup, step, totals, &batch)?;
         flight.push(self.placement.engine(), done)?;
         Ok(totals)
     }
@@ -144,11 +144,11 @@ impl Trainer {
         let setup = &self.setup;
         let shape = whole.part(&split, false, setup.by_size);
         let trace = || setup.predict_step(&shape);
-        let ready = self
+        let step = self
             .predict
             .get(&self.placement, setup, "predict_step", &shape, trace)?;
         let x = put(&self.placement, x.iter(), &split, shape.filled)?;
-        let outputs = self.state.predict(setup, ready, &x)?;
+        let outputs = self.state.predict(setup, step, &x)?;
         Ok(Predicted { outputs, split })
     }
 

@@ -8,8 +8,8 @@ use phalanx_graph::Program;
 use super::Trainer;
 use super::batch::{put, tensors};
 use super::options::Watch;
-use super::run::slices;
 use super::step::BatchShape;
+use super::train_state::slices;
 use crate::data::Batch;
 use crate::{Error, Result};
 
@@ -139,7 +139,7 @@ pub(super) struct Watcher {
 const PRICE: u32 = 50;
 /// What compiling is taken to cost at least.
 const COMPILING: Duration = Duration::from_secs(2);
-/// Runs that make a timing.
+/// StepExecutable that make a timing.
 const RUNS: usize = 5;
 
 impl Watcher {
@@ -203,14 +203,14 @@ impl Trainer {
         let (split, shape) = self.part(batch, batch.rows())?;
         let setup = &self.setup;
         let trace = || setup.train_program(&shape);
-        let ready = self
+        let step = self
             .train
             .get(&self.placement, setup, "train_step", &shape, trace)?;
         let batch = put(&self.placement, tensors(batch), &split, shape.filled)?;
         let mut times = Vec::with_capacity(steps);
         for _ in 0..steps.max(1) {
             let start = Instant::now();
-            let done = self.state.train(setup, ready, &batch)?;
+            let done = self.state.train(setup, step, &batch)?;
             self.placement.engine().wait(&done, 1)?;
             times.push(start.elapsed());
         }

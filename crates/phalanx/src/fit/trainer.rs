@@ -11,12 +11,14 @@ use super::compile::Compile;
 use super::epoch_totals::EpochTotals;
 use super::history::{EpochLogs, History, Input, Logs};
 use super::idle::Idle;
+use super::in_flight::InFlight;
 use super::infer::check_finite;
 use super::pipeline::Plan;
 use super::progress::Reporter;
-use super::run::{InFlight, Programs, State};
 use super::step::{BatchShape, Setup};
+use super::step_cache::StepCache;
 use super::times::Watcher;
+use super::train_state::TrainState;
 use super::verify::Verifier;
 use crate::data::{Batch, Batches, InputBottleneck, LostBytes, Position, TrainingData};
 use crate::engine::Engine;
@@ -29,13 +31,13 @@ use crate::{Error, Result};
 pub struct Trainer {
     pub(super) placement: Placement,
     pub(super) setup: Setup,
-    pub(super) state: State,
+    pub(super) state: TrainState,
     verifier: Option<Verifier>,
-    pub(super) train: Programs,
-    pub(super) test: Programs,
+    pub(super) train: StepCache,
+    pub(super) test: StepCache,
     /// Steps skipped before the present totals began.
     pub(super) skipped_before: f64,
-    pub(super) predict: Programs,
+    pub(super) predict: StepCache,
     /// Batches of training seen: the host's copy of what the device counts, which skips what the loss scale does.
     pub(super) iterations: i64,
     /// Of the last `fit`: where it is in its data, and whether the totals has the sums of that epoch.
@@ -68,14 +70,14 @@ impl Trainer {
         }
         let setup = setup.with_shares(placement.has_shares());
         Ok(Self {
-            state: State::new(placement, &setup, values, seed)?,
+            state: TrainState::new(placement, &setup, values, seed)?,
             verifier: None,
             placement: placement.clone(),
             setup,
-            train: Programs::default(),
-            test: Programs::default(),
+            train: StepCache::default(),
+            test: StepCache::default(),
             skipped_before: 0.0,
-            predict: Programs::default(),
+            predict: StepCache::default(),
             iterations: 0,
             position: Position::start(0),
             is_mid_epoch: false,
@@ -378,11 +380,11 @@ impl Trainer {
         check_labels(&self.setup, batch)?;
         let setup = &self.setup;
         let trace = || setup.train_program(shape);
-        let ready = self
+        let step = self
             .train
             .get(&self.placement, setup, "train_step", shape, trace)?;
         let batch = put(&self.placement, tensors(batch), split, shape.filled)?;
-        let done = self.state.train(setup, ready, &batch)?;
+        let done = self.state.train(setup, step, &batch)?;
         self.idle.begin(&done)?;
         // Skipped steps are found out in `results`.
         self.iterations += 1;
@@ -466,10 +468,10 @@ impl Trainer {
         let mut model = self.setup.model.clone();
         let result = change(&mut model)?;
         let setup = self.setup.with_model(model);
-        self.state.resettle(&self.setup, &setup)?;
+        self.state.rebuild_slots(&self.setup, &setup)?;
         self.setup = setup;
         // Frozen layers have no penalties, in tests neither.
-        (self.train, self.test) = (Programs::default(), Programs::default());
+        (self.train, self.test) = (StepCache::default(), StepCache::default());
         self.verifier = None;
         Ok(result)
     }

@@ -2,8 +2,8 @@
 
 use phalanx_graph::{DType, Graph, Shape, Tensor};
 
-use super::run::{State, slices};
 use super::step::Setup;
+use super::train_state::{TrainState, slices};
 use crate::engine::Compiled;
 use crate::replicas::Placement;
 use crate::{Error, Result};
@@ -35,7 +35,12 @@ impl Verifier {
     ///
     /// # Errors
     /// [`Error::Training`] with the first array that differs.
-    pub(super) fn verify(&self, placement: &Placement, state: &State, steps: i64) -> Result<()> {
+    pub(super) fn verify(
+        &self,
+        placement: &Placement,
+        state: &TrainState,
+        steps: i64,
+    ) -> Result<()> {
         let lists = state.lists()?;
         let (outputs, _) = self.compiled.run(&slices(&lists))?;
         let shape = Shape::new(DType::U32, [self.names.len()]);

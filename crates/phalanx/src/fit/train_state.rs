@@ -1,108 +1,20 @@
-//! Values on the device and steps in flight.
-
-use std::collections::VecDeque;
+//! The arrays that training carries from step to step, on their devices.
 
 use phalanx_graph::{DType, HostTensor, Shape, Sharding};
 use phalanx_pjrt::Buffer;
 
 use super::stages::{Lent, StagedStep};
-use super::step::{BatchShape, Setup, StepProgram};
-use crate::engine::{Compiled, Done, Engine};
+use super::step::Setup;
+use super::step_cache::{CompiledStep, StepExecutable};
+use crate::engine::{Compiled, Done};
 use crate::replicas::Placement;
 use crate::{Error, Result};
-
-/// A compiled step for batches of one shape.
-pub(super) struct Ready {
-    shape: BatchShape,
-    runs: Runs,
-    changed: Vec<usize>,
-}
-
-/// How a step runs.
-enum Runs {
-    /// As one program of all devices.
-    Whole(Compiled),
-    /// As one, and another that replaces the state on the device of the variables, with the shapes of what it is sent.
-    Central(Compiled, Compiled, Vec<Shape>),
-    /// In stages.
-    Staged(Box<StagedStep>),
-}
-
-impl Runs {
-    fn compile(
-        placement: &Placement,
-        setup: &Setup,
-        name: &str,
-        traced: &StepProgram,
-    ) -> Result<Self> {
-        if let Some(plan) = &setup.plan {
-            let step = StagedStep::compile(placement, plan, name, traced)?;
-            return Ok(Self::Staged(Box::new(step)));
-        }
-        let compiled = placement.compile(name, &traced.program)?;
-        Ok(match &traced.apply {
-            None => Self::Whole(compiled),
-            Some(apply) => {
-                let apply = placement.compile_apply(apply)?;
-                Self::Central(compiled, apply, traced.sent.clone())
-            }
-        })
-    }
-
-    /// The one program of the devices.
-    fn single_program(&self) -> Result<&Compiled> {
-        match self {
-            Self::Whole(compiled) | Self::Central(compiled, _, _) => Ok(compiled),
-            Self::Staged(_) => Err(Error::Bug("a step in stages is no one program".into())),
-        }
-    }
-}
-
-/// The compiled programs of one kind of step, by the shape of the batch.
-#[derive(Default)]
-pub(super) struct Programs(Vec<Ready>);
-
-impl Programs {
-    /// The step for batches of this shape, compiled when it is the first of them.
-    pub(super) fn get(
-        &mut self,
-        placement: &Placement,
-        setup: &Setup,
-        name: &str,
-        shape: &BatchShape,
-        trace: impl FnOnce() -> Result<StepProgram>,
-    ) -> Result<&Ready> {
-        let found = self.0.iter().position(|ready| ready.shape == *shape);
-        let index = match found {
-            Some(index) => index,
-            None => {
-                let traced = trace()?;
-                for variable in &traced.disconnected {
-                    placement.engine().notice(&format!(
-                        "warning: the loss does not depend on variable `{variable}`, so it is not trained; freeze its layer if that is meant"
-                    ));
-                }
-                if let (Some(exchange), true) = (&traced.exchange, self.0.is_empty()) {
-                    let line = format!("replicas add in each step {exchange}");
-                    placement.engine().notice(&line);
-                }
-                self.0.push(Ready {
-                    shape: shape.clone(),
-                    runs: Runs::compile(placement, setup, name, &traced)?,
-                    changed: traced.changed,
-                });
-                self.0.len() - 1
-            }
-        };
-        Ok(&self.0[index])
-    }
-}
 
 /// The arrays of a training: variables, slots, batches seen; and the sums of the epoch.
 ///
 /// Each replica has a list of arrays, or the device of the variables has the one list and replicas get copies of what
 /// they need. A step gives up the arrays it replaces. When it fails they are gone, and `arrays` stays empty.
-pub(super) struct State {
+pub(super) struct TrainState {
     placement: Placement,
     arrays: Vec<Vec<Buffer>>,
     /// Copies of the variables for tests and predictions, where these are on a device of their own.
@@ -115,7 +27,7 @@ pub(super) struct State {
     homes: Vec<usize>,
 }
 
-impl State {
+impl TrainState {
     /// The state before the first step; first values of the variables come from the seed when none are given.
     pub(super) fn new(
         placement: &Placement,
@@ -179,7 +91,7 @@ impl State {
 
     /// Brings the slots in line with a setup of the same model and optimizer whose trained variables are others: those
     /// of variables that are trained still stay, the others begin anew.
-    pub(super) fn resettle(&mut self, from: &Setup, to: &Setup) -> Result<()> {
+    pub(super) fn rebuild_slots(&mut self, from: &Setup, to: &Setup) -> Result<()> {
         let variables = from.model.variables().len();
         self.arrays()?;
         let (shardings, homes) = (to.shardings(), to.homes());
@@ -334,17 +246,17 @@ impl State {
     pub(super) fn train(
         &mut self,
         setup: &Setup,
-        ready: &Ready,
+        step: &CompiledStep,
         batch: &[Vec<Buffer>],
     ) -> Result<Done> {
         self.arrays()?;
         self.copies.clear();
-        let trained = match &ready.runs {
-            Runs::Whole(compiled) => self.train_in_place(compiled, ready, batch),
-            Runs::Central(compiled, apply, sent) => {
-                self.train_central(setup, ready, (compiled, apply, sent), batch)
+        let trained = match &step.executable {
+            StepExecutable::Replicated(compiled) => self.train_in_place(compiled, step, batch),
+            StepExecutable::ParameterDevice(compiled, apply, sent) => {
+                self.train_central(setup, step, (compiled, apply, sent), batch)
             }
-            Runs::Staged(step) => self.train_staged(setup, step, batch),
+            StepExecutable::Pipelined(step) => self.train_staged(setup, step, batch),
         };
         if trained.is_err() {
             self.arrays.clear();
@@ -355,7 +267,7 @@ impl State {
     fn train_in_place(
         &mut self,
         compiled: &Compiled,
-        ready: &Ready,
+        step: &CompiledStep,
         batch: &[Vec<Buffer>],
     ) -> Result<Done> {
         let lists = self.training_arguments(&self.arrays, &self.totals, batch);
@@ -363,7 +275,7 @@ impl State {
         self.totals.clear();
         for (arrays, outputs) in self.arrays.iter_mut().zip(outputs) {
             let mut outputs = outputs.into_iter();
-            for (&index, output) in ready.changed.iter().zip(outputs.by_ref()) {
+            for (&index, output) in step.changed.iter().zip(outputs.by_ref()) {
                 arrays[index] = output;
             }
             self.totals.extend(outputs);
@@ -375,7 +287,7 @@ impl State {
     fn train_central(
         &mut self,
         setup: &Setup,
-        ready: &Ready,
+        step: &CompiledStep,
         (compiled, apply, sent): (&Compiled, &Compiled, &[Shape]),
         batch: &[Vec<Buffer>],
     ) -> Result<Done> {
@@ -386,7 +298,7 @@ impl State {
         let received = self.placement.to_parameters(&outputs[0], sent)?;
         let arguments: Vec<&Buffer> = self.arrays[0].iter().chain(&received).collect();
         let (applied, _) = apply.run(&[&arguments])?;
-        for (&index, output) in ready.changed.iter().zip(applied.into_iter().flatten()) {
+        for (&index, output) in step.changed.iter().zip(applied.into_iter().flatten()) {
             self.arrays[0][index] = output;
         }
         Ok(done)
@@ -436,7 +348,7 @@ impl State {
         let totals = self.totals.first();
         let arguments = totals.into_iter().chain(self.seed.first());
         let replaced = self
-            .lent(setup, self.arrays[0].len(), arguments, batch)?
+            .borrow(setup, self.arrays[0].len(), arguments, batch)?
             .train(step)?;
         for (index, array) in replaced.arrays {
             self.arrays[0][index] = array;
@@ -446,7 +358,7 @@ impl State {
     }
 
     /// The first arrays, and what follows: the totals of the last stage, the seed of the first.
-    fn lent<'a>(
+    fn borrow<'a>(
         &'a self,
         setup: &'a Setup,
         count: usize,
@@ -512,14 +424,14 @@ impl State {
     pub(super) fn test(
         &mut self,
         setup: &Setup,
-        ready: &Ready,
+        step: &CompiledStep,
         totals: &[Buffer],
         batch: &[Vec<Buffer>],
     ) -> Result<(Vec<Buffer>, Done)> {
         let count = setup.model.variables().len();
-        if let Runs::Staged(step) = &ready.runs {
-            let lent = self.lent(setup, count, totals.iter(), batch)?;
-            let (totals, done) = lent.test(step)?;
+        if let StepExecutable::Pipelined(step) = &step.executable {
+            let borrow = self.borrow(setup, count, totals.iter(), batch)?;
+            let (totals, done) = borrow.test(step)?;
             return Ok((vec![totals], done));
         }
         let replicas = self.variables(setup)?.iter().zip(totals).zip(batch);
@@ -529,7 +441,7 @@ impl State {
                 variables.chain([totals]).chain(batch).collect()
             })
             .collect();
-        let (outputs, done) = ready.runs.single_program()?.run(&slices(&lists))?;
+        let (outputs, done) = step.executable.single_program()?.run(&slices(&lists))?;
         Ok((outputs.into_iter().flatten().collect(), done))
     }
 
@@ -537,53 +449,22 @@ impl State {
     pub(super) fn predict(
         &mut self,
         setup: &Setup,
-        ready: &Ready,
+        step: &CompiledStep,
         x: &[Vec<Buffer>],
     ) -> Result<Vec<Vec<Buffer>>> {
         let count = setup.model.variables().len();
-        if let Runs::Staged(step) = &ready.runs {
+        if let StepExecutable::Pipelined(step) = &step.executable {
             let none = std::iter::empty();
-            return self.lent(setup, count, none, x)?.predict(step);
+            return self.borrow(setup, count, none, x)?.predict(step);
         }
         let lists: Vec<Vec<&Buffer>> = (self.variables(setup)?.iter().zip(x))
             .map(|(arrays, x)| arrays[..count].iter().chain(x).collect())
             .collect();
-        let (outputs, _) = ready.runs.single_program()?.run(&slices(&lists))?;
+        let (outputs, _) = step.executable.single_program()?.run(&slices(&lists))?;
         Ok(outputs)
     }
 }
 
 pub(super) fn slices<'a, 'b>(lists: &'a [Vec<&'b Buffer>]) -> Vec<&'a [&'b Buffer]> {
     lists.iter().map(Vec::as_slice).collect()
-}
-
-/// Steps begun and not known to be done, so many at most that batches do not pile up in memory.
-#[derive(Default)]
-pub(crate) struct InFlight(VecDeque<Done>);
-
-/// So many batches stay in memory at most.
-const MOST_IN_FLIGHT: usize = 8;
-/// Enough to keep the device busy while the host wakes up and makes the next batch.
-const LEAST_IN_FLIGHT: usize = 2;
-
-impl InFlight {
-    /// Adds a step; when they are too many, waits once for all but the last few: waking up costs more than a step's
-    /// other work on the host.
-    pub(crate) fn push(&mut self, engine: &Engine, done: Done) -> Result<()> {
-        self.0.push_back(done);
-        if self.0.len() <= MOST_IN_FLIGHT {
-            return Ok(());
-        }
-        self.wait_for(engine, self.0.len() - LEAST_IN_FLIGHT)
-    }
-
-    /// Waits for all of them.
-    pub(crate) fn finish(&mut self, engine: &Engine) -> Result<()> {
-        self.wait_for(engine, self.0.len())
-    }
-
-    fn wait_for(&mut self, engine: &Engine, count: usize) -> Result<()> {
-        let last = self.0.drain(..count).next_back();
-        last.map_or(Ok(()), |done| engine.wait(&done, count))
-    }
 }
