@@ -5,7 +5,7 @@
 //! takes its rows out of the arrays and computes on these alone; its results are of the same shapes for any size. Replicas
 //! in other branches must not be waited for: the weight of all replicas' rows is found before the branches, gradients are
 //! added behind. Where layers exchange values themselves, as those of synchronized batch normalization do, there are no
-//! branches, and rows that only fill up weigh nothing.
+//! branches, and rows that only fill up weight_program nothing.
 
 use phalanx_graph::op::{PadDim, ReduceOp};
 use phalanx_graph::{DType, HostTensor, Scattered, Shape, Tensor, gradients};

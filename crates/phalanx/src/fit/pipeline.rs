@@ -18,7 +18,7 @@ use crate::{Error, Result};
 
 /// Which layers are in which stage.
 #[derive(Clone, Debug)]
-pub(super) struct Plan {
+pub(super) struct StagePlan {
     pub(super) stages: usize,
     pub(super) micro_batches: usize,
     of_layer: HashMap<String, usize>,
@@ -26,25 +26,25 @@ pub(super) struct Plan {
 
 /// What a program in stages needs beside itself: which of its parameters the next micro-batch gets from which output,
 /// which of those are sums that begin at zero, and what is summed up over all micro-batches first.
-pub(super) struct Traced {
+pub(super) struct PipelinePrograms {
     /// How many of the outputs, the first ones, come from the forward pass.
     pub(super) forward: usize,
     pub(super) carried: Vec<(usize, usize)>,
     /// Parameters, shapes and stages of the sums of gradients.
     pub(super) sums: Vec<(usize, Shape, usize)>,
     /// The weights of all micro-batches: a program that adds those of one to its parameters.
-    pub(super) weigh: Option<(Program, Vec<usize>)>,
+    pub(super) weight_program: Option<(Program, Vec<usize>)>,
     /// What follows all micro-batches of a training step.
-    pub(super) update: Option<Update>,
+    pub(super) update: Option<PipelineUpdate>,
 }
 
 /// The update of a step in stages. Where a step may be skipped, it decides on the state of layers and the totals as well:
 /// micro-batches have moved them by the time that gradients are known not to be finite.
-pub(super) struct Update {
+pub(super) struct PipelineUpdate {
     pub(super) program: Program,
     /// Of each output the parameter of the pass that it replaces, and its stage.
     pub(super) replaced: Vec<(usize, usize)>,
-    pub(super) taken: Vec<Taken>,
+    pub(super) inputs: Vec<UpdateInput>,
     /// Whether the sums of the gradients are finite, an output for each stage that has some, and its stage.
     pub(super) flags: Option<(Program, Vec<usize>)>,
 }
@@ -52,13 +52,13 @@ pub(super) struct Update {
 /// Where an update has a parameter from: a parameter of the pass, as it was before the first micro-batch or as it would
 /// be for the next, or a flag.
 #[derive(Clone, Copy)]
-pub(super) enum Taken {
+pub(super) enum UpdateInput {
     Before(usize),
     After(usize),
     Flag(usize),
 }
 
-impl Plan {
+impl StagePlan {
     pub(super) fn new(model: &Model, placement: &Placement, stages: &Stages) -> Result<Self> {
         let (layers, count) = (model.layer_order(), placement.devices().len());
         let starts = match &stages.starts {
@@ -170,16 +170,16 @@ fn balanced_starts(model: &Model, layers: &[String], count: usize) -> Result<Vec
 
 impl Setup {
     /// The stage of each array of the state; 0 without stages.
-    pub(super) fn homes(&self) -> Vec<usize> {
+    pub(super) fn stage_of_array(&self) -> Vec<usize> {
         let variables = self.model.variables();
         let stage = |name: &str| self.plan.as_ref()?.stage(name);
         let of_variable = |index: usize| stage(&variables[index].name).unwrap_or(0);
-        let mut homes: Vec<usize> = (0..variables.len()).map(of_variable).collect();
+        let mut stage_of_array: Vec<usize> = (0..variables.len()).map(of_variable).collect();
         let owner =
             |param: Option<usize>| param.map_or(0, |param| of_variable(self.trained[param]));
-        homes.extend(self.slots.iter().map(|slot| owner(slot.param)));
-        homes.push(0);
-        homes
+        stage_of_array.extend(self.slots.iter().map(|slot| owner(slot.param)));
+        stage_of_array.push(0);
+        stage_of_array
     }
 
     /// A training step of a micro-batch, and the update that follows all of them.
@@ -196,8 +196,8 @@ impl Setup {
         let view = self.state_view(&state);
         let reduced = self.reduced_gradients(&graph, &view, &seed, &batch)?;
         let after = self.totals_after_step(&totals, &reduced, None, view.iterations);
-        let weigh = weighing(&graph, &batch)?;
-        let homes = self.homes();
+        let weight_program = weight_program(&graph, &batch)?;
+        let stage_of_array = self.stage_of_array();
         let mut sums = Vec::new();
         let (mut added, mut carried) = (Vec::new(), vec![(totals.clone(), 0)]);
         for (at, (index, _)) in reduced.updates.iter().enumerate() {
@@ -207,7 +207,7 @@ impl Setup {
             let sum = graph.parameter("sum", gradient.shape());
             added.push(&sum + gradient);
             carried.push((sum.clone(), reduced.updates.len() + added.len()));
-            sums.push((sum, gradient.shape(), homes[self.trained[param]]));
+            sums.push((sum, gradient.shape(), stage_of_array[self.trained[param]]));
         }
         let updates = reduced.updates.iter().map(|(_, value)| value);
         let values = updates.chain(&added);
@@ -221,15 +221,15 @@ impl Setup {
             .map(|(sum, shape, stage)| (number(&sum), shape, stage))
             .collect();
         let disconnected = self.disconnected(&reduced);
-        let staged = Traced {
+        let staged = PipelinePrograms {
             forward: 1 + reduced.updates.len(),
             carried: carried
                 .iter()
                 .map(|(tensor, at)| (number(tensor), *at))
                 .collect(),
-            update: Some(self.staged_update(reduced, &sums, &homes)?),
+            update: Some(self.staged_update(reduced, &sums, &stage_of_array)?),
             sums,
-            weigh,
+            weight_program,
         };
         Ok(StepProgram {
             disconnected,
@@ -250,8 +250,8 @@ impl Setup {
         &self,
         mut reduced: ReducedGradients,
         sums: &[(usize, Shape, usize)],
-        homes: &[usize],
-    ) -> Result<Update> {
+        stage_of_array: &[usize],
+    ) -> Result<PipelineUpdate> {
         let flags = match self.loss_scale.is_dynamic() {
             true => flags(sums)?,
             false => None,
@@ -265,36 +265,42 @@ impl Setup {
         let totals = graph.parameter("tally", self.epoch_totals.shape());
         let mut state_updates = StateUpdates::new(&state);
         let verdict = self.apply_received(&graph, &state, &reduced, count, &mut state_updates);
-        let mut taken: Vec<Taken> = (0..=state.len()).map(Taken::Before).collect();
-        taken.extend(sums.iter().map(|(number, ..)| Taken::After(*number)));
-        taken.extend(
+        let mut inputs: Vec<UpdateInput> = (0..=state.len()).map(UpdateInput::Before).collect();
+        inputs.extend(sums.iter().map(|(number, ..)| UpdateInput::After(*number)));
+        inputs.extend(
             reduced
                 .updates
                 .iter()
-                .map(|(index, _)| Taken::After(*index)),
+                .map(|(index, _)| UpdateInput::After(*index)),
         );
-        taken.extend((0..count).map(Taken::Flag));
+        inputs.extend((0..count).map(UpdateInput::Flag));
         let Some(verdict) = verdict else {
             let step = state_updates.finish_state(&graph)?;
-            let replaced = step.changed.iter().map(|&index| (index, homes[index]));
-            return Ok(Update {
+            let replaced = step
+                .changed
+                .iter()
+                .map(|&index| (index, stage_of_array[index]));
+            return Ok(PipelineUpdate {
                 replaced: replaced.collect(),
                 program: step.program,
-                taken,
+                inputs,
                 flags,
             });
         };
-        taken.push(Taken::After(state.len()));
+        inputs.push(UpdateInput::After(state.len()));
         let after = graph.parameter("after", self.epoch_totals.shape());
         let iterations = self.state_view(&state).iterations;
         let skipped = self.epoch_totals.add_skipped(&totals, &verdict, iterations);
         let step = state_updates.finish(&graph, &verdict.finite.select(&after, &skipped))?;
-        let replaced = step.changed.iter().map(|&index| (index, homes[index]));
+        let replaced = step
+            .changed
+            .iter()
+            .map(|&index| (index, stage_of_array[index]));
         let last = self.plan.as_ref().map_or(0, |plan| plan.stages - 1);
-        Ok(Update {
+        Ok(PipelineUpdate {
             replaced: replaced.chain([(state.len(), last)]).collect(),
             program: step.program,
-            taken,
+            inputs,
             flags,
         })
     }
@@ -320,8 +326,8 @@ fn flags(sums: &[(usize, Shape, usize)]) -> Result<Option<(Program, Vec<usize>)>
 }
 
 /// A program that adds the weights of a micro-batch to those of the ones before, and where these are in its parameters;
-/// none where all micro-batches weigh the same.
-pub(super) fn weighing(
+/// none where all micro-batches weight_program the same.
+pub(super) fn weight_program(
     graph: &Graph,
     batch: &BatchTensors,
 ) -> Result<Option<(Program, Vec<usize>)>> {

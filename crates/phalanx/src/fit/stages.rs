@@ -7,15 +7,15 @@ use std::rc::Rc;
 use phalanx_graph::{DType, HostTensor, Program, Shape, Value};
 use phalanx_pjrt::Buffer;
 
-use super::pipeline::{Plan, Taken, Traced, Update};
+use super::pipeline::{PipelinePrograms, PipelineUpdate, StagePlan, UpdateInput};
 use super::step::StepProgram;
 use crate::engine::{CompileRequest, Compiled, Done, Engine};
 use crate::replicas::Placement;
 use crate::{Error, Result};
 
 /// A program in stages. Its values are numbered: parameters, then what goes from piece to piece.
-struct Staged {
-    pieces: Vec<Stage>,
+struct StagedProgram {
+    pieces: Vec<CompiledStage>,
     /// The numbers of the outputs.
     outputs: Vec<usize>,
     shapes: Vec<Shape>,
@@ -24,7 +24,7 @@ struct Staged {
 }
 
 /// A piece of a program on its device, and the numbers of what it takes and makes.
-struct Stage {
+struct CompiledStage {
     compiled: Compiled,
     device: usize,
     inputs: Vec<usize>,
@@ -32,58 +32,60 @@ struct Stage {
 }
 
 /// A step in stages, ready to run.
-pub(super) struct StagedStep {
-    pass: Staged,
+pub(super) struct PipelineStep {
+    pass: StagedProgram,
     /// Sums up the weights of all parts, and where these are in its parameters.
-    weigh: Option<(Staged, Vec<usize>)>,
+    weight_program: Option<(StagedProgram, Vec<usize>)>,
     /// What sums of gradients begin with, by their parameters, and the devices they are on.
     zeros: Vec<(usize, usize, Buffer)>,
     /// The update, where it is a training step.
-    update: Option<StagedUpdate>,
+    update: Option<CompiledUpdate>,
 }
 
 /// The update of a step in stages.
-struct StagedUpdate {
+struct CompiledUpdate {
     /// Whether the gradients of each stage are finite, where a step may be skipped.
-    flags: Vec<Part>,
+    flags: Vec<UpdatePart>,
     /// Replaces parameters of the pass: the state, and the totals where a step may be skipped.
-    apply: Vec<Part>,
+    apply: Vec<UpdatePart>,
     /// Where the parameters of the latter come from.
-    taken: Vec<Taken>,
+    inputs: Vec<UpdateInput>,
 }
 
 /// What a stage makes of a program's outputs, and what these replace, or which they are.
-struct Part {
-    stage: Stage,
+struct UpdatePart {
+    stage: CompiledStage,
     makes: Vec<usize>,
 }
 
-impl StagedStep {
+impl PipelineStep {
     pub(super) fn compile(
         placement: &Placement,
-        plan: &Plan,
+        plan: &StagePlan,
         name: &str,
         traced: &StepProgram,
     ) -> Result<Self> {
-        let none = Traced {
+        let none = PipelinePrograms {
             forward: traced.program.outputs.len(),
             carried: Vec::new(),
             sums: Vec::new(),
-            weigh: None,
+            weight_program: None,
             update: None,
         };
         let extra = traced.staged.as_ref().unwrap_or(&none);
-        let mut pass = Staged::compile(placement, plan, name, &traced.program, extra.forward)?;
+        let mut pass =
+            StagedProgram::compile(placement, plan, name, &traced.program, extra.forward)?;
         let carried = extra.carried.iter();
         pass.carried = carried
             .map(|&(from, to)| (from, pass.outputs[to]))
             .collect();
-        let weigh = extra.weigh.as_ref().map(|(program, places)| {
+        let weight_program = extra.weight_program.as_ref().map(|(program, places)| {
             let count = program.outputs.len();
-            let mut weigh = Staged::compile(placement, plan, "weigh_step", program, count)?;
-            let outputs = weigh.outputs.iter().copied();
-            weigh.carried = places.iter().copied().zip(outputs).collect();
-            Ok::<_, Error>((weigh, places.clone()))
+            let mut weight_program =
+                StagedProgram::compile(placement, plan, "weigh_step", program, count)?;
+            let outputs = weight_program.outputs.iter().copied();
+            weight_program.carried = places.iter().copied().zip(outputs).collect();
+            Ok::<_, Error>((weight_program, places.clone()))
         });
         let zeros = extra.sums.iter().map(|(number, shape, stage)| {
             let device = placement.devices()[*stage];
@@ -93,18 +95,18 @@ impl StagedStep {
             Ok((*number, device, zeros))
         });
         Ok(Self {
-            weigh: weigh.transpose()?,
+            weight_program: weight_program.transpose()?,
             zeros: zeros.collect::<Result<_>>()?,
             update: (extra.update.as_ref())
-                .map(|update| StagedUpdate::compile(placement, update))
+                .map(|update| CompiledUpdate::compile(placement, update))
                 .transpose()?,
             pass,
         })
     }
 }
 
-impl StagedUpdate {
-    fn compile(placement: &Placement, update: &Update) -> Result<Self> {
+impl CompiledUpdate {
+    fn compile(placement: &Placement, update: &PipelineUpdate) -> Result<Self> {
         let flags = update.flags.as_ref().map(|(program, stages)| {
             let outputs: Vec<(usize, usize)> = stages.iter().copied().enumerate().collect();
             compile_parts(placement, "finite_step", program, &outputs)
@@ -112,7 +114,7 @@ impl StagedUpdate {
         Ok(Self {
             flags: flags.transpose()?.unwrap_or_default(),
             apply: compile_parts(placement, "apply_step", &update.program, &update.replaced)?,
-            taken: update.taken.clone(),
+            inputs: update.inputs.clone(),
         })
     }
 }
@@ -123,7 +125,7 @@ fn compile_parts(
     name: &str,
     whole: &Program,
     outputs: &[(usize, usize)],
-) -> Result<Vec<Part>> {
+) -> Result<Vec<UpdatePart>> {
     let mut parts = Vec::new();
     for (stage, &device) in placement.devices().iter().enumerate() {
         let own: Vec<usize> = (0..outputs.len())
@@ -154,8 +156,8 @@ fn compile_parts(
         }
         let engine = placement.engine();
         let compiled = engine.compile(CompileRequest::new(name, &piece.program).on(&[device]))?;
-        parts.push(Part {
-            stage: Stage {
+        parts.push(UpdatePart {
+            stage: CompiledStage {
                 compiled,
                 device,
                 inputs,
@@ -173,10 +175,10 @@ fn parameter(program: &Program, value: Value) -> Option<usize> {
     parameters.position(|parameter| parameter.node == value.node)
 }
 
-impl Staged {
+impl StagedProgram {
     fn compile(
         placement: &Placement,
-        plan: &Plan,
+        plan: &StagePlan,
         name: &str,
         program: &Program,
         forward: usize,
@@ -211,7 +213,7 @@ impl Staged {
             }
             let device = placement.devices()[at.min(2 * plan.stages - 1 - at)];
             let number = |value: &Value| numbers[value];
-            stages.push(Stage {
+            stages.push(CompiledStage {
                 compiled: placement.engine().compile(
                     CompileRequest::new(&format!("{name}_{at}"), &piece.program)
                         .on(&[device])
@@ -233,37 +235,37 @@ impl Staged {
 }
 
 /// A buffer, of a step or of somebody else.
-enum Held<'a> {
-    Own(Buffer),
-    Lent(&'a Buffer),
+enum StageBuffer<'a> {
+    Owned(Buffer),
+    Borrowed(&'a Buffer),
 }
 
-impl Held<'_> {
+impl StageBuffer<'_> {
     const fn buffer(&self) -> &Buffer {
         match self {
-            Self::Own(buffer) => buffer,
-            Self::Lent(buffer) => buffer,
+            Self::Owned(buffer) => buffer,
+            Self::Borrowed(buffer) => buffer,
         }
     }
 }
 
 /// The same value on the devices that have it.
-type Copies<'a> = Rc<RefCell<Vec<(usize, Rc<Held<'a>>)>>>;
+type Copies<'a> = Rc<RefCell<Vec<(usize, Rc<StageBuffer<'a>>)>>>;
 
-fn only<'a>(device: usize, held: Held<'a>) -> Copies<'a> {
+fn only<'a>(device: usize, held: StageBuffer<'a>) -> Copies<'a> {
     Rc::new(RefCell::new(vec![(device, Rc::new(held))]))
 }
 
 /// What is known of a run: values of all parts, and of each part.
-struct Flow<'a> {
+struct PipelineRun<'a> {
     engine: &'a Engine,
-    staged: &'a Staged,
+    staged: &'a StagedProgram,
     shared: HashMap<usize, Copies<'a>>,
     parts: Vec<HashMap<usize, Copies<'a>>>,
     done: Option<Done>,
 }
 
-impl<'a> Flow<'a> {
+impl<'a> PipelineRun<'a> {
     /// Runs all pieces for all parts: on each device a part waits for the one before it alone.
     fn run(&mut self, stages: usize) -> Result<()> {
         let parts = self.parts.len();
@@ -295,15 +297,15 @@ impl<'a> Flow<'a> {
         Ok(())
     }
 
-    fn compute(&mut self, stage: &'a Stage, part: usize) -> Result<()> {
+    fn compute(&mut self, stage: &'a CompiledStage, part: usize) -> Result<()> {
         let inputs = stage.inputs.iter();
-        let inputs: Vec<Rc<Held<'a>>> = inputs
+        let inputs: Vec<Rc<StageBuffer<'a>>> = inputs
             .map(|&number| self.fetch(part, number, stage.device))
             .collect::<Result<_>>()?;
         let buffers: Vec<&Buffer> = inputs.iter().map(|held| held.buffer()).collect();
         let (outputs, done) = stage.compiled.run(&[&buffers])?;
         for (&number, output) in stage.outputs.iter().zip(outputs.into_iter().flatten()) {
-            let made = only(stage.device, Held::Own(output));
+            let made = only(stage.device, StageBuffer::Owned(output));
             for (to, from) in &self.staged.carried {
                 if *from == number {
                     self.shared.insert(*to, Rc::clone(&made));
@@ -316,7 +318,7 @@ impl<'a> Flow<'a> {
     }
 
     /// A value of a part on a device; of what all parts share, as it is when the part first needs it.
-    fn fetch(&mut self, part: usize, number: usize, device: usize) -> Result<Rc<Held<'a>>> {
+    fn fetch(&mut self, part: usize, number: usize, device: usize) -> Result<Rc<StageBuffer<'a>>> {
         let copies = match self.parts[part].get(&number) {
             Some(copies) => Rc::clone(copies),
             None => {
@@ -336,34 +338,34 @@ fn on_device<'a>(
     copies: &Copies<'a>,
     shape: &Shape,
     device: usize,
-) -> Result<Rc<Held<'a>>> {
+) -> Result<Rc<StageBuffer<'a>>> {
     let mut copies = copies.borrow_mut();
     if let Some((_, held)) = copies.iter().find(|(other, _)| *other == device) {
         return Ok(Rc::clone(held));
     }
     let copy = engine.copy(engine, copies[0].1.buffer(), shape, device)?;
-    let copy = Rc::new(Held::Own(copy));
+    let copy = Rc::new(StageBuffer::Owned(copy));
     copies.push((device, Rc::clone(&copy)));
     Ok(copy)
 }
 
 /// The buffer of a value that nobody else holds any more.
-fn taken(copies: Copies<'_>) -> Result<Buffer> {
+fn into_buffer(copies: Copies<'_>) -> Result<Buffer> {
     let shared = || Error::Bug("a result of a stage is still in use".into());
     let list = Rc::try_unwrap(copies).map_err(|_| shared())?.into_inner();
     let (_, first) = list.into_iter().next().ok_or_else(shared)?;
     match Rc::try_unwrap(first) {
-        Ok(Held::Own(buffer)) => Ok(buffer),
+        Ok(StageBuffer::Owned(buffer)) => Ok(buffer),
         _ => Err(shared()),
     }
 }
 
 /// The arrays of a training in stages, lent for a run.
-pub(super) struct Lent<'a> {
+pub(super) struct BorrowedState<'a> {
     pub(super) placement: &'a Placement,
-    pub(super) plan: &'a Plan,
+    pub(super) plan: &'a StagePlan,
     /// The stage of each array.
-    pub(super) homes: &'a [usize],
+    pub(super) stage_of_array: &'a [usize],
     /// The first parameters of the program.
     pub(super) arrays: Vec<&'a Buffer>,
     /// What follows: totals and seed, say, with the numbers of their devices.
@@ -373,7 +375,7 @@ pub(super) struct Lent<'a> {
 }
 
 /// New values of a training in stages.
-pub(super) struct Replaced {
+pub(super) struct PipelineOutputs {
     pub(super) totals: Buffer,
     pub(super) arrays: NewArrays,
     pub(super) done: Done,
@@ -382,8 +384,8 @@ pub(super) struct Replaced {
 /// New arrays of the state, by position.
 type NewArrays = HashMap<usize, Buffer>;
 
-impl Part {
-    fn run(&self, inputs: &[Rc<Held<'_>>]) -> Result<(NewArrays, Done)> {
+impl UpdatePart {
+    fn run(&self, inputs: &[Rc<StageBuffer<'_>>]) -> Result<(NewArrays, Done)> {
         let buffers: Vec<&Buffer> = inputs.iter().map(|held| held.buffer()).collect();
         let (outputs, done) = self.stage.compiled.run(&[&buffers])?;
         let outputs = outputs.into_iter().flatten();
@@ -400,22 +402,23 @@ impl Part {
     }
 }
 
-impl<'a> Lent<'a> {
-    fn flow(&self, staged: &'a Staged) -> Flow<'a> {
+impl<'a> BorrowedState<'a> {
+    fn run(&self, staged: &'a StagedProgram) -> PipelineRun<'a> {
         let devices = self.placement.devices();
-        let arrays = self.arrays.iter().zip(self.homes);
+        let arrays = self.arrays.iter().zip(self.stage_of_array);
         let arrays = arrays.map(|(&array, &stage)| (devices[stage], array));
         let shared = arrays.chain(self.more.iter().copied()).enumerate();
         let shared: HashMap<usize, Copies<'a>> = shared
-            .map(|(number, (device, buffer))| (number, only(device, Held::Lent(buffer))))
+            .map(|(number, (device, buffer))| (number, only(device, StageBuffer::Borrowed(buffer))))
             .collect();
         let first = shared.len();
         let part = |part: &'a Vec<Buffer>| {
             let values = part.iter().enumerate();
-            let value = |(at, buffer)| (first + at, only(devices[0], Held::Lent(buffer)));
+            let value =
+                |(at, buffer)| (first + at, only(devices[0], StageBuffer::Borrowed(buffer)));
             values.map(value).collect()
         };
-        Flow {
+        PipelineRun {
             engine: self.placement.engine(),
             staged,
             shared,
@@ -425,20 +428,20 @@ impl<'a> Lent<'a> {
     }
 
     /// Forward, backward, update.
-    pub(super) fn train(&self, step: &'a StagedStep) -> Result<Replaced> {
-        let mut flow = self.flow(&step.pass);
-        if let Some((weigh, places)) = &step.weigh {
-            flow.shared.extend(self.weights(weigh, places)?);
+    pub(super) fn train(&self, step: &'a PipelineStep) -> Result<PipelineOutputs> {
+        let mut run = self.run(&step.pass);
+        if let Some((weight_program, places)) = &step.weight_program {
+            run.shared.extend(self.weights(weight_program, places)?);
         }
         for (number, device, zeros) in &step.zeros {
-            let zeros = only(*device, Held::Lent(zeros));
-            flow.shared.insert(*number, zeros);
+            let zeros = only(*device, StageBuffer::Borrowed(zeros));
+            run.shared.insert(*number, zeros);
         }
-        let before = flow.shared.clone();
-        flow.run(self.plan.stages)?;
+        let before = run.shared.clone();
+        run.run(self.plan.stages)?;
         // The values of the parts are given back; what they left is shared.
-        let (mut shared, done) = (flow.shared, flow.done);
-        flow.parts.clear();
+        let (mut shared, done) = (run.shared, run.done);
+        run.parts.clear();
         let missing = || Error::Bug("a step in stages leaves too little".into());
         let (mut replaced, updated) = match &step.update {
             Some(update) => self.update(step, update, &before, &shared)?,
@@ -448,10 +451,10 @@ impl<'a> Lent<'a> {
         for &(number, _) in &step.pass.carried {
             if number <= count && !replaced.contains_key(&number) {
                 let carried = shared.remove(&number).ok_or_else(missing)?;
-                replaced.insert(number, taken(carried)?);
+                replaced.insert(number, into_buffer(carried)?);
             }
         }
-        Ok(Replaced {
+        Ok(PipelineOutputs {
             totals: replaced.remove(&count).ok_or_else(missing)?,
             arrays: replaced,
             done: updated.or(done).ok_or_else(missing)?,
@@ -459,25 +462,29 @@ impl<'a> Lent<'a> {
     }
 
     /// The weights of all parts, by the parameters that they are.
-    fn weights(&self, weigh: &'a Staged, places: &[usize]) -> Result<HashMap<usize, Copies<'a>>> {
+    fn weights(
+        &self,
+        weight_program: &'a StagedProgram,
+        places: &[usize],
+    ) -> Result<HashMap<usize, Copies<'a>>> {
         let (engine, home) = (self.placement.engine(), self.placement.devices()[0]);
-        let mut flow = self.flow(weigh);
+        let mut run = self.run(weight_program);
         for &place in places {
-            let zero = HostTensor::zeros(weigh.shapes[place].clone());
-            let zero = Held::Own(engine.put(home, &zero)?);
-            flow.shared.insert(place, only(home, zero));
+            let zero = HostTensor::zeros(weight_program.shapes[place].clone());
+            let zero = StageBuffer::Owned(engine.put(home, &zero)?);
+            run.shared.insert(place, only(home, zero));
         }
-        flow.run(self.plan.stages)?;
-        flow.shared.retain(|number, _| places.contains(number));
-        Ok(flow.shared)
+        run.run(self.plan.stages)?;
+        run.shared.retain(|number, _| places.contains(number));
+        Ok(run.shared)
     }
 
     /// The update of all stages, from what was shared before the first part and what is after the last: what they need is
     /// brought to them before the first of them gives up the old state.
     fn update(
         &self,
-        step: &'a StagedStep,
-        update: &'a StagedUpdate,
+        step: &'a PipelineStep,
+        update: &'a CompiledUpdate,
         before: &HashMap<usize, Copies<'a>>,
         after: &HashMap<usize, Copies<'a>>,
     ) -> Result<(NewArrays, Option<Done>)> {
@@ -491,19 +498,21 @@ impl<'a> Lent<'a> {
             let sums = sums.collect::<Result<Vec<_>>>()?;
             let (made, _) = part.run(&sums)?;
             let device = part.stage.device;
-            flags.extend((made.into_iter()).map(|(at, flag)| (at, only(device, Held::Own(flag)))));
+            flags.extend(
+                (made.into_iter()).map(|(at, flag)| (at, only(device, StageBuffer::Owned(flag)))),
+            );
         }
         let flag = Shape::scalar(DType::Bool);
         let fetch = |input: usize, device: usize| {
-            let (copies, shape) = match update.taken[input] {
-                Taken::Before(number) => (&before[&number], &shapes[number]),
-                Taken::After(number) => (&after[&number], &shapes[number]),
-                Taken::Flag(at) => (&flags[&at], &flag),
+            let (copies, shape) = match update.inputs[input] {
+                UpdateInput::Before(number) => (&before[&number], &shapes[number]),
+                UpdateInput::After(number) => (&after[&number], &shapes[number]),
+                UpdateInput::Flag(at) => (&flags[&at], &flag),
             };
             on_device(engine, copies, shape, device)
         };
-        let mut needed: Vec<Vec<Rc<Held<'a>>>> = Vec::new();
-        for Part { stage, .. } in &update.apply {
+        let mut needed: Vec<Vec<Rc<StageBuffer<'a>>>> = Vec::new();
+        for UpdatePart { stage, .. } in &update.apply {
             let inputs = stage.inputs.iter();
             let held = inputs.map(|&input| fetch(input, stage.device));
             needed.push(held.collect::<Result<_>>()?);
@@ -518,34 +527,34 @@ impl<'a> Lent<'a> {
     }
 
     /// Forward, with the totals going from part to part.
-    pub(super) fn test(&self, step: &'a StagedStep) -> Result<(Buffer, Done)> {
-        let mut flow = self.flow(&step.pass);
-        if let Some((weigh, places)) = &step.weigh {
-            flow.shared.extend(self.weights(weigh, places)?);
+    pub(super) fn test(&self, step: &'a PipelineStep) -> Result<(Buffer, Done)> {
+        let mut run = self.run(&step.pass);
+        if let Some((weight_program, places)) = &step.weight_program {
+            run.shared.extend(self.weights(weight_program, places)?);
         }
-        flow.run(self.plan.stages)?;
-        let Flow {
+        run.run(self.plan.stages)?;
+        let PipelineRun {
             mut shared,
             parts,
             done,
             ..
-        } = flow;
+        } = run;
         drop(parts);
         let none = || Error::Bug("a test in stages without a result".into());
         let totals = shared.remove(&self.arrays.len()).ok_or_else(none)?;
-        Ok((taken(totals)?, done.ok_or_else(none)?))
+        Ok((into_buffer(totals)?, done.ok_or_else(none)?))
     }
 
     /// Forward: the outputs of each part.
-    pub(super) fn predict(&self, step: &'a StagedStep) -> Result<Vec<Vec<Buffer>>> {
-        let mut flow = self.flow(&step.pass);
-        flow.run(self.plan.stages)?;
-        let Flow { parts, .. } = flow;
+    pub(super) fn predict(&self, step: &'a PipelineStep) -> Result<Vec<Vec<Buffer>>> {
+        let mut run = self.run(&step.pass);
+        run.run(self.plan.stages)?;
+        let PipelineRun { parts, .. } = run;
         let outputs = &step.pass.outputs;
         let part = |mut values: HashMap<usize, Copies<'a>>| {
             let outputs = outputs.iter().map(|number| {
                 let missing = || Error::Bug("an output of no stage".into());
-                taken(values.remove(number).ok_or_else(missing)?)
+                into_buffer(values.remove(number).ok_or_else(missing)?)
             });
             outputs.collect()
         };

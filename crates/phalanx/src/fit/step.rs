@@ -17,7 +17,7 @@ use super::compile::{Compile, LossTerm, Losses, NamedMetric};
 use super::epoch_totals::{EpochTotals, LossAndMetrics};
 use super::loss_scale::Verdict;
 use super::parts::StepInputs;
-use super::pipeline::{Plan, Traced, weighing};
+use super::pipeline::{PipelinePrograms, StagePlan, weight_program};
 use super::state_updates::StateUpdates;
 use crate::losses::Loss;
 use crate::nn::{Model, Policy, Variable};
@@ -51,7 +51,7 @@ pub(super) struct Setup {
     /// How the one replica is divided among devices, if it is.
     pub(super) division: Option<Division>,
     /// Which layers are in which stage, where there are stages.
-    pub(super) plan: Option<Plan>,
+    pub(super) plan: Option<StagePlan>,
     /// Whether replicas have unequal shares, and whether they compute by themselves on parts of their sizes.
     pub(super) has_shares: bool,
     pub(super) by_size: bool,
@@ -80,7 +80,7 @@ pub(super) struct StepProgram {
     /// Trained variables that the loss does not depend on.
     pub(super) disconnected: Vec<String>,
     /// How micro-batches follow each other, in stages.
-    pub(super) staged: Option<Traced>,
+    pub(super) staged: Option<PipelinePrograms>,
     /// What replicas exchange of their gradients.
     pub(super) exchange: Option<String>,
 }
@@ -371,15 +371,15 @@ impl Setup {
         let totals = self
             .epoch_totals
             .add_batch(&totals, &loss_and_metrics, None);
-        let weigh = weighing(&graph, &batch)?;
+        let weight_program = weight_program(&graph, &batch)?;
         let state_updates = StateUpdates::new(&[]);
         let mut step = state_updates.finish(&graph, &totals)?;
         step.program.donated = vec![(variables.len(), 0)];
-        step.staged = self.plan.is_some().then(|| Traced {
+        step.staged = self.plan.is_some().then(|| PipelinePrograms {
             forward: 1,
             carried: vec![(variables.len(), 0)],
             sums: Vec::new(),
-            weigh,
+            weight_program,
             update: None,
         });
         Ok(step)

@@ -2,7 +2,7 @@
 
 use phalanx_graph::Shape;
 
-use super::stages::StagedStep;
+use super::stages::PipelineStep;
 use super::step::{BatchShape, Setup, StepProgram};
 use crate::engine::Compiled;
 use crate::replicas::Placement;
@@ -22,7 +22,7 @@ pub(super) enum StepExecutable {
     /// As one, and another that replaces the state on the device of the variables, with the shapes of what it is sent.
     ParameterDevice(Compiled, Compiled, Vec<Shape>),
     /// In stages.
-    Pipelined(Box<StagedStep>),
+    Pipelined(Box<PipelineStep>),
 }
 
 impl StepExecutable {
@@ -33,7 +33,7 @@ impl StepExecutable {
         traced: &StepProgram,
     ) -> Result<Self> {
         if let Some(plan) = &setup.plan {
-            let step = StagedStep::compile(placement, plan, name, traced)?;
+            let step = PipelineStep::compile(placement, plan, name, traced)?;
             return Ok(Self::Pipelined(Box::new(step)));
         }
         let compiled = placement.compile(name, &traced.program)?;

@@ -3,7 +3,7 @@
 use phalanx_graph::{DType, HostTensor, Shape, Sharding};
 use phalanx_pjrt::Buffer;
 
-use super::stages::{Lent, StagedStep};
+use super::stages::{BorrowedState, PipelineStep};
 use super::step::Setup;
 use super::step_cache::{CompiledStep, StepExecutable};
 use crate::engine::{Compiled, Done};
@@ -24,7 +24,7 @@ pub(super) struct TrainState {
     /// How each array is cut over a mesh.
     shardings: Vec<Sharding>,
     /// The stage of each array.
-    homes: Vec<usize>,
+    stage_of_array: Vec<usize>,
 }
 
 impl TrainState {
@@ -56,7 +56,7 @@ impl TrainState {
             seed: Vec::new(),
             placement: placement.clone(),
             shardings: setup.shardings(),
-            homes: setup.homes(),
+            stage_of_array: setup.stage_of_array(),
         };
         state.replace(&host, seed)?;
         Ok(state)
@@ -66,7 +66,9 @@ impl TrainState {
     pub(super) fn replace(&mut self, values: &[HostTensor], seed: u64) -> Result<()> {
         let key = [(seed >> 32) as u32, seed as u32];
         let mut arrays: Vec<Vec<Buffer>> = Vec::new();
-        for ((value, sharding), &home) in values.iter().zip(&self.shardings).zip(&self.homes) {
+        for ((value, sharding), &home) in
+            values.iter().zip(&self.shardings).zip(&self.stage_of_array)
+        {
             let placed = self.placement.place_parameter(value, sharding, home)?;
             arrays.resize_with(placed.len(), Vec::new);
             for (list, array) in arrays.iter_mut().zip(placed) {
@@ -94,7 +96,7 @@ impl TrainState {
     pub(super) fn rebuild_slots(&mut self, from: &Setup, to: &Setup) -> Result<()> {
         let variables = from.model.variables().len();
         self.arrays()?;
-        let (shardings, homes) = (to.shardings(), to.homes());
+        let (shardings, stage_of_array) = (to.shardings(), to.stage_of_array());
         let mut made = Vec::new();
         for (index, slot) in to.slots.iter().enumerate() {
             let kept = from.slots.iter().position(|old| old.name == slot.name);
@@ -107,7 +109,7 @@ impl TrainState {
             };
             let value = value.map(|value| {
                 let sharding = &shardings[variables + index];
-                let home = homes[variables + index];
+                let home = stage_of_array[variables + index];
                 self.placement.place_parameter(&value, sharding, home)
             });
             made.push((kept, value.transpose()?));
@@ -122,7 +124,7 @@ impl TrainState {
             }
             arrays.extend(take(variables + from.slots.len()));
         }
-        (self.shardings, self.homes) = (shardings, homes);
+        (self.shardings, self.stage_of_array) = (shardings, stage_of_array);
         Ok(())
     }
 
@@ -148,9 +150,11 @@ impl TrainState {
     pub(super) fn set(&mut self, index: usize, value: &HostTensor) -> Result<()> {
         self.arrays()?;
         self.copies.clear();
-        let placed =
-            self.placement
-                .place_parameter(value, &self.shardings[index], self.homes[index])?;
+        let placed = self.placement.place_parameter(
+            value,
+            &self.shardings[index],
+            self.stage_of_array[index],
+        )?;
         for (arrays, array) in self.arrays.iter_mut().zip(placed) {
             arrays[index] = array;
         }
@@ -342,7 +346,7 @@ impl TrainState {
     fn train_staged(
         &mut self,
         setup: &Setup,
-        step: &StagedStep,
+        step: &PipelineStep,
         batch: &[Vec<Buffer>],
     ) -> Result<Done> {
         let totals = self.totals.first();
@@ -364,13 +368,13 @@ impl TrainState {
         count: usize,
         more: impl Iterator<Item = &'a Buffer>,
         parts: &'a [Vec<Buffer>],
-    ) -> Result<Lent<'a>> {
+    ) -> Result<BorrowedState<'a>> {
         let devices = self.placement.devices();
         let plan = setup.plan.as_ref();
-        Ok(Lent {
+        Ok(BorrowedState {
             placement: &self.placement,
             plan: plan.ok_or_else(|| Error::Bug("stages without a plan".into()))?,
-            homes: &self.homes,
+            stage_of_array: &self.stage_of_array,
             arrays: self.arrays()?[0][..count].iter().collect(),
             more: [devices[devices.len() - 1], devices[0]]
                 .into_iter()

@@ -13,7 +13,7 @@ use super::history::{EpochLogs, History, Input, Logs};
 use super::idle::Idle;
 use super::in_flight::InFlight;
 use super::infer::check_finite;
-use super::pipeline::Plan;
+use super::pipeline::StagePlan;
 use super::progress::Reporter;
 use super::step::{BatchShape, Setup};
 use super::step_cache::StepCache;
@@ -66,7 +66,7 @@ impl Trainer {
         setup.division = placement.division().cloned();
         setup.check_division()?;
         if let Some(stages) = placement.stages() {
-            setup.plan = Some(Plan::new(&setup.model, placement, stages)?);
+            setup.plan = Some(StagePlan::new(&setup.model, placement, stages)?);
         }
         let setup = setup.with_shares(placement.has_shares());
         Ok(Self {
