@@ -5,7 +5,7 @@ use phalanx_pjrt::Buffer;
 
 use super::step::{BatchShape, Setup};
 use crate::data::Batch;
-use crate::replicas::{Division, Placement, Split};
+use crate::replicas::{BatchPartition, MeshLayout, Placement};
 use crate::{Error, Result};
 
 impl BatchShape {
@@ -81,11 +81,15 @@ impl BatchShape {
 
     /// The shapes of one replica's part, whose rows may be there only to fill up its arrays; how many are examples is known
     /// where the parts have sizes and these count.
-    pub(super) fn part(&self, split: &Split, filled: bool, by_size: bool) -> Self {
+    pub(super) fn part(&self, partition: &BatchPartition, filled: bool, by_size: bool) -> Self {
         let mut part = self.clone();
-        part.sizes = if by_size { split.sizes() } else { Vec::new() };
+        part.sizes = if by_size {
+            partition.sizes()
+        } else {
+            Vec::new()
+        };
         part.filled = filled || !part.sizes.is_empty();
-        part.set_rows(split.each());
+        part.set_rows(partition.padded_rows());
         part
     }
 
@@ -120,9 +124,9 @@ pub(super) fn check_labels(setup: &Setup, batch: &Batch) -> Result<()> {
 }
 
 /// A replica's rows of a tensor, filled up with the last of them: rows of zeros may be none that a model can take.
-pub(super) fn part(tensor: &HostTensor, split: &Split, replica: usize) -> HostTensor {
-    let (start, count) = (split.start(replica), split.count(replica));
-    filled(tensor, start, count, split.each())
+pub(super) fn part(tensor: &HostTensor, partition: &BatchPartition, replica: usize) -> HostTensor {
+    let (start, count) = (partition.first_row(replica), partition.rows(replica));
+    filled(tensor, start, count, partition.padded_rows())
 }
 
 /// `count` rows of a tensor from `start` on, filled up to `each` with the last of them.
@@ -151,11 +155,11 @@ pub(crate) fn filled(tensor: &HostTensor, start: usize, count: usize, each: usiz
 pub(super) fn put<'a>(
     placement: &Placement,
     tensors: impl Iterator<Item = &'a HostTensor> + Clone,
-    split: &Split,
+    partition: &BatchPartition,
     filled: bool,
 ) -> Result<Vec<Vec<Buffer>>> {
-    if let Some(division) = placement.division() {
-        return put_divided(placement, division, tensors, split, filled);
+    if let Some(mesh_layout) = placement.mesh_layout() {
+        return put_on_mesh(placement, mesh_layout, tensors, partition, filled);
     }
     let engine = placement.engine();
     // Micro-batches begin on the first device.
@@ -164,32 +168,32 @@ pub(super) fn put<'a>(
         let device = home.unwrap_or_else(|| placement.devices()[replica]);
         let mut buffers = Vec::new();
         if filled {
-            let (count, start) = (split.count(replica), split.start(replica));
+            let (count, start) = (partition.rows(replica), partition.first_row(replica));
             buffers.push(engine.put(device, &HostTensor::scalar(count as i32))?);
             buffers.push(engine.put(device, &HostTensor::scalar(start as u32))?);
         }
         for tensor in tensors.clone() {
-            buffers.push(engine.put(device, &part(tensor, split, replica))?);
+            buffers.push(engine.put(device, &part(tensor, partition, replica))?);
         }
         Ok(buffers)
     };
-    (0..split.replicas()).map(replica).collect()
+    (0..partition.replicas()).map(replica).collect()
 }
 
 /// The same for one replica that is divided among the devices: a list for each of them.
-fn put_divided<'a>(
+fn put_on_mesh<'a>(
     placement: &Placement,
-    division: &Division,
+    mesh_layout: &MeshLayout,
     tensors: impl Iterator<Item = &'a HostTensor>,
-    split: &Split,
+    partition: &BatchPartition,
     filled: bool,
 ) -> Result<Vec<Vec<Buffer>>> {
-    let (rows, first) = (split.count(0) as i32, split.start(0) as u32);
+    let (rows, first) = (partition.rows(0) as i32, partition.first_row(0) as u32);
     let counts = [HostTensor::scalar(rows), HostTensor::scalar(first)];
     let counts = counts.into_iter().filter(|_| filled);
     let mut lists: Vec<Vec<Buffer>> = placement.devices().iter().map(|_| Vec::new()).collect();
-    for tensor in counts.chain(tensors.map(|tensor| part(tensor, split, 0))) {
-        let sharding = division.of_batch(tensor.dims().len());
+    for tensor in counts.chain(tensors.map(|tensor| part(tensor, partition, 0))) {
+        let sharding = mesh_layout.of_batch(tensor.dims().len());
         let parts = placement.divide(&tensor, &sharding)?;
         for (list, part) in lists.iter_mut().zip(parts) {
             list.push(part);

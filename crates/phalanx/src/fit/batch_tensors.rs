@@ -7,7 +7,7 @@ use phalanx_graph::{DType, Graph, Shape, Tensor};
 
 use super::outputs::of_rows;
 use super::step::BatchShape;
-use crate::replicas::Division;
+use crate::replicas::MeshLayout;
 
 /// A batch in a graph, as one replica has it.
 #[derive(Clone)]
@@ -41,11 +41,15 @@ pub(super) enum GlobalWeights {
 
 impl BatchTensors {
     /// The parameters of a batch; cut over a mesh, where one replica is divided.
-    pub(super) fn bind(graph: &Graph, batch: &BatchShape, division: Option<&Division>) -> Self {
+    pub(super) fn bind(
+        graph: &Graph,
+        batch: &BatchShape,
+        mesh_layout: Option<&MeshLayout>,
+    ) -> Self {
         let bind = |name: &'static str| {
-            move |shape: &Shape| match division {
-                Some(division) => {
-                    let sharding = division.of_batch(shape.rank());
+            move |shape: &Shape| match mesh_layout {
+                Some(mesh_layout) => {
+                    let sharding = mesh_layout.of_batch(shape.rank());
                     graph.parameter_sharded(name, shape.clone(), &sharding)
                 }
                 None => graph.parameter(name, shape.clone()),

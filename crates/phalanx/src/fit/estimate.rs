@@ -64,9 +64,9 @@ impl Trainer {
             ));
         }
         // With unequal shares every device has arrays of the largest part.
-        let split = self.placement().split(rows, rows);
+        let partition = self.placement().partition(rows, rows);
         let whole = BatchShape::of(&self.setup, batch)?;
-        let shape = whole.part(&split, false, self.setup.by_size);
+        let shape = whole.part(&partition, false, self.setup.by_size);
         let program = self.setup.train_step(&shape)?.program;
         let memory = self
             .engine()

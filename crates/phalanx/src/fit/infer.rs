@@ -11,7 +11,7 @@ use super::in_flight::InFlight;
 use super::options::some_rows;
 use super::step::BatchShape;
 use crate::data::{Batch, Batches};
-use crate::replicas::Split;
+use crate::replicas::BatchPartition;
 use crate::{Error, Result};
 
 impl Trainer {
@@ -125,14 +125,17 @@ impl Trainer {
     ) -> Result<Vec<Buffer>> {
         let whole = BatchShape::of(&self.setup, batch)?;
         check_labels(&self.setup, batch)?;
-        let split = self.placement.parts(batch.rows(), full);
+        let partition = self.placement.padded_partition(batch.rows(), full);
         // One program for all batches, and one for full ones of unequal parts.
-        let (setup, shape) = (&self.setup, whole.part(&split, true, self.setup.by_size));
+        let (setup, shape) = (
+            &self.setup,
+            whole.part(&partition, true, self.setup.by_size),
+        );
         let trace = || setup.test_step(&shape);
         let step = self
             .test
             .get(&self.placement, setup, "test_step", &shape, trace)?;
-        let batch = put(&self.placement, tensors(batch), &split, true)?;
+        let batch = put(&self.placement, tensors(batch), &partition, true)?;
         let (totals, done) = self.state.test(setup, step, totals, &batch)?;
         flight.push(self.placement.engine(), done)?;
         Ok(totals)
@@ -140,32 +143,32 @@ impl Trainer {
 
     fn begin_predict(&mut self, x: &[HostTensor], full: usize) -> Result<Predicted> {
         let whole = BatchShape::of_inputs(&self.setup, x)?;
-        let split = self.placement.parts(x[0].rows(), full);
+        let partition = self.placement.padded_partition(x[0].rows(), full);
         let setup = &self.setup;
-        let shape = whole.part(&split, false, setup.by_size);
+        let shape = whole.part(&partition, false, setup.by_size);
         let trace = || setup.predict_step(&shape);
         let step = self
             .predict
             .get(&self.placement, setup, "predict_step", &shape, trace)?;
-        let x = put(&self.placement, x.iter(), &split, shape.filled)?;
+        let x = put(&self.placement, x.iter(), &partition, shape.filled)?;
         let outputs = self.state.predict(setup, step, &x)?;
-        Ok(Predicted { outputs, split })
+        Ok(Predicted { outputs, partition })
     }
 
     /// The outputs of each replica for its examples.
     fn read_outputs(&self, predicted: &Predicted) -> Result<Vec<Vec<HostTensor>>> {
-        let split = &predicted.split;
+        let partition = &predicted.partition;
         let shapes = self.setup.model.outputs();
         let read = |replica: usize| {
             let outputs = shapes.iter().enumerate().map(|(index, shape)| {
                 let mut shape = shape.clone();
-                shape.dims.insert(0, split.each());
+                shape.dims.insert(0, partition.padded_rows());
                 let parts = predicted.outputs.iter().map(|outputs| &outputs[index]);
                 let whole =
                     self.placement
                         .read_output(&parts.collect::<Vec<_>>(), replica, &shape)?;
-                let count = split.count(replica);
-                Ok(if count == split.each() {
+                let count = partition.rows(replica);
+                Ok(if count == partition.padded_rows() {
                     whole
                 } else {
                     whole.slice_rows(0, count)
@@ -173,7 +176,7 @@ impl Trainer {
             });
             outputs.collect()
         };
-        (0..split.replicas()).map(read).collect()
+        (0..partition.replicas()).map(read).collect()
     }
 
     /// Each output of the model over all parts.
@@ -194,7 +197,7 @@ impl Trainer {
 struct Predicted {
     /// Of each replica.
     outputs: Vec<Vec<Buffer>>,
-    split: Split,
+    partition: BatchPartition,
 }
 
 pub(super) fn check_finite(batches: &Batches, doing: &str) -> Result<()> {

@@ -126,7 +126,7 @@ impl Setup {
             let (outputs, _) = self.forward(inputs, batch);
             let outputs = outputs.iter();
             outputs
-                .map(|output| self.cut_as_batch(&output.value))
+                .map(|output| self.shard_like_batch(&output.value))
                 .collect()
         };
         if batch.sizes.is_empty() {

@@ -22,7 +22,7 @@ use super::state_updates::StateUpdates;
 use crate::losses::Loss;
 use crate::nn::{Model, Policy, Variable};
 use crate::optim::{Optimizer, ParamSpec, SlotSpec};
-use crate::replicas::{Division, Reduction};
+use crate::replicas::{MeshLayout, Reduction};
 use crate::{Error, Result};
 
 /// What a model is compiled to: the model, what it is trained with, and the arrays that a step carries.
@@ -49,7 +49,7 @@ pub(super) struct Setup {
     /// Whether the variables are on a device of their own.
     pub(super) is_central: bool,
     /// How the one replica is divided among devices, if it is.
-    pub(super) division: Option<Division>,
+    pub(super) mesh_layout: Option<MeshLayout>,
     /// Which layers are in which stage, where there are stages.
     pub(super) plan: Option<StagePlan>,
     /// Whether replicas have unequal shares, and whether they compute by themselves on parts of their sizes.
@@ -117,7 +117,7 @@ impl Setup {
             replicas,
             reduction,
             is_central: false,
-            division: None,
+            mesh_layout: None,
             plan: None,
             has_shares: false,
             by_size: false,
@@ -193,7 +193,7 @@ impl Setup {
         let state = self.bind_state(&graph);
         let totals = graph.parameter("tally", self.epoch_totals.shape());
         let seed = graph.parameter("seed", Shape::new(DType::U32, [2]));
-        let batch = BatchTensors::bind(&graph, shape, self.division.as_ref());
+        let batch = BatchTensors::bind(&graph, shape, self.mesh_layout.as_ref());
         let view = self.state_view(&state);
         let reduced = self.reduced_gradients(&graph, &view, &seed, &batch)?;
         let mut state_updates = StateUpdates::new(&state);
@@ -217,7 +217,7 @@ impl Setup {
         let state = self.bind(&graph, slots);
         let totals = graph.parameter("tally", self.epoch_totals.shape());
         let seed = graph.parameter("seed", Shape::new(DType::U32, [2]));
-        let batch = BatchTensors::bind(&graph, shape, self.division.as_ref());
+        let batch = BatchTensors::bind(&graph, shape, self.mesh_layout.as_ref());
         let view = self.state_view(&state);
         let reduced = self.reduced_gradients(&graph, &view, &seed, &batch)?;
         let unscaled = self
@@ -364,7 +364,7 @@ impl Setup {
         let graph = self.graph();
         let variables = self.bind_variables(&graph);
         let totals = graph.parameter("tally", self.epoch_totals.shape());
-        let mut batch = BatchTensors::bind(&graph, shape, self.division.as_ref());
+        let mut batch = BatchTensors::bind(&graph, shape, self.mesh_layout.as_ref());
         batch.micro_batches = self.plan.as_ref().map_or(1, |plan| plan.micro_batches);
         let inputs = StepInputs::variables(&variables);
         let loss_and_metrics = self.forward_loss(&inputs, &batch);
@@ -389,7 +389,7 @@ impl Setup {
     pub(super) fn predict_step(&self, shape: &BatchShape) -> Result<StepProgram> {
         let graph = self.graph();
         let variables = self.bind_variables(&graph);
-        let batch = BatchTensors::bind(&graph, shape, self.division.as_ref());
+        let batch = BatchTensors::bind(&graph, shape, self.mesh_layout.as_ref());
         let inputs = StepInputs::variables(&variables);
         let outputs = self.forward_outputs(&inputs, &batch);
         let named: Vec<(&str, &Tensor)> = outputs.iter().map(|output| ("output", output)).collect();

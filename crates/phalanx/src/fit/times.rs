@@ -200,13 +200,13 @@ impl Trainer {
     /// As [`fit`](Self::fit).
     pub fn device_time(&mut self, batch: &Batch, steps: usize) -> Result<Duration> {
         self.train_on_batch(batch)?;
-        let (split, shape) = self.part(batch, batch.rows())?;
+        let (partition, shape) = self.part(batch, batch.rows())?;
         let setup = &self.setup;
         let trace = || setup.train_program(&shape);
         let step = self
             .train
             .get(&self.placement, setup, "train_step", &shape, trace)?;
-        let batch = put(&self.placement, tensors(batch), &split, shape.filled)?;
+        let batch = put(&self.placement, tensors(batch), &partition, shape.filled)?;
         let mut times = Vec::with_capacity(steps);
         for _ in 0..steps.max(1) {
             let start = Instant::now();
@@ -226,23 +226,23 @@ impl Trainer {
     /// As [`fit`](Self::fit).
     pub fn replica_times(&self, batch: &Batch, steps: usize) -> Result<ReplicaTimes> {
         self.needs_loss("time the replicas")?;
-        if self.placement().division().is_some() || self.placement().stages().is_some() {
+        if self.placement().mesh_layout().is_some() || self.placement().stages().is_some() {
             return Err(Error::user(
                 "only replicas can be timed one by one, and this strategy divides one model over its devices; use `device_time`",
             ));
         }
         let placement = self.placement();
-        let split = placement.split(batch.rows(), batch.rows());
+        let partition = placement.partition(batch.rows(), batch.rows());
         let whole = BatchShape::of(&self.setup, batch)?;
-        let shape = whole.part(&split, !split.is_even(), self.setup.by_size);
+        let shape = whole.part(&partition, !partition.is_even(), self.setup.by_size);
         let compiled = placement.compile("replica_step", &self.replica_step(&shape)?)?;
-        let batch = put(placement, tensors(batch), &split, shape.filled)?;
+        let batch = put(placement, tensors(batch), &partition, shape.filled)?;
         let copies = self.state.copies_of_all(&self.setup)?;
         // Not that of an epoch, which may go on after this.
         let totals = self.state.zeros(&self.setup)?;
         let lists = self.state.arguments(copies.as_deref(), &totals, &batch)?;
         let engine = self.placement.engine();
-        let mut times = vec![Vec::with_capacity(steps); split.replicas()];
+        let mut times = vec![Vec::with_capacity(steps); partition.replicas()];
         for _ in 0..steps.max(1) {
             let start = Instant::now();
             let (_, done) = compiled.run(&slices(&lists))?;
@@ -255,7 +255,7 @@ impl Trainer {
             times.sort();
             ReplicaTime {
                 device: self.placement.device_name(replica),
-                rows: split.count(replica),
+                rows: partition.rows(replica),
                 median: times[times.len() / 2],
             }
         });
@@ -440,10 +440,10 @@ mod tests {
             weight: None,
             first: 0,
         };
-        let split = placement.split(4, 4);
+        let partition = placement.partition(4, 4);
         let shape = BatchShape::of(&trainer.setup, &batch)
             .unwrap()
-            .part(&split, false, false);
+            .part(&partition, false, false);
         let program = trainer.replica_step(&shape).unwrap();
         let exchanges =
             |node: &Node| matches!(node.op, Op::AllReduce { .. } | Op::AllGather { .. });

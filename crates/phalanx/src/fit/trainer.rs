@@ -24,7 +24,7 @@ use crate::data::{Batch, Batches, InputBottleneck, LostBytes, Position, Training
 use crate::engine::Engine;
 use crate::nn::Model;
 use crate::optim::Optimizer;
-use crate::replicas::{Placement, Split};
+use crate::replicas::{BatchPartition, Placement};
 use crate::{Error, Result};
 
 /// A model with its values on a device, and what it is trained with.
@@ -63,8 +63,8 @@ impl Trainer {
         let reduction = placement.reduction().clone();
         let mut setup = Setup::new(model, compile, placement.replicas(), reduction)?;
         setup.is_central = placement.parameters().is_some();
-        setup.division = placement.division().cloned();
-        setup.check_division()?;
+        setup.mesh_layout = placement.mesh_layout().cloned();
+        setup.check_shardings()?;
         if let Some(stages) = placement.stages() {
             setup.plan = Some(StagePlan::new(&setup.model, placement, stages)?);
         }
@@ -207,8 +207,8 @@ impl Trainer {
     pub fn train_on_batch(&mut self, batch: &Batch) -> Result<Logs> {
         self.needs_loss("train")?;
         self.reset_epoch_totals()?;
-        let (split, shape) = self.part(batch, batch.rows())?;
-        self.step(batch, &split, &shape, &mut InFlight::default())?;
+        let (partition, shape) = self.part(batch, batch.rows())?;
+        self.step(batch, &partition, &shape, &mut InFlight::default())?;
         self.results(0.0)
     }
 
@@ -297,8 +297,8 @@ impl Trainer {
             let begun = Instant::now();
             starved += self.idle.between(asked, begun);
             let batch = batch?;
-            let (split, shape) = self.part_of(&batch, feed)?;
-            self.step(&batch, &split, &shape, &mut flight)?;
+            let (partition, shape) = self.part_of(&batch, feed)?;
+            self.step(&batch, &partition, &shape, &mut flight)?;
             self.watcher.see(&batch, feed.size(), begun.elapsed());
             self.position = iter.position();
             done += 1;
@@ -373,7 +373,7 @@ impl Trainer {
     fn step(
         &mut self,
         batch: &Batch,
-        split: &Split,
+        partition: &BatchPartition,
         shape: &BatchShape,
         flight: &mut InFlight,
     ) -> Result<()> {
@@ -383,7 +383,7 @@ impl Trainer {
         let step = self
             .train
             .get(&self.placement, setup, "train_step", shape, trace)?;
-        let batch = put(&self.placement, tensors(batch), split, shape.filled)?;
+        let batch = put(&self.placement, tensors(batch), partition, shape.filled)?;
         let done = self.state.train(setup, step, &batch)?;
         self.idle.begin(&done)?;
         // Skipped steps are found out in `results`.
@@ -414,26 +414,38 @@ impl Trainer {
     ///
     /// Where any batch may have lost examples, all that have are filled up: a program for each number of rows would be
     /// compiled otherwise.
-    fn part_of(&self, batch: &Batch, feed: TrainingData<'_>) -> Result<(Split, BatchShape)> {
+    fn part_of(
+        &self,
+        batch: &Batch,
+        feed: TrainingData<'_>,
+    ) -> Result<(BatchPartition, BatchShape)> {
         if !feed.skips_corrupt() {
             return self.part(batch, feed.size());
         }
-        let split = self.placement.parts(batch.rows(), feed.size());
-        self.shaped(batch, split)
+        let partition = self.placement.padded_partition(batch.rows(), feed.size());
+        self.shaped(batch, partition)
     }
 
     /// Which rows of a batch of `full` rows or fewer are whose, and the shapes of a part.
-    pub(super) fn part(&self, batch: &Batch, full: usize) -> Result<(Split, BatchShape)> {
-        let split = self.placement.split(batch.rows(), full);
-        self.shaped(batch, split)
+    pub(super) fn part(&self, batch: &Batch, full: usize) -> Result<(BatchPartition, BatchShape)> {
+        let partition = self.placement.partition(batch.rows(), full);
+        self.shaped(batch, partition)
     }
 
-    fn shaped(&self, batch: &Batch, split: Split) -> Result<(Split, BatchShape)> {
+    fn shaped(
+        &self,
+        batch: &Batch,
+        partition: BatchPartition,
+    ) -> Result<(BatchPartition, BatchShape)> {
         let whole = BatchShape::of(&self.setup, batch)?;
         // Micro-batches are told their place among the rows the same way.
-        let is_cut = self.setup.plan.is_some() && split.replicas() > 1;
-        let shape = whole.part(&split, is_cut || !split.is_even(), self.setup.by_size);
-        Ok((split, shape))
+        let is_cut = self.setup.plan.is_some() && partition.replicas() > 1;
+        let shape = whole.part(
+            &partition,
+            is_cut || !partition.is_even(),
+            self.setup.by_size,
+        );
+        Ok((partition, shape))
     }
 
     /// Whether the loss scale has skipped a step since the totals began.

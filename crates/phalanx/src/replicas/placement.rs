@@ -3,7 +3,7 @@
 use phalanx_graph::{HostTensor, Mesh, Program, Shape, Sharding};
 use phalanx_pjrt::Buffer;
 
-use super::{Division, Reduction, Split, Stages};
+use super::{BatchPartition, MeshLayout, Reduction, Stages};
 use crate::engine::{CompileRequest, Compiled, Engine};
 use crate::{Error, Result};
 
@@ -19,7 +19,7 @@ pub struct Placement {
     reduction: Reduction,
     shares: Option<Vec<u32>>,
     verify_every: Option<u64>,
-    division: Option<Division>,
+    mesh_layout: Option<MeshLayout>,
     stages: Option<Stages>,
 }
 
@@ -53,7 +53,7 @@ impl Placement {
             reduction: Reduction::default(),
             shares: None,
             verify_every: None,
-            division: None,
+            mesh_layout: None,
             stages: None,
         }
     }
@@ -94,7 +94,7 @@ impl Placement {
                 "{mesh} has {places} places, but {devices} devices are named; name one for each"
             )));
         }
-        self.division = Some(Division {
+        self.mesh_layout = Some(MeshLayout {
             mesh: mesh.clone(),
             data: data.map(str::to_owned),
         });
@@ -120,7 +120,7 @@ impl Placement {
                 self.replicas()
             )));
         }
-        Split::weighted(0, shares)?;
+        BatchPartition::weighted(0, shares)?;
         let all_equal = shares.iter().all(|share| *share == shares[0]);
         self.shares = (!all_equal).then(|| shares.to_vec());
         Ok(self)
@@ -136,7 +136,7 @@ impl Placement {
     /// Copies of the model that train together.
     #[must_use]
     pub const fn replicas(&self) -> usize {
-        match (&self.division, &self.stages) {
+        match (&self.mesh_layout, &self.stages) {
             (None, None) => self.devices.len(),
             _ => 1,
         }
@@ -165,8 +165,8 @@ impl Placement {
     }
 
     /// How the one replica is divided among the devices, if it is.
-    pub(crate) const fn division(&self) -> Option<&Division> {
-        self.division.as_ref()
+    pub(crate) const fn mesh_layout(&self) -> Option<&MeshLayout> {
+        self.mesh_layout.as_ref()
     }
 
     /// The engine of the replicas.
@@ -187,7 +187,7 @@ impl Placement {
             (Some((a, i)), Some((b, j))) => a.is(b) && i == j,
             (a, b) => a.is_none() && b.is_none(),
         };
-        let divided = self.division == other.division && self.stages == other.stages;
+        let divided = self.mesh_layout == other.mesh_layout && self.stages == other.stages;
         self.engine.is(&other.engine) && self.devices == other.devices && parameters && divided
     }
 
@@ -220,21 +220,21 @@ impl Placement {
     /// Parts that are all examples have arrays of their own size; others those of a full batch, so that a training
     /// needs few programs. With shares a full batch has a program for parts of its sizes.
     #[must_use]
-    pub fn split(&self, rows: usize, full: usize) -> Split {
-        let split = self.cut(rows);
-        if split.is_even() {
-            return split;
+    pub fn partition(&self, rows: usize, full: usize) -> BatchPartition {
+        let partition = self.exact_partition(rows);
+        if partition.is_even() {
+            return partition;
         }
-        self.parts(rows, full)
+        self.padded_partition(rows, full)
     }
 
-    /// As [`split`](Self::split), in arrays of a full batch's size whatever the number of rows.
+    /// As [`partition`](Self::partition), in arrays of a full batch's size whatever the number of rows.
     #[must_use]
-    pub fn parts(&self, rows: usize, full: usize) -> Split {
-        let split = self.cut(rows);
+    pub fn padded_partition(&self, rows: usize, full: usize) -> BatchPartition {
+        let partition = self.exact_partition(rows);
         match self.shares {
-            Some(_) if rows == full => split.sized(),
-            _ => split.padded_to(self.cut(full).each()),
+            Some(_) if rows == full => partition.sized(),
+            _ => partition.padded_to(self.exact_partition(full).padded_rows()),
         }
     }
 
@@ -243,18 +243,18 @@ impl Placement {
         self.shares.is_some()
     }
 
-    fn cut(&self, rows: usize) -> Split {
-        if let Some(division) = &self.division {
-            let filled = rows.next_multiple_of(division.parts());
-            return Split::equal(rows, 1).padded_to(filled);
+    fn exact_partition(&self, rows: usize) -> BatchPartition {
+        if let Some(mesh_layout) = &self.mesh_layout {
+            let filled = rows.next_multiple_of(mesh_layout.parts());
+            return BatchPartition::equal(rows, 1).padded_to(filled);
         }
         let stages = self.stages.as_ref();
         let parts = stages.map_or(self.replicas(), |stages| stages.micro_batches);
         match &self.shares {
-            None => Split::equal(rows, parts),
+            None => BatchPartition::equal(rows, parts),
             // Checked when they were given.
-            Some(shares) => Split::weighted(rows, shares)
-                .unwrap_or_else(|_| Split::equal(rows, self.replicas())),
+            Some(shares) => BatchPartition::weighted(rows, shares)
+                .unwrap_or_else(|_| BatchPartition::equal(rows, self.replicas())),
         }
     }
 
@@ -300,11 +300,11 @@ impl Placement {
 
     /// A tensor on each device: whole, or its part.
     pub(crate) fn divide(&self, tensor: &HostTensor, sharding: &Sharding) -> Result<Vec<Buffer>> {
-        match &self.division {
+        match &self.mesh_layout {
             None => self.replicate(tensor),
-            Some(division) => {
+            Some(mesh_layout) => {
                 self.engine
-                    .put_parts(&self.devices, &division.mesh, sharding, tensor)
+                    .put_parts(&self.devices, &mesh_layout.mesh, sharding, tensor)
             }
         }
     }
@@ -317,9 +317,9 @@ impl Placement {
         sharding: &Sharding,
     ) -> Result<HostTensor> {
         let engine = self.parameter_engine();
-        match &self.division {
+        match &self.mesh_layout {
             None => engine.get(arrays[0], shape),
-            Some(division) => engine.get_parts(arrays, &division.mesh, sharding, shape),
+            Some(mesh_layout) => engine.get_parts(arrays, &mesh_layout.mesh, sharding, shape),
         }
     }
 
@@ -358,12 +358,12 @@ impl Placement {
         replica: usize,
         shape: &Shape,
     ) -> Result<HostTensor> {
-        match &self.division {
+        match &self.mesh_layout {
             None => self.engine.get(parts[replica], shape),
-            Some(division) => {
-                let sharding = division.of_batch(shape.rank());
+            Some(mesh_layout) => {
+                let sharding = mesh_layout.of_batch(shape.rank());
                 self.engine
-                    .get_parts(parts, &division.mesh, &sharding, shape)
+                    .get_parts(parts, &mesh_layout.mesh, &sharding, shape)
             }
         }
     }
@@ -397,18 +397,23 @@ impl Placement {
             .map(|r| self.device_name(r))
             .collect();
         let stages = self.stages.as_ref();
-        let on = match (&self.division, self.replicas()) {
+        let on = match (&self.mesh_layout, self.replicas()) {
             _ if stages.is_some() => format!("{} stages ({})", names.len(), names.join(", ")),
-            (Some(division), _) => format!("{} ({})", division.mesh, names.join(", ")),
+            (Some(mesh_layout), _) => format!("{} ({})", mesh_layout.mesh, names.join(", ")),
             (None, 1) => names[0].clone(),
             (None, replicas) => format!("{replicas} replicas ({})", names.join(", ")),
         };
-        let split = self.split(rows, rows);
-        let counts: Vec<usize> = (0..split.replicas()).map(|r| split.count(r)).collect();
-        let batch = match (&counts[..], split.is_even()) {
+        let partition = self.partition(rows, rows);
+        let counts: Vec<usize> = (0..partition.replicas())
+            .map(|r| partition.rows(r))
+            .collect();
+        let batch = match (&counts[..], partition.is_even()) {
             _ if stages.is_some() => format!("batch {rows}, {} micro-batches", counts.len()),
             ([_], _) => format!("batch {rows}"),
-            (_, true) => format!("global batch {rows}, {} per replica", split.each()),
+            (_, true) => format!(
+                "global batch {rows}, {} per replica",
+                partition.padded_rows()
+            ),
             (_, false) => format!("global batch {rows}, {counts:?} per replica"),
         };
         let mut line = format!("training on {on}: {batch}");

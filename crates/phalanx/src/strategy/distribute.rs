@@ -9,7 +9,7 @@ use super::site::Site;
 use super::values::PerReplica;
 use crate::data::{Batch, BatchIter, Batches};
 use crate::fit::filled;
-use crate::replicas::Split;
+use crate::replicas::BatchPartition;
 use crate::{Error, Result};
 
 /// A batch whose rows are divided over the replicas, each part on its replica's device.
@@ -57,16 +57,16 @@ impl DistributedBatch {
     /// Divides a global batch, of which a full one has `full` rows.
     pub(super) fn split(site: &Site, batch: &Batch, full: usize) -> Result<Self> {
         check_rows(batch)?;
-        let split = site.placement.split(batch.rows(), full);
-        let replicas = 0..split.replicas();
+        let partition = site.placement.partition(batch.rows(), full);
+        let replicas = 0..partition.replicas();
         let parts: Vec<Part<'_>> = replicas
             .map(|replica| Part {
                 batch,
-                start: split.start(replica),
-                count: split.count(replica),
+                start: partition.first_row(replica),
+                count: partition.rows(replica),
             })
             .collect();
-        Self::of_parts(site, &parts, &split, batch.first)
+        Self::of_parts(site, &parts, &partition, batch.first)
     }
 
     /// A batch for each replica; where one has none, rows of another stand in.
@@ -83,16 +83,21 @@ impl DistributedBatch {
             count: batch.as_ref().map_or(0, Batch::rows),
         });
         let parts: Vec<Part<'_>> = parts.collect();
-        let split = Split::of_counts(parts.iter().map(|part| part.count));
-        let split = match split.is_even() {
-            true => split,
-            false => split.padded_to(full),
+        let partition = BatchPartition::from_rows(parts.iter().map(|part| part.count));
+        let partition = match partition.is_even() {
+            true => partition,
+            false => partition.padded_to(full),
         };
-        Self::of_parts(site, &parts, &split, some.first)
+        Self::of_parts(site, &parts, &partition, some.first)
     }
 
-    fn of_parts(site: &Site, parts: &[Part<'_>], split: &Split, first: u64) -> Result<Self> {
-        let each = split.each();
+    fn of_parts(
+        site: &Site,
+        parts: &[Part<'_>],
+        partition: &BatchPartition,
+        first: u64,
+    ) -> Result<Self> {
+        let each = partition.padded_rows();
         let put = |tensor: &dyn Fn(&Batch) -> HostTensor| {
             let part = |part: &Part<'_>| filled(&tensor(part.batch), part.start, part.count, each);
             let values = parts.iter().map(part);
@@ -107,7 +112,7 @@ impl DistributedBatch {
             x: x.collect::<Result<_>>()?,
             y: y.collect::<Result<_>>()?,
             weight: weight.transpose()?,
-            rows: Arc::new(Rows::new(site, split)?),
+            rows: Arc::new(Rows::new(site, partition)?),
             first,
         })
     }
@@ -120,15 +125,17 @@ impl Rows {
         none_fills || (self.each == other.each && self.counts == other.counts)
     }
 
-    fn new(site: &Site, split: &Split) -> Result<Self> {
-        let replicas = 0..split.replicas();
+    fn new(site: &Site, partition: &BatchPartition) -> Result<Self> {
+        let replicas = 0..partition.replicas();
         let counts: Vec<usize> = replicas
             .clone()
-            .map(|replica| split.count(replica))
+            .map(|replica| partition.rows(replica))
             .collect();
-        let filled = (!split.is_even()).then(|| {
+        let filled = (!partition.is_even()).then(|| {
             let number = |n: &usize| HostTensor::scalar(*n as u32);
-            let starts: Vec<usize> = replicas.map(|replica| split.start(replica)).collect();
+            let starts: Vec<usize> = replicas
+                .map(|replica| partition.first_row(replica))
+                .collect();
             let put = |numbers: &[usize]| {
                 let numbers: Vec<HostTensor> = numbers.iter().map(number).collect();
                 PerReplica::put(site, &numbers, false)
@@ -136,7 +143,7 @@ impl Rows {
             Ok::<_, Error>([put(&counts)?, put(&starts)?])
         });
         Ok(Self {
-            each: split.each(),
+            each: partition.padded_rows(),
             filled: filled.transpose()?,
             counts,
         })

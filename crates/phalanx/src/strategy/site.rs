@@ -26,7 +26,7 @@ impl Site {
 
     /// Refuses a strategy without replicas: one model divided over a mesh, or in stages.
     pub(super) fn check_replicas(&self) -> Result<()> {
-        let how = match (self.placement.division(), self.placement.stages()) {
+        let how = match (self.placement.mesh_layout(), self.placement.stages()) {
             (None, None) => return Ok(()),
             (Some(_), _) => "divides one model over a mesh",
             (None, Some(_)) => "has one model in stages",

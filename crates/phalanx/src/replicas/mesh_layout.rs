@@ -4,13 +4,13 @@ use phalanx_graph::{Mesh, Sharding};
 
 /// One replica divided among the devices of a mesh: batches over one axis, variables as their layers say.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Division {
+pub(crate) struct MeshLayout {
     pub(crate) mesh: Mesh,
     /// The axis that batches are cut over.
     pub(crate) data: Option<String>,
 }
 
-impl Division {
+impl MeshLayout {
     /// How a tensor whose first dim is the batch is cut.
     pub(crate) fn of_batch(&self, rank: usize) -> Sharding {
         match &self.data {

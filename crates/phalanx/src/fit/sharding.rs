@@ -8,8 +8,8 @@ use crate::{Error, Result};
 impl Setup {
     /// The graph of a program.
     pub(super) fn graph(&self) -> Graph {
-        match &self.division {
-            Some(division) => Graph::with_mesh(&division.mesh),
+        match &self.mesh_layout {
+            Some(mesh_layout) => Graph::with_mesh(&mesh_layout.mesh),
             None => Graph::with_replicas(self.replicas),
         }
     }
@@ -35,13 +35,13 @@ impl Setup {
     }
 
     /// Refuses variables that cannot be cut as their layers say.
-    pub(super) fn check_division(&self) -> Result<()> {
-        let Some(division) = &self.division else {
+    pub(super) fn check_shardings(&self) -> Result<()> {
+        let Some(mesh_layout) = &self.mesh_layout else {
             return Ok(());
         };
         let variables = self.model.variables().iter().zip(self.shardings());
         for (variable, sharding) in variables {
-            let checked = sharding.check(&variable.shape, &division.mesh);
+            let checked = sharding.check(&variable.shape, &mesh_layout.mesh);
             checked.map_err(|message| {
                 Error::user(format!("variable `{}`: {message}", variable.name))
             })?;
@@ -50,9 +50,9 @@ impl Setup {
     }
 
     /// An output of the model, cut as batches are.
-    pub(super) fn cut_as_batch(&self, output: &Tensor) -> Tensor {
-        match &self.division {
-            Some(division) => output.sharded(&division.of_batch(output.rank())),
+    pub(super) fn shard_like_batch(&self, output: &Tensor) -> Tensor {
+        match &self.mesh_layout {
+            Some(mesh_layout) => output.sharded(&mesh_layout.of_batch(output.rank())),
             None => output.clone(),
         }
     }

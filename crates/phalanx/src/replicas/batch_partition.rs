@@ -11,22 +11,22 @@ use crate::{Error, Result};
 /// up weigh nothing, or, where the sizes of the parts are known, are left out before anything is computed; a batch
 /// of fewer rows than replicas leaves some of them without any example.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Split {
+pub struct BatchPartition {
     /// First row of each replica, and behind the last the number of rows.
     starts: Vec<usize>,
     /// Rows of the arrays of each replica.
-    each: usize,
+    padded_rows: usize,
     /// Whether the program may be one for parts of these sizes alone.
     is_sized: bool,
 }
 
-impl Split {
+impl BatchPartition {
     /// `rows` over `replicas` equal ones.
     #[must_use]
     pub fn equal(rows: usize, replicas: usize) -> Self {
         let replicas = replicas.max(1);
         let (each, more) = (rows / replicas, rows % replicas);
-        Self::of_counts((0..replicas).map(|replica| each + usize::from(replica < more)))
+        Self::from_rows((0..replicas).map(|replica| each + usize::from(replica < more)))
     }
 
     /// `rows` in proportion to the shares of the replicas: the parts' ends are where they would be exactly, rounded, so
@@ -50,11 +50,11 @@ impl Split {
             before = end;
             count
         });
-        Ok(Self::of_counts(counts))
+        Ok(Self::from_rows(counts))
     }
 
     /// So many rows for each replica.
-    pub(crate) fn of_counts(counts: impl Iterator<Item = usize>) -> Self {
+    pub(crate) fn from_rows(counts: impl Iterator<Item = usize>) -> Self {
         let mut starts = vec![0];
         let mut each = 1;
         for count in counts {
@@ -63,7 +63,7 @@ impl Split {
         }
         Self {
             starts,
-            each,
+            padded_rows: each,
             is_sized: false,
         }
     }
@@ -78,7 +78,7 @@ impl Split {
     /// The sizes of the parts that the program is made for, each once, the largest first; none where any may come, or a
     /// part has no example.
     pub(crate) fn sizes(&self) -> Vec<usize> {
-        let counts = (0..self.replicas()).map(|replica| self.count(replica));
+        let counts = (0..self.replicas()).map(|replica| self.rows(replica));
         let sizes: BTreeSet<usize> = counts.collect();
         match self.is_sized && !sizes.contains(&0) {
             true => sizes.into_iter().rev().collect(),
@@ -89,7 +89,7 @@ impl Split {
     /// The same parts in arrays of at least `each` rows.
     #[must_use]
     pub fn padded_to(mut self, each: usize) -> Self {
-        self.each = self.each.max(each);
+        self.padded_rows = self.padded_rows.max(each);
         self
     }
 
@@ -101,26 +101,26 @@ impl Split {
 
     /// Rows of the arrays of each replica, with those that only fill up.
     #[must_use]
-    pub const fn each(&self) -> usize {
-        self.each
+    pub const fn padded_rows(&self) -> usize {
+        self.padded_rows
     }
 
     /// The first row of a replica in the global batch.
     #[must_use]
-    pub fn start(&self, replica: usize) -> usize {
+    pub fn first_row(&self, replica: usize) -> usize {
         self.starts[replica]
     }
 
     /// How many rows of a replica are examples.
     #[must_use]
-    pub fn count(&self, replica: usize) -> usize {
+    pub fn rows(&self, replica: usize) -> usize {
         self.starts[replica + 1] - self.starts[replica]
     }
 
     /// Whether each replica's arrays hold examples only.
     #[must_use]
     pub fn is_even(&self) -> bool {
-        (0..self.replicas()).all(|replica| self.count(replica) == self.each)
+        (0..self.replicas()).all(|replica| self.rows(replica) == self.padded_rows)
     }
 }
 
@@ -128,32 +128,40 @@ impl Split {
 mod tests {
     use super::*;
 
-    fn counts(split: &Split) -> Vec<usize> {
-        (0..split.replicas()).map(|r| split.count(r)).collect()
+    fn counts(partition: &BatchPartition) -> Vec<usize> {
+        (0..partition.replicas())
+            .map(|r| partition.rows(r))
+            .collect()
     }
 
     #[test]
     fn equal_parts_differ_by_one_at_most() {
-        assert_eq!(counts(&Split::equal(7, 4)), [2, 2, 2, 1]);
-        assert_eq!(counts(&Split::equal(8, 4)), [2, 2, 2, 2]);
-        assert_eq!(counts(&Split::equal(2, 4)), [1, 1, 0, 0]);
-        assert_eq!(Split::equal(7, 4).each(), 2);
-        assert_eq!(Split::equal(0, 2).each(), 1);
-        assert!(Split::equal(8, 4).is_even() && !Split::equal(7, 4).is_even());
-        assert!(!Split::equal(8, 4).padded_to(3).is_even());
-        assert_eq!(Split::equal(7, 4).start(3), 6);
+        assert_eq!(counts(&BatchPartition::equal(7, 4)), [2, 2, 2, 1]);
+        assert_eq!(counts(&BatchPartition::equal(8, 4)), [2, 2, 2, 2]);
+        assert_eq!(counts(&BatchPartition::equal(2, 4)), [1, 1, 0, 0]);
+        assert_eq!(BatchPartition::equal(7, 4).padded_rows(), 2);
+        assert_eq!(BatchPartition::equal(0, 2).padded_rows(), 1);
+        assert!(BatchPartition::equal(8, 4).is_even() && !BatchPartition::equal(7, 4).is_even());
+        assert!(!BatchPartition::equal(8, 4).padded_to(3).is_even());
+        assert_eq!(BatchPartition::equal(7, 4).first_row(3), 6);
     }
 
     #[test]
     fn shares_are_met_as_nearly_as_rows_allow() {
-        assert_eq!(counts(&Split::weighted(12, &[2, 1, 1]).unwrap()), [6, 3, 3]);
-        assert_eq!(counts(&Split::weighted(10, &[1, 0, 2]).unwrap()), [3, 0, 7]);
+        assert_eq!(
+            counts(&BatchPartition::weighted(12, &[2, 1, 1]).unwrap()),
+            [6, 3, 3]
+        );
+        assert_eq!(
+            counts(&BatchPartition::weighted(10, &[1, 0, 2]).unwrap()),
+            [3, 0, 7]
+        );
         for rows in 0..40 {
             for shares in [&[1, 1, 1][..], &[3, 2], &[5, 1, 4, 7]] {
-                let split = Split::weighted(rows, shares).unwrap();
-                assert_eq!(counts(&split).iter().sum::<usize>(), rows);
+                let partition = BatchPartition::weighted(rows, shares).unwrap();
+                assert_eq!(counts(&partition).iter().sum::<usize>(), rows);
                 let total: u32 = shares.iter().sum();
-                for (count, &share) in counts(&split).into_iter().zip(shares) {
+                for (count, &share) in counts(&partition).into_iter().zip(shares) {
                     let exact = rows as f64 * f64::from(share) / f64::from(total);
                     assert!((count as f64 - exact).abs() <= 1.0, "{rows} {shares:?}");
                 }
@@ -163,17 +171,17 @@ mod tests {
 
     #[test]
     fn sizes_are_those_of_parts_with_examples() {
-        let split = Split::weighted(12, &[1, 2, 1, 2]).unwrap();
-        assert!(split.sizes().is_empty());
-        assert_eq!(split.sized().sizes(), [4, 2]);
-        let none = Split::weighted(12, &[1, 0, 2]).unwrap();
+        let partition = BatchPartition::weighted(12, &[1, 2, 1, 2]).unwrap();
+        assert!(partition.sizes().is_empty());
+        assert_eq!(partition.sized().sizes(), [4, 2]);
+        let none = BatchPartition::weighted(12, &[1, 0, 2]).unwrap();
         assert!(none.sized().sizes().is_empty());
     }
 
     #[test]
     fn shares_of_nothing_are_refused() {
         for shares in [&[][..], &[0, 0]] {
-            let error = Split::weighted(4, shares).unwrap_err().to_string();
+            let error = BatchPartition::weighted(4, shares).unwrap_err().to_string();
             assert!(error.contains("expected a number for each"), "{error}");
         }
     }
