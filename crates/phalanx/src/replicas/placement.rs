@@ -182,7 +182,7 @@ impl Placement {
     }
 
     /// Whether both have their replicas and variables on the same devices.
-    pub(crate) fn is_same(&self, other: &Self) -> bool {
+    pub(crate) fn has_same_devices(&self, other: &Self) -> bool {
         let parameters = match (&self.parameters, &other.parameters) {
             (Some((a, i)), Some((b, j))) => a.is(b) && i == j,
             (a, b) => a.is_none() && b.is_none(),

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use phalanx_graph::{HostTensor, Shape};
 
-use super::site::Site;
-use super::values::PerReplica;
+use super::handle::StrategyHandle;
+use super::per_replica::PerReplica;
 use crate::data::{Batch, BatchIter, Batches};
 use crate::fit::filled;
 use crate::replicas::BatchPartition;
@@ -18,15 +18,15 @@ pub struct DistributedBatch {
     pub(super) x: Vec<PerReplica>,
     pub(super) y: Vec<PerReplica>,
     pub(super) weight: Option<PerReplica>,
-    pub(super) rows: Arc<Rows>,
+    pub(super) rows: Arc<ExampleRows>,
     /// Position of the first example in the epoch.
     pub first: u64,
 }
 
 /// Which rows of a distributed batch are examples.
 #[derive(Debug)]
-pub(super) struct Rows {
-    /// Rows of the arrays of each replica.
+pub(super) struct ExampleRows {
+    /// ExampleRows of the arrays of each replica.
     pub(super) each: usize,
     /// How many of them are examples, for each replica.
     pub(super) counts: Vec<usize>,
@@ -48,60 +48,65 @@ impl DistributedBatch {
         &self.rows.counts
     }
 
-    pub(super) fn check_site(&self, site: &Site) -> Result<()> {
+    pub(super) fn check_strategy(&self, strategy: &StrategyHandle) -> Result<()> {
         let tensors = self.x.iter().chain(&self.y).chain(&self.weight);
         let mut tensors = tensors.take(1);
-        tensors.try_for_each(|tensor| tensor.check_site("a batch", site))
+        tensors.try_for_each(|tensor| tensor.check_strategy("a batch", strategy))
     }
 
     /// Divides a global batch, of which a full one has `full` rows.
-    pub(super) fn split(site: &Site, batch: &Batch, full: usize) -> Result<Self> {
+    pub(super) fn split(strategy: &StrategyHandle, batch: &Batch, full: usize) -> Result<Self> {
         check_rows(batch)?;
-        let partition = site.placement.partition(batch.rows(), full);
+        let partition = strategy.placement.partition(batch.rows(), full);
         let replicas = 0..partition.replicas();
-        let parts: Vec<Part<'_>> = replicas
-            .map(|replica| Part {
+        let parts: Vec<RowRange<'_>> = replicas
+            .map(|replica| RowRange {
                 batch,
                 start: partition.first_row(replica),
                 count: partition.rows(replica),
             })
             .collect();
-        Self::of_parts(site, &parts, &partition, batch.first)
+        Self::of_parts(strategy, &parts, &partition, batch.first)
     }
 
     /// A batch for each replica; where one has none, rows of another stand in.
-    fn of_batches(site: &Site, batches: &[Option<Batch>], full: usize) -> Result<Self> {
+    fn of_batches(
+        strategy: &StrategyHandle,
+        batches: &[Option<Batch>],
+        full: usize,
+    ) -> Result<Self> {
         let some = batches.iter().flatten().next();
         let some = some.ok_or_else(|| Error::Bug("a step without a batch".into()))?;
         for batch in batches.iter().flatten() {
             check_rows(batch)?;
             check_alike(some, batch)?;
         }
-        let parts = batches.iter().map(|batch| Part {
+        let parts = batches.iter().map(|batch| RowRange {
             batch: batch.as_ref().unwrap_or(some),
             start: 0,
             count: batch.as_ref().map_or(0, Batch::rows),
         });
-        let parts: Vec<Part<'_>> = parts.collect();
+        let parts: Vec<RowRange<'_>> = parts.collect();
         let partition = BatchPartition::from_rows(parts.iter().map(|part| part.count));
         let partition = match partition.is_even() {
             true => partition,
             false => partition.padded_to(full),
         };
-        Self::of_parts(site, &parts, &partition, some.first)
+        Self::of_parts(strategy, &parts, &partition, some.first)
     }
 
     fn of_parts(
-        site: &Site,
-        parts: &[Part<'_>],
+        strategy: &StrategyHandle,
+        parts: &[RowRange<'_>],
         partition: &BatchPartition,
         first: u64,
     ) -> Result<Self> {
         let each = partition.padded_rows();
         let put = |tensor: &dyn Fn(&Batch) -> HostTensor| {
-            let part = |part: &Part<'_>| filled(&tensor(part.batch), part.start, part.count, each);
+            let part =
+                |part: &RowRange<'_>| filled(&tensor(part.batch), part.start, part.count, each);
             let values = parts.iter().map(part);
-            PerReplica::put(site, &values.collect::<Vec<_>>(), false)
+            PerReplica::put(strategy, &values.collect::<Vec<_>>(), false)
         };
         let batch = parts[0].batch;
         let x = (0..batch.x.len()).map(|i| put(&|batch| batch.x[i].clone()));
@@ -112,20 +117,20 @@ impl DistributedBatch {
             x: x.collect::<Result<_>>()?,
             y: y.collect::<Result<_>>()?,
             weight: weight.transpose()?,
-            rows: Arc::new(Rows::new(site, partition)?),
+            rows: Arc::new(ExampleRows::new(strategy, partition)?),
             first,
         })
     }
 }
 
-impl Rows {
+impl ExampleRows {
     /// Whether the same rows are examples, or all are.
     pub(super) fn is_like(&self, other: &Self) -> bool {
         let none_fills = self.filled.is_none() && other.filled.is_none();
         none_fills || (self.each == other.each && self.counts == other.counts)
     }
 
-    fn new(site: &Site, partition: &BatchPartition) -> Result<Self> {
+    fn new(strategy: &StrategyHandle, partition: &BatchPartition) -> Result<Self> {
         let replicas = 0..partition.replicas();
         let counts: Vec<usize> = replicas
             .clone()
@@ -138,7 +143,7 @@ impl Rows {
                 .collect();
             let put = |numbers: &[usize]| {
                 let numbers: Vec<HostTensor> = numbers.iter().map(number).collect();
-                PerReplica::put(site, &numbers, false)
+                PerReplica::put(strategy, &numbers, false)
             };
             Ok::<_, Error>([put(&counts)?, put(&starts)?])
         });
@@ -151,7 +156,7 @@ impl Rows {
 }
 
 /// What a replica gets: some rows of a batch.
-struct Part<'a> {
+struct RowRange<'a> {
     batch: &'a Batch,
     start: usize,
     count: usize,
@@ -217,7 +222,7 @@ fn check_alike(one: &Batch, other: &Batch) -> Result<()> {
 /// [`distribute_dataset`](super::CustomTraining::distribute_dataset).
 #[derive(Clone)]
 pub struct DistributedDataset {
-    site: Site,
+    strategy: StrategyHandle,
     origin: Origin,
 }
 
@@ -269,32 +274,32 @@ impl InputContext {
 }
 
 impl DistributedDataset {
-    pub(super) fn global(site: &Site, batches: &Batches) -> Self {
+    pub(super) fn global(strategy: &StrategyHandle, batches: &Batches) -> Self {
         Self {
-            site: site.clone(),
+            strategy: strategy.clone(),
             origin: Origin::Global(batches.clone()),
         }
     }
 
     pub(super) fn from_function(
-        site: &Site,
+        strategy: &StrategyHandle,
         pipelines: Pipelines,
         mut pipeline: impl FnMut(InputContext) -> Result<Batches>,
     ) -> Result<Self> {
         let count = match pipelines {
             Pipelines::PerWorker => 1,
-            Pipelines::PerReplica => site.replicas(),
+            Pipelines::PerReplica => strategy.replicas(),
         };
         let context = |input_pipeline_id| InputContext {
             num_input_pipelines: count,
             input_pipeline_id,
-            num_replicas_in_sync: site.replicas(),
+            num_replicas_in_sync: strategy.replicas(),
         };
         let batches: Vec<Batches> = (0..count)
             .map(|id| pipeline(context(id)))
             .collect::<Result<_>>()?;
-        if let Some((one, other)) = twins(&batches)? {
-            site.placement.engine().notice(&format!(
+        if let Some((one, other)) = duplicate_pipelines(&batches)? {
+            strategy.placement.engine().notice(&format!(
                 "warning: input pipelines {one} and {other} begin with the same batch, so replicas train on the same examples; shard by `input_pipeline_id`, or shuffle each pipeline with a seed of its own"
             ));
         }
@@ -303,7 +308,7 @@ impl DistributedDataset {
             Pipelines::PerReplica => Origin::Own(batches),
         };
         Ok(Self {
-            site: site.clone(),
+            strategy: strategy.clone(),
             origin,
         })
     }
@@ -313,7 +318,7 @@ impl DistributedDataset {
     pub fn steps(&self) -> Option<usize> {
         match &self.origin {
             Origin::Global(batches) => batches.len(),
-            Origin::Dealt(batches) => Some(batches.len()?.div_ceil(self.site.replicas())),
+            Origin::Dealt(batches) => Some(batches.len()?.div_ceil(self.strategy.replicas())),
             Origin::Own(pipelines) => {
                 let steps: Option<Vec<usize>> = pipelines.iter().map(Batches::len).collect();
                 steps?.into_iter().max()
@@ -333,7 +338,7 @@ impl DistributedDataset {
             Origin::Own(pipelines) => pipelines.iter().map(one).unzip(),
         };
         DistributedIter {
-            site: self.site.clone(),
+            strategy: self.strategy.clone(),
             readers,
             global: matches!(self.origin, Origin::Global(_)),
             size: each.into_iter().max().unwrap_or(1),
@@ -344,7 +349,7 @@ impl DistributedDataset {
 }
 
 /// Two pipelines whose first batches are the same.
-fn twins(pipelines: &[Batches]) -> Result<Option<(usize, usize)>> {
+fn duplicate_pipelines(pipelines: &[Batches]) -> Result<Option<(usize, usize)>> {
     if pipelines.len() < 2 {
         return Ok(None);
     }
@@ -369,11 +374,11 @@ fn twins(pipelines: &[Batches]) -> Result<Option<(usize, usize)>> {
 
 /// The steps of one epoch, in order; see [`DistributedDataset::epoch`].
 pub struct DistributedIter {
-    site: Site,
+    strategy: StrategyHandle,
     readers: Vec<BatchIter>,
     /// Whether a batch is one for all replicas.
     global: bool,
-    /// Rows of a full batch.
+    /// ExampleRows of a full batch.
     size: usize,
     ahead: Option<Result<DistributedBatch>>,
     started: bool,
@@ -385,21 +390,23 @@ impl DistributedIter {
             let batch = self.readers[0].next()?;
             return Some(batch.and_then(|batch| self.split(&batch)));
         }
-        let replicas = self.site.replicas();
+        let replicas = self.strategy.replicas();
         let readers = self.readers.len();
         let next = |replica: usize| self.readers[replica % readers].next().transpose();
         let batches: Result<Vec<Option<Batch>>> = (0..replicas).map(next).collect();
         match batches {
             Ok(batches) if batches.iter().all(Option::is_none) => None,
             Ok(batches) => Some(DistributedBatch::of_batches(
-                &self.site, &batches, self.size,
+                &self.strategy,
+                &batches,
+                self.size,
             )),
             Err(error) => Some(Err(error)),
         }
     }
 
     fn split(&self, batch: &Batch) -> Result<DistributedBatch> {
-        DistributedBatch::split(&self.site, batch, self.size)
+        DistributedBatch::split(&self.strategy, batch, self.size)
     }
 }
 
@@ -421,12 +428,12 @@ impl Iterator for DistributedIter {
 
 impl fmt::Debug for DistributedDataset {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} steps on {}", self.steps(), self.site)
+        write!(f, "{:?} steps on {}", self.steps(), self.strategy)
     }
 }
 
 impl fmt::Debug for DistributedIter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "DistributedIter on {}", self.site)
+        write!(f, "DistributedIter on {}", self.strategy)
     }
 }

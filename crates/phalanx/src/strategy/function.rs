@@ -5,12 +5,12 @@ use std::sync::Arc;
 use phalanx_graph::{Graph, Program, Shape, Tensor};
 use phalanx_pjrt::Buffer;
 
-use super::agreement::Agreement;
-use super::distribute::{DistributedBatch, Rows};
+use super::distribute::{DistributedBatch, ExampleRows};
+use super::handle::StrategyHandle;
+use super::per_replica::{FirstDim, PerReplica, ReplicaBuffer};
 use super::replica_cx::{BatchRows, ReplicaCx};
-use super::site::Site;
-use super::state::{Owner, State};
-use super::values::{FirstDim, Part, PerReplica};
+use super::replication::ReplicationAnalysis;
+use super::state::{State, StateId};
 use crate::engine::Compiled;
 use crate::nn::Policy;
 use crate::{Error, Result};
@@ -156,7 +156,7 @@ fn numbered<'a>(name: &str, values: &'a [PerReplica]) -> Vec<(String, &'a PerRep
 /// body does on the host happens once for each trace, not at each call. See
 /// [`CustomTraining::function`](super::CustomTraining::function).
 pub struct Function<'f, A: Argument, const N: usize> {
-    site: Site,
+    strategy: StrategyHandle,
     body: Box<Body<'f, A, N>>,
     policy: Policy,
     traces: Vec<Trace>,
@@ -166,7 +166,7 @@ type Body<'f, A, const N: usize> = dyn Fn(&mut ReplicaCx<'_>, A) -> [Tensor; N] 
 
 /// The program for arguments of one shape.
 struct Trace {
-    key: Key,
+    key: TraceKey,
     compiled: Compiled,
     /// The entries of the state it takes, then the arguments.
     bound: Vec<usize>,
@@ -183,17 +183,17 @@ struct ResultSpec {
 }
 
 /// What a trace depends on.
-struct Key {
-    owner: Owner,
+struct TraceKey {
+    state_id: StateId,
     arguments: Vec<(Shape, bool)>,
-    /// Rows of the batch on each replica, and whether they may only fill up.
+    /// ExampleRows of the batch on each replica, and whether they may only fill up.
     rows: Option<(usize, bool)>,
     counts: [usize; 3],
 }
 
-impl Key {
+impl TraceKey {
     fn is(&self, other: &Self) -> bool {
-        self.owner.is(&other.owner)
+        self.state_id.is(&other.state_id)
             && self.arguments == other.arguments
             && self.rows == other.rows
             && self.counts == other.counts
@@ -205,11 +205,11 @@ const MANY_TRACES: usize = 8;
 
 impl<'f, A: Argument, const N: usize> Function<'f, A, N> {
     pub(super) fn new(
-        site: Site,
+        strategy: StrategyHandle,
         body: impl Fn(&mut ReplicaCx<'_>, A) -> [Tensor; N] + 'f,
     ) -> Self {
         Self {
-            site,
+            strategy,
             body: Box::new(body),
             policy: Policy::Float32,
             traces: Vec::new(),
@@ -237,7 +237,7 @@ impl<'f, A: Argument, const N: usize> Function<'f, A, N> {
     /// mistake or would let replicas differ or wait for one another, or the device fails. A failure of the
     /// computation itself shows when a result or the state is read.
     pub fn call(&mut self, state: &mut State, given: &A::Given) -> Result<[PerReplica; N]> {
-        self.site.check("a state", &state.site)?;
+        self.strategy.check("a state", &state.strategy)?;
         let key = self.key(state, given)?;
         let trace = match self.traces.iter().position(|trace| trace.key.is(&key)) {
             Some(index) => &self.traces[index],
@@ -250,23 +250,23 @@ impl<'f, A: Argument, const N: usize> Function<'f, A, N> {
         };
         let tensors = A::tensors(given);
         let rows = rows_of::<A>(given)?;
-        run(&self.site, trace, state, &tensors, rows.as_ref())
+        run(&self.strategy, trace, state, &tensors, rows.as_ref())
     }
 
-    fn key(&self, state: &State, given: &A::Given) -> Result<Key> {
+    fn key(&self, state: &State, given: &A::Given) -> Result<TraceKey> {
         let tensors = A::tensors(given);
         let mut arguments = Vec::with_capacity(tensors.len());
         for (name, tensor) in &tensors {
-            tensor.check_site(name, &self.site)?;
-            arguments.push((tensor.common_shape(name)?.clone(), tensor.is_same()));
+            tensor.check_strategy(name, &self.strategy)?;
+            arguments.push((tensor.common_shape(name)?.clone(), tensor.is_replicated()));
         }
         let batch = A::batch(given);
         if let Some(batch) = batch {
-            batch.check_site(&self.site)?;
+            batch.check_strategy(&self.strategy)?;
         }
         let rows = rows_of::<A>(given)?;
-        Ok(Key {
-            owner: state.owner.clone(),
+        Ok(TraceKey {
+            state_id: state.state_id.clone(),
             arguments,
             rows: rows.map(|rows| (rows.each, rows.filled.is_some())),
             counts: batch.map_or([0; 3], |batch| {
@@ -279,13 +279,13 @@ impl<'f, A: Argument, const N: usize> Function<'f, A, N> {
         })
     }
 
-    fn trace(&self, state: &State, given: &A::Given, key: Key) -> Result<Trace> {
-        let graph = Graph::with_replicas(self.site.replicas());
-        let mut agreeing = Vec::new();
+    fn trace(&self, state: &State, given: &A::Given, key: TraceKey) -> Result<Trace> {
+        let graph = Graph::with_replicas(self.strategy.replicas());
+        let mut replicated = Vec::new();
         let mut symbols = Vec::new();
         for ((name, _), (shape, same)) in A::tensors(given).iter().zip(&key.arguments) {
             symbols.push(graph.parameter(name, shape.clone()));
-            agreeing.push(*same);
+            replicated.push(*same);
         }
         let rows = key.rows.map(|(each, filled)| {
             let number = |name| graph.parameter(name, Shape::scalar(phalanx_graph::DType::U32));
@@ -293,7 +293,7 @@ impl<'f, A: Argument, const N: usize> Function<'f, A, N> {
             BatchRows { each, filled }
         });
         if key.rows.is_some_and(|(_, filled)| filled) {
-            agreeing.extend([false; 2]);
+            replicated.extend([false; 2]);
         }
         let argument = A::traced(given, &mut symbols.into_iter())
             .ok_or_else(|| Error::Bug("an argument without its tensors".into()))?;
@@ -306,10 +306,10 @@ impl<'f, A: Argument, const N: usize> Function<'f, A, N> {
             .collect();
         let mut program = graph.finish(&outputs)?;
         for &entry in &cx.bound {
-            agreeing.push(cx.must_agree(entry));
+            replicated.push(cx.must_be_replicated(entry));
         }
-        let agreement = Agreement::of(&program, &agreeing);
-        check(&cx, &program, &agreement, &changed)?;
+        let analysis = ReplicationAnalysis::new(&program, &replicated);
+        check(&cx, &program, &analysis, &changed)?;
         let first = program.parameters.len() - cx.bound.len();
         let place = |entry| cx.bound.iter().position(|&bound| bound == entry);
         let donated = changed.iter().enumerate();
@@ -317,16 +317,16 @@ impl<'f, A: Argument, const N: usize> Function<'f, A, N> {
             .filter_map(|(output, (entry, _))| Some((first + place(*entry)?, output)))
             .collect();
         for warning in &cx.warnings {
-            self.site.placement.engine().notice(warning);
+            self.strategy.placement.engine().notice(warning);
         }
         let specs = results.iter().zip(&program.outputs[changed.len()..]);
         Ok(Trace {
-            compiled: self.site.placement.compile("function", &program)?,
+            compiled: self.strategy.placement.compile("function", &program)?,
             results: specs
                 .map(|(result, (_, value))| ResultSpec {
                     shape: result.shape(),
-                    same: agreement.is_same(*value),
-                    per_example: cx.is_per_example(result, agreement.is_same(*value)),
+                    same: analysis.is_replicated(*value),
+                    per_example: cx.is_per_example(result, analysis.is_replicated(*value)),
                 })
                 .collect(),
             changed: changed.into_iter().map(|(entry, _)| entry).collect(),
@@ -337,7 +337,7 @@ impl<'f, A: Argument, const N: usize> Function<'f, A, N> {
 
     fn warn_of_many(&self) {
         if self.traces.len() == MANY_TRACES + 1 {
-            self.site.placement.engine().notice(&format!(
+            self.strategy.placement.engine().notice(&format!(
                 "warning: a function was traced and compiled {} times, for arguments of as many shapes; give batches one size, or pad what varies",
                 self.traces.len()
             ));
@@ -346,7 +346,7 @@ impl<'f, A: Argument, const N: usize> Function<'f, A, N> {
 }
 
 /// The rows of the batch that a function is given, or of the one that its arguments were computed from.
-fn rows_of<A: Argument>(given: &A::Given) -> Result<Option<Arc<Rows>>> {
+fn rows_of<A: Argument>(given: &A::Given) -> Result<Option<Arc<ExampleRows>>> {
     let tensors = A::tensors(given);
     for (name, tensor) in &tensors {
         if let Some(why) = tensor.unsaid() {
@@ -373,11 +373,11 @@ fn rows_of<A: Argument>(given: &A::Given) -> Result<Option<Arc<Rows>>> {
 fn check(
     cx: &ReplicaCx<'_>,
     program: &Program,
-    agreement: &Agreement,
+    analysis: &ReplicationAnalysis,
     changed: &[(usize, Tensor)],
 ) -> Result<()> {
     for ((entry, _), (_, value)) in changed.iter().zip(&program.outputs) {
-        if cx.must_agree(*entry) && !agreement.is_same(*value) {
+        if cx.must_be_replicated(*entry) && !analysis.is_replicated(*value) {
             let (name, place) = (&cx.state.entries[*entry].name, cx.set[entry]);
             return Err(Error::user(format!(
                 "`{name}` would become different on each replica: what it is set to at {}:{} depends on the replica's own part of the batch; reduce gradients with `cx.all_reduce_gradients` before `cx.apply`, other values with `cx.all_reduce`, or add a value that may differ with ValueKind::Sum, Mean or First",
@@ -390,15 +390,15 @@ fn check(
 }
 
 fn run<const N: usize>(
-    site: &Site,
+    strategy: &StrategyHandle,
     trace: &Trace,
     state: &mut State,
     tensors: &[(String, &PerReplica)],
-    rows: Option<&Arc<Rows>>,
+    rows: Option<&Arc<ExampleRows>>,
 ) -> Result<[PerReplica; N]> {
     let copies = state.copies(&trace.bound)?;
-    let mut lists: Vec<Vec<&Buffer>> = Vec::with_capacity(site.replicas());
-    for replica in 0..site.replicas() {
+    let mut lists: Vec<Vec<&Buffer>> = Vec::with_capacity(strategy.replicas());
+    for replica in 0..strategy.replicas() {
         let mut list: Vec<&Buffer> = tensors.iter().map(|(_, t)| t.buffer(replica)).collect();
         let filled = rows.and_then(|rows| rows.filled.as_ref());
         list.extend(
@@ -421,7 +421,7 @@ fn run<const N: usize>(
         state.replace(entry, next())?;
     }
     let results = trace.results.iter().enumerate().map(|(index, spec)| {
-        let parts = next().into_iter().map(|buffer| Part {
+        let parts = next().into_iter().map(|buffer| ReplicaBuffer {
             buffer,
             shape: spec.shape.clone(),
         });
@@ -430,7 +430,7 @@ fn run<const N: usize>(
             (None, Some(rows)) => FirstDim::Unsaid(Arc::clone(rows), index),
             _ => FirstDim::Other,
         };
-        PerReplica::new(site, parts.collect(), spec.same, first_dim)
+        PerReplica::new(strategy, parts.collect(), spec.same, first_dim)
     });
     let results: Vec<PerReplica> = results.collect();
     state.began(done)?;
@@ -444,7 +444,7 @@ impl<A: Argument, const N: usize> std::fmt::Debug for Function<'_, A, N> {
             f,
             "Function of {} traces on {}",
             self.traces.len(),
-            self.site
+            self.strategy
         )
     }
 }

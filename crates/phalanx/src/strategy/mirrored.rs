@@ -1,6 +1,6 @@
 //! A copy of the model on each device of this machine.
 
-use super::{Strategy, local};
+use super::{Strategy, default_devices};
 use crate::Result;
 use crate::engine::{Engine, EngineOptions};
 use crate::replicas::{Placement, Reduction, select_devices};
@@ -20,7 +20,7 @@ impl MirroredStrategy {
     /// # Errors
     /// When the devices do not start; see [`Engine::new`].
     pub fn new() -> Result<Self> {
-        Ok(Self::on(&local::engine()?))
+        Ok(Self::on(&default_devices::engine()?))
     }
 
     /// All devices of an engine with these options: those of its platform, or as many as

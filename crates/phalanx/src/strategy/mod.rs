@@ -1,25 +1,25 @@
 //! Where a model is trained: which devices, and later which machines.
 
-mod agreement;
-mod central;
-mod custom;
+mod central_storage;
+mod checkpoint;
+mod custom_training;
+mod default_devices;
 mod distribute;
 mod function;
-mod local;
+mod handle;
 mod mesh;
 mod mirrored;
 mod named;
 mod one_device;
+mod per_replica;
 mod pipeline;
 mod replica_cx;
-mod saving;
-mod site;
+mod replication;
 mod state;
 mod tpu;
-mod values;
 
-pub use central::CentralStorageStrategy;
-pub use custom::CustomTraining;
+pub use central_storage::CentralStorageStrategy;
+pub use custom_training::CustomTraining;
 pub use distribute::{
     DistributedBatch, DistributedDataset, DistributedIter, InputContext, Pipelines,
 };
@@ -28,12 +28,12 @@ pub use mesh::MeshStrategy;
 pub use mirrored::MirroredStrategy;
 pub use named::NamedStrategy;
 pub use one_device::OneDeviceStrategy;
+pub use per_replica::{PerReplica, Reduce, ValueContext};
 pub use phalanx_graph::Mesh;
 pub use pipeline::PipelineStrategy;
 pub use replica_cx::{Gradients, ReplicaCx};
 pub use state::{MetricRef, ModelRef, OptimizerRef, State, ValueKind, ValueRef};
 pub use tpu::TpuStrategy;
-pub use values::{PerReplica, Reduce, ValueContext};
 
 use crate::Result;
 use crate::fit::{Compile, Trainer};

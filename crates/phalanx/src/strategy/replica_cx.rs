@@ -6,7 +6,7 @@ use std::panic::Location;
 use phalanx_graph::op::ReduceOp;
 use phalanx_graph::{DType, Graph, HostTensor, Shape, Tensor, Value, gradients};
 
-use super::state::{DRAWS, MetricRef, ModelRef, Owner, SEED, State, ValueRef, foreign};
+use super::state::{DRAWS, MetricRef, ModelRef, SEED, State, StateId, ValueRef, foreign};
 use super::state::{OptimizerRef, ValueKind};
 use crate::fit::{divide_or_zero, step_key, weighted_sum};
 use crate::nn::{Cx, Policy};
@@ -55,7 +55,7 @@ struct Random {
 /// The gradients of a loss with respect to the variables of an optimizer.
 #[derive(Clone, Debug)]
 pub struct Gradients {
-    owner: Owner,
+    state_id: StateId,
     optimizer: usize,
     /// None where the loss does not depend on the variable, which stays.
     values: Vec<Option<Tensor>>,
@@ -128,7 +128,7 @@ impl<'a> ReplicaCx<'a> {
         self.graph.replicas()
     }
 
-    /// Rows of this replica's arrays of the batch, with those that only fill them up; 0 without a batch.
+    /// ExampleRows of this replica's arrays of the batch, with those that only fill them up; 0 without a batch.
     #[must_use]
     pub fn rows(&self) -> usize {
         self.rows.as_ref().map_or(0, |rows| rows.each)
@@ -276,7 +276,7 @@ impl ReplicaCx<'_> {
     #[must_use]
     #[track_caller]
     pub fn variables(&mut self, model: &ModelRef) -> Vec<Tensor> {
-        if !self.owns(&model.owner, &format!("model `{}`", model.name)) {
+        if !self.owns(&model.state_id, &format!("model `{}`", model.name)) {
             let shapes = model.model.variables().iter();
             let stand_ins = shapes.map(|variable| self.graph.full(&variable.shape, 0.0));
             return stand_ins.collect();
@@ -348,7 +348,7 @@ impl ReplicaCx<'_> {
         let rows = self.rows.as_ref().filter(|_| of_batch);
         let filled = rows.is_some_and(|rows| rows.filled.is_some());
         let weight = filled.then(|| self.examples());
-        let reduction = self.state.site.placement.reduction();
+        let reduction = self.state.strategy.placement.reduction();
         reduction.agreed(values, weight.as_ref())
     }
 }
@@ -363,7 +363,7 @@ impl ReplicaCx<'_> {
     #[track_caller]
     pub fn gradients(&mut self, loss: &Tensor, optimizer: &OptimizerRef) -> Gradients {
         let mut found = Gradients {
-            owner: optimizer.owner.clone(),
+            state_id: optimizer.state_id.clone(),
             optimizer: optimizer.first,
             values: vec![None; optimizer.params.len()],
             names: optimizer
@@ -373,7 +373,7 @@ impl ReplicaCx<'_> {
                 .collect(),
         };
         if !self.owns(
-            &optimizer.owner,
+            &optimizer.state_id,
             &format!("the optimizer of {}", optimizer.models()),
         ) {
             return found;
@@ -430,7 +430,7 @@ impl ReplicaCx<'_> {
     #[must_use]
     #[track_caller]
     pub fn all_reduce_gradients(&self, gradients: &Gradients) -> Gradients {
-        let reduction = self.state.site.placement.reduction();
+        let reduction = self.state.strategy.placement.reduction();
         let own = gradients.some();
         let sums = match self.replicas_in_sync() {
             // Of no effect, but a step without it is refused on one replica as on several.
@@ -456,10 +456,10 @@ impl ReplicaCx<'_> {
     #[track_caller]
     pub fn apply(&mut self, optimizer: &OptimizerRef, gradients: &Gradients) {
         let models = optimizer.models();
-        if !self.owns(&optimizer.owner, &format!("the optimizer of {models}")) {
+        if !self.owns(&optimizer.state_id, &format!("the optimizer of {models}")) {
             return;
         }
-        if !optimizer.owner.is(&gradients.owner) || optimizer.first != gradients.optimizer {
+        if !optimizer.state_id.is(&gradients.state_id) || optimizer.first != gradients.optimizer {
             let first = gradients.names.first().map_or("", String::as_str);
             return self.graph.fail("apply", format!(
                 "the optimizer of {models} is given gradients that another asked for, of `{first}` and others; apply each optimizer to its own gradients"
@@ -508,7 +508,7 @@ impl ReplicaCx<'_> {
         weight: Option<&Tensor>,
     ) {
         let name = metric.metric.name();
-        if !self.owns(&metric.owner, &format!("metric `{name}`")) {
+        if !self.owns(&metric.state_id, &format!("metric `{name}`")) {
             return;
         }
         let weight = match (self.mask(), weight) {
@@ -544,7 +544,7 @@ impl ReplicaCx<'_> {
     #[must_use]
     #[track_caller]
     pub fn value(&mut self, value: &ValueRef) -> Tensor {
-        if !self.owns(&value.owner, "a value") {
+        if !self.owns(&value.state_id, "a value") {
             return self.graph.scalar(DType::F32, 0.0);
         }
         self.read(value.entry)
@@ -553,7 +553,7 @@ impl ReplicaCx<'_> {
     /// Sets a value of one's own; it is a mistake to set a replicated one to what differs between replicas.
     #[track_caller]
     pub fn set_value(&mut self, value: &ValueRef, to: &Tensor) {
-        if !self.owns(&value.owner, "a value") {
+        if !self.owns(&value.state_id, "a value") {
             return;
         }
         self.read(value.entry);
@@ -674,10 +674,11 @@ impl ReplicaCx<'_> {
 /// Entries of the state.
 impl ReplicaCx<'_> {
     #[track_caller]
-    fn owns(&self, owner: &Owner, what: &str) -> bool {
-        let own = self.state.owner.is(owner);
+    fn owns(&self, state_id: &StateId, what: &str) -> bool {
+        let own = self.state.state_id.is(state_id);
         if !own {
-            self.graph.fail("state", foreign(what, &self.state.site));
+            self.graph
+                .fail("state", foreign(what, &self.state.strategy));
         }
         own
     }
@@ -715,7 +716,7 @@ impl ReplicaCx<'_> {
             .collect()
     }
 
-    pub(super) fn must_agree(&self, entry: usize) -> bool {
+    pub(super) fn must_be_replicated(&self, entry: usize) -> bool {
         self.state.entries[entry].kind == ValueKind::Replicated
     }
 }

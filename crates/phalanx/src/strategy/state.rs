@@ -6,8 +6,8 @@ use std::sync::Arc;
 use phalanx_graph::{DType, HostTensor, Shape, Sharding};
 use phalanx_pjrt::Buffer;
 
-use super::site::Site;
-use super::values::Reduce;
+use super::handle::StrategyHandle;
+use super::per_replica::Reduce;
 use crate::engine::Done;
 use crate::fit::InFlight;
 use crate::metrics::Metric;
@@ -22,19 +22,19 @@ use crate::{Error, Result};
 /// What is added gives a handle, by which functions and the host name it. A [`Function`](super::Function) takes the
 /// state in and puts the new values out in its place; one state may hold several models, each with an optimizer.
 pub struct State {
-    pub(super) site: Site,
+    pub(super) strategy: StrategyHandle,
     pub(super) entries: Vec<Entry>,
     /// What handles are told from those of other states by.
-    pub(super) owner: Owner,
+    pub(super) state_id: StateId,
     pub(super) seed: u64,
     pub(super) in_flight: InFlight,
 }
 
 /// The identity of a state.
 #[derive(Clone, Debug)]
-pub(super) struct Owner(Arc<()>);
+pub(super) struct StateId(Arc<()>);
 
-impl Owner {
+impl StateId {
     pub(super) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -66,7 +66,7 @@ pub enum ValueKind {
 /// A model whose variables are in a [`State`].
 #[derive(Clone, Debug)]
 pub struct ModelRef {
-    pub(super) owner: Owner,
+    pub(super) state_id: StateId,
     pub(super) name: Arc<str>,
     pub(super) model: Arc<Model>,
     /// The entry of its first variable.
@@ -76,7 +76,7 @@ pub struct ModelRef {
 /// An optimizer whose slots are in a [`State`].
 #[derive(Clone, Debug)]
 pub struct OptimizerRef {
-    pub(super) owner: Owner,
+    pub(super) state_id: StateId,
     pub(super) optimizer: Arc<Optimizer>,
     pub(super) models: Arc<[ModelRef]>,
     /// The variables it trains, and their entries.
@@ -88,7 +88,7 @@ pub struct OptimizerRef {
 /// A metric whose counts are in a [`State`].
 #[derive(Clone, Debug)]
 pub struct MetricRef {
-    pub(super) owner: Owner,
+    pub(super) state_id: StateId,
     pub(super) metric: Arc<Metric>,
     pub(super) first: usize,
 }
@@ -96,7 +96,7 @@ pub struct MetricRef {
 /// A value of your own in a [`State`].
 #[derive(Clone, Debug)]
 pub struct ValueRef {
-    pub(super) owner: Owner,
+    pub(super) state_id: StateId,
     pub(super) entry: usize,
 }
 
@@ -136,12 +136,12 @@ pub(super) const DRAWS: usize = 1;
 
 /// Adding.
 impl State {
-    pub(super) fn new(site: Site, seed: u64) -> Result<Self> {
-        site.check_replicas()?;
+    pub(super) fn new(strategy: StrategyHandle, seed: u64) -> Result<Self> {
+        strategy.check_replicas()?;
         let mut state = Self {
-            site,
+            strategy,
             entries: Vec::new(),
-            owner: Owner(Arc::new(())),
+            state_id: StateId(Arc::new(())),
             seed,
             in_flight: InFlight::default(),
         };
@@ -179,7 +179,7 @@ impl State {
             self.add(name, value, ValueKind::Replicated)?;
         }
         Ok(ModelRef {
-            owner: self.owner.clone(),
+            state_id: self.state_id.clone(),
             name: name.into(),
             model: Arc::new(model),
             first,
@@ -196,11 +196,11 @@ impl State {
         optimizer: impl Into<Optimizer>,
         models: &[&ModelRef],
     ) -> Result<OptimizerRef> {
-        let optimizer = optimizer.into().for_replicas(self.site.replicas());
+        let optimizer = optimizer.into().for_replicas(self.strategy.replicas());
         optimizer.check()?;
         let kind = optimizer.kind();
         for (index, model) in models.iter().enumerate() {
-            self.check_owner(&model.owner, &format!("model `{}`", model.name))?;
+            self.check_state_id(&model.state_id, &format!("model `{}`", model.name))?;
             if models[..index]
                 .iter()
                 .any(|other| other.first == model.first)
@@ -213,7 +213,7 @@ impl State {
         }
         let params: Vec<(ParamSpec, usize)> = models.iter().flat_map(|m| trained(m)).collect();
         let handle = OptimizerRef {
-            owner: self.owner.clone(),
+            state_id: self.state_id.clone(),
             optimizer: Arc::new(optimizer),
             models: models.iter().map(|&model| model.clone()).collect(),
             params: params.into(),
@@ -265,7 +265,7 @@ impl State {
             self.add(name, &zeros, ValueKind::Sum)?;
         }
         Ok(MetricRef {
-            owner: self.owner.clone(),
+            state_id: self.state_id.clone(),
             metric: Arc::new(metric),
             first,
         })
@@ -296,8 +296,8 @@ impl State {
         }
         let entry = self.entries.len();
         self.add(name.to_owned(), value, kind)?;
-        let owner = self.owner.clone();
-        Ok(ValueRef { owner, entry })
+        let state_id = self.state_id.clone();
+        Ok(ValueRef { state_id, entry })
     }
 
     fn add(&mut self, name: String, value: &HostTensor, kind: ValueKind) -> Result<()> {
@@ -312,7 +312,7 @@ impl State {
 
     /// The value as each replica has it.
     pub(super) fn placed(&self, value: &HostTensor, kind: ValueKind) -> Result<Vec<Buffer>> {
-        let placement = &self.site.placement;
+        let placement = &self.strategy.placement;
         match kind {
             ValueKind::Replicated => {
                 let whole = Sharding::replicated(value.dims().len());
@@ -347,7 +347,7 @@ impl State {
     /// # Errors
     /// When the model is of another state, or the device fails.
     pub fn variables(&self, model: &ModelRef) -> Result<Vec<(String, HostTensor)>> {
-        self.check_owner(&model.owner, &format!("model `{}`", model.name))?;
+        self.check_state_id(&model.state_id, &format!("model `{}`", model.name))?;
         let variables = model.model.variables().iter().enumerate();
         variables
             .map(|(index, variable)| Ok((variable.name.clone(), self.read(model.first + index)?)))
@@ -363,7 +363,7 @@ impl State {
         model: &ModelRef,
         values: &[(impl AsRef<str>, HostTensor)],
     ) -> Result<()> {
-        self.check_owner(&model.owner, &format!("model `{}`", model.name))?;
+        self.check_state_id(&model.state_id, &format!("model `{}`", model.name))?;
         let variables = model.model.variables();
         let place = |name: &str| {
             let index = variables.iter().position(|variable| variable.name == name);
@@ -409,7 +409,10 @@ impl State {
     /// # Errors
     /// When the metric is of another state, or the device fails.
     pub fn result(&self, metric: &MetricRef) -> Result<f64> {
-        self.check_owner(&metric.owner, &format!("metric `{}`", metric.metric.name()))?;
+        self.check_state_id(
+            &metric.state_id,
+            &format!("metric `{}`", metric.metric.name()),
+        )?;
         let count = metric.metric.state().len();
         let entries = metric.first..metric.first + count;
         let state: Vec<HostTensor> = entries.map(|e| self.read(e)).collect::<Result<_>>()?;
@@ -421,7 +424,10 @@ impl State {
     /// # Errors
     /// As for [`result`](Self::result).
     pub fn reset(&mut self, metric: &MetricRef) -> Result<()> {
-        self.check_owner(&metric.owner, &format!("metric `{}`", metric.metric.name()))?;
+        self.check_state_id(
+            &metric.state_id,
+            &format!("metric `{}`", metric.metric.name()),
+        )?;
         for entry in metric.first..metric.first + metric.metric.state().len() {
             let zeros = HostTensor::zeros(self.entries[entry].shape.clone());
             self.write(entry, &zeros)?;
@@ -434,7 +440,7 @@ impl State {
     /// # Errors
     /// When it is of another state, or the device fails.
     pub fn value(&self, value: &ValueRef) -> Result<HostTensor> {
-        self.check_owner(&value.owner, "a value")?;
+        self.check_state_id(&value.state_id, "a value")?;
         self.read(value.entry)
     }
 
@@ -443,7 +449,7 @@ impl State {
     /// # Errors
     /// When it is of another state or shape, or the device fails.
     pub fn set_value(&mut self, value: &ValueRef, to: &HostTensor) -> Result<()> {
-        self.check_owner(&value.owner, "a value")?;
+        self.check_state_id(&value.state_id, "a value")?;
         self.check_shape(value.entry, to)?;
         self.write(value.entry, to)
     }
@@ -453,7 +459,7 @@ impl State {
     /// # Errors
     /// When it is of another state, or the device fails.
     pub fn iterations(&self, optimizer: &OptimizerRef) -> Result<i64> {
-        self.check_owner(&optimizer.owner, "an optimizer")?;
+        self.check_state_id(&optimizer.state_id, "an optimizer")?;
         let count = self.read(optimizer.first)?.values::<i64>();
         Ok(count.map_or(0, |count| count[0]))
     }
@@ -463,7 +469,7 @@ impl State {
     /// # Errors
     /// When the optimizer is of another state or follows a schedule, or the rate is negative or not a number.
     pub fn set_learning_rate(&mut self, optimizer: &OptimizerRef, rate: f64) -> Result<()> {
-        self.check_owner(&optimizer.owner, "an optimizer")?;
+        self.check_state_id(&optimizer.state_id, "an optimizer")?;
         let slots = optimizer.optimizer.slots(&optimizer.specs());
         let slot = slots
             .iter()
@@ -486,15 +492,15 @@ impl State {
     /// # Errors
     /// When one of them failed.
     pub fn finish(&mut self) -> Result<()> {
-        self.in_flight.finish(self.site.placement.engine())
+        self.in_flight.finish(self.strategy.placement.engine())
     }
 
     /// Refuses a handle of another state.
-    pub(super) fn check_owner(&self, owner: &Owner, what: &str) -> Result<()> {
-        if self.owner.is(owner) {
+    pub(super) fn check_state_id(&self, state_id: &StateId, what: &str) -> Result<()> {
+        if self.state_id.is(state_id) {
             return Ok(());
         }
-        Err(Error::user(foreign(what, &self.site)))
+        Err(Error::user(foreign(what, &self.strategy)))
     }
 
     fn check_shape(&self, entry: usize, value: &HostTensor) -> Result<()> {
@@ -514,12 +520,12 @@ impl State {
     /// The value of an entry, as its kind says; waits for the steps begun.
     pub(super) fn read(&self, entry: usize) -> Result<HostTensor> {
         let Entry { kind, shape, .. } = &self.entries[entry];
-        let engine = self.site.placement.engine();
+        let engine = self.strategy.placement.engine();
         let buffers = self.buffers(entry)?;
         let how = match kind {
             ValueKind::Replicated => {
                 return self
-                    .site
+                    .strategy
                     .placement
                     .parameter_engine()
                     .get(&buffers[0], shape);
@@ -530,7 +536,7 @@ impl State {
         };
         let values = buffers.iter().map(|buffer| engine.get(buffer, shape));
         let values: Vec<HostTensor> = values.collect::<Result<_>>()?;
-        Ok(super::values::reduced(&values, how, None))
+        Ok(super::per_replica::reduced(&values, how, None))
     }
 }
 
@@ -550,7 +556,7 @@ impl State {
 
     /// Whether an entry is on a device of its own, from which replicas get copies.
     fn is_central(&self, entry: usize) -> bool {
-        let central = self.site.placement.parameters().is_some();
+        let central = self.strategy.placement.parameters().is_some();
         central && self.entries[entry].kind == ValueKind::Replicated
     }
 
@@ -559,8 +565,8 @@ impl State {
         let central = entries.iter().filter(|&&entry| self.is_central(entry));
         let copy = |&entry: &usize| {
             let (array, shape) = (&self.buffers(entry)?[0], &self.entries[entry].shape);
-            let replicas = 0..self.site.replicas();
-            let placement = &self.site.placement;
+            let replicas = 0..self.strategy.replicas();
+            let placement = &self.strategy.placement;
             replicas
                 .map(|replica| placement.to_replica(array, shape, replica))
                 .collect()
@@ -602,26 +608,34 @@ impl State {
     pub(super) fn replace(&mut self, entry: usize, arrays: Vec<Buffer>) -> Result<()> {
         let shape = self.entries[entry].shape.clone();
         self.entries[entry].buffers = match self.is_central(entry) {
-            true => self.site.placement.to_parameters(&arrays[..1], &[shape])?,
+            true => self
+                .strategy
+                .placement
+                .to_parameters(&arrays[..1], &[shape])?,
             false => arrays,
         };
         Ok(())
     }
 
     pub(super) fn began(&mut self, done: Done) -> Result<()> {
-        self.in_flight.push(self.site.placement.engine(), done)
+        self.in_flight.push(self.strategy.placement.engine(), done)
     }
 }
 
 /// What is said of a handle of another state.
-pub(super) fn foreign(what: &str, site: &Site) -> String {
+pub(super) fn foreign(what: &str, strategy: &StrategyHandle) -> String {
     format!(
-        "{what} belongs to another state than the one in use, which is of {site}; use the handle that `add_model`, `add_optimizer`, `add_metric` or `add_value` of this state gave"
+        "{what} belongs to another state than the one in use, which is of {strategy}; use the handle that `add_model`, `add_optimizer`, `add_metric` or `add_value` of this state gave"
     )
 }
 
 impl std::fmt::Debug for State {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "State of {} arrays of {}", self.entries.len(), self.site)
+        write!(
+            f,
+            "State of {} arrays of {}",
+            self.entries.len(),
+            self.strategy
+        )
     }
 }

@@ -5,22 +5,22 @@ use std::sync::Arc;
 use phalanx_graph::{AlignedBytes, DType, HostTensor, Shape};
 use phalanx_pjrt::Buffer;
 
-use super::distribute::Rows;
-use super::site::Site;
+use super::distribute::ExampleRows;
+use super::handle::StrategyHandle;
 use crate::{Error, Result};
 
 /// A value on the device of each replica: a result of a [`Function`](super::Function), or an argument for one; clones
 /// share it.
 #[derive(Clone)]
 pub struct PerReplica {
-    site: Site,
-    parts: Arc<[Part]>,
+    strategy: StrategyHandle,
+    parts: Arc<[ReplicaBuffer]>,
     same: bool,
     first_dim: FirstDim,
 }
 
 /// What one replica has.
-pub(super) struct Part {
+pub(super) struct ReplicaBuffer {
     pub(super) buffer: Buffer,
     pub(super) shape: Shape,
 }
@@ -31,10 +31,10 @@ pub(super) enum FirstDim {
     /// No batch, or one that fills the arrays.
     Other,
     /// A batch, with rows that may only fill up.
-    Examples(Arc<Rows>),
+    Examples(Arc<ExampleRows>),
     /// As long as the arrays of a batch with rows that only fill up: the function did not say of its result of this
     /// number whether it is one.
-    Unsaid(Arc<Rows>, usize),
+    Unsaid(Arc<ExampleRows>, usize),
 }
 
 /// The replica that a value is made for; see
@@ -63,9 +63,14 @@ pub enum Reduce {
 }
 
 impl PerReplica {
-    pub(super) fn new(site: &Site, parts: Vec<Part>, same: bool, first_dim: FirstDim) -> Self {
+    pub(super) fn new(
+        strategy: &StrategyHandle,
+        parts: Vec<ReplicaBuffer>,
+        same: bool,
+        first_dim: FirstDim,
+    ) -> Self {
         Self {
-            site: site.clone(),
+            strategy: strategy.clone(),
             parts: parts.into(),
             same,
             first_dim,
@@ -73,30 +78,34 @@ impl PerReplica {
     }
 
     /// A host's value on the device of each replica.
-    pub(super) fn put(site: &Site, values: &[HostTensor], same: bool) -> Result<Self> {
-        site.check_replicas()?;
-        let placement = &site.placement;
+    pub(super) fn put(
+        strategy: &StrategyHandle,
+        values: &[HostTensor],
+        same: bool,
+    ) -> Result<Self> {
+        strategy.check_replicas()?;
+        let placement = &strategy.placement;
         let put = |(value, &device): (&HostTensor, &usize)| {
-            Ok(Part {
+            Ok(ReplicaBuffer {
                 buffer: placement.engine().put(device, value)?,
                 shape: value.shape().clone(),
             })
         };
         let parts = values.iter().zip(placement.devices()).map(put);
         let parts = parts.collect::<Result<_>>()?;
-        Ok(Self::new(site, parts, same, FirstDim::Other))
+        Ok(Self::new(strategy, parts, same, FirstDim::Other))
     }
 
     pub(super) fn buffer(&self, replica: usize) -> &Buffer {
         &self.parts[replica].buffer
     }
 
-    pub(super) const fn is_same(&self) -> bool {
+    pub(super) const fn is_replicated(&self) -> bool {
         self.same
     }
 
     /// The rows of the batch that its first dim is.
-    pub(super) const fn rows(&self) -> Option<&Arc<Rows>> {
+    pub(super) const fn rows(&self) -> Option<&Arc<ExampleRows>> {
         match &self.first_dim {
             FirstDim::Examples(rows) => Some(rows),
             FirstDim::Other | FirstDim::Unsaid(..) => None,
@@ -127,8 +136,8 @@ impl PerReplica {
         )))
     }
 
-    pub(super) fn check_site(&self, what: &str, site: &Site) -> Result<()> {
-        site.check(what, &self.site)
+    pub(super) fn check_strategy(&self, what: &str, strategy: &StrategyHandle) -> Result<()> {
+        strategy.check(what, &self.strategy)
     }
 
     /// The value, where it is the same on all replicas: what no replica's own part of the batch went into, or what was
@@ -161,7 +170,7 @@ impl PerReplica {
 
     fn read(&self, replica: usize) -> Result<HostTensor> {
         let part = &self.parts[replica];
-        let engine = self.site.placement.engine();
+        let engine = self.strategy.placement.engine();
         let whole = engine.get(&part.buffer, &part.shape)?;
         Ok(match &self.first_dim {
             FirstDim::Examples(rows) if rows.counts[replica] < whole.rows() => {
@@ -175,11 +184,11 @@ impl PerReplica {
     /// mean, so that rows count equally however they are divided.
     pub(super) fn reduce(
         &self,
-        site: &Site,
+        strategy: &StrategyHandle,
         how: Reduce,
         dim: Option<usize>,
     ) -> Result<HostTensor> {
-        self.check_site("a value", site)?;
+        self.check_strategy("a value", strategy)?;
         let values = self.local_results()?;
         check_reducible(&values[0], how, dim)?;
         check_equal_dims(&values, dim, "reduced")?;
@@ -187,8 +196,8 @@ impl PerReplica {
     }
 
     /// The values of all replicas joined along a dim, in their order.
-    pub(super) fn gather(&self, site: &Site, dim: usize) -> Result<HostTensor> {
-        self.check_site("a value", site)?;
+    pub(super) fn gather(&self, strategy: &StrategyHandle, dim: usize) -> Result<HostTensor> {
+        self.check_strategy("a value", strategy)?;
         let values = self.local_results()?;
         let shape = values[0].shape();
         if shape.rank() == 0 {
@@ -205,7 +214,7 @@ impl PerReplica {
 impl std::fmt::Debug for PerReplica {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let shapes: Vec<String> = self.parts.iter().map(|p| p.shape.to_string()).collect();
-        write!(f, "PerReplica {} of {}", shapes.join(", "), self.site)
+        write!(f, "PerReplica {} of {}", shapes.join(", "), self.strategy)
     }
 }
 

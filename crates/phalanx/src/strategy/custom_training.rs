@@ -5,10 +5,10 @@ use phalanx_graph::{HostTensor, Tensor};
 use super::Strategy;
 use super::distribute::{DistributedBatch, DistributedDataset, InputContext, Pipelines};
 use super::function::{Argument, Function};
+use super::handle::StrategyHandle;
+use super::per_replica::{PerReplica, Reduce, ValueContext};
 use super::replica_cx::ReplicaCx;
-use super::site::Site;
 use super::state::State;
-use super::values::{PerReplica, Reduce, ValueContext};
 use crate::Result;
 use crate::data::{Batch, Batches};
 
@@ -52,7 +52,7 @@ pub trait CustomTraining: Strategy {
     /// # Errors
     /// When the device fails.
     fn state(&self, seed: u64) -> Result<State> {
-        State::new(site(self), seed)
+        State::new(handle(self), seed)
     }
 
     /// A function of [`ReplicaCx`] and one argument (`()`, [`Tensor`], [`Inputs`](super::Inputs), ..) with `N` results,
@@ -63,13 +63,13 @@ pub trait CustomTraining: Strategy {
         &self,
         body: impl Fn(&mut ReplicaCx<'_>, A) -> [Tensor; N] + 'f,
     ) -> Function<'f, A, N> {
-        Function::new(site(self), body)
+        Function::new(handle(self), body)
     }
 
     /// Global batches that are divided over the replicas as they are read: each gets as many rows as TensorFlow's
     /// rebatch gives it, or the strategy's shares do; where the parts are not equal, all are filled up to the largest.
     fn distribute_dataset(&self, batches: &Batches) -> DistributedDataset {
-        DistributedDataset::global(&site(self), batches)
+        DistributedDataset::global(&handle(self), batches)
     }
 
     /// Batches that `pipeline` makes for one replica each, which are not divided: shard by the context and batch by
@@ -84,7 +84,7 @@ pub trait CustomTraining: Strategy {
         pipelines: Pipelines,
         pipeline: impl FnMut(InputContext) -> Result<Batches>,
     ) -> Result<DistributedDataset> {
-        DistributedDataset::from_function(&site(self), pipelines, pipeline)
+        DistributedDataset::from_function(&handle(self), pipelines, pipeline)
     }
 
     /// One global batch, divided over the replicas.
@@ -92,7 +92,7 @@ pub trait CustomTraining: Strategy {
     /// # Errors
     /// When it has no rows or a tensor has other rows, or a device has not the memory.
     fn distribute_batch(&self, batch: &Batch) -> Result<DistributedBatch> {
-        DistributedBatch::split(&site(self), batch, batch.rows())
+        DistributedBatch::split(&handle(self), batch, batch.rows())
     }
 
     /// A value for each replica, for functions that take a tensor.
@@ -103,15 +103,15 @@ pub trait CustomTraining: Strategy {
         &self,
         mut value: impl FnMut(ValueContext) -> HostTensor,
     ) -> Result<PerReplica> {
-        let site = site(self);
-        let num_replicas_in_sync = site.replicas();
+        let strategy = handle(self);
+        let num_replicas_in_sync = strategy.replicas();
         let values = (0..num_replicas_in_sync).map(|replica_id| {
             value(ValueContext {
                 replica_id,
                 num_replicas_in_sync,
             })
         });
-        PerReplica::put(&site, &values.collect::<Vec<_>>(), false)
+        PerReplica::put(&strategy, &values.collect::<Vec<_>>(), false)
     }
 
     /// The same value for each replica.
@@ -119,9 +119,9 @@ pub trait CustomTraining: Strategy {
     /// # Errors
     /// When a device has not the memory.
     fn broadcast(&self, value: &HostTensor) -> Result<PerReplica> {
-        let site = site(self);
-        let values = vec![value.clone(); site.replicas()];
-        PerReplica::put(&site, &values, true)
+        let strategy = handle(self);
+        let values = vec![value.clone(); strategy.replicas()];
+        PerReplica::put(&strategy, &values, true)
     }
 
     /// One value of those of all replicas; with a dim over that too, where a mean divides by the count of what is there:
@@ -132,7 +132,7 @@ pub trait CustomTraining: Strategy {
     /// dim, the reduction is none of such elements, or the device fails; when rows may only fill up the batch and the
     /// function did not say so, see [`PerReplica::local_results`].
     fn reduce(&self, how: Reduce, value: &PerReplica, dim: Option<usize>) -> Result<HostTensor> {
-        value.reduce(&site(self), how, dim)
+        value.reduce(&handle(self), how, dim)
     }
 
     /// The values of all replicas joined along a dim, in their order.
@@ -141,12 +141,12 @@ pub trait CustomTraining: Strategy {
     /// When the value is of another strategy or a scalar, there is no such dim, other dims differ between replicas, or
     /// the device fails; when rows may only fill up the batch, as for [`reduce`](Self::reduce).
     fn gather(&self, value: &PerReplica, dim: usize) -> Result<HostTensor> {
-        value.gather(&site(self), dim)
+        value.gather(&handle(self), dim)
     }
 }
 
 impl<S: Strategy> CustomTraining for S {}
 
-fn site(strategy: &(impl Strategy + ?Sized)) -> Site {
-    Site::new(strategy.name(), strategy.placement().clone())
+fn handle(strategy: &(impl Strategy + ?Sized)) -> StrategyHandle {
+    StrategyHandle::new(strategy.name(), strategy.placement().clone())
 }

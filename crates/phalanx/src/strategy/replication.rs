@@ -9,20 +9,20 @@ use phalanx_graph::Program;
 use phalanx_graph::op::{Node, Op, ScanDims, Subgraph, Value};
 
 /// Which values of a program are the same on all replicas: for each node, each of its results.
-pub(super) struct Agreement(Vec<Vec<bool>>);
+pub(super) struct ReplicationAnalysis(Vec<Vec<bool>>);
 
-impl Agreement {
+impl ReplicationAnalysis {
     /// Analyses a program whose parameters are the same on all replicas where `parameters` says so.
-    pub(super) fn of(program: &Program, parameters: &[bool]) -> Self {
-        Self(analysed(&program.nodes, parameters))
+    pub(super) fn new(program: &Program, parameters: &[bool]) -> Self {
+        Self(analyse(&program.nodes, parameters))
     }
 
-    pub(super) fn is_same(&self, value: Value) -> bool {
+    pub(super) fn is_replicated(&self, value: Value) -> bool {
         self.0[value.node][value.output]
     }
 }
 
-fn analysed(nodes: &[Node], parameters: &[bool]) -> Vec<Vec<bool>> {
+fn analyse(nodes: &[Node], parameters: &[bool]) -> Vec<Vec<bool>> {
     let mut same: Vec<Vec<bool>> = Vec::with_capacity(nodes.len());
     for node in nodes {
         let inputs: Vec<bool> = node.inputs.iter().map(|v| same[v.node][v.output]).collect();
@@ -34,9 +34,9 @@ fn analysed(nodes: &[Node], parameters: &[bool]) -> Vec<Vec<bool>> {
             | Op::AllToAll { .. }
             | Op::CollectivePermute(_) => whole(false),
             Op::AllReduce { .. } | Op::AllGather { .. } => whole(true),
-            Op::While { condition, body } => repeated(condition, body, inputs),
-            Op::Scan(scan) => scanned(scan, &inputs),
-            Op::Case(branches) => chosen(branches, &inputs),
+            Op::While { condition, body } => loop_results(condition, body, inputs),
+            Op::Scan(scan) => scan_results(scan, &inputs),
+            Op::Case(branches) => branch_results(branches, &inputs),
             _ => whole(inputs.iter().all(|&same| same)),
         };
         same.push(results);
@@ -45,22 +45,22 @@ fn analysed(nodes: &[Node], parameters: &[bool]) -> Vec<Vec<bool>> {
 }
 
 /// The carried values of a loop are the same if they are before it and after each turn, and replicas make as many turns.
-fn repeated(condition: &Subgraph, body: &Subgraph, initial: Vec<bool>) -> Vec<bool> {
-    let carried = settled(initial, |carried| outputs(body, carried));
+fn loop_results(condition: &Subgraph, body: &Subgraph, initial: Vec<bool>) -> Vec<bool> {
+    let carried = fixed_point(initial, |carried| outputs(body, carried));
     let in_step = outputs(condition, &carried).into_iter().all(|same| same);
     carried.into_iter().map(|same| same && in_step).collect()
 }
 
-fn scanned(scan: &ScanDims, inputs: &[bool]) -> Vec<bool> {
+fn scan_results(scan: &ScanDims, inputs: &[bool]) -> Vec<bool> {
     let carry = scan.carry;
     let turn = |carried: &[bool]| outputs(&scan.body, &[carried, &inputs[carry..]].concat());
-    let carried = settled(inputs[..carry].to_vec(), turn);
+    let carried = fixed_point(inputs[..carry].to_vec(), turn);
     let rows = turn(&carried).split_off(carry);
     [carried, rows].concat()
 }
 
 /// What stays the same however often the loop turns: each turn may only take away.
-fn settled(mut carried: Vec<bool>, turn: impl Fn(&[bool]) -> Vec<bool>) -> Vec<bool> {
+fn fixed_point(mut carried: Vec<bool>, turn: impl Fn(&[bool]) -> Vec<bool>) -> Vec<bool> {
     loop {
         let next: Vec<bool> = (carried.iter().zip(turn(&carried)))
             .map(|(before, after)| *before && after)
@@ -73,7 +73,7 @@ fn settled(mut carried: Vec<bool>, turn: impl Fn(&[bool]) -> Vec<bool>) -> Vec<b
 }
 
 /// A result is the same if all take the same branch, and it is in each of them.
-fn chosen(branches: &[Arc<Subgraph>], inputs: &[bool]) -> Vec<bool> {
+fn branch_results(branches: &[Arc<Subgraph>], inputs: &[bool]) -> Vec<bool> {
     let mut results: Option<Vec<bool>> = None;
     for branch in branches {
         let here = outputs(branch, &inputs[1..]);
@@ -87,7 +87,7 @@ fn chosen(branches: &[Arc<Subgraph>], inputs: &[bool]) -> Vec<bool> {
 }
 
 fn outputs(body: &Subgraph, arguments: &[bool]) -> Vec<bool> {
-    let same = analysed(&body.nodes, arguments);
+    let same = analyse(&body.nodes, arguments);
     let outputs = body.outputs.iter();
     outputs.map(|v| same[v.node][v.output]).collect()
 }
@@ -106,9 +106,11 @@ mod tests {
         let results = build(&graph, &same, &own);
         let named: Vec<(&str, &Tensor)> = results.iter().map(|t| ("y", t)).collect();
         let program = graph.finish(&named).unwrap();
-        let agreement = Agreement::of(&program, &[true, false]);
+        let analysis = ReplicationAnalysis::new(&program, &[true, false]);
         let values = program.outputs.iter();
-        values.map(|(_, value)| agreement.is_same(*value)).collect()
+        values
+            .map(|(_, value)| analysis.is_replicated(*value))
+            .collect()
     }
 
     #[test]

@@ -7,12 +7,12 @@ use crate::{Error, Result};
 
 /// The strategy that a value belongs to: its name, and where its replicas are.
 #[derive(Clone, Debug)]
-pub(super) struct Site {
+pub(super) struct StrategyHandle {
     strategy: &'static str,
     pub(super) placement: Placement,
 }
 
-impl Site {
+impl StrategyHandle {
     pub(super) const fn new(strategy: &'static str, placement: Placement) -> Self {
         Self {
             strategy,
@@ -38,7 +38,7 @@ impl Site {
 
     /// Refuses a value of a strategy with other devices.
     pub(super) fn check(&self, what: &str, of: &Self) -> Result<()> {
-        if self.placement.is_same(&of.placement) {
+        if self.placement.has_same_devices(&of.placement) {
             return Ok(());
         }
         Err(Error::user(format!(
@@ -47,7 +47,7 @@ impl Site {
     }
 }
 
-impl fmt::Display for Site {
+impl fmt::Display for StrategyHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (engine, devices) = (self.placement.engine(), self.placement.devices().iter());
         let devices: Vec<String> = devices.map(|&device| engine.device_name(device)).collect();

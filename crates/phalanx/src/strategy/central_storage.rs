@@ -2,7 +2,7 @@
 
 use phalanx_pjrt::Platform;
 
-use super::{Strategy, local};
+use super::{Strategy, default_devices};
 use crate::Result;
 use crate::engine::{Engine, EngineOptions};
 use crate::replicas::{Placement, Reduction, device_kind, select_devices};
@@ -22,7 +22,7 @@ impl CentralStorageStrategy {
     /// # Errors
     /// When the devices do not start; see [`Engine::new`].
     pub fn new() -> Result<Self> {
-        Self::on(&local::engine()?).usual_parameters(&EngineOptions::default())
+        Self::on(&default_devices::engine()?).usual_parameters(&EngineOptions::default())
     }
 
     /// As [`new`](Self::new), with the devices of an engine with these options.

@@ -18,7 +18,7 @@ impl State {
     pub fn training_state(&self) -> Result<TrainingState> {
         let names = self.unique_names().into_iter().enumerate();
         let values = names.map(|(entry, name)| Ok((name, self.read(entry)?)));
-        let replicas = self.site.replicas();
+        let replicas = self.strategy.replicas();
         Ok(TrainingState::of_values(
             values.collect::<Result<_>>()?,
             self.seed,
