@@ -6,7 +6,7 @@ use std::path::Path;
 use phalanx_graph::{HostTensor, Shape};
 use serde_json::Value;
 
-use super::best::Best;
+use super::best_epoch::BestEpoch;
 use super::epoch_totals::EpochTotals;
 use super::history::{EpochLogs, History, Input, Logs};
 use super::{Fit, Trainer};
@@ -55,7 +55,7 @@ impl Trainer {
         let iterations = values.pop();
         let slots = values.split_off(setup.model.variables().len());
         if let Some((name, _)) = values.iter().find(|(_, value)| !is_finite(value)) {
-            return Err(self.diverged_variable(name));
+            return Err(self.divergence_error_of(name));
         }
         let optimizer = &setup.optimizer;
         let best = self.best.as_ref();
@@ -71,7 +71,7 @@ impl Trainer {
                 examples: self.examples,
                 data: self.data_settings,
                 skipped_before: Number(self.skipped_before),
-                best: best.map(|Best { log, found }| {
+                best: best.map(|BestEpoch { log, found }| {
                     let value = found.as_ref().map(|(value, _)| Number(*value));
                     (log.clone(), value)
                 }),
@@ -95,8 +95,8 @@ impl Trainer {
         let mut wanted = self.setup.arrays();
         wanted.pop();
         let wanted_slots = wanted.split_off(self.setup.model.variables().len());
-        let mut values = matched("the model", &wanted, &state.variables)?;
-        values.extend(matched("the optimizer", &wanted_slots, &state.slots)?);
+        let mut values = match_by_name("the model", &wanted, &state.variables)?;
+        values.extend(match_by_name("the optimizer", &wanted_slots, &state.slots)?);
         values.push(HostTensor::scalar(about.iterations));
         let sums = state.sums.as_ref();
         let sums = sums
@@ -118,8 +118,8 @@ impl Trainer {
             epochs: state.history.iter().map(epoch_logs).collect(),
         };
         self.best = best;
-        self.tell_other_settings(about);
-        self.tell_other_replicas(about);
+        self.notice_other_settings(about);
+        self.notice_other_replicas(about);
         Ok(())
     }
 
@@ -128,7 +128,7 @@ impl Trainer {
         &mut self,
         feed: TrainingData<'_>,
         fit: &Fit,
-        best: Option<Best>,
+        best: Option<BestEpoch>,
     ) -> Result<usize> {
         let examples = match feed {
             TrainingData::Batches(batches) => batches.dataset().len().map(|len| len as u64),
@@ -150,7 +150,7 @@ impl Trainer {
         }
         match (&self.best, best) {
             (Some(found), Some(asked)) if found.log == asked.log => {}
-            (Some(Best { log, .. }), Some(asked)) => {
+            (Some(BestEpoch { log, .. }), Some(asked)) => {
                 let other = asked.log;
                 return Err(Error::user(format!(
                     "the training to go on with keeps the best epoch by `{log}`, and this one by `{other}`; keep it by `{log}`"
@@ -200,7 +200,7 @@ impl Trainer {
 
     pub(super) fn end_epoch(&mut self, done: EpochLogs) -> Result<()> {
         if let Some(mut best) = self.best.take() {
-            let seen = best.see(&done, || self.variables());
+            let seen = best.record(&done, || self.variables());
             self.best = Some(best);
             seen?;
         }
@@ -210,7 +210,7 @@ impl Trainer {
         Ok(())
     }
 
-    fn diverged_variable(&self, name: &str) -> Error {
+    fn divergence_error_of(&self, name: &str) -> Error {
         let steps = self.iterations;
         Error::Training(format!(
             "variable `{name}` has values that are infinite or not numbers after {steps} steps, and what was learned is lost with it; try a lower learning rate or gradient clipping (`clipnorm`), and check the data for values that are not numbers; a checkpoint written before stays as it was"
@@ -228,7 +228,7 @@ impl Trainer {
         if let Some(step) = EpochTotals::first_non_finite(
             &self.setup.epoch_totals.merge_replicas(&totals_per_replica),
         ) {
-            return Err(self.diverged(step));
+            return Err(self.divergence_error(step));
         }
         let dims = [totals_per_replica.len(), self.setup.epoch_totals.len];
         Ok(HostTensor::new(dims, &totals_per_replica.concat()))
@@ -259,26 +259,26 @@ impl Trainer {
         &self,
         state: &TrainingState,
         variables: &[(String, Shape)],
-    ) -> Result<Option<Best>> {
+    ) -> Result<Option<BestEpoch>> {
         let Some((log, value)) = &state.about.best else {
             return Ok(None);
         };
         let found = match (value, &state.best) {
             (Some(Number(value)), Some(values)) => {
-                let values = matched("the model", variables, values)?;
+                let values = match_by_name("the model", variables, values)?;
                 let names = variables.iter().map(|(name, _)| name.clone());
                 Some((*value, names.zip(values).collect()))
             }
             _ => None,
         };
-        Ok(Some(Best {
+        Ok(Some(BestEpoch {
             log: log.clone(),
             found,
         }))
     }
 
     /// A notice of a learning rate that follows the number of replicas, which is another.
-    fn tell_other_replicas(&self, about: &About) {
+    fn notice_other_replicas(&self, about: &About) {
         let (there, here) = (about.replicas, self.placement.replicas());
         let optimizer = &self.setup.optimizer;
         let before = optimizer.clone().for_replicas(there).learning_rate();
@@ -290,7 +290,7 @@ impl Trainer {
     }
 
     /// A notice of settings of the optimizer that differ.
-    fn tell_other_settings(&self, about: &About) {
+    fn notice_other_settings(&self, about: &About) {
         let (there, here) = (&about.settings, self.setup.optimizer.config());
         let fields = here.as_object().into_iter().flatten();
         let differing = fields.filter_map(|(field, here)| {
@@ -316,7 +316,7 @@ fn is_finite(value: &HostTensor) -> bool {
 }
 
 /// The values for these names and shapes, in their order; an error says all that differs.
-pub(crate) fn matched(
+pub(crate) fn match_by_name(
     whose: &str,
     wanted: &[(String, Shape)],
     given: &[(String, HostTensor)],

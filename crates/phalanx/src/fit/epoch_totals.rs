@@ -3,7 +3,7 @@
 use phalanx_graph::{DType, HostTensor, Shape, Tensor};
 
 use super::compile::{Losses, NamedMetric};
-use super::loss_scale::Verdict;
+use super::loss_scale::FiniteCheck;
 
 /// Sums over the steps of an epoch, in one f64 array that is read at once: loss and weight, the loss of each output
 /// when there are several, the states of the metrics, and last the number (from 1) of the first step whose loss is
@@ -115,12 +115,12 @@ impl EpochTotals {
     pub(super) fn add_skipped(
         &self,
         totals: &Tensor,
-        verdict: &Verdict,
+        finite_check: &FiniteCheck,
         iterations: &Tensor,
     ) -> Tensor {
         let counts = totals.slice_dim(0, 0, self.len - 1);
         let first_non_finite = totals.slice_dim(0, self.len - 1, self.len);
-        let bad = newly_bad(&first_non_finite, &verdict.is_lost, iterations);
+        let bad = newly_bad(&first_non_finite, &finite_check.is_lost, iterations);
         Tensor::concat(&[&counts, &(first_non_finite + bad)], 0)
     }
 

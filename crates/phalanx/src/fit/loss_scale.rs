@@ -121,12 +121,12 @@ impl LossScale {
     /// What becomes of a step with these gradients, or with those of which it is known whether they are finite; `None`
     /// when no step is skipped.
     #[track_caller]
-    pub(super) fn verdict(
+    pub(super) fn finite_check(
         self,
         gradients: &[Tensor],
         known: &[Tensor],
         slots: &[Tensor],
-    ) -> Option<Verdict> {
+    ) -> Option<FiniteCheck> {
         let (Self::Dynamic { growth_steps, .. }, [scale, good, skipped]) = (self, slots) else {
             return None;
         };
@@ -144,7 +144,7 @@ impl LossScale {
             finite.select(skipped, &(skipped + 1.0)),
         ];
         let at_floor = scale.less_equal(&scale.like(FLOOR));
-        Some(Verdict {
+        Some(FiniteCheck {
             is_lost: at_floor.and(&finite.not()),
             finite,
             slots,
@@ -162,7 +162,7 @@ impl LossScale {
 }
 
 /// Whether a step counts; `Bool` scalars.
-pub(super) struct Verdict {
+pub(super) struct FiniteCheck {
     /// Whether all gradients are finite.
     pub(super) finite: Tensor,
     /// Whether they are not even with the smallest scale.

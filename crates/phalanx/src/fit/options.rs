@@ -203,7 +203,7 @@ impl Fit {
             }
             _ => {}
         }
-        some_rows(feed.size())?;
+        check_batch_size(feed.size())?;
         if self.steps_per_epoch == Some(0) {
             return Err(Error::user(
                 "steps_per_epoch is 0; expected 1 or more batches",
@@ -234,7 +234,7 @@ impl Fit {
 }
 
 /// Refuses batches of no rows.
-pub(super) fn some_rows(size: usize) -> Result<()> {
+pub(super) fn check_batch_size(size: usize) -> Result<()> {
     if size == 0 {
         return Err(Error::user(
             "the batch size is 0; expected 1 or more examples",

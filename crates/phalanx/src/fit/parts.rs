@@ -40,13 +40,13 @@ impl Setup {
     /// The setup for replicas of unequal shares.
     pub(super) fn with_shares(mut self, has_shares: bool) -> Self {
         self.has_shares = has_shares;
-        self.by_size = has_shares && self.exchange_of_layers().is_none();
+        self.by_size = has_shares && self.layer_communication().is_none();
         self
     }
 
     /// What the user should know of how unequal shares are computed.
-    pub(super) fn warning_of_shares(&self) -> Option<String> {
-        let exchange = (self.has_shares && !self.by_size).then(|| self.exchange_of_layers())??;
+    pub(super) fn uneven_shares_warning(&self) -> Option<String> {
+        let exchange = (self.has_shares && !self.by_size).then(|| self.layer_communication())??;
         Some(format!(
             "layers of `{}` exchange values between replicas ({exchange}, as for synchronized batch normalization and activity penalties), so each replica computes on as many rows as the largest share has, and smaller shares save no time",
             self.model.name()
@@ -54,7 +54,7 @@ impl Setup {
     }
 
     /// The first op in a forward pass that waits for other replicas.
-    pub(super) fn exchange_of_layers(&self) -> Option<&'static str> {
+    pub(super) fn layer_communication(&self) -> Option<&'static str> {
         let graph = self.graph();
         let rows = |(_, shape): (_, Shape)| Shape::new(shape.dtype, [&[2], &*shape.dims].concat());
         let shape = BatchShape {
@@ -380,7 +380,7 @@ mod tests {
     #[test]
     fn a_smaller_part_computes_on_fewer_rows() {
         let setup = setup(dense(BatchNorm::new()));
-        assert!(setup.by_size && setup.warning_of_shares().is_none());
+        assert!(setup.by_size && setup.uneven_shares_warning().is_none());
         let batch = batch(&setup, &[12, 4]);
         let programs = [
             setup.train_step(&batch).unwrap().program.simplified(),
@@ -414,7 +414,7 @@ mod tests {
     fn layers_that_exchange_values_are_told_and_stand_in_no_branch() {
         let setup = setup(dense(BatchNorm::new().synchronized(true)));
         assert!(!setup.by_size);
-        let warning = setup.warning_of_shares().unwrap();
+        let warning = setup.uneven_shares_warning().unwrap();
         assert!(warning.contains("all_gather"), "{warning}");
         // Nor when somebody asks for sizes all the same.
         let step = setup.train_step(&batch(&setup, &[12, 4])).unwrap();

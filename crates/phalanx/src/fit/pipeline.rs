@@ -264,7 +264,7 @@ impl Setup {
         let state = self.bind_state(&graph);
         let totals = graph.parameter("tally", self.epoch_totals.shape());
         let mut state_updates = StateUpdates::new(&state);
-        let verdict = self.apply_received(&graph, &state, &reduced, count, &mut state_updates);
+        let finite_check = self.apply_received(&graph, &state, &reduced, count, &mut state_updates);
         let mut inputs: Vec<UpdateInput> = (0..=state.len()).map(UpdateInput::Before).collect();
         inputs.extend(sums.iter().map(|(number, ..)| UpdateInput::After(*number)));
         inputs.extend(
@@ -274,7 +274,7 @@ impl Setup {
                 .map(|(index, _)| UpdateInput::After(*index)),
         );
         inputs.extend((0..count).map(UpdateInput::Flag));
-        let Some(verdict) = verdict else {
+        let Some(finite_check) = finite_check else {
             let step = state_updates.finish_state(&graph)?;
             let replaced = step
                 .changed
@@ -290,8 +290,10 @@ impl Setup {
         inputs.push(UpdateInput::After(state.len()));
         let after = graph.parameter("after", self.epoch_totals.shape());
         let iterations = self.state_view(&state).iterations;
-        let skipped = self.epoch_totals.add_skipped(&totals, &verdict, iterations);
-        let step = state_updates.finish(&graph, &verdict.finite.select(&after, &skipped))?;
+        let skipped = self
+            .epoch_totals
+            .add_skipped(&totals, &finite_check, iterations);
+        let step = state_updates.finish(&graph, &finite_check.finite.select(&after, &skipped))?;
         let replaced = step
             .changed
             .iter()

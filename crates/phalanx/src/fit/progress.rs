@@ -26,7 +26,7 @@ pub enum Progress {
 }
 
 /// Shows the progress of one `fit`.
-pub(super) struct Reporter {
+pub(super) struct ProgressReporter {
     mode: Progress,
     epochs: usize,
     steps: Option<usize>,
@@ -37,7 +37,7 @@ pub(super) struct Reporter {
     due: Instant,
 }
 
-impl Reporter {
+impl ProgressReporter {
     pub(super) fn new(progress: Progress, epochs: usize) -> Self {
         let mode = match progress {
             Progress::Auto if std::io::stdout().is_terminal() => Progress::Bar,

@@ -15,7 +15,7 @@ use super::LossScale;
 use super::batch_tensors::BatchTensors;
 use super::compile::{Compile, LossTerm, Losses, NamedMetric};
 use super::epoch_totals::{EpochTotals, LossAndMetrics};
-use super::loss_scale::Verdict;
+use super::loss_scale::FiniteCheck;
 use super::parts::StepInputs;
 use super::pipeline::{PipelinePrograms, StagePlan, weight_program};
 use super::state_updates::StateUpdates;
@@ -148,7 +148,7 @@ impl Setup {
     }
 
     /// Where in the state a variable is, and where its average.
-    pub(super) fn averages(&self) -> Vec<(usize, usize)> {
+    pub(super) fn ema_slots(&self) -> Vec<(usize, usize)> {
         let slots = self.optimizer.average_slots(&self.params);
         let first = self.model.variables().len();
         let slots = slots.into_iter().map(|slot| first + slot);
@@ -156,7 +156,7 @@ impl Setup {
     }
 
     /// The setup of one replica by itself.
-    pub(super) fn alone(&self) -> Self {
+    pub(super) fn for_single_replica(&self) -> Self {
         Self {
             replicas: 1,
             is_central: false,
@@ -197,9 +197,10 @@ impl Setup {
         let view = self.state_view(&state);
         let reduced = self.reduced_gradients(&graph, &view, &seed, &batch)?;
         let mut state_updates = StateUpdates::new(&state);
-        let verdict = self.update(&view, &reduced, &mut state_updates);
+        let finite_check = self.update(&view, &reduced, &mut state_updates);
         state_updates.shard(&self.shardings());
-        let after = self.totals_after_step(&totals, &reduced, verdict.as_ref(), view.iterations);
+        let after =
+            self.totals_after_step(&totals, &reduced, finite_check.as_ref(), view.iterations);
         let mut step = state_updates.finish(&graph, &after)?;
         step.disconnected = self.disconnected(&reduced);
         step.exchange = reduced.exchange;
@@ -223,8 +224,9 @@ impl Setup {
         let unscaled = self
             .loss_scale
             .unscaled(reduced.gradients.clone(), view.scale);
-        let verdict = self.loss_scale.verdict(&unscaled, &[], view.scale);
-        let after = self.totals_after_step(&totals, &reduced, verdict.as_ref(), view.iterations);
+        let finite_check = self.loss_scale.finite_check(&unscaled, &[], view.scale);
+        let after =
+            self.totals_after_step(&totals, &reduced, finite_check.as_ref(), view.iterations);
         let updates = reduced.updates.iter().map(|(_, value)| value);
         let sent: Vec<&Tensor> = reduced.gradients.iter().chain(updates).collect();
         let named = sent.iter().map(|value| ("sent", *value));
@@ -273,7 +275,7 @@ impl Setup {
         reduced: &ReducedGradients,
         flags: usize,
         state_updates: &mut StateUpdates,
-    ) -> Option<Verdict> {
+    ) -> Option<FiniteCheck> {
         let bind = |value: &Tensor| graph.parameter("received", value.shape());
         let gradients = reduced.gradients.iter().map(bind).collect();
         let updates = reduced.updates.iter();
@@ -341,7 +343,7 @@ impl Setup {
         &self,
         totals: &Tensor,
         reduced: &ReducedGradients,
-        verdict: Option<&Verdict>,
+        finite_check: Option<&FiniteCheck>,
         iterations: &Tensor,
     ) -> Tensor {
         let Some(loss_and_metrics) = &reduced.loss_and_metrics else {
@@ -350,10 +352,12 @@ impl Setup {
         let after = self
             .epoch_totals
             .add_batch(totals, loss_and_metrics, Some(iterations));
-        match verdict {
-            Some(verdict) => {
-                let skipped = self.epoch_totals.add_skipped(totals, verdict, iterations);
-                verdict.finite.select(&after, &skipped)
+        match finite_check {
+            Some(finite_check) => {
+                let skipped = self
+                    .epoch_totals
+                    .add_skipped(totals, finite_check, iterations);
+                finite_check.finite.select(&after, &skipped)
             }
             None => after,
         }
@@ -411,14 +415,14 @@ impl Setup {
         view: &StateView<'_>,
         reduced: &ReducedGradients,
         state_updates: &mut StateUpdates,
-    ) -> Option<Verdict> {
+    ) -> Option<FiniteCheck> {
         let (variables, slots, connected) = (view.variables, view.slots, &reduced.connected);
         let gradients = self
             .loss_scale
             .unscaled(reduced.gradients.clone(), view.scale);
-        let verdict = self
+        let finite_check = self
             .loss_scale
-            .verdict(&gradients, &reduced.finite, view.scale);
+            .finite_check(&gradients, &reduced.finite, view.scale);
         let specs: Vec<ParamSpec> = connected.iter().map(|&p| self.params[p].clone()).collect();
         let params = connected
             .iter()
@@ -445,13 +449,13 @@ impl Setup {
             state_updates.set(*index, value);
         }
         state_updates.set(state_updates.len() - 1, &(view.iterations + 1.0));
-        if let Some(verdict) = &verdict {
-            state_updates.select_if(&verdict.finite);
-            for (slot, value) in verdict.slots.iter().enumerate() {
+        if let Some(finite_check) = &finite_check {
+            state_updates.select_if(&finite_check.finite);
+            for (slot, value) in finite_check.slots.iter().enumerate() {
                 state_updates.set(view.scale_at + slot, value);
             }
         }
-        verdict
+        finite_check
     }
 
     /// The inputs of the model in its element types.

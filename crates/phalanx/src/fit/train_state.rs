@@ -45,7 +45,7 @@ impl TrainState {
         let slots = setup.slots.iter();
         host.extend(slots.map(|slot| HostTensor::full(slot.shape.clone(), slot.fill)));
         // An average of no steps is the variable; the optimizer lets the first step replace it.
-        for (variable, slot) in setup.averages() {
+        for (variable, slot) in setup.ema_slots() {
             host[slot] = host[variable].clone();
         }
         host.push(HostTensor::scalar(0i64));
@@ -100,7 +100,7 @@ impl TrainState {
         let mut made = Vec::new();
         for (index, slot) in to.slots.iter().enumerate() {
             let kept = from.slots.iter().position(|old| old.name == slot.name);
-            let averaged = to.averages().into_iter();
+            let averaged = to.ema_slots().into_iter();
             let averaged = averaged.filter(|&(_, average)| average == variables + index);
             let value = match (kept, averaged.map(|(variable, _)| variable).next()) {
                 (Some(_), _) => None,

@@ -6,21 +6,21 @@ use phalanx_graph::HostTensor;
 
 use super::Fit;
 use super::batch::{check_labels, put, tensors};
-use super::best::Best;
+use super::best_epoch::BestEpoch;
 use super::compile::Compile;
 use super::epoch_totals::EpochTotals;
+use super::evaluate::check_finite;
 use super::history::{EpochLogs, History, Input, Logs};
-use super::idle::Idle;
 use super::in_flight::InFlight;
-use super::infer::check_finite;
+use super::input_wait::InputWait;
 use super::pipeline::StagePlan;
-use super::progress::Reporter;
+use super::progress::ProgressReporter;
+use super::replica_times::StragglerMonitor;
 use super::step::{BatchShape, Setup};
 use super::step_cache::StepCache;
-use super::times::Watcher;
 use super::train_state::TrainState;
-use super::verify::Verifier;
-use crate::data::{Batch, Batches, InputBottleneck, LostBytes, Position, TrainingData};
+use super::verify::ReplicaVerifier;
+use crate::data::{Batch, Batches, InputBottleneck, Lost, Position, TrainingData};
 use crate::engine::Engine;
 use crate::nn::Model;
 use crate::optim::Optimizer;
@@ -32,7 +32,7 @@ pub struct Trainer {
     pub(super) placement: Placement,
     pub(super) setup: Setup,
     pub(super) state: TrainState,
-    verifier: Option<Verifier>,
+    verifier: Option<ReplicaVerifier>,
     pub(super) train: StepCache,
     pub(super) test: StepCache,
     /// Steps skipped before the present totals began.
@@ -47,9 +47,9 @@ pub struct Trainer {
     pub(super) examples: Option<u64>,
     pub(super) data_settings: Option<u32>,
     pub(super) history: History,
-    pub(super) best: Option<Best>,
-    idle: Idle,
-    pub(super) watcher: Watcher,
+    pub(super) best: Option<BestEpoch>,
+    input_wait: InputWait,
+    pub(super) stragglers: StragglerMonitor,
 }
 
 impl Trainer {
@@ -85,8 +85,8 @@ impl Trainer {
             data_settings: None,
             history: History::default(),
             best: None,
-            idle: Idle::default(),
-            watcher: Watcher::default(),
+            input_wait: InputWait::default(),
+            stragglers: StragglerMonitor::default(),
         })
     }
 
@@ -123,7 +123,7 @@ impl Trainer {
         reason = "what is given is written in place, as in `Fit::epochs(3)`"
     )]
     pub fn fit<'a>(&mut self, data: impl Into<TrainingData<'a>>, fit: Fit) -> Result<History> {
-        self.needs_loss("train")?;
+        self.require_loss("train")?;
         let feed = data.into();
         let steps = fit.steps(feed)?;
         if let Some(validation) = &fit.validation {
@@ -131,30 +131,30 @@ impl Trainer {
         }
         let names = self.logs(&vec![0.0; self.setup.epoch_totals.len], 0.0);
         let best = fit.keep_best.as_deref();
-        let best = best.map(|log| Best::new(log, &names, fit.validation.is_some()));
+        let best = best.map(|log| BestEpoch::new(log, &names, fit.validation.is_some()));
         let first = self.begin(feed, &fit, best.transpose()?)?;
         // That of an earlier training must not be taken for one of this.
         if let (Some(path), false) = (&fit.checkpoint, fit.resume) {
             self.save_checkpoint(path)?;
         }
-        let mut reporter = Reporter::new(fit.progress, fit.epochs);
-        self.tell_start(&mut reporter, feed, &fit);
-        self.begin_watch(fit.watch);
+        let mut reporter = ProgressReporter::new(fit.progress, fit.epochs);
+        self.report_start(&mut reporter, feed, &fit);
+        self.begin_straggler_checks(fit.watch);
         for epoch in first..fit.epochs {
             if fit.is_stop_asked() {
-                self.save_where_asked(&fit)?;
-                return Err(stopped(self.iterations, &self.position));
+                self.save_if_configured(&fit)?;
+                return Err(stopped_error(self.iterations, &self.position));
             }
             let start = Instant::now();
             let steps = steps.filter(|_| !self.has_other_batches(feed, &fit));
             reporter.begin(epoch, steps);
             let (mut logs, steps, mut input) =
                 self.train_epoch(feed, &fit, steps, &mut reporter)?;
-            let replica_times = self.watched(start.elapsed())?;
+            let replica_times = self.time_replicas_if_due(start.elapsed())?;
             if let Some(validation) = &fit.validation
                 && (epoch + 1) % fit.validation_freq == 0
             {
-                let (tested, skipped) = self.validated(validation, &fit)?;
+                let (tested, skipped) = self.validate(validation, &fit)?;
                 logs.extend_validation(&tested);
                 input.validation_skipped = skipped;
             }
@@ -168,14 +168,14 @@ impl Trainer {
             };
             reporter.end(&done);
             if let Some(times) = &done.replica_times
-                && let Some(warning) = self.watcher.news(times)
+                && let Some(warning) = self.stragglers.new_straggler(times)
             {
                 reporter.straggler(times, &warning);
             }
             self.end_epoch(done)?;
-            self.save_where_asked(&fit)?;
+            self.save_if_configured(&fit)?;
         }
-        match self.best.take().and_then(Best::into_values) {
+        match self.best.take().and_then(BestEpoch::into_values) {
             Some(values) => self.set_variables(&values)?,
             None => self.take_averages()?,
         }
@@ -183,14 +183,14 @@ impl Trainer {
     }
 
     /// Says where the training runs, and what of its data cannot be read.
-    fn tell_start(&self, reporter: &mut Reporter, feed: TrainingData<'_>, fit: &Fit) {
+    fn report_start(&self, reporter: &mut ProgressReporter, feed: TrainingData<'_>, fit: &Fit) {
         reporter.start(&self.placement.describe(feed.size()));
-        if let Some(warning) = self.setup.warning_of_shares() {
+        if let Some(warning) = self.setup.uneven_shares_warning() {
             self.engine().notice(&format!("warning: {warning}"));
         }
-        self.tell_lost(&feed.lost());
+        self.warn_lost(&feed.lost());
         if let Some(validation) = &fit.validation {
-            self.tell_lost(&validation.dataset().lost());
+            self.warn_lost(&validation.dataset().lost());
         }
     }
 
@@ -205,7 +205,7 @@ impl Trainer {
     /// # Errors
     /// As [`fit`](Self::fit).
     pub fn train_on_batch(&mut self, batch: &Batch) -> Result<Logs> {
-        self.needs_loss("train")?;
+        self.require_loss("train")?;
         self.reset_epoch_totals()?;
         let (partition, shape) = self.part(batch, batch.rows())?;
         self.step(batch, &partition, &shape, &mut InFlight::default())?;
@@ -223,7 +223,7 @@ impl Trainer {
     /// # Errors
     /// When the device fails.
     pub fn learning_rate(&self) -> Result<f64> {
-        match self.slot(Optimizer::LEARNING_RATE)? {
+        match self.scalar_slot(Optimizer::LEARNING_RATE)? {
             Some(rate) => Ok(rate),
             None => Ok(self
                 .setup
@@ -238,7 +238,7 @@ impl Trainer {
     /// # Errors
     /// When the optimizer follows a schedule, or the rate is negative or not a number.
     pub fn set_learning_rate(&mut self, rate: f64) -> Result<()> {
-        let Some(slot) = self.slot_of(Optimizer::LEARNING_RATE) else {
+        let Some(slot) = self.scalar_slot_index(Optimizer::LEARNING_RATE) else {
             return Err(Error::user(
                 "the learning rate follows a schedule and cannot be set; compile with a constant rate instead",
             ));
@@ -254,7 +254,7 @@ impl Trainer {
 
     /// Puts the optimizer's averages, if it keeps any, in the place of the variables, as Keras does at the end of `fit`.
     fn take_averages(&mut self) -> Result<()> {
-        for (variable, slot) in self.setup.averages() {
+        for (variable, slot) in self.setup.ema_slots() {
             let shape = &self.setup.model.variables()[variable].shape;
             let average = self.state.get(slot, shape)?;
             self.state.set(variable, &average)?;
@@ -262,7 +262,7 @@ impl Trainer {
         Ok(())
     }
 
-    pub(super) fn needs_loss(&self, doing: &str) -> Result<()> {
+    pub(super) fn require_loss(&self, doing: &str) -> Result<()> {
         if self.setup.losses.terms.is_empty() {
             return Err(Error::user(format!(
                 "cannot {doing}: the model was compiled without a loss; set `loss` in Compile"
@@ -277,7 +277,7 @@ impl Trainer {
         feed: TrainingData<'_>,
         fit: &Fit,
         steps: Option<usize>,
-        reporter: &mut Reporter,
+        reporter: &mut ProgressReporter,
     ) -> Result<(Logs, usize, Input)> {
         let is_resumed = self.is_mid_epoch;
         if !is_resumed {
@@ -295,11 +295,12 @@ impl Trainer {
             let asked = Instant::now();
             let Some(batch) = iter.next() else { break };
             let begun = Instant::now();
-            starved += self.idle.between(asked, begun);
+            starved += self.input_wait.between(asked, begun);
             let batch = batch?;
             let (partition, shape) = self.part_of(&batch, feed)?;
             self.step(&batch, &partition, &shape, &mut flight)?;
-            self.watcher.see(&batch, feed.size(), begun.elapsed());
+            self.stragglers
+                .record_step(&batch, feed.size(), begun.elapsed());
             self.position = iter.position();
             done += 1;
             if Some(before + done) != steps && reporter.is_due() {
@@ -310,10 +311,10 @@ impl Trainer {
             if is_stop_asked || fit.is_save_due(before + done, steps) {
                 flight.finish(self.placement.engine())?;
                 self.results(0.0)?;
-                self.save_where_asked(fit)?;
+                self.save_if_configured(fit)?;
             }
             if is_stop_asked {
-                return Err(stopped(self.iterations, &self.position));
+                return Err(stopped_error(self.iterations, &self.position));
             }
         }
         flight.finish(self.placement.engine())?;
@@ -327,7 +328,7 @@ impl Trainer {
         };
         let logs = self.results(f64::NAN)?;
         if before == 0 && logs.get("loss").is_some_and(f64::is_nan) && !self.has_skipped()? {
-            return Err(trained_nothing(done, input.skipped));
+            return Err(empty_epoch_error(done, input.skipped));
         }
         let done = if is_resumed { before + done } else { done };
         Ok((logs, done, input))
@@ -335,20 +336,20 @@ impl Trainer {
 
     /// The results of the validation of an epoch, unless the training is to end in it: then the epoch goes on with its
     /// validation when it is resumed.
-    fn validated(&mut self, validation: &Batches, fit: &Fit) -> Result<(Logs, u64)> {
+    fn validate(&mut self, validation: &Batches, fit: &Fit) -> Result<(Logs, u64)> {
         let (iterations, position) = (self.iterations, self.position.clone());
         let go_on = || match fit.is_stop_asked() {
-            true => Err(stopped(iterations, &position)),
+            true => Err(stopped_error(iterations, &position)),
             false => Ok(()),
         };
-        let tested = self.evaluated(validation, go_on);
+        let tested = self.evaluate_with_skipped(validation, go_on);
         if matches!(tested, Err(Error::Stopped(_))) {
-            self.save_where_asked(fit)?;
+            self.save_if_configured(fit)?;
         }
         tested
     }
 
-    fn save_where_asked(&self, fit: &Fit) -> Result<()> {
+    fn save_if_configured(&self, fit: &Fit) -> Result<()> {
         match &fit.checkpoint {
             Some(path) => self.save_checkpoint(path),
             None => Ok(()),
@@ -356,7 +357,7 @@ impl Trainer {
     }
 
     /// Tells what of the files is left out.
-    pub(super) fn tell_lost(&self, lost: &[LostBytes]) {
+    pub(super) fn warn_lost(&self, lost: &[Lost]) {
         for lost in lost {
             self.engine().notice(&format!("warning: {lost}"));
         }
@@ -364,7 +365,7 @@ impl Trainer {
 
     pub(super) fn reset_epoch_totals(&mut self) -> Result<()> {
         self.state.reset_epoch_totals(&self.setup)?;
-        self.skipped_before = self.slot("skipped_steps")?.unwrap_or(0.0);
+        self.skipped_before = self.scalar_slot("skipped_steps")?.unwrap_or(0.0);
         self.is_mid_epoch = false;
         Ok(())
     }
@@ -385,7 +386,7 @@ impl Trainer {
             .get(&self.placement, setup, "train_step", shape, trace)?;
         let batch = put(&self.placement, tensors(batch), partition, shape.filled)?;
         let done = self.state.train(setup, step, &batch)?;
-        self.idle.begin(&done)?;
+        self.input_wait.begin(&done)?;
         // Skipped steps are found out in `results`.
         self.iterations += 1;
         flight.push(self.placement.engine(), done)?;
@@ -403,7 +404,7 @@ impl Trainer {
         }
         let verifier = match self.verifier.take() {
             Some(verifier) => verifier,
-            None => Verifier::new(&self.placement, &self.setup)?,
+            None => ReplicaVerifier::new(&self.placement, &self.setup)?,
         };
         verifier.verify(&self.placement, &self.state, self.iterations)?;
         self.verifier = Some(verifier);
@@ -450,7 +451,7 @@ impl Trainer {
 
     /// Whether the loss scale has skipped a step since the totals began.
     fn has_skipped(&self) -> Result<bool> {
-        let skipped = self.slot("skipped_steps")?.unwrap_or(0.0);
+        let skipped = self.scalar_slot("skipped_steps")?.unwrap_or(0.0);
         Ok(skipped > self.skipped_before)
     }
 
@@ -459,12 +460,12 @@ impl Trainer {
         let totals = self.state.read_epoch_totals(&self.setup)?;
         self.iterations = self.state.iterations()?;
         if let Some(step) = EpochTotals::first_non_finite(&totals) {
-            return Err(self.diverged(step));
+            return Err(self.divergence_error(step));
         }
         let none = if self.has_skipped()? { f64::NAN } else { none };
         let mut logs = self.logs(&totals, none);
         for name in ["loss_scale", "skipped_steps"] {
-            if let Some(value) = self.slot(name)? {
+            if let Some(value) = self.scalar_slot(name)? {
                 logs.push(name, value);
             }
         }
@@ -473,7 +474,7 @@ impl Trainer {
 
     /// Goes on with another set of trainable layers: programs are traced again, and the state of variables trained before and after
     /// stays.
-    pub(super) fn change_trained<T>(
+    pub(super) fn update_trainable<T>(
         &mut self,
         change: impl FnOnce(&mut Model) -> Result<T>,
     ) -> Result<T> {
@@ -489,8 +490,8 @@ impl Trainer {
     }
 
     /// The value of a slot that is one number.
-    fn slot(&self, name: &str) -> Result<Option<f64>> {
-        let Some(slot) = self.slot_of(name) else {
+    fn scalar_slot(&self, name: &str) -> Result<Option<f64>> {
+        let Some(slot) = self.scalar_slot_index(name) else {
             return Ok(None);
         };
         let index = self.setup.model.variables().len() + slot;
@@ -499,12 +500,12 @@ impl Trainer {
     }
 
     /// Which of the slots that belong to no variable has a name.
-    fn slot_of(&self, name: &str) -> Option<usize> {
+    fn scalar_slot_index(&self, name: &str) -> Option<usize> {
         let mut slots = self.setup.slots.iter();
         slots.position(|slot| slot.param.is_none() && slot.name == name)
     }
 
-    pub(super) fn diverged(&self, step: u64) -> Error {
+    pub(super) fn divergence_error(&self, step: u64) -> Error {
         let rate = self
             .learning_rate()
             .map_or(String::new(), |rate| format!(" (now {rate})"));
@@ -537,14 +538,14 @@ impl Trainer {
     }
 }
 
-fn stopped(iterations: i64, position: &Position) -> Error {
+fn stopped_error(iterations: i64, position: &Position) -> Error {
     let epoch = position.epoch + 1;
     Error::Stopped(format!(
         "the training was stopped after step {iterations}, in epoch {epoch}; `Fit::resume` goes on from here"
     ))
 }
 
-fn trained_nothing(steps: usize, skipped: u64) -> Error {
+fn empty_epoch_error(steps: usize, skipped: u64) -> Error {
     let why = match (steps, skipped) {
         (0, 0) => "the data have no example".into(),
         (0, _) => format!("all of its {skipped} examples are corrupt and left out"),

@@ -9,12 +9,12 @@ use crate::replicas::Placement;
 use crate::{Error, Result};
 
 /// Compares what the replicas have: a number for each array is computed where it is, and the numbers are compared.
-pub(super) struct Verifier {
+pub(super) struct ReplicaVerifier {
     compiled: Compiled,
     names: Vec<String>,
 }
 
-impl Verifier {
+impl ReplicaVerifier {
     /// For the arrays of this setup.
     pub(super) fn new(placement: &Placement, setup: &Setup) -> Result<Self> {
         let graph = Graph::with_replicas(placement.replicas());

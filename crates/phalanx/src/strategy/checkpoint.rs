@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use super::State;
 use crate::Result;
 use crate::checkpoint::TrainingState;
-use crate::fit::matched;
+use crate::fit::match_by_name;
 
 impl State {
     /// All its values on the host, for [`TrainingState::save`]; waits for the steps begun.
@@ -35,7 +35,7 @@ impl State {
         let names = self.unique_names().into_iter().zip(&self.entries);
         let wanted = names.map(|(name, entry)| (name, entry.shape.clone()));
         let wanted: Vec<_> = wanted.collect();
-        let values = matched("the state", &wanted, state.variables())?;
+        let values = match_by_name("the state", &wanted, state.variables())?;
         let placed = values.iter().zip(&self.entries);
         let placed = placed.map(|(value, entry)| self.placed(value, entry.kind));
         let placed: Vec<_> = placed.collect::<Result<_>>()?;

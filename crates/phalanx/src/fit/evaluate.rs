@@ -8,7 +8,7 @@ use super::batch::{check_labels, put, tensors};
 use super::epoch_totals::EpochTotals;
 use super::history::Logs;
 use super::in_flight::InFlight;
-use super::options::some_rows;
+use super::options::check_batch_size;
 use super::step::BatchShape;
 use crate::data::{Batch, Batches};
 use crate::replicas::BatchPartition;
@@ -23,23 +23,23 @@ impl Trainer {
     /// # Errors
     /// When the data do not fit the model, are endless or have no weight, a source fails, or the device does.
     pub fn evaluate(&mut self, batches: &Batches) -> Result<Logs> {
-        self.needs_loss("evaluate")?;
+        self.require_loss("evaluate")?;
         check_finite(batches, "evaluate")?;
-        self.tell_lost(&batches.dataset().lost());
-        let (logs, skipped) = self.evaluated(batches, || Ok(()))?;
-        self.tell_skipped(skipped, "evaluation");
+        self.warn_lost(&batches.dataset().lost());
+        let (logs, skipped) = self.evaluate_with_skipped(batches, || Ok(()))?;
+        self.warn_skipped(skipped, "evaluation");
         Ok(logs)
     }
 
     /// Loss and metrics, and how many examples were left out.
-    pub(super) fn evaluated(
+    pub(super) fn evaluate_with_skipped(
         &mut self,
         batches: &Batches,
         go_on: impl Fn() -> Result<()>,
     ) -> Result<(Logs, u64)> {
         let before = batches.dataset().skipped();
         let iter = batches.iter(0, 0).map(|batch| go_on().and(batch));
-        let totals = self.tested(iter, batches.size())?;
+        let totals = self.run_test_steps(iter, batches.size())?;
         let skipped = batches.dataset().skipped() - before;
         if !EpochTotals::has_weight(&totals) {
             return Err(Error::User(format!(
@@ -49,7 +49,7 @@ impl Trainer {
         Ok((self.logs(&totals, 0.0), skipped))
     }
 
-    fn tell_skipped(&self, count: u64, what: &str) {
+    fn warn_skipped(&self, count: u64, what: &str) {
         if count > 0 {
             let line = format!("warning: {count} corrupt examples left out of the {what}");
             self.engine().notice(&line);
@@ -61,8 +61,8 @@ impl Trainer {
     /// # Errors
     /// As [`evaluate`](Self::evaluate).
     pub fn test_on_batch(&mut self, batch: &Batch) -> Result<Logs> {
-        self.needs_loss("evaluate")?;
-        let totals = self.tested([Ok(batch.clone())], batch.rows())?;
+        self.require_loss("evaluate")?;
+        let totals = self.run_test_steps([Ok(batch.clone())], batch.rows())?;
         Ok(self.logs(&totals, 0.0))
     }
 
@@ -72,13 +72,13 @@ impl Trainer {
     /// When the data do not fit the model or are endless, a source fails, or the device does.
     pub fn predict(&mut self, batches: &Batches) -> Result<Vec<HostTensor>> {
         check_finite(batches, "predict")?;
-        self.tell_lost(&batches.dataset().lost());
+        self.warn_lost(&batches.dataset().lost());
         let before = batches.dataset().skipped();
         let mut parts = Vec::new();
-        let mut waiting: Option<Predicted> = None;
+        let mut waiting: Option<PendingPrediction> = None;
         for batch in batches.iter(0, 0) {
             let batch = batch?;
-            let begun = self.begin_predict(&batch.x, batches.size())?;
+            let begun = self.start_prediction(&batch.x, batches.size())?;
             // The outputs of the step before are read while this one runs.
             if let Some(before) = waiting.replace(begun) {
                 parts.extend(self.read_outputs(&before)?);
@@ -87,8 +87,8 @@ impl Trainer {
         if let Some(last) = waiting {
             parts.extend(self.read_outputs(&last)?);
         }
-        self.tell_skipped(batches.dataset().skipped() - before, "prediction");
-        Ok(self.joined(&parts))
+        self.warn_skipped(batches.dataset().skipped() - before, "prediction");
+        Ok(self.concatenate_outputs(&parts))
     }
 
     /// The outputs of the model for one batch of inputs.
@@ -97,12 +97,12 @@ impl Trainer {
     /// As [`predict`](Self::predict).
     pub fn predict_on_batch(&mut self, x: &[HostTensor]) -> Result<Vec<HostTensor>> {
         let rows = x.first().map_or(0, HostTensor::rows);
-        let begun = self.begin_predict(x, rows)?;
-        Ok(self.joined(&self.read_outputs(&begun)?))
+        let begun = self.start_prediction(x, rows)?;
+        Ok(self.concatenate_outputs(&self.read_outputs(&begun)?))
     }
 
     /// The totals of batches of `size` rows or fewer.
-    fn tested(
+    fn run_test_steps(
         &mut self,
         batches: impl IntoIterator<Item = Result<Batch>>,
         size: usize,
@@ -141,7 +141,7 @@ impl Trainer {
         Ok(totals)
     }
 
-    fn begin_predict(&mut self, x: &[HostTensor], full: usize) -> Result<Predicted> {
+    fn start_prediction(&mut self, x: &[HostTensor], full: usize) -> Result<PendingPrediction> {
         let whole = BatchShape::of_inputs(&self.setup, x)?;
         let partition = self.placement.padded_partition(x[0].rows(), full);
         let setup = &self.setup;
@@ -152,11 +152,11 @@ impl Trainer {
             .get(&self.placement, setup, "predict_step", &shape, trace)?;
         let x = put(&self.placement, x.iter(), &partition, shape.filled)?;
         let outputs = self.state.predict(setup, step, &x)?;
-        Ok(Predicted { outputs, partition })
+        Ok(PendingPrediction { outputs, partition })
     }
 
     /// The outputs of each replica for its examples.
-    fn read_outputs(&self, predicted: &Predicted) -> Result<Vec<Vec<HostTensor>>> {
+    fn read_outputs(&self, predicted: &PendingPrediction) -> Result<Vec<Vec<HostTensor>>> {
         let partition = &predicted.partition;
         let shapes = self.setup.model.outputs();
         let read = |replica: usize| {
@@ -180,7 +180,7 @@ impl Trainer {
     }
 
     /// Each output of the model over all parts.
-    fn joined(&self, parts: &[Vec<HostTensor>]) -> Vec<HostTensor> {
+    fn concatenate_outputs(&self, parts: &[Vec<HostTensor>]) -> Vec<HostTensor> {
         let outputs = self.setup.model.outputs();
         let of = |output| {
             parts
@@ -194,14 +194,14 @@ impl Trainer {
 }
 
 /// A prediction begun.
-struct Predicted {
+struct PendingPrediction {
     /// Of each replica.
     outputs: Vec<Vec<Buffer>>,
     partition: BatchPartition,
 }
 
 pub(super) fn check_finite(batches: &Batches, doing: &str) -> Result<()> {
-    some_rows(batches.size())?;
+    check_batch_size(batches.size())?;
     match batches.len() {
         None => Err(Error::user(format!(
             "cannot {doing} on endless data; take a number of batches"

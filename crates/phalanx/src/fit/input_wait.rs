@@ -8,7 +8,7 @@ use crate::engine::Done;
 
 /// Since when the devices have had nothing to do: what they wait for the data, while the host may wait for both.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Idle(Arc<Mutex<Running>>);
+pub(super) struct InputWait(Arc<Mutex<Running>>);
 
 #[derive(Debug, Default)]
 struct Running {
@@ -18,12 +18,12 @@ struct Running {
     ended: Option<Instant>,
 }
 
-impl Idle {
+impl InputWait {
     /// Takes note of a step that was begun.
     pub(super) fn begin(&self, done: &Done) -> Result<()> {
         self.began(done.runs());
-        let idle = self.clone();
-        done.on_each(move || idle.ended(Instant::now()))
+        let input_wait = self.clone();
+        done.on_each(move || input_wait.ended(Instant::now()))
     }
 
     /// How much of the time from `start` to `end` the devices had nothing to do, if no step was begun in it.
@@ -57,17 +57,17 @@ mod tests {
 
     #[test]
     fn only_what_devices_wait_counts() {
-        let (idle, start) = (Idle::default(), Instant::now());
+        let (input_wait, start) = (InputWait::default(), Instant::now());
         let at = |milliseconds| start + Duration::from_millis(milliseconds);
-        let waited = |from, to| idle.between(at(from), at(to)).as_millis();
+        let waited = |from, to| input_wait.between(at(from), at(to)).as_millis();
         // Before the first step.
         assert_eq!(waited(0, 10), 10);
         // A step of two devices, of which one is done before the other, in the middle of the waiting.
-        idle.began(2);
+        input_wait.began(2);
         assert_eq!(waited(10, 20), 0);
-        idle.ended(at(12));
+        input_wait.ended(at(12));
         assert_eq!(waited(10, 20), 0);
-        idle.ended(at(15));
+        input_wait.ended(at(15));
         assert_eq!(waited(10, 20), 5);
         // Waiting that began when they were done, and that ended before.
         assert_eq!(waited(17, 20), 3);

@@ -34,9 +34,9 @@ pub struct ReplicaTime {
 }
 
 /// So many times the median of all replicas make a straggler.
-const STRAGGLES: f64 = 1.2;
+const STRAGGLER_RATIO: f64 = 1.2;
 /// And so much more: replicas are launched one after another, which takes some microseconds each.
-const LAUNCH: Duration = Duration::from_micros(100);
+const LAUNCH_OVERHEAD: Duration = Duration::from_micros(100);
 
 impl ReplicaTimes {
     /// The replica that the others wait for, if one takes 1.2 times as long as half of them at least.
@@ -45,7 +45,8 @@ impl ReplicaTimes {
         let usual = self.usual()?;
         let replicas = self.replicas.iter().enumerate();
         let (slowest, time) = replicas.max_by_key(|(_, r)| r.median)?;
-        let straggles = time.median > usual.mul_f64(STRAGGLES) && time.median > usual + LAUNCH;
+        let straggles =
+            time.median > usual.mul_f64(STRAGGLER_RATIO) && time.median > usual + LAUNCH_OVERHEAD;
         straggles.then_some(slowest)
     }
 
@@ -118,7 +119,7 @@ impl fmt::Display for ReplicaTimes {
 /// When the replicas are to be timed at the ends of epochs, and what that costs: over all fits of a trainer, for many
 /// short ones are as worth watching as a long one.
 #[derive(Default)]
-pub(super) struct Watcher {
+pub(super) struct StragglerMonitor {
     watch: Watch,
     /// A timing on this trainer's own account failed: there is no other.
     has_failed: bool,
@@ -136,13 +137,13 @@ pub(super) struct Watcher {
 }
 
 /// Training takes so many times as long as the timings in it.
-const PRICE: u32 = 50;
+const OVERHEAD_RATIO: u32 = 50;
 /// What compiling is taken to cost at least.
-const COMPILING: Duration = Duration::from_secs(2);
+const LEAST_COMPILE_TIME: Duration = Duration::from_secs(2);
 /// StepExecutable that make a timing.
-const RUNS: usize = 5;
+const TIMED_RUNS: usize = 5;
 
-impl Watcher {
+impl StragglerMonitor {
     /// A fit begins.
     pub(super) fn begin(&mut self, watch: Watch) {
         self.watch = match watch {
@@ -153,7 +154,7 @@ impl Watcher {
     }
 
     /// A step on a batch was begun, of which a full one has `full` rows; the first took as long as its program to compile.
-    pub(super) fn see(&mut self, batch: &Batch, full: usize, took: Duration) {
+    pub(super) fn record_step(&mut self, batch: &Batch, full: usize, took: Duration) {
         self.compiling = self.compiling.max(took);
         self.steps = self.steps.saturating_add(1);
         if self.watch != Watch::Never && self.sample.is_none() && batch.rows() == full {
@@ -167,14 +168,14 @@ impl Watcher {
     }
 
     /// What a timing costs: that of the first, of two series at most, is reckoned from the steps.
-    fn price(&self) -> Duration {
+    fn timing_cost(&self) -> Duration {
         let step = self.trained / self.steps.max(1);
-        let first = || self.compiling.max(COMPILING) + step * (2 * RUNS as u32);
+        let first = || self.compiling.max(LEAST_COMPILE_TIME) + step * (2 * TIMED_RUNS as u32);
         self.cost.unwrap_or_else(first)
     }
 
     /// What to tell of these times: a straggler that was not told before.
-    pub(super) fn news(&mut self, times: &ReplicaTimes) -> Option<String> {
+    pub(super) fn new_straggler(&mut self, times: &ReplicaTimes) -> Option<String> {
         let before = std::mem::replace(&mut self.told, times.straggler());
         times.warning().filter(|_| before != self.told)
     }
@@ -185,7 +186,7 @@ impl Watcher {
         match self.watch {
             Watch::Never => false,
             Watch::EveryEpoch => true,
-            Watch::Auto => self.trained >= self.price() * PRICE,
+            Watch::Auto => self.trained >= self.timing_cost() * OVERHEAD_RATIO,
         }
     }
 }
@@ -225,7 +226,7 @@ impl Trainer {
     /// # Errors
     /// As [`fit`](Self::fit).
     pub fn replica_times(&self, batch: &Batch, steps: usize) -> Result<ReplicaTimes> {
-        self.needs_loss("time the replicas")?;
+        self.require_loss("time the replicas")?;
         if self.placement().mesh_layout().is_some() || self.placement().stages().is_some() {
             return Err(Error::user(
                 "only replicas can be timed one by one, and this strategy divides one model over its devices; use `device_time`",
@@ -261,13 +262,18 @@ impl Trainer {
         });
         Ok(ReplicaTimes {
             replicas: replicas.collect(),
-            shares_count: self.setup.exchange_of_layers().is_none(),
+            shares_count: self.setup.layer_communication().is_none(),
         })
     }
 
     /// The step of one replica by itself as a program of all: none waits for another, nor does what layers exchange.
     fn replica_step(&self, shape: &BatchShape) -> Result<Program> {
-        let mut program = self.setup.alone().train_step(shape)?.program.simplified();
+        let mut program = self
+            .setup
+            .for_single_replica()
+            .train_step(shape)?
+            .program
+            .simplified();
         // The state goes on from where it is.
         program.donated.clear();
         program.replicas = self.placement().replicas();
@@ -275,9 +281,9 @@ impl Trainer {
     }
 
     /// A fit begins: whether its replicas are watched, which is of whole ones with variables of their own.
-    pub(super) fn begin_watch(&mut self, watch: Watch) {
+    pub(super) fn begin_straggler_checks(&mut self, watch: Watch) {
         let is_copied = self.placement().replicas() > 1 && self.placement().parameters().is_none();
-        self.watcher
+        self.stragglers
             .begin(if is_copied { watch } else { Watch::Never });
     }
 
@@ -286,19 +292,19 @@ impl Trainer {
     /// # Errors
     /// When they cannot be timed, though that was asked for after each epoch; otherwise it is told once, for the training
     /// does not depend on it.
-    pub(super) fn watched(&mut self, took: Duration) -> Result<Option<ReplicaTimes>> {
-        let sample = self.watcher.sample.take();
-        let is_due = self.watcher.is_due(took);
+    pub(super) fn time_replicas_if_due(&mut self, took: Duration) -> Result<Option<ReplicaTimes>> {
+        let sample = self.stragglers.sample.take();
+        let is_due = self.stragglers.is_due(took);
         let Some(sample) = sample.filter(|_| is_due) else {
             return Ok(None);
         };
         let start = Instant::now();
-        let timed = self.timed_twice(&sample);
-        self.watcher.timed(start.elapsed());
+        let timed = self.time_replicas_twice(&sample);
+        self.stragglers.timed(start.elapsed());
         match timed {
-            Err(error) if self.watcher.watch == Watch::Auto => {
-                self.watcher.has_failed = true;
-                self.watcher.watch = Watch::Never;
+            Err(error) if self.stragglers.watch == Watch::Auto => {
+                self.stragglers.has_failed = true;
+                self.stragglers.watch = Watch::Never;
                 self.engine().notice(&format!(
                     "warning: the replicas cannot be timed, and are not again: {error}"
                 ));
@@ -309,12 +315,12 @@ impl Trainer {
     }
 
     /// Times of a few runs; a replica that keeps the others waiting is timed twice before it is told.
-    fn timed_twice(&self, sample: &Batch) -> Result<ReplicaTimes> {
-        let first = self.replica_times(sample, RUNS)?;
+    fn time_replicas_twice(&self, sample: &Batch) -> Result<ReplicaTimes> {
+        let first = self.replica_times(sample, TIMED_RUNS)?;
         if first.straggler().is_none() {
             return Ok(first);
         }
-        Ok(self.replica_times(sample, RUNS)?.least(&first))
+        Ok(self.replica_times(sample, TIMED_RUNS)?.least(&first))
     }
 }
 
@@ -458,13 +464,15 @@ mod tests {
         assert_eq!((sums(&trainer), trainer.is_mid_epoch), (before, position));
         // A sample that cannot be timed.
         let mut fails = |watch| {
-            trainer.begin_watch(watch);
+            trainer.begin_straggler_checks(watch);
             let none = Batch {
                 x: Vec::new(),
                 ..batch.clone()
             };
-            trainer.watcher.see(&none, none.rows(), Duration::ZERO);
-            trainer.watched(Duration::from_secs(9999))
+            trainer
+                .stragglers
+                .record_step(&none, none.rows(), Duration::ZERO);
+            trainer.time_replicas_if_due(Duration::from_secs(9999))
         };
         told.lock().unwrap().clear();
         assert!(fails(Watch::EveryEpoch).is_err() && told.lock().unwrap().is_empty());
@@ -480,21 +488,24 @@ mod tests {
 
     #[test]
     fn a_straggler_is_told_once() {
-        let mut watcher = Watcher::default();
-        let mut is_news = |both: &[u64]| watcher.news(&times(both)).is_some();
+        let mut stragglers = StragglerMonitor::default();
+        let mut is_new = |both: &[u64]| stragglers.new_straggler(&times(both)).is_some();
         let told = [[10, 10], [10, 30], [10, 31], [30, 10], [10, 10], [30, 10]];
         assert_eq!(
-            told.map(|both| is_news(&both)),
+            told.map(|both| is_new(&both)),
             [false, true, false, true, false, true]
         );
-        watcher.begin(Watch::Auto);
-        assert!(watcher.news(&times(&[30, 10])).is_some(), "another fit");
+        stragglers.begin(Watch::Auto);
+        assert!(
+            stragglers.new_straggler(&times(&[30, 10])).is_some(),
+            "another fit"
+        );
     }
 
     #[test]
     fn timings_are_a_small_part_of_the_training() {
         let seconds = Duration::from_secs;
-        let mut auto = Watcher::default();
+        let mut auto = StragglerMonitor::default();
         auto.begin(Watch::Auto);
         let batch = Batch {
             x: Vec::new(),
@@ -503,8 +514,8 @@ mod tests {
             first: 0,
         };
         // A program that took 3 seconds to compile, and is run at most ten times: each of 1,000 steps takes 150 ms at least.
-        auto.see(&batch, 8, seconds(3));
-        (1..1000).for_each(|_| auto.see(&batch, 8, Duration::ZERO));
+        auto.record_step(&batch, 8, seconds(3));
+        (1..1000).for_each(|_| auto.record_step(&batch, 8, Duration::ZERO));
         let mut due = Vec::new();
         // Three short fits.
         for took in [155, 100, 50] {
@@ -517,7 +528,7 @@ mod tests {
         assert_eq!(due, [false, true]);
         auto.begin(Watch::Never);
         assert!(!auto.is_due(seconds(9999)));
-        auto.see(&batch, 0, seconds(1));
+        auto.record_step(&batch, 0, seconds(1));
         assert!(auto.sample.is_none(), "no batch is kept for nothing");
         auto.begin(Watch::EveryEpoch);
         assert!(auto.is_due(seconds(1)));

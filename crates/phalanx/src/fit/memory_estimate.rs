@@ -52,7 +52,7 @@ impl Trainer {
     /// # Errors
     /// When the batch does not fit the model, or the compiler fails.
     pub fn estimate(&self, batch: &Batch, rows: usize) -> Result<Estimate> {
-        self.needs_loss("estimate a training step")?;
+        self.require_loss("estimate a training step")?;
         if rows == 0 {
             return Err(Error::user(
                 "cannot estimate a step of 0 examples; expected 1 or more",

@@ -8,7 +8,7 @@ use crate::{Error, Result};
 type Values = Vec<(String, HostTensor)>;
 
 /// The best value of a log so far, and the variables that gave it.
-pub(super) struct Best {
+pub(super) struct BestEpoch {
     pub(super) log: String,
     pub(super) found: Option<(f64, Values)>,
 }
@@ -25,7 +25,7 @@ const FALL: [&str; 7] = [
     "poisson",
 ];
 
-impl Best {
+impl BestEpoch {
     /// By a log that a training with these logs has, and with those of the validation if there is one.
     pub(super) fn new(log: &str, logs: &Logs, validates: bool) -> Result<Self> {
         let mut known: Vec<String> = logs.iter().map(|(name, _)| name.to_owned()).collect();
@@ -57,7 +57,7 @@ impl Best {
 
     /// Keeps the variables where the epoch is better than all before it; epochs without validation are passed over, and
     /// those whose log is not a number are worse than all others.
-    pub(super) fn see(
+    pub(super) fn record(
         &mut self,
         epoch: &EpochLogs,
         values: impl FnOnce() -> Result<Values>,
