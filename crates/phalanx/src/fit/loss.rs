@@ -33,26 +33,24 @@ impl Setup {
             .collect()
     }
 
-    /// This replica's share of the loss, and the metrics of its rows.
+    /// This replica's share of the loss, and what its rows add to the metrics.
     pub(super) fn loss_and_metrics(
         &self,
         outputs: &[Output],
         batch: &BatchTensors,
         effects: &Effects,
     ) -> LossAndMetrics {
-        let target = |output: usize| {
-            let position = self.targets.iter().position(|&target| target == output);
-            &batch.y[position.unwrap_or(0)]
-        };
-        let weight = batch.row_weights();
+        let row_weights = batch.row_weights();
         let mut terms = Vec::new();
         let mut loss = outputs[0].value.graph().scalar(DType::F32, 0.0);
         let mut unmasked = None;
         for term in &self.losses.terms {
             let output = &outputs[term.output];
-            let values = term.loss.per_example(target(term.output), &output.value);
+            let values = term
+                .loss
+                .per_example(self.target(term.output, batch), &output.value);
             check_rows(term.loss.name(), &values, batch.rows());
-            let weight = output.weight(weight.as_ref());
+            let weight = output.weight(row_weights.as_ref());
             let (sum, own) = weighted_sum(&values, weight.as_ref());
             let whole = self.global_weight(&own, weight.is_some(), batch);
             if output.mask.is_some() {
@@ -69,17 +67,7 @@ impl Setup {
                 parts => &loss + added * (1.0 / parts as f64),
             };
         }
-        let metrics = self.metrics.iter().map(|metric| {
-            let weight = if metric.weighted {
-                weight.as_ref()
-            } else {
-                batch.mask.as_ref()
-            };
-            let (y, output) = (target(metric.output), &outputs[metric.output]);
-            let weight = output.weight(weight);
-            metric.metric.update(y, &output.value, weight.as_ref())
-        });
-        let (weight, whole) = unmasked.unwrap_or_else(|| match &weight {
+        let (weight, whole) = unmasked.unwrap_or_else(|| match &row_weights {
             Some(weight) => {
                 let own = weight.sum_all();
                 let whole = self.global_weight(&own, true, batch);
@@ -92,12 +80,38 @@ impl Setup {
             }
         });
         LossAndMetrics {
-            metrics: metrics.collect(),
+            metrics: self.metric_updates(outputs, batch, row_weights.as_ref()),
             weight,
             global_weight: whole,
             loss,
             terms,
         }
+    }
+
+    /// What this replica's rows add to the state of each metric.
+    fn metric_updates(
+        &self,
+        outputs: &[Output],
+        batch: &BatchTensors,
+        row_weights: Option<&Tensor>,
+    ) -> Vec<Vec<Tensor>> {
+        let updates = self.metrics.iter().map(|metric| {
+            let weight = match metric.weighted {
+                true => row_weights,
+                false => batch.mask.as_ref(),
+            };
+            let output = &outputs[metric.output];
+            let y = self.target(metric.output, batch);
+            let weight = output.weight(weight);
+            metric.metric.update(y, &output.value, weight.as_ref())
+        });
+        updates.collect()
+    }
+
+    /// The target of an output of the model.
+    fn target<'a>(&self, output: usize, batch: &'a BatchTensors) -> &'a Tensor {
+        let position = self.targets.iter().position(|&target| target == output);
+        &batch.y[position.unwrap_or(0)]
     }
 
     /// The weight of all replicas' rows from that of this one's; it is the same for each where no row has one.

@@ -286,9 +286,8 @@ impl Trainer {
         }
         let (mut flight, start, skipped) = (InFlight::default(), Instant::now(), feed.skipped());
         let before = self.position.trained();
-        let most = fit
-            .steps_per_epoch
-            .map_or(usize::MAX, |steps| steps.saturating_sub(before));
+        let steps_left = |steps: usize| steps.saturating_sub(before);
+        let most = fit.steps_per_epoch.map_or(usize::MAX, steps_left);
         let mut iter = feed.iter_at(&self.position)?;
         let (mut done, mut starved) = (0, Duration::ZERO);
         while done < most {
