@@ -20,7 +20,7 @@ use super::step::{BatchShape, Setup};
 use super::step_cache::StepCache;
 use super::train_state::TrainState;
 use super::verify::ReplicaVerifier;
-use crate::data::{Batch, Batches, InputBottleneck, Lost, Position, TrainingData};
+use crate::data::{Batch, Batches, InputBottleneck, LostBytes, Position, TrainingData};
 use crate::engine::Engine;
 use crate::nn::Model;
 use crate::optim::Optimizer;
@@ -356,7 +356,7 @@ impl Trainer {
     }
 
     /// Tells what of the files is left out.
-    pub(super) fn warn_lost(&self, lost: &[Lost]) {
+    pub(super) fn warn_lost(&self, lost: &[LostBytes]) {
         for lost in lost {
             self.engine().notice(&format!("warning: {lost}"));
         }
