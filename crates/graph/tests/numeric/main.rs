@@ -1,4 +1,5 @@
-//! Every primitive, computed by the CPU plugin, against a plain f64 computation on the host.
+//! Every primitive, computed by the CPU plugin, against a plain f64 computation on the host, and against the f64
+//! interpreter of `phalanx-testkit`.
 //!
 //! The cases of a topic are outputs of one program, for a compilation costs more than a case.
 #![allow(
@@ -12,6 +13,7 @@ mod cases;
 mod collectives;
 mod contractions;
 mod elementwise;
+mod every_op;
 mod indexing;
 mod layout;
 mod loops;

@@ -5,6 +5,8 @@
     reason = "each test binary uses its own part"
 )]
 
+mod oracle;
+
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -69,7 +71,7 @@ pub fn run(program: &Program, inputs: &[HostTensor]) -> Vec<HostTensor> {
     run_replicas(program, &[inputs.to_vec()]).swap_remove(0)
 }
 
-/// The outputs of each replica, given the inputs of each.
+/// The outputs of each replica, given the inputs of each; they must be what the interpreter finds.
 pub fn run_replicas(program: &Program, inputs: &[Vec<HostTensor>]) -> Vec<Vec<HostTensor>> {
     assert_eq!(
         inputs.len(),
@@ -77,7 +79,9 @@ pub fn run_replicas(program: &Program, inputs: &[Vec<HostTensor>]) -> Vec<Vec<Ho
         "one list of inputs per replica"
     );
     check_inputs(program, inputs);
-    execute(&compile(program), inputs)
+    let outputs = execute(&compile(program), inputs);
+    oracle::check(program, inputs, &outputs);
+    outputs
 }
 
 /// The outputs of each device of a compiled program.
