@@ -53,7 +53,7 @@ fn main() -> ExitCode {
 fn run() -> Outcome<()> {
     let wanted = std::env::args().nth(1).unwrap_or_default();
     let kernels = Kernels::find(&Places::of_process(), None)?;
-    let hand_over = kernels.hand_over_seconds(2001) * 1e6;
+    let hand_over = kernels.dispatch_seconds(2001) * 1e6;
     println!(
         "{}; a hand-over takes {hand_over:.1} us",
         kernels.describe()

@@ -2,8 +2,8 @@
 
 use std::ptr::null_mut;
 
-use crate::handlers::Image;
-use crate::onednn::{Flow, Layout, OneDnn, Operation, Plan, Result, Type};
+use crate::handlers::TensorDesc;
+use crate::onednn::{ArgumentKind, DataType, MemoryDesc, OneDnn, Operation, PrimitiveDesc, Result};
 use crate::sys::{self, argument};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -15,11 +15,11 @@ pub(crate) enum Direction {
 
 /// One convolution, with a bias or without: x and y are `[batch, height, width, channels]`, the kernel `[height, width, input channels / groups, output channels]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Key {
+pub(crate) struct ConvolutionDesc {
     pub(crate) direction: Direction,
-    pub(crate) x: Image,
-    pub(crate) kernel: Image,
-    pub(crate) y: Image,
+    pub(crate) x: TensorDesc,
+    pub(crate) kernel: TensorDesc,
+    pub(crate) y: TensorDesc,
     pub(crate) strides: [i64; 2],
     pub(crate) dilation: [i64; 2],
     pub(crate) padding_low: [i64; 2],
@@ -29,18 +29,18 @@ pub(crate) struct Key {
     pub(crate) bias: bool,
 }
 
-/// How a convolution is given to oneDNN.
+/// The oneDNN primitive and layouts that compute a convolution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Form {
-    /// The activations as they are.
+enum Algorithm {
+    /// A convolution with activations in NHWC, as they are.
     Plain,
-    /// The activations in the layout that oneDNN likes best, changed before and after.
+    /// A convolution with activations in the layout that oneDNN prefers, reordered before and after.
     Blocked,
-    /// As a product of matrices.
-    Product,
+    /// A matrix multiplication.
+    Matmul,
 }
 
-impl Key {
+impl ConvolutionDesc {
     /// Whether the dimensions fit each other; what remains is oneDNN's to judge.
     pub(crate) fn check(&self) -> std::result::Result<(), String> {
         let [_, _, input, output] = self.kernel.dims;
@@ -72,55 +72,56 @@ impl Key {
     }
 
     pub(crate) fn operation(&self, onednn: &OneDnn) -> Result<Operation> {
-        let form = self.form();
-        if form == Form::Product {
-            return self.product(onednn);
+        let algorithm = self.algorithm();
+        if algorithm == Algorithm::Matmul {
+            return self.matmul(onednn);
         }
-        let x = image_layout(onednn, &self.x)?;
-        let kernel = self.kernel_layout(onednn)?;
-        let y = image_layout(onednn, &self.y)?;
-        let plan = if form == Form::Blocked {
-            let any = |image: &Image| {
+        let x = tensor_desc(onednn, &self.x)?;
+        let kernel = self.kernel_desc(onednn)?;
+        let y = tensor_desc(onednn, &self.y)?;
+        let primitive_desc = if algorithm == Algorithm::Blocked {
+            let any = |image: &TensorDesc| {
                 let [batch, height, width, channels] = image.dims;
-                onednn.any(image.element, &[batch, channels, height, width])
+                onednn.any_layout(image.element, &[batch, channels, height, width])
             };
-            self.plan(onednn, &any(&self.x)?, &any(&self.y)?)?
+            self.primitive_desc(onednn, &any(&self.x)?, &any(&self.y)?)?
         } else {
-            self.plan(onednn, &x, &y)?
+            self.primitive_desc(onednn, &x, &y)?
         };
-        let bias = self.bias_layout(onednn)?;
+        let bias = self.bias_desc(onednn)?;
         let mut arguments = match self.direction {
             Direction::Forward => vec![
-                (argument::SRC, Flow::In, &x),
-                (argument::WEIGHTS, Flow::In, &kernel),
-                (argument::DST, Flow::Out, &y),
+                (argument::SRC, ArgumentKind::Input, &x),
+                (argument::WEIGHTS, ArgumentKind::Input, &kernel),
+                (argument::DST, ArgumentKind::Output, &y),
             ],
             Direction::InputGradient => vec![
-                (argument::DIFF_DST, Flow::In, &y),
-                (argument::WEIGHTS, Flow::In, &kernel),
-                (argument::DIFF_SRC, Flow::Out, &x),
+                (argument::DIFF_DST, ArgumentKind::Input, &y),
+                (argument::WEIGHTS, ArgumentKind::Input, &kernel),
+                (argument::DIFF_SRC, ArgumentKind::Output, &x),
             ],
             Direction::KernelGradient => vec![
-                (argument::SRC, Flow::In, &x),
-                (argument::DIFF_DST, Flow::In, &y),
-                (argument::DIFF_WEIGHTS, Flow::Out, &kernel),
+                (argument::SRC, ArgumentKind::Input, &x),
+                (argument::DIFF_DST, ArgumentKind::Input, &y),
+                (argument::DIFF_WEIGHTS, ArgumentKind::Output, &kernel),
             ],
         };
         if let Some(bias) = &bias {
-            arguments.insert(2, (argument::BIAS, Flow::In, bias));
+            arguments.insert(2, (argument::BIAS, ArgumentKind::Input, bias));
         }
-        Operation::new(onednn, &plan, &arguments)
+        Operation::new(onednn, &primitive_desc, &arguments)
     }
 
-    /// Which form is fastest where [`crate::kernel_gradient`] does not serve, from measurements on two cores with AVX2 (GFLOP/s of plain / blocked / product, 16 images):
+    /// The fastest algorithm where [`crate::kernel_gradient`] does not serve, from measurements on two cores with AVX2 (GFLOP/s of
+    /// plain / blocked / matmul, 16 images):
     ///
-    /// | kernel gradient | plain | blocked | product |
+    /// | kernel gradient | plain | blocked | matmul |
     /// |---|---|---|---|
     /// | 56x56, 64 -> 64, 3x3 | 97 | 129 | |
-    /// | 56x56, 128 -> 128, 3x3 in steps of 2 | 89 | 126 | |
+    /// | 56x56, 128 -> 128, 3x3 with stride 2 | 89 | 126 | |
     /// | 28x28, 128 -> 128, 3x3 | 122 | 133 | |
     /// | 32x32, 32 -> 32, 3x3 | 153 | 126 | |
-    /// | 7x7, 512 -> 512, 3x3 in steps of 2 | 102 | 86 | |
+    /// | 7x7, 512 -> 512, 3x3 with stride 2 | 102 | 86 | |
     /// | 56x56, 256 -> 64, 1x1 | 153 | 105 | 133 |
     /// | 28x28, 128 -> 512, 1x1 | 145 | 134 | 122 |
     /// | 28x28, 192 -> 32, 1x1 | 146 | 106 | 173 |
@@ -128,35 +129,39 @@ impl Key {
     /// | 14x14, 96 -> 576, 1x1 | 159 | 152 | 183 |
     /// | 7x7, 960 -> 160, 1x1 | 140 | 158 | 182 |
     ///
-    /// Forward and for the gradient of the input nothing beats the plain form by more than the changes of layout cost, and for
+    /// Forward and for the gradient of the input nothing beats the plain algorithm by more than the changes of layout cost, and for
     /// depthwise kernels it is 2 to 10 times as fast as the others. It is one choice for a shape, never timed at run time, so that
     /// results do not differ from run to run.
-    fn form(&self) -> Form {
+    fn algorithm(&self) -> Algorithm {
         let [height, width, input, output] = self.kernel.dims;
         let f32s = [self.x, self.kernel, self.y]
             .iter()
-            .all(|image| image.element == Type::F32);
+            .all(|image| image.element == DataType::F32);
         if self.direction != Direction::KernelGradient || self.groups > 1 || !f32s {
-            return Form::Plain;
+            return Algorithm::Plain;
         }
         let [batch, rows, columns, _] = self.y.dims;
         if (height, width) != (1, 1) {
             let blocked = input.min(output) >= 64 && columns >= 14;
-            return if blocked { Form::Blocked } else { Form::Plain };
+            return if blocked {
+                Algorithm::Blocked
+            } else {
+                Algorithm::Plain
+            };
         }
         let (pixels, size) = (batch * rows * columns, input * output);
         let is_product = self.x.dims[..3] == self.y.dims[..3];
         if is_product && (pixels < 1024 || (size < 1 << 16 && pixels <= 1 << 14)) {
-            Form::Product
+            Algorithm::Matmul
         } else if is_product && size >= 1 << 17 {
-            Form::Blocked
+            Algorithm::Blocked
         } else {
-            Form::Plain
+            Algorithm::Plain
         }
     }
 
-    /// The kernel gradient of 1x1 in steps of 1 as a product of matrices: the pixels of x, turned, times those of dy.
-    fn product(&self, onednn: &OneDnn) -> Result<Operation> {
+    /// The kernel gradient of a 1x1 convolution with stride 1 as a matrix multiplication: the pixels of x, transposed, times those of dy.
+    fn matmul(&self, onednn: &OneDnn) -> Result<Operation> {
         let [batch, height, width, input] = self.x.dims;
         let (pixels, output) = (batch * height * width, self.y.dims[3]);
         let x = onednn.strided(self.x.element, &[input, pixels], &[1, input])?;
@@ -164,18 +169,18 @@ impl Key {
         let kernel = onednn.strided(self.kernel.element, &[input, output], &[output, 1])?;
         let no_bias = null_mut();
         // SAFETY: live layouts, no bias.
-        let plan = unsafe {
-            onednn.plan("plan a product", |out, engine, attributes| {
+        let primitive_desc = unsafe {
+            onednn.primitive_desc("plan a product", |out, engine, attributes| {
                 let (x, dy, kernel) = (x.handle(), dy.handle(), kernel.handle());
                 (onednn.api.matmul)(out, engine, x, dy, no_bias, kernel, attributes)
             })?
         };
         let arguments = [
-            (argument::SRC, Flow::In, &x),
-            (argument::WEIGHTS, Flow::In, &dy),
-            (argument::DST, Flow::Out, &kernel),
+            (argument::SRC, ArgumentKind::Input, &x),
+            (argument::WEIGHTS, ArgumentKind::Input, &dy),
+            (argument::DST, ArgumentKind::Output, &kernel),
         ];
-        Operation::new(onednn, &plan, &arguments)
+        Operation::new(onednn, &primitive_desc, &arguments)
     }
 
     /// oneDNN's order of the kernel's dimensions: (groups,) output, input, height, width.
@@ -185,7 +190,7 @@ impl Key {
         (dims, usize::from(self.groups == 1))
     }
 
-    fn kernel_layout(&self, onednn: &OneDnn) -> Result<Layout> {
+    fn kernel_desc(&self, onednn: &OneDnn) -> Result<MemoryDesc> {
         let [_, width, input, output] = self.kernel.dims;
         let (dims, first) = self.kernel_dims();
         let strides = [
@@ -198,16 +203,21 @@ impl Key {
         onednn.strided(self.kernel.element, &dims[first..], &strides[first..])
     }
 
-    fn bias_layout(&self, onednn: &OneDnn) -> Result<Option<Layout>> {
+    fn bias_desc(&self, onednn: &OneDnn) -> Result<Option<MemoryDesc>> {
         let layout = || onednn.strided(self.kernel.element, &[self.kernel.dims[3]], &[1]);
         self.bias.then(layout).transpose()
     }
 
     /// The kernel's layout is oneDNN's choice: it is small, and fast implementations exist for what is packed for the registers only.
-    fn plan(&self, onednn: &OneDnn, x: &Layout, y: &Layout) -> Result<Plan> {
+    fn primitive_desc(
+        &self,
+        onednn: &OneDnn,
+        x: &MemoryDesc,
+        y: &MemoryDesc,
+    ) -> Result<PrimitiveDesc> {
         let (dims, first) = self.kernel_dims();
-        let kernel = onednn.any(self.kernel.element, &dims[first..])?;
-        let forward = self.forward_plan(onednn, x, y)?;
+        let kernel = onednn.any_layout(self.kernel.element, &dims[first..])?;
+        let forward = self.forward_desc(onednn, x, y)?;
         let (w, x, y) = (kernel.handle(), x.handle(), y.handle());
         let dilation = self.dilation.map(|step| step - 1);
         let (strides, dilation) = (self.strides.as_ptr(), dilation.as_ptr());
@@ -215,12 +225,12 @@ impl Key {
         let hint = forward.handle();
         let direct = sys::CONVOLUTION_DIRECT;
         let api = onednn.api;
-        // SAFETY: live layouts and plan, pairs for the two spatial dimensions, no bias.
+        // SAFETY: live layouts and primitive_desc, pairs for the two spatial dimensions, no bias.
         unsafe {
             match self.direction {
                 Direction::Forward => Ok(forward),
                 Direction::InputGradient => {
-                    onednn.plan("plan an input gradient", |out, engine, attributes| {
+                    onednn.primitive_desc("plan an input gradient", |out, engine, attributes| {
                         (api.convolution_input_gradient)(
                             out, engine, direct, x, w, y, strides, dilation, low, high, hint,
                             attributes,
@@ -228,7 +238,7 @@ impl Key {
                     })
                 }
                 Direction::KernelGradient => {
-                    onednn.plan("plan a kernel gradient", |out, engine, attributes| {
+                    onednn.primitive_desc("plan a kernel gradient", |out, engine, attributes| {
                         (api.convolution_kernel_gradient)(
                             out,
                             engine,
@@ -250,20 +260,25 @@ impl Key {
         }
     }
 
-    /// The forward plan, which the gradients' plans take as a hint.
-    fn forward_plan(&self, onednn: &OneDnn, x: &Layout, y: &Layout) -> Result<Plan> {
+    /// The forward primitive_desc, which the gradients' plans take as a hint.
+    fn forward_desc(
+        &self,
+        onednn: &OneDnn,
+        x: &MemoryDesc,
+        y: &MemoryDesc,
+    ) -> Result<PrimitiveDesc> {
         let (dims, first) = self.kernel_dims();
         // In a kernel gradient of bf16 only the result may be f32.
         let element = match self.direction {
             Direction::KernelGradient => self.x.element,
             _ => self.kernel.element,
         };
-        let kernel = onednn.any(element, &dims[first..])?;
-        let bias = self.bias_layout(onednn)?;
+        let kernel = onednn.any_layout(element, &dims[first..])?;
+        let bias = self.bias_desc(onednn)?;
         let dilation = self.dilation.map(|step| step - 1);
         // SAFETY: live layouts, no bias or a live one, pairs for the two spatial dimensions.
         unsafe {
-            onednn.plan("plan a convolution", |out, engine, attributes| {
+            onednn.primitive_desc("plan a convolution", |out, engine, attributes| {
                 (onednn.api.convolution)(
                     out,
                     engine,
@@ -271,7 +286,7 @@ impl Key {
                     sys::CONVOLUTION_DIRECT,
                     x.handle(),
                     kernel.handle(),
-                    bias.as_ref().map_or(null_mut(), Layout::handle),
+                    bias.as_ref().map_or(null_mut(), MemoryDesc::handle),
                     y.handle(),
                     self.strides.as_ptr(),
                     dilation.as_ptr(),
@@ -285,11 +300,11 @@ impl Key {
 }
 
 /// The dense `[batch, height, width, channels]` in oneDNN's order: batch, channels, height, width.
-fn image_layout(onednn: &OneDnn, image: &Image) -> Result<Layout> {
+fn tensor_desc(onednn: &OneDnn, image: &TensorDesc) -> Result<MemoryDesc> {
     nhwc(onednn, image.element, image.dims)
 }
 
-fn nhwc(onednn: &OneDnn, element: Type, dims: [i64; 4]) -> Result<Layout> {
+fn nhwc(onednn: &OneDnn, element: DataType, dims: [i64; 4]) -> Result<MemoryDesc> {
     let [batch, height, width, channels] = dims;
     let strides = [height * width * channels, 1, width * channels, channels];
     onednn.strided(element, &[batch, channels, height, width], &strides)

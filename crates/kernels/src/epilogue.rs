@@ -1,15 +1,16 @@
 //! What follows a convolution, element by element.
 
-use crate::norm::{Ceiling, relu};
-use crate::team::{Team, with_wide_vectors};
+use crate::batch_norm::{Ceiling, relu};
+use crate::openmp::ThreadTeam;
+use crate::simd::compiled_for_wide_vectors;
 
 /// What is done to each element of a convolution's result before it is stored.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Epilogue<'a> {
     Identity,
-    /// A ReLU, and where it ends.
+    /// A ReLU with its ceiling.
     Relu(Ceiling),
-    /// 0 where these, as many as the result has, are not positive.
+    /// 0 where the elements of this array, which has the result's length, are not positive.
     SelectPositive(&'a [f32]),
 }
 
@@ -20,23 +21,23 @@ impl Epilogue<'_> {
     /// Applies it to a whole result, in a pass of its own.
     ///
     /// # Panics
-    /// There are not as many numbers to select by: a bug of the caller.
-    pub(crate) fn apply(self, result: &mut [f32], team: &Team) {
+    /// The array to select by has another length: a bug of the caller.
+    pub(crate) fn apply(self, result: &mut [f32], team: &ThreadTeam) {
         match self {
             Epilogue::Identity => {}
             Epilogue::Relu(ceiling) => {
-                team.each(result.chunks_mut(CHUNK), |chunk| clip(chunk, ceiling));
+                team.for_each(result.chunks_mut(CHUNK), |chunk| clip(chunk, ceiling));
             }
             Epilogue::SelectPositive(by) => {
                 assert_eq!(by.len(), result.len());
                 let chunks = result.chunks_mut(CHUNK).zip(by.chunks(CHUNK));
-                team.each(chunks, |(chunk, by)| select(chunk, by));
+                team.for_each(chunks, |(chunk, by)| select(chunk, by));
             }
         }
     }
 }
 
-with_wide_vectors! {
+compiled_for_wide_vectors! {
     fn clip(values: &mut [f32], ceiling: Ceiling) {
         for value in values {
             *value = relu(*value, ceiling);
@@ -44,7 +45,7 @@ with_wide_vectors! {
     }
 }
 
-with_wide_vectors! {
+compiled_for_wide_vectors! {
     fn select(values: &mut [f32], by: &[f32]) {
         for (value, &by) in values.iter_mut().zip(by) {
             *value = if by > 0.0 { *value } else { 0.0 };

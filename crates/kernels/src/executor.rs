@@ -1,8 +1,8 @@
-//! A thread on which operations of several threads run.
+//! A dedicated thread that runs jobs for other threads, one after the other.
 //!
-//! XLA calls handlers from any of its threads, several at once. Every thread that starts OpenMP work owns a team of threads of its own,
-//! and two operations at once on the same processors are slower than one after the other; a thread of our own has one team. The
-//! hand-over costs about 10 us (`cargo run --release -p phalanx-bench --bin kernels` prints it).
+//! XLA calls handlers from any of its threads, several at the same time. Every thread that starts OpenMP work owns a team of threads, and
+//! two operations that share the processors are slower than one after the other; a dedicated thread has one team. Handing a job over
+//! costs about 10 us (`cargo run --release -p phalanx-bench --bin kernels` prints it).
 
 use std::collections::VecDeque;
 use std::marker::PhantomData;
@@ -11,6 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{JoinHandle, Thread};
 
+use crate::sync::lock;
+
 /// A thread that owns a state and runs jobs on it, one at a time.
 pub(crate) struct Executor<S> {
     queue: Arc<Queue<S>>,
@@ -18,11 +20,11 @@ pub(crate) struct Executor<S> {
 }
 
 struct Queue<S> {
-    state: Mutex<State<S>>,
+    state: Mutex<QueueState<S>>,
     filled: Condvar,
 }
 
-struct State<S> {
+struct QueueState<S> {
     jobs: VecDeque<Job<S>>,
     closed: bool,
 }
@@ -46,35 +48,35 @@ impl<S: 'static> Executor<S> {
         start: impl FnOnce() -> Result<S, E> + Send + 'static,
     ) -> Result<Self, E> {
         let queue = Arc::new(Queue {
-            state: Mutex::new(State {
+            state: Mutex::new(QueueState {
                 jobs: VecDeque::new(),
                 closed: false,
             }),
             filled: Condvar::new(),
         });
         let theirs = Arc::clone(&queue);
-        let (tell, told) = std::sync::mpsc::sync_channel(1);
+        let (started_sender, started) = std::sync::mpsc::sync_channel(1);
         let thread = std::thread::Builder::new()
             .name("phalanx-kernels".into())
             .spawn(move || match start() {
                 Ok(mut state) => {
-                    let _ = tell.send(Ok(()));
+                    let _ = started_sender.send(Ok(()));
                     theirs.serve(&mut state);
                 }
-                Err(error) => drop(tell.send(Err(error))),
+                Err(error) => drop(started_sender.send(Err(error))),
             })?;
         let executor = Self {
             queue,
             thread: Some(thread),
         };
-        match told.recv() {
+        match started.recv() {
             Ok(started) => started.map(|()| executor),
             // It panicked: so does the caller.
             Err(_) => resume_unwind(Box::new("the kernel thread did not start")),
         }
     }
 
-    /// Runs a job on the thread and waits for it; it has no deadline, because XLA could not be told to stop waiting either.
+    /// Runs a job on the thread and waits for it; it has no deadline, because XLA could not be started to stop waiting either.
     ///
     /// # Panics
     /// The job does.
@@ -142,8 +144,8 @@ impl<S> Queue<S> {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State<S>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, QueueState<S>> {
+        lock(&self.state)
     }
 }
 
@@ -158,14 +160,14 @@ impl<S> Drop for Executor<S> {
 }
 
 /// While it lives, this thread, and threads that it starts, treat denormal numbers as zero, as XLA's threads do.
-pub(crate) struct DenormalsFlushed {
+pub(crate) struct FlushDenormals {
     #[cfg(target_arch = "x86_64")]
     before: u32,
     /// It belongs to its thread.
     _thread: PhantomData<*const ()>,
 }
 
-impl DenormalsFlushed {
+impl FlushDenormals {
     pub(crate) fn new() -> Self {
         #[cfg(target_arch = "x86_64")]
         {
@@ -184,7 +186,7 @@ impl DenormalsFlushed {
     }
 }
 
-impl Drop for DenormalsFlushed {
+impl Drop for FlushDenormals {
     fn drop(&mut self) {
         #[cfg(target_arch = "x86_64")]
         exchange_register(|_| self.before);
@@ -261,7 +263,7 @@ mod tests {
     fn denormals_are_zero_while_they_are_flushed() {
         let product = || std::hint::black_box(f32::MIN_POSITIVE) * std::hint::black_box(0.5);
         let kept = f32::MIN_POSITIVE / 2.0;
-        let flushed = DenormalsFlushed::new();
+        let flushed = FlushDenormals::new();
         let zero = if cfg!(target_arch = "x86_64") {
             0.0
         } else {

@@ -1,15 +1,15 @@
-//! What XLA calls: operands, results and attributes into a key and slices.
+//! The handlers that XLA calls: they read operands, results and attributes, check them, and run the kernel.
 
 use phalanx_pjrt::{Call, CallAttribute, CallError, Code, ElementType};
 
-use crate::convolution::{Direction, Key};
+use crate::batch_norm;
+use crate::convolution::{ConvolutionDesc, Direction};
 use crate::epilogue::Epilogue;
 use crate::kernels::Kernels;
-use crate::lanes::NoLane;
-use crate::norm;
-use crate::onednn::{Refused, Type};
-use crate::pooling::{self, Pool};
+use crate::max_pool::{self, MaxPool};
+use crate::onednn::{DataType, OneDnnError};
 use crate::sys;
+use crate::worker_pool::WorkerError;
 
 type Handler = fn(&Kernels, &mut Call<'_>) -> Result<(), CallError>;
 
@@ -46,7 +46,7 @@ fn convolution(
         Direction::KernelGradient => (operands[0], result, operands[1]),
     };
     let third = call.operands() > 2;
-    let key = Key {
+    let key = ConvolutionDesc {
         direction,
         bias: third && direction == Direction::Forward,
         x,
@@ -63,7 +63,7 @@ fn convolution(
         expect_dims(call.operand_shape(2)?.1, &kernel.dims[3..])?;
     }
     let epilogue = match direction {
-        Direction::Forward if call.optional("relu")?.is_some() && ramped(call)? => {
+        Direction::Forward if call.optional("relu")?.is_some() && has_relu(call)? => {
             Epilogue::Relu(ceiling(call)?)
         }
         Direction::InputGradient if third => {
@@ -72,7 +72,7 @@ fn convolution(
         }
         _ => Epilogue::Identity,
     };
-    if result.element != Type::F32 && !matches!(epilogue, Epilogue::Identity) {
+    if result.element != DataType::F32 && !matches!(epilogue, Epilogue::Identity) {
         return Err(invalid(format!(
             "what follows a convolution must be of f32: {key:?}"
         )));
@@ -84,27 +84,27 @@ fn max_pool(kernels: &Kernels, call: &mut Call<'_>) -> Result<(), CallError> {
     let x = dims4(call.operand_shape(0)?.1)?;
     let y = dims4(call.result_shape(0)?.1)?;
     let pool = pool(call, (x, y), call.result_shape(1)?)?;
-    let job = pooling::Forward {
+    let job = max_pool::Forward {
         x: call.operand(0)?,
         y: call.result(0)?,
-        place: call.result_bytes(1)?,
+        argmax: call.result_bytes(1)?,
     };
     if job.x.is_empty() || job.y.is_empty() {
         job.y.fill(f32::NEG_INFINITY);
-        job.place.fill(0);
+        job.argmax.fill(0);
         return Ok(());
     }
     kernels
         .max_pool(replicas(call)?, &pool, job)
-        .map_err(|why| no_lane(&why))
+        .map_err(|why| worker_error(&why))
 }
 
 fn max_pool_gradient(kernels: &Kernels, call: &mut Call<'_>) -> Result<(), CallError> {
     let x = dims4(call.result_shape(0)?.1)?;
     let y = dims4(call.operand_shape(1)?.1)?;
     let pool = pool(call, (x, y), call.operand_shape(0)?)?;
-    let job = pooling::Gradient {
-        place: call.operand_bytes(0)?,
+    let job = max_pool::Gradient {
+        argmax: call.operand_bytes(0)?,
         dy: call.operand(1)?,
         dx: call.result(0)?,
     };
@@ -114,20 +114,20 @@ fn max_pool_gradient(kernels: &Kernels, call: &mut Call<'_>) -> Result<(), CallE
     }
     kernels
         .max_pool_gradient(replicas(call)?, &pool, job)
-        .map_err(|why| no_lane(&why))
+        .map_err(|why| worker_error(&why))
 }
 
 fn pool(
     call: &Call<'_>,
     (x, y): ([i64; 4], [i64; 4]),
-    (place, place_dims): (ElementType, &[i64]),
-) -> Result<Pool, CallError> {
-    if place != ElementType::U8 || place_dims != y {
+    (argmax, argmax_dims): (ElementType, &[i64]),
+) -> Result<MaxPool, CallError> {
+    if argmax != ElementType::U8 || argmax_dims != y {
         return Err(invalid(format!(
-            "the places must be ui8 with the dimensions {y:?}, got {place} with {place_dims:?}"
+            "the places must be ui8 with the dimensions {y:?}, got {argmax} with {argmax_dims:?}"
         )));
     }
-    let pool = Pool {
+    let pool = MaxPool {
         x,
         y,
         window: pair(call, "window")?,
@@ -152,8 +152,8 @@ fn batch_norm(kernels: &Kernels, call: &mut Call<'_>) -> Result<(), CallError> {
     expect_dims(call.result_shape(0)?.1, x)?;
     expect_dims(call.result_shape(1)?.1, of_channels)?;
     expect_dims(call.result_shape(2)?.1, of_channels)?;
-    let relu = ramped(call)?.then(|| ceiling(call)).transpose()?;
-    let job = norm::Forward {
+    let relu = has_relu(call)?.then(|| ceiling(call)).transpose()?;
+    let job = batch_norm::Forward {
         x: call.operand(0)?,
         gamma: call.operand(1)?,
         beta: call.operand(2)?,
@@ -166,7 +166,7 @@ fn batch_norm(kernels: &Kernels, call: &mut Call<'_>) -> Result<(), CallError> {
     };
     kernels
         .batch_norm(replicas(call)?, job)
-        .map_err(|why| no_lane(&why))
+        .map_err(|why| worker_error(&why))
 }
 
 fn batch_norm_gradient(kernels: &Kernels, call: &mut Call<'_>) -> Result<(), CallError> {
@@ -181,21 +181,21 @@ fn batch_norm_gradient(kernels: &Kernels, call: &mut Call<'_>) -> Result<(), Cal
         expect_dims(call.result_shape(result)?.1, of_channels)?;
     }
     let mask = match call.operands() {
-        5 => norm::Mask::None,
-        _ if call.operand_shape(5)?.1 == of_channels => norm::Mask::Beta {
+        5 => batch_norm::Mask::None,
+        _ if call.operand_shape(5)?.1 == of_channels => batch_norm::Mask::Beta {
             beta: call.operand(5)?,
             ceiling: ceiling(call)?,
         },
         _ => {
             expect_dims(call.operand_shape(5)?.1, x)?;
             expect_dims(call.result_shape(3)?.1, x)?;
-            norm::Mask::Output {
+            batch_norm::Mask::Output {
                 y: call.operand(5)?,
                 residual: call.result(3)?,
             }
         }
     };
-    let job = norm::Gradient {
+    let job = batch_norm::Gradient {
         dy: call.operand(0)?,
         x: call.operand(1)?,
         mean: call.operand(2)?,
@@ -209,7 +209,7 @@ fn batch_norm_gradient(kernels: &Kernels, call: &mut Call<'_>) -> Result<(), Cal
     };
     kernels
         .batch_norm_gradient(replicas(call)?, job)
-        .map_err(|why| no_lane(&why))
+        .map_err(|why| worker_error(&why))
 }
 
 /// The last dimension, of an array with elements and more than one dimension.
@@ -241,7 +241,7 @@ fn epsilon(call: &Call<'_>) -> Result<f32, CallError> {
 }
 
 /// Whether a ReLU follows.
-fn ramped(call: &Call<'_>) -> Result<bool, CallError> {
+fn has_relu(call: &Call<'_>) -> Result<bool, CallError> {
     match call.attribute("relu")? {
         CallAttribute::Bool(relu) => Ok(relu),
         other => Err(invalid(format!(
@@ -250,10 +250,10 @@ fn ramped(call: &Call<'_>) -> Result<bool, CallError> {
     }
 }
 
-/// Where a ReLU ends, when it does: written as a number that is not 0.
-fn ceiling(call: &Call<'_>) -> Result<norm::Ceiling, CallError> {
+/// The ceiling of a ReLU; 0 stands for none.
+fn ceiling(call: &Call<'_>) -> Result<batch_norm::Ceiling, CallError> {
     match call.attribute("ceiling")? {
-        CallAttribute::Float(0.0) => Ok(norm::NO_CEILING),
+        CallAttribute::Float(0.0) => Ok(batch_norm::NO_CEILING),
         CallAttribute::Float(ceiling) if ceiling > 0.0 => Ok(ceiling as f32),
         other => Err(invalid(format!(
             "the attribute `ceiling` must be a float of at least 0, got {other:?}"
@@ -263,22 +263,22 @@ fn ceiling(call: &Call<'_>) -> Result<norm::Ceiling, CallError> {
 
 /// Element type and four dimensions of a tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Image {
-    pub(crate) element: Type,
+pub(crate) struct TensorDesc {
+    pub(crate) element: DataType,
     pub(crate) dims: [i64; 4],
 }
 
-fn image((element, dims): (ElementType, &[i64])) -> Result<Image, CallError> {
+fn image((element, dims): (ElementType, &[i64])) -> Result<TensorDesc, CallError> {
     let element = match element {
-        ElementType::F32 => Type::F32,
-        ElementType::Bf16 => Type::Bf16,
+        ElementType::F32 => DataType::F32,
+        ElementType::Bf16 => DataType::Bf16,
         other => {
             return Err(invalid(format!(
                 "elements must be f32 or bf16, got {other}"
             )));
         }
     };
-    Ok(Image {
+    Ok(TensorDesc {
         element,
         dims: dims4(dims)?,
     })
@@ -306,7 +306,7 @@ fn pair(call: &Call<'_>, name: &str) -> Result<[i64; 2], CallError> {
 fn run(
     kernels: &Kernels,
     call: &mut Call<'_>,
-    key: Key,
+    key: ConvolutionDesc,
     epilogue: Epilogue<'_>,
 ) -> Result<(), CallError> {
     let inputs: Vec<_> = (0..2 + usize::from(key.bias))
@@ -323,11 +323,11 @@ fn run(
     }
     kernels
         .run(replicas(call)?, key, &inputs, &mut outputs, epilogue)
-        .map_err(|why| no_lane(&why))?
+        .map_err(|why| worker_error(&why))?
         .map_err(|refused| refusal(&refused, key))
 }
 
-/// How many replicas of the program compute at once.
+/// Number of replicas of the program, which compute at the same time.
 pub(crate) fn replicas(call: &Call<'_>) -> Result<usize, CallError> {
     match call.optional("replicas")? {
         None => Ok(1),
@@ -340,10 +340,10 @@ pub(crate) fn replicas(call: &Call<'_>) -> Result<usize, CallError> {
     }
 }
 
-fn no_lane(why: &NoLane) -> CallError {
+fn worker_error(why: &WorkerError) -> CallError {
     let code = match why {
-        NoLane::Busy(_) => Code::DeadlineExceeded,
-        NoLane::NotStarted(_) => Code::ResourceExhausted,
+        WorkerError::Busy(_) => Code::DeadlineExceeded,
+        WorkerError::NotStarted(_) => Code::ResourceExhausted,
     };
     CallError::new(
         code,
@@ -351,7 +351,7 @@ fn no_lane(why: &NoLane) -> CallError {
     )
 }
 
-fn refusal(refused: &Refused, key: Key) -> CallError {
+fn refusal(refused: &OneDnnError, key: ConvolutionDesc) -> CallError {
     let code = match refused.status {
         1 => Code::ResourceExhausted,
         2 => Code::InvalidArgument,

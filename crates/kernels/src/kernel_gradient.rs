@@ -4,7 +4,7 @@
 //! tap a product of matrices that is summed over the pixels. A chunk of pixels that fits into the cache is packed once (x with its
 //! padding, 6 channels together, dy 16) and serves all taps; the inner loop keeps 6 x 16 sums in registers.
 //!
-//! Measured on two cores with AVX2, 16 images, GFLOP/s of this, oneDNN's best isa, and XLA's own:
+//! Measured on two cores with AVX2, 16 images, GFLOP/s of this, oneDNN's best algorithm, and XLA's own:
 //!
 //! | 3x3 | this | oneDNN | XLA |
 //! |---|---|---|---|
@@ -12,16 +12,16 @@
 //! | 28x28, 128 -> 128 | 176 | 142 | 158 |
 //! | 14x14, 256 -> 256 | 182 | 139 | 169 |
 //! | 7x7, 512 -> 512 | 173 | 125 | 169 |
-//! | 56x56, 128 -> 128, in steps of 2 | 155 | 127 | 124 |
+//! | 56x56, 128 -> 128, with stride 2 | 155 | 127 | 124 |
 //! | 128 images of 26x26, 32 -> 64 | 155 | 127 | 117 |
 //!
 //! For 1x1, where what is packed is used once only, oneDNN is as fast or faster.
 
-use crate::convolution::{Direction, Key};
+use crate::convolution::{ConvolutionDesc, Direction};
 use crate::microkernel::{Accumulators, Isa, Lhs, MR, NR, Rhs, SimdKernel, SimdRow};
-use crate::onednn::{Scratch, Type};
-use crate::processor;
-use crate::team::{Target, Team};
+use crate::onednn::{DataType, Scratchpad};
+use crate::openmp::{OutputPointer, ThreadTeam};
+use crate::simd;
 
 /// Pixels of dy in a chunk, about: what is packed of them for one pair of blocks fits into the first cache.
 const CHUNK_PIXELS: usize = 256;
@@ -47,11 +47,11 @@ struct Geometry {
 }
 
 /// Whether this is the fastest way to compute it here.
-pub(crate) fn suits(key: &Key, threads: usize) -> bool {
+pub(crate) fn suits(key: &ConvolutionDesc, threads: usize) -> bool {
     let [height, width, inputs, outputs] = key.kernel.dims;
     let f32s = [key.x, key.kernel, key.y]
         .iter()
-        .all(|image| image.element == Type::F32);
+        .all(|image| image.element == DataType::F32);
     let filled = |size: i64, block: usize| {
         // Blocks that are cut off compute for nothing.
         let block = block as i64;
@@ -65,7 +65,7 @@ pub(crate) fn suits(key: &Key, threads: usize) -> bool {
         && filled(inputs, MR)
         && filled(outputs, NR)
         && shares >= threads as i64
-        && processor::has_fma()
+        && simd::has_fma()
 }
 
 /// Computes dkernel.
@@ -73,15 +73,15 @@ pub(crate) fn suits(key: &Key, threads: usize) -> bool {
 /// # Panics
 /// The key does not suit, or the lengths are not those of its shapes: bugs of the caller.
 pub(crate) fn run(
-    key: &Key,
+    key: &ConvolutionDesc,
     x: &[f32],
     dy: &[f32],
     dw: &mut [f32],
-    team: &Team,
-    scratch: &mut Scratch,
+    team: &ThreadTeam,
+    scratch: &mut Scratchpad,
 ) {
     let g = Geometry::new(key);
-    assert!(processor::has_fma());
+    assert!(simd::has_fma());
     assert_eq!(x.len(), g.images * g.x[0] * g.x[1] * g.inputs);
     assert_eq!(dy.len(), g.images * g.y[0] * g.y[1] * g.outputs);
     assert_eq!(dw.len(), g.kernel[0] * g.kernel[1] * g.inputs * g.outputs);
@@ -92,9 +92,9 @@ pub(crate) fn run(
         let blocks = g.outputs.div_ceil(NR);
         let share = blocks.div_ceil(threads);
         let buffers = scratch.floats(size * threads);
-        let target = Target(dw.as_mut_ptr());
+        let target = OutputPointer(dw.as_mut_ptr());
         let parts = buffers.chunks_mut(size).enumerate();
-        team.each(parts, |(index, buffer)| {
+        team.for_each(parts, |(index, buffer)| {
             let blocks = (index * share).min(blocks)..((index + 1) * share).min(blocks);
             let all = 0..g.images;
             // SAFETY: the parts have different blocks of output channels, so that no two write the same element.
@@ -106,13 +106,22 @@ pub(crate) fn run(
     let own = dw.len();
     let buffers = scratch.floats((size + own) * threads);
     let parts = buffers.chunks_mut(size + own).enumerate();
-    team.each(parts, |(index, buffer)| {
+    team.for_each(parts, |(index, buffer)| {
         let images = (index * share).min(g.images)..((index + 1) * share).min(g.images);
         let (sums, buffer) = buffer.split_at_mut(own);
         sums.fill(0.0);
         let blocks = 0..g.outputs.div_ceil(NR);
         // SAFETY: the sums are this part's own.
-        unsafe { g.accumulate(x, dy, images, blocks, buffer, Target(sums.as_mut_ptr())) };
+        unsafe {
+            g.accumulate(
+                x,
+                dy,
+                images,
+                blocks,
+                buffer,
+                OutputPointer(sums.as_mut_ptr()),
+            )
+        };
     });
     for part in buffers.chunks(size + own) {
         dw.iter_mut()
@@ -122,7 +131,7 @@ pub(crate) fn run(
 }
 
 impl Geometry {
-    fn new(key: &Key) -> Self {
+    fn new(key: &ConvolutionDesc) -> Self {
         let size = |value: i64| usize::try_from(value).expect("a checked key");
         let pair = |values: [i64; 2]| values.map(size);
         let [images, height, width, outputs] = key.y.dims.map(size);
@@ -183,7 +192,7 @@ impl Geometry {
         images: std::ops::Range<usize>,
         blocks: std::ops::Range<usize>,
         buffer: &mut [f32],
-        target: Target,
+        target: OutputPointer,
     ) {
         if blocks.is_empty() {
             return;
@@ -297,7 +306,7 @@ impl Geometry {
         images: usize,
         rows: usize,
         block: usize,
-        target: Target,
+        target: OutputPointer,
     ) {
         let panel = &packed_dy[block * self.output_block()..][..images * rows * self.y[1] * NR];
         let isa = Isa::best_available();
@@ -416,11 +425,11 @@ impl SimdKernel for OuterProducts<'_> {
 }
 
 impl Walk {
-    /// Adds them in this isa.
+    /// Adds them with this instruction set.
     ///
     /// # Safety
     /// `x` is long enough for the walk, `dy` has 16 elements for each pixel, `sums` has 6 rows of 16 elements, `stride` apart; the
-    /// processor has AVX2 and FMA, and the isa's instructions.
+    /// processor has AVX2 and FMA, and those of `isa`.
     unsafe fn outer_products(
         &self,
         isa: Isa,
@@ -462,7 +471,7 @@ mod tests {
         let (x, dy) = (integers(8 * 90, 5), integers(42 * NR, 7));
         for isa in Isa::available() {
             let mut sums = vec![3.0; MR * 20];
-            // SAFETY: the isa is there; the walk ends inside of x, and dy has 42 pixels.
+            // SAFETY: the processor supports the ISA; the walk ends inside of x, and dy has 42 pixels.
             unsafe { walk.outer_products(isa, &x, &dy, sums.as_mut_ptr(), 20) };
             for (index, &found) in sums.iter().enumerate() {
                 let (i, j) = (index / 20, index % 20);

@@ -5,16 +5,16 @@ use std::sync::{Arc, OnceLock};
 
 use phalanx_pjrt::{Client, Code, Places};
 
-use crate::convolution::Key;
+use crate::batch_norm;
+use crate::convolution::ConvolutionDesc;
 use crate::epilogue::Epilogue;
 use crate::handlers;
-use crate::lanes::{Lanes, NoLane};
 use crate::library::{self, KernelError, Library};
-use crate::norm;
-use crate::onednn::Refused;
-use crate::pooling::{self, Pool};
-use crate::state::State;
+use crate::max_pool::{self, MaxPool};
+use crate::onednn::OneDnnError;
 use crate::sys;
+use crate::worker_pool::{WorkerError, WorkerPool};
+use crate::worker_state::WorkerState;
 
 /// What the kernels can do on this processor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,8 +31,8 @@ pub struct Kernels(Arc<Inner>);
 struct Inner {
     library: Library,
     support: Support,
-    /// By number of threads of an operation, less 1: one entry for each number up to that of the processors.
-    lanes: Vec<OnceLock<Lanes>>,
+    /// Workers with 1, 2, .. threads, up to the number of processors; started when first used.
+    pools: Vec<OnceLock<WorkerPool>>,
 }
 
 impl Kernels {
@@ -46,9 +46,9 @@ impl Kernels {
     pub fn find(places: &Places, explicit: Option<&Path>) -> Result<Self, KernelError> {
         let library = library::find(places, explicit)?;
         let threads = library::pool_threads(places);
-        let lanes: Vec<OnceLock<Lanes>> = (0..threads).map(|_| OnceLock::new()).collect();
-        let all = Lanes::start(library.api, threads, threads)?;
-        lanes[threads - 1].get_or_init(|| all);
+        let pools: Vec<OnceLock<WorkerPool>> = (0..threads).map(|_| OnceLock::new()).collect();
+        let all = WorkerPool::start(library.api, threads, threads)?;
+        pools[threads - 1].get_or_init(|| all);
         // SAFETY: the function has no conditions.
         let isa = unsafe { (library.api.effective_isa)() };
         let support = Support {
@@ -57,11 +57,11 @@ impl Kernels {
         Ok(Self(Arc::new(Inner {
             library,
             support,
-            lanes,
+            pools,
         })))
     }
 
-    /// Makes the kernels callable from programs of this client's plugin, for the rest of the process; where some are already, those serve.
+    /// Registers the kernels with this client's plugin for the rest of the process; kernels that are registered already stay.
     ///
     /// # Errors
     /// The plugin is not for the CPU, or has no custom calls.
@@ -89,10 +89,10 @@ impl Kernels {
         self.0.support
     }
 
-    /// Number of threads of an operation while so many replicas of a program compute at once.
+    /// Number of threads of an operation while `replicas` replicas of a program compute at the same time.
     #[must_use]
     pub fn threads(&self, replicas: usize) -> usize {
-        (self.0.lanes.len() / replicas.max(1)).max(1)
+        (self.0.pools.len() / replicas.max(1)).max(1)
     }
 
     /// The file of the library, or its name where the system's loader found it.
@@ -120,22 +120,22 @@ impl Kernels {
     /// One line for each operation that was made and does not run at the moment: its key and oneDNN's implementation.
     #[must_use]
     pub fn operations(&self) -> Vec<String> {
-        let lanes = self.0.lanes.iter().filter_map(OnceLock::get);
-        let mut lines: Vec<String> = lanes.flat_map(Lanes::describe).collect();
+        let pools = self.0.pools.iter().filter_map(OnceLock::get);
+        let mut lines: Vec<String> = pools.flat_map(WorkerPool::describe).collect();
         lines.sort();
         lines.dedup();
         lines
     }
 
-    /// Seconds that it takes to hand an empty job to the thread of operations that use all processors and back, the median of `times`.
+    /// Median of `times` measurements of the seconds that it takes to run an empty job on a dedicated thread.
     ///
     /// # Panics
     /// Such operations took 10 minutes.
     #[must_use]
-    pub fn hand_over_seconds(&self, times: usize) -> f64 {
+    pub fn dispatch_seconds(&self, times: usize) -> f64 {
         let time = || {
             let start = std::time::Instant::now();
-            self.on_lane(1, |_| ()).expect("operations end");
+            self.on_worker(1, |_| ()).expect("operations end");
             start.elapsed().as_secs_f64()
         };
         let mut seconds: Vec<f64> = (0..times.max(1)).map(|_| time()).collect();
@@ -143,68 +143,72 @@ impl Kernels {
         seconds[seconds.len() / 2]
     }
 
-    /// Runs the operation of this key.
+    /// Runs a convolution.
     pub(crate) fn run(
         &self,
         replicas: usize,
-        key: Key,
+        key: ConvolutionDesc,
         inputs: &[&[u8]],
         outputs: &mut [&mut [u8]],
         epilogue: Epilogue<'_>,
-    ) -> Result<Result<(), Refused>, NoLane> {
-        self.on_lane(replicas, |state| state.run(key, inputs, outputs, epilogue))
+    ) -> Result<Result<(), OneDnnError>, WorkerError> {
+        self.on_worker(replicas, |state| state.run(key, inputs, outputs, epilogue))
     }
 
     /// Normalises.
-    pub(crate) fn batch_norm(&self, replicas: usize, job: norm::Forward<'_>) -> Result<(), NoLane> {
-        self.on_lane(replicas, |state| job.run(&state.team, &mut state.scratch))
+    pub(crate) fn batch_norm(
+        &self,
+        replicas: usize,
+        job: batch_norm::Forward<'_>,
+    ) -> Result<(), WorkerError> {
+        self.on_worker(replicas, |state| job.run(&state.team, &mut state.scratch))
     }
 
     /// The gradient of [`Kernels::batch_norm`].
     pub(crate) fn batch_norm_gradient(
         &self,
         replicas: usize,
-        job: norm::Gradient<'_>,
-    ) -> Result<(), NoLane> {
-        self.on_lane(replicas, |state| job.run(&state.team, &mut state.scratch))
+        job: batch_norm::Gradient<'_>,
+    ) -> Result<(), WorkerError> {
+        self.on_worker(replicas, |state| job.run(&state.team, &mut state.scratch))
     }
 
     /// The largest elements of windows.
     pub(crate) fn max_pool(
         &self,
         replicas: usize,
-        pool: &Pool,
-        job: pooling::Forward<'_>,
-    ) -> Result<(), NoLane> {
-        self.on_lane(replicas, |state| pool.forward(job, &state.team))
+        pool: &MaxPool,
+        job: max_pool::Forward<'_>,
+    ) -> Result<(), WorkerError> {
+        self.on_worker(replicas, |state| pool.forward(job, &state.team))
     }
 
     /// The gradient of [`Kernels::max_pool`].
     pub(crate) fn max_pool_gradient(
         &self,
         replicas: usize,
-        pool: &Pool,
-        job: pooling::Gradient<'_>,
-    ) -> Result<(), NoLane> {
-        self.on_lane(replicas, |state| pool.gradient(job, &state.team))
+        pool: &MaxPool,
+        job: max_pool::Gradient<'_>,
+    ) -> Result<(), WorkerError> {
+        self.on_worker(replicas, |state| pool.gradient(job, &state.team))
     }
 
-    /// Runs a job with the share of the processors that one of so many replicas has.
-    fn on_lane<R: Send>(
+    /// Runs a job with the share of the processors that one of `replicas` replicas has.
+    fn on_worker<R: Send>(
         &self,
         replicas: usize,
-        job: impl FnOnce(&mut State) -> R + Send,
-    ) -> Result<R, NoLane> {
+        job: impl FnOnce(&mut WorkerState) -> R + Send,
+    ) -> Result<R, WorkerError> {
         let threads = self.threads(replicas);
-        let place = &self.0.lanes[threads - 1];
-        let lanes = match place.get() {
-            Some(lanes) => lanes,
+        let argmax = &self.0.pools[threads - 1];
+        let pools = match argmax.get() {
+            Some(pools) => pools,
             None => {
-                let lanes = Lanes::start(self.0.library.api, threads, self.0.lanes.len())?;
-                place.get_or_init(|| lanes)
+                let pools = WorkerPool::start(self.0.library.api, threads, self.0.pools.len())?;
+                argmax.get_or_init(|| pools)
             }
         };
-        lanes.run(job)
+        pools.run(job)
     }
 }
 

@@ -1,8 +1,8 @@
-//! oneDNN's kernels, and loops of our own, inside XLA programs for the CPU.
+//! Kernels for XLA programs on the CPU: oneDNN's, and some of our own.
 //!
-//! Programs call them as custom calls; XLA's own convolutions reach half their speed or less. The library is found at run time, and is
-//! optional: a program without these calls computes the same. Activations are `[batch, height, width, channels]`, kernels
-//! `[height, width, input channels / groups, output channels]`, both dense; this is the contract with who writes the program
+//! Programs reach them as custom calls; XLA's own convolutions have half their speed or less. oneDNN is loaded at run time and is
+//! optional: a program without these calls computes the same results. Activations are `[batch, height, width, channels]`, kernels
+//! `[height, width, input channels / groups, output channels]`, both dense; this is the contract with the writer of the program
 //! (each pair is of 64-bit integers, `dilation` of 1 is dense, padding is not negative):
 //!
 //! | call | operands -> results | attributes |
@@ -20,14 +20,14 @@
 //! | the same, of one with ReLU | dy, x, mean, variance, gamma, beta -> dx, dgamma, dbeta | `epsilon` |
 //! | the same, of one with addition and ReLU | dy, x, mean, variance, gamma, y -> dx, dgamma, dbeta, gradient of what was added | `epsilon` |
 //!
-//! Each may also say `replicas`, an integer: how many replicas of its program compute at once, 1 where it does not. Each has its
-//! share of the processors.
+//! Each may also have `replicas`, an integer: the number of replicas of its program that compute at the same time, 1 if absent. Each
+//! gets its share of the processors.
 //!
 //! | call | operands -> results | attributes |
 //! |---|---|---|
 //! | `phalanx.sum` | number of the replica (`ui32` scalar), arrays -> the number, the sums of all replicas' arrays | `replicas`, `number` (of the call in its program), `patience_seconds` |
 //!
-//! It needs no library ([`register_sums`]). All replicas make the same calls in the same order, which the number of the replica, handed
+//! It needs no library ([`register_all_reduce`]). All replicas make the same calls in the same order, which the number of the replica, handed
 //! from call to call, ensures.
 //!
 //! | call | operands -> results | attributes |
@@ -40,6 +40,8 @@
 //!
 //! `unsafe` lives here and in phalanx-pjrt only; everything exported is safe.
 
+mod all_reduce;
+mod batch_norm;
 mod convolution;
 mod epilogue;
 mod executor;
@@ -49,31 +51,28 @@ mod handlers;
 #[cfg(target_arch = "x86_64")]
 mod kernel_gradient;
 mod kernels;
-mod lanes;
 mod library;
 #[cfg(target_arch = "x86_64")]
 mod matmul;
+mod max_pool;
 #[cfg(target_arch = "x86_64")]
 mod microkernel;
-mod norm;
 mod onednn;
-mod pooling;
-#[cfg(target_arch = "x86_64")]
-mod processor;
-mod state;
-mod sums;
+mod openmp;
+mod simd;
+mod sync;
 mod sys;
-mod team;
-mod wide;
 #[cfg(target_arch = "x86_64")]
 mod winograd;
+mod worker_pool;
+mod worker_state;
 
+pub use all_reduce::register_all_reduce;
 pub use kernels::{Kernels, Support};
 pub use library::{INSTALL, KernelError, VARIABLE, pool_threads, prepare_environment};
 #[cfg(target_arch = "x86_64")]
 pub use matmul::register_matmul;
-pub use sums::register_sums;
-pub use wide::{WideWork, with_wide_vectors};
+pub use simd::{WideWork, with_wide_vectors};
 
 /// Refuses: `phalanx.product` is for x86-64.
 ///

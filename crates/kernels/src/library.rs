@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use phalanx_pjrt::{Installer, Places};
 
-use crate::onednn::Refused;
+use crate::onednn::OneDnnError;
 use crate::sys::{self, Api};
 
 /// The environment variable that names the library.
@@ -70,8 +70,8 @@ impl From<std::io::Error> for KernelError {
     }
 }
 
-impl From<Refused> for KernelError {
-    fn from(refused: Refused) -> Self {
+impl From<OneDnnError> for KernelError {
+    fn from(refused: OneDnnError) -> Self {
         Self::Start {
             reason: refused.to_string(),
         }

@@ -7,7 +7,7 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::Thread;
 
 use phalanx_pjrt::{Call, CallAttribute, CallError, Client, Code};
@@ -16,7 +16,8 @@ use crate::gemm::{self, GemmOperand};
 use crate::handlers::replicas;
 use crate::library::KernelError;
 use crate::microkernel::{Isa, MR, NR};
-use crate::processor;
+use crate::simd;
+use crate::sync::lock;
 
 /// Largest tile, in rows and columns: its packed panels stay in the caches and are used often enough to pay for the packing.
 const MAX_TILE: [usize; 2] = [528, 1024];
@@ -27,7 +28,7 @@ const MAX_TILE: [usize; 2] = [528, 1024];
 /// The processor lacks AVX2 or FMA, or the plugin has no custom calls.
 pub fn register_matmul(client: &Client) -> Result<(), KernelError> {
     let refused = |reason| KernelError::Register { reason };
-    if !processor::has_fma() {
+    if !simd::has_fma() {
         let reason = "products are for processors with avx2 and fma";
         return Err(refused(reason.to_owned()));
     }
@@ -198,7 +199,7 @@ struct TileGrid {
 }
 
 impl TileGrid {
-    /// Tiles of at most [`MAX_TILE`] and about equal size, as many for each thread where the result has so many gemm.
+    /// Tiles of at most [`MAX_TILE`] and about equal size, the same number for each thread if the result is large enough.
     fn new(result: [usize; 2], threads: usize) -> Self {
         let [rows, columns] = result;
         let mut parts = [rows.div_ceil(MAX_TILE[0]), columns.div_ceil(MAX_TILE[1])];
@@ -269,10 +270,6 @@ fn flag(call: &Call<'_>, name: &str) -> Result<bool, CallError> {
 
 fn invalid(message: String) -> CallError {
     CallError::new(Code::InvalidArgument, message)
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use std::arch::x86_64::{
     _mm512_set1_ps, _mm512_setzero_ps, _mm512_storeu_ps,
 };
 
-use crate::processor;
+use crate::simd;
 
 /// Rows of a register block.
 pub(crate) const MR: usize = 6;
@@ -328,7 +328,7 @@ pub(crate) enum Isa {
 impl Isa {
     /// The best_available that there is.
     pub(crate) fn best_available() -> Self {
-        match processor::has_avx512() {
+        match simd::has_avx512() {
             true => Self::Avx512,
             false => Self::Avx2,
         }
@@ -337,7 +337,7 @@ impl Isa {
     /// All that this processor has.
     #[cfg(test)]
     pub(crate) fn available() -> impl Iterator<Item = Self> {
-        let there = [processor::has_fma(), processor::has_avx512()];
+        let there = [simd::has_fma(), simd::has_avx512()];
         let forms = [Self::Avx2, Self::Avx512].into_iter().zip(there);
         forms.filter_map(|(isa, there)| there.then_some(isa))
     }
@@ -414,7 +414,7 @@ mod tests {
                         stride: 18,
                         add,
                     };
-                    // SAFETY: the isa is there; the lengths are those of the matrices, the last rows of which end with their columns.
+                    // SAFETY: the processor supports the ISA; the lengths are those of the matrices, the last rows of which end with their columns.
                     unsafe { isa.run(product) };
                     for (index, &found) in result.iter().enumerate() {
                         let (i, j) = (index / 18, index % 18);

@@ -1,14 +1,14 @@
-//! oneDNN's objects with owners: layouts, plans (primitive descriptors), and operations that are ready to run.
+//! Owners of oneDNN's objects: memory descriptors, primitive descriptors, and operations that are ready to run.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::ptr::null_mut;
 
 use crate::sys::{self, Api, ExecArgument, Handle, MAX_DIMS, Status, argument};
 
-/// A refusal of oneDNN.
+/// An error status of oneDNN.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("onednn refuses to {doing}: {}", status_text(*status))]
-pub(crate) struct Refused {
+pub(crate) struct OneDnnError {
     pub(crate) doing: &'static str,
     pub(crate) status: Status,
 }
@@ -22,29 +22,30 @@ fn status_text(status: Status) -> String {
     }
 }
 
-pub(crate) type Result<T> = std::result::Result<T, Refused>;
+pub(crate) type Result<T> = std::result::Result<T, OneDnnError>;
 
 fn check(doing: &'static str, status: Status) -> Result<()> {
     if status == 0 {
         Ok(())
     } else {
-        Err(Refused { doing, status })
+        Err(OneDnnError { doing, status })
     }
 }
 
 /// Element type of a layout, by oneDNN's number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Type {
+pub(crate) enum DataType {
     Bf16 = 2,
     F32 = 3,
 }
 
-/// The library with an engine and a stream; what is made from it runs one at a time, on any thread.
+/// The library with an engine and a stream. Its operations run one at a time, on any thread.
 pub(crate) struct OneDnn {
     pub(crate) api: &'static Api,
     engine: Handle,
     stream: Handle,
-    /// Of every operation: its scratch memory is ours. The library's own would belong to the thread that made the operation.
+    /// Attributes of every operation: the caller provides the scratchpad. The library's own would belong to the thread that made the
+    /// operation.
     attributes: Handle,
 }
 
@@ -68,7 +69,7 @@ impl OneDnn {
             )?;
             check(
                 "take scratch memory",
-                (api.attributes_scratch)(attributes, sys::SCRATCH_OF_CALLER),
+                (api.attributes_set_scratchpad_mode)(attributes, sys::SCRATCHPAD_USER),
             )?;
         }
         Ok(Self {
@@ -80,12 +81,17 @@ impl OneDnn {
     }
 
     /// A layout with these strides, in elements.
-    pub(crate) fn strided(&self, element: Type, dims: &[i64], strides: &[i64]) -> Result<Layout> {
+    pub(crate) fn strided(
+        &self,
+        element: DataType,
+        dims: &[i64],
+        strides: &[i64],
+    ) -> Result<MemoryDesc> {
         assert!(dims.len() == strides.len() && dims.len() <= MAX_DIMS);
         self.new_layout(|out| {
             // SAFETY: both lists have the length given.
             unsafe {
-                (self.api.layout_with_strides)(
+                (self.api.memory_desc_with_strides)(
                     out,
                     dims.len() as c_int,
                     dims.as_ptr(),
@@ -96,13 +102,13 @@ impl OneDnn {
         })
     }
 
-    /// A layout that the operation chooses.
-    pub(crate) fn any(&self, element: Type, dims: &[i64]) -> Result<Layout> {
+    /// A memory descriptor whose layout the primitive chooses (`format_tag::any`).
+    pub(crate) fn any_layout(&self, element: DataType, dims: &[i64]) -> Result<MemoryDesc> {
         assert!(dims.len() <= MAX_DIMS);
         self.new_layout(|out| {
             // SAFETY: the list has the length given.
             unsafe {
-                (self.api.layout_with_tag)(
+                (self.api.memory_desc_with_tag)(
                     out,
                     dims.len() as c_int,
                     dims.as_ptr(),
@@ -113,43 +119,43 @@ impl OneDnn {
         })
     }
 
-    fn new_layout(&self, make: impl FnOnce(*mut Handle) -> Status) -> Result<Layout> {
+    fn new_layout(&self, make: impl FnOnce(*mut Handle) -> Status) -> Result<MemoryDesc> {
         let mut handle = null_mut();
         check("describe a tensor", make(&raw mut handle))?;
-        Ok(Layout {
+        Ok(MemoryDesc {
             api: self.api,
             handle,
         })
     }
 
-    /// A plan that `make` creates with this engine and these attributes.
+    /// A primitive descriptor that `make` creates with this engine and these attributes.
     ///
     /// # Safety
     /// `make` calls one of the functions that create primitive descriptors, with arguments as the header demands, and nothing else.
-    pub(crate) unsafe fn plan(
+    pub(crate) unsafe fn primitive_desc(
         &self,
         doing: &'static str,
         make: impl FnOnce(*mut Handle, Handle, Handle) -> Status,
-    ) -> Result<Plan> {
+    ) -> Result<PrimitiveDesc> {
         let mut handle = null_mut();
         check(doing, make(&raw mut handle, self.engine, self.attributes))?;
-        Ok(Plan {
+        Ok(PrimitiveDesc {
             api: self.api,
             handle,
         })
     }
 
-    /// The plan of a copy from one layout to another.
-    fn reorder_plan(&self, from: &Layout, to: &Layout) -> Result<Plan> {
+    /// The descriptor of a reorder from one layout to another.
+    fn reorder_desc(&self, from: &MemoryDesc, to: &MemoryDesc) -> Result<PrimitiveDesc> {
         // SAFETY: two live layouts and the engine.
         unsafe {
-            self.plan("change a layout", |out, engine, attributes| {
+            self.primitive_desc("change a layout", |out, engine, attributes| {
                 (self.api.reorder)(out, from.handle, engine, to.handle, engine, attributes)
             })
         }
     }
 
-    fn memory(&self, layout: &Layout) -> Result<Memory> {
+    fn memory(&self, layout: &MemoryDesc) -> Result<Memory> {
         let mut handle = null_mut();
         // SAFETY: a live layout and engine; no data yet.
         let status = unsafe {
@@ -175,65 +181,65 @@ impl Drop for OneDnn {
     }
 }
 
-/// Where the elements of a tensor are in memory.
-pub(crate) struct Layout {
+/// A memory descriptor: where the elements of a tensor are.
+pub(crate) struct MemoryDesc {
     api: &'static Api,
     handle: Handle,
 }
 
-impl Layout {
+impl MemoryDesc {
     pub(crate) fn handle(&self) -> Handle {
         self.handle
     }
 
     pub(crate) fn bytes(&self) -> usize {
         // SAFETY: the layout lives.
-        unsafe { (self.api.layout_size)(self.handle) }
+        unsafe { (self.api.memory_desc_size)(self.handle) }
     }
 
     fn equals(&self, other: &Self) -> bool {
         // SAFETY: both live.
-        unsafe { (self.api.layout_equal)(self.handle, other.handle) != 0 }
+        unsafe { (self.api.memory_desc_equal)(self.handle, other.handle) != 0 }
     }
 }
 
-impl Drop for Layout {
+impl Drop for MemoryDesc {
     fn drop(&mut self) {
         // SAFETY: it is ours.
-        unsafe { (self.api.layout_destroy)(self.handle) };
+        unsafe { (self.api.memory_desc_destroy)(self.handle) };
     }
 }
 
-/// An operation with its layouts and its implementation chosen.
-pub(crate) struct Plan {
+/// A primitive descriptor: an operation whose layouts and implementation are chosen.
+pub(crate) struct PrimitiveDesc {
     api: &'static Api,
     handle: Handle,
 }
 
-impl Plan {
+impl PrimitiveDesc {
     pub(crate) fn handle(&self) -> Handle {
         self.handle
     }
 
     /// The layout that it wants for an argument; empty where it has no such argument.
-    pub(crate) fn layout(&self, argument: c_int) -> Result<Layout> {
-        self.ask_layout(sys::query::ARGUMENT, argument)
+    pub(crate) fn layout(&self, argument: c_int) -> Result<MemoryDesc> {
+        self.ask_layout(sys::query::EXEC_ARG_MD, argument)
     }
 
-    /// The layout of the scratch memory that it needs; empty where it needs none.
-    fn scratch(&self) -> Result<Layout> {
-        self.ask_layout(sys::query::SCRATCH, 0)
+    /// The layout of the scratchpad that it needs; empty where it needs none.
+    fn scratchpad(&self) -> Result<MemoryDesc> {
+        self.ask_layout(sys::query::SCRATCHPAD, 0)
     }
 
-    fn ask_layout(&self, question: c_int, index: c_int) -> Result<Layout> {
+    fn ask_layout(&self, question: c_int, index: c_int) -> Result<MemoryDesc> {
         let mut handle = null_mut();
-        // SAFETY: the answer lives as long as the plan and is cloned at once; it is never null for these questions.
+        // SAFETY: the answer lives as long as the descriptor and is cloned at once; it is never null for these questions.
         let status = unsafe {
-            let theirs = (self.api.plan_layout)(self.handle, question, index);
-            (self.api.layout_clone)(&raw mut handle, theirs)
+            let theirs = (self.api.primitive_desc_memory)(self.handle, question, index);
+            (self.api.memory_desc_clone)(&raw mut handle, theirs)
         };
         check("tell a layout", status)?;
-        Ok(Layout {
+        Ok(MemoryDesc {
             api: self.api,
             handle,
         })
@@ -242,9 +248,9 @@ impl Plan {
     /// Name of the implementation, such as `brgconv:avx2`.
     pub(crate) fn implementation(&self) -> String {
         let mut name: *const c_char = std::ptr::null();
-        // SAFETY: this question is answered with a string that lives as long as the plan.
+        // SAFETY: this question is answered with a string that lives as long as the descriptor.
         unsafe {
-            let status = (self.api.plan_query)(
+            let status = (self.api.primitive_desc_query)(
                 self.handle,
                 sys::query::IMPLEMENTATION,
                 0,
@@ -259,7 +265,7 @@ impl Plan {
 
     fn primitive(&self) -> Result<Primitive> {
         let mut handle = null_mut();
-        // SAFETY: a live plan.
+        // SAFETY: a live descriptor.
         let status = unsafe { (self.api.primitive_create)(&raw mut handle, self.handle) };
         check("make an operation", status)?;
         Ok(Primitive {
@@ -269,10 +275,10 @@ impl Plan {
     }
 }
 
-impl Drop for Plan {
+impl Drop for PrimitiveDesc {
     fn drop(&mut self) {
         // SAFETY: it is ours.
-        unsafe { (self.api.plan_destroy)(self.handle) };
+        unsafe { (self.api.primitive_desc_destroy)(self.handle) };
     }
 }
 
@@ -306,7 +312,7 @@ impl Memory {
     fn set(&self, data: *mut u8) -> Result<()> {
         // SAFETY: the address is only used by executions, whose callers promise that it is good.
         check("take an address", unsafe {
-            (self.api.memory_set)(self.handle, data.cast())
+            (self.api.memory_set_handle)(self.handle, data.cast())
         })
     }
 }
@@ -320,133 +326,138 @@ impl Drop for Memory {
 
 /// Whether an operation reads or writes an argument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Flow {
-    In,
-    Out,
+pub(crate) enum ArgumentKind {
+    Input,
+    Output,
 }
 
-/// An operation that can be run any number of times: it takes and gives its arguments in the caller's layouts, and changes layouts
-/// around itself where it wants others.
+/// A primitive that can be run any number of times. It takes its arguments in the caller's layouts, and reorders those for which the
+/// primitive wants another one.
 pub(crate) struct Operation {
     primitive: Primitive,
     implementation: String,
     arguments: Vec<Argument>,
-    /// What the primitive is given; the memories of `arguments`, and of `working`.
-    given: Vec<ExecArgument>,
-    /// What the primitive, then each change of a layout, works in; they may use the same memory, one after the other.
-    working: Vec<Memory>,
-    scratch: usize,
+    /// What the primitive is executed with: the memories of `arguments` and of `workspaces`.
+    execution_arguments: Vec<ExecArgument>,
+    /// The scratchpads of the primitive and of each reorder; they run one after the other and share the same bytes.
+    workspaces: Vec<Memory>,
+    scratchpad: usize,
 }
 
 struct Argument {
-    flow: Flow,
+    kind: ArgumentKind,
     callers: Memory,
-    own: Option<Own>,
+    reordered: Option<Reordered>,
 }
 
-/// The layout that the operation wants, when it is not the caller's.
-struct Own {
+/// An argument in the layout that the primitive wants, where that is not the caller's.
+struct Reordered {
     memory: Memory,
     reorder: Primitive,
-    /// What the change of the layout is given.
-    given: Vec<ExecArgument>,
-    /// Where it is in the scratch memory.
+    /// What the reorder is executed with.
+    execution_arguments: Vec<ExecArgument>,
+    /// Its offset in the scratchpad.
     offset: usize,
 }
 
-/// Alignment of what lies in the scratch memory.
+/// Alignment of what lies in the scratchpad.
 const ALIGNMENT: usize = 64;
 
 impl Operation {
-    /// Makes the operation of a plan. `arguments` lists, in the order in which [`Operation::run`] takes them, the index of each, its
+    /// Makes the operation of a primitive descriptor. `arguments` lists, in the order in which [`Operation::run`] takes them, the index of each, its
     /// direction and the caller's layout of it.
     pub(crate) fn new(
         onednn: &OneDnn,
-        plan: &Plan,
-        arguments: &[(c_int, Flow, &Layout)],
+        primitive_desc: &PrimitiveDesc,
+        arguments: &[(c_int, ArgumentKind, &MemoryDesc)],
     ) -> Result<Self> {
         let mut operation = Self {
-            primitive: plan.primitive()?,
-            implementation: plan.implementation(),
+            primitive: primitive_desc.primitive()?,
+            implementation: primitive_desc.implementation(),
             arguments: Vec::new(),
-            given: Vec::new(),
-            working: Vec::new(),
-            scratch: 0,
+            execution_arguments: Vec::new(),
+            workspaces: Vec::new(),
+            scratchpad: 0,
         };
-        let workspace = operation.workspace(onednn, plan)?;
-        operation.given.extend(workspace);
-        for &(index, flow, layout) in arguments {
-            let argument = operation.argument(onednn, flow, layout, &plan.layout(index)?)?;
+        let workspace = operation.workspace(onednn, primitive_desc)?;
+        operation.execution_arguments.extend(workspace);
+        for &(index, kind, layout) in arguments {
+            let argument =
+                operation.argument(onednn, kind, layout, &primitive_desc.layout(index)?)?;
             let used = argument
-                .own
+                .reordered
                 .as_ref()
-                .map_or(&argument.callers, |own| &own.memory);
-            operation.given.push(used.as_argument(index));
+                .map_or(&argument.callers, |reordered| &reordered.memory);
+            operation.execution_arguments.push(used.as_argument(index));
             operation.arguments.push(argument);
         }
         Ok(operation)
     }
 
-    /// The scratch memory of a plan as an argument of its executions, where it needs one.
-    fn workspace(&mut self, onednn: &OneDnn, plan: &Plan) -> Result<Option<ExecArgument>> {
-        let layout = plan.scratch()?;
+    /// The scratchpad of a primitive descriptor as an argument of its executions, where it needs one.
+    fn workspace(
+        &mut self,
+        onednn: &OneDnn,
+        primitive_desc: &PrimitiveDesc,
+    ) -> Result<Option<ExecArgument>> {
+        let layout = primitive_desc.scratchpad()?;
         if layout.bytes() == 0 {
             return Ok(None);
         }
         let memory = onednn.memory(&layout)?;
-        let argument = memory.as_argument(argument::SCRATCH);
-        self.working.push(memory);
+        let argument = memory.as_argument(argument::SCRATCHPAD);
+        self.workspaces.push(memory);
         Ok(Some(argument))
     }
 
     fn argument(
         &mut self,
         onednn: &OneDnn,
-        flow: Flow,
-        callers: &Layout,
-        wanted: &Layout,
+        kind: ArgumentKind,
+        callers: &MemoryDesc,
+        wanted: &MemoryDesc,
     ) -> Result<Argument> {
         let memory = onednn.memory(callers)?;
         if callers.equals(wanted) {
             return Ok(Argument {
-                flow,
+                kind,
                 callers: memory,
-                own: None,
+                reordered: None,
             });
         }
-        let offset = self.scratch;
-        self.scratch += wanted.bytes().next_multiple_of(ALIGNMENT);
-        let own = onednn.memory(wanted)?;
-        let (from, to, plan) = match flow {
-            Flow::In => (&memory, &own, onednn.reorder_plan(callers, wanted)?),
-            Flow::Out => (&own, &memory, onednn.reorder_plan(wanted, callers)?),
+        let offset = self.scratchpad;
+        self.scratchpad += wanted.bytes().next_multiple_of(ALIGNMENT);
+        let reordered = onednn.memory(wanted)?;
+        let (from, to, primitive_desc) = match kind {
+            ArgumentKind::Input => (&memory, &reordered, onednn.reorder_desc(callers, wanted)?),
+            ArgumentKind::Output => (&reordered, &memory, onednn.reorder_desc(wanted, callers)?),
         };
-        let mut given = vec![
+        let mut execution_arguments = vec![
             from.as_argument(argument::SRC),
             to.as_argument(argument::DST),
         ];
-        given.extend(self.workspace(onednn, &plan)?);
-        let reorder = plan.primitive()?;
-        let own = Own {
-            memory: own,
+        execution_arguments.extend(self.workspace(onednn, &primitive_desc)?);
+        let reorder = primitive_desc.primitive()?;
+        let reordered = Reordered {
+            memory: reordered,
             reorder,
-            given,
+            execution_arguments,
             offset,
         };
         Ok(Argument {
-            flow,
+            kind,
             callers: memory,
-            own: Some(own),
+            reordered: Some(reordered),
         })
     }
 
     /// The implementation and how many arguments change their layout.
     pub(crate) fn describe(&self) -> String {
-        let own = self
+        let reordered = self
             .arguments
             .iter()
-            .filter(|argument| argument.own.is_some());
-        format!("{} ({} reordered)", self.implementation, own.count())
+            .filter(|argument| argument.reordered.is_some());
+        format!("{} ({} reordered)", self.implementation, reordered.count())
     }
 
     /// Runs it to its end.
@@ -455,7 +466,7 @@ impl Operation {
     /// oneDNN's own.
     ///
     /// # Panics
-    /// The lengths are not those of the arguments' layouts, or the scratch memory is too small: bugs of the caller.
+    /// The lengths are not those of the arguments' layouts, or the scratchpad is too small: bugs of the caller.
     ///
     /// # Safety
     /// Each of `data` points at as many bytes as it says, which nobody else uses meanwhile (inputs: nobody writes).
@@ -463,45 +474,47 @@ impl Operation {
         &self,
         onednn: &OneDnn,
         data: &[(*mut u8, usize)],
-        scratch: &mut Scratch,
+        scratchpad: &mut Scratchpad,
     ) -> Result<()> {
         assert_eq!(
             data.len(),
             self.arguments.len(),
             "arguments of an operation"
         );
-        let working = self.working.iter().map(|memory| memory.bytes).max();
-        let base = scratch.at_least(self.scratch + working.unwrap_or(0));
-        for memory in &self.working {
-            memory.set(base.wrapping_add(self.scratch))?;
+        let workspaces = self.workspaces.iter().map(|memory| memory.bytes).max();
+        let base = scratchpad.at_least(self.scratchpad + workspaces.unwrap_or(0));
+        for memory in &self.workspaces {
+            memory.set(base.wrapping_add(self.scratchpad))?;
         }
         for (argument, &(pointer, bytes)) in self.arguments.iter().zip(data) {
             assert_eq!(bytes, argument.callers.bytes, "bytes of an argument");
             argument.callers.set(pointer)?;
-            if let Some(own) = &argument.own {
-                own.memory.set(base.wrapping_add(own.offset))?;
+            if let Some(reordered) = &argument.reordered {
+                reordered.memory.set(base.wrapping_add(reordered.offset))?;
             }
         }
-        // SAFETY: every memory has an address with as many bytes as its layout needs: checked above, and `scratch` covers the offsets.
+        // SAFETY: every memory has an address with as many bytes as its layout needs: checked above, and `scratchpad` covers the offsets.
         unsafe {
-            self.change_layouts(onednn, Flow::In)?;
-            execute(onednn, &self.primitive, &self.given)?;
-            self.change_layouts(onednn, Flow::Out)?;
+            self.change_layouts(onednn, ArgumentKind::Input)?;
+            execute(onednn, &self.primitive, &self.execution_arguments)?;
+            self.change_layouts(onednn, ArgumentKind::Output)?;
             check("finish", (onednn.api.stream_wait)(onednn.stream))
         }
     }
 
     /// # Safety
     /// All memories have good addresses.
-    unsafe fn change_layouts(&self, onednn: &OneDnn, flow: Flow) -> Result<()> {
+    unsafe fn change_layouts(&self, onednn: &OneDnn, kind: ArgumentKind) -> Result<()> {
         for argument in self
             .arguments
             .iter()
-            .filter(|argument| argument.flow == flow)
+            .filter(|argument| argument.kind == kind)
         {
-            let Some(own) = &argument.own else { continue };
+            let Some(reordered) = &argument.reordered else {
+                continue;
+            };
             // SAFETY: the caller's promise.
-            unsafe { execute(onednn, &own.reorder, &own.given)? };
+            unsafe { execute(onednn, &reordered.reorder, &reordered.execution_arguments)? };
         }
         Ok(())
     }
@@ -509,49 +522,53 @@ impl Operation {
 
 /// # Safety
 /// The memories fit the primitive and have good addresses.
-unsafe fn execute(onednn: &OneDnn, primitive: &Primitive, given: &[ExecArgument]) -> Result<()> {
+unsafe fn execute(
+    onednn: &OneDnn,
+    primitive: &Primitive,
+    execution_arguments: &[ExecArgument],
+) -> Result<()> {
     // SAFETY: the caller's promise; the list has the length given.
     check("run", unsafe {
         (onednn.api.primitive_execute)(
             primitive.handle,
             onednn.stream,
-            given.len() as c_int,
-            given.as_ptr(),
+            execution_arguments.len() as c_int,
+            execution_arguments.as_ptr(),
         )
     })
 }
 
-/// Memory that operations share, one after the other; it only grows.
+/// Memory that operations use one after the other; it only grows.
 #[derive(Default)]
-pub(crate) struct Scratch(Vec<Line>);
+pub(crate) struct Scratchpad(Vec<CacheLine>);
 
-/// Bytes with the alignment that oneDNN likes.
+/// A cache line, for the alignment that oneDNN prefers.
 #[derive(Clone, Copy)]
 #[repr(align(64))]
-struct Line(#[expect(dead_code, reason = "written through a pointer")] [u8; ALIGNMENT]);
+struct CacheLine(#[expect(dead_code, reason = "written through a pointer")] [u8; ALIGNMENT]);
 
-impl Scratch {
-    /// So many numbers, of any value.
+impl Scratchpad {
+    /// `count` numbers of unspecified values.
     pub(crate) fn floats(&mut self, count: usize) -> &mut [f32] {
         let start = self.at_least(count * size_of::<f32>());
         // SAFETY: as in `doubles`.
         unsafe { std::slice::from_raw_parts_mut(start.cast(), count) }
     }
 
-    /// So many numbers, of any value.
+    /// `count` numbers of unspecified values.
     pub(crate) fn doubles(&mut self, count: usize) -> &mut [f64] {
         let start = self.at_least(count * size_of::<f64>());
-        // SAFETY: so many bytes are there, aligned, initialised, and borrowed with the scratch; each pattern is a number.
+        // SAFETY: so many bytes are there, aligned, initialised, and borrowed with the scratchpad; each pattern is a number.
         unsafe { std::slice::from_raw_parts_mut(start.cast(), count) }
     }
 
-    /// The start of at least so many bytes.
+    /// The start of at least `bytes` bytes.
     fn at_least(&mut self, bytes: usize) -> *mut u8 {
         let lines = bytes.div_ceil(ALIGNMENT);
         if self.0.len() < lines {
-            // What was there is not needed: freed first, so that both are never there at once.
+            // The contents are not kept. The old memory is freed first, so that both never exist at the same time.
             self.0 = Vec::new();
-            self.0 = vec![Line([0; ALIGNMENT]); lines];
+            self.0 = vec![CacheLine([0; ALIGNMENT]); lines];
         }
         self.0.as_mut_ptr().cast()
     }

@@ -21,8 +21,8 @@ pub(crate) const FORMAT_ANY: c_int = 1;
 /// Most dimensions of a memory descriptor.
 pub(crate) const MAX_DIMS: usize = 12;
 
-/// The caller brings the scratch memory.
-pub(crate) const SCRATCH_OF_CALLER: c_int = 1;
+/// The caller brings the scratchpad.
+pub(crate) const SCRATCHPAD_USER: c_int = 1;
 
 pub(crate) const FORWARD_TRAINING: c_int = 64;
 pub(crate) const CONVOLUTION_DIRECT: c_int = 1;
@@ -32,10 +32,10 @@ pub(crate) mod query {
     use std::ffi::c_int;
 
     pub(crate) const IMPLEMENTATION: c_int = 8;
-    /// The memory descriptor of the scratch memory, of the one index 0.
-    pub(crate) const SCRATCH: c_int = 136;
+    /// The memory descriptor of the scratchpad, of the one index 0.
+    pub(crate) const SCRATCHPAD: c_int = 136;
     /// The memory descriptor of an argument by its index in an execution.
-    pub(crate) const ARGUMENT: c_int = 255;
+    pub(crate) const EXEC_ARG_MD: c_int = 255;
 }
 
 /// Indices of arguments of an execution.
@@ -46,7 +46,7 @@ pub(crate) mod argument {
     pub(crate) const DST: c_int = 17;
     pub(crate) const WEIGHTS: c_int = 33;
     pub(crate) const BIAS: c_int = 41;
-    pub(crate) const SCRATCH: c_int = 80;
+    pub(crate) const SCRATCHPAD: c_int = 80;
     pub(crate) const DIFF_SRC: c_int = 129;
     pub(crate) const DIFF_DST: c_int = 145;
     pub(crate) const DIFF_WEIGHTS: c_int = 161;
@@ -101,28 +101,28 @@ api! {
     version: b"dnnl_version\0" fn() -> *const Version;
     effective_isa: b"dnnl_get_effective_cpu_isa\0" fn() -> c_uint;
     // Both are of the OpenMP library that this one was linked with.
-    set_threads: b"omp_set_num_threads\0" fn(c_int);
-    parallel: b"GOMP_parallel\0" fn(unsafe extern "C" fn(*mut c_void), *mut c_void, c_uint, c_uint);
+    omp_set_num_threads: b"omp_set_num_threads\0" fn(c_int);
+    gomp_parallel: b"GOMP_parallel\0" fn(unsafe extern "C" fn(*mut c_void), *mut c_void, c_uint, c_uint);
     engine_create: b"dnnl_engine_create\0" fn(*mut Handle, c_int, usize) -> Status;
     engine_destroy: b"dnnl_engine_destroy\0" fn(Handle) -> Status;
     stream_create: b"dnnl_stream_create\0" fn(*mut Handle, Handle, c_uint) -> Status;
     stream_destroy: b"dnnl_stream_destroy\0" fn(Handle) -> Status;
     stream_wait: b"dnnl_stream_wait\0" fn(Handle) -> Status;
     attributes_create: b"dnnl_primitive_attr_create\0" fn(*mut Handle) -> Status;
-    attributes_scratch: b"dnnl_primitive_attr_set_scratchpad_mode\0" fn(Handle, c_int) -> Status;
+    attributes_set_scratchpad_mode: b"dnnl_primitive_attr_set_scratchpad_mode\0" fn(Handle, c_int) -> Status;
     attributes_destroy: b"dnnl_primitive_attr_destroy\0" fn(Handle) -> Status;
-    layout_with_tag: b"dnnl_memory_desc_create_with_tag\0" fn(*mut Handle, c_int, Dims, c_int, c_int) -> Status;
-    layout_with_strides: b"dnnl_memory_desc_create_with_strides\0" fn(*mut Handle, c_int, Dims, c_int, Dims) -> Status;
-    layout_clone: b"dnnl_memory_desc_clone\0" fn(*mut Handle, Handle) -> Status;
-    layout_equal: b"dnnl_memory_desc_equal\0" fn(Handle, Handle) -> c_int;
-    layout_size: b"dnnl_memory_desc_get_size\0" fn(Handle) -> usize;
-    layout_destroy: b"dnnl_memory_desc_destroy\0" fn(Handle) -> Status;
+    memory_desc_with_tag: b"dnnl_memory_desc_create_with_tag\0" fn(*mut Handle, c_int, Dims, c_int, c_int) -> Status;
+    memory_desc_with_strides: b"dnnl_memory_desc_create_with_strides\0" fn(*mut Handle, c_int, Dims, c_int, Dims) -> Status;
+    memory_desc_clone: b"dnnl_memory_desc_clone\0" fn(*mut Handle, Handle) -> Status;
+    memory_desc_equal: b"dnnl_memory_desc_equal\0" fn(Handle, Handle) -> c_int;
+    memory_desc_size: b"dnnl_memory_desc_get_size\0" fn(Handle) -> usize;
+    memory_desc_destroy: b"dnnl_memory_desc_destroy\0" fn(Handle) -> Status;
     memory_create: b"dnnl_memory_create\0" fn(*mut Handle, Handle, Handle, *mut c_void) -> Status;
-    memory_set: b"dnnl_memory_set_data_handle\0" fn(Handle, *mut c_void) -> Status;
+    memory_set_handle: b"dnnl_memory_set_data_handle\0" fn(Handle, *mut c_void) -> Status;
     memory_destroy: b"dnnl_memory_destroy\0" fn(Handle) -> Status;
-    plan_query: b"dnnl_primitive_desc_query\0" fn(Handle, c_int, c_int, *mut c_void) -> Status;
-    plan_layout: b"dnnl_primitive_desc_query_md\0" fn(Handle, c_int, c_int) -> Handle;
-    plan_destroy: b"dnnl_primitive_desc_destroy\0" fn(Handle) -> Status;
+    primitive_desc_query: b"dnnl_primitive_desc_query\0" fn(Handle, c_int, c_int, *mut c_void) -> Status;
+    primitive_desc_memory: b"dnnl_primitive_desc_query_md\0" fn(Handle, c_int, c_int) -> Handle;
+    primitive_desc_destroy: b"dnnl_primitive_desc_destroy\0" fn(Handle) -> Status;
     primitive_create: b"dnnl_primitive_create\0" fn(*mut Handle, Handle) -> Status;
     primitive_execute: b"dnnl_primitive_execute\0" fn(Handle, Handle, c_int, *const ExecArgument) -> Status;
     primitive_destroy: b"dnnl_primitive_destroy\0" fn(Handle) -> Status;

@@ -1,13 +1,22 @@
-//! Convolutions of 3x3 in steps of 1 and their two gradients, by Winograd's minimal filtering, in f32, for processors with
-//! AVX2 or AVX-512.
+//! 3x3 convolutions with stride 1 and their two gradients by Winograd's minimal filtering F(4x4, 3x3), in f32, for processors with AVX2
+//! or AVX-512.
 //!
-//! A tile of 4x4 pixels of y depends on 6x6 pixels of x. Of both x and the kernel 36 linear combinations are made, so that the
-//! combinations of y are their products: 36 multiplications for each pair of channels where the plain sum has 144 ([`transforms`] has the
-//! formulas). Over all channels and many tiles each point of the combinations is a product of matrices, `[tiles, inputs] x [inputs,
-//! outputs]`, which [`point_gemm`] keep in registers in blocks of 6 x 16.
+//! What: y is computed in tiles of 4x4 pixels, each of which depends on a tile of 6x6 pixels of x. Linear transforms map the tile of x
+//! and the 3x3 kernel to 6x6 = 36 *points* each. The points of x and of the kernel are multiplied one by one and summed over the input
+//! channels, and a last transform maps the 36 sums to the 4x4 pixels of y ([`transforms`] has the formulas).
 //!
-//! The gradient by the input is the same with the kernel flipped around and its channels exchanged. The gradient by the kernel is the
-//! transpose of it all: combinations of x and of dy, multiplied and summed over the tiles, then combined to 3x3.
+//! Why: a pair of channels takes 36 multiplications per tile, where the direct sum takes 16 * 9 = 144. Over all channels and many tiles
+//! each point is a matrix product, `[tiles, inputs] x [inputs, outputs]`, and runs at the speed of [`point_gemm`]. The transforms cost
+//! additions that grow with the channels, not with their product.
+//!
+//! How: the kernel is transformed once. Then blocks of tiles that fit into the cache are transformed, multiplied point by point, and
+//! transformed back, with bias and activation applied on the way out ([`Blocking`]).
+//!
+//! Invariant: transforms work on one tile and 8 channels at a time, and each pixel of y belongs to exactly one tile. Threads have
+//! different tiles or different output channels, and so never write to the same element.
+//!
+//! The input gradient is the same with the kernel flipped and its channels exchanged. The kernel gradient is the transpose of it all:
+//! points of x and of dy, multiplied and summed over the tiles, then transformed to 3x3.
 //!
 //! Measured on one core with AVX2, 8 images, GFLOP/s that a plain sum would need, forward / by the input / by the kernel, beside
 //! oneDNN's direct convolution (by the kernel: [`crate::kernel_gradient`]):
@@ -20,8 +29,8 @@
 //! | 7x7, 512 -> 512 | 145 / 159 / 133 | 89 / 94 / 89 |
 //! | 128 images of 24x24, 32 -> 64 | 206 / 150 / 171 | - / - / 77 |
 //!
-//! A pixel that is not finite may make all of its tile's not finite, where a plain sum would have reached its neighbours alone; it never
-//! gets lost. PointGemmGradient of a tile are in the order of its channels: they depend on nothing but the tile. Kernel gradients sum over the
+//! A pixel that is not finite may make the whole tile not finite, where a direct sum would have affected its neighbours only; it is
+//! never lost. The sums of a tile are in the order of the channels, so they depend on the tile alone. Kernel gradients are summed over the
 //! tiles of each thread first, so they depend on the number of threads.
 
 mod point_gemm;
@@ -30,21 +39,21 @@ mod transforms;
 
 use std::ops::Range;
 
-use crate::convolution::{Direction, Key};
+use crate::convolution::{ConvolutionDesc, Direction};
 use crate::epilogue::Epilogue;
 use crate::microkernel::Isa;
-use crate::onednn::{Scratch, Type};
-use crate::processor;
-use crate::team::{Target, Team};
+use crate::onednn::{DataType, Scratchpad};
+use crate::openmp::{OutputPointer, ThreadTeam};
+use crate::simd;
 use point_gemm::{MR, NR, PointGemm, PointGemmGradient};
 use tiles::{LANES, POINTS, TILE_INPUT, TILE_OUTPUT, point_stride};
 
-/// Combinations of a block of tiles, about.
+/// Approximate size of the points of a block of tiles.
 const BLOCK_BYTES: usize = 1 << 21;
-/// Combinations of a large kernel that are kept at once, about.
+/// Approximate size of the points of a large kernel that are kept at the same time.
 const GROUP_BYTES: usize = 1 << 23;
-/// Elements of a kernel up to which each thread has its own tiles; for larger ones each has its own output channels, a group of them
-/// at a time.
+/// Kernels of at most this many elements are transformed once, and each thread has its own tiles. For larger ones each thread has its
+/// own output channels, and transforms the kernel for a group of them at a time.
 const SMALL_KERNEL: usize = 1 << 18;
 
 /// The correlation of x with a 3x3 kernel, in numbers of elements.
@@ -60,10 +69,10 @@ struct Geometry {
 
 /// Whether this is the fastest way to compute it here. It does not depend on the number of images, so that what is computed from one
 /// does not either.
-pub(crate) fn suits(key: &Key) -> bool {
+pub(crate) fn suits(key: &ConvolutionDesc) -> bool {
     let f32s = [key.x, key.kernel, key.y]
         .iter()
-        .all(|image| image.element == Type::F32);
+        .all(|image| image.element == DataType::F32);
     let [height, width, inputs, outputs] = key.kernel.dims;
     let padding = [key.padding_low, key.padding_high];
     let [_, rows, columns, _] = match key.direction {
@@ -74,7 +83,7 @@ pub(crate) fn suits(key: &Key) -> bool {
     f32s
         && (height, width) == (3, 3)
         && key.groups == 1
-        // Tiles that are cut off compute for nothing: 9 would be as many as a plain sum has.
+        // Pixels of tiles that lie outside of y are wasted. 6 points per pixel are allowed; at 9 the direct sum would be as fast.
         && tiles(rows) * tiles(columns) * POINTS as i64 <= 6 * rows * columns
         && key.strides == [1, 1]
         && key.dilation == [1, 1]
@@ -82,7 +91,7 @@ pub(crate) fn suits(key: &Key) -> bool {
         && [inputs, outputs]
             .iter()
             .all(|&channels| channels >= 16 && channels % LANES as i64 == 0)
-        && processor::has_fma()
+        && simd::has_fma()
 }
 
 /// Computes y, or dx, of the operands in their order.
@@ -90,31 +99,31 @@ pub(crate) fn suits(key: &Key) -> bool {
 /// # Panics
 /// The key does not suit, or the lengths are not those of its shapes: bugs of the caller.
 pub(crate) fn run(
-    key: &Key,
+    key: &ConvolutionDesc,
     operands: &[&[f32]],
     result: &mut [f32],
     epilogue: Epilogue<'_>,
-    team: &Team,
-    scratch: &mut Scratch,
+    team: &ThreadTeam,
+    scratch: &mut Scratchpad,
 ) {
     assert!(suits(key));
     let g = Geometry::new(key);
     g.run(key.direction, operands, result, epilogue, team, scratch);
 }
 
-/// What y's sums end in.
+/// Bias and activation that are applied when y is stored.
 #[derive(Clone, Copy)]
 struct OutputEpilogue<'a> {
-    /// A number for each output channel, which is added.
+    /// One number per output channel.
     bias: Option<&'a [f32]>,
     activation: Epilogue<'a>,
 }
 
-/// Tiles, and blocks of output channels.
+/// A thread's work: tiles, and blocks of output channels.
 type Share = (Range<usize>, Range<usize>);
 
 impl Geometry {
-    fn new(key: &Key) -> Self {
+    fn new(key: &ConvolutionDesc) -> Self {
         let size = |value: i64| usize::try_from(value).expect("a checked key");
         let pair = |values: [i64; 2]| values.map(size);
         Self {
@@ -127,7 +136,7 @@ impl Geometry {
         }
     }
 
-    /// What gives the gradient by x of this as its y.
+    /// The convolution whose y is the gradient by x of this one.
     fn flipped(self) -> Self {
         Self {
             x: self.y,
@@ -145,8 +154,8 @@ impl Geometry {
         operands: &[&[f32]],
         result: &mut [f32],
         epilogue: Epilogue<'_>,
-        team: &Team,
-        scratch: &mut Scratch,
+        team: &ThreadTeam,
+        scratch: &mut Scratchpad,
     ) {
         let (x_len, y_len) = (
             self.images * self.x[0] * self.x[1] * self.inputs,
@@ -194,21 +203,21 @@ impl Geometry {
         }
     }
 
-    /// y of x and a kernel, which is `[3, 3, outputs, inputs]` and the wrong way around where it is flipped.
+    /// Computes y from x and a kernel. A flipped kernel is `[3, 3, outputs, inputs]`, with its taps in the opposite order.
     fn correlate(
         self,
         x: &[f32],
         (kernel, flipped): (&[f32], bool),
         epilogue: OutputEpilogue<'_>,
         y: &mut [f32],
-        team: &Team,
-        scratch: &mut Scratch,
+        team: &ThreadTeam,
+        scratch: &mut Scratchpad,
     ) {
         let blocking = Blocking::new(self, team.threads());
-        let (size, own) = (blocking.group * blocking.panel(), blocking.combinations());
-        let y = Target(y.as_mut_ptr());
+        let (size, own) = (blocking.group * blocking.panel(), blocking.points_len());
+        let y = OutputPointer(y.as_mut_ptr());
         let channels = [self.inputs, self.outputs];
-        if blocking.divided {
+        if blocking.by_channels {
             let floats = scratch.floats(self.zeros() + (size + own) * team.threads());
             let (zeros, buffers) = self.split_zeros(floats);
             return blocking.by_groups(buffers, size + own, team, |panels, buffer| {
@@ -227,12 +236,12 @@ impl Geometry {
         let (zeros, floats) = self.split_zeros(floats);
         let (combined, buffers) = floats.split_at_mut(size);
         let targets = combined.chunks_mut(blocking.panel()).enumerate();
-        team.each(targets, |(index, target)| {
+        team.for_each(targets, |(index, target)| {
             // SAFETY: as above.
             unsafe { tiles::transform_kernel(kernel, flipped, channels, index, target) };
         });
         let combined = &*combined;
-        team.each(buffers.chunks_mut(own).enumerate(), |(index, buffer)| {
+        team.for_each(buffers.chunks_mut(own).enumerate(), |(index, buffer)| {
             let share = (self.share(index, team.threads()), 0..self.panels());
             // SAFETY: the shares have different tiles, whose pixels of y are different.
             unsafe { blocking.correlate(x, zeros, combined, epilogue, share, buffer, y) };
@@ -244,16 +253,16 @@ impl Geometry {
         x: &[f32],
         dy: &[f32],
         dw: &mut [f32],
-        team: &Team,
-        scratch: &mut Scratch,
+        team: &ThreadTeam,
+        scratch: &mut Scratchpad,
     ) {
         let blocking = Blocking::new(self, team.threads());
-        let (size, own) = (blocking.group * blocking.panel(), blocking.combinations());
-        let dw = Target(dw.as_mut_ptr());
+        let (size, own) = (blocking.group * blocking.panel(), blocking.points_len());
+        let dw = OutputPointer(dw.as_mut_ptr());
         let channels = [self.inputs, self.outputs];
         let floats = scratch.floats(self.zeros() + (size + own) * team.threads());
         let (zeros, buffers) = self.split_zeros(floats);
-        if blocking.divided {
+        if blocking.by_channels {
             return blocking.by_groups(buffers, size + own, team, |panels, buffer| {
                 let (sums, buffer) = buffer.split_at_mut(size);
                 let share = (0..self.tiles(), panels.clone());
@@ -266,7 +275,7 @@ impl Geometry {
             });
         }
         let parts = buffers.chunks_mut(size + own).enumerate();
-        team.each(parts, |(index, buffer)| {
+        team.for_each(parts, |(index, buffer)| {
             let (sums, buffer) = buffer.split_at_mut(size);
             let share = (self.share(index, team.threads()), 0..self.panels());
             // SAFETY: as above.
@@ -275,7 +284,7 @@ impl Geometry {
         let (sums, others) = buffers.split_at_mut(size + own);
         let others = &*others;
         let panels = sums[..size].chunks_mut(blocking.panel()).enumerate();
-        team.each(panels, |(index, sums)| {
+        team.for_each(panels, |(index, sums)| {
             for other in others.chunks(size + own) {
                 let pairs = sums.iter_mut().zip(&other[index * blocking.panel()..]);
                 pairs.for_each(|(sum, other)| *sum += other);
@@ -285,7 +294,7 @@ impl Geometry {
         });
     }
 
-    /// The tiles of one of so many threads.
+    /// The tiles of thread `index` of `threads`.
     fn share(&self, index: usize, threads: usize) -> Range<usize> {
         let tiles = self.tiles();
         let share = tiles.div_ceil(threads);
@@ -315,26 +324,27 @@ impl Geometry {
     }
 }
 
-/// How tiles and channels are gone through.
+/// How the loops over tiles and channels are blocked.
 struct Blocking {
     g: Geometry,
-    /// Whether each thread has its own output channels, not its own tiles.
-    divided: bool,
+    /// Whether each thread has its own output channels instead of its own tiles.
+    by_channels: bool,
     /// Blocks of output channels that are computed together.
     group: usize,
     /// Tiles of a block.
     block: usize,
-    /// Elements of a row of combinations, of x and of a group of y.
+    /// Elements of the row of one tile in a point's matrix, of x and of a group of y.
     row: [usize; 2],
-    /// Distance between points of combinations, of x and of y: not a power of two, for the sake of the first cache.
+    /// Distance between the planes of two points, of x and of y. It must not be a power of two: all points of a tile would fall into the
+    /// same set of the first-level cache.
     point_stride: [usize; 2],
 }
 
 impl Blocking {
     fn new(g: Geometry, threads: usize) -> Self {
-        let divided = 9 * g.inputs * g.outputs > SMALL_KERNEL;
+        let by_channels = 9 * g.inputs * g.outputs > SMALL_KERNEL;
         let panel = POINTS * point_stride(g.inputs) * size_of::<f32>();
-        let group = if divided {
+        let group = if by_channels {
             (GROUP_BYTES / panel).clamp(1, g.panels().div_ceil(threads))
         } else {
             g.panels()
@@ -345,7 +355,7 @@ impl Blocking {
         let block = block / MR * MR;
         Self {
             g,
-            divided,
+            by_channels,
             group,
             block,
             row,
@@ -353,22 +363,22 @@ impl Blocking {
         }
     }
 
-    /// Elements of the combinations of a kernel for a block of output channels.
+    /// Elements of the points of a kernel for a block of output channels.
     fn panel(&self) -> usize {
         POINTS * point_stride(self.g.inputs)
     }
 
-    /// Gives each thread output channels of its own, a group at a time, and so much of the buffers.
+    /// Calls `work` on each thread with its own output channels, a group at a time, and `own` elements of the buffers.
     fn by_groups(
         &self,
         buffers: &mut [f32],
         own: usize,
-        team: &Team,
+        team: &ThreadTeam,
         work: impl Fn(Range<usize>, &mut [f32]) + Sync,
     ) {
         let panels = self.g.panels();
         let share = panels.div_ceil(team.threads());
-        team.each(buffers.chunks_mut(own).enumerate(), |(index, buffer)| {
+        team.for_each(buffers.chunks_mut(own).enumerate(), |(index, buffer)| {
             let end = ((index + 1) * share).min(panels);
             for first in (index * share..end).step_by(self.group) {
                 work(first..(first + self.group).min(end), buffer);
@@ -376,12 +386,12 @@ impl Blocking {
         });
     }
 
-    /// Elements of the combinations of x and y of a block.
-    fn combinations(&self) -> usize {
+    /// Elements of the points of x and y of a block of tiles.
+    fn points_len(&self) -> usize {
         POINTS * (self.point_stride[0] + self.point_stride[1])
     }
 
-    /// Computes y from a kernel's combinations for the share, `[panel][point][input][16]`.
+    /// Computes the share of y from the transformed kernel, `[panel][point][input][16]`.
     ///
     /// # Safety
     /// AVX2 and FMA are there; the lengths are those of the geometry; nobody else uses this share of `y` meanwhile.
@@ -394,20 +404,20 @@ impl Blocking {
         epilogue: OutputEpilogue<'_>,
         (tiles, panels): Share,
         buffer: &mut [f32],
-        y: Target,
+        y: OutputPointer,
     ) {
-        let (of_x, of_y) = buffer.split_at_mut(POINTS * self.point_stride[0]);
+        let (x_points, y_points) = buffer.split_at_mut(POINTS * self.point_stride[0]);
         let (point_stride, isa) = (point_stride(self.g.inputs), Isa::best_available());
         for first in tiles.clone().step_by(self.block) {
             let count = self.block.min(tiles.end - first);
             // SAFETY: the caller's promise; rows, planes and panels lie inside of their arrays.
             unsafe {
-                self.transform_input(x, zeros, first, count, of_x);
+                self.transform_input(x, zeros, first, count, x_points);
                 for point in 0..POINTS {
                     for index in 0..panels.len() {
                         let kernel = kernel.as_ptr().add((index * POINTS + point) * point_stride);
-                        let x = of_x.as_ptr().add(point * self.point_stride[0]);
-                        let y = of_y
+                        let x = x_points.as_ptr().add(point * self.point_stride[0]);
+                        let y = y_points
                             .as_mut_ptr()
                             .add(point * self.point_stride[1] + index * NR);
                         let [x_row, y_row] = self.row;
@@ -424,7 +434,7 @@ impl Blocking {
                 }
                 for i in 0..count {
                     let place = TilePosition::new(&self.g, TILE_OUTPUT, first + i);
-                    let from = of_y.as_ptr().add(i * self.row[1]);
+                    let from = y_points.as_ptr().add(i * self.row[1]);
                     let channels = self.channels(&panels);
                     tiles::store_output(
                         from,
@@ -440,7 +450,7 @@ impl Blocking {
         }
     }
 
-    /// The products of the combinations of x and dy, summed: `[panel][point][input][16]`.
+    /// Sums the products of the points of x and dy over the tiles: `[panel][point][input][16]`.
     ///
     /// # Safety
     /// AVX2 and FMA are there; the lengths are those of the geometry.
@@ -453,18 +463,18 @@ impl Blocking {
         buffer: &mut [f32],
         sums: &mut [f32],
     ) {
-        let (of_x, of_y) = buffer.split_at_mut(POINTS * self.point_stride[0]);
+        let (x_points, y_points) = buffer.split_at_mut(POINTS * self.point_stride[0]);
         let (point_stride, isa) = (point_stride(self.g.inputs), Isa::best_available());
         sums.fill(0.0);
         for first in tiles.clone().step_by(self.block) {
             let count = self.block.min(tiles.end - first);
             // SAFETY: the caller's promise; rows, planes and panels lie inside of their arrays.
             unsafe {
-                self.transform_input(x, zeros, first, count, of_x);
+                self.transform_input(x, zeros, first, count, x_points);
                 for i in 0..count {
                     let place = TilePosition::new(&self.g, TILE_OUTPUT, first + i);
                     let pixels = place.pixels_of_y(&self.g, TILE_OUTPUT, dy, zeros);
-                    let to = of_y.as_mut_ptr().add(i * self.row[1]);
+                    let to = y_points.as_mut_ptr().add(i * self.row[1]);
                     tiles::transform_output_gradient(
                         &pixels,
                         self.channels(&panels),
@@ -474,8 +484,10 @@ impl Blocking {
                 }
                 for point in 0..POINTS {
                     for index in 0..panels.len() {
-                        let x = of_x.as_ptr().add(point * self.point_stride[0]);
-                        let y = of_y.as_ptr().add(point * self.point_stride[1] + index * NR);
+                        let x = x_points.as_ptr().add(point * self.point_stride[0]);
+                        let y = y_points
+                            .as_ptr()
+                            .add(point * self.point_stride[1] + index * NR);
                         let sums = sums
                             .as_mut_ptr()
                             .add((index * POINTS + point) * point_stride);
@@ -528,7 +540,7 @@ struct TilePosition {
     at: [usize; 2],
 }
 
-/// Where the pixels of a tile are, or where padding is.
+/// The address of each pixel of a tile, or of zeros where it is padding.
 type Pixels = [*const f32; POINTS];
 
 impl TilePosition {

@@ -1,10 +1,10 @@
-//! Products of matrices in blocks of registers.
+//! The matrix products of a point, on the register blocks of [`crate::microkernel`].
 
 use crate::microkernel::{Lhs, PanelGemm, Rhs, SimdKernel, SimdRow};
 pub(super) use crate::microkernel::{MR, NR};
 
-/// 16 columns of y, `count` rows `y_row` apart: the rows of x, `x_row` apart, times a kernel `[inputs][16]`. All of these elements
-/// must be there.
+/// Computes 16 columns of y, `count` rows `y_row` apart: the rows of x, `x_row` apart, times a kernel `[inputs][16]`. The caller
+/// promises that all of these elements exist.
 pub(super) struct PointGemm {
     pub(super) x: *const f32,
     pub(super) x_row: usize,
@@ -39,8 +39,8 @@ impl SimdKernel for PointGemm {
     }
 }
 
-/// Adds to `sums`, `[inputs][16]`, the products of `inputs` columns of x and 16 of y, summed over `count` rows of both. All of these
-/// elements must be there.
+/// Adds to `sums`, `[inputs][16]`, the products of `inputs` columns of x and 16 of y, summed over `count` rows of both. The
+/// caller promises that all of these elements exist.
 pub(super) struct PointGemmGradient {
     pub(super) x: *const f32,
     pub(super) x_row: usize,
@@ -102,7 +102,7 @@ mod tests {
                 y_row: NR,
                 count: COUNT,
             };
-            // SAFETY: the isa is there; the lengths are those of the matrices.
+            // SAFETY: the processor supports the ISA; the lengths are those of the matrices.
             unsafe { isa.run(work) };
             for (index, &found) in y.iter().enumerate() {
                 let (i, j) = (index / NR, index % NR);

@@ -1,10 +1,13 @@
-//! Tiles: combined in columns, then in rows, 8 channels at once.
+//! Transforms of one tile, 8 channels at a time: of its columns first, then of its rows.
+//!
+//! A tile lives in 36 vectors, one per pixel or point, each with the same 8 channels; the transforms of [`super::transforms`] are
+//! additions and multiplications by constants of whole vectors. No data moves between lanes, except that a flipped kernel is transposed.
+//! Invariant: every function is compiled for AVX2 and for AVX-512 from one source, and both give the same bits.
 
 use std::arch::x86_64::{
     __m256, _CMP_GT_OQ, _mm256_add_ps, _mm256_and_ps, _mm256_cmp_ps, _mm256_loadu_ps,
-    _mm256_max_ps, _mm256_min_ps, _mm256_mul_ps, _mm256_permute2f128_ps, _mm256_set1_ps,
-    _mm256_setzero_ps, _mm256_shuffle_ps, _mm256_storeu_ps, _mm256_sub_ps, _mm256_unpackhi_ps,
-    _mm256_unpacklo_ps,
+    _mm256_max_ps, _mm256_min_ps, _mm256_mul_ps, _mm256_set1_ps, _mm256_setzero_ps,
+    _mm256_storeu_ps, _mm256_sub_ps,
 };
 use std::ops::{Add, Mul, Neg, Range, Sub};
 
@@ -15,38 +18,38 @@ use super::transforms::{
 };
 use super::{Geometry, OutputEpilogue, Pixels, TilePosition};
 use crate::epilogue::Epilogue;
-use crate::processor;
-use crate::team::Target;
+use crate::openmp::OutputPointer;
+use crate::simd;
 
-/// Channels that are combined at once.
+/// Channels that are transformed at a time.
 pub(super) const LANES: usize = 8;
-/// PointGemm and columns of y in a tile.
+/// Rows and columns of y in a tile.
 pub(super) const TILE_OUTPUT: usize = 4;
-/// PointGemm and columns of x in a tile, and of combinations.
+/// Rows and columns of x, and of points, in a tile.
 pub(super) const TILE_INPUT: usize = TILE_OUTPUT + 2;
-/// Combinations of a tile.
+/// Points of a tile.
 pub(super) const POINTS: usize = TILE_INPUT * TILE_INPUT;
 
-/// A number of each of 8 channels; made only where AVX2 is there.
+/// 8 f32 lanes, one per channel. Values exist only where the processor has AVX2, so that safe methods may use it.
 #[derive(Clone, Copy)]
 pub(super) struct F32x8(__m256);
 
-/// A row or column of a tile: of x, or less.
+/// A row or column of a tile; unused elements are at the end.
 pub(super) type TileRow = [F32x8; TILE_INPUT];
 
 /// A tile in rows.
 type Tile = [TileRow; TILE_INPUT];
 
-/// How a line of a tile is combined.
+/// A linear transform of tiles, given by what it does to a row.
 pub(super) trait Transform {
-    /// Numbers that are combined.
+    /// Length of a row before.
     const INPUTS: usize;
-    /// Combinations.
+    /// Length of a row after.
     const OUTPUTS: usize;
 
     fn row(row: &TileRow) -> TileRow;
 
-    /// Combines the columns, then the rows of what that gives.
+    /// Transforms the columns, then the rows.
     #[inline(always)]
     fn apply(tile: &Tile) -> Tile {
         let mut half = *tile;
@@ -68,15 +71,15 @@ pub(super) trait Transform {
     }
 }
 
-/// Elements of `[inputs][16]`, and a cache line more: at powers of two all points would fall into the same places of the caches.
+/// Elements of `[inputs][16]` and one cache line more: with a power of two all points would fall into the same set of the caches.
 pub(super) const fn point_stride(inputs: usize) -> usize {
     (inputs + 1) * NR
 }
 
-/// Compiles a function of this module for AVX2 and for AVX-512, with which 8 lanes have twice as many registers.
+/// Compiles a function of this module for AVX2 and for AVX-512, which has twice as many registers for 8 lanes.
 macro_rules! for_avx2_and_avx512 {
     ($name:ident, $inlined:ident, $($argument:ident: $type:ty),*) => {
-        /// Calls what it is named after, in the isa that the processor has.
+        /// Calls the inlined function of this name with the best instruction set of the processor.
         ///
         /// # Safety
         /// As there.
@@ -93,7 +96,7 @@ macro_rules! for_avx2_and_avx512 {
             }
             // SAFETY: the caller's promise, and that of the processor.
             unsafe {
-                match processor::has_avx512() {
+                match simd::has_avx512() {
                     true => with_avx512($($argument),*),
                     false => with_avx2($($argument),*),
                 }
@@ -106,7 +109,7 @@ for_avx2_and_avx512!(transform_input, transform_input_inlined, pixels: &Pixels, 
 for_avx2_and_avx512!(transform_output_gradient, transform_output_gradient_inlined, pixels: &Pixels, channels: Range<usize>, to: *mut f32, point_stride: usize);
 for_avx2_and_avx512!(
     store_output, store_output_inlined,
-    from: *const f32, point_stride: usize, g: &Geometry, channels: Range<usize>, place: &TilePosition, epilogue: OutputEpilogue<'_>, y: Target
+    from: *const f32, point_stride: usize, g: &Geometry, channels: Range<usize>, place: &TilePosition, epilogue: OutputEpilogue<'_>, y: OutputPointer
 );
 for_avx2_and_avx512!(
     transform_kernel, transform_kernel_inlined,
@@ -114,13 +117,13 @@ for_avx2_and_avx512!(
 );
 for_avx2_and_avx512!(
     store_kernel_gradient, store_kernel_gradient_inlined,
-    from: &[f32], channels: [usize; 2], panel: usize, kernel: Target
+    from: &[f32], channels: [usize; 2], panel: usize, kernel: OutputPointer
 );
 
-/// Combines channels of a tile of x; the points are `point_stride` apart.
+/// Transforms the channels of a tile of x; the points are written `point_stride` apart.
 ///
 /// # Safety
-/// AVX2 and FMA are there; the pixels and each point have so many channels, a multiple of 8.
+/// AVX2 and FMA are there; the pixels and each point have `channels` channels, a multiple of 8.
 #[inline(always)]
 unsafe fn transform_input_inlined(
     pixels: &Pixels,
@@ -138,7 +141,7 @@ unsafe fn transform_input_inlined(
     }
 }
 
-/// Combines channels of a tile of dy.
+/// Transforms the channels of a tile of dy.
 ///
 /// # Safety
 /// As for [`transform_input_inlined`].
@@ -162,7 +165,8 @@ unsafe fn transform_output_gradient_inlined(
 /// Makes a tile of y, with what it ends in, from the combinations that are `point_stride` apart.
 ///
 /// # Safety
-/// AVX2 and FMA are there; each point and the bias have the channels of y, a multiple of 8, and y has the place, as has what it is selected by.
+/// AVX2 and FMA are there; each point and the bias have the channels of y, a multiple of 8; y and the array that
+/// it is selected by contain the tile.
 #[inline(always)]
 unsafe fn store_output_inlined(
     from: *const f32,
@@ -171,7 +175,7 @@ unsafe fn store_output_inlined(
     channels: Range<usize>,
     place: &TilePosition,
     epilogue: OutputEpilogue<'_>,
-    y: Target,
+    y: OutputPointer,
 ) {
     let [height, width] = [0, 1].map(|side| TILE_OUTPUT.min(g.y[side] - place.at[side]));
     let pixel = (place.image * g.y[0] + place.at[0]) * g.y[1] + place.at[1];
@@ -194,7 +198,7 @@ unsafe fn store_output_inlined(
             for (row, line) in tile.iter().enumerate().take(height) {
                 for (column, value) in line.iter().enumerate().take(width) {
                     let place = (pixel + row * g.y[1] + column) * g.outputs + c;
-                    let mut value = (*value + bias).clipped(low, high);
+                    let mut value = (*value + bias).clamped(low, high);
                     if let Epilogue::SelectPositive(by) = epilogue.activation {
                         value = value.select_positive(F32x8::load(by.as_ptr().add(place)));
                     }
@@ -205,7 +209,7 @@ unsafe fn store_output_inlined(
     }
 }
 
-/// Combines the kernel for 16 output channels, `[point][input][16]`, zeros beyond the last. The kernel is
+/// Transforms the kernel for 16 output channels, `[point][input][16]`, with zeros beyond the last channel. The kernel is
 /// `[3, 3, inputs, outputs]`, or where it is flipped `[3, 3, outputs, inputs]` with its taps in the opposite order.
 ///
 /// # Safety
@@ -246,7 +250,7 @@ unsafe fn transform_kernel_inlined(
     }
 }
 
-/// Makes the kernel's gradient, `[3, 3, inputs, outputs]`, for 16 output channels from sums `[point][input][16]`.
+/// Computes the kernel's gradient, `[3, 3, inputs, outputs]`, for 16 output channels from sums `[point][input][16]`.
 ///
 /// # Safety
 /// As for [`transform_kernel_inlined`]; nobody else uses these channels meanwhile.
@@ -255,7 +259,7 @@ unsafe fn store_kernel_gradient_inlined(
     from: &[f32],
     [inputs, outputs]: [usize; 2],
     panel: usize,
-    kernel: Target,
+    kernel: OutputPointer,
 ) {
     for input in 0..inputs {
         for half in [0, LANES] {
@@ -345,34 +349,26 @@ unsafe fn load_rows(from: &[f32], row: usize) -> [F32x8; LANES] {
     }
 }
 
-/// SimdRow as rows.
+/// Transposes 8 vectors.
 ///
 /// # Safety
 /// AVX2 is there.
 #[inline(always)]
 unsafe fn transposed(rows: &[F32x8; LANES]) -> [F32x8; LANES] {
-    // SAFETY: AVX is there.
-    unsafe {
-        let low = |a: usize, b: usize| _mm256_unpacklo_ps(rows[a].0, rows[b].0);
-        let high = |a: usize, b: usize| _mm256_unpackhi_ps(rows[a].0, rows[b].0);
-        let even = |a: __m256, b: __m256| _mm256_shuffle_ps::<0x44>(a, b);
-        let odd = |a: __m256, b: __m256| _mm256_shuffle_ps::<0xEE>(a, b);
-        let (a, b) = (low(0, 1), low(2, 3));
-        let (c, d) = (high(0, 1), high(2, 3));
-        let upper = [even(a, b), odd(a, b), even(c, d), odd(c, d)];
-        let (a, b) = (low(4, 5), low(6, 7));
-        let (c, d) = (high(4, 5), high(6, 7));
-        let lower = [even(a, b), odd(a, b), even(c, d), odd(c, d)];
-        let mut found = *rows;
-        for i in 0..4 {
-            found[i] = F32x8(_mm256_permute2f128_ps::<0x20>(upper[i], lower[i]));
-            found[i + 4] = F32x8(_mm256_permute2f128_ps::<0x31>(upper[i], lower[i]));
-        }
-        found
+    let mut vectors = [rows[0].0; LANES];
+    for (vector, row) in vectors.iter_mut().zip(rows) {
+        *vector = row.0;
     }
+    // SAFETY: the caller's promise.
+    let vectors = unsafe { simd::transpose_8x8(vectors) };
+    let mut columns = *rows;
+    for (column, vector) in columns.iter_mut().zip(vectors) {
+        *column = F32x8(vector);
+    }
+    columns
 }
 
-/// A line of fewer numbers.
+/// A row of fewer than 6 vectors.
 #[inline(always)]
 pub(super) fn padded_row<const N: usize>(numbers: [F32x8; N]) -> TileRow {
     let mut line = [numbers[0]; TILE_INPUT];
@@ -405,10 +401,10 @@ impl F32x8 {
         unsafe { Self(_mm256_set1_ps(number)) }
     }
 
-    /// Between two numbers; NaN stays.
+    /// Clamped between two numbers; NaN stays NaN.
     #[inline(always)]
-    fn clipped(self, low: Self, high: Self) -> Self {
-        // SAFETY: AVX2 is there, or these would not be. Of a pair with a NaN these give the second.
+    fn clamped(self, low: Self, high: Self) -> Self {
+        // SAFETY: AVX2 is there, or these would not be. With a NaN, both instructions return their second operand.
         unsafe { Self(_mm256_min_ps(high.0, _mm256_max_ps(low.0, self.0))) }
     }
 
@@ -493,13 +489,18 @@ mod tests {
         unsafe {
             transform_input_inlined(x, INPUTS, of_x.as_mut_ptr(), PLANE);
             transform_kernel_inlined(kernel, true, [INPUTS; 2], 0, of_kernel);
-            store_kernel_gradient_inlined(of_kernel, [INPUTS; 2], 0, Target(back.as_mut_ptr()));
+            store_kernel_gradient_inlined(
+                of_kernel,
+                [INPUTS; 2],
+                0,
+                OutputPointer(back.as_mut_ptr()),
+            );
         }
     }
 
     #[test]
     fn both_forms_give_the_same_bits() {
-        if !processor::has_avx512() {
+        if !simd::has_avx512() {
             return;
         }
         let (x, kernel) = (numbers(POINTS * INPUTS), numbers(9 * INPUTS * INPUTS));
@@ -512,7 +513,7 @@ mod tests {
             with_avx2(&pixels, &kernel, &mut narrow);
             transform_input(&pixels, INPUTS, of_x.as_mut_ptr(), PLANE);
             transform_kernel(&kernel, true, [INPUTS; 2], 0, of_kernel);
-            store_kernel_gradient(of_kernel, [INPUTS; 2], 0, Target(back.as_mut_ptr()));
+            store_kernel_gradient(of_kernel, [INPUTS; 2], 0, OutputPointer(back.as_mut_ptr()));
         }
         assert!(narrow == wide);
         assert!(

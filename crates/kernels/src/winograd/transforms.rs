@@ -1,12 +1,12 @@
-//! How lines of a tile are combined: B' of x, G of the kernel, A' to y, and the transposes of the last two.
+//! The transforms of a row: B' of x, G of the kernel, A' to y, and the transposes of the last two.
 //!
-//! They are those of Toom and Cook: a row of x and a row of the kernel are polynomials, whose product is found from its values at
-//! some points: 0, 3/4, -3/4, 3/2, -3/2 and infinity, instead of the usual 1 and 2. The coefficients are nearer to 1, and so errors are a
-//! third, at most 3e-6 of the largest result at 256 channels, those of plain sums 4e-7.
+//! They follow Toom and Cook: rows of x and of the kernel are polynomials, and their product is determined by its values at the points 0,
+//! 3/4, -3/4, 3/2, -3/2 and infinity. The usual points are 1 and 2; with ours the coefficients are nearer to 1, and errors are a third: at
+//! most 3e-6 of the largest result at 256 channels, where direct sums have 4e-7.
 
 use super::tiles::{TileRow, Transform, padded_row};
 
-/// The points but 0 and infinity, which are also taken negative, and their squares.
+/// The points other than 0 and infinity, each of which is also used with a minus sign, and their squares.
 const P: f32 = 0.75;
 const Q: f32 = 1.5;
 const P2: f32 = P * P;
@@ -16,7 +16,7 @@ const AT_ZERO: f32 = 1.0 / (P2 * Q2);
 const AT_P: f32 = 0.5 / (P2 * (P2 - Q2));
 const AT_Q: f32 = 0.5 / (Q2 * (Q2 - P2));
 
-/// Of a row of x, six of its combinations: B'.
+/// B': a row of x to six points.
 pub(super) struct InputTransform;
 
 impl Transform for InputTransform {
@@ -38,7 +38,7 @@ impl Transform for InputTransform {
     }
 }
 
-/// Of a row of the kernel: G.
+/// G: a row of the kernel to six points.
 pub(super) struct KernelTransform;
 
 impl Transform for KernelTransform {
@@ -60,7 +60,7 @@ impl Transform for KernelTransform {
     }
 }
 
-/// A row of y from products: A'.
+/// A': six points to a row of y.
 pub(super) struct OutputTransform;
 
 impl Transform for OutputTransform {
@@ -80,7 +80,7 @@ impl Transform for OutputTransform {
     }
 }
 
-/// Of a row of dy: A, the transpose of the last.
+/// A: a row of dy to six points.
 pub(super) struct OutputGradientTransform;
 
 impl Transform for OutputGradientTransform {
@@ -102,7 +102,7 @@ impl Transform for OutputGradientTransform {
     }
 }
 
-/// A row of the kernel's gradient from products: G'.
+/// G': six points to a row of the kernel's gradient.
 pub(super) struct KernelGradientTransform;
 
 impl Transform for KernelGradientTransform {

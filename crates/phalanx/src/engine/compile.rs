@@ -116,7 +116,9 @@ impl Engine {
             bf16_products: has_bf16_products(),
             products: kernels.supports_matmul(client, program),
             beside: request.other_devices,
-            sums: kernels.adds(client, program).then(|| self.host_sums()),
+            sums: kernels
+                .supports_all_reduce(client, program)
+                .then(|| self.host_sums()),
             ..Lowering::new(self.0.platform, request.name)
         })
     }

@@ -88,11 +88,11 @@ impl EngineKernels {
     }
 
     /// Whether replicas of this program add what they exchange by a call of ours; a plugin that takes none has its own way.
-    pub(super) fn adds(&self, client: &Client, program: &Program) -> bool {
+    pub(super) fn supports_all_reduce(&self, client: &Client, program: &Program) -> bool {
         if self.mode == KernelsMode::Off || !program.only_sums() {
             return false;
         }
-        let registered = || phalanx_kernels::register_sums(client).is_ok();
+        let registered = || phalanx_kernels::register_all_reduce(client).is_ok();
         *self.sums.get_or_init(registered)
     }
 

@@ -1,14 +1,16 @@
 //! Batch normalisation in training, and its gradient.
 //!
-//! These loops are ours, not oneDNN's: both are bound by memory, ours read and write less of it. They find mean and variance in one
-//! pass, take a following ReLU and a residual addition along, find the ReLU's mask again from x instead of reading y, and go through the
-//! second pass backwards, so that it begins with what the first one left in the cache.
+//! These loops are ours, not oneDNN's: both are bound by memory bandwidth, and ours read and write less. They compute mean and
+//! variance in one pass, fuse a following ReLU and a residual addition, recompute the ReLU's mask from x instead of reading y, and run
+//! the second pass backwards, so that it starts with what the first one left in the cache.
 //!
 //! With n rows of x, c channels: mean = sum(x) / n, variance = sum((x - mean)^2) / n,
-//! y = (x - mean) * gamma / sqrt(variance + epsilon) + beta.
+//! y = (x - mean) * gamma / sqrt(variance + epsilon) + beta. The one-pass sums are of x - shift, with a shift near the mean: sums of
+//! squares of x itself would cancel.
 
-use crate::onednn::Scratch;
-use crate::team::{Team, with_wide_vectors};
+use crate::onednn::Scratchpad;
+use crate::openmp::ThreadTeam;
+use crate::simd::compiled_for_wide_vectors;
 
 pub(crate) struct Forward<'a> {
     pub(crate) x: &'a [f32],
@@ -20,14 +22,14 @@ pub(crate) struct Forward<'a> {
     pub(crate) mean: &'a mut [f32],
     pub(crate) variance: &'a mut [f32],
     pub(crate) epsilon: f32,
-    /// A ReLU at the end, and where it ends.
+    /// A ReLU at the end, and its ceiling.
     pub(crate) relu: Option<Ceiling>,
 }
 
 /// The largest value that a ReLU lets through.
 pub(crate) type Ceiling = f32;
 
-/// Nothing is above it, and nothing is not below it.
+/// Comparisons with NaN are false: no value is above it.
 pub(crate) const NO_CEILING: Ceiling = f32::NAN;
 
 pub(crate) struct Gradient<'a> {
@@ -56,39 +58,39 @@ pub(crate) enum Mask<'a> {
     },
 }
 
-/// Bytes of a part of the rows: small enough to divide the work evenly, large enough that sums over it pay.
-const PART_BYTES: usize = 1 << 18;
+/// Bytes of a chunk of rows: small enough to divide the work evenly, large enough to make its sums cheap.
+const CHUNK_BYTES: usize = 1 << 18;
 /// Rows whose sums are kept in f32 before they are added up in f64.
 const BLOCK_ROWS: usize = 64;
 
-/// Rows of a part at least, however long they are: its sums, 16 bytes a channel, are an eighth of it.
-const PART_ROWS: usize = 32;
+/// Fewest rows of a chunk, however long they are: its sums take 16 bytes a channel, at most an eighth of the chunk.
+const MIN_CHUNK_ROWS: usize = 32;
 
-/// Elements of a part of an array with this many channels: whole rows.
-fn part_len(channels: usize) -> usize {
-    (PART_BYTES / 4 / channels).max(PART_ROWS) * channels
+/// Elements of a chunk of an array with this many channels: whole rows.
+fn chunk_len(channels: usize) -> usize {
+    (CHUNK_BYTES / 4 / channels).max(MIN_CHUNK_ROWS) * channels
 }
 
 impl Forward<'_> {
-    pub(crate) fn run(self, team: &Team, scratch: &mut Scratch) {
+    pub(crate) fn run(self, team: &ThreadTeam, scratch: &mut Scratchpad) {
         let channels = self.gamma.len();
-        let part = part_len(channels);
+        let chunk = chunk_len(channels);
         let rows = (self.x.len() / channels) as f64;
-        let mut origin = vec![0.0; channels];
-        middle(self.x, &mut origin);
-        let origin = origin.as_slice();
-        let sums = scratch.doubles(self.x.len().div_ceil(part) * 2 * channels);
-        let parts = self.x.chunks(part).zip(sums.chunks_mut(2 * channels));
-        team.each(parts, |(x, sums)| moments(x, origin, sums));
-        add_up(sums, 2 * channels);
+        let mut shift = vec![0.0; channels];
+        estimate_shift(self.x, &mut shift);
+        let shift = shift.as_slice();
+        let sums = scratch.doubles(self.x.len().div_ceil(chunk) * 2 * channels);
+        let chunks = self.x.chunks(chunk).zip(sums.chunks_mut(2 * channels));
+        team.for_each(chunks, |(x, sums)| moments(x, shift, sums));
+        reduce_chunks(sums, 2 * channels);
         for c in 0..channels {
             let mean = sums[c] / rows;
-            self.mean[c] = (f64::from(origin[c]) + mean) as f32;
+            self.mean[c] = (f64::from(shift[c]) + mean) as f32;
             let variance = sums[channels + c] / rows - mean * mean;
             // Not `max`, which would hide a NaN.
             self.variance[c] = if variance < 0.0 { 0.0 } else { variance as f32 };
         }
-        let scale = scales(self.gamma, self.variance, self.epsilon);
+        let scale = scale_of(self.gamma, self.variance, self.epsilon);
         let affine = Affine {
             mean: self.mean,
             scale: &scale,
@@ -96,18 +98,18 @@ impl Forward<'_> {
             ceiling: self.relu.unwrap_or(NO_CEILING),
         };
         let relu = self.relu.is_some();
-        let parts = self.x.chunks(part).zip(self.y.chunks_mut(part)).rev();
+        let chunks = self.x.chunks(chunk).zip(self.y.chunks_mut(chunk)).rev();
         match self.residual {
-            None if relu => team.each(parts, |(x, y)| normalise::<true>(x, &affine, y)),
-            None => team.each(parts, |(x, y)| normalise::<false>(x, &affine, y)),
+            None if relu => team.for_each(chunks, |(x, y)| normalise::<true>(x, &affine, y)),
+            None => team.for_each(chunks, |(x, y)| normalise::<false>(x, &affine, y)),
             Some(residual) => {
-                let parts = residual.chunks(part).rev().zip(parts);
+                let chunks = residual.chunks(chunk).rev().zip(chunks);
                 if relu {
-                    team.each(parts, |(r, (x, y))| {
+                    team.for_each(chunks, |(r, (x, y))| {
                         normalise_and_add::<true>(x, &affine, r, y);
                     });
                 } else {
-                    team.each(parts, |(r, (x, y))| {
+                    team.for_each(chunks, |(r, (x, y))| {
                         normalise_and_add::<false>(x, &affine, r, y);
                     });
                 }
@@ -117,41 +119,41 @@ impl Forward<'_> {
 }
 
 impl Gradient<'_> {
-    pub(crate) fn run(self, team: &Team, scratch: &mut Scratch) {
+    pub(crate) fn run(self, team: &ThreadTeam, scratch: &mut Scratchpad) {
         let channels = self.gamma.len();
-        let part = part_len(channels);
+        let chunk = chunk_len(channels);
         let rows = (self.x.len() / channels) as f64;
-        let scale = scales(self.gamma, self.variance, self.epsilon);
+        let scale = scale_of(self.gamma, self.variance, self.epsilon);
         let affine = |beta, ceiling| Affine {
             mean: self.mean,
             scale: &scale,
             beta,
             ceiling,
         };
-        let sums = scratch.doubles(self.x.len().div_ceil(part) * 2 * channels);
-        let parts = self.dy.chunks(part).zip(self.x.chunks(part));
-        let parts = parts.zip(sums.chunks_mut(2 * channels));
-        let (mut upstream, mut passing) = (self.dy, None);
+        let sums = scratch.doubles(self.x.len().div_ceil(chunk) * 2 * channels);
+        let chunks = self.dy.chunks(chunk).zip(self.x.chunks(chunk));
+        let chunks = chunks.zip(sums.chunks_mut(2 * channels));
+        let (mut upstream, mut relu) = (self.dy, None);
         match self.mask {
-            Mask::None => team.each(parts, |((dy, x), sums)| {
-                products::<false>(dy, x, &affine(self.mean, NO_CEILING), sums);
+            Mask::None => team.for_each(chunks, |((dy, x), sums)| {
+                gradient_sums::<false>(dy, x, &affine(self.mean, NO_CEILING), sums);
             }),
             Mask::Beta { beta, ceiling } => {
-                team.each(parts, |((dy, x), sums)| {
-                    products::<true>(dy, x, &affine(beta, ceiling), sums);
+                team.for_each(chunks, |((dy, x), sums)| {
+                    gradient_sums::<true>(dy, x, &affine(beta, ceiling), sums);
                 });
-                passing = Some((beta, ceiling));
+                relu = Some((beta, ceiling));
             }
             Mask::Output { y, residual } => {
-                let outputs = y.chunks(part).zip(residual.chunks_mut(part));
-                team.each(parts.zip(outputs), |(((dy, x), sums), (y, masked))| {
+                let outputs = y.chunks(chunk).zip(residual.chunks_mut(chunk));
+                team.for_each(chunks.zip(outputs), |(((dy, x), sums), (y, masked))| {
                     mask(dy, y, masked);
-                    products::<false>(masked, x, &affine(self.mean, NO_CEILING), sums);
+                    gradient_sums::<false>(masked, x, &affine(self.mean, NO_CEILING), sums);
                 });
                 upstream = residual;
             }
         }
-        add_up(sums, 2 * channels);
+        reduce_chunks(sums, 2 * channels);
         let (mut slope, mut offset) = (vec![0.0; channels], vec![0.0; channels]);
         for c in 0..channels {
             let inverse = 1.0 / (f64::from(self.variance[c]) + f64::from(self.epsilon)).sqrt();
@@ -161,31 +163,31 @@ impl Gradient<'_> {
             slope[c] = (-scale * inverse * dgamma / rows) as f32;
             offset[c] = (-scale * dbeta / rows) as f32;
         }
-        let line = Line {
+        let terms = InputGradientTerms {
             slope: &slope,
             offset: &offset,
         };
-        let parts = upstream.chunks(part).zip(self.x.chunks(part));
-        let parts = parts.zip(self.dx.chunks_mut(part)).rev();
-        match passing {
-            Some((beta, ceiling)) => team.each(parts, |((dy, x), dx)| {
-                differentiate::<true>(dy, x, &line, &affine(beta, ceiling), dx);
+        let chunks = upstream.chunks(chunk).zip(self.x.chunks(chunk));
+        let chunks = chunks.zip(self.dx.chunks_mut(chunk)).rev();
+        match relu {
+            Some((beta, ceiling)) => team.for_each(chunks, |((dy, x), dx)| {
+                input_gradient::<true>(dy, x, &terms, &affine(beta, ceiling), dx);
             }),
-            None => team.each(parts, |((dy, x), dx)| {
-                differentiate::<false>(dy, x, &line, &affine(self.mean, NO_CEILING), dx);
+            None => team.for_each(chunks, |((dy, x), dx)| {
+                input_gradient::<false>(dy, x, &terms, &affine(self.mean, NO_CEILING), dx);
             }),
         }
     }
 }
 
 /// gamma / sqrt(variance + epsilon).
-fn scales(gamma: &[f32], variance: &[f32], epsilon: f32) -> Vec<f32> {
+fn scale_of(gamma: &[f32], variance: &[f32], epsilon: f32) -> Vec<f32> {
     let scale = |(gamma, variance): (&f32, &f32)| gamma / (variance + epsilon).sqrt();
     gamma.iter().zip(variance).map(scale).collect()
 }
 
 /// Adds all chunks into the first, in their order.
-fn add_up(sums: &mut [f64], len: usize) {
+fn reduce_chunks(sums: &mut [f64], len: usize) {
     let (total, rest) = sums.split_at_mut(len);
     for chunk in rest.chunks(len) {
         total
@@ -195,7 +197,7 @@ fn add_up(sums: &mut [f64], len: usize) {
     }
 }
 
-/// y = (x - mean) * scale + beta, per channel, and where a ReLU of it ends.
+/// y = (x - mean) * scale + beta, per channel, and the ceiling of its ReLU.
 struct Affine<'a> {
     mean: &'a [f32],
     scale: &'a [f32],
@@ -204,22 +206,22 @@ struct Affine<'a> {
 }
 
 /// dx = dy * scale + (x - mean) * slope + offset, per channel.
-struct Line<'a> {
+struct InputGradientTerms<'a> {
     slope: &'a [f32],
     offset: &'a [f32],
 }
 
-with_wide_vectors! {
-    /// A number of each channel that is not far from its mean, measured by its deviation: sums of squares of differences from
-    /// anything else would cancel. It is the median of three medians of three rows, which an outlier does not move.
-    fn middle(x: &[f32], origin: &mut [f32]) {
-        let channels = origin.len();
+compiled_for_wide_vectors! {
+    /// A shift for each channel that is near its mean, compared with the deviation. It is the median of three medians of three rows,
+    /// which an outlier does not move.
+    fn estimate_shift(x: &[f32], shift: &mut [f32]) {
+        let channels = shift.len();
         let last = x.len() / channels - 1;
         let row = |i: usize| &x[i * last / 8 * channels..][..channels];
         let [a, b, c] = [0, 1, 2].map(|i| [row(i), row(i + 3), row(i + 6)]);
         for i in 0..channels {
             let [a, b, c] = [a, b, c].map(|[a, b, c]| median(a[i], b[i], c[i]));
-            origin[i] = median(a, b, c);
+            shift[i] = median(a, b, c);
         }
     }
 }
@@ -230,10 +232,10 @@ fn median(a: f32, b: f32, c: f32) -> f32 {
     a.min(b).max(a.max(b).min(c))
 }
 
-with_wide_vectors! {
-    /// Sums of x - origin and of its square, per channel, of whole rows.
-    fn moments(x: &[f32], origin: &[f32], sums: &mut [f64]) {
-        let channels = origin.len();
+compiled_for_wide_vectors! {
+    /// Sums of x - shift and of its square, per channel, of whole rows.
+    fn moments(x: &[f32], shift: &[f32], sums: &mut [f64]) {
+        let channels = shift.len();
         let mut block = [vec![0.0f32; channels], vec![0.0f32; channels]];
         let [first, second] = &mut block;
         let (first, second) = (&mut first[..channels], &mut second[..channels]);
@@ -246,26 +248,26 @@ with_wide_vectors! {
                 let (c, d) = four.split_at(channels);
                 let d = &d[..channels];
                 for i in 0..channels {
-                    let [a, b, c, d] = [a[i], b[i], c[i], d[i]].map(|x| x - origin[i]);
+                    let [a, b, c, d] = [a[i], b[i], c[i], d[i]].map(|x| x - shift[i]);
                     first[i] += (a + b) + (c + d);
                     second[i] += (a * a + b * b) + (c * c + d * d);
                 }
             }
             for row in fours.remainder().chunks_exact(channels) {
                 for i in 0..channels {
-                    let a = row[i] - origin[i];
+                    let a = row[i] - shift[i];
                     first[i] += a;
                     second[i] += a * a;
                 }
             }
-            flush(first, second, sums);
+            add_block(first, second, sums);
         }
     }
 }
 
-with_wide_vectors! {
-    /// Sums of dy and of dy * (x - mean), per channel, of whole rows; with a ReLU, of the dy that passed it.
-    fn products<const RELU: bool>(dy: &[f32], x: &[f32], affine: &Affine<'_>, sums: &mut [f64]) {
+compiled_for_wide_vectors! {
+    /// Sums of dy and of dy * (x - mean), per channel, of whole rows; with a ReLU, of the dy that it lets through.
+    fn gradient_sums<const RELU: bool>(dy: &[f32], x: &[f32], affine: &Affine<'_>, sums: &mut [f64]) {
         let channels = affine.mean.len();
         let (mean, scale, beta) = (affine.mean, &affine.scale[..channels], &affine.beta[..channels]);
         let ceiling = affine.ceiling;
@@ -283,7 +285,7 @@ with_wide_vectors! {
                 for i in 0..channels {
                     let (x, x2) = (x[i] - mean[i], x2[i] - mean[i]);
                     let (dy, dy2) = if RELU {
-                        (passed(dy[i], x * scale[i] + beta[i], ceiling), passed(dy2[i], x2 * scale[i] + beta[i], ceiling))
+                        (relu_gradient(dy[i], x * scale[i] + beta[i], ceiling), relu_gradient(dy2[i], x2 * scale[i] + beta[i], ceiling))
                     } else {
                         (dy[i], dy2[i])
                     };
@@ -294,16 +296,16 @@ with_wide_vectors! {
             let rest = dys.remainder().iter().zip(xs.remainder());
             for (i, (&dy, &x)) in rest.enumerate() {
                 let x = x - mean[i];
-                let dy = if RELU { passed(dy, x * scale[i] + beta[i], ceiling) } else { dy };
+                let dy = if RELU { relu_gradient(dy, x * scale[i] + beta[i], ceiling) } else { dy };
                 first[i] += dy;
                 second[i] += dy * x;
             }
-            flush(first, second, sums);
+            add_block(first, second, sums);
         }
     }
 }
 
-with_wide_vectors! {
+compiled_for_wide_vectors! {
     /// y of whole rows.
     fn normalise<const RELU: bool>(x: &[f32], affine: &Affine<'_>, y: &mut [f32]) {
         let channels = affine.mean.len();
@@ -317,7 +319,7 @@ with_wide_vectors! {
     }
 }
 
-with_wide_vectors! {
+compiled_for_wide_vectors! {
     /// y of whole rows, with an addition before the ReLU.
     fn normalise_and_add<const RELU: bool>(x: &[f32], affine: &Affine<'_>, residual: &[f32], y: &mut [f32]) {
         let channels = affine.mean.len();
@@ -332,27 +334,27 @@ with_wide_vectors! {
     }
 }
 
-with_wide_vectors! {
+compiled_for_wide_vectors! {
     /// dy where y is positive, else 0.
     fn mask(dy: &[f32], y: &[f32], masked: &mut [f32]) {
         for ((dy, y), masked) in dy.iter().zip(y).zip(masked) {
-            *masked = passed(*dy, *y, NO_CEILING);
+            *masked = relu_gradient(*dy, *y, NO_CEILING);
         }
     }
 }
 
-with_wide_vectors! {
+compiled_for_wide_vectors! {
     /// dx of whole rows.
-    fn differentiate<const RELU: bool>(dy: &[f32], x: &[f32], line: &Line<'_>, affine: &Affine<'_>, dx: &mut [f32]) {
+    fn input_gradient<const RELU: bool>(dy: &[f32], x: &[f32], terms: &InputGradientTerms<'_>, affine: &Affine<'_>, dx: &mut [f32]) {
         let channels = affine.mean.len();
         let (mean, scale, beta) = (affine.mean, &affine.scale[..channels], &affine.beta[..channels]);
         let ceiling = affine.ceiling;
-        let (slope, offset) = (&line.slope[..channels], &line.offset[..channels]);
+        let (slope, offset) = (&terms.slope[..channels], &terms.offset[..channels]);
         let rows = dy.chunks_exact(channels).zip(x.chunks_exact(channels));
         for ((dy, x), dx) in rows.zip(dx.chunks_exact_mut(channels)) {
             for i in 0..channels {
                 let x = x[i] - mean[i];
-                let dy = if RELU { passed(dy[i], x * scale[i] + beta[i], ceiling) } else { dy[i] };
+                let dy = if RELU { relu_gradient(dy[i], x * scale[i] + beta[i], ceiling) } else { dy[i] };
                 dx[i] = dy * scale[i] + x * slope[i] + offset[i];
             }
         }
@@ -367,14 +369,14 @@ pub(crate) fn relu(value: f32, ceiling: Ceiling) -> f32 {
 }
 
 #[inline(always)]
-fn passed(dy: f32, value: f32, ceiling: Ceiling) -> f32 {
+fn relu_gradient(dy: f32, value: f32, ceiling: Ceiling) -> f32 {
     let clipped = value >= ceiling;
     if value > 0.0 && !clipped { dy } else { 0.0 }
 }
 
-/// Adds the sums of a block to those of a part.
+/// Adds the sums of a block to those of a chunk.
 #[inline(always)]
-fn flush(first: &mut [f32], second: &mut [f32], sums: &mut [f64]) {
+fn add_block(first: &mut [f32], second: &mut [f32], sums: &mut [f64]) {
     for (block, sum) in first.iter_mut().chain(second).zip(sums) {
         *sum += f64::from(std::mem::take(block));
     }
@@ -387,27 +389,27 @@ mod tests {
     #[test]
     fn sums_take_a_fraction_of_what_they_are_of() {
         for channels in [1, 3, 64, 2048, 65_536, 1_000_003] {
-            let (part, sums) = (
-                part_len(channels) * size_of::<f32>(),
+            let (chunk, sums) = (
+                chunk_len(channels) * size_of::<f32>(),
                 2 * channels * size_of::<f64>(),
             );
-            assert!(part_len(channels).is_multiple_of(channels));
-            assert!(8 * sums <= part, "{channels}: {sums} of {part}");
+            assert!(chunk_len(channels).is_multiple_of(channels));
+            assert!(8 * sums <= chunk, "{channels}: {sums} of {chunk}");
         }
     }
 
     #[test]
-    fn an_outlier_is_not_the_middle() {
+    fn an_outlier_is_not_the_shift() {
         for outlier in 0..9 {
             let x: Vec<f32> = (0..9)
                 .map(|row| if row == outlier { 1e6 } else { 1.0 })
                 .collect();
-            let mut origin = [0.0];
-            middle(&x, &mut origin);
-            assert_eq!(origin, [1.0], "row {outlier}");
+            let mut shift = [0.0];
+            estimate_shift(&x, &mut shift);
+            assert_eq!(shift, [1.0], "row {outlier}");
         }
-        let mut origin = [0.0, 0.0];
-        middle(&[3.0, 4.0], &mut origin);
-        assert_eq!(origin, [3.0, 4.0]);
+        let mut shift = [0.0, 0.0];
+        estimate_shift(&[3.0, 4.0], &mut shift);
+        assert_eq!(shift, [3.0, 4.0]);
     }
 }

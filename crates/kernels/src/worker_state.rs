@@ -1,51 +1,51 @@
-//! What runs operations: those made so far, by key, and what they need.
+//! The state of a worker: the operations made so far, and what they need.
 
 use std::collections::HashMap;
 
-use crate::convolution::Key;
+use crate::convolution::ConvolutionDesc;
 use crate::epilogue::Epilogue;
-use crate::executor::DenormalsFlushed;
-use crate::onednn::{OneDnn, Operation, Refused, Scratch};
+use crate::executor::FlushDenormals;
+use crate::onednn::{OneDnn, OneDnnError, Operation, Scratchpad};
+use crate::openmp::ThreadTeam;
 use crate::sys::Api;
-use crate::team::Team;
 #[cfg(target_arch = "x86_64")]
 use crate::{kernel_gradient, winograd};
 
-/// Operations kept at most; programs have hundreds, so that more are of programs that are gone.
-const MOST_OPERATIONS: usize = 4096;
+/// Most operations that are kept. Programs have hundreds; more of them belong to programs that are gone.
+const MAX_OPERATIONS: usize = 4096;
 
-/// What a lane owns. The operations come first: they are dropped before what they were made with.
-pub(crate) struct State {
-    operations: HashMap<Key, Operation>,
-    pub(crate) scratch: Scratch,
-    pub(crate) team: Team,
+/// What a worker owns. The operations come first: they are dropped before the engine that they were made with.
+pub(crate) struct WorkerState {
+    operations: HashMap<ConvolutionDesc, Operation>,
+    pub(crate) scratch: Scratchpad,
+    pub(crate) team: ThreadTeam,
     onednn: OneDnn,
 }
 
 // SAFETY: oneDNN's objects may be used from any thread, by one at a time; what operations work in is the state's own.
-unsafe impl Send for State {}
+unsafe impl Send for WorkerState {}
 
 /// Most arguments of an operation.
-const MOST_ARGUMENTS: usize = 8;
+const MAX_ARGUMENTS: usize = 8;
 
-impl State {
-    /// The state for operations of so many threads.
+impl WorkerState {
+    /// The state for operations of `threads` threads.
     ///
     /// # Errors
     /// oneDNN's own.
-    pub(crate) fn new(api: &'static Api, threads: usize) -> Result<Self, Refused> {
+    pub(crate) fn new(api: &'static Api, threads: usize) -> Result<Self, OneDnnError> {
         Ok(Self {
             operations: HashMap::new(),
-            scratch: Scratch::default(),
-            team: Team::new(api, threads),
+            scratch: Scratchpad::default(),
+            team: ThreadTeam::new(api, threads),
             onednn: OneDnn::start(api)?,
         })
     }
 
-    /// Makes the calling thread compute as XLA's do, with the threads of this state and no others.
-    pub(crate) fn enter(&self) -> DenormalsFlushed {
-        self.team.enter();
-        DenormalsFlushed::new()
+    /// Makes the calling thread compute as XLA's threads do, with this state's number of OpenMP threads.
+    pub(crate) fn enter(&self) -> FlushDenormals {
+        self.team.bind_to_current_thread();
+        FlushDenormals::new()
     }
 
     /// The operations made so far, in words.
@@ -54,18 +54,18 @@ impl State {
         operations.map(|(key, operation)| format!("{key:?}: {}", operation.describe()))
     }
 
-    /// Runs the operation of a key, and what follows it: only for results of f32.
+    /// Runs an operation and its epilogue, which is for f32 results only.
     ///
     /// # Errors
     /// oneDNN's own.
     pub(crate) fn run(
         &mut self,
-        key: Key,
+        key: ConvolutionDesc,
         inputs: &[&[u8]],
         outputs: &mut [&mut [u8]],
         epilogue: Epilogue<'_>,
-    ) -> Result<(), Refused> {
-        let mut data = [(std::ptr::null_mut(), 0); MOST_ARGUMENTS];
+    ) -> Result<(), OneDnnError> {
+        let mut data = [(std::ptr::null_mut(), 0); MAX_ARGUMENTS];
         let count = inputs.len() + outputs.len();
         let (first, rest) = data.split_at_mut(inputs.len());
         for (slot, input) in first.iter_mut().zip(inputs) {
@@ -78,8 +78,8 @@ impl State {
         if let [result] = &mut *outputs
             && winograd::suits(&key)
         {
-            let operands: Vec<&[f32]> = inputs.iter().map(|input| floats(input)).collect();
-            let (result, team) = (floats_mut(result), &self.team);
+            let operands: Vec<&[f32]> = inputs.iter().map(|input| as_f32(input)).collect();
+            let (result, team) = (as_f32_mut(result), &self.team);
             winograd::run(&key, &operands, result, epilogue, team, &mut self.scratch);
             return Ok(());
         }
@@ -87,12 +87,12 @@ impl State {
         if let ([x, dy], [dw]) = (inputs, &mut *outputs)
             && kernel_gradient::suits(&key, self.team.threads())
         {
-            let (x, dy, dw) = (floats(x), floats(dy), floats_mut(dw));
+            let (x, dy, dw) = (as_f32(x), as_f32(dy), as_f32_mut(dw));
             kernel_gradient::run(&key, x, dy, dw, &self.team, &mut self.scratch);
             return Ok(());
         }
         if !self.operations.contains_key(&key) {
-            if self.operations.len() >= MOST_OPERATIONS {
+            if self.operations.len() >= MAX_OPERATIONS {
                 self.operations.clear();
             }
             self.operations.insert(key, key.operation(&self.onednn)?);
@@ -101,7 +101,7 @@ impl State {
         unsafe { self.operations[&key].run(&self.onednn, &data[..count], &mut self.scratch)? };
         match (epilogue, outputs) {
             (Epilogue::Identity, _) => {}
-            (_, [result]) => epilogue.apply(floats_mut(result), &self.team),
+            (_, [result]) => epilogue.apply(as_f32_mut(result), &self.team),
             (_, _) => unreachable!("convolutions have one result"),
         }
         Ok(())
@@ -111,17 +111,17 @@ impl State {
 /// # Panics
 /// The bytes are not aligned, which those of XLA are.
 #[cfg(target_arch = "x86_64")]
-fn floats(bytes: &[u8]) -> &[f32] {
+fn as_f32(bytes: &[u8]) -> &[f32] {
     // SAFETY: every pattern is a number.
-    let (before, floats, after) = unsafe { bytes.align_to() };
+    let (before, as_f32, after) = unsafe { bytes.align_to() };
     assert!(before.is_empty() && after.is_empty());
-    floats
+    as_f32
 }
 
-/// As [`floats`].
-fn floats_mut(bytes: &mut [u8]) -> &mut [f32] {
+/// As [`as_f32`].
+fn as_f32_mut(bytes: &mut [u8]) -> &mut [f32] {
     // SAFETY: every pattern is a number, and its bytes are bytes.
-    let (before, floats, after) = unsafe { bytes.align_to_mut() };
+    let (before, as_f32, after) = unsafe { bytes.align_to_mut() };
     assert!(before.is_empty() && after.is_empty());
-    floats
+    as_f32
 }

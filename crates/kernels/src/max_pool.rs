@@ -2,11 +2,12 @@
 //!
 //! These loops are ours, not oneDNN's: its maximum hides NaN, and is -3.4e38 where it should be -inf.
 
-use crate::team::{Team, with_wide_vectors};
+use crate::openmp::ThreadTeam;
+use crate::simd::compiled_for_wide_vectors;
 
 /// One pooling of `[batch, height, width, channels]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Pool {
+pub(crate) struct MaxPool {
     pub(crate) x: [i64; 4],
     pub(crate) y: [i64; 4],
     pub(crate) window: [i64; 2],
@@ -18,33 +19,33 @@ pub(crate) struct Pool {
 pub(crate) struct Forward<'a> {
     pub(crate) x: &'a [f32],
     pub(crate) y: &'a mut [f32],
-    /// Where in the window, row by row, the largest element is; of padding alone: 0.
-    pub(crate) place: &'a mut [u8],
+    /// Index in the window, row by row, of the largest element; 0 where the window is all padding.
+    pub(crate) argmax: &'a mut [u8],
 }
 
 pub(crate) struct Gradient<'a> {
-    pub(crate) place: &'a [u8],
+    pub(crate) argmax: &'a [u8],
     pub(crate) dy: &'a [f32],
     pub(crate) dx: &'a mut [f32],
 }
 
-/// Elements of a window whose place fits into a byte.
-const LARGEST_WINDOW: i64 = 256;
-/// Bytes of rows that a thread takes at once.
-const PART_BYTES: usize = 1 << 17;
-/// Channels whose largest elements are kept in registers.
+/// Largest window, in elements: indices are bytes.
+const MAX_WINDOW: i64 = 256;
+/// Bytes of the rows of one task of a thread.
+const CHUNK_BYTES: usize = 1 << 17;
+/// Channels whose maxima are kept in registers.
 const BLOCK: usize = 16;
 
-impl Pool {
+impl MaxPool {
     /// Whether the dimensions fit each other.
     pub(crate) fn check(&self) -> Result<(), String> {
         if self.y[0] != self.x[0] || self.y[3] != self.x[3] {
             return Err(format!("x and y do not fit: {self:?}"));
         }
         let elements = self.window[0].checked_mul(self.window[1]);
-        if elements.is_none_or(|elements| elements > LARGEST_WINDOW) {
+        if elements.is_none_or(|elements| elements > MAX_WINDOW) {
             return Err(format!(
-                "a window has at most {LARGEST_WINDOW} elements, got {:?}",
+                "a window has at most {MAX_WINDOW} elements, got {:?}",
                 self.window
             ));
         }
@@ -60,35 +61,35 @@ impl Pool {
         Ok(())
     }
 
-    /// Fills y and the places; the arrays have elements.
-    pub(crate) fn forward(&self, job: Forward<'_>, team: &Team) {
-        let Forward { x, y, place } = job;
+    /// Fills y and the indices; the arrays are not empty.
+    pub(crate) fn forward(&self, job: Forward<'_>, team: &ThreadTeam) {
+        let Forward { x, y, argmax } = job;
         let len = row_len(self.y);
-        let rows = rows_of_part(len);
-        let parts = y.chunks_mut(rows * len);
-        let parts = parts.zip(place.chunks_mut(rows * len)).enumerate();
-        team.each(parts, |(part, (y, place))| {
-            let outputs = y.chunks_mut(len).zip(place.chunks_mut(len));
-            for (row, (y, place)) in outputs.enumerate() {
-                largest_of_row(self, part * rows + row, x, y, place);
+        let rows = rows_of_chunk(len);
+        let chunks = y.chunks_mut(rows * len);
+        let chunks = chunks.zip(argmax.chunks_mut(rows * len)).enumerate();
+        team.for_each(chunks, |(chunk, (y, argmax))| {
+            let outputs = y.chunks_mut(len).zip(argmax.chunks_mut(len));
+            for (row, (y, argmax)) in outputs.enumerate() {
+                forward_row(self, chunk * rows + row, x, y, argmax);
             }
         });
     }
 
-    /// Fills dx; the arrays have elements.
-    pub(crate) fn gradient(&self, job: Gradient<'_>, team: &Team) {
-        let Gradient { place, dy, dx } = job;
+    /// Fills dx; the arrays are not empty.
+    pub(crate) fn gradient(&self, job: Gradient<'_>, team: &ThreadTeam) {
+        let Gradient { argmax, dy, dx } = job;
         let len = row_len(self.x);
-        let rows = rows_of_part(len);
-        let parts = dx.chunks_mut(rows * len).enumerate();
-        team.each(parts, |(part, dx)| {
+        let rows = rows_of_chunk(len);
+        let chunks = dx.chunks_mut(rows * len).enumerate();
+        team.for_each(chunks, |(chunk, dx)| {
             for (row, dx) in dx.chunks_mut(len).enumerate() {
-                gradient_of_row(self, part * rows + row, place, dy, dx);
+                gradient_row(self, chunk * rows + row, argmax, dy, dx);
             }
         });
     }
 
-    /// The elements of a window, along one side, that are in the image: from the first to before the last.
+    /// The range of window elements along one side that are inside the image.
     #[inline(always)]
     fn inside(&self, side: usize, at: usize) -> (usize, usize) {
         let start = at as i64 * self.strides[side] - self.padding_low[side];
@@ -103,37 +104,37 @@ fn row_len(dims: [i64; 4]) -> usize {
     (dims[2] * dims[3]) as usize
 }
 
-fn rows_of_part(len: usize) -> usize {
-    (PART_BYTES / 4 / len).max(1)
+fn rows_of_chunk(len: usize) -> usize {
+    (CHUNK_BYTES / 4 / len).max(1)
 }
 
-with_wide_vectors! {
-    /// A row of y and of the places; the row counts through all images.
-    fn largest_of_row(pool: &Pool, row: usize, x: &[f32], y: &mut [f32], place: &mut [u8]) {
+compiled_for_wide_vectors! {
+    /// Computes a row of y and of the indices; rows are counted through all images.
+    fn forward_row(pool: &MaxPool, row: usize, x: &[f32], y: &mut [f32], argmax: &mut [u8]) {
         let [height, width, channels] = [pool.x[1], pool.x[2], pool.x[3]].map(|dim| dim as usize);
         let (image, oy) = (row / pool.y[1] as usize, row % pool.y[1] as usize);
         let x = &x[image * height * width * channels..][..height * width * channels];
         let (top, bottom) = pool.inside(0, oy);
-        let outputs = y.chunks_exact_mut(channels).zip(place.chunks_exact_mut(channels));
-        for (ox, (y, place)) in outputs.enumerate() {
+        let outputs = y.chunks_exact_mut(channels).zip(argmax.chunks_exact_mut(channels));
+        for (ox, (y, argmax)) in outputs.enumerate() {
             let (left, right) = pool.inside(1, ox);
             let window = Window { pool, x, at: [oy, ox], top, bottom, left, right };
             let mut c = 0;
             while c + BLOCK <= channels {
-                window.largest::<BLOCK>(c, y, place);
+                window.max::<BLOCK>(c, y, argmax);
                 c += BLOCK;
             }
             while c < channels {
-                window.largest::<1>(c, y, place);
+                window.max::<1>(c, y, argmax);
                 c += 1;
             }
         }
     }
 }
 
-/// The part of a window that is in the image.
+/// The part of a window that is inside the image.
 struct Window<'a> {
-    pool: &'a Pool,
+    pool: &'a MaxPool,
     x: &'a [f32],
     at: [usize; 2],
     top: usize,
@@ -143,17 +144,17 @@ struct Window<'a> {
 }
 
 impl Window<'_> {
-    /// The largest elements of so many channels; the first NaN is larger than all.
+    /// The maxima of `CHANNELS` channels; the first NaN counts as the largest.
     #[inline(always)]
-    fn largest<const CHANNELS: usize>(&self, channel: usize, y: &mut [f32], place: &mut [u8]) {
+    fn max<const CHANNELS: usize>(&self, channel: usize, y: &mut [f32], argmax: &mut [u8]) {
         let (width, channels) = (self.pool.x[2] as usize, self.pool.x[3] as usize);
-        let across = self.pool.window[1] as usize;
-        let mut best = [f32::NEG_INFINITY; CHANNELS];
+        let window_width = self.pool.window[1] as usize;
+        let mut largest = [f32::NEG_INFINITY; CHANNELS];
         let empty = self.top == self.bottom || self.left == self.right;
         let first = if empty {
             0
         } else {
-            self.top * across + self.left
+            self.top * window_width + self.left
         };
         let mut found = [first as u32; CHANNELS];
         let start = |side: usize, inside: usize| {
@@ -163,35 +164,35 @@ impl Window<'_> {
         for ky in self.top..self.bottom {
             let row = start(0, ky) * width;
             for kx in self.left..self.right {
-                let here = (ky * across + kx) as u32;
+                let tap = (ky * window_width + kx) as u32;
                 let from = (row + start(1, kx)) * channels + channel;
                 let values = &self.x[from..][..CHANNELS];
                 for i in 0..CHANNELS {
-                    // Larger, or a NaN; but nothing takes the place of a NaN.
-                    let larger = (values[i] > best[i]) | values[i].is_nan();
-                    let takes = larger & !best[i].is_nan();
-                    best[i] = if takes { values[i] } else { best[i] };
-                    found[i] = if takes { here } else { found[i] };
+                    // Larger, or a NaN; but nothing replaces a NaN.
+                    let larger = (values[i] > largest[i]) | values[i].is_nan();
+                    let takes = larger & !largest[i].is_nan();
+                    largest[i] = if takes { values[i] } else { largest[i] };
+                    found[i] = if takes { tap } else { found[i] };
                 }
             }
         }
-        y[channel..][..CHANNELS].copy_from_slice(&best);
-        let place = &mut place[channel..][..CHANNELS];
-        place
+        y[channel..][..CHANNELS].copy_from_slice(&largest);
+        let argmax = &mut argmax[channel..][..CHANNELS];
+        argmax
             .iter_mut()
             .zip(found)
             .for_each(|(to, from)| *to = from as u8);
     }
 }
 
-with_wide_vectors! {
-    /// A row of dx, from the windows over it; the row counts through all images.
-    fn gradient_of_row(pool: &Pool, row: usize, place: &[u8], dy: &[f32], dx: &mut [f32]) {
+compiled_for_wide_vectors! {
+    /// Computes a row of dx from the windows over it; rows are counted through all images.
+    fn gradient_row(pool: &MaxPool, row: usize, argmax: &[u8], dy: &[f32], dx: &mut [f32]) {
         let channels = pool.x[3] as usize;
         let [y_height, y_width] = [pool.y[1], pool.y[2]].map(|dim| dim as usize);
         let (image, iy) = (row / pool.x[1] as usize, row % pool.x[1] as usize);
         let (stride, low) = (pool.strides[0] as usize, pool.padding_low[0] as usize);
-        let across = pool.window[1] as usize;
+        let window_width = pool.window[1] as usize;
         dx.fill(0.0);
         for ky in (0..pool.window[0] as usize).rev() {
             let Some(reach) = (iy + low).checked_sub(ky) else { continue };
@@ -200,17 +201,17 @@ with_wide_vectors! {
             }
             let from = (image * y_height + reach / stride) * y_width * channels;
             let len = y_width * channels;
-            let windows = place[from..][..len].chunks_exact(channels);
+            let windows = argmax[from..][..len].chunks_exact(channels);
             let windows = windows.zip(dy[from..][..len].chunks_exact(channels));
-            for (ox, (place, dy)) in windows.enumerate() {
+            for (ox, (argmax, dy)) in windows.enumerate() {
                 let (left, right) = pool.inside(1, ox);
                 let start = ox * pool.strides[1] as usize;
                 for kx in left..right {
                     let ix = start + kx - pool.padding_low[1] as usize;
-                    let here = (ky * across + kx) as u8;
+                    let tap = (ky * window_width + kx) as u8;
                     let dx = &mut dx[ix * channels..][..channels];
                     for i in 0..channels {
-                        dx[i] += if place[i] == here { dy[i] } else { 0.0 };
+                        dx[i] += if argmax[i] == tap { dy[i] } else { 0.0 };
                     }
                 }
             }

@@ -1,0 +1,439 @@
+//! All-reduce (sum) over the replicas of a CPU program in the memory that they share: the custom call `phalanx.sum`.
+//!
+//! What: each replica arrives at a rendezvous with the addresses of its addends and of its sums. When all have arrived, each replica
+//! reduces one chunk of the elements: it adds that chunk of every replica, in the order of replicas, and writes the sums to all of them.
+//! A replica leaves after all chunks are done.
+//!
+//! Why: XLA's own all-reduce between CPU devices puts every replica's thread to sleep several times. Here a thread spins for
+//! `SPIN_TIME` before it sleeps, and each element is read once per replica and written once per replica.
+//!
+//! Invariants: chunks are disjoint, so that each sum has one writer; nobody leaves before all chunks are done, so that no array is
+//! freed while another thread uses it; the order of addition is fixed, so that all replicas get the same bits in every run.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use phalanx_pjrt::{Call, CallError, Client, Code};
+
+use crate::library::KernelError;
+use crate::sync::lock;
+
+/// How long a replica spins before it sleeps, where there is a processor for each.
+const SPIN_TIME: Duration = Duration::from_micros(200);
+/// Spins between two readings of the clock.
+const SPINS_PER_CLOCK_READ: usize = 64;
+/// Elements of a cache line, at multiples of which chunks begin.
+const CACHE_LINE: usize = 16;
+/// Elements summed at a time, so that the sums stay in the first-level cache until they are written to all replicas.
+const BLOCK: usize = 1024;
+
+/// Registers `phalanx.sum` with this client's plugin for the rest of the process; does nothing when it is registered already.
+///
+/// # Errors
+/// The plugin has no custom calls.
+pub fn register_all_reduce(client: &Client) -> Result<(), KernelError> {
+    let pending = PendingSums::default();
+    let registered =
+        client.register_custom_call("phalanx.sum", move |call| pending.all_reduce(call));
+    registered.or_else(|error| match error.code {
+        Code::AlreadyExists => Ok(()),
+        _ => Err(KernelError::Register {
+            reason: error.to_string(),
+        }),
+    })
+}
+
+/// The sums at which some replicas have arrived and others have not, by execution and by number of the call in its program.
+#[derive(Default)]
+struct PendingSums(Mutex<HashMap<(i64, i64), Arc<Rendezvous>>>);
+
+/// One sum of one execution.
+struct Rendezvous {
+    arrivals: Mutex<Arrivals>,
+    /// The arrays of all replicas, set when the last one arrives.
+    all: OnceLock<Vec<Vec<ReducedArray>>>,
+    added: AtomicUsize,
+    changed: Condvar,
+}
+
+/// The arrays of each replica that has arrived.
+struct Arrivals {
+    arrays: Vec<Option<Vec<ReducedArray>>>,
+    /// The error that the others get when they arrive.
+    failed: Option<CallError>,
+}
+
+/// One array of one replica: what it adds, and where the sums go.
+#[derive(Clone, Copy)]
+struct ReducedArray {
+    addends: *const f32,
+    sums: *mut f32,
+    length: usize,
+}
+
+// SAFETY: an array is used between the first and the last `wait` of its replica, whose call keeps the arrays alive and untouched.
+unsafe impl Send for ReducedArray {}
+// SAFETY: as above; each element of the sums is written by one thread.
+unsafe impl Sync for ReducedArray {}
+
+impl PendingSums {
+    /// Operands: the number of the replica (u32), the addends (f32). Results: the number again, which orders the calls of a program,
+    /// and the sums.
+    fn all_reduce(&self, call: &mut Call<'_>) -> Result<(), CallError> {
+        let replicas = positive(call, "replicas")?;
+        let timeout = Duration::from_secs(positive(call, "patience_seconds")? as u64);
+        let replica = *call.operand::<u32>(0)?.first().ok_or_else(|| {
+            CallError::new(Code::InvalidArgument, "the number of the replica is empty")
+        })?;
+        call.result::<u32>(0)?.fill(replica);
+        let key = (call.run_id()?, call.int("number")?);
+        let arrays = arrays(call)?;
+        let rendezvous = self.arrive(key, replicas, replica as usize, arrays)?;
+        rendezvous.reduce(replicas, replica as usize, timeout)
+    }
+
+    /// Adds a replica to the rendezvous of a key; the last one to arrive releases the others.
+    fn arrive(
+        &self,
+        key: (i64, i64),
+        replicas: usize,
+        replica: usize,
+        arrays: Vec<ReducedArray>,
+    ) -> Result<Arc<Rendezvous>, CallError> {
+        let mut pending = lock(&self.0);
+        let rendezvous = pending
+            .entry(key)
+            .or_insert_with(|| Arc::new(Rendezvous::of(replicas)));
+        let rendezvous = Arc::clone(rendezvous);
+        let arrived = rendezvous.arrive(replica, arrays);
+        if rendezvous.all.get().is_some() {
+            pending.remove(&key);
+        }
+        arrived.map(|()| rendezvous)
+    }
+}
+
+impl Rendezvous {
+    fn of(replicas: usize) -> Self {
+        Self {
+            arrivals: Mutex::new(Arrivals {
+                arrays: (0..replicas).map(|_| None).collect(),
+                failed: None,
+            }),
+            all: OnceLock::new(),
+            added: AtomicUsize::new(0),
+            changed: Condvar::new(),
+        }
+    }
+
+    fn arrive(&self, replica: usize, arrays: Vec<ReducedArray>) -> Result<(), CallError> {
+        let mut arrivals = lock(&self.arrivals);
+        if let Some(failed) = &arrivals.failed {
+            return Err(failed.clone());
+        }
+        let free = arrivals.arrays.get(replica).is_some_and(Option::is_none);
+        let lengths =
+            |arrays: &[ReducedArray]| arrays.iter().map(|array| array.length).collect::<Vec<_>>();
+        let mut others = arrivals.arrays.iter().flatten();
+        let alike = others.all(|other| lengths(other) == lengths(&arrays));
+        if !free || !alike {
+            let failed = CallError::new(
+                Code::Internal,
+                format!(
+                    "replica {replica} came to a sum of {} replicas with arrays of {:?} elements, where others have arrays of other lengths or it was already",
+                    arrivals.arrays.len(),
+                    lengths(&arrays)
+                ),
+            );
+            arrivals.failed = Some(failed.clone());
+            self.changed.notify_all();
+            return Err(failed);
+        }
+        arrivals.arrays[replica] = Some(arrays);
+        if arrivals.arrays.iter().all(Option::is_some) {
+            let all = arrivals.arrays.drain(..).flatten().collect();
+            // Only the last to arrive gets here.
+            let _ = self.all.set(all);
+            self.changed.notify_all();
+        }
+        Ok(())
+    }
+
+    /// Waits for the others, reduces this replica's chunk, and waits until the others have reduced theirs.
+    fn reduce(&self, replicas: usize, replica: usize, timeout: Duration) -> Result<(), CallError> {
+        let all = self.wait_for_all(replicas, replica, timeout)?;
+        let length: usize = all[replica].iter().map(|array| array.length).sum();
+        add(all, chunk(length, replicas, replica));
+        self.added.fetch_add(1, Ordering::Release);
+        drop(lock(&self.arrivals));
+        self.changed.notify_all();
+        // No deadline: the others only add numbers in memory, and our arrays must stay alive until they are done.
+        let is_done = || (self.added.load(Ordering::Acquire) == replicas).then_some(());
+        if spin_until(replicas, is_done).is_some() {
+            return Ok(());
+        }
+        let mut arrivals = lock(&self.arrivals);
+        while is_done().is_none() {
+            arrivals = self
+                .changed
+                .wait(arrivals)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        Ok(())
+    }
+
+    fn wait_for_all(
+        &self,
+        replicas: usize,
+        replica: usize,
+        timeout: Duration,
+    ) -> Result<&[Vec<ReducedArray>], CallError> {
+        if let Some(all) = spin_until(replicas, || self.all.get()) {
+            return Ok(all);
+        }
+        let start = Instant::now();
+        let mut arrivals = lock(&self.arrivals);
+        loop {
+            if let Some(all) = self.all.get() {
+                return Ok(all);
+            }
+            if let Some(failed) = &arrivals.failed {
+                return Err(failed.clone());
+            }
+            let Some(left) = timeout.checked_sub(start.elapsed()) else {
+                let failed = timeout_error(&arrivals, replica, timeout);
+                arrivals.failed = Some(failed.clone());
+                self.changed.notify_all();
+                return Err(failed);
+            };
+            let waited = self.changed.wait_timeout(arrivals, left);
+            arrivals = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+fn timeout_error(arrivals: &Arrivals, replica: usize, timeout: Duration) -> CallError {
+    let missing = arrivals.arrays.iter().enumerate();
+    let missing = missing.filter(|(_, arrays)| arrays.is_none());
+    let missing: Vec<usize> = missing.map(|(index, _)| index).collect();
+    CallError::new(
+        Code::DeadlineExceeded,
+        format!(
+            "replica {replica} waited {} s for what replicas {missing:?} add to a sum; they failed or are stuck",
+            timeout.as_secs()
+        ),
+    )
+}
+
+/// Polls for `SPIN_TIME`, or once where there are fewer processors than replicas and spinning would keep one from its work.
+fn spin_until<T>(replicas: usize, found: impl Fn() -> Option<T>) -> Option<T> {
+    static PROCESSORS: OnceLock<usize> = OnceLock::new();
+    let processors = PROCESSORS
+        .get_or_init(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get));
+    if replicas > *processors {
+        return found();
+    }
+    let start = Instant::now();
+    loop {
+        for _ in 0..SPINS_PER_CLOCK_READ {
+            if let Some(found) = found() {
+                return Some(found);
+            }
+            std::hint::spin_loop();
+        }
+        if start.elapsed() > SPIN_TIME {
+            return None;
+        }
+    }
+}
+
+/// The elements that one replica reduces.
+fn chunk(length: usize, replicas: usize, replica: usize) -> Range<usize> {
+    let each = length.div_ceil(replicas).next_multiple_of(CACHE_LINE);
+    (each * replica).min(length)..(each * (replica + 1)).min(length)
+}
+
+/// Reduces a range of the elements of all arrays, laid end to end.
+fn add(all: &[Vec<ReducedArray>], range: Range<usize>) {
+    let mut first = 0;
+    for (index, array) in all[0].iter().enumerate() {
+        let start = range.start.max(first);
+        let end = range.end.min(first + array.length);
+        for block in (start..end).step_by(BLOCK) {
+            let block = block - first..(block + BLOCK).min(end) - first;
+            let arrays = all.iter().map(|arrays| &arrays[index]);
+            // SAFETY: the block is within the arrays, which live until all replicas have added; nobody else adds this block.
+            unsafe { add_block(arrays, block) };
+        }
+        first += array.length;
+    }
+}
+
+/// # Safety
+/// The block is within all arrays, which are alive; nothing else reads or writes these elements of the sums.
+unsafe fn add_block<'a>(
+    arrays: impl Iterator<Item = &'a ReducedArray> + Clone,
+    block: Range<usize>,
+) {
+    let mut sums = [0.0; BLOCK];
+    let sums = &mut sums[..block.len()];
+    for (replica, array) in arrays.clone().enumerate() {
+        // SAFETY: the caller's promise; nobody writes addends.
+        let addends =
+            unsafe { std::slice::from_raw_parts(array.addends.add(block.start), block.len()) };
+        if replica == 0 {
+            sums.copy_from_slice(addends);
+            continue;
+        }
+        for (sum, addend) in sums.iter_mut().zip(addends) {
+            *sum += addend;
+        }
+    }
+    for array in arrays {
+        // SAFETY: the caller's promise.
+        let to =
+            unsafe { std::slice::from_raw_parts_mut(array.sums.add(block.start), block.len()) };
+        to.copy_from_slice(sums);
+    }
+}
+
+/// The addends and sums of a call.
+fn arrays(call: &mut Call<'_>) -> Result<Vec<ReducedArray>, CallError> {
+    (1..call.operands().max(call.results()))
+        .map(|index| {
+            let (addends, sums) = (call.operand::<f32>(index)?, call.result::<f32>(index)?);
+            if addends.len() != sums.len() {
+                let (found, expected) = (sums.len(), addends.len());
+                return Err(CallError::new(
+                    Code::InvalidArgument,
+                    format!("result {index} has {found} elements, expected {expected}"),
+                ));
+            }
+            Ok(ReducedArray {
+                addends: addends.as_ptr(),
+                sums: sums.as_mut_ptr(),
+                length: sums.len(),
+            })
+        })
+        .collect()
+}
+
+fn positive(call: &Call<'_>, name: &str) -> Result<usize, CallError> {
+    let value = call.int(name)?;
+    let positive = usize::try_from(value).ok().filter(|&value| value > 0);
+    positive.ok_or_else(|| {
+        CallError::new(
+            Code::InvalidArgument,
+            format!("the attribute `{name}` must be positive, got {value}"),
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    /// What each replica has after a sum of arrays of these lengths.
+    fn summed(replicas: usize, lengths: &[usize], runs: i64) -> Vec<Vec<Vec<f32>>> {
+        let pending = PendingSums::default();
+        std::thread::scope(|scope| {
+            let replica = |replica: usize| {
+                let pending = &pending;
+                scope.spawn(move || {
+                    let mut sums = Vec::new();
+                    for run in 0..runs {
+                        let given = addends(replica, lengths);
+                        sums = lengths.iter().map(|&length| vec![0.0; length]).collect();
+                        let arrays = given.iter().zip(&mut sums).map(
+                            |(given, sums): (&Vec<f32>, &mut Vec<f32>)| ReducedArray {
+                                addends: given.as_ptr(),
+                                sums: sums.as_mut_ptr(),
+                                length: given.len(),
+                            },
+                        );
+                        let arrays = arrays.collect();
+                        let rendezvous =
+                            pending.arrive((run, 3), replicas, replica, arrays).unwrap();
+                        rendezvous.reduce(replicas, replica, LONG).unwrap();
+                    }
+                    sums
+                })
+            };
+            let running: Vec<_> = (0..replicas).map(replica).collect();
+            let results = running.into_iter().map(|thread| thread.join().unwrap());
+            let results = results.collect();
+            assert!(lock(&pending.0).is_empty());
+            results
+        })
+    }
+
+    fn addends(replica: usize, lengths: &[usize]) -> Vec<Vec<f32>> {
+        let value = |array: usize, i: usize| 0.1 + ((replica + 1) * (7 * i + array)) as f32 * 1e-3;
+        let lengths = lengths.iter().enumerate();
+        let arrays = lengths.map(|(array, &length)| (0..length).map(|i| value(array, i)).collect());
+        arrays.collect()
+    }
+
+    #[test]
+    fn every_replica_has_the_sums_in_the_order_of_replicas() {
+        let lengths = [1, 5000, 0, 16, 33];
+        for replicas in 1..=5 {
+            let results = summed(replicas, &lengths, 20);
+            let mut expected = addends(0, &lengths);
+            for replica in 1..replicas {
+                let more = addends(replica, &lengths);
+                let sums = expected.iter_mut().flatten();
+                sums.zip(more.iter().flatten())
+                    .for_each(|(sum, addend)| *sum += addend);
+            }
+            assert!(results.iter().all(|found| *found == expected), "{replicas}");
+        }
+    }
+
+    #[test]
+    fn shares_are_all_elements_once() {
+        for length in [0, 1, 15, 16, 17, 100, 4096, 4099] {
+            for replicas in 1..6 {
+                let mut next = 0;
+                for replica in 0..replicas {
+                    let chunk = chunk(length, replicas, replica);
+                    assert_eq!(chunk.start, next, "{length} {replicas}");
+                    next = chunk.end;
+                }
+                assert_eq!(next, length);
+            }
+        }
+    }
+
+    #[test]
+    fn who_waits_too_long_and_who_comes_later_hear_of_it() {
+        let pending = PendingSums::default();
+        let wait = Duration::from_millis(5);
+        let rendezvous = pending.arrive((1, 1), 3, 1, Vec::new()).unwrap();
+        let error = rendezvous.reduce(3, 1, wait).unwrap_err();
+        assert_eq!(error.code, Code::DeadlineExceeded);
+        assert!(error.message.contains("replicas [0, 2]"), "{error}");
+        assert_eq!(pending.arrive((1, 1), 3, 0, Vec::new()).err(), Some(error));
+    }
+
+    #[test]
+    fn arrays_of_other_lengths_and_strangers_are_refused() {
+        let array = |length| ReducedArray {
+            addends: std::ptr::null(),
+            sums: std::ptr::null_mut(),
+            length,
+        };
+        for (replica, length) in [(1, 3), (0, 2), (2, 2)] {
+            let pending = PendingSums::default();
+            let rendezvous = pending.arrive((1, 1), 2, 0, vec![array(2)]).unwrap();
+            let refused = pending.arrive((1, 1), 2, replica, vec![array(length)]);
+            assert!(refused.is_err_and(|error| error.code == Code::Internal));
+            assert!(rendezvous.reduce(2, 0, LONG).is_err());
+        }
+    }
+}

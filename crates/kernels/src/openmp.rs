@@ -1,0 +1,102 @@
+//! Parallel loops of our own on the OpenMP threads that oneDNN's operations use.
+
+use std::any::Any;
+use std::ffi::{c_int, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::{Mutex, PoisonError};
+
+use crate::sync::lock;
+use crate::sys::Api;
+
+/// The OpenMP team of the calling thread. Loops on other threads would compete with it for the processors.
+#[derive(Clone, Copy)]
+pub(crate) struct ThreadTeam {
+    api: &'static Api,
+    threads: usize,
+}
+
+/// The body of a parallel region, and the panic that ended it on some thread.
+struct ParallelRegion<'a> {
+    work: &'a (dyn Fn() + Sync),
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
+}
+
+/// An output array that several threads write to, each to its own elements.
+#[derive(Clone, Copy)]
+pub(crate) struct OutputPointer(pub(crate) *mut f32);
+
+// SAFETY: what is written through it is the promise of who does.
+unsafe impl Send for OutputPointer {}
+// SAFETY: as above.
+unsafe impl Sync for OutputPointer {}
+
+impl ThreadTeam {
+    pub(crate) fn new(api: &'static Api, threads: usize) -> Self {
+        Self { api, threads }
+    }
+
+    /// Sets the number of threads of the parallel regions that the calling thread starts.
+    pub(crate) fn bind_to_current_thread(&self) {
+        // SAFETY: the function has no conditions; it is about this thread alone.
+        unsafe {
+            (self.api.omp_set_num_threads)(c_int::try_from(self.threads).unwrap_or(c_int::MAX))
+        };
+    }
+
+    pub(crate) fn threads(&self) -> usize {
+        self.threads
+    }
+
+    /// Calls `work` with each task, several at the same time and in any order; returns when all are done.
+    pub(crate) fn for_each<P: Send>(
+        &self,
+        tasks: impl Iterator<Item = P> + Send,
+        work: impl Fn(P) + Sync,
+    ) {
+        let tasks = Mutex::new(tasks);
+        let next = || lock(&tasks).next();
+        self.on_every_thread(&|| {
+            while let Some(task) = next() {
+                work(task);
+            }
+        });
+    }
+
+    /// Calls `work` once on every thread of the team.
+    fn on_every_thread(&self, work: &(dyn Fn() + Sync)) {
+        if self.threads < 2 {
+            return work();
+        }
+        let region = ParallelRegion {
+            work,
+            panic: Mutex::new(None),
+        };
+        let threads = u32::try_from(self.threads).unwrap_or(1);
+        // SAFETY: OpenMP calls `run_region` with the region on for_each thread and returns when all of them have returned.
+        unsafe {
+            (self.api.gomp_parallel)(
+                run_region,
+                (&raw const region).cast_mut().cast(),
+                threads,
+                0,
+            )
+        };
+        let panic = region
+            .panic
+            .into_inner()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(panic) = panic {
+            resume_unwind(panic);
+        }
+    }
+}
+
+/// # Safety
+/// `region` is a [`ParallelRegion`] that lives during the call.
+unsafe extern "C" fn run_region(region: *mut c_void) {
+    // SAFETY: the caller's promise.
+    let region = unsafe { &*region.cast::<ParallelRegion<'_>>() };
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(region.work)) {
+        *lock(&region.panic) = Some(panic);
+    }
+}
