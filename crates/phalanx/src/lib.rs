@@ -23,6 +23,7 @@ pub mod prelude;
 pub mod replicas;
 pub mod saved;
 pub mod schedules;
+mod storage;
 pub mod strategy;
 
 pub use error::{Error, Result};

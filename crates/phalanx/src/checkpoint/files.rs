@@ -8,9 +8,9 @@ use phalanx_graph::HostTensor;
 use super::history;
 use super::manifest::{self, About, DOCUMENT, Stamp, Stamps};
 use super::{Named, TrainingState};
-use crate::saved::folder::{Kind, Opened, WEIGHTS, Work};
-use crate::saved::problem;
 use crate::saved::weights::{Tensors, read_all};
+use crate::storage::atomic_dir::{DirectoryKind, OpenFile, StagingDir, WEIGHTS};
+use crate::storage::problem;
 use crate::{Error, Result};
 
 const MANIFEST: &str = "checkpoint.json";
@@ -25,7 +25,7 @@ const SUMS: &str = "sums";
 pub(super) const FILES: [&str; 6] = [MANIFEST, WEIGHTS, OPTIMIZER, EPOCH, BEST, HISTORY];
 
 /// The directory of a checkpoint.
-pub(super) const CHECKPOINT: Kind = Kind {
+pub(super) const CHECKPOINT: DirectoryKind = DirectoryKind {
     what: "checkpoint",
     short: "checkpoint",
     writer: "save_checkpoint",
@@ -35,12 +35,12 @@ pub(super) const CHECKPOINT: Kind = Kind {
 };
 
 pub(super) fn write(path: &Path, state: &TrainingState) -> Result<()> {
-    CHECKPOINT.replace(path, |work| {
+    CHECKPOINT.replace(path, |staging| {
         let mut stamps = Stamps::new();
         let mut tensors = |file: &str, named: &Named| {
             let named = named.iter().map(|(name, value)| (&**name, value));
             let tensors = Tensors::new(named)?;
-            let stamp = stamped(work, file, |out| tensors.write(out))?;
+            let stamp = stamped(staging, file, |out| tensors.write(out))?;
             stamps.insert(file.to_owned(), stamp);
             Ok::<_, Error>(())
         };
@@ -53,16 +53,16 @@ pub(super) fn write(path: &Path, state: &TrainingState) -> Result<()> {
             tensors(BEST, best)?;
         }
         let history = history::write(&state.history)?;
-        let stamp = stamped(work, HISTORY, |out| out.write_all(&history))?;
+        let stamp = stamped(staging, HISTORY, |out| out.write_all(&history))?;
         stamps.insert(HISTORY.to_owned(), stamp);
         // Last: it vouches for the others.
         let manifest = manifest::write(&state.about, &stamps)?;
-        work.write(MANIFEST, |file| file.write_all(&manifest))
+        staging.write(MANIFEST, |file| file.write_all(&manifest))
     })
 }
 
 fn stamped(
-    work: &Work<'_>,
+    staging: &StagingDir<'_>,
     name: &str,
     contents: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> Result<Stamp> {
@@ -70,7 +70,7 @@ fn stamped(
         bytes: 0,
         crc32c: 0,
     };
-    work.write(name, |out| {
+    staging.write(name, |out| {
         let mut counted = Counted { out, stamp };
         contents(&mut counted)?;
         stamp = counted.stamp;
@@ -119,8 +119,8 @@ struct Source<'a> {
     bytes: Box<dyn Read + 'a>,
 }
 
-impl From<Opened> for Source<'_> {
-    fn from(opened: Opened) -> Self {
+impl From<OpenFile> for Source<'_> {
+    fn from(opened: OpenFile) -> Self {
         Self {
             name: opened.name,
             len: opened.len,

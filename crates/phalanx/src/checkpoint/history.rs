@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::manifest::MOST;
-use crate::saved::problem;
+use crate::storage::problem;
 use crate::{Error, Result};
 
 /// The results of an epoch.

@@ -8,8 +8,8 @@ use serde_json::{Map, Value};
 use super::files::FILES;
 use super::history::Number;
 use crate::data::Position;
-use crate::saved::json::Document;
-use crate::saved::problem;
+use crate::storage::document::Document;
+use crate::storage::problem;
 use crate::{Error, Result};
 
 /// `checkpoint.json`.

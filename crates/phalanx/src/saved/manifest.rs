@@ -2,9 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::json::Document;
-use super::{MODEL, problem};
+use super::MODEL;
 use crate::nn::{Model, Registry};
+use crate::storage::document::Document;
+use crate::storage::problem;
 use crate::{Error, Result};
 
 /// `model.json`.
@@ -46,9 +47,9 @@ pub(super) fn read(name: &str, text: &[u8], registry: &Registry) -> Result<Model
     };
     Model::from_config_with(config, registry).map_err(|error| {
         let error = error.to_string();
-        let action = match error.contains("unknown layer `") {
-            true => "a layer of your own is read by `SavedModel::load_with`",
-            false => "correct it, or save the model again",
+        let action = match is_known(config, registry) {
+            false => "a layer of your own is read by `SavedModel::load_with`",
+            true => "correct it, or save the model again",
         };
         let error = error.strip_prefix("model: ").unwrap_or(&error);
         problem(name, "model", format!("{error}; {action}"))
@@ -58,7 +59,7 @@ pub(super) fn read(name: &str, text: &[u8], registry: &Registry) -> Result<Model
 /// Reads back what was written, before hours of training depend on it.
 fn verify(model: &Model, config: &Value, text: &[u8]) -> Result<()> {
     let registry = Registry::standard();
-    if !is_standard(config, &registry) {
+    if !is_known(config, &registry) {
         return DOCUMENT.parse(MODEL, text).map(|_| ());
     }
     let again = read(MODEL, text, &registry)?;
@@ -68,26 +69,26 @@ fn verify(model: &Model, config: &Value, text: &[u8]) -> Result<()> {
     Err(Error::Bug("a saved model has other variables".into()))
 }
 
-/// Whether every layer is of this library, so that the model can be read without the user's own.
-fn is_standard(config: &Value, registry: &Registry) -> bool {
-    let is_known = |layer: &Value| {
+/// Whether the registry knows the kind of every layer.
+fn is_known(config: &Value, registry: &Registry) -> bool {
+    let layer_is_known = |layer: &Value| {
         let fields = layer.as_object().into_iter().flatten();
         fields
             .into_iter()
             .all(|(kind, settings)| match kind.as_str() {
-                "model" => is_standard(settings, registry),
+                "model" => is_known(settings, registry),
                 kind => registry.kinds().any(|known| known == kind),
             })
     };
     let layers = config.get("layers").and_then(Value::as_array);
-    layers.into_iter().flatten().all(is_known)
+    layers.into_iter().flatten().all(layer_is_known)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::json::{MAX_BYTES, MAX_VALUES, check};
     use super::*;
     use crate::nn::{Conv2d, Initializer, Input, Regularizer, Sequential};
+    use crate::storage::document::{MAX_BYTES, MAX_VALUES, check};
 
     #[test]
     fn the_largest_models_fit_the_limits() {

@@ -16,26 +16,23 @@
 //! # }
 //! ```
 
-pub(crate) mod folder;
-pub(crate) mod json;
 mod manifest;
 pub(crate) mod weights;
 
 use std::io::Read;
 use std::path::Path;
 
-use folder::{Kind, WEIGHTS};
-
 use phalanx_graph::HostTensor;
 
+use crate::Result;
 use crate::import::{self, LoadReport, LoadWeights};
 use crate::nn::{IntoModel, Model, Registry};
-use crate::{Error, Result};
+use crate::storage::atomic_dir::{self, DirectoryKind, WEIGHTS};
 
 /// The architecture.
 const MODEL: &str = "model.json";
 /// The directory of a saved model.
-const MODEL_FOLDER: Kind = Kind {
+const MODEL_DIR: DirectoryKind = DirectoryKind {
     what: "saved model",
     short: "model",
     writer: "save",
@@ -122,7 +119,7 @@ impl SavedModel {
     /// When the file cannot be written; one that was there before stays then.
     pub fn save_weights(&self, path: impl AsRef<Path>) -> Result<()> {
         let tensors = weights::Tensors::new(self.named())?;
-        folder::replace_file(path.as_ref(), |file| tensors.write(file))
+        atomic_dir::replace_file(&MODEL_DIR, path.as_ref(), |file| tensors.write(file))
     }
 
     /// Writes the model to a directory, such as `digits.phx`, in one step: a crash leaves what was there before.
@@ -135,10 +132,10 @@ impl SavedModel {
     /// could not be read back: a layer of its own kind with a setting that JSON cannot hold, for instance.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let manifest = manifest::write(&self.model)?;
-        MODEL_FOLDER.replace(path.as_ref(), |work| {
-            work.write(MODEL, |file| file.write_all(&manifest))?;
+        MODEL_DIR.replace(path.as_ref(), |staging| {
+            staging.write(MODEL, |file| file.write_all(&manifest))?;
             let tensors = weights::Tensors::new(self.named())?;
-            work.write(WEIGHTS, |file| tensors.write(file))
+            staging.write(WEIGHTS, |file| tensors.write(file))
         })
     }
 
@@ -162,7 +159,7 @@ impl SavedModel {
     /// # Errors
     /// As for [`load`](Self::load).
     pub fn load_with(path: impl AsRef<Path>, registry: &Registry) -> Result<Self> {
-        let (mut manifest, mut weights) = MODEL_FOLDER.open(path.as_ref(), |files| {
+        let (mut manifest, mut weights) = MODEL_DIR.open(path.as_ref(), |files| {
             Ok((files.file(MODEL)?, files.file(WEIGHTS)?))
         })?;
         let text = manifest.contents()?;
@@ -197,27 +194,4 @@ impl From<SavedModel> for Model {
     fn from(saved: SavedModel) -> Self {
         saved.model
     }
-}
-
-/// The error of a file that is not as it must be; what it quotes of the file cannot flood or steer a terminal.
-pub(crate) fn problem(name: &str, place: &str, message: impl Into<String>) -> Error {
-    Error::Data {
-        source_name: name.to_owned(),
-        place: place.to_owned(),
-        message: brief(&message.into()),
-    }
-}
-
-/// Printable text of bounded length: what is too long loses its middle.
-fn brief(text: &str) -> String {
-    const HEAD: usize = 500;
-    const TAIL: usize = 200;
-    let printable = |c: char| if c.is_control() { '\u{fffd}' } else { c };
-    let count = text.chars().count();
-    if count <= HEAD + TAIL {
-        return text.chars().map(printable).collect();
-    }
-    let head: String = text.chars().take(HEAD).map(printable).collect();
-    let tail: String = text.chars().skip(count - TAIL).map(printable).collect();
-    format!("{head} .. {tail}")
 }

@@ -11,9 +11,9 @@ use phalanx_graph::{AlignedBytes, DType, HostTensor, Shape};
 use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
 
-use super::{json, problem};
 use crate::config::suggest;
 use crate::nn::Variable;
+use crate::storage::{document, problem};
 use crate::{Error, Result, import};
 
 /// Bytes of the length of the header, at the start of the file.
@@ -178,15 +178,15 @@ impl File<'_> {
                 format!("expected the header of a safetensors file: {error}; {SAVE_AGAIN}");
             problem(self.name, "header", message)
         };
-        json::check(text, usize::MAX).map_err(broken)?;
+        document::check(text, usize::MAX).map_err(broken)?;
         serde_json::from_slice(text).map_err(broken)
     }
 
     fn check_names(&self, metadata: &Metadata, variables: &[Variable]) -> Result<()> {
-        let is_absent = |variable: &&Variable| metadata.info(&variable.name).is_none();
+        let is_missing = |variable: &&Variable| metadata.info(&variable.name).is_none();
         let absent: Vec<&str> = variables
             .iter()
-            .filter(is_absent)
+            .filter(is_missing)
             .map(|variable| variable.name.as_str())
             .collect();
         let known: HashSet<&str> = variables.iter().map(|variable| &*variable.name).collect();

@@ -1,4 +1,9 @@
-//! A directory of ours: what may be read from it, and how it is replaced as a whole.
+//! A directory that is replaced as a whole: a reader sees the old one or the new one, whatever is interrupted.
+//!
+//! A save fills a hidden staging directory beside the target, syncs it, and exchanges the two names in one system call. Where the file
+//! system cannot exchange, the old directory is renamed to a hidden backup first, and both readers and the next save know where to
+//! look for it. Invariants: at each moment the target or its backup is whole; nothing that this library did not write is replaced or
+//! removed.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -6,38 +11,38 @@ use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use super::json::MAX_BYTES;
+use super::document::MAX_BYTES;
 use crate::{Error, Result};
 
 /// The values of the variables.
 pub(crate) const WEIGHTS: &str = "weights.safetensors";
 
-/// What a directory of ours holds.
+/// A kind of directory that this library writes.
 #[derive(Debug)]
-pub(crate) struct Kind {
-    /// As in `no saved model has`.
+pub(crate) struct DirectoryKind {
+    /// Its name in sentences such as `no saved model has`.
     pub(crate) what: &'static str,
-    /// In few words, as in `replaced by the model`.
+    /// A short name, as in `replaced by the model`.
     pub(crate) short: &'static str,
-    /// What wrote it, as in ``the directory that `save` was given``.
+    /// The function that writes it, as in ``the directory that `save` was given``.
     pub(crate) writer: &'static str,
-    /// A name for one.
+    /// An example of a path.
     pub(crate) example: &'static str,
-    /// The files that it can have; the first says what it is.
+    /// The files that it can have; the first one identifies it.
     pub(crate) files: &'static [&'static str],
-    /// Whether the contents of the first file say that it is one, of whatever version.
+    /// Whether the contents of the first file are of this kind, of any version.
     pub(crate) is_ours: fn(&[u8]) -> bool,
 }
 
-/// A file of ours, open.
-pub(crate) struct Opened {
+/// An open file of such a directory.
+pub(crate) struct OpenFile {
     pub(crate) file: File,
     pub(crate) len: u64,
     pub(crate) name: String,
 }
 
-impl Opened {
-    /// The contents of a file of JSON, or as much of a longer file as shows that it is none.
+impl OpenFile {
+    /// The contents of a JSON file; of one that is too long, one byte more than is allowed.
     pub(crate) fn contents(&mut self) -> Result<Vec<u8>> {
         let mut contents = Vec::new();
         let most = MAX_BYTES as u64 + 1;
@@ -47,56 +52,57 @@ impl Opened {
     }
 }
 
-impl Kind {
-    /// Opens files of a directory, of which `open` says which.
+impl DirectoryKind {
+    /// Opens the files of a directory that `open` names.
     ///
-    /// All are of one save: when the directory is replaced meanwhile, they are opened again.
+    /// All belong to the same save: when the directory is replaced meanwhile, they are opened again.
     pub(crate) fn open<T>(
         &self,
         folder: &Path,
-        open: impl Fn(&Files<'_>) -> Result<T>,
+        open: impl Fn(&DirectoryFiles<'_>) -> Result<T>,
     ) -> Result<T> {
         const TRIES: usize = 20;
-        let files = Files { kind: self, folder };
+        let files = DirectoryFiles { kind: self, folder };
         for _ in 1..TRIES {
-            let before = identity(folder);
+            let before = inode(folder);
             let opened = files.check().and_then(|()| open(&files));
-            if before == identity(folder) {
+            if before == inode(folder) {
                 return opened
-                    .or_else(|error| self.open_aside(folder, &open).unwrap_or(Err(error)));
+                    .or_else(|error| self.open_backup(folder, &open).unwrap_or(Err(error)));
             }
         }
         files.check()?;
         open(&files)
     }
 
-    /// From where the old one waits, when a save that moved it there was interrupted.
-    fn open_aside<T>(
+    /// Opens the backup, when a save was interrupted after it renamed the old directory.
+    fn open_backup<T>(
         &self,
         folder: &Path,
-        open: impl Fn(&Files<'_>) -> Result<T>,
+        open: impl Fn(&DirectoryFiles<'_>) -> Result<T>,
     ) -> Option<Result<T>> {
-        let place = Place::of(folder, self).ok()?;
-        let aside = place.aside();
-        (place.is_free() && place.is_ours(&aside)).then(|| {
-            open(&Files {
+        let place = TargetDir::of(folder, self).ok()?;
+        let backup = place.backup();
+        (place.is_free() && place.is_ours(&backup)).then(|| {
+            open(&DirectoryFiles {
                 kind: self,
-                folder: &aside,
+                folder: &backup,
             })
         })
     }
 
-    /// Whether something has the name, or waits for it after a save that was interrupted.
+    /// Whether there is something at the path, or a backup of an interrupted save.
     pub(crate) fn is_there(&self, folder: &Path) -> bool {
-        Place::of(folder, self).is_ok_and(|place| !place.is_free() || place.is_ours(&place.aside()))
+        TargetDir::of(folder, self)
+            .is_ok_and(|place| !place.is_free() || place.is_ours(&place.backup()))
     }
 
-    /// Removes one of ours, if there is one.
+    /// Removes the directory and its backup, if they are of this kind.
     pub(crate) fn discard(&self, folder: &Path) -> Result<()> {
-        let place = Place::of(folder, self)?;
-        for folder in [place.aside(), place.path()] {
+        let place = TargetDir::of(folder, self)?;
+        for folder in [place.backup(), place.path()] {
             if place.is_ours(&folder) {
-                // What is left without its first file is none.
+                // Without its first file a half-removed directory is no longer of this kind.
                 let first = folder.join(self.files[0]);
                 fs::remove_file(&first).map_err(refused("remove", &first))?;
                 place.remove(&folder);
@@ -106,26 +112,26 @@ impl Kind {
     }
 }
 
-/// What tells a directory from another that has its name later.
+/// Tells a directory from another one that has its name later.
 #[cfg(unix)]
-fn identity(folder: &Path) -> Option<(u64, u64)> {
+fn inode(folder: &Path) -> Option<(u64, u64)> {
     use std::os::unix::fs::MetadataExt;
     let found = fs::metadata(folder).ok()?;
     Some((found.dev(), found.ino()))
 }
 
 #[cfg(not(unix))]
-fn identity(_: &Path) -> Option<(u64, u64)> {
+fn inode(_: &Path) -> Option<(u64, u64)> {
     None
 }
 
-/// The files of a directory of ours.
-pub(crate) struct Files<'a> {
-    kind: &'a Kind,
+/// The files of a directory.
+pub(crate) struct DirectoryFiles<'a> {
+    kind: &'a DirectoryKind,
     folder: &'a Path,
 }
 
-impl Files<'_> {
+impl DirectoryFiles<'_> {
     fn check(&self) -> Result<()> {
         let (shown, what) = (self.folder.display(), self.kind.what);
         match fs::metadata(self.folder) {
@@ -136,17 +142,17 @@ impl Files<'_> {
                     "`{shown}` is a file, and a {what} is a directory with `{files}`; give the directory"
                 )))
             }
-            Err(error) if is_absent(&error) => Err(self.nothing()),
+            Err(error) if is_missing(&error) => Err(self.nothing()),
             Err(error) => Err(refused("open", self.folder)(error)),
         }
     }
 
     /// Opens one of them.
-    pub(crate) fn file(&self, name: &str) -> Result<Opened> {
+    pub(crate) fn file(&self, name: &str) -> Result<OpenFile> {
         let path = self.folder.join(name);
-        let (shown, Kind { what, short, .. }) = (self.folder.display(), self.kind);
-        // Before it is opened: to open a pipe is to wait for its other end.
-        let found = fs::metadata(&path).map_err(|error| match is_absent(&error) {
+        let (shown, DirectoryKind { what, short, .. }) = (self.folder.display(), self.kind);
+        // Checked before it is opened: opening a pipe waits for its other end.
+        let found = fs::metadata(&path).map_err(|error| match is_missing(&error) {
             true => Error::user(format!(
                 "`{shown}` has no file `{name}`, so it is no {what} or not the whole of one; check the path, or copy the whole directory again"
             )),
@@ -157,7 +163,7 @@ impl Files<'_> {
                 "`{name}` in `{shown}` is no plain file; check the path, or save the {short} again"
             )));
         }
-        Ok(Opened {
+        Ok(OpenFile {
             file: File::open(&path).map_err(refused("open", &path))?,
             len: found.len(),
             name: path.display().to_string(),
@@ -166,60 +172,62 @@ impl Files<'_> {
 
     fn nothing(&self) -> Error {
         let shown = self.folder.display();
-        let Kind { what, writer, .. } = self.kind;
+        let DirectoryKind { what, writer, .. } = self.kind;
         Error::user(format!(
             "there is no {what} at `{shown}`; check the path, which is the directory that `{writer}` was given"
         ))
     }
 }
 
-impl Kind {
-    /// Makes the directory anew with what `write` puts into it: the old one stays until the new one is whole and on disk.
+impl DirectoryKind {
+    /// Writes a new directory in the place of the old one, which stays until the new one is complete and on disk.
     pub(crate) fn replace(
         &self,
         path: &Path,
-        write: impl FnOnce(&Work<'_>) -> Result<()>,
+        write: impl FnOnce(&StagingDir<'_>) -> Result<()>,
     ) -> Result<()> {
-        let place = Place::of(path, self)?;
-        make_folders(&place.parent)?;
+        let place = TargetDir::of(path, self)?;
+        create_dir_all_durable(&place.parent)?;
         place.check_replaceable()?;
-        place.put_back()?;
+        place.restore_backup()?;
         place.remove_leftovers();
-        let work = place.begin()?;
-        write(&work)?;
-        sync_folder(&work.path)?;
-        place.publish(&work, exchange)?;
-        sync_folder(&place.parent)
+        let staging = place.stage()?;
+        write(&staging)?;
+        sync_dir(&staging.path)?;
+        place.publish(&staging, exchange)?;
+        sync_dir(&place.parent)
     }
 }
 
-/// Writes a file anew: the old one stays until the new one is whole and on disk.
-pub(super) fn replace_file(
+/// Writes the weights of a directory of this kind to a file of their own, in the place of an old one, which stays until the new one is
+/// complete and on disk.
+pub(crate) fn replace_file(
+    kind: &DirectoryKind,
     path: &Path,
     contents: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> Result<()> {
-    let place = Place::of(path, &super::MODEL_FOLDER)?;
-    make_folders(&place.parent)?;
+    let place = TargetDir::of(path, kind)?;
+    create_dir_all_durable(&place.parent)?;
     if place.path().is_dir() {
         return Err(Error::user(format!(
             "`{}` is a directory, and weights alone are a file; give a name such as `digits.safetensors`",
             path.display()
         )));
     }
-    let work = place.begin()?;
-    work.write(WEIGHTS, contents)?;
-    let file = work.path.join(WEIGHTS);
+    let staging = place.stage()?;
+    staging.write(WEIGHTS, contents)?;
+    let file = staging.path.join(WEIGHTS);
     fs::rename(&file, place.path()).map_err(refused("write", path))?;
-    sync_folder(&place.parent)
+    sync_dir(&place.parent)
 }
 
-/// A directory being filled; what is in it when it is dropped, half-made or just replaced, is removed.
-pub(crate) struct Work<'a> {
+/// A directory that is being filled. When dropped, it is removed with what is in it: a half-written save, or the replaced one.
+pub(crate) struct StagingDir<'a> {
     path: PathBuf,
     files: &'a [&'a str],
 }
 
-impl Work<'_> {
+impl StagingDir<'_> {
     /// Writes one file and makes it durable.
     pub(crate) fn write(
         &self,
@@ -236,29 +244,29 @@ impl Work<'_> {
     }
 }
 
-impl Drop for Work<'_> {
+impl Drop for StagingDir<'_> {
     fn drop(&mut self) {
         remove(&self.path, self.files);
     }
 }
 
-/// Where a directory of ours goes.
-struct Place<'a> {
+/// The place of a directory.
+struct TargetDir<'a> {
     parent: PathBuf,
     name: OsString,
-    kind: &'a Kind,
+    kind: &'a DirectoryKind,
 }
 
-impl<'a> Place<'a> {
-    fn of(path: &Path, kind: &'a Kind) -> Result<Self> {
-        // What a link points to is replaced, not the link.
+impl<'a> TargetDir<'a> {
+    fn of(path: &Path, kind: &'a DirectoryKind) -> Result<Self> {
+        // The target of a link is replaced, not the link.
         let is_link = fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink());
         let path = match is_link {
             true => fs::canonicalize(path).map_err(refused("follow the link", path))?,
             false => path.to_path_buf(),
         };
         let Some(name) = path.file_name() else {
-            let Kind { short, example, .. } = kind;
+            let DirectoryKind { short, example, .. } = kind;
             return Err(Error::user(format!(
                 "`{}` names no directory to save a {short} in; give a name, such as `{example}`",
                 path.display()
@@ -276,44 +284,44 @@ impl<'a> Place<'a> {
         self.parent.join(&self.name)
     }
 
-    /// Where the old one waits for a moment when a file system cannot exchange two names.
-    fn aside(&self) -> PathBuf {
-        self.parent.join(self.hidden(".before"))
+    /// The old directory's name while the new one is renamed, where the file system cannot exchange names.
+    fn backup(&self) -> PathBuf {
+        self.parent.join(self.hidden_sibling(".before"))
     }
 
-    fn hidden(&self, suffix: &str) -> OsString {
+    fn hidden_sibling(&self, suffix: &str) -> OsString {
         let mut name = OsString::from(".");
         name.push(&self.name);
         name.push(suffix);
         name
     }
 
-    /// Whether nothing has the name.
+    /// Whether there is nothing at the path.
     fn is_free(&self) -> bool {
-        fs::symlink_metadata(self.path()).is_err_and(|error| is_absent(&error))
+        fs::symlink_metadata(self.path()).is_err_and(|error| is_missing(&error))
     }
 
-    /// Gives the old one its name again, when a save that moved it was interrupted: it is the only one.
-    fn put_back(&self) -> Result<()> {
-        let (aside, path) = (self.aside(), self.path());
-        if !self.is_free() || !self.is_ours(&aside) {
+    /// Renames the backup of an interrupted save to the target, which does not exist then.
+    fn restore_backup(&self) -> Result<()> {
+        let (backup, path) = (self.backup(), self.path());
+        if !self.is_free() || !self.is_ours(&backup) {
             return Ok(());
         }
-        fs::rename(&aside, &path).map_err(refused("rename", &aside))?;
-        sync_folder(&self.parent)
+        fs::rename(&backup, &path).map_err(refused("rename", &backup))?;
+        sync_dir(&self.parent)
     }
 
-    /// Checks that nothing is lost when the new one takes this place.
+    /// Checks that the target can be replaced without losing anything that this library did not write.
     fn check_replaceable(&self) -> Result<()> {
         let path = self.path();
-        let (shown, Kind { what, short, .. }) = (path.display(), self.kind);
+        let (shown, DirectoryKind { what, short, .. }) = (path.display(), self.kind);
         let foreign = |problem: String| {
             Error::user(format!(
                 "`{shown}` {problem}, so it is not replaced by the {short}; save under another name, or move it away"
             ))
         };
         match fs::symlink_metadata(&path) {
-            Err(error) if is_absent(&error) => return Ok(()),
+            Err(error) if is_missing(&error) => return Ok(()),
             Err(error) => return Err(refused("look at", &path)(error)),
             Ok(found) if !found.is_dir() => return Err(foreign("is no directory".into())),
             Ok(_) => {}
@@ -336,18 +344,18 @@ impl<'a> Place<'a> {
         Err(foreign(format!("has no `{first}` written by phalanx")))
     }
 
-    /// Makes an empty directory beside the place, so that it is on the same file system.
-    fn begin(&self) -> Result<Work<'a>> {
+    /// Creates an empty directory beside the target, and so on the same file system.
+    fn stage(&self) -> Result<StagingDir<'a>> {
         const TRIES: u32 = 1000;
         let process = std::process::id();
         for number in 0..TRIES {
             let path = self
                 .parent
-                .join(self.hidden(&format!("{WORK}{process}-{number}")));
+                .join(self.hidden_sibling(&format!("{STAGING}{process}-{number}")));
             match fs::create_dir(&path) {
                 Ok(()) => {
                     let files = self.kind.files;
-                    return Ok(Work { path, files });
+                    return Ok(StagingDir { path, files });
                 }
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(refused("create", &path)(error)),
@@ -355,93 +363,93 @@ impl<'a> Place<'a> {
         }
         let parent = self.parent.display();
         Err(Error::user(format!(
-            "`{parent}` has {TRIES} directories of interrupted saves; remove those whose names contain `{WORK}`"
+            "`{parent}` has {TRIES} directories of interrupted saves; remove those whose names contain `{STAGING}`"
         )))
     }
 
-    /// Removes what saves left that did not come to their end.
+    /// Removes staging directories and backups of interrupted saves.
     fn remove_leftovers(&self) {
-        let prefix = self.hidden(WORK);
+        let prefix = self.hidden_sibling(STAGING);
         for entry in fs::read_dir(&self.parent).into_iter().flatten().flatten() {
             let name = entry.file_name();
             let rest = name
                 .as_encoded_bytes()
                 .strip_prefix(prefix.as_encoded_bytes());
             let Some(rest) = rest else { continue };
-            let alone = match is_gone(rest) {
-                true => LEFT_ALONE_BY_NO_ONE,
-                false => LEFT_ALONE,
+            let limit = match process_is_gone(rest) {
+                true => ABANDONED_AFTER_EXIT,
+                false => ABANDONED_AFTER,
             };
-            if self.is_older(&entry.path(), alone) {
+            if self.is_older(&entry.path(), limit) {
                 self.remove(&entry.path());
             }
         }
-        if self.is_ours(&self.path()) && self.is_ours(&self.aside()) {
-            self.remove(&self.aside());
+        if self.is_ours(&self.path()) && self.is_ours(&self.backup()) {
+            self.remove(&self.backup());
         }
     }
 
-    /// Whether the directory has a first file of ours.
+    /// Whether the directory is of this kind.
     fn is_ours(&self, folder: &Path) -> bool {
         let kind = self.kind;
-        let opened = Files { kind, folder }
+        let opened = DirectoryFiles { kind, folder }
             .file(kind.files[0])
             .and_then(|mut file| file.contents());
         opened.is_ok_and(|text| (kind.is_ours)(&text))
     }
 
-    /// Whether nothing was written in the directory for so long.
-    fn is_older(&self, folder: &Path, alone: Duration) -> bool {
+    /// Whether the directory was last written longer ago than `age`.
+    fn is_older(&self, folder: &Path, limit: Duration) -> bool {
         let paths = self.kind.files.iter().map(|name| folder.join(name));
         let times = paths.chain([folder.to_path_buf()]).filter_map(|path| {
             let found = fs::symlink_metadata(path).ok()?;
             found.modified().ok()
         });
         let newest = times.max().unwrap_or_else(SystemTime::now);
-        newest.elapsed().is_ok_and(|age| age > alone)
+        newest.elapsed().is_ok_and(|age| age > limit)
     }
 
     fn remove(&self, folder: &Path) {
         remove(folder, self.kind.files);
     }
 
-    /// Gives the finished directory its name; the old one is then in its stead in `work`, or gone.
+    /// Gives the finished directory its name; the old one is then in its stead in `staging`, or gone.
     fn publish(
         &self,
-        work: &Work<'_>,
+        staging: &StagingDir<'_>,
         exchange: impl Fn(&Path, &Path) -> io::Result<()>,
     ) -> Result<()> {
         let path = self.path();
-        match fs::rename(&work.path, &path) {
+        match fs::rename(&staging.path, &path) {
             Ok(()) => return Ok(()),
             // Something is there: a directory that is not empty.
-            Err(error) if is_taken(&error) => self.check_replaceable()?,
+            Err(error) if is_occupied(&error) => self.check_replaceable()?,
             Err(error) => return Err(refused("create", &path)(error)),
         }
-        if exchange(&work.path, &path).is_ok() {
+        if exchange(&staging.path, &path).is_ok() {
             return Ok(());
         }
-        let aside = self.aside();
-        fs::rename(&path, &aside).map_err(refused("replace", &path))?;
-        if let Err(error) = fs::rename(&work.path, &path) {
-            let _ = fs::rename(&aside, &path);
+        let backup = self.backup();
+        fs::rename(&path, &backup).map_err(refused("replace", &path))?;
+        if let Err(error) = fs::rename(&staging.path, &path) {
+            let _ = fs::rename(&backup, &path);
             return Err(refused("replace", &path)(error));
         }
-        sync_folder(&self.parent)?;
-        self.remove(&aside);
+        sync_dir(&self.parent)?;
+        self.remove(&backup);
         Ok(())
     }
 }
 
-/// In the names of directories being filled.
-const WORK: &str = ".saving-";
-/// No save writes nothing for as long.
-const LEFT_ALONE: Duration = Duration::from_secs(3600);
-/// Nor one of a process that this machine does not know, which may run on another.
-const LEFT_ALONE_BY_NO_ONE: Duration = Duration::from_secs(60);
+/// Part of the name of staging directories.
+const STAGING: &str = ".saving-";
+/// A staging directory that was not written to for so long is abandoned.
+const ABANDONED_AFTER: Duration = Duration::from_secs(3600);
+/// The same if its process does not exist on this machine; it may run on another one.
+const ABANDONED_AFTER_EXIT: Duration = Duration::from_secs(60);
 
-/// Whether the process of a directory being filled, whose name ends so, is not one of this machine.
-fn is_gone(rest: &[u8]) -> bool {
+/// Whether the process in the end of a staging directory's name does not exist on this machine.
+fn process_is_gone(rest: &[u8]) -> bool {
     let process = std::str::from_utf8(rest).ok();
     let process = process.and_then(|rest| rest.split('-').next()?.parse::<u32>().ok());
     let known = Path::new("/proc");
@@ -450,14 +458,14 @@ fn is_gone(rest: &[u8]) -> bool {
     })
 }
 
-/// Makes the directories that are missing, and makes them durable.
-fn make_folders(folder: &Path) -> Result<()> {
+/// Creates missing directories and syncs their parents.
+fn create_dir_all_durable(folder: &Path) -> Result<()> {
     let missing = folder.ancestors().take_while(|folder| !folder.exists());
     let missing: Vec<&Path> = missing.filter(|folder| *folder != Path::new("")).collect();
     fs::create_dir_all(folder).map_err(refused("create", folder))?;
     for made in missing {
         let above = made.parent().filter(|above| *above != Path::new(""));
-        sync_folder(above.unwrap_or(Path::new(".")))?;
+        sync_dir(above.unwrap_or(Path::new(".")))?;
     }
     Ok(())
 }
@@ -481,19 +489,19 @@ fn remove(folder: &Path, files: &[&str]) {
     let _ = fs::remove_dir(folder);
 }
 
-fn sync_folder(path: &Path) -> Result<()> {
+fn sync_dir(path: &Path) -> Result<()> {
     let synced = File::open(path).and_then(|folder| folder.sync_all());
     synced.map_err(refused("write", path))
 }
 
-fn is_absent(error: &io::Error) -> bool {
+fn is_missing(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
     )
 }
 
-fn is_taken(error: &io::Error) -> bool {
+fn is_occupied(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::AlreadyExists | io::ErrorKind::DirectoryNotEmpty
@@ -510,8 +518,17 @@ fn refused(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error
 
 #[cfg(test)]
 mod tests {
-    use super::super::{MODEL, MODEL_FOLDER};
     use super::*;
+
+    const MODEL: &str = "model.json";
+    const MODEL_DIR: DirectoryKind = DirectoryKind {
+        what: "saved model",
+        short: "model",
+        writer: "save",
+        example: "digits.phx",
+        files: &[MODEL, WEIGHTS],
+        is_ours: |text| text.starts_with(b"{\"format\": \"phalanx model\""),
+    };
 
     struct Scratch(PathBuf);
 
@@ -531,24 +548,24 @@ mod tests {
         }
     }
 
-    fn fill(work: &Work<'_>, text: &str) -> Result<()> {
+    fn fill(staging: &StagingDir<'_>, text: &str) -> Result<()> {
         let ours = r#"{"format": "phalanx model"}"#;
-        work.write(MODEL, |file| file.write_all(ours.as_bytes()))?;
-        work.write(WEIGHTS, |file| file.write_all(text.as_bytes()))
+        staging.write(MODEL, |file| file.write_all(ours.as_bytes()))?;
+        staging.write(WEIGHTS, |file| file.write_all(text.as_bytes()))
     }
 
     #[test]
     fn a_save_that_fails_half_way_leaves_the_old_and_nothing_else() {
         let scratch = Scratch::new("half");
         let path = scratch.0.join("m");
-        MODEL_FOLDER
-            .replace(&path, |work| fill(work, "old"))
+        MODEL_DIR
+            .replace(&path, |staging| fill(staging, "old"))
             .unwrap();
-        let full = |work: &Work<'_>| {
-            work.write(MODEL, |file| file.write_all(b"new"))?;
-            work.write(WEIGHTS, |_| Err(io::ErrorKind::StorageFull.into()))
+        let full = |staging: &StagingDir<'_>| {
+            staging.write(MODEL, |file| file.write_all(b"new"))?;
+            staging.write(WEIGHTS, |_| Err(io::ErrorKind::StorageFull.into()))
         };
-        let error = MODEL_FOLDER.replace(&path, full).unwrap_err().to_string();
+        let error = MODEL_DIR.replace(&path, full).unwrap_err().to_string();
         assert!(error.starts_with("cannot write "), "{error}");
         assert_eq!(fs::read(path.join(WEIGHTS)).unwrap(), b"old");
         assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 1);
@@ -558,13 +575,13 @@ mod tests {
     fn what_appears_while_a_save_runs_is_not_replaced() {
         let scratch = Scratch::new("appears");
         let path = scratch.0.join("m");
-        let slow = |work: &Work<'_>| {
-            fill(work, "new")?;
+        let slow = |staging: &StagingDir<'_>| {
+            fill(staging, "new")?;
             fs::create_dir(&path).unwrap();
             fs::write(path.join("thesis"), "mine").unwrap();
             Ok(())
         };
-        let error = MODEL_FOLDER.replace(&path, slow).unwrap_err().to_string();
+        let error = MODEL_DIR.replace(&path, slow).unwrap_err().to_string();
         assert!(error.contains("`thesis`"), "{error}");
         assert_eq!(fs::read(path.join("thesis")).unwrap(), b"mine");
         assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 1);
@@ -572,43 +589,43 @@ mod tests {
 
     /// A file system whose names cannot be exchanged.
     fn publish_by_renames(path: &Path, text: &str) -> Result<()> {
-        let place = Place::of(path, &MODEL_FOLDER)?;
-        place.put_back()?;
+        let place = TargetDir::of(path, &MODEL_DIR)?;
+        place.restore_backup()?;
         place.remove_leftovers();
-        let work = place.begin()?;
-        fill(&work, text)?;
-        place.publish(&work, |_, _| Err(io::ErrorKind::Unsupported.into()))
+        let staging = place.stage()?;
+        fill(&staging, text)?;
+        place.publish(&staging, |_, _| Err(io::ErrorKind::Unsupported.into()))
     }
 
     #[test]
     fn a_crash_between_two_renames_loses_nothing() {
         let scratch = Scratch::new("renames");
         let path = scratch.0.join("m");
-        let weights =
-            |path: &Path| MODEL_FOLDER.open(path, |files| files.file(WEIGHTS)?.contents());
+        let weights = |path: &Path| MODEL_DIR.open(path, |files| files.file(WEIGHTS)?.contents());
         publish_by_renames(&path, "one").unwrap();
         publish_by_renames(&path, "two").unwrap();
         assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 1);
         for crashes in 0..2 {
             // The state after the first of the two renames.
             fs::rename(&path, scratch.0.join(".m.before")).unwrap();
-            assert!(MODEL_FOLDER.is_there(&path));
+            assert!(MODEL_DIR.is_there(&path));
             assert_eq!(weights(&path).unwrap(), b"two", "{crashes}");
             // A save that fails leaves it, too.
-            let full =
-                |work: &Work<'_>| work.write(WEIGHTS, |_| Err(io::ErrorKind::StorageFull.into()));
-            assert!(MODEL_FOLDER.replace(&path, full).is_err());
+            let full = |staging: &StagingDir<'_>| {
+                staging.write(WEIGHTS, |_| Err(io::ErrorKind::StorageFull.into()))
+            };
+            assert!(MODEL_DIR.replace(&path, full).is_err());
             assert_eq!(weights(&path).unwrap(), b"two", "{crashes}");
             assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 1);
         }
-        MODEL_FOLDER.discard(&path).unwrap();
-        assert!(!MODEL_FOLDER.is_there(&path));
+        MODEL_DIR.discard(&path).unwrap();
+        assert!(!MODEL_DIR.is_there(&path));
         assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 0);
-        MODEL_FOLDER.discard(&path).unwrap();
+        MODEL_DIR.discard(&path).unwrap();
         // What is not ours stays.
         fs::create_dir(&path).unwrap();
         fs::write(path.join("thesis"), "mine").unwrap();
-        MODEL_FOLDER.discard(&path).unwrap();
+        MODEL_DIR.discard(&path).unwrap();
         assert!(path.join("thesis").exists());
     }
 }

@@ -1,5 +1,7 @@
-//! JSON of unknown origin: checked before it is read, because readers keep the last of several fields of one name
-//! and take far more memory than the text.
+//! JSON documents with a format and a version, read from untrusted files.
+//!
+//! The text is checked before it is parsed: a parser keeps the last of several fields of the same name, and needs far more memory than
+//! the text.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -13,25 +15,25 @@ use crate::config::suggest;
 
 /// Ten thousand layers, the most a model has, take half of it.
 pub(crate) const MAX_BYTES: usize = 8 << 20;
-pub(super) const MAX_VALUES: usize = 1 << 19;
+pub(crate) const MAX_VALUES: usize = 1 << 19;
 
-/// A file of ours: an object that says what it is, in which version of it, and which phalanx wrote it.
+/// A kind of file: an object with its format, the version of that, and the version of phalanx that wrote it.
 #[derive(Debug)]
 pub(crate) struct Document {
     /// The field `format`.
     pub(crate) format: &'static str,
-    /// The field `version`, which counts up when a reader of the old one could not read the new one.
+    /// The field `version`, which grows when readers of the old version could not read the new one.
     pub(crate) version: u64,
-    /// All fields.
+    /// The names of all fields.
     pub(crate) fields: &'static [&'static str],
     /// What the file belongs to.
     pub(crate) what: &'static str,
-    /// What to do about a file that is damaged.
+    /// What the user should do about a damaged file.
     pub(crate) again: &'static str,
 }
 
 impl Document {
-    /// The fields of a file of this version; `name` is the file in errors.
+    /// Reads a file of this version; `name` is the file in errors.
     pub(crate) fn read(&self, name: &str, text: &[u8]) -> Result<Map<String, Value>> {
         let fields = self.parse(name, text)?;
         self.check_format(name, &fields)?;
@@ -45,7 +47,7 @@ impl Document {
         Ok(fields)
     }
 
-    /// Whether the file is one of ours, of whatever version.
+    /// Whether the file has this format, of any version.
     pub(crate) fn is_ours(&self, text: &[u8]) -> bool {
         self.parse("", text)
             .is_ok_and(|fields| self.has_format(&fields))
@@ -57,7 +59,7 @@ impl Document {
             .is_some_and(|format| format == self.format)
     }
 
-    pub(super) fn parse(&self, name: &str, text: &[u8]) -> Result<Map<String, Value>> {
+    pub(crate) fn parse(&self, name: &str, text: &[u8]) -> Result<Map<String, Value>> {
         let (what, again) = (self.what, self.again);
         if text.len() > MAX_BYTES {
             let message = format!(
@@ -121,7 +123,7 @@ impl Document {
     }
 }
 
-/// A value in few letters.
+/// A short text for a value.
 fn shown(value: &Value) -> String {
     const LONGEST: usize = 60;
     match value {
@@ -134,12 +136,12 @@ fn shown(value: &Value) -> String {
     }
 }
 
-/// What an object counts for beside its fields: about what it takes in memory.
+/// How many values an object counts as, beside its fields: about its size in memory.
 const OBJECT: usize = 5;
 
-/// Checks that no object has two fields of one name, and that there are not more values than `most`, of which an
-/// object counts as [`OBJECT`].
-pub(super) fn check(text: &[u8], most: usize) -> serde_json::Result<()> {
+/// Checks that no object has two fields of the same name, and that there are at most `most` values; an object counts as [`OBJECT`] of
+/// them.
+pub(crate) fn check(text: &[u8], most: usize) -> serde_json::Result<()> {
     let mut reader = serde_json::Deserializer::from_slice(text);
     let mut checker = Checker { most, left: most };
     checker.deserialize(&mut reader)?;
