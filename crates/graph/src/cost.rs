@@ -194,7 +194,7 @@ fn kernel_flops(kernel: &Kernel, inputs: &[&Shape], outputs: &[Shape]) -> u64 {
         Kernel::BatchNorm { .. } => elements(&outputs[0]).saturating_mul(6),
         Kernel::BatchNormGradient { .. } => elements(&outputs[0]).saturating_mul(9),
         Kernel::MaxPool2d(pool) => window_flops(&pool.window(), elements(&outputs[0])),
-        Kernel::MaxPool2dGradient(_) => elements(inputs[3]),
+        Kernel::MaxPool2dGradient { .. } => elements(inputs[1]),
     }
 }
 

@@ -341,7 +341,7 @@ fn kernel(op: &Kernel) -> String {
         Kernel::ConvBias { dims, ramp } => format!("{} {ramp:?}", conv(dims)),
         Kernel::BatchNorm { epsilon, ramp } => format!("epsilon {epsilon} {ramp:?}"),
         Kernel::BatchNormGradient { epsilon, mask } => format!("epsilon {epsilon} mask {mask:?}"),
-        Kernel::MaxPool2d(pool) | Kernel::MaxPool2dGradient(pool) => {
+        Kernel::MaxPool2d(pool) | Kernel::MaxPool2dGradient { pool, .. } => {
             joined(&pool.window(), sliding)
         }
     }

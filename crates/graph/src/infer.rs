@@ -6,6 +6,7 @@ mod loops;
 use self::contract::{conv, dot, reduce_window};
 pub(crate) use self::loops::communication;
 use self::loops::{case, check_silent, scan_loop, while_loop};
+use crate::grad::window::place_dtype;
 use crate::op::{BinaryOp, Op, PadDim, ReduceOp, SliceDim, UnaryOp};
 use crate::{DType, Kernel, Mask, Pool2d, Shape};
 
@@ -88,7 +89,7 @@ fn infer_unchecked(op: &Op, inputs: &[&Shape], replicas: usize) -> Inferred {
 }
 
 fn kernel(op: &Kernel, inputs: &[&Shape]) -> Inferred {
-    let (first, second) = (operand(inputs, 0)?, inputs.get(1).copied());
+    let first = operand(inputs, 0)?;
     match op {
         Kernel::ConvInputGradient { dims, input } => {
             let kernel = operand(inputs, 1)?;
@@ -137,15 +138,25 @@ fn kernel(op: &Kernel, inputs: &[&Shape]) -> Inferred {
         }
         Kernel::MaxPool2d(pool) => {
             let largest = max_pool(first, pool)?;
-            let place = largest.with_dtype(DType::U8);
+            let place = largest.with_dtype(place_dtype(&pool.window()));
             Ok(vec![largest, place])
         }
-        Kernel::MaxPool2dGradient(pool) => {
-            check_cotangent(operand(inputs, 3)?, &max_pool(first, pool)?)?;
-            check_cotangent(operand(inputs, 3)?, second.unwrap_or(first))?;
-            Ok(vec![first.clone()])
+        Kernel::MaxPool2dGradient { pool, input } => {
+            Ok(vec![max_pool_gradient(inputs, pool, input)?])
         }
     }
+}
+
+/// The input of a pooling, from the places and the cotangents of its windows.
+fn max_pool_gradient(inputs: &[&Shape], pool: &Pool2d, input: &[usize]) -> Result<Shape, String> {
+    let (found, cotangent) = (operand(inputs, 0)?, operand(inputs, 1)?);
+    let x = Shape::new(cotangent.dtype, input);
+    check_cotangent(cotangent, &max_pool(&x, pool)?)?;
+    let place = cotangent.with_dtype(place_dtype(&pool.window()));
+    if *found != place {
+        return Err(format!("expected the places {place}, got {found}"));
+    }
+    Ok(x)
 }
 
 /// The number of channels of what can be normalized over all dims but the last.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::grad::{convolution, window};
 use crate::op::{ConvDims, ConvSpec, ReduceOp, Subgraph, WindowDim};
-use crate::{DType, Graph, Shape, Tensor};
+use crate::{Graph, Shape, Tensor};
 
 type Label = Option<Arc<str>>;
 
@@ -52,10 +52,16 @@ pub enum Kernel {
         /// Where the cotangent passes.
         mask: Mask,
     },
-    /// `x -> (largest of each window, where it was)`: the second, u8, is for the gradient and means nothing else.
+    /// `x -> (largest of each window, its place in the window)`: places count row-major, the first of equal elements is
+    /// the largest, and the first NaN before all others. Places are u8, i32 where a window has more than 256.
     MaxPool2d(Pool2d),
-    /// `(x, largest, where, cotangent) -> gradient of x`; the first of equal elements takes it.
-    MaxPool2dGradient(Pool2d),
+    /// `(place, cotangent) -> gradient of x`.
+    MaxPool2dGradient {
+        /// The pooling.
+        pool: Pool2d,
+        /// Dims of `x`.
+        input: Vec<usize>,
+    },
 }
 
 /// What follows a kernel's own work, elementwise.
@@ -136,7 +142,7 @@ impl Kernel {
             Self::BatchNorm { .. } => "batch_norm",
             Self::BatchNormGradient { .. } => "batch_norm_gradient",
             Self::MaxPool2d(_) => "max_pool",
-            Self::MaxPool2dGradient(_) => "max_pool_gradient",
+            Self::MaxPool2dGradient { .. } => "max_pool_gradient",
         }
     }
 
@@ -172,20 +178,12 @@ impl Kernel {
             }
             Self::BatchNormGradient { epsilon, mask } => batch_norm_gradient(x, *epsilon, *mask),
             Self::MaxPool2d(pool) => {
-                let largest = x[0].reduce_window(ReduceOp::Max, &pool.window());
-                let place = Shape::new(DType::U8, largest.dims());
-                let place = x[0].graph().full(&place, 0.0);
-                vec![largest, place]
+                let window = pool.window();
+                let largest = x[0].reduce_window(ReduceOp::Max, &window);
+                vec![largest, window::winner(ReduceOp::Max, &window, &x[0])]
             }
-            Self::MaxPool2dGradient(pool) => {
-                let windows = pool.window();
-                vec![window::largest(
-                    ReduceOp::Max,
-                    &windows,
-                    &x[0],
-                    &x[1],
-                    &x[3],
-                )]
+            Self::MaxPool2dGradient { pool, input } => {
+                vec![window::to_winner(&pool.window(), input, &x[0], &x[1])]
             }
         }
     }

@@ -103,6 +103,10 @@ impl Platform {
     /// XLA:CPU lets maxima and minima drop NaN unless told not to, which would hide a diverged loss. Its newest library
     /// (YNNPACK) is slower than the one before for f32 convolutions on processors without AMX, so it is left reductions and
     /// single products; and products alone where there are 16-bit floats, whose sums it got wrong: see `docs/decisions`.
+    ///
+    /// XLA:CPU takes optimization barriers out before it fuses, unlike XLA for GPUs and TPUs; then a value behind one would be
+    /// computed again in each fusion that uses it, rounded differently. So the pass that takes them out is left out; what a
+    /// barrier becomes is nothing at run time.
     #[must_use]
     pub fn compiler_options(self, module: &str) -> Vec<(&'static str, CompilerOption)> {
         // So ends a type such as `tensor<8xbf16>`.
@@ -111,13 +115,21 @@ impl Platform {
             false => "LIBRARY_FUSION_TYPE_REDUCE,LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT",
         };
         match self {
-            Self::Cpu => vec![
-                ("xla_cpu_enable_fast_min_max", CompilerOption::Switch(false)),
-                (
-                    "xla_cpu_experimental_ynn_fusion_type",
-                    CompilerOption::Text(library),
-                ),
-            ],
+            Self::Cpu => {
+                let barriers = module.contains("stablehlo.optimization_barrier");
+                let barriers = barriers.then_some((
+                    "xla_disable_hlo_passes",
+                    CompilerOption::Text("cse_barrier_expander"),
+                ));
+                let always = [
+                    ("xla_cpu_enable_fast_min_max", CompilerOption::Switch(false)),
+                    (
+                        "xla_cpu_experimental_ynn_fusion_type",
+                        CompilerOption::Text(library),
+                    ),
+                ];
+                always.into_iter().chain(barriers).collect()
+            }
             Self::Cuda | Self::Rocm | Self::Tpu | Self::Oneapi => Vec::new(),
         }
     }

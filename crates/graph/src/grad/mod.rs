@@ -237,10 +237,9 @@ fn kernel_op(step: &Step, kernel: &Kernel) -> Vec<Option<Tensor>> {
         }
         Kernel::ConvKernelGradient { dims, .. } => convolution::kernel_gradient_vjp(step, &g, dims),
         Kernel::MaxPool2d(pool) => {
-            let given = [step.input(0), step.output(0), step.output(1), g];
-            let op = Op::Kernel(Kernel::MaxPool2dGradient(*pool));
-            let given: Vec<&Tensor> = given.iter().collect();
-            vec![Some(step.graph.push(op, &given))]
+            let input = step.input(0).dims();
+            let op = Op::Kernel(Kernel::MaxPool2dGradient { pool: *pool, input });
+            vec![Some(step.graph.push(op, &[&step.output(1), &g]))]
         }
         Kernel::BatchNorm {
             epsilon,
@@ -263,7 +262,7 @@ fn kernel_op(step: &Step, kernel: &Kernel) -> Vec<Option<Tensor>> {
         | Kernel::ConvBias { .. }
         | Kernel::BatchNorm { .. }
         | Kernel::BatchNormGradient { .. }
-        | Kernel::MaxPool2dGradient(_) => of_decomposed(step, kernel),
+        | Kernel::MaxPool2dGradient { .. } => of_decomposed(step, kernel),
     }
 }
 

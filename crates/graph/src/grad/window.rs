@@ -1,35 +1,48 @@
 //! Derivatives of reductions, whole and over windows.
+//!
+//! A compiler may compute one value twice, in two fusions that round differently, so no derivative here compares a value
+//! with the result of a reduction of it: nothing need be equal. Which element won is found once and kept
+//! behind an optimization barrier: as its place in a window, or as the values that both sides of a comparison are
+//! made of (`docs/decisions/0029-the-winner-is-found-once.md`).
 
 use super::{Gradients, Step, indicator};
-use crate::Tensor;
 use crate::op::{CompareOp, PadDim, ReduceOp, SliceDim, WindowDim};
+use crate::{DType, Shape, Tensor};
 
 pub(super) fn reduce(kind: ReduceOp, dims: &[usize], step: &Step, g: &Tensor) -> Option<Tensor> {
-    let (x, y) = (step.input(0), step.output(0));
+    let x = step.input(0);
     let size = x.dims();
     let kept: Vec<usize> = (0..size.len()).filter(|dim| !dims.contains(dim)).collect();
     let spread = |tensor: &Tensor| tensor.broadcast_in(&size, &kept);
     match kind {
         ReduceOp::Sum => Some(spread(g)),
         ReduceOp::Max | ReduceOp::Min => {
-            let chosen = indicator(CompareOp::Eq, &x, &spread(&y));
+            let x = fixed(&x);
+            let best = x.reduce(kind, dims);
+            let chosen = indicator(CompareOp::Eq, &x, &spread(&best));
             let share = g / chosen.sum(dims);
             Some(chosen * spread(&share))
         }
-        ReduceOp::Prod => Some(product(&x, &y, dims, &spread) * spread(g)),
+        ReduceOp::Prod => Some(product(&fixed(&x), dims, &spread) * spread(g)),
         ReduceOp::And | ReduceOp::Or => None,
     }
 }
 
+/// The tensor computed once, however many uses it has.
+fn fixed(x: &Tensor) -> Tensor {
+    Tensor::optimization_barrier(&[x]).swap_remove(0)
+}
+
 /// The product of the other elements, exact where some are zero.
-fn product(x: &Tensor, y: &Tensor, dims: &[usize], spread: &dyn Fn(&Tensor) -> Tensor) -> Tensor {
+fn product(x: &Tensor, dims: &[usize], spread: &dyn Fn(&Tensor) -> Tensor) -> Tensor {
     let (zero, one) = (x.like(0.0), x.like(1.0));
     let is_zero = x.equal(&zero);
     let filled = is_zero.select(&one, x);
     let zeros = spread(&is_zero.convert(x.dtype()).sum(dims));
-    let others = spread(&filled.reduce(ReduceOp::Prod, dims));
-    let at_zero = zeros.equal(&one).select(&others, &zero);
-    is_zero.select(&at_zero, &(spread(y) / filled))
+    let nonzero = spread(&filled.reduce(ReduceOp::Prod, dims));
+    let at_zero = zeros.equal(&one).select(&nonzero, &zero);
+    let elsewhere = zeros.equal(&zero).select(&(&nonzero / filled), &zero);
+    is_zero.select(&at_zero, &elsewhere)
 }
 
 pub(super) fn reduce_window(
@@ -41,8 +54,9 @@ pub(super) fn reduce_window(
     match kind {
         ReduceOp::Sum => Ok(vec![Some(window_sum(&step.input(0), g, window))]),
         ReduceOp::Max | ReduceOp::Min => {
-            let (x, best) = (step.input(0), step.output(0));
-            Ok(vec![Some(largest(kind, window, &x, &best, g))])
+            let x = step.input(0);
+            let place = winner(kind, window, &x);
+            Ok(vec![Some(to_winner(window, &x.dims(), &place, g))])
         }
         ReduceOp::And | ReduceOp::Or => Ok(vec![None]),
         ReduceOp::Prod => {
@@ -82,36 +96,85 @@ fn window_sum(x: &Tensor, g: &Tensor, window: &[WindowDim]) -> Tensor {
     g.pad(&pads, 0.0).reduce_window(ReduceOp::Sum, &dense)
 }
 
-/// Compares each place of the window with the winner in turn; the first that equals it takes the gradient.
+/// Which place of each window holds the largest (or smallest) element, counted row-major: the first of equal ones, the first
+/// NaN before all others. As [`place_dtype`].
+///
+/// Computed once: were it computed in two fusions, one could say 0 and the other 1 of a near tie, and both or neither would
+/// take the gradient.
+pub(crate) fn winner(kind: ReduceOp, window: &[WindowDim], x: &Tensor) -> Tensor {
+    let padded = x.pad(&edges(window), kind.identity(x.dtype()).to_f64()[0]);
+    let count = windows(&x.dims(), window);
+    let at = |offset: &Vec<usize>| padded.slice(&place(offset, window, &count));
+    let offsets = offsets(window);
+    let mut best = at(&offsets[0]);
+    let mut winner = x
+        .graph()
+        .full(&Shape::new(place_dtype(window), count.clone()), 0.0);
+    for (index, offset) in offsets.iter().enumerate().skip(1) {
+        let here = at(offset);
+        let behind = match kind {
+            ReduceOp::Min => here.greater_equal(&best),
+            _ => here.less_equal(&best),
+        };
+        // Not behind: better, or one of them is NaN.
+        let wins = behind.not().and(&best.equal(&best));
+        winner = wins.select(&winner.like(index as f64), &winner);
+        best = wins.select(&here, &best);
+    }
+    fixed(&winner)
+}
+
+/// The type that holds the places of a window.
+pub(crate) fn place_dtype(window: &[WindowDim]) -> DType {
+    let elements: usize = window.iter().map(|dim| dim.size).product();
+    if elements <= 256 {
+        DType::U8
+    } else {
+        DType::I32
+    }
+}
+
+/// Adds the cotangent of each window to the element at the place that won it, in an input of these dims.
 ///
 /// Not select-and-scatter, which XLA:CPU expands to a scalar loop.
-pub(crate) fn largest(
-    kind: ReduceOp,
+pub(crate) fn to_winner(
     window: &[WindowDim],
-    x: &Tensor,
-    best: &Tensor,
+    dims: &[usize],
+    winner: &Tensor,
     g: &Tensor,
 ) -> Tensor {
-    let edges: Vec<PadDim> = window.iter().map(padding).collect();
-    let identity = kind.identity(x.dtype()).to_f64()[0];
-    let padded = x.pad(&edges, identity);
-    let (size, count) = (padded.dims(), g.dims());
+    let edges = edges(window);
+    let padded: Vec<usize> = dims
+        .iter()
+        .zip(window)
+        .map(|(n, w)| n + w.low + w.high)
+        .collect();
+    let count = g.dims();
     let zero = g.like(0.0);
-    let mut total: Option<Tensor> = None;
-    let mut taken: Option<Tensor> = None;
-    for offset in offsets(window) {
-        let slices = place(&offset, window, &count);
-        let wins = padded.slice(&slices).equal(best);
-        let first = match &taken {
-            Some(taken) => wins.and(&taken.not()),
-            None => wins.clone(),
-        };
-        let part = super::unslice(&first.select(g, &zero), &size, &slices);
-        total = Some(total.map_or(part.clone(), |sum| sum + part));
-        taken = Some(taken.map_or(wins.clone(), |taken| taken.or(&wins)));
-    }
-    let total = total.unwrap_or_else(|| padded.zeros_like());
-    super::unpad(&total, &x.dims(), &edges)
+    let parts = offsets(window)
+        .into_iter()
+        .enumerate()
+        .map(|(index, offset)| {
+            let wins = winner.equal(&winner.like(index as f64));
+            let slices = place(&offset, window, &count);
+            super::unslice(&wins.select(g, &zero), &padded, &slices)
+        });
+    let total = parts.reduce(|sum, part| sum + part);
+    let total = total.unwrap_or_else(|| zero.broadcast_to(&padded));
+    super::unpad(&total, dims, &edges)
+}
+
+fn edges(window: &[WindowDim]) -> Vec<PadDim> {
+    window.iter().map(padding).collect()
+}
+
+/// How many windows there are along each dim.
+fn windows(dims: &[usize], window: &[WindowDim]) -> Vec<usize> {
+    let along = |(n, w): (&usize, &WindowDim)| {
+        let free = (n + w.low + w.high).checked_sub(span(w));
+        free.map_or(0, |free| free / w.stride + 1)
+    };
+    dims.iter().zip(window).map(along).collect()
 }
 
 const fn padding(window: &WindowDim) -> PadDim {

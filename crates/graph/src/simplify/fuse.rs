@@ -213,7 +213,7 @@ impl Fuser {
     }
 
     /// The selection of a gradient by where a value is positive: the convolution's kernel takes that value along. The gradient of a
-    /// pooling of that value goes to elements that equal the largest of their window, so that it is selected by these, before.
+    /// pooling of that value goes to the largest elements of windows, so that it is selected by these, before.
     fn join_selection(&mut self, index: usize) {
         let Some((gradient, y)) = self.positive(index) else {
             return;
@@ -227,9 +227,12 @@ impl Fuser {
             {
                 self.nodes[gradient.node].inputs.push(y);
             }
-            (Op::Kernel(Kernel::MaxPool2dGradient(_)), &[x, largest, _, cotangent]) if x == y => {
+            (Op::Kernel(Kernel::MaxPool2dGradient { .. }), &[place, cotangent])
+                if self.pools(place.node, y) =>
+            {
+                let largest = Value { output: 0, ..place };
                 let chosen = self.where_positive(index, largest, cotangent);
-                self.nodes[gradient.node].inputs[3] = chosen;
+                self.nodes[gradient.node].inputs[1] = chosen;
             }
             _ => return,
         }
@@ -238,6 +241,12 @@ impl Fuser {
             output: 0,
         };
         self.replace(selected, gradient);
+    }
+
+    /// Whether a node is a maximum pooling of a value.
+    fn pools(&self, node: usize, x: Value) -> bool {
+        let node = &self.nodes[node];
+        matches!(node.op, Op::Kernel(Kernel::MaxPool2d(_))) && node.inputs[..] == [x]
     }
 
     /// `a` and `y` of `select(y > 0, a, 0)`, when it is the only use of `a`.

@@ -64,13 +64,7 @@ pub(super) fn lower(
 ) -> Vec<Operand> {
     let registered = w.kernels.and_then(|_| registered(kernel, node, inputs));
     if let Some((target, attributes)) = registered {
-        // The places of the largest elements are all that the gradient needs.
-        let skipped = if matches!(kernel, Kernel::MaxPool2dGradient(_)) {
-            2
-        } else {
-            0
-        };
-        return call(w, target, &inputs[skipped..], &node.shapes, attributes);
+        return call(w, target, inputs, &node.shapes, attributes);
     }
     let shapes: Vec<Shape> = inputs.iter().map(|input| input.shape.clone()).collect();
     let parts = kernel.decomposed(&shapes, node.label.clone());
@@ -118,8 +112,8 @@ fn registered(
             (takes(shapes), "phalanx.batch_norm_gradient", attributes)
         }
         Kernel::MaxPool2d(pool) => (takes_pool(pool, shapes), "phalanx.max_pool", pooling(pool)),
-        Kernel::MaxPool2dGradient(pool) => (
-            takes_pool(pool, shapes),
+        Kernel::MaxPool2dGradient { pool, .. } => (
+            takes_pool(pool, [last, last, &node.shapes[0]]),
             "phalanx.max_pool_gradient",
             pooling(pool),
         ),

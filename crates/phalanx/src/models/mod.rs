@@ -14,27 +14,27 @@
 //! # Ok::<(), phalanx::Error>(())
 //! ```
 
-mod batch_norm_settings;
-mod beam_search;
+mod beam;
 mod fine_tune;
-mod image_head;
+mod head;
 mod mlp;
 mod mobilenet_v2;
 mod nmt;
+mod norms;
 mod recommender;
 mod resnet50;
 mod transformer;
 mod translator;
 
-pub use beam_search::{BeamSearch, Hypothesis};
+pub use beam::{BeamSearch, Hypothesis};
 pub use fine_tune::FineTune;
-pub use image_head::Pooling;
+pub use head::Pooling;
 pub use mlp::Mlp;
 pub use mobilenet_v2::MobileNetV2;
 pub use nmt::TransformerNmt;
-pub use recommender::{Recommender, RecommenderKind};
+pub use recommender::{Interest, Recommender};
 pub use resnet50::ResNet50;
-pub use transformer::{EncoderHead, PositionEncoding, TransformerEncoder};
+pub use transformer::{Head, Positions, TransformerEncoder};
 pub use translator::Translator;
 
 use phalanx_graph::DType;

@@ -13,7 +13,7 @@ use crate::{Error, Result};
 /// What stands at the end of an encoder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum EncoderHead {
+pub enum Head {
     /// A logit for each token of the vocabulary at each place: `[batch, length, vocabulary]`.
     Tokens,
     /// Logits of this many classes from the mean over the places that are not padding: `[batch, classes]`.
@@ -25,7 +25,7 @@ pub enum EncoderHead {
 /// How places are told apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum PositionEncoding {
+pub enum Positions {
     /// A trained vector for each place.
     Learned,
     /// Waves of different lengths, which are not trained.
@@ -39,9 +39,9 @@ pub enum PositionEncoding {
 /// defaults (epsilon 1e-3, GELU by the error function, Glorot kernels).
 ///
 /// ```
-/// use phalanx::models::{EncoderHead, TransformerEncoder};
+/// use phalanx::models::{Head, TransformerEncoder};
 ///
-/// let settings = TransformerEncoder { layers: 2, head: EncoderHead::Classes(2), ..TransformerEncoder::default() };
+/// let settings = TransformerEncoder { layers: 2, head: Head::Classes(2), ..TransformerEncoder::default() };
 /// assert_eq!(settings.build()?.outputs()[0].dims, [2]);
 /// # Ok::<(), phalanx::Error>(())
 /// ```
@@ -67,9 +67,9 @@ pub struct TransformerEncoder {
     /// Whether token 0 is padding; not by default.
     pub mask_zero: bool,
     /// How places are told apart; learned by default.
-    pub positions: PositionEncoding,
+    pub positions: Positions,
     /// What stands at the end; logits per token by default.
-    pub head: EncoderHead,
+    pub head: Head,
 }
 
 impl Default for TransformerEncoder {
@@ -84,8 +84,8 @@ impl Default for TransformerEncoder {
             dropout: 0.0,
             causal: false,
             mask_zero: false,
-            positions: PositionEncoding::Learned,
-            head: EncoderHead::Tokens,
+            positions: Positions::Learned,
+            head: Head::Tokens,
         }
     }
 }
@@ -102,8 +102,8 @@ impl TransformerEncoder {
         let embedding = Embedding::new(self.vocabulary, self.width);
         let embedding = embedding.mask_zero(self.mask_zero);
         let embedded = net.add(embedding.named("embedding"), &[tokens]);
-        let placed = position_encoding(&mut net, "position", self.positions, self.length, embedded);
-        let mut x = with_dropout(&mut net, "dropout", self.dropout, placed);
+        let placed = place(&mut net, "position", self.positions, self.length, embedded);
+        let mut x = dropped(&mut net, "dropout", self.dropout, placed);
         for number in 0..self.layers {
             let block = LayerSpec::from(self.block()?);
             x = net.add(block.named(format!("block_{number}")), &[x]);
@@ -118,7 +118,7 @@ impl TransformerEncoder {
     }
 
     fn block(&self) -> Result<Model> {
-        let sizes = TransformerBlock {
+        let sizes = Block {
             width: self.width,
             heads: self.heads,
             feed_forward: self.feed_forward,
@@ -129,26 +129,26 @@ impl TransformerEncoder {
 
     fn head(&self, net: &mut Network, x: Node) -> Node {
         match self.head {
-            EncoderHead::Tokens => net.add(Dense::new(self.vocabulary).named("logits"), &[x]),
-            EncoderHead::Classes(classes) => {
+            Head::Tokens => net.add(Dense::new(self.vocabulary).named("logits"), &[x]),
+            Head::Classes(classes) => {
                 let pooled = net.add(GlobalAveragePool1d::new().named("pool"), &[x]);
                 net.add(Dense::new(classes).named("logits"), &[pooled])
             }
-            EncoderHead::Features => x,
+            Head::Features => x,
         }
     }
 }
 
 /// Sizes of the blocks of an encoder or a decoder.
 #[derive(Clone, Copy)]
-pub(super) struct TransformerBlock {
+pub(super) struct Block {
     pub(super) width: usize,
     pub(super) heads: usize,
     pub(super) feed_forward: usize,
     pub(super) dropout: f64,
 }
 
-impl TransformerBlock {
+impl Block {
     /// `x + attention(norm(x))`, then `x + dense(gelu(dense(norm(x))))`.
     pub(super) fn encoder(&self, length: usize, causal: bool) -> Result<Model> {
         let mut net = Network::new().named("block");
@@ -184,7 +184,7 @@ impl TransformerBlock {
         let normal = net.add(LayerNorm::new().named(format!("{name}_norm")), &[x]);
         let inputs = [normal, memory.unwrap_or(normal)];
         let seen = net.add(attention.named(name), &inputs);
-        let seen = with_dropout(net, &format!("{name}_dropout"), self.dropout, seen);
+        let seen = dropped(net, &format!("{name}_dropout"), self.dropout, seen);
         net.add(Add.named(format!("{name}_add")), &[x, seen])
     }
 
@@ -194,20 +194,20 @@ impl TransformerBlock {
         let hidden = net.add(hidden.named("feed_forward"), &[normal]);
         let output = Dense::new(self.width).named("feed_forward_output");
         let output = net.add(output, &[hidden]);
-        let output = with_dropout(net, "feed_forward_dropout", self.dropout, output);
+        let output = dropped(net, "feed_forward_dropout", self.dropout, output);
         net.add(Add.named("feed_forward_add"), &[x, output])
     }
 }
 
-pub(super) fn position_encoding(
+pub(super) fn place(
     net: &mut Network,
     name: &str,
-    positions: PositionEncoding,
+    positions: Positions,
     length: usize,
     x: Node,
 ) -> Node {
     match positions {
-        PositionEncoding::Learned => {
+        Positions::Learned => {
             let normal = Initializer::RandomNormal {
                 mean: 0.0,
                 stddev: 0.02,
@@ -215,11 +215,11 @@ pub(super) fn position_encoding(
             let learned = PositionEmbedding::new(length).initializer(normal);
             net.add(learned.named(name), &[x])
         }
-        PositionEncoding::Sinusoidal => net.add(SinusoidalPosition::new().named(name), &[x]),
+        Positions::Sinusoidal => net.add(SinusoidalPosition::new().named(name), &[x]),
     }
 }
 
-pub(super) fn with_dropout(net: &mut Network, name: &str, rate: f64, x: Node) -> Node {
+pub(super) fn dropped(net: &mut Network, name: &str, rate: f64, x: Node) -> Node {
     if rate == 0.0 {
         return x;
     }

@@ -1,11 +1,12 @@
 //! Ops that some devices have a kernel for.
 
 use phalanx_graph::op::ReduceOp;
-use phalanx_graph::{DType, Kernel, Pool2d, Ramp, Shape};
+use phalanx_graph::{Kernel, Pool2d, Ramp, Shape};
 
 use super::contract::bilinear;
 use super::convolution::{Loop, Role};
 use super::machine::take;
+use super::moving::NOWHERE;
 use super::noise::Noise;
 use super::window::{largest_places, reduce_window};
 use super::{Array, Dual, Operand, Outcome, convolution, normal};
@@ -45,11 +46,14 @@ pub(super) fn eval(kernel: &Kernel, x: &[Operand], shapes: &[Shape], noise: &Noi
             normal::batch_norm_gradient(x, *epsilon, *mask, noise)
         }
         Kernel::MaxPool2d(pool) => {
-            let largest = reduce_window(ReduceOp::Max, &pool.window(), &take(x)?, shape, noise)?;
-            let place = Dual::from(Array::zeros(DType::U8, shape.len()));
-            Ok(vec![largest, place])
+            let [x] = take(x)?;
+            let places = window_places(pool, &x, &shape.dims)?;
+            let largest = reduce_window(ReduceOp::Max, &pool.window(), &[x], shape, noise)?;
+            Ok(vec![largest, Dual::ints(places)])
         }
-        Kernel::MaxPool2dGradient(pool) => Ok(vec![max_pool_gradient(pool, &take(x)?)?]),
+        Kernel::MaxPool2dGradient { pool, .. } => {
+            Ok(vec![max_pool_gradient(pool, &take(x)?, shape)?])
+        }
     }
 }
 
@@ -127,14 +131,56 @@ pub(super) fn ramped(ramp: Ramp, x: &Dual) -> Result<Dual, String> {
     Ok(Dual::floats(after, Some(tangent.collect())))
 }
 
-/// Each window's cotangent goes to the first of its largest elements.
-fn max_pool_gradient(pool: &Pool2d, [x, .., g]: &[Operand; 4]) -> Result<Dual, String> {
-    let places = largest_places(x, &pool.window(), &g.shape.dims)?;
+/// The place, row by row in its window, of the first of the largest elements; 0 in a window of padding.
+fn window_places(pool: &Pool2d, x: &Operand, windows: &[usize]) -> Result<Vec<i64>, String> {
+    let elements = largest_places(x, &pool.window(), windows)?;
+    let places = elements.iter().enumerate().map(|(window, &element)| {
+        if element == NOWHERE {
+            return 0;
+        }
+        let (from, at) = (
+            coordinates(window, windows),
+            coordinates(element, &x.shape.dims),
+        );
+        let inside = [0, 1]
+            .map(|side| at[side + 1] + pool.padding[side].0 - from[side + 1] * pool.strides[side]);
+        (inside[0] * pool.size[1] + inside[1]) as i64
+    });
+    Ok(places.collect())
+}
+
+/// Indices along each of four dims, of an element by its place in memory.
+fn coordinates(mut place: usize, dims: &[usize]) -> [usize; 4] {
+    let mut at = [0; 4];
+    for dim in (0..4).rev() {
+        at[dim] = place % dims[dim];
+        place /= dims[dim];
+    }
+    at
+}
+
+/// Each window's cotangent goes to the element at the place that is given.
+fn max_pool_gradient(
+    pool: &Pool2d,
+    [place, g]: &[Operand; 2],
+    shape: &Shape,
+) -> Result<Dual, String> {
+    let dims = &shape.dims;
+    let element = |(window, &place): (usize, &i64)| {
+        let [image, oy, ox, channel] = coordinates(window, &g.shape.dims);
+        let (ky, kx) = (place as usize / pool.size[1], place as usize % pool.size[1]);
+        let y = (oy * pool.strides[0] + ky).checked_sub(pool.padding[0].0);
+        let x = (ox * pool.strides[1] + kx).checked_sub(pool.padding[1].0);
+        let (y, x) = (y.filter(|&y| y < dims[1])?, x.filter(|&x| x < dims[2])?);
+        Some(((image * dims[1] + y) * dims[2] + x) * dims[3] + channel)
+    };
+    let elements = place.ints()?.iter().enumerate().map(element);
+    let elements: Vec<Option<usize>> = elements.collect();
     let spread = |g: &[f64]| {
-        let mut sums = vec![0.0; x.value.len()];
-        for (&g, &place) in g.iter().zip(&places) {
-            if let Some(sum) = sums.get_mut(place) {
-                *sum += g;
+        let mut sums = vec![0.0; shape.len()];
+        for (&g, element) in g.iter().zip(&elements) {
+            if let Some(element) = element {
+                sums[*element] += g;
             }
         }
         sums

@@ -8,8 +8,8 @@ use std::collections::HashMap;
 
 use phalanx_graph::Shape;
 
-use super::hdf5::{Hdf5, Object, ReadResult};
-use super::weights_file::{Convention, FileLayer, FileTensor};
+use super::file::{Layer, Stored, Style};
+use super::hdf5::{Hdf5, Object, Read};
 
 /// Deeper groups are taken for damage.
 const MAX_DEPTH: usize = 64;
@@ -23,7 +23,7 @@ const DIRECTIONS: [&str; 2] = ["forward", "backward"];
 const CELLS: [&str; 3] = ["lstm_cell", "gru_cell", "simple_rnn_cell"];
 
 /// The layers with variables.
-pub(super) fn layers(file: &Hdf5<'_>) -> ReadResult<Vec<FileLayer>> {
+pub(super) fn layers(file: &Hdf5<'_>) -> Read<Vec<Layer>> {
     let root = file.root()?;
     if let Some(names) = names(file, &root, "layer_names")? {
         return legacy(file, &root, names);
@@ -46,7 +46,7 @@ pub(super) fn layers(file: &Hdf5<'_>) -> ReadResult<Vec<FileLayer>> {
 }
 
 /// The elements of a tensor.
-pub(super) fn read(file: &Hdf5<'_>, stored: &FileTensor) -> ReadResult<Vec<u8>> {
+pub(super) fn read(file: &Hdf5<'_>, stored: &Stored) -> Read<Vec<u8>> {
     let array = file.array(&file.object(stored.address)?)?;
     file.read(&array.ok_or("it is no array")?)
 }
@@ -54,19 +54,13 @@ pub(super) fn read(file: &Hdf5<'_>, stored: &FileTensor) -> ReadResult<Vec<u8>> 
 /// The way through a file of Keras 3.
 struct Walk<'a, 'f> {
     file: &'a Hdf5<'f>,
-    layers: Vec<FileLayer>,
+    layers: Vec<Layer>,
     tensors: usize,
 }
 
 impl Walk<'_, '_> {
     /// `place` is the path of classes, `path` that of names.
-    fn group(
-        &mut self,
-        group: &Object<'_>,
-        place: &str,
-        path: &str,
-        depth: usize,
-    ) -> ReadResult<()> {
+    fn group(&mut self, group: &Object<'_>, place: &str, path: &str, depth: usize) -> Read<()> {
         if depth > MAX_DEPTH {
             return Err(format!("groups are nested more than {MAX_DEPTH} deep"));
         }
@@ -103,7 +97,7 @@ impl Walk<'_, '_> {
         Ok(())
     }
 
-    fn cell(&mut self, cell: &Object<'_>, place: &str, path: &str) -> ReadResult<()> {
+    fn cell(&mut self, cell: &Object<'_>, place: &str, path: &str) -> Read<()> {
         for (name, address) in self.file.children(cell)? {
             if name == "vars" {
                 self.layer(&self.file.object(address)?, place, path)?;
@@ -112,7 +106,7 @@ impl Walk<'_, '_> {
         Ok(())
     }
 
-    fn layer(&mut self, vars: &Object<'_>, place: &str, path: &str) -> ReadResult<()> {
+    fn layer(&mut self, vars: &Object<'_>, place: &str, path: &str) -> Read<()> {
         let mut tensors = Vec::new();
         for (name, address) in self.file.children(vars)? {
             let full = format!("{place}/vars/{name}");
@@ -125,29 +119,24 @@ impl Walk<'_, '_> {
             return Err(format!("more than {MAX_TENSORS} tensors"));
         }
         if !tensors.is_empty() {
-            self.layers.push(FileLayer {
+            self.layers.push(Layer {
                 path: path.to_owned(),
                 place: place.to_owned(),
                 tensors,
-                convention: Convention::Keras,
+                style: Style::Keras,
             });
         }
         Ok(())
     }
 }
 
-fn stored(
-    file: &Hdf5<'_>,
-    name: String,
-    field: String,
-    address: u64,
-) -> ReadResult<Option<FileTensor>> {
+fn stored(file: &Hdf5<'_>, name: String, field: String, address: u64) -> Read<Option<Stored>> {
     let object = file.object(address)?;
     file.charge(name.len())?;
     let array = file
         .array(&object)
         .map_err(|message| format!("`{name}`: {message}"))?;
-    Ok(array.map(|array| FileTensor {
+    Ok(array.map(|array| Stored {
         name,
         field,
         shape: Shape::new(array.dtype, array.dims),
@@ -157,9 +146,9 @@ fn stored(
 }
 
 /// The layers of a file of before Keras 3; models in it are one group, with the names of their layers in the tensors'.
-fn legacy(file: &Hdf5<'_>, root: &Object<'_>, order: Vec<String>) -> ReadResult<Vec<FileLayer>> {
+fn legacy(file: &Hdf5<'_>, root: &Object<'_>, order: Vec<String>) -> Read<Vec<Layer>> {
     let groups: HashMap<String, u64> = file.children(root)?.into_iter().collect();
-    let mut layers: Vec<FileLayer> = Vec::new();
+    let mut layers: Vec<Layer> = Vec::new();
     let mut places: HashMap<String, usize> = HashMap::new();
     for layer in order {
         let Some(address) = groups.get(&layer) else {
@@ -178,11 +167,11 @@ fn legacy(file: &Hdf5<'_>, root: &Object<'_>, order: Vec<String>) -> ReadResult<
             file.charge(path.len())?;
             let place = *places.entry(path.clone()).or_insert(layers.len());
             if place == layers.len() {
-                layers.push(FileLayer {
+                layers.push(Layer {
                     path,
                     place: String::new(),
                     tensors: Vec::new(),
-                    convention: Convention::Keras,
+                    style: Style::Keras,
                 });
             }
             layers[place].tensors.extend(stored);
@@ -226,7 +215,7 @@ fn part(field: &str) -> &str {
 }
 
 /// The address of what lies at a path below a group.
-fn descend(file: &Hdf5<'_>, group: u64, path: &str) -> ReadResult<Option<u64>> {
+fn descend(file: &Hdf5<'_>, group: u64, path: &str) -> Read<Option<u64>> {
     let mut address = group;
     for part in path.split('/').take(MAX_DEPTH) {
         let children = file.children(&file.object(address)?)?;
@@ -239,7 +228,7 @@ fn descend(file: &Hdf5<'_>, group: u64, path: &str) -> ReadResult<Option<u64>> {
 }
 
 /// A list of names, which Keras cuts into `<attribute>0`, `<attribute>1`, .. when it is long.
-fn names(file: &Hdf5<'_>, object: &Object<'_>, attribute: &str) -> ReadResult<Option<Vec<String>>> {
+fn names(file: &Hdf5<'_>, object: &Object<'_>, attribute: &str) -> Read<Option<Vec<String>>> {
     if let Some(whole) = file.texts(object, attribute)? {
         return Ok(Some(whole));
     }
