@@ -136,10 +136,13 @@ fn gradients_of_normalisations() {
             epsilon: EPSILON,
             mask,
         };
-        let found = run(
-            &lone(Op::Kernel(kernel), &shapes, &outputs[..expected.len()]),
-            &operands,
-        );
+        let alone = lone(Op::Kernel(kernel), &shapes, &outputs[..expected.len()]);
+        let found = run(&alone, &operands);
+        if mask == Mask::Output {
+            // A rectified value is 0 where the mask jumps.
+            operands[5] = given[3].clone();
+        }
+        check(&format!("{mask:?}"), &alone, &[operands]);
         for (found, expected) in found.iter().zip(&expected) {
             assert_close(
                 &format!("{mask:?}"),
