@@ -364,7 +364,7 @@ impl Kernels {
         }
     }
 
-    /// A kernel, whose float results are outputs; its node.
+    /// A kernel, whose results are outputs; its node.
     fn push(&mut self, kernel: Kernel, inputs: &[Value], outputs: &[&Shape]) -> usize {
         let (program, name) = (&mut self.program, format!("{kernel:?}"));
         let node = program.nodes.len();
@@ -376,12 +376,9 @@ impl Kernels {
             location: Location::caller(),
         });
         for (output, shape) in outputs.iter().enumerate() {
-            // Where a pooling's largest element was means nothing but to its gradient.
-            if shape.dtype.is_float() {
-                let cut = Sharding::replicated(shape.rank());
-                program.outputs.push((name.clone(), Value { node, output }));
-                program.output_shardings.push(cut);
-            }
+            let cut = Sharding::replicated(shape.rank());
+            program.outputs.push((name.clone(), Value { node, output }));
+            program.output_shardings.push(cut);
         }
         node
     }
@@ -422,9 +419,9 @@ fn poolings(dtype: DType) -> Kernels {
     let place = y.with_dtype(DType::U8);
     let mut all = Kernels::of(&[x.clone(), y.clone()]);
     let node = all.push(Kernel::MaxPool2d(pool), &[all.given(0)], &[&y, &place]);
-    let [largest, place] = [0, 1].map(|output| Value { node, output });
-    let inputs = [all.given(0), largest, place, all.given(1)];
-    all.push(Kernel::MaxPool2dGradient(pool), &inputs, &[&x]);
+    let (found, input) = (Value { node, output: 1 }, x.dims.clone());
+    let gradient = Kernel::MaxPool2dGradient { pool, input };
+    all.push(gradient, &[found, all.given(1)], &[&x]);
     all
 }
 
