@@ -12,7 +12,7 @@ use phalanx::engine::{CompileRequest, Compiled, Engine, EngineOptions, KernelsMo
 use phalanx_graph::op::{ConvDims, ConvSpec};
 use phalanx_graph::{DType, Graph, HostTensor, Program, Shape, Tensor, gradients};
 use phalanx_kernels::Kernels;
-use phalanx_pjrt::{Buffer, CompileOptions, ExecuteOptions, Places};
+use phalanx_pjrt::{Buffer, CompileOptions, ExecuteOptions, PluginSearch};
 
 const RUNS: usize = 7;
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -52,7 +52,7 @@ fn main() -> ExitCode {
 
 fn run() -> Outcome<()> {
     let wanted = std::env::args().nth(1).unwrap_or_default();
-    let kernels = Kernels::find(&Places::of_process(), None)?;
+    let kernels = Kernels::find(&PluginSearch::from_process(), None)?;
     let hand_over = kernels.dispatch_seconds(2001) * 1e6;
     println!(
         "{}; a hand-over takes {hand_over:.1} us",

@@ -7,7 +7,7 @@ const FUNCTION_LINES: usize = 60;
 const FILE_LINES: usize = 600;
 
 /// What may be longer: a file, a function of it (none for the file itself), and the reason.
-const LONGER: [(&str, &str, &str); 7] = [
+const LONGER: [(&str, &str, &str); 6] = [
     (
         "crates/graph/src/tensor.rs",
         "",
@@ -37,11 +37,6 @@ const LONGER: [(&str, &str, &str); 7] = [
         "crates/pjrt/src/install.rs",
         "download",
         "one command and its outcomes",
-    ),
-    (
-        "crates/pjrt/src/places.rs",
-        "find",
-        "the order of the search, in one piece",
     ),
 ];
 

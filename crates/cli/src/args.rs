@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use phalanx::replicas::DeviceChoice;
-use phalanx_pjrt::{Installer, Platform, UnknownPlatform};
+use phalanx_pjrt::{CPU_PLUGIN, Platform, UnknownPlatform};
 
 use crate::predictions::Format;
 use crate::size::Bytes;
@@ -315,7 +315,7 @@ fn version() -> String {
     format!(
         "{}\nxla cpu plugin {}\ntarget {}-{}",
         env!("CARGO_PKG_VERSION"),
-        Installer::cpu_requirement(),
+        CPU_PLUGIN.requirement(),
         std::env::consts::ARCH,
         std::env::consts::OS,
     )

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use phalanx_pjrt::{Call, CallError, Client, Code};
+use phalanx_pjrt::{Client, CustomCallError, CustomCallFrame, StatusCode};
 
 use crate::library::KernelError;
 use crate::sync::lock;
@@ -39,7 +39,7 @@ pub fn register_all_reduce(client: &Client) -> Result<(), KernelError> {
     let registered =
         client.register_custom_call("phalanx.sum", move |call| pending.all_reduce(call));
     registered.or_else(|error| match error.code {
-        Code::AlreadyExists => Ok(()),
+        StatusCode::AlreadyExists => Ok(()),
         _ => Err(KernelError::Register {
             reason: error.to_string(),
         }),
@@ -63,7 +63,7 @@ struct Rendezvous {
 struct Arrivals {
     arrays: Vec<Option<Vec<ReducedArray>>>,
     /// The error that the others get when they arrive.
-    failed: Option<CallError>,
+    failed: Option<CustomCallError>,
 }
 
 /// One array of one replica: what it adds, and where the sums go.
@@ -82,11 +82,14 @@ unsafe impl Sync for ReducedArray {}
 impl PendingSums {
     /// Operands: the number of the replica (u32), the addends (f32). Results: the number again, which orders the calls of a program,
     /// and the sums.
-    fn all_reduce(&self, call: &mut Call<'_>) -> Result<(), CallError> {
+    fn all_reduce(&self, call: &mut CustomCallFrame<'_>) -> Result<(), CustomCallError> {
         let replicas = positive(call, "replicas")?;
         let timeout = Duration::from_secs(positive(call, "patience_seconds")? as u64);
         let replica = *call.operand::<u32>(0)?.first().ok_or_else(|| {
-            CallError::new(Code::InvalidArgument, "the number of the replica is empty")
+            CustomCallError::new(
+                StatusCode::InvalidArgument,
+                "the number of the replica is empty",
+            )
         })?;
         call.result::<u32>(0)?.fill(replica);
         let key = (call.run_id()?, call.int("number")?);
@@ -102,7 +105,7 @@ impl PendingSums {
         replicas: usize,
         replica: usize,
         arrays: Vec<ReducedArray>,
-    ) -> Result<Arc<Rendezvous>, CallError> {
+    ) -> Result<Arc<Rendezvous>, CustomCallError> {
         let mut pending = lock(&self.0);
         let rendezvous = pending
             .entry(key)
@@ -129,7 +132,7 @@ impl Rendezvous {
         }
     }
 
-    fn arrive(&self, replica: usize, arrays: Vec<ReducedArray>) -> Result<(), CallError> {
+    fn arrive(&self, replica: usize, arrays: Vec<ReducedArray>) -> Result<(), CustomCallError> {
         let mut arrivals = lock(&self.arrivals);
         if let Some(failed) = &arrivals.failed {
             return Err(failed.clone());
@@ -140,8 +143,8 @@ impl Rendezvous {
         let mut others = arrivals.arrays.iter().flatten();
         let alike = others.all(|other| lengths(other) == lengths(&arrays));
         if !free || !alike {
-            let failed = CallError::new(
-                Code::Internal,
+            let failed = CustomCallError::new(
+                StatusCode::Internal,
                 format!(
                     "replica {replica} came to a sum of {} replicas with arrays of {:?} elements, where others have arrays of other lengths or it was already",
                     arrivals.arrays.len(),
@@ -163,7 +166,12 @@ impl Rendezvous {
     }
 
     /// Waits for the others, reduces this replica's chunk, and waits until the others have reduced theirs.
-    fn reduce(&self, replicas: usize, replica: usize, timeout: Duration) -> Result<(), CallError> {
+    fn reduce(
+        &self,
+        replicas: usize,
+        replica: usize,
+        timeout: Duration,
+    ) -> Result<(), CustomCallError> {
         let all = self.wait_for_all(replicas, replica, timeout)?;
         let length: usize = all[replica].iter().map(|array| array.length).sum();
         add(all, chunk(length, replicas, replica));
@@ -190,7 +198,7 @@ impl Rendezvous {
         replicas: usize,
         replica: usize,
         timeout: Duration,
-    ) -> Result<&[Vec<ReducedArray>], CallError> {
+    ) -> Result<&[Vec<ReducedArray>], CustomCallError> {
         if let Some(all) = spin_until(replicas, || self.all.get()) {
             return Ok(all);
         }
@@ -215,12 +223,12 @@ impl Rendezvous {
     }
 }
 
-fn timeout_error(arrivals: &Arrivals, replica: usize, timeout: Duration) -> CallError {
+fn timeout_error(arrivals: &Arrivals, replica: usize, timeout: Duration) -> CustomCallError {
     let missing = arrivals.arrays.iter().enumerate();
     let missing = missing.filter(|(_, arrays)| arrays.is_none());
     let missing: Vec<usize> = missing.map(|(index, _)| index).collect();
-    CallError::new(
-        Code::DeadlineExceeded,
+    CustomCallError::new(
+        StatusCode::DeadlineExceeded,
         format!(
             "replica {replica} waited {} s for what replicas {missing:?} add to a sum; they failed or are stuck",
             timeout.as_secs()
@@ -301,14 +309,14 @@ unsafe fn add_block<'a>(
 }
 
 /// The addends and sums of a call.
-fn arrays(call: &mut Call<'_>) -> Result<Vec<ReducedArray>, CallError> {
+fn arrays(call: &mut CustomCallFrame<'_>) -> Result<Vec<ReducedArray>, CustomCallError> {
     (1..call.operands().max(call.results()))
         .map(|index| {
             let (addends, sums) = (call.operand::<f32>(index)?, call.result::<f32>(index)?);
             if addends.len() != sums.len() {
                 let (found, expected) = (sums.len(), addends.len());
-                return Err(CallError::new(
-                    Code::InvalidArgument,
+                return Err(CustomCallError::new(
+                    StatusCode::InvalidArgument,
                     format!("result {index} has {found} elements, expected {expected}"),
                 ));
             }
@@ -321,12 +329,12 @@ fn arrays(call: &mut Call<'_>) -> Result<Vec<ReducedArray>, CallError> {
         .collect()
 }
 
-fn positive(call: &Call<'_>, name: &str) -> Result<usize, CallError> {
+fn positive(call: &CustomCallFrame<'_>, name: &str) -> Result<usize, CustomCallError> {
     let value = call.int(name)?;
     let positive = usize::try_from(value).ok().filter(|&value| value > 0);
     positive.ok_or_else(|| {
-        CallError::new(
-            Code::InvalidArgument,
+        CustomCallError::new(
+            StatusCode::InvalidArgument,
             format!("the attribute `{name}` must be positive, got {value}"),
         )
     })
@@ -416,7 +424,7 @@ mod tests {
         let wait = Duration::from_millis(5);
         let rendezvous = pending.arrive((1, 1), 3, 1, Vec::new()).unwrap();
         let error = rendezvous.reduce(3, 1, wait).unwrap_err();
-        assert_eq!(error.code, Code::DeadlineExceeded);
+        assert_eq!(error.code, StatusCode::DeadlineExceeded);
         assert!(error.message.contains("replicas [0, 2]"), "{error}");
         assert_eq!(pending.arrive((1, 1), 3, 0, Vec::new()).err(), Some(error));
     }
@@ -432,7 +440,7 @@ mod tests {
             let pending = PendingSums::default();
             let rendezvous = pending.arrive((1, 1), 2, 0, vec![array(2)]).unwrap();
             let refused = pending.arrive((1, 1), 2, replica, vec![array(length)]);
-            assert!(refused.is_err_and(|error| error.code == Code::Internal));
+            assert!(refused.is_err_and(|error| error.code == StatusCode::Internal));
             assert!(rendezvous.reduce(2, 0, LONG).is_err());
         }
     }

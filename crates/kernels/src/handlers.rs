@@ -1,6 +1,8 @@
 //! The handlers that XLA calls: they read operands, results and attributes, check them, and run the kernel.
 
-use phalanx_pjrt::{Call, CallAttribute, CallError, Code, ElementType};
+use phalanx_pjrt::{
+    CustomCallAttribute, CustomCallError, CustomCallFrame, ElementType, StatusCode,
+};
 
 use crate::batch_norm;
 use crate::convolution::{ConvolutionDesc, Direction};
@@ -11,7 +13,7 @@ use crate::onednn::{DataType, OneDnnError};
 use crate::sys;
 use crate::worker_pool::WorkerError;
 
-type Handler = fn(&Kernels, &mut Call<'_>) -> Result<(), CallError>;
+type Handler = fn(&Kernels, &mut CustomCallFrame<'_>) -> Result<(), CustomCallError>;
 
 /// Every custom call, by name.
 pub(crate) const ALL: [(&str, Handler); 7] = [
@@ -32,9 +34,9 @@ pub(crate) const ALL: [(&str, Handler); 7] = [
 
 fn convolution(
     kernels: &Kernels,
-    call: &mut Call<'_>,
+    call: &mut CustomCallFrame<'_>,
     direction: Direction,
-) -> Result<(), CallError> {
+) -> Result<(), CustomCallError> {
     let operands = [
         image(call.operand_shape(0)?)?,
         image(call.operand_shape(1)?)?,
@@ -63,7 +65,7 @@ fn convolution(
         expect_dims(call.operand_shape(2)?.1, &kernel.dims[3..])?;
     }
     let epilogue = match direction {
-        Direction::Forward if call.optional("relu")?.is_some() && has_relu(call)? => {
+        Direction::Forward if call.optional_attribute("relu")?.is_some() && has_relu(call)? => {
             Epilogue::Relu(ceiling(call)?)
         }
         Direction::InputGradient if third => {
@@ -80,7 +82,7 @@ fn convolution(
     run(kernels, call, key, epilogue)
 }
 
-fn max_pool(kernels: &Kernels, call: &mut Call<'_>) -> Result<(), CallError> {
+fn max_pool(kernels: &Kernels, call: &mut CustomCallFrame<'_>) -> Result<(), CustomCallError> {
     let x = dims4(call.operand_shape(0)?.1)?;
     let y = dims4(call.result_shape(0)?.1)?;
     let pool = pool(call, (x, y), call.result_shape(1)?)?;
@@ -99,7 +101,10 @@ fn max_pool(kernels: &Kernels, call: &mut Call<'_>) -> Result<(), CallError> {
         .map_err(|why| worker_error(&why))
 }
 
-fn max_pool_gradient(kernels: &Kernels, call: &mut Call<'_>) -> Result<(), CallError> {
+fn max_pool_gradient(
+    kernels: &Kernels,
+    call: &mut CustomCallFrame<'_>,
+) -> Result<(), CustomCallError> {
     let x = dims4(call.result_shape(0)?.1)?;
     let y = dims4(call.operand_shape(1)?.1)?;
     let pool = pool(call, (x, y), call.operand_shape(0)?)?;
@@ -118,10 +123,10 @@ fn max_pool_gradient(kernels: &Kernels, call: &mut Call<'_>) -> Result<(), CallE
 }
 
 fn pool(
-    call: &Call<'_>,
+    call: &CustomCallFrame<'_>,
     (x, y): ([i64; 4], [i64; 4]),
     (argmax, argmax_dims): (ElementType, &[i64]),
-) -> Result<MaxPool, CallError> {
+) -> Result<MaxPool, CustomCallError> {
     if argmax != ElementType::U8 || argmax_dims != y {
         return Err(invalid(format!(
             "the places must be ui8 with the dimensions {y:?}, got {argmax} with {argmax_dims:?}"
@@ -139,7 +144,7 @@ fn pool(
     Ok(pool)
 }
 
-fn batch_norm(kernels: &Kernels, call: &mut Call<'_>) -> Result<(), CallError> {
+fn batch_norm(kernels: &Kernels, call: &mut CustomCallFrame<'_>) -> Result<(), CustomCallError> {
     let x = call.operand_shape(0)?.1;
     let of_channels = channels(x)?;
     for operand in 1..3 {
@@ -169,7 +174,10 @@ fn batch_norm(kernels: &Kernels, call: &mut Call<'_>) -> Result<(), CallError> {
         .map_err(|why| worker_error(&why))
 }
 
-fn batch_norm_gradient(kernels: &Kernels, call: &mut Call<'_>) -> Result<(), CallError> {
+fn batch_norm_gradient(
+    kernels: &Kernels,
+    call: &mut CustomCallFrame<'_>,
+) -> Result<(), CustomCallError> {
     let x = call.operand_shape(1)?.1;
     let of_channels = channels(x)?;
     expect_dims(call.operand_shape(0)?.1, x)?;
@@ -213,7 +221,7 @@ fn batch_norm_gradient(kernels: &Kernels, call: &mut Call<'_>) -> Result<(), Cal
 }
 
 /// The last dimension, of an array with elements and more than one dimension.
-fn channels(dims: &[i64]) -> Result<&[i64], CallError> {
+fn channels(dims: &[i64]) -> Result<&[i64], CustomCallError> {
     match dims {
         [_, .., _] if !dims.contains(&0) => Ok(&dims[dims.len() - 1..]),
         _ => Err(invalid(format!(
@@ -222,7 +230,7 @@ fn channels(dims: &[i64]) -> Result<&[i64], CallError> {
     }
 }
 
-fn expect_dims(found: &[i64], expected: &[i64]) -> Result<(), CallError> {
+fn expect_dims(found: &[i64], expected: &[i64]) -> Result<(), CustomCallError> {
     if found == expected {
         return Ok(());
     }
@@ -231,9 +239,9 @@ fn expect_dims(found: &[i64], expected: &[i64]) -> Result<(), CallError> {
     )))
 }
 
-fn epsilon(call: &Call<'_>) -> Result<f32, CallError> {
+fn epsilon(call: &CustomCallFrame<'_>) -> Result<f32, CustomCallError> {
     match call.attribute("epsilon")? {
-        CallAttribute::Float(epsilon) if epsilon >= 0.0 => Ok(epsilon as f32),
+        CustomCallAttribute::Float(epsilon) if epsilon >= 0.0 => Ok(epsilon as f32),
         other => Err(invalid(format!(
             "the attribute `epsilon` must be a float of at least 0, got {other:?}"
         ))),
@@ -241,9 +249,9 @@ fn epsilon(call: &Call<'_>) -> Result<f32, CallError> {
 }
 
 /// Whether a ReLU follows.
-fn has_relu(call: &Call<'_>) -> Result<bool, CallError> {
+fn has_relu(call: &CustomCallFrame<'_>) -> Result<bool, CustomCallError> {
     match call.attribute("relu")? {
-        CallAttribute::Bool(relu) => Ok(relu),
+        CustomCallAttribute::Bool(relu) => Ok(relu),
         other => Err(invalid(format!(
             "the attribute `relu` must be a boolean, got {other:?}"
         ))),
@@ -251,10 +259,10 @@ fn has_relu(call: &Call<'_>) -> Result<bool, CallError> {
 }
 
 /// The ceiling of a ReLU; 0 stands for none.
-fn ceiling(call: &Call<'_>) -> Result<batch_norm::Ceiling, CallError> {
+fn ceiling(call: &CustomCallFrame<'_>) -> Result<batch_norm::Ceiling, CustomCallError> {
     match call.attribute("ceiling")? {
-        CallAttribute::Float(0.0) => Ok(batch_norm::NO_CEILING),
-        CallAttribute::Float(ceiling) if ceiling > 0.0 => Ok(ceiling as f32),
+        CustomCallAttribute::Float(0.0) => Ok(batch_norm::NO_CEILING),
+        CustomCallAttribute::Float(ceiling) if ceiling > 0.0 => Ok(ceiling as f32),
         other => Err(invalid(format!(
             "the attribute `ceiling` must be a float of at least 0, got {other:?}"
         ))),
@@ -268,7 +276,7 @@ pub(crate) struct TensorDesc {
     pub(crate) dims: [i64; 4],
 }
 
-fn image((element, dims): (ElementType, &[i64])) -> Result<TensorDesc, CallError> {
+fn image((element, dims): (ElementType, &[i64])) -> Result<TensorDesc, CustomCallError> {
     let element = match element {
         ElementType::F32 => DataType::F32,
         ElementType::Bf16 => DataType::Bf16,
@@ -284,15 +292,15 @@ fn image((element, dims): (ElementType, &[i64])) -> Result<TensorDesc, CallError
     })
 }
 
-fn dims4(dims: &[i64]) -> Result<[i64; 4], CallError> {
+fn dims4(dims: &[i64]) -> Result<[i64; 4], CustomCallError> {
     dims.try_into()
         .map_err(|_| invalid(format!("a tensor must have 4 dimensions, got {dims:?}")))
 }
 
 /// An attribute of two integers.
-fn pair(call: &Call<'_>, name: &str) -> Result<[i64; 2], CallError> {
+fn pair(call: &CustomCallFrame<'_>, name: &str) -> Result<[i64; 2], CustomCallError> {
     match call.attribute(name)? {
-        CallAttribute::Ints(values) => values.as_slice().try_into().map_err(|_| {
+        CustomCallAttribute::Ints(values) => values.as_slice().try_into().map_err(|_| {
             invalid(format!(
                 "the attribute `{name}` must have 2 integers, got {values:?}"
             ))
@@ -305,10 +313,10 @@ fn pair(call: &Call<'_>, name: &str) -> Result<[i64; 2], CallError> {
 
 fn run(
     kernels: &Kernels,
-    call: &mut Call<'_>,
+    call: &mut CustomCallFrame<'_>,
     key: ConvolutionDesc,
     epilogue: Epilogue<'_>,
-) -> Result<(), CallError> {
+) -> Result<(), CustomCallError> {
     let inputs: Vec<_> = (0..2 + usize::from(key.bias))
         .map(|index| call.operand_bytes(index))
         .collect::<Result<_, _>>()?;
@@ -328,10 +336,10 @@ fn run(
 }
 
 /// Number of replicas of the program, which compute at the same time.
-pub(crate) fn replicas(call: &Call<'_>) -> Result<usize, CallError> {
-    match call.optional("replicas")? {
+pub(crate) fn replicas(call: &CustomCallFrame<'_>) -> Result<usize, CustomCallError> {
+    match call.optional_attribute("replicas")? {
         None => Ok(1),
-        Some(CallAttribute::Int(count)) if count > 0 => {
+        Some(CustomCallAttribute::Int(count)) if count > 0 => {
             Ok(usize::try_from(count).unwrap_or(usize::MAX))
         }
         Some(other) => Err(invalid(format!(
@@ -340,30 +348,30 @@ pub(crate) fn replicas(call: &Call<'_>) -> Result<usize, CallError> {
     }
 }
 
-fn worker_error(why: &WorkerError) -> CallError {
+fn worker_error(why: &WorkerError) -> CustomCallError {
     let code = match why {
-        WorkerError::Busy(_) => Code::DeadlineExceeded,
-        WorkerError::NotStarted(_) => Code::ResourceExhausted,
+        WorkerError::Busy(_) => StatusCode::DeadlineExceeded,
+        WorkerError::NotStarted(_) => StatusCode::ResourceExhausted,
     };
-    CallError::new(
+    CustomCallError::new(
         code,
         format!("{why}; PHALANX_KERNELS=off computes it with XLA alone"),
     )
 }
 
-fn refusal(refused: &OneDnnError, key: ConvolutionDesc) -> CallError {
+fn refusal(refused: &OneDnnError, key: ConvolutionDesc) -> CustomCallError {
     let code = match refused.status {
-        1 => Code::ResourceExhausted,
-        2 => Code::InvalidArgument,
-        sys::UNIMPLEMENTED => Code::Unimplemented,
-        _ => Code::Internal,
+        1 => StatusCode::ResourceExhausted,
+        2 => StatusCode::InvalidArgument,
+        sys::UNIMPLEMENTED => StatusCode::Unimplemented,
+        _ => StatusCode::Internal,
     };
-    CallError::new(
+    CustomCallError::new(
         code,
         format!("{refused}: {key:?}; PHALANX_KERNELS=off computes it with XLA alone"),
     )
 }
 
-fn invalid(message: String) -> CallError {
-    CallError::new(Code::InvalidArgument, message)
+fn invalid(message: String) -> CustomCallError {
+    CustomCallError::new(StatusCode::InvalidArgument, message)
 }

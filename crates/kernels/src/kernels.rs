@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-use phalanx_pjrt::{Client, Code, Places};
+use phalanx_pjrt::{Client, PluginSearch, StatusCode};
 
 use crate::batch_norm;
 use crate::convolution::ConvolutionDesc;
@@ -43,9 +43,9 @@ impl Kernels {
     ///
     /// # Errors
     /// See [`KernelError`]: what was looked at and what to do.
-    pub fn find(places: &Places, explicit: Option<&Path>) -> Result<Self, KernelError> {
-        let library = library::find(places, explicit)?;
-        let threads = library::pool_threads(places);
+    pub fn find(search: &PluginSearch, explicit: Option<&Path>) -> Result<Self, KernelError> {
+        let library = library::find(search, explicit)?;
+        let threads = library::pool_threads(search);
         let pools: Vec<OnceLock<WorkerPool>> = (0..threads).map(|_| OnceLock::new()).collect();
         let all = WorkerPool::start(library.api, threads, threads)?;
         pools[threads - 1].get_or_init(|| all);
@@ -77,7 +77,7 @@ impl Kernels {
             let kernels = self.clone();
             let registered = client.register_custom_call(name, move |call| handler(&kernels, call));
             registered.or_else(|error| match error.code {
-                Code::AlreadyExists => Ok(()),
+                StatusCode::AlreadyExists => Ok(()),
                 _ => Err(refused(error.to_string())),
             })
         })

@@ -1,14 +1,26 @@
-//! Where the library is looked for, and how it is loaded.
+//! Finding and loading oneDNN, and the pinned build that is installed where there is none.
 
 use std::path::{Path, PathBuf};
 
-use phalanx_pjrt::{Installer, Places};
+use phalanx_pjrt::{EXPLICIT, PinnedWheel, PluginSearch, first_named};
 
 use crate::onednn::OneDnnError;
 use crate::sys::{self, Api};
 
 /// The environment variable that names the library.
 pub const VARIABLE: &str = "PHALANX_ONEDNN_LIBRARY";
+
+/// oneDNN for Linux on x86-64 with GNU OpenMP.
+pub const ONEDNN: PinnedWheel = PinnedWheel {
+    name: "kernels",
+    title: "kernel library onednn",
+    variable: VARIABLE,
+    megabytes: 39,
+    package: "onednn-cpu-gomp",
+    version: "2023.2.0",
+    sha256: "2f22a54d6a890ed14bfa185d42a4be65d8b5b1df85dc1f0f3a9abe31620416fb",
+    member: "onednn_cpu_gomp-2023.2.0.data/data/lib/libdnnl.so.3",
+};
 
 /// The command that installs the library.
 pub const INSTALL: &str = "phalanx plugin install kernels";
@@ -97,8 +109,8 @@ pub fn prepare_environment() {
     });
 }
 
-fn lines(places: &[String]) -> String {
-    places.iter().map(|place| format!("  {place}\n")).collect()
+fn lines(search: &[String]) -> String {
+    search.iter().map(|place| format!("  {place}\n")).collect()
 }
 
 /// The loaded library.
@@ -113,25 +125,18 @@ pub(crate) struct Library {
 
 /// Finds and loads the library: the explicit path, the environment variable, the per-user cache, the system's. What the user named must
 /// be good; of the others the first that is.
-pub(crate) fn find(places: &Places, explicit: Option<&Path>) -> Result<Library, KernelError> {
-    let variable = places.environment.get(std::ffi::OsStr::new(VARIABLE));
-    let variable = variable
-        .filter(|value| !value.is_empty())
-        .map(PathBuf::from);
+pub(crate) fn find(search: &PluginSearch, explicit: Option<&Path>) -> Result<Library, KernelError> {
     let named = [
-        ("the path that was given", explicit.map(Path::to_path_buf)),
-        (VARIABLE, variable),
+        (EXPLICIT.to_owned(), explicit.map(Path::to_path_buf)),
+        (VARIABLE.to_owned(), search.path_variable(VARIABLE)),
     ];
     let mut looked_at = Vec::new();
-    for (source, path) in named {
-        match path {
-            Some(path) => return load(&path, source),
-            None => looked_at.push(format!("{source}: not set")),
-        }
+    if let Some((source, path)) = first_named(named, &mut looked_at) {
+        return load(&path, &source);
     }
-    match places
+    match search
         .cache_dir()
-        .map(|cache| Installer::new(cache).kernels_path())
+        .map(|cache| ONEDNN.installed_path(&cache))
     {
         Some(path) if path.is_file() => return load(&path, "the per-user cache"),
         Some(path) => looked_at.push(format!("the per-user cache: {}", path.display())),
@@ -210,9 +215,9 @@ fn lacks_openmp(reason: &str) -> bool {
 
 /// The threads that XLA's pool has: `PJRT_NPROC`, else `NPROC`, else the processors of this process.
 #[must_use]
-pub fn pool_threads(places: &Places) -> usize {
+pub fn pool_threads(search: &PluginSearch) -> usize {
     let variable = |name: &str| {
-        let value = places.environment.get(std::ffi::OsStr::new(name))?;
+        let value = search.environment.get(std::ffi::OsStr::new(name))?;
         value
             .to_str()?
             .trim()
@@ -230,8 +235,8 @@ pub fn pool_threads(places: &Places) -> usize {
 mod tests {
     use super::*;
 
-    fn places(pairs: &[(&str, &str)]) -> Places {
-        Places {
+    fn search(pairs: &[(&str, &str)]) -> PluginSearch {
+        PluginSearch {
             environment: pairs
                 .iter()
                 .map(|(name, value)| (name.into(), value.into()))
@@ -261,12 +266,12 @@ mod tests {
     #[test]
     fn a_named_library_must_be_good() {
         let given = Path::new("/no/such/libdnnl.so.3");
-        let error = find(&places(&[]), Some(given)).err().unwrap().to_string();
+        let error = find(&search(&[]), Some(given)).err().unwrap().to_string();
         assert!(
             error.contains("/no/such/libdnnl.so.3 (the path that was given)"),
             "{error}"
         );
-        let variable = places(&[(VARIABLE, "/no/such/other.so")]);
+        let variable = search(&[(VARIABLE, "/no/such/other.so")]);
         let error = find(&variable, None).err().unwrap().to_string();
         assert!(
             error.contains("/no/such/other.so (PHALANX_ONEDNN_LIBRARY)"),
@@ -278,13 +283,13 @@ mod tests {
     #[test]
     fn threads_are_those_of_xla() {
         assert_eq!(
-            pool_threads(&places(&[("PJRT_NPROC", "5"), ("NPROC", "3")])),
+            pool_threads(&search(&[("PJRT_NPROC", "5"), ("NPROC", "3")])),
             5
         );
         assert_eq!(
-            pool_threads(&places(&[("PJRT_NPROC", "many"), ("NPROC", "3")])),
+            pool_threads(&search(&[("PJRT_NPROC", "many"), ("NPROC", "3")])),
             3
         );
-        assert!(pool_threads(&places(&[])) >= 1);
+        assert!(pool_threads(&search(&[])) >= 1);
     }
 }

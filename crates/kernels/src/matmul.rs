@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::Thread;
 
-use phalanx_pjrt::{Call, CallAttribute, CallError, Client, Code};
+use phalanx_pjrt::{Client, CustomCallAttribute, CustomCallError, CustomCallFrame, StatusCode};
 
 use crate::gemm::{self, GemmOperand};
 use crate::handlers::replicas;
@@ -36,7 +36,7 @@ pub fn register_matmul(client: &Client) -> Result<(), KernelError> {
     let registered =
         client.register_custom_call("phalanx.product", move |call| matmul(&scratch, call));
     registered.or_else(|error| match error.code {
-        Code::AlreadyExists => Ok(()),
+        StatusCode::AlreadyExists => Ok(()),
         _ => Err(refused(error.to_string())),
     })
 }
@@ -46,7 +46,10 @@ pub fn register_matmul(client: &Client) -> Result<(), KernelError> {
 struct ScratchPool(Mutex<Vec<Vec<f32>>>);
 
 /// Operands: the left matrix, `[rows, depth]` or `[depth, rows]`, and the right one, `[depth, columns]` or `[columns, depth]`.
-fn matmul(scratch: &Arc<ScratchPool>, call: &mut Call<'_>) -> Result<(), CallError> {
+fn matmul(
+    scratch: &Arc<ScratchPool>,
+    call: &mut CustomCallFrame<'_>,
+) -> Result<(), CustomCallError> {
     let left = MatrixPointer::of(call, 0, !flag(call, "left_transposed")?)?;
     let right = MatrixPointer::of(call, 1, flag(call, "right_transposed")?)?;
     let dims = matrix(call.result_shape(0)?.1)?;
@@ -94,7 +97,11 @@ struct MatrixPointer {
 }
 
 impl MatrixPointer {
-    fn of(call: &Call<'_>, index: usize, k_contiguous: bool) -> Result<Self, CallError> {
+    fn of(
+        call: &CustomCallFrame<'_>,
+        index: usize,
+        k_contiguous: bool,
+    ) -> Result<Self, CustomCallError> {
         let [outer, inner] = matrix(call.operand_shape(index)?.1)?;
         let (count, depth) = if k_contiguous {
             (outer, inner)
@@ -249,7 +256,7 @@ impl ScratchPool {
     }
 }
 
-fn matrix(dims: &[i64]) -> Result<[usize; 2], CallError> {
+fn matrix(dims: &[i64]) -> Result<[usize; 2], CustomCallError> {
     let size = |&dim: &i64| usize::try_from(dim).unwrap_or(0);
     match dims {
         [rows, columns] => Ok([size(rows), size(columns)]),
@@ -259,17 +266,17 @@ fn matrix(dims: &[i64]) -> Result<[usize; 2], CallError> {
     }
 }
 
-fn flag(call: &Call<'_>, name: &str) -> Result<bool, CallError> {
+fn flag(call: &CustomCallFrame<'_>, name: &str) -> Result<bool, CustomCallError> {
     match call.attribute(name)? {
-        CallAttribute::Bool(flag) => Ok(flag),
+        CustomCallAttribute::Bool(flag) => Ok(flag),
         other => Err(invalid(format!(
             "the attribute `{name}` must be a boolean, got {other:?}"
         ))),
     }
 }
 
-fn invalid(message: String) -> CallError {
-    CallError::new(Code::InvalidArgument, message)
+fn invalid(message: String) -> CustomCallError {
+    CustomCallError::new(StatusCode::InvalidArgument, message)
 }
 
 #[cfg(test)]

@@ -5,10 +5,10 @@
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use phalanx_kernels::Kernels;
+use phalanx_kernels::{Kernels, ONEDNN};
 use phalanx_pjrt::{
-    Buffer, Client, CompileOptions, ElementType, ExecuteOptions, Installer, Places, Platform,
-    Plugin, bytes_of, elements_of,
+    Buffer, CPU_PLUGIN, Client, CompileOptions, ElementType, ExecuteOptions, Installer, Platform,
+    Plugin, PluginSearch, bytes_of, elements_of,
 };
 
 const LONG: Duration = Duration::from_secs(60);
@@ -25,17 +25,17 @@ fn client() -> Option<&'static (Client, Kernels)> {
 }
 
 fn start() -> Result<(Client, Kernels), Box<dyn std::error::Error>> {
-    let places = Places::of_process();
-    let mut installer = Installer::new(places.cache_dir().ok_or("no cache folder")?);
+    let search = PluginSearch::from_process();
+    let mut installer = Installer::new(search.cache_dir().ok_or("no cache folder")?);
     installer.offline = std::env::var_os("PHALANX_OFFLINE").is_some();
-    installer.kernels()?;
-    let plugin = match places.find(Platform::Cpu, None) {
+    installer.install(&ONEDNN)?;
+    let plugin = match search.find(Platform::Cpu, None) {
         Ok(found) => found.path,
-        Err(_) => installer.cpu()?,
+        Err(_) => installer.install(&CPU_PLUGIN)?,
     };
     phalanx_kernels::prepare_environment();
     let client = Client::new(&Plugin::load(plugin)?, &[])?;
-    let kernels = Kernels::find(&places, None)?;
+    let kernels = Kernels::find(&search, None)?;
     kernels.register(&client)?;
     kernels.register(&client)?;
     Ok((client, kernels))
@@ -850,8 +850,8 @@ fn poolings_keep_nan_and_the_infinities() {
             );
         }
         let mut dx = Array::zeros(&x.dims);
-        let places = best.iter().zip(&dy.values);
-        for (place, dy) in places.filter_map(|(place, dy)| place.map(|place| (place, dy))) {
+        let search = best.iter().zip(&dy.values);
+        for (place, dy) in search.filter_map(|(place, dy)| place.map(|place| (place, dy))) {
             dx.values[place] += dy;
         }
         assert_close(&format!("{}: dx", case.name), &found[2], &dx.values);

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use phalanx_kernels::register_matmul;
 use phalanx_pjrt::{
-    Buffer, Client, CompileOptions, ElementType, ExecuteOptions, Installer, Places, Platform,
-    Plugin, bytes_of, elements_of,
+    Buffer, CPU_PLUGIN, Client, CompileOptions, ElementType, ExecuteOptions, Installer, Platform,
+    Plugin, PluginSearch, bytes_of, elements_of,
 };
 
 const LONG: Duration = Duration::from_secs(60);
@@ -23,10 +23,12 @@ fn client() -> Option<&'static Client> {
 }
 
 fn start() -> Result<Client, Box<dyn std::error::Error>> {
-    let places = Places::of_process();
-    let plugin = match places.find(Platform::Cpu, None) {
+    let search = PluginSearch::from_process();
+    let plugin = match search.find(Platform::Cpu, None) {
         Ok(found) => found.path,
-        Err(_) => Installer::new(places.cache_dir().ok_or("no cache folder")?).cpu()?,
+        Err(_) => {
+            Installer::new(search.cache_dir().ok_or("no cache folder")?).install(&CPU_PLUGIN)?
+        }
     };
     let client = Client::new(&Plugin::load(plugin)?, &[])?;
     register_matmul(&client)?;

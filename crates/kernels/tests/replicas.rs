@@ -5,10 +5,10 @@
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use phalanx_kernels::Kernels;
+use phalanx_kernels::{Kernels, ONEDNN};
 use phalanx_pjrt::{
-    Buffer, Client, CompileOptions, ElementType, ExecuteOptions, Installer, OptionValue, Places,
-    Platform, Plugin, bytes_of,
+    Buffer, CPU_PLUGIN, Client, CompileOptions, ElementType, ExecuteOptions, Installer,
+    OptionValue, Platform, Plugin, PluginSearch, bytes_of,
 };
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -81,18 +81,18 @@ fn pin() -> rustix::io::Result<()> {
 }
 
 fn client() -> Result<Client, Box<dyn std::error::Error>> {
-    let places = Places::of_process();
-    let mut installer = Installer::new(places.cache_dir().ok_or("no cache folder")?);
+    let search = PluginSearch::from_process();
+    let mut installer = Installer::new(search.cache_dir().ok_or("no cache folder")?);
     installer.offline = std::env::var_os("PHALANX_OFFLINE").is_some();
-    installer.kernels()?;
-    let plugin = match places.find(Platform::Cpu, None) {
+    installer.install(&ONEDNN)?;
+    let plugin = match search.find(Platform::Cpu, None) {
         Ok(found) => found.path,
-        Err(_) => installer.cpu()?,
+        Err(_) => installer.install(&CPU_PLUGIN)?,
     };
     phalanx_kernels::prepare_environment();
     let devices = OptionValue::Int(DEVICES as i64);
     let client = Client::new(&Plugin::load(plugin)?, &[("cpu_device_count", devices)])?;
-    let kernels = Kernels::find(&places, None)?;
+    let kernels = Kernels::find(&search, None)?;
     kernels.register(&client)?;
     Ok(client)
 }
@@ -173,14 +173,14 @@ fn program(replicas: usize) -> String {
         "dense<[[{}]]> : tensor<1x{replicas}xi64>",
         groups.join(", ")
     );
-    let places = x.replace("f32", "ui8");
+    let search = x.replace("f32", "ui8");
     let mut body = String::new();
     for (i, w_in) in ["%w".to_owned(), "%mean0".to_owned()].iter().enumerate() {
         body += &format!(
             "%y{i} = stablehlo.custom_call @phalanx.conv(%x, {w_in}) {conv} : ({x}, {w}) -> {x}
             %n{i}:3 = stablehlo.custom_call @phalanx.batch_norm(%y{i}, %c, %c) {norm} : ({x}, {c}, {c}) -> ({x}, {c}, {c})
-            %p{i}:2 = stablehlo.custom_call @phalanx.max_pool(%n{i}#0) {pool} : ({x}) -> ({x}, {places})
-            %d{i} = stablehlo.custom_call @phalanx.max_pool_gradient(%p{i}#1, %x) {pool} : ({places}, {x}) -> {x}
+            %p{i}:2 = stablehlo.custom_call @phalanx.max_pool(%n{i}#0) {pool} : ({x}) -> ({x}, {search})
+            %d{i} = stablehlo.custom_call @phalanx.max_pool_gradient(%p{i}#1, %x) {pool} : ({search}, {x}) -> {x}
             %b{i}:3 = stablehlo.custom_call @phalanx.batch_norm_gradient(%d{i}, %y{i}, %n{i}#1, %n{i}#2, %c, %c) {norm} : ({x}, {x}, {c}, {c}, {c}, {c}) -> ({x}, {c}, {c})
             %dx{i} = stablehlo.custom_call @phalanx.conv_input_gradient(%b{i}#0, {w_in}) {conv} : ({x}, {w}) -> {x}
             %dw{i} = stablehlo.custom_call @phalanx.conv_kernel_gradient(%x, %b{i}#0) {conv} : ({x}, {x}) -> {w}

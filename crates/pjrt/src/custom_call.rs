@@ -9,10 +9,10 @@ use std::ffi::{CString, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use crate::call::{Call, CallError, function};
 use crate::client::Client;
 use crate::compile::CompileOptions;
-use crate::error::{Code, PjrtError};
+use crate::custom_call_frame::{CustomCallError, CustomCallFrame, function};
+use crate::error::{PjrtError, StatusCode};
 use crate::sys;
 use crate::sys_ffi::{self as ffi, CallFrame};
 
@@ -31,7 +31,10 @@ impl Client {
     pub fn register_custom_call(
         &self,
         name: &str,
-        handler: impl Fn(&mut Call<'_>) -> Result<(), CallError> + Send + Sync + 'static,
+        handler: impl Fn(&mut CustomCallFrame<'_>) -> Result<(), CustomCallError>
+        + Send
+        + Sync
+        + 'static,
     ) -> Result<(), PjrtError> {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'.';
         if name.is_empty() || !name.bytes().all(plain) {
@@ -52,7 +55,7 @@ impl Client {
         let unsupported = || {
             PjrtError::new(
                 REGISTER,
-                Code::Unimplemented,
+                StatusCode::Unimplemented,
                 "this plugin has no custom calls (no ffi extension)",
             )
         };
@@ -101,7 +104,7 @@ impl Client {
     }
 }
 
-type Handler = Box<dyn Fn(&mut Call<'_>) -> Result<(), CallError> + Send + Sync>;
+type Handler = Box<dyn Fn(&mut CustomCallFrame<'_>) -> Result<(), CustomCallError> + Send + Sync>;
 
 struct Registered {
     plugin: usize,
@@ -135,7 +138,7 @@ fn take_slot(
     if let Some(entry) = TABLE.iter().filter_map(OnceLock::get).find(of_name) {
         let exists = || {
             let message = format!("the custom call `{name}` is registered already");
-            PjrtError::new(REGISTER, Code::AlreadyExists, message)
+            PjrtError::new(REGISTER, StatusCode::AlreadyExists, message)
         };
         return Err(entry.refused.get().cloned().unwrap_or_else(exists));
     }
@@ -143,7 +146,7 @@ fn take_slot(
     let slot = free.ok_or_else(|| {
         PjrtError::new(
             REGISTER,
-            Code::ResourceExhausted,
+            StatusCode::ResourceExhausted,
             format!("all {SLOTS} slots for custom calls are used"),
         )
     })?;
@@ -177,13 +180,13 @@ unsafe extern "C" fn trampoline<const SLOT: usize>(frame: *mut CallFrame) -> *mu
         return std::ptr::null_mut();
     };
     // SAFETY: the frame is one of the execute stage.
-    let mut call = unsafe { Call::new(frame) };
+    let mut call = unsafe { CustomCallFrame::new(frame) };
     let outcome = catch_unwind(AssertUnwindSafe(|| (registered.handler)(&mut call)));
     let error = match outcome {
         Ok(Ok(())) => return std::ptr::null_mut(),
         Ok(Err(error)) => error,
-        Err(panic) => CallError::new(
-            Code::Internal,
+        Err(panic) => CustomCallError::new(
+            StatusCode::Internal,
             format!("panicked: {}", panic_message(panic.as_ref())),
         ),
     };
@@ -217,7 +220,7 @@ unsafe fn answer_metadata(api: *const u8, metadata: *mut ffi::Metadata) {
 
 /// # Safety
 /// `api` is XLA's table.
-unsafe fn make_error(api: *const u8, code: Code, message: &str) -> *mut c_void {
+unsafe fn make_error(api: *const u8, code: StatusCode, message: &str) -> *mut c_void {
     let message = CString::new(message.replace('\0', " ")).unwrap_or_default();
     let mut args = ffi::ErrorCreate {
         struct_size: 28,
@@ -251,12 +254,12 @@ mod tests {
         let register = |answer: Result<(), PjrtError>| {
             take_slot(1, "test.refused", Box::new(|_| Ok(())), |_| answer)
         };
-        let refused = PjrtError::new(REGISTER, Code::Unimplemented, "not here".to_owned());
+        let refused = PjrtError::new(REGISTER, StatusCode::Unimplemented, "not here".to_owned());
         assert_eq!(register(Err(refused.clone())), Err(refused.clone()));
         assert_eq!(register(Ok(())), Err(refused));
         let take = |plugin| take_slot(plugin, "test.taken", Box::new(|_| Ok(())), |_| Ok(()));
         assert_eq!(take(1), Ok(()));
-        assert_eq!(take(1).unwrap_err().code, Code::AlreadyExists);
+        assert_eq!(take(1).unwrap_err().code, StatusCode::AlreadyExists);
         assert_eq!(take(2), Ok(()));
     }
 }

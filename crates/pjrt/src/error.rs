@@ -9,7 +9,7 @@ use crate::sys;
 #[error("{call}: {message} ({code:?})")]
 pub struct PjrtError {
     /// What kind of failure it is.
-    pub code: Code,
+    pub code: StatusCode,
     /// The plugin's text, or ours where the check failed before the call.
     pub message: String,
     /// Name of the C function that was called, such as `PJRT_Client_Compile`.
@@ -17,7 +17,7 @@ pub struct PjrtError {
 }
 
 impl PjrtError {
-    pub(crate) fn new(call: &'static str, code: Code, message: impl Into<String>) -> Self {
+    pub(crate) fn new(call: &'static str, code: StatusCode, message: impl Into<String>) -> Self {
         Self {
             code,
             message: message.into(),
@@ -26,25 +26,25 @@ impl PjrtError {
     }
 
     pub(crate) fn invalid(call: &'static str, message: impl Into<String>) -> Self {
-        Self::new(call, Code::InvalidArgument, message)
+        Self::new(call, StatusCode::InvalidArgument, message)
     }
 
     /// Whether the device or the host ran out of memory.
     #[must_use]
     pub fn is_out_of_memory(&self) -> bool {
-        self.code == Code::ResourceExhausted
+        self.code == StatusCode::ResourceExhausted
     }
 
     /// Whether a wait reached its deadline.
     #[must_use]
     pub fn is_timeout(&self) -> bool {
-        self.code == Code::DeadlineExceeded
+        self.code == StatusCode::DeadlineExceeded
     }
 
     /// Whether the plugin has no such function.
     #[must_use]
     pub fn is_unimplemented(&self) -> bool {
-        self.code == Code::Unimplemented
+        self.code == StatusCode::Unimplemented
     }
 }
 
@@ -55,7 +55,7 @@ impl PjrtError {
     missing_docs,
     reason = "the names are the documentation of absl::StatusCode"
 )]
-pub enum Code {
+pub enum StatusCode {
     Cancelled,
     Unknown,
     InvalidArgument,
@@ -74,7 +74,7 @@ pub enum Code {
     Unauthenticated,
 }
 
-impl Code {
+impl StatusCode {
     const ALL: [Self; 16] = [
         Self::Cancelled,
         Self::Unknown,

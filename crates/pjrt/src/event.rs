@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::client::ClientInner;
-use crate::error::{Code, PjrtError};
+use crate::error::{PjrtError, StatusCode};
 use crate::plugin::Api;
 use crate::sys::{self, Args};
 
@@ -175,7 +175,7 @@ impl Signal {
                 );
                 return Err(PjrtError::new(
                     "PJRT_Event_Await",
-                    Code::DeadlineExceeded,
+                    StatusCode::DeadlineExceeded,
                     message,
                 ));
             };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::buffer::{Buffer, known_type};
 use crate::client::{Client, ClientInner};
 use crate::element::ElementType;
-use crate::error::{Code, PjrtError};
+use crate::error::{PjrtError, StatusCode};
 use crate::event::Event;
 use crate::plugin::slice;
 use crate::sys::{self, Args};
@@ -310,7 +310,7 @@ impl Executable {
                 );
                 return Err(PjrtError::new(
                     sys::ExecutableNumOutputs::CALL,
-                    Code::Internal,
+                    StatusCode::Internal,
                     message,
                 ));
             }
@@ -342,7 +342,7 @@ impl Executable {
         let unknown = || {
             PjrtError::new(
                 sys::LoadedAddressableDevices::CALL,
-                Code::Internal,
+                StatusCode::Internal,
                 "the program runs on a device that the client does not list",
             )
         };

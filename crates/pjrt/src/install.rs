@@ -1,5 +1,4 @@
-//! Installation of the CPU plugin and of the CPU kernels: a pinned wheel each, fetched with pip, checked, and unpacked into the per-user
-//! cache.
+//! Installation of pinned wheels, the CPU plugin for instance: downloaded with pip, checked, and unpacked into the per-user cache.
 //!
 //! All work happens in a temporary folder beside the target, under a lock; the last act is one rename. A process that dies midway
 //! leaves a temporary folder that the next installation removes.
@@ -13,84 +12,12 @@ use std::time::{Duration, Instant};
 
 use sha2::{Digest, Sha256};
 
-/// A library in a wheel of a Python package index, pinned by version and hash.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Wheel {
-    /// Name in the cache and for `phalanx plugin install`.
-    name: &'static str,
-    /// What the library is, in words.
-    title: &'static str,
-    /// The environment variable that names a library to take instead.
-    variable: &'static str,
-    /// Download size.
-    megabytes: u32,
-    /// Name of the package.
-    package: &'static str,
-    version: &'static str,
-    /// SHA-256 of the wheel file.
-    sha256: &'static str,
-    /// The library inside the wheel.
-    member: &'static str,
-}
+use crate::pinned_wheel::PinnedWheel;
 
-/// XLA's stock CPU plugin for Linux on x86-64.
-pub(crate) const PINNED_CPU: Wheel = Wheel {
-    name: "cpu",
-    title: "cpu plugin",
-    variable: "PHALANX_PJRT_CPU",
-    megabytes: 63,
-    package: "lammps-jax-pjrt-cpu",
-    version: "0.11.2",
-    sha256: "1319390d948b39f69f7dade496b7c385149d9ca6097a6b62114da113216d9ad1",
-    member: "lammps_jax_pjrt_cpu/pjrt_c_api_cpu_plugin.so",
-};
-
-/// oneDNN for Linux on x86-64 with GNU OpenMP.
-pub(crate) const PINNED_KERNELS: Wheel = Wheel {
-    name: "kernels",
-    title: "kernel library onednn",
-    variable: "PHALANX_ONEDNN_LIBRARY",
-    megabytes: 39,
-    package: "onednn-cpu-gomp",
-    version: "2023.2.0",
-    sha256: "2f22a54d6a890ed14bfa185d42a4be65d8b5b1df85dc1f0f3a9abe31620416fb",
-    member: "onednn_cpu_gomp-2023.2.0.data/data/lib/libdnnl.so.3",
-};
-
-impl Wheel {
-    /// The folder of the library in a cache folder.
-    fn folder(&self, cache: &Path) -> PathBuf {
-        cache.join("plugins").join(format!(
-            "{}-{}-{}",
-            self.name,
-            self.version,
-            &self.sha256[..12]
-        ))
-    }
-
-    /// The installed library in a cache folder.
-    pub(crate) fn installed(&self, cache: &Path) -> PathBuf {
-        self.folder(cache).join(self.file_name())
-    }
-
-    fn file_name(&self) -> &'static str {
-        self.member.rsplit('/').next().unwrap_or(self.member)
-    }
-
-    /// The package as pip writes it.
-    fn requirement(&self) -> String {
-        format!("{}=={}", self.package, self.version)
-    }
-
-    fn describe(&self) -> String {
-        format!("{} ({} MB, with pip)", self.requirement(), self.megabytes)
-    }
-}
-
-/// How the CPU plugin and the CPU kernels are installed.
+/// Installs libraries into the per-user cache.
 #[derive(Debug, Clone)]
 pub struct Installer {
-    /// The per-user cache folder; see [`Places::cache_dir`](crate::Places::cache_dir).
+    /// The per-user cache folder; see [`PluginSearch::cache_dir`](crate::PluginSearch::cache_dir).
     pub cache_dir: PathBuf,
     /// The pip command, `python3 -m pip`.
     pub pip: Vec<OsString>,
@@ -215,47 +142,12 @@ impl Installer {
         }
     }
 
-    /// Installs the CPU plugin unless it is installed, and returns its path. Processes that do so at once wait for one another.
+    /// Installs a library unless it is installed, and returns its path. Of several processes that do so at the same time one downloads
+    /// it, and the others wait.
     ///
     /// # Errors
     /// See [`InstallError`].
-    pub fn cpu(&self) -> Result<PathBuf, InstallError> {
-        self.install_here(&PINNED_CPU)
-    }
-
-    /// Installs the CPU kernels (oneDNN) unless they are installed, and returns the path of the library; as [`Installer::cpu`].
-    ///
-    /// # Errors
-    /// See [`InstallError`].
-    pub fn kernels(&self) -> Result<PathBuf, InstallError> {
-        self.install_here(&PINNED_KERNELS)
-    }
-
-    /// Where [`Installer::kernels`] puts the library, whether it is there or not.
-    #[must_use]
-    pub fn kernels_path(&self) -> PathBuf {
-        PINNED_KERNELS.installed(&self.cache_dir)
-    }
-
-    /// What [`Installer::cpu`] downloads, for a line to the user: package, version and download size.
-    #[must_use]
-    pub fn describe_cpu() -> String {
-        PINNED_CPU.describe()
-    }
-
-    /// What [`Installer::kernels`] downloads, for a line to the user: package, version and download size.
-    #[must_use]
-    pub fn describe_kernels() -> String {
-        PINNED_KERNELS.describe()
-    }
-
-    /// The pinned package of the CPU plugin, as pip writes it: `name==version`.
-    #[must_use]
-    pub fn cpu_requirement() -> String {
-        PINNED_CPU.requirement()
-    }
-
-    fn install_here(&self, wheel: &Wheel) -> Result<PathBuf, InstallError> {
+    pub fn install(&self, wheel: &PinnedWheel) -> Result<PathBuf, InstallError> {
         if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
             return Err(InstallError::NoPlugin {
                 title: wheel.title,
@@ -264,11 +156,7 @@ impl Installer {
                 arch: std::env::consts::ARCH,
             });
         }
-        self.install(wheel)
-    }
-
-    fn install(&self, wheel: &Wheel) -> Result<PathBuf, InstallError> {
-        let installed = wheel.installed(&self.cache_dir);
+        let installed = wheel.installed_path(&self.cache_dir);
         if installed.is_file() {
             return Ok(installed);
         }
@@ -297,7 +185,7 @@ impl Installer {
     }
 
     /// Takes the lock of the cache, which is freed when the file is closed (also by the death of the process).
-    fn lock(&self, path: &Path, wheel: &Wheel) -> Result<File, InstallError> {
+    fn lock(&self, path: &Path, wheel: &PinnedWheel) -> Result<File, InstallError> {
         let start = Instant::now();
         let file = File::options()
             .create(true)
@@ -318,7 +206,7 @@ impl Installer {
     }
 
     /// Runs pip, and returns the wheel it downloaded into a new folder of `work`.
-    fn download(&self, wheel: &Wheel, work: &Path) -> Result<PathBuf, InstallError> {
+    fn download(&self, wheel: &PinnedWheel, work: &Path) -> Result<PathBuf, InstallError> {
         let requirement = wheel.requirement();
         let target = work.join("download");
         let log = work.join("pip.log");
@@ -391,7 +279,7 @@ impl Installer {
 /// Waits for pip up to the limit, then ends it.
 fn wait(
     mut child: Child,
-    wheel: &Wheel,
+    wheel: &PinnedWheel,
     limit: Duration,
     log: &Path,
 ) -> Result<std::process::ExitStatus, InstallError> {
@@ -412,7 +300,7 @@ fn wait(
     }
 }
 
-fn timeout(what: &'static str, wheel: &Wheel, limit: Duration) -> InstallError {
+fn timeout(what: &'static str, wheel: &PinnedWheel, limit: Duration) -> InstallError {
     InstallError::Timeout {
         what,
         title: wheel.title,
@@ -437,7 +325,7 @@ fn tail(log: &Path) -> String {
     }
 }
 
-fn check_hash(file: &Path, wheel: &Wheel) -> Result<(), InstallError> {
+fn check_hash(file: &Path, wheel: &PinnedWheel) -> Result<(), InstallError> {
     let found = sha256_of(file).map_err(at("read", file))?;
     if found == wheel.sha256 {
         return Ok(());
@@ -549,7 +437,7 @@ mod tests {
     use crate::testing::TempDir;
 
     /// A small wheel, and its pin.
-    fn wheel(dir: &Path) -> (PathBuf, Wheel) {
+    fn wheel(dir: &Path) -> (PathBuf, PinnedWheel) {
         let path = dir.join("p-1.whl");
         let mut archive = zip::ZipWriter::new(File::create(&path).unwrap());
         archive
@@ -560,7 +448,7 @@ mod tests {
         let sha256: &'static str = Box::leak(sha256_of(&path).unwrap().into_boxed_str());
         (
             path,
-            Wheel {
+            PinnedWheel {
                 name: "cpu",
                 title: "cpu plugin",
                 variable: "PHALANX_PJRT_CPU",

@@ -25,18 +25,21 @@
 
 mod buffer;
 mod cache;
-mod call;
+
 mod client;
 mod compile;
 mod custom_call;
+mod custom_call_frame;
 mod element;
 mod error;
 mod event;
 mod executable;
 mod host_memory;
 mod install;
-mod places;
+
+mod pinned_wheel;
 mod plugin;
+mod plugin_search;
 mod sys;
 mod sys_ffi;
 #[cfg(test)]
@@ -44,14 +47,17 @@ mod testing;
 
 pub use buffer::{Buffer, SharedBytes, ZERO_COPY_ALIGNMENT};
 pub use cache::{CacheOutcome, CompileCache};
-pub use call::{Call, CallAttribute, CallError};
 pub use client::{Client, Device, MemoryStats, OptionValue};
 pub use compile::{CompileOptions, OverrideValue};
+pub use custom_call_frame::{CustomCallAttribute, CustomCallError, CustomCallFrame};
 pub use element::{Element, ElementType, bytes_of, elements_of};
-pub use error::{Code, LoadError, PjrtError};
+pub use error::{LoadError, PjrtError, StatusCode};
 pub use event::Event;
 pub use executable::{CompiledMemory, Executable, ExecuteOptions, Execution, Output};
 pub use host_memory::keep_freed_memory;
 pub use install::{InstallError, Installer};
-pub use places::{Found, NotFound, Places, Platform, UnknownPlatform};
+pub use pinned_wheel::{CPU_PLUGIN, PinnedWheel};
 pub use plugin::{Attribute, Plugin};
+pub use plugin_search::{
+    EXPLICIT, FoundPlugin, Platform, PluginNotFound, PluginSearch, UnknownPlatform, first_named,
+};

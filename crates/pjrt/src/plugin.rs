@@ -7,7 +7,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Once};
 
-use crate::error::{Code, LoadError, PjrtError};
+use crate::error::{LoadError, PjrtError, StatusCode};
 use crate::sys::{self, Args};
 
 /// A loaded PJRT plugin; it stays loaded until the process ends.
@@ -222,7 +222,7 @@ impl Api {
             destroy(&raw mut dead);
             text
         };
-        PjrtError::new(call, Code::from_c(code.code), self.explain_size(text))
+        PjrtError::new(call, StatusCode::from_c(code.code), self.explain_size(text))
     }
 
     /// Says that the plugin is newer than this crate where the plugin refused the size of a struct.
@@ -245,7 +245,7 @@ impl Api {
             "the plugin (pjrt api {major}.{minor}) has no such function; this build of phalanx speaks up to 0.{}: install a newer plugin",
             sys::MAX_MINOR
         );
-        PjrtError::new(call, Code::Unimplemented, message)
+        PjrtError::new(call, StatusCode::Unimplemented, message)
     }
 
     pub(crate) fn version(self) -> (i32, i32) {
@@ -525,7 +525,7 @@ mod tests {
             unsafe { table(95, 700).call(&mut sys::ExecutableFingerprint::empty()) }.unwrap_err();
         assert_eq!(
             (error.code, error.call),
-            (Code::Unimplemented, "PJRT_Executable_Fingerprint")
+            (StatusCode::Unimplemented, "PJRT_Executable_Fingerprint")
         );
         assert!(
             error.message.contains("0.95") && error.message.contains("0.115"),

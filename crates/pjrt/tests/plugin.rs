@@ -7,9 +7,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use phalanx_pjrt::{
-    Buffer, CacheOutcome, CallAttribute, CallError, Client, Code, CompileCache, CompileOptions,
-    Element, ElementType, Executable, ExecuteOptions, Installer, LoadError, OptionValue,
-    OverrideValue, Places, Platform, Plugin, SharedBytes, bytes_of, elements_of,
+    Buffer, CPU_PLUGIN, CacheOutcome, Client, CompileCache, CompileOptions, CustomCallAttribute,
+    CustomCallError, Element, ElementType, Executable, ExecuteOptions, Installer, LoadError,
+    OptionValue, OverrideValue, Platform, Plugin, PluginSearch, SharedBytes, StatusCode, bytes_of,
+    elements_of,
 };
 
 const LONG: Duration = Duration::from_secs(60);
@@ -17,10 +18,12 @@ const LONG: Duration = Duration::from_secs(60);
 fn plugin() -> &'static Plugin {
     static PLUGIN: OnceLock<Plugin> = OnceLock::new();
     PLUGIN.get_or_init(|| {
-        let places = Places::of_process();
-        let path = match places.find(Platform::Cpu, None) {
+        let search = PluginSearch::from_process();
+        let path = match search.find(Platform::Cpu, None) {
             Ok(found) => found.path,
-            Err(_) => Installer::new(places.cache_dir().unwrap()).cpu().unwrap(),
+            Err(_) => Installer::new(search.cache_dir().unwrap())
+                .install(&CPU_PLUGIN)
+                .unwrap(),
         };
         Plugin::load(path).unwrap()
     })
@@ -181,15 +184,15 @@ fn the_plugin_and_its_devices_describe_themselves() {
 fn client_options_are_checked_by_the_plugin() {
     let error = |name: &str, value| Client::new(plugin(), &[(name, value)]).unwrap_err();
     let unknown = error("no_such_option", OptionValue::Int(1));
-    assert_eq!(unknown.code, Code::InvalidArgument);
+    assert_eq!(unknown.code, StatusCode::InvalidArgument);
     assert!(unknown.message.contains("no_such_option"), "{unknown}");
     assert_eq!(
         error("cpu_device_count", OptionValue::Text("2".into())).code,
-        Code::InvalidArgument
+        StatusCode::InvalidArgument
     );
     assert_eq!(
         error("asynchronous", OptionValue::Int(1)).code,
-        Code::InvalidArgument
+        StatusCode::InvalidArgument
     );
 }
 
@@ -325,17 +328,20 @@ fn wrong_arguments_are_refused() {
             .message
             .contains("runs on 1 devices, got arguments for 0")
     );
-    assert_eq!(error(&[&[&x]]).code, Code::InvalidArgument);
-    assert_eq!(error(&[&[&x, &x, &x]]).code, Code::InvalidArgument);
+    assert_eq!(error(&[&[&x]]).code, StatusCode::InvalidArgument);
+    assert_eq!(error(&[&[&x, &x, &x]]).code, StatusCode::InvalidArgument);
     let small = array(&[2], &[1.0f32; 2]);
-    assert_eq!(error(&[&[&x, &small]]).code, Code::InvalidArgument);
+    assert_eq!(error(&[&[&x, &small]]).code, StatusCode::InvalidArgument);
     let other = Client::new(plugin(), &[("cpu_device_count", OptionValue::Int(1))]).unwrap();
     let foreign = other.buffer(0, ElementType::F32, &[4], &[0; 16]).unwrap();
     assert!(error(&[&[&x, &foreign]]).message.contains("another client"));
     let elsewhere = client()
         .buffer(1, ElementType::F32, &[4], &[0; 16])
         .unwrap();
-    assert_eq!(error(&[&[&x, &elsewhere]]).code, Code::InvalidArgument);
+    assert_eq!(
+        error(&[&[&x, &elsewhere]]).code,
+        StatusCode::InvalidArgument
+    );
 }
 
 #[test]
@@ -710,13 +716,19 @@ fn custom_calls_compute_and_read_attributes() {
                 (1, 1, 0)
             );
             assert_eq!(call.operand_shape(0)?, (ElementType::F32, &[4i64][..]));
-            assert_eq!(call.attribute("label")?, CallAttribute::Text("a label"));
-            assert_eq!(call.attribute("half")?, CallAttribute::Float(0.5));
-            assert_eq!(call.attribute("flag")?, CallAttribute::Bool(true));
-            assert_eq!(call.attribute("list")?, CallAttribute::Ints(vec![1, -2]));
+            assert_eq!(
+                call.attribute("label")?,
+                CustomCallAttribute::Text("a label")
+            );
+            assert_eq!(call.attribute("half")?, CustomCallAttribute::Float(0.5));
+            assert_eq!(call.attribute("flag")?, CustomCallAttribute::Bool(true));
+            assert_eq!(
+                call.attribute("list")?,
+                CustomCallAttribute::Ints(vec![1, -2])
+            );
             assert_eq!(
                 call.attribute("reals")?,
-                CallAttribute::Floats(vec![1.5, 2.5])
+                CustomCallAttribute::Floats(vec![1.5, 2.5])
             );
             let missing = call.attribute("absent").unwrap_err().message;
             assert!(
@@ -742,7 +754,7 @@ fn custom_calls_compute_and_read_attributes() {
     let again = client()
         .register_custom_call("test.scale", |_| Ok(()))
         .unwrap_err();
-    assert_eq!(again.code, Code::AlreadyExists);
+    assert_eq!(again.code, StatusCode::AlreadyExists);
     assert!(
         client()
             .register_custom_call("bad name", |_| Ok(()))
@@ -754,13 +766,18 @@ fn custom_calls_compute_and_read_attributes() {
 
 #[test]
 fn handlers_that_fail_or_panic_give_errors() {
-    let register =
-        |name: &str, handler: fn(&mut phalanx_pjrt::Call<'_>) -> Result<(), CallError>| {
-            client().register_custom_call(name, handler).unwrap();
-        };
+    let register = |name: &str,
+                    handler: fn(
+        &mut phalanx_pjrt::CustomCallFrame<'_>,
+    ) -> Result<(), CustomCallError>| {
+        client().register_custom_call(name, handler).unwrap();
+    };
     register("test.panic", |_| panic!("the handler fell over"));
     register("test.refuse", |_| {
-        Err(CallError::new(Code::DeadlineExceeded, "rank 3 is missing"))
+        Err(CustomCallError::new(
+            StatusCode::DeadlineExceeded,
+            "rank 3 is missing",
+        ))
     });
     register("test.wrong", |call| call.operand::<i32>(0).map(drop));
     let error = outcome(&call("test.panic", "")).unwrap_err();
@@ -772,7 +789,7 @@ fn handlers_that_fail_or_panic_give_errors() {
     );
     let error = outcome(&call("test.refuse", "")).unwrap_err();
     assert!(
-        error.code == Code::DeadlineExceeded && error.message.contains("rank 3 is missing"),
+        error.code == StatusCode::DeadlineExceeded && error.message.contains("rank 3 is missing"),
         "{error}"
     );
     let error = outcome(&call("test.wrong", "")).unwrap_err();

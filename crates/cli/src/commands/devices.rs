@@ -10,7 +10,7 @@ use crate::output::notice;
 
 /// Lists the devices of a platform's plugin.
 pub(crate) fn run(context: &mut Context, platform: Platform) -> Result<(), Failure> {
-    let found = locate::plugin(&context.places, &context.global, platform)?;
+    let found = locate::plugin(&context.search, &context.global, platform)?;
     let plugin = locate::load(&found)?;
     if let Some(warning) = plugin.warning().filter(|_| !context.global.quiet) {
         notice(format_args!("warning: {warning}"));

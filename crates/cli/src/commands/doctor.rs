@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use phalanx_kernels::{INSTALL, KernelError, Kernels};
-use phalanx_pjrt::{Attribute, Client, Found, Installer, Platform, Plugin};
+use phalanx_pjrt::{Attribute, CPU_PLUGIN, Client, FoundPlugin, Platform, Plugin};
 
 use super::Context;
 use crate::doctor::{Cache, Check, cache, cores, disk, flags, memory, processor};
@@ -67,7 +67,7 @@ fn of_machine() -> Vec<Check> {
 }
 
 fn of_disks(context: &Context) -> Vec<Check> {
-    let folder = context.places.cache_dir();
+    let folder = context.search.cache_dir();
     let known = folder.as_ref().map(|folder| Cache {
         folder: folder.clone(),
         size: size_of(folder),
@@ -91,7 +91,7 @@ fn refusal(folder: &Path) -> Option<String> {
 fn of_plugins(context: &Context) -> Vec<Check> {
     let explicit = context.global.plugin.as_deref();
     let mut checks = Vec::new();
-    match context.places.find(Platform::Cpu, explicit) {
+    match context.search.find(Platform::Cpu, explicit) {
         Ok(found) => {
             checks.push(Check::ok(
                 "plugin",
@@ -115,7 +115,7 @@ fn of_plugins(context: &Context) -> Vec<Check> {
     let others = Platform::ALL
         .into_iter()
         .filter(|platform| *platform != Platform::Cpu);
-    for found in others.filter_map(|platform| context.places.find(platform, None).ok()) {
+    for found in others.filter_map(|platform| context.search.find(platform, None).ok()) {
         checks.push(Check::ok(
             "plugin",
             format!(
@@ -132,7 +132,7 @@ fn of_plugins(context: &Context) -> Vec<Check> {
 /// The kernels make the CPU faster; nothing fails without them.
 fn of_kernels(context: &Context) -> Check {
     let next = format!("run `{INSTALL}`");
-    match Kernels::find(&context.places, None) {
+    match Kernels::find(&context.search, None) {
         Ok(kernels) => Check::ok("kernels", kernels.describe()),
         Err(KernelError::NotFound { .. }) => Check::warn(
             "kernels",
@@ -146,7 +146,7 @@ fn of_kernels(context: &Context) -> Check {
 fn not_installed(context: &Context) -> Check {
     let found = format!(
         "the cpu plugin ({}) is not installed",
-        Installer::cpu_requirement()
+        CPU_PLUGIN.requirement()
     );
     let next = format!("run `{}`", Platform::Cpu.install_command());
     if context.global.offline {
@@ -165,7 +165,7 @@ fn not_installed(context: &Context) -> Check {
 }
 
 /// What the plugin says once it runs.
-fn of_loaded(found: &Found) -> Vec<Check> {
+fn of_loaded(found: &FoundPlugin) -> Vec<Check> {
     let next = "run `phalanx plugin install cpu` and give no other path";
     let plugin = match Plugin::load(&found.path) {
         Ok(plugin) => plugin,

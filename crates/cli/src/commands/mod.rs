@@ -12,7 +12,7 @@ mod session;
 mod train;
 
 use phalanx::fit::Logs;
-use phalanx_pjrt::Places;
+use phalanx_pjrt::PluginSearch;
 use serde_json::json;
 
 use crate::args::{Args, Command, Global, Progress};
@@ -23,7 +23,7 @@ use crate::run_folder::object;
 /// What every command is given: the options of all commands, the process's surroundings, and where results go.
 pub(crate) struct Context {
     pub(crate) global: Global,
-    pub(crate) places: Places,
+    pub(crate) search: PluginSearch,
     pub(crate) output: Output,
 }
 
@@ -44,7 +44,7 @@ impl Context {
 pub(crate) fn run(args: Args) -> Result<(), Failure> {
     let mut context = Context {
         global: args.global,
-        places: Places::of_process(),
+        search: PluginSearch::from_process(),
         output: Output::stdout(),
     };
     match args.command {

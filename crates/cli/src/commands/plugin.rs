@@ -31,7 +31,7 @@ fn list(context: &mut Context) -> Result<(), Failure> {
     for platform in Platform::ALL {
         let explicit = context.global.plugin.as_deref();
         let explicit = explicit.filter(|_| platform == Platform::Cpu);
-        let line = match context.places.find(platform, explicit) {
+        let line = match context.search.find(platform, explicit) {
             Ok(found) => format!("{}  (from {})", found.path.display(), found.source),
             Err(missing) if missing.named => format!("not usable: {}", missing.reason),
             Err(_) => format!("not found; to install: {}", platform.install_command()),
@@ -40,7 +40,7 @@ fn list(context: &mut Context) -> Result<(), Failure> {
             .output
             .line(format_args!("{:<7} {line}", platform.name()))?;
     }
-    let line = match Kernels::find(&context.places, None) {
+    let line = match Kernels::find(&context.search, None) {
         Ok(kernels) => kernels.describe(),
         Err(KernelError::NotFound { .. }) => format!("not found; to install: {INSTALL_KERNELS}"),
         Err(error) => format!("not usable: {error}"),
@@ -61,20 +61,20 @@ fn install(context: &mut Context, platform: Platform) -> Result<(), Failure> {
             platform.install_command()
         )));
     }
-    let found = locate::install_cpu(&context.places, &context.global)?;
+    let found = locate::install_cpu(&context.search, &context.global)?;
     context.output.line(found.path.display())
 }
 
 fn install_kernels(context: &mut Context) -> Result<(), Failure> {
-    let path = locate::install_kernels(&context.places, &context.global)?;
+    let path = locate::install_kernels(&context.search, &context.global)?;
     // What is wrong with it, a missing OpenMP say, is told now and not in the middle of a training.
-    Kernels::find(&context.places, Some(&path))
+    Kernels::find(&context.search, Some(&path))
         .map_err(|error| Failure::of(Exit::NotReady, &error))?;
     context.output.line(path.display())
 }
 
 fn print_path_of_kernels(context: &mut Context) -> Result<(), Failure> {
-    let kernels = Kernels::find(&context.places, None)
+    let kernels = Kernels::find(&context.search, None)
         .map_err(|error| Failure::of(Exit::NotReady, &error))?;
     context.output.line(kernels.path().display())
 }
@@ -83,7 +83,7 @@ fn print_path_of_kernels(context: &mut Context) -> Result<(), Failure> {
 fn print_path(context: &mut Context, platform: Platform) -> Result<(), Failure> {
     let explicit = context.global.plugin.as_deref();
     let found = context
-        .places
+        .search
         .find(platform, explicit)
         .map_err(|missing| Failure::of(Exit::NotReady, &missing))?;
     context.output.line(found.path.display())

@@ -277,7 +277,7 @@ fn start(context: &Context, strategy: &NamedStrategy) -> Result<Box<dyn Strategy
     let platform = strategy
         .devices()
         .map_or(Platform::Cpu, DeviceChoice::platform);
-    let found = locate::plugin(&context.places, &context.global, platform)?;
+    let found = locate::plugin(&context.search, &context.global, platform)?;
     let quiet = context.global.quiet;
     let options = EngineOptions {
         plugin: Some(found.path),

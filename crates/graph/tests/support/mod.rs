@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use phalanx_graph::{CompilerOption, DType, HostTensor, Lowering, Platform, Program, Shape};
 use phalanx_pjrt::{
-    Buffer, Client, CompileOptions, ElementType, Executable, ExecuteOptions, Installer,
-    OptionValue, OverrideValue, Places, Plugin,
+    Buffer, CPU_PLUGIN, Client, CompileOptions, ElementType, Executable, ExecuteOptions, Installer,
+    OptionValue, OverrideValue, Plugin, PluginSearch,
 };
 
 const LONG: Duration = Duration::from_secs(120);
@@ -22,10 +22,12 @@ const LONG: Duration = Duration::from_secs(120);
 pub fn client() -> &'static Client {
     static CLIENT: OnceLock<Client> = OnceLock::new();
     CLIENT.get_or_init(|| {
-        let places = Places::of_process();
-        let path = match places.find(phalanx_pjrt::Platform::Cpu, None) {
+        let search = PluginSearch::from_process();
+        let path = match search.find(phalanx_pjrt::Platform::Cpu, None) {
             Ok(found) => found.path,
-            Err(_) => Installer::new(places.cache_dir().unwrap()).cpu().unwrap(),
+            Err(_) => Installer::new(search.cache_dir().unwrap())
+                .install(&CPU_PLUGIN)
+                .unwrap(),
         };
         let plugin = Plugin::load(path).unwrap();
         Client::new(&plugin, &[("cpu_device_count", OptionValue::Int(8))]).unwrap()

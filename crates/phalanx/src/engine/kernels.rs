@@ -4,10 +4,10 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use phalanx_graph::{KernelSupport, Program};
-use phalanx_kernels::{KernelError, Kernels};
-use phalanx_pjrt::{Client, Installer, Places, Platform};
+use phalanx_kernels::{KernelError, Kernels, ONEDNN};
+use phalanx_pjrt::{Client, Platform, PluginSearch};
 
-use super::{EngineOptions, Notice};
+use super::{EngineOptions, Notice, install};
 use crate::{Error, Result};
 
 /// Turns the kernels off for every engine that does not name them.
@@ -42,10 +42,10 @@ pub(super) struct EngineKernels {
 }
 
 impl EngineKernels {
-    pub(super) fn new(options: &EngineOptions, places: &Places) -> Result<Self> {
+    pub(super) fn new(options: &EngineOptions, search: &PluginSearch) -> Result<Self> {
         let mode = match &options.kernels {
             _ if options.platform != Platform::Cpu => KernelsMode::Off,
-            KernelsMode::Auto => mode_of_variable(places)?,
+            KernelsMode::Auto => mode_of_variable(search)?,
             other => other.clone(),
         };
         Ok(Self {
@@ -107,15 +107,15 @@ impl EngineKernels {
 
     /// Finds or installs the library and registers its kernels; the registration keeps them.
     fn start(&self, client: &Client) -> Result<Kernels> {
-        let places = Places::of_process();
+        let search = PluginSearch::from_process();
         let explicit = match &self.mode {
             KernelsMode::Path(path) => Some(path.as_path()),
             KernelsMode::Auto | KernelsMode::Off => None,
         };
-        let kernels = match Kernels::find(&places, explicit) {
+        let kernels = match Kernels::find(&search, explicit) {
             Err(KernelError::NotFound { .. }) => {
-                self.install(&places)?;
-                Kernels::find(&places, None)
+                self.install(&search)?;
+                Kernels::find(&search, None)
             }
             other => other,
         };
@@ -124,22 +124,17 @@ impl EngineKernels {
         Ok(kernels)
     }
 
-    fn install(&self, places: &Places) -> Result<()> {
-        let cache = places.cache_dir().ok_or_else(|| {
+    fn install(&self, search: &PluginSearch) -> Result<()> {
+        let cache = search.cache_dir().ok_or_else(|| {
             Error::Device("there is no folder for the kernel library: set PHALANX_CACHE_DIR".into())
         })?;
-        let mut installer = Installer::new(cache);
-        installer.offline = self.offline;
-        if !self.offline {
-            let what = Installer::describe_kernels();
-            (self.notice)(&format!("installing the kernel library oneDNN: {what}"));
-        }
-        installer.kernels().map_err(Error::device).map(drop)
+        let title = "the kernel library oneDNN";
+        install(&ONEDNN, title, cache, self.offline, &self.notice).map(drop)
     }
 }
 
-fn mode_of_variable(places: &Places) -> Result<KernelsMode> {
-    let value = places.environment.get(std::ffi::OsStr::new(VARIABLE));
+fn mode_of_variable(search: &PluginSearch) -> Result<KernelsMode> {
+    let value = search.environment.get(std::ffi::OsStr::new(VARIABLE));
     match value.map(|value| value.to_string_lossy()).as_deref() {
         None | Some("" | "auto") => Ok(KernelsMode::Auto),
         Some("off") => Ok(KernelsMode::Off),
@@ -154,7 +149,7 @@ mod tests {
     use super::*;
 
     fn mode(value: &str) -> Result<KernelsMode> {
-        mode_of_variable(&Places {
+        mode_of_variable(&PluginSearch {
             environment: [(VARIABLE.into(), value.into())].into(),
             root: "/nowhere".into(),
         })

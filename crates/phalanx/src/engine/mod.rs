@@ -13,8 +13,9 @@ use std::time::{Duration, Instant};
 
 use phalanx_graph::{AlignedBytes, DType, HostTensor, Shape};
 use phalanx_pjrt::{
-    Buffer, Client, CompileCache, ElementType, Event, Executable, ExecuteOptions, Installer,
-    OptionValue, PjrtError, Places, Platform, Plugin, SharedBytes, keep_freed_memory,
+    Buffer, CPU_PLUGIN, Client, CompileCache, ElementType, Event, Executable, ExecuteOptions,
+    Installer, OptionValue, PinnedWheel, PjrtError, Platform, Plugin, PluginSearch, SharedBytes,
+    keep_freed_memory,
 };
 
 use self::kernels::EngineKernels;
@@ -105,8 +106,8 @@ impl Engine {
             // Before the plugin starts threads, too.
             phalanx_kernels::prepare_environment();
         }
-        let places = Places::of_process();
-        let path = plugin_path(&places, options)?;
+        let search = PluginSearch::from_process();
+        let path = plugin_path(&search, options)?;
         let plugin = Plugin::load(&path).map_err(Error::device)?;
         let count = i64::try_from(options.cpu_devices.max(1)).unwrap_or(i64::MAX);
         let named = [("cpu_device_count", OptionValue::Int(count))];
@@ -122,7 +123,7 @@ impl Engine {
                 path.display()
             )));
         }
-        let cache = places.cache_dir().filter(|_| options.compile_cache);
+        let cache = search.cache_dir().filter(|_| options.compile_cache);
         // A cache that cannot be opened costs time, not correctness.
         let cache = cache.and_then(|dir| {
             CompileCache::open(dir.join("programs"), CompileCache::DEFAULT_LIMIT).ok()
@@ -130,7 +131,7 @@ impl Engine {
         Ok(Self(Arc::new(Inner {
             client,
             platform: lowering_platform(options.platform),
-            kernels: EngineKernels::new(options, &places)?,
+            kernels: EngineKernels::new(options, &search)?,
             cache,
             quick_compile: options.quick_compile && options.platform == Platform::Cpu,
             deadline: options.deadline,
@@ -263,23 +264,37 @@ impl std::fmt::Debug for Engine {
     }
 }
 
-fn plugin_path(places: &Places, options: &EngineOptions) -> Result<PathBuf> {
-    let missing = match places.find(options.platform, options.plugin.as_deref()) {
+/// Finds the plugin. Where there is none for the CPU and the user named none, installs it.
+fn plugin_path(search: &PluginSearch, options: &EngineOptions) -> Result<PathBuf> {
+    let missing = match search.find(options.platform, options.plugin.as_deref()) {
         Ok(found) => return Ok(found.path),
         Err(missing) => missing,
     };
-    let given = options.plugin.is_some() || !missing.reason.starts_with("no ");
-    let cache = places.cache_dir();
-    let (Some(cache), Platform::Cpu, false) = (cache, options.platform, given) else {
-        return Err(Error::device(missing));
-    };
-    let mut installer = Installer::new(cache);
-    installer.offline = options.offline;
-    if !options.offline {
-        let what = Installer::describe_cpu();
-        (options.notice)(&format!("installing the XLA CPU plugin: {what}"));
+    match search.cache_dir() {
+        Some(cache) if options.platform == Platform::Cpu && !missing.named => {
+            let title = "the XLA CPU plugin";
+            install(&CPU_PLUGIN, title, cache, options.offline, &options.notice)
+        }
+        _ => Err(Error::device(missing)),
     }
-    installer.cpu().map_err(Error::device)
+}
+
+/// Installs a library into the cache, after a notice.
+fn install(
+    wheel: &PinnedWheel,
+    title: &str,
+    cache: PathBuf,
+    offline: bool,
+    notice: &Notice,
+) -> Result<PathBuf> {
+    if !offline {
+        notice(&format!("installing {title}: {}", wheel.describe()));
+    }
+    let installer = Installer {
+        offline,
+        ..Installer::new(cache)
+    };
+    installer.install(wheel).map_err(Error::device)
 }
 
 /// A program ready to run on the devices of its engine.

@@ -1,6 +1,6 @@
 //! The devices of this machine that strategies use when none are named.
 
-use phalanx_pjrt::{Places, Platform};
+use phalanx_pjrt::{Platform, PluginSearch};
 
 use crate::Result;
 use crate::engine::{Engine, EngineOptions};
@@ -15,8 +15,8 @@ const ACCELERATORS: [Platform; 4] = [
 
 /// The accelerators of this machine for which a plugin is found, of the first kind that starts; else the CPU.
 pub(super) fn engine() -> Result<Engine> {
-    let (places, options) = (Places::of_process(), EngineOptions::default());
-    let is_there = |platform: &Platform| match places.find(*platform, None) {
+    let (search, options) = (PluginSearch::from_process(), EngineOptions::default());
+    let is_there = |platform: &Platform| match search.find(*platform, None) {
         Ok(_) => true,
         // What the user names is not passed over in silence.
         Err(missing) => missing.named,

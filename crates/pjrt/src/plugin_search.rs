@@ -6,7 +6,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use crate::install::PINNED_CPU;
+use crate::pinned_wheel::CPU_PLUGIN;
 
 /// A kind of device for which plugins exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -101,9 +101,9 @@ impl FromStr for Platform {
 #[error("unknown platform `{0}`; use one of cpu, cuda, rocm, tpu, oneapi")]
 pub struct UnknownPlatform(pub String);
 
-/// What the search for plugins depends on: a snapshot of the process, or whatever a test wants.
+/// What the search for plugins and other libraries depends on: the environment and file system of the process, or of a test.
 #[derive(Debug, Clone, Default)]
-pub struct Places {
+pub struct PluginSearch {
     /// Environment variables.
     pub environment: BTreeMap<OsString, OsString>,
     /// Root of the file system that `/usr` is looked for in.
@@ -112,7 +112,7 @@ pub struct Places {
 
 /// A plugin file that was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
+pub struct FoundPlugin {
     /// Its platform.
     pub platform: Platform,
     /// The file.
@@ -123,8 +123,8 @@ pub struct Found {
 
 /// No plugin for a platform.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{reason}; looked at:\n{}to install one: {}\nor set {} to the path of a plugin", lines(looked_at), platform.install_command(), platform.variable())]
-pub struct NotFound {
+#[error("{reason}; looked at:\n{}to install one: {}\nor set {} to the path of a plugin", indented(looked_at), platform.install_command(), platform.variable())]
+pub struct PluginNotFound {
     /// The platform.
     pub platform: Platform,
     /// What is wrong.
@@ -135,14 +135,14 @@ pub struct NotFound {
     pub looked_at: Vec<String>,
 }
 
-fn lines(places: &[String]) -> String {
+fn indented(places: &[String]) -> String {
     places.iter().map(|place| format!("  {place}\n")).collect()
 }
 
-impl Places {
+impl PluginSearch {
     /// The environment of this process and the real file system.
     #[must_use]
-    pub fn of_process() -> Self {
+    pub fn from_process() -> Self {
         Self {
             environment: std::env::vars_os().collect(),
             root: PathBuf::from("/"),
@@ -155,43 +155,24 @@ impl Places {
     ///
     /// # Errors
     /// None is found; the error lists every place and the command that installs one.
-    pub fn find(&self, platform: Platform, explicit: Option<&Path>) -> Result<Found, NotFound> {
+    pub fn find(
+        &self,
+        platform: Platform,
+        explicit: Option<&Path>,
+    ) -> Result<FoundPlugin, PluginNotFound> {
         let mut looked_at = Vec::new();
-        let given = [
-            (
-                "the path that was given".to_owned(),
-                explicit.map(Path::to_path_buf),
-            ),
-            (
-                platform.variable(),
-                self.path_variable(&platform.variable()),
-            ),
-            (
-                "PJRT_NAMES_AND_LIBRARY_PATHS".to_owned(),
-                self.named_library(platform),
-            ),
-            (
-                "TPU_LIBRARY_PATH".to_owned(),
-                self.path_variable("TPU_LIBRARY_PATH")
-                    .filter(|_| platform == Platform::Tpu),
-            ),
-        ];
-        for (source, path) in given {
-            let Some(path) = path else {
-                looked_at.push(format!("{source}: not set"));
-                continue;
-            };
+        if let Some((source, path)) = first_named(self.named(platform, explicit), &mut looked_at) {
             looked_at.push(format!("{source}: {}", path.display()));
-            return match problem(&path) {
-                None => Ok(Found {
+            return match rejection(&path) {
+                None => Ok(FoundPlugin {
                     platform,
                     path,
                     source,
                 }),
-                Some(problem) => Err(NotFound {
+                Some(rejection) => Err(PluginNotFound {
                     platform,
                     reason: format!(
-                        "the {platform} plugin of {source}, {}, {problem}",
+                        "the {platform} plugin of {source}, {}, {rejection}",
                         path.display()
                     ),
                     named: true,
@@ -199,10 +180,9 @@ impl Places {
                 }),
             };
         }
-        looked_at.retain(|place| platform == Platform::Tpu || !place.starts_with("TPU_"));
         for (source, path) in self.candidates(platform) {
             if path.is_file() {
-                return Ok(Found {
+                return Ok(FoundPlugin {
                     platform,
                     path,
                     source: source.into(),
@@ -210,7 +190,7 @@ impl Places {
             }
             looked_at.push(format!("{source}: {}", path.display()));
         }
-        Err(NotFound {
+        Err(PluginNotFound {
             platform,
             reason: format!("no {platform} plugin was found"),
             named: false,
@@ -218,9 +198,28 @@ impl Places {
         })
     }
 
+    /// What may name the plugin, in order, with the path if it does.
+    fn named(&self, platform: Platform, explicit: Option<&Path>) -> Vec<(String, Option<PathBuf>)> {
+        const TPU_VARIABLE: &str = "TPU_LIBRARY_PATH";
+        let variable = platform.variable();
+        let of_variable = self.path_variable(&variable);
+        let mut named = vec![
+            (EXPLICIT.to_owned(), explicit.map(Path::to_path_buf)),
+            (variable, of_variable),
+            (
+                "PJRT_NAMES_AND_LIBRARY_PATHS".to_owned(),
+                self.named_library(platform),
+            ),
+        ];
+        if platform == Platform::Tpu {
+            named.push((TPU_VARIABLE.to_owned(), self.path_variable(TPU_VARIABLE)));
+        }
+        named
+    }
+
     /// Every platform's plugin that can be found, at most one each.
     #[must_use]
-    pub fn list(&self) -> Vec<Found> {
+    pub fn list(&self) -> Vec<FoundPlugin> {
         Platform::ALL
             .into_iter()
             .filter_map(|platform| self.find(platform, None).ok())
@@ -244,7 +243,7 @@ impl Places {
     fn candidates(&self, platform: Platform) -> Vec<(&'static str, PathBuf)> {
         let cache = self.cache_dir().filter(|_| platform == Platform::Cpu);
         let mut all: Vec<_> = cache
-            .map(|cache| ("the per-user cache", PINNED_CPU.installed(&cache)))
+            .map(|cache| ("the per-user cache", CPU_PLUGIN.installed_path(&cache)))
             .into_iter()
             .collect();
         let roots = self.site_packages();
@@ -277,7 +276,9 @@ impl Places {
         roots
     }
 
-    fn path_variable(&self, name: &str) -> Option<PathBuf> {
+    /// The path in an environment variable; none if it is unset or empty.
+    #[must_use]
+    pub fn path_variable(&self, name: &str) -> Option<PathBuf> {
         self.environment
             .get(&OsString::from(name))
             .filter(|value| !value.is_empty())
@@ -300,8 +301,25 @@ impl Places {
     }
 }
 
-/// Why a path that the user gave cannot be a plugin.
-fn problem(path: &Path) -> Option<&'static str> {
+/// How messages call a path that the caller gave.
+pub const EXPLICIT: &str = "the path that was given";
+
+/// The first of several sources, such as environment variables, that names a path. Those before it are added to `looked_at`.
+pub fn first_named(
+    sources: impl IntoIterator<Item = (String, Option<PathBuf>)>,
+    looked_at: &mut Vec<String>,
+) -> Option<(String, PathBuf)> {
+    for (source, path) in sources {
+        match path {
+            Some(path) => return Some((source, path)),
+            None => looked_at.push(format!("{source}: not set")),
+        }
+    }
+    None
+}
+
+/// Why a path that the user gave cannot be a plugin, if it cannot.
+fn rejection(path: &Path) -> Option<&'static str> {
     if path
         .extension()
         .is_some_and(|extension| extension == "json")
@@ -343,12 +361,12 @@ mod tests {
     use super::*;
     use crate::testing::TempDir;
 
-    fn places(root: &Path, variables: &[(&str, &str)]) -> Places {
+    fn places(root: &Path, variables: &[(&str, &str)]) -> PluginSearch {
         let environment = variables
             .iter()
             .map(|(name, value)| (OsString::from(name), OsString::from(value)))
             .collect();
-        Places {
+        PluginSearch {
             environment,
             root: root.to_path_buf(),
         }
@@ -368,7 +386,7 @@ mod tests {
         let ours = touch(&dir.join("ours.so"));
         let named = touch(&dir.join("named.so"));
         let cache = dir.join("cache");
-        let cached = touch(&PINNED_CPU.installed(&cache));
+        let cached = touch(&CPU_PLUGIN.installed_path(&cache));
         let environment =
             touch(&dir.join(
                 "venv/lib/python3.9/site-packages/lammps_jax_pjrt_cpu/pjrt_c_api_cpu_plugin.so",

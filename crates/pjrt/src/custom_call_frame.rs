@@ -1,27 +1,27 @@
-//! What the handler of a custom call sees: typed views of operands, results and attributes.
+//! The frame of a custom call as its handler sees it: typed views of operands, results and attributes.
 
 use std::ffi::{c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::element::{Element, ElementType};
-use crate::error::Code;
+use crate::error::StatusCode;
 use crate::plugin::{slice, text};
 use crate::sys_ffi::{self as ffi, CallFrame};
 
-/// An error that a handler returns; it becomes the error of the execution, with the handler's name.
+/// The error of a handler, which becomes the error of the execution, with the handler's name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
-pub struct CallError {
+pub struct CustomCallError {
     /// What kind of failure it is.
-    pub code: Code,
+    pub code: StatusCode,
     /// What is wrong, for the user.
     pub message: String,
 }
 
-impl CallError {
+impl CustomCallError {
     /// An error of this kind.
     #[must_use]
-    pub fn new(code: Code, message: impl Into<String>) -> Self {
+    pub fn new(code: StatusCode, message: impl Into<String>) -> Self {
         Self {
             code,
             message: message.into(),
@@ -29,12 +29,12 @@ impl CallError {
     }
 
     fn invalid(message: String) -> Self {
-        Self::new(Code::InvalidArgument, message)
+        Self::new(StatusCode::InvalidArgument, message)
     }
 }
 
 /// One call of a handler: operands, results, attributes.
-pub struct Call<'a> {
+pub struct CustomCallFrame<'a> {
     frame: &'a CallFrame,
     operands: &'a [*const ffi::Buffer],
     results: &'a [*const ffi::Buffer],
@@ -44,7 +44,7 @@ pub struct Call<'a> {
 /// Value of an attribute of a custom call (a key of its `backend_config`).
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
-pub enum CallAttribute<'a> {
+pub enum CustomCallAttribute<'a> {
     /// An integer of any width.
     Int(i64),
     /// A float of any width.
@@ -59,7 +59,7 @@ pub enum CallAttribute<'a> {
     Floats(Vec<f64>),
 }
 
-impl<'a> Call<'a> {
+impl<'a> CustomCallFrame<'a> {
     /// # Safety
     /// `frame` is a call frame of the execute stage that lives for `'a`.
     pub(crate) unsafe fn new(frame: &'a CallFrame) -> Self {
@@ -92,16 +92,16 @@ impl<'a> Call<'a> {
     ///
     /// # Errors
     /// There is no such operand, or its type is not one of [`ElementType`].
-    pub fn operand_shape(&self, index: usize) -> Result<(ElementType, &'a [i64]), CallError> {
-        shape(find(self.operands, index, "operand")?)
+    pub fn operand_shape(&self, index: usize) -> Result<(ElementType, &'a [i64]), CustomCallError> {
+        shape(operand_or_result(self.operands, index, "operand")?)
     }
 
     /// Element type and dimensions of a result.
     ///
     /// # Errors
     /// There is no such result, or its type is not one of [`ElementType`].
-    pub fn result_shape(&self, index: usize) -> Result<(ElementType, &'a [i64]), CallError> {
-        shape(find(self.results, index, "result")?)
+    pub fn result_shape(&self, index: usize) -> Result<(ElementType, &'a [i64]), CustomCallError> {
+        shape(operand_or_result(self.results, index, "result")?)
     }
 
     /// The elements of an operand, row-major.
@@ -109,21 +109,21 @@ impl<'a> Call<'a> {
     /// # Errors
     /// There is no such operand, its elements are not `T`, or it shares its memory with a result (`output_operand_aliases`): then the
     /// result holds its contents.
-    pub fn operand<T: Element>(&self, index: usize) -> Result<&'a [T], CallError> {
-        let buffer = self.operand_apart(index)?;
+    pub fn operand<T: Element>(&self, index: usize) -> Result<&'a [T], CustomCallError> {
+        let buffer = self.unaliased_operand(index)?;
         check_type::<T>(buffer, index, "operand")?;
         let count = count(shape(buffer)?.1);
         check_alignment::<T>(buffer, index, "operand")?;
-        // SAFETY: XLA passes that many elements, alive during the call; no `&mut` overlaps (checked in `operand_apart`).
+        // SAFETY: XLA passes that many elements, alive during the call; no `&mut` overlaps (checked in `unaliased_operand`).
         Ok(unsafe { slice(buffer.data.cast::<T>(), count) })
     }
 
     /// The bytes of an operand of any type.
     ///
     /// # Errors
-    /// As for [`Call::operand`].
-    pub fn operand_bytes(&self, index: usize) -> Result<&'a [u8], CallError> {
-        let buffer = self.operand_apart(index)?;
+    /// As for [`CustomCallFrame::operand`].
+    pub fn operand_bytes(&self, index: usize) -> Result<&'a [u8], CustomCallError> {
+        let buffer = self.unaliased_operand(index)?;
         let bytes = bytes(buffer)?;
         // SAFETY: as in `operand`.
         Ok(unsafe { slice(buffer.data.cast::<u8>(), bytes) })
@@ -133,8 +133,8 @@ impl<'a> Call<'a> {
     ///
     /// # Errors
     /// There is no such result, it was taken already, or its elements are not `T`.
-    pub fn result<T: Element>(&mut self, index: usize) -> Result<&'a mut [T], CallError> {
-        let buffer = find(self.results, index, "result")?;
+    pub fn result<T: Element>(&mut self, index: usize) -> Result<&'a mut [T], CustomCallError> {
+        let buffer = operand_or_result(self.results, index, "result")?;
         check_type::<T>(buffer, index, "result")?;
         check_alignment::<T>(buffer, index, "result")?;
         let count = count(shape(buffer)?.1);
@@ -147,8 +147,8 @@ impl<'a> Call<'a> {
     ///
     /// # Errors
     /// There is no such result, or it was taken already.
-    pub fn result_bytes(&mut self, index: usize) -> Result<&'a mut [u8], CallError> {
-        let buffer = find(self.results, index, "result")?;
+    pub fn result_bytes(&mut self, index: usize) -> Result<&'a mut [u8], CustomCallError> {
+        let buffer = operand_or_result(self.results, index, "result")?;
         let bytes = bytes(buffer)?;
         self.take(index)?;
         // SAFETY: as in `result`.
@@ -158,19 +158,22 @@ impl<'a> Call<'a> {
     /// An attribute.
     ///
     /// # Errors
-    /// There is none of this name, or it is of a kind that [`CallAttribute`] lacks.
-    pub fn attribute(&self, name: &str) -> Result<CallAttribute<'a>, CallError> {
-        self.optional(name)?.ok_or_else(|| {
+    /// There is none of this name, or it is of a kind that [`CustomCallAttribute`] lacks.
+    pub fn attribute(&self, name: &str) -> Result<CustomCallAttribute<'a>, CustomCallError> {
+        self.optional_attribute(name)?.ok_or_else(|| {
             let names = self.attribute_names();
-            CallError::invalid(format!("there is no attribute `{name}`, only {names:?}"))
+            CustomCallError::invalid(format!("there is no attribute `{name}`, only {names:?}"))
         })
     }
 
     /// An attribute that a call may lack.
     ///
     /// # Errors
-    /// It is of a kind that [`CallAttribute`] lacks.
-    pub fn optional(&self, name: &str) -> Result<Option<CallAttribute<'a>>, CallError> {
+    /// It is of a kind that [`CustomCallAttribute`] lacks.
+    pub fn optional_attribute(
+        &self,
+        name: &str,
+    ) -> Result<Option<CustomCallAttribute<'a>>, CustomCallError> {
         let names = self.attribute_names();
         let Some(index) = names.iter().position(|candidate| candidate == name) else {
             return Ok(None);
@@ -181,7 +184,7 @@ impl<'a> Call<'a> {
             let kind = slice(list.kinds, names.len())[index];
             let value = read_attribute(kind, slice(list.values, names.len())[index]);
             let unsupported = || {
-                CallError::invalid(format!(
+                CustomCallError::invalid(format!(
                     "the attribute `{name}` is of an unsupported kind ({kind})"
                 ))
             };
@@ -205,10 +208,10 @@ impl<'a> Call<'a> {
     ///
     /// # Errors
     /// There is none of this name, or it is not an integer.
-    pub fn int(&self, name: &str) -> Result<i64, CallError> {
+    pub fn int(&self, name: &str) -> Result<i64, CustomCallError> {
         match self.attribute(name)? {
-            CallAttribute::Int(value) => Ok(value),
-            other => Err(CallError::invalid(format!(
+            CustomCallAttribute::Int(value) => Ok(value),
+            other => Err(CustomCallError::invalid(format!(
                 "the attribute `{name}` must be an integer, got {other:?}"
             ))),
         }
@@ -218,7 +221,7 @@ impl<'a> Call<'a> {
     ///
     /// # Errors
     /// The plugin's own.
-    pub fn run_id(&self) -> Result<i64, CallError> {
+    pub fn run_id(&self) -> Result<i64, CustomCallError> {
         self.context_get(ffi::table::RUN_ID_GET, 0i64, "run id")
     }
 
@@ -226,7 +229,7 @@ impl<'a> Call<'a> {
     ///
     /// # Errors
     /// The plugin's own.
-    pub fn device_ordinal(&self) -> Result<i32, CallError> {
+    pub fn device_ordinal(&self) -> Result<i32, CustomCallError> {
         self.context_get(ffi::table::DEVICE_ORDINAL_GET, 0i32, "device ordinal")
     }
 
@@ -273,7 +276,7 @@ impl<'a> Call<'a> {
         taken
     }
 
-    fn context_get<T>(&self, slot: usize, zero: T, what: &str) -> Result<T, CallError> {
+    fn context_get<T>(&self, slot: usize, zero: T, what: &str) -> Result<T, CustomCallError> {
         let mut args = ffi::ContextGet {
             struct_size: std::mem::offset_of!(ffi::ContextGet<T>, value) + size_of::<T>(),
             extension_start: std::ptr::null(),
@@ -283,15 +286,18 @@ impl<'a> Call<'a> {
         // SAFETY: the slot is below the table's size, holds a function of this struct, and the context lives during the call.
         let failed = unsafe {
             let function = function(self.frame.api, slot).ok_or_else(|| {
-                CallError::new(Code::Unimplemented, format!("this plugin has no {what}"))
+                CustomCallError::new(
+                    StatusCode::Unimplemented,
+                    format!("this plugin has no {what}"),
+                )
             })?;
             let function: unsafe extern "C" fn(*mut ffi::ContextGet<T>) -> *mut c_void =
                 std::mem::transmute(function);
             !function(&raw mut args).is_null()
         };
         if failed {
-            Err(CallError::new(
-                Code::Internal,
+            Err(CustomCallError::new(
+                StatusCode::Internal,
                 format!("the plugin does not tell the {what}"),
             ))
         } else {
@@ -300,14 +306,14 @@ impl<'a> Call<'a> {
     }
 
     /// An operand that shares no memory with a result.
-    fn operand_apart(&self, index: usize) -> Result<&'a ffi::Buffer, CallError> {
-        let operand = find(self.operands, index, "operand")?;
+    fn unaliased_operand(&self, index: usize) -> Result<&'a ffi::Buffer, CustomCallError> {
+        let operand = operand_or_result(self.operands, index, "operand")?;
         let range = range(operand)?;
         for (result_index, result) in self.results.iter().enumerate() {
             // SAFETY: buffers of the frame live during the call.
             let other = self::range(unsafe { &**result })?;
             if range.start < other.end && other.start < range.end {
-                return Err(CallError::invalid(format!(
+                return Err(CustomCallError::invalid(format!(
                     "operand {index} shares its memory with result {result_index}: use that"
                 )));
             }
@@ -315,9 +321,9 @@ impl<'a> Call<'a> {
         Ok(operand)
     }
 
-    fn take(&mut self, index: usize) -> Result<(), CallError> {
+    fn take(&mut self, index: usize) -> Result<(), CustomCallError> {
         if std::mem::replace(&mut self.taken[index], true) {
-            return Err(CallError::invalid(format!(
+            return Err(CustomCallError::invalid(format!(
                 "result {index} was taken already"
             )));
         }
@@ -328,7 +334,7 @@ impl<'a> Call<'a> {
 type Task = Box<dyn FnOnce() + Send>;
 
 /// # Safety
-/// `data` is a task that [`Call::schedule`] gave away, and this is the only call with it.
+/// `data` is a task that [`CustomCallFrame::schedule`] gave away, and this is the only call with it.
 unsafe extern "C" fn run_task(data: *mut c_void) {
     // SAFETY: the caller's promise.
     let task = unsafe { Box::from_raw(data.cast::<Task>()) };
@@ -336,13 +342,13 @@ unsafe extern "C" fn run_task(data: *mut c_void) {
     let _ = catch_unwind(AssertUnwindSafe(*task));
 }
 
-fn find<'a>(
+fn operand_or_result<'a>(
     buffers: &'a [*const ffi::Buffer],
     index: usize,
     what: &str,
-) -> Result<&'a ffi::Buffer, CallError> {
+) -> Result<&'a ffi::Buffer, CustomCallError> {
     let missing = || {
-        CallError::invalid(format!(
+        CustomCallError::invalid(format!(
             "there is no {what} {index}: the call has {}",
             buffers.len()
         ))
@@ -354,9 +360,9 @@ fn find<'a>(
         .ok_or_else(missing)
 }
 
-fn shape(buffer: &ffi::Buffer) -> Result<(ElementType, &[i64]), CallError> {
+fn shape(buffer: &ffi::Buffer) -> Result<(ElementType, &[i64]), CustomCallError> {
     let unknown = || {
-        CallError::invalid(format!(
+        CustomCallError::invalid(format!(
             "the element type number {} is not supported",
             buffer.element_type
         ))
@@ -374,33 +380,41 @@ fn count(dims: &[i64]) -> usize {
         .product()
 }
 
-fn bytes(buffer: &ffi::Buffer) -> Result<usize, CallError> {
+fn bytes(buffer: &ffi::Buffer) -> Result<usize, CustomCallError> {
     let (element, dims) = shape(buffer)?;
     Ok(count(dims) * element.bytes())
 }
 
-fn range(buffer: &ffi::Buffer) -> Result<std::ops::Range<usize>, CallError> {
+fn range(buffer: &ffi::Buffer) -> Result<std::ops::Range<usize>, CustomCallError> {
     let start = buffer.data as usize;
     Ok(start..start + bytes(buffer)?)
 }
 
-fn check_type<T: Element>(buffer: &ffi::Buffer, index: usize, what: &str) -> Result<(), CallError> {
+fn check_type<T: Element>(
+    buffer: &ffi::Buffer,
+    index: usize,
+    what: &str,
+) -> Result<(), CustomCallError> {
     let (element, dims) = shape(buffer)?;
     if element == T::TYPE {
         return Ok(());
     }
-    Err(CallError::invalid(format!(
+    Err(CustomCallError::invalid(format!(
         "{what} {index} has elements of type {element} (dimensions {dims:?}), the handler expects {}",
         T::TYPE
     )))
 }
 
-fn check_alignment<T>(buffer: &ffi::Buffer, index: usize, what: &str) -> Result<(), CallError> {
+fn check_alignment<T>(
+    buffer: &ffi::Buffer,
+    index: usize,
+    what: &str,
+) -> Result<(), CustomCallError> {
     if buffer.data.cast::<T>().is_aligned() {
         Ok(())
     } else {
-        Err(CallError::new(
-            Code::Internal,
+        Err(CustomCallError::new(
+            StatusCode::Internal,
             format!("{what} {index} is not aligned"),
         ))
     }
@@ -418,7 +432,7 @@ unsafe fn slice_mut<'a, T>(pointer: *mut T, count: usize) -> &'a mut [T] {
 
 /// # Safety
 /// `value` points at the C value of an attribute of this kind.
-unsafe fn read_attribute<'a>(kind: c_int, value: *const c_void) -> Option<CallAttribute<'a>> {
+unsafe fn read_attribute<'a>(kind: c_int, value: *const c_void) -> Option<CustomCallAttribute<'a>> {
     // SAFETY: the caller's promise; scalars and arrays hold elements of the type they name.
     unsafe {
         match kind {
@@ -432,12 +446,12 @@ unsafe fn read_attribute<'a>(kind: c_int, value: *const c_void) -> Option<CallAt
                     return (0..size)
                         .map(|index| float(element_type, data, index))
                         .collect::<Option<_>>()
-                        .map(CallAttribute::Floats);
+                        .map(CustomCallAttribute::Floats);
                 }
                 (0..size)
                     .map(|index| int(element_type, data, index))
                     .collect::<Option<_>>()
-                    .map(CallAttribute::Ints)
+                    .map(CustomCallAttribute::Ints)
             }
             3 => {
                 let ffi::Scalar {
@@ -445,18 +459,20 @@ unsafe fn read_attribute<'a>(kind: c_int, value: *const c_void) -> Option<CallAt
                     value,
                 } = value.cast::<ffi::Scalar>().read();
                 match ElementType::from_ffi(element_type)? {
-                    ElementType::Pred => Some(CallAttribute::Bool(value.cast::<u8>().read() != 0)),
-                    element if is_float(element) => {
-                        float(element_type, value, 0).map(CallAttribute::Float)
+                    ElementType::Pred => {
+                        Some(CustomCallAttribute::Bool(value.cast::<u8>().read() != 0))
                     }
-                    _ => int(element_type, value, 0).map(CallAttribute::Int),
+                    element if is_float(element) => {
+                        float(element_type, value, 0).map(CustomCallAttribute::Float)
+                    }
+                    _ => int(element_type, value, 0).map(CustomCallAttribute::Int),
                 }
             }
             4 => {
                 let ffi::ByteSpan { pointer, size } = value.cast::<ffi::ByteSpan>().read();
                 std::str::from_utf8(slice(pointer.cast(), size))
                     .ok()
-                    .map(CallAttribute::Text)
+                    .map(CustomCallAttribute::Text)
             }
             _ => None,
         }
