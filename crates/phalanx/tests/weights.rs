@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use oracle::{Batch, array, assert_close, formula_value, name, records, uniform};
-use phalanx::import::{LoadReport, LoadWeights, Matching, Paired};
+use phalanx::import::{LoadReport, LoadWeights, Matching, PairedBy};
 use phalanx::models::{FineTune, MobileNetV2, ResNet50, TransformerEncoder};
 use phalanx::nn::{
     Activation, BatchNorm, Bidirectional, Conv2d, Cx, Dense, DepthwiseConv2d, Dropout, Flatten,
@@ -370,7 +370,7 @@ fn check_torchvision(name: &str, model: impl IntoModel) {
         .load_weights_from(name, &bytes, LoadWeights::default())
         .unwrap();
     assert!(report.is_complete(), "{report}");
-    assert_eq!((report.unexpected.len(), report.paired), (0, Paired::Map));
+    assert_eq!((report.unexpected.len(), report.paired), (0, PairedBy::Map));
     let x: Vec<f64> = uniform("image", 3 * 64 * 64).collect();
     let x: Vec<f32> = (0..x.len())
         .map(|i| x[i % 3 * 64 * 64 + i / 3] as f32)

@@ -705,7 +705,7 @@ mod tests {
         made_after_two(10);
         assert_eq!(while_first.load(Ordering::SeqCst), 1, "of unknown size");
         // Batches of which there is room for two, and for none.
-        for (bytes, expected) in [(super::super::prefetch::MOST_BYTES / 2, 4), (usize::MAX, 3)] {
+        for (bytes, expected) in [(super::super::prefetch::MAX_BYTES / 2, 4), (usize::MAX, 3)] {
             batches.largest.store(bytes, Ordering::SeqCst);
             made_after_two(expected);
         }

@@ -10,8 +10,8 @@ pub(super) struct BufferPool(Mutex<Vec<Arc<AlignedBytes>>>);
 
 impl BufferPool {
     /// Smaller buffers are cheaper to allocate than to find.
-    const LEAST_BYTES: usize = 16 << 10;
-    const MOST_BUFFERS: usize = 16;
+    const MIN_BYTES: usize = 16 << 10;
+    const MAX_BUFFERS: usize = 16;
 
     /// A buffer of `len` bytes with any content.
     pub(super) fn take(&self, len: usize) -> AlignedBytes {
@@ -20,7 +20,7 @@ impl BufferPool {
     }
 
     fn take_free(&self, len: usize) -> Option<AlignedBytes> {
-        if len < Self::LEAST_BYTES {
+        if len < Self::MIN_BYTES {
             return None;
         }
         let mut buffers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -31,11 +31,11 @@ impl BufferPool {
 
     /// Remembers the buffer of a batch that goes out.
     pub(super) fn lend(&self, tensor: &HostTensor) {
-        if tensor.bytes().len() < Self::LEAST_BYTES {
+        if tensor.bytes().len() < Self::MIN_BYTES {
             return;
         }
         let mut buffers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if buffers.len() == Self::MOST_BUFFERS {
+        if buffers.len() == Self::MAX_BUFFERS {
             buffers.remove(0);
         }
         buffers.push(Arc::clone(tensor.shared_bytes().memory()));

@@ -12,7 +12,7 @@ use super::{
 use crate::Result;
 
 /// The most bytes of values of an IDX file.
-const MOST_IDX_BYTES: u64 = 1 << 32;
+const MAX_IDX_BYTES: u64 = 1 << 32;
 
 impl Dataset {
     /// TFRecord files by pattern, each record made an example by `parse`.
@@ -60,8 +60,8 @@ impl Dataset {
     /// # Errors
     /// As [`read_idx`], or when images and labels differ in number.
     pub fn from_idx(images: impl AsRef<Path>, labels: impl AsRef<Path>) -> Result<Self> {
-        let labels = read_idx(labels, MOST_IDX_BYTES)?.convert(DType::I32);
-        Self::from_arrays(read_idx(images, MOST_IDX_BYTES)?, labels)
+        let labels = read_idx(labels, MAX_IDX_BYTES)?.convert(DType::I32);
+        Self::from_arrays(read_idx(images, MAX_IDX_BYTES)?, labels)
     }
 
     /// The files of CIFAR's binary version by pattern: x u8 `[32, 32, 3]`, y i32 `[]`.

@@ -3,7 +3,7 @@
 use crate::{Error, Result};
 
 /// The longest pattern of a weighted mix.
-const LONGEST_PATTERN: u64 = 1 << 20;
+const MAX_PATTERN: u64 = 1 << 20;
 
 /// How examples of several inputs follow one another.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,10 +85,10 @@ impl Interleaving {
             return Err(no_inputs("mix"));
         }
         let total: u64 = inputs.iter().map(|(_, weight)| u64::from(*weight)).sum();
-        if inputs.iter().any(|(_, weight)| *weight == 0) || total > LONGEST_PATTERN {
+        if inputs.iter().any(|(_, weight)| *weight == 0) || total > MAX_PATTERN {
             return Err(Error::User(format!(
                 "mix has weights with a zero among them or a sum of {total}, expected weights from 1 up and a sum of at most \
-                 {LONGEST_PATTERN}; leave out what has no weight, divide the weights by a common factor"
+                 {MAX_PATTERN}; leave out what has no weight, divide the weights by a common factor"
             )));
         }
         let weights: Vec<usize> = inputs.iter().map(|(_, weight)| *weight as usize).collect();

@@ -60,7 +60,7 @@ impl Order {
 /// Number of pairs of Feistel rounds.
 const ROUND_PAIRS: u64 = 4;
 /// The least bits of the network: with fewer, the orders of 5 items are not uniform over seeds (tested).
-const LEAST_BITS: u32 = 8;
+const MIN_BITS: u32 = 8;
 
 /// Where index `i` of `0..len` goes under the permutation of (seed, epoch), in constant time and memory.
 ///
@@ -72,7 +72,7 @@ pub(super) fn permute(len: u64, seed: u64, epoch: u64, i: u64) -> u64 {
         return 0;
     }
     let key = mix(mix(seed).wrapping_add(epoch));
-    let bits = (u64::BITS - (len - 1).leading_zeros()).max(LEAST_BITS);
+    let bits = (u64::BITS - (len - 1).leading_zeros()).max(MIN_BITS);
     let mut at = i;
     loop {
         at = feistel(at, bits, key);

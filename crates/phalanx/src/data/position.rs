@@ -38,11 +38,11 @@ pub struct Segment {
 }
 
 /// The most workers, and the most replicas of a worker.
-const MOST_WORKERS: usize = 1 << 20;
+const MAX_WORKERS: usize = 1 << 20;
 /// The most examples that the steps of a segment may have.
-const MOST_EXAMPLES: usize = 1 << 56;
+const MAX_EXAMPLES: usize = 1 << 56;
 /// The most segments: more than there ever are.
-const MOST_SEGMENTS: usize = 16;
+const MAX_SEGMENTS: usize = 16;
 
 /// A position as it is written, which may be anything.
 #[derive(Deserialize)]
@@ -72,12 +72,12 @@ impl Segment {
 
     /// Whether its numbers can be those of a training.
     fn is_possible(&self) -> bool {
-        let some = 1..=MOST_WORKERS;
+        let some = 1..=MAX_WORKERS;
         let examples = self.batch.checked_mul(self.steps);
         some.contains(&self.workers)
             && some.contains(&self.replicas)
-            && self.batch.max(self.steps) <= MOST_EXAMPLES
-            && examples.is_some_and(|examples| examples <= MOST_EXAMPLES)
+            && self.batch.max(self.steps) <= MAX_EXAMPLES
+            && examples.is_some_and(|examples| examples <= MAX_EXAMPLES)
             && self.left_out <= self.steps
     }
 
@@ -109,13 +109,13 @@ impl Position {
         let wrong = (self.segments.iter().enumerate()).find(|(_, segment)| !segment.is_possible());
         if let Some((k, segment)) = wrong {
             return Err(Error::User(format!(
-                "segment {k} of the position is {segment:?}, expected 1 to {MOST_WORKERS} workers and replicas, and at most \
-                 {MOST_EXAMPLES} examples in its steps; the file is damaged, start at the next epoch"
+                "segment {k} of the position is {segment:?}, expected 1 to {MAX_WORKERS} workers and replicas, and at most \
+                 {MAX_EXAMPLES} examples in its steps; the file is damaged, start at the next epoch"
             )));
         }
         match self.segments.len() {
-            count if count > MOST_SEGMENTS => Err(Error::User(format!(
-                "the position has {count} segments, expected at most {MOST_SEGMENTS}; the file is damaged, start at the next epoch"
+            count if count > MAX_SEGMENTS => Err(Error::User(format!(
+                "the position has {count} segments, expected at most {MAX_SEGMENTS}; the file is damaged, start at the next epoch"
             ))),
             _ => Ok(()),
         }

@@ -34,7 +34,7 @@ impl Default for PrefetchOptions {
 /// Batches between two looks at the clocks.
 const WINDOW: u32 = 8;
 /// The most bytes of batches made ahead when tuned.
-pub(super) const MOST_BYTES: usize = 1 << 30;
+pub(super) const MAX_BYTES: usize = 1 << 30;
 /// A share of the time worth acting on.
 const NOTABLE: f64 = 0.05;
 
@@ -182,7 +182,7 @@ impl Shared {
         match self.maker.largest.load(Ordering::Relaxed) {
             _ if !bounded => usize::MAX,
             0 => 1,
-            bytes => (MOST_BYTES / bytes).max(1),
+            bytes => (MAX_BYTES / bytes).max(1),
         }
     }
 

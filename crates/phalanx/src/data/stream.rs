@@ -11,7 +11,7 @@ use crate::{Error, Result};
 pub type Examples = Box<dyn Iterator<Item = Result<Example>> + Send>;
 
 /// The most bytes of examples that wait in the window of a shuffle.
-const MOST_WINDOW_BYTES: usize = 1 << 30;
+const MAX_WINDOW_BYTES: usize = 1 << 30;
 
 type Open = dyn Fn(u64) -> Examples + Send + Sync;
 
@@ -104,7 +104,7 @@ impl Stream {
     /// permutation and takes no memory.
     #[must_use]
     pub fn shuffle(&self, window: usize, seed: u64) -> Self {
-        self.shuffle_within(window, seed, MOST_WINDOW_BYTES)
+        self.shuffle_within(window, seed, MAX_WINDOW_BYTES)
     }
 
     fn shuffle_within(&self, window: usize, seed: u64, most_bytes: usize) -> Self {

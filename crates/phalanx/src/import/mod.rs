@@ -21,13 +21,13 @@
 //! # }
 //! ```
 
-mod file;
 mod hdf5;
-mod keras;
-mod layout;
+mod keras_layers;
 mod pairing;
 mod report;
-mod tensors;
+mod safetensors_layers;
+mod tensor_layout;
+mod weights_file;
 
 use std::path::Path;
 
@@ -36,8 +36,8 @@ use phalanx_graph::HostTensor;
 use crate::nn::Model;
 use crate::{Error, Result};
 pub use pairing::Matching;
-pub use report::{LoadReport, Mismatch, Paired};
-pub(crate) use tensors::ORDER;
+pub use report::{LoadReport, Mismatch, PairedBy};
+pub(crate) use safetensors_layers::ORDER;
 
 /// How weights are loaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,7 +53,7 @@ type Loaded = (Vec<(usize, HostTensor)>, LoadReport);
 
 /// Values for the variables of a model from a file.
 pub(crate) fn load(model: &Model, path: &Path, options: LoadWeights) -> Result<Loaded> {
-    let bytes = file::contents(path)?;
+    let bytes = weights_file::contents(path)?;
     load_bytes(model, &path.display().to_string(), &bytes, options)
 }
 
@@ -68,17 +68,17 @@ pub(crate) fn load_bytes(
     let values: u64 = values
         .map(|variable| variable.shape.byte_len() as u64)
         .sum();
-    let bytes = file::unpacked(name, bytes, values)?;
-    let opened = file::Opened::new(name, &bytes)?;
+    let bytes = weights_file::unpacked(name, bytes, values)?;
+    let opened = weights_file::WeightsFile::new(name, &bytes)?;
     let layers = opened.layers()?;
     let (pairs, report) = pairing::pair(model, &layers, options.matching);
     if !options.skip_mismatch && !report.is_complete() {
         return Err(problem(name, "weights", report.refusal()));
     }
     let variables = model.variables();
-    let value = |pair: &pairing::Pair<'_>| {
+    let value = |pair: &pairing::VariableSource<'_>| {
         let raw = opened.read(pair.tensor)?;
-        let value = layout::to_ours(pair.layout, &raw, &variables[pair.variable].shape);
+        let value = tensor_layout::to_ours(pair.layout, &raw, &variables[pair.variable].shape);
         Ok((pair.variable, value))
     };
     let values = pairs.iter().map(value).collect::<Result<_>>()?;

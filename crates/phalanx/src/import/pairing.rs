@@ -4,9 +4,9 @@ use std::collections::HashMap;
 
 use phalanx_graph::Shape;
 
-use super::file::{Layer, Layers, Stored, Style};
-use super::layout::{Layout, field};
-use super::report::{LoadReport, Mismatch, Paired};
+use super::report::{LoadReport, Mismatch, PairedBy};
+use super::tensor_layout::{TensorLayout, field};
+use super::weights_file::{Convention, FileLayer, FileLayers, FileTensor};
 use crate::nn::Model;
 
 /// How layers of a file are paired with the model's.
@@ -24,15 +24,15 @@ pub enum Matching {
 }
 
 /// A variable of the model, by position, and the tensor with its value.
-pub(super) struct Pair<'f> {
+pub(super) struct VariableSource<'f> {
     pub(super) variable: usize,
-    pub(super) tensor: &'f Stored,
-    pub(super) layout: Layout,
+    pub(super) tensor: &'f FileTensor,
+    pub(super) layout: TensorLayout,
 }
 
 /// One way to say which layer is which: layers with the same key are the same.
 #[derive(Clone, Copy)]
-enum Way {
+enum MatchRule {
     /// Paths are equal.
     Path,
     /// Paths are equal when their parts are joined by `_`, as where Keras has layers and not models in a model.
@@ -49,17 +49,17 @@ enum Way {
     Order,
 }
 
-impl Way {
+impl MatchRule {
     fn of(matching: Matching) -> &'static [Self] {
-        const ALL: [Way; 8] = [
-            Way::Path,
-            Way::Joined,
-            Way::Leaf,
-            Way::TorchvisionResNet,
-            Way::TorchvisionMobileNet,
-            Way::TorchTransformer,
-            Way::Place,
-            Way::Order,
+        const ALL: [MatchRule; 8] = [
+            MatchRule::Path,
+            MatchRule::Joined,
+            MatchRule::Leaf,
+            MatchRule::TorchvisionResNet,
+            MatchRule::TorchvisionMobileNet,
+            MatchRule::TorchTransformer,
+            MatchRule::Place,
+            MatchRule::Order,
         ];
         match matching {
             Matching::Auto => &ALL,
@@ -68,17 +68,17 @@ impl Way {
         }
     }
 
-    fn paired(self) -> Paired {
+    fn paired(self) -> PairedBy {
         match self {
-            Self::Path | Self::Joined | Self::Leaf => Paired::Name,
+            Self::Path | Self::Joined | Self::Leaf => PairedBy::Name,
             Self::TorchvisionResNet | Self::TorchvisionMobileNet | Self::TorchTransformer => {
-                Paired::Map
+                PairedBy::Map
             }
-            Self::Place | Self::Order => Paired::Order,
+            Self::Place | Self::Order => PairedBy::Order,
         }
     }
 
-    fn ours(self, layer: &Owner, index: usize) -> Option<String> {
+    fn ours(self, layer: &ModelLayer, index: usize) -> Option<String> {
         match self {
             Self::Path => Some(layer.path.clone()),
             Self::Joined => Some(layer.path.replace('/', "_")),
@@ -91,20 +91,20 @@ impl Way {
         }
     }
 
-    fn theirs(self, layer: &Layer, index: usize) -> Option<String> {
-        let path = match layer.style {
-            Style::Torch => layer.path.replace('.', "/"),
-            Style::Keras | Style::Ours => layer.path.clone(),
+    fn theirs(self, layer: &FileLayer, index: usize) -> Option<String> {
+        let path = match layer.convention {
+            Convention::Torch => layer.path.replace('.', "/"),
+            Convention::Keras | Convention::Ours => layer.path.clone(),
         };
         match self {
             Self::Path => Some(path),
             Self::Joined => Some(path.replace('/', "_")),
             Self::Leaf => Some(last(&path).to_owned()),
             Self::TorchvisionResNet | Self::TorchvisionMobileNet => {
-                (layer.style == Style::Torch).then(|| layer.path.clone())
+                (layer.convention == Convention::Torch).then(|| layer.path.clone())
             }
             Self::TorchTransformer => {
-                (layer.style == Style::Torch).then(|| within_encoder(&layer.path))
+                (layer.convention == Convention::Torch).then(|| within_encoder(&layer.path))
             }
             Self::Place => (!layer.place.is_empty()).then(|| layer.place.clone()),
             // A tree of classes has no order but that within each.
@@ -114,7 +114,7 @@ impl Way {
 }
 
 /// Variables of the model that belong together.
-struct Owner {
+struct ModelLayer {
     path: String,
     /// Where Keras would keep it: classes, numbered, joined by `/`.
     place: String,
@@ -126,13 +126,13 @@ struct Owner {
 /// Pairs by the way that finds most; of equals, by the first.
 pub(super) fn pair<'f>(
     model: &Model,
-    layers: &'f Layers,
+    layers: &'f FileLayers,
     matching: Matching,
-) -> (Vec<Pair<'f>>, LoadReport) {
+) -> (Vec<VariableSource<'f>>, LoadReport) {
     let owners = owners(model);
-    let mut best = None::<(Vec<Pair<'f>>, LoadReport)>;
-    for &way in Way::of(matching) {
-        if matches!(way, Way::Order) && !layers.ordered {
+    let mut best = None::<(Vec<VariableSource<'f>>, LoadReport)>;
+    for &way in MatchRule::of(matching) {
+        if matches!(way, MatchRule::Order) && !layers.ordered {
             continue;
         }
         let found = by_way(model, &owners, &layers.all, way);
@@ -148,10 +148,10 @@ pub(super) fn pair<'f>(
 
 fn by_way<'f>(
     model: &Model,
-    owners: &[Owner],
-    layers: &'f [Layer],
-    way: Way,
-) -> (Vec<Pair<'f>>, LoadReport) {
+    owners: &[ModelLayer],
+    layers: &'f [FileLayer],
+    way: MatchRule,
+) -> (Vec<VariableSource<'f>>, LoadReport) {
     let theirs = unique(
         layers
             .iter()
@@ -202,13 +202,13 @@ fn unique(keys: impl Iterator<Item = Option<String>>) -> HashMap<String, usize> 
 
 struct Matcher<'m, 'f> {
     model: &'m Model,
-    pairs: Vec<Pair<'f>>,
+    pairs: Vec<VariableSource<'f>>,
     report: LoadReport,
 }
 
 impl<'f> Matcher<'_, 'f> {
     /// Pairs the variables of one layer with the tensors of another.
-    fn layer(&mut self, owner: &Owner, layer: Option<&'f Layer>) {
+    fn layer(&mut self, owner: &ModelLayer, layer: Option<&'f FileLayer>) {
         let mut used = Vec::new();
         for (number, &variable) in owner.variables.iter().enumerate() {
             let name = &self.model.variables()[variable].name;
@@ -218,7 +218,7 @@ impl<'f> Matcher<'_, 'f> {
                 Some((layer, &layer.tensors[index]))
             });
             match tensor {
-                Some((layer, tensor)) => self.variable(owner, variable, layer.style, tensor),
+                Some((layer, tensor)) => self.variable(owner, variable, layer.convention, tensor),
                 None => self.report.missing.push(name.clone()),
             }
         }
@@ -230,16 +230,22 @@ impl<'f> Matcher<'_, 'f> {
         self.report.unexpected.extend(left);
     }
 
-    fn variable(&mut self, owner: &Owner, variable: usize, style: Style, tensor: &'f Stored) {
+    fn variable(
+        &mut self,
+        owner: &ModelLayer,
+        variable: usize,
+        convention: Convention,
+        tensor: &'f FileTensor,
+    ) {
         let spec = &self.model.variables()[variable];
-        let layout = Layout::of(style, owner.kind, last(&spec.name));
+        let layout = TensorLayout::of(convention, owner.kind, last(&spec.name));
         let expected = layout.dims(&spec.shape.dims);
         let converts = spec.shape.dtype == tensor.shape.dtype
             || (spec.shape.dtype.is_float() && tensor.shape.dtype.is_float());
         if expected == tensor.shape.dims && converts {
             let matched = (spec.name.clone(), tensor.name.clone());
             self.report.matched.push(matched);
-            return self.pairs.push(Pair {
+            return self.pairs.push(VariableSource {
                 variable,
                 tensor,
                 layout,
@@ -255,19 +261,19 @@ impl<'f> Matcher<'_, 'f> {
 }
 
 /// The tensor of a variable: by name, or in Keras' files by number.
-fn tensor_of(layer: &Layer, variable: &str, number: usize) -> Option<usize> {
-    if layer.style == Style::Keras {
+fn tensor_of(layer: &FileLayer, variable: &str, number: usize) -> Option<usize> {
+    if layer.convention == Convention::Keras {
         return (number < layer.tensors.len()).then_some(number);
     }
-    let field = field(layer.style, variable);
+    let field = field(layer.convention, variable);
     let mut tensors = layer.tensors.iter();
     tensors.position(|stored| stored.field == field)
 }
 
 /// The variables of the model by the layer they are in.
-fn owners(model: &Model) -> Vec<Owner> {
+fn owners(model: &Model) -> Vec<ModelLayer> {
     let places = places(model);
-    let mut owners: Vec<Owner> = Vec::new();
+    let mut owners: Vec<ModelLayer> = Vec::new();
     for (index, variable) in model.variables().iter().enumerate() {
         let path = variable.name.rsplit_once('/').map_or("", |(path, _)| path);
         match owners.iter_mut().find(|owner| owner.path == path) {
@@ -289,7 +295,7 @@ fn owners(model: &Model) -> Vec<Owner> {
                     _ if of_attention => "to_heads",
                     _ => "",
                 };
-                owners.push(Owner {
+                owners.push(ModelLayer {
                     path: path.to_owned(),
                     place: place.or(part).unwrap_or_default(),
                     kind: known.map_or(part_kind, |(_, kind)| kind),

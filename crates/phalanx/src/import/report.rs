@@ -10,7 +10,7 @@ use super::shown;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LoadReport {
     /// How layers of the file were paired with the model's.
-    pub paired: Paired,
+    pub paired: PairedBy,
     /// Variables with the tensor of the file whose value they have now.
     pub matched: Vec<(String, String)>,
     /// Variables for which the file has nothing.
@@ -23,7 +23,7 @@ pub struct LoadReport {
 
 /// What told which layer of a file is which of the model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Paired {
+pub enum PairedBy {
     /// Their names.
     #[default]
     Name,
@@ -34,7 +34,7 @@ pub enum Paired {
 }
 
 /// `by name`, `by map`, `by order`.
-impl fmt::Display for Paired {
+impl fmt::Display for PairedBy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Name => "by name",

@@ -8,9 +8,9 @@ use std::time::UNIX_EPOCH;
 use crate::{Error, Result};
 
 /// The most files accepted from one pattern.
-const MOST_FILES: usize = 1_000_000;
+const MAX_FILES: usize = 1_000_000;
 /// The most files that one reader keeps open; the others are opened for each read.
-const MOST_OPEN: usize = 256;
+const MAX_OPEN: usize = 256;
 
 /// The files that a pattern of `*`, `?`, `[..]` and `**` names, sorted by path, so that their order is the same everywhere.
 ///
@@ -31,9 +31,9 @@ pub fn files_matching(pattern: &str) -> Result<Vec<PathBuf>> {
         if path.is_file() {
             files.push(path);
         }
-        if files.len() > MOST_FILES {
+        if files.len() > MAX_FILES {
             return Err(Error::User(format!(
-                "`{pattern}` names more than {MOST_FILES} files; narrow the pattern"
+                "`{pattern}` names more than {MAX_FILES} files; narrow the pattern"
             )));
         }
     }
@@ -97,7 +97,7 @@ impl InputFile {
     pub(super) fn open_all(paths: Vec<PathBuf>) -> Result<Vec<Self>> {
         let opened = paths.into_iter().enumerate();
         opened
-            .map(|(at, path)| Self::open(path, at < MOST_OPEN))
+            .map(|(at, path)| Self::open(path, at < MAX_OPEN))
             .collect()
     }
 

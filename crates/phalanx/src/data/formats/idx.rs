@@ -14,7 +14,7 @@ use crate::data::concat_files::concat_rows;
 use crate::{Error, Result};
 
 /// The most dims of an array.
-const MOST_DIMS: usize = 8;
+const MAX_DIMS: usize = 8;
 
 /// Reads IDX files by path or pattern, plain or gzip, one after the other: at most `max_bytes` bytes of values, as they are
 /// in the files and as they are read.
@@ -69,11 +69,11 @@ fn read_array(mut reader: impl Read, name: &str, max_bytes: u64) -> Result<HostT
         return Err(corrupt(name, 0, &message));
     };
     let (rank, element) = (usize::from(rank), element(code, name)?);
-    if rank > MOST_DIMS {
+    if rank > MAX_DIMS {
         return Err(corrupt(
             name,
             3,
-            &format!("the array has {rank} dims, expected at most {MOST_DIMS}; check the file"),
+            &format!("the array has {rank} dims, expected at most {MAX_DIMS}; check the file"),
         ));
     }
     let dims: Vec<usize> = read_exactly(&mut reader, rank * 4, name, 4)?

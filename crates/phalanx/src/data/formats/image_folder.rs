@@ -14,7 +14,7 @@ use crate::{Error, Result};
 /// Ends of file names that are images, in lower case.
 const IMAGES: [&str; 4] = ["jpeg", "jpg", "png", "webp"];
 /// The most images accepted.
-const MOST_IMAGES: usize = 100_000_000;
+const MAX_IMAGES: usize = 100_000_000;
 
 /// The images below a folder, their classes the folders directly in it, both sorted by name (as in
 /// `image_dataset_from_directory`); hidden files and other files are left out.
@@ -159,9 +159,9 @@ fn list(folder: &Path, class: u32, images: &mut Vec<(PathBuf, u32)>) -> Result<(
         } else if is_image(&path) {
             images.push((path, class));
         }
-        if images.len() > MOST_IMAGES {
+        if images.len() > MAX_IMAGES {
             return Err(Error::User(format!(
-                "there are more than {MOST_IMAGES} images; split the folder"
+                "there are more than {MAX_IMAGES} images; split the folder"
             )));
         }
     }

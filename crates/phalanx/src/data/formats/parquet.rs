@@ -21,9 +21,9 @@ use crate::Result;
 use crate::data::{Batch, Example, LabelColumn, LabelKind, Source};
 
 /// The most bytes of a footer.
-const MOST_FOOTER: u64 = 1 << 24;
+const MAX_FOOTER: u64 = 1 << 24;
 /// The most levels of groups in a schema.
-const MOST_LEVELS: usize = 16;
+const MAX_LEVELS: usize = 16;
 /// Bytes at the end of a file: the length of the footer and the magic bytes.
 const TAIL: u64 = 8;
 const MAGIC: &[u8] = b"PAR1";
@@ -483,7 +483,7 @@ fn footer(file: &InputFile) -> Result<Vec<u8>> {
         )));
     }
     let size = u64::from(u32::from_le_bytes(size.try_into().expect("4 bytes")));
-    let most = MOST_FOOTER.min(len - TAIL - MAGIC.len() as u64);
+    let most = MAX_FOOTER.min(len - TAIL - MAGIC.len() as u64);
     if size > most {
         return Err(wrong(&format!(
             "found a footer of {size} bytes, expected at most {most}; copy or write the file again"
@@ -492,9 +492,9 @@ fn footer(file: &InputFile) -> Result<Vec<u8>> {
     let mut bytes = vec![0; size as usize];
     file.read_at(&mut bytes, len - TAIL - size)?;
     match schema_depth(&bytes) {
-        Some(..=MOST_LEVELS) => Ok(bytes),
+        Some(..=MAX_LEVELS) => Ok(bytes),
         Some(levels) => Err(wrong(&format!(
-            "found {levels} levels of groups, expected at most {MOST_LEVELS}; write the numbers as columns of their own"
+            "found {levels} levels of groups, expected at most {MAX_LEVELS}; write the numbers as columns of their own"
         ))),
         None => Err(wrong(
             "found bytes that are no footer, expected one of parquet; copy or write the file again",

@@ -4,7 +4,7 @@ use crate::Result;
 
 const BLOCK: u64 = 512;
 /// The most bytes of a long name or of a pax header.
-const LONGEST_HEADER: u64 = 1 << 16;
+const MAX_HEADER: u64 = 1 << 16;
 
 /// A regular file in a tar file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -142,9 +142,9 @@ impl<F: Fn(&mut [u8], u64) -> Result<()>> TarReader<F> {
         start: u64,
         size: u64,
     ) -> Result<std::result::Result<(), String>> {
-        if size > LONGEST_HEADER {
+        if size > MAX_HEADER {
             return Ok(Err(format!(
-                "a long header has {size} bytes, expected at most {LONGEST_HEADER}; write the file again"
+                "a long header has {size} bytes, expected at most {MAX_HEADER}; write the file again"
             )));
         }
         let mut bytes = vec![0; size as usize];

@@ -10,9 +10,9 @@ use super::wire::{Field, FieldReader, WireResult, put_bytes, put_varint, varint_
 use crate::{Error, Result};
 
 /// The most features of one example.
-const MOST_FEATURES: usize = 100_000;
+const MAX_FEATURES: usize = 100_000;
 /// The most bytes of one example's features in memory, which may be many times those of the message.
-const MOST_BYTES: usize = 1 << 30;
+const MAX_BYTES: usize = 1 << 30;
 
 /// A list of values under a name.
 #[derive(Clone, Debug, PartialEq)]
@@ -125,7 +125,7 @@ impl Features {
     /// # Errors
     /// [`Error::Data`] with the offset when the bytes are no such message, or their values would take more than 1 GiB.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
-        features_of(bytes, MemoryBudget(MOST_BYTES)).map_err(|malformed| {
+        features_of(bytes, MemoryBudget(MAX_BYTES)).map_err(|malformed| {
             in_item(
                 &format!("byte {} of the example", malformed.offset),
                 format!(
@@ -264,8 +264,8 @@ fn features_of(bytes: &[u8], mut budget: MemoryBudget) -> WireResult<Features> {
                 Some(feature) => drop(features.0.insert(name, feature)),
                 None => drop(features.0.remove(&name)),
             }
-            if features.0.len() > MOST_FEATURES {
-                return Err(field.malformed(format!("more than {MOST_FEATURES} features")));
+            if features.0.len() > MAX_FEATURES {
+                return Err(field.malformed(format!("more than {MAX_FEATURES} features")));
             }
         }
     }

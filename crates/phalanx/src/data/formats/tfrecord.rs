@@ -21,7 +21,7 @@ pub(super) const FRAME: u64 = 16;
 /// Neighbouring records up to this many bytes are read at once: what stays in the cache of a processor until it is used.
 const RUN_BYTES: u64 = 1 << 18;
 /// Larger buffers are not kept for the next read.
-const MOST_KEPT: usize = 1 << 24;
+const MAX_KEPT: usize = 1 << 24;
 
 /// How TFRecord files are read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -130,7 +130,7 @@ impl TfRecords {
             done = self.visit_run(indices[at], count, &mut buffer, &mut visit);
             at += count;
         }
-        if buffer.len() <= MOST_KEPT {
+        if buffer.len() <= MAX_KEPT {
             self.buffer_pool().push(buffer);
         }
         done

@@ -13,7 +13,7 @@ use crate::Result;
 pub(super) const INDEX_ENDING: &str = "phxindex";
 const MAGIC: &[u8; 8] = b"phxidx01";
 /// Smaller files are walked through faster than their index is worth.
-const LEAST_BYTES: u64 = 1 << 20;
+const MIN_BYTES: u64 = 1 << 20;
 
 /// What was found in a file.
 pub(super) struct RecordIndex {
@@ -130,7 +130,7 @@ fn cut(found: &str) -> String {
 
 fn kept_at(file: &InputFile, cache: &IndexCache) -> Option<PathBuf> {
     let path = match cache {
-        _ if file.len() < LEAST_BYTES => return None,
+        _ if file.len() < MIN_BYTES => return None,
         IndexCache::Off => return None,
         IndexCache::Beside => file.path().to_owned(),
         IndexCache::Folder(folder) => {

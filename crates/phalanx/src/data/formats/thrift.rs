@@ -4,7 +4,7 @@
 //! struct must come in the order of their numbers, as every writer writes them, so that none can be given twice.
 
 /// The most structs and lists within one another.
-const MOST_DEPTH: usize = 32;
+const MAX_DEPTH: usize = 32;
 
 /// A page of a column, from the header before it (`PageHeader` of `parquet.thrift`).
 #[derive(Debug, Default, PartialEq)]
@@ -148,7 +148,7 @@ impl ThriftReader<'_> {
         let (kind, len) = self.list()?;
         // A flag is a byte in a list, and in the type of its field elsewhere.
         let kind = if matches!(kind, 1 | 2) { 3 } else { kind };
-        if depth == MOST_DEPTH {
+        if depth == MAX_DEPTH {
             return None;
         }
         (0..len).try_for_each(|_| self.skip(kind, depth + 1))
@@ -157,7 +157,7 @@ impl ThriftReader<'_> {
     fn skip_struct(&mut self, depth: usize) -> Option<()> {
         let mut last = 0;
         while let Some((id, kind)) = self.field(last)? {
-            if depth == MOST_DEPTH {
+            if depth == MAX_DEPTH {
                 return None;
             }
             self.skip(kind, depth + 1)?;

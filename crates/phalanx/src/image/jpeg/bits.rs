@@ -1,9 +1,9 @@
 //! Bits of entropy-coded data, and Huffman codes.
 
 /// Bits that one look-up decides on.
-const LOOK: u32 = 10;
+const LOOKUP_BITS: u32 = 10;
 /// In an entry of a look-up table: the value is part of it.
-const KNOWN: u32 = 1 << 6;
+const HAS_VALUE: u32 = 1 << 6;
 
 /// Entropy-coded data without stuffing, read from the highest bit on; past the end there are zeros.
 pub(super) struct Bits<'a> {
@@ -87,7 +87,7 @@ const fn extended(bits: u32, size: u32) -> i32 {
 
 /// A code and the value after it: how many zeros come before, of how many bits it is, and the value.
 #[derive(Clone, Copy)]
-pub(super) struct Coded {
+pub(super) struct RunLengthCode {
     pub(super) run: u32,
     pub(super) size: u32,
     pub(super) value: i32,
@@ -98,9 +98,9 @@ pub(super) struct Coded {
 pub(super) struct Huffman {
     counts: [u8; 16],
     symbols: Vec<u8>,
-    /// By the next bits: length of code and value (bits 0 to 5), [`KNOWN`], size (8 to 11), run (12 to 15), value (16 to 31);
+    /// By the next bits: length of code and value (bits 0 to 5), [`HAS_VALUE`], size (8 to 11), run (12 to 15), value (16 to 31);
     /// 0 where the code is longer.
-    look: Vec<u32>,
+    lookup: Vec<u32>,
     /// For each length: the end of its codes, left-aligned in 16 bits, and what makes a code the index of its symbol.
     ends: [u32; 17],
     offsets: [i32; 17],
@@ -112,7 +112,7 @@ impl Huffman {
         let mut table = Self {
             counts,
             symbols: symbols.to_vec(),
-            look: vec![0; 1 << LOOK],
+            lookup: vec![0; 1 << LOOKUP_BITS],
             ends: [0; 17],
             offsets: [0; 17],
         };
@@ -140,7 +140,7 @@ impl Huffman {
     }
 
     fn enter(&mut self, code: u32, length: u32, symbol: u8) {
-        let Some(free) = LOOK.checked_sub(length) else {
+        let Some(free) = LOOKUP_BITS.checked_sub(length) else {
             return;
         };
         let (run, size) = (u32::from(symbol >> 4), u32::from(symbol & 15));
@@ -148,38 +148,38 @@ impl Huffman {
             let mut entry = (length + size) | size << 8 | run << 12;
             if size <= free {
                 let value = extended(rest >> (free - size), size);
-                entry |= KNOWN | (value as u32) << 16;
+                entry |= HAS_VALUE | (value as u32) << 16;
             }
-            self.look[(code << free | rest) as usize] = entry;
+            self.lookup[(code << free | rest) as usize] = entry;
         }
     }
 
     /// The next code and its value; `None` when no code begins so.
     #[inline(always)]
-    pub(super) fn read(&self, bits: &mut Bits<'_>) -> Option<Coded> {
+    pub(super) fn read(&self, bits: &mut Bits<'_>) -> Option<RunLengthCode> {
         bits.prepare();
-        let entry = self.look[(bits.ahead >> (64 - LOOK)) as usize];
+        let entry = self.lookup[(bits.ahead >> (64 - LOOKUP_BITS)) as usize];
         let (run, size) = (entry >> 12 & 15, entry >> 8 & 15);
-        if entry & KNOWN != 0 {
+        if entry & HAS_VALUE != 0 {
             bits.skip(entry & 63);
             let value = entry as i32 >> 16;
-            return Some(Coded { run, size, value });
+            return Some(RunLengthCode { run, size, value });
         }
         let symbol = self.symbol(bits)?;
         let (run, size) = (u32::from(symbol >> 4), u32::from(symbol & 15));
         let value = extended(bits.take(size), size);
-        Some(Coded { run, size, value })
+        Some(RunLengthCode { run, size, value })
     }
 
     /// Goes past the next code and its value; the value is not looked at.
     #[inline(always)]
-    pub(super) fn pass(&self, bits: &mut Bits<'_>) -> Option<Coded> {
+    pub(super) fn pass(&self, bits: &mut Bits<'_>) -> Option<RunLengthCode> {
         bits.prepare();
-        let entry = self.look[(bits.ahead >> (64 - LOOK)) as usize];
+        let entry = self.lookup[(bits.ahead >> (64 - LOOKUP_BITS)) as usize];
         if entry != 0 {
             bits.skip(entry & 63);
             let (run, size) = (entry >> 12 & 15, entry >> 8 & 15);
-            return Some(Coded {
+            return Some(RunLengthCode {
                 run,
                 size,
                 value: 0,
@@ -192,7 +192,7 @@ impl Huffman {
     #[inline(always)]
     pub(super) fn symbol(&self, bits: &mut Bits<'_>) -> Option<u8> {
         bits.prepare();
-        let entry = self.look[(bits.ahead >> (64 - LOOK)) as usize];
+        let entry = self.lookup[(bits.ahead >> (64 - LOOKUP_BITS)) as usize];
         if entry != 0 {
             let size = entry >> 8 & 15;
             bits.skip((entry & 63) - size);

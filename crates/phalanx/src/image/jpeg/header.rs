@@ -1,12 +1,12 @@
 //! The markers of a JPEG file: what comes before entropy-coded data.
 
 use super::bits::Huffman;
-use super::idct::NATURAL;
+use super::idct::ZIGZAG;
 use crate::Result;
 use crate::image::corrupt;
 
 /// The most scans of a file: more are no picture but work for its reader.
-pub(super) const MOST_SCANS: usize = 64;
+pub(super) const MAX_SCANS: usize = 64;
 
 /// How the components make a colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +49,7 @@ pub(super) struct Frame {
 
 impl Frame {
     /// Groups of blocks across and down.
-    pub(super) const fn groups(&self) -> (usize, usize) {
+    pub(super) const fn mcus(&self) -> (usize, usize) {
         (
             self.width.div_ceil(8 * self.max_h),
             self.height.div_ceil(8 * self.max_v),
@@ -58,47 +58,47 @@ impl Frame {
 
     /// Blocks of all components, those beyond the edges included.
     pub(super) fn blocks(&self) -> usize {
-        let (across, down) = self.groups();
-        let of_group = self.components.iter().map(|c| c.h * c.v).sum::<usize>();
-        across * down * of_group
+        let (across, down) = self.mcus();
+        let per_mcu = self.components.iter().map(|c| c.h * c.v).sum::<usize>();
+        across * down * per_mcu
     }
 }
 
 /// What the scan marker says.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Scan {
-    /// Index of a component, and its tables for first and other coefficients.
-    pub(super) parts: Vec<(usize, usize, usize)>,
-    pub(super) first: usize,
-    pub(super) last: usize,
-    pub(super) high: u32,
-    pub(super) low: u32,
+    /// Index of a component, and its DC and AC Huffman tables.
+    pub(super) components: Vec<(usize, usize, usize)>,
+    pub(super) spectral_start: usize,
+    pub(super) spectral_end: usize,
+    pub(super) approx_high: u32,
+    pub(super) approx_low: u32,
 }
 
 impl Scan {
     /// Groups of blocks across and down; alone, a component has blocks for its own size and no groups.
-    pub(super) fn groups(&self, frame: &Frame) -> (usize, usize) {
-        match self.parts[..] {
+    pub(super) fn mcus(&self, frame: &Frame) -> (usize, usize) {
+        match self.components[..] {
             [(c, ..)] => {
                 let component = &frame.components[c];
                 (component.width.div_ceil(8), component.height.div_ceil(8))
             }
-            _ => frame.groups(),
+            _ => frame.mcus(),
         }
     }
 
     /// Blocks that it has something of.
     pub(super) fn blocks(&self, frame: &Frame) -> usize {
-        let (across, down) = self.groups(frame);
-        let of_group = match self.parts[..] {
+        let (across, down) = self.mcus(frame);
+        let per_mcu = match self.components[..] {
             [_] => 1,
             _ => self
-                .parts
+                .components
                 .iter()
                 .map(|&(c, ..)| frame.components[c].h * frame.components[c].v)
                 .sum(),
         };
-        across * down * of_group
+        across * down * per_mcu
     }
 }
 
@@ -107,8 +107,8 @@ impl Scan {
 pub(super) struct Tables {
     /// In natural order.
     pub(super) quantisation: [Option<[u16; 64]>; 4],
-    pub(super) first: [Option<Huffman>; 4],
-    pub(super) other: [Option<Huffman>; 4],
+    pub(super) dc: [Option<Huffman>; 4],
+    pub(super) ac: [Option<Huffman>; 4],
     pub(super) restart: usize,
     jfif: bool,
     adobe: Option<u8>,
@@ -120,7 +120,7 @@ impl Tables {
     /// As at the start of a file.
     pub(super) fn clear(&mut self) {
         let before = std::mem::take(self);
-        let tables = before.first.into_iter().chain(before.other);
+        let tables = before.dc.into_iter().chain(before.ac);
         self.spare = tables.flatten().collect();
     }
 
@@ -141,7 +141,7 @@ impl Tables {
 }
 
 /// A marker that the reader stops at.
-pub(super) enum Stop {
+pub(super) enum Marker {
     Frame(Frame),
     Scan(Scan),
     End,
@@ -166,15 +166,15 @@ impl<'a> Markers<'a> {
     }
 
     /// The next frame or scan, with what is set on the way in `tables`.
-    pub(super) fn next(&mut self, tables: &mut Tables, frame: Option<&Frame>) -> Result<Stop> {
+    pub(super) fn next(&mut self, tables: &mut Tables, frame: Option<&Frame>) -> Result<Marker> {
         loop {
             let Some(marker) = self.marker() else {
-                return Ok(Stop::End);
+                return Ok(Marker::End);
             };
             match marker {
                 0xd9 => {
                     self.has_end = true;
-                    return Ok(Stop::End);
+                    return Ok(Marker::End);
                 }
                 0x01 | 0xd0..=0xd7 => continue,
                 _ => {}
@@ -188,7 +188,7 @@ impl<'a> Markers<'a> {
                         "a second frame; only one picture a file is read, write it again",
                     ));
                 }
-                0xc0..=0xc2 => return Frame::parse(body, marker == 0xc2, start).map(Stop::Frame),
+                0xc0..=0xc2 => return Frame::parse(body, marker == 0xc2, start).map(Marker::Frame),
                 0xc3 | 0xc5..=0xc7 | 0xc9..=0xcb | 0xcd..=0xcf => {
                     return Err(bad(
                         "a lossless, hierarchical or arithmetic-coded JPEG, which is not read; save it as a usual one",
@@ -205,7 +205,7 @@ impl<'a> Markers<'a> {
                     let frame = frame.ok_or_else(|| {
                         bad("a scan before the frame; the file is damaged, get it again")
                     })?;
-                    return Scan::parse(body, frame).map(Stop::Scan).ok_or_else(|| {
+                    return Scan::parse(body, frame).map(Marker::Scan).ok_or_else(|| {
                         bad("a scan that does not fit its frame; the file is damaged, get it again")
                     });
                 }
@@ -361,30 +361,30 @@ impl Scan {
         let mut scan = Self::default();
         for part in parts.chunks_exact(2) {
             let component = frame.components.iter().position(|c| c.id == part[0])?;
-            let (first, other) = (usize::from(part[1] >> 4), usize::from(part[1] & 15));
-            let repeated = scan.parts.iter().any(|(c, ..)| *c == component);
-            if first > 3 || other > 3 || repeated {
+            let (dc, ac) = (usize::from(part[1] >> 4), usize::from(part[1] & 15));
+            let repeated = scan.components.iter().any(|(c, ..)| *c == component);
+            if dc > 3 || ac > 3 || repeated {
                 return None;
             }
-            scan.parts.push((component, first, other));
+            scan.components.push((component, dc, ac));
         }
         let &[first, last, bits, ..] = rest else {
             return None;
         };
         if frame.progressive {
-            scan.first = first.into();
-            scan.last = last.into();
-            scan.high = u32::from(bits >> 4);
-            scan.low = u32::from(bits & 15);
+            scan.spectral_start = first.into();
+            scan.spectral_end = last.into();
+            scan.approx_high = u32::from(bits >> 4);
+            scan.approx_low = u32::from(bits & 15);
         } else {
-            scan.last = 63;
+            scan.spectral_end = 63;
         }
-        let whole = scan.first == 0;
-        let fits = scan.first <= scan.last
-            && scan.last < 64
-            && scan.low < 14
-            && (scan.high == 0 || scan.high == scan.low + 1)
-            && (!frame.progressive || whole == (scan.last == 0))
+        let whole = scan.spectral_start == 0;
+        let fits = scan.spectral_start <= scan.spectral_end
+            && scan.spectral_end < 64
+            && scan.approx_low < 14
+            && (scan.approx_high == 0 || scan.approx_high == scan.approx_low + 1)
+            && (!frame.progressive || whole == (scan.spectral_end == 0))
             && (whole || count == 1);
         (count > 0 && fits).then_some(scan)
     }
@@ -408,9 +408,9 @@ impl Tables {
             };
             match class {
                 0 if symbols.iter().all(|&size| size < 16) => {
-                    *self.first.get_mut(slot)? = Some(table);
+                    *self.dc.get_mut(slot)? = Some(table);
                 }
-                1 => *self.other.get_mut(slot)? = Some(table),
+                1 => *self.ac.get_mut(slot)? = Some(table),
                 _ => return None,
             }
         }
@@ -431,7 +431,7 @@ impl Tables {
                 let value = value
                     .iter()
                     .fold(0, |value, &byte| value << 8 | u16::from(byte));
-                table[usize::from(NATURAL[k])] = value;
+                table[usize::from(ZIGZAG[k])] = value;
             }
             *self.quantisation.get_mut(usize::from(head & 15))? = Some(table);
         }

@@ -5,7 +5,7 @@ use std::num::Wrapping;
 use super::Idct;
 
 /// Where coefficient `k` of a scan is in a block; corrupt data may step past the end.
-pub(super) const NATURAL: [u8; 80] = {
+pub(super) const ZIGZAG: [u8; 80] = {
     let mut order = [63; 80];
     let (mut k, mut row, mut column) = (0, 0i32, 0i32);
     while k < 64 {
@@ -182,9 +182,9 @@ mod tests {
 
     #[test]
     fn the_order_of_a_scan_is_a_zigzag() {
-        assert_eq!(NATURAL[..11], [0, 1, 8, 16, 9, 2, 3, 10, 17, 24, 32]);
-        assert_eq!(NATURAL[60..66], [47, 55, 62, 63, 63, 63]);
-        let mut all = NATURAL[..64].to_vec();
+        assert_eq!(ZIGZAG[..11], [0, 1, 8, 16, 9, 2, 3, 10, 17, 24, 32]);
+        assert_eq!(ZIGZAG[60..66], [47, 55, 62, 63, 63, 63]);
+        let mut all = ZIGZAG[..64].to_vec();
         all.sort_unstable();
         assert_eq!(all, (0..64).collect::<Vec<u8>>());
     }

@@ -12,9 +12,9 @@ mod scan;
 
 use phalanx_kernels::{WideWork, with_wide_vectors};
 
-use header::{Colours, Frame, MOST_SCANS, Markers, Scan, Stop, Tables};
+use header::{Colours, Frame, MAX_SCANS, Marker, Markers, Scan, Tables};
 use planes::{Plane, Rows};
-use scan::{Area, Coefficients, Damaged};
+use scan::{Area, Coefficients, ScanError};
 
 use super::{DecoderOptions, Window, corrupt};
 use crate::Result;
@@ -22,7 +22,7 @@ use crate::Result;
 /// Bytes of the coefficients of a block.
 const BLOCK_BYTES: usize = 128;
 /// How often scans may go over the coefficients of the largest picture: the usual ten scans do so 6 times.
-const MOST_VISITS: usize = 16;
+const MAX_VISITS: usize = 16;
 
 /// How the cosine transform of JPEG is computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,7 +51,7 @@ pub(super) struct JpegImage<'a> {
 }
 
 /// The work of [`scan::read_direct`].
-struct Direct<'a> {
+struct ReadDirect<'a> {
     frame: &'a Frame,
     scan: &'a Scan,
     tables: &'a Tables,
@@ -60,8 +60,8 @@ struct Direct<'a> {
     planes: &'a mut [Plane],
 }
 
-impl WideWork for Direct<'_> {
-    type Output = std::result::Result<(), Damaged>;
+impl WideWork for ReadDirect<'_> {
+    type Output = std::result::Result<(), ScanError>;
 
     #[inline(always)]
     fn run(self) -> Self::Output {
@@ -77,7 +77,7 @@ impl WideWork for Direct<'_> {
 }
 
 /// The work of [`Rows::give`].
-struct Give<'a> {
+struct WriteRows<'a> {
     from: &'a [Plane],
     kind: (Colours, usize),
     window: &'a Window,
@@ -85,7 +85,7 @@ struct Give<'a> {
     rows: &'a mut dyn FnMut(usize, &[u8]),
 }
 
-impl WideWork for Give<'_> {
+impl WideWork for WriteRows<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -96,13 +96,14 @@ impl WideWork for Give<'_> {
 
 /// How many low bits of the first coefficients no scan has brought yet, by component; `None` where there was no scan.
 #[derive(Default)]
-struct Unread([[Option<u32>; 10]; 4]);
+struct UnreadBits([[Option<u32>; 10]; 4]);
 
-impl Unread {
+impl UnreadBits {
     fn note(&mut self, scan: &Scan) {
-        for &(component, ..) in &scan.parts {
-            let low = self.0[component].iter_mut().take(scan.last + 1);
-            low.skip(scan.first).for_each(|bits| *bits = Some(scan.low));
+        for &(component, ..) in &scan.components {
+            let low = self.0[component].iter_mut().take(scan.spectral_end + 1);
+            low.skip(scan.spectral_start)
+                .for_each(|bits| *bits = Some(scan.approx_low));
         }
     }
 
@@ -123,7 +124,7 @@ impl<'a> JpegImage<'a> {
         scratch.tables.clear();
         let mut markers = Markers::new(bytes);
         match markers.next(&mut scratch.tables, None)? {
-            Stop::Frame(frame) => Ok(Self { markers, frame }),
+            Marker::Frame(frame) => Ok(Self { markers, frame }),
             _ => Err(corrupt(
                 markers.at,
                 "the file ends before its picture; get the whole file",
@@ -149,7 +150,8 @@ impl<'a> JpegImage<'a> {
             .next_scan(scratch)?
             .ok_or_else(|| corrupt(self.markers.at, "the file has no scan; get the whole file"))?;
         let most = options.max_coefficient_bytes;
-        let is_stored = self.frame.progressive || scan.parts.len() < self.frame.components.len();
+        let is_stored =
+            self.frame.progressive || scan.components.len() < self.frame.components.len();
         self.check_first(&scan, scratch.data.len(), is_stored.then_some(most))?;
         let mut planes = self.planes(options.idct, &area, scratch);
         self.quantise(&scan, &scratch.tables, &mut planes)?;
@@ -157,7 +159,7 @@ impl<'a> JpegImage<'a> {
             self.read_scans(scan, &area, &mut planes, (scratch, most))?;
         } else {
             let entropy = (&scratch.data[..], &scratch.ends[..]);
-            let work = Direct {
+            let work = ReadDirect {
                 frame: &self.frame,
                 scan: &scan,
                 tables: &scratch.tables,
@@ -165,10 +167,10 @@ impl<'a> JpegImage<'a> {
                 area: &area,
                 planes: &mut planes,
             };
-            with_wide_vectors(work).map_err(|damaged| self.damaged(&damaged))?;
+            with_wide_vectors(work).map_err(|scan_error| self.scan_error(&scan_error))?;
         }
         let colours = scratch.tables.colours(&self.frame);
-        with_wide_vectors(Give {
+        with_wide_vectors(WriteRows {
             from: &planes,
             kind: (colours, options.channels.count()),
             window,
@@ -182,7 +184,7 @@ impl<'a> JpegImage<'a> {
     /// The groups that the window needs: enlargement looks one sample beyond it.
     fn area(&self, window: &Window) -> Area {
         let (h, v) = (self.frame.max_h, self.frame.max_v);
-        let (across, down) = self.frame.groups();
+        let (across, down) = self.frame.mcus();
         let range = |start: usize, len: usize, step: usize, most: usize| {
             let end = (start + len + step).div_ceil(8 * step).min(most);
             start.saturating_sub(step) / (8 * step)..end
@@ -197,7 +199,7 @@ impl<'a> JpegImage<'a> {
     /// bytes would be kept.
     fn check_first(&self, scan: &Scan, len: usize, most: Option<usize>) -> Result<()> {
         let bad = |message: &str| Err(corrupt(self.markers.at, message));
-        if scan.first > 0 || scan.high > 0 {
+        if scan.spectral_start > 0 || scan.approx_high > 0 {
             return bad("the first scan has no first coefficients; save the picture again");
         }
         // A block has a code of a bit at the least.
@@ -224,7 +226,10 @@ impl<'a> JpegImage<'a> {
 
     /// Keeps the tables of the components whose first scan this is.
     fn quantise(&self, scan: &Scan, tables: &Tables, planes: &mut [Plane]) -> Result<()> {
-        let mut planes = scan.parts.iter().map(|&(c, ..)| planes[c].quantise(tables));
+        let mut planes = scan
+            .components
+            .iter()
+            .map(|&(c, ..)| planes[c].quantise(tables));
         planes.try_for_each(|found| {
             found.ok_or_else(|| {
                 corrupt(
@@ -238,7 +243,7 @@ impl<'a> JpegImage<'a> {
     /// The next scan, its data in the scratch.
     fn next_scan(&mut self, scratch: &mut Scratch) -> Result<Option<Scan>> {
         match self.markers.next(&mut scratch.tables, Some(&self.frame))? {
-            Stop::Scan(scan) => {
+            Marker::Scan(scan) => {
                 self.markers.entropy(&mut scratch.data, &mut scratch.ends);
                 Ok(Some(scan))
             }
@@ -255,17 +260,17 @@ impl<'a> JpegImage<'a> {
         (scratch, most): (&mut Scratch, usize),
     ) -> Result<()> {
         let mut stored = Coefficients::of(&self.frame);
-        let mut unread = Unread::default();
+        let mut unread_bits = UnreadBits::default();
         let mut next = Some(first);
         let (mut count, mut blocks) = (0, 0);
         while let Some(scan) = next {
             count += 1;
             blocks += scan.blocks(&self.frame);
-            if count > MOST_SCANS || blocks > most.saturating_mul(MOST_VISITS) / BLOCK_BYTES {
+            if count > MAX_SCANS || blocks > most.saturating_mul(MAX_VISITS) / BLOCK_BYTES {
                 return Err(corrupt(
                     self.markers.at,
                     &format!(
-                        "scan {count} is one too many ({MOST_SCANS} are accepted, over {MOST_VISITS} times \
+                        "scan {count} is one too many ({MAX_SCANS} are accepted, over {MAX_VISITS} times \
                          max_coefficient_bytes); save the picture again"
                     ),
                 ));
@@ -273,11 +278,11 @@ impl<'a> JpegImage<'a> {
             self.quantise(&scan, &scratch.tables, planes)?;
             let entropy = (&scratch.data[..], &scratch.ends[..]);
             scan::read_stored(&self.frame, &scan, &scratch.tables, entropy, &mut stored)
-                .map_err(|damaged| self.damaged(&damaged))?;
-            unread.note(&scan);
+                .map_err(|scan_error| self.scan_error(&scan_error))?;
+            unread_bits.note(&scan);
             next = self.next_scan(scratch)?;
         }
-        self.check_scans(&unread)?;
+        self.check_scans(&unread_bits)?;
         for ((component, stored), plane) in
             self.frame.components.iter().zip(&mut stored).zip(planes)
         {
@@ -288,9 +293,9 @@ impl<'a> JpegImage<'a> {
 
     /// After the last scan: whether one is missing. A file of a single scan is whole without the marker of its end; where the
     /// marker is there, what had no scan is gray, as TensorFlow has it.
-    fn check_scans(&self, unread: &Unread) -> Result<()> {
+    fn check_scans(&self, unread_bits: &UnreadBits) -> Result<()> {
         let components = self.frame.components.len();
-        let missing = if self.frame.progressive && unread.is_coarse(components) {
+        let missing = if self.frame.progressive && unread_bits.is_coarse(components) {
             "the scans with the finer parts of the picture are missing"
         } else if !self.markers.has_end {
             "the file has several scans and ends after one of them, without the marker of its end"
@@ -301,13 +306,13 @@ impl<'a> JpegImage<'a> {
         Err(corrupt(self.markers.at, &message))
     }
 
-    fn damaged(&self, damaged: &Damaged) -> crate::Error {
-        let row = damaged.row * 8 * self.frame.max_v;
+    fn scan_error(&self, scan_error: &ScanError) -> crate::Error {
+        let row = scan_error.row * 8 * self.frame.max_v;
         corrupt(
             self.markers.at,
             &format!(
                 "{} in the data before, at about row {row} of the picture; get the file again",
-                damaged.reason
+                scan_error.reason
             ),
         )
     }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::bits::{Bits, Huffman};
 use super::header::{Frame, Scan, Tables};
-use super::idct::{self, NATURAL, flat};
+use super::idct::{self, ZIGZAG, flat};
 use super::planes::Plane;
 
 /// Which groups of blocks are wanted.
@@ -15,7 +15,7 @@ pub(super) struct Area {
 }
 
 /// Why a scan could not be read; the row of groups that it happened in.
-pub(super) struct Damaged {
+pub(super) struct ScanError {
     pub(super) row: usize,
     pub(super) reason: &'static str,
 }
@@ -72,13 +72,13 @@ impl<'a> Intervals<'a> {
 }
 
 /// What one component needs while a scan that has all components is read.
-struct Part<'a> {
-    first: &'a Huffman,
-    other: &'a Huffman,
+struct ComponentDecoder<'a> {
+    dc: &'a Huffman,
+    ac: &'a Huffman,
     h: usize,
     v: usize,
     plane: usize,
-    before: i32,
+    dc_prediction: i32,
 }
 
 /// Reads a scan of all components, straight to samples where they are wanted.
@@ -90,23 +90,25 @@ pub(super) fn read_direct(
     (data, ends): (&[u8], &[usize]),
     area: &Area,
     planes: &mut [Plane],
-) -> Result<(), Damaged> {
-    let at = |row| move |reason| Damaged { row, reason };
-    let mut parts = parts(frame, scan, tables).map_err(at(0))?;
+) -> Result<(), ScanError> {
+    let at = |row| move |reason| ScanError { row, reason };
+    let mut decoders = decoders(frame, scan, tables).map_err(at(0))?;
     let mut intervals = Intervals::new(data, ends, tables.restart);
     for gy in 0..area.y.end {
-        for gx in 0..frame.groups().0 {
+        for gx in 0..frame.mcus().0 {
             if intervals.step().map_err(at(gy))? {
-                parts.iter_mut().for_each(|part| part.before = 0);
+                decoders
+                    .iter_mut()
+                    .for_each(|decoder| decoder.dc_prediction = 0);
             }
             let wanted = area.y.contains(&gy) && area.x.contains(&gx);
-            for part in &mut parts {
+            for decoder in &mut decoders {
                 let bits = &mut intervals.bits;
                 let read = if wanted {
-                    let place = (gx - area.x.start, gy - area.y.start);
-                    part.read(bits, place, &mut planes[part.plane])
+                    let mcu = (gx - area.x.start, gy - area.y.start);
+                    decoder.read(bits, mcu, &mut planes[decoder.plane])
                 } else {
-                    part.pass(bits)
+                    decoder.pass(bits)
                 };
                 read.ok_or(NO_CODE).map_err(at(gy))?;
             }
@@ -116,28 +118,28 @@ pub(super) fn read_direct(
     Ok(())
 }
 
-fn parts<'a>(
+fn decoders<'a>(
     frame: &Frame,
     scan: &Scan,
     tables: &'a Tables,
-) -> Result<Vec<Part<'a>>, &'static str> {
-    let part = |&(component, first, other): &(usize, usize, usize)| {
-        Some(Part {
-            first: tables.first[first].as_ref()?,
-            other: tables.other[other].as_ref()?,
+) -> Result<Vec<ComponentDecoder<'a>>, &'static str> {
+    let part = |&(component, dc, ac): &(usize, usize, usize)| {
+        Some(ComponentDecoder {
+            dc: tables.dc[dc].as_ref()?,
+            ac: tables.ac[ac].as_ref()?,
             h: frame.components[component].h,
             v: frame.components[component].v,
             plane: component,
-            before: 0,
+            dc_prediction: 0,
         })
     };
-    scan.parts
+    scan.components
         .iter()
         .map(|spec| part(spec).ok_or(NO_TABLE))
         .collect()
 }
 
-impl Part<'_> {
+impl ComponentDecoder<'_> {
     /// The blocks of a group, to samples.
     #[inline(always)]
     fn read(
@@ -173,11 +175,11 @@ impl Part<'_> {
         factors: &[i16; 64],
         block: &mut [i16; 64],
     ) -> Option<bool> {
-        self.before = self.before.wrapping_add(self.first.read(bits)?.value);
-        block[0] = (self.before as i16).wrapping_mul(factors[0]);
+        self.dc_prediction = self.dc_prediction.wrapping_add(self.dc.read(bits)?.value);
+        block[0] = (self.dc_prediction as i16).wrapping_mul(factors[0]);
         let mut k = 1;
         while k < 64 {
-            let coded = self.other.read(bits)?;
+            let coded = self.ac.read(bits)?;
             if coded.size == 0 {
                 if coded.run < 15 {
                     return Some(k == 1);
@@ -186,7 +188,7 @@ impl Part<'_> {
                 continue;
             }
             k += coded.run as usize;
-            let at = usize::from(NATURAL[k]) & 63;
+            let at = usize::from(ZIGZAG[k]) & 63;
             block[at] = (coded.value as i16).wrapping_mul(factors[at]);
             k += 1;
         }
@@ -197,10 +199,10 @@ impl Part<'_> {
     #[inline(always)]
     fn pass(&mut self, bits: &mut Bits<'_>) -> Option<()> {
         for _ in 0..self.v * self.h {
-            self.before = self.before.wrapping_add(self.first.read(bits)?.value);
+            self.dc_prediction = self.dc_prediction.wrapping_add(self.dc.read(bits)?.value);
             let mut k = 1;
             while k < 64 {
-                let coded = self.other.pass(bits)?;
+                let coded = self.ac.pass(bits)?;
                 match (coded.size, coded.run) {
                     (0, 0..15) => break,
                     (_, run) => k += run as usize + 1,
@@ -225,7 +227,7 @@ pub(super) struct Coefficients {
 impl Coefficients {
     /// Room for each component of a frame.
     pub(super) fn of(frame: &Frame) -> Vec<Self> {
-        let (across, down) = frame.groups();
+        let (across, down) = frame.mcus();
         let of_component = |h: usize, v: usize| Self {
             values: vec![0; across * h * down * v * 64],
             stride: across * h,
@@ -268,28 +270,28 @@ pub(super) fn read_stored(
     tables: &Tables,
     (data, ends): (&[u8], &[usize]),
     stored: &mut [Coefficients],
-) -> Result<(), Damaged> {
+) -> Result<(), ScanError> {
     let mut row = 0;
     let mut read = || -> Result<(), &'static str> {
         let mut intervals = Intervals::new(data, ends, tables.restart);
-        let mut state = Progress::default();
-        let (across, down) = scan.groups(frame);
+        let mut state = ProgressiveState::default();
+        let (across, down) = scan.mcus(frame);
         for gy in 0..down {
             row = gy;
             for gx in 0..across {
                 if intervals.step()? {
-                    state = Progress::default();
+                    state = ProgressiveState::default();
                 }
-                for &(c, first, other) in &scan.parts {
+                for &(c, dc, ac) in &scan.components {
                     let component = &frame.components[c];
-                    let (h, v) = if scan.parts.len() == 1 {
+                    let (h, v) = if scan.components.len() == 1 {
                         (1, 1)
                     } else {
                         (component.h, component.v)
                     };
                     let codes = Codes {
-                        first: tables.first[first].as_ref(),
-                        other: tables.other[other].as_ref(),
+                        dc: tables.dc[dc].as_ref(),
+                        ac: tables.ac[ac].as_ref(),
                     };
                     for (y, x) in (0..v).flat_map(|y| (0..h).map(move |x| (y, x))) {
                         let block = stored[c].block(gx * h + x, gy * v + y);
@@ -301,23 +303,23 @@ pub(super) fn read_stored(
         }
         Ok(())
     };
-    read().map_err(|reason| Damaged { row, reason })
+    read().map_err(|reason| ScanError { row, reason })
 }
 
 struct Codes<'a> {
-    first: Option<&'a Huffman>,
-    other: Option<&'a Huffman>,
+    dc: Option<&'a Huffman>,
+    ac: Option<&'a Huffman>,
 }
 
 /// What is kept from block to block of a scan.
 #[derive(Default)]
-struct Progress {
-    before: [i32; 4],
+struct ProgressiveState {
+    dc_prediction: [i32; 4],
     /// Blocks from here on that have no more coefficients.
-    ended: u32,
+    eob_run: u32,
 }
 
-impl Progress {
+impl ProgressiveState {
     fn block(
         &mut self,
         frame: &Frame,
@@ -327,31 +329,37 @@ impl Progress {
         component: usize,
         block: &mut [i16; 64],
     ) -> Result<(), &'static str> {
-        if scan.first == 0 {
-            if scan.high > 0 {
-                block[0] |= (bits.take(1) as i16) << scan.low;
+        if scan.spectral_start == 0 {
+            if scan.approx_high > 0 {
+                block[0] |= (bits.take(1) as i16) << scan.approx_low;
                 return Ok(());
             }
-            let coded = codes.first.ok_or(NO_TABLE)?.read(bits).ok_or(NO_CODE)?;
-            let before = &mut self.before[component];
-            *before = before.wrapping_add(coded.value);
-            block[0] = (*before as i16) << scan.low;
+            let coded = codes.dc.ok_or(NO_TABLE)?.read(bits).ok_or(NO_CODE)?;
+            let dc_prediction = &mut self.dc_prediction[component];
+            *dc_prediction = dc_prediction.wrapping_add(coded.value);
+            block[0] = (*dc_prediction as i16) << scan.approx_low;
         }
-        if scan.last == 0 {
+        if scan.spectral_end == 0 {
             return Ok(());
         }
-        let table = codes.other.ok_or(NO_TABLE)?;
-        let first = scan.first.max(1);
-        let read = if !frame.progressive || scan.high == 0 {
+        let table = codes.ac.ok_or(NO_TABLE)?;
+        let first = scan.spectral_start.max(1);
+        let read = if !frame.progressive || scan.approx_high == 0 {
             self.rest(
                 table,
                 bits,
-                first..scan.last + 1,
-                (scan.low, frame.progressive),
+                first..scan.spectral_end + 1,
+                (scan.approx_low, frame.progressive),
                 block,
             )
         } else {
-            self.refine(table, bits, first..scan.last + 1, scan.low, block)
+            self.refine(
+                table,
+                bits,
+                first..scan.spectral_end + 1,
+                scan.approx_low,
+                block,
+            )
         };
         read.ok_or(NO_CODE)
     }
@@ -365,8 +373,8 @@ impl Progress {
         (low, progressive): (u32, bool),
         block: &mut [i16; 64],
     ) -> Option<()> {
-        if self.ended > 0 {
-            self.ended -= 1;
+        if self.eob_run > 0 {
+            self.eob_run -= 1;
             return Some(());
         }
         let mut k = range.start;
@@ -374,13 +382,13 @@ impl Progress {
             let coded = table.read(bits)?;
             if coded.size == 0 && coded.run < 15 {
                 if progressive {
-                    self.ended = (1 << coded.run) - 1 + bits.take(coded.run);
+                    self.eob_run = (1 << coded.run) - 1 + bits.take(coded.run);
                 }
                 return Some(());
             }
             k += coded.run as usize;
             if coded.size > 0 {
-                block[usize::from(*NATURAL[..range.end].get(k)?)] = (coded.value as i16) << low;
+                block[usize::from(*ZIGZAG[..range.end].get(k)?)] = (coded.value as i16) << low;
             }
             k += 1;
         }
@@ -397,15 +405,15 @@ impl Progress {
         block: &mut [i16; 64],
     ) -> Option<()> {
         let mut k = range.start;
-        while self.ended == 0 && k < range.end {
+        while self.eob_run == 0 && k < range.end {
             let coded = table.read(bits)?;
             if coded.size == 0 && coded.run < 15 {
-                self.ended = (1 << coded.run) + bits.take(coded.run);
+                self.eob_run = (1 << coded.run) + bits.take(coded.run);
                 break;
             }
             let mut zeros = coded.run;
             while k < range.end {
-                let value = &mut block[usize::from(NATURAL[k])];
+                let value = &mut block[usize::from(ZIGZAG[k])];
                 k += 1;
                 if *value != 0 {
                     refine_one(value, bits, low);
@@ -417,14 +425,14 @@ impl Progress {
                 }
             }
         }
-        if self.ended > 0 {
-            for &at in &NATURAL[k..range.end] {
+        if self.eob_run > 0 {
+            for &at in &ZIGZAG[k..range.end] {
                 let value = &mut block[usize::from(at)];
                 if *value != 0 {
                     refine_one(value, bits, low);
                 }
             }
-            self.ended -= 1;
+            self.eob_run -= 1;
         }
         Some(())
     }

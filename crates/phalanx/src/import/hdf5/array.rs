@@ -5,20 +5,20 @@ use std::io::Read as _;
 use flate2::read::ZlibDecoder;
 use phalanx_graph::DType;
 
-use super::bytes::{Cursor, Source};
+use super::bytes::{Cursor, FileBytes};
 use super::group::MAX_LEVELS;
-use super::header::{DATASPACE, DATATYPE, FILTERS, LAYOUT, Message};
-use super::{NOWHERE, Read};
+use super::object_header::{DATASPACE, DATATYPE, FILTERS, LAYOUT, Message};
+use super::{NOWHERE, ReadResult};
 
 /// What an array is, without its elements.
 pub(in crate::import) struct Array<'a> {
     pub(in crate::import) dims: Vec<usize>,
     pub(in crate::import) dtype: DType,
-    layout: Layout<'a>,
+    layout: StorageLayout<'a>,
     filters: Vec<Filter>,
 }
 
-enum Layout<'a> {
+enum StorageLayout<'a> {
     Compact(&'a [u8]),
     Contiguous { address: u64, len: u64 },
     Chunked { tree: u64, chunk: Vec<usize> },
@@ -39,7 +39,7 @@ const MAX_RANK: usize = 16;
 const FLETCHER_BYTES: usize = 4;
 
 /// The array that a header describes; `None` where it describes none.
-pub(super) fn array<'a>(messages: &[Message<'a>]) -> Read<Option<Array<'a>>> {
+pub(super) fn array<'a>(messages: &[Message<'a>]) -> ReadResult<Option<Array<'a>>> {
     let find = |kind| messages.iter().find(|message| message.kind == kind);
     let data = |kind| find(kind).map(|message| Cursor(message.data));
     let (Some(space), Some(element), Some(layout)) =
@@ -56,7 +56,7 @@ pub(super) fn array<'a>(messages: &[Message<'a>]) -> Read<Option<Array<'a>>> {
 }
 
 /// The dims that a dataspace message gives; none for a scalar.
-pub(super) fn dims(mut space: Cursor<'_>) -> Read<Vec<usize>> {
+pub(super) fn dims(mut space: Cursor<'_>) -> ReadResult<Vec<usize>> {
     let (version, rank) = (space.u8()?, usize::from(space.u8()?));
     space.skip(1)?;
     match version {
@@ -74,7 +74,7 @@ pub(super) fn dims(mut space: Cursor<'_>) -> Read<Vec<usize>> {
         .collect()
 }
 
-fn dtype(mut element: Cursor<'_>) -> Read<DType> {
+fn dtype(mut element: Cursor<'_>) -> ReadResult<DType> {
     let class = element.u8()? & 15;
     let bits = element.u8()?;
     element.skip(2)?;
@@ -104,14 +104,14 @@ fn dtype(mut element: Cursor<'_>) -> Read<DType> {
     })
 }
 
-fn read_layout(mut layout: Cursor<'_>) -> Read<Layout<'_>> {
+fn read_layout(mut layout: Cursor<'_>) -> ReadResult<StorageLayout<'_>> {
     let (version, class) = (layout.u8()?, layout.u8()?);
     match (version, class) {
         (3 | 4, 0) => {
             let len = layout.u16()?;
-            Ok(Layout::Compact(layout.take(len.into())?))
+            Ok(StorageLayout::Compact(layout.take(len.into())?))
         }
-        (3 | 4, 1) => Ok(Layout::Contiguous {
+        (3 | 4, 1) => Ok(StorageLayout::Contiguous {
             address: layout.u64()?,
             len: layout.u64()?,
         }),
@@ -120,8 +120,8 @@ fn read_layout(mut layout: Cursor<'_>) -> Read<Layout<'_>> {
             let rank = rank.ok_or("chunks without dims")?;
             let tree = layout.u64()?;
             let chunk = (0..rank).map(|_| Ok(layout.u32()? as usize));
-            let chunk = chunk.collect::<Read<_>>()?;
-            Ok(Layout::Chunked { tree, chunk })
+            let chunk = chunk.collect::<ReadResult<_>>()?;
+            Ok(StorageLayout::Chunked { tree, chunk })
         }
         _ => Err(format!(
             "layout version {version}, class {class}; write the file with the earliest format, h5py's default"
@@ -129,7 +129,7 @@ fn read_layout(mut layout: Cursor<'_>) -> Read<Layout<'_>> {
     }
 }
 
-fn filters(mut data: Cursor<'_>) -> Read<Vec<Filter>> {
+fn filters(mut data: Cursor<'_>) -> ReadResult<Vec<Filter>> {
     let (version, count) = (data.u8()?, data.u8()?);
     data.skip(if version == 1 { 6 } else { 0 })?;
     let mut found = Vec::new();
@@ -164,7 +164,7 @@ fn filters(mut data: Cursor<'_>) -> Read<Vec<Filter>> {
 
 impl Array<'_> {
     /// The elements, little-endian and row-major.
-    pub(super) fn read(&self, source: &Source<'_>) -> Read<Vec<u8>> {
+    pub(super) fn read(&self, source: &FileBytes<'_>) -> ReadResult<Vec<u8>> {
         let size = self.dtype.size();
         let bytes = self
             .dims
@@ -173,15 +173,19 @@ impl Array<'_> {
         let bytes = bytes.ok_or("an array too large")?;
         let short = |got: usize| format!("{got} bytes of elements, expected {bytes}");
         match &self.layout {
-            Layout::Compact(data) => {
+            StorageLayout::Compact(data) => {
                 let data = data.get(..bytes).ok_or_else(|| short(data.len()))?;
                 Ok(data.to_vec())
             }
-            Layout::Contiguous { len, .. } if *len < bytes as u64 => Err(short(*len as usize)),
+            StorageLayout::Contiguous { len, .. } if *len < bytes as u64 => {
+                Err(short(*len as usize))
+            }
             // Never written: the fill value, which is zero for all that Keras writes.
-            Layout::Contiguous { address, .. } if *address == NOWHERE => zeros(bytes),
-            Layout::Contiguous { address, .. } => Ok(source.at(*address, bytes as u64)?.to_vec()),
-            Layout::Chunked { tree, chunk } => {
+            StorageLayout::Contiguous { address, .. } if *address == NOWHERE => zeros(bytes),
+            StorageLayout::Contiguous { address, .. } => {
+                Ok(source.at(*address, bytes as u64)?.to_vec())
+            }
+            StorageLayout::Chunked { tree, chunk } => {
                 let mut places = self.places(chunk)?;
                 let mut elements = zeros(bytes)?;
                 if *tree != NOWHERE && bytes > 0 {
@@ -194,7 +198,7 @@ impl Array<'_> {
     }
 
     /// How many chunks the array has.
-    fn places(&self, chunk: &[usize]) -> Read<usize> {
+    fn places(&self, chunk: &[usize]) -> ReadResult<usize> {
         let is_within = |(&chunk, &dim): (&usize, &usize)| (1..=dim.max(1)).contains(&chunk);
         let fits = chunk.iter().zip(&self.dims).all(is_within);
         if chunk.len() != self.dims.len() || !fits {
@@ -211,13 +215,13 @@ impl Array<'_> {
     /// Copies the chunks below a node of the tree to their places, of which so many are left.
     fn chunks(
         &self,
-        source: &Source<'_>,
+        source: &FileBytes<'_>,
         address: u64,
         chunk: &[usize],
         levels: u8,
         places: &mut usize,
         elements: &mut [u8],
-    ) -> Read<()> {
+    ) -> ReadResult<()> {
         let mut node = source.from(address, 24)?;
         node.expect("TREE")?;
         let (kind, level, count) = (node.u8()?, node.u8()?, node.u16()?);
@@ -234,7 +238,7 @@ impl Array<'_> {
             let start = chunk
                 .iter()
                 .map(|_| entries.u64())
-                .collect::<Read<Vec<_>>>()?;
+                .collect::<ReadResult<Vec<_>>>()?;
             entries.skip(8)?;
             let child = entries.u64()?;
             if level > 0 {
@@ -251,7 +255,7 @@ impl Array<'_> {
     }
 
     /// The elements of a chunk as they were before the filters.
-    fn unfiltered(&self, stored: &[u8], mask: u32, chunk: &[usize]) -> Read<Vec<u8>> {
+    fn unfiltered(&self, stored: &[u8], mask: u32, chunk: &[usize]) -> ReadResult<Vec<u8>> {
         let size = self.dtype.size();
         let bytes = chunk
             .iter()
@@ -280,7 +284,13 @@ impl Array<'_> {
     }
 
     /// Copies a chunk into the array, without what reaches over its edges.
-    fn place(&self, data: &[u8], start: &[u64], chunk: &[usize], elements: &mut [u8]) -> Read<()> {
+    fn place(
+        &self,
+        data: &[u8],
+        start: &[u64],
+        chunk: &[usize],
+        elements: &mut [u8],
+    ) -> ReadResult<()> {
         let size = self.dtype.size();
         let start = start.iter().map(|&start| usize::try_from(start).ok());
         let start = start.collect::<Option<Vec<_>>>();
@@ -324,7 +334,7 @@ fn advance(index: &mut [usize], counts: &[usize]) -> bool {
     false
 }
 
-fn zeros(bytes: usize) -> Read<Vec<u8>> {
+fn zeros(bytes: usize) -> ReadResult<Vec<u8>> {
     let mut zeros = Vec::new();
     let taken = zeros.try_reserve_exact(bytes);
     taken.map_err(|_| format!("{bytes} bytes of elements are more than this machine can give"))?;
@@ -333,7 +343,7 @@ fn zeros(bytes: usize) -> Read<Vec<u8>> {
 }
 
 /// What was deflated, which may not be more than `most` bytes.
-fn inflated(data: &[u8], most: usize) -> Read<Vec<u8>> {
+fn inflated(data: &[u8], most: usize) -> ReadResult<Vec<u8>> {
     let mut out = Vec::new();
     let mut decoder = ZlibDecoder::new(data).take(most as u64 + 1);
     let read = decoder.read_to_end(&mut out);
@@ -376,7 +386,7 @@ mod tests {
         let array = Array {
             dims: vec![1 << 20],
             dtype: DType::U8,
-            layout: Layout::Chunked {
+            layout: StorageLayout::Chunked {
                 tree: 0,
                 chunk: vec![1 << 20],
             },
@@ -388,10 +398,10 @@ mod tests {
     #[test]
     fn a_chunk_is_unpacked_once() {
         let (bytes, array) = repeated(1);
-        assert_eq!(array.read(&Source::new(&bytes)).unwrap().len(), 1 << 20);
+        assert_eq!(array.read(&FileBytes::new(&bytes)).unwrap().len(), 1 << 20);
         let start = std::time::Instant::now();
         let (bytes, array) = repeated(u16::MAX);
-        let error = array.read(&Source::new(&bytes)).unwrap_err();
+        let error = array.read(&FileBytes::new(&bytes)).unwrap_err();
         assert_eq!(error, "more chunks than its array has; save it again");
         assert!(start.elapsed().as_secs() < 1);
     }
@@ -400,7 +410,7 @@ mod tests {
     fn chunks_lie_within_their_array() {
         let (bytes, mut array) = repeated(1);
         array.dims = vec![1 << 10];
-        let error = array.read(&Source::new(&bytes)).unwrap_err();
+        let error = array.read(&FileBytes::new(&bytes)).unwrap_err();
         assert_eq!(error, "chunks [1048576] of an array [1024]; save it again");
     }
 

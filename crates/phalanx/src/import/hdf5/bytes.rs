@@ -2,12 +2,12 @@
 
 use std::cell::Cell;
 
-use super::Read;
+use super::ReadResult;
 
 /// The file: what is at an address, and how much was looked at.
 ///
 /// A damaged file may send a reader over the same bytes again and again; the budget ends that.
-pub(super) struct Source<'a> {
+pub(super) struct FileBytes<'a> {
     bytes: &'a [u8],
     budget: Cell<u64>,
 }
@@ -18,7 +18,7 @@ const TIMES: u64 = 16;
 const LOOK: u64 = 16;
 const FIRST: u64 = 1 << 20;
 
-impl<'a> Source<'a> {
+impl<'a> FileBytes<'a> {
     pub(super) fn new(bytes: &'a [u8]) -> Self {
         let budget = (bytes.len() as u64).saturating_mul(TIMES) + FIRST;
         Self {
@@ -28,7 +28,7 @@ impl<'a> Source<'a> {
     }
 
     /// `len` bytes at an address.
-    pub(super) fn at(&self, address: u64, len: u64) -> Read<&'a [u8]> {
+    pub(super) fn at(&self, address: u64, len: u64) -> ReadResult<&'a [u8]> {
         let all = self.bytes.len() as u64;
         if address > all || len > all - address {
             return Err(format!(
@@ -41,7 +41,7 @@ impl<'a> Source<'a> {
     }
 
     /// Takes the price of a look at `len` bytes, or of as many made from them, out of the budget.
-    pub(super) fn charge(&self, len: u64) -> Read<()> {
+    pub(super) fn charge(&self, len: u64) -> ReadResult<()> {
         let left = self.budget.get().checked_sub(len.saturating_add(LOOK));
         let left = left.ok_or("its parts refer to one another without end; save it again")?;
         self.budget.set(left);
@@ -49,7 +49,7 @@ impl<'a> Source<'a> {
     }
 
     /// What comes from an address on, to be read by a cursor: at most `len` bytes, fewer at the end of the file.
-    pub(super) fn from(&self, address: u64, len: u64) -> Read<Cursor<'a>> {
+    pub(super) fn from(&self, address: u64, len: u64) -> ReadResult<Cursor<'a>> {
         let rest = (self.bytes.len() as u64).saturating_sub(address);
         self.at(address, len.min(rest)).map(Cursor)
     }
@@ -60,7 +60,7 @@ impl<'a> Source<'a> {
 pub(super) struct Cursor<'a>(pub(super) &'a [u8]);
 
 impl<'a> Cursor<'a> {
-    pub(super) fn take(&mut self, len: usize) -> Read<&'a [u8]> {
+    pub(super) fn take(&mut self, len: usize) -> ReadResult<&'a [u8]> {
         let Some((taken, rest)) = self.0.split_at_checked(len) else {
             let left = self.0.len();
             return Err(format!("{len} bytes expected where {left} are left"));
@@ -69,35 +69,35 @@ impl<'a> Cursor<'a> {
         Ok(taken)
     }
 
-    pub(super) fn skip(&mut self, len: usize) -> Read<()> {
+    pub(super) fn skip(&mut self, len: usize) -> ReadResult<()> {
         self.take(len).map(|_| ())
     }
 
     /// A number of `len` bytes, at most 8.
-    pub(super) fn number(&mut self, len: usize) -> Read<u64> {
+    pub(super) fn number(&mut self, len: usize) -> ReadResult<u64> {
         let bytes = self.take(len)?;
         let digits = bytes.iter().rev();
         Ok(digits.fold(0, |number, &byte| number << 8 | u64::from(byte)))
     }
 
-    pub(super) fn u8(&mut self) -> Read<u8> {
+    pub(super) fn u8(&mut self) -> ReadResult<u8> {
         Ok(self.number(1)? as u8)
     }
 
-    pub(super) fn u16(&mut self) -> Read<u16> {
+    pub(super) fn u16(&mut self) -> ReadResult<u16> {
         Ok(self.number(2)? as u16)
     }
 
-    pub(super) fn u32(&mut self) -> Read<u32> {
+    pub(super) fn u32(&mut self) -> ReadResult<u32> {
         Ok(self.number(4)? as u32)
     }
 
-    pub(super) fn u64(&mut self) -> Read<u64> {
+    pub(super) fn u64(&mut self) -> ReadResult<u64> {
         self.number(8)
     }
 
     /// Checks the letters by which a structure begins.
-    pub(super) fn expect(&mut self, letters: &str) -> Read<()> {
+    pub(super) fn expect(&mut self, letters: &str) -> ReadResult<()> {
         match self.take(letters.len())? {
             found if found == letters.as_bytes() => Ok(()),
             _ => Err(format!("expected `{letters}`, and found something else")),
@@ -106,7 +106,7 @@ impl<'a> Cursor<'a> {
 }
 
 /// Text up to the first zero byte.
-pub(super) fn terminated(bytes: &[u8]) -> Read<String> {
+pub(super) fn terminated(bytes: &[u8]) -> ReadResult<String> {
     let end = bytes.iter().position(|&byte| byte == 0);
     let text = std::str::from_utf8(&bytes[..end.unwrap_or(bytes.len())]);
     text.map(str::to_owned)

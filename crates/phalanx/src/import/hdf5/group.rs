@@ -1,8 +1,8 @@
 //! What a group holds.
 
-use super::bytes::{Cursor, Source, terminated};
-use super::header::{LINK, LINK_INFO, Message, SYMBOL_TABLE};
-use super::{NOWHERE, Read};
+use super::bytes::{Cursor, FileBytes, terminated};
+use super::object_header::{LINK, LINK_INFO, Message, SYMBOL_TABLE};
+use super::{NOWHERE, ReadResult};
 
 /// More levels than this in a tree are taken for damage.
 pub(super) const MAX_LEVELS: u8 = 16;
@@ -12,7 +12,10 @@ const SOFT: u32 = 2;
 const MAX_NAME: usize = 1 << 12;
 
 /// Names and addresses, by name; names that stand for paths and other files are left out.
-pub(super) fn children(source: &Source<'_>, messages: &[Message<'_>]) -> Read<Vec<(String, u64)>> {
+pub(super) fn children(
+    source: &FileBytes<'_>,
+    messages: &[Message<'_>],
+) -> ReadResult<Vec<(String, u64)>> {
     let mut found = Vec::new();
     for message in messages {
         let mut data = Cursor(message.data);
@@ -31,7 +34,7 @@ pub(super) fn children(source: &Source<'_>, messages: &[Message<'_>]) -> Read<Ve
 }
 
 /// The bytes in which a group keeps names.
-fn heap_data<'a>(source: &Source<'a>, address: u64) -> Read<&'a [u8]> {
+fn heap_data<'a>(source: &FileBytes<'a>, address: u64) -> ReadResult<&'a [u8]> {
     let mut heap = source.from(address, 32)?;
     heap.expect("HEAP")?;
     heap.skip(4)?;
@@ -41,12 +44,12 @@ fn heap_data<'a>(source: &Source<'a>, address: u64) -> Read<&'a [u8]> {
 }
 
 fn tree_symbols(
-    source: &Source<'_>,
+    source: &FileBytes<'_>,
     address: u64,
     names: &[u8],
     levels: u8,
     found: &mut Vec<(String, u64)>,
-) -> Read<()> {
+) -> ReadResult<()> {
     let mut node = source.from(address, 24)?;
     node.expect("TREE")?;
     let (kind, level, count) = (node.u8()?, node.u8()?, node.u16()?);
@@ -69,11 +72,11 @@ fn tree_symbols(
 }
 
 fn symbols(
-    source: &Source<'_>,
+    source: &FileBytes<'_>,
     address: u64,
     names: &[u8],
     found: &mut Vec<(String, u64)>,
-) -> Read<()> {
+) -> ReadResult<()> {
     let mut node = source.from(address, 8)?;
     node.expect("SNOD")?;
     node.skip(2)?;
@@ -97,7 +100,7 @@ fn symbols(
 }
 
 /// A name in the header itself.
-fn link(data: &mut Cursor<'_>) -> Read<Option<(String, u64)>> {
+fn link(data: &mut Cursor<'_>) -> ReadResult<Option<(String, u64)>> {
     data.skip(1)?;
     let flags = data.u8()?;
     let kind = if flags & 8 == 0 { 0 } else { data.u8()? };
@@ -113,7 +116,7 @@ fn link(data: &mut Cursor<'_>) -> Read<Option<(String, u64)>> {
 }
 
 /// Refuses names that are kept in a heap of their own, as newer files may.
-fn check_links(data: &mut Cursor<'_>) -> Read<()> {
+fn check_links(data: &mut Cursor<'_>) -> ReadResult<()> {
     data.skip(1)?;
     let flags = data.u8()?;
     data.skip(if flags & 1 == 0 { 0 } else { 8 })?;
@@ -136,7 +139,7 @@ mod tests {
         node.extend(u16::MAX.to_le_bytes());
         node.resize(8 + 40 * usize::from(u16::MAX), 0);
         let name = vec![b'n'; 1 << 20];
-        let (source, mut found) = (Source::new(&node), Vec::new());
+        let (source, mut found) = (FileBytes::new(&node), Vec::new());
         let error = symbols(&source, 0, &name, &mut found).unwrap_err();
         assert!(error.starts_with("its parts refer"), "{error}");
         let letters: usize = found.iter().map(|(name, _)| name.len()).sum();

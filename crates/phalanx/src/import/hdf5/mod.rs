@@ -6,17 +6,17 @@
 //! few times the file, so that no input makes it panic, loop, or take more memory than an array that was asked for needs. After the "HDF5 File Format Specification Version 3.0" of The HDF Group.
 
 mod array;
+mod attributes;
 mod bytes;
 mod group;
-mod header;
-mod text;
+mod object_header;
 
 pub(super) use array::Array;
-use bytes::{Cursor, Source};
-use header::Message;
+use bytes::{Cursor, FileBytes};
+use object_header::Message;
 
 /// What is wrong with the file, in words.
-pub(super) type Read<T> = Result<T, String>;
+pub(super) type ReadResult<T> = Result<T, String>;
 
 /// The first bytes of every file.
 pub(super) const SIGNATURE: &[u8] = b"\x89HDF\r\n\x1a\n";
@@ -25,7 +25,7 @@ const NOWHERE: u64 = u64::MAX;
 
 /// A file in memory.
 pub(super) struct Hdf5<'a> {
-    source: Source<'a>,
+    source: FileBytes<'a>,
     root: u64,
 }
 
@@ -36,7 +36,7 @@ pub(super) struct Object<'a> {
 
 impl<'a> Hdf5<'a> {
     /// Finds the root of a file.
-    pub(super) fn open(bytes: &'a [u8]) -> Read<Self> {
+    pub(super) fn open(bytes: &'a [u8]) -> ReadResult<Self> {
         let mut cursor = Cursor(bytes);
         if cursor.take(SIGNATURE.len())? != SIGNATURE {
             return Err("it does not begin as HDF5 files do".into());
@@ -61,48 +61,48 @@ impl<'a> Hdf5<'a> {
             }
             other => return Err(format!("superblock version {other}, expected 0 to 3")),
         };
-        let source = Source::new(bytes);
+        let source = FileBytes::new(bytes);
         Ok(Self { source, root })
     }
 
     /// The group that holds everything.
-    pub(super) fn root(&self) -> Read<Object<'a>> {
+    pub(super) fn root(&self) -> ReadResult<Object<'a>> {
         self.object(self.root)
     }
 
     /// The object whose header is at an address.
-    pub(super) fn object(&self, address: u64) -> Read<Object<'a>> {
-        let messages = header::messages(&self.source, address)?;
+    pub(super) fn object(&self, address: u64) -> ReadResult<Object<'a>> {
+        let messages = object_header::messages(&self.source, address)?;
         Ok(Object { messages })
     }
 
     /// Names and addresses of what a group holds, by name; of an array, nothing.
-    pub(super) fn children(&self, object: &Object<'a>) -> Read<Vec<(String, u64)>> {
+    pub(super) fn children(&self, object: &Object<'a>) -> ReadResult<Vec<(String, u64)>> {
         group::children(&self.source, &object.messages)
     }
 
     /// What an array is; `None` for a group.
-    pub(super) fn array(&self, object: &Object<'a>) -> Read<Option<Array<'a>>> {
+    pub(super) fn array(&self, object: &Object<'a>) -> ReadResult<Option<Array<'a>>> {
         array::array(&object.messages)
     }
 
     /// The elements of an array, little-endian and row-major.
-    pub(super) fn read(&self, array: &Array<'a>) -> Read<Vec<u8>> {
+    pub(super) fn read(&self, array: &Array<'a>) -> ReadResult<Vec<u8>> {
         array.read(&self.source)
     }
 
     /// Pays for `len` bytes made from what the file says, such as the path of an array.
-    pub(super) fn charge(&self, len: usize) -> Read<()> {
+    pub(super) fn charge(&self, len: usize) -> ReadResult<()> {
         self.source.charge(len as u64)
     }
 
     /// The texts of an attribute: one, or a list.
-    pub(super) fn texts(&self, object: &Object<'a>, name: &str) -> Read<Option<Vec<String>>> {
-        text::texts(&self.source, &object.messages, name)
+    pub(super) fn texts(&self, object: &Object<'a>, name: &str) -> ReadResult<Option<Vec<String>>> {
+        attributes::texts(&self.source, &object.messages, name)
     }
 }
 
-fn check_sizes(cursor: &mut Cursor<'_>) -> Read<()> {
+fn check_sizes(cursor: &mut Cursor<'_>) -> ReadResult<()> {
     match (cursor.u8()?, cursor.u8()?) {
         (8, 8) => Ok(()),
         (offsets, lengths) => Err(format!(
@@ -111,7 +111,7 @@ fn check_sizes(cursor: &mut Cursor<'_>) -> Read<()> {
     }
 }
 
-fn check_base(base: u64) -> Read<()> {
+fn check_base(base: u64) -> ReadResult<()> {
     match base {
         0 => Ok(()),
         other => Err(format!("it begins at {other} rather than at 0")),

@@ -8,8 +8,8 @@ use std::collections::HashMap;
 
 use phalanx_graph::Shape;
 
-use super::file::{Layer, Stored, Style};
-use super::hdf5::{Hdf5, Object, Read};
+use super::hdf5::{Hdf5, Object, ReadResult};
+use super::weights_file::{Convention, FileLayer, FileTensor};
 
 /// Deeper groups are taken for damage.
 const MAX_DEPTH: usize = 64;
@@ -23,7 +23,7 @@ const DIRECTIONS: [&str; 2] = ["forward", "backward"];
 const CELLS: [&str; 3] = ["lstm_cell", "gru_cell", "simple_rnn_cell"];
 
 /// The layers with variables.
-pub(super) fn layers(file: &Hdf5<'_>) -> Read<Vec<Layer>> {
+pub(super) fn layers(file: &Hdf5<'_>) -> ReadResult<Vec<FileLayer>> {
     let root = file.root()?;
     if let Some(names) = names(file, &root, "layer_names")? {
         return legacy(file, &root, names);
@@ -46,7 +46,7 @@ pub(super) fn layers(file: &Hdf5<'_>) -> Read<Vec<Layer>> {
 }
 
 /// The elements of a tensor.
-pub(super) fn read(file: &Hdf5<'_>, stored: &Stored) -> Read<Vec<u8>> {
+pub(super) fn read(file: &Hdf5<'_>, stored: &FileTensor) -> ReadResult<Vec<u8>> {
     let array = file.array(&file.object(stored.address)?)?;
     file.read(&array.ok_or("it is no array")?)
 }
@@ -54,13 +54,19 @@ pub(super) fn read(file: &Hdf5<'_>, stored: &Stored) -> Read<Vec<u8>> {
 /// The way through a file of Keras 3.
 struct Walk<'a, 'f> {
     file: &'a Hdf5<'f>,
-    layers: Vec<Layer>,
+    layers: Vec<FileLayer>,
     tensors: usize,
 }
 
 impl Walk<'_, '_> {
     /// `place` is the path of classes, `path` that of names.
-    fn group(&mut self, group: &Object<'_>, place: &str, path: &str, depth: usize) -> Read<()> {
+    fn group(
+        &mut self,
+        group: &Object<'_>,
+        place: &str,
+        path: &str,
+        depth: usize,
+    ) -> ReadResult<()> {
         if depth > MAX_DEPTH {
             return Err(format!("groups are nested more than {MAX_DEPTH} deep"));
         }
@@ -97,7 +103,7 @@ impl Walk<'_, '_> {
         Ok(())
     }
 
-    fn cell(&mut self, cell: &Object<'_>, place: &str, path: &str) -> Read<()> {
+    fn cell(&mut self, cell: &Object<'_>, place: &str, path: &str) -> ReadResult<()> {
         for (name, address) in self.file.children(cell)? {
             if name == "vars" {
                 self.layer(&self.file.object(address)?, place, path)?;
@@ -106,7 +112,7 @@ impl Walk<'_, '_> {
         Ok(())
     }
 
-    fn layer(&mut self, vars: &Object<'_>, place: &str, path: &str) -> Read<()> {
+    fn layer(&mut self, vars: &Object<'_>, place: &str, path: &str) -> ReadResult<()> {
         let mut tensors = Vec::new();
         for (name, address) in self.file.children(vars)? {
             let full = format!("{place}/vars/{name}");
@@ -119,24 +125,29 @@ impl Walk<'_, '_> {
             return Err(format!("more than {MAX_TENSORS} tensors"));
         }
         if !tensors.is_empty() {
-            self.layers.push(Layer {
+            self.layers.push(FileLayer {
                 path: path.to_owned(),
                 place: place.to_owned(),
                 tensors,
-                style: Style::Keras,
+                convention: Convention::Keras,
             });
         }
         Ok(())
     }
 }
 
-fn stored(file: &Hdf5<'_>, name: String, field: String, address: u64) -> Read<Option<Stored>> {
+fn stored(
+    file: &Hdf5<'_>,
+    name: String,
+    field: String,
+    address: u64,
+) -> ReadResult<Option<FileTensor>> {
     let object = file.object(address)?;
     file.charge(name.len())?;
     let array = file
         .array(&object)
         .map_err(|message| format!("`{name}`: {message}"))?;
-    Ok(array.map(|array| Stored {
+    Ok(array.map(|array| FileTensor {
         name,
         field,
         shape: Shape::new(array.dtype, array.dims),
@@ -146,9 +157,9 @@ fn stored(file: &Hdf5<'_>, name: String, field: String, address: u64) -> Read<Op
 }
 
 /// The layers of a file of before Keras 3; models in it are one group, with the names of their layers in the tensors'.
-fn legacy(file: &Hdf5<'_>, root: &Object<'_>, order: Vec<String>) -> Read<Vec<Layer>> {
+fn legacy(file: &Hdf5<'_>, root: &Object<'_>, order: Vec<String>) -> ReadResult<Vec<FileLayer>> {
     let groups: HashMap<String, u64> = file.children(root)?.into_iter().collect();
-    let mut layers: Vec<Layer> = Vec::new();
+    let mut layers: Vec<FileLayer> = Vec::new();
     let mut places: HashMap<String, usize> = HashMap::new();
     for layer in order {
         let Some(address) = groups.get(&layer) else {
@@ -167,11 +178,11 @@ fn legacy(file: &Hdf5<'_>, root: &Object<'_>, order: Vec<String>) -> Read<Vec<La
             file.charge(path.len())?;
             let place = *places.entry(path.clone()).or_insert(layers.len());
             if place == layers.len() {
-                layers.push(Layer {
+                layers.push(FileLayer {
                     path,
                     place: String::new(),
                     tensors: Vec::new(),
-                    style: Style::Keras,
+                    convention: Convention::Keras,
                 });
             }
             layers[place].tensors.extend(stored);
@@ -215,7 +226,7 @@ fn part(field: &str) -> &str {
 }
 
 /// The address of what lies at a path below a group.
-fn descend(file: &Hdf5<'_>, group: u64, path: &str) -> Read<Option<u64>> {
+fn descend(file: &Hdf5<'_>, group: u64, path: &str) -> ReadResult<Option<u64>> {
     let mut address = group;
     for part in path.split('/').take(MAX_DEPTH) {
         let children = file.children(&file.object(address)?)?;
@@ -228,7 +239,7 @@ fn descend(file: &Hdf5<'_>, group: u64, path: &str) -> Read<Option<u64>> {
 }
 
 /// A list of names, which Keras cuts into `<attribute>0`, `<attribute>1`, .. when it is long.
-fn names(file: &Hdf5<'_>, object: &Object<'_>, attribute: &str) -> Read<Option<Vec<String>>> {
+fn names(file: &Hdf5<'_>, object: &Object<'_>, attribute: &str) -> ReadResult<Option<Vec<String>>> {
     if let Some(whole) = file.texts(object, attribute)? {
         return Ok(Some(whole));
     }

@@ -2,11 +2,11 @@
 
 use phalanx_graph::{HostTensor, Shape};
 
-use super::file::Style;
+use super::weights_file::Convention;
 
 /// How a variable lies in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Layout {
+pub(super) enum TensorLayout {
     /// As with us.
     Same,
     /// `[outputs, inputs]`.
@@ -23,16 +23,16 @@ pub(super) enum Layout {
     Flat,
 }
 
-impl Layout {
+impl TensorLayout {
     /// The layout of a variable of a layer of some kind.
-    pub(super) fn of(style: Style, kind: &str, variable: &str) -> Self {
-        match (style, kind, variable) {
-            (Style::Torch, "dense", "kernel") => Self::Transposed,
-            (Style::Torch, "conv2d", "kernel") => Self::Convolution,
-            (Style::Torch, "depthwise_conv2d", "kernel") => Self::Depthwise,
-            (Style::Torch, "to_heads", "kernel") => Self::ToHeads,
-            (Style::Torch, "from_heads", "kernel") => Self::FromHeads,
-            (Style::Torch, "to_heads", "bias") => Self::Flat,
+    pub(super) fn of(convention: Convention, kind: &str, variable: &str) -> Self {
+        match (convention, kind, variable) {
+            (Convention::Torch, "dense", "kernel") => Self::Transposed,
+            (Convention::Torch, "conv2d", "kernel") => Self::Convolution,
+            (Convention::Torch, "depthwise_conv2d", "kernel") => Self::Depthwise,
+            (Convention::Torch, "to_heads", "kernel") => Self::ToHeads,
+            (Convention::Torch, "from_heads", "kernel") => Self::FromHeads,
+            (Convention::Torch, "to_heads", "bias") => Self::Flat,
             _ => Self::Same,
         }
     }
@@ -56,30 +56,32 @@ impl Layout {
 }
 
 /// The name that a variable has in a file.
-pub(super) fn field(style: Style, variable: &str) -> &str {
-    match (style, variable) {
-        (Style::Torch, "kernel" | "gamma" | "embeddings") => "weight",
-        (Style::Torch, "beta") => "bias",
-        (Style::Torch, "moving_mean") => "running_mean",
-        (Style::Torch, "moving_variance") => "running_var",
+pub(super) fn field(convention: Convention, variable: &str) -> &str {
+    match (convention, variable) {
+        (Convention::Torch, "kernel" | "gamma" | "embeddings") => "weight",
+        (Convention::Torch, "beta") => "bias",
+        (Convention::Torch, "moving_mean") => "running_mean",
+        (Convention::Torch, "moving_variance") => "running_var",
         _ => variable,
     }
 }
 
 /// A tensor of a file as the value of a variable.
-pub(super) fn to_ours(layout: Layout, raw: &HostTensor, shape: &Shape) -> HostTensor {
+pub(super) fn to_ours(layout: TensorLayout, raw: &HostTensor, shape: &Shape) -> HostTensor {
     let raw = raw.convert(shape.dtype);
     // In the file: outputs, then inputs, then the window. The last dims of ours are inputs and outputs.
     let (outputs, inputs, window) = match (layout, raw.dims()) {
-        (Layout::Transposed | Layout::ToHeads | Layout::FromHeads, &[outputs, inputs]) => {
-            (outputs, inputs, 1)
-        }
-        (Layout::Flat, _) => {
+        (
+            TensorLayout::Transposed | TensorLayout::ToHeads | TensorLayout::FromHeads,
+            &[outputs, inputs],
+        ) => (outputs, inputs, 1),
+        (TensorLayout::Flat, _) => {
             return HostTensor::from_bytes(shape.clone(), raw.bytes()).unwrap_or(raw);
         }
-        (Layout::Convolution | Layout::Depthwise, &[outputs, inputs, height, width]) => {
-            (outputs, inputs, height * width)
-        }
+        (
+            TensorLayout::Convolution | TensorLayout::Depthwise,
+            &[outputs, inputs, height, width],
+        ) => (outputs, inputs, height * width),
         _ => return raw,
     };
     let size = shape.dtype.size();
@@ -112,9 +114,13 @@ mod tests {
                 }
             }
         }
-        let dims = Layout::Convolution.dims(&shape.dims);
+        let dims = TensorLayout::Convolution.dims(&shape.dims);
         assert_eq!(dims, [2, 3, 1, 2]);
-        let turned = to_ours(Layout::Convolution, &HostTensor::new(dims, &theirs), &shape);
+        let turned = to_ours(
+            TensorLayout::Convolution,
+            &HostTensor::new(dims, &theirs),
+            &shape,
+        );
         assert_eq!((turned.f32s(), turned.dims()), (ours, &[1, 2, 3, 2][..]));
     }
 }

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use phalanx_graph::{DType, Shape};
 use safetensors::{Dtype, SafeTensors};
 
-use super::file::{Layer, Layers, Stored, Style};
+use super::weights_file::{Convention, FileLayer, FileLayers, FileTensor};
 use super::{problem, shown};
 use crate::Result;
 
@@ -20,47 +20,51 @@ const STACKED: &str = "in_proj_";
 pub(crate) const ORDER: &str = "layers";
 
 /// The layers of a file: as its note says, or else ordered by their names with numbers by value.
-pub(super) fn layers(file: &str, tensors: &SafeTensors<'_>, note: Option<&str>) -> Result<Layers> {
+pub(super) fn layers(
+    file: &str,
+    tensors: &SafeTensors<'_>,
+    note: Option<&str>,
+) -> Result<FileLayers> {
     let all = by_names(file, tensors)?;
     let order = note.and_then(|note| serde_json::from_str::<Vec<String>>(note).ok());
     Ok(in_order(all, &order.unwrap_or_default()))
 }
 
 /// Layers in an order that names each of them once; a note of another program says nothing.
-fn in_order(mut all: Vec<Layer>, order: &[String]) -> Layers {
+fn in_order(mut all: Vec<FileLayer>, order: &[String]) -> FileLayers {
     let places = order.iter().enumerate();
     let places: HashMap<&str, usize> = places.map(|(i, path)| (path.as_str(), i)).collect();
     let noted = all.iter().all(|layer| places.contains_key(&*layer.path));
     if noted && places.len() == all.len() && order.len() == all.len() {
         all.sort_by_key(|layer| places[&*layer.path]);
-        return Layers { all, ordered: true };
+        return FileLayers { all, ordered: true };
     }
     // Names in an alphabet's order say nothing about the model's.
     let ordered = are_numbered(&all);
-    Layers { all, ordered }
+    FileLayers { all, ordered }
 }
 
-fn by_names(file: &str, tensors: &SafeTensors<'_>) -> Result<Vec<Layer>> {
+fn by_names(file: &str, tensors: &SafeTensors<'_>) -> Result<Vec<FileLayer>> {
     let mut names = tensors.names();
     names.sort_by(|a, b| natural(a, b));
-    let mut layers: Vec<Layer> = Vec::new();
+    let mut layers: Vec<FileLayer> = Vec::new();
     let mut places: HashMap<&str, usize> = HashMap::new();
     for name in names {
-        let style = if name.contains('/') {
-            Style::Ours
+        let convention = if name.contains('/') {
+            Convention::Ours
         } else {
-            Style::Torch
+            Convention::Torch
         };
         let (path, field) = name.rsplit_once(['/', '.']).unwrap_or(("", name));
         if field == COUNTER {
             continue;
         }
         let shape = shape(file, tensors, name)?;
-        if let (Style::Torch, Some(field)) = (style, field.strip_prefix(STACKED)) {
+        if let (Convention::Torch, Some(field)) = (convention, field.strip_prefix(STACKED)) {
             projections(&mut layers, path, name, field, &shape);
             continue;
         }
-        let stored = Stored {
+        let stored = FileTensor {
             name: name.to_owned(),
             field: field.to_owned(),
             shape,
@@ -69,11 +73,11 @@ fn by_names(file: &str, tensors: &SafeTensors<'_>) -> Result<Vec<Layer>> {
         };
         // Not always beside each other: `conv/bias`, `conv_bn/beta`, `conv/kernel`.
         let place = *places.entry(path).or_insert_with(|| {
-            layers.push(Layer {
+            layers.push(FileLayer {
                 path: path.to_owned(),
                 place: String::new(),
                 tensors: Vec::new(),
-                style,
+                convention,
             });
             layers.len() - 1
         });
@@ -83,7 +87,7 @@ fn by_names(file: &str, tensors: &SafeTensors<'_>) -> Result<Vec<Layer>> {
 }
 
 /// What attention of PyTorch stacks, as layers of their own below it: `self_attn.query`, `.key`, `.value`.
-fn projections(layers: &mut Vec<Layer>, path: &str, name: &str, field: &str, shape: &Shape) {
+fn projections(layers: &mut Vec<FileLayer>, path: &str, name: &str, field: &str, shape: &Shape) {
     const PARTS: [&str; 3] = ["query", "key", "value"];
     let mut dims = shape.dims.clone();
     let rows = dims.first().copied().unwrap_or(0);
@@ -93,7 +97,7 @@ fn projections(layers: &mut Vec<Layer>, path: &str, name: &str, field: &str, sha
     dims[0] = rows / PARTS.len();
     for (number, part) in PARTS.into_iter().enumerate() {
         let path = format!("{path}.{part}");
-        let stored = Stored {
+        let stored = FileTensor {
             name: name.to_owned(),
             field: field.to_owned(),
             shape: Shape::new(shape.dtype, dims.clone()),
@@ -104,11 +108,11 @@ fn projections(layers: &mut Vec<Layer>, path: &str, name: &str, field: &str, sha
         let mut last = layers.iter_mut().rev().take(PARTS.len());
         match last.find(|layer| layer.path == path) {
             Some(layer) => layer.tensors.push(stored),
-            None => layers.push(Layer {
+            None => layers.push(FileLayer {
                 path,
                 place: String::new(),
                 tensors: vec![stored],
-                style: Style::Torch,
+                convention: Convention::Torch,
             }),
         }
     }
@@ -116,8 +120,8 @@ fn projections(layers: &mut Vec<Layer>, path: &str, name: &str, field: &str, sha
 
 /// Whether names tell the order of layers, which are sorted: where two differ first, they have numbers, as `0`, `2` or
 /// `net.0.1`, `net.1`.
-fn are_numbered(layers: &[Layer]) -> bool {
-    let parts = |layer: &'_ Layer| -> Vec<String> {
+fn are_numbered(layers: &[FileLayer]) -> bool {
+    let parts = |layer: &'_ FileLayer| -> Vec<String> {
         let parts = layer.path.split(['/', '.']);
         parts.map(str::to_owned).collect()
     };
@@ -182,11 +186,11 @@ mod tests {
     #[test]
     fn only_numbers_tell_an_order() {
         let numbered = |paths: &[&str]| {
-            let layer = |path: &&str| Layer {
+            let layer = |path: &&str| FileLayer {
                 path: (*path).to_owned(),
                 place: String::new(),
                 tensors: Vec::new(),
-                style: Style::Torch,
+                convention: Convention::Torch,
             };
             are_numbered(&paths.iter().map(layer).collect::<Vec<_>>())
         };

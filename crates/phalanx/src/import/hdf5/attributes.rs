@@ -1,9 +1,9 @@
 //! Attributes of text.
 
-use super::Read;
+use super::ReadResult;
 use super::array::dims;
-use super::bytes::{Cursor, Source, terminated};
-use super::header::{ATTRIBUTE, Message};
+use super::bytes::{Cursor, FileBytes, terminated};
+use super::object_header::{ATTRIBUTE, Message};
 
 /// More texts than this in one attribute are taken for damage.
 const MAX_TEXTS: usize = 1 << 16;
@@ -14,10 +14,10 @@ const VARIABLE: u8 = 9;
 
 /// The texts of the attribute of a name; `None` where there is none, or one of something else than text.
 pub(super) fn texts(
-    source: &Source<'_>,
+    source: &FileBytes<'_>,
     messages: &[Message<'_>],
     name: &str,
-) -> Read<Option<Vec<String>>> {
+) -> ReadResult<Option<Vec<String>>> {
     let attributes = messages.iter().filter(|message| message.kind == ATTRIBUTE);
     for message in attributes {
         source.charge(0)?;
@@ -37,7 +37,7 @@ struct Attribute<'a> {
 }
 
 impl<'a> Attribute<'a> {
-    fn read(message: &'a [u8]) -> Read<Self> {
+    fn read(message: &'a [u8]) -> ReadResult<Self> {
         let mut cursor = Cursor(message);
         let version = cursor.u8()?;
         cursor.skip(1)?;
@@ -61,7 +61,7 @@ impl<'a> Attribute<'a> {
         })
     }
 
-    fn texts(mut self, source: &Source<'_>) -> Read<Option<Vec<String>>> {
+    fn texts(mut self, source: &FileBytes<'_>) -> ReadResult<Option<Vec<String>>> {
         let dims = dims(self.dataspace)?;
         let count = dims
             .iter()
@@ -85,13 +85,13 @@ impl<'a> Attribute<'a> {
         }
         (0..count)
             .map(|_| text(&mut self.data))
-            .collect::<Read<Vec<_>>>()
+            .collect::<ReadResult<Vec<_>>>()
             .map(Some)
     }
 }
 
 /// A text that lies in a heap of the file: its length, the heap, and its number there.
-fn from_heap(source: &Source<'_>, data: &mut Cursor<'_>) -> Read<String> {
+fn from_heap(source: &FileBytes<'_>, data: &mut Cursor<'_>) -> ReadResult<String> {
     let (len, heap, number) = (data.u32()?, data.u64()?, data.u32()?);
     if len == 0 {
         return Ok(String::new());

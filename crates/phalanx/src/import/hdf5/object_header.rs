@@ -1,7 +1,7 @@
 //! Headers of objects: lists of messages.
 
-use super::Read;
-use super::bytes::{Cursor, Source};
+use super::ReadResult;
+use super::bytes::{Cursor, FileBytes};
 
 /// One thing that a header says.
 #[derive(Clone, Copy)]
@@ -27,7 +27,7 @@ const SHARED: u8 = 2;
 const CHECKSUM: usize = 4;
 
 /// The messages of the header at an address, without those that are empty.
-pub(super) fn messages<'a>(source: &Source<'a>, address: u64) -> Read<Vec<Message<'a>>> {
+pub(super) fn messages<'a>(source: &FileBytes<'a>, address: u64) -> ReadResult<Vec<Message<'a>>> {
     let mut start = source.from(address, 64)?;
     match start.0.first() {
         Some(1) => {
@@ -53,7 +53,11 @@ pub(super) fn messages<'a>(source: &Source<'a>, address: u64) -> Read<Vec<Messag
 }
 
 /// The messages of a block and of those that continue it; `flags` are those of a header of version 2.
-fn collect<'a>(source: &Source<'a>, first: &'a [u8], flags: Option<u8>) -> Read<Vec<Message<'a>>> {
+fn collect<'a>(
+    source: &FileBytes<'a>,
+    first: &'a [u8],
+    flags: Option<u8>,
+) -> ReadResult<Vec<Message<'a>>> {
     let mut blocks = vec![Cursor(first)];
     let mut found = Vec::new();
     while let Some(mut block) = blocks.pop() {
@@ -74,7 +78,7 @@ fn collect<'a>(source: &Source<'a>, first: &'a [u8], flags: Option<u8>) -> Read<
 }
 
 /// The messages in a continuation: version 2 puts letters before and a checksum after them.
-fn continued(bytes: &[u8], flags: Option<u8>) -> Read<Cursor<'_>> {
+fn continued(bytes: &[u8], flags: Option<u8>) -> ReadResult<Cursor<'_>> {
     let mut cursor = Cursor(bytes);
     if flags.is_some() {
         cursor.expect("OCHK")?;
@@ -85,7 +89,7 @@ fn continued(bytes: &[u8], flags: Option<u8>) -> Read<Cursor<'_>> {
 }
 
 /// The next message; `None` at the end, where a few bytes may be left over.
-fn next<'a>(block: &mut Cursor<'a>, flags: Option<u8>) -> Read<Option<Message<'a>>> {
+fn next<'a>(block: &mut Cursor<'a>, flags: Option<u8>) -> ReadResult<Option<Message<'a>>> {
     let ordered = flags.is_some_and(|flags| flags & 4 != 0);
     let before = match flags {
         None => 8,

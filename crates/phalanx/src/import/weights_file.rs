@@ -10,29 +10,29 @@ use safetensors::SafeTensors;
 use zip::ZipArchive;
 
 use super::hdf5::{Hdf5, SIGNATURE};
-use super::{keras, problem, shown, tensors};
+use super::{keras_layers, problem, safetensors_layers, shown};
 use crate::{Error, Result};
 
 /// A layer of a file: tensors that belong together.
-pub(super) struct Layer {
+pub(super) struct FileLayer {
     /// Names of the layers it is in and its own, joined by `/`.
     pub(super) path: String,
     /// Where Keras keeps it: classes, numbered, joined by `/`; empty in other files.
     pub(super) place: String,
-    pub(super) tensors: Vec<Stored>,
-    pub(super) style: Style,
+    pub(super) tensors: Vec<FileTensor>,
+    pub(super) convention: Convention,
 }
 
 /// The layers of a file.
-pub(super) struct Layers {
-    pub(super) all: Vec<Layer>,
+pub(super) struct FileLayers {
+    pub(super) all: Vec<FileLayer>,
     /// Whether they are in the order of the model that was saved, not in that of their names.
     pub(super) ordered: bool,
 }
 
 /// Who wrote a layer, by which its names and layouts are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Style {
+pub(super) enum Convention {
     /// Tensors in the order of the variables, in our layouts.
     Keras,
     /// Our names and layouts.
@@ -42,7 +42,7 @@ pub(super) enum Style {
 }
 
 /// A tensor of a file, without its elements.
-pub(super) struct Stored {
+pub(super) struct FileTensor {
     pub(super) name: String,
     /// The last part of the name: `kernel`, `weight`; `0` in Keras' files.
     pub(super) field: String,
@@ -125,7 +125,7 @@ pub(super) fn unpacked<'a>(name: &str, bytes: &'a [u8], model: u64) -> Result<Co
 }
 
 /// A file of weights that can be read from.
-pub(super) struct Opened<'a> {
+pub(super) struct WeightsFile<'a> {
     name: &'a str,
     format: Format<'a>,
 }
@@ -136,7 +136,7 @@ enum Format<'a> {
     Safetensors(SafeTensors<'a>, Option<String>),
 }
 
-impl<'a> Opened<'a> {
+impl<'a> WeightsFile<'a> {
     pub(super) fn new(name: &'a str, bytes: &'a [u8]) -> Result<Self> {
         let format = if bytes.starts_with(SIGNATURE) {
             let file = Hdf5::open(bytes).map_err(|message| problem(name, "HDF5", message))?;
@@ -152,29 +152,31 @@ impl<'a> Opened<'a> {
             let (_, header) = SafeTensors::read_metadata(bytes).map_err(broken)?;
             let file = SafeTensors::deserialize(bytes).map_err(broken)?;
             let notes = header.metadata().as_ref();
-            let order = notes.and_then(|notes| notes.get(tensors::ORDER).cloned());
+            let order = notes.and_then(|notes| notes.get(safetensors_layers::ORDER).cloned());
             Format::Safetensors(file, order)
         };
         Ok(Self { name, format })
     }
 
     /// The layers, in the order of the file as far as it has one.
-    pub(super) fn layers(&self) -> Result<Layers> {
+    pub(super) fn layers(&self) -> Result<FileLayers> {
         match &self.format {
             Format::Hdf5(file) => {
-                let all = keras::layers(file);
+                let all = keras_layers::layers(file);
                 let all = all.map_err(|message| problem(self.name, "HDF5", message))?;
-                Ok(Layers { all, ordered: true })
+                Ok(FileLayers { all, ordered: true })
             }
-            Format::Safetensors(file, order) => tensors::layers(self.name, file, order.as_deref()),
+            Format::Safetensors(file, order) => {
+                safetensors_layers::layers(self.name, file, order.as_deref())
+            }
         }
     }
 
     /// The elements of a tensor.
-    pub(super) fn read(&self, stored: &Stored) -> Result<HostTensor> {
+    pub(super) fn read(&self, stored: &FileTensor) -> Result<HostTensor> {
         let place = || format!("tensor `{}`", shown(&stored.name));
         let read = match &self.format {
-            Format::Hdf5(file) => keras::read(file, stored),
+            Format::Hdf5(file) => keras_layers::read(file, stored),
             Format::Safetensors(file, _) => {
                 let found = file.tensor(&stored.name);
                 let all = found.map(|view| view.data());
