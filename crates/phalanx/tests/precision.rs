@@ -222,7 +222,7 @@ mod policies {
 }
 
 mod sequences {
-    use phalanx::models::{Head, TransformerEncoder};
+    use phalanx::models::{EncoderHead, TransformerEncoder};
 
     use super::*;
 
@@ -236,7 +236,7 @@ mod sequences {
             heads: 2,
             feed_forward: 32,
             mask_zero: true,
-            head: Head::Classes(3),
+            head: EncoderHead::Classes(3),
             ..TransformerEncoder::default()
         };
         let encoder = settings.build().unwrap();

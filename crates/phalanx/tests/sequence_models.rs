@@ -5,7 +5,8 @@ use std::sync::OnceLock;
 use phalanx::data::Batch;
 use phalanx::engine::{CompileRequest, Engine};
 use phalanx::models::{
-    BeamSearch, Head, Interest, Recommender, TransformerEncoder, TransformerNmt, Translator,
+    BeamSearch, EncoderHead, Recommender, RecommenderKind, TransformerEncoder, TransformerNmt,
+    Translator,
 };
 use phalanx::prelude::*;
 use phalanx_graph::{DType, Graph, Shape, Tensor};
@@ -152,7 +153,7 @@ fn padded_blocks_and_loops_can_be_computed_again() {
         feed_forward: 8,
         mask_zero: true,
         dropout: 0.2,
-        head: Head::Features,
+        head: EncoderHead::Features,
         ..TransformerEncoder::default()
     };
     let model = Sequential::new(Input::new([4]).dtype(DType::I32))
@@ -397,7 +398,7 @@ fn what_cannot_translate_is_refused() {
 #[test]
 fn models_of_sequences_are_read_back_as_written() {
     let encoder = TransformerEncoder {
-        head: Head::Classes(2),
+        head: EncoderHead::Classes(2),
         mask_zero: true,
         dropout: 0.1,
         layers: 1,
@@ -408,7 +409,7 @@ fn models_of_sequences_are_read_back_as_written() {
         target_vocabulary: 8,
         ..nmt()
     };
-    let of = |interest: Interest, categories: &[usize]| {
+    let of = |interest: RecommenderKind, categories: &[usize]| {
         Recommender::new(interest, categories)
             .numbers(3)
             .build()
@@ -424,9 +425,9 @@ fn models_of_sequences_are_read_back_as_written() {
         encoder.build().unwrap(),
         nmt().build().unwrap(),
         shared.build().unwrap(),
-        of(Interest::TwoTower, &[5, 6]),
-        of(Interest::Dlrm, &[5, 6, 7]),
-        of(Interest::WideAndDeep, &[5, 6, 7]),
+        of(RecommenderKind::TwoTower, &[5, 6]),
+        of(RecommenderKind::Dlrm, &[5, 6, 7]),
+        of(RecommenderKind::WideAndDeep, &[5, 6, 7]),
         stack.build().unwrap(),
     ];
     for model in models {
@@ -460,7 +461,11 @@ fn recommenders_learn_who_likes_what() {
     let likes: Vec<i32> = likes.collect();
     let numbers = ramp(&[rows as usize, 2]);
     let rows = [rows as usize];
-    for interest in [Interest::TwoTower, Interest::Dlrm, Interest::WideAndDeep] {
+    for interest in [
+        RecommenderKind::TwoTower,
+        RecommenderKind::Dlrm,
+        RecommenderKind::WideAndDeep,
+    ] {
         let model = Recommender::new(interest, [8, 6])
             .numbers(2)
             .width(8)
@@ -628,7 +633,7 @@ fn mistakes_say_what_was_expected_and_got() {
         shared.build().unwrap_err().to_string(),
         "transformer_nmt: `shared_embedding` needs vocabularies of one size, got 8 and 7; make them equal"
     );
-    let towers = Recommender::new(Interest::TwoTower, [3])
+    let towers = Recommender::new(RecommenderKind::TwoTower, [3])
         .build()
         .unwrap_err()
         .to_string();

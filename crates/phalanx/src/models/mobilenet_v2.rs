@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::head::{ImageHead, head_settings};
-use super::norms::{Norms, norm_settings};
+use super::batch_norm_settings::{BatchNormSettings, norm_settings};
+use super::image_head::{ImageHead, head_settings};
 use crate::nn::{
     Activation, ActivationLayer, Add, Conv2d, DepthwiseConv2d, Layer, Model, Network, Node,
     Padding, ZeroPadding2d,
@@ -49,7 +49,7 @@ pub struct MobileNetV2 {
     alpha: f64,
     symmetric_padding: bool,
     #[serde(flatten)]
-    norms: Norms,
+    norms: BatchNormSettings,
 }
 
 impl Default for MobileNetV2 {
@@ -67,7 +67,7 @@ impl MobileNetV2 {
             head: ImageHead::new(),
             alpha: 1.0,
             symmetric_padding: false,
-            norms: Norms::new(1e-3, 0.999),
+            norms: BatchNormSettings::new(1e-3, 0.999),
         }
     }
 
@@ -77,7 +77,7 @@ impl MobileNetV2 {
     pub fn torchvision() -> Self {
         Self {
             symmetric_padding: true,
-            norms: Norms::new(1e-5, 0.9),
+            norms: BatchNormSettings::new(1e-5, 0.9),
             ..Self::new()
         }
         .dropout(0.2)
@@ -118,7 +118,7 @@ impl MobileNetV2 {
         let mut net = Network::new().named(&self.name);
         let input = net.input(self.head.input.clone());
         let channels = divisible(32.0 * self.alpha);
-        let mut map = Map {
+        let mut map = FeatureMap {
             node: self.stem(&mut net, input, channels),
             size: [height.div_ceil(2), width.div_ceil(2)],
             channels,
@@ -148,11 +148,11 @@ impl MobileNetV2 {
     fn block(
         &self,
         net: &mut Network,
-        input: Map,
+        input: FeatureMap,
         block: usize,
         filters: usize,
         stride: usize,
-    ) -> Map {
+    ) -> FeatureMap {
         let prefix = match block {
             0 => "expanded_conv".to_owned(),
             _ => format!("block_{block}"),
@@ -178,7 +178,7 @@ impl MobileNetV2 {
         if stride == 1 && channels == input.channels {
             x = net.add(Add.named(name("add")), &[input.node, x]);
         }
-        Map {
+        FeatureMap {
             node: x,
             size: input.size.map(|size| size.div_ceil(stride)),
             channels,
@@ -217,7 +217,7 @@ impl MobileNetV2 {
 
 /// A feature map while the network is made.
 #[derive(Clone, Copy)]
-struct Map {
+struct FeatureMap {
     node: Node,
     size: [usize; 2],
     channels: usize,

@@ -14,27 +14,27 @@
 //! # Ok::<(), phalanx::Error>(())
 //! ```
 
-mod beam;
+mod batch_norm_settings;
+mod beam_search;
 mod fine_tune;
-mod head;
+mod image_head;
 mod mlp;
 mod mobilenet_v2;
 mod nmt;
-mod norms;
 mod recommender;
 mod resnet50;
 mod transformer;
 mod translator;
 
-pub use beam::{BeamSearch, Hypothesis};
+pub use beam_search::{BeamSearch, Hypothesis};
 pub use fine_tune::FineTune;
-pub use head::Pooling;
+pub use image_head::Pooling;
 pub use mlp::Mlp;
 pub use mobilenet_v2::MobileNetV2;
 pub use nmt::TransformerNmt;
-pub use recommender::{Interest, Recommender};
+pub use recommender::{Recommender, RecommenderKind};
 pub use resnet50::ResNet50;
-pub use transformer::{Head, Positions, TransformerEncoder};
+pub use transformer::{EncoderHead, PositionEncoding, TransformerEncoder};
 pub use translator::Translator;
 
 use phalanx_graph::DType;

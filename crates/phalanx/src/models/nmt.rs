@@ -3,7 +3,9 @@
 use phalanx_graph::DType;
 use serde::{Deserialize, Serialize};
 
-use super::transformer::{Block, Positions, check_heads, dropped, place};
+use super::transformer::{
+    PositionEncoding, TransformerBlock, check_heads, position_encoding, with_dropout,
+};
 use crate::Result;
 use crate::nn::{
     Dense, Embedding, Input, Layer, LayerNorm, LayerSpec, Model, Network, Node, Rescaling, Shared,
@@ -41,7 +43,7 @@ pub struct TransformerNmt {
     /// Dropped in training after embeddings, in attention and after each part of a block; 0.1 by default.
     pub dropout: f64,
     /// How places are told apart; by waves, as in the paper, by default.
-    pub positions: Positions,
+    pub positions: PositionEncoding,
 }
 
 impl Default for TransformerNmt {
@@ -57,7 +59,7 @@ impl Default for TransformerNmt {
             heads: 8,
             feed_forward: 512,
             dropout: 0.1,
-            positions: Positions::Sinusoidal,
+            positions: PositionEncoding::Sinusoidal,
         }
     }
 }
@@ -108,8 +110,8 @@ impl TransformerNmt {
         Ok(())
     }
 
-    const fn block(&self) -> Block {
-        Block {
+    const fn block(&self) -> TransformerBlock {
+        TransformerBlock {
             width: self.width,
             heads: self.heads,
             feed_forward: self.feed_forward,
@@ -138,7 +140,7 @@ impl TransformerNmt {
         let scale = Rescaling::new((self.width as f64).sqrt());
         let scaled = net.add(scale.named(format!("{side}_scale")), &[embedded]);
         let name = format!("{side}_position");
-        let placed = place(net, &name, self.positions, length, scaled);
-        dropped(net, &format!("{side}_dropout"), self.dropout, placed)
+        let placed = position_encoding(net, &name, self.positions, length, scaled);
+        with_dropout(net, &format!("{side}_dropout"), self.dropout, placed)
     }
 }

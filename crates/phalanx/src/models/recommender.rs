@@ -11,7 +11,7 @@ use crate::{Error, Result};
 /// How a [`Recommender`] turns features into a score.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Interest {
+pub enum RecommenderKind {
     /// Two towers: the first category (the user) and the second (the item) each through layers of their own to a
     /// vector, whose product is the score (Covington et al. 2016). Numbers go into the user's tower.
     TwoTower,
@@ -30,16 +30,16 @@ pub enum Interest {
 /// [`hash_bucket`](crate::data::hash_bucket) make indices of ids and words.
 ///
 /// ```
-/// use phalanx::models::{Interest, Recommender};
+/// use phalanx::models::{RecommenderKind, Recommender};
 ///
-/// let model = Recommender::new(Interest::TwoTower, [1000, 200]).build()?;
+/// let model = Recommender::new(RecommenderKind::TwoTower, [1000, 200]).build()?;
 /// assert_eq!(model.outputs()[0].dims, [1]);
 /// # Ok::<(), phalanx::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Recommender {
-    interest: Interest,
+    interest: RecommenderKind,
     categories: Vec<usize>,
     numbers: usize,
     width: usize,
@@ -51,7 +51,7 @@ pub struct Recommender {
 impl Recommender {
     /// A model of categories with these numbers of values, without numbers, vectors of 32, hidden layers of 64 and 32.
     #[must_use]
-    pub fn new(interest: Interest, categories: impl Into<Vec<usize>>) -> Self {
+    pub fn new(interest: RecommenderKind, categories: impl Into<Vec<usize>>) -> Self {
         Self {
             interest,
             categories: categories.into(),
@@ -115,9 +115,11 @@ impl Recommender {
         let numbers = (self.numbers > 0).then(|| net.input(given));
         let vectors = self.embedded(&mut net, "embedding", &inputs, self.width);
         let score = match self.interest {
-            Interest::TwoTower => self.two_towers(&mut net, &vectors, numbers),
-            Interest::Dlrm => self.dlrm(&mut net, &vectors, numbers),
-            Interest::WideAndDeep => self.wide_and_deep(&mut net, &inputs, &vectors, numbers),
+            RecommenderKind::TwoTower => self.two_towers(&mut net, &vectors, numbers),
+            RecommenderKind::Dlrm => self.dlrm(&mut net, &vectors, numbers),
+            RecommenderKind::WideAndDeep => {
+                self.wide_and_deep(&mut net, &inputs, &vectors, numbers)
+            }
         };
         inputs.extend(numbers);
         net.build(&inputs, &[score])
@@ -125,8 +127,10 @@ impl Recommender {
 
     fn check(&self) -> Result<()> {
         let (needed, got) = match self.interest {
-            Interest::TwoTower => (2..=2, self.categories.len()),
-            Interest::Dlrm | Interest::WideAndDeep => (1..=10_000, self.categories.len()),
+            RecommenderKind::TwoTower => (2..=2, self.categories.len()),
+            RecommenderKind::Dlrm | RecommenderKind::WideAndDeep => {
+                (1..=10_000, self.categories.len())
+            }
         };
         if needed.contains(&got) {
             return Ok(());

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::head::{ImageHead, head_settings};
-use super::norms::{Norms, norm_settings};
+use super::batch_norm_settings::{BatchNormSettings, norm_settings};
+use super::image_head::{ImageHead, head_settings};
 use crate::Result;
 use crate::nn::{
     Activation, ActivationLayer, Add, Conv2d, Layer, MaxPool2d, Model, Network, Node, Padding,
@@ -32,7 +32,7 @@ pub struct ResNet50 {
     conv_bias: bool,
     stride_on_3x3: bool,
     #[serde(flatten)]
-    norms: Norms,
+    norms: BatchNormSettings,
 }
 
 impl Default for ResNet50 {
@@ -50,7 +50,7 @@ impl ResNet50 {
             head: ImageHead::new(),
             conv_bias: true,
             stride_on_3x3: false,
-            norms: Norms::new(1.001e-5, 0.99),
+            norms: BatchNormSettings::new(1.001e-5, 0.99),
         }
     }
 
@@ -61,7 +61,7 @@ impl ResNet50 {
         Self {
             conv_bias: false,
             stride_on_3x3: true,
-            norms: Norms::new(1e-5, 0.9),
+            norms: BatchNormSettings::new(1e-5, 0.9),
             ..Self::new()
         }
         .activation(Activation::Linear)

@@ -13,7 +13,7 @@ use crate::{Error, Result};
 /// What stands at the end of an encoder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Head {
+pub enum EncoderHead {
     /// A logit for each token of the vocabulary at each place: `[batch, length, vocabulary]`.
     Tokens,
     /// Logits of this many classes from the mean over the places that are not padding: `[batch, classes]`.
@@ -25,7 +25,7 @@ pub enum Head {
 /// How places are told apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Positions {
+pub enum PositionEncoding {
     /// A trained vector for each place.
     Learned,
     /// Waves of different lengths, which are not trained.
@@ -39,9 +39,9 @@ pub enum Positions {
 /// defaults (epsilon 1e-3, GELU by the error function, Glorot kernels).
 ///
 /// ```
-/// use phalanx::models::{Head, TransformerEncoder};
+/// use phalanx::models::{EncoderHead, TransformerEncoder};
 ///
-/// let settings = TransformerEncoder { layers: 2, head: Head::Classes(2), ..TransformerEncoder::default() };
+/// let settings = TransformerEncoder { layers: 2, head: EncoderHead::Classes(2), ..TransformerEncoder::default() };
 /// assert_eq!(settings.build()?.outputs()[0].dims, [2]);
 /// # Ok::<(), phalanx::Error>(())
 /// ```
@@ -67,9 +67,9 @@ pub struct TransformerEncoder {
     /// Whether token 0 is padding; not by default.
     pub mask_zero: bool,
     /// How places are told apart; learned by default.
-    pub positions: Positions,
+    pub positions: PositionEncoding,
     /// What stands at the end; logits per token by default.
-    pub head: Head,
+    pub head: EncoderHead,
 }
 
 impl Default for TransformerEncoder {
@@ -84,8 +84,8 @@ impl Default for TransformerEncoder {
             dropout: 0.0,
             causal: false,
             mask_zero: false,
-            positions: Positions::Learned,
-            head: Head::Tokens,
+            positions: PositionEncoding::Learned,
+            head: EncoderHead::Tokens,
         }
     }
 }
@@ -102,8 +102,8 @@ impl TransformerEncoder {
         let embedding = Embedding::new(self.vocabulary, self.width);
         let embedding = embedding.mask_zero(self.mask_zero);
         let embedded = net.add(embedding.named("embedding"), &[tokens]);
-        let placed = place(&mut net, "position", self.positions, self.length, embedded);
-        let mut x = dropped(&mut net, "dropout", self.dropout, placed);
+        let placed = position_encoding(&mut net, "position", self.positions, self.length, embedded);
+        let mut x = with_dropout(&mut net, "dropout", self.dropout, placed);
         for number in 0..self.layers {
             let block = LayerSpec::from(self.block()?);
             x = net.add(block.named(format!("block_{number}")), &[x]);
@@ -118,7 +118,7 @@ impl TransformerEncoder {
     }
 
     fn block(&self) -> Result<Model> {
-        let sizes = Block {
+        let sizes = TransformerBlock {
             width: self.width,
             heads: self.heads,
             feed_forward: self.feed_forward,
@@ -129,26 +129,26 @@ impl TransformerEncoder {
 
     fn head(&self, net: &mut Network, x: Node) -> Node {
         match self.head {
-            Head::Tokens => net.add(Dense::new(self.vocabulary).named("logits"), &[x]),
-            Head::Classes(classes) => {
+            EncoderHead::Tokens => net.add(Dense::new(self.vocabulary).named("logits"), &[x]),
+            EncoderHead::Classes(classes) => {
                 let pooled = net.add(GlobalAveragePool1d::new().named("pool"), &[x]);
                 net.add(Dense::new(classes).named("logits"), &[pooled])
             }
-            Head::Features => x,
+            EncoderHead::Features => x,
         }
     }
 }
 
 /// Sizes of the blocks of an encoder or a decoder.
 #[derive(Clone, Copy)]
-pub(super) struct Block {
+pub(super) struct TransformerBlock {
     pub(super) width: usize,
     pub(super) heads: usize,
     pub(super) feed_forward: usize,
     pub(super) dropout: f64,
 }
 
-impl Block {
+impl TransformerBlock {
     /// `x + attention(norm(x))`, then `x + dense(gelu(dense(norm(x))))`.
     pub(super) fn encoder(&self, length: usize, causal: bool) -> Result<Model> {
         let mut net = Network::new().named("block");
@@ -184,7 +184,7 @@ impl Block {
         let normal = net.add(LayerNorm::new().named(format!("{name}_norm")), &[x]);
         let inputs = [normal, memory.unwrap_or(normal)];
         let seen = net.add(attention.named(name), &inputs);
-        let seen = dropped(net, &format!("{name}_dropout"), self.dropout, seen);
+        let seen = with_dropout(net, &format!("{name}_dropout"), self.dropout, seen);
         net.add(Add.named(format!("{name}_add")), &[x, seen])
     }
 
@@ -194,20 +194,20 @@ impl Block {
         let hidden = net.add(hidden.named("feed_forward"), &[normal]);
         let output = Dense::new(self.width).named("feed_forward_output");
         let output = net.add(output, &[hidden]);
-        let output = dropped(net, "feed_forward_dropout", self.dropout, output);
+        let output = with_dropout(net, "feed_forward_dropout", self.dropout, output);
         net.add(Add.named("feed_forward_add"), &[x, output])
     }
 }
 
-pub(super) fn place(
+pub(super) fn position_encoding(
     net: &mut Network,
     name: &str,
-    positions: Positions,
+    positions: PositionEncoding,
     length: usize,
     x: Node,
 ) -> Node {
     match positions {
-        Positions::Learned => {
+        PositionEncoding::Learned => {
             let normal = Initializer::RandomNormal {
                 mean: 0.0,
                 stddev: 0.02,
@@ -215,11 +215,11 @@ pub(super) fn place(
             let learned = PositionEmbedding::new(length).initializer(normal);
             net.add(learned.named(name), &[x])
         }
-        Positions::Sinusoidal => net.add(SinusoidalPosition::new().named(name), &[x]),
+        PositionEncoding::Sinusoidal => net.add(SinusoidalPosition::new().named(name), &[x]),
     }
 }
 
-pub(super) fn dropped(net: &mut Network, name: &str, rate: f64, x: Node) -> Node {
+pub(super) fn with_dropout(net: &mut Network, name: &str, rate: f64, x: Node) -> Node {
     if rate == 0.0 {
         return x;
     }

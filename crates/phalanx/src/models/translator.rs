@@ -3,7 +3,7 @@
 use phalanx_graph::{DType, Graph, HostTensor, Shape};
 use phalanx_pjrt::Buffer;
 
-use super::beam::{BeamSearch, Hypothesis};
+use super::beam_search::{BeamSearch, Hypothesis};
 use crate::engine::{CompileRequest, Compiled, Engine};
 use crate::nn::{Cx, Model};
 use crate::saved::SavedModel;

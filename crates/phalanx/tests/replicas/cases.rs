@@ -1,6 +1,8 @@
 //! What is trained: models, data and settings, a case for each family and for each optimizer.
 
-use phalanx::models::{Head, Interest, MobileNetV2, Positions, Recommender, TransformerEncoder};
+use phalanx::models::{
+    EncoderHead, MobileNetV2, PositionEncoding, Recommender, RecommenderKind, TransformerEncoder,
+};
 use phalanx::nn::Model;
 use phalanx::optim::{Adadelta, Adagrad, Adamax, Ftrl, Lamb, Lion, Nadam};
 use phalanx::prelude::*;
@@ -320,8 +322,8 @@ pub(crate) fn transformer_but(out: Part) -> Case {
         dropout: 0.0,
         causal: false,
         mask_zero: out.or(Part::Masks, true, false),
-        positions: Positions::Learned,
-        head: Head::Tokens,
+        positions: PositionEncoding::Learned,
+        head: EncoderHead::Tokens,
     };
     let x = tokens(24, 5, 11);
     let y: Vec<i32> = x.iter().map(|&word| (word * 3 + 1) % 11).collect();
@@ -344,7 +346,7 @@ pub(crate) fn transformer_but(out: Part) -> Case {
 
 /// Tables large enough that their gradients travel as rows, with indices that come again within and across replicas.
 pub(crate) fn recommender_but(out: Part) -> Case {
-    let model = Recommender::new(Interest::Dlrm, [500, 300])
+    let model = Recommender::new(RecommenderKind::Dlrm, [500, 300])
         .numbers(3)
         .width(8)
         .hidden([8])

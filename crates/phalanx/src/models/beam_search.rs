@@ -93,7 +93,8 @@ impl BeamSearch {
         sentences: usize,
         mut next: impl FnMut(&[Vec<i32>]) -> Result<Vec<Vec<f32>>>,
     ) -> Result<Vec<Vec<Hypothesis>>> {
-        let mut searches: Vec<Search> = (0..sentences).map(|_| Search::new(self)).collect();
+        let mut searches: Vec<SentenceSearch> =
+            (0..sentences).map(|_| SentenceSearch::new(self)).collect();
         for _ in 0..self.max_length {
             if searches.iter().all(|search| search.is_over(self)) {
                 break;
@@ -145,12 +146,12 @@ struct Prefix {
 }
 
 /// The search for one sentence.
-struct Search {
+struct SentenceSearch {
     live: Vec<Prefix>,
     done: Vec<Hypothesis>,
 }
 
-impl Search {
+impl SentenceSearch {
     fn new(settings: &BeamSearch) -> Self {
         let start = Prefix {
             tokens: vec![settings.start],

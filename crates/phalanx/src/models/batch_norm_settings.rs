@@ -6,13 +6,13 @@ use crate::nn::BatchNorm;
 
 /// What all batch normalizations of a model have in common.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(super) struct Norms {
+pub(super) struct BatchNormSettings {
     pub(super) epsilon: f64,
     pub(super) momentum: f64,
     pub(super) synchronized: bool,
 }
 
-impl Norms {
+impl BatchNormSettings {
     pub(super) const fn new(epsilon: f64, momentum: f64) -> Self {
         Self {
             epsilon,
@@ -29,7 +29,7 @@ impl Norms {
     }
 }
 
-/// Builders of the settings in [`Norms`].
+/// Builders of the settings in [`BatchNormSettings`].
 macro_rules! norm_settings {
     () => {
         /// Sets what batch normalizations add to the variance.
