@@ -8,10 +8,11 @@ use std::sync::{Arc, OnceLock};
 use phalanx_graph::HostTensor;
 
 use super::buffer_pool::BufferPool;
-use super::order::{Order, key_of};
 use super::prefetch::{PrefetchOptions, Prefetcher};
+use super::random_key::random_key;
 use super::shard::Sharding;
 use super::stage_stats::StageStats;
+use super::stages::{Reindex, Repeat, Skip, Take};
 use super::{
     AutoShardPolicy, Batch, ClassWeights, Dataset, Pad, Position, Segment, StageTime, Worker,
 };
@@ -24,7 +25,7 @@ pub struct Batches {
     size: usize,
     drop_remainder: bool,
     pad: Option<Pad>,
-    stages: Vec<Stage>,
+    stages: Vec<BatchStage>,
     ahead: PrefetchOptions,
     buffer_pool: Arc<BufferPool>,
     /// Bytes of the largest batch that was made ahead; 0 before the first.
@@ -39,9 +40,10 @@ pub struct Batches {
 /// A function of a random key and a batch.
 type MapBatch = dyn Fn(u64, Batch) -> Result<Batch> + Send + Sync;
 
+/// A stage after `batch`.
 #[derive(Clone)]
-enum Stage {
-    Order(Order),
+enum BatchStage {
+    Reindex(Arc<dyn Reindex>),
     Map(u64, Arc<MapBatch>),
 }
 
@@ -62,11 +64,15 @@ impl Batches {
         }
     }
 
-    fn with(&self, stage: Stage) -> Self {
+    fn with(&self, stage: BatchStage) -> Self {
         let mut batches = self.clone();
         batches.stages.push(stage);
         batches.largest = Arc::default();
         batches
+    }
+
+    fn reindexed(&self, reindex: impl Reindex) -> Self {
+        self.with(BatchStage::Reindex(Arc::new(reindex)))
     }
 
     /// Without the last batch of the dataset when it has fewer examples than the others.
@@ -91,25 +97,25 @@ impl Batches {
     /// The first `count` batches, or all if there are fewer.
     #[must_use]
     pub fn take(&self, count: usize) -> Self {
-        self.with(Stage::Order(Order::Take(count)))
+        self.reindexed(Take(count))
     }
 
     /// All but the first `count` batches.
     #[must_use]
     pub fn skip(&self, count: usize) -> Self {
-        self.with(Stage::Order(Order::Skip(count)))
+        self.reindexed(Skip(count))
     }
 
     /// The batches `count` times over; a shuffle in the dataset gives each repetition its own order.
     #[must_use]
     pub fn repeat(&self, count: usize) -> Self {
-        self.with(Stage::Order(Order::Repeat(Some(count))))
+        self.reindexed(Repeat(Some(count)))
     }
 
     /// The batches over and over without end.
     #[must_use]
     pub fn repeat_forever(&self) -> Self {
-        self.with(Stage::Order(Order::Repeat(None)))
+        self.reindexed(Repeat(None))
     }
 
     /// A function applied to each batch; a panic inside becomes an error.
@@ -126,7 +132,7 @@ impl Batches {
         seed: u64,
         map: impl Fn(u64, Batch) -> Result<Batch> + Send + Sync + 'static,
     ) -> Self {
-        self.with(Stage::Map(seed, Arc::new(map)))
+        self.with(BatchStage::Map(seed, Arc::new(map)))
     }
 
     /// The sample weights multiplied by a weight per class (Keras' `class_weight`); see [`ClassWeights`].
@@ -243,8 +249,8 @@ impl Batches {
     /// Number of batches in an epoch, `None` when endless.
     #[must_use]
     pub fn len(&self) -> Option<usize> {
-        let orders = self.stages.iter().filter_map(Stage::order);
-        orders.fold(self.len_before_stages(), |len, order| order.len(len))
+        let stages = self.stages.iter().filter_map(BatchStage::reindex);
+        stages.fold(self.len_before_stages(), |len, stage| stage.len(len))
     }
 
     fn len_before_stages(&self) -> Option<usize> {
@@ -328,9 +334,9 @@ impl Batches {
             // All its examples were corrupt: there is nothing for the stages, and the step is left out.
             return Ok(batch);
         }
-        let maps = self.stages.iter().filter_map(Stage::map);
+        let maps = self.stages.iter().filter_map(BatchStage::map);
         for ((seed, map), clock) in maps.zip(&stage_stats.stages[1..]) {
-            let key = key_of(seed, input_epoch, input_index as u64);
+            let key = random_key(seed, input_epoch, input_index as u64);
             batch = clock.made(|| map(key, batch))?;
         }
         Ok(batch)
@@ -338,17 +344,16 @@ impl Batches {
 
     /// The epoch and index before the stages of batch `i` after them.
     fn locate(&self, epoch: u64, i: usize) -> Result<(u64, usize)> {
-        let orders: Vec<Order> = self.stages.iter().filter_map(Stage::order).collect();
+        let stages: Vec<&dyn Reindex> =
+            self.stages.iter().filter_map(BatchStage::reindex).collect();
         let mut lens = vec![self.len_before_stages()];
-        for order in &orders {
-            lens.push(order.len(lens[lens.len() - 1]));
+        for stage in &stages {
+            lens.push(stage.len(lens[lens.len() - 1]));
         }
-        let backwards = orders.iter().zip(lens).rev();
-        backwards
-            .into_iter()
-            .try_fold((epoch, i), |(epoch, i), (order, len)| {
-                order.locate(len, epoch, i)
-            })
+        let mut backwards = stages.iter().zip(lens).rev();
+        backwards.try_fold((epoch, i), |(epoch, i), (stage, len)| {
+            stage.locate(len, epoch, i)
+        })
     }
 
     fn gather(&self, epoch: u64, i: usize) -> Result<Batch> {
@@ -410,25 +415,25 @@ impl Batches {
 
     /// Whether a stage after `batch` changes the order or number of batches.
     pub(super) fn reorders(&self) -> bool {
-        self.stages.iter().any(|stage| stage.order().is_some())
+        self.stages.iter().any(|stage| stage.reindex().is_some())
     }
 
     fn stage_stats(&self) -> StageStats {
-        StageStats::new(self.stages.iter().filter_map(Stage::map).count())
+        StageStats::new(self.stages.iter().filter_map(BatchStage::map).count())
     }
 }
 
-impl Stage {
-    fn order(&self) -> Option<Order> {
+impl BatchStage {
+    fn reindex(&self) -> Option<&dyn Reindex> {
         match self {
-            Self::Order(order) => Some(*order),
+            Self::Reindex(reindex) => Some(&**reindex),
             Self::Map(..) => None,
         }
     }
 
     fn map(&self) -> Option<(u64, &MapBatch)> {
         match self {
-            Self::Order(_) => None,
+            Self::Reindex(_) => None,
             Self::Map(seed, map) => Some((*seed, &**map)),
         }
     }

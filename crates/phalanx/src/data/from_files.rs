@@ -1,20 +1,65 @@
 //! Datasets of the file formats.
 
+use std::fs::File;
 use std::path::Path;
 
 use phalanx_graph::DType;
 
-use super::formats::ParsedTfRecords;
+use super::concat_files::concat_rows;
+use super::csv::csv_arrays;
+use super::formats::{ParsedTfRecords, files_of};
 use super::{
-    Cifar, CorruptPolicy, Dataset, Example, Features, FixedRecords, TfRecordOptions, TfRecords,
-    read_idx,
+    Cifar, CorruptPolicy, CsvColumns, CsvOptions, Dataset, Example, Features, FixedRecords,
+    TfRecordOptions, TfRecords, read_idx,
 };
-use crate::Result;
+use crate::{Error, Result};
 
 /// The most bytes of values of an IDX file.
 const MAX_IDX_BYTES: u64 = 1 << 32;
 
 impl Dataset {
+    /// CSV files by path or pattern, plain or compressed with gzip, read into memory one after the other.
+    ///
+    /// # Errors
+    /// When a pattern names no file, a file cannot be read or has other columns than the first or in another order, the files have more rows
+    /// together than the options allow, or as [`parse_csv`](super::parse_csv).
+    pub fn from_csv(path: impl AsRef<Path>, options: &CsvOptions) -> Result<Self> {
+        Self::from_csv_with(path, options, &mut CsvColumns::default())
+    }
+
+    /// As [`from_csv`](Self::from_csv), of the columns of the files that were read with the same `columns` before.
+    ///
+    /// # Errors
+    /// As [`from_csv`](Self::from_csv).
+    pub fn from_csv_with(
+        path: impl AsRef<Path>,
+        options: &CsvOptions,
+        columns: &mut CsvColumns,
+    ) -> Result<Self> {
+        let (mut parts, mut rows) = (Vec::new(), 0);
+        for path in files_of(path.as_ref())? {
+            let file = File::open(&path).map_err(|source| Error::Io {
+                path: path.clone(),
+                action: "open",
+                source,
+            })?;
+            let name = path.to_string_lossy().into_owned();
+            let (names, arrays) = csv_arrays(file, &name, options)?;
+            columns.see(&name, names)?;
+            rows += arrays[0].rows();
+            if rows > options.max_rows {
+                return Err(Error::User(format!(
+                    "{name} and the files before it have more than {} rows; narrow the pattern, or raise max_rows",
+                    options.max_rows
+                )));
+            }
+            parts.push((name, arrays));
+        }
+        let mut arrays = concat_rows(parts)?;
+        let y = arrays.split_off(1);
+        Self::from_arrays(arrays, y)
+    }
+
     /// TFRecord files by pattern, each record made an example by `parse`.
     ///
     /// # Errors

@@ -33,21 +33,18 @@ mod example;
 mod formats;
 mod from_files;
 mod global_batch;
-mod images;
-mod interleave;
 mod mixup;
-mod order;
 mod pad;
 mod position;
 mod prefetch;
-mod reading;
+mod random_key;
 mod shard;
 #[cfg(test)]
 mod shard_tests;
 mod source;
 mod stage_stats;
+mod stages;
 mod stream;
-mod subset;
 #[cfg(test)]
 mod test_folder;
 mod training_data;
@@ -57,7 +54,7 @@ pub use batches::{BatchIter, Batches};
 pub use bottleneck::InputBottleneck;
 pub use csv::{CsvColumns, CsvOptions, Header, LabelColumn, LabelKind, parse_csv};
 pub use dataset::Dataset;
-pub use example::{Batch, ClassWeights, Example};
+pub use example::{Batch, Example};
 pub use formats::{
     Cifar, CorruptPolicy, EncodedImage, Feature, Features, FixedRecords, ImageFolder, IndexCache,
     LostBytes, RecordLocation, Records, TarMember, TextLines, TfRecordOptions, TfRecordWriter,
@@ -75,6 +72,7 @@ pub use shard::AutoShardPolicy;
 pub use source::Source;
 pub(crate) use stage_stats::STAGES;
 pub use stage_stats::StageTime;
+pub use stages::ClassWeights;
 pub use stream::{Examples, Stream};
 pub use training_data::{StreamBatches, StreamIter, TrainingData, TrainingDataIter};
 pub use vocabulary::{Vocabulary, hash_bucket};

@@ -2,10 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::dataset::Node;
 use super::global_batch::{consumed, slice_of, steps};
-use super::order::Order;
-use super::subset::Subset;
+use super::stages::{Sharded, Subset};
 use super::{Dataset, Worker};
 use crate::{Error, Result};
 
@@ -63,19 +61,17 @@ impl Sharding {
             AutoShardPolicy::Data => return Ok(by_position(None)),
             AutoShardPolicy::Auto if worker.count == 1 => return Ok(by_position(None)),
             AutoShardPolicy::Off => vec![input.clone(); worker.count],
-            AutoShardPolicy::Auto | AutoShardPolicy::File => {
-                match file_lanes(input, worker.count) {
-                    Ok(lanes) => lanes,
-                    Err(NotShardable::Unfit(reason)) if policy == AutoShardPolicy::File => {
-                        return Err(Error::User(format!(
-                            "cannot shard by file: {reason}; choose auto or data"
-                        )));
-                    }
-                    Err(NotShardable::Unfit(reason) | NotShardable::TooFew(reason)) => {
-                        return Ok(by_position(Some(format!("sharding by position: {reason}"))));
-                    }
+            AutoShardPolicy::Auto | AutoShardPolicy::File => match file_shards(input, worker) {
+                Ok(lanes) => lanes,
+                Err(NotShardable::Unfit(reason)) if policy == AutoShardPolicy::File => {
+                    return Err(Error::User(format!(
+                        "cannot shard by file: {reason}; choose auto or data"
+                    )));
                 }
-            }
+                Err(NotShardable::Unfit(reason) | NotShardable::TooFew(reason)) => {
+                    return Ok(by_position(Some(format!("sharding by position: {reason}"))));
+                }
+            },
         };
         let (policy, notice) = match policy {
             AutoShardPolicy::Off => (AutoShardPolicy::Off, None),
@@ -191,26 +187,23 @@ pub(super) fn all_have_read(count: usize, replicas: usize, batch: usize, steps: 
     consumed(least, batch, steps)
 }
 
-/// Why there is no dataset for each worker.
-enum NotShardable {
+/// Why the data cannot be sharded by file.
+pub(super) enum NotShardable {
     /// The data or their stages cannot be divided by file.
     Unfit(String),
     TooFew(String),
 }
 
-fn file_lanes(input: &Dataset, workers: usize) -> std::result::Result<Vec<Dataset>, NotShardable> {
-    (0..workers)
-        .map(|worker| lane(input, worker, workers))
+/// The data in the files of each worker.
+fn file_shards(input: &Dataset, worker: Worker) -> std::result::Result<Vec<Dataset>, NotShardable> {
+    (0..worker.count)
+        .map(|index| input.shard_by_file(Worker { index, ..worker }))
         .collect()
 }
 
 /// The examples in the files of one worker.
-fn whole_files(
-    input: &Dataset,
-    files: &[usize],
-    worker: usize,
-    workers: usize,
-) -> std::result::Result<Dataset, NotShardable> {
+pub(super) fn whole_files(input: &Dataset, files: &[usize], worker: Worker) -> Sharded {
+    let workers = worker.count;
     match files.len() {
         0 => Err(NotShardable::Unfit(
             "the data are not in files of several examples".into(),
@@ -218,45 +211,7 @@ fn whole_files(
         few if few < workers => Err(NotShardable::TooFew(format!(
             "there are {few} files for {workers} workers"
         ))),
-        _ => Ok(input.subset(files_of(files, worker, workers))),
-    }
-}
-
-/// The same stages over the files of one worker.
-fn lane(
-    input: &Dataset,
-    worker: usize,
-    workers: usize,
-) -> std::result::Result<Dataset, NotShardable> {
-    let inner = |input: &Dataset| lane(input, worker, workers);
-    match input.node() {
-        Node::Source(source) => whole_files(input, &source.per_file(), worker, workers),
-        Node::Images(images) => whole_files(input, &images.per_file(), worker, workers),
-        Node::Ordered {
-            input,
-            order: order @ (Order::Shuffle(_) | Order::Repeat(_)),
-        } => Ok(inner(input)?.ordered(*order)),
-        Node::Ordered { .. } => Err(NotShardable::Unfit(
-            "take or skip counts the examples of all files".into(),
-        )),
-        Node::Map { input, seed, map } => {
-            let (input, seed, map) = (inner(input)?, *seed, map.clone());
-            Ok(Dataset::of(Node::Map { input, seed, map }))
-        }
-        Node::ClassWeights { input, weights } => Ok(inner(input)?.class_weights(weights.clone())),
-        Node::SkipCorrupt { input, skipped } => {
-            let (input, skipped) = (inner(input)?, skipped.clone());
-            Ok(Dataset::of(Node::SkipCorrupt { input, skipped }))
-        }
-        Node::Concatenate { first, second, .. } => inner(first)?
-            .concatenate(&inner(second)?)
-            .map_err(|error| NotShardable::Unfit(error.to_string())),
-        Node::Arrays(_) => Err(NotShardable::Unfit("the data are in memory".into())),
-        Node::Subset { .. } | Node::Interleaved { .. } | Node::Zip { .. } | Node::Cached { .. } => {
-            Err(NotShardable::Unfit(
-                "a filter, interleave, mix, zip or cache stage is over all files".into(),
-            ))
-        }
+        _ => Ok(input.subset(files_of(files, worker.index, workers))),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::order::key_of;
+use super::random_key::random_key;
 use super::{Batch, Dataset, Example, StreamBatches};
 use crate::{Error, Result};
 
@@ -122,7 +122,7 @@ impl Stream {
                     }
                 }
                 let len = held.len() as u64;
-                let at = key_of(seed, epoch, drawn).checked_rem(len)?;
+                let at = random_key(seed, epoch, drawn).checked_rem(len)?;
                 drawn += 1;
                 let example = held.swap_remove(at as usize);
                 bytes -= example.byte_len();

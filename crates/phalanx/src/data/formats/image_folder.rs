@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::files::{io, past_the_end};
 use super::{RecordLocation, Records};
 use crate::data::Dataset;
-use crate::data::order::permute;
+use crate::data::stages::permute;
 use crate::image::ImagePipeline;
 use crate::{Error, Result};
 

@@ -1,77 +1,75 @@
-//! Stages that only change which index is read: arithmetic shared by datasets and batches.
+//! `shuffle`: a random order without a buffer, by a keyed permutation of the indices.
+//!
+//! `tf.data` shuffles by holding a buffer of examples and drawing from it, which costs memory, is only as random as the
+//! buffer is large, and must be refilled to resume. Here example `i` of the output is example `permute(i)` of the input, and
+//! `permute` is a bijection of `0..len` chosen by (seed, epoch). It is computed in constant time and memory, so any worker
+//! can read any index, and resuming needs no state.
+//!
+//! The bijection is a Feistel network: an index is split into a high and a low half of its bits, and each half in
+//! turn is combined by exclusive or with a keyed hash of the other. Every round can be undone, whatever the hash, so the
+//! network maps `0..2^bits` onto itself. Where the result is not below `len` the network is applied again ("cycle
+//! walking"): following a cycle of a bijection from an index below `len` leads back below `len`, and no two indices arrive at
+//! the same one.
 
+use super::Reindex;
+use crate::data::Dataset;
+use crate::data::random_key::splitmix64;
 use crate::{Error, Result};
 
-/// A change of order or length.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Order {
-    /// All of the input, permuted by (seed, epoch).
-    Shuffle(u64),
-    /// The first so many.
-    Take(usize),
-    /// All but the first so many.
-    Skip(usize),
-    /// So many times in sequence, or without end.
-    Repeat(Option<usize>),
+/// All of the input, permuted by (seed, epoch).
+#[derive(Clone, Copy)]
+struct Shuffle(u64);
+
+impl Dataset {
+    /// All examples in an order drawn from (seed, epoch): a full permutation, new in every epoch.
+    ///
+    /// Unlike `tf.data` there is no buffer size: the order is as random for sorted files, and takes no memory.
+    /// Reading an endless dataset through it is an error: shuffle before `repeat_forever`.
+    #[must_use]
+    pub fn shuffle(&self, seed: u64) -> Self {
+        self.reindexed(Shuffle(seed))
+    }
 }
 
-impl Order {
-    /// The length of the output from that of the input; `None` is endless.
-    pub(super) fn len(self, input: Option<usize>) -> Option<usize> {
-        match self {
-            Self::Shuffle(_) => input,
-            Self::Take(count) => Some(input.map_or(count, |len| len.min(count))),
-            Self::Skip(count) => input.map(|len| len.saturating_sub(count)),
-            Self::Repeat(_) if input == Some(0) => Some(0),
-            Self::Repeat(count) => Some(input?.saturating_mul(count?)),
+impl Reindex for Shuffle {
+    fn len(&self, input: Option<usize>) -> Option<usize> {
+        input
+    }
+
+    fn locate(&self, input: Option<usize>, epoch: u64, i: usize) -> Result<(u64, usize)> {
+        match input {
+            Some(len) => Ok((epoch, permute(len as u64, self.0, epoch, i as u64) as usize)),
+            None => Err(Error::user(
+                "cannot shuffle an endless dataset: its order is a permutation of all examples; \
+                 put shuffle before repeat_forever",
+            )),
         }
     }
 
-    /// The epoch and index of the input that output index `i` of `epoch` reads.
-    ///
-    /// Repetition r of epoch e is epoch e * count + r of the input, so that no two repetitions of a run are
-    /// shuffled alike; of an endless repetition it is e * 2^32 + r.
-    pub(super) fn locate(self, input: Option<usize>, epoch: u64, i: usize) -> Result<(u64, usize)> {
-        match self {
-            Self::Shuffle(seed) => match input {
-                Some(len) => Ok((epoch, permute(len as u64, seed, epoch, i as u64) as usize)),
-                None => Err(Error::user(
-                    "cannot shuffle an endless dataset: its order is a permutation of all examples; \
-                     put shuffle before repeat_forever",
-                )),
-            },
-            Self::Take(_) => Ok((epoch, i)),
-            Self::Skip(count) => Ok((epoch, i.saturating_add(count))),
-            Self::Repeat(count) => Ok(match input {
-                None | Some(0) => (epoch, i),
-                Some(len) => {
-                    let per_epoch = count.map_or(1 << 32, |count| count as u64);
-                    let repetition = (i / len) as u64;
-                    (
-                        epoch.wrapping_mul(per_epoch).wrapping_add(repetition),
-                        i % len,
-                    )
-                }
-            }),
-        }
+    fn shards_by_file(&self) -> bool {
+        true
+    }
+
+    fn shuffles(&self) -> bool {
+        true
     }
 }
 
 /// Number of pairs of Feistel rounds.
 const ROUND_PAIRS: u64 = 4;
-/// The least bits of the network: with fewer, the orders of 5 items are not uniform over seeds (tested).
+/// The fewest bits of the network: with fewer, the orders of 5 items are not uniform over seeds (tested).
 const MIN_BITS: u32 = 8;
 
-/// Where index `i` of `0..len` goes under the permutation of (seed, epoch), in constant time and memory.
+/// Where index `i` of `0..len` goes under the permutation of (seed, epoch).
 ///
-/// A Feistel network over the least power of two from `len`, walked until it lands below `len` (fewer than two
-/// steps on average from 128 on, at most 2^8 / `len` below).
-pub(super) fn permute(len: u64, seed: u64, epoch: u64, i: u64) -> u64 {
+/// The network has the fewest bits that hold `len`, so that cycle walking takes fewer than two steps on average from 128
+/// examples on, and at most 2^8 / `len` below.
+pub(in crate::data) fn permute(len: u64, seed: u64, epoch: u64, i: u64) -> u64 {
     assert!(i < len, "index {i} of {len}");
     if len == 1 {
         return 0;
     }
-    let key = mix(mix(seed).wrapping_add(epoch));
+    let key = splitmix64(splitmix64(seed).wrapping_add(epoch));
     let bits = (u64::BITS - (len - 1).leading_zeros()).max(MIN_BITS);
     let mut at = i;
     loop {
@@ -82,11 +80,6 @@ pub(super) fn permute(len: u64, seed: u64, epoch: u64, i: u64) -> u64 {
     }
 }
 
-/// A random number for the example at `i` of an epoch.
-pub(super) fn key_of(seed: u64, epoch: u64, i: u64) -> u64 {
-    mix(mix(mix(seed).wrapping_add(epoch)).wrapping_add(i))
-}
-
 /// A bijection of `0..2^bits`: each half in turn is changed by a keyed hash of the other.
 fn feistel(value: u64, bits: u32, key: u64) -> u64 {
     let low_bits = bits / 2;
@@ -94,19 +87,11 @@ fn feistel(value: u64, bits: u32, key: u64) -> u64 {
     let high_mask = (1u64 << (bits - low_bits)) - 1;
     let (mut high, mut low) = (value >> low_bits, value & low_mask);
     for round in 0..ROUND_PAIRS {
-        let round_key = key.wrapping_add(mix(2 * round + 1));
-        high ^= mix(low ^ round_key) & high_mask;
-        low ^= mix(high.wrapping_add(!round_key)) & low_mask;
+        let round_key = key.wrapping_add(splitmix64(2 * round + 1));
+        high ^= splitmix64(low ^ round_key) & high_mask;
+        low ^= splitmix64(high.wrapping_add(!round_key)) & low_mask;
     }
     (high << low_bits) | low
-}
-
-/// The output function of SplitMix64 (Steele, Lea and Flood 2014).
-fn mix(value: u64) -> u64 {
-    let z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 #[cfg(test)]
