@@ -3,9 +3,10 @@
 use phalanx_graph::{AlignedBytes, DType, HostTensor, Shape};
 use phalanx_pjrt::Buffer;
 
-use super::step::{BatchShape, Setup};
+use super::setup::Setup;
+use super::step::BatchShape;
 use crate::data::Batch;
-use crate::replicas::{BatchPartition, MeshLayout, Placement};
+use crate::replicas::{BatchPartition, Layout, MeshLayout, Placement};
 use crate::{Error, Result};
 
 impl BatchShape {
@@ -16,11 +17,11 @@ impl BatchShape {
     pub(super) fn of(setup: &Setup, batch: &Batch) -> Result<Self> {
         let inputs = Self::of_inputs(setup, &batch.x)?;
         let rows = batch.rows();
-        if batch.y.len() != setup.targets.len() {
+        if batch.y.len() != setup.objective.targets.len() {
             return Err(Error::user(format!(
                 "a batch has {} targets (y), but {} outputs of the model have a loss or a metric; give one for each",
                 batch.y.len(),
-                setup.targets.len()
+                setup.objective.targets.len()
             )));
         }
         if let Some(y) = batch.y.iter().find(|y| y.dims().first() != Some(&rows)) {
@@ -103,7 +104,7 @@ impl BatchShape {
 
 /// Refuses classes that the model has no output for: the loss would be NaN and say nothing of why.
 pub(super) fn check_labels(setup: &Setup, batch: &Batch) -> Result<()> {
-    for &(target, classes) in &setup.classes {
+    for &(target, classes) in &setup.objective.classes {
         let Some(y) = batch.y.get(target) else {
             continue;
         };
@@ -158,14 +159,17 @@ pub(super) fn put<'a>(
     partition: &BatchPartition,
     filled: bool,
 ) -> Result<Vec<Vec<Buffer>>> {
-    if let Some(mesh_layout) = placement.mesh_layout() {
-        return put_on_mesh(placement, mesh_layout, tensors, partition, filled);
-    }
     let engine = placement.engine();
-    // Micro-batches begin on the first device.
-    let home = placement.stages().map(|_| placement.devices()[0]);
+    let device_of = |part: usize| match placement.layout() {
+        // All micro-batches begin on the first device.
+        Layout::Pipelined(_) => placement.devices()[0],
+        _ => placement.devices()[part],
+    };
+    if let Layout::Sharded(mesh) = placement.layout() {
+        return put_on_mesh(placement, mesh, tensors, partition, filled);
+    }
     let replica = |replica: usize| {
-        let device = home.unwrap_or_else(|| placement.devices()[replica]);
+        let device = device_of(replica);
         let mut buffers = Vec::new();
         if filled {
             let (count, start) = (partition.rows(replica), partition.first_row(replica));

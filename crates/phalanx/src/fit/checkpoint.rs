@@ -48,7 +48,7 @@ impl Trainer {
     /// When the device fails, or the loss of a step of the epoch or the value of a variable is infinite or not a number.
     pub fn training_state(&self) -> Result<TrainingState> {
         let setup = &self.setup;
-        let arrays = setup.arrays().into_iter().enumerate();
+        let arrays = setup.state.arrays().into_iter().enumerate();
         let values =
             arrays.map(|(index, (name, shape))| Ok((name, self.state.get(index, &shape)?)));
         let mut values: Vec<(String, HostTensor)> = values.collect::<Result<_>>()?;
@@ -92,7 +92,7 @@ impl Trainer {
     pub fn set_training_state(&mut self, state: &TrainingState) -> Result<()> {
         let about = &state.about;
         self.check_optimizer(about)?;
-        let mut wanted = self.setup.arrays();
+        let mut wanted = self.setup.state.arrays();
         wanted.pop();
         let wanted_slots = wanted.split_off(self.setup.model.variables().len());
         let mut values = match_by_name("the model", &wanted, &state.variables)?;

@@ -5,8 +5,9 @@ use phalanx_graph::{Shape, Tensor};
 use super::LossScale;
 use crate::losses::Loss;
 use crate::metrics::Metric;
-use crate::nn::Policy;
+use crate::nn::{Model, Policy};
 use crate::optim::{Optimizer, RmsProp};
+use crate::{Error, Result};
 
 /// What a model is trained with: Keras' `compile`.
 ///
@@ -156,11 +157,41 @@ impl Compile {
         named
     }
 
+    /// Refuses settings that make no sense, and losses or metrics of outputs that the model does not have.
+    pub(super) fn check(&self, model: &Model) -> Result<()> {
+        self.optimizer.check()?;
+        self.loss_scale.check()?;
+        let outputs = model.outputs().len();
+        for term in &self.loss.terms {
+            term.loss.check()?;
+            check_output("loss", term.loss.name(), term.output, outputs)?;
+            if !term.weight.is_finite() {
+                let (name, weight) = (term.loss.name(), term.weight);
+                return Err(Error::user(format!(
+                    "loss `{name}` has the weight {weight}; expected a finite number"
+                )));
+            }
+        }
+        for metric in self.metrics.iter().chain(&self.weighted_metrics) {
+            check_output("metric", metric.metric.name(), metric.output, outputs)?;
+        }
+        Ok(())
+    }
+
     fn loss_of(&self, output: usize) -> Option<&Loss> {
         let mut terms = self.loss.terms.iter();
         let term = terms.find(|term| term.output == output);
         term.map(|term| &term.loss)
     }
+}
+
+fn check_output(what: &str, name: &str, output: usize, outputs: usize) -> Result<()> {
+    if output < outputs {
+        return Ok(());
+    }
+    Err(Error::user(format!(
+        "{what} `{name}` is of output {output}, but the model has {outputs}; outputs are counted from 0"
+    )))
 }
 
 /// `values` of one example each as a weighted sum and the sum of the weights; what has no weight does not count, not

@@ -127,15 +127,15 @@ impl Trainer {
         check_labels(&self.setup, batch)?;
         let partition = self.placement.padded_partition(batch.rows(), full);
         // One program for all batches, and one for full ones of unequal parts.
-        let (setup, shape) = (
-            &self.setup,
-            whole.part(&partition, true, self.setup.by_size),
-        );
-        let trace = || setup.test_step(&shape);
-        let step = self
-            .test
-            .get(&self.placement, setup, "test_step", &shape, trace)?;
-        let batch = put(&self.placement, tensors(batch), &partition, true)?;
+        let (placement, setup) = (&self.placement, &self.setup);
+        let shape = whole.part(&partition, true, setup.branches_by_size());
+        if !self.test.has(&shape) {
+            let traced = setup.test_step(&shape)?;
+            self.test
+                .insert(placement, setup, "test_step", &shape, traced)?;
+        }
+        let batch = put(placement, tensors(batch), &partition, true)?;
+        let step = self.test.get(&shape)?;
         let (totals, done) = self.state.test(setup, step, totals, &batch)?;
         flight.push(self.placement.engine(), done)?;
         Ok(totals)
@@ -144,13 +144,15 @@ impl Trainer {
     fn start_prediction(&mut self, x: &[HostTensor], full: usize) -> Result<PendingPrediction> {
         let whole = BatchShape::of_inputs(&self.setup, x)?;
         let partition = self.placement.padded_partition(x[0].rows(), full);
-        let setup = &self.setup;
-        let shape = whole.part(&partition, false, setup.by_size);
-        let trace = || setup.predict_step(&shape);
-        let step = self
-            .predict
-            .get(&self.placement, setup, "predict_step", &shape, trace)?;
-        let x = put(&self.placement, x.iter(), &partition, shape.filled)?;
+        let (placement, setup) = (&self.placement, &self.setup);
+        let shape = whole.part(&partition, false, setup.branches_by_size());
+        if !self.predict.has(&shape) {
+            let traced = setup.predict_step(&shape)?;
+            self.predict
+                .insert(placement, setup, "predict_step", &shape, traced)?;
+        }
+        let x = put(placement, x.iter(), &partition, shape.filled)?;
+        let step = self.predict.get(&shape)?;
         let outputs = self.state.predict(setup, step, &x)?;
         Ok(PendingPrediction { outputs, partition })
     }

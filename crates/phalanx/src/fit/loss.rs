@@ -4,11 +4,80 @@ use phalanx_graph::op::ReduceOp;
 use phalanx_graph::{DType, Tensor};
 
 use super::batch_tensors::{BatchTensors, GlobalWeights};
-use super::compile::weighted_sum;
+use super::compile::{Compile, LossTerm, Losses, NamedMetric, weighted_sum};
 use super::epoch_totals::LossAndMetrics;
 use super::outputs::Output;
-use super::step::Setup;
-use crate::nn::Effects;
+use super::setup::Setup;
+use crate::losses::Loss;
+use crate::nn::{Effects, Model};
+
+/// What the outputs of a model are compared with, and how.
+#[derive(Clone)]
+pub(super) struct Objective {
+    pub(super) losses: Losses,
+    pub(super) metrics: Vec<NamedMetric>,
+    /// The outputs that have targets, in order.
+    pub(super) targets: Vec<usize>,
+    /// Targets that hold classes, by position among them, and the number of classes of their outputs.
+    pub(super) classes: Vec<(usize, usize)>,
+}
+
+impl Objective {
+    pub(super) fn new(model: &Model, compile: &Compile) -> Self {
+        let outputs = model.output_names();
+        let metrics = compile.named_metrics(&outputs, &model.outputs());
+        let has_target = |output: &usize| {
+            compile.loss.terms.iter().any(|term| term.output == *output)
+                || metrics.iter().any(|metric| metric.output == *output)
+        };
+        let targets: Vec<usize> = (0..outputs.len()).filter(has_target).collect();
+        Self {
+            classes: classes(model, &compile.loss, &targets),
+            losses: compile.loss.clone(),
+            targets,
+            metrics,
+        }
+    }
+
+    /// The target of an output of the model.
+    fn target<'a>(&self, output: usize, batch: &'a BatchTensors) -> &'a Tensor {
+        let position = self.targets.iter().position(|&target| target == output);
+        &batch.y[position.unwrap_or(0)]
+    }
+
+    /// What this replica's rows add to the state of each metric.
+    fn metric_updates(
+        &self,
+        outputs: &[Output],
+        batch: &BatchTensors,
+        row_weights: Option<&Tensor>,
+    ) -> Vec<Vec<Tensor>> {
+        let updates = self.metrics.iter().map(|metric| {
+            let weight = match metric.weighted {
+                true => row_weights,
+                false => batch.mask.as_ref(),
+            };
+            let output = &outputs[metric.output];
+            let y = self.target(metric.output, batch);
+            let weight = output.weight(weight);
+            metric.metric.update(y, &output.value, weight.as_ref())
+        });
+        updates.collect()
+    }
+}
+
+/// Which of the targets are integer classes, and of how many.
+fn classes(model: &Model, losses: &Losses, targets: &[usize]) -> Vec<(usize, usize)> {
+    let outputs = model.outputs();
+    let of_term = |term: &LossTerm| {
+        let Loss::SparseCategoricalCrossentropy(_) = term.loss else {
+            return None;
+        };
+        let target = targets.iter().position(|&target| target == term.output)?;
+        Some((target, *outputs[term.output].dims.last()?))
+    };
+    losses.terms.iter().filter_map(of_term).collect()
+}
 
 impl Setup {
     /// State of layers as all replicas go on with it: the mean over their examples of what each has, of integers
@@ -44,11 +113,11 @@ impl Setup {
         let mut terms = Vec::new();
         let mut loss = outputs[0].value.graph().scalar(DType::F32, 0.0);
         let mut unmasked = None;
-        for term in &self.losses.terms {
+        for term in &self.objective.losses.terms {
             let output = &outputs[term.output];
             let values = term
                 .loss
-                .per_example(self.target(term.output, batch), &output.value);
+                .per_example(self.objective.target(term.output, batch), &output.value);
             check_rows(term.loss.name(), &values, batch.rows());
             let weight = output.weight(row_weights.as_ref());
             let (sum, own) = weighted_sum(&values, weight.as_ref());
@@ -80,38 +149,14 @@ impl Setup {
             }
         });
         LossAndMetrics {
-            metrics: self.metric_updates(outputs, batch, row_weights.as_ref()),
+            metrics: self
+                .objective
+                .metric_updates(outputs, batch, row_weights.as_ref()),
             weight,
             global_weight: whole,
             loss,
             terms,
         }
-    }
-
-    /// What this replica's rows add to the state of each metric.
-    fn metric_updates(
-        &self,
-        outputs: &[Output],
-        batch: &BatchTensors,
-        row_weights: Option<&Tensor>,
-    ) -> Vec<Vec<Tensor>> {
-        let updates = self.metrics.iter().map(|metric| {
-            let weight = match metric.weighted {
-                true => row_weights,
-                false => batch.mask.as_ref(),
-            };
-            let output = &outputs[metric.output];
-            let y = self.target(metric.output, batch);
-            let weight = output.weight(weight);
-            metric.metric.update(y, &output.value, weight.as_ref())
-        });
-        updates.collect()
-    }
-
-    /// The target of an output of the model.
-    fn target<'a>(&self, output: usize, batch: &'a BatchTensors) -> &'a Tensor {
-        let position = self.targets.iter().position(|&target| target == output);
-        &batch.y[position.unwrap_or(0)]
     }
 
     /// The weight of all replicas' rows from that of this one's; it is the same for each where no row has one.

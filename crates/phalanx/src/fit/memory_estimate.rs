@@ -6,6 +6,7 @@ use super::step::BatchShape;
 use super::trainer::Trainer;
 use crate::data::Batch;
 use crate::engine::CompileRequest;
+use crate::replicas::Layout;
 use crate::{Error, Result};
 
 /// What a training step takes on one device.
@@ -58,7 +59,7 @@ impl Trainer {
                 "cannot estimate a step of 0 examples; expected 1 or more",
             ));
         }
-        if self.placement().stages().is_some() {
+        if matches!(self.placement().layout(), Layout::Pipelined(_)) {
             return Err(Error::user(
                 "the memory of a model in stages is not estimated; estimate it on one device, of which each stage needs its part",
             ));
@@ -66,8 +67,12 @@ impl Trainer {
         // With unequal shares every device has arrays of the largest part.
         let partition = self.placement().partition(rows, rows);
         let whole = BatchShape::of(&self.setup, batch)?;
-        let shape = whole.part(&partition, false, self.setup.by_size);
-        let program = self.setup.train_step(&shape)?.program;
+        let shape = whole.part(&partition, false, self.setup.branches_by_size());
+        let program = self
+            .setup
+            .with_local_parameters()
+            .train_step(&shape)?
+            .program;
         let memory = self
             .engine()
             .memory(CompileRequest::new("train_step", &program))?;
@@ -77,7 +82,7 @@ impl Trainer {
         Ok(Estimate {
             rows,
             variables: total(variables.map(|variable| &variable.shape)),
-            optimizer: total(self.setup.slots.iter().map(|slot| &slot.shape)),
+            optimizer: total(self.setup.state.slots.iter().map(|slot| &slot.shape)),
             batch: total(shape.all()),
             temporary: bytes(memory.temporary),
             activations: of_model.saturating_mul(rows as u64),

@@ -11,6 +11,7 @@ use super::options::Watch;
 use super::step::BatchShape;
 use super::train_state::slices;
 use crate::data::Batch;
+use crate::replicas::Layout;
 use crate::{Error, Result};
 
 /// How long each replica takes for its part of a batch, without waiting for the others.
@@ -202,11 +203,7 @@ impl Trainer {
     pub fn device_time(&mut self, batch: &Batch, steps: usize) -> Result<Duration> {
         self.train_on_batch(batch)?;
         let (partition, shape) = self.part(batch, batch.rows())?;
-        let setup = &self.setup;
-        let trace = || setup.train_program(&shape);
-        let step = self
-            .train
-            .get(&self.placement, setup, "train_step", &shape, trace)?;
+        let (setup, step) = (&self.setup, self.train.get(&shape)?);
         let batch = put(&self.placement, tensors(batch), &partition, shape.filled)?;
         let mut times = Vec::with_capacity(steps);
         for _ in 0..steps.max(1) {
@@ -227,7 +224,10 @@ impl Trainer {
     /// As [`fit`](Self::fit).
     pub fn replica_times(&self, batch: &Batch, steps: usize) -> Result<ReplicaTimes> {
         self.require_loss("time the replicas")?;
-        if self.placement().mesh_layout().is_some() || self.placement().stages().is_some() {
+        if matches!(
+            self.placement().layout(),
+            Layout::Sharded(_) | Layout::Pipelined(_)
+        ) {
             return Err(Error::user(
                 "only replicas can be timed one by one, and this strategy divides one model over its devices; use `device_time`",
             ));
@@ -235,7 +235,11 @@ impl Trainer {
         let placement = self.placement();
         let partition = placement.partition(batch.rows(), batch.rows());
         let whole = BatchShape::of(&self.setup, batch)?;
-        let shape = whole.part(&partition, !partition.is_even(), self.setup.by_size);
+        let shape = whole.part(
+            &partition,
+            !partition.is_even(),
+            self.setup.branches_by_size(),
+        );
         let compiled = placement.compile("replica_step", &self.replica_step(&shape)?)?;
         let batch = put(placement, tensors(batch), &partition, shape.filled)?;
         let copies = self.state.copies_of_all(&self.setup)?;
@@ -282,7 +286,8 @@ impl Trainer {
 
     /// A fit begins: whether its replicas are watched, which is of whole ones with variables of their own.
     pub(super) fn begin_straggler_checks(&mut self, watch: Watch) {
-        let is_copied = self.placement().replicas() > 1 && self.placement().parameters().is_none();
+        let is_copied =
+            self.placement().replicas() > 1 && self.placement().layout().is_replicated();
         self.stragglers
             .begin(if is_copied { watch } else { Watch::Never });
     }

@@ -1,8 +1,8 @@
-//! What a step leaves.
+//! The state after a step.
 
-use phalanx_graph::{Graph, Sharding, Tensor};
+use phalanx_graph::{Graph, Program, Sharding, Tensor};
 
-use super::step::{StepProgram, explain};
+use super::step::explain;
 use crate::Result;
 
 /// The state after a step; only what changes leaves the program.
@@ -43,34 +43,21 @@ impl StateUpdates {
         self.old.len()
     }
 
-    /// The program, which may overwrite what it replaces; the totals follows the state in its arguments.
-    pub(super) fn finish(&self, graph: &Graph, totals: &Tensor) -> Result<StepProgram> {
-        self.program(graph, Some(totals))
-    }
-
-    /// The program that only replaces the state.
-    pub(super) fn finish_state(&self, graph: &Graph) -> Result<StepProgram> {
-        self.program(graph, None)
-    }
-
-    fn program(&self, graph: &Graph, totals: Option<&Tensor>) -> Result<StepProgram> {
-        let changed: Vec<usize> = (0..self.new.len())
-            .filter(|&index| self.new[index].is_some())
-            .collect();
+    /// The program whose outputs are the changed arrays of the state and, where they are given, the epoch totals, which
+    /// follow the state in its arguments; and the positions of the changed arrays. It may overwrite what it replaces.
+    pub(super) fn finish(
+        &self,
+        graph: &Graph,
+        totals: Option<&Tensor>,
+    ) -> Result<(Program, Vec<usize>)> {
+        let is_changed = |&index: &usize| self.new[index].is_some();
+        let changed: Vec<usize> = (0..self.new.len()).filter(is_changed).collect();
         let new = self.new.iter().flatten().map(|value| ("state", value));
         let totals = totals.map(|totals| ("tally", totals));
         let outputs: Vec<(&str, &Tensor)> = new.chain(totals).collect();
         let mut program = graph.finish(&outputs).map_err(explain)?;
         let replaced = changed.iter().copied().chain([self.old.len()]);
         program.donated = replaced.zip(0..outputs.len()).collect();
-        Ok(StepProgram {
-            program,
-            apply: None,
-            sent: Vec::new(),
-            changed,
-            disconnected: Vec::new(),
-            staged: None,
-            exchange: None,
-        })
+        Ok((program, changed))
     }
 }

@@ -1,61 +1,26 @@
-//! The three programs of a model: a training step, a test step, a prediction.
+//! The programs of a step: training, test, prediction.
 //!
 //! A training step is one program: forward, the loss divided by the true weight of the batch, derivatives, the
-//! optimizer's update, metrics. Everything that changes from step to step comes in and goes out as arrays on the
-//! device, so a step needs no number from the host and the host none from it.
+//! optimizer's update, metrics. Everything that changes from step to step is an array on the device that goes in and
+//! comes out, so neither the host nor the device waits for a number of the other.
 //!
 //! Each of `R` replicas runs the program on its rows of the batch. Its loss is its share of the whole: its weighted sum
-//! over the weight of all replicas' rows, and `1 / R` of the penalties. So the sum of the gradients is the gradient of
-//! one replica with all the rows, and what follows (unscaling, the finite check, clipping, the update) is the same
-//! everywhere. Keras clips before the sum, and looks at one replica's gradients for what is not finite.
+//! over the weight of all replicas' rows, plus `1 / R` of the penalties. So the sum of the replicas' gradients is the
+//! gradient of one replica with all the rows, and what follows (unscaling, the finite check, clipping, the update) is
+//! the same everywhere. Keras clips before the sum, and looks at one replica's gradients for what is not finite.
 
 use phalanx_graph::{DType, Graph, GraphError, Program, Shape, Tensor};
 
-use super::LossScale;
 use super::batch_tensors::BatchTensors;
-use super::compile::{Compile, LossTerm, Losses, NamedMetric};
-use super::epoch_totals::{EpochTotals, LossAndMetrics};
+use super::epoch_totals::LossAndMetrics;
+use super::forward_backward::{LocalGradients, StepInputs};
 use super::loss_scale::FiniteCheck;
-use super::parts::StepInputs;
-use super::pipeline::{PipelinePrograms, StagePlan, weight_program};
+use super::pipeline::{PipelinePrograms, weight_program};
+use super::setup::{Setup, StepLayout};
+use super::state_spec::StateView;
 use super::state_updates::StateUpdates;
-use crate::losses::Loss;
-use crate::nn::{Model, Policy, Variable};
-use crate::optim::{Optimizer, ParamSpec, SlotSpec};
-use crate::replicas::{MeshLayout, Reduction};
+use crate::optim::ParamSpec;
 use crate::{Error, Result};
-
-/// What a model is compiled to: the model, what it is trained with, and the arrays that a step carries.
-#[derive(Clone)]
-pub(super) struct Setup {
-    pub(super) model: Model,
-    pub(super) optimizer: Optimizer,
-    pub(super) losses: Losses,
-    pub(super) metrics: Vec<NamedMetric>,
-    /// The outputs that have targets, in order.
-    pub(super) targets: Vec<usize>,
-    /// Targets that hold classes, by position among them, and how many classes their outputs have.
-    pub(super) classes: Vec<(usize, usize)>,
-    /// Positions of the trained variables in those of the model.
-    pub(super) trained: Vec<usize>,
-    params: Vec<ParamSpec>,
-    pub(super) precision: Policy,
-    pub(super) loss_scale: LossScale,
-    /// Those of the optimizer, then those of the loss scale.
-    pub(super) slots: Vec<SlotSpec>,
-    pub(super) epoch_totals: EpochTotals,
-    pub(super) replicas: usize,
-    pub(super) reduction: Reduction,
-    /// Whether the variables are on a device of their own.
-    pub(super) is_central: bool,
-    /// How the one replica is divided among devices, if it is.
-    pub(super) mesh_layout: Option<MeshLayout>,
-    /// Which layers are in which stage, where there are stages.
-    pub(super) plan: Option<StagePlan>,
-    /// Whether replicas have unequal shares, and whether they compute by themselves on parts of their sizes.
-    pub(super) has_shares: bool,
-    pub(super) by_size: bool,
-}
 
 /// The shapes of a batch as one replica gets it, with the batch dim.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,211 +28,158 @@ pub(super) struct BatchShape {
     pub(super) x: Vec<Shape>,
     pub(super) y: Vec<Shape>,
     pub(super) weight: Option<Shape>,
-    /// Whether rows may be there only to fill up the arrays.
+    /// Whether rows may be padding.
     pub(super) filled: bool,
-    /// The numbers of rows that are examples on some replica, the largest first; none where it may be any.
+    /// The sizes of the replicas' shares, each once, the largest first; empty where a share may have any size.
     pub(super) sizes: Vec<usize>,
 }
 
-/// A program and which arrays of the state it replaces: its outputs are those, then its own results.
+/// A step that was traced and is not compiled yet.
 pub(super) struct StepProgram {
+    /// The program of the devices that compute.
     pub(super) program: Program,
-    /// The program that replaces them in its place, on another device, from what it sends.
-    pub(super) apply: Option<Program>,
-    /// The shapes of that.
-    pub(super) sent: Vec<Shape>,
-    pub(super) changed: Vec<usize>,
+    pub(super) kind: StepKind,
     /// Trained variables that the loss does not depend on.
     pub(super) disconnected: Vec<String>,
-    /// How micro-batches follow each other, in stages.
-    pub(super) staged: Option<PipelinePrograms>,
-    /// What replicas exchange of their gradients.
+    /// What replicas exchange of their gradients, in words.
     pub(super) exchange: Option<String>,
 }
 
-impl Setup {
-    pub(super) fn new(
-        model: Model,
-        compile: Compile,
-        replicas: usize,
-        reduction: Reduction,
-    ) -> Result<Self> {
-        check(&model, &compile)?;
-        let outputs = model.output_names();
-        let metrics = compile.named_metrics(&outputs, &model.outputs());
-        let has_target = |output: &usize| {
-            compile.loss.terms.iter().any(|term| term.output == *output)
-                || metrics.iter().any(|metric| metric.output == *output)
-        };
-        let targets: Vec<usize> = (0..outputs.len()).filter(has_target).collect();
-        let loss_scale = compile.loss_scale.under(compile.precision);
-        let mut setup = Self {
-            classes: classes(&model, &compile.loss, &targets),
-            targets,
-            precision: compile.precision,
-            loss_scale,
-            epoch_totals: EpochTotals::new(&compile.loss, &metrics),
-            optimizer: compile.optimizer.for_replicas(replicas),
-            losses: compile.loss,
-            metrics,
-            trained: Vec::new(),
-            params: Vec::new(),
-            slots: Vec::new(),
-            model,
-            replicas,
-            reduction,
-            is_central: false,
-            mesh_layout: None,
-            plan: None,
-            has_shares: false,
-            by_size: false,
-        };
-        setup.find_trained();
-        Ok(setup)
-    }
+/// How the program of a step changes the state.
+pub(super) enum StepKind {
+    /// Its first outputs replace the `changed` arrays of the state.
+    InPlace { changed: Vec<usize> },
+    /// Its first outputs, of these shapes, are sent to the parameter device, where `apply` replaces the `changed` arrays.
+    ParameterDevice {
+        apply: Box<Program>,
+        sent: Vec<Shape>,
+        changed: Vec<usize>,
+    },
+    /// It is the program of one micro-batch, to be cut into stages.
+    Pipelined(Box<PipelinePrograms>),
+}
 
-    /// The setup after a change of which layers of the model are trained.
-    pub(super) fn with_model(&self, model: Model) -> Self {
-        let mut changed = self.clone();
-        changed.model = model;
-        changed.find_trained();
-        changed.with_shares(self.has_shares)
-    }
+/// The gradients of a step over all replicas.
+pub(super) struct ReducedGradients {
+    /// This replica's loss and metrics; none where another program has counted them.
+    loss_and_metrics: Option<LossAndMetrics>,
+    /// Positions, among the trained variables, of those that the loss depends on.
+    pub(super) connected: Vec<usize>,
+    /// Their gradients, of the scaled loss.
+    pub(super) gradients: Vec<Tensor>,
+    /// New state of layers, by the positions of the variables.
+    pub(super) updates: Vec<(usize, Tensor)>,
+    /// Whether the gradients are finite, in parts, where another program has found out.
+    finite: Vec<Tensor>,
+    /// What replicas exchange, in words.
+    exchange: Option<String>,
+}
 
-    /// Finds which variables the optimizer changes, and what it carries for them.
-    fn find_trained(&mut self) {
-        let variables = self.model.variables().iter().enumerate();
-        let trained = variables.filter(|(_, variable)| variable.trainable);
-        let spec = |(index, variable): (usize, &Variable)| {
-            let (name, shape) = (variable.name.clone(), variable.shape.clone());
-            (index, ParamSpec { name, shape })
-        };
-        (self.trained, self.params) = trained.map(spec).unzip();
-        self.slots = self.optimizer.slots(&self.params);
-        self.slots.extend(self.loss_scale.slots());
-    }
-
-    /// Where in the state a variable is, and where its average.
-    pub(super) fn ema_slots(&self) -> Vec<(usize, usize)> {
-        let slots = self.optimizer.average_slots(&self.params);
-        let first = self.model.variables().len();
-        let slots = slots.into_iter().map(|slot| first + slot);
-        self.trained.iter().copied().zip(slots).collect()
-    }
-
-    /// The setup of one replica by itself.
-    pub(super) fn for_single_replica(&self) -> Self {
+impl StepProgram {
+    fn new(program: Program, kind: StepKind) -> Self {
         Self {
-            replicas: 1,
-            is_central: false,
-            ..self.clone()
+            program,
+            kind,
+            disconnected: Vec::new(),
+            exchange: None,
         }
     }
+}
 
-    /// Names and shapes of the state.
-    pub(super) fn arrays(&self) -> Vec<(String, Shape)> {
-        let variables = self.model.variables().iter();
-        let variables = variables.map(|variable| (variable.name.clone(), variable.shape.clone()));
-        let slots = self.slots.iter();
-        let slots = slots.map(|slot| (slot.name.clone(), slot.shape.clone()));
-        let iterations = ("iterations".to_owned(), Shape::scalar(DType::I64));
-        variables.chain(slots).chain([iterations]).collect()
-    }
-
-    /// A training step: one program, or two where the variables are on a device of their own.
-    pub(super) fn train_program(&self, shape: &BatchShape) -> Result<StepProgram> {
-        if self.is_central {
-            return self.central_step(shape);
-        }
-        if self.plan.is_some() {
-            return self.staged_step(shape);
-        }
-        self.train_step(shape)
-    }
-
-    /// The state is variables, slots, and the number of batches seen, of which skipped ones are none.
+impl Setup {
+    /// The programs of a training step.
     ///
-    /// Arguments: the state, the totals, the seed, the batch. Outputs: the changed state, the totals.
+    /// Arguments: the state (see [`StateSpec`](super::state_spec::StateSpec)), the epoch totals, the seed, the batch.
+    /// Outputs: the changed state, the epoch totals. Where the layout is another, the function of its case says how.
     pub(super) fn train_step(&self, shape: &BatchShape) -> Result<StepProgram> {
         let graph = self.graph();
-        let state = self.bind_state(&graph);
+        let state = match self.layout {
+            StepLayout::ParameterDevice => self.state.bind_for_replicas(&graph),
+            _ => self.state.bind(&graph),
+        };
         let totals = graph.parameter("tally", self.epoch_totals.shape());
         let seed = graph.parameter("seed", Shape::new(DType::U32, [2]));
-        let batch = BatchTensors::bind(&graph, shape, self.mesh_layout.as_ref());
-        let view = self.state_view(&state);
-        let reduced = self.reduced_gradients(&graph, &view, &seed, &batch)?;
-        let mut state_updates = StateUpdates::new(&state);
-        let finite_check = self.update(&view, &reduced, &mut state_updates);
-        state_updates.shard(&self.shardings());
-        let after =
-            self.totals_after_step(&totals, &reduced, finite_check.as_ref(), view.iterations);
-        let mut step = state_updates.finish(&graph, &after)?;
-        step.disconnected = self.disconnected(&reduced);
-        step.exchange = reduced.exchange;
-        Ok(step)
+        let batch = self.bind_batch(&graph, shape);
+        let view = self.state.view(&state);
+        let local = self.forward_backward(&StepInputs::of_step(&graph, &view, &seed), &batch);
+        let reduced = self.all_reduce(&graph, local, &batch)?;
+        let disconnected = self.state.names_of_others(&reduced.connected);
+        let exchange = reduced.exchange.clone();
+        let (program, kind) = match &self.layout {
+            StepLayout::Replicated | StepLayout::Sharded(_) => {
+                self.update_in_place(&graph, &state, &totals, &reduced)
+            }
+            StepLayout::ParameterDevice => {
+                self.send_to_parameter_device(&graph, &state, &totals, &reduced)
+            }
+            StepLayout::Pipelined(plan) => {
+                self.accumulate_micro_batch(&graph, plan, &state, &totals, &batch, reduced)
+            }
+        }?;
+        Ok(StepProgram {
+            program,
+            kind,
+            disconnected,
+            exchange,
+        })
     }
 
-    /// The same as two programs, for variables that are on a device of their own.
+    /// Ends a step that replaces the state on the devices that computed.
+    fn update_in_place(
+        &self,
+        graph: &Graph,
+        state: &[Tensor],
+        totals: &Tensor,
+        reduced: &ReducedGradients,
+    ) -> Result<(Program, StepKind)> {
+        let view = self.state.view(state);
+        let mut updates = StateUpdates::new(state);
+        let finite_check = self.update(&view, reduced, &mut updates);
+        updates.shard(&self.state.shardings());
+        let after = self.totals_after_step(totals, reduced, finite_check.as_ref(), &view);
+        let (program, changed) = updates.finish(graph, Some(&after))?;
+        Ok((program, StepKind::InPlace { changed }))
+    }
+
+    /// Ends a step whose variables are on a parameter device, as two programs.
     ///
-    /// The first, of the replicas: arguments are variables, the slots of the loss scale, the batches seen, the totals,
-    /// the seed, the batch; outputs the gradients, the new state of layers, the totals. The second, of the other device:
+    /// The first, of the replicas: arguments are variables, slots of the loss scale, iterations, epoch totals, seed,
+    /// batch; outputs the gradients, the new state of layers, the epoch totals. The second, of the parameter device:
     /// arguments are the state, the gradients, the new state of layers; outputs the changed state.
-    pub(super) fn central_step(&self, shape: &BatchShape) -> Result<StepProgram> {
-        let graph = self.graph();
-        let slots = &self.slots[self.slots.len() - self.loss_scale.slots().len()..];
-        let state = self.bind(&graph, slots);
-        let totals = graph.parameter("tally", self.epoch_totals.shape());
-        let seed = graph.parameter("seed", Shape::new(DType::U32, [2]));
-        let batch = BatchTensors::bind(&graph, shape, self.mesh_layout.as_ref());
-        let view = self.state_view(&state);
-        let reduced = self.reduced_gradients(&graph, &view, &seed, &batch)?;
+    fn send_to_parameter_device(
+        &self,
+        graph: &Graph,
+        state: &[Tensor],
+        totals: &Tensor,
+        reduced: &ReducedGradients,
+    ) -> Result<(Program, StepKind)> {
+        let view = self.state.view(state);
         let unscaled = self
             .loss_scale
             .unscaled(reduced.gradients.clone(), view.scale);
         let finite_check = self.loss_scale.finite_check(&unscaled, &[], view.scale);
-        let after =
-            self.totals_after_step(&totals, &reduced, finite_check.as_ref(), view.iterations);
+        let after = self.totals_after_step(totals, reduced, finite_check.as_ref(), &view);
         let updates = reduced.updates.iter().map(|(_, value)| value);
         let sent: Vec<&Tensor> = reduced.gradients.iter().chain(updates).collect();
         let named = sent.iter().map(|value| ("sent", *value));
         let outputs: Vec<(&str, &Tensor)> = named.chain([("tally", &after)]).collect();
         let mut program = graph.finish(&outputs).map_err(explain)?;
         program.donated = vec![(state.len(), outputs.len() - 1)];
-        let apply = self.apply_step(&reduced)?;
-        Ok(StepProgram {
-            program,
-            apply: Some(apply.program),
+        let apply_graph = Graph::new();
+        let state = self.state.bind(&apply_graph);
+        let mut updates = StateUpdates::new(&state);
+        self.apply_received(&apply_graph, &state, reduced, 0, &mut updates);
+        let (apply, changed) = updates.finish(&apply_graph, None)?;
+        let kind = StepKind::ParameterDevice {
+            apply: Box::new(apply),
             sent: sent.iter().map(|value| value.shape()).collect(),
-            changed: apply.changed,
-            disconnected: self.disconnected(&reduced),
-            staged: None,
-            exchange: reduced.exchange,
-        })
+            changed,
+        };
+        Ok((program, kind))
     }
 
-    /// Which arrays of the state the replicas need for [`central_step`](Self::central_step), with their shapes.
-    pub(super) fn sent_to_replicas(&self) -> Vec<(usize, Shape)> {
-        let variables = self.model.variables().iter().enumerate();
-        let mut wanted: Vec<(usize, Shape)> = variables
-            .map(|(index, variable)| (index, variable.shape.clone()))
-            .collect();
-        let (first, scale) = (wanted.len(), self.loss_scale.slots().len());
-        let slots = self.slots.iter().enumerate().skip(self.slots.len() - scale);
-        wanted.extend(slots.map(|(slot, spec)| (first + slot, spec.shape.clone())));
-        wanted.push((first + self.slots.len(), Shape::scalar(DType::I64)));
-        wanted
-    }
-
-    fn apply_step(&self, reduced: &ReducedGradients) -> Result<StepProgram> {
-        let graph = Graph::new();
-        let state = self.bind_state(&graph);
-        let mut state_updates = StateUpdates::new(&state);
-        self.apply_received(&graph, &state, reduced, 0, &mut state_updates);
-        state_updates.finish_state(&graph)
-    }
-
-    /// Sets the state after a pass that another program made, whose gradients, new state of layers, and as many flags as
-    /// are given, which say whether gradients are finite, are parameters in this order; returns whether the step counts.
+    /// Updates the state from gradients that another program computed: they, the new state of layers and `flags` scalars
+    /// that say whether gradients are finite become parameters, in this order. Returns whether the step counts.
     pub(super) fn apply_received(
         &self,
         graph: &Graph,
@@ -290,32 +202,23 @@ impl Setup {
             finite: (0..flags).map(flag).collect(),
             exchange: None,
         };
-        self.update(&self.state_view(state), &received, state_updates)
+        self.update(&self.state.view(state), &received, state_updates)
     }
 
-    /// Forward and backward: what the replicas' rows of a batch say of the variables.
-    pub(super) fn reduced_gradients(
+    /// Sums the gradients of all replicas, and lets them agree on the new state of layers.
+    fn all_reduce(
         &self,
         graph: &Graph,
-        view: &StateView<'_>,
-        seed: &Tensor,
+        local: LocalGradients,
         batch: &BatchTensors,
     ) -> Result<ReducedGradients> {
-        let inputs = StepInputs {
-            variables: view.variables.to_vec(),
-            scale: view.scale.to_vec(),
-            key: Some(step_key(graph, seed, view.iterations)),
-        };
-        let local_gradients = self.local_gradients(&inputs, batch);
-        if local_gradients.connected.is_empty()
-            && !self.trained.is_empty()
-            && graph.error().is_none()
-        {
+        let trains = !self.state.trained.is_empty();
+        if local.connected.is_empty() && trains && graph.error().is_none() {
             return Err(Error::user(
                 "the loss depends on no trainable variable, so there is nothing to train; check that the loss uses the model's output and that it is differentiable",
             ));
         }
-        let mut gradients = local_gradients.gradients;
+        let mut gradients = local.gradients;
         let is_exchanged = self.replicas > 1 && graph.error().is_none();
         let exchange = is_exchanged.then(|| self.reduction.report(&gradients));
         if self.replicas > 1 {
@@ -323,126 +226,118 @@ impl Setup {
         }
         Ok(ReducedGradients {
             exchange,
-            updates: self.synced_layer_state(&local_gradients.updates, batch),
-            loss_and_metrics: Some(local_gradients.loss_and_metrics),
+            updates: self.synced_layer_state(&local.updates, batch),
+            loss_and_metrics: Some(local.loss_and_metrics),
             finite: Vec::new(),
-            connected: local_gradients.connected,
+            connected: local.connected,
             gradients,
         })
     }
 
-    /// The names of the variables without a gradient.
-    pub(super) fn disconnected(&self, reduced: &ReducedGradients) -> Vec<String> {
-        let params = self.params.iter().enumerate();
-        let lost = params.filter(|(param, _)| !reduced.connected.contains(param));
-        lost.map(|(_, param)| param.name.clone()).collect()
-    }
-
-    /// The totals after a training step, skipped or not.
+    /// The epoch totals after a training step, skipped or not.
     pub(super) fn totals_after_step(
         &self,
         totals: &Tensor,
         reduced: &ReducedGradients,
         finite_check: Option<&FiniteCheck>,
-        iterations: &Tensor,
+        view: &StateView<'_>,
     ) -> Tensor {
         let Some(loss_and_metrics) = &reduced.loss_and_metrics else {
             return totals.clone();
         };
+        let counted = Some(view.iterations);
         let after = self
             .epoch_totals
-            .add_batch(totals, loss_and_metrics, Some(iterations));
+            .add_batch(totals, loss_and_metrics, counted);
         match finite_check {
-            Some(finite_check) => {
+            Some(check) => {
                 let skipped = self
                     .epoch_totals
-                    .add_skipped(totals, finite_check, iterations);
-                finite_check.finite.select(&after, &skipped)
+                    .add_skipped(totals, check, view.iterations);
+                check.finite.select(&after, &skipped)
             }
             None => after,
         }
     }
 
-    /// Arguments: the variables, the totals, the batch. Output: the totals.
+    /// The program of a test. Arguments: the variables, the epoch totals, the batch. Output: the epoch totals.
     pub(super) fn test_step(&self, shape: &BatchShape) -> Result<StepProgram> {
         let graph = self.graph();
-        let variables = self.bind_variables(&graph);
+        let variables = self.state.bind_variables(&graph);
         let totals = graph.parameter("tally", self.epoch_totals.shape());
-        let mut batch = BatchTensors::bind(&graph, shape, self.mesh_layout.as_ref());
-        batch.micro_batches = self.plan.as_ref().map_or(1, |plan| plan.micro_batches);
-        let inputs = StepInputs::variables(&variables);
-        let loss_and_metrics = self.forward_loss(&inputs, &batch);
-        let totals = self
+        let batch = self.bind_batch(&graph, shape);
+        let loss_and_metrics = self.forward_loss(&StepInputs::variables(&variables), &batch);
+        let after = self
             .epoch_totals
             .add_batch(&totals, &loss_and_metrics, None);
-        let weight_program = weight_program(&graph, &batch)?;
-        let state_updates = StateUpdates::new(&[]);
-        let mut step = state_updates.finish(&graph, &totals)?;
-        step.program.donated = vec![(variables.len(), 0)];
-        step.staged = self.plan.is_some().then(|| PipelinePrograms {
-            forward: 1,
-            carried: vec![(variables.len(), 0)],
-            sums: Vec::new(),
-            weight_program,
-            update: None,
-        });
-        Ok(step)
+        let weights = weight_program(&graph, &batch)?;
+        let mut program = graph.finish(&[("tally", &after)]).map_err(explain)?;
+        program.donated = vec![(variables.len(), 0)];
+        let pipelined = || PipelinePrograms::test(variables.len(), weights);
+        Ok(StepProgram::new(
+            program,
+            self.kind_without_update(pipelined),
+        ))
     }
 
-    /// Arguments: the variables, the inputs. Outputs: those of the model.
+    /// The program of a prediction. Arguments: the variables, the inputs. Outputs: those of the model.
     pub(super) fn predict_step(&self, shape: &BatchShape) -> Result<StepProgram> {
         let graph = self.graph();
-        let variables = self.bind_variables(&graph);
-        let batch = BatchTensors::bind(&graph, shape, self.mesh_layout.as_ref());
-        let inputs = StepInputs::variables(&variables);
-        let outputs = self.forward_outputs(&inputs, &batch);
+        let variables = self.state.bind_variables(&graph);
+        let batch = BatchTensors::bind(&graph, shape, self.layout.mesh());
+        let outputs = self.forward_outputs(&StepInputs::variables(&variables), &batch);
         let named: Vec<(&str, &Tensor)> = outputs.iter().map(|output| ("output", output)).collect();
         let program = graph.finish(&named).map_err(explain)?;
-        Ok(StepProgram {
+        let pipelined = || PipelinePrograms::forward(outputs.len());
+        Ok(StepProgram::new(
             program,
-            apply: None,
-            sent: Vec::new(),
-            changed: Vec::new(),
-            disconnected: Vec::new(),
-            staged: None,
-            exchange: None,
-        })
+            self.kind_without_update(pipelined),
+        ))
     }
 
-    /// Sets the state after a step with these gradients; returns whether the step counts.
+    fn kind_without_update(&self, pipelined: impl FnOnce() -> PipelinePrograms) -> StepKind {
+        match self.layout {
+            StepLayout::Pipelined(_) => StepKind::Pipelined(Box::new(pipelined())),
+            _ => StepKind::InPlace {
+                changed: Vec::new(),
+            },
+        }
+    }
+
+    /// Updates the state with these gradients; returns whether the step counts.
     fn update(
         &self,
         view: &StateView<'_>,
         reduced: &ReducedGradients,
         state_updates: &mut StateUpdates,
     ) -> Option<FiniteCheck> {
-        let (variables, slots, connected) = (view.variables, view.slots, &reduced.connected);
+        let (spec, connected) = (&self.state, &reduced.connected);
+        let (variables, slots) = (view.variables, view.slots);
         let gradients = self
             .loss_scale
             .unscaled(reduced.gradients.clone(), view.scale);
         let finite_check = self
             .loss_scale
             .finite_check(&gradients, &reduced.finite, view.scale);
-        let specs: Vec<ParamSpec> = connected.iter().map(|&p| self.params[p].clone()).collect();
-        let params = connected
-            .iter()
-            .map(|&p| variables[self.trained[p]].clone());
-        let params: Vec<Tensor> = params.collect();
-        let kept: Vec<usize> = (0..slots.len())
-            .filter(|&slot| {
-                self.slots[slot]
-                    .param
-                    .is_none_or(|p| connected.contains(&p))
-            })
-            .collect();
-        let slots: Vec<Tensor> = kept.iter().map(|&slot| slots[slot].clone()).collect();
+        let params = connected.iter().map(|&param| spec.params[param].clone());
+        let params: Vec<ParamSpec> = params.collect();
+        let values = connected.iter();
+        let values = values.map(|&param| variables[spec.trained[param]].clone());
+        let values: Vec<Tensor> = values.collect();
+        // Without a gradient neither the variable nor its slots change.
+        let is_used = |&slot: &usize| {
+            let owner = spec.slots[slot].param;
+            owner.is_none_or(|param| connected.contains(&param))
+        };
+        let used: Vec<usize> = (0..slots.len()).filter(is_used).collect();
+        let slots: Vec<Tensor> = used.iter().map(|&slot| slots[slot].clone()).collect();
         let applied = self
             .optimizer
-            .apply(&specs, view.iterations, &params, &gradients, &slots);
+            .apply(&params, view.iterations, &values, &gradients, &slots);
         for (&param, value) in connected.iter().zip(&applied.params) {
-            state_updates.set(self.trained[param], value);
+            state_updates.set(spec.trained[param], value);
         }
-        for (&slot, value) in kept.iter().zip(&applied.slots) {
+        for (&slot, value) in used.iter().zip(&applied.slots) {
             state_updates.set(variables.len() + slot, value);
         }
         for (index, value) in &reduced.updates {
@@ -450,6 +345,7 @@ impl Setup {
         }
         state_updates.set(state_updates.len() - 1, &(view.iterations + 1.0));
         if let Some(finite_check) = &finite_check {
+            // The scale changes in a skipped step too, so it is set behind the selection.
             state_updates.select_if(&finite_check.finite);
             for (slot, value) in finite_check.slots.iter().enumerate() {
                 state_updates.set(view.scale_at + slot, value);
@@ -457,127 +353,12 @@ impl Setup {
         }
         finite_check
     }
-
-    /// The inputs of the model in its element types.
-    pub(super) fn inputs(&self, batch: &BatchTensors) -> Vec<Tensor> {
-        let expected = self.model.inputs().map(|(_, shape)| shape.dtype);
-        let inputs = batch.x.iter().zip(expected);
-        inputs.map(|(x, dtype)| x.convert(dtype)).collect()
-    }
-
-    pub(super) fn bind_variables(&self, graph: &Graph) -> Vec<Tensor> {
-        let variables = self.model.variables().iter().zip(self.shardings());
-        variables
-            .map(|(variable, sharding)| {
-                graph.parameter_sharded(&variable.name, variable.shape.clone(), &sharding)
-            })
-            .collect()
-    }
-
-    pub(super) fn bind_state(&self, graph: &Graph) -> Vec<Tensor> {
-        self.bind(graph, &self.slots)
-    }
-
-    /// Variables, some slots, and the batches seen.
-    fn bind(&self, graph: &Graph, slots: &[SlotSpec]) -> Vec<Tensor> {
-        let mut state = self.bind_variables(graph);
-        let shardings = self.shardings();
-        let slots = slots.iter().zip(&shardings[state.len()..]);
-        state.extend(slots.map(|(slot, sharding)| {
-            graph.parameter_sharded(&slot.name, slot.shape.clone(), sharding)
-        }));
-        state.push(graph.parameter("iterations", Shape::scalar(DType::I64)));
-        state
-    }
-
-    pub(super) fn state_view<'a>(&self, state: &'a [Tensor]) -> StateView<'a> {
-        let (variables, rest) = state.split_at(self.model.variables().len());
-        let (slots, iterations) = rest.split_at(rest.len() - 1);
-        let (slots, scale) = slots.split_at(slots.len() - self.loss_scale.slots().len());
-        StateView {
-            variables,
-            slots,
-            scale,
-            scale_at: variables.len() + slots.len(),
-            iterations: &iterations[0],
-        }
-    }
 }
 
-/// What a forward and a backward pass say of a batch.
-pub(super) struct ReducedGradients {
-    /// On a replica.
-    loss_and_metrics: Option<LossAndMetrics>,
-    /// Positions, among the trained variables, of those that the loss depends on.
-    pub(super) connected: Vec<usize>,
-    /// Their gradients, over all replicas, of the scaled loss.
-    pub(super) gradients: Vec<Tensor>,
-    /// State of layers, over all replicas.
-    pub(super) updates: Vec<(usize, Tensor)>,
-    /// Whether the gradients are finite, in parts, where that is known before.
-    finite: Vec<Tensor>,
-    /// How the gradients became one.
-    exchange: Option<String>,
-}
-
-/// The state before a step.
-pub(super) struct StateView<'a> {
-    variables: &'a [Tensor],
-    /// Of the optimizer.
-    slots: &'a [Tensor],
-    /// Of the loss scale.
-    scale: &'a [Tensor],
-    /// Where in the state those of the loss scale begin.
-    scale_at: usize,
-    pub(super) iterations: &'a Tensor,
-}
-
-/// Which of the targets are integer classes, and of how many.
-fn classes(model: &Model, losses: &Losses, targets: &[usize]) -> Vec<(usize, usize)> {
-    let outputs = model.outputs();
-    let of_term = |term: &LossTerm| {
-        let Loss::SparseCategoricalCrossentropy(_) = term.loss else {
-            return None;
-        };
-        let target = targets.iter().position(|&target| target == term.output)?;
-        Some((target, *outputs[term.output].dims.last()?))
-    };
-    losses.terms.iter().filter_map(of_term).collect()
-}
-
-/// A key of its own for each step: a hash of the seed and the number of the step.
+/// The random key of a step: a hash of the seed and the number of the step.
 pub(crate) fn step_key(graph: &Graph, seed: &Tensor, iterations: &Tensor) -> Tensor {
     let number = iterations.convert(DType::U32);
     graph.random_bits(seed, &number, &[1, 2]).reshape(&[2])
-}
-
-fn check(model: &Model, compile: &Compile) -> Result<()> {
-    compile.optimizer.check()?;
-    compile.loss_scale.check()?;
-    let outputs = model.outputs().len();
-    for term in &compile.loss.terms {
-        term.loss.check()?;
-        check_output("loss", term.loss.name(), term.output, outputs)?;
-        if !term.weight.is_finite() {
-            let (name, weight) = (term.loss.name(), term.weight);
-            return Err(Error::user(format!(
-                "loss `{name}` has the weight {weight}; expected a finite number"
-            )));
-        }
-    }
-    for metric in compile.metrics.iter().chain(&compile.weighted_metrics) {
-        check_output("metric", metric.metric.name(), metric.output, outputs)?;
-    }
-    Ok(())
-}
-
-fn check_output(what: &str, name: &str, output: usize, outputs: usize) -> Result<()> {
-    if output < outputs {
-        return Ok(());
-    }
-    Err(Error::user(format!(
-        "{what} `{name}` is of output {output}, but the model has {outputs}; outputs are counted from 0"
-    )))
 }
 
 /// Mistakes of losses, metrics and optimizers have no place in the user's source.
@@ -598,10 +379,12 @@ mod golden;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fit::Compile;
     use crate::losses::SparseCategoricalCrossentropy;
     use crate::metrics::Accuracy;
-    use crate::nn::{BatchNorm, Dense, Dropout, Layer, Regularizer, Sequential, relu};
+    use crate::nn::{BatchNorm, Dense, Dropout, Layer, Policy, Regularizer, Sequential, relu};
     use crate::optim::Sgd;
+    use crate::replicas::Reduction;
     use phalanx_graph::op::{Node, Op, Value};
     use phalanx_graph::{Lowering, Platform};
 
@@ -699,7 +482,10 @@ mod tests {
         let setup = setup();
         let step = setup.train_step(&batch()).unwrap();
         // Variables and slots of the two layers, gamma and beta, the two moving statistics, the counters; the rate stays.
-        assert_eq!(step.changed.len(), 6 + 2 + 6 + 1);
+        let StepKind::InPlace { changed } = step.kind else {
+            panic!("the step of one replica replaces its state in place");
+        };
+        assert_eq!(changed.len(), 6 + 2 + 6 + 1);
         assert!(step.disconnected.is_empty());
         let program = step.program;
         for (parameter, output) in program.donated {

@@ -2,26 +2,29 @@
 
 use phalanx_graph::Shape;
 
-use super::stages::PipelineStep;
-use super::step::{BatchShape, Setup, StepProgram};
+use super::pipeline::PipelineStep;
+use super::setup::Setup;
+use super::step::{BatchShape, StepKind, StepProgram};
 use crate::engine::Compiled;
 use crate::replicas::Placement;
 use crate::{Error, Result};
 
-/// A compiled step for batches of one shape.
-pub(super) struct CompiledStep {
-    shape: BatchShape,
-    pub(super) executable: StepExecutable,
-    pub(super) changed: Vec<usize>,
-}
-
-/// How a step runs.
+/// How a compiled step runs; the cases are those of [`StepKind`].
 pub(super) enum StepExecutable {
-    /// As one program of all devices.
-    Replicated(Compiled),
-    /// As one, and another that replaces the state on the device of the variables, with the shapes of what it is sent.
-    ParameterDevice(Compiled, Compiled, Vec<Shape>),
-    /// In stages.
+    /// One program on all devices, which replaces the `changed` arrays of the state.
+    InPlace {
+        compiled: Compiled,
+        changed: Vec<usize>,
+    },
+    /// One program on the devices that compute. What it sends, of these shapes, `apply` takes on the parameter device,
+    /// where it replaces the `changed` arrays.
+    ParameterDevice {
+        compiled: Compiled,
+        apply: Compiled,
+        sent: Vec<Shape>,
+        changed: Vec<usize>,
+    },
+    /// A program for each stage.
     Pipelined(Box<PipelineStep>),
 }
 
@@ -30,67 +33,84 @@ impl StepExecutable {
         placement: &Placement,
         setup: &Setup,
         name: &str,
-        traced: &StepProgram,
+        traced: StepProgram,
     ) -> Result<Self> {
-        if let Some(plan) = &setup.plan {
-            let step = PipelineStep::compile(placement, plan, name, traced)?;
-            return Ok(Self::Pipelined(Box::new(step)));
-        }
-        let compiled = placement.compile(name, &traced.program)?;
-        Ok(match &traced.apply {
-            None => Self::Replicated(compiled),
-            Some(apply) => {
-                let apply = placement.compile_apply(apply)?;
-                Self::ParameterDevice(compiled, apply, traced.sent.clone())
+        let program = &traced.program;
+        Ok(match traced.kind {
+            StepKind::InPlace { changed } => Self::InPlace {
+                compiled: placement.compile(name, program)?,
+                changed,
+            },
+            StepKind::ParameterDevice {
+                apply,
+                sent,
+                changed,
+            } => Self::ParameterDevice {
+                compiled: placement.compile(name, program)?,
+                apply: placement.compile_apply(&apply)?,
+                sent,
+                changed,
+            },
+            StepKind::Pipelined(programs) => {
+                let plan = setup.layout.stage_plan();
+                let plan = plan.ok_or_else(|| Error::Bug("stages without a plan".into()))?;
+                let step = PipelineStep::compile(placement, plan, name, program, &programs)?;
+                Self::Pipelined(Box::new(step))
             }
         })
     }
 
-    /// The one program of the devices.
+    /// The program of the devices that compute.
     pub(super) fn single_program(&self) -> Result<&Compiled> {
         match self {
-            Self::Replicated(compiled) | Self::ParameterDevice(compiled, _, _) => Ok(compiled),
+            Self::InPlace { compiled, .. } | Self::ParameterDevice { compiled, .. } => Ok(compiled),
             Self::Pipelined(_) => Err(Error::Bug("a step in stages is no one program".into())),
         }
     }
 }
 
-/// The compiled programs of one kind of step, by the shape of the batch.
+/// The compiled programs of one kind of step: training, test or prediction.
 #[derive(Default)]
-pub(super) struct StepCache(Vec<CompiledStep>);
+pub(super) struct StepCache(Vec<(BatchShape, StepExecutable)>);
 
 impl StepCache {
-    /// The step for batches of this shape, compiled when it is the first of them.
-    pub(super) fn get(
+    /// Whether the step for batches of this shape is compiled.
+    pub(super) fn has(&self, shape: &BatchShape) -> bool {
+        self.0.iter().any(|(other, _)| other == shape)
+    }
+
+    /// Compiles the step for batches of this shape.
+    pub(super) fn insert(
         &mut self,
         placement: &Placement,
         setup: &Setup,
         name: &str,
         shape: &BatchShape,
-        trace: impl FnOnce() -> Result<StepProgram>,
-    ) -> Result<&CompiledStep> {
-        let found = self.0.iter().position(|step| step.shape == *shape);
-        let index = match found {
-            Some(index) => index,
-            None => {
-                let traced = trace()?;
-                for variable in &traced.disconnected {
-                    placement.engine().notice(&format!(
-                        "warning: the loss does not depend on variable `{variable}`, so it is not trained; freeze its layer if that is meant"
-                    ));
-                }
-                if let (Some(exchange), true) = (&traced.exchange, self.0.is_empty()) {
-                    let line = format!("replicas add in each step {exchange}");
-                    placement.engine().notice(&line);
-                }
-                self.0.push(CompiledStep {
-                    shape: shape.clone(),
-                    executable: StepExecutable::compile(placement, setup, name, &traced)?,
-                    changed: traced.changed,
-                });
-                self.0.len() - 1
-            }
-        };
-        Ok(&self.0[index])
+        traced: StepProgram,
+    ) -> Result<()> {
+        self.notice(placement, &traced);
+        let step = StepExecutable::compile(placement, setup, name, traced)?;
+        self.0.push((shape.clone(), step));
+        Ok(())
+    }
+
+    /// The step for batches of this shape.
+    pub(super) fn get(&self, shape: &BatchShape) -> Result<&StepExecutable> {
+        let found = self.0.iter().find(|(other, _)| other == shape);
+        let found = found.map(|(_, step)| step);
+        found.ok_or_else(|| Error::Bug("a step that was not compiled".into()))
+    }
+
+    /// Tells the user what tracing has found out.
+    fn notice(&self, placement: &Placement, traced: &StepProgram) {
+        for variable in &traced.disconnected {
+            placement.engine().notice(&format!(
+                "warning: the loss does not depend on variable `{variable}`, so it is not trained; freeze its layer if that is meant"
+            ));
+        }
+        if let (Some(exchange), true) = (&traced.exchange, self.0.is_empty()) {
+            let line = format!("replicas add in each step {exchange}");
+            placement.engine().notice(&line);
+        }
     }
 }

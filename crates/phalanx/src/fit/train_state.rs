@@ -3,9 +3,9 @@
 use phalanx_graph::{DType, HostTensor, Shape, Sharding};
 use phalanx_pjrt::Buffer;
 
-use super::stages::{BorrowedState, PipelineStep};
-use super::step::Setup;
-use super::step_cache::{CompiledStep, StepExecutable};
+use super::pipeline::{BorrowedState, PipelineStep, StageId};
+use super::setup::{Setup, StepLayout};
+use super::step_cache::StepExecutable;
 use crate::engine::{Compiled, Done};
 use crate::replicas::Placement;
 use crate::{Error, Result};
@@ -24,7 +24,7 @@ pub(super) struct TrainState {
     /// How each array is cut over a mesh.
     shardings: Vec<Sharding>,
     /// The stage of each array.
-    stage_of_array: Vec<usize>,
+    stage_of_array: Vec<StageId>,
 }
 
 impl TrainState {
@@ -42,10 +42,10 @@ impl TrainState {
             }
             None => setup.model.init(seed)?,
         };
-        let slots = setup.slots.iter();
+        let slots = setup.state.slots.iter();
         host.extend(slots.map(|slot| HostTensor::full(slot.shape.clone(), slot.fill)));
         // An average of no steps is the variable; the optimizer lets the first step replace it.
-        for (variable, slot) in setup.ema_slots() {
+        for (variable, slot) in setup.state.moving_averages() {
             host[slot] = host[variable].clone();
         }
         host.push(HostTensor::scalar(0i64));
@@ -55,21 +55,21 @@ impl TrainState {
             totals: Vec::new(),
             seed: Vec::new(),
             placement: placement.clone(),
-            shardings: setup.shardings(),
+            shardings: setup.state.shardings(),
             stage_of_array: setup.stage_of_array(),
         };
         state.replace(&host, seed)?;
         Ok(state)
     }
 
-    /// Sets all arrays, in the order of [`Setup::arrays`], and the seed; nothing is changed when the devices refuse.
+    /// Sets all arrays, in the order of [`StateSpec::arrays`], and the seed; nothing is changed when the devices refuse.
     pub(super) fn replace(&mut self, values: &[HostTensor], seed: u64) -> Result<()> {
         let key = [(seed >> 32) as u32, seed as u32];
         let mut arrays: Vec<Vec<Buffer>> = Vec::new();
-        for ((value, sharding), &home) in
+        for ((value, sharding), &StageId(stage)) in
             values.iter().zip(&self.shardings).zip(&self.stage_of_array)
         {
-            let placed = self.placement.place_parameter(value, sharding, home)?;
+            let placed = self.placement.place_parameter(value, sharding, stage)?;
             arrays.resize_with(placed.len(), Vec::new);
             for (list, array) in arrays.iter_mut().zip(placed) {
                 list.push(array);
@@ -96,11 +96,15 @@ impl TrainState {
     pub(super) fn rebuild_slots(&mut self, from: &Setup, to: &Setup) -> Result<()> {
         let variables = from.model.variables().len();
         self.arrays()?;
-        let (shardings, stage_of_array) = (to.shardings(), to.stage_of_array());
+        let (shardings, stage_of_array) = (to.state.shardings(), to.stage_of_array());
         let mut made = Vec::new();
-        for (index, slot) in to.slots.iter().enumerate() {
-            let kept = from.slots.iter().position(|old| old.name == slot.name);
-            let averaged = to.ema_slots().into_iter();
+        for (index, slot) in to.state.slots.iter().enumerate() {
+            let kept = from
+                .state
+                .slots
+                .iter()
+                .position(|old| old.name == slot.name);
+            let averaged = to.state.moving_averages().into_iter();
             let averaged = averaged.filter(|&(_, average)| average == variables + index);
             let value = match (kept, averaged.map(|(variable, _)| variable).next()) {
                 (Some(_), _) => None,
@@ -109,8 +113,8 @@ impl TrainState {
             };
             let value = value.map(|value| {
                 let sharding = &shardings[variables + index];
-                let home = stage_of_array[variables + index];
-                self.placement.place_parameter(&value, sharding, home)
+                let StageId(stage) = stage_of_array[variables + index];
+                self.placement.place_parameter(&value, sharding, stage)
             });
             made.push((kept, value.transpose()?));
         }
@@ -122,7 +126,7 @@ impl TrainState {
                 let new = value.as_mut().map(|value| value.remove(0));
                 arrays.extend(new.or_else(|| take(variables + (*kept)?)));
             }
-            arrays.extend(take(variables + from.slots.len()));
+            arrays.extend(take(variables + from.state.slots.len()));
         }
         (self.shardings, self.stage_of_array) = (shardings, stage_of_array);
         Ok(())
@@ -153,7 +157,7 @@ impl TrainState {
         let placed = self.placement.place_parameter(
             value,
             &self.shardings[index],
-            self.stage_of_array[index],
+            self.stage_of_array[index].0,
         )?;
         for (arrays, array) in self.arrays.iter_mut().zip(placed) {
             arrays[index] = array;
@@ -207,8 +211,10 @@ impl TrainState {
     /// The same totals for each replica.
     fn place_same_totals(&self, setup: &Setup, totals: &HostTensor) -> Result<Vec<Buffer>> {
         let devices = self.placement.devices();
-        match (&setup.plan, devices.last()) {
-            (Some(_), Some(&last)) => Ok(vec![self.placement.engine().put(last, totals)?]),
+        match (&setup.layout, devices.last()) {
+            (StepLayout::Pipelined(_), Some(&last)) => {
+                Ok(vec![self.placement.engine().put(last, totals)?])
+            }
             _ => self.placement.replicate(totals),
         }
     }
@@ -250,17 +256,27 @@ impl TrainState {
     pub(super) fn train(
         &mut self,
         setup: &Setup,
-        step: &CompiledStep,
+        step: &StepExecutable,
         batch: &[Vec<Buffer>],
     ) -> Result<Done> {
         self.arrays()?;
         self.copies.clear();
-        let trained = match &step.executable {
-            StepExecutable::Replicated(compiled) => self.train_in_place(compiled, step, batch),
-            StepExecutable::ParameterDevice(compiled, apply, sent) => {
-                self.train_central(setup, step, (compiled, apply, sent), batch)
+        let trained = match step {
+            StepExecutable::InPlace { compiled, changed } => {
+                self.train_in_place(compiled, changed, batch)
             }
-            StepExecutable::Pipelined(step) => self.train_staged(setup, step, batch),
+            StepExecutable::ParameterDevice {
+                compiled,
+                apply,
+                sent,
+                changed,
+            } => self
+                .begin_on_replicas(setup, compiled, sent, batch)
+                .and_then(|(received, done)| {
+                    self.apply_on_parameter_device(apply, changed, &received)?;
+                    Ok(done)
+                }),
+            StepExecutable::Pipelined(step) => self.train_pipelined(setup, step, batch),
         };
         if trained.is_err() {
             self.arrays.clear();
@@ -271,7 +287,7 @@ impl TrainState {
     fn train_in_place(
         &mut self,
         compiled: &Compiled,
-        step: &CompiledStep,
+        changed: &[usize],
         batch: &[Vec<Buffer>],
     ) -> Result<Done> {
         let lists = self.training_arguments(&self.arrays, &self.totals, batch);
@@ -279,7 +295,7 @@ impl TrainState {
         self.totals.clear();
         for (arrays, outputs) in self.arrays.iter_mut().zip(outputs) {
             let mut outputs = outputs.into_iter();
-            for (&index, output) in step.changed.iter().zip(outputs.by_ref()) {
+            for (&index, output) in changed.iter().zip(outputs.by_ref()) {
                 arrays[index] = output;
             }
             self.totals.extend(outputs);
@@ -287,25 +303,35 @@ impl TrainState {
         Ok(done)
     }
 
-    /// The variables are copied to the replicas, their gradients to the device of the variables, and applied there.
-    fn train_central(
+    /// Copies the variables to the replicas, begins their step, and brings what it sends to the parameter device.
+    fn begin_on_replicas(
         &mut self,
         setup: &Setup,
-        step: &CompiledStep,
-        (compiled, apply, sent): (&Compiled, &Compiled, &[Shape]),
+        compiled: &Compiled,
+        sent: &[Shape],
         batch: &[Vec<Buffer>],
-    ) -> Result<Done> {
-        let copies = self.copied(&setup.sent_to_replicas())?;
+    ) -> Result<(Vec<Buffer>, Done)> {
+        let copies = self.copied(&setup.state.arrays_for_replicas())?;
         let lists = self.training_arguments(&copies, &self.totals, batch);
         let (mut outputs, done) = compiled.run(&slices(&lists))?;
         self.totals = outputs.iter_mut().filter_map(Vec::pop).collect();
+        // Gradients are reduced, so those of any replica will do.
         let received = self.placement.to_parameters(&outputs[0], sent)?;
-        let arguments: Vec<&Buffer> = self.arrays[0].iter().chain(&received).collect();
+        Ok((received, done))
+    }
+
+    fn apply_on_parameter_device(
+        &mut self,
+        apply: &Compiled,
+        changed: &[usize],
+        received: &[Buffer],
+    ) -> Result<()> {
+        let arguments: Vec<&Buffer> = self.arrays[0].iter().chain(received).collect();
         let (applied, _) = apply.run(&[&arguments])?;
-        for (&index, output) in step.changed.iter().zip(applied.into_iter().flatten()) {
+        for (&index, output) in changed.iter().zip(applied.into_iter().flatten()) {
             self.arrays[0][index] = output;
         }
-        Ok(done)
+        Ok(())
     }
 
     /// The arrays of each replica.
@@ -317,10 +343,10 @@ impl TrainState {
 
     /// A copy of the whole state for each replica, where it is on a device of its own.
     pub(super) fn copies_of_all(&self, setup: &Setup) -> Result<Option<Vec<Vec<Buffer>>>> {
-        if self.placement.parameters().is_none() {
+        if self.placement.parameter_device().is_none() {
             return Ok(None);
         }
-        let shapes = setup.arrays().into_iter().map(|(_, shape)| shape);
+        let shapes = setup.state.arrays().into_iter().map(|(_, shape)| shape);
         self.copied(&shapes.enumerate().collect::<Vec<_>>())
             .map(Some)
     }
@@ -343,44 +369,41 @@ impl TrainState {
     }
 
     /// Micro-batches go through the stages, and one update follows.
-    fn train_staged(
+    fn train_pipelined(
         &mut self,
         setup: &Setup,
         step: &PipelineStep,
         batch: &[Vec<Buffer>],
     ) -> Result<Done> {
-        let totals = self.totals.first();
-        let arguments = totals.into_iter().chain(self.seed.first());
-        let replaced = self
-            .borrow(setup, self.arrays[0].len(), arguments, batch)?
-            .train(step)?;
-        for (index, array) in replaced.arrays {
+        let outputs = BorrowedState {
+            totals: self.totals.first(),
+            seed: self.seed.first(),
+            ..self.borrow(setup, self.arrays[0].len(), batch)?
+        }
+        .train(step)?;
+        for (index, array) in outputs.arrays {
             self.arrays[0][index] = array;
         }
-        self.totals = vec![replaced.totals];
-        Ok(replaced.done)
+        self.totals = vec![outputs.totals];
+        Ok(outputs.done)
     }
 
-    /// The first arrays, and what follows: the totals of the last stage, the seed of the first.
+    /// The first `count` arrays, for a run of micro-batches.
     fn borrow<'a>(
         &'a self,
         setup: &'a Setup,
         count: usize,
-        more: impl Iterator<Item = &'a Buffer>,
-        parts: &'a [Vec<Buffer>],
+        micro_batches: &'a [Vec<Buffer>],
     ) -> Result<BorrowedState<'a>> {
-        let devices = self.placement.devices();
-        let plan = setup.plan.as_ref();
+        let plan = setup.layout.stage_plan();
         Ok(BorrowedState {
             placement: &self.placement,
             plan: plan.ok_or_else(|| Error::Bug("stages without a plan".into()))?,
-            stage_of_array: &self.stage_of_array,
+            stages: &self.stage_of_array,
             arrays: self.arrays()?[0][..count].iter().collect(),
-            more: [devices[devices.len() - 1], devices[0]]
-                .into_iter()
-                .zip(more)
-                .collect(),
-            parts,
+            totals: None,
+            seed: None,
+            micro_batches,
         })
     }
 
@@ -413,7 +436,7 @@ impl TrainState {
     /// The arrays of each replica, which begin with the variables.
     fn variables(&mut self, setup: &Setup) -> Result<&[Vec<Buffer>]> {
         self.arrays()?;
-        if self.placement.parameters().is_none() {
+        if self.placement.parameter_device().is_none() {
             return Ok(&self.arrays);
         }
         if self.copies.is_empty() {
@@ -424,18 +447,21 @@ impl TrainState {
         Ok(&self.copies)
     }
 
-    /// Begins a test step; the sums go on in the totals_per_replica returned.
+    /// Begins a test step; the sums go on in the totals returned.
     pub(super) fn test(
         &mut self,
         setup: &Setup,
-        step: &CompiledStep,
+        step: &StepExecutable,
         totals: &[Buffer],
         batch: &[Vec<Buffer>],
     ) -> Result<(Vec<Buffer>, Done)> {
         let count = setup.model.variables().len();
-        if let StepExecutable::Pipelined(step) = &step.executable {
-            let borrow = self.borrow(setup, count, totals.iter(), batch)?;
-            let (totals, done) = borrow.test(step)?;
+        if let StepExecutable::Pipelined(step) = step {
+            let state = BorrowedState {
+                totals: totals.first(),
+                ..self.borrow(setup, count, batch)?
+            };
+            let (totals, done) = state.test(step)?;
             return Ok((vec![totals], done));
         }
         let replicas = self.variables(setup)?.iter().zip(totals).zip(batch);
@@ -445,7 +471,7 @@ impl TrainState {
                 variables.chain([totals]).chain(batch).collect()
             })
             .collect();
-        let (outputs, done) = step.executable.single_program()?.run(&slices(&lists))?;
+        let (outputs, done) = step.single_program()?.run(&slices(&lists))?;
         Ok((outputs.into_iter().flatten().collect(), done))
     }
 
@@ -453,18 +479,17 @@ impl TrainState {
     pub(super) fn predict(
         &mut self,
         setup: &Setup,
-        step: &CompiledStep,
+        step: &StepExecutable,
         x: &[Vec<Buffer>],
     ) -> Result<Vec<Vec<Buffer>>> {
         let count = setup.model.variables().len();
-        if let StepExecutable::Pipelined(step) = &step.executable {
-            let none = std::iter::empty();
-            return self.borrow(setup, count, none, x)?.predict(step);
+        if let StepExecutable::Pipelined(step) = step {
+            return self.borrow(setup, count, x)?.predict(step);
         }
         let lists: Vec<Vec<&Buffer>> = (self.variables(setup)?.iter().zip(x))
             .map(|(arrays, x)| arrays[..count].iter().chain(x).collect())
             .collect();
-        let (outputs, _) = step.executable.single_program()?.run(&slices(&lists))?;
+        let (outputs, _) = step.single_program()?.run(&slices(&lists))?;
         Ok(outputs)
     }
 }

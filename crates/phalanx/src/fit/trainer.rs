@@ -13,10 +13,10 @@ use super::evaluate::check_finite;
 use super::history::{EpochLogs, History, Input, Logs};
 use super::in_flight::InFlight;
 use super::input_wait::InputWait;
-use super::pipeline::StagePlan;
 use super::progress::ProgressReporter;
 use super::replica_times::StragglerMonitor;
-use super::step::{BatchShape, Setup};
+use super::setup::{Setup, StepLayout};
+use super::step::BatchShape;
 use super::step_cache::StepCache;
 use super::train_state::TrainState;
 use super::verify::ReplicaVerifier;
@@ -60,15 +60,7 @@ impl Trainer {
         compile: Compile,
     ) -> Result<Self> {
         let seed = compile.seed;
-        let reduction = placement.reduction().clone();
-        let mut setup = Setup::new(model, compile, placement.replicas(), reduction)?;
-        setup.is_central = placement.parameters().is_some();
-        setup.mesh_layout = placement.mesh_layout().cloned();
-        setup.check_shardings()?;
-        if let Some(stages) = placement.stages() {
-            setup.plan = Some(StagePlan::new(&setup.model, placement, stages)?);
-        }
-        let setup = setup.with_shares(placement.has_shares());
+        let setup = Setup::on(placement, model, compile)?;
         Ok(Self {
             state: TrainState::new(placement, &setup, values, seed)?,
             verifier: None,
@@ -254,7 +246,7 @@ impl Trainer {
 
     /// Puts the optimizer's averages, if it keeps any, in the place of the variables, as Keras does at the end of `fit`.
     fn take_averages(&mut self) -> Result<()> {
-        for (variable, slot) in self.setup.ema_slots() {
+        for (variable, slot) in self.setup.state.moving_averages() {
             let shape = &self.setup.model.variables()[variable].shape;
             let average = self.state.get(slot, shape)?;
             self.state.set(variable, &average)?;
@@ -263,7 +255,7 @@ impl Trainer {
     }
 
     pub(super) fn require_loss(&self, doing: &str) -> Result<()> {
-        if self.setup.losses.terms.is_empty() {
+        if self.setup.objective.losses.terms.is_empty() {
             return Err(Error::user(format!(
                 "cannot {doing}: the model was compiled without a loss; set `loss` in Compile"
             )));
@@ -378,13 +370,15 @@ impl Trainer {
         flight: &mut InFlight,
     ) -> Result<()> {
         check_labels(&self.setup, batch)?;
-        let setup = &self.setup;
-        let trace = || setup.train_program(shape);
-        let step = self
-            .train
-            .get(&self.placement, setup, "train_step", shape, trace)?;
+        if !self.train.has(shape) {
+            let traced = self.setup.train_step(shape)?;
+            let (placement, setup) = (&self.placement, &self.setup);
+            self.train
+                .insert(placement, setup, "train_step", shape, traced)?;
+        }
+        let step = self.train.get(shape)?;
         let batch = put(&self.placement, tensors(batch), partition, shape.filled)?;
-        let done = self.state.train(setup, step, &batch)?;
+        let done = self.state.train(&self.setup, step, &batch)?;
         self.input_wait.begin(&done)?;
         // Skipped steps are found out in `results`.
         self.iterations += 1;
@@ -397,7 +391,7 @@ impl Trainer {
         let Some(every) = self.placement.verify_every() else {
             return Ok(());
         };
-        let is_copied = self.placement.replicas() > 1 && self.placement.parameters().is_none();
+        let is_copied = self.placement.replicas() > 1 && self.placement.layout().is_replicated();
         if !is_copied || !self.iterations.unsigned_abs().is_multiple_of(every) {
             return Ok(());
         }
@@ -439,11 +433,12 @@ impl Trainer {
     ) -> Result<(BatchPartition, BatchShape)> {
         let whole = BatchShape::of(&self.setup, batch)?;
         // Micro-batches are told their place among the rows the same way.
-        let is_cut = self.setup.plan.is_some() && partition.replicas() > 1;
+        let is_cut =
+            matches!(self.setup.layout, StepLayout::Pipelined(_)) && partition.replicas() > 1;
         let shape = whole.part(
             &partition,
             is_cut || !partition.is_even(),
-            self.setup.by_size,
+            self.setup.branches_by_size(),
         );
         Ok((partition, shape))
     }
@@ -494,13 +489,13 @@ impl Trainer {
             return Ok(None);
         };
         let index = self.setup.model.variables().len() + slot;
-        let value = self.state.get(index, &self.setup.slots[slot].shape)?;
+        let value = self.state.get(index, &self.setup.state.slots[slot].shape)?;
         Ok(value.to_f64().first().copied())
     }
 
     /// Which of the slots that belong to no variable has a name.
     fn scalar_slot_index(&self, name: &str) -> Option<usize> {
-        let mut slots = self.setup.slots.iter();
+        let mut slots = self.setup.state.slots.iter();
         slots.position(|slot| slot.param.is_none() && slot.name == name)
     }
 
@@ -523,14 +518,14 @@ impl Trainer {
         let (loss, terms, results) =
             self.setup
                 .epoch_totals
-                .read(totals, &self.setup.metrics, none);
+                .read(totals, &self.setup.objective.metrics, none);
         let mut logs = Logs::default();
         logs.push("loss", loss);
         let outputs = self.setup.model.output_names();
-        for (term, value) in self.setup.losses.terms.iter().zip(terms) {
+        for (term, value) in self.setup.objective.losses.terms.iter().zip(terms) {
             logs.push(format!("{}_loss", outputs[term.output]), value);
         }
-        for (metric, value) in self.setup.metrics.iter().zip(results) {
+        for (metric, value) in self.setup.objective.metrics.iter().zip(results) {
             logs.push(&metric.name, value);
         }
         logs

@@ -2,7 +2,7 @@
 
 use phalanx_graph::{DType, Graph, Shape, Tensor};
 
-use super::step::Setup;
+use super::setup::Setup;
 use super::train_state::{TrainState, slices};
 use crate::engine::Compiled;
 use crate::replicas::Placement;
@@ -18,7 +18,7 @@ impl ReplicaVerifier {
     /// For the arrays of this setup.
     pub(super) fn new(placement: &Placement, setup: &Setup) -> Result<Self> {
         let graph = Graph::with_replicas(placement.replicas());
-        let arrays = setup.arrays();
+        let arrays = setup.state.arrays();
         let sums: Vec<Tensor> = arrays
             .iter()
             .map(|(name, shape)| checksum(&graph.parameter(name, shape.clone())))

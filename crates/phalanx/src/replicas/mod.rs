@@ -4,19 +4,17 @@
 mod batch_partition;
 mod choice;
 mod devices;
-mod mesh_layout;
+mod layout;
 mod placement;
 mod reduction;
 #[cfg(test)]
 mod reduction_tests;
-mod stages;
 
 pub use batch_partition::BatchPartition;
 pub use choice::DeviceChoice;
 pub(crate) use choice::MOST_CPU_DEVICES;
 pub(crate) use devices::device_kind;
 pub use devices::select_devices;
-pub(crate) use mesh_layout::MeshLayout;
+pub(crate) use layout::{Layout, MeshLayout, ParameterDevice, Stages};
 pub use placement::Placement;
 pub use reduction::{CrossDeviceOps, Reduction, SparseGradients, WireFormat};
-pub(crate) use stages::Stages;

@@ -3,7 +3,7 @@
 use phalanx_graph::{HostTensor, Mesh, Program, Shape, Sharding};
 use phalanx_pjrt::Buffer;
 
-use super::{BatchPartition, MeshLayout, Reduction, Stages};
+use super::{BatchPartition, Layout, MeshLayout, ParameterDevice, Reduction, Stages};
 use crate::engine::{CompileRequest, Compiled, Engine};
 use crate::{Error, Result};
 
@@ -15,12 +15,10 @@ use crate::{Error, Result};
 pub struct Placement {
     engine: Engine,
     devices: Vec<usize>,
-    parameters: Option<(Engine, usize)>,
+    layout: Layout,
     reduction: Reduction,
     shares: Option<Vec<u32>>,
     verify_every: Option<u64>,
-    mesh_layout: Option<MeshLayout>,
-    stages: Option<Stages>,
 }
 
 impl Placement {
@@ -49,12 +47,10 @@ impl Placement {
         Self {
             engine: engine.clone(),
             devices,
-            parameters: None,
+            layout: Layout::Replicated,
             reduction: Reduction::default(),
             shares: None,
             verify_every: None,
-            mesh_layout: None,
-            stages: None,
         }
     }
 
@@ -79,7 +75,10 @@ impl Placement {
     /// With the variables on one device alone, of this engine or another.
     #[must_use]
     pub fn with_parameters(mut self, engine: &Engine, device: usize) -> Self {
-        self.parameters = Some((engine.clone(), device));
+        self.layout = Layout::ParameterDevice(ParameterDevice {
+            engine: engine.clone(),
+            device,
+        });
         self
     }
 
@@ -94,7 +93,7 @@ impl Placement {
                 "{mesh} has {places} places, but {devices} devices are named; name one for each"
             )));
         }
-        self.mesh_layout = Some(MeshLayout {
+        self.layout = Layout::Sharded(MeshLayout {
             mesh: mesh.clone(),
             data: data.map(str::to_owned),
         });
@@ -136,20 +135,20 @@ impl Placement {
     /// Copies of the model that train together.
     #[must_use]
     pub const fn replicas(&self) -> usize {
-        match (&self.mesh_layout, &self.stages) {
-            (None, None) => self.devices.len(),
-            _ => 1,
+        match self.layout {
+            Layout::Replicated | Layout::ParameterDevice(_) => self.devices.len(),
+            Layout::Sharded(_) | Layout::Pipelined(_) => 1,
         }
     }
 
-    /// How the one replica is in stages on the devices, if it is.
-    pub(crate) const fn stages(&self) -> Option<&Stages> {
-        self.stages.as_ref()
+    /// How the model lies on the devices.
+    pub(crate) const fn layout(&self) -> &Layout {
+        &self.layout
     }
 
     /// With one replica, in a stage on each device.
     pub(crate) fn in_stages(mut self, micro_batches: usize) -> Self {
-        self.stages = Some(Stages {
+        self.layout = Layout::Pipelined(Stages {
             starts: None,
             micro_batches,
         });
@@ -158,15 +157,10 @@ impl Placement {
 
     /// With these layers as the first of the stages.
     pub(crate) fn with_stage_starts(mut self, starts: Vec<String>) -> Self {
-        if let Some(stages) = &mut self.stages {
+        if let Layout::Pipelined(stages) = &mut self.layout {
             stages.starts = Some(starts);
         }
         self
-    }
-
-    /// How the one replica is divided among the devices, if it is.
-    pub(crate) const fn mesh_layout(&self) -> Option<&MeshLayout> {
-        self.mesh_layout.as_ref()
     }
 
     /// The engine of the replicas.
@@ -183,12 +177,9 @@ impl Placement {
 
     /// Whether both have their replicas and variables on the same devices.
     pub(crate) fn has_same_devices(&self, other: &Self) -> bool {
-        let parameters = match (&self.parameters, &other.parameters) {
-            (Some((a, i)), Some((b, j))) => a.is(b) && i == j,
-            (a, b) => a.is_none() && b.is_none(),
-        };
-        let divided = self.mesh_layout == other.mesh_layout && self.stages == other.stages;
-        self.engine.is(&other.engine) && self.devices == other.devices && parameters && divided
+        self.engine.is(&other.engine)
+            && self.devices == other.devices
+            && self.layout.is_same(&other.layout)
     }
 
     /// The name of a replica's device, as in `cpu:0`.
@@ -197,10 +188,13 @@ impl Placement {
         self.engine.device_name(self.devices[replica])
     }
 
-    /// Engine and device of the variables where they are not with the replicas.
+    /// Engine and device that hold the variables, where they are not on the devices of the replicas.
     #[must_use]
-    pub const fn parameters(&self) -> Option<&(Engine, usize)> {
-        self.parameters.as_ref()
+    pub const fn parameter_device(&self) -> Option<(&Engine, usize)> {
+        match &self.layout {
+            Layout::ParameterDevice(ParameterDevice { engine, device }) => Some((engine, *device)),
+            Layout::Replicated | Layout::Sharded(_) | Layout::Pipelined(_) => None,
+        }
     }
 
     /// How gradients are added.
@@ -244,12 +238,14 @@ impl Placement {
     }
 
     fn exact_partition(&self, rows: usize) -> BatchPartition {
-        if let Some(mesh_layout) = &self.mesh_layout {
-            let filled = rows.next_multiple_of(mesh_layout.parts());
-            return BatchPartition::equal(rows, 1).padded_to(filled);
-        }
-        let stages = self.stages.as_ref();
-        let parts = stages.map_or(self.replicas(), |stages| stages.micro_batches);
+        let parts = match &self.layout {
+            Layout::Replicated | Layout::ParameterDevice(_) => self.devices.len(),
+            Layout::Sharded(mesh) => {
+                let padded = rows.next_multiple_of(mesh.data_parts());
+                return BatchPartition::equal(rows, 1).padded_to(padded);
+            }
+            Layout::Pipelined(stages) => stages.micro_batches,
+        };
         match &self.shares {
             None => BatchPartition::equal(rows, parts),
             // Checked when they were given.
@@ -289,23 +285,22 @@ impl Placement {
         sharding: &Sharding,
         stage: usize,
     ) -> Result<Vec<Buffer>> {
-        if self.stages.is_some() {
-            return Ok(vec![self.engine.put(self.devices[stage], tensor)?]);
-        }
-        match &self.parameters {
-            None => self.divide(tensor, sharding),
-            Some((engine, device)) => Ok(vec![engine.put(*device, tensor)?]),
+        match &self.layout {
+            Layout::Replicated | Layout::Sharded(_) => self.divide(tensor, sharding),
+            Layout::ParameterDevice(ParameterDevice { engine, device }) => {
+                Ok(vec![engine.put(*device, tensor)?])
+            }
+            Layout::Pipelined(_) => Ok(vec![self.engine.put(self.devices[stage], tensor)?]),
         }
     }
 
     /// A tensor on each device: whole, or its part.
     pub(crate) fn divide(&self, tensor: &HostTensor, sharding: &Sharding) -> Result<Vec<Buffer>> {
-        match &self.mesh_layout {
-            None => self.replicate(tensor),
-            Some(mesh_layout) => {
-                self.engine
-                    .put_parts(&self.devices, &mesh_layout.mesh, sharding, tensor)
+        match &self.layout {
+            Layout::Sharded(MeshLayout { mesh, .. }) => {
+                self.engine.put_parts(&self.devices, mesh, sharding, tensor)
             }
+            _ => self.replicate(tensor),
         }
     }
 
@@ -317,9 +312,11 @@ impl Placement {
         sharding: &Sharding,
     ) -> Result<HostTensor> {
         let engine = self.parameter_engine();
-        match &self.mesh_layout {
-            None => engine.get(arrays[0], shape),
-            Some(mesh_layout) => engine.get_parts(arrays, &mesh_layout.mesh, sharding, shape),
+        match &self.layout {
+            Layout::Sharded(MeshLayout { mesh, .. }) => {
+                engine.get_parts(arrays, mesh, sharding, shape)
+            }
+            _ => engine.get(arrays[0], shape),
         }
     }
 
@@ -345,10 +342,8 @@ impl Placement {
 
     /// Where the variables are, or those of the first replica.
     fn home(&self) -> (&Engine, usize) {
-        match &self.parameters {
-            None => (&self.engine, self.devices[0]),
-            Some((engine, device)) => (engine, *device),
-        }
+        self.parameter_device()
+            .unwrap_or((&self.engine, self.devices[0]))
     }
 
     /// An output of the model that a replica has, from those of all devices.
@@ -358,13 +353,12 @@ impl Placement {
         replica: usize,
         shape: &Shape,
     ) -> Result<HostTensor> {
-        match &self.mesh_layout {
-            None => self.engine.get(parts[replica], shape),
-            Some(mesh_layout) => {
-                let sharding = mesh_layout.of_batch(shape.rank());
-                self.engine
-                    .get_parts(parts, &mesh_layout.mesh, &sharding, shape)
+        match &self.layout {
+            Layout::Sharded(layout) => {
+                let sharding = layout.of_batch(shape.rank());
+                self.engine.get_parts(parts, &layout.mesh, &sharding, shape)
             }
+            _ => self.engine.get(parts[replica], shape),
         }
     }
 
@@ -396,19 +390,22 @@ impl Placement {
         let names: Vec<String> = (0..self.devices.len())
             .map(|r| self.device_name(r))
             .collect();
-        let stages = self.stages.as_ref();
-        let on = match (&self.mesh_layout, self.replicas()) {
-            _ if stages.is_some() => format!("{} stages ({})", names.len(), names.join(", ")),
-            (Some(mesh_layout), _) => format!("{} ({})", mesh_layout.mesh, names.join(", ")),
-            (None, 1) => names[0].clone(),
-            (None, replicas) => format!("{replicas} replicas ({})", names.join(", ")),
+        let on = match (&self.layout, self.devices.len()) {
+            (Layout::Pipelined(_), stages) => format!("{stages} stages ({})", names.join(", ")),
+            (Layout::Sharded(MeshLayout { mesh, .. }), _) => {
+                format!("{mesh} ({})", names.join(", "))
+            }
+            (_, 1) => names[0].clone(),
+            (_, replicas) => format!("{replicas} replicas ({})", names.join(", ")),
         };
         let partition = self.partition(rows, rows);
         let counts: Vec<usize> = (0..partition.replicas())
             .map(|r| partition.rows(r))
             .collect();
         let batch = match (&counts[..], partition.is_even()) {
-            _ if stages.is_some() => format!("batch {rows}, {} micro-batches", counts.len()),
+            _ if matches!(self.layout, Layout::Pipelined(_)) => {
+                format!("batch {rows}, {} micro-batches", counts.len())
+            }
             ([_], _) => format!("batch {rows}"),
             (_, true) => format!(
                 "global batch {rows}, {} per replica",
@@ -420,8 +417,8 @@ impl Placement {
         if self.replicas() > 1 {
             line = format!("{line}; gradients by {}", self.reduction.describe());
         }
-        if let Some((engine, device)) = &self.parameters {
-            line = format!("{line}; variables on {}", engine.device_name(*device));
+        if let Some((engine, device)) = self.parameter_device() {
+            line = format!("{line}; variables on {}", engine.device_name(device));
         }
         line
     }

@@ -150,7 +150,7 @@ mod tests {
         let strategy = || CentralStorageStrategy::on(&engine);
         let named = |name| strategy().parameters_named(name, &options);
         let second = named("/cpu:1").unwrap();
-        assert_eq!(second.0.parameters().unwrap().1, 1);
+        assert_eq!(second.0.parameter_device().unwrap().1, 1);
         let error = named("gpu:0").unwrap_err().to_string();
         assert!(
             error.contains("there is no device `gpu:0`; there are cpu:0, cpu:1"),

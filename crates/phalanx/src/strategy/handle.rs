@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::replicas::Placement;
+use crate::replicas::{Layout, Placement};
 use crate::{Error, Result};
 
 /// The strategy that a value belongs to: its name, and where its replicas are.
@@ -26,10 +26,10 @@ impl StrategyHandle {
 
     /// Refuses a strategy without replicas: one model divided over a mesh, or in stages.
     pub(super) fn check_replicas(&self) -> Result<()> {
-        let how = match (self.placement.mesh_layout(), self.placement.stages()) {
-            (None, None) => return Ok(()),
-            (Some(_), _) => "divides one model over a mesh",
-            (None, Some(_)) => "has one model in stages",
+        let how = match self.placement.layout() {
+            Layout::Replicated | Layout::ParameterDevice(_) => return Ok(()),
+            Layout::Sharded(_) => "divides one model over a mesh",
+            Layout::Pipelined(_) => "has one model in stages",
         };
         Err(Error::user(format!(
             "training loops of one's own run on replicas, and `{self}` {how}; use another strategy, or `compile` and `fit`"

@@ -556,7 +556,7 @@ impl State {
 
     /// Whether an entry is on a device of its own, from which replicas get copies.
     fn is_central(&self, entry: usize) -> bool {
-        let central = self.strategy.placement.parameters().is_some();
+        let central = self.strategy.placement.parameter_device().is_some();
         central && self.entries[entry].kind == ValueKind::Replicated
     }
 

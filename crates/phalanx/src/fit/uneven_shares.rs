@@ -1,59 +1,61 @@
-//! What a replica computes on its rows of a batch, in arrays of as many rows where parts are unequal.
+//! Uneven shares: replicas that get more rows than others, by their speed.
 //!
-//! All replicas run one program, and what it is given has one shape: parts of a batch are filled up to the largest. So that
-//! a replica with fewer rows also computes less, forward and backward pass stand in a branch for each size of a part, which
-//! takes its rows out of the arrays and computes on these alone; its results are of the same shapes for any size. Replicas
-//! in other branches must not be waited for: the weight of all replicas' rows is found before the branches, gradients are
-//! added behind. Where layers exchange values themselves, as those of synchronized batch normalization do, there are no
-//! branches, and rows that only fill up weight_program nothing.
+//! All replicas run one program, whose arrays have one shape: the rows of the largest share. A replica with a smaller
+//! share must nevertheless compute less, or its share would save no time. So forward and backward pass stand in a
+//! branch for each size of a share (`Graph::case`). A branch slices its rows off the arrays, computes on these alone,
+//! and returns results whose shapes do not depend on the size.
+//!
+//! Invariant: no branch communicates. A replica that waited inside one branch for a replica in another would wait
+//! forever. The weight of all replicas' rows is therefore summed before the branches, and gradients are reduced behind
+//! them. Where layers communicate themselves, as synchronized batch normalization does, there are no branches: every
+//! replica computes on padded arrays, and the padding weighs nothing.
 
 use phalanx_graph::op::{PadDim, ReduceOp};
-use phalanx_graph::{DType, HostTensor, Scattered, Shape, Tensor, gradients};
+use phalanx_graph::{DType, HostTensor, Scattered, Shape, Tensor};
 
 use super::batch_tensors::{BatchTensors, GlobalWeights};
-use super::epoch_totals::LossAndMetrics;
-use super::outputs::Output;
-use super::step::{BatchShape, Setup};
-use crate::nn::{Cx, Effects};
+use super::forward_backward::{LocalGradients, StepInputs};
+use super::setup::Setup;
+use super::step::BatchShape;
+use crate::replicas::Reduction;
 
-/// What a pass over rows takes beside them.
-pub(super) struct StepInputs {
-    pub(super) variables: Vec<Tensor>,
-    /// Of the loss scale.
-    pub(super) scale: Vec<Tensor>,
-    /// Of the random numbers of a training step.
-    pub(super) key: Option<Tensor>,
-}
-
-/// What rows say of the variables, before replicas tell each other.
-pub(super) struct LocalGradients {
-    pub(super) loss_and_metrics: LossAndMetrics,
-    /// Positions, among the trained variables, of those that the loss depends on.
-    pub(super) connected: Vec<usize>,
-    /// Their gradients, of the scaled loss.
-    pub(super) gradients: Vec<Tensor>,
-    /// State of layers.
-    pub(super) updates: Vec<(usize, Tensor)>,
+/// How the rows of a batch are divided over the replicas, and what a smaller share saves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shares {
+    /// As many rows for each replica.
+    Equal,
+    /// More rows for some; the program has a branch for each size.
+    Branched,
+    /// More rows for some; all compute on padded arrays, for layers communicate.
+    Padded,
 }
 
 impl Setup {
-    /// The setup for replicas of unequal shares.
-    pub(super) fn with_shares(mut self, has_shares: bool) -> Self {
-        self.has_shares = has_shares;
-        self.by_size = has_shares && self.layer_communication().is_none();
+    /// The setup for shares that are uneven or not.
+    pub(super) fn with_shares(mut self, uneven: bool) -> Self {
+        self.shares = match (uneven, uneven && self.layer_communication().is_none()) {
+            (false, _) => Shares::Equal,
+            (true, true) => Shares::Branched,
+            (true, false) => Shares::Padded,
+        };
         self
     }
 
-    /// What the user should know of how unequal shares are computed.
+    /// Whether a program may have a branch for each size of a share.
+    pub(super) fn branches_by_size(&self) -> bool {
+        self.shares == Shares::Branched
+    }
+
+    /// What the user should know where smaller shares save no time.
     pub(super) fn uneven_shares_warning(&self) -> Option<String> {
-        let exchange = (self.has_shares && !self.by_size).then(|| self.layer_communication())??;
+        let exchange = (self.shares == Shares::Padded).then(|| self.layer_communication())??;
         Some(format!(
             "layers of `{}` exchange values between replicas ({exchange}, as for synchronized batch normalization and activity penalties), so each replica computes on as many rows as the largest share has, and smaller shares save no time",
             self.model.name()
         ))
     }
 
-    /// The first op in a forward pass that waits for other replicas.
+    /// The first op of the forward pass by which layers communicate, if they do.
     pub(super) fn layer_communication(&self) -> Option<&'static str> {
         let graph = self.graph();
         let rows = |(_, shape): (_, Shape)| Shape::new(shape.dtype, [&[2], &*shape.dims].concat());
@@ -65,7 +67,7 @@ impl Setup {
             sizes: Vec::new(),
         };
         let inputs = StepInputs {
-            variables: self.bind_variables(&graph),
+            variables: self.state.bind_variables(&graph),
             scale: Vec::new(),
             key: Some(graph.constant(HostTensor::zeros(Shape::new(DType::U32, [2])))),
         };
@@ -73,171 +75,64 @@ impl Setup {
         graph.communication()
     }
 
-    /// Forward and backward pass.
-    pub(super) fn local_gradients(
+    /// The weights of all replicas' rows, in the order in which the loss asks for them, all-reduced ahead of branches.
+    /// None where there are no branches: shares may be of any size, or something in the pass communicates.
+    pub(super) fn reduced_weights(
         &self,
         inputs: &StepInputs,
         batch: &BatchTensors,
-    ) -> LocalGradients {
-        let Some(global_weights) = self.global_weights(inputs, batch) else {
-            return self.differentiate(inputs, batch);
-        };
-        let mut sparse: Option<Vec<Option<Scattered>>> = None;
-        let differentiate =
-            |inputs: &StepInputs, batch: &BatchTensors| self.differentiate(inputs, batch);
-        let (local_gradients, results) = by_size(
-            inputs,
-            batch,
-            global_weights,
-            differentiate,
-            |local_gradients| {
-                let rows = || {
-                    let gradients = local_gradients.gradients.iter();
-                    gradients.map(|g| self.reduction.rows_of(g)).collect()
-                };
-                local_gradients.tensors(sparse.get_or_insert_with(rows))
-            },
-        );
-        local_gradients.with(results, &sparse.unwrap_or_default())
-    }
-
-    /// Forward pass, loss and metrics of a test.
-    pub(super) fn forward_loss(&self, inputs: &StepInputs, batch: &BatchTensors) -> LossAndMetrics {
-        let compute = |inputs: &StepInputs, batch: &BatchTensors| {
-            let (outputs, effects) = self.forward(inputs, batch);
-            self.loss_and_metrics(&outputs, batch, &effects)
-        };
-        let Some(global_weights) = self.global_weights(inputs, batch) else {
-            return compute(inputs, batch);
-        };
-        let (loss_and_metrics, results) = by_size(
-            inputs,
-            batch,
-            global_weights,
-            compute,
-            LossAndMetrics::tensors,
-        );
-        loss_and_metrics.with(&mut results.into_iter())
-    }
-
-    /// The outputs of the model; behind those of its rows a smaller part has zeros.
-    pub(super) fn forward_outputs(&self, inputs: &StepInputs, batch: &BatchTensors) -> Vec<Tensor> {
-        let predict = |inputs: &StepInputs, batch: &BatchTensors| {
-            let (outputs, _) = self.forward(inputs, batch);
-            let outputs = outputs.iter();
-            outputs
-                .map(|output| self.shard_like_batch(&output.value))
-                .collect()
-        };
-        if batch.sizes.is_empty() {
-            return predict(inputs, batch);
-        }
-        let filled = |outputs: &Vec<Tensor>| {
-            let outputs = outputs.iter();
-            outputs.map(|y| lengthened(y, 0, batch.rows())).collect()
-        };
-        by_size(inputs, batch, Vec::new(), predict, filled).1
-    }
-
-    fn forward(&self, inputs: &StepInputs, batch: &BatchTensors) -> (Vec<Output>, Effects) {
-        let graph = batch.x[0].graph();
-        let mut cx = Cx::new(graph, &self.model, &inputs.variables)
-            .with_policy(self.precision)
-            .with_micro_batches(batch.micro_batches);
-        if let Some(key) = &inputs.key {
-            let first = batch.first_row(graph);
-            cx = cx.with_training(true).with_random(key.clone(), first);
-        }
-        if let Some(mask) = &batch.mask {
-            cx = cx.with_example_mask(mask.clone());
-        }
-        let outputs = Output::all(&mut cx, &self.model, &self.inputs(batch));
-        let effects = cx.finish();
-        batch.wholes.borrow_mut().extend(effects.wholes.clone());
-        (outputs, effects)
-    }
-
-    fn differentiate(&self, inputs: &StepInputs, batch: &BatchTensors) -> LocalGradients {
-        let (outputs, effects) = self.forward(inputs, batch);
-        let loss_and_metrics = self.loss_and_metrics(&outputs, batch, &effects);
-        let trained = self.trained.iter().map(|&index| &inputs.variables[index]);
-        let trained: Vec<&Tensor> = trained.collect();
-        let gradients = gradients(
-            &self
-                .loss_scale
-                .scaled(&loss_and_metrics.loss, &inputs.scale),
-            &trained,
-        );
-        let is_connected = |param: &usize| gradients[*param].is_some();
-        LocalGradients {
-            connected: (0..trained.len()).filter(is_connected).collect(),
-            gradients: gradients.into_iter().flatten().collect(),
-            updates: effects.updates,
-            loss_and_metrics,
-        }
-    }
-
-    /// The weights of all replicas' rows, in the order in which the loss asks for them; none where it is to ask the other
-    /// replicas itself, as parts may be of any size, or something else in the pass exchanges values.
-    fn global_weights(&self, inputs: &StepInputs, batch: &BatchTensors) -> Option<Vec<Tensor>> {
+    ) -> Option<Vec<Tensor>> {
         if batch.sizes.is_empty() {
             return None;
         }
-        // What of this is not a weight is left out of the program.
-        let kept = batch.recording_weights();
-        let (outputs, effects) = self.forward(inputs, &kept);
-        self.loss_and_metrics(&outputs, &kept, &effects);
-        if kept.x[0].graph().communication().is_some() {
+        // A trial pass records the weights; whatever else it traces is dead code.
+        let recording = batch.recording_weights();
+        let (outputs, effects) = self.forward(inputs, &recording);
+        self.loss_and_metrics(&outputs, &recording, &effects);
+        if recording.x[0].graph().communication().is_some() {
             return None;
         }
-        let own = kept.recorded_weights().into_iter();
+        let own = recording.recorded_weights().into_iter();
         Some(own.map(|own| own.all_reduce(ReduceOp::Sum)).collect())
     }
 }
 
-/// What `compute` makes of this replica's rows: a branch for each size of a part, whose results `tensors` lists. Returns what
-/// the branch of the largest made, whose tensors are not to be used, and what stands for them.
-fn by_size<T>(
+/// Computes on this replica's rows in a branch for each size of a share; `tensors` lists the results of a branch.
+///
+/// Returns what the branch of the largest share made, whose tensors belong to that branch and must not be used, and the
+/// results that stand for them outside.
+pub(super) fn branch_by_size<T>(
     inputs: &StepInputs,
     batch: &BatchTensors,
-    global_weights: Vec<Tensor>,
+    weights: Vec<Tensor>,
     compute: impl Fn(&StepInputs, &BatchTensors) -> T,
     mut tensors: impl FnMut(&T) -> Vec<Tensor>,
 ) -> (T, Vec<Tensor>) {
     let graph = batch.x[0].graph();
-    let operands = [inputs.tensors(), batch.tensors(), global_weights].concat();
+    let operands = [inputs.tensors(), batch.tensors(), weights].concat();
     let operands: Vec<&Tensor> = operands.iter().collect();
     let mut largest = None;
     let count = batch.sizes.len();
-    let results = graph.case(&batch.size_index(), &operands, count, |number, values| {
+    let results = graph.case(&batch.size_index(), &operands, count, |index, values| {
         let mut values = values.iter().cloned();
         let inputs = inputs.with(&mut values);
-        let mut batch = batch.first_rows(batch.sizes[number], &mut values);
+        let mut batch = batch.first_rows(batch.sizes[index], &mut values);
         batch.global_weights = GlobalWeights::Known(values.collect::<Vec<_>>().into_iter().into());
         let made = compute(&inputs, &batch);
         let results = tensors(&made);
         largest.get_or_insert(made);
         results
     });
-    (largest.expect("a part has a size"), results)
+    (largest.expect("a share has a size"), results)
 }
 
 impl StepInputs {
-    /// Of a test, or a prediction.
-    pub(super) fn variables(variables: &[Tensor]) -> Self {
-        Self {
-            variables: variables.to_vec(),
-            scale: Vec::new(),
-            key: None,
-        }
-    }
-
     fn tensors(&self) -> Vec<Tensor> {
         let all = self.variables.iter().chain(&self.scale).chain(&self.key);
         all.cloned().collect()
     }
 
-    /// The same of other tensors, in the order of [`tensors`](Self::tensors).
+    /// The same with other tensors, in the order of [`tensors`](Self::tensors).
     fn with(&self, tensors: &mut impl Iterator<Item = Tensor>) -> Self {
         Self {
             variables: tensors.take(self.variables.len()).collect(),
@@ -248,7 +143,28 @@ impl StepInputs {
 }
 
 impl LocalGradients {
-    /// All tensors; those gradients that are rows as their indices and rows, as many as the largest part has.
+    /// The gradients computed in a branch for each size of a share.
+    pub(super) fn by_size(
+        reduction: &Reduction,
+        inputs: &StepInputs,
+        batch: &BatchTensors,
+        weights: Vec<Tensor>,
+        differentiate: impl Fn(&StepInputs, &BatchTensors) -> Self,
+    ) -> Self {
+        // The largest share comes first, so it decides which gradients leave the branches as rows, and how many.
+        let mut sparse: Option<Vec<Option<Scattered>>> = None;
+        let tensors = |local: &Self| {
+            let rows = || {
+                let gradients = local.gradients.iter();
+                gradients.map(|g| reduction.rows_of(g)).collect()
+            };
+            local.tensors(sparse.get_or_insert_with(rows))
+        };
+        let (local, results) = branch_by_size(inputs, batch, weights, differentiate, tensors);
+        local.with(results, &sparse.unwrap_or_default())
+    }
+
+    /// All tensors; sparse gradients as (indices, rows), padded to the rows of the largest share.
     fn tensors(&self, sparse: &[Option<Scattered>]) -> Vec<Tensor> {
         let mut tensors = self.loss_and_metrics.tensors();
         tensors.extend(self.updates.iter().map(|(_, value)| value.clone()));
@@ -256,8 +172,8 @@ impl LocalGradients {
             match most.as_ref().zip(gradient.scattered()) {
                 Some((most, own)) => {
                     let count = most.indices.dim(0);
-                    tensors.push(lengthened(&own.indices, 0, count));
-                    tensors.push(lengthened(&own.rows, own.dim, count));
+                    tensors.push(padded_to(&own.indices, 0, count));
+                    tensors.push(padded_to(&own.rows, own.dim, count));
                 }
                 None => tensors.push(gradient.clone()),
             }
@@ -265,7 +181,7 @@ impl LocalGradients {
         tensors
     }
 
-    /// The same of other tensors, in the order of [`tensors`](Self::tensors).
+    /// The same with other tensors, in the order of [`tensors`](Self::tensors).
     fn with(self, tensors: Vec<Tensor>, sparse: &[Option<Scattered>]) -> Self {
         let mut tensors = tensors.into_iter();
         let loss_and_metrics = self.loss_and_metrics.with(&mut tensors);
@@ -290,8 +206,8 @@ impl LocalGradients {
     }
 }
 
-/// A tensor with zeros behind it along a dim.
-fn lengthened(tensor: &Tensor, dim: usize, size: usize) -> Tensor {
+/// A tensor followed by zeros along a dim, up to `size`.
+pub(super) fn padded_to(tensor: &Tensor, dim: usize, size: usize) -> Tensor {
     let more = size - tensor.dim(dim);
     if more == 0 {
         return tensor.clone();
@@ -380,7 +296,7 @@ mod tests {
     #[test]
     fn a_smaller_part_computes_on_fewer_rows() {
         let setup = setup(dense(BatchNorm::new()));
-        assert!(setup.by_size && setup.uneven_shares_warning().is_none());
+        assert!(setup.branches_by_size() && setup.uneven_shares_warning().is_none());
         let batch = batch(&setup, &[12, 4]);
         let programs = [
             setup.train_step(&batch).unwrap().program.simplified(),
@@ -413,7 +329,7 @@ mod tests {
     #[test]
     fn layers_that_exchange_values_are_told_and_stand_in_no_branch() {
         let setup = setup(dense(BatchNorm::new().synchronized(true)));
-        assert!(!setup.by_size);
+        assert!(!setup.branches_by_size());
         let warning = setup.uneven_shares_warning().unwrap();
         assert!(warning.contains("all_gather"), "{warning}");
         // Nor when somebody asks for sizes all the same.
@@ -437,8 +353,10 @@ mod tests {
     /// What a training leaves, with and without branches.
     fn trained(placement: &Placement, model: &Model, data: &Dataset, by_size: bool) -> Vec<f64> {
         let mut trainer = Trainer::new(placement, model.clone(), None, compile()).unwrap();
-        assert!(trainer.setup.by_size);
-        trainer.setup.by_size = by_size;
+        assert!(trainer.setup.branches_by_size());
+        if !by_size {
+            trainer.setup.shares = Shares::Padded;
+        }
         let batches = data.batch(8);
         let fit = Fit::epochs(2).progress(Progress::Silent);
         let history = trainer.fit(&batches, fit).unwrap();

@@ -1,0 +1,182 @@
+//! What a trainer was compiled to: the model, and everything that its programs are traced from.
+
+use phalanx_graph::Graph;
+
+use super::LossScale;
+use super::batch_tensors::BatchTensors;
+use super::compile::Compile;
+use super::epoch_totals::EpochTotals;
+use super::loss::Objective;
+use super::pipeline::{StageId, StagePlan};
+use super::state_spec::StateSpec;
+use super::step::BatchShape;
+use super::uneven_shares::Shares;
+use crate::nn::{Model, Policy};
+use crate::optim::Optimizer;
+use crate::replicas::{Layout, MeshLayout, Placement, Reduction};
+use crate::{Error, Result};
+
+/// What a model is compiled to.
+#[derive(Clone)]
+pub(super) struct Setup {
+    pub(super) model: Model,
+    pub(super) objective: Objective,
+    pub(super) optimizer: Optimizer,
+    pub(super) loss_scale: LossScale,
+    pub(super) precision: Policy,
+    /// The arrays that a step takes and replaces.
+    pub(super) state: StateSpec,
+    pub(super) epoch_totals: EpochTotals,
+    pub(super) layout: StepLayout,
+    /// Replicas that train together: the divisor of everything that each computes alike.
+    pub(super) replicas: usize,
+    pub(super) reduction: Reduction,
+    pub(super) shares: Shares,
+}
+
+/// How the programs of a step use the devices: the [`Layout`] of the placement, with what the model adds to it.
+#[derive(Clone)]
+pub(super) enum StepLayout {
+    /// One program; each replica updates its own copy of the variables.
+    Replicated,
+    /// A program of the replicas, and one that updates the variables on their own device.
+    ParameterDevice,
+    /// One program that XLA's partitioner divides over a mesh.
+    Sharded(MeshLayout),
+    /// A program for each stage, run once for each micro-batch.
+    Pipelined(StagePlan),
+}
+
+impl StepLayout {
+    fn new(model: &Model, placement: &Placement) -> Result<Self> {
+        Ok(match placement.layout() {
+            Layout::Replicated => Self::Replicated,
+            Layout::ParameterDevice(_) => Self::ParameterDevice,
+            Layout::Sharded(mesh) => Self::Sharded(mesh.clone()),
+            Layout::Pipelined(stages) => {
+                Self::Pipelined(StagePlan::new(model, placement.devices().len(), stages)?)
+            }
+        })
+    }
+
+    pub(super) const fn mesh(&self) -> Option<&MeshLayout> {
+        match self {
+            Self::Sharded(mesh) => Some(mesh),
+            Self::Replicated | Self::ParameterDevice | Self::Pipelined(_) => None,
+        }
+    }
+
+    pub(super) const fn stage_plan(&self) -> Option<&StagePlan> {
+        match self {
+            Self::Pipelined(plan) => Some(plan),
+            Self::Replicated | Self::ParameterDevice | Self::Sharded(_) => None,
+        }
+    }
+}
+
+impl Setup {
+    /// The setup of one or more replicas with equal shares, each with its own variables.
+    pub(super) fn new(
+        model: Model,
+        compile: Compile,
+        replicas: usize,
+        reduction: Reduction,
+    ) -> Result<Self> {
+        compile.check(&model)?;
+        let objective = Objective::new(&model, &compile);
+        let loss_scale = compile.loss_scale.under(compile.precision);
+        let optimizer = compile.optimizer.for_replicas(replicas);
+        Ok(Self {
+            epoch_totals: EpochTotals::new(&objective.losses, &objective.metrics),
+            state: StateSpec::new(&model, &optimizer, loss_scale),
+            precision: compile.precision,
+            layout: StepLayout::Replicated,
+            shares: Shares::Equal,
+            objective,
+            optimizer,
+            loss_scale,
+            model,
+            replicas,
+            reduction,
+        })
+    }
+
+    /// The setup for the devices of a placement.
+    pub(super) fn on(placement: &Placement, model: Model, compile: Compile) -> Result<Self> {
+        let reduction = placement.reduction().clone();
+        let mut setup = Self::new(model, compile, placement.replicas(), reduction)?;
+        setup.layout = StepLayout::new(&setup.model, placement)?;
+        setup.check_shardings()?;
+        Ok(setup.with_shares(placement.has_shares()))
+    }
+
+    /// The setup after other layers of the model were frozen or unfrozen.
+    pub(super) fn with_model(&self, model: Model) -> Self {
+        let changed = Self {
+            state: StateSpec::new(&model, &self.optimizer, self.loss_scale),
+            model,
+            ..self.clone()
+        };
+        changed.with_shares(self.shares != Shares::Equal)
+    }
+
+    /// The setup whose step is one program, with the variables on the devices that compute.
+    pub(super) fn with_local_parameters(&self) -> Self {
+        let layout = match &self.layout {
+            StepLayout::ParameterDevice => StepLayout::Replicated,
+            layout => layout.clone(),
+        };
+        Self {
+            layout,
+            ..self.clone()
+        }
+    }
+
+    /// The setup of a single replica, which exchanges nothing with others.
+    pub(super) fn for_single_replica(&self) -> Self {
+        Self {
+            replicas: 1,
+            ..self.with_local_parameters()
+        }
+    }
+
+    /// The empty graph of a program.
+    pub(super) fn graph(&self) -> Graph {
+        match &self.layout {
+            StepLayout::Sharded(layout) => Graph::with_mesh(&layout.mesh),
+            _ => Graph::with_replicas(self.replicas),
+        }
+    }
+
+    /// A batch that trains or tests, as parameters of a graph.
+    pub(super) fn bind_batch(&self, graph: &Graph, shape: &BatchShape) -> BatchTensors {
+        let mut batch = BatchTensors::bind(graph, shape, self.layout.mesh());
+        if let StepLayout::Pipelined(plan) = &self.layout {
+            batch.micro_batches = plan.micro_batches;
+        }
+        batch
+    }
+
+    /// The stage of each array of the state; the first where there are no stages.
+    pub(super) fn stage_of_array(&self) -> Vec<StageId> {
+        match &self.layout {
+            StepLayout::Pipelined(plan) => self.state.stages(plan),
+            _ => vec![StageId(0); self.state.len()],
+        }
+    }
+
+    /// Refuses variables that cannot be sharded as their layers say.
+    fn check_shardings(&self) -> Result<()> {
+        let Some(layout) = self.layout.mesh() else {
+            return Ok(());
+        };
+        let variables = self.model.variables().iter().zip(self.state.shardings());
+        for (variable, sharding) in variables {
+            let checked = sharding.check(&variable.shape, &layout.mesh);
+            checked.map_err(|message| {
+                Error::user(format!("variable `{}`: {message}", variable.name))
+            })?;
+        }
+        Ok(())
+    }
+}
