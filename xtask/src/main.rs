@@ -11,7 +11,6 @@ mod fences;
 mod process;
 mod sizes;
 mod source;
-mod spdx;
 mod workspace;
 
 use std::process::ExitCode;

@@ -15,8 +15,6 @@ pub(crate) struct Workspace {
 #[derive(Deserialize)]
 pub(crate) struct Package {
     pub(crate) name: String,
-    pub(crate) version: String,
-    pub(crate) license: Option<String>,
     /// Where it comes from; `None` for a folder of the workspace.
     pub(crate) source: Option<String>,
     pub(crate) dependencies: Vec<Dependency>,
@@ -30,9 +28,6 @@ pub(crate) struct Dependency {
     pub(crate) name: String,
     /// `None`, `dev` or `build`.
     pub(crate) kind: Option<String>,
-    pub(crate) req: String,
-    /// The address of the registry; `None` for the default one.
-    pub(crate) registry: Option<String>,
     /// The folder, for a package of the workspace.
     pub(crate) path: Option<PathBuf>,
 }
