@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use phalanx::engine::{Engine, EngineOptions};
 use phalanx_graph::op::{ReduceOp, Via};
 use phalanx_graph::{
-    CompilerOption, DType, Graph, HostTensor, Lowering, Platform, Program, Shape, Tensor, gradients,
+    CompilerOption, DType, Graph, HostTensor, Lowering, Platform, Program, Shape, Tensor,
+    compiler_options, gradients,
 };
 use phalanx_pjrt::{Buffer, CompileOptions, Executable, ExecuteOptions, OverrideValue};
 
@@ -205,7 +206,7 @@ impl Side {
     fn new(engine: &Engine, program: &Program, dims: &[Vec<usize>], merged: bool) -> Outcome<Self> {
         let text = program.to_stablehlo(&Lowering::new(Platform::Cpu, "reductions"));
         let mut overrides = BTreeMap::new();
-        for (name, value) in Platform::Cpu.compiler_options(&text) {
+        for (name, value) in compiler_options(Platform::Cpu, &text) {
             let value = match value {
                 CompilerOption::Switch(on) => OverrideValue::Bool(on),
                 CompilerOption::Text(text) => OverrideValue::Text(text.to_owned()),

@@ -19,24 +19,11 @@ mod writer;
 
 use std::sync::Arc;
 
+use phalanx_platform::Platform;
+
 use self::writer::{Operand, Writer, list};
 use crate::op::{Attribute, CompareOp, CustomCall, Node, Op, PadDim, SliceDim, UnaryOp, Value};
 use crate::{DType, Mesh, Parameter, Program, Shape};
-
-/// The kind of device a program is printed for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Platform {
-    /// Host processors.
-    Cpu,
-    /// NVIDIA GPUs.
-    Cuda,
-    /// AMD GPUs.
-    Rocm,
-    /// Google TPUs.
-    Tpu,
-    /// Intel GPUs.
-    Oneapi,
-}
 
 /// How a program is printed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,48 +84,46 @@ impl Lowering {
     }
 }
 
-impl Platform {
-    /// Compiler options, by name, to pass with the compilation of a printed module.
-    ///
-    /// XLA:CPU lets maxima and minima drop NaN unless told not to, which would hide a diverged loss. Its newest library
-    /// (YNNPACK) is slower than the one before for f32 convolutions on processors without AMX, so it is left reductions and
-    /// single products; and products alone where there are 16-bit floats, whose sums it got wrong: see `docs/decisions`.
-    ///
-    /// XLA:CPU takes optimization barriers out before it fuses, unlike XLA for GPUs and TPUs; then a value behind one would be
-    /// computed again in each fusion that uses it, rounded differently. So the pass that takes them out is left out; what a
-    /// barrier becomes is nothing at run time.
-    #[must_use]
-    pub fn compiler_options(self, module: &str) -> Vec<(&'static str, CompilerOption)> {
-        // So ends a type such as `tensor<8xbf16>`.
-        let library = match module.contains("f16>") {
-            true => "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT",
-            false => "LIBRARY_FUSION_TYPE_REDUCE,LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT",
-        };
-        match self {
-            Self::Cpu => {
-                let barriers = module.contains("stablehlo.optimization_barrier");
-                let barriers = barriers.then_some((
-                    "xla_disable_hlo_passes",
-                    CompilerOption::Text("cse_barrier_expander"),
-                ));
-                let always = [
-                    ("xla_cpu_enable_fast_min_max", CompilerOption::Switch(false)),
-                    (
-                        "xla_cpu_experimental_ynn_fusion_type",
-                        CompilerOption::Text(library),
-                    ),
-                ];
-                always.into_iter().chain(barriers).collect()
-            }
-            Self::Cuda | Self::Rocm | Self::Tpu | Self::Oneapi => Vec::new(),
+/// Compiler options, by name, to pass with the compilation of a printed module.
+///
+/// XLA:CPU lets maxima and minima drop NaN unless told not to, which would hide a diverged loss. Its newest library
+/// (YNNPACK) is slower than the one before for f32 convolutions on processors without AMX, so it is left reductions and
+/// single products; and products alone where there are 16-bit floats, whose sums it got wrong: see `docs/decisions`.
+///
+/// XLA:CPU takes optimization barriers out before it fuses, unlike XLA for GPUs and TPUs; then a value behind one would be
+/// computed again in each fusion that uses it, rounded differently. So the pass that takes them out is left out; what a
+/// barrier becomes is nothing at run time.
+#[must_use]
+pub fn compiler_options(platform: Platform, module: &str) -> Vec<(&'static str, CompilerOption)> {
+    // So ends a type such as `tensor<8xbf16>`.
+    let library = match module.contains("f16>") {
+        true => "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT",
+        false => "LIBRARY_FUSION_TYPE_REDUCE,LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT",
+    };
+    match platform {
+        Platform::Cpu => {
+            let barriers = module.contains("stablehlo.optimization_barrier");
+            let barriers = barriers.then_some((
+                "xla_disable_hlo_passes",
+                CompilerOption::Text("cse_barrier_expander"),
+            ));
+            let always = [
+                ("xla_cpu_enable_fast_min_max", CompilerOption::Switch(false)),
+                (
+                    "xla_cpu_experimental_ynn_fusion_type",
+                    CompilerOption::Text(library),
+                ),
+            ];
+            always.into_iter().chain(barriers).collect()
         }
+        Platform::Cuda | Platform::Rocm | Platform::Tpu | Platform::Oneapi => Vec::new(),
     }
+}
 
-    /// Whether convolutions that are matrix products are printed as dots: measured faster on XLA:CPU, where the
-    /// product reaches the matrix library; elsewhere the vendor's library makes this choice.
-    const fn prefers_dots(self) -> bool {
-        matches!(self, Self::Cpu)
-    }
+/// Whether convolutions that are matrix products are printed as dots: measured faster on XLA:CPU, where the
+/// product reaches the matrix library; elsewhere the vendor's library makes this choice.
+const fn prefers_dots(platform: Platform) -> bool {
+    matches!(platform, Platform::Cpu)
 }
 
 impl Program {

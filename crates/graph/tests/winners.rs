@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 
 use phalanx_graph::op::{Op, ReduceOp, WindowDim};
 use phalanx_graph::{
-    CompilerOption, Graph, HostTensor, Platform, Pool2d, Program, Shape, Tensor, gradients,
+    CompilerOption, Graph, HostTensor, Platform, Pool2d, Program, Shape, Tensor, compiler_options,
+    gradients,
 };
 use phalanx_pjrt::{CompileOptions, OverrideValue};
 
@@ -36,7 +37,7 @@ fn optimized(program: &Program) -> String {
         CompilerOption::Switch(on) => OverrideValue::Bool(on),
         CompilerOption::Text(text) => OverrideValue::Text(text.to_owned()),
     };
-    let options = Platform::Cpu.compiler_options(&text).into_iter();
+    let options = compiler_options(Platform::Cpu, &text).into_iter();
     let mut overrides: BTreeMap<String, OverrideValue> = options
         .map(|(name, option)| (name.to_owned(), value(option)))
         .collect();

@@ -56,8 +56,7 @@ pub use event::Event;
 pub use executable::{CompiledMemory, Executable, ExecuteOptions, Execution, Output};
 pub use host_memory::keep_freed_memory;
 pub use install::{InstallError, Installer};
+pub use phalanx_platform::{Platform, UnknownPlatform};
 pub use pinned_wheel::{CPU_PLUGIN, PinnedWheel};
 pub use plugin::{Attribute, Plugin};
-pub use plugin_search::{
-    EXPLICIT, FoundPlugin, Platform, PluginNotFound, PluginSearch, UnknownPlatform, first_named,
-};
+pub use plugin_search::{EXPLICIT, FoundPlugin, PluginNotFound, PluginSearch, first_named};

@@ -2,104 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fmt;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
+
+use phalanx_platform::Platform;
 
 use crate::pinned_wheel::CPU_PLUGIN;
-
-/// A kind of device for which plugins exist.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Platform {
-    /// Host processors.
-    Cpu,
-    /// NVIDIA GPUs.
-    Cuda,
-    /// AMD GPUs.
-    Rocm,
-    /// Google TPUs.
-    Tpu,
-    /// Intel GPUs.
-    Oneapi,
-}
-
-impl Platform {
-    /// All platforms, in the order in which they are listed.
-    pub const ALL: [Self; 5] = [Self::Cpu, Self::Cuda, Self::Rocm, Self::Tpu, Self::Oneapi];
-
-    /// The name, such as `cuda`.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Cpu => "cpu",
-            Self::Cuda => "cuda",
-            Self::Rocm => "rocm",
-            Self::Tpu => "tpu",
-            Self::Oneapi => "oneapi",
-        }
-    }
-
-    /// The environment variable that names this platform's plugin, such as `PHALANX_PJRT_CUDA`.
-    #[must_use]
-    pub fn variable(self) -> String {
-        format!("PHALANX_PJRT_{}", self.name().to_uppercase())
-    }
-
-    /// The command that installs this platform's plugin.
-    #[must_use]
-    pub fn install_command(self) -> &'static str {
-        match self {
-            Self::Cpu => "phalanx plugin install cpu",
-            Self::Cuda => "pip install 'jax[cuda13]'",
-            Self::Rocm => "pip install jax-rocm7-pjrt",
-            Self::Tpu => "pip install libtpu",
-            Self::Oneapi => "pip install jax-oneapi-pjrt",
-        }
-    }
-
-    /// Plugin files below a site-packages folder, best first.
-    fn files(self) -> &'static [&'static str] {
-        match self {
-            Self::Cpu => &["lammps_jax_pjrt_cpu/pjrt_c_api_cpu_plugin.so"],
-            Self::Cuda => &[
-                "jax_plugins/xla_cuda13/xla_cuda_plugin.so",
-                "jax_plugins/xla_cuda12/xla_cuda_plugin.so",
-            ],
-            Self::Rocm => &[
-                "jax_plugins/xla_rocm10/xla_rocm_plugin.so",
-                "jax_plugins/xla_rocm7/xla_rocm_plugin.so",
-                "jax_plugins/xla_rocm60/xla_rocm_plugin.so",
-            ],
-            Self::Tpu => &["libtpu/libtpu.so"],
-            Self::Oneapi => &["jax_plugins/xla_oneapi/xla_oneapi_plugin.so"],
-        }
-    }
-}
-
-impl fmt::Display for Platform {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Platform {
-    type Err = UnknownPlatform;
-
-    /// Accepts the names of [`Platform::ALL`], and `gpu` for `cuda`.
-    fn from_str(text: &str) -> Result<Self, UnknownPlatform> {
-        let lower = text.to_lowercase();
-        let name = if lower == "gpu" { "cuda" } else { &lower };
-        Self::ALL
-            .into_iter()
-            .find(|platform| platform.name() == name)
-            .ok_or_else(|| UnknownPlatform(text.into()))
-    }
-}
-
-/// A platform name that is none of ours.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unknown platform `{0}`; use one of cpu, cuda, rocm, tpu, oneapi")]
-pub struct UnknownPlatform(pub String);
 
 /// What the search for plugins and other libraries depends on: the environment and file system of the process, or of a test.
 #[derive(Debug, Clone, Default)]
@@ -248,8 +155,7 @@ impl PluginSearch {
             .collect();
         let roots = self.site_packages();
         all.extend(roots.iter().flat_map(|root| {
-            platform
-                .files()
+            plugin_files(platform)
                 .iter()
                 .map(|file| ("site-packages", root.join(file)))
         }));
@@ -298,6 +204,24 @@ impl PluginSearch {
             .into_iter()
             .find(|(name, _)| name.parse() == Ok(platform))
             .map(|(_, path)| PathBuf::from(path))
+    }
+}
+
+/// Plugin files below a site-packages folder, best first.
+fn plugin_files(platform: Platform) -> &'static [&'static str] {
+    match platform {
+        Platform::Cpu => &["lammps_jax_pjrt_cpu/pjrt_c_api_cpu_plugin.so"],
+        Platform::Cuda => &[
+            "jax_plugins/xla_cuda13/xla_cuda_plugin.so",
+            "jax_plugins/xla_cuda12/xla_cuda_plugin.so",
+        ],
+        Platform::Rocm => &[
+            "jax_plugins/xla_rocm10/xla_rocm_plugin.so",
+            "jax_plugins/xla_rocm7/xla_rocm_plugin.so",
+            "jax_plugins/xla_rocm60/xla_rocm_plugin.so",
+        ],
+        Platform::Tpu => &["libtpu/libtpu.so"],
+        Platform::Oneapi => &["jax_plugins/xla_oneapi/xla_oneapi_plugin.so"],
     }
 }
 
@@ -511,19 +435,6 @@ mod tests {
         assert_eq!(
             cache(&[("XDG_CACHE_HOME", "/x"), ("PHALANX_CACHE_DIR", "/p")]),
             Some("/p".into())
-        );
-    }
-
-    #[test]
-    fn platform_names_parse() {
-        assert_eq!("GPU".parse(), Ok(Platform::Cuda));
-        assert_eq!("tpu".parse(), Ok(Platform::Tpu));
-        assert!(
-            "metal"
-                .parse::<Platform>()
-                .unwrap_err()
-                .to_string()
-                .contains("cpu, cuda")
         );
     }
 }

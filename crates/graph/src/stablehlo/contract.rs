@@ -1,5 +1,6 @@
 //! Matrix products and convolutions.
 
+use super::prefers_dots;
 use super::writer::{Operand, Writer, signature};
 use crate::op::{ConvDims, ConvSpec, DotDims, PadDim, SliceDim};
 use crate::{DType, Shape};
@@ -25,7 +26,7 @@ pub(super) fn dot(
     if let Some(product) = super::product::product(w, lhs, rhs, dims, shape) {
         return product;
     }
-    if w.platform.prefers_dots()
+    if prefers_dots(w.platform)
         && let Some(flat) = flat_contraction(lhs, rhs, dims)
     {
         let (lhs, rhs) = (w.reshape(lhs, &flat[0]), w.reshape(rhs, &flat[1]));
@@ -102,7 +103,7 @@ pub(super) fn conv(
     dims: &ConvDims,
     shape: &Shape,
 ) -> Operand {
-    if w.platform.prefers_dots()
+    if prefers_dots(w.platform)
         && let Some(plan) = plan_product(&input.shape, &kernel.shape, dims, shape)
     {
         return product(w, input, kernel, dims, &plan, shape);

@@ -10,7 +10,9 @@ mod oracle;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use phalanx_graph::{CompilerOption, DType, HostTensor, Lowering, Platform, Program, Shape};
+use phalanx_graph::{
+    CompilerOption, DType, HostTensor, Lowering, Platform, Program, Shape, compiler_options,
+};
 use phalanx_pjrt::{
     Buffer, CPU_PLUGIN, Client, CompileOptions, ElementType, Executable, ExecuteOptions, Installer,
     OptionValue, OverrideValue, Plugin, PluginSearch,
@@ -23,7 +25,7 @@ pub fn client() -> &'static Client {
     static CLIENT: OnceLock<Client> = OnceLock::new();
     CLIENT.get_or_init(|| {
         let search = PluginSearch::from_process();
-        let path = match search.find(phalanx_pjrt::Platform::Cpu, None) {
+        let path = match search.find(Platform::Cpu, None) {
             Ok(found) => found.path,
             Err(_) => Installer::new(search.cache_dir().unwrap())
                 .install(&CPU_PLUGIN)
@@ -55,8 +57,7 @@ pub fn compile_text(text: &str, replicas: usize) -> Executable {
     };
     let options = CompileOptions {
         replicas,
-        overrides: Platform::Cpu
-            .compiler_options(text)
+        overrides: compiler_options(Platform::Cpu, text)
             .into_iter()
             .map(named)
             .collect(),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use phalanx_graph::{CompilerOption, HostSums, Lowering, Program};
+use phalanx_graph::{CompilerOption, HostSums, Lowering, Program, compiler_options};
 use phalanx_pjrt::{CompileOptions, CompiledMemory, OverrideValue, PluginSearch};
 
 use super::announce::announced;
@@ -129,7 +129,7 @@ impl Engine {
         request: CompileRequest<'_>,
         text: &str,
     ) -> BTreeMap<String, OverrideValue> {
-        let of_platform = self.0.platform.compiler_options(text).into_iter();
+        let of_platform = compiler_options(self.0.platform, text).into_iter();
         let of_platform = of_platform.map(|(name, value)| (name, override_value(value)));
         // LLVM, which takes most of the time on the CPU, leaves the code as it is.
         let unoptimized = ("xla_backend_optimization_level", OverrideValue::Int(0));

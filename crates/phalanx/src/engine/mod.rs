@@ -76,7 +76,7 @@ pub struct Engine(Arc<Inner>);
 
 struct Inner {
     client: Client,
-    platform: phalanx_graph::Platform,
+    platform: Platform,
     kernels: EngineKernels,
     cache: Option<CompileCache>,
     quick_compile: bool,
@@ -130,7 +130,7 @@ impl Engine {
         });
         Ok(Self(Arc::new(Inner {
             client,
-            platform: lowering_platform(options.platform),
+            platform: options.platform,
             kernels: EngineKernels::new(options, &search)?,
             cache,
             quick_compile: options.quick_compile && options.platform == Platform::Cpu,
@@ -160,8 +160,8 @@ impl Engine {
     #[must_use]
     pub fn kind(&self) -> &'static str {
         match self.0.platform {
-            phalanx_graph::Platform::Cpu => "cpu",
-            phalanx_graph::Platform::Tpu => "tpu",
+            Platform::Cpu => "cpu",
+            Platform::Tpu => "tpu",
             _ => "gpu",
         }
     }
@@ -362,16 +362,6 @@ fn refused(doing: &str, what: &str, error: &PjrtError) -> Error {
         ));
     }
     Error::Device(format!("cannot {doing} {what}: {error}"))
-}
-
-const fn lowering_platform(platform: Platform) -> phalanx_graph::Platform {
-    match platform {
-        Platform::Cpu => phalanx_graph::Platform::Cpu,
-        Platform::Cuda => phalanx_graph::Platform::Cuda,
-        Platform::Rocm => phalanx_graph::Platform::Rocm,
-        Platform::Tpu => phalanx_graph::Platform::Tpu,
-        Platform::Oneapi => phalanx_graph::Platform::Oneapi,
-    }
 }
 
 fn signed(dims: &[usize]) -> Vec<i64> {
