@@ -83,6 +83,8 @@ pub(crate) fn rows() -> Vec<Row> {
         );
         rows.push(max_pool(gradient));
     }
+    rows.push(pool_after_norm());
+    rows.push(global_max());
     rows
 }
 
@@ -201,6 +203,40 @@ fn max_pool(gradient: bool) -> Row {
         "the kernel remembers the place of each maximum in a byte, where XLA:CPU compares again; on this machine it gains nothing alone",
         build,
     )
+}
+
+fn pool_after_norm() -> Row {
+    let build = |g: &Graph| {
+        let x = g.parameter("x", Shape::f32([32, 56, 56, 32]));
+        let [gamma, beta] = ["gamma", "beta"].map(|name| g.parameter(name, Shape::f32([32])));
+        let [y, ..] = x.batch_norm(&gamma, &beta, 1e-3);
+        let y = y.maximum(&y.like(0.0)).max_pool2d(Pool2d {
+            size: [2, 2],
+            strides: [2, 2],
+            padding: [(0, 0); 2],
+        });
+        [vec![y.clone()], pulled_back(g, &y, &[&x, &gamma, &beta])].concat()
+    };
+    by_kernel(
+        "pool_after_norm",
+        "batch normalization, ReLU, max pooling 2x2, 32x56x56x32, with gradient".to_owned(),
+        "places of the maxima are found once, whoever computes them",
+        build,
+    )
+}
+
+fn global_max() -> Row {
+    let build = |g: &Graph| {
+        let x = g.parameter("x", Shape::f32([64, 128, 256]));
+        let y = x.tanh().max(&[1]);
+        [vec![y.clone()], pulled_back(g, &y, &[&x])].concat()
+    };
+    Row {
+        name: "global_max",
+        shown: "tanh, maximum over the steps of 64x128x256, with gradient".to_owned(),
+        why: "the derivative compares numbers of one tensor, kept for it",
+        forms: vec![Form::new("XLA", build)],
+    }
 }
 
 /// The gradients of the product of `y` with another input, as a layer above would send one.
