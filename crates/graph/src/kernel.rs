@@ -99,8 +99,9 @@ impl Ramp {
     fn slopes(self, y: &Tensor) -> Tensor {
         let positive = y.greater(&y.like(0.0));
         match self {
+            Self::None => positive.or(&positive.not()),
+            Self::Relu => positive,
             Self::Clipped(ceiling) => positive.and(&y.less(&y.like(ceiling))),
-            Self::None | Self::Relu => positive,
         }
     }
 }

@@ -61,6 +61,26 @@ fn kernels_are_called_where_they_are() {
     }
 }
 
+/// A value that goes into a ReLU and, by one operand, into something else.
+#[test]
+fn a_rectifier_beside_another_use_is_not_joined() {
+    let graph = Graph::new();
+    let x = f32s(&graph, "x", &[2, 4, 4, 3]);
+    let [gamma, beta] = ["gamma", "beta"].map(|name| f32s(&graph, name, &[3]));
+    let [y, ..] = x.batch_norm(&gamma, &beta, 1e-3);
+    let outputs = [("relu", &y.maximum(&y.like(0.0))), ("tanh", &y.tanh())];
+    let program = graph.finish(&outputs).unwrap().simplified();
+    let lowering = Lowering {
+        kernels: Some(KernelSupport { bf16: false }),
+        ..Lowering::new(Platform::Cpu, "beside")
+    };
+    let text = program.to_stablehlo(&lowering);
+    assert!(
+        text.contains("\"relu\" = false") && text.contains("stablehlo.maximum"),
+        "{text}"
+    );
+}
+
 #[test]
 fn kernels_are_called_in_branches_by_as_many_as_compute_at_once() {
     let g = Graph::new();

@@ -140,7 +140,7 @@ fn check(kernels: KernelsMode) {
 
 #[test]
 fn with_kernels() {
-    check(KernelsMode::Auto);
+    check(KernelsMode::Always);
 }
 
 #[test]

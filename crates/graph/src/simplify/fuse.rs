@@ -335,8 +335,10 @@ impl Fuser {
         }
         let compares = |at: usize| {
             let node = &self.nodes[at];
-            let second = (node.inputs[0] == y).then(|| node.inputs[1])?;
-            let with = self.splat(second)?;
+            let [first, second] = node.inputs[..] else {
+                return None;
+            };
+            let with = self.splat(second).filter(|_| first == y)?;
             let same = node.op == Op::Compare(mask) && with == bound;
             let zero = with_zero.is_some_and(|kind| node.op == Op::Compare(kind) && with == 0.0);
             (same || zero).then_some(())

@@ -21,6 +21,8 @@ pub enum KernelsMode {
     /// `PHALANX_KERNELS=off` turns this into [`KernelsMode::Off`].
     #[default]
     Auto,
+    /// As [`KernelsMode::Auto`], also for programs too small to gain from them: for tests.
+    Always,
     /// They do not.
     Off,
     /// They do, with this library; it is an error when it cannot be used. Programs of other engines of the process call the library
@@ -66,7 +68,8 @@ impl EngineKernels {
     ) -> Result<Option<KernelSupport>> {
         // The compiler cannot divide a call among devices.
         let divided = program.mesh.is_some();
-        if self.mode == KernelsMode::Off || divided || !program.wants_kernels() {
+        let gains = self.mode == KernelsMode::Always || program.wants_kernels();
+        if self.mode == KernelsMode::Off || divided || !gains {
             return Ok(None);
         }
         if let Some(known) = self.support.get() {
@@ -110,7 +113,7 @@ impl EngineKernels {
         let search = PluginSearch::from_process();
         let explicit = match &self.mode {
             KernelsMode::Path(path) => Some(path.as_path()),
-            KernelsMode::Auto | KernelsMode::Off => None,
+            KernelsMode::Auto | KernelsMode::Always | KernelsMode::Off => None,
         };
         let kernels = match Kernels::find(&search, explicit) {
             Err(KernelError::NotFound { .. }) => {
