@@ -45,6 +45,7 @@ mod source;
 mod stage_stats;
 mod stages;
 mod stream;
+mod stream_batches;
 #[cfg(test)]
 mod test_folder;
 mod training_data;
@@ -74,5 +75,6 @@ pub(crate) use stage_stats::STAGES;
 pub use stage_stats::StageTime;
 pub use stages::ClassWeights;
 pub use stream::{Examples, Stream};
-pub use training_data::{StreamBatches, StreamIter, TrainingData, TrainingDataIter};
+pub use stream_batches::{StreamBatches, StreamIter};
+pub use training_data::{EpochBatches, EpochLength, TrainingData};
 pub use vocabulary::{Vocabulary, hash_bucket};

@@ -126,14 +126,11 @@ impl Trainer {
     /// The first epoch of a `fit`.
     pub(super) fn begin(
         &mut self,
-        feed: TrainingData<'_>,
+        data: &dyn TrainingData,
         fit: &Fit,
         best: Option<BestEpoch>,
     ) -> Result<usize> {
-        let examples = match feed {
-            TrainingData::Batches(batches) => batches.dataset().len().map(|len| len as u64),
-            TrainingData::Stream(_) => None,
-        };
+        let examples = data.examples().map(|len| len as u64);
         if fit.resume {
             self.check_data(examples, fit.data_settings)?;
         }
@@ -193,9 +190,9 @@ impl Trainer {
     }
 
     /// Whether the epoch was begun with other batches, so that its number of steps is not that of these.
-    pub(super) fn has_other_batches(&self, feed: TrainingData<'_>, fit: &Fit) -> bool {
+    pub(super) fn has_other_batches(&self, data: &dyn TrainingData, fit: &Fit) -> bool {
         let mut segments = self.position.segments.iter();
-        fit.steps_per_epoch.is_none() && segments.any(|segment| segment.batch != feed.size())
+        fit.steps_per_epoch.is_none() && segments.any(|segment| segment.batch != data.batch_size())
     }
 
     pub(super) fn end_epoch(&mut self, done: EpochLogs) -> Result<()> {

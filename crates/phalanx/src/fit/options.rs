@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::data::{Batches, Position, TrainingData};
+use crate::data::{Batches, EpochLength, Position, TrainingData};
 use crate::{Error, Result};
 
 use super::Progress;
@@ -186,7 +186,7 @@ impl Fit {
     }
 
     /// Number of steps in an epoch over the data; `None` is as many as a stream has.
-    pub(super) fn steps(&self, feed: TrainingData<'_>) -> Result<Option<usize>> {
+    pub(super) fn steps(&self, data: &dyn TrainingData) -> Result<Option<usize>> {
         if self.validation_freq == 0 {
             return Err(Error::user(
                 "validation_freq is 0; expected 1 or more epochs",
@@ -203,15 +203,16 @@ impl Fit {
             }
             _ => {}
         }
-        check_batch_size(feed.size())?;
+        check_batch_size(data.batch_size())?;
         if self.steps_per_epoch == Some(0) {
             return Err(Error::user(
                 "steps_per_epoch is 0; expected 1 or more batches",
             ));
         }
-        match feed {
-            TrainingData::Batches(batches) => self.steps_of(batches.len()).map(Some),
-            TrainingData::Stream(_) => Ok(self.steps_per_epoch),
+        match data.epoch_length() {
+            EpochLength::Known(len) => self.steps_of(Some(len)).map(Some),
+            EpochLength::Endless => self.steps_of(None).map(Some),
+            EpochLength::Unknown => Ok(self.steps_per_epoch),
         }
     }
 

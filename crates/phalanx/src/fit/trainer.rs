@@ -114,23 +114,22 @@ impl Trainer {
         clippy::needless_pass_by_value,
         reason = "what is given is written in place, as in `Fit::epochs(3)`"
     )]
-    pub fn fit<'a>(&mut self, data: impl Into<TrainingData<'a>>, fit: Fit) -> Result<History> {
+    pub fn fit(&mut self, data: &dyn TrainingData, fit: Fit) -> Result<History> {
         self.require_loss("train")?;
-        let feed = data.into();
-        let steps = fit.steps(feed)?;
+        let steps = fit.steps(data)?;
         if let Some(validation) = &fit.validation {
             check_finite(validation, "validate")?;
         }
         let names = self.logs(&vec![0.0; self.setup.epoch_totals.len], 0.0);
         let best = fit.keep_best.as_deref();
         let best = best.map(|log| BestEpoch::new(log, &names, fit.validation.is_some()));
-        let first = self.begin(feed, &fit, best.transpose()?)?;
+        let first = self.begin(data, &fit, best.transpose()?)?;
         // That of an earlier training must not be taken for one of this.
         if let (Some(path), false) = (&fit.checkpoint, fit.resume) {
             self.save_checkpoint(path)?;
         }
         let mut reporter = ProgressReporter::new(fit.progress, fit.epochs);
-        self.report_start(&mut reporter, feed, &fit);
+        self.report_start(&mut reporter, data, &fit);
         self.begin_straggler_checks(fit.watch);
         for epoch in first..fit.epochs {
             if fit.is_stop_asked() {
@@ -138,10 +137,10 @@ impl Trainer {
                 return Err(stopped_error(self.iterations, &self.position));
             }
             let start = Instant::now();
-            let steps = steps.filter(|_| !self.has_other_batches(feed, &fit));
+            let steps = steps.filter(|_| !self.has_other_batches(data, &fit));
             reporter.begin(epoch, steps);
             let (mut logs, steps, mut input) =
-                self.train_epoch(feed, &fit, steps, &mut reporter)?;
+                self.train_epoch(data, &fit, steps, &mut reporter)?;
             let replica_times = self.time_replicas_if_due(start.elapsed())?;
             if let Some(validation) = &fit.validation
                 && (epoch + 1) % fit.validation_freq == 0
@@ -175,12 +174,12 @@ impl Trainer {
     }
 
     /// Says where the training runs, and what of its data cannot be read.
-    fn report_start(&self, reporter: &mut ProgressReporter, feed: TrainingData<'_>, fit: &Fit) {
-        reporter.start(&self.placement.describe(feed.size()));
+    fn report_start(&self, reporter: &mut ProgressReporter, data: &dyn TrainingData, fit: &Fit) {
+        reporter.start(&self.placement.describe(data.batch_size()));
         if let Some(warning) = self.setup.uneven_shares_warning() {
             self.engine().notice(&format!("warning: {warning}"));
         }
-        self.warn_lost(&feed.lost());
+        self.warn_lost(&data.lost());
         if let Some(validation) = &fit.validation {
             self.warn_lost(&validation.dataset().lost());
         }
@@ -266,7 +265,7 @@ impl Trainer {
     /// The rest of the epoch at the position.
     fn train_epoch(
         &mut self,
-        feed: TrainingData<'_>,
+        data: &dyn TrainingData,
         fit: &Fit,
         steps: Option<usize>,
         reporter: &mut ProgressReporter,
@@ -276,11 +275,11 @@ impl Trainer {
             self.reset_epoch_totals()?;
             self.is_mid_epoch = true;
         }
-        let (mut flight, start, skipped) = (InFlight::default(), Instant::now(), feed.skipped());
+        let (mut flight, start, skipped) = (InFlight::default(), Instant::now(), data.skipped());
         let before = self.position.trained();
         let steps_left = |steps: usize| steps.saturating_sub(before);
         let most = fit.steps_per_epoch.map_or(usize::MAX, steps_left);
-        let mut iter = feed.iter_at(&self.position)?;
+        let mut iter = data.batches_from(&self.position)?;
         let (mut done, mut starved) = (0, Duration::ZERO);
         while done < most {
             let asked = Instant::now();
@@ -288,11 +287,11 @@ impl Trainer {
             let begun = Instant::now();
             starved += self.input_wait.between(asked, begun);
             let batch = batch?;
-            let (partition, shape) = self.part_of(&batch, feed)?;
+            let (partition, shape) = self.part_of(&batch, data)?;
             self.step(&batch, &partition, &shape, &mut flight)?;
             self.stragglers
-                .record_step(&batch, feed.size(), begun.elapsed());
-            self.position = iter.position();
+                .record_step(&batch, data.batch_size(), begun.elapsed());
+            self.position = iter.data_position();
             done += 1;
             if Some(before + done) != steps && reporter.is_due() {
                 flight.finish(self.placement.engine())?;
@@ -313,9 +312,9 @@ impl Trainer {
         let input = Input {
             bottleneck: InputBottleneck::of(&stages, starved, start.elapsed()),
             stages,
-            skipped: feed.skipped() - skipped,
+            skipped: data.skipped() - skipped,
             validation_skipped: 0,
-            lost_bytes: feed.lost().iter().map(|lost| lost.bytes).sum(),
+            lost_bytes: data.lost().iter().map(|lost| lost.bytes).sum(),
         };
         let logs = self.results(f64::NAN)?;
         if before == 0 && logs.get("loss").is_some_and(f64::is_nan) && !self.has_skipped()? {
@@ -404,19 +403,21 @@ impl Trainer {
         Ok(())
     }
 
-    /// Which rows of a batch of the feed are whose, and the shapes of a part.
+    /// Which rows of a batch of the data are whose, and the shapes of a part.
     ///
     /// Where any batch may have lost examples, all that have are filled up: a program for each number of rows would be
     /// compiled otherwise.
     fn part_of(
         &self,
         batch: &Batch,
-        feed: TrainingData<'_>,
+        data: &dyn TrainingData,
     ) -> Result<(BatchPartition, BatchShape)> {
-        if !feed.skips_corrupt() {
-            return self.part(batch, feed.size());
+        if !data.skips_corrupt() {
+            return self.part(batch, data.batch_size());
         }
-        let partition = self.placement.padded_partition(batch.rows(), feed.size());
+        let partition = self
+            .placement
+            .padded_partition(batch.rows(), data.batch_size());
         self.shaped(batch, partition)
     }
 
