@@ -338,8 +338,11 @@ fn kernel(op: &Kernel) -> String {
         Kernel::ConvInputGradient { dims, .. } | Kernel::ConvKernelGradient { dims, .. } => {
             conv(dims)
         }
-        Kernel::ConvBias { dims, ramp } => format!("{} {ramp:?}", conv(dims)),
-        Kernel::BatchNorm { epsilon, ramp } => format!("epsilon {epsilon} {ramp:?}"),
+        Kernel::ConvBias { dims, activation } => format!("{} {activation:?}", conv(dims)),
+        Kernel::BatchNorm {
+            epsilon,
+            activation,
+        } => format!("epsilon {epsilon} {activation:?}"),
         Kernel::BatchNormGradient { epsilon, mask } => format!("epsilon {epsilon} mask {mask:?}"),
         Kernel::MaxPool2d(pool) | Kernel::MaxPool2dGradient { pool, .. } => {
             joined(&pool.window(), sliding)

@@ -29,20 +29,20 @@ pub enum Kernel {
         /// Dims of its kernel.
         kernel: Vec<usize>,
     },
-    /// `(input, kernel, bias) -> convolution + bias`, then [`Ramp`]; made by fusion.
+    /// `(input, kernel, bias) -> convolution + bias`, then [`FusedActivation`]; made by fusion.
     ConvBias {
         /// The convolution.
         dims: ConvDims,
         /// What is applied to the sum.
-        ramp: Ramp,
+        activation: FusedActivation,
     },
     /// `(x, gamma, beta[, residual]) -> (y, mean, variance)` over all dims but the last, `y` normalized with the mean and
-    /// the population variance of `x`, scaled, shifted, the residual added, then [`Ramp`]; the last two are made by fusion.
+    /// the population variance of `x`, scaled, shifted, the residual added, then [`FusedActivation`]; the last two are made by fusion.
     BatchNorm {
         /// What is added to the variance.
         epsilon: f64,
         /// What is applied to the result.
-        ramp: Ramp,
+        activation: FusedActivation,
     },
     /// `(cotangent, x, mean, variance, gamma[, by]) -> gradients of (x, gamma, beta[, residual])`; what follows
     /// `gamma` and the last gradient come with the [`Mask`], made by fusion.
@@ -66,7 +66,7 @@ pub enum Kernel {
 
 /// What follows a kernel's own work, elementwise.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Ramp {
+pub enum FusedActivation {
     /// Nothing.
     None,
     /// `max(y, 0)`.
@@ -75,18 +75,18 @@ pub enum Ramp {
     Clipped(f64),
 }
 
-/// Where a ramp lets cotangents through.
+/// Where a fused activation lets cotangents through.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Mask {
-    /// Everywhere: there is no ramp.
+    /// Everywhere: there is no activation.
     None,
-    /// Where the normalized value, found again with `beta`, is on the slope of the ramp.
-    Beta(Ramp),
+    /// Where the normalized value, found again with `beta`, is where the activation has slope 1.
+    Beta(FusedActivation),
     /// Where the result of the normalization is positive; there the cotangent is also the residual's gradient.
     Output,
 }
 
-impl Ramp {
+impl FusedActivation {
     fn apply(self, y: &Tensor) -> Tensor {
         match self {
             Self::None => y.clone(),
@@ -159,7 +159,7 @@ impl Kernel {
             Self::ConvInputGradient { dims, input } => {
                 let gradient = convolution::input_gradient(&x[0], input, &x[1], dims);
                 let passed = |by: &Tensor| {
-                    let passes = Ramp::Relu.slopes(by);
+                    let passes = FusedActivation::Relu.slopes(by);
                     passes.select(&gradient, &gradient.zeros_like())
                 };
                 vec![x.get(2).map_or_else(|| gradient.clone(), passed)]
@@ -167,15 +167,18 @@ impl Kernel {
             Self::ConvKernelGradient { dims, kernel } => {
                 vec![convolution::kernel_gradient(&x[1], &x[0], kernel, dims)]
             }
-            Self::ConvBias { dims, ramp } => {
+            Self::ConvBias { dims, activation } => {
                 let y = x[0].conv(&x[1], dims.clone());
                 let bias = x[2].broadcast_in(&y.dims(), &[dims.output.feature]);
-                vec![ramp.apply(&(y + bias))]
+                vec![activation.apply(&(y + bias))]
             }
-            Self::BatchNorm { epsilon, ramp } => {
+            Self::BatchNorm {
+                epsilon,
+                activation,
+            } => {
                 let (y, mean, variance) = batch_norm(&x[0], &x[1], &x[2], *epsilon);
                 let sum = x.get(3).map_or_else(|| y.clone(), |residual| &y + residual);
-                vec![ramp.apply(&sum), mean, variance]
+                vec![activation.apply(&sum), mean, variance]
             }
             Self::BatchNormGradient { epsilon, mask } => batch_norm_gradient(x, *epsilon, *mask),
             Self::MaxPool2d(pool) => {
@@ -214,8 +217,10 @@ fn batch_norm_gradient(given: &[Tensor], epsilon: f64, mask: Mask) -> Vec<Tensor
     let normal = (x - &spread(mean)) * spread(&inverse);
     let passes = match mask {
         Mask::None => None,
-        Mask::Beta(ramp) => Some(ramp.slopes(&(&normal * spread(gamma) + spread(&by[0])))),
-        Mask::Output => Some(Ramp::Relu.slopes(&by[0])),
+        Mask::Beta(activation) => {
+            Some(activation.slopes(&(&normal * spread(gamma) + spread(&by[0]))))
+        }
+        Mask::Output => Some(FusedActivation::Relu.slopes(&by[0])),
     };
     let g = &passes.map_or_else(|| g.clone(), |passes| passes.select(g, &g.zeros_like()));
     let (to_beta, to_gamma) = (g.sum(&others), (g * &normal).sum(&others));

@@ -6,14 +6,16 @@
 
 mod collective;
 mod contract;
+mod host_all_reduce;
+mod host_matmul;
 mod indexing;
 mod kernels;
 mod literal;
 mod loops;
-mod product;
+
 mod reduction;
 mod sharding;
-mod sums;
+
 mod threefry;
 mod writer;
 
@@ -34,28 +36,28 @@ pub struct Lowering {
     pub module: String,
     /// Kernels registered with the device beside its compiler's own.
     pub kernels: Option<KernelSupport>,
-    /// Whether the processor has instructions for products of bf16. Without, XLA:CPU takes twice the time of f32, and its
-    /// operands are widened, which changes no product.
-    pub bf16_products: bool,
-    /// Whether large products of f32 are calls of `phalanx.product`, registered with host processors.
-    pub products: bool,
-    /// How many other devices run programs of their own at the same time.
-    pub beside: usize,
-    /// Sums over replicas registered with host processors (`phalanx.sum`), for programs that exchange nothing else.
-    pub sums: Option<HostSums>,
+    /// Whether the processor has instructions for bf16 products. Without them XLA:CPU takes twice the time of f32, so operands are
+    /// widened to f32, which changes no product.
+    pub native_bf16_dot: bool,
+    /// Whether `phalanx.product` is registered, which large f32 matrix products then call.
+    pub host_matmul: bool,
+    /// Number of other devices that run programs of their own at the same time.
+    pub other_devices: usize,
+    /// How sums over replicas are computed where `phalanx.sum` is registered, for programs that exchange nothing else.
+    pub host_all_reduce: Option<HostAllReduce>,
 }
 
-/// How replicas on host processors add what they exchange.
+/// All-reduces of replicas on host processors by `phalanx.sum`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct HostSums {
-    /// How long one waits for the others.
-    pub patience_seconds: u32,
+pub struct HostAllReduce {
+    /// How long a replica waits for the others.
+    pub timeout_seconds: u32,
 }
 
-/// What the registered kernels for images on host processors (`phalanx.conv` and its kin) can do.
+/// What the registered image kernels on host processors (`phalanx.conv` and others) can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KernelSupport {
-    /// Whether those of convolutions take bf16; without, and in all others, bf16 is widened around a call.
+    /// Whether convolutions take bf16. Otherwise, and in all other kernels, bf16 is widened to f32 around the call.
     pub bf16: bool,
 }
 
@@ -76,10 +78,10 @@ impl Lowering {
             platform,
             module: module.to_owned(),
             kernels: None,
-            bf16_products: true,
-            products: false,
-            beside: 0,
-            sums: None,
+            native_bf16_dot: true,
+            host_matmul: false,
+            other_devices: 0,
+            host_all_reduce: None,
         }
     }
 }
@@ -95,7 +97,7 @@ impl Lowering {
 /// barrier becomes is nothing at run time.
 #[must_use]
 pub fn compiler_options(platform: Platform, module: &str) -> Vec<(&'static str, CompilerOption)> {
-    // So ends a type such as `tensor<8xbf16>`.
+    // The end of a type such as `tensor<8xbf16>`.
     let library = match module.contains("f16>") {
         true => "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT",
         false => "LIBRARY_FUSION_TYPE_REDUCE,LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT",
@@ -140,11 +142,14 @@ impl Program {
 
     fn print(&self, lowering: &Lowering) -> String {
         let mut writer = Writer::new(lowering.platform, lowering.kernels, self.replicas);
-        writer.devices = self.devices() + lowering.beside;
-        let sums = lowering.sums.filter(|_| self.only_sums());
-        writer.sums = sums.map(|sums| sums::Sums::new(sums.patience_seconds));
-        writer.products = lowering.products;
-        writer.widens_bf16 = lowering.platform == Platform::Cpu && !lowering.bf16_products;
+        writer.devices = self.devices() + lowering.other_devices;
+        let sums = lowering
+            .host_all_reduce
+            .filter(|_| self.exchanges_only_sums());
+        writer.host_all_reduce =
+            sums.map(|sums| host_all_reduce::HostAllReduceCalls::new(sums.timeout_seconds));
+        writer.host_matmul = lowering.host_matmul;
+        writer.widens_bf16 = lowering.platform == Platform::Cpu && !lowering.native_bf16_dot;
         writer.open(&format!(
             "module @{} attributes {{mhlo.num_partitions = {} : i32, mhlo.num_replicas = {} : i32}} {{",
             symbol(&lowering.module),

@@ -8,7 +8,7 @@ use crate::op::{
     BinaryOp, CompareOp, ConvDims, DotDims, Op, PadDim, ReduceOp, SliceDim, UnaryOp, Value, Via,
     WindowDim,
 };
-use crate::{DType, Graph, Kernel, Pool2d, Ramp, Shape, Sharding};
+use crate::{DType, FusedActivation, Graph, Kernel, Pool2d, Shape, Sharding};
 
 /// A value of a graph: a symbol, not numbers.
 #[derive(Clone)]
@@ -445,8 +445,11 @@ impl Tensor {
     #[must_use]
     #[track_caller]
     pub fn batch_norm(&self, gamma: &Self, beta: &Self, epsilon: f64) -> [Self; 3] {
-        let ramp = Ramp::None;
-        let op = Op::Kernel(Kernel::BatchNorm { epsilon, ramp });
+        let activation = FusedActivation::None;
+        let op = Op::Kernel(Kernel::BatchNorm {
+            epsilon,
+            activation,
+        });
         let results = self.graph.push_many(op, &[self, gamma, beta]);
         let result = |at: usize| results.get(at).unwrap_or(self).clone();
         [result(0), result(1), result(2)]

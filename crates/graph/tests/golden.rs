@@ -6,7 +6,7 @@ mod support;
 
 use phalanx_graph::op::{ConvDims, ConvSpec, DotDims, ReduceOp, Via, WindowDim};
 use phalanx_graph::{
-    DType, Graph, HostSums, HostTensor, KernelSupport, Lowering, Mesh, Op, Platform, Pool2d,
+    DType, Graph, HostAllReduce, HostTensor, KernelSupport, Lowering, Mesh, Op, Platform, Pool2d,
     Program, Shape, Sharding, Tensor, gradients,
 };
 
@@ -98,10 +98,10 @@ fn kernels_are_called_in_branches_by_as_many_as_compute_at_once() {
         vec![(&y + given[2].broadcast_in(&y.dims(), &[3])).sum_all()]
     });
     let program = g.finish(&[("sum", &sums[0])]).unwrap().simplified();
-    assert!(program.wants_kernels());
+    assert!(program.gains_from_kernels());
     let lowering = Lowering {
         kernels: Some(KernelSupport { bf16: false }),
-        beside: 2,
+        other_devices: 2,
         ..Lowering::new(Platform::Cpu, "branches")
     };
     let text = program.to_stablehlo(&lowering);
@@ -117,8 +117,8 @@ fn kernels_are_called_in_branches_by_as_many_as_compute_at_once() {
 #[test]
 fn sums_are_calls_in_one_order() {
     let lowering = Lowering {
-        sums: Some(HostSums {
-            patience_seconds: 60,
+        host_all_reduce: Some(HostAllReduce {
+            timeout_seconds: 60,
         }),
         ..Lowering::new(Platform::Cpu, "sums")
     };
@@ -643,15 +643,19 @@ fn large_products_are_calls_where_they_are_registered() {
         let program = g.finish(&[("x", &slopes[0]), ("w", &slopes[1])]).unwrap();
         let program = program.simplified();
         let lowering = Lowering {
-            products,
+            host_matmul: products,
             ..Lowering::new(Platform::Cpu, "calls")
         };
         let text = program.to_stablehlo(&lowering);
         let found = text.matches("phalanx.product").count();
-        assert_eq!(found > 0, products && program.wants_products(), "{text}");
+        assert_eq!(
+            found > 0,
+            products && program.gains_from_host_matmul(),
+            "{text}"
+        );
         // Each takes its share of the threads where two devices compute at once.
         let beside = Lowering {
-            beside: 1,
+            other_devices: 1,
             ..lowering
         };
         let shares = program.to_stablehlo(&beside);
@@ -672,9 +676,9 @@ fn large_products_are_calls_where_they_are_registered() {
 #[test]
 fn products_of_bf16_are_widened_where_no_instruction_makes_them() {
     let program = mixed_bf16().simplified();
-    let products = |bf16_products| {
+    let products = |native_bf16_dot| {
         let lowering = Lowering {
-            bf16_products,
+            native_bf16_dot,
             ..Lowering::new(Platform::Cpu, "widened")
         };
         let text = program.to_stablehlo(&lowering);

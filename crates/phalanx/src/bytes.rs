@@ -1,7 +1,7 @@
-//! Sizes in bytes, as people read them.
+//! Sizes in bytes as text.
 
-/// A size with three digits: `1.23 GiB`.
-pub(crate) fn human(bytes: u64) -> String {
+/// A size with three digits, such as `1.23 GiB`.
+pub(crate) fn format_bytes(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut size = bytes as f64;
     let mut unit = 0;
@@ -31,9 +31,9 @@ mod tests {
 
     #[test]
     fn writes_sizes() {
-        assert_eq!(human(12), "12 B");
-        assert_eq!(human(1536), "1.50 KiB");
-        assert_eq!(human(64 << 30), "64.0 GiB");
-        assert_eq!(human(u64::MAX), "16777216 TiB");
+        assert_eq!(format_bytes(12), "12 B");
+        assert_eq!(format_bytes(1536), "1.50 KiB");
+        assert_eq!(format_bytes(64 << 30), "64.0 GiB");
+        assert_eq!(format_bytes(u64::MAX), "16777216 TiB");
     }
 }

@@ -9,7 +9,7 @@ pub enum Error {
     /// The caller: a wrong argument or configuration.
     #[error("{0}")]
     User(String),
-    /// The owner of some data: a value in it is not what its place needs.
+    /// The owner of some data: a value in it is invalid.
     #[error("{source_name}: {place}: {message}")]
     Data {
         /// The file or other origin of the data.
@@ -29,19 +29,19 @@ pub enum Error {
         /// The system's reason.
         source: std::io::Error,
     },
-    /// The plugin or a device of it: not there, too old, out of memory.
+    /// The plugin or one of its devices: missing, too old, out of memory.
     #[error("{0}")]
     Device(String),
-    /// The author of a model: tensors that do not fit one another, with the place in the source.
+    /// The author of a model: tensors that do not match, with the place in the source.
     #[error(transparent)]
     Graph(#[from] phalanx_graph::GraphError),
     /// The training itself: it diverged.
     #[error("{0}")]
     Training(String),
-    /// The caller again: what was going on ended before its end, as it was asked to.
+    /// Training stopped early at the caller's request.
     #[error("{0}")]
     Stopped(String),
-    /// Us: something that cannot happen did.
+    /// A bug in this library: something impossible happened.
     #[error("bug in phalanx: {0}; please report it with what you ran")]
     Bug(String),
 }
@@ -55,7 +55,7 @@ impl Error {
         Self::User(message.into())
     }
 
-    /// A [`Device`](Self::Device) error with the words of another.
+    /// A [`Device`](Self::Device) error with the message of another error.
     pub(crate) fn device(error: impl std::error::Error) -> Self {
         Self::Device(error.to_string())
     }

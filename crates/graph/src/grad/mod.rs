@@ -19,7 +19,7 @@ use scattered::total;
 pub use scattered::Scattered;
 
 use crate::op::{BinaryOp, CompareOp, Node, Op, PadDim, ReduceOp, SliceDim, UnaryOp, Value, Via};
-use crate::{Graph, Kernel, Mask, Ramp, Shape, Tensor};
+use crate::{FusedActivation, Graph, Kernel, Mask, Shape, Tensor};
 
 /// What each input of a node receives; `None` where no gradient flows.
 type Gradients = Result<Vec<Option<Tensor>>, String>;
@@ -243,7 +243,7 @@ fn kernel_op(step: &Step, kernel: &Kernel) -> Vec<Option<Tensor>> {
         }
         Kernel::BatchNorm {
             epsilon,
-            ramp: Ramp::None,
+            activation: FusedActivation::None,
         } if step.node.inputs.len() == 3 && step.cotangents[1..].iter().all(Option::is_none) => {
             let given = [
                 g,

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use crate::op::{BinaryOp, CompareOp, ConvDims, Node, Op, Subgraph, Value};
-use crate::{DType, HostTensor, Kernel, Mask, Program, Ramp, Shape};
+use crate::{DType, FusedActivation, HostTensor, Kernel, Mask, Program, Shape};
 
 impl Program {
     /// The same function with fewer passes over memory, for devices that have the kernels.
@@ -63,14 +63,15 @@ impl Fuser {
                 if let Some(sum) = self.join_bias(index)
                     && self.nodes[sum].shapes[0].dtype == DType::F32
                 {
-                    self.join_ramp(sum);
+                    self.join_activation(sum);
                 }
             }
             Op::Kernel(Kernel::BatchNorm {
-                ramp: Ramp::None, ..
+                activation: FusedActivation::None,
+                ..
             }) if self.nodes[index].inputs.len() == 3 => {
                 let index = self.join_residual(index).unwrap_or(index);
-                self.join_ramp(index);
+                self.join_activation(index);
             }
             Op::Case(branches) => {
                 let branches = branches.iter().map(|branch| {
@@ -91,8 +92,8 @@ impl Fuser {
     /// `conv + broadcast(bias)`, when the sum is the only use of the convolution.
     fn join_bias(&mut self, index: usize) -> Option<usize> {
         let (dims, sum, bias) = self.bias_of(index)?;
-        let ramp = Ramp::None;
-        self.nodes[sum].op = Op::Kernel(Kernel::ConvBias { dims, ramp });
+        let activation = FusedActivation::None;
+        self.nodes[sum].op = Op::Kernel(Kernel::ConvBias { dims, activation });
         self.nodes[sum].inputs = self.nodes[index].inputs.clone();
         self.nodes[sum].inputs.push(bias);
         self.gone[index] = true;
@@ -138,24 +139,24 @@ impl Fuser {
     }
 
     /// The rectifier of a kernel's first result, when all other uses ask only where it holds.
-    fn join_ramp(&mut self, index: usize) {
+    fn join_activation(&mut self, index: usize) {
         let y = Value {
             node: index,
             output: 0,
         };
         if let Some((top, _)) = self.only_bound(y, BinaryOp::Max, CompareOp::Gt, None) {
-            self.set_ramp(index, Ramp::Relu);
+            self.set_activation(index, FusedActivation::Relu);
             self.replace(top, y);
             if let Some((clipped, ceiling)) =
                 self.only_bound(y, BinaryOp::Min, CompareOp::Lt, Some(CompareOp::Gt))
             {
-                self.set_ramp(index, Ramp::Clipped(ceiling));
+                self.set_activation(index, FusedActivation::Clipped(ceiling));
                 self.replace(clipped, y);
             }
         }
     }
 
-    /// The selection of a cotangent by the ramp of the normalization that it belongs to.
+    /// The selection of a cotangent by the activation of the normalization that it belongs to.
     fn join_mask(&mut self, index: usize) {
         let Some((mask, cotangent, by)) = self.mask_of(index) else {
             return;
@@ -189,7 +190,7 @@ impl Fuser {
         };
         let masked = self.nodes[index].inputs[0];
         let forward = self.nodes[index].inputs[2].node;
-        let Op::Kernel(Kernel::BatchNorm { ramp, .. }) = self.nodes[forward].op else {
+        let Op::Kernel(Kernel::BatchNorm { activation, .. }) = self.nodes[forward].op else {
             return None;
         };
         let y = Value {
@@ -199,16 +200,22 @@ impl Fuser {
         let below = self.selected(masked, CompareOp::Gt, y, 0.0)?;
         let residual = self.nodes[forward].inputs.len() == 4;
         let alone = |value| self.uses(value).is_some_and(|uses| uses.len() == 1);
-        match ramp {
-            Ramp::Relu if residual => self.uses(masked).map(|_| (Mask::Output, below, y)),
-            Ramp::Relu if alone(masked) => {
-                Some((Mask::Beta(ramp), below, self.nodes[forward].inputs[2]))
+        match activation {
+            FusedActivation::Relu if residual => {
+                self.uses(masked).map(|_| (Mask::Output, below, y))
             }
-            Ramp::Clipped(ceiling) if !residual && alone(masked) && alone(below) => {
+            FusedActivation::Relu if alone(masked) => {
+                Some((Mask::Beta(activation), below, self.nodes[forward].inputs[2]))
+            }
+            FusedActivation::Clipped(ceiling) if !residual && alone(masked) && alone(below) => {
                 let cotangent = self.selected(below, CompareOp::Lt, y, ceiling)?;
-                Some((Mask::Beta(ramp), cotangent, self.nodes[forward].inputs[2]))
+                Some((
+                    Mask::Beta(activation),
+                    cotangent,
+                    self.nodes[forward].inputs[2],
+                ))
             }
-            Ramp::None | Ramp::Relu | Ramp::Clipped(_) => None,
+            FusedActivation::None | FusedActivation::Relu | FusedActivation::Clipped(_) => None,
         }
     }
 
@@ -303,11 +310,12 @@ impl Fuser {
         fits.then_some(chosen)
     }
 
-    fn set_ramp(&mut self, index: usize, new: Ramp) {
-        if let Op::Kernel(Kernel::BatchNorm { ramp, .. } | Kernel::ConvBias { ramp, .. }) =
-            &mut self.nodes[index].op
+    fn set_activation(&mut self, index: usize, new: FusedActivation) {
+        if let Op::Kernel(
+            Kernel::BatchNorm { activation, .. } | Kernel::ConvBias { activation, .. },
+        ) = &mut self.nodes[index].op
         {
-            *ramp = new;
+            *activation = new;
         }
     }
 

@@ -29,7 +29,7 @@ pub(super) fn all_reduce(
         return results;
     }
     // They write with it.
-    let mut sums = w.sums.take();
+    let mut sums = w.host_all_reduce.take();
     for dtype in DType::ALL {
         let sent = |x: &Operand| x.shape.dtype == dtype && !x.shape.is_empty();
         let places: Vec<usize> = (0..inputs.len()).filter(|&i| sent(&inputs[i])).collect();
@@ -51,7 +51,7 @@ pub(super) fn all_reduce(
             results[place] = reduced;
         }
     }
-    w.sums = sums;
+    w.host_all_reduce = sums;
     results
 }
 

@@ -23,7 +23,7 @@ pub(super) fn dot(
             w.convert(&wide, to)
         };
     }
-    if let Some(product) = super::product::product(w, lhs, rhs, dims, shape) {
+    if let Some(product) = super::host_matmul::host_matmul(w, lhs, rhs, dims, shape) {
         return product;
     }
     if prefers_dots(w.platform)

@@ -7,7 +7,7 @@ use super::{custom_call, lower_nodes};
 use crate::cost::count;
 use crate::op::{Attribute, ConvDims, CustomCall, Node, Op};
 use crate::simplify::simplify_body;
-use crate::{DType, Kernel, Mask, Pool2d, Program, Ramp, Shape};
+use crate::{DType, FusedActivation, Kernel, Mask, Pool2d, Program, Shape};
 
 /// Work of convolutions, in operations, from which a program gains from registered kernels more than they cost to load.
 const WORTH_KERNELS: u64 = 100_000_000;
@@ -17,7 +17,7 @@ const GROUPED: u64 = 20;
 impl Program {
     /// Whether registered kernels would make this program clearly faster on host processors.
     #[must_use]
-    pub fn wants_kernels(&self) -> bool {
+    pub fn gains_from_kernels(&self) -> bool {
         kernel_work(&self.nodes, self.replicas) >= WORTH_KERNELS
     }
 }
@@ -94,21 +94,24 @@ fn registered(
             "phalanx.conv_kernel_gradient",
             window(dims),
         ),
-        Kernel::ConvBias { dims, ramp } => (
+        Kernel::ConvBias { dims, activation } => (
             takes_conv(dims, second, shapes),
             "phalanx.conv",
-            [window(dims), ramped(*ramp)].concat(),
+            [window(dims), relu_attributes(*activation)].concat(),
         ),
-        Kernel::BatchNorm { epsilon, ramp } => {
-            let attributes = [ramped(*ramp), epsilon_of(*epsilon)].concat();
+        Kernel::BatchNorm {
+            epsilon,
+            activation,
+        } => {
+            let attributes = [relu_attributes(*activation), epsilon_of(*epsilon)].concat();
             (takes(shapes), "phalanx.batch_norm", attributes)
         }
         Kernel::BatchNormGradient { epsilon, mask } => {
-            let ramp = match mask {
-                Mask::Beta(ramp) => *ramp,
-                Mask::None | Mask::Output => Ramp::None,
+            let activation = match mask {
+                Mask::Beta(activation) => *activation,
+                Mask::None | Mask::Output => FusedActivation::None,
             };
-            let attributes = [vec![ceiling(ramp)], epsilon_of(*epsilon)].concat();
+            let attributes = [vec![ceiling(activation)], epsilon_of(*epsilon)].concat();
             (takes(shapes), "phalanx.batch_norm_gradient", attributes)
         }
         Kernel::MaxPool2d(pool) => (takes_pool(pool, shapes), "phalanx.max_pool", pooling(pool)),
@@ -166,16 +169,16 @@ fn epsilon_of(epsilon: f64) -> Attributes {
 }
 
 /// What follows: whether negative numbers become 0, and the ceiling.
-fn ramped(ramp: Ramp) -> Attributes {
-    let relu = Attribute::Bool(ramp != Ramp::None);
-    vec![ceiling(ramp), ("relu".to_owned(), relu)]
+fn relu_attributes(activation: FusedActivation) -> Attributes {
+    let relu = Attribute::Bool(activation != FusedActivation::None);
+    vec![ceiling(activation), ("relu".to_owned(), relu)]
 }
 
-/// The largest number of a ramp, 0 where there is none.
-fn ceiling(ramp: Ramp) -> (String, Attribute) {
-    let ceiling = match ramp {
-        Ramp::Clipped(ceiling) => ceiling as f32,
-        Ramp::None | Ramp::Relu => 0.0,
+/// The ceiling of an activation, 0 where there is none.
+fn ceiling(activation: FusedActivation) -> (String, Attribute) {
+    let ceiling = match activation {
+        FusedActivation::Clipped(ceiling) => ceiling as f32,
+        FusedActivation::None | FusedActivation::Relu => 0.0,
     };
     ("ceiling".to_owned(), Attribute::Float(ceiling))
 }

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use super::host_all_reduce::HostAllReduceCalls;
 use super::literal;
-use super::sums::Sums;
 use super::{KernelSupport, Label, Platform};
 use crate::{DType, HostTensor, Shape};
 
@@ -24,9 +24,9 @@ pub(super) struct Writer {
     /// Whether products of bf16 are printed as those of f32.
     pub(super) widens_bf16: bool,
     /// Whether large products are calls.
-    pub(super) products: bool,
+    pub(super) host_matmul: bool,
     /// How replicas add, where it is not left to the compiler.
-    pub(super) sums: Option<Sums>,
+    pub(super) host_all_reduce: Option<HostAllReduceCalls>,
     /// The layer of the node at hand, printed as the location of its ops.
     pub(super) label: Label,
     /// Dims of the random tensors whose functions must follow `main`.
@@ -49,8 +49,8 @@ impl Writer {
             replicas,
             devices: replicas,
             widens_bf16: false,
-            products: false,
-            sums: None,
+            host_matmul: false,
+            host_all_reduce: None,
             label: None,
             random: BTreeSet::new(),
             text: String::new(),

@@ -10,8 +10,8 @@ use phalanx_graph::op::{
     Via, WindowDim,
 };
 use phalanx_graph::{
-    DType, Graph, HostTensor, Kernel, Mask, Mesh, Op, Pool2d, Program, Ramp, Shape, Sharding,
-    Tensor, Value,
+    DType, FusedActivation, Graph, HostTensor, Kernel, Mask, Mesh, Op, Pool2d, Program, Shape,
+    Sharding, Tensor, Value,
 };
 
 use crate::cases::sample;
@@ -384,7 +384,11 @@ impl Kernels {
     }
 }
 
-const RAMPS: [Ramp; 3] = [Ramp::None, Ramp::Relu, Ramp::Clipped(0.75)];
+const ACTIVATIONS: [FusedActivation; 3] = [
+    FusedActivation::None,
+    FusedActivation::Relu,
+    FusedActivation::Clipped(0.75),
+];
 
 fn convolutions(dtype: DType) -> Kernels {
     let shape = |dims: &[usize]| Shape::new(dtype, dims);
@@ -399,9 +403,9 @@ fn convolutions(dtype: DType) -> Kernels {
     let (dims, kernel) = (convolution(), k.dims.clone());
     let to_kernel = Kernel::ConvKernelGradient { dims, kernel };
     all.push(to_kernel, &[given[0], given[2]], &[&k]);
-    for ramp in RAMPS {
+    for activation in ACTIVATIONS {
         let dims = convolution();
-        let biased = Kernel::ConvBias { dims, ramp };
+        let biased = Kernel::ConvBias { dims, activation };
         all.push(biased, &[given[0], given[1], given[3]], &[&y]);
     }
     all
@@ -433,15 +437,18 @@ fn normalisations(dtype: DType) -> Kernels {
     let mut all = Kernels::of(&shapes.map(Clone::clone));
     let [first, gamma, beta, other] = [0, 1, 2, 3].map(|place| all.given(place));
     let epsilon = EPSILON;
-    for ramp in RAMPS {
-        let kernel = Kernel::BatchNorm { epsilon, ramp };
+    for activation in ACTIVATIONS {
+        let kernel = Kernel::BatchNorm {
+            epsilon,
+            activation,
+        };
         all.push(kernel.clone(), &[first, gamma, beta], &results[..3]);
         let node = all.push(kernel, &[first, gamma, beta, other], &results[..3]);
         let [y, mean, variance] = [0, 1, 2].map(|output| Value { node, output });
         let plain = [other, first, mean, variance, gamma];
-        let beta = (Mask::Beta(ramp), [&plain[..], &[beta]].concat(), 3);
+        let beta = (Mask::Beta(activation), [&plain[..], &[beta]].concat(), 3);
         let output = (Mask::Output, [&plain[..], &[y]].concat(), 4);
-        let masked = if ramp == Ramp::None {
+        let masked = if activation == FusedActivation::None {
             vec![(Mask::None, plain.to_vec(), 3)]
         } else {
             vec![beta, output]

@@ -1,4 +1,4 @@
-//! What the user reads while a program is compiled.
+//! The notice that a program is being compiled.
 
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use super::Notice;
 
-/// A program that compiles in less is not worth a line.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// A program that compiles faster gets no notice.
+const NOTICE_DELAY: Duration = Duration::from_secs(1);
 
-/// Compiles, and tells the user what takes so long when it does.
-pub(super) fn announced<T>(
+/// Compiles, and notifies the user if that takes long.
+pub(super) fn notice_if_slow<T>(
     notice: &Notice,
     name: &str,
     is_kept: bool,
@@ -30,15 +30,15 @@ pub(super) fn announced<T>(
         ""
     };
     let line = format!("compiling {program}{kept} ..");
-    told_after(PATIENCE, notice, line, compile)
+    notice_after(NOTICE_DELAY, notice, line, compile)
 }
 
-/// Tells the user a line when `work` takes longer than `patience`.
-fn told_after<T>(patience: Duration, notice: &Notice, line: String, work: impl FnOnce() -> T) -> T {
+/// Sends a notice if `work` takes longer than `delay`.
+fn notice_after<T>(delay: Duration, notice: &Notice, line: String, work: impl FnOnce() -> T) -> T {
     let (done, waiting) = mpsc::channel::<()>();
     let notice = Arc::clone(notice);
     let teller = thread::spawn(move || {
-        if waiting.recv_timeout(patience) == Err(RecvTimeoutError::Timeout) {
+        if waiting.recv_timeout(delay) == Err(RecvTimeoutError::Timeout) {
             notice(&line);
         }
     });
@@ -61,14 +61,14 @@ mod tests {
         let kept = Arc::clone(&lines);
         let notice: Notice = Arc::new(move |line| kept.lock().unwrap().push(line.to_owned()));
         let (short, long) = (Duration::from_millis(5), Duration::from_secs(60));
-        let quick = told_after(long, &notice, "quick".into(), || 1);
+        let quick = notice_after(long, &notice, "quick".into(), || 1);
         let wait_for_line = || {
             while lines.lock().unwrap().is_empty() {
                 thread::sleep(Duration::from_millis(1));
             }
             2
         };
-        let slow = told_after(short, &notice, "slow".into(), wait_for_line);
+        let slow = notice_after(short, &notice, "slow".into(), wait_for_line);
         assert_eq!((quick, slow), (1, 2));
         assert_eq!(*lines.lock().unwrap(), ["slow"]);
     }

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use phalanx_graph::{CompilerOption, HostSums, Lowering, Program, compiler_options};
+use phalanx_graph::{CompilerOption, HostAllReduce, Lowering, Program, compiler_options};
 use phalanx_pjrt::{CompileOptions, CompiledMemory, OverrideValue, PluginSearch};
 
-use super::announce::announced;
-use super::{Compiled, Engine, memory, mesh, refused};
+use super::announce::notice_if_slow;
+use super::{Compiled, Engine, device_error, memory, mesh};
 use crate::{Error, Result};
 
 /// The process is ended only after this many deadlines, when every wait of the engine has failed long before.
@@ -80,7 +80,7 @@ impl Engine {
     pub fn memory(&self, request: CompileRequest<'_>) -> Result<CompiledMemory> {
         let compiled = self.load_or_compile(request)?;
         let memory = compiled.executable.memory_stats();
-        memory.map_err(|error| refused("find the memory of", request.name, &error))
+        memory.map_err(|error| device_error("find the memory of", request.name, &error))
     }
 
     fn load_or_compile(&self, request: CompileRequest<'_>) -> Result<Compiled> {
@@ -99,9 +99,9 @@ impl Engine {
         let compiled = if cache.is_some_and(|cache| client.is_cached(cache, &text, &options)) {
             compile()
         } else {
-            announced(&self.0.notice, name, cache.is_some(), compile)
+            notice_if_slow(&self.0.notice, name, cache.is_some(), compile)
         };
-        let (executable, _) = compiled.map_err(|error| refused("compile", name, &error))?;
+        let (executable, _) = compiled.map_err(|error| device_error("compile", name, &error))?;
         Ok(Compiled {
             name: name.into(),
             executable,
@@ -113,12 +113,12 @@ impl Engine {
         let (kernels, client) = (&self.0.kernels, &self.0.client);
         Ok(Lowering {
             kernels: kernels.support(client, program)?,
-            bf16_products: has_bf16_products(),
-            products: kernels.supports_matmul(client, program),
-            beside: request.other_devices,
-            sums: kernels
+            native_bf16_dot: has_bf16_products(),
+            host_matmul: kernels.supports_matmul(client, program),
+            other_devices: request.other_devices,
+            host_all_reduce: kernels
                 .supports_all_reduce(client, program)
-                .then(|| self.host_sums()),
+                .then(|| self.host_all_reduce()),
             ..Lowering::new(self.0.platform, request.name)
         })
     }
@@ -145,7 +145,7 @@ impl Engine {
     ///
     /// It warns when the deadline of a run is over, and ends the process only after every wait of this engine has failed.
     fn collective_timeouts(&self, devices: usize) -> Vec<(&'static str, OverrideValue)> {
-        if devices == 1 || self.kind() != "cpu" {
+        if devices == 1 || self.platform_name() != "cpu" {
             return Vec::new();
         }
         let deadline = self.0.deadline.as_secs().max(1);
@@ -169,17 +169,17 @@ impl Engine {
     fn disable_parallel_tasks(&self, busy_devices: usize) -> Option<(&'static str, OverrideValue)> {
         let threads = phalanx_kernels::pool_threads(&PluginSearch::from_process());
         let one_thread_each = busy_devices > 1 && busy_devices >= threads;
-        (one_thread_each && self.kind() == "cpu").then(|| {
+        (one_thread_each && self.platform_name() == "cpu").then(|| {
             let pass = OverrideValue::Text("cpu-parallel-task-assigner".to_owned());
             ("xla_disable_hlo_passes", pass)
         })
     }
 
-    /// Sums of our own wait as long as the engine does: within a run replicas are apart by less than a run.
-    fn host_sums(&self) -> HostSums {
+    /// Our own all-reduce waits as long as the engine does: within a run, replicas differ by less than the time of a run.
+    fn host_all_reduce(&self) -> HostAllReduce {
         let seconds = self.0.deadline.as_secs().max(1);
-        HostSums {
-            patience_seconds: u32::try_from(seconds).unwrap_or(u32::MAX),
+        HostAllReduce {
+            timeout_seconds: u32::try_from(seconds).unwrap_or(u32::MAX),
         }
     }
 

@@ -30,16 +30,16 @@ pub enum KernelsMode {
     Path(PathBuf),
 }
 
-/// What an engine knows of kernels.
+/// The kernels of an engine.
 pub(super) struct EngineKernels {
     mode: KernelsMode,
     offline: bool,
     notice: Notice,
-    /// None within: they were looked for in vain.
+    /// `None` inside: they were searched for and not found.
     support: OnceLock<Option<KernelSupport>>,
-    /// Whether the sums of replicas are registered.
+    /// Whether the all-reduce is registered.
     sums: OnceLock<bool>,
-    /// Whether products are registered.
+    /// Whether the matrix product is registered.
     products: OnceLock<bool>,
 }
 
@@ -60,7 +60,7 @@ impl EngineKernels {
         })
     }
 
-    /// What programs of this client may call, where the program gains from it: looked for once.
+    /// The kernels that the program may call, if it gains from them; searched for once.
     pub(super) fn support(
         &self,
         client: &Client,
@@ -68,7 +68,7 @@ impl EngineKernels {
     ) -> Result<Option<KernelSupport>> {
         // The compiler cannot divide a call among devices.
         let divided = program.mesh.is_some();
-        let gains = self.mode == KernelsMode::Always || program.wants_kernels();
+        let gains = self.mode == KernelsMode::Always || program.gains_from_kernels();
         if self.mode == KernelsMode::Off || divided || !gains {
             return Ok(None);
         }
@@ -90,18 +90,18 @@ impl EngineKernels {
         Ok(*self.support.get_or_init(|| support))
     }
 
-    /// Whether replicas of this program add what they exchange by a call of ours; a plugin that takes none has its own way.
+    /// Whether replicas of this program exchange sums by our all-reduce.
     pub(super) fn supports_all_reduce(&self, client: &Client, program: &Program) -> bool {
-        if self.mode == KernelsMode::Off || !program.only_sums() {
+        if self.mode == KernelsMode::Off || !program.exchanges_only_sums() {
             return false;
         }
         let registered = || phalanx_kernels::register_all_reduce(client).is_ok();
         *self.sums.get_or_init(registered)
     }
 
-    /// Whether large products of this program are calls of ours; on processors that the plugin's own libraries serve better they are not.
+    /// Whether large matrix products of this program are calls of ours.
     pub(super) fn supports_matmul(&self, client: &Client, program: &Program) -> bool {
-        if self.mode == KernelsMode::Off || !program.wants_products() {
+        if self.mode == KernelsMode::Off || !program.gains_from_host_matmul() {
             return false;
         }
         let registered = || phalanx_kernels::register_matmul(client).is_ok();

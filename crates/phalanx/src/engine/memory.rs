@@ -1,11 +1,11 @@
-//! Whether a program fits: XLA on CPU finds out too late, when the system ends the process.
+//! Whether a program fits into memory: XLA:CPU does not check, and the system would end the process.
 
 use std::fs;
 
 use phalanx_pjrt::Client;
 
 use super::Compiled;
-use crate::bytes::human;
+use crate::bytes::format_bytes;
 use crate::{Error, Result};
 
 /// Refuses a program that needs more memory than its devices have free.
@@ -27,8 +27,8 @@ pub(super) fn check(client: &Client, compiled: &Compiled, devices: usize) -> Res
         Some(free) if total > free => Err(Error::Device(format!(
             "out of memory: {} needs {}, {what} has {} free; use a smaller batch or model, or a device with more memory",
             compiled.name,
-            human(total),
-            human(free)
+            format_bytes(total),
+            format_bytes(free)
         ))),
         _ => Ok(()),
     }

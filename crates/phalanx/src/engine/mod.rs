@@ -32,7 +32,7 @@ pub type Notice = Arc<dyn Fn(&str) + Send + Sync>;
 pub struct EngineOptions {
     /// Kind of device.
     pub platform: Platform,
-    /// The plugin file; found as `phalanx plugin where` tells when absent.
+    /// The plugin file; if absent, the one that `phalanx plugin where` prints.
     pub plugin: Option<PathBuf>,
     /// Forbids the installation of a missing CPU plugin or kernel library.
     pub offline: bool,
@@ -42,10 +42,10 @@ pub struct EngineOptions {
     pub cpu_devices: usize,
     /// Whether compiled programs are kept on disk, in the per-user cache.
     pub compile_cache: bool,
-    /// Whether programs of the CPU are compiled in a third of the time and run slower, for models that are tried out.
+    /// Whether CPU programs are compiled in a third of the time and run slower, for trying models out.
     pub quick_compile: bool,
-    /// Whether memory that a CPU program frees stays with the process, all of it, for the next run: several times faster
-    /// on large tensors, at the price of never returning it to the system.
+    /// Whether the process keeps all memory that CPU programs free for the next run: several times faster on large tensors, but the
+    /// memory never returns to the system.
     pub keep_freed_memory: bool,
     /// Longest wait for one result of a device.
     pub deadline: Duration,
@@ -145,7 +145,7 @@ impl Engine {
         &self.0.client
     }
 
-    /// Tells the user a line.
+    /// Sends a notice to the user.
     pub fn notice(&self, line: &str) {
         (self.0.notice)(line);
     }
@@ -158,7 +158,7 @@ impl Engine {
 
     /// The kind of the devices in their names: `cpu`, `gpu` or `tpu`.
     #[must_use]
-    pub fn kind(&self) -> &'static str {
+    pub fn platform_name(&self) -> &'static str {
         match self.0.platform {
             Platform::Cpu => "cpu",
             Platform::Tpu => "tpu",
@@ -169,7 +169,7 @@ impl Engine {
     /// The name of the device at a position, as in `cpu:0`.
     #[must_use]
     pub fn device_name(&self, device: usize) -> String {
-        format!("{}:{device}", self.kind())
+        format!("{}:{device}", self.platform_name())
     }
 
     /// Copies a tensor to a device, without a copy where the device is the host.
@@ -181,7 +181,9 @@ impl Engine {
         let dims = signed(tensor.dims());
         let shared: SharedBytes = Arc::new(tensor.shared_bytes());
         let buffer = self.0.client.buffer_shared(device, element, &dims, shared);
-        buffer.map_err(|error| refused("copy to the device", &tensor.shape().to_string(), &error))
+        buffer.map_err(|error| {
+            device_error("copy to the device", &tensor.shape().to_string(), &error)
+        })
     }
 
     /// A copy of a buffer of known shape on a device of this engine; through the host when the buffer is another engine's.
@@ -195,38 +197,38 @@ impl Engine {
         shape: &Shape,
         device: usize,
     ) -> Result<Buffer> {
-        if !self.is(from) {
+        if !self.is_same(from) {
             return self.put(device, &from.get(buffer, shape)?);
         }
         let copied = buffer.copy_to_device(device);
-        copied.map_err(|error| refused("copy to another device", &shape.to_string(), &error))
+        copied.map_err(|error| device_error("copy to another device", &shape.to_string(), &error))
     }
 
-    /// Whether both are the same devices.
+    /// Whether both are clones of the same engine.
     #[must_use]
-    pub fn is(&self, other: &Self) -> bool {
+    pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Waits until a run is done, the last of `runs` that are.
+    /// Waits until a run is done, of `runs` runs that were started before it or with it.
     ///
     /// # Errors
     /// [`Error::Device`]: the computation failed, ran out of memory, or took longer than a deadline for each run.
-    pub fn wait(&self, run: &Done, runs: usize) -> Result<()> {
+    pub fn wait(&self, run: &PendingRun, runs: usize) -> Result<()> {
         let deadline = self
             .0
             .deadline
             .saturating_mul(u32::try_from(runs).unwrap_or(u32::MAX));
         let mut events = run.events.iter();
         let waited = events.try_for_each(|event| event.wait(deadline));
-        waited.map_err(|error| refused("run", &run.name, &error))
+        waited.map_err(|error| device_error("run", &run.name, &error))
     }
 
     /// Waits until a run is done on each replica, and returns how long after `start` that was.
     ///
     /// # Errors
     /// As for [`wait`](Self::wait).
-    pub(crate) fn wait_each(&self, run: &Done, start: Instant) -> Result<Vec<Duration>> {
+    pub(crate) fn wait_each(&self, run: &PendingRun, start: Instant) -> Result<Vec<Duration>> {
         let deadline = self.0.deadline;
         let waited: Vec<_> = thread::scope(|scope| {
             let wait =
@@ -240,7 +242,7 @@ impl Engine {
         let ended = |_| Error::Bug("a wait ended early".into());
         let each = waited.into_iter().map(|waited| {
             let waited = waited.map_err(ended)?;
-            waited.map_err(|error| refused("run", &run.name, &error))
+            waited.map_err(|error| device_error("run", &run.name, &error))
         });
         each.collect()
     }
@@ -253,7 +255,7 @@ impl Engine {
         let mut bytes = AlignedBytes::zeroed(shape.byte_len());
         buffer
             .copy_to(bytes.as_mut_slice(), self.0.deadline)
-            .map_err(|error| refused("read", &shape.to_string(), &error))?;
+            .map_err(|error| device_error("read", &shape.to_string(), &error))?;
         Ok(HostTensor::from_aligned(shape.clone(), bytes))
     }
 }
@@ -311,11 +313,11 @@ impl Compiled {
     /// # Errors
     /// [`Error::Device`]: wrong arguments, or lack of memory. A failure of the computation itself shows when a
     /// result is read.
-    pub fn run(&self, arguments: &[&[&Buffer]]) -> Result<(Vec<Vec<Buffer>>, Done)> {
+    pub fn run(&self, arguments: &[&[&Buffer]]) -> Result<(Vec<Vec<Buffer>>, PendingRun)> {
         let options = ExecuteOptions::default();
         let execution = self.executable.execute(arguments, &options);
-        let execution = execution.map_err(|error| refused("run", &self.name, &error))?;
-        let done = Done {
+        let execution = execution.map_err(|error| device_error("run", &self.name, &error))?;
+        let done = PendingRun {
             name: Arc::clone(&self.name),
             events: execution.done,
         };
@@ -325,30 +327,30 @@ impl Compiled {
 
 /// The end of a run that was begun; see [`Engine::wait`].
 #[derive(Debug)]
-pub struct Done {
+pub struct PendingRun {
     name: Arc<str>,
     events: Vec<Event>,
 }
 
-impl Done {
+impl PendingRun {
     /// Number of runs: one for each device.
     pub(crate) const fn runs(&self) -> usize {
         self.events.len()
     }
 
     /// Calls `callback` once for each run when it is done or has failed, on a thread of the plugin: it must be quick.
-    pub(crate) fn on_each(&self, callback: impl Fn() + Clone + Send + 'static) -> Result<()> {
+    pub(crate) fn on_each_done(&self, callback: impl Fn() + Clone + Send + 'static) -> Result<()> {
         for event in &self.events {
             let callback = callback.clone();
             let asked = event.on_ready(move |_| callback());
-            asked.map_err(|error| refused("watch", &self.name, &error))?;
+            asked.map_err(|error| device_error("watch", &self.name, &error))?;
         }
         Ok(())
     }
 }
 
-/// What the user reads when a plugin refuses.
-fn refused(doing: &str, what: &str, error: &PjrtError) -> Error {
+/// The error that the user sees when the plugin refuses.
+fn device_error(doing: &str, what: &str, error: &PjrtError) -> Error {
     if error.is_out_of_memory() {
         return Error::Device(format!(
             "out of memory: cannot {doing} {what}: {}; use a smaller batch or model, or a device with more memory",

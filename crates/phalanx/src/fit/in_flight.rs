@@ -3,11 +3,11 @@
 use std::collections::VecDeque;
 
 use crate::Result;
-use crate::engine::{Done, Engine};
+use crate::engine::{Engine, PendingRun};
 
 /// Steps begun and not known to be done, so many at most that batches do not pile up in memory.
 #[derive(Default)]
-pub(crate) struct InFlight(VecDeque<Done>);
+pub(crate) struct InFlight(VecDeque<PendingRun>);
 
 /// So many batches stay in memory at most.
 const MOST_IN_FLIGHT: usize = 8;
@@ -17,7 +17,7 @@ const LEAST_IN_FLIGHT: usize = 2;
 impl InFlight {
     /// Adds a step; when they are too many, waits once for all but the last few: waking up costs more than a step's
     /// other work on the host.
-    pub(crate) fn push(&mut self, engine: &Engine, done: Done) -> Result<()> {
+    pub(crate) fn push(&mut self, engine: &Engine, done: PendingRun) -> Result<()> {
         self.0.push_back(done);
         if self.0.len() <= MOST_IN_FLIGHT {
             return Ok(());

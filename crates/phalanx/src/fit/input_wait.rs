@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::Result;
-use crate::engine::Done;
+use crate::engine::PendingRun;
 
 /// Since when the devices have had nothing to do: what they wait for the data, while the host may wait for both.
 #[derive(Clone, Debug, Default)]
@@ -20,10 +20,10 @@ struct Running {
 
 impl InputWait {
     /// Takes note of a step that was begun.
-    pub(super) fn begin(&self, done: &Done) -> Result<()> {
+    pub(super) fn begin(&self, done: &PendingRun) -> Result<()> {
         self.began(done.runs());
         let input_wait = self.clone();
-        done.on_each(move || input_wait.ended(Instant::now()))
+        done.on_each_done(move || input_wait.ended(Instant::now()))
     }
 
     /// How much of the time from `start` to `end` the devices had nothing to do, if no step was begun in it.

@@ -6,7 +6,7 @@ use phalanx_pjrt::Buffer;
 use super::pipeline::{BorrowedState, PipelineStep, StageId};
 use super::setup::{Setup, StepLayout};
 use super::step_cache::StepExecutable;
-use crate::engine::{Compiled, Done};
+use crate::engine::{Compiled, PendingRun};
 use crate::replicas::Placement;
 use crate::{Error, Result};
 
@@ -258,7 +258,7 @@ impl TrainState {
         setup: &Setup,
         step: &StepExecutable,
         batch: &[Vec<Buffer>],
-    ) -> Result<Done> {
+    ) -> Result<PendingRun> {
         self.arrays()?;
         self.copies.clear();
         let trained = match step {
@@ -289,7 +289,7 @@ impl TrainState {
         compiled: &Compiled,
         changed: &[usize],
         batch: &[Vec<Buffer>],
-    ) -> Result<Done> {
+    ) -> Result<PendingRun> {
         let lists = self.training_arguments(&self.arrays, &self.totals, batch);
         let (outputs, done) = compiled.run(&slices(&lists))?;
         self.totals.clear();
@@ -310,7 +310,7 @@ impl TrainState {
         compiled: &Compiled,
         sent: &[Shape],
         batch: &[Vec<Buffer>],
-    ) -> Result<(Vec<Buffer>, Done)> {
+    ) -> Result<(Vec<Buffer>, PendingRun)> {
         let copies = self.copied(&setup.state.arrays_for_replicas())?;
         let lists = self.training_arguments(&copies, &self.totals, batch);
         let (mut outputs, done) = compiled.run(&slices(&lists))?;
@@ -374,7 +374,7 @@ impl TrainState {
         setup: &Setup,
         step: &PipelineStep,
         batch: &[Vec<Buffer>],
-    ) -> Result<Done> {
+    ) -> Result<PendingRun> {
         let outputs = BorrowedState {
             totals: self.totals.first(),
             seed: self.seed.first(),
@@ -454,7 +454,7 @@ impl TrainState {
         step: &StepExecutable,
         totals: &[Buffer],
         batch: &[Vec<Buffer>],
-    ) -> Result<(Vec<Buffer>, Done)> {
+    ) -> Result<(Vec<Buffer>, PendingRun)> {
         let count = setup.model.variables().len();
         if let StepExecutable::Pipelined(step) = step {
             let state = BorrowedState {

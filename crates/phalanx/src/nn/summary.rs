@@ -196,7 +196,7 @@ fn totals(variables: &[Variable]) -> String {
         let own = || variables.iter().filter(|variable| wanted(variable));
         let count: usize = own().map(|variable| variable.shape.len()).sum();
         let bytes: usize = own().map(|variable| variable.shape.byte_len()).sum();
-        let size = crate::bytes::human(bytes as u64);
+        let size = crate::bytes::format_bytes(bytes as u64);
         format!("{name:<22}{} ({size})\n", grouped(count))
     };
     let total = part("Params:", &|_| true);

@@ -44,7 +44,7 @@ fn position(engine: &Engine, name: &str) -> Result<usize> {
     };
     let (kind, number) =
         parsed(name).ok_or_else(|| unknown(": expected a kind and a number, as in `cpu:0`"))?;
-    if kind != engine.kind() {
+    if kind != engine.platform_name() {
         return Err(unknown(""));
     }
     if number >= engine.devices() {

@@ -31,7 +31,7 @@ impl Layout {
         match (self, other) {
             (Self::Replicated, Self::Replicated) => true,
             (Self::ParameterDevice(a), Self::ParameterDevice(b)) => {
-                a.engine.is(&b.engine) && a.device == b.device
+                a.engine.is_same(&b.engine) && a.device == b.device
             }
             (Self::Sharded(a), Self::Sharded(b)) => a == b,
             (Self::Pipelined(a), Self::Pipelined(b)) => a == b,

@@ -177,7 +177,7 @@ impl Placement {
 
     /// Whether both have their replicas and variables on the same devices.
     pub(crate) fn has_same_devices(&self, other: &Self) -> bool {
-        self.engine.is(&other.engine)
+        self.engine.is_same(&other.engine)
             && self.devices == other.devices
             && self.layout.is_same(&other.layout)
     }

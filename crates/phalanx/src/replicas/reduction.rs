@@ -7,7 +7,7 @@ use phalanx_graph::{DType, Graph, Scattered, Shape, Tensor};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::bytes::human;
+use crate::bytes::format_bytes;
 use crate::{Result, config};
 
 /// How the gradients of replicas become one: TensorFlow's `cross_device_ops` and its options.
@@ -332,7 +332,7 @@ struct Plan {
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let count: usize = self.packs.iter().map(Vec::len).sum();
-        let bytes = human(self.dense_bytes as u64);
+        let bytes = format_bytes(self.dense_bytes as u64);
         let (count, packs) = (
             counted(count, "gradient"),
             counted(self.packs.len(), "pack"),
@@ -340,7 +340,11 @@ impl fmt::Display for Plan {
         write!(f, "{count} ({bytes}) in {packs}")?;
         match self.rows.len() {
             0 => Ok(()),
-            count => write!(f, ", {count} as rows ({})", human(self.row_bytes as u64)),
+            count => write!(
+                f,
+                ", {count} as rows ({})",
+                format_bytes(self.row_bytes as u64)
+            ),
         }
     }
 }

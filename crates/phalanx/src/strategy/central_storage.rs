@@ -36,7 +36,7 @@ impl CentralStorageStrategy {
     /// With the variables where TensorFlow has them.
     pub(super) fn usual_parameters(self, options: &EngineOptions) -> Result<Self> {
         let engine = self.0.engine().clone();
-        match home(engine.kind(), self.0.devices()) {
+        match home(engine.platform_name(), self.0.devices()) {
             Some(device) => Ok(self.parameters(&engine, device)),
             None => Ok(self.parameters(&host(options)?, 0)),
         }
@@ -44,7 +44,7 @@ impl CentralStorageStrategy {
 
     /// With the variables on the device of this name, which may be the CPU beside other devices that compute.
     pub(super) fn parameters_named(self, name: &str, options: &EngineOptions) -> Result<Self> {
-        if device_kind(name) != Some("cpu") || self.0.engine().kind() == "cpu" {
+        if device_kind(name) != Some("cpu") || self.0.engine().platform_name() == "cpu" {
             return self.parameter_device(name);
         }
         let host = host(options)?;

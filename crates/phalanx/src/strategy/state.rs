@@ -8,7 +8,7 @@ use phalanx_pjrt::Buffer;
 
 use super::handle::StrategyHandle;
 use super::per_replica::Reduce;
-use crate::engine::Done;
+use crate::engine::PendingRun;
 use crate::fit::InFlight;
 use crate::metrics::Metric;
 use crate::nn::{IntoModel, Model};
@@ -617,7 +617,7 @@ impl State {
         Ok(())
     }
 
-    pub(super) fn began(&mut self, done: Done) -> Result<()> {
+    pub(super) fn began(&mut self, done: PendingRun) -> Result<()> {
         self.in_flight.push(self.strategy.placement.engine(), done)
     }
 }

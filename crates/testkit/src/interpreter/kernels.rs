@@ -1,7 +1,7 @@
 //! Ops that some devices have a kernel for.
 
 use phalanx_graph::op::ReduceOp;
-use phalanx_graph::{Kernel, Pool2d, Ramp, Shape};
+use phalanx_graph::{FusedActivation, Kernel, Pool2d, Shape};
 
 use super::contract::bilinear;
 use super::convolution::{Loop, Role};
@@ -29,14 +29,17 @@ pub(super) fn eval(kernel: &Kernel, x: &[Operand], shapes: &[Shape], noise: &Noi
             let sums = Loop::new(dims, Role::Kernel, [x.shape, shape, g.shape]);
             Ok(vec![bilinear(&sums, &x, &g, shape.dtype, noise)?])
         }
-        Kernel::ConvBias { dims, ramp } => {
+        Kernel::ConvBias { dims, activation } => {
             let [x, k, bias] = take(x)?;
             let sums = convolution::conv(dims, &[x, k], shape, noise)?;
             let (size, stride) = channel(shape, dims.output.feature);
             let biased = plus_channels(&sums, &bias, (size, stride), noise)?;
-            Ok(vec![ramped(*ramp, &biased)?])
+            Ok(vec![ramped(*activation, &biased)?])
         }
-        Kernel::BatchNorm { epsilon, ramp } => normal::batch_norm(x, *epsilon, *ramp, noise),
+        Kernel::BatchNorm {
+            epsilon,
+            activation,
+        } => normal::batch_norm(x, *epsilon, *activation, noise),
         Kernel::BatchNormGradient { epsilon, mask } => {
             normal::batch_norm_gradient(x, *epsilon, *mask, noise)
         }
@@ -100,29 +103,29 @@ fn plus_channels(
 }
 
 /// What follows a kernel's own work.
-fn ramp_of(ramp: Ramp, y: f64) -> f64 {
-    match ramp {
+fn ramp_of(activation: FusedActivation, y: f64) -> f64 {
+    match activation {
         _ if y.is_nan() => y,
-        Ramp::None => y,
-        Ramp::Relu => y.max(0.0),
-        Ramp::Clipped(ceiling) => y.max(0.0).min(ceiling),
+        FusedActivation::None => y,
+        FusedActivation::Relu => y.max(0.0),
+        FusedActivation::Clipped(ceiling) => y.max(0.0).min(ceiling),
     }
 }
 
-/// Whether `y` is on the slope of a ramp.
-pub(super) fn rises(ramp: Ramp, y: f64) -> bool {
-    match ramp {
-        Ramp::None => true,
-        Ramp::Relu => y > 0.0,
-        Ramp::Clipped(ceiling) => y > 0.0 && y < ceiling,
+/// Whether `y` is where an activation has slope 1.
+pub(super) fn rises(activation: FusedActivation, y: f64) -> bool {
+    match activation {
+        FusedActivation::None => true,
+        FusedActivation::Relu => y > 0.0,
+        FusedActivation::Clipped(ceiling) => y > 0.0 && y < ceiling,
     }
 }
 
-pub(super) fn ramped(ramp: Ramp, x: &Dual) -> Result<Dual, String> {
+pub(super) fn ramped(activation: FusedActivation, x: &Dual) -> Result<Dual, String> {
     let before = values(x)?;
-    let after = before.iter().map(|&y| ramp_of(ramp, y)).collect();
+    let after = before.iter().map(|&y| ramp_of(activation, y)).collect();
     let pairs = before.iter().zip(&x.tangent);
-    let tangent = pairs.map(|(&y, &t)| if rises(ramp, y) { t } else { 0.0 });
+    let tangent = pairs.map(|(&y, &t)| if rises(activation, y) { t } else { 0.0 });
     Ok(Dual::floats(after, Some(tangent.collect())))
 }
 

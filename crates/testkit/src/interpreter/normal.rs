@@ -1,6 +1,6 @@
 //! Batch normalisation, and its gradient.
 
-use phalanx_graph::{Mask, Ramp};
+use phalanx_graph::{FusedActivation, Mask};
 
 use super::kernels::{ramped, rises};
 use super::machine::take;
@@ -92,7 +92,12 @@ impl Normal {
 /// Values of `(x, gamma, beta, residual)`, or their derivatives.
 type Given<'a> = [&'a [f64]; 4];
 
-pub(super) fn batch_norm(x: &[Operand], epsilon: f64, ramp: Ramp, noise: &Noise) -> Outcome {
+pub(super) fn batch_norm(
+    x: &[Operand],
+    epsilon: f64,
+    activation: FusedActivation,
+    noise: &Noise,
+) -> Outcome {
     let [first, gamma, beta, rest @ ..] = x else {
         return Err("expected x, gamma and beta".into());
     };
@@ -108,7 +113,7 @@ pub(super) fn batch_norm(x: &[Operand], epsilon: f64, ramp: Ramp, noise: &Noise)
     let y = normalized(&normal, &values, noise);
     let (mean, variance) = (normal.mean.clone(), normal.variance.clone());
     if x.iter().all(|x| x.slope().is_none()) {
-        let y = ramped(ramp, &Dual::floats(y, None))?;
+        let y = ramped(activation, &Dual::floats(y, None))?;
         return Ok(vec![
             y,
             Dual::floats(mean, None),
@@ -125,7 +130,7 @@ pub(super) fn batch_norm(x: &[Operand], epsilon: f64, ramp: Ramp, noise: &Noise)
     let along = normal.along(&slopes[0]);
     let tangent = normalized_along(&normal, &along, &values, &slopes);
     Ok(vec![
-        ramped(ramp, &Dual::floats(y, Some(tangent)))?,
+        ramped(activation, &Dual::floats(y, Some(tangent)))?,
         Dual::floats(mean, Some(along.mean)),
         Dual::floats(variance, Some(along.variance)),
     ])
@@ -271,7 +276,9 @@ pub(super) fn batch_norm_gradient(
     let gamma = values[4];
     let passes = |i: usize, z: f64| match mask {
         Mask::None => true,
-        Mask::Beta(ramp) => rises(ramp, z * gamma[i % gamma.len()] + by[i % gamma.len()]),
+        Mask::Beta(activation) => {
+            rises(activation, z * gamma[i % gamma.len()] + by[i % gamma.len()])
+        }
         Mask::Output => by[i] > 0.0,
     };
     let found = Backward::new(&values, epsilon, passes, noise);

@@ -1,6 +1,8 @@
 //! Kernels against the same made of plain ops, and their tangents.
 
-use phalanx_graph::{DType, HostTensor, Kernel, Mask, Op, Pool2d, Ramp, Shape, Tensor, gradients};
+use phalanx_graph::{
+    DType, FusedActivation, HostTensor, Kernel, Mask, Op, Pool2d, Shape, Tensor, gradients,
+};
 use phalanx_testkit::{Array, Interpreter};
 
 use crate::tangents::{check, convolution};
@@ -35,11 +37,11 @@ fn same(
     }
 }
 
-fn ramped(ramp: Ramp, y: &Tensor) -> Tensor {
-    match ramp {
-        Ramp::None => y.clone(),
-        Ramp::Relu => y.maximum(&y.like(0.0)),
-        Ramp::Clipped(ceiling) => y.clamp(0.0, ceiling),
+fn ramped(activation: FusedActivation, y: &Tensor) -> Tensor {
+    match activation {
+        FusedActivation::None => y.clone(),
+        FusedActivation::Relu => y.maximum(&y.like(0.0)),
+        FusedActivation::Clipped(ceiling) => y.clamp(0.0, ceiling),
     }
 }
 
@@ -58,17 +60,21 @@ fn normal(x: &Tensor) -> [Tensor; 3] {
     ]
 }
 
-const RAMPS: [Ramp; 3] = [Ramp::None, Ramp::Relu, Ramp::Clipped(0.8)];
+const ACTIVATIONS: [FusedActivation; 3] = [
+    FusedActivation::None,
+    FusedActivation::Relu,
+    FusedActivation::Clipped(0.8),
+];
 
 #[test]
 fn normalisations_of_every_kind() {
-    for (ramp, residual) in RAMPS
+    for (activation, residual) in ACTIVATIONS
         .into_iter()
-        .flat_map(|ramp| [(ramp, false), (ramp, true)])
+        .flat_map(|activation| [(activation, false), (activation, true)])
     {
         let kernel = Kernel::BatchNorm {
             epsilon: EPSILON,
-            ramp,
+            activation,
         };
         let mut shapes = vec![f64s([3, 2, 4]), f64s([4]), f64s([4])];
         shapes.extend(residual.then(|| f64s([3, 2, 4])));
@@ -81,7 +87,7 @@ fn normalisations_of_every_kind() {
             let spread = |x: &Tensor| x.broadcast_in(&[3, 2, 4], &[2]);
             let y = z * spread(&x[1]) + spread(&x[2]);
             let y = x.get(3).map_or_else(|| y.clone(), |residual| &y + residual);
-            vec![ramped(ramp, &y), mean, variance]
+            vec![ramped(activation, &y), mean, variance]
         });
     }
 }
@@ -91,8 +97,8 @@ fn normalisations_of_every_kind() {
 fn gradients_of_normalisations() {
     let masks = [
         Mask::None,
-        Mask::Beta(Ramp::Relu),
-        Mask::Beta(Ramp::Clipped(0.8)),
+        Mask::Beta(FusedActivation::Relu),
+        Mask::Beta(FusedActivation::Clipped(0.8)),
         Mask::Output,
     ];
     let (images, channel) = (f64s([3, 2, 4]), f64s([4]));
@@ -105,8 +111,8 @@ fn gradients_of_normalisations() {
             let y = z * spread(&v[1]) + spread(&v[2]);
             let y = match mask {
                 Mask::None => y,
-                Mask::Beta(ramp) => ramped(ramp, &y),
-                Mask::Output => ramped(Ramp::Relu, &(y + &v[3])),
+                Mask::Beta(activation) => ramped(activation, &y),
+                Mask::Output => ramped(FusedActivation::Relu, &(y + &v[3])),
             };
             let wrt = if mask == Mask::Output { 4 } else { 3 };
             let wrt: Vec<&Tensor> = v[..wrt].iter().collect();
@@ -157,23 +163,23 @@ fn gradients_of_normalisations() {
 #[test]
 fn convolutions_with_a_bias_and_a_ramp() {
     let (x, kernel) = (f64s([2, 5, 4, 4]), f64s([3, 2, 2, 6]));
-    for ramp in RAMPS {
+    for activation in ACTIVATIONS {
         let dims = convolution(2, 1);
         let op = Kernel::ConvBias {
             dims: dims.clone(),
-            ramp,
+            activation,
         };
         let shapes = [x.clone(), kernel.clone(), f64s([6])];
         let plain = |v: &[Tensor]| {
             let y = v[0].conv(&v[1], dims.clone());
             let bias = v[2].broadcast_in(&y.dims(), &[0]);
-            vec![ramped(ramp, &(y + bias))]
+            vec![ramped(activation, &(y + bias))]
         };
         let output = program(&shapes, plain);
         let output = output.shape(output.outputs[0].1).clone();
         let alone = lone(Op::Kernel(op.clone()), &shapes, &[output]);
-        check(&format!("{ramp:?}"), &alone, &[inputs(&shapes)]);
-        same(&format!("{ramp:?}"), op, &shapes, plain);
+        check(&format!("{activation:?}"), &alone, &[inputs(&shapes)]);
+        same(&format!("{activation:?}"), op, &shapes, plain);
     }
 }
 

@@ -8,7 +8,7 @@ use phalanx_pjrt::Buffer;
 use super::ValueId;
 use super::buffers::{Copies, StageBuffer};
 use super::compile::{CompiledPiece, StagedProgram};
-use crate::engine::{Done, Engine};
+use crate::engine::{Engine, PendingRun};
 use crate::{Error, Result};
 
 /// Values by their numbers.
@@ -23,7 +23,7 @@ pub(super) struct PipelineRun<'a> {
     /// What one micro-batch has.
     pub(super) micro_batches: Vec<Values<'a>>,
     /// The run that was begun last.
-    pub(super) done: Option<Done>,
+    pub(super) done: Option<PendingRun>,
 }
 
 impl<'a> PipelineRun<'a> {

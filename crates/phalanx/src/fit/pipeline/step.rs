@@ -13,7 +13,7 @@ use super::compile::{
 use super::run::{PipelineRun, Values};
 use super::trace::UpdateInput;
 use super::{DeviceId, StageId, StagePlan, ValueId};
-use crate::engine::Done;
+use crate::engine::PendingRun;
 use crate::replicas::Placement;
 use crate::{Error, Result};
 
@@ -38,7 +38,7 @@ pub(in crate::fit) struct PipelineOutputs {
     pub(in crate::fit) totals: Buffer,
     /// New arrays of the state, by their positions.
     pub(in crate::fit) arrays: HashMap<usize, Buffer>,
-    pub(in crate::fit) done: Done,
+    pub(in crate::fit) done: PendingRun,
 }
 
 /// New values of parameters of the step.
@@ -144,7 +144,7 @@ impl<'a> BorrowedState<'a> {
         update: &'a CompiledUpdate,
         before: &Values<'a>,
         after: &Values<'a>,
-    ) -> Result<(NewValues, Option<Done>)> {
+    ) -> Result<(NewValues, Option<PendingRun>)> {
         let (engine, program) = (self.placement.engine(), &step.micro_batch);
         let flags = self.finite_flags(step, update, after)?;
         let flag = Shape::scalar(DType::Bool);
@@ -195,7 +195,7 @@ impl<'a> BorrowedState<'a> {
     }
 
     /// Forward for all micro-batches; returns the epoch totals, which each carries on to the next.
-    pub(in crate::fit) fn test(&self, step: &'a PipelineStep) -> Result<(Buffer, Done)> {
+    pub(in crate::fit) fn test(&self, step: &'a PipelineStep) -> Result<(Buffer, PendingRun)> {
         let mut run = self.start(&step.micro_batch);
         if let Some(weights) = &step.weights {
             run.shared.extend(self.summed_weights(weights)?);
@@ -224,7 +224,7 @@ impl<'a> BorrowedState<'a> {
 }
 
 impl<T: Copy + Eq + std::hash::Hash> UpdatePart<T> {
-    fn run(&self, inputs: &[Rc<StageBuffer<'_>>]) -> Result<(HashMap<T, Buffer>, Done)> {
+    fn run(&self, inputs: &[Rc<StageBuffer<'_>>]) -> Result<(HashMap<T, Buffer>, PendingRun)> {
         let buffers: Vec<&Buffer> = inputs.iter().map(|input| input.buffer()).collect();
         let (outputs, done) = self.compiled.run(&[&buffers])?;
         let outputs = outputs.into_iter().flatten();

@@ -7,38 +7,38 @@ use crate::op::{Attribute, CustomCall, DotDims, Op};
 use crate::{DType, Program, Shape};
 
 /// Multiplications from which a product gains more than a call costs.
-const WORTH_CALL: usize = 1 << 25;
+const MIN_MULTIPLICATIONS: usize = 1 << 25;
 /// Rows, columns and depth from which the call's blocks are filled.
-const LEAST: usize = 64;
+const MIN_SIZE: usize = 64;
 
 /// A product of two matrices.
 #[derive(Clone, Copy)]
-struct Plan {
-    left: Side,
-    right: Side,
+struct MatmulPlan {
+    left: MatrixView,
+    right: MatrixView,
 }
 
 /// An operand as a matrix.
 #[derive(Clone, Copy)]
-struct Side {
+struct MatrixView {
     /// Size of the dims that stay.
     count: usize,
     /// Size of those that are summed over.
     depth: usize,
     /// Whether those come last.
-    whole: bool,
+    depth_is_last: bool,
 }
 
 impl Program {
     /// Whether a product of this program gains from a call of `phalanx.product`.
     #[must_use]
-    pub fn wants_products(&self) -> bool {
+    pub fn gains_from_host_matmul(&self) -> bool {
         let mut nodes = self.nodes.iter();
         self.mesh.is_none()
             && nodes.any(|node| match &node.op {
                 Op::Dot(dims) => {
                     let [lhs, rhs] = [0, 1].map(|input| self.shape(node.inputs[input]));
-                    plan(lhs, rhs, dims, &node.shapes[0]).is_some()
+                    matmul_plan(lhs, rhs, dims, &node.shapes[0]).is_some()
                 }
                 _ => false,
             })
@@ -46,27 +46,30 @@ impl Program {
 }
 
 /// The product by a call, where there is one and it gains.
-pub(super) fn product(
+pub(super) fn host_matmul(
     w: &mut Writer,
     lhs: &Operand,
     rhs: &Operand,
     dims: &DotDims,
     shape: &Shape,
 ) -> Option<Operand> {
-    let plan = plan(&lhs.shape, &rhs.shape, dims, shape).filter(|_| w.products)?;
+    let matmul_plan = matmul_plan(&lhs.shape, &rhs.shape, dims, shape).filter(|_| w.host_matmul)?;
     let operands = [
-        w.reshape(lhs, &plan.left.dims()),
-        w.reshape(rhs, &plan.right.dims()),
+        w.reshape(lhs, &matmul_plan.left.dims()),
+        w.reshape(rhs, &matmul_plan.right.dims()),
     ];
     let flag = |name: &str, flag| (name.to_owned(), Attribute::Bool(flag));
     let attributes = [
-        Some(flag("left_transposed", !plan.left.whole)),
+        Some(flag("left_transposed", !matmul_plan.left.depth_is_last)),
         computing_at_once(w),
-        Some(flag("right_transposed", plan.right.whole)),
+        Some(flag("right_transposed", matmul_plan.right.depth_is_last)),
     ];
     let call = CustomCall {
         target: "phalanx.product".to_owned(),
-        outputs: vec![Shape::f32([plan.left.count, plan.right.count])],
+        outputs: vec![Shape::f32([
+            matmul_plan.left.count,
+            matmul_plan.right.count,
+        ])],
         attributes: attributes.into_iter().flatten().collect(),
         has_side_effect: false,
     };
@@ -74,21 +77,22 @@ pub(super) fn product(
     Some(w.reshape(&result, &shape.dims))
 }
 
-fn plan(lhs: &Shape, rhs: &Shape, dims: &DotDims, shape: &Shape) -> Option<Plan> {
+fn matmul_plan(lhs: &Shape, rhs: &Shape, dims: &DotDims, shape: &Shape) -> Option<MatmulPlan> {
     let f32s = [lhs, rhs, shape]
         .iter()
         .all(|shape| shape.dtype == DType::F32);
     if !f32s || !dims.lhs_batch.is_empty() {
         return None;
     }
-    let left = Side::of(lhs, &dims.lhs_contract)?;
-    let right = Side::of(rhs, &dims.rhs_contract)?;
+    let left = MatrixView::of(lhs, &dims.lhs_contract)?;
+    let right = MatrixView::of(rhs, &dims.rhs_contract)?;
     let sizes = [left.count, right.count, left.depth];
-    let large = sizes.iter().all(|&size| size >= LEAST);
-    (large && sizes.iter().product::<usize>() >= WORTH_CALL).then_some(Plan { left, right })
+    let large = sizes.iter().all(|&size| size >= MIN_SIZE);
+    (large && sizes.iter().product::<usize>() >= MIN_MULTIPLICATIONS)
+        .then_some(MatmulPlan { left, right })
 }
 
-impl Side {
+impl MatrixView {
     /// None where the dims that are summed over are neither the first nor the last, in order.
     fn of(shape: &Shape, contract: &[usize]) -> Option<Self> {
         let rank = shape.rank();
@@ -99,12 +103,12 @@ impl Side {
         (first || last).then(|| Self {
             count: all.checked_div(depth).unwrap_or(0),
             depth,
-            whole: last,
+            depth_is_last: last,
         })
     }
 
     fn dims(self) -> [usize; 2] {
-        if self.whole {
+        if self.depth_is_last {
             [self.count, self.depth]
         } else {
             [self.depth, self.count]

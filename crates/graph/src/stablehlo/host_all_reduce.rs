@@ -1,7 +1,7 @@
-//! Sums over replicas on host processors, as calls of `phalanx.sum`.
+//! All-reduces on host processors, as calls of `phalanx.sum`.
 //!
-//! A replica that waits in one call keeps its thread from another: so all must make the calls in one order. Each call hands the
-//! number of the replica on to the next; and a program that exchanges anything else leaves all of it to the compiler.
+//! A replica that waits in one call blocks its thread, so all replicas must make the calls in the same order. Each call passes the number
+//! of the replica on to the next, which orders them. A program that exchanges anything but sums leaves everything to the compiler.
 
 use super::custom_call;
 use super::writer::{Operand, Writer};
@@ -10,17 +10,17 @@ use crate::op::{Attribute, CustomCall, Node, Op, ReduceOp, Via};
 use crate::{DType, Program, Shape};
 
 /// The calls of a program so far.
-pub(super) struct Sums {
-    patience_seconds: u32,
+pub(super) struct HostAllReduceCalls {
+    timeout_seconds: u32,
     calls: i64,
     /// The number of the replica, as the last call gave it.
     replica: Option<Operand>,
 }
 
-impl Sums {
-    pub(super) const fn new(patience_seconds: u32) -> Self {
+impl HostAllReduceCalls {
+    pub(super) const fn new(timeout_seconds: u32) -> Self {
         Self {
-            patience_seconds,
+            timeout_seconds,
             calls: 0,
             replica: None,
         }
@@ -35,7 +35,7 @@ impl Sums {
         };
         let ints = [
             ("number", self.calls),
-            ("patience_seconds", i64::from(self.patience_seconds)),
+            ("patience_seconds", i64::from(self.timeout_seconds)),
             ("replicas", w.replicas as i64),
         ];
         self.calls += 1;
@@ -58,7 +58,7 @@ impl Sums {
 impl Program {
     /// Whether replicas exchange sums of f32 by the devices' own all-reduce, in no loop, and nothing else.
     #[must_use]
-    pub fn only_sums(&self) -> bool {
+    pub fn exchanges_only_sums(&self) -> bool {
         let is_sum = |node: &Node| match &node.op {
             Op::AllReduce { kind, via } => {
                 let f32s = node.shapes.iter().all(|shape| shape.dtype == DType::F32);
