@@ -167,7 +167,7 @@ const MALFORMED: &[Malformed] = &[
     ("no layers", |p| config(p, json!({"input": {"shape": [3]}})), &["layers: is missing; add it"]),
     ("unknown layer", |p| layers(p, &json!([{"dens": {"units": 1}}])), &["layers[0].dens: unknown layer `dens`; did you mean `dense`?", "SavedModel::load_with"]),
     ("unknown setting", |p| layers(p, &json!([{"dense": {"unit": 1}}])), &["layers[0].dense: unknown field `unit`; did you mean `units`?"]),
-    ("setting of another type", |p| layers(p, &json!([{"dense": {"units": "many"}}])), &["layers[0].dense: `units`: invalid type"]),
+    ("setting of another type", |p| layers(p, &json!([{"dense": {"units": "many"}}])), &["layers[0].dense: `units` must be a whole number"]),
     ("huge layer", |p| layers(p, &json!([{"dense": {"units": u64::MAX}}])), &["layers[0].dense: `units`"]),
     ("variables beyond all memory", |p| layers(p, &json!([{"dense": {"units": 2_147_483_647}}, {"dense": {"units": 2_147_483_647}}])), &["model"]),
     ("layers that do not fit", |p| layers(p, &json!([{"conv2d": {"filters": 1, "kernel_size": 3}}])), &["layer `conv2d`: expected"]),

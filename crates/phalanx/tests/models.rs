@@ -320,7 +320,7 @@ fn mistakes_in_json_are_told_with_their_place() {
         ),
         (
             stack_of(&json!([{"model": stack_of(&json!([{"dense": {"units": 0}}]))}])),
-            "layers[0].model.layers[0].dense: `units` must be between 1 and 2147483647, got 0",
+            "layers[0].model.layers[0].dense: `units` must be a whole number from 1 to 2147483647, got 0",
         ),
         (
             functional(json!([{"layer": "e", "inputs": ["x"]}]), json!(["d"])),

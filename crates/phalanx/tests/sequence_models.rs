@@ -512,7 +512,7 @@ fn mistakes_say_what_was_expected_and_got() {
             "multi_head_attention",
             json!({"num_heads": 0, "key_dim": 2}),
             &[&[3, 4]],
-            "`num_heads` must be between 1 and 2147483647, got 0",
+            "`num_heads` must be a whole number from 1 to 2147483647, got 0",
         ),
         (
             "multi_head_attention",

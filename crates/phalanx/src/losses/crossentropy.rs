@@ -6,6 +6,8 @@ use serde::{Deserialize, Serialize};
 use super::{EPSILON, class_labels, in_float, paired};
 use crate::{Error, Result};
 
+use crate::config::{Component, Described, Field, Kind};
+
 /// Cross-entropy of integer classes: `log(sum(exp(x))) - x[class]` over the last dim.
 ///
 /// Targets `[batch, ..]` or `[batch, .., 1]` of any number type; predictions `[batch, .., classes]`.
@@ -14,6 +16,18 @@ use crate::{Error, Result};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SparseCategoricalCrossentropy {
     from_logits: bool,
+}
+
+impl Described for SparseCategoricalCrossentropy {
+    const COMPONENT: Component = Component {
+        name: "sparse_categorical_crossentropy",
+        doc: "cross-entropy of classes given as whole numbers",
+        fields: &[Field::optional(
+            "from_logits",
+            Kind::Bool,
+            "whether predictions are logits, not probabilities",
+        )],
+    };
 }
 
 /// Cross-entropy of one-hot or soft classes: `-sum(y_true * log_softmax(x))` over the last dim.
@@ -25,6 +39,25 @@ pub struct CategoricalCrossentropy {
     label_smoothing: f64,
 }
 
+impl Described for CategoricalCrossentropy {
+    const COMPONENT: Component = Component {
+        name: "categorical_crossentropy",
+        doc: "cross-entropy of classes given as shares, such as one-hot labels",
+        fields: &[
+            Field::optional(
+                "from_logits",
+                Kind::Bool,
+                "whether predictions are logits, not probabilities",
+            ),
+            Field::optional(
+                "label_smoothing",
+                Kind::SHARE,
+                "how far targets move towards the uniform answer",
+            ),
+        ],
+    };
+}
+
 /// Cross-entropy of independent yes-or-no answers, the mean over the last dim of
 /// `max(x, 0) - x * y_true + log(1 + exp(-|x|))`.
 ///
@@ -33,6 +66,25 @@ pub struct CategoricalCrossentropy {
 pub struct BinaryCrossentropy {
     from_logits: bool,
     label_smoothing: f64,
+}
+
+impl Described for BinaryCrossentropy {
+    const COMPONENT: Component = Component {
+        name: "binary_crossentropy",
+        doc: "cross-entropy of independent yes-or-no answers",
+        fields: &[
+            Field::optional(
+                "from_logits",
+                Kind::Bool,
+                "whether predictions are logits, not probabilities",
+            ),
+            Field::optional(
+                "label_smoothing",
+                Kind::SHARE,
+                "how far targets move towards the uniform answer",
+            ),
+        ],
+    };
 }
 
 impl SparseCategoricalCrossentropy {

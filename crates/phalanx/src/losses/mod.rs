@@ -20,7 +20,8 @@ pub use reduction::{Reduction, weighted};
 pub use regression::{Huber, KlDivergence, MeanAbsoluteError, MeanSquaredError};
 pub(crate) use shapes::{aligned_weight, class_labels, in_float, paired};
 
-use crate::{Result, config};
+use crate::Result;
+use crate::config::{self, Description, Entry, Family};
 
 /// Keras' fuzz factor, `keras.config.epsilon()`.
 pub(crate) const EPSILON: f64 = 1e-7;
@@ -174,27 +175,26 @@ impl Loss {
     /// # Errors
     /// An unknown kind or field (naming the nearest), or a value that makes no sense.
     pub fn from_config(kind: &str, fields: &Value) -> Result<Self> {
-        let loss = match kind {
-            "sparse_categorical_crossentropy" => {
-                let template = SparseCategoricalCrossentropy::from_probabilities();
-                config::read(kind, &template, &[], fields)?.into()
-            }
-            "categorical_crossentropy" => {
-                let template = CategoricalCrossentropy::from_probabilities();
-                config::read(kind, &template, &[], fields)?.into()
-            }
-            "binary_crossentropy" => {
-                let template = BinaryCrossentropy::from_probabilities();
-                config::read(kind, &template, &[], fields)?.into()
-            }
-            "mean_squared_error" => config::read(kind, &MeanSquaredError, &[], fields)?.into(),
-            "mean_absolute_error" => config::read(kind, &MeanAbsoluteError, &[], fields)?.into(),
-            "huber" => config::read(kind, &Huber::default(), &[], fields)?.into(),
-            "kl_divergence" => config::read(kind, &KlDivergence, &[], fields)?.into(),
-            _ => return Err(config::unknown_kind("loss", kind, &Self::KINDS)),
-        };
+        let loss = Entry::read(&Self::entries(), Family::Loss, kind, fields)?;
         Self::check(&loss)?;
         Ok(loss)
+    }
+
+    /// The losses with their settings and defaults.
+    pub(crate) fn descriptions() -> Vec<Description> {
+        Entry::descriptions(&Self::entries())
+    }
+
+    fn entries() -> Vec<Entry<Self>> {
+        vec![
+            Entry::new(SparseCategoricalCrossentropy::from_probabilities()),
+            Entry::new(CategoricalCrossentropy::from_probabilities()),
+            Entry::new(BinaryCrossentropy::from_probabilities()),
+            Entry::new(MeanSquaredError),
+            Entry::new(MeanAbsoluteError),
+            Entry::new(Huber::default()),
+            Entry::new(KlDivergence),
+        ]
     }
 }
 
@@ -258,12 +258,9 @@ mod tests {
         );
         assert!(field.contains("did you mean `from_logits`?"), "{field}");
         let delta = message("huber", json!({"delta": -1.0}));
-        assert_eq!(delta, "huber: `delta` must be a number above 0, got -1");
+        assert_eq!(delta, "huber: `delta` must be a number above 0, got -1.0");
         let smoothing = message("binary_crossentropy", json!({"label_smoothing": 1.5}));
-        assert!(
-            smoothing.contains("between 0 and 1, got 1.5"),
-            "{smoothing}"
-        );
+        assert!(smoothing.contains("from 0 to 1, got 1.5"), "{smoothing}");
     }
 
     #[test]

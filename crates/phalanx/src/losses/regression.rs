@@ -4,15 +4,32 @@ use phalanx_graph::Tensor;
 use serde::{Deserialize, Serialize};
 
 use super::{EPSILON, paired};
-use crate::{Error, Result, config};
+use crate::config::{self, Component, Described, Field, Kind};
+use crate::{Error, Result};
 
 /// `mean((y_true - y_pred)^2)` over the last dim.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MeanSquaredError;
 
+impl Described for MeanSquaredError {
+    const COMPONENT: Component = Component {
+        name: "mean_squared_error",
+        doc: "the mean of squared differences",
+        fields: &[],
+    };
+}
+
 /// `mean(|y_true - y_pred|)` over the last dim.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MeanAbsoluteError;
+
+impl Described for MeanAbsoluteError {
+    const COMPONENT: Component = Component {
+        name: "mean_absolute_error",
+        doc: "the mean of absolute differences",
+        fields: &[],
+    };
+}
 
 /// The mean over the last dim of `e^2 / 2` where `|e| <= delta`, else of `delta * |e| - delta^2 / 2`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -20,9 +37,29 @@ pub struct Huber {
     delta: f64,
 }
 
+impl Described for Huber {
+    const COMPONENT: Component = Component {
+        name: "huber",
+        doc: "squared differences below `delta`, absolute ones above",
+        fields: &[Field::optional(
+            "delta",
+            Kind::ABOVE_ZERO,
+            "where it becomes linear",
+        )],
+    };
+}
+
 /// `sum(y_true * log(y_true / y_pred))` over the last dim, both clipped to `[1e-7, 1]`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KlDivergence;
+
+impl Described for KlDivergence {
+    const COMPONENT: Component = Component {
+        name: "kl_divergence",
+        doc: "the Kullback-Leibler divergence",
+        fields: &[],
+    };
+}
 
 impl MeanSquaredError {
     #[track_caller]

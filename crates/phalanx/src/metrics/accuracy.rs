@@ -5,6 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::losses::{class_labels, in_float, paired};
 
+use crate::config::{Component, Described, Field, Kind};
+
 /// [`BinaryAccuracy`], [`SparseCategoricalAccuracy`] or [`CategoricalAccuracy`], by the shapes as Keras'
 /// `metrics=["accuracy"]`: one output, then integer classes, then one-hot ones.
 ///
@@ -12,9 +14,25 @@ use crate::losses::{class_labels, in_float, paired};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Accuracy;
 
+impl Described for Accuracy {
+    const COMPONENT: Component = Component {
+        name: "accuracy",
+        doc: "share of right answers, in the form that fits the labels and outputs",
+        fields: &[],
+    };
+}
+
 /// How often predictions equal targets exactly (Keras' class `Accuracy`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Equality;
+
+impl Described for Equality {
+    const COMPONENT: Component = Component {
+        name: "equality",
+        doc: "share of predictions that equal their targets",
+        fields: &[],
+    };
+}
 
 /// How often a score lies on the target's side of the threshold; on it counts as 0.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -22,13 +40,41 @@ pub struct BinaryAccuracy {
     threshold: f64,
 }
 
+impl Described for BinaryAccuracy {
+    const COMPONENT: Component = Component {
+        name: "binary_accuracy",
+        doc: "share of right yes-or-no answers",
+        fields: &[Field::optional(
+            "threshold",
+            Kind::REAL,
+            "scores above it are a yes",
+        )],
+    };
+}
+
 /// How often the largest of the scores is that of the one-hot class; the first of equal ones wins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CategoricalAccuracy;
 
+impl Described for CategoricalAccuracy {
+    const COMPONENT: Component = Component {
+        name: "categorical_accuracy",
+        doc: "share of examples whose highest score is that of the one-hot label",
+        fields: &[],
+    };
+}
+
 /// How often the largest of the scores is that of the integer class; the first of equal ones wins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SparseCategoricalAccuracy;
+
+impl Described for SparseCategoricalAccuracy {
+    const COMPONENT: Component = Component {
+        name: "sparse_categorical_accuracy",
+        doc: "share of examples whose highest score is that of the class",
+        fields: &[],
+    };
+}
 
 /// How often fewer than `k` scores are above that of the one-hot class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,10 +82,34 @@ pub struct TopKCategoricalAccuracy {
     k: u64,
 }
 
+impl Described for TopKCategoricalAccuracy {
+    const COMPONENT: Component = Component {
+        name: "top_k_categorical_accuracy",
+        doc: "share of examples whose one-hot label is among the `k` highest scores",
+        fields: &[Field::optional(
+            "k",
+            Kind::POSITIVE,
+            "number of highest scores among which the class must be",
+        )],
+    };
+}
+
 /// How often fewer than `k` scores are above that of the integer class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SparseTopKCategoricalAccuracy {
     k: u64,
+}
+
+impl Described for SparseTopKCategoricalAccuracy {
+    const COMPONENT: Component = Component {
+        name: "sparse_top_k_categorical_accuracy",
+        doc: "share of examples whose class is among the `k` highest scores",
+        fields: &[Field::optional(
+            "k",
+            Kind::POSITIVE,
+            "number of highest scores among which the class must be",
+        )],
+    };
 }
 
 impl Accuracy {

@@ -6,6 +6,8 @@ use serde::{Deserialize, Serialize};
 use super::StateSpec;
 use super::confusion::{Cases, count, exceeded, ratio};
 
+use crate::config::{Component, Described, Field, Kind};
+
 /// The area under the ROC or the precision-recall curve, from counts at thresholds.
 ///
 /// Scores are probabilities from 0 to 1, or logits with [`from_logits`](Self::from_logits). Without both
@@ -17,6 +19,36 @@ pub struct Auc {
     summation_method: Summation,
     thresholds: Option<Vec<f64>>,
     from_logits: bool,
+}
+
+impl Described for Auc {
+    const COMPONENT: Component = Component {
+        name: "auc",
+        doc: "area under the ROC or precision-recall curve",
+        fields: &[
+            Field::optional(
+                "num_thresholds",
+                Kind::Whole(2, i64::MAX),
+                "number of thresholds that the curve is computed at",
+            ),
+            Field::optional("curve", Kind::OneOf(&["ROC", "PR"]), "the curve"),
+            Field::optional(
+                "summation_method",
+                Kind::OneOf(&["interpolation", "minoring", "majoring"]),
+                "how the area between two thresholds is summed",
+            ),
+            Field::optional(
+                "thresholds",
+                Kind::List(&Kind::SHARE, 1, usize::MAX),
+                "the thresholds themselves",
+            ),
+            Field::optional(
+                "from_logits",
+                Kind::Bool,
+                "whether predictions are logits, not probabilities",
+            ),
+        ],
+    };
 }
 
 /// What is plotted against what.

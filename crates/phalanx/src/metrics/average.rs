@@ -6,9 +6,19 @@ use serde::{Deserialize, Serialize};
 use super::StateSpec;
 use crate::losses::{aligned_weight, in_float};
 
+use crate::config::{Component, Described};
+
 /// The weighted mean of the predictions themselves; targets are not looked at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mean;
+
+impl Described for Mean {
+    const COMPONENT: Component = Component {
+        name: "mean",
+        doc: "the mean of the predictions",
+        fields: &[],
+    };
+}
 
 pub(super) fn state() -> Vec<StateSpec> {
     ["total", "count"].map(scalar).into()

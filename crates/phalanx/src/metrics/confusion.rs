@@ -6,6 +6,8 @@ use serde::{Deserialize, Serialize};
 use super::StateSpec;
 use crate::losses::{aligned_weight, paired};
 
+use crate::config::{Component, Described, Field, Kind};
+
 /// Which part of the positive answers is right: `tp / (tp + fp)`, 0 without a positive answer.
 ///
 /// Answers are scores above a threshold. Keras' `top_k` and `class_id` are not there.
@@ -14,12 +16,42 @@ pub struct Precision {
     thresholds: Thresholds,
 }
 
+impl Described for Precision {
+    const COMPONENT: Component = Component {
+        name: "precision",
+        doc: "share of the positive answers that is right",
+        fields: &[Field::optional(
+            "thresholds",
+            Kind::Worded(
+                "a number or a list of numbers",
+                &Kind::Either(&[Kind::REAL, Kind::List(&Kind::REAL, 1, usize::MAX)]),
+            ),
+            "scores above it are a yes; of several, the mean is logged",
+        )],
+    };
+}
+
 /// Which part of the positive targets is found: `tp / (tp + fn)`, 0 without a positive target.
 ///
 /// Found are scores above a threshold. Keras' `top_k` and `class_id` are not there.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Recall {
     thresholds: Thresholds,
+}
+
+impl Described for Recall {
+    const COMPONENT: Component = Component {
+        name: "recall",
+        doc: "share of the positive targets that is found",
+        fields: &[Field::optional(
+            "thresholds",
+            Kind::Worded(
+                "a number or a list of numbers",
+                &Kind::Either(&[Kind::REAL, Kind::List(&Kind::REAL, 1, usize::MAX)]),
+            ),
+            "scores above it are a yes; of several, the mean is logged",
+        )],
+    };
 }
 
 /// One threshold or several, as in configurations.

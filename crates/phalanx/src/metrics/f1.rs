@@ -6,6 +6,8 @@ use serde::{Deserialize, Serialize};
 use super::StateSpec;
 use crate::losses::{aligned_weight, paired};
 
+use crate::config::{Component, Described, Field, Kind};
+
 /// The harmonic mean of precision and recall of each class, or an average of those.
 ///
 /// Targets are one-hot or several yes-or-no answers, `[batch, .., classes]`. Answers are the class of the
@@ -15,6 +17,30 @@ pub struct F1Score {
     average: Option<F1Average>,
     threshold: Option<f64>,
     classes: Option<usize>,
+}
+
+impl Described for F1Score {
+    const COMPONENT: Component = Component {
+        name: "f1_score",
+        doc: "harmonic mean of precision and recall",
+        fields: &[
+            Field::optional(
+                "average",
+                Kind::OneOf(&["micro", "macro", "weighted"]),
+                "how classes are combined; by default each counts on its own",
+            ),
+            Field::optional(
+                "threshold",
+                Kind::REAL,
+                "scores above it are a yes; by default the highest is",
+            ),
+            Field::optional(
+                "classes",
+                Kind::SIZE,
+                "number of classes; by default that of the outputs",
+            ),
+        ],
+    };
 }
 
 /// How the scores of classes become one.

@@ -22,8 +22,9 @@ pub use average::Mean;
 pub use confusion::{Precision, Recall};
 pub use f1::{F1Average, F1Score};
 
+use crate::config::{self, Description, Entry, Family, Field, Kind, Setting};
 use crate::losses::Loss;
-use crate::{Error, Result, config};
+use crate::{Error, Result};
 
 /// A metric; made from one of the structs of this module or from a loss with `.into()`, or by
 /// [`Metric::custom`].
@@ -50,6 +51,9 @@ pub struct StateSpec {
     /// Element type and dims.
     pub shape: Shape,
 }
+
+/// A setting of every metric.
+const NAME: Field = Field::optional("name", Kind::Text, "its name in the logs");
 
 #[derive(Clone, Debug)]
 enum Measure {
@@ -270,29 +274,46 @@ impl Metric {
     }
 
     fn of_kind(kind: &str, given: &Value) -> Result<Self> {
-        let metric = match kind {
-            "accuracy" => config::read(kind, &Accuracy, &[], given)?.into(),
-            "binary_accuracy" => config::read(kind, &BinaryAccuracy::default(), &[], given)?.into(),
-            "categorical_accuracy" => config::read(kind, &CategoricalAccuracy, &[], given)?.into(),
-            "sparse_categorical_accuracy" => {
-                config::read(kind, &SparseCategoricalAccuracy, &[], given)?.into()
-            }
-            "top_k_categorical_accuracy" => {
-                config::read(kind, &TopKCategoricalAccuracy::default(), &[], given)?.into()
-            }
-            "sparse_top_k_categorical_accuracy" => {
-                config::read(kind, &SparseTopKCategoricalAccuracy::default(), &[], given)?.into()
-            }
-            "equality" => config::read(kind, &Equality, &[], given)?.into(),
-            "auc" => config::read(kind, &Auc::default(), &[], given)?.into(),
-            "precision" => config::read(kind, &Precision::default(), &[], given)?.into(),
-            "recall" => config::read(kind, &Recall::default(), &[], given)?.into(),
-            "f1_score" => config::read(kind, &F1Score::default(), &[], given)?.into(),
-            "mean" => config::read(kind, &Mean, &[], given)?.into(),
-            _ if Loss::KINDS.contains(&kind) => Loss::from_config(kind, given)?.into(),
-            _ => return Err(config::unknown_kind("metric", kind, &Self::KINDS)),
-        };
-        Ok(metric)
+        if Loss::KINDS.contains(&kind) {
+            return Ok(Loss::from_config(kind, given)?.into());
+        }
+        let entries = Self::entries();
+        if entries.iter().all(|entry| entry.component.name != kind) {
+            return Err(config::unknown_kind("metric", kind, &Self::KINDS));
+        }
+        Entry::read(&entries, Family::Metric, kind, given)
+    }
+
+    /// The metrics with their settings and defaults, losses at the end.
+    pub(crate) fn descriptions() -> Vec<Description> {
+        let mut all = Entry::descriptions(&Self::entries());
+        all.extend(Loss::descriptions());
+        for metric in &mut all {
+            let setting = Setting {
+                field: NAME,
+                default: Value::Null,
+            };
+            metric.settings.push(setting);
+        }
+        all
+    }
+
+    /// The metrics that are no losses.
+    fn entries() -> Vec<Entry<Self>> {
+        vec![
+            Entry::new(Accuracy),
+            Entry::new(BinaryAccuracy::default()),
+            Entry::new(CategoricalAccuracy),
+            Entry::new(SparseCategoricalAccuracy),
+            Entry::new(TopKCategoricalAccuracy::default()),
+            Entry::new(SparseTopKCategoricalAccuracy::default()),
+            Entry::new(Equality),
+            Entry::new(Auc::default()),
+            Entry::new(Precision::default()),
+            Entry::new(Recall::default()),
+            Entry::new(F1Score::default()),
+            Entry::new(Mean),
+        ]
     }
 
     #[track_caller]
@@ -398,32 +419,32 @@ mod tests {
             (
                 "auc",
                 json!({"curve": "XY"}),
-                "auc: `curve`: unknown variant `XY`",
+                "auc: `curve` must be ROC or PR, got \"XY\"",
             ),
             (
                 "auc",
                 json!({"num_thresholds": 1}),
-                "auc: `num_thresholds` must be at least 2, got 1",
+                "auc: `num_thresholds` must be a whole number of at least 2, got 1",
             ),
             (
                 "auc",
                 json!({"thresholds": [2]}),
-                "auc: `thresholds` must be numbers from 0 to 1, got [2.0]",
+                "auc: `thresholds` must be a list of values, each a number from 0 to 1, got [2]",
             ),
             (
                 "recall",
                 json!({"thresholds": []}),
-                "recall: `thresholds` must be one or more numbers",
+                "recall: `thresholds` must be a number or a list of numbers, got []",
             ),
             (
                 "precision",
                 json!({"thresholds": "x"}),
-                "expected a number or a list of numbers",
+                "must be a number or a list of numbers",
             ),
             (
                 "top_k_categorical_accuracy",
                 json!({"k": 0}),
-                "`k` must be at least 1, got 0",
+                "`k` must be a whole number of at least 1, got 0",
             ),
             (
                 "huber",

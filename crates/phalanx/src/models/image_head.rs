@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::config::{Family, Field, Kind};
 use crate::nn::{
     Activation, Dense, Dropout, GlobalAveragePool2d, GlobalMaxPool2d, Input, Layer, Network, Node,
 };
@@ -78,6 +79,42 @@ impl ImageHead {
         net.add(classifier.named("predictions"), &[x])
     }
 }
+
+/// Settings of every image model, beside its own: those of [`ImageHead`], then those of its batch normalizations.
+pub(super) const EVERY_IMAGE_MODEL: &[Field] = &[
+    Field::optional("classes", Kind::SIZE, "number of classes"),
+    Field::optional("include_top", Kind::Bool, "whether the classifier is there"),
+    Field::optional(
+        "pooling",
+        Kind::OneOf(&["none", "average", "max"]),
+        "how the features are pooled where there is no classifier",
+    ),
+    Field::optional(
+        "activation",
+        Kind::Component(Family::Activation),
+        "activation of the classifier; `linear` for logits",
+    ),
+    Field::optional(
+        "dropout",
+        Kind::SHARE,
+        "share that a dropout before the classifier sets to 0",
+    ),
+    Field::optional(
+        "epsilon",
+        Kind::AT_LEAST_ZERO,
+        "what batch normalizations add to the variance",
+    ),
+    Field::optional(
+        "momentum",
+        Kind::SHARE,
+        "share that moving statistics keep in each step",
+    ),
+    Field::optional(
+        "synchronized",
+        Kind::Bool,
+        "whether the statistics are those of all replicas",
+    ),
+];
 
 /// Builders of the settings in [`ImageHead`].
 macro_rules! head_settings {

@@ -10,6 +10,8 @@ use crate::nn::{
 };
 use crate::{Error, Result};
 
+use crate::config::{Component, Described, Field, Kind};
+
 /// Filters before `alpha`, and stride, of each block.
 const BLOCKS: [(usize, usize); 17] = [
     (16, 1),
@@ -50,6 +52,26 @@ pub struct MobileNetV2 {
     symmetric_padding: bool,
     #[serde(flatten)]
     norms: BatchNormSettings,
+}
+
+impl Described for MobileNetV2 {
+    const COMPONENT: Component = Component {
+        name: "mobilenet_v2",
+        doc: "MobileNetV2, a small image classifier",
+        fields: &[
+            Field::optional(
+                "alpha",
+                Kind::ABOVE_ZERO,
+                "how many times as many filters every convolution has",
+            ),
+            Field::optional(
+                "symmetric_padding",
+                Kind::Bool,
+                "whether convolutions with a stride are padded by 1 on every side, as in torchvision",
+            ),
+        ],
+    };
+    const SHARED: &'static [Field] = super::head::EVERY_IMAGE_MODEL;
 }
 
 impl Default for MobileNetV2 {

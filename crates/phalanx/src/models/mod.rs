@@ -38,12 +38,11 @@ pub use transformer::{EncoderHead, PositionEncoding, TransformerEncoder};
 pub use translator::Translator;
 
 use phalanx_graph::DType;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use crate::Result;
+use crate::config::{self, Described, Description};
 use crate::nn::{Input, LayerSpec, Model};
-use crate::{Result, config};
 
 /// The kinds that [`layer_from_config`] knows.
 pub const KINDS: [&str; 2] = ["mobilenet_v2", "resnet50"];
@@ -59,19 +58,28 @@ pub fn layer_from_config(kind: &str, settings: &Value, input: &[usize]) -> Resul
     let input = Input::new(input).dtype(DType::F32);
     crate::nn::with_outer_fields(kind, settings, |settings| match kind {
         "mobilenet_v2" => {
-            let model = read(kind, &MobileNetV2::new(), settings)?;
+            let model = config::read(kind, &MobileNetV2::new(), settings)?;
             model.input(input).named(kind).build()
         }
         "resnet50" => {
-            let model = read(kind, &ResNet50::new(), settings)?;
+            let model = config::read(kind, &ResNet50::new(), settings)?;
             model.input(input).named(kind).build()
         }
         _ => Err(config::unknown_kind("model", kind, &KINDS)),
     })
 }
 
-fn read<T: Serialize + DeserializeOwned>(kind: &str, template: &T, settings: &Value) -> Result<T> {
-    config::read(kind, template, &[], settings)
+/// The models that [`layer_from_config`] knows, with their settings and defaults.
+pub(crate) fn descriptions() -> Vec<Description> {
+    vec![described(&MobileNetV2::new()), described(&ResNet50::new())]
+}
+
+fn described<T: Described>(template: &T) -> Description {
+    let mut description = Description::of(template);
+    description
+        .settings
+        .extend(crate::nn::every_layer_settings());
+    description
 }
 
 /// What every model of this module has beside its own settings: a way to be compiled as it is.

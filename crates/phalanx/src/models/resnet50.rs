@@ -10,6 +10,8 @@ use crate::nn::{
     ZeroPadding2d,
 };
 
+use crate::config::{Component, Described, Field, Kind};
+
 /// Name, filters and blocks of each stage.
 const STAGES: [(&str, usize, usize); 4] = [
     ("conv2", 64, 3),
@@ -33,6 +35,22 @@ pub struct ResNet50 {
     stride_on_3x3: bool,
     #[serde(flatten)]
     norms: BatchNormSettings,
+}
+
+impl Described for ResNet50 {
+    const COMPONENT: Component = Component {
+        name: "resnet50",
+        doc: "ResNet-50, an image classifier",
+        fields: &[
+            Field::optional("conv_bias", Kind::Bool, "whether convolutions have a bias"),
+            Field::optional(
+                "stride_on_3x3",
+                Kind::Bool,
+                "whether the stride is on the 3x3 convolution of a block, as in torchvision, not on the first",
+            ),
+        ],
+    };
+    const SHARED: &'static [Field] = super::head::EVERY_IMAGE_MODEL;
 }
 
 impl Default for ResNet50 {

@@ -9,8 +9,8 @@ use serde_json::Value;
 use super::Cx;
 use super::layer::Layer;
 use super::precision::widened;
-use super::sizes::{named_variant, one_float};
-use crate::config;
+use super::sizes::{described_variants, named_variant, one_float};
+use crate::config::{self, Component, Described, Description, Family, Field, Kind};
 
 /// The closed set of activations, each with Keras' formula and defaults.
 ///
@@ -154,26 +154,119 @@ fn softplus_of(x: &Tensor) -> Tensor {
     x.maximum(&zero) + away.exp().log1p()
 }
 
-/// Names of the activations without settings.
-const PLAIN: [&str; 17] = [
-    "linear",
-    "relu",
-    "relu6",
-    "selu",
-    "gelu",
-    "gelu_tanh",
-    "sigmoid",
-    "hard_sigmoid",
-    "hard_silu",
-    "tanh",
-    "softplus",
-    "softsign",
-    "silu",
-    "mish",
-    "softmax",
-    "log_softmax",
-    "exponential",
+/// Activations by name.
+const ACTIVATIONS: &[Component] = &[
+    Component {
+        name: "linear",
+        doc: "`x`",
+        fields: &[],
+    },
+    Component {
+        name: "relu",
+        doc: "`max(x, 0)`",
+        fields: &[],
+    },
+    Component {
+        name: "relu6",
+        doc: "`min(max(x, 0), 6)`",
+        fields: &[],
+    },
+    Component {
+        name: "leaky_relu",
+        doc: "`x` where positive, else `negative_slope x`",
+        fields: &[Field::optional(
+            "negative_slope",
+            Kind::REAL,
+            "slope where `x` is negative",
+        )],
+    },
+    Component {
+        name: "elu",
+        doc: "`x` where positive, else `alpha (e^x - 1)`",
+        fields: &[Field::optional(
+            "alpha",
+            Kind::REAL,
+            "minus the limit at minus infinity",
+        )],
+    },
+    Component {
+        name: "selu",
+        doc: "scaled ELU, which keeps mean 0 and variance 1",
+        fields: &[],
+    },
+    Component {
+        name: "gelu",
+        doc: "`x P(X <= x)` for a standard normal X",
+        fields: &[],
+    },
+    Component {
+        name: "gelu_tanh",
+        doc: "the approximation of `gelu` by tanh",
+        fields: &[],
+    },
+    Component {
+        name: "sigmoid",
+        doc: "`1 / (1 + e^-x)`",
+        fields: &[],
+    },
+    Component {
+        name: "hard_sigmoid",
+        doc: "`relu6(x + 3) / 6`",
+        fields: &[],
+    },
+    Component {
+        name: "hard_silu",
+        doc: "`x hard_sigmoid(x)`",
+        fields: &[],
+    },
+    Component {
+        name: "tanh",
+        doc: "hyperbolic tangent",
+        fields: &[],
+    },
+    Component {
+        name: "softplus",
+        doc: "`log(1 + e^x)`",
+        fields: &[],
+    },
+    Component {
+        name: "softsign",
+        doc: "`x / (1 + |x|)`",
+        fields: &[],
+    },
+    Component {
+        name: "silu",
+        doc: "`x sigmoid(x)`, also called swish",
+        fields: &[],
+    },
+    Component {
+        name: "mish",
+        doc: "`x tanh(softplus(x))`",
+        fields: &[],
+    },
+    Component {
+        name: "softmax",
+        doc: "`e^x / sum(e^x)` over the last dimension",
+        fields: &[],
+    },
+    Component {
+        name: "log_softmax",
+        doc: "logarithm of `softmax`",
+        fields: &[],
+    },
+    Component {
+        name: "exponential",
+        doc: "`e^x`",
+        fields: &[],
+    },
 ];
+
+impl Activation {
+    /// The names with their settings and defaults.
+    pub(crate) fn descriptions() -> Vec<Description> {
+        described_variants::<Self>(ACTIVATIONS)
+    }
+}
 
 impl Serialize for Activation {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -183,7 +276,7 @@ impl Serialize for Activation {
 
 impl<'de> Deserialize<'de> for Activation {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let value = named_variant(deserializer, "activation", &PLAIN, &["leaky_relu", "elu"])?;
+        let value = named_variant(deserializer, "activation", ACTIVATIONS)?;
         Self::deserialize(value).map_err(serde::de::Error::custom)
     }
 }
@@ -231,6 +324,19 @@ impl ActivationLayer {
         let activation = activation.into();
         Self { activation }
     }
+}
+
+impl Described for ActivationLayer {
+    const COMPONENT: Component = Component {
+        name: "activation",
+        doc: "an activation as a layer of its own",
+        fields: &[Field::required(
+            "activation",
+            Kind::Component(Family::Activation),
+            "the activation",
+        )
+        .example("relu")],
+    };
 }
 
 impl Layer for ActivationLayer {

@@ -7,8 +7,8 @@ use serde_json::Value;
 
 use super::layer::{Layer, weight_settings};
 use super::sizes::{check_range, check_size};
-use super::{Cx, Dropout, Initializer, Regularizer};
-use crate::config;
+use super::{Cx, Dropout, Initializer, Regularizer, fields};
+use crate::config::{self, Component, Described, Field, Kind};
 
 /// Attention by several heads at once (Vaswani et al. 2017, 3.2); kind `multi_head_attention`.
 ///
@@ -179,6 +179,47 @@ fn causal(cx: &Cx, queries: usize, keys: usize) -> Tensor {
 
 /// Scores of pairs that must not meet: far below every other, but finite, so that a row of them has a softmax.
 const FORBIDDEN: f64 = -1e30;
+
+impl Described for MultiHeadAttention {
+    const COMPONENT: Component = Component {
+        name: "multi_head_attention",
+        doc: "attention with several heads; with one input, self-attention",
+        fields: &[
+            Field::required("num_heads", Kind::SIZE, "number of heads").example("4"),
+            Field::required(
+                "key_dim",
+                Kind::SIZE,
+                "size of queries and keys for each head",
+            )
+            .example("16"),
+            Field::optional(
+                "value_dim",
+                Kind::SIZE,
+                "size of values for each head; that of keys by default",
+            ),
+            Field::optional(
+                "output_shape",
+                Kind::SIZE,
+                "features of the output; those of the query by default",
+            ),
+            Field::optional(
+                "dropout",
+                Kind::SHARE,
+                "share of the attention weights that is set to 0 in training",
+            ),
+            fields::USE_BIAS,
+            Field::optional(
+                "use_causal_mask",
+                Kind::Bool,
+                "whether a position sees only itself and earlier positions",
+            ),
+            fields::KERNEL_INITIALIZER,
+            fields::BIAS_INITIALIZER,
+            fields::KERNEL_REGULARIZER,
+            fields::BIAS_REGULARIZER,
+        ],
+    };
+}
 
 impl Layer for MultiHeadAttention {
     fn kind(&self) -> &'static str {

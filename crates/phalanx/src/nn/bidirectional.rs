@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::layer::Layer;
 use super::recurrent::Done;
 use super::{Cx, Gru, Lstm, SimpleRnn};
-use crate::config;
+use crate::config::{self, Component, Described, Family, Field, Kind};
 
 /// A recurrent layer that [`Bidirectional`] runs in both directions.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -135,13 +135,10 @@ impl<'de> Deserialize<'de> for Recurrent {
                 "expected a recurrent layer such as {\"lstm\": {\"units\": 8}}",
             ));
         };
-        let units = ["units"].as_slice();
         let layer = match kind.as_str() {
-            "lstm" => config::read(kind, &Lstm::new(1), units, settings).map(Self::Lstm),
-            "gru" => config::read(kind, &Gru::new(1), units, settings).map(Self::Gru),
-            "simple_rnn" => {
-                config::read(kind, &SimpleRnn::new(1), units, settings).map(Self::SimpleRnn)
-            }
+            "lstm" => config::read(kind, &Lstm::new(1), settings).map(Self::Lstm),
+            "gru" => config::read(kind, &Gru::new(1), settings).map(Self::Gru),
+            "simple_rnn" => config::read(kind, &SimpleRnn::new(1), settings).map(Self::SimpleRnn),
             _ => {
                 let known = ["lstm", "gru", "simple_rnn"];
                 Err(config::unknown_kind("recurrent layer", kind, &known))
@@ -149,6 +146,29 @@ impl<'de> Deserialize<'de> for Recurrent {
         };
         layer.map_err(D::Error::custom)
     }
+}
+
+impl Described for Bidirectional {
+    const COMPONENT: Component = Component {
+        name: "bidirectional",
+        doc: "reads a sequence in both directions",
+        fields: &[
+            Field::required(
+                "layer",
+                Kind::Worded(
+                    "lstm, gru or simple_rnn with its settings",
+                    &Kind::Component(Family::Layer),
+                ),
+                "the recurrent layer, made twice",
+            )
+            .example("{lstm: {units: 64}}"),
+            Field::optional(
+                "merge_mode",
+                Kind::OneOf(&["concat", "sum", "ave", "mul"]),
+                "how the two outputs are combined",
+            ),
+        ],
+    };
 }
 
 impl Layer for Bidirectional {

@@ -7,8 +7,8 @@ use serde_json::Value;
 
 use super::layer::{Layer, kernel_settings};
 use super::sizes::{Window, check_size, one_image};
-use super::{Activation, Cx, Initializer, Padding, Pair, Regularizer};
-use crate::config;
+use super::{Activation, Cx, Initializer, Padding, Pair, Regularizer, fields};
+use crate::config::{self, Component, Described, Field, Kind};
 
 /// A convolution, kernel not flipped; kind `conv2d`.
 ///
@@ -62,6 +62,32 @@ impl Conv2d {
         self.groups = groups;
         self
     }
+}
+
+impl Described for Conv2d {
+    const COMPONENT: Component = Component {
+        name: "conv2d",
+        doc: "a convolution of images",
+        fields: &[
+            Field::required("filters", Kind::SIZE, "number of output channels").example("32"),
+            fields::KERNEL_SIZE,
+            fields::STRIDES,
+            fields::PADDING,
+            fields::DILATION_RATE,
+            Field::optional(
+                "groups",
+                Kind::SIZE,
+                "number of groups into which the channels are divided; it divides `filters`",
+            ),
+            fields::ACTIVATION,
+            fields::USE_BIAS,
+            fields::KERNEL_INITIALIZER,
+            fields::BIAS_INITIALIZER,
+            fields::KERNEL_REGULARIZER,
+            fields::BIAS_REGULARIZER,
+            fields::ACTIVITY_REGULARIZER,
+        ],
+    };
 }
 
 impl Layer for Conv2d {
@@ -173,6 +199,31 @@ impl DepthwiseConv2d {
         self.depth_multiplier = multiplier;
         self
     }
+}
+
+impl Described for DepthwiseConv2d {
+    const COMPONENT: Component = Component {
+        name: "depthwise_conv2d",
+        doc: "a convolution of each channel of images on its own",
+        fields: &[
+            fields::KERNEL_SIZE,
+            fields::STRIDES,
+            fields::PADDING,
+            fields::DILATION_RATE,
+            Field::optional(
+                "depth_multiplier",
+                Kind::SIZE,
+                "number of output channels for each input channel",
+            ),
+            fields::ACTIVATION,
+            fields::USE_BIAS,
+            fields::KERNEL_INITIALIZER,
+            fields::BIAS_INITIALIZER,
+            fields::KERNEL_REGULARIZER,
+            fields::BIAS_REGULARIZER,
+            fields::ACTIVITY_REGULARIZER,
+        ],
+    };
 }
 
 impl Layer for DepthwiseConv2d {

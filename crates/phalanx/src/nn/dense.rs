@@ -6,8 +6,8 @@ use serde_json::Value;
 
 use super::layer::{Layer, kernel_settings};
 use super::sizes::{check_size, one_float};
-use super::{Activation, Cx, Initializer, Regularizer};
-use crate::config;
+use super::{Activation, Cx, Initializer, Regularizer, fields};
+use crate::config::{self, Component, Described};
 
 /// `activation(x kernel + bias)` along the last dim; kind `dense`.
 ///
@@ -51,6 +51,23 @@ impl Dense {
     }
 
     kernel_settings!();
+}
+
+impl Described for Dense {
+    const COMPONENT: Component = Component {
+        name: "dense",
+        doc: "a fully connected layer: the product with a kernel, plus a bias",
+        fields: &[
+            fields::UNITS,
+            fields::ACTIVATION,
+            fields::USE_BIAS,
+            fields::KERNEL_INITIALIZER,
+            fields::BIAS_INITIALIZER,
+            fields::KERNEL_REGULARIZER,
+            fields::BIAS_REGULARIZER,
+            fields::ACTIVITY_REGULARIZER,
+        ],
+    };
 }
 
 impl Layer for Dense {

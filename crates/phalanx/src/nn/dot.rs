@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::Cx;
 use super::layer::Layer;
 use super::precision::widened;
-use crate::config;
+use crate::config::{self, Component, Described, Field, Kind};
 
 /// The product of two vectors of each example; kind `dot`.
 ///
@@ -39,6 +39,18 @@ impl Dot {
         self.normalize = normalize;
         self
     }
+}
+
+impl Described for Dot {
+    const COMPONENT: Component = Component {
+        name: "dot",
+        doc: "the product of two vectors of each example",
+        fields: &[Field::optional(
+            "normalize",
+            Kind::Bool,
+            "whether it is the cosine of their angle",
+        )],
+    };
 }
 
 impl Layer for Dot {
@@ -77,6 +89,14 @@ fn unit(x: &Tensor) -> Tensor {
 
 /// More vectors than this are taken for a mistake: the numbers of their pairs are part of the program.
 const MOST_VECTORS: usize = 1000;
+
+impl Described for Interaction {
+    const COMPONENT: Component = Component {
+        name: "interaction",
+        doc: "the products of every pair of vectors of each example",
+        fields: &[],
+    };
+}
 
 impl Layer for Interaction {
     fn kind(&self) -> &'static str {

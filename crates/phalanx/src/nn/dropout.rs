@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::Cx;
 use super::layer::Layer;
 use super::sizes::{check_range, one_float};
-use crate::config;
+use crate::config::{self, Component, Described, Field, Kind};
 
 /// Sets elements to 0 with a probability and scales the others by `1 / (1 - rate)`, in training alone; kind
 /// `dropout` (Srivastava et al. 2014).
@@ -26,6 +26,14 @@ impl Dropout {
     pub const fn new(rate: f64) -> Self {
         Self { rate }
     }
+}
+
+impl Described for Dropout {
+    const COMPONENT: Component = Component {
+        name: "dropout",
+        doc: "sets a random share of the input to 0 in training",
+        fields: &[Field::required("rate", Kind::SHARE, "the share").example("0.5")],
+    };
 }
 
 impl Layer for Dropout {

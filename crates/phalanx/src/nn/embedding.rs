@@ -6,8 +6,8 @@ use serde_json::Value;
 
 use super::layer::Layer;
 use super::sizes::{check_size, one_input};
-use super::{Cx, Initializer, Regularizer};
-use crate::config;
+use super::{Cx, Initializer, Regularizer, fields};
+use crate::config::{self, Component, Described, Field, Kind};
 
 /// Row `i` of a table for each index `i`; kind `embedding`.
 ///
@@ -58,6 +58,24 @@ impl Embedding {
         self.mask_zero = mask_zero;
         self
     }
+}
+
+impl Described for Embedding {
+    const COMPONENT: Component = Component {
+        name: "embedding",
+        doc: "looks up a row of a table for each index",
+        fields: &[
+            fields::INPUT_DIM,
+            fields::OUTPUT_DIM,
+            fields::EMBEDDINGS_INITIALIZER,
+            fields::EMBEDDINGS_REGULARIZER,
+            Field::optional(
+                "mask_zero",
+                Kind::Bool,
+                "whether the index 0 is padding, which later layers leave out",
+            ),
+        ],
+    };
 }
 
 impl Layer for Embedding {

@@ -7,8 +7,8 @@ use serde_json::Value;
 use super::embedding::look_up;
 use super::layer::Layer;
 use super::sizes::check_size;
-use super::{Cx, Initializer, Regularizer};
-use crate::config;
+use super::{Cx, Initializer, Regularizer, fields};
+use crate::config::{self, Component, Described, Field, Kind};
 
 /// How the rows of a bag become one vector, with weights `w`, all 1 where none are given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -112,6 +112,29 @@ impl EmbeddingBag {
         let empty = total.equal(&total.like(0.0));
         Some(empty.select(&total.like(1.0), &total).keep_dims(&[1]))
     }
+}
+
+impl Described for EmbeddingBag {
+    const COMPONENT: Component = Component {
+        name: "embedding_bag",
+        doc: "looks up several rows of a table and combines them",
+        fields: &[
+            fields::INPUT_DIM,
+            fields::OUTPUT_DIM,
+            Field::optional(
+                "combiner",
+                Kind::OneOf(&["sum", "mean", "sqrtn"]),
+                "how the rows are combined; `sqrtn` divides their sum by the square root of the sum of squared weights",
+            ),
+            Field::optional(
+                "padding",
+                Kind::Whole(i32::MIN as i64, i32::MAX as i64),
+                "an index that is left out",
+            ),
+            fields::EMBEDDINGS_INITIALIZER,
+            fields::EMBEDDINGS_REGULARIZER,
+        ],
+    };
 }
 
 impl Layer for EmbeddingBag {

@@ -7,8 +7,8 @@ use serde_json::Value;
 use super::layer::Layer;
 use super::recurrent::{Done, Loop, Weights, check_inputs, recurrent_layer, recurrent_settings};
 use super::sizes::{check_range, check_size};
-use super::{Activation, Cx, Initializer, Regularizer};
-use crate::config;
+use super::{Activation, Cx, Initializer, Regularizer, fields};
+use crate::config::{self, Component, Described, Field, Kind};
 
 /// Gated recurrent units (Cho et al. 2014); kind `gru`.
 ///
@@ -147,6 +147,33 @@ impl Gru {
     fn part(&self, z: &Tensor, number: usize) -> Tensor {
         z.slice_dim(1, number * self.units, (number + 1) * self.units)
     }
+}
+
+impl Described for Gru {
+    const COMPONENT: Component = Component {
+        name: "gru",
+        doc: "a gated recurrent unit",
+        fields: &[
+            fields::UNITS,
+            fields::ACTIVATION.doc("activation of the new state"),
+            fields::RECURRENT_ACTIVATION,
+            fields::USE_BIAS,
+            Field::optional(
+                "reset_after",
+                Kind::Bool,
+                "whether the reset gate applies after the product with the recurrent kernel",
+            ),
+            fields::KERNEL_INITIALIZER,
+            fields::RECURRENT_INITIALIZER,
+            fields::BIAS_INITIALIZER,
+            fields::KERNEL_REGULARIZER,
+            fields::RECURRENT_REGULARIZER,
+            fields::BIAS_REGULARIZER,
+            fields::DROPOUT,
+            fields::RETURN_SEQUENCES,
+            fields::GO_BACKWARDS,
+        ],
+    };
 }
 
 impl Layer for Gru {

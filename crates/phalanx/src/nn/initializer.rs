@@ -4,7 +4,8 @@ use phalanx_graph::{DType, HostTensor, Shape};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::sampling::{Distribution, orthogonal, sample};
-use super::sizes::{check_range, named_variant};
+use super::sizes::{check_range, described_variants, named_variant};
+use crate::config::{Component, Description, Field, Kind};
 
 /// The closed set of initializers, each with Keras' distribution and defaults.
 ///
@@ -184,6 +185,100 @@ fn fans(dims: &[usize]) -> (f64, f64) {
     }
 }
 
+/// Initializers by name.
+const INITIALIZERS: &[Component] = &[
+    Component {
+        name: "glorot_uniform",
+        doc: "uniform within `sqrt(6 / (fan_in + fan_out))`",
+        fields: &[],
+    },
+    Component {
+        name: "glorot_normal",
+        doc: "truncated normal of variance `2 / (fan_in + fan_out)`",
+        fields: &[],
+    },
+    Component {
+        name: "he_uniform",
+        doc: "uniform within `sqrt(6 / fan_in)`",
+        fields: &[],
+    },
+    Component {
+        name: "he_normal",
+        doc: "truncated normal of variance `2 / fan_in`",
+        fields: &[],
+    },
+    Component {
+        name: "lecun_uniform",
+        doc: "uniform within `sqrt(3 / fan_in)`",
+        fields: &[],
+    },
+    Component {
+        name: "lecun_normal",
+        doc: "truncated normal of variance `1 / fan_in`",
+        fields: &[],
+    },
+    Component {
+        name: "truncated_normal",
+        doc: "normal, cut at two deviations from the mean",
+        fields: &[
+            Field::optional("mean", Kind::REAL, "mean"),
+            Field::optional(
+                "stddev",
+                Kind::AT_LEAST_ZERO,
+                "standard deviation before the cut",
+            ),
+        ],
+    },
+    Component {
+        name: "random_normal",
+        doc: "normal",
+        fields: &[
+            Field::optional("mean", Kind::REAL, "mean"),
+            Field::optional("stddev", Kind::AT_LEAST_ZERO, "standard deviation"),
+        ],
+    },
+    Component {
+        name: "random_uniform",
+        doc: "uniform",
+        fields: &[
+            Field::optional("low", Kind::REAL, "lower bound"),
+            Field::optional("high", Kind::REAL, "upper bound"),
+        ],
+    },
+    Component {
+        name: "zeros",
+        doc: "0",
+        fields: &[],
+    },
+    Component {
+        name: "ones",
+        doc: "1",
+        fields: &[],
+    },
+    Component {
+        name: "constant",
+        doc: "one number",
+        fields: &[Field::optional("value", Kind::REAL, "the number")],
+    },
+    Component {
+        name: "orthogonal",
+        doc: "a random orthogonal matrix",
+        fields: &[Field::optional("gain", Kind::REAL, "factor")],
+    },
+    Component {
+        name: "forget_gate",
+        doc: "1 for the forget gates of an `lstm`, 0 elsewhere: for its bias",
+        fields: &[],
+    },
+];
+
+impl Initializer {
+    /// The names with their settings and defaults.
+    pub(crate) fn descriptions() -> Vec<Description> {
+        described_variants::<Self>(INITIALIZERS)
+    }
+}
+
 impl Serialize for Initializer {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         Self::serialize(self, serializer)
@@ -192,25 +287,7 @@ impl Serialize for Initializer {
 
 impl<'de> Deserialize<'de> for Initializer {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let plain = [
-            "glorot_uniform",
-            "glorot_normal",
-            "he_uniform",
-            "he_normal",
-            "lecun_uniform",
-            "lecun_normal",
-            "zeros",
-            "ones",
-            "forget_gate",
-        ];
-        let settings = [
-            "truncated_normal",
-            "random_normal",
-            "random_uniform",
-            "constant",
-            "orthogonal",
-        ];
-        let value = named_variant(deserializer, "initializer", &plain, &settings)?;
+        let value = named_variant(deserializer, "initializer", INITIALIZERS)?;
         Self::deserialize(value).map_err(serde::de::Error::custom)
     }
 }

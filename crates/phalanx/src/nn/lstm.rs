@@ -7,8 +7,8 @@ use serde_json::Value;
 use super::layer::Layer;
 use super::recurrent::{Done, Loop, Weights, check_inputs, recurrent_layer, recurrent_settings};
 use super::sizes::{check_range, check_size};
-use super::{Activation, Cx, Initializer, Regularizer};
-use crate::config;
+use super::{Activation, Cx, Initializer, Regularizer, fields};
+use crate::config::{self, Component, Described, Field, Kind};
 
 /// Long short-term memory (Hochreiter and Schmidhuber 1997, with forget gates); kind `lstm`.
 ///
@@ -117,6 +117,33 @@ impl Lstm {
         let h = gate(&o) * self.activation.apply(&c);
         vec![h, c]
     }
+}
+
+impl Described for Lstm {
+    const COMPONENT: Component = Component {
+        name: "lstm",
+        doc: "a long short-term memory",
+        fields: &[
+            fields::UNITS,
+            fields::ACTIVATION.doc("activation of the cell's input and of its output"),
+            fields::RECURRENT_ACTIVATION,
+            fields::USE_BIAS,
+            Field::optional(
+                "unit_forget_bias",
+                Kind::Bool,
+                "whether the bias of the forget gate starts at 1; needs a `bias_initializer` of zeros",
+            ),
+            fields::KERNEL_INITIALIZER,
+            fields::RECURRENT_INITIALIZER,
+            fields::BIAS_INITIALIZER,
+            fields::KERNEL_REGULARIZER,
+            fields::RECURRENT_REGULARIZER,
+            fields::BIAS_REGULARIZER,
+            fields::DROPOUT,
+            fields::RETURN_SEQUENCES,
+            fields::GO_BACKWARDS,
+        ],
+    };
 }
 
 impl Layer for Lstm {

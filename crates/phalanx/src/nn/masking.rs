@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::Cx;
 use super::layer::Layer;
 use super::position::one_sequence;
-use crate::config;
+use crate::config::{self, Component, Described, Field, Kind};
 
 /// Takes the steps of a sequence all of whose features are one number for padding, and sets them to 0; kind `masking`.
 ///
@@ -24,6 +24,14 @@ impl Masking {
     pub const fn new(mask_value: f64) -> Self {
         Self { mask_value }
     }
+}
+
+impl Described for Masking {
+    const COMPONENT: Component = Component {
+        name: "masking",
+        doc: "treats steps whose features all have one value as padding",
+        fields: &[Field::optional("mask_value", Kind::REAL, "the value")],
+    };
 }
 
 impl Layer for Masking {

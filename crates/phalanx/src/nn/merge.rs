@@ -7,11 +7,19 @@ use serde_json::Value;
 use super::Cx;
 use super::layer::Layer;
 use super::sizes::feature_dim;
-use crate::config;
+use crate::config::{self, Component, Described, Field, Kind};
 
 /// The sum of its inputs, whose dims are equal or 1; kind `add`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Add;
+
+impl Described for Add {
+    const COMPONENT: Component = Component {
+        name: "add",
+        doc: "the sum of its inputs",
+        fields: &[],
+    };
+}
 
 impl Layer for Add {
     fn kind(&self) -> &'static str {
@@ -75,6 +83,18 @@ impl Default for Concatenate {
     fn default() -> Self {
         Self::new()
     }
+}
+
+impl Described for Concatenate {
+    const COMPONENT: Component = Component {
+        name: "concatenate",
+        doc: "its inputs one after the other",
+        fields: &[Field::optional(
+            "axis",
+            Kind::INTEGER,
+            "the dimension in which they follow each other, counted from the end when negative",
+        )],
+    };
 }
 
 impl Layer for Concatenate {

@@ -7,8 +7,8 @@ use serde_json::Value;
 use super::layer::Layer;
 use super::precision::widened;
 use super::sizes::{check_range, feature_dim, one_float};
-use super::{Cx, Initializer, Regularizer};
-use crate::config;
+use super::{Cx, Initializer, Regularizer, fields};
+use crate::config::{self, Component, Described, Field, Kind};
 
 /// `gamma (x - mean) / sqrt(variance + epsilon) + beta` per channel; kind `batch_norm` (Ioffe and Szegedy 2015).
 ///
@@ -196,6 +196,35 @@ impl BatchNorm {
         let scaled = (x - &spread(mean)) * spread(&factor);
         beta.map_or_else(|| scaled.clone(), |beta| &scaled + &spread(&beta))
     }
+}
+
+impl Described for BatchNorm {
+    const COMPONENT: Component = Component {
+        name: "batch_norm",
+        doc: "normalization of each channel over the batch",
+        fields: &[
+            fields::AXIS,
+            Field::optional(
+                "momentum",
+                Kind::SHARE,
+                "share that the moving statistics keep in each step",
+            ),
+            fields::EPSILON,
+            fields::CENTER,
+            fields::SCALE,
+            fields::BETA_INITIALIZER,
+            fields::GAMMA_INITIALIZER,
+            fields::initializer("moving_mean_initializer", "first moving mean"),
+            fields::initializer("moving_variance_initializer", "first moving variance"),
+            fields::BETA_REGULARIZER,
+            fields::GAMMA_REGULARIZER,
+            Field::optional(
+                "synchronized",
+                Kind::Bool,
+                "whether the statistics are those of all replicas",
+            ),
+        ],
+    };
 }
 
 impl Layer for BatchNorm {
@@ -427,6 +456,30 @@ impl LayerNorm {
         }
         Ok(dims)
     }
+}
+
+impl Described for LayerNorm {
+    const COMPONENT: Component = Component {
+        name: "layer_norm",
+        doc: "normalization of each example over its features",
+        fields: &[
+            Field::optional(
+                "axis",
+                Kind::Worded(
+                    "a dimension or a list of them: -1 or [1, 2]",
+                    &Kind::Either(&[Kind::INTEGER, Kind::List(&Kind::INTEGER, 0, usize::MAX)]),
+                ),
+                "the dimensions that are normalized, counted from the end when negative",
+            ),
+            fields::EPSILON,
+            fields::CENTER,
+            fields::SCALE,
+            fields::BETA_INITIALIZER,
+            fields::GAMMA_INITIALIZER,
+            fields::BETA_REGULARIZER,
+            fields::GAMMA_REGULARIZER,
+        ],
+    };
 }
 
 impl Layer for LayerNorm {

@@ -7,11 +7,11 @@ use serde_json::Value;
 
 use super::layer::Layer;
 use super::sizes::{Window, one_image};
-use super::{Cx, Padding, Pair};
-use crate::config;
+use super::{Cx, Padding, Pair, fields};
+use crate::config::{self, Component, Described, Field, Kind};
 
 macro_rules! pooling {
-    ($(#[$doc:meta])* $name:ident, $kind:literal, $reduce:ident) => {
+    ($(#[$doc:meta])* $name:ident, $kind:literal, $about:literal, $reduce:ident) => {
         $(#[$doc])*
         #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
         #[serde(deny_unknown_fields)]
@@ -63,6 +63,18 @@ macro_rules! pooling {
             }
         }
 
+        impl Described for $name {
+            const COMPONENT: Component = Component {
+                name: $kind,
+                doc: $about,
+                fields: &[
+                    Field::optional("pool_size", Kind::PAIR, "height and width of a window"),
+                    fields::STRIDES.doc("step from one window to the next; the size of a window by default"),
+                    fields::PADDING,
+                ],
+            };
+        }
+
         impl Layer for $name {
             fn kind(&self) -> &'static str {
                 $kind
@@ -89,11 +101,11 @@ macro_rules! pooling {
 
 pooling! {
     /// The largest element of each window; kind `max_pool2d`.
-    MaxPool2d, "max_pool2d", largest
+    MaxPool2d, "max_pool2d", "the maximum of each window", largest
 }
 pooling! {
     /// The mean of each window, of those of its elements that lie inside the image; kind `average_pool2d`.
-    AveragePool2d, "average_pool2d", average
+    AveragePool2d, "average_pool2d", "the mean of each window", average
 }
 
 #[track_caller]
@@ -126,7 +138,7 @@ fn windows(x: &Tensor, window: Window) -> Pool2d {
 }
 
 macro_rules! global_pooling {
-    ($(#[$doc:meta])* $name:ident, $kind:literal, $reduce:ident) => {
+    ($(#[$doc:meta])* $name:ident, $kind:literal, $about:literal, $reduce:ident) => {
         $(#[$doc])*
         #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
         #[serde(deny_unknown_fields)]
@@ -147,6 +159,16 @@ macro_rules! global_pooling {
                 self.keepdims = keep;
                 self
             }
+        }
+
+        impl Described for $name {
+            const COMPONENT: Component = Component {
+                name: $kind,
+                doc: $about,
+                fields: &[
+                    fields::KEEPDIMS,
+                ],
+            };
         }
 
         impl Layer for $name {
@@ -172,9 +194,9 @@ macro_rules! global_pooling {
 
 global_pooling! {
     /// The mean of each channel; kind `global_average_pool2d`.
-    GlobalAveragePool2d, "global_average_pool2d", mean
+    GlobalAveragePool2d, "global_average_pool2d", "the mean of each channel", mean
 }
 global_pooling! {
     /// The largest element of each channel; kind `global_max_pool2d`.
-    GlobalMaxPool2d, "global_max_pool2d", max
+    GlobalMaxPool2d, "global_max_pool2d", "the maximum of each channel", max
 }

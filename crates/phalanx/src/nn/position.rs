@@ -6,8 +6,8 @@ use serde_json::Value;
 
 use super::layer::Layer;
 use super::sizes::{check_size, one_float};
-use super::{Cx, Initializer};
-use crate::config;
+use super::{Cx, Initializer, fields};
+use crate::config::{self, Component, Described, Field, Kind};
 
 /// Adds a learned vector to each place of a sequence: `x + embeddings[..length]`; kind `position_embedding`.
 ///
@@ -36,6 +36,22 @@ impl PositionEmbedding {
         self.initializer = initializer;
         self
     }
+}
+
+impl Described for PositionEmbedding {
+    const COMPONENT: Component = Component {
+        name: "position_embedding",
+        doc: "adds a learned vector to each position of a sequence",
+        fields: &[
+            Field::required(
+                "sequence_length",
+                Kind::SIZE,
+                "length of the longest sequence",
+            )
+            .example("128"),
+            fields::initializer("initializer", "first values of the vectors"),
+        ],
+    };
 }
 
 impl Layer for PositionEmbedding {
@@ -117,6 +133,18 @@ impl Default for SinusoidalPosition {
     fn default() -> Self {
         Self::new()
     }
+}
+
+impl Described for SinusoidalPosition {
+    const COMPONENT: Component = Component {
+        name: "sinusoidal_position",
+        doc: "adds sine and cosine waves to the positions of a sequence",
+        fields: &[Field::optional(
+            "max_wavelength",
+            Kind::ABOVE_ZERO,
+            "length of the longest wave",
+        )],
+    };
 }
 
 impl Layer for SinusoidalPosition {

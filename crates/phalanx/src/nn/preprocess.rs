@@ -7,7 +7,8 @@ use serde_json::Value;
 use super::Cx;
 use super::layer::Layer;
 use super::sizes::{check_range, one_input};
-use crate::{Error, Result, config};
+use crate::config::{self, Component, Described, Field, Kind};
+use crate::{Error, Result};
 
 /// A number for all channels, or one for each.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -110,6 +111,24 @@ impl Rescaling {
         self.offset = offset.into();
         self
     }
+}
+
+/// A [`PerChannel`].
+const PER_CHANNEL: Kind = Kind::Worded(
+    "a number, or a list of one for each channel",
+    &Kind::Either(&[Kind::REAL, Kind::List(&Kind::REAL, 1, usize::MAX)]),
+);
+
+impl Described for Rescaling {
+    const COMPONENT: Component = Component {
+        name: "rescaling",
+        doc: "multiplies by a number and adds another",
+        fields: &[
+            Field::required("scale", PER_CHANNEL, "what the input is multiplied by")
+                .example("0.00392157"),
+            Field::optional("offset", PER_CHANNEL, "what is added afterwards"),
+        ],
+    };
 }
 
 impl Layer for Rescaling {
@@ -233,6 +252,16 @@ impl Preprocess {
             };
         }
     }
+}
+
+impl Described for Preprocess {
+    const COMPONENT: Component = Component {
+        name: "preprocess",
+        doc: "prepares images, bytes from 0 to 255, as a published model expects them",
+        fields: &[
+            Field::required("mode", Kind::OneOf(&["caffe", "tf", "torch"]), "whose convention; `tf`: from -1 to 1; `torch`: 0 to 1, then normalized by ImageNet's mean and deviation; `caffe`: blue first, less ImageNet's mean").example("tf"),
+        ],
+    };
 }
 
 impl Layer for Preprocess {

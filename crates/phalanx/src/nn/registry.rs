@@ -2,24 +2,26 @@
 
 use std::sync::Arc;
 
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::layer::{Layer, LayerSpec};
 use super::model::Entry;
 use super::names::check_name;
 use super::*;
-use crate::config;
+use crate::config::{self, Described, Description};
 use crate::{Error, Result};
 
 /// Makes a layer of its settings; the name of the kind comes first, for errors.
 type Make = Arc<dyn Fn(&str, &Value) -> Result<Arc<dyn Layer>> + Send + Sync>;
 
+/// Describes a layer, when it is asked for: its defaults take a while to write.
+type Describe = Arc<dyn Fn() -> Description + Send + Sync>;
+
 /// The kinds of layers that can be read from JSON: ours, and those you add.
 #[derive(Clone)]
 pub struct Registry {
     kinds: Vec<(String, Make)>,
+    descriptions: Vec<Describe>,
 }
 
 /// The layer of a kind, `dense`, with settings as in JSON: `{"units": 10, "activation": "relu"}`.
@@ -36,61 +38,42 @@ impl Registry {
     /// The layers of this library.
     #[must_use]
     pub fn standard() -> Self {
-        let mut registry = Self { kinds: Vec::new() };
-        registry.add_kind("dense", Dense::new(1), &["units"]);
-        registry.add_kind("conv2d", Conv2d::new(1, 1), &["filters", "kernel_size"]);
-        registry.add_kind(
-            "depthwise_conv2d",
-            DepthwiseConv2d::new(1),
-            &["kernel_size"],
-        );
-        registry.add_kind("max_pool2d", MaxPool2d::new(2), &[]);
-        registry.add_kind("average_pool2d", AveragePool2d::new(2), &[]);
-        registry.add_kind("global_max_pool2d", GlobalMaxPool2d::new(), &[]);
-        registry.add_kind("global_average_pool2d", GlobalAveragePool2d::new(), &[]);
-        registry.add_kind("batch_norm", BatchNorm::new(), &[]);
-        registry.add_kind("layer_norm", LayerNorm::new(), &[]);
-        registry.add_kind("dropout", Dropout::new(0.0), &["rate"]);
-        registry.add_kind(
-            "embedding",
-            Embedding::new(1, 1),
-            &["input_dim", "output_dim"],
-        );
-        registry.add_kind(
-            "multi_head_attention",
-            MultiHeadAttention::new(1, 1),
-            &["num_heads", "key_dim"],
-        );
-        registry.add_kind(
-            "position_embedding",
-            PositionEmbedding::new(1),
-            &["sequence_length"],
-        );
-        registry.add_kind(
-            "embedding_bag",
-            EmbeddingBag::new(1, 1),
-            &["input_dim", "output_dim"],
-        );
-        registry.add_kind("dot", Dot::new(), &[]);
-        registry.add_kind("interaction", Interaction, &[]);
-        registry.add_kind("masking", Masking::new(0.0), &[]);
-        registry.add_kind("lstm", Lstm::new(1), &["units"]);
-        registry.add_kind("gru", Gru::new(1), &["units"]);
-        registry.add_kind("simple_rnn", SimpleRnn::new(1), &["units"]);
-        let both = Bidirectional::new(Lstm::new(1));
-        registry.add_kind("bidirectional", both, &["layer"]);
-        registry.add_kind("sinusoidal_position", SinusoidalPosition::new(), &[]);
-        registry.add_kind("global_average_pool1d", GlobalAveragePool1d::new(), &[]);
-        registry.add_kind("global_max_pool1d", GlobalMaxPool1d::new(), &[]);
-        registry.add_kind("flatten", Flatten, &[]);
-        registry.add_kind("reshape", Reshape::new([-1]), &["target_shape"]);
-        registry.add_kind("rescaling", Rescaling::new(1.0), &["scale"]);
-        registry.add_kind("preprocess", Preprocess::tf(), &["mode"]);
-        registry.add_kind("zero_padding2d", ZeroPadding2d::new(1), &[]);
-        registry.add_kind("add", Add, &[]);
-        registry.add_kind("concatenate", Concatenate::new(), &[]);
-        let activation = ActivationLayer::new(Activation::Linear);
-        registry.add_kind("activation", activation, &["activation"]);
+        let mut registry = Self {
+            kinds: Vec::new(),
+            descriptions: Vec::new(),
+        };
+        registry.add_kind(Dense::new(1));
+        registry.add_kind(Conv2d::new(1, 1));
+        registry.add_kind(DepthwiseConv2d::new(1));
+        registry.add_kind(MaxPool2d::new(2));
+        registry.add_kind(AveragePool2d::new(2));
+        registry.add_kind(GlobalMaxPool2d::new());
+        registry.add_kind(GlobalAveragePool2d::new());
+        registry.add_kind(BatchNorm::new());
+        registry.add_kind(LayerNorm::new());
+        registry.add_kind(Dropout::new(0.0));
+        registry.add_kind(Embedding::new(1, 1));
+        registry.add_kind(MultiHeadAttention::new(1, 1));
+        registry.add_kind(PositionEmbedding::new(1));
+        registry.add_kind(EmbeddingBag::new(1, 1));
+        registry.add_kind(Dot::new());
+        registry.add_kind(Interaction);
+        registry.add_kind(Masking::new(0.0));
+        registry.add_kind(Lstm::new(1));
+        registry.add_kind(Gru::new(1));
+        registry.add_kind(SimpleRnn::new(1));
+        registry.add_kind(Bidirectional::new(Lstm::new(1)));
+        registry.add_kind(SinusoidalPosition::new());
+        registry.add_kind(GlobalAveragePool1d::new());
+        registry.add_kind(GlobalMaxPool1d::new());
+        registry.add_kind(Flatten);
+        registry.add_kind(Reshape::new([-1]));
+        registry.add_kind(Rescaling::new(1.0));
+        registry.add_kind(Preprocess::tf());
+        registry.add_kind(ZeroPadding2d::new(1));
+        registry.add_kind(Add);
+        registry.add_kind(Concatenate::new());
+        registry.add_kind(ActivationLayer::new(Activation::Linear));
         registry
     }
 
@@ -123,15 +106,26 @@ impl Registry {
         self.kinds.iter().map(|(kind, _)| kind.as_str())
     }
 
-    fn add_kind<L>(&mut self, kind: &str, template: L, required: &'static [&'static str])
-    where
-        L: Layer + Serialize + DeserializeOwned + 'static,
-    {
+    fn add_kind<L: Layer + Described + Clone + 'static>(&mut self, template: L) {
+        let described = template.clone();
         let make: Make = Arc::new(move |owner, fields| {
-            let layer: L = config::read(owner, &template, required, fields)?;
+            let layer: L = config::read(owner, &template, fields)?;
             Ok(Arc::new(layer))
         });
-        self.kinds.push((kind.to_owned(), make));
+        self.kinds.push((L::COMPONENT.name.to_owned(), make));
+        self.descriptions.push(Arc::new(move || {
+            let mut description = Description::of(&described);
+            description.settings.extend(every_layer_settings());
+            description
+        }));
+    }
+
+    /// The layers of this library with their settings and defaults.
+    pub(crate) fn descriptions(&self) -> Vec<Description> {
+        self.descriptions
+            .iter()
+            .map(|describe| describe())
+            .collect()
     }
 
     /// The layer of a kind; `owner` is what errors call it.
@@ -183,9 +177,6 @@ fn within(owner: &str, kind: &str, error: Error) -> Error {
     }
 }
 
-/// The names of what every layer has beside its own.
-const OUTER: [&str; 5] = ["name", "trainable", "precision", "checkpointed", "sharding"];
-
 /// The fields that every layer has beside its own.
 #[derive(Default)]
 pub(super) struct Outer {
@@ -212,7 +203,7 @@ impl Outer {
     /// Takes the fields out of the others.
     pub(super) fn take(fields: &mut Map<String, Value>) -> Self {
         let outer = Self::of(fields);
-        fields.retain(|field, _| !OUTER.contains(&field.as_str()));
+        fields.retain(|field, _| fields::EVERY_LAYER.iter().all(|every| every.name != field));
         outer
     }
 
@@ -340,7 +331,7 @@ mod tests {
             (
                 "dense",
                 json!({"units": 0}),
-                "dense: `units` must be between 1 and 2147483647, got 0",
+                "dense: `units` must be a whole number from 1 to 2147483647, got 0",
             ),
             (
                 "dense",
@@ -355,7 +346,7 @@ mod tests {
             (
                 "dropout",
                 json!({"rate": 1.5}),
-                "dropout: `rate` must be in 0.0..=1.0, got 1.5",
+                "dropout: `rate` must be a number from 0 to 1, got 1.5",
             ),
             (
                 "dense",
@@ -370,16 +361,16 @@ mod tests {
             (
                 "max_pool2d",
                 json!({"pool_size": 0}),
-                "max_pool2d: `pool_size` must be between 1 and 2147483647, got 0",
+                "max_pool2d: `pool_size` must be a whole number above 0, or two: 3 or [3, 3], got 0",
             ),
         ];
         for (kind, fields, expected) in cases {
             assert_eq!(message(kind, fields), expected);
         }
         let wrong = message("dense", json!({"units": "ten"}));
-        assert!(
-            wrong.starts_with("dense: `units`: invalid type: string \"ten\""),
-            "{wrong}"
+        assert_eq!(
+            wrong,
+            "dense: `units` must be a whole number from 1 to 2147483647, got \"ten\""
         );
         let wrong = message("dense", json!([1]));
         assert!(wrong.starts_with("dense: expected fields"), "{wrong}");

@@ -3,7 +3,8 @@
 use phalanx_graph::Tensor;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::sizes::{check_range, named_variant};
+use super::sizes::{check_range, described_variants, named_variant};
+use crate::config::{Component, Description, Field, Kind};
 
 /// A penalty added to the loss, as Keras defines it.
 ///
@@ -64,6 +65,35 @@ impl Regularizer {
     }
 }
 
+/// Regularizers by name.
+const REGULARIZERS: &[Component] = &[
+    Component {
+        name: "l1",
+        doc: "`l1 sum(|x|)`",
+        fields: &[Field::optional("l1", Kind::AT_LEAST_ZERO, "factor")],
+    },
+    Component {
+        name: "l2",
+        doc: "`l2 sum(x^2)`",
+        fields: &[Field::optional("l2", Kind::AT_LEAST_ZERO, "factor")],
+    },
+    Component {
+        name: "l1_l2",
+        doc: "`l1 sum(|x|) + l2 sum(x^2)`",
+        fields: &[
+            Field::optional("l1", Kind::AT_LEAST_ZERO, "factor of the absolute values"),
+            Field::optional("l2", Kind::AT_LEAST_ZERO, "factor of the squares"),
+        ],
+    },
+];
+
+impl Regularizer {
+    /// The names with their settings and defaults.
+    pub(crate) fn descriptions() -> Vec<Description> {
+        described_variants::<Self>(REGULARIZERS)
+    }
+}
+
 impl Serialize for Regularizer {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         Self::serialize(self, serializer)
@@ -72,7 +102,7 @@ impl Serialize for Regularizer {
 
 impl<'de> Deserialize<'de> for Regularizer {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let value = named_variant(deserializer, "regularizer", &[], &["l1", "l2", "l1_l2"])?;
+        let value = named_variant(deserializer, "regularizer", REGULARIZERS)?;
         Self::deserialize(value).map_err(serde::de::Error::custom)
     }
 }

@@ -4,11 +4,11 @@ use phalanx_graph::{Shape, Tensor};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::Cx;
 use super::layer::Layer;
 use super::position::one_sequence;
 use super::precision::widened;
-use crate::config;
+use super::{Cx, fields};
+use crate::config::{self, Component, Described};
 
 /// The mean of the vectors of a sequence; kind `global_average_pool1d`.
 ///
@@ -27,6 +27,22 @@ pub struct GlobalAveragePool1d {
 #[serde(deny_unknown_fields)]
 pub struct GlobalMaxPool1d {
     keepdims: bool,
+}
+
+impl Described for GlobalAveragePool1d {
+    const COMPONENT: Component = Component {
+        name: "global_average_pool1d",
+        doc: "the mean over the steps of a sequence, padding left out",
+        fields: &[fields::KEEPDIMS],
+    };
+}
+
+impl Described for GlobalMaxPool1d {
+    const COMPONENT: Component = Component {
+        name: "global_max_pool1d",
+        doc: "the maximum over the steps of a sequence",
+        fields: &[fields::KEEPDIMS],
+    };
 }
 
 macro_rules! pooled {

@@ -8,11 +8,19 @@ use serde_json::Value;
 use super::Cx;
 use super::layer::Layer;
 use super::sizes::{check_size, one_image, one_input};
-use crate::config;
+use crate::config::{self, Component, Described, Field, Kind};
 
 /// All dims of an example as one; kind `flatten`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Flatten;
+
+impl Described for Flatten {
+    const COMPONENT: Component = Component {
+        name: "flatten",
+        doc: "makes one dimension of all dimensions of an example",
+        fields: &[],
+    };
+}
 
 impl Layer for Flatten {
     fn kind(&self) -> &'static str {
@@ -70,6 +78,19 @@ impl Reshape {
         let dims = target.iter().map(size);
         Ok([input.dims[0]].into_iter().chain(dims).collect())
     }
+}
+
+impl Described for Reshape {
+    const COMPONENT: Component = Component {
+        name: "reshape",
+        doc: "gives examples other dimensions",
+        fields: &[Field::required(
+            "target_shape",
+            Kind::List(&Kind::INTEGER, 0, 16),
+            "the dimensions of an example; one of them may be -1, which takes what is left",
+        )
+        .example("[28, 28, 1]")],
+    };
 }
 
 impl Layer for Reshape {
@@ -165,6 +186,28 @@ impl Default for ZeroPadding2d {
     fn default() -> Self {
         Self::new(1)
     }
+}
+
+/// Rows or columns of zeros.
+const EDGE: Kind = Kind::Whole(0, i32::MAX as i64 - 1);
+
+impl Described for ZeroPadding2d {
+    const COMPONENT: Component = Component {
+        name: "zero_padding2d",
+        doc: "adds zeros around images",
+        fields: &[Field::optional(
+            "padding",
+            Kind::Worded(
+                "whole numbers: 1, [height, width] or [[top, bottom], [left, right]]",
+                &Kind::Either(&[
+                    EDGE,
+                    Kind::List(&EDGE, 2, 2),
+                    Kind::List(&Kind::List(&EDGE, 2, 2), 2, 2),
+                ]),
+            ),
+            "number of rows and columns",
+        )],
+    };
 }
 
 impl Layer for ZeroPadding2d {

@@ -7,8 +7,8 @@ use serde_json::Value;
 use super::layer::Layer;
 use super::recurrent::{Done, Loop, Weights, check_inputs, recurrent_layer, recurrent_settings};
 use super::sizes::{check_range, check_size};
-use super::{Activation, Cx, Initializer, Regularizer};
-use crate::config;
+use super::{Activation, Cx, Initializer, Regularizer, fields};
+use crate::config::{self, Component, Described};
 
 /// `h = tanh(x kernel + h recurrent_kernel + bias)` (Elman 1990); kind `simple_rnn`.
 ///
@@ -77,6 +77,27 @@ impl SimpleRnn {
             vec![self.activation.apply(&sum)]
         })
     }
+}
+
+impl Described for SimpleRnn {
+    const COMPONENT: Component = Component {
+        name: "simple_rnn",
+        doc: "a recurrent layer whose output is fed back",
+        fields: &[
+            fields::UNITS,
+            fields::ACTIVATION,
+            fields::USE_BIAS,
+            fields::KERNEL_INITIALIZER,
+            fields::RECURRENT_INITIALIZER,
+            fields::BIAS_INITIALIZER,
+            fields::KERNEL_REGULARIZER,
+            fields::RECURRENT_REGULARIZER,
+            fields::BIAS_REGULARIZER,
+            fields::DROPOUT,
+            fields::RETURN_SEQUENCES,
+            fields::GO_BACKWARDS,
+        ],
+    };
 }
 
 impl Layer for SimpleRnn {

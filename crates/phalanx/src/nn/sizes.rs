@@ -1,11 +1,11 @@
 //! Arguments of layers: pairs, paddings, and the checks that keep sizes sane before any shape is computed.
 
 use phalanx_graph::Shape;
-use serde::de::Error;
+use serde::de::{DeserializeOwned, Error};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Value, json};
 
-use crate::config::suggest;
+use crate::config::{Component, Description, suggest};
 
 /// Largest value of one size: what a PJRT plugin indexes with 32 bits.
 const MAX_SIZE: usize = i32::MAX as usize;
@@ -247,12 +247,11 @@ pub(super) fn feature_dim(axis: i64, rank: usize) -> Result<usize, String> {
 
 /// JSON of an enum variant, where a name alone stands for the variant with default settings.
 ///
-/// `what` is the enum in errors; `plain` are the variants without settings.
+/// `what` is the enum in errors.
 pub(super) fn named_variant<'de, D: Deserializer<'de>>(
     deserializer: D,
     what: &str,
-    plain: &[&str],
-    with_settings: &[&str],
+    variants: &[Component],
 ) -> Result<Value, D::Error> {
     let (name, settings) = match Value::deserialize(deserializer)? {
         Value::String(name) => (name, None),
@@ -267,19 +266,35 @@ pub(super) fn named_variant<'de, D: Deserializer<'de>>(
         }
     };
     let empty = settings.as_ref().is_none_or(is_empty);
-    if with_settings.contains(&name.as_str()) {
+    let variant = variants.iter().find(|variant| variant.name == name);
+    let Some(variant) = variant else {
+        let suggestion = suggest(&name, variants.iter().map(|variant| variant.name));
+        let message = format!("unknown {what} `{name}`; {suggestion}");
+        return Err(D::Error::custom(message));
+    };
+    if !variant.fields.is_empty() {
         let settings = settings.filter(|_| !empty).unwrap_or_else(|| json!({}));
         return Ok(json!({ name: settings }));
     }
-    if plain.contains(&name.as_str()) && empty {
+    if empty {
         return Ok(Value::String(name));
     }
-    Err(D::Error::custom(if plain.contains(&name.as_str()) {
-        format!("{what} `{name}` has no settings; write the name alone")
-    } else {
-        let known = plain.iter().chain(with_settings).copied();
-        format!("unknown {what} `{name}`; {}", suggest(&name, known))
-    }))
+    Err(D::Error::custom(format!(
+        "{what} `{name}` has no settings; write the name alone"
+    )))
+}
+
+/// The variants of an enum that [`named_variant`] reads, with their defaults.
+pub(super) fn described_variants<T: Serialize + DeserializeOwned>(
+    variants: &[Component],
+) -> Vec<Description> {
+    let described = variants.iter().map(|variant| {
+        let read: Option<T> = serde_json::from_value(json!(variant.name)).ok();
+        let written = read.and_then(|value| serde_json::to_value(value).ok());
+        let defaults = written.and_then(|value| value.get(variant.name).cloned());
+        Description::new(variant, &[], &defaults.unwrap_or_default())
+    });
+    described.collect()
 }
 
 fn is_empty(settings: &Value) -> bool {

@@ -1,8 +1,9 @@
 use phalanx_graph::Tensor;
 use serde::{Deserialize, Serialize};
 
+use super::options::LEARNING_RATE;
 use super::rule::{UpdateRule, Updated, mixed, setters};
-use crate::config::{above_zero, fraction};
+use crate::config::{Component, Described, Field, Kind, above_zero, fraction};
 use crate::schedules::Schedule;
 
 /// Adadelta: `G = rho * G + (1 - rho) * g^2`, `d = -sqrt(D + epsilon) / sqrt(G + epsilon) * g`,
@@ -14,6 +15,26 @@ pub struct Adadelta {
     learning_rate: Schedule,
     rho: f64,
     epsilon: f64,
+}
+
+impl Described for Adadelta {
+    const COMPONENT: Component = Component {
+        name: "adadelta",
+        doc: "changes scaled by running means of squared changes and squared gradients",
+        fields: &[
+            LEARNING_RATE,
+            Field::optional(
+                "rho",
+                Kind::DECAY,
+                "share that the running means keep in each step",
+            ),
+            Field::optional(
+                "epsilon",
+                Kind::ABOVE_ZERO,
+                "what keeps the division from being by zero",
+            ),
+        ],
+    };
 }
 
 impl Adadelta {

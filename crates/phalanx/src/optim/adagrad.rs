@@ -1,8 +1,9 @@
 use phalanx_graph::Tensor;
 use serde::{Deserialize, Serialize};
 
+use super::options::LEARNING_RATE;
 use super::rule::{UpdateRule, Updated, setters};
-use crate::config::{above_zero, at_least_zero};
+use crate::config::{Component, Described, Field, Kind, above_zero, at_least_zero};
 use crate::schedules::Schedule;
 
 /// Adagrad: `a += g^2`, `v -= rate * g / sqrt(a + epsilon)` (Duchi et al. 2011).
@@ -13,6 +14,26 @@ pub struct Adagrad {
     learning_rate: Schedule,
     initial_accumulator_value: f64,
     epsilon: f64,
+}
+
+impl Described for Adagrad {
+    const COMPONENT: Component = Component {
+        name: "adagrad",
+        doc: "gradients divided by the root of the sum of their squares",
+        fields: &[
+            LEARNING_RATE,
+            Field::optional(
+                "initial_accumulator_value",
+                Kind::AT_LEAST_ZERO,
+                "first value of the accumulators",
+            ),
+            Field::optional(
+                "epsilon",
+                Kind::ABOVE_ZERO,
+                "what keeps the division from being by zero",
+            ),
+        ],
+    };
 }
 
 impl Adagrad {

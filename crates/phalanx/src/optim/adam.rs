@@ -1,9 +1,10 @@
 use phalanx_graph::Tensor;
 use serde::{Deserialize, Serialize};
 
+use super::options::LEARNING_RATE;
 use super::rule::{Begun, Step, UpdateRule, Updated, moved, setters};
 use super::{Optimizer, Options};
-use crate::config::{above_zero, fraction};
+use crate::config::{Component, Described, Field, Kind, above_zero, fraction};
 use crate::schedules::Schedule;
 
 /// Adam: `m += (g - m)(1 - beta_1)`, `u += (g^2 - u)(1 - beta_2)`,
@@ -18,6 +19,36 @@ pub struct Adam {
     beta_2: f64,
     epsilon: f64,
     amsgrad: bool,
+}
+
+impl Described for Adam {
+    const COMPONENT: Component = Component {
+        name: "adam",
+        doc: "running means of the gradients and of their squares",
+        fields: &[
+            LEARNING_RATE,
+            Field::optional(
+                "beta_1",
+                Kind::DECAY,
+                "share that the mean of the gradients keeps in each step",
+            ),
+            Field::optional(
+                "beta_2",
+                Kind::DECAY,
+                "share that the mean of their squares keeps in each step",
+            ),
+            Field::optional(
+                "epsilon",
+                Kind::ABOVE_ZERO,
+                "what keeps the division from being by zero",
+            ),
+            Field::optional(
+                "amsgrad",
+                Kind::Bool,
+                "whether the largest mean of squares so far is used",
+            ),
+        ],
+    };
 }
 
 /// [`Adam`] with decoupled weight decay (Loshchilov & Hutter 2017), 0.004 by default.

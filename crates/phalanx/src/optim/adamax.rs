@@ -1,8 +1,9 @@
 use phalanx_graph::Tensor;
 use serde::{Deserialize, Serialize};
 
+use super::options::LEARNING_RATE;
 use super::rule::{Begun, Step, UpdateRule, Updated, moved, setters};
-use crate::config::{above_zero, fraction};
+use crate::config::{Component, Described, Field, Kind, above_zero, fraction};
 use crate::schedules::Schedule;
 
 /// Adamax: `m += (g - m)(1 - beta_1)`, `u = max(beta_2 * u, |g|)`,
@@ -13,6 +14,31 @@ pub struct Adamax {
     beta_1: f64,
     beta_2: f64,
     epsilon: f64,
+}
+
+impl Described for Adamax {
+    const COMPONENT: Component = Component {
+        name: "adamax",
+        doc: "Adam with the largest gradient in place of the mean of squares",
+        fields: &[
+            LEARNING_RATE,
+            Field::optional(
+                "beta_1",
+                Kind::DECAY,
+                "share that the mean of the gradients keeps in each step",
+            ),
+            Field::optional(
+                "beta_2",
+                Kind::DECAY,
+                "share that the largest gradient keeps in each step",
+            ),
+            Field::optional(
+                "epsilon",
+                Kind::ABOVE_ZERO,
+                "what keeps the division from being by zero",
+            ),
+        ],
+    };
 }
 
 impl Adamax {

@@ -1,8 +1,11 @@
+use std::ops::Bound;
+
 use phalanx_graph::Tensor;
 use serde::{Deserialize, Serialize};
 
+use super::options::LEARNING_RATE;
 use super::rule::{UpdateRule, Updated, setters};
-use crate::config::at_least_zero;
+use crate::config::{Component, Described, Field, Kind, at_least_zero};
 use crate::schedules::Schedule;
 
 /// Follow the regularised leader: `n' = n + g^2`, `g' = g + 2 * l2_shrinkage * v`,
@@ -18,6 +21,46 @@ pub struct Ftrl {
     l2_regularization_strength: f64,
     l2_shrinkage_regularization_strength: f64,
     beta: f64,
+}
+
+impl Described for Ftrl {
+    const COMPONENT: Component = Component {
+        name: "ftrl",
+        doc: "follow the regularized leader, for sparse linear models",
+        fields: &[
+            LEARNING_RATE,
+            Field::optional(
+                "learning_rate_power",
+                Kind::Number(Bound::Unbounded, Bound::Included(0.0)),
+                "power of the accumulated squares",
+            ),
+            Field::optional(
+                "initial_accumulator_value",
+                Kind::AT_LEAST_ZERO,
+                "first value of the accumulators",
+            ),
+            Field::optional(
+                "l1_regularization_strength",
+                Kind::AT_LEAST_ZERO,
+                "factor of the absolute values",
+            ),
+            Field::optional(
+                "l2_regularization_strength",
+                Kind::AT_LEAST_ZERO,
+                "factor of the squares",
+            ),
+            Field::optional(
+                "l2_shrinkage_regularization_strength",
+                Kind::AT_LEAST_ZERO,
+                "factor of the squares, in the gradient",
+            ),
+            Field::optional(
+                "beta",
+                Kind::AT_LEAST_ZERO,
+                "what is added to the root of the accumulated squares",
+            ),
+        ],
+    };
 }
 
 impl Ftrl {

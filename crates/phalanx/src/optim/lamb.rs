@@ -1,8 +1,9 @@
 use phalanx_graph::Tensor;
 use serde::{Deserialize, Serialize};
 
+use super::options::LEARNING_RATE;
 use super::rule::{Begun, Step, UpdateRule, Updated, moved, setters};
-use crate::config::{above_zero, fraction};
+use crate::config::{Component, Described, Field, Kind, above_zero, fraction};
 use crate::schedules::Schedule;
 
 /// Adam's direction with a step as long as the variable: `m` and `u` as in Adam, both corrected for
@@ -16,6 +17,31 @@ pub struct Lamb {
     beta_1: f64,
     beta_2: f64,
     epsilon: f64,
+}
+
+impl Described for Lamb {
+    const COMPONENT: Component = Component {
+        name: "lamb",
+        doc: "Adam with a step size for each variable, for large batches",
+        fields: &[
+            LEARNING_RATE,
+            Field::optional(
+                "beta_1",
+                Kind::DECAY,
+                "share that the mean of the gradients keeps in each step",
+            ),
+            Field::optional(
+                "beta_2",
+                Kind::DECAY,
+                "share that the mean of their squares keeps in each step",
+            ),
+            Field::optional(
+                "epsilon",
+                Kind::ABOVE_ZERO,
+                "what keeps the division from being by zero",
+            ),
+        ],
+    };
 }
 
 impl Lamb {

@@ -1,8 +1,9 @@
 use phalanx_graph::Tensor;
 use serde::{Deserialize, Serialize};
 
+use super::options::LEARNING_RATE;
 use super::rule::{UpdateRule, Updated, mixed, setters};
-use crate::config::fraction;
+use crate::config::{Component, Described, Field, Kind, fraction};
 use crate::schedules::Schedule;
 
 /// Lion: `v -= rate * sign(beta_1 * m + (1 - beta_1) * g)`, then `m = beta_2 * m + (1 - beta_2) * g`
@@ -12,6 +13,26 @@ pub struct Lion {
     learning_rate: Schedule,
     beta_1: f64,
     beta_2: f64,
+}
+
+impl Described for Lion {
+    const COMPONENT: Component = Component {
+        name: "lion",
+        doc: "the sign of a running mean of the gradients",
+        fields: &[
+            LEARNING_RATE,
+            Field::optional(
+                "beta_1",
+                Kind::DECAY,
+                "share of the mean in the direction of a step",
+            ),
+            Field::optional(
+                "beta_2",
+                Kind::DECAY,
+                "share that the mean of the gradients keeps in each step",
+            ),
+        ],
+    };
 }
 
 impl Lion {

@@ -36,8 +36,9 @@ pub use rmsprop::RmsProp;
 pub use rule::Rule;
 pub use sgd::Sgd;
 
+use crate::Result;
+use crate::config::{Component, Described, Entry, Field};
 use crate::schedules::Schedule;
-use crate::{Result, config};
 
 /// A variable to train.
 #[derive(Clone, Debug, PartialEq)]
@@ -209,7 +210,7 @@ impl Optimizer {
 }
 
 /// A rule and the options it is configured with, in one JSON object.
-#[derive(Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize)]
 struct Settings<R> {
     #[serde(flatten)]
     rule: R,
@@ -217,11 +218,19 @@ struct Settings<R> {
     options: Options,
 }
 
-impl<R: Into<Rule> + Serialize + serde::de::DeserializeOwned> Settings<R> {
-    fn read(kind: &str, rule: R, options: Options, fields: &Value) -> Result<Optimizer> {
-        let template = Self { rule, options };
-        let settings = config::read(kind, &template, &[], fields)?;
-        Ok(Optimizer::new(settings.rule.into(), settings.options))
+impl<R: Described> Described for Settings<R> {
+    const COMPONENT: Component = R::COMPONENT;
+    const SHARED: &'static [Field] = options::EVERY_OPTIMIZER;
+}
+
+impl<R: Described + Into<Rule> + Clone + 'static> Settings<R> {
+    fn entry(rule: R) -> Entry<Optimizer> {
+        let options = Options::default();
+        Entry::with(R::COMPONENT, Self { rule, options }, Self::optimizer)
+    }
+
+    fn optimizer(self) -> Optimizer {
+        Optimizer::new(self.rule.into(), self.options)
     }
 }
 
@@ -286,12 +295,12 @@ mod tests {
             (
                 "sgd",
                 json!({"momentum": 1.0}),
-                "sgd: `momentum` must be at least 0 and below 1, got 1",
+                "sgd: `momentum` must be a number of at least 0 and below 1, got 1",
             ),
             (
                 "sgd",
                 json!({"learning_rate": -1}),
-                "sgd: `learning_rate` must be a number of at least 0, got -1",
+                "sgd: `learning_rate` must be a number of at least 0, or a schedule, got -1",
             ),
             (
                 "adam",
@@ -311,7 +320,7 @@ mod tests {
             (
                 "lion",
                 json!({"gradient_accumulation_steps": 1}),
-                "must be at least 2, got 1",
+                "must be a whole number of at least 2, got 1",
             ),
             (
                 "lion",

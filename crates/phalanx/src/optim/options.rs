@@ -7,7 +7,7 @@ use phalanx_graph::Tensor;
 use serde::{Deserialize, Serialize};
 
 use super::{Optimizer, ParamSpec};
-use crate::config;
+use crate::config::{self, Family, Field, Kind};
 
 /// Settings that every optimizer shares, by their Keras names.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -34,6 +34,63 @@ pub struct Options {
     #[serde(skip)]
     pub(super) excluded: Option<Excluded>,
 }
+
+/// Settings of every optimizer, beside its own.
+pub(super) const EVERY_OPTIMIZER: &[Field] = &[
+    Field::optional(
+        "clipnorm",
+        Kind::ABOVE_ZERO,
+        "largest norm of the gradient of each variable",
+    ),
+    Field::optional(
+        "clipvalue",
+        Kind::ABOVE_ZERO,
+        "largest absolute value of a gradient's elements",
+    ),
+    Field::optional(
+        "global_clipnorm",
+        Kind::ABOVE_ZERO,
+        "largest norm of all gradients together",
+    ),
+    Field::optional(
+        "weight_decay",
+        Kind::AT_LEAST_ZERO,
+        "share of each variable, times the learning rate, that a step takes off",
+    ),
+    Field::optional(
+        "exclude_from_weight_decay",
+        Kind::TEXTS,
+        "variables whose path contains one of these texts do not decay",
+    )
+    .example("[bias]"),
+    Field::optional(
+        "gradient_accumulation_steps",
+        Kind::Whole(2, i64::MAX),
+        "number of batches whose gradients are averaged into one update",
+    ),
+    Field::optional(
+        "use_ema",
+        Kind::Bool,
+        "whether a moving average of each variable is kept",
+    ),
+    Field::optional(
+        "ema_momentum",
+        Kind::DECAY,
+        "share that the average keeps in each step",
+    ),
+    Field::optional(
+        "ema_overwrite_frequency",
+        Kind::POSITIVE,
+        "number of updates after which the variables become their averages",
+    ),
+];
+
+/// `learning_rate`.
+pub(super) const LEARNING_RATE: Field = Field::optional(
+    "learning_rate",
+    Kind::Either(&[Kind::AT_LEAST_ZERO, Kind::Component(Family::Schedule)]),
+    "step size: a number, or a schedule that changes it over time",
+);
 
 /// A predicate over paths of variables.
 #[derive(Clone)]

@@ -1,8 +1,9 @@
 use phalanx_graph::Tensor;
 use serde::{Deserialize, Serialize};
 
+use super::options::LEARNING_RATE;
 use super::rule::{UpdateRule, Updated, mixed, setters};
-use crate::config::{above_zero, fraction};
+use crate::config::{Component, Described, Field, Kind, above_zero, fraction};
 use crate::schedules::Schedule;
 
 /// RMSprop: `s = rho * s + (1 - rho) * g^2`, `i = rate * g / sqrt(s + epsilon)`, `v -= i`; with momentum
@@ -16,6 +17,36 @@ pub struct RmsProp {
     momentum: f64,
     epsilon: f64,
     centered: bool,
+}
+
+impl Described for RmsProp {
+    const COMPONENT: Component = Component {
+        name: "rmsprop",
+        doc: "gradients divided by the root of a running mean of their squares",
+        fields: &[
+            LEARNING_RATE,
+            Field::optional(
+                "rho",
+                Kind::DECAY,
+                "share that the mean of their squares keeps in each step",
+            ),
+            Field::optional(
+                "momentum",
+                Kind::DECAY,
+                "share of the last change that is kept",
+            ),
+            Field::optional(
+                "epsilon",
+                Kind::ABOVE_ZERO,
+                "what keeps the division from being by zero",
+            ),
+            Field::optional(
+                "centered",
+                Kind::Bool,
+                "whether the squares are taken around the mean",
+            ),
+        ],
+    };
 }
 
 impl RmsProp {

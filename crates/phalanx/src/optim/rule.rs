@@ -7,8 +7,9 @@ use super::{
     Adadelta, Adagrad, Adam, AdamW, Adamax, Ftrl, Lamb, Lion, Nadam, Optimizer, Options, RmsProp,
     Settings, Sgd,
 };
+use crate::Result;
+use crate::config::{self, Component, Described, Description, Entry, Family};
 use crate::schedules::Schedule;
-use crate::{Result, config};
 
 /// An update rule.
 #[derive(Clone, Debug, PartialEq)]
@@ -127,27 +128,45 @@ impl Rule {
     ];
 
     pub(super) fn from_config(kind: &str, fields: &Value) -> Result<Optimizer> {
-        let options = Options::default();
-        match kind {
-            "sgd" => Settings::read(kind, Sgd::default(), options, fields),
-            "rmsprop" => Settings::read(kind, RmsProp::default(), options, fields),
-            "adam" => Settings::read(kind, Adam::default(), options, fields),
-            "adamw" => {
-                let options = Options {
-                    weight_decay: Some(AdamW::WEIGHT_DECAY),
-                    ..options
-                };
-                Settings::read(kind, Adam::default(), options, fields)
-            }
-            "adagrad" => Settings::read(kind, Adagrad::default(), options, fields),
-            "adadelta" => Settings::read(kind, Adadelta::default(), options, fields),
-            "adamax" => Settings::read(kind, Adamax::default(), options, fields),
-            "nadam" => Settings::read(kind, Nadam::default(), options, fields),
-            "ftrl" => Settings::read(kind, Ftrl::default(), options, fields),
-            "lion" => Settings::read(kind, Lion::default(), options, fields),
-            "lamb" => Settings::read(kind, Lamb::default(), options, fields),
-            _ => Err(config::unknown_kind("optimizer", kind, &Self::KINDS)),
-        }
+        Entry::read(&Self::entries(), Family::Optimizer, kind, fields)
+    }
+
+    /// The optimizers with their settings and defaults.
+    pub(crate) fn descriptions() -> Vec<Description> {
+        Entry::descriptions(&Self::entries())
+    }
+
+    fn entries() -> Vec<Entry<Optimizer>> {
+        vec![
+            Settings::entry(Sgd::default()),
+            Settings::entry(RmsProp::default()),
+            Settings::entry(Adam::default()),
+            AdamW::entry(),
+            Settings::entry(Adagrad::default()),
+            Settings::entry(Adadelta::default()),
+            Settings::entry(Adamax::default()),
+            Settings::entry(Nadam::default()),
+            Settings::entry(Ftrl::default()),
+            Settings::entry(Lion::default()),
+            Settings::entry(Lamb::default()),
+        ]
+    }
+}
+
+impl AdamW {
+    /// Adam, which decays weights by default.
+    fn entry() -> Entry<Optimizer> {
+        let component = Component {
+            name: "adamw",
+            doc: "`adam` with weight decay",
+            fields: Adam::COMPONENT.fields,
+        };
+        let options = Options {
+            weight_decay: Some(Self::WEIGHT_DECAY),
+            ..Options::default()
+        };
+        let rule = Adam::default();
+        Entry::with(component, Settings { rule, options }, Settings::optimizer)
     }
 }
 

@@ -1,8 +1,9 @@
 use phalanx_graph::Tensor;
 use serde::{Deserialize, Serialize};
 
+use super::options::LEARNING_RATE;
 use super::rule::{UpdateRule, Updated, setters};
-use crate::config::fraction;
+use crate::config::{Component, Described, Field, Kind, fraction};
 use crate::schedules::Schedule;
 
 /// Gradient descent: `v -= rate * g`; with momentum `m = momentum * m - rate * g` and `v += m`, or
@@ -14,6 +15,22 @@ pub struct Sgd {
     learning_rate: Schedule,
     momentum: f64,
     nesterov: bool,
+}
+
+impl Described for Sgd {
+    const COMPONENT: Component = Component {
+        name: "sgd",
+        doc: "gradient descent, with momentum if given",
+        fields: &[
+            LEARNING_RATE,
+            Field::optional(
+                "momentum",
+                Kind::DECAY,
+                "share of the last change that is kept",
+            ),
+            Field::optional("nesterov", Kind::Bool, "whether the momentum is Nesterov's"),
+        ],
+    };
 }
 
 impl Sgd {

@@ -7,8 +7,9 @@ use phalanx_graph::{DType, Graph, Scattered, Shape, Tensor};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::Result;
 use crate::bytes::format_bytes;
-use crate::{Result, config};
+use crate::config::{self, Component, Described, Field, Kind};
 
 /// How the gradients of replicas become one: TensorFlow's `cross_device_ops` and its options.
 ///
@@ -22,6 +23,40 @@ pub struct Reduction {
     bytes_per_pack: usize,
     wire: WireFormat,
     sparse: SparseGradients,
+}
+
+impl Described for Reduction {
+    const COMPONENT: Component = Component {
+        name: "reduction",
+        doc: "how gradients are added",
+        fields: &[
+            Field::optional(
+                "cross_device_ops",
+                Kind::OneOf(&[
+                    "AllReduce",
+                    "HierarchicalCopyAllReduce",
+                    "ReductionToOneDevice",
+                    "NcclAllReduce",
+                ]),
+                "who adds: all replicas at once (`NcclAllReduce` is the same), groups of up to 8 first, or replica 0 alone",
+            ),
+            Field::optional(
+                "bytes_per_pack",
+                Kind::COUNT,
+                "gradients are sent in packs of at least this many bytes; 0 for one pack",
+            ),
+            Field::optional(
+                "wire",
+                Kind::OneOf(&["same", "bf16", "f16", "bfloat16", "float16"]),
+                "the element type in which 32-bit gradients travel; `same` is their own",
+            ),
+            Field::optional(
+                "sparse",
+                Kind::OneOf(&["when_smaller", "never"]),
+                "whether gradients of embeddings travel as rows and indices",
+            ),
+        ],
+    };
 }
 
 /// Who adds the gradients of replicas.
@@ -121,8 +156,11 @@ impl Reduction {
     /// # Errors
     /// When a field is unknown, or its value is none of these; the error names the field.
     pub fn from_config(fields: &Value) -> Result<Self> {
-        config::read("reduction", &Self::default(), &[], fields)
+        config::read("reduction", &Self::default(), fields)
     }
+
+    /// The settings that [`from_config`](Self::from_config) reads.
+    pub(crate) const FIELDS: &'static [Field] = Self::COMPONENT.fields;
 
     /// The fields that [`from_config`](Self::from_config) reads.
     #[must_use]

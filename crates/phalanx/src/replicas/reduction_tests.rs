@@ -380,15 +380,15 @@ fn settings_are_read_with_errors_that_name_them() {
     for (fields, expected) in [
         (
             json!({"bytes_per_pack": -1}),
-            "reduction: `bytes_per_pack`: invalid value: integer `-1`",
+            "reduction: `bytes_per_pack` must be a whole number of at least 0, got -1",
         ),
         (
             json!({"cross_device_ops": "Ring"}),
-            "reduction: `cross_device_ops`: unknown variant `Ring`, expected",
+            "reduction: `cross_device_ops` must be AllReduce, HierarchicalCopyAllReduce",
         ),
         (
             json!({"wire": "int8"}),
-            "reduction: `wire`: unknown variant `int8`, expected",
+            "reduction: `wire` must be same, bf16, f16",
         ),
         (json!({"packs": 1}), "reduction: unknown field `packs`"),
     ] {

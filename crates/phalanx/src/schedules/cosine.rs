@@ -1,11 +1,12 @@
 //! Rates that fall along a cosine.
 
 use std::f64::consts::PI;
+use std::ops::Bound;
 
 use phalanx_graph::{DType, Tensor};
 use serde::{Deserialize, Serialize};
 
-use crate::config::{above_zero, at_least_zero};
+use crate::config::{Component, Described, Field, Kind, above_zero, at_least_zero};
 
 /// Half a cosine from the start to `alpha` times it over `decay_steps`, after an optional linear warm-up.
 ///
@@ -20,6 +21,38 @@ pub struct CosineDecay {
     warmup_steps: u64,
 }
 
+impl Described for CosineDecay {
+    const COMPONENT: Component = Component {
+        name: "cosine_decay",
+        doc: "falls along half a cosine wave, after a linear warmup if given",
+        fields: &[
+            Field::required(
+                "initial_learning_rate",
+                Kind::AT_LEAST_ZERO,
+                "the rate at the start",
+            )
+            .example("0.1"),
+            Field::required(
+                "decay_steps",
+                Kind::POSITIVE,
+                "number of steps of the decay",
+            )
+            .example("1000"),
+            Field::optional(
+                "alpha",
+                Kind::AT_LEAST_ZERO,
+                "the rate at the end, as a share of that at the start",
+            ),
+            Field::optional(
+                "warmup_target",
+                Kind::AT_LEAST_ZERO,
+                "the rate at the end of the warmup",
+            ),
+            Field::optional("warmup_steps", Kind::COUNT, "number of steps of the warmup"),
+        ],
+    };
+}
+
 /// Cosines that start again: cycle `i` lasts `first_decay_steps * t_mul^i` and starts at
 /// `initial * m_mul^i`.
 ///
@@ -31,6 +64,42 @@ pub struct CosineDecayRestarts {
     t_mul: f64,
     m_mul: f64,
     alpha: f64,
+}
+
+impl Described for CosineDecayRestarts {
+    const COMPONENT: Component = Component {
+        name: "cosine_decay_restarts",
+        doc: "falls along half a cosine wave again and again",
+        fields: &[
+            Field::required(
+                "initial_learning_rate",
+                Kind::AT_LEAST_ZERO,
+                "the rate at the start",
+            )
+            .example("0.1"),
+            Field::required(
+                "first_decay_steps",
+                Kind::POSITIVE,
+                "number of steps of the first fall",
+            )
+            .example("1000"),
+            Field::optional(
+                "t_mul",
+                Kind::Number(Bound::Included(1.0), Bound::Unbounded),
+                "how many times as long each fall is as the one before",
+            ),
+            Field::optional(
+                "m_mul",
+                Kind::ABOVE_ZERO,
+                "how many times as high each start is as the one before",
+            ),
+            Field::optional(
+                "alpha",
+                Kind::AT_LEAST_ZERO,
+                "the rate at the end of a fall, as a share of that at its start",
+            ),
+        ],
+    };
 }
 
 impl CosineDecay {

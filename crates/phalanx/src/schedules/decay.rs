@@ -3,7 +3,7 @@
 use phalanx_graph::{DType, Tensor};
 use serde::{Deserialize, Serialize};
 
-use crate::config::{above_zero, at_least_zero};
+use crate::config::{Component, Described, Field, Kind, above_zero, at_least_zero};
 
 /// `initial * rate^(step / steps)`, the exponent rounded down when `staircase`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -12,6 +12,38 @@ pub struct ExponentialDecay {
     decay_steps: u64,
     decay_rate: f64,
     staircase: bool,
+}
+
+impl Described for ExponentialDecay {
+    const COMPONENT: Component = Component {
+        name: "exponential_decay",
+        doc: "falls by the same factor in every `decay_steps` steps",
+        fields: &[
+            Field::required(
+                "initial_learning_rate",
+                Kind::AT_LEAST_ZERO,
+                "the rate at the start",
+            )
+            .example("0.1"),
+            Field::required(
+                "decay_steps",
+                Kind::POSITIVE,
+                "number of steps of the decay",
+            )
+            .example("1000"),
+            Field::required(
+                "decay_rate",
+                Kind::ABOVE_ZERO,
+                "what the rate is multiplied by in `decay_steps` steps",
+            )
+            .example("0.5"),
+            Field::optional(
+                "staircase",
+                Kind::Bool,
+                "whether it changes only every `decay_steps` steps",
+            ),
+        ],
+    };
 }
 
 /// `initial / (1 + rate * step / steps)`, the quotient rounded down when `staircase`.
@@ -23,6 +55,38 @@ pub struct InverseTimeDecay {
     staircase: bool,
 }
 
+impl Described for InverseTimeDecay {
+    const COMPONENT: Component = Component {
+        name: "inverse_time_decay",
+        doc: "divided by a number that grows linearly",
+        fields: &[
+            Field::required(
+                "initial_learning_rate",
+                Kind::AT_LEAST_ZERO,
+                "the rate at the start",
+            )
+            .example("0.1"),
+            Field::required(
+                "decay_steps",
+                Kind::POSITIVE,
+                "number of steps of the decay",
+            )
+            .example("1000"),
+            Field::required(
+                "decay_rate",
+                Kind::AT_LEAST_ZERO,
+                "how much the divisor grows in `decay_steps` steps",
+            )
+            .example("0.5"),
+            Field::optional(
+                "staircase",
+                Kind::Bool,
+                "whether it changes only every `decay_steps` steps",
+            ),
+        ],
+    };
+}
+
 /// `(initial - end) * (1 - min(step, steps) / steps)^power + end`; with `cycle`, `steps` grows by its
 /// own multiples instead of cutting the step.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -32,6 +96,42 @@ pub struct PolynomialDecay {
     end_learning_rate: f64,
     power: f64,
     cycle: bool,
+}
+
+impl Described for PolynomialDecay {
+    const COMPONENT: Component = Component {
+        name: "polynomial_decay",
+        doc: "falls along a polynomial to an end",
+        fields: &[
+            Field::required(
+                "initial_learning_rate",
+                Kind::AT_LEAST_ZERO,
+                "the rate at the start",
+            )
+            .example("0.1"),
+            Field::required(
+                "decay_steps",
+                Kind::POSITIVE,
+                "number of steps of the decay",
+            )
+            .example("1000"),
+            Field::optional(
+                "end_learning_rate",
+                Kind::AT_LEAST_ZERO,
+                "the rate at the end",
+            ),
+            Field::optional(
+                "power",
+                Kind::ABOVE_ZERO,
+                "power of the polynomial; 1 is a straight line",
+            ),
+            Field::optional(
+                "cycle",
+                Kind::Bool,
+                "whether it starts again at the end, more slowly",
+            ),
+        ],
+    };
 }
 
 macro_rules! staircase_decay {

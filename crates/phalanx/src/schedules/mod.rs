@@ -19,8 +19,10 @@ pub use noam::NoamDecay;
 pub use piecewise::PiecewiseConstantDecay;
 pub use ramp_up::RampUpExponentialDecay;
 
-use crate::config::at_least_zero;
-use crate::{Error, Result, config};
+use crate::config::{
+    self, Component, Described, Description, Entry, Family, Field, Kind, at_least_zero,
+};
+use crate::{Error, Result};
 
 /// A learning rate over time; a number is a constant one.
 #[derive(Clone, Debug, PartialEq)]
@@ -165,58 +167,35 @@ impl Schedule {
     /// # Errors
     /// An unknown kind or field (naming the nearest), a missing field, or a value that makes no sense.
     pub fn from_config(kind: &str, fields: &Value) -> Result<Self> {
-        const DECAY: &[&str] = &["initial_learning_rate", "decay_steps", "decay_rate"];
-        let schedule = match kind {
-            "constant" => {
-                let rate = config::read(
-                    kind,
-                    &Rate { learning_rate: 0.0 },
-                    &["learning_rate"],
-                    fields,
-                )?;
-                Self::Constant(rate.learning_rate)
-            }
-            "exponential_decay" => {
-                let template = ExponentialDecay::new(0.0, 1, 1.0);
-                config::read(kind, &template, DECAY, fields)?.into()
-            }
-            "inverse_time_decay" => {
-                let template = InverseTimeDecay::new(0.0, 1, 1.0);
-                config::read(kind, &template, DECAY, fields)?.into()
-            }
-            "polynomial_decay" => {
-                let template = PolynomialDecay::new(0.0, 1);
-                config::read(kind, &template, &DECAY[..2], fields)?.into()
-            }
-            "piecewise_constant_decay" => {
-                let template = PiecewiseConstantDecay::new([], [0.0]);
-                config::read(kind, &template, &["boundaries", "values"], fields)?.into()
-            }
-            "cosine_decay" => {
-                let template = CosineDecay::new(0.0, 1);
-                config::read(kind, &template, &DECAY[..2], fields)?.into()
-            }
-            "cosine_decay_restarts" => {
-                let template = CosineDecayRestarts::new(0.0, 1);
-                let required = ["initial_learning_rate", "first_decay_steps"];
-                config::read(kind, &template, &required, fields)?.into()
-            }
-            "ramp_up_exponential_decay" => {
-                let template = RampUpExponentialDecay::new(0.0, 0, 1);
-                let required = ["max_learning_rate", "ramp_up_steps", "decay_steps"];
-                config::read(kind, &template, &required, fields)?.into()
-            }
-            "noam_decay" => {
-                let template = NoamDecay::new(1, 1);
-                config::read(kind, &template, &["width", "warmup_steps"], fields)?.into()
-            }
-            _ => return Err(config::unknown_kind("schedule", kind, &Self::KINDS)),
-        };
+        let schedule = Entry::read(&Self::entries(), Family::Schedule, kind, fields)?;
         Self::check(&schedule)?;
         Ok(schedule)
     }
 
-    /// The schedule of a value in a configuration: a number, or fields with their `kind` among them.
+    /// The schedules with their settings and defaults.
+    pub(crate) fn descriptions() -> Vec<Description> {
+        Entry::descriptions(&Self::entries())
+    }
+
+    fn entries() -> Vec<Entry<Self>> {
+        let constant = Rate { learning_rate: 0.0 };
+        vec![
+            Entry::with(Rate::COMPONENT, constant, |rate| {
+                Self::Constant(rate.learning_rate)
+            }),
+            Entry::new(ExponentialDecay::new(0.0, 1, 1.0)),
+            Entry::new(InverseTimeDecay::new(0.0, 1, 1.0)),
+            Entry::new(PolynomialDecay::new(0.0, 1)),
+            Entry::new(PiecewiseConstantDecay::new([], [0.0])),
+            Entry::new(CosineDecay::new(0.0, 1)),
+            Entry::new(CosineDecayRestarts::new(0.0, 1)),
+            Entry::new(RampUpExponentialDecay::new(0.0, 0, 1)),
+            Entry::new(NoamDecay::new(1, 1)),
+        ]
+    }
+
+    /// The schedule of a value in a configuration: a number, a kind with its settings (`{cosine_decay: {..}}`), or
+    /// settings with their `kind` among them.
     ///
     /// # Errors
     /// As [`from_config`](Self::from_config), and a value that is neither.
@@ -227,18 +206,33 @@ impl Schedule {
             return Ok(schedule);
         }
         let mut fields = value.as_object().cloned().unwrap_or_default();
+        if let Some((kind, settings @ Value::Object(_))) = fields.iter().next()
+            && fields.len() == 1
+        {
+            return Self::from_config(kind, settings);
+        }
         match fields.remove("kind") {
             Some(Value::String(kind)) => Self::from_config(&kind, &Value::Object(fields)),
             _ => Err(Error::user(format!(
-                "expected a number or a schedule with its `kind`, got {value}"
+                "expected a number, or a schedule with its settings as in {{\"cosine_decay\": {{..}}}}, got {value}"
             ))),
         }
     }
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize)]
 struct Rate {
     learning_rate: f64,
+}
+
+impl Described for Rate {
+    const COMPONENT: Component = Component {
+        name: "constant",
+        doc: "the same at every step",
+        fields: &[
+            Field::required("learning_rate", Kind::AT_LEAST_ZERO, "the rate").example("0.001"),
+        ],
+    };
 }
 
 impl Serialize for Schedule {
@@ -344,7 +338,7 @@ mod tests {
         let message = Schedule::from_value(&never).unwrap_err().to_string();
         assert_eq!(
             message,
-            "noam_decay: `warmup_steps` must be a number above 0, got 0"
+            "noam_decay: `warmup_steps` must be a whole number of at least 1, got 0"
         );
     }
 
@@ -369,7 +363,7 @@ mod tests {
             message(pieces),
             "piecewise_constant_decay: `values` must have one more number than `boundaries`, got 1 and 1"
         );
-        assert!(message(json!("fast")).starts_with("expected a number or a schedule"));
+        assert!(message(json!("fast")).starts_with("expected a number, or a schedule"));
         assert!(Schedule::from(f64::NAN).check().is_err());
     }
 }

@@ -1,7 +1,7 @@
 use phalanx_graph::{DType, Tensor};
 use serde::{Deserialize, Serialize};
 
-use crate::config::above_zero;
+use crate::config::{Component, Described, Field, Kind, above_zero};
 
 /// The rate of the Transformer (Vaswani et al. 2017, 5.3): `factor * width^-0.5 * min(n^-0.5, n * warmup_steps^-1.5)`
 /// with `n = step + 1`.
@@ -12,6 +12,23 @@ pub struct NoamDecay {
     width: u64,
     warmup_steps: u64,
     factor: f64,
+}
+
+impl Described for NoamDecay {
+    const COMPONENT: Component = Component {
+        name: "noam_decay",
+        doc: "the rate of the Transformer: rises linearly, then falls with the square root of the step",
+        fields: &[
+            Field::required("width", Kind::POSITIVE, "size of the model's vectors").example("512"),
+            Field::required(
+                "warmup_steps",
+                Kind::POSITIVE,
+                "number of steps of the rise",
+            )
+            .example("4000"),
+            Field::optional("factor", Kind::ABOVE_ZERO, "factor of the rate"),
+        ],
+    };
 }
 
 impl NoamDecay {

@@ -1,13 +1,34 @@
 use phalanx_graph::{DType, Tensor};
 use serde::{Deserialize, Serialize};
 
-use crate::config::at_least_zero;
+use crate::config::{Component, Described, Field, Kind, at_least_zero};
 
 /// `values[i]` for the first `i` with `step <= boundaries[i]`, else the last value.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PiecewiseConstantDecay {
     boundaries: Vec<u64>,
     values: Vec<f64>,
+}
+
+impl Described for PiecewiseConstantDecay {
+    const COMPONENT: Component = Component {
+        name: "piecewise_constant_decay",
+        doc: "constant between given steps",
+        fields: &[
+            Field::required(
+                "boundaries",
+                Kind::List(&Kind::COUNT, 0, usize::MAX),
+                "ascending steps after which the rate changes",
+            )
+            .example("[1000, 2000]"),
+            Field::required(
+                "values",
+                Kind::List(&Kind::AT_LEAST_ZERO, 1, usize::MAX),
+                "the rates, one more than `boundaries`",
+            )
+            .example("[0.1, 0.01, 0.001]"),
+        ],
+    };
 }
 
 impl PiecewiseConstantDecay {

@@ -1,7 +1,7 @@
 use phalanx_graph::{DType, Tensor};
 use serde::{Deserialize, Serialize};
 
-use crate::config::{above_zero, at_least_zero};
+use crate::config::{Component, Described, Field, Kind, above_zero, at_least_zero};
 
 /// Linear growth to a maximum scaled by the number of replicas, a plateau, then exponential decay:
 /// `(max * replicas - min) * decay_rate^((step - ramp_up - sustain) / decay_steps) + min`.
@@ -17,6 +17,54 @@ pub struct RampUpExponentialDecay {
     decay_steps: u64,
     decay_rate: f64,
     pub(super) replicas: Option<usize>,
+}
+
+impl Described for RampUpExponentialDecay {
+    const COMPONENT: Component = Component {
+        name: "ramp_up_exponential_decay",
+        doc: "rises to a maximum, stays there, then falls exponentially",
+        fields: &[
+            Field::optional(
+                "start_learning_rate",
+                Kind::AT_LEAST_ZERO,
+                "the rate at the start",
+            ),
+            Field::required(
+                "max_learning_rate",
+                Kind::AT_LEAST_ZERO,
+                "the highest rate for one replica; it is multiplied by their number",
+            )
+            .example("0.00005"),
+            Field::optional(
+                "min_learning_rate",
+                Kind::AT_LEAST_ZERO,
+                "the rate that it falls to",
+            ),
+            Field::required("ramp_up_steps", Kind::COUNT, "number of steps of the rise")
+                .example("500"),
+            Field::optional(
+                "sustain_steps",
+                Kind::COUNT,
+                "number of steps at the maximum",
+            ),
+            Field::required(
+                "decay_steps",
+                Kind::POSITIVE,
+                "number of steps in which it falls by `decay_rate`",
+            )
+            .example("1000"),
+            Field::optional(
+                "decay_rate",
+                Kind::ABOVE_ZERO,
+                "what the distance to the minimum is multiplied by in `decay_steps` steps",
+            ),
+            Field::optional(
+                "replicas",
+                Kind::POSITIVE,
+                "number of replicas; that of the strategy by default",
+            ),
+        ],
+    };
 }
 
 impl RampUpExponentialDecay {

@@ -10,9 +10,10 @@ use super::{
     CentralStorageStrategy, MeshStrategy, MirroredStrategy, OneDeviceStrategy, PipelineStrategy,
     Strategy,
 };
+use crate::config::{self, Component, DefaultValue, Description, Field, Kind as ValueKind};
 use crate::engine::{Engine, EngineOptions};
 use crate::replicas::{DeviceChoice, MOST_CPU_DEVICES, Reduction};
-use crate::{Error, Result, config};
+use crate::{Error, Result};
 
 /// A strategy as a training file writes it: a name and settings, and the devices that it is for.
 #[derive(Clone, Debug, PartialEq)]
@@ -50,17 +51,86 @@ impl Kind {
         }
     }
 
-    /// The settings beside `devices` that it has, the first `required` of which it does not go without.
-    const fn settings(self) -> (&'static [&'static str], usize) {
-        match self {
-            Self::OneDevice => (&[], 0),
-            Self::Mirrored => (&["reduction", "shares", "verify_every"], 0),
-            Self::CentralStorage => (&["parameter_device", "reduction", "shares"], 0),
-            Self::Mesh => (&["axes"], 1),
-            Self::Pipeline => (&["stages", "micro_batches", "starting_at"], 1),
+    /// Its name, what it does, and its settings.
+    const fn component(self) -> Component {
+        let (doc, fields): (_, &[Field]) = match self {
+            Self::OneDevice => ("trains on one device", &[DEVICES]),
+            Self::Mirrored => (
+                "a copy of the model on each device; each batch is divided among them and their gradients are added",
+                &[DEVICES, REDUCTION, SHARES, VERIFY_EVERY],
+            ),
+            Self::CentralStorage => (
+                "one copy of the variables, on one device; all devices compute",
+                &[DEVICES, PARAMETER_DEVICE, REDUCTION, SHARES],
+            ),
+            Self::Mesh => (
+                "one model divided over the devices: batches over the axis `data`, variables as the `sharding` of their layers says",
+                &[DEVICES, AXES],
+            ),
+            Self::Pipeline => (
+                "one model in stages of consecutive layers, one stage on each device; batches pass through in micro-batches",
+                &[DEVICES, STAGES, MICRO_BATCHES, STARTING_AT],
+            ),
+        };
+        Component {
+            name: self.name(),
+            doc,
+            fields,
         }
     }
 }
+
+const DEVICES: Field = Field::new(
+    "devices",
+    ValueKind::Text,
+    DefaultValue::Words("the CPU, in as many parts as `mesh` and `pipeline` need"),
+    "`cpu:4` for the CPU in 4 parts, `gpu` or `tpu` for all of them, `gpu:0,gpu:1` for these",
+)
+.example("cpu:2");
+const PARAMETER_DEVICE: Field = Field::new(
+    "parameter_device",
+    ValueKind::Text,
+    DefaultValue::Words("`cpu:0`, or the one device that computes"),
+    "the device of the variables",
+);
+const REDUCTION: Field = Field::optional(
+    "reduction",
+    ValueKind::Section(Reduction::FIELDS),
+    "how gradients are added",
+);
+const SHARES: Field = Field::new(
+    "shares",
+    ValueKind::List(&ValueKind::Whole(0, u32::MAX as i64), 1, usize::MAX),
+    DefaultValue::Words("equal parts"),
+    "the part of each batch that each device gets, such as its speed; every device needs the memory of the largest part",
+)
+.example("[2, 1]");
+const VERIFY_EVERY: Field = Field::new(
+    "verify_every",
+    ValueKind::COUNT,
+    DefaultValue::Words("never"),
+    "number of steps after which the copies are compared; a difference ends the training and names the variable",
+);
+const AXES: Field = Field::required(
+    "axes",
+    ValueKind::Map(&ValueKind::POSITIVE),
+    "names of axes with their sizes, whose product is the number of devices",
+)
+.example("{data: 2, model: 2}");
+const STAGES: Field =
+    Field::required("stages", ValueKind::POSITIVE, "number of stages").example("2");
+const MICRO_BATCHES: Field = Field::new(
+    "micro_batches",
+    ValueKind::POSITIVE,
+    DefaultValue::Words("as many as stages"),
+    "number of parts that a batch is cut into",
+);
+const STARTING_AT: Field = Field::new(
+    "starting_at",
+    ValueKind::TEXTS,
+    DefaultValue::Words("stages of equal memory"),
+    "the names of the layers that the second stage and all later ones begin with",
+);
 
 /// As they are written; `None` where nothing is.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -106,32 +176,22 @@ impl NamedStrategy {
     pub fn from_config(kind: &str, fields: &Value) -> Result<Self> {
         let known = Kind::ALL.into_iter().find(|known| known.name() == kind);
         let known = known.ok_or_else(|| config::unknown_kind("strategy", kind, &Self::KINDS))?;
-        let (own, required) = known.settings();
-        let settings = config::read(kind, &Settings::default(), &own[..required], fields)?;
-        let Value::Object(given) = config::write(kind, &settings) else {
-            return Err(Error::Bug(format!("settings of {kind} are no object")));
-        };
-        let mut given = given.iter().filter(|(_, value)| !value.is_null());
-        let foreign = given.find(|(name, _)| *name != "devices" && !own.contains(&name.as_str()));
-        if let Some((name, _)) = foreign {
-            return Err(Error::user(format!(
-                "{kind}: `{name}` does not apply to this strategy; leave it out"
-            )));
+        let declared = known.component().fields;
+        let given = fields.as_object().into_iter().flatten();
+        for (name, _) in given.filter(|(name, _)| declared.iter().all(|own| own.name != *name)) {
+            let others = Kind::ALL.iter().flat_map(|other| other.component().fields);
+            if others.map(|field| field.name).any(|other| other == name) {
+                return Err(Error::user(format!(
+                    "{kind}: `{name}` does not apply to this strategy; leave it out"
+                )));
+            }
         }
+        let declared: Vec<&Field> = declared.iter().collect();
+        let settings = config::read_fields(kind, &Settings::default(), &declared, fields)?;
         Reduction::from_config(&settings.reduction)?;
         if let Some(mesh) = settings.mesh() {
             let checked = mesh.check();
             checked.map_err(|why| Error::user(format!("{kind}: `axes`: {why}")))?;
-        }
-        for (name, number) in [
-            ("stages", settings.stages),
-            ("micro_batches", settings.micro_batches),
-        ] {
-            if number == Some(0) {
-                return Err(Error::user(format!(
-                    "{kind}: `{name}` is 0; expected 1 or more"
-                )));
-            }
         }
         let devices = settings.devices.as_deref().map(str::parse);
         Ok(Self {
@@ -139,6 +199,15 @@ impl NamedStrategy {
             devices: devices.transpose()?,
             settings,
         })
+    }
+
+    /// The strategies with their settings and defaults.
+    pub(crate) fn descriptions() -> Vec<Description> {
+        let mut defaults = config::write("strategy", &Settings::default());
+        defaults["reduction"] = Reduction::default().config();
+        let all = Kind::ALL.iter();
+        all.map(|kind| Description::new(&kind.component(), &[], &defaults))
+            .collect()
     }
 
     /// The same on these devices, whatever the settings say.
@@ -322,12 +391,12 @@ mod tests {
             (
                 "pipeline",
                 json!({"stages": 2, "micro_batches": 0}),
-                "pipeline: `micro_batches` is 0; expected 1 or more",
+                "pipeline: `micro_batches` must be a whole number of at least 1, got 0",
             ),
             (
                 "mesh",
                 json!({"axes": {"data": 0}}),
-                "mesh: `axes`: axis `data` of mesh data=0 has the size 0",
+                "mesh: `axes` must be names with values, each a whole number of at least 1, got {\"data\":0}",
             ),
             (
                 "mesh",

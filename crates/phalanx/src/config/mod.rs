@@ -1,18 +1,35 @@
-//! Fields of configurations, read with errors that name the field that was meant.
+//! Settings of components, read from JSON with errors that name the setting that was meant.
+//!
+//! Each component declares its settings once, as [`Field`]s beside its type. They are the limits and the words of the
+//! messages, and [`Family::components`] hands them on to the reference page and the JSON Schema of training files.
+
+mod component;
+mod field;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
+pub use component::{Component, Description, Family, Setting};
+pub(crate) use component::{Described, Entry};
+pub use field::{DefaultValue, Field, Kind};
+
 use crate::{Error, Result};
 
-/// `template` with the fields of `given` put in its place.
+/// `template` with the settings of `given` in place of its own; `owner` is the name in error messages.
 ///
-/// `owner` is the kind in error messages; `required` are fields that the template only stands in for.
-pub(crate) fn read<T: Serialize + DeserializeOwned>(
+/// # Errors
+/// A setting that does not exist, lacks, or has a value that it cannot have.
+pub(crate) fn read<T: Described>(owner: &str, template: &T, given: &Value) -> Result<T> {
+    let declared = T::COMPONENT.fields.iter().chain(T::SHARED);
+    read_fields(owner, template, &declared.collect::<Vec<_>>(), given)
+}
+
+/// As [`read`], of a type whose settings are these.
+pub(crate) fn read_fields<T: Serialize + DeserializeOwned>(
     owner: &str,
     template: &T,
-    required: &[&str],
+    declared: &[&Field],
     given: &Value,
 ) -> Result<T> {
     let known = fields(owner, template)?;
@@ -27,23 +44,56 @@ pub(crate) fn read<T: Serialize + DeserializeOwned>(
     };
     let mut merged = known.clone();
     for (field, value) in given {
-        let Some(slot) = merged.get_mut(field) else {
-            let suggestion = suggest(field, known.keys().map(String::as_str));
+        let declaration = declared.iter().find(|declared| declared.name == field);
+        let (Some(slot), Some(declaration)) = (merged.get_mut(field), declaration) else {
+            let suggestion = suggest(field, declared.iter().map(|declared| declared.name));
             let message = format!("{owner}: unknown field `{field}`; {suggestion}");
             return Err(Error::user(message));
         };
+        // What is nothing by default may be given as nothing.
+        if !(value.is_null() && slot.is_null()) {
+            check_value(owner, declaration, value)?;
+        }
         *slot = value.clone();
         let mut probe = known.clone();
         probe.insert(field.clone(), value.clone());
         parse::<T>(probe).map_err(|error| Error::user(format!("{owner}: `{field}`: {error}")))?;
     }
     // After unknown fields: one of them may be meant to be the missing one.
-    if let Some(missing) = required.iter().find(|&&field| !given.contains_key(field)) {
+    let mut required = declared.iter().filter(|field| field.is_required());
+    if let Some(Field { name, .. }) = required.find(|field| !given.contains_key(field.name)) {
         return Err(Error::user(format!(
-            "{owner}: field `{missing}` is missing; add it"
+            "{owner}: field `{name}` is missing; add it"
         )));
     }
     parse(merged).map_err(|error| Error::user(format!("{owner}: {error}")))
+}
+
+/// Whether a setting may have this value, else what it may have.
+fn check_value(owner: &str, field: &Field, value: &Value) -> Result<()> {
+    if field.kind.accepts(value) {
+        return Ok(());
+    }
+    let (name, words) = (field.name, field.kind.words());
+    let message = format!("{owner}: `{name}` must be {words}, got {}", shown(value));
+    let near = value.as_str().and_then(|text| {
+        let choices = field.kind.choices().iter().copied();
+        Some(suggest(text, choices)).filter(|text| text.starts_with("did"))
+    });
+    Err(Error::user(match near {
+        Some(near) => format!("{message}; {near}"),
+        None => message,
+    }))
+}
+
+/// A value as JSON, cut where it is long.
+fn shown(value: &Value) -> String {
+    const MAX_SHOWN: usize = 80;
+    let text = value.to_string();
+    match text.char_indices().nth(MAX_SHOWN) {
+        Some((end, _)) => format!("{}..", &text[..end]),
+        None => text,
+    }
 }
 
 /// The fields of a configuration as a JSON object.
@@ -150,12 +200,23 @@ mod tests {
         steps: u64,
     }
 
+    impl Described for Sample {
+        const COMPONENT: Component = Component {
+            name: "sample",
+            doc: "A sample.",
+            fields: &[
+                Field::optional("rate", Kind::AT_LEAST_ZERO, "how fast"),
+                Field::required("steps", Kind::POSITIVE, "how far"),
+            ],
+        };
+    }
+
     fn read_sample(given: &Value) -> Result<Sample> {
         let template = Sample {
             rate: 0.5,
             steps: 1,
         };
-        read("sample", &template, &["steps"], given)
+        read("sample", &template, given)
     }
 
     #[test]
@@ -176,7 +237,10 @@ mod tests {
         let missing = message(json!({"rate": 2.0}));
         assert_eq!(missing, "sample: field `steps` is missing; add it");
         let wrong = message(json!({"steps": 1, "rate": "high"}));
-        assert!(wrong.starts_with("sample: `rate`: invalid type"), "{wrong}");
+        assert_eq!(
+            wrong,
+            "sample: `rate` must be a number of at least 0, got \"high\""
+        );
         assert!(message(json!([1])).starts_with("sample: expected fields"));
     }
 
