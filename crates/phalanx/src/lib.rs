@@ -6,6 +6,7 @@
 
 mod bytes;
 pub mod checkpoint;
+pub mod components;
 pub mod config;
 pub mod data;
 pub mod datasets;

@@ -1,7 +1,7 @@
 //! Settings of components, read from JSON with errors that name the setting that was meant.
 //!
 //! Each component declares its settings once, as [`Field`]s beside its type. They are the limits and the words of the
-//! messages, and [`Family::components`] hands them on to the reference page and the JSON Schema of training files.
+//! messages, and [`components`](crate::components) hands them on to the reference page and the JSON Schema of training files.
 
 mod component;
 mod field;

@@ -71,7 +71,7 @@ impl Described for MobileNetV2 {
             ),
         ],
     };
-    const SHARED: &'static [Field] = super::head::EVERY_IMAGE_MODEL;
+    const SHARED: &'static [Field] = super::image_head::EVERY_IMAGE_MODEL;
 }
 
 impl Default for MobileNetV2 {

@@ -50,7 +50,7 @@ impl Described for ResNet50 {
             ),
         ],
     };
-    const SHARED: &'static [Field] = super::head::EVERY_IMAGE_MODEL;
+    const SHARED: &'static [Field] = super::image_head::EVERY_IMAGE_MODEL;
 }
 
 impl Default for ResNet50 {
