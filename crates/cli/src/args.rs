@@ -81,6 +81,8 @@ pub enum Command {
     },
     /// Check that this machine is ready to train; ends with 3 if it is not
     Doctor,
+    /// Print the JSON Schema of a train.yaml, by which editors complete and check it
+    Schema,
     /// Print the completions of a shell
     Completions {
         /// The shell

@@ -86,12 +86,12 @@ mod tests {
                 vec![vec![samples(kind)[0].clone(); *least].into()]
             }
             Kind::Map(kind) => vec![json!({"data": samples(kind)[0]})],
-            Kind::Section(_) => vec![json!({})],
+            Kind::Section(_) | Kind::OneKeyOf(_) => vec![json!({})],
             Kind::Component(Family::Layer) => vec![json!({"lstm": {"units": 1}})],
             Kind::Component(Family::Schedule) => {
                 vec![json!({"constant": {"learning_rate": 0.1}})]
             }
-            Kind::Component(family) => vec![json!(components(family).last().unwrap().name)],
+            Kind::Component(family) => vec![json!(components(*family).last().unwrap().name)],
             Kind::Components(..) => vec![json!([])],
             Kind::Either(kinds) => kinds.iter().flat_map(samples).collect(),
             Kind::Worded(_, kind) => samples(kind),

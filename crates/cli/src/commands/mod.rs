@@ -8,6 +8,7 @@ mod estimate;
 mod evaluate;
 mod plugin;
 mod predict;
+mod schema;
 mod session;
 mod train;
 
@@ -56,6 +57,7 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
         Command::Plugin(what) => plugin::run(&mut context, &what),
         Command::Devices { platform } => devices::run(&mut context, platform),
         Command::Doctor => doctor::run(&mut context),
+        Command::Schema => schema::run(&mut context),
         Command::Completions { shell } => completions::run(&mut context, shell),
     }
 }

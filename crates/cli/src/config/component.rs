@@ -1,5 +1,10 @@
 //! Layers, losses, metrics and optimizers: a name and settings, whose meaning is the library's.
 
+use std::collections::HashMap;
+use std::sync::OnceLock;
+
+use phalanx::components::components;
+use phalanx::config::{Description, Family};
 use phalanx::losses::Loss;
 use phalanx::metrics::Metric;
 use phalanx::models;
@@ -8,24 +13,10 @@ use phalanx::optim::Optimizer;
 use phalanx::strategy::NamedStrategy;
 use serde_json::{Map, Number, Value as Json};
 
+use super::aliases;
 use super::problem::{Position, Problem, shown};
 use super::reader::Reader;
 use super::yaml::{Key, Node, Value};
-
-/// What a name stands for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Family {
-    /// A layer.
-    Layer,
-    /// A loss.
-    Loss,
-    /// A metric.
-    Metric,
-    /// An optimizer.
-    Optimizer,
-    /// A strategy.
-    Strategy,
-}
 
 /// Types as serde names them, and as a user does.
 const SERDE_TYPES: [(&str, &str); 5] = [
@@ -57,33 +48,6 @@ pub struct Component {
     keys: Vec<(String, Position)>,
 }
 
-impl Family {
-    /// The kind in messages.
-    #[must_use]
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Layer => "layer",
-            Self::Loss => "loss",
-            Self::Metric => "metric",
-            Self::Optimizer => "optimizer",
-            Self::Strategy => "strategy",
-        }
-    }
-}
-
-impl Family {
-    /// The kind with its article.
-    fn one(self) -> &'static str {
-        match self {
-            Self::Layer => "a layer",
-            Self::Loss => "a loss",
-            Self::Metric => "a metric",
-            Self::Optimizer => "an optimizer",
-            Self::Strategy => "a strategy",
-        }
-    }
-}
-
 impl Component {
     /// What the library makes of the name and the settings.
     ///
@@ -107,7 +71,51 @@ impl Component {
             Family::Metric => self.make(Metric::from_config).map(drop),
             Family::Optimizer => self.make(Optimizer::from_config).map(drop),
             Family::Strategy => self.make(NamedStrategy::from_config).map(drop),
+            // These are only parts of other components, which read them.
+            Family::Schedule | Family::Activation | Family::Initializer | Family::Regularizer => {
+                Ok(())
+            }
         }
+    }
+
+    /// Puts the names of the library in place of other spellings that are understood.
+    fn use_known_names(&mut self) {
+        let all = catalog(self.family);
+        let names: Vec<&str> = all.iter().map(|one| one.name).collect();
+        if let Some(name) = aliases::name(self.family, &self.name, &names) {
+            name.clone_into(&mut self.name);
+        }
+        let Some(described) = all.iter().find(|one| one.name == self.name) else {
+            return;
+        };
+        let known: Vec<&str> = described.settings.iter().map(|s| s.field.name).collect();
+        let Json::Object(settings) = &mut self.settings else {
+            return;
+        };
+        let written: Vec<String> = settings.keys().cloned().collect();
+        for written in written {
+            let meant = aliases::setting(self.family, &written, &known);
+            let Some(name) = meant.filter(|name| !settings.contains_key(*name)) else {
+                continue;
+            };
+            if let Some(value) = settings.remove(&written) {
+                settings.insert(name.to_owned(), value);
+            }
+            for (key, _) in self.keys.iter_mut().filter(|(key, _)| *key == written) {
+                name.clone_into(key);
+            }
+        }
+    }
+
+    /// What to write in place of a spelling that the message calls unknown.
+    fn hint(&self, message: &str) -> Option<String> {
+        let named = |word: &str| {
+            let (_, after) = message.split_once(&format!("unknown {word} `"))?;
+            after.split_once('`').map(|(name, _)| name)
+        };
+        let mut families = Family::ALL.into_iter();
+        let of_name = families.find_map(|family| aliases::name_hint(family, named(family.word())?));
+        of_name.or_else(|| aliases::setting_hint(self.family, named("field")?))
     }
 
     /// A mistake that the library found here.
@@ -124,6 +132,7 @@ impl Component {
             Some((wrong, next)) => (wrong, Some(next.to_owned())),
             None => (message.as_str(), None),
         };
+        let next = self.hint(wrong).or(next);
         let quoted = wrong.split('`').skip(1).step_by(2);
         let keys = quoted.filter_map(|quoted| self.keys.iter().find(|(key, _)| key == quoted));
         let (word, name) = (self.family.word(), shown(&self.name));
@@ -133,6 +142,18 @@ impl Component {
         };
         Problem::new(at, wrong, next.unwrap_or(correct))
     }
+}
+
+/// The components of a family, described once.
+pub(super) fn catalog(family: Family) -> &'static [Description] {
+    static CATALOG: OnceLock<HashMap<Family, Vec<Description>>> = OnceLock::new();
+    let catalog = CATALOG.get_or_init(|| {
+        let families = Family::ALL.into_iter();
+        families
+            .map(|family| (family, components(family)))
+            .collect()
+    });
+    catalog.get(&family).map_or(&[], Vec::as_slice)
 }
 
 /// A model before the dims of its input are known: its settings alone count.
@@ -148,13 +169,14 @@ impl Reader {
         let mut keys = Vec::new();
         collect_keys(settings, &mut keys);
         self.check_names(name, at, &keys);
-        let component = Component {
+        let mut component = Component {
             family,
             name: name.to_owned(),
             settings: self.object(name, settings),
             at,
             keys,
         };
+        component.use_known_names();
         // The library is asked of what it can be asked of.
         if self.problems.len() == before {
             self.problems.extend(component.check().err());
@@ -288,7 +310,8 @@ impl Reader {
 
 /// A message that repeats what the user wrote, without what moves a cursor, and with an end.
 fn printable(message: &str) -> String {
-    const LONGEST: usize = 400;
+    /// The longest is that of an unknown layer, with the names of all.
+    const LONGEST: usize = 1200;
     let mut text = String::new();
     for (index, character) in message.chars().enumerate() {
         match character {

@@ -5,62 +5,16 @@ use std::path::{Path, PathBuf};
 use phalanx::data::CorruptPolicy;
 use phalanx::image::{ImagePipeline, Region, Scale};
 
-use super::reader::{
-    Field, Reader, Section, boolean, finite, fraction, list, optional, required, text, whole,
-};
+use super::reader::{Reader, Section, boolean, finite, list, text, whole};
 use super::sections::{as_usize, located};
+use super::table::{AUGMENT, IMAGE_TEST, IMAGES, STANDARD};
 use super::yaml::{Node, Value};
 use super::{Data, ImageTest, Images, Located, Mix};
-
-const MAX_SIDE: i64 = 4096;
-
-const IMAGES: [Field; 6] = [
-    required("image_folder", "the path of a folder", "images"),
-    required(
-        "image_size",
-        "rows and columns, whole numbers from 1 to 4096",
-        "[96, 96]",
-    ),
-    optional(
-        "scale",
-        "unit, signed, bytes, or {mean: .., std: ..}",
-        "signed",
-    ),
-    optional("corrupt", "fail or skip", "skip"),
-    optional("augment", "what is changed at random", "{flip: true}"),
-    optional("test", "one of split and image_folder", "{split: 0.1}"),
-];
-
-const CHANNELS: &str =
-    "a number, or a list of one for red, green and blue, between -1000 and 1000; std above 0";
-
-const STANDARD: [Field; 2] = [
-    required("mean", CHANNELS, "[0.485, 0.456, 0.406]"),
-    required("std", CHANNELS, "[0.229, 0.224, 0.225]"),
-];
-
-const AUGMENT: [Field; 10] = [
-    optional("region", "whole, centre, centre_crop, crop or area", "crop"),
-    optional("least_area", "a number above 0 and below 1", "0.3"),
-    optional("flip", "true or false", "true"),
-    optional("brightness", "a number from 0 to 1", "0.2"),
-    optional("contrast", "a number from 0 to 1", "0.2"),
-    optional("saturation", "a number from 0 to 1", "0.2"),
-    optional("hue", "a number from 0 to 0.5", "0.05"),
-    optional("rotation", "degrees from 0 to 180", "15"),
-    optional("mix_up", "a number above 0, up to 4", "0.2"),
-    optional("cut_mix", "a number above 0, up to 4", "1"),
-];
-
-const TEST: [Field; 2] = [
-    optional("split", "a number above 0 and below 1", "0.1"),
-    optional("image_folder", "the path of a folder", "test_images"),
-];
 
 impl Reader {
     /// The section `data` of a folder of images.
     pub(super) fn image_data(&mut self, node: &Node, folder: &Path) -> Option<Data> {
-        let section = self.section(node, "data", &IMAGES)?;
+        let section = self.section(node, "data", IMAGES)?;
         let path = self.image_path(&section, folder);
         let size = self.value(&section, "image_size", image_size);
         let scale = self.scale(&section).unwrap_or_default();
@@ -90,9 +44,9 @@ impl Reader {
         if !matches!(node.value, Value::Map(_)) {
             return self.value(section, "scale", image_scale);
         }
-        let section = self.section(node, "scale", &STANDARD)?;
-        let mean = self.value(&section, "mean", |node| channels(node, -1000.0));
-        let std = self.value(&section, "std", |node| channels(node, f32::MIN_POSITIVE));
+        let section = self.section(node, "scale", STANDARD)?;
+        let mean = self.value(&section, "mean", channels);
+        let std = self.value(&section, "std", channels);
         Some(Scale::Standard {
             mean: mean?,
             std: std?,
@@ -101,15 +55,12 @@ impl Reader {
 
     /// A plan of which size and scale do not matter, and what is done to whole batches.
     fn augment(&mut self, node: &Node) -> Option<(ImagePipeline, Option<Located<Mix>>)> {
-        let section = self.section(node, "augment", &AUGMENT)?;
-        let mut share = |name, most: f64| {
-            let read = |node: &Node| finite(node).filter(|value| (0.0..=most).contains(value));
-            self.value(&section, name, read).unwrap_or(0.0) as f32
-        };
-        let (brightness, contrast) = (share("brightness", 1.0), share("contrast", 1.0));
-        let (saturation, hue) = (share("saturation", 1.0), share("hue", 0.5));
-        let rotation = share("rotation", 180.0).to_radians();
-        let least = self.value(&section, "least_area", fraction).unwrap_or(0.3) as f32;
+        let section = self.section(node, "augment", AUGMENT)?;
+        let mut share = |name| self.value(&section, name, finite).unwrap_or(0.0) as f32;
+        let (brightness, contrast) = (share("brightness"), share("contrast"));
+        let (saturation, hue) = (share("saturation"), share("hue"));
+        let rotation = share("rotation").to_radians();
+        let least = self.value(&section, "least_area", finite).unwrap_or(0.3) as f32;
         let region = self.value(&section, "region", |node| {
             Some(match text(node)? {
                 "whole" => Region::Whole,
@@ -135,10 +86,7 @@ impl Reader {
     }
 
     fn mix(&mut self, section: &Section<'_>) -> Option<Located<Mix>> {
-        let alpha = |node: &Node| {
-            let alpha = finite(node).filter(|alpha| *alpha > 0.0 && *alpha <= 4.0);
-            alpha.map(|alpha| alpha as f32)
-        };
+        let alpha = |node: &Node| finite(node).map(|alpha| alpha as f32);
         let up = self.value(section, "mix_up", located(alpha));
         let cut = self.value(section, "cut_mix", located(alpha));
         if let (Some(_), Some(Located { at, .. })) = (&up, &cut) {
@@ -151,11 +99,9 @@ impl Reader {
     }
 
     fn image_test(&mut self, node: &Node, folder: &Path) -> Option<Located<ImageTest>> {
-        let section = self.section(node, "test", &TEST)?;
+        let section = self.section(node, "test", IMAGE_TEST)?;
         self.exactly_one(&section);
-        let split = self
-            .value(&section, "split", fraction)
-            .map(ImageTest::Split);
+        let split = self.value(&section, "split", finite).map(ImageTest::Split);
         let apart = self.image_path(&section, folder);
         let value = split.or(apart.map(|path| ImageTest::Folder(path.value)))?;
         Some(Located { value, at: node.at })
@@ -168,7 +114,7 @@ impl Reader {
 }
 
 fn image_size(node: &Node) -> Option<(usize, usize)> {
-    let side = |node: &Node| whole(1..=MAX_SIDE)(node).map(as_usize);
+    let side = |node: &Node| whole(node).map(as_usize);
     match list(node)? {
         [height, width] => Some((side(height)?, side(width)?)),
         _ => None,
@@ -176,11 +122,8 @@ fn image_size(node: &Node) -> Option<(usize, usize)> {
 }
 
 /// A number for each channel, or one for all.
-fn channels(node: &Node, least: f32) -> Option<[f32; 3]> {
-    let number = |node: &Node| {
-        let number = finite(node)? as f32;
-        (least..=1000.0).contains(&number).then_some(number)
-    };
+fn channels(node: &Node) -> Option<[f32; 3]> {
+    let number = |node: &Node| finite(node).map(|number| number as f32);
     match list(node) {
         Some([r, g, b]) => Some([number(r)?, number(g)?, number(b)?]),
         Some(_) => None,

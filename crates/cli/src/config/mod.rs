@@ -1,20 +1,28 @@
-//! `train.yaml`: what to train, on what, and how. `docs/train-yaml.md` describes every key.
+//! `train.yaml`: what to train, on what, and how.
 //!
-//! Reading touches no file but the text given, collects every mistake it can go on after, and says of each where it is and what to
-//! do. What the names of layers, losses, metrics and optimizers mean is the library's.
+//! `table` declares every key once; the parser, its messages, the JSON Schema (`schema`) and the tables of
+//! `docs/train-yaml.md` (`reference`) are made of it. The library declares the settings of layers, losses, metrics,
+//! optimizers and strategies in the same way. `aliases` has the spellings of Keras and PyTorch.
+//!
+//! Parsing touches no file. It collects every mistake, each with its position and what to do about it.
 
+mod aliases;
 mod component;
 mod images;
 mod problem;
 mod reader;
+pub mod reference;
+pub mod schema;
 mod sections;
+mod table;
 mod yaml;
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-pub use component::{Component, Family};
+pub use component::Component;
+pub use phalanx::config::Family;
 pub use problem::{Position, Problem, Problems};
 
 /// A whole `train.yaml`.
@@ -230,6 +238,16 @@ pub fn parse_bytes(bytes: &[u8], origin: &Path) -> Result<TrainConfig, Problems>
         Some(config) if reader.problems.is_empty() => Ok(config),
         _ => Err(fail(reader.problems)),
     }
+}
+
+/// A file as the JSON document that the [schema](schema::schema) describes.
+///
+/// # Errors
+/// Text that is not YAML, or has a number that is not finite.
+pub fn document(text: &str) -> Result<serde_json::Value, Problem> {
+    let (root, _) = yaml::parse(text.as_bytes())?;
+    let infinite = || Problem::new(root.at, "a number is not finite", "write a finite number");
+    root.to_json().ok_or_else(infinite)
 }
 
 /// The bytes of a file, no more than are needed to see that it is too large.

@@ -1,47 +1,10 @@
 //! Typed values out of a tree, with every mistake on the way collected.
 
-use std::ops::RangeInclusive;
+use phalanx::config::{Field, Kind};
 
+use super::aliases;
 use super::problem::{Position, Problem, shown, suggest};
 use super::yaml::{Key, Node, Value};
-
-/// A key that a section may hold.
-pub(crate) struct Field {
-    pub(crate) name: &'static str,
-    pub(crate) required: bool,
-    /// What its value must be, in words.
-    pub(crate) expected: &'static str,
-    /// A value to imitate, as it is written.
-    pub(crate) example: &'static str,
-}
-
-/// A key that may be left out.
-pub(crate) const fn optional(
-    name: &'static str,
-    expected: &'static str,
-    example: &'static str,
-) -> Field {
-    Field {
-        name,
-        required: false,
-        expected,
-        example,
-    }
-}
-
-/// A key that must be there.
-pub(crate) const fn required(
-    name: &'static str,
-    expected: &'static str,
-    example: &'static str,
-) -> Field {
-    Field {
-        name,
-        required: true,
-        expected,
-        example,
-    }
-}
 
 /// Collects mistakes.
 #[derive(Default)]
@@ -110,34 +73,38 @@ impl Reader {
             self.problem(
                 key.at,
                 format!("{} has no key {}", section.name, shown(&key.name)),
-                suggest(&key.name, &known),
+                aliases::key_hint(&section.name, &key.name)
+                    .unwrap_or_else(|| suggest(&key.name, &known)),
             );
         }
         for field in section
             .fields
             .iter()
-            .filter(|field| field.required && section.node(field.name).is_none())
+            .filter(|field| field.is_required() && section.node(field.name).is_none())
         {
             self.problem(
                 section.at,
                 format!(
                     "{} lacks the key `{}`, {}",
-                    section.name, field.name, field.expected
+                    section.name,
+                    field.name,
+                    field.kind.words()
                 ),
                 format!("add `{}: {}`", field.name, field.example),
             );
         }
     }
 
-    /// The value of a key, by a function that returns `None` for what is not as the field expects.
+    /// The value of a key, by a function that is given what the table allows, and may still return `None` for it.
     pub(crate) fn value<T>(
         &mut self,
         section: &Section<'_>,
         name: &str,
         read: impl Fn(&Node) -> Option<T>,
     ) -> Option<T> {
-        let node = section.node(name)?;
-        let value = read(node);
+        let (node, field) = (section.node(name)?, section.field(name)?);
+        let allowed = node.to_json().is_some_and(|json| field.kind.accepts(&json));
+        let value = if allowed { read(node) } else { None };
         if value.is_none() {
             self.unexpected(section, name, node);
         }
@@ -146,7 +113,7 @@ impl Reader {
 
     /// Notes that the value of a key is not as its field expects.
     pub(crate) fn unexpected(&mut self, section: &Section<'_>, name: &str, node: &Node) {
-        let Some(field) = section.fields.iter().find(|field| field.name == name) else {
+        let Some(field) = section.field(name) else {
             return;
         };
         let of = &section.name;
@@ -155,7 +122,7 @@ impl Reader {
             format!(
                 "`{name}` of {of} is {}, expected {}",
                 node.describe(),
-                field.expected
+                field.kind.words()
             ),
             format!("write for example `{name}: {}`", field.example),
         );
@@ -178,6 +145,16 @@ impl<'n> Section<'n> {
         self.fields.iter().map(|field| field.name).collect()
     }
 
+    fn field(&self, name: &str) -> Option<&'static Field> {
+        self.fields.iter().find(|field| field.name == name)
+    }
+
+    /// Whether the table allows a list of this length.
+    pub(crate) fn allows_length(&self, name: &str, length: usize) -> bool {
+        let kind = self.field(name).map(|field| field.kind);
+        matches!(kind, Some(Kind::Components(_, least, most)) if (least..=most).contains(&length))
+    }
+
     /// How many keys are written.
     pub(crate) fn len(&self) -> usize {
         self.entries.len()
@@ -192,10 +169,10 @@ impl<'n> Section<'n> {
     }
 }
 
-/// A whole number in a range.
-pub(crate) fn whole(range: RangeInclusive<i64>) -> impl Fn(&Node) -> Option<i64> {
-    move |node| match node.value {
-        Value::Int(value) if range.contains(&value) => Some(value),
+/// A whole number.
+pub(crate) fn whole(node: &Node) -> Option<i64> {
+    match node.value {
+        Value::Int(value) => Some(value),
         _ => None,
     }
 }
@@ -207,11 +184,6 @@ pub(crate) fn finite(node: &Node) -> Option<f64> {
         Value::Float(value) if value.is_finite() => Some(value),
         _ => None,
     }
-}
-
-/// A number above 0 and below 1.
-pub(crate) fn fraction(node: &Node) -> Option<f64> {
-    finite(node).filter(|value| *value > 0.0 && *value < 1.0)
 }
 
 /// True or false.

@@ -2,107 +2,23 @@
 
 use std::path::{Path, PathBuf};
 
+use phalanx::config::Family;
 use phalanx::nn::Policy;
 
-use super::component::{Component, Family};
+use super::component::Component;
 use super::problem::{Position, shown};
-use super::reader::{
-    Field, Reader, Section, boolean, finite, fraction, list, optional, required, text, whole,
-};
+use super::reader::{Reader, Section, boolean, finite, list, text, whole};
+use super::table::{self, CSV, FILE, FIT, TEST, VALIDATION};
 use super::yaml::{Node, Value};
 use super::{Csv, Data, Fit, Label, LabelType, Located, SaveFreq, Test, TrainConfig, Validation};
 
-/// Most layers of a model, and most metrics.
-const MAX_COMPONENTS: usize = 4096;
-/// Most numbers of one example: what the CSV reader takes.
-const MAX_FEATURES: usize = 1 << 18;
-const MAX_DIMS: usize = 8;
-const MAX_EPOCHS: i64 = 1_000_000;
-const MAX_BATCH: i64 = 1 << 24;
-const MAX_SAVE_FREQ: i64 = 1_000_000_000;
-const MAX_ROWS: i64 = 100_000_000;
 /// No class label is written with more digits than fit an i32.
 const MAX_CLASS: i64 = i32::MAX as i64;
-
-const FILE: [Field; 9] = [
-    required("data", "what to train on", "{csv: data.csv}"),
-    required("model", "a list of layers", "[{dense: {units: 10}}]"),
-    required("optimizer", "an optimizer", "adam"),
-    required("loss", "a loss", "sparse_categorical_crossentropy"),
-    optional("metrics", "a list of metrics", "[accuracy]"),
-    optional("fit", "how to train", "{epochs: 10}"),
-    optional(
-        "precision",
-        "float32, mixed_bfloat16 or mixed_float16",
-        "mixed_bfloat16",
-    ),
-    optional("strategy", "a strategy", "{mirrored: {devices: \"cpu:2\"}}"),
-    optional("output", "the path of a folder", "runs/digits"),
-];
-
-const PATHS: &str = "a path or a list of paths";
-
-const DATA: [Field; 8] = [
-    required("csv", PATHS, "data.csv"),
-    optional("header", "true, false or auto", "auto"),
-    optional(
-        "label",
-        "the name of a column, its position from 0, or -1 for the last",
-        "-1",
-    ),
-    optional("label_type", "class or value", "class"),
-    optional(
-        "delimiter",
-        "one character that is no digit, letter, sign, dot or quote",
-        "\",\"",
-    ),
-    optional(
-        "features",
-        "up to 8 whole numbers above 0 whose product is the number of feature columns, at most 262144",
-        "[8, 8, 1]",
-    ),
-    optional("divide_by", "a number from 1e-30 to 1e30", "255"),
-    optional("test", "one of first, last and csv", "{last: 100}"),
-];
-
-const TEST: [Field; 3] = [
-    optional("first", "a whole number of rows above 0", "100"),
-    optional("last", "a whole number of rows above 0", "100"),
-    optional("csv", PATHS, "test.csv"),
-];
-
-const FIT: [Field; 8] = [
-    optional("epochs", "a whole number from 1 to 1000000", "10"),
-    optional("batch_size", "a whole number from 1 to 16777216", "32"),
-    optional("shuffle", "true or false", "true"),
-    optional("seed", "a whole number from 0", "42"),
-    optional(
-        "validation",
-        "test, or one of {split: fraction} and {csv: path}",
-        "{split: 0.1}",
-    ),
-    optional("keep_best", "the name of a log", "val_accuracy"),
-    optional(
-        "save_freq",
-        "epoch, or a whole number of batches from 1 to 1000000000",
-        "epoch",
-    ),
-    optional(
-        "class_weight",
-        "classes, whole numbers from 0, with weights, numbers from 0 to 1e30",
-        "{0: 1.0, 1: 2.5}",
-    ),
-];
-
-const VALIDATION: [Field; 2] = [
-    optional("split", "a number above 0 and below 1", "0.1"),
-    optional("csv", PATHS, "validation.csv"),
-];
 
 impl Reader {
     /// Reads the whole file; `None` or a non-empty list of problems where it is wrong.
     pub(crate) fn train_config(&mut self, root: &Node, origin: &Path) -> Option<TrainConfig> {
-        let file = self.section(root, "the file", &FILE)?;
+        let file = self.section(root, "the file", FILE)?;
         let folder = origin.parent().unwrap_or(Path::new(""));
         let data = file.node("data").and_then(|node| self.data(node, folder));
         let model = self.list_of(&file, "model", Family::Layer);
@@ -154,11 +70,11 @@ impl Reader {
         name: &str,
         family: Family,
     ) -> Option<Vec<Component>> {
-        let least = usize::from(family == Family::Layer);
-        let allowed = least..=MAX_COMPONENTS;
         let node = file.node(name)?;
         match list(node) {
-            Some(items) if allowed.contains(&items.len()) => Some(self.components(items, family)),
+            Some(items) if file.allows_length(name, items.len()) => {
+                Some(self.components(items, family))
+            }
             _ => {
                 self.unexpected(file, name, node);
                 None
@@ -170,7 +86,7 @@ impl Reader {
         if has_key(node, "image_folder") {
             return self.image_data(node, folder);
         }
-        let section = self.section(node, "data", &DATA)?;
+        let section = self.section(node, "data", CSV)?;
         let at = section.at;
         let csv = self.value(&section, "csv", |node| paths(node, folder));
         let label = self.value(&section, "label", located(label));
@@ -192,14 +108,14 @@ impl Reader {
                 value: Vec::new(),
                 at,
             }),
-            divide_by: self.value(&section, "divide_by", scale).unwrap_or(1.0),
+            divide_by: self.value(&section, "divide_by", finite).unwrap_or(1.0),
             test,
             csv: csv?,
         }))
     }
 
     fn test(&mut self, node: &Node, folder: &Path) -> Option<Located<Test>> {
-        let section = self.section(node, "test", &TEST)?;
+        let section = self.section(node, "test", TEST)?;
         self.exactly_one(&section);
         let first = self.value(&section, "first", rows).map(Test::First);
         let last = self.value(&section, "last", rows).map(Test::Last);
@@ -214,18 +130,11 @@ impl Reader {
         if node.value == Value::Null {
             return Some(Fit::default());
         }
-        let section = self.section(node, "fit", &FIT)?;
+        let section = self.section(node, "fit", FIT)?;
         let default = Fit::default();
-        let whole_of = |name, most| (name, whole(1..=most));
-        let (epochs, batch_size) = (
-            whole_of("epochs", MAX_EPOCHS),
-            whole_of("batch_size", MAX_BATCH),
-        );
-        let epochs = self.value(&section, epochs.0, epochs.1).map(as_usize);
-        let batch_size = self
-            .value(&section, batch_size.0, batch_size.1)
-            .map(as_usize);
-        let seed = self.value(&section, "seed", whole(0..=i64::MAX));
+        let epochs = self.value(&section, "epochs", whole).map(as_usize);
+        let batch_size = self.value(&section, "batch_size", whole).map(as_usize);
+        let seed = self.value(&section, "seed", whole);
         Some(Fit {
             epochs: epochs.unwrap_or(default.epochs),
             batch_size: batch_size.unwrap_or(default.batch_size),
@@ -281,11 +190,9 @@ impl Reader {
             self.unexpected(fit, "validation", node);
             return None;
         }
-        let section = self.section(node, "validation", &VALIDATION)?;
+        let section = self.section(node, "validation", VALIDATION)?;
         self.exactly_one(&section);
-        let split = self
-            .value(&section, "split", fraction)
-            .map(Validation::Split);
+        let split = self.value(&section, "split", finite).map(Validation::Split);
         let csv = self
             .value(&section, "csv", |node| paths(node, folder))
             .map(Validation::Csv);
@@ -452,7 +359,7 @@ fn paths(node: &Node, folder: &Path) -> Option<Vec<Located<PathBuf>>> {
 fn save_freq(node: &Node) -> Option<SaveFreq> {
     match text(node) {
         Some("epoch") => Some(SaveFreq::Epoch),
-        _ => whole(1..=MAX_SAVE_FREQ)(node).map(|batches| SaveFreq::Batches(as_usize(batches))),
+        _ => whole(node).map(|batches| SaveFreq::Batches(as_usize(batches))),
     }
 }
 
@@ -467,10 +374,7 @@ fn header(node: &Node) -> Option<Option<bool>> {
 fn label(node: &Node) -> Option<Label> {
     match &node.value {
         Value::Int(-1) => Some(Label::Last),
-        Value::Int(index) => usize::try_from(*index)
-            .ok()
-            .filter(|&index| index < MAX_FEATURES)
-            .map(Label::Index),
+        Value::Int(index) => usize::try_from(*index).ok().map(Label::Index),
         _ => text(node).map(|name| Label::Name(name.to_owned())),
     }
 }
@@ -496,24 +400,16 @@ fn delimiter(node: &Node) -> Option<char> {
 }
 
 fn dims(node: &Node) -> Option<Vec<usize>> {
-    let items = list(node).filter(|items| (1..=MAX_DIMS).contains(&items.len()))?;
-    let dims = items
-        .iter()
-        .map(|item| whole(1..=MAX_FEATURES as i64)(item).map(as_usize));
+    let dims = list(node)?.iter().map(|item| whole(item).map(as_usize));
     let dims: Vec<usize> = dims.collect::<Option<_>>()?;
     let product = dims
         .iter()
         .try_fold(1, |product: usize, dim| product.checked_mul(*dim))?;
-    (product <= MAX_FEATURES).then_some(dims)
-}
-
-/// So far from the ends of f32 that no quotient is infinite for its sake.
-fn scale(node: &Node) -> Option<f64> {
-    finite(node).filter(|value| (1e-30..=1e30).contains(value))
+    (product <= table::MAX_FEATURES as usize).then_some(dims)
 }
 
 fn rows(node: &Node) -> Option<usize> {
-    whole(1..=MAX_ROWS)(node).map(as_usize)
+    whole(node).map(as_usize)
 }
 
 /// `00` and `+0` are refused: they are other keys than `0`, and the same class.

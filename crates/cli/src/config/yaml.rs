@@ -6,6 +6,7 @@
 use std::collections::{HashMap, HashSet};
 
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, ScanError, StrInput};
+use serde_json::{Map, Number, Value as Json};
 
 use super::problem::{Position, Problem, shown};
 
@@ -73,6 +74,26 @@ impl Node {
                 format!("{{{}}}", entries.join(","))
             }
         }
+    }
+
+    /// The value as JSON; `None` where a number in it is not finite.
+    pub(crate) fn to_json(&self) -> Option<Json> {
+        Some(match &self.value {
+            Value::Null => Json::Null,
+            Value::Bool(value) => Json::from(*value),
+            Value::Int(value) => Json::from(*value),
+            Value::Float(value) => Json::Number(Number::from_f64(*value)?),
+            Value::Text(text) => Json::from(text.as_str()),
+            Value::List(items) => {
+                let items: Option<Vec<Json>> = items.iter().map(Self::to_json).collect();
+                Json::Array(items?)
+            }
+            Value::Map(entries) => {
+                let entry = |(key, node): &(Key, Self)| Some((key.name.clone(), node.to_json()?));
+                let entries: Option<Map<String, Json>> = entries.iter().map(entry).collect();
+                Json::Object(entries?)
+            }
+        })
     }
 
     /// The value in a few words, for a message.

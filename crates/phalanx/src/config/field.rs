@@ -56,6 +56,8 @@ pub enum Kind {
     Map(&'static Self),
     /// A mapping with these keys.
     Section(&'static [Field]),
+    /// A mapping with exactly one of these keys.
+    OneKeyOf(&'static [Field]),
     /// A component: its name, or its name with settings.
     Component(Family),
     /// A list of at least and at most this many components.
@@ -166,8 +168,8 @@ impl Kind {
             Self::Map(kind) => value
                 .as_object()
                 .is_some_and(|fields| fields.values().all(|value| kind.accepts(value))),
-            Self::Section(_) => value.is_object(),
-            Self::Component(Family::Schedule) => value.is_object() || value.is_string(),
+            Self::Section(_) | Self::OneKeyOf(_) => value.is_object(),
+            Self::Component(Family::Schedule) => value.is_object(),
             Self::Component(_) => {
                 value.is_string() || value.as_object().is_some_and(|fields| fields.len() == 1)
             }
@@ -200,6 +202,10 @@ impl Kind {
             Self::Section(fields) => {
                 let names: Vec<&str> = fields.iter().map(|field| field.name).collect();
                 format!("a mapping with the keys {}", joined(&names, "and"))
+            }
+            Self::OneKeyOf(fields) => {
+                let names: Vec<&str> = fields.iter().map(|field| field.name).collect();
+                format!("one of {}", joined(&names, "and"))
             }
             Self::Component(family) => family.one().to_owned(),
             Self::Components(family, ..) => format!("a list of {}", family.many()),

@@ -1,0 +1,499 @@
+//! Spellings of Keras and PyTorch: those that mean exactly one name here are understood, others are answered with a hint.
+//!
+//! Beside the table, names that differ only in case and underscores are the same: `Conv2D` is `conv2d`, and
+//! `CategoricalCrossentropy` is `categorical_crossentropy`.
+
+use phalanx::config::Family;
+
+use super::component::catalog;
+
+use self::Meaning::{Hint, Same};
+
+/// What a spelling stands for.
+#[derive(Clone, Copy)]
+enum Meaning {
+    /// This name.
+    Same(&'static str),
+    /// Nothing here; this is what to do.
+    Hint(&'static str),
+}
+
+/// A spelling, with underscores and in lower case, and what it stands for.
+type Alias = (&'static str, Meaning);
+
+const LAYERS: &[Alias] = &[
+    ("batch_normalization", Same("batch_norm")),
+    ("batch_norm2d", Same("batch_norm")),
+    ("layer_normalization", Same("layer_norm")),
+    ("max_pooling2d", Same("max_pool2d")),
+    ("average_pooling2d", Same("average_pool2d")),
+    ("avg_pool2d", Same("average_pool2d")),
+    ("global_max_pooling2d", Same("global_max_pool2d")),
+    ("global_average_pooling2d", Same("global_average_pool2d")),
+    ("global_average_pooling1d", Same("global_average_pool1d")),
+    ("global_max_pooling1d", Same("global_max_pool1d")),
+    (
+        "linear",
+        Hint("write `dense: {units: N}`, or `activation: {activation: linear}`"),
+    ),
+    (
+        "separable_conv2d",
+        Hint("write `depthwise_conv2d`, then `conv2d` with `kernel_size: 1`"),
+    ),
+    (
+        "conv1d",
+        Hint(
+            "there is `conv2d` alone: `reshape` to [1, steps, features] and use `kernel_size: [1, N]`",
+        ),
+    ),
+    (
+        "input",
+        Hint("remove it: the input is one example of `data`"),
+    ),
+    (
+        "input_layer",
+        Hint("remove it: the input is one example of `data`"),
+    ),
+    (
+        "normalization",
+        Hint("write `rescaling`, `batch_norm` or `layer_norm`"),
+    ),
+];
+const LOSSES: &[Alias] = &[
+    ("mse", Same("mean_squared_error")),
+    ("mse_loss", Same("mean_squared_error")),
+    ("mae", Same("mean_absolute_error")),
+    ("l1_loss", Same("mean_absolute_error")),
+    ("huber_loss", Same("huber")),
+    ("kld", Same("kl_divergence")),
+    ("kullback_leibler_divergence", Same("kl_divergence")),
+    ("bce", Same("binary_crossentropy")),
+    (
+        "cross_entropy",
+        Hint(
+            "write `sparse_categorical_crossentropy` for classes given as numbers, with `from_logits: true` for a model without softmax",
+        ),
+    ),
+    (
+        "cross_entropy_loss",
+        Hint("write `sparse_categorical_crossentropy: {from_logits: true}`"),
+    ),
+    (
+        "bce_with_logits_loss",
+        Hint("write `binary_crossentropy: {from_logits: true}`"),
+    ),
+    ("bce_loss", Same("binary_crossentropy")),
+    (
+        "nll_loss",
+        Hint("end the model with softmax and write `sparse_categorical_crossentropy`"),
+    ),
+];
+const METRICS: &[Alias] = &[
+    ("acc", Same("accuracy")),
+    ("mse", Same("mean_squared_error")),
+    ("mae", Same("mean_absolute_error")),
+    ("f1", Same("f1_score")),
+    (
+        "crossentropy",
+        Hint("write the name of the loss, such as `sparse_categorical_crossentropy`"),
+    ),
+    (
+        "top_k_accuracy",
+        Hint("write `sparse_top_k_categorical_accuracy: {k: 5}` for classes given as numbers"),
+    ),
+    ("loss", Hint("remove it: the loss is always logged")),
+];
+const OPTIMIZERS: &[Alias] = &[
+    ("momentum", Hint("write `sgd: {momentum: 0.9}`")),
+    (
+        "nesterov",
+        Hint("write `sgd: {momentum: 0.9, nesterov: true}`"),
+    ),
+    ("gradient_descent", Same("sgd")),
+    (
+        "adafactor",
+        Hint("it is not there; `adamw` and `lamb` are near"),
+    ),
+    ("lbfgs", Hint("it is not there; write `adam`")),
+];
+const STRATEGIES: &[Alias] = &[
+    ("mirrored_strategy", Same("mirrored")),
+    ("one_device_strategy", Same("one_device")),
+    ("central_storage_strategy", Same("central_storage")),
+    (
+        "multi_worker_mirrored_strategy",
+        Hint("training on several machines is not there; write `mirrored` for the devices of one"),
+    ),
+    (
+        "parameter_server_strategy",
+        Hint("it is not there; `central_storage` keeps variables on one device"),
+    ),
+    ("tpu_strategy", Hint("write `mirrored: {devices: tpu}`")),
+    ("data_parallel", Hint("write `mirrored`")),
+    ("distributed_data_parallel", Hint("write `mirrored`")),
+    ("ddp", Hint("write `mirrored`")),
+    (
+        "fsdp",
+        Hint("write `mesh`, with a `sharding` for large layers"),
+    ),
+    ("model_parallel", Hint("write `mesh` or `pipeline`")),
+];
+
+const ACTIVATIONS: &[Alias] = &[
+    ("swish", Hint("write `silu`")),
+    ("hard_swish", Hint("write `hard_silu`")),
+    ("none", Hint("write `linear`, or leave it out")),
+    ("prelu", Hint("write `leaky_relu`")),
+];
+const INITIALIZERS: &[Alias] = &[
+    ("xavier_uniform", Hint("write `glorot_uniform`")),
+    ("xavier_normal", Hint("write `glorot_normal`")),
+    ("kaiming_uniform", Hint("write `he_uniform`")),
+    ("kaiming_normal", Hint("write `he_normal`")),
+    ("uniform", Hint("write `random_uniform`")),
+    ("normal", Hint("write `random_normal`")),
+];
+const SCHEDULES: &[Alias] = &[
+    (
+        "step_lr",
+        Hint("write `exponential_decay` with `staircase: true`"),
+    ),
+    ("cosine_annealing_lr", Hint("write `cosine_decay`")),
+    (
+        "warmup",
+        Hint("write `cosine_decay` with `warmup_target` and `warmup_steps`"),
+    ),
+];
+
+/// Settings of all components of a family.
+const LAYER_SETTINGS: &[Alias] = &[
+    ("out_features", Same("units")),
+    ("hidden_size", Same("units")),
+    ("out_channels", Same("filters")),
+    ("stride", Same("strides")),
+    ("dilation", Same("dilation_rate")),
+    ("bias", Same("use_bias")),
+    ("eps", Same("epsilon")),
+    ("p", Same("rate")),
+    ("num_embeddings", Same("input_dim")),
+    ("embedding_dim", Same("output_dim")),
+    (
+        "input_shape",
+        Hint("remove it: the input is one example of `data`"),
+    ),
+    (
+        "batch_input_shape",
+        Hint("remove it: the input is one example of `data`"),
+    ),
+    (
+        "in_features",
+        Hint("remove it: the layer takes what comes before it"),
+    ),
+    (
+        "in_channels",
+        Hint("remove it: the layer takes what comes before it"),
+    ),
+    ("data_format", Hint("remove it: channels are always last")),
+    (
+        "dtype",
+        Hint("write `precision`, such as `precision: mixed_bfloat16`"),
+    ),
+    (
+        "seed",
+        Hint("remove it: `fit.seed` decides all random numbers"),
+    ),
+    (
+        "recurrent_dropout",
+        Hint("it is not there; `dropout` applies to the input"),
+    ),
+    (
+        "kernel_constraint",
+        Hint("constraints are not there; remove it"),
+    ),
+    (
+        "weights",
+        Hint("weights by name are not there; load them in Rust with `phalanx::import`"),
+    ),
+];
+const OPTIMIZER_SETTINGS: &[Alias] = &[
+    ("lr", Same("learning_rate")),
+    ("eps", Same("epsilon")),
+    (
+        "momentum",
+        Hint(
+            "this optimizer has none: its `beta_1` is the share that the mean of gradients keeps; `sgd` and `rmsprop` take `momentum`",
+        ),
+    ),
+    ("betas", Hint("write `beta_1` and `beta_2`")),
+    ("alpha", Hint("write `rho`")),
+    (
+        "decay",
+        Hint("write a schedule, `learning_rate: {exponential_decay: {..}}`, or `weight_decay`"),
+    ),
+    ("max_grad_norm", Hint("write `global_clipnorm`")),
+    ("grad_clip", Hint("write `global_clipnorm` or `clipvalue`")),
+    ("jit_compile", Hint("remove it: every step is compiled")),
+    (
+        "loss_scale_factor",
+        Hint("remove it: `precision: mixed_float16` scales the loss"),
+    ),
+];
+const LOSS_SETTINGS: &[Alias] = &[
+    (
+        "reduction",
+        Hint("remove it: losses are averaged over the batch"),
+    ),
+    ("logits", Same("from_logits")),
+    (
+        "num_classes",
+        Hint("remove it: the model's outputs are the classes"),
+    ),
+];
+const STRATEGY_SETTINGS: &[Alias] = &[
+    (
+        "num_gpus",
+        Hint("write `devices: gpu`, or name them: `devices: \"gpu:0,gpu:1\"`"),
+    ),
+    (
+        "cross_device_ops",
+        Hint("write `reduction: {cross_device_ops: ..}`"),
+    ),
+    ("num_stages", Same("stages")),
+    ("num_micro_batches", Same("micro_batches")),
+];
+
+/// Keys of sections, by the section's name in messages.
+const KEYS: &[(&str, &str, &str)] = &[
+    ("the file", "layers", "write them in `model`"),
+    ("the file", "dataset", "write `data`"),
+    ("the file", "train", "write `fit`"),
+    ("the file", "trainer", "write `fit`"),
+    (
+        "the file",
+        "device",
+        "write `strategy: {one_device: {devices: ..}}`",
+    ),
+    (
+        "the file",
+        "devices",
+        "write `strategy: {mirrored: {devices: ..}}`",
+    ),
+    ("the file", "distribute", "write `strategy`"),
+    (
+        "the file",
+        "mixed_precision",
+        "write `precision: mixed_bfloat16` or `mixed_float16`",
+    ),
+    ("the file", "policy", "write `precision`"),
+    ("fit", "val_split", "write `validation: {split: 0.1}`"),
+    (
+        "fit",
+        "validation_data",
+        "write `validation: {csv: FILE}`, or `validation: test`",
+    ),
+    ("fit", "num_epochs", "write `epochs`"),
+    ("fit", "max_epochs", "write `epochs`"),
+    (
+        "fit",
+        "device",
+        "write `strategy: {one_device: {devices: ..}}` outside `fit`",
+    ),
+    (
+        "data",
+        "path",
+        "write `csv: FILE` or `image_folder: FOLDER`",
+    ),
+    ("data", "file", "write `csv: FILE`"),
+    ("data", "folder", "write `image_folder`"),
+    ("data", "target", "write `label`"),
+    ("data", "sep", "write `delimiter`"),
+    ("data", "separator", "write `delimiter`"),
+    (
+        "data",
+        "normalize",
+        "write `divide_by: 255` for pixels, or the layer `rescaling`",
+    ),
+    ("data", "input_shape", "write `features`"),
+    (
+        "data",
+        "split",
+        "write `test: {last: N}`, or `validation: {split: 0.1}` in `fit`",
+    ),
+    ("data", "validation", "write it in `fit`"),
+];
+
+/// Keys that people look for in the file, in `fit` or in `data`, and that are elsewhere or not there.
+const ANYWHERE: &[(&str, &str)] = &[
+    (
+        "lr",
+        "write it as a setting of the optimizer, as in `adam: {learning_rate: 0.001}`",
+    ),
+    (
+        "learning_rate",
+        "write it as a setting of the optimizer, as in `adam: {learning_rate: 0.001}`",
+    ),
+    (
+        "steps_per_epoch",
+        "give it on the command line, `phalanx train --steps-per-epoch N`",
+    ),
+    (
+        "validation_split",
+        "write `validation: {split: 0.1}` in `fit`",
+    ),
+    (
+        "callbacks",
+        "there are none; `keep_best` and `save_freq` in `fit` save models and checkpoints",
+    ),
+    (
+        "early_stopping",
+        "it is not there; `keep_best` in `fit` saves the best epoch",
+    ),
+    (
+        "initial_epoch",
+        "remove it: `phalanx train --resume` continues a training",
+    ),
+    (
+        "verbose",
+        "give `--progress` or `--quiet` on the command line",
+    ),
+    (
+        "sample_weight",
+        "it is not there; `class_weight` in `fit` weighs classes",
+    ),
+];
+
+/// What a spelling stands for among the names of a family.
+pub(super) fn name(family: Family, written: &str, known: &[&'static str]) -> Option<&'static str> {
+    resolve(written, known, names_of(family))
+}
+
+/// What a spelling stands for among the settings of a component.
+pub(super) fn setting(
+    family: Family,
+    written: &str,
+    known: &[&'static str],
+) -> Option<&'static str> {
+    resolve(written, known, settings_of(family))
+}
+
+/// What to do instead of a name that is not there.
+pub(super) fn name_hint(family: Family, written: &str) -> Option<String> {
+    let hint = hint(names_of(family), written);
+    if hint.is_some() || family != Family::Layer {
+        return hint;
+    }
+    let mut names = catalog(Family::Activation)
+        .iter()
+        .map(|activation| activation.name);
+    let name = names.find(|name| plain(name) == plain(written))?;
+    Some(format!("write `activation: {{activation: {name}}}`"))
+}
+
+/// What to do instead of a setting that is not there.
+pub(super) fn setting_hint(family: Family, written: &str) -> Option<String> {
+    hint(settings_of(family), written)
+}
+
+/// What to do instead of a key that a section does not have.
+pub(super) fn key_hint(section: &str, written: &str) -> Option<String> {
+    let written = plain(written);
+    let mut keys = KEYS.iter();
+    let here = keys.find(|(of, key, _)| *of == section && plain(key) == written);
+    let mut anywhere = ANYWHERE.iter();
+    let mut anywhere = || anywhere.find(|(key, _)| plain(key) == written);
+    here.map(|(_, _, hint)| (*hint).to_owned())
+        .or_else(|| anywhere().map(|(_, hint)| (*hint).to_owned()))
+        .or_else(|| elsewhere(section, &written))
+}
+
+/// Where a key belongs that is written in another of the large sections.
+fn elsewhere(section: &str, written: &str) -> Option<String> {
+    const LARGE: [&str; 3] = ["the file", "data", "fit"];
+    if !LARGE.contains(&section) {
+        return None;
+    }
+    let others = super::table::SECTIONS.into_iter();
+    let mut others = others.filter(|(name, _)| LARGE.contains(name) && *name != section);
+    others.find_map(|(name, fields)| {
+        let key = fields
+            .iter()
+            .find(|field| plain(field.name) == written)?
+            .name;
+        Some(match name {
+            "the file" => {
+                format!("`{key}` stands outside `{section}`: write it without indentation")
+            }
+            _ => format!("`{key}` is a key of `{name}`: write it there"),
+        })
+    })
+}
+
+/// All that is understood: whose, what is written, what it means.
+pub(super) fn understood() -> Vec<(String, &'static str, &'static str)> {
+    let families = Family::ALL.into_iter();
+    let each = families.flat_map(|family| {
+        let names = same(names_of(family)).map(move |(a, n)| (family.many().to_owned(), a, n));
+        let settings = same(settings_of(family))
+            .map(move |(a, n)| (format!("settings of {}", family.many()), a, n));
+        names.chain(settings)
+    });
+    each.collect()
+}
+
+fn names_of(family: Family) -> &'static [Alias] {
+    match family {
+        Family::Layer => LAYERS,
+        Family::Loss => LOSSES,
+        Family::Metric => METRICS,
+        Family::Optimizer => OPTIMIZERS,
+        Family::Strategy => STRATEGIES,
+        Family::Activation => ACTIVATIONS,
+        Family::Initializer => INITIALIZERS,
+        Family::Schedule => SCHEDULES,
+        Family::Regularizer => &[],
+    }
+}
+
+fn settings_of(family: Family) -> &'static [Alias] {
+    match family {
+        Family::Layer => LAYER_SETTINGS,
+        Family::Loss | Family::Metric => LOSS_SETTINGS,
+        Family::Optimizer => OPTIMIZER_SETTINGS,
+        Family::Strategy => STRATEGY_SETTINGS,
+        _ => &[],
+    }
+}
+
+fn resolve(written: &str, known: &[&'static str], table: &'static [Alias]) -> Option<&'static str> {
+    if written.len() > 64 || known.contains(&written) {
+        return None;
+    }
+    let written = plain(written);
+    let mut aliases = same(table);
+    let meant = aliases.find(|(alias, _)| plain(alias) == written);
+    let meant = meant
+        .map(|(_, name)| name)
+        .filter(|name| known.contains(name));
+    meant.or_else(|| known.iter().copied().find(|name| plain(name) == written))
+}
+
+fn hint(table: &[Alias], written: &str) -> Option<String> {
+    let written = plain(written);
+    table.iter().find_map(|(alias, meaning)| match meaning {
+        Hint(hint) if plain(alias) == written => Some((*hint).to_owned()),
+        _ => None,
+    })
+}
+
+fn same(table: &'static [Alias]) -> impl Iterator<Item = (&'static str, &'static str)> {
+    table.iter().filter_map(|(alias, meaning)| match meaning {
+        Same(name) => Some((*alias, *name)),
+        Hint(_) => None,
+    })
+}
+
+/// A name without case and underscores.
+fn plain(name: &str) -> String {
+    let letters = name.chars().filter(|letter| *letter != '_');
+    letters.flat_map(char::to_lowercase).collect()
+}

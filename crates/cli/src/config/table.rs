@@ -1,0 +1,405 @@
+//! Every key of a training file: what it may be, what it is where it is left out, and what it does.
+//!
+//! The parser, its messages, the JSON Schema and the tables of `docs/train-yaml.md` are made of this. The settings of
+//! layers, losses, metrics, optimizers and strategies are declared by the library.
+
+use std::ops::Bound::{Excluded, Included};
+
+use phalanx::config::{DefaultValue, Family, Field, Kind};
+use phalanx::nn::Policy;
+
+/// Most numbers of one example: what the CSV reader takes.
+pub(crate) const MAX_FEATURES: i64 = 1 << 18;
+/// Most layers of a model, and most metrics.
+const MAX_COMPONENTS: usize = 4096;
+
+/// The whole file.
+pub(crate) const FILE: &[Field] = &[
+    Field::required(
+        "data",
+        Kind::Worded(
+            "what to train on",
+            &Kind::Either(&[Kind::Section(CSV), Kind::Section(IMAGES)]),
+        ),
+        "the examples: rows of CSV files, or a folder of images",
+    )
+    .example("{csv: data.csv}"),
+    Field::required(
+        "model",
+        Kind::Components(Family::Layer, 1, MAX_COMPONENTS),
+        "the layers, first to last",
+    )
+    .example("[{dense: {units: 10}}]"),
+    Field::required(
+        "optimizer",
+        Kind::Component(Family::Optimizer),
+        "how gradients change variables",
+    )
+    .example("adam"),
+    Field::required(
+        "loss",
+        Kind::Component(Family::Loss),
+        "what training makes small",
+    )
+    .example("sparse_categorical_crossentropy"),
+    Field::new(
+        "metrics",
+        Kind::Components(Family::Metric, 0, MAX_COMPONENTS),
+        DefaultValue::Words("none"),
+        "what is logged beside the loss",
+    )
+    .example("[accuracy]"),
+    Field::new(
+        "fit",
+        Kind::Section(FIT),
+        DefaultValue::Words("its defaults"),
+        "how to train",
+    )
+    .example("{epochs: 10}"),
+    Field::new(
+        "precision",
+        Kind::OneOf(&Policy::NAMES),
+        DefaultValue::Value("float32"),
+        "what layers compute in",
+    )
+    .example("mixed_bfloat16"),
+    Field::new(
+        "strategy",
+        Kind::Component(Family::Strategy),
+        DefaultValue::Value("mirrored"),
+        "on which devices to train, and how they work together",
+    )
+    .example("{mirrored: {devices: \"cpu:2\"}}"),
+    Field::new(
+        "output",
+        Kind::Worded("the path of a folder", &Kind::Text),
+        DefaultValue::Words("`runs/NAME` for a file `NAME.yaml`"),
+        "the folder of the model and the logs",
+    )
+    .example("runs/digits"),
+];
+
+const PATHS: Kind = Kind::Worded(
+    "a path or a list of paths",
+    &Kind::Either(&[Kind::Text, Kind::List(&Kind::Text, 1, usize::MAX)]),
+);
+const FOLDER: Kind = Kind::Worded("the path of a folder", &Kind::Text);
+const ROWS: Kind = Kind::Worded(
+    "a whole number of rows above 0",
+    &Kind::Whole(1, 100_000_000),
+);
+const FRACTION: Kind = Kind::Number(Excluded(0.0), Excluded(1.0));
+
+/// `data` of CSV files.
+pub(crate) const CSV: &[Field] = &[
+    Field::required(
+        "csv",
+        PATHS,
+        "a path, a pattern such as `part-*.csv`, or a list of them, plain or gzip. Several files have the same columns and are read one after the other; those of a pattern in the order of their names",
+    )
+    .example("data.csv"),
+    Field::new(
+        "header",
+        Kind::Worded(
+            "true, false or auto",
+            &Kind::Either(&[Kind::Bool, Kind::OneOf(&["auto"])]),
+        ),
+        DefaultValue::Value("auto"),
+        "whether the first line names the columns; `auto` looks at the file",
+    )
+    .example("auto"),
+    Field::new(
+        "label",
+        Kind::Worded(
+            "the name of a column, its position from 0, or -1 for the last",
+            &Kind::Either(&[Kind::Whole(-1, MAX_FEATURES - 1), Kind::Text]),
+        ),
+        DefaultValue::Value("-1"),
+        "the column of the label: its name in the header, its position from 0, or -1 for the last",
+    )
+    .example("-1"),
+    Field::new(
+        "label_type",
+        Kind::OneOf(&["class", "value"]),
+        DefaultValue::Value("class"),
+        "`class` for whole numbers from 0, `value` for any numbers",
+    )
+    .example("class"),
+    Field::new(
+        "delimiter",
+        Kind::Worded(
+            "one character that is no digit, letter, sign, dot or quote",
+            &Kind::Text,
+        ),
+        DefaultValue::Value("\",\""),
+        "the character between fields, such as `\";\"` or `\"\\t\"`",
+    )
+    .example("\",\""),
+    Field::new(
+        "features",
+        Kind::Worded(
+            "up to 8 whole numbers above 0 whose product is the number of feature columns, at most 262144",
+            &Kind::List(&Kind::Whole(1, MAX_FEATURES), 1, 8),
+        ),
+        DefaultValue::Words("one dimension with all feature columns"),
+        "the dimensions of one example, such as `[28, 28, 1]`; their product is the number of feature columns",
+    )
+    .example("[8, 8, 1]"),
+    Field::new(
+        "divide_by",
+        // So far from the ends of f32 that no quotient is infinite because of it.
+        Kind::Number(Included(1e-30), Included(1e30)),
+        DefaultValue::Value("1"),
+        "the number that every feature is divided by, such as 255 for pixels",
+    )
+    .example("255"),
+    Field::new(
+        "test",
+        Kind::OneKeyOf(TEST),
+        DefaultValue::Words("none"),
+        "rows that training does not see",
+    )
+    .example("{last: 100}"),
+];
+
+/// `test` of CSV files.
+pub(crate) const TEST: &[Field] = &[
+    Field::optional("first", ROWS, "this many rows from the start").example("100"),
+    Field::optional("last", ROWS, "this many rows from the end").example("100"),
+    Field::optional("csv", PATHS, "other files with the same columns").example("test.csv"),
+];
+
+/// `data` of a folder of images.
+pub(crate) const IMAGES: &[Field] = &[
+    Field::required(
+        "image_folder",
+        FOLDER,
+        "a folder with one folder of JPEG, PNG or WebP files for each class; classes are numbered in the order of their names",
+    )
+    .example("images"),
+    Field::required(
+        "image_size",
+        Kind::Worded(
+            "rows and columns, whole numbers from 1 to 4096",
+            &Kind::List(&Kind::Whole(1, 4096), 2, 2),
+        ),
+        "rows and columns of an example",
+    )
+    .example("[96, 96]"),
+    Field::new(
+        "scale",
+        Kind::Worded(
+            "unit, signed, bytes, or {mean: .., std: ..}",
+            &Kind::Either(&[
+                Kind::OneOf(&["unit", "signed", "bytes"]),
+                Kind::Section(STANDARD),
+            ]),
+        ),
+        DefaultValue::Value("unit"),
+        "what bytes become: `unit` 0 to 1, `signed` -1 to 1, `bytes` 0 to 255; or `{mean: .., std: ..}`, which is `(byte / 255 - mean) / std`",
+    )
+    .example("signed"),
+    Field::new(
+        "corrupt",
+        Kind::OneOf(&["fail", "skip"]),
+        DefaultValue::Value("fail"),
+        "`fail` at an image that cannot be read, or `skip` it; the line of an epoch says how many were left out",
+    )
+    .example("skip"),
+    Field::new(
+        "augment",
+        Kind::Worded("what is changed at random", &Kind::Section(AUGMENT)),
+        DefaultValue::Words("none"),
+        "random changes in training",
+    )
+    .example("{flip: true}"),
+    Field::new(
+        "test",
+        Kind::OneKeyOf(IMAGE_TEST),
+        DefaultValue::Words("none"),
+        "images that training does not see",
+    )
+    .example("{split: 0.1}"),
+];
+
+const CHANNELS: &str =
+    "a number, or a list of one for red, green and blue, between -1000 and 1000; std above 0";
+const MEAN: Kind = Kind::Number(Included(-1000.0), Included(1000.0));
+const STD: Kind = Kind::Number(Excluded(0.0), Included(1000.0));
+
+/// `scale` by mean and deviation.
+pub(crate) const STANDARD: &[Field] = &[
+    Field::required(
+        "mean",
+        Kind::Worded(CHANNELS, &Kind::Either(&[MEAN, Kind::List(&MEAN, 3, 3)])),
+        "the mean, one number or one for red, green and blue",
+    )
+    .example("[0.485, 0.456, 0.406]"),
+    Field::required(
+        "std",
+        Kind::Worded(CHANNELS, &Kind::Either(&[STD, Kind::List(&STD, 3, 3)])),
+        "the standard deviation, one number or one for red, green and blue",
+    )
+    .example("[0.229, 0.224, 0.225]"),
+];
+
+const ALPHA: Kind = Kind::Number(Excluded(0.0), Included(4.0));
+
+/// `augment` of images.
+pub(crate) const AUGMENT: &[Field] = &[
+    Field::new(
+        "region",
+        Kind::OneOf(&["whole", "centre", "centre_crop", "crop", "area"]),
+        DefaultValue::Value("whole"),
+        "the part that is used. `whole`: all of it. `centre`: the largest part of the right shape, resized. `crop` and `centre_crop`: a part of exactly `image_size`, at random or in the middle. `area`: a random part between 3/4 and 4/3 of the right shape, resized",
+    )
+    .example("crop"),
+    Field::new(
+        "least_area",
+        FRACTION,
+        DefaultValue::Value("0.3"),
+        "the smallest part that `area` uses, as a share of the largest part of the right shape",
+    )
+    .example("0.3"),
+    Field::new(
+        "flip",
+        Kind::Bool,
+        DefaultValue::Value("false"),
+        "whether half of the images are mirrored",
+    )
+    .example("true"),
+    share("brightness", 1.0, "how far brightness may change", "0.2"),
+    share("contrast", 1.0, "how far contrast may change", "0.2"),
+    share("saturation", 1.0, "how far saturation may change", "0.2"),
+    share("hue", 0.5, "how far hues may move, as a share of their circle", "0.05"),
+    share("rotation", 180.0, "how far images may be turned either way, in degrees", "15"),
+    Field::new(
+        "mix_up",
+        ALPHA,
+        DefaultValue::Words("none"),
+        "blends each image with another of the batch; their shares are drawn from Beta(alpha, alpha), and this is alpha",
+    )
+    .example("0.2"),
+    Field::new(
+        "cut_mix",
+        ALPHA,
+        DefaultValue::Words("none"),
+        "covers a rectangle of each image with another of the batch; its share is drawn from Beta(alpha, alpha), and this is alpha",
+    )
+    .example("1"),
+];
+
+/// `test` of images.
+pub(crate) const IMAGE_TEST: &[Field] = &[
+    Field::optional(
+        "split",
+        FRACTION,
+        "this share of the images, drawn by the seed",
+    )
+    .example("0.1"),
+    Field::optional(
+        "image_folder",
+        FOLDER,
+        "another folder with the same classes",
+    )
+    .example("test_images"),
+];
+
+/// `fit`.
+pub(crate) const FIT: &[Field] = &[
+    Field::new(
+        "epochs",
+        Kind::Whole(1, 1_000_000),
+        DefaultValue::Value("1"),
+        "how many times every example is seen",
+    )
+    .example("10"),
+    Field::new(
+        "batch_size",
+        Kind::Whole(1, 1 << 24),
+        DefaultValue::Value("32"),
+        "examples in a step, over all devices",
+    )
+    .example("32"),
+    Field::new(
+        "shuffle",
+        Kind::Bool,
+        DefaultValue::Value("true"),
+        "whether every epoch has another order",
+    )
+    .example("true"),
+    Field::new(
+        "seed",
+        Kind::COUNT,
+        DefaultValue::Value("0"),
+        "decides the initial weights, the order of examples and dropout",
+    )
+    .example("42"),
+    Field::new(
+        "validation",
+        Kind::Worded(
+            "test, or one of {split: fraction} and {csv: path}",
+            &Kind::Either(&[Kind::OneOf(&["test"]), Kind::OneKeyOf(VALIDATION)]),
+        ),
+        DefaultValue::Words("none"),
+        "what is evaluated after each epoch: a share of the training data, other files, or `test` for the test data",
+    )
+    .example("{split: 0.1}"),
+    Field::new(
+        "keep_best",
+        Kind::Worded("the name of a log", &Kind::Text),
+        DefaultValue::Words("the last epoch"),
+        "the log, such as `val_accuracy`, whose best epoch gives the model that is saved; the least of a loss, the highest of others. A name with `val_` needs a `validation`",
+    )
+    .example("val_accuracy"),
+    Field::new(
+        "save_freq",
+        Kind::Worded(
+            "epoch, or a whole number of batches from 1 to 1000000000",
+            &Kind::Either(&[Kind::OneOf(&["epoch"]), Kind::Whole(1, 1_000_000_000)]),
+        ),
+        DefaultValue::Words("never; with `--resume`, `epoch`"),
+        "when a checkpoint is written, from which an interrupted training continues: after each `epoch`, or also after every so many batches",
+    )
+    .example("epoch"),
+    Field::new(
+        "class_weight",
+        Kind::Worded(
+            "classes, whole numbers from 0, with weights, numbers from 0 to 1e30",
+            &Kind::Map(&Kind::Number(Included(0.0), Included(1e30))),
+        ),
+        DefaultValue::Words("none"),
+        "weights of classes; a class not listed has weight 1",
+    )
+    .example("{0: 1.0, 1: 2.5}"),
+];
+
+/// `validation` of `fit`.
+pub(crate) const VALIDATION: &[Field] = &[
+    Field::optional(
+        "split",
+        FRACTION,
+        "this share of the training data, which is not trained on: the last rows, or images drawn by the seed",
+    )
+    .example("0.1"),
+    Field::optional("csv", PATHS, "other files with the same columns").example("validation.csv"),
+];
+
+/// The sections by the name that messages give them, with where they are.
+pub(crate) const SECTIONS: [(&str, &[Field]); 9] = [
+    ("the file", FILE),
+    ("data", CSV),
+    ("test", TEST),
+    ("data", IMAGES),
+    ("scale", STANDARD),
+    ("augment", AUGMENT),
+    ("test", IMAGE_TEST),
+    ("fit", FIT),
+    ("validation", VALIDATION),
+];
+
+/// How far something may change, 0 by default.
+const fn share(name: &'static str, most: f64, doc: &'static str, example: &'static str) -> Field {
+    let kind = Kind::Number(Included(0.0), Included(most));
+    Field::new(name, kind, DefaultValue::Value("0"), doc).example(example)
+}

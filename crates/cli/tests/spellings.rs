@@ -1,0 +1,189 @@
+//! What people who come from Keras and PyTorch write: each is understood, or answered with what to write instead.
+
+use std::path::Path;
+
+use phalanx_cli::config::{TrainConfig, parse};
+
+/// Where a spelling is written.
+#[derive(Clone, Copy, Debug)]
+enum At {
+    Layer,
+    Loss,
+    Metric,
+    Optimizer,
+    Strategy,
+    Data,
+    Fit,
+    File,
+}
+
+/// How it is answered.
+#[derive(Clone, Copy, Debug)]
+enum Answer {
+    /// As this name, with these settings as JSON.
+    Means(&'static str, &'static str),
+    /// With a message that ends so.
+    Hint(&'static str),
+}
+
+use Answer::{Hint, Means};
+
+#[rustfmt::skip]
+const SPELLINGS: &[(At, &str, Answer)] = &[
+    // Layers.
+    (At::Layer, "Dense: {units: 2}", Means("dense", r#"{"units":2}"#)),
+    (At::Layer, "Conv2D: {filters: 2, kernel_size: 3}", Means("conv2d", r#"{"filters":2,"kernel_size":3}"#)),
+    (At::Layer, "Flatten", Means("flatten", "{}")),
+    (At::Layer, "BatchNormalization", Means("batch_norm", "{}")),
+    (At::Layer, "batch_normalization", Means("batch_norm", "{}")),
+    (At::Layer, "BatchNorm2d: {eps: 0.1}", Means("batch_norm", r#"{"epsilon":0.1}"#)),
+    (At::Layer, "LayerNormalization", Means("layer_norm", "{}")),
+    (At::Layer, "max_pooling2d", Means("max_pool2d", "{}")),
+    (At::Layer, "MaxPooling2D: {pool_size: 2}", Means("max_pool2d", r#"{"pool_size":2}"#)),
+    (At::Layer, "MaxPool2d", Means("max_pool2d", "{}")),
+    (At::Layer, "AveragePooling2D", Means("average_pool2d", "{}")),
+    (At::Layer, "GlobalAveragePooling2D", Means("global_average_pool2d", "{}")),
+    (At::Layer, "LSTM: {hidden_size: 4}", Means("lstm", r#"{"units":4}"#)),
+    (At::Layer, "Dropout: {p: 0.5}", Means("dropout", r#"{"rate":0.5}"#)),
+    (At::Layer, "Embedding: {num_embeddings: 9, embedding_dim: 4}", Means("embedding", r#"{"input_dim":9,"output_dim":4}"#)),
+    (At::Layer, "Conv2d: {out_channels: 2, kernel_size: 3, stride: 2}", Means("conv2d", r#"{"filters":2,"kernel_size":3,"strides":2}"#)),
+    (At::Layer, "dense: {units: 2, bias: false}", Means("dense", r#"{"units":2,"use_bias":false}"#)),
+    (At::Layer, "relu", Hint("write `activation: {activation: relu}`")),
+    (At::Layer, "ReLU", Hint("write `activation: {activation: relu}`")),
+    (At::Layer, "LeakyReLU", Hint("write `activation: {activation: leaky_relu}`")),
+    (At::Layer, "softmax", Hint("write `activation: {activation: softmax}`")),
+    (At::Layer, "Linear: {in_features: 4, out_features: 2}", Hint("write `dense: {units: N}`, or `activation: {activation: linear}`")),
+    (At::Layer, "Conv1D: {filters: 2, kernel_size: 3}", Hint("use `kernel_size: [1, N]`")),
+    (At::Layer, "dense: {units: 2, input_shape: [4]}", Hint("remove it: the input is one example of `data`")),
+    (At::Layer, "dense: {units: 2, activation: swish}", Hint("write `silu`")),
+    (At::Layer, "dense: {units: 2, kernel_initializer: kaiming_normal}", Hint("write `he_normal`")),
+    (At::Layer, "conv2d: {filters: 2, kernel_size: 3, data_format: channels_last}", Hint("remove it: channels are always last")),
+    // Losses.
+    (At::Loss, "mse", Means("mean_squared_error", "{}")),
+    (At::Loss, "MSE", Means("mean_squared_error", "{}")),
+    (At::Loss, "mae", Means("mean_absolute_error", "{}")),
+    (At::Loss, "MeanSquaredError", Means("mean_squared_error", "{}")),
+    (At::Loss, "CategoricalCrossentropy", Means("categorical_crossentropy", "{}")),
+    (At::Loss, "sparse_categorical_cross_entropy", Means("sparse_categorical_crossentropy", "{}")),
+    (At::Loss, "BinaryCrossentropy: {logits: true}", Means("binary_crossentropy", r#"{"from_logits":true}"#)),
+    (At::Loss, "KLDivergence", Means("kl_divergence", "{}")),
+    (At::Loss, "CrossEntropyLoss", Hint("write `sparse_categorical_crossentropy: {from_logits: true}`")),
+    (At::Loss, "huber: {reduction: mean}", Hint("remove it: losses are averaged over the batch")),
+    // Metrics.
+    (At::Metric, "acc", Means("accuracy", "{}")),
+    (At::Metric, "mse", Means("mean_squared_error", "{}")),
+    (At::Metric, "mae", Means("mean_absolute_error", "{}")),
+    (At::Metric, "AUC: {curve: PR}", Means("auc", r#"{"curve":"PR"}"#)),
+    (At::Metric, "f1", Means("f1_score", "{}")),
+    (At::Metric, "SparseCategoricalAccuracy", Means("sparse_categorical_accuracy", "{}")),
+    // Optimizers.
+    (At::Optimizer, "SGD", Means("sgd", "{}")),
+    (At::Optimizer, "Adam: {lr: 0.1}", Means("adam", r#"{"learning_rate":0.1}"#)),
+    (At::Optimizer, "AdamW: {eps: 0.1}", Means("adamw", r#"{"epsilon":0.1}"#)),
+    (At::Optimizer, "RMSprop", Means("rmsprop", "{}")),
+    (At::Optimizer, "adam: {beta1: 0.5}", Means("adam", r#"{"beta_1":0.5}"#)),
+    (At::Optimizer, "adam: {clip_norm: 1}", Means("adam", r#"{"clipnorm":1}"#)),
+    (At::Optimizer, "adam: {momentum: 0.9}", Hint("`sgd` and `rmsprop` take `momentum`")),
+    (At::Optimizer, "adam: {betas: [0.9, 0.99]}", Hint("write `beta_1` and `beta_2`")),
+    (At::Optimizer, "adam: {decay: 0.1}", Hint("or `weight_decay`")),
+    (At::Optimizer, "adam: {max_grad_norm: 1}", Hint("write `global_clipnorm`")),
+    (At::Optimizer, "momentum", Hint("write `sgd: {momentum: 0.9}`")),
+    // Strategies.
+    (At::Strategy, "MirroredStrategy", Means("mirrored", "{}")),
+    (At::Strategy, "OneDeviceStrategy", Means("one_device", "{}")),
+    (At::Strategy, "CentralStorageStrategy", Means("central_storage", "{}")),
+    (At::Strategy, "TPUStrategy", Hint("write `mirrored: {devices: tpu}`")),
+    (At::Strategy, "ParameterServerStrategy", Hint("`central_storage` keeps variables on one device")),
+    (At::Strategy, "ddp", Hint("write `mirrored`")),
+    // Keys of sections.
+    (At::File, "epochs: 3", Hint("`epochs` is a key of `fit`: write it there")),
+    (At::File, "batch_size: 3", Hint("`batch_size` is a key of `fit`: write it there")),
+    (At::File, "lr: 3", Hint("as in `adam: {learning_rate: 0.001}`")),
+    (At::File, "learning_rate: 3", Hint("as in `adam: {learning_rate: 0.001}`")),
+    (At::File, "layers: []", Hint("write them in `model`")),
+    (At::File, "mixed_precision: true", Hint("write `precision: mixed_bfloat16` or `mixed_float16`")),
+    (At::File, "label: 3", Hint("`label` is a key of `data`: write it there")),
+    (At::Data, "batch_size: 3", Hint("`batch_size` is a key of `fit`: write it there")),
+    (At::Data, "validation_split: 0.1", Hint("write `validation: {split: 0.1}` in `fit`")),
+    (At::Data, "sep: x", Hint("write `delimiter`")),
+    (At::Data, "target: x", Hint("write `label`")),
+    (At::Fit, "validation_split: 0.1", Hint("write `validation: {split: 0.1}` in `fit`")),
+    (At::Fit, "validation_data: a.csv", Hint("write `validation: {csv: FILE}`, or `validation: test`")),
+    (At::Fit, "steps_per_epoch: 3", Hint("`phalanx train --steps-per-epoch N`")),
+    (At::Fit, "callbacks: []", Hint("`keep_best` and `save_freq` in `fit` save models and checkpoints")),
+    (At::Fit, "initial_epoch: 3", Hint("`phalanx train --resume` continues a training")),
+    (At::Fit, "optimizer: adam", Hint("`optimizer` stands outside `fit`: write it without indentation")),
+    (At::Fit, "metrics: [acc]", Hint("`metrics` stands outside `fit`: write it without indentation")),
+    (At::Fit, "verbose: 1", Hint("on the command line")),
+];
+
+fn read(at: At, written: &str) -> Result<TrainConfig, String> {
+    let or = |wanted: bool, default: &str| {
+        let item = if wanted { written } else { default };
+        if item.contains(": ") {
+            format!("{{{item}}}")
+        } else {
+            item.to_owned()
+        }
+    };
+    let in_section = |wanted: bool| if wanted { written } else { "" };
+    let text = format!(
+        "data: {{csv: a.csv, {}}}\nmodel: [{}]\nloss: {}\nmetrics: [{}]\noptimizer: {}\nstrategy: {}\nfit: {{{}}}\n{}\n",
+        in_section(matches!(at, At::Data)),
+        or(matches!(at, At::Layer), "flatten"),
+        or(matches!(at, At::Loss), "huber"),
+        or(matches!(at, At::Metric), "mean"),
+        or(matches!(at, At::Optimizer), "lamb"),
+        or(matches!(at, At::Strategy), "mesh: {axes: {data: 1}}"),
+        in_section(matches!(at, At::Fit)),
+        in_section(matches!(at, At::File)),
+    );
+    parse(&text, Path::new("a.yaml")).map_err(|problems| problems.to_string())
+}
+
+#[test]
+fn each_is_understood_or_answered_with_a_hint() {
+    assert!(SPELLINGS.len() >= 40, "{}", SPELLINGS.len());
+    for (at, written, answer) in SPELLINGS {
+        let read = read(*at, written);
+        match (answer, read) {
+            (Means(name, settings), Ok(config)) => {
+                let component = match at {
+                    At::Layer => &config.model[0],
+                    At::Loss => &config.loss,
+                    At::Metric => &config.metrics[0],
+                    At::Optimizer => &config.optimizer,
+                    _ => config.strategy.as_ref().expect("a strategy"),
+                };
+                assert_eq!(component.name, *name, "{written}");
+                assert_eq!(component.settings.to_string(), *settings, "{written}");
+            }
+            (Hint(hint), Err(message)) => {
+                let line = message.lines().next().unwrap_or("");
+                assert!(line.ends_with(hint), "{written}: {line}");
+            }
+            (answer, read) => panic!("{written}: expected {answer:?}, found {read:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_setting_in_two_spellings_is_refused() {
+    let message = read(At::Optimizer, "adam: {lr: 0.1, learning_rate: 0.2}").unwrap_err();
+    assert!(message.contains("unknown field `lr`"), "{message}");
+}
+
+#[test]
+fn a_mistake_is_shown_at_the_spelling_that_was_written() {
+    let message = read(At::Optimizer, "adam: {lr: fast}").unwrap_err();
+    assert!(message.starts_with("a.yaml:5:"), "{message}");
+    assert!(
+        message.contains("`learning_rate` must be a number"),
+        "{message}"
+    );
+    let column = "optimizer: {adam: {".len() + 1;
+    assert!(
+        message.starts_with(&format!("a.yaml:5:{column}:")),
+        "{message}"
+    );
+}
