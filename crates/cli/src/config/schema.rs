@@ -129,7 +129,7 @@ fn of(kind: &Kind) -> Json {
         Kind::Number(least, most) => number(*least, *most),
         Kind::Text => json!({ "type": "string", "minLength": 1 }),
         Kind::OneOf(words) => json!({ "enum": words }),
-        Kind::List(kind, least, most) => list(of(kind), *least, *most),
+        Kind::List(kind, least, most) => list(&of(kind), *least, *most),
         Kind::Map(kind) => json!({ "type": "object", "additionalProperties": of(kind) }),
         Kind::Section(fields) => section(fields),
         Kind::OneKeyOf(fields) => {
@@ -141,7 +141,7 @@ fn of(kind: &Kind) -> Json {
             schema
         }
         Kind::Component(family) => reference(*family),
-        Kind::Components(family, least, most) => list(reference(*family), *least, *most),
+        Kind::Components(family, least, most) => list(&reference(*family), *least, *most),
         Kind::Either(kinds) => json!({ "anyOf": kinds.iter().map(of).collect::<Vec<_>>() }),
         Kind::Worded(_, kind) => of(kind),
     }
@@ -151,7 +151,7 @@ fn reference(family: Family) -> Json {
     json!({ "$ref": format!("#/$defs/{}", family.word()) })
 }
 
-fn list(items: Json, least: usize, most: usize) -> Json {
+fn list(items: &Json, least: usize, most: usize) -> Json {
     let mut schema = json!({ "type": "array", "items": items });
     if least > 0 {
         schema["minItems"] = least.into();

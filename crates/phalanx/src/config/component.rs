@@ -69,10 +69,13 @@ pub(crate) trait Described: Serialize + DeserializeOwned {
     const SHARED: &'static [Field] = &[];
 }
 
+/// Makes a component of settings.
+type Make<T> = Box<dyn Fn(&Value) -> Result<T>>;
+
 /// One component of a family: how it is made of settings, and its description.
 pub(crate) struct Entry<T> {
     pub(crate) component: Component,
-    make: Box<dyn Fn(&Value) -> Result<T>>,
+    make: Make<T>,
     describe: Box<dyn Fn() -> Description>,
 }
 
