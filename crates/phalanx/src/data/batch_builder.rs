@@ -6,7 +6,7 @@ use super::buffer_pool::BufferPool;
 use super::{Batch, Example};
 use crate::{Error, Result};
 
-/// A batch in the making: each example is copied into its row as it comes, while it is in the processor's cache.
+/// A batch under construction: each example is copied into its row as it comes, while it is in the processor's cache.
 pub(super) struct BatchBuilder<'a> {
     rows: usize,
     filled: usize,
@@ -23,7 +23,7 @@ struct Column {
 }
 
 impl<'a> BatchBuilder<'a> {
-    /// A batch of at most `rows` examples, in memory of `buffer_pool`.
+    /// A batch of at most `rows` examples, in memory from `buffer_pool`.
     pub(super) const fn new(rows: usize, buffer_pool: &'a BufferPool) -> Self {
         Self {
             rows,
@@ -38,7 +38,7 @@ impl<'a> BatchBuilder<'a> {
     /// Adds an example.
     ///
     /// # Errors
-    /// When the number, element type or dims of its tensors are not those of the first.
+    /// When its tensors differ from the first example's in number, element type or dims.
     pub(super) fn push(&mut self, example: &Example) -> Result<()> {
         if self.filled == 0 {
             let column = |tensor: &HostTensor| Column {

@@ -30,10 +30,10 @@ pub struct Batches {
     buffer_pool: Arc<BufferPool>,
     /// Bytes of the largest batch that was made ahead; 0 before the first.
     largest: Arc<AtomicUsize>,
-    /// A batch without rows, of the tensors that others have, once one was needed.
+    /// A batch without rows but with the tensors of the others, once one was needed.
     no_rows: Arc<OnceLock<Batch>>,
     pub(super) sharding: Sharding,
-    /// Examples of the epoch that were read before these batches.
+    /// Number of examples of the epoch that come before these batches.
     pub(super) before: u64,
 }
 
@@ -84,7 +84,7 @@ impl Batches {
         }
     }
 
-    /// Examples of different sizes padded to the longest of their batch.
+    /// Pads examples of different sizes to the longest of their batch (`tf.data`'s `padded_batch`).
     #[must_use]
     pub fn pad(&self, pad: Pad) -> Self {
         Self {
@@ -124,8 +124,9 @@ impl Batches {
         self.map_random(0, move |_, batch| map(batch))
     }
 
-    /// A function applied to each batch with a random key that is drawn from (seed, epoch, index of the batch before the
-    /// stages after `batch`), such as [`mix_up`](super::mix_up).
+    /// A function applied to each batch with a random key, such as [`mix_up`](super::mix_up).
+    ///
+    /// The key is drawn from (seed, epoch, index of the batch as `batch` made it, before `take`, `skip` and `repeat`).
     #[must_use]
     pub fn map_random(
         &self,
@@ -141,13 +142,13 @@ impl Batches {
         self.map(move |batch| weights.apply_to_batch(batch))
     }
 
-    /// The part of one of several workers: each step of all of them together is a batch of these.
+    /// One worker's part of each batch: the parts of all workers in a step together are one of these batches.
     ///
-    /// All workers have the same number of steps, known up front from the lengths; one that has no more examples
-    /// gets batches of no rows.
+    /// All workers have the same number of steps, known up front from the lengths; a worker that has no more examples
+    /// gets batches without rows.
     ///
     /// # Errors
-    /// When the worker is none of them, or the policy is `File` and the data are not in files.
+    /// When the worker's index is out of range, or the policy is `File` and the data are not in files.
     pub fn shard(&self, worker: Worker, policy: AutoShardPolicy) -> Result<Self> {
         let sharding = Sharding::new(&self.input, worker, policy)?;
         Ok(Self {
@@ -162,7 +163,7 @@ impl Batches {
         self.sharding.policy
     }
 
-    /// A line for the user about the choice of how to divide the data; nothing where there is no choice.
+    /// A line for the user about how the data are sharded and why; nothing where there is no choice.
     #[must_use]
     pub fn shard_notice(&self) -> Option<&str> {
         self.sharding.notice.as_deref()
@@ -171,7 +172,7 @@ impl Batches {
     /// The examples of these batches one by one; the stages after `batch` are applied to whole batches.
     ///
     /// # Errors
-    /// When a stage after `batch` is there, which may change the rows, or the batches are sharded.
+    /// When a stage comes after `batch`, since it may change the rows, or the batches are sharded.
     pub fn unbatch(&self) -> Result<Dataset> {
         if !self.stages.is_empty() || self.sharding.worker.count > 1 {
             return Err(Error::user(
@@ -188,8 +189,8 @@ impl Batches {
         ))
     }
 
-    /// Up to `depth` batches made ahead on a thread of the iterator's own, however large they are ([`autotune`](Self::autotune)
-    /// looks at their size); 0 makes each when it is asked for.
+    /// Makes up to `depth` batches ahead, on a thread that the iterator starts, however large they are
+    /// ([`autotune`](Self::autotune) limits their size); with 0 each is made when it is asked for.
     ///
     /// All stages run on that thread, also those added after this call.
     #[must_use]
@@ -204,7 +205,7 @@ impl Batches {
         }
     }
 
-    /// As many threads to make batches ahead on, each a batch; their order stays the same.
+    /// Makes batches ahead on `threads` threads, each thread one batch at a time; their order stays the same.
     #[must_use]
     pub fn threads(&self, threads: usize) -> Self {
         let ahead = PrefetchOptions {
@@ -218,8 +219,10 @@ impl Batches {
         }
     }
 
-    /// Batches made ahead on as many threads, and as far, as measured waiting says: up to the processors there are,
-    /// and up to 1 GiB of batches, from the first on: until one is made and its size known, no other is begun.
+    /// Makes batches ahead, with the number of threads and batches tuned to measured waiting times.
+    ///
+    /// At most one thread per processor, and at most 1 GiB of batches: until the first is made and its size known, no other is
+    /// begun.
     #[must_use]
     pub fn autotune(&self) -> Self {
         let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
@@ -331,7 +334,7 @@ impl Batches {
             .before
             .saturating_add((i as u64).saturating_mul(self.size as u64));
         if batch.x.is_empty() {
-            // All its examples were corrupt: there is nothing for the stages, and the step is left out.
+            // All its examples were corrupt: maps have nothing to work on, and the step is left out.
             return Ok(batch);
         }
         let maps = self.stages.iter().filter_map(BatchStage::map);
@@ -342,7 +345,7 @@ impl Batches {
         Ok(batch)
     }
 
-    /// The epoch and index before the stages of batch `i` after them.
+    /// The epoch and index, as `batch` made them, of batch `i` after all stages.
     fn locate(&self, epoch: u64, i: usize) -> Result<(u64, usize)> {
         let stages: Vec<&dyn Reindex> =
             self.stages.iter().filter_map(BatchStage::reindex).collect();
@@ -378,14 +381,14 @@ impl Batches {
         }
     }
 
-    /// A batch without rows, of the tensors that others have: of the first example that is not left out.
+    /// A batch without rows but with the tensors of the others, made from the first example that is not corrupt.
     fn no_rows(&self, epoch: u64) -> Result<Batch> {
         if let Some(batch) = self.no_rows.get() {
             return Ok(batch.clone());
         }
         let mut found = None;
         for i in 0..self.input.coverage_window() {
-            // Read once more, and told already or still to come.
+            // Counts as 0 skips: the example is counted when it is read for its own batch.
             if let Some(example) = self.input.read_counting_skips(epoch, i, 0)? {
                 let mut example = [example];
                 if let Some(pad) = &self.pad {
@@ -406,9 +409,9 @@ impl Batches {
         Ok(self.no_rows.get_or_init(|| batch).clone())
     }
 
-    /// Batches in a row without rows from which on every example of the data is known to be corrupt.
+    /// This many consecutive batches without rows prove that every example is corrupt.
     fn most_empty(&self) -> usize {
-        // Batches may begin anew where the last of a repetition is not full.
+        // Twice, since a repetition whose last batch is not full shifts the batches after it.
         let batches = self.input.coverage_window().div_ceil(self.size.max(1));
         batches.saturating_mul(2).saturating_add(1)
     }
@@ -498,9 +501,9 @@ pub struct BatchIter {
     maker: Origin,
     stage_stats: Arc<StageStats>,
     ended: bool,
-    /// Every step is of several workers, so a batch without rows is a step too.
+    /// Several workers take each step together, so a batch without rows is a step too.
     lockstep: bool,
-    /// Batches without rows in a row that are passed over.
+    /// The most consecutive batches without rows that are passed over.
     most_empty: usize,
     pub(super) past: Vec<Segment>,
     pub(super) segment: Segment,

@@ -5,22 +5,23 @@ use std::time::Duration;
 
 use super::StageTime;
 
-/// How much of a time the devices waited for batches, and where the data were slow.
+/// How long devices waited for batches, and which stage of the input was slowest.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct InputBottleneck {
-    /// The share of the time, from 0 to 1, that devices had nothing to do because no batch was ready. Less than the consumer
-    /// waited ([`StageTime`] `next`), while steps that were begun before still ran.
+    /// The share of the time, from 0 to 1, in which devices were idle because no batch was ready.
+    ///
+    /// Less than the time the consumer waited ([`StageTime`] `next`), since steps begun before may still run meanwhile.
     pub waited: f64,
     /// The stage that was busy longest.
     pub slowest: &'static str,
 }
 
-/// Below this share the input is not what limits.
+/// Below this share the input is not the bottleneck.
 const NOTABLE: f64 = 0.02;
 
 impl InputBottleneck {
-    /// From what the stages have cost ([`BatchIter::stage_times`](super::BatchIter::stage_times)), and how long devices with
-    /// nothing to do waited for a batch in `elapsed`.
+    /// From the times of the stages ([`BatchIter::stage_times`](super::BatchIter::stage_times)), and how long of `elapsed` idle
+    /// devices waited for a batch.
     #[must_use]
     pub fn of(times: &[StageTime], waited: Duration, elapsed: Duration) -> Self {
         let slowest = times.iter().max_by_key(|time| time.busy);
@@ -32,7 +33,7 @@ impl InputBottleneck {
 }
 
 impl InputBottleneck {
-    /// Whether the waiting is worth a remark.
+    /// Whether devices waited long enough to mention.
     #[must_use]
     pub fn is_notable(&self) -> bool {
         self.waited >= NOTABLE

@@ -1,10 +1,10 @@
-//! Memory of batches, used again.
+//! Reuse of the memory of batches.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use phalanx_graph::{AlignedBytes, HostTensor};
 
-/// Buffers of past batches, used again once nobody else holds them: saves clearing and faulting in fresh memory.
+/// Buffers of past batches, reused once nobody else holds them, which saves clearing and faulting in fresh memory.
 #[derive(Default)]
 pub(super) struct BufferPool(Mutex<Vec<Arc<AlignedBytes>>>);
 
@@ -29,7 +29,7 @@ impl BufferPool {
         Arc::try_unwrap(buffers.swap_remove(at)).ok()
     }
 
-    /// Remembers the buffer of a batch that goes out.
+    /// Remembers the buffer of a batch that is handed out.
     pub(super) fn lend(&self, tensor: &HostTensor) {
         if tensor.bytes().len() < Self::MIN_BYTES {
             return;

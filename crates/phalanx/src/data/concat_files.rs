@@ -10,7 +10,7 @@ pub(super) type FileArrays = (String, Vec<HostTensor>);
 /// The rows of all files, one file after the other.
 ///
 /// # Errors
-/// When the arrays of a file differ from those of the first in number, element type or dims but the first.
+/// When a file has another number of arrays than the first file, or arrays of another element type or row shape.
 pub(super) fn concat_rows(mut parts: Vec<FileArrays>) -> Result<Vec<HostTensor>> {
     if parts.len() == 1 {
         return Ok(parts.remove(0).1);

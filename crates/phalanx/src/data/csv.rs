@@ -124,12 +124,12 @@ fn first_line(lines: &mut CsvLines<'_>) -> Result<String> {
     Err(lines.error("found no line of text, expected rows of numbers; check that the file is the right one and complete"))
 }
 
-/// The columns that files to be read together have: those of the first that names them.
+/// The columns that all files of one dataset must have, as named by the first file with a header.
 #[derive(Clone, Debug, Default)]
 pub struct CsvColumns(Option<(String, Vec<String>)>);
 
 impl CsvColumns {
-    /// Compares the columns of one more file; one without names is taken to have those of the others.
+    /// Compares the columns of one more file; a file without a header is taken to have the same columns.
     pub(super) fn see(&mut self, file: &str, names: Vec<String>) -> Result<()> {
         let Some((first, expected)) = &self.0 else {
             self.0 = (!names.is_empty()).then(|| (file.to_owned(), names));

@@ -141,7 +141,7 @@ impl Dataset {
         self.stage.read(epoch, i, count)
     }
 
-    /// Which example of the data example `i` is, whoever reads it in whatever order: an epoch of the source and a number.
+    /// Which example of the data example `i` is, independent of order and worker: an epoch of the source and a number.
     pub(super) fn identity(&self, epoch: u64, i: usize) -> Result<(u64, u64)> {
         self.stage.identity(epoch, i)
     }

@@ -100,7 +100,7 @@ impl Dataset {
         Ok(Self::from_source(super::Parquet::open(pattern, options)?))
     }
 
-    /// MNIST's files, plain or gzip: x u8 `[28, 28]`, y i32 `[]`; any IDX files with as many rows will do, by path or pattern.
+    /// MNIST's files, plain or gzip: x u8 `[28, 28]`, y i32 `[]`; any two IDX files with equal numbers of rows work, by path or pattern.
     ///
     /// # Errors
     /// As [`read_idx`], or when images and labels differ in number.

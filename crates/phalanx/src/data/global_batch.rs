@@ -1,4 +1,11 @@
-//! How a global batch is divided between workers and replicas.
+//! How many examples of each global batch a worker takes, in closed form.
+//!
+//! A batch is split over `R = workers * replicas` replicas. Where `R` does not divide it, some replicas take one example
+//! more. If these were always the first replicas, the first worker would run ahead of the others, and data sharded by file
+//! would end unevenly. So the sizes rotate: in each step the list of sizes (larger ones first) is handed out beginning with the
+//! next worker, as TensorFlow does. Two invariants follow, which the tests check and [`position`](super::position) relies on:
+//! the sizes of one step add up to the batch, and over `workers` consecutive steps every worker takes exactly one batch. The
+//! second makes [`consumed`] a division and a remainder instead of a sum over all steps so far.
 
 use crate::{Error, Result};
 
@@ -35,10 +42,10 @@ impl Worker {
     }
 }
 
-/// The sizes that a worker's replicas take in turn, over and over, of global batches of `batch` examples.
+/// The batch sizes of a worker's replicas, one per replica and step, repeating after `workers` steps.
 ///
-/// The floor and the ceiling of batch / replicas, rotated by worker, so that the sizes of one step add up to the batch
-/// (TensorFlow's `batch_sizes_for_worker`).
+/// Each is the floor or the ceiling of `batch / (workers * replicas)`, rotated by worker, so that the sizes of one step add up
+/// to the global batch of `batch` examples (TensorFlow's `batch_sizes_for_worker`).
 #[must_use]
 pub fn batch_sizes(worker: Worker, batch: usize) -> Vec<usize> {
     let all = worker.count * worker.replicas;
@@ -49,13 +56,14 @@ pub fn batch_sizes(worker: Worker, batch: usize) -> Vec<usize> {
         .collect()
 }
 
-/// Examples of a batch that the first so many of all replicas take, those with the larger parts first.
+/// Number of examples that the first `replicas` entries of the list of sizes have together.
 fn of_first(worker: Worker, batch: usize, replicas: usize) -> usize {
     let all = worker.count * worker.replicas;
     batch / all * replicas + replicas.min(batch % all)
 }
 
-/// Examples that a worker takes in so many steps, fewer than there are workers: in each the parts of the next worker.
+/// Number of examples that a worker takes in `steps` steps from step `first` on, fewer steps than there are workers: in each
+/// step it has the entries of the list that the next worker had in the step before.
 fn in_steps(worker: Worker, batch: usize, first: usize, steps: usize) -> usize {
     let Worker {
         index,
@@ -71,25 +79,25 @@ fn in_steps(worker: Worker, batch: usize, first: usize, steps: usize) -> usize {
     before(count) - before(start) + before(end - count)
 }
 
-/// Examples that a worker takes of the full batches in a step.
+/// Number of examples that a worker takes of a full batch in a step.
 fn size_in_step(worker: Worker, batch: usize, step: usize) -> usize {
     in_steps(worker, batch, step % worker.count, 1)
 }
 
-/// Examples that a worker has taken before a step: a batch every `count` steps, and those of the steps since.
+/// Number of examples that a worker has taken before a step: one batch every `count` steps, and the steps since.
 pub(super) fn consumed(worker: Worker, batch: usize, step: usize) -> usize {
     (step / worker.count)
         .saturating_mul(batch)
         .saturating_add(in_steps(worker, batch, 0, step % worker.count))
 }
 
-/// The worker's slice of a batch of `rows` rows: where it starts, and its size.
+/// The worker's slice of a batch of `rows` rows: its start and its size.
 pub(super) fn slice_of(worker: Worker, rows: usize, step: usize) -> (usize, usize) {
     let size = |index| size_in_step(Worker { index, ..worker }, rows, step);
     ((0..worker.index).map(size).sum(), size(worker.index))
 }
 
-/// Steps in which a worker takes `len` examples of its own, with or without the last that is not full.
+/// Number of steps in which a worker reads its own `len` examples, with or without the last step that is not full.
 pub(super) fn steps(worker: Worker, batch: usize, len: usize, drop_remainder: bool) -> usize {
     let mut step = len / batch * worker.count;
     if drop_remainder {

@@ -56,7 +56,7 @@ pub fn cut_mix(key: u64, batch: &Batch, classes: usize, alpha: f32) -> Result<Ba
     )
 }
 
-/// Mixes each example with the one that a random step further has; `blend` returns what is left of its own.
+/// Mixes each example with the one a random number of rows further; `blend` returns the share that stays the example's own.
 fn mix(
     key: u64,
     batch: &Batch,

@@ -1,13 +1,14 @@
 //! The input pipeline: examples by index, batches by arithmetic, no hidden state.
 //!
 //! A [`Dataset`] is a length and a function from (epoch, index) to an [`Example`]. Shuffling is a keyed permutation
-//! of the indices, batching is a range of them, so the position in a stream is one integer and [`Batches::iter`]
+//! of the indices and a batch is a range of them, so a position in the data is one integer and [`Batches::iter`]
 //! resumes anywhere at no cost. Stages apply in the order they are written, as in `tf.data`: `shuffle(s).repeat(n)`
 //! reshuffles in each repetition, `shuffle(s).take(n)` takes the first `n` of the shuffled order.
 //!
 //! Files are read at a position too ([`Records`]): TFRecord, WebDataset, CIFAR, IDX, text, folders of images. Several
-//! workers divide the data by arithmetic ([`Batches::shard`]), and a [`Position`] goes on exactly, within an epoch and
-//! with another number of workers. What can only be read from its start is a [`Stream`]; training takes either ([`TrainingData`]).
+//! workers divide the data by arithmetic ([`Batches::shard`]), and training resumes exactly from a [`Position`], also within an epoch and
+//! with another number of workers. Data that can only be read from the start are a [`Stream`]; training takes either
+//! ([`TrainingData`]).
 //!
 //! ```
 //! use phalanx::data::{Dataset, HostTensor};

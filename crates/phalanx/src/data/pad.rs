@@ -1,4 +1,4 @@
-//! Examples of different sizes brought to one.
+//! `pad`: examples of different sizes made equal.
 
 use phalanx_graph::{AlignedBytes, DType, HostTensor, Shape};
 
@@ -78,7 +78,7 @@ impl Pad {
                 shortest[k] = shortest[k].min(dim);
             }
         }
-        // A dim that happens to be equal in this batch is rounded up too where it is the first: the length of a sequence.
+        // The first dim, the length of a sequence, is rounded up even where all lengths of this batch happen to be equal.
         let rounded = |(k, dim): (usize, &mut usize)| {
             if k == 0 || shortest[k] != *dim {
                 *dim = dim.next_multiple_of(self.multiple.max(1));

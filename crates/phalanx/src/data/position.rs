@@ -1,4 +1,11 @@
-//! Where training is in the data, small enough for every checkpoint, and the way back from it.
+//! Where training is in the data, and how to go on from there, also with another number of workers.
+//!
+//! While workers and batch size stay the same, the position is a number of steps. When they change within an epoch, the
+//! examples nobody has read yet are divided again, and the position gets another segment: what was read under the old
+//! division, then what was read since. To go on, the segments are replayed by arithmetic alone: each cuts what it read off
+//! the data (`Sharding::rest`), and what is left is sharded for the workers there are now. Every segment but one by file takes
+//! examples from the front of what was left, so any number of them can be merged into two ([`merged`]), and a position stays
+//! small however often the workers change.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,8 +15,8 @@ use crate::{Error, Result};
 
 /// A position in an epoch: which steps were taken, under how many workers.
 ///
-/// It has a segment for the steps since the epoch last went on with other workers or another batch, and at most three for
-/// all before, however often that was.
+/// It has one segment for the steps since the number of workers or the batch size last changed within the epoch, and at most
+/// three for all steps before.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "UncheckedPosition")]
 pub struct Position {
@@ -32,7 +39,7 @@ pub struct Segment {
     pub batch: usize,
     /// Steps taken.
     pub steps: usize,
-    /// Steps among them that were none: all their examples were corrupt and left out.
+    /// How many of these steps were not trained on because all their examples were corrupt and left out.
     #[serde(default)]
     pub left_out: usize,
 }
@@ -61,7 +68,7 @@ impl TryFrom<UncheckedPosition> for Position {
 }
 
 impl Segment {
-    /// The same way, whatever the number of steps.
+    /// Whether `next` differs only in its steps.
     fn goes_on(&self, next: &Self) -> bool {
         Self {
             steps: next.steps,
@@ -70,7 +77,7 @@ impl Segment {
         } == *next
     }
 
-    /// Whether its numbers can be those of a training.
+    /// Whether its numbers are possible at all.
     fn is_possible(&self) -> bool {
         let some = 1..=MAX_WORKERS;
         let examples = self.batch.checked_mul(self.steps);
@@ -81,7 +88,7 @@ impl Segment {
             && self.left_out <= self.steps
     }
 
-    /// Examples that nobody needs to read any more, where the data are not divided by file.
+    /// Number of examples that nobody needs to read any more, where the data are not sharded by file.
     fn examples(&self) -> usize {
         if self.policy != AutoShardPolicy::Off {
             return self.steps.saturating_mul(self.batch);
@@ -98,7 +105,7 @@ impl Position {
         Self { epoch, segments }
     }
 
-    /// Batches that were trained on, those left out for having no rows not counted.
+    /// Number of batches that were trained on, without the ones left out for having no rows.
     pub(crate) fn trained(&self) -> usize {
         let each = self.segments.iter();
         each.map(|segment| segment.steps.saturating_sub(segment.left_out))
@@ -123,14 +130,14 @@ impl Position {
 }
 
 impl Batches {
-    /// What is left of the epoch at a position that any number of workers has reached: exactly the examples that
-    /// nobody has read yet.
+    /// The batches from a position on, reached by any number of workers: exactly the examples that nobody has read yet.
     ///
-    /// With the same workers and batch the order is that of the epoch that was interrupted; else what is left is
-    /// divided anew, by position.
+    /// With the same workers and batch size the order of the interrupted epoch is kept; otherwise the remaining examples are
+    /// sharded again, by position.
     ///
     /// # Errors
-    /// When the position is of other batches or of impossible numbers, or stages after `batch` change the order and the workers have changed.
+    /// When the position is of other data or has impossible numbers, or the workers have changed and a stage after `batch` changes
+    /// the order.
     pub fn iter_at(&self, position: &Position) -> Result<BatchIter> {
         position.check()?;
         let (past, step, left_out) = match position.segments.split_last() {
@@ -144,8 +151,8 @@ impl Batches {
         Ok(iter)
     }
 
-    /// Whether the steps taken last hold the same examples for these workers: those of the same workers, or the slices of
-    /// the same batches.
+    /// Whether the last segment can simply be continued: the workers are the same, or both read slices of the same global
+    /// batches.
     fn takes_over(&self, last: &Segment, past: &[Segment]) -> bool {
         let mut now = self.segment();
         if !past.is_empty() {
@@ -155,7 +162,7 @@ impl Batches {
         last.goes_on(&now) || by_position(last) && by_position(&now) && last.batch == now.batch
     }
 
-    /// How these batches are divided, without steps.
+    /// A segment of no steps that says how these batches are sharded.
     pub(super) fn segment(&self) -> Segment {
         let Sharding { worker, policy, .. } = &self.sharding;
         Segment {
@@ -168,7 +175,7 @@ impl Batches {
         }
     }
 
-    /// The batches of what the segments have left.
+    /// The batches of the examples that the segments have left unread.
     fn after(&self, past: &[Segment]) -> Result<Self> {
         if past.is_empty() {
             return Ok(self.clone());
@@ -207,7 +214,7 @@ impl Batches {
     }
 }
 
-/// How what is left of an epoch is divided: it is no longer in whole files.
+/// The policy for the rest of an epoch, which is no longer made of whole files.
 const fn rest_policy(policy: AutoShardPolicy) -> AutoShardPolicy {
     match policy {
         AutoShardPolicy::Off => AutoShardPolicy::Off,
@@ -215,8 +222,11 @@ const fn rest_policy(policy: AutoShardPolicy) -> AutoShardPolicy {
     }
 }
 
-/// The same steps and the same examples in at most three segments: the first where it is by file, and of the others, which
-/// each took so many examples from the front of what was left, two whose batches differ by one.
+/// The same number of steps and the same examples in at most three segments.
+///
+/// The segment by file, of which there is at most one and which comes first, is kept. Each other one took a number of examples
+/// from the front of what was left, so only their sums matter: `examples` in `steps` steps become two segments whose batches
+/// are the floor and the ceiling of `examples / steps`.
 fn merged(past: &[Segment]) -> Vec<Segment> {
     let files = past
         .iter()

@@ -10,14 +10,14 @@ use super::Batch;
 use super::batches::BatchLoader;
 use crate::{Error, Result};
 
-/// How far batches are made ahead, and on how many threads.
+/// How many batches are made ahead, and on how many threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PrefetchOptions {
-    /// The most batches that are made or in the making; 0 makes each when it is asked for.
+    /// The most batches that are made or being made; with 0 each is made when it is asked for.
     pub(super) depth: usize,
     /// The most threads.
     pub(super) threads: usize,
-    /// Whether threads and depth follow what is measured.
+    /// Whether the number of threads and the depth follow measured waiting times.
     pub(super) tuned: bool,
 }
 
@@ -31,16 +31,17 @@ impl Default for PrefetchOptions {
     }
 }
 
-/// Batches between two looks at the clocks.
+/// Number of batches between two adjustments.
 const WINDOW: u32 = 8;
 /// The most bytes of batches made ahead when tuned.
 pub(super) const MAX_BYTES: usize = 1 << 30;
-/// A share of the time worth acting on.
+/// The share of the time spent waiting from which on a thread is added.
 const NOTABLE: f64 = 0.05;
 
-/// Threads that each make the next batch that nobody makes yet, and the place where they wait to be taken.
+/// Threads that make batches, and the queue in which finished batches wait to be taken in order.
 ///
-/// A thread ends when the epoch does, after an error, or when the reader is gone; dropping this joins them.
+/// Each thread claims the next index that no thread has claimed, so batches are finished in any order and handed out in
+/// theirs. A thread ends with the epoch, after an error, or when the reader is gone; dropping this joins all threads.
 pub(super) struct Prefetcher {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
@@ -63,7 +64,7 @@ struct State {
     depth: usize,
     /// Threads that may make batches now.
     active: usize,
-    /// Whether memory bounds how far is made ahead.
+    /// Whether memory limits the number of batches made ahead.
     bounded: bool,
     /// No more batches are made: the reader is gone, or one failed.
     stopped: bool,
@@ -77,7 +78,7 @@ impl Prefetcher {
             taken: maker.next,
             ready: BTreeMap::new(),
             depth: ahead.depth.max(1),
-            // Tuning takes threads away: an epoch of few batches would be over before it gave them.
+            // Starts with all threads and takes some away: a short epoch would be over before tuning had added them.
             active: ahead.threads,
             bounded: ahead.tuned,
             stopped: false,
@@ -99,7 +100,7 @@ impl Prefetcher {
             let name = std::thread::Builder::new().name(format!("phalanx-prefetch-{rank}"));
             match name.spawn(move || shared.fill(rank)) {
                 Ok(thread) => prefetched.threads.push(thread),
-                // Fewer threads than wanted will do.
+                // Fewer threads than asked for are enough.
                 Err(error) if rank == 0 => prefetched.failed_start = Some(no_thread(&error)),
                 Err(_) => break,
             }
@@ -177,7 +178,7 @@ impl Shared {
         std::mem::forget(died);
     }
 
-    /// How many batches memory has room for: one, as long as the size of none is known.
+    /// The number of batches that memory has room for; 1 until the size of a batch is known.
     fn room(&self, bounded: bool) -> usize {
         match self.maker.largest.load(Ordering::Relaxed) {
             _ if !bounded => usize::MAX,
@@ -188,7 +189,7 @@ impl Shared {
 
     /// The next batch to make, once there is room for it.
     fn claim(&self, rank: usize) -> Option<usize> {
-        // The end of the epoch is no wait.
+        // Returning at the end of the epoch must not count as waiting.
         if !self.maker.has(self.lock().next) {
             return None;
         }
@@ -209,7 +210,7 @@ impl Shared {
     }
 }
 
-/// Tells the reader when a thread ends by a panic.
+/// Wakes the reader with an error when a thread panics.
 struct PanicGuard<'a>(&'a Shared);
 
 impl Drop for PanicGuard<'_> {
@@ -225,20 +226,20 @@ fn no_thread(error: &std::io::Error) -> Error {
     ))
 }
 
-/// Looks at the clocks now and then and sets threads and depth.
+/// Adjusts the number of threads and the depth every [`WINDOW`] batches.
 struct Autotuner {
     most: usize,
     seen: WaitSample,
     since: Instant,
 }
 
-/// What was measured over some batches.
+/// What was measured over a window of batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct WaitSample {
     batches: u32,
     /// Seconds that the reader waited for a batch.
     starved: f64,
-    /// How often the threads had no room to go on.
+    /// How often the queue was full.
     full: u32,
 }
 
@@ -261,8 +262,10 @@ impl Autotuner {
     }
 }
 
-/// Threads and depth after a window: a thread more while the reader waits notably, one fewer when it does not and
-/// every batch found the room full; two batches a thread. Memory bounds what is made of that.
+/// The number of threads and the depth for the next window.
+///
+/// One thread more where the reader waited for more than 5 % of the time; one fewer where it waited for less than 0.5 % and the
+/// queue was full at every batch. The depth is two batches per thread, within what memory allows.
 fn tuned(seen: WaitSample, elapsed: f64, active: usize, most: usize) -> (usize, usize) {
     let share = seen.starved / elapsed.max(1e-9);
     let most = most.max(1);

@@ -1,4 +1,10 @@
 //! Which examples a worker reads: by file, by position in the global batch, or all.
+//!
+//! By position, a worker reads its slice of every global batch, so that a step has the same examples for any number of workers,
+//! but every worker opens every file. By file, a worker reads whole files, and the stages before `batch` are built a second time
+//! over them ([`Dataset::shard_by_file`]); a stage that counts examples across files (`take`, `cache`, ..) makes that
+//! impossible. Files go to workers largest first, each to the worker with the fewest examples so far. Both ways keep the
+//! invariant that every example is read by exactly one worker once per epoch.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,7 +17,7 @@ use crate::{Error, Result};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AutoShardPolicy {
-    /// By file where the data have enough files and stages allow it, else by position. Never an error.
+    /// By file where there are enough files and the stages allow it, else by position. Never an error.
     #[default]
     Auto,
     /// Whole files to each worker, balanced by their numbers of examples; by position, with a notice, where there are
@@ -23,15 +29,15 @@ pub enum AutoShardPolicy {
     Off,
 }
 
-/// What a worker reads, decided.
+/// Which examples a worker reads, after the policy was decided.
 #[derive(Clone)]
 pub(super) struct Sharding {
     pub(super) worker: Worker,
     /// `File`, `Data` or `Off`.
     pub(super) policy: AutoShardPolicy,
     pub(super) notice: Option<String>,
-    /// A dataset for each worker; none where all share the slices of one.
-    lanes: Vec<Dataset>,
+    /// A dataset for each worker; empty where all read slices of the same one.
+    per_worker: Vec<Dataset>,
 }
 
 impl Sharding {
@@ -45,7 +51,7 @@ impl Sharding {
             },
             policy: AutoShardPolicy::Data,
             notice: None,
-            lanes: Vec::new(),
+            per_worker: Vec::new(),
         }
     }
 
@@ -55,14 +61,14 @@ impl Sharding {
             worker,
             policy: AutoShardPolicy::Data,
             notice,
-            lanes: Vec::new(),
+            per_worker: Vec::new(),
         };
-        let lanes = match policy {
+        let per_worker = match policy {
             AutoShardPolicy::Data => return Ok(by_position(None)),
             AutoShardPolicy::Auto if worker.count == 1 => return Ok(by_position(None)),
             AutoShardPolicy::Off => vec![input.clone(); worker.count],
             AutoShardPolicy::Auto | AutoShardPolicy::File => match file_shards(input, worker) {
-                Ok(lanes) => lanes,
+                Ok(per_worker) => per_worker,
                 Err(NotShardable::Unfit(reason)) if policy == AutoShardPolicy::File => {
                     return Err(Error::User(format!(
                         "cannot shard by file: {reason}; choose auto or data"
@@ -84,7 +90,7 @@ impl Sharding {
             worker,
             policy,
             notice,
-            lanes,
+            per_worker,
         })
     }
 
@@ -98,7 +104,7 @@ impl Sharding {
         if batch == 0 {
             return Some(0);
         }
-        if self.lanes.is_empty() {
+        if self.per_worker.is_empty() {
             let len = input.len()?;
             return Some(if drop_remainder {
                 len / batch
@@ -106,14 +112,14 @@ impl Sharding {
                 len.div_ceil(batch)
             });
         }
-        let of = |(w, lane): (usize, &Dataset)| {
+        let of = |(w, worker_data): (usize, &Dataset)| {
             let worker = Worker {
                 index: w,
                 ..self.worker
             };
-            Some(steps(worker, batch, lane.len()?, drop_remainder))
+            Some(steps(worker, batch, worker_data.len()?, drop_remainder))
         };
-        let each: Option<Vec<usize>> = self.lanes.iter().enumerate().map(of).collect();
+        let each: Option<Vec<usize>> = self.per_worker.iter().enumerate().map(of).collect();
         let each = each?.into_iter();
         if drop_remainder {
             each.min()
@@ -122,14 +128,14 @@ impl Sharding {
         }
     }
 
-    /// What this worker reads in a step: the dataset, the first index and the number of examples.
+    /// Where this worker reads in a step: the dataset, the first index and the number of examples.
     pub(super) fn locate<'a>(
         &'a self,
         input: &'a Dataset,
         batch: usize,
         step: usize,
     ) -> (&'a Dataset, usize, usize) {
-        let Some(lane) = self.lanes.get(self.worker.index) else {
+        let Some(worker_data) = self.per_worker.get(self.worker.index) else {
             let start = step.saturating_mul(batch);
             let rows = input
                 .len()
@@ -139,11 +145,13 @@ impl Sharding {
         };
         let start = consumed(self.worker, batch, step);
         let size = consumed(self.worker, batch, step.saturating_add(1)) - start;
-        let left = lane.len().map_or(size, |len| len.saturating_sub(start));
-        (lane, start, size.min(left))
+        let left = worker_data
+            .len()
+            .map_or(size, |len| len.saturating_sub(start));
+        (worker_data, start, size.min(left))
     }
 
-    /// What no worker has read after so many steps, in a fixed order.
+    /// The examples that no worker has read after `steps` steps, in a fixed order.
     pub(super) fn rest(&self, input: &Dataset, batch: usize, steps: usize) -> Result<Dataset> {
         let read = |w| {
             consumed(
@@ -157,7 +165,7 @@ impl Sharding {
         };
         match self.policy {
             AutoShardPolicy::File => {}
-            // Each worker reads all of it, at its own pace.
+            // Each worker reads everything, and they may be at different examples.
             AutoShardPolicy::Off => {
                 let Worker {
                     count, replicas, ..
@@ -167,18 +175,18 @@ impl Sharding {
             _ => return Ok(input.skip(steps.saturating_mul(batch))),
         }
         let tails = self
-            .lanes
+            .per_worker
             .iter()
             .enumerate()
-            .map(|(w, lane)| lane.skip(read(w)));
+            .map(|(w, worker_data)| worker_data.skip(read(w)));
         let all = tails.map(Ok).reduce(|all, tail| all?.concatenate(&tail?));
         all.unwrap_or_else(|| Ok(input.clone()))
     }
 }
 
-/// Examples that all workers have read after so many steps, where each reads everything.
+/// Number of examples that all workers have read after `steps` steps, where each reads everything.
 pub(super) fn all_have_read(count: usize, replicas: usize, batch: usize, steps: usize) -> usize {
-    // Parts are larger the further in front they are, so that whoever has had the last ones has read least.
+    // The list of sizes has the larger ones first, so the worker that had the end of the list most often has read least.
     let least = Worker {
         index: (count - steps % count) % count,
         count,
@@ -215,7 +223,9 @@ pub(super) fn whole_files(input: &Dataset, files: &[usize], worker: Worker) -> S
     }
 }
 
-/// The examples of a worker's files: the largest file first to whoever has least, each worker's in the order of files.
+/// The examples in a worker's files, in the order of the files.
+///
+/// The largest file is assigned first, each to the worker with the fewest examples so far.
 fn files_of(files: &[usize], worker: usize, workers: usize) -> Subset {
     let mut by_size: Vec<usize> = (0..files.len()).collect();
     by_size.sort_by_key(|&file| (std::cmp::Reverse(files[file]), file));

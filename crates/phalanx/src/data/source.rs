@@ -36,7 +36,7 @@ pub trait Source: Send + Sync + 'static {
         Vec::new()
     }
 
-    /// What of the files was left out when they were opened.
+    /// The bytes of files that were left out when they were opened.
     fn lost(&self) -> Vec<LostBytes> {
         Vec::new()
     }

@@ -1,4 +1,4 @@
-//! What the stages of an input pipeline cost.
+//! Time, examples and bytes of each stage of an input pipeline.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -26,7 +26,7 @@ pub struct StageTime {
 /// The names of stages.
 pub(crate) const STAGES: [&str; 4] = ["examples", "map", "prefetch", "next"];
 
-/// A clock for each stage of one iterator.
+/// A counter for each stage of one iterator.
 pub(super) struct StageStats {
     pub(super) stages: Vec<StageCounter>,
     pub(super) ahead: StageCounter,
@@ -34,7 +34,7 @@ pub(super) struct StageStats {
 }
 
 impl StageStats {
-    /// For so many maps.
+    /// Counters for a pipeline with `maps` batch maps.
     pub(super) fn new(maps: usize) -> Self {
         Self {
             stages: (0..=maps).map(|_| StageCounter::default()).collect(),

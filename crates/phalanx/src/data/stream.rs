@@ -17,15 +17,16 @@ type Open = dyn Fn(u64) -> Examples + Send + Sync;
 
 /// A sequence of examples that is read from its start: a socket, a generator, a format without an index.
 ///
-/// It has no length, cannot be sharded, and resumes by reading again what was read; where the data can be read by
-/// index, use a [`Dataset`].
+/// It has no length, cannot be sharded, and resumes by reading from the start again; data that can be read by index belong in
+/// a [`Dataset`].
 #[derive(Clone)]
 pub struct Stream {
     open: Arc<Open>,
 }
 
 impl Stream {
-    /// What `open` gives for each epoch; the same for the same epoch, where a run is to be repeatable.
+    /// The examples that `open` returns for each epoch; it must return the same for the same epoch if a run is to be
+    /// reproducible.
     pub fn new<I>(open: impl Fn(u64) -> I + Send + Sync + 'static) -> Self
     where
         I: Iterator<Item = Result<Example>> + Send + 'static,
@@ -97,10 +98,9 @@ impl Stream {
         })
     }
 
-    /// Each example changes places with a random one of the `window` that were read ahead (`tf.data`'s `shuffle`), by
-    /// chance drawn from (seed, epoch).
+    /// Hands out a random one of `window` examples that were read ahead, drawn from (seed, epoch), as `tf.data`'s `shuffle`.
     ///
-    /// It is only as random as the window is large, which holds at most 1 GiB of examples; [`Dataset::shuffle`] is a full
+    /// The order is only as random as the window is large, and the window holds at most 1 GiB of examples; [`Dataset::shuffle`] is a full
     /// permutation and takes no memory.
     #[must_use]
     pub fn shuffle(&self, window: usize, seed: u64) -> Self {

@@ -31,7 +31,7 @@ impl StreamBatches {
         self.size
     }
 
-    /// Up to `depth` batches made ahead on a thread of the iterator's own; 0 makes each when it is asked for.
+    /// Makes up to `depth` batches ahead, on a thread that the iterator starts; with 0 each is made when it is asked for.
     #[must_use]
     pub fn prefetch(&self, depth: usize) -> Self {
         Self {
@@ -40,7 +40,7 @@ impl StreamBatches {
         }
     }
 
-    /// What is left of an epoch at a position: the stream is read from its start, and what was read is dropped.
+    /// The batches of an epoch from a position on; the stream is read from its start, and what was read before is dropped.
     ///
     /// # Errors
     /// When the position is of another batch size or of several workers, or the batch size is 0.
@@ -88,7 +88,7 @@ enum Origin {
     Thread(Receiver<Result<Batch>>, JoinHandle<()>),
 }
 
-/// The batches after the first `steps`; a mistake among those is told.
+/// The batches after the first `steps`; an error among the skipped ones is returned.
 fn after(
     mut made: impl Iterator<Item = Result<Batch>> + Send + 'static,
     steps: usize,

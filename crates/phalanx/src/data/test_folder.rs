@@ -1,4 +1,4 @@
-//! Folders for tests, removed when the next run makes them anew.
+//! Folders for tests, removed when the next run creates them again.
 
 use std::path::PathBuf;
 

@@ -53,7 +53,7 @@ impl<K: Clone + Eq + Hash> Vocabulary<K> {
     }
 
     /// The vocabulary of the keys of some data, the most frequent first and equally frequent ones in their order; at
-    /// most so many that [`size`](Self::size) is `limit`.
+    /// most as many as make [`size`](Self::size) `limit`.
     ///
     /// Unlike Keras, which puts equally frequent ones in the reverse order of the alphabet.
     #[must_use]

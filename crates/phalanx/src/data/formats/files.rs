@@ -129,7 +129,7 @@ impl InputFile {
         self.stamp.len
     }
 
-    /// A handle of its own, for reading from the start.
+    /// A separate handle, for reading from the start.
     pub(super) fn reopen(&self) -> Result<File> {
         File::open(&self.path).map_err(|error| io(&self.path, "open", error))
     }

@@ -22,7 +22,7 @@ const MAX_DIMS: usize = 8;
 /// The element types are u8, i8 (read as i32), i16 (as i32), i32, f32 and f64.
 ///
 /// # Errors
-/// As [`parse_idx`], or when a pattern names no file, a file cannot be opened or its rows are not like those of the first.
+/// As [`parse_idx`], or when a pattern names no file, a file cannot be opened or its rows have another type or shape than the rows of the first.
 pub fn read_idx(path: impl AsRef<Path>, max_bytes: u64) -> Result<HostTensor> {
     let (mut parts, mut left) = (Vec::new(), max_bytes);
     for path in files_of(path.as_ref())? {

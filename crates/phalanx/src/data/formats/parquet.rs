@@ -67,7 +67,7 @@ impl Default for ParquetOptions {
 /// The rows of Parquet files, one file after the other: x f32 `[columns]`, y i32 or f32 `[]`.
 ///
 /// ColumnValues are flags, integers and floats; nulls, NaN and infinity are refused. A row group is decoded whole when one of
-/// its rows is asked for and kept while there is room, so rows drawn from more row groups than that are decoded anew:
+/// its rows is asked for and kept while there is room; rows drawn from more row groups than fit are decoded again and again:
 /// give `cache_bytes` for all of them, or shuffle within a window.
 pub struct Parquet {
     files: Vec<ParquetFile>,
@@ -258,7 +258,7 @@ impl Source for Parquet {
         Ok(Example { x, y, weight })
     }
 
-    /// Row group by row group, so that each is decoded once whatever the order of the indices.
+    /// Row group by row group, so that each is decoded once, in any order of the indices.
     fn gather(&self, indices: &[usize]) -> Result<Batch> {
         let columns = self.files[0].features.len();
         let mut x = vec![0.0; indices.len() * columns];

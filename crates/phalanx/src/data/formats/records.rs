@@ -1,4 +1,4 @@
-//! What every format with random access gives, and the source that parses it.
+//! `Records`: what every file format with random access implements, and the source that parses its items.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use crate::data::buffer_pool::BufferPool;
 use crate::data::{Batch, Example, Source};
 use crate::{Error, Result};
 
-/// Items of files in the form the files hold them, by index, from any thread: what a parser makes examples of.
+/// Items of files in their raw form, by index, from any thread; a parser makes examples of them.
 ///
 /// [`Source`] is the same for data that are examples already.
 pub trait Records: Send + Sync + 'static {
@@ -42,20 +42,20 @@ pub trait Records: Send + Sync + 'static {
     /// Where item `i` is, for messages.
     fn place(&self, i: usize) -> RecordLocation;
 
-    /// What of the files was left out when they were opened.
+    /// The bytes of files that were left out when they were opened.
     fn lost(&self) -> Vec<LostBytes> {
         Vec::new()
     }
 }
 
-/// Bytes of a file that are left out: nothing says where the next item in them starts.
+/// Bytes of a file that are left out because nothing says where the next item in them starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LostBytes {
     /// The file.
     pub file: String,
     /// The first of the bytes.
     pub offset: u64,
-    /// How many they are: all up to the end of the file.
+    /// Their number: all up to the end of the file.
     pub bytes: u64,
     /// What is wrong at the first of them.
     pub reason: String,
@@ -85,13 +85,13 @@ pub struct RecordLocation {
     pub place: String,
 }
 
-/// What is done about data that are not what their place needs.
+/// What is done about corrupt data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CorruptPolicy {
-    /// An error that names file, offset and reason.
+    /// Fail with an error that names file, offset and reason.
     #[default]
     Fail,
-    /// They are left out and counted.
+    /// Leave them out and count them.
     Skip,
 }
 

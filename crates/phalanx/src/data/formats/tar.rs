@@ -233,7 +233,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(&bytes[..end]).into_owned()
 }
 
-/// `LENGTH KEY=VALUE\n` over and over, the length that of the whole record; `None` for one that is none.
+/// Records `LENGTH KEY=VALUE\n`, where the length counts the whole record; `None` for a malformed one.
 fn pax_records(mut bytes: &[u8]) -> impl Iterator<Item = Option<(&[u8], &[u8])>> {
     std::iter::from_fn(move || {
         if bytes.is_empty() {

@@ -11,7 +11,7 @@ use crate::{Error, Result};
 
 /// The most features of one example.
 const MAX_FEATURES: usize = 100_000;
-/// The most bytes of one example's features in memory, which may be many times those of the message.
+/// The most bytes that one example's features may take in memory, which can be many times the size of the message.
 const MAX_BYTES: usize = 1 << 30;
 
 /// A list of values under a name.
@@ -89,7 +89,7 @@ impl Features {
     /// The `count` floats of a feature.
     ///
     /// # Errors
-    /// When there is no such feature, or it is not so many floats.
+    /// When there is no such feature, or it does not hold `count` floats.
     pub fn floats(&self, name: &str, count: usize) -> Result<&[f32]> {
         match self.found(name)? {
             Feature::Floats(values) if values.len() == count => Ok(values),
@@ -100,7 +100,7 @@ impl Features {
     /// The `count` integers of a feature.
     ///
     /// # Errors
-    /// When there is no such feature, or it is not so many integers.
+    /// When there is no such feature, or it does not hold `count` integers.
     pub fn ints(&self, name: &str, count: usize) -> Result<&[i64]> {
         match self.found(name)? {
             Feature::Ints(values) if values.len() == count => Ok(values),
@@ -239,7 +239,7 @@ fn unexpected(name: &str, found: &Feature, expected: &str) -> Error {
 struct MemoryBudget(usize);
 
 impl MemoryBudget {
-    /// Takes what so many values of a type need, before they are made.
+    /// Takes the memory of `count` values of a type out of the budget, before they are made.
     fn take<T>(&mut self, count: usize, field: Field<'_>) -> WireResult<()> {
         let left = self.0.checked_sub(count.saturating_mul(size_of::<T>()));
         self.0 = left.ok_or_else(|| {

@@ -32,7 +32,7 @@ pub struct TfRecordOptions {
     pub corrupt: CorruptPolicy,
     /// Where the index of a file is kept.
     pub index: IndexCache,
-    /// The most bytes of one record; what is done about one with more is as with corrupt data, but told at opening.
+    /// The most bytes of one record; a larger one is handled like corrupt data, but at opening.
     pub max_record: u64,
 }
 

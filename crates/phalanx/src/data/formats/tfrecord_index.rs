@@ -167,7 +167,7 @@ fn keep(path: &PathBuf, file: &InputFile, bounds: &[u64]) -> std::io::Result<()>
 
 /// The kept bounds, if they are of the file as it is now.
 fn read_kept(path: &PathBuf, file: &InputFile) -> Option<Vec<u64>> {
-    // No index is longer than that of empty records.
+    // The longest index is the one of a file of empty records.
     let most = (file.len() / FRAME + 1) * 8 + 28;
     if fs::metadata(path).ok()?.len() > most {
         return None;

@@ -80,7 +80,7 @@ impl ClassWeights {
         Ok(Self(by_class))
     }
 
-    /// The batch with its sample weights multiplied by those of its classes.
+    /// Multiplies the sample weights of a batch by the weights of their classes.
     ///
     /// # Errors
     /// When the batch has not exactly one output, or that output is no class label (one number or one row per example).
@@ -97,7 +97,7 @@ impl ClassWeights {
         Ok(batch)
     }
 
-    /// The example with its weight multiplied by that of its class.
+    /// Multiplies the weight of an example by the weight of its class.
     ///
     /// # Errors
     /// As [`apply_to_batch`](Self::apply_to_batch).

@@ -62,7 +62,7 @@ impl Stage for Concatenation {
         let (epoch, id) = self.inputs[at.input].identity(epoch, at.index)?;
         Ok(match at.input {
             0 => (epoch, id),
-            // Another number than that of the same example in the first.
+            // Differs from the identity of the same example in the first.
             _ => (epoch, random_key(SECOND, 0, id)),
         })
     }
