@@ -458,7 +458,7 @@ fn rows_that_only_fill_up_are_never_taken_for_examples() {
         two_ways.call(&mut state, &uneven),
         &[
             "per_replica",
-            "it is said that its first dim is the batch and that it is not",
+            "is marked both `per_example` and `per_replica`",
         ],
     );
     // A batch that divides has nothing to say.
@@ -985,7 +985,7 @@ fn gradients_that_are_not_there_are_told() {
     assert_says(
         none,
         &[
-            "no derivative by what are no floating-point numbers",
+            "cannot be differentiated with respect to a tensor that is not floating-point",
             "u32[]",
         ],
     );

@@ -239,7 +239,7 @@ fn checked<T>(
     Ok(value)
 }
 
-/// The value of a tensor as rows of so many numbers.
+/// The value of a tensor as rows of `len` numbers.
 pub(crate) fn rows(sums: &HostTensor, len: usize) -> Option<Vec<Vec<f64>>> {
     let is_table = matches!(*sums.dims(), [1..=usize::MAX, found] if found == len && len > 0);
     is_table.then(|| sums.to_f64().chunks(len).map(<[f64]>::to_vec).collect())

@@ -78,7 +78,7 @@ impl TrainingState {
         &self.slots
     }
 
-    /// Values of a training loop of one's own, which keeps everything else.
+    /// The values of a custom training loop, which keeps everything else itself.
     pub(crate) fn of_values(variables: Named, seed: u64, replicas: usize) -> Self {
         Self {
             about: About {

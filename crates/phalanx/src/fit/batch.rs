@@ -80,8 +80,8 @@ impl BatchShape {
         })
     }
 
-    /// The shapes of one replica's part, whose rows may be there only to fill up its arrays; how many are examples is known
-    /// where the parts have sizes and these count.
+    /// The shapes of one replica's part, whose last rows may be padding. With `by_size` the program gets a branch for each
+    /// size of a part, where the partition has fixed sizes.
     pub(super) fn part(&self, partition: &BatchPartition, filled: bool, by_size: bool) -> Self {
         let mut part = self.clone();
         part.sizes = if by_size {
@@ -102,7 +102,7 @@ impl BatchShape {
     }
 }
 
-/// Refuses classes that the model has no output for: the loss would be NaN and say nothing of why.
+/// Refuses classes that the model has no output for: the loss would be NaN without a reason.
 pub(super) fn check_labels(setup: &Setup, batch: &Batch) -> Result<()> {
     for &(target, classes) in &setup.objective.classes {
         let Some(y) = batch.y.get(target) else {
@@ -124,19 +124,19 @@ pub(super) fn check_labels(setup: &Setup, batch: &Batch) -> Result<()> {
     Ok(())
 }
 
-/// A replica's rows of a tensor, filled up with the last of them: rows of zeros may be none that a model can take.
+/// A replica's rows of a tensor, padded with copies of the last one: a model might not accept rows of zeros.
 pub(super) fn part(tensor: &HostTensor, partition: &BatchPartition, replica: usize) -> HostTensor {
     let (start, count) = (partition.first_row(replica), partition.rows(replica));
     filled(tensor, start, count, partition.padded_rows())
 }
 
-/// `count` rows of a tensor from `start` on, filled up to `each` with the last of them.
+/// `count` rows of a tensor from `start` on, padded to `each` rows with copies of the last one.
 pub(crate) fn filled(tensor: &HostTensor, start: usize, count: usize, each: usize) -> HostTensor {
     let rows = tensor.rows();
     if count == each {
         return tensor.slice_rows(start, start + count);
     }
-    // A replica without examples computes on some row, which weighs nothing.
+    // A replica without examples computes on an arbitrary row, which weighs nothing.
     let start = start.min(rows - 1);
     let row = tensor.row_bytes();
     let given = &tensor.bytes()[start * row..(start + count.max(1)) * row];
@@ -151,8 +151,8 @@ pub(crate) fn filled(tensor: &HostTensor, start: usize, count: usize, each: usiz
     HostTensor::from_aligned(shape, bytes)
 }
 
-/// Copies each replica's part of tensors to its device, a list for each replica; behind its number of examples and the
-/// number of the first where its arrays may be filled up.
+/// Copies each replica's part of tensors to its device: a list for each replica. Where its arrays may be padded, the number
+/// of its examples and the position of the first come before them.
 pub(super) fn put<'a>(
     placement: &Placement,
     tensors: impl Iterator<Item = &'a HostTensor> + Clone,
@@ -184,7 +184,7 @@ pub(super) fn put<'a>(
     (0..partition.replicas()).map(replica).collect()
 }
 
-/// The same for one replica that is divided among the devices: a list for each of them.
+/// The same for a mesh: a list of shards for each device.
 fn put_on_mesh<'a>(
     placement: &Placement,
     mesh_layout: &MeshLayout,
@@ -206,7 +206,7 @@ fn put_on_mesh<'a>(
     Ok(lists)
 }
 
-/// What a program gets of a batch, in its order.
+/// The tensors of a batch, in the order of the parameters of a program.
 pub(super) fn tensors(batch: &Batch) -> impl Iterator<Item = &HostTensor> + Clone {
     batch.x.iter().chain(&batch.y).chain(&batch.weight)
 }

@@ -1,4 +1,4 @@
-//! A batch in a graph.
+//! A batch as symbols of a graph.
 
 use std::cell::RefCell;
 use std::vec::IntoIter;
@@ -9,38 +9,39 @@ use super::outputs::of_rows;
 use super::step::BatchShape;
 use crate::replicas::MeshLayout;
 
-/// A batch in a graph, as one replica has it.
+/// One replica's part of a batch, as symbols of a graph.
 #[derive(Clone)]
 pub(super) struct BatchTensors {
     pub(super) x: Vec<Tensor>,
     pub(super) y: Vec<Tensor>,
     weight: Option<Tensor>,
-    /// How many rows are examples and which are, where some may not be, and the number of the first in the batch.
+    /// Where rows may be padding: how many are examples, which ones (1 or 0 each), and the position of the first in the
+    /// whole batch.
     pub(super) rows: Option<Tensor>,
     pub(super) mask: Option<Tensor>,
     first: Option<Tensor>,
-    /// How many such batches make one together, one after another.
+    /// The number of micro-batches of the batch that this one is of.
     pub(super) micro_batches: usize,
-    /// Weights of the rows, and the parameters that are those of all these batches.
+    /// Pairs of the weight of this micro-batch and of the parameter that holds the weight of all micro-batches.
     pub(super) wholes: RefCell<Vec<(Tensor, Tensor)>>,
-    /// How many rows may be examples on a replica, the largest number first; none where it may be any.
+    /// The sizes of the replicas' shares, each once, the largest first; empty where a share may have any size.
     pub(super) sizes: Vec<usize>,
     pub(super) global_weights: GlobalWeights,
 }
 
-/// How a replica finds the weight of all replicas' rows from that of its own.
+/// How a replica gets the weight of all replicas' rows.
 #[derive(Clone)]
 pub(super) enum GlobalWeights {
-    /// It asks the others.
+    /// By an all-reduce of the weights of its own rows.
     AllReduced,
-    /// Not yet: its own are kept here.
+    /// Not yet: the weights of its own rows are recorded here, to be all-reduced ahead of branches.
     Recorded(RefCell<Vec<Tensor>>),
-    /// They are known, in the order in which it would ask.
+    /// They were all-reduced before, in the order in which they are asked for.
     Known(RefCell<IntoIter<Tensor>>),
 }
 
 impl BatchTensors {
-    /// The parameters of a batch; cut over a mesh, where one replica is divided.
+    /// The parameters of a batch, sharded where the model lies on a mesh.
     pub(super) fn bind(
         graph: &Graph,
         batch: &BatchShape,
@@ -84,7 +85,7 @@ impl BatchTensors {
         }
     }
 
-    /// The same batch, of which the weights are kept.
+    /// The same batch, which records the weights of its rows.
     pub(super) fn recording_weights(&self) -> Self {
         Self {
             global_weights: GlobalWeights::Recorded(RefCell::default()),
@@ -92,7 +93,7 @@ impl BatchTensors {
         }
     }
 
-    /// The weights that were kept.
+    /// The weights that were recorded.
     pub(super) fn recorded_weights(self) -> Vec<Tensor> {
         match self.global_weights {
             GlobalWeights::Recorded(kept) => kept.into_inner(),
@@ -100,7 +101,7 @@ impl BatchTensors {
         }
     }
 
-    /// Which of the sizes this replica's part has.
+    /// Which of the sizes this replica's share has.
     pub(super) fn size_index(&self) -> Tensor {
         let first = self.x[0].graph().scalar(DType::I32, 0.0);
         let Some(rows) = &self.rows else { return first };
@@ -110,13 +111,13 @@ impl BatchTensors {
         })
     }
 
-    /// What a branch of the program takes of the batch.
+    /// What a branch of the program takes from the batch.
     pub(super) fn tensors(&self) -> Vec<Tensor> {
         let arrays = self.x.iter().chain(&self.y).chain(&self.weight);
         arrays.chain(&self.first).cloned().collect()
     }
 
-    /// The first rows, all of them examples, of other tensors in the order of [`tensors`](Self::tensors).
+    /// The first `size` rows, all of them examples, of other tensors in the order of [`tensors`](Self::tensors).
     pub(super) fn first_rows(
         &self,
         size: usize,
@@ -139,7 +140,7 @@ impl BatchTensors {
         self.x[0].dim(0)
     }
 
-    /// The number in the batch of this replica's first row.
+    /// The position in the whole batch of this replica's first row.
     pub(super) fn first_row(&self, graph: &Graph) -> Tensor {
         match &self.first {
             Some(first) => first.clone(),
@@ -148,7 +149,7 @@ impl BatchTensors {
         }
     }
 
-    /// The weights of the rows, 0 for those that only fill up; `None` where all count as 1.
+    /// The weights of the rows, 0 for padding; `None` where all count as 1.
     pub(super) fn row_weights(&self) -> Option<Tensor> {
         match (&self.mask, &self.weight) {
             (Some(mask), Some(weight)) => Some(of_rows(mask, weight)),

@@ -26,7 +26,7 @@ const FALL: [&str; 7] = [
 ];
 
 impl BestEpoch {
-    /// By a log that a training with these logs has, and with those of the validation if there is one.
+    /// The best epoch by a log of this training, or of its validation if there is one.
     pub(super) fn new(log: &str, logs: &Logs, validates: bool) -> Result<Self> {
         let mut known: Vec<String> = logs.iter().map(|(name, _)| name.to_owned()).collect();
         if validates {

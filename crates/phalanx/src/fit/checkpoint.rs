@@ -28,7 +28,7 @@ impl Trainer {
     /// then goes on with the data.
     ///
     /// On the devices that it was written on, what follows is the same to the bit as without the interruption; on others
-    /// it differs as one strategy does from another. The seed becomes that of the checkpoint.
+    /// it differs as one strategy does from another. The seed is taken from the checkpoint.
     ///
     /// # Errors
     /// As for [`TrainingState::load`] and [`set_training_state`](Self::set_training_state); nothing is changed then.
@@ -84,7 +84,7 @@ impl Trainer {
         })
     }
 
-    /// Makes a state that of this trainer; see [`restore_checkpoint`](Self::restore_checkpoint).
+    /// Sets the whole state of this trainer; see [`restore_checkpoint`](Self::restore_checkpoint).
     ///
     /// # Errors
     /// When the optimizer is another one, when variables or slots are missing, too many or of other shapes, or when an
@@ -189,7 +189,7 @@ impl Trainer {
         Ok(())
     }
 
-    /// Whether the epoch was begun with other batches, so that its number of steps is not that of these.
+    /// Whether the epoch was begun with batches of another size, so that its number of steps differs.
     pub(super) fn has_other_batches(&self, data: &dyn TrainingData, fit: &Fit) -> bool {
         let mut segments = self.position.segments.iter();
         fit.steps_per_epoch.is_none() && segments.any(|segment| segment.batch != data.batch_size())

@@ -15,10 +15,10 @@ pub(super) struct EpochTotals {
     metrics: Vec<Vec<Shape>>,
 }
 
-/// What one replica's rows of a batch add to the totals: losses as its share of the whole batch's.
+/// What one replica's rows of a batch add to the totals; losses are its share of the loss of the whole batch.
 pub(super) struct LossAndMetrics {
     pub(super) loss: Tensor,
-    /// Of its rows, and of the rows of all replicas.
+    /// The weight of its rows, and of the rows of all replicas.
     pub(super) weight: Tensor,
     pub(super) global_weight: Tensor,
     pub(super) terms: Vec<Tensor>,
@@ -77,9 +77,9 @@ impl EpochTotals {
         Shape::new(DType::F64, [self.len])
     }
 
-    /// The totals after a batch, which a training step also counts.
+    /// The totals after a batch; with `iterations`, of a training step, a loss that is not finite is noted too.
     ///
-    /// Losses count by the weight of their batch, so that the mean of an epoch does not depend on how it is cut.
+    /// A loss counts by the weight of its batch, so that the mean of an epoch does not depend on the batch size.
     pub(super) fn add_batch(
         &self,
         totals: &Tensor,
@@ -111,7 +111,7 @@ impl EpochTotals {
         totals + Tensor::concat(&added, 0)
     }
 
-    /// The totals after a skipped step, which does not count, unless the training is lost.
+    /// The totals after a skipped step: unchanged, but for a note when the training has diverged.
     pub(super) fn add_skipped(
         &self,
         totals: &Tensor,
@@ -124,7 +124,7 @@ impl EpochTotals {
         Tensor::concat(&[&counts, &(first_non_finite + bad)], 0)
     }
 
-    /// The totals of all replicas from that of each.
+    /// The totals of all replicas together, from the totals of each.
     pub(super) fn merge_replicas(&self, totals_per_replica: &[Vec<f64>]) -> Vec<f64> {
         let mut all = vec![0.0; self.len];
         for totals in totals_per_replica {
@@ -140,18 +140,18 @@ impl EpochTotals {
         all
     }
 
-    /// Whether any example counts.
+    /// Whether any example had a weight above 0.
     pub(super) fn has_weight(totals: &[f64]) -> bool {
         totals.get(1).is_some_and(|&weight| weight > 0.0)
     }
 
-    /// The first step, from 0, that was lost: whose loss is not finite.
+    /// The first step, counted from 0, whose loss is not finite.
     pub(super) fn first_non_finite(totals: &[f64]) -> Option<u64> {
         let number = totals.last().copied().unwrap_or(0.0);
         (number > 0.0).then(|| number as u64 - 1)
     }
 
-    /// The loss, that of each output, and the results of the metrics; losses are `none` where nothing has weight.
+    /// The loss, the loss of each output, and the results of the metrics; losses are `none` where nothing has weight.
     pub(super) fn read(
         &self,
         totals: &[f64],
@@ -175,7 +175,7 @@ impl EpochTotals {
     }
 }
 
-/// The number of this step, from 1, when it is the first bad one; else 0.
+/// The number of this step, counted from 1, when it is the first that is bad; otherwise 0.
 fn newly_bad(first_non_finite: &Tensor, is_bad: &Tensor, iterations: &Tensor) -> Tensor {
     let zero = first_non_finite.zeros_like();
     let number = iterations.convert(DType::F64) + 1.0;

@@ -1,4 +1,4 @@
-//! Evaluation and prediction: the programs of a trainer that change nothing.
+//! Evaluation and prediction, which change nothing.
 
 use phalanx_graph::{AlignedBytes, HostTensor, Shape};
 use phalanx_pjrt::Buffer;
@@ -126,7 +126,7 @@ impl Trainer {
         let whole = BatchShape::of(&self.setup, batch)?;
         check_labels(&self.setup, batch)?;
         let partition = self.placement.padded_partition(batch.rows(), full);
-        // One program for all batches, and one for full ones of unequal parts.
+        // One program serves all batches; with uneven shares, full batches have another.
         let (placement, setup) = (&self.placement, &self.setup);
         let shape = whole.part(&partition, true, setup.branches_by_size());
         if !self.test.has(&shape) {

@@ -1,4 +1,4 @@
-//! Numbers by name, and those of each epoch.
+//! The logs of a step, and of each epoch.
 
 use std::fmt;
 use std::ops::Index;

@@ -5,11 +5,11 @@ use std::collections::VecDeque;
 use crate::Result;
 use crate::engine::{Engine, PendingRun};
 
-/// Steps begun and not known to be done, so many at most that batches do not pile up in memory.
+/// Steps begun and not known to be done; few enough that batches do not pile up in memory.
 #[derive(Default)]
 pub(crate) struct InFlight(VecDeque<PendingRun>);
 
-/// So many batches stay in memory at most.
+/// The largest number of steps in flight, each of which holds its batch in memory.
 const MOST_IN_FLIGHT: usize = 8;
 /// Enough to keep the device busy while the host wakes up and makes the next batch.
 const LEAST_IN_FLIGHT: usize = 2;

@@ -1,4 +1,4 @@
-//! Whether the devices have something to do.
+//! How long the devices wait for data.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::Result;
 use crate::engine::PendingRun;
 
-/// Since when the devices have had nothing to do: what they wait for the data, while the host may wait for both.
+/// Since when the devices have been idle. What the host waits for a batch counts as waiting for data only while they are.
 #[derive(Clone, Debug, Default)]
 pub(super) struct InputWait(Arc<Mutex<Running>>);
 
@@ -26,7 +26,7 @@ impl InputWait {
         done.on_each_done(move || input_wait.ended(Instant::now()))
     }
 
-    /// How much of the time from `start` to `end` the devices had nothing to do, if no step was begun in it.
+    /// How long the devices were idle between `start` and `end`, if no step was begun in that time.
     pub(super) fn between(&self, start: Instant, end: Instant) -> Duration {
         let running = self.lock();
         if running.runs > 0 {

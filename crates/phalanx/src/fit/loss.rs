@@ -1,4 +1,8 @@
-//! What the rows of one replica say of the model: its share of the loss, metrics, state of layers.
+//! The loss of one replica's rows, its metrics, and the state of its layers.
+//!
+//! A replica's loss is its share of the loss of the whole batch: the weighted sum over its rows, divided by the weight of
+//! *all* replicas' rows ([`Setup::global_weight`]). The shares add up to the loss, and so do their gradients, however
+//! unequally rows and weights are divided.
 
 use phalanx_graph::op::ReduceOp;
 use phalanx_graph::{DType, Tensor};
@@ -66,7 +70,7 @@ impl Objective {
     }
 }
 
-/// Which of the targets are integer classes, and of how many.
+/// Which targets are integer classes, and how many classes there are.
 fn classes(model: &Model, losses: &Losses, targets: &[usize]) -> Vec<(usize, usize)> {
     let outputs = model.outputs();
     let of_term = |term: &LossTerm| {
@@ -80,8 +84,8 @@ fn classes(model: &Model, losses: &Losses, targets: &[usize]) -> Vec<(usize, usi
 }
 
 impl Setup {
-    /// State of layers as all replicas go on with it: the mean over their examples of what each has, of integers
-    /// the largest.
+    /// The new state of layers that all replicas agree on: the mean over their examples of floats, the maximum of
+    /// integers.
     ///
     /// Keras keeps what one replica has and saves that; TensorFlow 2 evaluates with each replica's own.
     pub(super) fn synced_layer_state(
@@ -159,9 +163,11 @@ impl Setup {
         }
     }
 
-    /// The weight of all replicas' rows from that of this one's; it is the same for each where no row has one.
+    /// The weight of the rows of all replicas and micro-batches, from the weight of these rows; where rows have no weights
+    /// of their own, every replica has as much.
     ///
-    /// That of micro-batches is a parameter, for it must be known before the first of them is differentiated.
+    /// With micro-batches it is a parameter of the program, since it must be known before the first micro-batch is
+    /// differentiated; the pipeline computes it in a program of its own.
     fn global_weight(&self, own: &Tensor, varies: bool, batch: &BatchTensors) -> Tensor {
         match &batch.global_weights {
             GlobalWeights::AllReduced => {}
@@ -187,7 +193,7 @@ impl Setup {
     }
 }
 
-/// Refuses a loss of less than a number for each row: a mean of means, or a sum of some rows, is none of the batch.
+/// Refuses a loss that does not give a number for each row: the mean over the batch could not be computed from it.
 fn check_rows(name: &str, values: &Tensor, rows: usize) {
     if values.dims().first() != Some(&rows) {
         let message = format!(
@@ -198,7 +204,7 @@ fn check_rows(name: &str, values: &Tensor, rows: usize) {
     }
 }
 
-/// `sum / total`, 0 where nothing counts.
+/// `sum / total`, or 0 where the total is 0.
 pub(crate) fn divide_or_zero(sum: &Tensor, total: &Tensor) -> Tensor {
     let total = total.convert(sum.dtype());
     let nothing = total.equal(&total.like(0.0));

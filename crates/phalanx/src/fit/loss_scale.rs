@@ -103,7 +103,7 @@ impl LossScale {
         }
     }
 
-    /// The gradients of the loss from those of the scaled one.
+    /// The gradients of the loss, from the gradients of the scaled loss.
     #[track_caller]
     pub(super) fn unscaled(self, gradients: Vec<Tensor>, slots: &[Tensor]) -> Vec<Tensor> {
         let divided = |gradient: Tensor| match self.now(&gradient, slots) {
@@ -118,8 +118,8 @@ impl LossScale {
         matches!(self, Self::Dynamic { .. })
     }
 
-    /// What becomes of a step with these gradients, or with those of which it is known whether they are finite; `None`
-    /// when no step is skipped.
+    /// Whether a step counts: its gradients are checked, or `known` says of parts of them whether they are finite. `None`
+    /// where no step is ever skipped.
     #[track_caller]
     pub(super) fn finite_check(
         self,
@@ -165,13 +165,13 @@ impl LossScale {
 pub(super) struct FiniteCheck {
     /// Whether all gradients are finite.
     pub(super) finite: Tensor,
-    /// Whether they are not even with the smallest scale.
+    /// Whether they are not finite even with the smallest scale: the training has diverged.
     pub(super) is_lost: Tensor,
     /// The next slots.
     pub(super) slots: Vec<Tensor>,
 }
 
-/// Whether these are finite, scaled or not; `None` of none.
+/// Whether all gradients are finite, which scaling does not change; `None` without gradients.
 #[track_caller]
 pub(super) fn all_finite(gradients: &[Tensor]) -> Option<Tensor> {
     let finite = |gradient: &Tensor| {

@@ -44,7 +44,7 @@ pub struct LargestBatch {
 
 /// More examples in one batch than this are not tried.
 const MOST_ROWS: usize = 1 << 20;
-/// So many programs are compiled at most.
+/// The largest number of programs that a search compiles.
 const MOST_COMPILED: usize = 8;
 
 impl Trainer {

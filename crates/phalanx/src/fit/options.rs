@@ -32,8 +32,8 @@ pub struct Fit {
 /// [`Trainer::replica_times`](super::Trainer::replica_times).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Watch {
-    /// When so much was trained since the last time, in however many fits, that a timing is about a fiftieth of it. What
-    /// cannot be timed is told once and trained without.
+    /// As soon as the training since the last timing, in one or more fits, took 50 times as long as a timing does. If
+    /// replicas cannot be timed, a notice says so once and training goes on.
     #[default]
     Auto,
     /// After each epoch; an error when they cannot be timed.
@@ -81,8 +81,8 @@ impl Fit {
     }
 
     /// Goes on where the `fit` before was left, by an error or in a checkpoint that was restored
-    /// ([`Trainer::restore_checkpoint`](super::Trainer::restore_checkpoint)): with the rest of its epoch, whose results are
-    /// those of the whole of it. The history begins with the epochs done before. It takes the place of `initial_epoch`
+    /// ([`Trainer::restore_checkpoint`](super::Trainer::restore_checkpoint)): with the rest of its epoch, whose results cover
+    /// the whole epoch. The history begins with the epochs done before. It takes the place of `initial_epoch`
     /// and `position`. Keras' `BackupAndRestore` begins the epoch anew.
     ///
     /// Of the epoch it goes on with, `seconds` and all of `input` are of the part since then alone. The data must be those
@@ -103,7 +103,7 @@ impl Fit {
         self
     }
 
-    /// Writes the [`checkpoint`](Self::checkpoint) after every so many batches of an epoch too.
+    /// Also writes the [`checkpoint`](Self::checkpoint) every `batches` batches of an epoch.
     #[must_use]
     pub const fn save_freq(mut self, batches: usize) -> Self {
         self.save_freq = Some(batches);
@@ -133,13 +133,13 @@ impl Fit {
         self
     }
 
-    /// Whether to write a checkpoint after so many batches of an epoch of `steps`, whose end writes one anyway.
+    /// Whether to write a checkpoint after `done` batches of an epoch of `steps`, whose end writes one anyway.
     pub(super) fn is_save_due(&self, done: usize, steps: Option<usize>) -> bool {
         let freq = self.save_freq.filter(|_| self.checkpoint.is_some());
         Some(done) != steps && freq.is_some_and(|freq| done.is_multiple_of(freq))
     }
 
-    /// Ends an epoch after so many batches. The next epoch starts with the first batch of its own order, where Keras
+    /// Ends an epoch after `steps` batches. The next epoch starts with the first batch of its own order, where Keras
     /// goes on in the old one; endless data need it.
     #[must_use]
     pub const fn steps_per_epoch(mut self, steps: usize) -> Self {
@@ -154,24 +154,24 @@ impl Fit {
         self
     }
 
-    /// Validates after every so many epochs only.
+    /// Validates every `epochs` epochs only.
     #[must_use]
     pub const fn validation_freq(mut self, epochs: usize) -> Self {
         self.validation_freq = epochs;
         self
     }
 
-    /// At the end the variables are those of the epoch with the best value of this log, such as `val_accuracy`: the greatest,
+    /// Restores at the end the variables of the epoch with the best value of this log, such as `val_accuracy`: the greatest,
     /// of a loss or an error the least. Keras' `ModelCheckpoint(save_best_only)` and `EarlyStopping(restore_best_weights)`
-    /// do this with files and with a stop; the optimizer's state stays that of the last epoch.
+    /// do this with files and with a stop; the optimizer's state is the one of the last epoch.
     #[must_use]
     pub fn keep_best(mut self, log: impl Into<String>) -> Self {
         self.keep_best = Some(log.into());
         self
     }
 
-    /// When the replicas are timed; a straggler is told at the end of the epoch and is in its
-    /// [`EpochLogs`](super::EpochLogs). Timed are whole replicas with variables of their own.
+    /// When the replicas are timed. A straggler is reported at the end of the epoch and in its
+    /// [`EpochLogs`](super::EpochLogs). Only replicas with their own copy of the variables are timed.
     #[must_use]
     pub const fn watch_replicas(mut self, watch: Watch) -> Self {
         self.watch = watch;

@@ -1,4 +1,4 @@
-//! What a model gives for a batch, and what of it counts.
+//! The outputs of a model with their padding masks.
 
 use phalanx_graph::{DType, Tensor};
 
@@ -20,7 +20,7 @@ impl Output {
         masked.collect()
     }
 
-    /// The weight of each example, or of each step where some are padding, which weighs nothing.
+    /// The weight of each example or, where some steps are padding, of each step; padding weighs nothing.
     pub(super) fn weight(&self, weight: Option<&Tensor>) -> Option<Tensor> {
         let Some(mask) = &self.mask else {
             return weight.cloned();

@@ -64,7 +64,7 @@ impl ProgressReporter {
         }
     }
 
-    /// An epoch begins, of so many steps where that is known.
+    /// An epoch begins, of `steps` steps where that is known.
     pub(super) fn begin(&mut self, epoch: usize, steps: Option<usize>) {
         (self.epoch, self.steps) = (epoch, steps);
         self.started = Instant::now();

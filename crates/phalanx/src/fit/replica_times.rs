@@ -1,4 +1,4 @@
-//! How long each replica takes for its part of a step, alone.
+//! The time of each replica for its part of a step, and which replica is a straggler.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -34,13 +34,13 @@ pub struct ReplicaTime {
     pub median: Duration,
 }
 
-/// So many times the median of all replicas make a straggler.
+/// A replica that takes this many times the median of all replicas is a straggler.
 const STRAGGLER_RATIO: f64 = 1.2;
-/// And so much more: replicas are launched one after another, which takes some microseconds each.
+/// It must also take this much more than the median: replicas are launched one after another, at some microseconds each.
 const LAUNCH_OVERHEAD: Duration = Duration::from_micros(100);
 
 impl ReplicaTimes {
-    /// The replica that the others wait for, if one takes 1.2 times as long as half of them at least.
+    /// The slowest replica, if it takes more than 1.2 times the median.
     #[must_use]
     pub fn straggler(&self) -> Option<usize> {
         let usual = self.usual()?;
@@ -51,15 +51,15 @@ impl ReplicaTimes {
         straggles.then_some(slowest)
     }
 
-    /// How long half of the replicas take at most.
+    /// The median time.
     fn usual(&self) -> Option<Duration> {
         let mut times: Vec<Duration> = self.replicas.iter().map(|r| r.median).collect();
         times.sort();
         times.get(times.len().checked_sub(1)? / 2).copied()
     }
 
-    /// Numbers in proportion to the speeds of the replicas, as many together as the examples of the batch: as
-    /// [`shares`](crate::strategy::MirroredStrategy::shares) they make all take as long. `None` where smaller shares take no
+    /// Shares in proportion to the speeds of the replicas, which add up to the examples of the batch: as
+    /// [`shares`](crate::strategy::MirroredStrategy::shares) they make all replicas take the same time. `None` where smaller shares take no
     /// less time, a replica had no example, or one is so slow that it would get none.
     #[must_use]
     pub fn shares(&self) -> Option<Vec<u32>> {
@@ -73,7 +73,7 @@ impl ReplicaTimes {
         (self.shares_count && each && !shares.is_empty()).then_some(shares)
     }
 
-    /// The less of two times of each: what else a device did for a moment makes no straggler.
+    /// The smaller of two times of each replica, so that a moment of other work on a device makes no straggler.
     fn least(mut self, other: &Self) -> Self {
         for (time, other) in self.replicas.iter_mut().zip(&other.replicas) {
             time.median = time.median.min(other.median);
@@ -117,29 +117,31 @@ impl fmt::Display for ReplicaTimes {
     }
 }
 
-/// When the replicas are to be timed at the ends of epochs, and what that costs: over all fits of a trainer, for many
-/// short ones are as worth watching as a long one.
+/// Decides at the end of an epoch whether to time the replicas, and notices a straggler.
+///
+/// Timings cost time, so with `Auto` the training between two timings takes [`OVERHEAD_RATIO`] times as long as a timing.
+/// All fits of a trainer count together: many short ones deserve as much as one long one.
 #[derive(Default)]
 pub(super) struct StragglerMonitor {
     watch: Watch,
-    /// A timing on this trainer's own account failed: there is no other.
+    /// A timing failed with `Auto`, so none is tried again.
     has_failed: bool,
     /// The first full batch of the epoch.
     sample: Option<Batch>,
     /// What the last timing cost.
     cost: Option<Duration>,
-    /// The longest that a step took to begin before the first timing: its program was compiled.
+    /// The longest time that a step took to begin before the first timing, when its program was compiled.
     compiling: Duration,
-    /// How long was trained since the last timing, in how many steps.
+    /// The time and the number of steps trained since the last timing.
     trained: Duration,
     steps: u32,
-    /// The straggler that was told last in this fit.
+    /// The straggler that was reported last in this fit.
     told: Option<usize>,
 }
 
-/// Training takes so many times as long as the timings in it.
+/// Training takes at least this many times as long as the timings in it.
 const OVERHEAD_RATIO: u32 = 50;
-/// What compiling is taken to cost at least.
+/// The least that compiling is assumed to take.
 const LEAST_COMPILE_TIME: Duration = Duration::from_secs(2);
 /// StepExecutable that make a timing.
 const TIMED_RUNS: usize = 5;
@@ -154,7 +156,7 @@ impl StragglerMonitor {
         (self.sample, self.told) = (None, None);
     }
 
-    /// A step on a batch was begun, of which a full one has `full` rows; the first took as long as its program to compile.
+    /// Notes a step that was begun on a batch, and the first full batch of `full` rows as a sample for timings.
     pub(super) fn record_step(&mut self, batch: &Batch, full: usize, took: Duration) {
         self.compiling = self.compiling.max(took);
         self.steps = self.steps.saturating_add(1);
@@ -163,25 +165,25 @@ impl StragglerMonitor {
         }
     }
 
-    /// A timing took so long.
+    /// Notes the time that a timing took.
     fn timed(&mut self, cost: Duration) {
         (self.cost, self.trained, self.steps) = (Some(cost), Duration::ZERO, 0);
     }
 
-    /// What a timing costs: that of the first, of two series at most, is reckoned from the steps.
+    /// What a timing costs: what the last one took, or, before the first, an estimate from the steps for two series of runs.
     fn timing_cost(&self) -> Duration {
         let step = self.trained / self.steps.max(1);
         let first = || self.compiling.max(LEAST_COMPILE_TIME) + step * (2 * TIMED_RUNS as u32);
         self.cost.unwrap_or_else(first)
     }
 
-    /// What to tell of these times: a straggler that was not told before.
+    /// The warning of a straggler that was not reported before.
     pub(super) fn new_straggler(&mut self, times: &ReplicaTimes) -> Option<String> {
         let before = std::mem::replace(&mut self.told, times.straggler());
         times.warning().filter(|_| before != self.told)
     }
 
-    /// Whether it is time after an epoch of so long.
+    /// Whether to time the replicas now, after an epoch that took this long.
     fn is_due(&mut self, took: Duration) -> bool {
         self.trained += took;
         match self.watch {
@@ -243,7 +245,7 @@ impl Trainer {
         let compiled = placement.compile("replica_step", &self.replica_step(&shape)?)?;
         let batch = put(placement, tensors(batch), &partition, shape.filled)?;
         let copies = self.state.copies_of_all(&self.setup)?;
-        // Not that of an epoch, which may go on after this.
+        // Fresh totals: an epoch may go on after this with its own.
         let totals = self.state.zeros(&self.setup)?;
         let lists = self.state.arguments(copies.as_deref(), &totals, &batch)?;
         let engine = self.placement.engine();
@@ -284,7 +286,7 @@ impl Trainer {
         Ok(program)
     }
 
-    /// A fit begins: whether its replicas are watched, which is of whole ones with variables of their own.
+    /// A fit begins; only replicas with their own copy of the variables are timed.
     pub(super) fn begin_straggler_checks(&mut self, watch: Watch) {
         let is_copied =
             self.placement().replicas() > 1 && self.placement().layout().is_replicated();
@@ -292,10 +294,10 @@ impl Trainer {
             .begin(if is_copied { watch } else { Watch::Never });
     }
 
-    /// The times of the replicas at the end of an epoch of so long, if it is time for them.
+    /// Times the replicas at the end of an epoch that took this long, if a timing is due.
     ///
     /// # Errors
-    /// When they cannot be timed, though that was asked for after each epoch; otherwise it is told once, for the training
+    /// When they cannot be timed and [`Watch::EveryEpoch`] asked for it; with `Auto` a notice says so once, for training
     /// does not depend on it.
     pub(super) fn time_replicas_if_due(&mut self, took: Duration) -> Result<Option<ReplicaTimes>> {
         let sample = self.stragglers.sample.take();
@@ -319,7 +321,7 @@ impl Trainer {
         }
     }
 
-    /// Times of a few runs; a replica that keeps the others waiting is timed twice before it is told.
+    /// Times a few runs; a straggler is timed twice before it is reported.
     fn time_replicas_twice(&self, sample: &Batch) -> Result<ReplicaTimes> {
         let first = self.replica_times(sample, TIMED_RUNS)?;
         if first.straggler().is_none() {

@@ -7,16 +7,16 @@ use super::pipeline::{StageId, StagePlan};
 use crate::nn::{Model, Variable};
 use crate::optim::{Optimizer, ParamSpec, SlotSpec};
 
-/// The arrays of the state, in this order: the variables of the model, the slots of the optimizer, those of the loss
-/// scale, and `iterations`, the number of batches seen without those that the loss scale skipped.
+/// The arrays of the state, in this order: the variables of the model, the slots of the optimizer, the slots of the
+/// loss scale, and `iterations`, the number of batches seen without those that the loss scale skipped.
 #[derive(Clone)]
 pub(super) struct StateSpec {
     variables: Vec<Variable>,
-    /// Positions of the trained variables among those of the model.
+    /// Positions of the trained variables among the model's variables.
     pub(super) trained: Vec<usize>,
     /// The trained variables as the optimizer sees them.
     pub(super) params: Vec<ParamSpec>,
-    /// The slots of the optimizer, then those of the loss scale.
+    /// The slots of the optimizer, then the slots of the loss scale.
     pub(super) slots: Vec<SlotSpec>,
     /// The number of slots that belong to the optimizer.
     optimizer_slots: usize,
@@ -100,7 +100,7 @@ impl StateSpec {
         shardings
     }
 
-    /// The stage of each array: that of its layer, and the first for what belongs to no layer.
+    /// The stage of each array: the stage of its layer, or the first where it belongs to no layer.
     pub(super) fn stages(&self, plan: &StagePlan) -> Vec<StageId> {
         let of_variable = |index: usize| {
             let stage = plan.stage_of_path(&self.variables[index].name);

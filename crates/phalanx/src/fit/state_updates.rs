@@ -24,21 +24,21 @@ impl StateUpdates {
         self.new[index] = (!same).then(|| value.clone());
     }
 
-    /// What was set so far stays as it was where the condition does not hold.
+    /// Keeps the old value of all that was set so far where the condition does not hold.
     pub(super) fn select_if(&mut self, condition: &Tensor) {
         for (old, new) in self.old.iter().zip(&mut self.new) {
             *new = new.take().map(|new| condition.select(&new, old));
         }
     }
 
-    /// Cuts what was set, where the program is divided among devices, as what it replaces.
+    /// Shards each new value like the array that it replaces.
     pub(super) fn shard(&mut self, shardings: &[Sharding]) {
         for (new, sharding) in self.new.iter_mut().zip(shardings) {
             *new = new.take().map(|new| new.sharded(sharding));
         }
     }
 
-    /// Number of arrays of the state.
+    /// The number of arrays of the state.
     pub(super) const fn len(&self) -> usize {
         self.old.len()
     }

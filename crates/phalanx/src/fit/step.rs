@@ -280,7 +280,7 @@ impl Setup {
         ))
     }
 
-    /// The program of a prediction. Arguments: the variables, the inputs. Outputs: those of the model.
+    /// The program of a prediction. Arguments: the variables, the inputs. Outputs: the outputs of the model.
     pub(super) fn predict_step(&self, shape: &BatchShape) -> Result<StepProgram> {
         let graph = self.graph();
         let variables = self.state.bind_variables(&graph);

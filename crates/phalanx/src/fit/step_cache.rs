@@ -9,7 +9,7 @@ use crate::engine::Compiled;
 use crate::replicas::Placement;
 use crate::{Error, Result};
 
-/// How a compiled step runs; the cases are those of [`StepKind`].
+/// How a compiled step runs, with the same cases as [`StepKind`].
 pub(super) enum StepExecutable {
     /// One program on all devices, which replaces the `changed` arrays of the state.
     InPlace {

@@ -1,4 +1,4 @@
-//! The arrays that training carries from step to step, on their devices.
+//! The arrays that training carries from step to step, on their devices, and the steps on them.
 
 use phalanx_graph::{DType, HostTensor, Shape, Sharding};
 use phalanx_pjrt::Buffer;
@@ -10,25 +10,27 @@ use crate::engine::{Compiled, PendingRun};
 use crate::replicas::Placement;
 use crate::{Error, Result};
 
-/// The arrays of a training: variables, slots, batches seen; and the sums of the epoch.
+/// The arrays of a training in the order of [`StateSpec`](super::state_spec::StateSpec), and the epoch totals.
 ///
-/// Each replica has a list of arrays, or the device of the variables has the one list and replicas get copies of what
-/// they need. A step gives up the arrays it replaces. When it fails they are gone, and `arrays` stays empty.
+/// Each replica has a list of arrays. With a parameter device that device has the one list, and replicas get copies of what
+/// they need.
+///
+/// Invariant: a step donates the arrays that it replaces. If it fails they are gone, and `arrays` stays empty.
 pub(super) struct TrainState {
     placement: Placement,
     arrays: Vec<Vec<Buffer>>,
-    /// Copies of the variables for tests and predictions, where these are on a device of their own.
+    /// Copies of the variables on the replicas, for tests and predictions with a parameter device.
     copies: Vec<Vec<Buffer>>,
     totals: Vec<Buffer>,
     seed: Vec<Buffer>,
-    /// How each array is cut over a mesh.
+    /// How each array is sharded over a mesh.
     shardings: Vec<Sharding>,
     /// The stage of each array.
     stage_of_array: Vec<StageId>,
 }
 
 impl TrainState {
-    /// The state before the first step; first values of the variables come from the seed when none are given.
+    /// The state before the first step; without values the variables are initialized from the seed.
     pub(super) fn new(
         placement: &Placement,
         setup: &Setup,
@@ -44,7 +46,7 @@ impl TrainState {
         };
         let slots = setup.state.slots.iter();
         host.extend(slots.map(|slot| HostTensor::full(slot.shape.clone(), slot.fill)));
-        // An average of no steps is the variable; the optimizer lets the first step replace it.
+        // Before the first step an average is the variable itself; the first step replaces it.
         for (variable, slot) in setup.state.moving_averages() {
             host[slot] = host[variable].clone();
         }
@@ -81,7 +83,7 @@ impl TrainState {
         Ok(())
     }
 
-    /// What the random numbers of the steps follow from.
+    /// The seed of the random numbers of all steps.
     pub(super) fn seed(&self) -> Result<u64> {
         let shape = Shape::new(DType::U32, [2]);
         let key = self.placement.engine().get(&self.seed[0], &shape)?;
@@ -91,8 +93,8 @@ impl TrainState {
             .fold(0, |seed, &half| seed << 32 | u64::from(half)))
     }
 
-    /// Brings the slots in line with a setup of the same model and optimizer whose trained variables are others: those
-    /// of variables that are trained still stay, the others begin anew.
+    /// Rebuilds the slots after layers were frozen or unfrozen: slots of variables that are still trained stay, others
+    /// start afresh.
     pub(super) fn rebuild_slots(&mut self, from: &Setup, to: &Setup) -> Result<()> {
         let variables = from.model.variables().len();
         self.arrays()?;
@@ -132,7 +134,7 @@ impl TrainState {
         Ok(())
     }
 
-    /// The variables, slots and batches seen of each replica, or why there are none.
+    /// The arrays of each replica, or why there are none.
     pub(super) fn arrays(&self) -> Result<&[Vec<Buffer>]> {
         if self.arrays.is_empty() {
             return Err(Error::Training(
@@ -165,19 +167,19 @@ impl TrainState {
         Ok(())
     }
 
-    /// How many batches the devices have counted; waits for the steps begun.
+    /// The number of batches that the devices have counted; waits for the steps begun.
     pub(super) fn iterations(&self) -> Result<i64> {
         let last = self.arrays()?[0].len() - 1;
         Ok(self.get(last, &Shape::scalar(DType::I64))?.to_f64()[0] as i64)
     }
 
-    /// Sets the sums of the epoch to zero.
+    /// Sets the epoch totals to zero.
     pub(super) fn reset_epoch_totals(&mut self, setup: &Setup) -> Result<()> {
         self.totals = self.zeros(setup)?;
         Ok(())
     }
 
-    /// The sums of an epoch of other replicas, as many or not, placed for these.
+    /// Restores epoch totals that were saved with a possibly different number of replicas.
     pub(super) fn place_epoch_totals(
         &self,
         setup: &Setup,
@@ -198,12 +200,12 @@ impl TrainState {
         }
     }
 
-    /// Sets the sums of the epoch.
+    /// Sets the epoch totals.
     pub(super) fn set_epoch_totals(&mut self, totals_per_replica: Vec<Buffer>) {
         self.totals = totals_per_replica;
     }
 
-    /// A totals of nothing for each replica.
+    /// Epoch totals of zero for each replica.
     pub(super) fn zeros(&self, setup: &Setup) -> Result<Vec<Buffer>> {
         self.place_same_totals(setup, &HostTensor::zeros(setup.epoch_totals.shape()))
     }
@@ -219,12 +221,12 @@ impl TrainState {
         }
     }
 
-    /// The sums of the epoch over all replicas; waits for the steps begun.
+    /// The epoch totals over all replicas; waits for the steps begun.
     pub(super) fn read_epoch_totals(&self, setup: &Setup) -> Result<Vec<f64>> {
         self.merge_replicas(setup, &self.totals)
     }
 
-    /// What the totals_per_replica of all replicas are together.
+    /// Totals of each replica, merged.
     pub(super) fn merge_replicas(
         &self,
         setup: &Setup,
@@ -235,7 +237,7 @@ impl TrainState {
             .merge_replicas(&self.read_totals_per_replica(setup, totals_per_replica)?))
     }
 
-    /// The sums of the epoch of each replica; waits for the steps begun.
+    /// The epoch totals of each replica; waits for the steps begun.
     pub(super) fn totals_per_replica(&self, setup: &Setup) -> Result<Vec<Vec<f64>>> {
         self.read_totals_per_replica(setup, &self.totals)
     }
@@ -247,7 +249,7 @@ impl TrainState {
     ) -> Result<Vec<Vec<f64>>> {
         let engine = self.placement.engine();
         let read = |totals| Ok(engine.get(totals, &setup.epoch_totals.shape())?.to_f64());
-        // The devices that one replica is divided among all have its sums.
+        // Every device of a mesh has the sums of the one replica.
         let totals_per_replica = totals_per_replica.iter().take(self.placement.replicas());
         totals_per_replica.map(read).collect()
     }
@@ -315,7 +317,7 @@ impl TrainState {
         let lists = self.training_arguments(&copies, &self.totals, batch);
         let (mut outputs, done) = compiled.run(&slices(&lists))?;
         self.totals = outputs.iter_mut().filter_map(Vec::pop).collect();
-        // Gradients are reduced, so those of any replica will do.
+        // Gradients are reduced, so any replica has them.
         let received = self.placement.to_parameters(&outputs[0], sent)?;
         Ok((received, done))
     }
@@ -341,7 +343,7 @@ impl TrainState {
             .collect())
     }
 
-    /// A copy of the whole state for each replica, where it is on a device of its own.
+    /// A copy of the whole state for each replica, with a parameter device.
     pub(super) fn copies_of_all(&self, setup: &Setup) -> Result<Option<Vec<Vec<Buffer>>>> {
         if self.placement.parameter_device().is_none() {
             return Ok(None);
@@ -351,7 +353,7 @@ impl TrainState {
             .map(Some)
     }
 
-    /// What a whole training step that goes on with a totals takes on each replica.
+    /// The arguments of a training step that is one program, on each replica.
     pub(super) fn arguments<'a>(
         &'a self,
         copies: Option<&'a [Vec<Buffer>]>,
@@ -421,7 +423,7 @@ impl TrainState {
             .collect()
     }
 
-    /// Copies of some arrays for each replica, by their positions, from the device of the variables.
+    /// Copies on each replica of some arrays of the parameter device, given by their positions.
     fn copied(&self, wanted: &[(usize, Shape)]) -> Result<Vec<Vec<Buffer>>> {
         let arrays = &self.arrays()?[0];
         let replica = |replica| {

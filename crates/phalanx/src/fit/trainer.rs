@@ -1,4 +1,4 @@
-//! The loop around the step.
+//! The training loop.
 
 use std::time::{Duration, Instant};
 
@@ -35,15 +35,15 @@ pub struct Trainer {
     verifier: Option<ReplicaVerifier>,
     pub(super) train: StepCache,
     pub(super) test: StepCache,
-    /// Steps skipped before the present totals began.
+    /// Steps skipped before the epoch totals were last reset.
     pub(super) skipped_before: f64,
     pub(super) predict: StepCache,
-    /// Batches of training seen: the host's copy of what the device counts, which skips what the loss scale does.
+    /// Training batches seen: the host's copy of the count on the device, which leaves out skipped steps.
     pub(super) iterations: i64,
-    /// Of the last `fit`: where it is in its data, and whether the totals has the sums of that epoch.
+    /// The position of the last `fit` in its data, and whether the epoch totals hold the sums of that epoch so far.
     pub(super) position: Position,
     pub(super) is_mid_epoch: bool,
-    /// Examples of that data, where they are counted, and the checksum of their settings.
+    /// The number of examples of that data, where it is known, and the checksum of their settings.
     pub(super) examples: Option<u64>,
     pub(super) data_settings: Option<u32>,
     pub(super) history: History,
@@ -104,8 +104,8 @@ impl Trainer {
     ///
     /// The loss of an epoch is the mean over its examples by weight, while the variables change, as in Keras;
     /// weights count in the divisor too, where Keras divides by the number of examples. With an optimizer that averages
-    /// the variables ([`Optimizer::ema`]) the averages are the variables at the end, unless those of the best epoch are
-    /// kept ([`Fit::keep_best`]), which are what that epoch was validated with.
+    /// the variables ([`Optimizer::ema`]) the averages become the variables at the end, unless the variables of the
+    /// best epoch are kept ([`Fit::keep_best`]), which are what that epoch was validated with.
     ///
     /// # Errors
     /// When the data do not fit the model, an epoch has no end, no batch or no weight, a source fails, the device does, or the loss
@@ -124,7 +124,7 @@ impl Trainer {
         let best = fit.keep_best.as_deref();
         let best = best.map(|log| BestEpoch::new(log, &names, fit.validation.is_some()));
         let first = self.begin(data, &fit, best.transpose()?)?;
-        // That of an earlier training must not be taken for one of this.
+        // So that a checkpoint of an earlier training is not mistaken for one of this.
         if let (Some(path), false) = (&fit.checkpoint, fit.resume) {
             self.save_checkpoint(path)?;
         }
@@ -173,7 +173,7 @@ impl Trainer {
         Ok(self.history.clone())
     }
 
-    /// Says where the training runs, and what of its data cannot be read.
+    /// Reports where the training runs, and which data cannot be read.
     fn report_start(&self, reporter: &mut ProgressReporter, data: &dyn TrainingData, fit: &Fit) {
         reporter.start(&self.placement.describe(data.batch_size()));
         if let Some(warning) = self.setup.uneven_shares_warning() {
@@ -243,7 +243,7 @@ impl Trainer {
         self.state.set(index, &HostTensor::scalar(rate as f32))
     }
 
-    /// Puts the optimizer's averages, if it keeps any, in the place of the variables, as Keras does at the end of `fit`.
+    /// Replaces the variables by the optimizer's moving averages, if it keeps any, as Keras does at the end of `fit`.
     fn take_averages(&mut self) -> Result<()> {
         for (variable, slot) in self.setup.state.moving_averages() {
             let shape = &self.setup.model.variables()[variable].shape;
@@ -346,7 +346,7 @@ impl Trainer {
         }
     }
 
-    /// Tells what of the files is left out.
+    /// Warns of the bytes of files that are left out.
     pub(super) fn warn_lost(&self, lost: &[LostBytes]) {
         for lost in lost {
             self.engine().notice(&format!("warning: {lost}"));
@@ -360,7 +360,7 @@ impl Trainer {
         Ok(())
     }
 
-    /// Begins one training step on a batch, whose rows are parted so.
+    /// Begins one training step on a batch.
     fn step(
         &mut self,
         batch: &Batch,
@@ -385,7 +385,7 @@ impl Trainer {
         self.verify()
     }
 
-    /// Compares the replicas, when it is time.
+    /// Compares the replicas every `verify_every` steps.
     fn verify(&mut self) -> Result<()> {
         let Some(every) = self.placement.verify_every() else {
             return Ok(());
@@ -421,7 +421,7 @@ impl Trainer {
         self.shaped(batch, partition)
     }
 
-    /// Which rows of a batch of `full` rows or fewer are whose, and the shapes of a part.
+    /// The partition of a batch of `full` rows or fewer, and the shapes of each replica's part.
     pub(super) fn part(&self, batch: &Batch, full: usize) -> Result<(BatchPartition, BatchShape)> {
         let partition = self.placement.partition(batch.rows(), full);
         self.shaped(batch, partition)
@@ -433,7 +433,7 @@ impl Trainer {
         partition: BatchPartition,
     ) -> Result<(BatchPartition, BatchShape)> {
         let whole = BatchShape::of(&self.setup, batch)?;
-        // Micro-batches are told their place among the rows the same way.
+        // Micro-batches get their position among the rows of the batch the same way as padded parts do.
         let is_cut =
             matches!(self.setup.layout, StepLayout::Pipelined(_)) && partition.replicas() > 1;
         let shape = whole.part(
@@ -467,8 +467,7 @@ impl Trainer {
         Ok(logs)
     }
 
-    /// Goes on with another set of trainable layers: programs are traced again, and the state of variables trained before and after
-    /// stays.
+    /// Changes which layers are trainable: programs are traced again, and the slots of variables that stay trained are kept.
     pub(super) fn update_trainable<T>(
         &mut self,
         change: impl FnOnce(&mut Model) -> Result<T>,
@@ -484,7 +483,7 @@ impl Trainer {
         Ok(result)
     }
 
-    /// The value of a slot that is one number.
+    /// The value of a scalar slot, by its name.
     fn scalar_slot(&self, name: &str) -> Result<Option<f64>> {
         let Some(slot) = self.scalar_slot_index(name) else {
             return Ok(None);
@@ -494,7 +493,7 @@ impl Trainer {
         Ok(value.to_f64().first().copied())
     }
 
-    /// Which of the slots that belong to no variable has a name.
+    /// The position of the slot of this name that belongs to no variable.
     fn scalar_slot_index(&self, name: &str) -> Option<usize> {
         let mut slots = self.setup.state.slots.iter();
         slots.position(|slot| slot.param.is_none() && slot.name == name)

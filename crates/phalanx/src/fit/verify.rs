@@ -1,4 +1,4 @@
-//! Whether the replicas still have the same variables.
+//! The check that all replicas still have the same variables.
 
 use phalanx_graph::{DType, Graph, Shape, Tensor};
 
@@ -8,7 +8,7 @@ use crate::engine::Compiled;
 use crate::replicas::Placement;
 use crate::{Error, Result};
 
-/// Compares what the replicas have: a number for each array is computed where it is, and the numbers are compared.
+/// Compares the arrays of the replicas by a checksum of each, computed on its device.
 pub(super) struct ReplicaVerifier {
     compiled: Compiled,
     names: Vec<String>,

@@ -133,7 +133,7 @@ impl SparseCategoricalCrossentropy {
     }
 }
 
-/// From so many classes on the logit of a class is gathered, and its gradient scattered; a smaller row is compared and summed as a
+/// From this many classes on the logit of a class is gathered, and its gradient scattered; a smaller row is compared and summed as a
 /// whole, which is one loop with the rest.
 const MANY_CLASSES: usize = 1024;
 
@@ -229,7 +229,7 @@ impl BinaryCrossentropy {
         };
         let y_true = self.smooth(y_true, 0.5);
         let losses = if self.from_logits {
-            // One condition for both parts: where x is 0 their derivatives add up to that of a logistic.
+            // One condition for both parts: where x is 0 their derivatives add up to the derivative of a logistic.
             let zero = y_pred.like(0.0);
             let above = y_pred.greater_equal(&zero);
             let tail = above.select(&-&y_pred, &y_pred).exp().log1p();

@@ -52,7 +52,7 @@ impl Described for BinaryAccuracy {
     };
 }
 
-/// How often the largest of the scores is that of the one-hot class; the first of equal ones wins.
+/// How often the one-hot class has the largest score; the first of equal scores wins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CategoricalAccuracy;
 
@@ -64,7 +64,7 @@ impl Described for CategoricalAccuracy {
     };
 }
 
-/// How often the largest of the scores is that of the integer class; the first of equal ones wins.
+/// How often the integer class has the largest score; the first of equal scores wins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SparseCategoricalAccuracy;
 
@@ -76,7 +76,7 @@ impl Described for SparseCategoricalAccuracy {
     };
 }
 
-/// How often fewer than `k` scores are above that of the one-hot class.
+/// How often fewer than `k` scores are above the score of the one-hot class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TopKCategoricalAccuracy {
     k: u64,
@@ -94,7 +94,7 @@ impl Described for TopKCategoricalAccuracy {
     };
 }
 
-/// How often fewer than `k` scores are above that of the integer class.
+/// How often fewer than `k` scores are above the score of the integer class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SparseTopKCategoricalAccuracy {
     k: u64,

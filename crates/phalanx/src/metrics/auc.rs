@@ -110,7 +110,7 @@ impl Auc {
         self
     }
 
-    /// Thresholds from 0 to 1 of one's own, besides those just below 0 and just above 1.
+    /// Sets the thresholds, from 0 to 1; one just below 0 and one just above 1 are added.
     #[must_use]
     pub fn thresholds(mut self, thresholds: impl Into<Vec<f64>>) -> Self {
         self.thresholds = Some(thresholds.into());

@@ -1,7 +1,7 @@
 //! What is watched while training: numbers accumulated over batches, on the host from additive counts.
 //!
 //! A metric traces how much a batch adds to its state; the sum of those over batches and replicas is its
-//! state, and [`Metric::result`] turns that into the number in the logs. Numbers are those of Keras 3;
+//! state, and [`Metric::result`] turns that into the number in the logs. Numbers agree with Keras 3;
 //! what differs is said at the item.
 
 mod accuracy;

@@ -167,7 +167,7 @@ impl Path {
 
 struct Reader<'a> {
     registry: &'a Registry,
-    /// How many layers were read, those of models inside included.
+    /// The number of layers read, including layers of nested models.
     layers: usize,
 }
 

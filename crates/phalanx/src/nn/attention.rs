@@ -76,7 +76,7 @@ impl MultiHeadAttention {
         self
     }
 
-    /// Sets the last dim of the output; that of the query by default.
+    /// Sets the last dim of the output; the last dim of the query by default.
     #[must_use]
     pub const fn output_shape(mut self, features: usize) -> Self {
         self.output_shape = Some(features);

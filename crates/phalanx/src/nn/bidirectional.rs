@@ -39,7 +39,7 @@ pub enum MergeMode {
 /// A recurrent layer from the first step to the last and, with variables of its own, from the last to the first; kind
 /// `bidirectional`.
 ///
-/// Input and output are those of the layer; with `return_sequences` step `t` of the output is that of both directions
+/// Input and output are as for the layer; with `return_sequences` step `t` of the output joins both directions
 /// at `t`, zeros where it is padding. Variables: `forward/..` and `backward/..`. Unlike Keras': the backward layer has
 /// the settings of the forward one, first states are not taken, and outputs are always merged.
 ///

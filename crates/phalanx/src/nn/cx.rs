@@ -39,7 +39,7 @@ pub struct Effects {
     pub updates: Vec<(usize, Tensor)>,
     /// Scalars to add to the loss: penalties and what layers added.
     pub losses: Vec<Tensor>,
-    /// Counts of examples of a micro-batch, and the parameters that are those of all of them.
+    /// Pairs of the examples of a micro-batch and of the parameter that holds the examples of all micro-batches.
     pub(crate) wholes: Vec<(Tensor, Tensor)>,
 }
 
@@ -164,7 +164,7 @@ impl Cx {
         self
     }
 
-    /// Says that the rows are one of so many parts of a batch, one after another, of which the losses' mean counts.
+    /// Says that the rows are one of `micro_batches` micro-batches, whose losses are averaged.
     #[must_use]
     pub(crate) const fn with_micro_batches(mut self, micro_batches: usize) -> Self {
         self.micro_batches = micro_batches;
@@ -293,7 +293,7 @@ impl Cx {
 
     /// A variable that only [`update`](Self::update) changes, such as a moving mean.
     ///
-    /// The value is that of the last update when this call made one already.
+    /// Returns the value of the last update, if this call made one already.
     #[must_use]
     #[track_caller]
     pub fn state(&mut self, name: &str, shape: Shape, initial: &Initializer) -> Tensor {

@@ -26,7 +26,7 @@ pub enum Combiner {
 ///
 /// Inputs: indices `[batch, n]`, and perhaps a weight for each. Output: `[batch, output_dim]`, zeros where a bag is
 /// empty. Variable: `embeddings` `[input_dim, output_dim]`. An index that is `padding` is not in the bag; one that is
-/// not in the table gives NaN, as [`Embedding`](super::Embedding) does. Not in Keras: numbers are those of TensorFlow's
+/// not in the table gives NaN, as [`Embedding`](super::Embedding) does. Not in Keras: numbers agree with TensorFlow's
 /// `embedding_lookup_sparse`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

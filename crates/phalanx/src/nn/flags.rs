@@ -122,7 +122,7 @@ impl Model {
         }
     }
 
-    /// The names of its layers, those of models inside left out, in the order in which they are first called.
+    /// The names of its layers, without layers of nested models, in the order in which they are first called.
     pub(crate) fn layer_order(&self) -> Vec<String> {
         let mut names: Vec<String> = Vec::new();
         for call in &self.calls {

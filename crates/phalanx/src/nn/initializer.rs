@@ -11,7 +11,7 @@ use crate::config::{Component, Description, Field, Kind};
 ///
 /// Values depend on the seed, the variable's path and the position alone; they have Keras' moments and bounds,
 /// not its bits. In JSON and YAML: the name, `he_normal`, or the name with its settings,
-/// `{"truncated_normal": {"stddev": 0.02}}`. Fans are those of the last two dims times the size of the others.
+/// `{"truncated_normal": {"stddev": 0.02}}`. Fans are the last two dims times the size of the others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(remote = "Self", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Initializer {

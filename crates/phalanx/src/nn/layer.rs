@@ -82,7 +82,7 @@ pub trait Layer: Debug + Send + Sync {
         None
     }
 
-    /// Whether the padding mask of the first input is that of the output: for layers that treat each step by itself.
+    /// Whether the output has the padding mask of the first input: for layers that treat each step by itself.
     ///
     /// Otherwise the output has the mask that [`call`](Self::call) gave it, or none.
     fn keeps_mask(&self) -> bool {
@@ -151,7 +151,7 @@ impl LayerSpec {
         self
     }
 
-    /// Sets whether training changes its variables; on a model, those of all its layers.
+    /// Sets whether training changes its variables; on a model, the variables of all its layers.
     #[must_use]
     pub fn trainable(mut self, trainable: bool) -> Self {
         self.body.set_trainable(trainable);

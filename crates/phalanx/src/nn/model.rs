@@ -179,7 +179,7 @@ impl Model {
         self.outputs.iter().map(per_example).collect()
     }
 
-    /// The name of each output: that of the layer that makes it, numbered when several come from one.
+    /// The name of each output: the name of the layer that makes it, numbered when a layer makes several.
     #[must_use]
     pub fn output_names(&self) -> Vec<String> {
         let mut names = Names::default();
@@ -203,7 +203,7 @@ impl Model {
         self.outputs.iter().map(activation).collect()
     }
 
-    /// The paths of the layers, those of models inside included, as in `backbone/conv2d`.
+    /// The paths of the layers, including layers of nested models, as in `backbone/conv2d`.
     #[must_use]
     pub fn layers(&self) -> Vec<String> {
         let mut paths = Vec::new();
@@ -258,7 +258,7 @@ impl Model {
         Ok(self.variables.iter().map(value).collect())
     }
 
-    /// Checks that values are those of the variables, in their order.
+    /// Checks that there is a value of the right shape for each variable, in their order.
     pub(crate) fn check_values(&self, values: &[HostTensor]) -> Result<()> {
         let (name, expected, got) = (&self.name, self.variables.len(), values.len());
         if expected != got {

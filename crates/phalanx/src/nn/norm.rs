@@ -12,11 +12,11 @@ use crate::config::{self, Component, Described, Field, Kind};
 
 /// `gamma (x - mean) / sqrt(variance + epsilon) + beta` per channel; kind `batch_norm` (Ioffe and Szegedy 2015).
 ///
-/// In training the statistics are those of the batch's examples on this replica, or on all of them when the layer is
+/// In training the statistics are taken over the batch's examples on this replica, or on all of them when the layer is
 /// [`synchronized`](BatchNorm::synchronized), and the moving ones become `momentum moving + (1 - momentum) batch`;
 /// otherwise, and when the layer is frozen, they are the moving ones. As in Keras the variance is the population's, in
 /// both; rows that only fill up a batch do not count. The moving statistics of replicas are averaged in each step, by
-/// their examples, so that a model evaluates before it is saved as it does after; Keras saves those of one replica.
+/// their examples, so that a model evaluates before it is saved as it does after; Keras saves the statistics of one replica.
 /// Variables: `gamma`, `beta`, and the state `moving_mean` and `moving_variance`, each `[channels]`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -145,7 +145,7 @@ impl BatchNorm {
         self
     }
 
-    /// Sets whether the statistics are those of all replicas' examples, so that the results do not depend on the number
+    /// Sets whether the statistics are taken over the examples of all replicas, so that the results do not depend on the number
     /// of replicas; worth its communication when each replica has few examples, 16 say.
     ///
     /// Each replica's count, mean and sum of squared deviations are gathered in one exchange and merged (Chan et al.
@@ -338,7 +338,7 @@ impl Moments {
         }
     }
 
-    /// The moments of all replicas' examples from those of this one's.
+    /// The moments of the examples of all replicas, from the moments of this one.
     #[track_caller]
     fn merged(&self, x: &Tensor, channel: usize) -> Self {
         let channels = x.dim(channel);

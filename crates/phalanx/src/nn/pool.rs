@@ -104,7 +104,7 @@ pooling! {
     MaxPool2d, "max_pool2d", "the maximum of each window", largest
 }
 pooling! {
-    /// The mean of each window, of those of its elements that lie inside the image; kind `average_pool2d`.
+    /// The mean of the elements of each window that lie inside the image; kind `average_pool2d`.
     AveragePool2d, "average_pool2d", "the mean of each window", average
 }
 

@@ -168,7 +168,7 @@ impl Layer for Rescaling {
 /// What Keras' applications do to images first, as a layer or on the host; kind `preprocess`.
 ///
 /// Images are `[batch, height, width, 3]`, red first, from 0 to 255, of any element type; what comes out is f32, or of
-/// the input's type where that is one of floats. The formulas and their order are those of Keras' `imagenet_utils`.
+/// the input's type where that is one of floats. The formulas and their order follow Keras' `imagenet_utils`.
 ///
 /// ```
 /// use phalanx::models::MobileNetV2;

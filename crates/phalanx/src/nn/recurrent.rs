@@ -191,7 +191,7 @@ pub(super) struct Loop<'a> {
     pub(super) units: usize,
     pub(super) states: usize,
     pub(super) backwards: bool,
-    /// Whether the outputs of padding are zeros, and not those of the step before.
+    /// Whether padding outputs zeros instead of repeating the output of the step before.
     pub(super) zero_padding: bool,
 }
 
@@ -206,7 +206,7 @@ pub(super) struct Done {
 }
 
 impl Done {
-    /// The outputs of all steps `[batch, steps, units]` with their mask, or that of the last `[batch, units]`.
+    /// The outputs of all steps `[batch, steps, units]` with their mask, or of the last step `[batch, units]`.
     #[track_caller]
     pub(super) fn output(&self, cx: &mut Cx, sequences: bool) -> Tensor {
         if !sequences {
@@ -223,7 +223,7 @@ impl Done {
 impl Loop<'_> {
     /// Takes the steps. `step(row, states, constants)` gives the next states, the first of which is the output.
     ///
-    /// At a step that is padding the states stay, and the output is that of the step before, zeros at first: Keras'
+    /// At a step that is padding the states stay, and the output of the step before is repeated, zeros at first: Keras'
     /// rule.
     #[track_caller]
     pub(super) fn run(

@@ -14,7 +14,7 @@ use crate::config::{self, Component, Described};
 ///
 /// Inputs: `[batch, steps, features]`, and perhaps the first `h` `[batch, units]`. Output: the last `h`, or with
 /// `return_sequences` every `h`. Variables: `kernel` `[features, units]`, `recurrent_kernel` `[units, units]`, `bias`
-/// `[units]`. Masks and differences from Keras are those of [`Lstm`](super::Lstm).
+/// `[units]`. Masks and differences from Keras are as for [`Lstm`](super::Lstm).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SimpleRnn {

@@ -36,7 +36,7 @@ struct Clock {
 impl Optimizer {
     /// Traces one step: variables and slots after it, from those before it and the gradients.
     ///
-    /// `specs`, `params` and `gradients` are in one order, `slots` in that of [`slots`](Self::slots).
+    /// `specs`, `params` and `gradients` are in one order, `slots` in the order of [`slots`](Self::slots).
     /// `iterations` is the i64 scalar of batches seen, from 0; gradients are already reduced over the
     /// replicas. Bad settings and wrong numbers of tensors become the graph's error.
     #[must_use]
@@ -155,7 +155,7 @@ impl Optimizer {
         items.collect()
     }
 
-    /// Gradients become the mean of those of the micro-steps; sums start again after an update.
+    /// Averages the gradients of the accumulated batches; sums start again after an update.
     fn accumulate(&self, items: &mut [Item<'_>], clock: &Clock) {
         let (Some(steps), Some(is_update)) =
             (self.options.gradient_accumulation_steps, &clock.is_update)

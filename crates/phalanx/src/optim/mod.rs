@@ -2,7 +2,7 @@
 //!
 //! An [`Optimizer`] is one update [`Rule`] and the [`Options`] every rule shares. A step goes
 //! accumulate -> clip -> decay -> rule -> average, each stage mapping its slots to their next values.
-//! Formulas are those of Keras 3; what differs is said at the item.
+//! Formulas follow Keras 3; each item documents where it differs.
 
 mod adadelta;
 mod adagrad;
@@ -94,7 +94,7 @@ impl Optimizer {
         }
     }
 
-    /// What the optimizer carries for these variables: slots of its own, then those of each variable.
+    /// What the optimizer carries for these variables: its scalar slots, then the slots of each variable.
     #[must_use]
     pub fn slots(&self, params: &[ParamSpec]) -> Vec<SlotSpec> {
         let own = self.own_slots().into_iter().map(|(name, fill)| SlotSpec {
@@ -170,7 +170,7 @@ impl Optimizer {
         self.rule.kind()
     }
 
-    /// The settings by their Keras names, those of the rule and of the options together.
+    /// The settings of the rule and of the options, by their Keras names.
     #[must_use]
     pub fn config(&self) -> Value {
         self.rule.config(&self.options)

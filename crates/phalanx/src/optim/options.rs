@@ -28,7 +28,7 @@ pub struct Options {
     pub use_ema: bool,
     /// The part of the average that each step keeps.
     pub ema_momentum: f64,
-    /// The variables become their averages after every so many updates.
+    /// The variables become their averages every this many updates.
     pub ema_overwrite_frequency: Option<u64>,
     /// Further variables that do not decay; not written to configurations.
     #[serde(skip)]
@@ -176,7 +176,7 @@ impl Optimizer {
         self.with(|options| (options.use_ema, options.ema_momentum) = (true, momentum))
     }
 
-    /// Makes the variables their averages after every so many updates.
+    /// Replaces the variables by their averages every `updates` updates.
     #[must_use]
     pub fn ema_overwrite_frequency(self, updates: u64) -> Self {
         self.with(|options| options.ema_overwrite_frequency = Some(updates))

@@ -1,4 +1,4 @@
-//! Which rows of a global batch are whose.
+//! Which rows of a global batch each replica gets.
 
 use std::collections::BTreeSet;
 
@@ -7,16 +7,16 @@ use crate::{Error, Result};
 /// Which rows of a global batch each replica computes: consecutive ones, in the order of the replicas.
 ///
 /// Equal devices get as many rows as TensorFlow's rebatch gives them: `rows / R` each, and one more for the first
-/// `rows % R`. All replicas run one program, so each array has the rows of the largest part, and rows that only fill it
-/// up weigh nothing, or, where the sizes of the parts are known, are left out before anything is computed; a batch
-/// of fewer rows than replicas leaves some of them without any example.
+/// `rows % R`. All replicas run one program, so arrays have the rows of the largest part, and smaller parts are padded.
+/// Padding weighs nothing; where the program is made for fixed sizes it is sliced off before anything is computed. With
+/// fewer rows than replicas some replicas have no example.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct BatchPartition {
-    /// First row of each replica, and behind the last the number of rows.
+    /// The first row of each replica, then the number of rows.
     starts: Vec<usize>,
-    /// Rows of the arrays of each replica.
+    /// The rows of the arrays of each replica, with padding.
     padded_rows: usize,
-    /// Whether the program may be one for parts of these sizes alone.
+    /// Whether the program is made for parts of these sizes alone.
     is_sized: bool,
 }
 
@@ -29,8 +29,8 @@ impl BatchPartition {
         Self::from_rows((0..replicas).map(|replica| each + usize::from(replica < more)))
     }
 
-    /// `rows` in proportion to the shares of the replicas: the parts' ends are where they would be exactly, rounded, so
-    /// that no part is a row or more off.
+    /// `rows` in proportion to the shares of the replicas: the end of each part is rounded, so that no part is off by more
+    /// than a row.
     ///
     /// # Errors
     /// When there is no share, or all of them are 0.
@@ -53,7 +53,7 @@ impl BatchPartition {
         Ok(Self::from_rows(counts))
     }
 
-    /// So many rows for each replica.
+    /// This number of rows for each replica.
     pub(crate) fn from_rows(counts: impl Iterator<Item = usize>) -> Self {
         let mut starts = vec![0];
         let mut each = 1;
@@ -68,14 +68,14 @@ impl BatchPartition {
         }
     }
 
-    /// The same for a program that is made for parts of these sizes.
+    /// The same, for a program that is made for parts of these sizes alone.
     #[must_use]
     pub(crate) const fn sized(mut self) -> Self {
         self.is_sized = true;
         self
     }
 
-    /// The sizes of the parts that the program is made for, each once, the largest first; none where any may come, or a
+    /// The sizes that the program is made for, each once, the largest first; empty where parts may have any size, or a
     /// part has no example.
     pub(crate) fn sizes(&self) -> Vec<usize> {
         let counts = (0..self.replicas()).map(|replica| self.rows(replica));
@@ -86,20 +86,20 @@ impl BatchPartition {
         }
     }
 
-    /// The same parts in arrays of at least `each` rows.
+    /// The same parts in arrays of at least `rows` rows.
     #[must_use]
     pub fn padded_to(mut self, each: usize) -> Self {
         self.padded_rows = self.padded_rows.max(each);
         self
     }
 
-    /// Number of replicas.
+    /// The number of replicas.
     #[must_use]
     pub fn replicas(&self) -> usize {
         self.starts.len() - 1
     }
 
-    /// Rows of the arrays of each replica, with those that only fill up.
+    /// The rows of the arrays of each replica, with padding.
     #[must_use]
     pub const fn padded_rows(&self) -> usize {
         self.padded_rows
@@ -111,13 +111,13 @@ impl BatchPartition {
         self.starts[replica]
     }
 
-    /// How many rows of a replica are examples.
+    /// The number of rows of a replica, without padding.
     #[must_use]
     pub fn rows(&self, replica: usize) -> usize {
         self.starts[replica + 1] - self.starts[replica]
     }
 
-    /// Whether each replica's arrays hold examples only.
+    /// Whether no replica's arrays are padded.
     #[must_use]
     pub fn is_even(&self) -> bool {
         (0..self.replicas()).all(|replica| self.rows(replica) == self.padded_rows)

@@ -3,7 +3,7 @@
 use crate::engine::Engine;
 use crate::{Error, Result};
 
-/// The positions of named devices among those of an engine.
+/// The positions of named devices in an engine.
 ///
 /// A device is named as users of TensorFlow, PyTorch or JAX know it: `cpu:0`, `CPU:1`, `/gpu:1`, `cuda:0`,
 /// `/device:GPU:0`, `/physical_device:GPU:0`, `/job:localhost/replica:0/task:0/device:CPU:0`; `gpu` is the first.

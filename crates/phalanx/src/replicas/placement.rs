@@ -1,4 +1,4 @@
-//! Where the replicas of a program run, and what they need for it.
+//! The devices of a program, and how the model and its batches lie on them.
 
 use phalanx_graph::{HostTensor, Mesh, Program, Shape, Sharding};
 use phalanx_pjrt::Buffer;
@@ -7,10 +7,11 @@ use super::{BatchPartition, Layout, MeshLayout, ParameterDevice, Reduction, Stag
 use crate::engine::{CompileRequest, Compiled, Engine};
 use crate::{Error, Result};
 
-/// Where the replicas of a program run: the answers of a strategy as data.
+/// The devices that a strategy uses, as data: which devices compute, how the model lies on them, which rows of a batch each
+/// gets, and how gradients are reduced.
 ///
-/// Replica `i` computes on device `devices()[i]`, from a copy of the variables of its own or, with a parameter device,
-/// from one that is brought there for each step.
+/// Replica `i` computes on device `devices()[i]`. It has its own copy of the variables or, with a parameter device, gets
+/// one for each step.
 #[derive(Clone, Debug)]
 pub struct Placement {
     engine: Engine,
@@ -34,7 +35,7 @@ impl Placement {
         Self::checked(engine, (0..engine.devices()).collect())
     }
 
-    /// A replica on each of these devices of an engine, by their positions in it.
+    /// A replica on each of these devices, given by their positions in the engine.
     ///
     /// # Errors
     /// When there is none, one is not in the engine, or is there twice.
@@ -72,7 +73,7 @@ impl Placement {
         Ok(Self { devices, ..self })
     }
 
-    /// With the variables on one device alone, of this engine or another.
+    /// With the variables on one parameter device, of this engine or another.
     #[must_use]
     pub fn with_parameters(mut self, engine: &Engine, device: usize) -> Self {
         self.layout = Layout::ParameterDevice(ParameterDevice {
@@ -82,7 +83,7 @@ impl Placement {
         self
     }
 
-    /// With one replica, divided among the devices in the order of a mesh; batches are cut over the axis `data`.
+    /// With one model, sharded over the devices in the order of a mesh; batches are sharded over the axis `data`.
     ///
     /// # Errors
     /// When there are not as many devices as places in the mesh.
@@ -100,14 +101,14 @@ impl Placement {
         Ok(self)
     }
 
-    /// With this way of adding the gradients of the replicas.
+    /// With this reduction of gradients.
     #[must_use]
     pub fn with_reduction(mut self, reduction: Reduction) -> Self {
         self.reduction = reduction;
         self
     }
 
-    /// With parts of each batch in proportion to these numbers.
+    /// With shares of each batch in proportion to these numbers, one for each replica.
     ///
     /// # Errors
     /// When there is not one for each replica, or all are 0.
@@ -125,14 +126,14 @@ impl Placement {
         Ok(self)
     }
 
-    /// With a comparison of the replicas' variables after every so many steps.
+    /// Compares the replicas' variables every `steps` steps; 0 is never.
     #[must_use]
     pub const fn with_verification(mut self, steps: u64) -> Self {
         self.verify_every = if steps == 0 { None } else { Some(steps) };
         self
     }
 
-    /// Copies of the model that train together.
+    /// The number of copies of the model that train together.
     #[must_use]
     pub const fn replicas(&self) -> usize {
         match self.layout {
@@ -146,7 +147,7 @@ impl Placement {
         &self.layout
     }
 
-    /// With one replica, in a stage on each device.
+    /// With one model, cut into a stage for each device.
     pub(crate) fn in_stages(mut self, micro_batches: usize) -> Self {
         self.layout = Layout::Pipelined(Stages {
             starts: None,
@@ -155,7 +156,7 @@ impl Placement {
         self
     }
 
-    /// With these layers as the first of the stages.
+    /// With these layers as the first of each stage but the first.
     pub(crate) fn with_stage_starts(mut self, starts: Vec<String>) -> Self {
         if let Layout::Pipelined(stages) = &mut self.layout {
             stages.starts = Some(starts);
@@ -175,7 +176,7 @@ impl Placement {
         &self.devices
     }
 
-    /// Whether both have their replicas and variables on the same devices.
+    /// Whether both use the same devices in the same way.
     pub(crate) fn has_same_devices(&self, other: &Self) -> bool {
         self.engine.is_same(&other.engine)
             && self.devices == other.devices
@@ -209,10 +210,10 @@ impl Placement {
         self.verify_every
     }
 
-    /// Which rows of a batch of `rows` are whose, when a full batch has `full`.
+    /// How a batch of `rows` rows is divided over the replicas, when a full batch has `full`.
     ///
-    /// Parts that are all examples have arrays of their own size; others those of a full batch, so that a training
-    /// needs few programs. With shares a full batch has a program for parts of its sizes.
+    /// A batch that divides evenly has arrays without padding. Any other is padded to the parts of a full batch, so that
+    /// training needs few programs. With shares, a full batch has a program with a branch for each size of a part.
     #[must_use]
     pub fn partition(&self, rows: usize, full: usize) -> BatchPartition {
         let partition = self.exact_partition(rows);
@@ -222,7 +223,7 @@ impl Placement {
         self.padded_partition(rows, full)
     }
 
-    /// As [`partition`](Self::partition), in arrays of a full batch's size whatever the number of rows.
+    /// As [`partition`](Self::partition), padded to the parts of a full batch whatever the number of rows.
     #[must_use]
     pub fn padded_partition(&self, rows: usize, full: usize) -> BatchPartition {
         let partition = self.exact_partition(rows);
@@ -232,7 +233,7 @@ impl Placement {
         }
     }
 
-    /// Whether parts are in proportion to unequal shares.
+    /// Whether replicas have uneven shares.
     pub(crate) const fn has_shares(&self) -> bool {
         self.shares.is_some()
     }
@@ -254,7 +255,7 @@ impl Placement {
         }
     }
 
-    /// Compiles a program of as many replicas for their devices.
+    /// Compiles a program for the devices that compute.
     ///
     /// # Errors
     /// As for [`Engine::compile`].
@@ -263,7 +264,7 @@ impl Placement {
         self.engine.compile(request)
     }
 
-    /// Compiles a program of one replica for the device of the variables.
+    /// Compiles a program for the parameter device.
     ///
     /// # Errors
     /// As for [`Engine::compile`].
@@ -277,8 +278,8 @@ impl Placement {
         self.home().0
     }
 
-    /// A tensor wherever the variables are: on the device of each replica, on the one of their own, in parts, or on that
-    /// of a stage.
+    /// Puts a tensor where the variables are: on each replica, in shards over the mesh, on the parameter device, or on the
+    /// device of a stage.
     pub(crate) fn place_parameter(
         &self,
         tensor: &HostTensor,
@@ -294,7 +295,7 @@ impl Placement {
         }
     }
 
-    /// A tensor on each device: whole, or its part.
+    /// Puts a tensor on each device: all of it, or its shard.
     pub(crate) fn divide(&self, tensor: &HostTensor, sharding: &Sharding) -> Result<Vec<Buffer>> {
         match &self.layout {
             Layout::Sharded(MeshLayout { mesh, .. }) => {
@@ -304,7 +305,7 @@ impl Placement {
         }
     }
 
-    /// A tensor of the variables' devices, from what all of them have.
+    /// Reads a tensor from where [`place_parameter`](Self::place_parameter) puts it.
     pub(crate) fn read_parameter(
         &self,
         arrays: &[&Buffer],
@@ -320,7 +321,7 @@ impl Placement {
         }
     }
 
-    /// A copy of an array of the variables' device on that of a replica.
+    /// Copies an array from the parameter device to a replica.
     pub(crate) fn to_replica(
         &self,
         array: &Buffer,
@@ -331,7 +332,7 @@ impl Placement {
         self.engine.copy(home, array, shape, self.devices[replica])
     }
 
-    /// Copies of arrays of the first replica's device on that of the variables.
+    /// Copies arrays from the first replica to the parameter device.
     pub(crate) fn to_parameters(&self, arrays: &[Buffer], shapes: &[Shape]) -> Result<Vec<Buffer>> {
         let (home, device) = self.home();
         let copied = arrays.iter().zip(shapes);
@@ -340,13 +341,13 @@ impl Placement {
             .collect()
     }
 
-    /// Where the variables are, or those of the first replica.
+    /// The parameter device, or the device of the first replica where there is none.
     fn home(&self) -> (&Engine, usize) {
         self.parameter_device()
             .unwrap_or((&self.engine, self.devices[0]))
     }
 
-    /// An output of the model that a replica has, from those of all devices.
+    /// Reads an output of the model: the part of a replica, from the buffers of all devices.
     pub(crate) fn read_output(
         &self,
         parts: &[&Buffer],
@@ -362,7 +363,7 @@ impl Placement {
         }
     }
 
-    /// A tensor on the device of each replica.
+    /// Copies a tensor to each device.
     ///
     /// # Errors
     /// As for [`Engine::put`].
@@ -373,7 +374,7 @@ impl Placement {
             .collect()
     }
 
-    /// Tensors, one for each replica, on its device.
+    /// Puts each of some tensors, one for each replica, on its device.
     ///
     /// # Errors
     /// As for [`Engine::put`].
@@ -384,7 +385,7 @@ impl Placement {
             .collect()
     }
 
-    /// What the user reads when a training starts: devices, replicas, how batches of `rows` are cut, the reduction.
+    /// What the user reads when training starts: devices, replicas, how batches of `rows` are divided, the reduction.
     #[must_use]
     pub fn describe(&self, rows: usize) -> String {
         let names: Vec<String> = (0..self.devices.len())

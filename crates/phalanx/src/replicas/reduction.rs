@@ -1,4 +1,4 @@
-//! How the gradients of replicas become one.
+//! The reduction of gradients over replicas.
 
 use std::fmt;
 
@@ -11,11 +11,11 @@ use crate::Result;
 use crate::bytes::format_bytes;
 use crate::config::{self, Component, Described, Field, Kind};
 
-/// How the gradients of replicas become one: TensorFlow's `cross_device_ops` and its options.
+/// How gradients are summed over replicas: TensorFlow's `cross_device_ops` and its options.
 ///
-/// The default is the all-reduce of the devices' own library, in packs of 32 MiB, in the gradients' own element type,
-/// with those of embeddings as rows where that is less. Whatever is chosen, results are the same up to rounding, and
-/// every run has the same bits.
+/// By default the devices' own library all-reduces them in packs of 32 MiB and in their own element type; gradients of
+/// embeddings are sent as rows where that takes fewer bytes. Every choice gives the same results up to rounding, and every
+/// run the same bits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Reduction {
@@ -59,7 +59,7 @@ impl Described for Reduction {
     };
 }
 
-/// Who adds the gradients of replicas.
+/// By which algorithm gradients are summed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CrossDeviceOps {
     /// The all-reduce of the devices' own library, as TensorFlow's `NcclAllReduce`: NCCL on NVIDIA GPUs.
@@ -73,7 +73,7 @@ pub enum CrossDeviceOps {
     ReductionToOneDevice,
 }
 
-/// The element type in which f32 gradients travel between replicas.
+/// The element type in which f32 gradients are sent between replicas.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WireFormat {
@@ -89,15 +89,14 @@ pub enum WireFormat {
     F16,
 }
 
-/// What becomes of gradients that are rows added to zeros, as those of embeddings.
+/// How sparse gradients, such as the gradients of embeddings, are reduced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SparseGradients {
-    /// Replicas exchange rows and their indices, the way that others are added, when all of these together are fewer bytes
-    /// than the whole.
+    /// Replicas exchange indices and rows where all of them together take fewer bytes than the dense gradient.
     #[default]
     WhenSmaller,
-    /// They are added as wholes, like others.
+    /// They are summed as dense tensors.
     Never,
 }
 
@@ -120,29 +119,29 @@ impl Reduction {
         Self::default()
     }
 
-    /// Sets who adds.
+    /// Sets the algorithm.
     #[must_use]
     pub const fn cross_device_ops(mut self, ops: CrossDeviceOps) -> Self {
         self.cross_device_ops = ops;
         self
     }
 
-    /// Sets how many bytes are sent together at least: gradients are packed from the last layer to the first until they
-    /// are as many; 0 for all in one pack. 32 MiB by default.
+    /// Sets the least number of bytes in a pack: gradients are packed from the last layer to the first until they reach it.
+    /// 0 makes one pack of all. 32 MiB by default.
     #[must_use]
     pub const fn bytes_per_pack(mut self, bytes: usize) -> Self {
         self.bytes_per_pack = bytes;
         self
     }
 
-    /// Sets in which element type f32 gradients travel; they are added in f32 in any case.
+    /// Sets the element type in which f32 gradients are sent; they are summed in f32 in any case.
     #[must_use]
     pub const fn wire(mut self, wire: WireFormat) -> Self {
         self.wire = wire;
         self
     }
 
-    /// Sets what becomes of the gradients of embeddings.
+    /// Sets how the gradients of embeddings are reduced.
     #[must_use]
     pub const fn sparse(mut self, sparse: SparseGradients) -> Self {
         self.sparse = sparse;
@@ -187,8 +186,8 @@ impl Reduction {
         sums
     }
 
-    /// What all replicas go on with of tensors that each has of its own: the [means](Self::mean_of) of floats, the
-    /// largest of integers.
+    /// The values that all replicas agree on, of tensors that differ between them: the [mean](Self::mean_of) of floats, the
+    /// maximum of integers.
     #[track_caller]
     pub(crate) fn agreed(&self, values: &[Tensor], weight: Option<&Tensor>) -> Vec<Tensor> {
         let floats = values.iter().filter(|value| value.dtype().is_float());
@@ -201,8 +200,8 @@ impl Reduction {
         agreed.collect()
     }
 
-    /// The means over replicas of small tensors, in one exchange with their weights: this replica's is a scalar, such
-    /// as its number of examples; without, replicas count alike. Values of no weight do not count, even NaN.
+    /// The weighted means over replicas of small tensors, in one exchange. `weight` is a scalar of this replica, such as its
+    /// number of examples; without it replicas count alike. A replica of weight 0 does not count, even if it has NaN.
     #[track_caller]
     pub(crate) fn mean_of(&self, values: &[Tensor], weight: Option<&Tensor>) -> Vec<Tensor> {
         let Some(graph) = self.graph_of(values) else {
@@ -243,7 +242,7 @@ impl Reduction {
         }
     }
 
-    /// What becomes of these gradients: how many are sent in how many packs, and which as rows.
+    /// Describes the exchange of these gradients: how many are sent in how many packs, and how many as rows.
     #[must_use]
     pub fn report(&self, gradients: &[Tensor]) -> String {
         let plan = self.plan(gradients);
@@ -293,7 +292,7 @@ impl Reduction {
         }
     }
 
-    /// The rows of a gradient, where all replicas' are fewer bytes than the whole.
+    /// The indices and rows of a sparse gradient, where all replicas' together take fewer bytes than the dense one.
     pub(crate) fn rows_of(&self, gradient: &Tensor) -> Option<Scattered> {
         if self.sparse == SparseGradients::Never {
             return None;
@@ -303,13 +302,13 @@ impl Reduction {
         (self.row_bytes(&rows) * gradient.graph().replicas() < whole).then_some(rows)
     }
 
-    /// What one replica sends of its rows and indices.
+    /// The bytes that one replica sends of its rows and indices.
     fn row_bytes(&self, rows: &Scattered) -> usize {
         let row = self.on_wire(rows.rows.dtype()).size() * rows.rows.shape().len();
         row + rows.indices.shape().byte_len()
     }
 
-    /// One scatter of every replica's rows, in the order of replicas, so that a row that several have is there once.
+    /// Gathers the rows of all replicas, in their order, and scatters them at once, so that rows of one index are summed.
     fn sum_rows(&self, rows: &Scattered, gradient: &Tensor) -> Tensor {
         if rows.rows.shape().is_empty() {
             return gradient.clone();
@@ -359,7 +358,7 @@ impl Reduction {
     }
 }
 
-/// What becomes of each gradient, by its place.
+/// How each gradient is sent, by its position.
 struct Plan {
     packs: Vec<Vec<usize>>,
     rows: Vec<(usize, Scattered)>,

@@ -11,7 +11,7 @@ use crate::replicas::{Placement, Reduction, device_kind, select_devices};
 /// the host, say, for a model whose state does not fit the others.
 ///
 /// In each step the variables are copied to the computing devices, which add their gradients; the sum is brought to the
-/// variables and applied there. The results are those of [`MirroredStrategy`](super::MirroredStrategy).
+/// variables and applied there. The results equal [`MirroredStrategy`](super::MirroredStrategy).
 #[derive(Clone, Debug)]
 pub struct CentralStorageStrategy(Placement);
 
@@ -102,7 +102,7 @@ impl CentralStorageStrategy {
     }
 }
 
-/// The device of the variables among those of an engine of this kind: the computing one, if it is one, else the CPU's
+/// The device of the variables in an engine of this kind: the computing one, if it is one, else the CPU's
 /// first; none where the engine has no CPU.
 fn home(kind: &str, computing: &[usize]) -> Option<usize> {
     match (kind, computing) {

@@ -11,7 +11,7 @@ impl State {
     /// All its values on the host, for [`TrainingState::save`]; waits for the steps begun.
     ///
     /// Of a value that replicas do not have in common it is what [`ValueKind`](super::ValueKind) says: the sum, the mean,
-    /// or that of the first.
+    /// or the value of the first replica.
     ///
     /// # Errors
     /// When a value was lost in a step that failed, or the device fails.
@@ -46,7 +46,7 @@ impl State {
         Ok(())
     }
 
-    /// Names of the entries; those of a second optimizer or metric of a kind with a number.
+    /// Unique names of the entries; a second optimizer or metric of a kind gets a number.
     fn unique_names(&self) -> Vec<String> {
         let mut known = HashSet::new();
         let entries = self.entries.iter();

@@ -12,7 +12,7 @@ use super::state::State;
 use crate::Result;
 use crate::data::{Batch, Batches};
 
-/// What every strategy offers to training loops of one's own, beside [`compile`](Strategy::compile) and `fit`.
+/// What every strategy offers for custom training loops, beside [`compile`](Strategy::compile) and `fit`.
 ///
 /// A loop has a [`State`], which holds models, optimizers, metrics and other values on the devices, and functions that
 /// all replicas run together on it and on their part of a batch:
@@ -75,7 +75,7 @@ pub trait CustomTraining: Strategy {
     /// Batches that `pipeline` makes for one replica each, which are not divided: shard by the context and batch by
     /// [`InputContext::per_replica_batch_size`]. Parts of different sizes are filled up to the largest.
     ///
-    /// It is told when two pipelines begin with the same batch.
+    /// A warning says so when two pipelines begin with the same batch.
     ///
     /// # Errors
     /// When `pipeline` fails, or the first batch of one of several pipelines does.
@@ -124,7 +124,7 @@ pub trait CustomTraining: Strategy {
         PerReplica::put(&strategy, &values, true)
     }
 
-    /// One value of those of all replicas; with a dim over that too, where a mean divides by the count of what is there:
+    /// Reduces the values of all replicas to one, and over a dim if it is given. A mean divides by the size of that dim:
     /// over dim 0 every example counts once, however the batch was divided.
     ///
     /// # Errors

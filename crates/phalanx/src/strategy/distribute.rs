@@ -246,10 +246,10 @@ pub enum Pipelines {
     PerReplica,
 }
 
-/// What a function that makes an input pipeline is told, as TensorFlow's `InputContext`.
+/// What a function that makes an input pipeline gets: TensorFlow's `InputContext`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InputContext {
-    /// How many pipelines there are: into so many parts the data are to be sharded.
+    /// The number of pipelines, which is the number of shards of the data.
     pub num_input_pipelines: usize,
     /// Which of them this is, from 0.
     pub input_pipeline_id: usize,

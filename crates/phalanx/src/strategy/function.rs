@@ -22,8 +22,8 @@ pub struct Inputs {
     pub x: Vec<Tensor>,
     /// The outputs wanted, each `[rows, ..]`.
     pub y: Vec<Tensor>,
-    /// The sample weights, where there are any; those of rows that only fill up are arbitrary, so give them to
-    /// [`ReplicaCx::mean`] or [`ReplicaCx::update_metric`], which know these rows.
+    /// The sample weights, if there are any. Padded rows have arbitrary weights, so pass them to [`ReplicaCx::mean`] or
+    /// [`ReplicaCx::update_metric`], which leave padding out.
     pub weight: Option<Tensor>,
 }
 
@@ -200,7 +200,7 @@ impl TraceKey {
     }
 }
 
-/// More traces than this are told: something makes a new shape of each batch.
+/// The number of traces after which a warning says that every batch seems to have a new shape.
 const MANY_TRACES: usize = 8;
 
 impl<'f, A: Argument, const N: usize> Function<'f, A, N> {

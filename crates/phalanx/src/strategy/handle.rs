@@ -1,4 +1,4 @@
-//! Whose values are whose.
+//! Identifies which strategy owns a value.
 
 use std::fmt;
 

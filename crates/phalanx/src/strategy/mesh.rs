@@ -7,12 +7,12 @@ use crate::engine::{Engine, EngineOptions};
 use crate::replicas::{Placement, select_devices};
 use crate::{Error, Result};
 
-/// Trains one model divided among a mesh of devices: batches are cut over the axis `data`, if there is one, and
+/// Trains one model sharded over a mesh of devices: batches over the axis `data`, if there is one, and
 /// variables as their layers [say](crate::nn::LayerSpec::sharded), so that a model may be larger than a device.
 ///
-/// The step is one program on whole tensors, which XLA's partitioner divides; it finds out how everything in between is
-/// cut and where devices must exchange something, such as the sum of the gradients over the data axis. Results are
-/// those of one device with the whole batch, batch normalization and dropout included. Kernels other than the
+/// The step is one program on whole tensors, which XLA's partitioner divides: it decides how everything in between is
+/// sharded, and where devices must exchange something, such as the sum of the gradients over the data axis. Results equal
+/// one device with the whole batch, batch normalization and dropout included. Kernels other than the
 /// compiler's own are not used.
 ///
 /// ```no_run
@@ -34,7 +34,7 @@ pub struct MeshStrategy {
 }
 
 impl MeshStrategy {
-    /// The axis that batches are cut over.
+    /// The axis that batches are sharded over.
     pub const DATA: &'static str = "data";
 
     /// A mesh of devices of this machine; the CPU is divided into as many as there are places.

@@ -8,7 +8,7 @@ use crate::replicas::{Placement, Reduction, select_devices};
 /// Trains copies of the model on several devices of this machine, which add their gradients after each step.
 ///
 /// With equal variables at the start and equal updates they stay equal. A batch is split over the devices, and the
-/// results are those of one device with the whole batch, whether it divides or not, except for the statistics of a
+/// results equal one device with the whole batch, whether it divides or not, except for the statistics of a
 /// batch normalization that is not [synchronized](crate::nn::BatchNorm::synchronized).
 #[derive(Clone, Debug)]
 pub struct MirroredStrategy(Placement);
@@ -23,7 +23,7 @@ impl MirroredStrategy {
         Ok(Self::on(&default_devices::engine()?))
     }
 
-    /// All devices of an engine with these options: those of its platform, or as many as
+    /// All devices of an engine with these options: the devices of its platform, or as many as
     /// [`cpu_devices`](EngineOptions::cpu_devices) says of the CPU.
     ///
     /// # Errors
@@ -55,7 +55,7 @@ impl MirroredStrategy {
 
     /// With parts of each batch in proportion to these numbers, one for each replica.
     ///
-    /// Results are those of one device with the whole batch, as with equal parts, where layers add no losses of their own
+    /// Results equal one device with the whole batch, as with equal parts, where layers add no losses of their own
     /// ([`Cx::add_loss`](crate::nn::Cx::add_loss): each replica's counts alike) and statistics of batches are synchronized. A smaller part of a full batch takes less
     /// time: the program has a branch for each size of a part, which computes on as many rows, so it takes as many times as
     /// long to compile. [`ReplicaTimes::shares`](crate::fit::ReplicaTimes::shares) says which shares devices of unequal
@@ -63,7 +63,7 @@ impl MirroredStrategy {
     ///
     /// Replicas compute on as many rows as the largest part has, of which some weigh nothing, in batches of fewer rows than a
     /// full one, where some share is 0, where layers exchange values between replicas (synchronized batch normalization and activity
-    /// penalties, of which a line tells at the start), and in functions of your own ([`CustomTraining`](super::CustomTraining)). Memory is that of the largest part
+    /// penalties, of which a line tells at the start), and in functions of your own ([`CustomTraining`](super::CustomTraining)). Memory is as for the largest part
     /// on every device.
     ///
     /// # Errors
@@ -72,7 +72,7 @@ impl MirroredStrategy {
         Ok(Self(self.0.with_shares(shares)?))
     }
 
-    /// With a comparison of the replicas' variables after every so many steps, which stops the training with the name
+    /// Compares the replicas' variables every `steps` steps, which stops the training with the name
     /// of the first that differs.
     #[must_use]
     pub fn verify_every(self, steps: u64) -> Self {

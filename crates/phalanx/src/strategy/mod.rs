@@ -1,4 +1,4 @@
-//! Where a model is trained: which devices, and later which machines.
+//! Strategies: on which devices a model is trained, and how they share the work.
 
 mod central_storage;
 mod checkpoint;
@@ -42,25 +42,25 @@ use crate::replicas::Placement;
 
 /// Where a model is trained; the same program serves every strategy.
 ///
-/// A strategy answers five questions, and [`Placement`] holds the answers: which devices, which rows of a batch each
-/// gets, where variables live, how gradients become one, and who saves and logs, which within one process is the process.
-/// There is no scope to enter and no strategy in the air, as there is in TensorFlow: the strategy compiles the model.
+/// A strategy decides which devices compute, which rows of a batch each gets, where variables live and how gradients are
+/// reduced; [`Placement`] holds its decisions. There is no scope to enter and no global strategy, as there is in
+/// TensorFlow: the strategy compiles the model.
 pub trait Strategy {
-    /// The answers.
+    /// The devices of the strategy, and how it uses them.
     fn placement(&self) -> &Placement;
 
-    /// The name in messages: that of the type.
+    /// The name in messages: the name of the type.
     fn name(&self) -> &'static str {
         let name = std::any::type_name::<Self>();
         name.rsplit("::").next().unwrap_or(name)
     }
 
-    /// Copies of the model that train together: `R`. Batches are global, so `64 * replicas_in_sync()` is 64 for each.
+    /// The number of replicas that train together. Batches are global: `64 * replicas_in_sync()` rows are 64 for each.
     fn replicas_in_sync(&self) -> usize {
         self.placement().replicas()
     }
 
-    /// Puts values of the variables on the devices, a saved model's own or first ones from the seed.
+    /// Puts the variables on the devices, with the values of a saved model or initialized from the seed.
     ///
     /// Programs are compiled when the first batch shows their shapes.
     ///

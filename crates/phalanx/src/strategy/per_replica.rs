@@ -1,4 +1,4 @@
-//! Values of replicas, and how they become one on the host.
+//! Values of replicas, and their reduction on the host.
 
 use std::sync::Arc;
 
@@ -180,7 +180,7 @@ impl PerReplica {
         })
     }
 
-    /// One value of those of all replicas; over a dim of them too, with the count of what is there as the divisor of a
+    /// Reduces the values of all replicas to one; over a dim of them too, with the size of that dim as the divisor of a
     /// mean, so that rows count equally however they are divided.
     pub(super) fn reduce(
         &self,

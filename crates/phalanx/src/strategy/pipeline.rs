@@ -8,9 +8,9 @@ use crate::{Error, Result};
 /// Trains one model whose layers are on several devices, one stage of consecutive layers on each, so that a model may be
 /// larger than a device.
 ///
-/// A batch is cut into micro-batches that go through the stages one behind the other, forward and then backward
+/// A batch is cut into micro-batches that flow through the stages one after another, forward and then backward
 /// (Huang et al., "GPipe", 2019): while a stage computes on one, the stage before computes on the next. Gradients are
-/// summed over the micro-batches, and one update follows. Results are those of one device with the whole batch,
+/// summed over the micro-batches, and one update follows. Results equal one device with the whole batch,
 /// dropout included, whether the batch divides or not, but for batch normalization: it takes the statistics of each
 /// micro-batch, and moves its moving statistics once for each.
 ///
@@ -23,8 +23,8 @@ pub struct PipelineStrategy {
 }
 
 impl PipelineStrategy {
-    /// So many stages on as many devices of this machine, and micro-batches for each batch; the CPU is divided into as
-    /// many devices as there are stages.
+    /// A pipeline of `stages` stages, each on a device of this machine, with `micro_batches` micro-batches for each batch.
+    /// The CPU is divided into a device for each stage.
     ///
     /// # Errors
     /// When one of the numbers is 0, or the devices do not start; see [`Engine::new`].
@@ -36,7 +36,8 @@ impl PipelineStrategy {
         Self::on(&Engine::new(&options)?, stages, micro_batches)
     }
 
-    /// So many stages on the first devices of an engine that runs already, and micro-batches for each batch.
+    /// A pipeline on the first `stages` devices of an engine that runs already, with `micro_batches` micro-batches for each
+    /// batch.
     ///
     /// # Errors
     /// When one of the numbers is 0, or there are fewer devices than stages.

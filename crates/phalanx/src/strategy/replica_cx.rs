@@ -37,7 +37,7 @@ pub struct ReplicaCx<'a> {
     pub(super) warnings: Vec<String>,
 }
 
-/// What tells the stream of a step's further keys from that of its first.
+/// Separates the further random keys of a step from its first.
 const OTHER_KEYS: u32 = 0x9E37_79B9;
 
 /// The rows of the batch on one replica.
@@ -69,7 +69,7 @@ impl Gradients {
         all.filter_map(|(name, value)| Some((name.as_str(), value.as_ref()?)))
     }
 
-    /// The gradients after a function of each, which is told the name of the variable.
+    /// Applies a function of the name of the variable and its gradient to each gradient.
     #[must_use]
     pub fn map(&self, mut change: impl FnMut(&str, &Tensor) -> Tensor) -> Self {
         let all = self.names.iter().zip(&self.values);
@@ -172,11 +172,11 @@ impl<'a> ReplicaCx<'a> {
         }
     }
 
-    /// Says that the first dim of a result is the batch, so that the host gets it without rows that only fill up, and a
-    /// function that it is given to knows them.
+    /// Marks the first dim of a result as the batch: the host gets it without padding, and so does a function that it is
+    /// passed to.
     ///
-    /// Of no other dim is it known that it is the batch: a result that was transposed, reshaped or gathered has the rows
-    /// that only fill up. It is a mistake to say of one tensor this and [`per_replica`](Self::per_replica).
+    /// Only the first dim can be the batch: a result that was transposed, reshaped or gathered keeps its padding. It is a
+    /// mistake to mark a tensor both so and [`per_replica`](Self::per_replica).
     #[must_use]
     #[track_caller]
     pub fn per_example(&mut self, result: &Tensor) -> Tensor {
@@ -189,7 +189,7 @@ impl<'a> ReplicaCx<'a> {
         result.clone()
     }
 
-    /// Says that the first dim of a result is not the batch, though it may be as long: the host gets all of it.
+    /// Marks the first dim of a result as something other than the batch, though it may be as long: the host gets all of it.
     #[must_use]
     #[track_caller]
     pub fn per_replica(&mut self, result: &Tensor) -> Tensor {
@@ -202,7 +202,7 @@ impl<'a> ReplicaCx<'a> {
         let before = self.per_example.insert(result.value(), is_batch);
         if before == Some(!is_batch) {
             let message = format!(
-                "of one tensor, {}, it is said that its first dim is the batch and that it is not; say one, or give a second tensor, as in `&result * 1.0`",
+                "tensor {} is marked both `per_example` and `per_replica`; mark it once, or mark a second tensor, as in `&result * 1.0`",
                 result.shape()
             );
             self.graph.fail(by, message);
@@ -254,7 +254,7 @@ impl ReplicaCx<'_> {
         self.run(model, x, false)
     }
 
-    /// The outputs of a model as in training. Moving statistics become those of all replicas' examples at once.
+    /// The outputs of a model as in training. Moving statistics become the statistics of all replicas' examples at once.
     #[must_use]
     #[track_caller]
     pub fn train(&mut self, model: &ModelRef, x: &[Tensor]) -> Vec<Tensor> {
@@ -355,9 +355,9 @@ impl ReplicaCx<'_> {
 
 /// Learning.
 impl ReplicaCx<'_> {
-    /// The gradients of a loss, summed over replicas by no one yet, with respect to the variables of an optimizer.
+    /// This replica's gradients of a loss, before any all-reduce, with respect to the variables of an optimizer.
     ///
-    /// Variables that the loss does not depend on are told once and stay as they are. It is a mistake when it depends on
+    /// A warning names variables that the loss does not depend on; they stay as they are. It is a mistake when it depends on
     /// none: it was not computed from the models, or an optimizer has changed their variables since.
     #[must_use]
     #[track_caller]
@@ -414,7 +414,9 @@ impl ReplicaCx<'_> {
             if found.is_none() && self.graph.error().is_none() {
                 let why = match tensor.dtype().is_float() {
                     true => "does not depend on it",
-                    false => "has no derivative by what are no floating-point numbers",
+                    false => {
+                        "cannot be differentiated with respect to a tensor that is not floating-point"
+                    }
                 };
                 self.graph.fail("derivatives", format!(
                     "the loss {why}: tensor {index}, {}; compute the loss from this very tensor",
@@ -452,7 +454,7 @@ impl ReplicaCx<'_> {
 
     /// One step of an optimizer with gradients that are summed over replicas: clip, decay, update, average.
     ///
-    /// It is a mistake when the gradients are those of another optimizer, or differ between replicas.
+    /// It is a mistake when the gradients belong to another optimizer, or differ between replicas.
     #[track_caller]
     pub fn apply(&mut self, optimizer: &OptimizerRef, gradients: &Gradients) {
         let models = optimizer.models();
@@ -538,9 +540,9 @@ impl ReplicaCx<'_> {
     }
 }
 
-/// Values of one's own, and random ones.
+/// Your own values, and random numbers.
 impl ReplicaCx<'_> {
-    /// The present value of one's own; of a sum or mean this replica's.
+    /// The present value; of a sum or mean, this replica's part.
     #[must_use]
     #[track_caller]
     pub fn value(&mut self, value: &ValueRef) -> Tensor {
@@ -550,7 +552,7 @@ impl ReplicaCx<'_> {
         self.read(value.entry)
     }
 
-    /// Sets a value of one's own; it is a mistake to set a replicated one to what differs between replicas.
+    /// Sets a value; it is a mistake to set a replicated one to what differs between replicas.
     #[track_caller]
     pub fn set_value(&mut self, value: &ValueRef, to: &Tensor) {
         if !self.owns(&value.state_id, "a value") {
@@ -585,7 +587,7 @@ impl ReplicaCx<'_> {
     /// Random u32 numbers `[rows, dims..]`, new ones in each step and at each call: a row's depend on the number of its
     /// example in the step, not on how the batch is divided.
     ///
-    /// `rows` is that of each replica: [`rows`](Self::rows) for a batch.
+    /// `rows` counts the rows of this replica: [`rows`](Self::rows) for a batch.
     #[must_use]
     #[track_caller]
     pub fn random_bits(&mut self, rows: usize, dims: &[usize]) -> Tensor {
@@ -615,7 +617,7 @@ impl ReplicaCx<'_> {
         (radius.log() * -2.0).sqrt() * turn.cos()
     }
 
-    /// A key that was not used before; the first of a step is that of `fit`.
+    /// A key that was not used before; the first of a step is the same as in `fit`.
     #[track_caller]
     fn random_key(&mut self) -> Tensor {
         let Some(Random { key, uses }) = self.random.take() else {

@@ -1,18 +1,28 @@
-//! Which values of a program are the same on all replicas, found out from the program alone.
+//! Replication analysis: which values of a program are the same on all replicas, derived from the program alone.
 //!
-//! A value is when what it is made of is; what a replica gets of a batch and its number are not, and an all-reduce or
-//! all-gather makes one of them again. So a step that would let replicas drift apart is refused before it runs.
+//! Replicas stay in step only while each sets its variables to the same values. A step of a custom loop that forgets an
+//! all-reduce would let them drift apart without any error, so it is refused before it runs.
+//!
+//! It is an abstract interpretation with one bit for each value, *replicated* or not, computed node by node:
+//!
+//! - variables are replicated; the rows of a batch and the number of the replica are not;
+//! - an all-reduce or all-gather is replicated whatever goes in;
+//! - any other op is replicated if all its inputs are, since every replica computes the same function;
+//! - values that a loop carries start from the initial ones and are iterated to a fixed point; a trip count that differs
+//!   between replicas makes all of them differ, and so does the choice of a branch.
+//!
+//! Invariant: the analysis may call a replicated value not replicated (`x - x`), never the other way round.
 
 use std::sync::Arc;
 
 use phalanx_graph::Program;
 use phalanx_graph::op::{Node, Op, ScanDims, Subgraph, Value};
 
-/// Which values of a program are the same on all replicas: for each node, each of its results.
+/// Which values of a program are replicated: for each node, each of its results.
 pub(super) struct ReplicationAnalysis(Vec<Vec<bool>>);
 
 impl ReplicationAnalysis {
-    /// Analyses a program whose parameters are the same on all replicas where `parameters` says so.
+    /// Analyses a program whose parameters are replicated where `parameters` says so.
     pub(super) fn new(program: &Program, parameters: &[bool]) -> Self {
         Self(analyse(&program.nodes, parameters))
     }
@@ -44,7 +54,8 @@ fn analyse(nodes: &[Node], parameters: &[bool]) -> Vec<Vec<bool>> {
     same
 }
 
-/// The carried values of a loop are the same if they are before it and after each turn, and replicas make as many turns.
+/// A carried value of a loop is replicated if it is before the loop and after each turn, and all replicas make the same
+/// number of turns.
 fn loop_results(condition: &Subgraph, body: &Subgraph, initial: Vec<bool>) -> Vec<bool> {
     let carried = fixed_point(initial, |carried| outputs(body, carried));
     let in_step = outputs(condition, &carried).into_iter().all(|same| same);
@@ -59,7 +70,7 @@ fn scan_results(scan: &ScanDims, inputs: &[bool]) -> Vec<bool> {
     [carried, rows].concat()
 }
 
-/// What stays the same however often the loop turns: each turn may only take away.
+/// What stays replicated however often the loop turns. A turn can only take bits away, so this ends.
 fn fixed_point(mut carried: Vec<bool>, turn: impl Fn(&[bool]) -> Vec<bool>) -> Vec<bool> {
     loop {
         let next: Vec<bool> = (carried.iter().zip(turn(&carried)))
@@ -72,7 +83,7 @@ fn fixed_point(mut carried: Vec<bool>, turn: impl Fn(&[bool]) -> Vec<bool>) -> V
     }
 }
 
-/// A result is the same if all take the same branch, and it is in each of them.
+/// A result is replicated if all replicas take the same branch, and it is replicated in each branch.
 fn branch_results(branches: &[Arc<Subgraph>], inputs: &[bool]) -> Vec<bool> {
     let mut results: Option<Vec<bool>> = None;
     for branch in branches {

@@ -24,7 +24,7 @@ use crate::{Error, Result};
 pub struct State {
     pub(super) strategy: StrategyHandle,
     pub(super) entries: Vec<Entry>,
-    /// What handles are told from those of other states by.
+    /// Tells handles of this state from handles of other states.
     pub(super) state_id: StateId,
     pub(super) seed: u64,
     pub(super) in_flight: InFlight,
@@ -46,11 +46,11 @@ pub(super) struct Entry {
     pub(super) name: String,
     pub(super) shape: Shape,
     pub(super) kind: ValueKind,
-    /// One for each replica, or the one on the device of the variables; none once they were lost in a step that failed.
+    /// One for each replica, or the one on the parameter device; empty once lost in a step that failed.
     pub(super) buffers: Vec<Buffer>,
 }
 
-/// What the values of the replicas are to one another.
+/// How the values of the replicas relate to each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValueKind {
     /// The same everywhere; a function that would set it to something else on each replica is refused.
@@ -59,7 +59,7 @@ pub enum ValueKind {
     Sum,
     /// Each replica has its own, and the value is their mean.
     Mean,
-    /// Each replica has its own, and the value is that of the first.
+    /// Each replica has its own, and the value is the one of the first replica.
     First,
 }
 
@@ -81,7 +81,7 @@ pub struct OptimizerRef {
     pub(super) models: Arc<[ModelRef]>,
     /// The variables it trains, and their entries.
     pub(super) params: Arc<[(ParamSpec, usize)]>,
-    /// The entry of the batches seen; those of the slots follow.
+    /// The entry of the number of batches seen; the entries of the slots follow.
     pub(super) first: usize,
 }
 
@@ -130,7 +130,7 @@ impl OptimizerRef {
     }
 }
 
-/// The entry of the seed of random bits, `u32[2]`, and that of the steps that drew some.
+/// The entries of the seed of random bits, `u32[2]`, and of the number of steps that drew some.
 pub(super) const SEED: usize = 0;
 pub(super) const DRAWS: usize = 1;
 
@@ -435,7 +435,7 @@ impl State {
         Ok(())
     }
 
-    /// A value of your own: for a sum or mean that of all replicas.
+    /// A value of your own; a sum or mean is over all replicas.
     ///
     /// # Errors
     /// When it is of another state, or the device fails.
@@ -554,13 +554,13 @@ impl State {
         Ok(buffers)
     }
 
-    /// Whether an entry is on a device of its own, from which replicas get copies.
+    /// Whether an entry is on the parameter device, from which replicas get copies.
     fn is_central(&self, entry: usize) -> bool {
         let central = self.strategy.placement.parameter_device().is_some();
         central && self.entries[entry].kind == ValueKind::Replicated
     }
 
-    /// Copies of those of some entries that are on a device of their own, for each replica.
+    /// Copies for each replica of the entries among these that are on the parameter device.
     pub(super) fn copies(&self, entries: &[usize]) -> Result<Vec<Vec<Buffer>>> {
         let central = entries.iter().filter(|&&entry| self.is_central(entry));
         let copy = |&entry: &usize| {
@@ -622,7 +622,7 @@ impl State {
     }
 }
 
-/// What is said of a handle of another state.
+/// The message for a handle of another state.
 pub(super) fn foreign(what: &str, strategy: &StrategyHandle) -> String {
     format!(
         "{what} belongs to another state than the one in use, which is of {strategy}; use the handle that `add_model`, `add_optimizer`, `add_metric` or `add_value` of this state gave"

@@ -50,7 +50,7 @@ pub(super) struct CompiledPiece {
 /// The program that sums the weights of all micro-batches.
 pub(super) struct CompiledWeights {
     pub(super) program: StagedProgram,
-    /// The sums among its parameters, and those of the step.
+    /// Which parameters are the sums, in this program and in the step.
     pub(super) sums: Vec<ValueId>,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Programs are cut, not models: a step is traced as for one device, for a micro-batch, and each node of the program goes
 //! to the stage of the layer that it was built for, forward or backward ([`StagePlan`]). So whatever lies between layers
-//! (masks, shared values, sums of gradients) goes where it is needed, and results are those of one device.
+//! (masks, shared values, sums of gradients) goes where it is needed, and results equal a run on one device.
 //!
 //! [`PipelinePrograms`] says what a traced program needs beside itself, `compile` makes an executable of each piece,
 //! `run` lets the micro-batches flow through them, and `step` does so for training, tests and predictions.

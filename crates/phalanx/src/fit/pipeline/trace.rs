@@ -39,13 +39,13 @@ pub(super) struct GradientSum {
     pub(super) stage: StageId,
 }
 
-/// The program that adds the weights of a micro-batch to those of the micro-batches before it.
+/// The program that adds the weights of a micro-batch to the sums over the micro-batches before it.
 ///
 /// The loss divides by the weight of the whole batch, which must therefore be known before the first micro-batch is
 /// differentiated: this program runs over all micro-batches first.
 pub(in crate::fit) struct WeightProgram {
     pub(super) program: Program,
-    /// Which parameters are the sums: those of this program and of the step's alike.
+    /// Which parameters are the sums; they have the same numbers in this program and in the step's.
     pub(super) sums: Vec<ValueId>,
 }
 
@@ -77,7 +77,7 @@ pub(super) enum UpdateInput {
 }
 
 impl PipelinePrograms {
-    /// Those of a prediction: forward alone.
+    /// For a prediction: forward alone.
     pub(in crate::fit) const fn forward(outputs: usize) -> Self {
         Self {
             forward_outputs: outputs,
@@ -88,7 +88,7 @@ impl PipelinePrograms {
         }
     }
 
-    /// Those of a test, whose only output are the epoch totals, which follow `variables` variables in its parameters.
+    /// For a test, whose only output are the epoch totals, which follow `variables` variables in its parameters.
     pub(in crate::fit) fn test(variables: usize, weights: Option<WeightProgram>) -> Self {
         let totals = Carried {
             into: ValueId(variables),
@@ -103,7 +103,7 @@ impl PipelinePrograms {
 }
 
 impl Setup {
-    /// Ends the program of one micro-batch of a training step, which adds its gradients to those of the ones before.
+    /// Ends the program of one micro-batch of a training step, which adds its gradients to the sums so far.
     ///
     /// Arguments: the state, the epoch totals, the seed, the micro-batch, the weights of the whole batch, the sums of
     /// the gradients so far. Outputs: the epoch totals, the state of layers, the sums.
