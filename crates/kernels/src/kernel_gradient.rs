@@ -111,7 +111,7 @@ pub(crate) fn run(
         let (sums, buffer) = buffer.split_at_mut(own);
         sums.fill(0.0);
         let blocks = 0..g.outputs.div_ceil(NR);
-        // SAFETY: the sums are this part's own.
+        // SAFETY: the sums are this thread's own.
         unsafe {
             g.accumulate(
                 x,
@@ -120,8 +120,8 @@ pub(crate) fn run(
                 blocks,
                 buffer,
                 OutputPointer(sums.as_mut_ptr()),
-            )
-        };
+            );
+        }
     });
     for part in buffers.chunks(size + own) {
         dw.iter_mut()

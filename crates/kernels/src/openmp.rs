@@ -39,8 +39,8 @@ impl ThreadTeam {
     pub(crate) fn bind_to_current_thread(&self) {
         // SAFETY: the function has no conditions; it is about this thread alone.
         unsafe {
-            (self.api.omp_set_num_threads)(c_int::try_from(self.threads).unwrap_or(c_int::MAX))
-        };
+            (self.api.omp_set_num_threads)(c_int::try_from(self.threads).unwrap_or(c_int::MAX));
+        }
     }
 
     pub(crate) fn threads(&self) -> usize {
@@ -72,15 +72,15 @@ impl ThreadTeam {
             panic: Mutex::new(None),
         };
         let threads = u32::try_from(self.threads).unwrap_or(1);
-        // SAFETY: OpenMP calls `run_region` with the region on for_each thread and returns when all of them have returned.
+        // SAFETY: OpenMP calls `run_region` with the region on each thread and returns when all of them have returned.
         unsafe {
             (self.api.gomp_parallel)(
                 run_region,
                 (&raw const region).cast_mut().cast(),
                 threads,
                 0,
-            )
-        };
+            );
+        }
         let panic = region
             .panic
             .into_inner()
