@@ -46,7 +46,7 @@ struct Geometry {
     packed: [usize; 2],
 }
 
-/// Whether this is the fastest way to compute it here.
+/// Whether this is the fastest algorithm.
 pub(crate) fn suits(key: &ConvolutionDesc, threads: usize) -> bool {
     let [height, width, inputs, outputs] = key.kernel.dims;
     let f32s = [key.x, key.kernel, key.y]
@@ -71,7 +71,7 @@ pub(crate) fn suits(key: &ConvolutionDesc, threads: usize) -> bool {
 /// Computes dkernel.
 ///
 /// # Panics
-/// The key does not suit, or the lengths are not those of its shapes: bugs of the caller.
+/// The convolution is not supported, or a length does not match its shape: bugs of the caller.
 pub(crate) fn run(
     key: &ConvolutionDesc,
     x: &[f32],

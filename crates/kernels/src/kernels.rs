@@ -39,13 +39,13 @@ impl Kernels {
     /// Finds the library, loads it and starts a thread for its operations: `explicit`, then `PHALANX_ONEDNN_LIBRARY`, then the per-user cache, then the
     /// system's `libdnnl.so.3`. It uses as many threads as XLA's pool has (`PJRT_NPROC`, else the processors of this process).
     ///
-    /// [`prepare_environment`](crate::prepare_environment) is to be called before, once.
+    /// [`set_openmp_wait_policy`](crate::prepare_environment) is to be called before, once.
     ///
     /// # Errors
     /// See [`KernelError`]: what was looked at and what to do.
     pub fn find(search: &PluginSearch, explicit: Option<&Path>) -> Result<Self, KernelError> {
         let library = library::find(search, explicit)?;
-        let threads = library::pool_threads(search);
+        let threads = library::xla_pool_threads(search);
         let pools: Vec<OnceLock<WorkerPool>> = (0..threads).map(|_| OnceLock::new()).collect();
         let all = WorkerPool::start(library.api, threads, threads)?;
         pools[threads - 1].get_or_init(|| all);

@@ -69,7 +69,10 @@ mod worker_state;
 
 pub use all_reduce::register_all_reduce;
 pub use kernels::{Kernels, Support};
-pub use library::{INSTALL, KernelError, ONEDNN, VARIABLE, pool_threads, prepare_environment};
+pub use library::{
+    INSTALL_COMMAND, KernelError, LIBRARY_VARIABLE, ONEDNN, set_openmp_wait_policy,
+    xla_pool_threads,
+};
 #[cfg(target_arch = "x86_64")]
 pub use matmul::register_matmul;
 pub use simd::{WideWork, with_wide_vectors};

@@ -7,14 +7,14 @@ use phalanx_pjrt::{EXPLICIT, PinnedWheel, PluginSearch, first_named};
 use crate::onednn::OneDnnError;
 use crate::sys::{self, Api};
 
-/// The environment variable that names the library.
-pub const VARIABLE: &str = "PHALANX_ONEDNN_LIBRARY";
+/// The environment variable with the path of a oneDNN library.
+pub const LIBRARY_VARIABLE: &str = "PHALANX_ONEDNN_LIBRARY";
 
 /// oneDNN for Linux on x86-64 with GNU OpenMP.
 pub const ONEDNN: PinnedWheel = PinnedWheel {
     name: "kernels",
     title: "kernel library onednn",
-    variable: VARIABLE,
+    variable: LIBRARY_VARIABLE,
     megabytes: 39,
     package: "onednn-cpu-gomp",
     version: "2023.2.0",
@@ -22,25 +22,25 @@ pub const ONEDNN: PinnedWheel = PinnedWheel {
     member: "onednn_cpu_gomp-2023.2.0.data/data/lib/libdnnl.so.3",
 };
 
-/// The command that installs the library.
-pub const INSTALL: &str = "phalanx plugin install kernels";
+/// The command that installs oneDNN.
+pub const INSTALL_COMMAND: &str = "phalanx plugin install kernels";
 
-/// What the system's loader finds by itself.
-const SYSTEM: &str = "libdnnl.so.3";
-const OLDEST: (i32, i32) = (3, 2);
-const NEXT: &str = "run `phalanx plugin install kernels`, or set PHALANX_ONEDNN_LIBRARY to the path of a libdnnl.so.3";
+/// The name by which the system's loader finds the library.
+const SYSTEM_LIBRARY: &str = "libdnnl.so.3";
+const MIN_VERSION: (i32, i32) = (3, 2);
+const HINT: &str = "run `phalanx plugin install kernels`, or set PHALANX_ONEDNN_LIBRARY to the path of a libdnnl.so.3";
 
 /// Why there are no kernels; XLA's own lowering serves without them.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KernelError {
-    /// The library is in none of the usual places.
-    #[error("onednn was not found; looked at:\n{}{NEXT}", lines(looked_at))]
+    /// The library is in none of the places that are searched.
+    #[error("onednn was not found; looked at:\n{}{HINT}", indented(looked_at))]
     NotFound {
         /// Every place that was looked at, in order.
         looked_at: Vec<String>,
     },
-    /// There is a file, and it cannot be loaded.
+    /// There is a file that cannot be loaded.
     #[error("cannot load onednn from {source_of}: {reason}; {next}")]
     Load {
         /// The path and who named it.
@@ -50,8 +50,8 @@ pub enum KernelError {
         /// What to do.
         next: &'static str,
     },
-    /// It is too old, of another major version, or built for other threads than OpenMP's.
-    #[error("the onednn of {source_of} cannot be used: it is {found}, needed is {needed}; {NEXT}")]
+    /// The library is too old, of another major version, or built for a threading runtime other than OpenMP.
+    #[error("the onednn of {source_of} cannot be used: it is {found}, needed is {needed}; {HINT}")]
     Unfit {
         /// The path and who named it.
         source_of: String,
@@ -60,13 +60,13 @@ pub enum KernelError {
         /// What would do.
         needed: String,
     },
-    /// Its thread or its engine does not start.
+    /// The worker's thread or oneDNN's engine does not start.
     #[error("onednn does not start: {reason}")]
     Start {
         /// What it, or the system, said.
         reason: String,
     },
-    /// The plugin does not take them.
+    /// The plugin refuses to register the kernels.
     #[error("the kernels cannot be called from this plugin's programs: {reason}")]
     Register {
         /// Why.
@@ -90,13 +90,13 @@ impl From<OneDnnError> for KernelError {
     }
 }
 
-/// Tells OpenMP, where the user said nothing else, that its threads sleep between two pieces of work: by default they spin for a while, on
-/// processors that XLA's threads then lack. Sets the environment variable `OMP_WAIT_POLICY`, which processes started from here inherit,
-/// at the first call in a process; later ones do nothing.
+/// Makes idle OpenMP threads sleep, unless the user configured something else. By default they spin for a while, on processors that XLA's
+/// threads need. The first call in a process sets the environment variable `OMP_WAIT_POLICY`, which child processes inherit; later calls
+/// do nothing.
 ///
-/// OpenMP reads it when the library is loaded. Call this before other threads start, and before XLA's plugin is loaded: a thread that
-/// reads the environment from C, not through `std::env`, at the very moment of the first call could see a torn list.
-pub fn prepare_environment() {
+/// OpenMP reads it when the library is loaded. Call this before other threads start and before XLA's plugin is loaded: a thread that
+/// reads the environment from C instead of through `std::env` during the first call could see inconsistent data.
+pub fn set_openmp_wait_policy() {
     const POLICY: &str = "OMP_WAIT_POLICY";
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
@@ -109,7 +109,7 @@ pub fn prepare_environment() {
     });
 }
 
-fn lines(search: &[String]) -> String {
+fn indented(search: &[String]) -> String {
     search.iter().map(|place| format!("  {place}\n")).collect()
 }
 
@@ -123,12 +123,15 @@ pub(crate) struct Library {
     pub(crate) version: (i32, i32, i32),
 }
 
-/// Finds and loads the library: the explicit path, the environment variable, the per-user cache, the system's. What the user named must
-/// be good; of the others the first that is.
+/// Finds and loads the library: the explicit path, the environment variable, the per-user cache, or the system's. A library that the
+/// user named must be usable; otherwise the first one that is found is taken.
 pub(crate) fn find(search: &PluginSearch, explicit: Option<&Path>) -> Result<Library, KernelError> {
     let named = [
         (EXPLICIT.to_owned(), explicit.map(Path::to_path_buf)),
-        (VARIABLE.to_owned(), search.path_variable(VARIABLE)),
+        (
+            LIBRARY_VARIABLE.to_owned(),
+            search.path_variable(LIBRARY_VARIABLE),
+        ),
     ];
     let mut looked_at = Vec::new();
     if let Some((source, path)) = first_named(named, &mut looked_at) {
@@ -142,9 +145,9 @@ pub(crate) fn find(search: &PluginSearch, explicit: Option<&Path>) -> Result<Lib
         Some(path) => looked_at.push(format!("the per-user cache: {}", path.display())),
         None => looked_at.push("the per-user cache: there is none".into()),
     }
-    load(Path::new(SYSTEM), "the system").map_err(|error| match error {
+    load(Path::new(SYSTEM_LIBRARY), "the system").map_err(|error| match error {
         KernelError::Load { reason, .. } if !lacks_openmp(&reason) => {
-            looked_at.push(format!("the system: {SYSTEM} ({reason})"));
+            looked_at.push(format!("the system: {SYSTEM_LIBRARY} ({reason})"));
             KernelError::NotFound { looked_at }
         }
         other => other,
@@ -158,7 +161,7 @@ fn load(path: &Path, source: &str) -> Result<Library, KernelError> {
         let next = if lacks_openmp(&reason) {
             "install gnu openmp: the debian package is libgomp1"
         } else {
-            NEXT
+            HINT
         };
         KernelError::Load {
             source_of: source_of.clone(),
@@ -192,8 +195,8 @@ fn check_fit(version: (i32, i32, i32), runtime: u32, source_of: &str) -> Result<
         })
     };
     let (major, minor, patch) = version;
-    if major != OLDEST.0 || minor < OLDEST.1 {
-        let needed = format!("{0}.{1} or a newer {0}", OLDEST.0, OLDEST.1);
+    if major != MIN_VERSION.0 || minor < MIN_VERSION.1 {
+        let needed = format!("{0}.{1} or a newer {0}", MIN_VERSION.0, MIN_VERSION.1);
         return unfit(format!("version {major}.{minor}.{patch}"), needed);
     }
     if runtime != sys::RUNTIME_OPENMP {
@@ -203,7 +206,7 @@ fn check_fit(version: (i32, i32, i32), runtime: u32, source_of: &str) -> Result<
     Ok(())
 }
 
-/// The loader's own words, without libloading's around them.
+/// The loader's own message, without libloading's around it.
 fn reason(error: &libloading::Error) -> String {
     let source = std::error::Error::source(error);
     source.map_or_else(|| error.to_string(), ToString::to_string)
@@ -213,9 +216,9 @@ fn lacks_openmp(reason: &str) -> bool {
     reason.contains("libgomp")
 }
 
-/// The threads that XLA's pool has: `PJRT_NPROC`, else `NPROC`, else the processors of this process.
+/// The number of threads of XLA's pool: `PJRT_NPROC`, or `NPROC`, or the number of processors of this process.
 #[must_use]
-pub fn pool_threads(search: &PluginSearch) -> usize {
+pub fn xla_pool_threads(search: &PluginSearch) -> usize {
     let variable = |name: &str| {
         let value = search.environment.get(std::ffi::OsStr::new(name))?;
         value
@@ -271,7 +274,7 @@ mod tests {
             error.contains("/no/such/libdnnl.so.3 (the path that was given)"),
             "{error}"
         );
-        let variable = search(&[(VARIABLE, "/no/such/other.so")]);
+        let variable = search(&[(LIBRARY_VARIABLE, "/no/such/other.so")]);
         let error = find(&variable, None).err().unwrap().to_string();
         assert!(
             error.contains("/no/such/other.so (PHALANX_ONEDNN_LIBRARY)"),
@@ -283,13 +286,13 @@ mod tests {
     #[test]
     fn threads_are_those_of_xla() {
         assert_eq!(
-            pool_threads(&search(&[("PJRT_NPROC", "5"), ("NPROC", "3")])),
+            xla_pool_threads(&search(&[("PJRT_NPROC", "5"), ("NPROC", "3")])),
             5
         );
         assert_eq!(
-            pool_threads(&search(&[("PJRT_NPROC", "many"), ("NPROC", "3")])),
+            xla_pool_threads(&search(&[("PJRT_NPROC", "many"), ("NPROC", "3")])),
             3
         );
-        assert!(pool_threads(&search(&[])) >= 1);
+        assert!(xla_pool_threads(&search(&[])) >= 1);
     }
 }

@@ -109,7 +109,7 @@ impl WorkerState {
 }
 
 /// # Panics
-/// The bytes are not aligned, which those of XLA are.
+/// The bytes are not aligned; XLA's buffers always are.
 #[cfg(target_arch = "x86_64")]
 fn as_f32(bytes: &[u8]) -> &[f32] {
     // SAFETY: every pattern is a number.

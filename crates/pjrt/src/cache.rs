@@ -1,6 +1,6 @@
 //! The on-disk cache of compiled programs.
 //!
-//! An entry is a file named by the SHA-256 of all that decides its contents: the plugin file, the processor's features, the number of
+//! An entry is a file named by the SHA-256 of everything that determines its contents: the plugin file, the processor's features, the number of
 //! threads, `XLA_FLAGS`, the module, the options and the devices. It starts with a checksum; a damaged entry is compiled again.
 
 use std::collections::BTreeMap;
@@ -29,7 +29,7 @@ pub struct CompileCache {
     limit: u64,
 }
 
-/// What the cache did for a compilation.
+/// What the cache did for one compilation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CacheOutcome {
@@ -289,7 +289,7 @@ fn processor() -> String {
     chosen.collect::<Vec<_>>().join("\n")
 }
 
-/// Writes a file beside its place and moves it there, so that no reader ever sees half of it.
+/// Writes a temporary file and renames it, so that no reader sees half of it.
 fn write_atomically(path: &Path, parts: &[&[u8]]) -> io::Result<()> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let temporary = path.with_extension(format!(

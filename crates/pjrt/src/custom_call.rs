@@ -1,8 +1,8 @@
 //! Custom calls: Rust functions that compiled programs call.
 //!
-//! XLA knows a handler by a bare C function without a user pointer, so each registered Rust handler gets one of a fixed number of C
-//! functions, which differ only in the slot of the table that they look in. The table is the one piece of global state of this crate;
-//! XLA's own registry, which it mirrors, is global too, and neither forgets a handler.
+//! XLA's handlers are C functions without a user pointer. So each registered Rust handler gets one of a fixed number of C functions
+//! (trampolines), which differ only in the slot of a global table that they call. XLA's own registry is global too, and neither ever
+//! removes a handler.
 
 use std::any::Any;
 use std::ffi::{CString, c_int, c_void};
@@ -21,9 +21,9 @@ const REGISTER: &str = "PJRT_FFI_Register_Handler";
 impl Client {
     /// Makes a Rust function callable from programs of this client's plugin as `stablehlo.custom_call @name` with `api_version = 4`.
     ///
-    /// The handler runs on threads of the plugin, several at once where there are several devices; while it blocks, so does the device.
-    /// A panic in it becomes an error of the execution. It is checked with a one-operation compilation that the plugin took the handler,
-    /// because the plugin does not say. Handlers stay registered until the process ends; at most 64 in all.
+    /// The handler runs on threads of the plugin, several at the same time if there are several devices; while it blocks, so does the
+    /// device. A panic in it becomes an error of the execution. The plugin does not report whether it accepted a handler, so this compiles
+    /// a program of one operation to find out. Handlers stay registered until the process ends; there are at most 64.
     ///
     /// # Errors
     /// The name is not an identifier, it is registered already (`AlreadyExists`), no slot is left, or the plugin has no custom calls

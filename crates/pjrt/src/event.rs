@@ -55,7 +55,7 @@ impl Event {
         signal.wait(timeout)
     }
 
-    /// Calls `callback` with the outcome when the work is done: at once in this thread if it is already, else on a thread of the plugin,
+    /// Calls `callback` with the outcome when the work is done: immediately on this thread if it is done already, otherwise on a thread of the plugin,
     /// where it must return quickly and must not block. A panic in it ends the process.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! Installation of pinned wheels, the CPU plugin for instance: downloaded with pip, checked, and unpacked into the per-user cache.
 //!
-//! All work happens in a temporary folder beside the target, under a lock; the last act is one rename. A process that dies midway
-//! leaves a temporary folder that the next installation removes.
+//! All work happens under a lock, in a temporary folder on the same file system as the target; the last step is a rename. A process that
+//! dies leaves a temporary folder, which the next installation removes.
 
 use std::ffi::OsString;
 use std::fs::{self, File, TryLockError};
@@ -27,7 +27,7 @@ pub struct Installer {
     pub offline: bool,
 }
 
-/// Why a library was not installed. Nothing half-made is left in any case.
+/// Why a library was not installed. No partial installation is left.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InstallError {
@@ -411,7 +411,7 @@ fn remove_leftovers(plugins: &Path) {
     }
 }
 
-/// A folder for the work, removed at the end whatever happens.
+/// A temporary folder, removed when dropped.
 struct WorkDir(PathBuf);
 
 impl WorkDir {

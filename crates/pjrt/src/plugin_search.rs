@@ -133,7 +133,7 @@ impl PluginSearch {
             .collect()
     }
 
-    /// The per-user cache folder: `PHALANX_CACHE_DIR`, else `phalanx` in `XDG_CACHE_HOME`, else `~/.cache/phalanx`; none without a home.
+    /// The per-user cache folder: `PHALANX_CACHE_DIR`, or `phalanx` in `XDG_CACHE_HOME`, or `~/.cache/phalanx`; none without a home.
     #[must_use]
     pub fn cache_dir(&self) -> Option<PathBuf> {
         let xdg = || {

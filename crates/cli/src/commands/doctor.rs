@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use phalanx_kernels::{INSTALL, KernelError, Kernels};
+use phalanx_kernels::{INSTALL_COMMAND, KernelError, Kernels};
 use phalanx_pjrt::{Attribute, CPU_PLUGIN, Client, FoundPlugin, Platform, Plugin};
 
 use super::Context;
@@ -131,7 +131,7 @@ fn of_plugins(context: &Context) -> Vec<Check> {
 
 /// The kernels make the CPU faster; nothing fails without them.
 fn of_kernels(context: &Context) -> Check {
-    let next = format!("run `{INSTALL}`");
+    let next = format!("run `{INSTALL_COMMAND}`");
     match Kernels::find(&context.search, None) {
         Ok(kernels) => Check::ok("kernels", kernels.describe()),
         Err(KernelError::NotFound { .. }) => Check::warn(

@@ -1,6 +1,6 @@
 //! `phalanx plugin list | install | where`.
 
-use phalanx_kernels::{INSTALL as INSTALL_KERNELS, KernelError, Kernels};
+use phalanx_kernels::{INSTALL_COMMAND, KernelError, Kernels};
 use phalanx_pjrt::Platform;
 
 use super::Context;
@@ -42,7 +42,7 @@ fn list(context: &mut Context) -> Result<(), Failure> {
     }
     let line = match Kernels::find(&context.search, None) {
         Ok(kernels) => kernels.describe(),
-        Err(KernelError::NotFound { .. }) => format!("not found; to install: {INSTALL_KERNELS}"),
+        Err(KernelError::NotFound { .. }) => format!("not found; to install: {INSTALL_COMMAND}"),
         Err(error) => format!("not usable: {error}"),
     };
     context.output.line(format_args!("kernels {line}"))

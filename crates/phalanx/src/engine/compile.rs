@@ -167,7 +167,7 @@ impl Engine {
     /// Where every busy device has one thread, XLA's operations are not split into parallel tasks: a replica's tasks would
     /// wait for threads that are busy with another's.
     fn disable_parallel_tasks(&self, busy_devices: usize) -> Option<(&'static str, OverrideValue)> {
-        let threads = phalanx_kernels::pool_threads(&PluginSearch::from_process());
+        let threads = phalanx_kernels::xla_pool_threads(&PluginSearch::from_process());
         let one_thread_each = busy_devices > 1 && busy_devices >= threads;
         (one_thread_each && self.platform_name() == "cpu").then(|| {
             let pass = OverrideValue::Text("cpu-parallel-task-assigner".to_owned());
@@ -290,7 +290,7 @@ mod tests {
             ..EngineOptions::default()
         })
         .unwrap();
-        let threads = phalanx_kernels::pool_threads(&PluginSearch::from_process()).max(2);
+        let threads = phalanx_kernels::xla_pool_threads(&PluginSearch::from_process()).max(2);
         assert_eq!(engine.disable_parallel_tasks(1), None);
         assert_eq!(engine.disable_parallel_tasks(threads - 1), None);
         let undivided = engine.disable_parallel_tasks(threads);

@@ -104,7 +104,7 @@ impl Engine {
         }
         if options.platform == Platform::Cpu && options.kernels != KernelsMode::Off {
             // Before the plugin starts threads, too.
-            phalanx_kernels::prepare_environment();
+            phalanx_kernels::set_openmp_wait_policy();
         }
         let search = PluginSearch::from_process();
         let path = plugin_path(&search, options)?;

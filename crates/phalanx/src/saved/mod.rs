@@ -78,7 +78,7 @@ impl SavedModel {
         self.values.get(index)
     }
 
-    /// Takes values from a file of weights of ours, of Keras or of PyTorch; see [`import`].
+    /// Takes values from a file of weights of this library, Keras or PyTorch; see [`import`].
     ///
     /// # Errors
     /// When the file cannot be read, or a variable finds no value of its shape in it and `skip_mismatch` is not set;

@@ -1,4 +1,4 @@
-//! A directory that is replaced as a whole: a reader sees the old one or the new one, whatever is interrupted.
+//! A directory that is replaced as a whole: a reader sees the old one or the new one, even if a save is interrupted.
 //!
 //! A save fills a hidden staging directory beside the target, syncs it, and exchanges the two names in one system call. Where the file
 //! system cannot exchange, the old directory is renamed to a hidden backup first, and both readers and the next save know where to
@@ -443,7 +443,7 @@ impl<'a> TargetDir<'a> {
 
 /// Part of the name of staging directories.
 const STAGING: &str = ".saving-";
-/// A staging directory that was not written to for so long is abandoned.
+/// A staging directory that was not written to for this time is abandoned.
 const ABANDONED_AFTER: Duration = Duration::from_secs(3600);
 /// The same if its process does not exist on this machine; it may run on another one.
 const ABANDONED_AFTER_EXIT: Duration = Duration::from_secs(60);
