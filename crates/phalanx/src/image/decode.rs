@@ -1,12 +1,12 @@
-//! Bytes of a JPEG, PNG or WebP file to pixels.
+//! Decoding of JPEG, PNG and WebP files to pixels.
 
 use super::{Idct, corrupt, jpeg, png, webp};
 use crate::{Error, Result};
 
-/// What pixels consist of.
+/// The channels of a pixel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Channels {
-    /// Lightness alone.
+    /// Lightness only.
     Gray,
     /// Red, green and blue.
     #[default]
@@ -14,7 +14,7 @@ pub enum Channels {
 }
 
 impl Channels {
-    /// How many bytes a pixel has.
+    /// Number of bytes per pixel.
     #[must_use]
     pub const fn count(self) -> usize {
         match self {
@@ -24,17 +24,17 @@ impl Channels {
     }
 }
 
-/// How images are decoded, and what is refused.
+/// How images are decoded, and the limits of what is accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DecoderOptions {
-    /// What pixels consist of; alpha is left out.
+    /// The channels of a pixel; alpha is dropped.
     pub channels: Channels,
     /// How the cosine transform of JPEG is computed.
     pub idct: Idct,
-    /// The most pixels accepted: an image of more is an error before memory is taken for it.
+    /// The most pixels accepted; a larger image is an error before memory is allocated for it.
     pub max_pixels: usize,
-    /// The most bytes of coefficients, which a JPEG in several scans (a progressive one) keeps until its last scan: 2 for
-    /// each sample. Its scans together may go over 16 times as many.
+    /// The most bytes of coefficients, which a JPEG in several scans (a progressive one) keeps until its last scan: 2 per
+    /// sample. All scans together may visit coefficients of at most 16 times this size.
     pub max_coefficient_bytes: usize,
 }
 
@@ -98,7 +98,7 @@ enum Format<'a> {
 }
 
 impl Decoder {
-    /// A decoder with memory of its own.
+    /// A new decoder, with its own memory.
     #[must_use]
     pub fn new(options: DecoderOptions) -> Self {
         Self {

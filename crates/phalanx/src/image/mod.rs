@@ -1,13 +1,13 @@
 //! Images: decoding, resizing, augmentation.
 //!
-//! Pixels are rows of bytes, height by width by channel, as in TensorFlow, and their numbers are TensorFlow's:
-//! those of `tf.io.decode_jpeg`, `tf.image.resize` and the other functions of `tf.image` that are named here.
-//! The orientation that a camera notes in EXIF is not applied, as TensorFlow does not either.
+//! Pixels are rows of bytes, height by width by channel, as in TensorFlow, and results equal TensorFlow's
+//! `tf.io.decode_jpeg`, `tf.image.resize` and the other functions of `tf.image` that are named here.
+//! The orientation that a camera notes in EXIF is not applied, as in TensorFlow.
 
 mod colour;
 mod decode;
 mod jpeg;
-mod plan;
+mod pipeline;
 mod png;
 mod resize;
 mod rng;
@@ -17,7 +17,7 @@ mod webp;
 pub use colour::{adjust_brightness, adjust_contrast, adjust_hue, adjust_saturation};
 pub use decode::{Channels, Decoder, DecoderOptions, OpenedImage, Pixels, Window};
 pub use jpeg::Idct;
-pub use plan::{ImagePipeline, ImageProcessor, Region, Scale, resize};
+pub use pipeline::{ImagePipeline, ImageProcessor, Region, Scale, resize};
 pub(crate) use rng::Rng;
 pub use rotation::{Fill, rotate};
 

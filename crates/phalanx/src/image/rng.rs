@@ -1,6 +1,6 @@
-//! Random numbers of one example.
+//! The random numbers of one example.
 
-/// A sequence of numbers that follows from a key: SplitMix64 (Steele, Lea and Flood 2014).
+/// A random generator seeded by a key: SplitMix64 (Steele, Lea and Flood 2014).
 pub(crate) struct Rng(u64);
 
 impl Rng {

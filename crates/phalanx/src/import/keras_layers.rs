@@ -1,8 +1,9 @@
 //! Layers of HDF5 files as Keras writes them.
 //!
-//! Keras 3 (`.weights.h5`, `.keras`): a group `layers/<class>` a layer, the classes numbered, its variables in
-//! `vars/0`, `vars/1`, .. and its name in an attribute of `vars`. Before (`.h5`): a group a layer by its name, an
-//! attribute `weight_names` with the names of its variables in order; under `model_weights` where the model is there too.
+//! Keras 3 (`.weights.h5`, `.keras`) writes a group `layers/<class>` per layer, with the classes numbered, the variables in
+//! `vars/0`, `vars/1`, .. and the layer's name in an attribute of `vars`. Older versions (`.h5`) write a group per layer under
+//! its name, with an attribute `weight_names` that lists its variables in order; where the model is saved too, these are under
+//! `model_weights`.
 
 use std::collections::HashMap;
 
@@ -11,9 +12,9 @@ use phalanx_graph::Shape;
 use super::hdf5::{Hdf5, Object, ReadResult};
 use super::weights_file::{Convention, FileLayer, FileTensor};
 
-/// Deeper groups are taken for damage.
+/// Deeper nesting of groups is treated as damage.
 const MAX_DEPTH: usize = 64;
-/// More tensors than this in one file are taken for damage.
+/// More tensors in one file are treated as damage.
 const MAX_TENSORS: usize = 1 << 20;
 /// The states of random generators, which are not weights.
 const GENERATOR: &str = "seed_generator";
@@ -59,7 +60,7 @@ struct Walk<'a, 'f> {
 }
 
 impl Walk<'_, '_> {
-    /// `place` is the path of classes, `path` that of names.
+    /// `place` is the path of classes, `path` the path of names.
     fn group(
         &mut self,
         group: &Object<'_>,
@@ -95,7 +96,7 @@ impl Walk<'_, '_> {
             match name.as_str() {
                 // The list of layers is no layer.
                 "layers" => self.group(&child, place, &path, depth + 1)?,
-                // The variables of a recurrent layer are those of its cell.
+                // A recurrent layer keeps its variables in its cell.
                 "cell" if is_layer => self.cell(&child, place, &path)?,
                 name => self.group(&child, &joined(place, part(name)), &path, depth + 1)?,
             }

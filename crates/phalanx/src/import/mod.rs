@@ -1,12 +1,12 @@
 //! Weights from elsewhere: files of Keras and PyTorch, and safetensors of our own.
 //!
-//! Which format a file has is seen from its contents: HDF5 (`.weights.h5`, and `.h5` of older versions), a `.keras`
+//! The format of a file is recognised by its contents: HDF5 (`.weights.h5`, and `.h5` of older versions), a `.keras`
 //! archive, or safetensors, with our names (`dense/kernel`) or PyTorch's (`layer1.0.conv1.weight`). PyTorch's layouts are
 //! transposed. Layers of a file are paired with the model's by names, by torchvision's names for
-//! [`ResNet50`](crate::models::ResNet50) and [`MobileNetV2`](crate::models::MobileNetV2), by those of
+//! [`ResNet50`](crate::models::ResNet50) and [`MobileNetV2`](crate::models::MobileNetV2), by PyTorch's names in
 //! `nn.TransformerEncoder` (with modules `embedding`, `position` and `logits` around it) for
 //! [`TransformerEncoder`](crate::models::TransformerEncoder), or by order: within their class,
-//! as Keras does, or as our own files note it; of those ways the one counts by which most variables find a value of their shape.
+//! as Keras does, or as our own files note it. The rule by which most variables find a value of their shape is used.
 //!
 //! ```no_run
 //! use phalanx::import::LoadWeights;
@@ -42,13 +42,14 @@ pub(crate) use safetensors_layers::ORDER;
 /// How weights are loaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LoadWeights {
-    /// Whether variables for which the file has no value, or one of another shape, keep their own; an error by default.
+    /// Whether variables for which the file has no value, or a value of another shape, keep their current value; by default this
+    /// is an error.
     pub skip_mismatch: bool,
     /// How layers of the file are paired with the model's.
     pub matching: Matching,
 }
 
-/// Values by position of their variable, and what was found.
+/// Values by index of their variable, and the report.
 type Loaded = (Vec<(usize, HostTensor)>, LoadReport);
 
 /// Values for the variables of a model from a file.

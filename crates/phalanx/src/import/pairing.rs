@@ -1,4 +1,9 @@
-//! Which layer of a file is which of the model.
+//! Pairing: which layer of a file belongs to which layer of the model.
+//!
+//! Files of other libraries name layers in their own ways, and no single rule fits all. So every [`MatchRule`] gives each layer
+//! of the file and of the model a key (a path, a class with a number, a translated PyTorch name ..), layers with equal keys are
+//! paired, and a key that occurs twice on a side pairs nothing. All rules are tried, and the one under which most variables
+//! find a tensor of their shape is used; of equal ones the first, so that names win over order.
 
 use std::collections::HashMap;
 
@@ -12,7 +17,7 @@ use crate::nn::Model;
 /// How layers of a file are paired with the model's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Matching {
-    /// The way by which most variables find a value.
+    /// The rule by which most variables find a value.
     #[default]
     Auto,
     /// By names: whole paths, with `/` or `_` between their parts, the last part where it is unique, or PyTorch's names of
@@ -30,7 +35,7 @@ pub(super) struct VariableSource<'f> {
     pub(super) layout: TensorLayout,
 }
 
-/// One way to say which layer is which: layers with the same key are the same.
+/// A rule for pairing layers: layers with equal keys belong together.
 #[derive(Clone, Copy)]
 enum MatchRule {
     /// Paths are equal.
@@ -123,7 +128,7 @@ struct ModelLayer {
     variables: Vec<usize>,
 }
 
-/// Pairs by the way that finds most; of equals, by the first.
+/// Pairs by the rule that finds most; of equal ones, by the first.
 pub(super) fn pair<'f>(
     model: &Model,
     layers: &'f FileLayers,
@@ -188,7 +193,7 @@ fn by_way<'f>(
     (matcher.pairs, matcher.report)
 }
 
-/// Positions by key, without keys that are there twice.
+/// Indices by key, without keys that occur twice.
 fn unique(keys: impl Iterator<Item = Option<String>>) -> HashMap<String, usize> {
     let mut counts: HashMap<String, (usize, usize)> = HashMap::new();
     for (index, key) in keys.enumerate() {

@@ -1,4 +1,4 @@
-//! What a file had for a model.
+//! The report of a load: which variables found a value in the file.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ pub struct LoadReport {
     pub paired: PairedBy,
     /// Variables with the tensor of the file whose value they have now.
     pub matched: Vec<(String, String)>,
-    /// Variables for which the file has nothing.
+    /// Variables that the file has no tensor for.
     pub missing: Vec<String>,
     /// Tensors of the file that the model has no variable for.
     pub unexpected: Vec<String>,
@@ -21,7 +21,7 @@ pub struct LoadReport {
     pub mismatched: Vec<Mismatch>,
 }
 
-/// What told which layer of a file is which of the model.
+/// The rule that paired layers of the file with layers of the model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PairedBy {
     /// Their names.

@@ -1,4 +1,4 @@
-//! Files of weights, whatever their format.
+//! Files of weights in any supported format.
 
 use std::borrow::Cow;
 use std::fs::{self, File};
@@ -13,7 +13,7 @@ use super::hdf5::{Hdf5, SIGNATURE};
 use super::{keras_layers, problem, safetensors_layers, shown};
 use crate::{Error, Result};
 
-/// A layer of a file: tensors that belong together.
+/// A layer of a file: its tensors under one name.
 pub(super) struct FileLayer {
     /// Names of the layers it is in and its own, joined by `/`.
     pub(super) path: String,
@@ -26,11 +26,11 @@ pub(super) struct FileLayer {
 /// The layers of a file.
 pub(super) struct FileLayers {
     pub(super) all: Vec<FileLayer>,
-    /// Whether they are in the order of the model that was saved, not in that of their names.
+    /// Whether they are in the order of the saved model, not sorted by name.
     pub(super) ordered: bool,
 }
 
-/// Who wrote a layer, by which its names and layouts are known.
+/// Whose conventions the names and layouts of a layer follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Convention {
     /// Tensors in the order of the variables, in our layouts.

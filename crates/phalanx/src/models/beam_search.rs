@@ -1,10 +1,10 @@
-//! The search for the likeliest sequence, apart from what scores it.
+//! Beam search for the most likely sequence, independent of the model that scores it.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{Error, Result};
 
-/// How translations are searched for.
+/// The settings of a beam search.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BeamSearch {
@@ -12,11 +12,11 @@ pub struct BeamSearch {
     pub start: i32,
     /// The token after the last one.
     pub end: i32,
-    /// Hypotheses kept of each sentence; 1, the default, is greedy search.
+    /// Number of hypotheses kept per sentence; 1, the default, is greedy search.
     pub beams: usize,
     /// Tokens of a translation at most, the end among them; one less than the target's length of the model fits.
     pub max_length: usize,
-    /// How much long translations are favoured: scores are divided by `((5 + length) / 6)^alpha` (Wu et al. 2016, 7);
+    /// The length penalty: scores are divided by `((5 + length) / 6)^alpha` (Wu et al. 2016, 7);
     /// 0 for not at all, 0.6 by default.
     pub alpha: f64,
 }
@@ -172,14 +172,14 @@ impl SentenceSearch {
         self.live.iter().all(|prefix| reachable(prefix) <= best)
     }
 
-    /// As many prefixes as there are beams.
+    /// One row per beam: the live prefixes, then rows that only fill the batch.
     fn rows(&self, settings: &BeamSearch) -> Vec<Vec<i32>> {
         let live = self.live.iter().map(|prefix| prefix.tokens.clone());
         let idle = std::iter::repeat_with(|| vec![settings.start]);
         live.chain(idle).take(settings.beams).collect()
     }
 
-    /// Takes the likeliest tokens behind the live prefixes.
+    /// Extends the live prefixes by their most likely next tokens.
     fn grow(&mut self, settings: &BeamSearch, scores: &[Vec<f32>]) {
         let mut candidates: Vec<(f64, usize, usize)> = Vec::new();
         for (beam, (prefix, scores)) in self.live.iter().zip(scores).enumerate() {

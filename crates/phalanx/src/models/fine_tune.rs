@@ -1,11 +1,11 @@
-//! A model trained before, with a new head.
+//! A pretrained model with a new head.
 
 use crate::nn::{
     Activation, Dense, Dropout, GlobalAveragePool2d, Layer, LayerSpec, Model, Sequential,
 };
 use crate::{Error, Result};
 
-/// A base of features with a head of its own: pooling, a hidden layer of 512, a dropout of 0.5, and logits.
+/// A pretrained base with a new head: pooling, a hidden layer of 512, a dropout of 0.5, and logits.
 ///
 /// The base is a layer under its own name; freeze it with [`Model::set_trainable`] before it is given, or with
 /// [`Model::freeze`] afterwards. Frozen, its batch normalizations use the moving statistics even in training. The head's

@@ -32,9 +32,9 @@ const BLOCKS: [(usize, usize); 17] = [
     (160, 1),
     (320, 1),
 ];
-/// How many times more channels there are inside a block than before it.
+/// The factor on channels inside a block.
 const EXPANSION: usize = 6;
-/// Filters of the last convolution, which a small `alpha` does not make fewer.
+/// Filters of the last convolution, which an `alpha` below 1 does not reduce.
 const LAST: usize = 1280;
 
 /// MobileNetV2: 3,538,984 parameters with `alpha` 1 and the 1000 classes of ImageNet, 34,112 of them not trainable.
@@ -237,7 +237,7 @@ impl MobileNetV2 {
     }
 }
 
-/// A feature map while the network is made.
+/// A feature map while the network is built.
 #[derive(Clone, Copy)]
 struct FeatureMap {
     node: Node,

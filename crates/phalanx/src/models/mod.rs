@@ -44,13 +44,13 @@ use crate::Result;
 use crate::config::{self, Described, Description};
 use crate::nn::{Input, LayerSpec, Model};
 
-/// The kinds that [`layer_from_config`] knows.
+/// The kinds of model that [`layer_from_config`] accepts.
 pub const KINDS: [&str; 2] = ["mobilenet_v2", "resnet50"];
 
 /// A model of a kind as a layer, for examples of these dims, with settings as in JSON: `{"alpha": 0.35}`.
 ///
-/// The settings are those of the model's type; beside them there may be what every layer has, such as `trainable`. What
-/// one stacks layers from knows the dims: they are not among the settings.
+/// The settings are the fields of the model's type and the settings that every layer has, such as `trainable`. The dims are no
+/// setting, since a stack of layers knows them.
 ///
 /// # Errors
 /// Unknown kinds and settings, with the nearest valid name; settings and dims that do not fit.

@@ -18,13 +18,13 @@ use crate::nn::{
 /// token, and the labels are the translation with an end token behind; padding of the target counts in no loss.
 /// [`Translator`](super::Translator) translates with it. As in Vaswani et al. 2017 (embeddings times `sqrt(width)`
 /// plus waves), with norms before each part of a block and GELU as in
-/// [`TransformerEncoder`](super::TransformerEncoder), and a last layer of its own.
+/// [`TransformerEncoder`](super::TransformerEncoder), and a separate output layer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TransformerNmt {
-    /// Number of different tokens of the source, 0 for padding among them; 8000 by default.
+    /// Number of source tokens, including 0 for padding; 8000 by default.
     pub source_vocabulary: usize,
-    /// Number of different tokens of the target, 0 for padding among them; 8000 by default.
+    /// Number of target tokens, including 0 for padding; 8000 by default.
     pub target_vocabulary: usize,
     /// Whether source and target share one embedding, and so the vocabulary; not by default.
     pub shared_embedding: bool,
@@ -32,7 +32,7 @@ pub struct TransformerNmt {
     pub source_length: usize,
     /// Tokens of a target; 64 by default.
     pub target_length: usize,
-    /// Blocks of the encoder, and as many of the decoder; 4 by default.
+    /// Number of blocks in the encoder, and in the decoder; 4 by default.
     pub layers: usize,
     /// Numbers of one vector, a multiple of `heads`; 128 by default.
     pub width: usize,
@@ -40,9 +40,9 @@ pub struct TransformerNmt {
     pub heads: usize,
     /// Units of the hidden layer of each block; 512 by default.
     pub feed_forward: usize,
-    /// Dropped in training after embeddings, in attention and after each part of a block; 0.1 by default.
+    /// Dropout rate after embeddings, in attention and after each part of a block; 0.1 by default.
     pub dropout: f64,
-    /// How places are told apart; by waves, as in the paper, by default.
+    /// How positions are encoded; sinusoidal by default, as in the paper.
     pub positions: PositionEncoding,
 }
 

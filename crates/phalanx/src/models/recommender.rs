@@ -12,8 +12,8 @@ use crate::{Error, Result};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RecommenderKind {
-    /// Two towers: the first category (the user) and the second (the item) each through layers of their own to a
-    /// vector, whose product is the score (Covington et al. 2016). Numbers go into the user's tower.
+    /// Two towers: the first category (the user) and the second (the item) each through separate layers to a
+    /// vector; the product of the two vectors is the score (Covington et al. 2016). Numbers go into the user's tower.
     TwoTower,
     /// DLRM: numbers through layers to a vector, the products of every two vectors of categories and numbers, these
     /// and the numbers' vector through the last layers (Naumov et al. 2019).

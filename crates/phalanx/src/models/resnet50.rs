@@ -94,7 +94,7 @@ impl ResNet50 {
         self
     }
 
-    /// Sets whether the stride of a stage is that of its first 3x3 convolution, padded by 1 on every side.
+    /// Sets whether the stride of a stage is on its first 3x3 convolution, padded by 1 on every side, not on its first 1x1.
     #[must_use]
     pub const fn stride_on_3x3(mut self, stride_on_3x3: bool) -> Self {
         self.stride_on_3x3 = stride_on_3x3;
@@ -124,7 +124,7 @@ impl ResNet50 {
         net.build(&[input], &[output])
     }
 
-    /// The zeros around the images are a layer of their own: Keras pads 3 on every side where `same` would pad 2 and 3.
+    /// The padding is a separate layer: Keras pads 3 on every side where `same` would pad 2 and 3.
     fn stem(&self, net: &mut Network, input: Node) -> Node {
         let x = net.add(ZeroPadding2d::new(3).named("conv1_pad"), &[input]);
         let x = self.conv(net, x, "conv1", Conv2d::new(64, 7).strides(2));
@@ -134,7 +134,7 @@ impl ResNet50 {
         net.add(MaxPool2d::new(3).strides(2).named("pool1_pool"), &[x])
     }
 
-    /// A bottleneck; the shortcut has a convolution of its own where `projected`.
+    /// A bottleneck; where `projected`, the shortcut has a 1x1 convolution.
     ///
     /// Layers are added in the order in which Keras lists them, which goes by distance from the output.
     fn block(

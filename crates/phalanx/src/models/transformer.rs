@@ -10,31 +10,31 @@ use crate::nn::{
 };
 use crate::{Error, Result};
 
-/// What stands at the end of an encoder.
+/// The output layer of an encoder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EncoderHead {
-    /// A logit for each token of the vocabulary at each place: `[batch, length, vocabulary]`.
+    /// A logit for each token of the vocabulary at each position: `[batch, length, vocabulary]`.
     Tokens,
-    /// Logits of this many classes from the mean over the places that are not padding: `[batch, classes]`.
+    /// Logits of this many classes from the mean over the positions that are not padding: `[batch, classes]`.
     Classes(usize),
-    /// The normalized vectors themselves: `[batch, length, width]`.
+    /// The normalized vectors: `[batch, length, width]`.
     Features,
 }
 
-/// How places are told apart.
+/// How positions are encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PositionEncoding {
-    /// A trained vector for each place.
+    /// A trained vector for each position.
     Learned,
-    /// Waves of different lengths, which are not trained.
+    /// Sines and cosines of different wavelengths, not trained (Vaswani et al. 2017).
     Sinusoidal,
 }
 
-/// A pre-norm Transformer encoder: tokens `i32[batch, length]` to what its head says.
+/// A pre-norm Transformer encoder: from tokens `i32[batch, length]` to the output of its head.
 ///
-/// Embedding and places; blocks of `x + attention(norm(x))` and `x + dense(gelu(dense(norm(x))))`; a last norm; the
+/// Embedding and positions; blocks of `x + attention(norm(x))` and `x + dense(gelu(dense(norm(x))))`; a last norm; the
 /// head. As in Vaswani et al. 2017 with the norms moved before each half (Xiong et al. 2020); layers have Keras'
 /// defaults (epsilon 1e-3, GELU by the error function, Glorot kernels).
 ///
@@ -48,27 +48,27 @@ pub enum PositionEncoding {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TransformerEncoder {
-    /// Number of different tokens; 8000 by default.
+    /// Size of the vocabulary; 8000 by default.
     pub vocabulary: usize,
     /// Tokens of one example; 128 by default.
     pub length: usize,
-    /// Blocks; 4 by default.
+    /// Number of blocks; 4 by default.
     pub layers: usize,
-    /// Numbers of one vector, a multiple of `heads`; 256 by default.
+    /// Size of the vectors, a multiple of `heads`; 256 by default.
     pub width: usize,
-    /// Heads of each attention; 4 by default.
+    /// Number of attention heads; 4 by default.
     pub heads: usize,
     /// Units of the hidden layer of each block; 1024 by default.
     pub feed_forward: usize,
-    /// Dropped in training after the embedding, in attention and after each half of a block; 0 by default.
+    /// Dropout rate after the embedding, in attention and after each half of a block; 0 by default.
     pub dropout: f64,
-    /// Whether a place sees only those before it and itself; not by default.
+    /// Whether a position attends only to itself and the positions before it (causal attention); not by default.
     pub causal: bool,
     /// Whether token 0 is padding; not by default.
     pub mask_zero: bool,
-    /// How places are told apart; learned by default.
+    /// How positions are encoded; learned by default.
     pub positions: PositionEncoding,
-    /// What stands at the end; logits per token by default.
+    /// The output layer; logits per token by default.
     pub head: EncoderHead,
 }
 

@@ -12,8 +12,8 @@ use crate::{Error, Result};
 /// Translates with a model of two inputs, source and target tokens, and one output, the logits of the next target
 /// tokens: such as [`TransformerNmt`](super::TransformerNmt).
 ///
-/// One program of fixed shapes gives the next token of every hypothesis; it computes the whole target anew each time,
-/// without a cache of keys and values. The search is on the host, and the same for the same model and sentences.
+/// One program of fixed shapes gives the next token of every hypothesis; it recomputes the whole target for
+/// each token, without a cache of keys and values. The search runs on the host, and is deterministic.
 #[derive(Debug)]
 pub struct Translator {
     engine: Engine,

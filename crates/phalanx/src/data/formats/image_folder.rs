@@ -124,9 +124,9 @@ impl ImageFolder {
     /// The images as examples of one size; see [`Dataset::from_images`].
     ///
     /// # Errors
-    /// When a number of the plan makes no sense.
-    pub fn dataset(&self, plan: &ImagePipeline, seed: u64) -> Result<Dataset> {
-        Dataset::from_images(self.clone(), plan, seed)
+    /// When a number of the pipeline makes no sense.
+    pub fn dataset(&self, pipeline: &ImagePipeline, seed: u64) -> Result<Dataset> {
+        Dataset::from_images(self.clone(), pipeline, seed)
     }
 
     /// The path and the class of each image.

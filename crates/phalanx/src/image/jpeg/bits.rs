@@ -1,6 +1,9 @@
-//! Bits of entropy-coded data, and Huffman codes.
+//! The bit reader of entropy-coded data, and Huffman tables.
+//!
+//! A Huffman code is followed by the bits of its value. The table is indexed by the next 10 bits, which usually hold both, so
+//! one look-up gives run, size and value at once; longer codes are found by comparing with the last code of each length.
 
-/// Bits that one look-up decides on.
+/// Number of bits that index the look-up table.
 const LOOKUP_BITS: u32 = 10;
 /// In an entry of a look-up table: the value is part of it.
 const HAS_VALUE: u32 = 1 << 6;

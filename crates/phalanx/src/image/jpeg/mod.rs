@@ -1,8 +1,12 @@
-//! A JPEG decoder that reads only what is wanted of a picture.
+//! A JPEG decoder that computes only the wanted window of a picture.
 //!
-//! Sequential and progressive Huffman-coded files of 8 bits. Transform, enlargement of chroma and colours are those of
-//! libjpeg to the bit ("fancy" enlargement), which is what TensorFlow and PyTorch use. Outside the window entropy-coded data
-//! are passed over, and below it they are not looked at.
+//! Sequential and progressive Huffman-coded files of 8 bits. Inverse DCT, chroma upsampling ("fancy") and colour
+//! conversion equal libjpeg's to the bit, which is what TensorFlow and PyTorch use. Huffman codes outside the window must be
+//! read, since each follows the one before, but are not transformed; data below the window are not read at all.
+//!
+//! A file with a single scan of all components goes straight to samples (`read_direct`). A progressive file, or one with a
+//! scan per component, sends each coefficient's bits in several scans, so all coefficients are kept until the last scan
+//! (`read_stored`) and transformed then. Memory for them is limited before it is allocated, by what the frame announces.
 
 mod bits;
 mod header;
@@ -21,7 +25,7 @@ use crate::Result;
 
 /// Bytes of the coefficients of a block.
 const BLOCK_BYTES: usize = 128;
-/// How often scans may go over the coefficients of the largest picture: the usual ten scans do so 6 times.
+/// How often all scans together may visit the coefficients of the largest picture; the usual ten scans do so 6 times.
 const MAX_VISITS: usize = 16;
 
 /// How the cosine transform of JPEG is computed.
@@ -34,7 +38,7 @@ pub enum Idct {
     Accurate,
 }
 
-/// Memory that is used again from one picture to the next.
+/// Memory that is reused from one picture to the next.
 #[derive(Default)]
 pub(super) struct Scratch {
     tables: Tables,
@@ -94,7 +98,7 @@ impl WideWork for WriteRows<'_> {
     }
 }
 
-/// How many low bits of the first coefficients no scan has brought yet, by component; `None` where there was no scan.
+/// The number of low bits of the first ten coefficients that no scan has sent yet, per component; `None` before its first scan.
 #[derive(Default)]
 struct UnreadBits([[Option<u32>; 10]; 4]);
 

@@ -1,4 +1,4 @@
-//! Samples of components, and rows of the picture from them.
+//! Samples of components, and upsampling and colour conversion to rows of the picture.
 
 use super::Idct;
 use super::header::{Colours, Component, Frame, Tables};
@@ -66,7 +66,7 @@ impl Plane {
         &self.samples[start..start + self.stride][x.start - self.x..x.end - self.x]
     }
 
-    /// A row of the window, with as many samples as the picture has.
+    /// A row of the window, upsampled to the resolution of the picture.
     #[inline(always)]
     fn row<'a>(&'a self, y: usize, window: &Window, room: &'a mut Room) -> &'a [u8] {
         let (left, right) = (window.x, window.x + window.width);
@@ -99,7 +99,7 @@ impl Plane {
         }
     }
 
-    /// The row of samples that is second nearest to row `y` of the picture, where there are half as many.
+    /// The second nearest row of samples to row `y` of the picture, where samples have half the vertical resolution.
     fn beside(&self, y: usize) -> usize {
         let row = if y.is_multiple_of(2) {
             (y / 2).saturating_sub(1)
@@ -109,7 +109,8 @@ impl Plane {
         row.min(self.component.height - 1)
     }
 
-    /// Twice as many samples as row `near` has, each of a quarter of its neighbour; the same down if there is a row `far`.
+    /// libjpeg's "fancy" upsampling by 2 across: each sample is 3/4 of the nearer and 1/4 of the farther neighbour; with a row
+    /// `far` the same is done down first.
     #[inline(always)]
     fn doubled<'a>(
         &self,

@@ -1,4 +1,4 @@
-//! Entropy-coded data to coefficients, and these to samples.
+//! Scans: entropy-coded data to coefficients, and coefficients to samples.
 
 use std::ops::Range;
 

@@ -207,12 +207,12 @@ impl Array<'_> {
                 "chunks {chunk:?} of an array {dims:?}; save it again"
             ));
         }
-        // Not more than there are elements.
+        // At most the number of elements.
         let counts = self.dims.iter().zip(chunk);
         Ok(counts.map(|(dim, chunk)| dim.div_ceil(*chunk)).product())
     }
 
-    /// Copies the chunks below a node of the tree to their places, of which so many are left.
+    /// Copies the chunks below a node of the tree to their places, of which `places` are left.
     fn chunks(
         &self,
         source: &FileBytes<'_>,
@@ -245,7 +245,7 @@ impl Array<'_> {
                 self.chunks(source, child, chunk, level, places, elements)?;
                 continue;
             }
-            // A few bytes may say, again and again, to unpack a large chunk.
+            // A tree of a few bytes may name the same large chunk many times.
             let left = places.checked_sub(1);
             *places = left.ok_or("more chunks than its array has; save it again")?;
             let data = self.unfiltered(source.at(child, len.into())?, mask, chunk)?;

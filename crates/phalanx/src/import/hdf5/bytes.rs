@@ -1,20 +1,21 @@
-//! Bytes of a file, checked.
+//! Checked access to the bytes of a file.
 
 use std::cell::Cell;
 
 use super::ReadResult;
 
-/// The file: what is at an address, and how much was looked at.
+/// The file, and a budget for reading it.
 ///
-/// A damaged file may send a reader over the same bytes again and again; the budget ends that.
+/// A damaged or malicious file may send a reader over the same bytes again and again. Every read is paid for from a budget of a
+/// few times the size of the file, so that reading always ends.
 pub(super) struct FileBytes<'a> {
     bytes: &'a [u8],
     budget: Cell<u64>,
 }
 
-/// How often the whole file may be looked at.
+/// How often the whole file may be read.
 const TIMES: u64 = 16;
-/// What each look costs beside its bytes, and what is given at first.
+/// The cost of each read besides its bytes, and the budget of an empty file.
 const LOOK: u64 = 16;
 const FIRST: u64 = 1 << 20;
 
@@ -40,7 +41,7 @@ impl<'a> FileBytes<'a> {
         Ok(&self.bytes[address as usize..][..len as usize])
     }
 
-    /// Takes the price of a look at `len` bytes, or of as many made from them, out of the budget.
+    /// Takes the cost of reading `len` bytes, or of unpacking to `len` bytes, out of the budget.
     pub(super) fn charge(&self, len: u64) -> ReadResult<()> {
         let left = self.budget.get().checked_sub(len.saturating_add(LOOK));
         let left = left.ok_or("its parts refer to one another without end; save it again")?;

@@ -115,7 +115,7 @@ fn link(data: &mut Cursor<'_>) -> ReadResult<Option<(String, u64)>> {
     }
 }
 
-/// Refuses names that are kept in a heap of their own, as newer files may.
+/// Refuses names that are kept in a separate heap, as newer files may do.
 fn check_links(data: &mut Cursor<'_>) -> ReadResult<()> {
     data.skip(1)?;
     let flags = data.u8()?;

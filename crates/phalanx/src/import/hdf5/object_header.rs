@@ -52,7 +52,7 @@ pub(super) fn messages<'a>(source: &FileBytes<'a>, address: u64) -> ReadResult<V
     }
 }
 
-/// The messages of a block and of those that continue it; `flags` are those of a header of version 2.
+/// The messages of a block and of its continuations; `flags` are given for a header of version 2.
 fn collect<'a>(
     source: &FileBytes<'a>,
     first: &'a [u8],

@@ -1,4 +1,4 @@
-//! From the bytes of an image file to a row of a batch.
+//! The image pipeline: decode, crop, resize, augment and scale, from the bytes of a file to a row of a batch.
 
 use phalanx_kernels::{WideWork, with_wide_vectors};
 
@@ -9,28 +9,28 @@ use super::rotation::{Fill, rotate};
 use super::{Decoder, DecoderOptions, Window};
 use crate::{Error, Result};
 
-/// What part of an image is used, before it is brought to the size wanted.
+/// The part of an image that is used, before it is resized.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Region {
-    /// All of it, whatever that does to its shape.
+    /// The whole image; its aspect ratio is not kept.
     #[default]
     Whole,
-    /// The largest part of the shape wanted, in the middle.
+    /// The largest centred part with the aspect ratio of the output.
     Centre,
-    /// A part of the very size wanted, at random; of an image that is smaller in a direction the largest part of the shape
-    /// wanted, at random and resized.
+    /// A random part of exactly the output size; where the image is smaller than that, a random part as large as fits with the
+    /// aspect ratio of the output, resized.
     Crop,
-    /// As `Crop`, but the one in the middle.
+    /// As `Crop`, but centred.
     CentreCrop,
-    /// A part at random, resized: with a share, from `least` up to all, of the area of the largest part of the shape wanted,
-    /// and of that shape times 3/4 to 4/3; cut to what the image has.
+    /// A random part, resized (similar to torchvision's `RandomResizedCrop`): its area is a random share, from `least` to 1, of the largest
+    /// part with the aspect ratio of the output, and its own aspect ratio is 3/4 to 4/3 of that ratio, clipped to the image.
     Area {
-        /// The smallest share of the area of the largest part of the shape wanted.
+        /// The smallest share of the area.
         least: f32,
     },
 }
 
-/// What pixels are made of bytes `v` in the end.
+/// How a byte `v` becomes a number, at the end.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Scale {
     /// `v / 255`.
@@ -40,42 +40,42 @@ pub enum Scale {
     Signed,
     /// `v`.
     Bytes,
-    /// `(v / 255 - mean) / std`, a number for each channel.
+    /// `(v / 255 - mean) / std`, per channel.
     Standard {
-        /// Means of channels.
+        /// Mean of each channel.
         mean: [f32; 3],
-        /// Deviations of channels.
+        /// Standard deviation of each channel.
         std: [f32; 3],
     },
 }
 
-/// How images become examples of one size; randomness follows from a key alone.
+/// How images become examples of one size; all randomness is drawn from a key per example.
 ///
-/// The order is fixed: region, resizing, flip, brightness, contrast, saturation, hue, rotation, scale. Changes of colour
-/// are on numbers from 0 to 1 and, as in `tf.image`, not cut off at the ends.
+/// The order is fixed: region, resizing, flip, brightness, contrast, saturation, hue, rotation, scale. Colours are changed on
+/// numbers from 0 to 1 and, as in `tf.image`, not clipped.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ImagePipeline {
     /// Rows and columns of every example.
     pub size: (usize, usize),
-    /// What part of an image is used.
+    /// The part of an image that is used.
     pub region: Region,
-    /// Whether what is made smaller is smoothed (`antialias` of `tf.image.resize`).
+    /// Whether downscaling smooths (`antialias` of `tf.image.resize`).
     pub antialias: bool,
-    /// Left and right change places in half of the images.
+    /// Whether a random half of the images is mirrored left to right.
     pub flip: bool,
-    /// Up to so much is added (`tf.image.random_brightness`).
+    /// The most that is added to or subtracted from all values (`tf.image.random_brightness`).
     pub brightness: f32,
     /// The contrast is a factor from 1 - this to 1 + this.
     pub contrast: f32,
-    /// The saturation is a factor from 1 - this to 1 + this; of colours only.
+    /// The saturation is a factor from 1 - this to 1 + this; for colour images only.
     pub saturation: f32,
-    /// Hues move by up to this share of their circle (`tf.image.random_hue`); of colours only.
+    /// Hues move by up to this share of the colour circle (`tf.image.random_hue`); for colour images only.
     pub hue: f32,
-    /// Turned by up to this angle either way, in radians.
+    /// The image is rotated by up to this angle in either direction, in radians.
     pub rotation: f32,
-    /// What is seen beyond the edges of a turned image.
+    /// What fills the corners of a rotated image.
     pub fill: Fill,
-    /// What pixels are in the end.
+    /// How bytes become numbers, at the end.
     pub scale: Scale,
     /// How images are decoded.
     pub decoder: DecoderOptions,
@@ -171,41 +171,41 @@ impl ImagePipeline {
     }
 }
 
-/// Memory to make one example after another, each from the bytes of its file.
+/// Runs a pipeline on one image after another, reusing its memory.
 pub struct ImageProcessor {
     decoder: Decoder,
     pixels: Vec<f32>,
 }
 
 impl ImageProcessor {
-    /// Memory for a plan.
+    /// A processor for a pipeline.
     #[must_use]
-    pub fn new(plan: &ImagePipeline) -> Self {
+    pub fn new(pipeline: &ImagePipeline) -> Self {
         Self {
-            decoder: Decoder::new(plan.decoder.clone()),
+            decoder: Decoder::new(pipeline.decoder.clone()),
             pixels: Vec::new(),
         }
     }
 
-    /// Writes the f32 values of an example to `out`, whose length is that of [`ImagePipeline::dims`] times 4 bytes.
+    /// Writes the f32 values of an example to `out`, which has 4 bytes per number of [`ImagePipeline::dims`].
     ///
     /// # Errors
     /// As [`Decoder::open`] and [`OpenedImage::read`](super::OpenedImage::read).
     pub fn make(
         &mut self,
-        plan: &ImagePipeline,
+        pipeline: &ImagePipeline,
         bytes: &[u8],
         key: u64,
         out: &mut [u8],
     ) -> Result<()> {
         let mut rng = Rng::new(key);
         let image = self.decoder.open(bytes)?;
-        let window = window(plan, (image.height(), image.width()), &mut rng);
-        let flip = plan.flip && rng.below(2) == 1;
-        let channels = plan.decoder.channels.count();
-        let scale = Factors::new(plan.scale, channels);
-        let stride = plan.size.1 * channels;
-        if (window.height, window.width) == plan.size && !plan.changes_values() {
+        let window = window(pipeline, (image.height(), image.width()), &mut rng);
+        let flip = pipeline.flip && rng.below(2) == 1;
+        let channels = pipeline.decoder.channels.count();
+        let scale = Factors::new(pipeline.scale, channels);
+        let stride = pipeline.size.1 * channels;
+        if (window.height, window.width) == pipeline.size && !pipeline.changes_values() {
             let mut turned = Vec::new();
             return image.read(&window, |y, row| {
                 let out = &mut out[y * stride * 4..][..stride * 4];
@@ -218,9 +218,9 @@ impl ImageProcessor {
             });
         }
         self.pixels.clear();
-        self.pixels.resize(plan.size.0 * stride, 0.0);
+        self.pixels.resize(pipeline.size.0 * stride, 0.0);
         let from = (window.height, window.width);
-        let mut resizer = Resizer::new(from, plan.size, channels, plan.antialias);
+        let mut resizer = Resizer::new(from, pipeline.size, channels, pipeline.antialias);
         let pixels = &mut self.pixels;
         image.read(&window, |y, row| resizer.add(y, row, pixels))?;
         if flip {
@@ -229,8 +229,8 @@ impl ImageProcessor {
                 row.chunks_exact_mut(channels).for_each(<[f32]>::reverse);
             }
         }
-        if plan.changes_values() {
-            change_values(plan, pixels, channels, &mut rng);
+        if pipeline.changes_values() {
+            change_values(pipeline, pixels, channels, &mut rng);
         }
         scale.write(pixels.as_slice(), out);
         Ok(())
@@ -252,36 +252,39 @@ fn mirror(row: &[u8], channels: usize, out: &mut Vec<u8>) {
     }
 }
 
-fn change_values(plan: &ImagePipeline, pixels: &mut Vec<f32>, channels: usize, rng: &mut Rng) {
+fn change_values(pipeline: &ImagePipeline, pixels: &mut Vec<f32>, channels: usize, rng: &mut Rng) {
     pixels.iter_mut().for_each(|value| *value /= 255.0);
-    if plan.brightness > 0.0 {
-        adjust_brightness(pixels, rng.between(-plan.brightness, plan.brightness));
+    if pipeline.brightness > 0.0 {
+        adjust_brightness(
+            pixels,
+            rng.between(-pipeline.brightness, pipeline.brightness),
+        );
     }
-    if plan.contrast > 0.0 {
+    if pipeline.contrast > 0.0 {
         adjust_contrast(
             pixels,
             channels,
-            rng.between(1.0 - plan.contrast, 1.0 + plan.contrast),
+            rng.between(1.0 - pipeline.contrast, 1.0 + pipeline.contrast),
         );
     }
-    if plan.saturation > 0.0 && channels == 3 {
+    if pipeline.saturation > 0.0 && channels == 3 {
         adjust_saturation(
             pixels,
-            rng.between(1.0 - plan.saturation, 1.0 + plan.saturation),
+            rng.between(1.0 - pipeline.saturation, 1.0 + pipeline.saturation),
         );
     }
-    if plan.hue > 0.0 && channels == 3 {
-        adjust_hue(pixels, rng.between(-plan.hue, plan.hue));
+    if pipeline.hue > 0.0 && channels == 3 {
+        adjust_hue(pixels, rng.between(-pipeline.hue, pipeline.hue));
     }
-    if plan.rotation > 0.0 {
-        let angle = rng.between(-plan.rotation, plan.rotation);
-        *pixels = rotate(pixels, plan.size, angle, plan.fill);
+    if pipeline.rotation > 0.0 {
+        let angle = rng.between(-pipeline.rotation, pipeline.rotation);
+        *pixels = rotate(pixels, pipeline.size, angle, pipeline.fill);
     }
     pixels.iter_mut().for_each(|value| *value *= 255.0);
 }
 
-fn window(plan: &ImagePipeline, (height, width): (usize, usize), rng: &mut Rng) -> Window {
-    let (rows, columns) = plan.size;
+fn window(pipeline: &ImagePipeline, (height, width): (usize, usize), rng: &mut Rng) -> Window {
+    let (rows, columns) = pipeline.size;
     // The largest part with the shape wanted.
     let shaped = |height: usize, width: usize| {
         let by_height = (height * columns).div_ceil(rows).max(1);
@@ -291,9 +294,9 @@ fn window(plan: &ImagePipeline, (height, width): (usize, usize), rng: &mut Rng) 
             (((width * rows).div_ceil(columns)).clamp(1, height), width)
         }
     };
-    let (h, w) = match plan.region {
+    let (h, w) = match pipeline.region {
         Region::Whole => return Window::of(height, width),
-        Region::Crop | Region::CentreCrop if height >= rows && width >= columns => plan.size,
+        Region::Crop | Region::CentreCrop if height >= rows && width >= columns => pipeline.size,
         Region::Crop | Region::CentreCrop | Region::Centre => shaped(height, width),
         Region::Area { least } => {
             let share = rng.between(least, 1.0);
@@ -308,7 +311,7 @@ fn window(plan: &ImagePipeline, (height, width): (usize, usize), rng: &mut Rng) 
             (side(h, 1.0 / shape, height), side(w, shape, width))
         }
     };
-    let (x, y) = match plan.region {
+    let (x, y) = match pipeline.region {
         Region::Centre | Region::CentreCrop => ((width - w) / 2, (height - h) / 2),
         _ => (rng.below(width - w + 1), rng.below(height - h + 1)),
     };
@@ -373,7 +376,7 @@ impl Factors {
         }
     }
 
-    /// Writes whole pixels, as many as there are in `values`.
+    /// Writes all pixels of `values`.
     fn write<T: Copy + Into<f32>>(&self, values: &[T], out: &mut [u8]) {
         with_wide_vectors(Write {
             factors: self,
