@@ -6,8 +6,8 @@ use std::path::Path;
 use phalanx_graph::HostTensor;
 
 use super::history;
-use super::manifest::{self, About, DOCUMENT, Stamp, Stamps};
-use super::{Named, TrainingState};
+use super::manifest::{self, DOCUMENT, FileChecksum, FileChecksums, Manifest};
+use super::{NamedTensors, TrainingState};
 use crate::saved::weights::{Tensors, read_all};
 use crate::storage::atomic_dir::{DirectoryKind, OpenFile, StagingDir, WEIGHTS};
 use crate::storage::problem;
@@ -36,12 +36,12 @@ pub(super) const CHECKPOINT: DirectoryKind = DirectoryKind {
 
 pub(super) fn write(path: &Path, state: &TrainingState) -> Result<()> {
     CHECKPOINT.replace(path, |staging| {
-        let mut stamps = Stamps::new();
-        let mut tensors = |file: &str, named: &Named| {
+        let mut checksums = FileChecksums::new();
+        let mut tensors = |file: &str, named: &NamedTensors| {
             let named = named.iter().map(|(name, value)| (&**name, value));
             let tensors = Tensors::new(named)?;
             let stamp = stamped(staging, file, |out| tensors.write(out))?;
-            stamps.insert(file.to_owned(), stamp);
+            checksums.insert(file.to_owned(), stamp);
             Ok::<_, Error>(())
         };
         tensors(WEIGHTS, &state.variables)?;
@@ -54,9 +54,9 @@ pub(super) fn write(path: &Path, state: &TrainingState) -> Result<()> {
         }
         let history = history::write(&state.history)?;
         let stamp = stamped(staging, HISTORY, |out| out.write_all(&history))?;
-        stamps.insert(HISTORY.to_owned(), stamp);
+        checksums.insert(HISTORY.to_owned(), stamp);
         // Last: it vouches for the others.
-        let manifest = manifest::write(&state.about, &stamps)?;
+        let manifest = manifest::write(&state.manifest, &checksums)?;
         staging.write(MANIFEST, |file| file.write_all(&manifest))
     })
 }
@@ -65,8 +65,8 @@ fn stamped(
     staging: &StagingDir<'_>,
     name: &str,
     contents: impl FnOnce(&mut dyn Write) -> io::Result<()>,
-) -> Result<Stamp> {
-    let mut stamp = Stamp {
+) -> Result<FileChecksum> {
+    let mut stamp = FileChecksum {
         bytes: 0,
         crc32c: 0,
     };
@@ -82,7 +82,7 @@ fn stamped(
 /// A writer or reader that knows the stamp of what went through it.
 struct Counted<T> {
     out: T,
-    stamp: Stamp,
+    stamp: FileChecksum,
 }
 
 impl<T> Counted<T> {
@@ -130,15 +130,17 @@ impl From<OpenFile> for Source<'_> {
 }
 
 pub(super) fn read(path: &Path) -> Result<TrainingState> {
-    let (about, stamps, sources) = CHECKPOINT.open(path, |files| {
+    let (manifest, checksums, sources) = CHECKPOINT.open(path, |files| {
         let mut manifest = files.file(MANIFEST)?;
         let text = manifest.contents()?;
-        let (about, stamps) = manifest::read(&manifest.name, &text)?;
-        let sources = stamps.keys().map(|file| files.file(file).map(Source::from));
+        let (manifest, checksums) = manifest::read(&manifest.name, &text)?;
+        let sources = checksums
+            .keys()
+            .map(|file| files.file(file).map(Source::from));
         let sources: Vec<Source<'_>> = sources.collect::<Result<_>>()?;
-        Ok((about, stamps, sources))
+        Ok((manifest, checksums, sources))
     })?;
-    state(about, &stamps, sources)
+    state(manifest, &checksums, sources)
 }
 
 pub(super) fn read_bytes(contents: &[(&str, &[u8])]) -> Result<TrainingState> {
@@ -148,7 +150,7 @@ pub(super) fn read_bytes(contents: &[(&str, &[u8])]) -> Result<TrainingState> {
             .map(|(_, bytes)| *bytes)
             .ok_or_else(|| problem(name, "file", format!("is missing; {}", DOCUMENT.again)))
     };
-    let (about, stamps) = manifest::read(MANIFEST, bytes(MANIFEST)?)?;
+    let (manifest, checksums) = manifest::read(MANIFEST, bytes(MANIFEST)?)?;
     let source = |name: &String| {
         let bytes = bytes(name)?;
         Ok(Source {
@@ -157,15 +159,19 @@ pub(super) fn read_bytes(contents: &[(&str, &[u8])]) -> Result<TrainingState> {
             bytes: Box::new(bytes),
         })
     };
-    let sources: Vec<Source<'_>> = stamps.keys().map(source).collect::<Result<_>>()?;
-    state(about, &stamps, sources)
+    let sources: Vec<Source<'_>> = checksums.keys().map(source).collect::<Result<_>>()?;
+    state(manifest, &checksums, sources)
 }
 
-/// The state from its files, in the order of their stamps.
-fn state(about: About, stamps: &Stamps, sources: Vec<Source<'_>>) -> Result<TrainingState> {
+/// The state from its files, in the order of their checksums.
+fn state(
+    manifest: Manifest,
+    checksums: &FileChecksums,
+    sources: Vec<Source<'_>>,
+) -> Result<TrainingState> {
     let (mut variables, mut slots, mut epoch, mut best, mut records) =
         (None, None, None, None, None);
-    for ((file, stamp), source) in stamps.iter().zip(sources) {
+    for ((file, stamp), source) in checksums.iter().zip(sources) {
         match file.as_str() {
             WEIGHTS => variables = Some(tensors(source, stamp)?),
             OPTIMIZER => slots = Some(tensors(source, stamp)?),
@@ -182,7 +188,7 @@ fn state(about: About, stamps: &Stamps, sources: Vec<Source<'_>>) -> Result<Trai
         sums: sums.transpose()?,
         history: records.ok_or_else(|| unlisted(HISTORY))?,
         best,
-        about,
+        manifest,
     })
 }
 
@@ -191,11 +197,11 @@ fn unlisted(what: &str) -> Error {
     problem(MANIFEST, "files", message)
 }
 
-fn tensors(source: Source<'_>, stamp: &Stamp) -> Result<Named> {
+fn tensors(source: Source<'_>, stamp: &FileChecksum) -> Result<NamedTensors> {
     checked(source, stamp, |name, bytes, len| read_all(name, bytes, len))
 }
 
-fn text(source: Source<'_>, stamp: &Stamp) -> Result<Vec<history::EpochRecord>> {
+fn text(source: Source<'_>, stamp: &FileChecksum) -> Result<Vec<history::EpochRecord>> {
     checked(source, stamp, |name, bytes, len| {
         let mut text = Vec::new();
         let read = bytes.take(len).read_to_end(&mut text);
@@ -211,7 +217,7 @@ fn text(source: Source<'_>, stamp: &Stamp) -> Result<Vec<history::EpochRecord>> 
 /// What `read` makes of a file, which must have the stamp.
 fn checked<T>(
     mut source: Source<'_>,
-    stamp: &Stamp,
+    stamp: &FileChecksum,
     read: impl FnOnce(&str, &mut dyn Read, u64) -> Result<T>,
 ) -> Result<T> {
     let (name, again) = (&source.name, DOCUMENT.again);
@@ -224,7 +230,7 @@ fn checked<T>(
     }
     let mut counted = Counted {
         out: &mut *source.bytes as &mut dyn Read,
-        stamp: Stamp {
+        stamp: FileChecksum {
             bytes: 0,
             crc32c: 0,
         },

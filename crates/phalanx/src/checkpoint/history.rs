@@ -12,22 +12,22 @@ use crate::{Error, Result};
 pub(crate) struct EpochRecord {
     pub(crate) epoch: usize,
     pub(crate) steps: usize,
-    pub(crate) seconds: Number,
+    pub(crate) seconds: JsonFloat,
     /// Examples left out because they are corrupt.
     pub(crate) skipped: u64,
     pub(crate) validation_skipped: u64,
     /// Bytes behind a corrupt place, in which nothing could be found.
     pub(crate) lost_bytes: u64,
     /// The share of the time that training waited for its data, and the slowest stage of those.
-    pub(crate) waited: Number,
+    pub(crate) waited: JsonFloat,
     pub(crate) slowest: String,
-    pub(crate) logs: Vec<(String, Number)>,
+    pub(crate) logs: Vec<(String, JsonFloat)>,
 }
 
 /// A number that JSON may not have a way to write; written to the last bit.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(from = "Written", into = "Written")]
-pub(crate) struct Number(pub(crate) f64);
+pub(crate) struct JsonFloat(pub(crate) f64);
 
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
@@ -46,8 +46,8 @@ enum Special {
     NegativeInfinity,
 }
 
-impl From<Number> for Written {
-    fn from(Number(value): Number) -> Self {
+impl From<JsonFloat> for Written {
+    fn from(JsonFloat(value): JsonFloat) -> Self {
         match value {
             _ if value.is_nan() => Self::Other(Special::NotANumber),
             f64::INFINITY => Self::Other(Special::Infinity),
@@ -57,7 +57,7 @@ impl From<Number> for Written {
     }
 }
 
-impl From<Written> for Number {
+impl From<Written> for JsonFloat {
     fn from(written: Written) -> Self {
         Self(match written {
             Written::Finite(value) => value,
@@ -69,7 +69,7 @@ impl From<Written> for Number {
 }
 
 /// By bits, so that what is not a number is like itself.
-impl PartialEq for Number {
+impl PartialEq for JsonFloat {
     fn eq(&self, other: &Self) -> bool {
         self.0.to_bits() == other.0.to_bits()
     }
@@ -125,14 +125,14 @@ mod tests {
         let record = EpochRecord {
             epoch: 3,
             steps: 10,
-            seconds: Number(0.25),
+            seconds: JsonFloat(0.25),
             skipped: u64::MAX,
             validation_skipped: 1,
             lost_bytes: 2,
-            waited: Number(f64::NAN),
+            waited: JsonFloat(f64::NAN),
             slowest: "map".to_owned(),
             logs: values
-                .map(|value| (format!("l{value}"), Number(value)))
+                .map(|value| (format!("l{value}"), JsonFloat(value)))
                 .to_vec(),
         };
         let records = [record.clone(), record];

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::files::FILES;
-use super::history::Number;
+use super::history::JsonFloat;
 use crate::data::Position;
 use crate::storage::document::Document;
 use crate::storage::problem;
@@ -39,9 +39,9 @@ pub(super) const DOCUMENT: Document = Document {
 };
 const CHECKSUM: &str = "crc32c";
 
-/// What a training is besides tensors.
+/// What the state is besides tensors.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct About {
+pub(crate) struct Manifest {
     /// Batches seen, skipped ones left out.
     pub(crate) iterations: i64,
     pub(crate) seed: u64,
@@ -58,31 +58,31 @@ pub(crate) struct About {
     /// The CRC-32C of what [`Fit::data_settings`](crate::fit::Fit::data_settings) says of them.
     pub(crate) data: Option<u32>,
     /// Steps skipped before the epoch.
-    pub(crate) skipped_before: Number,
+    pub(crate) skipped_before: JsonFloat,
     /// The log that the best epoch is found by, and its value where there was one.
-    pub(crate) best: Option<(String, Option<Number>)>,
+    pub(crate) best: Option<(String, Option<JsonFloat>)>,
 }
 
 /// By what a file is known to be whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Stamp {
+pub(super) struct FileChecksum {
     pub(super) bytes: u64,
     pub(super) crc32c: u32,
 }
 
-/// The stamps of files by their names.
-pub(super) type Stamps = BTreeMap<String, Stamp>;
+/// The checksums of files by their names.
+pub(super) type FileChecksums = BTreeMap<String, FileChecksum>;
 
 /// The file.
-pub(super) fn write(about: &About, stamps: &Stamps) -> Result<Vec<u8>> {
+pub(super) fn write(manifest: &Manifest, checksums: &FileChecksums) -> Result<Vec<u8>> {
     let bug = |error: serde_json::Error| Error::Bug(format!("checkpoint: {error}"));
-    let Value::Object(mut fields) = serde_json::to_value(about).map_err(bug)? else {
+    let Value::Object(mut fields) = serde_json::to_value(manifest).map_err(bug)? else {
         return Err(Error::Bug("a checkpoint is an object".into()));
     };
     fields.insert(
         "files".to_owned(),
-        serde_json::to_value(stamps).map_err(bug)?,
+        serde_json::to_value(checksums).map_err(bug)?,
     );
     fields.insert("format".to_owned(), DOCUMENT.format.into());
     fields.insert("version".to_owned(), DOCUMENT.version.into());
@@ -100,7 +100,7 @@ fn ending(checksum: u32) -> String {
 }
 
 /// What the file says; `name` is the file in errors.
-pub(super) fn read(name: &str, text: &[u8]) -> Result<(About, Stamps)> {
+pub(super) fn read(name: &str, text: &[u8]) -> Result<(Manifest, FileChecksums)> {
     let mut fields = DOCUMENT.read(name, text)?;
     let start = text.len().saturating_sub(ending(0).len());
     let (body, end) = text.split_at(start);
@@ -110,30 +110,30 @@ pub(super) fn read(name: &str, text: &[u8]) -> Result<(About, Stamps)> {
             format!("does not fit the rest of the file, so something in it was changed; {again}");
         return Err(problem(name, CHECKSUM, message));
     }
-    let stamps: Stamps = taken(name, fields.remove("files").unwrap_or_default())?;
-    if let Some(other) = stamps
+    let checksums: FileChecksums = taken(name, fields.remove("files").unwrap_or_default())?;
+    if let Some(other) = checksums
         .keys()
         .find(|file| !FILES[1..].contains(&file.as_str()))
     {
         let message = format!("`{other}` is no file of a checkpoint; {}", DOCUMENT.again);
         return Err(problem(name, "files", message));
     }
-    let about: About = taken(name, without_frame(fields))?;
-    check_counts(name, &about)?;
-    Ok((about, stamps))
+    let manifest: Manifest = taken(name, without_frame(fields))?;
+    check_counts(name, &manifest)?;
+    Ok((manifest, checksums))
 }
 
 /// More epochs, steps and batches than any training has; what is counted on from them does not overflow.
 pub(super) const MOST: u64 = 1 << 56;
 
-fn check_counts(name: &str, about: &About) -> Result<()> {
-    let steps = about.position.segments.iter();
+fn check_counts(name: &str, manifest: &Manifest) -> Result<()> {
+    let steps = manifest.position.segments.iter();
     let steps = steps.fold(0, |sum: usize, segment| sum.saturating_add(segment.steps));
     let counts = [
-        ("iterations", u64::try_from(about.iterations).ok()),
-        ("position", Some(about.position.epoch)),
+        ("iterations", u64::try_from(manifest.iterations).ok()),
+        ("position", Some(manifest.position.epoch)),
         ("position", u64::try_from(steps).ok()),
-        ("replicas", u64::try_from(about.replicas).ok()),
+        ("replicas", u64::try_from(manifest.replicas).ok()),
     ];
     for (field, count) in counts {
         if count.is_none_or(|count| count > MOST) {
@@ -144,7 +144,7 @@ fn check_counts(name: &str, about: &About) -> Result<()> {
     Ok(())
 }
 
-/// The fields of [`About`].
+/// The fields of [`Manifest`].
 fn without_frame(mut fields: Map<String, Value>) -> Value {
     for field in ["format", "version", "phalanx", CHECKSUM] {
         fields.remove(field);
@@ -167,8 +167,8 @@ mod tests {
     use super::*;
     use crate::data::{AutoShardPolicy, Segment};
 
-    fn about() -> About {
-        About {
+    fn manifest() -> Manifest {
+        Manifest {
             iterations: 7,
             seed: u64::MAX,
             replicas: 2,
@@ -185,7 +185,7 @@ mod tests {
             },
             examples: Some(20),
             data: Some(5),
-            skipped_before: Number(0.0),
+            skipped_before: JsonFloat(0.0),
             best: None,
         }
     }
@@ -199,21 +199,21 @@ mod tests {
 
     #[test]
     fn counts_that_overflow_are_refused() {
-        let read_back = |about: &About| {
-            let text = write(about, &Stamps::new()).unwrap();
-            read("c", &text).map(|(about, _)| about)
+        let read_back = |manifest: &Manifest| {
+            let text = write(manifest, &FileChecksums::new()).unwrap();
+            read("c", &text).map(|(manifest, _)| manifest)
         };
-        assert_eq!(read_back(&about()).unwrap(), about());
-        let changes: [fn(&mut About); 6] = [
-            |about| about.iterations = -1,
-            |about| about.iterations = i64::MAX,
-            |about| about.position.epoch = u64::MAX,
-            |about| about.position.segments[0].steps = usize::MAX,
-            |about| about.position.segments = vec![about.position.segments[0]; 1 << 10],
-            |about| about.replicas = usize::MAX,
+        assert_eq!(read_back(&manifest()).unwrap(), manifest());
+        let changes: [fn(&mut Manifest); 6] = [
+            |manifest| manifest.iterations = -1,
+            |manifest| manifest.iterations = i64::MAX,
+            |manifest| manifest.position.epoch = u64::MAX,
+            |manifest| manifest.position.segments[0].steps = usize::MAX,
+            |manifest| manifest.position.segments = vec![manifest.position.segments[0]; 1 << 10],
+            |manifest| manifest.replicas = usize::MAX,
         ];
         for (index, change) in changes.into_iter().enumerate() {
-            let mut wrong = about();
+            let mut wrong = manifest();
             wrong.position.segments[0].steps = 1 << 50;
             change(&mut wrong);
             let error = read_back(&wrong).expect_err(&index.to_string()).to_string();

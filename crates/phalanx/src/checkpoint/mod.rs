@@ -28,42 +28,42 @@ use crate::Result;
 use crate::data::Position;
 
 pub(crate) use files::rows;
-pub(crate) use history::{EpochRecord, Number};
-pub(crate) use manifest::About;
+pub(crate) use history::{EpochRecord, JsonFloat};
+pub(crate) use manifest::Manifest;
 
 /// All that a training is between two steps: variables, slots of the optimizer, the loss scale, sums of the epoch begun,
 /// the variables of the best epoch, the position in the data, the results so far.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrainingState {
-    pub(crate) about: About,
-    pub(crate) variables: Named,
-    pub(crate) slots: Named,
+    pub(crate) manifest: Manifest,
+    pub(crate) variables: NamedTensors,
+    pub(crate) slots: NamedTensors,
     /// A row for each replica.
     pub(crate) sums: Option<HostTensor>,
     pub(crate) history: Vec<EpochRecord>,
-    pub(crate) best: Option<Named>,
+    pub(crate) best: Option<NamedTensors>,
 }
 
 /// Values by name.
-pub(crate) type Named = Vec<(String, HostTensor)>;
+pub(crate) type NamedTensors = Vec<(String, HostTensor)>;
 
 impl TrainingState {
     /// Batches of training seen, those that a dynamic loss scale skipped left out.
     #[must_use]
     pub const fn iterations(&self) -> i64 {
-        self.about.iterations
+        self.manifest.iterations
     }
 
     /// Where it is in its data.
     #[must_use]
     pub const fn position(&self) -> &Position {
-        &self.about.position
+        &self.manifest.position
     }
 
     /// What initial values, the order of the model's random numbers and dropout follow from.
     #[must_use]
     pub const fn seed(&self) -> u64 {
-        self.about.seed
+        self.manifest.seed
     }
 
     /// Names and values of the model's variables.
@@ -79,9 +79,9 @@ impl TrainingState {
     }
 
     /// The values of a custom training loop, which keeps everything else itself.
-    pub(crate) fn of_values(variables: Named, seed: u64, replicas: usize) -> Self {
+    pub(crate) fn of_values(variables: NamedTensors, seed: u64, replicas: usize) -> Self {
         Self {
-            about: About {
+            manifest: Manifest {
                 iterations: 0,
                 seed,
                 replicas,
@@ -91,7 +91,7 @@ impl TrainingState {
                 position: Position::default(),
                 examples: None,
                 data: None,
-                skipped_before: Number(0.0),
+                skipped_before: JsonFloat(0.0),
                 best: None,
             },
             variables,

@@ -10,7 +10,7 @@ use super::best_epoch::BestEpoch;
 use super::epoch_totals::EpochTotals;
 use super::history::{EpochLogs, History, Input, Logs};
 use super::{Fit, Trainer};
-use crate::checkpoint::{About, EpochRecord, Number, TrainingState, rows};
+use crate::checkpoint::{EpochRecord, JsonFloat, Manifest, TrainingState, rows};
 use crate::data::{InputBottleneck, Position, STAGES, TrainingData};
 use crate::{Error, Result};
 
@@ -60,7 +60,7 @@ impl Trainer {
         let optimizer = &setup.optimizer;
         let best = self.best.as_ref();
         Ok(TrainingState {
-            about: About {
+            manifest: Manifest {
                 iterations: iterations.map_or(0, |(_, count)| count.to_f64()[0] as i64),
                 seed: self.state.seed()?,
                 replicas: self.placement.replicas(),
@@ -70,9 +70,9 @@ impl Trainer {
                 position: self.position.clone(),
                 examples: self.examples,
                 data: self.data_settings,
-                skipped_before: Number(self.skipped_before),
+                skipped_before: JsonFloat(self.skipped_before),
                 best: best.map(|BestEpoch { log, found }| {
-                    let value = found.as_ref().map(|(value, _)| Number(*value));
+                    let value = found.as_ref().map(|(value, _)| JsonFloat(*value));
                     (log.clone(), value)
                 }),
             },
@@ -90,36 +90,36 @@ impl Trainer {
     /// When the optimizer is another one, when variables or slots are missing, too many or of other shapes, or when an
     /// epoch was begun with other losses or metrics; when the device fails. Nothing is changed then.
     pub fn set_training_state(&mut self, state: &TrainingState) -> Result<()> {
-        let about = &state.about;
-        self.check_optimizer(about)?;
+        let manifest = &state.manifest;
+        self.check_optimizer(manifest)?;
         let mut wanted = self.setup.state.arrays();
         wanted.pop();
         let wanted_slots = wanted.split_off(self.setup.model.variables().len());
         let mut values = match_by_name("the model", &wanted, &state.variables)?;
         values.extend(match_by_name("the optimizer", &wanted_slots, &state.slots)?);
-        values.push(HostTensor::scalar(about.iterations));
+        values.push(HostTensor::scalar(manifest.iterations));
         let sums = state.sums.as_ref();
         let sums = sums
-            .map(|sums| self.checked_sums(about, sums))
+            .map(|sums| self.checked_sums(manifest, sums))
             .transpose()?;
         let best = self.checked_best(state, &wanted)?;
         let placed = |sums: &Vec<Vec<f64>>| self.state.place_epoch_totals(&self.setup, sums);
         let sums = sums.as_ref().map(placed).transpose()?;
-        self.state.replace(&values, about.seed)?;
+        self.state.replace(&values, manifest.seed)?;
         self.is_mid_epoch = sums.is_some();
         if let Some(sums) = sums {
             self.state.set_epoch_totals(sums);
         }
-        (self.examples, self.data_settings) = (about.examples, about.data);
-        self.iterations = about.iterations;
-        self.position = about.position.clone();
-        self.skipped_before = about.skipped_before.0;
+        (self.examples, self.data_settings) = (manifest.examples, manifest.data);
+        self.iterations = manifest.iterations;
+        self.position = manifest.position.clone();
+        self.skipped_before = manifest.skipped_before.0;
         self.history = History {
             epochs: state.history.iter().map(epoch_logs).collect(),
         };
         self.best = best;
-        self.notice_other_settings(about);
-        self.notice_other_replicas(about);
+        self.notice_other_settings(manifest);
+        self.notice_other_replicas(manifest);
         Ok(())
     }
 
@@ -231,8 +231,8 @@ impl Trainer {
         Ok(HostTensor::new(dims, &totals_per_replica.concat()))
     }
 
-    fn check_optimizer(&self, about: &About) -> Result<()> {
-        let (there, here) = (&about.optimizer, self.setup.optimizer.kind());
+    fn check_optimizer(&self, manifest: &Manifest) -> Result<()> {
+        let (there, here) = (&manifest.optimizer, self.setup.optimizer.kind());
         if there == here {
             return Ok(());
         }
@@ -241,8 +241,8 @@ impl Trainer {
         )))
     }
 
-    fn checked_sums(&self, about: &About, sums: &HostTensor) -> Result<Vec<Vec<f64>>> {
-        let (there, here) = (&about.logs, self.log_names());
+    fn checked_sums(&self, manifest: &Manifest, sums: &HostTensor) -> Result<Vec<Vec<f64>>> {
+        let (there, here) = (&manifest.logs, self.log_names());
         let rows = rows(sums, self.setup.epoch_totals.len).filter(|_| *there == here);
         rows.ok_or_else(|| {
             let (there, here) = (there.join(", "), here.join(", "));
@@ -257,11 +257,11 @@ impl Trainer {
         state: &TrainingState,
         variables: &[(String, Shape)],
     ) -> Result<Option<BestEpoch>> {
-        let Some((log, value)) = &state.about.best else {
+        let Some((log, value)) = &state.manifest.best else {
             return Ok(None);
         };
         let found = match (value, &state.best) {
-            (Some(Number(value)), Some(values)) => {
+            (Some(JsonFloat(value)), Some(values)) => {
                 let values = match_by_name("the model", variables, values)?;
                 let names = variables.iter().map(|(name, _)| name.clone());
                 Some((*value, names.zip(values).collect()))
@@ -275,8 +275,8 @@ impl Trainer {
     }
 
     /// A notice of a learning rate that follows the number of replicas, which is another.
-    fn notice_other_replicas(&self, about: &About) {
-        let (there, here) = (about.replicas, self.placement.replicas());
+    fn notice_other_replicas(&self, manifest: &Manifest) {
+        let (there, here) = (manifest.replicas, self.placement.replicas());
         let optimizer = &self.setup.optimizer;
         let before = optimizer.clone().for_replicas(there).learning_rate();
         if before != optimizer.learning_rate() {
@@ -287,8 +287,8 @@ impl Trainer {
     }
 
     /// A notice of settings of the optimizer that differ.
-    fn notice_other_settings(&self, about: &About) {
-        let (there, here) = (&about.settings, self.setup.optimizer.config());
+    fn notice_other_settings(&self, manifest: &Manifest) {
+        let (there, here) = (&manifest.settings, self.setup.optimizer.config());
         let fields = here.as_object().into_iter().flatten();
         let differing = fields.filter_map(|(field, here)| {
             let there = there.get(field).unwrap_or(&Value::Null);
@@ -371,14 +371,14 @@ fn record(epoch: &EpochLogs) -> EpochRecord {
     EpochRecord {
         epoch: epoch.epoch,
         steps: epoch.steps,
-        seconds: Number(epoch.seconds),
+        seconds: JsonFloat(epoch.seconds),
         skipped: epoch.input.skipped,
         validation_skipped: epoch.input.validation_skipped,
         lost_bytes: epoch.input.lost_bytes,
-        waited: Number(epoch.input.bottleneck.waited),
+        waited: JsonFloat(epoch.input.bottleneck.waited),
         slowest: epoch.input.bottleneck.slowest.to_owned(),
         logs: (epoch.logs.iter())
-            .map(|(name, value)| (name.to_owned(), Number(value)))
+            .map(|(name, value)| (name.to_owned(), JsonFloat(value)))
             .collect(),
     }
 }
