@@ -55,6 +55,13 @@ impl ConvolutionDesc {
                 self.x.dims, self.kernel.dims, self.y.dims
             ));
         }
+        let strided = self.strides != [1, 1] && self.kernel.dims[..2] == [1, 1];
+        if strided && self.direction == Direction::KernelGradient {
+            return Err(format!(
+                "oneDNN computes the kernel gradient of a 1x1 convolution with strides {:?} wrongly; slice x and pass strides of 1",
+                self.strides
+            ));
+        }
         for side in 0..2 {
             let reach = (self.kernel.dims[side] - 1) * self.dilation[side] + 1;
             let padded = self.x.dims[side + 1] + self.padding_low[side] + self.padding_high[side];

@@ -9,7 +9,7 @@
 //! |---|---|---|
 //! | `phalanx.conv` | x, kernel -> y | `strides`, `dilation`, `padding_low`, `padding_high`, `groups` |
 //! | `phalanx.conv_input_gradient` | dy, kernel -> dx | the same |
-//! | `phalanx.conv_kernel_gradient` | x, dy -> dkernel | the same |
+//! | `phalanx.conv_kernel_gradient` | x, dy -> dkernel | the same; strides of a 1x1 kernel are 1, its x is sliced before |
 //! | `phalanx.max_pool` | x -> y, place (`ui8`, as many as y) | `window` (at most 256 elements), `strides`, `padding_low`, `padding_high` |
 //! | `phalanx.max_pool_gradient` | place, dy -> dx | the same |
 //!

@@ -474,6 +474,7 @@ impl Case {
             kind(&self.y_dims(), "f32"),
         );
         let config = format!("{}, replicas = {replicas} : i64", self.attributes());
+        let (met, met_kind, met_config) = self.met(&config);
         let b = kind(&self.kernel_dims()[3..], "f32");
         let (backwards, biased) = (
             "phalanx.conv_input_gradient",
@@ -497,8 +498,8 @@ impl Case {
             (
                 "%dw",
                 "phalanx.conv_kernel_gradient",
-                "%a0, %a2",
-                format!("({x}, {y}) -> {w}"),
+                "%met, %a2",
+                format!("({met_kind}, {y}) -> {w}"),
                 "",
             ),
             (
@@ -530,8 +531,13 @@ impl Case {
                 "",
             ),
         ];
-        let mut body = format!("%bias = stablehlo.iota dim = 0 : {b}\n");
+        let mut body = format!("%bias = stablehlo.iota dim = 0 : {b}\n{met}");
         for (result, name, operands, kinds, more) in calls {
+            let config = if result == "%dw" {
+                &met_config
+            } else {
+                &config
+            };
             body += &format!(
                 "{result} = stablehlo.custom_call @{name}({operands}) {{api_version = 4 : i32, backend_config = {{{config}{more}}}}} : {kinds}\n"
             );
@@ -548,6 +554,34 @@ impl Case {
         );
         body + &format!(
             "return %y, %dx, %dw, %own, %biased, %rectified, %clipped, %selected : {y}, {x}, {w}, {y}, {y}, {y}, {y}, {x}"
+        )
+    }
+
+    /// The elements of x that the kernel meets, and the attributes of a call with them: with a kernel of one place and strides these
+    /// are a slice, which the kernel gradient's caller takes.
+    fn met(&self, config: &str) -> (String, String, String) {
+        let x = kind(&self.x_dims(), "f32");
+        if self.kernel != [1, 1] || self.strides == [1, 1] || self.low != [0, 0] {
+            return (
+                format!("%met = stablehlo.reshape %a0 : ({x}) -> {x}\n"),
+                x,
+                config.into(),
+            );
+        }
+        let (y, [b, h, w, c]) = (
+            self.y_dims(),
+            [self.batch, self.image[0], self.image[1], self.channels[0]],
+        );
+        let met = kind(&[b, y[1], y[2], c], "f32");
+        let [sh, sw] = self.strides;
+        let slice = format!(
+            "%met = stablehlo.slice %a0 [0:{b}, 0:{h}:{sh}, 0:{w}:{sw}, 0:{c}] : ({x}) -> {met}\n"
+        );
+        let strides = format!("strides = array<i64: {sh}, {sw}>");
+        (
+            slice,
+            met,
+            config.replace(&strides, "strides = array<i64: 1, 1>"),
         )
     }
 
@@ -1226,5 +1260,70 @@ fn what_is_not_finite_is_not_lost_in_tiles() {
                 }
             });
         }
+    }
+}
+
+/// Shapes that no model of the literature has: few channels, long and narrow images, strides that differ and end with the image.
+#[test]
+fn small_convolutions_of_any_shape_equal_plain_loops() {
+    let Some((client, _)) = client() else { return };
+    let mut wrong = Vec::new();
+    for round in 0..120 {
+        let case = any_case(round);
+        let x = Array::noise(&case.x_dims(), 1);
+        let w = Array::noise(&case.kernel_dims(), 2);
+        let dy = Array::noise(&case.y_dims(), 3);
+        let mut expected = [&dy, &x, &w].map(|like| Array::zeros(&like.dims));
+        case.products(|at_x, at_w, at_y| {
+            let (at_x, at_w, at_y) = (x.at(at_x), w.at(at_w), dy.at(at_y));
+            expected[0].values[at_y] += x.values[at_x] * w.values[at_w];
+            expected[1].values[at_x] += dy.values[at_y] * w.values[at_w];
+            expected[2].values[at_w] += dy.values[at_y] * x.values[at_x];
+        });
+        let found = run(client, &[&x, &w, &dy], &case.results(), &case.body()).unwrap();
+        for ((what, found), expected) in ["y", "dx", "dw"].iter().zip(&found).zip(&expected) {
+            let mut pairs = found.iter().zip(&expected.values);
+            if !pairs.all(|(found, expected)| (found - expected).abs() <= 1e-3) {
+                wrong.push(format!("{what} of {case:?}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} wrong: {wrong:#?}", wrong.len());
+}
+
+fn any_case(round: u64) -> Case {
+    let mut state = round.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut draw = |from: i64, to: i64| {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        from + ((state >> 33) % (to - from + 1) as u64) as i64
+    };
+    let groups = [1, 1, 1, 2, 4][draw(0, 4) as usize];
+    let batch = draw(1, 3);
+    let mut pair = |from, to| [draw(from, to), draw(from, to)];
+    let (kernel, strides, outputs) = (pair(1, 3), pair(1, 4), pair(1, 12));
+    let kernel = if round % 2 == 0 { [1, 1] } else { kernel };
+    let (channels, dilation, tail) = (pair(1, 9), pair(1, 2), pair(0, 1));
+    let image = [0, 1].map(|side| {
+        let reach = (kernel[side] - 1) * dilation[side] + 1;
+        let last = if tail[side] == 0 {
+            reach
+        } else {
+            reach.max(strides[side])
+        };
+        (outputs[side] - 1) * strides[side] + last
+    });
+    Case {
+        name: "any",
+        batch,
+        image,
+        channels: channels.map(|channels| channels * groups),
+        kernel,
+        strides,
+        dilation,
+        low: [0, 0],
+        high: [0, 0],
+        groups,
     }
 }

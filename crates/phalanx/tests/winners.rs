@@ -10,7 +10,7 @@ use phalanx::nn::{
     Activation, ActivationLayer, BatchNorm, Conv2d, Cx, Dense, Embedding, Flatten, GlobalMaxPool1d,
     Input, Layer, MaxPool2d, Model, Sequential, ZeroPadding2d,
 };
-use phalanx_graph::{DType, HostTensor, gradients};
+use phalanx_graph::{DType, HostTensor, Pool2d, gradients};
 use serde_json::Value;
 
 /// By the formula of `make_winners.py`.
@@ -146,4 +146,89 @@ fn with_kernels() {
 #[test]
 fn without_kernels() {
     check(KernelsMode::Off);
+}
+
+/// Images, pooled by windows that touch or overlap, or as a whole.
+const CASES: [([usize; 4], Option<(usize, usize)>); 14] = [
+    ([1, 8, 8, 3], Some((2, 2))),
+    ([1, 2, 2, 1], Some((2, 2))),
+    ([2, 5, 7, 3], Some((2, 2))),
+    ([3, 11, 6, 5], Some((2, 2))),
+    ([4, 16, 16, 8], Some((2, 2))),
+    ([1, 28, 28, 8], Some((2, 2))),
+    ([2, 33, 20, 4], Some((2, 2))),
+    ([2, 9, 9, 16], Some((3, 2))),
+    ([1, 12, 13, 7], Some((3, 1))),
+    ([2, 40, 1, 3], Some((1, 1))),
+    ([2, 3, 1, 4], None),
+    ([3, 7, 5, 3], None),
+    ([1, 16, 16, 16], None),
+    ([5, 4, 4, 1], None),
+];
+
+/// `sum(r max(normalized x))` for each case, and its gradients by `beta`: each maximum passes on its whole cotangent, to whichever
+/// elements, so that the gradient is the sum of `r`. The multiples of 1/8 are exact in every type.
+fn conserved(case: &mut Batch, dtype: DType) -> Vec<Vec<f64>> {
+    let mut expected = Vec::new();
+    for (number, (dims, pool)) in CASES.into_iter().enumerate() {
+        let name = format!("case{number}");
+        let values = uniform(&name, dims.iter().product()).map(|u| u as f32);
+        let x = case.input(HostTensor::new(dims, &values.collect::<Vec<_>>()));
+        let channels = dims[3];
+        let of_channels = |name: String| {
+            let values = uniform(&name, channels).map(|u| 1.0 + 0.5 * u as f32);
+            HostTensor::new([channels], &values.collect::<Vec<_>>())
+        };
+        let gamma = case.input(of_channels(format!("{name}/gamma")));
+        let beta = case.input(of_channels(format!("{name}/beta")));
+        let [y, ..] = x.batch_norm(&gamma, &beta, 1e-3);
+        let y = y.convert(dtype);
+        let y = match pool {
+            Some((size, stride)) => y.max_pool2d(Pool2d {
+                size: [size.min(dims[1]), size.min(dims[2])],
+                strides: [stride; 2],
+                padding: [(0, 0); 2],
+            }),
+            None => y.max(&[1, 2]),
+        };
+        let r: Vec<f32> = uniform(&format!("{name}/r"), y.dims().iter().product())
+            .map(|u| (8.0 * u).round() as f32 / 8.0)
+            .collect();
+        let mut sums = vec![0.0; channels];
+        for (place, r) in r.iter().enumerate() {
+            sums[place % channels] += f64::from(*r);
+        }
+        let r = case.input(HostTensor::new(y.dims(), &r));
+        let loss = (y * r.convert(dtype)).convert(DType::F32).sum_all();
+        case.output(&gradients(&loss, &[&beta])[0].clone().unwrap());
+        expected.push(sums);
+    }
+    expected
+}
+
+#[test]
+fn maxima_pass_on_their_cotangents_in_every_type() {
+    for kernels in [KernelsMode::Always, KernelsMode::Off] {
+        for quick_compile in [false, true] {
+            let engine = Engine::new(&EngineOptions {
+                compile_cache: false,
+                kernels: kernels.clone(),
+                quick_compile,
+                ..EngineOptions::default()
+            })
+            .unwrap();
+            for dtype in [DType::F32, DType::Bf16, DType::F16] {
+                let mut case = Batch::default();
+                let expected = conserved(&mut case, dtype);
+                let results = case.run(&engine);
+                for (number, (result, expected)) in results.iter().zip(&expected).enumerate() {
+                    let what = format!("{kernels:?} {dtype:?} {:?}", CASES[number]);
+                    // What ties share is rounded.
+                    let shared = CASES[number].1.is_none() && dtype != DType::F32;
+                    let tolerance = if shared { 1e-2 } else { 1e-6 };
+                    oracle::assert_close(&what, &result.to_f64(), expected, tolerance);
+                }
+            }
+        }
+    }
 }

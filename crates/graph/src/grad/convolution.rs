@@ -1,7 +1,7 @@
 //! Derivatives of convolutions, as ops of their own and as convolutions.
 
 use super::Step;
-use crate::op::{ConvDims, ConvSpec, Op};
+use crate::op::{ConvDims, ConvSpec, Op, SliceDim};
 use crate::{Kernel, Sharding, Tensor};
 
 pub(super) fn conv(step: &Step, g: &Tensor, dims: &ConvDims) -> Vec<Option<Tensor>> {
@@ -55,13 +55,57 @@ fn to_input(g: &Tensor, input: &[usize], kernel: &Tensor, dims: &ConvDims) -> Te
 }
 
 fn to_kernel(g: &Tensor, input: &Tensor, kernel: &[usize], dims: &ConvDims) -> Tensor {
-    let (dims, kernel) = (dims.clone(), kernel.to_vec());
+    let (input, dims) = without_unseen(input, g, kernel, dims);
+    let kernel = kernel.to_vec();
     let (input, g) = match dims.feature_groups {
-        1 => (input.clone(), g.clone()),
-        _ => (whole_on_planes(input), whole_on_planes(g)),
+        1 => (input, g.clone()),
+        _ => (whole_on_planes(&input), whole_on_planes(g)),
     };
     let op = Kernel::ConvKernelGradient { dims, kernel };
     g.graph().push(Op::Kernel(op), &[&input, &g])
+}
+
+/// The elements that a kernel of one place meets in its strides, and the convolution of those without strides.
+///
+/// oneDNN's gradient of such a kernel is wrong, or does not end, for some sizes (decision 31); and it copies these elements, too.
+fn without_unseen(
+    input: &Tensor,
+    g: &Tensor,
+    kernel: &[usize],
+    dims: &ConvDims,
+) -> (Tensor, ConvDims) {
+    let spatial = 0..dims.strides.len();
+    let of_one_place = spatial.clone().all(|i| {
+        kernel[dims.kernel.spatial[i]] == 1
+            && dims.padding[i] == (0, 0)
+            && dims.input_dilation[i] == 1
+    });
+    if !of_one_place || dims.strides.iter().all(|&stride| stride == 1) || g.dims().contains(&0) {
+        return (input.clone(), dims.clone());
+    }
+    let all = |&limit: &usize| SliceDim {
+        start: 0,
+        limit,
+        stride: 1,
+    };
+    let mut met: Vec<SliceDim> = input.dims().iter().map(all).collect();
+    for i in spatial {
+        let (stride, count) = (dims.strides[i], g.dim(dims.output.spatial[i]));
+        let limit = (count - 1) * stride + 1;
+        met[dims.input.spatial[i]] = SliceDim {
+            start: 0,
+            limit,
+            stride,
+        };
+    }
+    let strides = vec![1; dims.strides.len()];
+    (
+        input.slice(&met),
+        ConvDims {
+            strides,
+            ..dims.clone()
+        },
+    )
 }
 
 /// The tensor on every device, where a mesh has more than one axis: XLA's partitioner then adds what is left of this
