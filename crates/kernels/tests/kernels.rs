@@ -1303,7 +1303,11 @@ fn any_case(round: u64) -> Case {
     let batch = draw(1, 3);
     let mut pair = |from, to| [draw(from, to), draw(from, to)];
     let (kernel, strides, outputs) = (pair(1, 3), pair(1, 4), pair(1, 12));
-    let kernel = if round.is_multiple_of(2) { [1, 1] } else { kernel };
+    let kernel = if round.is_multiple_of(2) {
+        [1, 1]
+    } else {
+        kernel
+    };
     let (channels, dilation, tail) = (pair(1, 9), pair(1, 2), pair(0, 1));
     let image = [0, 1].map(|side| {
         let reach = (kernel[side] - 1) * dilation[side] + 1;

@@ -148,8 +148,11 @@ fn without_kernels() {
     check(KernelsMode::Off);
 }
 
-/// Images, pooled by windows that touch or overlap, or as a whole.
-const CASES: [([usize; 4], Option<(usize, usize)>); 14] = [
+/// Dims of images, and the size and stride of a pooling's windows; none for the whole image.
+type Case = ([usize; 4], Option<(usize, usize)>);
+
+/// Windows that touch or overlap, and whole images.
+const CASES: [Case; 14] = [
     ([1, 8, 8, 3], Some((2, 2))),
     ([1, 2, 2, 1], Some((2, 2))),
     ([2, 5, 7, 3], Some((2, 2))),
