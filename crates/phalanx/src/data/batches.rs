@@ -1,4 +1,4 @@
-//! Batches: consecutive examples of a dataset, and the iterator over an epoch of them.
+//! Batches: consecutive examples of a dataset, by index.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -8,14 +8,12 @@ use std::sync::{Arc, OnceLock};
 use phalanx_graph::HostTensor;
 
 use super::buffer_pool::BufferPool;
-use super::prefetch::{PrefetchOptions, Prefetcher};
+use super::prefetch::PrefetchOptions;
 use super::random_key::random_key;
 use super::shard::Sharding;
 use super::stage_stats::StageStats;
 use super::stages::{Reindex, Repeat, Skip, Take};
-use super::{
-    AutoShardPolicy, Batch, ClassWeights, Dataset, Pad, Position, Segment, StageTime, Worker,
-};
+use super::{AutoShardPolicy, Batch, ClassWeights, Dataset, Pad, Worker};
 use crate::{Error, Result};
 
 /// A dataset in batches: cheap to clone, immutable, and the same for the same epoch and index.
@@ -26,10 +24,10 @@ pub struct Batches {
     drop_remainder: bool,
     pad: Option<Pad>,
     stages: Vec<BatchStage>,
-    ahead: PrefetchOptions,
+    pub(super) ahead: PrefetchOptions,
     buffer_pool: Arc<BufferPool>,
     /// Bytes of the largest batch that was made ahead; 0 before the first.
-    largest: Arc<AtomicUsize>,
+    pub(super) largest: Arc<AtomicUsize>,
     /// A batch without rows but with the tensors of the others, once one was needed.
     no_rows: Arc<OnceLock<Batch>>,
     pub(super) sharding: Sharding,
@@ -280,42 +278,7 @@ impl Batches {
         }
     }
 
-    /// The batches of an epoch from batch `start` on: the tail of what `start` 0 gives.
-    ///
-    /// With [`prefetch`](Self::prefetch) a thread starts at once. It ends with the epoch or the iterator, whichever
-    /// is first; dropping the iterator waits at most for the batch in the making.
-    /// After an error the iterator ends. A batch size of 0 gives one error.
-    #[must_use]
-    pub fn iter(&self, epoch: u64, start: usize) -> BatchIter {
-        let stage_stats = Arc::new(self.stage_stats());
-        let maker = BatchLoader {
-            len: if self.size == 0 { None } else { self.len() },
-            batches: self.clone(),
-            largest: Arc::clone(&self.largest),
-            epoch,
-            next: start,
-            stage_stats: Arc::clone(&stage_stats),
-        };
-        let maker = match self.ahead.depth {
-            0 => Origin::Here(maker),
-            _ => Origin::Threads(Prefetcher::start(maker, self.ahead)),
-        };
-        BatchIter {
-            maker,
-            stage_stats,
-            ended: false,
-            lockstep: self.sharding.worker.count > 1,
-            most_empty: self.most_empty(),
-            past: Vec::new(),
-            segment: Segment {
-                steps: start,
-                ..self.segment()
-            },
-            epoch,
-        }
-    }
-
-    fn make(&self, epoch: u64, i: usize, stage_stats: &StageStats) -> Result<Batch> {
+    pub(super) fn make(&self, epoch: u64, i: usize, stage_stats: &StageStats) -> Result<Batch> {
         let made = catch_unwind(AssertUnwindSafe(|| {
             self.make_or_panic(epoch, i, stage_stats)
         }));
@@ -410,7 +373,7 @@ impl Batches {
     }
 
     /// This many consecutive batches without rows prove that every example is corrupt.
-    fn most_empty(&self) -> usize {
+    pub(super) fn most_empty(&self) -> usize {
         // Twice, since a repetition whose last batch is not full shifts the batches after it.
         let batches = self.input.coverage_window().div_ceil(self.size.max(1));
         batches.saturating_mul(2).saturating_add(1)
@@ -421,7 +384,7 @@ impl Batches {
         self.stages.iter().any(|stage| stage.reindex().is_some())
     }
 
-    fn stage_stats(&self) -> StageStats {
+    pub(super) fn stage_stats(&self) -> StageStats {
         StageStats::new(self.stages.iter().filter_map(BatchStage::map).count())
     }
 }
@@ -451,7 +414,7 @@ impl fmt::Debug for Batches {
     }
 }
 
-fn all_corrupt() -> Error {
+pub(super) fn all_corrupt() -> Error {
     Error::user(
         "every example of the data is corrupt and left out; check the files, or remove skip_corrupt to see why",
     )
@@ -461,115 +424,6 @@ fn panic_message(panic: &(dyn std::any::Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
         .unwrap_or("no message")
-}
-
-/// Makes the batches of an epoch, each by its index.
-pub(super) struct BatchLoader {
-    batches: Batches,
-    len: Option<usize>,
-    epoch: u64,
-    pub(super) next: usize,
-    /// Bytes of the largest batch so far.
-    pub(super) largest: Arc<AtomicUsize>,
-    pub(super) stage_stats: Arc<StageStats>,
-}
-
-impl BatchLoader {
-    pub(super) fn has(&self, i: usize) -> bool {
-        i < self.len.unwrap_or(usize::MAX)
-    }
-
-    pub(super) fn make(&self, i: usize) -> Result<Batch> {
-        self.batches.make(self.epoch, i, &self.stage_stats)
-    }
-}
-
-impl Iterator for BatchLoader {
-    type Item = Result<Batch>;
-
-    fn next(&mut self) -> Option<Result<Batch>> {
-        if !self.has(self.next) {
-            return None;
-        }
-        self.next += 1;
-        Some(self.make(self.next - 1))
-    }
-}
-
-/// The batches of one epoch, in order; see [`Batches::iter`].
-pub struct BatchIter {
-    maker: Origin,
-    stage_stats: Arc<StageStats>,
-    ended: bool,
-    /// Several workers take each step together, so a batch without rows is a step too.
-    lockstep: bool,
-    /// The most consecutive batches without rows that are passed over.
-    most_empty: usize,
-    pub(super) past: Vec<Segment>,
-    pub(super) segment: Segment,
-    epoch: u64,
-}
-
-enum Origin {
-    Here(BatchLoader),
-    Threads(Prefetcher),
-}
-
-impl BatchIter {
-    /// The position after the batches that were handed out: what [`Batches::iter_at`] goes on from.
-    #[must_use]
-    pub fn position(&self) -> Position {
-        let segments = self
-            .past
-            .iter()
-            .chain(Some(&self.segment))
-            .copied()
-            .collect();
-        let epoch = self.epoch;
-        Position { epoch, segments }
-    }
-
-    /// What each stage has cost so far, in the order of the data: `examples` (source and example maps), each batch
-    /// `map`, `prefetch` (waiting for room: the consumer is slower), `next` (the consumer waiting: the input is slower).
-    #[must_use]
-    pub fn stage_times(&self) -> Vec<StageTime> {
-        self.stage_stats.times()
-    }
-}
-
-impl Iterator for BatchIter {
-    type Item = Result<Batch>;
-
-    fn next(&mut self) -> Option<Result<Batch>> {
-        if self.ended {
-            return None;
-        }
-        let mut empty = 0;
-        loop {
-            let batch = self.stage_stats.next.time(|| match &mut self.maker {
-                Origin::Here(maker) => maker.next(),
-                Origin::Threads(prefetched) => prefetched.next(),
-            });
-            self.ended = !matches!(batch, Some(Ok(_)));
-            self.segment.steps += usize::from(!self.ended);
-            let is_empty = matches!(&batch, Some(Ok(batch)) if batch.rows() == 0);
-            if !is_empty || self.lockstep {
-                return batch;
-            }
-            self.segment.left_out += 1;
-            empty += 1;
-            if empty > self.most_empty {
-                self.ended = true;
-                return Some(Err(all_corrupt()));
-            }
-        }
-    }
-}
-
-impl fmt::Debug for BatchIter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "BatchIter {:?}", self.stage_times())
-    }
 }
 
 #[cfg(test)]

@@ -22,6 +22,7 @@
 //! ```
 
 mod batch_builder;
+mod batch_iter;
 mod batches;
 mod bottleneck;
 mod buffer_pool;
@@ -52,7 +53,8 @@ mod test_folder;
 mod training_data;
 mod vocabulary;
 
-pub use batches::{BatchIter, Batches};
+pub use batch_iter::BatchIter;
+pub use batches::Batches;
 pub use bottleneck::InputBottleneck;
 pub use csv::{CsvColumns, CsvOptions, Header, LabelColumn, LabelKind, parse_csv};
 pub use dataset::Dataset;

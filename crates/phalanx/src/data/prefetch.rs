@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::Batch;
-use super::batches::BatchLoader;
+use super::batch_iter::BatchLoader;
 use crate::{Error, Result};
 
 /// How many batches are made ahead, and on how many threads.

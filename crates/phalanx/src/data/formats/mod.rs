@@ -9,6 +9,8 @@ mod image_folder;
 mod parquet;
 #[cfg(feature = "parquet")]
 mod parquet_column;
+#[cfg(feature = "parquet")]
+mod parquet_file;
 mod records;
 mod tar;
 mod text_lines;

@@ -7,26 +7,13 @@ use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use parquet::basic::{Compression, ConvertedType, LogicalType, Type};
-use parquet::file::metadata::{
-    ColumnChunkMetaData, ParquetMetaData, ParquetMetaDataReader, RowGroupMetaData,
-};
-use parquet::schema::types::ColumnDescriptor;
 use phalanx_graph::HostTensor;
 
 use super::files::{InputFile, files_matching, firsts, locate, past_the_end};
-use super::parquet_column::{Cell, CellLocation, ColumnChunk, cells, data, decoded};
-use super::thrift::schema_depth;
+use super::parquet_column::{Cell, CellLocation, ColumnChunk, cells, data};
+use super::parquet_file::{ParquetFile, RowGroup, range};
 use crate::Result;
 use crate::data::{Batch, Example, LabelColumn, LabelKind, Source};
-
-/// The most bytes of a footer.
-const MAX_FOOTER: u64 = 1 << 24;
-/// The most levels of groups in a schema.
-const MAX_LEVELS: usize = 16;
-/// Bytes at the end of a file: the length of the footer and the magic bytes.
-const TAIL: u64 = 8;
-const MAGIC: &[u8] = b"PAR1";
 
 /// How Parquet files are read; the defaults fit an integer class in the last column and all others as features.
 #[derive(Clone, Debug, PartialEq)]
@@ -78,20 +65,6 @@ pub struct Parquet {
     options: ParquetOptions,
     /// Row groups used last, the last one first.
     kept: Mutex<VecDeque<(usize, Arc<DecodedRows>)>>,
-}
-
-struct ParquetFile {
-    file: InputFile,
-    metadata: ParquetMetaData,
-    features: Vec<usize>,
-    label: Option<usize>,
-}
-
-struct RowGroup {
-    file: usize,
-    /// Of the file.
-    index: usize,
-    rows: usize,
 }
 
 /// A row group, decoded.
@@ -338,300 +311,6 @@ fn class(cell: Cell, row: usize, cell_location: &CellLocation<'_>) -> Result<i32
     })
 }
 
-impl ParquetFile {
-    fn new(file: InputFile, options: &ParquetOptions) -> Result<Self> {
-        let bytes = footer(&file)?;
-        let metadata = decoded(|| ParquetMetaDataReader::decode_metadata(&bytes))
-            .map_err(|message| data(&file.name(), "footer".into(), &message))?;
-        let (features, label) = chosen(&metadata, options)
-            .map_err(|message| data(&file.name(), "footer".into(), &message))?;
-        let opened = Self {
-            file,
-            metadata,
-            features,
-            label,
-        };
-        opened.check(options)?;
-        Ok(opened)
-    }
-
-    fn column(&self, at: usize) -> &ColumnDescriptor {
-        self.metadata.file_metadata().schema_descr().columns()[at].as_ref()
-    }
-
-    fn wanted(&self) -> impl Iterator<Item = usize> + '_ {
-        self.features.iter().copied().chain(self.label)
-    }
-
-    fn cell_location(&self, group: usize, column: usize) -> CellLocation<'_> {
-        CellLocation {
-            file: self.file.name(),
-            group,
-            column: self.column(column).name(),
-        }
-    }
-
-    fn groups(&self, file: usize) -> impl Iterator<Item = RowGroup> + '_ {
-        let groups = self.metadata.row_groups().iter().enumerate();
-        groups.map(move |(index, group)| RowGroup {
-            file,
-            index,
-            rows: group.num_rows() as usize,
-        })
-    }
-
-    /// Types of the columns, and sizes of the row groups.
-    fn check(&self, options: &ParquetOptions) -> Result<()> {
-        for column in self.wanted() {
-            let column = self.column(column);
-            check_type(column).map_err(|message| {
-                data(
-                    &self.file.name(),
-                    format!("column `{}`", column.name()),
-                    &message,
-                )
-            })?;
-        }
-        let groups = self.metadata.row_groups();
-        for (index, group) in groups.iter().enumerate() {
-            self.check_group(group, index, options)?;
-        }
-        let (found, expected) = (
-            groups
-                .iter()
-                .map(|group| i128::from(group.num_rows()))
-                .sum::<i128>(),
-            i128::from(self.metadata.file_metadata().num_rows()),
-        );
-        if found != expected {
-            let message = format!(
-                "found {found} rows in the row groups, expected {expected} as the file announces; copy or write the file again"
-            );
-            return Err(data(&self.file.name(), "footer".into(), &message));
-        }
-        Ok(())
-    }
-
-    fn check_group(
-        &self,
-        group: &RowGroupMetaData,
-        index: usize,
-        options: &ParquetOptions,
-    ) -> Result<()> {
-        let mut bytes = 0u64;
-        for column in self.wanted() {
-            let cell_location = self.cell_location(index, column);
-            let chunk = group.column(column);
-            let range = range(chunk, self.file.len()).and_then(|range| {
-                check_compression(chunk)?;
-                Ok(range)
-            });
-            let (_, len) = range.map_err(|message| cell_location.error(&message))?;
-            bytes += len;
-        }
-        let rows = u64::try_from(group.num_rows()).unwrap_or(u64::MAX);
-        let decoded = rows.saturating_mul(4 * self.wanted().count() as u64);
-        let most = options.max_row_group_bytes;
-        if bytes.max(decoded) > most {
-            let message = format!(
-                "found {} rows, {bytes} bytes in the file and {decoded} decoded, expected at most {most}; \
-                 write smaller row groups, name fewer columns, or raise max_row_group_bytes",
-                group.num_rows()
-            );
-            return Err(data(
-                &self.file.name(),
-                format!("row group {index}"),
-                &message,
-            ));
-        }
-        Ok(())
-    }
-
-    /// Files are read together if their columns have the same names.
-    fn check_as(&self, first: &Self) -> Result<()> {
-        let names = |file: &Self| -> Vec<String> {
-            file.wanted()
-                .map(|at| file.column(at).name().to_owned())
-                .collect()
-        };
-        if names(self) == names(first) {
-            return Ok(());
-        }
-        let message = format!(
-            "found columns that differ from those of {}; name the columns, or leave the file out",
-            first.file.name()
-        );
-        Err(data(&self.file.name(), "footer".into(), &message))
-    }
-}
-
-/// The bytes of the footer, whose schema is not nested deeper than its decoder can bear.
-fn footer(file: &InputFile) -> Result<Vec<u8>> {
-    let len = file.len();
-    let wrong = |message: &str| data(&file.name(), "footer".into(), message);
-    if len < TAIL + MAGIC.len() as u64 {
-        return Err(wrong(&format!(
-            "found a file of {len} bytes, expected a parquet file, of 12 or more; check the file"
-        )));
-    }
-    let mut tail = [0; TAIL as usize];
-    file.read_at(&mut tail, len - TAIL)?;
-    let (size, magic) = tail.split_at(4);
-    if magic != MAGIC {
-        return Err(wrong(&format!(
-            "found {magic:02x?} at the end of the file, expected PAR1; check that this is a parquet file, and complete"
-        )));
-    }
-    let size = u64::from(u32::from_le_bytes(size.try_into().expect("4 bytes")));
-    let most = MAX_FOOTER.min(len - TAIL - MAGIC.len() as u64);
-    if size > most {
-        return Err(wrong(&format!(
-            "found a footer of {size} bytes, expected at most {most}; copy or write the file again"
-        )));
-    }
-    let mut bytes = vec![0; size as usize];
-    file.read_at(&mut bytes, len - TAIL - size)?;
-    match schema_depth(&bytes) {
-        Some(..=MAX_LEVELS) => Ok(bytes),
-        Some(levels) => Err(wrong(&format!(
-            "found {levels} levels of groups, expected at most {MAX_LEVELS}; write the numbers as columns of their own"
-        ))),
-        None => Err(wrong(
-            "found bytes that are no footer, expected one of parquet; copy or write the file again",
-        )),
-    }
-}
-
-type Message<T> = std::result::Result<T, String>;
-
-/// Feature columns and label column.
-fn chosen(
-    metadata: &ParquetMetaData,
-    options: &ParquetOptions,
-) -> Message<(Vec<usize>, Option<usize>)> {
-    let columns = metadata.file_metadata().schema_descr().columns();
-    let names: Vec<String> = columns
-        .iter()
-        .map(|column| column.path().string())
-        .collect();
-    if names.is_empty() || names.len() > options.max_columns {
-        return Err(format!(
-            "found {} columns, expected 1 to {}; check the file, or raise max_columns",
-            names.len(),
-            options.max_columns
-        ));
-    }
-    let label = match &options.label {
-        LabelColumn::None => None,
-        LabelColumn::Last => Some(names.len() - 1),
-        LabelColumn::Index(index) if *index < names.len() => Some(*index),
-        LabelColumn::Index(index) => {
-            return Err(format!(
-                "label column {index} (counted from 0) is not among the {} columns found; choose a lower index",
-                names.len()
-            ));
-        }
-        LabelColumn::Name(name) => Some(named(&names, name)?),
-    };
-    let features: Vec<usize> = if options.columns.is_empty() {
-        (0..names.len()).filter(|&at| label != Some(at)).collect()
-    } else {
-        let columns = options.columns.iter();
-        columns
-            .map(|name| named(&names, name))
-            .collect::<Message<_>>()?
-    };
-    if features.is_empty() {
-        return Err(
-            "found a single column, the label, and no feature; set the label column to none".into(),
-        );
-    }
-    Ok((features, label))
-}
-
-fn named(names: &[String], name: &str) -> Message<usize> {
-    let found: Vec<usize> = (0..names.len()).filter(|&at| names[at] == name).collect();
-    match found[..] {
-        [at] => Ok(at),
-        [] => Err(format!(
-            "found no column named {name:?}; choose among {:?}{}",
-            &names[..names.len().min(10)],
-            if names.len() > 10 { " and more" } else { "" }
-        )),
-        _ => Err(format!(
-            "found {} columns named {name:?}, expected one; rename the others",
-            found.len()
-        )),
-    }
-}
-
-/// A column is one of numbers, one in each row.
-fn check_type(column: &ColumnDescriptor) -> Message<()> {
-    let number = matches!(
-        column.physical_type(),
-        Type::BOOLEAN | Type::INT32 | Type::INT64 | Type::FLOAT | Type::DOUBLE
-    );
-    let plain = matches!(
-        column.logical_type_ref(),
-        None | Some(LogicalType::Integer { .. })
-    ) && matches!(
-        column.converted_type(),
-        ConvertedType::NONE
-            | ConvertedType::INT_8
-            | ConvertedType::INT_16
-            | ConvertedType::INT_32
-            | ConvertedType::INT_64
-            | ConvertedType::UINT_8
-            | ConvertedType::UINT_16
-            | ConvertedType::UINT_32
-            | ConvertedType::UINT_64
-    );
-    if number && plain && column.max_rep_level() == 0 && column.path().parts().len() == 1 {
-        return Ok(());
-    }
-    let meaning = match (column.logical_type_ref(), column.converted_type()) {
-        (Some(logical), _) => format!(" ({logical:?})"),
-        (None, ConvertedType::NONE) => String::new(),
-        (None, converted) => format!(" ({converted})"),
-    };
-    let nested = if column.path().parts().len() == 1 {
-        ""
-    } else {
-        " within a group"
-    };
-    Err(format!(
-        "found {}{meaning}{nested}, expected flags, integers or floats, one in each row; name the columns to read, or convert it",
-        column.physical_type()
-    ))
-}
-
-fn check_compression(chunk: &ColumnChunkMetaData) -> Message<()> {
-    match chunk.compression() {
-        Compression::UNCOMPRESSED | Compression::SNAPPY => Ok(()),
-        other => Err(format!(
-            "found compression {other}, expected snappy or none; write the file with snappy"
-        )),
-    }
-}
-
-/// Where the bytes of a column in a row group start, and how many they are.
-fn range(chunk: &ColumnChunkMetaData, file_len: u64) -> Message<(u64, u64)> {
-    let start = chunk
-        .dictionary_page_offset()
-        .unwrap_or(chunk.data_page_offset());
-    let len = chunk.compressed_size();
-    let range = u64::try_from(start).ok().zip(u64::try_from(len).ok());
-    let inside = range.filter(|(start, len)| {
-        *start >= MAGIC.len() as u64
-            && start
-                .checked_add(*len)
-                .is_some_and(|end| end <= file_len - TAIL)
-    });
-    inside.ok_or_else(|| {
-        format!("found {len} bytes from byte {start}, expected them inside the file of {file_len} bytes; copy or write the file again")
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -639,6 +318,7 @@ mod tests {
 
     use proptest::prelude::*;
 
+    use super::super::parquet_file::TAIL;
     use super::*;
 
     const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/parquet/");

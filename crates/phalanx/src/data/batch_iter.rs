@@ -1,0 +1,157 @@
+//! The iterator over the batches of an epoch, made here or on prefetch threads.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+
+use super::batches::all_corrupt;
+use super::prefetch::Prefetcher;
+use super::stage_stats::StageStats;
+use super::{Batch, Batches, Position, Segment, StageTime};
+use crate::Result;
+
+impl Batches {
+    /// The batches of an epoch from batch `start` on: the tail of what `start` 0 gives.
+    ///
+    /// With [`prefetch`](Self::prefetch) a thread starts at once. It ends with the epoch or the iterator, whichever
+    /// is first; dropping the iterator waits at most for the batch in the making.
+    /// After an error the iterator ends. A batch size of 0 gives one error.
+    #[must_use]
+    pub fn iter(&self, epoch: u64, start: usize) -> BatchIter {
+        let stage_stats = Arc::new(self.stage_stats());
+        let maker = BatchLoader {
+            len: if self.size() == 0 { None } else { self.len() },
+            batches: self.clone(),
+            largest: Arc::clone(&self.largest),
+            epoch,
+            next: start,
+            stage_stats: Arc::clone(&stage_stats),
+        };
+        let maker = match self.ahead.depth {
+            0 => Origin::Here(maker),
+            _ => Origin::Threads(Prefetcher::start(maker, self.ahead)),
+        };
+        BatchIter {
+            maker,
+            stage_stats,
+            ended: false,
+            lockstep: self.sharding.worker.count > 1,
+            most_empty: self.most_empty(),
+            past: Vec::new(),
+            segment: Segment {
+                steps: start,
+                ..self.segment()
+            },
+            epoch,
+        }
+    }
+}
+
+/// Makes the batches of an epoch, each by its index.
+pub(super) struct BatchLoader {
+    batches: Batches,
+    len: Option<usize>,
+    epoch: u64,
+    pub(super) next: usize,
+    /// Bytes of the largest batch so far.
+    pub(super) largest: Arc<AtomicUsize>,
+    pub(super) stage_stats: Arc<StageStats>,
+}
+
+impl BatchLoader {
+    pub(super) fn has(&self, i: usize) -> bool {
+        i < self.len.unwrap_or(usize::MAX)
+    }
+
+    pub(super) fn make(&self, i: usize) -> Result<Batch> {
+        self.batches.make(self.epoch, i, &self.stage_stats)
+    }
+}
+
+impl Iterator for BatchLoader {
+    type Item = Result<Batch>;
+
+    fn next(&mut self) -> Option<Result<Batch>> {
+        if !self.has(self.next) {
+            return None;
+        }
+        self.next += 1;
+        Some(self.make(self.next - 1))
+    }
+}
+
+/// The batches of one epoch, in order; see [`Batches::iter`].
+pub struct BatchIter {
+    maker: Origin,
+    stage_stats: Arc<StageStats>,
+    ended: bool,
+    /// Several workers take each step together, so a batch without rows is a step too.
+    lockstep: bool,
+    /// The most consecutive batches without rows that are passed over.
+    most_empty: usize,
+    pub(super) past: Vec<Segment>,
+    pub(super) segment: Segment,
+    epoch: u64,
+}
+
+enum Origin {
+    Here(BatchLoader),
+    Threads(Prefetcher),
+}
+
+impl BatchIter {
+    /// The position after the batches that were handed out: what [`Batches::iter_at`] goes on from.
+    #[must_use]
+    pub fn position(&self) -> Position {
+        let segments = self
+            .past
+            .iter()
+            .chain(Some(&self.segment))
+            .copied()
+            .collect();
+        let epoch = self.epoch;
+        Position { epoch, segments }
+    }
+
+    /// What each stage has cost so far, in the order of the data: `examples` (source and example maps), each batch
+    /// `map`, `prefetch` (waiting for room: the consumer is slower), `next` (the consumer waiting: the input is slower).
+    #[must_use]
+    pub fn stage_times(&self) -> Vec<StageTime> {
+        self.stage_stats.times()
+    }
+}
+
+impl Iterator for BatchIter {
+    type Item = Result<Batch>;
+
+    fn next(&mut self) -> Option<Result<Batch>> {
+        if self.ended {
+            return None;
+        }
+        let mut empty = 0;
+        loop {
+            let batch = self.stage_stats.next.time(|| match &mut self.maker {
+                Origin::Here(maker) => maker.next(),
+                Origin::Threads(prefetched) => prefetched.next(),
+            });
+            self.ended = !matches!(batch, Some(Ok(_)));
+            self.segment.steps += usize::from(!self.ended);
+            let is_empty = matches!(&batch, Some(Ok(batch)) if batch.rows() == 0);
+            if !is_empty || self.lockstep {
+                return batch;
+            }
+            self.segment.left_out += 1;
+            empty += 1;
+            if empty > self.most_empty {
+                self.ended = true;
+                return Some(Err(all_corrupt()));
+            }
+        }
+    }
+}
+
+impl fmt::Debug for BatchIter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "BatchIter {:?}", self.stage_times())
+    }
+}
