@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use phalanx_graph::HostTensor;
+use phalanx_graph::{HostTensor, Program};
 
 use super::Fit;
 use super::batch::{check_labels, put, tensors};
@@ -201,6 +201,20 @@ impl Trainer {
         let (partition, shape) = self.part(batch, batch.rows())?;
         self.step(batch, &partition, &shape, &mut InFlight::default())?;
         self.results(0.0)
+    }
+
+    /// The program of a training step on batches of this shape, to look at: as it is before it is simplified and compiled.
+    ///
+    /// Each replica gives it the variables, what the optimizer carries, the batches seen, the sums of the epoch, the
+    /// seed, and its rows of the batch; before these, where rows may be there only to fill up, how many are not, and the
+    /// number of the first. [`Program::donated`] says which outputs replace which of them.
+    ///
+    /// # Errors
+    /// When the batch does not fit the model.
+    pub fn training_program(&self, batch: &Batch) -> Result<Program> {
+        self.require_loss("train")?;
+        let (_, shape) = self.part(batch, batch.rows())?;
+        Ok(self.setup.train_step(&shape)?.program)
     }
 
     /// Batches of training seen so far, those that a dynamic [`LossScale`](super::LossScale) skipped left out.
