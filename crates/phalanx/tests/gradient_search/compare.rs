@@ -1,0 +1,289 @@
+//! Whether the gradients of a network are right.
+
+use std::panic::AssertUnwindSafe;
+
+use phalanx::nn::Model;
+use phalanx_graph::Op;
+
+use crate::jax;
+use crate::random::Random;
+use crate::step::{Left, Replaced, Step};
+use crate::trial::Trial;
+
+/// How far the compiler's gradient may be from that in f64, relative to the largest element.
+const TOLERANCE: f64 = 1e-4;
+/// How far the derivative along a direction may be: constants of a program are rounded, and no more.
+const ALONG: f64 = 1e-6;
+/// Gradients that are so much smaller than the largest of the network are zero but for rounding.
+const NEGLIGIBLE: f64 = 1e-3;
+/// And so much smaller those that are zero in f64: that of a bias before a normalization.
+const ZERO: f64 = 1e-9;
+/// Where all gradients are smaller, they are zero but for rounding: two normalizations in a row leave nothing of some networks.
+const NOTHING: f64 = 1e-10;
+/// Interpretations with noise, and by how much more than their spread a difference may be.
+const NOISY: u64 = 4;
+const SPREADS: f64 = 8.0;
+
+/// What a comparison found.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Verdict {
+    /// All gradients agree; the largest relative difference.
+    Right(f64),
+    /// They differ where noise makes as much of a difference.
+    NearTie(String),
+    /// They differ.
+    Wrong(String),
+    /// The network is no trial: it cannot be built, or is too large.
+    Skipped(String),
+}
+
+/// A program of more operations takes the interpreter too long.
+pub(crate) const MOST_FLOPS: u64 = 60_000_000;
+
+/// Compares the gradients of a network; a panic is wrong, too.
+pub(crate) fn verdict(model: &Model, trial: &Trial) -> Verdict {
+    let caught = std::panic::catch_unwind(AssertUnwindSafe(|| found(model, trial)));
+    caught.unwrap_or_else(|_| Verdict::Wrong("panicked".into()))
+}
+
+fn found(model: &Model, trial: &Trial) -> Verdict {
+    let step = match Step::new(model, trial) {
+        Ok(step) => step,
+        Err(error) => return Verdict::Skipped(error.to_string()),
+    };
+    if step.flops() > MOST_FLOPS {
+        return Verdict::Skipped(format!("{} operations", step.flops()));
+    }
+    compared(&step, trial).unwrap_or_else(Verdict::Wrong)
+}
+
+fn compared(step: &Step, trial: &Trial) -> Result<Verdict, String> {
+    let exact = step.interpreted(None)?;
+    let scales = scales(step, &exact);
+    if !step.loss_is_finite()? {
+        return Ok(Verdict::Skipped("the loss is not finite".into()));
+    }
+    if let Some(what) = not_finite(step, &exact) {
+        return Err(what);
+    }
+    if largest_gradient(step, &exact) < NOTHING {
+        return Ok(Verdict::Skipped("nothing has a gradient".into()));
+    }
+    forward(step, &exact, &scales, trial)?;
+    beside_jax(step, &exact, &scales)?;
+    let mut worst = 0.0f64;
+    let mut tie = None;
+    for &kernels in modes(step, trial) {
+        let left = (step.compiled(kernels)).map_err(|error| format!("does not run: {error}"))?;
+        match against(step, &exact, &left, &scales) {
+            Ok(difference) => worst = worst.max(difference),
+            Err(_) => {
+                let tied = explained(step, &exact, &left, &scales);
+                let how = if kernels { "on" } else { "off" };
+                let tied = tied.map_err(|what| format!("kernels {how}: {what}"));
+                tie = Some(tied?);
+            }
+        }
+    }
+    Ok(match tie {
+        Some(what) => Verdict::NearTie(what),
+        None => Verdict::Right(worst),
+    })
+}
+
+/// Whether it is compiled with kernels, without, or both; where there are none for it, both would be one program.
+fn modes(step: &Step, trial: &Trial) -> &'static [bool] {
+    let program = step.program.simplified();
+    let mut ops = program.nodes.iter().map(|node| &node.op);
+    let has_kernels = ops.any(|op| matches!(op, Op::Conv(_) | Op::Kernel(_)));
+    if !has_kernels && !program.gains_from_host_matmul() && program.replicas == 1 {
+        return &[true];
+    }
+    // Compilation takes nearly all of the time.
+    match trial.seed % 4 {
+        0 => &[true, false],
+        1 => &[false],
+        _ => &[true],
+    }
+}
+
+/// What is not finite, though the loss is.
+fn not_finite(step: &Step, left: &Left) -> Option<String> {
+    let mut each = step.replaced.iter().zip(&left[0]);
+    let (replaced, _) = each.find(|(_, values)| values.iter().any(|value| !value.is_finite()))?;
+    Some(format!(
+        "in f64 {} is not finite, the loss is",
+        replaced.name
+    ))
+}
+
+/// The largest element of all gradients.
+fn largest_gradient(step: &Step, exact: &Left) -> f64 {
+    let gradients = step.replaced.iter().zip(&exact[0]);
+    let gradients = gradients.filter(|(replaced, _)| replaced.trained);
+    gradients.fold(0.0f64, |most, (_, values)| most.max(largest(values)))
+}
+
+fn largest(values: &[f64]) -> f64 {
+    values.iter().fold(0.0f64, |most, x| most.max(x.abs()))
+}
+
+/// The largest element of each array, of gradients at least a small part of the largest gradient; of those that are 0, which
+/// the compiler's are but for rounding, that itself.
+fn scales(step: &Step, exact: &Left) -> Vec<f64> {
+    let most = largest_gradient(step, exact);
+    let each = step.replaced.iter().zip(&exact[0]);
+    each.map(|(replaced, values)| match replaced.trained {
+        true if largest(values) < ZERO * most => most,
+        true => largest(values).max(NEGLIGIBLE * most),
+        false => largest(values),
+    })
+    .collect()
+}
+
+/// The largest difference between two lists relative to a scale; infinite where one is not a number.
+fn apart(a: &[f64], b: &[f64], scale: f64) -> f64 {
+    assert_eq!(a.len(), b.len());
+    let differences = a.iter().zip(b).map(|(a, b)| (a - b).abs());
+    let most = differences.fold(0.0, |most: f64, difference| match difference.is_nan() {
+        true => f64::INFINITY,
+        false => most.max(difference),
+    });
+    if most == 0.0 { 0.0 } else { most / scale }
+}
+
+/// The largest relative difference of all arrays, or what is wrong.
+fn against(step: &Step, exact: &Left, left: &Left, scales: &[f64]) -> Result<f64, String> {
+    let mut worst = 0.0f64;
+    for (replica, (exact, left)) in exact.iter().zip(left).enumerate() {
+        for (number, replaced) in step.replaced.iter().enumerate() {
+            let difference = apart(&exact[number], &left[number], scales[number]);
+            if difference > TOLERANCE {
+                return Err(told(
+                    replaced,
+                    replica,
+                    difference,
+                    &exact[number],
+                    &left[number],
+                ));
+            }
+            worst = worst.max(difference);
+        }
+    }
+    Ok(worst)
+}
+
+fn told(replaced: &Replaced, replica: usize, difference: f64, a: &[f64], b: &[f64]) -> String {
+    let worst = a
+        .iter()
+        .zip(b)
+        .enumerate()
+        .max_by(|(_, (a, b)), (_, (c, d))| {
+            let (first, second) = ((*a - *b).abs(), (*c - *d).abs());
+            first.total_cmp(&second)
+        });
+    let (place, (right, got)) = worst.unwrap_or((0, (&0.0, &0.0)));
+    format!(
+        "{} of {} on replica {replica} differs by {difference:.2e} of the largest, at {place} of {}: {got:e}, right is {right:e}",
+        if replaced.trained {
+            "the gradient"
+        } else {
+            "the new value"
+        },
+        replaced.name,
+        a.len()
+    )
+}
+
+/// Whether noise in the ops makes as much of a difference: what differs, else an error.
+fn explained(step: &Step, exact: &Left, left: &Left, scales: &[f64]) -> Result<String, String> {
+    let noisy: Result<Vec<Left>, String> = (0..NOISY)
+        .map(|seed| step.interpreted(Some(seed)))
+        .collect();
+    let noisy = noisy?;
+    let mut tie = String::new();
+    for (replica, (exact, left)) in exact.iter().zip(left).enumerate() {
+        for (number, replaced) in step.replaced.iter().enumerate() {
+            let (exact, left, scale) = (&exact[number], &left[number], scales[number]);
+            let difference = apart(exact, left, scale);
+            if difference <= TOLERANCE {
+                continue;
+            }
+            let spread = noisy
+                .iter()
+                .map(|noisy| apart(exact, &noisy[replica][number], scale));
+            let spread = spread.fold(0.0, f64::max);
+            let what = told(replaced, replica, difference, exact, left);
+            let what = format!("{what}; noise makes {spread:.2e}");
+            // What is finite is not made infinite by rounding.
+            if !difference.is_finite() || difference > TOLERANCE + SPREADS * spread {
+                return Err(what);
+            }
+            tie = what;
+        }
+    }
+    Ok(tie)
+}
+
+/// The gradient in f64 beside the derivative of the loss along a random direction, which shares no formula with it.
+fn forward(step: &Step, exact: &Left, scales: &[f64], trial: &Trial) -> Result<(), String> {
+    let mut random = Random::of(trial.seed, 5000);
+    // Each variable moves so far that all of them count alike.
+    let along = |(number, replaced): (usize, &Replaced)| {
+        let (count, scale) = (replaced.before.len(), scales[number]);
+        let far = if scale > 0.0 { 1.0 / scale } else { 1.0 };
+        let far = far / (count as f64).sqrt();
+        (replaced.trained).then(|| random.normals(count).iter().map(|x| x * far).collect())
+    };
+    let directions: Vec<Option<Vec<f64>>> = step.replaced.iter().enumerate().map(along).collect();
+    if agrees(step, &exact[0], &directions)? {
+        return Ok(());
+    }
+    for (number, replaced) in step.replaced.iter().enumerate() {
+        let mut one = vec![None; directions.len()];
+        one[number].clone_from(&directions[number]);
+        if one[number].is_some() && !agrees(step, &exact[0], &one)? {
+            return Err(format!(
+                "the gradient of {} in f64 is not the derivative of the loss",
+                replaced.name
+            ));
+        }
+    }
+    Err("the gradients in f64 are not the derivative of the loss".into())
+}
+
+/// The gradient in f64 beside that of JAX, where a Python with it was given.
+fn beside_jax(step: &Step, exact: &Left, scales: &[f64]) -> Result<(), String> {
+    let Some(theirs) = jax::gradients(step) else {
+        return Ok(());
+    };
+    let theirs = theirs?;
+    let mut theirs = theirs.iter();
+    for (number, replaced) in step.replaced.iter().enumerate() {
+        if !replaced.trained {
+            continue;
+        }
+        let (ours, theirs) = (&exact[0][number], theirs.next().ok_or("JAX gave too few")?);
+        let difference = apart(ours, theirs, scales[number]);
+        if difference > ALONG {
+            let what = told(replaced, 0, difference, theirs, ours);
+            return Err(format!("in f64, beside JAX: {what}"));
+        }
+    }
+    Ok(())
+}
+
+fn agrees(
+    step: &Step,
+    exact: &[Vec<f64>],
+    directions: &[Option<Vec<f64>>],
+) -> Result<bool, String> {
+    let slope = step.along(directions)?;
+    let each = exact.iter().zip(directions);
+    let sums = each.filter_map(|(gradient, direction)| {
+        let products = gradient.iter().zip(direction.as_ref()?).map(|(g, v)| g * v);
+        Some(products.sum::<f64>())
+    });
+    // Not a number agrees with nothing.
+    Ok((slope - sums.sum::<f64>()).abs() <= ALONG)
+}

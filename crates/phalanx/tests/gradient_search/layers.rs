@@ -1,0 +1,226 @@
+//! Single layers with random settings.
+
+use serde_json::{Value, json};
+
+use crate::network::Described;
+use crate::random::Random;
+
+pub(crate) fn layer(kind: &'static str, settings: Value) -> Described {
+    Described { kind, settings }
+}
+
+pub(crate) fn activation(random: &mut Random) -> Value {
+    let plain = [
+        "relu",
+        "relu",
+        "relu",
+        "relu6",
+        "selu",
+        "gelu",
+        "gelu_tanh",
+        "sigmoid",
+        "hard_sigmoid",
+        "hard_silu",
+        "tanh",
+        "softplus",
+        "softsign",
+        "silu",
+        "mish",
+        "softmax",
+        "log_softmax",
+    ];
+    match random.from(0, plain.len() + 2) {
+        number if number < plain.len() => json!(plain[number]),
+        number if number == plain.len() => json!({"leaky_relu": {"negative_slope": 0.2}}),
+        number if number == plain.len() + 1 => json!({"elu": {"alpha": 1.3}}),
+        _ => json!("linear"),
+    }
+}
+
+/// The activation within a layer: mostly none.
+fn inner(random: &mut Random) -> Value {
+    match random.chance(0.3) {
+        true => activation(random),
+        false => json!("linear"),
+    }
+}
+
+fn penalty(random: &mut Random) -> Value {
+    match random.from(0, 19) {
+        0 => json!({"l2": {"l2": 0.1}}),
+        1 => json!({"l1": {"l1": 0.1}}),
+        2 => json!({"l1_l2": {"l1": 0.05, "l2": 0.05}}),
+        _ => Value::Null,
+    }
+}
+
+/// A size of windows and a distance between them, the same in both directions or not.
+fn pair(random: &mut Random, most: usize) -> Value {
+    let first = random.size(most);
+    let second = if random.chance(0.6) {
+        first
+    } else {
+        random.size(most)
+    };
+    json!([first, second])
+}
+
+fn windows(random: &mut Random) -> (Value, Value, &'static str) {
+    let size = pair(random, 5);
+    let strides = match random.chance(0.5) {
+        true => json!([1, 1]),
+        false => pair(random, 4),
+    };
+    (size, strides, random.of_list(&["same", "valid"]))
+}
+
+pub(crate) fn on_image(random: &mut Random, dims: &[usize]) -> Described {
+    let channels = dims[2];
+    match random.from(0, 16) {
+        0..=4 => convolution(random, channels),
+        5 | 6 => depthwise(random),
+        7..=9 => pooling(random, "max_pool2d"),
+        10 | 11 => pooling(random, "average_pool2d"),
+        12 => layer("global_max_pool2d", json!({"keepdims": random.chance(0.3)})),
+        13 => layer(
+            "global_average_pool2d",
+            json!({"keepdims": random.chance(0.3)}),
+        ),
+        14 => {
+            let sides = [
+                [random.from(0, 2), random.from(0, 2)],
+                [random.from(0, 2), random.from(0, 2)],
+            ];
+            layer("zero_padding2d", json!({"padding": sides}))
+        }
+        15 => layer("dropout", json!({"rate": 0.3})),
+        _ if channels == 3 => layer("preprocess", json!({"mode": "torch"})),
+        _ => layer("reshape", json!({"target_shape": [-1, channels]})),
+    }
+}
+
+fn convolution(random: &mut Random, channels: usize) -> Described {
+    let (size, strides, padding) = windows(random);
+    let dividing: Vec<usize> = (1..=channels)
+        .filter(|&groups| channels.is_multiple_of(groups))
+        .collect();
+    let groups = if random.chance(0.3) {
+        random.of_list(&dividing)
+    } else {
+        1
+    };
+    let filters = match random.chance(0.05) {
+        true => 64,
+        false => random.size(16),
+    };
+    let filters = filters.div_ceil(groups) * groups;
+    let dilation = if random.chance(0.3) {
+        pair(random, 3)
+    } else {
+        json!([1, 1])
+    };
+    let settings = json!({"filters": filters, "kernel_size": size, "strides": strides, "padding": padding,
+        "dilation_rate": dilation, "groups": groups, "activation": inner(random),
+        "use_bias": random.chance(0.7), "kernel_regularizer": penalty(random)});
+    layer("conv2d", settings)
+}
+
+fn depthwise(random: &mut Random) -> Described {
+    let (size, strides, padding) = windows(random);
+    let dilation = if random.chance(0.3) {
+        pair(random, 3)
+    } else {
+        json!([1, 1])
+    };
+    let settings = json!({"kernel_size": size, "strides": strides, "padding": padding,
+        "dilation_rate": dilation, "depth_multiplier": random.size(3), "activation": inner(random),
+        "use_bias": random.chance(0.7)});
+    layer("depthwise_conv2d", settings)
+}
+
+fn pooling(random: &mut Random, kind: &'static str) -> Described {
+    let (size, strides, padding) = windows(random);
+    let strides = if random.chance(0.4) {
+        Value::Null
+    } else {
+        strides
+    };
+    layer(
+        kind,
+        json!({"pool_size": size, "strides": strides, "padding": padding}),
+    )
+}
+
+pub(crate) fn on_sequence(random: &mut Random, dims: &[usize]) -> Described {
+    let (steps, features) = (dims[0], dims[1]);
+    match random.from(0, 15) {
+        0 | 1 => recurrent(random, "lstm"),
+        2 | 3 => recurrent(random, "gru"),
+        4 => recurrent(random, "simple_rnn"),
+        5 => {
+            let inside = random.of_list(&["lstm", "gru", "simple_rnn"]);
+            let inside = recurrent(random, inside);
+            let merge = random.of_list(&["concat", "sum", "ave", "mul"]);
+            layer(
+                "bidirectional",
+                json!({"layer": {inside.kind: inside.settings}, "merge_mode": merge}),
+            )
+        }
+        6..=8 => attention(random),
+        9 => layer(
+            "position_embedding",
+            json!({"sequence_length": steps + random.from(0, 2)}),
+        ),
+        10 => layer("sinusoidal_position", json!({})),
+        11 => layer("global_max_pool1d", json!({"keepdims": random.chance(0.3)})),
+        12 => layer(
+            "global_average_pool1d",
+            json!({"keepdims": random.chance(0.3)}),
+        ),
+        13 => layer("reshape", json!({"target_shape": [steps, 1, features]})),
+        14 => layer("dropout", json!({"rate": 0.3})),
+        _ => dense(random),
+    }
+}
+
+pub(crate) fn recurrent(random: &mut Random, kind: &'static str) -> Described {
+    let mut settings = json!({"units": random.size(10), "use_bias": random.chance(0.8),
+        "return_sequences": random.chance(0.6), "go_backwards": random.chance(0.2),
+        "dropout": if random.chance(0.1) { 0.3 } else { 0.0 }, "recurrent_regularizer": penalty(random)});
+    if kind == "gru" {
+        settings["reset_after"] = json!(random.chance(0.5));
+    }
+    layer(kind, settings)
+}
+
+pub(crate) fn attention(random: &mut Random) -> Described {
+    let optional = |value: usize, given: bool| given.then_some(value);
+    let value_dim = optional(random.size(6), random.chance(0.3));
+    let output = optional(random.size(10), random.chance(0.3));
+    let settings = json!({"num_heads": random.size(4), "key_dim": random.size(8), "value_dim": value_dim,
+        "output_shape": output, "use_causal_mask": random.chance(0.3), "use_bias": random.chance(0.8),
+        "dropout": if random.chance(0.1) { 0.3 } else { 0.0 }});
+    layer("multi_head_attention", settings)
+}
+
+fn dense(random: &mut Random) -> Described {
+    let settings = json!({"units": random.size(24), "activation": inner(random),
+        "use_bias": random.chance(0.8), "kernel_regularizer": penalty(random),
+        "bias_regularizer": penalty(random), "activity_regularizer": penalty(random)});
+    layer("dense", settings)
+}
+
+pub(crate) fn on_vector(random: &mut Random, dims: &[usize]) -> Described {
+    let features = dims[0];
+    match random.from(0, 9) {
+        0..=5 => dense(random),
+        6 => layer("dropout", json!({"rate": 0.3})),
+        7 if features.is_multiple_of(2) => {
+            layer("reshape", json!({"target_shape": [features / 2, 2]}))
+        }
+        8 if features.is_multiple_of(4) => {
+            layer("reshape", json!({"target_shape": [2, features / 4, 2]}))
+        }
+        _ => layer("rescaling", json!({"scale": 0.7})),
+    }
+}

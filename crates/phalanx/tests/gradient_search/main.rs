@@ -1,0 +1,34 @@
+//! A search for wrong gradients: random networks of all layers, whose gradients in the compiled training step are compared
+//! with those of the same step interpreted in f64, and these with the derivative of the loss along a random direction.
+//!
+//! `cargo xtask fuzz-gradients` searches for longer than a run of the tests does. What it prints of a network with a wrong
+//! gradient is a test for `regressions.rs`.
+//!
+//! Environment: `PHALANX_FUZZ_MINUTES`, `PHALANX_FUZZ_SEED`, `PHALANX_FUZZ_FIRST` (the network of the seed to begin with),
+//! `PHALANX_FUZZ_THREADS`, `PHALANX_FUZZ_PYTHON` (of a Python with JAX, whose gradients in f64 are compared too),
+//! `PHALANX_FUZZ_GO_ON` (behind a wrong gradient), `PHALANX_FUZZ_LOG` (a line for each network).
+
+mod compare;
+mod generate;
+mod jax;
+mod layers;
+mod network;
+mod random;
+mod regressions;
+mod search;
+mod shrink;
+mod step;
+mod trial;
+
+use phalanx::nn::Model;
+
+use compare::{Verdict, verdict};
+use trial::Trial;
+
+/// Fails where a gradient of the model is wrong.
+fn check(model: &Model, trial: &Trial) {
+    match verdict(model, trial) {
+        Verdict::Right(_) => {}
+        Verdict::Wrong(what) | Verdict::NearTie(what) | Verdict::Skipped(what) => panic!("{what}"),
+    }
+}

@@ -1,0 +1,177 @@
+//! Networks whose gradients were wrong once, as the search printed them, and one of each family.
+
+use phalanx::nn::{Input, LayerSpec, Model, Network, Sequential, layer_from_config};
+use phalanx_graph::DType;
+use serde_json::{Value, json};
+
+use crate::check;
+use crate::trial::{Aim, Source, Trial, Weights};
+
+fn layer(kind: &str, settings: &Value) -> LayerSpec {
+    layer_from_config(kind, settings).unwrap()
+}
+
+fn stack(input: impl Into<Input>, layers: &[(&str, Value)]) -> Model {
+    let layers = layers.iter();
+    let layers = layers.map(|(kind, settings)| layer(kind, settings));
+    let stack = layers.fold(Sequential::new(input), Sequential::add);
+    stack.build().unwrap()
+}
+
+/// On one replica; the seed makes it both with kernels and without.
+fn trial(source: Source, rows: usize, aim: Aim) -> Trial {
+    Trial {
+        sources: vec![source],
+        rows,
+        replicas: 1,
+        aim,
+        weights: Weights::None,
+        seed: 4,
+    }
+}
+
+fn tokens(length: usize) -> Input {
+    Input::new([length]).dtype(DType::I32)
+}
+
+#[test]
+fn dense_layers() {
+    let layers = [
+        ("dense", json!({"units": 4, "activation": "tanh"})),
+        ("dense", json!({"units": 3})),
+    ];
+    check(
+        &stack([5], &layers),
+        &Trial {
+            weights: Weights::Random,
+            ..trial(Source::Floats, 6, Aim::Classes)
+        },
+    );
+}
+
+#[test]
+fn a_recurrent_layer_with_padding() {
+    let layers = [
+        ("masking", json!({})),
+        ("gru", json!({"units": 4, "return_sequences": true})),
+        ("lstm", json!({"units": 3})),
+    ];
+    check(
+        &stack([7, 3], &layers),
+        &trial(Source::Padded, 5, Aim::Squares),
+    );
+}
+
+#[test]
+fn attention_over_tokens_on_three_replicas() {
+    let layers = [
+        (
+            "embedding",
+            json!({"input_dim": 9, "output_dim": 6, "mask_zero": true}),
+        ),
+        (
+            "multi_head_attention",
+            json!({"num_heads": 2, "key_dim": 3}),
+        ),
+        ("global_average_pool1d", json!({})),
+    ];
+    let source = Source::Tokens {
+        below: 9,
+        padded: true,
+    };
+    check(
+        &stack(tokens(6), &layers),
+        &Trial {
+            replicas: 3,
+            ..trial(source, 8, Aim::Squares)
+        },
+    );
+}
+
+/// The window's winner was looked for among values that the compiler had computed a second time, with other rounding.
+#[test]
+fn a_pooling_behind_a_normalization() {
+    let layers = [
+        ("batch_norm", json!({})),
+        (
+            "max_pool2d",
+            json!({"pool_size": [2, 2], "strides": [2, 2]}),
+        ),
+    ];
+    for rows in [1, 3] {
+        let model = stack([8, 8, 3], &layers);
+        check(&model, &trial(Source::Floats, rows, Aim::Squares));
+    }
+}
+
+#[test]
+fn a_pooling_behind_a_rectified_normalization() {
+    let layers = [
+        ("conv2d", json!({"filters": 8, "kernel_size": [3, 3]})),
+        ("batch_norm", json!({})),
+        ("activation", json!({"activation": "relu"})),
+        ("max_pool2d", json!({"pool_size": [2, 2]})),
+        ("flatten", json!({})),
+        ("dense", json!({"units": 3})),
+    ];
+    let model = stack([14, 14, 1], &layers);
+    check(&model, &trial(Source::Floats, 8, Aim::Classes));
+}
+
+#[test]
+fn the_largest_of_a_rectified_normalization() {
+    let layers = [
+        ("embedding", json!({"input_dim": 11, "output_dim": 4})),
+        ("batch_norm", json!({})),
+        ("activation", json!({"activation": "relu"})),
+        ("global_max_pool1d", json!({})),
+        ("dense", json!({"units": 2})),
+    ];
+    let source = Source::Tokens {
+        below: 11,
+        padded: false,
+    };
+    check(&stack(tokens(3), &layers), &trial(source, 3, Aim::Squares));
+}
+
+/// Fusion ended the compiler where a value that goes into a rectifier also goes into a function of one operand.
+#[test]
+fn a_rectifier_beside_another_function() {
+    let mut net = Network::new();
+    let x0 = net.input(Input::new([5, 5, 3]));
+    let layer0 = net.layer(layer("batch_norm", &json!({})));
+    let layer1 = net.layer(layer("activation", &json!({"activation": "relu"})));
+    let layer2 = net.layer(layer("activation", &json!({"activation": "tanh"})));
+    let layer3 = net.layer(layer("add", &json!({})));
+    let x1 = net.call(layer0, &[x0]);
+    let x2 = net.call(layer1, &[x1]);
+    let x3 = net.call(layer2, &[x1]);
+    let x4 = net.call(layer3, &[x2, x3]);
+    let model = net.build(&[x0], &[x4]).unwrap();
+    check(&model, &trial(Source::Floats, 6, Aim::Squares));
+}
+
+/// The library's gradient of such kernels is wrong, or does not end.
+#[test]
+fn a_kernel_of_one_place_with_strides() {
+    let mut net = Network::new();
+    let x0 = net.input(Input::new([21]).dtype(DType::I32));
+    let layer0 = net.layer(layer(
+        "embedding",
+        &json!({"input_dim": 18, "output_dim": 1}),
+    ));
+    let layer1 = net.layer(layer("reshape", &json!({"target_shape": [21, 1, 1]})));
+    let layer2 = net.layer(layer(
+        "conv2d",
+        &json!({"filters": 1, "kernel_size": [1, 1], "strides": [3, 1], "use_bias": false}),
+    ));
+    let x1 = net.call(layer0, &[x0]);
+    let x2 = net.call(layer1, &[x1]);
+    let x3 = net.call(layer2, &[x2]);
+    let model = net.build(&[x0], &[x3]).unwrap();
+    let source = Source::Tokens {
+        below: 18,
+        padded: true,
+    };
+    check(&model, &trial(source, 2, Aim::Squares));
+}
