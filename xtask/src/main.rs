@@ -8,6 +8,7 @@ mod deny;
 mod directions;
 mod examples;
 mod fences;
+mod fuzz_gradients;
 mod process;
 mod sizes;
 mod source;
@@ -27,6 +28,8 @@ usage: cargo xtask check [--skip NAME]... [NAME]...   all checks of a change, or
        cargo xtask bench single [--python PATH]... [--quick] [--write]
                                                      whole steps and epochs beside PyTorch's, TensorFlow's and JAX'
                                                      where a Python given has them; --write keeps the table
+       cargo xtask fuzz-gradients [--seed S] [--minutes M] [--python PATH]
+                                                     random networks whose gradients are compared with f64, 2 minutes
 ";
 
 fn main() -> ExitCode {
@@ -38,6 +41,7 @@ fn main() -> ExitCode {
         ["bench", "models", ref rest @ ..] => bench::models(rest),
         ["bench", "scaling", ref rest @ ..] => bench::scaling(rest),
         ["bench", "single", ref rest @ ..] => bench::single(rest),
+        ["fuzz-gradients", ref rest @ ..] => fuzz_gradients::command(rest),
         [] | ["help" | "--help" | "-h"] => {
             print!("{HELP}");
             return ExitCode::SUCCESS;
