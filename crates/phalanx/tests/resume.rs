@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use four_devices::engine;
 use phalanx::Error;
 use phalanx::checkpoint::TrainingState;
-use phalanx::data::Example;
+use phalanx::data::{Batch, Example};
 use phalanx::prelude::*;
 
 /// A directory for one test, removed at its end.
@@ -562,7 +562,7 @@ fn values_that_are_not_numbers_replace_no_checkpoint() {
     let text = error.to_string();
     assert!(matches!(error, Error::Training(_)), "{text}");
     assert!(
-        text.contains("variable `dense/kernel` has values that are infinite"),
+        text.contains("`dense/kernel` has values that are infinite"),
         "{text}"
     );
     assert_eq!(TrainingState::load(&path).unwrap(), state);
@@ -652,6 +652,36 @@ fn whatever_is_damaged_is_found() {
             refuse(&mixed, &format!("{} of another", whole[file].0));
         }
     }
+}
+
+/// An example of 1e15 overflows Adam's mean of squares and moves no variable: the training would be NaN two steps later.
+#[test]
+fn no_checkpoint_has_an_infinite_slot() {
+    let scratch = Scratch::new("infinite_slot");
+    let model = Sequential::new([1]).add(Dense::new(1)).build().unwrap();
+    let compile = Compile {
+        optimizer: Adam::new(1e-3).into(),
+        loss: MeanSquaredError.into(),
+        ..Compile::default()
+    };
+    let mut trainer = one().compile(model, compile).unwrap();
+    let path = scratch.join("checkpoint");
+    trainer.save_checkpoint(&path).unwrap();
+    let state = TrainingState::load(&path).unwrap();
+    let huge = HostTensor::new([1, 1], &[1e15f32]);
+    let batch = Batch {
+        x: vec![huge.clone()],
+        y: vec![huge],
+        weight: None,
+        first: 0,
+    };
+    trainer.train_on_batch(&batch).unwrap();
+    let error = trainer.save_checkpoint(&path).unwrap_err().to_string();
+    assert!(
+        error.contains("velocity` has values that are infinite"),
+        "{error}"
+    );
+    assert_eq!(TrainingState::load(&path).unwrap(), state);
 }
 
 #[test]

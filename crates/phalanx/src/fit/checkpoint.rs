@@ -45,7 +45,7 @@ impl Trainer {
     /// All that the training is at this step, on the host; waits for the steps begun.
     ///
     /// # Errors
-    /// When the device fails, or the loss of a step of the epoch or the value of a variable is infinite or not a number.
+    /// When the device fails, or the loss of a step of the epoch, a variable or a slot of the optimizer is infinite or not a number.
     pub fn training_state(&self) -> Result<TrainingState> {
         let setup = &self.setup;
         let arrays = setup.state.arrays().into_iter().enumerate();
@@ -54,7 +54,9 @@ impl Trainer {
         let mut values: Vec<(String, HostTensor)> = values.collect::<Result<_>>()?;
         let iterations = values.pop();
         let slots = values.split_off(setup.model.variables().len());
-        if let Some((name, _)) = values.iter().find(|(_, value)| !is_finite(value)) {
+        // The optimizer's slots count, too: from an infinite one the training goes on to NaN within steps.
+        let mut state = values.iter().chain(&slots);
+        if let Some((name, _)) = state.find(|(_, value)| !is_finite(value)) {
             return Err(self.divergence_error_of(name));
         }
         let optimizer = &setup.optimizer;
@@ -210,7 +212,7 @@ impl Trainer {
     fn divergence_error_of(&self, name: &str) -> Error {
         let steps = self.iterations;
         Error::Training(format!(
-            "variable `{name}` has values that are infinite or not numbers after {steps} steps, and what was learned is lost with it; try a lower learning rate or gradient clipping (`clipnorm`), and check the data for values that are not numbers; a checkpoint written before stays as it was"
+            "`{name}` has values that are infinite or not numbers after {steps} steps, and what was learned is lost with it; try a lower learning rate or gradient clipping (`clipnorm`), and check the data for values that are not numbers; a checkpoint written before stays as it was"
         ))
     }
 
