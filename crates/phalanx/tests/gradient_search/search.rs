@@ -1,5 +1,6 @@
 //! The search.
 
+use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -83,7 +84,7 @@ impl Search {
             None => 10,
         };
         Self {
-            seed: number("PHALANX_FUZZ_SEED").unwrap_or_else(clock),
+            seed: number("PHALANX_FUZZ_SEED").unwrap_or_else(new_seed),
             threads: number("PHALANX_FUZZ_THREADS").unwrap_or(processors as u64),
             budget: Duration::from_secs(seconds),
             goes_on: is_set("PHALANX_FUZZ_GO_ON"),
@@ -168,6 +169,16 @@ fn number(variable: &str) -> Option<u64> {
     let text = std::env::var(variable).ok()?;
     let number = text.parse();
     Some(number.unwrap_or_else(|_| panic!("{variable}: expected a whole number, got {text:?}")))
+}
+
+/// Another seed for each commit: a commit that passed passes again, and whoever looks into a failure has the same networks.
+fn new_seed() -> u64 {
+    let commit = Command::new("git").args(["rev-parse", "HEAD"]).output();
+    let commit = commit.ok().and_then(|output| {
+        let digits = String::from_utf8(output.stdout).ok()?;
+        u64::from_str_radix(digits.get(..8)?, 16).ok()
+    });
+    commit.unwrap_or_else(clock)
 }
 
 fn clock() -> u64 {
