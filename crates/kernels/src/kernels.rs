@@ -39,7 +39,7 @@ impl Kernels {
     /// Finds the library, loads it and starts a thread for its operations: `explicit`, then `PHALANX_ONEDNN_LIBRARY`, then the per-user cache, then the
     /// system's `libdnnl.so.3`. It uses as many threads as XLA's pool has (`PJRT_NPROC`, else the processors of this process).
     ///
-    /// [`set_openmp_wait_policy`](crate::prepare_environment) is to be called before, once.
+    /// [`set_openmp_wait_policy`](crate::set_openmp_wait_policy) is to be called before, once.
     ///
     /// # Errors
     /// See [`KernelError`]: what was looked at and what to do.
