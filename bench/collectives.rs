@@ -12,7 +12,7 @@ use std::time::Instant;
 use phalanx_collectives::{Communicator, CommunicatorOptions, Element, ReduceOp, Transport};
 use serde_json::json;
 
-/// Bytes, and all-reduces of so many.
+/// Bytes, and the number of all-reduces of this size.
 const SIZES: [(usize, usize); 5] = [
     (1 << 10, 2000),
     (64 << 10, 500),

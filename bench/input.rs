@@ -1,7 +1,7 @@
 //! Reading data: `bench-input WORK FOLDER SECONDS`, the protocol of `bench/peers/README.md`.
 //!
 //! `bench-input make FOLDER` writes the records that all read; `decode` and `memory` are ours alone: the most that whole
-//! images can be decoded, and the memory in use after so many epochs.
+//! images can be decoded, and the memory in use after some epochs.
 #![forbid(unsafe_code)]
 
 mod processors;
@@ -31,7 +31,7 @@ const RECORDS: [(&str, usize, usize, usize); 2] = [
     ("records_100k", 100_000, 500, 32),
 ];
 const MOST_BYTES: u64 = 1 << 24;
-/// Epochs after which the memory in use is told.
+/// Epochs after which the memory in use is printed.
 const EPOCHS: [u64; 3] = [1, 10, 100];
 /// How long the reader waits with the first batch of an epoch where memory is measured: until all that may be made ahead is
 /// there, so that the number of batches in memory is not up to chance.

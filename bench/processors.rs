@@ -3,7 +3,7 @@
 use rustix::io::Result;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// Keeps this process on so many of the processors that it may use, as the peers do; before any thread starts. The first `skipped`
+/// Keeps this process on a number of the processors that it may use, as the peers do; before any thread starts. The first `skipped`
 /// are left to other processes.
 pub(crate) fn use_some(skipped: usize, count: usize) -> Result<()> {
     let allowed = sched_getaffinity(None)?;

@@ -80,7 +80,7 @@ fn narrow_sum(x: &[Tensor], via: Via, wire: DType) -> Vec<Tensor> {
     sums.iter().map(|sum| sum.convert(DType::F32)).collect()
 }
 
-/// One exchange of tensors in packs of so many.
+/// One exchange of tensors in packs of this number.
 fn in_packs(x: &[Tensor], each: usize) -> Vec<Tensor> {
     x.chunks(each)
         .flat_map(|pack| narrow_sum(pack, Via::Native, DType::F32))

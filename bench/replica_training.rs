@@ -8,7 +8,7 @@ use phalanx::prelude::*;
 use crate::synthetic::{IMAGE, classified, cnn, resnet50};
 use crate::turns::Turn;
 
-/// The model of a name on the devices of a strategy, and global batches of so many rows without end.
+/// The model of a name on the devices of a strategy, and endless global batches of this number of rows.
 pub(crate) fn prepare(
     strategy: &impl Strategy,
     model: &str,
@@ -26,7 +26,7 @@ pub(crate) fn prepare(
     Ok((trainer, batches.batch(rows).repeat_forever()))
 }
 
-/// An epoch of so many steps, whose results are on the host at its end: the time of all of them, divided.
+/// An epoch of this number of steps, whose results are on the host at its end: the time of all of them, divided.
 pub(crate) fn epoch(
     trainer: &mut Trainer,
     batches: &Batches,

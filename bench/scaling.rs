@@ -1,6 +1,6 @@
 //! Phalanx on replicas with a processor each: `bench-scaling MODEL BATCH REPLICAS`, the turns of `bench/peers/README.md`.
 //!
-//! The batch is that of each replica; one replica runs on one device without a reduction.
+//! The batch is per replica; one replica runs on one device without a reduction.
 #![forbid(unsafe_code)]
 
 mod processors;

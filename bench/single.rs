@@ -1,6 +1,6 @@
 //! Phalanx on one device: `bench-single mlp|cnn|fit_mlp BATCH BUDGET`, the protocol of `bench/peers/README.md`.
 //!
-//! Its lines have one field more: `overhead_us`, the time of a step less that of its program alone on the device.
+//! Its lines have one field more: `overhead_us`, the time of a step beyond its program's alone on the device.
 #![forbid(unsafe_code)]
 
 mod processors;

@@ -11,7 +11,7 @@ pub(crate) struct Turn {
     pub(crate) loss: f64,
 }
 
-/// Says that it is ready; then, for each line of input with a number, has so many steps taken and says how long they took.
+/// Says that it is ready; then, for each line of input with a number, has that number of steps taken and says how long they took.
 pub(crate) fn serve(
     mut turn: impl FnMut(usize) -> phalanx::Result<Turn>,
 ) -> Result<(), Box<dyn Error>> {

@@ -1,6 +1,6 @@
 //! Phalanx as worker processes with a processor each: `bench-workers MODEL BATCH WORKERS`, the turns of `bench/peers/README.md`.
 //!
-//! The batch is that of each worker; one worker trains alone. The first starts the others, with their number and the port of the
+//! The batch is per worker; one worker trains alone. The first starts the others, with their number and the port of the
 //! rendezvous as further arguments, and hands them every line that it reads.
 #![forbid(unsafe_code)]
 
@@ -67,14 +67,23 @@ fn run() -> Result<(), Box<dyn Error>> {
         }
     };
     let (mut trainer, batches) = prepare(&strategy, model, count * batch.parse::<usize>()?)?;
-    turns::serve(|steps| {
+    let served = turns::serve(|steps| {
         for other in &mut others {
             let pipe = other.stdin.as_mut();
             let told = pipe.map_or(Ok(()), |pipe| writeln!(pipe, "{steps}"));
             told.map_err(|error| phalanx::Error::Cluster(error.to_string()))?;
         }
         epoch(&mut trainer, &batches, steps)
-    })
+    });
+    // The others end with their input, and all leave together.
+    for other in &mut others {
+        drop(other.stdin.take());
+    }
+    drop((trainer, strategy));
+    for mut other in others {
+        other.wait()?;
+    }
+    served
 }
 
 /// Starts another worker, which serves the same turns and says nothing.

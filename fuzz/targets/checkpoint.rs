@@ -10,12 +10,12 @@ const SEPARATOR: &[u8] = b"\n---\n";
 /// Reaches the readers of the other files whatever the input is.
 const SMALL: &[u8] = br#"{"format": "phalanx checkpoint", "version": 1, "phalanx": "0", "iterations": 7, "seed": 1,
     "replicas": 2, "optimizer": "adam", "settings": {}, "logs": ["loss"], "position": {"epoch": 0, "segments": []},
-    "examples": null, "data": null, "skipped_before": 0, "best": ["loss", "NaN"]"#;
+    "examples": null, "data": null, "skipped_before": 0, "callbacks": [["keep_best", {"log": "loss", "value": "NaN"}]]"#;
 const FILES: [&str; 5] = [
     "weights.safetensors",
     "optimizer.safetensors",
     "epoch.safetensors",
-    "best.safetensors",
+    "callbacks.safetensors",
     "history.jsonl",
 ];
 

@@ -4,7 +4,9 @@
 use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
-use phalanx_cluster::coordination::{Event, Reply, Request, Settings, State, decode, encode};
+use phalanx_cluster::coordination::{
+    Coordination, Event, Recovery, Reply, Request, Settings, decode, encode,
+};
 
 /// A line is the number of a connection (one digit) and a message as JSON; any other line is the end of connection 0, or time.
 fn event(line: &[u8]) -> Event {
@@ -31,13 +33,18 @@ fuzz_target!(|input: &[u8]| {
         let frame = encode(&request, &bytes).expect("it was shorter");
         assert_eq!(decode(&frame), Ok(Some((request, bytes, frame.len()))));
     }
-    let mut state = State::new(Settings {
+    let recovers = input.first().is_some_and(|byte| byte % 2 == 0);
+    let mut state = Coordination::new(Settings {
         workers: 2,
         job: String::new(),
         version: String::new(),
         generation: 1,
         lease: Duration::from_secs(1),
         join_within: Duration::from_secs(9),
+        recovery: recovers.then_some(Recovery {
+            within: Duration::from_secs(2),
+            least: 1,
+        }),
     });
     let mut failure = None;
     for (at, line) in input.split(|byte| *byte == b'\n').enumerate() {

@@ -108,7 +108,7 @@ fn is_path(span: &str) -> bool {
         && (span.contains('/') || is_file())
 }
 
-/// The folders that must be named: the top ones, those of packages, and those of modules.
+/// The folders that must be named: the top ones, the packages' and the modules'.
 fn folders(workspace: &Workspace, files: &[RustFile]) -> BTreeSet<String> {
     let top = TOP.iter().filter(|name| workspace.root.join(name).is_dir());
     let packages = workspace.ours().map(Package::folder);

@@ -1,4 +1,4 @@
-//! `cargo xtask bench models` (see `models`), `scaling`, `input`, `collectives` (see there) and `cargo xtask bench single`: whole steps and epochs on one device, ours beside other frameworks'.
+//! `cargo xtask bench models` (see `models`), `scaling`, `input`, `collectives`, `parameter-servers` (see there) and `cargo xtask bench single`: whole steps and epochs on one device, ours beside other frameworks'.
 //!
 //! Every peer is a program `MODEL BATCH BUDGET` that prints a JSON line a result (`bench/peers/README.md`). They take
 //! turns, round by round, so that a machine that grows slow is slow for all; a result is the median of its rounds' medians.
@@ -12,12 +12,14 @@ mod peer;
 mod peer_process;
 mod scaling;
 mod score;
+mod servers;
 mod table;
 
 pub(crate) use collectives::collectives;
 pub(crate) use input::input;
 pub(crate) use models::models;
 pub(crate) use scaling::{multiworker, scaling};
+pub(crate) use servers::parameter_servers;
 
 use std::process::Command;
 use std::time::Duration;
@@ -32,7 +34,7 @@ const BUILD_LIMIT: Duration = Duration::from_secs(30 * 60);
 const ROUND_LIMIT: Duration = Duration::from_secs(600);
 
 /// What is timed.
-struct Work {
+struct StepBench {
     model: &'static str,
     batch: &'static str,
     shown: &'static str,
@@ -41,22 +43,22 @@ struct Work {
     budget: &'static str,
 }
 
-const SINGLE: [Work; 3] = [
-    Work {
+const SINGLE: [StepBench; 3] = [
+    StepBench {
         model: "mlp",
         batch: "64",
         shown: "a step of an MLP 784-128-10, batch 64",
         quick: Some("1s"),
         budget: "5s",
     },
-    Work {
+    StepBench {
         model: "fit_mlp",
         batch: "128",
         shown: "an epoch of it over 60,000 rows, batch 128",
         quick: Some("3"),
         budget: "5",
     },
-    Work {
+    StepBench {
         model: "cnn",
         batch: "64",
         shown: "a step of a CNN on 28x28x1, batch 64",
@@ -65,7 +67,7 @@ const SINGLE: [Work; 3] = [
     },
 ];
 
-impl Work {
+impl StepBench {
     /// What a round gets; `None` where the work is left out.
     const fn budget(&self, quick: bool) -> Option<&'static str> {
         if quick { self.quick } else { Some(self.budget) }
@@ -169,7 +171,12 @@ fn build(workspace: &Workspace) -> Result<(), String> {
     .map(|_| ())
 }
 
-fn time(workspace: &Workspace, peer: &Peer, work: &Work, budget: &str) -> Result<String, String> {
+fn time(
+    workspace: &Workspace,
+    peer: &Peer,
+    work: &StepBench,
+    budget: &str,
+) -> Result<String, String> {
     let mut command = peer.command();
     command.args([work.model, work.batch, budget]);
     run(

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::process::run;
 use crate::workspace::Workspace;
-use crate::{architecture, deny, directions, examples, fences, sizes};
+use crate::{architecture, deny, directions, examples, fences, language, public_types, sizes};
 
 /// No build or test run of the workspace takes longer than this on two processors.
 const CARGO_LIMIT: Duration = Duration::from_secs(45 * 60);
@@ -19,7 +19,7 @@ struct Check {
 }
 
 /// Quick checks first. `test` comes before `doc` and `examples`, which use what it built.
-const CHECKS: [Check; 11] = [
+const CHECKS: [Check; 14] = [
     Check {
         name: "format",
         asserts: "the files are as cargo fmt --all writes them",
@@ -50,6 +50,16 @@ const CHECKS: [Check; 11] = [
         name: "sizes",
         asserts: "no function over 60 lines and no file over 600 but those listed with a reason",
         run: sizes::check,
+    },
+    Check {
+        name: "language",
+        asserts: "no type name has two meanings in a crate; documentation names numbers and nouns",
+        run: language::check,
+    },
+    Check {
+        name: "public-types",
+        asserts: "docs/public-types.md lists the public types",
+        run: public_types::check,
     },
     Check {
         name: "deny",
@@ -88,6 +98,14 @@ const CHECKS: [Check; 11] = [
                 "test",
                 &["test", "--workspace", "--locked", "--quiet"],
             )
+        },
+    },
+    Check {
+        name: "tour",
+        asserts: "a training goes the way that docs/ARCHITECTURE.md shows, by stacks of a run",
+        run: |workspace| {
+            let arguments = ["test", "-p", "phalanx", "--test", "tour", "--locked"];
+            cargo(workspace, "tour", &[&arguments[..], &["--quiet"]].concat())
         },
     },
     Check {

@@ -9,7 +9,9 @@ mod directions;
 mod examples;
 mod fences;
 mod fuzz_gradients;
+mod language;
 mod process;
+mod public_types;
 mod sizes;
 mod source;
 mod workspace;
@@ -28,6 +30,8 @@ usage: cargo xtask check [--skip NAME]... [NAME]...   all checks of a change, or
        cargo xtask bench multiworker [--python PATH]... [--only NAME]... [--quick] [--write]
                                                      one worker process and two, beside DistributedDataParallel;
                                                      --write keeps the table
+       cargo xtask bench parameter-servers [--python PATH] [--quick] [--write]
+                                                     a slow worker in each mode; beside TensorFlow's ParameterServerStrategy
        cargo xtask bench scaling [--python PATH]... [--only NAME]... [--quick] [--write]
                                                      two replicas on two processors, beside one and beside the same
        cargo xtask bench single [--python PATH]... [--quick] [--write]
@@ -35,6 +39,7 @@ usage: cargo xtask check [--skip NAME]... [NAME]...   all checks of a change, or
                                                      where a Python given has them; --write keeps the table
        cargo xtask fuzz-gradients [--seed S] [--minutes M] [--python PATH]
                                                      random networks whose gradients are compared with f64, 2 minutes
+       cargo xtask public-types                      writes docs/public-types.md, the list of public types
 ";
 
 fn main() -> ExitCode {
@@ -46,8 +51,10 @@ fn main() -> ExitCode {
         ["bench", "input", ref rest @ ..] => bench::input(rest),
         ["bench", "models", ref rest @ ..] => bench::models(rest),
         ["bench", "multiworker", ref rest @ ..] => bench::multiworker(rest),
+        ["bench", "parameter-servers", ref rest @ ..] => bench::parameter_servers(rest),
         ["bench", "scaling", ref rest @ ..] => bench::scaling(rest),
         ["bench", "single", ref rest @ ..] => bench::single(rest),
+        ["public-types"] => public_types::command(),
         ["fuzz-gradients", ref rest @ ..] => fuzz_gradients::command(rest),
         [] | ["help" | "--help" | "-h"] => {
             print!("{HELP}");

@@ -71,6 +71,10 @@ pub enum Command {
         /// The job
         job: String,
     },
+    /// Submit, list, watch and cancel jobs on this machine, Slurm and Kubernetes: the program phalanx-jobs
+    Jobs,
+    /// Search hyperparameters: the program phalanx-jobs
+    Tune,
     /// Print which worker of how many this process is, from TF_CONFIG, torchrun's variables, Slurm, Kubernetes or MPI
     Env {
         /// Print every variable that was read, what it means, and what was passed over
@@ -78,14 +82,23 @@ pub enum Command {
         explain: bool,
     },
     /// Print loss and metrics of a trained model
-    Evaluate(UseArgs),
+    Evaluate(EvaluateArgs),
     /// Print what a training step takes: parameters, memory, work, and the largest batch that fits
     Estimate(EstimateArgs),
     /// Print a trained model's prediction for each row
     Predict(PredictArgs),
+    /// Draw the curves of trainings, in the terminal or as an SVG picture
+    Plot(PlotArgs),
+    /// Print in which settings trainings differ, and what they came to
+    Compare(CompareArgs),
+    /// Train for some steps, write nothing but a trace of where their time goes, for Perfetto or chrome://tracing
+    Trace(TraceArgs),
     /// Look at data, write them as TFRecord shards, or time reading them
     #[command(subcommand)]
-    Data(Data),
+    Data(DataCommand),
+    /// List, check, remove, export or compare checkpoints
+    #[command(subcommand)]
+    Ckpt(CheckpointCommand),
     /// List, install or find the plugins that drive devices
     #[command(subcommand)]
     Plugin(Plugin),
@@ -95,8 +108,8 @@ pub enum Command {
         #[arg(long, default_value = "cpu")]
         platform: Platform,
     },
-    /// Check that this machine is ready to train; ends with 3 if it is not
-    Doctor,
+    /// Check that this machine is ready to train, or that several are ready to train together; ends with 3 if not
+    Doctor(DoctorArgs),
     /// Print the JSON Schema of a train.yaml, by which editors complete and check it
     Schema,
     /// Print the completions of a shell
@@ -106,16 +119,41 @@ pub enum Command {
     },
 }
 
+/// What to check.
+#[derive(Debug, clap::Args)]
+pub struct DoctorArgs {
+    /// Check the machines of a cluster: start this on each of them as the training is started
+    #[arg(long)]
+    pub cluster: bool,
+    /// How long to wait for the other machines
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 120,
+        requires = "cluster"
+    )]
+    pub within: u32,
+    /// A file that must be the same on all machines, such as the training file or the program; may be given again
+    #[arg(long, value_name = "FILE", requires = "cluster")]
+    pub same: Vec<PathBuf>,
+    /// A folder that all machines must share, such as the data's; may be given again
+    #[arg(long, value_name = "FOLDER", requires = "cluster")]
+    pub shared: Vec<PathBuf>,
+    /// The file with the secret of the job, where it has one
+    #[arg(long, value_name = "FILE", requires = "cluster")]
+    pub secret_file: Option<PathBuf>,
+}
+
 /// What to train.
 #[derive(Debug, clap::Args)]
 pub struct TrainArgs {
     /// What to train, on what, and how
     #[arg(value_name = "TRAIN.YAML")]
     pub file: PathBuf,
-    /// Train for so many epochs, whatever the file says
+    /// Train for this number of epochs, whatever the file says
     #[arg(long, value_name = "N", value_parser = count, allow_negative_numbers = true)]
     pub epochs: Option<NonZeroUsize>,
-    /// End an epoch after so many batches
+    /// End an epoch after this number of batches
     #[arg(long, value_name = "N", value_parser = count, allow_negative_numbers = true)]
     pub steps_per_epoch: Option<NonZeroUsize>,
     /// Set a key of the file to another value, as in fit.batch_size=64 or model.0.dense.units=32; may be given again
@@ -124,6 +162,9 @@ pub struct TrainArgs {
     /// The folder of the model and the logs, whatever the file says
     #[arg(long, value_name = "FOLDER")]
     pub output: Option<PathBuf>,
+    /// Where several workers meet: host:port of the first one, or etcd://host:2379
+    #[arg(long, value_name = "ADDRESS")]
+    pub rendezvous: Option<String>,
     /// Go on from the checkpoint in that folder if there is one, and write one after each epoch
     #[arg(long)]
     pub resume: bool,
@@ -138,13 +179,25 @@ pub struct TrainArgs {
 /// What to start, and how.
 #[derive(Debug, clap::Args)]
 pub struct LaunchArgs {
-    /// The number of workers
-    #[arg(long, value_name = "N")]
-    pub workers: NonZeroUsize,
-    /// Devices of each worker: GPUs are divided among the workers, the CPU into so many parts
+    /// The number of workers, or the least and the most, such as 2..4: fewer go on when others are lost for good
+    #[arg(long, value_name = "N|MIN..MAX")]
+    pub workers: WorkerCount,
+    /// How often each worker is started again when it is lost; the others wait for it
+    #[arg(long, value_name = "K", default_value_t = 0)]
+    pub max_restarts: u32,
+    /// How long the others wait for a worker that was started again
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    pub recover_within: u32,
+    /// The number of parameter servers beside the workers, for the strategy parameter_server
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub ps: usize,
+    /// Start an evaluator beside them: a process that evaluates each checkpoint of the training, and keeps the best
+    #[arg(long)]
+    pub evaluator: bool,
+    /// Devices of each worker: GPUs are divided among the workers, the CPU into this number of parts
     #[arg(long, value_name = "D")]
     pub devices_per_worker: Option<NonZeroUsize>,
-    /// The port at which the first worker coordinates; one that is free if it is not given
+    /// The port of the first worker in TF_CONFIG and MASTER_PORT; one that is free if it is not given
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub port: Option<u16>,
     /// Show all output of all workers, each line with the worker's name
@@ -172,6 +225,76 @@ pub struct LaunchArgs {
     pub program: Vec<OsString>,
 }
 
+/// How many workers there are, and how few they may become.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WorkerCount {
+    /// The fewest with which the training goes on.
+    pub least: NonZeroUsize,
+    /// As many as are started.
+    pub most: NonZeroUsize,
+}
+
+impl std::str::FromStr for WorkerCount {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let number = |text: &str| {
+            let expected = || format!("{text:?} is no number of workers; expected 4 or 2..4");
+            text.parse::<NonZeroUsize>().map_err(|_| expected())
+        };
+        let (least, most) = text.split_once("..").unwrap_or((text, text));
+        let (least, most) = (number(least)?, number(most)?);
+        if least > most {
+            return Err(format!(
+                "{least} is more than {most}; write the fewest first"
+            ));
+        }
+        Ok(Self { least, most })
+    }
+}
+
+/// What to draw.
+#[derive(Debug, clap::Args)]
+pub struct PlotArgs {
+    /// Folders of trainings, or of event files of any program
+    #[arg(value_name = "RUN", required = true)]
+    pub runs: Vec<PathBuf>,
+    /// Draw this log, such as loss, and its val_ log; may be given again
+    #[arg(long, value_name = "NAME")]
+    pub log: Vec<String>,
+    /// Write an SVG picture to this file instead of text
+    #[arg(long, value_name = "PATH")]
+    pub output: Option<PathBuf>,
+}
+
+/// What to compare.
+#[derive(Debug, clap::Args)]
+pub struct CompareArgs {
+    /// Folders of trainings
+    #[arg(value_name = "RUN", required = true, num_args = 2..)]
+    pub runs: Vec<PathBuf>,
+}
+
+/// Of what training to write a trace.
+#[derive(Debug, clap::Args)]
+pub struct TraceArgs {
+    /// What to train, on what, and how
+    #[arg(value_name = "TRAIN.YAML")]
+    pub file: PathBuf,
+    /// The number of steps in the trace
+    #[arg(long, value_name = "N", default_value = "20", value_parser = count, allow_negative_numbers = true)]
+    pub steps: NonZeroUsize,
+    /// The number of steps before them, the first of which are slower
+    #[arg(long, value_name = "N", default_value = "5", value_parser = count, allow_negative_numbers = true)]
+    pub after: NonZeroUsize,
+    /// Set a key of the file to another value, as in fit.batch_size=64; may be given again
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+    /// The file of the trace
+    #[arg(long, value_name = "PATH", default_value = "trace.json")]
+    pub output: PathBuf,
+}
+
 /// Of what training to print what it takes.
 #[derive(Debug, clap::Args)]
 pub struct EstimateArgs {
@@ -190,7 +313,7 @@ pub struct EstimateArgs {
 }
 
 /// What trained model to use, on what.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 pub struct UseArgs {
     /// The folder that the model was saved in, or the file that it was trained with
     #[arg(value_name = "RUN")]
@@ -212,6 +335,39 @@ pub struct UseArgs {
     pub checkpoint: bool,
 }
 
+/// What to evaluate, once or as a training goes on.
+#[derive(Debug, clap::Args)]
+pub struct EvaluateArgs {
+    /// The model and the rows.
+    #[command(flatten)]
+    pub of: UseArgs,
+    /// Evaluate the checkpoints of a training that runs in another process, until it is done
+    #[arg(long, conflicts_with_all = ["checkpoint", "csv", "images", "data"])]
+    pub follow: bool,
+    /// How checkpoints are followed.
+    #[command(flatten)]
+    pub how: FollowArgs,
+}
+
+/// How checkpoints are followed.
+#[derive(Debug, Clone, clap::Args)]
+pub struct FollowArgs {
+    /// Evaluate every checkpoint that is found, in place of the newest each time
+    #[arg(long, requires = "follow")]
+    pub each: bool,
+    /// The log by which the best model is kept, in the folder `best` of the training
+    #[arg(long, value_name = "LOG", default_value = "loss", requires = "follow")]
+    pub best: String,
+    /// How long to wait for the next checkpoint
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 600,
+        requires = "follow"
+    )]
+    pub wait: u32,
+}
+
 /// What to predict, and where predictions go.
 #[derive(Debug, clap::Args)]
 pub struct PredictArgs {
@@ -228,7 +384,7 @@ pub struct PredictArgs {
 
 /// What to do about data.
 #[derive(Debug, Subcommand)]
-pub enum Data {
+pub enum DataCommand {
     /// Print the kind, the number and the first of the examples
     Inspect {
         /// A file, a pattern of files in quotes, or a folder with a folder of images for each class
@@ -327,6 +483,43 @@ impl DataFormat {
             Self::Images => "images",
         }
     }
+}
+
+/// What to do about checkpoints. A path is a checkpoint's, with the older ones beside it as `path.1` and on.
+#[derive(Debug, Subcommand)]
+pub enum CheckpointCommand {
+    /// List a checkpoint and the older ones beside it
+    Ls {
+        /// The checkpoint, such as runs/digits/checkpoint
+        path: PathBuf,
+    },
+    /// Read every byte of them; ends with 1 if one is damaged
+    Verify {
+        /// The checkpoint
+        path: PathBuf,
+    },
+    /// Remove the oldest
+    Prune {
+        /// The checkpoint
+        path: PathBuf,
+        /// How many stay
+        #[arg(long, default_value = "1")]
+        keep: NonZeroUsize,
+    },
+    /// Write the variables of the newest that is whole to a file
+    Export {
+        /// The checkpoint
+        path: PathBuf,
+        /// The file, such as digits.safetensors
+        file: PathBuf,
+    },
+    /// Compare two checkpoints; ends with 1 if they differ
+    Diff {
+        /// A checkpoint
+        one: PathBuf,
+        /// Another
+        other: PathBuf,
+    },
 }
 
 /// What to do about plugins.

@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 
 use phalanx::data::{Batch, Dataset, HostTensor};
 
-use crate::config::{Csv, Data, Located, Problem, Test, TrainConfig, Validation};
+use crate::config::{Csv, Data, Examples, Located, Problem, Test, TrainConfig, Validation};
 use crate::rows::{Rows, classes};
 
 /// Rows that are looked at at once.
 const ROWS: usize = 4096;
 
-/// Checks labels, indices and the weights of classes; `check_batch` is that of the model. What is no mistake but looks like one
+/// Checks labels, indices and the weights of classes; `check_batch` is the model's. What is no mistake but looks like one
 /// is returned as warnings.
 pub(crate) fn check(
     config: &TrainConfig,
@@ -19,6 +19,7 @@ pub(crate) fn check(
 ) -> Result<Vec<String>, Problem> {
     match &config.data {
         Data::Csv(csv) => check_rows(config, csv, rows, check_batch),
+        Data::Examples(examples) => check_examples(config, examples, rows, check_batch),
         Data::Images(images) => {
             let count = rows.facts.classes.len();
             let last = HostTensor::new([1], &[i32::try_from(count).unwrap_or(i32::MAX) - 1]);
@@ -39,6 +40,35 @@ pub(crate) fn check(
             Ok(Vec::new())
         }
     }
+}
+
+/// Reads everything once, a batch at a time: what does not fit shows before the first step.
+fn check_examples(
+    config: &TrainConfig,
+    examples: &Examples,
+    rows: &Rows,
+    check_batch: impl Fn(&Batch) -> phalanx::Result<()>,
+) -> Result<Vec<String>, Problem> {
+    let mut there = BTreeSet::new();
+    let parts = [
+        ("training", Some(&rows.plain)),
+        ("validation", rows.validation.as_ref()),
+        ("test", rows.test.as_ref()),
+    ];
+    for (name, part) in parts {
+        let Some(part) = part else { continue };
+        let note = |batch: &Batch| {
+            let classes = batch.y.first().and_then(HostTensor::values::<i32>);
+            there.extend(classes.unwrap_or_default().into_iter().map(i64::from));
+            check_batch(batch)
+        };
+        check_part(name, part, note).map_err(|why| {
+            let (message, next) = why.rsplit_once("; ").unwrap_or((&why, "correct the data"));
+            Problem::new(examples.at, message, next)
+        })?;
+    }
+    check_class_weights(config, &there)?;
+    Ok(Vec::new())
 }
 
 fn check_rows(
@@ -76,7 +106,7 @@ fn check_rows(
 fn check_part(
     name: &str,
     part: &Dataset,
-    check_batch: impl Fn(&Batch) -> phalanx::Result<()>,
+    mut check_batch: impl FnMut(&Batch) -> phalanx::Result<()>,
 ) -> Result<(), String> {
     for batch in part.batch(ROWS).iter(0, 0) {
         let checked = batch.and_then(|batch| check_batch(&batch));

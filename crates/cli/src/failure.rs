@@ -14,11 +14,9 @@ pub(crate) enum Exit {
     NotReady = 3,
     /// Another worker or the infrastructure was lost: trying again may help.
     TryAgain = 75,
-    /// SIGHUP, after a save.
-    HungUp = 129,
     /// Ctrl-C, after a save.
     Interrupted = 130,
-    /// SIGTERM, after a save.
+    /// SIGTERM, SIGHUP or SIGUSR1, after a save; also of a worker of a training that another was asked to end.
     Terminated = 143,
 }
 

@@ -146,7 +146,7 @@ fn as_shares(batch: Batch, classes: usize) -> Read<Batch> {
     })
 }
 
-/// The images of a folder with a folder for each class, which are those of the training, as far as they are known.
+/// The images of a folder with a folder for each class; the classes are the training's, where they are known.
 ///
 /// # Errors
 /// A folder that cannot be read, or has other classes.

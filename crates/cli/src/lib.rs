@@ -4,10 +4,13 @@
 #![forbid(unsafe_code)]
 
 pub mod args;
+mod beside;
 mod checks;
+mod cluster_doctor;
 mod commands;
 pub mod config;
 mod doctor;
+mod example_rows;
 pub mod facts;
 mod failure;
 mod image_rows;
@@ -19,6 +22,7 @@ pub mod predictions;
 mod record;
 pub mod rows;
 mod run_folder;
+mod runs;
 pub mod scaling;
 mod signals;
 pub mod size;
@@ -33,8 +37,14 @@ use clap::Parser;
 /// Runs the command that `arguments` (the program's name first) spell, and says how it ended.
 ///
 /// 0 done; 1 training failed; 2 usage or configuration; 3 the machine is not ready; 75 a peer or the infrastructure was lost, try
-/// again; 129 the terminal was closed, 130 interrupted and 143 ended by SIGTERM, a training after a save.
+/// again; 130 interrupted and 143 ended by SIGTERM, SIGHUP or SIGUSR1, a training after a save.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    if let Some(arguments) = beside::arguments(&arguments) {
+        let failure = beside::run(arguments);
+        output::report(&failure);
+        return failure.exit.into();
+    }
     let args = match args::Args::try_parse_from(arguments) {
         Ok(args) => args,
         Err(error) => {

@@ -62,7 +62,7 @@ impl Record {
             })
     }
 
-    /// Reads that of a folder; nothing where there is none.
+    /// Reads the record of a folder; nothing where there is none.
     pub(crate) fn read(folder: &Path) -> Result<Option<Self>, Failure> {
         let path = folder.join(NAME);
         let Ok(file) = fs::File::open(&path) else {
@@ -84,6 +84,11 @@ impl Record {
             )));
         }
         Ok(Some(record))
+    }
+
+    /// The training file with what the command line changed, as a JSON document.
+    pub(crate) fn document(&self) -> Result<serde_json::Value, config::Problem> {
+        config::document_with(&self.text, &self.overrides)
     }
 
     /// The configuration of the training.
@@ -113,6 +118,17 @@ impl Record {
                 };
                 differing(&of(now), &of(then))
             }
+            (Data::Examples(now), Data::Examples(then)) => {
+                let of = |examples: &config::Examples| {
+                    vec![
+                        ("divide_by", examples.divide_by.to_string()),
+                        ("features", format!("{:?}", examples.features.value)),
+                        ("label_type", format!("{:?}", examples.label_type)),
+                        ("input", format!("{:?}", examples.names)),
+                    ]
+                };
+                differing(&of(now), &of(then))
+            }
             _ => Some(("data", "of another kind".into(), "of another kind".into())),
         };
         let Some((key, now, then)) = differs else {
@@ -135,6 +151,8 @@ fn drawn(data: &Data) -> bool {
             .test
             .as_ref()
             .is_some_and(|test| matches!(test.value, Test::Split(_))),
+        // The last examples are held out, whatever the seed.
+        Data::Examples(_) => false,
         Data::Images(images) => {
             let test = images.test.as_ref();
             test.is_some_and(|test| matches!(test.value, ImageTest::Split(_)))

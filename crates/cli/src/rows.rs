@@ -12,6 +12,7 @@ use crate::config::{
     Column, Csv, Data, Label, LabelType, Located, Missing, Position, Problem, Problems, Test,
     TrainConfig, Validation,
 };
+use crate::example_rows;
 use crate::facts::Facts;
 use crate::image_rows;
 use crate::scaling::{Scaling, length};
@@ -51,6 +52,7 @@ pub fn load_as(config: &TrainConfig, known: Option<&Facts>) -> Result<Rows, Prob
     let read = match &config.data {
         Data::Images(images) => image_rows::read(config, images, known),
         Data::Csv(data) => read_csv(config, data, known),
+        Data::Examples(data) => example_rows::read(config, data, known),
     };
     read.map_err(|problem| config.problems(vec![problem]))
 }
@@ -151,7 +153,7 @@ fn facts(data: &Csv) -> Result<Facts, (Position, Error)> {
 }
 
 /// What is left to train on, and what is validated on.
-fn held_out(
+pub(crate) fn held_out(
     config: &TrainConfig,
     rest: Dataset,
     test: Option<&Dataset>,
@@ -237,7 +239,7 @@ fn as_trained(data: &Csv, facts: &Facts, path: &Path) -> Read<CsvOptions> {
 struct Files<'a> {
     data: &'a Csv,
     facts: Facts,
-    /// Whether the facts are those of a training.
+    /// Whether the facts come from a training.
     is_trained: bool,
     columns: CsvColumns,
 }

@@ -1,7 +1,7 @@
 //! The folder of a training: `model`, `checkpoint`, `history.jsonl`, `test.json`, `training.json`.
 
 use std::fs::{self, File, TryLockError};
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use phalanx::checkpoint::TrainingState;
@@ -109,21 +109,20 @@ impl RunFolder {
         )
     }
 
-    /// Adds the line of an epoch.
+    /// Adds the line of an epoch, whole or not at all.
     ///
     /// # Errors
     /// Those of the file system.
-    pub(crate) fn append_history(&self, epoch: &EpochLogs) -> phalanx::Result<()> {
+    pub(crate) fn append_history(&self, epoch: &EpochLogs) -> io::Result<()> {
         if !self.writes {
             return Ok(());
         }
         let path = self.path.join("history.jsonl");
-        let file = File::options().append(true).create(true).open(&path);
-        let written = file.and_then(|mut file| file.write_all(line(epoch).as_bytes()));
-        written.map_err(|source| phalanx::Error::Io {
-            path,
-            action: "write",
-            source,
+        let mut file = File::options().append(true).create(true).open(path)?;
+        let length = file.metadata()?.len();
+        file.write_all(line(epoch).as_bytes()).or_else(|error| {
+            file.set_len(length)?;
+            Err(error)
         })
     }
 
@@ -148,7 +147,7 @@ impl RunFolder {
         fs::write(&path, text).map_err(|error| self.refused("write", &path, &error))
     }
 
-    fn refused(&self, action: &str, path: &Path, error: &std::io::Error) -> Failure {
+    fn refused(&self, action: &str, path: &Path, error: &io::Error) -> Failure {
         Failure::new(
             Exit::Failed,
             format!("cannot {action} {}: {error}", path.display()),
@@ -159,12 +158,16 @@ impl RunFolder {
 
 /// The line of an epoch.
 fn line(epoch: &EpochLogs) -> String {
-    let line = json!({
+    let mut line = json!({
         "epoch": epoch.epoch + 1,
         "steps": epoch.steps,
         "seconds": epoch.seconds,
         "logs": object(&epoch.logs),
     });
+    if let Some(times) = &epoch.times {
+        line["times"] = times.to_json();
+        line["verdict"] = json!(epoch.verdict);
+    }
     format!("{line}\n")
 }
 

@@ -4,16 +4,18 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::flag;
 
 use crate::failure::Exit;
 
 /// The signals that end a training.
-const ENDING: [(i32, Exit); 3] = [
+const ENDING: [(i32, Exit); 4] = [
     (SIGINT, Exit::Interrupted),
     (SIGTERM, Exit::Terminated),
-    (SIGHUP, Exit::HungUp),
+    (SIGHUP, Exit::Terminated),
+    // Slurm's `--signal=USR1@60`, some time before the end of a job.
+    (SIGUSR1, Exit::Terminated),
 ];
 
 /// Which signals have come since `watch`.
@@ -28,7 +30,7 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// While this lives the first Ctrl-C, SIGTERM or SIGHUP (the terminal was closed) is a wish, and the second ends the program
+    /// While this lives the first Ctrl-C, SIGTERM, SIGUSR1 or SIGHUP (the terminal was closed) is a wish, and the second ends the program
     /// at once. A SIGHUP that the program was started to ignore, as by `nohup`, stays ignored.
     ///
     /// # Errors
@@ -53,7 +55,8 @@ impl Signals {
     pub(crate) fn exit(&self) -> Exit {
         let last = self.last.load(Ordering::Relaxed);
         let found = ENDING.iter().find(|(signal, _)| *signal as usize == last);
-        found.map_or(Exit::Interrupted, |(_, exit)| *exit)
+        // Without one it was another process of this training that was asked to end.
+        found.map_or(Exit::Terminated, |(_, exit)| *exit)
     }
 }
 

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use phalanx::data::CorruptPolicy;
+use phalanx::fit::{TensorBoard, UpdateFreq};
 use phalanx::image::{ImagePipeline, Region, Scale};
 use phalanx_cli::config::{
     Component, Csv, Data, Fit, ImageTest, Images, Label, LabelType, Mix, Position, SaveFreq, Test,
@@ -55,7 +56,7 @@ fn names(components: &[Component]) -> Vec<&str> {
 fn csv_of(config: &TrainConfig) -> &Csv {
     match &config.data {
         Data::Csv(csv) => csv,
-        Data::Images(_) => panic!("data are images"),
+        other => panic!("data are {other:?}"),
     }
 }
 
@@ -175,6 +176,16 @@ fit: {keep_best: val_loss, validation: test, save_freq: 50, tensorboard: runs/ev
     assert_eq!(kept.as_deref(), Some("val_loss"));
     assert_eq!(config.fit.save_freq, Some(SaveFreq::Batches(50)));
     assert_eq!(config.fit.tensorboard, Some("runs/events".into()));
+    let config = read(
+        "data: {image_folder: a, image_size: [8, 9]}\nmodel: [flatten]\noptimizer: sgd\nloss: huber\n\
+         fit: {tensorboard: {folder: e, histogram_freq: 2, update_freq: batch, write_images: true, write_system: false}}\n",
+    );
+    let expected = TensorBoard::new("e")
+        .histogram_freq(2)
+        .update_freq(UpdateFreq::Steps(1))
+        .write_images(true)
+        .write_system(false);
+    assert_eq!(config.fit.tensorboard, Some(expected));
 
     let config = read(
         "data: {image_folder: a, image_size: [8, 9]}\nmodel: [flatten]\noptimizer: sgd\nloss: huber\n",

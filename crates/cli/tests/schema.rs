@@ -122,10 +122,12 @@ fn examples() -> Vec<(PathBuf, String)> {
         .filter(|path| path.extension().is_some_and(|end| end == "yaml"))
         .map(|path| (path.clone(), fs::read_to_string(&path).unwrap()))
         .collect();
-    let page = fs::read_to_string(repository().join("docs/train-yaml.md")).unwrap();
-    let (_, example) = page.split_once("```yaml\n").unwrap();
-    let (example, _) = example.split_once("```").unwrap();
-    files.push(("docs/train-yaml.md".into(), example.to_owned()));
+    for path in ["docs/train-yaml.md", "docs/callbacks.md"] {
+        let page = fs::read_to_string(repository().join(path)).unwrap();
+        let (_, example) = page.split_once("```yaml\n").unwrap();
+        let (example, _) = example.split_once("```").unwrap();
+        files.push((path.into(), example.to_owned()));
+    }
     files
 }
 

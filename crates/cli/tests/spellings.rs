@@ -93,7 +93,7 @@ const SPELLINGS: &[(At, &str, Answer)] = &[
     (At::Strategy, "OneDeviceStrategy", Means("one_device", "{}")),
     (At::Strategy, "CentralStorageStrategy", Means("central_storage", "{}")),
     (At::Strategy, "TPUStrategy", Hint("write `mirrored: {devices: tpu}`")),
-    (At::Strategy, "ParameterServerStrategy", Hint("`central_storage` keeps variables on one device")),
+    (At::Strategy, "ParameterServerStrategy", Means("parameter_server", "{}")),
     (At::Strategy, "ddp", Hint("write `mirrored`")),
     // Keys of sections.
     (At::File, "epochs: 3", Hint("`epochs` is a key of `fit`: write it there")),
@@ -110,7 +110,7 @@ const SPELLINGS: &[(At, &str, Answer)] = &[
     (At::Fit, "validation_split: 0.1", Hint("write `validation: {split: 0.1}` in `fit`")),
     (At::Fit, "validation_data: a.csv", Hint("write `validation: {csv: FILE}`, or `validation: test`")),
     (At::Fit, "steps_per_epoch: 3", Hint("`phalanx train --steps-per-epoch N`")),
-    (At::Fit, "callbacks: []", Hint("save models and checkpoints, `tensorboard` writes for TensorBoard")),
+    (At::Fit, "callbacks: []", Hint("`tensorboard` writes for TensorBoard")),
     (At::Fit, "initial_epoch: 3", Hint("`phalanx train --resume` continues a training")),
     (At::Fit, "optimizer: adam", Hint("`optimizer` stands outside `fit`: write it without indentation")),
     (At::Fit, "metrics: [acc]", Hint("`metrics` stands outside `fit`: write it without indentation")),

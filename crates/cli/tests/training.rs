@@ -454,7 +454,7 @@ fn signals_end_a_training_with_a_checkpoint() {
     let text = fs::read_to_string(&file).unwrap();
     let endless = text.replace("epochs: 40", "epochs: 1000000, save_freq: epoch");
     fs::write(&file, endless).unwrap();
-    for (signal, exit) in [("INT", 130), ("TERM", 143), ("HUP", 129)] {
+    for (signal, exit) in [("INT", 130), ("TERM", 143), ("HUP", 143), ("USR1", 143)] {
         let _ = fs::remove_dir_all(folder.0.join("out"));
         let (status, told) = signalled(&folder, &["train", "t.yaml"], signal);
         assert_eq!(status.code(), Some(exit), "{told}");
@@ -510,7 +510,9 @@ fn a_training_that_was_killed_goes_on_to_the_same_end() {
         let text = String::from_utf8(read(name)).unwrap();
         let lines = text.lines().map(|line| {
             let mut epoch: serde_json::Value = serde_json::from_str(line).unwrap();
-            epoch["seconds"].take();
+            for measured in ["seconds", "times", "verdict"] {
+                epoch[measured].take();
+            }
             epoch
         });
         lines.collect()
@@ -605,4 +607,171 @@ fn a_strategy_of_one_process_is_refused_among_workers() {
         2,
         &["`one_device` is for one process", "multi_worker"],
     );
+}
+
+/// The callbacks of a training file, over an interruption.
+#[test]
+fn callbacks_are_named_in_the_file() {
+    let folder = Folder::new("callbacks", "{adam: {learning_rate: 0.05}}");
+    let file = folder.0.join("t.yaml");
+    let text = fs::read_to_string(&file).unwrap();
+    let callbacks = "callbacks:\n  - EarlyStopping: {monitor: loss, min_delta: 1e6, patience: 3}\n  - csv_logger: {filename: log.csv, separator: \";\"}\n  - model_checkpoint: {filepath: \"saved/{epoch:02d}.safetensors\", monitor: loss, save_weights_only: true, keep: 2}\n";
+    fs::write(&file, format!("{text}{callbacks}")).unwrap();
+    folder.succeed(&["train", "t.yaml", "--quiet"]);
+    let read = |name: &str| fs::read_to_string(folder.0.join(name)).unwrap();
+    assert_eq!(read("out/history.jsonl").lines().count(), 4);
+    let log = read("log.csv");
+    assert_eq!(log.lines().count(), 5);
+    assert!(log.starts_with("epoch;"), "{log}");
+    let saved = fs::read_dir(folder.0.join("saved")).unwrap();
+    let mut saved: Vec<_> = saved.map(|entry| entry.unwrap().file_name()).collect();
+    saved.sort();
+    assert_eq!(saved, ["03.safetensors", "04.safetensors"]);
+    fs::write(
+        &file,
+        format!("{text}callbacks: [{{early_stopping: {{patince: 3}}}}]\n"),
+    )
+    .unwrap();
+    let parts = ["unknown field `patince`", "did you mean `patience`?"];
+    folder.fail(&["train", "t.yaml", "--overwrite"], 2, &parts);
+}
+
+#[test]
+fn checkpoints_are_listed_checked_compared_and_removed() {
+    let folder = Folder::new("ckpt", "{adam: {learning_rate: 0.05}}");
+    let file = folder.0.join("t.yaml");
+    let text = fs::read_to_string(&file).unwrap();
+    let text = text.replace("epochs: 40", "epochs: 3, save_freq: epoch");
+    fs::write(&file, text).unwrap();
+    folder.succeed(&["train", "t.yaml", "--quiet"]);
+    let path = "out/checkpoint";
+    let run = |arguments: &[&str]| {
+        let output = folder.phalanx(&[&["ckpt"], arguments].concat());
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        (output.status.code(), text)
+    };
+    let (code, text) = run(&["ls", path]);
+    assert_eq!((code, text.lines().count()), (Some(0), 2), "{text}");
+    assert!(
+        text.contains("out/checkpoint: step ") && text.contains("3 epochs done"),
+        "{text}"
+    );
+    assert_eq!(run(&["verify", path]).0, Some(0));
+    let (code, text) = run(&["diff", path, path]);
+    assert_eq!((code, &*text), (Some(0), "equal\n"));
+    let (code, text) = run(&["diff", path, "out/checkpoint.1"]);
+    assert!(
+        code == Some(1) && text.contains("differs by up to "),
+        "{text}"
+    );
+    assert_eq!(run(&["export", path, "w.safetensors"]).0, Some(0));
+    let weights = fs::read(folder.0.join("out/checkpoint/weights.safetensors")).unwrap();
+    assert_eq!(fs::read(folder.0.join("w.safetensors")).unwrap(), weights);
+    let damaged = folder.0.join("out/checkpoint.1/weights.safetensors");
+    fs::write(damaged, &weights[1..]).unwrap();
+    let (code, text) = run(&["verify", path]);
+    assert!(
+        code == Some(1) && text.contains("out/checkpoint.1: damaged: "),
+        "{text}"
+    );
+    assert_eq!(run(&["prune", path]).0, Some(0));
+    assert_eq!(run(&["ls", path]).1.lines().count(), 1);
+    assert_eq!(run(&["ls", "nowhere"]).0, Some(2));
+}
+
+/// What an evaluator wrote for TensorBoard: loss by step.
+fn evaluated_losses(folder: &Folder) -> Vec<(i64, f64)> {
+    let run = phalanx_summary::Run::read(folder.0.join("out/evaluation/validation")).unwrap();
+    let points = &run.scalars["evaluation_loss_vs_iterations"];
+    points
+        .iter()
+        .map(|point| (point.step, point.value))
+        .collect()
+}
+
+/// Each checkpoint is evaluated as it comes, the last as the training's own test, and the best is kept.
+#[test]
+fn an_evaluator_follows_a_training_to_its_end() {
+    let folder = Folder::new("follow", "{adam: {learning_rate: 0.05}}");
+    let mut evaluator = Command::new(env!("CARGO_BIN_EXE_phalanx"));
+    evaluator
+        .args([
+            "evaluate", "--follow", "out", "--each", "--best", "accuracy", "--wait", "300",
+        ])
+        .current_dir(&folder.0)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let evaluator = evaluator.spawn().unwrap();
+    let trained = folder.succeed(&["train", "t.yaml", "--set", "fit.save_freq=epoch"]);
+    let output = evaluator.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{said}\n{error}");
+    let last = said.lines().last().unwrap();
+    // 40 epochs of four batches of 32 rows.
+    assert!(last.starts_with("step 160, epoch 40: "), "{last}");
+    let tested = trained
+        .lines()
+        .find(|line| line.starts_with("test: "))
+        .unwrap();
+    let tested = tested.strip_prefix("test: ").unwrap();
+    assert!(last.contains(tested), "{last} {tested}");
+    let mut best = said
+        .lines()
+        .filter(|line| line.ends_with("(the best so far)"));
+    let best = value_of(best.next_back().unwrap(), "accuracy");
+    let most = said.lines().map(|line| value_of(line, "accuracy"));
+    assert_eq!(best, most.fold(0.0, f64::max));
+    let again = folder.succeed(&["evaluate", "out/best"]);
+    assert_eq!(value_of(&again, "accuracy"), best, "{again}");
+    let losses = evaluated_losses(&folder);
+    assert_eq!(losses.len(), said.lines().count());
+    assert_eq!(losses.last().unwrap().0, 160);
+    // What comes later finds the training done; where that was never said it waits no longer than it is asked to.
+    assert!(
+        folder
+            .succeed(&["evaluate", "--follow", "out"])
+            .starts_with("step 160")
+    );
+    fs::remove_file(folder.0.join("out/checkpoint.done")).unwrap();
+    let waits = ["evaluate", "--follow", "out", "--wait", "1"];
+    folder.fail(&waits, 75, &["after the one of step 160", "for 1 seconds"]);
+    let nothing = ["evaluate", "--follow", "elsewhere", "--wait", "1"];
+    folder.fail(&nothing, 2, &["elsewhere"]);
+}
+
+#[test]
+fn an_evaluator_is_launched_beside_workers_and_servers() {
+    let folder = Folder::new("beside", "{adam: {learning_rate: 0.05}}");
+    let path = folder.0.join("t.yaml");
+    let text = fs::read_to_string(&path).unwrap() + "strategy: parameter_server\n";
+    fs::write(&path, text.replace("epochs: 40", "epochs: 6")).unwrap();
+    folder.succeed(&[
+        "launch",
+        "--workers",
+        "2",
+        "--ps",
+        "1",
+        "--evaluator",
+        "--logs",
+        "logs",
+        "--",
+        "phalanx",
+        "train",
+        "t.yaml",
+    ]);
+    let logs = fs::read_dir(folder.0.join("logs")).unwrap();
+    let of_it = logs.map(|file| file.unwrap().path()).find(|path| {
+        let name = path.file_name().unwrap().to_string_lossy();
+        name.contains("evaluator-0") && name.contains("out")
+    });
+    let said = fs::read_to_string(of_it.unwrap()).unwrap();
+    let last = said.lines().last().unwrap();
+    assert!(last.starts_with("step 24, epoch 6: "), "{said}");
+    assert_eq!(evaluated_losses(&folder).last().unwrap().0, 24);
+    // What several trained is used by one.
+    for run in ["out", "out/best"] {
+        assert!(folder.succeed(&["evaluate", run]).contains("accuracy"));
+    }
 }

@@ -20,8 +20,11 @@ mod membership;
 mod spec;
 
 pub use address::{Address, AddressError};
-pub use coordination::{ClusterError, Coordinator, Failure, JoinRequest, Missing, Roster, Timing};
+pub use coordination::{
+    ClusterError, Coordinator, Failure, JoinRequest, Missing, Recovery, Roster, Timing,
+};
 pub use env::{EnvError, Explanation, Said, Variable, Variables, explain, membership_from_env};
 pub use env::{host_list, tf_config};
-pub use membership::{LocalRank, Membership, Rendezvous, Source};
+pub use listen::own_host;
+pub use membership::{LocalRank, Membership, OutsideCoordinator, Rendezvous, Source};
 pub use spec::{ClusterSpec, Task, TaskKind};

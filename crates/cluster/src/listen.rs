@@ -7,7 +7,7 @@ use crate::{Address, Membership};
 
 impl Membership {
     /// A listener for data of other workers, on the interface that reaches the coordinator. The port is the one that TF_CONFIG has
-    /// for this worker, where it is free, since others may be closed between machines; worker 0's is that of the coordinator, and its
+    /// for this worker, where it is free, since others may be closed between machines; worker 0's is the coordinator's, and its
     /// data listener has any.
     ///
     /// # Errors
@@ -25,10 +25,20 @@ impl Membership {
         TcpListener::bind((interface, port)).or_else(|_| TcpListener::bind((interface, 0)))
     }
 
+    /// A listener at the address that TF_CONFIG has for this task: one that others look for there.
+    ///
+    /// # Errors
+    /// TF_CONFIG has none, or the system refuses it.
+    pub fn task_listener(&self) -> io::Result<TcpListener> {
+        let cluster = self.cluster.as_ref();
+        let address = cluster.and_then(|cluster| cluster.address(self.task));
+        bind(address.ok_or(ErrorKind::AddrNotAvailable)?)
+    }
+
     /// The IP address of the interface that reaches the coordinator; unspecified where that is not known.
     fn interface(&self) -> IpAddr {
         let host = &self.rendezvous.address.host;
-        if self.worker > 0 {
+        if self.worker > 0 || !self.rendezvous.etcd.is_empty() {
             let here = |to: SocketAddr| {
                 let any: SocketAddr = match to {
                     SocketAddr::V4(_) => ([0, 0, 0, 0], 0).into(),
@@ -77,6 +87,24 @@ fn own_interface(host: &str) -> Option<IpAddr> {
     }
     let ip = (host, 0).to_socket_addrs().ok()?.next()?.ip();
     (!ip.is_loopback() || host == "localhost").then_some(ip)
+}
+
+/// How other machines reach this one, as far as it can tell: its name where that is an address of its own, else the address of the
+/// interface that leads to other networks.
+#[must_use]
+pub fn own_host() -> String {
+    let name = rustix::system::uname();
+    let name = name.nodename().to_string_lossy().into_owned();
+    if own_interface(&name).is_some() {
+        return name;
+    }
+    // An address that is nobody's, to which nothing is sent.
+    let outwards = || {
+        let socket = UdpSocket::bind((ANY, 0)).ok()?;
+        socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9)).ok()?;
+        Some(socket.local_addr().ok()?.ip().to_string())
+    };
+    outwards().unwrap_or(name)
 }
 
 /// An address to connect to from this machine.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::{Address, ClusterSpec, Task, TaskKind};
+use crate::{Address, AddressError, ClusterSpec, Task, TaskKind};
 
 /// What told a process its place in the cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -56,6 +56,8 @@ pub struct Rendezvous {
     pub address: Address,
     /// How many ports after the first may be taken instead, where the first was calculated and another program may have it.
     pub spare_ports: u16,
+    /// The members of an etcd cluster that coordinates instead of worker 0; empty for none. The address is the first of them.
+    pub etcd: Vec<Address>,
 }
 
 impl Rendezvous {
@@ -65,7 +67,28 @@ impl Rendezvous {
         Self {
             address,
             spare_ports: 0,
+            etcd: Vec::new(),
         }
+    }
+
+    /// An etcd cluster, by the addresses of some of its members: `host:2379,other:2379`.
+    ///
+    /// # Errors
+    /// What is wrong with an address.
+    pub fn at_etcd(members: &str) -> Result<Self, AddressError> {
+        let members = members.trim_end_matches('/').split(',');
+        let members: Vec<Address> = members.map(str::parse).collect::<Result<_, _>>()?;
+        Ok(Self {
+            address: members[0].clone(),
+            spare_ports: 0,
+            etcd: members,
+        })
+    }
+
+    /// Whether it says where: MPI's launchers do not tell where rank 0 runs, and rank 0 tells the others.
+    #[must_use]
+    pub const fn is_known(&self) -> bool {
+        !self.address.host.is_empty()
     }
 
     /// All addresses to try, in order.
@@ -77,7 +100,13 @@ impl Rendezvous {
 
 impl fmt::Display for Rendezvous {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.address)?;
+        if !self.etcd.is_empty() {
+            return write!(f, "etcd at {}", self.address);
+        }
+        match self.is_known() {
+            true => write!(f, "{}", self.address)?,
+            false => write!(f, "port {} of rank 0's host", self.address.port)?,
+        }
         match self.spare_ports {
             0 => Ok(()),
             spare => write!(f, " (or one of the next {spare} ports)"),
@@ -85,7 +114,20 @@ impl fmt::Display for Rendezvous {
     }
 }
 
-/// The place of a process among those of its machine.
+/// A launcher that coordinates the workers that it started.
+#[derive(Clone, PartialEq, Eq)]
+pub struct OutsideCoordinator {
+    /// What the launcher and its workers prove to each other that they know.
+    pub secret: Vec<u8>,
+}
+
+impl fmt::Debug for OutsideCoordinator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OutsideCoordinator")
+    }
+}
+
+/// The place of a process among the processes of its machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LocalRank {
     /// Its number among them, from 0.
@@ -105,8 +147,10 @@ pub struct Membership {
     pub workers: usize,
     /// The number of this worker: the chief is 0. For a task that does not train, its number within its kind.
     pub worker: usize,
-    /// Where worker 0 coordinates.
+    /// Where worker 0 coordinates, or who started it.
     pub rendezvous: Rendezvous,
+    /// Who coordinates, if not worker 0.
+    pub launcher: Option<OutsideCoordinator>,
     /// The addresses of all workers, where they are known in advance.
     pub addresses: Option<Vec<Address>>,
     /// All tasks, where TF_CONFIG told them.
@@ -127,6 +171,7 @@ impl Membership {
             workers,
             worker,
             rendezvous: Rendezvous::at(rendezvous),
+            launcher: None,
             addresses: None,
             cluster: None,
             local: None,

@@ -57,7 +57,7 @@ impl fmt::Display for TaskKind {
     }
 }
 
-/// One task: its kind, and its number among those of its kind.
+/// One task: its kind, and its number within that kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Task {
     /// What it does.

@@ -1,6 +1,8 @@
 //! What launchers and schedulers set, and what follows: a table of variables and memberships, and one of contradictions.
 
-use phalanx_cluster::{EnvError, Membership, Source, Variables, explain, membership_from_env};
+use phalanx_cluster::{
+    Coordinator, EnvError, JoinRequest, Membership, Source, Variables, explain, membership_from_env,
+};
 
 /// Variables as a shell would show them.
 fn variables(text: &str) -> Variables {
@@ -260,10 +262,6 @@ fn what_is_missing_or_wrong_says_what_to_do() {
             ["OMPI_COMM_WORLD_SIZE is missing", "launcher"],
         ),
         (
-            "PMI_RANK=0 PMI_SIZE=2",
-            ["MASTER_ADDR is missing", "-env MASTER_ADDR"],
-        ),
-        (
             "PHALANX_CLUSTER=pbs",
             ["PHALANX_CLUSTER: expected tf_config, torchrun", "\"pbs\""],
         ),
@@ -284,6 +282,19 @@ fn what_is_missing_or_wrong_says_what_to_do() {
             assert!(error.contains(part), "no {part:?} in {error:?}, of {text}");
         }
     }
+}
+
+#[test]
+fn where_rank_0_of_mpi_runs_is_left_to_it_on_several_machines() {
+    let found = membership("PMI_RANK=1 PMI_SIZE=2").unwrap().unwrap();
+    assert!(!found.rendezvous.is_known());
+    assert!(found.to_string().contains("of rank 0's host"), "{found}");
+    let data = std::net::SocketAddr::from(([127, 0, 0, 1], 1));
+    let joined = Coordinator::join(&found, JoinRequest::new("", data));
+    let error = joined.err().unwrap().to_string();
+    assert!(error.contains("-env MASTER_ADDR"), "{error}");
+    let told = membership("PMI_RANK=1 PMI_SIZE=2 MASTER_ADDR=n7").unwrap();
+    assert!(told.unwrap().rendezvous.is_known());
 }
 
 #[test]

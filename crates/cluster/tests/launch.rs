@@ -197,6 +197,20 @@ fn others_may_end_by_themselves_first_and_those_who_do_not_hear_are_killed() {
 }
 
 #[test]
+fn nobody_waits_to_hear_of_a_mistake_of_the_user() {
+    let mut run = Run::new(2, "[ $RANK = 1 ] && exit 2; exec sleep 600");
+    run.launch.grace = LONG;
+    let outcome = run.outcome();
+    assert_eq!(outcome.exit_code(), 2);
+    assert!(
+        outcome
+            .ended
+            .iter()
+            .any(|ended| ended.rank == 0 && ended.told)
+    );
+}
+
+#[test]
 fn a_stopped_worker_is_ended_too() {
     let mut run = Run::new(
         2,
@@ -311,4 +325,52 @@ fn launches_at_once_have_ports_of_their_own() {
     let ports = ports.into_inner().unwrap();
     assert_eq!(ports.len(), 36);
     assert_eq!(ports.iter().collect::<BTreeSet<_>>().len(), 36, "{ports:?}");
+}
+
+#[test]
+fn a_worker_that_may_try_again_is_started_again_and_no_other() {
+    let again = |script: &str, most: u32| {
+        let mut run = Run::new(2, script);
+        run.launch.max_restarts = most;
+        let outcome = run.outcome();
+        (outcome, run)
+    };
+    let (outcome, run) = again(
+        "echo $RANK $PHALANX_RESTART_COUNT; [ $RANK = 0 ] || [ $PHALANX_RESTART_COUNT = 2 ] || exit 75",
+        2,
+    );
+    assert_eq!(outcome.exit_code(), 0, "{outcome:?}");
+    assert_eq!(outcome.ended.len(), 4);
+    assert_eq!(run.log("worker-1.out"), "1 0\n1 1\n1 2\n");
+    let told = run.err.lines().join("\n");
+    assert!(
+        told.contains("worker:1 ended with exit code 75 and is started again (2 of 2)"),
+        "{told}"
+    );
+    // Killed from outside is as good as 75; its own failure is none.
+    let (outcome, run) = again(
+        "[ $RANK = 0 ] || [ $PHALANX_RESTART_COUNT = 1 ] || kill -9 $$",
+        1,
+    );
+    assert_eq!(
+        (outcome.exit_code(), outcome.ended.len()),
+        (0, 3),
+        "{:?}",
+        run.err.lines()
+    );
+    let (outcome, _) = again("[ $RANK = 0 ] || exit 3", 5);
+    assert_eq!((outcome.exit_code(), outcome.ended.len()), (3, 2));
+    let (outcome, _) = again("[ $RANK = 0 ] || exit 75", 3);
+    assert_eq!((outcome.exit_code(), outcome.ended.len()), (75, 5));
+}
+
+#[test]
+fn the_others_go_on_without_a_worker_where_they_are_enough() {
+    let lost = |least: usize| {
+        let mut run = Run::new(3, "[ $RANK = 1 ] && exit 75; sleep 0.5; echo done");
+        run.launch.least_workers = NonZeroUsize::new(least).unwrap();
+        run.outcome().exit_code()
+    };
+    assert_eq!(lost(2), 0);
+    assert_eq!(lost(3), 75);
 }

@@ -123,6 +123,7 @@ impl Simulation {
             generation: 1,
             lease: LEASE,
             join_within: Duration::from_secs(60),
+            recovery: None,
         });
         let ops = (0..random.below(8)).map(|_| {
             if random.below(2) == 0 {
@@ -257,7 +258,7 @@ impl Simulation {
 
     fn service(&mut self, event: Event) {
         for Action { to, reply, bytes } in self.state.on(self.now, event) {
-            if let Reply::Failed(Failure { worker, reason }) = &reply {
+            if let Reply::Failed(Failure { worker, reason, .. }) = &reply {
                 let this = (*worker, reason.clone());
                 let first = self.failure.get_or_insert_with(|| this.clone());
                 assert_eq!(*first, this, "two first failures");
@@ -418,6 +419,9 @@ fn event(worker: usize, workers: usize, sent: Sent) -> Event {
                 workers,
                 incarnation: worker as u64,
                 nonce: 0,
+                generation: 0,
+                progress: None,
+                group: 0,
                 data_address: SocketAddr::from(([127, 0, 0, 1], worker as u16)),
             };
             (Request::Hello(hello), Vec::new())
@@ -451,7 +455,7 @@ fn received(reply: Reply, bytes: Vec<u8>) -> Received {
         Reply::Value { id } => Received::Value(id, bytes),
         Reply::Late { id, .. } => Received::Late(id),
         Reply::Left { id, .. } => Received::Left(id),
-        Reply::Failed(Failure { worker, reason }) => Received::Failed(worker, reason),
+        Reply::Failed(Failure { worker, reason, .. }) => Received::Failed(worker, reason),
         Reply::Challenge { .. } | Reply::Refused(_) | Reply::Waiting { .. } | Reply::Pong => {
             Received::Other
         }

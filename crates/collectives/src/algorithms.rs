@@ -43,10 +43,24 @@ impl AlgorithmTable {
             format!("{ranks} ranks over TCP")
         };
         let rows = match forced {
-            Algorithm::Auto => Self::measured(layout),
+            Algorithm::Auto | Algorithm::Library => Self::measured(layout),
             forced => vec![(usize::MAX, forced)],
         };
         Self { group, rows }
+    }
+
+    /// Small arrays travel with their headers. Large ones are reduced in our order over messages, which has the bits of other
+    /// transports and is faster than what the libraries do without waiting in a call; over many ranks, by the library's trees.
+    pub(crate) fn of_mpi(library: &str, ranks: usize, forced: Algorithm) -> Self {
+        let large = match forced {
+            Algorithm::Auto if ranks > PAIRWISE_MACHINES => Algorithm::Library,
+            Algorithm::Library => Algorithm::Library,
+            _ => Algorithm::Pairwise,
+        };
+        Self {
+            group: format!("{ranks} ranks by {library}"),
+            rows: vec![(crate::mpi::INLINE, Algorithm::Direct), (usize::MAX, large)],
+        }
     }
 
     fn measured(layout: Layout) -> Vec<(usize, Algorithm)> {
@@ -65,7 +79,7 @@ impl AlgorithmTable {
         vec![(direct, Algorithm::Direct), (usize::MAX, large)]
     }
 
-    /// The algorithm for an all-reduce of so many bytes.
+    /// The algorithm for an all-reduce of this number of bytes.
     #[must_use]
     pub fn choose(&self, bytes: usize) -> Algorithm {
         let row = self.rows.iter().find(|(limit, _)| bytes <= *limit);
@@ -82,6 +96,7 @@ impl fmt::Display for AlgorithmTable {
                 Algorithm::Direct => "direct",
                 Algorithm::Pairwise => "pairwise",
                 Algorithm::Ring => "ring",
+                Algorithm::Library => "the library's",
             };
             match *limit {
                 usize::MAX => write!(f, " {name}")?,

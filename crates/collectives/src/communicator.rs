@@ -15,6 +15,7 @@ use crate::element::{Element, ReduceOp, check, whole};
 use crate::engine::Engine;
 use crate::error::CollectiveError;
 use crate::frame::Call;
+use crate::mpi::{EndOfJob, Mpi, MpiLinks};
 use crate::options::{CommunicatorOptions, Transport};
 use crate::shared::{Array, Shared};
 use crate::shares::share;
@@ -43,7 +44,7 @@ pub struct AllReduce {
 /// All ranks must make the same calls with the same tickets; which ticket a blocking call gets follows from the calls before it.
 /// The results have the same bits on all ranks, in every run, and whatever carries them: elements are reduced in the order of ranks.
 ///
-/// The first failure of an exchange is final. It is told to all ranks, and every later call gets it at once. A rank that had all it
+/// The first failure of an exchange is final. All ranks hear of it, and every later call gets it at once. A rank that had all it
 /// needed before may still have completed the exchange that failed on others, but never the one after it.
 #[derive(Clone)]
 pub struct Communicator(Arc<Handle>);
@@ -53,6 +54,8 @@ struct Handle {
     engine: Arc<Mutex<Engine>>,
     arena: Option<Arc<Arena>>,
     table: AlgorithmTable,
+    /// The MPI library that carries exchanges, if one does.
+    library: Option<String>,
     threads: OnceLock<()>,
 }
 
@@ -72,6 +75,44 @@ impl Communicator {
     ) -> Result<Self, CollectiveError> {
         let group = crate::connect::connect(rank, addresses, listener, options)?;
         Ok(Self::new(group.state, group.engine, group.arena))
+    }
+
+    /// Joins the group of all processes that MPI's launcher started; all make the same communicators at the same time.
+    ///
+    /// Of the options the algorithm, the timeout and the wire count. A failure ends the whole job some seconds later, with exit code
+    /// 75: MPI can neither take back an exchange nor go on without a rank.
+    ///
+    /// # Errors
+    /// Another rank has other options, or does not come within the timeout.
+    pub fn over_mpi(
+        mpi: &'static Mpi,
+        options: &CommunicatorOptions,
+    ) -> Result<Self, CollectiveError> {
+        let addresses = (0..mpi.size()).map(|rank| format!("rank {rank} of MPI's"));
+        let state = State::new(
+            mpi.rank(),
+            addresses.collect(),
+            options.generation,
+            options.timeout,
+        );
+        let state = Arc::new(state);
+        let _ = state.announce.set(Box::new(EndOfJob(mpi)));
+        let links = MpiLinks::new(mpi, &state).map_err(|error| state.fail(error))?;
+        let engine = Engine::over_mpi(Arc::clone(&state), links, options);
+        let communicator = Self::with_library(state, engine, None, Some(mpi.name()));
+        let said = format!("{:?} {:?}", options.algorithm, options.wire);
+        let all = communicator.all_gather(said.as_bytes(), Element::U8)?;
+        match all.iter().position(|other| other != said.as_bytes()) {
+            None => Ok(communicator),
+            Some(rank) => {
+                let got = String::from_utf8_lossy(&all[rank]).into_owned();
+                Err(communicator.0.state.fail(CollectiveError::Mismatch {
+                    rank,
+                    expected: format!("the options {said} (algorithm, wire)"),
+                    got,
+                }))
+            }
+        }
     }
 
     /// Ranks in this process, for tests and simulations; hand each to a thread. They share memory whatever the options say.
@@ -103,8 +144,18 @@ impl Communicator {
     }
 
     fn new(state: Arc<State>, engine: Engine, arena: Option<Arc<Arena>>) -> Self {
+        Self::with_library(state, engine, arena, None)
+    }
+
+    fn with_library(
+        state: Arc<State>,
+        engine: Engine,
+        arena: Option<Arc<Arena>>,
+        library: Option<String>,
+    ) -> Self {
         Self(Arc::new(Handle {
             table: engine.table().clone(),
+            library,
             state,
             engine: Arc::new(Mutex::new(engine)),
             arena,
@@ -128,6 +179,12 @@ impl Communicator {
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.0.state.generation
+    }
+
+    /// The MPI library that carries the exchanges, as it names itself; none where connections and shared memory do.
+    #[must_use]
+    pub fn library(&self) -> Option<&str> {
+        self.0.library.as_deref()
     }
 
     /// Which algorithm exchanges of which size use; it prints as a table.
@@ -172,8 +229,12 @@ impl Communicator {
         op: ReduceOp,
     ) -> Result<(), CollectiveError> {
         check(buffer.len(), element, op)?;
-        self.run(Call::AllReduce(op), element, self.0.array(buffer))
-            .map(drop)
+        let done = self.run(Call::AllReduce(op), element, self.0.array(buffer));
+        if done.is_err() && self.0.library.is_some() {
+            // MPI may still write what it was given.
+            std::mem::forget(std::mem::replace(buffer, Buffer::on_heap(0)));
+        }
+        done.map(drop)
     }
 
     /// Reduces `data` over all ranks; afterwards each has the results of its [`share`] in place, and anything around it. Returns
@@ -208,6 +269,7 @@ impl Communicator {
             pointer: data.as_ptr().cast_mut(),
             length: data.len(),
             offset: None,
+            is_lent: true,
         };
         self.run(Call::AllGather, element, array)
     }
@@ -235,7 +297,7 @@ impl Communicator {
             .map(drop)
     }
 
-    /// Reserves so many tickets and returns the first: for exchanges that are started in an order that may differ between ranks.
+    /// Reserves a number of tickets and returns the first: for exchanges that are started in an order that may differ between ranks.
     /// The reservations themselves must be made in the same order on all ranks, also with blocking calls, which take one each.
     #[must_use]
     pub fn reserve_tickets(&self, count: u64) -> u64 {
@@ -245,7 +307,7 @@ impl Communicator {
         first
     }
 
-    /// Hands over an all-reduce; it runs when those of all smaller tickets are done. Never waits.
+    /// Hands over an all-reduce; it runs when all smaller tickets are done. Never waits.
     ///
     /// `done` is called by a thread that has denormals flushed to zero, as the threads have that run compiled programs; callbacks
     /// follow one another. After a failure it is called at once, by whichever thread finds it.
@@ -347,6 +409,7 @@ fn slice(data: &mut [u8]) -> Array {
         pointer: data.as_mut_ptr(),
         length: data.len(),
         offset: None,
+        is_lent: true,
     }
 }
 
@@ -402,6 +465,7 @@ fn array_of(buffer: &Buffer, arena: Option<&Arc<Arena>>) -> Array {
         pointer: buffer.pointer(),
         length: buffer.len(),
         offset: arena.and_then(|arena| buffer.offset_in(arena)),
+        is_lent: false,
     }
 }
 
@@ -418,9 +482,15 @@ fn exchange_thread(
     let complete = |completion: Completion| drop(completions.send(completion));
     while let Some((ticket, job)) = state.next_job() {
         let array = array_of(&job.buffer, arena);
-        let result = lock(engine).run(ticket, job.call, job.element, array);
+        let mut engine = lock(engine);
+        let result = engine.run(ticket, job.call, job.element, array);
+        let may_be_written = result.is_err() && engine.keeps_memory();
+        drop(engine);
         state.leave();
-        let buffer = job.buffer;
+        let mut buffer = job.buffer;
+        if may_be_written {
+            std::mem::forget(std::mem::replace(&mut buffer, Buffer::on_heap(0)));
+        }
         complete(match job.answer {
             Answer::Array(done) => Box::new(move || done(result.map(|_| buffer))),
             Answer::Arrays(done) => Box::new(move || done(result)),

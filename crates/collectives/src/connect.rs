@@ -1,11 +1,12 @@
 //! How a group is made: connections between all ranks, arenas opened, and all ranks of one mind about who shares memory.
 //!
 //! A rank connects to all lower ranks, then accepts the higher ones: rank 0 accepts from the start, so that each rank's wait ends once
-//! those of the ranks below it have.
+//! the ranks below it have.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -27,6 +28,8 @@ use crate::tcp::Links;
 const RETRY: Duration = Duration::from_millis(30);
 /// The longest that one try takes.
 const TRY: Duration = Duration::from_secs(3);
+/// How long one that has answered may take to say whether it believes a proof: it listens, and only its machine may be slow.
+const LAST_ANSWER: Duration = Duration::from_secs(60);
 /// How long an accepted connection may take to say who it is.
 const FIRST_WORDS: Duration = Duration::from_secs(3);
 /// Seconds of silence of a machine before it is asked for a sign of life, between two questions, and questions.
@@ -129,6 +132,14 @@ impl<'a> Joining<'a> {
 
     fn left(&self, rank: usize, detail: &str) -> Result<Duration, CollectiveError> {
         let waited = self.start.elapsed();
+        let cancel = self.options.cancel.as_ref();
+        if cancel.is_some_and(|cancel| cancel.load(Ordering::Acquire)) {
+            return Err(CollectiveError::Aborted {
+                by: self.rank,
+                blamed: Vec::new(),
+                reason: format!("rank {rank} is waited for no more"),
+            });
+        }
         let left = self.options.join_timeout.checked_sub(waited);
         left.filter(|left| !left.is_zero())
             .ok_or_else(|| CollectiveError::Unreachable {
@@ -146,8 +157,10 @@ impl<'a> Joining<'a> {
             let left = self.left(rank, &detail)?;
             let tried = TcpStream::connect_timeout(&self.addresses[rank], left.min(TRY));
             let tried = tried.and_then(|stream| {
-                stream.set_read_timeout(Some(left))?;
-                stream.set_write_timeout(Some(left))?;
+                // One that waits for others itself answers later, on another connection.
+                let patience = self.options.cancel.as_ref().map_or(left, |_| left.min(TRY));
+                stream.set_read_timeout(Some(patience))?;
+                stream.set_write_timeout(Some(patience))?;
                 self.introduce(stream, lane)
             });
             match tried {
@@ -193,7 +206,8 @@ impl<'a> Joining<'a> {
             } else {
                 let proof = proof(self.secret(), Side::Connecting, &own, other);
                 stream.write_all(&proof.map_err(std::io::Error::other)?)?;
-                // Whether the other side believes it.
+                // Whether the other side believes it. Once it does, this connection is the one, and another is refused.
+                stream.set_read_timeout(Some(self.options.join_timeout.min(LAST_ANSWER)))?;
                 let mut believed = [0];
                 stream.read_exact(&mut believed)?;
                 verdict = Verdict::from_code(believed[0]).unwrap_or(Verdict::WrongJob);

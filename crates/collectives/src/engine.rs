@@ -7,6 +7,7 @@ use crate::arena::{Buffer, SLOT};
 use crate::element::{Element, ReduceOp};
 use crate::error::CollectiveError;
 use crate::frame::{Call, Header};
+use crate::mpi::MpiLinks;
 use crate::options::{Algorithm, CommunicatorOptions};
 use crate::reduce::{Bf16, F16, narrow, widen};
 use crate::shared::{Array, Shared};
@@ -22,6 +23,8 @@ pub(crate) struct Engine {
     shared: Option<Shared>,
     /// Connections to all others.
     links: Option<Links>,
+    /// All ranks, through MPI, instead of both.
+    mpi: Option<MpiLinks>,
     table: AlgorithmTable,
     wire: Option<Element>,
 }
@@ -45,14 +48,36 @@ impl Engine {
             state,
             shared,
             links,
+            mpi: None,
         }
+    }
+
+    /// Exchanges all of which MPI carries.
+    pub(crate) fn over_mpi(
+        state: Arc<State>,
+        mpi: MpiLinks,
+        options: &CommunicatorOptions,
+    ) -> Self {
+        Self {
+            table: AlgorithmTable::of_mpi(&mpi.name(), state.size, options.algorithm),
+            wire: options.wire,
+            state,
+            shared: None,
+            links: None,
+            mpi: Some(mpi),
+        }
+    }
+
+    /// Whether the memory of an exchange that failed must live on.
+    pub(crate) fn keeps_memory(&self) -> bool {
+        self.mpi.is_some()
     }
 
     pub(crate) fn table(&self) -> &AlgorithmTable {
         &self.table
     }
 
-    /// Does an exchange. Its failure is that of the communicator.
+    /// Does an exchange. If it fails, the communicator has failed.
     pub(crate) fn run(
         &mut self,
         ticket: u64,
@@ -93,6 +118,7 @@ impl Engine {
             pointer: buffer.pointer(),
             length: elements * 2,
             offset,
+            is_lent: false,
         };
         let (from, to) = (array.pointer, narrowed.pointer);
         // SAFETY: both arrays are this exchange's and have the length.
@@ -102,7 +128,12 @@ impl Engine {
                 _ => narrow::<F16>(from, to, elements),
             }
         }
-        self.exchange(ticket, Call::AllReduce(op), wire, narrowed)?;
+        let done = self.exchange(ticket, Call::AllReduce(op), wire, narrowed);
+        if done.is_err() && self.keeps_memory() {
+            std::mem::forget(buffer);
+            return done;
+        }
+        done?;
         // SAFETY: as above.
         unsafe {
             match wire {
@@ -133,6 +164,9 @@ impl Engine {
         };
         let mut wait = Wait::new(&state, &header);
         let algorithm = self.table.choose(array.length);
+        if let Some(mpi) = &mut self.mpi {
+            return mpi.exchange(call, element, array, algorithm, &mut wait);
+        }
         match (&mut self.shared, &mut self.links) {
             (Some(shared), _) if shared.ranks.len() == state.size => {
                 in_shared_memory(shared, call, element, array, algorithm, &mut wait)

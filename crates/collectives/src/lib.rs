@@ -1,4 +1,4 @@
-//! Sums and gathers between worker processes: shared memory within a machine, TCP between machines.
+//! Sums and gathers between worker processes: shared memory within a machine, TCP between machines, or the MPI library of a cluster.
 
 mod algorithms;
 mod arena;
@@ -10,6 +10,7 @@ mod error;
 mod frame;
 mod handshake;
 mod monitor;
+mod mpi;
 mod options;
 mod pairwise;
 mod patience;
@@ -28,6 +29,7 @@ pub use arena::Buffer;
 pub use communicator::{AllReduce, Communicator, Done, Gathered};
 pub use element::{Element, ReduceOp};
 pub use error::CollectiveError;
+pub use mpi::{MPI_LIBRARY_VARIABLE, Mpi, MpiLaunch};
 pub use options::{Algorithm, CommunicatorOptions, Transport};
 pub use reduce::combine;
 pub use shares::share;

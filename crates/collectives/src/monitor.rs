@@ -11,7 +11,7 @@ use rustix::net::{SendFlags, send};
 use crate::error::CollectiveError;
 use crate::state::{Announce, State};
 
-/// The longest reason that is told.
+/// The longest reason that is passed on, in bytes.
 const REASON: usize = 4096;
 /// Bytes of a notice before its lists.
 const FIXED: usize = 16;

@@ -1,5 +1,7 @@
 //! How a communicator does its work.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use crate::element::Element;
@@ -28,6 +30,9 @@ pub enum Algorithm {
     Pairwise,
     /// Partial sums go from machine to machine and the sums go round after them.
     Ring,
+    /// What the MPI library does, in an order of addition of its own: what [`Algorithm::Auto`] takes for more than 16 ranks of MPI. All
+    /// others have them add in the order of ranks. Without MPI it is [`Algorithm::Auto`].
+    Library,
 }
 
 /// Options of a [`crate::Communicator`]; equal on all ranks.
@@ -53,6 +58,8 @@ pub struct CommunicatorOptions {
     pub generation: u64,
     /// What ranks prove to each other that they know, by HMAC-SHA256 over the handshake.
     pub secret: Option<Vec<u8>>,
+    /// Ends the wait for other ranks when it is set: somebody has heard that they will not come.
+    pub cancel: Option<Arc<AtomicBool>>,
     /// The identity of this machine: ranks that say the same share memory. By default boot id and host name.
     pub host: Option<String>,
 }
@@ -69,6 +76,7 @@ impl Default for CommunicatorOptions {
             job: String::new(),
             generation: 0,
             secret: None,
+            cancel: None,
             host: None,
         }
     }

@@ -11,7 +11,7 @@ use crate::shares::share;
 use crate::state::Wait;
 use crate::tcp::{BLOCK, Links, Plan, compare, run};
 
-/// Arrays of so many bytes are divided over all connections.
+/// Arrays of this number of bytes or more are divided over all connections.
 const DIVIDED: usize = 1 << 20;
 
 impl Links {

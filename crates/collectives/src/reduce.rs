@@ -122,7 +122,7 @@ compiled_for_wide_vectors! {
     /// Rounds f32 elements to a 16-bit float.
     ///
     /// # Safety
-    /// Both arrays have so many elements, and do not overlap.
+    /// Both arrays have this number of elements, and do not overlap.
     unsafe fn narrow<L: HalfLane>(from: *const u8, to: *mut u8, elements: usize) {
         let mut block = [0f32; BLOCK];
         for start in (0..elements).step_by(BLOCK) {

@@ -49,6 +49,8 @@ pub(crate) struct Array {
     pub(crate) length: usize,
     /// Where it is in this rank's arena, if it is.
     pub(crate) offset: Option<usize>,
+    /// Whether it belongs to whoever waits for the exchange, so that it may be gone once that has failed.
+    pub(crate) is_lent: bool,
 }
 
 // SAFETY: whoever makes one keeps the memory for the exchange alone.
@@ -230,7 +232,7 @@ impl Shared {
         Ok(exchange)
     }
 
-    /// Ends an exchange in which each rank has made the results of its share by other means: all copy those of the others.
+    /// Ends an exchange in which each rank has made the results of its share by other means: all copy the others' results.
     pub(crate) fn end_large(
         &mut self,
         exchange: &LargeExchange,
@@ -474,7 +476,7 @@ pub(crate) struct LargeExchange {
     elements: usize,
     members: usize,
     me: usize,
-    /// Blocks of each share; those of short shares are empty.
+    /// Blocks of each share; a short share has empty ones.
     blocks: usize,
 }
 

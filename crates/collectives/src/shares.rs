@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 
-/// Shares begin at multiples of so many elements: a cache line of the widest.
+/// Shares begin at multiples of this number of elements: a cache line of the widest.
 const LINE: usize = 64;
 
-/// The elements that a rank reduces, of so many: as even as whole lines allow, in the order of ranks.
+/// The elements of an array that a rank reduces: as even as whole lines allow, in the order of ranks.
 #[must_use]
 pub fn share(elements: usize, ranks: usize, rank: usize) -> Range<usize> {
     let each = elements.div_ceil(ranks).next_multiple_of(LINE);

@@ -53,9 +53,9 @@ pub(crate) struct Flow<'a> {
 
 /// Where bytes come from and go to.
 pub(crate) trait Plan {
-    /// Memory from which a flow goes on after so many bytes; empty when it must wait or has sent all.
+    /// Memory from which a flow goes on after this number of bytes; empty when it must wait or has sent all.
     fn outgoing(&mut self, flow: usize, sent: usize) -> (*const u8, usize);
-    /// Memory into which it goes on after so many; empty when it must wait or has all.
+    /// Memory into which it goes on after this number of bytes; empty when it must wait or has all.
     fn incoming(&mut self, flow: usize, received: usize) -> (*mut u8, usize);
     /// Looks at what has arrived in a flow. An error ends the exchange.
     fn arrived(
@@ -253,7 +253,7 @@ fn sleep(flows: &[Flow<'_>], plan: &mut impl Plan, wait: &Wait<'_>) -> Result<()
     Ok(())
 }
 
-/// The ranks to blame for silence: those that have not come, else those of which something is missing.
+/// The ranks to blame for silence: the ones that have not come, else the ones whose bytes are missing.
 fn silent(flows: &[Flow<'_>], plan: &mut impl Plan) -> Vec<usize> {
     let mut absent = |(index, flow): &(usize, &Flow<'_>)| {
         flow.received < HEADER && plan.incoming(*index, flow.received).1 > 0

@@ -10,7 +10,7 @@ use crate::{Program, Shape};
 ///
 /// What a node counts, per element of its result unless said otherwise:
 /// - functions, arithmetic, comparisons and selections, of floats and integers alike: 1 FLOP;
-/// - dot and convolution: 2 per product. A convolution counts those of real input elements, not those with
+/// - dot and convolution: 2 per product. A convolution counts products of real input elements, not products with
 ///   padding or with the gaps of dilation;
 /// - reductions: one less than the elements combined; scatter-add and all-reduce: 1 per element added;
 /// - conversions, movements, random bits and custom calls: none.
@@ -136,6 +136,8 @@ fn flops(op: &Op, inputs: &[&Shape], outputs: &[Shape], replicas: usize) -> u64 
         | Op::DynamicUpdateSlice
         | Op::Concat(_)
         | Op::Gather { .. }
+        | Op::ScatterSet { .. }
+        | Op::ArgSort
         | Op::RandomBits(_)
         | Op::While { .. }
         | Op::Scan(_)
@@ -246,7 +248,9 @@ fn bytes(op: &Op, inputs: &[&Shape], outputs: &[Shape], replicas: usize) -> u64 
         Op::DynamicUpdateSlice => 2 * size(inputs[1]),
         // The updates are read, and the places they go to read and written.
         Op::ScatterAdd { .. } => size(inputs[1]) + 3 * size(inputs[2]),
+        Op::ScatterSet { .. } => size(inputs[1]) + 2 * size(inputs[2]),
         Op::Iota(_)
+        | Op::ArgSort
         | Op::Unary(_)
         | Op::Binary(_)
         | Op::Compare(_)

@@ -163,9 +163,8 @@ impl Dump<'_> {
                 .split_once(' ')
                 .map_or_else(String::new, |(_, numbers)| numbers.to_owned()),
             Op::Compare(op) => op.name().to_owned(),
-            Op::Iota(dim) | Op::Concat(dim) | Op::Gather { dim } | Op::ScatterAdd { dim } => {
-                format!("dim {dim}")
-            }
+            Op::Iota(dim) | Op::Concat(dim) | Op::Gather { dim } => format!("dim {dim}"),
+            Op::ScatterAdd { dim } | Op::ScatterSet { dim } => format!("dim {dim}"),
             Op::AllGather { dim } | Op::ReduceScatter { dim } => format!("dim {dim}"),
             Op::Transpose(dims) | Op::Reverse(dims) => format!("dims {dims:?}"),
             Op::Broadcast { map, .. } if map.is_empty() => String::new(),
@@ -204,11 +203,63 @@ impl Dump<'_> {
             | Op::Reshape(_)
             | Op::DynamicSlice(_)
             | Op::DynamicUpdateSlice
+            | Op::ArgSort
             | Op::RandomBits(_)
             | Op::While { .. }
             | Op::Case(_)
             | Op::ReplicaId
             | Op::ExchangesSucceeded => String::new(),
+        }
+    }
+}
+
+impl Op {
+    /// The lower-case name in dumps and cost tables.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Parameter(_) => "parameter",
+            Self::Constant(_) => "constant",
+            Self::Iota(_) => "iota",
+            Self::Unary(op) => op.name(),
+            Self::Binary(op) => op.name(),
+            Self::Compare(_) => "compare",
+            Self::Select => "select",
+            Self::Convert(_) => "convert",
+            Self::Bitcast(_) => "bitcast_convert",
+            Self::StopGradient => "stop_gradient",
+            Self::OptimizationBarrier => "optimization_barrier",
+            Self::Reshape(_) => "reshape",
+            Self::Transpose(_) => "transpose",
+            Self::Broadcast { .. } => "broadcast",
+            Self::Reverse(_) => "reverse",
+            Self::Pad(_) => "pad",
+            Self::Slice(_) => "slice",
+            Self::DynamicSlice(_) => "dynamic_slice",
+            Self::DynamicUpdateSlice => "dynamic_update_slice",
+            Self::Concat(_) => "concatenate",
+            Self::Gather { .. } => "gather",
+            Self::ScatterAdd { .. } => "scatter_add",
+            Self::ScatterSet { .. } => "scatter_set",
+            Self::ArgSort => "argsort",
+            Self::Dot(_) => "dot",
+            Self::Conv(_) => "convolution",
+            Self::Reduce { .. } => "reduce",
+            Self::ReduceWindow { .. } => "reduce_window",
+            Self::RandomBits(_) => "random_bits",
+            Self::While { .. } => "while",
+            Self::Scan(_) => "scan",
+            Self::Case(_) => "case",
+            Self::AllReduce { .. } => "all_reduce",
+            Self::AllGather { .. } => "all_gather",
+            Self::ReduceScatter { .. } => "reduce_scatter",
+            Self::AllToAll { .. } => "all_to_all",
+            Self::CollectivePermute(_) => "collective_permute",
+            Self::ReplicaId => "replica_id",
+            Self::ExchangesSucceeded => "exchanges_succeeded",
+            Self::Sharded(_) => "sharded",
+            Self::Kernel(kernel) => kernel.name(),
+            Self::CustomCall(_) => "custom_call",
         }
     }
 }

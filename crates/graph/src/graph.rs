@@ -82,7 +82,7 @@ pub struct Program {
     pub replicas: usize,
     /// How many processes they are divided among, evenly.
     pub workers: usize,
-    /// The devices among which the compiler divides the program; all shapes are those of whole tensors.
+    /// The devices among which the compiler divides the program; all shapes are of whole tensors.
     pub mesh: Option<Mesh>,
     /// How each output is cut over the mesh: as [`Tensor::sharded`] said of it last, or not.
     pub output_shardings: Vec<Sharding>,

@@ -57,7 +57,8 @@ fn infer_unchecked(op: &Op, inputs: &[&Shape], replicas: usize) -> Inferred {
         Op::DynamicUpdateSlice => one(dynamic_update(inputs)?),
         Op::Concat(dim) => one(concat(inputs, *dim)?),
         Op::Gather { dim } => one(gather(inputs, *dim)?),
-        Op::ScatterAdd { dim } => one(scatter_add(inputs, *dim)?),
+        Op::ScatterAdd { dim } | Op::ScatterSet { dim } => one(scatter(inputs, *dim)?),
+        Op::ArgSort => one(argsort(operand(inputs, 0)?)?),
         Op::Dot(dims) => one(dot(inputs, dims)?),
         Op::Conv(dims) => one(conv(inputs, dims)?),
         Op::Reduce { kind, dims } => one(reduce(*kind, operand(inputs, 0)?, dims)?),
@@ -499,13 +500,20 @@ fn gather(inputs: &[&Shape], dim: usize) -> Result<Shape, String> {
     gathered(operand(inputs, 0)?, operand(inputs, 1)?, dim)
 }
 
-fn scatter_add(inputs: &[&Shape], dim: usize) -> Result<Shape, String> {
+fn scatter(inputs: &[&Shape], dim: usize) -> Result<Shape, String> {
     let (base, updates) = (operand(inputs, 0)?, operand(inputs, 2)?);
     let expected = gathered(base, operand(inputs, 1)?, dim)?;
     if *updates == expected {
         return Ok(base.clone());
     }
     Err(format!("expected updates of {expected}, got {updates}"))
+}
+
+fn argsort(shape: &Shape) -> Result<Shape, String> {
+    if shape.rank() == 1 && shape.dtype.is_integer() {
+        return Ok(shape.with_dtype(DType::I32));
+    }
+    Err(format!("expected a vector of integers, got {shape}"))
 }
 
 fn reduce(kind: ReduceOp, shape: &Shape, dims: &[usize]) -> Result<Shape, String> {

@@ -9,7 +9,8 @@ use crate::grad::{convolution, window};
 use crate::op::{ConvDims, ConvSpec, ReduceOp, Subgraph, WindowDim};
 use crate::{Graph, Shape, Tensor};
 
-type Label = Option<Arc<str>>;
+/// The layer that a node belongs to, shared with its neighbours.
+pub(crate) type Label = Option<Arc<str>>;
 
 /// An op that some devices have a kernel for.
 #[derive(Clone, Debug, PartialEq)]

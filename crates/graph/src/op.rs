@@ -75,6 +75,13 @@ pub enum Op {
         /// The indexed dim of the base.
         dim: usize,
     },
+    /// `scatter_set(base, indices, updates)`: `base` with rows replaced; out of range is dropped. No index may be there twice.
+    ScatterSet {
+        /// The indexed dim of the base.
+        dim: usize,
+    },
+    /// `argsort(x)` of an integer vector: the i32 places of its elements in ascending order, equal ones in their own order.
+    ArgSort,
     /// General matrix product: batch dims first, then free dims of each side.
     Dot(DotDims),
     /// Convolution of any number of spatial dims.
@@ -546,55 +553,6 @@ impl Via {
             Self::Native => "native",
             Self::OneDevice => "one device",
             Self::Hierarchical => "hierarchical",
-        }
-    }
-}
-
-impl Op {
-    /// The lower-case name in dumps and cost tables.
-    #[must_use]
-    pub const fn name(&self) -> &'static str {
-        match self {
-            Self::Parameter(_) => "parameter",
-            Self::Constant(_) => "constant",
-            Self::Iota(_) => "iota",
-            Self::Unary(op) => op.name(),
-            Self::Binary(op) => op.name(),
-            Self::Compare(_) => "compare",
-            Self::Select => "select",
-            Self::Convert(_) => "convert",
-            Self::Bitcast(_) => "bitcast_convert",
-            Self::StopGradient => "stop_gradient",
-            Self::OptimizationBarrier => "optimization_barrier",
-            Self::Reshape(_) => "reshape",
-            Self::Transpose(_) => "transpose",
-            Self::Broadcast { .. } => "broadcast",
-            Self::Reverse(_) => "reverse",
-            Self::Pad(_) => "pad",
-            Self::Slice(_) => "slice",
-            Self::DynamicSlice(_) => "dynamic_slice",
-            Self::DynamicUpdateSlice => "dynamic_update_slice",
-            Self::Concat(_) => "concatenate",
-            Self::Gather { .. } => "gather",
-            Self::ScatterAdd { .. } => "scatter_add",
-            Self::Dot(_) => "dot",
-            Self::Conv(_) => "convolution",
-            Self::Reduce { .. } => "reduce",
-            Self::ReduceWindow { .. } => "reduce_window",
-            Self::RandomBits(_) => "random_bits",
-            Self::While { .. } => "while",
-            Self::Scan(_) => "scan",
-            Self::Case(_) => "case",
-            Self::AllReduce { .. } => "all_reduce",
-            Self::AllGather { .. } => "all_gather",
-            Self::ReduceScatter { .. } => "reduce_scatter",
-            Self::AllToAll { .. } => "all_to_all",
-            Self::CollectivePermute(_) => "collective_permute",
-            Self::ReplicaId => "replica_id",
-            Self::ExchangesSucceeded => "exchanges_succeeded",
-            Self::Sharded(_) => "sharded",
-            Self::Kernel(kernel) => kernel.name(),
-            Self::CustomCall(_) => "custom_call",
         }
     }
 }

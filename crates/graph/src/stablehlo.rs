@@ -20,12 +20,11 @@ mod threefry;
 mod world_exchange;
 mod writer;
 
-use std::sync::Arc;
-
 use phalanx_platform::Platform;
 
 use self::world_exchange::WorldExchangeCalls;
 use self::writer::{Operand, Writer, list};
+use crate::kernel::Label;
 use crate::op::{
     Attribute, CompareOp, CustomCall, Node, Op, PadDim, ReduceOp, SliceDim, UnaryOp, Value,
 };
@@ -365,6 +364,8 @@ fn lower_single(w: &mut Writer, op: &Op, inputs: &[Operand], shape: &Shape) -> O
         Op::Concat(dim) => w.typed("concatenate", inputs, &format!("dim = {dim}"), shape, false),
         Op::Gather { dim } => indexing::gather(w, inputs, *dim, shape),
         Op::ScatterAdd { dim } => indexing::scatter_add(w, inputs, *dim),
+        Op::ScatterSet { dim } => indexing::scatter_set(w, inputs, *dim),
+        Op::ArgSort => indexing::argsort(w, &inputs[0]),
         Op::Dot(dims) => contract::dot(w, &inputs[0], &inputs[1], dims, shape),
         Op::Conv(dims) => kernels::conv(w, inputs, dims, shape)
             .unwrap_or_else(|| contract::conv(w, &inputs[0], &inputs[1], dims, shape)),
@@ -489,6 +490,3 @@ fn custom_call(w: &mut Writer, call: &CustomCall, inputs: &[Operand]) -> Vec<Ope
     );
     w.lines(&call.outputs, &text)
 }
-
-/// The label a node belongs to, shared with its neighbours.
-type Label = Option<Arc<str>>;

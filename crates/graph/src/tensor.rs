@@ -368,6 +368,22 @@ impl Tensor {
         self.graph.push(Op::ScatterAdd { dim }, &inputs)
     }
 
+    /// This tensor with rows along `dim` replaced by `updates` at i32 indices; out of range is dropped. An index that is in range
+    /// may be there only once: which of two would win is not defined.
+    #[must_use]
+    #[track_caller]
+    pub fn scatter_set(&self, indices: &Self, updates: &Self, dim: usize) -> Self {
+        let inputs = [self, indices, updates];
+        self.graph.push(Op::ScatterSet { dim }, &inputs)
+    }
+
+    /// The i32 places of the elements of this integer vector in ascending order; equal elements keep their order.
+    #[must_use]
+    #[track_caller]
+    pub fn argsort(&self) -> Self {
+        self.graph.push(Op::ArgSort, &[self])
+    }
+
     /// 1 where the element of a new last dim equals this index, else 0: `[.., classes]`.
     #[must_use]
     #[track_caller]
@@ -495,7 +511,7 @@ impl Tensor {
         self.sum(&(0..self.rank()).collect::<Vec<_>>())
     }
 
-    /// Mean over dims; that of 16-bit floats is taken in f32 and rounded once.
+    /// Mean over dims; 16-bit floats are added in f32 and rounded once.
     #[must_use]
     #[track_caller]
     pub fn mean(&self, dims: &[usize]) -> Self {
@@ -553,7 +569,7 @@ impl Tensor {
         self.less(&best).select(&none, &places).min(&[dim])
     }
 
-    /// `log(sum(exp(x)))` along `dim`, shifted by the largest element; that of 16-bit floats is taken in f32.
+    /// `log(sum(exp(x)))` along `dim`, shifted by the largest element; in f32 for 16-bit floats.
     #[must_use]
     #[track_caller]
     pub fn logsumexp(&self, dim: usize) -> Self {
@@ -565,7 +581,7 @@ impl Tensor {
         (shifted.exp().sum(&[dim]).log() + shift).convert(self.dtype())
     }
 
-    /// `x - logsumexp(x)` along `dim`; that of 16-bit floats is taken in f32.
+    /// `x - logsumexp(x)` along `dim`; in f32 for 16-bit floats.
     #[must_use]
     #[track_caller]
     pub fn log_softmax(&self, dim: usize) -> Self {
@@ -576,7 +592,7 @@ impl Tensor {
         (shifted - total.keep_dims(&[dim])).convert(self.dtype())
     }
 
-    /// `exp(x) / sum(exp(x))` along `dim`; that of 16-bit floats is taken in f32.
+    /// `exp(x) / sum(exp(x))` along `dim`; in f32 for 16-bit floats.
     #[must_use]
     #[track_caller]
     pub fn softmax(&self, dim: usize) -> Self {

@@ -410,6 +410,15 @@ fn indexing() {
     check("scatter_add columns", &inputs, &|x| {
         x[0].scatter_add(&x[1], &x[2], 1).square()
     });
+    check("scatter_set columns", &inputs_of_set(), &|x| {
+        x[0].scatter_set(&x[1], &x[2], 1).square()
+    });
+}
+
+/// Columns 3, none and 1 of four.
+fn inputs_of_set() -> [HostTensor; 3] {
+    let indices = ints(&[3], &[3, -1, 1]);
+    [scrambled(&[2, 4]), indices, scrambled(&[2, 3])]
 }
 
 #[test]

@@ -12,7 +12,7 @@ use crate::onednn::Scratchpad;
 use crate::openmp::ThreadTeam;
 use crate::simd::compiled_for_wide_vectors;
 
-pub(crate) struct Forward<'a> {
+pub(crate) struct BatchNormForward<'a> {
     pub(crate) x: &'a [f32],
     pub(crate) gamma: &'a [f32],
     pub(crate) beta: &'a [f32],
@@ -32,7 +32,7 @@ pub(crate) type Ceiling = f32;
 /// Comparisons with NaN are false: no value is above it.
 pub(crate) const NO_CEILING: Ceiling = f32::NAN;
 
-pub(crate) struct Gradient<'a> {
+pub(crate) struct BatchNormGradient<'a> {
     pub(crate) dy: &'a [f32],
     pub(crate) x: &'a [f32],
     pub(crate) mean: &'a [f32],
@@ -71,7 +71,7 @@ fn chunk_len(channels: usize) -> usize {
     (CHUNK_BYTES / 4 / channels).max(MIN_CHUNK_ROWS) * channels
 }
 
-impl Forward<'_> {
+impl BatchNormForward<'_> {
     pub(crate) fn run(self, team: &ThreadTeam, scratch: &mut Scratchpad) {
         let channels = self.gamma.len();
         let chunk = chunk_len(channels);
@@ -118,7 +118,7 @@ impl Forward<'_> {
     }
 }
 
-impl Gradient<'_> {
+impl BatchNormGradient<'_> {
     pub(crate) fn run(self, team: &ThreadTeam, scratch: &mut Scratchpad) {
         let channels = self.gamma.len();
         let chunk = chunk_len(channels);
@@ -375,7 +375,7 @@ fn relu_gradient(dy: f32, value: f32, ceiling: Ceiling) -> f32 {
     if value > 0.0 && !clipped { dy } else { 0.0 }
 }
 
-/// Adds the sums of a block to those of a chunk.
+/// Adds the sums of a block to the sums of a chunk.
 #[inline(always)]
 fn add_block(first: &mut [f32], second: &mut [f32], sums: &mut [f64]) {
     for (block, sum) in first.iter_mut().chain(second).zip(sums) {

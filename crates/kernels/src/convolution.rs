@@ -172,7 +172,7 @@ impl ConvolutionDesc {
         }
     }
 
-    /// The kernel gradient of a 1x1 convolution with stride 1 as a matrix multiplication: the pixels of x, transposed, times those of dy.
+    /// The kernel gradient of a 1x1 convolution with stride 1 as a matrix multiplication: the pixels of x, transposed, times the pixels of dy.
     fn matmul(&self, onednn: &OneDnn) -> Result<Operation> {
         let [batch, height, width, input] = self.x.dims;
         let (pixels, output) = (batch * height * width, self.y.dims[3]);

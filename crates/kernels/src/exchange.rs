@@ -13,6 +13,7 @@
 //! by number.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -46,7 +47,7 @@ pub trait ExchangeMemory: Send + Sync {
     fn bytes_mut(&mut self) -> &mut [u8];
 }
 
-/// One exchange of the replicas of this process with those of all others.
+/// One exchange of the replicas of this process with the replicas of all others.
 pub struct ExchangeRequest {
     /// Its number, from 0 on without a gap, the same in every process.
     pub number: u64,
@@ -113,6 +114,15 @@ impl ExchangeBinding {
         self.slot
     }
 
+    /// How long the replicas of this process have waited for results of the exchange in all: what computation did not hide.
+    #[must_use]
+    pub fn waited(&self) -> Duration {
+        let link = lock(&LINKS).get(&self.slot).cloned();
+        link.map_or(Duration::ZERO, |link| {
+            Duration::from_nanos(link.waited.load(Ordering::Relaxed))
+        })
+    }
+
     /// Puts another exchange in the place of this one, whose numbers begin at 0 again. No program may be running.
     pub fn replace(&self, exchange: Arc<dyn Exchange>) {
         let link = Arc::new(Link::new(exchange, self.local_replicas));
@@ -145,18 +155,20 @@ struct Link {
     exchange: Arc<dyn Exchange>,
     state: Mutex<LinkState>,
     changed: Condvar,
+    /// Nanoseconds that replicas have waited for results.
+    waited: AtomicU64,
 }
 
 struct LinkState {
     /// The number of exchanges that each replica has started.
     started: Vec<u64>,
     /// Exchanges that some replicas of this process have not started.
-    arriving: HashMap<u64, Arrivals>,
+    arriving: HashMap<u64, PendingExchange>,
     /// Results that some replicas of this process have not taken.
     results: HashMap<u64, Received>,
 }
 
-struct Arrivals {
+struct PendingExchange {
     op: ExchangeOp,
     element: ElementType,
     replicas: Vec<Option<Box<dyn ExchangeMemory>>>,
@@ -178,6 +190,7 @@ impl Link {
                 results: HashMap::new(),
             }),
             changed: Condvar::new(),
+            waited: AtomicU64::new(0),
         }
     }
 
@@ -210,11 +223,14 @@ impl Link {
         };
         let number = *started;
         *started += 1;
-        let arrivals = state.arriving.entry(number).or_insert_with(|| Arrivals {
-            op,
-            element,
-            replicas: (0..local).map(|_| None).collect(),
-        });
+        let arrivals = state
+            .arriving
+            .entry(number)
+            .or_insert_with(|| PendingExchange {
+                op,
+                element,
+                replicas: (0..local).map(|_| None).collect(),
+            });
         if (arrivals.op, arrivals.element) != (op, element) {
             return Err(internal(format!(
                 "replica {replica} comes to exchange {number} with {op:?} of {element:?}, another with {:?} of {:?}",
@@ -233,7 +249,7 @@ impl Link {
         Ok(number)
     }
 
-    fn begin(self: &Arc<Self>, number: u64, arrivals: Arrivals) {
+    fn begin(self: &Arc<Self>, number: u64, arrivals: PendingExchange) {
         let (link, left) = (Arc::clone(self), arrivals.replicas.len());
         let done = move |memory: Option<Box<dyn ExchangeMemory>>| {
             let received = Received {
@@ -263,6 +279,8 @@ impl Link {
                 if left == 0 {
                     state.results.remove(&number);
                 }
+                let waited = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+                self.waited.fetch_add(waited, Ordering::Relaxed);
                 return Ok(taken);
             }
             let Some(left) = deadline.checked_sub(start.elapsed()) else {

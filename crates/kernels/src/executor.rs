@@ -43,7 +43,7 @@ impl<S: 'static> Executor<S> {
     /// Starts the thread; `start` makes the state on it.
     ///
     /// # Errors
-    /// The system's, when it gives no thread, or that of `start`.
+    /// The system's error when it gives no thread, or the error of `start`.
     pub(crate) fn start<E: From<std::io::Error> + Send + 'static>(
         start: impl FnOnce() -> Result<S, E> + Send + 'static,
     ) -> Result<Self, E> {

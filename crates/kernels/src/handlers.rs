@@ -86,7 +86,7 @@ fn max_pool(kernels: &Kernels, call: &mut CustomCallFrame<'_>) -> Result<(), Cus
     let x = dims4(call.operand_shape(0)?.1)?;
     let y = dims4(call.result_shape(0)?.1)?;
     let pool = pool(call, (x, y), call.result_shape(1)?)?;
-    let job = max_pool::Forward {
+    let job = max_pool::MaxPoolForward {
         x: call.operand(0)?,
         y: call.result(0)?,
         argmax: call.result_bytes(1)?,
@@ -108,7 +108,7 @@ fn max_pool_gradient(
     let x = dims4(call.result_shape(0)?.1)?;
     let y = dims4(call.operand_shape(1)?.1)?;
     let pool = pool(call, (x, y), call.operand_shape(0)?)?;
-    let job = max_pool::Gradient {
+    let job = max_pool::MaxPoolGradient {
         argmax: call.operand_bytes(0)?,
         dy: call.operand(1)?,
         dx: call.result(0)?,
@@ -158,7 +158,7 @@ fn batch_norm(kernels: &Kernels, call: &mut CustomCallFrame<'_>) -> Result<(), C
     expect_dims(call.result_shape(1)?.1, of_channels)?;
     expect_dims(call.result_shape(2)?.1, of_channels)?;
     let relu = has_relu(call)?.then(|| ceiling(call)).transpose()?;
-    let job = batch_norm::Forward {
+    let job = batch_norm::BatchNormForward {
         x: call.operand(0)?,
         gamma: call.operand(1)?,
         beta: call.operand(2)?,
@@ -203,7 +203,7 @@ fn batch_norm_gradient(
             }
         }
     };
-    let job = batch_norm::Gradient {
+    let job = batch_norm::BatchNormGradient {
         dy: call.operand(0)?,
         x: call.operand(1)?,
         mean: call.operand(2)?,

@@ -30,7 +30,7 @@ const SMALL_KERNEL: usize = 1 << 18;
 
 /// A convolution in numbers of elements.
 #[derive(Clone, Copy)]
-struct Geometry {
+struct ConvGeometry {
     images: usize,
     x: [usize; 2],
     y: [usize; 2],
@@ -80,7 +80,7 @@ pub(crate) fn run(
     team: &ThreadTeam,
     scratch: &mut Scratchpad,
 ) {
-    let g = Geometry::new(key);
+    let g = ConvGeometry::new(key);
     assert!(simd::has_fma());
     assert_eq!(x.len(), g.images * g.x[0] * g.x[1] * g.inputs);
     assert_eq!(dy.len(), g.images * g.y[0] * g.y[1] * g.outputs);
@@ -130,7 +130,7 @@ pub(crate) fn run(
     }
 }
 
-impl Geometry {
+impl ConvGeometry {
     fn new(key: &ConvolutionDesc) -> Self {
         let size = |value: i64| usize::try_from(value).expect("a checked key");
         let pair = |values: [i64; 2]| values.map(size);
@@ -184,7 +184,7 @@ impl Geometry {
     /// Adds the products of some images and blocks of output channels to `target`.
     ///
     /// # Safety
-    /// `target` has the elements of the kernel, and nobody else uses those of these output channels meanwhile.
+    /// `target` has the elements of the kernel, and nobody else uses the elements of these output channels meanwhile.
     unsafe fn accumulate(
         &self,
         x: &[f32],
@@ -298,7 +298,7 @@ impl Geometry {
     /// Adds the products of a packed chunk for one block of output channels.
     ///
     /// # Safety
-    /// As for [`Geometry::accumulate`].
+    /// As for [`ConvGeometry::accumulate`].
     unsafe fn multiply(
         &self,
         packed_x: &[f32],
@@ -429,7 +429,7 @@ impl Walk {
     ///
     /// # Safety
     /// `x` is long enough for the walk, `dy` has 16 elements for each pixel, `sums` has 6 rows of 16 elements, `stride` apart; the
-    /// processor has AVX2 and FMA, and those of `isa`.
+    /// processor has AVX2 and FMA, and what `isa` asks for.
     unsafe fn outer_products(
         &self,
         isa: Isa,

@@ -159,7 +159,7 @@ impl Kernels {
     pub(crate) fn batch_norm(
         &self,
         replicas: usize,
-        job: batch_norm::Forward<'_>,
+        job: batch_norm::BatchNormForward<'_>,
     ) -> Result<(), WorkerError> {
         self.on_worker(replicas, |state| job.run(&state.team, &mut state.scratch))
     }
@@ -168,7 +168,7 @@ impl Kernels {
     pub(crate) fn batch_norm_gradient(
         &self,
         replicas: usize,
-        job: batch_norm::Gradient<'_>,
+        job: batch_norm::BatchNormGradient<'_>,
     ) -> Result<(), WorkerError> {
         self.on_worker(replicas, |state| job.run(&state.team, &mut state.scratch))
     }
@@ -178,7 +178,7 @@ impl Kernels {
         &self,
         replicas: usize,
         pool: &MaxPool,
-        job: max_pool::Forward<'_>,
+        job: max_pool::MaxPoolForward<'_>,
     ) -> Result<(), WorkerError> {
         self.on_worker(replicas, |state| pool.forward(job, &state.team))
     }
@@ -188,7 +188,7 @@ impl Kernels {
         &self,
         replicas: usize,
         pool: &MaxPool,
-        job: max_pool::Gradient<'_>,
+        job: max_pool::MaxPoolGradient<'_>,
     ) -> Result<(), WorkerError> {
         self.on_worker(replicas, |state| pool.gradient(job, &state.team))
     }

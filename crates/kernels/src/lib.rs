@@ -42,7 +42,7 @@
 //! | `phalanx.exchange_done` | number of the replica, handle, handle of the last exchange started -> whether it succeeded (`i1`), arrays | `world`, `replicas` |
 //! | `phalanx.first_replica` | nothing -> number of the process' first replica (`ui32`) | `world` |
 //!
-//! They reach the [`Exchange`] that is bound to the slot ([`ExchangeBinding`]). A gather is of one array and gives those of all replicas.
+//! They reach the [`Exchange`] that is bound to the slot ([`ExchangeBinding`]). A gather takes one array and gives the arrays of all replicas.
 //!
 //! Elements are f32; in convolutions also bf16 where [`Support::bf16`] says so.
 //!

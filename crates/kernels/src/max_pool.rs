@@ -16,14 +16,14 @@ pub(crate) struct MaxPool {
     pub(crate) padding_high: [i64; 2],
 }
 
-pub(crate) struct Forward<'a> {
+pub(crate) struct MaxPoolForward<'a> {
     pub(crate) x: &'a [f32],
     pub(crate) y: &'a mut [f32],
     /// Index in the window, row by row, of the largest element; 0 where the window is all padding.
     pub(crate) argmax: &'a mut [u8],
 }
 
-pub(crate) struct Gradient<'a> {
+pub(crate) struct MaxPoolGradient<'a> {
     pub(crate) argmax: &'a [u8],
     pub(crate) dy: &'a [f32],
     pub(crate) dx: &'a mut [f32],
@@ -62,8 +62,8 @@ impl MaxPool {
     }
 
     /// Fills y and the indices; the arrays are not empty.
-    pub(crate) fn forward(&self, job: Forward<'_>, team: &ThreadTeam) {
-        let Forward { x, y, argmax } = job;
+    pub(crate) fn forward(&self, job: MaxPoolForward<'_>, team: &ThreadTeam) {
+        let MaxPoolForward { x, y, argmax } = job;
         let len = row_len(self.y);
         let rows = rows_of_chunk(len);
         let chunks = y.chunks_mut(rows * len);
@@ -77,8 +77,8 @@ impl MaxPool {
     }
 
     /// Fills dx; the arrays are not empty.
-    pub(crate) fn gradient(&self, job: Gradient<'_>, team: &ThreadTeam) {
-        let Gradient { argmax, dy, dx } = job;
+    pub(crate) fn gradient(&self, job: MaxPoolGradient<'_>, team: &ThreadTeam) {
+        let MaxPoolGradient { argmax, dy, dx } = job;
         let len = row_len(self.x);
         let rows = rows_of_chunk(len);
         let chunks = dx.chunks_mut(rows * len).enumerate();

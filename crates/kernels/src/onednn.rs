@@ -466,7 +466,7 @@ impl Operation {
     /// oneDNN's own.
     ///
     /// # Panics
-    /// The lengths are not those of the arguments' layouts, or the scratchpad is too small: bugs of the caller.
+    /// The lengths do not fit the arguments' layouts, or the scratchpad is too small: bugs of the caller.
     ///
     /// # Safety
     /// Each of `data` points at as many bytes as it says, which nobody else uses meanwhile (inputs: nobody writes).

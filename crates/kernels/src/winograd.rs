@@ -398,7 +398,7 @@ impl Blocking {
     /// Computes the share of y from the transformed kernel, `[panel][point][input][16]`.
     ///
     /// # Safety
-    /// AVX2 and FMA are there; the lengths are those of the geometry; nobody else uses this share of `y` meanwhile.
+    /// AVX2 and FMA are there; the lengths fit the geometry; nobody else uses this share of `y` meanwhile.
     #[expect(clippy::too_many_arguments, reason = "what a thread works with")]
     unsafe fn correlate(
         &self,
@@ -458,7 +458,7 @@ impl Blocking {
     /// Sums the products of the points of x and dy over the tiles: `[panel][point][input][16]`.
     ///
     /// # Safety
-    /// AVX2 and FMA are there; the lengths are those of the geometry.
+    /// AVX2 and FMA are there; the lengths fit the geometry.
     unsafe fn accumulate(
         &self,
         x: &[f32],

@@ -24,16 +24,27 @@ pub mod prelude;
 pub mod replicas;
 pub mod saved;
 pub mod schedules;
+mod servers;
 mod storage;
 pub mod strategy;
 
 pub use error::{Error, Result};
 pub use phalanx_graph::op::ReduceOp;
 pub use phalanx_graph::{DType, Graph, HostTensor, Shape, Tensor};
-/// Settings of layers of one's own are values of this crate.
+/// Settings of your own layers are values of this crate.
 pub use serde_json;
 
 /// The program in the README compiles.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+/// The programs of the page compile, and run where they need no data.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/callbacks.md")]
+struct CallbacksPage;
+
+/// The program of the page compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/checkpoints.md")]
+struct CheckpointsPage;

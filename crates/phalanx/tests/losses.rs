@@ -3,7 +3,7 @@
 mod oracle;
 
 use oracle::{Batch, array, assert_close, name, snake_case};
-use phalanx::losses::{Loss, Reduction, SparseCategoricalCrossentropy};
+use phalanx::losses::{Loss, LossReduction, SparseCategoricalCrossentropy};
 use phalanx_graph::{HostTensor, gradients};
 use serde_json::Value;
 
@@ -39,7 +39,7 @@ fn a_target_of_weight_zero_may_be_no_number() {
         for spoilt in [0.5, f32::NAN, f32::INFINITY] {
             let y_true = HostTensor::new([3, 2], &[0.0, 1.0, spoilt, 0.5, 1.0, 0.0]);
             let y_true = batch.shared(y_true);
-            let value = loss.reduced(&y_true, &y_pred, Some(&weight), Reduction::Sum);
+            let value = loss.reduced(&y_true, &y_pred, Some(&weight), LossReduction::Sum);
             let gradient = gradients(&value, &[&y_pred]).swap_remove(0);
             batch.output(&value);
             batch.output(&gradient.unwrap());
@@ -68,14 +68,14 @@ fn trace(batch: &mut Batch, record: &Value) {
     batch.output(&gradient.unwrap());
 }
 
-fn configured(record: &Value) -> (Loss, Reduction) {
+fn configured(record: &Value) -> (Loss, LossReduction) {
     let mut config = record["config"].clone();
     let reduction = config.as_object_mut().unwrap().remove("reduction").unwrap();
     let reduction = match reduction.as_str().unwrap() {
-        "sum_over_batch_size" => Reduction::SumOverBatchSize,
-        "sum" => Reduction::Sum,
-        "mean_with_sample_weight" => Reduction::MeanWithSampleWeight,
-        "none" => Reduction::None,
+        "sum_over_batch_size" => LossReduction::SumOverBatchSize,
+        "sum" => LossReduction::Sum,
+        "mean_with_sample_weight" => LossReduction::MeanWithSampleWeight,
+        "none" => LossReduction::None,
         other => panic!("reduction {other}"),
     };
     let kind = match record["loss"].as_str().unwrap() {

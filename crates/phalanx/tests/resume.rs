@@ -708,7 +708,7 @@ fn whatever_is_damaged_is_found() {
     let whole = files(&scratch, 0.1);
     let names: Vec<&str> = whole.iter().map(|(name, _)| &**name).collect();
     let all = [
-        "best.safetensors",
+        "callbacks.safetensors",
         "checkpoint.json",
         "epoch.safetensors",
         "history.jsonl",
@@ -725,7 +725,7 @@ fn whatever_is_damaged_is_found() {
     let refuse = |files: &[(String, Vec<u8>)], file: &str, what: &str| {
         let error = load(files).expect_err(what).to_string();
         let file = match (file, what) {
-            ("checkpoint.json", "of another") => "best.safetensors",
+            ("checkpoint.json", "of another") => "callbacks.safetensors",
             _ => file,
         };
         let place = error.strip_prefix(&format!("{file}: "));

@@ -7,7 +7,9 @@ use std::sync::OnceLock;
 use phalanx::Error;
 use phalanx::data::{IndexCache, Records, TfRecordOptions, TfRecords};
 use phalanx::engine::{Engine, EngineOptions};
+use phalanx::fit::{HParam, TensorBoard, UpdateFreq};
 use phalanx::prelude::*;
+use phalanx_summary::Run;
 
 /// A directory for one test, removed at its end.
 struct Scratch(PathBuf);
@@ -66,7 +68,8 @@ fn fields(mut message: &[u8]) -> Vec<(u8, Vec<u8>)> {
         let (skip, len) = match key & 7 {
             0 => (0, varint),
             1 => (0, 8),
-            // No field of these tests is longer than 127 bytes.
+            // Fields longer than 127 bytes are those of the graph, which is no result.
+            2 if varint > 1 => return found,
             2 => (1, usize::from(rest[0])),
             other => panic!("wire type {other}"),
         };
@@ -117,6 +120,9 @@ fn shown(run: &Path) -> (Vec<Scalar>, Vec<u8>) {
                 let entry = field(&summary, 1).unwrap();
                 let tag = String::from_utf8(field(&entry, 1).unwrap()).unwrap();
                 let value = field(&field(&entry, 8).unwrap(), 4).unwrap();
+                if tag.starts_with("step_time_ms/") {
+                    return Ok(());
+                }
                 scalars.push((tag, step, f32::from_le_bytes(value.try_into().unwrap())));
             }
             Ok(())
@@ -200,6 +206,59 @@ fn a_training_that_goes_on_continues_the_curves() {
     let (validation, sessions) = shown(&logs.join("validation"));
     assert_eq!(sessions, [0, 2, 2]);
     assert_eq!(validation, expected(&history, true, &rates()));
+}
+
+#[test]
+fn settings_of_keras_write_batches_histograms_images_and_the_graph() {
+    let scratch = Scratch::new("settings");
+    let settings = || {
+        TensorBoard::new(scratch.join("logs"))
+            .histogram_freq(2)
+            .write_images(true)
+            .write_steps_per_second(true)
+            .update_freq(UpdateFreq::Steps(2))
+            .settings([("seed".to_owned(), HParam::Number(3.0))])
+    };
+    let fit = |epochs| {
+        let fit = quiet(epochs).validation(&batches());
+        fit.tensorboard(settings())
+    };
+    let mut first = trainer();
+    let history = first.fit(&batches(), fit(2)).unwrap();
+    let read = |name: &str| Run::read(scratch.join("logs").join(name)).unwrap();
+    let steps_of = |run: &Run, tag: &str| -> Vec<i64> {
+        run.scalars[tag].iter().map(|point| point.step).collect()
+    };
+    let train = read("train");
+    assert_eq!(steps_of(&train, "epoch_steps_per_second"), [0, 1]);
+    assert_eq!(steps_of(&train, "step_time_ms/compute"), [0, 1]);
+    let kernel = &train.histograms["dense/kernel/histogram"];
+    assert_eq!(kernel.len(), 1);
+    assert_eq!((kernel[0].0, kernel[0].1.count()), (0, 6.0));
+    assert_eq!(train.images["dense/bias/image"].len(), 1);
+    let node = |name: &str, kind: &str| (name.to_owned(), kind.to_owned());
+    assert_eq!(
+        train.nodes,
+        [node("input", "input"), node("dense", "dense")]
+    );
+    // Three steps an epoch, told after every second of all.
+    let batch = read("train_steps");
+    assert_eq!(steps_of(&batch, "batch_loss"), [2, 4, 6]);
+    assert_eq!(steps_of(&batch, "batch_steps_per_second"), [2, 4, 6]);
+    let last = batch.scalars["batch_loss"][2].value;
+    assert_eq!(last, f64::from(history.epochs[1].logs["loss"] as f32));
+    let tested = read("validation_steps");
+    let tested = &tested.scalars["evaluation_loss_vs_iterations"];
+    assert_eq!(tested[1].step, 6);
+    let logs = &history.epochs[1].logs;
+    assert_eq!(tested[1].value, f64::from(logs["val_loss"] as f32));
+    let machine = read("worker-0");
+    assert!(cfg!(not(target_os = "linux")) || machine.scalars.contains_key("system/cpu_percent"));
+    // What goes on after epoch 2 replaces nothing of before.
+    first.fit(&batches(), fit(3).initial_epoch(2)).unwrap();
+    assert_eq!(steps_of(&read("train_steps"), "batch_loss"), [2, 4, 6, 8]);
+    assert_eq!(steps_of(&read("train"), "epoch_loss"), [0, 1, 2]);
+    assert_eq!(read("train").histograms["dense/kernel/histogram"].len(), 2);
 }
 
 #[test]

@@ -1262,7 +1262,7 @@ fn what_is_behind_a_corrupt_length_is_told() {
     let error = open(CorruptPolicy::Fail).unwrap_err().to_string();
     assert!(
         error.contains(&name)
-            && error.contains("byte 180: corrupt record: the checksum of the length"),
+            && error.contains("at byte 180: corrupt record: the checksum of the length"),
         "{error}"
     );
     let data = open(CorruptPolicy::Skip).unwrap().batch(5);

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::error::PjrtError;
+use crate::key_values::ClientGroup;
 use crate::plugin::{Api, Attribute, Plugin, read_attributes, slice, text};
 use crate::sys::{self, Args};
 
@@ -19,6 +20,8 @@ pub(crate) struct ClientInner {
     version: String,
     process_index: i32,
     devices: Vec<Device>,
+    /// What the plugin calls back.
+    _group: Option<Box<ClientGroup>>,
 }
 
 // SAFETY: a PJRT client may be used from any thread.
@@ -94,14 +97,42 @@ impl Client {
     /// # Errors
     /// The plugin's own; an unknown option or one of the wrong type is `InvalidArgument`.
     pub fn new(plugin: &Plugin, options: &[(&str, OptionValue)]) -> Result<Self, PjrtError> {
+        Self::start(plugin, options, None)
+    }
+
+    /// As [`new`](Self::new), for one of several processes whose devices a program uses together: plugins for GPUs, which find each
+    /// other, and NCCL's peers, by the values that the group keeps. All processes call this at the same time.
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new), and where another process does not come.
+    pub fn in_group(
+        plugin: &Plugin,
+        options: &[(&str, OptionValue)],
+        group: ClientGroup,
+    ) -> Result<Self, PjrtError> {
+        let number = |number: usize| OptionValue::Int(number as i64);
+        let mut options = options.to_vec();
+        options.push(("node_id", number(group.node)));
+        options.push(("num_nodes", number(group.nodes)));
+        Self::start(plugin, &options, Some(Box::new(group)))
+    }
+
+    fn start(
+        plugin: &Plugin,
+        options: &[(&str, OptionValue)],
+        group: Option<Box<ClientGroup>>,
+    ) -> Result<Self, PjrtError> {
         let options: Vec<sys::NamedValue> = options.iter().map(named_value).collect();
         let mut args = sys::ClientCreate {
             create_options: options.as_ptr(),
             num_options: options.len(),
             ..Args::empty()
         };
+        if let Some(group) = &group {
+            group.fill_in(&mut args);
+        }
         let api = plugin.api();
-        // SAFETY: the options live over the call.
+        // SAFETY: the options live over the call, the group as long as the client.
         unsafe { api.call(&mut args)? };
         let mut inner = ClientInner {
             api,
@@ -111,6 +142,7 @@ impl Client {
             version: String::new(),
             process_index: 0,
             devices: Vec::new(),
+            _group: group,
         };
         inner.describe()?;
         Ok(Self(Arc::new(inner)))

@@ -104,12 +104,13 @@ impl Client {
     }
 }
 
-type Handler = Box<dyn Fn(&mut CustomCallFrame<'_>) -> Result<(), CustomCallError> + Send + Sync>;
+type CustomCallHandler =
+    Box<dyn Fn(&mut CustomCallFrame<'_>) -> Result<(), CustomCallError> + Send + Sync>;
 
 struct Registered {
     plugin: usize,
     name: String,
-    handler: Handler,
+    handler: CustomCallHandler,
     /// Why the plugin did not take it.
     refused: OnceLock<PjrtError>,
 }
@@ -129,7 +130,7 @@ static TRAMPOLINES: [ffi::Handler; SLOTS] = trampolines!(
 fn take_slot(
     plugin: usize,
     name: &str,
-    handler: Handler,
+    handler: CustomCallHandler,
     tell_plugin: impl FnOnce(ffi::Handler) -> Result<(), PjrtError>,
 ) -> Result<(), PjrtError> {
     static LOCK: Mutex<()> = Mutex::new(());

@@ -73,7 +73,7 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// A Rust type whose memory is that of an element type: every bit pattern is a value.
+/// A Rust type with the memory layout of an element type: every bit pattern is a value.
 pub trait Element: sealed::Sealed + Copy + Send + Sync + 'static {
     /// The element type.
     const TYPE: ElementType;

@@ -38,6 +38,7 @@ mod event;
 mod executable;
 mod host_memory;
 mod install;
+mod key_values;
 
 mod pinned_wheel;
 mod plugin;
@@ -60,6 +61,7 @@ pub use event::Event;
 pub use executable::{CompiledMemory, Executable, ExecuteOptions, Execution, Output};
 pub use host_memory::keep_freed_memory;
 pub use install::{InstallError, Installer};
+pub use key_values::{ClientGroup, KeyValueError, KeyValues};
 pub use phalanx_platform::{Platform, UnknownPlatform};
 pub use pinned_wheel::{CPU_PLUGIN, PinnedWheel};
 pub use plugin::{Attribute, Plugin};

@@ -44,6 +44,15 @@ impl Plugin {
         Ok(Self(Arc::new(Inner { api, path })))
     }
 
+    /// A plugin whose functions are in this table.
+    #[cfg(test)]
+    pub(crate) fn of_table(table: &'static [usize]) -> Self {
+        Self(Arc::new(Inner {
+            api: Api(table.as_ptr().cast()),
+            path: PathBuf::new(),
+        }))
+    }
+
     /// The file the plugin was loaded from.
     #[must_use]
     pub fn path(&self) -> &Path {

@@ -1,7 +1,7 @@
 //! Whether files that this process runs are its user's own: the libraries and programs of the cache.
 //!
 //! A file is trusted when it and its folder belong to this user or to root, and nobody else may write to them. Beside a library
-//! lies a stamp with its size, time of change and SHA-256. While size and time are those of the stamp the library is taken as it is;
+//! lies a stamp with its size, time of change and SHA-256. While size and time agree with the stamp the library is taken as it is;
 //! else it is hashed again, for libraries are large. The stamp finds damage; owner and mode keep out others.
 
 use std::fs::{self, Metadata};
@@ -36,7 +36,7 @@ pub fn check_folder(path: &Path) -> Result<(), Untrusted> {
 /// Whether a library is this user's or root's own, and as it was installed.
 ///
 /// # Errors
-/// As [`check_folder`], of the library and its folder; when its contents are others than those of its stamp.
+/// As [`check_folder`], of the library and its folder; when its contents are not what its stamp says.
 pub fn check_library(path: &Path) -> Result<(), Untrusted> {
     if let Some(folder) = path.parent() {
         check_folder(folder)?;

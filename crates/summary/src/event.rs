@@ -1,11 +1,9 @@
-//! `Event` messages in the encoding of protocol buffers: fields with their numbers, in the order of these.
+//! `Event` messages, as TensorFlow writes them.
 //!
 //! Fields with the default value are left out, except in a `TensorProto`, where TensorFlow writes the empty shape of a scalar.
 
-/// The plugin of TensorBoard that shows scalars.
-const SCALARS: &str = "scalars";
-/// `DataType.DT_FLOAT`.
-const FLOAT: u64 = 1;
+use crate::message::Message;
+
 /// `SessionLog.SessionStatus.START`.
 const START: u64 = 1;
 
@@ -14,100 +12,139 @@ const START: u64 = 1;
 pub(crate) enum What<'a> {
     /// The first event of a file: the version of the format, and who writes the file.
     FileVersion { writer: &'a str },
-    /// A number under a tag.
-    Scalar { tag: &'a str, value: f32 },
+    /// Data under a tag for a plugin of TensorBoard, with what the plugin itself wants to know.
+    Summary {
+        tag: &'a str,
+        plugin: &'a str,
+        content: &'a [u8],
+        tensor: Tensor<'a>,
+    },
+    /// A `GraphDef`.
+    Graph(&'a [u8]),
     /// A training starts at this step: what was written before of this step and later ones does not count.
     SessionStart,
 }
 
+impl<'a> What<'a> {
+    /// A number under a tag, as `tf.summary.scalar` writes it.
+    pub(crate) const fn scalar(tag: &'a str, value: f32) -> Self {
+        Self::Summary {
+            tag,
+            plugin: "scalars",
+            content: &[],
+            tensor: Tensor::Scalar(value),
+        }
+    }
+}
+
+/// A `TensorProto`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Tensor<'a> {
+    /// A number without dims.
+    Scalar(f32),
+    /// Rows of three numbers.
+    Triples(&'a [[f64; 3]]),
+    /// One text without dims.
+    Text(&'a str),
+    /// A list of byte strings.
+    Strings(&'a [&'a [u8]]),
+    /// No number at all: all that is said is in the content for the plugin.
+    Nothing,
+}
+
 /// An `Event` of a time in seconds since 1970.
 pub(crate) fn event(wall_time: f64, step: i64, what: What<'_>) -> Vec<u8> {
-    let mut event = Message::default();
-    event.double(1, wall_time);
-    if step != 0 {
-        event.integer(2, step.cast_unsigned());
-    }
-    match what {
-        What::FileVersion { writer } => {
-            event.text(3, "brain.Event:2");
-            event.message(10, |source| source.text(1, writer));
+    Message::of(|event| {
+        event.double(1, wall_time);
+        if step != 0 {
+            event.integer(2, step.cast_unsigned());
         }
-        What::Scalar { tag, value } => {
-            event.message(5, |summary| {
-                summary.message(1, |entry| scalar(entry, tag, value));
+        match what {
+            What::FileVersion { writer } => {
+                event.text(3, "brain.Event:2");
+                event.message(10, |source| source.text(1, writer));
+            }
+            What::Summary {
+                tag,
+                plugin,
+                content,
+                tensor: value,
+            } => event.message(5, |summary| {
+                summary.message(1, |entry| {
+                    entry.text(1, tag);
+                    entry.message(8, |to| tensor(to, value));
+                    entry.message(9, |metadata| {
+                        metadata.message(1, |data| {
+                            data.text(1, plugin);
+                            if !content.is_empty() {
+                                data.bytes(2, content);
+                            }
+                        });
+                    });
+                });
+            }),
+            What::Graph(graph) => event.bytes(4, graph),
+            What::SessionStart => event.message(7, |log| log.integer(1, START)),
+        }
+    })
+}
+
+/// The types of `types.proto`.
+mod types {
+    pub(super) const FLOAT: u64 = 1;
+    pub(super) const DOUBLE: u64 = 2;
+    pub(super) const STRING: u64 = 7;
+}
+
+fn tensor(to: &mut Message, value: Tensor<'_>) {
+    match value {
+        Tensor::Scalar(value) => {
+            head(to, types::FLOAT, &[]);
+            to.bytes(4, &value.to_le_bytes());
+        }
+        Tensor::Triples(rows) => {
+            head(to, types::DOUBLE, &[rows.len(), 3]);
+            let bytes: Vec<u8> = rows
+                .iter()
+                .flatten()
+                .flat_map(|x| x.to_le_bytes())
+                .collect();
+            to.bytes(4, &bytes);
+        }
+        Tensor::Text(text) => {
+            head(to, types::STRING, &[]);
+            to.text(8, text);
+        }
+        Tensor::Strings(strings) => {
+            head(to, types::STRING, &[strings.len()]);
+            for string in strings {
+                to.bytes(8, string);
+            }
+        }
+        Tensor::Nothing => head(to, types::FLOAT, &[0]),
+    }
+}
+
+/// The element type and the dims.
+fn head(to: &mut Message, element: u64, dims: &[usize]) {
+    to.integer(1, element);
+    to.message(2, |shape| {
+        for &size in dims {
+            shape.message(2, |dim| {
+                if size != 0 {
+                    dim.integer(1, size as u64);
+                }
             });
         }
-        What::SessionStart => event.message(7, |log| log.integer(1, START)),
-    }
-    event.0
-}
-
-/// A `Summary.Value` as `tf.summary.scalar` writes it: a tensor of no dims, and the plugin that shows it.
-fn scalar(entry: &mut Message, tag: &str, value: f32) {
-    entry.text(1, tag);
-    entry.message(8, |tensor| {
-        tensor.integer(1, FLOAT);
-        tensor.bytes(2, &[]);
-        tensor.bytes(4, &value.to_le_bytes());
     });
-    entry.message(9, |metadata| {
-        metadata.message(1, |plugin| plugin.text(1, SCALARS));
-    });
-}
-
-/// The fields of a message so far.
-#[derive(Default)]
-struct Message(Vec<u8>);
-
-impl Message {
-    const VARINT: u64 = 0;
-    const FIXED_64: u64 = 1;
-    const LENGTH: u64 = 2;
-
-    /// Seven bits a byte, the lowest first; the highest bit says that more follow.
-    fn varint(&mut self, mut value: u64) {
-        while value >= 0x80 {
-            self.0.push(value as u8 | 0x80);
-            value >>= 7;
-        }
-        self.0.push(value as u8);
-    }
-
-    fn key(&mut self, field: u64, wire_type: u64) {
-        self.varint(field << 3 | wire_type);
-    }
-
-    fn integer(&mut self, field: u64, value: u64) {
-        self.key(field, Self::VARINT);
-        self.varint(value);
-    }
-
-    fn double(&mut self, field: u64, value: f64) {
-        self.key(field, Self::FIXED_64);
-        self.0.extend(value.to_le_bytes());
-    }
-
-    fn bytes(&mut self, field: u64, value: &[u8]) {
-        self.key(field, Self::LENGTH);
-        self.varint(value.len() as u64);
-        self.0.extend(value);
-    }
-
-    fn text(&mut self, field: u64, value: &str) {
-        self.bytes(field, value.as_bytes());
-    }
-
-    fn message(&mut self, field: u64, fill: impl FnOnce(&mut Self)) {
-        let mut inner = Self::default();
-        fill(&mut inner);
-        self.bytes(field, &inner.0);
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::graph::graph_def;
     use crate::record::framed;
+    use crate::{GraphNode, HParam, HParamMetric, Histogram, Image, SessionStatus, hparams};
 
     const TENSORFLOW: What<'static> = What::FileVersion {
         writer: "tensorflow.core.util.events_writer",
@@ -136,7 +173,7 @@ mod tests {
 
     #[test]
     fn scalars_are_the_bytes_that_tensorflow_writes() {
-        let scalar = |tag, value, step| (step, What::Scalar { tag, value });
+        let scalar = |tag, value, step| (step, What::scalar(tag, value));
         check(
             include_bytes!("../../../tests/golden/tensorboard/events.v2"),
             &[
@@ -162,6 +199,127 @@ mod tests {
                 (0, What::SessionStart),
                 (7, What::SessionStart),
             ],
+        );
+    }
+
+    const fn summary<'a>(tag: &'a str, plugin: &'a str, tensor: Tensor<'a>) -> What<'a> {
+        What::Summary {
+            tag,
+            plugin,
+            content: &[],
+            tensor,
+        }
+    }
+
+    #[test]
+    fn histograms_are_the_bytes_that_tensorflow_writes() {
+        let many: Vec<f32> = (0..100).map(|i| (f64::from(i) * 0.37) as f32).collect();
+        let data: [&[f32]; 4] = [&[0.1, -0.3, 0.25, 2.0, 0.1], &[3.0, 3.0], &[], &many];
+        let histograms = data.map(Histogram::of);
+        let mut events = vec![(0, TENSORFLOW)];
+        for (step, histogram) in histograms.iter().enumerate() {
+            let rows = Tensor::Triples(&histogram.0);
+            events.push((
+                step as i64,
+                summary("dense/kernel/histogram", "histograms", rows),
+            ));
+        }
+        check(
+            include_bytes!("../../../tests/golden/tensorboard/histograms.v2"),
+            &events,
+        );
+    }
+
+    /// TensorFlow's bytes except inside the PNG files, which differ between encoders.
+    #[test]
+    fn images_are_the_messages_that_tensorflow_writes() {
+        let golden = include_bytes!("../../../tests/golden/tensorboard/images.v2");
+        let theirs: Vec<&[u8]> = starts(golden, b"\x89PNG").collect();
+        let numbers = [&[0.0, 0.5, 1.0, -1.0, 2.0, 0.25][..], &[1.0; 6]];
+        for (numbers, theirs) in numbers.into_iter().zip(&theirs) {
+            let ours = Image::of_numbers(3, 2, 1, numbers).unwrap();
+            assert_eq!(pixels(ours.png()), pixels(theirs));
+        }
+        let strings: [&[u8]; 4] = [b"3", b"2", &theirs[0][..73], &theirs[1][..73]];
+        let images = summary("dense/kernel/image", "images", Tensor::Strings(&strings));
+        check(golden, &[(0, TENSORFLOW), (3, images)]);
+    }
+
+    fn starts<'a>(bytes: &'a [u8], what: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
+        (0..bytes.len())
+            .map(|at| &bytes[at..])
+            .filter(move |rest| rest.starts_with(what))
+    }
+
+    fn pixels(png: &[u8]) -> Vec<u8> {
+        let mut reader = png::Decoder::new(std::io::Cursor::new(png))
+            .read_info()
+            .unwrap();
+        let mut pixels = vec![0; reader.output_buffer_size().unwrap()];
+        reader.next_frame(&mut pixels).unwrap();
+        pixels
+    }
+
+    #[test]
+    fn texts_settings_and_graphs_are_the_bytes_that_tensorflow_writes() {
+        let text = |text| summary("notes", "text", Tensor::Text(text));
+        check(
+            include_bytes!("../../../tests/golden/tensorboard/texts.v2"),
+            &[
+                (0, TENSORFLOW),
+                (0, text("a **bold** word")),
+                (300, text("ü")),
+            ],
+        );
+        let metric = HParamMetric {
+            tag: "epoch_loss".into(),
+            run: "validation".into(),
+            shown: "loss".into(),
+        };
+        let start = |name, value| hparams::session_start(2.5, "run-1", &[(name, value)]);
+        let rate = ("learning_rate", HParam::Number(0.001));
+        let contents = [
+            hparams::experiment(1.5, std::slice::from_ref(&rate), &[metric]),
+            start(rate.0, rate.1),
+            start("optimizer", HParam::Text("adam".into())),
+            start("shuffle", HParam::Flag(true)),
+            hparams::session_end(9.0, SessionStatus::Succeeded),
+        ];
+        let kinds = ["experiment", "session_start_info", "session_end_info"];
+        let tags = [0, 1, 1, 1, 2].map(|kind: usize| format!("_hparams_/{}", kinds[kind]));
+        let mut events = vec![(0, TENSORFLOW)];
+        events.extend(tags.iter().zip(&contents).map(|(tag, content)| {
+            let what = What::Summary {
+                tag,
+                plugin: "hparams",
+                content,
+                tensor: Tensor::Nothing,
+            };
+            (0, what)
+        }));
+        check(
+            include_bytes!("../../../tests/golden/tensorboard/hparams.v2"),
+            &events,
+        );
+        let nodes = [
+            GraphNode {
+                name: "x".into(),
+                op: "Input".into(),
+                shapes: vec![vec![None, Some(4)]],
+                ..GraphNode::default()
+            },
+            GraphNode {
+                name: "dense/y".into(),
+                op: "Dense".into(),
+                inputs: vec!["x".into()],
+                settings: vec![("activation".into(), "relu".into())],
+                ..GraphNode::default()
+            },
+        ];
+        let graph = graph_def(&nodes);
+        check(
+            include_bytes!("../../../tests/golden/tensorboard/graph.v2"),
+            &[(0, TENSORFLOW), (0, What::Graph(&graph))],
         );
     }
 }

@@ -1,5 +1,7 @@
 //! The framing of TFRecord files.
 
+use std::io::{self, Read};
+
 /// The masked CRC32C of bytes: rotated right by 15 bits, plus a constant, so that the checksum of bytes that
 /// hold checksums stays strong (`tensorflow/core/lib/hash/crc32c.h`).
 fn masked_crc(bytes: &[u8]) -> u32 {
@@ -17,6 +19,48 @@ pub(crate) fn framed(data: &[u8]) -> Vec<u8> {
     record.extend(data);
     record.extend(masked_crc(data).to_le_bytes());
     record
+}
+
+/// What stands at a place of a file.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Framed {
+    /// The data of a record.
+    Record(Vec<u8>),
+    /// Nothing more.
+    End,
+    /// A record that is not whole, or whose checksums are of other bytes.
+    Damaged,
+}
+
+/// Reads the next record.
+///
+/// # Errors
+/// Those of the reader.
+pub(crate) fn read_framed(file: &mut impl Read) -> io::Result<Framed> {
+    let mut head = Vec::new();
+    file.by_ref().take(12).read_to_end(&mut head)?;
+    if head.is_empty() {
+        return Ok(Framed::End);
+    }
+    let Some((length, crc)) = head.split_first_chunk::<8>() else {
+        return Ok(Framed::Damaged);
+    };
+    if crc != masked_crc(length).to_le_bytes() {
+        return Ok(Framed::Damaged);
+    }
+    let length = u64::from_le_bytes(*length);
+    // Memory grows with what is there, not with what a length promises.
+    let mut data = Vec::new();
+    file.by_ref()
+        .take(length.saturating_add(4))
+        .read_to_end(&mut data)?;
+    let Some((data, crc)) = data.split_last_chunk::<4>() else {
+        return Ok(Framed::Damaged);
+    };
+    if data.len() as u64 != length || *crc != masked_crc(data).to_le_bytes() {
+        return Ok(Framed::Damaged);
+    }
+    Ok(Framed::Record(data.to_vec()))
 }
 
 #[cfg(test)]

@@ -8,24 +8,33 @@ use std::process;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::event::{What, event};
+use crate::event::{Tensor, What, event};
+use crate::graph::{GraphNode, graph_def};
+use crate::hparams::{self, HParam, HParamMetric, SessionStatus};
 use crate::record::framed;
+use crate::{Histogram, Image};
 
 /// Who writes the files, for those who look into them.
 const WRITER: &str = "phalanx-summary";
 /// The files that this process has begun: the last part of their names, so that no two of a second have the same.
 static FILES: AtomicU64 = AtomicU64::new(0);
 
-/// The file system refused to write an event file.
+/// What goes wrong with event files.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot {action} {}: {source}; check that the folder can be written to and the disk has space", path.display())]
-pub struct SummaryError {
-    /// The event file, or its folder.
-    pub path: PathBuf,
-    /// The verb of what was refused: `create`, `write`.
-    pub action: &'static str,
-    /// The system's reason.
-    pub source: io::Error,
+pub enum SummaryError {
+    /// The file system refused to write or read one.
+    #[error("cannot {action} {}: {source}; check that the folder is there, may be used and has space", path.display())]
+    Io {
+        /// The event file, or its folder.
+        path: PathBuf,
+        /// The verb of what was refused: `create`, `write`, `read`.
+        action: &'static str,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// An image is none.
+    #[error("{0}")]
+    Image(String),
 }
 
 /// When events are handed to the system, after which other processes see them: by default TensorFlow's numbers.
@@ -76,8 +85,14 @@ impl EventWriter {
         };
         // TensorFlow gives this event whole seconds, those of the file's name.
         let seconds = since_1970().as_secs() as f64;
-        writer.write(&event(seconds, 0, What::FileVersion { writer: WRITER }))?;
-        writer.flush()?;
+        let begun = writer
+            .write(&event(seconds, 0, What::FileVersion { writer: WRITER }))
+            .and_then(|()| writer.flush());
+        if let Err(error) = begun {
+            // An empty file is of no use.
+            let _ = fs::remove_file(&writer.path);
+            return Err(error);
+        }
         Ok(writer)
     }
 
@@ -100,7 +115,100 @@ impl EventWriter {
     /// # Errors
     /// Those of the file system.
     pub fn scalar(&mut self, tag: &str, value: f32, step: i64) -> Result<(), SummaryError> {
-        self.add(step, What::Scalar { tag, value })
+        self.add(step, What::scalar(tag, value))
+    }
+
+    /// Writes how often values fall between edges.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn histogram(
+        &mut self,
+        tag: &str,
+        histogram: &Histogram,
+        step: i64,
+    ) -> Result<(), SummaryError> {
+        let rows = Tensor::Triples(&histogram.0);
+        self.add(step, of_plugin(tag, "histograms", &[], rows))
+    }
+
+    /// Writes images of one size under one tag.
+    ///
+    /// # Errors
+    /// Those of the file system; [`SummaryError::Image`] where there is none, or one of another size.
+    pub fn images(&mut self, tag: &str, images: &[Image], step: i64) -> Result<(), SummaryError> {
+        let size = images.first().map(Image::size);
+        let Some((width, height)) =
+            size.filter(|&size| images.iter().all(|image| image.size() == size))
+        else {
+            return Err(SummaryError::Image(format!(
+                "the {} images of `{tag}` are not of one size; write them under tags of their own",
+                images.len()
+            )));
+        };
+        let sizes = [width.to_string(), height.to_string()];
+        let sizes = sizes.iter().map(String::as_bytes);
+        let strings: Vec<&[u8]> = sizes.chain(images.iter().map(Image::png)).collect();
+        self.add(
+            step,
+            of_plugin(tag, "images", &[], Tensor::Strings(&strings)),
+        )
+    }
+
+    /// Writes text, which TensorBoard shows as Markdown.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn text(&mut self, tag: &str, text: &str, step: i64) -> Result<(), SummaryError> {
+        self.add(step, of_plugin(tag, "text", &[], Tensor::Text(text)))
+    }
+
+    /// Writes the graph of a model, of which a run shows one.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn graph(&mut self, nodes: &[GraphNode]) -> Result<(), SummaryError> {
+        self.add(0, What::Graph(&graph_def(nodes)))
+    }
+
+    /// Writes which settings the trainings of an experiment have and what they are compared by: once, in a run at the top of the
+    /// folder that TensorBoard opens.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn hparams_experiment(
+        &mut self,
+        settings: &[(&str, HParam)],
+        metrics: &[HParamMetric],
+    ) -> Result<(), SummaryError> {
+        let content = hparams::experiment(since_1970().as_secs_f64(), settings, metrics);
+        self.hparams("_hparams_/experiment", &content)
+    }
+
+    /// Writes the settings of a training that starts. Trainings of one `group` are repetitions of each other.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn hparams_start(
+        &mut self,
+        group: &str,
+        settings: &[(&str, HParam)],
+    ) -> Result<(), SummaryError> {
+        let content = hparams::session_start(since_1970().as_secs_f64(), group, settings);
+        self.hparams("_hparams_/session_start_info", &content)
+    }
+
+    /// Writes how that training ended.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn hparams_end(&mut self, status: SessionStatus) -> Result<(), SummaryError> {
+        let content = hparams::session_end(since_1970().as_secs_f64(), status);
+        self.hparams("_hparams_/session_end_info", &content)
+    }
+
+    fn hparams(&mut self, tag: &str, content: &[u8]) -> Result<(), SummaryError> {
+        self.add(0, of_plugin(tag, hparams::PLUGIN, content, Tensor::Nothing))
     }
 
     /// Marks that a training starts at this step: TensorBoard forgets what files before this one, and this one so far, have
@@ -139,9 +247,23 @@ impl EventWriter {
     }
 }
 
-fn error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> SummaryError {
+const fn of_plugin<'a>(
+    tag: &'a str,
+    plugin: &'a str,
+    content: &'a [u8],
+    tensor: Tensor<'a>,
+) -> What<'a> {
+    What::Summary {
+        tag,
+        plugin,
+        content,
+        tensor,
+    }
+}
+
+pub(crate) fn error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> SummaryError {
     let path = path.to_owned();
-    move |source| SummaryError {
+    move |source| SummaryError::Io {
         path,
         action,
         source,
@@ -155,13 +277,14 @@ fn since_1970() -> Duration {
         .unwrap_or_default()
 }
 
-/// A file that was not there, by TensorFlow's names: TensorBoard reads files in the order of these, and so of their seconds.
+/// A file that was not there, by TensorFlow's names, with zeros before the number: TensorBoard reads files in the order of these, and
+/// so of their seconds and numbers.
 fn new_file(folder: &Path) -> Result<(PathBuf, File), SummaryError> {
     let (seconds, host, process) = (since_1970().as_secs(), host_name(), process::id());
     loop {
         let number = FILES.fetch_add(1, Ordering::Relaxed);
         let path = folder.join(format!(
-            "events.out.tfevents.{seconds:010}.{host}.{process}.{number}.v2"
+            "events.out.tfevents.{seconds:010}.{host}.{process}.{number:06}.v2"
         ));
         match File::create_new(&path) {
             Ok(file) => return Ok((path, file)),

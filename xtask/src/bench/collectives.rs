@@ -1,4 +1,4 @@
-//! `cargo xtask bench collectives`: all-reduces between processes of this machine, ours beside those of gloo, TensorFlow and MPI.
+//! `cargo xtask bench collectives`: all-reduces between processes of this machine, ours beside gloo's, TensorFlow's and MPI's.
 //!
 //! Every peer is a program `RANKS VARIANT` that prints a JSON line a size (`bench/peers/README.md`). They take turns, round by round.
 
@@ -24,7 +24,7 @@ struct Way {
 
 /// What a program says of one size.
 #[derive(Deserialize)]
-struct Line {
+struct SizeTiming {
     version: String,
     bytes: usize,
     median_us: f64,
@@ -168,7 +168,7 @@ fn time_all(workspace: &Workspace, ways: &[Way], ranks: usize, rounds: usize) ->
 impl Times {
     fn add(&mut self, output: &str) {
         for line in output.lines().filter(|line| line.starts_with('{')) {
-            match serde_json::from_str::<Line>(line) {
+            match serde_json::from_str::<SizeTiming>(line) {
                 Ok(line) => {
                     self.version = line.version;
                     self.rounds

@@ -1,7 +1,7 @@
 //! `cargo xtask bench models`: training steps of whole models, ours beside other frameworks'.
 //!
 //! All programs of a work are alive at once and take a few steps by turns, round after round, so that a machine that grows
-//! slow is slow for all. Who takes too long for a step is told so, and how long it had, and left.
+//! slow is slow for all. A program that takes too long for a step is left out, with a line that says how long it had.
 
 use super::bench_run::BenchRun;
 use super::peer::{self, Peer};
@@ -10,7 +10,7 @@ use super::{build, machine, parse_options, write};
 use crate::workspace::Workspace;
 
 /// What is timed.
-struct Work {
+struct ModelCase {
     name: &'static str,
     batch: &'static str,
     shown: &'static str,
@@ -20,36 +20,36 @@ struct Work {
     variants: &'static [(&'static str, &'static str)],
 }
 
-const WORKS: [Work; 5] = [
-    Work {
+const WORKS: [ModelCase; 5] = [
+    ModelCase {
         name: "resnet50",
         batch: "16",
         shown: "ResNet-50, 224x224, batch 16, f32",
         steps: 1,
         variants: &[],
     },
-    Work {
+    ModelCase {
         name: "resnet50_bf16",
         batch: "16",
         shown: "ResNet-50, 224x224, batch 16, bf16",
         steps: 1,
         variants: &[],
     },
-    Work {
+    ModelCase {
         name: "mobilenet_v2",
         batch: "16",
         shown: "MobileNetV2, 224x224, batch 16, f32",
         steps: 1,
         variants: &[],
     },
-    Work {
+    ModelCase {
         name: "cnn",
         batch: "128",
         shown: "CNN, 28x28, batch 128, f32",
         steps: 8,
         variants: &[],
     },
-    Work {
+    ModelCase {
         name: "transformer",
         batch: "16",
         shown: "Transformer encoder (4 layers, d 256), 128 tokens, batch 16, vocabulary 8000, f32",
@@ -85,7 +85,7 @@ pub(crate) fn models(arguments: &[&str]) -> Result<(), String> {
     Ok(())
 }
 
-fn chosen(only: &[String]) -> Result<Vec<&'static Work>, String> {
+fn chosen(only: &[String]) -> Result<Vec<&'static ModelCase>, String> {
     let names = || WORKS.map(|work| work.name).join(", ");
     if let Some(unknown) = only
         .iter()
@@ -93,12 +93,13 @@ fn chosen(only: &[String]) -> Result<Vec<&'static Work>, String> {
     {
         return Err(format!("found no work {unknown:?}, expected {}", names()));
     }
-    let is_chosen = |work: &&Work| only.is_empty() || only.iter().any(|name| name == work.name);
+    let is_chosen =
+        |work: &&ModelCase| only.is_empty() || only.iter().any(|name| name == work.name);
     Ok(WORKS.iter().filter(is_chosen).collect())
 }
 
 /// All rounds of a work.
-fn time_all(workspace: &Workspace, work: &Work, peers: &[Peer], rounds: usize) -> Vec<Score> {
+fn time_all(workspace: &Workspace, work: &ModelCase, peers: &[Peer], rounds: usize) -> Vec<Score> {
     let mut runs = Vec::new();
     let run = |peer, variant: &str| {
         let more = ["--variant", variant];

@@ -1,7 +1,7 @@
 //! `cargo xtask bench scaling` and `multiworker`: one replica on one processor and two on two, and ours beside other frameworks'. Two replicas
 //! are in one process, or in a process each.
 //!
-//! Every replica has a batch of the same size. The programs take their turns as those of `bench models` do.
+//! Every replica has a batch of the same size. The programs take their turns as in `bench models`.
 
 use std::fmt::Write;
 
@@ -15,7 +15,7 @@ use crate::workspace::Workspace;
 const REPLICAS: usize = 2;
 
 /// What is timed.
-struct Work {
+struct ScalingCase {
     model: &'static str,
     /// Of each replica.
     batch: usize,
@@ -24,26 +24,26 @@ struct Work {
     steps: usize,
 }
 
-const WORKS: [Work; 4] = [
-    Work {
+const WORKS: [ScalingCase; 4] = [
+    ScalingCase {
         model: "mlp",
         batch: 64,
         shown: "MLP 784-128-10",
         steps: 2000,
     },
-    Work {
+    ScalingCase {
         model: "mlp",
         batch: 512,
         shown: "MLP 784-128-10",
         steps: 300,
     },
-    Work {
+    ScalingCase {
         model: "cnn",
         batch: 128,
         shown: "CNN, 28x28",
         steps: 12,
     },
-    Work {
+    ScalingCase {
         model: "resnet50",
         batch: 8,
         shown: "ResNet-50, 224x224",
@@ -113,7 +113,7 @@ fn time_place(place: &Place, arguments: &[&str]) -> Result<(), String> {
     Ok(())
 }
 
-fn chosen(only: &[String]) -> Result<Vec<&'static Work>, String> {
+fn chosen(only: &[String]) -> Result<Vec<&'static ScalingCase>, String> {
     if let Some(unknown) = only
         .iter()
         .find(|name| WORKS.iter().all(|work| work.model != **name))
@@ -122,12 +122,13 @@ fn chosen(only: &[String]) -> Result<Vec<&'static Work>, String> {
             "found no work {unknown:?}, expected mlp, cnn or resnet50"
         ));
     }
-    let is_chosen = |work: &&Work| only.is_empty() || only.iter().any(|name| name == work.model);
+    let is_chosen =
+        |work: &&ScalingCase| only.is_empty() || only.iter().any(|name| name == work.model);
     Ok(WORKS.iter().filter(is_chosen).collect())
 }
 
 /// All rounds of a work, in a table.
-fn time_all(workspace: &Workspace, work: &Work, peers: &[Peer], rounds: usize) -> String {
+fn time_all(workspace: &Workspace, work: &ScalingCase, peers: &[Peer], rounds: usize) -> String {
     let batch = work.batch.to_string();
     let run = |peer: &Peer, replicas: usize| {
         let arguments = [work.model, &batch, &replicas.to_string()];
@@ -154,7 +155,7 @@ fn time_all(workspace: &Workspace, work: &Work, peers: &[Peer], rounds: usize) -
 }
 
 /// A row a program: a step, examples a second, and what is to be compared.
-fn table(work: &Work, scores: &[(usize, Score)]) -> String {
+fn table(work: &ScalingCase, scores: &[(usize, Score)]) -> String {
     let mut text = format!(
         "## {}, batch {} for each replica, f32\n\n\
          | framework | replicas | step | rounds | examples | compared |\n|---|---:|---:|---:|---:|---:|\n",

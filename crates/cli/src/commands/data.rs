@@ -11,7 +11,7 @@ use phalanx::data::{
 };
 
 use super::Context;
-use crate::args::{Data, DataFormat};
+use crate::args::{DataCommand, DataFormat};
 use crate::failure::{Exit, Failure};
 use crate::machine::bytes;
 use crate::synth::Synth;
@@ -22,13 +22,13 @@ const MAX_BYTES: u64 = 1 << 28;
 const SHOWN: usize = 60;
 
 /// Looks at data, writes them as TFRecord shards, or times reading them.
-pub(crate) fn run(context: &mut Context, what: &Data) -> Result<(), Failure> {
+pub(crate) fn run(context: &mut Context, what: &DataCommand) -> Result<(), Failure> {
     match what {
-        Data::Inspect { data, format, rows } => {
+        DataCommand::Inspect { data, format, rows } => {
             let (data, kind) = find(data, *format)?;
             inspect(context, &data, kind, *rows)
         }
-        Data::Shard {
+        DataCommand::Shard {
             data,
             to,
             name,
@@ -38,7 +38,7 @@ pub(crate) fn run(context: &mut Context, what: &Data) -> Result<(), Failure> {
             clear(to, name, *overwrite)?;
             shard(context, data, to, name, shards.get())
         }
-        Data::Synth {
+        DataCommand::Synth {
             to,
             classes,
             count,
@@ -55,7 +55,7 @@ pub(crate) fn run(context: &mut Context, what: &Data) -> Result<(), Failure> {
             };
             write_synth(context, &synth, to)
         }
-        Data::Bench {
+        DataCommand::Bench {
             data,
             format,
             seconds,

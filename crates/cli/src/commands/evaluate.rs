@@ -1,14 +1,18 @@
 //! `phalanx evaluate train.yaml`.
 
 use super::Context;
+use super::follow;
 use super::session::failed;
 use super::used::used;
-use crate::args::UseArgs;
+use crate::args::EvaluateArgs;
 use crate::failure::Failure;
 
 /// Prints loss and metrics of a trained model.
-pub(crate) fn run(context: &mut Context, args: &UseArgs) -> Result<(), Failure> {
-    let used = used(args)?;
+pub(crate) fn run(context: &mut Context, args: &EvaluateArgs) -> Result<(), Failure> {
+    if args.follow {
+        return follow::run(context, &args.of, &args.how);
+    }
+    let used = used(&args.of)?;
     let (mut session, facts) = used.start(context)?;
     let rows = used.labelled(&facts)?;
     let batches = session.batches(&rows);

@@ -25,8 +25,17 @@ pub(crate) fn run(context: &Context, args: &LaunchArgs) -> Result<(), Failure> {
         Failure::new(Exit::NotReady, format!("cannot watch for signals: {error}"))
     })?;
     if context.global.shows_text() {
+        let servers = match launch.servers {
+            0 => String::new(),
+            count => format!(" and {count} parameter servers"),
+        };
+        let evaluator = if launch.evaluator {
+            " and an evaluator"
+        } else {
+            ""
+        };
         notice(format_args!(
-            "launch: {} workers, logs in {}",
+            "launch: {} workers{servers}{evaluator}, logs in {}",
             launch.workers,
             launch.logs.display()
         ));
@@ -52,7 +61,7 @@ pub(crate) fn guard(job: &str) {
 }
 
 fn plan(args: &LaunchArgs) -> Result<Launch, Failure> {
-    let workers = args.workers.get();
+    let workers = args.workers.most.get();
     if let Some(rank) = args.ranks.iter().flatten().find(|rank| **rank >= workers) {
         let text = format!(
             "--ranks names worker {rank}, there are workers 0 to {}",
@@ -65,7 +74,12 @@ fn plan(args: &LaunchArgs) -> Result<Launch, Failure> {
         .logs
         .clone()
         .unwrap_or_else(|| Path::new("runs").join(&job).join("logs"));
-    let mut launch = Launch::new(program(&args.program), args.workers, job, logs);
+    let mut launch = Launch::new(program(&args.program), args.workers.most, job, logs);
+    launch.least_workers = args.workers.least;
+    launch.max_restarts = args.max_restarts;
+    launch.recover_within = Duration::from_secs(args.recover_within.into());
+    launch.servers = args.ps;
+    launch.evaluator = args.evaluator;
     launch.devices_per_worker = args.devices_per_worker;
     launch.port = args.port;
     launch.pin = !args.no_pin;
@@ -129,10 +143,12 @@ fn judge(outcome: &Outcome, launch: &Launch) -> Result<(), Failure> {
     let Some(first) = outcome.first_failure() else {
         return Err(Failure::new(exit, "stopped by a signal"));
     };
+    let who = match launch.task(first.rank) {
+        task if task.kind.trains() => format!("worker {} of {}", first.rank, launch.workers),
+        task => task.to_string(),
+    };
     let mut text = format!(
-        "worker {} of {} {} after {:.1} s",
-        first.rank,
-        launch.workers,
+        "{who} {} after {:.1} s",
         first.how,
         first.after.as_secs_f64()
     );

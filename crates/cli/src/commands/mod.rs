@@ -1,5 +1,8 @@
 //! The commands, a file each.
 
+mod ckpt;
+mod cluster_doctor;
+mod compare;
 mod completions;
 mod data;
 mod devices;
@@ -7,16 +10,19 @@ mod doctor;
 mod env;
 mod estimate;
 mod evaluate;
+mod follow;
 mod launch;
+mod plot;
 mod plugin;
 mod predict;
 mod schema;
 mod session;
+mod trace;
 mod train;
 mod used;
 
 use phalanx::fit::Logs;
-use phalanx_cluster::{Membership, Variables, membership_from_env};
+use phalanx_cluster::{Membership, TaskKind, Variables, membership_from_env};
 use phalanx_pjrt::PluginSearch;
 use serde_json::json;
 
@@ -32,14 +38,29 @@ pub(crate) struct Context {
     pub(crate) output: Output,
     /// The place of this process among the workers of a training, where there are several.
     pub(crate) worker: Option<Membership>,
+    /// Whether this process evaluates what others train.
+    pub(crate) is_evaluator: bool,
+    /// Whether there is such a process, which needs checkpoints.
+    pub(crate) is_followed: bool,
 }
 
 impl Context {
     /// Finds out whether this process is one of several workers; all but the first are silent.
     pub(crate) fn find_workers(&mut self) -> Result<(), Failure> {
-        let found = membership_from_env(&Variables::of_process());
+        let variables = Variables::of_process();
+        let found = membership_from_env(&variables);
         let found = found.map_err(|error| Failure::of(Exit::Usage, &error))?;
-        self.worker = found.filter(|membership| membership.workers > 1);
+        let kind = found.as_ref().map(|membership| membership.task.kind);
+        if kind == Some(TaskKind::Evaluator) {
+            self.is_evaluator = true;
+            return Ok(());
+        }
+        self.is_followed = variables.get("PHALANX_EVALUATOR").is_some();
+        self.worker = found.filter(|membership| {
+            let cluster = membership.cluster.as_ref();
+            let servers = cluster.map_or(0, |cluster| cluster.count(TaskKind::ParameterServer));
+            membership.workers > 1 || servers > 0
+        });
         if !self.is_chief() {
             self.global.quiet = true;
             self.output = Output::to(std::io::sink());
@@ -50,6 +71,12 @@ impl Context {
     /// Whether this process writes files and results: the first of several workers, or the only one.
     pub(crate) fn is_chief(&self) -> bool {
         self.worker.as_ref().is_none_or(Membership::is_chief)
+    }
+
+    /// Whether this process is a parameter server.
+    pub(crate) fn is_server(&self) -> bool {
+        let kind = self.worker.as_ref().map(|membership| membership.task.kind);
+        kind == Some(TaskKind::ParameterServer)
     }
 
     /// Prints results: a line for a person, or a JSON object.
@@ -71,6 +98,8 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
         search: PluginSearch::from_process(),
         output: Output::stdout(),
         worker: None,
+        is_evaluator: false,
+        is_followed: false,
     };
     match args.command {
         Command::Train(args) => train::run(&mut context, &args),
@@ -79,14 +108,24 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
             launch::guard(&job);
             Ok(())
         }
+        Command::Jobs | Command::Tune => Err(Failure::new(
+            Exit::Usage,
+            "`jobs` and `tune` take no options before them",
+        )
+        .next("write them behind the command")),
         Command::Env { explain } => env::run(&mut context, explain),
         Command::Estimate(args) => estimate::run(&mut context, &args),
         Command::Evaluate(args) => evaluate::run(&mut context, &args),
         Command::Predict(args) => predict::run(&mut context, &args),
+        Command::Plot(args) => plot::run(&mut context, &args),
+        Command::Compare(args) => compare::run(&mut context, &args),
+        Command::Trace(args) => trace::run(&mut context, &args),
         Command::Data(what) => data::run(&mut context, &what),
         Command::Plugin(what) => plugin::run(&mut context, &what),
         Command::Devices { platform } => devices::run(&mut context, platform),
-        Command::Doctor => doctor::run(&mut context),
+        Command::Ckpt(what) => ckpt::run(&mut context, &what),
+        Command::Doctor(args) if args.cluster => cluster_doctor::run(&mut context, &args),
+        Command::Doctor(_) => doctor::run(&mut context),
         Command::Schema => schema::run(&mut context),
         Command::Completions { shell } => completions::run(&mut context, shell),
     }

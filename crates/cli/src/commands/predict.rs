@@ -25,6 +25,7 @@ pub(crate) fn run(context: &mut Context, args: &PredictArgs) -> Result<(), Failu
     };
     let classes = match &used.config.data {
         Data::Csv(data) if data.label_type == LabelType::Value => None,
+        Data::Examples(data) if data.label_type == LabelType::Value => None,
         _ => Some(&facts.classes[..]),
     };
     let text = lines(outputs, classes, names.as_deref(), args.format);

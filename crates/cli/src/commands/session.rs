@@ -6,17 +6,17 @@ use std::sync::Arc;
 use phalanx::Error;
 use phalanx::data::{Batches, Dataset};
 use phalanx::engine::EngineOptions;
-use phalanx::fit::{Compile, Losses, OutputMetric, StepEstimator, Trainer};
+use phalanx::fit::{Compile, LossScale, Losses, OutputMetric, StepEstimator, Trainer};
 use phalanx::losses::Loss;
 use phalanx::metrics::Metric;
-use phalanx::nn::{IntoModel, Model};
+use phalanx::nn::{IntoModel, Model, Policy};
 use phalanx::optim::Optimizer;
 use phalanx::replicas::DeviceChoice;
 use phalanx::strategy::{NamedStrategy, Strategy};
 use phalanx_pjrt::{Platform, PluginSearch};
 
 use super::Context;
-use crate::config::{self, Located, Position, Problem, Problems, TrainConfig};
+use crate::config::{self, Data, Located, Position, Problem, Problems, TrainConfig};
 use crate::failure::{Exit, Failure};
 use crate::run_folder::RunFolder;
 use crate::{image_rows, locate, output};
@@ -37,6 +37,15 @@ pub(crate) fn config(path: &Path, overrides: &[String]) -> Result<TrainConfig, F
         .next("give the path of a train.yaml; examples/digits.yaml is one")
     })?;
     config::parse_with(&bytes, path, overrides).map_err(wrong)
+}
+
+/// The same training in one process: what was trained by several is evaluated and predicts as any other.
+pub(crate) fn alone(mut config: TrainConfig) -> TrainConfig {
+    let is_of_several = |name: &str| ["parameter_server", "multi_worker"].contains(&name);
+    config.strategy = config
+        .strategy
+        .filter(|strategy| !is_of_several(&strategy.name));
+    config
 }
 
 /// Mistakes in a `train.yaml`, which say what to do.
@@ -121,6 +130,7 @@ impl Session {
         let seed = self.config.fit.seed;
         match self.config.data.images() {
             Some(images) => image_rows::to_train(images, seed, self.classes(), &batches),
+            None if matches!(self.config.data, Data::Examples(_)) => batches.autotune(),
             None => batches.prefetch(2),
         }
     }
@@ -131,7 +141,7 @@ impl Session {
     }
 }
 
-/// Rows in batches, in their order, for a model that tells so many classes.
+/// Rows in batches, in their order, for a model of this number of classes.
 pub(crate) fn measured(config: &TrainConfig, classes: usize, rows: &Dataset) -> Batches {
     let batches = rows.batch(config.fit.batch_size);
     match config.data.images() {
@@ -153,7 +163,16 @@ fn compile(config: &TrainConfig) -> Result<Compile, Problem> {
         .iter()
         .map(|metric| metric.make(Metric::from_config));
     let metrics = metrics.map(|metric| metric.map(OutputMetric::from));
+    let skips = config.callbacks.iter().any(|callback| {
+        callback.name == "terminate_on_nan" && callback.settings["policy"] == "skip"
+    });
+    // A dynamic scale skips such steps anyway.
+    let loss_scale = match skips && config.precision != Policy::MixedFloat16 {
+        true => LossScale::SkipNonFinite,
+        false => LossScale::Auto,
+    };
     Ok(Compile {
+        loss_scale,
         optimizer: config.optimizer.make(Optimizer::from_config)?,
         loss: Losses::from(config.loss.make(Loss::from_config)?),
         metrics: metrics.collect::<Result<_, _>>()?,
@@ -163,7 +182,7 @@ fn compile(config: &TrainConfig) -> Result<Compile, Problem> {
     })
 }
 
-/// The strategy of the file on its devices, or on those of the command line.
+/// The strategy of the file, on its devices or the command line's.
 fn strategy(context: &Context, config: &TrainConfig) -> Result<NamedStrategy, Problem> {
     let strategy = match &config.strategy {
         Some(component) => component.make(NamedStrategy::from_config)?,
@@ -185,6 +204,21 @@ fn strategy(context: &Context, config: &TrainConfig) -> Result<NamedStrategy, Pr
             "see `phalanx env --explain`",
         )
     })
+}
+
+/// Serves as the parameter server that this process is, until the job ends.
+pub(crate) fn serve(context: &Context, config: &TrainConfig) -> Result<(), Failure> {
+    let at_fault = |problem| wrong(config.problems(vec![problem]));
+    let strategy = strategy(context, config).map_err(at_fault)?;
+    match strategy.start(engine_options(context, &strategy)?) {
+        Err(Error::Stopped(_)) => Ok(()),
+        Ok(_) => Err(Failure::new(
+            Exit::Usage,
+            "this process is a parameter server, and the strategy of the training has none",
+        )
+        .next("write `strategy: parameter_server`, or launch without --ps")),
+        Err(error) => Err(failed(&error)),
+    }
 }
 
 /// Starts the devices of a strategy. Where none are named these are the accelerators of this machine for which a plugin is found,
@@ -228,13 +262,13 @@ fn accelerators(search: &PluginSearch) -> Vec<DeviceChoice> {
     found.filter_map(|(_, name)| name.parse().ok()).collect()
 }
 
-fn start_on(context: &Context, strategy: &NamedStrategy) -> Result<Box<dyn Strategy>, Failure> {
+fn engine_options(context: &Context, strategy: &NamedStrategy) -> Result<EngineOptions, Failure> {
     let platform = strategy
         .devices()
         .map_or(Platform::Cpu, DeviceChoice::platform);
     let found = locate::plugin(&context.search, &context.global, platform)?;
     let quiet = context.global.quiet;
-    let options = EngineOptions {
+    Ok(EngineOptions {
         plugin: Some(found.path),
         offline: context.global.offline,
         notice: Arc::new(move |line| {
@@ -243,7 +277,11 @@ fn start_on(context: &Context, strategy: &NamedStrategy) -> Result<Box<dyn Strat
             }
         }),
         ..EngineOptions::default()
-    };
+    })
+}
+
+fn start_on(context: &Context, strategy: &NamedStrategy) -> Result<Box<dyn Strategy>, Failure> {
+    let options = engine_options(context, strategy)?;
     strategy.start(options).map_err(|error| match error {
         Error::User(_) | Error::Cluster(_) => failed(&error),
         _ => {

@@ -5,12 +5,14 @@ use std::path::PathBuf;
 use phalanx::Error;
 use phalanx::checkpoint::TrainingState;
 use phalanx::data::{Batch, Dataset};
-use phalanx::fit::{Fit, History, Logs};
+use phalanx::fit::{Fit, HParam, History, Logs, SaveBehind, callbacks};
 use phalanx::nn::Model;
-use serde_json::json;
+use phalanx_cluster::Variables;
+use serde_json::{Value, json};
 
 use super::Context;
 use super::estimate::first_batch;
+use super::follow;
 use super::session::{self, Session, failed};
 use crate::args::TrainArgs;
 use crate::config::{SaveFreq, TrainConfig};
@@ -24,11 +26,23 @@ use crate::{args, checks, model, output};
 
 /// Trains, saves the model and the logs, and tests.
 pub(crate) fn run(context: &mut Context, args: &TrainArgs) -> Result<(), Failure> {
+    if let Some(rendezvous) = &args.rendezvous {
+        Variables::define("PHALANX_RENDEZVOUS", rendezvous);
+    }
     context.find_workers()?;
     let mut config = session::config(&args.file, &args.set)?;
     overrule(&mut config, args);
+    if context.is_followed && config.fit.save_freq.is_none() {
+        config.fit.save_freq = Some(SaveFreq::Epoch);
+    }
     if args.dry_run {
         return dry_run(context, &config);
+    }
+    if context.is_evaluator {
+        return follow::beside(context, &config, args.resume);
+    }
+    if context.is_server() {
+        return session::serve(context, &config);
     }
     // Before the training, which may be long.
     let (folder, _lock) = run_folder(context, &config, args)?;
@@ -48,7 +62,7 @@ pub(crate) fn run(context: &mut Context, args: &TrainArgs) -> Result<(), Failure
         record.write(folder.path())?;
     }
     folder.write_history(session.trainer.history())?;
-    let plan = plan(context, &session, &rows, args, &folder);
+    let plan = plan(context, &session, &rows, args, &folder)?;
     let plan = if resumed { plan.resume() } else { plan };
     let history = fit(&mut session, &rows, plan, args, &folder)?;
     session.save(&folder)?;
@@ -87,7 +101,10 @@ fn overrule(config: &mut TrainConfig, args: &TrainArgs) {
 }
 
 /// Reads the data and builds the model, and says what they are.
-fn data_and_model(context: &mut Context, config: &TrainConfig) -> Result<(Rows, Model), Failure> {
+pub(super) fn data_and_model(
+    context: &mut Context,
+    config: &TrainConfig,
+) -> Result<(Rows, Model), Failure> {
     let rows = rows::load(config).map_err(session::wrong)?;
     describe(context, &rows)?;
     let model = model::build(config, &rows.facts.dims).map_err(session::wrong)?;
@@ -236,12 +253,21 @@ fn plan(
     rows: &Rows,
     args: &TrainArgs,
     folder: &RunFolder,
-) -> Fit {
+) -> Result<Fit, Failure> {
     let mut fit = Fit::epochs(session.config.fit.epochs)
         .progress(context.global.fit_progress())
         .data_settings(&session.config.data_text);
     let logs = folder.clone();
-    fit = fit.after_epoch(move |epoch| logs.append_history(epoch));
+    fit = fit.after_epoch(move |epoch| {
+        // The whole of it is written at the end; training does not depend on a line of it.
+        if let Err(error) = logs.append_history(epoch) {
+            let (number, shown) = (epoch.epoch + 1, logs.path().display());
+            output::notice(format_args!(
+                "warning: no line for epoch {number} in the history.jsonl of {shown}: {error}"
+            ));
+        }
+        Ok(())
+    });
     if let Some(steps) = args.steps_per_epoch {
         fit = fit.steps_per_epoch(steps.get());
     }
@@ -252,15 +278,49 @@ fn plan(
         fit = fit.validation(&session.batches(validation));
     }
     if writes_checkpoints(session, args) {
-        fit = fit.checkpoint(folder.checkpoint());
+        fit = fit
+            .checkpoint(folder.checkpoint())
+            .save_behind(SaveBehind::Wait);
     }
     if let Some(SaveFreq::Batches(batches)) = session.config.fit.save_freq {
         fit = fit.save_freq(batches);
     }
     if let Some(events) = &session.config.fit.tensorboard {
-        fit = fit.tensorboard(events);
+        fit = fit.tensorboard(events.clone().settings(hparams(&session.config)));
     }
-    fit
+    let config = &session.config;
+    for callback in &config.callbacks {
+        let made = callback.make(callbacks::from_config);
+        fit = fit.callback(made.map_err(|problem| session::wrong(config.problems(vec![problem])))?);
+    }
+    Ok(fit)
+}
+
+/// The settings by which trainings are compared in TensorBoard.
+fn hparams(config: &TrainConfig) -> Vec<(String, HParam)> {
+    let text = |text: &str| HParam::Text(text.to_owned());
+    let number = |number: u64| HParam::Number(number as f64);
+    let mut settings = vec![
+        ("epochs".to_owned(), number(config.fit.epochs as u64)),
+        (
+            "batch_size".to_owned(),
+            number(config.fit.batch_size as u64),
+        ),
+        ("seed".to_owned(), number(config.fit.seed)),
+        ("loss".to_owned(), text(&config.loss.name)),
+        ("optimizer".to_owned(), text(&config.optimizer.name)),
+    ];
+    let own = config.optimizer.settings.as_object().into_iter().flatten();
+    settings.extend(own.map(|(name, value)| {
+        let value = match value {
+            Value::Bool(flag) => HParam::Flag(*flag),
+            value => value
+                .as_f64()
+                .map_or_else(|| text(&value.to_string()), HParam::Number),
+        };
+        (format!("optimizer.{name}"), value)
+    }));
+    settings
 }
 
 const fn writes_checkpoints(session: &Session, args: &TrainArgs) -> bool {

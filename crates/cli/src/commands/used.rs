@@ -55,7 +55,16 @@ pub(crate) fn used(args: &UseArgs) -> Result<Used, Failure> {
     let (mut csv, mut images) = (args.csv.clone(), args.images.clone());
     match (&config.data, &args.data[..]) {
         (Data::Csv(_), paths) => csv.extend_from_slice(paths),
-        (Data::Images(_), []) => {}
+        (Data::Images(_) | Data::Examples(_), []) => {}
+        (Data::Examples(_), [path, ..]) => {
+            let message = format!(
+                "the model is of files of examples, and {} is a path of others",
+                path.display()
+            );
+            return Err(Failure::new(Exit::Usage, message).next(
+                "name the files as `test` of data in the training file, and give that file",
+            ));
+        }
         (Data::Images(_), [path]) => images = Some(path.clone()),
         (Data::Images(_), [_, second, ..]) => {
             let message = format!(
@@ -66,7 +75,7 @@ pub(crate) fn used(args: &UseArgs) -> Result<Used, Failure> {
         }
     }
     Ok(Used {
-        config,
+        config: session::alone(config),
         record,
         csv,
         images,
@@ -119,19 +128,38 @@ impl Used {
         let path = RunFolder::of(&self.config.output).checkpoint();
         let (state, left_out) =
             TrainingState::load_newest(&path).map_err(|error| failed(&error))?;
+        let mut session = self.untrained(context)?;
         if !left_out.is_empty() {
             notice(format_args!("warning: {}", left_out.join("; ")));
         }
+        let restored = session.trainer.set_training_state(&state);
+        restored.map_err(|error| failed(&error))?;
+        Ok(session)
+    }
+
+    /// The model as it was before its training.
+    fn untrained(&self, context: &Context) -> Result<Session, Failure> {
         let Some(record) = &self.record else {
+            let path = RunFolder::of(&self.config.output).checkpoint();
             let message = format!("there is no training.json beside {}", path.display());
             return Err(Failure::new(Exit::Usage, message)
                 .next("go on with the training with --resume, which writes one"));
         };
         let model = model::build(&self.config, &record.facts.dims).map_err(wrong)?;
-        let mut session = Session::start(context, &self.config, model)?;
-        let restored = session.trainer.set_training_state(&state);
-        restored.map_err(|error| failed(&error))?;
-        Ok(session)
+        Session::start(context, &self.config, model)
+    }
+
+    /// What is kept of its training.
+    pub(crate) const fn record(&self) -> Option<&Record> {
+        self.record.as_ref()
+    }
+
+    /// The model as it was before its training, and the rows to evaluate it on.
+    pub(crate) fn to_follow(&self, context: &Context) -> Result<(Session, Dataset), Failure> {
+        let session = self.untrained(context)?;
+        let facts = self.record.as_ref().map(|record| record.facts.clone());
+        let rows = self.labelled(&facts.unwrap_or_default())?;
+        Ok((session, rows))
     }
 
     /// Of a model that was saved without a record.
@@ -156,19 +184,19 @@ impl Used {
         Ok(facts)
     }
 
-    /// The rows or images named, or those of the test, with labels.
+    /// The rows or images named, or the test data, with labels.
     pub(crate) fn labelled(&self, facts: &Facts) -> Result<Dataset, Failure> {
         self.check_kind()?;
         match (&self.config.data, &self.images) {
             (Data::Images(images), Some(path)) => {
                 image_rows::labelled(images, facts, path).map_err(|error| failed(&error))
             }
-            (Data::Images(_), None) => self.test_rows(),
+            (Data::Images(_) | Data::Examples(_), _) => self.test_rows(),
             (Data::Csv(data), _) => self.rows(data, facts, rows::labelled),
         }
     }
 
-    /// The rows or images named, or those of the test, of which labels do not matter; with the names of images.
+    /// The rows or images named, or the test data; labels do not matter; with the names of images.
     pub(crate) fn to_predict(
         &self,
         facts: &Facts,
@@ -179,6 +207,7 @@ impl Used {
                 Some(image_rows::to_predict(images, path).map_err(|error| failed(&error))?)
             }
             (Data::Images(images), None) => self.test_images(images)?,
+            (Data::Examples(_), _) => None,
             (Data::Csv(data), _) => {
                 return Ok((self.rows(data, facts, rows::to_predict)?, None));
             }
@@ -200,6 +229,10 @@ impl Used {
             (Data::Images(_), None) if !self.csv.is_empty() => (
                 "images, and --csv names rows",
                 "name a folder of images with --images",
+            ),
+            (Data::Examples(_), _) if !self.csv.is_empty() || self.images.is_some() => (
+                "files of examples, and others are named",
+                "name them as `test` of data in the training file",
             ),
             (Data::Csv(_), Some(_)) => (
                 "rows, and --images names images",
@@ -235,6 +268,10 @@ impl Used {
                 Data::Images(_) => (
                     "images",
                     "name a folder with --images, or add `test: {split: 0.1}` to data and train again",
+                ),
+                Data::Examples(_) => (
+                    "examples",
+                    "add `test: {split: 0.1}` to data and train again",
                 ),
                 Data::Csv(_) => (
                     "rows",

@@ -121,10 +121,7 @@ const STRATEGIES: &[Alias] = &[
     ("one_device_strategy", Same("one_device")),
     ("central_storage_strategy", Same("central_storage")),
     ("multi_worker_mirrored_strategy", Same("multi_worker")),
-    (
-        "parameter_server_strategy",
-        Hint("it is not there; `central_storage` keeps variables on one device"),
-    ),
+    ("parameter_server_strategy", Same("parameter_server")),
     ("tpu_strategy", Hint("write `mirrored: {devices: tpu}`")),
     ("data_parallel", Hint("write `mirrored`")),
     ("distributed_data_parallel", Hint("write `mirrored`")),
@@ -289,6 +286,12 @@ const KEYS: &[(&str, &str, &str)] = &[
         "write `validation: {csv: FILE}`, or `validation: test`",
     ),
     ("fit", "num_epochs", "write `epochs`"),
+    ("tensorboard", "log_dir", "write `folder`"),
+    (
+        "tensorboard",
+        "profile_batch",
+        "run `phalanx trace` on the training file",
+    ),
     ("fit", "max_epochs", "write `epochs`"),
     (
         "fit",
@@ -339,11 +342,11 @@ const ANYWHERE: &[(&str, &str)] = &[
     ),
     (
         "callbacks",
-        "there are none; `keep_best` and `save_freq` in `fit` save models and checkpoints, `tensorboard` writes for TensorBoard",
+        "write `callbacks` at the top of the file; `keep_best` and `save_freq` in `fit` save models and checkpoints, `tensorboard` writes for TensorBoard",
     ),
     (
         "early_stopping",
-        "it is not there; `keep_best` in `fit` saves the best epoch",
+        "write `callbacks: [{early_stopping: {monitor: val_loss}}]` at the top of the file",
     ),
     (
         "initial_epoch",
@@ -447,7 +450,7 @@ fn names_of(family: Family) -> &'static [Alias] {
         Family::Activation => ACTIVATIONS,
         Family::Initializer => INITIALIZERS,
         Family::Schedule => SCHEDULES,
-        Family::Regularizer => &[],
+        Family::Regularizer | Family::Callback => &[],
     }
 }
 

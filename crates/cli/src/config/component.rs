@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 
 use phalanx::components::components;
 use phalanx::config::{Description, Family};
+use phalanx::fit::callbacks;
 use phalanx::losses::Loss;
 use phalanx::metrics::Metric;
 use phalanx::models;
@@ -14,9 +15,9 @@ use phalanx::strategy::NamedStrategy;
 use serde_json::{Map, Number, Value as Json};
 
 use super::aliases;
-use super::problem::{Position, Problem, shown};
 use super::reader::Reader;
-use super::yaml::{Key, Node, Value};
+use phalanx_yaml::{Key, Node, Value};
+use phalanx_yaml::{Position, Problem, shown};
 
 /// Types as serde names them, and as a user does.
 const SERDE_TYPES: [(&str, &str); 5] = [
@@ -44,7 +45,7 @@ pub struct Component {
     pub settings: Json,
     /// Where the name is written.
     pub at: Position,
-    /// The name of every setting, those of inner mappings too, and where it is written.
+    /// The name of every setting, also of inner mappings, and where it is written.
     keys: Vec<(String, Position)>,
 }
 
@@ -77,6 +78,7 @@ impl Component {
             Family::Metric => self.make(Metric::from_config).map(drop),
             Family::Optimizer => self.make(Optimizer::from_config).map(drop),
             Family::Strategy => self.make(NamedStrategy::from_config).map(drop),
+            Family::Callback => self.make(callbacks::from_config).map(drop),
             // These are only parts of other components, which read them.
             Family::Schedule | Family::Activation | Family::Initializer | Family::Regularizer => {
                 Ok(())
@@ -316,7 +318,7 @@ impl Reader {
 
 /// A message that repeats what the user wrote, without what moves a cursor, and with an end.
 fn printable(message: &str) -> String {
-    /// The longest is that of an unknown layer, with the names of all.
+    /// The longest names an unknown layer and lists all layers.
     const LONGEST: usize = 6000;
     let mut text = String::new();
     for (index, character) in message.chars().enumerate() {

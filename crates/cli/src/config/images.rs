@@ -8,8 +8,8 @@ use phalanx::image::{ImagePipeline, Region, Scale};
 use super::reader::{Reader, Section, boolean, finite, list, text, whole};
 use super::sections::{as_usize, located};
 use super::table::{AUGMENT, IMAGE_TEST, IMAGES, STANDARD};
-use super::yaml::{Node, Value};
 use super::{Data, ImageTest, Images, Located, Mix};
+use phalanx_yaml::{Node, Value};
 
 impl Reader {
     /// The section `data` of a folder of images.

@@ -8,23 +8,25 @@
 
 mod aliases;
 mod component;
+mod example_table;
+mod examples;
 mod images;
 mod overrides;
-mod problem;
 mod reader;
 pub mod reference;
 pub mod schema;
 mod sections;
 mod table;
-mod yaml;
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use phalanx::fit::TensorBoard;
+
 pub use component::Component;
 pub use phalanx::config::Family;
-pub use problem::{Position, Problem, Problems};
+pub use phalanx_yaml::{Position, Problem, Problems};
 
 /// A whole `train.yaml`.
 #[derive(Debug, Clone, PartialEq)]
@@ -49,6 +51,8 @@ pub struct TrainConfig {
     pub metrics: Vec<Component>,
     /// How to train.
     pub fit: Fit,
+    /// What is called on the way.
+    pub callbacks: Vec<Component>,
     /// What layers compute in.
     pub precision: phalanx::nn::Policy,
     /// On which devices, and how they work together.
@@ -72,6 +76,8 @@ pub enum Data {
     Csv(Csv),
     /// The images of a folder.
     Images(Images),
+    /// The examples of IDX, CIFAR or TFRecord files.
+    Examples(Examples),
 }
 
 impl Data {
@@ -80,7 +86,7 @@ impl Data {
     pub const fn images(&self) -> Option<&Images> {
         match self {
             Self::Images(images) => Some(images),
-            Self::Csv(_) => None,
+            Self::Csv(_) | Self::Examples(_) => None,
         }
     }
 }
@@ -129,6 +135,67 @@ pub struct Images {
     pub corrupt: phalanx::data::CorruptPolicy,
     /// What the trained model is tested on.
     pub test: Option<Located<ImageTest>>,
+}
+
+/// Files that hold examples, and how they are read.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Examples {
+    /// The files.
+    pub files: ExampleFiles,
+    /// The line of the section.
+    pub at: Position,
+    /// The features of a TFRecord file.
+    pub names: Option<TfFeatures>,
+    /// Dims of one example; empty for the dims that the files have.
+    pub features: Located<Vec<usize>>,
+    /// What the label is.
+    pub label_type: LabelType,
+    /// What every number of an example is divided by.
+    pub divide_by: f64,
+    /// What the trained model is tested on.
+    pub test: Option<Located<ExampleTest>>,
+}
+
+/// Files that hold examples.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ExampleFiles {
+    /// Two IDX files, as of MNIST.
+    Idx {
+        /// The file of the images.
+        images: PathBuf,
+        /// The file of the labels.
+        labels: PathBuf,
+    },
+    /// The binary version of CIFAR.
+    Cifar {
+        /// A path or a pattern.
+        pattern: String,
+        /// How many classes it has.
+        version: phalanx::data::Cifar,
+    },
+    /// TFRecord files of `tf.train.Example`.
+    TfRecord {
+        /// A path or a pattern.
+        pattern: String,
+    },
+}
+
+/// The names of the features of a `tf.train.Example`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TfFeatures {
+    /// The numbers, or the bytes, that the model is given.
+    pub input: String,
+    /// The label.
+    pub label: String,
+}
+
+/// Examples that training does not see.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ExampleTest {
+    /// This fraction, from the end.
+    Split(f64),
+    /// Files of their own.
+    Files(ExampleFiles),
 }
 
 /// How images of a batch are mixed, with the alpha of the distribution of shares.
@@ -221,8 +288,8 @@ pub struct Fit {
     pub keep_best: Option<Located<String>>,
     /// When checkpoints are written, if they are.
     pub save_freq: Option<SaveFreq>,
-    /// The folder of the event files that TensorBoard reads.
-    pub tensorboard: Option<PathBuf>,
+    /// What is written for TensorBoard, if anything.
+    pub tensorboard: Option<TensorBoard>,
     /// Weights of classes; those not listed have 1.
     pub class_weight: Option<Located<Vec<(i64, f32)>>>,
 }
@@ -232,7 +299,7 @@ pub struct Fit {
 pub enum SaveFreq {
     /// After each epoch.
     Epoch,
-    /// After so many batches of an epoch too.
+    /// Also after this number of batches of an epoch.
     Batches(usize),
 }
 
@@ -284,7 +351,7 @@ pub fn parse_with(
     overrides: &[String],
 ) -> Result<TrainConfig, Problems> {
     let fail = |list| Problems::new(&origin.display().to_string(), list);
-    let (mut root, problems) = yaml::parse(bytes).map_err(|problem| fail(vec![problem]))?;
+    let (mut root, problems) = phalanx_yaml::parse(bytes).map_err(|problem| fail(vec![problem]))?;
     for text in overrides {
         overrides::apply(&mut root, text).map_err(|problem| fail(vec![problem]))?;
     }
@@ -305,7 +372,18 @@ pub fn parse_with(
 /// # Errors
 /// Text that is not YAML, or has a number that is not finite.
 pub fn document(text: &str) -> Result<serde_json::Value, Problem> {
-    let (root, _) = yaml::parse(text.as_bytes())?;
+    document_with(text, &[])
+}
+
+/// As [`document`], with other values for some keys: `fit.batch_size=64`.
+///
+/// # Errors
+/// As [`document`]; an override that names no place in the file, or whose value is no YAML.
+pub fn document_with(text: &str, overrides: &[String]) -> Result<serde_json::Value, Problem> {
+    let (mut root, _) = phalanx_yaml::parse(text.as_bytes())?;
+    for text in overrides {
+        overrides::apply(&mut root, text)?;
+    }
     let infinite = || Problem::new(root.at, "a number is not finite", "write a finite number");
     root.to_json().ok_or_else(infinite)
 }
@@ -316,7 +394,7 @@ pub fn document(text: &str) -> Result<serde_json::Value, Problem> {
 /// Those of the file system.
 pub fn load(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    let most = yaml::MAX_BYTES as u64 + 1;
+    let most = phalanx_yaml::MAX_BYTES as u64 + 1;
     File::open(path)?.take(most).read_to_end(&mut bytes)?;
     Ok(bytes)
 }

@@ -1,10 +1,10 @@
 //! Values of the command line that take the place of those in a file: `--set fit.batch_size=64`.
 
-use super::problem::{Position, Problem, shown};
-use super::yaml::{self, Key, Node, Value};
+use phalanx_yaml::{Key, Node, Value};
+use phalanx_yaml::{Position, Problem, shown};
 
 /// Sets the value that `text` names, `KEY.KEY=VALUE`. Keys that are not there are added; elements of lists are named by their
-/// position from 0. The value is YAML. A mistake in it is told at the place of what it replaces.
+/// position from 0. The value is YAML. A mistake in it is reported at the place of what it replaces.
 pub(super) fn apply(root: &mut Node, text: &str) -> Result<(), Problem> {
     let wrong = |at, why: String| {
         let next = "write it as in `--set fit.batch_size=64` or `--set model.0.dense.units=32`";
@@ -13,7 +13,7 @@ pub(super) fn apply(root: &mut Node, text: &str) -> Result<(), Problem> {
     let Some((path, value)) = text.split_once('=') else {
         return Err(wrong(Position::START, "it has no `=`".into()));
     };
-    let parsed = yaml::parse(value.as_bytes());
+    let parsed = phalanx_yaml::parse(value.as_bytes());
     let (mut value, problems) =
         parsed.map_err(|problem| wrong(Position::START, problem.message))?;
     if let Some(problem) = problems.into_iter().next() {

@@ -3,8 +3,8 @@
 use phalanx::config::{Field, Kind};
 
 use super::aliases;
-use super::problem::{Position, Problem, shown, suggest};
-use super::yaml::{Key, Node, Value};
+use phalanx_yaml::{Key, Node, Value};
+use phalanx_yaml::{Position, Problem, shown, suggest};
 
 /// Collects mistakes.
 #[derive(Default)]

@@ -6,7 +6,7 @@ use phalanx::components::components;
 use phalanx::config::{DefaultValue, Description, Family, Field, Setting};
 use serde_json::Value as Json;
 
-use super::{aliases, table};
+use super::{aliases, example_table, table};
 
 const START: &str = "<!-- table: ";
 const END: &str = "<!-- end -->";
@@ -43,8 +43,16 @@ fn written(name: &str) -> Option<String> {
         "scale" => table::STANDARD,
         "augment" => table::AUGMENT,
         "image test" => table::IMAGE_TEST,
+        "idx" => example_table::IDX,
+        "idx files" => example_table::IDX_FILES,
+        "idx test" => example_table::IDX_TEST,
+        "cifar10" => example_table::CIFAR[0],
+        "cifar100" => example_table::CIFAR[1],
+        "tfrecord" => example_table::TFRECORD,
+        "tfrecord test" => example_table::TFRECORD_TEST,
         "fit" => table::FIT,
         "validation" => table::VALIDATION,
+        "tensorboard" => table::TENSORBOARD,
         "spellings" => return Some(spellings()),
         "every layer" => return Some(every_layer()),
         _ => return family(name).map(|family| listed(family, &components(family))),

@@ -10,7 +10,6 @@ use phalanx::config::{DefaultValue, Description, Family, Field, Kind, Setting};
 use serde_json::{Map, Value as Json, json};
 
 use super::table::FILE;
-use super::yaml;
 
 /// The schema.
 #[must_use]
@@ -111,7 +110,7 @@ fn described(field: &Field) -> Json {
     let mut schema = of(&field.kind);
     let mut notes = json!({ "description": field.doc });
     if let DefaultValue::Value(text) = field.default
-        && let Some(default) = yaml::parse(text.as_bytes())
+        && let Some(default) = phalanx_yaml::parse(text.as_bytes())
             .ok()
             .and_then(|(node, _)| node.to_json())
     {

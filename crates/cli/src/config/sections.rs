@@ -3,17 +3,18 @@
 use std::path::{Path, PathBuf};
 
 use phalanx::config::Family;
+use phalanx::fit::{TensorBoard, UpdateFreq};
 use phalanx::nn::Policy;
 
 use super::component::Component;
-use super::problem::{Position, shown};
 use super::reader::{Reader, Section, boolean, finite, list, text, whole};
-use super::table::{self, CSV, FILE, FIT, TEST, VALIDATION};
-use super::yaml::{Node, Value};
+use super::table::{self, CSV, FILE, FIT, TENSORBOARD, TEST, VALIDATION};
 use super::{
     Column, Csv, Data, Fit, Label, LabelType, Located, Missing, SaveFreq, Test, TrainConfig,
     Validation,
 };
+use phalanx_yaml::{Node, Value};
+use phalanx_yaml::{Position, shown};
 
 /// No class label is written with more digits than fit an i32.
 const MAX_CLASS: i64 = i32::MAX as i64;
@@ -29,6 +30,9 @@ impl Reader {
         let loss = self.one(&file, "loss", Family::Loss);
         let metrics = self
             .list_of(&file, "metrics", Family::Metric)
+            .unwrap_or_default();
+        let callbacks = self
+            .list_of(&file, "callbacks", Family::Callback)
             .unwrap_or_default();
         let fit = match file.node("fit") {
             Some(node) => self.fit(node, folder),
@@ -55,6 +59,7 @@ impl Reader {
             loss: loss?,
             metrics,
             fit,
+            callbacks,
             precision: precision.unwrap_or_default(),
             strategy,
             output,
@@ -90,6 +95,9 @@ impl Reader {
     fn data(&mut self, node: &Node, folder: &Path) -> Option<Data> {
         if has_key(node, "image_folder") {
             return self.image_data(node, folder);
+        }
+        if let Some(examples) = self.example_data(node, folder) {
+            return examples;
         }
         let section = self.section(node, "data", CSV)?;
         let at = section.at;
@@ -168,11 +176,36 @@ impl Reader {
                 located(|node| text(node).map(str::to_owned)),
             ),
             save_freq: self.value(&section, "save_freq", save_freq),
-            tensorboard: self.value(&section, "tensorboard", |node| {
-                text(node).map(PathBuf::from)
-            }),
+            tensorboard: self.tensorboard(&section),
             class_weight: self.class_weights(&section),
         })
+    }
+
+    fn tensorboard(&mut self, fit: &Section<'_>) -> Option<TensorBoard> {
+        let node = fit.node("tensorboard")?;
+        if !matches!(node.value, Value::Map(_)) {
+            return self.value(fit, "tensorboard", |node| text(node).map(TensorBoard::from));
+        }
+        let section = self.section(node, "tensorboard", TENSORBOARD)?;
+        let folder = self.value(&section, "folder", |node| text(node).map(TensorBoard::from));
+        let freq = self.value(&section, "histogram_freq", whole).map(as_usize);
+        let update = self.value(&section, "update_freq", update_freq);
+        let mut is = |name, default| self.value(&section, name, boolean).unwrap_or(default);
+        let flags = [
+            is("write_graph", true),
+            is("write_images", false),
+            is("write_steps_per_second", false),
+            is("write_system", true),
+        ];
+        Some(
+            folder?
+                .histogram_freq(freq.unwrap_or(0))
+                .update_freq(update.unwrap_or_default())
+                .write_graph(flags[0])
+                .write_images(flags[1])
+                .write_steps_per_second(flags[2])
+                .write_system(flags[3]),
+        )
     }
 
     fn class_weights(&mut self, fit: &Section<'_>) -> Option<Located<Vec<(i64, f32)>>> {
@@ -242,6 +275,7 @@ impl Reader {
         let (tests, example) = match data {
             Data::Images(images) => (images.test.is_some(), "{split: 0.1}"),
             Data::Csv(csv) => (csv.test.is_some(), "{last: 100}"),
+            Data::Examples(examples) => (examples.test.is_some(), "{split: 0.1}"),
         };
         match &fit.validation {
             Some(Located { value, at }) if *value == Validation::Test && !tests => self.problem(
@@ -250,11 +284,11 @@ impl Reader {
                 format!("add `test: {example}` to data, or write `validation: {{split: 0.1}}`"),
             ),
             Some(Located { value, at })
-                if matches!(value, Validation::Csv(_)) && data.images().is_some() =>
+                if matches!(value, Validation::Csv(_)) && !matches!(data, Data::Csv(_)) =>
             {
                 self.problem(
                     *at,
-                    "`validation` is of csv files, and data is a folder of images",
+                    "`validation` is of csv files, and data is not",
                     "write `validation: {split: 0.1}`, or `validation: test` with a `test` in data",
                 );
             }
@@ -353,7 +387,15 @@ impl Default for Fit {
     }
 }
 
-fn has_key(node: &Node, name: &str) -> bool {
+fn update_freq(node: &Node) -> Option<UpdateFreq> {
+    match text(node) {
+        Some("epoch") => Some(UpdateFreq::Epoch),
+        Some("batch") => Some(UpdateFreq::Steps(1)),
+        _ => whole(node).map(|steps| UpdateFreq::Steps(as_usize(steps))),
+    }
+}
+
+pub(super) fn has_key(node: &Node, name: &str) -> bool {
     matches!(&node.value, Value::Map(entries) if entries.iter().any(|(key, _)| key.name == name))
 }
 
@@ -409,7 +451,7 @@ fn label(node: &Node) -> Option<Label> {
     }
 }
 
-fn label_type(node: &Node) -> Option<LabelType> {
+pub(super) fn label_type(node: &Node) -> Option<LabelType> {
     match text(node)? {
         "class" => Some(LabelType::Class),
         "value" => Some(LabelType::Value),
@@ -458,7 +500,7 @@ fn delimiter(node: &Node) -> Option<char> {
     (is_visible && !is_part_of_a_field).then_some(only)
 }
 
-fn dims(node: &Node) -> Option<Vec<usize>> {
+pub(super) fn dims(node: &Node) -> Option<Vec<usize>> {
     let dims = list(node)?.iter().map(|item| whole(item).map(as_usize));
     let dims: Vec<usize> = dims.collect::<Option<_>>()?;
     let product = dims

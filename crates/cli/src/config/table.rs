@@ -8,6 +8,8 @@ use std::ops::Bound::{Excluded, Included};
 use phalanx::config::{DefaultValue, Family, Field, Kind};
 use phalanx::nn::Policy;
 
+use super::example_table::{CIFAR, IDX, TFRECORD};
+
 /// Most numbers of one example: what the CSV reader takes.
 pub(crate) const MAX_FEATURES: i64 = 1 << 18;
 /// Most layers of a model, and most metrics.
@@ -19,9 +21,16 @@ pub(crate) const FILE: &[Field] = &[
         "data",
         Kind::Worded(
             "what to train on",
-            &Kind::Either(&[Kind::Section(CSV), Kind::Section(IMAGES)]),
+            &Kind::Either(&[
+                Kind::Section(CSV),
+                Kind::Section(IMAGES),
+                Kind::Section(IDX),
+                Kind::Section(CIFAR[0]),
+                Kind::Section(CIFAR[1]),
+                Kind::Section(TFRECORD),
+            ]),
         ),
-        "the examples: rows of CSV files, or a folder of images",
+        "the examples: rows of CSV files, a folder of images, or files of MNIST's, CIFAR's or TensorFlow's formats",
     )
     .example("{csv: data.csv}"),
     Field::required(
@@ -57,6 +66,13 @@ pub(crate) const FILE: &[Field] = &[
     )
     .example("{epochs: 10}"),
     Field::new(
+        "callbacks",
+        Kind::Components(Family::Callback, 0, MAX_COMPONENTS),
+        DefaultValue::Words("none"),
+        "what is called on the way of the training, in this order",
+    )
+    .example("[{early_stopping: {patience: 3}}]"),
+    Field::new(
         "precision",
         Kind::OneOf(&Policy::NAMES),
         DefaultValue::Value("float32"),
@@ -88,7 +104,7 @@ const ROWS: Kind = Kind::Worded(
     "a whole number of rows above 0",
     &Kind::Whole(1, 100_000_000),
 );
-const FRACTION: Kind = Kind::Number(Excluded(0.0), Excluded(1.0));
+pub(super) const FRACTION: Kind = Kind::Number(Excluded(0.0), Excluded(1.0));
 
 /// `data` of CSV files.
 pub(crate) const CSV: &[Field] = &[
@@ -425,9 +441,12 @@ pub(crate) const FIT: &[Field] = &[
     .example("epoch"),
     Field::new(
         "tensorboard",
-        FOLDER,
+        Kind::Worded(
+            "the path of a folder, or settings with one",
+            &Kind::Either(&[Kind::Text, Kind::Section(TENSORBOARD)]),
+        ),
         DefaultValue::Words("none"),
-        "the folder of the event files that TensorBoard reads, with the results of each epoch, as Keras' callback writes them. Curves go on with `--resume`; another training begins them anew, so give each a folder of its own",
+        "the folder of the event files that TensorBoard reads, as Keras' callback writes them: the results of each epoch, or what else the [settings](#tensorboard) ask for. Curves go on with `--resume`; another training begins them anew, so give each a folder of its own",
     )
     .example("runs/digits/tensorboard"),
     Field::new(
@@ -453,8 +472,62 @@ pub(crate) const VALIDATION: &[Field] = &[
     Field::optional("csv", PATHS, "other files with the same columns").example("validation.csv"),
 ];
 
+/// `tensorboard` of `fit`.
+pub(crate) const TENSORBOARD: &[Field] = &[
+    Field::required("folder", FOLDER, "the folder of the event files")
+        .example("runs/digits/tensorboard"),
+    Field::new(
+        "histogram_freq",
+        Kind::Whole(0, 1_000_000_000),
+        DefaultValue::Value("0"),
+        "after how many epochs histograms of the variables are written; 0 is never",
+    )
+    .example("1"),
+    Field::new(
+        "write_graph",
+        Kind::Bool,
+        DefaultValue::Value("true"),
+        "whether the graph of the model is written",
+    )
+    .example("true"),
+    Field::new(
+        "write_images",
+        Kind::Bool,
+        DefaultValue::Value("false"),
+        "whether variables are written as images too, with the histograms",
+    )
+    .example("true"),
+    Field::new(
+        "write_steps_per_second",
+        Kind::Bool,
+        DefaultValue::Value("false"),
+        "whether the steps of a second are written",
+    )
+    .example("true"),
+    Field::new(
+        "update_freq",
+        Kind::Worded(
+            "epoch, batch, or a whole number of steps from 1 to 1000000000",
+            &Kind::Either(&[
+                Kind::OneOf(&["epoch", "batch"]),
+                Kind::Whole(1, 1_000_000_000),
+            ]),
+        ),
+        DefaultValue::Value("epoch"),
+        "when results are written: at the end of an `epoch`, or also after each `batch` or every so many steps, for which training waits each time",
+    )
+    .example("100"),
+    Field::new(
+        "write_system",
+        Kind::Bool,
+        DefaultValue::Value("true"),
+        "whether each worker writes its use of processors, memory and network",
+    )
+    .example("false"),
+];
+
 /// The sections by the name that messages give them, with where they are.
-pub(crate) const SECTIONS: [(&str, &[Field]); 9] = [
+pub(crate) const SECTIONS: [(&str, &[Field]); 10] = [
     ("the file", FILE),
     ("data", CSV),
     ("test", TEST),
@@ -464,6 +537,7 @@ pub(crate) const SECTIONS: [(&str, &[Field]); 9] = [
     ("test", IMAGE_TEST),
     ("fit", FIT),
     ("validation", VALIDATION),
+    ("tensorboard", TENSORBOARD),
 ];
 
 /// How far something may change, 0 by default.

@@ -6,11 +6,12 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::join::{self, JoinRequest, Roster, Timing};
+use super::event::Settings;
+use super::join;
 use super::link::{Incoming, Link, Next, Outgoing};
 use super::message::{FrameError, Reply, Request, millis};
-use super::service::{Service, spawn};
-use super::state::Settings;
+use super::request::{JoinRequest, Roster, Timing};
+use super::service::{Hosted, Service, spawn};
 use super::{ClusterError, Failure, Missing};
 use crate::{Address, Membership};
 
@@ -21,8 +22,8 @@ pub struct Coordinator(Arc<Handle>);
 
 struct Handle {
     shared: Arc<Shared>,
-    /// In worker 0.
-    service: Option<(Service, Option<SocketAddr>)>,
+    /// In worker 0, where it coordinates.
+    hosted: Option<Hosted>,
     /// Ends when the connection has been read to its end.
     reading: Mutex<Receiver<()>>,
 }
@@ -32,6 +33,8 @@ struct Shared {
     outgoing: Outgoing,
     worker: usize,
     workers: usize,
+    /// Whether worker 0 coordinates, so that the end of the service is its end.
+    by_worker_0: bool,
     generation: u64,
     timing: Timing,
     addresses: Option<Vec<Address>>,
@@ -68,6 +71,23 @@ impl Coordinator {
         join::join(membership, request)
     }
 
+    /// Meets the others again in the generation after the one that has failed; `request` says how far this worker's training is.
+    ///
+    /// # Errors
+    /// As for [`join`](Self::join); also when the others went on without this worker, whose place another process has.
+    pub fn rejoin(
+        &self,
+        membership: &Membership,
+        mut request: JoinRequest,
+    ) -> Result<(Self, Roster), ClusterError> {
+        request.generation = self.generation();
+        let joined = join::rejoin(self.0.hosted.clone(), membership, request);
+        // Its connection is of the generation before, and nobody is to wait for more of it.
+        self.0.shared.lock().left = true;
+        self.0.shared.outgoing.close();
+        joined
+    }
+
     /// Handles of `workers` workers in this process, which have all joined: to test what is built on it.
     ///
     /// # Panics
@@ -90,8 +110,9 @@ impl Coordinator {
             generation: 1,
             lease: timing.lease,
             join_within: Duration::MAX,
+            recovery: None,
         };
-        let service = Service::start(settings, None).expect("a thread");
+        let service = Service::start(settings, None, Box::new(|_| ())).expect("a thread");
         let members = (0..workers)
             .map(|worker| Membership::new(workers, worker, Address::new("127.0.0.1", 1)));
         let data = SocketAddr::from(([127, 0, 0, 1], 1));
@@ -104,6 +125,8 @@ impl Coordinator {
         let roster = Roster {
             generation: 1,
             addresses: vec![data; workers],
+            workers: (0..workers).collect(),
+            progress: vec![None; workers],
         };
         let start = |(link, membership): (Link, _)| {
             Self::start(link, &membership, &roster, timing, None).expect("threads")
@@ -117,12 +140,13 @@ impl Coordinator {
         membership: &Membership,
         roster: &Roster,
         timing: Timing,
-        service: Option<(Service, Option<SocketAddr>)>,
+        hosted: Option<Hosted>,
     ) -> Result<Self, ClusterError> {
         let shared = Arc::new(Shared {
             outgoing: link.outgoing,
             worker: membership.worker,
-            workers: membership.workers,
+            workers: roster.addresses.len(),
+            by_worker_0: membership.launcher.is_none(),
             generation: roster.generation,
             timing,
             addresses: membership.addresses.clone(),
@@ -151,7 +175,7 @@ impl Coordinator {
         })?;
         Ok(Self(Arc::new(Handle {
             shared,
-            service,
+            hosted,
             reading: Mutex::new(ended),
         })))
     }
@@ -316,9 +340,9 @@ impl Coordinator {
         };
         if done.is_ok() {
             self.0.close();
-            if let Some((service, port)) = &self.0.service {
+            if let Some(hosted) = &self.0.hosted {
                 // The others close their connections as soon as they have read that all have left.
-                service.wait_for_end(*port, ON_THE_WAY);
+                hosted.service.wait_for_end(hosted.port, ON_THE_WAY);
             }
         }
         done
@@ -338,7 +362,7 @@ impl Handle {
             return;
         }
         self.shared.outgoing.close();
-        if self.service.is_some() {
+        if self.hosted.is_some() {
             // The service has told the others by then, and this process may end.
             let reading = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
             let _ = reading.recv_timeout(ON_THE_WAY);
@@ -490,7 +514,19 @@ impl Shared {
         if self.lock().left {
             return;
         }
-        self.fail(&Failure { worker: 0, reason });
+        let (worker, reason) = match self.by_worker_0 {
+            true => (0, reason),
+            false => (
+                self.worker,
+                format!("has lost the launcher, which coordinates: it {reason}"),
+            ),
+        };
+        let next = None;
+        self.fail(&Failure {
+            worker,
+            reason,
+            next,
+        });
         self.outgoing.close();
     }
 

@@ -7,13 +7,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::Address;
 
-/// The first failure of a training, the same for all workers.
+/// The first failure of a generation, the same for all its workers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
     /// Whose it is.
     pub worker: usize,
     /// What happened to it.
     pub reason: String,
+    /// The generation in which the others meet again, if they do.
+    #[serde(default)]
+    pub next: Option<u64>,
 }
 
 impl fmt::Display for Failure {

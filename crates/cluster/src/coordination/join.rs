@@ -2,109 +2,23 @@
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::process::getpgrp;
+
 use super::client::Coordinator;
+use super::event::Settings;
 use super::link::{Frames, Incoming, Link, Next, Outgoing, Sealed};
 use super::message::{Hello, Refusal, Reply, Request};
 use super::report::{Report, dial, reach};
+use super::request::{JoinRequest, Roster, Timing};
 use super::seal::{Seal, Side, draw};
-use super::service::{Service, prepare};
-use super::state::Settings;
+use super::service::{Hosted, Service, prepare};
 use super::{ClusterError, Missing};
 use crate::{Membership, listen};
-
-/// How often workers say that they are alive, and how long they may be silent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Timing {
-    /// The time between two heartbeats.
-    pub heartbeat: Duration,
-    /// A worker that is silent for longer is lost. The lease of worker 0 counts for all.
-    pub lease: Duration,
-}
-
-impl Default for Timing {
-    /// A heartbeat each half second, a lease of 5 seconds.
-    fn default() -> Self {
-        Self {
-            heartbeat: Duration::from_millis(500),
-            lease: Duration::from_secs(5),
-        }
-    }
-}
-
-/// What a worker brings when it joins.
-pub struct JoinRequest {
-    /// The version of its program: all must have the same.
-    pub version: String,
-    /// Where it listens for data of other workers, such as [`Membership::data_listener`] is bound to. An unspecified IP address stands
-    /// for the one at which the coordinator sees it.
-    pub data_address: SocketAddr,
-    /// How long all may take to join; 5 minutes by default.
-    pub deadline: Duration,
-    /// Heartbeats and the lease.
-    pub timing: Timing,
-    /// The number of this set of members; 1 by default.
-    pub generation: u64,
-    secret: Option<Vec<u8>>,
-    on_waiting: Box<dyn FnMut(&str) + Send>,
-}
-
-impl JoinRequest {
-    /// What a worker of this version brings which listens for data at this address.
-    #[must_use]
-    pub fn new(version: impl Into<String>, data_address: SocketAddr) -> Self {
-        Self {
-            version: version.into(),
-            data_address,
-            deadline: Duration::from_secs(300),
-            timing: Timing::default(),
-            generation: 1,
-            secret: None,
-            on_waiting: Box::new(|line| eprintln!("{line}")),
-        }
-    }
-
-    /// Sets how long all may take to join.
-    #[must_use]
-    pub const fn deadline(mut self, deadline: Duration) -> Self {
-        self.deadline = deadline;
-        self
-    }
-
-    /// Sets heartbeats and the lease.
-    #[must_use]
-    pub const fn timing(mut self, timing: Timing) -> Self {
-        self.timing = timing;
-        self
-    }
-
-    /// Sets what all workers prove to each other that they know: every message then carries a proof. It can be read by others.
-    #[must_use]
-    pub fn secret(mut self, secret: impl Into<Vec<u8>>) -> Self {
-        self.secret = Some(secret.into());
-        self
-    }
-
-    /// Sets who is told each 10 seconds who is missing and why; standard error by default.
-    #[must_use]
-    pub fn on_waiting(mut self, tell: impl FnMut(&str) + Send + 'static) -> Self {
-        self.on_waiting = Box::new(tell);
-        self
-    }
-}
-
-/// All members.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Roster {
-    /// The number of this set of members.
-    pub generation: u64,
-    /// Where each worker listens for data, by its number.
-    pub addresses: Vec<SocketAddr>,
-}
 
 /// How waiting for all ended, if not in an error.
 enum Waited {
@@ -123,46 +37,180 @@ pub(super) fn join(
             membership.task
         )));
     }
+    if !membership.rendezvous.is_known() {
+        return Err(ClusterError::User(
+            "MPI's launcher does not tell where rank 0 runs, and without MPI's library rank 0 cannot tell the others; pass it on: mpirun -x MASTER_ADDR=HOST (mpiexec -env MASTER_ADDR HOST), the host of rank 0".into(),
+        ));
+    }
+    if let Some(launcher) = &membership.launcher {
+        request.secret = Some(launcher.secret.clone());
+    }
     let tell = std::mem::replace(&mut request.on_waiting, Box::new(|_| ()));
     let mut report = Report::new(membership, request.deadline, tell);
     match membership.worker {
-        0 => host(membership, &request, &mut report),
+        _ if !membership.rendezvous.etcd.is_empty() => {
+            meet_in_etcd(membership, &request, &mut report)
+        }
+        0 if membership.launcher.is_none() => {
+            let service = host(membership, &request, &mut report)?;
+            enter_own(service, membership, &request, &mut report)
+        }
         _ => look_for_host(membership, &request, &mut report),
     }
 }
 
-/// Worker 0: starts the service, and joins it as the others do.
+/// Joins the generation after the one of a handle, whose service goes on where it is in this process.
+pub(super) fn rejoin(
+    hosted: Option<Hosted>,
+    membership: &Membership,
+    mut request: JoinRequest,
+) -> Result<(Coordinator, Roster), ClusterError> {
+    if let Some(launcher) = &membership.launcher {
+        request.secret = Some(launcher.secret.clone());
+    }
+    let tell = std::mem::replace(&mut request.on_waiting, Box::new(|_| ()));
+    let mut report = Report::new(membership, request.deadline, tell);
+    match hosted {
+        Some(hosted) => enter_own(hosted, membership, &request, &mut report),
+        None => look_for_host(membership, &request, &mut report),
+    }
+}
+
+/// Worker 0: starts the service.
 fn host(
     membership: &Membership,
     request: &JoinRequest,
     report: &mut Report,
-) -> Result<(Coordinator, Roster), ClusterError> {
-    let settings = Settings {
-        workers: membership.workers,
-        job: membership.job.clone(),
-        version: request.version.clone(),
-        generation: request.generation,
-        lease: request.timing.lease,
-        join_within: request.deadline,
-    };
-    let service = Service::start(settings, request.secret.clone())?;
-    let link = service.connect();
+) -> Result<Hosted, ClusterError> {
+    let settings = settings(membership, request);
+    let tell = Box::new(|line: &str| eprintln!("{line}"));
+    let service = Service::start(settings, request.secret.clone(), tell)?;
     let mut port = None;
     if membership.workers > 1 {
         let listener = bind(membership, request.deadline, report)?;
         port = listener.local_addr().ok().map(listen::as_seen_from_here);
         service.listen(listener)?;
     }
-    let mut link = introduce(link, membership, request, 0);
+    Ok(Hosted { service, port })
+}
+
+fn settings(membership: &Membership, request: &JoinRequest) -> Settings {
+    Settings {
+        workers: membership.workers,
+        job: membership.job.clone(),
+        version: request.version.clone(),
+        generation: 1,
+        lease: request.timing.lease,
+        join_within: request.deadline,
+        recovery: request.recovery,
+    }
+}
+
+/// Worker 0 joins its own service as the others do.
+fn enter_own(
+    hosted: Hosted,
+    membership: &Membership,
+    request: &JoinRequest,
+    report: &mut Report,
+) -> Result<(Coordinator, Roster), ClusterError> {
+    let mut link = introduce(hosted.service.connect(), membership, request, 0);
     match wait_for_all(None, &mut link.incoming, membership, request, report)? {
         Waited::Welcome(roster, timing) => {
-            let coordinator =
-                Coordinator::start(link, membership, &roster, timing, Some((service, port)))?;
+            let coordinator = Coordinator::start(link, membership, &roster, timing, Some(hosted))?;
             Ok((coordinator, roster))
         }
         Waited::Closed(why) => Err(ClusterError::User(format!(
             "the coordination service ended: {why}"
         ))),
+    }
+}
+
+/// Every worker is a part of the service where etcd keeps its state; tries again where etcd, or a run that ends, has no place yet.
+#[cfg(feature = "etcd")]
+fn meet_in_etcd(
+    membership: &Membership,
+    request: &JoinRequest,
+    report: &mut Report,
+) -> Result<(Coordinator, Roster), ClusterError> {
+    let settings = settings(membership, request);
+    loop {
+        let members = &membership.rendezvous.etcd;
+        let entered = super::etcd::Run::enter(members, &settings, request.secret.clone());
+        let why = match entered {
+            Err(why) => why,
+            Ok(run) => match enter_run(run, membership, request, report)? {
+                Ok(joined) => return Ok(joined),
+                Err(why) => why,
+            },
+        };
+        if report.left().is_zero() {
+            return Err(ClusterError::Refused {
+                worker: membership.worker,
+                at: membership.rendezvous.to_string(),
+                why,
+            });
+        }
+        report.perhaps(|| format!("the run of this job in etcd: {why}"));
+        thread::sleep(Duration::from_millis(200).min(report.left()));
+    }
+}
+
+#[cfg(not(feature = "etcd"))]
+fn meet_in_etcd(
+    membership: &Membership,
+    _request: &JoinRequest,
+    _report: &mut Report,
+) -> Result<(Coordinator, Roster), ClusterError> {
+    Err(ClusterError::User(format!(
+        "workers are to meet in {}, and this program was built without it; build it with the feature `etcd`",
+        membership.rendezvous
+    )))
+}
+
+/// Takes part in a run; the inner error is why it has no place for this worker yet.
+#[cfg(feature = "etcd")]
+fn enter_run(
+    run: super::etcd::Run,
+    membership: &Membership,
+    request: &JoinRequest,
+    report: &mut Report,
+) -> Result<Result<(Coordinator, Roster), String>, ClusterError> {
+    let tell = Box::new(|line: &str| eprintln!("{line}"));
+    let service = Service::of_run(run, tell)?;
+    let hosted = Hosted {
+        service,
+        port: None,
+    };
+    let mut link = introduce(hosted.service.connect(), membership, request, 0);
+    let first = loop {
+        match link.incoming.next(Duration::from_millis(200)) {
+            Next::Message(Reply::Pong, _) | Next::Silence if !report.left().is_zero() => {}
+            Next::Message(reply, _) => break reply,
+            Next::Silence => return Ok(Err("etcd does not answer".into())),
+            Next::Closed(why) => return Ok(Err(why)),
+        }
+    };
+    let again = match first {
+        Reply::Refused(ref refusal) => match judge(refusal, membership) {
+            Knock::Again(why) | Knock::Taken(why) => Some(why),
+            Knock::Never(why) => {
+                link.outgoing.close();
+                return Err(refused(membership, &membership.rendezvous.address, why));
+            }
+        },
+        Reply::Failed(ref failure) => Some(format!("the run before ended: {failure}")),
+        _ => None,
+    };
+    if let Some(why) = again {
+        link.outgoing.close();
+        return Ok(Err(why));
+    }
+    match wait_for_all(Some(first), &mut link.incoming, membership, request, report)? {
+        Waited::Welcome(roster, timing) => {
+            let coordinator = Coordinator::start(link, membership, &roster, timing, Some(hosted))?;
+            Ok(Ok((coordinator, roster)))
+        }
+        Waited::Closed(why) => Ok(Err(why)),
     }
 }
 
@@ -225,7 +273,13 @@ fn look_for_host(
         if report.left().is_zero() {
             return Err(not_joined(membership, request, vec![(0, why)]));
         }
-        report.perhaps(|| format!("worker 0 at {}: {why}", membership.rendezvous));
+        report.perhaps(|| {
+            format!(
+                "{} at {}: {why}",
+                coordinator_of(membership),
+                membership.rendezvous
+            )
+        });
         thread::sleep(pause.min(report.left()));
         pause = (pause * 2).min(Duration::from_millis(500));
     }
@@ -245,7 +299,9 @@ fn enter(
     } = taken;
     match wait_for_all(Some(first), &mut link.incoming, membership, request, report)? {
         Waited::Welcome(mut roster, timing) => {
-            listen::fill_in(&mut roster.addresses[0], peer);
+            if let Some(first) = roster.addresses.first_mut() {
+                listen::fill_in(first, peer);
+            }
             let coordinator = Coordinator::start(link, membership, &roster, timing, None)?;
             Ok(Ok((coordinator, roster)))
         }
@@ -345,6 +401,9 @@ fn judge(refusal: &Refusal, membership: &Membership) -> Knock {
             "another process is worker {}, which listens for data at {by}: give each a number of its own",
             membership.worker
         )),
+        Refusal::Stale { by, generation } => Knock::Never(format!(
+            "the others went on without it: in generation {generation} the process that listens for data at {by} has its place"
+        )),
         Refusal::NoSuchWorker { workers } => Knock::Never(format!(
             "it knows {workers} workers, this one counts {}: give both the same cluster",
             membership.workers
@@ -375,6 +434,9 @@ pub(super) fn introduce(
         incarnation: incarnation(),
         nonce,
         data_address: request.data_address,
+        generation: request.generation,
+        progress: request.progress,
+        group: getpgrp().as_raw_nonzero().get(),
     };
     // If it cannot be sent, no answer comes.
     let _ = link.outgoing.send(Request::Hello(hello), Vec::new());
@@ -441,7 +503,7 @@ fn welcome(
 ) -> Option<(Roster, Timing)> {
     let Reply::Welcome {
         generation,
-        addresses,
+        seats,
         lease_ms,
     } = reply
     else {
@@ -452,11 +514,17 @@ fn welcome(
         heartbeat: request.timing.heartbeat.min(lease / 4),
         lease,
     };
-    let roster = Roster {
-        generation,
-        addresses,
-    };
-    (roster.addresses.len() == membership.workers).then_some((roster, timing))
+    let roster = Roster::new(generation, &seats);
+    roster.rank(membership.worker)?;
+    Some((roster, timing))
+}
+
+/// Who coordinates.
+fn coordinator_of(membership: &Membership) -> &'static str {
+    match membership.launcher {
+        Some(_) => "the launcher",
+        None => "worker 0",
+    }
 }
 
 /// What can be found out about workers that have not come.

@@ -86,6 +86,26 @@ pub struct Hello {
     pub nonce: u128,
     /// Where it listens for data of other workers; an unspecified IP address stands for the one that it is seen at.
     pub data_address: SocketAddr,
+    /// The generation that it was a member of last; 0 of none.
+    #[serde(default)]
+    pub generation: u64,
+    /// How far its training is; none where it has not begun.
+    #[serde(default)]
+    pub progress: Option<u64>,
+    /// Its process group, by which a launcher on its machine knows it; 0 if it does not say.
+    #[serde(default)]
+    pub group: i32,
+}
+
+/// A member of a generation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Seat {
+    /// The number with which it joined.
+    pub worker: usize,
+    /// Where it listens for data.
+    pub address: SocketAddr,
+    /// How far its training is; none where it has not begun.
+    pub progress: Option<u64>,
 }
 
 /// What the service says.
@@ -112,14 +132,14 @@ pub enum Reply {
     Welcome {
         /// The number of this set of members.
         generation: u64,
-        /// Where each worker listens for data, by its number.
-        addresses: Vec<SocketAddr>,
+        /// All members, by their numbers.
+        seats: Vec<Seat>,
         /// How long a worker may be silent, in milliseconds.
         lease_ms: u64,
     },
     /// I am alive.
     Pong,
-    /// All have met; the bytes are those of all workers, one after the other.
+    /// All have met; the bytes of all workers, one after the other.
     Met {
         /// Of the question.
         id: u64,
@@ -150,7 +170,7 @@ pub enum Reply {
         /// Which.
         worker: usize,
     },
-    /// The training has failed, for all.
+    /// The generation has failed, for all.
     Failed(Failure),
 }
 
@@ -167,6 +187,13 @@ pub enum Refusal {
     Taken {
         /// Where that one listens for data.
         by: SocketAddr,
+    },
+    /// Another process has taken this place since.
+    Stale {
+        /// Where that one listens for data.
+        by: SocketAddr,
+        /// The generation that runs now.
+        generation: u64,
     },
     /// The number is not below the number of workers.
     NoSuchWorker {

@@ -1,19 +1,39 @@
-//! The coordination service inside worker 0: one thread owns the state and writes replies, one for each connection reads.
+//! The coordination service, inside worker 0 or the launcher: one thread owns the state and writes replies, one for each connection reads.
 
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::ClusterError;
+use super::event::{Action, Connection, Event, Settings};
+use super::generations::{Coordination, Lost};
 use super::link::{Frames, Incoming, Link, Next, Outgoing, Sealed};
 use super::message::{Hello, Reply, Request, encode};
 use super::seal::{Seal, Side, draw};
-use super::state::{Action, Connection, Event, Settings, State};
+use super::{ClusterError, Failure};
+
+/// Hears what happens to the workers.
+pub(super) type Tell = Box<dyn FnMut(&str) + Send>;
+
+/// The service of a process that coordinates, and where others reach it.
+#[derive(Clone)]
+pub(super) struct Hosted {
+    pub(super) service: Service,
+    pub(super) port: Option<SocketAddr>,
+}
+
+/// What the launcher sees of a service.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Status {
+    /// Workers that were lost, in order, one for each generation that ended.
+    pub(super) lost: Vec<Lost>,
+    /// What ended the training.
+    pub(super) failure: Option<Failure>,
+}
 
 /// What reaches the thread that owns the state.
 pub(super) enum Input {
@@ -31,6 +51,21 @@ pub(super) enum Input {
         connection: Connection,
         why: String,
     },
+    Gone {
+        worker: usize,
+    },
+    Unproven {
+        from: IpAddr,
+    },
+    /// An entry of the log in etcd, in its order.
+    #[cfg(feature = "etcd")]
+    Written {
+        key: String,
+        value: Vec<u8>,
+    },
+    /// Nobody tells the time of the job in etcd.
+    #[cfg(feature = "etcd")]
+    ClockIsFree,
 }
 
 /// Where replies of a connection go.
@@ -45,33 +80,66 @@ pub(super) struct Service {
     inputs: Sender<Input>,
     next_connection: Arc<AtomicU64>,
     ended: Arc<AtomicBool>,
+    status: Arc<Mutex<Status>>,
     lease: Duration,
     secret: Option<Vec<u8>>,
 }
 
 /// More connections at a time are no workers.
 const MOST_CONNECTIONS: usize = 16_384;
-/// A worker that takes none of a reply for so long holds up all others, and is cut off.
+/// A worker that takes none of a reply for this time holds up all others, and is cut off.
 const WRITE_WITHIN: Duration = Duration::from_millis(500);
+/// More refusals of strangers tell nothing more.
+const MOST_STRANGERS: usize = 100;
 /// Whoever connects says hello at once.
 const HELLO_WITHIN: Duration = Duration::from_secs(10);
 
 impl Service {
     /// Starts a service without connections.
-    pub(super) fn start(settings: Settings, secret: Option<Vec<u8>>) -> Result<Self, ClusterError> {
+    pub(super) fn start(
+        settings: Settings,
+        secret: Option<Vec<u8>>,
+        tell: Tell,
+    ) -> Result<Self, ClusterError> {
         let (inputs, received) = channel();
+        let status = Arc::<Mutex<Status>>::default();
+        let seen = Arc::clone(&status);
         let (lease, ended) = (settings.lease, Arc::new(AtomicBool::new(false)));
         let at_end = Arc::clone(&ended);
         spawn("phalanx-coordinator", move || {
-            serve(settings, &received);
+            serve(settings, &received, &seen, tell);
             at_end.store(true, Ordering::Release);
         })?;
         Ok(Self {
             inputs,
             next_connection: Arc::default(),
             ended,
+            status,
             lease,
             secret,
+        })
+    }
+
+    /// A service of this process' connections alone, whose state is in etcd.
+    #[cfg(feature = "etcd")]
+    pub(super) fn of_run(run: super::etcd::Run, tell: Tell) -> Result<Self, ClusterError> {
+        let (inputs, received) = channel();
+        let status = Arc::<Mutex<Status>>::default();
+        let ended = Arc::new(AtomicBool::new(false));
+        let (seen, at_end, to) = (Arc::clone(&status), Arc::clone(&ended), inputs.clone());
+        let lease = run.settings().lease;
+        spawn("phalanx-coordinator", move || {
+            // Without its threads it ends, which its connections hear.
+            let _ = run.serve(&to, &received, &seen, tell);
+            at_end.store(true, Ordering::Release);
+        })?;
+        Ok(Self {
+            inputs,
+            next_connection: Arc::default(),
+            ended,
+            status,
+            lease,
+            secret: None,
         })
     }
 
@@ -105,6 +173,17 @@ impl Service {
                 }
             }
         })
+    }
+
+    /// Says that a worker will not be started again.
+    pub(super) fn give_up(&self, worker: usize) {
+        let _ = self.inputs.send(Input::Gone { worker });
+    }
+
+    /// What has happened so far.
+    pub(super) fn status(&self) -> Status {
+        let status = self.status.lock().unwrap_or_else(PoisonError::into_inner);
+        status.clone()
     }
 
     /// Waits until the service has ended and frees its port; both for no longer than `within`.
@@ -148,9 +227,13 @@ impl Service {
 
     /// Reads a connection to its end.
     fn read(&self, stream: TcpStream, stream_back: TcpStream) {
-        let from = stream.peer_addr().ok().map(|address| address.ip());
+        let peer = stream.peer_addr().ok();
+        let from = peer.map(|address| address.ip());
         let mut frames = Frames::new(stream);
         let Some((hello, seal)) = self.greet(&mut frames, &stream_back) else {
+            if let (Some(_), Some(from)) = (&self.secret, from) {
+                let _ = self.inputs.send(Input::Unproven { from });
+            }
             return;
         };
         let request = Request::Hello(hello);
@@ -221,10 +304,11 @@ pub(super) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<
 }
 
 /// Owns the state until all connections that were opened are closed.
-fn serve(settings: Settings, inputs: &Receiver<Input>) {
+fn serve(settings: Settings, inputs: &Receiver<Input>, status: &Mutex<Status>, mut tell: Tell) {
     let tick = settings.lease / 10;
-    let mut state = State::new(settings);
+    let mut state = Coordination::new(settings);
     let mut connections = BTreeMap::new();
+    let mut strangers = 0;
     let start = Instant::now();
     loop {
         // Ends after what its end leads to was sent: whoever sees the end may end this process.
@@ -252,15 +336,39 @@ fn serve(settings: Settings, inputs: &Receiver<Input>) {
                 ending = connections.remove(&connection);
                 Event::Closed { connection, why }
             }
+            Ok(Input::Unproven { from }) => {
+                if strangers < MOST_STRANGERS {
+                    strangers += 1;
+                    tell(&format!(
+                        "coordination: a connection from {from} was refused: it does not know the job's secret"
+                    ));
+                }
+                continue;
+            }
+            Ok(Input::Gone { worker }) => Event::Gone { worker },
+            // Of a service whose state is in etcd, which this one is not.
+            #[cfg(feature = "etcd")]
+            Ok(Input::Written { .. } | Input::ClockIsFree) => continue,
             Err(RecvTimeoutError::Timeout) => Event::Tick,
             Err(RecvTimeoutError::Disconnected) => return,
         };
         let actions = state.on(start.elapsed(), event);
         perform(actions, &mut connections);
+        note(&mut state, status, &mut tell);
         if ending.is_some() && connections.is_empty() {
             return;
         }
     }
+}
+
+/// Tells who was refused, and leaves for others to see who was lost.
+pub(super) fn note(state: &mut Coordination, status: &Mutex<Status>, tell: &mut Tell) {
+    for news in state.take_news() {
+        tell(&format!("coordination: {news}"));
+    }
+    let mut status = status.lock().unwrap_or_else(PoisonError::into_inner);
+    status.lost.extend(state.take_lost());
+    status.failure = state.failure().cloned();
 }
 
 /// Sends replies, those to this process last: it may end as soon as it has its own.

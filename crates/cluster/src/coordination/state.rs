@@ -1,71 +1,20 @@
-//! The coordination service as a state machine: times and events in, replies out. It knows no sockets, threads or clocks.
+//! One generation of workers as a state machine: times and events in, replies out. It knows no sockets, threads or clocks.
 //!
 //! Workers join until all are there; from then on each must be heard of within the lease. A *meeting* is a place where all workers
-//! come with some bytes and go on with those of all: a barrier is one without bytes. The first failure ends everything: whoever
-//! waits is answered with it, and whoever asks later, too.
+//! come with some bytes and go on with everybody's: a barrier is one without bytes. The first failure ends the generation: whoever
+//! waits is answered with it, and whoever asks later, too. What comes after a generation is not decided here
+//! ([`Coordination`](super::Coordination)).
 
-use std::collections::BTreeMap;
+mod meetings;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use self::meetings::{Arrival, KeyWaiter};
 use super::Failure;
-use super::message::{Hello, Refusal, Reply, Request, millis};
-
-/// A connection, by a number that is never used again.
-pub type Connection = u64;
-
-/// What the service is told at its start, by worker 0.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Settings {
-    /// The number of workers.
-    pub workers: usize,
-    /// What tells the job from others.
-    pub job: String,
-    /// The version of worker 0's program.
-    pub version: String,
-    /// The number of this set of members.
-    pub generation: u64,
-    /// How long a worker may be silent.
-    pub lease: Duration,
-    /// How long all may take to join.
-    pub join_within: Duration,
-}
-
-/// What happens.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Event {
-    /// A message with its bytes came.
-    Message {
-        /// On which connection.
-        connection: Connection,
-        /// From where, if from another process.
-        from: Option<IpAddr>,
-        /// What.
-        request: Request,
-        /// The bytes with it.
-        bytes: Vec<u8>,
-    },
-    /// A connection ended.
-    Closed {
-        /// Which.
-        connection: Connection,
-        /// How.
-        why: String,
-    },
-    /// Time went by.
-    Tick,
-}
-
-/// What is to be sent.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Action {
-    /// On which connection.
-    pub to: Connection,
-    /// What.
-    pub reply: Reply,
-    /// The bytes with it.
-    pub bytes: Vec<u8>,
-}
+use super::event::{Action, Actions, Connection, Event, Settings};
+use super::message::{Hello, Refusal, Reply, Request, Seat, millis};
 
 #[derive(Debug, Clone)]
 struct Member {
@@ -73,46 +22,39 @@ struct Member {
     incarnation: u64,
     data_address: SocketAddr,
     heard: Duration,
+    /// How far its training is.
+    progress: Option<u64>,
+    group: i32,
     /// The question that its leaving was, once it has left.
     left: Option<u64>,
-}
-
-/// Somebody who waits at a meeting.
-#[derive(Debug, Clone)]
-struct Arrival {
-    id: u64,
-    bytes: Vec<u8>,
-    until: Duration,
-}
-
-/// Somebody who waits for a key.
-#[derive(Debug, Clone)]
-struct Reader {
-    worker: usize,
-    id: u64,
-    key: String,
-    until: Duration,
 }
 
 /// The state of the service.
 #[derive(Debug, Clone)]
 pub struct State {
     settings: Settings,
+    /// When its workers could begin to join, and until when they may.
+    opened: Duration,
+    join_within: Duration,
+    /// Workers that nobody waits for.
+    gone: BTreeSet<usize>,
     members: BTreeMap<usize, Member>,
     /// Whether all have joined.
     complete: bool,
     meetings: BTreeMap<String, BTreeMap<usize, Arrival>>,
     values: BTreeMap<String, Vec<u8>>,
-    readers: Vec<Reader>,
+    readers: Vec<KeyWaiter>,
     failure: Option<Failure>,
     /// What a worker said of another, which counts unless something is heard of that one itself before the time.
     suspicion: Option<(Duration, Failure)>,
     notes: Vec<String>,
+    /// Notes that nobody was told.
+    news: Vec<String>,
     last_event: Duration,
     next_report: Duration,
 }
 
-/// How often those who have joined are told who is missing.
+/// How often workers that have joined hear who is missing.
 const REPORT_EVERY: Duration = Duration::from_millis(500);
 /// More notes about strangers tell nothing more.
 const MOST_NOTES: usize = 8;
@@ -122,6 +64,9 @@ impl State {
     #[must_use]
     pub const fn new(settings: Settings) -> Self {
         Self {
+            opened: Duration::ZERO,
+            join_within: settings.join_within,
+            gone: BTreeSet::new(),
             settings,
             members: BTreeMap::new(),
             complete: false,
@@ -131,8 +76,24 @@ impl State {
             failure: None,
             suspicion: None,
             notes: Vec::new(),
+            news: Vec::new(),
             last_event: Duration::ZERO,
             next_report: Duration::ZERO,
+        }
+    }
+
+    /// The generation after this one, which workers may join from `now` on.
+    pub(super) fn next(&self, now: Duration) -> Self {
+        let mut settings = self.settings.clone();
+        settings.generation += 1;
+        let within = settings.recovery.map(|recovery| recovery.within);
+        Self {
+            opened: now,
+            join_within: within.unwrap_or(settings.join_within),
+            gone: self.gone.clone(),
+            last_event: now,
+            next_report: now,
+            ..Self::new(settings)
         }
     }
 
@@ -158,6 +119,7 @@ impl State {
                 }
             }
             Event::Closed { connection, why } => self.closed(connection, &why, &mut actions),
+            Event::Gone { worker } => self.give_up(now, worker, &mut actions),
             Event::Tick => {}
         }
         self.time(now, &mut actions);
@@ -168,6 +130,70 @@ impl State {
     #[must_use]
     pub const fn failure(&self) -> Option<&Failure> {
         self.failure.as_ref()
+    }
+
+    /// The number of this generation.
+    #[must_use]
+    pub const fn generation(&self) -> u64 {
+        self.settings.generation
+    }
+
+    /// Whether all have joined.
+    pub(super) const fn is_complete(&self) -> bool {
+        self.complete
+    }
+
+    /// When workers could begin to join.
+    pub(super) const fn opened(&self) -> Duration {
+        self.opened
+    }
+
+    /// The process group of a member; 0 where it is not known.
+    pub(super) fn group_of(&self, worker: usize) -> i32 {
+        self.members.get(&worker).map_or(0, |member| member.group)
+    }
+
+    /// The members' connections.
+    pub(super) fn connections(&self) -> impl Iterator<Item = Connection> + '_ {
+        self.members.values().map(|member| member.connection)
+    }
+
+    /// Whether this connection is a member's.
+    pub(super) fn has(&self, connection: Connection) -> bool {
+        self.worker_of(connection).is_some()
+    }
+
+    /// Whether a worker that comes now would be one more than there are, and not another with the number of one that is there.
+    pub(super) fn has_room_for(&self, hello: &Hello) -> bool {
+        hello.job == self.settings.job
+            && hello.worker < self.settings.workers
+            && !self.members.contains_key(&hello.worker)
+    }
+
+    /// What was noted about strangers since it was asked last.
+    pub(super) fn take_news(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.news)
+    }
+
+    /// Takes over who is waited for no more.
+    pub(super) fn wait_for(&mut self, worker: usize) {
+        self.gone.remove(&worker);
+    }
+
+    /// Ends this generation since another worker has come.
+    pub(super) fn grow(&mut self, worker: usize) -> Vec<Action> {
+        let mut actions = Actions(Vec::new());
+        self.lose(
+            worker,
+            "has come and takes part from here on".into(),
+            &mut actions,
+        );
+        actions.0
+    }
+
+    /// Whether a worker has done its work and left.
+    pub(super) fn is_ending(&self) -> bool {
+        self.members.values().any(|member| member.left.is_some())
     }
 
     /// Whether all workers have joined and left again.
@@ -201,6 +227,9 @@ impl State {
         hello: &Hello,
         actions: &mut Actions,
     ) {
+        if self.settings.version.is_empty() {
+            self.settings.version.clone_from(&hello.version);
+        }
         if let Some(refusal) = self.refusal(hello) {
             self.note(hello, from, &refusal);
             actions.send(connection, Reply::Refused(refusal));
@@ -219,12 +248,15 @@ impl State {
             incarnation: hello.incarnation,
             data_address,
             heard: now,
+            progress: hello.progress,
+            group: hello.group,
             left: None,
         };
+        self.gone.remove(&hello.worker);
         self.members.insert(hello.worker, member);
         if let Some(reason) = self.difference(hello) {
             self.fail(hello.worker, reason, actions);
-        } else if self.members.len() == self.settings.workers {
+        } else if self.missing().is_empty() {
             self.welcome(now, actions);
         } else {
             actions.send(connection, self.waiting());
@@ -241,11 +273,13 @@ impl State {
         }
         let taken = self.members.get(&hello.worker);
         // Before all are there a worker that lost its connection may connect again.
-        taken
-            .filter(|member| self.complete || member.incarnation != hello.incarnation)
-            .map(|member| Refusal::Taken {
-                by: member.data_address,
-            })
+        let taken =
+            taken.filter(|member| self.complete || member.incarnation != hello.incarnation)?;
+        let (by, generation) = (taken.data_address, self.settings.generation);
+        Some(match hello.generation {
+            0 => Refusal::Taken { by },
+            _ => Refusal::Stale { by, generation },
+        })
     }
 
     fn note(&mut self, hello: &Hello, from: Option<IpAddr>, refusal: &Refusal) {
@@ -253,6 +287,10 @@ impl State {
         let why = match refusal {
             Refusal::OtherJob { job } => format!("of job {:?}, not {job:?}", hello.job),
             Refusal::Taken { by } => format!("while the one at {by} is there"),
+            Refusal::Stale { by, generation } => format!(
+                "of generation {}, whose place the one at {by} has in generation {generation}",
+                hello.generation
+            ),
             Refusal::NoSuchWorker { workers } => format!("of {workers}, counted from 0"),
         };
         let note = format!(
@@ -260,49 +298,84 @@ impl State {
             hello.worker
         );
         if !self.notes.contains(&note) && self.notes.len() < MOST_NOTES {
+            self.news.push(note.clone());
             self.notes.push(note);
         }
     }
 
-    /// What a worker has other than worker 0, where that can never work.
+    /// The workers that are waited for.
+    fn missing(&self) -> Vec<usize> {
+        let is_missing =
+            |worker: &usize| !self.members.contains_key(worker) && !self.gone.contains(worker);
+        (0..self.settings.workers).filter(is_missing).collect()
+    }
+
+    /// What a worker has other than the rest, where that can never work.
     fn difference(&self, hello: &Hello) -> Option<String> {
         let Settings {
             workers, version, ..
         } = &self.settings;
         if hello.workers != *workers {
             return Some(format!(
-                "counts {} workers, worker 0 counts {workers}: give both the same cluster",
+                "counts {} workers, the coordinator counts {workers}: give both the same cluster",
                 hello.workers
             ));
         }
         (hello.version != *version).then(|| {
             format!(
-                "has version {}, worker 0 has {version}: install the same on both",
+                "has version {}, the others have {version}: install the same on all",
                 hello.version
             )
         })
     }
 
     fn waiting(&self) -> Reply {
-        let here = |worker: &usize| !self.members.contains_key(worker);
         Reply::Waiting {
-            missing: (0..self.settings.workers).filter(here).collect(),
+            missing: self.missing(),
             notes: self.notes.clone(),
         }
     }
 
     fn welcome(&mut self, now: Duration, actions: &mut Actions) {
         self.complete = true;
-        let members = self.members.values();
-        let addresses: Vec<_> = members.map(|member| member.data_address).collect();
+        let seat = |(&worker, member): (&usize, &Member)| Seat {
+            worker,
+            address: member.data_address,
+            progress: member.progress,
+        };
+        let seats: Vec<Seat> = self.members.iter().map(seat).collect();
         for member in self.members.values_mut() {
             member.heard = now;
             let reply = Reply::Welcome {
                 generation: self.settings.generation,
-                addresses: addresses.clone(),
+                seats: seats.clone(),
                 lease_ms: millis(self.settings.lease),
             };
             actions.send(member.connection, reply);
+        }
+    }
+
+    /// Whether the workers that are here can do without those that are not.
+    fn is_enough(&self) -> bool {
+        let recovery = self.settings.recovery;
+        recovery.is_some_and(|recovery| self.members.len() >= recovery.least.max(1))
+    }
+
+    /// A worker will not come back: the others need not wait for it, and have no use for each other if they are too few.
+    fn give_up(&mut self, now: Duration, worker: usize, actions: &mut Actions) {
+        if self.members.contains_key(&worker) {
+            return;
+        }
+        self.gone.insert(worker);
+        let least = self
+            .settings
+            .recovery
+            .map_or(usize::MAX, |recovery| recovery.least);
+        if self.settings.workers - self.gone.len() < least {
+            return self.fail(worker, "is gone and is not started again".into(), actions);
+        }
+        if !self.complete && self.missing().is_empty() && !self.members.is_empty() {
+            self.welcome(now, actions);
         }
     }
 
@@ -345,7 +418,7 @@ impl State {
             }
             Request::Get { id, key, within_ms } => {
                 let until = until(within_ms);
-                let reader = Reader {
+                let reader = KeyWaiter {
                     worker,
                     id,
                     key,
@@ -362,71 +435,13 @@ impl State {
         }
     }
 
-    fn meet(&mut self, worker: usize, name: &str, arrival: Arrival, actions: &mut Actions) {
-        let gone = self
-            .members
-            .iter()
-            .find(|(_, member)| member.left.is_some());
-        if let Some((&gone, _)) = gone {
-            let id = arrival.id;
-            return self.reply(worker, Reply::Left { id, worker: gone }, actions);
-        }
-        let meeting = self.meetings.entry(name.into()).or_default();
-        meeting.insert(worker, arrival);
-        if meeting.len() < self.settings.workers {
-            return;
-        }
-        let arrivals = self.meetings.remove(name).unwrap_or_default();
-        let sizes: Vec<_> = arrivals
-            .values()
-            .map(|arrival| arrival.bytes.len())
-            .collect();
-        let mut all = Vec::with_capacity(sizes.iter().sum());
-        for arrival in arrivals.values() {
-            all.extend_from_slice(&arrival.bytes);
-        }
-        for (worker, arrival) in arrivals {
-            let sizes = sizes.clone();
-            let reply = Reply::Met {
-                id: arrival.id,
-                sizes,
-            };
-            actions.0.push(Action {
-                to: self.members[&worker].connection,
-                reply,
-                bytes: all.clone(),
-            });
-        }
-    }
-
-    fn set(&mut self, key: String, bytes: Vec<u8>, actions: &mut Actions) {
-        let (ready, waiting) = std::mem::take(&mut self.readers)
-            .into_iter()
-            .partition(|reader| reader.key == key);
-        self.readers = waiting;
-        self.values.insert(key, bytes);
-        for reader in ready {
-            self.get(reader, actions);
-        }
-    }
-
-    fn get(&mut self, reader: Reader, actions: &mut Actions) {
-        match self.values.get(&reader.key) {
-            Some(bytes) => actions.0.push(Action {
-                to: self.members[&reader.worker].connection,
-                reply: Reply::Value { id: reader.id },
-                bytes: bytes.clone(),
-            }),
-            None => self.readers.push(reader),
-        }
-    }
-
     /// Another worker lost this one: often it is dead, which is about to be heard of it itself and then counts, and sometimes it
     /// only ended because of a third.
     fn suspect(&mut self, now: Duration, by: usize, lost: usize, reason: &str) {
         let failure = Failure {
             worker: lost,
             reason: format!("was lost by worker {by}: {reason}"),
+            next: None,
         };
         if self.suspicion.is_none() && lost < self.settings.workers {
             self.suspicion = Some((now + self.settings.lease / 10, failure));
@@ -461,7 +476,7 @@ impl State {
             self.members.remove(&worker);
         } else if self.members[&worker].left.is_none() {
             let reason = format!("is gone: {why}");
-            self.fail(worker, reason, actions);
+            self.lose(worker, reason, actions);
         }
     }
 
@@ -474,7 +489,7 @@ impl State {
             return self.time_of_joining(now, actions);
         }
         if let Some((_, failure)) = self.suspicion.take_if(|(until, _)| *until <= now) {
-            return self.fail(failure.worker, failure.reason, actions);
+            return self.lose(failure.worker, failure.reason, actions);
         }
         let lease = self.settings.lease;
         let silent = |member: &Member| now.saturating_sub(member.heard) > lease;
@@ -486,20 +501,10 @@ impl State {
                 "has not been heard of for {silence:.1} s (the lease is {} s): it is stopped, starved or cut off",
                 lease.as_secs_f64()
             );
-            return self.fail(worker, reason, actions);
+            return self.lose(worker, reason, actions);
         }
         self.end_late_meetings(now, actions);
-        let (late, waiting) = std::mem::take(&mut self.readers)
-            .into_iter()
-            .partition(|reader: &Reader| reader.until <= now);
-        self.readers = waiting;
-        for reader in late {
-            let reply = Reply::Late {
-                id: reader.id,
-                missing: Vec::new(),
-            };
-            self.reply(reader.worker, reply, actions);
-        }
+        self.end_late_readers(now, actions);
     }
 
     fn tell_who_is_missing(&self, actions: &mut Actions) {
@@ -509,13 +514,16 @@ impl State {
     }
 
     fn time_of_joining(&mut self, now: Duration, actions: &mut Actions) {
-        if now >= self.settings.join_within && !self.members.is_empty() {
-            let missing =
-                (0..self.settings.workers).find(|worker| !self.members.contains_key(worker));
-            let within = self.settings.join_within.as_secs_f64();
-            let reason = format!("did not join within {within} s");
+        if now >= self.opened.saturating_add(self.join_within) && !self.members.is_empty() {
+            let missing = self.missing();
             self.tell_who_is_missing(actions);
-            return self.fail(missing.unwrap_or(0), reason, actions);
+            if self.is_enough() {
+                self.gone.extend(missing);
+                return self.welcome(now, actions);
+            }
+            let within = self.join_within.as_secs_f64();
+            let reason = format!("did not join within {within} s");
+            return self.fail(missing.first().copied().unwrap_or(0), reason, actions);
         }
         if now >= self.next_report {
             self.next_report = now + REPORT_EVERY;
@@ -523,38 +531,28 @@ impl State {
         }
     }
 
-    /// A meeting ends for all of its members when the first of them has waited long enough, so that all hear the same.
-    fn end_late_meetings(&mut self, now: Duration, actions: &mut Actions) {
-        let late = |meeting: &BTreeMap<usize, Arrival>| {
-            meeting.values().any(|arrival| arrival.until <= now)
-        };
-        let names = self.meetings.iter().filter(|(_, meeting)| late(meeting));
-        let names: Vec<_> = names.map(|(name, _)| name.clone()).collect();
-        for name in names {
-            let meeting = self.meetings.remove(&name).unwrap_or_default();
-            let absent = self
-                .members
-                .iter()
-                .filter(|(worker, _)| !meeting.contains_key(worker));
-            let silence = |member: &Member| millis(now.saturating_sub(member.heard));
-            let missing: Vec<_> = absent
-                .map(|(worker, member)| (*worker, silence(member)))
-                .collect();
-            for (worker, arrival) in meeting {
-                let reply = Reply::Late {
-                    id: arrival.id,
-                    missing: missing.clone(),
-                };
-                self.reply(worker, reply, actions);
-            }
-        }
+    /// A worker is lost: the others may go on without it in the next generation, unless one has done its work already and will not
+    /// take part in that.
+    fn lose(&mut self, worker: usize, reason: String, actions: &mut Actions) {
+        let goes_on = self.settings.recovery.is_some() && !self.is_ending();
+        let next = goes_on.then_some(self.settings.generation + 1);
+        self.end(worker, reason, next, actions);
     }
 
+    /// A worker cannot go on, and would not when it was started again.
     fn fail(&mut self, worker: usize, reason: String, actions: &mut Actions) {
+        self.end(worker, reason, None, actions);
+    }
+
+    fn end(&mut self, worker: usize, reason: String, next: Option<u64>, actions: &mut Actions) {
         if self.failure.is_some() {
             return;
         }
-        let failure = Failure { worker, reason };
+        let failure = Failure {
+            worker,
+            reason,
+            next,
+        };
         for member in self.members.values() {
             actions.send(member.connection, Reply::Failed(failure.clone()));
         }
@@ -567,18 +565,5 @@ impl State {
         if let Some(member) = self.members.get(&worker) {
             actions.send(member.connection, reply);
         }
-    }
-}
-
-/// What is to be sent, in order.
-struct Actions(Vec<Action>);
-
-impl Actions {
-    fn send(&mut self, to: Connection, reply: Reply) {
-        self.0.push(Action {
-            to,
-            reply,
-            bytes: Vec::new(),
-        });
     }
 }

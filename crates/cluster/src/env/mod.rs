@@ -18,7 +18,7 @@ pub use error::{EnvError, Said};
 pub use explain::{Explanation, explain};
 pub use variables::{Variable, Variables};
 
-use crate::{ClusterSpec, Membership, Rendezvous, Source};
+use crate::{ClusterSpec, Membership, OutsideCoordinator, Source};
 use variables::Reader;
 
 /// The port of a coordination service where nothing says another, as in TensorFlow's examples.
@@ -61,9 +61,15 @@ fn decide(reader: &mut Reader<'_>) -> Result<Option<Membership>, EnvError> {
         return Ok(None);
     };
     let mut membership = found.membership;
-    if let Some(address) = reader.address("PHALANX_RENDEZVOUS", "where worker 0 coordinates")? {
-        membership.rendezvous = Rendezvous::at(address);
+    if let Some(rendezvous) = reader.rendezvous()? {
+        membership.rendezvous = rendezvous;
     }
+    membership.launcher =
+        reader
+            .silent("PHALANX_LAUNCHER_SECRET")
+            .map(|secret| OutsideCoordinator {
+                secret: secret.into(),
+            });
     if let Some(job) = reader.text("PHALANX_JOB_ID", "what tells this job from others") {
         job.clone_into(&mut membership.job);
     }

@@ -1,12 +1,13 @@
 //! The variables of MPI's launchers: Open MPI's mpirun (OMPI_), MPICH's and Intel's mpiexec (PMI_), PMIx.
 //!
-//! They tell ranks, but not where rank 0 runs: on one machine that is here, elsewhere MASTER_ADDR or PHALANX_RENDEZVOUS must say it.
+//! They tell ranks, but not where rank 0 runs: on one machine that is here, elsewhere rank 0 tells it by MPI, unless MASTER_ADDR or
+//! PHALANX_RENDEZVOUS say it.
 
 use super::variables::{Reader, check_rank};
 use super::{EnvError, Found, SPARE_PORTS, Said, port_of_job};
 use crate::{Address, LocalRank, Membership, Rendezvous, Source};
 
-/// The names that a launcher has for rank, size, and those of a machine, and a variable that only it sets.
+/// A launcher's names for rank and size, over all and within a machine, and a variable that only it sets.
 struct Launcher {
     rank: &'static str,
     size: &'static str,
@@ -109,19 +110,15 @@ fn rendezvous(reader: &mut Reader<'_>, membership: &Membership) -> Result<Rendez
     let host = match host {
         Some(host) => host,
         None if all_here || reader.has("PHALANX_RENDEZVOUS") => "127.0.0.1",
-        None => {
-            return Err(EnvError::Missing {
-                missing: "MASTER_ADDR".into(),
-                because: format!("{} workers on several machines must meet", membership.workers),
-                next: "pass it on: mpirun -x MASTER_ADDR=HOST (mpiexec -env MASTER_ADDR HOST), the host of rank 0".into(),
-            });
-        }
+        // Rank 0 tells the others, by MPI itself.
+        None => "",
     };
     Ok(match port {
         Some(port) => Rendezvous::at(Address::new(host, port)),
         None => Rendezvous {
             address: Address::new(host, port_of_job(&membership.job)),
             spare_ports: SPARE_PORTS - 1,
+            etcd: Vec::new(),
         },
     })
 }

@@ -2,7 +2,7 @@
 //!
 //! A batch script has most of them too, with SLURM_PROCID=0, and is no worker: only SLURM_STEP_ID tells a task of `srun`. The
 //! variables of the step count, since a step may be smaller than its job. The nodes stay in the order of the list, in which Slurm
-//! numbers them, so that the first is that of task 0.
+//! numbers them, so that the first runs task 0.
 
 use super::variables::{Reader, check_rank, wrong};
 use super::{EnvError, Found, SPARE_PORTS, Said, host_list, port_of_job};
@@ -117,6 +117,7 @@ fn rendezvous(reader: &mut Reader<'_>, nodes: &Nodes, job: &str) -> Result<Rende
             None => Rendezvous {
                 address: Address::new(host, port_of_job(job)),
                 spare_ports: SPARE_PORTS - 1,
+                etcd: Vec::new(),
             },
         },
     )

@@ -1,21 +1,35 @@
 //! Variables as a value, and a reader that remembers what it looked at.
 
 use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
 
 use super::{EnvError, Found, Read, Said};
-use crate::{Address, Source};
+use crate::{Rendezvous, Source};
 
 /// The variables of a process, as a value. An empty one counts as not set.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Variables(BTreeMap<String, String>);
 
+/// Variables that this process was told otherwise.
+static DEFINED: Mutex<BTreeMap<String, String>> = Mutex::new(BTreeMap::new());
+
 impl Variables {
-    /// The variables of this process; those that are not Unicode are left out.
+    /// The variables of this process; those that are not Unicode are left out, values of [`define`](Self::define) count before the environment's.
     #[must_use]
     pub fn of_process() -> Self {
         let all = std::env::vars_os();
-        all.filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-            .collect()
+        let all = all.filter_map(|(name, value)| {
+            Some((name.into_string().ok()?, value.into_string().ok()?))
+        });
+        let defined = DEFINED.lock().unwrap_or_else(PoisonError::into_inner);
+        all.chain(defined.clone()).collect()
+    }
+
+    /// Has [`of_process`](Self::of_process) give a variable this value from now on, whatever the environment says: for what a command
+    /// line says instead.
+    pub fn define(name: impl Into<String>, value: impl Into<String>) {
+        let mut defined = DEFINED.lock().unwrap_or_else(PoisonError::into_inner);
+        defined.insert(name.into(), value.into());
     }
 
     /// The value of a variable; `None` if it is not set or empty.
@@ -87,6 +101,11 @@ impl<'a> Reader<'a> {
         self.variables.get(name).is_some()
     }
 
+    /// A variable that nobody is to be told of.
+    pub(super) fn silent(&self, name: &str) -> Option<&'a str> {
+        self.variables.get(name)
+    }
+
     pub(super) fn text(&mut self, name: &'static str, meaning: &'static str) -> Option<&'a str> {
         let value = self.variables.get(name)?;
         if !self.read.iter().any(|variable| variable.name == name) {
@@ -141,22 +160,23 @@ impl<'a> Reader<'a> {
         }
     }
 
-    pub(super) fn address(
-        &mut self,
-        name: &'static str,
-        meaning: &'static str,
-    ) -> Result<Option<Address>, EnvError> {
-        let Some(value) = self.text(name, meaning) else {
+    pub(super) fn rendezvous(&mut self) -> Result<Option<Rendezvous>, EnvError> {
+        const NAME: &str = "PHALANX_RENDEZVOUS";
+        let Some(value) = self.text(NAME, "where workers meet") else {
             return Ok(None);
         };
-        let address = value.parse().map_err(|why| EnvError::Value {
-            variable: name,
+        let read = match value.strip_prefix("etcd://") {
+            Some(members) => Rendezvous::at_etcd(members),
+            None => value.parse().map(Rendezvous::at),
+        };
+        let wrong = |why| EnvError::Value {
+            variable: NAME,
             place: String::new(),
             got: format!("{value:?} ({why})"),
-            expected: "an address such as node1:2222".into(),
+            expected: "an address such as node1:2222, or etcd://host:2379".into(),
             next: "correct it".into(),
-        });
-        address.map(Some)
+        };
+        read.map(Some).map_err(wrong)
     }
 }
 

@@ -6,7 +6,8 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// The processors that this process may use, divided into shares that differ by one at most, neighbours (threads of one core, cores of
 /// one package) together. Empty if there are fewer than shares.
-pub(super) fn shares(count: usize) -> Vec<CpuSet> {
+#[must_use]
+pub fn shares(count: usize) -> Vec<CpuSet> {
     let Ok(allowed) = sched_getaffinity(None) else {
         return Vec::new();
     };
@@ -44,7 +45,7 @@ fn place(cpu: usize, name: &str) -> usize {
 }
 
 /// Calls `start` on these processors: what it starts stays on them, this thread does not.
-pub(super) fn on<T>(processors: Option<&CpuSet>, start: impl FnOnce() -> T) -> T {
+pub fn on<T>(processors: Option<&CpuSet>, start: impl FnOnce() -> T) -> T {
     let before = processors.and_then(|_| sched_getaffinity(None).ok());
     if let (Some(processors), Some(_)) = (processors, &before) {
         // A worker that is not pinned is slower, not wrong.

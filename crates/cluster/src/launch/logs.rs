@@ -28,6 +28,7 @@ pub(super) struct Logs {
     folder: PathBuf,
     show: Show,
     console: Arc<Mutex<Console>>,
+    names: Vec<String>,
     last: Vec<Arc<Mutex<VecDeque<String>>>>,
     /// Held by each thread that reads.
     reading: Sender<()>,
@@ -45,7 +46,8 @@ impl Logs {
             folder: launch.logs.clone(),
             show: launch.show.clone(),
             console: Arc::new(Mutex::new(console)),
-            last: (0..launch.workers.get()).map(|_| Arc::default()).collect(),
+            names: (0..launch.processes()).map(|at| launch.name(at)).collect(),
+            last: (0..launch.processes()).map(|_| Arc::default()).collect(),
             reading,
             read,
         })
@@ -57,7 +59,7 @@ impl Logs {
             Stream::Out => "out",
             Stream::Err => "err",
         };
-        self.folder.join(format!("worker-{rank}.{end}"))
+        self.folder.join(format!("{}.{end}", self.names[rank]))
     }
 
     /// Takes the output of a stream until it ends, on a thread of its own.
@@ -68,11 +70,12 @@ impl Logs {
         from: impl Read + Send + 'static,
     ) -> Result<(), LaunchError> {
         let path = self.path(rank, stream);
-        let file = File::create(&path).map_err(|source| LaunchError::Logs { path, source })?;
+        let file = File::options().create(true).append(true).open(&path);
+        let file = file.map_err(|source| LaunchError::Logs { path, source })?;
         let mut sink = Sink {
             file,
             console: Arc::clone(&self.console),
-            prefix: prefix(&self.show, rank, stream),
+            prefix: prefix(&self.show, rank, &self.names[rank], stream),
             stream,
             last: Arc::clone(&self.last[rank]),
         };
@@ -96,6 +99,16 @@ impl Logs {
             .recv_timeout(until.saturating_duration_since(Instant::now()));
     }
 
+    /// Tells something on standard error, between the lines of workers.
+    pub(super) fn teller(&self) -> impl FnMut(&str) + Send + 'static {
+        let console = Arc::clone(&self.console);
+        move |line: &str| {
+            let mut console = console.lock().unwrap_or_else(PoisonError::into_inner);
+            // A console that is gone must not stop the training.
+            let _ = writeln!(console.err, "launch: {line}");
+        }
+    }
+
     /// The last lines of a worker, of both streams as they came.
     pub(super) fn last_lines(&self, rank: usize) -> Vec<String> {
         let last = self.last[rank]
@@ -106,14 +119,14 @@ impl Logs {
 }
 
 /// What stands before each shown line of a stream; `None` if none is shown.
-fn prefix(show: &Show, rank: usize, stream: Stream) -> Option<String> {
+fn prefix(show: &Show, rank: usize, name: &str, stream: Stream) -> Option<String> {
     let shown = match show {
         Show::Chief if rank == 0 => return Some(String::new()),
         Show::Chief => stream == Stream::Err,
         Show::Ranks(ranks) => ranks.contains(&rank),
         Show::All => true,
     };
-    shown.then(|| format!("[worker{rank}] "))
+    shown.then(|| format!("[{}] ", name.replace('-', "")))
 }
 
 struct Sink {

@@ -1,4 +1,5 @@
-//! A supervisor: starts the workers of this machine, passes their output on, and ends them all when one fails.
+//! A supervisor: starts the workers of this machine, coordinates them, passes their output on, starts those again that were lost, and
+//! ends all when they cannot go on.
 //!
 //! Each worker is the leader of a process group of its own, so that what it started ends with it. Everything started here has the
 //! variable PHALANX_JOB_ID; a guard ([`guard`]) finds by that what has left its group, or is left when this process was killed.
@@ -20,8 +21,16 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use crate::coordination::{Host, Recovery, Settings, Timing};
+use crate::{Task, TaskKind};
+
+pub use cores::{on as on_processors, shares as processor_shares};
 pub use guard::guard;
 pub use outcome::{Ended, How, Outcome};
+pub use ports::Reserved as ReservedPorts;
+
+/// How long workers may take to start.
+const JOIN_WITHIN: Duration = Duration::from_secs(300);
 
 /// What to start, and how.
 #[derive(Debug, Clone)]
@@ -30,9 +39,19 @@ pub struct Launch {
     pub program: Vec<OsString>,
     /// The number of workers.
     pub workers: NonZeroUsize,
+    /// With how many workers the training goes on when others are lost for good.
+    pub least_workers: NonZeroUsize,
+    /// How often each worker is started again when it is lost.
+    pub max_restarts: u32,
+    /// How long the others wait for a worker that was started again, before they go on without it or end.
+    pub recover_within: Duration,
+    /// The number of parameter servers beside them.
+    pub servers: usize,
+    /// Whether an evaluator is beside them, which follows the checkpoints of the training; its failure ends nobody else.
+    pub evaluator: bool,
     /// Devices of each worker; `None` leaves that to the program. GPUs are divided by CUDA_VISIBLE_DEVICES.
     pub devices_per_worker: Option<NonZeroUsize>,
-    /// The port at which worker 0 coordinates; `None` takes one that is free.
+    /// The port of worker 0 in TF_CONFIG and MASTER_PORT; `None` takes one that is free.
     pub port: Option<u16>,
     /// What tells this job from others.
     pub job: String,
@@ -136,6 +155,11 @@ impl Launch {
         Self {
             program,
             workers,
+            least_workers: workers,
+            max_restarts: 0,
+            recover_within: Duration::from_secs(60),
+            servers: 0,
+            evaluator: false,
             devices_per_worker: None,
             port: None,
             job: job.into(),
@@ -145,6 +169,29 @@ impl Launch {
             grace: Duration::from_secs(10),
             stop_grace: Duration::from_secs(30),
         }
+    }
+
+    /// The number of processes: workers first, then parameter servers, then the evaluator.
+    #[must_use]
+    pub fn processes(&self) -> usize {
+        self.workers.get() + self.servers + usize::from(self.evaluator)
+    }
+
+    /// What a process is, by its number.
+    #[must_use]
+    pub fn task(&self, process: usize) -> Task {
+        let workers = self.workers.get();
+        match process.checked_sub(workers) {
+            None => Task::new(TaskKind::Worker, process),
+            Some(server) if server < self.servers => Task::new(TaskKind::ParameterServer, server),
+            Some(other) => Task::new(TaskKind::Evaluator, other - self.servers),
+        }
+    }
+
+    /// The name of a process in logs: `worker-0`, `ps-1`.
+    fn name(&self, process: usize) -> String {
+        let Task { kind, index } = self.task(process);
+        format!("{kind}-{index}")
     }
 
     /// Starts the workers, and returns when all have ended. The program that `guard` starts must call [`guard`]; with `None`, what
@@ -159,9 +206,11 @@ impl Launch {
         guard: Option<Command>,
     ) -> Result<Outcome, LaunchError> {
         let program = self.program.first().ok_or(LaunchError::NoProgram)?;
-        let ports = ports::Reserved::new(self.workers.get(), self.port)?;
-        let variables = variables::of_workers(self, &ports)?;
+        let ports = ports::Reserved::new(self.processes(), self.port)?;
+        let secret = variables::draw_secret().map_err(LaunchError::Watch)?;
         let logs = logs::Logs::new(self, console)?;
+        let host = self.coordinate(&secret, logs.teller())?;
+        let variables = variables::of_workers(self, &ports, host.address(), &secret)?;
         let guard = guard.map(|command| guard::Guard::start(command, &self.job));
         let guard = guard.transpose().map_err(LaunchError::Watch)?;
         let cores = if self.pin {
@@ -169,16 +218,22 @@ impl Launch {
         } else {
             Vec::new()
         };
-        let mut workers = workers::Workers::new(self, logs);
-        for (rank, variables) in variables.iter().enumerate() {
+        let make = |rank: usize, restarts: u32| {
             let mut command = Command::new(program);
-            command
-                .args(&self.program[1..])
-                .envs(variables.iter().cloned());
+            command.args(&self.program[1..]);
             for name in variables::REMOVED {
                 command.env_remove(name);
             }
-            if let Err(error) = workers.start(rank, &mut command, cores.get(rank)) {
+            command.envs(variables[rank].iter().cloned());
+            command.envs(variables::of_restart(restarts));
+            if self.servers > 0 && self.max_restarts > 0 {
+                command.env("PHALANX_PS_STATE", self.logs.join("state"));
+            }
+            command
+        };
+        let mut workers = workers::Workers::new(self, logs, host, cores, &make);
+        for rank in 0..self.processes() {
+            if let Err(error) = workers.start(rank) {
                 workers.kill();
                 return Err(error);
             }
@@ -189,5 +244,34 @@ impl Launch {
         }
         drop(ports);
         Ok(outcome)
+    }
+
+    /// Starts the service that coordinates the workers, which outlives each of them.
+    fn coordinate(
+        &self,
+        secret: &str,
+        tell: impl FnMut(&str) + Send + 'static,
+    ) -> Result<Host, LaunchError> {
+        let timing = Timing::default();
+        let recovery = Recovery {
+            within: self.recover_within,
+            least: self.least_workers.get(),
+        };
+        let is_elastic = self.max_restarts > 0 || self.least_workers < self.workers;
+        let settings = Settings {
+            workers: self.workers.get(),
+            job: self.job.clone(),
+            version: String::new(),
+            generation: 1,
+            lease: timing.lease,
+            // Workers of parameter servers meet there.
+            join_within: match self.servers {
+                0 => JOIN_WITHIN,
+                _ => Duration::MAX,
+            },
+            recovery: is_elastic.then_some(recovery),
+        };
+        let host = Host::start(settings, Some(secret.into()), tell);
+        host.map_err(|error| LaunchError::Watch(io::Error::other(error.to_string())))
     }
 }

@@ -6,7 +6,9 @@ use std::process::ExitStatus;
 use std::time::Duration;
 
 /// The exit code of a worker that lost another: try again.
-const TRY_AGAIN: u8 = 75;
+pub(super) const TRY_AGAIN: u8 = 75;
+/// The exit code of a worker that was given something wrong.
+pub(super) const MISTAKE: u8 = 2;
 
 /// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,11 +67,13 @@ pub struct Ended {
     pub after: Duration,
     /// Whether it was told to end, after the failure of another or by a signal that was passed on.
     pub told: bool,
+    /// Whether the training went on: with another process in its place, or without it.
+    pub absorbed: bool,
 }
 
 impl Ended {
     fn failed(&self) -> bool {
-        self.how != How::Code(0)
+        self.how != How::Code(0) && !self.absorbed
     }
 }
 
@@ -121,6 +125,7 @@ mod tests {
             how,
             after: Duration::ZERO,
             told,
+            absorbed: false,
         };
         Outcome {
             ended: ends.iter().map(ended).collect(),

@@ -14,14 +14,18 @@ use rustix::net::{
 use super::LaunchError;
 
 /// Ports of 127.0.0.1 that are kept until this is dropped.
-pub(super) struct Reserved {
+#[derive(Debug)]
+pub struct Reserved {
     ports: Vec<u16>,
     _sockets: Vec<OwnedFd>,
 }
 
 impl Reserved {
     /// A port for each worker, the first one `first` if it is given.
-    pub(super) fn new(workers: usize, first: Option<u16>) -> Result<Self, LaunchError> {
+    ///
+    /// # Errors
+    /// No port is free, or not the one that was asked for.
+    pub fn new(workers: usize, first: Option<u16>) -> Result<Self, LaunchError> {
         let reserve = |worker| {
             let port = first.filter(|_| worker == 0).unwrap_or(0);
             reserve(port).map_err(|source| LaunchError::Port { port, source })
@@ -34,7 +38,9 @@ impl Reserved {
         })
     }
 
-    pub(super) fn of_workers(&self) -> &[u16] {
+    /// The ports, by worker.
+    #[must_use]
+    pub fn of_workers(&self) -> &[u16] {
         &self.ports
     }
 }

@@ -1,49 +1,67 @@
 //! The variables of each worker: TF_CONFIG and torchrun's names, so that programs of others run too, and ours.
 
-use std::fs;
+use std::net::SocketAddr;
+use std::{fs, io};
+
+use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::ports::Reserved;
 use super::{Launch, LaunchError};
-use crate::{Address, ClusterSpec, Task, TaskKind, tf_config};
+use crate::{Address, ClusterSpec, TaskKind, tf_config};
 
 /// What this process was told of its own place, which is not the workers'.
-pub(super) const REMOVED: [&str; 4] = [
+pub(super) const REMOVED: [&str; 3] = [
     "PHALANX_CLUSTER",
-    "PHALANX_RENDEZVOUS",
     "PHALANX_WORKERS",
     "TORCHELASTIC_USE_AGENT_STORE",
 ];
 
 /// Names and values.
-type Variables = Vec<(String, String)>;
+type EnvPairs = Vec<(String, String)>;
 
 /// The variables of all workers, by number.
-pub(super) fn of_workers(launch: &Launch, ports: &Reserved) -> Result<Vec<Variables>, LaunchError> {
+pub(super) fn of_workers(
+    launch: &Launch,
+    ports: &Reserved,
+    coordinator: SocketAddr,
+    secret: &str,
+) -> Result<Vec<EnvPairs>, LaunchError> {
     let workers = launch.workers.get();
     let ports = ports.of_workers();
     let addresses = ports.iter().map(|&port| Address::new("127.0.0.1", port));
-    let cluster = ClusterSpec::of_workers(addresses);
+    let tasks = addresses.enumerate();
+    // Nobody talks to an evaluator, and TensorFlow wants none in the cluster.
+    let tasks = tasks
+        .map(|(process, address)| (launch.task(process), address))
+        .filter(|(task, _)| task.kind != TaskKind::Evaluator);
+    let cluster = tasks.fold(ClusterSpec::new(), |all, (task, address)| {
+        all.with(task, address)
+    });
     let gpus = gpus_of_workers(launch)?;
     let of_worker = |rank: usize| {
-        let task = Task::new(TaskKind::Worker, rank);
+        let task = launch.task(rank);
         let mut variables = vec![("TF_CONFIG".into(), tf_config::write(&cluster, task))];
         let mut set = |name: &str, value: String| variables.push((name.into(), value));
-        for name in ["RANK", "LOCAL_RANK", "ROLE_RANK"] {
-            set(name, rank.to_string());
-        }
-        for name in ["WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"] {
-            set(name, workers.to_string());
+        if task.kind == TaskKind::Worker {
+            for name in ["RANK", "LOCAL_RANK", "ROLE_RANK"] {
+                set(name, rank.to_string());
+            }
+            for name in ["WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"] {
+                set(name, workers.to_string());
+            }
         }
         set("GROUP_RANK", "0".into());
         set("GROUP_WORLD_SIZE", "1".into());
         set("MASTER_ADDR", "127.0.0.1".into());
         set("MASTER_PORT", ports[0].to_string());
         set("TORCHELASTIC_RUN_ID", launch.job.clone());
-        set("TORCHELASTIC_RESTART_COUNT", "0".into());
-        set("TORCHELASTIC_MAX_RESTARTS", "0".into());
+        set("TORCHELASTIC_MAX_RESTARTS", launch.max_restarts.to_string());
         set("PHALANX_JOB_ID", launch.job.clone());
-        set("PHALANX_GENERATION", "1".into());
-        set("PHALANX_RESTART_COUNT", "0".into());
+        set("PHALANX_RENDEZVOUS", coordinator.to_string());
+        set("PHALANX_LAUNCHER_SECRET", secret.to_owned());
+        if launch.evaluator {
+            set("PHALANX_EVALUATOR", "1".into());
+        }
         // Python keeps what goes to a pipe for itself, and loses it when it is killed.
         set("PYTHONUNBUFFERED", "1".into());
         if let Some(devices) = launch.devices_per_worker {
@@ -54,7 +72,22 @@ pub(super) fn of_workers(launch: &Launch, ports: &Reserved) -> Result<Vec<Variab
         }
         variables
     };
-    Ok((0..workers).map(of_worker).collect())
+    Ok((0..launch.processes()).map(of_worker).collect())
+}
+
+/// The variables of a worker that was started again this number of times.
+pub(super) fn of_restart(restarts: u32) -> [(&'static str, String); 2] {
+    ["TORCHELASTIC_RESTART_COUNT", "PHALANX_RESTART_COUNT"].map(|name| (name, restarts.to_string()))
+}
+
+/// A secret that nobody can foresee.
+pub(super) fn draw_secret() -> io::Result<String> {
+    let mut bytes = [0; 32];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        filled += getrandom(&mut bytes[filled..], GetRandomFlags::empty())?;
+    }
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 /// The GPUs of each worker; empty without GPUs, and where nobody asked for devices.
@@ -79,7 +112,7 @@ fn gpus_of_workers(launch: &Launch) -> Result<Vec<Vec<String>>, LaunchError> {
     }
 }
 
-/// The GPUs that a variable names, or else those of NVIDIA's driver.
+/// The GPUs that a variable names, or else all that NVIDIA's driver has.
 fn visible_gpus(variable: Option<String>) -> Vec<String> {
     match variable {
         Some(list) => {
@@ -112,7 +145,9 @@ mod tests {
             "logs",
         );
         let ports = Reserved::new(3, None).unwrap();
-        for (rank, variables) in of_workers(&launch, &ports).unwrap().into_iter().enumerate() {
+        let coordinator = ([127, 0, 0, 1], 77).into();
+        let all = of_workers(&launch, &ports, coordinator, "secret").unwrap();
+        for (rank, variables) in all.into_iter().enumerate() {
             let choose = |source: Option<&str>| {
                 let chosen = source.map(|source| ("PHALANX_CLUSTER".to_owned(), source.to_owned()));
                 let all = variables.iter().cloned().chain(chosen).collect();
@@ -121,11 +156,32 @@ mod tests {
             for source in [None, Some("torchrun")] {
                 let membership = choose(source);
                 assert_eq!((membership.worker, membership.workers), (rank, 3));
-                assert_eq!(membership.rendezvous.address.port, ports.of_workers()[0]);
+                assert_eq!(membership.rendezvous.address.port, 77);
+                assert_eq!(membership.launcher.unwrap().secret, b"secret");
                 assert_eq!(membership.local.unwrap().rank, rank);
                 assert_eq!(membership.job, "job");
             }
             assert_eq!(choose(None).source, Source::TfConfig);
+        }
+    }
+
+    #[test]
+    fn an_evaluator_knows_what_it_is_and_others_that_there_is_one() {
+        let workers = NonZeroUsize::new(2).unwrap();
+        let mut launch = Launch::new(vec!["x".into()], workers, "job", "logs");
+        (launch.servers, launch.evaluator) = (1, true);
+        let ports = Reserved::new(launch.processes(), None).unwrap();
+        let coordinator = ([127, 0, 0, 1], 77).into();
+        let all = of_workers(&launch, &ports, coordinator, "secret").unwrap();
+        assert_eq!(launch.name(3), "evaluator-0");
+        let tasks = ["worker:0", "worker:1", "ps:0", "evaluator:0"];
+        assert_eq!(all.len(), tasks.len());
+        for (variables, task) in all.into_iter().zip(tasks) {
+            let variables = variables.into_iter().collect();
+            let membership = membership_from_env(&variables).unwrap().unwrap();
+            assert_eq!(membership.task.to_string(), task);
+            assert_eq!(membership.cluster.unwrap().count(TaskKind::Evaluator), 0);
+            assert_eq!(variables.get("PHALANX_EVALUATOR"), Some("1"));
         }
     }
 

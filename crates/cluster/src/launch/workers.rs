@@ -12,8 +12,10 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, wa
 use rustix::thread::CpuSet;
 
 use super::logs::{Logs, Stream};
-use super::outcome::{Ended, How, Outcome, first_failure};
+use super::outcome::{Ended, How, MISTAKE, Outcome, TRY_AGAIN, first_failure};
 use super::{Launch, LaunchError, Stop, cores};
+use crate::TaskKind;
+use crate::coordination::Host;
 
 /// How often ends and signals are looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
@@ -23,6 +25,15 @@ const OUTPUT_WITHIN: Duration = Duration::from_secs(1);
 pub(super) struct Workers<'a> {
     launch: &'a Launch,
     logs: Logs,
+    tell: Box<dyn FnMut(&str) + Send>,
+    host: Host,
+    /// The processors of each worker.
+    cores: Vec<CpuSet>,
+    /// The command of a worker that was started again this number of times.
+    command: &'a dyn Fn(usize, u32) -> Command,
+    restarts: Vec<u32>,
+    /// How many of the workers that were lost were looked at.
+    lost: usize,
     running: Vec<Running>,
     ended: Vec<Ended>,
     start: Instant,
@@ -40,10 +51,22 @@ struct Running {
 }
 
 impl<'a> Workers<'a> {
-    pub(super) fn new(launch: &'a Launch, logs: Logs) -> Self {
+    pub(super) fn new(
+        launch: &'a Launch,
+        logs: Logs,
+        host: Host,
+        cores: Vec<CpuSet>,
+        command: &'a dyn Fn(usize, u32) -> Command,
+    ) -> Self {
         Self {
             launch,
+            tell: Box::new(logs.teller()),
             logs,
+            host,
+            cores,
+            command,
+            restarts: vec![0; launch.processes()],
+            lost: 0,
             running: Vec::new(),
             ended: Vec::new(),
             start: Instant::now(),
@@ -53,19 +76,15 @@ impl<'a> Workers<'a> {
         }
     }
 
-    /// Starts a worker on these processors.
-    pub(super) fn start(
-        &mut self,
-        rank: usize,
-        command: &mut Command,
-        processors: Option<&CpuSet>,
-    ) -> Result<(), LaunchError> {
+    /// Starts a worker on its processors.
+    pub(super) fn start(&mut self, rank: usize) -> Result<(), LaunchError> {
+        let mut command = (self.command)(rank, self.restarts[rank]);
         command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .process_group(0);
-        let spawned = cores::on(processors, || command.spawn());
+        let spawned = cores::on(self.cores.get(rank), || command.spawn());
         let mut child = spawned.map_err(|source| LaunchError::Program {
             program: self.launch.program[0].to_string_lossy().into_owned(),
             source,
@@ -85,6 +104,7 @@ impl<'a> Workers<'a> {
         loop {
             self.pass_on(stop);
             self.collect();
+            self.end_lost();
             if self.running.is_empty() {
                 break;
             }
@@ -144,25 +164,96 @@ impl<'a> Workers<'a> {
                 how,
                 after: start.elapsed(),
                 told,
+                absorbed: !told && self.goes_on_without(rank, how),
             };
             self.ended.push(ended);
         }
-        if self.failed.is_none() && first_failure(&self.ended).is_some() {
+        if self.failed.is_none() && self.is_training_lost() {
             self.failed = Some(Instant::now());
         }
     }
 
+    /// Whether a process has failed that the training cannot do without.
+    fn is_training_lost(&self) -> bool {
+        let needed = |ended: &&Ended| self.launch.task(ended.rank).kind != TaskKind::Evaluator;
+        let ended: Vec<Ended> = self.ended.iter().filter(needed).cloned().collect();
+        first_failure(&ended).is_some()
+    }
+
+    /// Whether the training goes on after the end of a worker: another process is started in its place, or there are enough others.
+    fn goes_on_without(&mut self, rank: usize, how: How) -> bool {
+        if how == How::Code(0) || self.host.failure().is_some() {
+            return false;
+        }
+        let may_try_again = how.exit_code() == TRY_AGAIN;
+        if may_try_again && self.restarts[rank] < self.launch.max_restarts {
+            self.restarts[rank] += 1;
+            let (number, most) = (self.restarts[rank], self.launch.max_restarts);
+            (self.tell)(&format!(
+                "{} {how} and is started again ({number} of {most})",
+                self.launch.task(rank)
+            ));
+            return self.start(rank).is_ok();
+        }
+        let task = self.launch.task(rank);
+        if task.kind == TaskKind::Evaluator {
+            (self.tell)(&format!("{task} {how}; the training goes on without it"));
+            return false;
+        }
+        let is_worker = task.kind.trains();
+        let workers = self.running.iter();
+        let workers = workers.filter(|running| self.launch.task(running.rank).kind.trains());
+        let others = workers.count();
+        // What a worker of parameter servers does, the others do without it; only the first one also saves.
+        let least = match self.launch.servers {
+            0 => self.launch.least_workers.get(),
+            _ => 1,
+        };
+        if self.launch.servers == 0 && is_worker {
+            self.host.give_up(rank);
+        }
+        let can_lose = is_worker && (self.launch.servers == 0 || rank > 0);
+        let goes_on = may_try_again && can_lose && others >= least;
+        if goes_on {
+            (self.tell)(&format!("{task} {how}; {others} go on"));
+        }
+        goes_on
+    }
+
+    /// Ends processes that the others went on without, such as one that was stopped for too long: another takes its place.
+    fn end_lost(&mut self) {
+        let lost = self.host.lost();
+        for lost in lost.iter().skip(self.lost) {
+            let is_it = |running: &&Running| running.group.as_raw_nonzero().get() == lost.group;
+            if let Some(running) = self.running.iter().find(is_it) {
+                (self.tell)(&format!("{}", lost.failure));
+                // It is collected next.
+                let _ = kill_process_group(running.group, Signal::KILL);
+            }
+        }
+        self.lost = lost.len();
+    }
+
     /// After a failure: time to hear of it, then SIGTERM, then SIGKILL.
     fn press(&mut self) {
-        let Launch {
-            grace, stop_grace, ..
-        } = self.launch;
+        let Launch { stop_grace, .. } = self.launch;
+        let grace = &self.grace();
         if self.told.is_none() && self.failed.is_some_and(|failed| failed.elapsed() >= *grace) {
             self.signal(Signal::TERM);
             self.told = Some(Instant::now());
         }
         if self.told.is_some_and(|told| told.elapsed() >= *stop_grace) {
             self.signal(Signal::KILL);
+        }
+    }
+
+    /// How long the others may take to hear of the first failure. A mistake of the user is nothing that they could hear of: each finds
+    /// it by itself, or waits for one that has.
+    fn grace(&self) -> Duration {
+        let first = first_failure(&self.ended).map(|ended| ended.how);
+        match first {
+            Some(How::Code(MISTAKE)) => self.launch.grace.min(Duration::from_secs(1)),
+            _ => self.launch.grace,
         }
     }
 

@@ -29,7 +29,7 @@ type Gradients = Result<Vec<Option<Tensor>>, String>;
 ///
 /// Ties: `maximum` and `minimum` send the gradient to the second operand (so `max(x, 0)` has derivative 0
 /// at 0, as TensorFlow's relu), `reduce max` shares it between equal elements, windows give it to the first.
-/// Over replicas the derivative is that of the *sum* of their losses.
+/// Over replicas the *sum* of their losses is derived.
 ///
 /// Records a mistake on the graph when `loss` is not a floating-point scalar, or when the path passes through
 /// an op without derivative (`while`, custom calls).
@@ -173,7 +173,7 @@ impl<'a> Step<'a> {
     }
 }
 
-/// The cotangents of a node's inputs from those of its outputs.
+/// The cotangents of a node's inputs from its outputs' cotangents.
 fn vjp(step: &Step) -> Gradients {
     let none = || Ok(vec![None; step.node.inputs.len()]);
     if !step.wants_any() {
@@ -181,11 +181,8 @@ fn vjp(step: &Step) -> Gradients {
     }
     let g = step.cotangent(0);
     match &step.node.op {
-        Op::Parameter(_)
-        | Op::Constant(_)
-        | Op::Iota(_)
-        | Op::ReplicaId
-        | Op::ExchangesSucceeded => none(),
+        Op::Parameter(_) | Op::Constant(_) | Op::Iota(_) | Op::ReplicaId => none(),
+        Op::ExchangesSucceeded | Op::ArgSort => none(),
         Op::Compare(_) | Op::StopGradient | Op::Bitcast(_) | Op::RandomBits(_) => none(),
         Op::Unary(op) => Ok(vec![unary(*op, step, &g)]),
         Op::Binary(op) => Ok(binary(*op, step, &g)),
@@ -202,6 +199,7 @@ fn vjp(step: &Step) -> Gradients {
         Op::Concat(dim) => Ok(concat(step, &g, *dim)),
         Op::Gather { dim } => Ok(gather(step, &g, *dim)),
         Op::ScatterAdd { dim } => Ok(scatter_add(step, &g, *dim)),
+        Op::ScatterSet { dim } => Ok(scatter_set(step, &g, *dim)),
         Op::Dot(dims) => Ok(linear::dot(step, &g, dims)),
         Op::Conv(dims) => Ok(convolution::conv(step, &g, dims)),
         Op::Kernel(kernel) => Ok(kernel_op(step, kernel)),
@@ -503,8 +501,22 @@ fn gather(step: &Step, g: &Tensor, dim: usize) -> Vec<Option<Tensor>> {
 }
 
 fn scatter_add(step: &Step, g: &Tensor, dim: usize) -> Vec<Option<Tensor>> {
+    vec![Some(g.clone()), None, scattered_updates(step, g, dim)]
+}
+
+/// The rows that were replaced have no gradient in the base.
+fn scatter_set(step: &Step, g: &Tensor, dim: usize) -> Vec<Option<Tensor>> {
+    let base = step.when(0, || {
+        let zeros = step.input(2).like(0.0).broadcast_to(&step.input(2).dims());
+        g.scatter_set(&step.input(1), &zeros, dim)
+    });
+    vec![base, None, scattered_updates(step, g, dim)]
+}
+
+/// The gradient of the rows that a scatter adds or sets.
+fn scattered_updates(step: &Step, g: &Tensor, dim: usize) -> Option<Tensor> {
     let indices = step.input(1);
-    let updates = step.when(2, || {
+    step.when(2, || {
         let picked = g.gather(&indices, dim);
         // Scatter dropped what was out of range, gather clamps it: mask.
         let size = indices.like(g.dims()[dim] as f64);
@@ -514,8 +526,7 @@ fn scatter_add(step: &Step, g: &Tensor, dim: usize) -> Vec<Option<Tensor>> {
         let map: Vec<usize> = (dim..dim + indices.rank()).collect();
         let inside = inside.broadcast_in(&picked.dims(), &map);
         inside.select(&picked, &picked.like(0.0))
-    });
-    vec![Some(g.clone()), None, updates]
+    })
 }
 
 /// One exchange of the cotangents that there are.

@@ -1,7 +1,7 @@
 //! The derivative of a scan is a scan in the other direction over what the first one saved.
 //!
 //! Products weigh most in a step, so as few as possible stay in the reverse loop. Those of the forward step are saved
-//! and not repeated; and where the gradient of a constant is a sum over steps of products, as that of a recurrent
+//! and not repeated; and where the gradient of a constant is a sum over steps of products, as for a recurrent
 //! kernel is, the factors are stacked and multiplied once behind the loop.
 
 use std::collections::HashMap;
@@ -115,14 +115,14 @@ fn reversed(step: &Step, dims: &ScanDims, roles: &Roles) -> impl Fn(usize) -> Te
 }
 
 /// Those of the inputs of the forward loop that are asked for.
-struct Gradients {
+struct LoopGradients {
     carries: Vec<Tensor>,
     xs: Vec<Tensor>,
     constants: Vec<Tensor>,
 }
 
 /// The derivative of one step: its parameters are the cotangents of the carry, rows, constants, and once more rows, of
-/// the products; its outputs are gradients of the carry, of the rows of `xs`, and what the step adds to those of the constants.
+/// the products; its outputs are gradients of the carry, of the rows of `xs`, and what the step adds to the constants' gradients.
 struct Back {
     body: Subgraph,
     carries: usize,
@@ -193,8 +193,8 @@ impl Back {
         }
     }
 
-    /// Runs the step in the order opposite to that of `dims`.
-    fn run(self, graph: &Graph, dims: &ScanDims, cotangents: &[Tensor]) -> Gradients {
+    /// Runs the step in the order opposite to `dims`'.
+    fn run(self, graph: &Graph, dims: &ScanDims, cotangents: &[Tensor]) -> LoopGradients {
         let (results, added) = self.body.outputs.split_at(self.carries + self.xs);
         let (next, row_gradients) = results.split_at(self.carries);
         let mut known = self.known_rows();
@@ -218,7 +218,7 @@ impl Back {
             Some(place) => totals[place].clone(),
             None => sum(graph, &self.body, *value, &known),
         };
-        Gradients {
+        LoopGradients {
             carries: last,
             constants: added.iter().map(sum).collect(),
             xs: rows[..self.xs].to_vec(),
@@ -270,7 +270,7 @@ impl Back {
         (new <= 2 * bytes(&value)).then_some(factors)
     }
 
-    /// The scan: its results are those of the step, the first of them carried, where what is behind the carry is added up.
+    /// The scan: it has the step's results, the first of them carried; what is behind the carry is added up.
     fn backwards(
         &self,
         graph: &Graph,

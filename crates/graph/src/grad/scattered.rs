@@ -1,4 +1,4 @@
-//! Gradients that are rows added to zeros, as those of tables looked up by index: kept so as long as that is possible.
+//! Gradients that are rows added to zeros, as the gradients of tables looked up by index are: kept so as long as that is possible.
 
 use super::slices;
 use crate::op::{Node, Op};
@@ -59,6 +59,44 @@ impl Tensor {
             rows: Self::concat(&[&others.rows, &own.rows], dim),
             ..own
         })
+    }
+}
+
+impl Tensor {
+    /// What `change`, which works on elements by themselves and keeps 0, makes of this gradient: of its rows alone, where it is
+    /// rows added to zeros.
+    #[must_use]
+    #[track_caller]
+    pub fn map_gradient(&self, change: impl Fn(&Self) -> Self) -> Self {
+        match self.scattered() {
+            Some(found) => Scattered {
+                rows: change(&found.rows),
+                ..found
+            }
+            .dense()
+            .reshape(&self.dims()),
+            None => change(self),
+        }
+    }
+
+    /// This tensor where a condition holds, else `old`. If it is `old` with rows set, then none of them is set otherwise, so that
+    /// the step of a large table does not pass over all of it.
+    #[must_use]
+    #[track_caller]
+    pub fn unless_kept(&self, condition: &Self, old: &Self) -> Self {
+        let node = self.graph().node(self.value().node);
+        let Op::ScatterSet { dim } = node.op else {
+            return condition.select(self, old);
+        };
+        if node.inputs[0] != old.value() {
+            return condition.select(self, old);
+        }
+        let [indices, rows] =
+            [1, 2].map(|input| Self::new(self.graph().clone(), node.inputs[input]));
+        let nowhere = indices
+            .like(old.dim(dim) as f64)
+            .broadcast_to(&indices.dims());
+        old.scatter_set(&condition.select(&indices, &nowhere), &rows, dim)
     }
 }
 

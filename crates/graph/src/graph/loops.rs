@@ -61,7 +61,7 @@ impl Graph {
         (outputs, ys)
     }
 
-    /// What one of `count` branches makes of the inputs: that of the number `index` (i32), the last one when there is none.
+    /// What one of `count` branches makes of the inputs: the branch with the number `index` (i32), the last one when there is none.
     ///
     /// `branch(number, inputs)` builds each; all give the same shapes. Only the one that is chosen computes, so replicas may
     /// choose other ones, and none may wait for other replicas. No gradient: differentiate inside the branches.

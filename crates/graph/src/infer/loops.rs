@@ -1,4 +1,4 @@
-//! Shapes of loops and branches, from those of their bodies.
+//! Shapes of loops and branches, from the shapes of their bodies.
 
 use std::sync::Arc;
 

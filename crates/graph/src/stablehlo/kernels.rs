@@ -128,7 +128,7 @@ fn takes_conv(dims: &ConvDims, kernel: &[usize], shapes: [&Shape; 3]) -> bool {
     takes(shapes) && dims.is_plain_2d(kernel)
 }
 
-/// The place in a window is told in one byte.
+/// The place in a window is kept in one byte.
 fn takes_pool(pool: &Pool2d, shapes: [&Shape; 3]) -> bool {
     takes(shapes) && pool.size[0] * pool.size[1] < 256
 }

@@ -237,7 +237,7 @@ fn joined(w: &mut Writer, all: &Operand, dim: usize, shape: &Shape) -> Operand {
     w.reshape(&moved, &shape.dims)
 }
 
-/// The number of this replica among those of all processes; `None` in a program of one process.
+/// The number of this replica among the replicas of all processes; `None` in a program of one process.
 pub(super) fn replica_id(w: &mut Writer) -> Option<Operand> {
     let slot = w.world.as_ref()?.slot;
     Some(own_number(w, slot))

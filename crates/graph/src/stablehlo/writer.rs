@@ -24,7 +24,7 @@ pub(super) struct Writer {
     pub(super) world: Option<WorldExchangeCalls>,
     /// How many devices compute at once.
     pub(super) devices: usize,
-    /// Whether products of bf16 are printed as those of f32.
+    /// Whether products of bf16 are printed as products of f32.
     pub(super) widens_bf16: bool,
     /// Whether large products are calls.
     pub(super) host_matmul: bool,

@@ -30,7 +30,7 @@ macro_rules! variants {
 }
 variants!(OPS, op_name: Op {
     Parameter Constant Iota Unary Binary Compare Select Convert Bitcast StopGradient OptimizationBarrier Reshape Transpose
-    Broadcast Reverse Pad Slice DynamicSlice DynamicUpdateSlice Concat Gather ScatterAdd Dot Conv Reduce ReduceWindow
+    Broadcast Reverse Pad Slice DynamicSlice DynamicUpdateSlice Concat Gather ScatterAdd ScatterSet ArgSort Dot Conv Reduce ReduceWindow
     RandomBits While Scan Case AllReduce AllGather ReduceScatter AllToAll CollectivePermute ReplicaId
     ExchangesSucceeded Sharded Kernel
     CustomCall
@@ -215,6 +215,8 @@ fn movements(draft: &mut Draft, dtype: DType) {
     let small = draft.sample(dtype, &[2, 2]);
     let updates = draft.sample(dtype, &[3, 2, 2]);
     let indices = draft.input(HostTensor::new([2, 2], &[1i32, -1, 9, 1]));
+    let apart = draft.input(HostTensor::new([2, 2], &[1i32, -1, 9, 3]));
+    let order = draft.input(HostTensor::new([5], &[7i32, -2, 7, 0, -2]));
     let (low, high) = (
         draft.input(HostTensor::scalar(-1i32)),
         draft.input(HostTensor::scalar(9i32)),
@@ -241,6 +243,8 @@ fn movements(draft: &mut Draft, dtype: DType) {
         Tensor::concat(&[&x, &x], 0),
         x.gather(&indices, 1),
         x.scatter_add(&indices, &updates, 1),
+        x.scatter_set(&apart, &updates, 1),
+        order.argsort(),
     ]);
 }
 

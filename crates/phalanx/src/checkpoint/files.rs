@@ -5,24 +5,25 @@ use std::path::Path;
 
 use phalanx_graph::HostTensor;
 
+use super::callbacks;
 use super::history;
 use super::manifest::{self, DOCUMENT, FileChecksum, FileChecksums, Manifest};
-use super::{NamedTensors, Source, TrainingState};
+use super::{NamedTensors, ReadFrom, TrainingState};
 use crate::saved::weights::{Tensors, read_all};
-use crate::storage::atomic_dir::{DirectoryKind, OpenFile, StagingDir, WEIGHTS};
+use crate::storage::atomic_dir::{DirectoryKind, OpenFile, WEIGHTS, replace_file};
 use crate::storage::problem;
 use crate::{Error, Result};
 
 const MANIFEST: &str = "checkpoint.json";
 const OPTIMIZER: &str = "optimizer.safetensors";
 const EPOCH: &str = "epoch.safetensors";
-const BEST: &str = "best.safetensors";
+const CALLBACKS: &str = "callbacks.safetensors";
 const HISTORY: &str = "history.jsonl";
 /// The one tensor of `epoch.safetensors`.
 const SUMS: &str = "sums";
 
 /// All files; the first says what the others are.
-pub(super) const FILES: [&str; 6] = [MANIFEST, WEIGHTS, OPTIMIZER, EPOCH, BEST, HISTORY];
+pub(super) const FILES: [&str; 6] = [MANIFEST, WEIGHTS, OPTIMIZER, EPOCH, CALLBACKS, HISTORY];
 
 /// The directory of a checkpoint.
 pub(super) const CHECKPOINT: DirectoryKind = DirectoryKind {
@@ -37,42 +38,87 @@ pub(super) const CHECKPOINT: DirectoryKind = DirectoryKind {
 /// Writes a checkpoint; `older` of those before it stay beside it.
 pub(super) fn write(path: &Path, older: usize, state: &TrainingState) -> Result<()> {
     CHECKPOINT.replace(path, older, |staging| {
-        let mut checksums = FileChecksums::new();
-        let mut tensors = |file: &str, named: &NamedTensors| {
-            let named = named.iter().map(|(name, value)| (&**name, value));
-            let tensors = Tensors::new(named)?;
-            let stamp = stamped(staging, file, |out| tensors.write(out))?;
-            checksums.insert(file.to_owned(), stamp);
-            Ok::<_, Error>(())
-        };
-        tensors(WEIGHTS, &state.variables)?;
-        tensors(OPTIMIZER, &state.slots)?;
-        if let Some(sums) = &state.sums {
-            tensors(EPOCH, &vec![(SUMS.to_owned(), sums.clone())])?;
-        }
-        if let Some(best) = &state.best {
-            tensors(BEST, best)?;
-        }
-        let history = history::write(&state.history)?;
-        let stamp = stamped(staging, HISTORY, |out| out.write_all(&history))?;
-        checksums.insert(HISTORY.to_owned(), stamp);
-        // Last: it vouches for the others.
-        let manifest = manifest::write(&state.manifest, &checksums)?;
-        staging.write(MANIFEST, |file| file.write_all(&manifest))
+        write_each(state, &mut |name, contents| {
+            staging.write(name, |out| contents(out))
+        })
     })
 }
 
+/// The files of a checkpoint in memory, with their names.
+pub(super) fn write_bytes(state: &TrainingState) -> Result<Vec<(String, Vec<u8>)>> {
+    let mut files = Vec::new();
+    write_each(state, &mut |name, contents| {
+        let mut bytes = Vec::new();
+        contents(&mut bytes).map_err(|source| Error::Io {
+            path: name.into(),
+            action: "write",
+            source,
+        })?;
+        files.push((name.to_owned(), bytes));
+        Ok(())
+    })?;
+    Ok(files)
+}
+
+/// Writes the contents of a file, which the function that it is given does.
+type WriteFile<'a> =
+    dyn FnMut(&str, &mut dyn FnMut(&mut dyn Write) -> io::Result<()>) -> Result<()> + 'a;
+
+fn write_each(state: &TrainingState, write: &mut WriteFile<'_>) -> Result<()> {
+    let mut checksums = FileChecksums::new();
+    let mut tensors = |file: &str, named: &NamedTensors| {
+        let named = named.iter().map(|(name, value)| (&**name, value));
+        let tensors = Tensors::new(named)?;
+        let stamp = stamped(write, file, &|out| tensors.write(out))?;
+        checksums.insert(file.to_owned(), stamp);
+        Ok::<_, Error>(())
+    };
+    tensors(WEIGHTS, &state.variables)?;
+    tensors(OPTIMIZER, &state.slots)?;
+    if let Some(sums) = &state.sums {
+        tensors(EPOCH, &vec![(SUMS.to_owned(), sums.clone())])?;
+    }
+    let remembered = callbacks::tensors(&state.callbacks);
+    if !remembered.is_empty() {
+        tensors(CALLBACKS, &remembered)?;
+    }
+    let history = history::write(&state.history)?;
+    let stamp = stamped(write, HISTORY, &|out| out.write_all(&history))?;
+    checksums.insert(HISTORY.to_owned(), stamp);
+    // Last: it vouches for the others.
+    let callbacks = callbacks::values(&state.callbacks);
+    let manifest = Manifest {
+        callbacks,
+        ..state.manifest.clone()
+    };
+    let manifest = manifest::write(&manifest, &checksums)?;
+    write(MANIFEST, &mut |file| file.write_all(&manifest))
+}
+
+/// Writes variables alone.
+pub(super) fn write_weights(path: &Path, variables: &NamedTensors) -> Result<()> {
+    let named = variables.iter().map(|(name, value)| (&**name, value));
+    let tensors = Tensors::new(named)?;
+    replace_file(&CHECKPOINT, path, |out| tensors.write(out))
+}
+
 fn stamped(
-    staging: &StagingDir<'_>,
+    write: &mut WriteFile<'_>,
     name: &str,
-    contents: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+    contents: &dyn Fn(&mut dyn Write) -> io::Result<()>,
 ) -> Result<FileChecksum> {
     let mut stamp = FileChecksum {
         bytes: 0,
         crc32c: 0,
     };
-    staging.write(name, |out| {
-        let mut counted = Counted { out, stamp };
+    write(name, &mut |out| {
+        let mut counted = Counted {
+            out,
+            stamp: FileChecksum {
+                bytes: 0,
+                crc32c: 0,
+            },
+        };
         contents(&mut counted)?;
         stamp = counted.stamp;
         Ok(())
@@ -190,18 +236,18 @@ pub(super) fn read_bytes(contents: &[(&str, &[u8])]) -> Result<TrainingState> {
 
 /// The state from its files, in the order of their checksums.
 fn state(
-    manifest: Manifest,
+    mut manifest: Manifest,
     checksums: &FileChecksums,
     sources: Vec<OpenSource<'_>>,
 ) -> Result<TrainingState> {
-    let (mut variables, mut slots, mut epoch, mut best, mut records) =
-        (None, None, None, None, None);
+    let (mut variables, mut slots, mut epoch, mut records) = (None, None, None, None);
+    let mut remembered = Vec::new();
     for ((file, stamp), source) in checksums.iter().zip(sources) {
         match file.as_str() {
             WEIGHTS => variables = Some(tensors(source, stamp)?),
             OPTIMIZER => slots = Some(tensors(source, stamp)?),
             EPOCH => epoch = Some(tensors(source, stamp)?),
-            BEST => best = Some(tensors(source, stamp)?),
+            CALLBACKS => remembered = tensors(source, stamp)?,
             _ => records = Some(text(source, stamp)?),
         }
     }
@@ -212,9 +258,9 @@ fn state(
         slots: slots.ok_or_else(|| unlisted(OPTIMIZER))?,
         sums: sums.transpose()?,
         history: records.ok_or_else(|| unlisted(HISTORY))?,
-        best,
+        callbacks: callbacks::states(&mut manifest, remembered)?,
         manifest,
-        source: Source::default(),
+        source: ReadFrom::default(),
     })
 }
 

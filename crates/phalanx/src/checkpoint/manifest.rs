@@ -23,6 +23,8 @@ pub(super) const DOCUMENT: Document = Document {
         "iterations",
         "seed",
         "replicas",
+        "workers",
+        "generation",
         "optimizer",
         "settings",
         "logs",
@@ -30,7 +32,7 @@ pub(super) const DOCUMENT: Document = Document {
         "examples",
         "data",
         "skipped_before",
-        "best",
+        "callbacks",
         "files",
         CHECKSUM,
     ],
@@ -47,6 +49,12 @@ pub(crate) struct Manifest {
     pub(crate) seed: u64,
     /// Replicas that it was trained by.
     pub(crate) replicas: usize,
+    /// Processes that it was trained by.
+    #[serde(default = "one")]
+    pub(crate) workers: usize,
+    /// How often these processes had met when it was written, where they train together.
+    #[serde(default)]
+    pub(crate) generation: u64,
     /// The kind of the optimizer, and what it was configured with.
     pub(crate) optimizer: String,
     pub(crate) settings: Value,
@@ -59,8 +67,13 @@ pub(crate) struct Manifest {
     pub(crate) data: Option<u32>,
     /// Steps skipped before the epoch.
     pub(crate) skipped_before: JsonFloat,
-    /// The log that the best epoch is found by, and its value where there was one.
-    pub(crate) best: Option<(String, Option<JsonFloat>)>,
+    /// What callbacks remember beside tensors, by their names.
+    #[serde(default)]
+    pub(crate) callbacks: Vec<(String, Value)>,
+}
+
+const fn one() -> usize {
+    1
 }
 
 /// By what a file is known to be whole.
@@ -172,6 +185,8 @@ mod tests {
             iterations: 7,
             seed: u64::MAX,
             replicas: 2,
+            workers: 2,
+            generation: 3,
             optimizer: "adam".to_owned(),
             settings: Value::Null,
             logs: vec!["loss".to_owned()],
@@ -186,7 +201,7 @@ mod tests {
             examples: Some(20),
             data: Some(5),
             skipped_before: JsonFloat(0.0),
-            best: None,
+            callbacks: Vec::new(),
         }
     }
 

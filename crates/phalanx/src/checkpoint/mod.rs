@@ -8,13 +8,15 @@
 //! | `weights.safetensors` | every variable of the model under its name, as in a [saved model](crate::saved) |
 //! | `optimizer.safetensors` | slots of the optimizer and the loss scale |
 //! | `epoch.safetensors` | sums of losses and metrics, a row for each replica; in the middle of an epoch only |
-//! | `best.safetensors` | the variables of the best epoch, where it is kept |
+//! | `callbacks.safetensors` | tensors that [callbacks](crate::fit::callbacks) remember, where they do |
 //! | `history.jsonl` | an object for each epoch that was done |
-//! | `checkpoint.json` | steps, seed, optimizer, position in the data; size and CRC-32C of each file, and of itself |
+//! | `checkpoint.json` | steps, seed, replicas, processes and their generation, optimizer, position in the data, what callbacks remember; size and CRC-32C of each file, and of itself |
 //!
 //! Nothing in it depends on the strategy: a variable is there once, whole, and in the order of its dims, however it was
 //! copied, cut or placed.
 
+mod callbacks;
+mod done;
 mod files;
 mod history;
 mod manifest;
@@ -27,12 +29,13 @@ use serde_json::Value;
 use crate::Result;
 use crate::data::Position;
 
+pub(crate) use done::{is_marked_done, mark_done, unmark_done};
 pub(crate) use files::rows;
 pub(crate) use history::{EpochRecord, JsonFloat};
 pub(crate) use manifest::Manifest;
 
 /// All that a training is between two steps: variables, slots of the optimizer, the loss scale, sums of the epoch begun,
-/// the variables of the best epoch, the position in the data, the results so far.
+/// the position in the data, the results so far, what callbacks remember.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrainingState {
     pub(crate) manifest: Manifest,
@@ -41,26 +44,39 @@ pub struct TrainingState {
     /// A row for each replica.
     pub(crate) sums: Option<HostTensor>,
     pub(crate) history: Vec<EpochRecord>,
-    pub(crate) best: Option<NamedTensors>,
-    pub(crate) source: Source,
+    /// What callbacks remember, by their names.
+    pub(crate) callbacks: CallbackStates,
+    pub(crate) source: ReadFrom,
 }
 
 /// The path that a state was read from, so that a training overwrites no checkpoint that it did not read. It is no part of
 /// the state: two that are alike but for it are equal.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Source(Option<PathBuf>);
+pub(crate) struct ReadFrom(Option<PathBuf>);
 
-impl PartialEq for Source {
+impl PartialEq for ReadFrom {
     fn eq(&self, _: &Self) -> bool {
         true
     }
 }
 
-impl Source {
+impl ReadFrom {
     pub(crate) fn path(&self) -> Option<&Path> {
         self.0.as_deref()
     }
 }
+
+/// What a callback remembers between two steps, as checkpoints keep it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct CallbackState {
+    /// Everything but tensors, as JSON, which has neither infinities nor NaN.
+    pub values: Value,
+    /// Tensors by name, such as the variables of the best epoch.
+    pub tensors: NamedTensors,
+}
+
+/// States of callbacks by the names that checkpoints have for them.
+pub(crate) type CallbackStates = Vec<(String, CallbackState)>;
 
 /// Values by name.
 pub(crate) type NamedTensors = Vec<(String, HostTensor)>;
@@ -84,6 +100,18 @@ impl TrainingState {
         self.manifest.seed
     }
 
+    /// Processes that trained together when it was written.
+    #[must_use]
+    pub const fn workers(&self) -> usize {
+        self.manifest.workers
+    }
+
+    /// The generation of these processes: how often they had met, at the start and after a loss.
+    #[must_use]
+    pub const fn generation(&self) -> u64 {
+        self.manifest.generation
+    }
+
     /// Names and values of the model's variables.
     #[must_use]
     pub fn variables(&self) -> &[(String, HostTensor)] {
@@ -103,6 +131,8 @@ impl TrainingState {
                 iterations: 0,
                 seed,
                 replicas,
+                workers: 1,
+                generation: 0,
                 optimizer: "custom training loop".to_owned(),
                 settings: Value::Null,
                 logs: Vec::new(),
@@ -110,14 +140,14 @@ impl TrainingState {
                 examples: None,
                 data: None,
                 skipped_before: JsonFloat(0.0),
-                best: None,
+                callbacks: Vec::new(),
             },
             variables,
             slots: Vec::new(),
             sums: None,
             history: Vec::new(),
-            best: None,
-            source: Source::default(),
+            callbacks: CallbackStates::new(),
+            source: ReadFrom::default(),
         }
     }
 
@@ -160,7 +190,7 @@ impl TrainingState {
     }
 
     fn read_at(self, path: &Path) -> Self {
-        let source = Source(Some(path.to_path_buf()));
+        let source = ReadFrom(Some(path.to_path_buf()));
         Self { source, ..self }
     }
 
@@ -176,12 +206,33 @@ impl TrainingState {
         files::CHECKPOINT.is_there(path.as_ref())
     }
 
+    /// The older checkpoints that are kept beside the one at the path, the last first.
+    #[must_use]
+    pub fn older(path: impl AsRef<Path>) -> Vec<PathBuf> {
+        files::CHECKPOINT.older(path.as_ref())
+    }
+
+    /// Writes the model's variables to a safetensors file, in the place of one that is there, as
+    /// [`SavedModel::save_weights`](crate::saved::SavedModel::save_weights) does.
+    ///
+    /// # Errors
+    /// When the disk refuses; what was there before stays then.
+    pub fn save_weights(&self, path: impl AsRef<Path>) -> Result<()> {
+        files::write_weights(path.as_ref(), &self.variables)
+    }
+
     /// Removes the checkpoint at the path and the older ones beside it, if there are any; anything else that is there stays.
     ///
     /// # Errors
     /// When it may not be removed.
     pub fn remove(path: impl AsRef<Path>) -> Result<()> {
+        unmark_done(path.as_ref())?;
         files::CHECKPOINT.discard(path.as_ref())
+    }
+
+    /// The contents of the files of a checkpoint, with their names.
+    pub(crate) fn to_bytes(&self) -> Result<Vec<(String, Vec<u8>)>> {
+        files::write_bytes(self)
     }
 
     /// Reads a checkpoint from the contents of its files, by their names.

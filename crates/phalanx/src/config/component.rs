@@ -28,6 +28,8 @@ pub enum Family {
     Initializer,
     /// A regularizer.
     Regularizer,
+    /// A callback of a training.
+    Callback,
 }
 
 /// A component: its name, what it does, and the settings it takes.
@@ -48,7 +50,7 @@ pub struct Description {
     pub name: &'static str,
     /// What it does, as a phrase.
     pub doc: &'static str,
-    /// The settings it takes, its own before those of the whole family.
+    /// The settings it takes, its own before the family's.
     pub settings: Vec<Setting>,
 }
 
@@ -65,23 +67,23 @@ pub struct Setting {
 pub(crate) trait Described: Serialize + DeserializeOwned {
     /// Its name, what it does, and its settings.
     const COMPONENT: Component;
-    /// Settings that it has beside those of [`COMPONENT`](Self::COMPONENT), shared by its family.
+    /// Settings shared by its family, beside its own in [`COMPONENT`](Self::COMPONENT).
     const SHARED: &'static [Field] = &[];
 }
 
 /// Makes a component of settings.
-type Make<T> = Box<dyn Fn(&Value) -> Result<T>>;
+type MakeComponent<T> = Box<dyn Fn(&Value) -> Result<T>>;
 
 /// One component of a family: how it is made of settings, and its description.
 pub(crate) struct Entry<T> {
     pub(crate) component: Component,
-    make: Make<T>,
+    make: MakeComponent<T>,
     describe: Box<dyn Fn() -> Description>,
 }
 
 impl Family {
     /// All families.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Layer,
         Self::Loss,
         Self::Metric,
@@ -91,6 +93,7 @@ impl Family {
         Self::Activation,
         Self::Initializer,
         Self::Regularizer,
+        Self::Callback,
     ];
 
     /// The family in messages: `layer`.
@@ -106,6 +109,7 @@ impl Family {
             Self::Activation => "activation",
             Self::Initializer => "initializer",
             Self::Regularizer => "regularizer",
+            Self::Callback => "callback",
         }
     }
 
@@ -122,6 +126,7 @@ impl Family {
             Self::Activation => "an activation",
             Self::Initializer => "an initializer",
             Self::Regularizer => "a regularizer",
+            Self::Callback => "a callback",
         }
     }
 
@@ -138,6 +143,7 @@ impl Family {
             Self::Activation => "activations",
             Self::Initializer => "initializers",
             Self::Regularizer => "regularizers",
+            Self::Callback => "callbacks",
         }
     }
 }

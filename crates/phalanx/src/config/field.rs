@@ -75,7 +75,7 @@ impl Field {
         Self::new(name, kind, DefaultValue::Required, doc)
     }
 
-    /// A setting whose default is that of the component.
+    /// A setting whose default is the component's.
     #[must_use]
     pub const fn optional(name: &'static str, kind: Kind, doc: &'static str) -> Self {
         Self::new(name, kind, DefaultValue::Own, doc)

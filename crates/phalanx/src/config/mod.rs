@@ -188,6 +188,58 @@ fn distance(name: &str, candidate: &str) -> usize {
     strsim::osa_distance(&name.to_lowercase(), candidate)
 }
 
+/// Chained setters of a component's fields.
+macro_rules! setters {
+    ($rule:ident { $($(#[$doc:meta])* $field:ident: $type:ty),* $(,)? }) => {
+        impl $rule {
+            $(
+                $(#[$doc])*
+                #[must_use]
+                pub fn $field(mut self, $field: $type) -> Self {
+                    self.$field = $field;
+                    self
+                }
+            )*
+        }
+    };
+}
+pub(crate) use setters;
+
+/// Lists of settings as one, for a component whose settings are partly shared with others.
+macro_rules! joined {
+    ($($list:expr),* $(,)?) => {{
+        const LISTS: &[&[crate::config::Field]] = &[$($list),*];
+        const FIELDS: [crate::config::Field; crate::config::count(LISTS)] = crate::config::join(LISTS);
+        &FIELDS
+    }};
+}
+pub(crate) use joined;
+
+/// The number of settings in all lists.
+pub(crate) const fn count(lists: &[&[Field]]) -> usize {
+    let (mut list, mut count) = (0, 0);
+    while list < lists.len() {
+        count += lists[list].len();
+        list += 1;
+    }
+    count
+}
+
+/// The settings of all lists, of which there are `N`: see [`joined`].
+pub(crate) const fn join<const N: usize>(lists: &[&[Field]]) -> [Field; N] {
+    let mut fields = [Field::optional("", Kind::Null, ""); N];
+    let (mut list, mut done) = (0, 0);
+    while list < lists.len() {
+        let mut index = 0;
+        while index < lists[list].len() {
+            fields[done] = lists[list][index];
+            (index, done) = (index + 1, done + 1);
+        }
+        list += 1;
+    }
+    fields
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -29,8 +29,8 @@ impl Batches {
             stage_stats: Arc::clone(&stage_stats),
         };
         let maker = match self.ahead.depth {
-            0 => Origin::Here(maker),
-            _ => Origin::Threads(Prefetcher::start(maker, self.ahead)),
+            0 => LoaderOrigin::Here(maker),
+            _ => LoaderOrigin::Threads(Prefetcher::start(maker, self.ahead)),
         };
         BatchIter {
             maker,
@@ -83,7 +83,7 @@ impl Iterator for BatchLoader {
 
 /// The batches of one epoch, in order; see [`Batches::iter`].
 pub struct BatchIter {
-    maker: Origin,
+    maker: LoaderOrigin,
     stage_stats: Arc<StageStats>,
     ended: bool,
     /// The batches, where several workers take each step together; then a batch without rows is a step too.
@@ -95,7 +95,7 @@ pub struct BatchIter {
     epoch: u64,
 }
 
-enum Origin {
+enum LoaderOrigin {
     Here(BatchLoader),
     Threads(Prefetcher),
 }
@@ -143,8 +143,8 @@ impl Iterator for BatchIter {
         let mut empty = 0;
         loop {
             let batch = self.stage_stats.next.time(|| match &mut self.maker {
-                Origin::Here(maker) => maker.next(),
-                Origin::Threads(prefetched) => prefetched.next(),
+                LoaderOrigin::Here(maker) => maker.next(),
+                LoaderOrigin::Threads(prefetched) => prefetched.next(),
             });
             self.ended = !matches!(batch, Some(Ok(_)));
             self.segment.steps += usize::from(!self.ended);

@@ -159,7 +159,7 @@ impl Batches {
     ///
     /// # Errors
     /// When `i` is past the end.
-    pub(super) fn worker_part(&self, epoch: u64, i: usize) -> Result<Option<WorkerPart>> {
+    pub(crate) fn worker_part(&self, epoch: u64, i: usize) -> Result<Option<WorkerPart>> {
         if self.sharding.worker.count == 1 {
             return Ok(None);
         }

@@ -354,7 +354,7 @@ fn is_header(lines: &CsvLines<'_>, fields: &[Cow<'_, str>], options: &CsvOptions
         None => Ok(false),
         Some(column) => Err(lines.error_at(column, "", &format!(
             "found {} in a first line that also holds numbers, expected names or numbers alone; \
-             correct the value, or say whether there is a header (header: yes or no)",
+             correct the value, or say whether there is a header (`header: true` or `header: false`)",
             shown(&fields[column])
         ))),
     }

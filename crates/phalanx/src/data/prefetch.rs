@@ -43,19 +43,19 @@ const NOTABLE: f64 = 0.05;
 /// Each thread claims the next index that no thread has claimed, so batches are finished in any order and handed out in
 /// theirs. A thread ends with the epoch, after an error, or when the reader is gone; dropping this joins all threads.
 pub(super) struct Prefetcher {
-    shared: Arc<Shared>,
+    shared: Arc<PrefetchQueue>,
     threads: Vec<JoinHandle<()>>,
     failed_start: Option<Error>,
     tuner: Option<Autotuner>,
 }
 
-struct Shared {
+struct PrefetchQueue {
     maker: BatchLoader,
-    state: Mutex<State>,
+    state: Mutex<QueueState>,
     changed: Condvar,
 }
 
-struct State {
+struct QueueState {
     /// The next batch to make.
     next: usize,
     /// The next batch to hand out.
@@ -73,7 +73,7 @@ struct State {
 
 impl Prefetcher {
     pub(super) fn start(maker: BatchLoader, ahead: PrefetchOptions) -> Self {
-        let state = State {
+        let state = QueueState {
             next: maker.next,
             taken: maker.next,
             ready: BTreeMap::new(),
@@ -84,7 +84,7 @@ impl Prefetcher {
             stopped: false,
             died: false,
         };
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(PrefetchQueue {
             maker,
             state: Mutex::new(state),
             changed: Condvar::new(),
@@ -148,12 +148,12 @@ impl Drop for Prefetcher {
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl PrefetchQueue {
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    fn wait<'a>(&self, state: MutexGuard<'a, QueueState>) -> MutexGuard<'a, QueueState> {
         self.changed
             .wait(state)
             .unwrap_or_else(PoisonError::into_inner)
@@ -211,7 +211,7 @@ impl Shared {
 }
 
 /// Wakes the reader with an error when a thread panics.
-struct PanicGuard<'a>(&'a Shared);
+struct PanicGuard<'a>(&'a PrefetchQueue);
 
 impl Drop for PanicGuard<'_> {
     fn drop(&mut self) {
@@ -249,7 +249,7 @@ impl Autotuner {
         Self { most, seen, since }
     }
 
-    fn took(&mut self, waited: Duration, full: bool, room: usize, state: &mut State) {
+    fn took(&mut self, waited: Duration, full: bool, room: usize, state: &mut QueueState) {
         self.seen.batches += 1;
         self.seen.starved += waited.as_secs_f64();
         self.seen.full += u32::from(full);

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::Result;
 
-/// `0..` in files of so many examples.
+/// `0..` in files of these numbers of examples.
 struct Files(Vec<usize>);
 
 impl Source for Files {

@@ -77,13 +77,13 @@ impl StreamBatches {
 
 /// The batches of an epoch of a stream, in order.
 pub struct StreamIter {
-    origin: Option<Origin>,
+    origin: Option<StreamOrigin>,
     stage_stats: Arc<StageStats>,
     epoch: u64,
     segment: Segment,
 }
 
-enum Origin {
+enum StreamOrigin {
     Here(Box<dyn Iterator<Item = Result<Batch>> + Send>),
     Thread(Receiver<Result<Batch>>, JoinHandle<()>),
 }
@@ -124,9 +124,9 @@ impl StreamIter {
         made: Box<dyn Iterator<Item = Result<Batch>> + Send>,
         ahead: usize,
         stage_stats: &Arc<StageStats>,
-    ) -> Origin {
+    ) -> StreamOrigin {
         if ahead == 0 {
-            return Origin::Here(made);
+            return StreamOrigin::Here(made);
         }
         let (sender, receiver) = sync_channel(ahead);
         let stage_stats = Arc::clone(stage_stats);
@@ -138,7 +138,7 @@ impl StreamIter {
                 }
             }
         });
-        Origin::Thread(receiver, thread)
+        StreamOrigin::Thread(receiver, thread)
     }
 
     /// The position after the batches that were handed out: what [`StreamBatches::iter_at`] goes on from.
@@ -158,7 +158,7 @@ impl StreamIter {
 
     /// The end of the epoch; an error where the thread did not reach it.
     fn end(&mut self) -> Option<Result<Batch>> {
-        let Some(Origin::Thread(_, thread)) = self.origin.take() else {
+        let Some(StreamOrigin::Thread(_, thread)) = self.origin.take() else {
             return None;
         };
         thread.join().err().map(|_| {
@@ -175,8 +175,8 @@ impl Iterator for StreamIter {
     fn next(&mut self) -> Option<Result<Batch>> {
         let origin = self.origin.as_mut()?;
         let batch = self.stage_stats.next.time(|| match origin {
-            Origin::Here(made) => made.next(),
-            Origin::Thread(receiver, _) => receiver.recv().ok(),
+            StreamOrigin::Here(made) => made.next(),
+            StreamOrigin::Thread(receiver, _) => receiver.recv().ok(),
         });
         match &batch {
             Some(Ok(_)) => self.segment.steps += 1,

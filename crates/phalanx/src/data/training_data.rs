@@ -40,6 +40,11 @@ pub trait TrainingData {
         Vec::new()
     }
 
+    /// These data as batches by index; `None` where they can only be read in order.
+    fn by_index(&self) -> Option<&Batches> {
+        None
+    }
+
     /// One worker's part of the data, sharded automatically unless they are sharded already.
     ///
     /// # Errors
@@ -92,6 +97,10 @@ impl TrainingData for Batches {
 
     fn examples(&self) -> Option<usize> {
         self.dataset().len()
+    }
+
+    fn by_index(&self) -> Option<&Batches> {
+        Some(self)
     }
 
     fn skipped(&self) -> u64 {

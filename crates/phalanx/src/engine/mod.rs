@@ -164,6 +164,11 @@ impl Engine {
         (self.0.notice)(line);
     }
 
+    /// Where notices go, for whoever has no engine.
+    pub(crate) fn notice_handle(&self) -> Notice {
+        Arc::clone(&self.0.notice)
+    }
+
     /// Number of devices.
     #[must_use]
     pub fn devices(&self) -> usize {

@@ -3,7 +3,7 @@
 use phalanx_graph::{AlignedBytes, DType, HostTensor, Shape};
 use phalanx_pjrt::Buffer;
 
-use super::setup::Setup;
+use super::setup::{Setup, StepLayout};
 use super::step::BatchShape;
 use crate::data::Batch;
 use crate::replicas::{BatchPartition, Layout, MeshLayout, Placement};
@@ -69,7 +69,8 @@ impl BatchShape {
             }
         }
         // In a step of several processes one may have no rows.
-        if rows == Some(0) && setup.workers == 1 {
+        let is_alone = setup.workers == 1 && !matches!(setup.layout, StepLayout::Servers);
+        if rows == Some(0) && is_alone {
             return Err(Error::user("a batch has no rows; leave it out"));
         }
         Ok(Self {

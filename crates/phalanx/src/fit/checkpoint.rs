@@ -7,11 +7,11 @@ use std::sync::{Mutex, PoisonError};
 use phalanx_graph::{HostTensor, Shape};
 use serde_json::Value;
 
-use super::best_epoch::BestEpoch;
+use super::callbacks::Callbacks;
 use super::epoch_totals::EpochTotals;
-use super::history::{EpochLogs, History, Input, Logs};
+use super::history::{EpochLogs, History, InputReport, Logs};
 use super::{Fit, Trainer};
-use crate::checkpoint::{EpochRecord, JsonFloat, Manifest, Source, TrainingState, rows};
+use crate::checkpoint::{EpochRecord, JsonFloat, Manifest, ReadFrom, TrainingState, rows};
 use crate::data::{InputBottleneck, Position, STAGES, TrainingData};
 use crate::{Error, Result};
 
@@ -20,7 +20,7 @@ use crate::{Error, Result};
 pub(super) struct OwnCheckpoints(Mutex<Vec<PathBuf>>);
 
 impl OwnCheckpoints {
-    fn add(&self, path: &Path) {
+    pub(super) fn add(&self, path: &Path) {
         if !self.has(path) {
             let mut paths = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             paths.push(resolved(path));
@@ -54,31 +54,22 @@ impl Trainer {
     /// As for [`training_state`](Self::training_state) and [`TrainingState::save`].
     pub fn save_checkpoint(&self, path: impl AsRef<Path>) -> Result<()> {
         let state = self.training_state()?;
-        self.on_chief(|| state.save(&path))?;
+        self.on_chief("checkpoint", || state.save(&path))?;
         self.own_checkpoints.add(path.as_ref());
         Ok(())
     }
 
-    /// Writes the checkpoint of a `fit`.
-    pub(super) fn save_if_configured(&self, fit: &Fit) -> Result<()> {
-        let Some(path) = &fit.checkpoint else {
-            return Ok(());
-        };
-        let older = fit.keep_checkpoints.saturating_sub(1);
-        let state = self.training_state()?;
-        self.on_chief(|| state.save_keeping(path, older))?;
-        self.own_checkpoints.add(path);
-        Ok(())
-    }
-
     /// Refuses to replace the checkpoint of another training: a launcher may begin the same program again.
-    pub(super) fn check_checkpoint(&self, fit: &Fit) -> Result<()> {
-        let Some(path) = &fit.checkpoint else {
+    pub(super) fn check_checkpoints(&self, callbacks: &Callbacks) -> Result<()> {
+        // The first worker of a job may have written its first one before another comes here.
+        let servers = self.placement.servers();
+        let is_of_job = servers.is_some_and(|servers| !servers.begins_job());
+        let is_foreign = |path: &PathBuf| {
+            !is_of_job && !self.own_checkpoints.has(path) && TrainingState::is_checkpoint(path)
+        };
+        let Some(path) = callbacks.checkpoints().into_iter().find(is_foreign) else {
             return Ok(());
         };
-        if self.own_checkpoints.has(path) || !TrainingState::is_checkpoint(path) {
-            return Ok(());
-        }
         Err(Error::User(format!(
             "there is a checkpoint at `{}` that this training neither read nor wrote, and it would be replaced; go on from it with `restore_checkpoint` and `Fit::resume`, write to another directory, or remove it with `TrainingState::remove`",
             path.display()
@@ -109,34 +100,43 @@ impl Trainer {
     }
 
     /// All that the training is at this step, on the host; waits for the steps begun. Where the end of a `fit` has put the
-    /// best epoch's variables or the averages in their place, its variables are those of the last step, from which the
+    /// best epoch's variables or the averages in their place, its variables are the last step's, from which the
     /// training can go on.
     ///
     /// # Errors
     /// When the device fails, or the loss of a step of the epoch, a variable or a slot of the optimizer is infinite or not a number.
     pub fn training_state(&self) -> Result<TrainingState> {
+        let state = self.state_unchecked()?;
+        check_state(&state)?;
+        Ok(state)
+    }
+
+    /// The same, whatever the values are: looking at all of them takes time.
+    pub(super) fn state_unchecked(&self) -> Result<TrainingState> {
         let setup = &self.setup;
         let arrays = setup.state.arrays().into_iter().enumerate();
         let values =
             arrays.map(|(index, (name, shape))| Ok((name, self.state.get(index, &shape)?)));
         let mut values: Vec<(String, HostTensor)> = values.collect::<Result<_>>()?;
         let iterations = values.pop();
-        let slots = values.split_off(setup.model.variables().len());
+        let mut slots = values.split_off(setup.model.variables().len());
         if let Some(last) = &self.last_variables {
             values.clone_from(last);
         }
-        // The optimizer's slots count, too: from an infinite one the training goes on to NaN within steps.
-        let mut state = values.iter().chain(&slots);
-        if let Some((name, _)) = state.find(|(_, value)| !is_finite(value)) {
-            return Err(self.divergence_error_of(name));
+        if self.uses_averages {
+            let variables = values.len();
+            for (variable, slot) in setup.state.moving_averages() {
+                std::mem::swap(&mut values[variable].1, &mut slots[slot - variables].1);
+            }
         }
         let optimizer = &setup.optimizer;
-        let best = self.best.as_ref();
         Ok(TrainingState {
             manifest: Manifest {
                 iterations: iterations.map_or(0, |(_, count)| count.to_f64()[0] as i64),
                 seed: self.state.seed()?,
                 replicas: self.placement.replicas(),
+                workers: self.placement.workers(),
+                generation: (self.placement.world()).map_or(0, |world| world.generation()),
                 optimizer: optimizer.kind().to_owned(),
                 settings: optimizer.config(),
                 logs: self.log_names(),
@@ -144,17 +144,17 @@ impl Trainer {
                 examples: self.examples,
                 data: self.data_settings,
                 skipped_before: JsonFloat(self.skipped_before),
-                best: best.map(|BestEpoch { log, found, .. }| {
-                    let value = found.as_ref().map(|(value, _)| JsonFloat(*value));
-                    (log.clone(), value)
-                }),
+                callbacks: Vec::new(),
             },
             variables: values,
             slots,
             sums: self.is_mid_epoch.then(|| self.sums()).transpose()?,
             history: self.history.epochs.iter().map(record).collect(),
-            best: best.and_then(|best| Some(best.found.as_ref()?.1.clone())),
-            source: Source::default(),
+            source: ReadFrom::default(),
+            callbacks: match self.callbacks.is_empty() {
+                true => self.callback_states.clone(),
+                false => self.callbacks.states(),
+            },
         })
     }
 
@@ -176,11 +176,11 @@ impl Trainer {
         let sums = sums
             .map(|sums| self.checked_sums(manifest, sums))
             .transpose()?;
-        let best = self.checked_best(state, &wanted)?;
         let placed = |sums: &Vec<Vec<f64>>| self.state.place_epoch_totals(&self.setup, sums);
         let sums = sums.as_ref().map(placed).transpose()?;
         self.state.replace(&values, manifest.seed)?;
         self.last_variables = None;
+        self.uses_averages = false;
         self.is_mid_epoch = sums.is_some();
         if let Some(sums) = sums {
             self.state.set_epoch_totals(sums);
@@ -192,7 +192,7 @@ impl Trainer {
         self.history = History {
             epochs: state.history.iter().map(epoch_logs).collect(),
         };
-        self.best = best;
+        self.callback_states.clone_from(&state.callbacks);
         if let Some(path) = state.source.path() {
             self.own_checkpoints.add(path);
         }
@@ -202,12 +202,7 @@ impl Trainer {
     }
 
     /// The first epoch of a `fit`.
-    pub(super) fn begin(
-        &mut self,
-        data: &dyn TrainingData,
-        fit: &Fit,
-        best: Option<BestEpoch>,
-    ) -> Result<usize> {
+    pub(super) fn begin(&mut self, data: &dyn TrainingData, fit: &Fit) -> Result<usize> {
         let examples = data.examples().map(|len| len as u64);
         if fit.resume {
             self.check_data(examples, fit.data_settings)?;
@@ -221,18 +216,8 @@ impl Trainer {
             };
             self.is_mid_epoch = false;
             self.history = History::default();
-            self.best = best;
+            self.callback_states.clear();
             return Ok(fit.initial_epoch);
-        }
-        match (&self.best, best) {
-            (Some(found), Some(asked)) if found.log == asked.log => {}
-            (Some(BestEpoch { log, .. }), Some(asked)) => {
-                let other = asked.log;
-                return Err(Error::user(format!(
-                    "the training to go on with keeps the best epoch by `{log}`, and this one by `{other}`; keep it by `{log}`"
-                )));
-            }
-            (_, best) => self.best = best,
         }
         self.put_back_last_variables()?;
         Ok(usize::try_from(self.position.epoch).unwrap_or(usize::MAX))
@@ -275,29 +260,19 @@ impl Trainer {
         fit.steps_per_epoch.is_none() && segments.any(|segment| segment.batch != data.batch_size())
     }
 
-    pub(super) fn end_epoch(&mut self, done: EpochLogs) -> Result<()> {
-        if let Some(mut best) = self.best.take() {
-            let seen = best.record(&done, || self.variables());
-            self.best = Some(best);
-            seen?;
-        }
+    pub(super) fn end_epoch(&mut self, done: EpochLogs) {
         self.position = Position::start(done.epoch as u64 + 1);
+        self.step_log.settled(&self.position);
         self.is_mid_epoch = false;
         self.history.epochs.push(done);
-        Ok(())
     }
 
     /// Refuses variables that are not numbers: nobody wants to keep them, and the loss of a last update is never computed.
     pub(super) fn check_finite(&self, variables: &[(String, HostTensor)]) -> Result<()> {
         let found = variables.iter().find(|(_, value)| !is_finite(value));
-        found.map_or(Ok(()), |(name, _)| Err(self.divergence_error_of(name)))
-    }
-
-    fn divergence_error_of(&self, name: &str) -> Error {
-        let steps = self.iterations;
-        Error::Training(format!(
-            "`{name}` has values that are infinite or not numbers after {steps} steps, and what was learned is lost with it; try a lower learning rate or gradient clipping (`clipnorm`), and check the data for values that are not numbers; a checkpoint written before stays as it was"
-        ))
+        found.map_or(Ok(()), |(name, _)| {
+            Err(divergence_error_of(name, self.iterations))
+        })
     }
 
     fn log_names(&self) -> Vec<String> {
@@ -338,27 +313,6 @@ impl Trainer {
         })
     }
 
-    fn checked_best(
-        &self,
-        state: &TrainingState,
-        variables: &[(String, Shape)],
-    ) -> Result<Option<BestEpoch>> {
-        let Some((log, value)) = &state.manifest.best else {
-            return Ok(None);
-        };
-        let found = match (value, &state.best) {
-            (Some(JsonFloat(value)), Some(values)) => {
-                let values = match_by_name("the model", variables, values)?;
-                let names = variables.iter().map(|(name, _)| name.clone());
-                Some((*value, names.zip(values).collect()))
-            }
-            _ => None,
-        };
-        // A log that this training does not have is no log to keep its best epoch by.
-        let best = BestEpoch::new(log, &self.goals(), true).ok();
-        Ok(best.map(|best| BestEpoch { found, ..best }))
-    }
-
     /// A notice of a learning rate that follows the number of replicas, which is another.
     fn notice_other_replicas(&self, manifest: &Manifest) {
         let (there, here) = (manifest.replicas, self.placement.replicas());
@@ -389,11 +343,27 @@ impl Trainer {
     }
 }
 
+/// Refuses a state with values that are not numbers, and slots of the optimizer count, too: from an infinite one the training goes
+/// on to NaN within steps.
+pub(super) fn check_state(state: &TrainingState) -> Result<()> {
+    let mut values = state.variables.iter().chain(&state.slots);
+    let found = values.find(|(_, value)| !is_finite(value));
+    found.map_or(Ok(()), |(name, _)| {
+        Err(divergence_error_of(name, state.iterations()))
+    })
+}
+
+fn divergence_error_of(name: &str, steps: i64) -> Error {
+    Error::Training(format!(
+        "`{name}` has values that are infinite or not numbers after {steps} steps, and what was learned is lost with it; try a lower learning rate or gradient clipping (`clipnorm`), and check the data for values that are not numbers; a checkpoint written before stays as it was"
+    ))
+}
+
 const WEIGHTS_ALONE: &str =
     "begin anew with the weights alone, which are in `weights.safetensors` of a checkpoint";
 
 /// Whether all of a tensor's floating-point values are finite.
-fn is_finite(value: &HostTensor) -> bool {
+pub(super) fn is_finite(value: &HostTensor) -> bool {
     match value.values::<f32>() {
         Some(values) => values.iter().all(|x| x.is_finite()),
         None => !value.dtype().is_float() || value.to_f64().iter().all(|x| x.is_finite()),
@@ -481,7 +451,7 @@ fn epoch_logs(record: &EpochRecord) -> EpochLogs {
             .collect::<Logs>(),
         steps: record.steps,
         seconds: record.seconds.0,
-        input: Input {
+        input: InputReport {
             bottleneck: InputBottleneck {
                 waited: record.waited.0,
                 slowest: slowest.copied().unwrap_or(STAGES[0]),
@@ -492,5 +462,7 @@ fn epoch_logs(record: &EpochRecord) -> EpochLogs {
             lost_bytes: record.lost_bytes,
         },
         replica_times: None,
+        times: None,
+        verdict: None,
     }
 }

@@ -1,5 +1,6 @@
 //! Sums over the steps of an epoch.
 
+use phalanx_graph::op::ReduceOp;
 use phalanx_graph::{DType, HostTensor, Shape, Tensor};
 
 use super::compile::{Losses, NamedMetric};
@@ -85,6 +86,7 @@ impl EpochTotals {
         totals: &Tensor,
         loss_and_metrics: &LossAndMetrics,
         iterations: Option<&Tensor>,
+        workers: usize,
     ) -> Tensor {
         let flat = |tensor: &Tensor| tensor.convert(DType::F64).reshape(&[tensor.shape().len()]);
         let loss = loss_and_metrics.loss.convert(DType::F64);
@@ -100,6 +102,13 @@ impl EpochTotals {
             return totals.clone();
         }
         let first_non_finite = totals.slice_dim(0, counts, self.len);
+        let mut loss = loss;
+        if workers > 1 && iterations.is_some() {
+            let parts: Vec<&Tensor> = added.iter().collect();
+            let sums = Tensor::concat(&parts, 0).all_reduce(ReduceOp::Sum);
+            loss = sums.slice_dim(0, 0, 1).reshape(&[]);
+            added = vec![sums];
+        }
         added.push(match iterations {
             Some(iterations) => {
                 let is_finite = loss.abs().less(&loss.like(f64::INFINITY));

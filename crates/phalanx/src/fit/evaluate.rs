@@ -15,6 +15,16 @@ use crate::data::{AutoShardPolicy, Batch, Batches, TrainingData};
 use crate::replicas::{BatchPartition, World};
 use crate::{Error, Result};
 
+/// Where in a test its watch is called: around each batch, counted from 0.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum TestPlace {
+    Begin(usize),
+    End(usize),
+}
+
+/// What is called on the way of a test; an error ends it.
+pub(super) type TestWatch<'w> = dyn FnMut(&mut Trainer, TestPlace) -> Result<()> + 'w;
+
 impl Trainer {
     /// Loss and metrics over batches, without training: dropout off, moving statistics used. A notice says what corrupt data
     /// were left out.
@@ -27,7 +37,7 @@ impl Trainer {
         self.require_loss("evaluate")?;
         check_finite(batches, "evaluate")?;
         self.warn_lost(&batches.dataset().lost());
-        let (logs, skipped) = self.evaluate_with_skipped(batches, || Ok(()))?;
+        let (logs, skipped) = self.evaluate_with_skipped(batches, &mut |_, _| Ok(()))?;
         self.warn_skipped(skipped, "evaluation");
         Ok(logs)
     }
@@ -36,7 +46,7 @@ impl Trainer {
     pub(super) fn evaluate_with_skipped(
         &mut self,
         batches: &Batches,
-        go_on: impl Fn() -> Result<()>,
+        watch: &mut TestWatch<'_>,
     ) -> Result<(Logs, u64)> {
         let own;
         let batches = match self.placement.world() {
@@ -47,8 +57,10 @@ impl Trainer {
             None => batches,
         };
         let before = batches.dataset().skipped();
-        let iter = batches.iter(0, 0).map(|batch| go_on().and(batch));
-        let totals = self.run_test_steps(iter, batches.most_rows())?;
+        let totals = match self.placement.servers().cloned() {
+            Some(servers) => self.evaluate_with_servers(&servers, batches)?,
+            None => self.run_test_steps(batches.iter(0, 0), batches.most_rows(), watch)?,
+        };
         let skipped = batches.dataset().skipped() - before;
         if !EpochTotals::has_weight(&totals) {
             return Err(Error::User(format!(
@@ -71,7 +83,7 @@ impl Trainer {
     /// As [`evaluate`](Self::evaluate).
     pub fn test_on_batch(&mut self, batch: &Batch) -> Result<Logs> {
         self.require_loss("evaluate")?;
-        let totals = self.run_test_steps([Ok(batch.clone())], batch.rows())?;
+        let totals = self.run_test_steps([Ok(batch.clone())], batch.rows(), &mut |_, _| Ok(()))?;
         Ok(self.logs(&totals, 0.0))
     }
 
@@ -81,6 +93,9 @@ impl Trainer {
     /// When the data do not fit the model or are endless, a source fails, or the device does.
     pub fn predict(&mut self, batches: &Batches) -> Result<Vec<HostTensor>> {
         check_finite(batches, "predict")?;
+        if let Some(servers) = self.placement.servers().cloned() {
+            return self.predict_with_servers(&servers, batches);
+        }
         match self.placement.world().cloned() {
             Some(world) => self.predict_in(&world, batches),
             None => self.predict_here(batches).map(|(outputs, _)| outputs),
@@ -140,15 +155,19 @@ impl Trainer {
     }
 
     /// The totals of batches of `size` rows or fewer.
-    fn run_test_steps(
+    pub(super) fn run_test_steps(
         &mut self,
         batches: impl IntoIterator<Item = Result<Batch>>,
         size: usize,
+        watch: &mut TestWatch<'_>,
     ) -> Result<Vec<f64>> {
         let mut totals = self.state.zeros(&self.setup)?;
         let mut flight = InFlight::default();
-        for batch in batches {
-            totals = self.test_step(&batch?, size, &totals, &mut flight)?;
+        for (number, batch) in batches.into_iter().enumerate() {
+            let batch = batch?;
+            watch(self, TestPlace::Begin(number))?;
+            totals = self.test_step(&batch, size, &totals, &mut flight)?;
+            watch(self, TestPlace::End(number))?;
         }
         flight.finish(self.placement.engine())?;
         self.state.merge_replicas(&self.setup, &totals)
@@ -165,18 +184,25 @@ impl Trainer {
         check_values(&self.setup, batch)?;
         let partition = self.padded_partition(batch.rows(), full);
         // One program serves all batches; with uneven shares, full batches have another.
-        let (placement, setup) = (&self.placement, &self.setup);
-        let shape = whole.part(&partition, true, setup.branches_by_size());
+        let shape = whole.part(&partition, true, self.setup.branches_by_size());
+        let padded = partition.padded_rows() * partition.replicas();
         if !self.test.has(&shape) {
             // Processes compare their programs, which no running step may disturb.
-            flight.finish(placement.engine())?;
-            let traced = setup.test_step(&shape)?;
+            flight.finish(self.placement.engine())?;
+            let traced = self.setup_for(&batch.x, padded).test_step(&shape)?;
+            let (placement, setup) = (&self.placement, &self.setup);
             self.test
                 .insert(placement, setup, "test_step", &shape, traced)?;
         }
-        let batch = put(placement, tensors(batch), &partition, true)?;
+        let own;
+        let mut batch = batch;
+        if let Some(x) = self.with_rows(&batch.x, padded)? {
+            own = Batch { x, ..batch.clone() };
+            batch = &own;
+        }
+        let batch = put(&self.placement, tensors(batch), &partition, true)?;
         let step = self.test.get(&shape)?;
-        let (totals, done) = self.state.test(setup, step, totals, &batch)?;
+        let (totals, done) = self.state.test(&self.setup, step, totals, &batch)?;
         flight.push(self.placement.engine(), done)?;
         Ok(totals)
     }
@@ -189,24 +215,34 @@ impl Trainer {
         }
     }
 
-    fn start_prediction(&mut self, x: &[HostTensor], full: usize) -> Result<PendingPrediction> {
+    pub(super) fn start_prediction(
+        &mut self,
+        x: &[HostTensor],
+        full: usize,
+    ) -> Result<PendingPrediction> {
         let whole = BatchShape::of_inputs(&self.setup, x)?;
         let partition = self.padded_partition(x[0].rows(), full);
-        let (placement, setup) = (&self.placement, &self.setup);
-        let shape = whole.part(&partition, false, setup.branches_by_size());
+        let shape = whole.part(&partition, false, self.setup.branches_by_size());
+        let padded = partition.padded_rows() * partition.replicas();
         if !self.predict.has(&shape) {
-            let traced = setup.predict_step(&shape)?;
+            let traced = self.setup_for(x, padded).predict_step(&shape)?;
+            let (placement, setup) = (&self.placement, &self.setup);
             self.predict
                 .insert(placement, setup, "predict_step", &shape, traced)?;
         }
-        let x = put(placement, x.iter(), &partition, shape.filled)?;
+        let own = self.with_rows(x, padded)?;
+        let x = own.as_deref().unwrap_or(x);
+        let x = put(&self.placement, x.iter(), &partition, shape.filled)?;
         let step = self.predict.get(&shape)?;
-        let outputs = self.state.predict(setup, step, &x)?;
+        let outputs = self.state.predict(&self.setup, step, &x)?;
         Ok(PendingPrediction { outputs, partition })
     }
 
     /// The outputs of each replica for its examples.
-    fn read_outputs(&self, predicted: &PendingPrediction) -> Result<Vec<Vec<HostTensor>>> {
+    pub(super) fn read_outputs(
+        &self,
+        predicted: &PendingPrediction,
+    ) -> Result<Vec<Vec<HostTensor>>> {
         let partition = &predicted.partition;
         let shapes = self.setup.model.outputs();
         let read = |replica: usize| {
@@ -230,7 +266,7 @@ impl Trainer {
     }
 
     /// Each output of the model over all parts.
-    fn concatenate_outputs(&self, parts: &[Vec<HostTensor>]) -> Vec<HostTensor> {
+    pub(super) fn concatenate_outputs(&self, parts: &[Vec<HostTensor>]) -> Vec<HostTensor> {
         let outputs = self.setup.model.outputs();
         let of = |output| {
             parts
@@ -244,7 +280,7 @@ impl Trainer {
 }
 
 /// A prediction begun.
-struct PendingPrediction {
+pub(super) struct PendingPrediction {
     /// Of each replica.
     outputs: Vec<Vec<Buffer>>,
     partition: BatchPartition,
@@ -263,7 +299,7 @@ pub(super) fn check_finite(batches: &Batches, doing: &str) -> Result<()> {
     }
 }
 
-/// The rows of all workers in the order of the input: of each batch in turn those of each worker in turn.
+/// The rows of all workers in the order of the input: batch by batch, and within a batch worker by worker.
 fn in_input_order(example: &Shape, workers: &[Vec<u8>], counts: &[Vec<f64>]) -> HostTensor {
     let row = example.byte_len() / example.dims[0].max(1);
     let mut shape = example.clone();

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::Index;
 
-use super::ReplicaTimes;
+use super::{ReplicaTimes, StepTimes};
 use crate::data::{InputBottleneck, StageTime};
 
 /// Results by name, in the order of the logs: `loss`, losses of outputs, metrics, then those that begin with `val_`.
@@ -25,6 +25,14 @@ impl Logs {
     #[must_use]
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, f64)> {
         self.0.iter().map(|(name, value)| (name.as_str(), *value))
+    }
+
+    /// Sets the result of a name, which is added at the end where there is none.
+    pub fn set(&mut self, name: &str, value: f64) {
+        match self.0.iter_mut().find(|(other, _)| other == name) {
+            Some((_, old)) => *old = value,
+            None => self.push(name, value),
+        }
     }
 
     pub(super) fn push(&mut self, name: impl Into<String>, value: f64) {
@@ -96,14 +104,18 @@ pub struct EpochLogs {
     /// How long it took, validation included.
     pub seconds: f64,
     /// What reading the data cost, and whether training waited for it.
-    pub input: Input,
+    pub input: InputReport,
     /// How long each replica took for a step by itself, where that was [measured](super::Fit::watch_replicas).
     pub replica_times: Option<ReplicaTimes>,
+    /// Where the time since the results of the epoch before went; none for epochs of a checkpoint.
+    pub times: Option<StepTimes>,
+    /// What training waits for most and what to do about it, if it waits for more than computation.
+    pub verdict: Option<String>,
 }
 
 /// What reading the data of an epoch cost.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Input {
+pub struct InputReport {
     /// Whether training waited for its data.
     pub bottleneck: InputBottleneck,
     /// Each stage of the input, in the order of the data.

@@ -24,6 +24,9 @@ pub enum LossScale {
     Off,
     /// A number for all steps, of which none is skipped.
     Fixed(f64),
+    /// Never scaled, and a step whose gradients are not all finite is skipped as with a dynamic scale, however many follow each
+    /// other. The logs have `skipped_steps`.
+    SkipNonFinite,
     /// A scale that follows the gradients.
     Dynamic {
         /// The first scale.
@@ -39,6 +42,11 @@ const FLOOR: f64 = 1.0;
 const CEILING: f64 = 8.507_059_173_023_462e37;
 
 impl LossScale {
+    /// The name of the scale in logs, and of its slot.
+    pub(crate) const SCALE: &'static str = "loss_scale";
+    /// The name of the number of skipped steps in logs, and of its slot.
+    pub(crate) const SKIPPED_STEPS: &'static str = "skipped_steps";
+
     /// Keras' dynamic scale: 2^15 at first, doubled after 2000 good steps.
     pub const DYNAMIC: Self = Self::Dynamic {
         initial: 32768.0,
@@ -56,7 +64,7 @@ impl LossScale {
 
     pub(crate) fn check(self) -> Result<()> {
         let (scale, growth_steps) = match self {
-            Self::Auto | Self::Off => return Ok(()),
+            Self::Auto | Self::Off | Self::SkipNonFinite => return Ok(()),
             Self::Fixed(scale) => (scale, 1),
             Self::Dynamic {
                 initial,
@@ -78,20 +86,22 @@ impl LossScale {
 
     /// What a dynamic scale carries from step to step: the scale, good steps since it changed, steps skipped.
     pub(crate) fn slots(self) -> Vec<SlotSpec> {
-        let Self::Dynamic { initial, .. } = self else {
-            return Vec::new();
-        };
         let slot = |name: &str, dtype, fill| SlotSpec {
             name: name.to_owned(),
             shape: Shape::scalar(dtype),
             fill,
             param: None,
         };
-        vec![
-            slot("loss_scale", DType::F32, initial),
-            slot("loss_scale/good_steps", DType::I64, 0.0),
-            slot("skipped_steps", DType::I64, 0.0),
-        ]
+        let skipped = slot(Self::SKIPPED_STEPS, DType::I64, 0.0);
+        match self {
+            Self::Dynamic { initial, .. } => vec![
+                slot(Self::SCALE, DType::F32, initial),
+                slot("loss_scale/good_steps", DType::I64, 0.0),
+                skipped,
+            ],
+            Self::SkipNonFinite => vec![skipped],
+            Self::Auto | Self::Off | Self::Fixed(_) => Vec::new(),
+        }
     }
 
     /// The loss as derivatives are taken of it.
@@ -107,7 +117,7 @@ impl LossScale {
     #[track_caller]
     pub(crate) fn unscaled(self, gradients: Vec<Tensor>, slots: &[Tensor]) -> Vec<Tensor> {
         let divided = |gradient: Tensor| match self.now(&gradient, slots) {
-            Some(scale) => gradient * (1.0 / scale),
+            Some(scale) => gradient.map_gradient(|part| part * (1.0 / &scale)),
             None => gradient,
         };
         gradients.into_iter().map(divided).collect()
@@ -115,7 +125,7 @@ impl LossScale {
 
     /// Whether a step may be skipped.
     pub(super) const fn is_dynamic(self) -> bool {
-        matches!(self, Self::Dynamic { .. })
+        matches!(self, Self::Dynamic { .. } | Self::SkipNonFinite)
     }
 
     /// Whether a step counts: its gradients are checked, or `known` says of parts of them whether they are finite. `None`
@@ -127,12 +137,22 @@ impl LossScale {
         known: &[Tensor],
         slots: &[Tensor],
     ) -> Option<FiniteCheck> {
-        let (Self::Dynamic { growth_steps, .. }, [scale, good, skipped]) = (self, slots) else {
+        if !self.is_dynamic() {
             return None;
-        };
+        }
         let finite = match known {
             [] => all_finite(gradients)?,
             [first, rest @ ..] => rest.iter().fold(first.clone(), |a, b| a.and(b)),
+        };
+        if let (Self::SkipNonFinite, [skipped]) = (self, slots) {
+            return Some(FiniteCheck {
+                is_lost: finite.and(&finite.not()),
+                slots: vec![finite.select(skipped, &(skipped + 1.0))],
+                finite,
+            });
+        }
+        let (Self::Dynamic { growth_steps, .. }, [scale, good, skipped]) = (self, slots) else {
+            return None;
         };
         let grows = good.equal(&good.like(f64::from(growth_steps - 1)));
         let grown = (scale * 2.0).minimum(&scale.like(CEILING));
@@ -154,7 +174,7 @@ impl LossScale {
     /// The scale in the type of a tensor.
     fn now(self, of: &Tensor, slots: &[Tensor]) -> Option<Tensor> {
         match self {
-            Self::Auto | Self::Off => None,
+            Self::Auto | Self::Off | Self::SkipNonFinite => None,
             Self::Fixed(scale) => Some(of.like(scale)),
             Self::Dynamic { .. } => slots.first().map(|scale| scale.convert(of.dtype())),
         }
@@ -171,10 +191,13 @@ pub(crate) struct FiniteCheck {
     pub(crate) slots: Vec<Tensor>,
 }
 
-/// Whether all gradients are finite, which scaling does not change; `None` without gradients.
+/// Whether all gradients are finite, which scaling does not change; `None` without gradients. Of gradients that are rows the
+/// rows are asked: their sums are finite unless they exceed the range of f32 by being added up.
 #[track_caller]
 pub(super) fn all_finite(gradients: &[Tensor]) -> Option<Tensor> {
     let finite = |gradient: &Tensor| {
+        let rows = gradient.scattered().map(|found| found.rows);
+        let gradient = rows.as_ref().unwrap_or(gradient);
         let dims: Vec<usize> = (0..gradient.rank()).collect();
         gradient.is_finite().reduce(ReduceOp::And, &dims)
     };

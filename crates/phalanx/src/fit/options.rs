@@ -7,7 +7,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::data::{Batches, EpochLength, Position, TrainingData};
 use crate::{Error, Result};
 
-use super::{EpochLogs, Progress};
+use super::callbacks::{
+    Callbacks, IntoCallback, KeepBest, ProgressBar, StragglerReport, TrainingCheckpoint,
+};
+use super::trace::TracePlan;
+use super::{EpochLogs, Progress, SaveBehind, TensorBoard};
 
 /// How long to train and what to do on the way: the arguments of Keras' `fit`.
 #[derive(Clone, Debug)]
@@ -24,11 +28,15 @@ pub struct Fit {
     pub(super) checkpoint: Option<PathBuf>,
     pub(super) keep_checkpoints: usize,
     pub(super) save_freq: Option<usize>,
+    pub(super) save_behind: Option<SaveBehind>,
+    pub(super) comparison: Option<u64>,
     pub(super) data_settings: Option<u32>,
     pub(super) watch: Watch,
     pub(super) stop: Option<Arc<AtomicBool>>,
     pub(super) after_epoch: Option<AfterEpoch>,
-    pub(super) tensorboard: Option<PathBuf>,
+    pub(super) tensorboard: Option<TensorBoard>,
+    pub(super) trace: Option<TracePlan>,
+    pub(super) callbacks: Callbacks,
 }
 
 /// What is called after each epoch.
@@ -74,11 +82,15 @@ impl Fit {
             checkpoint: None,
             keep_checkpoints: 2,
             save_freq: None,
+            save_behind: None,
+            comparison: None,
             data_settings: None,
             watch: Watch::Auto,
             stop: None,
             after_epoch: None,
             tensorboard: None,
+            trace: None,
+            callbacks: Callbacks::new(),
         }
     }
 
@@ -125,7 +137,7 @@ impl Fit {
         self
     }
 
-    /// Keeps the last so many [checkpoints](Self::checkpoint), 2 by default: the newest at the path, the one before at
+    /// Keeps this number of the last [checkpoints](Self::checkpoint), 2 by default: the newest at the path, the one before at
     /// `path.1` and so on. Where the newest is damaged,
     /// [`Trainer::restore_checkpoint`](super::Trainer::restore_checkpoint) takes the newest that is whole.
     #[must_use]
@@ -138,6 +150,23 @@ impl Fit {
     #[must_use]
     pub const fn save_freq(mut self, batches: usize) -> Self {
         self.save_freq = Some(batches);
+        self
+    }
+
+    /// Writes checkpoints behind the training, also for callbacks: a step waits for the copy from the device alone. All is on
+    /// disk when `fit` returns, whatever it returns; an error of writing ends the training at the next checkpoint or at its end.
+    #[must_use]
+    pub const fn save_behind(mut self, behind: SaveBehind) -> Self {
+        self.save_behind = Some(behind);
+        self
+    }
+
+    /// Compares the variables of all workers every this many steps, and ends the training with an error that names who has other
+    /// values, and of what; 0 never does. By default it is after 100 steps, or more where it would take more than half a per cent of the
+    /// time. Workers have equal values, to the bit: others come from memory that failed or from variables that one worker sets alone.
+    #[must_use]
+    pub const fn compare_workers(mut self, steps: u64) -> Self {
+        self.comparison = Some(steps);
         self
     }
 
@@ -161,7 +190,7 @@ impl Fit {
         self
     }
 
-    /// Writes the results of each epoch to event files in this folder that TensorBoard reads, before
+    /// Writes event files that TensorBoard reads to a folder, or what else the settings ask for: the results of each epoch, before
     /// [`after_epoch`](Self::after_epoch) is called: Keras' `TensorBoard`, with its folders `train` and `validation`, its tags
     /// `epoch_loss`, `epoch_accuracy` and so on and `epoch_learning_rate`, the rate of the next step. The step is the number of the epoch, from 0. A
     /// file that cannot be written ends the training.
@@ -169,8 +198,30 @@ impl Fit {
     /// What is in the folder already of the first epoch and later ones, TensorBoard no longer shows: a training that
     /// [goes on](Self::resume) continues the curves of before, and one that begins anew replaces them.
     #[must_use]
-    pub fn tensorboard(mut self, folder: impl Into<PathBuf>) -> Self {
-        self.tensorboard = Some(folder.into());
+    pub fn tensorboard(mut self, settings: impl Into<TensorBoard>) -> Self {
+        self.tensorboard = Some(settings.into());
+        self
+    }
+
+    /// Adds a callback; see [`callbacks`](super::callbacks). They are called in the order in which they were added.
+    ///
+    /// To look at a callback after the training, give a copy of an `Arc<Mutex<_>>` of it, and keep the other.
+    #[must_use]
+    pub fn callback(mut self, callback: impl IntoCallback) -> Self {
+        self.callbacks.push(callback);
+        self
+    }
+
+    /// Writes a trace of `steps` steps, after `after` others, to a file that Perfetto and `chrome://tracing` open: what the host of each
+    /// process does, and when its devices run steps, by one clock. Both are at least 1; the first step is compiled in its course. A
+    /// training that ends before writes nothing. Training waits for the devices where the trace begins and where it ends.
+    #[must_use]
+    pub fn trace(mut self, path: impl Into<PathBuf>, after: usize, steps: usize) -> Self {
+        self.trace = Some(TracePlan {
+            path: path.into(),
+            after: after.max(1) as u64,
+            steps: steps.max(1) as u64,
+        });
         self
     }
 
@@ -195,10 +246,24 @@ impl Fit {
         self
     }
 
-    /// Whether to write a checkpoint after `done` batches of an epoch of `steps`, whose end writes one anyway.
-    pub(super) fn is_save_due(&self, done: usize, steps: Option<usize>) -> bool {
-        let freq = self.save_freq.filter(|_| self.checkpoint.is_some());
-        Some(done) != steps && freq.is_some_and(|freq| done.is_multiple_of(freq))
+    /// The callbacks, among them those that other settings are short for.
+    pub(super) fn all_callbacks(&self) -> Callbacks {
+        let mut before = vec![StragglerReport::new(self.watch).into_shared()];
+        if let Some(log) = &self.keep_best {
+            before.push(KeepBest::new(log).into_shared());
+        }
+        let mut after = Vec::new();
+        if !self.callbacks.has(ProgressBar::KIND) {
+            after.push(ProgressBar::new(self.progress).into_shared());
+        }
+        if let Some(path) = &self.checkpoint {
+            let mut checkpoint = TrainingCheckpoint::new(path).keep(self.keep_checkpoints);
+            if let Some(freq) = self.save_freq {
+                checkpoint = checkpoint.save_freq(freq);
+            }
+            after.push(checkpoint.into_shared());
+        }
+        self.callbacks.between(before, after)
     }
 
     /// Ends an epoch after `steps` batches. The next epoch starts with the first batch of its own order, where Keras
@@ -309,4 +374,29 @@ pub(super) fn check_batch_size(size: usize) -> Result<()> {
         ));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fit::callbacks::EarlyStopping;
+
+    #[test]
+    fn settings_are_callbacks_around_those_of_the_user() {
+        let of = |fit: &Fit| format!("{:?}", fit.all_callbacks());
+        assert_eq!(
+            of(&Fit::epochs(1)),
+            r#"["straggler_report", "progress_bar"]"#
+        );
+        let fit = Fit::epochs(1)
+            .callback(EarlyStopping::new("loss"))
+            .keep_best("loss")
+            .checkpoint("c");
+        let all = r#"["straggler_report", "keep_best", "early_stopping", "progress_bar", "training_checkpoint"]"#;
+        assert_eq!(of(&fit), all);
+        assert_eq!(fit.all_callbacks().checkpoints(), [PathBuf::from("c")]);
+        // One that is given takes the place of the default.
+        let own = Fit::epochs(1).callback(ProgressBar::new(Progress::Silent));
+        assert_eq!(of(&own), r#"["straggler_report", "progress_bar"]"#);
+    }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Map, Value, json};
 
-use super::{EpochLogs, Input, Logs, ReplicaTimes};
+use super::{EpochLogs, InputReport, Logs, ReplicaTimes, StepPart};
 use crate::data::StageTime;
 
 /// How progress is shown, on standard output.
@@ -37,6 +37,10 @@ pub(super) struct ProgressReporter {
     ended: usize,
     /// When to look at the results next.
     due: Instant,
+    /// What training was last told to wait for.
+    told: Option<StepPart>,
+    /// The straggler that was told last.
+    straggler: Option<usize>,
 }
 
 impl ProgressReporter {
@@ -55,6 +59,8 @@ impl ProgressReporter {
             started: Instant::now(),
             ended: 0,
             due: Instant::now(),
+            told: None,
+            straggler: None,
         }
     }
 
@@ -122,25 +128,40 @@ impl ProgressReporter {
         } = epoch;
         match self.mode {
             Progress::Json => {
-                let done = json!({"event": "epoch", "epoch": epoch.epoch + 1, "epochs": self.epochs, "steps": steps, "seconds": seconds, "learning_rate": rate, "logs": values(logs), "input": of_input(input)});
+                let done = json!({"event": "epoch", "epoch": epoch.epoch + 1, "epochs": self.epochs, "steps": steps, "seconds": seconds, "learning_rate": rate, "logs": values(logs), "input": of_input(input), "times": epoch.times.map(|times| times.to_json()), "verdict": epoch.verdict});
                 print_line(&done.to_string());
             }
             Progress::Silent => {}
-            _ => print_line(&format!(
-                "epoch {}/{}: {logs} ({steps} steps, {}, {} a step; rate {}{}{})",
-                epoch.epoch + 1,
-                self.epochs,
-                duration(*seconds),
-                duration(seconds / (*steps).max(1) as f64),
-                short(rate),
-                self.time_left(epoch),
-                remarks(input),
-            )),
+            _ => {
+                print_line(&format!(
+                    "epoch {}/{}: {logs} ({steps} steps, {}, {} a step; rate {}{}{})",
+                    epoch.epoch + 1,
+                    self.epochs,
+                    duration(*seconds),
+                    duration(seconds / (*steps).max(1) as f64),
+                    short(rate),
+                    self.time_left(epoch),
+                    remarks(epoch),
+                ));
+                self.advise(epoch);
+            }
         }
     }
 
-    /// Says which replica keeps the others waiting.
-    pub(super) fn straggler(&self, times: &ReplicaTimes, warning: &str) {
+    /// Says what would make training faster, once for each thing it waits for.
+    fn advise(&mut self, epoch: &EpochLogs) {
+        let bound = epoch.times.and_then(|times| times.bound());
+        if let (Some(verdict), true) = (&epoch.verdict, bound != self.told) {
+            self.told = bound;
+            print_line(verdict);
+        }
+    }
+
+    /// Says which replica keeps the others waiting, if that was not said before.
+    pub(super) fn straggler(&mut self, times: &ReplicaTimes) {
+        let Some(warning) = self.new_straggler(times) else {
+            return;
+        };
         match self.mode {
             Progress::Silent => {}
             Progress::Json => {
@@ -149,8 +170,13 @@ impl ProgressReporter {
                 let told = json!({"event": "straggler", "epoch": self.epoch + 1, "replica": times.straggler(), "seconds": seconds, "message": warning});
                 print_line(&told.to_string());
             }
-            _ => print_line(warning),
+            _ => print_line(&warning),
         }
+    }
+
+    fn new_straggler(&mut self, times: &ReplicaTimes) -> Option<String> {
+        let before = std::mem::replace(&mut self.straggler, times.straggler());
+        times.warning().filter(|_| before != self.straggler)
     }
 
     /// How long the epochs to come take if they take as long as this one, where that is worth saying.
@@ -172,11 +198,13 @@ impl ProgressReporter {
 }
 
 /// What a user should know about the data, if anything.
-fn remarks(input: &Input) -> String {
+fn remarks(epoch: &EpochLogs) -> String {
     let mut remarks = String::new();
-    if input.bottleneck.is_notable() {
-        remarks += &format!("; {}", input.bottleneck);
+    if let Some(verdict) = &epoch.verdict {
+        let (bound, _) = verdict.split_once(':').unwrap_or((verdict, ""));
+        remarks += &format!("; {bound}");
     }
+    let input = &epoch.input;
     if input.skipped > 0 {
         remarks += &format!("; {} corrupt examples left out", input.skipped);
     }
@@ -191,7 +219,7 @@ fn remarks(input: &Input) -> String {
     remarks
 }
 
-fn of_input(input: &Input) -> Value {
+fn of_input(input: &InputReport) -> Value {
     let stage = |time: &StageTime| {
         json!({"stage": time.stage, "batches": time.batches, "examples": time.examples, "bytes": time.bytes,
             "busy": time.busy.as_secs_f64(), "wait": time.wait.as_secs_f64()})
@@ -261,6 +289,7 @@ fn duration(seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fit::ReplicaTime;
 
     #[test]
     fn rates_and_times_are_short() {
@@ -271,6 +300,22 @@ mod tests {
         );
         let times = [12.4, 75.0, 7260.0].map(clock);
         assert_eq!(times, ["12 s", "1 min 15 s", "2 h 1 min"]);
+    }
+
+    #[test]
+    fn a_straggler_is_told_once() {
+        let times = |both: [u64; 2]| ReplicaTimes {
+            replicas: Vec::from(both.map(|ms| ReplicaTime {
+                device: "gpu:0".to_owned(),
+                rows: 16,
+                median: Duration::from_millis(ms),
+            })),
+            shares_count: true,
+        };
+        let mut reporter = ProgressReporter::new(Progress::Silent, 1);
+        let told = [[10, 10], [10, 30], [10, 31], [30, 10], [10, 10], [30, 10]];
+        let is_new = told.map(|both| reporter.new_straggler(&times(both)).is_some());
+        assert_eq!(is_new, [false, true, false, true, false, true]);
     }
 
     #[test]

@@ -135,8 +135,6 @@ pub(super) struct StragglerMonitor {
     /// The time and the number of steps trained since the last timing.
     trained: Duration,
     steps: u32,
-    /// The straggler that was reported last in this fit.
-    told: Option<usize>,
 }
 
 /// Training takes at least this many times as long as the timings in it.
@@ -153,7 +151,7 @@ impl StragglerMonitor {
             Watch::Auto if self.has_failed => Watch::Never,
             watch => watch,
         };
-        (self.sample, self.told) = (None, None);
+        self.sample = None;
     }
 
     /// Notes a step that was begun on a batch, and the first full batch of `full` rows as a sample for timings.
@@ -175,12 +173,6 @@ impl StragglerMonitor {
         let step = self.trained / self.steps.max(1);
         let first = || self.compiling.max(LEAST_COMPILE_TIME) + step * (2 * TIMED_RUNS as u32);
         self.cost.unwrap_or_else(first)
-    }
-
-    /// The warning of a straggler that was not reported before.
-    pub(super) fn new_straggler(&mut self, times: &ReplicaTimes) -> Option<String> {
-        let before = std::mem::replace(&mut self.told, times.straggler());
-        times.warning().filter(|_| before != self.told)
     }
 
     /// Whether to time the replicas now, after an epoch that took this long.
@@ -291,7 +283,8 @@ impl Trainer {
         let is_copied =
             self.placement().replicas() > 1 && self.placement().layout().is_replicated();
         // Times of one process say nothing of the others, and its replicas cannot step without them.
-        let is_copied = is_copied && self.placement().world().is_none();
+        let is_copied =
+            is_copied && self.placement().world().is_none() && self.placement().servers().is_none();
         self.stragglers
             .begin(if is_copied { watch } else { Watch::Never });
     }
@@ -492,22 +485,6 @@ mod tests {
         assert!(
             told.len() == 1 && told[0].contains("cannot be timed"),
             "{told:?}"
-        );
-    }
-
-    #[test]
-    fn a_straggler_is_told_once() {
-        let mut stragglers = StragglerMonitor::default();
-        let mut is_new = |both: &[u64]| stragglers.new_straggler(&times(both)).is_some();
-        let told = [[10, 10], [10, 30], [10, 31], [30, 10], [10, 10], [30, 10]];
-        assert_eq!(
-            told.map(|both| is_new(&both)),
-            [false, true, false, true, false, true]
-        );
-        stragglers.begin(Watch::Auto);
-        assert!(
-            stragglers.new_straggler(&times(&[30, 10])).is_some(),
-            "another fit"
         );
     }
 

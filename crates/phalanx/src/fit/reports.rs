@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
+use super::Trainer;
 use super::batch::check_values;
-use super::history::{EpochLogs, History, Input};
-use super::in_flight::InFlight;
-use super::progress::ProgressReporter;
+use super::history::{History, InputReport};
 use super::setup::Setup;
-use super::{Fit, Trainer};
-use crate::data::{Batch, InputBottleneck, LostBytes, StageTime, TrainingData};
+use super::train_loop::FitRun;
+use crate::data::{Batch, InputBottleneck, LostBytes, Position, StageTime, TrainingData};
 use crate::losses::Loss;
 use crate::nn::Activation;
 use crate::{Error, Result};
@@ -29,65 +28,37 @@ impl Trainer {
         &self.history
     }
 
-    /// Reports where the training runs, and which data cannot be read.
-    pub(super) fn report_start(
-        &self,
-        reporter: &mut ProgressReporter,
-        data: &dyn TrainingData,
-        fit: &Fit,
-    ) {
-        reporter.start(&self.placement.describe(data.batch_size()));
-        if let Some(warning) = self.setup.uneven_shares_warning() {
-            self.engine().notice(&format!("warning: {warning}"));
-        }
-        for warning in self.setup.logits_warnings() {
-            self.engine().notice(&format!("warning: {warning}"));
-        }
-        if let Some(warning) = self.placement.idle_replicas_warning(data.most_rows()) {
-            self.engine().notice(&format!("warning: {warning}"));
-        }
-        self.warn_lost(&data.lost());
-        if let Some(validation) = &fit.validation {
-            self.warn_lost(&validation.dataset().lost());
-        }
-    }
-
-    /// Reports the results so far, after `done` steps of an epoch, where somebody wants to see them.
-    pub(super) fn report_step(
-        &mut self,
-        reporter: &mut ProgressReporter,
-        done: usize,
-        flight: &mut InFlight,
-    ) -> Result<()> {
-        if reporter.is_due() {
-            flight.finish(self.engine())?;
-            let logs = self.results(0.0)?;
-            reporter.step(done, &logs, self.learning_rate()?);
-        }
-        Ok(())
-    }
-
-    /// Reports the results of an epoch, and a replica that keeps the others waiting.
-    pub(super) fn report_epoch(
-        &mut self,
-        reporter: &mut ProgressReporter,
-        done: &EpochLogs,
-    ) -> Result<()> {
-        reporter.end(done, self.learning_rate()?);
-        if let Some(times) = &done.replica_times
-            && let Some(warning) = self.stragglers.new_straggler(times)
-        {
-            reporter.straggler(times, &warning);
-        }
-        Ok(())
-    }
-
     /// Warns of the bytes of files that are left out.
     pub(super) fn warn_lost(&self, lost: &[LostBytes]) {
         for lost in lost {
             self.engine().notice(&format!("warning: {lost}"));
         }
     }
+}
+
+impl FitRun<'_> {
+    /// Warns of settings that train badly, and of data that cannot be read.
+    pub(super) fn warn_at_start(&self) {
+        let (trainer, data) = (&*self.trainer, self.data);
+        let uneven = trainer.setup.uneven_shares_warning();
+        let idle = trainer.placement.idle_replicas_warning(data.most_rows());
+        let logits = trainer.setup.logits_warnings();
+        for warning in uneven.into_iter().chain(logits).chain(idle) {
+            trainer.engine().notice(&format!("warning: {warning}"));
+        }
+        trainer.warn_lost(&data.lost());
+        if let Some(validation) = &self.fit.validation {
+            trainer.warn_lost(&validation.dataset().lost());
+        }
+    }
+}
+
+/// The end of a training that somebody asked to stop.
+pub(super) fn stopped_error(iterations: i64, position: &Position) -> Error {
+    let epoch = position.epoch + 1;
+    Error::Stopped(format!(
+        "the training was stopped after step {iterations}, in epoch {epoch}; `Fit::resume` goes on from here"
+    ))
 }
 
 /// What reading the data of an epoch cost; `skipped` examples were left out before it.
@@ -97,8 +68,8 @@ pub(super) fn input_of(
     starved: Duration,
     elapsed: Duration,
     skipped: u64,
-) -> Input {
-    Input {
+) -> InputReport {
+    InputReport {
         bottleneck: InputBottleneck::of(&stages, starved, elapsed),
         stages,
         skipped: data.skipped() - skipped,

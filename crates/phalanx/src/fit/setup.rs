@@ -1,6 +1,7 @@
 //! What a trainer was compiled to: the model, and everything that its programs are traced from.
 
-use phalanx_graph::Graph;
+use phalanx_graph::{DType, Graph};
+use phalanx_ps::Partitioner;
 
 use super::LossScale;
 use super::batch_tensors::BatchTensors;
@@ -11,9 +12,10 @@ use super::pipeline::{StageId, StagePlan};
 use super::state_spec::StateSpec;
 use super::step::BatchShape;
 use super::uneven_shares::Shares;
-use crate::nn::{Model, Policy};
-use crate::optim::Optimizer;
+use crate::nn::{Model, Policy, Table};
+use crate::optim::{Optimizer, ParamSpec};
 use crate::replicas::{Layout, MeshLayout, Placement, Reduction};
+use crate::servers::{HeldTable, StateLayout};
 use crate::{Error, Result};
 
 /// What a model is compiled to.
@@ -34,6 +36,8 @@ pub(super) struct Setup {
     pub(super) workers: usize,
     pub(super) reduction: Reduction,
     pub(super) shares: Shares,
+    /// Tables whose rows alone travel between workers and parameter servers.
+    pub(super) tables: Vec<Table>,
 }
 
 /// How the programs of a step use the devices: the [`Layout`] of the placement, with what the model adds to it.
@@ -47,11 +51,14 @@ pub(super) enum StepLayout {
     Sharded(MeshLayout),
     /// A program for each stage, run once for each micro-batch.
     Pipelined(StagePlan),
+    /// A program of this worker's replicas; what it computes is sent to parameter servers.
+    Servers,
 }
 
 impl StepLayout {
     fn new(model: &Model, placement: &Placement) -> Result<Self> {
         Ok(match placement.layout() {
+            Layout::Replicated if placement.servers().is_some() => Self::Servers,
             Layout::Replicated => Self::Replicated,
             Layout::ParameterDevice(_) => Self::ParameterDevice,
             Layout::Sharded(mesh) => Self::Sharded(mesh.clone()),
@@ -64,14 +71,14 @@ impl StepLayout {
     pub(super) const fn mesh(&self) -> Option<&MeshLayout> {
         match self {
             Self::Sharded(mesh) => Some(mesh),
-            Self::Replicated | Self::ParameterDevice | Self::Pipelined(_) => None,
+            Self::Replicated | Self::ParameterDevice | Self::Pipelined(_) | Self::Servers => None,
         }
     }
 
     pub(super) const fn stage_plan(&self) -> Option<&StagePlan> {
         match self {
             Self::Pipelined(plan) => Some(plan),
-            Self::Replicated | Self::ParameterDevice | Self::Sharded(_) => None,
+            Self::Replicated | Self::ParameterDevice | Self::Sharded(_) | Self::Servers => None,
         }
     }
 }
@@ -101,6 +108,7 @@ impl Setup {
             replicas,
             workers: 1,
             reduction,
+            tables: Vec::new(),
         })
     }
 
@@ -108,9 +116,14 @@ impl Setup {
     pub(super) fn on(placement: &Placement, model: Model, compile: Compile) -> Result<Self> {
         let reduction = placement.reduction().clone();
         let mut setup = Self::new(model, compile, placement.replicas(), reduction)?;
+        setup.optimizer = setup.optimizer.for_replicas(placement.planned_replicas());
         setup.workers = placement.workers();
         setup.layout = StepLayout::new(&setup.model, placement)?;
         setup.check_shardings()?;
+        setup.check_servers()?;
+        if let Some(servers) = placement.servers() {
+            setup.tables = setup.tables_of(servers.table_bytes());
+        }
         Ok(setup.with_shares(placement.has_shares()))
     }
 
@@ -136,7 +149,7 @@ impl Setup {
     /// The setup whose step is one program, with the variables on the devices that compute.
     pub(super) fn with_local_parameters(&self) -> Self {
         let layout = match &self.layout {
-            StepLayout::ParameterDevice => StepLayout::Replicated,
+            StepLayout::ParameterDevice | StepLayout::Servers => StepLayout::Replicated,
             layout => layout.clone(),
         };
         Self {
@@ -177,6 +190,88 @@ impl Setup {
             StepLayout::Pipelined(plan) => self.state.stages(plan),
             _ => vec![StageId(0); self.state.len()],
         }
+    }
+
+    /// Where the arrays of the state lie, of a partitioner and a number of servers.
+    pub(super) fn layout_on_servers(
+        &self,
+        seed: u64,
+    ) -> impl FnOnce(&Partitioner, usize) -> StateLayout + '_ {
+        move |partitioner, servers| {
+            let variables = self.model.variables().iter();
+            let variables = variables.map(|v| (v.name.clone(), v.shape.clone()));
+            StateLayout::new(
+                variables.collect(),
+                self.state.slots.clone(),
+                self.state.trained.clone(),
+                (&self.optimizer, self.replicas),
+                (partitioner, servers),
+                self.held_tables(seed),
+            )
+        }
+    }
+
+    /// The tables of at least this number of bytes of which a step needs some rows alone.
+    fn tables_of(&self, bytes: usize) -> Vec<Table> {
+        let is_by_rows = |table: &Table| {
+            let variable = &self.model.variables()[table.variable];
+            let spec = ParamSpec {
+                name: variable.name.clone(),
+                shape: variable.shape.clone(),
+            };
+            let rows = variable.initializer.rows([table.rows, table.width], 0, "");
+            variable.shape.byte_len() >= bytes
+                && variable.shape.dtype == DType::F32
+                && rows.is_some()
+                && self.optimizer.is_by_rows(&spec)
+        };
+        let mut tables = self.model.tables();
+        tables.retain(is_by_rows);
+        tables
+    }
+
+    /// The tables as servers get to know them, with first rows of this seed.
+    fn held_tables(&self, seed: u64) -> Vec<(usize, HeldTable)> {
+        let held = |table: &Table| {
+            let variable = &self.model.variables()[table.variable];
+            let param = self.state.trained.iter().position(|&v| v == table.variable);
+            let slots = self.state.slots.iter();
+            let own = slots.filter(|slot| param.is_some() && slot.param == param);
+            let spec = ParamSpec {
+                name: variable.name.clone(),
+                shape: variable.shape.clone(),
+            };
+            let held = HeldTable {
+                name: variable.name.clone(),
+                rows: table.rows,
+                width: table.width,
+                initializer: variable.initializer,
+                seed,
+                decays: self.optimizer.options().decays(&spec),
+                fills: own.map(|slot| slot.fill).collect(),
+            };
+            (table.variable, held)
+        };
+        self.tables.iter().map(held).collect()
+    }
+
+    /// The setup of programs for which the tables have as many rows as a batch can name.
+    pub(super) fn for_rows(&self, rows: &[usize]) -> Self {
+        let tables: Vec<(&Table, usize)> = self.tables.iter().zip(rows.iter().copied()).collect();
+        self.with_model(self.model.with_table_rows(&tables))
+    }
+
+    /// Refuses what servers cannot do.
+    fn check_servers(&self) -> Result<()> {
+        if !matches!(self.layout, StepLayout::Servers) {
+            return Ok(());
+        }
+        if self.loss_scale.is_dynamic() {
+            return Err(Error::user(
+                "a dynamic loss scale is for workers that step together, and parameter servers take pushes of workers that do not; use LossScale::Fixed, or Policy::MixedBfloat16",
+            ));
+        }
+        Ok(())
     }
 
     /// Refuses variables that cannot be sharded as their layers say.

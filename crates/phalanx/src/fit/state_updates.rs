@@ -27,7 +27,7 @@ impl StateUpdates {
     /// Keeps the old value of all that was set so far where the condition does not hold.
     pub(super) fn select_if(&mut self, condition: &Tensor) {
         for (old, new) in self.old.iter().zip(&mut self.new) {
-            *new = new.take().map(|new| condition.select(&new, old));
+            *new = new.take().map(|new| new.unless_kept(condition, old));
         }
     }
 

@@ -57,6 +57,16 @@ pub(super) enum StepKind {
     },
     /// It is the program of one micro-batch, to be cut into stages.
     Pipelined(Box<PipelinePrograms>),
+    /// Its first outputs are sent to parameter servers.
+    Servers(SentToServers),
+}
+
+/// What a step sends to parameter servers: gradients of the `connected` variables, then what layers changed of the `changed` ones, by
+/// their positions.
+pub(super) struct SentToServers {
+    pub(super) connected: Vec<usize>,
+    pub(super) changed: Vec<usize>,
+    pub(super) shapes: Vec<Shape>,
 }
 
 /// The gradients of a step over all replicas.
@@ -94,7 +104,9 @@ impl Setup {
     pub(super) fn train_step(&self, shape: &BatchShape) -> Result<StepProgram> {
         let graph = self.graph();
         let state = match self.layout {
-            StepLayout::ParameterDevice => self.state.bind_for_replicas(&graph),
+            StepLayout::ParameterDevice | StepLayout::Servers => {
+                self.state.bind_for_replicas(&graph)
+            }
             _ => self.state.bind(&graph),
         };
         let totals = graph.parameter("tally", self.epoch_totals.shape());
@@ -112,6 +124,7 @@ impl Setup {
             StepLayout::ParameterDevice => {
                 self.send_to_parameter_device(&graph, &state, &totals, &reduced)
             }
+            StepLayout::Servers => self.send_to_servers(&graph, &state, &totals, &reduced),
             StepLayout::Pipelined(plan) => {
                 self.accumulate_micro_batch(&graph, plan, &state, &totals, &batch, reduced)
             }
@@ -181,6 +194,46 @@ impl Setup {
             sent: sent.iter().map(|value| value.shape()).collect(),
             changed,
         };
+        Ok((program, kind))
+    }
+
+    /// Ends a step whose variables are on parameter servers. Arguments: variables, iterations, epoch totals, seed, batch; outputs: the
+    /// gradients, by how much layers changed their state (of integers the new state), the epoch totals.
+    fn send_to_servers(
+        &self,
+        graph: &Graph,
+        state: &[Tensor],
+        totals: &Tensor,
+        reduced: &ReducedGradients,
+    ) -> Result<(Program, StepKind)> {
+        let view = self.state.view(state);
+        let unscaled = self
+            .loss_scale
+            .unscaled(reduced.gradients.clone(), view.scale);
+        let after = self.totals_after_step(totals, reduced, None, &view);
+        let connected = reduced.connected.iter();
+        let connected: Vec<usize> = connected.map(|&p| self.state.trained[p]).collect();
+        let gradients = unscaled.iter().zip(&connected);
+        let gradients =
+            gradients.map(|(value, &index)| value.convert(view.variables[index].dtype()));
+        let changes = reduced.updates.iter().map(|(index, value)| {
+            let old = &view.variables[*index];
+            let value = value.convert(old.dtype());
+            match value.dtype().is_float() {
+                true => value - old,
+                false => value,
+            }
+        });
+        let sent: Vec<Tensor> = gradients.chain(changes).collect();
+        let named = sent.iter().map(|value| ("sent", value));
+        let outputs: Vec<(&str, &Tensor)> = named.chain([("tally", &after)]).collect();
+        let mut program = graph.finish(&outputs).map_err(explain)?;
+        program.donated = vec![(state.len(), outputs.len() - 1)];
+        let kind = StepKind::Servers(SentToServers {
+            connected,
+            changed: reduced.updates.iter().map(|(index, _)| *index).collect(),
+            shapes: sent.iter().map(Tensor::shape).collect(),
+        });
         Ok((program, kind))
     }
 
@@ -254,7 +307,7 @@ impl Setup {
         let counted = Some(view.iterations);
         let after = self
             .epoch_totals
-            .add_batch(totals, loss_and_metrics, counted);
+            .add_batch(totals, loss_and_metrics, counted, self.workers);
         match finite_check {
             Some(check) => {
                 let skipped = self
@@ -275,7 +328,7 @@ impl Setup {
         let loss_and_metrics = self.forward_loss(&StepInputs::variables(&variables), &batch);
         let after = self
             .epoch_totals
-            .add_batch(&totals, &loss_and_metrics, None);
+            .add_batch(&totals, &loss_and_metrics, None, 1);
         let weights = weight_program(&graph, &batch)?;
         let mut program = graph.finish(&[("tally", &after)]).map_err(explain)?;
         program.donated = vec![(variables.len(), 0)];

@@ -1,12 +1,14 @@
 //! Compiled steps by the shape of their batch.
 
+use std::collections::BTreeMap;
+
 use phalanx_graph::Shape;
 
 use super::pipeline::PipelineStep;
 use super::setup::Setup;
-use super::step::{BatchShape, StepKind, StepProgram};
+use super::step::{BatchShape, SentToServers, StepKind, StepProgram};
 use crate::engine::Compiled;
-use crate::replicas::Placement;
+use crate::replicas::{Placement, World, differs};
 use crate::{Error, Result};
 
 /// How a compiled step runs, with the same cases as [`StepKind`].
@@ -26,6 +28,11 @@ pub(super) enum StepExecutable {
     },
     /// A program for each stage.
     Pipelined(Box<PipelineStep>),
+    /// One program, whose first outputs are sent to parameter servers.
+    Servers {
+        compiled: Compiled,
+        sent: SentToServers,
+    },
 }
 
 impl StepExecutable {
@@ -51,6 +58,10 @@ impl StepExecutable {
                 sent,
                 changed,
             },
+            StepKind::Servers(sent) => Self::Servers {
+                compiled: placement.compile(name, program)?,
+                sent,
+            },
             StepKind::Pipelined(programs) => {
                 let plan = setup.layout.stage_plan();
                 let plan = plan.ok_or_else(|| Error::Bug("stages without a plan".into()))?;
@@ -63,7 +74,9 @@ impl StepExecutable {
     /// The program of the devices that compute.
     pub(super) fn single_program(&self) -> Result<&Compiled> {
         match self {
-            Self::InPlace { compiled, .. } | Self::ParameterDevice { compiled, .. } => Ok(compiled),
+            Self::InPlace { compiled, .. }
+            | Self::ParameterDevice { compiled, .. }
+            | Self::Servers { compiled, .. } => Ok(compiled),
             Self::Pipelined(_) => Err(Error::Bug("a step in stages is no one program".into())),
         }
     }
@@ -71,12 +84,16 @@ impl StepExecutable {
 
 /// The compiled programs of one kind of step: training, test or prediction.
 #[derive(Default)]
-pub(super) struct StepCache(Vec<(BatchShape, StepExecutable)>);
+pub(super) struct StepCache {
+    steps: Vec<(BatchShape, StepExecutable)>,
+    /// What other processes have for the batches of each shape, by which equal programs are known.
+    agreed: BTreeMap<String, u64>,
+}
 
 impl StepCache {
     /// Whether the step for batches of this shape is compiled.
     pub(super) fn has(&self, shape: &BatchShape) -> bool {
-        self.0.iter().any(|(other, _)| other == shape)
+        self.steps.iter().any(|(other, _)| other == shape)
     }
 
     /// Compiles the step for batches of this shape.
@@ -93,16 +110,54 @@ impl StepCache {
         if let (Some(world), StepExecutable::InPlace { compiled, .. }) = (placement.world(), &step)
             && name != "predict_step"
         {
-            let program = format!("program {:016x}", compiled.fingerprint());
-            world.agree(&format!("`{name}` number {}", self.0.len()), &program)?;
+            self.agree(world, name, shape, compiled.fingerprint())?;
         }
-        self.0.push((shape.clone(), step));
+        self.steps.push((shape.clone(), step));
         Ok(())
+    }
+
+    /// Refuses a program that another process has otherwise. All compile a program at the same time, or a process that came later compares
+    /// it with what it was told of those that the others have had before.
+    fn agree(&mut self, world: &World, name: &str, shape: &BatchShape, program: u64) -> Result<()> {
+        let what = format!("`{name}`");
+        let text = |program: u64| format!("program {program:016x}");
+        let shape = format!("{shape:?}");
+        match self.agreed.get(&shape) {
+            Some(theirs) if *theirs == program => {}
+            Some(theirs) => {
+                let (here, ours) = (world.worker(), text(program));
+                let there = usize::from(here == 0);
+                return Err(differs(&what, (here, &ours), (there, &text(*theirs))));
+            }
+            None => world.agree(&what, &text(program))?,
+        }
+        if !world.is_catching_up() {
+            self.agreed.insert(shape, program);
+        }
+        Ok(())
+    }
+
+    /// What all processes have for the batches of each shape.
+    pub(super) const fn agreed(&self) -> &BTreeMap<String, u64> {
+        &self.agreed
+    }
+
+    /// Sets what the other processes have. A step that they do not have is forgotten: they will compare it when they compile it, with
+    /// all that compile it then.
+    pub(super) fn set_agreed(&mut self, agreed: BTreeMap<String, u64>) {
+        self.steps
+            .retain(|(shape, _)| agreed.contains_key(&format!("{shape:?}")));
+        self.agreed = agreed;
+    }
+
+    /// Forgets all programs.
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
     }
 
     /// The step for batches of this shape.
     pub(super) fn get(&self, shape: &BatchShape) -> Result<&StepExecutable> {
-        let found = self.0.iter().find(|(other, _)| other == shape);
+        let found = self.steps.iter().find(|(other, _)| other == shape);
         let found = found.map(|(_, step)| step);
         found.ok_or_else(|| Error::Bug("a step that was not compiled".into()))
     }
@@ -114,7 +169,7 @@ impl StepCache {
                 "warning: the loss does not depend on variable `{variable}`, so it is not trained; freeze its layer if that is meant"
             ));
         }
-        if let (Some(exchange), true) = (&traced.exchange, self.0.is_empty()) {
+        if let (Some(exchange), true) = (&traced.exchange, self.steps.is_empty()) {
             let line = format!("replicas add in each step {exchange}");
             placement.engine().notice(&line);
         }

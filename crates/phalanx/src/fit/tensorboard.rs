@@ -1,69 +1,287 @@
-//! The results of epochs as event files that TensorBoard reads, with the tags and folders of Keras' `TensorBoard` callback.
+//! Event files that TensorBoard reads, with the tags of Keras' `TensorBoard` callback.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::{Duration, Instant};
 
-use phalanx_summary::{EventWriter, SummaryError};
+use phalanx_graph::HostTensor;
+use phalanx_summary::{
+    EventWriter, GraphNode, HParam, Histogram, SessionStatus, SummaryError, SystemMonitor,
+};
 
 use super::history::{EpochLogs, Logs};
-use super::{Fit, Trainer};
+use super::in_flight::InFlight;
+use super::weight_images::weight_images;
+use super::{Fit, StepPart, TensorBoard, Trainer};
+use crate::nn::Model;
 use crate::{Error, Result};
 
-/// Writes the results of epochs: those of the training to the folder `train`, those of validations to `validation`.
-pub(super) struct TensorBoard {
-    folder: PathBuf,
-    first: usize,
-    train: EventWriter,
-    /// Begun with the first validation, as Keras does.
-    validation: Option<EventWriter>,
+/// The time between two lines about the machine.
+const SYSTEM_INTERVAL: Duration = Duration::from_secs(10);
+
+/// What a `fit` writes for TensorBoard, in one of the processes that train together.
+#[derive(Default)]
+pub(super) struct Events {
+    /// In the first process.
+    files: Option<EventFiles>,
+    /// The number of steps after which results are read, in every process: reading them is done together.
+    every: Option<u64>,
+    /// The number of steps done, for the thread that writes about the machine.
+    step: Arc<AtomicI64>,
+    monitor: Option<SystemMonitor>,
 }
 
-impl TensorBoard {
-    /// The files of a training that begins with epoch `first`.
-    fn new(folder: &Path, first: usize) -> Result<Self> {
-        Ok(Self {
-            train: run(&folder.join("train"), first)?,
-            validation: None,
-            folder: folder.to_owned(),
+/// The event files of the first process.
+struct EventFiles {
+    settings: TensorBoard,
+    /// Its first epoch and its first step counted from 1, or those at which files were begun anew.
+    first: (i64, i64),
+    train: Option<EventWriter>,
+    /// Begun with the first result for each, as Keras does.
+    validation: Option<EventWriter>,
+    train_steps: Option<EventWriter>,
+    validation_steps: Option<EventWriter>,
+    session: Option<EventWriter>,
+    /// When results within an epoch were last written, and after which step.
+    last: (Instant, i64),
+    /// Whether the last that was to be written could not be.
+    is_refused: bool,
+}
+
+impl EventFiles {
+    /// The files of a training that begins with an epoch after some steps.
+    fn new(settings: &TensorBoard, first: (i64, i64)) -> Self {
+        Self {
+            settings: settings.clone(),
             first,
-        })
+            train: None,
+            validation: None,
+            train_steps: None,
+            validation_steps: None,
+            session: None,
+            last: (Instant::now(), first.1),
+            is_refused: false,
+        }
     }
 
-    /// Writes the results of an epoch, so that others can read them when it is done.
-    fn write(&mut self, done: &EpochLogs, learning_rate: f64) -> Result<()> {
+    /// Writes what is known before the first step.
+    fn begin(&mut self, model: &Model) -> Result<()> {
+        let train = begun(&mut self.train, &self.settings, "train", self.first.0)?;
+        if self.settings.write_graph {
+            train.graph(&graph(model)).map_err(io)?;
+            train.flush().map_err(io)?;
+        }
+        self.begin_session()
+    }
+
+    /// Writes the settings of the training, if there are any.
+    fn begin_session(&mut self) -> Result<()> {
+        if self.settings.settings.is_empty() {
+            return Ok(());
+        }
+        let mut file = EventWriter::create(&self.settings.folder).map_err(io)?;
+        let settings = self.settings.settings.iter();
+        let settings: Vec<(&str, HParam)> = settings
+            .map(|(name, value)| (name.as_str(), value.clone()))
+            .collect();
+        let group = self.settings.folder.display().to_string();
+        file.hparams_start(&group, &settings).map_err(io)?;
+        file.flush().map_err(io)?;
+        self.session = Some(file);
+        Ok(())
+    }
+
+    /// Writes the results of an epoch that ended with this step, so that others can read them when it is done.
+    fn write(&mut self, done: &EpochLogs, steps: i64, learning_rate: f64) -> Result<()> {
         let results = done.logs.iter();
         let (tested, mut trained): (Vec<_>, Vec<_>) =
             results.partition(|(name, _)| name.starts_with(Logs::VALIDATION));
-        trained.push(("learning_rate", learning_rate));
-        write(&mut self.train, done.epoch, &trained)?;
+        if done.logs.get("learning_rate").is_none() {
+            trained.push(("learning_rate", learning_rate));
+        }
+        if self.settings.write_steps_per_second {
+            trained.push((
+                "steps_per_second",
+                done.steps as f64 / done.seconds.max(1e-9),
+            ));
+        }
+        let epoch = step(done.epoch);
+        let trained = trained
+            .into_iter()
+            .map(|(name, value)| (format!("epoch_{name}"), value));
+        let file = begun(&mut self.train, &self.settings, "train", self.first.0)?;
+        write(file, epoch, trained.chain(times(done)))?;
         if tested.is_empty() {
             return Ok(());
         }
-        let validation = match &mut self.validation {
-            Some(file) => file,
-            none => none.insert(run(&self.folder.join("validation"), self.first)?),
-        };
-        let names = tested.iter();
-        let tested: Vec<_> = names
-            .map(|&(name, value)| (&name[Logs::VALIDATION.len()..], value))
+        let tested = tested.into_iter();
+        let tested = tested.map(|(name, value)| (&name[Logs::VALIDATION.len()..], value));
+        let of_epoch = tested
+            .clone()
+            .map(|(name, value)| (format!("epoch_{name}"), value));
+        let file = begun(
+            &mut self.validation,
+            &self.settings,
+            "validation",
+            self.first.0,
+        )?;
+        write(file, epoch, of_epoch)?;
+        if self.settings.every().is_none() {
+            return Ok(());
+        }
+        let of_steps =
+            tested.map(|(name, value)| (format!("evaluation_{name}_vs_iterations"), value));
+        let (settings, first) = (&self.settings, self.first.1);
+        let file = begun(
+            &mut self.validation_steps,
+            settings,
+            "validation_steps",
+            first,
+        )?;
+        write(file, steps, of_steps)
+    }
+
+    /// Writes the results of an epoch so far.
+    fn write_batch(&mut self, logs: &Logs, steps: i64) -> Result<()> {
+        let mut results: Vec<(String, f64)> = logs
+            .iter()
+            .map(|(name, value)| (format!("batch_{name}"), value))
             .collect();
-        write(validation, done.epoch, &tested)
+        if self.settings.write_steps_per_second {
+            let (at, before) = self.last;
+            let rate = (steps - before) as f64 / at.elapsed().as_secs_f64().max(1e-9);
+            results.push(("batch_steps_per_second".into(), rate));
+        }
+        self.last = (Instant::now(), steps);
+        let (settings, first) = (&self.settings, self.first.1);
+        let file = begun(&mut self.train_steps, settings, "train_steps", first)?;
+        write(file, steps, results.into_iter())
+    }
+
+    /// Whether variables are written after this epoch.
+    fn wants_variables(&self, epoch: usize) -> bool {
+        let freq = self.settings.histogram_freq;
+        freq > 0 && epoch.is_multiple_of(freq)
+    }
+
+    /// Writes variables as histograms, and as images.
+    fn write_variables(&mut self, epoch: usize, values: &[(String, HostTensor)]) -> Result<()> {
+        let epoch = step(epoch);
+        let file = begun(&mut self.train, &self.settings, "train", self.first.0)?;
+        for (name, value) in values {
+            let numbers: Vec<f32> = value.to_f64().iter().map(|&x| x as f32).collect();
+            let (tag, histogram) = (format!("{name}/histogram"), Histogram::of(&numbers));
+            file.histogram(&tag, &histogram, epoch).map_err(io)?;
+            if !self.settings.write_images {
+                continue;
+            }
+            let images = weight_images(value);
+            if !images.is_empty() {
+                let tag = format!("{name}/image");
+                file.images(&tag, &images, epoch).map_err(io)?;
+            }
+        }
+        file.flush().map_err(io)
+    }
+
+    /// Takes note of what became of writing before an epoch and a step, counted from 1: training does not depend on it, so what cannot be
+    /// written is left out with a warning, and what comes later is written to files of its own, for the last record of these may be
+    /// half there.
+    fn go_on(
+        &mut self,
+        written: Result<()>,
+        next: (i64, i64),
+        notice: impl Fn(&str),
+    ) -> Result<()> {
+        let was_refused = std::mem::replace(&mut self.is_refused, written.is_err());
+        let Err(error) = written else {
+            return Ok(());
+        };
+        if !matches!(error, Error::Io { .. }) {
+            return Err(error);
+        }
+        if !was_refused {
+            notice(&format!(
+                "warning: nothing is written for TensorBoard until it can be again: {error}"
+            ));
+        }
+        self.first = next;
+        (self.train, self.validation) = (None, None);
+        (self.train_steps, self.validation_steps) = (None, None);
+        Ok(())
     }
 }
 
-/// An event file of a run of TensorBoard that hides what a training before left there of epoch `first` and later ones.
-fn run(folder: &Path, first: usize) -> Result<EventWriter> {
+/// Where the time went, in milliseconds of a step.
+fn times(done: &EpochLogs) -> Vec<(String, f64)> {
+    let Some(times) = done.times.filter(|times| times.steps > 0) else {
+        return Vec::new();
+    };
+    let each = |time: Duration| time.as_secs_f64() * 1e3 / times.steps as f64;
+    let parts = StepPart::ALL.map(|part| (part.name(), each(times.of(part))));
+    let all = parts.into_iter().chain([("total", each(times.total()))]);
+    all.map(|(name, value)| (format!("step_time_ms/{name}"), value))
+        .collect()
+}
+
+/// The model as the Graphs tab draws it.
+fn graph(model: &Model) -> Vec<GraphNode> {
+    let sizes = |dims: Vec<usize>| {
+        let own = dims.into_iter().map(Some);
+        [None].into_iter().chain(own).collect()
+    };
+    let nodes = model.diagram().into_iter();
+    nodes
+        .map(|node| GraphNode {
+            name: node.name,
+            op: node.kind,
+            inputs: node.inputs,
+            shapes: node.shapes.into_iter().map(sizes).collect(),
+            settings: Vec::new(),
+        })
+        .collect()
+}
+
+/// An event file of a run that hides what a training before left there of a step and later ones.
+fn run(folder: &Path, first: i64) -> Result<EventWriter> {
     let mut file = EventWriter::create(folder).map_err(io)?;
-    file.session_start(step(first)).map_err(io)?;
-    file.flush().map_err(io)?;
+    let begun = file.session_start(first).and_then(|()| file.flush());
+    begun.map_err(|error| {
+        // There would be one for each epoch while the disk is full.
+        let _ = std::fs::remove_file(file.path());
+        io(error)
+    })?;
     Ok(file)
 }
 
-fn write(file: &mut EventWriter, epoch: usize, results: &[(&str, f64)]) -> Result<()> {
-    for (name, value) in results {
-        let written = file.scalar(&format!("epoch_{name}"), *value as f32, step(epoch));
-        written.map_err(io)?;
+/// The event file of a run, begun where it is not yet.
+fn begun<'a>(
+    file: &'a mut Option<EventWriter>,
+    settings: &TensorBoard,
+    name: &str,
+    first: i64,
+) -> Result<&'a mut EventWriter> {
+    Ok(match file {
+        Some(file) => file,
+        none => none.insert(run(&settings.folder.join(name), first)?),
+    })
+}
+
+fn write(
+    file: &mut EventWriter,
+    step: i64,
+    results: impl Iterator<Item = (String, f64)>,
+) -> Result<()> {
+    for (tag, value) in results {
+        file.scalar(&tag, value as f32, step).map_err(io)?;
     }
     file.flush().map_err(io)
+}
+
+fn is_disk_full(error: &Error) -> bool {
+    let full = std::io::ErrorKind::StorageFull;
+    matches!(error, Error::Io { source, .. } if source.kind() == full)
 }
 
 /// The step of an epoch is its number, from 0.
@@ -71,39 +289,124 @@ fn step(epoch: usize) -> i64 {
     i64::try_from(epoch).unwrap_or(i64::MAX)
 }
 
-fn io(error: SummaryError) -> Error {
-    let SummaryError {
-        path,
-        action,
-        source,
-    } = error;
-    Error::Io {
-        path,
-        action,
-        source,
+pub(super) fn io(error: SummaryError) -> Error {
+    match error {
+        SummaryError::Io {
+            path,
+            action,
+            source,
+        } => Error::Io {
+            path,
+            action,
+            source,
+        },
+        other => Error::Bug(other.to_string()),
     }
 }
 
 impl Trainer {
-    /// The event files of a training that begins with epoch `first`, if any are asked for: in the first of the processes that
-    /// train together.
-    pub(super) fn tensorboard_of(&self, fit: &Fit, first: usize) -> Result<Option<TensorBoard>> {
-        let is_chief = self.placement.world().is_none_or(|world| world.is_chief());
-        let folder = fit.tensorboard.as_ref().filter(|_| is_chief);
-        folder
-            .map(|folder| TensorBoard::new(folder, first))
-            .transpose()
+    /// Begins the event files of a training that begins with epoch `first`, if any are asked for.
+    pub(super) fn begin_events(&mut self, fit: &Fit, first: usize) -> Result<()> {
+        let settings = fit.tensorboard.as_ref();
+        let every = settings.and_then(TensorBoard::every);
+        if let Some(world) = self.placement.world() {
+            let every = every.map_or("each epoch".into(), |steps| format!("{steps} steps"));
+            world.agree("`update_freq` of TensorBoard", &every)?;
+        }
+        let mut events = Events {
+            every,
+            step: Arc::new(AtomicI64::new(self.iterations)),
+            ..Events::default()
+        };
+        if let Some(settings) = settings {
+            if self.is_chief() {
+                // Results after the steps done stay; those of the epoch to come do not.
+                let first = (step(first), self.iterations.saturating_add(1));
+                let mut files = EventFiles::new(settings, first);
+                match files.begin(&self.setup.model) {
+                    Err(error) if !is_disk_full(&error) => return Err(error),
+                    begun => files.go_on(begun, first, |line| self.engine().notice(line))?,
+                }
+                events.files = Some(files);
+            }
+            events.monitor = self.monitor(settings, &events.step);
+        }
+        self.events = events;
+        Ok(())
     }
 
-    /// Writes the results of an epoch to its event files, if there are any.
-    pub(super) fn write_events(
-        &self,
-        files: &mut Option<TensorBoard>,
-        done: &EpochLogs,
-    ) -> Result<()> {
-        let Some(files) = files else {
+    /// Writes about the machine of this process, where that is asked for. Training does not depend on it.
+    fn monitor(&self, settings: &TensorBoard, step: &Arc<AtomicI64>) -> Option<SystemMonitor> {
+        if !settings.write_system {
+            return None;
+        }
+        let worker = self.placement.world().map_or(0, |world| world.worker());
+        let folder = settings.folder.join(format!("worker-{worker}"));
+        let started = run(&folder, self.iterations).and_then(|file| {
+            let started = SystemMonitor::start(file, SYSTEM_INTERVAL, Arc::clone(step));
+            started.map_err(|error| Error::Device(format!("no thread: {error}")))
+        });
+        let told = started.inspect_err(|error| {
+            let line = format!("warning: worker {worker} does not write what it uses: {error}");
+            self.engine().notice(&line);
+        });
+        told.ok()
+    }
+
+    fn is_chief(&self) -> bool {
+        self.placement.is_chief()
+    }
+
+    /// Writes the results so far after a step, where it is time for it.
+    pub(super) fn write_batch_events(&mut self, flight: &mut InFlight) -> Result<()> {
+        self.events.step.store(self.iterations, Ordering::Relaxed);
+        let steps = self.iterations.unsigned_abs();
+        let is_due = |every: u64| steps.is_multiple_of(every);
+        if !self.events.every.is_some_and(is_due) {
+            return Ok(());
+        }
+        flight.finish(self.placement.engine())?;
+        let logs = self.results(0.0)?;
+        let steps = self.iterations;
+        let engine = self.placement.engine();
+        let epoch = usize::try_from(self.position.epoch).unwrap_or(usize::MAX);
+        self.events.files.as_mut().map_or(Ok(()), |files| {
+            let written = files.write_batch(&logs, steps);
+            let next = (step(epoch), steps.saturating_add(1));
+            files.go_on(written, next, |line| engine.notice(line))
+        })
+    }
+
+    /// Writes the results of an epoch, if there are event files.
+    pub(super) fn write_events(&mut self, done: &EpochLogs) -> Result<()> {
+        let Some(files) = &self.events.files else {
             return Ok(());
         };
-        files.write(done, self.learning_rate()?)
+        let wants_variables = files.wants_variables(done.epoch);
+        let (rate, steps) = (self.learning_rate()?, self.iterations);
+        let variables = wants_variables.then(|| self.variables()).transpose()?;
+        let engine = self.placement.engine();
+        let Some(files) = &mut self.events.files else {
+            return Ok(());
+        };
+        let written = files.write(done, steps, rate).and_then(|()| {
+            let values = variables.as_ref();
+            values.map_or(Ok(()), |values| files.write_variables(done.epoch, values))
+        });
+        let next = (step(done.epoch) + 1, steps.saturating_add(1));
+        files.go_on(written, next, |line| engine.notice(line))
+    }
+
+    /// Ends the event files of a training.
+    pub(super) fn end_events(&mut self, has_succeeded: bool) {
+        let events = std::mem::take(&mut self.events);
+        if let Some(mut session) = events.files.and_then(|files| files.session) {
+            let status = match has_succeeded {
+                true => SessionStatus::Succeeded,
+                false => SessionStatus::Failed,
+            };
+            // The training is over, whatever becomes of this.
+            let _ = session.hparams_end(status).and_then(|()| session.flush());
+        }
     }
 }

@@ -1,5 +1,7 @@
 //! The arrays that training carries from step to step, on their devices, and the steps on them.
 
+mod on_servers;
+
 use phalanx_graph::{DType, HostTensor, Shape, Sharding};
 use phalanx_pjrt::Buffer;
 
@@ -7,7 +9,9 @@ use super::pipeline::{BorrowedState, PipelineStep, StageId};
 use super::setup::{Setup, StepLayout};
 use super::step_cache::StepExecutable;
 use crate::engine::{Compiled, PendingRun};
+use crate::optim::SlotSpec;
 use crate::replicas::Placement;
+use crate::servers::PulledValues;
 use crate::{Error, Result};
 
 /// The arrays of a training in the order of [`StateSpec`](super::state_spec::StateSpec), and the epoch totals.
@@ -27,6 +31,8 @@ pub(super) struct TrainState {
     shardings: Vec<Sharding>,
     /// The stage of each array.
     stage_of_array: Vec<StageId>,
+    /// The values of parameter servers that `arrays` holds.
+    pulled: Option<PulledValues>,
 }
 
 impl TrainState {
@@ -37,39 +43,65 @@ impl TrainState {
         values: Option<Vec<HostTensor>>,
         seed: u64,
     ) -> Result<Self> {
+        let is_given = values.is_some();
         let mut host = match values {
             Some(values) => {
                 setup.model.check_values(&values)?;
                 values
             }
-            None => setup.model.init(seed)?,
+            None if setup.tables.is_empty() => setup.model.init(seed)?,
+            None => setup.model.init_without(&setup.tables, seed)?,
         };
         if let Some(world) = placement.world() {
             world.broadcast(&mut host)?;
         }
         let slots = setup.state.slots.iter();
-        host.extend(slots.map(|slot| HostTensor::full(slot.shape.clone(), slot.fill)));
+        let has_values = setup.tables.is_empty() || is_given;
+        let is_of_table = |slot: &SlotSpec| {
+            let of = slot.param.map(|param| setup.state.trained[param]);
+            setup.tables.iter().any(|table| Some(table.variable) == of)
+        };
+        host.extend(slots.map(|slot| match !has_values && is_of_table(slot) {
+            true => HostTensor::zeros(Shape::f32([1])),
+            false => HostTensor::full(slot.shape.clone(), slot.fill),
+        }));
         // Before the first step an average is the variable itself; the first step replaces it.
         for (variable, slot) in setup.state.moving_averages() {
             host[slot] = host[variable].clone();
         }
         host.push(HostTensor::scalar(0i64));
+        if let Some(servers) = placement.servers() {
+            servers.create(setup.layout_on_servers(seed), &host)?;
+            if is_given && !setup.tables.is_empty() {
+                servers.set_state(&host)?;
+            }
+        }
         let mut state = Self {
             arrays: Vec::new(),
             copies: Vec::new(),
             totals: Vec::new(),
             seed: Vec::new(),
+            pulled: None,
             placement: placement.clone(),
             shardings: setup.state.shardings(),
             stage_of_array: setup.stage_of_array(),
         };
+        if placement.servers().is_some() {
+            state.set_seed(seed)?;
+            state.pull()?;
+            return Ok(state);
+        }
         state.replace(&host, seed)?;
         Ok(state)
     }
 
     /// Sets all arrays, in the order of [`StateSpec::arrays`], and the seed; nothing is changed when the devices refuse.
     pub(super) fn replace(&mut self, values: &[HostTensor], seed: u64) -> Result<()> {
-        let key = [(seed >> 32) as u32, seed as u32];
+        if let Some(servers) = self.placement.servers().cloned() {
+            self.set_seed(seed)?;
+            servers.set_state(values)?;
+            return self.take_values(&servers.values()?);
+        }
         let mut arrays: Vec<Vec<Buffer>> = Vec::new();
         for ((value, sharding), &StageId(stage)) in
             values.iter().zip(&self.shardings).zip(&self.stage_of_array)
@@ -80,9 +112,15 @@ impl TrainState {
                 list.push(array);
             }
         }
-        self.seed = self.placement.replicate(&HostTensor::new([2], &key))?;
+        self.set_seed(seed)?;
         self.arrays = arrays;
         self.copies.clear();
+        Ok(())
+    }
+
+    fn set_seed(&mut self, seed: u64) -> Result<()> {
+        let key = [(seed >> 32) as u32, seed as u32];
+        self.seed = self.placement.replicate(&HostTensor::new([2], &key))?;
         Ok(())
     }
 
@@ -99,6 +137,11 @@ impl TrainState {
     /// Rebuilds the slots after layers were frozen or unfrozen: slots of variables that are still trained stay, others
     /// start afresh.
     pub(super) fn rebuild_slots(&mut self, from: &Setup, to: &Setup) -> Result<()> {
+        if self.placement.servers().is_some() {
+            return Err(Error::user(
+                "layers cannot be frozen or unfrozen once their variables are on parameter servers; do it before the model is compiled",
+            ));
+        }
         let variables = from.model.variables().len();
         self.arrays()?;
         let (shardings, stage_of_array) = (to.state.shardings(), to.stage_of_array());
@@ -149,6 +192,9 @@ impl TrainState {
 
     /// The value of an array, the same for all replicas; waits for the steps begun.
     pub(super) fn get(&self, index: usize, shape: &Shape) -> Result<HostTensor> {
+        if let Some(servers) = self.placement.servers() {
+            return Ok(servers.state()?[index].clone());
+        }
         let arrays = self.arrays()?.iter().map(|arrays| &arrays[index]);
         let arrays: Vec<&Buffer> = arrays.collect();
         self.placement
@@ -157,6 +203,12 @@ impl TrainState {
 
     /// Sets an array, of all replicas.
     pub(super) fn set(&mut self, index: usize, value: &HostTensor) -> Result<()> {
+        if let Some(servers) = self.placement.servers().cloned() {
+            let mut state = servers.state()?.to_vec();
+            state[index] = value.clone();
+            servers.set_state(&state)?;
+            return self.pull();
+        }
         self.arrays()?;
         self.copies.clear();
         let placed = self.placement.place_parameter(
@@ -172,6 +224,9 @@ impl TrainState {
 
     /// The number of batches that the devices have counted; waits for the steps begun.
     pub(super) fn iterations(&self) -> Result<i64> {
+        if let Some(servers) = self.placement.servers() {
+            return Ok(servers.values()?.iterations);
+        }
         let last = self.arrays()?[0].len() - 1;
         Ok(self.get(last, &Shape::scalar(DType::I64))?.to_f64()[0] as i64)
     }
@@ -190,15 +245,15 @@ impl TrainState {
     ) -> Result<Vec<Buffer>> {
         let placement = &self.placement;
         let replicas = placement.local_replicas();
-        let first = placement
-            .world()
-            .map_or(0, |world| world.worker() * replicas);
+        if placement.world().is_some() {
+            let merged = setup.epoch_totals.merge_replicas(totals_per_replica);
+            return self.place_same_totals(setup, &HostTensor::new([merged.len()], &merged));
+        }
         let mut rows = totals_per_replica.to_vec();
-        if rows.len() != placement.replicas() {
-            rows = vec![vec![0.0; setup.epoch_totals.len]; placement.replicas()];
+        if rows.len() != replicas {
+            rows = vec![vec![0.0; setup.epoch_totals.len]; replicas];
             rows[0] = setup.epoch_totals.merge_replicas(totals_per_replica);
         }
-        let rows = &rows[first..first + replicas];
         let rows = rows.iter().map(|row| HostTensor::new([row.len()], row));
         let rows: Vec<HostTensor> = rows.collect();
         match replicas {
@@ -230,23 +285,33 @@ impl TrainState {
 
     /// The epoch totals over all replicas; waits for the steps begun.
     pub(super) fn read_epoch_totals(&self, setup: &Setup) -> Result<Vec<f64>> {
-        self.merge_replicas(setup, &self.totals)
+        Ok(setup
+            .epoch_totals
+            .merge_replicas(&self.totals_per_replica(setup)?))
     }
 
-    /// Totals of each replica, merged.
+    /// Totals of a test of each replica of each process, merged.
     pub(super) fn merge_replicas(
         &self,
         setup: &Setup,
         totals_per_replica: &[Buffer],
     ) -> Result<Vec<f64>> {
-        Ok(setup
-            .epoch_totals
-            .merge_replicas(&self.read_totals_per_replica(setup, totals_per_replica)?))
+        let own = self.read_totals_per_replica(setup, totals_per_replica)?;
+        let all = match self.placement.world() {
+            Some(world) => world.all_gather_rows(&own)?,
+            None => own,
+        };
+        Ok(setup.epoch_totals.merge_replicas(&all))
     }
 
-    /// The epoch totals of each replica; waits for the steps begun.
+    /// The epoch totals of each replica; waits for the steps begun. Where several processes train each has the sums of all, so that none
+    /// are lost with a process: there is one row.
     pub(super) fn totals_per_replica(&self, setup: &Setup) -> Result<Vec<Vec<f64>>> {
-        self.read_totals_per_replica(setup, &self.totals)
+        let rows = match self.placement.world() {
+            Some(_) => 1,
+            None => self.totals.len(),
+        };
+        self.read_totals_per_replica(setup, &self.totals[..rows.min(self.totals.len())])
     }
 
     fn read_totals_per_replica(
@@ -260,11 +325,7 @@ impl TrainState {
         let own = totals_per_replica
             .iter()
             .take(self.placement.local_replicas());
-        let own: Vec<Vec<f64>> = own.map(read).collect::<Result<_>>()?;
-        match self.placement.world() {
-            Some(world) => world.all_gather_rows(&own),
-            None => Ok(own),
-        }
+        own.map(read).collect()
     }
 
     /// Begins a training step on a batch, a list of arrays for each replica.
@@ -292,6 +353,9 @@ impl TrainState {
                     Ok(done)
                 }),
             StepExecutable::Pipelined(step) => self.train_pipelined(setup, step, batch),
+            StepExecutable::Servers { .. } => Err(Error::user(
+                "a batch is trained on by `fit` where variables are on parameter servers",
+            )),
         };
         if trained.is_err() {
             self.arrays.clear();

@@ -1,29 +1,29 @@
-//! The training loop.
-
-use std::time::{Duration, Instant};
+//! A trainer: a model on its devices, and one step of its training.
 
 use phalanx_graph::{HostTensor, Program};
 
 use super::batch::{check_values, put, tensors};
-use super::best_epoch::BestEpoch;
+use super::callbacks::{CallbackStates, Callbacks};
 use super::checkpoint::OwnCheckpoints;
 use super::compile::Compile;
+use super::divergence::Comparison;
 use super::epoch_totals::EpochTotals;
-use super::evaluate::check_finite;
-use super::history::{EpochLogs, History, Input, Logs};
+use super::history::{History, Logs};
 use super::in_flight::InFlight;
-use super::input_wait::InputWait;
-use super::progress::ProgressReporter;
+use super::loss_scale::LossScale;
+use super::recovery::{Interruption, StepLog};
 use super::replica_times::StragglerMonitor;
-use super::reports::{empty_epoch_error, input_of};
+use super::saving::CheckpointWriter;
 use super::setup::{Setup, StepLayout};
 use super::step::BatchShape;
 use super::step_cache::StepCache;
+use super::step_times::{StepClock, StepPart};
+use super::tensorboard::Events;
 use super::train_state::TrainState;
 use super::verify::ReplicaVerifier;
-use super::workers::{StopVote, reader};
-use super::{Fit, Progress};
-use crate::data::{Batch, Batches, Position, TrainingData, WorkerPart};
+use super::workers::StopVote;
+use crate::checkpoint::NamedTensors;
+use crate::data::{Batch, Position, TrainingData, WorkerPart};
 use crate::engine::Engine;
 use crate::nn::Model;
 use crate::optim::Optimizer;
@@ -50,13 +50,29 @@ pub struct Trainer {
     pub(super) examples: Option<u64>,
     pub(super) data_settings: Option<u32>,
     pub(super) history: History,
-    pub(super) best: Option<BestEpoch>,
     /// The variables after the last step, where the end of a `fit` has replaced them and nothing has changed them since.
-    pub(super) last_variables: Option<Vec<(String, HostTensor)>>,
+    pub(super) last_variables: Option<NamedTensors>,
+    /// The callbacks of the `fit` that runs.
+    pub(super) callbacks: Callbacks,
+    /// Whether a callback looks for losses that are not numbers, which are errors otherwise.
+    pub(super) watches_bad_steps: bool,
+    /// Whether moving averages are in the place of the variables, and these in theirs.
+    pub(super) uses_averages: bool,
+    /// What callbacks remember of the last `fit`, or of the checkpoint that was restored.
+    pub(super) callback_states: CallbackStates,
     pub(super) own_checkpoints: OwnCheckpoints,
-    input_wait: InputWait,
+    pub(super) writer: CheckpointWriter,
+    pub(super) clock: StepClock,
+    pub(super) events: Events,
+    /// Steps of this `fit`, as its trace counts them.
+    pub(super) traced: u64,
     pub(super) stragglers: StragglerMonitor,
-    stop_vote: StopVote,
+    pub(super) stop_vote: StopVote,
+    pub(super) comparison: Comparison,
+    pub(super) step_log: StepLog,
+    pub(super) interruption: Option<Interruption>,
+    /// The number of the last `fit`, for the names of its phases.
+    pub(super) fit_number: u64,
 }
 
 impl Trainer {
@@ -83,12 +99,22 @@ impl Trainer {
             examples: None,
             data_settings: None,
             history: History::default(),
-            best: None,
             last_variables: None,
+            callbacks: Callbacks::default(),
+            watches_bad_steps: false,
+            uses_averages: false,
+            callback_states: CallbackStates::new(),
             own_checkpoints: OwnCheckpoints::default(),
-            input_wait: InputWait::default(),
+            writer: CheckpointWriter::default(),
+            clock: StepClock::default(),
+            events: Events::default(),
+            traced: 0,
             stragglers: StragglerMonitor::default(),
             stop_vote: StopVote::default(),
+            comparison: Comparison::default(),
+            step_log: StepLog::default(),
+            interruption: None,
+            fit_number: 0,
         })
     }
 
@@ -110,94 +136,7 @@ impl Trainer {
         &self.placement
     }
 
-    /// Trains on batches for some epochs and reports the results of each.
-    ///
-    /// The loss of an epoch is the mean over its examples by weight, while the variables change, as in Keras;
-    /// weights count in the divisor too, where Keras divides by the number of examples. With an optimizer that averages
-    /// the variables ([`Optimizer::ema`]) the averages become the variables at the end, unless the variables of the
-    /// best epoch are kept ([`Fit::keep_best`]), which are what that epoch was validated with.
-    ///
-    /// # Errors
-    /// When the data do not fit the model, an epoch has no end, no batch or no weight, a source fails, the device does, or the loss
-    /// or, after the last step, a variable becomes infinite or not a number. [`Error::Stopped`]: [`Fit::stop_when`].
-    #[allow(
-        clippy::needless_pass_by_value,
-        reason = "what is given is written in place, as in `Fit::epochs(3)`"
-    )]
-    pub fn fit(&mut self, data: &dyn TrainingData, fit: Fit) -> Result<History> {
-        let Some(world) = self.placement.world().cloned() else {
-            return self.fit_here(data, &fit);
-        };
-        let trained = data
-            .for_worker(reader(&world))
-            .and_then(|data| self.fit_here(&*data, &fit));
-        // The others would wait for this process until their deadline.
-        trained.inspect_err(|error| world.abort(&error.to_string()))
-    }
-
-    /// [`fit`](Self::fit) on this process' part of the data.
-    fn fit_here(&mut self, data: &dyn TrainingData, fit: &Fit) -> Result<History> {
-        self.require_loss("train")?;
-        let steps = fit.steps(data)?;
-        if let Some(validation) = &fit.validation {
-            check_finite(validation, "validate")?;
-        }
-        let best = fit.keep_best.as_deref();
-        let best = best.map(|log| BestEpoch::new(log, &self.goals(), fit.validation.is_some()));
-        let best = best.transpose()?;
-        self.check_checkpoint(fit)?;
-        let first = self.begin(data, fit, best)?;
-        if let Some(world) = self.placement.world() {
-            let (step, position) = (self.iterations, &self.position);
-            let so_far = format!(
-                "step {step}, {position:?}, epochs {first} to {}",
-                fit.epochs
-            );
-            world.agree("where the training begins", &so_far)?;
-        }
-        let mut events = self.tensorboard_of(fit, first)?;
-        if !fit.resume {
-            self.save_if_configured(fit)?;
-        }
-        let mut reporter = ProgressReporter::new(self.progress_of(fit), fit.epochs);
-        self.report_start(&mut reporter, data, fit);
-        self.begin_straggler_checks(fit.watch);
-        for epoch in first..fit.epochs {
-            if self.is_stop_agreed(fit, &mut InFlight::default())? {
-                self.save_if_configured(fit)?;
-                return Err(stopped_error(self.iterations, &self.position));
-            }
-            let start = Instant::now();
-            let steps = steps.filter(|_| !self.has_other_batches(data, fit));
-            reporter.begin(epoch, steps);
-            let (mut logs, steps, mut input) = self.train_epoch(data, fit, steps, &mut reporter)?;
-            let replica_times = self.time_replicas_if_due(start.elapsed())?;
-            if let Some(validation) = &fit.validation
-                && (epoch + 1) % fit.validation_freq == 0
-            {
-                let (tested, skipped) = self.validate(validation, fit)?;
-                logs.extend_validation(&tested);
-                input.validation_skipped = skipped;
-            }
-            let done = EpochLogs {
-                epoch,
-                logs,
-                steps,
-                seconds: start.elapsed().as_secs_f64(),
-                input,
-                replica_times,
-            };
-            self.report_epoch(&mut reporter, &done)?;
-            self.write_events(&mut events, &done)?;
-            fit.call_after(&done)?;
-            self.end_epoch(done)?;
-            self.save_if_configured(fit)?;
-        }
-        self.take_results()?;
-        Ok(self.history.clone())
-    }
-
-    /// Where the last `fit` is in its data: what [`Fit::position`] goes on from, also after an error.
+    /// Where the last `fit` is in its data: what [`Fit::position`](super::Fit::position) goes on from, also after an error.
     #[must_use]
     pub const fn position(&self) -> &Position {
         &self.position
@@ -274,112 +213,15 @@ impl Trainer {
         self.setup.require_loss(doing)
     }
 
-    /// How this process shows progress: the first of several does it for all.
-    fn progress_of(&self, fit: &Fit) -> Progress {
-        match self.placement.world() {
-            Some(world) if !world.is_chief() => Progress::Silent,
-            _ => fit.progress,
-        }
-    }
-
-    /// Whether the training is to end now, which several processes ask each other about once in a while.
-    fn is_stop_agreed(&mut self, fit: &Fit, flight: &mut InFlight) -> Result<bool> {
-        let Some(world) = self.placement.world().cloned() else {
-            return Ok(fit.is_stop_asked());
-        };
-        if !self.stop_vote.is_due(self.iterations) {
-            return Ok(false);
-        }
-        flight.finish(self.placement.engine())?;
-        world.check()?;
-        self.stop_vote
-            .hold(&world, fit.is_stop_asked(), self.iterations)
-    }
-
-    /// The rest of the epoch at the position.
-    fn train_epoch(
-        &mut self,
-        data: &dyn TrainingData,
-        fit: &Fit,
-        steps: Option<usize>,
-        reporter: &mut ProgressReporter,
-    ) -> Result<(Logs, usize, Input)> {
-        let is_resumed = self.is_mid_epoch;
-        if !is_resumed {
-            self.reset_epoch_totals()?;
-            self.is_mid_epoch = true;
-        }
-        let (mut flight, start, skipped) = (InFlight::default(), Instant::now(), data.skipped());
-        let before = self.position.trained();
-        let steps_left = |steps: usize| steps.saturating_sub(before);
-        let most = fit.steps_per_epoch.map_or(usize::MAX, steps_left);
-        let mut iter = data.batches_from(&self.position)?;
-        let (mut done, mut starved) = (0, Duration::ZERO);
-        while done < most {
-            let asked = Instant::now();
-            let Some(batch) = iter.next() else { break };
-            let begun = Instant::now();
-            starved += self.input_wait.between(asked, begun);
-            let batch = batch?;
-            let part = iter.worker_part()?;
-            let (partition, shape) = self.part_of(&batch, data, part)?;
-            self.step(&batch, &partition, &shape, &mut flight)?;
-            self.stragglers
-                .record_step(&batch, data.most_rows(), begun.elapsed());
-            self.position = iter.data_position();
-            done += 1;
-            // A clock of one process decides nothing that the others take part in.
-            let is_alone = self.placement.world().is_none();
-            if is_alone && Some(before + done) != steps {
-                self.report_step(reporter, before + done, &mut flight)?;
-            }
-            let is_stop_asked = self.is_stop_agreed(fit, &mut flight)?;
-            if is_stop_asked || fit.is_save_due(before + done, steps) {
-                flight.finish(self.placement.engine())?;
-                self.results(0.0)?;
-                self.save_if_configured(fit)?;
-            }
-            if is_stop_asked {
-                return Err(stopped_error(self.iterations, &self.position));
-            }
-        }
-        flight.finish(self.placement.engine())?;
-        let stages = iter.stage_times();
-        let input = input_of(data, stages, starved, start.elapsed(), skipped);
-        let logs = self.results(f64::NAN)?;
-        if before == 0 && logs.get("loss").is_some_and(f64::is_nan) && !self.has_skipped()? {
-            return Err(empty_epoch_error(done, input.skipped));
-        }
-        let done = if is_resumed { before + done } else { done };
-        Ok((logs, done, input))
-    }
-
-    /// The results of the validation of an epoch, unless the training is to end in it: then the epoch goes on with its
-    /// validation when it is resumed.
-    fn validate(&mut self, validation: &Batches, fit: &Fit) -> Result<(Logs, u64)> {
-        let (iterations, position) = (self.iterations, self.position.clone());
-        // One of several processes does not leave the validation alone.
-        let is_alone = self.placement.world().is_none();
-        let go_on = || match is_alone && fit.is_stop_asked() {
-            true => Err(stopped_error(iterations, &position)),
-            false => Ok(()),
-        };
-        let tested = self.evaluate_with_skipped(validation, go_on);
-        if matches!(tested, Err(Error::Stopped(_))) {
-            self.save_if_configured(fit)?;
-        }
-        tested
-    }
-
     pub(super) fn reset_epoch_totals(&mut self) -> Result<()> {
         self.state.reset_epoch_totals(&self.setup)?;
-        self.skipped_before = self.scalar_slot("skipped_steps")?.unwrap_or(0.0);
+        self.skipped_before = self.skipped_steps()?;
         self.is_mid_epoch = false;
         Ok(())
     }
 
     /// Begins one training step on a batch.
-    fn step(
+    pub(super) fn step(
         &mut self,
         batch: &Batch,
         partition: &BatchPartition,
@@ -390,15 +232,18 @@ impl Trainer {
         if !self.train.has(shape) {
             // Processes compare their programs, which no running step may disturb.
             flight.finish(self.placement.engine())?;
+            let before = self.clock.enter(StepPart::Compile);
             let traced = self.setup.train_step(shape)?;
             let (placement, setup) = (&self.placement, &self.setup);
             self.train
                 .insert(placement, setup, "train_step", shape, traced)?;
+            self.clock.enter(before);
         }
         let step = self.train.get(shape)?;
         let batch = put(&self.placement, tensors(batch), partition, shape.filled)?;
+        self.clock.enter(StepPart::Compute);
         let done = self.state.train(&self.setup, step, &batch)?;
-        self.input_wait.begin(&done)?;
+        self.clock.step_begun(&done)?;
         // Skipped steps are found out in `results`.
         self.iterations += 1;
         flight.push(self.placement.engine(), done)?;
@@ -428,7 +273,7 @@ impl Trainer {
     ///
     /// Where any batch may have lost examples, all that have are filled up: a program for each number of rows would be
     /// compiled otherwise.
-    fn part_of(
+    pub(super) fn part_of(
         &self,
         batch: &Batch,
         data: &dyn TrainingData,
@@ -465,7 +310,7 @@ impl Trainer {
     }
 
     /// As [`shaped`](Self::shaped), with arrays that may be padded unless `is_even`.
-    fn shaped_for(
+    pub(super) fn shaped_for(
         &self,
         batch: &Batch,
         partition: BatchPartition,
@@ -484,9 +329,8 @@ impl Trainer {
     }
 
     /// Whether the loss scale has skipped a step since the totals began.
-    fn has_skipped(&self) -> Result<bool> {
-        let skipped = self.scalar_slot("skipped_steps")?.unwrap_or(0.0);
-        Ok(skipped > self.skipped_before)
+    pub(super) fn has_skipped(&self) -> Result<bool> {
+        Ok(self.skipped_steps()? > self.skipped_before)
     }
 
     /// The results so far, the loss `none` where nothing has weight; an error when the loss of some step was not a number.
@@ -496,12 +340,14 @@ impl Trainer {
         }
         let totals = self.state.read_epoch_totals(&self.setup)?;
         self.iterations = self.state.iterations()?;
-        if let Some(step) = EpochTotals::first_non_finite(&totals) {
+        if let Some(step) = EpochTotals::first_non_finite(&totals)
+            && !self.watches_bad_steps
+        {
             return Err(self.divergence_error(step));
         }
         let none = if self.has_skipped()? { f64::NAN } else { none };
         let mut logs = self.logs(&totals, none);
-        for name in ["loss_scale", "skipped_steps"] {
+        for name in [LossScale::SCALE, LossScale::SKIPPED_STEPS] {
             if let Some(value) = self.scalar_slot(name)? {
                 logs.push(name, value);
             }
@@ -525,7 +371,12 @@ impl Trainer {
         Ok(result)
     }
 
-    /// The value of a scalar slot, by its name.
+    /// Steps that the loss scale has skipped since the training began.
+    pub(super) fn skipped_steps(&self) -> Result<f64> {
+        Ok(self.scalar_slot(LossScale::SKIPPED_STEPS)?.unwrap_or(0.0))
+    }
+
+    /// The value of a scalar slot, by its name: [`Optimizer::LEARNING_RATE`] or one of [`LossScale`].
     fn scalar_slot(&self, name: &str) -> Result<Option<f64>> {
         let Some(slot) = self.scalar_slot_index(name) else {
             return Ok(None);
@@ -572,13 +423,6 @@ impl Trainer {
         }
         logs
     }
-}
-
-fn stopped_error(iterations: i64, position: &Position) -> Error {
-    let epoch = position.epoch + 1;
-    Error::Stopped(format!(
-        "the training was stopped after step {iterations}, in epoch {epoch}; `Fit::resume` goes on from here"
-    ))
 }
 
 impl std::fmt::Debug for Trainer {

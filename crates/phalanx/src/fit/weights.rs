@@ -45,7 +45,7 @@ impl Trainer {
     /// As for [`saved_model`](Self::saved_model) and [`SavedModel::save`].
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let model = self.saved_model()?;
-        self.on_chief(|| model.save(path))
+        self.on_chief("save", || model.save(path))
     }
 
     /// Sets variables by name; the others stay.
@@ -97,11 +97,13 @@ impl Trainer {
         Ok(report)
     }
 
-    /// Writes the present values alone, as [`SavedModel::save_weights`] does.
+    /// Writes the present values alone, as [`SavedModel::save_weights`] does. Where several processes train together all must call this,
+    /// and the first of them writes.
     ///
     /// # Errors
     /// As for [`saved_model`](Self::saved_model) and [`SavedModel::save_weights`].
     pub fn save_weights(&self, path: impl AsRef<Path>) -> Result<()> {
-        self.saved_model()?.save_weights(path)
+        let model = self.saved_model()?;
+        self.on_chief("weights", || model.save_weights(&path))
     }
 }

@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::Trainer;
+use super::in_flight::InFlight;
+use super::step_times::StepPart;
+use super::{Fit, Trainer};
 use crate::Result;
 use crate::data::Worker;
 use crate::replicas::World;
@@ -22,17 +24,69 @@ pub(super) fn reader(world: &World) -> Worker {
 }
 
 impl Trainer {
+    /// Whether the training is to end now, which several processes ask each other about once in a while.
+    pub(super) fn is_stop_agreed(&mut self, fit: &Fit, flight: &mut InFlight) -> Result<bool> {
+        let Some(world) = self.placement.world().cloned() else {
+            return Ok(fit.is_stop_asked());
+        };
+        if !self.stop_vote.is_due(self.iterations) {
+            return Ok(false);
+        }
+        flight.finish(self.placement.engine())?;
+        world.check()?;
+        self.report_recovery(&world);
+        self.clock.enter(StepPart::Exchange);
+        let is_agreed = self
+            .stop_vote
+            .hold(&world, fit.is_stop_asked(), self.iterations);
+        self.clock.enter(StepPart::Callbacks);
+        is_agreed
+    }
+
     /// Writes files in the first of the processes that train together; the others wait for it.
-    pub(super) fn on_chief(&self, write: impl FnOnce() -> Result<()>) -> Result<()> {
+    pub(super) fn on_chief(&self, what: &str, write: impl FnOnce() -> Result<()>) -> Result<()> {
+        if let Some(servers) = self.placement.servers() {
+            // By the name of the place, so that a worker that comes later knows what was written before it came.
+            let place = format!("{what}/{}", servers.count(what));
+            return servers.once(&place, write);
+        }
         let Some(world) = self.placement.world() else {
             return write();
         };
+        if world.is_catching_up() {
+            // The others are further, and so is what they wrote.
+            return Ok(());
+        }
         let written = if world.is_chief() { write() } else { Ok(()) };
         if let Err(error) = &written {
             world.abort(&error.to_string());
             return written;
         }
         world.barrier()
+    }
+
+    /// Waits for all steps of an epoch, in every process: none goes on to the next epoch before all have made the last step of this one.
+    pub(super) fn finish_together(&self, flight: &mut InFlight) -> Result<()> {
+        flight.finish(self.placement.engine())?;
+        match self.placement.world() {
+            Some(world) => world.check().and_then(|()| world.barrier()),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses to train unless all processes begin at the same place, from where their steps are counted; the first epoch.
+    pub(super) fn agree_on_start(&mut self, first: usize, epochs: usize) -> Result<usize> {
+        if let Some(servers) = self.placement.servers().cloned() {
+            return self.begin_with_servers(&servers, first);
+        }
+        let Some(world) = self.placement.world().cloned() else {
+            return Ok(first);
+        };
+        self.begin_step_log()?;
+        let (step, position) = (self.iterations, &self.position);
+        let so_far = format!("step {step}, {position:?}, epochs {first} to {epochs}");
+        world.agree("where the training begins", &so_far)?;
+        Ok(first)
     }
 }
 
@@ -49,7 +103,7 @@ pub(super) struct StopVote {
 }
 
 impl StopVote {
-    /// Whether a vote is held after this step. A step count below that of the last vote is one of another training.
+    /// Whether a vote is held after this step. A step count below the last vote's belongs to another training.
     pub(super) fn is_due(&self, step: i64) -> bool {
         step >= self.due || self.last.is_some_and(|(_, last)| step < last)
     }

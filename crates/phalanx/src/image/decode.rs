@@ -86,12 +86,12 @@ pub struct Decoder {
 /// An image whose size is known and whose pixels can be read.
 pub struct OpenedImage<'a> {
     decoder: &'a mut Decoder,
-    format: Format<'a>,
+    format: ImageFormat<'a>,
     height: usize,
     width: usize,
 }
 
-enum Format<'a> {
+enum ImageFormat<'a> {
     Jpeg(jpeg::JpegImage<'a>),
     Png(Box<png::PngImage<'a>>),
     WebP(Box<webp::WebpImage<'a>>),
@@ -140,12 +140,12 @@ impl Decoder {
             [0xff, 0xd8, 0xff, ..] => {
                 let opened = jpeg::JpegImage::new(bytes, &mut self.jpeg)?;
                 let size = opened.size();
-                (Format::Jpeg(opened), size)
+                (ImageFormat::Jpeg(opened), size)
             }
             [0x89, b'P', b'N', b'G', ..] => {
                 let opened = png::PngImage::new(bytes, most)?;
                 let size = opened.size();
-                (Format::Png(Box::new(opened)), size)
+                (ImageFormat::Png(Box::new(opened)), size)
             }
             [
                 b'R',
@@ -164,7 +164,7 @@ impl Decoder {
             ] => {
                 let opened = webp::WebpImage::new(bytes, most)?;
                 let size = opened.size();
-                (Format::WebP(Box::new(opened)), size)
+                (ImageFormat::WebP(Box::new(opened)), size)
             }
             _ => {
                 return Err(corrupt(
@@ -215,13 +215,13 @@ impl OpenedImage<'_> {
         let options = &self.decoder.options;
         let channels = options.channels.count();
         match self.format {
-            Format::Jpeg(jpeg) => jpeg.read(&mut self.decoder.jpeg, options, window, &mut row),
-            Format::Png(png) => {
+            ImageFormat::Jpeg(jpeg) => jpeg.read(&mut self.decoder.jpeg, options, window, &mut row),
+            ImageFormat::Png(png) => {
                 let (samples, kind) = png.read()?;
                 give(&samples, (kind, channels), self.width, window, &mut row);
                 Ok(())
             }
-            Format::WebP(webp) => {
+            ImageFormat::WebP(webp) => {
                 let (samples, kind) = webp.read()?;
                 give(&samples, (kind, channels), self.width, window, &mut row);
                 Ok(())

@@ -127,10 +127,10 @@ pub(super) fn unpacked<'a>(name: &str, bytes: &'a [u8], model: u64) -> Result<Co
 /// A file of weights that can be read from.
 pub(super) struct WeightsFile<'a> {
     name: &'a str,
-    format: Format<'a>,
+    format: WeightsFormat<'a>,
 }
 
-enum Format<'a> {
+enum WeightsFormat<'a> {
     Hdf5(Hdf5<'a>),
     /// With our note of the order of its layers.
     Safetensors(SafeTensors<'a>, Option<String>),
@@ -140,7 +140,7 @@ impl<'a> WeightsFile<'a> {
     pub(super) fn new(name: &'a str, bytes: &'a [u8]) -> Result<Self> {
         let format = if bytes.starts_with(SIGNATURE) {
             let file = Hdf5::open(bytes).map_err(|message| problem(name, "HDF5", message))?;
-            Format::Hdf5(file)
+            WeightsFormat::Hdf5(file)
         } else {
             let broken = |error| {
                 let message = format!(
@@ -153,7 +153,7 @@ impl<'a> WeightsFile<'a> {
             let file = SafeTensors::deserialize(bytes).map_err(broken)?;
             let notes = header.metadata().as_ref();
             let order = notes.and_then(|notes| notes.get(safetensors_layers::ORDER).cloned());
-            Format::Safetensors(file, order)
+            WeightsFormat::Safetensors(file, order)
         };
         Ok(Self { name, format })
     }
@@ -161,12 +161,12 @@ impl<'a> WeightsFile<'a> {
     /// The layers, in the order of the file as far as it has one.
     pub(super) fn layers(&self) -> Result<FileLayers> {
         match &self.format {
-            Format::Hdf5(file) => {
+            WeightsFormat::Hdf5(file) => {
                 let all = keras_layers::layers(file);
                 let all = all.map_err(|message| problem(self.name, "HDF5", message))?;
                 Ok(FileLayers { all, ordered: true })
             }
-            Format::Safetensors(file, order) => {
+            WeightsFormat::Safetensors(file, order) => {
                 safetensors_layers::layers(self.name, file, order.as_deref())
             }
         }
@@ -176,8 +176,8 @@ impl<'a> WeightsFile<'a> {
     pub(super) fn read(&self, stored: &FileTensor) -> Result<HostTensor> {
         let place = || format!("tensor `{}`", shown(&stored.name));
         let read = match &self.format {
-            Format::Hdf5(file) => keras_layers::read(file, stored),
-            Format::Safetensors(file, _) => {
+            WeightsFormat::Hdf5(file) => keras_layers::read(file, stored),
+            WeightsFormat::Safetensors(file, _) => {
                 let found = file.tensor(&stored.name);
                 let all = found.map(|view| view.data());
                 let part = all.map(|all| match stored.part {

@@ -13,6 +13,16 @@ use crate::config::{Component, Described, Field, Kind};
 /// Targets `[batch, ..]` or `[batch, .., 1]` of any number type; predictions `[batch, .., classes]`.
 /// A class out of range gives NaN, where Keras' answer depends on its backend. Probabilities are
 /// clipped to `[1e-7, 1 - 1e-7]` and then normalised, as Keras does.
+///
+/// ```
+#[doc = include_str!("example.md")]
+/// let y_true = HostTensor::new([2], &[1i32, 2]);
+/// let y_pred = rows([[0.05, 0.95, 0.0], [0.1, 0.8, 0.1]]);
+/// let loss = per_example(SparseCategoricalCrossentropy::from_probabilities(), y_true, y_pred)?;
+/// println!("{loss:.4?}");
+/// assert_eq!(format!("{loss:.4?}"), "[0.0513, 2.3026]");
+/// # Ok::<(), phalanx::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SparseCategoricalCrossentropy {
     from_logits: bool,
@@ -33,6 +43,16 @@ impl Described for SparseCategoricalCrossentropy {
 /// Cross-entropy of one-hot or soft classes: `-sum(y_true * log_softmax(x))` over the last dim.
 ///
 /// Targets and predictions `[batch, .., classes]`. Probabilities are normalised and then clipped.
+///
+/// ```
+#[doc = include_str!("example.md")]
+/// let y_true = rows([[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]);
+/// let y_pred = rows([[0.05, 0.95, 0.0], [0.1, 0.8, 0.1]]);
+/// let loss = per_example(CategoricalCrossentropy::from_probabilities(), y_true, y_pred)?;
+/// println!("{loss:.4?}");
+/// assert_eq!(format!("{loss:.4?}"), "[0.0513, 2.3026]");
+/// # Ok::<(), phalanx::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CategoricalCrossentropy {
     from_logits: bool,
@@ -62,6 +82,16 @@ impl Described for CategoricalCrossentropy {
 /// `max(x, 0) - x * y_true + log(1 + exp(-|x|))`.
 ///
 /// Targets and predictions `[batch, .., n]`. Probabilities are clipped to `[1e-7, 1 - 1e-7]`.
+///
+/// ```
+#[doc = include_str!("example.md")]
+/// let y_true = rows([[0.0, 1.0], [0.0, 0.0]]);
+/// let y_pred = rows([[0.6, 0.4], [0.4, 0.6]]);
+/// let loss = per_example(BinaryCrossentropy::from_probabilities(), y_true, y_pred)?;
+/// println!("{loss:.4?}");
+/// assert_eq!(format!("{loss:.4?}"), "[0.9163, 0.7136]");
+/// # Ok::<(), phalanx::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BinaryCrossentropy {
     from_logits: bool,

@@ -1,6 +1,6 @@
-//! What training makes small: a number per example from targets and predictions.
+//! Losses, which training minimizes: a number for each example, from its target and its prediction.
 //!
-//! Every loss follows Keras 3 with `reduction=None`; what differs is said at the item.
+//! Every loss follows Keras 3 with `reduction=None`; each item documents where it differs.
 
 mod crossentropy;
 mod reduction;
@@ -16,7 +16,7 @@ use serde_json::Value;
 pub use crossentropy::{
     BinaryCrossentropy, CategoricalCrossentropy, SparseCategoricalCrossentropy,
 };
-pub use reduction::{Reduction, weighted};
+pub use reduction::{LossReduction, weighted};
 pub use regression::{Huber, KlDivergence, MeanAbsoluteError, MeanSquaredError};
 pub(crate) use shapes::{
     aligned_weight, class_labels, in_float, paired, weighted_or_zero, without_unweighted,
@@ -114,7 +114,7 @@ impl Loss {
         y_true: &Tensor,
         y_pred: &Tensor,
         weight: Option<&Tensor>,
-        reduction: Reduction,
+        reduction: LossReduction,
     ) -> Tensor {
         let y_pred = without_unweighted(y_pred, weight);
         reduction.apply(&self.per_example(y_true, &y_pred), weight)

@@ -7,7 +7,7 @@ use super::{aligned_weight, weighted_or_zero};
 /// How the losses of a batch become one number. The training step does not use it: it divides by the
 /// true total weight over all replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reduction {
+pub enum LossReduction {
     /// The weighted sum divided by the number of losses (not by the weights).
     SumOverBatchSize,
     /// The weighted sum.
@@ -18,7 +18,7 @@ pub enum Reduction {
     None,
 }
 
-impl Reduction {
+impl LossReduction {
     /// Weighs and reduces unreduced losses.
     #[must_use]
     #[track_caller]

@@ -7,7 +7,17 @@ use super::{EPSILON, paired};
 use crate::config::{self, Component, Described, Field, Kind};
 use crate::{Error, Result};
 
-/// `mean((y_true - y_pred)^2)` over the last dim.
+/// Mean squared error: `mean((y_true - y_pred)^2)` over the last dim.
+///
+/// ```
+#[doc = include_str!("example.md")]
+/// let y_true = rows([[0.0, 1.0], [0.0, 0.0]]);
+/// let y_pred = rows([[1.0, 3.0], [1.0, 0.0]]);
+/// let loss = per_example(MeanSquaredError, y_true, y_pred)?;
+/// println!("{loss:.4?}");
+/// assert_eq!(format!("{loss:.4?}"), "[2.5000, 0.5000]");
+/// # Ok::<(), phalanx::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MeanSquaredError;
 
@@ -19,7 +29,17 @@ impl Described for MeanSquaredError {
     };
 }
 
-/// `mean(|y_true - y_pred|)` over the last dim.
+/// Mean absolute error: `mean(|y_true - y_pred|)` over the last dim.
+///
+/// ```
+#[doc = include_str!("example.md")]
+/// let y_true = rows([[0.0, 1.0], [0.0, 0.0]]);
+/// let y_pred = rows([[1.0, 3.0], [1.0, 0.0]]);
+/// let loss = per_example(MeanAbsoluteError, y_true, y_pred)?;
+/// println!("{loss:.4?}");
+/// assert_eq!(format!("{loss:.4?}"), "[1.5000, 0.5000]");
+/// # Ok::<(), phalanx::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MeanAbsoluteError;
 
@@ -31,7 +51,18 @@ impl Described for MeanAbsoluteError {
     };
 }
 
-/// The mean over the last dim of `e^2 / 2` where `|e| <= delta`, else of `delta * |e| - delta^2 / 2`.
+/// Huber loss, quadratic for small errors and linear for large ones: the mean over the last dim of `e^2 / 2` where
+/// `|e| <= delta`, and of `delta * |e| - delta^2 / 2` elsewhere.
+///
+/// ```
+#[doc = include_str!("example.md")]
+/// let y_true = rows([[0.0, 1.0], [0.0, 0.0]]);
+/// let y_pred = rows([[0.6, 0.4], [0.5, 3.0]]);
+/// let loss = per_example(Huber::new(1.0), y_true, y_pred)?;
+/// println!("{loss:.4?}");
+/// assert_eq!(format!("{loss:.4?}"), "[0.1800, 1.3125]");
+/// # Ok::<(), phalanx::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Huber {
     delta: f64,
@@ -49,7 +80,18 @@ impl Described for Huber {
     };
 }
 
-/// `sum(y_true * log(y_true / y_pred))` over the last dim, both clipped to `[1e-7, 1]`.
+/// Kullback-Leibler divergence of distributions: `sum(y_true * log(y_true / y_pred))` over the last dim, both clipped to
+/// `[1e-7, 1]`.
+///
+/// ```
+#[doc = include_str!("example.md")]
+/// let y_true = rows([[0.5, 0.5]]);
+/// let y_pred = rows([[0.25, 0.75]]);
+/// let loss = per_example(KlDivergence, y_true, y_pred)?;
+/// println!("{loss:.4?}");
+/// assert_eq!(format!("{loss:.4?}"), "[0.1438]");
+/// # Ok::<(), phalanx::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KlDivergence;
 
@@ -82,7 +124,7 @@ impl MeanAbsoluteError {
 }
 
 impl Huber {
-    /// Linear beyond errors of `delta`, which must be above 0.
+    /// A loss that is linear for errors above `delta`, which must be above 0.
     #[must_use]
     pub const fn new(delta: f64) -> Self {
         Self { delta }

@@ -7,10 +7,20 @@ use crate::losses::{class_labels, in_float, paired};
 
 use crate::config::{Component, Described, Field, Kind};
 
-/// [`BinaryAccuracy`], [`SparseCategoricalAccuracy`] or [`CategoricalAccuracy`], by the shapes as Keras'
-/// `metrics=["accuracy"]`: one output, then integer classes, then one-hot ones.
+/// The share of right predictions: [`BinaryAccuracy`] for a single output, [`SparseCategoricalAccuracy`] for integer classes,
+/// [`CategoricalAccuracy`] for one-hot classes, chosen by the shapes as Keras does for `metrics=["accuracy"]`.
 ///
-/// Unlike in Keras, single outputs that the loss takes as logits are held against 0, not 0.5.
+/// Where the loss takes logits, a single output is compared with 0; Keras compares it with 0.5.
+///
+/// ```
+#[doc = include_str!("example.md")]
+/// let y_true = HostTensor::new([2], &[2i32, 1]);
+/// let y_pred = rows([[0.1, 0.9, 0.8], [0.05, 0.95, 0.0]]);
+/// let result = measure(Accuracy, y_true, y_pred)?;
+/// println!("{result:.4}");
+/// assert_eq!(format!("{result:.4}"), "0.5000");
+/// # Ok::<(), phalanx::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Accuracy;
 
@@ -22,7 +32,17 @@ impl Described for Accuracy {
     };
 }
 
-/// How often predictions equal targets exactly (Keras' class `Accuracy`).
+/// The share of predictions that equal their target exactly (Keras' class `Accuracy`).
+///
+/// ```
+#[doc = include_str!("example.md")]
+/// let y_true = column([1.0, 2.0, 3.0, 4.0]);
+/// let y_pred = column([0.0, 2.0, 3.0, 4.0]);
+/// let result = measure(Equality, y_true, y_pred)?;
+/// println!("{result:.4}");
+/// assert_eq!(format!("{result:.4}"), "0.7500");
+/// # Ok::<(), phalanx::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Equality;
 
@@ -34,7 +54,17 @@ impl Described for Equality {
     };
 }
 
-/// How often a score lies on the target's side of the threshold; on it counts as 0.
+/// The share of scores on the right side of the threshold: above it for a target of 1, at or below it for a target of 0.
+///
+/// ```
+#[doc = include_str!("example.md")]
+/// let y_true = column([1.0, 1.0, 0.0, 0.0]);
+/// let y_pred = column([0.98, 1.0, 0.0, 0.6]);
+/// let result = measure(BinaryAccuracy::default(), y_true, y_pred)?;
+/// println!("{result:.4}");
+/// assert_eq!(format!("{result:.4}"), "0.7500");
+/// # Ok::<(), phalanx::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BinaryAccuracy {
     threshold: f64,
@@ -52,7 +82,17 @@ impl Described for BinaryAccuracy {
     };
 }
 
-/// How often the one-hot class has the largest score; the first of equal scores wins.
+/// The share of examples whose one-hot class has the largest score; of equal scores the first counts.
+///
+/// ```
+#[doc = include_str!("example.md")]
+/// let y_true = rows([[0.0, 0.0, 1.0], [0.0, 1.0, 0.0]]);
+/// let y_pred = rows([[0.1, 0.9, 0.8], [0.05, 0.95, 0.0]]);
+/// let result = measure(CategoricalAccuracy, y_true, y_pred)?;
+/// println!("{result:.4}");
+/// assert_eq!(format!("{result:.4}"), "0.5000");
+/// # Ok::<(), phalanx::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CategoricalAccuracy;
 
@@ -64,7 +104,17 @@ impl Described for CategoricalAccuracy {
     };
 }
 
-/// How often the integer class has the largest score; the first of equal scores wins.
+/// The share of examples whose integer class has the largest score; of equal scores the first counts.
+///
+/// ```
+#[doc = include_str!("example.md")]
+/// let y_true = HostTensor::new([2], &[2i32, 1]);
+/// let y_pred = rows([[0.1, 0.9, 0.8], [0.05, 0.95, 0.0]]);
+/// let result = measure(SparseCategoricalAccuracy, y_true, y_pred)?;
+/// println!("{result:.4}");
+/// assert_eq!(format!("{result:.4}"), "0.5000");
+/// # Ok::<(), phalanx::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SparseCategoricalAccuracy;
 
@@ -76,7 +126,17 @@ impl Described for SparseCategoricalAccuracy {
     };
 }
 
-/// How often fewer than `k` scores are above the score of the one-hot class.
+/// The share of examples whose one-hot class is among the `k` largest scores: fewer than `k` scores are above its own.
+///
+/// ```
+#[doc = include_str!("example.md")]
+/// let y_true = rows([[0.0, 0.0, 1.0], [0.0, 1.0, 0.0]]);
+/// let y_pred = rows([[0.1, 0.9, 0.8], [0.05, 0.95, 0.0]]);
+/// let result = measure(TopKCategoricalAccuracy::new(2), y_true, y_pred)?;
+/// println!("{result:.4}");
+/// assert_eq!(format!("{result:.4}"), "1.0000");
+/// # Ok::<(), phalanx::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TopKCategoricalAccuracy {
     k: u64,
@@ -94,7 +154,17 @@ impl Described for TopKCategoricalAccuracy {
     };
 }
 
-/// How often fewer than `k` scores are above the score of the integer class.
+/// The share of examples whose integer class is among the `k` largest scores: fewer than `k` scores are above its own.
+///
+/// ```
+#[doc = include_str!("example.md")]
+/// let y_true = HostTensor::new([2], &[2i32, 1]);
+/// let y_pred = rows([[0.1, 0.9, 0.8], [0.05, 0.95, 0.0]]);
+/// let result = measure(SparseTopKCategoricalAccuracy::new(2), y_true, y_pred)?;
+/// println!("{result:.4}");
+/// assert_eq!(format!("{result:.4}"), "1.0000");
+/// # Ok::<(), phalanx::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SparseTopKCategoricalAccuracy {
     k: u64,
@@ -188,7 +258,7 @@ impl SparseCategoricalAccuracy {
 macro_rules! top_k {
     ($accuracy:ident) => {
         impl $accuracy {
-            /// Right are the classes of the `k` largest scores, at least 1.
+            /// Counts the classes of the `k` largest scores as right; `k` is at least 1.
             #[must_use]
             pub const fn new(k: u64) -> Self {
                 Self { k }

@@ -3,15 +3,25 @@
 use phalanx_graph::{DType, Shape, Tensor};
 use serde::{Deserialize, Serialize};
 
-use super::StateSpec;
+use super::MetricStateSpec;
 use super::confusion::{Cases, count, exceeded, ratio};
 
 use crate::config::{Component, Described, Field, Kind};
 
 /// The area under the ROC or the precision-recall curve, from counts at thresholds.
 ///
-/// Scores are probabilities from 0 to 1, or logits with [`from_logits`](Self::from_logits). Without both
-/// classes the area is 0 (ROC) as in Keras. Keras' `multi_label` is not there: all columns count together.
+/// Scores are probabilities from 0 to 1, or logits with [`from_logits`](Self::from_logits). As in Keras, the area under the
+/// ROC curve is 0 where one of the two classes has no example. There is no `multi_label`: all columns count together.
+///
+/// ```
+#[doc = include_str!("example.md")]
+/// let y_true = column([0.0, 0.0, 1.0, 1.0]);
+/// let y_pred = column([0.0, 0.5, 0.3, 0.9]);
+/// let result = measure(Auc::default().num_thresholds(3), y_true, y_pred)?;
+/// println!("{result:.4}");
+/// assert_eq!(format!("{result:.4}"), "0.7500");
+/// # Ok::<(), phalanx::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Auc {
     num_thresholds: usize,
@@ -51,7 +61,7 @@ impl Described for Auc {
     };
 }
 
-/// What is plotted against what.
+/// Which curve the area is under.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Curve {
     /// True positive rate over false positive rate.
@@ -62,7 +72,7 @@ pub enum Curve {
     Pr,
 }
 
-/// What is taken between neighbouring thresholds.
+/// How the curve goes between neighbouring thresholds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Summation {
@@ -89,21 +99,21 @@ impl Default for Auc {
 
 /// Settings.
 impl Auc {
-    /// How many thresholds, at least 2, are laid evenly from 0 to 1.
+    /// Sets the number of thresholds, at least 2, which are spread evenly from 0 to 1.
     #[must_use]
     pub const fn num_thresholds(mut self, count: usize) -> Self {
         self.num_thresholds = count;
         self
     }
 
-    /// What is plotted.
+    /// Sets which curve the area is under.
     #[must_use]
     pub const fn curve(mut self, curve: Curve) -> Self {
         self.curve = curve;
         self
     }
 
-    /// What is taken between thresholds.
+    /// Sets how the curve goes between thresholds.
     #[must_use]
     pub const fn summation_method(mut self, method: Summation) -> Self {
         self.summation_method = method;
@@ -117,7 +127,7 @@ impl Auc {
         self
     }
 
-    /// Scores are logits.
+    /// Takes scores as logits.
     #[must_use]
     pub const fn from_logits(mut self) -> Self {
         self.from_logits = true;
@@ -147,9 +157,9 @@ impl Auc {
 /// A score falls into the bin of the highest threshold that it exceeds, so a batch adds to one bin for
 /// each score; bins are summed to counts above each threshold on the host.
 impl Auc {
-    pub(super) fn state(&self) -> Vec<StateSpec> {
+    pub(super) fn state(&self) -> Vec<MetricStateSpec> {
         let shape = Shape::f32([self.bins()]);
-        let spec = |name| StateSpec {
+        let spec = |name| MetricStateSpec {
             name,
             shape: shape.clone(),
         };

@@ -3,12 +3,22 @@
 use phalanx_graph::{DType, Shape, Tensor};
 use serde::{Deserialize, Serialize};
 
-use super::StateSpec;
+use super::MetricStateSpec;
 use crate::losses::{aligned_weight, in_float, weighted_or_zero};
 
 use crate::config::{Component, Described};
 
-/// The weighted mean of the predictions themselves; targets are not looked at.
+/// The weighted mean of the predictions; targets are ignored.
+///
+/// ```
+#[doc = include_str!("example.md")]
+/// let y_true = column([0.0, 0.0, 0.0, 0.0]);
+/// let y_pred = column([1.0, 3.0, 5.0, 7.0]);
+/// let result = measure(Mean, y_true, y_pred)?;
+/// println!("{result:.4}");
+/// assert_eq!(format!("{result:.4}"), "4.0000");
+/// # Ok::<(), phalanx::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mean;
 
@@ -20,7 +30,7 @@ impl Described for Mean {
     };
 }
 
-pub(super) fn state() -> Vec<StateSpec> {
+pub(super) fn state() -> Vec<MetricStateSpec> {
     ["total", "count"].map(scalar).into()
 }
 
@@ -42,8 +52,8 @@ pub(super) fn update(values: &Tensor, weight: Option<&Tensor>) -> Option<Vec<Ten
     Some(vec![total.convert(DType::F32), count.convert(DType::F32)])
 }
 
-fn scalar(name: &'static str) -> StateSpec {
-    StateSpec {
+fn scalar(name: &'static str) -> MetricStateSpec {
+    MetricStateSpec {
         name,
         shape: Shape::scalar(DType::F32),
     }

@@ -3,14 +3,24 @@
 use phalanx_graph::{DType, HostTensor, Shape, Tensor};
 use serde::{Deserialize, Serialize};
 
-use super::StateSpec;
+use super::MetricStateSpec;
 use crate::losses::{aligned_weight, paired, weighted_or_zero};
 
 use crate::config::{Component, Described, Field, Kind};
 
-/// Which part of the positive answers is right: `tp / (tp + fp)`, 0 without a positive answer.
+/// The share of positive answers that are right: `tp / (tp + fp)`, 0 where no answer is positive.
 ///
-/// Answers are scores above a threshold. Keras' `top_k` and `class_id` are not there.
+/// An answer is positive when its score is above a threshold. Keras' `top_k` and `class_id` are not supported.
+///
+/// ```
+#[doc = include_str!("example.md")]
+/// let y_true = column([0.0, 1.0, 1.0, 1.0]);
+/// let y_pred = column([1.0, 0.0, 1.0, 1.0]);
+/// let result = measure(Precision::default(), y_true, y_pred)?;
+/// println!("{result:.4}");
+/// assert_eq!(format!("{result:.4}"), "0.6667");
+/// # Ok::<(), phalanx::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Precision {
     thresholds: Thresholds,
@@ -31,9 +41,19 @@ impl Described for Precision {
     };
 }
 
-/// Which part of the positive targets is found: `tp / (tp + fn)`, 0 without a positive target.
+/// The share of positive targets that are found: `tp / (tp + fn)`, 0 where no target is positive.
 ///
-/// Found are scores above a threshold. Keras' `top_k` and `class_id` are not there.
+/// A target is found when its score is above a threshold. Keras' `top_k` and `class_id` are not supported.
+///
+/// ```
+#[doc = include_str!("example.md")]
+/// let y_true = column([0.0, 1.0, 1.0, 1.0, 1.0]);
+/// let y_pred = column([1.0, 0.0, 1.0, 1.0, 0.0]);
+/// let result = measure(Recall::default(), y_true, y_pred)?;
+/// println!("{result:.4}");
+/// assert_eq!(format!("{result:.4}"), "0.5000");
+/// # Ok::<(), phalanx::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Recall {
     thresholds: Thresholds,
@@ -90,7 +110,7 @@ at_thresholds!(Precision);
 at_thresholds!(Recall);
 
 impl Precision {
-    pub(super) fn state(&self) -> Vec<StateSpec> {
+    pub(super) fn state(&self) -> Vec<MetricStateSpec> {
         self.thresholds.state(["true_positives", "false_positives"])
     }
 
@@ -109,7 +129,7 @@ impl Precision {
 }
 
 impl Recall {
-    pub(super) fn state(&self) -> Vec<StateSpec> {
+    pub(super) fn state(&self) -> Vec<MetricStateSpec> {
         self.thresholds.state(["true_positives", "false_negatives"])
     }
 
@@ -145,9 +165,9 @@ impl Thresholds {
         ))
     }
 
-    fn state<const N: usize>(&self, names: [&'static str; N]) -> Vec<StateSpec> {
+    fn state<const N: usize>(&self, names: [&'static str; N]) -> Vec<MetricStateSpec> {
         let shape = Shape::f32([self.values().len()]);
-        let spec = |name| StateSpec {
+        let spec = |name| MetricStateSpec {
             name,
             shape: shape.clone(),
         };

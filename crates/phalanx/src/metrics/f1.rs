@@ -3,15 +3,25 @@
 use phalanx_graph::{DType, Shape, Tensor};
 use serde::{Deserialize, Serialize};
 
-use super::StateSpec;
+use super::MetricStateSpec;
 use crate::losses::{aligned_weight, paired, weighted_or_zero};
 
 use crate::config::{Component, Described, Field, Kind};
 
 /// The harmonic mean of precision and recall of each class, or an average of those.
 ///
-/// Targets are one-hot or several yes-or-no answers, `[batch, .., classes]`. Answers are the class of the
-/// largest score, or all scores above the threshold. As in Keras 1e-7 is added to each divisor.
+/// Targets are one-hot classes or several yes-or-no answers, `[batch, .., classes]`. The answer is the class with the largest
+/// score or, with a threshold, every class whose score is above it. As in Keras, 1e-7 is added to each divisor.
+///
+/// ```
+#[doc = include_str!("example.md")]
+/// let y_true = rows([[1.0, 1.0, 1.0], [1.0, 0.0, 0.0], [1.0, 1.0, 0.0]]);
+/// let y_pred = rows([[0.2, 0.6, 0.7], [0.2, 0.6, 0.6], [0.6, 0.8, 0.0]]);
+/// let result = measure(F1Score::default().threshold(0.5), y_true, y_pred)?;
+/// println!("{result:.4}");
+/// assert_eq!(format!("{result:.4}"), "0.6556");
+/// # Ok::<(), phalanx::Error>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct F1Score {
     average: Option<F1Average>,
@@ -56,21 +66,21 @@ pub enum F1Average {
 }
 
 impl F1Score {
-    /// One score in place of one for each class.
+    /// Combines the scores of the classes into one.
     #[must_use]
     pub const fn average(mut self, average: F1Average) -> Self {
         self.average = Some(average);
         self
     }
 
-    /// Answers are all scores above this, in place of the largest one.
+    /// Takes every score above this as a yes, instead of the largest score alone.
     #[must_use]
     pub const fn threshold(mut self, threshold: f64) -> Self {
         self.threshold = Some(threshold);
         self
     }
 
-    /// How many classes there are, in place of the last dim of the predictions at hand.
+    /// Sets the number of classes; by default it is the last dim of the predictions.
     #[must_use]
     pub const fn classes(mut self, classes: usize) -> Self {
         self.classes = Some(classes);
@@ -94,9 +104,9 @@ impl F1Score {
         }
     }
 
-    pub(super) fn state(&self) -> Vec<StateSpec> {
+    pub(super) fn state(&self) -> Vec<MetricStateSpec> {
         let shape = Shape::f32([self.classes.unwrap_or(1)]);
-        let spec = |name| StateSpec {
+        let spec = |name| MetricStateSpec {
             name,
             shape: shape.clone(),
         };

@@ -1,8 +1,8 @@
-//! What is watched while training: numbers accumulated over batches, on the host from additive counts.
+//! Metrics: numbers that are accumulated over batches while a model trains or is evaluated.
 //!
-//! A metric traces how much a batch adds to its state; the sum of those over batches and replicas is its
-//! state, and [`Metric::result`] turns that into the number in the logs. Numbers agree with Keras 3;
-//! what differs is said at the item.
+//! A metric traces what a batch adds to its counts. The counts are summed over batches and replicas on the devices, and
+//! [`Metric::result`] computes the number in the logs from them on the host. Numbers agree with Keras 3; each item documents
+//! where it differs.
 
 mod accuracy;
 mod auc;
@@ -48,15 +48,15 @@ pub struct Metric {
 /// Which values of a metric are the better ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Better {
-    /// As for an accuracy.
+    /// Larger values are better, as for an accuracy.
     Higher,
-    /// As for an error or a loss.
+    /// Smaller values are better, as for an error or a loss.
     Lower,
 }
 
 /// One array of a metric's state: f32 when traced, all zeros before the first batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StateSpec {
+pub struct MetricStateSpec {
     /// What it counts.
     pub name: &'static str,
     /// Element type and dims.
@@ -164,9 +164,9 @@ impl Metric {
         self
     }
 
-    /// What is accumulated.
+    /// The arrays that are accumulated.
     #[must_use]
-    pub fn state(&self) -> Vec<StateSpec> {
+    pub fn state(&self) -> Vec<MetricStateSpec> {
         match &self.measure {
             Measure::Auc(auc) => auc.state(),
             Measure::Precision(precision) => precision.state(),

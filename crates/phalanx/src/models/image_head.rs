@@ -80,7 +80,7 @@ impl ImageHead {
     }
 }
 
-/// Settings of every image model, beside its own: those of [`ImageHead`], then those of its batch normalizations.
+/// Settings of every image model, beside its own: of its [`ImageHead`], then of its batch normalizations.
 pub(super) const EVERY_IMAGE_MODEL: &[Field] = &[
     Field::optional("classes", Kind::SIZE, "number of classes"),
     Field::optional("include_top", Kind::Bool, "whether the classifier is there"),

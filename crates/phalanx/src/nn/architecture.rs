@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 use super::cx::MAX_CALLS;
 use super::layer::{Body, LayerSpec};
-use super::model::{Call, Entry, Input, Model, NamedInput, Place, Plan};
+use super::model::{Call, Input, Model, NamedInput, NamedLayer, Place, Plan};
 use super::registry::{MODEL_KIND, Outer, Registry};
 use crate::config::suggest;
 use crate::{Error, Result};
@@ -94,7 +94,7 @@ fn input_value(input: &NamedInput) -> Value {
     json!({"name": input.name, "shape": shape.dims, "dtype": shape.dtype.name()})
 }
 
-fn layer_value(entry: &Entry) -> Value {
+fn layer_value(entry: &NamedLayer) -> Value {
     let (kind, mut settings, trainable, precision) = match &entry.body {
         Body::Layer {
             layer,
@@ -265,7 +265,7 @@ fn read_graph(
     let inputs = list(&input_path, fields.get("inputs"))?.iter().enumerate();
     let inputs = inputs.map(|(i, input)| read_input(&input_path.item(i), input));
     let inputs = inputs.collect::<Result<Vec<_>>>()?;
-    let mut values = Values::new(path, &inputs, &layers)?;
+    let mut values = CallTable::new(path, &inputs, &layers)?;
     let call_path = path.field("calls");
     let items = list(&call_path, fields.get("calls"))?;
     if items.len() > MAX_CALLS {
@@ -287,7 +287,7 @@ fn read_graph(
 }
 
 /// The values that calls may use: inputs and results of earlier calls.
-struct Values<'a> {
+struct CallTable<'a> {
     layers: HashMap<&'a str, usize>,
     /// Results per layer.
     results: Vec<usize>,
@@ -297,7 +297,7 @@ struct Values<'a> {
     uses: Vec<usize>,
 }
 
-impl<'a> Values<'a> {
+impl<'a> CallTable<'a> {
     fn new(path: &Path, inputs: &'a [Input], layers: &'a [LayerSpec]) -> Result<Self> {
         let mut named = HashMap::new();
         for (i, layer) in layers.iter().enumerate() {

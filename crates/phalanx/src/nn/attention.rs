@@ -5,10 +5,11 @@ use phalanx_graph::{DType, Shape, Tensor};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::layer::{Layer, weight_settings};
+use super::layer::Layer;
+use super::settings::{WeightSettings, weight_settings};
 use super::sizes::{check_range, check_size};
-use super::{Cx, Dropout, Initializer, Regularizer, fields};
-use crate::config::{self, Component, Described, Field, Kind};
+use super::{Cx, Dropout, Initializer, Regularizer};
+use crate::config::{self, Component, Described, Field, Kind, joined};
 
 /// Attention by several heads at once (Vaswani et al. 2017, 3.2); kind `multi_head_attention`.
 ///
@@ -35,19 +36,15 @@ use crate::config::{self, Component, Described, Field, Kind};
 /// # Ok::<(), phalanx::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct MultiHeadAttention {
     num_heads: usize,
     key_dim: usize,
     value_dim: Option<usize>,
     output_shape: Option<usize>,
     dropout: f64,
-    use_bias: bool,
     use_causal_mask: bool,
-    kernel_initializer: Initializer,
-    bias_initializer: Initializer,
-    kernel_regularizer: Option<Regularizer>,
-    bias_regularizer: Option<Regularizer>,
+    #[serde(flatten)]
+    weights: WeightSettings,
 }
 
 impl MultiHeadAttention {
@@ -60,12 +57,8 @@ impl MultiHeadAttention {
             value_dim: None,
             output_shape: None,
             dropout: 0.0,
-            use_bias: true,
             use_causal_mask: false,
-            kernel_initializer: Initializer::GlorotUniform,
-            bias_initializer: Initializer::Zeros,
-            kernel_regularizer: None,
-            bias_regularizer: None,
+            weights: WeightSettings::new(),
         }
     }
 
@@ -97,7 +90,7 @@ impl MultiHeadAttention {
         self
     }
 
-    weight_settings!();
+    weight_settings!(weights);
 
     fn values(&self) -> usize {
         self.value_dim.unwrap_or(self.key_dim)
@@ -127,19 +120,17 @@ impl MultiHeadAttention {
 
     #[track_caller]
     fn kernel(&self, cx: &mut Cx, name: &str, dtype: DType, dims: [usize; 3]) -> Tensor {
-        let (initializer, penalty) = (&self.kernel_initializer, self.kernel_regularizer);
         let shape = Shape::new(dtype, dims);
-        cx.regularized(&format!("{name}/kernel"), shape, initializer, penalty)
+        self.weights.kernel(cx, &format!("{name}/kernel"), shape)
     }
 
     #[track_caller]
     fn biased(&self, cx: &mut Cx, name: &str, x: Tensor, dims: &[usize]) -> Tensor {
-        if !self.use_bias {
-            return x;
-        }
-        let (initializer, penalty) = (&self.bias_initializer, self.bias_regularizer);
         let shape = Shape::new(x.dtype(), dims);
-        x + cx.regularized(&format!("{name}/bias"), shape, initializer, penalty)
+        match self.weights.bias(cx, &format!("{name}/bias"), shape) {
+            Some(bias) => x + bias,
+            None => x,
+        }
     }
 
     /// Which places each query may look at, as a mask that broadcasts to `[batch, heads, T, S]`; `None` for all.
@@ -184,40 +175,38 @@ impl Described for MultiHeadAttention {
     const COMPONENT: Component = Component {
         name: "multi_head_attention",
         doc: "attention with several heads; with one input, self-attention",
-        fields: &[
-            Field::required("num_heads", Kind::SIZE, "number of heads").example("4"),
-            Field::required(
-                "key_dim",
-                Kind::SIZE,
-                "size of queries and keys for each head",
-            )
-            .example("16"),
-            Field::optional(
-                "value_dim",
-                Kind::SIZE,
-                "size of values for each head; that of keys by default",
-            ),
-            Field::optional(
-                "output_shape",
-                Kind::SIZE,
-                "features of the output; those of the query by default",
-            ),
-            Field::optional(
-                "dropout",
-                Kind::SHARE,
-                "share of the attention weights that is set to 0 in training",
-            ),
-            fields::USE_BIAS,
-            Field::optional(
-                "use_causal_mask",
-                Kind::Bool,
-                "whether a position sees only itself and earlier positions",
-            ),
-            fields::KERNEL_INITIALIZER,
-            fields::BIAS_INITIALIZER,
-            fields::KERNEL_REGULARIZER,
-            fields::BIAS_REGULARIZER,
-        ],
+        fields: joined!(
+            &[
+                Field::required("num_heads", Kind::SIZE, "number of heads").example("4"),
+                Field::required(
+                    "key_dim",
+                    Kind::SIZE,
+                    "size of queries and keys for each head",
+                )
+                .example("16"),
+                Field::optional(
+                    "value_dim",
+                    Kind::SIZE,
+                    "size of values for each head; that of keys by default",
+                ),
+                Field::optional(
+                    "output_shape",
+                    Kind::SIZE,
+                    "features of the output; those of the query by default",
+                ),
+                Field::optional(
+                    "dropout",
+                    Kind::SHARE,
+                    "share of the attention weights that is set to 0 in training",
+                ),
+                Field::optional(
+                    "use_causal_mask",
+                    Kind::Bool,
+                    "whether a position sees only itself and earlier positions",
+                ),
+            ],
+            WeightSettings::FIELDS
+        ),
     };
 }
 

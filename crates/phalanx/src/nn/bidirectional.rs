@@ -100,12 +100,12 @@ macro_rules! each {
 impl Recurrent {
     fn reversed(&self) -> Self {
         let mut other = self.clone();
-        each!(&mut other, layer => layer.go_backwards = !layer.go_backwards);
+        each!(&mut other, layer => layer.settings.go_backwards = !layer.settings.go_backwards);
         other
     }
 
     fn returns_sequences(&self) -> bool {
-        each!(self, layer => layer.config()["return_sequences"] == true)
+        each!(self, layer => layer.settings.return_sequences)
     }
 
     #[track_caller]

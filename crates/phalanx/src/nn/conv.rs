@@ -5,31 +5,24 @@ use phalanx_graph::{Shape, Tensor};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::layer::{Layer, kernel_settings};
-use super::sizes::{Window, check_size, one_image};
-use super::{Activation, Cx, Initializer, Padding, Pair, Regularizer, fields};
-use crate::config::{self, Component, Described, Field, Kind};
+use super::layer::Layer;
+use super::settings::{KernelSettings, kernel_settings};
+use super::sizes::{SlidingWindow, check_size, one_image};
+use super::{Activation, Cx, Initializer, Padding, Pair, Regularizer};
+use crate::config::{self, Component, Described, Field, Kind, joined};
 
 /// A convolution, kernel not flipped; kind `conv2d`.
 ///
 /// Variables: `kernel` `[height, width, channels / groups, filters]`, `bias` `[filters]`. Fields and defaults are
 /// Keras'; unlike Keras, strides and dilation may go together.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Conv2d {
     filters: usize,
-    kernel_size: Pair,
-    strides: Pair,
-    padding: Padding,
-    dilation_rate: Pair,
+    #[serde(flatten)]
+    window: SlidingWindow,
     groups: usize,
-    activation: Activation,
-    use_bias: bool,
-    kernel_initializer: Initializer,
-    bias_initializer: Initializer,
-    kernel_regularizer: Option<Regularizer>,
-    bias_regularizer: Option<Regularizer>,
-    activity_regularizer: Option<Regularizer>,
+    #[serde(flatten)]
+    settings: KernelSettings,
 }
 
 impl Conv2d {
@@ -38,18 +31,9 @@ impl Conv2d {
     pub fn new(filters: usize, kernel_size: impl Into<Pair>) -> Self {
         Self {
             filters,
-            kernel_size: kernel_size.into(),
-            strides: Pair(1, 1),
-            padding: Padding::Valid,
-            dilation_rate: Pair(1, 1),
+            window: SlidingWindow::new(kernel_size.into()),
             groups: 1,
-            activation: Activation::Linear,
-            use_bias: true,
-            kernel_initializer: Initializer::GlorotUniform,
-            bias_initializer: Initializer::Zeros,
-            kernel_regularizer: None,
-            bias_regularizer: None,
-            activity_regularizer: None,
+            settings: KernelSettings::new(),
         }
     }
 
@@ -68,25 +52,16 @@ impl Described for Conv2d {
     const COMPONENT: Component = Component {
         name: "conv2d",
         doc: "a convolution of images",
-        fields: &[
-            Field::required("filters", Kind::SIZE, "number of output channels").example("32"),
-            fields::KERNEL_SIZE,
-            fields::STRIDES,
-            fields::PADDING,
-            fields::DILATION_RATE,
-            Field::optional(
+        fields: joined!(
+            &[Field::required("filters", Kind::SIZE, "number of output channels").example("32")],
+            SlidingWindow::FIELDS,
+            &[Field::optional(
                 "groups",
                 Kind::SIZE,
                 "number of groups into which the channels are divided; it divides `filters`",
-            ),
-            fields::ACTIVATION,
-            fields::USE_BIAS,
-            fields::KERNEL_INITIALIZER,
-            fields::BIAS_INITIALIZER,
-            fields::KERNEL_REGULARIZER,
-            fields::BIAS_REGULARIZER,
-            fields::ACTIVITY_REGULARIZER,
-        ],
+            )],
+            KernelSettings::FIELDS,
+        ),
     };
 }
 
@@ -108,8 +83,8 @@ impl Layer for Conv2d {
                 "`groups` must divide `filters`, got {groups} and {filters}"
             ));
         }
-        self.activation.check()?;
-        self.window().check("`kernel_size`")
+        self.settings.activation.check()?;
+        self.window.check("`kernel_size`")
     }
 
     fn check(&self, inputs: &[Shape]) -> Result<(), String> {
@@ -121,30 +96,25 @@ impl Layer for Conv2d {
                 "`groups` must divide the channels of the input, got {groups} and {channels}"
             ));
         }
-        self.window().check_fits(image)
+        self.window.check_fits(image)
     }
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         let x = &inputs[0];
-        let Pair(height, width) = self.kernel_size;
+        let Pair(height, width) = self.window.size;
         let dims = [height, width, x.dim(3) / self.groups, self.filters];
         let shape = Shape::new(x.dtype(), dims);
-        let kernel = cx.regularized(
-            "kernel",
-            shape,
-            &self.kernel_initializer,
-            self.kernel_regularizer,
-        );
-        let y = convolve(x, &kernel, self.window(), self.groups);
-        self.finish(cx, y, self.filters)
+        let kernel = self.settings.kernel(cx, shape);
+        let y = convolve(x, &kernel, self.window, self.groups);
+        self.settings.finish(cx, y, self.filters)
     }
 
     fn activation(&self) -> Option<Activation> {
-        Some(self.activation)
+        Some(self.settings.activation)
     }
 
     fn activity_regularizer(&self) -> Option<Regularizer> {
-        self.activity_regularizer
+        self.settings.activity_regularizer
     }
 }
 
@@ -154,20 +124,12 @@ impl Layer for Conv2d {
 /// Channel `c` makes outputs `c * depth_multiplier ..`. Fields and defaults are Keras', but the kernel's
 /// regularizer and initializer are called `kernel_..` rather than `depthwise_..`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct DepthwiseConv2d {
-    kernel_size: Pair,
-    strides: Pair,
-    padding: Padding,
-    dilation_rate: Pair,
+    #[serde(flatten)]
+    window: SlidingWindow,
     depth_multiplier: usize,
-    activation: Activation,
-    use_bias: bool,
-    kernel_initializer: Initializer,
-    bias_initializer: Initializer,
-    kernel_regularizer: Option<Regularizer>,
-    bias_regularizer: Option<Regularizer>,
-    activity_regularizer: Option<Regularizer>,
+    #[serde(flatten)]
+    settings: KernelSettings,
 }
 
 impl DepthwiseConv2d {
@@ -175,18 +137,9 @@ impl DepthwiseConv2d {
     #[must_use]
     pub fn new(kernel_size: impl Into<Pair>) -> Self {
         Self {
-            kernel_size: kernel_size.into(),
-            strides: Pair(1, 1),
-            padding: Padding::Valid,
-            dilation_rate: Pair(1, 1),
+            window: SlidingWindow::new(kernel_size.into()),
             depth_multiplier: 1,
-            activation: Activation::Linear,
-            use_bias: true,
-            kernel_initializer: Initializer::GlorotUniform,
-            bias_initializer: Initializer::Zeros,
-            kernel_regularizer: None,
-            bias_regularizer: None,
-            activity_regularizer: None,
+            settings: KernelSettings::new(),
         }
     }
 
@@ -205,24 +158,15 @@ impl Described for DepthwiseConv2d {
     const COMPONENT: Component = Component {
         name: "depthwise_conv2d",
         doc: "a convolution of each channel of images on its own",
-        fields: &[
-            fields::KERNEL_SIZE,
-            fields::STRIDES,
-            fields::PADDING,
-            fields::DILATION_RATE,
-            Field::optional(
+        fields: joined!(
+            SlidingWindow::FIELDS,
+            &[Field::optional(
                 "depth_multiplier",
                 Kind::SIZE,
                 "number of output channels for each input channel",
-            ),
-            fields::ACTIVATION,
-            fields::USE_BIAS,
-            fields::KERNEL_INITIALIZER,
-            fields::BIAS_INITIALIZER,
-            fields::KERNEL_REGULARIZER,
-            fields::BIAS_REGULARIZER,
-            fields::ACTIVITY_REGULARIZER,
-        ],
+            )],
+            KernelSettings::FIELDS,
+        ),
     };
 }
 
@@ -237,45 +181,40 @@ impl Layer for DepthwiseConv2d {
 
     fn check_settings(&self) -> Result<(), String> {
         check_size("`depth_multiplier`", self.depth_multiplier)?;
-        self.activation.check()?;
-        self.window().check("`kernel_size`")
+        self.settings.activation.check()?;
+        self.window.check("`kernel_size`")
     }
 
     fn check(&self, inputs: &[Shape]) -> Result<(), String> {
         let image = one_image(inputs)?;
         let filters = image.dims[3].saturating_mul(self.depth_multiplier);
         check_size("the number of output channels", filters)?;
-        self.window().check_fits(image)
+        self.window.check_fits(image)
     }
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         let x = &inputs[0];
-        let Pair(height, width) = self.kernel_size;
+        let Pair(height, width) = self.window.size;
         let channels = x.dim(3);
         let filters = channels * self.depth_multiplier;
         let shape = Shape::new(x.dtype(), [height, width, channels, self.depth_multiplier]);
-        let kernel = cx.regularized(
-            "kernel",
-            shape,
-            &self.kernel_initializer,
-            self.kernel_regularizer,
-        );
+        let kernel = self.settings.kernel(cx, shape);
         let kernel = kernel.reshape(&[height, width, 1, filters]);
-        let y = convolve(x, &kernel, self.window(), channels);
-        self.finish(cx, y, filters)
+        let y = convolve(x, &kernel, self.window, channels);
+        self.settings.finish(cx, y, filters)
     }
 
     fn activation(&self) -> Option<Activation> {
-        Some(self.activation)
+        Some(self.settings.activation)
     }
 
     fn activity_regularizer(&self) -> Option<Regularizer> {
-        self.activity_regularizer
+        self.settings.activity_regularizer
     }
 }
 
 #[track_caller]
-fn convolve(x: &Tensor, kernel: &Tensor, window: Window, groups: usize) -> Tensor {
+fn convolve(x: &Tensor, kernel: &Tensor, window: SlidingWindow, groups: usize) -> Tensor {
     let padding = window.padding(&x.dims());
     let signed = |(low, high): (usize, usize)| (low as i64, high as i64);
     let dims = ConvDims {
@@ -292,37 +231,28 @@ fn convolve(x: &Tensor, kernel: &Tensor, window: Window, groups: usize) -> Tenso
     x.conv(kernel, dims)
 }
 
-/// Builders of layers with a kernel that slides.
+/// Builders of a layer's [`SlidingWindow`], which is its field `window`.
 macro_rules! window_settings {
     () => {
         /// Sets the distance between windows, 1 by default.
         #[must_use]
         pub fn strides(mut self, strides: impl Into<Pair>) -> Self {
-            self.strides = strides.into();
+            self.window.strides = strides.into();
             self
         }
 
         /// Sets how windows treat the edges.
         #[must_use]
         pub const fn padding(mut self, padding: Padding) -> Self {
-            self.padding = padding;
+            self.window.padding = padding;
             self
         }
 
         /// Sets the distance between the elements of a window, 1 by default.
         #[must_use]
         pub fn dilation(mut self, dilation: impl Into<Pair>) -> Self {
-            self.dilation_rate = dilation.into();
+            self.window.dilation = dilation.into();
             self
-        }
-
-        const fn window(&self) -> Window {
-            Window {
-                size: self.kernel_size,
-                strides: self.strides,
-                dilation: self.dilation_rate,
-                padding: self.padding,
-            }
         }
     };
 }

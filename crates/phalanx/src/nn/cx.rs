@@ -18,14 +18,14 @@ use super::{Initializer, Model, Policy, Regularizer, Variable};
 /// [`finish`](Self::finish).
 pub struct Cx {
     graph: Graph,
-    values: Values,
+    values: VariableTable,
     training: bool,
     policy: Policy,
-    random: Option<Random>,
+    random: Option<RandomKeys>,
     example_mask: Option<Tensor>,
     padding_masks: HashMap<Value, Tensor>,
     batch_size: usize,
-    frames: Vec<Frame>,
+    frames: Vec<LayerCall>,
     calls: usize,
     penalized: HashSet<String>,
     losses: Vec<Tensor>,
@@ -45,7 +45,7 @@ pub struct Effects {
 }
 
 /// The variables of a call: by path, their specification, present value, and whether the call changed it.
-struct Values {
+struct VariableTable {
     slots: Vec<Slot>,
     by_path: HashMap<String, usize>,
     /// Whether unknown paths are added (the pass that finds a model's variables) or mistakes.
@@ -58,7 +58,7 @@ struct Slot {
     updated: bool,
 }
 
-struct Random {
+struct RandomKeys {
     key: Tensor,
     first_row: Tensor,
     /// The rows of the batch, once the model is called.
@@ -67,7 +67,7 @@ struct Random {
 }
 
 /// A layer being called.
-struct Frame {
+struct LayerCall {
     path: String,
     trainable: bool,
     policy: Policy,
@@ -113,7 +113,7 @@ impl Cx {
     fn empty(graph: &Graph, recording: bool) -> Self {
         Self {
             graph: graph.clone(),
-            values: Values {
+            values: VariableTable {
                 slots: Vec::new(),
                 by_path: HashMap::new(),
                 recording,
@@ -152,7 +152,7 @@ impl Cx {
     #[must_use]
     pub fn with_random(mut self, key: Tensor, first_row: Tensor) -> Self {
         let uses = HashMap::new();
-        self.random = Some(Random {
+        self.random = Some(RandomKeys {
             key,
             first_row,
             rows: None,
@@ -340,7 +340,7 @@ impl Cx {
 
     /// Random u32 numbers: a function of the step's key, this layer, how often it asked before, the number of the
     /// row (dim 0) among the step's examples, and the place in the row. Rows several to an example, as of a batch whose
-    /// steps were folded into its rows, count on: a row's number is that of its example times as many.
+    /// steps were folded into its rows, count on: a row's number is its example's times the number of steps.
     #[must_use]
     #[track_caller]
     pub fn random_bits(&mut self, dims: &[usize]) -> Tensor {
@@ -432,7 +432,7 @@ impl Cx {
         }
         let path = self.path_of(name);
         let used = HashSet::new();
-        self.frames.push(Frame {
+        self.frames.push(LayerCall {
             path,
             trainable,
             policy,
@@ -553,7 +553,7 @@ impl Cx {
 
     /// Keras' rule: the penalty of the outputs divided by the number of examples, in f32.
     ///
-    /// The examples are those of all replicas or micro-batches, divided by their number: the mean over them, which is
+    /// The examples of all replicas or micro-batches, divided by their number: the mean over them, which is
     /// what counts, is then the penalty of all outputs over all examples.
     #[track_caller]
     fn penalize_activity(&mut self, regularizer: Regularizer, output: &Tensor) {
@@ -586,7 +586,7 @@ impl Cx {
     }
 }
 
-impl Values {
+impl VariableTable {
     fn add(&mut self, spec: Variable, value: Tensor) {
         self.by_path.insert(spec.name.clone(), self.slots.len());
         let updated = false;

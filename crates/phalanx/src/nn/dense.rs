@@ -4,10 +4,11 @@ use phalanx_graph::{Shape, Tensor};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::layer::{Layer, kernel_settings};
+use super::layer::Layer;
+use super::settings::{KernelSettings, kernel_settings};
 use super::sizes::{check_size, one_float};
 use super::{Activation, Cx, Initializer, Regularizer, fields};
-use crate::config::{self, Component, Described};
+use crate::config::{self, Component, Described, joined};
 
 /// `activation(x kernel + bias)` along the last dim; kind `dense`.
 ///
@@ -22,16 +23,10 @@ use crate::config::{self, Component, Described};
 /// # Ok::<(), phalanx::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Dense {
     units: usize,
-    activation: Activation,
-    use_bias: bool,
-    kernel_initializer: Initializer,
-    bias_initializer: Initializer,
-    kernel_regularizer: Option<Regularizer>,
-    bias_regularizer: Option<Regularizer>,
-    activity_regularizer: Option<Regularizer>,
+    #[serde(flatten)]
+    settings: KernelSettings,
 }
 
 impl Dense {
@@ -40,13 +35,7 @@ impl Dense {
     pub const fn new(units: usize) -> Self {
         Self {
             units,
-            activation: Activation::Linear,
-            use_bias: true,
-            kernel_initializer: Initializer::GlorotUniform,
-            bias_initializer: Initializer::Zeros,
-            kernel_regularizer: None,
-            bias_regularizer: None,
-            activity_regularizer: None,
+            settings: KernelSettings::new(),
         }
     }
 
@@ -57,16 +46,7 @@ impl Described for Dense {
     const COMPONENT: Component = Component {
         name: "dense",
         doc: "a fully connected layer: the product with a kernel, plus a bias",
-        fields: &[
-            fields::UNITS,
-            fields::ACTIVATION,
-            fields::USE_BIAS,
-            fields::KERNEL_INITIALIZER,
-            fields::BIAS_INITIALIZER,
-            fields::KERNEL_REGULARIZER,
-            fields::BIAS_REGULARIZER,
-            fields::ACTIVITY_REGULARIZER,
-        ],
+        fields: joined!(&[fields::UNITS], KernelSettings::FIELDS),
     };
 }
 
@@ -81,7 +61,7 @@ impl Layer for Dense {
 
     fn check_settings(&self) -> Result<(), String> {
         check_size("`units`", self.units)?;
-        self.activation.check()
+        self.settings.activation.check()
     }
 
     fn check(&self, inputs: &[Shape]) -> Result<(), String> {
@@ -98,21 +78,16 @@ impl Layer for Dense {
         let x = &inputs[0];
         let features = x.dim(x.rank() - 1);
         let shape = Shape::new(x.dtype(), [features, self.units]);
-        let kernel = cx.regularized(
-            "kernel",
-            shape,
-            &self.kernel_initializer,
-            self.kernel_regularizer,
-        );
-        self.finish(cx, x.matmul(&kernel), self.units)
+        let kernel = self.settings.kernel(cx, shape);
+        self.settings.finish(cx, x.matmul(&kernel), self.units)
     }
 
     fn activation(&self) -> Option<Activation> {
-        Some(self.activation)
+        Some(self.settings.activation)
     }
 
     fn activity_regularizer(&self) -> Option<Regularizer> {
-        self.activity_regularizer
+        self.settings.activity_regularizer
     }
 
     fn keeps_mask(&self) -> bool {

@@ -60,6 +60,19 @@ impl Embedding {
     }
 }
 
+impl Embedding {
+    /// Whether a batch takes nothing of the table but the rows that it names, by whatever number they have.
+    pub(super) const fn looks_up_alone(&self) -> bool {
+        !self.mask_zero && self.embeddings_regularizer.is_none()
+    }
+
+    /// The same with another number of rows.
+    pub(super) const fn with_rows(mut self, rows: usize) -> Self {
+        self.input_dim = rows;
+        self
+    }
+}
+
 impl Described for Embedding {
     const COMPONENT: Component = Component {
         name: "embedding",

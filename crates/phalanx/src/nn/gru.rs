@@ -5,10 +5,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::layer::Layer;
-use super::recurrent::{Done, Loop, Weights, check_inputs, recurrent_layer, recurrent_settings};
-use super::sizes::{check_range, check_size};
+use super::recurrent::{
+    Done, Loop, RecurrentSettings, check_inputs, recurrent_layer, recurrent_settings,
+};
 use super::{Activation, Cx, Initializer, Regularizer, fields};
-use crate::config::{self, Component, Described, Field, Kind};
+use crate::config::{self, Component, Described, Field, Kind, joined};
 
 /// Gated recurrent units (Cho et al. 2014); kind `gru`.
 ///
@@ -21,22 +22,11 @@ use crate::config::{self, Component, Described, Field, Kind};
 /// Variables: `kernel` `[features, 3 units]`, `recurrent_kernel` `[units, 3 units]`, `bias` `[2, 3 units]`, or
 /// `[3 units]` without `reset_after`. Masks and differences from Keras are as for [`Lstm`](super::Lstm).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Gru {
-    units: usize,
-    activation: Activation,
+    #[serde(flatten)]
+    pub(super) settings: RecurrentSettings,
     recurrent_activation: Activation,
-    use_bias: bool,
     reset_after: bool,
-    kernel_initializer: Initializer,
-    recurrent_initializer: Initializer,
-    bias_initializer: Initializer,
-    kernel_regularizer: Option<Regularizer>,
-    recurrent_regularizer: Option<Regularizer>,
-    bias_regularizer: Option<Regularizer>,
-    dropout: f64,
-    return_sequences: bool,
-    pub(super) go_backwards: bool,
 }
 
 impl Gru {
@@ -46,20 +36,9 @@ impl Gru {
     #[must_use]
     pub const fn new(units: usize) -> Self {
         Self {
-            units,
-            activation: Activation::Tanh,
+            settings: RecurrentSettings::new(units),
             recurrent_activation: Activation::Sigmoid,
-            use_bias: true,
             reset_after: true,
-            kernel_initializer: Initializer::GlorotUniform,
-            recurrent_initializer: Initializer::Orthogonal { gain: 1.0 },
-            bias_initializer: Initializer::Zeros,
-            kernel_regularizer: None,
-            recurrent_regularizer: None,
-            bias_regularizer: None,
-            dropout: 0.0,
-            return_sequences: false,
-            go_backwards: false,
         }
     }
 
@@ -81,13 +60,14 @@ impl Gru {
 
     #[track_caller]
     pub(super) fn steps(&self, cx: &mut Cx, inputs: &[Tensor], zero_padding: bool) -> Done {
-        let (x, units) = (&inputs[0], self.units);
+        let (x, units) = (&inputs[0], self.settings.units);
         let (dtype, columns) = (x.dtype(), 3 * units);
-        let mut weights = self.weights(cx);
-        let rows = weights.products(x, columns);
-        let recurrent = weights.recurrent(dtype, units, columns);
+        let rows = self.settings.products(cx, x, columns);
+        let recurrent = self.settings.recurrent(cx, dtype, columns);
         let bias_dims = [2, columns];
-        let bias = weights.bias(dtype, &bias_dims[usize::from(!self.reset_after)..]);
+        let bias = self
+            .settings
+            .bias(cx, dtype, &bias_dims[usize::from(!self.reset_after)..]);
         let zeros = || x.graph().full(&Shape::new(dtype, [columns]), 0.0);
         let part = |bias: &Tensor, row: usize| bias.slice_dim(0, row, row + 1).reshape(&[columns]);
         let (input_bias, recurrent_bias) = match bias {
@@ -100,7 +80,7 @@ impl Gru {
             rows: rows + input_bias,
             units,
             states: Self::STATES,
-            backwards: self.go_backwards,
+            backwards: self.settings.go_backwards,
             zero_padding,
         };
         if self.reset_after {
@@ -139,13 +119,17 @@ impl Gru {
         };
         let (update, reset) = (gate(0), gate(1));
         let candidate = self.part(row, 2) + recurrent(&reset);
-        let candidate = self.activation.apply(&candidate);
+        let candidate = self.settings.activation.apply(&candidate);
         vec![&update * h + (1.0 - &update) * candidate]
     }
 
     #[track_caller]
     fn part(&self, z: &Tensor, number: usize) -> Tensor {
-        z.slice_dim(1, number * self.units, (number + 1) * self.units)
+        z.slice_dim(
+            1,
+            number * self.settings.units,
+            (number + 1) * self.settings.units,
+        )
     }
 }
 
@@ -153,26 +137,19 @@ impl Described for Gru {
     const COMPONENT: Component = Component {
         name: "gru",
         doc: "a gated recurrent unit",
-        fields: &[
-            fields::UNITS,
-            fields::ACTIVATION.doc("activation of the new state"),
-            fields::RECURRENT_ACTIVATION,
-            fields::USE_BIAS,
-            Field::optional(
-                "reset_after",
-                Kind::Bool,
-                "whether the reset gate applies after the product with the recurrent kernel",
-            ),
-            fields::KERNEL_INITIALIZER,
-            fields::RECURRENT_INITIALIZER,
-            fields::BIAS_INITIALIZER,
-            fields::KERNEL_REGULARIZER,
-            fields::RECURRENT_REGULARIZER,
-            fields::BIAS_REGULARIZER,
-            fields::DROPOUT,
-            fields::RETURN_SEQUENCES,
-            fields::GO_BACKWARDS,
-        ],
+        fields: joined!(
+            &[
+                fields::UNITS,
+                fields::ACTIVATION.doc("activation of the new state"),
+                fields::RECURRENT_ACTIVATION,
+                Field::optional(
+                    "reset_after",
+                    Kind::Bool,
+                    "whether the reset gate applies after the product with the recurrent kernel",
+                ),
+            ],
+            RecurrentSettings::FIELDS
+        ),
     };
 }
 
@@ -180,9 +157,7 @@ impl Layer for Gru {
     recurrent_layer!("gru");
 
     fn check_settings(&self) -> Result<(), String> {
-        check_size("`units`", self.units.saturating_mul(3))?;
-        self.activation.check()?;
-        self.recurrent_activation.check()?;
-        check_range("`dropout`", self.dropout, 0.0..=1.0)
+        self.settings.check(3)?;
+        self.recurrent_activation.check()
     }
 }

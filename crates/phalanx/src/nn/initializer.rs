@@ -3,7 +3,7 @@
 use phalanx_graph::{DType, HostTensor, Shape};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::sampling::{Distribution, orthogonal, sample};
+use super::sampling::{Distribution, Draws, orthogonal, sample};
 use super::sizes::{check_range, described_variants, named_variant};
 use crate::config::{Component, Description, Field, Kind};
 
@@ -104,31 +104,7 @@ impl Initializer {
     #[must_use]
     pub fn values(&self, shape: &Shape, seed: u64, path: &str) -> HostTensor {
         let float = shape.with_dtype(DType::F32);
-        let (fan_in, fan_out) = fans(&shape.dims);
-        let uniform = |variance: f64| {
-            let limit = (3.0 * variance).sqrt();
-            let (low, high) = (-limit, limit);
-            sample(&float, Distribution::Uniform { low, high }, seed, path)
-        };
-        let cut = |mean: f64, stddev: f64| {
-            sample(&float, Distribution::Truncated { mean, stddev }, seed, path)
-        };
-        let normal = |variance: f64| cut(0.0, variance.sqrt() / TRUNCATED_STDDEV);
-        let average = (fan_in + fan_out) / 2.0;
         let values = match *self {
-            Self::GlorotUniform => uniform(1.0 / average),
-            Self::GlorotNormal => normal(1.0 / average),
-            Self::HeUniform => uniform(2.0 / fan_in),
-            Self::HeNormal => normal(2.0 / fan_in),
-            Self::LecunUniform => uniform(1.0 / fan_in),
-            Self::LecunNormal => normal(1.0 / fan_in),
-            Self::TruncatedNormal { mean, stddev } => cut(mean, stddev),
-            Self::RandomNormal { mean, stddev } => {
-                sample(&float, Distribution::Normal { mean, stddev }, seed, path)
-            }
-            Self::RandomUniform { low, high } => {
-                sample(&float, Distribution::Uniform { low, high }, seed, path)
-            }
             Self::Zeros => return HostTensor::zeros(shape.clone()),
             Self::Ones => return HostTensor::full(shape.clone(), 1.0),
             Self::Constant { value } => return HostTensor::full(shape.clone(), value),
@@ -139,8 +115,57 @@ impl Initializer {
                 let gates: Vec<f32> = (0..shape.len()).map(open).collect();
                 HostTensor::new(shape.dims.clone(), &gates)
             }
+            _ => match self.distribution(&shape.dims) {
+                Some(distribution) => sample(&float, distribution, seed, path),
+                None => HostTensor::zeros(float),
+            },
         };
         values.convert(shape.dtype)
+    }
+
+    /// What each element is drawn from, where they are drawn one by one.
+    fn distribution(&self, dims: &[usize]) -> Option<Distribution> {
+        let (fan_in, fan_out) = fans(dims);
+        let uniform = |variance: f64| {
+            let limit = (3.0 * variance).sqrt();
+            let (low, high) = (-limit, limit);
+            Distribution::Uniform { low, high }
+        };
+        let cut = |mean: f64, stddev: f64| Distribution::Truncated { mean, stddev };
+        let normal = |variance: f64| cut(0.0, variance.sqrt() / TRUNCATED_STDDEV);
+        let average = (fan_in + fan_out) / 2.0;
+        Some(match *self {
+            Self::GlorotUniform => uniform(1.0 / average),
+            Self::GlorotNormal => normal(1.0 / average),
+            Self::HeUniform => uniform(2.0 / fan_in),
+            Self::HeNormal => normal(2.0 / fan_in),
+            Self::LecunUniform => uniform(1.0 / fan_in),
+            Self::LecunNormal => normal(1.0 / fan_in),
+            Self::TruncatedNormal { mean, stddev } => cut(mean, stddev),
+            Self::RandomNormal { mean, stddev } => Distribution::Normal { mean, stddev },
+            Self::RandomUniform { low, high } => Distribution::Uniform { low, high },
+            Self::Zeros
+            | Self::Ones
+            | Self::Constant { .. }
+            | Self::Orthogonal { .. }
+            | Self::ForgetGate => return None,
+        })
+    }
+
+    /// The rows of a table one by one, each as [`values`](Self::values) has it; none where rows are not drawn by themselves.
+    pub(crate) fn rows(&self, dims: [usize; 2], seed: u64, path: &str) -> Option<FirstRows> {
+        let drawn = self.distribution(&dims);
+        let constant = match *self {
+            Self::Zeros => Some(0.0),
+            Self::Ones => Some(1.0),
+            Self::Constant { value } => Some(value as f32),
+            _ => None,
+        };
+        let draws = drawn.map(|distribution| Draws::new(distribution, seed, path));
+        (draws.is_some() || constant.is_some()).then_some(FirstRows {
+            draws,
+            constant: constant.unwrap_or(0.0),
+        })
     }
 
     /// What is wrong with its settings.
@@ -169,6 +194,23 @@ impl Initializer {
             ));
         }
         Ok(())
+    }
+}
+
+/// The first rows of a table, made one by one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FirstRows {
+    draws: Option<Draws>,
+    constant: f32,
+}
+
+impl FirstRows {
+    /// Fills the row of this number.
+    pub(crate) fn fill(&self, row: u64, values: &mut [f32]) {
+        let first = row * values.len() as u64;
+        for (at, value) in (first..).zip(values) {
+            *value = self.draws.map_or(self.constant, |draws| draws.at(at));
+        }
     }
 }
 

@@ -5,10 +5,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::layer::Layer;
-use super::recurrent::{Done, Loop, Weights, check_inputs, recurrent_layer, recurrent_settings};
-use super::sizes::{check_range, check_size};
+use super::recurrent::{
+    Done, Loop, RecurrentSettings, check_inputs, recurrent_layer, recurrent_settings,
+};
 use super::{Activation, Cx, Initializer, Regularizer, fields};
-use crate::config::{self, Component, Described, Field, Kind};
+use crate::config::{self, Component, Described, Field, Kind, joined};
 
 /// Long short-term memory (Hochreiter and Schmidhuber 1997, with forget gates); kind `lstm`.
 ///
@@ -21,22 +22,11 @@ use crate::config::{self, Component, Described, Field, Kind};
 /// `unroll`; `dropout` drops the same features for every gate; states come from
 /// [`with_states`](Self::with_states); with `go_backwards` the mask of the output is reversed as its steps are.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Lstm {
-    units: usize,
-    activation: Activation,
+    #[serde(flatten)]
+    pub(super) settings: RecurrentSettings,
     recurrent_activation: Activation,
-    use_bias: bool,
     unit_forget_bias: bool,
-    kernel_initializer: Initializer,
-    recurrent_initializer: Initializer,
-    bias_initializer: Initializer,
-    kernel_regularizer: Option<Regularizer>,
-    recurrent_regularizer: Option<Regularizer>,
-    bias_regularizer: Option<Regularizer>,
-    dropout: f64,
-    return_sequences: bool,
-    pub(super) go_backwards: bool,
 }
 
 impl Lstm {
@@ -46,20 +36,9 @@ impl Lstm {
     #[must_use]
     pub const fn new(units: usize) -> Self {
         Self {
-            units,
-            activation: Activation::Tanh,
+            settings: RecurrentSettings::new(units),
             recurrent_activation: Activation::Sigmoid,
-            use_bias: true,
             unit_forget_bias: true,
-            kernel_initializer: Initializer::GlorotUniform,
-            recurrent_initializer: Initializer::Orthogonal { gain: 1.0 },
-            bias_initializer: Initializer::Zeros,
-            kernel_regularizer: None,
-            recurrent_regularizer: None,
-            bias_regularizer: None,
-            dropout: 0.0,
-            return_sequences: false,
-            go_backwards: false,
         }
     }
 
@@ -82,23 +61,22 @@ impl Lstm {
 
     #[track_caller]
     pub(super) fn steps(&self, cx: &mut Cx, inputs: &[Tensor], zero_padding: bool) -> Done {
-        let (x, units) = (&inputs[0], self.units);
+        let (x, units) = (&inputs[0], self.settings.units);
         let (dtype, columns) = (x.dtype(), 4 * units);
-        let forget = Initializer::ForgetGate;
-        let mut weights = self.weights(cx);
+        let mut settings = self.settings.clone();
         if self.unit_forget_bias {
-            weights.bias.0 = &forget;
+            settings.weights.bias_initializer = Initializer::ForgetGate;
         }
-        let rows = weights.products(x, columns);
-        let recurrent = weights.recurrent(dtype, units, columns);
-        let bias = weights.bias(dtype, &[columns]);
+        let rows = settings.products(cx, x, columns);
+        let recurrent = settings.recurrent(cx, dtype, columns);
+        let bias = settings.bias(cx, dtype, &[columns]);
         let rows = bias.map_or_else(|| rows.clone(), |bias| &rows + bias);
         let steps = Loop {
             inputs,
             rows,
             units,
             states: Self::STATES,
-            backwards: self.go_backwards,
+            backwards: self.settings.go_backwards,
             zero_padding,
         };
         steps.run(cx, &[&recurrent], |row, states, constants| {
@@ -110,11 +88,17 @@ impl Lstm {
     fn step(&self, row: &Tensor, h: &Tensor, c: &Tensor, recurrent: &Tensor) -> Vec<Tensor> {
         let z = row + h.matmul(recurrent);
         // Cut in the order of their places: their gradients then are joined one after another.
-        let cut = |gate: usize| z.slice_dim(1, gate * self.units, (gate + 1) * self.units);
+        let cut = |gate: usize| {
+            z.slice_dim(
+                1,
+                gate * self.settings.units,
+                (gate + 1) * self.settings.units,
+            )
+        };
         let [i, f, g, o] = [0, 1, 2, 3].map(cut);
         let gate = |part: &Tensor| self.recurrent_activation.apply(part);
-        let c = gate(&f) * c + gate(&i) * self.activation.apply(&g);
-        let h = gate(&o) * self.activation.apply(&c);
+        let c = gate(&f) * c + gate(&i) * self.settings.activation.apply(&g);
+        let h = gate(&o) * self.settings.activation.apply(&c);
         vec![h, c]
     }
 }
@@ -123,26 +107,19 @@ impl Described for Lstm {
     const COMPONENT: Component = Component {
         name: "lstm",
         doc: "a long short-term memory",
-        fields: &[
-            fields::UNITS,
-            fields::ACTIVATION.doc("activation of the cell's input and of its output"),
-            fields::RECURRENT_ACTIVATION,
-            fields::USE_BIAS,
-            Field::optional(
-                "unit_forget_bias",
-                Kind::Bool,
-                "whether the bias of the forget gate starts at 1; needs a `bias_initializer` of zeros",
-            ),
-            fields::KERNEL_INITIALIZER,
-            fields::RECURRENT_INITIALIZER,
-            fields::BIAS_INITIALIZER,
-            fields::KERNEL_REGULARIZER,
-            fields::RECURRENT_REGULARIZER,
-            fields::BIAS_REGULARIZER,
-            fields::DROPOUT,
-            fields::RETURN_SEQUENCES,
-            fields::GO_BACKWARDS,
-        ],
+        fields: joined!(
+            &[
+                fields::UNITS,
+                fields::ACTIVATION.doc("activation of the cell's input and of its output"),
+                fields::RECURRENT_ACTIVATION,
+                Field::optional(
+                    "unit_forget_bias",
+                    Kind::Bool,
+                    "whether the bias of the forget gate starts at 1; needs a `bias_initializer` of zeros",
+                ),
+            ],
+            RecurrentSettings::FIELDS
+        ),
     };
 }
 
@@ -150,14 +127,13 @@ impl Layer for Lstm {
     recurrent_layer!("lstm");
 
     fn check_settings(&self) -> Result<(), String> {
-        check_size("`units`", self.units.saturating_mul(4))?;
-        self.activation.check()?;
+        self.settings.check(4)?;
         self.recurrent_activation.check()?;
-        if self.unit_forget_bias && self.bias_initializer != Initializer::Zeros {
+        if self.unit_forget_bias && self.settings.weights.bias_initializer != Initializer::Zeros {
             return Err(
                 "`unit_forget_bias` needs a `bias_initializer` of zeros; set it to false".into(),
             );
         }
-        check_range("`dropout`", self.dropout, 0.0..=1.0)
+        Ok(())
     }
 }

@@ -79,7 +79,7 @@ impl From<&[usize]> for Input {
 pub struct Model {
     pub(super) name: String,
     pub(super) inputs: Vec<NamedInput>,
-    pub(super) layers: Vec<Entry>,
+    pub(super) layers: Vec<NamedLayer>,
     /// In an order in which every input is there before it is used.
     pub(super) calls: Vec<Call>,
     pub(super) outputs: Vec<Place>,
@@ -97,7 +97,7 @@ pub(super) struct NamedInput {
 
 /// A layer under its name.
 #[derive(Clone, Debug)]
-pub(super) struct Entry {
+pub(super) struct NamedLayer {
     pub(super) name: String,
     pub(super) body: Body,
     pub(super) checkpointed: bool,
@@ -305,7 +305,7 @@ impl Model {
     }
 }
 
-impl Entry {
+impl NamedLayer {
     /// The outputs of one use of the layer.
     #[track_caller]
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Vec<Tensor> {
@@ -513,7 +513,7 @@ fn mistake(model: &str, error: &GraphError) -> Error {
 }
 
 /// Checks given names and gives the others, as Keras does: `dense`, `dense_1`, ..
-fn settle_names(plan: &Plan) -> Result<(Vec<NamedInput>, Vec<Entry>)> {
+fn settle_names(plan: &Plan) -> Result<(Vec<NamedInput>, Vec<NamedLayer>)> {
     check_name(&plan.name)?;
     let mut names = Names::default();
     names.reserve(plan.inputs.iter().map(|input| input.name.as_deref()))?;
@@ -526,7 +526,7 @@ fn settle_names(plan: &Plan) -> Result<(Vec<NamedInput>, Vec<Entry>)> {
     let layers = plan.layers.iter().map(|layer| {
         let name = names.settle(layer.name.as_deref(), automatic_name(layer));
         let body = layer.body.clone().renamed(&name);
-        Entry {
+        NamedLayer {
             name,
             body,
             checkpointed: layer.checkpointed,

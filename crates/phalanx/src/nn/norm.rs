@@ -294,7 +294,7 @@ impl Layer for BatchNorm {
     }
 }
 
-/// Which elements of a tensor count, a bool for each: those of examples, and of steps that are not padding; `None` when all
+/// Which elements of a tensor count, a bool for each: true for examples, and for steps that are not padding; `None` when all
 /// do.
 #[track_caller]
 fn counted(cx: &Cx, x: &Tensor) -> Option<Tensor> {

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::layer::Layer;
-use super::sizes::{Window, one_image};
+use super::sizes::{SlidingWindow, one_image};
 use super::{Cx, Padding, Pair, fields};
 use crate::config::{self, Component, Described, Field, Kind};
 
@@ -46,8 +46,8 @@ macro_rules! pooling {
                 self
             }
 
-            fn window(&self) -> Window {
-                Window {
+            fn window(&self) -> SlidingWindow {
+                SlidingWindow {
                     size: self.pool_size,
                     strides: self.strides.unwrap_or(self.pool_size),
                     dilation: Pair(1, 1),
@@ -109,12 +109,12 @@ pooling! {
 }
 
 #[track_caller]
-fn largest(x: &Tensor, window: Window) -> Tensor {
+fn largest(x: &Tensor, window: SlidingWindow) -> Tensor {
     x.max_pool2d(windows(x, window))
 }
 
 #[track_caller]
-fn average(x: &Tensor, window: Window) -> Tensor {
+fn average(x: &Tensor, window: SlidingWindow) -> Tensor {
     let dims = windows(x, window).window();
     let total = x.reduce_window(ReduceOp::Sum, &dims);
     if window.padding == Padding::Valid {
@@ -129,7 +129,7 @@ fn average(x: &Tensor, window: Window) -> Tensor {
     total / counts
 }
 
-fn windows(x: &Tensor, window: Window) -> Pool2d {
+fn windows(x: &Tensor, window: SlidingWindow) -> Pool2d {
     Pool2d {
         size: window.size.array(),
         strides: window.strides.array(),

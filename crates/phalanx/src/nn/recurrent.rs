@@ -1,54 +1,142 @@
 //! What recurrent layers share: settings, inputs, and the loop over steps.
 
 use phalanx_graph::{DType, Shape, Tensor};
+use serde::{Deserialize, Serialize};
 
 use super::position::one_sequence;
-use super::{Cx, Dropout, Initializer, Regularizer};
+use super::settings::WeightSettings;
+use super::sizes::{check_range, check_size};
+use super::{Activation, Cx, Dropout, Initializer, Regularizer, fields};
+use crate::config::{Field, joined};
 
-/// Builders of recurrent layers.
+/// The settings that all recurrent layers share.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct RecurrentSettings {
+    pub(super) units: usize,
+    pub(super) activation: Activation,
+    #[serde(flatten)]
+    pub(super) weights: WeightSettings,
+    pub(super) recurrent_initializer: Initializer,
+    pub(super) recurrent_regularizer: Option<Regularizer>,
+    pub(super) dropout: f64,
+    pub(super) return_sequences: bool,
+    pub(super) go_backwards: bool,
+}
+
+impl RecurrentSettings {
+    /// All but `units` and `activation`, which stand first in a layer's list and have words of its own there.
+    pub(super) const FIELDS: &[Field] = joined!(
+        WeightSettings::FIELDS,
+        &[
+            fields::RECURRENT_INITIALIZER,
+            fields::RECURRENT_REGULARIZER,
+            fields::DROPOUT,
+            fields::RETURN_SEQUENCES,
+            fields::GO_BACKWARDS,
+        ],
+    );
+
+    /// Keras' defaults.
+    pub(super) const fn new(units: usize) -> Self {
+        Self {
+            units,
+            activation: Activation::Tanh,
+            weights: WeightSettings::new(),
+            recurrent_initializer: Initializer::Orthogonal { gain: 1.0 },
+            recurrent_regularizer: None,
+            dropout: 0.0,
+            return_sequences: false,
+            go_backwards: false,
+        }
+    }
+
+    /// Checks the settings of a layer with this many columns of its kernels for each unit.
+    pub(super) fn check(&self, columns: usize) -> Result<(), String> {
+        check_size("`units`", self.units.saturating_mul(columns))?;
+        self.activation.check()?;
+        check_range("`dropout`", self.dropout, 0.0..=1.0)
+    }
+
+    /// The products of all steps with the kernel, in one dot: `[steps, batch, columns]`.
+    #[track_caller]
+    pub(super) fn products(&self, cx: &mut Cx, x: &Tensor, columns: usize) -> Tensor {
+        let shape = Shape::new(x.dtype(), [x.dim(2), columns]);
+        let kernel = self.weights.kernel(cx, "kernel", shape);
+        let dropped = self.dropped(cx, x);
+        dropped.transpose(&[1, 0, 2]).matmul(&kernel)
+    }
+
+    /// `[units, columns]`.
+    #[track_caller]
+    pub(super) fn recurrent(&self, cx: &mut Cx, dtype: DType, columns: usize) -> Tensor {
+        let shape = Shape::new(dtype, [self.units, columns]);
+        let (initializer, penalty) = (&self.recurrent_initializer, self.recurrent_regularizer);
+        cx.regularized("recurrent_kernel", shape, initializer, penalty)
+    }
+
+    #[track_caller]
+    pub(super) fn bias(&self, cx: &mut Cx, dtype: DType, dims: &[usize]) -> Option<Tensor> {
+        self.weights.bias(cx, "bias", Shape::new(dtype, dims))
+    }
+
+    /// The inputs without the features that are dropped, which are the same at each step.
+    #[track_caller]
+    fn dropped(&self, cx: &mut Cx, x: &Tensor) -> Tensor {
+        if !cx.training() || self.dropout == 0.0 {
+            return x.clone();
+        }
+        let dims = [x.dim(0), x.dim(2)];
+        let ones = x.graph().full(&Shape::new(x.dtype(), dims), 1.0);
+        let dropout = Dropout::new(self.dropout);
+        let kept = cx.layer("dropout", &dropout, &[ones]);
+        x * kept.broadcast_in(&x.dims(), &[0, 2])
+    }
+}
+
+/// Builders of a recurrent layer's [`RecurrentSettings`], which are its field `settings`.
 macro_rules! recurrent_settings {
     () => {
         /// Sets the function of the candidate state, and of the state where there is an output gate; tanh by default.
         #[must_use]
         pub fn activation(mut self, activation: impl Into<Activation>) -> Self {
-            self.activation = activation.into();
+            self.settings.activation = activation.into();
             self
         }
 
-        crate::nn::layer::weight_settings!();
+        crate::nn::settings::weight_settings!(settings.weights);
 
         /// Sets where first values of the recurrent kernel come from; orthogonal by default.
         #[must_use]
         pub const fn recurrent_initializer(mut self, initializer: Initializer) -> Self {
-            self.recurrent_initializer = initializer;
+            self.settings.recurrent_initializer = initializer;
             self
         }
 
         /// Sets a penalty on the recurrent kernel.
         #[must_use]
         pub const fn recurrent_regularizer(mut self, regularizer: Regularizer) -> Self {
-            self.recurrent_regularizer = Some(regularizer);
+            self.settings.recurrent_regularizer = Some(regularizer);
             self
         }
 
         /// Sets the fraction of input features dropped in training, the same ones at each step; 0 by default.
         #[must_use]
         pub const fn dropout(mut self, rate: f64) -> Self {
-            self.dropout = rate;
+            self.settings.dropout = rate;
             self
         }
 
         /// Sets whether the output holds every step, not the last alone; not by default.
         #[must_use]
         pub const fn return_sequences(mut self, return_sequences: bool) -> Self {
-            self.return_sequences = return_sequences;
+            self.settings.return_sequences = return_sequences;
             self
         }
 
         /// Sets whether steps are taken from the last to the first; outputs then are in that order, too.
         #[must_use]
         pub const fn go_backwards(mut self, go_backwards: bool) -> Self {
-            self.go_backwards = go_backwards;
+            self.settings.go_backwards = go_backwards;
             self
         }
 
@@ -68,19 +156,8 @@ macro_rules! recurrent_settings {
                     return (cx.fail(message), Vec::new());
                 }
                 let done = self.steps(cx, inputs, false);
-                (done.output(cx, self.return_sequences), done.states)
+                (done.output(cx, self.settings.return_sequences), done.states)
             })
-        }
-
-        fn weights<'a>(&'a self, cx: &'a mut Cx) -> Weights<'a> {
-            Weights {
-                cx,
-                kernel: (&self.kernel_initializer, self.kernel_regularizer),
-                recurrent: (&self.recurrent_initializer, self.recurrent_regularizer),
-                bias: (&self.bias_initializer, self.bias_regularizer),
-                use_bias: self.use_bias,
-                dropout: self.dropout,
-            }
         }
     };
 }
@@ -98,72 +175,16 @@ macro_rules! recurrent_layer {
         }
 
         fn check(&self, inputs: &[Shape]) -> Result<(), String> {
-            check_inputs(inputs, Self::STATES, self.units)
+            check_inputs(inputs, Self::STATES, self.settings.units)
         }
 
         fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
             let done = self.steps(cx, inputs, false);
-            done.output(cx, self.return_sequences)
+            done.output(cx, self.settings.return_sequences)
         }
     };
 }
 pub(super) use recurrent_layer;
-
-/// First values and penalty of a variable.
-type Source<'a> = (&'a Initializer, Option<Regularizer>);
-
-/// Where a recurrent layer gets its variables from.
-pub(super) struct Weights<'a> {
-    pub(super) cx: &'a mut Cx,
-    pub(super) kernel: Source<'a>,
-    pub(super) recurrent: Source<'a>,
-    pub(super) bias: Source<'a>,
-    pub(super) use_bias: bool,
-    pub(super) dropout: f64,
-}
-
-impl Weights<'_> {
-    /// The products of all steps with the kernel, in one dot: `[steps, batch, columns]`.
-    #[track_caller]
-    pub(super) fn products(&mut self, x: &Tensor, columns: usize) -> Tensor {
-        let shape = Shape::new(x.dtype(), [x.dim(2), columns]);
-        let kernel = self.variable("kernel", shape, self.kernel);
-        let dropped = self.dropped(x);
-        dropped.transpose(&[1, 0, 2]).matmul(&kernel)
-    }
-
-    /// `[units, columns]`.
-    #[track_caller]
-    pub(super) fn recurrent(&mut self, dtype: DType, units: usize, columns: usize) -> Tensor {
-        let shape = Shape::new(dtype, [units, columns]);
-        self.variable("recurrent_kernel", shape, self.recurrent)
-    }
-
-    #[track_caller]
-    pub(super) fn bias(&mut self, dtype: DType, dims: &[usize]) -> Option<Tensor> {
-        let shape = Shape::new(dtype, dims);
-        self.use_bias
-            .then(|| self.variable("bias", shape, self.bias))
-    }
-
-    #[track_caller]
-    fn variable(&mut self, name: &str, shape: Shape, source: Source<'_>) -> Tensor {
-        self.cx.regularized(name, shape, source.0, source.1)
-    }
-
-    /// The inputs without the features that are dropped, which are the same at each step.
-    #[track_caller]
-    fn dropped(&mut self, x: &Tensor) -> Tensor {
-        if !self.cx.training() || self.dropout == 0.0 {
-            return x.clone();
-        }
-        let dims = [x.dim(0), x.dim(2)];
-        let ones = x.graph().full(&Shape::new(x.dtype(), dims), 1.0);
-        let dropout = Dropout::new(self.dropout);
-        let kept = self.cx.layer("dropout", &dropout, &[ones]);
-        x * kept.broadcast_in(&x.dims(), &[0, 2])
-    }
-}
 
 /// The sequence, and the first states where they are given.
 pub(super) fn check_inputs(inputs: &[Shape], states: usize, units: usize) -> Result<(), String> {

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::layer::{Layer, LayerSpec};
-use super::model::Entry;
+use super::model::NamedLayer;
 use super::names::check_name;
 use super::*;
 use crate::config::{self, Described, Description};
 use crate::{Error, Result};
 
 /// Makes a layer of its settings; the name of the kind comes first, for errors.
-type Make = Arc<dyn Fn(&str, &Value) -> Result<Arc<dyn Layer>> + Send + Sync>;
+type MakeLayer = Arc<dyn Fn(&str, &Value) -> Result<Arc<dyn Layer>> + Send + Sync>;
 
 /// Describes a layer, when it is asked for: its defaults take a while to write.
 type Describe = Arc<dyn Fn() -> Description + Send + Sync>;
@@ -20,7 +20,7 @@ type Describe = Arc<dyn Fn() -> Description + Send + Sync>;
 /// The kinds of layers that can be read from JSON: ours, and those you add.
 #[derive(Clone)]
 pub struct Registry {
-    kinds: Vec<(String, Make)>,
+    kinds: Vec<(String, MakeLayer)>,
     descriptions: Vec<Describe>,
 }
 
@@ -93,7 +93,7 @@ impl Registry {
                 "there is a kind of layer `{kind}` already; give yours another name"
             )));
         }
-        let make: Make = Arc::new(move |owner, fields| match make(fields) {
+        let make: MakeLayer = Arc::new(move |owner, fields| match make(fields) {
             Ok(layer) => Ok(Arc::new(layer)),
             Err(error) => Err(Error::user(format!("{owner}: {error}"))),
         });
@@ -108,7 +108,7 @@ impl Registry {
 
     fn add_kind<L: Layer + Described + Clone + 'static>(&mut self, template: L) {
         let described = template.clone();
-        let make: Make = Arc::new(move |owner, fields| {
+        let make: MakeLayer = Arc::new(move |owner, fields| {
             let layer: L = config::read(owner, &template, fields)?;
             Ok(Arc::new(layer))
         });
@@ -210,7 +210,7 @@ impl Outer {
     /// Writes the fields of a layer in a model.
     pub(super) fn put(
         fields: &mut Map<String, Value>,
-        entry: &Entry,
+        entry: &NamedLayer,
         trainable: bool,
         precision: Option<Policy>,
     ) {

@@ -53,6 +53,24 @@ fn fill(slots: &mut [u8], first: usize, key: u64, distribution: Distribution) {
     }
 }
 
+/// The draws of a variable, by their positions.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Draws {
+    key: u64,
+    distribution: Distribution,
+}
+
+impl Draws {
+    pub(super) fn new(distribution: Distribution, seed: u64, path: &str) -> Self {
+        let key = key(seed, path);
+        Self { key, distribution }
+    }
+
+    pub(super) fn at(&self, index: u64) -> f32 {
+        self.distribution.at(unit(self.key, index)) as f32
+    }
+}
+
 impl Distribution {
     /// The quantile of a probability strictly between 0 and 1.
     fn at(self, probability: f64) -> f64 {

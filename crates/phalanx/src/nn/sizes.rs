@@ -5,7 +5,8 @@ use serde::de::{DeserializeOwned, Error};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Value, json};
 
-use crate::config::{Component, Description, suggest};
+use super::fields;
+use crate::config::{Component, Description, Field, suggest};
 
 /// Largest value of one size: what a PJRT plugin indexes with 32 bits.
 const MAX_SIZE: usize = i32::MAX as usize;
@@ -104,15 +105,35 @@ impl Padding {
 }
 
 /// A window that slides over height and width.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Window {
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct SlidingWindow {
+    #[serde(rename = "kernel_size")]
     pub(super) size: Pair,
     pub(super) strides: Pair,
-    pub(super) dilation: Pair,
     pub(super) padding: Padding,
+    #[serde(rename = "dilation_rate")]
+    pub(super) dilation: Pair,
 }
 
-impl Window {
+impl SlidingWindow {
+    /// The settings of a convolution's window.
+    pub(super) const FIELDS: &[Field] = &[
+        fields::KERNEL_SIZE,
+        fields::STRIDES,
+        fields::PADDING,
+        fields::DILATION_RATE,
+    ];
+
+    /// Windows of a size that move by 1 and stay inside the image, as Keras' convolutions have them by default.
+    pub(super) const fn new(size: Pair) -> Self {
+        Self {
+            size,
+            strides: Pair(1, 1),
+            padding: Padding::Valid,
+            dilation: Pair(1, 1),
+        }
+    }
+
     /// Checks the sizes, of which the window's is called `what`.
     pub(super) fn check(self, what: &str) -> Result<(), String> {
         self.size.check(what)?;

@@ -7,7 +7,7 @@ use phalanx_graph::Shape;
 use super::Variable;
 use super::architecture::{ValueNames, value_names};
 use super::layer::Body;
-use super::model::{Call, Entry, Model, Place};
+use super::model::{Call, Model, NamedLayer, Place};
 
 /// The summary of a model in at most `columns` columns.
 pub(super) fn summary(model: &Model, columns: usize) -> String {
@@ -61,7 +61,7 @@ fn heading(model: &Model) -> Row {
     }
 }
 
-fn row(model: &Model, names: &ValueNames, index: usize, entry: &Entry) -> Row {
+fn row(model: &Model, names: &ValueNames, index: usize, entry: &NamedLayer) -> Row {
     let calls: Vec<(usize, &Call)> = model
         .calls
         .iter()

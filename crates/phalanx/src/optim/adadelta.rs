@@ -2,14 +2,24 @@ use phalanx_graph::Tensor;
 use serde::{Deserialize, Serialize};
 
 use super::options::LEARNING_RATE;
-use super::rule::{UpdateRule, Updated, mixed, setters};
+use super::rule::{UpdateRule, Updated, mixed, named, setters};
 use crate::config::{Component, Described, Field, Kind, above_zero, fraction};
 use crate::schedules::Schedule;
 
 /// Adadelta: `G = rho * G + (1 - rho) * g^2`, `d = -sqrt(D + epsilon) / sqrt(G + epsilon) * g`,
 /// `D = rho * D + (1 - rho) * d^2`, `v += rate * d` (Zeiler 2012).
 ///
-/// The paper has no rate: set 1 for its algorithm.
+/// `G` and `D` are running means of squared gradients and squared changes. The paper has no learning rate; a rate of 1 gives
+/// its algorithm.
+///
+/// ```
+#[doc = include_str!("example.md")]
+/// // The variable after each of three steps from 10 on `x * x / 2`.
+/// let x = descend(Adadelta::new(1.0))?;
+/// println!("{x:.4?}");
+/// assert_eq!(format!("{x:.4?}"), "[9.9986, 9.9972, 9.9957]");
+/// # Ok::<(), phalanx::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Adadelta {
     learning_rate: Schedule,
@@ -57,9 +67,9 @@ impl Default for Adadelta {
 }
 
 setters!(Adadelta {
-    /// The part of both means that each step keeps, from 0 to below 1.
+    /// The share of both running means that each step keeps, from 0 to below 1.
     rho: f64,
-    /// What starts the steps and keeps the division from being one by zero; above 0.
+    /// Added inside both roots: it makes the first step possible and keeps the divisor above zero; above 0.
     epsilon: f64,
 });
 
@@ -80,10 +90,11 @@ impl UpdateRule for Adadelta {
         slots: &[Tensor],
     ) -> Updated {
         let rms = |mean: &Tensor| (mean + self.epsilon).sqrt();
-        let squares = mixed(&slots[0], &gradient.square(), self.rho);
-        let change = -(rms(&slots[1]) * gradient / rms(&squares));
-        let changes = mixed(&slots[1], &change.square(), self.rho);
-        Updated::new(param + change * &scalars[0], [squares, changes])
+        let ([rate], [squares, changes]) = (named(scalars), named(slots));
+        let squares = mixed(squares, &gradient.square(), self.rho);
+        let change = -(rms(changes) * gradient / rms(&squares));
+        let changes = mixed(changes, &change.square(), self.rho);
+        Updated::new(param + change * rate, [squares, changes])
     }
 
     fn check(&self) -> Result<(), String> {

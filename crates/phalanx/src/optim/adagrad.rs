@@ -2,13 +2,23 @@ use phalanx_graph::Tensor;
 use serde::{Deserialize, Serialize};
 
 use super::options::LEARNING_RATE;
-use super::rule::{UpdateRule, Updated, setters};
+use super::rule::{UpdateRule, Updated, named, setters};
 use crate::config::{Component, Described, Field, Kind, above_zero, at_least_zero};
 use crate::schedules::Schedule;
 
 /// Adagrad: `a += g^2`, `v -= rate * g / sqrt(a + epsilon)` (Duchi et al. 2011).
 ///
-/// As in Keras, epsilon is inside the root.
+/// Each element has a rate of its own, which falls with the squares of its gradients so far. As in Keras, epsilon is inside
+/// the root.
+///
+/// ```
+#[doc = include_str!("example.md")]
+/// // The variable after each of three steps from 10 on `x * x / 2`.
+/// let x = descend(Adagrad::new(0.2))?;
+/// println!("{x:.4?}");
+/// assert_eq!(format!("{x:.4?}"), "[9.8001, 9.6601, 9.5466]");
+/// # Ok::<(), phalanx::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Adagrad {
     learning_rate: Schedule,
@@ -56,9 +66,9 @@ impl Default for Adagrad {
 }
 
 setters!(Adagrad {
-    /// What the sum of squares starts from, at least 0.
+    /// The first value of the sum of squares, at least 0.
     initial_accumulator_value: f64,
-    /// What keeps the division from being one by zero; above 0.
+    /// Added inside the root, so that the divisor is never zero; above 0.
     epsilon: f64,
 });
 
@@ -78,10 +88,15 @@ impl UpdateRule for Adagrad {
         gradient: &Tensor,
         slots: &[Tensor],
     ) -> Updated {
-        let accumulator = &slots[0] + gradient.square();
+        let ([rate], [accumulator]) = (named(scalars), named(slots));
+        let accumulator = accumulator + gradient.square();
         let divisor = (&accumulator + self.epsilon).sqrt();
-        let step = gradient * &scalars[0] / divisor;
+        let step = gradient * rate / divisor;
         Updated::new(param - step, [accumulator])
+    }
+
+    fn keeps_what_has_no_gradient(&self) -> bool {
+        true
     }
 
     fn check(&self) -> Result<(), String> {

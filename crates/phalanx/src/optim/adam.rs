@@ -1,23 +1,31 @@
 use phalanx_graph::Tensor;
 use serde::{Deserialize, Serialize};
 
-use super::options::LEARNING_RATE;
-use super::rule::{Begun, Step, UpdateRule, Updated, moved, setters};
+use super::moments::{MomentSettings, moment_setters};
+use super::rule::{Begun, Step, UpdateRule, Updated, moved, named, setters};
 use super::{Optimizer, Options};
-use crate::config::{Component, Described, Field, Kind, above_zero, fraction};
+use crate::config::{Component, Described, Field, Kind, joined};
 use crate::schedules::Schedule;
 
 /// Adam: `m += (g - m)(1 - beta_1)`, `u += (g^2 - u)(1 - beta_2)`,
 /// `v -= m * rate * sqrt(1 - beta_2^t) / (1 - beta_1^t) / (sqrt(u) + epsilon)`; with `amsgrad` the
 /// largest `u` so far divides (Kingma & Ba 2014, section 2).
 ///
-/// As in Keras, epsilon is added before the bias correction: the paper's "epsilon hat".
+/// `m` is a running mean of the gradients, `u` of their squares, `t` the number of the step from 1. As in Keras, epsilon is
+/// added before the bias correction: the paper's "epsilon hat".
+///
+/// ```
+#[doc = include_str!("example.md")]
+/// // The variable after each of three steps from 10 on `x * x / 2`.
+/// let x = descend(Adam::new(0.1))?;
+/// println!("{x:.4?}");
+/// assert_eq!(format!("{x:.4?}"), "[9.9000, 9.8000, 9.7001]");
+/// # Ok::<(), phalanx::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Adam {
-    learning_rate: Schedule,
-    beta_1: f64,
-    beta_2: f64,
-    epsilon: f64,
+    #[serde(flatten)]
+    moments: MomentSettings,
     amsgrad: bool,
 }
 
@@ -25,33 +33,27 @@ impl Described for Adam {
     const COMPONENT: Component = Component {
         name: "adam",
         doc: "running means of the gradients and of their squares",
-        fields: &[
-            LEARNING_RATE,
-            Field::optional(
-                "beta_1",
-                Kind::DECAY,
-                "share that the mean of the gradients keeps in each step",
-            ),
-            Field::optional(
-                "beta_2",
-                Kind::DECAY,
-                "share that the mean of their squares keeps in each step",
-            ),
-            Field::optional(
-                "epsilon",
-                Kind::ABOVE_ZERO,
-                "what keeps the division from being by zero",
-            ),
-            Field::optional(
+        fields: joined!(
+            MomentSettings::FIELDS,
+            &[Field::optional(
                 "amsgrad",
                 Kind::Bool,
                 "whether the largest mean of squares so far is used",
-            ),
-        ],
+            )],
+        ),
     };
 }
 
 /// [`Adam`] with decoupled weight decay (Loshchilov & Hutter 2017), 0.004 by default.
+///
+/// ```
+#[doc = include_str!("example.md")]
+/// // The variable after each of three steps from 10 on `x * x / 2`.
+/// let x = descend(AdamW::new(0.1).weight_decay(0.1))?;
+/// println!("{x:.4?}");
+/// assert_eq!(format!("{x:.4?}"), "[9.8000, 9.6021, 9.4062]");
+/// # Ok::<(), phalanx::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct AdamW {
     adam: Adam,
@@ -63,10 +65,7 @@ impl Adam {
     #[must_use]
     pub fn new(learning_rate: impl Into<Schedule>) -> Self {
         Self {
-            learning_rate: learning_rate.into(),
-            beta_1: 0.9,
-            beta_2: 0.999,
-            epsilon: 1e-7,
+            moments: MomentSettings::new(learning_rate.into()),
             amsgrad: false,
         }
     }
@@ -79,14 +78,10 @@ impl Default for Adam {
     }
 }
 
+moment_setters!(Adam, moments);
+moment_setters!(AdamW, adam.moments);
 setters!(Adam {
-    /// The part of the mean gradient that each step keeps, from 0 to below 1.
-    beta_1: f64,
-    /// The part of the mean squared gradient that each step keeps, from 0 to below 1.
-    beta_2: f64,
-    /// What keeps the division from being one by zero; above 0.
-    epsilon: f64,
-    /// Whether the largest mean square so far is divided by.
+    /// Whether to divide by the largest mean of squares seen so far instead of the present one.
     amsgrad: bool,
 });
 
@@ -103,35 +98,14 @@ impl AdamW {
         }
     }
 
-    /// The fraction of each variable, times the learning rate, taken off before each update.
+    /// Before each update, every variable is reduced by this fraction of itself times the learning rate.
     #[must_use]
     pub const fn weight_decay(mut self, rate: f64) -> Self {
         self.weight_decay = rate;
         self
     }
 
-    /// The part of the mean gradient that each step keeps, from 0 to below 1.
-    #[must_use]
-    pub fn beta_1(mut self, beta_1: f64) -> Self {
-        self.adam = self.adam.beta_1(beta_1);
-        self
-    }
-
-    /// The part of the mean squared gradient that each step keeps, from 0 to below 1.
-    #[must_use]
-    pub fn beta_2(mut self, beta_2: f64) -> Self {
-        self.adam = self.adam.beta_2(beta_2);
-        self
-    }
-
-    /// What keeps the division from being one by zero; above 0.
-    #[must_use]
-    pub fn epsilon(mut self, epsilon: f64) -> Self {
-        self.adam = self.adam.epsilon(epsilon);
-        self
-    }
-
-    /// Whether the largest mean square so far is divided by.
+    /// Whether to divide by the largest mean of squares seen so far instead of the present one.
     #[must_use]
     pub fn amsgrad(mut self, amsgrad: bool) -> Self {
         self.adam = self.adam.amsgrad(amsgrad);
@@ -151,7 +125,7 @@ impl From<AdamW> for Optimizer {
 
 impl UpdateRule for Adam {
     fn learning_rate(&self) -> &Schedule {
-        &self.learning_rate
+        &self.moments.learning_rate
     }
 
     fn slots(&self) -> Vec<(&'static str, f64)> {
@@ -163,7 +137,10 @@ impl UpdateRule for Adam {
     }
 
     fn begin(&self, step: &Step) -> Begun {
-        let (mean, square) = (step.correction(self.beta_1), step.correction(self.beta_2));
+        let (mean, square) = (
+            step.correction(self.moments.beta_1),
+            step.correction(self.moments.beta_2),
+        );
         Begun::with([&step.rate * square.sqrt() / mean])
     }
 
@@ -174,19 +151,19 @@ impl UpdateRule for Adam {
         gradient: &Tensor,
         slots: &[Tensor],
     ) -> Updated {
-        let momentum = moved(&slots[0], gradient, self.beta_1);
-        let velocity = moved(&slots[1], &gradient.square(), self.beta_2);
-        let largest = slots.get(2).map(|largest| largest.maximum(&velocity));
-        let divisor = largest.as_ref().unwrap_or(&velocity).sqrt() + self.epsilon;
-        let param = param - &momentum * &scalars[0] / divisor;
+        let ([rate], (moments, largest)) = (named(scalars), slots.split_at(2));
+        let [momentum, velocity] = named(moments);
+        let momentum = moved(momentum, gradient, self.moments.beta_1);
+        let velocity = moved(velocity, &gradient.square(), self.moments.beta_2);
+        let largest = largest.first().map(|largest| largest.maximum(&velocity));
+        let divisor = largest.as_ref().unwrap_or(&velocity).sqrt() + self.moments.epsilon;
+        let param = param - &momentum * rate / divisor;
         let mut updated = Updated::new(param, [momentum, velocity]);
         updated.slots.extend(largest);
         updated
     }
 
     fn check(&self) -> Result<(), String> {
-        fraction("beta_1", self.beta_1)?;
-        fraction("beta_2", self.beta_2)?;
-        above_zero("epsilon", self.epsilon)
+        self.moments.check()
     }
 }

@@ -1,19 +1,27 @@
 use phalanx_graph::Tensor;
 use serde::{Deserialize, Serialize};
 
+use super::moments::{MomentSettings, moment_setters};
 use super::options::LEARNING_RATE;
-use super::rule::{Begun, Step, UpdateRule, Updated, moved, setters};
-use crate::config::{Component, Described, Field, Kind, above_zero, fraction};
+use super::rule::{Begun, Step, UpdateRule, Updated, moved, named};
+use crate::config::{Component, Described};
 use crate::schedules::Schedule;
 
 /// Adamax: `m += (g - m)(1 - beta_1)`, `u = max(beta_2 * u, |g|)`,
 /// `v -= rate * m / ((1 - beta_1^t)(u + epsilon))` (Kingma & Ba 2014, section 7).
+///
+/// ```
+#[doc = include_str!("example.md")]
+/// // The variable after each of three steps from 10 on `x * x / 2`.
+/// let x = descend(Adamax::new(0.1))?;
+/// println!("{x:.4?}");
+/// assert_eq!(format!("{x:.4?}"), "[9.9000, 9.8004, 9.7013]");
+/// # Ok::<(), phalanx::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Adamax {
-    learning_rate: Schedule,
-    beta_1: f64,
-    beta_2: f64,
-    epsilon: f64,
+    #[serde(flatten)]
+    moments: MomentSettings,
 }
 
 impl Described for Adamax {
@@ -22,21 +30,9 @@ impl Described for Adamax {
         doc: "Adam with the largest gradient in place of the mean of squares",
         fields: &[
             LEARNING_RATE,
-            Field::optional(
-                "beta_1",
-                Kind::DECAY,
-                "share that the mean of the gradients keeps in each step",
-            ),
-            Field::optional(
-                "beta_2",
-                Kind::DECAY,
-                "share that the largest gradient keeps in each step",
-            ),
-            Field::optional(
-                "epsilon",
-                Kind::ABOVE_ZERO,
-                "what keeps the division from being by zero",
-            ),
+            MomentSettings::BETA_1,
+            MomentSettings::BETA_2.doc("share that the largest gradient keeps in each step"),
+            MomentSettings::EPSILON,
         ],
     };
 }
@@ -46,10 +42,7 @@ impl Adamax {
     #[must_use]
     pub fn new(learning_rate: impl Into<Schedule>) -> Self {
         Self {
-            learning_rate: learning_rate.into(),
-            beta_1: 0.9,
-            beta_2: 0.999,
-            epsilon: 1e-7,
+            moments: MomentSettings::new(learning_rate.into()),
         }
     }
 }
@@ -61,18 +54,11 @@ impl Default for Adamax {
     }
 }
 
-setters!(Adamax {
-    /// The part of the mean gradient that each step keeps, from 0 to below 1.
-    beta_1: f64,
-    /// The part of the largest gradient that each step keeps, from 0 to below 1.
-    beta_2: f64,
-    /// What keeps the division from being one by zero; above 0.
-    epsilon: f64,
-});
+moment_setters!(Adamax, moments);
 
 impl UpdateRule for Adamax {
     fn learning_rate(&self) -> &Schedule {
-        &self.learning_rate
+        &self.moments.learning_rate
     }
 
     fn slots(&self) -> Vec<(&'static str, f64)> {
@@ -80,7 +66,7 @@ impl UpdateRule for Adamax {
     }
 
     fn begin(&self, step: &Step) -> Begun {
-        Begun::with([&step.rate / step.correction(self.beta_1)])
+        Begun::with([&step.rate / step.correction(self.moments.beta_1)])
     }
 
     fn update(
@@ -90,15 +76,14 @@ impl UpdateRule for Adamax {
         gradient: &Tensor,
         slots: &[Tensor],
     ) -> Updated {
-        let momentum = moved(&slots[0], gradient, self.beta_1);
-        let norm = (&slots[1] * self.beta_2).maximum(&gradient.abs());
-        let step = &momentum * &scalars[0] / (&norm + self.epsilon);
+        let ([rate], [momentum, norm]) = (named(scalars), named(slots));
+        let momentum = moved(momentum, gradient, self.moments.beta_1);
+        let norm = (norm * self.moments.beta_2).maximum(&gradient.abs());
+        let step = &momentum * rate / (&norm + self.moments.epsilon);
         Updated::new(param - step, [momentum, norm])
     }
 
     fn check(&self) -> Result<(), String> {
-        fraction("beta_1", self.beta_1)?;
-        fraction("beta_2", self.beta_2)?;
-        above_zero("epsilon", self.epsilon)
+        self.moments.check()
     }
 }

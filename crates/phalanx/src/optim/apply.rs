@@ -3,6 +3,7 @@
 use phalanx_graph::{DType, Tensor};
 
 use super::rule::{Begun, Step};
+use super::touched_rows::TouchedRows;
 use super::{Optimizer, ParamSpec};
 use crate::schedules::Schedule;
 
@@ -23,6 +24,8 @@ struct Item<'a> {
     slots: Vec<Tensor>,
     accumulated: Option<Tensor>,
     average: Option<Tensor>,
+    /// Where only some rows are updated; `gradient` is theirs.
+    rows: Option<TouchedRows>,
 }
 
 /// The counts of a step: i64 and `Bool` scalars.
@@ -49,6 +52,19 @@ impl Optimizer {
         gradients: &[Tensor],
         slots: &[Tensor],
     ) -> Applied {
+        self.apply_scaled(specs, iterations, params, gradients, (slots, None))
+    }
+
+    /// As [`apply`](Self::apply), with a factor for each gradient where others have found out by how much it is to be clipped.
+    #[track_caller]
+    pub(crate) fn apply_scaled(
+        &self,
+        specs: &[ParamSpec],
+        iterations: &Tensor,
+        params: &[Tensor],
+        gradients: &[Tensor],
+        (slots, factors): (&[Tensor], Option<&[Tensor]>),
+    ) -> Applied {
         if let Err(problem) = self.check_inputs(specs, params, gradients, slots) {
             iterations.graph().fail(self.kind(), problem);
             return Applied {
@@ -67,7 +83,8 @@ impl Optimizer {
         });
         let mut items = self.items(specs, params, gradients, each);
         self.accumulate(&mut items, &clock);
-        self.clip_and_decay(&mut items, &rate, &clock, &begun);
+        self.clip(&mut items, factors);
+        self.decay_and_update(&mut items, &rate, &clock, &begun);
         self.average(&mut items, &clock);
         let own_after = own_slots_after(own, rule_slots, &begun, &clock);
         collect(own_after, items)
@@ -143,16 +160,40 @@ impl Optimizer {
             let mut slots = slots[i * each..(i + 1) * each].to_vec();
             let average = self.options.use_ema.then(|| slots.pop()).flatten();
             let accumulated = self.options.accumulates().then(|| slots.pop()).flatten();
+            let gradient = gradient.convert(param.dtype());
+            let rows = self.updates_rows(spec).then(|| TouchedRows::of(&gradient));
+            let rows = rows.flatten();
             Item {
                 spec,
                 param: param.clone(),
-                gradient: gradient.convert(param.dtype()),
+                gradient: rows.as_ref().map_or(gradient, |rows| rows.gradient.clone()),
                 slots,
                 accumulated,
                 average,
+                rows,
             }
         });
         items.collect()
+    }
+
+    /// Whether some rows of a table can be updated by themselves: nothing else changes, and nothing else is looked at.
+    pub(crate) fn is_by_rows(&self, spec: &ParamSpec) -> bool {
+        let clips = self.options.clipnorm.is_some() || self.options.global_clipnorm.is_some();
+        let elsewhere =
+            |slot: &crate::optim::SlotSpec| slot.param.is_some() && (slot.shape != spec.shape);
+        let slots = self.slots(std::slice::from_ref(spec));
+        self.updates_rows(spec)
+            && self.rule.inner().is_elementwise()
+            && !clips
+            && !slots.iter().any(elsewhere)
+    }
+
+    /// Whether rows without a gradient are left alone, be it that the rule would not change them.
+    fn updates_rows(&self, spec: &ParamSpec) -> bool {
+        let decays = self.options.weight_decay.is_some() && self.options.decays(spec);
+        let changes_nothing = self.rule.inner().keeps_what_has_no_gradient() && !decays;
+        let changes_all = self.options.use_ema || self.options.accumulates();
+        self.options.lazy || (changes_nothing && !changes_all)
     }
 
     /// Averages the gradients of the accumulated batches; sums start again after an update.
@@ -171,23 +212,45 @@ impl Optimizer {
         }
     }
 
-    fn clip_and_decay(&self, items: &mut [Item<'_>], rate: &Tensor, clock: &Clock, begun: &Begun) {
-        let gradients = items.iter().map(|item| item.gradient.clone()).collect();
+    fn clip(&self, items: &mut [Item<'_>], factors: Option<&[Tensor]>) {
+        let gradients: Vec<Tensor> = items.iter().map(|item| item.gradient.clone()).collect();
+        let clipped = match factors {
+            Some(factors) => {
+                let scaled = gradients.iter().zip(factors);
+                scaled.map(|(gradient, factor)| gradient * factor).collect()
+            }
+            None => self.options.clip(gradients),
+        };
+        for (item, gradient) in items.iter_mut().zip(clipped) {
+            item.gradient = gradient;
+        }
+    }
+
+    fn decay_and_update(
+        &self,
+        items: &mut [Item<'_>],
+        rate: &Tensor,
+        clock: &Clock,
+        begun: &Begun,
+    ) {
         let kept = self.options.weight_decay.map(|decay| 1.0 - rate * decay);
-        for (item, gradient) in items.iter_mut().zip(self.options.clip(gradients)) {
+        for item in items {
             let dtype = item.param.dtype();
+            let (param, slots) = item.updated();
             let decayed = match &kept {
-                Some(kept) if self.options.decays(item.spec) => &item.param * kept.convert(dtype),
-                _ => item.param.clone(),
+                Some(kept) if self.options.decays(item.spec) => param * kept.convert(dtype),
+                _ => param,
             };
             let scalars: Vec<Tensor> = begun.scalars.iter().map(|s| s.convert(dtype)).collect();
             let updated = self
                 .rule
                 .inner()
-                .update(&scalars, &decayed, &gradient, &item.slots);
-            item.param = clock.choose(&updated.param, &item.param);
+                .update(&scalars, &decayed, &item.gradient, &slots);
+            item.param = clock.choose(&item.replaced(&updated.param, &item.param), &item.param);
             let slots = updated.slots.iter().zip(&item.slots);
-            item.slots = slots.map(|(new, old)| clock.choose(new, old)).collect();
+            item.slots = slots
+                .map(|(new, old)| clock.choose(&item.replaced(new, old), old))
+                .collect();
         }
     }
 
@@ -212,6 +275,25 @@ impl Optimizer {
             if let Some(overwrite) = &overwrite {
                 item.param = overwrite.select(average, &item.param);
             }
+        }
+    }
+}
+
+impl Item<'_> {
+    /// What a rule updates: the variable and its slots, or the rows of them that have a gradient.
+    fn updated(&self) -> (Tensor, Vec<Tensor>) {
+        let part = |whole: &Tensor| match &self.rows {
+            Some(rows) => rows.take(whole),
+            None => whole.clone(),
+        };
+        (part(&self.param), self.slots.iter().map(part).collect())
+    }
+
+    /// The whole after an update of it, or of its rows.
+    fn replaced(&self, new: &Tensor, old: &Tensor) -> Tensor {
+        match &self.rows {
+            Some(rows) => rows.put(old, new),
+            None => new.clone(),
         }
     }
 }

@@ -4,7 +4,7 @@ use phalanx_graph::Tensor;
 use serde::{Deserialize, Serialize};
 
 use super::options::LEARNING_RATE;
-use super::rule::{UpdateRule, Updated, setters};
+use super::rule::{UpdateRule, Updated, named, setters};
 use crate::config::{Component, Described, Field, Kind, at_least_zero};
 use crate::schedules::Schedule;
 
@@ -12,6 +12,15 @@ use crate::schedules::Schedule;
 /// `z += g' - (n'^-p - n^-p) / rate * v`,
 /// `v = (clip(z, -l1, l1) - z) / (n'^-p / rate + 2 * l2 + beta / rate)` with `p` the learning rate power
 /// (McMahan et al. 2013).
+///
+/// ```
+#[doc = include_str!("example.md")]
+/// // The variable after each of three steps from 10 on `x * x / 2`.
+/// let x = descend(Ftrl::new(0.1))?;
+/// println!("{x:.4?}");
+/// assert_eq!(format!("{x:.4?}"), "[9.5840, 9.5148, 9.4582]");
+/// # Ok::<(), phalanx::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ftrl {
     learning_rate: Schedule,
@@ -87,17 +96,17 @@ impl Default for Ftrl {
 }
 
 setters!(Ftrl {
-    /// How the rate falls with the squares seen: their power, at most 0.
+    /// The power of the sum of squares by which the rate falls, at most 0; -0.5 divides by its root.
     learning_rate_power: f64,
-    /// What the sum of squares starts from, at least 0.
+    /// The first value of the sum of squares, at least 0.
     initial_accumulator_value: f64,
-    /// Pull of elements to exactly 0, at least 0.
+    /// The L1 penalty, which sets small elements to exactly 0; at least 0.
     l1_regularization_strength: f64,
-    /// Pull of elements towards 0 that keeps the leader small, at least 0.
+    /// The L2 penalty, at least 0.
     l2_regularization_strength: f64,
-    /// Pull towards 0 that is added to the gradient, at least 0.
+    /// An L2 penalty that is added to the gradient and so does not count as a square seen; at least 0.
     l2_shrinkage_regularization_strength: f64,
-    /// What is added to the square root of the squares, at least 0.
+    /// Added to the root of the sum of squares, at least 0.
     beta: f64,
 });
 
@@ -120,12 +129,12 @@ impl UpdateRule for Ftrl {
         gradient: &Tensor,
         slots: &[Tensor],
     ) -> Updated {
-        let rate = &scalars[0];
+        let ([rate], [squares, linear]) = (named(scalars), named(slots));
         let power = |n: &Tensor| n.pow(&n.like(-self.learning_rate_power));
         let shrunk = gradient + param * (2.0 * self.l2_shrinkage_regularization_strength);
-        let accumulator = &slots[0] + gradient.square();
+        let accumulator = squares + gradient.square();
         let after = power(&accumulator);
-        let linear = &slots[1] + shrunk - (&after - power(&slots[0])) / rate * param;
+        let linear = linear + shrunk - (&after - power(squares)) / rate * param;
         let l1 = self.l1_regularization_strength;
         let pulled = linear.clamp(-l1, l1) - &linear;
         let curvature = (after + self.beta) / rate + 2.0 * self.l2_regularization_strength;

@@ -1,46 +1,36 @@
 use phalanx_graph::Tensor;
 use serde::{Deserialize, Serialize};
 
-use super::options::LEARNING_RATE;
-use super::rule::{Begun, Step, UpdateRule, Updated, moved, setters};
-use crate::config::{Component, Described, Field, Kind, above_zero, fraction};
+use super::moments::{MomentSettings, moment_setters};
+use super::rule::{Begun, Step, UpdateRule, Updated, moved, named};
+use crate::config::{Component, Described};
 use crate::schedules::Schedule;
 
-/// Adam's direction with a step as long as the variable: `m` and `u` as in Adam, both corrected for
-/// their start, `r = m / (sqrt(u) + epsilon)`, `v -= rate * r * |v| / |r|` (You et al. 2019).
+/// LAMB: Adam's direction, with steps in proportion to the size of each variable. `m` and `u` are as in Adam, both corrected for
+/// starting at 0; `r = m / (sqrt(u) + epsilon)`, `v -= rate * r * |v| / |r|` (You et al. 2019).
 ///
-/// Norms are L2 over a whole variable; where one is 0 the factor is 1. Weight decay does not enter `r`,
-/// as in Keras and unlike the paper.
+/// `|v|` and `|r|` are L2 norms over a whole variable; where either is 0, the factor `|v| / |r|` is 1. As in Keras and unlike
+/// in the paper, weight decay is not part of `r`.
+///
+/// ```
+#[doc = include_str!("example.md")]
+/// // The variable after each of three steps from 10 on `x * x / 2`.
+/// let x = descend(Lamb::new(0.1))?;
+/// println!("{x:.4?}");
+/// assert_eq!(format!("{x:.4?}"), "[9.0000, 8.1000, 7.2900]");
+/// # Ok::<(), phalanx::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Lamb {
-    learning_rate: Schedule,
-    beta_1: f64,
-    beta_2: f64,
-    epsilon: f64,
+    #[serde(flatten)]
+    moments: MomentSettings,
 }
 
 impl Described for Lamb {
     const COMPONENT: Component = Component {
         name: "lamb",
         doc: "Adam with a step size for each variable, for large batches",
-        fields: &[
-            LEARNING_RATE,
-            Field::optional(
-                "beta_1",
-                Kind::DECAY,
-                "share that the mean of the gradients keeps in each step",
-            ),
-            Field::optional(
-                "beta_2",
-                Kind::DECAY,
-                "share that the mean of their squares keeps in each step",
-            ),
-            Field::optional(
-                "epsilon",
-                Kind::ABOVE_ZERO,
-                "what keeps the division from being by zero",
-            ),
-        ],
+        fields: MomentSettings::FIELDS,
     };
 }
 
@@ -49,10 +39,7 @@ impl Lamb {
     #[must_use]
     pub fn new(learning_rate: impl Into<Schedule>) -> Self {
         Self {
-            learning_rate: learning_rate.into(),
-            beta_1: 0.9,
-            beta_2: 0.999,
-            epsilon: 1e-7,
+            moments: MomentSettings::new(learning_rate.into()),
         }
     }
 }
@@ -64,18 +51,11 @@ impl Default for Lamb {
     }
 }
 
-setters!(Lamb {
-    /// The part of the mean gradient that each step keeps, from 0 to below 1.
-    beta_1: f64,
-    /// The part of the mean squared gradient that each step keeps, from 0 to below 1.
-    beta_2: f64,
-    /// What keeps the division from being one by zero; above 0.
-    epsilon: f64,
-});
+moment_setters!(Lamb, moments);
 
 impl UpdateRule for Lamb {
     fn learning_rate(&self) -> &Schedule {
-        &self.learning_rate
+        &self.moments.learning_rate
     }
 
     fn slots(&self) -> Vec<(&'static str, f64)> {
@@ -83,7 +63,10 @@ impl UpdateRule for Lamb {
     }
 
     fn begin(&self, step: &Step) -> Begun {
-        let (mean, square) = (step.correction(self.beta_1), step.correction(self.beta_2));
+        let (mean, square) = (
+            step.correction(self.moments.beta_1),
+            step.correction(self.moments.beta_2),
+        );
         Begun::with([step.rate.clone(), mean, square])
     }
 
@@ -94,18 +77,22 @@ impl UpdateRule for Lamb {
         gradient: &Tensor,
         slots: &[Tensor],
     ) -> Updated {
-        let momentum = moved(&slots[0], gradient, self.beta_1);
-        let velocity = moved(&slots[1], &gradient.square(), self.beta_2);
-        let divisor = (&velocity / &scalars[2]).sqrt() + self.epsilon;
-        let direction = &momentum / &scalars[1] / divisor;
-        let step = &direction * (trust(param, &direction) * &scalars[0]);
+        let [rate, mean_correction, square_correction] = named(scalars);
+        let [momentum, velocity] = named(slots);
+        let momentum = moved(momentum, gradient, self.moments.beta_1);
+        let velocity = moved(velocity, &gradient.square(), self.moments.beta_2);
+        let divisor = (&velocity / square_correction).sqrt() + self.moments.epsilon;
+        let direction = &momentum / mean_correction / divisor;
+        let step = &direction * (trust(param, &direction) * rate);
         Updated::new(param - step, [momentum, velocity])
     }
 
+    fn is_elementwise(&self) -> bool {
+        false
+    }
+
     fn check(&self) -> Result<(), String> {
-        fraction("beta_1", self.beta_1)?;
-        fraction("beta_2", self.beta_2)?;
-        above_zero("epsilon", self.epsilon)
+        self.moments.check()
     }
 }
 

@@ -2,12 +2,21 @@ use phalanx_graph::Tensor;
 use serde::{Deserialize, Serialize};
 
 use super::options::LEARNING_RATE;
-use super::rule::{UpdateRule, Updated, mixed, setters};
+use super::rule::{UpdateRule, Updated, mixed, named, setters};
 use crate::config::{Component, Described, Field, Kind, fraction};
 use crate::schedules::Schedule;
 
 /// Lion: `v -= rate * sign(beta_1 * m + (1 - beta_1) * g)`, then `m = beta_2 * m + (1 - beta_2) * g`
 /// (Chen et al. 2023).
+///
+/// ```
+#[doc = include_str!("example.md")]
+/// // The variable after each of three steps from 10 on `x * x / 2`.
+/// let x = descend(Lion::new(0.1))?;
+/// println!("{x:.4?}");
+/// assert_eq!(format!("{x:.4?}"), "[9.9000, 9.8000, 9.7000]");
+/// # Ok::<(), phalanx::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Lion {
     learning_rate: Schedule,
@@ -55,9 +64,9 @@ impl Default for Lion {
 }
 
 setters!(Lion {
-    /// The part of the momentum in the direction of a step, from 0 to below 1.
+    /// The share of the momentum in the direction of a step, against the gradient; from 0 to below 1.
     beta_1: f64,
-    /// The part of the momentum that each step keeps, from 0 to below 1.
+    /// The share of the momentum that each step keeps, from 0 to below 1.
     beta_2: f64,
 });
 
@@ -77,9 +86,10 @@ impl UpdateRule for Lion {
         gradient: &Tensor,
         slots: &[Tensor],
     ) -> Updated {
-        let direction = mixed(&slots[0], gradient, self.beta_1).sign();
-        let momentum = mixed(&slots[0], gradient, self.beta_2);
-        Updated::new(param - direction * &scalars[0], [momentum])
+        let ([rate], [momentum]) = (named(scalars), named(slots));
+        let direction = mixed(momentum, gradient, self.beta_1).sign();
+        let momentum = mixed(momentum, gradient, self.beta_2);
+        Updated::new(param - direction * rate, [momentum])
     }
 
     fn check(&self) -> Result<(), String> {

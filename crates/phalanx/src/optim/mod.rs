@@ -12,11 +12,13 @@ mod apply;
 mod ftrl;
 mod lamb;
 mod lion;
+mod moments;
 mod nadam;
 mod options;
 mod rmsprop;
 mod rule;
 mod sgd;
+mod touched_rows;
 
 use phalanx_graph::{DType, Shape};
 use serde::{Deserialize, Serialize};
@@ -161,6 +163,11 @@ impl Optimizer {
             named(problem)
         })?;
         self.rule.inner().check().map_err(named)?;
+        if self.options.lazy && !self.rule.inner().is_elementwise() {
+            return Err(named(
+                "`lazy` updates rows alone, and this rule needs whole variables; choose adam, or leave `lazy` out".to_owned(),
+            ));
+        }
         self.options.check().map_err(named)
     }
 
@@ -211,19 +218,19 @@ impl Optimizer {
 
 /// A rule and the options it is configured with, in one JSON object.
 #[derive(Clone, Serialize, Deserialize)]
-struct Settings<R> {
+struct OptimizerSettings<R> {
     #[serde(flatten)]
     rule: R,
     #[serde(flatten)]
     options: Options,
 }
 
-impl<R: Described> Described for Settings<R> {
+impl<R: Described> Described for OptimizerSettings<R> {
     const COMPONENT: Component = R::COMPONENT;
     const SHARED: &'static [Field] = options::EVERY_OPTIMIZER;
 }
 
-impl<R: Described + Into<Rule> + Clone + 'static> Settings<R> {
+impl<R: Described + Into<Rule> + Clone + 'static> OptimizerSettings<R> {
     fn entry(rule: R) -> Entry<Optimizer> {
         let options = Options::default();
         Entry::with(R::COMPONENT, Self { rule, options }, Self::optimizer)

@@ -1,44 +1,34 @@
 use phalanx_graph::Tensor;
 use serde::{Deserialize, Serialize};
 
-use super::options::LEARNING_RATE;
-use super::rule::{Begun, Step, UpdateRule, Updated, moved, setters};
-use crate::config::{Component, Described, Field, Kind, above_zero, fraction};
+use super::moments::{MomentSettings, moment_setters};
+use super::rule::{Begun, Step, UpdateRule, Updated, moved, named};
+use crate::config::{Component, Described};
 use crate::schedules::Schedule;
 
 /// Adam with Nesterov's momentum, warmed up: with `b(t) = beta_1 (1 - 0.96^t / 2)` and `B` the product
 /// of `b(1) .. b(t)`, `m` and `u` as in Adam, `m' = b(t+1) m / (1 - B b(t+1)) + (1 - b(t)) g / (1 - B)`,
 /// `v -= rate * m' / (sqrt(u / (1 - beta_2^t)) + epsilon)` (Dozat 2016).
+///
+/// ```
+#[doc = include_str!("example.md")]
+/// // The variable after each of three steps from 10 on `x * x / 2`.
+/// let x = descend(Nadam::new(0.1))?;
+/// println!("{x:.4?}");
+/// assert_eq!(format!("{x:.4?}"), "[9.8937, 9.8167, 9.7461]");
+/// # Ok::<(), phalanx::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Nadam {
-    learning_rate: Schedule,
-    beta_1: f64,
-    beta_2: f64,
-    epsilon: f64,
+    #[serde(flatten)]
+    moments: MomentSettings,
 }
 
 impl Described for Nadam {
     const COMPONENT: Component = Component {
         name: "nadam",
         doc: "Adam with Nesterov momentum",
-        fields: &[
-            LEARNING_RATE,
-            Field::optional(
-                "beta_1",
-                Kind::DECAY,
-                "share that the mean of the gradients keeps in each step",
-            ),
-            Field::optional(
-                "beta_2",
-                Kind::DECAY,
-                "share that the mean of their squares keeps in each step",
-            ),
-            Field::optional(
-                "epsilon",
-                Kind::ABOVE_ZERO,
-                "what keeps the division from being by zero",
-            ),
-        ],
+        fields: MomentSettings::FIELDS,
     };
 }
 
@@ -47,17 +37,14 @@ impl Nadam {
     #[must_use]
     pub fn new(learning_rate: impl Into<Schedule>) -> Self {
         Self {
-            learning_rate: learning_rate.into(),
-            beta_1: 0.9,
-            beta_2: 0.999,
-            epsilon: 1e-7,
+            moments: MomentSettings::new(learning_rate.into()),
         }
     }
 
     /// `b(t)` of the formula.
     fn momentum_at(&self, number: &Tensor) -> Tensor {
         let warming = number.like(0.96).pow(number) * 0.5;
-        (1.0 - warming) * self.beta_1
+        (1.0 - warming) * self.moments.beta_1
     }
 }
 
@@ -68,18 +55,11 @@ impl Default for Nadam {
     }
 }
 
-setters!(Nadam {
-    /// The part of the mean gradient that each step keeps, from 0 to below 1.
-    beta_1: f64,
-    /// The part of the mean squared gradient that each step keeps, from 0 to below 1.
-    beta_2: f64,
-    /// What keeps the division from being one by zero; above 0.
-    epsilon: f64,
-});
+moment_setters!(Nadam, moments);
 
 impl UpdateRule for Nadam {
     fn learning_rate(&self) -> &Schedule {
-        &self.learning_rate
+        &self.moments.learning_rate
     }
 
     fn slots(&self) -> Vec<(&'static str, f64)> {
@@ -94,10 +74,11 @@ impl UpdateRule for Nadam {
     fn begin(&self, step: &Step) -> Begun {
         let now = self.momentum_at(&step.number);
         let next = self.momentum_at(&(&step.number + 1.0));
-        let product = &step.own_slots[0] * &now;
+        let [product] = named(&step.own_slots);
+        let product = product * &now;
         let of_mean = &step.rate * &next / (1.0 - &product * &next);
         let of_gradient = &step.rate * (1.0 - now) / (1.0 - &product);
-        let of_square = 1.0 / step.correction(self.beta_2);
+        let of_square = 1.0 / step.correction(self.moments.beta_2);
         Begun {
             scalars: vec![of_mean, of_gradient, of_square],
             own_slots: vec![product],
@@ -111,16 +92,16 @@ impl UpdateRule for Nadam {
         gradient: &Tensor,
         slots: &[Tensor],
     ) -> Updated {
-        let momentum = moved(&slots[0], gradient, self.beta_1);
-        let velocity = moved(&slots[1], &gradient.square(), self.beta_2);
-        let ahead = &momentum * &scalars[0] + gradient * &scalars[1];
-        let divisor = (&velocity * &scalars[2]).sqrt() + self.epsilon;
+        let [of_mean, of_gradient, of_square] = named(scalars);
+        let [momentum, velocity] = named(slots);
+        let momentum = moved(momentum, gradient, self.moments.beta_1);
+        let velocity = moved(velocity, &gradient.square(), self.moments.beta_2);
+        let ahead = &momentum * of_mean + gradient * of_gradient;
+        let divisor = (&velocity * of_square).sqrt() + self.moments.epsilon;
         Updated::new(param - ahead / divisor, [momentum, velocity])
     }
 
     fn check(&self) -> Result<(), String> {
-        fraction("beta_1", self.beta_1)?;
-        fraction("beta_2", self.beta_2)?;
-        above_zero("epsilon", self.epsilon)
+        self.moments.check()
     }
 }

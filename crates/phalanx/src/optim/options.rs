@@ -30,6 +30,9 @@ pub struct Options {
     pub ema_momentum: f64,
     /// The variables become their averages every this many updates.
     pub ema_overwrite_frequency: Option<u64>,
+    /// Whether a step leaves rows of embeddings alone that have no gradient in it, where the rule by itself would move them:
+    /// their moments do not fade and they do not decay. TensorFlow Addons' `LazyAdam`; Keras has no such setting.
+    pub lazy: bool,
     /// Further variables that do not decay; not written to configurations.
     #[serde(skip)]
     pub(super) excluded: Option<Excluded>,
@@ -83,6 +86,11 @@ pub(super) const EVERY_OPTIMIZER: &[Field] = &[
         Kind::POSITIVE,
         "number of updates after which the variables become their averages",
     ),
+    Field::optional(
+        "lazy",
+        Kind::Bool,
+        "whether rows of embeddings that have no gradient in a step stay as they are, moments too; a step then costs what its rows cost",
+    ),
 ];
 
 /// `learning_rate`.
@@ -109,6 +117,7 @@ impl Default for Options {
             use_ema: false,
             ema_momentum: 0.99,
             ema_overwrite_frequency: None,
+            lazy: false,
             excluded: None,
         }
     }
@@ -182,6 +191,19 @@ impl Optimizer {
         self.with(|options| options.ema_overwrite_frequency = Some(updates))
     }
 
+    /// Leaves rows of embeddings alone that have no gradient in a step: see [`Options::lazy`].
+    ///
+    /// SGD without momentum and Adagrad do so in any case, since it is what they compute.
+    #[must_use]
+    pub fn lazy(self) -> Self {
+        self.with(|options| options.lazy = true)
+    }
+
+    /// The same without clipping by norms: for whoever clips the gradients before.
+    pub(crate) fn without_norm_clipping(self) -> Self {
+        self.with(|options| (options.clipnorm, options.global_clipnorm) = (None, None))
+    }
+
     fn with(mut self, set: impl FnOnce(&mut Options)) -> Self {
         set(&mut self.options);
         self
@@ -216,6 +238,12 @@ impl Options {
                 "`gradient_accumulation_steps` must be at least 2, got {steps}; leave it out to update at every batch"
             ));
         }
+        if self.lazy && (self.use_ema || self.accumulates()) {
+            return Err(
+                "`lazy` leaves rows alone, which `use_ema` and `gradient_accumulation_steps` change in every step; leave one out"
+                    .to_owned(),
+            );
+        }
         config::fraction("ema_momentum", self.ema_momentum)?;
         match (self.ema_overwrite_frequency, self.use_ema) {
             (Some(0), _) => Err("`ema_overwrite_frequency` must be at least 1, got 0".to_owned()),
@@ -226,7 +254,7 @@ impl Options {
         }
     }
 
-    pub(super) fn decays(&self, param: &ParamSpec) -> bool {
+    pub(crate) fn decays(&self, param: &ParamSpec) -> bool {
         let texts = &self.exclude_from_weight_decay;
         let named = texts.iter().any(|text| param.name.contains(text.as_str()));
         let excluded = self.excluded.as_ref();

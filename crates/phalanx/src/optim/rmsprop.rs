@@ -2,7 +2,7 @@ use phalanx_graph::Tensor;
 use serde::{Deserialize, Serialize};
 
 use super::options::LEARNING_RATE;
-use super::rule::{UpdateRule, Updated, mixed, setters};
+use super::rule::{UpdateRule, Updated, mixed, named, setters};
 use crate::config::{Component, Described, Field, Kind, above_zero, fraction};
 use crate::schedules::Schedule;
 
@@ -10,6 +10,15 @@ use crate::schedules::Schedule;
 /// `b = momentum * b + i`, `v -= b`; centered, the square of the mean gradient is taken off `s` first.
 ///
 /// As in Keras, epsilon is inside the root.
+///
+/// ```
+#[doc = include_str!("example.md")]
+/// // The variable after each of three steps from 10 on `x * x / 2`.
+/// let x = descend(RmsProp::new(0.1))?;
+/// println!("{x:.4?}");
+/// assert_eq!(format!("{x:.4?}"), "[9.6838, 9.4579, 9.2705]");
+/// # Ok::<(), phalanx::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RmsProp {
     learning_rate: Schedule,
@@ -71,13 +80,13 @@ impl Default for RmsProp {
 }
 
 setters!(RmsProp {
-    /// The part of the means that each step keeps, from 0 to below 1.
+    /// The share of the running means that each step keeps, from 0 to below 1.
     rho: f64,
-    /// The part of the step that the next one keeps, from 0 to below 1.
+    /// The share of a step that the next one repeats, from 0 to below 1.
     momentum: f64,
-    /// What keeps the division from being one by zero; above 0.
+    /// Added inside the root, so that the divisor is never zero; above 0.
     epsilon: f64,
-    /// Whether the variance of the gradient is divided by instead of its mean square.
+    /// Whether to divide by the deviation of the gradient from its running mean instead of its root mean square.
     centered: bool,
 });
 
@@ -104,16 +113,19 @@ impl UpdateRule for RmsProp {
         gradient: &Tensor,
         slots: &[Tensor],
     ) -> Updated {
-        let velocity = mixed(&slots[0], &gradient.square(), self.rho);
+        let ([rate], (velocity, others)) = (named(scalars), slots.split_at(1));
+        let (mean, momentum) = others.split_at(usize::from(self.centered));
+        let [velocity] = named(velocity);
+        let velocity = mixed(velocity, &gradient.square(), self.rho);
         let mut after = vec![velocity.clone()];
         let mut variance = velocity;
-        if self.centered {
-            let mean = mixed(&slots[1], gradient, self.rho);
+        if let [mean] = mean {
+            let mean = mixed(mean, gradient, self.rho);
             variance = variance - mean.square();
             after.push(mean);
         }
-        let mut step = gradient * &scalars[0] / (variance + self.epsilon).sqrt();
-        if let Some(momentum) = slots.get(after.len()) {
+        let mut step = gradient * rate / (variance + self.epsilon).sqrt();
+        if let [momentum] = momentum {
             step = momentum * self.momentum + step;
             after.push(step.clone());
         }

@@ -4,8 +4,8 @@ use phalanx_graph::Tensor;
 use serde_json::Value;
 
 use super::{
-    Adadelta, Adagrad, Adam, AdamW, Adamax, Ftrl, Lamb, Lion, Nadam, Optimizer, Options, RmsProp,
-    Settings, Sgd,
+    Adadelta, Adagrad, Adam, AdamW, Adamax, Ftrl, Lamb, Lion, Nadam, Optimizer, OptimizerSettings,
+    Options, RmsProp, Sgd,
 };
 use crate::Result;
 use crate::config::{self, Component, Described, Description, Entry, Family};
@@ -65,6 +65,16 @@ pub(super) trait UpdateRule {
         gradient: &Tensor,
         slots: &[Tensor],
     ) -> Updated;
+
+    /// Whether an element's update depends on that element's values alone, so that rows may be updated by themselves.
+    fn is_elementwise(&self) -> bool {
+        true
+    }
+
+    /// Whether an element whose gradient is 0 stays as it is, and its slots too.
+    fn keeps_what_has_no_gradient(&self) -> bool {
+        false
+    }
 
     /// Whether every setting makes sense, the learning rate aside.
     fn check(&self) -> std::result::Result<(), String>;
@@ -138,17 +148,17 @@ impl Rule {
 
     fn entries() -> Vec<Entry<Optimizer>> {
         vec![
-            Settings::entry(Sgd::default()),
-            Settings::entry(RmsProp::default()),
-            Settings::entry(Adam::default()),
+            OptimizerSettings::entry(Sgd::default()),
+            OptimizerSettings::entry(RmsProp::default()),
+            OptimizerSettings::entry(Adam::default()),
             AdamW::entry(),
-            Settings::entry(Adagrad::default()),
-            Settings::entry(Adadelta::default()),
-            Settings::entry(Adamax::default()),
-            Settings::entry(Nadam::default()),
-            Settings::entry(Ftrl::default()),
-            Settings::entry(Lion::default()),
-            Settings::entry(Lamb::default()),
+            OptimizerSettings::entry(Adagrad::default()),
+            OptimizerSettings::entry(Adadelta::default()),
+            OptimizerSettings::entry(Adamax::default()),
+            OptimizerSettings::entry(Nadam::default()),
+            OptimizerSettings::entry(Ftrl::default()),
+            OptimizerSettings::entry(Lion::default()),
+            OptimizerSettings::entry(Lamb::default()),
         ]
     }
 }
@@ -166,7 +176,11 @@ impl AdamW {
             ..Options::default()
         };
         let rule = Adam::default();
-        Entry::with(component, Settings { rule, options }, Settings::optimizer)
+        Entry::with(
+            component,
+            OptimizerSettings { rule, options },
+            OptimizerSettings::optimizer,
+        )
     }
 }
 
@@ -185,7 +199,7 @@ macro_rules! rules {
                 let options = options.clone();
                 match self {
                     $(Self::$rule(rule) => {
-                        config::write($kind, &Settings { rule: rule.clone(), options })
+                        config::write($kind, &OptimizerSettings { rule: rule.clone(), options })
                     })*
                 }
             }
@@ -217,22 +231,14 @@ rules!(
     Lamb "lamb",
 );
 
-/// Chained setters of a rule's fields.
-macro_rules! setters {
-    ($rule:ident { $($(#[$doc:meta])* $field:ident: $type:ty),* $(,)? }) => {
-        impl $rule {
-            $(
-                $(#[$doc])*
-                #[must_use]
-                pub fn $field(mut self, $field: $type) -> Self {
-                    self.$field = $field;
-                    self
-                }
-            )*
-        }
-    };
+pub(super) use crate::config::setters;
+
+/// The tensors of [`UpdateRule::update`] by name, in the order of the rule's [`slots`](UpdateRule::slots) or of the scalars that
+/// it [begins](UpdateRule::begin) with: `let [momentum, velocity] = named(slots)`.
+pub(super) fn named<const N: usize>(tensors: &[Tensor]) -> [&Tensor; N] {
+    assert_eq!(tensors.len(), N, "a rule is given what it has declared");
+    std::array::from_fn(|index| &tensors[index])
 }
-pub(super) use setters;
 
 /// `mean` moved towards `value` by `1 - kept` of their distance.
 pub(super) fn moved(mean: &Tensor, value: &Tensor, kept: f64) -> Tensor {

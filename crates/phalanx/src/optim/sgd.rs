@@ -2,7 +2,7 @@ use phalanx_graph::Tensor;
 use serde::{Deserialize, Serialize};
 
 use super::options::LEARNING_RATE;
-use super::rule::{UpdateRule, Updated, setters};
+use super::rule::{UpdateRule, Updated, named, setters};
 use crate::config::{Component, Described, Field, Kind, fraction};
 use crate::schedules::Schedule;
 
@@ -10,6 +10,15 @@ use crate::schedules::Schedule;
 /// with Nesterov's `v += momentum * m - rate * g`.
 ///
 /// The velocity holds the learning rate, as in Keras and unlike PyTorch.
+///
+/// ```
+#[doc = include_str!("example.md")]
+/// // The variable after each of three steps from 10 on `x * x / 2`.
+/// let x = descend(Sgd::new(0.1).momentum(0.9))?;
+/// println!("{x:.4?}");
+/// assert_eq!(format!("{x:.4?}"), "[9.0000, 7.2000, 4.8600]");
+/// # Ok::<(), phalanx::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sgd {
     learning_rate: Schedule,
@@ -53,9 +62,9 @@ impl Default for Sgd {
 }
 
 setters!(Sgd {
-    /// The part of the velocity that each step keeps, from 0 to below 1.
+    /// The share of the velocity that each step keeps, from 0 to below 1.
     momentum: f64,
-    /// Whether the gradient is taken as if the momentum had been applied already.
+    /// Whether steps look ahead by the momentum (Nesterov 1983).
     nesterov: bool,
 });
 
@@ -78,7 +87,8 @@ impl UpdateRule for Sgd {
         gradient: &Tensor,
         slots: &[Tensor],
     ) -> Updated {
-        let step = gradient * &scalars[0];
+        let [rate] = named(scalars);
+        let step = gradient * rate;
         let [momentum] = slots else {
             return Updated::new(param - step, []);
         };
@@ -89,6 +99,10 @@ impl UpdateRule for Sgd {
             velocity.clone()
         };
         Updated::new(param + change, [velocity])
+    }
+
+    fn keeps_what_has_no_gradient(&self) -> bool {
+        self.momentum == 0.0
     }
 
     fn check(&self) -> Result<(), String> {

@@ -9,6 +9,7 @@ mod placement;
 mod reduction;
 #[cfg(test)]
 mod reduction_tests;
+mod rendezvous;
 mod world;
 
 pub use batch_partition::BatchPartition;
@@ -17,6 +18,8 @@ pub(crate) use choice::MOST_CPU_DEVICES;
 pub(crate) use devices::device_kind;
 pub use devices::select_devices;
 pub(crate) use layout::{Layout, MeshLayout, ParameterDevice, Stages};
+pub(crate) use phalanx_cluster::Failure;
 pub use placement::Placement;
 pub use reduction::{CrossDeviceOps, Reduction, SparseGradients, WireFormat};
-pub(crate) use world::World;
+pub(crate) use rendezvous::{Link, Rendezvous, Session};
+pub(crate) use world::{World, differs};

@@ -7,6 +7,7 @@ use phalanx_pjrt::Buffer;
 
 use super::{BatchPartition, Layout, MeshLayout, ParameterDevice, Reduction, Stages, World};
 use crate::engine::{CompileRequest, Compiled, Engine};
+use crate::servers::Servers;
 use crate::{Error, Result};
 
 /// The devices that a strategy uses, as data: which devices compute, how the model lies on them, which rows of a batch each
@@ -23,6 +24,7 @@ pub struct Placement {
     shares: Option<Vec<u32>>,
     verify_every: Option<u64>,
     world: Option<Arc<World>>,
+    servers: Option<Arc<Servers>>,
 }
 
 impl Placement {
@@ -56,6 +58,7 @@ impl Placement {
             shares: None,
             verify_every: None,
             world: None,
+            servers: None,
         }
     }
 
@@ -149,17 +152,48 @@ impl Placement {
         self.world.as_ref().map_or(1, |world| world.workers())
     }
 
+    /// The number of copies of the model that the training was begun with: what follows from it stays as processes come and go.
+    pub(crate) fn planned_replicas(&self) -> usize {
+        let workers = self
+            .world
+            .as_ref()
+            .map_or(1, |world| world.planned_workers());
+        self.local_replicas() * workers
+    }
+
     /// The processes that train together, where there are several.
     pub(crate) const fn world(&self) -> Option<&Arc<World>> {
         self.world.as_ref()
     }
 
-    /// With the replicas of other processes beside those of this one.
+    /// With the replicas of other processes beside this one's.
     pub(crate) fn in_world(self, world: Arc<World>) -> Self {
         Self {
             world: Some(world),
             ..self
         }
+    }
+
+    /// The parameter servers that hold the variables, where there are some.
+    pub(crate) const fn servers(&self) -> Option<&Arc<Servers>> {
+        self.servers.as_ref()
+    }
+
+    /// With the variables on parameter servers.
+    pub(crate) fn with_servers(self, servers: Arc<Servers>) -> Self {
+        Self {
+            servers: Some(servers),
+            ..self
+        }
+    }
+
+    /// Whether this process writes files and shows progress: the first of several, or the only one.
+    pub(crate) fn is_chief(&self) -> bool {
+        let of_servers = self
+            .servers
+            .as_ref()
+            .is_none_or(|servers| servers.is_chief());
+        of_servers && self.world.as_ref().is_none_or(|world| world.is_chief())
     }
 
     /// The number of copies of the model in this process.
@@ -466,6 +500,10 @@ impl Placement {
                 format!("{workers} workers, each on {on}"),
                 format!("global batch {rows}"),
             ),
+        };
+        let on = match &self.servers {
+            Some(servers) => format!("{}, each on {on}", servers.describe()),
+            None => on,
         };
         let mut line = format!("training on {on}: {batch}");
         if self.replicas() > 1 {

@@ -271,7 +271,7 @@ impl Reduction {
         }
     }
 
-    fn plan(&self, gradients: &[Tensor]) -> Plan {
+    fn plan(&self, gradients: &[Tensor]) -> SendPlan {
         let mut rows = Vec::new();
         let mut dense = Vec::new();
         for (place, gradient) in gradients.iter().enumerate() {
@@ -284,7 +284,7 @@ impl Reduction {
                 )),
             }
         }
-        Plan {
+        SendPlan {
             packs: packs(&dense, self.bytes_per_pack),
             dense_bytes: dense.iter().map(|(_, dtype, len)| dtype.size() * len).sum(),
             row_bytes: rows.iter().map(|(_, rows)| self.row_bytes(rows)).sum(),
@@ -359,14 +359,14 @@ impl Reduction {
 }
 
 /// How each gradient is sent, by its position.
-struct Plan {
+struct SendPlan {
     packs: Vec<Vec<usize>>,
     rows: Vec<(usize, Scattered)>,
     dense_bytes: usize,
     row_bytes: usize,
 }
 
-impl fmt::Display for Plan {
+impl fmt::Display for SendPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let count: usize = self.packs.iter().map(Vec::len).sum();
         let bytes = format_bytes(self.dense_bytes as u64);

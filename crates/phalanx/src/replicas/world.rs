@@ -1,22 +1,22 @@
 //! The processes that train together, and how their replicas exchange values.
 
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use phalanx_cluster::{Coordinator, Failure};
+use phalanx_cluster::{Coordinator, Failure, Roster};
 use phalanx_collectives::{AllReduce, Buffer, CollectiveError, Communicator, Element, ReduceOp};
 use phalanx_graph::{AlignedBytes, HostTensor, WorldExchange};
 use phalanx_kernels::{Exchange, ExchangeBinding, ExchangeMemory, ExchangeOp, ExchangeRequest};
 use phalanx_pjrt::ElementType;
 
+use super::rendezvous::{Rendezvous, Session, first_failure};
 use crate::engine::Engine;
 use crate::{Error, Result};
 
 /// How much longer than the communicator a program waits for an exchange: for replicas of its own process, and for the
 /// exchanges before it.
 const DEADLINE_FACTOR: u32 = 12;
-/// How long a process whose exchange failed waits to hear who failed first.
-const HEARD_WITHIN: Duration = Duration::from_secs(1);
 /// How long a process at its end waits for the others to get there.
 const LEFT_WITHIN: Duration = Duration::from_secs(60);
 
@@ -24,56 +24,122 @@ const LEFT_WITHIN: Duration = Duration::from_secs(60);
 ///
 /// Each has as many replicas, and runs the same programs in the same order. Calls that exchange values from the host are made when
 /// no program runs, by all processes in the same order.
+///
+/// When one is lost the others meet again ([`meet_again`](Self::meet_again)), with a new process in its place. That one runs the
+/// program from its beginning: until it has come to where the others are it *catches up*, and takes part in nothing.
 pub(crate) struct World {
-    communicator: Communicator,
-    /// Who watches the other processes; none where the group was made by hand.
-    coordinator: Option<Coordinator>,
+    session: Mutex<Session>,
     local_replicas: usize,
+    timeout: Duration,
     binding: ExchangeBinding,
+    /// How this process meets the others again; none where the group was made by hand.
+    rendezvous: Option<Rendezvous>,
+    is_catching_up: AtomicBool,
+    /// Whether this process has failed to meet the others again, which is final.
+    is_left_behind: AtomicBool,
+    /// The number of trainings that this process has begun.
+    fits: AtomicU64,
 }
 
 impl World {
-    /// The world of a communicator, for programs of this engine on this many of its devices.
+    /// The world of a session, for programs of this engine on this many of its devices.
     pub(crate) fn new(
         engine: &Engine,
-        communicator: Communicator,
-        coordinator: Option<Coordinator>,
+        session: Session,
+        rendezvous: Option<Rendezvous>,
         timeout: Duration,
         local_replicas: usize,
     ) -> Result<Arc<Self>> {
-        if let Some(coordinator) = &coordinator {
-            let communicator = communicator.clone();
-            coordinator.on_failure(move |failure| communicator.abort(&failure.to_string()));
-        }
-        let exchange = CommunicatorExchange {
-            communicator: communicator.clone(),
-            local_replicas,
-            deadline: timeout.saturating_mul(DEADLINE_FACTOR),
-        };
-        let binding = ExchangeBinding::new(engine.client(), Arc::new(exchange), local_replicas);
+        let exchange = watched(&session, local_replicas, timeout);
+        let binding = ExchangeBinding::new(engine.client(), exchange, local_replicas);
         let world = Self {
             binding: binding.map_err(Error::device)?,
-            communicator,
-            coordinator,
+            session: Mutex::new(session),
             local_replicas,
+            timeout,
+            rendezvous,
+            is_catching_up: AtomicBool::new(false),
+            is_left_behind: AtomicBool::new(false),
+            fits: AtomicU64::new(0),
         };
-        world.agree("the number of devices", &local_replicas.to_string())?;
+        world.greet()?;
         Ok(Arc::new(world))
+    }
+
+    /// What processes tell each other when they have met.
+    fn greet(&self) -> Result<()> {
+        self.is_catching_up.store(false, Ordering::Release);
+        self.agree("the number of devices", &self.local_replicas.to_string())?;
+        let is_behind = {
+            let session = self.session();
+            let roster = session.roster.as_ref();
+            let own = |roster: &Roster| roster.progress.get(session.communicator.rank()).copied();
+            roster
+                .is_some_and(|roster| roster.source().is_some() && own(roster).flatten().is_none())
+        };
+        self.is_catching_up.store(is_behind, Ordering::Release);
+        Ok(())
+    }
+
+    fn session(&self) -> MutexGuard<'_, Session> {
+        self.session.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn communicator(&self) -> Communicator {
+        self.session().communicator.clone()
+    }
+
+    fn coordinator(&self) -> Option<Coordinator> {
+        self.session().coordinator.clone()
     }
 
     /// The number of processes.
     pub(crate) fn workers(&self) -> usize {
-        self.communicator.size()
+        self.session().communicator.size()
+    }
+
+    /// The number of processes that the training was begun with.
+    pub(crate) fn planned_workers(&self) -> usize {
+        let rendezvous = self.rendezvous.as_ref();
+        rendezvous.map_or_else(|| self.workers(), Rendezvous::workers)
     }
 
     /// The number of this process.
     pub(crate) fn worker(&self) -> usize {
-        self.communicator.rank()
+        self.session().communicator.rank()
+    }
+
+    /// The number of the set of processes, which grows when one is lost or comes.
+    pub(crate) fn generation(&self) -> u64 {
+        self.session().communicator.generation()
     }
 
     /// Whether this process writes files and reports progress for all.
     pub(crate) fn is_chief(&self) -> bool {
         self.worker() == 0
+    }
+
+    /// Whether this process has come to a training under way, and is not where the others are.
+    pub(crate) fn is_catching_up(&self) -> bool {
+        self.is_catching_up.load(Ordering::Acquire)
+    }
+
+    /// This process is where the others are.
+    pub(crate) fn has_caught_up(&self) {
+        self.is_catching_up.store(false, Ordering::Release);
+    }
+
+    /// Counts a training that this process begins, from 1.
+    pub(crate) fn begin_fit(&self) -> u64 {
+        self.fits.fetch_add(1, Ordering::AcqRel) + 1
+    }
+
+    /// The process whose training all go on with, and how far that is; none at the start.
+    pub(crate) fn source(&self) -> Option<(usize, u64)> {
+        let session = self.session();
+        let roster = session.roster.as_ref()?;
+        let source = roster.source()?;
+        Some((source, roster.progress[source]?))
     }
 
     /// The number of replicas in each process.
@@ -88,9 +154,15 @@ impl World {
         }
     }
 
+    /// How long a replica of this process has waited within its programs for values of other processes, as the mean over its replicas.
+    pub(crate) fn exchange_wait(&self) -> Duration {
+        let replicas = u32::try_from(self.local_replicas.max(1)).unwrap_or(u32::MAX);
+        self.binding.waited() / replicas
+    }
+
     /// An error when an exchange has failed: who is to blame, and why.
     pub(crate) fn check(&self) -> Result<()> {
-        match self.communicator.failure() {
+        match self.communicator().failure() {
             Some(failure) => Err(self.explain(&failure)),
             None => Ok(()),
         }
@@ -98,17 +170,48 @@ impl World {
 
     /// Tells the others that this process cannot go on, and why; their exchanges fail at once.
     pub(crate) fn abort(&self, reason: &str) {
-        if self.communicator.failure().is_none() {
-            if let Some(coordinator) = &self.coordinator {
+        let communicator = self.communicator();
+        if communicator.failure().is_none() {
+            if let Some(coordinator) = self.coordinator() {
                 coordinator.report_failure(reason);
             }
-            self.communicator.abort(reason);
+            communicator.abort(reason);
         }
+    }
+
+    /// The loss of a process that the others go on after, if that is what an error comes from.
+    pub(crate) fn recoverable(&self, error: &Error) -> Option<Failure> {
+        self.rendezvous.as_ref()?;
+        if self.is_left_behind.load(Ordering::Acquire) {
+            return None;
+        }
+        let failure = self.coordinator()?.first_failure()?;
+        let is_of_cluster = matches!(error, Error::Cluster(_));
+        (is_of_cluster && failure.next.is_some()).then_some(failure)
+    }
+
+    /// Meets the others in the next generation, where all say how far their training is. No program may be running.
+    pub(crate) fn meet_again(&self, progress: Option<u64>) -> Result<()> {
+        let (Some(rendezvous), Some(coordinator)) = (&self.rendezvous, self.coordinator()) else {
+            return Err(Error::Bug("a group made by hand meets once".into()));
+        };
+        let met = rendezvous.rejoin(&coordinator, progress);
+        self.is_left_behind.store(met.is_err(), Ordering::Release);
+        let session = met?;
+        let exchange = watched(&session, self.local_replicas, self.timeout);
+        self.binding.replace(exchange);
+        *self.session() = session;
+        self.greet()
     }
 
     /// The bytes of every process, in order.
     pub(crate) fn all_gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
-        let all = self.communicator.all_gather(bytes, Element::U8);
+        if self.is_catching_up() {
+            return Err(Error::user(
+                "this process has come to a training that goes on, and takes part in it from `fit` on; evaluate and predict after that",
+            ));
+        }
+        let all = self.communicator().all_gather(bytes, Element::U8);
         all.map_err(|error| self.explain(&error))
     }
 
@@ -128,67 +231,101 @@ impl World {
 
     /// Waits until every process has come.
     pub(crate) fn barrier(&self) -> Result<()> {
-        let come = self.communicator.barrier();
+        if self.is_catching_up() {
+            return Ok(());
+        }
+        let come = self.communicator().barrier();
         come.map_err(|error| self.explain(&error))
     }
 
-    /// Replaces tensors by those of the first process.
+    /// Replaces tensors by the first process' tensors.
     pub(crate) fn broadcast(&self, tensors: &mut [HostTensor]) -> Result<()> {
+        if self.is_catching_up() {
+            return Ok(());
+        }
         for tensor in tensors {
             let mut bytes = AlignedBytes::zeroed(tensor.bytes().len());
             bytes.as_mut_slice().copy_from_slice(tensor.bytes());
-            let sent = self.communicator.broadcast(0, bytes.as_mut_slice());
-            sent.map_err(|error| self.explain(&error))?;
+            self.broadcast_bytes(0, bytes.as_mut_slice())?;
             *tensor = HostTensor::from_aligned(tensor.shape().clone(), bytes);
         }
         Ok(())
     }
 
+    /// Replaces bytes by another process' bytes.
+    fn broadcast_bytes(&self, from: usize, bytes: &mut [u8]) -> Result<()> {
+        let sent = self.communicator().broadcast(from, bytes);
+        sent.map_err(|error| self.explain(&error))
+    }
+
+    /// The bytes of one process, for all; what others give is left.
+    pub(crate) fn broadcast_from(&self, from: usize, mut bytes: Vec<u8>) -> Result<Vec<u8>> {
+        let mut length = (bytes.len() as u64).to_le_bytes();
+        self.broadcast_bytes(from, &mut length)?;
+        let length = u64::from_le_bytes(length);
+        bytes.resize(usize::try_from(length).unwrap_or(usize::MAX), 0);
+        self.broadcast_bytes(from, &mut bytes)?;
+        Ok(bytes)
+    }
+
     /// Refuses to go on unless every process has the same value; `what` names it in the error.
     pub(crate) fn agree(&self, what: &str, value: &str) -> Result<()> {
+        if self.is_catching_up() {
+            return Ok(());
+        }
         let all = self.all_gather(value.as_bytes())?;
         let here = self.worker();
         let other = all.iter().position(|other| other != value.as_bytes());
         let Some(other) = other else { return Ok(()) };
         let theirs = String::from_utf8_lossy(&all[other]).into_owned();
-        Err(Error::Cluster(format!(
-            "{what} differs between workers: worker {here} has {value}, worker {other} has {theirs}; run the same program with the same settings, data and version on all workers"
-        )))
+        Err(differs(what, (here, value), (other, &theirs)))
     }
 
     /// The error of a failed exchange: what its coordinator knows to be the first failure, if it hears of one.
     fn explain(&self, error: &CollectiveError) -> Error {
         let (worker, workers) = (self.worker(), self.workers());
         let here = format!("worker {worker} of {workers} cannot go on");
-        match self.first_failure(error) {
+        let (coordinator, roster) = {
+            let session = self.session();
+            (session.coordinator.clone(), session.roster.clone())
+        };
+        let failure =
+            coordinator.and_then(|coordinator| first_failure(&coordinator, roster.as_ref(), error));
+        match failure {
             Some(failure) => Error::Cluster(format!("{here}: {failure}")),
             None => Error::Cluster(format!("{here}: {error}")),
         }
     }
+}
 
-    fn first_failure(&self, error: &CollectiveError) -> Option<Failure> {
-        let coordinator = self.coordinator.as_ref()?;
-        if let [lost, ..] = error.blamed()[..] {
-            coordinator.report_lost(lost, format!("was lost: {error}"));
-        }
-        let start = Instant::now();
-        loop {
-            let failure = coordinator.first_failure();
-            if failure.is_some() || start.elapsed() > HEARD_WITHIN {
-                return failure;
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
+/// The error that two processes have something else which must be equal.
+pub(crate) fn differs(what: &str, here: (usize, &str), there: (usize, &str)) -> Error {
+    let ((here, ours), (other, theirs)) = (here, there);
+    Error::Cluster(format!(
+        "{what} differs between workers: worker {here} has {ours}, worker {other} has {theirs}; run the same program with the same settings, data and version on all workers"
+    ))
+}
+
+/// The exchange of a session, which fails as soon as its coordinator hears of a failure.
+fn watched(session: &Session, local_replicas: usize, timeout: Duration) -> Arc<dyn Exchange> {
+    if let Some(coordinator) = &session.coordinator {
+        let communicator = session.communicator.clone();
+        coordinator.on_failure(move |failure| communicator.abort(&failure.to_string()));
     }
+    Arc::new(CommunicatorExchange {
+        communicator: session.communicator.clone(),
+        local_replicas,
+        deadline: timeout.saturating_mul(DEADLINE_FACTOR),
+    })
 }
 
 impl Drop for World {
     /// Leaves the others in good order; where something failed there is nothing to wait for.
     fn drop(&mut self) {
-        let Some(coordinator) = &self.coordinator else {
+        let Some(coordinator) = self.coordinator() else {
             return;
         };
-        let is_failing = std::thread::panicking() || self.communicator.failure().is_some();
+        let is_failing = std::thread::panicking() || self.communicator().failure().is_some();
         if !is_failing && coordinator.first_failure().is_none() {
             // What the others do at their end is no failure of this process' training.
             let _ = coordinator.leave(LEFT_WITHIN);

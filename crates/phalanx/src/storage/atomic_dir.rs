@@ -322,7 +322,7 @@ impl<'a> TargetDir<'a> {
         self.parent.join(self.hidden_sibling(".before"))
     }
 
-    /// The directory that was saved so many saves before the last one; 0 is the last one.
+    /// The directory that was saved this number of saves before the last one; 0 is the last one.
     fn numbered(&self, number: usize) -> PathBuf {
         if number == 0 {
             return self.path();

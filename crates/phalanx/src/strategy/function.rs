@@ -157,12 +157,12 @@ fn numbered<'a>(name: &str, values: &'a [PerReplica]) -> Vec<(String, &'a PerRep
 /// [`CustomTraining::function`](super::CustomTraining::function).
 pub struct Function<'f, A: Argument, const N: usize> {
     strategy: StrategyHandle,
-    body: Box<Body<'f, A, N>>,
+    body: Box<FunctionBody<'f, A, N>>,
     policy: Policy,
     traces: Vec<Trace>,
 }
 
-type Body<'f, A, const N: usize> = dyn Fn(&mut ReplicaCx<'_>, A) -> [Tensor; N] + 'f;
+type FunctionBody<'f, A, const N: usize> = dyn Fn(&mut ReplicaCx<'_>, A) -> [Tensor; N] + 'f;
 
 /// The program for arguments of one shape.
 struct Trace {

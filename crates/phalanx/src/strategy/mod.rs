@@ -2,6 +2,7 @@
 
 mod central_storage;
 mod checkpoint;
+mod communication;
 mod custom_training;
 mod default_devices;
 mod distribute;
@@ -12,6 +13,7 @@ mod mirrored;
 mod multi_worker;
 mod named;
 mod one_device;
+mod parameter_server;
 mod per_replica;
 mod pipeline;
 mod replica_cx;
@@ -20,6 +22,7 @@ mod state;
 mod tpu;
 
 pub use central_storage::CentralStorageStrategy;
+pub use communication::{CommunicationImplementation, CommunicationOptions};
 pub use custom_training::CustomTraining;
 pub use distribute::{
     DistributedBatch, DistributedDataset, DistributedIter, InputContext, Pipelines,
@@ -27,13 +30,15 @@ pub use distribute::{
 pub use function::{Argument, Function, Inputs};
 pub use mesh::MeshStrategy;
 pub use mirrored::MirroredStrategy;
-pub use multi_worker::{CommunicationOptions, MultiWorkerMirroredStrategy};
+pub use multi_worker::MultiWorkerMirroredStrategy;
 pub use named::NamedStrategy;
 pub use one_device::OneDeviceStrategy;
+pub use parameter_server::{ParameterServerOptions, ParameterServerStrategy};
 pub use per_replica::{PerReplica, Reduce, ValueContext};
 pub use phalanx_cluster::{Address, Membership};
 pub use phalanx_collectives::{Communicator, CommunicatorOptions, Transport};
 pub use phalanx_graph::Mesh;
+pub use phalanx_ps::{Durability, Mode, Partitioner};
 pub use pipeline::PipelineStrategy;
 pub use replica_cx::{Gradients, ReplicaCx};
 pub use state::{MetricRef, ModelRef, OptimizerRef, State, ValueKind, ValueRef};

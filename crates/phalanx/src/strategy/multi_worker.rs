@@ -2,14 +2,12 @@
 
 use std::time::Duration;
 
-use phalanx_cluster::{
-    ClusterError, Coordinator, JoinRequest, Membership, Variables, membership_from_env,
-};
-use phalanx_collectives::{Communicator, CommunicatorOptions, Transport};
+use phalanx_cluster::{Membership, Variables, membership_from_env};
+use phalanx_collectives::{Communicator, Element};
 
-use super::Strategy;
+use super::{CommunicationOptions, Strategy};
 use crate::engine::{Engine, EngineOptions};
-use crate::replicas::{Placement, Reduction, World};
+use crate::replicas::{Placement, Reduction, Rendezvous, Session, World};
 use crate::{Error, Result};
 
 /// Trains copies of the model on the devices of several processes, on one machine or many, which add their gradients after each
@@ -17,67 +15,9 @@ use crate::{Error, Result};
 ///
 /// Every process runs the same program: it compiles the model and calls `fit`, `evaluate`, `save` as the others do. Batches are
 /// global: each process reads its part of every batch. Results equal one process with the whole batches. The first process, the chief,
-/// gives the variables their first values, writes files and shows progress. Loops of one's own, meshes and pipelines stay within one process.
+/// gives the variables their first values, writes files and shows progress. Custom loops, meshes and pipelines stay within one process.
 #[derive(Clone, Debug)]
 pub struct MultiWorkerMirroredStrategy(Placement);
-
-/// What carries gradients between processes, and how long they wait for each other.
-#[derive(Clone, Debug)]
-pub struct CommunicationOptions {
-    transport: Transport,
-    timeout: Duration,
-    join_timeout: Duration,
-    secret: Option<Vec<u8>>,
-}
-
-impl Default for CommunicationOptions {
-    /// Shared memory within a machine and TCP between machines; a minute for an exchange, five to find each other.
-    fn default() -> Self {
-        Self {
-            transport: Transport::Auto,
-            timeout: Duration::from_secs(60),
-            join_timeout: Duration::from_secs(300),
-            secret: None,
-        }
-    }
-}
-
-impl CommunicationOptions {
-    /// The default.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Sets what carries the bytes.
-    #[must_use]
-    pub const fn transport(mut self, transport: Transport) -> Self {
-        self.transport = transport;
-        self
-    }
-
-    /// Sets the longest that an exchange waits for other processes without getting a byte on. It must be longer than processes may
-    /// be apart: the slowest step, or a compilation that one of them finds in its cache and another does not.
-    #[must_use]
-    pub const fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = timeout;
-        self
-    }
-
-    /// Sets the longest that processes wait for all to be there.
-    #[must_use]
-    pub const fn join_timeout(mut self, timeout: Duration) -> Self {
-        self.join_timeout = timeout;
-        self
-    }
-
-    /// Sets what processes prove to each other that they know, when they find each other and before they exchange data.
-    #[must_use]
-    pub fn secret(mut self, secret: impl Into<Vec<u8>>) -> Self {
-        self.secret = Some(secret.into());
-        self
-    }
-}
 
 impl MultiWorkerMirroredStrategy {
     /// The processes that the environment describes (TF_CONFIG, torchrun's variables, Slurm, Kubernetes or MPI), each with the CPU as
@@ -117,58 +57,51 @@ impl MultiWorkerMirroredStrategy {
         membership: &Membership,
         options: &CommunicationOptions,
     ) -> Result<Self> {
-        let listener = membership.data_listener().map_err(|error| {
-            Error::Cluster(format!("cannot listen for data of other workers: {error}"))
-        })?;
-        let address = listener.local_addr().map_err(|error| {
-            Error::Cluster(format!("cannot find the address of a listener: {error}"))
-        })?;
-        let request = JoinRequest::new(env!("CARGO_PKG_VERSION"), address);
-        let request = request.deadline(options.join_timeout);
-        let request = match &options.secret {
-            Some(secret) => request.secret(secret.clone()),
-            None => request,
+        let options = &options.with_secret_of_job(&Variables::of_process())?;
+        let mpi = options.group_over_mpi(membership, |line| engine.notice(line))?;
+        let membership = &match &mpi {
+            Some(group) => rendezvous_over(group, membership)?,
+            None => membership.clone(),
         };
-        let (coordinator, roster) = Coordinator::join(membership, request).map_err(joined)?;
-        let communicator = Communicator::connect(
-            membership.worker,
-            &roster.addresses,
-            &listener,
-            &CommunicatorOptions {
-                transport: options.transport,
-                timeout: options.timeout,
-                join_timeout: options.join_timeout,
-                secret: options.secret.clone(),
-                job: membership.job.clone(),
-                generation: roster.generation,
-                ..CommunicatorOptions::default()
-            },
-        );
-        let communicator = communicator.map_err(|error| {
-            coordinator.report_failure(error.to_string());
-            Error::Cluster(format!("worker {}: {error}", membership.worker))
-        })?;
-        Self::in_group(engine, communicator, Some(coordinator), options.timeout)
+        let rendezvous = Rendezvous::new(membership, options.link(membership))?;
+        // MPI ends all processes with the first that is lost.
+        let (session, rendezvous) = match mpi {
+            Some(group) => (rendezvous.join_over(group)?, None),
+            None => (rendezvous.join()?, Some(rendezvous)),
+        };
+        if membership.is_chief() {
+            engine.notice(&session.communicator.algorithms().to_string());
+        }
+        let strategy = Self::in_group(engine, session, rendezvous, options.timeout)?;
+        Ok(match &options.reduction {
+            Some(reduction) => strategy.reduction(reduction.clone()),
+            None => strategy,
+        })
     }
 
-    /// All devices of this process' engine, and those of the other processes of a group that was made by hand.
+    /// All devices of this process' engine, and the devices of the other processes of a group that was made by hand.
     ///
     /// `timeout` is the deadline of an exchange that the communicator was made with. All processes call this at the same time.
     ///
     /// # Errors
     /// [`Error::Cluster`] when another process is gone, too late, or has another number of devices.
     pub fn on(engine: &Engine, communicator: Communicator, timeout: Duration) -> Result<Self> {
-        Self::in_group(engine, communicator, None, timeout)
+        let session = Session {
+            communicator,
+            coordinator: None,
+            roster: None,
+        };
+        Self::in_group(engine, session, None, timeout)
     }
 
     fn in_group(
         engine: &Engine,
-        communicator: Communicator,
-        coordinator: Option<Coordinator>,
+        session: Session,
+        rendezvous: Option<Rendezvous>,
         timeout: Duration,
     ) -> Result<Self> {
         let placement = Placement::all(engine);
-        if communicator.size() == 1 {
+        if session.communicator.size() == 1 && rendezvous.is_none() {
             return Ok(Self(placement));
         }
         if engine.platform_name() != "cpu" {
@@ -178,7 +111,7 @@ impl MultiWorkerMirroredStrategy {
             )));
         }
         let local_replicas = placement.local_replicas();
-        let world = World::new(engine, communicator, coordinator, timeout, local_replicas)?;
+        let world = World::new(engine, session, rendezvous, timeout, local_replicas)?;
         Ok(Self(placement.in_world(world)))
     }
 
@@ -223,10 +156,14 @@ pub(super) fn devices_per_worker() -> Result<Option<usize>> {
     }
 }
 
-/// The error of a process that did not find the others.
-fn joined(error: ClusterError) -> Error {
-    match error {
-        ClusterError::User(message) => Error::User(message),
-        other => Error::Cluster(other.to_string()),
+/// The membership with the rendezvous that rank 0 tells the others over MPI, where none is known.
+fn rendezvous_over(group: &Communicator, membership: &Membership) -> Result<Membership> {
+    let mut membership = membership.clone();
+    if membership.rendezvous.is_known() {
+        return Ok(membership);
     }
+    let told = group.all_gather(phalanx_cluster::own_host().as_bytes(), Element::U8);
+    let told = told.map_err(|error| Error::Cluster(error.to_string()))?;
+    membership.rendezvous.address.host = String::from_utf8_lossy(&told[0]).into_owned();
+    Ok(membership)
 }

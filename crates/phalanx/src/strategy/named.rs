@@ -8,8 +8,9 @@ use serde_json::Value;
 
 use super::multi_worker::devices_per_worker;
 use super::{
-    CentralStorageStrategy, CommunicationOptions, MeshStrategy, MirroredStrategy,
-    MultiWorkerMirroredStrategy, OneDeviceStrategy, PipelineStrategy, Strategy,
+    CentralStorageStrategy, CommunicationOptions, MeshStrategy, MirroredStrategy, Mode,
+    MultiWorkerMirroredStrategy, OneDeviceStrategy, ParameterServerOptions,
+    ParameterServerStrategy, Partitioner, PipelineStrategy, Strategy,
 };
 use crate::config::{self, Component, DefaultValue, Description, Field, Kind as ValueKind};
 use crate::engine::{Engine, EngineOptions};
@@ -19,29 +20,31 @@ use crate::{Error, Result};
 /// A strategy as a training file writes it: a name and settings, and the devices that it is for.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NamedStrategy {
-    kind: Kind,
+    kind: StrategyKind,
     devices: Option<DeviceChoice>,
-    settings: Settings,
+    settings: StrategySettings,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum StrategyKind {
     OneDevice,
     Mirrored,
     MultiWorker,
     CentralStorage,
     Mesh,
     Pipeline,
+    ParameterServer,
 }
 
-impl Kind {
-    const ALL: [Self; 6] = [
+impl StrategyKind {
+    const ALL: [Self; 7] = [
         Self::OneDevice,
         Self::Mirrored,
         Self::MultiWorker,
         Self::CentralStorage,
         Self::Mesh,
         Self::Pipeline,
+        Self::ParameterServer,
     ];
 
     const fn name(self) -> &'static str {
@@ -52,6 +55,7 @@ impl Kind {
             Self::CentralStorage => "central_storage",
             Self::Mesh => "mesh",
             Self::Pipeline => "pipeline",
+            Self::ParameterServer => "parameter_server",
         }
     }
 
@@ -78,6 +82,19 @@ impl Kind {
             Self::Pipeline => (
                 "one model in stages of consecutive layers, one stage on each device; batches pass through in micro-batches",
                 &[DEVICES, STAGES, MICRO_BATCHES, STARTING_AT],
+            ),
+            Self::ParameterServer => (
+                "variables on the parameter servers of a cluster, to which workers push gradients; `phalanx launch --ps` or TF_CONFIG say which there are",
+                &[
+                    DEVICES,
+                    MODE,
+                    STALENESS,
+                    BACKUP_WORKERS,
+                    SHARDS,
+                    MIN_SHARD_BYTES,
+                    MAX_SHARD_BYTES,
+                    GO_ON_WITHOUT_CHIEF,
+                ],
             ),
         };
         Component {
@@ -140,10 +157,54 @@ const STARTING_AT: Field = Field::new(
     "the names of the layers that the second stage and all later ones begin with",
 );
 
+const MODE: Field = Field::new(
+    "mode",
+    ValueKind::OneOf(&["async", "bounded_staleness", "sync"]),
+    DefaultValue::Words("async"),
+    "`async`: nobody waits; `bounded_staleness`: nobody is more than `staleness` steps ahead; `sync`: all step together",
+)
+.example("sync");
+const STALENESS: Field = Field::new(
+    "staleness",
+    ValueKind::Whole(0, i64::MAX),
+    DefaultValue::Words("10"),
+    "of `bounded_staleness`: the most steps that a worker is ahead of another",
+);
+const BACKUP_WORKERS: Field = Field::new(
+    "backup_workers",
+    ValueKind::Whole(0, i64::MAX),
+    DefaultValue::Words("0"),
+    "of `sync`: the number of workers that a step does not wait for",
+);
+const SHARDS: Field = Field::new(
+    "shards",
+    ValueKind::POSITIVE,
+    DefaultValue::Words("variables are whole"),
+    "number of shards of each variable; with a size in bytes the most shards",
+);
+const MIN_SHARD_BYTES: Field = Field::new(
+    "min_shard_bytes",
+    ValueKind::POSITIVE,
+    DefaultValue::Words("no bound"),
+    "cuts variables into as many shards of at least so many bytes as `shards` allows",
+);
+const MAX_SHARD_BYTES: Field = Field::new(
+    "max_shard_bytes",
+    ValueKind::POSITIVE,
+    DefaultValue::Words("no bound"),
+    "cuts variables into shards of at most so many bytes",
+);
+const GO_ON_WITHOUT_CHIEF: Field = Field::new(
+    "go_on_without_chief",
+    ValueKind::Bool,
+    DefaultValue::Words("false"),
+    "when the first worker is lost the others go on to the end of the epoch and wait there for another in its place",
+);
+
 /// As they are written; `None` where nothing is.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-struct Settings {
+struct StrategySettings {
     devices: Option<String>,
     parameter_device: Option<String>,
     reduction: Value,
@@ -153,41 +214,62 @@ struct Settings {
     stages: Option<usize>,
     micro_batches: Option<usize>,
     starting_at: Option<Vec<String>>,
+    mode: Option<String>,
+    staleness: Option<u64>,
+    backup_workers: Option<usize>,
+    shards: Option<usize>,
+    min_shard_bytes: Option<usize>,
+    max_shard_bytes: Option<usize>,
+    go_on_without_chief: Option<bool>,
 }
 
 /// One device when one is there, else all of them mirrored.
 impl Default for NamedStrategy {
     fn default() -> Self {
         Self {
-            kind: Kind::Mirrored,
+            kind: StrategyKind::Mirrored,
             devices: None,
-            settings: Settings::default(),
+            settings: StrategySettings::default(),
         }
     }
 }
 
 impl NamedStrategy {
     /// The names of strategies.
-    pub const KINDS: [&'static str; 6] = {
-        let [a, b, c, d, e, f] = Kind::ALL;
-        [a.name(), b.name(), c.name(), d.name(), e.name(), f.name()]
+    pub const KINDS: [&'static str; 7] = {
+        let [a, b, c, d, e, f, g] = StrategyKind::ALL;
+        [
+            a.name(),
+            b.name(),
+            c.name(),
+            d.name(),
+            e.name(),
+            f.name(),
+            g.name(),
+        ]
     };
 
     /// The strategy of this name with these settings: `devices` (see [`DeviceChoice`]); of `mirrored` and
     /// `central_storage` `reduction` (see [`Reduction::from_config`]) and `shares` (a number for each replica); of
     /// `mirrored` `verify_every` (a number of steps); of `central_storage` `parameter_device`; of `mesh` `axes`, names
     /// with sizes (see [`Mesh`]; the last in the order of names is counted fastest); of `pipeline` `stages`,
-    /// `micro_batches` (as many as stages by default) and `starting_at` (a list of layers).
+    /// `micro_batches` (as many as stages by default) and `starting_at` (a list of layers); of `parameter_server` `mode`,
+    /// `staleness`, `backup_workers`, `shards`, `min_shard_bytes`, `max_shard_bytes` and `go_on_without_chief` (see
+    /// [`ParameterServerOptions`]).
     ///
     /// # Errors
     /// An unknown name or setting (naming the nearest), or a value that makes no sense.
     pub fn from_config(kind: &str, fields: &Value) -> Result<Self> {
-        let known = Kind::ALL.into_iter().find(|known| known.name() == kind);
+        let known = StrategyKind::ALL
+            .into_iter()
+            .find(|known| known.name() == kind);
         let known = known.ok_or_else(|| config::unknown_kind("strategy", kind, &Self::KINDS))?;
         let declared = known.component().fields;
         let given = fields.as_object().into_iter().flatten();
         for (name, _) in given.filter(|(name, _)| declared.iter().all(|own| own.name != *name)) {
-            let others = Kind::ALL.iter().flat_map(|other| other.component().fields);
+            let others = StrategyKind::ALL
+                .iter()
+                .flat_map(|other| other.component().fields);
             if others.map(|field| field.name).any(|other| other == name) {
                 return Err(Error::user(format!(
                     "{kind}: `{name}` does not apply to this strategy; leave it out"
@@ -195,11 +277,15 @@ impl NamedStrategy {
             }
         }
         let declared: Vec<&Field> = declared.iter().collect();
-        let settings = config::read_fields(kind, &Settings::default(), &declared, fields)?;
+        let settings = config::read_fields(kind, &StrategySettings::default(), &declared, fields)?;
         Reduction::from_config(&settings.reduction)?;
         if let Some(mesh) = settings.mesh() {
             let checked = mesh.check();
             checked.map_err(|why| Error::user(format!("{kind}: `axes`: {why}")))?;
+        }
+        if known == StrategyKind::ParameterServer {
+            let wrong = |error: Error| Error::user(format!("{kind}: {error}"));
+            settings.on_servers().map_err(wrong)?;
         }
         let devices = settings.devices.as_deref().map(str::parse);
         Ok(Self {
@@ -211,9 +297,9 @@ impl NamedStrategy {
 
     /// The strategies with their settings and defaults.
     pub(crate) fn descriptions() -> Vec<Description> {
-        let mut defaults = config::write("strategy", &Settings::default());
+        let mut defaults = config::write("strategy", &StrategySettings::default());
         defaults["reduction"] = Reduction::default().config();
-        let all = Kind::ALL.iter();
+        let all = StrategyKind::ALL.iter();
         all.map(|kind| Description::new(&kind.component(), &[], &defaults))
             .collect()
     }
@@ -225,18 +311,19 @@ impl NamedStrategy {
         self
     }
 
-    /// The same in every process of a cluster: what is mirrored over the devices of one process is mirrored over those of all.
+    /// The same in every process of a cluster: what is mirrored over the devices of one process is mirrored over the devices of all.
     ///
     /// # Errors
     /// When the strategy, or one of its settings, is for one process.
     pub fn in_cluster(mut self) -> Result<Self> {
         let reason = match self.kind {
-            Kind::MultiWorker => None,
-            Kind::Mirrored if self.settings.shares.is_some() => Some("`shares`".to_owned()),
-            Kind::Mirrored if self.settings.verify_every.is_some() => {
+            StrategyKind::ParameterServer => return Ok(self),
+            StrategyKind::MultiWorker => None,
+            StrategyKind::Mirrored if self.settings.shares.is_some() => Some("`shares`".to_owned()),
+            StrategyKind::Mirrored if self.settings.verify_every.is_some() => {
                 Some("`verify_every`".to_owned())
             }
-            Kind::Mirrored => None,
+            StrategyKind::Mirrored => None,
             other => Some(format!("the strategy `{}`", other.name())),
         };
         if let Some(reason) = reason {
@@ -244,7 +331,7 @@ impl NamedStrategy {
                 "{reason} is for one process, and the environment describes several workers; use `multi_worker`, or start one process"
             )));
         }
-        self.kind = Kind::MultiWorker;
+        self.kind = StrategyKind::MultiWorker;
         Ok(self)
     }
 
@@ -263,7 +350,9 @@ impl NamedStrategy {
             Some(devices) => devices.options(options),
             None => EngineOptions {
                 cpu_devices: match self.kind {
-                    Kind::MultiWorker => devices_per_worker()?,
+                    StrategyKind::MultiWorker | StrategyKind::ParameterServer => {
+                        devices_per_worker()?
+                    }
                     _ => self.cpu_devices()?,
                 }
                 .unwrap_or(options.cpu_devices),
@@ -277,24 +366,31 @@ impl NamedStrategy {
         };
         let names: Vec<String> = devices.iter().map(|&d| engine.device_name(d)).collect();
         Ok(match self.kind {
-            Kind::OneDevice if names.len() > 1 => {
+            StrategyKind::OneDevice if names.len() > 1 => {
                 return Err(Error::user(format!(
                     "`one_device` trains on one device, and `devices` are {}; name one, or use `mirrored`",
                     names.join(", ")
                 )));
             }
-            Kind::OneDevice => Box::new(OneDeviceStrategy::device(&engine, &names[0])?),
-            Kind::Mirrored => Box::new(self.settings.mirrored(&engine, &names)?),
-            Kind::MultiWorker => Box::new(
+            StrategyKind::OneDevice => Box::new(OneDeviceStrategy::device(&engine, &names[0])?),
+            StrategyKind::Mirrored => Box::new(self.settings.mirrored(&engine, &names)?),
+            StrategyKind::MultiWorker => Box::new(
                 MultiWorkerMirroredStrategy::from_env_with(
                     &engine,
                     &CommunicationOptions::default(),
                 )?
                 .reduction(Reduction::from_config(&self.settings.reduction)?),
             ),
-            Kind::CentralStorage => Box::new(self.settings.central(&engine, &names, &options)?),
-            Kind::Mesh => Box::new(self.settings.meshed(&engine, &names)?),
-            Kind::Pipeline => Box::new(self.settings.pipeline(&engine, &names)?),
+            StrategyKind::ParameterServer => {
+                let options = self.settings.on_servers()?;
+                let worker = ParameterServerStrategy::from_env_with(&engine, &options)?;
+                Box::new(worker.ok_or_else(|| Error::Stopped("the job is over".into()))?)
+            }
+            StrategyKind::CentralStorage => {
+                Box::new(self.settings.central(&engine, &names, &options)?)
+            }
+            StrategyKind::Mesh => Box::new(self.settings.meshed(&engine, &names)?),
+            StrategyKind::Pipeline => Box::new(self.settings.pipeline(&engine, &names)?),
         })
     }
 }
@@ -313,7 +409,59 @@ impl NamedStrategy {
     }
 }
 
-impl Settings {
+impl StrategySettings {
+    /// How workers and parameter servers work together.
+    fn on_servers(&self) -> Result<ParameterServerOptions> {
+        let given = [
+            ("staleness", self.staleness.is_some(), "bounded_staleness"),
+            ("backup_workers", self.backup_workers.is_some(), "sync"),
+        ];
+        let mode = self.mode.as_deref().unwrap_or("async");
+        if let Some((name, _, of)) = given.iter().find(|(_, given, of)| *given && *of != mode) {
+            return Err(Error::user(format!(
+                "`{name}` is of the mode `{of}`, and the mode is `{mode}`; leave it out, or change `mode`"
+            )));
+        }
+        let mode = match mode {
+            "async" => Mode::Async,
+            "bounded_staleness" => Mode::BoundedStaleness {
+                steps: self.staleness.unwrap_or(10),
+            },
+            "sync" => Mode::Sync {
+                backup_workers: self.backup_workers.unwrap_or(0),
+            },
+            other => {
+                return Err(Error::user(format!(
+                    "`mode` must be `async`, `bounded_staleness` or `sync`, got `{other}`"
+                )));
+            }
+        };
+        let partitioner = match (self.min_shard_bytes, self.max_shard_bytes, self.shards) {
+            (Some(_), Some(_), _) => {
+                return Err(Error::user(
+                    "`min_shard_bytes` and `max_shard_bytes` exclude each other; keep one",
+                ));
+            }
+            (Some(min_shard_bytes), None, shards) => Partitioner::MinSize {
+                min_shard_bytes,
+                max_shards: shards.unwrap_or(1),
+            },
+            (None, Some(max_shard_bytes), max_shards) => Partitioner::MaxSize {
+                max_shard_bytes,
+                max_shards,
+            },
+            (None, None, Some(shards)) => Partitioner::FixedShards { shards },
+            (None, None, None) => Partitioner::Whole,
+        };
+        let options = ParameterServerOptions::new()
+            .mode(mode)
+            .partitioner(partitioner);
+        Ok(match self.go_on_without_chief {
+            Some(true) => options.go_on_without_chief(),
+            _ => options,
+        })
+    }
+
     fn mesh(&self) -> Option<Mesh> {
         let axes = self.axes.as_ref()?.iter();
         Some(Mesh::new(axes.map(|(name, &size)| (name.as_str(), size))))

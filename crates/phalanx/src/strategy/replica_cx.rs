@@ -34,7 +34,7 @@ pub struct ReplicaCx<'a> {
     per_example: HashMap<Value, bool>,
     padding_masks: HashMap<Value, Tensor>,
     penalties: HashMap<usize, Vec<Tensor>>,
-    random: Option<Random>,
+    random: Option<RandomStream>,
     pub(super) warnings: Vec<String>,
 }
 
@@ -48,7 +48,7 @@ pub(super) struct BatchRows {
     pub(super) filled: Option<[Tensor; 2]>,
 }
 
-struct Random {
+struct RandomStream {
     key: Tensor,
     uses: u32,
 }
@@ -176,7 +176,7 @@ impl<'a> ReplicaCx<'a> {
         }
     }
 
-    /// The weight of values, with that of rows that only fill up taken away.
+    /// The weight of values; rows that only fill up weigh nothing.
     #[track_caller]
     fn weight_of_examples(&self, values: &Tensor, weight: Option<&Tensor>) -> Option<Tensor> {
         let rows = values.dims().first().copied().unwrap_or(0);
@@ -371,7 +371,7 @@ impl ReplicaCx<'_> {
 /// Learning.
 impl ReplicaCx<'_> {
     /// This replica's gradients of a loss, before any all-reduce, with respect to the variables of an optimizer. They are
-    /// those of the loss itself, whatever the loss scale.
+    /// the loss's own, whatever the loss scale.
     ///
     /// A warning names variables that the loss does not depend on; they stay as they are. It is a mistake when it depends on
     /// none: it was not computed from the models, or an optimizer has changed their variables since.
@@ -688,17 +688,17 @@ impl ReplicaCx<'_> {
     /// A key that was not used before; the first of a step is the same as in `fit`.
     #[track_caller]
     fn random_key(&mut self) -> Tensor {
-        let Some(Random { key, uses }) = self.random.take() else {
+        let Some(RandomStream { key, uses }) = self.random.take() else {
             let key = self.step_key();
             let first = key.clone();
-            self.random = Some(Random { key, uses: 1 });
+            self.random = Some(RandomStream { key, uses: 1 });
             return first;
         };
         let number = self.graph.constant(HostTensor::scalar(uses));
         let other = key.xor(&key.like(f64::from(OTHER_KEYS)));
         let fresh = self.graph.random_bits(&other, &number, &[1, 2]);
         let uses = uses + 1;
-        self.random = Some(Random { key, uses });
+        self.random = Some(RandomStream { key, uses });
         fresh.reshape(&[2])
     }
 

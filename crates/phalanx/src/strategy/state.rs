@@ -24,7 +24,7 @@ use crate::{Error, Result};
 /// state in and puts the new values out in its place; one state may hold several models, each with an optimizer.
 pub struct State {
     pub(super) strategy: StrategyHandle,
-    pub(super) entries: Vec<Entry>,
+    pub(super) entries: Vec<StateArray>,
     /// Tells handles of this state from handles of other states.
     pub(super) state_id: StateId,
     pub(super) seed: u64,
@@ -42,7 +42,7 @@ impl StateId {
 }
 
 /// One array of the state.
-pub(super) struct Entry {
+pub(super) struct StateArray {
     /// The path in messages: `generator/dense/kernel`.
     pub(super) name: String,
     pub(super) shape: Shape,
@@ -84,7 +84,7 @@ pub struct OptimizerRef {
     pub(super) models: Arc<[ModelRef]>,
     /// The variables it trains, and their entries.
     pub(super) params: Arc<[(ParamSpec, usize)]>,
-    /// The entry of the number of batches seen; the entries of the slots follow, then those of the loss scale.
+    /// The entry of the number of batches seen; the entries of the slots follow, then the loss scale's.
     pub(super) first: usize,
 }
 
@@ -352,7 +352,7 @@ impl State {
     }
 
     fn add(&mut self, name: String, value: &HostTensor, kind: ValueKind) -> Result<()> {
-        self.entries.push(Entry {
+        self.entries.push(StateArray {
             name,
             shape: value.shape().clone(),
             kind,
@@ -571,7 +571,7 @@ impl State {
     }
 
     fn check_shape(&self, entry: usize, value: &HostTensor) -> Result<()> {
-        let Entry { name, shape, .. } = &self.entries[entry];
+        let StateArray { name, shape, .. } = &self.entries[entry];
         if value.shape() == shape {
             return Ok(());
         }
@@ -586,7 +586,7 @@ impl State {
 
     /// The value of an entry, as its kind says; waits for the steps begun.
     pub(super) fn read(&self, entry: usize) -> Result<HostTensor> {
-        let Entry { kind, shape, .. } = &self.entries[entry];
+        let StateArray { kind, shape, .. } = &self.entries[entry];
         let engine = self.strategy.placement.engine();
         let buffers = self.buffers(entry)?;
         let how = match kind {

@@ -5,7 +5,15 @@
 #[path = "../replicas/cases.rs"]
 mod cases;
 
+mod callbacks;
+#[cfg(feature = "etcd")]
+mod etcd;
+#[path = "../../../../tests/tools/hosts.rs"]
+mod hosts;
+mod launchers;
+mod networks;
 mod processes;
+mod recovery;
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
@@ -13,6 +21,7 @@ use std::time::Duration;
 
 use cases::{Case, Part};
 use phalanx::engine::{Engine, EngineOptions};
+use phalanx::fit::{TensorBoard, UpdateFreq};
 use phalanx::prelude::*;
 use phalanx::replicas::Reduction;
 use phalanx::strategy::{Communicator, CommunicatorOptions, MultiWorkerMirroredStrategy};
@@ -20,7 +29,8 @@ use phalanx_testkit::relative_difference as apart;
 
 /// The bound of the strategies that train in one process.
 const TOLERANCE: f64 = 1e-5;
-const TIMEOUT: Duration = Duration::from_secs(20);
+/// Ends only what hangs: a worker may compile for long on a machine that does much else, while the others wait for it.
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The engine of a worker, with this many devices: an exchange holds its device, so workers cannot share one.
 fn engine(worker: usize, devices: usize) -> &'static Engine {
@@ -87,6 +97,15 @@ fn on_workers<T: Send>(
     devices: usize,
     work: impl Fn(MultiWorkerMirroredStrategy) -> T + Sync,
 ) -> Vec<T> {
+    on_engines(workers, |worker| engine(worker, devices), work)
+}
+
+/// The same on these engines.
+fn on_engines<'e, T: Send>(
+    workers: usize,
+    engine: impl Fn(usize) -> &'e Engine + Sync,
+    work: impl Fn(MultiWorkerMirroredStrategy) -> T + Sync,
+) -> Vec<T> {
     // Engines are shared by the tests, and while one worker waits for another nobody else may use its device.
     static ENGINES_IN_USE: Mutex<()> = Mutex::new(());
     let _alone = ENGINES_IN_USE
@@ -99,9 +118,9 @@ fn on_workers<T: Send>(
     let group = Communicator::in_memory(workers, &options).unwrap();
     thread::scope(|scope| {
         let start = |communicator: Communicator| {
-            let work = &work;
+            let (work, engine) = (&work, &engine);
             scope.spawn(move || {
-                let engine = engine(communicator.rank(), devices);
+                let engine = engine(communicator.rank());
                 work(MultiWorkerMirroredStrategy::on(engine, communicator, TIMEOUT).unwrap())
             })
         };
@@ -204,6 +223,45 @@ fn a_worker_with_another_program_is_named_before_the_first_step() {
     }
 }
 
+/// One bit of one variable of one worker is another; each of these workers, variables and bits.
+#[test]
+fn a_flipped_bit_is_found_and_named_within_the_steps_of_a_comparison() {
+    for (trial, workers) in [2, 3, 3, 2, 3].into_iter().enumerate() {
+        let wrong = trial % workers;
+        let errors = on_workers(workers, 1, |strategy| {
+            let case = cases::everything();
+            let worker = strategy.worker();
+            let mut trainer = strategy.compile(case.model, case.compile).unwrap();
+            let data = case.data.batch(case.batch);
+            let fit = |epochs| {
+                let fit = Fit::epochs(epochs).progress(Progress::Silent);
+                fit.compare_workers(7)
+            };
+            trainer.fit(&data, fit(3)).unwrap();
+            let (name, value) = trainer.variables().unwrap().remove(trial % 4);
+            if worker == wrong {
+                let mut values: Vec<f32> = value.to_f64().iter().map(|x| *x as f32).collect();
+                let flipped = values[trial % values.len()].to_bits() ^ (1 << (trial * 5));
+                let at = trial % values.len();
+                values[at] = f32::from_bits(flipped);
+                let value = HostTensor::new(value.dims(), &values);
+                trainer.set_variables(&[(&name, value)]).unwrap();
+            }
+            let before = trainer.iterations();
+            let error = trainer.fit(&data, fit(20).initial_epoch(3)).unwrap_err();
+            let took = trainer.iterations() - before;
+            assert!((1..=7).contains(&took), "found after {took} steps");
+            (error.to_string(), name)
+        });
+        // Of two, the first one counts.
+        let named = if workers == 2 { 1 } else { wrong };
+        for (error, _) in &errors {
+            let who = format!("worker {named} has other values of `");
+            assert!(error.contains(&who), "{errors:?}");
+        }
+    }
+}
+
 #[test]
 fn a_worker_with_bad_data_ends_the_others_at_once() {
     let errors = on_workers(2, 1, |strategy| {
@@ -226,6 +284,33 @@ fn a_worker_with_bad_data_ends_the_others_at_once() {
 }
 
 #[test]
+fn one_trace_has_the_steps_of_all_workers() {
+    let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("workers-trace.json");
+    let _ = std::fs::remove_file(&path);
+    on_workers(2, 1, |strategy| {
+        let case = cases::everything();
+        let mut trainer = strategy.compile(case.model, case.compile).unwrap();
+        let fit = Fit::epochs(3).progress(Progress::Silent).trace(&path, 1, 2);
+        trainer.fit(&case.data.batch(case.batch), fit).unwrap();
+    });
+    let text = std::fs::read_to_string(&path).unwrap();
+    let trace: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    for worker in 0..2 {
+        let of = |track: u32, name: &str| {
+            let spans = events.iter().filter(|event| {
+                event["ph"] == "X" && event["pid"] == worker && event["tid"] == track
+            });
+            spans.filter(|event| event["name"] == name).count()
+        };
+        assert_eq!(of(1, "step"), 2, "{text}");
+        assert_eq!(of(0, "input"), 2, "{text}");
+        assert!(of(0, "transfer") >= 2 && of(0, "compute") >= 2, "{text}");
+    }
+    std::fs::remove_file(&path).unwrap();
+}
+
+#[test]
 fn the_first_worker_writes_the_event_files() {
     let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("workers-tensorboard");
     let _ = std::fs::remove_dir_all(&folder);
@@ -236,13 +321,18 @@ fn the_first_worker_writes_the_event_files() {
         let mut trainer = strategy.compile(case.model, case.compile).unwrap();
         let fit = Fit::epochs(1)
             .progress(Progress::Silent)
-            .tensorboard(events);
+            .tensorboard(TensorBoard::new(events).update_freq(UpdateFreq::Steps(1)));
         trainer.fit(&case.data.batch(case.batch), fit).unwrap();
         is_chief
     });
     assert_eq!(is_chief, [true, false]);
     let files = std::fs::read_dir(folder.join("first/train")).unwrap();
     assert_eq!(files.count(), 1);
-    assert!(!folder.join("other").exists());
+    let others: Vec<_> = std::fs::read_dir(folder.join("other"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
+    assert_eq!(others, ["worker-1"]);
+    assert!(folder.join("first/worker-0").exists());
     std::fs::remove_dir_all(&folder).unwrap();
 }

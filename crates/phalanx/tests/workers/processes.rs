@@ -1,6 +1,5 @@
 //! Workers as processes: this test binary starts itself, with TF_CONFIG set for each.
 
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -8,19 +7,28 @@ use std::time::{Duration, Instant};
 use phalanx::engine::{Engine, EngineOptions};
 use phalanx::prelude::*;
 use phalanx::strategy::{CommunicationOptions, MultiWorkerMirroredStrategy, Transport};
+use phalanx_cluster::launch::ReservedPorts;
 
 use crate::{TOLERANCE, apart, cases};
 
 /// Where a worker writes what it is left with; a process without it is no worker.
-const OUT: &str = "PHALANX_TEST_WORKER_OUT";
-const TRANSPORT: &str = "PHALANX_TEST_WORKER_TRANSPORT";
-const EPOCHS: &str = "PHALANX_TEST_WORKER_EPOCHS";
+pub(crate) const OUT: &str = "PHALANX_TEST_WORKER_OUT";
+pub(crate) const TRANSPORT: &str = "PHALANX_TEST_WORKER_TRANSPORT";
+pub(crate) const EPOCHS: &str = "PHALANX_TEST_WORKER_EPOCHS";
+/// Within how many seconds workers must have come.
+const JOIN_WITHIN: &str = "PHALANX_TEST_WORKER_JOIN_WITHIN";
+/// Ends only what hangs.
+const LONG: Duration = Duration::from_secs(180);
 
 /// The test that a worker's process runs; nothing where this is no such process.
 #[test]
 fn worker() {
     let Ok(out) = std::env::var(OUT) else { return };
-    let out = PathBuf::from(out);
+    let out = match PathBuf::from(out) {
+        // Launchers give all workers the same variables, and each its number.
+        folder if folder.is_dir() => folder.join(format!("{}.out", rank_of_launcher())),
+        file => file,
+    };
     let trained = train_as_worker(&out);
     let text = match trained {
         Ok(values) => values,
@@ -29,9 +37,16 @@ fn worker() {
     std::fs::write(out, text).unwrap();
 }
 
+fn rank_of_launcher() -> String {
+    let names = ["OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"];
+    let mut ranks = names.iter().filter_map(|name| std::env::var(name).ok());
+    ranks.next().unwrap()
+}
+
 fn train_as_worker(out: &Path) -> phalanx::Result<String> {
     let transport = match std::env::var(TRANSPORT).as_deref() {
         Ok("tcp") => Transport::Tcp,
+        Ok("auto") => Transport::Auto,
         _ => Transport::SharedMemory,
     };
     let epochs: usize = std::env::var(EPOCHS).unwrap().parse().unwrap();
@@ -39,10 +54,12 @@ fn train_as_worker(out: &Path) -> phalanx::Result<String> {
         quick_compile: true,
         ..EngineOptions::default()
     })?;
+    let join_within = std::env::var(JOIN_WITHIN).map_or(120, |text| text.parse().unwrap());
     let options = CommunicationOptions::new()
         .transport(transport)
-        .join_timeout(Duration::from_secs(12))
-        .timeout(Duration::from_secs(20));
+        .join_timeout(Duration::from_secs(join_within))
+        .timeout(Duration::from_secs(120))
+        .recover_within(Duration::ZERO);
     let strategy = MultiWorkerMirroredStrategy::from_env_with(&engine, &options)?;
     let values = train(&strategy, epochs, || {
         // Others wait for this to know that training goes on.
@@ -55,7 +72,7 @@ fn train_as_worker(out: &Path) -> phalanx::Result<String> {
 }
 
 /// The variables after some epochs; `begun` is called after the first.
-fn train(
+pub(crate) fn train(
     strategy: &impl Strategy,
     epochs: usize,
     begun: impl FnOnce(),
@@ -75,21 +92,29 @@ fn train(
 struct Group {
     folder: PathBuf,
     workers: Vec<Child>,
+    _ports: ReservedPorts,
 }
 
 impl Group {
     fn start(name: &str, workers: usize, transport: &str, epochs: usize) -> Self {
+        Self::start_with(name, workers, transport, epochs, &[])
+    }
+
+    fn start_with(
+        name: &str,
+        workers: usize,
+        transport: &str,
+        epochs: usize,
+        variables: &[(&str, &str)],
+    ) -> Self {
         let folder = std::env::temp_dir().join(format!("phalanx-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
-        // Ports that were free a moment ago.
-        let free: Vec<TcpListener> = (0..workers)
-            .map(|_| TcpListener::bind("127.0.0.1:0").unwrap())
-            .collect();
-        let addresses: Vec<String> = free
+        let ports = ReservedPorts::new(workers, None).unwrap();
+        let addresses: Vec<String> = ports
+            .of_workers()
             .iter()
-            .map(|listener| format!("\"{}\"", listener.local_addr().unwrap()))
+            .map(|port| format!("\"127.0.0.1:{port}\""))
             .collect();
-        drop(free);
         let start = |index: usize| {
             let config = format!(
                 r#"{{"cluster": {{"worker": [{}]}}, "task": {{"type": "worker", "index": {index}}}}}"#,
@@ -101,6 +126,7 @@ impl Group {
                 .env(OUT, folder.join(format!("{index}.out")))
                 .env(TRANSPORT, transport)
                 .env(EPOCHS, epochs.to_string())
+                .envs(variables.iter().copied())
                 .stdout(Stdio::null())
                 .stderr(Stdio::null())
                 .spawn()
@@ -109,14 +135,15 @@ impl Group {
         Self {
             workers: (0..workers).map(start).collect(),
             folder,
+            _ports: ports,
         }
     }
 
     /// What a worker wrote, once its process has ended.
-    fn outcome(&mut self, worker: usize, within: Duration) -> String {
+    fn outcome(&mut self, worker: usize) -> String {
         let start = Instant::now();
         while self.workers[worker].try_wait().unwrap().is_none() {
-            assert!(start.elapsed() < within, "worker {worker} does not end");
+            assert!(start.elapsed() < LONG, "worker {worker} does not end");
             std::thread::sleep(Duration::from_millis(20));
         }
         std::fs::read_to_string(self.folder.join(format!("{worker}.out"))).unwrap_or_default()
@@ -126,10 +153,7 @@ impl Group {
         let start = Instant::now();
         let begun = |worker| self.folder.join(format!("{worker}.begun")).exists();
         while !(0..self.workers.len()).all(begun) {
-            assert!(
-                start.elapsed() < Duration::from_secs(120),
-                "no worker trains"
-            );
+            assert!(start.elapsed() < LONG, "no worker trains");
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -147,7 +171,7 @@ impl Drop for Group {
 }
 
 /// The variables that a worker wrote.
-fn parsed(text: &str) -> Vec<(String, Vec<f64>)> {
+pub(crate) fn parsed(text: &str) -> Vec<(String, Vec<f64>)> {
     assert!(!text.is_empty() && !text.starts_with("error"), "{text}");
     let line = |line: &str| {
         let (name, values) = line.split_once(" [").unwrap();
@@ -166,8 +190,7 @@ fn two_processes_train_as_one_over_tcp_and_shared_memory() {
     let mut before = None;
     for transport in ["tcp", "shm"] {
         let mut group = Group::start(transport, 2, transport, 2);
-        let minutes = Duration::from_secs(180);
-        let [a, b] = [0, 1].map(|worker| group.outcome(worker, minutes));
+        let [a, b] = [0, 1].map(|worker| group.outcome(worker));
         assert_eq!(a, b, "workers have different bits");
         for ((name, ours), (_, theirs)) in one.iter().zip(parsed(&a)) {
             assert!(apart(ours, &theirs) <= TOLERANCE, "{name}");
@@ -182,7 +205,7 @@ fn a_killed_worker_is_named_by_the_other_soon() {
     let mut group = Group::start("killed", 2, "shm", 100_000);
     group.wait_until_begun();
     group.workers[1].kill().unwrap();
-    let text = group.outcome(0, Duration::from_secs(15));
+    let text = group.outcome(0);
     assert!(
         text.starts_with("error: worker 0 of 2 cannot go on: worker 1 "),
         "{text}"
@@ -200,7 +223,7 @@ fn a_stopped_worker_is_named_by_the_other_within_its_lease() {
         assert!(sent.unwrap().success());
     };
     stop("-STOP", &group.workers[1]);
-    let text = group.outcome(0, Duration::from_secs(25));
+    let text = group.outcome(0);
     assert!(
         text.starts_with("error: worker 0 of 2 cannot go on: worker 1 "),
         "{text}"
@@ -210,9 +233,9 @@ fn a_stopped_worker_is_named_by_the_other_within_its_lease() {
 
 #[test]
 fn a_missing_worker_is_named() {
-    let mut group = Group::start("missing", 2, "tcp", 2);
+    let mut group = Group::start_with("missing", 2, "tcp", 2, &[(JOIN_WITHIN, "5")]);
     group.workers[1].kill().unwrap();
-    let text = group.outcome(0, Duration::from_secs(30));
+    let text = group.outcome(0);
     assert!(text.contains("1 of 2 workers did not join"), "{text}");
     assert!(text.contains("worker 1"), "{text}");
 }

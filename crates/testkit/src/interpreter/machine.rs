@@ -150,6 +150,8 @@ impl Machine {
             Op::Bitcast(dtype) => one(numbers::bitcast(&take::<1>(x)?[0], *dtype)),
             Op::StopGradient => Ok(vec![Dual::from(take::<1>(x)?[0].value.clone())]),
             Op::RandomBits(dims) => one(random::bits(dims, &take(x)?)),
+            Op::ScatterSet { dim } => one(moving::scatter_set(*dim, &take(x)?)),
+            Op::ArgSort => one(moving::argsort(&take(x)?)),
             Op::ScatterAdd { dim } => one(moving::scatter_add(*dim, &take(x)?, noise)),
             Op::Dot(dims) => one(contract::dot(dims, &take(x)?, noise)),
             Op::Conv(dims) => one(convolution::conv(dims, &take(x)?, shape, noise)),

@@ -240,6 +240,30 @@ fn indexed(
     Ok(offsets)
 }
 
+/// Puts updates where indices say; out of range is dropped.
+pub(super) fn scatter_set(
+    dim: usize,
+    [base, indices, updates]: &[Operand; 3],
+) -> Result<Dual, String> {
+    let size = base.shape.dims[dim];
+    let inside = |index| usize::try_from(index).ok().filter(|&index| index < size);
+    let targets = places(&indexed(base, dim, indices, inside)?);
+    let mut result = Dual {
+        value: base.value.clone(),
+        tangent: base.tangent.to_vec(),
+    };
+    overwrite(&mut result, updates, &targets);
+    Ok(result)
+}
+
+/// The places of elements in ascending order.
+pub(super) fn argsort([x]: &[Operand; 1]) -> Result<Dual, String> {
+    let values = x.ints()?;
+    let mut order: Vec<i64> = (0..values.len() as i64).collect();
+    order.sort_by_key(|&place| values[place as usize]);
+    Ok(Dual::ints(order))
+}
+
 /// Adds updates where indices say; out of range is dropped.
 pub(super) fn scatter_add(
     dim: usize,

@@ -69,7 +69,7 @@ impl Normal {
         }
     }
 
-    /// The derivatives along that of `x`.
+    /// The derivatives along `x`'s derivatives.
     fn along(&self, tangent: &[f64]) -> Self {
         let channels = self.mean.len();
         let mean = mean(tangent, channels, &Noise::NONE);
@@ -224,7 +224,7 @@ impl Backward {
         }
     }
 
-    /// The derivatives along those of what is known.
+    /// The derivatives along the derivatives of what is known.
     fn along(&self, [_, x, mean, ..]: &Known, [g, to_x, to_mean, to_variance, _]: &Known) -> Self {
         let channels = mean.len();
         let count = (x.len() / channels.max(1)) as f64;

@@ -99,7 +99,7 @@ struct Reduction<W> {
     /// Whether nothing is combined: each result is one element.
     is_trivial: bool,
     ties: Ties,
-    /// Calls a function with each element's place and that of its result, in order.
+    /// Calls a function with each element's place and its result's place, in order.
     walk: W,
 }
 

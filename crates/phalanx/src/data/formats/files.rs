@@ -1,8 +1,10 @@
 //! Files by pattern, and reads of them at a position.
 
 use std::fs::{File, Metadata};
+use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
 use crate::{Error, Result};
@@ -68,8 +70,20 @@ pub(super) fn io(path: &Path, action: &'static str, source: std::io::Error) -> E
 #[derive(Debug)]
 pub(super) struct InputFile {
     path: PathBuf,
-    handle: Option<File>,
+    handle: Handle,
     stamp: FileStamp,
+}
+
+#[derive(Debug)]
+enum Handle {
+    Open(File),
+    /// Opened for each read.
+    Closed,
+    /// The bytes of a compressed file, from this place on in a temporary file.
+    Unpacked {
+        spool: Arc<File>,
+        from: u64,
+    },
 }
 
 /// What changes when a file is written again.
@@ -105,7 +119,10 @@ impl InputFile {
         let file = File::open(&path).map_err(|error| io(&path, "open", error))?;
         let metadata = file.metadata().map_err(|error| io(&path, "read", error))?;
         let stamp = FileStamp::of(&metadata);
-        let handle = keep.then_some(file);
+        let handle = match keep {
+            true => Handle::Open(file),
+            false => Handle::Closed,
+        };
         Ok(Self {
             path,
             handle,
@@ -129,9 +146,32 @@ impl InputFile {
         self.stamp.len
     }
 
+    /// The file as it is without its compression: `len` bytes of a temporary file, from `from` on.
+    pub(super) fn unpacked(self, spool: Arc<File>, from: u64, len: u64) -> Self {
+        let handle = Handle::Unpacked { spool, from };
+        let stamp = FileStamp { len, ..self.stamp };
+        Self {
+            handle,
+            stamp,
+            ..self
+        }
+    }
+
+    /// Whether what is read is not what stands in the file.
+    pub(super) const fn is_unpacked(&self) -> bool {
+        matches!(self.handle, Handle::Unpacked { .. })
+    }
+
     /// A separate handle, for reading from the start.
     pub(super) fn reopen(&self) -> Result<File> {
-        File::open(&self.path).map_err(|error| io(&self.path, "open", error))
+        let opened = match &self.handle {
+            Handle::Unpacked { spool, from } => spool.try_clone().and_then(|mut file| {
+                file.seek(SeekFrom::Start(*from))?;
+                Ok(file)
+            }),
+            _ => File::open(&self.path),
+        };
+        opened.map_err(|error| io(&self.path, "open", error))
     }
 
     /// Fills `bytes` from `offset`.
@@ -140,8 +180,9 @@ impl InputFile {
     /// When the file is shorter by now, or cannot be read.
     pub(super) fn read_at(&self, bytes: &mut [u8], offset: u64) -> Result<()> {
         let read = match &self.handle {
-            Some(file) => file.read_exact_at(bytes, offset),
-            None => self.reopen()?.read_exact_at(bytes, offset),
+            Handle::Open(file) => file.read_exact_at(bytes, offset),
+            Handle::Closed => self.reopen()?.read_exact_at(bytes, offset),
+            Handle::Unpacked { spool, from } => spool.read_exact_at(bytes, from + offset),
         };
         read.map_err(|error| match error.kind() {
             std::io::ErrorKind::UnexpectedEof => self.corrupt(
@@ -160,6 +201,15 @@ impl InputFile {
         Error::Data {
             source_name: self.name(),
             place: format!("byte {offset}"),
+            message: message.to_owned(),
+        }
+    }
+
+    /// The same of a record, which begins there.
+    pub(super) fn corrupt_record(&self, record: usize, offset: u64, message: &str) -> Error {
+        Error::Data {
+            source_name: self.name(),
+            place: format!("record {record} at byte {offset}"),
             message: message.to_owned(),
         }
     }

@@ -19,6 +19,7 @@ pub(super) mod tfrecord;
 mod tfrecord_index;
 #[cfg(feature = "parquet")]
 mod thrift;
+mod unpack;
 mod web_dataset;
 mod wire;
 

@@ -199,13 +199,13 @@ fn footer(file: &InputFile) -> Result<Vec<u8>> {
     }
 }
 
-type Message<T> = std::result::Result<T, String>;
+type ParquetResult<T> = std::result::Result<T, String>;
 
 /// Feature columns and label column.
 fn chosen(
     metadata: &ParquetMetaData,
     options: &ParquetOptions,
-) -> Message<(Vec<usize>, Option<usize>)> {
+) -> ParquetResult<(Vec<usize>, Option<usize>)> {
     let columns = metadata.file_metadata().schema_descr().columns();
     let names: Vec<String> = columns
         .iter()
@@ -236,7 +236,7 @@ fn chosen(
         let columns = options.columns.iter();
         columns
             .map(|name| named(&names, name))
-            .collect::<Message<_>>()?
+            .collect::<ParquetResult<_>>()?
     };
     if features.is_empty() {
         return Err(
@@ -246,7 +246,7 @@ fn chosen(
     Ok((features, label))
 }
 
-fn named(names: &[String], name: &str) -> Message<usize> {
+fn named(names: &[String], name: &str) -> ParquetResult<usize> {
     let found: Vec<usize> = (0..names.len()).filter(|&at| names[at] == name).collect();
     match found[..] {
         [at] => Ok(at),
@@ -263,7 +263,7 @@ fn named(names: &[String], name: &str) -> Message<usize> {
 }
 
 /// A column is one of numbers, one in each row.
-fn check_type(column: &ColumnDescriptor) -> Message<()> {
+fn check_type(column: &ColumnDescriptor) -> ParquetResult<()> {
     let number = matches!(
         column.physical_type(),
         Type::BOOLEAN | Type::INT32 | Type::INT64 | Type::FLOAT | Type::DOUBLE
@@ -302,7 +302,7 @@ fn check_type(column: &ColumnDescriptor) -> Message<()> {
     ))
 }
 
-fn check_compression(chunk: &ColumnChunkMetaData) -> Message<()> {
+fn check_compression(chunk: &ColumnChunkMetaData) -> ParquetResult<()> {
     match chunk.compression() {
         Compression::UNCOMPRESSED | Compression::SNAPPY => Ok(()),
         other => Err(format!(
@@ -312,7 +312,7 @@ fn check_compression(chunk: &ColumnChunkMetaData) -> Message<()> {
 }
 
 /// Where the bytes of a column in a row group start, and how many they are.
-pub(super) fn range(chunk: &ColumnChunkMetaData, file_len: u64) -> Message<(u64, u64)> {
+pub(super) fn range(chunk: &ColumnChunkMetaData, file_len: u64) -> ParquetResult<(u64, u64)> {
     let start = chunk
         .dictionary_page_offset()
         .unwrap_or(chunk.data_page_offset());

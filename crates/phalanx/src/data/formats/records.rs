@@ -55,7 +55,7 @@ pub struct LostBytes {
     pub file: String,
     /// The first of the bytes.
     pub offset: u64,
-    /// Their number: all up to the end of the file.
+    /// Their number: all up to the end of the file, or of what could be unpacked of a compressed one.
     pub bytes: u64,
     /// What is wrong at the first of them.
     pub reason: String,
@@ -69,10 +69,12 @@ impl fmt::Display for LostBytes {
             bytes,
             reason,
         } = self;
-        write!(
-            f,
-            "{file}: the {bytes} bytes from byte {offset} on are left out: {reason}"
-        )
+        let what = match bytes {
+            // A compressed file that breaks off between two records.
+            0 => format!("what follows byte {offset} is"),
+            bytes => format!("the {bytes} bytes from byte {offset} on are"),
+        };
+        write!(f, "{file}: {what} left out: {reason}")
     }
 }
 

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use super::wire::{Field, FieldReader, WireResult, put_bytes, put_varint, varint_len};
+use super::wire::{FieldReader, WireField, WireResult, put_bytes, put_varint, varint_len};
 use crate::{Error, Result};
 
 /// The most features of one example.
@@ -240,7 +240,7 @@ struct MemoryBudget(usize);
 
 impl MemoryBudget {
     /// Takes the memory of `count` values of a type out of the budget, before they are made.
-    fn take<T>(&mut self, count: usize, field: Field<'_>) -> WireResult<()> {
+    fn take<T>(&mut self, count: usize, field: WireField<'_>) -> WireResult<()> {
         let left = self.0.checked_sub(count.saturating_mul(size_of::<T>()));
         self.0 = left.ok_or_else(|| {
             field.malformed(
@@ -355,7 +355,7 @@ fn float_list(
     for field in fields {
         let (1, field) = field? else { continue };
         match field {
-            Field::Fixed32 { value, .. } => {
+            WireField::Fixed32 { value, .. } => {
                 budget.take::<f32>(1, field)?;
                 values.push(f32::from_bits(value));
             }
@@ -384,7 +384,7 @@ fn int_list(
     for field in fields {
         let (1, field) = field? else { continue };
         match field {
-            Field::Varint { value, .. } => {
+            WireField::Varint { value, .. } => {
                 budget.take::<i64>(1, field)?;
                 values.push(value as i64);
             }

@@ -1,7 +1,8 @@
 //! TFRecord files: length-prefixed records with checksums, read by index, and their writer.
 //!
 //! A record is its length (u64, little endian), the masked CRC32C of those 8 bytes, the data, and the masked CRC32C
-//! of the data (`tensorflow/core/lib/io/record_writer.h`). Files that are compressed as a whole are refused.
+//! of the data (`tensorflow/core/lib/io/record_writer.h`). Files that are compressed as a
+//! whole, by gzip or zlib, are unpacked into a temporary file.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -10,7 +11,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::crc::masked_crc;
 use super::files::{InputFile, files_matching, firsts, io, locate, past_the_end};
-use super::tfrecord_index::{INDEX_ENDING, index_of};
+use super::tfrecord_index::{INDEX_ENDING, compression, index_of};
+use super::unpack::Spool;
 use super::{CorruptPolicy, LostBytes, RecordLocation, Records};
 use crate::{Error, Result};
 
@@ -84,17 +86,24 @@ struct IndexedFile {
 type Visit<'a> = dyn FnMut(usize, Result<&[u8]>) -> Result<()> + 'a;
 
 impl TfRecords {
-    /// Opens the files that a pattern names, kept indexes left out, and finds their records.
+    /// Opens the files that a pattern names, kept indexes left out, and finds their records. Files that are compressed by gzip or
+    /// zlib as a whole are unpacked, all into one temporary file, which takes the room of their records until this is dropped.
     ///
     /// # Errors
-    /// As [`files_matching`], when a file cannot be read, or a length in it is corrupt or too large and the options say to fail.
+    /// As [`files_matching`], when a file cannot be read, or a length in it is corrupt or too large and the options say to fail;
+    /// when there is no room to unpack a file.
     pub fn open(pattern: &str, options: &TfRecordOptions) -> Result<Self> {
         let mut files = Vec::new();
         let mut lost = Vec::new();
+        let mut spool = Spool::default();
         let mut paths = files_matching(pattern)?;
         paths.retain(|path| path.extension().is_none_or(|end| end != INDEX_ENDING));
         for file in InputFile::open_all(paths)? {
-            let index = index_of(&file, options)?;
+            let (file, damage) = match compression(&file)? {
+                Some(compression) => spool.unpack(file, compression)?,
+                None => (file, None),
+            };
+            let index = index_of(&file, damage, options)?;
             lost.extend(index.lost(&file));
             let bounds = index.bounds;
             files.push(IndexedFile { file, bounds });
@@ -170,7 +179,7 @@ impl TfRecords {
         let (file, start) = locate(&self.firsts, first);
         let IndexedFile { file, bounds } = &self.files[file];
         let bounds = &bounds[start..=start + count];
-        if let (1, Err(error)) = (count, self.check_size(file, bounds)) {
+        if let (1, Err(error)) = (count, self.check_size(file, start, bounds)) {
             return visit(0, Err(error));
         }
         let bytes = (bounds[count] - bounds[0]) as usize;
@@ -186,19 +195,21 @@ impl TfRecords {
         }
         for (k, pair) in bounds.windows(2).enumerate() {
             let frame = &buffer[(pair[0] - bounds[0]) as usize..(pair[1] - bounds[0]) as usize];
-            let small = self.check_size(file, pair);
-            visit(k, small.and_then(|()| checked(file, pair[0], frame)))?;
+            let small = self.check_size(file, start + k, pair);
+            let corrupt = |message: String| file.corrupt_record(start + k, pair[0], &message);
+            visit(k, small.and_then(|()| checked(frame).map_err(corrupt)))?;
         }
         Ok(())
     }
 
     /// Refuses a record that is too large, from its first and its last byte.
-    fn check_size(&self, file: &InputFile, bounds: &[u64]) -> Result<()> {
+    fn check_size(&self, file: &InputFile, record: usize, bounds: &[u64]) -> Result<()> {
         let len = bounds[1] - bounds[0] - FRAME;
         if len <= self.max_record {
             return Ok(());
         }
-        Err(file.corrupt(bounds[0], &too_large(len, self.max_record)))
+        let message = too_large(len, self.max_record);
+        Err(file.corrupt_record(record, bounds[0], &message))
     }
 }
 
@@ -248,18 +259,15 @@ impl Records for TfRecords {
 }
 
 /// The data of a whole frame, with both checksums compared.
-fn checked<'a>(file: &InputFile, offset: u64, frame: &'a [u8]) -> Result<&'a [u8]> {
+fn checked(frame: &[u8]) -> std::result::Result<&[u8], String> {
     let (header, rest) = frame.split_at(HEADER);
-    let len = data_len(header).map_err(|message| file.corrupt(offset, &message))?;
-    if len + FRAME != frame.len() as u64 {
-        return Err(file.corrupt(
-            offset,
-            "the record has another length than when the file was opened; open it again",
-        ));
+    if data_len(header)? + FRAME != frame.len() as u64 {
+        return Err(
+            "the record has another length than when the file was opened; open it again".into(),
+        );
     }
-    let (data, stored) = rest.split_at(len as usize);
-    compare("data of the record", data, stored)
-        .map_err(|message| file.corrupt(offset, &message))?;
+    let (data, stored) = rest.split_at(rest.len() - 4);
+    compare("data of the record", data, stored)?;
     Ok(data)
 }
 
@@ -430,15 +438,90 @@ mod tests {
         );
     }
 
+    /// A file compressed as a whole.
+    fn packed(bytes: &[u8], gzip: bool) -> Vec<u8> {
+        use flate2::Compression;
+        use flate2::write::{GzEncoder, ZlibEncoder};
+        if gzip {
+            let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+            encoder.write_all(bytes).unwrap();
+            return encoder.finish().unwrap();
+        }
+        let mut encoder = ZlibEncoder::new(Vec::new(), Compression::default());
+        encoder.write_all(bytes).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    #[test]
+    fn compressed_files_have_the_records_of_plain_ones() {
+        let folder = two_files("compressed");
+        let [first, second] = [0, 1].map(|i| shard_path(&folder, "a", i, 2));
+        let plain = fs::read(&second).unwrap();
+        // A file of two members, one that is plain, and one by zlib.
+        let (head, tail) = plain.split_at(plain.len() / 2);
+        let members = [packed(head, true), packed(tail, true)].concat();
+        fs::write(folder.join("b.tfrecord"), members).unwrap();
+        fs::write(folder.join("c.tfrecord"), packed(&plain, false)).unwrap();
+        let whole = packed(&fs::read(&first).unwrap(), true);
+        fs::write(&first, whole).unwrap();
+        for corrupt in [CorruptPolicy::Fail, CorruptPolicy::Skip] {
+            let options = TfRecordOptions {
+                corrupt,
+                ..TfRecordOptions::default()
+            };
+            let read = TfRecords::open(&pattern(&folder), &options).unwrap();
+            assert_eq!((read.per_file(), read.lost()), (vec![5, 4, 4, 4], vec![]));
+            let expected = [records(0..9), records(5..9), records(5..9)].concat();
+            let all: Vec<usize> = (0..17).rev().collect();
+            let each = read.get_each(&all).into_iter().map(Result::unwrap);
+            assert_eq!(each.rev().collect::<Vec<_>>(), expected);
+        }
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 4, "nothing is left");
+    }
+
+    #[test]
+    fn a_compressed_file_that_was_cut_says_where_or_has_the_records_before() {
+        let folder = test_folder::create("compressed_cut");
+        let path = folder.join("x.tfrecord");
+        let noise = |i: u32| (0..500).map(move |k| (i * 500 + k).wrapping_mul(2_654_435_761));
+        let noise = |i| noise(i).map(|x| (x >> 24) as u8).collect::<Vec<u8>>();
+        write(&path, &(0..8).map(noise).collect::<Vec<_>>());
+        let plain = fs::read(&path).unwrap();
+        for (gzip, name) in [(true, "gzip"), (false, "zlib")] {
+            let whole = packed(&plain, gzip);
+            fs::write(&path, &whole[..whole.len() / 2]).unwrap();
+            let open = |corrupt| {
+                let options = TfRecordOptions {
+                    corrupt,
+                    ..TfRecordOptions::default()
+                };
+                TfRecords::open(&pattern(&folder), &options)
+            };
+            let read = open(CorruptPolicy::Skip).unwrap();
+            assert!((1..8).contains(&read.len()), "{}", read.len());
+            for i in 0..read.len() {
+                assert_eq!(read.get(i).unwrap(), noise(i as u32));
+            }
+            let [lost] = &read.lost()[..] else {
+                panic!("{:?}", read.lost());
+            };
+            let what = format!("the {name} data end too early");
+            assert!(lost.reason == what, "{lost}");
+            let error = open(CorruptPolicy::Fail).unwrap_err().to_string();
+            let place = format!("record {} at byte {}: ", read.len(), read.len() * 516);
+            assert!(error.contains(&place) && error.contains(&what), "{error}");
+        }
+    }
+
     #[test]
     fn a_corrupt_record_fails_with_its_place_or_is_left_out() {
         let folder = two_files("corrupt");
         let path = shard_path(&folder, "a", 0, 2);
         let good = fs::read(&path).unwrap();
         // Records of 0, 3, 6, .. bytes start at 0, 16, 35, 57, 82: data of record 1, then the length of record 2.
-        for (at, offset, reason, skipped) in [
-            (29, 16, "data of the record", 0),
-            (36, 35, "length of the record", 75),
+        for (at, record, offset, reason, skipped) in [
+            (29, 1, 16, "data of the record", 0),
+            (36, 2, 35, "length of the record", 75),
         ] {
             let mut bad = good.clone();
             bad[at] ^= 1;
@@ -447,7 +530,7 @@ mod tests {
             let read = TfRecords::open(&pattern(&folder), &options).and_then(|read| read.get(1));
             let error = read.unwrap_err().to_string();
             let place = format!(
-                "a-00000-of-00002.tfrecord: byte {offset}: corrupt record: the checksum of the {reason}"
+                "a-00000-of-00002.tfrecord: record {record} at byte {offset}: corrupt record: the checksum of the {reason}"
             );
             assert!(error.contains(&place), "{error}");
             let options = TfRecordOptions {
@@ -499,18 +582,18 @@ mod tests {
         let cases = [
             (
                 good[..good.len() - 1].to_vec(),
-                "byte 25: the file was cut: the record has 12 bytes of data, 11",
+                "record 1 at byte 25: the file was cut: the record has 12 bytes of data, 11",
             ),
             (
                 good[..30].to_vec(),
-                "byte 25: the file was cut: 5 bytes are left",
+                "record 1 at byte 25: the file was cut: 5 bytes are left",
             ),
             (
                 huge,
-                "byte 0: the file was cut: the record has 1152921504606846976",
+                "record 0 at byte 0: the file was cut: the record has 1152921504606846976",
             ),
-            (gzip, "compressed with gzip"),
-            (zlib, "compressed with zlib"),
+            (gzip, "record 0 at byte 0: the gzip data"),
+            (zlib, "record 0 at byte 0: the zlib data"),
         ];
         let skips = TfRecordOptions {
             corrupt: CorruptPolicy::Skip,
@@ -521,13 +604,8 @@ mod tests {
             let error =
                 TfRecords::open(&pattern(&folder), &TfRecordOptions::default()).unwrap_err();
             assert!(error.to_string().contains(expected), "{error}");
-            // Whoever leaves out corrupt records would train on nothing of a compressed file.
-            let skipped = TfRecords::open(&pattern(&folder), &skips);
-            assert_eq!(
-                skipped.is_err(),
-                expected.starts_with("compressed"),
-                "{expected}"
-            );
+            let skipped = TfRecords::open(&pattern(&folder), &skips).unwrap();
+            assert_eq!(skipped.lost().len(), 1, "{expected}");
         }
         fs::write(&path, good).unwrap();
         let options = TfRecordOptions {
@@ -566,7 +644,7 @@ mod tests {
         assert!(folder.join("x.tfrecord.phxindex").exists());
         for _ in 0..2 {
             let error = open(CorruptPolicy::Fail, 2 << 20).unwrap_err().to_string();
-            let place = "x.tfrecord: byte 1048592: the record has 3145728 bytes of data, the most accepted is 2097152";
+            let place = "x.tfrecord: record 1 at byte 1048592: the record has 3145728 bytes of data, the most accepted is 2097152";
             assert!(error.contains(place), "{error}");
             let read = open(CorruptPolicy::Skip, 2 << 20).unwrap();
             assert_eq!((read.len(), read.lost()), (3, Vec::new()));

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use super::files::{InputFile, io};
 use super::tfrecord::{FRAME, HEADER, data_len, too_large};
+use super::unpack::Compression;
 use super::{CorruptPolicy, IndexCache, LostBytes, TfRecordOptions};
 use crate::Result;
 
@@ -39,14 +40,18 @@ impl RecordIndex {
 }
 
 /// The records of a file, from the kept index or a walk.
-pub(super) fn index_of(file: &InputFile, options: &TfRecordOptions) -> Result<RecordIndex> {
+pub(super) fn index_of(
+    file: &InputFile,
+    damage: Option<String>,
+    options: &TfRecordOptions,
+) -> Result<RecordIndex> {
     let kept = kept_at(file, &options.index);
     if let Some(bounds) = kept.as_ref().and_then(|path| read_kept(path, file)) {
         check_sizes(file, &bounds, options)?;
         let wrong = None;
         return Ok(RecordIndex { bounds, wrong });
     }
-    let index = walk(file, options)?;
+    let index = walk(file, damage, options)?;
     if let Some(path) = kept.filter(|_| index.wrong.is_none()) {
         // The index is only to save time: a folder that refuses it is no error.
         let _ = keep(&path, file, &index.bounds);
@@ -61,15 +66,22 @@ fn check_sizes(file: &InputFile, bounds: &[u64], options: &TfRecordOptions) -> R
         return Ok(());
     }
     let len = |pair: &[u64]| pair[1] - pair[0] - FRAME;
-    let mut pairs = bounds.windows(2);
-    match pairs.find(|pair| len(pair) > options.max_record) {
-        Some(pair) => Err(file.corrupt(pair[0], &too_large(len(pair), options.max_record))),
+    let mut pairs = bounds.windows(2).enumerate();
+    match pairs.find(|(_, pair)| len(pair) > options.max_record) {
+        Some((record, pair)) => {
+            let message = too_large(len(pair), options.max_record);
+            Err(file.corrupt_record(record, pair[0], &message))
+        }
         None => Ok(()),
     }
 }
 
-/// The records up to the end of the file or the first mistake.
-fn walk(file: &InputFile, options: &TfRecordOptions) -> Result<RecordIndex> {
+/// The records up to the end of the file or the first mistake; `damage` is why an unpacked file ends where it does.
+fn walk(
+    file: &InputFile,
+    damage: Option<String>,
+    options: &TfRecordOptions,
+) -> Result<RecordIndex> {
     let mut reader = BufReader::with_capacity(1 << 16, file.reopen()?);
     let (mut bounds, mut offset, mut wrong) = (vec![0], 0, None);
     while offset < file.len() && wrong.is_none() {
@@ -78,9 +90,12 @@ fn walk(file: &InputFile, options: &TfRecordOptions) -> Result<RecordIndex> {
                 offset = end;
                 bounds.push(end);
             }
-            Err(message) if options.corrupt == CorruptPolicy::Skip => wrong = Some(message),
-            Err(message) => return Err(file.corrupt(offset, &message)),
+            Err(message) => wrong = Some(message),
         }
+    }
+    wrong = damage.or(wrong);
+    if let (Some(message), CorruptPolicy::Fail) = (&wrong, options.corrupt) {
+        return Err(file.corrupt_record(bounds.len() - 1, offset, message));
     }
     Ok(RecordIndex { bounds, wrong })
 }
@@ -103,14 +118,6 @@ fn next(
         .map_err(|error| io(file.path(), "read", error))?;
     let len = match data_len(&header) {
         Ok(len) => len,
-        // Not even where corrupt records are left out: all of them would be.
-        Err(_) if offset == 0 && compression(&header).is_some() => {
-            let format = compression(&header).unwrap_or_default();
-            let message = format!(
-                "the file is compressed with {format}, expected plain records; decompress it first"
-            );
-            return Err(file.corrupt(offset, &message));
-        }
         Err(message) => return Ok(Err(message)),
     };
     if len > left - FRAME {
@@ -126,18 +133,12 @@ fn next(
     Ok(Ok(offset + len + FRAME))
 }
 
-/// The format of a compressed file, by its first bytes.
-fn compression(header: &[u8; HEADER]) -> Option<&'static str> {
-    match *header {
-        [0x1f, 0x8b, ..] => Some("gzip"),
-        // Deflate in a window of up to 32 KiB, and the check of the two bytes.
-        [first, second, ..]
-            if first & 0x8f == 8 && u16::from_be_bytes([first, second]) % 31 == 0 =>
-        {
-            Some("zlib")
-        }
-        _ => None,
-    }
+/// How a file is compressed that does not begin with a record.
+pub(super) fn compression(file: &InputFile) -> Result<Option<Compression>> {
+    let mut start = vec![0; (file.len() as usize).min(HEADER)];
+    file.read_at(&mut start, 0)?;
+    let is_record = start.len() == HEADER && data_len(&start).is_ok();
+    Ok(Compression::of(&start).filter(|_| !is_record))
 }
 
 fn cut(found: &str) -> String {
@@ -146,7 +147,7 @@ fn cut(found: &str) -> String {
 
 fn kept_at(file: &InputFile, cache: &IndexCache) -> Option<PathBuf> {
     let path = match cache {
-        _ if file.len() < MIN_BYTES => return None,
+        _ if file.len() < MIN_BYTES || file.is_unpacked() => return None,
         IndexCache::Off => return None,
         IndexCache::Beside => file.path().to_owned(),
         IndexCache::Folder(folder) => {

@@ -19,7 +19,7 @@ pub(super) struct FieldReader<'a> {
 
 /// The value of a field.
 #[derive(Clone, Copy)]
-pub(super) enum Field<'a> {
+pub(super) enum WireField<'a> {
     Varint { value: u64, offset: usize },
     Fixed64 { offset: usize },
     Bytes { bytes: &'a [u8], offset: usize },
@@ -60,7 +60,7 @@ impl<'a> FieldReader<'a> {
             .ok_or_else(|| self.malformed(format!("the bytes end before {what}")))
     }
 
-    fn field(&mut self) -> WireResult<Option<(u64, Field<'a>)>> {
+    fn field(&mut self) -> WireResult<Option<(u64, WireField<'a>)>> {
         let start = self.offset;
         let Some(tag) = self.varint()? else {
             return Ok(None);
@@ -75,13 +75,13 @@ impl<'a> FieldReader<'a> {
             });
         }
         let field = match tag & 7 {
-            0 => Field::Varint {
+            0 => WireField::Varint {
                 value: self.some_varint("a number")?,
                 offset,
             },
             1 => {
                 self.take(8)?;
-                Field::Fixed64 { offset }
+                WireField::Fixed64 { offset }
             }
             2 => {
                 let len = self.some_varint("a length")?;
@@ -92,11 +92,11 @@ impl<'a> FieldReader<'a> {
                 }
                 let offset = self.offset;
                 let bytes = self.take(len as usize)?;
-                Field::Bytes { bytes, offset }
+                WireField::Bytes { bytes, offset }
             }
             5 => {
                 let bytes = self.take(4)?.try_into().expect("4 bytes");
-                Field::Fixed32 {
+                WireField::Fixed32 {
                     value: u32::from_le_bytes(bytes),
                     offset,
                 }
@@ -135,7 +135,7 @@ impl<'a> FieldReader<'a> {
 }
 
 impl<'a> Iterator for FieldReader<'a> {
-    type Item = WireResult<(u64, Field<'a>)>;
+    type Item = WireResult<(u64, WireField<'a>)>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let field = self.field().transpose();
@@ -146,10 +146,10 @@ impl<'a> Iterator for FieldReader<'a> {
     }
 }
 
-impl<'a> Field<'a> {
+impl<'a> WireField<'a> {
     pub(super) fn bytes(self, what: &str) -> WireResult<&'a [u8]> {
         match self {
-            Field::Bytes { bytes, .. } => Ok(bytes),
+            WireField::Bytes { bytes, .. } => Ok(bytes),
             other => Err(other.malformed(format!("{what} has a number, expected bytes"))),
         }
     }
@@ -168,10 +168,10 @@ impl<'a> Field<'a> {
 
     const fn offset(self) -> usize {
         match self {
-            Field::Varint { offset, .. }
-            | Field::Fixed64 { offset }
-            | Field::Bytes { offset, .. }
-            | Field::Fixed32 { offset, .. } => offset,
+            WireField::Varint { offset, .. }
+            | WireField::Fixed64 { offset }
+            | WireField::Bytes { offset, .. }
+            | WireField::Fixed32 { offset, .. } => offset,
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::data::shard::NotShardable;
 use crate::data::{Batch, Dataset, Worker};
 use crate::{Error, Result};
 
-/// Tells the identities of the second dataset from those of the first.
+/// Keeps the identities of the second dataset apart from the first's.
 const SECOND: u64 = 1;
 
 struct Concatenation {
@@ -16,7 +16,7 @@ struct Concatenation {
 }
 
 impl Dataset {
-    /// The examples of this dataset, then those of `next`.
+    /// The examples of this dataset, then the examples of `next`.
     ///
     /// # Errors
     /// When this dataset is endless, so that `next` would never be reached.

@@ -70,7 +70,7 @@ pub(super) type Sharded = std::result::Result<Dataset, NotShardable>;
 /// One stage of a [`Dataset`]: which example of which input becomes example `i`, and what is done to it.
 ///
 /// A stage has no state that reading changes (but for caches and counts), so any thread may read any index. The default
-/// methods are those of a stage with one input whose examples keep their places; `locate` is enough for one that moves
+/// methods fit a stage with one input whose examples keep their places; `locate` is enough for one that moves
 /// them.
 pub(super) trait Stage: Send + Sync {
     /// The datasets that this stage reads; none for a source.

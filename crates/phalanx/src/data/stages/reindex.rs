@@ -16,7 +16,7 @@ pub(in crate::data) trait Reindex: Send + Sync + 'static {
     /// The epoch and index of the input that output index `i` of `epoch` reads.
     fn locate(&self, input: Option<usize>, epoch: u64, i: usize) -> Result<(u64, usize)>;
 
-    /// Window length guaranteed to contain every example at least once, from that of the input.
+    /// Window length guaranteed to contain every example at least once, from the input's window length.
     fn coverage_window(&self, input: usize) -> usize {
         input
     }

@@ -12,16 +12,16 @@ use crate::engine::{Engine, PendingRun};
 use crate::{Error, Result};
 
 /// Values by their numbers.
-pub(super) type Values<'a> = HashMap<ValueId, Copies<'a>>;
+pub(super) type PipelineValues<'a> = HashMap<ValueId, Copies<'a>>;
 
 /// A run of a program in stages over the micro-batches of a batch.
 pub(super) struct PipelineRun<'a> {
     pub(super) engine: &'a Engine,
     pub(super) program: &'a StagedProgram,
     /// What all micro-batches take, each as it is when it first needs it: the state, and what is carried on.
-    pub(super) shared: Values<'a>,
+    pub(super) shared: PipelineValues<'a>,
     /// What one micro-batch has.
-    pub(super) micro_batches: Vec<Values<'a>>,
+    pub(super) micro_batches: Vec<PipelineValues<'a>>,
     /// The run that was begun last.
     pub(super) done: Option<PendingRun>,
 }

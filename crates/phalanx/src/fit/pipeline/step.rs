@@ -10,7 +10,7 @@ use super::buffers::{Copies, StageBuffer};
 use super::compile::{
     CompiledUpdate, CompiledWeights, PipelineStep, StagedProgram, UpdatePart, device_of,
 };
-use super::run::{PipelineRun, Values};
+use super::run::{PipelineRun, PipelineValues};
 use super::trace::UpdateInput;
 use super::{DeviceId, StageId, StagePlan, ValueId};
 use crate::engine::PendingRun;
@@ -56,7 +56,7 @@ impl<'a> BorrowedState<'a> {
         let seed = self.seed.map(|seed| (first, seed));
         let shared = arrays.chain(totals).chain(seed).enumerate();
         let borrow = |device, buffer| Copies::on_one(device, StageBuffer::Borrowed(buffer));
-        let shared: Values<'a> = shared
+        let shared: PipelineValues<'a> = shared
             .map(|(id, (device, buffer))| (ValueId(id), borrow(device, buffer)))
             .collect();
         let count = shared.len();
@@ -118,7 +118,7 @@ impl<'a> BorrowedState<'a> {
     }
 
     /// The weights of all micro-batches, by the parameters that they are.
-    fn summed_weights(&self, weights: &'a CompiledWeights) -> Result<Values<'a>> {
+    fn summed_weights(&self, weights: &'a CompiledWeights) -> Result<PipelineValues<'a>> {
         let (engine, first) = (
             self.placement.engine(),
             device_of(self.placement, StageId(0)),
@@ -142,8 +142,8 @@ impl<'a> BorrowedState<'a> {
         &self,
         step: &'a PipelineStep,
         update: &'a CompiledUpdate,
-        before: &Values<'a>,
-        after: &Values<'a>,
+        before: &PipelineValues<'a>,
+        after: &PipelineValues<'a>,
     ) -> Result<(NewValues, Option<PendingRun>)> {
         let (engine, program) = (self.placement.engine(), &step.micro_batch);
         let flags = self.finite_flags(step, update, after)?;
@@ -173,7 +173,7 @@ impl<'a> BorrowedState<'a> {
         &self,
         step: &'a PipelineStep,
         update: &'a CompiledUpdate,
-        after: &Values<'a>,
+        after: &PipelineValues<'a>,
     ) -> Result<HashMap<usize, Copies<'a>>> {
         let (engine, program) = (self.placement.engine(), &step.micro_batch);
         let mut flags = HashMap::new();
@@ -212,7 +212,7 @@ impl<'a> BorrowedState<'a> {
         let mut run = self.start(&step.micro_batch);
         run.run(self.plan.stages)?;
         let outputs = &step.micro_batch.outputs;
-        let of_micro_batch = |mut values: Values<'a>| {
+        let of_micro_batch = |mut values: PipelineValues<'a>| {
             let outputs = outputs.iter().map(|id| {
                 let missing = || Error::Bug("an output of no stage".into());
                 values.remove(id).ok_or_else(missing)?.into_buffer()

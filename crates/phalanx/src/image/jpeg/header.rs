@@ -25,7 +25,7 @@ pub(super) enum Colours {
 
 /// A component of the picture.
 #[derive(Clone, Debug)]
-pub(super) struct Component {
+pub(super) struct ColorComponent {
     pub(super) id: u8,
     /// Samples across and down in the smallest group of blocks that has all components (the MCU), in blocks.
     pub(super) h: usize,
@@ -42,7 +42,7 @@ pub(super) struct Frame {
     pub(super) width: usize,
     pub(super) height: usize,
     pub(super) progressive: bool,
-    pub(super) components: Vec<Component>,
+    pub(super) components: Vec<ColorComponent>,
     pub(super) max_h: usize,
     pub(super) max_v: usize,
 }
@@ -329,7 +329,7 @@ impl Frame {
             if !(1..=4).contains(&h) || !(1..=4).contains(&v) || part[2] > 3 {
                 return Err(bad(damaged));
             }
-            frame.components.push(Component {
+            frame.components.push(ColorComponent {
                 id: part[0],
                 h: h.into(),
                 v: v.into(),

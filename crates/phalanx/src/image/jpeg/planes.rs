@@ -1,7 +1,7 @@
 //! Samples of components, and upsampling and colour conversion to rows of the picture.
 
 use super::Idct;
-use super::header::{Colours, Component, Frame, Tables};
+use super::header::{ColorComponent, Colours, Frame, Tables};
 use super::idct::factors;
 use super::scan::Area;
 use crate::image::decode::{Window, lightness};
@@ -17,7 +17,7 @@ pub(super) struct Plane {
     /// Where the samples begin in the component.
     x: usize,
     y: usize,
-    component: Component,
+    component: ColorComponent,
     /// How many samples of the picture one of these is, across and down.
     across: usize,
     down: usize,
@@ -27,7 +27,7 @@ impl Plane {
     /// Room for a component, not quantised yet; `samples` is memory to use again.
     pub(super) fn new(
         frame: &Frame,
-        component: &Component,
+        component: &ColorComponent,
         area: &Area,
         method: Idct,
         mut samples: Vec<u8>,

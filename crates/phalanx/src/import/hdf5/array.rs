@@ -7,7 +7,7 @@ use phalanx_graph::DType;
 
 use super::bytes::{Cursor, FileBytes};
 use super::group::MAX_LEVELS;
-use super::object_header::{DATASPACE, DATATYPE, FILTERS, LAYOUT, Message};
+use super::object_header::{DATASPACE, DATATYPE, FILTERS, HeaderMessage, LAYOUT};
 use super::{NOWHERE, ReadResult};
 
 /// What an array is, without its elements.
@@ -39,7 +39,7 @@ const MAX_RANK: usize = 16;
 const FLETCHER_BYTES: usize = 4;
 
 /// The array that a header describes; `None` where it describes none.
-pub(super) fn array<'a>(messages: &[Message<'a>]) -> ReadResult<Option<Array<'a>>> {
+pub(super) fn array<'a>(messages: &[HeaderMessage<'a>]) -> ReadResult<Option<Array<'a>>> {
     let find = |kind| messages.iter().find(|message| message.kind == kind);
     let data = |kind| find(kind).map(|message| Cursor(message.data));
     let (Some(space), Some(element), Some(layout)) =

@@ -3,7 +3,7 @@
 use super::ReadResult;
 use super::array::dims;
 use super::bytes::{Cursor, FileBytes, terminated};
-use super::object_header::{ATTRIBUTE, Message};
+use super::object_header::{ATTRIBUTE, HeaderMessage};
 
 /// More texts than this in one attribute are taken for damage.
 const MAX_TEXTS: usize = 1 << 16;
@@ -15,7 +15,7 @@ const VARIABLE: u8 = 9;
 /// The texts of the attribute of a name; `None` where there is none, or one of something else than text.
 pub(super) fn texts(
     source: &FileBytes<'_>,
-    messages: &[Message<'_>],
+    messages: &[HeaderMessage<'_>],
     name: &str,
 ) -> ReadResult<Option<Vec<String>>> {
     let attributes = messages.iter().filter(|message| message.kind == ATTRIBUTE);

@@ -1,7 +1,7 @@
 //! What a group holds.
 
 use super::bytes::{Cursor, FileBytes, terminated};
-use super::object_header::{LINK, LINK_INFO, Message, SYMBOL_TABLE};
+use super::object_header::{HeaderMessage, LINK, LINK_INFO, SYMBOL_TABLE};
 use super::{NOWHERE, ReadResult};
 
 /// More levels than this in a tree are taken for damage.
@@ -14,7 +14,7 @@ const MAX_NAME: usize = 1 << 12;
 /// Names and addresses, by name; names that stand for paths and other files are left out.
 pub(super) fn children(
     source: &FileBytes<'_>,
-    messages: &[Message<'_>],
+    messages: &[HeaderMessage<'_>],
 ) -> ReadResult<Vec<(String, u64)>> {
     let mut found = Vec::new();
     for message in messages {

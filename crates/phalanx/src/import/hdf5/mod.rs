@@ -13,7 +13,7 @@ mod object_header;
 
 pub(super) use array::Array;
 use bytes::{Cursor, FileBytes};
-use object_header::Message;
+use object_header::HeaderMessage;
 
 /// What is wrong with the file, in words.
 pub(super) type ReadResult<T> = Result<T, String>;
@@ -31,7 +31,7 @@ pub(super) struct Hdf5<'a> {
 
 /// A group or an array, by what its header says.
 pub(super) struct Object<'a> {
-    messages: Vec<Message<'a>>,
+    messages: Vec<HeaderMessage<'a>>,
 }
 
 impl<'a> Hdf5<'a> {

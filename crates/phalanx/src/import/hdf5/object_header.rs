@@ -5,7 +5,7 @@ use super::bytes::{Cursor, FileBytes};
 
 /// One thing that a header says.
 #[derive(Clone, Copy)]
-pub(super) struct Message<'a> {
+pub(super) struct HeaderMessage<'a> {
     pub(super) kind: u16,
     pub(super) data: &'a [u8],
 }
@@ -27,7 +27,10 @@ const SHARED: u8 = 2;
 const CHECKSUM: usize = 4;
 
 /// The messages of the header at an address, without those that are empty.
-pub(super) fn messages<'a>(source: &FileBytes<'a>, address: u64) -> ReadResult<Vec<Message<'a>>> {
+pub(super) fn messages<'a>(
+    source: &FileBytes<'a>,
+    address: u64,
+) -> ReadResult<Vec<HeaderMessage<'a>>> {
     let mut start = source.from(address, 64)?;
     match start.0.first() {
         Some(1) => {
@@ -57,7 +60,7 @@ fn collect<'a>(
     source: &FileBytes<'a>,
     first: &'a [u8],
     flags: Option<u8>,
-) -> ReadResult<Vec<Message<'a>>> {
+) -> ReadResult<Vec<HeaderMessage<'a>>> {
     let mut blocks = vec![Cursor(first)];
     let mut found = Vec::new();
     while let Some(mut block) = blocks.pop() {
@@ -89,7 +92,7 @@ fn continued(bytes: &[u8], flags: Option<u8>) -> ReadResult<Cursor<'_>> {
 }
 
 /// The next message; `None` at the end, where a few bytes may be left over.
-fn next<'a>(block: &mut Cursor<'a>, flags: Option<u8>) -> ReadResult<Option<Message<'a>>> {
+fn next<'a>(block: &mut Cursor<'a>, flags: Option<u8>) -> ReadResult<Option<HeaderMessage<'a>>> {
     let ordered = flags.is_some_and(|flags| flags & 4 != 0);
     let before = match flags {
         None => 8,
@@ -114,5 +117,5 @@ fn next<'a>(block: &mut Cursor<'a>, flags: Option<u8>) -> ReadResult<Option<Mess
     if message_flags & SHARED != 0 && kind != ATTRIBUTE {
         return Err("types shared between arrays are not supported".into());
     }
-    Ok(Some(Message { kind, data }))
+    Ok(Some(HeaderMessage { kind, data }))
 }

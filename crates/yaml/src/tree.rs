@@ -8,10 +8,10 @@ use std::collections::{HashMap, HashSet};
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, ScanError, StrInput};
 use serde_json::{Map, Number, Value as Json};
 
-use super::problem::{Position, Problem, shown};
+use crate::problem::{Position, Problem, shown};
 
 /// Most bytes of a file.
-pub(crate) const MAX_BYTES: usize = 1 << 20;
+pub const MAX_BYTES: usize = 1 << 20;
 /// Most levels of lists and mappings in one another.
 const MAX_DEPTH: usize = 32;
 /// Most weight of a tree with its aliases expanded; a node weighs `NODE` and the bytes of its text.
@@ -20,33 +20,45 @@ const NODE: usize = 64;
 
 /// A value and its place.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Node {
-    pub(crate) value: Value,
-    pub(crate) at: Position,
+pub struct Node {
+    /// What it is.
+    pub value: Value,
+    /// Where it stands.
+    pub at: Position,
 }
 
 /// What YAML can say.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Value {
+pub enum Value {
+    /// Nothing.
     Null,
+    /// `true` or `false`.
     Bool(bool),
+    /// A whole number.
     Int(i64),
+    /// Another number, which may be infinite or not a number.
     Float(f64),
+    /// Text.
     Text(String),
+    /// A list.
     List(Vec<Node>),
+    /// A mapping, in the order of the file; no key comes twice.
     Map(Vec<(Key, Node)>),
 }
 
 /// A key of a mapping, as it is written, and its place.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Key {
-    pub(crate) name: String,
-    pub(crate) at: Position,
+pub struct Key {
+    /// Its text.
+    pub name: String,
+    /// Where it stands.
+    pub at: Position,
 }
 
 impl Node {
     /// The value of a key, of a mapping that has it.
-    pub(crate) fn entry(&self, name: &str) -> Option<&Self> {
+    #[must_use]
+    pub fn entry(&self, name: &str) -> Option<&Self> {
         let Value::Map(entries) = &self.value else {
             return None;
         };
@@ -55,7 +67,8 @@ impl Node {
     }
 
     /// The whole value as text: the same for all ways to write it.
-    pub(crate) fn canonical(&self) -> String {
+    #[must_use]
+    pub fn canonical(&self) -> String {
         match &self.value {
             Value::Null => "null".to_owned(),
             Value::Bool(value) => value.to_string(),
@@ -77,7 +90,8 @@ impl Node {
     }
 
     /// The value as JSON; `None` where a number in it is not finite.
-    pub(crate) fn to_json(&self) -> Option<Json> {
+    #[must_use]
+    pub fn to_json(&self) -> Option<Json> {
         Some(match &self.value {
             Value::Null => Json::Null,
             Value::Bool(value) => Json::from(*value),
@@ -97,7 +111,8 @@ impl Node {
     }
 
     /// The value in a few words, for a message.
-    pub(crate) fn describe(&self) -> String {
+    #[must_use]
+    pub fn describe(&self) -> String {
         match &self.value {
             Value::Null => "empty".into(),
             Value::Bool(value) => value.to_string(),
@@ -111,8 +126,11 @@ impl Node {
     }
 }
 
-/// Reads one document. `Err` is a file that cannot be read at all; the list holds the mistakes after which reading went on.
-pub(crate) fn parse(bytes: &[u8]) -> Result<(Node, Vec<Problem>), Problem> {
+/// Reads one document. The list holds the mistakes after which reading went on.
+///
+/// # Errors
+/// The text cannot be read at all.
+pub fn parse(bytes: &[u8]) -> Result<(Node, Vec<Problem>), Problem> {
     let text = text_of(bytes)?;
     let mut tree = Tree::default();
     for event in Parser::<StrInput<'_>>::new_from_str(text) {

@@ -52,7 +52,9 @@ impl Problems {
     /// More than this many are not shown.
     const SHOWN: usize = 20;
 
-    pub(crate) fn new(file: &str, mut list: Vec<Problem>) -> Self {
+    /// The mistakes of a file, which are put in its order.
+    #[must_use]
+    pub fn new(file: &str, mut list: Vec<Problem>) -> Self {
         list.sort_by_key(|problem| problem.at);
         Self {
             file: file.to_owned(),
@@ -82,7 +84,8 @@ impl fmt::Display for Problems {
 impl std::error::Error for Problems {}
 
 /// ``did you mean `..`?`` where a name is near, else the names there are.
-pub(crate) fn suggest(name: &str, known: &[&str]) -> String {
+#[must_use]
+pub fn suggest(name: &str, known: &[&str]) -> String {
     // The search for the nearest takes time with the length of the name.
     if name.len() > 64 {
         return format!("known are {}", known.join(", "));
@@ -90,12 +93,37 @@ pub(crate) fn suggest(name: &str, known: &[&str]) -> String {
     let longer = |candidate: &&&str| candidate.len() > 2 && name.starts_with(**candidate);
     match known.iter().find(longer) {
         Some(begun) => format!("did you mean `{begun}`?"),
-        None => phalanx::config::suggest(name, known.iter().copied()),
+        None => nearest(name, known),
+    }
+}
+
+/// As `suggest`, for a name that is not long.
+fn nearest(name: &str, known: &[&str]) -> String {
+    if known.is_empty() {
+        return "it takes none".to_owned();
+    }
+    let name = name.to_lowercase();
+    let distance = |candidate: &str| strsim::osa_distance(&name, &candidate.to_lowercase());
+    let within = |longest: fn(&str) -> usize| {
+        let near = known.iter().map(|known| (distance(known), *known));
+        let near = near.filter(|(distance, candidate)| *distance <= longest(candidate));
+        near.min_by_key(|(distance, _)| *distance)
+            .map(|(_, candidate)| candidate)
+    };
+    let begun = || {
+        let begins = |known: &&&str| name.len() > 2 && known.to_lowercase().starts_with(&name);
+        known.iter().find(begins).copied()
+    };
+    let found = within(|_| 2).or_else(begun);
+    match found.or_else(|| within(|candidate| candidate.len().max(4) / 2)) {
+        Some(found) => format!("did you mean `{found}`?"),
+        None => format!("known are {}", known.join(", ")),
     }
 }
 
 /// Text of the user's for a message: quoted, escaped, and cut where it is long.
-pub(crate) fn shown(text: &str) -> String {
+#[must_use]
+pub fn shown(text: &str) -> String {
     const LONGEST: usize = 40;
     let cut: String = text.chars().take(LONGEST).collect();
     let dots = if cut.len() < text.len() { ".." } else { "" };

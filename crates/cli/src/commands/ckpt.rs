@@ -1,0 +1,186 @@
+//! `phalanx ckpt ls | verify | prune | export | diff`.
+
+use std::path::{Path, PathBuf};
+
+use phalanx::checkpoint::TrainingState;
+use serde_json::{Value, json};
+
+use super::Context;
+use super::session::failed;
+use crate::args::CheckpointCommand;
+use crate::failure::{Exit, Failure};
+
+/// Runs one of the commands on checkpoints.
+pub(crate) fn run(context: &mut Context, what: &CheckpointCommand) -> Result<(), Failure> {
+    match what {
+        CheckpointCommand::Ls { path } => list(context, path),
+        CheckpointCommand::Verify { path } => verify(context, path),
+        CheckpointCommand::Prune { path, keep } => prune(context, path, keep.get()),
+        CheckpointCommand::Export { path, file } => export(context, path, file),
+        CheckpointCommand::Diff { one, other } => diff(context, one, other),
+    }
+}
+
+/// The checkpoint at a path and the older ones beside it, the newest first.
+fn all(path: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let mut all: Vec<PathBuf> = path
+        .exists()
+        .then(|| path.to_path_buf())
+        .into_iter()
+        .collect();
+    all.extend(TrainingState::older(path));
+    if all.is_empty() {
+        let message = format!("there is no checkpoint at {}", path.display());
+        return Err(Failure::new(Exit::Usage, message)
+            .next("give the directory of a checkpoint, such as `runs/digits/checkpoint`"));
+    }
+    Ok(all)
+}
+
+/// What a checkpoint is, or what is wrong with it.
+fn described(path: &Path) -> (String, Value, bool) {
+    let shown = path.display();
+    match TrainingState::load(path) {
+        Ok(state) => {
+            let (step, epoch) = (state.iterations(), state.position().epoch);
+            let values: usize = state
+                .variables()
+                .iter()
+                .map(|(_, value)| value.shape().len())
+                .sum();
+            let line = format!(
+                "{shown}: step {step}, {epoch} epochs done, {values} values in {} variables, seed {}, by {} workers",
+                state.variables().len(),
+                state.seed(),
+                state.workers()
+            );
+            let json = json!({"path": path, "step": step, "epochs": epoch, "values": values, "seed": state.seed(),
+                "workers": state.workers(), "generation": state.generation()});
+            (line, json, true)
+        }
+        Err(error) => {
+            let json = json!({"path": path, "error": error.to_string()});
+            (format!("{shown}: damaged: {error}"), json, false)
+        }
+    }
+}
+
+fn list(context: &mut Context, path: &Path) -> Result<(), Failure> {
+    for path in all(path)? {
+        let (line, json, _) = described(&path);
+        print(context, &line, &json)?;
+    }
+    Ok(())
+}
+
+fn verify(context: &mut Context, path: &Path) -> Result<(), Failure> {
+    let mut damaged = 0;
+    let all = all(path)?;
+    for path in &all {
+        let (line, json, is_whole) = described(path);
+        print(context, &line, &json)?;
+        damaged += usize::from(!is_whole);
+    }
+    if damaged == 0 {
+        return Ok(());
+    }
+    let message = format!("{damaged} of {} checkpoints are damaged", all.len());
+    let next =
+        "training goes on from the newest that is whole; remove the others, or copy them again";
+    Err(Failure::new(Exit::Failed, message).next(next))
+}
+
+/// Removes all but the newest `keep`.
+fn prune(context: &mut Context, path: &Path, keep: usize) -> Result<(), Failure> {
+    for old in all(path)?.into_iter().skip(keep) {
+        TrainingState::remove(&old).map_err(|error| failed(&error))?;
+        let line = format!("removed {}", old.display());
+        print(context, &line, &json!({"removed": old}))?;
+    }
+    Ok(())
+}
+
+fn export(context: &mut Context, path: &Path, file: &Path) -> Result<(), Failure> {
+    let (state, left_out) = TrainingState::load_newest(path).map_err(|error| failed(&error))?;
+    if !left_out.is_empty() {
+        crate::output::notice(format_args!("warning: {}", left_out.join("; ")));
+    }
+    state.save_weights(file).map_err(|error| failed(&error))?;
+    let line = format!(
+        "the variables after step {} are in {}",
+        state.iterations(),
+        file.display()
+    );
+    print(
+        context,
+        &line,
+        &json!({"exported": file, "step": state.iterations()}),
+    )
+}
+
+/// Where two checkpoints differ: ends with 1 if they do.
+fn diff(context: &mut Context, one: &Path, other: &Path) -> Result<(), Failure> {
+    let load = |path: &Path| TrainingState::load(path).map_err(|error| failed(&error));
+    let (one, other) = (load(one)?, load(other)?);
+    let mut differences = 0;
+    if one.iterations() != other.iterations() {
+        differences += 1;
+        let line = format!("step: {} and {}", one.iterations(), other.iterations());
+        print(
+            context,
+            &line,
+            &json!({"step": [one.iterations(), other.iterations()]}),
+        )?;
+    }
+    for (these, those) in [
+        (one.variables(), other.variables()),
+        (one.slots(), other.slots()),
+    ] {
+        for (name, value) in these {
+            let found = those.iter().find(|(other, _)| other == name);
+            let what = match found {
+                None => Some("is in the first alone".to_owned()),
+                Some((_, other)) if other.shape() != value.shape() => {
+                    Some(format!("is {} and {}", value.shape(), other.shape()))
+                }
+                Some((_, other)) if other == value => None,
+                Some((_, other)) => {
+                    let pairs = value.to_f64().into_iter().zip(other.to_f64());
+                    let most = pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+                    Some(format!("differs by up to {most:e}"))
+                }
+            };
+            if let Some(what) = what {
+                differences += 1;
+                print(
+                    context,
+                    &format!("{name}: {what}"),
+                    &json!({"name": name, "difference": what}),
+                )?;
+            }
+        }
+        for (name, _) in those
+            .iter()
+            .filter(|(name, _)| these.iter().all(|(own, _)| own != name))
+        {
+            differences += 1;
+            let what = "is in the second alone";
+            print(
+                context,
+                &format!("{name}: {what}"),
+                &json!({"name": name, "difference": what}),
+            )?;
+        }
+    }
+    match differences {
+        0 => print(context, "equal", &json!({"equal": true})),
+        count => Err(Failure::new(Exit::Failed, format!("{count} differences"))),
+    }
+}
+
+fn print(context: &mut Context, line: &str, json: &Value) -> Result<(), Failure> {
+    match context.global.progress {
+        crate::args::Progress::Json => context.output.line(json),
+        _ => context.output.line(line),
+    }
+}

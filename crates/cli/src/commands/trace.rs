@@ -1,0 +1,38 @@
+//! `phalanx trace train.yaml`.
+
+use phalanx::fit::Fit;
+
+use super::Context;
+use super::session::{self, Session, failed};
+use crate::args::TraceArgs;
+use crate::failure::Failure;
+use crate::{model, rows};
+
+/// Trains for some steps and writes where their time went, of all workers.
+pub(crate) fn run(context: &mut Context, args: &TraceArgs) -> Result<(), Failure> {
+    context.find_workers()?;
+    let config = session::config(&args.file, &args.set)?;
+    let rows = rows::load(&config).map_err(session::wrong)?;
+    let model = model::build(&config, &rows.facts.dims).map_err(session::wrong)?;
+    let mut session = Session::start(context, &config, model)?;
+    let (after, steps) = (args.after.get(), args.steps.get());
+    let train = session.to_train(&rows.train);
+    let length = train.len().unwrap_or(usize::MAX).max(1);
+    // As many whole epochs as have these steps.
+    let epochs = after.saturating_add(steps).div_ceil(length);
+    let fit = Fit::epochs(epochs)
+        .progress(context.global.fit_progress())
+        .trace(&args.output, after, steps);
+    let fit = match length > after.saturating_add(steps) {
+        true => fit.steps_per_epoch(after + steps),
+        false => fit,
+    };
+    session
+        .trainer
+        .fit(&train, fit)
+        .map_err(|error| failed(&error))?;
+    context.output.line(format_args!(
+        "trace: {} (open it in https://ui.perfetto.dev or chrome://tracing)",
+        args.output.display()
+    ))
+}

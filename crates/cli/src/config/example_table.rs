@@ -1,0 +1,153 @@
+//! The keys of `data` for files of examples: IDX, CIFAR and TFRecord.
+
+use std::ops::Bound::Included;
+
+use phalanx::config::{DefaultValue, Field, Kind};
+
+use super::table::{FRACTION, MAX_FEATURES};
+
+const PATTERN: Kind = Kind::Worded("a path or a pattern such as `part-*`", &Kind::Text);
+const DIVIDE_BY: Field = Field::new(
+    "divide_by",
+    Kind::Number(Included(1e-30), Included(1e30)),
+    DefaultValue::Value("1"),
+    "the number that every number of an example is divided by, such as 255 for pixels",
+)
+.example("255");
+const DIMS: Field = Field::new(
+    "features",
+    Kind::Worded(
+        "up to 8 whole numbers above 0 whose product is the size of an example",
+        &Kind::List(&Kind::Whole(1, MAX_FEATURES), 1, 8),
+    ),
+    DefaultValue::Words("as in the files; images without a channel get one"),
+    "the dimensions of one example, such as `[28, 28, 1]`",
+)
+.example("[28, 28, 1]");
+const LAST: Field = Field::optional(
+    "split",
+    FRACTION,
+    "this share of the examples, from the end",
+)
+.example("0.1");
+
+/// `idx`, in `data` and in its `test`.
+pub(crate) const IDX_FILES: &[Field] = &[
+    Field::required(
+        "images",
+        Kind::Worded("a path", &Kind::Text),
+        "the file of the examples, plain or gzip",
+    )
+    .example("train-images-idx3-ubyte.gz"),
+    Field::required(
+        "labels",
+        Kind::Worded("a path", &Kind::Text),
+        "the file of their classes",
+    )
+    .example("train-labels-idx1-ubyte.gz"),
+];
+const IDX_KEY: Kind = Kind::Worded("two files of MNIST's format", &Kind::Section(IDX_FILES));
+
+/// `data` of IDX files.
+pub(crate) const IDX: &[Field] = &[
+    Field::required("idx", IDX_KEY, "two files of MNIST's format")
+        .example("{images: train-images-idx3-ubyte.gz, labels: train-labels-idx1-ubyte.gz}"),
+    DIMS,
+    DIVIDE_BY,
+    example_test(IDX_TEST),
+];
+
+/// `test` of IDX files.
+pub(crate) const IDX_TEST: &[Field] = &[
+    Field::optional("idx", IDX_KEY, "two files of their own")
+        .example("{images: t10k-images-idx3-ubyte.gz, labels: t10k-labels-idx1-ubyte.gz}"),
+    LAST,
+];
+
+/// `data` of CIFAR-10 and of CIFAR-100.
+pub(crate) const CIFAR: [&[Field]; 2] = [
+    &[
+        Field::required(
+            "cifar10",
+            PATTERN,
+            "files of CIFAR-10's binary version: examples of `[32, 32, 3]` and 10 classes",
+        )
+        .example("cifar-10-batches-bin/data_batch_*.bin"),
+        DIVIDE_BY,
+        example_test(CIFAR_TEST[0]),
+    ],
+    &[
+        Field::required(
+            "cifar100",
+            PATTERN,
+            "files of CIFAR-100's binary version: examples of `[32, 32, 3]` and 100 classes",
+        )
+        .example("cifar-100-binary/train.bin"),
+        DIVIDE_BY,
+        example_test(CIFAR_TEST[1]),
+    ],
+];
+
+/// `test` of CIFAR-10 and of CIFAR-100.
+pub(crate) const CIFAR_TEST: [&[Field]; 2] = [
+    &[
+        Field::optional("cifar10", PATTERN, "files of their own")
+            .example("cifar-10-batches-bin/test_batch.bin"),
+        LAST,
+    ],
+    &[
+        Field::optional("cifar100", PATTERN, "files of their own")
+            .example("cifar-100-binary/test.bin"),
+        LAST,
+    ],
+];
+
+/// `data` of TFRecord files.
+pub(crate) const TFRECORD: &[Field] = &[
+    Field::required(
+        "tfrecord",
+        PATTERN,
+        "files of `tf.train.Example`, plain or compressed as a whole by gzip or zlib",
+    )
+    .example("train-*.tfrecord"),
+    Field::new(
+        "input",
+        Kind::Text,
+        DefaultValue::Value("image"),
+        "the feature that the model is given: floats, integers, or a string of one byte for each number",
+    )
+    .example("image"),
+    Field::new(
+        "label",
+        Kind::Text,
+        DefaultValue::Value("label"),
+        "the feature of the label",
+    )
+    .example("label"),
+    Field::new(
+        "label_type",
+        Kind::OneOf(&["class", "value"]),
+        DefaultValue::Value("class"),
+        "`class` for whole numbers from 0, `value` for any numbers",
+    )
+    .example("class"),
+    DIMS,
+    DIVIDE_BY,
+    example_test(TFRECORD_TEST),
+];
+
+/// `test` of TFRecord files.
+pub(crate) const TFRECORD_TEST: &[Field] = &[
+    Field::optional("tfrecord", PATTERN, "files of their own").example("test-*.tfrecord"),
+    LAST,
+];
+
+const fn example_test(fields: &'static [Field]) -> Field {
+    Field::new(
+        "test",
+        Kind::OneKeyOf(fields),
+        DefaultValue::Words("none"),
+        "examples that training does not see",
+    )
+    .example("{split: 0.1}")
+}

@@ -1,0 +1,100 @@
+//! The commands of `docs/observability.md`, run in a folder with its training file.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The blocks of a page of this language.
+fn blocks(page: &str, language: &str) -> Vec<String> {
+    let parts = page.split("```").skip(1).step_by(2);
+    let own = parts.filter_map(|part| part.strip_prefix(&format!("{language}\n")));
+    own.map(str::to_owned).collect()
+}
+
+fn run(folder: &Path, line: &str) -> String {
+    let phalanx = env!("CARGO_BIN_EXE_phalanx");
+    let words = line.split_whitespace().skip(1);
+    // `launch` is given the program itself too.
+    let words = words.map(|word| if word == "phalanx" { phalanx } else { word });
+    let output = Command::new(phalanx)
+        .args(words)
+        .current_dir(folder)
+        .output();
+    let output = output.unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{line}\n{text}{told}");
+    text
+}
+
+#[test]
+fn the_commands_of_the_page_do_what_it_says() {
+    let repository = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let page = fs::read_to_string(repository.join("docs/observability.md")).unwrap();
+    let folder = std::env::temp_dir().join(format!("phalanx-observability-{}", std::process::id()));
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&folder).unwrap();
+    let data = repository.join("crates/phalanx/data/digits.csv.gz");
+    fs::copy(data, folder.join("digits.csv.gz")).unwrap();
+    fs::write(folder.join("digits.yaml"), &blocks(&page, "yaml")[0]).unwrap();
+    let lines = blocks(&page, "sh").concat();
+    let told: Vec<(&str, String)> = lines
+        .lines()
+        .map(|line| (line, run(&folder, line)))
+        .collect();
+    assert_eq!(told.len(), 8);
+    let of = |command: &str| {
+        let found = told.iter().find(|(line, _)| line.contains(command));
+        &found.unwrap().1
+    };
+    for run in [
+        "train",
+        "validation",
+        "train_steps",
+        "validation_steps",
+        "worker-0",
+    ] {
+        assert!(folder.join("events/digits").join(run).exists(), "{run}");
+    }
+    let compared = of("compare");
+    let rate = compared
+        .lines()
+        .find(|line| line.starts_with("optimizer.adam.learning_rate"));
+    let values: Vec<&str> = rate.unwrap().split_whitespace().skip(1).collect();
+    assert_eq!(values, ["0.002", "0.0005"], "{compared}");
+    assert!(compared.contains("val_loss"), "{compared}");
+    let plotted = of("plot runs/digits runs/slow --log loss");
+    assert!(
+        plotted.starts_with("loss\n") && plotted.contains("B  runs/slow (learning_rate 0.0005)"),
+        "{plotted}"
+    );
+    let picture = fs::read_to_string(folder.join("curves.svg")).unwrap();
+    assert_eq!(
+        picture.matches("<polyline").count(),
+        8,
+        "two logs of two trainings with validations"
+    );
+    assert!(of("step_time_ms").starts_with("step_time_ms/compute\n"));
+    let history = fs::read_to_string(folder.join("runs/digits/history.jsonl")).unwrap();
+    let last: serde_json::Value = serde_json::from_str(history.lines().last().unwrap()).unwrap();
+    assert!(last["times"]["compute"].as_f64().unwrap() > 0.0);
+    for (name, workers) in [("trace.json", 1), ("trace-of-two.json", 2)] {
+        let text = fs::read_to_string(folder.join(name)).unwrap();
+        let trace: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let steps = trace["traceEvents"].as_array().unwrap().iter();
+        let steps = steps.filter(|event| event["name"] == "step").count();
+        assert_eq!(steps, 10 * workers, "{name}");
+    }
+    let failed = Command::new(env!("CARGO_BIN_EXE_phalanx"))
+        .args(["plot", "runs/digits", "--log", "los"])
+        .current_dir(&folder)
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&failed.stderr);
+    assert_eq!(failed.status.code(), Some(2), "{told}");
+    assert!(
+        told.contains("no run has a log `los`; there are accuracy, loss"),
+        "{told}"
+    );
+    fs::remove_dir_all(&folder).unwrap();
+}

@@ -1,0 +1,172 @@
+//! `phalanx train` in jobs of a real Slurm with two nodes on this machine.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const TOOL: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../../tests/tools/slurm-two-nodes"
+);
+const EXAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/slurm.sbatch");
+/// Nothing in these tests takes so long unless it hangs.
+const LONG: Duration = Duration::from_secs(90);
+
+/// A cluster, and a folder for its jobs; both end with this.
+struct Slurm(PathBuf);
+
+impl Slurm {
+    /// None where its packages are not there, or this user may not start it.
+    fn start() -> Option<Self> {
+        let is_there = |program: &&str| {
+            let folders = ["/usr/sbin", "/usr/bin", "/usr/local/bin"];
+            let mut files = folders.iter().map(|folder| Path::new(folder).join(program));
+            files.any(|file| file.exists())
+        };
+        let programs = ["slurmctld", "slurmd", "srun", "munged"];
+        if let Some(program) = programs.iter().find(|program| !is_there(program)) {
+            eprintln!("skipped: no {program}; it is in Debian's packages slurm-wlm and munge");
+            return None;
+        }
+        let folder = std::env::temp_dir().join(format!("phalanx-requeue-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let started = Command::new(TOOL).arg("start").arg(&folder).output();
+        let said = String::from_utf8_lossy(&started.as_ref().unwrap().stderr).into_owned();
+        if said.contains("needs root") || said.contains("unshare failed") {
+            eprintln!("skipped: {said}");
+            return None;
+        }
+        assert!(started.unwrap().status.success(), "{said}");
+        Some(Self(folder))
+    }
+
+    fn command(&self, program: &str, arguments: &[&str]) -> Output {
+        let own = Path::new(env!("CARGO_BIN_EXE_phalanx")).parent().unwrap();
+        let path = format!("{}:{}", own.display(), std::env::var("PATH").unwrap());
+        let mut command = Command::new(program);
+        command
+            .args(arguments)
+            .current_dir(&self.0)
+            .env("SLURM_CONF", self.0.join("slurm.conf"))
+            .env("PATH", path);
+        command.output().unwrap()
+    }
+
+    fn says(&self, program: &str, arguments: &[&str]) -> String {
+        let output = self.command(program, arguments);
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    fn log(&self, name: &str) -> String {
+        std::fs::read_to_string(self.0.join(name)).unwrap_or_default()
+    }
+
+    fn until(&self, what: &str, mut holds: impl FnMut() -> bool) {
+        let start = Instant::now();
+        while !holds() {
+            let log = self.log("job.log");
+            assert!(start.elapsed() < LONG, "not yet: {what}; the job:\n{log}");
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+impl Drop for Slurm {
+    fn drop(&mut self) {
+        // What they say of their end is no test's.
+        let _ = Command::new(TOOL).arg("stop").arg(&self.0).output();
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A training of some seconds.
+fn write_training(folder: &Path) {
+    let row = |index: usize| {
+        let value = |column: usize| ((index * 37 + column * 11) % 101) as f64 / 50.0 - 1.0;
+        let features: Vec<String> = (0..4).map(|c| value(c).to_string()).collect();
+        format!("{},{}\n", features.join(","), index % 3)
+    };
+    std::fs::write(
+        folder.join("rows.csv"),
+        (0..512).map(row).collect::<String>(),
+    )
+    .unwrap();
+    let file = "data:
+  csv: rows.csv
+  header: false
+model:
+  - dense: {units: 32, activation: relu}
+  - dropout: {rate: 0.2}
+  - dense: {units: 3, activation: softmax}
+optimizer: {adam: {learning_rate: 0.01}}
+loss: sparse_categorical_crossentropy
+fit:
+  epochs: 120
+  batch_size: 16
+  seed: 7
+  save_freq: epoch
+";
+    std::fs::write(folder.join("train.yaml"), file).unwrap();
+}
+
+#[test]
+fn a_requeued_job_ends_with_the_weights_of_an_unbroken_one() {
+    let Some(slurm) = Slurm::start() else { return };
+    write_training(&slurm.0);
+    let nodes = ["--nodes=2", "--ntasks-per-node=1"];
+    let train = ["phalanx", "train", "train.yaml", "--output", "whole"];
+    let whole = slurm.command("srun", &[&nodes[..], &train].concat());
+    let said = String::from_utf8_lossy(&whole.stderr);
+    assert!(whole.status.success(), "{said}");
+    assert!(
+        said.contains("2 workers") || String::from_utf8_lossy(&whole.stdout).contains("2 workers")
+    );
+
+    let job = [
+        "--parsable",
+        "--output=job.log",
+        EXAMPLE,
+        "train.yaml",
+        "--output",
+        "broken",
+    ];
+    let job = slurm.says("sbatch", &job).trim().to_owned();
+    assert!(!job.is_empty(), "sbatch says no job");
+    slurm.until("it has trained some epochs", || {
+        slurm.log("broken/history.jsonl").lines().count() >= 20
+    });
+    let state = || slurm.says("squeue", &["-h", "-j", &job, "-o", "%T"]);
+    assert!(
+        slurm
+            .command("scontrol", &["requeue", &job])
+            .status
+            .success()
+    );
+    slurm.until("it is in the queue again", || state().contains("PENDING"));
+    let before = slurm.log("broken/history.jsonl").lines().count();
+    assert!(before < 120, "it was done before it was interrupted");
+    // Slurm would wait two minutes.
+    let id = format!("JobId={job}");
+    slurm.until("it starts again", || {
+        let _ = slurm.command("scontrol", &["update", &id, "StartTime=now"]);
+        !state().contains("PENDING")
+    });
+    slurm.until("it ends", || {
+        !state().contains("RUNNING") && !state().contains("COMPLETING")
+    });
+    let log = slurm.log("job.log");
+    let shown = slurm.says("scontrol", &["show", "job", &job, "-o"]);
+    assert!(
+        shown.contains("JobState=COMPLETED") && shown.contains("Restarts=1"),
+        "{shown}\n{log}"
+    );
+    let weights = |run: &str| {
+        let file = slurm.0.join(run).join("model/weights.safetensors");
+        std::fs::read(&file).unwrap_or_else(|error| panic!("{}: {error}\n{log}", file.display()))
+    };
+    assert!(
+        weights("whole") == weights("broken"),
+        "other weights:\n{log}"
+    );
+}

@@ -1,0 +1,206 @@
+//! Generations of workers, one after the other, as a state machine.
+//!
+//! A generation ends with its first failure. Where a worker was lost the next one begins at once: its members are the members of the
+//! one before that come again, on new connections, and replacements, under the numbers of the lost ones. A worker that still speaks
+//! on a connection of an ended generation gets its failure as the answer and nothing else: in this way a worker that slept learns that
+//! the others went on without it.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use super::Failure;
+use super::event::{Action, Connection, Event, Settings};
+use super::message::{Hello, Reply, Request};
+use super::state::State;
+
+/// The coordination of a training.
+#[derive(Debug, Clone)]
+pub struct Coordination {
+    current: State,
+    /// Connections of ended generations, with their ends.
+    past: BTreeMap<Connection, Failure>,
+    /// Workers that take part as soon as the current generation has had some time.
+    lobby: BTreeMap<Connection, (Option<IpAddr>, Hello)>,
+    lease: Duration,
+    elastic: bool,
+    lost: Vec<Lost>,
+}
+
+/// A worker that was lost.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lost {
+    /// Its number, and what happened to it.
+    pub failure: Failure,
+    /// Its process group; 0 where it is not known.
+    pub group: i32,
+}
+
+impl Coordination {
+    /// A service that nobody has joined; its time begins at zero.
+    #[must_use]
+    pub const fn new(settings: Settings) -> Self {
+        Self {
+            lease: settings.lease,
+            elastic: settings.recovery.is_some(),
+            current: State::new(settings),
+            past: BTreeMap::new(),
+            lobby: BTreeMap::new(),
+            lost: Vec::new(),
+        }
+    }
+
+    /// Whether all workers have joined and left again.
+    #[cfg(feature = "etcd")]
+    pub(super) fn is_over(&self) -> bool {
+        self.current.is_over()
+    }
+
+    /// Takes in what happened at `now` and says what is to be sent. Must be called with [`Event::Tick`] several times a lease.
+    pub fn on(&mut self, now: Duration, event: Event) -> Vec<Action> {
+        let mut actions = match event {
+            Event::Message {
+                connection,
+                ref request,
+                ..
+            } if self.past.contains_key(&connection) => self.answer_past(connection, request),
+            Event::Message {
+                connection,
+                from,
+                request: Request::Hello(hello),
+                ..
+            } if self.may_grow_for(&hello) => {
+                self.lobby.insert(connection, (from, hello));
+                Vec::new()
+            }
+            Event::Closed { connection, .. } if !self.current.has(connection) => {
+                self.past.remove(&connection);
+                self.lobby.remove(&connection);
+                Vec::new()
+            }
+            event => self.current.on(now, event),
+        };
+        actions.extend(self.let_in(now));
+        actions.extend(self.go_on(now));
+        actions.extend(self.send_away());
+        actions
+    }
+
+    /// The failure that ended the training, if one did.
+    #[must_use]
+    pub fn failure(&self) -> Option<&Failure> {
+        self.current.failure()
+    }
+
+    /// The number of the current generation.
+    #[must_use]
+    pub const fn generation(&self) -> u64 {
+        self.current.generation()
+    }
+
+    /// Workers that were lost since this was asked last, one for each generation that ended.
+    pub fn take_lost(&mut self) -> Vec<Lost> {
+        std::mem::take(&mut self.lost)
+    }
+
+    /// Who was refused since this was asked last, and why.
+    pub fn take_news(&mut self) -> Vec<String> {
+        self.current.take_news()
+    }
+
+    fn answer_past(&self, connection: Connection, request: &Request) -> Vec<Action> {
+        let reply = match (request, self.past.get(&connection)) {
+            (Request::Heartbeat, _) => Reply::Pong,
+            (_, Some(failure)) => Reply::Failed(failure.clone()),
+            (_, None) => return Vec::new(),
+        };
+        vec![Action {
+            to: connection,
+            reply,
+            bytes: Vec::new(),
+        }]
+    }
+
+    /// Whether a worker comes to a generation that runs without it.
+    fn may_grow_for(&self, hello: &Hello) -> bool {
+        self.elastic
+            && self.current.is_complete()
+            && self.current.failure().is_none()
+            && self.current.has_room_for(hello)
+    }
+
+    /// Ends the current generation for those who wait to take part, once it has lasted for a lease: a worker that comes and goes must
+    /// not keep the others from their work.
+    fn let_in(&mut self, now: Duration) -> Vec<Action> {
+        if self.current.is_ending() {
+            return Vec::new();
+        }
+        let is_time = now.saturating_sub(self.current.opened()) >= self.lease;
+        let Some((_, hello)) = self.lobby.values().next() else {
+            return Vec::new();
+        };
+        if !is_time || !self.current.is_complete() || self.current.failure().is_some() {
+            return Vec::new();
+        }
+        let worker = hello.worker;
+        self.current.grow(worker)
+    }
+
+    /// Answers those who wait for a next generation that does not come: the training has failed, or workers have done their work.
+    fn send_away(&mut self) -> Vec<Action> {
+        let failure = self.current.failure().cloned();
+        if failure.is_none() && !self.current.is_ending() {
+            return Vec::new();
+        }
+        let answer = |(to, (_, hello)): (Connection, (Option<IpAddr>, Hello))| Action {
+            to,
+            reply: Reply::Failed(failure.clone().unwrap_or_else(|| Failure {
+                worker: hello.worker,
+                reason: "has come when others had done their work".into(),
+                next: None,
+            })),
+            bytes: Vec::new(),
+        };
+        std::mem::take(&mut self.lobby)
+            .into_iter()
+            .map(answer)
+            .collect()
+    }
+
+    /// Begins the next generation where the current one ended with one to come.
+    fn go_on(&mut self, now: Duration) -> Vec<Action> {
+        let Some(failure) = self
+            .current
+            .failure()
+            .filter(|failure| failure.next.is_some())
+        else {
+            return Vec::new();
+        };
+        let failure = failure.clone();
+        let ended = self.current.connections();
+        self.past
+            .extend(ended.map(|connection| (connection, failure.clone())));
+        let mut comers = self.lobby.values();
+        if !comers.any(|(_, hello)| hello.worker == failure.worker) {
+            let group = self.current.group_of(failure.worker);
+            self.lost.push(Lost { failure, group });
+        }
+        self.current = self.current.next(now);
+        let mut actions = Vec::new();
+        for (connection, (from, hello)) in std::mem::take(&mut self.lobby) {
+            self.current.wait_for(hello.worker);
+            let request = Request::Hello(hello);
+            let bytes = Vec::new();
+            actions.extend(self.current.on(
+                now,
+                Event::Message {
+                    connection,
+                    from,
+                    request,
+                    bytes,
+                },
+            ));
+        }
+        actions
+    }
+}

@@ -1,0 +1,134 @@
+//! Meetings of all workers, and keys that some set and others wait for.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::{Member, State};
+use crate::coordination::event::{Action, Actions};
+use crate::coordination::message::{Reply, millis};
+
+/// Somebody who waits at a meeting.
+#[derive(Debug, Clone)]
+pub(super) struct Arrival {
+    pub(super) id: u64,
+    pub(super) bytes: Vec<u8>,
+    pub(super) until: Duration,
+}
+
+/// Somebody who waits for a key.
+#[derive(Debug, Clone)]
+pub(super) struct KeyWaiter {
+    pub(super) worker: usize,
+    pub(super) id: u64,
+    pub(super) key: String,
+    pub(super) until: Duration,
+}
+
+impl State {
+    pub(super) fn meet(
+        &mut self,
+        worker: usize,
+        name: &str,
+        arrival: Arrival,
+        actions: &mut Actions,
+    ) {
+        let gone = self
+            .members
+            .iter()
+            .find(|(_, member)| member.left.is_some());
+        if let Some((&gone, _)) = gone {
+            let id = arrival.id;
+            return self.reply(worker, Reply::Left { id, worker: gone }, actions);
+        }
+        let meeting = self.meetings.entry(name.into()).or_default();
+        meeting.insert(worker, arrival);
+        if meeting.len() < self.members.len() {
+            return;
+        }
+        let arrivals = self.meetings.remove(name).unwrap_or_default();
+        let sizes: Vec<_> = arrivals
+            .values()
+            .map(|arrival| arrival.bytes.len())
+            .collect();
+        let mut all = Vec::with_capacity(sizes.iter().sum());
+        for arrival in arrivals.values() {
+            all.extend_from_slice(&arrival.bytes);
+        }
+        for (worker, arrival) in arrivals {
+            let sizes = sizes.clone();
+            let reply = Reply::Met {
+                id: arrival.id,
+                sizes,
+            };
+            actions.0.push(Action {
+                to: self.members[&worker].connection,
+                reply,
+                bytes: all.clone(),
+            });
+        }
+    }
+
+    pub(super) fn set(&mut self, key: String, bytes: Vec<u8>, actions: &mut Actions) {
+        let (ready, waiting) = std::mem::take(&mut self.readers)
+            .into_iter()
+            .partition(|reader| reader.key == key);
+        self.readers = waiting;
+        self.values.insert(key, bytes);
+        for reader in ready {
+            self.get(reader, actions);
+        }
+    }
+
+    pub(super) fn get(&mut self, reader: KeyWaiter, actions: &mut Actions) {
+        match self.values.get(&reader.key) {
+            Some(bytes) => actions.0.push(Action {
+                to: self.members[&reader.worker].connection,
+                reply: Reply::Value { id: reader.id },
+                bytes: bytes.clone(),
+            }),
+            None => self.readers.push(reader),
+        }
+    }
+
+    /// A meeting ends for all of its members when the first of them has waited long enough, so that all hear the same.
+    pub(super) fn end_late_meetings(&mut self, now: Duration, actions: &mut Actions) {
+        let late = |meeting: &BTreeMap<usize, Arrival>| {
+            meeting.values().any(|arrival| arrival.until <= now)
+        };
+        let names = self.meetings.iter().filter(|(_, meeting)| late(meeting));
+        let names: Vec<_> = names.map(|(name, _)| name.clone()).collect();
+        for name in names {
+            let meeting = self.meetings.remove(&name).unwrap_or_default();
+            let absent = self
+                .members
+                .iter()
+                .filter(|(worker, _)| !meeting.contains_key(worker));
+            let silence = |member: &Member| millis(now.saturating_sub(member.heard));
+            let missing: Vec<_> = absent
+                .map(|(worker, member)| (*worker, silence(member)))
+                .collect();
+            for (worker, arrival) in meeting {
+                let reply = Reply::Late {
+                    id: arrival.id,
+                    missing: missing.clone(),
+                };
+                self.reply(worker, reply, actions);
+            }
+        }
+    }
+
+    /// Answers workers that have waited long enough for a key: nobody has set it.
+    pub(super) fn end_late_readers(&mut self, now: Duration, actions: &mut Actions) {
+        let (late, waiting) = std::mem::take(&mut self.readers)
+            .into_iter()
+            .partition(|reader: &KeyWaiter| reader.until <= now);
+        self.readers = waiting;
+        for reader in late {
+            let reply = Reply::Late {
+                id: reader.id,
+                missing: Vec::new(),
+            };
+            self.reply(reader.worker, reply, actions);
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! Workers that meet in a real etcd, which is killed and started again.
+#![cfg(feature = "etcd")]
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use phalanx_cluster::{
+    ClusterError, Coordinator, JoinRequest, Membership, Rendezvous, Timing, Variables,
+    membership_from_env,
+};
+
+const SOON: Duration = Duration::from_secs(60);
+const TIMING: Timing = Timing {
+    heartbeat: Duration::from_millis(200),
+    lease: Duration::from_secs(3),
+};
+
+/// Where a file is safe at once: etcd waits for its disk, which on a busy machine takes longer than a lease.
+fn memory_folder() -> PathBuf {
+    let memory = PathBuf::from("/dev/shm");
+    if memory.is_dir() {
+        memory
+    } else {
+        std::env::temp_dir()
+    }
+}
+
+/// An etcd of one member, with a folder of its own.
+struct Etcd {
+    folder: PathBuf,
+    ports: [u16; 2],
+    process: Option<Child>,
+}
+
+impl Etcd {
+    /// None where it is not installed.
+    fn start(name: &str) -> Option<Self> {
+        let folder = memory_folder().join(format!("phalanx-etcd-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&folder);
+        // Ports that were free a moment ago.
+        let free = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+        let ports = free.map(|listener| listener.local_addr().unwrap().port());
+        let mut etcd = Self {
+            folder,
+            ports,
+            process: None,
+        };
+        etcd.start_again().then_some(etcd)
+    }
+
+    fn start_again(&mut self) -> bool {
+        let [client, peer] = self.ports.map(|port| format!("http://127.0.0.1:{port}"));
+        let mut command = Command::new("etcd");
+        command.arg("--name").arg("e1");
+        command.arg("--data-dir").arg(&self.folder);
+        for flag in ["--listen-client-urls", "--advertise-client-urls"] {
+            command.args([flag, &client]);
+        }
+        for flag in ["--listen-peer-urls", "--initial-advertise-peer-urls"] {
+            command.args([flag, &peer]);
+        }
+        command.args(["--initial-cluster", &format!("e1={peer}")]);
+        match command.stdout(Stdio::null()).stderr(Stdio::null()).spawn() {
+            Ok(child) => self.process = Some(child),
+            Err(_) => {
+                eprintln!("skipped: no etcd; it is in Debian's package etcd-server");
+                return false;
+            }
+        }
+        true
+    }
+
+    fn kill(&mut self) {
+        if let Some(mut child) = self.process.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    fn url(&self) -> String {
+        format!("etcd://127.0.0.1:{}", self.ports[0])
+    }
+}
+
+impl Drop for Etcd {
+    fn drop(&mut self) {
+        self.kill();
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn membership(url: &str, job: &str, workers: usize, worker: usize) -> Membership {
+    let variables = [
+        ("RANK", worker.to_string()),
+        ("WORLD_SIZE", workers.to_string()),
+        ("MASTER_ADDR", "nowhere.invalid".into()),
+        ("MASTER_PORT", "1".into()),
+        ("PHALANX_RENDEZVOUS", url.into()),
+        ("PHALANX_JOB_ID", job.into()),
+    ];
+    let found = membership_from_env(&Variables::from_iter(variables));
+    found.unwrap().unwrap()
+}
+
+fn join(membership: &Membership, secret: &str) -> Result<Coordinator, ClusterError> {
+    let port = 1000 + membership.worker as u16;
+    let data = SocketAddr::from(([127, 0, 0, 1], port));
+    let request = JoinRequest::new("1", data).deadline(SOON).timing(TIMING);
+    let joined = Coordinator::join(membership, request.secret(secret));
+    let (coordinator, roster) = joined?;
+    let ports: Vec<u16> = roster.addresses.iter().map(SocketAddr::port).collect();
+    let expected: Vec<u16> = (0..membership.workers as u16).map(|w| 1000 + w).collect();
+    assert_eq!(ports, expected);
+    Ok(coordinator)
+}
+
+/// What each of some workers returns.
+fn on_workers<T: Send>(
+    url: &str,
+    job: &str,
+    workers: usize,
+    work: impl Fn(usize, Coordinator) -> T + Sync,
+) -> Vec<T> {
+    thread::scope(|scope| {
+        let start = |worker| {
+            let work = &work;
+            scope.spawn(move || {
+                let coordinator = join(&membership(url, job, workers, worker), "s").unwrap();
+                work(worker, coordinator)
+            })
+        };
+        let all: Vec<_> = (0..workers).map(start).collect();
+        all.into_iter()
+            .map(|worker| worker.join().unwrap())
+            .collect()
+    })
+}
+
+#[test]
+fn workers_meet_exchange_and_leave_nothing_behind() {
+    let Some(etcd) = Etcd::start("meet") else {
+        return;
+    };
+    for _ in 0..2 {
+        on_workers(&etcd.url(), "meet", 3, |worker, coordinator| {
+            for round in 0..3_u8 {
+                let all = coordinator.exchange("x", vec![worker as u8, round], SOON);
+                assert_eq!(all.unwrap(), [[0, round], [1, round], [2, round]]);
+            }
+            if worker == 1 {
+                coordinator.set("key", b"value".to_vec()).unwrap();
+            }
+            assert_eq!(coordinator.get("key", SOON).unwrap(), b"value");
+            let late = coordinator.get("none", Duration::from_millis(300));
+            assert!(matches!(late, Err(ClusterError::NotSet { .. })), "{late:?}");
+            let agreed = coordinator.agree_equal("program", &(worker / 2).to_string(), SOON);
+            assert!(matches!(
+                agreed,
+                Err(ClusterError::Differs { worker: 2, .. })
+            ));
+            coordinator.leave(SOON).unwrap();
+        });
+    }
+}
+
+#[test]
+fn an_etcd_that_is_killed_and_comes_back_loses_nothing() {
+    let Some(etcd) = Etcd::start("restart") else {
+        return;
+    };
+    let url = etcd.url();
+    let etcd = std::sync::Mutex::new(etcd);
+    on_workers(&url, "restart", 2, |worker, coordinator| {
+        coordinator.barrier("before", SOON).unwrap();
+        if worker == 0 {
+            let mut etcd = etcd.lock().unwrap();
+            etcd.kill();
+            // Longer than the lease: silence of etcd is nobody's failure.
+            thread::sleep(TIMING.lease + Duration::from_millis(500));
+            assert!(etcd.start_again());
+        }
+        let all = coordinator.exchange("after", vec![worker as u8], SOON);
+        assert_eq!(all.unwrap(), [[0], [1]]);
+        assert_eq!(coordinator.first_failure(), None);
+        coordinator.leave(SOON).unwrap();
+    });
+}
+
+#[test]
+fn a_failure_is_heard_by_all_and_the_next_run_is_another() {
+    let Some(etcd) = Etcd::start("failure") else {
+        return;
+    };
+    let url = etcd.url();
+    on_workers(&url, "failure", 2, |worker, coordinator| {
+        if worker == 1 {
+            coordinator.report_failure("no data");
+        }
+        let error = coordinator.barrier("end", SOON).unwrap_err().to_string();
+        assert!(error.contains("worker 1 no data"), "{error}");
+    });
+    on_workers(&url, "failure", 2, |_, coordinator| {
+        coordinator.barrier("again", SOON).unwrap();
+        coordinator.leave(SOON).unwrap();
+    });
+}
+
+/// A worker that is a process, with this variable set to where etcd is; nothing otherwise.
+#[test]
+fn a_worker() {
+    let Ok(url) = std::env::var("ETCD_TEST_URL") else {
+        return;
+    };
+    let coordinator = join(&membership(&url, "killed", 2, 1), "s").unwrap();
+    coordinator.barrier("there", SOON).unwrap();
+    thread::sleep(Duration::from_secs(50));
+}
+
+#[test]
+fn a_killed_process_is_named_when_its_lease_ends() {
+    let Some(etcd) = Etcd::start("killed") else {
+        return;
+    };
+    let mut process = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "a_worker"])
+        .env("ETCD_TEST_URL", etcd.url())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let coordinator = join(&membership(&etcd.url(), "killed", 2, 0), "s").unwrap();
+    coordinator.barrier("there", SOON).unwrap();
+    process.kill().unwrap();
+    process.wait().unwrap();
+    let start = Instant::now();
+    let error = coordinator.barrier("never", SOON).unwrap_err().to_string();
+    assert!(
+        error.contains("worker 1 is gone: its process is gone, or cut off from etcd"),
+        "{error}"
+    );
+    assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
+}
+
+#[test]
+fn who_does_not_know_the_secret_is_not_heard() {
+    let Some(etcd) = Etcd::start("secret") else {
+        return;
+    };
+    let url = etcd.url();
+    thread::scope(|scope| {
+        let stranger = scope.spawn(|| {
+            let membership = membership(&url, "secret", 2, 1);
+            let data = SocketAddr::from(([127, 0, 0, 1], 1));
+            let request = JoinRequest::new("1", data).timing(TIMING);
+            let request = request.secret("other").deadline(Duration::from_secs(3));
+            Coordinator::join(&membership, request).err().unwrap()
+        });
+        let first = scope.spawn(|| join(&membership(&url, "secret", 2, 0), "s").unwrap());
+        stranger.join().unwrap();
+        let second = join(&membership(&url, "secret", 2, 1), "s").unwrap();
+        let first = first.join().unwrap();
+        scope.spawn(move || first.leave(SOON).unwrap());
+        second.leave(SOON).unwrap();
+    });
+}
+
+#[test]
+fn addresses_of_etcd_are_read() {
+    let rendezvous = Rendezvous::at_etcd("a:1,b:2").unwrap();
+    assert_eq!(rendezvous.etcd.len(), 2);
+    assert_eq!(rendezvous.to_string(), "etcd at a:1");
+    assert!(Rendezvous::at_etcd("").is_err());
+}

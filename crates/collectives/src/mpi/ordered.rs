@@ -1,0 +1,275 @@
+//! Reductions of large arrays in the order of ranks, by messages of MPI.
+//!
+//! Each rank reduces a share of the elements: it receives that share of all other arrays, adds in the order of ranks, and sends the results
+//! to all. Shares go in blocks, so that one block is added while the next are under way and what is added is still in the cache. A block
+//! of results is received into the array only when what lay there has been sent.
+
+use std::ffi::c_int;
+use std::ops::Range;
+
+use super::MpiLinks;
+use super::abi::{MpiHandle, NO_REQUEST};
+use super::large::{PIECE, pieces};
+use super::progress::is_done;
+use crate::element::{Element, ReduceOp};
+use crate::error::CollectiveError;
+use crate::reduce::{Reduction, reduce};
+use crate::shared::Array;
+use crate::shares::share;
+use crate::state::Wait;
+
+/// Bytes of a block.
+const BLOCK: usize = 256 << 10;
+/// Blocks to be added that are under way at a time.
+const AHEAD: usize = 4;
+
+/// One reduction under way.
+struct Blocks {
+    array: Array,
+    element: Element,
+    op: ReduceOp,
+    distribute: bool,
+    /// The bytes of each rank's share.
+    shares: Vec<Range<usize>>,
+    blocks: usize,
+    /// Blocks of which the elements have been asked for, and blocks that have been reduced.
+    begun: usize,
+    reduced: usize,
+    /// By block, of those that are begun and not reduced: what is received to be added.
+    receives: Vec<Vec<MpiHandle>>,
+    /// What is sent to be added, with its rank and block.
+    sends: Vec<(usize, usize, MpiHandle)>,
+    /// Results on their way, in and out.
+    results: Vec<MpiHandle>,
+}
+
+impl MpiLinks {
+    /// Each rank reduces its share of all arrays in the order of ranks, and hands it to all.
+    pub(super) fn ordered(
+        &mut self,
+        array: Array,
+        element: Element,
+        op: ReduceOp,
+        distribute: bool,
+        wait: &mut Wait<'_>,
+    ) -> Result<(), CollectiveError> {
+        // Where there are several pieces all are handed to all: each is divided anew.
+        let distribute = distribute || array.length > PIECE;
+        for piece in pieces(array.length) {
+            let part = Array {
+                // SAFETY: within the array.
+                pointer: unsafe { array.pointer.add(piece.start) },
+                length: piece.len(),
+                ..array
+            };
+            wait.progress();
+            let mut blocks = self.blocks(part, element, op, distribute);
+            self.until(piece.len(), wait, |links| links.go_on(&mut blocks))?;
+        }
+        Ok(())
+    }
+
+    fn blocks(&mut self, array: Array, element: Element, op: ReduceOp, distribute: bool) -> Blocks {
+        let size = self.mpi.size();
+        let elements = array.length / element.size();
+        let bytes = |rank| {
+            let share = share(elements, size, rank);
+            share.start * element.size()..share.end * element.size()
+        };
+        let shares: Vec<Range<usize>> = (0..size).map(bytes).collect();
+        let longest = shares.iter().map(ExactSizeIterator::len).max().unwrap_or(0);
+        self.memory.staging.resize(AHEAD * size * BLOCK, 0);
+        Blocks {
+            array,
+            element,
+            op,
+            distribute,
+            shares,
+            blocks: longest.div_ceil(BLOCK),
+            begun: 0,
+            reduced: 0,
+            receives: (0..AHEAD).map(|_| Vec::with_capacity(size)).collect(),
+            sends: Vec::new(),
+            results: Vec::new(),
+        }
+    }
+
+    /// Does all that can be done now; whether that was the last.
+    fn go_on(&mut self, plan: &mut Blocks) -> Result<bool, CollectiveError> {
+        while plan.begun < plan.blocks && plan.begun < plan.reduced + AHEAD {
+            self.begin(plan)?;
+        }
+        while plan.reduced < plan.begun {
+            let mut there = true;
+            for request in &mut plan.receives[plan.reduced % AHEAD] {
+                there &= is_done(self.mpi, request)?;
+            }
+            if !there {
+                break;
+            }
+            self.reduce_block(plan)?;
+        }
+        for index in (0..plan.sends.len()).rev() {
+            let (rank, block, mut request) = plan.sends[index];
+            let sent = is_done(self.mpi, &mut request)?;
+            plan.sends[index].2 = request;
+            if sent {
+                plan.sends.swap_remove(index);
+                self.receive_results(plan, rank, block)?;
+            }
+        }
+        for index in (0..plan.results.len()).rev() {
+            if is_done(self.mpi, &mut plan.results[index])? {
+                plan.results.swap_remove(index);
+            }
+        }
+        Ok(plan.reduced == plan.blocks && plan.sends.is_empty() && plan.results.is_empty())
+    }
+
+    fn others(&self) -> impl Iterator<Item = usize> + use<> {
+        let own = self.mpi.rank();
+        (0..self.mpi.size()).filter(move |&rank| rank != own)
+    }
+
+    /// Asks for the next block of this rank's share, and sends the same block of the other shares.
+    fn begin(&mut self, plan: &mut Blocks) -> Result<(), CollectiveError> {
+        let block = plan.begun;
+        let own = plan.part(self.mpi.rank(), block);
+        for rank in self.others() {
+            let part = plan.part(rank, block);
+            if !own.is_empty() {
+                let to = self.slot(rank, block);
+                let request = self.receive(to, own.len(), rank, 2 * block)?;
+                plan.receives[block % AHEAD].push(request);
+            }
+            if !part.is_empty() {
+                let request = self.send(plan.at(&part), part.len(), rank, 2 * block)?;
+                plan.sends.push((rank, block, request));
+            }
+        }
+        plan.begun += 1;
+        Ok(())
+    }
+
+    /// Where the block of another rank arrives.
+    fn slot(&mut self, rank: usize, block: usize) -> *mut u8 {
+        let place = (block % AHEAD) * self.mpi.size() + rank;
+        // SAFETY: within the staging memory, which has as many blocks.
+        unsafe { self.memory.staging.as_mut_ptr().add(place * BLOCK) }
+    }
+
+    fn reduce_block(&mut self, plan: &mut Blocks) -> Result<(), CollectiveError> {
+        let (block, own) = (plan.reduced, self.mpi.rank());
+        let part = plan.part(own, block);
+        let out = plan.at(&part);
+        let ranks = self.mpi.size();
+        let input = |rank| match rank == own {
+            true => out.cast_const(),
+            false => self.slot(rank, block).cast_const(),
+        };
+        let inputs: Vec<*const u8> = (0..ranks).map(input).collect();
+        // SAFETY: all inputs have the block, and nothing is received there meanwhile.
+        unsafe {
+            reduce(Reduction {
+                element: plan.element,
+                op: plan.op,
+                partial: None,
+                inputs: &inputs,
+                out,
+                elements: part.len() / plan.element.size(),
+                last: true,
+                ranks,
+            });
+        }
+        plan.receives[block % AHEAD].clear();
+        plan.reduced += 1;
+        if plan.distribute && !part.is_empty() {
+            for rank in self.others() {
+                let request = self.send(out, part.len(), rank, 2 * block + 1)?;
+                plan.results.push(request);
+            }
+        }
+        Ok(())
+    }
+
+    fn receive_results(
+        &mut self,
+        plan: &mut Blocks,
+        rank: usize,
+        block: usize,
+    ) -> Result<(), CollectiveError> {
+        if plan.distribute {
+            let part = plan.part(rank, block);
+            let request = self.receive(plan.at(&part), part.len(), rank, 2 * block + 1)?;
+            plan.results.push(request);
+        }
+        Ok(())
+    }
+
+    fn send(
+        &self,
+        from: *mut u8,
+        bytes: usize,
+        rank: usize,
+        number: usize,
+    ) -> Result<MpiHandle, CollectiveError> {
+        let (api, mut request) = (self.mpi.api, NO_REQUEST);
+        let (count, rank, tag) = (bytes as c_int, rank as c_int, FIRST_TAG + number as c_int);
+        // SAFETY: the memory has the bytes, and lives until the request is done, or for ever.
+        let code = unsafe {
+            (api.isend)(
+                from.cast(),
+                count,
+                api.abi.byte,
+                rank,
+                tag,
+                self.comm,
+                &mut request,
+            )
+        };
+        api.check("MPI_Isend", code)?;
+        Ok(request)
+    }
+
+    fn receive(
+        &self,
+        to: *mut u8,
+        bytes: usize,
+        rank: usize,
+        number: usize,
+    ) -> Result<MpiHandle, CollectiveError> {
+        let (api, mut request) = (self.mpi.api, NO_REQUEST);
+        let (count, rank, tag) = (bytes as c_int, rank as c_int, FIRST_TAG + number as c_int);
+        // SAFETY: as in `send`.
+        let code = unsafe {
+            (api.irecv)(
+                to.cast(),
+                count,
+                api.abi.byte,
+                rank,
+                tag,
+                self.comm,
+                &mut request,
+            )
+        };
+        api.check("MPI_Irecv", code)?;
+        Ok(request)
+    }
+}
+
+/// The tag of the first block; headers have the one before. Every library has tags up to 32767, and a piece has at most 4096 blocks.
+const FIRST_TAG: c_int = 1;
+
+impl Blocks {
+    /// The bytes of a block of a rank's share; none beyond its end.
+    fn part(&self, rank: usize, block: usize) -> Range<usize> {
+        let share = &self.shares[rank];
+        let start = (share.start + block * BLOCK).min(share.end);
+        start..(start + BLOCK).min(share.end)
+    }
+
+    fn at(&self, part: &Range<usize>) -> *mut u8 {
+        // SAFETY: a part is within the array.
+        unsafe { self.array.pointer.add(part.start) }
+    }
+}

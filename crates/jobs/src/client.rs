@@ -1,0 +1,292 @@
+//! The commands' side of the API: finds the daemon, or starts it.
+
+use std::fs::{self, OpenOptions};
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value as Json;
+
+use crate::daemon::{TOKEN, WHERE};
+use crate::failure::{FAILED, Failure};
+
+/// How long a daemon may take to answer for the first time.
+const START: Duration = Duration::from_secs(20);
+/// How long it may take to answer later.
+const ANSWER: Duration = Duration::from_secs(30);
+
+/// A daemon that answers.
+pub(crate) struct Client {
+    agent: ureq::Agent,
+    address: String,
+    token: String,
+    project: String,
+}
+
+/// The folder of all jobs.
+pub(crate) fn root(given: Option<&Path>) -> PathBuf {
+    let variable = |name| {
+        std::env::var_os(name)
+            .filter(|value| !value.is_empty())
+            .map(PathBuf::from)
+    };
+    if let Some(root) = given
+        .map(Path::to_owned)
+        .or_else(|| variable("PHALANX_JOBS_DIR"))
+    {
+        return std::path::absolute(&root).unwrap_or(root);
+    }
+    let state = variable("XDG_STATE_HOME").or_else(|| Some(variable("HOME")?.join(".local/state")));
+    state
+        .unwrap_or_else(|| PathBuf::from("/tmp"))
+        .join("phalanx")
+}
+
+impl Client {
+    /// The daemon of a folder, started if none answers.
+    pub(crate) fn connect(root: &Path, project: &str) -> Result<Self, Failure> {
+        let until = Instant::now() + START;
+        let mut started = false;
+        loop {
+            if let Some(client) = Self::find(root, project) {
+                return Ok(client);
+            }
+            if !started {
+                start(root)?;
+                started = true;
+            }
+            if Instant::now() >= until {
+                let log = root.join("daemon.log");
+                return Err(Failure::not_ready(format!(
+                    "the daemon of {} does not answer within {} s; {} says why",
+                    root.display(),
+                    START.as_secs(),
+                    log.display()
+                )));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn find(root: &Path, project: &str) -> Option<Self> {
+        let text = fs::read(root.join(WHERE)).ok()?;
+        let place: Json = serde_json::from_slice(&text).ok()?;
+        let address = place["address"].as_str()?.to_owned();
+        let token = fs::read_to_string(root.join(TOKEN)).ok()?;
+        let config = ureq::Agent::config_builder()
+            .http_status_as_error(false)
+            .timeout_connect(Some(Duration::from_secs(2)))
+            .timeout_recv_response(Some(ANSWER))
+            .proxy(None)
+            .build();
+        let client = Self {
+            agent: config.into(),
+            address,
+            token,
+            project: project.to_owned(),
+        };
+        let health = client.agent.get(client.url("/healthz")).call().ok()?;
+        (health.status() == 200).then_some(client)
+    }
+
+    fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+
+    fn jobs(&self) -> String {
+        format!("/v1/projects/{}/jobs", encode(&self.project))
+    }
+
+    /// The address with which a browser may use the daemon.
+    pub(crate) fn dashboard(&self) -> String {
+        self.url(&format!("/?token={}", self.token))
+    }
+
+    /// What a GET answers.
+    pub(crate) fn get(&self, path: &str) -> Result<Json, Failure> {
+        let request = self.agent.get(self.url(path));
+        let request = request.header("Authorization", format!("Bearer {}", self.token));
+        answer(request.call())
+    }
+
+    fn send(&self, method: &str, path: &str, body: &Json) -> Result<Json, Failure> {
+        let url = self.url(path);
+        let request = match method {
+            "PATCH" => self.agent.patch(url),
+            _ => self.agent.post(url),
+        };
+        let request = request
+            .header("Authorization", format!("Bearer {}", self.token))
+            .header("Content-Type", "application/json");
+        answer(request.send(body.to_string()))
+    }
+
+    /// Submits a job.
+    pub(crate) fn create(&self, job: &Json) -> Result<Json, Failure> {
+        self.send("POST", &self.jobs(), job)
+    }
+
+    /// A job.
+    pub(crate) fn job(&self, job: &str) -> Result<Json, Failure> {
+        self.get(&format!("{}/{}", self.jobs(), encode(job)))
+    }
+
+    /// Has a job end.
+    pub(crate) fn cancel(&self, job: &str) -> Result<Json, Failure> {
+        self.send(
+            "POST",
+            &format!("{}/{}:cancel", self.jobs(), encode(job)),
+            &Json::Null,
+        )
+    }
+
+    /// Replaces the labels of a job.
+    pub(crate) fn patch(&self, job: &str, body: &Json) -> Result<Json, Failure> {
+        self.send(
+            "PATCH",
+            &format!("{}/{}?updateMask=labels", self.jobs(), encode(job)),
+            body,
+        )
+    }
+
+    /// All jobs that pass a filter, the newest first.
+    pub(crate) fn list(
+        &self,
+        filter: Option<&str>,
+        page: usize,
+        limit: usize,
+    ) -> Result<Vec<Json>, Failure> {
+        let mut all = Vec::new();
+        let mut token = String::new();
+        loop {
+            let filter = filter.map(|filter| format!("&filter={}", encode(filter)));
+            let path = format!(
+                "{}?pageSize={page}{}{token}",
+                self.jobs(),
+                filter.unwrap_or_default()
+            );
+            let mut answer = self.get(&path)?;
+            if let Some(jobs) = answer["jobs"].as_array_mut() {
+                all.append(jobs);
+            }
+            match answer["nextPageToken"].as_str() {
+                Some(next) if all.len() < limit => token = format!("&pageToken={}", encode(next)),
+                _ => break,
+            }
+        }
+        all.truncate(limit);
+        Ok(all)
+    }
+
+    /// Gives each event of a stream, its name and its data, until there are no more or one says that it is enough.
+    pub(crate) fn events(
+        &self,
+        path: &str,
+        mut take: impl FnMut(&str, &Json) -> bool,
+    ) -> Result<(), Failure> {
+        let request = self.agent.get(self.url(path));
+        let response = request
+            .header("Authorization", format!("Bearer {}", self.token))
+            .call();
+        let response = response.map_err(|error| lost(&error))?;
+        if response.status() != 200 {
+            return answer(Ok(response)).map(drop);
+        }
+        let mut name = String::new();
+        for line in BufReader::new(response.into_body().into_reader()).lines() {
+            let line = line.map_err(|error| {
+                Failure::not_ready(format!("the daemon's stream ended: {error}"))
+            })?;
+            if let Some(event) = line.strip_prefix("event: ") {
+                event.clone_into(&mut name);
+            } else if let Some(data) = line.strip_prefix("data: ") {
+                let data = serde_json::from_str(data).unwrap_or(Json::Null);
+                if !take(&name, &data) {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A text as part of an address.
+pub(crate) fn encode(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
+    text.bytes()
+        .map(|byte| {
+            if plain(byte) {
+                (byte as char).to_string()
+            } else {
+                format!("%{byte:02X}")
+            }
+        })
+        .collect()
+}
+
+fn lost(error: &ureq::Error) -> Failure {
+    Failure::not_ready(format!("the daemon does not answer: {error}; try again"))
+}
+
+fn answer(
+    response: Result<ureq::http::Response<ureq::Body>, ureq::Error>,
+) -> Result<Json, Failure> {
+    let mut response = response.map_err(|error| lost(&error))?;
+    let text = response
+        .body_mut()
+        .with_config()
+        .limit(1 << 30)
+        .read_to_string();
+    let text = text.map_err(|error| lost(&error))?;
+    let json: Json = serde_json::from_str(&text).unwrap_or(Json::Null);
+    if response.status().is_success() {
+        return Ok(json);
+    }
+    let message = json["error"]["message"].as_str();
+    let message = message.map_or_else(
+        || format!("the daemon answers {}", response.status()),
+        str::to_owned,
+    );
+    Err(match response.status().as_u16() {
+        400 | 404 | 409 => Failure::usage(message),
+        401 | 403 => Failure::not_ready(message),
+        _ => Failure::new(FAILED, message),
+    })
+}
+
+/// Starts a daemon that outlives this command.
+fn start(root: &Path) -> Result<(), Failure> {
+    let refused = |what: &str, error: std::io::Error| {
+        Failure::not_ready(format!(
+            "cannot {what} {}: {error}; choose another folder with --root",
+            root.display()
+        ))
+    };
+    fs::create_dir_all(root).map_err(|error| refused("make", error))?;
+    let log = OpenOptions::new()
+        .append(true)
+        .create(true)
+        .open(root.join("daemon.log"));
+    let log = log.map_err(|error| refused("write into", error))?;
+    let other = log
+        .try_clone()
+        .map_err(|error| refused("write into", error))?;
+    let own = std::env::current_exe().map_err(Failure::not_ready)?;
+    let mut command = Command::new(own);
+    command.arg("--root").arg(root).arg("serve");
+    if let Ok(cpus) = std::env::var("PHALANX_JOBS_CPUS") {
+        command.args(["--cpus", &cpus]);
+    }
+    // In the background by a shell's own rules: its parent is gone before anybody waits for it.
+    let child = command
+        .stdin(Stdio::null())
+        .stdout(log)
+        .stderr(other)
+        .current_dir("/")
+        .env_remove("PHALANX_JOB_ID")
+        .spawn();
+    child
+        .map(drop)
+        .map_err(|error| refused("start the daemon of", error))
+}

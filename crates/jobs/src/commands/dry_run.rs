@@ -1,0 +1,141 @@
+//! What a job would do, and where each value of it comes from.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::ExitCode;
+
+use phalanx_launch::executor::{self, RunArgs, quoted, words};
+use phalanx_launch::life::Life;
+use phalanx_launch::spec::{Plan, Program, Source, Spec, bytes};
+use phalanx_launch::store::now;
+use serde_json::{Value as Json, json};
+
+use super::{Context, Done};
+use crate::daemon::submitted;
+use crate::failure::{Failure, NOT_READY};
+
+/// Whether what the tasks run is there.
+pub(super) fn check_files(plan: &Plan, directory: &Path) -> Result<(), Failure> {
+    let missing = |path: &str| {
+        let full = directory.join(path);
+        let message = format!(
+            "{} is not there; check the path, which starts at {}",
+            full.display(),
+            directory.display()
+        );
+        Failure::new(NOT_READY, message)
+    };
+    match &plan.program {
+        Program::Training { file } if !directory.join(file).is_file() => Err(missing(file)),
+        Program::Command { program }
+            if program.contains('/') && !directory.join(program).is_file() =>
+        {
+            Err(missing(program))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What Slurm or Kubernetes would be given.
+fn preview(
+    context: &Context,
+    body: &Json,
+    spec: &Spec,
+    plan: &Plan,
+    args: &RunArgs,
+) -> Result<Option<String>, Failure> {
+    let job = submitted(&context.project, body).map_err(|error| Failure::usage(error.message))?;
+    let life = Life::new(now(), job);
+    Ok(executor::preview(&context.root, &life, spec, plan, args))
+}
+
+pub(super) fn print(context: &Context, job: &str, source: &Source, body: &Json) -> Done {
+    let spec = Spec::read(source).map_err(Failure::usage)?;
+    let plan = Plan::new(&spec).map_err(Failure::usage)?;
+    let run = RunArgs {
+        job_dir: Some(
+            spec.job_dir
+                .clone()
+                .unwrap_or_else(|| format!("runs/{job}")),
+        ),
+        ..RunArgs::default()
+    };
+    let tasks: Vec<Json> = plan
+        .tasks
+        .iter()
+        .map(|task| {
+            json!({
+                "task": task.name(),
+                "command": words(&plan.program, task, &run, "phalanx"),
+                "cpus": task.resources.cpus,
+                "memory": task.resources.memory,
+                "gpus": task.resources.gpus,
+                "image": task.image,
+            })
+        })
+        .collect();
+    let origins: Vec<Json> = source
+        .origins()
+        .into_iter()
+        .map(|(path, value, origin)| json!({"key": path, "value": value, "origin": origin}))
+        .collect();
+    let preview = preview(context, body, &spec, &plan, &run)?;
+    let plan = json!({
+        "jobId": job,
+        "executor": spec.ours.executor.name(),
+        "directory": body["phalanx"]["directory"],
+        "tasks": tasks,
+        "values": origins,
+        "secrets": spec.ours.secrets.keys().collect::<Vec<_>>(),
+        "preview": preview,
+    });
+    context.print(&plan, text);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn text(plan: &Json) -> String {
+    let mut all = format!(
+        "job {} on {}\n\ntasks\n",
+        plan["jobId"].as_str().unwrap_or_default(),
+        plan["executor"].as_str().unwrap_or_default()
+    );
+    for task in plan["tasks"].as_array().into_iter().flatten() {
+        let words = task["command"].as_array().into_iter().flatten();
+        let words: Vec<String> = words
+            .filter_map(|word| Some(quoted(word.as_str()?)))
+            .collect();
+        let cpus = match task["cpus"].as_u64() {
+            Some(0) | None => "a share of the machine".to_owned(),
+            Some(cpus) => format!(
+                "{cpus} processors, {}",
+                bytes(task["memory"].as_u64().unwrap_or(0))
+            ),
+        };
+        let _ = writeln!(
+            all,
+            "  {:<12} {cpus}: {}",
+            task["task"].as_str().unwrap_or_default(),
+            words.join(" ")
+        );
+    }
+    all.push_str("\nvalues\n");
+    for value in plan["values"].as_array().into_iter().flatten() {
+        let text = |name: &str| {
+            value[name]
+                .as_str()
+                .map_or_else(|| value[name].to_string(), str::to_owned)
+        };
+        let _ = writeln!(
+            all,
+            "  {} = {}   ({})",
+            text("key"),
+            text("value"),
+            text("origin")
+        );
+    }
+    if let Some(preview) = plan["preview"].as_str() {
+        let executor = plan["executor"].as_str().unwrap_or_default();
+        let _ = write!(all, "\nwhat {executor} would be given\n{preview}");
+    }
+    all
+}

@@ -1,0 +1,78 @@
+//! What the tasks of a job write.
+
+use std::process::ExitCode;
+
+use serde_json::Value as Json;
+
+use super::show::{failure, out, printable};
+use super::{Context, Done, code};
+use crate::args::{Format, LogArgs};
+use crate::client::{Client, encode};
+use crate::failure::Failure;
+
+pub(super) fn logs(context: &Context, args: &LogArgs) -> Done {
+    let client = context.client()?;
+    // A job of another project is none.
+    client.job(&args.job)?;
+    let mut path = format!(
+        "/api/jobs/{}/logs?follow={}",
+        encode(&args.job),
+        u8::from(args.follow)
+    );
+    if let Some(task) = &args.task_name {
+        path.push_str(&format!("&task={}", encode(task)));
+    }
+    if let Some(tail) = args.tail {
+        path.push_str(&format!("&tail={tail}"));
+    }
+    stream(&client, &path, context.format)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Follows a job until its end; the exit code says how that was.
+pub(super) fn follow(client: &Client, job: &str, format: Format) -> Done {
+    let path = format!("/api/jobs/{}/logs?follow=1", encode(job));
+    stream(client, &path, format)?;
+    let shown = client.job(job)?;
+    let state = shown["state"].as_str().unwrap_or_default();
+    if let Some(error) = shown["errorMessage"].as_str() {
+        eprint!(
+            "job {job} {state}: {}\n{}",
+            printable(error),
+            failure(&shown["phalanx"]["firstFailure"])
+        );
+    }
+    Ok(code(state))
+}
+
+fn stream(client: &Client, path: &str, format: Format) -> Result<(), Failure> {
+    let mut head = format == Format::Text;
+    client.events(path, |event, data| {
+        if event != "lines" {
+            return event != "end";
+        }
+        let mut text = String::new();
+        if std::mem::take(&mut head) {
+            text.push_str("SEVERITY  TIMESTAMP                 TASK_NAME   MESSAGE\n");
+        }
+        for line in data.as_array().into_iter().flatten() {
+            match format {
+                Format::Text => text.push_str(&row(line)),
+                _ => text.push_str(&format!("{line}\n")),
+            }
+        }
+        out(&text);
+        true
+    })
+}
+
+fn row(line: &Json) -> String {
+    let text = |name: &str| printable(line[name].as_str().unwrap_or_default());
+    format!(
+        "{:<8}  {}  {:<10}  {}\n",
+        text("severity"),
+        text("time"),
+        text("task"),
+        text("message")
+    )
+}

@@ -1,0 +1,143 @@
+//! The commands, a file each where they are long.
+
+mod dry_run;
+mod logs;
+mod search;
+mod show;
+mod spec;
+mod submit;
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use phalanx_launch::store::Store;
+use phalanx_launch::supervise::supervise;
+use serde_json::{Map, Value as Json, json};
+
+use crate::args::{Args, Command, Format, Submit, UpdateArgs};
+use crate::client::{Client, root};
+use crate::daemon;
+use crate::failure::Failure;
+
+/// What every command is given.
+pub(crate) struct Context {
+    root: std::path::PathBuf,
+    project: String,
+    format: Format,
+}
+
+impl Context {
+    fn client(&self) -> Result<Client, Failure> {
+        Client::connect(&self.root, &self.project)
+    }
+
+    /// Prints a result as it was asked for, or by `text`.
+    fn print(&self, json: &Json, text: impl FnOnce(&Json) -> String) {
+        let out = match self.format {
+            Format::Json => format!("{json:#}\n"),
+            Format::Yaml => phalanx_yaml::to_yaml(json),
+            Format::Text => text(json),
+        };
+        show::out(&out);
+    }
+}
+
+type Done = Result<ExitCode, Failure>;
+
+/// Runs what was typed.
+pub(crate) fn run(args: Args) -> Done {
+    let context = Context {
+        root: root(args.root.as_deref()),
+        project: args.project,
+        format: args.format,
+    };
+    match args.command {
+        Command::Submit(Submit::Training(args)) => submit::training(&context, &args),
+        Command::Tune(args) => submit::tune(&context, &args),
+        Command::List(args) => show::list(&context, &args),
+        Command::Describe { job, summarize } => show::describe(&context, &job, summarize),
+        Command::Logs(args) => logs::logs(&context, &args),
+        Command::Cancel { job } => cancel(&context, &job),
+        Command::Update(args) => update(&context, &args),
+        Command::Queue => show::queue(&context),
+        Command::Wait { job, timeout } => wait(&context, &job, timeout),
+        Command::Dashboard => {
+            println!("{}", context.client()?.dashboard());
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Serve(args) => daemon::serve(&context.root, &args).map(|()| ExitCode::SUCCESS),
+        Command::Supervise { job } => run_job(&context.root, &job),
+        Command::Guard { run } => {
+            phalanx_cluster::launch::guard(&run, std::io::stdin());
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+fn run_job(root: &Path, job: &str) -> Done {
+    let _ = rustix::process::setsid();
+    let store = Store::open(root).map_err(Failure::not_ready)?;
+    let name = job.parse().map_err(Failure::usage)?;
+    daemon::keep_to_share(&store.folder(&name));
+    supervise(&store, &name).map_err(Failure::not_ready)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn cancel(context: &Context, job: &str) -> Done {
+    context.client()?.cancel(job)?;
+    context.print(&json!({"jobId": job, "state": "CANCELLING"}), |_| {
+        format!("Cancelling job [{job}].\n")
+    });
+    Ok(ExitCode::SUCCESS)
+}
+
+fn update(context: &Context, args: &UpdateArgs) -> Done {
+    let client = context.client()?;
+    let job = client.job(&args.job)?;
+    let mut labels = match &job["labels"] {
+        Json::Object(labels) if !args.clear_labels => labels.clone(),
+        _ => Map::new(),
+    };
+    for name in &args.remove_labels {
+        labels.remove(name);
+    }
+    for (name, value) in spec::pairs("--update-labels", &args.update_labels)? {
+        labels.insert(name, Json::from(value));
+    }
+    let changed = client.patch(&args.job, &json!({"labels": labels, "etag": job["etag"]}))?;
+    context.print(&changed, |_| format!("Updated job [{}].\n", args.job));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The exit code of a job by its state: 0, 1, or 130 for one that was cancelled.
+fn code(state: &str) -> ExitCode {
+    ExitCode::from(match state {
+        "SUCCEEDED" => 0,
+        "CANCELLED" => 130,
+        _ => 1,
+    })
+}
+
+fn wait(context: &Context, job: &str, timeout: Option<u64>) -> Done {
+    let client = context.client()?;
+    let until = timeout.map(|seconds| Instant::now() + Duration::from_secs(seconds));
+    loop {
+        let shown = client.job(job)?;
+        if let Some(state) = shown["state"]
+            .as_str()
+            .filter(|_| shown["endTime"].is_string())
+        {
+            context.print(&shown, show::summary);
+            return Ok(code(state));
+        }
+        if until.is_some_and(|until| Instant::now() >= until) {
+            let message = format!(
+                "job {job} is {} still; wait again, or look at `phalanx jobs logs {job}`",
+                shown["state"]
+            );
+            return Err(Failure::new(75, message));
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}

@@ -1,0 +1,230 @@
+//! Jobs as tables and as text.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use serde_json::Value as Json;
+
+use super::{Context, Done};
+use crate::args::{Format, ListArgs};
+
+/// Prints text; a reader that has gone is no failure.
+pub(super) fn out(text: &str) {
+    let mut out = std::io::stdout().lock();
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
+/// Text of a program's for a terminal: what would move its cursor or colour it is shown instead.
+pub(super) fn printable(text: &str) -> String {
+    let shown = |c: char| match c {
+        '\t' => '\t',
+        c if c.is_control() => '\u{fffd}',
+        c => c,
+    };
+    text.chars().map(shown).collect()
+}
+
+fn text<'a>(job: &'a Json, name: &str) -> &'a str {
+    job[name].as_str().unwrap_or("")
+}
+
+/// Rows in columns as wide as they must be.
+pub(super) fn table(rows: &[Vec<String>]) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |at: usize| {
+        rows.iter()
+            .filter_map(|row| row.get(at))
+            .map(|cell| cell.chars().count())
+            .max()
+    };
+    let widths: Vec<usize> = (0..columns).map(|at| width(at).unwrap_or(0)).collect();
+    let mut text = String::new();
+    for row in rows {
+        let cells = row
+            .iter()
+            .zip(&widths)
+            .map(|(cell, width)| format!("{cell:<width$}"));
+        let line = cells.collect::<Vec<_>>().join("  ");
+        let _ = writeln!(text, "{}", line.trim_end());
+    }
+    text
+}
+
+fn row(cells: &[&str]) -> Vec<String> {
+    cells.iter().map(|cell| printable(cell)).collect()
+}
+
+pub(super) fn list(context: &Context, args: &ListArgs) -> Done {
+    let limit = args.limit.unwrap_or(usize::MAX);
+    let fetched = if args.sort_by.is_some() {
+        usize::MAX
+    } else {
+        limit
+    };
+    let page = args.page_size.clamp(1, 100);
+    let mut jobs = context
+        .client()?
+        .list(args.filter.as_deref(), page, fetched)?;
+    if let Some(field) = &args.sort_by {
+        let (reversed, field) = field
+            .strip_prefix('~')
+            .map_or((false, field.as_str()), |field| (true, field));
+        jobs.sort_by(|one, other| text(one, field).cmp(text(other, field)));
+        if reversed {
+            jobs.reverse();
+        }
+        jobs.truncate(limit);
+    }
+    if args.uri {
+        let uri =
+            |job: &Json| format!("projects/{}/jobs/{}\n", context.project, text(job, "jobId"));
+        out(&jobs.iter().map(uri).collect::<String>());
+        return Ok(ExitCode::SUCCESS);
+    }
+    context.print(&Json::from(jobs.clone()), |_| {
+        let mut rows = vec![row(&["JOB_ID", "STATUS", "CREATED"])];
+        rows.extend(jobs.iter().map(|job| {
+            row(&[
+                text(job, "jobId"),
+                text(job, "state"),
+                text(job, "createTime"),
+            ])
+        }));
+        table(&rows)
+    });
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) fn queue(context: &Context) -> Done {
+    let answer = context.client()?.get("/api/queue")?;
+    context.print(&answer["jobs"], |jobs| {
+        let jobs = jobs.as_array().map(Vec::as_slice).unwrap_or_default();
+        let priority = |job: &Json| match &job["trainingInput"]["scheduling"]["priority"] {
+            Json::Null => "0".to_owned(),
+            value => value.to_string().trim_matches('"').to_owned(),
+        };
+        let mut rows = vec![row(&["POSITION", "JOB_ID", "PRIORITY", "CREATED"])];
+        rows.extend(jobs.iter().map(|job| {
+            row(&[
+                text(job, "jobPosition"),
+                text(job, "jobId"),
+                &priority(job),
+                text(job, "createTime"),
+            ])
+        }));
+        table(&rows)
+    });
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) fn describe(context: &Context, job: &str, summarize: bool) -> Done {
+    let shown = context.client()?.job(job)?;
+    match (context.format, summarize) {
+        (Format::Text, true) => out(&summary(&shown)),
+        (Format::Text, false) => out(&phalanx_yaml::to_yaml(&shown)),
+        _ => context.print(&shown, summary),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A job for people.
+pub(super) fn summary(job: &Json) -> String {
+    let mut all = String::new();
+    let mut line = |name: &str, value: &str| {
+        if !value.is_empty() {
+            let _ = writeln!(all, "{name:<10} {}", printable(value));
+        }
+    };
+    line("job", text(job, "jobId"));
+    line("state", text(job, "state"));
+    line("error", text(job, "errorMessage"));
+    line("created", text(job, "createTime"));
+    line("started", text(job, "startTime"));
+    line("ended", text(job, "endTime"));
+    let ours = &job["phalanx"];
+    line("executor", text(ours, "executor"));
+    line("handle", text(ours, "handle"));
+    line("results", text(ours, "jobDir"));
+    let tasks = ours["tasks"]
+        .as_array()
+        .map(Vec::as_slice)
+        .unwrap_or_default();
+    if !tasks.is_empty() {
+        let mut rows = vec![row(&["TASK", "ATTEMPT", "WHERE", "STATE"])];
+        rows.extend(tasks.iter().map(|task| {
+            let state = task["end"].as_str().unwrap_or_else(|| text(task, "state"));
+            row(&[
+                text(task, "task"),
+                &task["attempt"].to_string(),
+                text(task, "place"),
+                state,
+            ])
+        }));
+        all.push_str(&table(&rows));
+    }
+    all.push_str(&trials(&job["trainingOutput"]));
+    all.push_str(&failure(&ours["firstFailure"]));
+    all
+}
+
+/// The trials of a search.
+pub(super) fn trials(output: &Json) -> String {
+    let trials = output["trials"]
+        .as_array()
+        .map(Vec::as_slice)
+        .unwrap_or_default();
+    if trials.is_empty() {
+        return String::new();
+    }
+    let names: Vec<&String> = trials[0]["hyperparameters"]
+        .as_object()
+        .map(|map| map.keys().collect())
+        .unwrap_or_default();
+    let mut head = vec![
+        "TRIAL".to_owned(),
+        "STATE".to_owned(),
+        printable(text(output, "hyperparameterMetricTag")),
+    ];
+    head.extend(names.iter().map(|name| printable(name)));
+    let mut rows = vec![head];
+    for trial in trials {
+        let metric = trial["finalMetric"]["objectiveValue"]
+            .as_f64()
+            .map(|value| format!("{value:.6}"));
+        let state = match trial["isTrialStoppedEarly"].as_bool() {
+            Some(true) => "STOPPED",
+            _ => text(trial, "state"),
+        };
+        let mut cells = row(&[text(trial, "trialId"), state, &metric.unwrap_or_default()]);
+        cells.extend(
+            names
+                .iter()
+                .map(|name| printable(text(&trial["hyperparameters"], name))),
+        );
+        rows.push(cells);
+    }
+    table(&rows)
+}
+
+/// The task that failed first, with its last lines.
+pub(super) fn failure(failure: &Json) -> String {
+    let Some(task) = failure["task"].as_str() else {
+        return String::new();
+    };
+    let rank = failure["rank"]
+        .as_u64()
+        .map(|rank| format!(" (rank {rank})"));
+    let mut all = format!(
+        "first failure: {}{} {}, attempt {}; its last lines:\n",
+        printable(task),
+        rank.unwrap_or_default(),
+        text(failure, "end"),
+        failure["attempt"]
+    );
+    for line in failure["lastLines"].as_array().into_iter().flatten() {
+        let _ = writeln!(all, "    {}", printable(line.as_str().unwrap_or_default()));
+    }
+    let _ = writeln!(all, "all of its output: {}", text(failure, "log"));
+    all
+}

@@ -1,0 +1,173 @@
+//! Who may ask: every route and every method needs the token, but for `/healthz`; and the Host must be one of ours, so that a page
+//! whose name was made to point here reaches nothing, and the Origin, where a browser tells it, too.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use phalanx_launch::store::now;
+use subtle::ConstantTimeEq;
+
+use super::Shared;
+use super::error::ApiError;
+
+/// The only route without a token.
+pub(super) const HEALTH: &str = "/healthz";
+/// What browsers keep the token in.
+const COOKIE: &str = "phalanx_token";
+
+/// What of each page's own may run and be fetched: nothing from elsewhere, and no script but the files of this program.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
+    form-action 'none'; base-uri 'none'; frame-ancestors 'none'";
+
+/// Names under which a daemon that listens at an address is reached.
+pub(super) fn hosts(address: SocketAddr, more: &[String]) -> Vec<String> {
+    let port = address.port();
+    let mut hosts = vec![address.to_string()];
+    if address.ip().is_loopback() {
+        hosts.extend(["127.0.0.1", "localhost", "[::1]"].map(|name| format!("{name}:{port}")));
+    }
+    hosts.extend(more.iter().map(|name| match name.contains(':') {
+        true => name.clone(),
+        false => format!("{name}:{port}"),
+    }));
+    hosts
+}
+
+/// Counts a request while it is answered.
+struct Answering(Arc<Shared>);
+
+impl Answering {
+    fn new(shared: &Arc<Shared>) -> Self {
+        shared.answering.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(shared))
+    }
+}
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        self.0.asked.store(now(), Ordering::Relaxed);
+        self.0.answering.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Stands before every route, also those that there are not.
+pub(super) async fn check(
+    State(shared): State<Arc<Shared>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let answering = Answering::new(&shared);
+    let mut response = match admit(&shared, &request) {
+        Admitted::Yes => next.run(request).await,
+        Admitted::WithCookie => to_cookie(&shared, &request),
+        Admitted::No(error) => error.into_response(),
+    };
+    drop(answering);
+    let refused = response.status().is_client_error();
+    let headers = response.headers_mut();
+    if refused {
+        // What else was sent is not read, so the connection cannot be used again: the client hears of it.
+        headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
+    for (name, value) in [
+        (header::CONTENT_SECURITY_POLICY, POLICY),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        (header::X_FRAME_OPTIONS, "DENY"),
+        (header::CACHE_CONTROL, "no-store"),
+    ] {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    response
+}
+
+enum Admitted {
+    Yes,
+    /// A browser that comes with the token in the address gets it as a cookie, and an address without it.
+    WithCookie,
+    No(ApiError),
+}
+
+fn admit(shared: &Shared, request: &Request) -> Admitted {
+    let headers = request.headers();
+    let host = text(headers, header::HOST).or_else(|| Some(request.uri().authority()?.as_str()));
+    if !host.is_some_and(|host| {
+        shared
+            .hosts
+            .iter()
+            .any(|known| known.eq_ignore_ascii_case(host))
+    }) {
+        return Admitted::No(ApiError::forbidden(
+            "the Host of the request is none of this service's; use the address that `phalanx jobs dashboard` prints, or start it with --host",
+        ));
+    }
+    if let Some(origin) = text(headers, header::ORIGIN)
+        && !shared.hosts.iter().any(|host| {
+            [format!("http://{host}"), format!("https://{host}")]
+                .iter()
+                .any(|own| own == origin)
+        })
+    {
+        return Admitted::No(ApiError::forbidden(
+            "requests of other pages are not answered",
+        ));
+    }
+    if request.uri().path() == HEALTH && [Method::GET, Method::HEAD].contains(request.method()) {
+        return Admitted::Yes;
+    }
+    let is = |token: &str| bool::from(token.as_bytes().ct_eq(shared.token.as_bytes()));
+    let bearer =
+        text(headers, header::AUTHORIZATION).and_then(|value| value.strip_prefix("Bearer "));
+    if bearer.is_some_and(is) || cookie(headers).is_some_and(is) {
+        return Admitted::Yes;
+    }
+    let given = query_token(request);
+    if given.is_some_and(is) && request.uri().path() == "/" && request.method() == Method::GET {
+        return Admitted::WithCookie;
+    }
+    Admitted::No(ApiError::unauthenticated(
+        "the token is missing or wrong; `phalanx jobs dashboard` prints an address with it, programs send `Authorization: Bearer TOKEN`",
+    ))
+}
+
+fn text(headers: &HeaderMap, name: header::HeaderName) -> Option<&str> {
+    headers.get(name)?.to_str().ok()
+}
+
+fn cookie(headers: &HeaderMap) -> Option<&str> {
+    let all = text(headers, header::COOKIE)?;
+    let mut pairs = all
+        .split(';')
+        .filter_map(|pair| pair.trim().split_once('='));
+    pairs
+        .find(|(name, _)| *name == COOKIE)
+        .map(|(_, value)| value)
+}
+
+fn query_token(request: &Request) -> Option<&str> {
+    let mut pairs = request
+        .uri()
+        .query()?
+        .split('&')
+        .filter_map(|pair| pair.split_once('='));
+    pairs
+        .find(|(name, _)| *name == "token")
+        .map(|(_, value)| value)
+}
+
+fn to_cookie(shared: &Shared, _: &Request) -> Response {
+    let cookie = format!(
+        "{COOKIE}={}; Path=/; HttpOnly; SameSite=Strict",
+        shared.token
+    );
+    let headers = [
+        (header::LOCATION, "/".to_owned()),
+        (header::SET_COOKIE, cookie),
+    ];
+    (StatusCode::SEE_OTHER, headers).into_response()
+}

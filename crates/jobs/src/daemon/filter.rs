@@ -1,0 +1,282 @@
+//! Filters of lists, as `gcloud` and the API write them: `jobId:rnn* AND state:FAILED`, `createTime>"2026-01-01"`, `labels.team=vision`.
+//!
+//! A term is a field, one of `:` (has; `*` at the end takes any rest), `=`, `!=`, `<`, `<=`, `>`, `>=`, and a value. Terms are joined by
+//! AND, which may be left out, and OR; NOT or `-` stands before a term or a bracket.
+
+use serde_json::Value as Json;
+
+/// More brackets in one another than this are a mistake.
+const DEEPEST: usize = 16;
+/// The fields of a job that can be asked for; labels as `labels.NAME`.
+const FIELDS: [&str; 7] = [
+    "jobId",
+    "state",
+    "createTime",
+    "startTime",
+    "endTime",
+    "errorMessage",
+    "labels",
+];
+
+/// A filter.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Filter {
+    All(Vec<Self>),
+    Any(Vec<Self>),
+    Not(Box<Self>),
+    Term {
+        field: String,
+        relation: &'static str,
+        value: String,
+    },
+}
+
+impl Filter {
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        let mut words = words(text)?.into_iter().peekable();
+        let mut stack = Vec::new();
+        let filter = any(&mut words, &mut stack)?;
+        match words.next() {
+            None => Ok(filter),
+            Some(word) => Err(format!(
+                "the filter has {:?} where it should end",
+                word.text
+            )),
+        }
+    }
+
+    /// Whether a job passes.
+    pub(super) fn takes(&self, job: &Json) -> bool {
+        match self {
+            Self::All(filters) => filters.iter().all(|filter| filter.takes(job)),
+            Self::Any(filters) => filters.iter().any(|filter| filter.takes(job)),
+            Self::Not(filter) => !filter.takes(job),
+            Self::Term {
+                field,
+                relation,
+                value,
+            } => {
+                let found = match field.strip_prefix("labels.") {
+                    Some(name) => &job["labels"][name],
+                    None => &job[field.as_str()],
+                };
+                compare(found.as_str().unwrap_or_default(), relation, value)
+            }
+        }
+    }
+}
+
+fn compare(found: &str, relation: &str, value: &str) -> bool {
+    match relation {
+        ":" | "=" => match value.strip_suffix('*') {
+            Some(start) => found.starts_with(start),
+            None => found == value,
+        },
+        "!=" => found != value,
+        _ if found.is_empty() => false,
+        "<" => found < value,
+        "<=" => found <= value,
+        ">" => found > value,
+        _ => found >= value,
+    }
+}
+
+/// A word of the filter; what stood in quotes is never one of the language.
+struct Word {
+    text: String,
+    quoted: bool,
+}
+
+impl Word {
+    fn is(&self, text: &str) -> bool {
+        !self.quoted && self.text == text
+    }
+}
+
+type Words = std::iter::Peekable<std::vec::IntoIter<Word>>;
+
+fn words(text: &str) -> Result<Vec<Word>, String> {
+    let mut words = Vec::new();
+    let mut rest = text;
+    loop {
+        rest = rest.trim_start();
+        let Some(first) = rest.chars().next() else {
+            return Ok(words);
+        };
+        let relations = ["!=", "<=", ">=", "<", ">", "=", ":", "(", ")"];
+        if let Some(relation) = relations
+            .iter()
+            .find(|relation| rest.starts_with(**relation))
+        {
+            let text = (*relation).to_owned();
+            words.push(Word {
+                text,
+                quoted: false,
+            });
+            rest = &rest[relation.len()..];
+        } else if first == '"' || first == '\'' {
+            let inner = &rest[1..];
+            let Some(end) = inner.find(first) else {
+                return Err(format!("the filter has a {first} without its end"));
+            };
+            words.push(Word {
+                text: inner[..end].to_owned(),
+                quoted: true,
+            });
+            rest = &inner[end + 1..];
+        } else {
+            let end = rest.find(|c: char| c.is_whitespace() || "!<>=:()\"'".contains(c));
+            let end = end.unwrap_or(rest.len()).max(first.len_utf8());
+            words.push(Word {
+                text: rest[..end].to_owned(),
+                quoted: false,
+            });
+            rest = &rest[end..];
+        }
+    }
+}
+
+fn any(words: &mut Words, open: &mut Vec<()>) -> Result<Filter, String> {
+    let mut filters = vec![all(words, open)?];
+    while words.next_if(|word| word.is("OR")).is_some() {
+        filters.push(all(words, open)?);
+    }
+    Ok(match filters.len() {
+        1 => filters.remove(0),
+        _ => Filter::Any(filters),
+    })
+}
+
+fn all(words: &mut Words, open: &mut Vec<()>) -> Result<Filter, String> {
+    let mut filters = vec![one(words, open)?];
+    while let Some(word) = words.peek() {
+        if word.is("OR") || word.is(")") {
+            break;
+        }
+        let _ = words.next_if(|word| word.is("AND"));
+        filters.push(one(words, open)?);
+    }
+    Ok(match filters.len() {
+        1 => filters.remove(0),
+        _ => Filter::All(filters),
+    })
+}
+
+fn one(words: &mut Words, open: &mut Vec<()>) -> Result<Filter, String> {
+    let Some(word) = words.next() else {
+        return Err("the filter ends where a field such as state should be".to_owned());
+    };
+    if word.is("NOT") {
+        return nested(words, open, |words, open| {
+            Ok(Filter::Not(Box::new(one(words, open)?)))
+        });
+    }
+    if word.is("(") {
+        let filter = nested(words, open, any)?;
+        return match words.next() {
+            Some(word) if word.is(")") => Ok(filter),
+            _ => Err("the filter has a ( without its )".to_owned()),
+        };
+    }
+    let (negated, field) = match word.text.strip_prefix('-') {
+        Some(field) => (true, field.to_owned()),
+        None => (false, word.text),
+    };
+    if !FIELDS.contains(&field.as_str()) && !field.starts_with("labels.") {
+        return Err(format!(
+            "the filter asks for the field {field:?}; known are {}",
+            FIELDS.join(", ")
+        ));
+    }
+    let relation = words.next().map(|word| word.text).unwrap_or_default();
+    let relations = [":", "=", "!=", "<", "<=", ">", ">="];
+    let Some(relation) = relations.into_iter().find(|known| *known == relation) else {
+        return Err(format!(
+            "after {field} the filter has {relation:?}; expected one of {}",
+            relations.join(" ")
+        ));
+    };
+    let Some(value) = words.next() else {
+        return Err(format!("the filter has no value after {field}{relation}"));
+    };
+    let value = value.text;
+    let term = Filter::Term {
+        field,
+        relation,
+        value,
+    };
+    Ok(if negated {
+        Filter::Not(Box::new(term))
+    } else {
+        term
+    })
+}
+
+fn nested(
+    words: &mut Words,
+    open: &mut Vec<()>,
+    inner: impl FnOnce(&mut Words, &mut Vec<()>) -> Result<Filter, String>,
+) -> Result<Filter, String> {
+    if open.len() == DEEPEST {
+        return Err(format!("the filter has brackets more than {DEEPEST} deep"));
+    }
+    open.push(());
+    let filter = inner(words, open);
+    open.pop();
+    filter
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn filters_take_what_they_say() {
+        let job = json!({
+            "jobId": "rnn_1", "state": "FAILED", "createTime": "2026-11-22T10:00:00.000Z", "labels": {"team": "vision"}
+        });
+        for (filter, takes) in [
+            ("jobId:rnn*", true),
+            ("jobId:rnn* AND state:FAILED", true),
+            ("jobId=rnn", false),
+            ("state=SUCCEEDED OR state=FAILED", true),
+            ("state:SUCCEEDED jobId:rnn*", false),
+            ("NOT state:FAILED", false),
+            ("-state:FAILED OR labels.team=vision", true),
+            (
+                "createTime>\"2026-11-01\" AND createTime < '2026-12-01T00:00:00Z'",
+                true,
+            ),
+            ("endTime>2000", false),
+            ("(state=RUNNING OR state=FAILED) AND (jobId!=x)", true),
+            ("labels.none=x", false),
+            ("jobId:*", true),
+        ] {
+            assert_eq!(
+                Filter::parse(filter).unwrap().takes(&job),
+                takes,
+                "{filter}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_no_filter_is_told() {
+        for (filter, part) in [
+            ("", "ends where"),
+            ("stat:FAILED", "known are"),
+            ("state", "expected one of"),
+            ("state=", "no value"),
+            ("(state=A", "without its )"),
+            ("state=A)", "should end"),
+            ("state=\"A", "without its end"),
+            ("state=A AND", "ends where"),
+            (&"(".repeat(1000), "deep"),
+            (&"NOT ".repeat(1000), "deep"),
+        ] {
+            let error = Filter::parse(filter).unwrap_err();
+            assert!(error.contains(part), "{filter}: {error}");
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! What this machine has for jobs, and what of it is taken.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use phalanx_launch::spec::{ExecutorKind, Plan, Spec};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use serde::{Deserialize, Serialize};
+
+/// What a job takes of this machine.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Share {
+    /// Processors, by the system's numbers.
+    pub(super) cpus: BTreeSet<usize>,
+    /// Bytes of memory.
+    pub(super) memory: u64,
+}
+
+/// What a job wants of this machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Wanted {
+    pub(super) cpus: usize,
+    pub(super) memory: u64,
+}
+
+/// All that this machine has for jobs.
+#[derive(Debug, Clone)]
+pub(super) struct Machine {
+    cpus: BTreeSet<usize>,
+    memory: u64,
+}
+
+/// The file in a job's folder that says what it has.
+const SHARE: &str = "share.json";
+
+impl Machine {
+    /// This machine, or one with another number of processors.
+    pub(super) fn this(cpus: Option<u32>) -> Self {
+        let count = std::thread::available_parallelism().map_or(1, usize::from);
+        let count = cpus.map_or(count, |cpus| cpus as usize);
+        Self {
+            cpus: (0..count).collect(),
+            memory: memory().unwrap_or(u64::MAX),
+        }
+    }
+
+    /// What a job wants: what its machine types have, and no more than there is, since they name machines of others.
+    pub(super) fn wanted(&self, spec: &Spec, plan: &Plan) -> Wanted {
+        if spec.ours.executor != ExecutorKind::Local {
+            return Wanted { cpus: 0, memory: 0 };
+        }
+        let parallel = spec
+            .hyperparameters
+            .as_ref()
+            .map_or(1, |search| search.max_parallel);
+        let cpus: usize = plan
+            .tasks
+            .iter()
+            .map(|task| task.resources.cpus.max(1) as usize)
+            .sum();
+        let memory: u64 = plan.tasks.iter().map(|task| task.resources.memory).sum();
+        Wanted {
+            cpus: cpus.saturating_mul(parallel).min(self.cpus.len()),
+            memory: memory.saturating_mul(parallel as u64).min(self.memory),
+        }
+    }
+
+    /// A share of what the others leave, if there is enough.
+    pub(super) fn share(&self, wanted: Wanted, taken: &[Share]) -> Option<Share> {
+        let used: BTreeSet<usize> = taken
+            .iter()
+            .flat_map(|share| share.cpus.iter().copied())
+            .collect();
+        let memory: u64 = taken.iter().map(|share| share.memory).sum();
+        let free = self.cpus.difference(&used).copied();
+        let cpus: BTreeSet<usize> = free.take(wanted.cpus).collect();
+        let fits = cpus.len() == wanted.cpus && memory.saturating_add(wanted.memory) <= self.memory;
+        fits.then_some(Share {
+            cpus,
+            memory: wanted.memory,
+        })
+    }
+
+    /// The processors and the bytes of memory that there are.
+    pub(super) fn size(&self) -> (usize, u64) {
+        (self.cpus.len(), self.memory)
+    }
+}
+
+impl Share {
+    /// What a job was given, also by a daemon before this one.
+    pub(super) fn read(folder: &Path) -> Self {
+        let text = fs::read(folder.join(SHARE)).unwrap_or_default();
+        serde_json::from_slice(&text).unwrap_or_default()
+    }
+
+    /// Has this process use these processors only. One that is not kept to them is unfair, not wrong.
+    pub(super) fn keep_to(&self) {
+        let Ok(allowed) = sched_getaffinity(None) else {
+            return;
+        };
+        let mut set = CpuSet::new();
+        let own = self
+            .cpus
+            .iter()
+            .filter(|cpu| **cpu < CpuSet::MAX_CPU && allowed.is_set(**cpu));
+        own.for_each(|cpu| set.set(*cpu));
+        if set.count() > 0 {
+            let _ = sched_setaffinity(None, &set);
+        }
+    }
+
+    pub(super) fn write(&self, folder: &Path) -> std::io::Result<()> {
+        let text = serde_json::to_vec(self).unwrap_or_default();
+        fs::write(folder.join(SHARE), text)
+    }
+}
+
+fn memory() -> Option<u64> {
+    let text = fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kilobytes << 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_processor_is_given_twice_and_none_is_promised_that_there_is_not() {
+        let machine = Machine {
+            cpus: (0..4).collect(),
+            memory: 100,
+        };
+        let wanted = |cpus, memory| Wanted { cpus, memory };
+        let first = machine.share(wanted(3, 60), &[]).unwrap();
+        assert_eq!(first.cpus, BTreeSet::from([0, 1, 2]));
+        assert_eq!(
+            machine.share(wanted(2, 0), std::slice::from_ref(&first)),
+            None
+        );
+        assert_eq!(
+            machine.share(wanted(1, 41), std::slice::from_ref(&first)),
+            None
+        );
+        let second = machine
+            .share(wanted(1, 40), std::slice::from_ref(&first))
+            .unwrap();
+        assert_eq!(second.cpus, BTreeSet::from([3]));
+        assert_eq!(machine.share(wanted(1, 0), &[first, second]), None);
+    }
+}

@@ -1,0 +1,178 @@
+//! The daemon: answers the API, keeps the queue, and starts a supervisor for each job that there is room for.
+//!
+//! It owns nothing that is not on disk: killed at any moment, the next one finds every job in its log, and supervisors that go on.
+
+mod access;
+mod api;
+mod dashboard;
+mod error;
+mod filter;
+mod machine;
+mod resource;
+mod schedule;
+mod stream;
+
+pub(crate) use api::submitted;
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use phalanx_launch::spec::JobName;
+use phalanx_launch::store::{Followed, Store, now};
+use serde_json::json;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+use crate::args::ServeArgs;
+use crate::failure::Failure;
+
+/// The file that says where the daemon listens.
+pub(crate) const WHERE: &str = "daemon.json";
+/// The file of the token.
+pub(crate) const TOKEN: &str = "token";
+const LOCK: &str = "daemon.lock";
+
+/// What requests and the queue share.
+pub(crate) struct Shared {
+    store: Store,
+    jobs: Mutex<BTreeMap<JobName, Followed>>,
+    token: String,
+    /// Names under which this daemon is reached, as Host has them.
+    hosts: Vec<String>,
+    address: SocketAddr,
+    /// Raised whenever a job changes.
+    changes: watch::Sender<u64>,
+    /// Milliseconds since 1970 of the last request, and how many are being answered.
+    asked: AtomicU64,
+    answering: AtomicUsize,
+    stop: AtomicBool,
+}
+
+impl Shared {
+    fn jobs(&self) -> MutexGuard<'_, BTreeMap<JobName, Followed>> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells those who watch that a job has changed.
+    fn changed(&self) {
+        self.changes.send_modify(|count| *count += 1);
+    }
+}
+
+/// Serves until nothing has been asked for a while. Another daemon that serves already is no failure.
+pub(crate) fn serve(root: &Path, args: &ServeArgs) -> Result<(), Failure> {
+    let store = Store::open(root).map_err(Failure::not_ready)?;
+    let Some(_lock) = lock(root).map_err(|error| refused("lock", root, &error))? else {
+        eprintln!("another daemon serves {} already", root.display());
+        return Ok(());
+    };
+    // A daemon ends neither with the terminal nor with the command that started it.
+    let _ = rustix::process::setsid();
+    let token = token(root).map_err(|error| refused("write the token in", root, &error))?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .map_err(Failure::not_ready)?;
+    runtime.block_on(async {
+        let listener = TcpListener::bind(&args.listen).await;
+        let listener = listener.map_err(|error| {
+            let listen = &args.listen;
+            Failure::not_ready(format!(
+                "cannot listen at {listen}: {error}; choose another with --listen"
+            ))
+        })?;
+        let address = listener.local_addr().map_err(Failure::not_ready)?;
+        let shared = Arc::new(Shared {
+            jobs: Mutex::new(schedule::load(&store)),
+            store,
+            token,
+            hosts: access::hosts(address, &args.host),
+            address,
+            changes: watch::channel(0).0,
+            asked: AtomicU64::new(now()),
+            answering: AtomicUsize::new(0),
+            stop: AtomicBool::new(false),
+        });
+        let scheduler = schedule::start(&shared, args).map_err(Failure::not_ready)?;
+        announce(root, address).map_err(|error| refused("write into", root, &error))?;
+        let served = axum::serve(listener, api::router(&shared))
+            .with_graceful_shutdown(stopped(Arc::clone(&shared)));
+        let served = served.await;
+        shared.stop.store(true, Ordering::Relaxed);
+        let _ = scheduler.join();
+        let _ = fs::remove_file(root.join(WHERE));
+        served.map_err(Failure::not_ready)
+    })
+}
+
+fn refused(what: &str, path: &Path, error: &io::Error) -> Failure {
+    let path = path.display();
+    Failure::not_ready(format!(
+        "cannot {what} {path}: {error}; choose another folder with --root"
+    ))
+}
+
+async fn stopped(shared: Arc<Shared>) {
+    while !shared.stop.load(Ordering::Relaxed) {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+fn lock(root: &Path) -> io::Result<Option<File>> {
+    let file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(root.join(LOCK))?;
+    match file.try_lock() {
+        Ok(()) => Ok(Some(file)),
+        Err(fs::TryLockError::WouldBlock) => Ok(None),
+        Err(fs::TryLockError::Error(error)) => Err(error),
+    }
+}
+
+/// The token of this folder, made at the first start, for its owner alone.
+fn token(root: &Path) -> io::Result<String> {
+    let path = root.join(TOKEN);
+    if let Ok(token) = fs::read_to_string(&path)
+        && token.len() >= 32
+    {
+        return Ok(token);
+    }
+    let token = phalanx_launch::random_hex(32);
+    replace(&path, token.as_bytes())?;
+    Ok(token)
+}
+
+fn announce(root: &Path, address: SocketAddr) -> io::Result<()> {
+    let text = json!({"address": address.to_string(), "pid": std::process::id()}).to_string();
+    replace(&root.join(WHERE), text.as_bytes())
+}
+
+/// Replaces a file for its owner alone as a whole.
+fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
+    let new = path.with_extension(format!("{}.new", std::process::id()));
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&new)?;
+    file.write_all(content)?;
+    file.sync_all()?;
+    fs::rename(new, path)
+}
+
+/// Keeps this process, and what it starts, to the processors that the daemon has given the job.
+pub(crate) fn keep_to_share(folder: &Path) {
+    machine::Share::read(folder).keep_to();
+}

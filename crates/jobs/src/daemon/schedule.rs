@@ -1,0 +1,304 @@
+//! The queue: which job starts next, and what becomes of jobs whose supervisor has gone.
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use phalanx_launch::life::{Event, Life, State};
+use phalanx_launch::spec::JobName;
+use phalanx_launch::store::{Followed, Store, StoreError, now};
+use phalanx_launch::supervise::prepare;
+
+use super::Shared;
+use super::machine::{Machine, Share};
+use crate::args::ServeArgs;
+
+/// How often logs are looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(30);
+/// A supervisor that ends this often without having ended its job will not do better.
+const MOST_SUPERVISORS: u32 = 5;
+
+/// All jobs of a store; those that cannot be read are left out, and told.
+pub(super) fn load(store: &Store) -> BTreeMap<JobName, Followed> {
+    let names = store.names().unwrap_or_default();
+    let read = |name: JobName| match store.load(&name) {
+        Ok(followed) => Some((name, followed)),
+        Err(error) => {
+            eprintln!("job {name} is left out: {error}");
+            None
+        }
+    };
+    names.into_iter().filter_map(read).collect()
+}
+
+/// Jobs that wait, in the order in which they start: by priority, then by age.
+pub(super) fn queue(jobs: &BTreeMap<JobName, Followed>) -> Vec<JobName> {
+    let waits = |followed: &&Followed| followed.life.state == State::Queued;
+    let mut waiting: Vec<&Life> = jobs
+        .values()
+        .filter(waits)
+        .map(|followed| &followed.life)
+        .collect();
+    waiting.sort_by_key(|life| {
+        let priority = prepare(life).map_or(0, |(spec, _)| spec.scheduling.priority);
+        (
+            std::cmp::Reverse(priority),
+            life.created,
+            life.job.name.clone(),
+        )
+    });
+    waiting
+        .into_iter()
+        .map(|life| life.job.name.clone())
+        .collect()
+}
+
+/// Keeps the queue on a thread of its own until the daemon stops.
+pub(super) fn start(shared: &Arc<Shared>, args: &ServeArgs) -> io::Result<JoinHandle<()>> {
+    let mut scheduler = Scheduler {
+        shared: Arc::clone(shared),
+        machine: Machine::this(args.cpus),
+        supervisors: BTreeMap::new(),
+        began: BTreeMap::new(),
+        idle: args.idle,
+        seen: None,
+    };
+    thread::Builder::new()
+        .name("queue".to_owned())
+        .spawn(move || scheduler.run())
+}
+
+struct Scheduler {
+    shared: Arc<Shared>,
+    machine: Machine,
+    /// Supervisors that this daemon has started and that run.
+    supervisors: BTreeMap<JobName, Child>,
+    /// How many supervisors each job has had, and when the last began.
+    began: BTreeMap<JobName, (u32, Instant)>,
+    idle: u64,
+    /// The queue that was looked at without finding room.
+    seen: Option<(Vec<JobName>, usize)>,
+}
+
+impl Scheduler {
+    fn run(&mut self) {
+        while !self.shared.stop.load(Ordering::Relaxed) {
+            self.look();
+            thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    fn look(&mut self) {
+        self.supervisors
+            .retain(|_, child| matches!(child.try_wait(), Ok(None)));
+        let mut changed = false;
+        let mut active = Vec::new();
+        for (name, followed) in self.shared.jobs().iter_mut() {
+            if !followed.life.state.is_final() {
+                changed |= self.shared.store.refresh(followed).unwrap_or(false);
+            }
+            if !followed.life.state.is_final() {
+                active.push((name.clone(), followed.life.state));
+            }
+        }
+        for (name, state) in &active {
+            if *state != State::Queued && !self.supervisors.contains_key(name) {
+                self.adopt(name);
+            }
+        }
+        changed |= self.admit();
+        if changed {
+            self.shared.changed();
+        }
+        let asked = self.shared.asked.load(Ordering::Relaxed);
+        let quiet = now().saturating_sub(asked) >= self.idle * 1000;
+        if self.idle > 0
+            && active.is_empty()
+            && quiet
+            && self.shared.answering.load(Ordering::Relaxed) == 0
+        {
+            self.shared.stop.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Sees to a job that has begun and has no supervisor of ours: a daemon before has started one, or it has none.
+    fn adopt(&mut self, name: &JobName) {
+        let (count, began) = self.began.get(name).copied().unwrap_or((0, Instant::now()));
+        if count > 0 && began.elapsed() < Duration::from_millis(200) {
+            return;
+        }
+        match self.shared.store.supervise(name) {
+            Ok(Some(free)) => drop(free),
+            Ok(None) | Err(_) => return,
+        }
+        // It may have ended the job since we looked.
+        let ended = self.with(name, |store, followed| {
+            store.refresh(followed)?;
+            Ok(followed.life.state.is_final())
+        });
+        if ended.unwrap_or(true) {
+            return;
+        }
+        if count >= MOST_SUPERVISORS {
+            let why = format!(
+                "its supervisor ended {count} times without having ended it; supervisor.log in its folder says why"
+            );
+            let _ = self.with(name, |store, followed| {
+                store.append(followed, Event::Failed { why })
+            });
+            return;
+        }
+        self.supervise(name);
+    }
+
+    fn with<T>(
+        &self,
+        name: &JobName,
+        act: impl FnOnce(&Store, &mut Followed) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let mut jobs = self.shared.jobs();
+        let followed = jobs
+            .get_mut(name)
+            .ok_or_else(|| StoreError::NoJob(name.clone()))?;
+        act(&self.shared.store, followed)
+    }
+
+    /// Starts the jobs at the front of the queue for as long as there is room.
+    fn admit(&mut self) -> bool {
+        let Some((queue, active)) = self.waiting() else {
+            return false;
+        };
+        self.expire(&queue);
+        if self.seen.as_ref() == Some(&(queue.clone(), active.len())) {
+            return false;
+        }
+        let store = self.shared.store.clone();
+        let folder = |name: &JobName| store.folder(name);
+        let mut taken: Vec<Share> = active
+            .iter()
+            .map(|name| Share::read(&folder(name)))
+            .collect();
+        let mut started = false;
+        let mut full = false;
+        for name in &queue {
+            let life = self
+                .shared
+                .jobs()
+                .get(name)
+                .map(|followed| followed.life.clone());
+            let Some(life) = life else { continue };
+            let Ok((spec, plan)) = prepare(&life) else {
+                let why = "its job file cannot be read by this version".to_owned();
+                let _ = self.with(name, |store, followed| {
+                    store.append(followed, Event::Failed { why })
+                });
+                continue;
+            };
+            let wanted = self.machine.wanted(&spec, &plan);
+            // The first that has no room keeps its place: those behind it wait, but for those that need nothing of this machine.
+            if full && wanted.cpus > 0 {
+                continue;
+            }
+            let Some(share) = self.machine.share(wanted, &taken) else {
+                full = true;
+                continue;
+            };
+            if share.write(&folder(name)).is_err() {
+                continue;
+            }
+            let prepared = self.with(name, |store, followed| {
+                store.append(followed, Event::Prepared)
+            });
+            if prepared.is_ok() {
+                taken.push(share);
+                self.supervise(name);
+                started = true;
+            }
+        }
+        self.seen = (!started).then_some((queue, active.len()));
+        started
+    }
+
+    /// The queue, and the jobs that have begun; `None` without a queue.
+    fn waiting(&self) -> Option<(Vec<JobName>, Vec<JobName>)> {
+        let jobs = self.shared.jobs();
+        let queued = |life: &Life| life.state == State::Queued;
+        let begun = jobs
+            .iter()
+            .filter(|(_, job)| !job.life.state.is_final() && !queued(&job.life));
+        let begun: Vec<JobName> = begun.map(|(name, _)| name.clone()).collect();
+        let any = jobs.values().any(|job| queued(&job.life));
+        any.then(|| (queue(&jobs), begun))
+    }
+
+    /// Ends jobs that have waited for too long.
+    fn expire(&self, queue: &[JobName]) {
+        for name in queue {
+            let _ = self.with(name, |store, followed| {
+                let most = prepare(&followed.life)
+                    .ok()
+                    .and_then(|(spec, _)| spec.scheduling.max_wait);
+                let waited = now().saturating_sub(followed.life.created);
+                match most {
+                    Some(most) if waited >= most.as_millis() as u64 => {
+                        let why = format!(
+                            "it waited for longer than maxWaitTime, {} s",
+                            most.as_secs()
+                        );
+                        store.append(followed, Event::Cancelling { why })?;
+                        store.append(followed, Event::Cancelled)
+                    }
+                    _ => Ok(()),
+                }
+            });
+        }
+    }
+
+    fn supervise(&mut self, name: &JobName) {
+        let entry = self
+            .began
+            .entry(name.clone())
+            .or_insert((0, Instant::now()));
+        *entry = (entry.0 + 1, Instant::now());
+        match self.spawn(name) {
+            Ok(child) => {
+                self.supervisors.insert(name.clone(), child);
+            }
+            Err(error) => {
+                let why = format!("its supervisor cannot be started: {error}");
+                let _ = self.with(name, |store, followed| {
+                    store.append(followed, Event::Failed { why })
+                });
+            }
+        }
+    }
+
+    fn spawn(&self, name: &JobName) -> io::Result<Child> {
+        let path = self.shared.store.folder(name).join("supervisor.log");
+        let log: File = OpenOptions::new()
+            .append(true)
+            .create(true)
+            .mode(0o600)
+            .open(path)?;
+        Command::new(std::env::current_exe()?)
+            .arg("--root")
+            .arg(self.shared.store.root())
+            .args(["supervise", name.as_str()])
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .env_remove("PHALANX_JOB_ID")
+            .spawn()
+    }
+
+    #[allow(dead_code, reason = "shown with the queue")]
+    fn size(&self) -> (usize, u64) {
+        self.machine.size()
+    }
+}

@@ -1,0 +1,155 @@
+//! Jobs of images, by engines of the test that write down what they are asked for and run it without a container.
+
+#![cfg(target_os = "linux")]
+
+mod service;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use service::Service;
+
+/// An engine as far as the tests need one: its options up to the image, the entry point, the variables that it passes on.
+const ENGINE: &str = r#"#!/bin/bash
+printf '%s\n' "$*" >> "ROOT/asked"
+case $1 in ps) echo 0123abcd; exit;; rm) exit;; esac
+entry=(sh -c 'echo "entry point: $*"' sh); kept=(PATH="$PATH"); folder=.
+exec=$1; shift
+while case $1 in --pwd) folder=$2; shift;; -*) ;; *) false;; esac; do
+  case $1 in
+    --env=*) kept+=("${1#--env=}=$(printenv "${1#--env=}")");;
+    --workdir=*) folder=${1#--workdir=};;
+    --entrypoint=*) entry=("${1#--entrypoint=}");;
+  esac
+  shift
+done
+echo "image: $1"; shift
+[ "$exec" = exec ] && entry=()
+cd "$folder" || exit 3
+[ "ENGINE" = apptainer ] && exec "${entry[@]}" "$@"
+exec env -i "${kept[@]}" "${entry[@]}" "$@"
+"#;
+
+fn write_engine(folder: &Path, name: &str) {
+    let bin = folder.join("bin");
+    fs::create_dir_all(&bin).unwrap();
+    let text = ENGINE
+        .replace("ROOT", &folder.display().to_string())
+        .replace("ENGINE", name);
+    fs::write(bin.join(name), text).unwrap();
+    fs::set_permissions(bin.join(name), fs::Permissions::from_mode(0o755)).unwrap();
+    // What engines need, and no engine of this machine.
+    for program in ["bash", "sh", "env", "printenv", "sleep", "cat"] {
+        let _ = std::os::unix::fs::symlink(Path::new("/usr/bin").join(program), bin.join(program));
+    }
+}
+
+impl Service {
+    fn submit(&self, name: &str, words: &[&str]) {
+        let start = ["submit", "training", name, "--config", "config.yaml"];
+        let mut command = self.command();
+        command
+            .args(start)
+            .args(words)
+            .env("PATH", self.folder.join("bin"));
+        let output = command.output().unwrap();
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+}
+
+#[test]
+fn an_image_runs_by_the_engine_that_is_there() {
+    for engine in ["docker", "podman", "apptainer"] {
+        let service = Service::new(engine);
+        write_engine(&service.folder, engine);
+        let config = "trainingInput: {masterConfig: {imageUri: registry/image}}\nphalanx: {env: {MINE: its own}}\n";
+        fs::write(service.folder.join("config.yaml"), config).unwrap();
+        service.submit("entry", &["--", "--epochs", "a b"]);
+        assert_eq!(
+            service.end("entry")["state"],
+            "SUCCEEDED",
+            "{}",
+            service.ok(&["logs", "entry"])
+        );
+        let logs = service.ok(&["logs", "entry"]);
+        assert!(
+            logs.contains("entry point: --epochs a b --job-dir runs/entry"),
+            "{logs}"
+        );
+        let scheme = if engine == "apptainer" {
+            "docker://"
+        } else {
+            ""
+        };
+        assert!(
+            logs.contains(&format!("image: {scheme}registry/image")),
+            "{logs}"
+        );
+        let script = "echo $MINE at $PWD; echo \"$TF_CONFIG\"; cat $PHALANX_SECRET_FILE | wc -c";
+        let config = format!(
+            "trainingInput: {{masterConfig: {{imageUri: registry/image, containerCommand: [sh, -c], containerArgs: ['{script}']}}}}\nphalanx: {{env: {{MINE: its own}}}}\n"
+        );
+        fs::write(
+            service.folder.join("config.yaml"),
+            config.replace(" | wc -c", ""),
+        )
+        .unwrap();
+        service.submit("command", &[]);
+        assert_eq!(
+            service.end("command")["state"],
+            "SUCCEEDED",
+            "{}",
+            service.ok(&["logs", "command"])
+        );
+        let logs = service.ok(&["logs", "command"]);
+        let folder = service.folder.display();
+        assert!(
+            logs.contains(&format!("its own at {folder}")) && logs.contains("\"task\":{"),
+            "{logs}"
+        );
+        let secret = fs::read_to_string(service.root().join("jobs/command/secret")).unwrap();
+        assert!(logs.contains(&secret), "the file of the secret is there");
+        let asked = fs::read_to_string(service.folder.join("asked")).unwrap();
+        assert!(
+            !asked.contains(&secret) && !asked.contains("--env=PATH"),
+            "{asked}"
+        );
+    }
+}
+
+#[test]
+fn a_container_whose_client_is_killed_is_removed() {
+    let service = Service::new("killed-container");
+    write_engine(&service.folder, "docker");
+    let config = "trainingInput: {masterConfig: {imageUri: i, containerCommand: [sh, -c], containerArgs: ['trap \"\" TERM; echo up; while :; do sleep 0.1; done']}}\n";
+    fs::write(service.folder.join("config.yaml"), config).unwrap();
+    service.submit("demo", &[]);
+    service.until("demo", |_| service.ok(&["logs", "demo"]).contains("up"));
+    service.ok(&["cancel", "demo"]);
+    assert_eq!(service.end("demo")["state"], "CANCELLED");
+    let asked = fs::read_to_string(service.folder.join("asked")).unwrap();
+    assert!(asked.trim_end().ends_with("rm --force 0123abcd"), "{asked}");
+}
+
+#[test]
+fn without_an_engine_the_job_says_what_is_missing() {
+    let service = Service::new("no-engine");
+    write_engine(&service.folder, "another");
+    fs::write(
+        service.folder.join("config.yaml"),
+        "trainingInput: {masterConfig: {imageUri: i}}\n",
+    )
+    .unwrap();
+    service.submit("demo", &[]);
+    let job = service.end("demo");
+    let error = job["errorMessage"].as_str().unwrap();
+    assert!(
+        error.contains("needs docker, podman or apptainer, and none is in PATH"),
+        "{error}"
+    );
+}

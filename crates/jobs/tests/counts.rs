@@ -1,0 +1,267 @@
+//! Targets of `docs/reliability.json` whose counts are numbers of trials: PHALANX_TEST_TRIALS asks for more than CI takes.
+
+#![cfg(target_os = "linux")]
+
+mod pods;
+mod service;
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use pods::{Cluster, TOKEN};
+use rustix::process::{Pid, Signal, kill_process};
+use service::{PATIENCE, Service};
+
+fn trials(few: usize) -> usize {
+    let given = std::env::var("PHALANX_TEST_TRIALS").ok();
+    given.and_then(|trials| trials.parse().ok()).unwrap_or(few)
+}
+
+/// A task that does not hear of SIGTERM, with a grandchild that has left its group.
+const STUBBORN: &str = "trap '' TERM; setsid sh -c \"trap '' TERM; while :; do sleep 1; done\" & sh -c 'trap \"\" TERM; while :; do sleep 1; done' & echo up; wait";
+
+/// How many processes have all of these texts in their environment.
+fn count(texts: &[&str]) -> usize {
+    let entries = fs::read_dir("/proc").unwrap().flatten();
+    let has = |folder: &Path| {
+        let environment = fs::read(folder.join("environ")).unwrap_or_default();
+        let words: Vec<&[u8]> = environment.split(|byte| *byte == 0).collect();
+        texts.iter().all(|text| words.contains(&text.as_bytes()))
+    };
+    entries.filter(|entry| has(&entry.path())).count()
+}
+
+/// How long it takes until no process has these texts in its environment.
+fn until_gone(texts: &[&str]) -> Duration {
+    let since = Instant::now();
+    while count(texts) > 0 {
+        assert!(
+            since.elapsed() < PATIENCE,
+            "{texts:?}: {} are left",
+            count(texts)
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    since.elapsed()
+}
+
+fn told(name: &str, mut times: Vec<Duration>) {
+    times.sort();
+    println!(
+        "{name}: {} trials, median {:?}, longest {:?}",
+        times.len(),
+        times[times.len() / 2],
+        times[times.len() - 1]
+    );
+}
+
+#[test]
+fn no_process_is_left_after_a_cancel_and_after_the_supervisors_end() {
+    let service = Service::new("orphans");
+    let (mut cancelled, mut killed) = (Vec::new(), Vec::new());
+    for number in 0..trials(2) {
+        let name = format!("job{number}");
+        service.script(&name, &["--workers", "2"], STUBBORN);
+        service.until(&name, |_| {
+            service.ok(&["logs", &name]).matches("up").count() == 2
+        });
+        let job = format!("CLOUD_ML_JOB_ID={name}");
+        let root = format!("PWD={}", service.folder.display());
+        let of_job = [job.as_str(), root.as_str()];
+        assert!(count(&of_job) >= 6, "{}", count(&of_job));
+        let first = [&of_job[..], &["PHALANX_GENERATION=1"]].concat();
+        let supervisor = service
+            .processes()
+            .into_iter()
+            .find(|line| line.contains("supervise") && line.ends_with(&format!("{name}\0")));
+        let supervisor = supervisor.expect("a supervisor");
+        let pid = supervisor
+            .split(['/', ' '])
+            .nth(2)
+            .unwrap()
+            .parse()
+            .unwrap();
+        kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
+        killed.push(until_gone(&first));
+        // The next supervisor starts the tasks once more.
+        service.until(&name, |_| {
+            service.ok(&["logs", &name]).matches("up").count() == 4
+        });
+        service.ok(&["cancel", &name]);
+        cancelled.push(until_gone(&of_job));
+        assert_eq!(service.end(&name)["state"], "CANCELLED");
+    }
+    told(
+        "SIGKILL of the supervisor until no process of the attempt",
+        killed,
+    );
+    told("cancel until no process of the job", cancelled);
+}
+
+/// Holds the port that TF_CONFIG has for its task for a while.
+const HOLDS: &str = "import json, os, socket, time
+config = json.loads(os.environ['TF_CONFIG'])
+task = config['task']
+host, port = config['cluster'][task['type']][task['index']].rsplit(':', 1)
+with socket.create_server((host, int(port))):
+    time.sleep(0.5)
+";
+
+#[test]
+fn fifty_jobs_at_once_have_ports_of_their_own() {
+    if std::process::Command::new("python3")
+        .arg("--version")
+        .output()
+        .is_err()
+    {
+        eprintln!("skipped: install python3");
+        return;
+    }
+    let _taken = [2222, 29500, 6006].map(|port| TcpListener::bind(("127.0.0.1", port)));
+    let service = Service::with_cpus("ports", 400);
+    let rounds = trials(1);
+    for round in 0..rounds {
+        let names: Vec<String> = (0..if rounds > 1 { 50 } else { 10 })
+            .map(|number| format!("r{round}_{number}"))
+            .collect();
+        for name in &names {
+            service.ok(&[
+                "submit",
+                "training",
+                name,
+                "--workers",
+                "2",
+                "--",
+                "python3",
+                "-c",
+                HOLDS,
+            ]);
+        }
+        for name in &names {
+            let job = service.end(name);
+            assert_eq!(
+                job["state"],
+                "SUCCEEDED",
+                "{job:#}\n{}",
+                service.ok(&["logs", name])
+            );
+        }
+    }
+}
+
+/// Texts that a shell, YAML, JSON or Kubernetes could take for something else, and random ones.
+fn odd_texts(count: usize) -> Vec<String> {
+    let pieces = [
+        "$(touch executed)",
+        "`touch executed`",
+        "$HOME",
+        "$(PATH)",
+        "$$(PATH)",
+        "${A}",
+        "\"",
+        "'",
+        "\\",
+        "\n",
+        "\r",
+        "\t",
+        ";",
+        "&",
+        "|",
+        "#",
+        "%s",
+        "*",
+        "~",
+        "--",
+        "{{.}}",
+        "!",
+        "<",
+        ">",
+        "é",
+        "😀",
+        "\u{1}",
+        "\u{7f}",
+        " ",
+        "yes",
+        "null",
+        "0x1",
+        ": ",
+        "- ",
+        "touch executed",
+    ];
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut draw = |below: usize| {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % below
+    };
+    let text = |_| {
+        let mut text = String::new();
+        for _ in 0..draw(8) {
+            match draw(3) {
+                0 => text.push(char::from_u32(1 + draw(0x2fff) as u32).unwrap_or('x')),
+                _ => text.push_str(pieces[draw(pieces.len())]),
+            }
+        }
+        text
+    };
+    (0..count).map(text).collect()
+}
+
+const WRITES: &str = "printf '%s\\0' \"$@\" > \"got-$CLOUD_ML_JOB_ID\"";
+
+fn check_arguments(service: &Service, name: &str, texts: &[String]) {
+    let job = service.end(name);
+    assert_eq!(job["state"], "SUCCEEDED", "{job:#}");
+    let got = fs::read(service.folder.join(format!("got-{name}"))).unwrap();
+    let expected: Vec<u8> = texts
+        .iter()
+        .flat_map(|text| text.bytes().chain([0]))
+        .collect();
+    assert!(got == expected, "{name}: other arguments arrived");
+    assert!(
+        !service.folder.join("executed").exists(),
+        "an argument was executed"
+    );
+}
+
+#[test]
+fn arguments_reach_processes_and_pods_unchanged() {
+    let service = Service::new("arguments");
+    let cluster = Cluster::new(&service.folder);
+    let config = format!(
+        "current-context: t\ncontexts: [{{name: t, context: {{cluster: c, user: u}}}}]\nclusters: [{{name: c, cluster: {{server: '{}'}}}}]\nusers: [{{name: u, user: {{token: {TOKEN}}}}}]\n",
+        cluster.address
+    );
+    fs::write(service.folder.join("kubeconfig"), config).unwrap();
+    fs::write(
+        service.folder.join("job.yaml"),
+        "phalanx: {kubernetes: {image: img, claim: folder}}\n",
+    )
+    .unwrap();
+    // 500 for each trial.
+    let all = odd_texts(500 * trials(1));
+    for (number, texts) in all.chunks(500).enumerate() {
+        for to in ["local", "kubernetes"] {
+            let name = format!("{to}{number}");
+            let start = [
+                "submit", "training", &name, "--to", to, "--config", "job.yaml", "--", "sh", "-c",
+                WRITES, "sh",
+            ];
+            let mut command = service.command();
+            command
+                .env("KUBECONFIG", service.folder.join("kubeconfig"))
+                .args(start)
+                .args(texts);
+            let output = command.output().unwrap();
+            assert!(
+                output.status.success(),
+                "{}",
+                String::from_utf8_lossy(&output.stderr)
+            );
+            check_arguments(&service, &name, texts);
+        }
+    }
+}

@@ -1,0 +1,304 @@
+//! The REST interface: Google's own client, who may ask, and a daemon that is killed.
+
+#![cfg(target_os = "linux")]
+
+mod service;
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value as Json;
+use service::{PATIENCE, Service};
+
+/// Where the daemon listens, and its token.
+fn daemon(service: &Service) -> (String, String) {
+    service.ok(&["list"]);
+    let text = fs::read(service.root().join("daemon.json")).unwrap();
+    let json: Json = serde_json::from_slice(&text).unwrap();
+    let token = fs::read_to_string(service.root().join("token")).unwrap();
+    (json["address"].as_str().unwrap().to_owned(), token)
+}
+
+#[test]
+fn googles_client_works_unchanged() {
+    let python = std::env::var("PHALANX_TEST_PYTHON").unwrap_or_else(|_| "python3".to_owned());
+    let has = Command::new(&python)
+        .args(["-c", "import googleapiclient, google.oauth2"])
+        .output();
+    if !has.is_ok_and(|output| output.status.success()) {
+        eprintln!(
+            "skipped: install google-api-python-client and google-auth, or name a Python with them in PHALANX_TEST_PYTHON"
+        );
+        return;
+    }
+    let service = Service::new("google");
+    let (address, token) = daemon(&service);
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/google_client.py");
+    let output = Command::new(python)
+        .arg(script)
+        .args([format!("http://{address}"), token])
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+/// The status of a request, and all of the answer.
+fn ask(address: &str, method: &str, path: &str, headers: &[(&str, &str)]) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut text =
+        format!("{method} {path} HTTP/1.1\r\nConnection: close\r\nContent-Length: 0\r\n");
+    for (name, value) in headers {
+        text.push_str(&format!("{name}: {value}\r\n"));
+    }
+    stream.write_all((text + "\r\n").as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let status = answer
+        .split(' ')
+        .nth(1)
+        .and_then(|status| status.parse().ok());
+    (status.unwrap_or_else(|| panic!("{answer}")), answer)
+}
+
+const METHODS: [&str; 9] = [
+    "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "FOO",
+];
+
+/// The paths that the router has, as its source says.
+fn routes() -> Vec<String> {
+    let source = include_str!("../src/daemon/api.rs");
+    let routes = source
+        .split(".route(")
+        .skip(1)
+        .filter_map(|rest| rest.trim_start().strip_prefix('"')?.split('"').next());
+    let mut routes: Vec<String> = routes
+        .map(|route| route.replace("{project}", "local").replace("{job}", "demo"))
+        .collect();
+    assert!(routes.len() >= 5, "{routes:?}");
+    routes.extend(
+        [
+            "/",
+            "/v1/projects/local/jobs/demo:cancel",
+            "/nothing",
+            "/../etc/passwd",
+            "//",
+            "/assets/x.js",
+        ]
+        .map(str::to_owned),
+    );
+    routes
+}
+
+#[test]
+fn nothing_is_answered_without_the_token_or_to_another_page() {
+    let service = Service::new("auth");
+    service.script("demo", &[], "exec sleep 1000");
+    service.state("demo", "RUNNING");
+    let (address, token) = daemon(&service);
+    let mode = fs::metadata(service.root().join("token"))
+        .unwrap()
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o777, 0o600);
+    assert!(address.starts_with("127.0.0.1:"));
+    let (host, right) = (("Host", address.as_str()), format!("Bearer {token}"));
+    let right = ("Authorization", right.as_str());
+    let shorter = format!("Bearer {}", &token[1..]);
+    let query = format!("?token={token}");
+    for path in routes() {
+        for method in METHODS {
+            for headers in [
+                vec![host],
+                vec![host, ("Authorization", "Bearer ")],
+                vec![host, ("Authorization", shorter.as_str())],
+                vec![host, ("Authorization", token.as_str())],
+                vec![host, ("Cookie", "phalanx_token=x")],
+                vec![("Host", "evil.example"), right],
+                vec![("Host", "127.0.0.1"), right],
+                vec![("Host", "127.0.0.1.evil.example:1"), right],
+                vec![right],
+                vec![host, right, ("Origin", "http://evil.example")],
+                vec![host, right, ("Origin", "null")],
+            ] {
+                let (status, answer) = ask(&address, method, &path, &headers);
+                let refused = [401, 403, 405].contains(&status);
+                assert!(refused, "{method} {path} {headers:?}: {answer}");
+                assert!(!answer.contains(&token), "{answer}");
+            }
+        }
+        if path != "/" {
+            let (status, _) = ask(&address, "GET", &format!("{path}{query}"), &[host]);
+            assert!(status == 401, "{path}: {status}");
+        }
+    }
+    assert_eq!(ask(&address, "GET", "/healthz", &[host]).0, 200);
+    assert_eq!(
+        ask(&address, "GET", "/healthz", &[("Host", "evil.example")]).0,
+        403
+    );
+    let own = format!("http://{address}");
+    let (status, answer) = ask(
+        &address,
+        "GET",
+        "/v1/projects/local/jobs",
+        &[host, right, ("Origin", &own)],
+    );
+    assert_eq!(status, 200, "{answer}");
+    assert!(answer.contains("default-src 'none'"), "{answer}");
+    assert_eq!(service.job("demo")["state"], "RUNNING");
+}
+
+#[test]
+fn the_token_and_secrets_are_in_no_command_line_log_or_plan() {
+    let service = Service::new("canary");
+    let canary = "CANARYc0ffee";
+    fs::write(service.folder.join("secret.txt"), format!("{canary}\n")).unwrap();
+    let config = "phalanx:\n  secrets: {API_KEY: secret.txt}\n";
+    fs::write(service.folder.join("config.yaml"), config).unwrap();
+    let script = "test \"$API_KEY\" = CANARY\"c0ffee\" && echo right; sleep 1000";
+    let plan = [
+        "submit",
+        "training",
+        "demo",
+        "--config",
+        "config.yaml",
+        "--dry-run",
+        "--",
+        "sh",
+        "-c",
+        script,
+    ];
+    let shown = service.ok(&plan);
+    assert!(
+        !shown.contains(canary) && shown.contains("config.yaml:2"),
+        "{shown}"
+    );
+    service.script("demo", &["--config", "config.yaml"], script);
+    service.until("demo", |_| service.ok(&["logs", "demo"]).contains("right"));
+    let (_, token) = daemon(&service);
+    let described = service.ok(&["describe", "demo"]);
+    for hidden in [canary, &token] {
+        assert!(!described.contains(hidden));
+        for entry in fs::read_dir("/proc").unwrap().flatten() {
+            let words = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+            assert!(
+                !String::from_utf8_lossy(&words).contains(hidden),
+                "{:?}",
+                entry.path()
+            );
+        }
+        let mut folders = vec![service.root()];
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(folder).unwrap().flatten() {
+                let path = entry.path();
+                if path.is_dir() {
+                    folders.push(path);
+                } else if path.file_name().unwrap() != "token" {
+                    let text = fs::read(&path).unwrap();
+                    assert!(!String::from_utf8_lossy(&text).contains(hidden), "{path:?}");
+                }
+            }
+        }
+    }
+}
+
+/// How often the daemon is killed: PHALANX_TEST_KILLS, or a few times.
+fn kills() -> u32 {
+    let given = std::env::var("PHALANX_TEST_KILLS").ok();
+    given.and_then(|kills| kills.parse().ok()).unwrap_or(8)
+}
+
+#[test]
+fn a_daemon_killed_at_any_moment_loses_no_job() {
+    let service = Service::with_cpus("kill", 3);
+    // Each job adds a line when it starts and one when it ends: a job that is run twice or lost shows.
+    let script = "echo start >> $CLOUD_ML_JOB_ID; sleep 0.$((RANK + 1)); echo end >> $CLOUD_ML_JOB_ID; [ $CLOUD_ML_JOB_ID != bad_$1 ]";
+    let script = script.replace("$1", "${CLOUD_ML_JOB_ID#*_}");
+    let mut submitted = Vec::new();
+    let mut seed = 12345_u64;
+    for kill in 0..kills() {
+        for kind in ["good", "bad"] {
+            let name = format!("{kind}_{kill}");
+            // A command that the kill met in the middle may have submitted the job, or not.
+            let output = service.run(&["submit", "training", &name, "--", "sh", "-c", &script]);
+            submitted.push((name, output.status.success()));
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let wait = Duration::from_micros(seed >> 33 & 0x3ffff);
+            thread::sleep(wait / if kind == "good" { 8 } else { 2 });
+            if let Some(pid) = service.daemon().and_then(Pid::from_raw) {
+                let _ = kill_process(pid, Signal::KILL);
+            }
+        }
+    }
+    let until = Instant::now() + PATIENCE;
+    for (name, known) in &submitted {
+        let there = service.root().join("jobs").join(name).exists();
+        assert!(there || !known, "{name} was submitted and is lost");
+        if !there {
+            continue;
+        }
+        let job = service.end(name);
+        let expected = if name.starts_with("good") {
+            "SUCCEEDED"
+        } else {
+            "FAILED"
+        };
+        assert_eq!(job["state"], expected, "{job:#}");
+        let lines = fs::read_to_string(service.folder.join(name)).unwrap();
+        assert_eq!(lines, "start\nend\n", "{name}");
+        assert_eq!(job["phalanx"]["attempt"], 1);
+        assert!(Instant::now() < until + PATIENCE);
+    }
+}
+
+#[test]
+fn a_job_whose_supervisor_is_killed_starts_again_without_orphans() {
+    let service = Service::new("supervisor");
+    service.script(
+        "demo",
+        &["--workers", "2"],
+        "echo $$ >> pids; exec sleep 1000",
+    );
+    let both = || {
+        fs::read_to_string(service.folder.join("pids"))
+            .unwrap_or_default()
+            .lines()
+            .count()
+    };
+    service.until("demo", |job| job["state"] == "RUNNING" && both() == 2);
+    let supervisor = service
+        .processes()
+        .into_iter()
+        .find(|line| line.contains("supervise"))
+        .unwrap();
+    let pid = supervisor
+        .split(['/', ' '])
+        .nth(2)
+        .unwrap()
+        .parse()
+        .unwrap();
+    kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
+    let job = service.until("demo", |job| job["phalanx"]["attempt"] == 2 && both() == 4);
+    assert_eq!(job["state"], "RUNNING");
+    let pids = fs::read_to_string(service.folder.join("pids")).unwrap();
+    for (at, pid) in pids.lines().enumerate() {
+        let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        assert_eq!(
+            String::from_utf8_lossy(&words).contains("sleep"),
+            at >= 2,
+            "{pids}"
+        );
+    }
+}

@@ -1,0 +1,455 @@
+//! Jobs in pods: the objects against the schemas of Kubernetes, and their life in a cluster whose pods are processes of this machine.
+
+#![cfg(target_os = "linux")]
+
+mod digits;
+mod pods;
+mod service;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use pods::{Cluster, TOKEN};
+use serde_json::Value as Json;
+use service::Service;
+
+/// The job file of the article that this project began with, in the repaired form of AI Platform's documentation.
+const ARTICLE: &str = "trainingInput:
+  scaleTier: CUSTOM
+  masterType: n1-standard-8
+  masterConfig:
+    acceleratorConfig: {count: 1, type: NVIDIA_TESLA_T4}
+    imageUri: gcr.io/project/image
+  useChiefInTfConfig: true
+  workerType: n1-standard-8
+  workerCount: 1
+  workerConfig:
+    acceleratorConfig: {count: 1, type: NVIDIA_TESLA_T4}
+    imageUri: gcr.io/project/image
+";
+
+/// A folder of jobs with a cluster.
+struct World {
+    service: Service,
+    cluster: Cluster,
+}
+
+impl World {
+    fn new(name: &str) -> Self {
+        let service = Service::new(name);
+        let cluster = Cluster::new(&service.folder);
+        let config = format!(
+            "current-context: test\ncontexts: [{{name: test, context: {{cluster: c, user: u, namespace: train}}}}]\nclusters: [{{name: c, cluster: {{server: '{}'}}}}]\nusers: [{{name: u, user: {{token: {TOKEN}}}}}]\n",
+            cluster.address
+        );
+        fs::write(service.folder.join("kubeconfig"), config).unwrap();
+        Self { service, cluster }
+    }
+
+    /// Submits a job of two workers, or of as many as the options say.
+    fn submit(&self, name: &str, options: &[&str], words: &[&str]) {
+        let keys = "phalanx: {kubernetes: {image: img, claim: folder}, restarts: 2, secrets: {API_KEY: key.txt}}\n";
+        fs::write(self.service.folder.join("job.yaml"), keys).unwrap();
+        fs::write(self.service.folder.join("key.txt"), "canary-of-the-test\n").unwrap();
+        let start = [
+            "submit",
+            "training",
+            name,
+            "--to",
+            "kubernetes",
+            "--config",
+            "job.yaml",
+        ];
+        self.ok(&[&start[..], options, &["--"], words].concat());
+    }
+
+    /// Runs a command with the cluster in its environment.
+    fn ok(&self, args: &[&str]) {
+        let mut command = self.service.command();
+        let config = self.service.folder.join("kubeconfig");
+        let output = command
+            .args(args)
+            .env("KUBECONFIG", config)
+            .output()
+            .unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{error}");
+    }
+
+    fn script(&self, name: &str, script: &str) {
+        self.submit(name, &["--workers", "2"], &["sh", "-c", script]);
+    }
+
+    /// Waits until the cluster has nothing of any job.
+    fn until_empty(&self) {
+        let until = Instant::now() + service::PATIENCE;
+        while !self.cluster.left().is_empty() {
+            assert!(Instant::now() < until, "{:?}", self.cluster.left());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+#[test]
+fn pods_know_who_they_are_and_are_seen() {
+    let world = World::new("pods");
+    let odd = "$(PATH) $$ $HOME `id` \"'\\ é\n*";
+    let script = "printf 'rank %s of %s\\n' $RANK $WORLD_SIZE; echo \"$TF_CONFIG\"; test ${#API_KEY} = 18; wc -c < $PHALANX_SECRET_FILE; printf %s \"$1\" > arg-$RANK";
+    world.submit(
+        "Demo_1",
+        &["--workers", "2"],
+        &["sh", "-c", script, "sh", odd],
+    );
+    let job = world.service.end("Demo_1");
+    assert_eq!(job["state"], "SUCCEEDED", "{job:#}");
+    for rank in 0..2 {
+        let arg = fs::read_to_string(world.service.folder.join(format!("arg-{rank}")));
+        assert_eq!(arg.unwrap(), odd);
+    }
+    let logs = world.service.ok(&["logs", "Demo_1", "--format", "json"]);
+    let lines: Vec<Json> = logs
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    for (task, rank, kind) in [("chief-0", 0, "chief"), ("worker-0", 1, "worker")] {
+        let of: Vec<&str> = lines
+            .iter()
+            .filter(|line| line["task"] == task)
+            .map(|line| line["message"].as_str().unwrap())
+            .collect();
+        assert_eq!(of[0], format!("rank {rank} of 2"));
+        let config: Json = serde_json::from_str(of[1]).unwrap();
+        assert_eq!(
+            (&config["task"]["type"], &config["task"]["index"]),
+            (&kind.into(), &0.into())
+        );
+        assert_eq!(of[2], "64", "the job's secret: {of:?}");
+    }
+    let task = &job["phalanx"]["tasks"][0];
+    assert!(
+        task["place"].as_str().unwrap().contains(" on node-1"),
+        "{task}"
+    );
+    world.until_empty();
+    // What is secret is in the Secret and nowhere else.
+    for object in world.cluster.made() {
+        let text = object.to_string();
+        assert!(!text.contains("canary"), "{text}");
+        assert_eq!(
+            object["kind"] == "Secret",
+            text.contains("Y2FuYXJ5"),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn exit_codes_losses_and_cancels_are_as_on_this_machine() {
+    let world = World::new("pod-ends");
+    world.script(
+        "bad",
+        "if [ $RANK = 1 ]; then for i in $(seq 30); do echo line $i; done; exit 1; fi; sleep 1000",
+    );
+    let job = world.service.end("bad");
+    assert_eq!(
+        (&job["state"], &job["errorMessage"]),
+        (
+            &"FAILED".into(),
+            &"worker-0 (rank 1) ended with exit code 1".into()
+        ),
+        "{job:#}"
+    );
+    let lines: Vec<_> = (11..=30).map(|n| Json::from(format!("line {n}"))).collect();
+    assert_eq!(
+        job["phalanx"]["firstFailure"]["lastLines"],
+        Json::from(lines)
+    );
+    for (name, code, times, state, attempts) in [
+        ("lost", 75, 2, "SUCCEEDED", 3),
+        ("often", 75, 3, "FAILED", 3),
+        ("saved", 143, 3, "SUCCEEDED", 4),
+    ] {
+        let script = format!("echo x >> {name}; [ $(wc -l < {name}) -gt {times} ] || exit {code}");
+        world.submit(name, &["--workers", "1"], &["sh", "-c", &script]);
+        let job = world.service.end(name);
+        assert_eq!(
+            (&job["state"], job["phalanx"]["attempt"].as_u64()),
+            (&state.into(), Some(attempts)),
+            "{job:#}"
+        );
+    }
+    // A node that goes is a loss, and not the program's fault.
+    world.script(
+        "node",
+        "echo x >> node-$RANK; [ $(wc -l < node-$RANK) -gt 1 ] || sleep 1000",
+    );
+    world.service.state("node", "RUNNING");
+    world.cluster.lose("worker-0");
+    let job = world.service.end("node");
+    assert_eq!(
+        (&job["state"], job["phalanx"]["attempt"].as_u64()),
+        (&"SUCCEEDED".into(), Some(2)),
+        "{job:#}"
+    );
+    world.script("long", "trap '' TERM; echo up; while :; do sleep 0.2; done");
+    world.service.state("long", "RUNNING");
+    world.service.ok(&["cancel", "long"]);
+    assert_eq!(world.service.end("long")["state"], "CANCELLED");
+    world.until_empty();
+}
+
+#[test]
+fn pods_outlive_the_process_that_watches_them() {
+    let world = World::new("pods-go-on");
+    world.script(
+        "demo",
+        "echo first $RANK; while [ ! -f go ]; do sleep 0.05; done; echo last $RANK",
+    );
+    world.service.until("demo", |_| {
+        world.service.ok(&["logs", "demo"]).matches("first").count() == 2
+    });
+    let watchers: Vec<i32> = world
+        .service
+        .processes()
+        .iter()
+        .filter(|line| line.contains("supervise"))
+        .filter_map(|line| line.split(['/', ' ']).nth(2)?.parse().ok())
+        .collect();
+    assert_eq!(watchers.len(), 1);
+    rustix::process::kill_process(
+        rustix::process::Pid::from_raw(watchers[0]).unwrap(),
+        rustix::process::Signal::KILL,
+    )
+    .unwrap();
+    world
+        .service
+        .until("demo", |job| job["phalanx"]["attempt"] == 2);
+    fs::write(world.service.folder.join("go"), "").unwrap();
+    let job = world.service.end("demo");
+    assert_eq!(job["state"], "SUCCEEDED", "{job:#}");
+    let logs = world.service.ok(&["logs", "demo"]);
+    for line in ["first 0", "first 1", "last 0", "last 1"] {
+        assert_eq!(logs.matches(line).count(), 1, "{logs}");
+    }
+    world.until_empty();
+}
+
+#[test]
+fn the_digits_have_the_same_weights_in_pods_and_on_this_machine() {
+    if !Path::new(env!("CARGO_BIN_EXE_phalanx-jobs"))
+        .with_file_name("phalanx")
+        .is_file()
+    {
+        eprintln!("skipped: build phalanx-cli first");
+        return;
+    }
+    let world = World::new("pod-digits");
+    digits::write(&world.service.folder);
+    for (name, to) in [("remote", "kubernetes"), ("here", "local")] {
+        world.ok(&[
+            "submit",
+            "training",
+            name,
+            "--to",
+            to,
+            "--config",
+            digits::JOB,
+        ]);
+        digits::succeeds(&world.service, name);
+    }
+    digits::equal(&world.service.folder, "remote", "here");
+}
+
+/// PyPI's kubernetes-validate in a folder of the test; `None` where it cannot be installed.
+fn validator(folder: &Path) -> Option<PathBuf> {
+    let venv = folder.join("venv");
+    let run = |program: &Path, args: &[&str]| {
+        Command::new(program)
+            .args(args)
+            .output()
+            .is_ok_and(|output| output.status.success())
+    };
+    let made = run(
+        Path::new("python3"),
+        &["-m", "venv", &venv.display().to_string()],
+    ) && run(
+        &venv.join("bin/pip"),
+        &["install", "--quiet", "kubernetes-validate==1.37.0"],
+    );
+    if !made {
+        eprintln!("skipped: python3 with venv and pip must be able to install kubernetes-validate");
+    }
+    made.then(|| venv.join("bin/kubernetes-validate"))
+}
+
+#[test]
+fn the_articles_job_is_accepted_unchanged_by_all_executors_and_its_objects_are_valid() {
+    let service = Service::new("article");
+    fs::write(service.folder.join("config.yaml"), ARTICLE).unwrap();
+    let dry = |to: &str, more: &[&str]| {
+        let start = [
+            "submit",
+            "training",
+            "demo",
+            "--config",
+            "config.yaml",
+            "--to",
+            to,
+            "--dry-run",
+            "--format",
+            "json",
+        ];
+        let plan = service.ok(&[&start, more].concat());
+        serde_json::from_str::<Json>(&plan).unwrap()
+    };
+    for to in ["local", "slurm", "kubernetes"] {
+        let plan = dry(to, &["--", "--epochs", "3"]);
+        let tasks = plan["tasks"].as_array().unwrap();
+        assert_eq!(tasks.len(), 2, "{plan:#}");
+        assert!(
+            tasks
+                .iter()
+                .all(|task| task["image"] == "gcr.io/project/image" && task["gpus"] == 1),
+            "{plan:#}"
+        );
+    }
+    let Some(validate) = validator(&service.folder) else {
+        return;
+    };
+    let plain = dry("kubernetes", &["--", "--epochs", "3"])["preview"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let keys = "phalanx: {program: train.yaml, kubernetes: {image: img, claim: folder, serviceAccount: robot}, env: {A: 'yes', B: \"0x1\\n\"}, secrets: {KEY: key.txt}}\ntrainingInput: {scaleTier: STANDARD_1}\n";
+    fs::write(service.folder.join("config.yaml"), keys).unwrap();
+    fs::write(service.folder.join("train.yaml"), "").unwrap();
+    let full = dry("kubernetes", &[])["preview"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    assert_eq!(full.matches("kind: Job").count(), 8);
+    let (good, bad) = (
+        service.folder.join("good.yaml"),
+        service.folder.join("bad.yaml"),
+    );
+    let all = format!("{plain}---\n{full}");
+    fs::write(&good, &all).unwrap();
+    fs::write(&bad, all.replace("backoffLimit: 0", "backoffLimit: none")).unwrap();
+    for version in ["1.25.0", "1.31.0", "1.37.0"] {
+        let check = |file: &Path| {
+            Command::new(&validate)
+                .args(["--strict", "-k", version])
+                .arg(file)
+                .output()
+                .unwrap()
+        };
+        let output = check(&good);
+        let said = String::from_utf8_lossy(&output.stdout).into_owned()
+            + &String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{version}: {said}\n{all}");
+        assert!(!check(&bad).status.success(), "what is wrong is found");
+    }
+}
+
+/// Certificates of an authority, a server at 127.0.0.1 and a client, and a server that wants the client's and refuses everything.
+const SECURE: &str = r#"set -e
+new() { openssl req "$@" -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes 2>> openssl.log; }
+new -x509 -keyout ca.key -out ca.pem -subj /CN=ca -days 2 -addext basicConstraints=critical,CA:TRUE
+new -x509 -keyout other.key -out other.pem -subj /CN=ca -days 2 -addext basicConstraints=critical,CA:TRUE
+echo subjectAltName=IP:127.0.0.1 > san
+for who in server client; do
+  new -keyout $who.key -out $who.csr -subj /CN=$who
+  openssl x509 -req -in $who.csr -CA ca.pem -CAkey ca.key -CAcreateserial -out $who.pem -days 2 -extfile san 2>> openssl.log
+done
+cat > server.py <<'END'
+import http.server, os, ssl
+class Refuses(http.server.BaseHTTPRequestHandler):
+    def do_DELETE(self):
+        body = b'{"kind": "Status", "message": "%s may not"}' % self.connection.getpeercert()["subject"][0][0][1].encode()
+        self.send_response(403)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile="ca.pem")
+context.verify_mode = ssl.CERT_REQUIRED
+context.load_cert_chain("server.pem", "server.key")
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Refuses)
+server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+open("port.new", "w").write(str(server.server_port))
+os.rename("port.new", "port")
+server.serve_forever()
+END
+exec python3 server.py 2> server.log
+"#;
+
+#[test]
+fn a_cluster_is_asked_by_https_with_the_clients_certificate() {
+    let has = |name: &str| Command::new(name).arg("version").output().is_ok();
+    if !has("openssl") || !has("python3") {
+        eprintln!("skipped: install openssl and python3");
+        return;
+    }
+    let service = Service::new("https");
+    let folder = &service.folder;
+    let mut server = Command::new("bash")
+        .args(["-c", SECURE])
+        .current_dir(folder)
+        .spawn()
+        .unwrap();
+    let until = Instant::now() + service::PATIENCE;
+    while !folder.join("port").is_file() {
+        assert!(
+            Instant::now() < until && server.try_wait().unwrap().is_none(),
+            "there is no server"
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let port = fs::read_to_string(folder.join("port")).unwrap();
+    for (name, authority, client, expected) in [
+        (
+            "known",
+            "ca",
+            "client-certificate: client.pem, client-key: client.key",
+            "with 403: client may not",
+        ),
+        (
+            "other",
+            "other",
+            "client-certificate: client.pem, client-key: client.key",
+            "does not answer",
+        ),
+        ("nobody", "ca", "token: x", "does not answer"),
+    ] {
+        let config = format!(
+            "current-context: t\ncontexts: [{{name: t, context: {{cluster: c, user: u}}}}]\nclusters: [{{name: c, cluster: {{server: 'https://127.0.0.1:{port}', certificate-authority: {authority}.pem}}}}]\nusers: [{{name: u, user: {{{client}}}}}]\n"
+        );
+        fs::write(folder.join(name), config).unwrap();
+        let mut command = service.command();
+        command.args([
+            "submit",
+            "training",
+            name,
+            "--to",
+            "kubernetes",
+            "--master-image-uri",
+            "img",
+        ]);
+        assert!(
+            command
+                .env("KUBECONFIG", folder.join(name))
+                .output()
+                .unwrap()
+                .status
+                .success()
+        );
+        let job = service.end(name);
+        assert!(
+            job["errorMessage"].as_str().unwrap().contains(expected),
+            "{job:#}"
+        );
+    }
+    server.kill().unwrap();
+    server.wait().unwrap();
+}

@@ -1,0 +1,228 @@
+//! Jobs as processes of this machine, by the commands that users type.
+
+#![cfg(target_os = "linux")]
+
+mod service;
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use serde_json::Value as Json;
+use service::Service;
+
+/// Two tasks, by machine types.
+const CONFIG: &str = "trainingInput:
+  scaleTier: CUSTOM
+  masterType: n1-standard-4
+  workerType: n1-standard-4
+  workerCount: 1
+";
+
+fn task<'a>(job: &'a Json, name: &str) -> &'a Json {
+    let tasks = job["phalanx"]["tasks"].as_array().unwrap();
+    tasks
+        .iter()
+        .find(|task| task["task"] == name)
+        .unwrap_or_else(|| panic!("no {name} in {job:#}"))
+}
+
+#[test]
+fn two_workers_know_who_they_are_and_are_seen() {
+    let service = Service::new("two");
+    fs::write(service.folder.join("config.yaml"), CONFIG).unwrap();
+    let script = "echo rank $RANK of $WORLD_SIZE; echo \"$TF_CONFIG\"; echo \"$CLOUD_ML_JOB\"; pwd; test -s \"$PHALANX_SECRET_FILE\" && echo bad >&2";
+    service.script(
+        "demo",
+        &["--config", "config.yaml", "--labels", "team=vision"],
+        script,
+    );
+    let job = service.end("demo");
+    assert_eq!(job["state"], "SUCCEEDED", "{job:#}");
+    assert_eq!(job["labels"]["team"], "vision");
+    for name in ["chief-0", "worker-0"] {
+        assert_eq!(task(&job, name)["exitCode"], 0, "{job:#}");
+    }
+    let logs = service.ok(&["logs", "demo", "--format", "json"]);
+    let all: Vec<Json> = logs
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let of = |name: &str| -> Vec<&Json> {
+        all.iter() // The two streams of a task come by pipes of their own, in any order.
+            .filter(|line| line["task"] == name && line["severity"] == "INFO")
+            .collect()
+    };
+    for (name, rank, kind) in [("chief-0", 0, "chief"), ("worker-0", 1, "worker")] {
+        let lines = of(name);
+        assert_eq!(lines[0]["message"], format!("rank {rank} of 2"));
+        let config: Json = serde_json::from_str(lines[1]["message"].as_str().unwrap()).unwrap();
+        assert_eq!(config["task"]["type"], kind);
+        assert_eq!(config["cluster"]["chief"].as_array().unwrap().len(), 1);
+        assert_eq!(config["cluster"]["worker"].as_array().unwrap().len(), 1);
+        let given: Json = serde_json::from_str(lines[2]["message"].as_str().unwrap()).unwrap();
+        assert_eq!(given["workerCount"], 1);
+        assert_eq!(lines[3]["message"], service.folder.display().to_string());
+        let on_error = |line: &&Json| line["task"] == name && line["severity"] == "ERROR";
+        assert_eq!(all.iter().filter(on_error).count(), 1, "{all:?}");
+    }
+    let secret = fs::metadata(service.root().join("jobs/demo/secret")).unwrap();
+    assert_eq!(
+        std::os::unix::fs::PermissionsExt::mode(&secret.permissions()) & 0o777,
+        0o600
+    );
+    let (code, error) = service.fails(&["submit", "training", "demo", "--", "true"]);
+    assert_eq!(code, 2);
+    assert!(error.contains("was submitted before"), "{error}");
+    let list = service.ok(&["list", "--filter", "jobId:de* AND state:SUCCEEDED"]);
+    assert!(
+        list.lines()
+            .nth(1)
+            .unwrap()
+            .starts_with("demo    SUCCEEDED"),
+        "{list}"
+    );
+}
+
+#[test]
+fn a_cancelled_job_leaves_no_process_behind() {
+    let service = Service::new("cancel");
+    // A grandchild that leaves the group, and processes that do not hear of SIGTERM.
+    let script = "trap '' TERM; setsid sleep 1000 & sh -c 'trap \"\" TERM; while :; do sleep 1; done' & echo up; wait";
+    service.script("demo", &["--workers", "2"], script);
+    service.state("demo", "RUNNING");
+    service.until("demo", |_| {
+        service.ok(&["logs", "demo"]).matches("up").count() == 2
+    });
+    let begun = Instant::now();
+    service.ok(&["cancel", "demo"]);
+    let job = service.end("demo");
+    assert_eq!(job["state"], "CANCELLED", "{job:#}");
+    assert!(
+        begun.elapsed() < Duration::from_secs(10),
+        "{:?}",
+        begun.elapsed()
+    );
+    let left: Vec<_> = service
+        .processes()
+        .into_iter()
+        .filter(|line| line.contains("sleep"))
+        .collect();
+    assert_eq!(left, Vec::<String>::new());
+    let (code, error) = service.fails(&["cancel", "demo"]);
+    assert_eq!(code, 2);
+    assert!(error.contains("is CANCELLED"), "{error}");
+    assert_eq!(service.run(&["wait", "demo"]).status.code(), Some(130));
+}
+
+#[test]
+fn the_task_that_failed_first_is_shown_with_its_last_lines() {
+    let service = Service::new("first");
+    let script = "if [ $RANK = 1 ]; then for i in $(seq 50); do echo line $i; done; exit 1; else sleep 1000; fi";
+    service.script("demo", &["--workers", "3"], script);
+    service.until("demo", |job| {
+        job["phalanx"]["tasks"].to_string().contains("exitCode")
+    });
+    let job = service.end("demo");
+    assert_eq!(job["state"], "FAILED");
+    let failure = &job["phalanx"]["firstFailure"];
+    assert_eq!(
+        (&failure["task"], failure["rank"].as_u64()),
+        (&Json::from("worker-0"), Some(1))
+    );
+    assert_eq!(failure["exitCode"], 1);
+    let lines: Vec<_> = (31..=50).map(|n| Json::from(format!("line {n}"))).collect();
+    assert_eq!(failure["lastLines"], Json::from(lines));
+    assert_eq!(
+        job["errorMessage"],
+        "worker-0 (rank 1) ended with exit code 1"
+    );
+    assert_eq!(job["phalanx"]["attempt"], 1);
+    let text = service.ok(&["describe", "demo", "--summarize"]);
+    assert!(
+        text.contains("first failure: worker-0 (rank 1) ended with exit code 1, attempt 1"),
+        "{text}"
+    );
+    assert!(text.contains("    line 50\n"), "{text}");
+    assert_eq!(service.run(&["wait", "demo"]).status.code(), Some(1));
+}
+
+#[test]
+fn exit_codes_lead_to_the_right_retry() {
+    let service = Service::new("retry");
+    fs::write(
+        service.folder.join("twice.yaml"),
+        "phalanx: {restarts: 2}\n",
+    )
+    .unwrap();
+    // Ends with a code at first, and well once the file has as many lines as there were attempts to fail.
+    let script = |code: u32, times: u32| {
+        format!(
+            "echo x >> $CLOUD_ML_JOB_ID; [ $(wc -l < $CLOUD_ML_JOB_ID) -gt {times} ] || exit {code}"
+        )
+    };
+    for (name, code, times) in [
+        ("one", 1, 1),
+        ("two", 2, 1),
+        ("three", 3, 1),
+        ("lost", 75, 2),
+        ("often", 75, 3),
+        ("saved", 143, 5),
+    ] {
+        service.script(name, &["--config", "twice.yaml"], &script(code, times));
+    }
+    for (name, state, attempts) in [
+        ("one", "FAILED", 1),
+        ("two", "FAILED", 1),
+        ("three", "FAILED", 1),
+        ("lost", "SUCCEEDED", 3),
+        ("often", "FAILED", 3),
+        ("saved", "SUCCEEDED", 6),
+    ] {
+        let job = service.end(name);
+        assert_eq!(
+            (&job["state"], job["phalanx"]["attempt"].as_u64()),
+            (&Json::from(state), Some(attempts)),
+            "{job:#}"
+        );
+        let lines = fs::read_to_string(service.folder.join(name))
+            .unwrap()
+            .lines()
+            .count();
+        assert_eq!(lines as u64, attempts, "{name}");
+    }
+}
+
+#[test]
+fn a_python_module_is_found_in_its_package() {
+    if std::process::Command::new("python3")
+        .arg("--version")
+        .output()
+        .is_err()
+    {
+        eprintln!("skipped: install python3");
+        return;
+    }
+    let service = Service::new("python");
+    let package = service.folder.join("code/trainer");
+    fs::create_dir_all(&package).unwrap();
+    fs::write(package.join("__init__.py"), "").unwrap();
+    fs::write(package.join("task.py"), "import sys\nprint(sys.argv[1:])\n").unwrap();
+    let options = [
+        "--package-path",
+        "code/trainer",
+        "--module-name",
+        "trainer.task",
+        "--job-dir",
+        "out",
+        "--",
+        "--epochs",
+        "3",
+    ];
+    service.ok(&[&["submit", "training", "demo"][..], &options].concat());
+    assert_eq!(service.end("demo")["state"], "SUCCEEDED");
+    let logs = service.ok(&["logs", "demo"]);
+    assert!(
+        logs.contains("['--epochs', '3', '--job-dir', 'out']"),
+        "{logs}"
+    );
+}

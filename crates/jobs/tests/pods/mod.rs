@@ -1,0 +1,553 @@
+//! A cluster of Kubernetes for one test: its API server answers what the executor asks, and each pod is a process of this machine.
+//!
+//! Names of pods become ports of the loopback interface, and mounted Secrets folders; nothing else is changed.
+
+// Each test program uses a part of it.
+#![allow(dead_code)]
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::net::TcpListener;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant, SystemTime};
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::{Path as Parts, Query, Request, State};
+use axum::http::{Method, StatusCode};
+use axum::middleware::{Next, from_fn};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{any, get};
+use base64::Engine as _;
+use phalanx_cluster::launch;
+use rustix::process::{Pid, Signal, kill_process_group};
+use serde_json::{Value as Json, json};
+
+/// The token that every request must have.
+pub(crate) const TOKEN: &str = "token-of-the-test";
+
+/// The cluster; its end is that of all pods.
+pub(crate) struct Cluster {
+    pub(crate) address: String,
+    state: Arc<Mutex<Objects>>,
+    _runtime: tokio::runtime::Runtime,
+}
+
+struct Objects {
+    folder: PathBuf,
+    /// By kind and name.
+    all: BTreeMap<(String, String), Json>,
+    pods: BTreeMap<String, Running>,
+    /// All objects that were ever made, in order.
+    made: Vec<Json>,
+    ports: BTreeMap<String, u16>,
+    number: usize,
+}
+
+struct Running {
+    labels: Json,
+    child: Child,
+    log: PathBuf,
+    started: String,
+    ended: Option<(i32, String)>,
+    deadline: Option<Instant>,
+    lost: bool,
+}
+
+type Shared = Arc<Mutex<Objects>>;
+
+fn now() -> String {
+    humantime::format_rfc3339_seconds(SystemTime::now()).to_string()
+}
+
+impl Cluster {
+    pub(crate) fn new(folder: &Path) -> Self {
+        let folder = folder.join("cluster");
+        fs::create_dir_all(&folder).unwrap();
+        let state = Arc::new(Mutex::new(Objects {
+            folder,
+            all: BTreeMap::new(),
+            pods: BTreeMap::new(),
+            made: Vec::new(),
+            ports: BTreeMap::new(),
+            number: 0,
+        }));
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        let app = Router::new()
+            .route(
+                "/{group}/{version}/namespaces/{namespace}/{kind}",
+                any(of_core),
+            )
+            .route(
+                "/apis/batch/v1/namespaces/{namespace}/{kind}",
+                any(of_batch),
+            )
+            .route("/api/v1/namespaces/{namespace}/pods/{pod}/log", get(log))
+            .route("/api/v1/namespaces/{namespace}/{kind}/{name}", any(one))
+            .layer(from_fn(authorized))
+            .with_state(Arc::clone(&state));
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let _entered = runtime.enter();
+        let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+        runtime.spawn(async move { axum::serve(listener, app).await });
+        drop(_entered);
+        Self {
+            address,
+            state,
+            _runtime: runtime,
+        }
+    }
+
+    fn objects(&self) -> MutexGuard<'_, Objects> {
+        self.state.lock().unwrap()
+    }
+
+    /// All objects that were ever made.
+    pub(crate) fn made(&self) -> Vec<Json> {
+        self.objects().made.clone()
+    }
+
+    /// What there is now: kinds and names of objects, and pods.
+    pub(crate) fn left(&self) -> Vec<String> {
+        let objects = self.objects();
+        let all = objects
+            .all
+            .keys()
+            .map(|(kind, name)| format!("{kind}/{name}"));
+        all.chain(objects.pods.keys().map(|name| format!("pods/{name}")))
+            .collect()
+    }
+
+    /// Has a node vanish with the pod of a task.
+    pub(crate) fn lose(&self, task: &str) {
+        let mut objects = self.objects();
+        let pod = objects
+            .pods
+            .values_mut()
+            .find(|pod| pod.labels["phalanx/task"] == task)
+            .unwrap();
+        pod.lost = true;
+        signal(&pod.child, Signal::KILL);
+    }
+}
+
+impl Drop for Objects {
+    fn drop(&mut self) {
+        for pod in self.pods.values_mut() {
+            signal(&pod.child, Signal::KILL);
+            let _ = pod.child.wait();
+        }
+    }
+}
+
+fn signal(child: &Child, signal: Signal) {
+    let _ = kill_process_group(Pid::from_child(child), signal);
+}
+
+async fn authorized(request: Request, next: Next) -> Response {
+    let given = request
+        .headers()
+        .get("authorization")
+        .and_then(|value| value.to_str().ok());
+    match given == Some(&format!("Bearer {TOKEN}")) {
+        true => next.run(request).await,
+        false => status(StatusCode::UNAUTHORIZED, "Unauthorized"),
+    }
+}
+
+fn status(code: StatusCode, message: &str) -> Response {
+    let body = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message, "code": code.as_u16()});
+    (code, body.to_string()).into_response()
+}
+
+type Parameters = Query<BTreeMap<String, String>>;
+
+async fn of_core(
+    state: State<Shared>,
+    Parts((_, _, _, kind)): Parts<(String, String, String, String)>,
+    method: Method,
+    query: Parameters,
+    body: Bytes,
+) -> Response {
+    many(&state.0, &kind, &method, &query, &body)
+}
+
+async fn of_batch(
+    state: State<Shared>,
+    Parts((_, kind)): Parts<(String, String)>,
+    method: Method,
+    query: Parameters,
+    body: Bytes,
+) -> Response {
+    many(&state.0, &kind, &method, &query, &body)
+}
+
+fn many(
+    state: &Shared,
+    kind: &str,
+    method: &Method,
+    query: &BTreeMap<String, String>,
+    body: &[u8],
+) -> Response {
+    let mut objects = state.lock().unwrap();
+    let selector = query.get("labelSelector").cloned().unwrap_or_default();
+    let grace = query
+        .get("gracePeriodSeconds")
+        .and_then(|grace| grace.parse().ok());
+    match *method {
+        Method::POST => return objects.make(kind, &serde_json::from_slice(body).unwrap()),
+        Method::DELETE if kind == "pods" => objects.end_pods(&selector, grace.unwrap_or(30)),
+        Method::DELETE => objects.remove(kind, &selector),
+        _ => {}
+    }
+    objects.collect();
+    (
+        StatusCode::OK,
+        json!({"kind": "List", "items": objects.list(kind, &selector)}).to_string(),
+    )
+        .into_response()
+}
+
+async fn one(
+    State(state): State<Shared>,
+    Parts((_, kind, name)): Parts<(String, String, String)>,
+    method: Method,
+) -> Response {
+    let mut objects = state.lock().unwrap();
+    let there = match (kind.as_str(), &method) {
+        ("pods", _) => objects.pods.contains_key(&name),
+        (_, &Method::DELETE) => objects.all.remove(&(kind, name)).is_some(),
+        _ => objects.all.contains_key(&(kind, name)),
+    };
+    match there {
+        true => (StatusCode::OK, "{}").into_response(),
+        false => status(StatusCode::NOT_FOUND, "not found"),
+    }
+}
+
+/// The log of a pod as it grows.
+async fn log(State(state): State<Shared>, Parts((_, name)): Parts<(String, String)>) -> Response {
+    let path = state
+        .lock()
+        .unwrap()
+        .pods
+        .get(&name)
+        .map(|pod| pod.log.clone());
+    let Some(path) = path else {
+        return status(StatusCode::NOT_FOUND, "there is no such pod");
+    };
+    let (sender, receiver) = tokio::sync::mpsc::channel::<Result<Bytes, std::io::Error>>(16);
+    tokio::spawn(async move {
+        let mut sent = 0;
+        loop {
+            let over = {
+                let mut objects = state.lock().unwrap();
+                objects.collect();
+                objects
+                    .pods
+                    .get(&name)
+                    .is_none_or(|pod| pod.ended.is_some())
+            };
+            let bytes = fs::read(&path).unwrap_or_default();
+            let whole = bytes
+                .iter()
+                .rposition(|byte| *byte == b'\n')
+                .map_or(0, |at| at + 1);
+            let time = humantime::format_rfc3339_nanos(SystemTime::now());
+            for line in bytes[sent..whole].split_inclusive(|byte| *byte == b'\n') {
+                let line = [format!("{time} ").as_bytes(), line].concat();
+                if sender.send(Ok(line.into())).await.is_err() {
+                    return;
+                }
+            }
+            sent = whole;
+            if over {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    });
+    let stream = futures_util::stream::unfold(receiver, |mut receiver| async {
+        receiver.recv().await.map(|item| (item, receiver))
+    });
+    Body::from_stream(stream).into_response()
+}
+
+fn matches(labels: &Json, selector: &str) -> bool {
+    let (name, value) = selector.split_once('=').unwrap_or((selector, ""));
+    labels[name] == value
+}
+
+impl Objects {
+    fn make(&mut self, kind: &str, object: &Json) -> Response {
+        let name = object["metadata"]["name"].as_str().unwrap().to_owned();
+        let key = (kind.to_owned(), name.clone());
+        if self.all.contains_key(&key) {
+            return status(StatusCode::CONFLICT, "already exists");
+        }
+        self.made.push(object.clone());
+        self.all.insert(key, object.clone());
+        if kind == "jobs" {
+            self.start(&name, object);
+        }
+        (StatusCode::CREATED, object.to_string()).into_response()
+    }
+
+    fn remove(&mut self, kind: &str, selector: &str) {
+        let of = kind.to_owned();
+        self.all.retain(|(kind, _), object| {
+            *kind != of || !matches(&object["metadata"]["labels"], selector)
+        });
+    }
+
+    fn list(&self, kind: &str, selector: &str) -> Vec<Json> {
+        if kind == "pods" {
+            let pods = self
+                .pods
+                .iter()
+                .filter(|(_, pod)| matches(&pod.labels, selector));
+            return pods.map(|(name, pod)| pod.shown(name)).collect();
+        }
+        let of = self.all.iter().filter(|((of, _), _)| of == kind);
+        let of = of.filter(|(_, object)| matches(&object["metadata"]["labels"], selector));
+        of.map(|(_, object)| object.clone()).collect()
+    }
+
+    /// Tells pods to end; those that have ended are removed.
+    fn end_pods(&mut self, selector: &str, grace: u64) {
+        self.collect();
+        self.pods
+            .retain(|_, pod| pod.ended.is_none() || !matches(&pod.labels, selector));
+        for pod in self
+            .pods
+            .values_mut()
+            .filter(|pod| matches(&pod.labels, selector))
+        {
+            signal(&pod.child, Signal::TERM);
+            let until = Instant::now() + Duration::from_secs(grace);
+            pod.deadline = Some(pod.deadline.map_or(until, |before| before.min(until)));
+        }
+    }
+
+    /// Takes note of pods that have ended.
+    fn collect(&mut self) {
+        self.pods.retain(|_, pod| {
+            if pod.deadline.is_some_and(|at| Instant::now() >= at) {
+                signal(&pod.child, Signal::KILL);
+            }
+            if pod.ended.is_none()
+                && let Ok(Some(end)) = pod.child.try_wait()
+            {
+                let code = end.code().unwrap_or_else(|| 128 + end.signal().unwrap());
+                pod.ended = Some((code, now()));
+            }
+            // A pod that was deleted goes when its processes have.
+            pod.ended.is_none() || pod.deadline.is_none()
+        });
+    }
+
+    fn start(&mut self, job: &str, object: &Json) {
+        self.number += 1;
+        let template = &object["spec"]["template"];
+        let pod = format!("{job}-{:05x}", self.number);
+        let folder = self.folder.join(&pod);
+        let (spec, container) = (&template["spec"], &template["spec"]["containers"][0]);
+        self.mount(spec, container, &folder);
+        let variables = self.variables(container, &folder);
+        let words = |name: &str| -> Vec<String> {
+            let words = container[name].as_array().into_iter().flatten();
+            words
+                .map(|word| expanded(word.as_str().unwrap(), &variables))
+                .collect()
+        };
+        let words = [words("command"), words("args")].concat();
+        let log = folder.join("log");
+        let file = File::create(&log).unwrap();
+        let mut command = Command::new(&words[0]);
+        command
+            .args(&words[1..])
+            .env_clear()
+            .envs(&variables)
+            .env("PATH", path())
+            .env("HOME", std::env::var_os("HOME").unwrap_or_default())
+            .stdin(Stdio::null())
+            .stdout(file.try_clone().unwrap())
+            .stderr(file)
+            .process_group(0);
+        if let Some(folder) = container["workingDir"].as_str() {
+            command.current_dir(folder);
+        }
+        // Results are equal to the bit where the number of threads is: pods have the processors that tasks of this machine have.
+        let count = |name: &str| variables.get(name).and_then(|text| text.parse().ok());
+        let shares = launch::processor_shares(count("WORLD_SIZE").unwrap_or(1));
+        let own = shares.get(count("RANK").unwrap_or(0));
+        let child = launch::on_processors(own, || command.spawn());
+        let child = child.unwrap_or_else(|error| panic!("{words:?}: {error}"));
+        let labels = template["metadata"]["labels"].clone();
+        let running = Running {
+            labels,
+            child,
+            log,
+            started: now(),
+            ended: None,
+            deadline: None,
+            lost: false,
+        };
+        self.pods.insert(pod, running);
+    }
+
+    /// Writes the Secrets that are mounted.
+    fn mount(&self, spec: &Json, container: &Json, folder: &Path) {
+        fs::create_dir_all(folder).unwrap();
+        for mount in container["volumeMounts"].as_array().unwrap() {
+            let volumes = spec["volumes"].as_array().unwrap();
+            let volume = volumes
+                .iter()
+                .find(|volume| volume["name"] == mount["name"])
+                .unwrap();
+            let Some(secret) = volume["secret"]["secretName"].as_str() else {
+                continue;
+            };
+            let data = &self.all[&("secrets".to_owned(), secret.to_owned())]["data"];
+            for item in volume["secret"]["items"].as_array().unwrap() {
+                let path = mounted(mount["mountPath"].as_str().unwrap(), folder)
+                    .join(item["path"].as_str().unwrap());
+                fs::create_dir_all(path.parent().unwrap()).unwrap();
+                fs::write(path, decoded(&data[item["key"].as_str().unwrap()])).unwrap();
+            }
+        }
+    }
+
+    fn variables(&mut self, container: &Json, folder: &Path) -> BTreeMap<String, String> {
+        let mut all: BTreeMap<String, String> = BTreeMap::new();
+        for variable in container["env"].as_array().unwrap() {
+            let from = &variable["valueFrom"]["secretKeyRef"];
+            let value = match from["name"].as_str() {
+                Some(name) => decoded(
+                    &self.all[&("secrets".to_owned(), name.to_owned())]["data"]
+                        [from["key"].as_str().unwrap()],
+                ),
+                None => expanded(variable["value"].as_str().unwrap(), &all),
+            };
+            all.insert(variable["name"].as_str().unwrap().to_owned(), value);
+        }
+        for mount in container["volumeMounts"].as_array().unwrap() {
+            let path = mount["mountPath"].as_str().unwrap();
+            if path.starts_with("/run/") {
+                let here = mounted(path, folder).display().to_string();
+                all.values_mut()
+                    .for_each(|value| *value = value.replace(path, &here));
+            }
+        }
+        self.resolve(&mut all);
+        all
+    }
+
+    /// Replaces the addresses of pods: all are at this machine, each at a port of its own.
+    fn resolve(&mut self, all: &mut BTreeMap<String, String>) {
+        let Ok(config) = serde_json::from_str::<Json>(&all["TF_CONFIG"]) else {
+            return;
+        };
+        let hosts: Vec<String> = config["cluster"]
+            .as_object()
+            .unwrap()
+            .values()
+            .flat_map(|hosts| hosts.as_array().unwrap().clone())
+            .map(|host| host.as_str().unwrap().to_owned())
+            .collect();
+        for host in hosts {
+            let free = || {
+                TcpListener::bind("127.0.0.1:0")
+                    .unwrap()
+                    .local_addr()
+                    .unwrap()
+                    .port()
+            };
+            let port = *self.ports.entry(host.clone()).or_insert_with(free);
+            for value in all.values_mut() {
+                *value = value.replace(&host, &format!("127.0.0.1:{port}"));
+            }
+            if all
+                .get("MASTER_ADDR")
+                .is_some_and(|master| format!("{master}:2222") == host)
+            {
+                all.insert("MASTER_ADDR".to_owned(), "127.0.0.1".to_owned());
+                all.insert("MASTER_PORT".to_owned(), port.to_string());
+            }
+        }
+    }
+}
+
+/// Where programs are: beside the tested one, too.
+fn path() -> String {
+    let own = Path::new(env!("CARGO_BIN_EXE_phalanx-jobs"))
+        .parent()
+        .unwrap();
+    format!("{}:{}", own.display(), std::env::var("PATH").unwrap())
+}
+
+fn mounted(path: &str, folder: &Path) -> PathBuf {
+    folder.join(path.trim_start_matches('/'))
+}
+
+fn decoded(value: &Json) -> String {
+    let bytes = base64::engine::general_purpose::STANDARD
+        .decode(value.as_str().unwrap())
+        .unwrap();
+    String::from_utf8(bytes).unwrap()
+}
+
+/// Text as a kubelet passes it on: `$(NAME)` is a variable's value where there is one, `$$` is `$`.
+fn expanded(text: &str, variables: &BTreeMap<String, String>) -> String {
+    let (mut all, mut rest) = (String::new(), text);
+    while let Some(at) = rest.find('$') {
+        all.push_str(&rest[..at]);
+        rest = &rest[at + 1..];
+        if let Some(after) = rest.strip_prefix('$') {
+            all.push('$');
+            rest = after;
+            continue;
+        }
+        let name = rest.strip_prefix('(').and_then(|rest| rest.split_once(')'));
+        match name {
+            Some((name, after)) => {
+                let unknown = format!("$({name})");
+                all.push_str(variables.get(name).unwrap_or(&unknown));
+                rest = after;
+            }
+            None => all.push('$'),
+        }
+    }
+    all + rest
+}
+
+impl Running {
+    fn shown(&self, name: &str) -> Json {
+        let metadata =
+            json!({"name": name, "labels": self.labels, "creationTimestamp": self.started});
+        if self.lost {
+            let conditions = json!([{"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager"}]);
+            return json!({"metadata": metadata, "spec": {"nodeName": "node-1"}, "status": {"phase": "Failed", "conditions": conditions}});
+        }
+        let (phase, state) = match &self.ended {
+            None => ("Running", json!({"running": {"startedAt": self.started}})),
+            Some((code, at)) => {
+                let phase = if *code == 0 { "Succeeded" } else { "Failed" };
+                (
+                    phase,
+                    json!({"terminated": {"exitCode": code, "startedAt": self.started, "finishedAt": at}}),
+                )
+            }
+        };
+        json!({
+            "metadata": metadata,
+            "spec": {"nodeName": "node-1"},
+            "status": {"phase": phase, "containerStatuses": [{"name": "task", "state": state}]},
+        })
+    }
+}

@@ -1,0 +1,168 @@
+//! A folder of jobs with its daemon, for one test.
+
+// Each test program uses a part of it.
+#![allow(dead_code)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::Value as Json;
+
+/// Nothing in these tests takes longer on a machine that is busy.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A folder of jobs, removed at the end with its daemon and all of its processes.
+pub(crate) struct Service {
+    pub(crate) folder: PathBuf,
+    cpus: u32,
+}
+
+impl Service {
+    pub(crate) fn new(name: &str) -> Self {
+        Self::with_cpus(name, 64)
+    }
+
+    /// As if the machine had this many processors.
+    pub(crate) fn with_cpus(name: &str, cpus: u32) -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let folder = std::env::temp_dir().join(format!(
+            "phalanx-jobs-{name}-{}-{number}",
+            std::process::id()
+        ));
+        fs::create_dir_all(&folder).unwrap();
+        Self { folder, cpus }
+    }
+
+    pub(crate) fn root(&self) -> PathBuf {
+        self.folder.join("root")
+    }
+
+    pub(crate) fn command(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_phalanx-jobs"));
+        command
+            .current_dir(&self.folder)
+            .env("PHALANX_JOBS_DIR", self.root())
+            .env("PHALANX_JOBS_CPUS", self.cpus.to_string());
+        command
+    }
+
+    pub(crate) fn run(&self, args: &[&str]) -> Output {
+        self.command().args(args).output().unwrap()
+    }
+
+    /// Runs a command that succeeds; gives what it prints.
+    pub(crate) fn ok(&self, args: &[&str]) -> String {
+        let output = self.run(args);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{args:?}: {error}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Runs a command that does not; gives its exit code and what it says.
+    pub(crate) fn fails(&self, args: &[&str]) -> (i32, String) {
+        let output = self.run(args);
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success(), "{args:?}: {error}");
+        (output.status.code().unwrap(), error)
+    }
+
+    /// Submits a job of a shell script, with options.
+    pub(crate) fn script(&self, name: &str, options: &[&str], script: &str) {
+        let start = ["submit", "training", name];
+        let end = ["--", "sh", "-c", script];
+        self.ok(&[&start, options, &end].concat());
+    }
+
+    pub(crate) fn job(&self, name: &str) -> Json {
+        serde_json::from_str(&self.ok(&["describe", name, "--format", "json"])).unwrap()
+    }
+
+    /// Waits until `done` takes the job.
+    pub(crate) fn until(&self, name: &str, done: impl Fn(&Json) -> bool) -> Json {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let job = self.job(name);
+            if done(&job) {
+                return job;
+            }
+            assert!(Instant::now() < until, "{job:#}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Waits for the end of a job.
+    pub(crate) fn end(&self, name: &str) -> Json {
+        self.until(name, |job| job["endTime"].is_string())
+    }
+
+    /// Waits until a job has this state.
+    pub(crate) fn state(&self, name: &str, state: &str) -> Json {
+        self.until(name, |job| {
+            assert!(job["state"] == state || job["endTime"].is_null(), "{job:#}");
+            job["state"] == state
+        })
+    }
+
+    /// The processes of all jobs, by what they have in PHALANX_JOB_DIR or in their words.
+    pub(crate) fn processes(&self) -> Vec<String> {
+        let folder = self.folder.display().to_string();
+        let own = std::process::id().to_string();
+        let entries = fs::read_dir("/proc").unwrap().flatten();
+        let of = |path: &Path| {
+            let words = fs::read(path.join("cmdline")).ok()?;
+            let environment = fs::read(path.join("environ")).unwrap_or_default();
+            let both = [words.as_slice(), environment.as_slice()].concat();
+            let ours = String::from_utf8_lossy(&both).contains(&folder);
+            ours.then(|| format!("{} {}", path.display(), String::from_utf8_lossy(&words)))
+        };
+        entries
+            .filter(|entry| entry.file_name().to_string_lossy().parse::<u32>().is_ok())
+            .filter(|entry| entry.file_name().to_string_lossy() != own)
+            .filter_map(|entry| of(&entry.path()))
+            .collect()
+    }
+
+    /// The number of the daemon's process.
+    pub(crate) fn daemon(&self) -> Option<i32> {
+        let text = fs::read(self.root().join("daemon.json")).ok()?;
+        let json: Json = serde_json::from_slice(&text).ok()?;
+        json["pid"].as_i64().map(|pid| pid as i32)
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        let until = Instant::now() + Duration::from_secs(20);
+        if !std::thread::panicking() {
+            for job in fs::read_dir(self.root().join("jobs"))
+                .into_iter()
+                .flatten()
+                .flatten()
+            {
+                let _ = self.run(&["cancel", &job.file_name().to_string_lossy()]);
+            }
+        }
+        // Whatever is left is ended here: first the daemon, so that it starts nothing.
+        while Instant::now() < until {
+            let left = self.processes();
+            if left.is_empty() {
+                break;
+            }
+            for process in left {
+                let number = process
+                    .split(['/', ' '])
+                    .nth(2)
+                    .and_then(|number| number.parse().ok());
+                if let Some(pid) = number.and_then(rustix::process::Pid::from_raw) {
+                    let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+                }
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}

@@ -1,0 +1,232 @@
+//! Jobs by a real Slurm of two nodes on this machine.
+
+#![cfg(target_os = "linux")]
+
+mod digits;
+mod service;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use phalanx_cluster::launch;
+use service::Service;
+
+const TOOL: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../../tests/tools/slurm-two-nodes"
+);
+
+/// A Slurm of two nodes on this machine, which ends with this.
+struct Slurm(PathBuf);
+
+impl Slurm {
+    /// None where its packages are not there, or this user may not start it.
+    fn start(service: &Service) -> Option<Self> {
+        let folder = service.folder.join("cluster");
+        fs::create_dir_all(&folder).unwrap();
+        // As tasks of this machine do, each has a half of the processors: then results are equal to the bit.
+        let shares = launch::processor_shares(2);
+        let start = || Command::new(TOOL).arg("start").arg(&folder).output();
+        let started = launch::on_processors(shares.first(), start).unwrap();
+        if started.status.success() {
+            return Some(Self(folder));
+        }
+        let said = String::from_utf8_lossy(&started.stderr);
+        let missing = [
+            "needs root",
+            "unshare failed",
+            "not found",
+            "no slurm",
+            "install",
+        ];
+        assert!(missing.iter().any(|why| said.contains(why)), "{said}");
+        eprintln!("skipped: {said}");
+        None
+    }
+
+    /// Runs a command that finds the cluster, and succeeds.
+    fn ok(&self, service: &Service, args: &[&str]) {
+        let mut command = service.command();
+        command
+            .args(args)
+            .env("SLURM_CONF", self.0.join("slurm.conf"));
+        let output = command.output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{args:?}: {error}");
+    }
+
+    fn script(&self, service: &Service, name: &str, options: &[&str], script: &str) {
+        let start = ["submit", "training", name];
+        self.ok(
+            service,
+            &[&start, options, &["--", "sh", "-c", script]].concat(),
+        );
+    }
+}
+
+impl Drop for Slurm {
+    fn drop(&mut self) {
+        // What they say of their end is no test's.
+        let _ = Command::new(TOOL).arg("stop").arg(&self.0).output();
+    }
+}
+
+const SLURM: [&str; 4] = ["--to", "slurm", "--workers", "2"];
+
+#[test]
+fn tasks_run_on_nodes_of_their_own_and_arguments_reach_them_unchanged() {
+    let service = Service::new("slurm");
+    let Some(slurm) = Slurm::start(&service) else {
+        return;
+    };
+    let odd = "it's \"$HOME\" `id` \\ $(touch executed)\n*";
+    let script = "echo \"$TF_CONFIG\"; echo rank $RANK of $WORLD_SIZE on $SLURMD_NODENAME at $MASTER_ADDR; printf %s \"$1\" > arg-$RANK";
+    let start = ["submit", "training", "demo"];
+    let words = ["--", "bash", "-c", script, "bash", odd];
+    slurm.ok(&service, &[&start[..], &SLURM, &words].concat());
+    let job = service.end("demo");
+    assert_eq!(job["state"], "SUCCEEDED", "{job:#}");
+    let nodes: BTreeSet<String> = job["phalanx"]["tasks"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|task| task["place"].to_string())
+        .collect();
+    assert_eq!(nodes.len(), 2, "{nodes:?}");
+    for rank in 0..2 {
+        assert_eq!(
+            fs::read_to_string(service.folder.join(format!("arg-{rank}"))).unwrap(),
+            odd
+        );
+    }
+    assert!(!service.folder.join("executed").exists());
+    let logs = service.ok(&["logs", "demo"]);
+    assert!(
+        logs.contains("rank 0 of 2 on") && logs.contains("rank 1 of 2 on"),
+        "{logs}"
+    );
+    assert!(
+        logs.contains("\"task\":{\"index\":0,\"type\":\"worker\"}")
+            && !logs.contains("phalanx-task"),
+        "{logs}"
+    );
+}
+
+#[test]
+fn failures_retries_and_cancels_are_as_on_this_machine() {
+    let service = Service::new("slurm-ends");
+    let Some(slurm) = Slurm::start(&service) else {
+        return;
+    };
+    slurm.script(
+        &service,
+        "bad",
+        &SLURM,
+        "if [ $RANK = 1 ]; then echo why; exit 1; fi; sleep 1",
+    );
+    let job = service.end("bad");
+    assert_eq!(
+        (&job["state"], &job["errorMessage"]),
+        (
+            &"FAILED".into(),
+            &"worker-0 (rank 1) ended with exit code 1".into()
+        ),
+        "{job:#}"
+    );
+    assert_eq!(
+        job["phalanx"]["firstFailure"]["lastLines"],
+        serde_json::json!(["why"])
+    );
+    slurm.script(
+        &service,
+        "lost",
+        &SLURM[..2],
+        "echo x >> lost; [ $(wc -l < lost) -gt 1 ] || exit 75",
+    );
+    let job = service.end("lost");
+    assert_eq!(
+        (&job["state"], job["phalanx"]["attempt"].as_u64()),
+        (&"SUCCEEDED".into(), Some(2)),
+        "{job:#}"
+    );
+    slurm.script(&service, "long", &SLURM, "trap 'echo saved > saved; exit 143' TERM; echo up; for i in $(seq 1000); do sleep 0.2; done");
+    service.state("long", "RUNNING");
+    service.ok(&["cancel", "long"]);
+    assert_eq!(service.end("long")["state"], "CANCELLED");
+    assert!(service.folder.join("saved").exists());
+}
+
+#[test]
+fn the_digits_have_the_same_weights_by_slurm_and_on_this_machine() {
+    let program = Path::new(env!("CARGO_BIN_EXE_phalanx-jobs"));
+    if !program.with_file_name("phalanx").is_file() {
+        eprintln!("skipped: build phalanx-cli first");
+        return;
+    }
+    let service = Service::new("slurm-digits");
+    let Some(slurm) = Slurm::start(&service) else {
+        return;
+    };
+    digits::write(&service.folder);
+    for (name, to) in [("remote", "slurm"), ("here", "local")] {
+        let args = [
+            "submit",
+            "training",
+            name,
+            "--to",
+            to,
+            "--config",
+            digits::JOB,
+        ];
+        slurm.ok(&service, &args);
+        digits::succeeds(&service, name);
+    }
+    digits::equal(&service.folder, "remote", "here");
+}
+
+#[test]
+fn an_image_runs_by_the_engine_of_the_nodes() {
+    let service = Service::new("slurm-image");
+    let Some(slurm) = Slurm::start(&service) else {
+        return;
+    };
+    let bin = service.folder.join("bin");
+    fs::create_dir_all(&bin).unwrap();
+    // It says what it was asked for, and what it was given.
+    let engine = "#!/bin/bash\nprintf 'asked: %s\\n' \"$*\"; echo \"$TF_CONFIG\"; test -s \"$PHALANX_SECRET_FILE\"\n";
+    fs::write(bin.join("apptainer"), engine).unwrap();
+    fs::set_permissions(bin.join("apptainer"), fs::Permissions::from_mode(0o755)).unwrap();
+    let mut command = service.command();
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+    command
+        .env("SLURM_CONF", slurm.0.join("slurm.conf"))
+        .env("PATH", path);
+    command.args([
+        "submit",
+        "training",
+        "demo",
+        "--master-image-uri",
+        "registry/image",
+    ]);
+    let output = command
+        .args(SLURM)
+        .args(["--", "--epochs", "a b"])
+        .output()
+        .unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{error}");
+    let job = service.end("demo");
+    let logs = service.ok(&["logs", "demo"]);
+    assert_eq!(job["state"], "SUCCEEDED", "{job:#}\n{logs}");
+    let asked = " docker://registry/image --epochs a b --job-dir runs/demo";
+    assert_eq!(logs.matches(asked).count(), 2, "{logs}");
+    assert!(logs.contains("asked: run --pwd"), "{logs}");
+    assert_eq!(
+        logs.matches("\"environment\":\"cloud\"").count(),
+        2,
+        "{logs}"
+    );
+}

@@ -1,0 +1,152 @@
+//! Searches over hyperparameters, with shell scripts as trainings.
+
+#![cfg(target_os = "linux")]
+
+mod service;
+
+use std::fs;
+
+use serde_json::Value as Json;
+use service::Service;
+
+/// The squared distance of --x from 3, as the file that Google's `cloudml-hypertune` writes.
+const SCRIPT: &str =
+    "for a; do case $a in --x=*) x=${a#--x=};; --kind=*) kind=${a#--kind=};; esac; done
+v=$(awk \"BEGIN {print ($x - 3) ^ 2}\")
+echo \"trial $CLOUD_ML_TRIAL_ID x $x\"
+[ \"$kind\" != bad ] || exit 1
+echo \"{\\\"global_step\\\": \\\"1\\\", \\\"loss\\\": \\\"$v\\\"}\" >> $CLOUD_ML_HP_METRIC_FILE";
+
+fn config(extra: &str) -> String {
+    format!(
+        "trainingInput:
+  jobDir: results
+  args: [\"sh\", \"script.sh\"]
+  hyperparameters:
+    goal: MINIMIZE
+    hyperparameterMetricTag: loss
+    maxTrials: 16
+    maxParallelTrials: 4
+    params:
+    - {{parameterName: x, type: DOUBLE, minValue: 0, maxValue: 10, scaleType: UNIT_LINEAR_SCALE}}
+{extra}"
+    )
+}
+
+fn trials(job: &Json) -> Vec<Json> {
+    job["trainingOutput"]["trials"].as_array().unwrap().clone()
+}
+
+#[test]
+fn trials_run_in_parallel_with_values_of_their_own_and_find_the_least() {
+    let service = Service::new("search");
+    fs::write(service.folder.join("script.sh"), SCRIPT).unwrap();
+    fs::write(service.folder.join("config.yaml"), config("")).unwrap();
+    service.ok(&["submit", "training", "demo", "--config", "config.yaml"]);
+    let job = service.end("demo");
+    assert_eq!(job["state"], "SUCCEEDED", "{job:#}");
+    let all = trials(&job);
+    assert_eq!(all.len(), 16);
+    assert_eq!(job["trainingOutput"]["completedTrialCount"], "16");
+    let mut best = f64::INFINITY;
+    for trial in &all {
+        let number = trial["trialId"].as_str().unwrap();
+        let x: f64 = trial["hyperparameters"]["x"]
+            .as_str()
+            .unwrap()
+            .parse()
+            .unwrap();
+        let value = trial["finalMetric"]["objectiveValue"].as_f64().unwrap();
+        assert!((value - (x - 3.0).powi(2)).abs() < 1e-3, "{trial}");
+        let log = fs::read_to_string(
+            service
+                .root()
+                .join(format!("jobs/demo/logs/{number}/chief-0.log")),
+        )
+        .unwrap();
+        assert!(log.contains(&format!("trial {number} x {x}")), "{log}");
+        assert!(
+            service
+                .folder
+                .join(format!("results/{number}/hypertune/output.metrics"))
+                .is_file()
+        );
+        best = best.min(value);
+    }
+    // Which values are tried depends on which trials end first; `phalanx-launch` tests how good the search is.
+    assert!(best < 0.5, "{best}");
+    // A search that goes on from this one knows its trials, and tries none of them again.
+    let again = config("    resumePreviousJobId: demo\n")
+        .replace("maxTrials: 16", "maxTrials: 2")
+        .replace("results", "more");
+    fs::write(service.folder.join("again.yaml"), again).unwrap();
+    service.ok(&["submit", "training", "again", "--config", "again.yaml"]);
+    let more = trials(&service.end("again"));
+    assert_eq!(more.len(), 2);
+    for trial in more {
+        let x: f64 = trial["hyperparameters"]["x"]
+            .as_str()
+            .unwrap()
+            .parse()
+            .unwrap();
+        assert!((x - 3.0).abs() < 1.0, "{trial}");
+        assert!(
+            all.iter()
+                .all(|other| other["hyperparameters"] != trial["hyperparameters"])
+        );
+    }
+}
+
+#[test]
+fn failed_trials_end_a_search_when_there_are_as_many_as_it_allows() {
+    let service = Service::new("failed");
+    fs::write(service.folder.join("script.sh"), SCRIPT).unwrap();
+    let kinds = "    - {parameterName: kind, type: CATEGORICAL, categoricalValues: [good, bad]}\n    algorithm: GRID_SEARCH\n    maxFailedTrials: 2\n";
+    let grid = config(kinds)
+        .replace(
+            "type: DOUBLE, minValue: 0, maxValue: 10, scaleType: UNIT_LINEAR_SCALE",
+            "type: DISCRETE, discreteValues: [1, 2, 3, 4]",
+        )
+        .replace("maxParallelTrials: 4", "maxParallelTrials: 1");
+    fs::write(service.folder.join("config.yaml"), grid).unwrap();
+    service.ok(&["submit", "training", "demo", "--config", "config.yaml"]);
+    let job = service.end("demo");
+    assert_eq!(job["state"], "FAILED", "{job:#}");
+    let states: Vec<Json> = trials(&job)
+        .iter()
+        .map(|trial| trial["state"].clone())
+        .collect();
+    assert_eq!(states, ["SUCCEEDED", "FAILED", "SUCCEEDED", "FAILED"]);
+    assert_eq!(job["phalanx"]["firstFailure"]["task"], "4/chief-0");
+}
+
+#[test]
+fn tune_prints_the_trials_with_the_best_first() {
+    let service = Service::new("tune");
+    fs::write(service.folder.join("script.sh"), SCRIPT).unwrap();
+    let table = service.ok(&[
+        "tune",
+        "--search",
+        "x=1,2,3,4",
+        "--metric",
+        "loss",
+        "--minimize",
+        "--trials",
+        "4",
+        "--parallel",
+        "2",
+        "--",
+        "sh",
+        "script.sh",
+    ]);
+    let lines: Vec<&str> = table.lines().collect();
+    assert_eq!(lines.len(), 5, "{table}");
+    assert!(
+        lines[0].starts_with("TRIAL  STATE") && lines[0].contains("loss"),
+        "{table}"
+    );
+    assert!(
+        lines[1].ends_with("  3") && lines[1].contains("0.000000"),
+        "{table}"
+    );
+}

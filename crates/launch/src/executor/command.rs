@@ -1,0 +1,159 @@
+//! What a task runs, as words: a program and its arguments, never a line for a shell.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::variables::Variables;
+use crate::spec::{Program, Spec, TaskPlan};
+
+/// The container engines that an image can be run with, the first that is found.
+const ENGINES: [&str; 3] = ["docker", "podman", "apptainer"];
+
+/// What of a run differs from trial to trial.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RunArgs {
+    /// The number of the trial, of a search.
+    pub trial: Option<u32>,
+    /// Values of hyperparameters by name.
+    pub values: Vec<(String, String)>,
+    /// Where the results go.
+    pub job_dir: Option<String>,
+}
+
+/// The words that a task runs on a machine, as the job's program asks for.
+#[must_use]
+pub fn words(program: &Program, task: &TaskPlan, run: &RunArgs, phalanx: &str) -> Vec<String> {
+    let mut words: Vec<String> = match program {
+        Program::Training { file } => {
+            let mut words: Vec<String> = [phalanx, "train", file, "--resume"]
+                .map(Into::into)
+                .to_vec();
+            if let Some(folder) = &run.job_dir {
+                words.extend(["--output".to_owned(), folder.clone()]);
+            }
+            words
+        }
+        Program::Command { program } if program == "phalanx" => vec![phalanx.to_owned()],
+        Program::Command { program } => vec![program.clone()],
+        Program::Python { module } => ["python3", "-m", module].map(Into::into).to_vec(),
+        Program::Image => task.command.clone(),
+    };
+    words.extend(task.args.iter().cloned());
+    let is_training = matches!(program, Program::Training { .. });
+    for (name, value) in &run.values {
+        match is_training {
+            true => words.extend(["--set".to_owned(), format!("{name}={value}")]),
+            false => words.push(format!("--{name}={value}")),
+        }
+    }
+    // AI Platform gives programs the folder so.
+    if let (Some(folder), Program::Python { .. } | Program::Image) = (&run.job_dir, program) {
+        words.extend(["--job-dir".to_owned(), folder.clone()]);
+    }
+    words
+}
+
+/// A container for a task.
+pub(crate) struct Container<'a> {
+    pub(crate) image: &'a str,
+    /// What runs in place of the image's entry point.
+    pub(crate) command: &'a [String],
+    /// Arguments of the one or the other.
+    pub(crate) args: &'a [String],
+    /// What containers of the same run have alike.
+    pub(crate) label: &'a str,
+    /// Folders that are in the container as they are outside; the last is the one in which the task starts.
+    pub(crate) folders: [&'a Path; 2],
+    /// Variables, which the engine takes from its own.
+    pub(crate) variables: &'a [String],
+    pub(crate) gpus: u32,
+}
+
+impl Container<'_> {
+    /// The words that run it by an engine.
+    pub(crate) fn words(&self, engine: &str) -> Vec<String> {
+        let mut all = vec![engine.to_owned()];
+        let folders = self.folders.map(|folder| folder.display().to_string());
+        if engine == "apptainer" {
+            // It passes variables on by itself, but for the search paths.
+            let own = if self.command.is_empty() {
+                "run"
+            } else {
+                "exec"
+            };
+            all.extend([own, "--pwd", &folders[1]].map(Into::into));
+            all.extend(folders.iter().map(|folder| format!("--bind={folder}")));
+            all.extend((self.gpus > 0).then(|| "--nv".to_owned()));
+            let is_file = self.image.contains("://") || self.image.ends_with(".sif");
+            let scheme = if is_file { "" } else { "docker://" };
+            all.push(format!("{scheme}{}", self.image));
+            all.extend(self.command.iter().chain(self.args).cloned());
+            return all;
+        }
+        all.extend(["run", "--rm", "--init", "--network=host", "--ipc=host"].map(Into::into));
+        all.push(format!("--label=phalanx={}", self.label));
+        all.push(format!("--workdir={}", folders[1]));
+        all.extend(
+            folders
+                .iter()
+                .map(|folder| format!("--volume={folder}:{folder}")),
+        );
+        all.extend(self.variables.iter().map(|name| format!("--env={name}")));
+        if self.gpus > 0 && engine == "docker" {
+            all.push(format!("--gpus={}", self.gpus));
+        } else if self.gpus > 0 {
+            all.push("--device=nvidia.com/gpu=all".to_owned());
+        }
+        let mut rest = self.command.iter();
+        all.extend(rest.next().map(|entry| format!("--entrypoint={entry}")));
+        all.push(self.image.to_owned());
+        all.extend(rest.chain(self.args).cloned());
+        all
+    }
+}
+
+/// Ends containers that a run has left: an engine's daemon keeps them when its client is killed.
+pub(crate) fn end_containers(label: &str) {
+    let Some(engine) = engine().filter(|engine| *engine != "apptainer") else {
+        return;
+    };
+    let filter = format!("label=phalanx={label}");
+    let found = Command::new(engine)
+        .args(["ps", "--all", "--quiet", "--filter", &filter])
+        .output();
+    let found = found
+        .map(|found| String::from_utf8_lossy(&found.stdout).into_owned())
+        .unwrap_or_default();
+    let ids: Vec<&str> = found.split_whitespace().collect();
+    if !ids.is_empty() {
+        let _ = Command::new(engine)
+            .args(["rm", "--force"])
+            .args(ids)
+            .output();
+    }
+}
+
+/// The variables that a container is given: without the variables of the submitter's own machine, such as where programs are.
+pub(crate) fn of_container(spec: &Spec, environment: &Variables, all: &Variables) -> Vec<String> {
+    let own =
+        |name: &&String| !environment.contains_key(*name) || spec.ours.env.contains_key(*name);
+    all.keys().filter(own).cloned().collect()
+}
+
+/// The container engine of this machine, if there is one.
+pub(crate) fn engine() -> Option<&'static str> {
+    let path = std::env::var_os("PATH")?;
+    let folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
+    let has = |engine: &&&str| folders.iter().any(|folder| folder.join(engine).is_file());
+    ENGINES.iter().find(has).copied()
+}
+
+/// The `phalanx` beside this program, or else the one in PATH.
+pub(crate) fn phalanx() -> String {
+    let own = std::env::current_exe().ok();
+    let beside = own.and_then(|own| Some(own.parent()?.join("phalanx")));
+    match beside.filter(|path| path.is_file()) {
+        Some(path) => path.display().to_string(),
+        None => "phalanx".to_owned(),
+    }
+}

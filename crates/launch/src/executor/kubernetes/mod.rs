@@ -1,0 +1,406 @@
+//! Tasks as pods of Kubernetes: a Job for each, a Service for their names, and a Secret.
+
+mod access;
+mod api;
+mod objects;
+mod pods;
+
+use std::fs;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use access::Access;
+use api::{Api, Refusal};
+use objects::{Making, Names};
+use phalanx_cluster::TaskKind;
+use pods::{Pod, Reader};
+use serde_json::Value as Json;
+
+use super::variables::secrets;
+use super::{Run, RunEnd, Stop};
+use crate::life::{Event, FirstFailure, Life, TaskEnd};
+use crate::logs::{Logs, last_lines};
+use crate::spec::Spec;
+
+/// How often the cluster is asked for the pods.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// How long it may not answer before the tasks count as lost.
+const PATIENCE: Duration = Duration::from_secs(300);
+/// How long the others may go on after the first failure, to hear of it themselves, or after the chief has ended.
+const GRACE: Duration = Duration::from_secs(10);
+/// How long they may take to end once they were told to.
+const STOP_GRACE: Duration = Duration::from_secs(30);
+/// How long an evaluator may look at the last checkpoint after the chief has ended.
+const EVALUATION: Duration = Duration::from_secs(600);
+/// How long the last lines of pods that have ended may take.
+const LAST_WORDS: Duration = Duration::from_secs(10);
+/// Lines of the task that failed first.
+const LAST_LINES: usize = 20;
+/// What stands before the namespace and the name of a run.
+const HANDLE: &str = "kubernetes ";
+
+/// The objects of a run as YAML, without what is secret.
+pub(super) fn manifests(run: &Run<'_>, life: &Life) -> String {
+    objects::shown(&Making::of(run, life))
+}
+
+/// The cluster that a job runs in.
+fn connect(spec: &Spec, life: &Life) -> Result<Api, String> {
+    let keys = spec.ours.kubernetes.clone();
+    let variables = life.job.environment.clone();
+    Api::new(keys.namespace.as_deref(), move || {
+        Access::find(keys.server.as_deref(), &variables)
+    })
+}
+
+/// Ends all of a job that nobody watches any more.
+pub(crate) fn cancel(life: &Life, spec: &Spec) {
+    let Ok(api) = connect(spec, life) else { return };
+    let names = Names::new(life, None, 1);
+    let until = Instant::now() + STOP_GRACE;
+    while Instant::now() < until {
+        if remove(&api, &names.of_job(), 4).is_ok() {
+            return;
+        }
+        thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// Removes Jobs, pods, Services and Secrets with these labels, and returns when no pod is left.
+fn remove(api: &Api, labels: &str, grace: u64) -> Result<(), Refusal> {
+    end(api, labels, grace)?;
+    let asked = Instant::now();
+    while !api.list("pods", labels)?.is_empty() {
+        if asked.elapsed() > Duration::from_secs(grace) + STOP_GRACE {
+            // A node that does not answer ends nothing: its pods are given up.
+            api.delete("pods", labels, Some(0))?;
+        }
+        thread::sleep(LOOK_EVERY);
+        if asked.elapsed() > PATIENCE {
+            break;
+        }
+    }
+    for kind in ["services", "secrets"] {
+        for object in api.list(kind, labels)? {
+            api.delete_one(
+                kind,
+                object["metadata"]["name"].as_str().unwrap_or_default(),
+            )?;
+        }
+    }
+    Ok(())
+}
+
+/// Tells Jobs and their pods to end.
+fn end(api: &Api, labels: &str, grace: u64) -> Result<(), Refusal> {
+    // First the Jobs: they would make other pods.
+    api.delete("jobs", labels, None)?;
+    api.delete("pods", labels, Some(grace))
+}
+
+pub(super) fn run(run: &Run<'_>) -> RunEnd {
+    let begun = run.job.life().map_err(|error| error.to_string());
+    let begun = begun.and_then(|life| Ok((connect(run.spec, &life)?, life)));
+    let (api, life) = match begun {
+        Ok((api, life)) => (Arc::new(api), life),
+        Err(why) => return RunEnd::Refused(why),
+    };
+    let making = Making::of(run, &life);
+    if let Some(names) = left(run, &life) {
+        return PodWatch::of(run, api, names).watch();
+    }
+    let names = making.names.clone();
+    if let Err(why) = submit(run, &api, &making) {
+        let _ = remove(&api, &names.of_part(), 0);
+        return RunEnd::Refused(why);
+    }
+    if run.args.trial.is_none() {
+        let handle = Some(format!("{HANDLE}{} {}", api.namespace(), names.run));
+        run.note(Event::Handle { handle });
+    }
+    PodWatch::of(run, api, names).watch()
+}
+
+/// The run of the attempt before, whose supervisor was killed: it goes on.
+fn left(run: &Run<'_>, life: &Life) -> Option<Names> {
+    let handle = life.handle.as_ref().filter(|_| run.args.trial.is_none())?;
+    let (_, name) = handle.strip_prefix(HANDLE)?.split_once(' ')?;
+    let attempts = (1..run.attempt).map(|attempt| Names::new(life, None, attempt));
+    attempts.into_iter().find(|names| names.run == name)
+}
+
+fn submit(run: &Run<'_>, api: &Api, making: &Making<'_>) -> Result<(), String> {
+    let folder = run.job.folder();
+    let path =
+        super::secret(folder).map_err(|error| format!("cannot write the job's secret: {error}"))?;
+    let secret = fs::read_to_string(&path)
+        .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+    let hidden = secrets(run.spec, &making.life.job.directory)?;
+    // What an attempt before has left, whose supervisor was killed.
+    patiently(|| remove(api, &making.names.of_part(), 0))?;
+    for object in making.objects(&secret, &hidden) {
+        patiently(|| api.create(&object))?;
+    }
+    Ok(())
+}
+
+/// Asks a few times where the cluster is busy.
+fn patiently(ask: impl Fn() -> Result<(), Refusal>) -> Result<(), String> {
+    let mut wait = Duration::from_millis(250);
+    for _ in 0..4 {
+        match ask() {
+            Err(refusal) if refusal.passes() => thread::sleep(wait),
+            answer => return answer.map_err(|refusal| refusal.message),
+        }
+        wait *= 2;
+    }
+    ask().map_err(|refusal| refusal.message)
+}
+
+/// A task as far as the cluster has told of it.
+#[derive(Default)]
+struct Seen {
+    pod: Option<String>,
+    reader: Option<Reader>,
+    end: Option<TaskEnd>,
+}
+
+struct PodWatch<'a> {
+    run: &'a Run<'a>,
+    api: Arc<Api>,
+    names: Names,
+    tasks: Vec<Seen>,
+    /// The ends so far with the cluster's time of each.
+    ended: Vec<(usize, String, TaskEnd)>,
+    answered: Instant,
+    running: bool,
+    failed: Option<Instant>,
+    done: Option<Instant>,
+    told: Option<(Instant, Duration)>,
+    stopped: bool,
+    lost: Option<String>,
+    refused: Option<String>,
+}
+
+impl<'a> PodWatch<'a> {
+    fn of(run: &'a Run<'a>, api: Arc<Api>, names: Names) -> Self {
+        Self {
+            run,
+            api,
+            names,
+            tasks: run.plan.tasks.iter().map(|_| Seen::default()).collect(),
+            ended: Vec::new(),
+            answered: Instant::now(),
+            running: false,
+            failed: None,
+            done: None,
+            told: None,
+            stopped: false,
+            lost: None,
+            refused: None,
+        }
+    }
+
+    fn watch(mut self) -> RunEnd {
+        loop {
+            match self.api.list("pods", &self.names.of_run()) {
+                Ok(pods) => {
+                    self.answered = Instant::now();
+                    self.look(&pods);
+                }
+                Err(refusal) if !refusal.passes() || self.answered.elapsed() > PATIENCE => {
+                    return RunEnd::Lost(refusal.message);
+                }
+                Err(_) => {}
+            }
+            self.press();
+            let over = self.tasks.iter().all(|task| task.end.is_some());
+            if over || self.lost.is_some() || self.refused.is_some() {
+                break;
+            }
+            thread::sleep(LOOK_EVERY);
+        }
+        self.finish()
+    }
+
+    /// Reads out what is left of the logs, removes all objects and judges.
+    fn finish(mut self) -> RunEnd {
+        let until = Instant::now() + LAST_WORDS;
+        for reader in self.tasks.iter_mut().filter_map(|task| task.reader.take()) {
+            reader.join(until);
+        }
+        let grace = if self.stopped {
+            4
+        } else {
+            STOP_GRACE.as_secs()
+        };
+        let removed = patiently(|| remove(&self.api, &self.names.of_run(), grace));
+        if self.run.args.trial.is_none() && removed.is_ok() {
+            self.run.note(Event::Handle { handle: None });
+        }
+        self.judge()
+    }
+
+    fn look(&mut self, pods: &[Json]) {
+        let mut there = vec![false; self.tasks.len()];
+        for pod in pods {
+            let Some(at) = objects::task_of(self.run.plan, pod) else {
+                continue;
+            };
+            there[at] = true;
+            let pod = Pod::of(pod);
+            self.look_at(at, &pod);
+        }
+        for (at, there) in there.into_iter().enumerate() {
+            let task = &self.tasks[at];
+            let (Some(pod), false, false) = (&task.pod, there, task.end.is_some()) else {
+                continue;
+            };
+            // Its pod was there and has gone.
+            if self.told.is_none() {
+                self.lost
+                    .get_or_insert(format!("the pod {pod} was removed"));
+            }
+            let end = TaskEnd {
+                code: None,
+                signal: Some(15),
+                told: true,
+            };
+            self.ended(at, String::new(), end);
+        }
+        if self.told.is_some() && pods.is_empty() {
+            // Those that had no pod yet get none any more.
+            for at in 0..self.tasks.len() {
+                if self.tasks[at].end.is_none() {
+                    self.ended(
+                        at,
+                        String::new(),
+                        TaskEnd {
+                            code: None,
+                            signal: Some(15),
+                            told: true,
+                        },
+                    );
+                }
+            }
+        }
+        if !self.running && self.tasks.iter().all(|task| task.pod.is_some()) {
+            self.running = true;
+            (self.run.started)();
+        }
+    }
+
+    fn look_at(&mut self, at: usize, pod: &Pod) {
+        if let Some(why) = &pod.hopeless {
+            self.refused
+                .get_or_insert(format!("the pod {} cannot start: {why}", pod.name));
+        }
+        if pod.started && self.tasks[at].pod.is_none() {
+            let task = self.name(at);
+            self.run.note(Event::TaskStarted {
+                task: task.clone(),
+                attempt: self.run.attempt,
+                place: format!("pod {} on {}", pod.name, pod.node),
+            });
+            let path = Logs::path(self.run.job.folder(), &task);
+            self.tasks[at].pod = Some(pod.name.clone());
+            self.tasks[at].reader = Reader::start(Arc::clone(&self.api), pod, &path);
+        }
+        if self.tasks[at].end.is_some() {
+            return;
+        }
+        if let Some(why) = &pod.lost {
+            self.lost
+                .get_or_insert_with(|| format!("the pod {} was lost: {why}", pod.name));
+        }
+        if let Some((end, when)) = &pod.ended {
+            let told = self.told.is_some();
+            self.ended(at, when.clone(), TaskEnd { told, ..*end });
+        }
+    }
+
+    fn name(&self, at: usize) -> String {
+        self.run.task_name(&self.run.plan.tasks[at].name())
+    }
+
+    fn ended(&mut self, at: usize, when: String, end: TaskEnd) {
+        self.tasks[at].end = Some(end);
+        self.ended.push((at, when, end));
+        let task = self.name(at);
+        self.run.note(Event::TaskEnded { task, end });
+        if end.failed() {
+            self.failed.get_or_insert_with(Instant::now);
+        }
+        if at == 0 && end.code == Some(0) {
+            self.done.get_or_insert_with(Instant::now);
+        }
+    }
+
+    /// Whether the tasks that are left have had their time: after a failure, after the chief's end, at a wish.
+    fn press(&mut self) {
+        if let Some((told, grace)) = self.told {
+            if told.elapsed() > grace + STOP_GRACE {
+                let _ = self.api.delete("pods", &self.names.of_run(), Some(0));
+            }
+            return;
+        }
+        if let Some(Stop { grace }) = (self.run.stop)() {
+            self.stopped = true;
+            return self.tell(grace);
+        }
+        let kind = |at: usize| self.run.plan.tasks[at].task.kind;
+        let left: Vec<usize> = (0..self.tasks.len())
+            .filter(|at| self.tasks[*at].end.is_none())
+            .collect();
+        let evaluates = left.iter().any(|at| kind(*at) == TaskKind::Evaluator);
+        let patience = if evaluates { EVALUATION } else { GRACE };
+        let trained = self.running && !left.iter().any(|at| kind(*at).trains());
+        // Nobody asks parameter servers any more.
+        let idle = trained && left.iter().all(|at| kind(*at) == TaskKind::ParameterServer);
+        let over = |since: Option<Instant>, patience| {
+            since.is_some_and(|since| since.elapsed() >= patience)
+        };
+        if over(self.failed, GRACE) || over(self.done, patience) || (idle && !left.is_empty()) {
+            self.tell(STOP_GRACE);
+        }
+    }
+
+    fn tell(&mut self, grace: Duration) {
+        let _ = patiently(|| end(&self.api, &self.names.of_run(), grace.as_secs()));
+        self.told = Some((Instant::now(), grace));
+    }
+
+    fn judge(mut self) -> RunEnd {
+        self.ended
+            .sort_by(|(_, one, _), (_, other, _)| one.cmp(other));
+        let failed = || self.ended.iter().filter(|(.., end)| end.failed());
+        let first = failed()
+            .find(|(.., end)| end.code != Some(75))
+            .or_else(|| failed().next());
+        let done = self.done.is_some();
+        if self.stopped && !done {
+            return RunEnd::Stopped;
+        }
+        if let Some(why) = self.refused {
+            return RunEnd::Refused(why);
+        }
+        if let Some(why) = self.lost.filter(|_| !done) {
+            return RunEnd::Lost(why);
+        }
+        let Some((at, _, end)) = first else {
+            return RunEnd::Succeeded;
+        };
+        let plan = &self.run.plan.tasks[*at];
+        let task = self.run.task_name(&plan.name());
+        let folder = self.run.job.folder();
+        RunEnd::Failed(Box::new(FirstFailure {
+            rank: self.run.plan.rank(plan.task),
+            attempt: self.run.attempt,
+            end: *end,
+            last_lines: last_lines(folder, &task, LAST_LINES),
+            log: Logs::path(folder, &task),
+            task,
+        }))
+    }
+}

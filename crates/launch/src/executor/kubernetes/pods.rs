@@ -1,0 +1,288 @@
+//! What an API server tells of a pod, and the thread that copies its log.
+
+use std::fs;
+use std::io::BufRead;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use serde_json::Value as Json;
+
+use super::api::Api;
+use super::objects::CONTAINER;
+use crate::life::TaskEnd;
+use crate::logs::{Sink, timestamp};
+use crate::store::now;
+
+/// Why a pod waits that will wait for ever.
+const HOPELESS: [&str; 4] = [
+    "InvalidImageName",
+    "ErrImageNeverPull",
+    "CreateContainerError",
+    "RunContainerError",
+];
+/// Why a pod waits that may yet get what it waits for, and after this time will not.
+const DOUBTFUL: [&str; 3] = [
+    "ErrImagePull",
+    "ImagePullBackOff",
+    "CreateContainerConfigError",
+];
+const DOUBT: u64 = 120_000;
+/// How often a log that broke off is asked for again.
+const AGAIN: Duration = Duration::from_millis(500);
+
+/// A pod as the watcher needs it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Pod {
+    pub(super) name: String,
+    pub(super) node: String,
+    /// Whether its container has run, or runs.
+    pub(super) started: bool,
+    /// When it started, as the cluster writes it.
+    pub(super) since: String,
+    /// How it ended, and when.
+    pub(super) ended: Option<(TaskEnd, String)>,
+    /// Why it will never start.
+    pub(super) hopeless: Option<String>,
+    /// Why it ended by what was none of its own: its node has gone, or room was needed.
+    pub(super) lost: Option<String>,
+}
+
+impl Pod {
+    pub(super) fn of(pod: &Json) -> Self {
+        let text = |value: &Json| value.as_str().unwrap_or_default().to_owned();
+        let mut statuses = pod["status"]["containerStatuses"]
+            .as_array()
+            .into_iter()
+            .flatten();
+        let state = statuses
+            .find(|status| status["name"] == CONTAINER)
+            .map(|status| &status["state"]);
+        let state = state.unwrap_or(&Json::Null);
+        let (running, terminated) = (&state["running"], &state["terminated"]);
+        let since = [&running["startedAt"], &terminated["startedAt"]]
+            .into_iter()
+            .map(text);
+        Self {
+            name: text(&pod["metadata"]["name"]),
+            node: text(&pod["spec"]["nodeName"]),
+            started: running.is_object() || terminated.is_object(),
+            since: since.max().unwrap_or_default(),
+            ended: terminated
+                .is_object()
+                .then(|| (end(terminated), text(&terminated["finishedAt"]))),
+            hopeless: hopeless(pod, &state["waiting"]),
+            lost: lost(pod, terminated),
+        }
+    }
+}
+
+fn end(terminated: &Json) -> TaskEnd {
+    let code = terminated["exitCode"].as_i64().unwrap_or(1);
+    // The code of a program that a signal ended is 128 and the signal's number.
+    match code {
+        143 | 0..=128 => TaskEnd::code(code as u8),
+        _ => TaskEnd {
+            code: None,
+            signal: Some((code - 128).clamp(1, 64) as i32),
+            told: false,
+        },
+    }
+}
+
+fn hopeless(pod: &Json, waiting: &Json) -> Option<String> {
+    let reason = waiting["reason"].as_str()?;
+    let doubtful = DOUBTFUL.contains(&reason) && age(pod).is_some_and(|age| age > DOUBT);
+    let why = format!(
+        "{reason}: {}",
+        waiting["message"].as_str().unwrap_or_default()
+    );
+    (doubtful || HOPELESS.contains(&reason)).then_some(why)
+}
+
+/// How long ago a pod was made, in milliseconds.
+fn age(pod: &Json) -> Option<u64> {
+    let made = pod["metadata"]["creationTimestamp"].as_str()?;
+    let made = humantime::parse_rfc3339(made).ok()?;
+    Some(made.elapsed().ok()?.as_millis() as u64)
+}
+
+fn lost(pod: &Json, terminated: &Json) -> Option<String> {
+    let status = &pod["status"];
+    let reason = status["reason"].as_str().unwrap_or_default();
+    let mut conditions = status["conditions"].as_array().into_iter().flatten();
+    let disrupted = conditions
+        .find(|condition| condition["type"] == "DisruptionTarget" && condition["status"] == "True");
+    let failed = status["phase"] == "Failed";
+    if let (true, Some(condition)) = (failed, disrupted) {
+        return Some(
+            condition["reason"]
+                .as_str()
+                .unwrap_or("DisruptionTarget")
+                .to_owned(),
+        );
+    }
+    // Without a container's end the pod ended for another reason: eviction, a node that has gone.
+    let other = failed && (!terminated.is_object() || reason == "Evicted");
+    other.then(|| {
+        if reason.is_empty() {
+            "it failed before it started".to_owned()
+        } else {
+            reason.to_owned()
+        }
+    })
+}
+
+/// The thread that copies a pod's log to a file.
+pub(super) struct Reader(JoinHandle<()>);
+
+impl Reader {
+    pub(super) fn start(api: Arc<Api>, pod: &Pod, path: &Path) -> Option<Self> {
+        let sink = Sink::append_to(path).ok()?;
+        let pod = pod.clone();
+        // A supervisor before this one may have copied a part.
+        let copied = copied(path, &pod.since);
+        let thread = thread::Builder::new().name(format!("{}-log", pod.name));
+        let thread = thread.spawn(move || copy(&api, &pod.name, &sink, copied));
+        thread.ok().map(Self)
+    }
+
+    /// Waits for the end of the log, but no longer than until a time.
+    pub(super) fn join(self, until: Instant) {
+        while !self.0.is_finished() && Instant::now() < until {
+            thread::sleep(Duration::from_millis(10));
+        }
+        if self.0.is_finished() {
+            let _ = self.0.join();
+        }
+    }
+}
+
+/// The lines of a file that were written since a time, which this pod wrote.
+fn copied(path: &Path, since: &str) -> usize {
+    let text = fs::read(path).unwrap_or_default();
+    let since = since.trim_end_matches('Z');
+    let lines = text
+        .split(|byte| *byte == b'\n')
+        .filter(|line| !line.is_empty());
+    lines
+        .filter(|line| {
+            line.get(..since.len())
+                .is_some_and(|time| time >= since.as_bytes())
+        })
+        .count()
+}
+
+/// Copies a log from its first line, without those that were copied before.
+fn copy(api: &Api, pod: &str, sink: &Sink, mut copied: usize) {
+    loop {
+        let Ok(mut log) = api.log(pod) else {
+            // The pod has gone, or its node does not answer: what can still be read is read next time.
+            match api.has_pod(pod) {
+                Ok(true) => thread::sleep(AGAIN),
+                Err(refusal) if refusal.passes() => thread::sleep(AGAIN),
+                Ok(false) | Err(_) => return,
+            }
+            continue;
+        };
+        let (mut number, mut line) = (0, Vec::new());
+        let whole = loop {
+            line.clear();
+            match log.read_until(b'\n', &mut line) {
+                Ok(0) => break true,
+                Ok(_) => {}
+                Err(_) => break false,
+            }
+            number += 1;
+            if number > copied {
+                write(sink, &line);
+                copied = number;
+            }
+        };
+        if whole {
+            return;
+        }
+        thread::sleep(AGAIN);
+    }
+}
+
+/// Writes a line that begins with its time.
+fn write(sink: &Sink, line: &[u8]) {
+    let space = line.iter().position(|byte| *byte == b' ');
+    let (time, text) = line.split_at(space.unwrap_or(0));
+    let read = std::str::from_utf8(time)
+        .ok()
+        .and_then(|time| humantime::parse_rfc3339(time).ok());
+    let since = read.and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());
+    match since {
+        Some(since) => sink.write_at(&timestamp(since.as_millis() as u64), 'O', &text[1..]),
+        None => sink.write_at(&timestamp(now()), 'O', line),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn pod(status: &Json) -> Pod {
+        Pod::of(
+            &json!({"metadata": {"name": "p", "creationTimestamp": "2020-01-01T00:00:00Z"}, "spec": {"nodeName": "n"}, "status": status}),
+        )
+    }
+
+    fn container(state: &Json) -> Json {
+        json!([{"name": "sidecar", "state": {"running": {}}}, {"name": "task", "state": state}])
+    }
+
+    #[test]
+    fn exit_codes_are_those_of_this_machine() {
+        for (code, expected) in [
+            (0, TaskEnd::code(0)),
+            (75, TaskEnd::code(75)),
+            (143, TaskEnd::code(143)),
+        ] {
+            let state =
+                json!({"terminated": {"exitCode": code, "finishedAt": "t", "startedAt": "s"}});
+            let pod = pod(&json!({"phase": "Failed", "containerStatuses": container(&state)}));
+            assert_eq!(pod.ended, Some((expected, "t".to_owned())));
+            assert_eq!(
+                (pod.started, pod.lost, pod.since.as_str()),
+                (true, None, "s")
+            );
+        }
+        let state = json!({"terminated": {"exitCode": 137, "reason": "OOMKilled"}});
+        let (end, _) = pod(&json!({"phase": "Failed", "containerStatuses": container(&state)}))
+            .ended
+            .unwrap();
+        assert_eq!((end.code, end.signal), (None, Some(9)));
+    }
+
+    #[test]
+    fn what_was_lost_and_what_cannot_start_is_told_apart() {
+        let evicted = pod(&json!({"phase": "Failed", "reason": "Evicted"}));
+        assert_eq!(evicted.lost.as_deref(), Some("Evicted"));
+        let state = json!({"terminated": {"exitCode": 143}});
+        let conditions = json!([{"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}]);
+        let preempted = json!({"phase": "Failed", "conditions": conditions, "containerStatuses": container(&state)});
+        assert_eq!(
+            pod(&preempted).lost.as_deref(),
+            Some("PreemptionByScheduler")
+        );
+        let waiting = |reason: &str| json!({"phase": "Pending", "containerStatuses": container(&json!({"waiting": {"reason": reason, "message": "m"}}))});
+        assert_eq!(
+            pod(&waiting("InvalidImageName")).hopeless.as_deref(),
+            Some("InvalidImageName: m")
+        );
+        assert_eq!(
+            pod(&waiting("ImagePullBackOff")).hopeless.as_deref(),
+            Some("ImagePullBackOff: m")
+        );
+        let creating = pod(&waiting("ContainerCreating"));
+        assert_eq!(
+            (creating.hopeless, creating.started, creating.lost),
+            (None, false, None)
+        );
+    }
+}

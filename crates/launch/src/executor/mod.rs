@@ -1,0 +1,219 @@
+//! How the tasks of a job run: as processes of this machine, by Slurm, or in pods of Kubernetes.
+
+mod command;
+mod kubernetes;
+mod local;
+mod quoted;
+mod slurm;
+mod variables;
+
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+pub use command::{RunArgs, words};
+pub(crate) use kubernetes::cancel as cancel_in_kubernetes;
+pub use local::GUARD;
+pub use quoted::quoted;
+pub(crate) use slurm::cancel as cancel_in_slurm;
+
+use crate::life::{Event, FirstFailure, Life};
+use crate::spec::{ExecutorKind, Plan, Spec};
+use crate::store::{Followed, Store, StoreError};
+
+/// A job as the process sees it that runs it; its threads share it.
+#[derive(Debug)]
+pub struct Job {
+    store: Store,
+    folder: PathBuf,
+    followed: Mutex<Followed>,
+}
+
+impl Job {
+    /// A job of a store.
+    #[must_use]
+    pub fn new(store: Store, followed: Followed) -> Self {
+        let folder = store.folder(&followed.life.job.name);
+        Self {
+            store,
+            folder,
+            followed: Mutex::new(followed),
+        }
+    }
+
+    /// A job that is not submitted, to show what it would be.
+    #[must_use]
+    pub fn planned(root: &Path, life: Life) -> Self {
+        Self::new(Store::at(root), Followed::new(life))
+    }
+
+    fn followed(&self) -> MutexGuard<'_, Followed> {
+        self.followed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The job as it is now.
+    ///
+    /// # Errors
+    /// Its log cannot be read.
+    pub fn life(&self) -> Result<Life, StoreError> {
+        let mut followed = self.followed();
+        self.store.refresh(&mut followed)?;
+        Ok(followed.life.clone())
+    }
+
+    /// Adds an event.
+    ///
+    /// # Errors
+    /// It cannot happen now, or the log cannot be written.
+    pub fn append(&self, event: Event) -> Result<(), StoreError> {
+        self.store.append(&mut self.followed(), event)
+    }
+
+    /// Begins the next attempt: its number, which no other thread or process is given.
+    ///
+    /// # Errors
+    /// As of [`Job::append`].
+    pub fn begin(&self, why: Option<String>) -> Result<u32, StoreError> {
+        let mut followed = self.followed();
+        self.store.update(&mut followed, |life| {
+            let number = life.attempt + 1;
+            Ok::<_, StoreError>(Some(Event::Attempt { number, why }))
+        })?;
+        Ok(followed.life.attempt)
+    }
+
+    /// The job's folder.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+}
+
+/// One start of all tasks of a job or a trial.
+pub struct Run<'a> {
+    /// The job.
+    pub job: &'a Job,
+    /// What it asks for.
+    pub spec: &'a Spec,
+    /// Its tasks.
+    pub plan: &'a Plan,
+    /// What differs from trial to trial.
+    pub args: RunArgs,
+    /// The number of the attempt.
+    pub attempt: u32,
+    /// Whether the tasks are to end, asked again and again.
+    pub stop: &'a (dyn Fn() -> Option<Stop> + Sync),
+    /// Called once when all tasks have started.
+    pub started: &'a (dyn Fn() + Sync),
+}
+
+/// Why tasks are to end, and how long they have to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stop {
+    /// How long from SIGTERM to SIGKILL.
+    pub grace: Duration,
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, PartialEq)]
+pub enum RunEnd {
+    /// The chief ended as it should.
+    Succeeded,
+    /// A task failed first.
+    Failed(Box<FirstFailure>),
+    /// The tasks were told to end, and have.
+    Stopped,
+    /// The scheduler outside lost or preempted the tasks.
+    Lost(String),
+    /// The tasks could not be started, and starting them again would not help.
+    Refused(String),
+}
+
+impl Run<'_> {
+    /// The name of a task of this run.
+    #[must_use]
+    pub fn task_name(&self, task: &str) -> String {
+        match self.args.trial {
+            Some(trial) => format!("{trial}/{task}"),
+            None => task.to_owned(),
+        }
+    }
+
+    /// What tells the processes of this run from all others of the machine.
+    #[must_use]
+    pub fn id(&self, life: &Life) -> String {
+        let name = &life.job.name;
+        match self.args.trial {
+            Some(trial) => format!("{name}.{}.{trial}", life.created),
+            None => format!("{name}.{}", life.created),
+        }
+    }
+
+    /// Adds an event; a log that cannot be written does not end the tasks.
+    fn note(&self, event: Event) {
+        let _ = self.job.append(event);
+    }
+
+    /// Runs the tasks on this machine until all have ended.
+    #[must_use]
+    pub fn locally(&self) -> RunEnd {
+        local::run(self)
+    }
+
+    /// Runs the tasks in pods until all have ended.
+    #[must_use]
+    pub fn in_kubernetes(&self) -> RunEnd {
+        kubernetes::run(self)
+    }
+
+    /// Runs the tasks by Slurm until all have ended.
+    #[must_use]
+    pub fn by_slurm(&self) -> RunEnd {
+        slurm::run(self)
+    }
+}
+
+/// What a scheduler outside would be given for a job that is not submitted; `None` for this machine.
+#[must_use]
+pub fn preview(
+    root: &Path,
+    life: &Life,
+    spec: &Spec,
+    plan: &Plan,
+    args: &RunArgs,
+) -> Option<String> {
+    let job = Job::planned(root, life.clone());
+    let run = Run {
+        job: &job,
+        spec,
+        plan,
+        args: args.clone(),
+        attempt: 1,
+        stop: &|| None,
+        started: &|| (),
+    };
+    match spec.ours.executor {
+        ExecutorKind::Local => None,
+        ExecutorKind::Slurm => Some(slurm::script(&run, life)),
+        ExecutorKind::Kubernetes => Some(kubernetes::manifests(&run, life)),
+    }
+}
+
+/// The file of the job's secret, which its tasks prove to each other that they know.
+pub(crate) fn secret(folder: &Path) -> io::Result<PathBuf> {
+    let path = folder.join("secret");
+    if path.exists() {
+        return Ok(path);
+    }
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&path)?;
+    file.write_all(crate::random_hex(32).as_bytes())?;
+    Ok(path)
+}

@@ -1,0 +1,161 @@
+//! The variables of tasks: TF_CONFIG, AI Platform's and torchrun's names, and ours.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use phalanx_cluster::{Address, ClusterSpec, Task, TaskKind, tf_config};
+use serde_json::{Value as Json, json};
+
+use crate::life::Submitted;
+use crate::spec::{Plan, Spec};
+
+/// Variables by name.
+pub(crate) type Variables = BTreeMap<String, String>;
+
+/// What of a run the variables tell.
+pub(crate) struct Naming<'a> {
+    pub(crate) job: &'a Submitted,
+    pub(crate) spec: &'a Spec,
+    pub(crate) plan: &'a Plan,
+    /// What tells the processes of this run from all others.
+    pub(crate) run: &'a str,
+    pub(crate) attempt: u32,
+    pub(crate) trial: Option<u32>,
+    pub(crate) job_dir: Option<&'a str>,
+    pub(crate) secret: &'a Path,
+}
+
+impl Naming<'_> {
+    /// The cluster as TF_CONFIG tells it: evaluators are in no cluster.
+    pub(crate) fn cluster(&self, address: impl Fn(usize) -> Address) -> ClusterSpec {
+        let tasks = self.plan.tasks.iter().enumerate();
+        let told = tasks.filter(|(_, plan)| plan.task.kind != TaskKind::Evaluator);
+        told.fold(ClusterSpec::new(), |cluster, (at, plan)| {
+            cluster.with(plan.task, address(at))
+        })
+    }
+
+    /// The variables that all tasks have alike, whoever starts them.
+    pub(crate) fn common(&self) -> Variables {
+        let mut variables: Variables = self.job.environment.clone();
+        variables.extend(self.spec.ours.env.clone());
+        let mut set = |name: &str, value: String| variables.insert(name.to_owned(), value);
+        let project = self.job.project.clone();
+        set("CLOUD_ML_JOB", self.job_text());
+        set("CLOUD_ML_JOB_ID", self.job.name.to_string());
+        set("CLOUD_ML_PROJECT_ID", project);
+        set("PHALANX_JOB_ID", self.run.to_owned());
+        set("PHALANX_JOB_NAME", self.job.name.to_string());
+        set("PHALANX_GENERATION", self.attempt.to_string());
+        set(
+            "PHALANX_RESTART_COUNT",
+            self.attempt.saturating_sub(1).to_string(),
+        );
+        set("PHALANX_SECRET_FILE", self.secret.display().to_string());
+        set("PYTHONUNBUFFERED", "1".to_owned());
+        if let Some(package) = &self.spec.package {
+            // As the package were installed: its modules are found from the folder that it lies in.
+            let package = self.job.directory.join(package);
+            let folder = package.parent().unwrap_or(&package).display().to_string();
+            let before = self.job.environment.get("PYTHONPATH");
+            set(
+                "PYTHONPATH",
+                before.map_or(folder.clone(), |path| format!("{folder}:{path}")),
+            );
+        }
+        if let Some(trial) = self.trial {
+            set("CLOUD_ML_TRIAL_ID", trial.to_string());
+            set("PHALANX_TRIAL", trial.to_string());
+        }
+        if let Some(folder) = self.job_dir {
+            set("PHALANX_JOB_DIR", folder.to_owned());
+            set(
+                "CLOUD_ML_HP_METRIC_FILE",
+                format!("{folder}/hypertune/output.metrics"),
+            );
+        }
+        variables
+    }
+
+    fn job_text(&self) -> String {
+        let mut input = self.job.training_input.clone();
+        if let (Json::Object(input), Some(folder)) = (&mut input, self.job_dir) {
+            input.insert("jobDir".to_owned(), Json::from(folder));
+        }
+        input.to_string()
+    }
+
+    /// Those of one task among tasks on one machine.
+    pub(crate) fn of_task(&self, task: Task, cluster: &ClusterSpec) -> Variables {
+        let mut variables = self.common();
+        let config = self.tf_config(task, cluster);
+        let trial = self
+            .trial
+            .map(|trial| trial.to_string())
+            .unwrap_or_default();
+        let mut spec = config.clone();
+        spec["task"]["trial"] = Json::from(trial);
+        spec["job"] = Json::from(self.job_text());
+        let mut set = |name: &str, value: String| variables.insert(name.to_owned(), value);
+        set("TF_CONFIG", config.to_string());
+        set("CLUSTER_SPEC", spec.to_string());
+        if let (Some(rank), Some(addresses)) =
+            (cluster.worker_number(task), cluster.worker_addresses())
+        {
+            for name in ["RANK", "LOCAL_RANK", "ROLE_RANK"] {
+                set(name, rank.to_string());
+            }
+            for name in ["WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"] {
+                set(name, addresses.len().to_string());
+            }
+            set("GROUP_RANK", "0".to_owned());
+            set("GROUP_WORLD_SIZE", "1".to_owned());
+            set("MASTER_ADDR", addresses[0].host.clone());
+            set("MASTER_PORT", addresses[0].port.to_string());
+            set("TORCHELASTIC_RUN_ID", self.run.to_owned());
+            set(
+                "TORCHELASTIC_RESTART_COUNT",
+                self.attempt.saturating_sub(1).to_string(),
+            );
+            set(
+                "TORCHELASTIC_MAX_RESTARTS",
+                self.spec.ours.restarts.to_string(),
+            );
+        }
+        variables
+    }
+
+    fn tf_config(&self, task: Task, cluster: &ClusterSpec) -> Json {
+        let text = tf_config::write(cluster, task);
+        let mut config: Json = serde_json::from_str(&text).unwrap_or_else(|_| json!({}));
+        config["environment"] = Json::from("cloud");
+        if self.spec.chief {
+            return config;
+        }
+        if let Some(kinds) = config["cluster"].as_object_mut()
+            && let Some(chief) = kinds.remove("chief")
+        {
+            kinds.insert("master".to_owned(), chief);
+        }
+        if task.kind == TaskKind::Chief {
+            config["task"]["type"] = Json::from("master");
+        }
+        config
+    }
+}
+
+/// The variables of secrets, from their files.
+pub(crate) fn secrets(spec: &Spec, directory: &Path) -> Result<Variables, String> {
+    let read = |(name, file): (&String, &String)| {
+        let path = directory.join(file);
+        let text = std::fs::read_to_string(&path);
+        let text = text.map_err(|error| {
+            format!(
+                "the secret {name} cannot be read from {}: {error}; correct phalanx.secrets",
+                path.display()
+            )
+        })?;
+        Ok((name.clone(), text.trim_end_matches('\n').to_owned()))
+    };
+    spec.ours.secrets.iter().map(read).collect()
+}

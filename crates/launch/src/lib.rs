@@ -1,0 +1,79 @@
+//! Jobs: what is asked for, their life, and how they run on this machine, Slurm and Kubernetes.
+//!
+//! [`spec`] reads a job file and plans its tasks; [`life`] is the state machine of a job, [`store`] keeps it on disk, and [`supervise`]
+//! runs it by an [`executor`]. Nothing here trains: tasks are programs with arguments and variables.
+#![forbid(unsafe_code)]
+
+pub mod curves;
+pub mod executor;
+pub mod life;
+pub mod logs;
+pub mod spec;
+pub mod store;
+pub mod supervise;
+#[cfg(test)]
+mod testing;
+mod tune;
+pub mod usage;
+
+/// Bytes that nobody can guess, as hexadecimal text.
+#[must_use]
+pub fn random_hex(bytes: usize) -> String {
+    let mut buffer = vec![0; bytes];
+    let mut filled = 0;
+    while filled < bytes {
+        let more =
+            rustix::rand::getrandom(&mut buffer[filled..], rustix::rand::GetRandomFlags::empty());
+        filled += more.unwrap_or(0);
+    }
+    buffer.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The variables of this process that tasks are given, by name or by the start of it: what programs need to find their libraries,
+/// devices and caches, and nothing that may be a secret.
+#[must_use]
+pub fn environment() -> std::collections::BTreeMap<String, String> {
+    const NAMES: [&str; 19] = [
+        "PATH",
+        "SLURM_CONF",
+        "KUBECONFIG",
+        "HOME",
+        "USER",
+        "LOGNAME",
+        "SHELL",
+        "LANG",
+        "LANGUAGE",
+        "TZ",
+        "TMPDIR",
+        "TERM",
+        "LD_LIBRARY_PATH",
+        "VIRTUAL_ENV",
+        "PYTHONPATH",
+        "CONDA_PREFIX",
+        "RUST_BACKTRACE",
+        "RUST_LOG",
+        "NO_COLOR",
+    ];
+    const STARTS: [&str; 9] = [
+        "LC_", "XDG_", "CUDA_", "NVIDIA_", "XLA_", "OMP_", "TF_CPP_", "PHALANX_", "PJRT_",
+    ];
+    // What told this process of its own place says nothing of a task's.
+    const NOT: [&str; 4] = [
+        "PHALANX_JOBS_DIR",
+        "PHALANX_CLUSTER",
+        "PHALANX_RENDEZVOUS",
+        "PHALANX_WORKERS",
+    ];
+    let given = |name: &str| {
+        let known = NAMES.contains(&name) || STARTS.iter().any(|start| name.starts_with(start));
+        known
+            && !NOT.contains(&name)
+            && !name.contains("SECRET")
+            && !name.contains("TOKEN")
+            && !name.contains("JOB_ID")
+    };
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .filter(|(name, _)| given(name))
+        .collect()
+}

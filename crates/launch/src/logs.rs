@@ -1,0 +1,327 @@
+//! The output of tasks as files: a line is the time, `O` or `E` for the stream, and what the task wrote.
+//!
+//! Text alone, so that it can be read without this program, and so that what a task wrote last is there whoever was killed.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, UNIX_EPOCH};
+
+use serde::Serialize;
+
+/// A longer line is kept in parts.
+const LONGEST_LINE: usize = 64 << 10;
+/// The most bytes that one look at a file takes.
+const MOST_BYTES: u64 = 4 << 20;
+
+/// One line of a task.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Line {
+    /// The time, as RFC 3339 writes it.
+    pub time: String,
+    /// `ERROR` for standard error, else `INFO`.
+    pub severity: &'static str,
+    /// The task, such as `worker-0`; one of a trial has the trial's number before it.
+    pub task: String,
+    /// What it wrote.
+    pub message: String,
+}
+
+/// The time in milliseconds since 1970 as RFC 3339 writes it.
+#[must_use]
+pub fn timestamp(ms: u64) -> String {
+    let time = UNIX_EPOCH + Duration::from_millis(ms);
+    humantime::format_rfc3339_millis(time).to_string()
+}
+
+/// Appends what a task writes, of both of its streams.
+#[derive(Debug, Clone)]
+pub(crate) struct Sink(Arc<Mutex<File>>);
+
+impl Sink {
+    pub(crate) fn append_to(path: &Path) -> io::Result<Self> {
+        if let Some(folder) = path.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        let file = OpenOptions::new()
+            .append(true)
+            .create(true)
+            .mode(0o600)
+            .open(path)?;
+        Ok(Self(Arc::new(Mutex::new(file))))
+    }
+
+    /// Takes a stream until it ends. A disk that is full must not stop the task: what cannot be written is lost.
+    pub(crate) fn take_all(&self, stream: char, mut from: impl Read) {
+        let mut chunk = vec![0; 64 << 10];
+        let mut pending: Vec<u8> = Vec::new();
+        loop {
+            let length = match from.read(&mut chunk) {
+                Ok(0) => break,
+                Ok(length) => length,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(_) => break,
+            };
+            pending.extend_from_slice(&chunk[..length]);
+            let whole = pending
+                .iter()
+                .rposition(|byte| *byte == b'\n')
+                .map(|at| at + 1);
+            let until = whole.or((pending.len() > LONGEST_LINE).then_some(pending.len()));
+            if let Some(until) = until {
+                self.write(stream, &pending[..until]);
+                pending.drain(..until);
+            }
+        }
+        if !pending.is_empty() {
+            self.write(stream, &pending);
+        }
+    }
+
+    fn write(&self, stream: char, lines: &[u8]) {
+        self.write_at(&timestamp(crate::store::now()), stream, lines);
+    }
+
+    /// Takes whole lines that were written at a time.
+    pub(crate) fn write_at(&self, time: &str, stream: char, lines: &[u8]) {
+        let mut text = Vec::with_capacity(lines.len() + 64);
+        for line in lines.split_inclusive(|byte| *byte == b'\n') {
+            let line = line.strip_suffix(b"\n").unwrap_or(line);
+            let line = line.strip_suffix(b"\r").unwrap_or(line);
+            for part in line
+                .chunks(LONGEST_LINE)
+                .chain(line.is_empty().then_some(&[][..]))
+            {
+                let _ = write!(text, "{time} {stream} ");
+                text.extend_from_slice(part);
+                text.push(b'\n');
+            }
+        }
+        let mut file = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = file.write_all(&text);
+    }
+}
+
+/// The output of all tasks of a job, read where it grows.
+#[derive(Debug, Clone)]
+pub struct Logs {
+    folder: PathBuf,
+    /// How far each task's file has been read.
+    read: Vec<(String, u64)>,
+}
+
+impl Logs {
+    /// The output in the folder of a job.
+    #[must_use]
+    pub fn of(folder: &Path) -> Self {
+        Self {
+            folder: folder.join("logs"),
+            read: Vec::new(),
+        }
+    }
+
+    /// The file of a task, also of one that has written nothing.
+    #[must_use]
+    pub fn path(folder: &Path, task: &str) -> PathBuf {
+        folder.join("logs").join(format!("{task}.log"))
+    }
+
+    /// Starts with the last lines of each task: `lines` of them.
+    pub fn start_at_last(&mut self, lines: usize) {
+        for task in self.tasks() {
+            let path = self.folder.join(format!("{task}.log"));
+            let from = start_of_last(&path, lines).unwrap_or(0);
+            self.read.push((task, from));
+        }
+    }
+
+    /// What has been written since the last call, by time; at most some megabytes of each task. Lines that are not whole wait.
+    pub fn next(&mut self, wanted: &dyn Fn(&str) -> bool) -> Vec<Line> {
+        let mut lines = Vec::new();
+        for task in self.tasks() {
+            if !wanted(&task) {
+                continue;
+            }
+            let at = self.read.iter().position(|(known, _)| *known == task);
+            let at = at.unwrap_or_else(|| {
+                self.read.push((task.clone(), 0));
+                self.read.len() - 1
+            });
+            let path = self.folder.join(format!("{task}.log"));
+            let from = self.read[at].1;
+            let Ok(bytes) = part(&path, from, MOST_BYTES) else {
+                continue;
+            };
+            let whole = bytes
+                .iter()
+                .rposition(|byte| *byte == b'\n')
+                .map_or(0, |at| at + 1);
+            self.read[at].1 += whole as u64;
+            let texts = bytes[..whole].split(|byte| *byte == b'\n');
+            let texts = texts.filter(|text| !text.is_empty());
+            lines.extend(texts.map(|text| line(&task, text)));
+        }
+        // Within a task the order is that of the file.
+        lines.sort_by(|one, other| one.time.cmp(&other.time));
+        lines
+    }
+
+    /// The tasks that have written, with the number of their trial before them.
+    #[must_use]
+    pub fn tasks(&self) -> Vec<String> {
+        let mut tasks = logs_in(&self.folder, "");
+        for entry in fs::read_dir(&self.folder).into_iter().flatten().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if name.parse::<u32>().is_ok() {
+                tasks.extend(logs_in(&entry.path(), &format!("{name}/")));
+            }
+        }
+        tasks.sort();
+        tasks
+    }
+}
+
+fn logs_in(folder: &Path, prefix: &str) -> Vec<String> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let name = |entry: fs::DirEntry| {
+        let name = entry.file_name().to_str()?.strip_suffix(".log")?.to_owned();
+        Some(format!("{prefix}{name}"))
+    };
+    entries.filter_map(name).collect()
+}
+
+fn part(path: &Path, from: u64, most: u64) -> io::Result<Vec<u8>> {
+    let mut file = File::open(path)?;
+    file.seek(SeekFrom::Start(from))?;
+    let mut bytes = Vec::new();
+    file.take(most).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// The byte at which the last `lines` lines of a file begin, looked for in its last megabytes.
+fn start_of_last(path: &Path, lines: usize) -> io::Result<u64> {
+    let length = fs::metadata(path)?.len();
+    let from = length.saturating_sub(MOST_BYTES);
+    let bytes = part(path, from, MOST_BYTES)?;
+    let ends = bytes
+        .iter()
+        .enumerate()
+        .rev()
+        .filter(|(_, byte)| **byte == b'\n');
+    // The end of the last line is none of a line before the wanted ones.
+    let before = ends.map(|(at, _)| at).nth(lines);
+    let first = bytes.iter().position(|byte| *byte == b'\n');
+    Ok(match (before, from, first) {
+        (Some(at), ..) => from + at as u64 + 1,
+        (None, 0, _) => 0,
+        // The first line in sight may have begun before.
+        (None, _, Some(first)) => from + first as u64 + 1,
+        (None, _, None) => length,
+    })
+}
+
+/// The last lines of a task as it wrote them.
+#[must_use]
+pub fn last_lines(folder: &Path, task: &str, lines: usize) -> Vec<String> {
+    let path = Logs::path(folder, task);
+    let from = start_of_last(&path, lines).unwrap_or(0);
+    let bytes = part(&path, from, MOST_BYTES).unwrap_or_default();
+    let texts = bytes
+        .split(|byte| *byte == b'\n')
+        .filter(|text| !text.is_empty());
+    let mut texts: Vec<String> = texts.map(|text| line(task, text).message).collect();
+    let first = texts.len().saturating_sub(lines);
+    texts.split_off(first)
+}
+
+fn line(task: &str, text: &[u8]) -> Line {
+    let text = String::from_utf8_lossy(text);
+    // Where a task writes its file itself, as on nodes of Slurm, lines are as the program wrote them.
+    let dated = text.get(4..5) == Some("-") && text.get(23..25) == Some("Z ");
+    if !dated {
+        return Line {
+            time: String::new(),
+            severity: "INFO",
+            task: task.to_owned(),
+            message: text.into_owned(),
+        };
+    }
+    let mut parts = text.splitn(3, ' ');
+    let (time, stream, message) = (parts.next(), parts.next(), parts.next());
+    Line {
+        time: time.unwrap_or_default().to_owned(),
+        severity: if stream == Some("E") { "ERROR" } else { "INFO" },
+        task: task.to_owned(),
+        message: message.unwrap_or_default().to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Scratch;
+
+    #[test]
+    fn lines_come_once_whole_and_by_time() {
+        let scratch = Scratch::new("logs");
+        let mut logs = Logs::of(&scratch.0);
+        let all = |_: &str| true;
+        assert!(logs.next(&all).is_empty());
+        let one = Sink::append_to(&Logs::path(&scratch.0, "worker-0")).unwrap();
+        let other = Sink::append_to(&Logs::path(&scratch.0, "2/worker-1")).unwrap();
+        one.take_all('O', &b"a\n\nb  c\r\nd"[..]);
+        other.take_all('E', &b"\xff<script>\n"[..]);
+        let texts = |lines: &[Line]| -> Vec<String> {
+            lines
+                .iter()
+                .map(|l| format!("{}|{}|{}", l.task, l.severity, l.message))
+                .collect()
+        };
+        let mut got = texts(&logs.next(&all));
+        got.sort_by_key(|text| text.starts_with('2'));
+        let mut expected: Vec<_> = ["a", "", "b  c", "d"]
+            .map(|m| format!("worker-0|INFO|{m}"))
+            .to_vec();
+        expected.push("2/worker-1|ERROR|\u{fffd}<script>".to_owned());
+        assert_eq!(got, expected);
+        assert!(logs.next(&all).is_empty());
+        one.take_all('O', &b"e\n"[..]);
+        assert_eq!(texts(&logs.next(&all)), ["worker-0|INFO|e"]);
+        // A line that another process is still writing.
+        let path = Logs::path(&scratch.0, "worker-0");
+        let mut file = OpenOptions::new().append(true).open(&path).unwrap();
+        file.write_all(b"2026-11-22T00:00:00.000Z O hal").unwrap();
+        assert!(logs.next(&all).is_empty());
+        file.write_all(b"f\n").unwrap();
+        assert_eq!(texts(&logs.next(&all)), ["worker-0|INFO|half"]);
+    }
+
+    #[test]
+    fn the_last_lines_are_the_last() {
+        let scratch = Scratch::new("last");
+        let sink = Sink::append_to(&Logs::path(&scratch.0, "chief-0")).unwrap();
+        for count in 1..60u32 {
+            sink.take_all('O', format!("{count}\n").as_bytes());
+            let last = last_lines(&scratch.0, "chief-0", 20);
+            let first = count.saturating_sub(19).max(1);
+            let expected: Vec<_> = (first..=count).map(|n| n.to_string()).collect();
+            assert_eq!(last, expected);
+        }
+        let mut logs = Logs::of(&scratch.0);
+        logs.start_at_last(3);
+        let lines = logs.next(&|_| true);
+        assert_eq!(
+            lines.iter().map(|l| l.message.as_str()).collect::<Vec<_>>(),
+            ["57", "58", "59"]
+        );
+        assert_eq!(last_lines(&scratch.0, "none", 20), Vec::<String>::new());
+        sink.take_all('O', &vec![b'x'; 200 << 10][..]);
+        assert!(
+            last_lines(&scratch.0, "chief-0", 20)
+                .iter()
+                .all(|line| line.len() <= LONGEST_LINE)
+        );
+    }
+}

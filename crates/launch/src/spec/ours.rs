@@ -1,0 +1,248 @@
+//! Our keys, under `phalanx`: where a job runs, what it runs, and what AI Platform has no word for.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use phalanx_yaml::Node;
+
+use super::fields::{Fields, Notes};
+use super::units::parse_bytes;
+
+/// Where a job runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ExecutorKind {
+    /// On this machine.
+    Local,
+    /// On the nodes that Slurm gives.
+    Slurm,
+    /// In pods.
+    Kubernetes,
+}
+
+impl ExecutorKind {
+    /// All names.
+    pub const NAMES: [&str; 3] = ["local", "slurm", "kubernetes"];
+
+    /// Its name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Local => "local",
+            Self::Slurm => "slurm",
+            Self::Kubernetes => "kubernetes",
+        }
+    }
+
+    /// The kind of a name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        let all = [Self::Local, Self::Slurm, Self::Kubernetes];
+        all.into_iter().find(|kind| kind.name() == name)
+    }
+}
+
+/// All keys under `phalanx`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Ours {
+    /// Where the job runs.
+    pub executor: ExecutorKind,
+    /// A training file (`.yaml`) or a program; `None` leaves it to the image, the Python module or the first argument.
+    pub program: Option<String>,
+    /// Workers without machine types, sharing what there is; the first is the chief.
+    pub workers: Option<usize>,
+    /// How often a job is started again after a loss (exit code 75); preemptions (143) do not count.
+    pub restarts: u32,
+    /// The least and the most workers of an elastic job.
+    pub elastic: Option<(usize, usize)>,
+    /// The folder in which tasks start.
+    pub directory: Option<String>,
+    /// Processors of each task, in place of the machine type's.
+    pub cpus: Option<u32>,
+    /// Memory of each task in bytes, in place of the machine type's.
+    pub memory: Option<u64>,
+    /// More variables of every task.
+    pub env: BTreeMap<String, String>,
+    /// Variables of every task whose values are in files, read when a task starts and shown nowhere.
+    pub secrets: BTreeMap<String, String>,
+    /// Slurm's own settings.
+    pub slurm: SlurmKeys,
+    /// Kubernetes' own settings.
+    pub kubernetes: KubernetesKeys,
+}
+
+/// Settings that Slurm gets as they are.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SlurmKeys {
+    /// `--partition`.
+    pub partition: Option<String>,
+    /// `--account`.
+    pub account: Option<String>,
+    /// `--qos`.
+    pub qos: Option<String>,
+    /// `--constraint`.
+    pub constraint: Option<String>,
+    /// `--nodes`; as many as tasks where it is not given.
+    pub nodes: Option<usize>,
+}
+
+/// Settings that Kubernetes gets as they are.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct KubernetesKeys {
+    /// The namespace; `default` where it is not given.
+    pub namespace: Option<String>,
+    /// The image, where no `imageUri` is given.
+    pub image: Option<String>,
+    /// The service account of the pods.
+    pub service_account: Option<String>,
+    /// A volume claim, mounted at the job's folder.
+    pub claim: Option<String>,
+    /// The API server's address; the cluster of the pod, or `kubectl proxy`, where it is not given.
+    pub server: Option<String>,
+}
+
+const FIELDS: [&str; 12] = [
+    "executor",
+    "program",
+    "workers",
+    "restarts",
+    "elastic",
+    "directory",
+    "cpus",
+    "memory",
+    "env",
+    "secrets",
+    "slurm",
+    "kubernetes",
+];
+
+/// More tasks than this are a mistake.
+pub(super) const MOST_TASKS: i64 = 10_000;
+
+pub(super) fn read(node: Option<&Node>, notes: &mut Notes) -> Ours {
+    let empty = Node {
+        value: phalanx_yaml::Value::Null,
+        at: phalanx_yaml::Position::START,
+    };
+    let fields = Fields::of(node.unwrap_or(&empty), "phalanx", &FIELDS, notes);
+    let executor = fields.word("executor", &ExecutorKind::NAMES, notes);
+    let elastic = fields.get("elastic").and_then(|node| elastic(node, notes));
+    let env = fields.map("env", notes);
+    let secrets = fields.map("secrets", notes);
+    for name in env.keys().chain(secrets.keys()) {
+        check_variable(name, &fields, notes);
+    }
+    let memory = fields.text("memory", notes).and_then(|text| {
+        let bytes = parse_bytes(&text);
+        if bytes.is_none() {
+            let message = format!("phalanx.memory is {text:?}, expected a size");
+            notes.wrong(fields.place("memory"), message, "write it as 4GiB");
+        }
+        bytes
+    });
+    Ours {
+        executor: executor
+            .and_then(ExecutorKind::named)
+            .unwrap_or(ExecutorKind::Local),
+        program: fields.text("program", notes),
+        workers: fields
+            .whole("workers", 1, MOST_TASKS, notes)
+            .map(|n| n as usize),
+        restarts: fields
+            .whole("restarts", 0, 1000, notes)
+            .map_or(3, |n| n as u32),
+        elastic,
+        directory: fields.text("directory", notes),
+        cpus: fields.whole("cpus", 1, 4096, notes).map(|n| n as u32),
+        memory,
+        env,
+        secrets,
+        slurm: slurm(fields.get("slurm"), notes),
+        kubernetes: kubernetes(fields.get("kubernetes"), notes),
+    }
+}
+
+fn check_variable(name: &str, fields: &Fields<'_>, notes: &mut Notes) {
+    let mut characters = name.chars();
+    let first = characters
+        .next()
+        .is_some_and(|c| c.is_ascii_alphabetic() || c == '_');
+    if !first || !characters.all(|c| c.is_ascii_alphanumeric() || c == '_') {
+        let message = format!("{name:?} is no name of a variable");
+        notes.wrong(fields.place("env"), message, "use letters, digits and `_`");
+    }
+    if super::plan::OURS.contains(&name) {
+        let message = format!("{name} is set by the job itself");
+        notes.wrong(fields.place("env"), message, "remove it");
+    }
+}
+
+fn elastic(node: &Node, notes: &mut Notes) -> Option<(usize, usize)> {
+    let fields = Fields::of(
+        node,
+        "phalanx.elastic",
+        &["minWorkers", "maxWorkers"],
+        notes,
+    );
+    let least = fields.whole("minWorkers", 1, MOST_TASKS, notes)?;
+    let most = fields.whole("maxWorkers", 1, MOST_TASKS, notes)?;
+    if least > most {
+        let message = format!("phalanx.elastic goes from {least} to {most} workers");
+        notes.wrong(
+            fields.place("maxWorkers"),
+            message,
+            "make maxWorkers at least minWorkers",
+        );
+        return None;
+    }
+    Some((least as usize, most as usize))
+}
+
+/// A word that may stand in a script and in YAML without quotes.
+fn word(fields: &Fields<'_>, name: &str, notes: &mut Notes) -> Option<String> {
+    let text = fields.text(name, notes)?;
+    let plain = |c: char| c.is_ascii_alphanumeric() || "._-/:@,&|=+".contains(c);
+    if text.is_empty() || !text.chars().all(plain) || text.starts_with('-') {
+        let message = format!("{name} is {:?}", text.chars().take(40).collect::<String>());
+        notes.wrong(
+            fields.place(name),
+            message,
+            "use letters, digits and ._-/:@,",
+        );
+        return None;
+    }
+    Some(text)
+}
+
+fn slurm(node: Option<&Node>, notes: &mut Notes) -> SlurmKeys {
+    let Some(node) = node else {
+        return SlurmKeys::default();
+    };
+    let known = ["partition", "account", "qos", "constraint", "nodes"];
+    let fields = Fields::of(node, "phalanx.slurm", &known, notes);
+    SlurmKeys {
+        partition: word(&fields, "partition", notes),
+        account: word(&fields, "account", notes),
+        qos: word(&fields, "qos", notes),
+        constraint: word(&fields, "constraint", notes),
+        nodes: fields
+            .whole("nodes", 1, MOST_TASKS, notes)
+            .map(|n| n as usize),
+    }
+}
+
+fn kubernetes(node: Option<&Node>, notes: &mut Notes) -> KubernetesKeys {
+    let Some(node) = node else {
+        return KubernetesKeys::default();
+    };
+    let known = ["namespace", "image", "serviceAccount", "claim", "server"];
+    let fields = Fields::of(node, "phalanx.kubernetes", &known, notes);
+    KubernetesKeys {
+        namespace: word(&fields, "namespace", notes),
+        image: word(&fields, "image", notes),
+        service_account: word(&fields, "serviceAccount", notes),
+        claim: word(&fields, "claim", notes),
+        server: word(&fields, "server", notes),
+    }
+}

@@ -1,0 +1,201 @@
+//! Values with where they come from: a file, flags above it, or a request.
+
+use serde_json::Value as Json;
+
+use phalanx_yaml::{Key, Node, Position, Problem, Value, parse};
+
+/// The line that stands for flags; the column is the flag's number.
+const FLAGS: usize = 0;
+
+/// A flag of the command line and what it sets.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Flag {
+    /// Its name with the dashes.
+    pub name: String,
+    /// The keys under which its value stands, from the top.
+    pub path: Vec<&'static str>,
+    /// The value.
+    pub value: Value,
+}
+
+/// A job file, the flags above it, or a request.
+#[derive(Debug, Clone)]
+pub struct Source {
+    name: Option<String>,
+    root: Node,
+    flags: Vec<String>,
+    problems: Vec<Problem>,
+}
+
+impl Source {
+    /// What flags alone say.
+    #[must_use]
+    pub fn empty() -> Self {
+        Self::of_tree(None, map(Position::START), Vec::new())
+    }
+
+    /// A job file, named as the user did.
+    ///
+    /// # Errors
+    /// It is no YAML.
+    pub fn of_file(name: &str, text: &[u8]) -> Result<Self, String> {
+        let (root, problems) = parse(text).map_err(|problem| line_of(name, &problem))?;
+        Ok(Self::of_tree(Some(name.to_owned()), root, problems))
+    }
+
+    /// The body of a request.
+    #[must_use]
+    pub fn of_json(body: &Json) -> Self {
+        Self::of_tree(None, node(body), Vec::new())
+    }
+
+    fn of_tree(name: Option<String>, root: Node, problems: Vec<Problem>) -> Self {
+        Self {
+            name,
+            root,
+            flags: Vec::new(),
+            problems,
+        }
+    }
+
+    /// Puts the value of a flag above what the file says.
+    pub fn set(&mut self, flag: Flag) {
+        let at = Position {
+            line: FLAGS,
+            column: self.flags.len(),
+        };
+        self.flags.push(flag.name);
+        insert(&mut self.root, &flag.path, flag.value, at);
+    }
+
+    /// All of it as JSON, as a request has it.
+    #[must_use]
+    pub fn to_json(&self) -> Json {
+        match self.root.to_json() {
+            Some(Json::Null) | None => Json::Object(serde_json::Map::new()),
+            Some(json) => json,
+        }
+    }
+
+    /// Each value with its keys and where it comes from, in order.
+    #[must_use]
+    pub fn origins(&self) -> Vec<(String, String, String)> {
+        let mut all = Vec::new();
+        self.add_origins("", &self.root, &mut all);
+        all
+    }
+
+    fn add_origins(&self, path: &str, node: &Node, all: &mut Vec<(String, String, String)>) {
+        match &node.value {
+            Value::Map(entries) if !entries.is_empty() => {
+                for (key, node) in entries {
+                    let dot = if path.is_empty() { "" } else { "." };
+                    self.add_origins(&format!("{path}{dot}{}", key.name), node, all);
+                }
+            }
+            Value::Null => {}
+            _ => {
+                let value = node
+                    .to_json()
+                    .map_or_else(String::new, |json| json.to_string());
+                all.push((path.to_owned(), value, self.origin(node.at)));
+            }
+        }
+    }
+
+    /// The tree.
+    pub(super) fn root(&self) -> &Node {
+        &self.root
+    }
+
+    /// Mistakes in the form of the file, after which reading went on.
+    pub(super) fn problems(&self) -> &[Problem] {
+        &self.problems
+    }
+
+    /// The flag of a place, if the value there is a flag's.
+    pub(super) fn flag(&self, at: Position) -> Option<&str> {
+        let flag = (at.line == FLAGS).then(|| self.flags.get(at.column));
+        flag.flatten().map(String::as_str)
+    }
+
+    /// Where a value comes from, for a person.
+    #[must_use]
+    pub fn origin(&self, at: Position) -> String {
+        match (self.flag(at), &self.name) {
+            (Some(flag), _) => flag.to_owned(),
+            (None, Some(name)) => format!("{name}:{}", at.line),
+            (None, None) => "the request".to_owned(),
+        }
+    }
+
+    /// The mistakes as text, a line each, in the order of the file.
+    pub(super) fn describe(&self, mut problems: Vec<Problem>) -> String {
+        problems.sort_by_key(|problem| (problem.at.line == FLAGS, problem.at));
+        let lines = problems
+            .iter()
+            .map(|problem| match (self.flag(problem.at), &self.name) {
+                (Some(flag), _) => format!("{flag}: {}; {}", problem.message, problem.next),
+                (None, Some(name)) => line_of(name, problem),
+                (None, None) => format!("{}; {}", problem.message, problem.next),
+            });
+        lines.collect::<Vec<_>>().join("\n")
+    }
+}
+
+fn line_of(name: &str, problem: &Problem) -> String {
+    let Position { line, column } = problem.at;
+    format!(
+        "{name}:{line}:{column}: {}; {}",
+        problem.message, problem.next
+    )
+}
+
+fn map(at: Position) -> Node {
+    let value = Value::Map(Vec::new());
+    Node { value, at }
+}
+
+fn insert(node: &mut Node, path: &[&'static str], value: Value, at: Position) {
+    let Some((first, rest)) = path.split_first() else {
+        *node = Node { value, at };
+        return;
+    };
+    if !matches!(node.value, Value::Map(_)) {
+        *node = map(at);
+    }
+    let Value::Map(entries) = &mut node.value else {
+        return;
+    };
+    let found = entries.iter().position(|(key, _)| key.name == *first);
+    let index = found.unwrap_or_else(|| {
+        let name = (*first).to_owned();
+        entries.push((Key { name, at }, map(at)));
+        entries.len() - 1
+    });
+    insert(&mut entries[index].1, rest, value, at);
+}
+
+/// The tree of a JSON value, which has no places.
+fn node(json: &Json) -> Node {
+    let value = match json {
+        Json::Null => Value::Null,
+        Json::Bool(value) => Value::Bool(*value),
+        Json::Number(number) => match (number.as_i64(), number.as_f64()) {
+            (Some(whole), _) => Value::Int(whole),
+            (None, Some(value)) => Value::Float(value),
+            (None, None) => Value::Text(number.to_string()),
+        },
+        Json::String(text) => Value::Text(text.clone()),
+        Json::Array(items) => Value::List(items.iter().map(node).collect()),
+        Json::Object(entries) => {
+            let entry = |(name, value): (&String, &Json)| {
+                let (name, at) = (name.clone(), Position::START);
+                (Key { name, at }, node(value))
+            };
+            Value::Map(entries.iter().map(entry).collect())
+        }
+    };
+    let at = Position::START;
+    Node { value, at }
+}

@@ -1,0 +1,269 @@
+//! The process that runs one job from PREPARING to its end: attempts, retries, wishes from outside, time limits.
+//!
+//! It is a process of its own, so that a job goes on when the daemon that started it is killed; and whoever kills it instead finds the
+//! job where it was: the next supervisor goes on with the next attempt.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use crate::executor::{Job, Run, RunArgs, RunEnd, Stop};
+use crate::life::{Budget, Event, Life, State, TaskEnd, Trial, TrialState, Verdict, verdict};
+use crate::spec::{ExecutorKind, Hyperparameters, JobName, Plan, Source, Spec};
+use crate::store::{Store, StoreError, now};
+
+/// From SIGTERM to SIGKILL of a job that is cancelled.
+const CANCEL_GRACE: Duration = Duration::from_secs(3);
+/// How often the log is looked at for wishes.
+const LOOK_EVERY_MS: u64 = 50;
+
+/// Runs a job until it has ended, or does nothing if another process runs it.
+///
+/// # Errors
+/// The job's log cannot be read or written.
+pub fn supervise(store: &Store, name: &JobName) -> Result<(), StoreError> {
+    let Some(_held) = store.supervise(name)? else {
+        return Ok(());
+    };
+    let job = Job::new(store.clone(), store.load(name)?);
+    let life = job.life()?;
+    match life.state {
+        State::Cancelling => end_what_is_left(&job, &life),
+        state if state.is_final() || state == State::Queued => Ok(()),
+        _ => match prepare(&life) {
+            Ok((spec, plan)) => drive(store, &job, &spec, &plan),
+            Err(why) => job.append(Event::Failed { why }),
+        },
+    }
+}
+
+/// What the job asks for, and its tasks.
+///
+/// # Errors
+/// It was written by another version.
+pub fn prepare(life: &Life) -> Result<(Spec, Plan), String> {
+    let spec = Spec::read(&Source::of_json(&tree(life)))?;
+    let plan = Plan::new(&spec)?;
+    Ok((spec, plan))
+}
+
+/// The job file that a job was submitted with.
+fn tree(life: &Life) -> serde_json::Value {
+    serde_json::json!({
+        "trainingInput": life.job.training_input,
+        "labels": life.labels,
+        "phalanx": life.job.phalanx,
+    })
+}
+
+/// A job whose supervisor was lost while it was being cancelled.
+fn end_what_is_left(job: &Job, life: &Life) -> Result<(), StoreError> {
+    crate::executor::cancel_in_slurm(life);
+    if let Ok((spec, _)) = prepare(life)
+        && spec.ours.executor == ExecutorKind::Kubernetes
+    {
+        crate::executor::cancel_in_kubernetes(life, &spec);
+    }
+    let trials = life.trials.keys().copied().map(Some);
+    for trial in trials.chain([None]) {
+        let id = run_id(life, trial);
+        phalanx_cluster::launch::guard(&id, std::io::empty());
+    }
+    job.append(Event::Cancelled)
+}
+
+fn run_id(life: &Life, trial: Option<u32>) -> String {
+    let name = &life.job.name;
+    trial.map_or(format!("{name}.{}", life.created), |trial| {
+        format!("{name}.{}.{trial}", life.created)
+    })
+}
+
+fn drive(store: &Store, job: &Job, spec: &Spec, plan: &Plan) -> Result<(), StoreError> {
+    let wishes = Wishes {
+        job,
+        spec,
+        looked: AtomicU64::new(0),
+    };
+    let end = if let Some(search) = &spec.hyperparameters {
+        match resumed(store, search) {
+            Ok(before) => crate::tune::search(job, spec, plan, search, before, &|| wishes.stop()),
+            Err(why) => RunEnd::Refused(why),
+        }
+    } else {
+        let args = RunArgs {
+            job_dir: Some(job_dir(&job.life()?, spec)),
+            ..RunArgs::default()
+        };
+        attempts(job, spec, plan, &args, &|| wishes.stop())
+    };
+    match end {
+        RunEnd::Succeeded => job
+            .append(Event::Succeeded)
+            .or_else(|error| settle(job, error)),
+        RunEnd::Stopped => job.append(Event::Cancelled),
+        RunEnd::Failed(failure) => {
+            let why = failure.to_string();
+            job.append(Event::Failed { why })
+                .or_else(|error| settle(job, error))
+        }
+        RunEnd::Lost(why) | RunEnd::Refused(why) => job
+            .append(Event::Failed { why })
+            .or_else(|error| settle(job, error)),
+    }
+}
+
+/// The trials of the search that this one goes on from.
+fn resumed(store: &Store, search: &Hyperparameters) -> Result<Vec<Trial>, String> {
+    let Some(name) = &search.resume else {
+        return Ok(Vec::new());
+    };
+    let name: JobName = name
+        .parse()
+        .map_err(|error| format!("resumePreviousJobId: {error}"))?;
+    let before = store
+        .load(&name)
+        .map_err(|error| format!("resumePreviousJobId: {error}"))?;
+    let ended = before.life.trials.into_values();
+    Ok(ended
+        .filter(|trial| trial.state != TrialState::Running)
+        .collect())
+}
+
+/// A job that ended by itself between the wish to end it and its hearing of it.
+fn settle(job: &Job, error: StoreError) -> Result<(), StoreError> {
+    match job.life()?.state {
+        State::Cancelling => job.append(Event::Cancelled),
+        _ => Err(error),
+    }
+}
+
+/// Where a job's results go: `jobDir`, or a folder of the job's name under `runs`.
+#[must_use]
+pub fn job_dir(life: &Life, spec: &Spec) -> String {
+    let given = spec.job_dir.clone();
+    given.unwrap_or_else(|| format!("runs/{}", life.job.name))
+}
+
+/// Starts the tasks again and again until they succeed, or trying again does not help.
+pub(crate) fn attempts(
+    job: &Job,
+    spec: &Spec,
+    plan: &Plan,
+    args: &RunArgs,
+    stop: &(dyn Fn() -> Option<Stop> + Sync),
+) -> RunEnd {
+    let mut budget = Budget::default();
+    let mut why = lost_before(job, args);
+    loop {
+        if stop().is_some() {
+            return RunEnd::Stopped;
+        }
+        let attempt = match begin(job, why.take()) {
+            Ok(attempt) => attempt,
+            Err(error) => return RunEnd::Refused(error.to_string()),
+        };
+        let started = || {
+            let _ = job.append(Event::Running);
+        };
+        let run = Run {
+            job,
+            spec,
+            plan,
+            args: args.clone(),
+            attempt,
+            stop,
+            started: &started,
+        };
+        let end = match spec.ours.executor {
+            ExecutorKind::Local => run.locally(),
+            ExecutorKind::Slurm => run.by_slurm(),
+            ExecutorKind::Kubernetes => run.in_kubernetes(),
+        };
+        let (end, cause, told) = match end {
+            RunEnd::Failed(failure) => {
+                let event = Event::FirstFailure {
+                    failure: (*failure).clone(),
+                };
+                let _ = job.append(event);
+                (failure.end, failure.to_string(), RunEnd::Failed(failure))
+            }
+            RunEnd::Lost(cause) => (TaskEnd::code(75), cause.clone(), RunEnd::Lost(cause)),
+            end => return end,
+        };
+        match verdict(end, spec.ours.restarts, &mut budget) {
+            Verdict::Over => return told,
+            Verdict::Again(wait) => {
+                let until = now() + wait.as_millis() as u64;
+                while now() < until && stop().is_none() {
+                    thread::sleep(Duration::from_millis(LOOK_EVERY_MS));
+                }
+                why = Some(cause);
+            }
+        }
+    }
+}
+
+/// Whether a supervisor before this one was killed in the middle of an attempt.
+fn lost_before(job: &Job, args: &RunArgs) -> Option<String> {
+    let life = job.life().ok()?;
+    let lost = life.attempt > 0 && args.trial.is_none();
+    lost.then(|| "the process that ran the job was killed".to_owned())
+}
+
+fn begin(job: &Job, why: Option<String>) -> Result<u32, StoreError> {
+    job.begin(why)
+}
+
+/// What may end a job from outside.
+struct Wishes<'a> {
+    job: &'a Job,
+    spec: &'a Spec,
+    /// Milliseconds since 1970 of the last look at the log, and whether the job is to end in the lowest bit.
+    looked: AtomicU64,
+}
+
+impl Wishes<'_> {
+    fn stop(&self) -> Option<Stop> {
+        let stop = Some(Stop {
+            grace: CANCEL_GRACE,
+        });
+        let (now, looked) = (now() << 1, self.looked.load(Ordering::Relaxed));
+        if looked & 1 == 1 {
+            return stop;
+        }
+        if now.saturating_sub(looked) < LOOK_EVERY_MS << 1 {
+            return None;
+        }
+        let wished = self.look();
+        self.looked
+            .store(now | u64::from(wished), Ordering::Relaxed);
+        stop.filter(|_| wished)
+    }
+
+    fn look(&self) -> bool {
+        let Ok(life) = self.job.life() else {
+            return false;
+        };
+        let most = self.spec.scheduling.max_running;
+        let over = life
+            .started
+            .is_some_and(|at| now().saturating_sub(at) >= most.as_millis() as u64);
+        if over && life.state == State::Running {
+            let why = format!(
+                "it ran for longer than maxRunningTime, {} s",
+                most.as_secs()
+            );
+            return self.job.append(Event::Cancelling { why }).is_ok();
+        }
+        life.state == State::Cancelling
+    }
+}
+
+/// The folder of a job's results as a path of this machine; `None` for a store elsewhere.
+#[must_use]
+pub fn local_job_dir(life: &Life, spec: &Spec) -> Option<PathBuf> {
+    let folder = job_dir(life, spec);
+    (!folder.contains("://")).then(|| life.job.directory.join(folder))
+}

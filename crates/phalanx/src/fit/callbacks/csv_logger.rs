@@ -1,0 +1,236 @@
+//! The results of epochs as a CSV file.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Seek, SeekFrom, Write};
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use super::python_format::repr;
+use super::{Callback, CallbackContext, CallbackState};
+use crate::config::{Component, Described, Field, Kind, setters, write};
+use crate::fit::{EpochLogs, Logs};
+use crate::{Error, Result};
+
+/// Writes the results of each epoch to a CSV file as a row: Keras' `CSVLogger`, byte for byte.
+///
+/// The columns are `epoch`, from 0, and the logs of the first epoch by name; where none of them is of a validation, a column
+/// beginning with `val_` for each. What an epoch lacks is `NA`. A training that goes on from a checkpoint goes on with its
+/// file, without the rows of epochs that are done again; Keras begins the file anew. The first process writes.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct CsvLogger {
+    filename: PathBuf,
+    separator: String,
+    append: bool,
+    #[serde(skip)]
+    seen: RowsWritten,
+    #[serde(skip)]
+    file: Option<File>,
+    #[serde(skip)]
+    needs_header: bool,
+    /// Whether the last rows could not be written.
+    #[serde(skip)]
+    is_refused: bool,
+}
+
+/// What it has written of a training.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RowsWritten {
+    keys: Option<Vec<String>>,
+    /// The length of the file.
+    bytes: u64,
+    /// Rows that could not be written yet.
+    #[serde(default)]
+    unwritten: String,
+}
+
+impl Described for CsvLogger {
+    const COMPONENT: Component = Component {
+        name: "csv_logger",
+        doc: "writes the results of each epoch to a CSV file",
+        fields: &[
+            Field::required("filename", Kind::Text, "the path of the file").example("training.csv"),
+            Field::optional(
+                "separator",
+                Kind::Text,
+                "what is between the columns, a character",
+            ),
+            Field::optional(
+                "append",
+                Kind::Bool,
+                "whether rows are added to a file that is there, which is replaced otherwise",
+            ),
+        ],
+    };
+}
+
+impl Clone for CsvLogger {
+    /// The settings: each has a file of its own.
+    fn clone(&self) -> Self {
+        Self {
+            filename: self.filename.clone(),
+            separator: self.separator.clone(),
+            append: self.append,
+            ..Self::default()
+        }
+    }
+}
+
+impl Default for CsvLogger {
+    fn default() -> Self {
+        Self::new("training.csv")
+    }
+}
+
+impl CsvLogger {
+    /// Writes to this file, with commas, in the place of one that is there.
+    #[must_use]
+    pub fn new(filename: impl Into<PathBuf>) -> Self {
+        Self {
+            filename: filename.into(),
+            separator: ",".to_owned(),
+            append: false,
+            seen: RowsWritten::default(),
+            file: None,
+            needs_header: true,
+            is_refused: false,
+        }
+    }
+
+    /// What is between the columns; a comma by default.
+    #[must_use]
+    pub fn separator(mut self, separator: char) -> Self {
+        self.separator = separator.to_string();
+        self
+    }
+
+    fn refused(&self, action: &'static str) -> impl FnOnce(std::io::Error) -> Error + use<> {
+        let path = self.filename.clone();
+        move |source| Error::Io {
+            path,
+            action,
+            source,
+        }
+    }
+
+    /// Opens the file; of one that a training goes on with only the rows of its epochs stay.
+    fn open(&mut self, is_resumed: bool) -> std::io::Result<()> {
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(!self.append && !is_resumed)
+            .open(&self.filename)?;
+        if is_resumed {
+            let length = file.metadata()?.len();
+            file.set_len(length.min(self.seen.bytes))?;
+        }
+        self.seen.bytes = file.seek(SeekFrom::End(0))?;
+        self.needs_header = self.seen.bytes == 0;
+        self.file = Some(file);
+        Ok(())
+    }
+
+    /// Adds text at the end of what was written whole.
+    fn write_whole(&mut self, text: &str) -> std::io::Result<()> {
+        let Some(file) = &mut self.file else {
+            return Ok(());
+        };
+        file.set_len(self.seen.bytes)?;
+        file.seek(SeekFrom::Start(self.seen.bytes))?;
+        file.write_all(text.as_bytes())?;
+        self.seen.bytes += text.len() as u64;
+        self.is_refused = false;
+        Ok(())
+    }
+
+    fn row(&self, fields: impl Iterator<Item = String>) -> String {
+        let quoted = |field: String| {
+            let special = [&*self.separator, "\"", "\r", "\n"];
+            match special.iter().any(|special| field.contains(special)) {
+                true => format!("\"{}\"", field.replace('"', "\"\"")),
+                false => field,
+            }
+        };
+        let fields: Vec<String> = fields.map(quoted).collect();
+        fields.join(&self.separator) + "\r\n"
+    }
+}
+
+setters!(CsvLogger {
+    /// Whether rows are added to a file that is there, which is replaced otherwise.
+    append: bool,
+});
+
+impl Callback for CsvLogger {
+    fn kind(&self) -> &'static str {
+        Self::COMPONENT.name
+    }
+
+    fn on_train_begin(&mut self, cx: &mut CallbackContext<'_>) -> Result<()> {
+        let (kind, separator) = (self.kind(), &self.separator);
+        if separator.chars().count() != 1 {
+            return Err(Error::user(format!(
+                "{kind}: `separator` is {separator:?}, expected one character"
+            )));
+        }
+        let restored: Option<RowsWritten> = cx.restored()?;
+        let is_resumed = restored.is_some();
+        self.seen = restored.unwrap_or_default();
+        if cx.is_chief() {
+            let refused = self.refused("open");
+            self.open(is_resumed).map_err(refused)?;
+        }
+        Ok(())
+    }
+
+    fn on_epoch_end(&mut self, done: &mut EpochLogs, cx: &mut CallbackContext<'_>) -> Result<()> {
+        let keys = self.seen.keys.get_or_insert_with(|| columns(&done.logs));
+        let keys = keys.clone();
+        let mut text = std::mem::take(&mut self.seen.unwritten);
+        if std::mem::take(&mut self.needs_header) {
+            let names = std::iter::once("epoch".to_owned()).chain(keys.iter().cloned());
+            text += &self.row(names);
+        }
+        let values = keys.iter().map(|key| {
+            let value = done.logs.get(key);
+            value.map_or("NA".to_owned(), repr)
+        });
+        text += &self.row(std::iter::once(done.epoch.to_string()).chain(values));
+        if let Err(error) = self.write_whole(&text) {
+            // Training does not depend on it.
+            if !std::mem::replace(&mut self.is_refused, true) {
+                let (kind, path) = (self.kind(), self.filename.display());
+                cx.notice(&format!(
+                    "warning: {kind} cannot write to `{path}`: {error}; its rows are kept until it can"
+                ));
+            }
+            self.seen.unwritten = text;
+        }
+        Ok(())
+    }
+
+    fn on_train_end(&mut self, _: &mut CallbackContext<'_>) -> Result<()> {
+        self.file = None;
+        Ok(())
+    }
+
+    fn state(&self) -> CallbackState {
+        CallbackState {
+            values: write(self.kind(), &self.seen),
+            tensors: Vec::new(),
+        }
+    }
+}
+
+/// The columns by the logs of the first epoch.
+fn columns(logs: &Logs) -> Vec<String> {
+    let mut keys: Vec<String> = logs.iter().map(|(name, _)| name.to_owned()).collect();
+    keys.sort();
+    if !keys.iter().any(|key| key.starts_with(Logs::VALIDATION)) {
+        let of_validation = keys.iter().map(|key| format!("{}{key}", Logs::VALIDATION));
+        keys.extend(of_validation.collect::<Vec<_>>());
+    }
+    keys
+}

@@ -1,0 +1,131 @@
+//! The variables of the best epoch, at the end of a training.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Callback, CallbackContext, CallbackState};
+use crate::checkpoint::{JsonFloat, NamedTensors};
+use crate::config::write;
+use crate::fit::EpochLogs;
+use crate::metrics::Better;
+use crate::{Error, Result};
+
+/// Restores at the end the variables of the epoch with the best value of a log: what [`Fit::keep_best`](crate::fit::Fit::keep_best)
+/// adds, before all other callbacks.
+///
+/// Epochs without the log are passed over, and those whose log is not a number are worse than all others.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KeepBest {
+    log: String,
+    better: Option<Better>,
+    found: Option<(f64, NamedTensors)>,
+}
+
+/// What a checkpoint keeps of it beside the variables.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BestValue {
+    log: String,
+    value: Option<JsonFloat>,
+}
+
+impl KeepBest {
+    /// Finds the best epoch by this log.
+    #[must_use]
+    pub fn new(log: impl Into<String>) -> Self {
+        Self {
+            log: log.into(),
+            better: None,
+            found: None,
+        }
+    }
+
+    /// The best value so far.
+    #[must_use]
+    pub fn best(&self) -> Option<f64> {
+        self.found.as_ref().map(|(value, _)| *value)
+    }
+
+    /// What the checkpoint that training goes on from has.
+    fn restored(&self, cx: &CallbackContext<'_>) -> Result<Option<(f64, NamedTensors)>> {
+        let Some(BestValue { log, value }) = cx.restored()? else {
+            return Ok(None);
+        };
+        if log != self.log {
+            let other = &self.log;
+            return Err(Error::user(format!(
+                "the training to go on with keeps the best epoch by `{log}`, and this one by `{other}`; keep it by `{log}`"
+            )));
+        }
+        Ok(value.map(|JsonFloat(value)| (value, cx.restored_tensors().to_vec())))
+    }
+}
+
+/// Which values of a log are better, by which the best is asked for, of these logs.
+pub(in crate::fit) fn better_of(
+    log: &str,
+    known: &[(String, Option<Better>)],
+    validates: bool,
+) -> Result<Better> {
+    let Some((_, better)) = known.iter().find(|(name, _)| name == log) else {
+        let hint = match validates {
+            true => "",
+            false => "; those that begin with val_ need a validation",
+        };
+        let names: Vec<&str> = known.iter().map(|(name, _)| &**name).collect();
+        return Err(Error::user(format!(
+            "the best epoch was asked for by `{log}`, and the logs are {}; name one of them{hint}",
+            names.join(", ")
+        )));
+    };
+    better.ok_or_else(|| {
+        Error::user(format!(
+            "the best epoch was asked for by `{log}`, of which it is not known whether more is better; say so with `Metric::better_when`, or use another log"
+        ))
+    })
+}
+
+impl Callback for KeepBest {
+    fn kind(&self) -> &'static str {
+        "keep_best"
+    }
+
+    fn on_train_begin(&mut self, cx: &mut CallbackContext<'_>) -> Result<()> {
+        self.better = Some(better_of(&self.log, &cx.goals(), cx.validates())?);
+        self.found = self.restored(cx)?;
+        Ok(())
+    }
+
+    fn on_epoch_end(&mut self, done: &mut EpochLogs, cx: &mut CallbackContext<'_>) -> Result<()> {
+        let Some(value) = done.logs.get(&self.log).filter(|value| !value.is_nan()) else {
+            return Ok(());
+        };
+        let is_better = match (self.best(), self.better) {
+            (None, _) => true,
+            (Some(best), Some(Better::Higher)) => value > best,
+            (Some(best), _) => value < best,
+        };
+        if is_better {
+            self.found = Some((value, cx.variables()?));
+        }
+        Ok(())
+    }
+
+    fn on_train_end(&mut self, cx: &mut CallbackContext<'_>) -> Result<()> {
+        match &self.found {
+            Some((_, variables)) => cx.set_variables(variables),
+            None => Ok(()),
+        }
+    }
+
+    fn state(&self) -> CallbackState {
+        let best = BestValue {
+            log: self.log.clone(),
+            value: self.best().map(JsonFloat),
+        };
+        let variables = self.found.as_ref().map(|(_, variables)| variables.clone());
+        CallbackState {
+            values: write(self.kind(), &best),
+            tensors: variables.unwrap_or_default(),
+        }
+    }
+}

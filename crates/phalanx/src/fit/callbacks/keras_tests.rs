@@ -1,0 +1,396 @@
+//! The decisions of Keras' own callbacks on 200 random sequences of results, from `tests/golden/keras/make_callbacks.py`.
+
+use std::cell::RefCell;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+
+use super::*;
+use crate::checkpoint::NamedTensors;
+use crate::config::read;
+use crate::data::InputBottleneck;
+use crate::data::{Batch, HostTensor};
+use crate::fit::history::InputReport;
+use crate::fit::{ReplicaTimes, Watch};
+use crate::metrics::Better;
+
+/// A trainer whose only variable is the number of the epoch.
+#[derive(Clone, Default)]
+struct Fake(Rc<RefCell<FakeState>>);
+
+#[derive(Default)]
+struct FakeState {
+    rate: f32,
+    weights: f64,
+    logs: Logs,
+    saved: Vec<PathBuf>,
+}
+
+impl Training for Fake {
+    fn is_chief(&self) -> bool {
+        true
+    }
+    fn iterations(&self) -> i64 {
+        0
+    }
+    fn logs(&mut self) -> Result<Logs> {
+        Ok(self.0.borrow().logs.clone())
+    }
+    fn learning_rate(&self) -> Result<f64> {
+        Ok(f64::from(self.0.borrow().rate))
+    }
+    fn set_learning_rate(&mut self, rate: f64) -> Result<()> {
+        self.0.borrow_mut().rate = rate as f32;
+        Ok(())
+    }
+    fn variables(&self) -> Result<NamedTensors> {
+        let value = HostTensor::scalar(self.0.borrow().weights);
+        Ok(vec![("w".to_owned(), value)])
+    }
+    fn set_variables(&mut self, values: &[(String, HostTensor)]) -> Result<()> {
+        self.0.borrow_mut().weights = values[0].1.to_f64()[0];
+        Ok(())
+    }
+    fn save_weights(&mut self, path: &Path) -> Result<()> {
+        self.0.borrow_mut().saved.push(path.to_path_buf());
+        Ok(())
+    }
+    fn save_model(&mut self, _: &Path) -> Result<()> {
+        Ok(())
+    }
+    fn goals(&self) -> Vec<(String, Option<Better>)> {
+        let names = [
+            ("loss", Better::Lower),
+            ("accuracy", Better::Higher),
+            ("mse", Better::Lower),
+        ];
+        let names = names.into_iter();
+        names
+            .map(|(name, better)| (name.to_owned(), Some(better)))
+            .collect()
+    }
+    fn notice(&self, _: &str) {}
+    fn batch(&self) -> Option<&Batch> {
+        None
+    }
+    fn watch_bad_steps(&mut self, _: bool) -> Result<()> {
+        Ok(())
+    }
+    fn first_bad_step(&mut self) -> Result<Option<u64>> {
+        let loss = self.0.borrow().logs["loss"];
+        Ok((!loss.is_finite()).then_some(0))
+    }
+    fn first_bad_tensor(&mut self, _: Option<&Batch>) -> Result<String> {
+        Ok(String::new())
+    }
+    fn use_averages(&mut self, _: bool) -> Result<()> {
+        Ok(())
+    }
+    fn is_alone(&self) -> bool {
+        true
+    }
+    fn describe(&self, _: usize) -> String {
+        String::new()
+    }
+    fn watch_replicas(&mut self, _: Watch) {}
+    fn record_step(&mut self, _: usize, _: Duration) {}
+    fn time_replicas_if_due(&mut self, _: Duration) -> Result<Option<ReplicaTimes>> {
+        Ok(None)
+    }
+}
+
+/// A training of the fake, epoch by epoch.
+struct Drive {
+    fake: Fake,
+    callbacks: Callbacks,
+    wishes: Wishes,
+    place: HookPlace,
+    states: CallbackStates,
+}
+
+impl Drive {
+    fn new(callback: impl IntoCallback, states: CallbackStates) -> Self {
+        let mut callbacks = Callbacks::default();
+        callbacks.push(callback);
+        let mut drive = Self {
+            fake: Fake::default(),
+            callbacks,
+            wishes: Wishes::default(),
+            place: HookPlace {
+                validates: true,
+                ..HookPlace::default()
+            },
+            states,
+        };
+        drive.fake.0.borrow_mut().rate = 0.1;
+        drive.each(|callback, cx| callback.on_train_begin(cx));
+        drive
+    }
+
+    fn each(
+        &mut self,
+        hook: impl FnMut(&mut dyn Callback, &mut CallbackContext<'_>) -> Result<()>,
+    ) {
+        let around = (self.place, &mut self.wishes, &self.states);
+        let mut fake = self.fake.clone();
+        self.callbacks.each(&mut fake, around, hook).unwrap();
+    }
+
+    /// An epoch; whether training is to end.
+    fn epoch(&mut self, epoch: usize, logs: &Logs) -> bool {
+        self.place.epoch = epoch;
+        self.each(|callback, cx| callback.on_epoch_begin(epoch, cx));
+        self.fake.0.borrow_mut().weights = epoch as f64;
+        let mut done = EpochLogs {
+            epoch,
+            logs: logs.clone(),
+            steps: 1,
+            seconds: 0.0,
+            input: InputReport {
+                bottleneck: InputBottleneck {
+                    waited: 0.0,
+                    slowest: "",
+                },
+                stages: Vec::new(),
+                skipped: 0,
+                validation_skipped: 0,
+                lost_bytes: 0,
+            },
+            replica_times: None,
+            times: None,
+            verdict: None,
+        };
+        self.each(|callback, cx| callback.on_epoch_end(&mut done, cx));
+        self.wishes.stop.is_some()
+    }
+}
+
+/// What is driven through all epochs, interrupted once by a checkpoint whose state another callback takes over.
+fn interrupted<C: IntoCallback>(
+    epochs: &[Logs],
+    at: usize,
+    make: impl Fn() -> C,
+    mut after: impl FnMut(&Drive),
+) -> Drive {
+    let mut drive = Drive::new(make(), CallbackStates::new());
+    for (epoch, logs) in epochs.iter().enumerate() {
+        if epoch == at {
+            let (rate, weights) = {
+                let before = drive.fake.0.borrow();
+                (before.rate, before.weights)
+            };
+            let states = drive.callbacks.states();
+            drive = Drive::new(make(), states);
+            let mut fake = drive.fake.0.borrow_mut();
+            (fake.rate, fake.weights) = (rate, weights);
+        }
+        let is_over = drive.epoch(epoch, logs);
+        after(&drive);
+        if is_over {
+            break;
+        }
+    }
+    drive.each(|callback, cx| callback.on_train_end(cx));
+    drive
+}
+
+fn cases() -> Vec<Value> {
+    let path = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../tests/golden/keras/callbacks.json"
+    );
+    let text = std::fs::read_to_string(path).unwrap();
+    let cases: Vec<Value> = serde_json::from_str(&text).unwrap();
+    assert_eq!(cases.len(), 200);
+    cases
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or_else(|| {
+        assert_eq!(value, "NaN");
+        f64::NAN
+    })
+}
+
+fn epochs(case: &Value) -> Vec<Logs> {
+    let logs = |epoch: &Value| {
+        let entries = epoch.as_object().unwrap().iter();
+        entries
+            .map(|(name, value)| (name.clone(), number(value)))
+            .collect()
+    };
+    case["epochs"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(logs)
+        .collect()
+}
+
+/// The settings without those named, and without those that are nothing.
+fn settings(value: &Value, without: &[&str]) -> Value {
+    let fields = value.as_object().unwrap().iter();
+    let kept = fields.filter(|(name, value)| !without.contains(&name.as_str()) && !value.is_null());
+    let kept = kept.map(|(name, value)| (name.clone(), value.clone()));
+    Value::Object(kept.collect::<Map<_, _>>())
+}
+
+fn f32s(value: &Value) -> Vec<f32> {
+    let values = value.as_array().unwrap().iter();
+    values.map(|value| number(value) as f32).collect()
+}
+
+/// A case with the epoch in which its training is interrupted.
+fn each(name: &str, mut check: impl FnMut(usize, &[Logs], usize, &Value, &Value)) {
+    for (index, case) in cases().iter().enumerate() {
+        let (epochs, case) = (epochs(case), &case[name]);
+        let at = index % (epochs.len() + 1);
+        check(index, &epochs, at, &case["settings"], &case["decided"]);
+    }
+}
+
+#[test]
+fn early_stopping_ends_where_keras_does() {
+    each("early_stopping", |index, epochs, at, given, decided| {
+        let template = EarlyStopping::default();
+        let callback: EarlyStopping =
+            read("early_stopping", &template, &settings(given, &[])).unwrap();
+        let last = Arc::new(Mutex::new(callback.clone()));
+        let mut done = 0;
+        let make = || {
+            // The last one made is looked at.
+            *last.lock().unwrap() = callback.clone();
+            Arc::clone(&last)
+        };
+        let drive = interrupted(epochs, at, make, |_| done += 1);
+        assert_eq!(done, decided["done"], "{index}: {given}");
+        let best = last.lock().unwrap().best_epoch();
+        assert_eq!(best, decided["best_epoch"], "{index}: {given}");
+        let weights = drive.fake.0.borrow().weights;
+        assert_eq!(weights, number(&decided["weights"]), "{index}: {given}");
+    });
+}
+
+#[test]
+fn rates_fall_on_plateaus_as_in_keras() {
+    each(
+        "reduce_lr_on_plateau",
+        |index, epochs, at, given, decided| {
+            let template = ReduceLrOnPlateau::default();
+            let callback: ReduceLrOnPlateau =
+                read("reduce_lr_on_plateau", &template, &settings(given, &[])).unwrap();
+            let mut rates = Vec::new();
+            let after = |drive: &Drive| rates.push(drive.fake.0.borrow().rate);
+            interrupted(epochs, at, || callback.clone(), after);
+            assert_eq!(rates, f32s(&decided["rates"]), "{index}: {given}");
+        },
+    );
+}
+
+#[test]
+fn scheduled_rates_are_those_of_keras() {
+    each(
+        "learning_rate_scheduler",
+        |index, epochs, at, given, decided| {
+            let (factor, every) = (number(&given["factor"]), number(&given["every"]) as usize);
+            let make = || {
+                LearningRateScheduler::per_epoch(move |epoch, rate| match epoch % every {
+                    0 => rate * factor,
+                    _ => rate,
+                })
+            };
+            let mut rates = Vec::new();
+            let after = |drive: &Drive| rates.push(drive.fake.0.borrow().rate);
+            interrupted(epochs, at, make, after);
+            assert_eq!(rates, f32s(&decided["rates"]), "{index}: {given}");
+        },
+    );
+}
+
+#[test]
+fn the_same_paths_are_written_after_the_same_epochs() {
+    each("model_checkpoint", |index, epochs, at, given, decided| {
+        let mut fields = settings(given, &["batches"]);
+        fields["save_weights_only"] = json!(true);
+        let callback: ModelCheckpoint =
+            read("model_checkpoint", &ModelCheckpoint::default(), &fields).unwrap();
+        let batches = number(&given["batches"]) as usize;
+        let mut drive = Drive::new(callback.clone(), CallbackStates::new());
+        let mut saved = Vec::new();
+        for (epoch, logs) in epochs.iter().enumerate() {
+            if epoch == at {
+                let states = drive.callbacks.states();
+                saved.append(&mut drive.fake.0.borrow_mut().saved);
+                drive = Drive::new(callback.clone(), states);
+            }
+            drive.place.epoch = epoch;
+            drive.each(|callback, cx| callback.on_epoch_begin(epoch, cx));
+            drive.fake.0.borrow_mut().logs =
+                [("loss".to_owned(), logs["loss"])].into_iter().collect();
+            for batch in 0..batches {
+                drive.each(|callback, cx| callback.on_train_batch_end(batch, cx));
+            }
+            drive.epoch(epoch, logs);
+        }
+        saved.append(&mut drive.fake.0.borrow_mut().saved);
+        // Where Keras ends the training with an error nothing is written.
+        let expected = decided["saved"].as_array().unwrap().iter();
+        let expected: Vec<PathBuf> = expected
+            .filter_map(Value::as_str)
+            .map(PathBuf::from)
+            .collect();
+        assert_eq!(saved, expected, "{index}: {given}");
+    });
+}
+
+#[test]
+fn the_csv_file_is_that_of_keras() {
+    let folder = std::env::temp_dir().join(format!("phalanx-csv-logger-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    each("csv_logger", |index, epochs, at, given, decided| {
+        let path = folder.join(format!("{index}.csv"));
+        if let Some(before) = given["before"].as_str() {
+            std::fs::write(&path, before).unwrap();
+        }
+        let mut fields = settings(given, &["before"]);
+        fields["filename"] = json!(path);
+        let make = || -> CsvLogger { read("csv_logger", &CsvLogger::default(), &fields).unwrap() };
+        // Between a checkpoint and the end of the process that wrote it rows may follow, which do not stay.
+        let mut count = 0;
+        interrupted(epochs, at, make, |_| {
+            count += 1;
+            if count == at {
+                let mut text = std::fs::read_to_string(&path).unwrap();
+                text += "of an epoch that is done again\r\n";
+                std::fs::write(&path, text).unwrap();
+            }
+        });
+        let text = std::fs::read_to_string(&path).unwrap();
+        let text = match at == epochs.len() {
+            true => text.replace("of an epoch that is done again\r\n", ""),
+            false => text,
+        };
+        assert_eq!(text, decided["text"].as_str().unwrap(), "{index}: {given}");
+    });
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn losses_that_are_not_numbers_end_it_at_the_batch_of_keras() {
+    each("terminate_on_nan", |index, epochs, _, _, decided| {
+        let mut drive = Drive::new(TerminateOnNan::new(), CallbackStates::new());
+        let mut batches = 0;
+        for (batch, logs) in epochs.iter().enumerate() {
+            drive.fake.0.borrow_mut().logs = logs.clone();
+            drive.each(|callback, cx| callback.on_train_batch_end(batch, cx));
+            batches += 1;
+            if drive.wishes.stop.is_some() {
+                break;
+            }
+        }
+        assert_eq!(batches, decided["batches"], "{index}");
+    });
+}

@@ -1,0 +1,64 @@
+//! A log that is watched, and which of its values are better.
+
+use serde::{Deserialize, Serialize};
+
+use super::CallbackContext;
+use crate::config::{Field, Kind};
+use crate::metrics::Better;
+use crate::{Error, Result};
+
+/// Which values of a watched log are better.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MonitorMode {
+    /// As the loss or the metric says.
+    #[default]
+    Auto,
+    /// The least.
+    Min,
+    /// The greatest.
+    Max,
+}
+
+/// The setting of all that watch a log.
+pub(super) const MODE: Field = Field::optional(
+    "mode",
+    Kind::OneOf(&["auto", "min", "max"]),
+    "which values of the log are better: `min` the least, `max` the greatest, `auto` as its loss or metric says",
+);
+
+/// The setting of all that watch a log.
+pub(super) const MONITOR: Field = Field::optional("monitor", Kind::Text, "the log that is watched");
+
+impl MonitorMode {
+    /// Which values of this log are better; `who` is the callback in errors.
+    pub(super) fn better(self, who: &str, log: &str, cx: &CallbackContext<'_>) -> Result<Better> {
+        match self {
+            Self::Min => return Ok(Better::Lower),
+            Self::Max => return Ok(Better::Higher),
+            Self::Auto => {}
+        }
+        cx.check_log(who, log)?;
+        let known = cx.goals();
+        let found = known.iter().find(|(name, _)| name == log);
+        found.and_then(|(_, better)| *better).ok_or_else(|| {
+            Error::user(format!(
+                "{who} watches `{log}`, of which it is not known whether more is better; say so with `mode`, or with `Metric::better_when`"
+            ))
+        })
+    }
+}
+
+/// Whether a value is better than the reference by more than `min_delta`; every value is better than none.
+///
+/// Numbers are compared as f32, as Keras does: a change of exactly `min_delta` is then no improvement by the rounding of a
+/// difference. What is not a number is better than nothing but no reference, and nothing is better than it.
+pub(super) fn improves(better: Better, value: f64, min_delta: f64, reference: Option<f64>) -> bool {
+    let Some(reference) = reference else {
+        return true;
+    };
+    match better {
+        Better::Lower => ((value + min_delta.abs()) as f32) < reference as f32,
+        Better::Higher => ((value - min_delta.abs()) as f32) > reference as f32,
+    }
+}

@@ -1,0 +1,123 @@
+//! Paths with the number of the epoch and logs in them: `ckpt_{epoch:02d}-{val_loss:.2f}`.
+
+use std::path::PathBuf;
+
+use super::python_format::{FormatSpec, Number};
+use crate::fit::Logs;
+
+/// A path with places for numbers, as Python's `str.format` has them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct PathPattern(Vec<Part>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Part {
+    Text(String),
+    Number { name: String, spec: FormatSpec },
+}
+
+impl PathPattern {
+    /// Reads a pattern, or says what is wrong with it.
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        let mut parts = Vec::new();
+        let (mut plain, mut rest) = (String::new(), text.chars());
+        while let Some(next) = rest.next() {
+            let is_doubled = rest.as_str().starts_with(next);
+            match next {
+                '{' | '}' if is_doubled => {
+                    rest.next();
+                    plain.push(next);
+                }
+                '}' => return Err("it has a `}` without a `{` before it".to_owned()),
+                '{' => {
+                    let Some((inside, after)) = rest.as_str().split_once('}') else {
+                        return Err("it has a `{` without a `}` behind it".to_owned());
+                    };
+                    rest = after.chars();
+                    parts.push(Part::Text(std::mem::take(&mut plain)));
+                    parts.push(number(inside)?);
+                }
+                other => plain.push(other),
+            }
+        }
+        parts.push(Part::Text(plain));
+        Ok(Self(parts))
+    }
+
+    /// The names of the numbers.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().filter_map(|part| match part {
+            Part::Number { name, .. } => Some(&**name),
+            Part::Text(_) => None,
+        })
+    }
+
+    /// The path of an epoch, and of a batch where it is one; both are counted from 1 in it. An error says what is missing.
+    pub(super) fn path(
+        &self,
+        epoch: usize,
+        batch: Option<usize>,
+        logs: &Logs,
+    ) -> Result<PathBuf, String> {
+        let whole = |count: usize| Number::Whole(i64::try_from(count).unwrap_or(i64::MAX));
+        let mut path = String::new();
+        for part in &self.0 {
+            match part {
+                Part::Text(text) => path.push_str(text),
+                Part::Number { name, spec } => {
+                    let value = match (&**name, batch) {
+                        ("epoch", _) => Some(whole(epoch + 1)),
+                        ("batch", Some(batch)) => Some(whole(batch + 1)),
+                        _ => logs.get(name).map(Number::Real),
+                    };
+                    let value = value.ok_or_else(|| format!("there is no `{name}`"))?;
+                    let written = spec.write(value);
+                    path.push_str(&written.map_err(|why| format!("`{name}`: {why}"))?);
+                }
+            }
+        }
+        Ok(path.into())
+    }
+}
+
+fn number(inside: &str) -> Result<Part, String> {
+    let (name, spec) = inside.split_once(':').unwrap_or((inside, ""));
+    if name.is_empty() || name.contains(['{', '!', '[', '.']) {
+        return Err(format!("`{{{inside}}}` names no log, `epoch` or `batch`"));
+    }
+    let spec = FormatSpec::parse(spec).map_err(|why| format!("`{{{inside}}}` has {why}"))?;
+    Ok(Part::Number {
+        name: name.to_owned(),
+        spec,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn epochs_batches_and_logs_have_their_places() {
+        let logs: Logs = [("val_loss".to_owned(), 0.456)].into_iter().collect();
+        let path = |text: &str, batch| {
+            let path = PathPattern::parse(text).and_then(|pattern| pattern.path(4, batch, &logs));
+            path.map(|path| path.display().to_string())
+        };
+        assert_eq!(
+            path("a/ckpt_{epoch:02d}-{val_loss:.2f}", None).unwrap(),
+            "a/ckpt_05-0.46"
+        );
+        assert_eq!(path("{epoch}_{batch:03d}", Some(11)).unwrap(), "5_012");
+        assert_eq!(path("{{x}}", None).unwrap(), "{x}");
+        for wrong in [
+            "{batch}",
+            "{loss}",
+            "{epoch",
+            "epoch}",
+            "{}",
+            "{epoch:q}",
+            "{val_loss:d}",
+        ] {
+            assert!(path(wrong, None).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! An evaluator: a process that looks at the checkpoints of a training that another process writes, until that training is done.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use phalanx_summary::EventWriter;
+use serde::{Deserialize, Serialize};
+
+use super::callbacks::better_of;
+use super::{Logs, Trainer};
+use crate::checkpoint::{TrainingState, is_marked_done};
+use crate::data::Batches;
+use crate::metrics::Better;
+use crate::{Error, Result};
+
+/// How often the folder is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// How the checkpoints of another process's training are followed: Keras' `SidecarEvaluator`, which Keras 3 has no more.
+///
+/// The checkpoints are the one at a path, the older ones beside it, and those that a
+/// [`ModelCheckpoint`](super::callbacks::ModelCheckpoint) writes in the same folder. Where Keras waits for ever, this ends when the
+/// training says that it is done, and fails when it says nothing for too long.
+#[derive(Clone, Debug)]
+pub struct Follow {
+    checkpoint: PathBuf,
+    each: bool,
+    within: Duration,
+    since: Option<SystemTime>,
+    summaries: Option<PathBuf>,
+    best: Option<(String, PathBuf)>,
+    stop: Option<Arc<AtomicBool>>,
+}
+
+/// The evaluation of one checkpoint.
+#[derive(Clone, Debug)]
+pub struct Followed {
+    /// Its path when it was read.
+    pub path: PathBuf,
+    /// The number of updates that made it.
+    pub step: i64,
+    /// The number of epochs that were done.
+    pub epochs: u64,
+    /// What the evaluation gave.
+    pub logs: Logs,
+    /// Whether it is the best so far, and was exported.
+    pub is_best: bool,
+}
+
+impl Follow {
+    /// Follows the checkpoint that a training writes to this path, the newest each time.
+    #[must_use]
+    pub fn new(checkpoint: impl Into<PathBuf>) -> Self {
+        Self {
+            checkpoint: checkpoint.into(),
+            each: false,
+            within: Duration::from_secs(600),
+            since: None,
+            summaries: None,
+            best: None,
+            stop: None,
+        }
+    }
+
+    /// Evaluates each checkpoint that is found, the oldest first, in place of the newest alone. One that the training replaces before
+    /// its turn comes is passed over: [`Fit::keep_checkpoints`](super::Fit::keep_checkpoints) keeps more of them.
+    #[must_use]
+    pub const fn each(mut self) -> Self {
+        self.each = true;
+        self
+    }
+
+    /// How long to wait for the next checkpoint, or the word that there is none: ten minutes unless this says otherwise.
+    #[must_use]
+    pub const fn within(mut self, time: Duration) -> Self {
+        self.within = time;
+        self
+    }
+
+    /// Passes over what was written before this time, by another training that had the path.
+    #[must_use]
+    pub const fn since(mut self, time: SystemTime) -> Self {
+        self.since = Some(time);
+        self
+    }
+
+    /// Writes `evaluation_<name>_vs_iterations` by step for TensorBoard, to `validation` in this folder, as Keras' `TensorBoard`
+    /// callback of an evaluator does.
+    #[must_use]
+    pub fn summaries(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.summaries = Some(folder.into());
+        self
+    }
+
+    /// Keeps the model of the checkpoint that is best by a log, in this directory; beside it, `<directory>.json` says which one it is, so
+    /// that an evaluator that is started again goes on from there.
+    #[must_use]
+    pub fn best(mut self, log: impl Into<String>, directory: impl Into<PathBuf>) -> Self {
+        self.best = Some((log.into(), directory.into()));
+        self
+    }
+
+    /// Ends when this flag is set, with [`Error::Stopped`].
+    #[must_use]
+    pub fn stop_when(mut self, flag: &Arc<AtomicBool>) -> Self {
+        self.stop = Some(Arc::clone(flag));
+        self
+    }
+
+    /// The checkpoints that are there and were not looked at, the oldest first, each with what tells it from others.
+    fn found(&self, seen: &BTreeSet<SystemTime>) -> Vec<(SystemTime, PathBuf)> {
+        let parent = match self.checkpoint.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            _ => Path::new("."),
+        };
+        let entries = fs::read_dir(parent).into_iter().flatten().flatten();
+        let written = |entry: fs::DirEntry| {
+            let path = entry.path();
+            // It is written last, and keeps its time when the directory gets another name.
+            let time = fs::metadata(path.join("checkpoint.json")).ok()?.modified();
+            Some((time.ok()?, path))
+        };
+        let is_new = |(time, _): &(SystemTime, PathBuf)| {
+            !seen.contains(time) && self.since.is_none_or(|since| *time >= since)
+        };
+        let mut found: Vec<_> = entries.filter_map(written).filter(is_new).collect();
+        found.sort();
+        found.dedup_by(|later, earlier| later.0 == earlier.0);
+        found
+    }
+
+    fn is_stopped(&self) -> bool {
+        let stop = self.stop.as_ref();
+        stop.is_some_and(|flag| flag.load(Ordering::Relaxed))
+    }
+
+    fn too_late(&self, last: Option<i64>) -> Error {
+        let (path, seconds) = (self.checkpoint.display(), self.within.as_secs());
+        let last = last.map_or_else(
+            || "no checkpoint has come".to_owned(),
+            |step| format!("no checkpoint has come after the one of step {step}"),
+        );
+        Error::Cluster(format!(
+            "{last} at {path} for {seconds} seconds, and the training has not said that it is done; see whether it runs, and writes checkpoints there (`save_freq` or --resume of `phalanx train`)"
+        ))
+    }
+}
+
+/// What is written beside an export.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct BestRecord {
+    log: String,
+    value: f64,
+    step: i64,
+}
+
+/// An evaluator at work.
+struct Evaluator<'a> {
+    follow: &'a Follow,
+    better: Option<Better>,
+    best: Option<BestRecord>,
+    events: Option<EventWriter>,
+    seen: BTreeSet<SystemTime>,
+    last: Option<i64>,
+}
+
+impl Trainer {
+    /// Evaluates the checkpoints that another process writes, as they come, until its training is done; `report` is called with each.
+    /// This trainer has the variables of the last one then.
+    ///
+    /// # Errors
+    /// [`Error::Cluster`] when no checkpoint comes for too long, [`Error::Stopped`] when that is asked for, and what evaluating gives;
+    /// [`Error::User`] when a checkpoint is of another model or `best` names no log.
+    pub fn follow(
+        &mut self,
+        data: &Batches,
+        follow: &Follow,
+        mut report: impl FnMut(&Followed) -> Result<()>,
+    ) -> Result<()> {
+        let mut evaluator = Evaluator::new(self, follow)?;
+        let mut since = Instant::now();
+        loop {
+            // Asked before looking: what was written before it was done is found by then.
+            let is_done = is_marked_done(&follow.checkpoint, follow.since);
+            let mut found = follow.found(&evaluator.seen);
+            if !follow.each {
+                let older = found.len().saturating_sub(1);
+                let passed_over = found.drain(..older);
+                evaluator.seen.extend(passed_over.map(|(time, _)| time));
+            }
+            let is_nothing = found.is_empty();
+            for (time, path) in found {
+                if follow.is_stopped() {
+                    break;
+                }
+                evaluator.seen.insert(time);
+                if let Some(followed) = evaluator.evaluate(self, data, &path)? {
+                    report(&followed)?;
+                    since = Instant::now();
+                }
+            }
+            if follow.is_stopped() {
+                return Err(Error::Stopped(
+                    "the evaluation of checkpoints was asked to stop".into(),
+                ));
+            }
+            match (is_nothing, is_done) {
+                (false, _) => {}
+                (true, true) => return Ok(()),
+                (true, false) if since.elapsed() > follow.within => {
+                    return Err(follow.too_late(evaluator.last));
+                }
+                (true, false) => thread::sleep(LOOK_EVERY),
+            }
+        }
+    }
+}
+
+impl<'a> Evaluator<'a> {
+    fn new(trainer: &Trainer, follow: &'a Follow) -> Result<Self> {
+        let (mut better, mut best) = (None, None);
+        if let Some((log, directory)) = &follow.best {
+            better = Some(better_of(log, &trainer.goals(), false)?);
+            // What is damaged or of another log is no best.
+            let text = fs::read(record_path(directory)).unwrap_or_default();
+            let record: Option<BestRecord> = serde_json::from_slice(&text).ok();
+            best = record.filter(|best| best.log == *log && follow.since.is_none());
+        }
+        let events = follow.summaries.as_ref();
+        let events = events.map(|folder| EventWriter::create(folder.join("validation")));
+        Ok(Self {
+            follow,
+            better,
+            best,
+            events: events.transpose().map_err(super::tensorboard::io)?,
+            seen: BTreeSet::new(),
+            last: None,
+        })
+    }
+
+    /// Evaluates a checkpoint; nothing where it is not there any more, or another one is.
+    fn evaluate(
+        &mut self,
+        trainer: &mut Trainer,
+        data: &Batches,
+        path: &Path,
+    ) -> Result<Option<Followed>> {
+        let state = match TrainingState::load(path) {
+            Ok(state) => state,
+            Err(error) => {
+                let shown = path.display();
+                let what = format!("warning: the checkpoint at {shown} is passed over: {error}");
+                trainer.engine().notice(&what);
+                return Ok(None);
+            }
+        };
+        let (step, epochs) = (state.iterations(), state.position().epoch);
+        if self.last == Some(step) {
+            return Ok(None);
+        }
+        trainer.set_training_state(&state)?;
+        let logs = trainer.evaluate(data)?;
+        self.write(&logs, step)?;
+        let is_best = self.keep_best(trainer, &logs, step)?;
+        self.last = Some(step);
+        let path = path.to_owned();
+        Ok(Some(Followed {
+            path,
+            step,
+            epochs,
+            logs,
+            is_best,
+        }))
+    }
+
+    fn write(&mut self, logs: &Logs, step: i64) -> Result<()> {
+        let Some(events) = &mut self.events else {
+            return Ok(());
+        };
+        for (name, value) in logs.iter() {
+            let tag = format!("evaluation_{name}_vs_iterations");
+            let written = events.scalar(&tag, value as f32, step);
+            written.map_err(super::tensorboard::io)?;
+        }
+        events.flush().map_err(super::tensorboard::io)
+    }
+
+    fn keep_best(&mut self, trainer: &Trainer, logs: &Logs, step: i64) -> Result<bool> {
+        let Some(((log, directory), better)) = self.follow.best.as_ref().zip(self.better) else {
+            return Ok(false);
+        };
+        let value = logs.get(log).filter(|value| !value.is_nan());
+        let is_better = |value: &f64| match (&self.best, better) {
+            (None, _) => true,
+            (Some(best), Better::Lower) => *value < best.value,
+            (Some(best), Better::Higher) => *value > best.value,
+        };
+        let Some(value) = value.filter(is_better) else {
+            return Ok(false);
+        };
+        trainer.save(directory)?;
+        let log = log.clone();
+        let record = BestRecord { log, value, step };
+        let path = record_path(directory);
+        let text = serde_json::to_vec_pretty(&record).map_err(std::io::Error::other);
+        let written = text.and_then(|text| fs::write(&path, text));
+        written.map_err(|source| Error::Io {
+            path,
+            action: "write",
+            source,
+        })?;
+        self.best = Some(record);
+        Ok(true)
+    }
+}
+
+fn record_path(directory: &Path) -> PathBuf {
+    directory.with_extension("json")
+}

@@ -1,0 +1,348 @@
+//! What a training does when another process is lost: it goes on from the last step that all of its processes have made.
+//!
+//! A step is a transaction: one whose exchange failed has changed nothing, on whatever process, and so has every step in flight behind
+//! it. Processes can therefore differ by what one of them had finished when the exchange broke. They meet again, say how far they are,
+//! and all take the state of the one that is furthest: its arrays, the sums of the epoch, the counters, and its position in the data,
+//! from which every process finds its rows by arithmetic. A process that is new takes it as well. So a recovery is a checkpoint
+//! that goes over the network instead of a disk, and no step before the one in flight is lost. Compiled programs stay.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::divergence::Comparison;
+use super::workers::{StopVote, reader};
+use super::{Fit, History, Trainer};
+use crate::checkpoint::TrainingState;
+use crate::data::{Position, TrainingData};
+use crate::replicas::{Failure, World};
+use crate::{Error, Result};
+
+/// More steps than are ever in flight.
+const MOST: usize = 32;
+/// What a process says of its progress has the number of its `fit` in front, and the steps of that behind.
+const STEP_BITS: u32 = 40;
+
+/// The positions in the data after each of the last steps begun.
+#[derive(Default)]
+pub(super) struct StepLog {
+    /// The batches that the device had counted before the first step.
+    first: i64,
+    /// Steps begun since, with the position after each.
+    positions: VecDeque<(i64, Position)>,
+}
+
+impl StepLog {
+    fn new(first: i64, position: &Position) -> Self {
+        Self {
+            first,
+            positions: VecDeque::from([(0, position.clone())]),
+        }
+    }
+
+    /// Another step was begun, which ends at this position.
+    pub(super) fn begun(&mut self, position: &Position) {
+        let steps = self.positions.back().map_or(0, |(steps, _)| *steps);
+        self.positions.push_back((steps + 1, position.clone()));
+        if self.positions.len() > MOST {
+            self.positions.pop_front();
+        }
+    }
+
+    /// All steps begun are done, and the next one begins at this position.
+    pub(super) fn settled(&mut self, position: &Position) {
+        if let Some((_, last)) = self.positions.back_mut() {
+            last.clone_from(position);
+        }
+    }
+
+    /// The number of steps of the log that the device has made when it has counted this number of batches, and the position after them.
+    fn at(&self, counted: i64) -> Option<(u64, &Position)> {
+        let steps = counted - self.first;
+        let mut positions = self.positions.iter();
+        let (steps, position) = positions.find(|(other, _)| *other == steps)?;
+        Some((u64::try_from(*steps).ok()?, position))
+    }
+}
+
+/// A loss that the training has not gone on from yet.
+pub(super) struct Interruption {
+    since: Instant,
+    failure: Option<Failure>,
+}
+
+/// A `fit`, which is begun again after each loss of another process.
+pub(super) struct Attempts {
+    pub(super) fit: Fit,
+    /// The processes that train together, and the number of this `fit` among all that they make.
+    world: Option<(Arc<World>, u64)>,
+    /// Whether this process has the state that the next attempt begins with.
+    joined: Result<()>,
+}
+
+impl Attempts {
+    /// The first attempt; `None` where this process has come late and the others are in another `fit` already.
+    pub(super) fn begin(trainer: &mut Trainer, fit: Fit) -> Option<Self> {
+        let mut attempts = Self {
+            fit,
+            world: None,
+            joined: Ok(()),
+        };
+        if let Some(world) = trainer.placement.world().cloned() {
+            let number = world.begin_fit();
+            if world.is_catching_up() {
+                if is_later(&world, number) {
+                    return None;
+                }
+                attempts.joined = trainer.take_over(&world, &mut attempts.fit, number);
+            }
+            attempts.world = Some((world, number));
+        }
+        Some(attempts)
+    }
+
+    /// This process' part of the data, where there are others.
+    pub(super) fn own_part(
+        &mut self,
+        data: &dyn TrainingData,
+    ) -> Result<Option<Box<dyn TrainingData>>> {
+        std::mem::replace(&mut self.joined, Ok(()))?;
+        let world = self.world.as_ref();
+        let part = world.map(|(world, _)| data.for_worker(reader(world)));
+        part.transpose()
+    }
+
+    /// What an attempt has ended with; `None` after the loss of another process, when there is to be one more.
+    pub(super) fn end(
+        &mut self,
+        trainer: &mut Trainer,
+        trained: Result<History>,
+    ) -> Result<Option<History>> {
+        let Some((world, number)) = &self.world else {
+            return trainer.or_fail_on_servers(trained).map(Some);
+        };
+        let error = match trained {
+            Ok(history) => return Ok(Some(history)),
+            Err(error) => error,
+        };
+        let Some(failure) = world.recoverable(&error) else {
+            // The others would wait for this process until their deadline.
+            world.abort(&error.to_string());
+            // Steps begun that ran on would exchange values with the processes of a strategy that comes after this one; those of a group
+            // that has ended soon fail.
+            let _ = trainer.state.iterations();
+            return Err(error);
+        };
+        self.joined = trainer
+            .meet_again(world, *number, failure)
+            .and_then(|()| trainer.take_over(world, &mut self.fit, *number));
+        Ok(None)
+    }
+}
+
+impl Trainer {
+    /// Begins the log of steps, before the first one.
+    pub(super) fn begin_step_log(&mut self) -> Result<()> {
+        self.step_log = StepLog::new(self.counted_batches()?, &self.position);
+        Ok(())
+    }
+
+    /// Another step was begun, which ends at this position.
+    pub(super) fn advance_to(&mut self, position: Position) {
+        self.step_log.begun(&position);
+        self.position = position;
+    }
+
+    /// Batches that the device has trained on, those skipped for their gradients among them; waits for the steps begun.
+    fn counted_batches(&self) -> Result<i64> {
+        let skipped = self.skipped_steps()?;
+        Ok(self.state.iterations()? + skipped as i64)
+    }
+
+    /// Goes back to the last step made, and meets the others.
+    fn meet_again(&mut self, world: &World, number: u64, failure: Failure) -> Result<()> {
+        let worker = world.worker();
+        self.engine().notice(&format!(
+            "worker {worker}: {failure}; the others meet again and go on from the last step"
+        ));
+        let interruption = self.interruption.get_or_insert_with(|| Interruption {
+            since: Instant::now(),
+            failure: None,
+        });
+        interruption.failure = Some(failure);
+        let progress = match world.is_catching_up() {
+            true => None,
+            false => Some((number << STEP_BITS) + self.rewind()?),
+        };
+        world.meet_again(progress)
+    }
+
+    /// Sets what the host knows to the last step that the device has made; returns its number in this `fit`.
+    fn rewind(&mut self) -> Result<u64> {
+        let counted = self.counted_batches()?;
+        let Some((steps, position)) = self.step_log.at(counted) else {
+            return Err(Error::Bug(format!(
+                "the device has counted {counted} batches, which is none of the last steps"
+            )));
+        };
+        self.position = position.clone();
+        self.iterations = self.state.iterations()?;
+        Ok(steps)
+    }
+
+    /// Takes the state of the process that is furthest.
+    fn take_over(&mut self, world: &World, fit: &mut Fit, number: u64) -> Result<()> {
+        self.fit_to_world();
+        self.stop_vote = StopVote::default();
+        self.comparison = Comparison::default();
+        let Some((source, progress)) = world.source() else {
+            return Ok(());
+        };
+        if progress >> STEP_BITS != number {
+            return Err(Error::Cluster(format!(
+                "worker {source} is in training number {} of the program and this one in number {number}: the loss came between the two, where no process can go back; start all workers again",
+                progress >> STEP_BITS
+            )));
+        }
+        let is_source = source == world.worker();
+        let own = match is_source {
+            true => self.state_bytes()?,
+            false => Vec::new(),
+        };
+        let state = world.broadcast_from(source, own)?;
+        if !is_source {
+            self.set_state_bytes(&state)?;
+        }
+        world.has_caught_up();
+        fit.resume = true;
+        for path in fit.all_callbacks().checkpoints() {
+            // This training wrote it, though perhaps not this process.
+            self.own_checkpoints.add(&path);
+        }
+        Ok(())
+    }
+
+    /// Programs for as many processes as there are now.
+    fn fit_to_world(&mut self) {
+        if self.setup.workers == self.placement.workers() {
+            return;
+        }
+        self.setup.workers = self.placement.workers();
+        self.setup.replicas = self.placement.replicas();
+        self.train.clear();
+        self.test.clear();
+        self.predict.clear();
+    }
+
+    fn state_bytes(&self) -> Result<Vec<u8>> {
+        let mut files = self.training_state()?.to_bytes()?;
+        let programs = [self.train.agreed(), self.test.agreed()];
+        let programs = serde_json::to_vec(&programs)
+            .map_err(|error| Error::Bug(format!("names of programs: {error}")))?;
+        files.push((PROGRAMS.to_owned(), programs));
+        Ok(pack(&files))
+    }
+
+    fn set_state_bytes(&mut self, bytes: &[u8]) -> Result<()> {
+        let damaged = || Error::Cluster("the state of another worker is damaged".into());
+        let files = unpack(bytes).ok_or_else(damaged)?;
+        let state = TrainingState::from_bytes(&files)?;
+        let programs = files.iter().find(|(name, _)| *name == PROGRAMS);
+        let programs = programs.map(|(_, bytes)| serde_json::from_slice::<Agreed>(bytes));
+        let Some(Ok([train, test])) = programs else {
+            return Err(damaged());
+        };
+        self.set_training_state(&state)?;
+        self.train.set_agreed(train);
+        self.test.set_agreed(test);
+        Ok(())
+    }
+
+    /// Tells that the training goes on, once the first step after a loss is made.
+    pub(super) fn report_recovery(&mut self, world: &World) {
+        let Some(Interruption { since, failure }) = self.interruption.take() else {
+            return;
+        };
+        let failure = failure.map_or(String::new(), |failure| {
+            format!(" after the loss of worker {}", failure.worker)
+        });
+        self.engine().notice(&format!(
+            "worker {}: generation {} of {} workers goes on from step {}, {:.3} s{failure}",
+            world.worker(),
+            world.generation(),
+            world.workers(),
+            self.iterations,
+            since.elapsed().as_secs_f64(),
+        ));
+    }
+}
+
+const PROGRAMS: &str = "programs";
+/// The programs of training and of test steps that processes have agreed on, by the shapes of their batches.
+type Agreed = [BTreeMap<String, u64>; 2];
+
+/// Whether the others are in a later training of the program than this one.
+fn is_later(world: &World, number: u64) -> bool {
+    let source = world.source();
+    source.is_some_and(|(_, progress)| progress >> STEP_BITS > number)
+}
+
+/// Named bytes, one after the other: the length of each name and of its bytes (u64), then both.
+fn pack(files: &[(String, Vec<u8>)]) -> Vec<u8> {
+    let mut packed = Vec::new();
+    for (name, bytes) in files {
+        packed.extend_from_slice(&(name.len() as u64).to_le_bytes());
+        packed.extend_from_slice(&(bytes.len() as u64).to_le_bytes());
+        packed.extend_from_slice(name.as_bytes());
+        packed.extend_from_slice(bytes);
+    }
+    packed
+}
+
+/// What was packed; none where the lengths do not fit.
+fn unpack(mut packed: &[u8]) -> Option<Vec<(&str, &[u8])>> {
+    let mut files = Vec::new();
+    while !packed.is_empty() {
+        let (lengths, rest) = packed.split_at_checked(16)?;
+        let length = |at: usize| {
+            let bytes = lengths.get(at..at + 8)?.try_into().ok()?;
+            usize::try_from(u64::from_le_bytes(bytes)).ok()
+        };
+        let (name, rest) = rest.split_at_checked(length(0)?)?;
+        let (bytes, rest) = rest.split_at_checked(length(8)?)?;
+        files.push((std::str::from_utf8(name).ok()?, bytes));
+        packed = rest;
+    }
+    Some(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_packed_comes_back_and_a_part_of_it_does_not() {
+        let files = vec![("a".to_owned(), vec![1, 2]), ("b".to_owned(), Vec::new())];
+        let packed = pack(&files);
+        let whole = unpack(&packed).unwrap();
+        assert_eq!(whole, [("a", &[1, 2][..]), ("b", &[][..])]);
+        let first = 16 + 1 + 2;
+        for cut in (1..packed.len()).filter(|cut| *cut != first) {
+            assert_eq!(unpack(&packed[..cut]), None, "{cut}");
+        }
+    }
+
+    #[test]
+    fn the_log_finds_the_position_of_each_of_the_last_steps() {
+        let at = |epoch| Position::start(epoch);
+        let mut log = StepLog::new(10, &at(0));
+        for epoch in 1..=40 {
+            log.begun(&at(epoch));
+        }
+        assert_eq!(log.at(50), Some((40, &at(40))));
+        assert_eq!(log.at(42), Some((32, &at(32))));
+        assert_eq!((log.at(10), log.at(51)), (None, None));
+        log.settled(&at(99));
+        assert_eq!(log.at(50), Some((40, &at(99))));
+    }
+}

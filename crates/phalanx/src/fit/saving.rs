@@ -1,0 +1,150 @@
+//! Checkpoints that a `fit` writes, at once or behind the training.
+
+use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
+
+use super::callbacks::SaveWish;
+use super::checkpoint::check_state;
+use super::step_times::StepPart;
+use super::{Fit, Trainer};
+use crate::checkpoint::TrainingState;
+use crate::{Error, Result};
+
+/// How checkpoints are written behind the training: the state is copied from the device between two steps, and a thread checks and
+/// writes it while training goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SaveBehind {
+    /// A checkpoint that is due while another is being written waits for it.
+    Wait,
+    /// It is left out, but for the last one of a training that is interrupted.
+    Skip,
+}
+
+/// The thread that writes a checkpoint, if one does.
+#[derive(Default)]
+pub(super) struct CheckpointWriter(Option<JoinHandle<Result<()>>>);
+
+impl CheckpointWriter {
+    fn is_busy(&self) -> bool {
+        self.0.as_ref().is_some_and(|thread| !thread.is_finished())
+    }
+
+    /// Begins to write, when what was begun before is done.
+    fn begin(&mut self, write: impl FnOnce() -> Result<()> + Send + 'static) -> Result<()> {
+        self.finish()?;
+        let thread = std::thread::Builder::new().name("checkpoint".to_owned());
+        let thread = thread.spawn(write).map_err(|source| Error::Io {
+            path: PathBuf::new(),
+            action: "start the thread that writes checkpoints to",
+            source,
+        })?;
+        self.0 = Some(thread);
+        Ok(())
+    }
+
+    /// Waits for what was begun; its error is the one of that checkpoint.
+    pub(super) fn finish(&mut self) -> Result<()> {
+        let Some(thread) = self.0.take() else {
+            return Ok(());
+        };
+        let bug = || Error::Bug("the thread that writes checkpoints has panicked".into());
+        thread.join().unwrap_or_else(|_| Err(bug()))
+    }
+}
+
+/// A checkpoint to be written.
+struct Save {
+    state: Option<TrainingState>,
+    path: PathBuf,
+    older: usize,
+    /// What is removed when it is on disk.
+    removed: Vec<PathBuf>,
+}
+
+impl Save {
+    fn write(&self) -> Result<()> {
+        if let Some(state) = &self.state {
+            check_state(state)?;
+            state.save_keeping(&self.path, self.older)?;
+        }
+        self.removed.iter().try_for_each(|path| remove_saved(path))
+    }
+}
+
+impl Trainer {
+    /// Writes a checkpoint that a callback has asked for, and removes what that replaces.
+    pub(super) fn write_wished(&mut self, fit: &Fit, wish: &SaveWish) -> Result<()> {
+        let is_skipped = wish.may_be_left_out
+            && fit.save_behind == Some(SaveBehind::Skip)
+            && self.writer.is_busy();
+        // What several processes copy they copy together, whether or not the first has time to write it.
+        if is_skipped && self.placement.world().is_none() {
+            return Ok(());
+        }
+        let before = self.clock.enter(StepPart::Checkpoint);
+        if self.placement.servers().is_some() {
+            self.write_from_servers(wish)?;
+        } else {
+            let save = self.save_of(wish)?;
+            if let Some(world) = self.placement.world() {
+                // A step whose exchange failed has changed nothing, and the position says that it was made.
+                world.check()?;
+            }
+            if !is_skipped {
+                self.write_save(fit, save)?;
+            }
+        }
+        if let Some(path) = wish.path.as_ref().filter(|_| !is_skipped) {
+            self.own_checkpoints.add(path);
+        }
+        self.clock.enter(before);
+        Ok(())
+    }
+
+    fn save_of(&self, wish: &SaveWish) -> Result<Save> {
+        let state = wish.path.as_ref().map(|_| self.state_unchecked());
+        Ok(Save {
+            state: state.transpose()?,
+            path: wish.path.clone().unwrap_or_default(),
+            older: wish.older,
+            removed: wish.removed.clone(),
+        })
+    }
+
+    /// Reads from parameter servers in the process that writes alone.
+    fn write_from_servers(&self, wish: &SaveWish) -> Result<()> {
+        let path = wish.path.as_deref().unwrap_or(Path::new(""));
+        let place = format!("checkpoint `{}` of {:?}", path.display(), self.position);
+        self.on_chief(&place, || self.save_of(wish)?.write())
+    }
+
+    /// Writes in the first process: at once, for which the others wait, or behind the training.
+    fn write_save(&mut self, fit: &Fit, save: Save) -> Result<()> {
+        if fit.save_behind.is_none() {
+            if let Some(state) = &save.state {
+                check_state(state)?;
+            }
+            return self.on_chief("checkpoint", || save.write());
+        }
+        let is_chief = self.placement.world().is_none_or(|world| world.is_chief());
+        match is_chief {
+            true => self.writer.begin(move || save.write()),
+            false => Ok(()),
+        }
+    }
+}
+
+/// Removes a checkpoint or a file of weights that is no longer kept.
+fn remove_saved(path: &Path) -> Result<()> {
+    if path.is_dir() {
+        return TrainingState::remove(path);
+    }
+    match std::fs::remove_file(path) {
+        Err(source) if source.kind() != std::io::ErrorKind::NotFound => Err(Error::Io {
+            path: path.to_path_buf(),
+            action: "remove",
+            source,
+        }),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,408 @@
+//! The loop of `fit`: epochs, their steps, their validation, and what is done around each.
+
+use std::borrow::Cow;
+use std::ops::Range;
+use std::time::Instant;
+
+use super::callbacks::{HookPlace, Wishes};
+use super::evaluate::check_finite;
+use super::history::{EpochLogs, History, InputReport, Logs};
+use super::in_flight::InFlight;
+use super::recovery::Attempts;
+use super::reports::{empty_epoch_error, input_of, stopped_error};
+use super::step_times::StepPart;
+use super::{Fit, Trainer};
+use crate::checkpoint::{TrainingState, mark_done, unmark_done};
+use crate::data::{Batch, TrainingData};
+use crate::{Error, Result};
+
+impl Trainer {
+    /// Trains on batches for some epochs and reports the results of each.
+    ///
+    /// The loss of an epoch is the mean over its examples by weight, while the variables change, as in Keras;
+    /// weights count in the divisor too, where Keras divides by the number of examples. With an optimizer that averages
+    /// the variables ([`Optimizer::ema`](crate::optim::Optimizer::ema)) the averages become the variables at the end, unless
+    /// the variables of the best epoch are kept ([`Fit::keep_best`]), which are what that epoch was validated with.
+    ///
+    /// # Errors
+    /// When the data do not fit the model, an epoch has no end, no batch or no weight, a source fails, the device does, a callback
+    /// does, or the loss or, after the last step, a variable becomes infinite or not a number. [`Error::Stopped`]:
+    /// [`Fit::stop_when`].
+    pub fn fit(&mut self, data: &dyn TrainingData, fit: Fit) -> Result<History> {
+        let Some(mut attempts) = Attempts::begin(self, fit) else {
+            return Ok(History::default());
+        };
+        // Once, and again after each loss of another process.
+        loop {
+            let trained = attempts.own_part(data).and_then(|own| {
+                let data = own.as_deref().unwrap_or(data);
+                let mut run = FitRun::begin(self, data, &attempts.fit)?;
+                while run.begin_epoch()? {
+                    let results = run.train_epoch()?;
+                    run.end_epoch(results)?;
+                }
+                run.take_results()
+            });
+            let closed = self.close_fit(&attempts.fit, trained.is_ok());
+            let trained = trained.and(closed).map(|()| self.history.clone());
+            if let Some(history) = attempts.end(self, trained)? {
+                return Ok(history);
+            }
+        }
+    }
+
+    /// Ends what a `fit` has opened, whether or not it went to its end.
+    fn close_fit(&mut self, fit: &Fit, has_succeeded: bool) -> Result<()> {
+        let mut written = self.writer.finish();
+        if let (Some(path), true, true) = (&fit.checkpoint, has_succeeded, written.is_ok()) {
+            written = self.on_chief("done", || mark_done(path));
+        }
+        self.end_events(has_succeeded && written.is_ok());
+        if !self.callbacks.is_empty() {
+            // What they remember stays for a `fit` that goes on.
+            self.callback_states = std::mem::take(&mut self.callbacks).states();
+        }
+        written
+    }
+
+    /// The same `fit`, going on from the checkpoint of a callback, if that is there.
+    fn restore_backup<'f>(&mut self, fit: &'f Fit) -> Result<Cow<'f, Fit>> {
+        let Some(path) = fit.callbacks.backup().filter(|_| !fit.resume) else {
+            return Ok(Cow::Borrowed(fit));
+        };
+        self.restore_checkpoint(&path)?;
+        let (path, step) = (path.display(), self.iterations);
+        self.engine().notice(&format!(
+            "note: the training goes on from `{path}`, after step {step}"
+        ));
+        Ok(Cow::Owned(fit.clone().resume()))
+    }
+}
+
+/// A `fit` while it runs.
+pub(super) struct FitRun<'r> {
+    pub(super) trainer: &'r mut Trainer,
+    pub(super) data: &'r dyn TrainingData,
+    pub(super) fit: Cow<'r, Fit>,
+    /// The steps of an epoch, where that is known.
+    steps: Option<usize>,
+    /// The epochs to come.
+    epochs: Range<usize>,
+    epoch: CurrentEpoch,
+    pub(super) place: HookPlace,
+    pub(super) wishes: Wishes,
+    /// What [`Wishes::rolls_back`] goes back to.
+    snapshot: Option<TrainingState>,
+}
+
+/// The epoch that is being trained.
+struct CurrentEpoch {
+    begun: Instant,
+    /// The steps made before this `fit`, where that goes on within the epoch.
+    before: usize,
+    is_resumed: bool,
+}
+
+impl<'r> FitRun<'r> {
+    /// Checks what is asked for and what it goes on from, and calls the callbacks for the first time.
+    fn begin(trainer: &'r mut Trainer, data: &'r dyn TrainingData, fit: &'r Fit) -> Result<Self> {
+        trainer.require_loss("train")?;
+        let steps = fit.steps(data)?;
+        if let Some(validation) = &fit.validation {
+            check_finite(validation, "validate")?;
+        }
+        let fit = trainer.restore_backup(fit)?;
+        let callbacks = fit.all_callbacks();
+        trainer.check_checkpoints(&callbacks)?;
+        let first = trainer.begin(data, &fit)?;
+        let first = trainer.agree_on_start(first, fit.epochs)?;
+        trainer.callbacks = callbacks;
+        trainer.watches_bad_steps = false;
+        trainer.begin_events(&fit, first)?;
+        trainer.traced = 0;
+        let mut run = Self {
+            steps,
+            epochs: first..fit.epochs,
+            epoch: CurrentEpoch::begin(),
+            place: HookPlace {
+                epoch: first,
+                epochs: fit.epochs,
+                validates: fit.validation.is_some(),
+                is_resumed: fit.resume,
+                steps,
+                batch_size: data.batch_size(),
+                most_rows: data.most_rows(),
+            },
+            wishes: Wishes::default(),
+            snapshot: None,
+            trainer,
+            data,
+            fit,
+        };
+        run.call(|callback, cx| callback.on_train_begin(cx))?;
+        // Given back, and out of date from now on.
+        run.trainer.callback_states.clear();
+        if let Some(path) = &run.fit.checkpoint {
+            run.trainer.on_chief("begun", || unmark_done(path))?;
+        }
+        run.save_wished()?;
+        run.warn_at_start();
+        run.trainer.take_times_anew();
+        Ok(run)
+    }
+
+    /// Begins the next epoch; whether there is one.
+    fn begin_epoch(&mut self) -> Result<bool> {
+        let Some(epoch) = self.epochs.next() else {
+            return Ok(false);
+        };
+        let trainer = &mut *self.trainer;
+        if trainer.is_stop_agreed(&self.fit, &mut InFlight::default())? {
+            self.save_interrupted()?;
+            return Err(self.stopped());
+        }
+        let has_others = self.trainer.has_other_batches(self.data, &self.fit);
+        self.place.steps = self.steps.filter(|_| !has_others);
+        self.place.epoch = epoch;
+        self.call(|callback, cx| callback.on_epoch_begin(epoch, cx))?;
+        if self.wants_stop() {
+            return Ok(false);
+        }
+        self.snapshot_or_roll_back()?;
+        self.epoch = CurrentEpoch::begin();
+        Ok(true)
+    }
+
+    /// The rest of the epoch at the position: its results, its steps, and what reading its data cost.
+    fn train_epoch(&mut self) -> Result<(Logs, usize, InputReport)> {
+        if let Some(servers) = self.trainer.placement.servers().cloned() {
+            return self.train_epoch_with_servers(&servers, self.place.steps);
+        }
+        self.begin_totals()?;
+        let (skipped, starved) = (self.data.skipped(), self.trainer.clock.of(StepPart::Input));
+        let mut batches = self.data.batches_from(&self.trainer.position)?;
+        let (mut flight, mut done) = (InFlight::default(), 0);
+        while self.has_steps_left(done) && !self.wants_stop() {
+            self.trainer.clock.enter(StepPart::Input);
+            let Some(batch) = batches.next() else { break };
+            self.trainer.clock.enter(StepPart::Transfer);
+            let (mut batch, part) = (batch?, batches.worker_part()?);
+            // Examples are numbered in the whole batch, of which this process may have a part.
+            batch.first += part.map_or(0, |part| part.first_row as u64);
+            let (partition, shape) = self.trainer.part_of(&batch, self.data, part)?;
+            self.before_step(&batch, done, &mut flight)?;
+            self.trainer.step(&batch, &partition, &shape, &mut flight)?;
+            self.trainer.clock.enter(StepPart::Callbacks);
+            self.trainer.advance_to(batches.data_position());
+            self.after_step(&batch, done, &mut flight)?;
+            done += 1;
+        }
+        self.trainer.clock.enter(StepPart::Compute);
+        self.trainer.finish_together(&mut flight)?;
+        let starved = self.trainer.clock.of(StepPart::Input) - starved;
+        let (stages, elapsed) = (batches.stage_times(), self.epoch.begun.elapsed());
+        let input = input_of(self.data, stages, starved, elapsed, skipped);
+        self.epoch_results(done, input)
+    }
+
+    /// Sums from the begin of the epoch, or from where it was interrupted.
+    fn begin_totals(&mut self) -> Result<()> {
+        self.epoch.is_resumed = self.trainer.is_mid_epoch;
+        self.epoch.before = self.trainer.position.trained();
+        if !self.epoch.is_resumed {
+            self.trainer.reset_epoch_totals()?;
+            self.trainer.is_mid_epoch = true;
+        }
+        Ok(())
+    }
+
+    /// Whether the epoch has more steps than those `done` in this `fit`.
+    fn has_steps_left(&self, done: usize) -> bool {
+        let most = self.fit.steps_per_epoch.unwrap_or(usize::MAX);
+        done < most.saturating_sub(self.epoch.before)
+    }
+
+    /// What goes before a step, the `done`th of this `fit` in the epoch.
+    fn before_step(&mut self, batch: &Batch, done: usize, flight: &mut InFlight) -> Result<()> {
+        let number = self.epoch.before + done;
+        self.trainer.clock.enter(StepPart::Callbacks);
+        self.call_in_flight((flight, Some(batch)), |callback, cx| {
+            callback.on_train_batch_begin(number, cx)
+        })?;
+        self.trainer.clock.enter(StepPart::Transfer);
+        Ok(())
+    }
+
+    /// What follows it: callbacks, checkpoints, and the end where one is asked for.
+    fn after_step(&mut self, batch: &Batch, done: usize, flight: &mut InFlight) -> Result<()> {
+        let number = self.epoch.before + done;
+        self.trainer.write_batch_events(flight)?;
+        self.trainer.trace_step(&self.fit, flight)?;
+        self.call_in_flight((flight, Some(batch)), |callback, cx| {
+            callback.on_train_batch_end(number, cx)
+        })?;
+        // A step whose exchange failed changes nothing and is no error, and quick ones are soon too many to be taken back.
+        if let Some(world) = self.trainer.placement.world() {
+            world.check()?;
+        }
+        self.trainer
+            .compare_with_workers(self.fit.comparison, flight)?;
+        if self.wishes.is_lost {
+            return Ok(());
+        }
+        let wishes = &self.wishes;
+        if wishes.rolls_back || wishes.takes_snapshot || !wishes.saves.is_empty() {
+            flight.finish(self.trainer.placement.engine())?;
+            self.snapshot_or_roll_back()?;
+            self.save_wished()?;
+        }
+        if !self.trainer.is_stop_agreed(&self.fit, flight)? {
+            return Ok(());
+        }
+        flight.finish(self.trainer.placement.engine())?;
+        self.trainer.results(0.0)?;
+        self.save_interrupted()?;
+        Err(self.stopped())
+    }
+
+    /// The results of the epoch after `done` steps of this `fit`, with all its steps.
+    fn epoch_results(
+        &mut self,
+        done: usize,
+        input: InputReport,
+    ) -> Result<(Logs, usize, InputReport)> {
+        let logs = self.trainer.results(f64::NAN)?;
+        let CurrentEpoch {
+            before, is_resumed, ..
+        } = self.epoch;
+        let is_nothing = before == 0 && logs.get("loss").is_some_and(f64::is_nan);
+        if is_nothing && !self.trainer.watches_bad_steps && !self.trainer.has_skipped()? {
+            return Err(empty_epoch_error(done, input.skipped));
+        }
+        let done = if is_resumed { before + done } else { done };
+        Ok((logs, done, input))
+    }
+
+    /// Validates after an epoch, and hands on its results: to callbacks, logs, and checkpoints.
+    fn end_epoch(&mut self, results: (Logs, usize, InputReport)) -> Result<()> {
+        let (mut logs, steps, mut input) = results;
+        let epoch = self.place.epoch;
+        self.trainer.clock.enter(StepPart::Callbacks);
+        if let Some((tested, skipped)) = self.validate_if_due()? {
+            logs.extend_validation(&tested);
+            input.validation_skipped = skipped;
+        }
+        let (times, verdict) = self.trainer.take_times(&input);
+        let mut done = EpochLogs {
+            epoch,
+            logs,
+            steps,
+            seconds: self.epoch.begun.elapsed().as_secs_f64(),
+            input,
+            replica_times: None,
+            times: Some(times),
+            verdict,
+        };
+        self.call(|callback, cx| callback.on_epoch_end(&mut done, cx))?;
+        self.trainer.write_events(&done)?;
+        self.fit.call_after(&done)?;
+        self.trainer.end_epoch(done);
+        if !self.wishes.is_lost {
+            self.snapshot_or_roll_back()?;
+            self.save_wished()?;
+        }
+        if self.wants_stop() {
+            self.epochs = 0..0;
+        }
+        Ok(())
+    }
+
+    /// The results of the validation of an epoch that has one, and how many of its examples were left out. Where the training is
+    /// to end in it, the epoch goes on with its validation when it is resumed.
+    fn validate_if_due(&mut self) -> Result<Option<(Logs, u64)>> {
+        let number = self.place.epoch + 1;
+        let is_due = number.is_multiple_of(self.fit.validation_freq);
+        let Some(validation) = self.fit.validation.clone().filter(|_| is_due) else {
+            return Ok(None);
+        };
+        self.trainer.clock.enter(StepPart::Validation);
+        self.call(|callback, cx| callback.on_test_begin(cx))?;
+        let stopped = self.stopped();
+        let tested = self.test_with_hooks(&validation, stopped);
+        if matches!(tested, Err(Error::Stopped(_))) {
+            self.save_interrupted()?;
+        }
+        let (logs, skipped) = tested?;
+        self.call(|callback, cx| callback.on_test_end(&logs, cx))?;
+        self.trainer.clock.enter(StepPart::Callbacks);
+        Ok(Some((logs, skipped)))
+    }
+
+    fn stopped(&self) -> Error {
+        stopped_error(self.trainer.iterations, &self.trainer.position)
+    }
+
+    const fn wants_stop(&self) -> bool {
+        self.wishes.stop.is_some()
+    }
+
+    /// Writes what an interrupted training goes on from.
+    pub(super) fn save_interrupted(&mut self) -> Result<()> {
+        self.call(|callback, cx| callback.on_interrupted(cx))?;
+        for wish in &mut self.wishes.saves {
+            // What is being written is of a step before.
+            wish.may_be_left_out = false;
+        }
+        self.save_wished()?;
+        self.trainer.writer.finish()
+    }
+
+    /// Goes back to the last good state, or copies the present one; no step is in flight.
+    fn snapshot_or_roll_back(&mut self) -> Result<()> {
+        let (trainer, wishes) = (&mut *self.trainer, &mut self.wishes);
+        let takes_snapshot = std::mem::take(&mut wishes.takes_snapshot);
+        if takes_snapshot && !wishes.rolls_back {
+            match trainer.training_state() {
+                Ok(state) => self.snapshot = Some(state),
+                // Found before the next loss is: the last update was too much.
+                Err(Error::Training(_)) if self.snapshot.is_some() => wishes.rolls_back = true,
+                Err(error) => return Err(error),
+            }
+        }
+        if !std::mem::take(&mut wishes.rolls_back) {
+            return Ok(());
+        }
+        let Some(state) = &self.snapshot else {
+            return Err(Error::Bug("there is no state to go back to".into()));
+        };
+        // The data go on where they are, and so does what was told of epochs.
+        let position = trainer.position.clone();
+        let history = trainer.history.clone();
+        let is_mid_epoch = trainer.is_mid_epoch;
+        trainer.set_training_state(state)?;
+        if is_mid_epoch && !trainer.is_mid_epoch {
+            trainer.reset_epoch_totals()?;
+        }
+        (trainer.position, trainer.is_mid_epoch) = (position, is_mid_epoch);
+        trainer.history = history;
+        Ok(())
+    }
+
+    /// Writes the checkpoints that callbacks have asked for.
+    pub(super) fn save_wished(&mut self) -> Result<()> {
+        for wish in std::mem::take(&mut self.wishes.saves) {
+            self.trainer.write_wished(&self.fit, &wish)?;
+        }
+        Ok(())
+    }
+}
+
+impl CurrentEpoch {
+    fn begin() -> Self {
+        Self {
+            begun: Instant::now(),
+            before: 0,
+            is_resumed: false,
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! Settings that several layers have as one part of theirs, with their builders.
+
+use phalanx_graph::{Shape, Tensor};
+use serde::{Deserialize, Serialize};
+
+use super::{Activation, Cx, Initializer, Regularizer, fields};
+use crate::config::{Field, joined};
+
+/// A kernel and a bias: their first values and penalties.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct WeightSettings {
+    pub(super) use_bias: bool,
+    pub(super) kernel_initializer: Initializer,
+    pub(super) bias_initializer: Initializer,
+    pub(super) kernel_regularizer: Option<Regularizer>,
+    pub(super) bias_regularizer: Option<Regularizer>,
+}
+
+impl WeightSettings {
+    pub(super) const FIELDS: &[Field] = &[
+        fields::USE_BIAS,
+        fields::KERNEL_INITIALIZER,
+        fields::BIAS_INITIALIZER,
+        fields::KERNEL_REGULARIZER,
+        fields::BIAS_REGULARIZER,
+    ];
+
+    /// Keras' defaults.
+    pub(super) const fn new() -> Self {
+        Self {
+            use_bias: true,
+            kernel_initializer: Initializer::GlorotUniform,
+            bias_initializer: Initializer::Zeros,
+            kernel_regularizer: None,
+            bias_regularizer: None,
+        }
+    }
+
+    /// The kernel, as the variable of this name.
+    #[track_caller]
+    pub(super) fn kernel(&self, cx: &mut Cx, name: &str, shape: Shape) -> Tensor {
+        cx.regularized(
+            name,
+            shape,
+            &self.kernel_initializer,
+            self.kernel_regularizer,
+        )
+    }
+
+    /// The bias, as the variable of this name; `None` without one.
+    #[track_caller]
+    pub(super) fn bias(&self, cx: &mut Cx, name: &str, shape: Shape) -> Option<Tensor> {
+        let (initializer, penalty) = (&self.bias_initializer, self.bias_regularizer);
+        self.use_bias
+            .then(|| cx.regularized(name, shape, initializer, penalty))
+    }
+}
+
+/// A kernel, a bias, and an activation after them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct KernelSettings {
+    pub(super) activation: Activation,
+    #[serde(flatten)]
+    pub(super) weights: WeightSettings,
+    pub(super) activity_regularizer: Option<Regularizer>,
+}
+
+impl KernelSettings {
+    pub(super) const FIELDS: &[Field] = joined!(
+        &[fields::ACTIVATION],
+        WeightSettings::FIELDS,
+        &[fields::ACTIVITY_REGULARIZER],
+    );
+
+    /// Keras' defaults.
+    pub(super) const fn new() -> Self {
+        Self {
+            activation: Activation::Linear,
+            weights: WeightSettings::new(),
+            activity_regularizer: None,
+        }
+    }
+
+    /// The variable `kernel`.
+    #[track_caller]
+    pub(super) fn kernel(&self, cx: &mut Cx, shape: Shape) -> Tensor {
+        self.weights.kernel(cx, "kernel", shape)
+    }
+
+    /// Adds the bias and applies the activation.
+    #[track_caller]
+    pub(super) fn finish(&self, cx: &mut Cx, y: Tensor, outputs: usize) -> Tensor {
+        let shape = Shape::new(y.dtype(), [outputs]);
+        match self.weights.bias(cx, "bias", shape) {
+            Some(bias) => self.activation.apply(&(y + bias)),
+            None => self.activation.apply(&y),
+        }
+    }
+}
+
+/// Builders of a layer's [`WeightSettings`], which are its field named here.
+macro_rules! weight_settings {
+    ($($settings:ident).+) => {
+        /// Sets whether a bias is added, as it is by default.
+        #[must_use]
+        pub const fn use_bias(mut self, use_bias: bool) -> Self {
+            self.$($settings).+.use_bias = use_bias;
+            self
+        }
+
+        /// Sets the first values of the kernel.
+        #[must_use]
+        pub const fn kernel_initializer(mut self, initializer: Initializer) -> Self {
+            self.$($settings).+.kernel_initializer = initializer;
+            self
+        }
+
+        /// Sets the first values of the bias.
+        #[must_use]
+        pub const fn bias_initializer(mut self, initializer: Initializer) -> Self {
+            self.$($settings).+.bias_initializer = initializer;
+            self
+        }
+
+        /// Sets a penalty on the kernel.
+        #[must_use]
+        pub const fn kernel_regularizer(mut self, regularizer: Regularizer) -> Self {
+            self.$($settings).+.kernel_regularizer = Some(regularizer);
+            self
+        }
+
+        /// Sets a penalty on the bias.
+        #[must_use]
+        pub const fn bias_regularizer(mut self, regularizer: Regularizer) -> Self {
+            self.$($settings).+.bias_regularizer = Some(regularizer);
+            self
+        }
+    };
+}
+pub(super) use weight_settings;
+
+/// Builders of a layer's [`KernelSettings`], which are its field `settings`.
+macro_rules! kernel_settings {
+    () => {
+        /// Sets the function applied last.
+        #[must_use]
+        pub fn activation(mut self, activation: impl Into<Activation>) -> Self {
+            self.settings.activation = activation.into();
+            self
+        }
+
+        crate::nn::settings::weight_settings!(settings.weights);
+
+        /// Sets a penalty on the output, divided by the number of examples.
+        #[must_use]
+        pub const fn activity_regularizer(mut self, regularizer: Regularizer) -> Self {
+            self.settings.activity_regularizer = Some(regularizer);
+            self
+        }
+    };
+}
+pub(super) use kernel_settings;

@@ -1,0 +1,210 @@
+//! How a process meets the others: at the start, and again when one of them was lost.
+
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use phalanx_cluster::{
+    ClusterError, Coordinator, Failure, JoinRequest, Membership, Recovery, Roster,
+};
+use phalanx_collectives::{CollectiveError, Communicator, CommunicatorOptions};
+
+use crate::{Error, Result};
+
+/// How long a process whose exchange failed waits to hear who failed first, where it cannot say itself.
+const HEARD_WITHIN: Duration = Duration::from_secs(1);
+/// How long it waits for an answer to whom it lost: the coordinator may just be dying with that one, and where etcd coordinates it is the
+/// end of a lease before another process tells the time.
+const CONFIRMED_WITHIN: Duration = Duration::from_secs(20);
+/// How much longer than the others wait for a replacement a process waits to hear that they do so no more.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
+
+/// The least time for processes that have met again to connect.
+const CONNECTED_WITHIN: Duration = Duration::from_secs(30);
+/// The generation of those that a training begins with.
+const FIRST_GENERATION: u64 = 1;
+
+/// What carries values between processes, and how long they wait for each other.
+#[derive(Clone, Debug)]
+pub(crate) struct Link {
+    /// What a group of the first generation is made with.
+    pub(crate) group: CommunicatorOptions,
+    pub(crate) recover_within: Duration,
+}
+
+/// The place of this process among others, and where it listens for them.
+pub(crate) struct Rendezvous {
+    membership: Membership,
+    listener: TcpListener,
+    link: Link,
+}
+
+/// One generation of processes as this one sees it.
+pub(crate) struct Session {
+    pub(crate) communicator: Communicator,
+    /// Who watches the other processes; none where the group was made by hand.
+    pub(crate) coordinator: Option<Coordinator>,
+    pub(crate) roster: Option<Roster>,
+}
+
+impl Rendezvous {
+    pub(crate) fn new(membership: &Membership, link: Link) -> Result<Self> {
+        let listener = membership.data_listener().map_err(|error| {
+            Error::Cluster(format!("cannot listen for data of other workers: {error}"))
+        })?;
+        Ok(Self {
+            membership: membership.clone(),
+            listener,
+            link,
+        })
+    }
+
+    /// The number of processes that the environment speaks of.
+    pub(crate) const fn workers(&self) -> usize {
+        self.membership.workers
+    }
+
+    /// Meets all others for the first and only time, where they have a group for data already.
+    pub(crate) fn join_over(&self, communicator: Communicator) -> Result<Session> {
+        let (coordinator, roster) = self.find(None)?;
+        Ok(Session {
+            communicator,
+            coordinator: Some(coordinator),
+            roster: Some(roster),
+        })
+    }
+
+    fn find(&self, recovery: Option<Recovery>) -> Result<(Coordinator, Roster)> {
+        let within = self.link.group.join_timeout;
+        let request = self.request(None)?.deadline(within).recovery(recovery);
+        Coordinator::join(&self.membership, request).map_err(joined)
+    }
+
+    /// Meets all others for the first time.
+    pub(crate) fn join(&self) -> Result<Session> {
+        let within = self.link.recover_within;
+        let least = self.membership.workers;
+        let recovery = (!within.is_zero()).then_some(Recovery { within, least });
+        let (coordinator, roster) = self.find(recovery)?;
+        match self.connect(coordinator, roster)? {
+            Ok(session) => Ok(session),
+            Err((coordinator, _)) => self.rejoin(&coordinator, None),
+        }
+    }
+
+    /// Meets the others again; `progress` is how far the training of this process is. Whoever is lost meanwhile is waited for anew.
+    pub(crate) fn rejoin(
+        &self,
+        coordinator: &Coordinator,
+        progress: Option<u64>,
+    ) -> Result<Session> {
+        let mut coordinator = coordinator.clone();
+        loop {
+            let within = self.link.recover_within.saturating_add(ANSWERED_WITHIN);
+            let request = self.request(progress)?.deadline(within);
+            let met = coordinator.rejoin(&self.membership, request);
+            let (met, roster) = met.map_err(joined)?;
+            match self.connect(met, roster)? {
+                Ok(session) => return Ok(session),
+                Err((failed, _)) => coordinator = failed,
+            }
+        }
+    }
+
+    fn request(&self, progress: Option<u64>) -> Result<JoinRequest> {
+        let address = self.listener.local_addr().map_err(|error| {
+            Error::Cluster(format!("cannot find the address of a listener: {error}"))
+        })?;
+        let request = JoinRequest::new(env!("CARGO_PKG_VERSION"), address).progress(progress);
+        Ok(match &self.link.group.secret {
+            Some(secret) => request.secret(secret.clone()),
+            None => request,
+        })
+    }
+
+    /// How long the members of a generation may take to connect, once all have met.
+    fn connect_within(&self, generation: u64) -> Duration {
+        match generation {
+            ..=FIRST_GENERATION => self.link.group.join_timeout,
+            _ => self.link.recover_within.max(CONNECTED_WITHIN),
+        }
+    }
+
+    /// Connects to the others of a roster for data. The inner error is of a generation that ended meanwhile and is followed by another.
+    #[allow(clippy::type_complexity, reason = "used in two places right here")]
+    fn connect(
+        &self,
+        coordinator: Coordinator,
+        roster: Roster,
+    ) -> Result<std::result::Result<Session, (Coordinator, Failure)>> {
+        let cancel = Arc::new(AtomicBool::new(false));
+        let cancelled = Arc::clone(&cancel);
+        coordinator.on_failure(move |_| cancelled.store(true, Ordering::Release));
+        let worker = self.membership.worker;
+        let rank = roster.rank(worker).unwrap_or(worker);
+        let connected = Communicator::connect(
+            rank,
+            &roster.addresses,
+            &self.listener,
+            &CommunicatorOptions {
+                generation: roster.generation,
+                cancel: Some(cancel),
+                join_timeout: self.connect_within(roster.generation),
+                ..self.link.group.clone()
+            },
+        );
+        let error = match connected {
+            Ok(communicator) => {
+                return Ok(Ok(Session {
+                    communicator,
+                    coordinator: Some(coordinator),
+                    roster: Some(roster),
+                }));
+            }
+            Err(error) => error,
+        };
+        // All have just met, and one that was lost since would be known: the network between two of them is cut, and meeting again
+        // would lead here for ever.
+        let is_cut = roster.generation > FIRST_GENERATION
+            && matches!(error, CollectiveError::Unreachable { .. });
+        if !is_cut
+            && let Some(failure) = first_failure(&coordinator, Some(&roster), &error)
+            && failure.next.is_some()
+        {
+            return Ok(Err((coordinator, failure)));
+        }
+        coordinator.report_failure(error.to_string());
+        Err(Error::Cluster(format!("worker {worker}: {error}")))
+    }
+}
+
+/// What the coordinator knows to be the first failure, if it hears of one.
+pub(super) fn first_failure(
+    coordinator: &Coordinator,
+    roster: Option<&Roster>,
+    error: &CollectiveError,
+) -> Option<Failure> {
+    let mut within = HEARD_WITHIN;
+    if let [lost, ..] = error.blamed()[..] {
+        let worker = roster.and_then(|roster| roster.workers.get(lost));
+        coordinator.report_lost(*worker.unwrap_or(&lost), format!("was lost: {error}"));
+        within = CONFIRMED_WITHIN;
+    }
+    let start = Instant::now();
+    loop {
+        let failure = coordinator.first_failure();
+        if failure.is_some() || start.elapsed() > within {
+            return failure;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// The error of a process that did not find the others.
+fn joined(error: ClusterError) -> Error {
+    match error {
+        ClusterError::User(message) => Error::User(message),
+        other => Error::Cluster(other.to_string()),
+    }
+}

@@ -1,0 +1,179 @@
+//! What a server holds, in words that travel: arrays in an order, and the optimizer that updates them.
+//!
+//! Bytes between workers and servers are tensors one after the other, in these orders:
+//! the *values* are `iterations` (i64) and every array; the *state* is the values and then every slot of the optimizer; a *gradient* is
+//! one tensor for each of its `connected` arrays, then one for each of its `changed` arrays.
+
+use std::collections::BTreeSet;
+
+use phalanx_graph::{DType, HostTensor, Shape};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::table::{HeldTable, TableRows};
+use crate::Result;
+use crate::optim::{Optimizer, ParamSpec, SlotSpec};
+
+/// All that a server holds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Held {
+    pub(crate) arrays: Vec<HeldArray>,
+    /// Tables of which each server has some rows; the same for all servers.
+    pub(crate) tables: Vec<HeldTable>,
+    /// The kind of the optimizer and its settings.
+    pub(crate) optimizer: (String, Value),
+    /// Replicas that a schedule scales its maximum by.
+    pub(crate) replicas: usize,
+}
+
+/// Consecutive rows of a variable.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct HeldArray {
+    /// The path of the variable, with the number of the part where it is cut.
+    pub(crate) name: String,
+    pub(crate) dtype: String,
+    pub(crate) dims: Vec<usize>,
+    /// Whether the optimizer updates it.
+    pub(crate) is_trained: bool,
+    /// Whether weight decay takes from it.
+    pub(crate) decays: bool,
+}
+
+/// What the bytes of a push are, by positions among the arrays of a server.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct GradientSpec {
+    /// Trained arrays that the loss depends on: their gradients.
+    pub(crate) connected: Vec<usize>,
+    /// Other arrays that layers have changed: of floats the difference, of integers the new values.
+    pub(crate) changed: Vec<usize>,
+    /// Tables: rows of their gradients follow, as [`TableRows`] writes them.
+    pub(crate) tables: Vec<usize>,
+}
+
+impl HeldArray {
+    pub(crate) fn shape(&self) -> Shape {
+        let dtype = DType::from_name(&self.dtype).unwrap_or(DType::F32);
+        Shape::new(dtype, self.dims.clone())
+    }
+}
+
+impl Held {
+    /// The optimizer, without clipping by norms, which takes the gradients of all servers.
+    pub(crate) fn optimizer(&self) -> Result<Optimizer> {
+        let (kind, settings) = &self.optimizer;
+        let optimizer = Optimizer::from_config(kind, settings)?;
+        let kept = self.arrays.iter().filter(|array| !array.decays);
+        let kept = kept.map(|array| array.name.clone());
+        let tables = self.tables.iter().filter(|table| !table.decays);
+        let kept: BTreeSet<String> = kept.chain(tables.map(|table| table.name.clone())).collect();
+        let optimizer = optimizer
+            .without_norm_clipping()
+            .for_replicas(self.replicas);
+        Ok(optimizer.exclude_from_weight_decay_if(move |name| kept.contains(name)))
+    }
+
+    /// Positions of the arrays that are trained, and what the optimizer knows of them.
+    pub(crate) fn trained(&self) -> (Vec<usize>, Vec<ParamSpec>) {
+        let arrays = self.arrays.iter().enumerate();
+        let trained = arrays.filter(|(_, array)| array.is_trained);
+        trained
+            .map(|(index, array)| {
+                let (name, shape) = (array.name.clone(), array.shape());
+                (index, ParamSpec { name, shape })
+            })
+            .unzip()
+    }
+
+    /// The slots of the optimizer, in its order.
+    pub(crate) fn slots(&self) -> Result<Vec<SlotSpec>> {
+        Ok(self.optimizer()?.slots(&self.trained().1))
+    }
+
+    /// Shapes of the values, `iterations` first.
+    pub(crate) fn value_shapes(&self) -> Vec<Shape> {
+        let arrays = self.arrays.iter().map(HeldArray::shape);
+        std::iter::once(Shape::scalar(DType::I64))
+            .chain(arrays)
+            .collect()
+    }
+
+    /// Shapes of the state.
+    pub(crate) fn state_shapes(&self) -> Result<Vec<Shape>> {
+        let mut shapes = self.value_shapes();
+        shapes.extend(self.slots()?.into_iter().map(|slot| slot.shape));
+        Ok(shapes)
+    }
+
+    /// Shapes of a gradient.
+    pub(crate) fn gradient_shapes(&self, spec: &GradientSpec) -> Option<Vec<Shape>> {
+        let indices = spec.connected.iter().chain(&spec.changed);
+        indices
+            .map(|&index| self.arrays.get(index).map(HeldArray::shape))
+            .collect()
+    }
+}
+
+/// A gradient as it came: of its arrays, and of rows of tables.
+pub(crate) struct Gradient {
+    pub(crate) arrays: Vec<HostTensor>,
+    pub(crate) rows: Vec<TableRows>,
+}
+
+impl Held {
+    /// Reads a gradient.
+    pub(crate) fn gradient(
+        &self,
+        spec: &GradientSpec,
+        bytes: &[u8],
+    ) -> std::result::Result<Gradient, String> {
+        let shapes = self.gradient_shapes(spec);
+        let shapes = shapes.ok_or("a gradient of an array that is not here")?;
+        let length = shapes.iter().map(Shape::byte_len).sum();
+        let split = bytes.split_at_checked(length);
+        let (arrays, mut rest) = split.ok_or("a gradient that ends early")?;
+        let mut rows = Vec::with_capacity(spec.tables.len());
+        for &table in &spec.tables {
+            let table = self.tables.get(table);
+            let width = table.ok_or("a gradient of a table that is not here")?.width;
+            let (read, others) = TableRows::read(rest, width)?;
+            rows.push(read);
+            rest = others;
+        }
+        match rest.len() {
+            0 => Ok(Gradient {
+                arrays: divided(shapes, arrays)?,
+                rows,
+            }),
+            more => Err(format!("{more} bytes of a gradient are too many")),
+        }
+    }
+}
+
+/// The bytes of tensors, one after the other.
+pub(crate) fn joined<'a>(tensors: impl IntoIterator<Item = &'a HostTensor>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for tensor in tensors {
+        bytes.extend_from_slice(tensor.bytes());
+    }
+    bytes
+}
+
+/// The tensors of these shapes; an error where the bytes are more or fewer.
+pub(crate) fn divided(
+    shapes: impl IntoIterator<Item = Shape>,
+    bytes: &[u8],
+) -> std::result::Result<Vec<HostTensor>, String> {
+    let mut rest = bytes;
+    let mut tensors = Vec::new();
+    for shape in shapes {
+        let length = shape.byte_len();
+        let wrong = || format!("{} bytes of tensors, expected more", bytes.len());
+        let (own, others) = rest.split_at_checked(length).ok_or_else(wrong)?;
+        tensors.push(HostTensor::from_bytes(shape, own).ok_or_else(wrong)?);
+        rest = others;
+    }
+    match rest.len() {
+        0 => Ok(tensors),
+        more => Err(format!("{more} of {} bytes are too many", bytes.len())),
+    }
+}

@@ -1,0 +1,595 @@
+//! A worker's session with the servers: whole variables on this side, shards and bytes on the other.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use phalanx_graph::HostTensor;
+use phalanx_ps::{
+    Client, Commit, Grant, Mode, Partitioner, Phase, PhaseKind, PushKey, Reply, Request, Work,
+};
+
+use super::explained;
+use super::layout::{Pushed, Rest, StateLayout};
+use crate::engine::Notice;
+use crate::{Error, Result};
+
+/// How long one question for work waits at the server.
+const ASK_WITHIN: Duration = Duration::from_secs(2);
+/// After how long a worker says whom it waits for.
+const SAY_AFTER: Duration = Duration::from_secs(10);
+
+/// A worker's session with the servers of its job.
+pub(crate) struct Servers {
+    client: Client,
+    mode: Mode,
+    partitioner: Partitioner,
+    table_bytes: usize,
+    /// The longest that this worker waits for others.
+    patience: Duration,
+    notice: Notice,
+    layout: Mutex<Option<Arc<StateLayout>>>,
+    pulled: Mutex<Pull>,
+    /// The last step that was taken together, which servers may not have heard of.
+    commit: Mutex<Option<Commit>>,
+    counts: Mutex<BTreeMap<String, u64>>,
+}
+
+/// Of each server the version and revision of what was pulled.
+type Stamps = Vec<Option<(u64, u64)>>;
+
+/// What was pulled last.
+#[derive(Default)]
+struct Pull {
+    stamps: Stamps,
+    bytes: Vec<Vec<u8>>,
+    values: Option<PulledValues>,
+    state: Option<(Stamps, Arc<Vec<HostTensor>>)>,
+}
+
+/// PulledValues of all variables.
+#[derive(Clone)]
+pub(crate) struct PulledValues {
+    pub(crate) iterations: i64,
+    pub(crate) variables: Arc<Vec<HostTensor>>,
+    /// The number of updates of each server that made them.
+    versions: Vec<u64>,
+}
+
+impl PulledValues {
+    /// Whether both were pulled at once.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.variables, &other.variables)
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Asks for something of the values, whatever was pulled before.
+fn asks(what: &str) -> Request {
+    Request::Pull {
+        have: None,
+        commit: None,
+        what: what.to_owned(),
+    }
+}
+
+fn unexpected(reply: &Reply) -> Error {
+    Error::Cluster(format!(
+        "a parameter server gave an answer that does not fit: {reply:?}"
+    ))
+}
+
+impl Servers {
+    pub(crate) fn new(
+        client: Client,
+        (partitioner, table_bytes): (Partitioner, usize),
+        patience: Duration,
+        notice: Notice,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            mode: client.hello().settings.mode,
+            client,
+            partitioner,
+            table_bytes,
+            patience,
+            notice,
+            layout: Mutex::default(),
+            pulled: Mutex::default(),
+            commit: Mutex::default(),
+            counts: Mutex::default(),
+        })
+    }
+
+    /// Whether this worker writes files, sets values and shows progress.
+    pub(crate) fn is_chief(&self) -> bool {
+        self.client.worker() == 0
+    }
+
+    /// Whether this worker is the first of a job that was not begun before.
+    pub(crate) fn begins_job(&self) -> bool {
+        self.is_chief() && !self.client.had_values()
+    }
+
+    /// The number of this worker.
+    pub(crate) fn worker(&self) -> usize {
+        self.client.worker()
+    }
+
+    /// The number of workers.
+    pub(crate) fn workers(&self) -> usize {
+        self.client.hello().settings.workers
+    }
+
+    pub(crate) const fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// What the user reads when training starts.
+    pub(crate) fn describe(&self) -> String {
+        format!(
+            "{} workers with variables on {} parameter servers, {}",
+            self.workers(),
+            self.client.servers(),
+            self.mode
+        )
+    }
+
+    /// Places the arrays, and gives the servers their first values unless they have some.
+    pub(crate) fn create(
+        &self,
+        layout: impl FnOnce(&Partitioner, usize) -> StateLayout,
+        state: &[HostTensor],
+    ) -> Result<()> {
+        let layout = Arc::new(layout(&self.partitioner, self.client.servers()));
+        *locked(&self.layout) = Some(Arc::clone(&layout));
+        self.agree("the model", &format!("{:?}", layout.held))?;
+        if !self.is_chief() || self.client.had_values() {
+            return Ok(());
+        }
+        let descriptions = layout.held.iter().map(serde_json::to_string);
+        let descriptions: std::result::Result<Vec<String>, _> = descriptions.collect();
+        let descriptions = descriptions.map_err(|error| Error::Bug(error.to_string()))?;
+        self.ask_all(|server| {
+            let description = descriptions[server].clone();
+            let request = Request::Create { description };
+            (request, layout.state_of(server, state))
+        })?;
+        Ok(())
+    }
+
+    /// Refuses to go on unless every worker has the same value as the first.
+    fn agree(&self, what: &str, value: &str) -> Result<()> {
+        let key = format!("equal/{what}");
+        if self.is_chief() {
+            let request = Request::Put { key: key.clone() };
+            self.ask(&request, value.as_bytes())?;
+        }
+        let first = self.get(&key)?;
+        if first == value.as_bytes() {
+            return Ok(());
+        }
+        Err(Error::Cluster(format!(
+            "{what} of worker {} is not that of the first worker; start all with the same program and settings",
+            self.worker()
+        )))
+    }
+
+    /// The bytes that the first worker puts under a key: this process's, where it is the first to come there.
+    pub(crate) fn of_chief(&self, key: &str, own: &[u8]) -> Result<Vec<u8>> {
+        let key = format!("chief/{key}");
+        if self.is_chief() {
+            self.ask(&Request::Put { key: key.clone() }, own)?;
+        }
+        self.get(&key)
+    }
+
+    /// Does something in the first worker, once in the life of the job; the others wait for it.
+    pub(crate) fn once(&self, key: &str, action: impl FnOnce() -> Result<()>) -> Result<()> {
+        let key = format!("once/{key}");
+        if !self.is_chief() {
+            return self.get(&key).map(drop);
+        }
+        if self.try_get(&key, Duration::ZERO)?.is_some() {
+            return Ok(());
+        }
+        action()?;
+        self.ask(&Request::Put { key }, &[]).map(drop)
+    }
+
+    fn get(&self, key: &str) -> Result<Vec<u8>> {
+        let start = Instant::now();
+        loop {
+            if let Some(bytes) = self.try_get(key, ASK_WITHIN)? {
+                return Ok(bytes);
+            }
+            self.check_patience(start, &[0], &format!("it has not come to `{key}`"))?;
+        }
+    }
+
+    fn try_get(&self, key: &str, within: Duration) -> Result<Option<Vec<u8>>> {
+        let key = key.to_owned();
+        let within_ms = within.as_millis() as u64;
+        match self.ask(&Request::Get { key, within_ms }, &[])? {
+            (Reply::Done, bytes) => Ok(Some(bytes)),
+            (Reply::NotYet { .. }, _) => Ok(None),
+            (other, _) => Err(unexpected(&other)),
+        }
+    }
+
+    fn check_patience(&self, start: Instant, whom: &[usize], why: &str) -> Result<()> {
+        let waited = start.elapsed();
+        let whom: Vec<String> = whom.iter().map(ToString::to_string).collect();
+        let line = format!(
+            "worker {} waits for worker {}: {why}",
+            self.worker(),
+            whom.join(", ")
+        );
+        if waited > self.patience {
+            return Err(Error::Cluster(format!(
+                "{line}; that took longer than {} seconds: look at their logs, and start the job again",
+                self.patience.as_secs()
+            )));
+        }
+        let before = waited.saturating_sub(ASK_WITHIN).as_secs() / SAY_AFTER.as_secs();
+        if waited.as_secs() / SAY_AFTER.as_secs() > before {
+            (self.notice)(&format!("{line} ({} s)", waited.as_secs()));
+        }
+        Ok(())
+    }
+
+    /// How often this was asked for before.
+    pub(crate) fn count(&self, what: &str) -> u64 {
+        let mut counts = locked(&self.counts);
+        let count = counts.entry(what.to_owned()).or_insert(0);
+        *count += 1;
+        *count - 1
+    }
+
+    fn layout(&self) -> Result<Arc<StateLayout>> {
+        let layout = locked(&self.layout).clone();
+        layout.ok_or_else(|| Error::Bug("servers before a model was compiled".into()))
+    }
+
+    fn ask(&self, request: &Request, bytes: &[u8]) -> Result<(Reply, Vec<u8>)> {
+        self.client.ask(request, bytes).map_err(explained)
+    }
+
+    fn ask_all(
+        &self,
+        request: impl Fn(usize) -> (Request, Vec<u8>) + Sync,
+    ) -> Result<Vec<(Reply, Vec<u8>)>> {
+        self.client.ask_all(request).map_err(explained)
+    }
+
+    /// The present values of all variables; the ones before where nothing has changed.
+    pub(crate) fn values(&self) -> Result<PulledValues> {
+        let layout = self.layout()?;
+        let commits = self.commits(&layout)?;
+        let mut pulled = locked(&self.pulled);
+        let servers = self.client.servers();
+        pulled.stamps.resize(servers, None);
+        pulled.bytes.resize_with(servers, Vec::new);
+        let start = Instant::now();
+        loop {
+            let stamps = &pulled.stamps;
+            let answers = self.ask_all(|server| {
+                let request = Request::Pull {
+                    have: stamps[server],
+                    commit: commits[server].clone(),
+                    what: String::new(),
+                };
+                (request, Vec::new())
+            })?;
+            if pulled.take(answers)? {
+                break;
+            }
+            self.check_patience(start, &[0], "it brings the first values")?;
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        if pulled.values.is_none() {
+            let (iterations, variables) = layout.values(&pulled.bytes)?;
+            let versions = pulled.stamps.iter();
+            pulled.values = Some(PulledValues {
+                iterations,
+                variables: Arc::new(variables),
+                versions: versions
+                    .map(|stamp| stamp.map_or(0, |(version, _)| version))
+                    .collect(),
+            });
+        }
+        let values = pulled.values.clone();
+        values.ok_or_else(|| Error::Bug("values that were pulled are gone".into()))
+    }
+
+    /// The last step that was taken together as each server is to hear of it.
+    fn commits(&self, layout: &StateLayout) -> Result<Vec<Option<Commit>>> {
+        let commit = locked(&self.commit).clone();
+        let servers = self.client.servers();
+        let Some(commit) = commit else {
+            return Ok(vec![None; servers]);
+        };
+        if !layout.clips() {
+            return Ok(vec![Some(commit); servers]);
+        }
+        let answers = self.ask_all(|_| {
+            let (version, parts) = (commit.version, commit.parts.clone());
+            (Request::Squares { version, parts }, Vec::new())
+        })?;
+        let squares = answers.into_iter().map(|(reply, _)| match reply {
+            Reply::Squares(squares) => Ok(squares),
+            other => Err(unexpected(&other)),
+        });
+        let squares: Vec<Vec<f64>> = squares.collect::<Result<_>>()?;
+        let factors = layout.factors(&squares);
+        Ok(factors
+            .into_iter()
+            .map(|factors| {
+                Some(Commit {
+                    factors: Some(factors),
+                    ..commit.clone()
+                })
+            })
+            .collect())
+    }
+
+    /// All of the state: variables, slots, iterations.
+    pub(crate) fn state(&self) -> Result<Arc<Vec<HostTensor>>> {
+        self.values()?;
+        let layout = self.layout()?;
+        let mut pulled = locked(&self.pulled);
+        if let Some((stamps, state)) = &pulled.state
+            && *stamps == pulled.stamps
+        {
+            return Ok(Arc::clone(state));
+        }
+        let answers = self.ask_all(|_| (asks("state"), Vec::new()))?;
+        let bytes: Vec<Vec<u8>> = answers.into_iter().map(|(_, bytes)| bytes).collect();
+        let mut state = layout.state(&bytes)?;
+        if layout.has_tables() {
+            let answers = self.ask_all(|_| (asks("tables"), Vec::new()))?;
+            let changed: Vec<Vec<u8>> = answers.into_iter().map(|(_, bytes)| bytes).collect();
+            layout.fill_tables(&mut state, &changed)?;
+        }
+        let state = Arc::new(state);
+        pulled.state = Some((pulled.stamps.clone(), Arc::clone(&state)));
+        Ok(state)
+    }
+
+    /// Sets the whole state; only the first worker does, and not one that came back: the servers know better.
+    pub(crate) fn set_state(&self, state: &[HostTensor]) -> Result<()> {
+        if !self.is_chief() || self.client.had_values() {
+            return Ok(());
+        }
+        let layout = self.layout()?;
+        let rows = layout.rows_of(state);
+        self.ask_all(|server| {
+            let what = "set_state".into();
+            let mut bytes = layout.state_of(server, state);
+            bytes.extend_from_slice(&rows[server]);
+            (Request::Act { what }, bytes)
+        })?;
+        Ok(())
+    }
+
+    /// Tables of at least this number of bytes are kept by their rows.
+    pub(crate) const fn table_bytes(&self) -> usize {
+        self.table_bytes
+    }
+
+    /// Rows of each table, by their numbers, as they are now.
+    pub(crate) fn rows(&self, named: &[Vec<u64>]) -> Result<Vec<Vec<f32>>> {
+        let layout = self.layout()?;
+        let asked = layout.asked(named);
+        let answers = self.ask_all(|server| (asks("rows"), asked[server].clone()))?;
+        let answers: Vec<Vec<u8>> = answers.into_iter().map(|(_, bytes)| bytes).collect();
+        layout.answered(named, &answers)
+    }
+
+    /// Goes on with a phase.
+    pub(crate) fn enter(
+        &self,
+        phase: &str,
+        kind: PhaseKind,
+        items: std::ops::Range<u64>,
+    ) -> Result<()> {
+        let request = Request::Enter {
+            phase: phase.to_owned(),
+            kind,
+            start: items.start,
+            end: items.end,
+        };
+        self.ask(&request, &[]).map(drop)
+    }
+
+    /// A piece of work of a phase, or what the phase was.
+    pub(crate) fn next(&self, phase: &str) -> Result<std::result::Result<Work, Phase>> {
+        let start = Instant::now();
+        loop {
+            let request = Request::Next {
+                phase: phase.to_owned(),
+                within_ms: ASK_WITHIN.as_millis() as u64,
+            };
+            let (reply, _) = self.ask(&request, &[])?;
+            let Reply::Grant(grant) = reply else {
+                return Err(unexpected(&reply));
+            };
+            match *grant {
+                Grant::Work(work) => {
+                    locked(&self.commit).clone_from(&work.commit);
+                    return Ok(Ok(work));
+                }
+                Grant::Over(over) => {
+                    locked(&self.commit).clone_from(&over.commit);
+                    return Ok(Err(over));
+                }
+                Grant::Wait { waiting_for, why } => {
+                    self.check_patience(start, &waiting_for, &why)?;
+                }
+            }
+        }
+    }
+
+    /// Pushes the gradient of a piece of work to all servers, and says that it is done.
+    pub(crate) fn push(
+        &self,
+        phase: &str,
+        work: &Work,
+        values: &PulledValues,
+        pushed: &Pushed<'_>,
+    ) -> Result<()> {
+        let layout = self.layout()?;
+        let key = PushKey {
+            work: work.id,
+            worker: self.worker(),
+            incarnation: self.client.hello().incarnation,
+            done_below: work.done_below,
+        };
+        let is_together = self.mode.backup_workers().is_some();
+        let spec = |server: usize| {
+            let (spec, bytes) = layout.gradient_of(server, pushed);
+            (serde_json::to_string(&spec).unwrap_or_default(), bytes)
+        };
+        let mut staleness = 0;
+        if is_together || layout.clips() {
+            let version = is_together.then_some(work.version);
+            let answers = self.ask_all(|server| {
+                let (what, bytes) = spec(server);
+                (Request::Stage { key, version, what }, bytes)
+            })?;
+            if !is_together {
+                let squares = answers.into_iter().map(|(reply, _)| match reply {
+                    Reply::Staged { squares, .. } => Ok(squares),
+                    other => Err(unexpected(&other)),
+                });
+                let squares: Vec<Vec<f64>> = squares.collect::<Result<_>>()?;
+                let factors = layout.factors(&squares);
+                let answers = self.ask_all(|server| {
+                    let factors = Some(factors[server].clone());
+                    (Request::Apply { key, factors }, Vec::new())
+                })?;
+                staleness = staleness_of(&answers, values)?;
+            }
+        } else {
+            let answers = self.ask_all(|server| {
+                let (what, bytes) = spec(server);
+                let factors = None;
+                (Request::Push { key, what, factors }, bytes)
+            })?;
+            staleness = staleness_of(&answers, values)?;
+        }
+        let totals: Vec<u8> = pushed.totals.iter().flat_map(|x| x.to_le_bytes()).collect();
+        self.done(
+            phase,
+            work,
+            (pushed.weight, pushed.rows),
+            staleness,
+            &totals,
+        )
+    }
+
+    /// A piece of work is done.
+    pub(crate) fn done(
+        &self,
+        phase: &str,
+        work: &Work,
+        (weight, rows): (f64, f64),
+        staleness: u64,
+        bytes: &[u8],
+    ) -> Result<()> {
+        let request = Request::Done {
+            phase: phase.to_owned(),
+            work: work.id,
+            weight,
+            rows,
+            staleness,
+        };
+        self.ask(&request, bytes).map(drop)
+    }
+
+    /// The bytes that each item of a phase left.
+    pub(crate) fn items(&self, phase: &str, count: u64) -> Result<Vec<Vec<u8>>> {
+        let mut all = Vec::new();
+        while (all.len() as u64) < count {
+            let from = all.len() as u64;
+            let request = Request::Items {
+                phase: phase.to_owned(),
+                from,
+            };
+            let (reply, bytes) = self.ask(&request, &[])?;
+            let Reply::Bytes { items } = &reply else {
+                return Err(unexpected(&reply));
+            };
+            if items.is_empty() {
+                return Err(unexpected(&reply));
+            }
+            let mut rest = Rest(&bytes);
+            for (_, length) in items {
+                all.push(rest.take(*length as usize)?.to_vec());
+            }
+        }
+        Ok(all)
+    }
+
+    /// All workers are to stop after the work that they have begun.
+    pub(crate) fn stop(&self) -> Result<()> {
+        self.ask(&Request::Stop, &[]).map(drop)
+    }
+
+    /// Tells the servers of an error with which the job cannot go on, unless they said it.
+    pub(crate) fn or_fail<T>(&self, result: Result<T>) -> Result<T> {
+        match &result {
+            Ok(_) | Err(Error::Stopped(_) | Error::Cluster(_)) => {}
+            Err(error) => self.client.fail(&error.to_string()),
+        }
+        result
+    }
+}
+
+/// By how many updates of others a push was behind, at the first server.
+fn staleness_of(answers: &[(Reply, Vec<u8>)], values: &PulledValues) -> Result<u64> {
+    match answers.first() {
+        Some((Reply::Pushed { applied_at, .. }, _)) => {
+            let pulled = values.versions.first().copied().unwrap_or(0);
+            Ok(applied_at.saturating_sub(pulled))
+        }
+        Some((other, _)) => Err(unexpected(other)),
+        None => Ok(0),
+    }
+}
+
+impl Pull {
+    /// Takes the answers of all servers; whether they have values.
+    fn take(&mut self, answers: Vec<(Reply, Vec<u8>)>) -> Result<bool> {
+        for (server, (reply, bytes)) in answers.into_iter().enumerate() {
+            match reply {
+                Reply::NotYet { .. } => return Ok(false),
+                Reply::Values(now) if now.unchanged => {}
+                Reply::Values(now) => {
+                    self.stamps[server] = Some((now.version, now.revision));
+                    self.bytes[server] = bytes;
+                    self.values = None;
+                }
+                other => return Err(unexpected(&other)),
+            }
+        }
+        Ok(true)
+    }
+}
+
+impl Drop for Servers {
+    /// Leaves in good order; a worker that fails has said so before.
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.client.leave();
+        }
+    }
+}
+
+impl std::fmt::Debug for Servers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.describe())
+    }
+}

@@ -1,0 +1,624 @@
+//! Callbacks of a `fit`: their order, what they do to a training, and that a checkpoint keeps what they remember.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use phalanx::checkpoint::{CallbackState, TrainingState};
+use phalanx::fit::EpochLogs;
+use phalanx::fit::callbacks::{
+    BackupAndRestore, Callback, CallbackContext, CsvLogger, EarlyStopping, Lambda,
+    LearningRateScheduler, ModelCheckpoint, NanPolicy, ReduceLrOnPlateau, RemoteMonitor, SaveFreq,
+    SwapEmaWeights, TerminateOnNan,
+};
+use phalanx::prelude::*;
+use phalanx::{Error, Result};
+
+/// A directory for one test, removed at its end.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("callbacks-{name}"));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn join(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    fn names(&self) -> Vec<String> {
+        let entries = fs::read_dir(&self.0).unwrap();
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut names: Vec<String> = names.collect();
+        names.sort();
+        names
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn trainer() -> Trainer {
+    let model = Sequential::new([4])
+        .add(Dense::new(8).activation(tanh))
+        .add(Dropout::new(0.2))
+        .add(Dense::new(3));
+    let compile = Compile {
+        optimizer: Adam::new(0.05).into(),
+        loss: SparseCategoricalCrossentropy::from_logits().into(),
+        metrics: vec![Accuracy.into()],
+        seed: 3,
+        ..Compile::default()
+    };
+    let strategy = OneDeviceStrategy::new().unwrap();
+    strategy.compile(model, compile).unwrap()
+}
+
+/// Two batches of training, one of validation.
+fn rows(count: usize) -> Batches {
+    let x: Vec<f32> = (0..count * 4).map(|i| (i as f32 * 0.37).sin()).collect();
+    let y: Vec<i32> = (0..count).map(|i| (i * i % 3) as i32).collect();
+    let x = HostTensor::new([count, 4], &x);
+    let rows = Dataset::from_arrays(x, HostTensor::new([count], &y)).unwrap();
+    rows.shuffle(5).batch(6)
+}
+
+fn fit(epochs: usize) -> Fit {
+    Fit::epochs(epochs)
+        .validation(&rows(6))
+        .progress(Progress::Silent)
+}
+
+fn variables(trainer: &Trainer) -> Vec<(String, HostTensor)> {
+    trainer.variables().unwrap()
+}
+
+/// Notes every hook; its state is their number.
+#[derive(Clone, Default)]
+struct Noted(Arc<Mutex<Vec<String>>>);
+
+impl Noted {
+    fn note(&self, what: impl Into<String>) -> Result<()> {
+        self.0.lock().unwrap().push(what.into());
+        Ok(())
+    }
+}
+
+type Cx<'a, 'b> = &'a mut CallbackContext<'b>;
+
+impl Callback for Noted {
+    fn kind(&self) -> &'static str {
+        "noted"
+    }
+    fn on_train_begin(&mut self, cx: Cx<'_, '_>) -> Result<()> {
+        let before: Option<usize> = cx.restored()?;
+        self.note(format!("train {before:?}"))
+    }
+    fn on_train_end(&mut self, _: Cx<'_, '_>) -> Result<()> {
+        self.note("train end")
+    }
+    fn on_epoch_begin(&mut self, epoch: usize, _: Cx<'_, '_>) -> Result<()> {
+        self.note(format!("epoch {epoch}"))
+    }
+    fn on_epoch_end(&mut self, done: &mut EpochLogs, _: Cx<'_, '_>) -> Result<()> {
+        let names: Vec<&str> = done.logs.iter().map(|(name, _)| name).collect();
+        self.note(format!("epoch end {}", names.join(" ")))
+    }
+    fn on_train_batch_begin(&mut self, batch: usize, _: Cx<'_, '_>) -> Result<()> {
+        self.note(format!("batch {batch}"))
+    }
+    fn on_train_batch_end(&mut self, batch: usize, cx: Cx<'_, '_>) -> Result<()> {
+        assert!(cx.logs()?["loss"].is_finite());
+        self.note(format!("batch end {batch} of {}", cx.iterations()))
+    }
+    fn on_test_begin(&mut self, _: Cx<'_, '_>) -> Result<()> {
+        self.note("test")
+    }
+    fn on_test_batch_begin(&mut self, batch: usize, _: Cx<'_, '_>) -> Result<()> {
+        self.note(format!("test batch {batch}"))
+    }
+    fn on_test_batch_end(&mut self, batch: usize, _: Cx<'_, '_>) -> Result<()> {
+        self.note(format!("test batch end {batch}"))
+    }
+    fn on_test_end(&mut self, logs: &Logs, _: Cx<'_, '_>) -> Result<()> {
+        let names: Vec<&str> = logs.iter().map(|(name, _)| name).collect();
+        self.note(format!("test end {}", names.join(" ")))
+    }
+    fn state(&self) -> CallbackState {
+        CallbackState {
+            values: self.0.lock().unwrap().len().into(),
+            tensors: Vec::new(),
+        }
+    }
+}
+
+/// What Keras' `fit` calls, by its documentation and its source.
+#[test]
+fn hooks_are_called_in_the_order_of_keras() {
+    let noted = Noted::default();
+    let mut trainer = trainer();
+    trainer
+        .fit(&rows(12), fit(2).callback(noted.clone()))
+        .unwrap();
+    let epoch = |epoch: usize| {
+        format!(
+            "epoch {epoch}, batch 0, batch end 0 of {}, batch 1, batch end 1 of {}, test, test batch 0, test batch end 0, test end loss accuracy, epoch end loss accuracy val_loss val_accuracy",
+            2 * epoch + 1,
+            2 * epoch + 2
+        )
+    };
+    let expected = format!("train None, {}, {}, train end", epoch(0), epoch(1));
+    assert_eq!(noted.0.lock().unwrap().join(", "), expected);
+}
+
+#[test]
+fn a_stop_within_an_epoch_ends_it_with_its_validation() {
+    let noted = Noted::default();
+    let stop = Lambda::new().on_train_batch_end(|batch, cx| {
+        if (cx.epoch(), batch) == (1, 0) {
+            cx.stop("enough");
+        }
+        Ok(())
+    });
+    let history = trainer()
+        .fit(&rows(12), fit(5).callback(stop).callback(noted.clone()))
+        .unwrap();
+    assert_eq!(history.epochs.len(), 2);
+    assert_eq!(history.epochs[1].steps, 1);
+    let notes = noted.0.lock().unwrap().join(", ");
+    assert!(
+        notes.ends_with("epoch 1, batch 0, batch end 0 of 3, test, test batch 0, test batch end 0, test end loss accuracy, epoch end loss accuracy val_loss val_accuracy, train end"),
+        "{notes}"
+    );
+}
+
+#[test]
+fn early_stopping_gives_the_variables_of_the_best_epoch() {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let noted = Arc::clone(&seen);
+    let keep = Lambda::new().on_epoch_end(move |done, cx| {
+        noted
+            .lock()
+            .unwrap()
+            .push((done.logs["val_loss"], cx.variables()?));
+        Ok(())
+    });
+    // What cannot improve: the first epoch stays the best.
+    let early = EarlyStopping::new("val_loss")
+        .min_delta(1e6)
+        .patience(2)
+        .restore_best_weights(true);
+    let early = Arc::new(Mutex::new(early));
+    let mut trainer = trainer();
+    let history = trainer
+        .fit(
+            &rows(12),
+            fit(9).callback(keep).callback(Arc::clone(&early)),
+        )
+        .unwrap();
+    assert_eq!(history.epochs.len(), 3);
+    assert_eq!(early.lock().unwrap().stopped_epoch(), Some(2));
+    assert_eq!(variables(&trainer), seen.lock().unwrap()[0].1);
+    assert_ne!(variables(&trainer), seen.lock().unwrap()[2].1);
+    // Nothing is trained once it was ended, and everything is if it was not.
+    let again = fit(9).callback(Arc::clone(&early)).resume();
+    assert_eq!(trainer.fit(&rows(12), again).unwrap().epochs.len(), 3);
+    assert_eq!(
+        trainer
+            .fit(&rows(12), fit(9).resume())
+            .unwrap()
+            .epochs
+            .len(),
+        9
+    );
+}
+
+/// Everything that has a state.
+fn all(scratch: &Scratch, name: &str) -> Fit {
+    let path = |what: &str| scratch.join(&format!("{name}-{what}"));
+    let best = path("best_{epoch}.safetensors").display().to_string();
+    fit(8)
+        .callback(
+            ReduceLrOnPlateau::new("loss")
+                .min_delta(10.0)
+                .patience(2)
+                .factor(0.5),
+        )
+        .callback(
+            EarlyStopping::new("val_loss")
+                .min_delta(10.0)
+                .patience(6)
+                .restore_best_weights(true),
+        )
+        .callback(CsvLogger::new(path("log.csv")))
+        .callback(
+            ModelCheckpoint::new(best)
+                .save_best_only(true)
+                .save_weights_only(true)
+                .monitor("loss")
+                .keep(2),
+        )
+}
+
+#[test]
+fn an_interrupted_training_goes_on_with_what_callbacks_remember() {
+    let scratch = Scratch::new("resume");
+    let mut whole = trainer();
+    let history = whole.fit(&rows(12), all(&scratch, "a")).unwrap();
+    assert_eq!(history.epochs.len(), 7, "patience is 6");
+    let rate = whole.learning_rate().unwrap();
+    assert!(rate < 0.05 * 0.3, "{rate}");
+    for at in [1, 3, 4, 6] {
+        let path = scratch.join("checkpoint");
+        let mut first = trainer();
+        let crash = Lambda::new().on_epoch_begin(move |epoch, _| match epoch == at {
+            true => Err(Error::Training("a crash".to_owned())),
+            false => Ok(()),
+        });
+        let fit = all(&scratch, "b").checkpoint(&path).callback(crash);
+        first.fit(&rows(12), fit).unwrap_err();
+        drop(first);
+        let mut second = trainer();
+        second.restore_checkpoint(&path).unwrap();
+        let state = second.training_state().unwrap();
+        assert_eq!(state, TrainingState::load(&path).unwrap());
+        let fit = all(&scratch, "b").checkpoint(&path).resume();
+        let again = second.fit(&rows(12), fit).unwrap();
+        assert_eq!(again.epochs.len(), history.epochs.len(), "{at}");
+        for (one, other) in history.epochs.iter().zip(&again.epochs) {
+            assert_eq!(one.logs, other.logs, "{at}");
+        }
+        assert_eq!(variables(&whole), variables(&second), "{at}");
+        assert_eq!(rate, second.learning_rate().unwrap(), "{at}");
+        let text = |name: &str| fs::read(scratch.join(name)).unwrap();
+        assert_eq!(text("a-log.csv"), text("b-log.csv"), "{at}");
+        let names = |prefix: &str| -> Vec<String> {
+            let names = scratch.names().into_iter();
+            names
+                .filter_map(|name| Some(name.strip_prefix(prefix)?.to_owned()))
+                .collect()
+        };
+        assert_eq!(names("a-best"), names("b-best"), "{at}");
+        TrainingState::remove(&path).unwrap();
+    }
+}
+
+#[test]
+fn checkpoints_are_written_under_their_names_and_the_last_are_kept() {
+    let scratch = Scratch::new("checkpoints");
+    let pattern = scratch
+        .join("ckpt_{epoch:02d}-{val_loss:.2f}")
+        .display()
+        .to_string();
+    let batches = scratch.join("b{epoch}_{batch:03d}").display().to_string();
+    let mut trainer = trainer();
+    let plan = fit(4)
+        .callback(ModelCheckpoint::new(pattern).keep(2))
+        .callback(ModelCheckpoint::new(batches).save_freq(SaveFreq::Batches(3)));
+    let history = trainer.fit(&rows(12), plan).unwrap();
+    let named = |epoch: usize| {
+        format!(
+            "ckpt_{epoch:02}-{:.2}",
+            history.epochs[epoch - 1].logs["val_loss"]
+        )
+    };
+    assert_eq!(scratch.names(), ["b2_001", "b3_002", &named(3), &named(4)]);
+    // Batch 3 is the first of the second epoch.
+    let state = TrainingState::load(scratch.join("b2_001")).unwrap();
+    assert_eq!((state.iterations(), state.position().epoch), (3, 1));
+    let state = TrainingState::load(scratch.join(&named(4))).unwrap();
+    assert_eq!((state.iterations(), state.position().epoch), (8, 4));
+    assert_eq!(state.variables(), variables(&trainer));
+}
+
+#[test]
+fn rates_are_scheduled_by_epoch_and_by_step() {
+    let rates = Arc::new(Mutex::new(Vec::new()));
+    for is_per_step in [false, true] {
+        let noted = Arc::clone(&rates);
+        let schedule = match is_per_step {
+            true => LearningRateScheduler::per_step(|step| 0.5 / (step + 1) as f64),
+            false => LearningRateScheduler::per_epoch(|epoch, rate| match epoch {
+                0 => rate,
+                _ => rate / 2.0,
+            }),
+        };
+        let note = Lambda::new().on_train_batch_end(move |_, cx| {
+            noted.lock().unwrap().push(cx.learning_rate()? as f32);
+            Ok(())
+        });
+        let plan = fit(2).callback(schedule).callback(note);
+        let history = trainer().fit(&rows(12), plan).unwrap();
+        let last = *rates.lock().unwrap().last().unwrap();
+        assert_eq!(history.of("learning_rate")[1] as f32, last);
+    }
+    let step = |step: u16| (0.5 / f64::from(step + 1)) as f32;
+    assert_eq!(
+        *rates.lock().unwrap(),
+        [0.05, 0.05, 0.025, 0.025, step(0), step(1), step(2), step(3)]
+    );
+}
+
+#[test]
+fn mistakes_are_told_before_the_first_step() {
+    let refused = |fit: Fit| {
+        let mut trainer = trainer();
+        let error = trainer
+            .fit(&rows(12), fit.progress(Progress::Silent))
+            .unwrap_err();
+        assert_eq!(trainer.iterations(), 0);
+        error.to_string()
+    };
+    let error = refused(Fit::epochs(1).callback(EarlyStopping::new("val_loss")));
+    assert_eq!(
+        error,
+        "early_stopping was given `val_loss`, and the logs are loss, accuracy; name one of them; those that begin with val_ need a validation"
+    );
+    let error = refused(Fit::epochs(1).callback(ModelCheckpoint::new("{epoch:q}")));
+    assert!(error.contains("`filepath` is `{epoch:q}`"), "{error}");
+    let error = refused(Fit::epochs(1).callback(ModelCheckpoint::new("{acuracy}")));
+    assert!(
+        error.contains("given `acuracy`, and the logs are"),
+        "{error}"
+    );
+    let error = refused(Fit::epochs(1).callback(ReduceLrOnPlateau::new("loss").factor(1.0)));
+    assert!(
+        error.contains("`factor` must be at least 0 and below 1"),
+        "{error}"
+    );
+}
+
+fn variables_after(epochs: usize) -> Vec<(String, HostTensor)> {
+    let mut trainer = trainer();
+    trainer.fit(&rows(24), fit(epochs)).unwrap();
+    variables(&trainer)
+}
+
+/// The same program run until it is done: each time it ends at another step, and what it has learned is that of one run.
+#[test]
+fn a_program_that_is_run_again_goes_on_by_itself() {
+    let scratch = Scratch::new("backup");
+    let path = scratch.join("backup");
+    let mut runs = 0;
+    let trained = loop {
+        runs += 1;
+        let mut trainer = trainer();
+        let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let (set, end) = (Arc::clone(&stop), 3 * runs + 1);
+        let crash = Lambda::new().on_train_batch_end(move |_, cx| {
+            if cx.iterations() == end {
+                // By a signal and by a crash in turns.
+                match end % 2 {
+                    0 => return Err(Error::Training("a crash".to_owned())),
+                    _ => set.store(true, std::sync::atomic::Ordering::Relaxed),
+                }
+            }
+            Ok(())
+        });
+        let backup = BackupAndRestore::new(&path).save_freq(SaveFreq::Batches(1));
+        let plan = fit(4).callback(crash).callback(backup).stop_when(&stop);
+        if trainer.fit(&rows(24), plan).is_ok() {
+            break trainer;
+        }
+        assert!(runs < 20);
+    };
+    assert!(runs > 3, "{runs}");
+    assert_eq!(variables(&trained), variables_after(4));
+    // All that it kept is gone at the end.
+    assert!(scratch.names().is_empty(), "{:?}", scratch.names());
+}
+
+/// Rows of which one is infinite, in one batch of each epoch.
+fn bad_rows(bad: f32) -> Batches {
+    let mut x: Vec<f32> = (0..24 * 4).map(|i| (i as f32 * 0.37).sin()).collect();
+    x[15 * 4 + 2] = bad;
+    let y: Vec<i32> = (0..24).map(|i| i * i % 3).collect();
+    let x = HostTensor::new([24, 4], &x);
+    let rows = Dataset::from_arrays(x, HostTensor::new([24], &y)).unwrap();
+    rows.batch(6)
+}
+
+fn with_loss_scale(loss_scale: LossScale) -> Trainer {
+    let model = Sequential::new([4]).add(Dense::new(3));
+    let compile = Compile {
+        optimizer: Adam::new(0.05).into(),
+        loss: SparseCategoricalCrossentropy::from_logits().into(),
+        loss_scale,
+        ..Compile::default()
+    };
+    let strategy = OneDeviceStrategy::new().unwrap();
+    strategy.compile(model, compile).unwrap()
+}
+
+#[test]
+fn a_loss_that_is_not_a_number_is_found_by_name() {
+    let why = Arc::new(Mutex::new(String::new()));
+    for every in [1, 2, 3, 50] {
+        let mut trainer = with_loss_scale(LossScale::Off);
+        let keep = EarlyStopping::new("loss")
+            .patience(9)
+            .restore_best_weights(true);
+        let plan = Fit::epochs(3)
+            .progress(Progress::Silent)
+            .callback(keep)
+            .callback(TerminateOnNan::new().every(every));
+        let history = trainer.fit(&bad_rows(f32::INFINITY), plan).unwrap();
+        assert_eq!(history.epochs.len(), 1, "{every}");
+        assert_eq!(
+            history.epochs[0].steps,
+            (3_usize).next_multiple_of(every).min(4)
+        );
+        assert!(history.epochs[0].logs["loss"].is_nan());
+    }
+    // Without it the training is an error, as before.
+    let mut trainer = with_loss_scale(LossScale::Off);
+    let plan = Fit::epochs(3).progress(Progress::Silent);
+    let error = trainer
+        .fit(&bad_rows(f32::NAN), plan)
+        .unwrap_err()
+        .to_string();
+    assert!(error.starts_with("the loss of step 2"), "{error}");
+    // The error of too many rollbacks has what was found.
+    let mut trainer = with_loss_scale(LossScale::Off);
+    let once = TerminateOnNan::new()
+        .policy(NanPolicy::Rollback)
+        .most_rollbacks(1);
+    let plan = Fit::epochs(3).progress(Progress::Silent).callback(once);
+    let error = trainer
+        .fit(&bad_rows(f32::NAN), plan)
+        .unwrap_err()
+        .to_string();
+    *why.lock().unwrap() = error;
+    assert_eq!(
+        *why.lock().unwrap(),
+        "the loss of step 3 (counted from 0) is infinite or not a number; input 0 of its batch has NaN in example 15, after 1 rollbacks; try a lower learning rate or gradient clipping (`clipnorm`), and look at these data"
+    );
+}
+
+/// Both are the training on the other batches alone: skipped steps change nothing, and a state of just before is gone back to.
+#[test]
+fn steps_that_are_not_numbers_are_skipped_or_gone_back_on() {
+    let good = || {
+        let mut trainer = with_loss_scale(LossScale::Off);
+        for _ in 0..2 {
+            let batches = bad_rows(0.0);
+            for (number, batch) in batches.iter(0, 0).enumerate() {
+                if number != 2 {
+                    trainer.train_on_batch(&batch.unwrap()).unwrap();
+                }
+            }
+        }
+        variables(&trainer)
+    };
+    let trained = |loss_scale, callback: TerminateOnNan| {
+        let mut trainer = with_loss_scale(loss_scale);
+        let plan = Fit::epochs(2).progress(Progress::Silent).callback(callback);
+        let history = trainer.fit(&bad_rows(f32::NAN), plan).unwrap();
+        assert!(
+            history
+                .epochs
+                .iter()
+                .all(|epoch| epoch.logs["loss"].is_finite())
+        );
+        assert_eq!(trainer.iterations(), 6);
+        variables(&trainer)
+    };
+    let rollback = TerminateOnNan::new()
+        .policy(NanPolicy::Rollback)
+        .snapshot_every(1);
+    assert_eq!(trained(LossScale::Off, rollback), good());
+    let skip = || TerminateOnNan::new().policy(NanPolicy::Skip);
+    assert_eq!(trained(LossScale::SkipNonFinite, skip()), good());
+    let mut trainer = with_loss_scale(LossScale::Off);
+    let plan = Fit::epochs(1).callback(skip());
+    let error = trainer.fit(&bad_rows(0.0), plan).unwrap_err().to_string();
+    assert!(error.contains("LossScale::SkipNonFinite"), "{error}");
+}
+
+#[test]
+fn validation_and_saving_are_by_the_averages() {
+    let averaging = || {
+        let model = Sequential::new([4]).add(Dense::new(3));
+        let compile = Compile {
+            optimizer: Optimizer::from(Sgd::new(0.5)).ema(0.9),
+            loss: SparseCategoricalCrossentropy::from_logits().into(),
+            ..Compile::default()
+        };
+        let strategy = OneDeviceStrategy::new().unwrap();
+        strategy.compile(model, compile).unwrap()
+    };
+    let saved = Arc::new(Mutex::new(Vec::new()));
+    let keep = Arc::clone(&saved);
+    let note = Lambda::new().on_epoch_end(move |_, cx| {
+        keep.lock().unwrap().push(cx.variables()?);
+        Ok(())
+    });
+    let mut swapped = averaging();
+    let plan = fit(2)
+        .callback(SwapEmaWeights::new().swap_on_epoch(true))
+        .callback(note);
+    let history = swapped.fit(&rows(12), plan).unwrap();
+    // By hand: after two batches the averages are what the variables become at the end of a `fit`.
+    let mut plain = averaging();
+    plain.fit(&rows(12), fit(1)).unwrap();
+    assert_eq!(variables(&plain), saved.lock().unwrap()[0]);
+    let loss = plain.evaluate(&rows(6)).unwrap()["loss"];
+    assert_eq!(loss, history.epochs[0].logs["val_loss"]);
+    // The training itself does not see them.
+    let mut without = averaging();
+    let expected = without.fit(&rows(12), fit(2)).unwrap();
+    assert_eq!(expected.of("loss"), history.of("loss"));
+    assert_ne!(expected.of("val_loss"), history.of("val_loss"));
+    assert_eq!(variables(&without), variables(&swapped));
+    assert_eq!(
+        without.training_state().unwrap().slots(),
+        swapped.training_state().unwrap().slots()
+    );
+    let error = trainer().fit(&rows(12), fit(1).callback(SwapEmaWeights::new()));
+    assert!(
+        error
+            .unwrap_err()
+            .to_string()
+            .contains("averages the variables")
+    );
+}
+
+#[test]
+fn results_are_sent_and_a_silent_server_costs_nothing() {
+    use std::io::{Read, Write};
+    let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("http://{}", server.local_addr().unwrap());
+    let answered = std::thread::spawn(move || {
+        let mut texts = Vec::new();
+        for _ in 0..2 {
+            let (mut stream, _) = server.accept().unwrap();
+            let timeout = Some(std::time::Duration::from_secs(20));
+            stream.set_read_timeout(timeout).unwrap();
+            let mut text = Vec::new();
+            let mut byte = [0];
+            let complete = |text: &[u8]| {
+                let text = String::from_utf8_lossy(text);
+                let (head, body) = text.split_once("\r\n\r\n")?;
+                let length = head.split_once("Content-Length: ")?.1;
+                let length: usize = length.split("\r\n").next()?.parse().ok()?;
+                (body.len() == length).then(|| body.to_owned())
+            };
+            let body = loop {
+                stream.read_exact(&mut byte).unwrap();
+                text.push(byte[0]);
+                if let Some(body) = complete(&text) {
+                    break body;
+                }
+            };
+            stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").unwrap();
+            assert!(text.starts_with(b"POST /publish/epoch/end/ HTTP/1.1\r\n"));
+            texts.push(body);
+        }
+        texts
+    });
+    let sent = RemoteMonitor::new(&*address).send_as_json(true);
+    // Nobody listens there.
+    let lost = RemoteMonitor::new("http://127.0.0.1:1");
+    let history = trainer()
+        .fit(&rows(12), fit(2).callback(sent).callback(lost))
+        .unwrap();
+    for (text, epoch) in answered.join().unwrap().iter().zip(&history.epochs) {
+        let sent: serde_json::Value = serde_json::from_str(text).unwrap();
+        assert_eq!(sent["epoch"], epoch.epoch);
+        assert_eq!(sent["val_loss"].as_f64().unwrap(), epoch.logs["val_loss"]);
+    }
+    let wrong = RemoteMonitor::new("https://example.com");
+    let error = trainer()
+        .fit(&rows(12), fit(1).callback(wrong))
+        .unwrap_err();
+    assert!(
+        error.to_string().contains("`https://example.com/publish"),
+        "{error}"
+    );
+}

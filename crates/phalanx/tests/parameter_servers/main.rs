@@ -1,0 +1,525 @@
+//! Workers and parameter servers train as one process does: the cases of the replica tests, with workers and servers as threads of
+//! this process, over real connections.
+
+#[allow(dead_code, reason = "the replica tests use all of it")]
+#[path = "../replicas/cases.rs"]
+mod cases;
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use cases::Case;
+use phalanx::checkpoint::TrainingState;
+use phalanx::engine::{Engine, EngineOptions};
+use phalanx::fit::callbacks::{ModelCheckpoint, SaveFreq};
+use phalanx::metrics::Auc;
+use phalanx::models::{Recommender, RecommenderKind};
+use phalanx::nn::Model;
+use phalanx::optim::{Adagrad, Optimizer, Rule};
+use phalanx::prelude::*;
+use phalanx::strategy::{
+    Address, Membership, MirroredStrategy, Mode, OneDeviceStrategy, ParameterServerOptions,
+    ParameterServerStrategy, Partitioner,
+};
+use phalanx_cluster::{ClusterSpec, Task, TaskKind};
+use phalanx_testkit::relative_difference as apart;
+
+/// The bound of the strategies that train in one process.
+const TOLERANCE: f64 = 1e-5;
+
+/// The engine of a process that a thread stands for.
+fn engine(process: usize) -> &'static Engine {
+    static ENGINES: [OnceLock<Engine>; 6] = [const { OnceLock::new() }; 6];
+    let options = EngineOptions {
+        quick_compile: true,
+        ..EngineOptions::default()
+    };
+    ENGINES[process].get_or_init(|| Engine::new(&options).unwrap())
+}
+
+/// A cluster of workers and servers on free ports of this machine.
+fn cluster(workers: usize, servers: usize) -> ClusterSpec {
+    let tasks = (0..workers).map(|index| Task::new(TaskKind::Worker, index));
+    let servers = (0..servers).map(|index| Task::new(TaskKind::ParameterServer, index));
+    // All are bound before the first is freed, so that each has its own.
+    let bound: Vec<(Task, TcpListener)> = tasks
+        .chain(servers)
+        .map(|task| (task, TcpListener::bind("127.0.0.1:0").unwrap()))
+        .collect();
+    bound
+        .iter()
+        .fold(ClusterSpec::new(), |all, (task, listener)| {
+            let port = listener.local_addr().unwrap().port();
+            all.with(*task, Address::new("127.0.0.1", port))
+        })
+}
+
+fn member(cluster: &ClusterSpec, task: Task) -> Membership {
+    let rendezvous = cluster.address(cluster.worker(0)).unwrap().clone();
+    let mut member = Membership::new(cluster.workers(), task.index, rendezvous);
+    member.task = task;
+    member.cluster = Some(cluster.clone());
+    member
+}
+
+/// What each of some workers returns that train with servers.
+fn on_workers<T: Send>(
+    (workers, servers): (usize, usize),
+    options: &ParameterServerOptions,
+    work: impl Fn(ParameterServerStrategy) -> T + Sync,
+) -> Vec<T> {
+    // Engines are shared by the tests.
+    static ENGINES_IN_USE: Mutex<()> = Mutex::new(());
+    let _alone = ENGINES_IN_USE
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
+    let cluster = &cluster(workers, servers);
+    let options = &options.clone().timeout(Duration::from_secs(60));
+    thread::scope(|scope| {
+        for index in 0..servers {
+            let task = Task::new(TaskKind::ParameterServer, index);
+            scope.spawn(move || {
+                let membership = member(cluster, task);
+                ParameterServerStrategy::serve(engine(workers + index), &membership, options)
+                    .unwrap();
+            });
+        }
+        let start = |index: usize| {
+            let work = &work;
+            scope.spawn(move || {
+                let membership = member(cluster, Task::new(TaskKind::Worker, index));
+                let strategy = ParameterServerStrategy::join(engine(index), &membership, options);
+                work(strategy.unwrap())
+            })
+        };
+        let running: Vec<_> = (0..workers).map(start).collect();
+        running
+            .into_iter()
+            .map(|worker| worker.join().unwrap())
+            .collect()
+    })
+}
+
+/// What a training leaves.
+#[derive(Debug, PartialEq)]
+struct Outcome {
+    variables: Vec<(String, Vec<f64>)>,
+    logs: Vec<(String, f64)>,
+    predicted: Vec<f64>,
+}
+
+fn train(strategy: &impl Strategy, case: &Case) -> Outcome {
+    train_as(strategy, case, |_, fit| fit)
+}
+
+/// Trains with more settings, which may do something with the trainer first.
+fn train_as(
+    strategy: &impl Strategy,
+    case: &Case,
+    set: impl FnOnce(&mut Trainer, Fit) -> Fit,
+) -> Outcome {
+    let compiled = strategy.compile(case.model.clone(), case.compile.clone());
+    let mut trainer = compiled.unwrap();
+    let data = case.data.batch(case.batch);
+    let fit = Fit::epochs(case.epochs)
+        .progress(Progress::Silent)
+        .validation(&data);
+    let fit = set(&mut trainer, fit);
+    let history = trainer.fit(&data, fit).unwrap();
+    let epochs = history.epochs.iter();
+    let mut logs: Vec<Logs> = epochs.map(|epoch| epoch.logs.clone()).collect();
+    logs.push(trainer.evaluate(&data).unwrap());
+    let predicted = trainer.predict(&data).unwrap()[0].to_f64();
+    let own = |(name, _): &(&str, f64)| !name.starts_with("staleness");
+    let named = |logs: &Logs| -> Vec<_> {
+        logs.iter()
+            .filter(own)
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect()
+    };
+    let variables = trainer.variables().unwrap().into_iter();
+    Outcome {
+        variables: variables
+            .map(|(name, value)| (name, value.to_f64()))
+            .collect(),
+        logs: logs.iter().flat_map(named).collect(),
+        predicted,
+    }
+}
+
+fn compare(name: &str, tolerance: f64, one: &Outcome, other: &Outcome) {
+    assert_eq!(one.variables.len(), other.variables.len());
+    assert_eq!(
+        one.logs.len(),
+        other.logs.len(),
+        "{:?} {:?}",
+        one.logs,
+        other.logs
+    );
+    for ((variable, a), (_, b)) in one.variables.iter().zip(&other.variables) {
+        let apart = apart(a, b);
+        assert!(apart <= tolerance, "{name}: {variable} is {apart:e} apart");
+    }
+    for ((log, a), (_, b)) in one.logs.iter().zip(&other.logs) {
+        let bound = tolerance * a.abs().max(1.0);
+        assert!((a - b).abs() <= bound, "{name}: {log} is {a} and {b}");
+    }
+    assert!(
+        apart(&one.predicted, &other.predicted) <= 10.0 * tolerance,
+        "{name}"
+    );
+}
+
+fn sync() -> ParameterServerOptions {
+    ParameterServerOptions::new().mode(Mode::Sync { backup_workers: 0 })
+}
+
+/// Rows that do not divide evenly: the last batch has one row, so that some workers have none.
+fn ragged() -> Case {
+    Case {
+        data: cases::rows(17),
+        batch: 8,
+        epochs: 3,
+        ..cases::everything()
+    }
+}
+
+#[test]
+fn one_worker_trains_as_one_process_with_every_optimizer() {
+    for kind in Rule::KINDS {
+        let case = || {
+            let mut case = ragged();
+            let settings = serde_json::json!({"learning_rate": 0.01, "weight_decay": 0.01});
+            case.compile.optimizer = Optimizer::from_config(kind, &settings).unwrap();
+            case
+        };
+        let one = train(&OneDeviceStrategy::on(engine(0)), &case());
+        let options = sync().partitioner(Partitioner::FixedShards { shards: 2 });
+        let all = on_workers((1, 2), &options, |strategy| train(&strategy, &case()));
+        compare(kind, 1e-6, &one, &all[0]);
+    }
+}
+
+#[test]
+fn workers_that_step_together_train_as_one_process() {
+    let one = train(&OneDeviceStrategy::on(engine(0)), &ragged());
+    for mode in [
+        Mode::Sync { backup_workers: 0 },
+        Mode::BoundedStaleness { steps: 0 },
+    ] {
+        let options = ParameterServerOptions::new().mode(mode);
+        let all = on_workers((3, 2), &options, |strategy| train(&strategy, &ragged()));
+        for other in &all {
+            assert_eq!(other, &all[0], "workers have different bits");
+        }
+        compare(&mode.to_string(), TOLERANCE, &one, &all[0]);
+    }
+}
+
+#[test]
+fn gradients_are_clipped_by_the_norm_over_all_servers() {
+    let adam = || Optimizer::from(Adam::new(0.01)).gradient_accumulation(2);
+    for optimizer in [adam().global_clipnorm(0.05), adam().clipnorm(0.03)] {
+        let case = || {
+            let mut case = ragged();
+            case.compile.optimizer = optimizer.clone();
+            case
+        };
+        let one = train(&OneDeviceStrategy::on(engine(0)), &case());
+        let options = sync().partitioner(Partitioner::FixedShards { shards: 2 });
+        let all = on_workers((2, 2), &options, |strategy| train(&strategy, &case()));
+        compare("sync", TOLERANCE, &one, &all[0]);
+        let options = ParameterServerOptions::new();
+        let all = on_workers((1, 2), &options, |strategy| train(&strategy, &case()));
+        compare("async", TOLERANCE, &one, &all[0]);
+    }
+}
+
+/// The means over an epoch hold each example once, whoever computed it, and the loss falls.
+#[test]
+fn workers_that_are_apart_train_on_each_example_once() {
+    for mode in [Mode::Async, Mode::BoundedStaleness { steps: 1 }] {
+        let case = || Case {
+            epochs: 12,
+            ..ragged()
+        };
+        let options = ParameterServerOptions::new().mode(mode);
+        let all = on_workers((3, 1), &options, |strategy| train(&strategy, &case()));
+        for other in &all {
+            assert_eq!(other.logs, all[0].logs);
+            assert_eq!(other.predicted, all[0].predicted);
+        }
+        let loss = |at: usize| {
+            let losses = all[0].logs.iter().filter(|(name, _)| name == "loss");
+            losses.map(|(_, value)| *value).nth(at).unwrap()
+        };
+        assert!(loss(11) < 0.8 * loss(0), "{mode}: {} {}", loss(0), loss(11));
+    }
+}
+
+/// A directory for one test, removed at its end.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("servers-{name}"));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Epochs of three batches: checkpoints in the middle of one, of a callback and of the training, with which any number of workers and
+/// servers and any other strategy goes on, to the weights of an unbroken training.
+#[test]
+fn a_checkpoint_within_an_epoch_goes_on_anywhere() {
+    let folder = Scratch::new("anywhere");
+    let reference = train(&OneDeviceStrategy::on(engine(0)), &ragged());
+    let pattern = folder.0.join("{epoch}-{batch}");
+    let pattern = pattern.to_str().unwrap();
+    on_workers((2, 1), &sync(), |strategy| {
+        let every = || ModelCheckpoint::new(pattern).save_freq(SaveFreq::Batches(2));
+        let all = train_as(&strategy, &ragged(), |_, fit| {
+            fit.callback(every())
+                .checkpoint(folder.0.join("own"))
+                .save_freq(2)
+        });
+        compare("saved on the way", TOLERANCE, &reference, &all);
+    });
+    let names = |path: &Path| path.file_name().unwrap().to_string_lossy().into_owned();
+    let entries = std::fs::read_dir(&folder.0).unwrap();
+    let mut written: Vec<_> = entries.map(|entry| names(&entry.unwrap().path())).collect();
+    written.sort();
+    // After the batches 2, 4, 6 and 8 of 9.
+    assert_eq!(
+        written,
+        ["1-2", "2-1", "2-3", "3-2", "own", "own.1", "own.done"]
+    );
+    for name in ["1-2", "2-1", "2-3"] {
+        let from = &folder.0.join(name);
+        let one = go_on(&OneDeviceStrategy::on(engine(0)), from);
+        compare(name, TOLERANCE, &reference, &one);
+        let options = sync().partitioner(Partitioner::FixedShards { shards: 3 });
+        for other in on_workers((1, 3), &options, |strategy| go_on(&strategy, from)) {
+            compare(name, TOLERANCE, &reference, &other);
+        }
+    }
+    let mirrored = MirroredStrategy::on(two_devices())
+        .devices(["cpu:0", "cpu:1"])
+        .unwrap();
+    let from = &folder.0.join("2-1");
+    compare("mirrored", TOLERANCE, &reference, &go_on(&mirrored, from));
+    // And back: what one process wrote in the middle of an epoch.
+    let back = folder.0.join("back");
+    train_as(&OneDeviceStrategy::on(engine(0)), &ragged(), |_, fit| {
+        let every = ModelCheckpoint::new(back.to_str().unwrap()).save_freq(SaveFreq::Batches(5));
+        fit.callback(every)
+    });
+    for other in on_workers((3, 2), &sync(), |strategy| go_on(&strategy, &back)) {
+        compare("back", TOLERANCE, &reference, &other);
+    }
+}
+
+/// Goes on from a checkpoint to the end.
+fn go_on(strategy: &impl Strategy, from: &Path) -> Outcome {
+    train_as(strategy, &ragged(), |trainer, fit| {
+        trainer.restore_checkpoint(from).unwrap();
+        fit.resume()
+    })
+}
+
+/// An engine of two devices.
+fn two_devices() -> &'static Engine {
+    static ENGINE: OnceLock<Engine> = OnceLock::new();
+    let options = EngineOptions {
+        quick_compile: true,
+        cpu_devices: 2,
+        ..EngineOptions::default()
+    };
+    ENGINE.get_or_init(|| Engine::new(&options).unwrap())
+}
+
+/// Two tables, of which batches name few rows, some of them twice; labels follow both.
+fn clicks(optimizer: Optimizer) -> Case {
+    let model = Recommender::new(RecommenderKind::TwoTower, [300, 200])
+        .width(4)
+        .hidden([8])
+        .build()
+        .unwrap();
+    let ids = |factor: usize, most: usize| {
+        let ids: Vec<i32> = (0..22)
+            .map(|i| (i * factor % 11 * (most / 11)) as i32)
+            .collect();
+        HostTensor::new([22], &ids)
+    };
+    let clicked: Vec<f32> = (0..22).map(|i| (i % 3 % 2) as f32).collect();
+    let y = HostTensor::new([22, 1], &clicked);
+    let compile = Compile {
+        optimizer,
+        loss: BinaryCrossentropy::from_logits().into(),
+        seed: 7,
+        ..Compile::default()
+    };
+    Case {
+        model,
+        data: Dataset::from_arrays(vec![ids(4, 300), ids(7, 200)], y).unwrap(),
+        batch: 8,
+        compile,
+        epochs: 3,
+        ..ragged()
+    }
+}
+
+/// Rows alone travel, and every number is as if the tables were there as a whole.
+#[test]
+fn tables_by_their_rows_train_as_whole_ones() {
+    let folder = Scratch::new("tables");
+    let optimizers: [(&str, Optimizer); 3] = [
+        ("sgd", Sgd::new(4.0).into()),
+        ("adagrad", Adagrad::new(0.3).into()),
+        ("adam", Optimizer::from(Adam::new(0.05)).lazy()),
+    ];
+    for (name, optimizer) in optimizers {
+        let case = || clicks(optimizer.clone());
+        let one = train(&OneDeviceStrategy::on(engine(0)), &case());
+        let first = case().model.init(7).unwrap();
+        for ((variable, trained), first) in one.variables.iter().zip(&first) {
+            if variable.ends_with("embeddings") {
+                // A hundred times what may differ.
+                let moved = apart(&first.to_f64(), trained);
+                assert!(
+                    moved > 100.0 * TOLERANCE,
+                    "{name}: {variable} moved by {moved:e}"
+                );
+            }
+        }
+        let modes = [
+            ((1, 2), Mode::Async),
+            ((3, 2), Mode::Sync { backup_workers: 0 }),
+        ];
+        for (size, mode) in modes {
+            let options = ParameterServerOptions::new().mode(mode).table_bytes(0);
+            for other in on_workers(size, &options, |strategy| train(&strategy, &case())) {
+                compare(name, TOLERANCE, &one, &other);
+            }
+        }
+        // A checkpoint is of whole tables, whoever writes it.
+        let by_rows = ParameterServerOptions::new().table_bytes(0);
+        let path = &folder.0.join(name);
+        let two_epochs = |_: &mut Trainer, fit: Fit| fit.checkpoint(path).steps_per_epoch(2);
+        let first = train_as(&OneDeviceStrategy::on(engine(0)), &case(), two_epochs);
+        let goes_on = |strategy: &ParameterServerStrategy| {
+            let compiled = strategy.compile(case().model, case().compile);
+            let mut trainer = compiled.unwrap();
+            trainer.restore_checkpoint(path).unwrap();
+            trainer.save_checkpoint(folder.0.join("again")).unwrap();
+            trainer.predict(&case().data.batch(8)).unwrap()[0].to_f64()
+        };
+        for predicted in on_workers((2, 3), &by_rows, |strategy| goes_on(&strategy)) {
+            let apart = apart(&first.predicted, &predicted);
+            assert!(
+                apart <= TOLERANCE,
+                "{name}: predictions are {apart:e} apart"
+            );
+        }
+        let states =
+            [path.clone(), folder.0.join("again")].map(|path| TrainingState::load(path).unwrap());
+        let [before, after] = states.map(|state| [state.variables(), state.slots()].concat());
+        assert_eq!(
+            before, after,
+            "{name}: what is restored and saved is the same"
+        );
+    }
+}
+
+/// All modes with three workers, one of them with a backup worker.
+const MODES: [Mode; 4] = [
+    Mode::Async,
+    Mode::BoundedStaleness { steps: 2 },
+    Mode::Sync { backup_workers: 0 },
+    Mode::Sync { backup_workers: 1 },
+];
+
+/// What the first of three workers gives that train and then evaluate.
+fn tested(
+    options: &ParameterServerOptions,
+    (model, compile): (&Model, &Compile),
+    (train, test): (&Batches, &Batches),
+    epochs: usize,
+) -> Logs {
+    let all = on_workers((3, 2), options, |strategy| {
+        let compiled = strategy.compile(model.clone(), compile.clone());
+        let mut trainer = compiled.unwrap();
+        let fit = Fit::epochs(epochs).progress(Progress::Silent);
+        trainer.fit(train, fit).unwrap();
+        trainer.evaluate(test).unwrap()
+    });
+    all.into_iter().next().unwrap()
+}
+
+#[test]
+fn the_digits_are_learned_in_every_mode() {
+    let (train, test) = datasets::digits().unwrap().split_at(1437).unwrap();
+    let model = Sequential::new([8, 8, 1])
+        .add(Rescaling::new(1.0 / 16.0))
+        .add(Flatten)
+        .add(Dense::new(64).activation(relu))
+        .add(Dense::new(10));
+    let model = model.build().unwrap();
+    let compile = classify(Sgd::new(0.2).momentum(0.5));
+    for mode in MODES {
+        let options = ParameterServerOptions::new().mode(mode);
+        let data = (&train.shuffle(1).batch(24), &test.batch(100));
+        let logs = tested(&options, (&model, &compile), data, 10);
+        let accuracy = logs.get("accuracy").unwrap();
+        println!("{mode}: accuracy {accuracy}");
+        assert!(accuracy >= 0.90, "{mode}: accuracy {accuracy}");
+    }
+}
+
+fn classify(optimizer: impl Into<Optimizer>) -> Compile {
+    Compile {
+        optimizer: optimizer.into(),
+        loss: SparseCategoricalCrossentropy::from_logits().into(),
+        metrics: vec![Accuracy.into()],
+        seed: 7,
+        ..Compile::default()
+    }
+}
+
+/// Two tables by their rows; the best AUC that there can be is 0.94.
+#[test]
+fn a_recommender_finds_who_likes_what_in_every_mode() {
+    let (train, test) = datasets::clicks(300, 100, 12_000, 5)
+        .unwrap()
+        .split_at(10_000)
+        .unwrap();
+    let model = Recommender::new(RecommenderKind::TwoTower, [300, 100])
+        .width(8)
+        .hidden([]);
+    let model = model.build().unwrap();
+    let compile = Compile {
+        optimizer: Optimizer::from(Adam::new(0.02)).lazy(),
+        loss: BinaryCrossentropy::from_logits().into(),
+        metrics: vec![Auc::default().from_logits().into()],
+        seed: 7,
+        ..Compile::default()
+    };
+    for mode in MODES {
+        let options = ParameterServerOptions::new().mode(mode).table_bytes(0);
+        let data = (&train.shuffle(1).batch(96), &test.batch(500));
+        let logs = tested(&options, (&model, &compile), data, 8);
+        let auc = logs.get("auc").unwrap();
+        println!("{mode}: AUC {auc}");
+        assert!(auc >= 0.83, "{mode}: AUC {auc}");
+    }
+}

@@ -1,0 +1,146 @@
+//! Notices of a preemption end a training with a checkpoint.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use phalanx::Error;
+use phalanx::checkpoint::TrainingState;
+use phalanx::fit::callbacks::Lambda;
+use phalanx::fit::preemption::{AwsNotice, GceNotice, PreemptionNotice, PreemptionWatcher};
+use phalanx::prelude::*;
+
+/// A metadata server, which announces a preemption once it is told to; its address.
+fn server(announced: &Arc<AtomicBool>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let announced = Arc::clone(announced);
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut request = Vec::new();
+            let mut byte = [0];
+            while !request.ends_with(b"\r\n\r\n") && stream.read_exact(&mut byte).is_ok() {
+                request.push(byte[0]);
+            }
+            let request = String::from_utf8(request).unwrap();
+            let is_announced = announced.load(Ordering::Relaxed);
+            let has = |header: &str| request.contains(&format!("\r\n{header}\r\n"));
+            let path = request.split(' ').nth(1).unwrap();
+            let (status, body) = match (request.split(' ').next().unwrap(), path) {
+                ("GET", "/computeMetadata/v1/instance/preempted")
+                    if has("Metadata-Flavor: Google") =>
+                {
+                    (200, if is_announced { "TRUE" } else { "FALSE" })
+                }
+                ("PUT", "/latest/api/token") if has("X-aws-ec2-metadata-token-ttl-seconds: 60") => {
+                    (200, "secret")
+                }
+                ("GET", "/latest/meta-data/spot/instance-action")
+                    if has("X-aws-ec2-metadata-token: secret") =>
+                {
+                    (if is_announced { 200 } else { 404 }, "{}")
+                }
+                _ => (403, ""),
+            };
+            let length = body.len();
+            let answer = format!("HTTP/1.1 {status} x\r\nContent-Length: {length}\r\n\r\n{body}");
+            let _ = stream.write_all(answer.as_bytes());
+        }
+    });
+    address
+}
+
+fn trainer() -> Trainer {
+    let compile = Compile {
+        optimizer: Adam::new(0.05).into(),
+        loss: MeanSquaredError.into(),
+        ..Compile::default()
+    };
+    let strategy = OneDeviceStrategy::new().unwrap();
+    let model = Sequential::new([2]).add(Dense::new(1));
+    strategy.compile(model, compile).unwrap()
+}
+
+fn stopped_by(notice: impl PreemptionNotice, announced: &Arc<AtomicBool>, name: &str) {
+    announced.store(false, Ordering::Relaxed);
+    let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("notice-{name}"));
+    let _ = std::fs::remove_dir_all(&path);
+    let x = HostTensor::new([8, 2], &[0.5f32; 16]);
+    let y = HostTensor::new([8, 1], &[1.0f32; 8]);
+    let data = Dataset::from_arrays(x, y).unwrap().batch(4);
+    let stop = Arc::new(AtomicBool::new(false));
+    let watcher = PreemptionWatcher::start(notice, Duration::from_millis(1), &stop).unwrap();
+    let announce = Arc::clone(announced);
+    let tell = Lambda::new().on_epoch_end(move |done, _| {
+        announce.fetch_or(done.epoch == 2, Ordering::Relaxed);
+        Ok(())
+    });
+    let begun = Instant::now();
+    let limit = Lambda::new().on_epoch_begin(move |_, _| {
+        assert!(
+            begun.elapsed() < Duration::from_secs(120),
+            "nobody tells it"
+        );
+        Ok(())
+    });
+    let fit = Fit::epochs(usize::MAX)
+        .progress(Progress::Silent)
+        .callback(tell)
+        .callback(limit)
+        .checkpoint(&path)
+        .stop_when(&stop);
+    let mut trainer = trainer();
+    let ended = trainer.fit(&data, fit);
+    assert!(matches!(ended, Err(Error::Stopped(_))), "{ended:?}");
+    assert_eq!(watcher.failure(), None);
+    let saved = TrainingState::load(&path).unwrap();
+    assert_eq!(saved.iterations(), trainer.iterations());
+    assert!(saved.iterations() >= 6);
+    std::fs::remove_dir_all(&path).unwrap();
+}
+
+#[test]
+fn a_notice_of_google_and_of_amazon_ends_a_training_with_a_checkpoint() {
+    let announced = Arc::new(AtomicBool::new(false));
+    let address = server(&announced);
+    stopped_by(GceNotice::at(&address), &announced, "gce");
+    stopped_by(AwsNotice::at(&address), &announced, "aws");
+}
+
+#[test]
+fn a_server_that_is_not_there_is_asked_again_and_ends_nothing() {
+    struct Counted(GceNotice, Arc<AtomicUsize>);
+    impl PreemptionNotice for Counted {
+        fn is_given(&mut self) -> std::io::Result<bool> {
+            let given = self.0.is_given();
+            self.1.fetch_add(1, Ordering::SeqCst);
+            given
+        }
+    }
+    // A port that was free a moment ago.
+    let free = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let (stop, asked) = (
+        Arc::new(AtomicBool::new(false)),
+        Arc::new(AtomicUsize::new(0)),
+    );
+    let notice = Counted(GceNotice::at(free.to_string()), Arc::clone(&asked));
+    let watcher = PreemptionWatcher::start(notice, Duration::from_millis(1), &stop).unwrap();
+    let begun = Instant::now();
+    while asked.load(Ordering::SeqCst) < 3 {
+        assert!(
+            begun.elapsed() < Duration::from_secs(60),
+            "it is not asked again"
+        );
+        thread::yield_now();
+    }
+    assert!(watcher.failure().is_some());
+    drop(watcher);
+    assert!(!stop.load(Ordering::Relaxed));
+}

@@ -1,0 +1,176 @@
+//! Workers that the launchers of clusters start, which exchange by MPI or our own way.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use phalanx::prelude::*;
+
+use crate::processes::{EPOCHS, OUT, TRANSPORT, parsed, train};
+use crate::{TOLERANCE, apart};
+
+/// A launcher, Debian's package that has it, and the library by which its workers exchange.
+struct Launcher {
+    program: &'static str,
+    package: &'static str,
+    library: &'static str,
+}
+
+const LAUNCHERS: [Launcher; 2] = [
+    Launcher {
+        program: "mpirun.openmpi",
+        package: "openmpi-bin",
+        library: "Open MPI",
+    },
+    Launcher {
+        program: "mpiexec.mpich",
+        package: "mpich",
+        library: "MPICH",
+    },
+];
+
+/// A folder that is removed at the end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let name = format!("phalanx-{name}-{}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&folder).unwrap();
+        Self(folder)
+    }
+
+    fn read(&self, worker: usize) -> String {
+        std::fs::read_to_string(self.0.join(format!("{worker}.out"))).unwrap_or_default()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Trains by two workers that a command line starts, whose program is this one; none where the launcher is not there.
+fn start(launcher: &[&str], folder: &Path, epochs: usize) -> Option<Output> {
+    let mut command = Command::new("timeout");
+    command.arg("180").args(launcher);
+    command.arg(std::env::current_exe().unwrap());
+    command.args(["--exact", "processes::worker", "--nocapture"]);
+    command
+        .env(OUT, folder)
+        .env(TRANSPORT, "auto")
+        .env(EPOCHS, epochs.to_string())
+        .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
+        .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+    let output = command.output().unwrap();
+    // What `timeout` says of a program that is not there.
+    (output.status.code() != Some(127)).then_some(output)
+}
+
+#[test]
+fn two_processes_of_mpirun_train_as_one_by_its_library() {
+    let one = train(&OneDeviceStrategy::on(crate::engine(0, 1)), 2, || ()).unwrap();
+    for Launcher {
+        program,
+        package,
+        library,
+    } in LAUNCHERS
+    {
+        let folder = Folder::new(program);
+        let Some(output) = start(&[program, "-n", "2"], &folder.0, 2) else {
+            eprintln!("skipped: no {program}; it is in Debian's package {package}");
+            continue;
+        };
+        let chosen = format!("workers exchange by {library}");
+        check(program, &output, &folder, &one, Some(&chosen));
+    }
+}
+
+/// Both workers have the weights of one process, and exchanged as they should.
+fn check(
+    name: &str,
+    output: &Output,
+    folder: &Folder,
+    one: &[(String, Vec<f64>)],
+    chosen: Option<&str>,
+) {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{name}: {said}");
+    let chosen = chosen.unwrap_or("over TCP: direct");
+    assert_eq!(said.matches(chosen).count(), 1, "{name}: {said}");
+    let [a, b] = [0, 1].map(|worker| folder.read(worker));
+    assert_eq!(a, b, "{name}: workers have different bits");
+    for ((variable, ours), (_, theirs)) in one.iter().zip(parsed(&a)) {
+        assert!(apart(ours, &theirs) <= TOLERANCE, "{name}: {variable}");
+    }
+}
+
+/// A real Slurm of two nodes on this machine, which ends with this.
+struct Slurm(Folder);
+
+impl Slurm {
+    const TOOL: &str = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../tests/tools/slurm-two-nodes"
+    );
+
+    /// None where its packages are not there, or this user may not start it.
+    fn start() -> Option<Self> {
+        let programs = ["slurmctld", "slurmd", "srun", "munged"];
+        let is_there = |program: &&str| {
+            let folders = ["/usr/sbin", "/usr/bin", "/usr/local/bin"];
+            folders
+                .iter()
+                .any(|folder| Path::new(folder).join(program).exists())
+        };
+        if let Some(program) = programs.iter().find(|program| !is_there(program)) {
+            eprintln!("skipped: no {program}; it is in Debian's packages slurm-wlm and munge");
+            return None;
+        }
+        let folder = Folder::new("slurm");
+        let started = Command::new(Self::TOOL)
+            .arg("start")
+            .arg(&folder.0)
+            .output();
+        let started = started.unwrap();
+        let said = String::from_utf8_lossy(&started.stderr);
+        if said.contains("needs root") || said.contains("unshare failed") {
+            eprintln!("skipped: {said}");
+            return None;
+        }
+        assert!(started.status.success(), "{said}");
+        Some(Self(folder))
+    }
+
+    /// Trains by a worker on each node.
+    fn srun(&self, options: &[&str], folder: &Folder) -> Output {
+        let config = format!("SLURM_CONF={}", self.0.0.join("slurm.conf").display());
+        // What the nodes see of each other's memory is only the network.
+        let mut command = vec!["env", &config, "UCX_TLS=tcp,self", "UCX_NET_DEVICES=lo"];
+        command.extend(["srun", "--nodes=2", "--ntasks-per-node=1"]);
+        command.extend(options);
+        start(&command, &folder.0, 2).unwrap()
+    }
+}
+
+impl Drop for Slurm {
+    fn drop(&mut self) {
+        // What it says of its end is no test's.
+        let _ = Command::new(Self::TOOL).arg("stop").arg(&self.0.0).output();
+    }
+}
+
+#[test]
+fn two_nodes_of_slurm_train_as_one_process() {
+    let Some(slurm) = Slurm::start() else { return };
+    let one = train(&OneDeviceStrategy::on(crate::engine(0, 1)), 2, || ()).unwrap();
+    for (mpi, chosen) in [
+        ("none", None),
+        ("pmi2", Some("workers exchange by MPICH")),
+        ("pmix", Some("workers exchange by Open MPI")),
+    ] {
+        let folder = Folder::new(mpi);
+        let output = slurm.srun(&[&format!("--mpi={mpi}")], &folder);
+        check(mpi, &output, &folder, &one, chosen);
+    }
+}

@@ -1,0 +1,217 @@
+//! Four workers on four hosts, whose network fails in each way that networks do: they end with the bits of the unbroken run, or with
+//! errors that name who is not heard; nobody waits for ever.
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::hosts::Hosts;
+use crate::recovery::{FOLDER, GO, RANK, RECOVER_WITHIN, TIMEOUT, begun, unbroken};
+
+/// Longer than anything takes unless it hangs.
+const LONG: Duration = Duration::from_secs(300);
+const WORKERS: usize = 4;
+/// Longer than the lease of a worker.
+const OUTAGE: Duration = Duration::from_secs(7);
+
+/// A worker on each host.
+struct Training {
+    hosts: Hosts,
+    folder: PathBuf,
+    workers: Vec<Child>,
+    /// Seconds that workers wait for one that was lost, and for each other in an exchange.
+    patience: u32,
+}
+
+impl Training {
+    /// None where namespaces cannot be made.
+    fn start(kind: char, patience: u32) -> Option<Self> {
+        let hosts = Hosts::start(kind, WORKERS)?;
+        let folder = format!("phalanx-hosts-{kind}-{}", std::process::id());
+        let folder = std::env::temp_dir().join(folder);
+        std::fs::create_dir_all(&folder).unwrap();
+        let mut training = Self {
+            hosts,
+            folder,
+            workers: Vec::new(),
+            patience,
+        };
+        training.workers = (0..WORKERS).map(|rank| training.worker(rank)).collect();
+        Some(training)
+    }
+
+    fn worker(&self, rank: usize) -> Child {
+        let addresses: Vec<String> = (1..=WORKERS).map(|host| format!("h{host}:4000")).collect();
+        let config = format!(
+            r#"{{"cluster": {{"worker": {addresses:?}}}, "task": {{"type": "worker", "index": {rank}}}}}"#
+        );
+        let words = self.hosts.on(rank + 1);
+        let mut command = Command::new(&words[0]);
+        command
+            .args(&words[1..])
+            .arg(std::env::current_exe().unwrap());
+        command.args(["--exact", "recovery::worker", "--nocapture"]);
+        command.env("TF_CONFIG", config).env(FOLDER, &self.folder);
+        command.env(RANK, rank.to_string());
+        for limit in [RECOVER_WITHIN, TIMEOUT] {
+            command.env(limit, self.patience.to_string());
+        }
+        let mut said = std::fs::File::options();
+        let said = said.create(true).append(true);
+        let said = said.open(self.folder.join(format!("{rank}.err")));
+        command
+            .stdout(Stdio::null())
+            .stderr(said.unwrap())
+            .spawn()
+            .unwrap()
+    }
+
+    fn said_by(&self, rank: usize) -> String {
+        let read = std::fs::read_to_string(self.folder.join(format!("{rank}.err")));
+        read.unwrap_or_default()
+    }
+
+    fn said(&self) -> String {
+        (0..WORKERS).map(|rank| self.said_by(rank)).collect()
+    }
+
+    fn until(&self, what: &str, mut holds: impl FnMut() -> bool) {
+        let start = Instant::now();
+        while !holds() {
+            assert!(start.elapsed() < LONG, "not yet: {what}: {}", self.said());
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn wait_until_begun(&self) {
+        self.until("all train", || {
+            (0..WORKERS).all(|rank| begun(&self.folder, &rank.to_string()) >= 1)
+        });
+    }
+
+    fn go(&self) {
+        std::fs::write(self.folder.join(GO), "").unwrap();
+    }
+
+    /// Starts workers again that have ended with 75, as a scheduler does, until all have ended with success.
+    fn end(mut self) -> (String, Vec<String>) {
+        let mut workers = std::mem::take(&mut self.workers);
+        let mut restarts = 0;
+        self.until("all end", || {
+            let mut all = true;
+            for (rank, worker) in workers.iter_mut().enumerate() {
+                match worker.try_wait().unwrap() {
+                    None => all = false,
+                    Some(status) if status.success() => {}
+                    Some(status) => {
+                        assert_eq!(status.code(), Some(75), "{}", self.said());
+                        assert!(restarts < 8, "{}", self.said());
+                        restarts += 1;
+                        *worker = self.worker(rank);
+                        all = false;
+                    }
+                }
+            }
+            all
+        });
+        let read = |rank| std::fs::read_to_string(self.folder.join(format!("{rank}.out")));
+        let outs = (0..WORKERS).map(|rank| read(rank).unwrap()).collect();
+        (self.said(), outs)
+    }
+
+    /// Has the network fail for longer than a lease, in mid-training, and ends with the bits of the unbroken run.
+    fn survives(self, faults: &[&[&str]]) {
+        self.wait_until_begun();
+        for fault in faults {
+            self.hosts.set(fault);
+        }
+        thread::sleep(OUTAGE);
+        self.hosts.set(&["heal"]);
+        self.go();
+        let (said, outs) = self.end();
+        equal(&outs, &said);
+    }
+}
+
+impl Drop for Training {
+    fn drop(&mut self) {
+        for worker in &mut self.workers {
+            // It may have ended.
+            let _ = worker.kill();
+            let _ = worker.wait();
+        }
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn equal(outs: &[String], said: &str) {
+    let expected = unbroken(WORKERS);
+    for (rank, out) in outs.iter().enumerate() {
+        assert_eq!(*out, expected, "worker {rank}: {said}");
+    }
+}
+
+#[test]
+fn lost_packets_and_slow_lines_change_nothing_and_evict_nobody() {
+    for words in [["loss", "1"], ["rate", "50"]] {
+        let [what, much] = words;
+        let Some(training) = Training::start(what.chars().next().unwrap(), 120) else {
+            return;
+        };
+        training.go();
+        for host in ["1", "2", "3", "4"] {
+            training.hosts.set(&[what, host, much]);
+        }
+        let (said, outs) = training.end();
+        assert!(!said.contains("goes on from step"), "{said}");
+        equal(&outs, &said);
+    }
+}
+
+#[test]
+fn a_host_that_nobody_hears_for_a_while_loses_its_place_and_training_goes_on() {
+    if let Some(training) = Training::start('i', 120) {
+        training.survives(&[&["isolate", "4"]]);
+    }
+}
+
+#[test]
+fn a_host_that_does_not_hear_the_first_one_changes_nothing() {
+    if let Some(training) = Training::start('o', 120) {
+        training.survives(&[&["oneway", "1", "3"]]);
+    }
+}
+
+#[test]
+fn connections_that_are_reset_change_nothing() {
+    if let Some(training) = Training::start('x', 120) {
+        training.survives(&[&["reset", "2", "3"]]);
+    }
+}
+
+/// The others hear both, who do not hear each other.
+#[test]
+fn a_cut_between_two_hosts_ends_all_with_an_error_that_names_one_of_them() {
+    let Some(mut training) = Training::start('c', 20) else {
+        return;
+    };
+    training.wait_until_begun();
+    training.hosts.set(&["cut", "2", "3"]);
+    training.go();
+    let mut workers = std::mem::take(&mut training.workers);
+    training.until("all end", || {
+        workers
+            .iter_mut()
+            .all(|worker| worker.try_wait().unwrap().is_some())
+    });
+    for (rank, worker) in workers.iter_mut().enumerate() {
+        let status = worker.wait().unwrap();
+        let said = training.said_by(rank);
+        assert_eq!(status.code(), Some(75), "{said}");
+        assert!(
+            said.contains("worker 1 ") || said.contains("worker 2 "),
+            "{said}"
+        );
+    }
+}

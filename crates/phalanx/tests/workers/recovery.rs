@@ -1,0 +1,650 @@
+//! Workers that are killed and stopped: the others go on with new ones in their place, and end where they would have ended anyway, to
+//! the bit.
+//!
+//! Workers are processes of this test binary under the supervisor of `phalanx launch`. A trial is a seed: how many workers, when what
+//! is done to whom. PHALANX_TEST_TRIALS runs more than the few of each test run, PHALANX_TEST_SEED one of them.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use phalanx::engine::{Engine, EngineOptions};
+use phalanx::prelude::*;
+use phalanx::strategy::{CommunicationOptions, MultiWorkerMirroredStrategy};
+use phalanx_cluster::launch::{Console, Launch, Outcome, ReservedPorts, Show, Stop};
+
+use crate::{TOLERANCE, apart, cases};
+
+/// Where workers write; a process without it is no worker.
+pub(crate) const FOLDER: &str = "PHALANX_TEST_RECOVERY";
+/// The number of a worker that no launcher has started.
+pub(crate) const RANK: &str = "PHALANX_TEST_RANK";
+/// Seconds after which an exchange fails.
+pub(crate) const TIMEOUT: &str = "PHALANX_TEST_TIMEOUT";
+/// Seconds that workers without a launcher wait for one that was lost.
+pub(crate) const RECOVER_WITHIN: &str = "PHALANX_TEST_RECOVER_WITHIN";
+/// A file in the folder of a training. Before it is there, each example takes its time, so that nobody is killed too late.
+pub(crate) const GO: &str = "go";
+/// What each example takes until then, in milliseconds.
+const PAUSE: &str = "PHALANX_TEST_PAUSE";
+/// The number of epochs, and of examples.
+const LENGTH: &str = "PHALANX_TEST_LENGTH";
+/// The examples before a worker says that it has begun.
+const BEGUN_AFTER: &str = "PHALANX_TEST_BEGUN_AFTER";
+const EPOCHS: usize = 5;
+/// Longer than any trial takes unless it hangs.
+const LONG: Duration = Duration::from_secs(300);
+
+/// The test that a worker's process runs; nothing where this is no such process.
+#[test]
+fn worker() {
+    let Ok(folder) = std::env::var(FOLDER) else {
+        return;
+    };
+    let rank = std::env::var(RANK).or_else(|_| std::env::var("RANK"));
+    let rank = rank.unwrap();
+    let out = Path::new(&folder).join(format!("{rank}.out"));
+    match train_as_worker(Path::new(&folder), &rank) {
+        Ok(text) => std::fs::write(out, text).unwrap(),
+        Err(error) => {
+            eprintln!("worker {rank}: error: {error}");
+            std::process::exit(75);
+        }
+    }
+}
+
+/// What a worker is left with: every variable, and the results of every epoch.
+fn train_as_worker(folder: &Path, rank: &str) -> phalanx::Result<String> {
+    let engine = Engine::new(&EngineOptions {
+        quick_compile: true,
+        ..EngineOptions::default()
+    })?;
+    let seconds = |name| std::env::var(name).map_or(120, |text| text.parse().unwrap());
+    let within = seconds(RECOVER_WITHIN);
+    let options = CommunicationOptions::new()
+        .timeout(Duration::from_secs(seconds(TIMEOUT)))
+        .recover_within(Duration::from_secs(within));
+    let strategy = MultiWorkerMirroredStrategy::from_env_with(&engine, &options)?;
+    let case = cases::everything();
+    let mut trainer = strategy.compile(case.model, case.compile)?;
+    let begun = folder.join(format!("{rank}.{}.begun", std::process::id()));
+    let go = folder.join(GO);
+    let pause = std::env::var(PAUSE).map_or(40, |text| text.parse().unwrap());
+    let pause = Duration::from_millis(pause);
+    let late = std::env::var(BEGUN_AFTER).map_or(0, |text| text.parse().unwrap());
+    let seen = AtomicUsize::new(0);
+    let slow = move |example| {
+        if seen.fetch_add(1, Ordering::Relaxed) == late {
+            let _ = std::fs::write(&begun, "");
+        }
+        if !go.exists() {
+            thread::sleep(pause);
+        }
+        Ok(example)
+    };
+    let (epochs, rows) = length();
+    let data = cases::rows(rows).map(slow).shuffle(7).batch(case.batch);
+    let fit = Fit::epochs(epochs).progress(Progress::Silent);
+    let history = trainer.fit(&data, fit)?;
+    let mut text = String::new();
+    for epoch in &history.epochs {
+        let logs: Vec<(&str, f64)> = epoch.logs.iter().collect();
+        text.push_str(&format!("epoch {} {} {logs:?}\n", epoch.epoch, epoch.steps));
+    }
+    for (name, value) in trainer.variables()? {
+        text.push_str(&format!("{name} {:?}\n", value.to_f64()));
+    }
+    Ok(text)
+}
+
+/// Examples of the data: 46 batches and one of a single row.
+const ROWS: usize = 323;
+
+/// Epochs and examples of a worker's training.
+fn length() -> (usize, usize) {
+    let text = std::env::var(LENGTH).ok();
+    let both = text.as_ref().and_then(|text| text.split_once(' '));
+    both.map_or((EPOCHS, ROWS), |(epochs, rows)| {
+        (epochs.parse().unwrap(), rows.parse().unwrap())
+    })
+}
+
+/// A generator of numbers (splitmix64).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % bound
+    }
+}
+
+/// What is done to a worker, so long after the first one has begun to train.
+#[derive(Debug, Clone, Copy)]
+struct Fault {
+    after: Duration,
+    rank: usize,
+    /// Stopped for so long, or killed.
+    stopped: Option<Duration>,
+}
+
+/// What a seed does to whom.
+#[derive(Debug)]
+struct Trial {
+    workers: usize,
+    faults: Vec<Fault>,
+}
+
+impl Trial {
+    fn new(seed: u64) -> Self {
+        let mut random = Random(seed);
+        let workers = 2 + (seed % 3) as usize;
+        let after = Duration::from_millis(random.below(1200));
+        let rank = random.below(workers as u64) as usize;
+        let other = (rank + 1 + random.below(workers as u64 - 1) as usize) % workers;
+        let later = after + Duration::from_millis(20 + random.below(900));
+        let kill = |after, rank| Fault {
+            after,
+            rank,
+            stopped: None,
+        };
+        let stop = |seconds| Fault {
+            after,
+            rank,
+            stopped: Some(Duration::from_secs(seconds)),
+        };
+        let faults = match seed / 3 % 7 {
+            0 => vec![kill(after, rank)],
+            1 => vec![kill(after, 0)],
+            2 => vec![kill(after, rank), kill(after, other)],
+            // Most likely while the others meet again.
+            3 => vec![kill(after, rank), kill(later, other)],
+            4 => vec![kill(after, rank), kill(later, rank)],
+            5 => vec![stop(3)],
+            // Longer than the lease.
+            _ => vec![stop(8)],
+        };
+        Self { workers, faults }
+    }
+}
+
+/// Lines that a launch has printed, with the time of each.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<(Instant, String)>>>);
+
+impl Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let line = String::from_utf8_lossy(bytes).into_owned();
+        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        lines.push((Instant::now(), line));
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Lines {
+    fn all(&self) -> Vec<(Instant, String)> {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    fn text(&self) -> String {
+        self.all().into_iter().map(|(_, line)| line).collect()
+    }
+}
+
+/// How a training ended.
+struct Trained {
+    /// What each worker wrote.
+    outs: Vec<String>,
+    lines: Lines,
+    /// When each fault was done to a process.
+    done: Vec<Instant>,
+}
+
+/// How many processes of a rank (of any, if it is empty) have begun to train.
+pub(crate) fn begun(folder: &Path, rank: &str) -> usize {
+    let is_mark = |name: &str| {
+        name.ends_with(".begun")
+            && name
+                .split('.')
+                .next()
+                .is_some_and(|of| rank.is_empty() || of == rank)
+    };
+    let files = std::fs::read_dir(folder).unwrap().flatten();
+    files
+        .filter(|file| file.file_name().to_str().is_some_and(is_mark))
+        .count()
+}
+
+struct Run {
+    folder: PathBuf,
+    job: String,
+    lines: Lines,
+}
+
+impl Run {
+    fn new(name: &str) -> Self {
+        let job = format!("phalanx-recovery-{name}-{}", std::process::id());
+        let folder = std::env::temp_dir().join(&job);
+        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir_all(&folder).unwrap();
+        Self {
+            folder,
+            job,
+            lines: Lines::default(),
+        }
+    }
+
+    fn launch(&self, workers: usize) -> Launch {
+        let program = [
+            "/usr/bin/env".into(),
+            format!("{FOLDER}={}", self.folder.display()).into(),
+            std::env::current_exe().unwrap().into_os_string(),
+            "--exact".into(),
+            "recovery::worker".into(),
+            "--nocapture".into(),
+        ];
+        let workers = NonZeroUsize::new(workers).unwrap();
+        let logs = self.folder.join("logs");
+        let mut launch = Launch::new(program.into(), workers, &self.job, logs);
+        launch.max_restarts = 5;
+        launch.pin = false;
+        launch.show = Show::All;
+        launch.recover_within = Duration::from_secs(120);
+        launch
+    }
+
+    fn start(&self, launch: Launch) -> thread::JoinHandle<Outcome> {
+        let console = Console {
+            out: Box::new(io::sink()),
+            err: Box::new(self.lines.clone()),
+        };
+        thread::spawn(move || launch.run(&Stop::default(), console, None).unwrap())
+    }
+
+    /// The processes of this job with this rank.
+    fn processes(&self, rank: usize) -> Vec<i32> {
+        let wanted = [
+            format!("PHALANX_JOB_ID={}", self.job),
+            format!("RANK={rank}"),
+        ];
+        let has_all = |process: &i32| {
+            let variables = std::fs::read(format!("/proc/{process}/environ")).unwrap_or_default();
+            let variables: Vec<&[u8]> = variables.split(|byte| *byte == 0).collect();
+            wanted.iter().all(|one| variables.contains(&one.as_bytes()))
+        };
+        let folders = std::fs::read_dir("/proc").unwrap().flatten();
+        let numbers = folders.filter_map(|folder| folder.file_name().to_str()?.parse().ok());
+        numbers.filter(has_all).collect()
+    }
+
+    fn signal(&self, rank: usize, signal: &str) -> bool {
+        let processes = self.processes(rank);
+        for process in &processes {
+            let sent = Command::new("kill")
+                .args([signal, &process.to_string()])
+                .status();
+            // It may have ended just now.
+            let _ = sent.unwrap();
+        }
+        !processes.is_empty()
+    }
+
+    /// Waits until something holds.
+    fn until(&self, what: &str, mut holds: impl FnMut() -> bool) {
+        let start = Instant::now();
+        while !holds() {
+            assert!(
+                start.elapsed() < LONG,
+                "not yet: {what}: {}",
+                self.lines.text()
+            );
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Trains with these faults.
+    fn train(&self, workers: usize, faults: &[Fault]) -> Trained {
+        self.train_with(self.launch(workers), faults, "")
+    }
+
+    /// Trains with these faults, and slowly until `awaited` has been printed.
+    fn train_with(&self, launch: Launch, faults: &[Fault], awaited: &str) -> Trained {
+        let workers = launch.workers.get();
+        let running = self.start(launch);
+        self.until("a worker trains", || {
+            running.is_finished() || begun(&self.folder, "") > 0
+        });
+        let training = Instant::now();
+        let mut done = Vec::new();
+        for fault in faults {
+            thread::sleep(fault.after.saturating_sub(training.elapsed()));
+            let Some(pause) = fault.stopped else {
+                if self.signal(fault.rank, "-KILL") {
+                    done.push(Instant::now());
+                }
+                continue;
+            };
+            self.signal(fault.rank, "-STOP");
+            thread::sleep(pause);
+            self.signal(fault.rank, "-CONT");
+        }
+        self.until(awaited, || {
+            running.is_finished() || self.lines.text().contains(awaited)
+        });
+        std::fs::write(self.folder.join(GO), "").unwrap();
+        self.until("the end", || running.is_finished());
+        let outcome = running.join().unwrap();
+        assert_eq!(outcome.exit_code(), 0, "{outcome:?} {}", self.lines.text());
+        Trained {
+            outs: self.outs(workers),
+            lines: self.lines.clone(),
+            done,
+        }
+    }
+}
+
+impl Run {
+    /// What each worker wrote; nothing of those that were lost for good.
+    fn outs(&self, workers: usize) -> Vec<String> {
+        let read = |rank: usize| std::fs::read_to_string(self.folder.join(format!("{rank}.out")));
+        (0..workers)
+            .map(|rank| read(rank).unwrap_or_default())
+            .collect()
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// What a training of so many workers leaves to which nothing happens.
+pub(crate) fn unbroken(workers: usize) -> String {
+    static ALL: Mutex<BTreeMap<usize, String>> = Mutex::new(BTreeMap::new());
+    let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+    let train = || {
+        let trained = Run::new(&format!("unbroken-{workers}")).train(workers, &[]);
+        assert!(trained.outs.iter().all(|out| *out == trained.outs[0]));
+        assert!(
+            trained.outs[0].contains("epoch 4 47"),
+            "{}",
+            trained.outs[0]
+        );
+        trained.outs[0].clone()
+    };
+    all.entry(workers).or_insert_with(train).clone()
+}
+
+/// From each kill to the first step made after it, where the training was not over before.
+fn recoveries(trained: &Trained) -> Vec<Duration> {
+    let lines = trained.lines.all();
+    let went_on = |killed: &Instant| {
+        let mut later = lines.iter().filter(|(at, _)| at > killed);
+        let (at, _) = later.find(|(_, line)| line.contains("goes on from step"))?;
+        Some(at.duration_since(*killed))
+    };
+    trained.done.iter().filter_map(went_on).collect()
+}
+
+#[test]
+fn killed_and_stopped_workers_change_nothing() {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
+    let trials: u64 = number("PHALANX_TEST_TRIALS").unwrap_or(6);
+    let seeds = match number("PHALANX_TEST_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..trials,
+    };
+    let mut times = Vec::new();
+    for seed in seeds {
+        // The first few of each test run are of different kinds.
+        let seed = if trials < 21 { seed * 4 } else { seed };
+        let trial = Trial::new(seed);
+        let trained = Run::new(&format!("trial-{seed}")).train(trial.workers, &trial.faults);
+        let expected = unbroken(trial.workers);
+        for (rank, out) in trained.outs.iter().enumerate() {
+            let lines = trained.lines.text();
+            assert_eq!(
+                *out, expected,
+                "seed {seed} {trial:?} worker {rank}\n{lines}"
+            );
+        }
+        let recovered = recoveries(&trained);
+        eprintln!("seed {seed}: {trial:?}: recovered in {recovered:?}");
+        if std::env::var_os("PHALANX_TEST_SEED").is_some() {
+            eprintln!("{}", trained.lines.text());
+        }
+        times.extend(recovered);
+    }
+    times.sort();
+    assert!(!times.is_empty(), "no kill hit a training");
+    eprintln!(
+        "{} recoveries, median {:?}, longest {:?}",
+        times.len(),
+        times[times.len() / 2],
+        times.last()
+    );
+}
+
+/// Clocks of the machine that are set to another day while all train; times that are waited for are measured by another clock.
+#[test]
+fn clocks_that_are_set_change_nothing_and_evict_nobody() {
+    let libraries = std::fs::read_dir("/usr/lib").unwrap().flatten();
+    let libraries = libraries.map(|folder| folder.path().join("faketime/libfaketimeMT.so.1"));
+    let Some(library) = libraries.into_iter().find(|library| library.exists()) else {
+        eprintln!("skipped: no libfaketime; it is in Debian's package faketime");
+        return;
+    };
+    let run = Run::new("clocks");
+    let clock = run.folder.join("clock");
+    std::fs::write(&clock, "+0").unwrap();
+    let mut launch = run.launch(2);
+    for (name, value) in [
+        ("LD_PRELOAD", library.display().to_string()),
+        ("FAKETIME_TIMESTAMP_FILE", clock.display().to_string()),
+        ("FAKETIME_NO_CACHE", "1".into()),
+        ("FAKETIME_DONT_FAKE_MONOTONIC", "1".into()),
+    ] {
+        launch.program.insert(1, format!("{name}={value}").into());
+    }
+    let running = run.start(launch);
+    run.until("both train", || {
+        running.is_finished() || ["0", "1"].iter().all(|rank| begun(&run.folder, rank) == 1)
+    });
+    for day in ["+1d", "-1d", "+600", "-600"] {
+        // Read as a whole at each look at the clock.
+        std::fs::write(run.folder.join("next"), day).unwrap();
+        std::fs::rename(run.folder.join("next"), &clock).unwrap();
+        thread::sleep(Duration::from_millis(500));
+    }
+    std::fs::write(run.folder.join(GO), "").unwrap();
+    run.until("the end", || running.is_finished());
+    let (outcome, said) = (running.join().unwrap(), run.lines.text());
+    assert_eq!(outcome.exit_code(), 0, "{said}");
+    assert!(!said.contains("goes on from step"), "{said}");
+    let expected = unbroken(2);
+    assert!(run.outs(2).iter().all(|out| *out == expected), "{said}");
+}
+
+/// A machine that has more to do than it can; nobody takes slowness for death. PHALANX_TEST_LOAD trains on so many times the examples.
+#[test]
+fn nobody_is_evicted_from_a_busy_machine() {
+    let times: usize = std::env::var("PHALANX_TEST_LOAD").map_or(4, |text| text.parse().unwrap());
+    let is_over = Arc::new(AtomicBool::new(false));
+    let hogs: Vec<_> = (0..4)
+        .map(|_| {
+            let is_over = Arc::clone(&is_over);
+            thread::spawn(move || while !is_over.load(Ordering::Relaxed) {})
+        })
+        .collect();
+    let run = Run::new("busy");
+    let mut launch = run.launch(4);
+    launch.program.insert(1, format!("{PAUSE}=1").into());
+    launch
+        .program
+        .insert(1, format!("{LENGTH}=5 {}", ROWS * times).into());
+    let trained = run.train_with(launch, &[], "");
+    is_over.store(true, Ordering::Relaxed);
+    for hog in hogs {
+        hog.join().unwrap();
+    }
+    let said = trained.lines.text();
+    assert!(!said.contains("goes on from step"), "{said}");
+    assert!(
+        trained
+            .outs
+            .iter()
+            .all(|out| *out == trained.outs[0] && !out.is_empty())
+    );
+}
+
+/// Steps take a millisecond here, so that many more would be begun than can be taken back if a loss were noticed late.
+#[test]
+fn a_loss_among_quick_steps_changes_nothing() {
+    let train = |name, faults: &[Fault]| {
+        let run = Run::new(name);
+        let mut launch = run.launch(2);
+        for variable in [(PAUSE, "0"), (LENGTH, "1 14001"), (BEGUN_AFTER, "2500")] {
+            let (name, value) = variable;
+            launch.program.insert(1, format!("{name}={value}").into());
+        }
+        run.train_with(launch, faults, "")
+    };
+    let expected = train("quick-unbroken", &[]).outs;
+    assert_eq!(expected[0], expected[1]);
+    let kill = Fault {
+        after: Duration::ZERO,
+        ..KILL_SECOND
+    };
+    let trained = train("quick", &[kill]);
+    assert_eq!(recoveries(&trained).len(), 1, "{}", trained.lines.text());
+    assert_eq!(trained.outs, expected, "{}", trained.lines.text());
+}
+
+/// The numbers of what a worker wrote.
+fn numbers(out: &str) -> Vec<f64> {
+    let words = out.split(|c: char| !(c.is_ascii_digit() || "+-.e".contains(c)));
+    let numbers: Vec<f64> = words.filter_map(|word| word.parse().ok()).collect();
+    assert!(
+        numbers.len() > 100 && numbers.iter().all(|x| x.is_finite()),
+        "{out}"
+    );
+    numbers
+}
+
+const KILL_SECOND: Fault = Fault {
+    after: Duration::from_millis(300),
+    rank: 1,
+    stopped: None,
+};
+
+#[test]
+fn fewer_go_on_with_the_same_batches() {
+    let run = Run::new("fewer");
+    let mut launch = run.launch(3);
+    launch.max_restarts = 0;
+    launch.least_workers = NonZeroUsize::new(2).unwrap();
+    let trained = run.train_with(launch, &[KILL_SECOND], "of 2 workers goes on");
+    assert_eq!(trained.outs[1], "", "{}", trained.lines.text());
+    assert_eq!(trained.outs[0], trained.outs[2]);
+    let (ours, theirs) = (numbers(&trained.outs[0]), numbers(&unbroken(3)));
+    let apart = apart(&ours, &theirs);
+    assert!(
+        apart > 0.0 && apart <= TOLERANCE,
+        "{apart:e} {}",
+        trained.lines.text()
+    );
+}
+
+/// The others do not wait for the worker that was started again, and it takes part once it is there. Where it is there at once, they
+/// never were fewer.
+#[test]
+fn more_take_part_when_they_come() {
+    let run = Run::new("more");
+    let mut launch = run.launch(2);
+    launch.least_workers = NonZeroUsize::new(1).unwrap();
+    launch.recover_within = Duration::from_millis(10);
+    let trained = run.train_with(launch, &[KILL_SECOND], "of 2 workers goes on");
+    let lines = trained.lines.text();
+    assert!(lines.contains("of 2 workers goes on"), "{lines}");
+    assert_eq!(trained.outs[0], trained.outs[1], "{lines}");
+    let (ours, theirs) = (numbers(&trained.outs[0]), numbers(&unbroken(2)));
+    assert!(apart(&ours, &theirs) <= TOLERANCE, "{lines}");
+}
+
+/// Processes that end with this.
+struct Children([Child; 2]);
+
+impl Drop for Children {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            // It may have ended.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Without a launcher the first worker coordinates, and whoever started a worker starts it again with the same variables.
+#[test]
+fn a_worker_that_its_scheduler_starts_again_takes_its_place() {
+    let run = Run::new("scheduler");
+    let ports = ReservedPorts::new(2, None).unwrap();
+    let addresses: Vec<_> = ports
+        .of_workers()
+        .iter()
+        .map(|port| format!("127.0.0.1:{port}"))
+        .collect();
+    let start = |index: usize| {
+        let config = format!(
+            r#"{{"cluster": {{"worker": {addresses:?}}}, "task": {{"type": "worker", "index": {index}}}}}"#
+        );
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "recovery::worker", "--nocapture"]);
+        command.env("TF_CONFIG", config).env(FOLDER, &run.folder);
+        command.env(RANK, index.to_string());
+        command
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap()
+    };
+    let mut workers = Children([start(0), start(1)]);
+    run.until("both train", || {
+        ["0", "1"].iter().all(|rank| begun(&run.folder, rank) == 1)
+    });
+    workers.0[1].kill().unwrap();
+    workers.0[1].wait().unwrap();
+    workers.0[1] = start(1);
+    let mut have_ended = || {
+        let ended = |worker: &mut Child| worker.try_wait().unwrap().is_some();
+        workers.0.iter_mut().all(ended)
+    };
+    run.until("the new one trains", || {
+        have_ended() || begun(&run.folder, "1") == 2
+    });
+    std::fs::write(run.folder.join(GO), "").unwrap();
+    run.until("both end", have_ended);
+    let expected = unbroken(2);
+    assert!(
+        run.outs(2).iter().all(|out| *out == expected),
+        "{:?}",
+        run.outs(2)
+    );
+}

@@ -1,0 +1,418 @@
+//! A worker's side: connections to all servers, which are opened again when they break.
+
+use std::net::{TcpStream, ToSocketAddrs};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use crate::PsError;
+use crate::message::{FrameProblem, Hello, Reply, Request};
+use crate::wire::{Secret, Side, Wire, draw};
+
+/// How a worker finds its servers.
+#[derive(Clone, Debug)]
+pub struct ClientOptions {
+    /// The servers, `host:port`, in their order; the first one has the control.
+    pub servers: Vec<String>,
+    /// Who this is.
+    pub hello: Hello,
+    /// How long servers may take to come at the start.
+    pub join_within: Duration,
+    /// How long one may be away later: as long as it takes to start it again.
+    pub server_within: Duration,
+    /// How long an answer may take once a request was sent.
+    pub answer_within: Duration,
+    /// What servers must prove to know, as this worker does.
+    pub secret: Option<Secret>,
+}
+
+/// How often a worker says that it is alive.
+const BEAT_EVERY: Duration = Duration::from_secs(1);
+/// How long one attempt to connect may take.
+const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+/// The time between two attempts.
+const RETRY_EVERY: Duration = Duration::from_millis(100);
+
+/// A worker's connections to the servers of its job.
+pub struct Client {
+    options: ClientOptions,
+    /// To each server for values, and one more to the first for the control.
+    values: Vec<Mutex<Line>>,
+    control: Mutex<Line>,
+    beats: Mutex<Option<Heartbeat>>,
+    has_values: bool,
+    failure: Failure,
+}
+
+/// Who ended the job and why, as the heartbeat has heard it: a server that has ended with the job cannot say so any more.
+type Failure = Arc<Mutex<Option<(String, String)>>>;
+
+/// A connection that may have to be opened again.
+struct Line {
+    server: usize,
+    wire: Option<Wire>,
+    welcome: bool,
+    was_open: bool,
+    failure: Failure,
+}
+
+struct Heartbeat {
+    stop: Arc<(Mutex<bool>, Condvar)>,
+    thread: JoinHandle<()>,
+}
+
+impl Client {
+    /// Connects to all servers; returns when all are there.
+    ///
+    /// # Errors
+    /// One is not there in time, or refuses this worker.
+    pub fn connect(options: ClientOptions) -> Result<Self, PsError> {
+        let failure = Failure::default();
+        let line = |server| Mutex::new(Line::to(server, &failure));
+        let mut client = Self {
+            values: (0..options.servers.len()).map(line).collect(),
+            control: line(0),
+            beats: Mutex::new(None),
+            has_values: true,
+            failure,
+            options,
+        };
+        let within = client.options.join_within;
+        for server in &client.values {
+            let mut line = locked(server);
+            line.open(&client.options, Instant::now() + within)?;
+            client.has_values &= line.welcome;
+        }
+        locked(&client.control).open(&client.options, Instant::now() + within)?;
+        client.beats = Mutex::new(Some(Heartbeat::start(&client.options, &client.failure)?));
+        Ok(client)
+    }
+
+    /// The number of servers.
+    #[must_use]
+    pub const fn servers(&self) -> usize {
+        self.values.len()
+    }
+
+    /// The number of this worker.
+    #[must_use]
+    pub const fn worker(&self) -> usize {
+        self.options.hello.worker
+    }
+
+    /// Who this is.
+    #[must_use]
+    pub const fn hello(&self) -> &Hello {
+        &self.options.hello
+    }
+
+    /// Whether all servers had values when this worker came: the job goes on, and is not begun.
+    #[must_use]
+    pub const fn had_values(&self) -> bool {
+        self.has_values
+    }
+
+    /// Asks the control.
+    ///
+    /// # Errors
+    /// It refuses, has failed, or is away for too long.
+    pub fn ask(&self, request: &Request, bytes: &[u8]) -> Result<(Reply, Vec<u8>), PsError> {
+        locked(&self.control).ask(&self.options, request, bytes)
+    }
+
+    /// Asks a server about its values. Requests may be sent again when a connection breaks, so they must be those that a server
+    /// counts once.
+    ///
+    /// # Errors
+    /// As [`ask`](Self::ask).
+    pub fn ask_server(
+        &self,
+        server: usize,
+        request: &Request,
+        bytes: &[u8],
+    ) -> Result<(Reply, Vec<u8>), PsError> {
+        locked(&self.values[server]).ask(&self.options, request, bytes)
+    }
+
+    /// Asks all servers at the same time; `request` makes what each is asked. The answers are in the order of the servers.
+    ///
+    /// # Errors
+    /// As [`ask`](Self::ask), the first of them.
+    pub fn ask_all(
+        &self,
+        request: impl Fn(usize) -> (Request, Vec<u8>) + Sync,
+    ) -> Result<Vec<(Reply, Vec<u8>)>, PsError> {
+        let one = |server| {
+            let (request, bytes) = request(server);
+            self.ask_server(server, &request, &bytes)
+        };
+        if self.servers() == 1 {
+            return Ok(vec![one(0)?]);
+        }
+        thread::scope(|scope| {
+            let asked = (0..self.servers()).map(|server| scope.spawn(move || one(server)));
+            let asked: Vec<_> = asked.collect();
+            let ended = |_| PsError::Lost("a request ended early".into());
+            let answers = asked
+                .into_iter()
+                .map(|answer| answer.join().map_err(ended)?);
+            answers.collect()
+        })
+    }
+
+    /// Says to all servers that this worker has done its work; what goes wrong then is no failure of the work.
+    pub fn leave(&self) {
+        self.stop_beats();
+        for server in (1..self.servers()).chain([0]) {
+            let mut line = locked(&self.values[server]);
+            let until = Instant::now() + CONNECT_WITHIN;
+            let _ = line.try_ask(&self.options, &Request::Leave, &[], until);
+        }
+    }
+
+    /// Says to all servers that the job cannot go on.
+    pub fn fail(&self, reason: &str) {
+        let reason = reason.to_owned();
+        let request = Request::Fail { reason };
+        for line in &self.values {
+            let until = Instant::now() + CONNECT_WITHIN;
+            let _ = locked(line).try_ask(&self.options, &request, &[], until);
+        }
+    }
+}
+
+impl Client {
+    fn stop_beats(&self) {
+        if let Some(beats) = locked(&self.beats).take() {
+            let (stop, wake) = &*beats.stop;
+            *locked(stop) = true;
+            wake.notify_all();
+            let _ = beats.thread.join();
+        }
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.stop_beats();
+    }
+}
+
+impl Heartbeat {
+    fn start(options: &ClientOptions, failure: &Failure) -> Result<Self, PsError> {
+        let stop = Arc::new((Mutex::new(false), Condvar::new()));
+        let (theirs, options) = (Arc::clone(&stop), options.clone());
+        let failure = Arc::clone(failure);
+        let is_over = AtomicBool::new(false);
+        let body = move || {
+            let mut line = Line::to(0, &failure);
+            while !is_over.load(Ordering::Relaxed) {
+                // Whether the server is there is found by who asks it.
+                let until = Instant::now() + CONNECT_WITHIN;
+                let beat = line.try_ask(&options, &Request::Heartbeat, &[], until);
+                if let Ok((Reply::Failed { who, why }, _)) = beat {
+                    locked(&failure).get_or_insert((who, why));
+                }
+                let stopped = locked(&theirs.0);
+                let waited = theirs
+                    .1
+                    .wait_timeout_while(stopped, BEAT_EVERY, |stop| !*stop);
+                is_over.store(
+                    *waited.unwrap_or_else(PoisonError::into_inner).0,
+                    Ordering::Relaxed,
+                );
+            }
+        };
+        let thread = thread::Builder::new().name("parameter-heartbeat".into());
+        let thread = thread
+            .spawn(body)
+            .map_err(|error| PsError::Lost(format!("cannot start a thread: {error}")))?;
+        Ok(Self { stop, thread })
+    }
+}
+
+impl Line {
+    fn to(server: usize, failure: &Failure) -> Self {
+        Self {
+            server,
+            wire: None,
+            welcome: false,
+            was_open: false,
+            failure: Arc::clone(failure),
+        }
+    }
+
+    /// Connects until it works.
+    fn open(&mut self, options: &ClientOptions, until: Instant) -> Result<(), PsError> {
+        loop {
+            let why = match self.try_open(options) {
+                Ok(()) => return Ok(()),
+                Err(PsError::Lost(why)) => why,
+                Err(error) => return Err(error),
+            };
+            if let Some((who, why)) = locked(&self.failure).clone() {
+                return Err(PsError::Failed { who, why });
+            }
+            if Instant::now() >= until {
+                let address = &options.servers[self.server];
+                let server = self.server;
+                return Err(PsError::Lost(format!(
+                    "worker {} does not reach parameter server {server} at {address}: {why}; look whether it runs, and start the job again",
+                    options.hello.worker
+                )));
+            }
+            thread::sleep(RETRY_EVERY);
+        }
+    }
+
+    fn try_open(&mut self, options: &ClientOptions) -> Result<(), PsError> {
+        let lost = |error: std::io::Error| PsError::Lost(error.to_string());
+        let address = &options.servers[self.server];
+        let mut addresses = address.to_socket_addrs().map_err(lost)?;
+        let first = addresses.next();
+        let first = first.ok_or_else(|| PsError::Lost("its name has no address".into()))?;
+        let stream = TcpStream::connect_timeout(&first, CONNECT_WITHIN).map_err(lost)?;
+        stream.set_nodelay(true).map_err(lost)?;
+        let within = Some(options.answer_within);
+        stream.set_read_timeout(within).map_err(lost)?;
+        stream.set_write_timeout(within).map_err(lost)?;
+        self.wire = Some(Wire::new(stream));
+        let welcomed = self.knock(options).and_then(|()| {
+            let hello = Request::Hello(options.hello.clone());
+            self.exchange(&hello, &[])
+        });
+        match welcomed {
+            Ok((Reply::Welcome { has_values, .. }, _)) => {
+                if self.was_open && self.welcome && !has_values {
+                    return Err(PsError::User(format!(
+                        "parameter server {} was started again without what it held; give it a folder that survives it, or start the job again",
+                        self.server
+                    )));
+                }
+                (self.welcome, self.was_open) = (has_values, true);
+                if let Some(wire) = &mut self.wire {
+                    wire.trust();
+                }
+                Ok(())
+            }
+            Ok((Reply::Refused { why }, _)) => Err(PsError::User(why)),
+            Ok((other, _)) => Err(unexpected(&other)),
+            Err(PsError::Protocol(why)) => Err(PsError::User(format!(
+                "parameter server {} at {address}: {why}",
+                self.server
+            ))),
+            Err(error) => {
+                self.wire = None;
+                Err(PsError::Lost(error.to_string()))
+            }
+        }
+    }
+
+    /// Tells the server a random number and hears of another: what follows is proved with both, where there is a secret.
+    fn knock(&mut self, options: &ClientOptions) -> Result<(), PsError> {
+        let own = draw()?;
+        let has_secret = options.secret.is_some();
+        let nonce = format!("{own:032x}");
+        let knock = Request::Knock { nonce, has_secret };
+        let (reply, _) = self.exchange(&knock, &[])?;
+        let Reply::Challenge {
+            nonce,
+            has_secret: theirs,
+        } = &reply
+        else {
+            return Err(unexpected(&reply));
+        };
+        let nonce = u128::from_str_radix(nonce, 16).map_err(|_| unexpected(&reply))?;
+        match (has_secret, *theirs) {
+            (true, false) => {
+                let why = "it has no secret and this worker one; give all the same";
+                return Err(PsError::Protocol(why.into()));
+            }
+            (false, true) => {
+                let why = "it has a secret and this worker none; give all the same";
+                return Err(PsError::Protocol(why.into()));
+            }
+            _ => {}
+        }
+        if let Some(wire) = &mut self.wire {
+            wire.seal(options.secret.as_ref(), Side::Worker, nonce, own);
+        }
+        Ok(())
+    }
+
+    /// Asks, and opens the connection again where it breaks.
+    fn ask(
+        &mut self,
+        options: &ClientOptions,
+        request: &Request,
+        bytes: &[u8],
+    ) -> Result<(Reply, Vec<u8>), PsError> {
+        let until = Instant::now() + options.server_within;
+        let (reply, bytes) = self.try_ask(options, request, bytes, until)?;
+        if matches!(request, Request::Create { .. }) {
+            self.welcome = true;
+        }
+        match reply {
+            Reply::Failed { who, why } => Err(PsError::Failed { who, why }),
+            Reply::Stopped => Err(PsError::Stopped),
+            Reply::Refused { why } => Err(PsError::Lost(format!(
+                "parameter server {} refuses: {why}",
+                self.server
+            ))),
+            reply => Ok((reply, bytes)),
+        }
+    }
+
+    fn try_ask(
+        &mut self,
+        options: &ClientOptions,
+        request: &Request,
+        bytes: &[u8],
+        until: Instant,
+    ) -> Result<(Reply, Vec<u8>), PsError> {
+        loop {
+            if self.wire.is_none() {
+                self.open(options, until)?;
+            }
+            match self.exchange(request, bytes) {
+                Ok(answer) => return Ok(answer),
+                Err(why) => {
+                    self.wire = None;
+                    if Instant::now() >= until {
+                        return Err(PsError::Lost(format!(
+                            "parameter server {} does not answer: {why}; start the job again",
+                            self.server
+                        )));
+                    }
+                    thread::sleep(Duration::from_millis(1));
+                }
+            }
+        }
+    }
+
+    fn exchange(&mut self, request: &Request, bytes: &[u8]) -> Result<(Reply, Vec<u8>), PsError> {
+        let wire = self.wire.as_mut();
+        let wire = wire.ok_or_else(|| PsError::Lost("it is not connected".into()))?;
+        wire.send(request, bytes)?;
+        match wire.receive::<Reply>() {
+            Ok(Some(frame)) => Ok((frame.message, frame.bytes)),
+            Ok(None) => Err(PsError::Lost("it closed the connection".into())),
+            Err(FrameProblem::Unproved) => {
+                Err(PsError::Protocol(FrameProblem::Unproved.to_string()))
+            }
+            Err(why) => Err(PsError::Lost(why.to_string())),
+        }
+    }
+}
+
+/// The error of an answer to something else.
+pub(crate) fn unexpected(reply: &Reply) -> PsError {
+    PsError::Protocol(format!(
+        "an answer that does not fit the question: {reply:?}"
+    ))
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

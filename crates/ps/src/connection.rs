@@ -1,0 +1,318 @@
+//! A connection of a worker, answered on a thread of its own.
+
+use std::net::TcpStream;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::PsError;
+use crate::control::{Control, Grant};
+use crate::kept::{ControlState, change};
+use crate::message::{FrameProblem, Hello, Reply, Request};
+use crate::server::{Shared, locked};
+use crate::wire::{Side, Wire, draw};
+
+/// A connection that is silent for longer is closed; a worker opens another.
+const IDLE_WITHIN: Duration = Duration::from_secs(120);
+/// The longest that a reply is on its way.
+const SEND_WITHIN: Duration = Duration::from_secs(60);
+
+/// A connection of a worker.
+pub(crate) struct Connection {
+    shared: Arc<Shared>,
+    wire: Wire,
+    peer: String,
+    hello: Option<Hello>,
+    /// Whether the two have told each other their random numbers.
+    has_knocked: bool,
+}
+
+impl Connection {
+    pub(crate) fn new(shared: &Arc<Shared>, stream: TcpStream) -> Self {
+        let peer = stream.peer_addr();
+        Self {
+            shared: Arc::clone(shared),
+            peer: peer.map_or_else(|_| "somebody".into(), |peer| peer.to_string()),
+            wire: Wire::new(stream),
+            hello: None,
+            has_knocked: false,
+        }
+    }
+
+    /// Answers until one side ends the connection.
+    pub(crate) fn run(&mut self) {
+        self.answer();
+        self.closed();
+    }
+
+    fn answer(&mut self) {
+        if self.wire.prepare(IDLE_WITHIN, SEND_WITHIN).is_err() {
+            return;
+        }
+        while !self.shared.ends.load(Ordering::Relaxed) {
+            let frame = match self.wire.receive::<Request>() {
+                Ok(Some(frame)) => frame,
+                Err(FrameProblem::Unproved) => {
+                    self.refuse("it has another secret");
+                    return;
+                }
+                Ok(None) | Err(_) => return,
+            };
+            if let Request::Knock { nonce, has_secret } = &frame.message {
+                if self.knock(nonce, *has_secret).is_err() {
+                    return;
+                }
+                continue;
+            }
+            let leaves = frame.message == Request::Leave;
+            let (reply, bytes) = self
+                .handle(&frame.message, frame.bytes)
+                .unwrap_or_else(|error| (refusal(error), Vec::new()));
+            if self.wire.send(&reply, &bytes).is_err() || leaves {
+                return;
+            }
+        }
+    }
+
+    /// Tells a worker a random number for another: what follows is proved with both, where there is a secret.
+    fn knock(&mut self, nonce: &str, has_secret: bool) -> Result<(), PsError> {
+        let secret = self.shared.options.secret.clone();
+        let (theirs, own) = (u128::from_str_radix(nonce, 16), draw()?);
+        let reply = Reply::Challenge {
+            nonce: format!("{own:032x}"),
+            has_secret: secret.is_some(),
+        };
+        self.wire.send(&reply, &[])?;
+        let Ok(theirs) = theirs else {
+            return Err(PsError::Protocol("a knock without a number".into()));
+        };
+        if secret.is_some() != has_secret {
+            let why = match has_secret {
+                true => "it has a secret and this server none",
+                false => "it has no secret and this server one",
+            };
+            self.refuse(why);
+            return Err(PsError::Protocol(why.into()));
+        }
+        self.wire.seal(secret.as_ref(), Side::Server, own, theirs);
+        self.has_knocked = true;
+        Ok(())
+    }
+
+    /// Tells somebody who does not belong here, and the log.
+    fn refuse(&mut self, why: &str) {
+        let (server, peer) = (self.shared.options.server, &self.peer);
+        let line = format!("parameter server {server} refuses {peer}: {why}");
+        (self.shared.options.tell.0)(&line);
+        let _ = self.wire.send(&Reply::Refused { why: line }, &[]);
+    }
+
+    fn handle(&mut self, request: &Request, bytes: Vec<u8>) -> Result<(Reply, Vec<u8>), PsError> {
+        if let Request::Hello(hello) = request {
+            if !self.has_knocked {
+                return Err(PsError::Protocol(
+                    "the first message must be a knock".into(),
+                ));
+            }
+            return self.hello(hello).map(|reply| (reply, Vec::new()));
+        }
+        let Some(hello) = &self.hello else {
+            return Err(PsError::Protocol(
+                "the first message must be a hello".into(),
+            ));
+        };
+        let (worker, incarnation) = (hello.worker, hello.incarnation);
+        if is_of_shards(request) {
+            let mut state = locked(&self.shared.shards);
+            return state.handle(worker, request, &bytes, &self.shared.options);
+        }
+        let now = self.shared.now();
+        let mut state = locked(&self.shared.control);
+        let control = known(&mut state)?;
+        if !control.heard(now, worker, incarnation) && *request != Request::Leave {
+            return Err(PsError::Lost(format!(
+                "another process is worker {worker} now; this one ends"
+            )));
+        }
+        if let Some((who, why)) = control.failure().cloned() {
+            return Ok((Reply::Failed { who, why }, Vec::new()));
+        }
+        match request {
+            Request::Next { phase, within_ms } => {
+                let grant = self.next(state, worker, phase, *within_ms)?;
+                Ok((grant, Vec::new()))
+            }
+            Request::Get { key, within_ms } => self.get(state, key, *within_ms),
+            Request::Items { phase, from } => Ok(items(control, phase, *from)),
+            Request::Leave => {
+                control.leave(worker);
+                self.shared.changed.notify_all();
+                drop(state);
+                locked(&self.shared.connections)
+                    .has_left
+                    .insert(worker, true);
+                Ok((Reply::Done, Vec::new()))
+            }
+            Request::Heartbeat => Ok((Reply::Done, Vec::new())),
+            _ => {
+                // Kept before it counts: what a worker was told of survives.
+                state.keep(worker, request, &bytes, &self.shared.options)?;
+                change(known(&mut state)?, worker, request, bytes)?;
+                self.shared.changed.notify_all();
+                Ok((Reply::Done, Vec::new()))
+            }
+        }
+    }
+
+    fn hello(&mut self, hello: &Hello) -> Result<Reply, PsError> {
+        let options = &self.shared.options;
+        if (&hello.job, &hello.version) != (&options.job, &options.version) {
+            return Err(PsError::User(format!(
+                "worker {} is of job `{}` and version {}, this server of `{}` and {}; start all with the same cluster and program",
+                hello.worker, hello.job, hello.version, options.job, options.version
+            )));
+        }
+        let now = self.shared.now();
+        let mut state = locked(&self.shared.control);
+        if state.control.is_none() {
+            hello.settings.check()?;
+            state.keep(hello.worker, &Request::Hello(hello.clone()), &[], options)?;
+            state.control = Some(Control::new(hello.settings.clone()));
+        }
+        let control = known(&mut state)?;
+        control.hello(now, hello.worker, hello.incarnation, &hello.settings)?;
+        self.shared.changed.notify_all();
+        drop(state);
+        let mut shards = locked(&self.shared.shards);
+        let request = Request::Hello(hello.clone());
+        shards.handle(hello.worker, &request, &[], options)?;
+        let has_values = shards.shards.has_values();
+        drop(shards);
+        if self.hello.is_none() {
+            let mut connections = locked(&self.shared.connections);
+            *connections.open.entry(hello.worker).or_insert(0) += 1;
+            connections.has_left.remove(&hello.worker);
+            connections.last = Some(Instant::now());
+        }
+        self.hello = Some(hello.clone());
+        self.wire.trust();
+        Ok(Reply::Welcome {
+            has_values,
+            lease_ms: options.lease.as_millis() as u64,
+        })
+    }
+
+    /// A piece of work, waited for.
+    fn next(
+        &self,
+        mut state: MutexGuard<'_, ControlState>,
+        worker: usize,
+        phase: &str,
+        within_ms: u64,
+    ) -> Result<Reply, PsError> {
+        let until = Instant::now() + Duration::from_millis(within_ms);
+        loop {
+            let now = self.shared.now();
+            let control = known(&mut state)?;
+            if let Some((who, why)) = control.failure().cloned() {
+                return Ok(Reply::Failed { who, why });
+            }
+            let grant = control.next(now, worker, phase)?;
+            let left = until.saturating_duration_since(Instant::now());
+            if !matches!(grant, Grant::Wait { .. }) || left.is_zero() {
+                return Ok(Reply::Grant(Box::new(grant)));
+            }
+            state = self.wait(state, left);
+        }
+    }
+
+    fn get(
+        &self,
+        mut state: MutexGuard<'_, ControlState>,
+        key: &str,
+        within_ms: u64,
+    ) -> Result<(Reply, Vec<u8>), PsError> {
+        let until = Instant::now() + Duration::from_millis(within_ms);
+        loop {
+            let control = known(&mut state)?;
+            if let Some((who, why)) = control.failure().cloned() {
+                return Ok((Reply::Failed { who, why }, Vec::new()));
+            }
+            if let Some(bytes) = control.get(key) {
+                return Ok((Reply::Done, bytes.to_vec()));
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                let waiting_for = format!("`{key}`, which the first worker puts");
+                return Ok((Reply::NotYet { waiting_for }, Vec::new()));
+            }
+            state = self.wait(state, left);
+        }
+    }
+
+    fn wait<'a>(
+        &self,
+        state: MutexGuard<'a, ControlState>,
+        within: Duration,
+    ) -> MutexGuard<'a, ControlState> {
+        let waited = self.shared.changed.wait_timeout(state, within);
+        waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// The connection is gone; a worker without any is, too.
+    fn closed(&self) {
+        let Some(hello) = &self.hello else { return };
+        let mut connections = locked(&self.shared.connections);
+        let open = connections.open.entry(hello.worker).or_insert(1);
+        *open = open.saturating_sub(1);
+        let none_left = *open == 0;
+        connections.last = Some(Instant::now());
+        drop(connections);
+        if none_left && let Some(control) = &mut locked(&self.shared.control).control {
+            control.gone(hello.worker, hello.incarnation);
+            self.shared.changed.notify_all();
+        }
+    }
+}
+
+fn known(state: &mut ControlState) -> Result<&mut Control, PsError> {
+    let unknown = || PsError::Protocol("nobody has joined the job".into());
+    state.control.as_mut().ok_or_else(unknown)
+}
+
+const fn is_of_shards(request: &Request) -> bool {
+    matches!(
+        request,
+        Request::Create { .. }
+            | Request::Pull { .. }
+            | Request::Push { .. }
+            | Request::Stage { .. }
+            | Request::Apply { .. }
+            | Request::Squares { .. }
+            | Request::Act { .. }
+    )
+}
+
+/// The bytes that items left, as many as go into a message of some size.
+fn items(control: &Control, phase: &str, from: u64) -> (Reply, Vec<u8>) {
+    const MOST: usize = 64 << 20;
+    let (mut sizes, mut bytes) = (Vec::new(), Vec::new());
+    for (item, left) in control.items(phase, from) {
+        if !sizes.is_empty() && bytes.len() + left.len() > MOST {
+            break;
+        }
+        sizes.push((item, left.len() as u64));
+        bytes.extend_from_slice(left);
+    }
+    (Reply::Bytes { items: sizes }, bytes)
+}
+
+fn refusal(error: PsError) -> Reply {
+    match error {
+        PsError::Failed { who, why } => Reply::Failed { who, why },
+        PsError::Stopped => Reply::Stopped,
+        other => Reply::Refused {
+            why: other.to_string(),
+        },
+    }
+}

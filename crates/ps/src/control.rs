@@ -1,0 +1,562 @@
+//! Who does which piece of work and when: a state machine of requests and times in, answers out.
+//!
+//! The work of a job goes in *phases*, which all workers go through in one order: an epoch of training, an evaluation, a prediction.
+//! A phase has items, which are batches. In most modes the control hands out whole items, the lowest first, and what a lost worker
+//! had goes to another; so each item is done once, and a slow worker gets fewer. Where workers step together an item is a step of one
+//! part for each worker, and the next step begins when enough parts of it are there.
+//!
+//! A worker that comes later goes through the phases that are over in no time: it is answered with their results.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::message::Commit;
+use crate::phase::{PartState, PhaseState};
+use crate::{Mode, PsError};
+
+/// How a job is run; equal in all its workers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ControlSettings {
+    /// The number of workers.
+    pub workers: usize,
+    /// How far they may be apart.
+    pub mode: Mode,
+    /// Whether the others go on when the first worker is lost, until the next thing that only it does.
+    pub goes_on_without_chief: bool,
+}
+
+impl ControlSettings {
+    /// Whether the numbers make sense together.
+    ///
+    /// # Errors
+    /// There are no workers, or as many backup workers.
+    pub fn check(&self) -> Result<(), PsError> {
+        let backup = self.mode.backup_workers().unwrap_or(0);
+        if self.workers == 0 || backup >= self.workers {
+            return Err(PsError::User(format!(
+                "there are {} workers, {backup} of them backup workers; at least one must be none",
+                self.workers
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// What a phase is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PhaseKind {
+    /// Its work updates the variables; results are numbers that are added up.
+    Train,
+    /// Results are numbers that are added up.
+    Sum,
+    /// Each item leaves its own bytes.
+    Collect,
+}
+
+/// A piece of work.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Work {
+    /// Its number in the job.
+    pub id: u64,
+    /// The item.
+    pub item: u64,
+    /// Which part of the item.
+    pub part: usize,
+    /// Of how many.
+    pub parts: usize,
+    /// No piece of work below this number is ever done again.
+    pub done_below: u64,
+    /// The number of steps that were taken together before it.
+    pub version: u64,
+    /// The last of these steps.
+    pub commit: Option<Commit>,
+}
+
+/// What a phase was.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Phase {
+    /// The number after the last item that was done.
+    pub end: u64,
+    /// Whether it ended before its last item since somebody asked for it.
+    pub stopped: bool,
+    /// The sums of the results.
+    pub sums: Vec<f64>,
+    /// Number of items whose bytes are kept.
+    pub items: u64,
+    /// Parts that came too late for their step, or never.
+    pub dropped: u64,
+    /// By how many updates of others a push was behind, and how many pushes were.
+    pub staleness: Vec<(u64, u64)>,
+    /// The last step that was taken together.
+    pub commit: Option<Commit>,
+}
+
+/// What a worker is to do.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Grant {
+    /// This piece of work.
+    Work(Work),
+    /// To ask again: these workers are waited for.
+    Wait {
+        /// Workers by number.
+        waiting_for: Vec<usize>,
+        /// Why, for a person.
+        why: String,
+    },
+    /// To go on: the phase is over.
+    Over(Phase),
+}
+
+/// The results of a piece of work that is done.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Results {
+    /// The weight of its examples in the loss.
+    pub weight: f64,
+    /// The number of its examples.
+    pub rows: f64,
+    /// How many updates of others were made between its pull and its push.
+    pub staleness: u64,
+    /// What it leaves.
+    pub bytes: Vec<u8>,
+}
+
+#[derive(Clone, Debug)]
+struct Member {
+    incarnation: u64,
+    heard: Duration,
+    is_there: bool,
+    has_left: bool,
+}
+
+/// The state of the control.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Control {
+    settings: ControlSettings,
+    /// Phases in their order; all but the last are over.
+    order: Vec<String>,
+    phases: BTreeMap<String, PhaseState>,
+    next_work: u64,
+    /// Steps taken together since the beginning, and the last of them.
+    version: u64,
+    commit: Option<Commit>,
+    /// Pieces of work that each worker has done.
+    clocks: BTreeMap<usize, u64>,
+    #[serde(with = "crate::hex_bytes")]
+    values: BTreeMap<String, Vec<u8>>,
+    is_stopping: bool,
+    failure: Option<(String, String)>,
+    #[serde(skip)]
+    members: BTreeMap<usize, Member>,
+    #[serde(skip)]
+    started: Option<Duration>,
+}
+
+/// How long workers may take to come before those that are there go on without them.
+pub const JOIN_WITHIN: Duration = Duration::from_secs(300);
+
+impl Control {
+    /// A job that nobody has joined.
+    #[must_use]
+    pub fn new(settings: ControlSettings) -> Self {
+        Self {
+            settings,
+            order: Vec::new(),
+            phases: BTreeMap::new(),
+            next_work: 0,
+            version: 0,
+            commit: None,
+            clocks: BTreeMap::new(),
+            values: BTreeMap::new(),
+            is_stopping: false,
+            failure: None,
+            members: BTreeMap::new(),
+            started: None,
+        }
+    }
+
+    /// What a snapshot keeps of it: what workers have in their hands is handed out again, as after a restart.
+    pub(crate) fn at_rest(&self) -> Self {
+        let mut control = self.clone();
+        for phase in control.phases.values_mut() {
+            for part in &mut phase.parts {
+                if matches!(part, PartState::Given(_)) {
+                    *part = PartState::Free;
+                }
+            }
+        }
+        control
+    }
+
+    /// How the job is run.
+    #[must_use]
+    pub const fn settings(&self) -> &ControlSettings {
+        &self.settings
+    }
+
+    /// A worker is there.
+    ///
+    /// # Errors
+    /// It counts other workers or has other settings, or a later process of its number has taken its place.
+    pub fn hello(
+        &mut self,
+        now: Duration,
+        worker: usize,
+        incarnation: u64,
+        settings: &ControlSettings,
+    ) -> Result<(), PsError> {
+        if *settings != self.settings {
+            return Err(PsError::User(format!(
+                "worker {worker} says {settings:?}, the job is {:?}; start all with the same settings",
+                self.settings
+            )));
+        }
+        if worker >= self.settings.workers {
+            return Err(PsError::User(format!(
+                "there is no worker {worker}: there are {}, counted from 0",
+                self.settings.workers
+            )));
+        }
+        self.started.get_or_insert(now);
+        let known = self.members.get(&worker);
+        let (latest, was_there) = known.map_or((0, false), |m| (m.incarnation, m.is_there));
+        if latest > incarnation {
+            return Err(PsError::Lost(format!(
+                "another process ({latest}) is worker {worker} now; this one ends"
+            )));
+        }
+        if known.is_some() && latest != incarnation {
+            self.take_back(worker);
+        }
+        if !was_there {
+            self.catch_up(worker);
+        }
+        let member = Member {
+            incarnation,
+            heard: now,
+            is_there: true,
+            has_left: false,
+        };
+        self.members.insert(worker, member);
+        Ok(())
+    }
+
+    /// Nobody waits for what a worker did not do before it came, or came back.
+    fn catch_up(&mut self, worker: usize) {
+        let others = self.members.iter();
+        let others = others.filter(|(other, member)| **other != worker && member.is_there);
+        let clocks = others.filter_map(|(other, _)| self.clocks.get(other));
+        let least = clocks.min().copied().unwrap_or(0);
+        let clock = self.clocks.entry(worker).or_insert(0);
+        *clock = least.max(*clock);
+    }
+
+    /// Something was heard of a worker. Whether its process is the one that counts.
+    pub fn heard(&mut self, now: Duration, worker: usize, incarnation: u64) -> bool {
+        let Some(member) = self.members.get_mut(&worker) else {
+            return false;
+        };
+        if member.incarnation != incarnation {
+            return false;
+        }
+        let comes_back = !member.is_there && !member.has_left;
+        (member.heard, member.is_there) = (now, !member.has_left);
+        if comes_back {
+            self.catch_up(worker);
+        }
+        true
+    }
+
+    /// A worker's process is gone.
+    pub fn gone(&mut self, worker: usize, incarnation: u64) {
+        let is_it = |member: &Member| member.incarnation == incarnation && !member.has_left;
+        if self.members.get(&worker).is_some_and(is_it) {
+            self.lose(worker);
+        }
+    }
+
+    /// Time went by: who was silent for longer than the lease is lost, and so is work that takes longer than `work_within`.
+    pub fn tick(&mut self, now: Duration, lease: Duration, work_within: Duration) {
+        let silent = self.members.iter().filter(|(_, member)| {
+            member.is_there && !member.has_left && now.saturating_sub(member.heard) > lease
+        });
+        for worker in silent.map(|(worker, _)| *worker).collect::<Vec<_>>() {
+            self.lose(worker);
+        }
+        if let Some(phase) = self.current() {
+            let late = |since: Duration| now.saturating_sub(since) > work_within;
+            let given = phase.given.iter();
+            let late: Vec<u64> = given
+                .filter(|(_, (_, since))| late(*since))
+                .map(|(item, _)| *item)
+                .collect();
+            for item in late {
+                phase.given.remove(&item);
+            }
+        }
+    }
+
+    fn lose(&mut self, worker: usize) {
+        if let Some(member) = self.members.get_mut(&worker) {
+            member.is_there = false;
+        }
+        self.take_back(worker);
+        if worker == 0 && !self.settings.goes_on_without_chief {
+            self.fail(
+                "worker 0, the chief,".into(),
+                "it was lost; start the job again: it goes on from its last checkpoint".into(),
+            );
+        }
+    }
+
+    /// What a worker was given goes to others.
+    fn take_back(&mut self, worker: usize) {
+        if let Some(phase) = self.current() {
+            phase.given.retain(|_, (by, _)| *by != worker);
+            for part in &mut phase.parts {
+                if *part == PartState::Given(worker) {
+                    *part = PartState::Free;
+                }
+            }
+        }
+    }
+
+    /// A worker has done all its work.
+    pub fn leave(&mut self, worker: usize) {
+        if let Some(member) = self.members.get_mut(&worker) {
+            (member.has_left, member.is_there) = (true, false);
+        }
+    }
+
+    /// Whether workers have left in good order and no other is there.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        let mut members = self.members.values();
+        members.clone().any(|member| member.has_left) && members.all(|member| !member.is_there)
+    }
+
+    /// Whether anybody is there.
+    #[must_use]
+    pub fn has_workers(&self) -> bool {
+        self.members.values().any(|member| member.is_there)
+    }
+
+    /// The job cannot go on.
+    pub fn fail(&mut self, who: String, why: String) {
+        self.failure.get_or_insert((who, why));
+    }
+
+    /// Who ended the job, and why.
+    #[must_use]
+    pub const fn failure(&self) -> Option<&(String, String)> {
+        self.failure.as_ref()
+    }
+
+    /// Keeps bytes under a key that has none.
+    pub fn put(&mut self, key: String, bytes: Vec<u8>) {
+        self.values.entry(key).or_insert(bytes);
+    }
+
+    /// The bytes of a key.
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<&[u8]> {
+        self.values.get(key).map(Vec::as_slice)
+    }
+
+    /// All are to stop after the work that they have begun.
+    pub fn stop(&mut self) {
+        self.is_stopping = true;
+        if let Some(phase) = self.current() {
+            phase.stop();
+        }
+    }
+
+    /// The phase that is not over.
+    fn current(&mut self) -> Option<&mut PhaseState> {
+        let phase = self.phases.get_mut(self.order.last()?)?;
+        (!phase.is_over).then_some(phase)
+    }
+
+    /// A worker goes on with a phase, which the first worker begins.
+    ///
+    /// # Errors
+    /// Another phase is going on, or the phase has other items: workers run different programs.
+    pub fn enter(
+        &mut self,
+        worker: usize,
+        name: &str,
+        kind: PhaseKind,
+        items: std::ops::Range<u64>,
+    ) -> Result<(), PsError> {
+        if let Some(phase) = self.phases.get(name) {
+            let known = (phase.kind, phase.start, phase.given_end);
+            if known == (kind, items.start, items.end) {
+                return Ok(());
+            }
+            return Err(PsError::User(format!(
+                "worker {worker} has items {items:?} in the phase `{name}`, others have {}..{}; start all with the same program, settings and data",
+                phase.start, phase.given_end
+            )));
+        }
+        if worker != 0 {
+            // What the first worker does before, the others see the results of.
+            return Ok(());
+        }
+        if self.current().is_some() {
+            let at = self.order.last().cloned().unwrap_or_default();
+            return Err(PsError::User(format!(
+                "worker {worker} is at `{name}`, others are at `{at}`; start all with the same program and settings"
+            )));
+        }
+        let together = kind == PhaseKind::Train && self.settings.mode.backup_workers().is_some();
+        let parts = together.then_some(self.settings.workers);
+        let mut phase = PhaseState::new(kind, items, self.next_work, parts);
+        // Numbers of what is pushed are never used again, and count batches as one process would.
+        if kind == PhaseKind::Train {
+            self.next_work += (phase.end - phase.start) * phase.parts_of_item;
+        }
+        if self.is_stopping && kind == PhaseKind::Train {
+            phase.stop();
+        }
+        phase.end_if_done();
+        self.order.push(name.to_owned());
+        self.phases.insert(name.to_owned(), phase);
+        Ok(())
+    }
+
+    /// What a worker is to do in a phase that it has entered.
+    ///
+    /// # Errors
+    /// The first worker has ended without it.
+    pub fn next(&mut self, now: Duration, worker: usize, name: &str) -> Result<Grant, PsError> {
+        let (version, commit) = (self.version, self.commit.clone());
+        let unknown = || PsError::User(format!("nobody has entered the phase `{name}`"));
+        let Some(phase) = self.phases.get(name) else {
+            if self.members.get(&0).is_some_and(|chief| chief.has_left) {
+                return Err(PsError::Lost(format!(
+                    "the first worker has ended, and worker {worker} is at `{name}`; start all with the same program and settings"
+                )));
+            }
+            return Ok(Grant::Wait {
+                waiting_for: vec![0],
+                why: format!("it has not begun `{name}`"),
+            });
+        };
+        if phase.is_over {
+            return Ok(Grant::Over(Phase {
+                commit,
+                ..phase.results.clone()
+            }));
+        }
+        let ahead_of = self.ahead_of(worker, phase.kind);
+        let others: BTreeMap<usize, bool> = (0..self.settings.workers)
+            .map(|other| (other, self.is_expected(now, other)))
+            .collect();
+        let phase = self.phases.get_mut(name).ok_or_else(unknown)?;
+        let piece = match phase.parts.is_empty() {
+            true => phase.next_item(now, worker, &ahead_of),
+            false => phase.next_part(worker, &others),
+        };
+        Ok(match piece {
+            Ok((item, part)) => Grant::Work(Work {
+                id: phase.id(item, part),
+                item,
+                part,
+                parts: phase.parts_of_item as usize,
+                done_below: phase.id(phase.done_below, 0),
+                version,
+                commit,
+            }),
+            Err((waiting_for, why)) => Grant::Wait { waiting_for, why },
+        })
+    }
+
+    /// Whether a worker is there or may still come.
+    fn is_expected(&self, now: Duration, worker: usize) -> bool {
+        match self.members.get(&worker) {
+            Some(member) => member.is_there,
+            None => {
+                let since = self.started.unwrap_or(now);
+                now.saturating_sub(since) < JOIN_WITHIN
+            }
+        }
+    }
+
+    /// The workers that one must wait for since it is too far ahead of them.
+    fn ahead_of(&self, worker: usize, kind: PhaseKind) -> Vec<usize> {
+        let Mode::BoundedStaleness { steps } = self.settings.mode else {
+            return Vec::new();
+        };
+        if kind != PhaseKind::Train {
+            return Vec::new();
+        }
+        let clock = |worker: &usize| self.clocks.get(worker).copied().unwrap_or(0);
+        let there = self.members.iter().filter(|(_, member)| member.is_there);
+        let behind = there.filter(|(other, _)| clock(other) + steps < clock(&worker));
+        behind.map(|(other, _)| *other).collect()
+    }
+
+    /// How many pieces of work a worker has done more than the slowest that is there.
+    #[must_use]
+    pub fn lead(&self, worker: usize) -> u64 {
+        let clock = |worker: &usize| self.clocks.get(worker).copied().unwrap_or(0);
+        let there = self.members.iter().filter(|(_, member)| member.is_there);
+        let least = there.map(|(other, _)| clock(other)).min();
+        clock(&worker).saturating_sub(least.unwrap_or(u64::MAX))
+    }
+
+    /// A piece of work is done. Whether that is news.
+    ///
+    /// # Errors
+    /// There is no such piece of work.
+    pub fn done(
+        &mut self,
+        worker: usize,
+        name: &str,
+        work: u64,
+        results: Results,
+    ) -> Result<bool, PsError> {
+        let unknown = || {
+            PsError::User(format!(
+                "there is no piece of work {work} in the phase `{name}`"
+            ))
+        };
+        let phase = self.phases.get_mut(name).ok_or_else(unknown)?;
+        let (item, part) = phase.item_of(work).ok_or_else(unknown)?;
+        if phase.is_over {
+            return Ok(false);
+        }
+        if phase.parts.is_empty() {
+            let is_news = phase.item_done(item, results);
+            if is_news && phase.kind == PhaseKind::Train {
+                *self.clocks.entry(worker).or_insert(0) += 1;
+            }
+            return Ok(is_news);
+        }
+        if !phase.part_done(item, part, &results) {
+            return Ok(false);
+        }
+        let backup = self.settings.mode.backup_workers().unwrap_or(0);
+        let done = |part: &&PartState| matches!(part, PartState::Done { .. });
+        if phase.parts.iter().filter(done).count() + backup >= phase.parts.len() {
+            self.commit = Some(phase.commit(self.version));
+            self.version += 1;
+        }
+        *self.clocks.entry(worker).or_insert(0) += 1;
+        Ok(true)
+    }
+
+    /// What the items of a phase left, from one on: numbers and bytes.
+    #[must_use]
+    pub fn items(&self, name: &str, from: u64) -> Vec<(u64, &[u8])> {
+        let items = self
+            .phases
+            .get(name)
+            .into_iter()
+            .flat_map(|phase| phase.items.range(from..));
+        items.map(|(item, bytes)| (*item, &bytes[..])).collect()
+    }
+}

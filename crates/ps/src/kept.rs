@@ -1,0 +1,383 @@
+//! The state machines of a server with their logs: what changes them is kept before it is answered.
+
+use crate::PsError;
+use crate::control::{Control, Results};
+use crate::log::{Durability, Found, Log};
+use crate::message::{Frame, Pulled, Reply, Request};
+use crate::server::ServerOptions;
+use crate::shards::{Shards, Values};
+
+#[derive(Default)]
+pub(crate) struct ControlState {
+    pub(crate) control: Option<Control>,
+    pub(crate) log: Option<Log>,
+    /// The bytes of its last snapshot.
+    snapshot: u64,
+}
+
+pub(crate) struct ShardState {
+    pub(crate) shards: Shards,
+    pub(crate) values: Box<dyn Values>,
+    pub(crate) log: Option<Log>,
+}
+
+impl ControlState {
+    pub(crate) fn recover(
+        &mut self,
+        folder: &std::path::Path,
+        durability: Durability,
+    ) -> Result<(), PsError> {
+        let (log, found): (_, Found<()>) = Log::open(&folder.join("control"), durability)?;
+        if let Some((_, bytes)) = found.snapshot {
+            let control = serde_json::from_slice(&bytes).map_err(|error| {
+                PsError::Protocol(format!(
+                    "{}: a snapshot that is not understood: {error}; remove the folder to begin anew",
+                    folder.join("control").display()
+                ))
+            })?;
+            self.control = Some(control);
+            self.snapshot = bytes.len() as u64;
+        }
+        for Frame { message, bytes } in found.requests {
+            let worker = message.worker;
+            if let (Request::Hello(hello), None) = (&message.request, &self.control) {
+                self.control = Some(Control::new(hello.settings.clone()));
+            } else if let Some(control) = &mut self.control {
+                // What was refused then is refused again.
+                let _ = change(control, worker, &message.request, bytes);
+            }
+        }
+        self.log = Some(log);
+        Ok(())
+    }
+
+    pub(crate) fn keep(
+        &mut self,
+        worker: usize,
+        request: &Request,
+        bytes: &[u8],
+        options: &ServerOptions,
+    ) -> Result<(), PsError> {
+        self.snapshot_if_due(options)?;
+        match &mut self.log {
+            Some(log) => log.append(worker, request, bytes),
+            None => Ok(()),
+        }
+    }
+
+    /// Keeps the state in place of what led to it, before the next request is added.
+    fn snapshot_if_due(&mut self, options: &ServerOptions) -> Result<(), PsError> {
+        let (Some(log), Some(control)) = (&mut self.log, &self.control) else {
+            return Ok(());
+        };
+        if log.bytes < options.control_snapshot_bytes.max(2 * self.snapshot) {
+            return Ok(());
+        }
+        let state = serde_json::to_vec(&control.at_rest())
+            .map_err(|error| PsError::Protocol(format!("cannot write a snapshot: {error}")))?;
+        self.snapshot = state.len() as u64;
+        log.snapshot(&(), &state)
+    }
+}
+
+/// A request that changes the state of the control and is kept.
+pub(crate) fn change(
+    control: &mut Control,
+    worker: usize,
+    request: &Request,
+    bytes: Vec<u8>,
+) -> Result<(), PsError> {
+    match request {
+        Request::Enter {
+            phase,
+            kind,
+            start,
+            end,
+        } => control.enter(worker, phase, *kind, *start..*end)?,
+        Request::Done {
+            phase,
+            work,
+            weight,
+            rows,
+            staleness,
+        } => {
+            let results = Results {
+                weight: *weight,
+                rows: *rows,
+                staleness: *staleness,
+                bytes,
+            };
+            control.done(worker, phase, *work, results)?;
+        }
+        Request::Put { key } => control.put(key.clone(), bytes),
+        Request::Stop => control.stop(),
+        Request::Fail { reason } => control.fail(format!("worker {worker}"), reason.clone()),
+        _ => {}
+    }
+    Ok(())
+}
+
+impl ShardState {
+    pub(crate) fn new(values: Box<dyn Values>) -> Self {
+        Self {
+            shards: Shards::default(),
+            values,
+            log: None,
+        }
+    }
+
+    pub(crate) fn recover(
+        &mut self,
+        folder: &std::path::Path,
+        durability: Durability,
+    ) -> Result<(), PsError> {
+        let (log, found): (_, Found<(Shards, Vec<u64>)>) =
+            Log::open(&folder.join("shards"), durability)?;
+        if let Some(((shards, lengths), bytes)) = found.snapshot {
+            self.shards = shards;
+            let mut rest = &bytes[..];
+            let mut take = |length: u64| {
+                let (part, others) = rest.split_at((length as usize).min(rest.len()));
+                rest = others;
+                part.to_vec()
+            };
+            let mut parts: Vec<Vec<u8>> = lengths.iter().map(|&length| take(length)).collect();
+            let values = parts.pop().unwrap_or_default();
+            self.shards.set_staged_bytes(parts.into_iter());
+            self.values.load(&values).map_err(PsError::Values)?;
+        }
+        for Frame { message, bytes } in found.requests {
+            self.change(message.worker, &message.request, &bytes)?;
+        }
+        self.log = Some(log);
+        Ok(())
+    }
+
+    /// A request that changes the values or what is kept of pushes. Whether it did, and the reply.
+    fn change(
+        &mut self,
+        worker: usize,
+        request: &Request,
+        bytes: &[u8],
+    ) -> Result<(bool, Reply, Vec<u8>), PsError> {
+        let values = &mut *self.values;
+        let pushed = |outcome: crate::PushOutcome| {
+            let reply = Reply::Pushed {
+                version: outcome.version,
+                duplicate: outcome.duplicate,
+                applied_at: outcome.applied_at,
+            };
+            (!outcome.duplicate, reply, Vec::new())
+        };
+        Ok(match request {
+            Request::Hello(hello) => {
+                self.shards.hello(worker, hello.incarnation);
+                (true, Reply::Done, Vec::new())
+            }
+            Request::Create { description } => {
+                let created = self.shards.create(description, bytes, values)?;
+                (created, Reply::Done, Vec::new())
+            }
+            Request::Push { key, what, factors } => {
+                let factors = factors.as_deref();
+                pushed(self.shards.push(key, what, bytes, factors, values)?)
+            }
+            Request::Apply { key, factors } => {
+                pushed(self.shards.apply(key, factors.as_deref(), values)?)
+            }
+            Request::Stage { key, version, what } => {
+                let duplicate = self.shards.stage(key, *version, what, bytes.to_vec())?;
+                let squares = match (version, duplicate) {
+                    (None, false) => values.squares(what, bytes).map_err(PsError::Values)?,
+                    _ => Vec::new(),
+                };
+                let reply = Reply::Staged { squares, duplicate };
+                (!duplicate, reply, Vec::new())
+            }
+            Request::Pull {
+                commit: Some(commit),
+                ..
+            } => {
+                let applied = self.shards.commit(commit, values)?;
+                (applied, Reply::Done, Vec::new())
+            }
+            Request::Squares { version, parts } => {
+                let (is_news, squares) = self.shards.squares(*version, parts, values)?;
+                (is_news, Reply::Squares(squares), Vec::new())
+            }
+            Request::Act { what } => {
+                let answer = self.shards.act(what, bytes, values)?;
+                (true, Reply::Done, answer)
+            }
+            _ => (false, Reply::Done, Vec::new()),
+        })
+    }
+
+    pub(crate) fn handle(
+        &mut self,
+        worker: usize,
+        request: &Request,
+        bytes: &[u8],
+        options: &ServerOptions,
+    ) -> Result<(Reply, Vec<u8>), PsError> {
+        let (changed, reply, answer) = self.change(worker, request, bytes)?;
+        if let (true, Some(log)) = (changed, &mut self.log) {
+            // Before the reply: what a worker was told of survives.
+            log.append(worker, request, bytes)?;
+        }
+        self.snapshot_if_due(options)?;
+        match request {
+            Request::Pull { have, what, .. } => self.pull(*have, what, bytes),
+            _ => Ok((reply, answer)),
+        }
+    }
+
+    fn pull(
+        &mut self,
+        have: Option<(u64, u64)>,
+        what: &str,
+        wanted: &[u8],
+    ) -> Result<(Reply, Vec<u8>), PsError> {
+        if !self.shards.has_values() {
+            let waiting_for = "the first worker, which brings the first values".into();
+            return Ok((Reply::NotYet { waiting_for }, Vec::new()));
+        }
+        let (version, revision) = self.shards.stamp();
+        let unchanged = have == Some((version, revision));
+        let bytes = match unchanged {
+            true => Vec::new(),
+            false => self.values.pull(what, wanted).map_err(PsError::Values)?,
+        };
+        let pulled = Pulled {
+            version,
+            revision,
+            unchanged,
+        };
+        Ok((Reply::Values(pulled), bytes))
+    }
+
+    fn snapshot_if_due(&mut self, options: &ServerOptions) -> Result<(), PsError> {
+        let Some(log) = &mut self.log else {
+            return Ok(());
+        };
+        if log.bytes < options.snapshot_bytes {
+            return Ok(());
+        }
+        let values = self.values.save().map_err(PsError::Values)?;
+        let mut lengths = Vec::new();
+        let mut bytes = Vec::new();
+        for part in self.shards.staged_bytes().chain([&values[..]]) {
+            lengths.push(part.len() as u64);
+            bytes.extend_from_slice(part);
+        }
+        log.snapshot(&(&self.shards, lengths), &bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::{ControlSettings, PhaseKind};
+    use crate::message::Hello;
+    use crate::{Grant, Mode};
+    use std::time::Duration;
+
+    fn folder(name: &str) -> std::path::PathBuf {
+        let name = format!("phalanx-ps-kept-{}-{name}", std::process::id());
+        std::env::temp_dir().join(name)
+    }
+
+    fn bytes_of(folder: &std::path::Path) -> u64 {
+        let files = std::fs::read_dir(folder.join("control")).unwrap();
+        files
+            .map(|file| file.unwrap().metadata().unwrap().len())
+            .sum()
+    }
+
+    /// Phases of all kinds by workers who are apart or step together; what is on disk gives the same control, and stays small.
+    #[test]
+    fn the_control_comes_back_from_a_snapshot_and_the_log_after_it() {
+        for mode in [Mode::Async, Mode::Sync { backup_workers: 1 }] {
+            let settings = ControlSettings {
+                workers: 3,
+                mode,
+                goes_on_without_chief: true,
+            };
+            let name = format!("{mode}").replace(' ', "-");
+            let folder = folder(&name);
+            let _ = std::fs::remove_dir_all(&folder);
+            let options = ServerOptions {
+                control_snapshot_bytes: 2000,
+                ..ServerOptions::default()
+            };
+            let mut state = ControlState::default();
+            state.recover(&folder, Durability::Process).unwrap();
+            let hello = |worker| Hello {
+                job: String::new(),
+                version: String::new(),
+                worker,
+                incarnation: 1,
+                settings: settings.clone(),
+            };
+            let first = Request::Hello(hello(0));
+            state.keep(0, &first, &[], &options).unwrap();
+            state.control = Some(Control::new(settings.clone()));
+            let said = |state: &mut ControlState, worker, request: Request, bytes: Vec<u8>| {
+                state.keep(worker, &request, &bytes, &options).unwrap();
+                change(state.control.as_mut().unwrap(), worker, &request, bytes).unwrap();
+            };
+            let mut longest = 0;
+            for epoch in 0..40u64 {
+                let kinds = [PhaseKind::Train, PhaseKind::Sum, PhaseKind::Collect];
+                let kind = kinds[(epoch % 3) as usize];
+                let phase = format!("phase {epoch}");
+                for worker in 0..3 {
+                    let now = Duration::ZERO;
+                    let control = state.control.as_mut().unwrap();
+                    control.hello(now, worker, 1, &settings).unwrap();
+                    let (phase, start, end) = (phase.clone(), 0, 4);
+                    let enter = Request::Enter {
+                        phase,
+                        kind,
+                        start,
+                        end,
+                    };
+                    said(&mut state, worker, enter, Vec::new());
+                }
+                let put = Request::Put { key: phase.clone() };
+                said(&mut state, 0, put, vec![epoch as u8; 3]);
+                // Of the last phase some work is left with workers.
+                let rounds = if epoch == 39 { 1 } else { 5 };
+                for worker in (0..3).cycle().take(3 * rounds) {
+                    let control = state.control.as_mut().unwrap();
+                    let grant = control.next(Duration::ZERO, worker, &phase).unwrap();
+                    let Grant::Work(work) = grant else { continue };
+                    let done = Request::Done {
+                        phase: phase.clone(),
+                        work: work.id,
+                        weight: 1.5,
+                        rows: 2.0,
+                        staleness: work.item,
+                    };
+                    if epoch < 39 || worker > 0 {
+                        said(&mut state, worker, done, f64::to_le_bytes(0.1).to_vec());
+                    }
+                }
+                longest = longest.max(bytes_of(&folder));
+            }
+            let live = serde_json::to_string(&state.control.unwrap().at_rest()).unwrap();
+            let mut again = ControlState::default();
+            again.recover(&folder, Durability::Process).unwrap();
+            assert!(again.snapshot > 0, "no snapshot was written");
+            let back = serde_json::to_string(&again.control.unwrap().at_rest()).unwrap();
+            assert_eq!(back, live, "{mode}");
+            // A snapshot and a log that is cut at twice its size, and what is written between two looks.
+            assert!(
+                longest < 3 * again.snapshot + 6000,
+                "{longest} {}",
+                again.snapshot
+            );
+            std::fs::remove_dir_all(&folder).unwrap();
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! A phase: which of its items are done, with whom the others are, and the results so far.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::control::{Phase, PhaseKind, Results};
+use crate::message::{Commit, Part};
+
+/// A part of the step that is under way.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) enum PartState {
+    Free,
+    #[serde(skip)]
+    Given(usize),
+    Done {
+        weight: f64,
+        rows: f64,
+        sums: Vec<f64>,
+    },
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct PhaseState {
+    pub(crate) kind: PhaseKind,
+    /// As the first worker that entered it said.
+    pub(crate) start: u64,
+    pub(crate) given_end: u64,
+    /// The end, which is sooner where the training is stopped.
+    pub(crate) end: u64,
+    /// The number of the first piece of work.
+    pub(crate) base: u64,
+    pub(crate) parts_of_item: u64,
+    /// The first item that was not handed out yet, or the step that is under way.
+    pub(crate) next: u64,
+    /// All items below are done; `done` has those above that are.
+    pub(crate) done_below: u64,
+    pub(crate) done: BTreeSet<u64>,
+    /// Items that somebody works on, and since when.
+    #[serde(skip)]
+    pub(crate) given: BTreeMap<u64, (usize, Duration)>,
+    pub(crate) parts: Vec<PartState>,
+    pub(crate) results: Phase,
+    pub(crate) staleness: BTreeMap<u64, u64>,
+    #[serde(with = "crate::hex_bytes")]
+    pub(crate) items: BTreeMap<u64, Vec<u8>>,
+    pub(crate) is_over: bool,
+}
+
+impl PhaseState {
+    /// A phase of items whose pieces of work are numbered from `base` on; in parts where workers step together.
+    pub(crate) fn new(
+        kind: PhaseKind,
+        items: std::ops::Range<u64>,
+        base: u64,
+        parts: Option<usize>,
+    ) -> Self {
+        Self {
+            kind,
+            start: items.start,
+            given_end: items.end,
+            end: items.end.max(items.start),
+            base,
+            parts_of_item: parts.unwrap_or(1) as u64,
+            next: items.start,
+            done_below: items.start,
+            done: BTreeSet::new(),
+            given: BTreeMap::new(),
+            parts: vec![PartState::Free; parts.unwrap_or(0)],
+            results: Phase::default(),
+            staleness: BTreeMap::new(),
+            items: BTreeMap::new(),
+            is_over: false,
+        }
+    }
+
+    pub(crate) fn id(&self, item: u64, part: usize) -> u64 {
+        self.base + (item - self.start) * self.parts_of_item + part as u64
+    }
+
+    pub(crate) fn item_of(&self, work: u64) -> Option<(u64, usize)> {
+        let at = work.checked_sub(self.base)?;
+        let item = self.start + at / self.parts_of_item;
+        (item < self.given_end).then_some((item, (at % self.parts_of_item) as usize))
+    }
+
+    pub(crate) fn stop(&mut self) {
+        if self.kind != PhaseKind::Train {
+            return;
+        }
+        let begun = self.parts.iter().any(|part| *part != PartState::Free);
+        let end = self.next + u64::from(begun);
+        self.results.stopped = end < self.end;
+        self.end = self.end.min(end);
+        self.end_if_done();
+    }
+
+    /// The lowest item that nobody has, or whom to wait for.
+    pub(crate) fn next_item(
+        &mut self,
+        now: Duration,
+        worker: usize,
+        ahead_of: &[usize],
+    ) -> Result<(u64, usize), (Vec<usize>, String)> {
+        if !ahead_of.is_empty() {
+            // What it was given goes to the others, who may have nothing else to do.
+            self.given.retain(|_, (by, _)| *by != worker);
+            let why = "they are the slowest, and this worker is as far ahead as it may be";
+            return Err((ahead_of.to_vec(), why.into()));
+        }
+        let own = self.given.iter().find(|(_, (by, _))| *by == worker);
+        if let Some((&item, _)) = own {
+            // The answer was lost.
+            return Ok((item, 0));
+        }
+        let is_free = |item: &u64| !self.done.contains(item) && !self.given.contains_key(item);
+        let lost = (self.done_below..self.next).find(is_free);
+        let item = lost.or((self.next < self.end).then_some(self.next));
+        let Some(item) = item else {
+            let whom: Vec<usize> = self.given.values().map(|(by, _)| *by).collect();
+            return Err((whom, "the last batches of the phase are with them".into()));
+        };
+        self.next = self.next.max(item + 1);
+        self.given.insert(item, (worker, now));
+        Ok((item, 0))
+    }
+
+    /// A part of the step that is under way: a worker's own, or of a worker that is not there.
+    pub(crate) fn next_part(
+        &mut self,
+        worker: usize,
+        is_expected: &BTreeMap<usize, bool>,
+    ) -> Result<(u64, usize), (Vec<usize>, String)> {
+        let is_free = |part: usize| self.parts[part] == PartState::Free;
+        let again = self
+            .parts
+            .iter()
+            .position(|part| *part == PartState::Given(worker));
+        let orphan = |part: &usize| is_free(*part) && !is_expected.get(part).unwrap_or(&false);
+        let own = (worker < self.parts.len() && is_free(worker)).then_some(worker);
+        let found = again.or(own).or_else(|| (0..self.parts.len()).find(orphan));
+        let Some(part) = found else {
+            let missing = self
+                .parts
+                .iter()
+                .enumerate()
+                .filter_map(|(part, state)| match state {
+                    PartState::Free => Some(part),
+                    PartState::Given(by) => Some(*by),
+                    PartState::Done { .. } => None,
+                });
+            let why = "their parts of the step are missing";
+            return Err((missing.collect(), why.into()));
+        };
+        self.parts[part] = PartState::Given(worker);
+        Ok((self.next, part))
+    }
+
+    pub(crate) fn item_done(&mut self, item: u64, results: Results) -> bool {
+        if item < self.done_below || item >= self.end.max(self.next) || !self.done.insert(item) {
+            return false;
+        }
+        self.given.remove(&item);
+        self.next = self.next.max(item + 1);
+        while self.done.remove(&self.done_below) {
+            self.done_below += 1;
+        }
+        match self.kind {
+            PhaseKind::Collect => {
+                self.items.insert(item, results.bytes);
+            }
+            PhaseKind::Sum | PhaseKind::Train => {
+                add(&mut self.results.sums, &numbers(&results.bytes));
+            }
+        }
+        if self.kind == PhaseKind::Train {
+            *self.staleness.entry(results.staleness).or_insert(0) += 1;
+        }
+        self.end_if_done();
+        true
+    }
+
+    pub(crate) fn part_done(&mut self, item: u64, part: usize, results: &Results) -> bool {
+        if item != self.next || matches!(self.parts[part], PartState::Done { .. }) {
+            return false;
+        }
+        self.parts[part] = PartState::Done {
+            weight: results.weight,
+            rows: results.rows,
+            sums: numbers(&results.bytes),
+        };
+        true
+    }
+
+    /// Ends the step that is under way: what it is made of.
+    pub(crate) fn commit(&mut self, version: u64) -> Commit {
+        let item = self.next;
+        let count = self.parts.len();
+        let states = std::mem::replace(&mut self.parts, vec![PartState::Free; count]);
+        let mut parts = Vec::with_capacity(count);
+        for (part, state) in states.into_iter().enumerate() {
+            if let PartState::Done { weight, rows, sums } = state {
+                add(&mut self.results.sums, &sums);
+                let work = self.id(item, part);
+                parts.push(Part { work, weight, rows });
+            }
+        }
+        self.results.dropped += (count - parts.len()) as u64;
+        *self.staleness.entry(0).or_insert(0) += parts.len() as u64;
+        self.next += 1;
+        self.done_below = self.next;
+        self.end_if_done();
+        Commit {
+            version,
+            parts,
+            factors: None,
+        }
+    }
+
+    pub(crate) fn end_if_done(&mut self) {
+        if self.done_below < self.end {
+            return;
+        }
+        self.is_over = true;
+        self.results.end = self.end;
+        self.results.items = self.items.len() as u64;
+        self.results.staleness = self.staleness.iter().map(|(by, n)| (*by, *n)).collect();
+    }
+}
+
+fn numbers(bytes: &[u8]) -> Vec<f64> {
+    let number = |bytes: &[u8]| bytes.try_into().map_or(f64::NAN, f64::from_le_bytes);
+    bytes.chunks(8).map(number).collect()
+}
+
+/// Adds numbers to sums; the first are the sums.
+fn add(sums: &mut Vec<f64>, more: &[f64]) {
+    if sums.is_empty() {
+        sums.extend_from_slice(more);
+        return;
+    }
+    for (sum, more) in sums.iter_mut().zip(more) {
+        *sum += more;
+    }
+}

@@ -1,0 +1,240 @@
+//! A server: connections, threads and clocks around [`Control`] and [`Shards`].
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io::ErrorKind;
+use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::PsError;
+use crate::connection::Connection;
+use crate::kept::{ControlState, ShardState};
+use crate::log::Durability;
+use crate::shards::Values;
+use crate::wire::Secret;
+
+/// How a server is run.
+#[derive(Clone, Debug)]
+pub struct ServerOptions {
+    /// What tells the job from others.
+    pub job: String,
+    /// The version of the program.
+    pub version: String,
+    /// The number of this server; the first one has the control.
+    pub server: usize,
+    /// Where what was acknowledged is kept.
+    pub folder: Option<PathBuf>,
+    /// What survives what.
+    pub durability: Durability,
+    /// How long a worker may be silent.
+    pub lease: Duration,
+    /// How long a batch may be with a worker before another gets it.
+    pub work_within: Duration,
+    /// How long the server waits for workers when there are none.
+    pub alone_within: Duration,
+    /// The bytes of the log after which a snapshot is written.
+    pub snapshot_bytes: u64,
+    /// The same of the log of the control; it grows to twice its last snapshot at least.
+    pub control_snapshot_bytes: u64,
+    /// What workers must prove to know.
+    pub secret: Option<Secret>,
+    /// Where it is said who was refused.
+    pub tell: Tell,
+}
+
+/// A function for lines that a person reads.
+#[derive(Clone)]
+pub struct Tell(pub Arc<dyn Fn(&str) + Send + Sync>);
+
+impl fmt::Debug for Tell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Tell")
+    }
+}
+
+impl Default for ServerOptions {
+    fn default() -> Self {
+        Self {
+            job: String::new(),
+            version: String::new(),
+            server: 0,
+            folder: None,
+            durability: Durability::Process,
+            lease: Duration::from_secs(10),
+            work_within: Duration::from_secs(600),
+            alone_within: Duration::from_secs(300),
+            snapshot_bytes: 256 << 20,
+            control_snapshot_bytes: 16 << 20,
+            secret: None,
+            tell: Tell(Arc::new(|line| eprintln!("{line}"))),
+        }
+    }
+}
+
+/// How often the server looks at its clock and at who connects.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// How long workers may take to hear that the job has failed, or to connect again before it is over.
+const HEARD_WITHIN: Duration = Duration::from_secs(2);
+
+/// A server of a job, until the job ends.
+pub struct Server {
+    shared: Arc<Shared>,
+}
+
+pub(crate) struct Shared {
+    pub(crate) options: ServerOptions,
+    pub(crate) start: Instant,
+    pub(crate) control: Mutex<ControlState>,
+    pub(crate) changed: Condvar,
+    pub(crate) shards: Mutex<ShardState>,
+    pub(crate) connections: Mutex<Connections>,
+    threads: AtomicUsize,
+    pub(crate) ends: AtomicBool,
+}
+
+/// Who is connected, and who has left in good order.
+#[derive(Default)]
+pub(crate) struct Connections {
+    pub(crate) open: BTreeMap<usize, usize>,
+    pub(crate) has_left: BTreeMap<usize, bool>,
+    pub(crate) last: Option<Instant>,
+}
+
+impl Server {
+    /// A server whose updates are computed by `values`. What a server before it has kept in the folder is taken up.
+    ///
+    /// # Errors
+    /// The folder cannot be read or written, or holds something else.
+    pub fn new(options: ServerOptions, values: Box<dyn Values>) -> Result<Self, PsError> {
+        let mut control = ControlState::default();
+        let mut shards = ShardState::new(values);
+        let folder = options.folder.as_ref();
+        let folder = folder.filter(|_| options.durability != Durability::None);
+        if let Some(folder) = folder {
+            control.recover(folder, options.durability)?;
+            shards.recover(folder, options.durability)?;
+        }
+        let shared = Shared {
+            options,
+            start: Instant::now(),
+            control: Mutex::new(control),
+            changed: Condvar::new(),
+            shards: Mutex::new(shards),
+            connections: Mutex::default(),
+            threads: AtomicUsize::new(0),
+            ends: AtomicBool::new(false),
+        };
+        Ok(Self {
+            shared: Arc::new(shared),
+        })
+    }
+
+    /// Serves until the job ends.
+    ///
+    /// # Errors
+    /// The job failed, or nobody came; the listener fails.
+    pub fn run(&self, listener: &TcpListener) -> Result<(), PsError> {
+        let ended = self.serve(listener);
+        self.shared.ends.store(true, Ordering::Relaxed);
+        self.shared.changed.notify_all();
+        ended
+    }
+
+    fn serve(&self, listener: &TcpListener) -> Result<(), PsError> {
+        let broken = |error: std::io::Error| PsError::Lost(format!("cannot listen: {error}"));
+        listener.set_nonblocking(true).map_err(broken)?;
+        loop {
+            match listener.accept() {
+                Ok((stream, _)) => self.answer(stream)?,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    if let Some(ended) = self.shared.look() {
+                        return ended;
+                    }
+                    thread::sleep(LOOK_EVERY);
+                }
+                Err(error) if is_passing(&error) => {}
+                Err(error) => return Err(broken(error)),
+            }
+        }
+    }
+
+    /// Answers a connection on a thread of its own.
+    fn answer(&self, stream: TcpStream) -> Result<(), PsError> {
+        let shared = Arc::clone(&self.shared);
+        let body = move || {
+            shared.threads.fetch_add(1, Ordering::Relaxed);
+            Connection::new(&shared, stream).run();
+            shared.threads.fetch_sub(1, Ordering::Relaxed);
+        };
+        let thread = thread::Builder::new().name("parameter-server".into());
+        thread
+            .spawn(body)
+            .map(drop)
+            .map_err(|error| PsError::Lost(format!("cannot start a thread: {error}")))
+    }
+}
+
+/// Whether an error is of one connection that came and went.
+fn is_passing(error: &std::io::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::Interrupted | ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset
+    )
+}
+
+pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    pub(crate) fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    /// Whether the job has ended.
+    fn look(&self) -> Option<Result<(), PsError>> {
+        let mut state = locked(&self.control);
+        let (mut failure, mut is_over) = (None, false);
+        if let Some(control) = &mut state.control {
+            if self.options.server == 0 {
+                control.tick(self.now(), self.options.lease, self.options.work_within);
+            }
+            failure = control.failure().cloned();
+            is_over = control.is_over();
+            self.changed.notify_all();
+        }
+        drop(state);
+        let connections = locked(&self.connections);
+        let nobody = connections.open.values().all(|open| *open == 0);
+        let since = connections.last.unwrap_or(self.start).elapsed();
+        let all_left = connections
+            .open
+            .keys()
+            .all(|worker| connections.has_left.get(worker).copied().unwrap_or(false));
+        let any_left = connections.has_left.values().any(|left| *left);
+        match failure {
+            Some((who, why)) if nobody || since > HEARD_WITHIN => {
+                return Some(Err(PsError::Failed { who, why }));
+            }
+            Some(_) => return None,
+            None => {}
+        }
+        let is_over = match self.options.server {
+            0 => is_over && nobody,
+            _ => any_left && nobody && (all_left || since > HEARD_WITHIN),
+        };
+        if is_over {
+            return Some(Ok(()));
+        }
+        (nobody && since > self.options.alone_within).then(|| {
+            Err(PsError::Lost(format!(
+                "no worker was there for {} seconds; start the job again",
+                since.as_secs()
+            )))
+        })
+    }
+}

@@ -1,0 +1,368 @@
+//! What a server does with pushes: each is applied at most once, in one order, which the log keeps.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use crate::message::{Commit, Part, PushKey};
+use crate::{PsError, Shard};
+
+/// What holds the values of a server's shards and computes their updates.
+///
+/// Texts and bytes come from workers as they are; what they mean is between them and the implementation. Equal calls in equal order
+/// must give equal values: that is how a server comes back from its log.
+pub trait Values: Send {
+    /// Takes the first values.
+    ///
+    /// # Errors
+    /// The description or the bytes are wrong, or the device fails.
+    fn create(&mut self, description: &str, bytes: &[u8]) -> Result<(), String>;
+
+    /// The present values, all or what was asked for.
+    ///
+    /// # Errors
+    /// The device fails.
+    fn pull(&mut self, what: &str, wanted: &[u8]) -> Result<Vec<u8>, String>;
+
+    /// The weighted mean of gradients that were pushed: what they are, and the bytes.
+    ///
+    /// # Errors
+    /// They do not fit together.
+    fn mean(&mut self, parts: &[(Part, &str, &[u8])]) -> Result<(String, Vec<u8>), String>;
+
+    /// Updates the values by a gradient, multiplied by a factor for each array where factors are given.
+    ///
+    /// # Errors
+    /// The gradient does not fit, or the device fails.
+    fn apply(&mut self, what: &str, gradient: &[u8], factors: Option<&[f64]>)
+    -> Result<(), String>;
+
+    /// The squared norm of a gradient by array.
+    ///
+    /// # Errors
+    /// The gradient does not fit, or the device fails.
+    fn squares(&mut self, what: &str, gradient: &[u8]) -> Result<Vec<f64>, String>;
+
+    /// Anything else, such as setting a value.
+    ///
+    /// # Errors
+    /// It is not understood, or the device fails.
+    fn act(&mut self, what: &str, bytes: &[u8]) -> Result<Vec<u8>, String>;
+
+    /// All of it, for [`load`](Self::load).
+    ///
+    /// # Errors
+    /// The device fails.
+    fn save(&mut self) -> Result<Vec<u8>, String>;
+
+    /// What was saved.
+    ///
+    /// # Errors
+    /// The bytes are none of ours, or the device fails.
+    fn load(&mut self, bytes: &[u8]) -> Result<(), String>;
+
+    /// Where the shards of this server lie, for messages; empty where that means nothing.
+    fn shards(&self) -> &[Shard] {
+        &[]
+    }
+}
+
+/// What became of a push.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PushOutcome {
+    /// The number of updates after it.
+    pub version: u64,
+    /// The number of updates before it.
+    pub applied_at: u64,
+    /// Whether it had been applied before.
+    pub duplicate: bool,
+}
+
+/// A gradient that waits for its step.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Staged {
+    version: Option<u64>,
+    what: String,
+    #[serde(skip)]
+    bytes: Vec<u8>,
+}
+
+/// Which pieces of work were applied: all below a number, and some above.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Applied {
+    below: u64,
+    above: BTreeSet<u64>,
+}
+
+impl Applied {
+    fn has(&self, work: u64) -> bool {
+        work < self.below || self.above.contains(&work)
+    }
+
+    /// Forgets what nobody will ask of again.
+    fn forget_below(&mut self, work: u64) {
+        if work > self.below {
+            self.below = work;
+            self.above = self.above.split_off(&work);
+        }
+    }
+}
+
+/// What a server knows of the updates of its shards.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Shards {
+    version: u64,
+    /// How often values were changed by other things than updates.
+    revision: u64,
+    applied: Applied,
+    staged: BTreeMap<u64, Staged>,
+    /// The latest process of each worker's number.
+    incarnations: BTreeMap<usize, u64>,
+    has_values: bool,
+    /// The squared norms of the step that was asked for last, and its version: a worker that hears of a step may ask after another
+    /// has had it applied.
+    squares: Option<(u64, Vec<f64>)>,
+}
+
+impl Shards {
+    /// Whether there are values.
+    #[must_use]
+    pub const fn has_values(&self) -> bool {
+        self.has_values
+    }
+
+    /// The number of updates so far.
+    #[must_use]
+    pub const fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// The version and revision of the values.
+    #[must_use]
+    pub const fn stamp(&self) -> (u64, u64) {
+        (self.version, self.revision)
+    }
+
+    /// Does something else with the values.
+    ///
+    /// # Errors
+    /// As [`Values::act`].
+    pub fn act(
+        &mut self,
+        what: &str,
+        bytes: &[u8],
+        values: &mut dyn Values,
+    ) -> Result<Vec<u8>, PsError> {
+        let answer = values.act(what, bytes).map_err(PsError::Values)?;
+        self.revision += 1;
+        Ok(answer)
+    }
+
+    /// A worker's process is there: older ones of its number push no more.
+    pub fn hello(&mut self, worker: usize, incarnation: u64) {
+        let latest = self.incarnations.entry(worker).or_insert(incarnation);
+        *latest = (*latest).max(incarnation);
+    }
+
+    /// Takes the first values; whether they were taken, since there were none.
+    ///
+    /// # Errors
+    /// As [`Values::create`].
+    pub fn create(
+        &mut self,
+        description: &str,
+        bytes: &[u8],
+        values: &mut dyn Values,
+    ) -> Result<bool, PsError> {
+        if self.has_values {
+            return Ok(false);
+        }
+        values.create(description, bytes).map_err(PsError::Values)?;
+        self.has_values = true;
+        Ok(true)
+    }
+
+    /// Applies a gradient as an update by itself.
+    ///
+    /// # Errors
+    /// It is of a process whose place another has taken, or does not fit.
+    pub fn push(
+        &mut self,
+        key: &PushKey,
+        what: &str,
+        bytes: &[u8],
+        factors: Option<&[f64]>,
+        values: &mut dyn Values,
+    ) -> Result<PushOutcome, PsError> {
+        self.check(key)?;
+        if self.applied.has(key.work) {
+            return Ok(self.outcome(true));
+        }
+        values
+            .apply(what, bytes, factors)
+            .map_err(PsError::Values)?;
+        self.staged.remove(&key.work);
+        Ok(self.count(key.work))
+    }
+
+    /// Keeps a gradient until its step is decided; whether it comes too late. The first of two of one piece of work stays.
+    ///
+    /// # Errors
+    /// As [`push`](Self::push).
+    pub fn stage(
+        &mut self,
+        key: &PushKey,
+        version: Option<u64>,
+        what: &str,
+        bytes: Vec<u8>,
+    ) -> Result<bool, PsError> {
+        self.check(key)?;
+        let is_late = version.is_some_and(|version| version < self.version);
+        if is_late || self.applied.has(key.work) {
+            return Ok(true);
+        }
+        let staged = Staged {
+            version,
+            what: what.to_owned(),
+            bytes,
+        };
+        match version {
+            // Servers must agree on which of two they take, and only the first one can be known to be on all of them.
+            Some(_) => {
+                self.staged.entry(key.work).or_insert(staged);
+            }
+            // Nothing was decided yet on this one, so the process that is alive has the say.
+            None => {
+                self.staged.insert(key.work, staged);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Applies the gradient that is kept of a piece of work.
+    ///
+    /// # Errors
+    /// There is none, or as [`push`](Self::push).
+    pub fn apply(
+        &mut self,
+        key: &PushKey,
+        factors: Option<&[f64]>,
+        values: &mut dyn Values,
+    ) -> Result<PushOutcome, PsError> {
+        self.check(key)?;
+        if self.applied.has(key.work) {
+            return Ok(self.outcome(true));
+        }
+        let Some(staged) = self.staged.remove(&key.work) else {
+            return Err(missing(key.work));
+        };
+        let applied = values.apply(&staged.what, &staged.bytes, factors);
+        applied.map_err(PsError::Values)?;
+        Ok(self.count(key.work))
+    }
+
+    /// The squared norms of what the parts of a step have in the mean, by array, and whether they are news.
+    ///
+    /// # Errors
+    /// A part is not there, or does not fit.
+    pub fn squares(
+        &mut self,
+        version: u64,
+        parts: &[Part],
+        values: &mut dyn Values,
+    ) -> Result<(bool, Vec<f64>), PsError> {
+        if let Some((of, squares)) = &self.squares
+            && *of == version
+        {
+            return Ok((false, squares.clone()));
+        }
+        let (what, bytes) = self.mean(parts, values)?;
+        let squares = values.squares(&what, &bytes).map_err(PsError::Values)?;
+        self.squares = Some((version, squares.clone()));
+        Ok((true, squares))
+    }
+
+    /// Applies a step, unless it was; whether it was applied now.
+    ///
+    /// # Errors
+    /// A part of it or a step before it is not there, or does not fit.
+    pub fn commit(&mut self, commit: &Commit, values: &mut dyn Values) -> Result<bool, PsError> {
+        if commit.version < self.version {
+            return Ok(false);
+        }
+        if commit.version > self.version {
+            return Err(PsError::Lost(format!(
+                "the server has {} updates, and is told of update {}: it has lost some; start the job again",
+                self.version, commit.version
+            )));
+        }
+        let (what, bytes) = self.mean(&commit.parts, values)?;
+        let applied = values.apply(&what, &bytes, commit.factors.as_deref());
+        applied.map_err(PsError::Values)?;
+        for part in &commit.parts {
+            self.applied.above.insert(part.work);
+        }
+        self.version += 1;
+        let version = self.version;
+        self.staged
+            .retain(|_, staged| staged.version.is_none_or(|of| of >= version));
+        Ok(true)
+    }
+
+    fn mean(&self, parts: &[Part], values: &mut dyn Values) -> Result<(String, Vec<u8>), PsError> {
+        let mut found = Vec::with_capacity(parts.len());
+        for part in parts {
+            let staged = self.staged.get(&part.work);
+            let staged = staged.ok_or_else(|| missing(part.work))?;
+            found.push((*part, &staged.what[..], &staged.bytes[..]));
+        }
+        values.mean(&found).map_err(PsError::Values)
+    }
+
+    fn check(&mut self, key: &PushKey) -> Result<(), PsError> {
+        self.applied.forget_below(key.done_below);
+        let latest = self.incarnations.get(&key.worker).copied().unwrap_or(0);
+        if key.incarnation < latest {
+            return Err(PsError::Lost(format!(
+                "another process ({latest}) is worker {} now, and what this one ({}) pushes does not count",
+                key.worker, key.incarnation
+            )));
+        }
+        Ok(())
+    }
+
+    fn count(&mut self, work: u64) -> PushOutcome {
+        self.applied.above.insert(work);
+        self.version += 1;
+        PushOutcome {
+            applied_at: self.version - 1,
+            ..self.outcome(false)
+        }
+    }
+
+    const fn outcome(&self, duplicate: bool) -> PushOutcome {
+        PushOutcome {
+            version: self.version,
+            applied_at: self.version,
+            duplicate,
+        }
+    }
+
+    /// The bytes of what is kept, in order, for a snapshot.
+    pub(crate) fn staged_bytes(&self) -> impl Iterator<Item = &[u8]> {
+        self.staged.values().map(|staged| &staged.bytes[..])
+    }
+
+    /// Puts the bytes back.
+    pub(crate) fn set_staged_bytes(&mut self, mut bytes: impl Iterator<Item = Vec<u8>>) {
+        for staged in self.staged.values_mut() {
+            staged.bytes = bytes.next().unwrap_or_default();
+        }
+    }
+}
+
+fn missing(work: u64) -> PsError {
+    PsError::Lost(format!(
+        "the server does not have the gradient of piece of work {work} that it is told to apply; start the job again"
+    ))
+}

@@ -1,0 +1,163 @@
+//! One end of a connection: frames, each followed by the proof that who sent it knows the job's secret, where there is one.
+//!
+//! The proof is an HMAC-SHA256 over who speaks, a random number of each side, the number of the frame in its direction, the header and the
+//! text of the frame, and its bytes where they are few. The bytes of values and gradients are covered by the frame's checksum, as those
+//! of the collectives are: what they hold can be read, and a stranger between the two can change it, but nobody can join, ask or push.
+
+use std::fmt;
+use std::io::{self, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use hmac::{Hmac, KeyInit, Mac};
+use rustix::rand::{GetRandomFlags, getrandom};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use sha2::Sha256;
+
+use crate::PsError;
+use crate::message::{Frame, FrameProblem, RawFrame, encode_frame};
+
+/// Bytes that follow each frame of a connection with a secret.
+const PROOF: usize = 32;
+/// Bytes of a frame up to this number are covered by its proof.
+const COVERED: usize = 64 << 10;
+/// The most bytes of a frame of somebody who has proved nothing yet.
+const UNPROVED: u64 = 64 << 10;
+
+/// What the processes of a job prove to each other that they know.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(Vec<u8>);
+
+impl Secret {
+    /// These bytes.
+    #[must_use]
+    pub fn new(bytes: impl Into<Vec<u8>>) -> Self {
+        Self(bytes.into())
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret")
+    }
+}
+
+/// Which side a process is of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    Server = 0,
+    Worker = 1,
+}
+
+/// One direction of a connection.
+struct Seal {
+    mac: Hmac<Sha256>,
+    count: u64,
+}
+
+impl Seal {
+    fn new(secret: &Secret, side: Side, server: u128, worker: u128) -> Option<Self> {
+        let mut mac = Hmac::<Sha256>::new_from_slice(&secret.0).ok()?;
+        mac.update(b"phalanx parameter servers 1");
+        mac.update(&[side as u8]);
+        mac.update(&server.to_le_bytes());
+        mac.update(&worker.to_le_bytes());
+        Some(Self { mac, count: 0 })
+    }
+
+    fn of_next(&mut self, head: &[u8], bytes: &[u8]) -> Hmac<Sha256> {
+        let mut mac = self.mac.clone();
+        mac.update(&self.count.to_le_bytes());
+        mac.update(head);
+        if bytes.len() <= COVERED {
+            mac.update(bytes);
+        }
+        self.count += 1;
+        mac
+    }
+}
+
+/// One end of a connection.
+pub(crate) struct Wire {
+    stream: TcpStream,
+    /// What is sent, and what comes.
+    seals: Option<(Seal, Seal)>,
+    is_trusted: bool,
+}
+
+impl Wire {
+    pub(crate) fn new(stream: TcpStream) -> Self {
+        Self {
+            stream,
+            seals: None,
+            is_trusted: false,
+        }
+    }
+
+    /// Sets how long reads and writes may take.
+    pub(crate) fn prepare(&self, read: Duration, write: Duration) -> io::Result<()> {
+        self.stream.set_nonblocking(false)?;
+        self.stream.set_nodelay(true)?;
+        self.stream.set_read_timeout(Some(read))?;
+        self.stream.set_write_timeout(Some(write))
+    }
+
+    /// From now on every frame is proved, by the numbers that both sides drew; without a secret none is.
+    pub(crate) fn seal(&mut self, secret: Option<&Secret>, own: Side, server: u128, worker: u128) {
+        let other = match own {
+            Side::Server => Side::Worker,
+            Side::Worker => Side::Server,
+        };
+        let of = |side| secret.and_then(|secret| Seal::new(secret, side, server, worker));
+        self.seals = of(own).zip(of(other));
+        self.is_trusted = secret.is_none();
+    }
+
+    /// Takes frames of any size from now on.
+    pub(crate) const fn trust(&mut self) {
+        self.is_trusted = true;
+    }
+
+    pub(crate) fn send(&mut self, message: &impl Serialize, bytes: &[u8]) -> Result<(), PsError> {
+        let head = encode_frame(message, bytes)?;
+        let lost = |error: io::Error| PsError::Lost(error.to_string());
+        self.stream.write_all(&head).map_err(lost)?;
+        self.stream.write_all(bytes).map_err(lost)?;
+        if let Some((seal, _)) = &mut self.seals {
+            let proof = seal.of_next(&head, bytes).finalize().into_bytes();
+            self.stream.write_all(&proof).map_err(lost)?;
+        }
+        Ok(())
+    }
+
+    /// The next frame; `None` where the other side has ended the connection.
+    pub(crate) fn receive<T: DeserializeOwned>(
+        &mut self,
+    ) -> Result<Option<Frame<T>>, FrameProblem> {
+        let most = if self.is_trusted { u64::MAX } else { UNPROVED };
+        let Some(raw) = RawFrame::read(&mut self.stream, most)? else {
+            return Ok(None);
+        };
+        if let Some((_, seal)) = &mut self.seals {
+            let mut proof = [0; PROOF];
+            io::Read::read_exact(&mut self.stream, &mut proof).map_err(FrameProblem::Io)?;
+            let expected = seal.of_next(&raw.head, &raw.bytes);
+            if expected.verify_slice(&proof).is_err() {
+                return Err(FrameProblem::Unproved);
+            }
+        }
+        raw.parse().map(Some)
+    }
+}
+
+/// A number that nobody can foresee.
+pub(crate) fn draw() -> Result<u128, PsError> {
+    let mut bytes = [0; 16];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        let drawn = getrandom(&mut bytes[filled..], GetRandomFlags::empty());
+        filled += drawn.map_err(|error| PsError::Lost(format!("no random numbers: {error}")))?;
+    }
+    Ok(u128::from_le_bytes(bytes))
+}

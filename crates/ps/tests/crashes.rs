@@ -1,0 +1,220 @@
+//! A server process that is killed again and again while workers push: what was acknowledged is there, once.
+//!
+//! PHALANX_PUSHES sets how many pushes there are (10,000 otherwise).
+
+use std::collections::BTreeMap;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use phalanx_ps::{
+    Client, ClientOptions, ControlSettings, Hello, Mode, Part, PushKey, Reply, Request, Secret,
+    Server, ServerOptions, Values,
+};
+
+const WORKERS: usize = 3;
+
+/// How often each piece of work was applied.
+#[derive(Default)]
+struct Counts(BTreeMap<u64, u64>);
+
+impl Values for Counts {
+    fn create(&mut self, _: &str, _: &[u8]) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn pull(&mut self, _: &str, _: &[u8]) -> Result<Vec<u8>, String> {
+        self.save()
+    }
+
+    fn mean(&mut self, _: &[(Part, &str, &[u8])]) -> Result<(String, Vec<u8>), String> {
+        Err("nobody steps together here".into())
+    }
+
+    fn apply(&mut self, _: &str, gradient: &[u8], _: Option<&[f64]>) -> Result<(), String> {
+        let work = gradient.try_into().map_err(|_| "8 bytes")?;
+        *self.0.entry(u64::from_le_bytes(work)).or_insert(0) += 1;
+        Ok(())
+    }
+
+    fn squares(&mut self, _: &str, _: &[u8]) -> Result<Vec<f64>, String> {
+        Ok(Vec::new())
+    }
+
+    fn act(&mut self, _: &str, _: &[u8]) -> Result<Vec<u8>, String> {
+        Ok(Vec::new())
+    }
+
+    fn save(&mut self) -> Result<Vec<u8>, String> {
+        let numbers = self.0.iter().flat_map(|(work, count)| [*work, *count]);
+        Ok(numbers.flat_map(u64::to_le_bytes).collect())
+    }
+
+    fn load(&mut self, bytes: &[u8]) -> Result<(), String> {
+        let number = |at: usize| bytes[at..at + 8].try_into().map(u64::from_le_bytes);
+        for at in (0..bytes.len()).step_by(16) {
+            let pair = number(at).and_then(|work| Ok((work, number(at + 8)?)));
+            let (work, count) = pair.map_err(|_| "8 bytes")?;
+            self.0.insert(work, count);
+        }
+        Ok(())
+    }
+}
+
+/// The process that is killed: a run of this test program that is told so.
+#[test]
+fn server_process() {
+    let (Ok(port), Ok(folder)) = (std::env::var("PS_PORT"), std::env::var("PS_FOLDER")) else {
+        return;
+    };
+    let options = ServerOptions {
+        job: "crashes".into(),
+        folder: Some(folder.into()),
+        // Snapshots now and then, too.
+        snapshot_bytes: 100 << 10,
+        control_snapshot_bytes: 10 << 10,
+        secret: Some(Secret::new("crashes")),
+        ..ServerOptions::default()
+    };
+    let server = Server::new(options, Box::<Counts>::default()).unwrap();
+    let listener = TcpListener::bind(("127.0.0.1", port.parse().unwrap())).unwrap();
+    server.run(&listener).unwrap();
+}
+
+fn start(port: u16, folder: &Path) -> Child {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
+        .args(["--exact", "server_process", "--nocapture"])
+        .env("PS_PORT", port.to_string())
+        .env("PS_FOLDER", folder)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    command.spawn().unwrap()
+}
+
+fn client(port: u16, worker: usize) -> Client {
+    let settings = ControlSettings {
+        workers: WORKERS,
+        mode: Mode::Async,
+        goes_on_without_chief: true,
+    };
+    let options = ClientOptions {
+        servers: vec![format!("127.0.0.1:{port}")],
+        hello: Hello {
+            job: "crashes".into(),
+            version: String::new(),
+            worker,
+            incarnation: 1,
+            settings,
+        },
+        join_within: Duration::from_secs(30),
+        server_within: Duration::from_secs(30),
+        answer_within: Duration::from_secs(30),
+        secret: Some(Secret::new("crashes")),
+    };
+    Client::connect(options).unwrap()
+}
+
+/// Pushes each piece of work, some of them twice.
+fn push(client: &Client, worker: usize, pushes: u64, pushed: &AtomicU64) {
+    for number in 0..pushes {
+        let work = number * WORKERS as u64 + worker as u64;
+        let key = PushKey {
+            work,
+            worker,
+            incarnation: 1,
+            done_below: 0,
+        };
+        for _ in 0..1 + u64::from(number % 7 == 0) {
+            let request = Request::Push {
+                key,
+                what: String::new(),
+                factors: None,
+            };
+            let answer = client.ask_server(0, &request, &work.to_le_bytes());
+            assert!(matches!(answer.unwrap().0, Reply::Pushed { .. }));
+        }
+        pushed.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn acknowledged_pushes_survive_a_server_that_is_killed_again_and_again() {
+    let pushes = std::env::var("PHALANX_PUSHES").ok();
+    let pushes: u64 = pushes.and_then(|n| n.parse().ok()).unwrap_or(10_000);
+    let each = pushes.div_ceil(WORKERS as u64);
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("crashes");
+    let _ = std::fs::remove_dir_all(&folder);
+    let port = {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.local_addr().unwrap().port()
+    };
+    let mut server = start(port, &folder);
+    let (pushed, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
+    let (mut kills, mut longest) = (0, Duration::ZERO);
+    thread::scope(|scope| {
+        let (pushed, is_over) = (&pushed, &is_over);
+        let workers = (0..WORKERS).map(|worker| {
+            scope.spawn(move || {
+                let client = client(port, worker);
+                let create = Request::Create {
+                    description: String::new(),
+                };
+                client.ask_server(0, &create, &[]).unwrap();
+                push(&client, worker, each, pushed);
+                is_over.store(
+                    pushed.load(Ordering::Relaxed) == each * WORKERS as u64,
+                    Ordering::Relaxed,
+                );
+                client
+            })
+        });
+        let workers: Vec<_> = workers.collect();
+        // The server dies after each few hundred pushes, in the middle of others.
+        let mut next = 50;
+        while !is_over.load(Ordering::Relaxed) {
+            assert!(workers.iter().all(|w| !w.is_finished()) || pushed.load(Ordering::Relaxed) > 0);
+            if pushed.load(Ordering::Relaxed) >= next {
+                server.kill().unwrap();
+                server.wait().unwrap();
+                let (at, since) = (pushed.load(Ordering::Relaxed), Instant::now());
+                server = start(port, &folder);
+                while pushed.load(Ordering::Relaxed) <= at + WORKERS as u64
+                    && !is_over.load(Ordering::Relaxed)
+                {
+                    assert!(
+                        since.elapsed() < Duration::from_secs(30),
+                        "it does not come back"
+                    );
+                    thread::sleep(Duration::from_millis(1));
+                }
+                longest = longest.max(since.elapsed());
+                kills += 1;
+                next = pushed.load(Ordering::Relaxed) + 100 + (kills * 37) % 400;
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        let clients: Vec<Client> = workers.into_iter().map(|w| w.join().unwrap()).collect();
+        let pull = Request::Pull {
+            have: None,
+            commit: None,
+            what: String::new(),
+        };
+        let (_, bytes) = clients[0].ask_server(0, &pull, &[]).unwrap();
+        let mut counts = Counts::default();
+        counts.load(&bytes).unwrap();
+        clients.iter().for_each(Client::leave);
+        let total = each * WORKERS as u64;
+        assert_eq!(counts.0.len() as u64, total, "pushes were lost");
+        let twice = counts.0.values().filter(|count| **count != 1).count();
+        assert_eq!(twice, 0, "pushes were applied twice");
+        println!(
+            "{total} pushes, {kills} kills, at most {longest:?} until pushes were acknowledged again"
+        );
+    });
+    server.wait().unwrap();
+    assert!(kills > 5, "{kills}");
+}

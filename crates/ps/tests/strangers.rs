@@ -1,0 +1,125 @@
+//! Who does not know the job's secret is refused, at once and with a word to both sides.
+
+use std::net::TcpListener;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use phalanx_ps::{
+    Client, ClientOptions, ControlSettings, Hello, Mode, Part, PsError, Reply, Request, Secret,
+    Server, ServerOptions, Tell, Values, decode_frame, encode_frame,
+};
+
+/// Nothing is held.
+struct Nothing;
+
+impl Values for Nothing {
+    fn create(&mut self, _: &str, _: &[u8]) -> Result<(), String> {
+        Ok(())
+    }
+    fn pull(&mut self, _: &str, _: &[u8]) -> Result<Vec<u8>, String> {
+        Ok(vec![7; 300_000])
+    }
+    fn mean(&mut self, _: &[(Part, &str, &[u8])]) -> Result<(String, Vec<u8>), String> {
+        Err("nobody steps together here".into())
+    }
+    fn apply(&mut self, _: &str, _: &[u8], _: Option<&[f64]>) -> Result<(), String> {
+        Ok(())
+    }
+    fn squares(&mut self, _: &str, _: &[u8]) -> Result<Vec<f64>, String> {
+        Ok(Vec::new())
+    }
+    fn act(&mut self, _: &str, bytes: &[u8]) -> Result<Vec<u8>, String> {
+        Ok(bytes.to_vec())
+    }
+    fn save(&mut self) -> Result<Vec<u8>, String> {
+        Ok(Vec::new())
+    }
+    fn load(&mut self, _: &[u8]) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+fn join(address: &str, secret: Option<&str>) -> Result<Client, PsError> {
+    Client::connect(ClientOptions {
+        servers: vec![address.to_owned()],
+        hello: Hello {
+            job: String::new(),
+            version: String::new(),
+            worker: 0,
+            incarnation: 1,
+            settings: ControlSettings {
+                workers: 1,
+                mode: Mode::Async,
+                goes_on_without_chief: true,
+            },
+        },
+        join_within: Duration::from_secs(60),
+        server_within: Duration::from_secs(60),
+        answer_within: Duration::from_secs(60),
+        secret: secret.map(Secret::new),
+    })
+}
+
+/// What a server with a secret, or without, says of those who come with these; the last one is let in and works.
+fn refused(own: Option<&str>, strangers: &[Option<&str>]) -> Vec<String> {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let said = Arc::new(Mutex::new(Vec::new()));
+    let heard = Arc::clone(&said);
+    let options = ServerOptions {
+        secret: own.map(Secret::new),
+        tell: Tell(Arc::new(move |line| {
+            heard.lock().unwrap().push(line.to_owned());
+        })),
+        ..ServerOptions::default()
+    };
+    let server = Server::new(options, Box::new(Nothing)).unwrap();
+    let running = thread::spawn(move || server.run(&listener));
+    for stranger in strangers {
+        let start = Instant::now();
+        let error = join(&address, *stranger).err().unwrap();
+        assert!(matches!(error, PsError::User(_)), "{error}");
+        assert!(error.to_string().contains("secret"), "{error}");
+        assert!(
+            start.elapsed() < Duration::from_secs(30),
+            "it was tried again and again"
+        );
+    }
+    // Nobody gets far by leaving the questions out, either.
+    let mut stream = std::net::TcpStream::connect(&address).unwrap();
+    let request = Request::Pull {
+        have: None,
+        commit: None,
+        what: String::new(),
+    };
+    std::io::Write::write_all(&mut stream, &encode_frame(&request, &[]).unwrap()).unwrap();
+    let reply = decode_frame::<Reply>(&mut stream).unwrap().unwrap();
+    assert!(matches!(reply.message, Reply::Refused { .. }), "{reply:?}");
+    let client = join(&address, own).unwrap();
+    for bytes in [0, 10, 1 << 20] {
+        let sent = vec![3; bytes];
+        let act = Request::Act {
+            what: String::new(),
+        };
+        let (_, back) = client.ask_server(0, &act, &sent).unwrap();
+        assert_eq!(back, sent);
+    }
+    client.leave();
+    drop(client);
+    running.join().unwrap().unwrap();
+    said.lock().unwrap().clone()
+}
+
+#[test]
+fn who_does_not_know_the_secret_is_refused_and_named() {
+    let said = refused(Some("right"), &[Some("wrong"), None]);
+    assert_eq!(said.len(), 2, "{said:?}");
+    assert!(
+        said[0].contains("127.0.0.1") && said[0].contains("another secret"),
+        "{said:?}"
+    );
+    assert!(said[1].contains("no secret"), "{said:?}");
+    let said = refused(None, &[Some("one")]);
+    assert!(said[0].contains("this server none"), "{said:?}");
+}
