@@ -70,7 +70,7 @@ pub(super) fn print(context: &Context, job: &str, source: &Source, body: &Json) 
                 "cpus": task.resources.cpus,
                 "memory": task.resources.memory,
                 "gpus": task.resources.gpus,
-                "image": task.image,
+                "image": task.image.as_deref(),
             })
         })
         .collect();

@@ -154,11 +154,13 @@ pub(super) fn summary(job: &Json) -> String {
         let mut rows = vec![row(&["TASK", "ATTEMPT", "WHERE", "STATE"])];
         rows.extend(tasks.iter().map(|task| {
             let state = task["end"].as_str().unwrap_or_else(|| text(task, "state"));
+            let again = task["restarts"].as_u64();
+            let again = again.map(|times| format!("; started again {times} times"));
             row(&[
                 text(task, "task"),
                 &task["attempt"].to_string(),
                 text(task, "place"),
-                state,
+                &format!("{state}{}", again.unwrap_or_default()),
             ])
         }));
         all.push_str(&table(&rows));

@@ -93,6 +93,9 @@ fn ours(life: &Life) -> Json {
                 "startTime": timestamp(task.started),
                 "state": if task.end.is_some() { "ENDED" } else if life.state == State::Cancelling { "ENDING" } else { "RUNNING" },
             });
+            if task.restarts > 0 {
+                json["restarts"] = json!(task.restarts);
+            }
             if let Some(end) = task.end {
                 json["end"] = json!(end.to_string());
                 if let Some(code) = end.code {

@@ -36,7 +36,7 @@ pub fn words(program: &Program, task: &TaskPlan, run: &RunArgs, phalanx: &str) -
         Program::Command { program } if program == "phalanx" => vec![phalanx.to_owned()],
         Program::Command { program } => vec![program.clone()],
         Program::Python { module } => ["python3", "-m", module].map(Into::into).to_vec(),
-        Program::Image => task.command.clone(),
+        Program::Image => task.command.to_vec(),
     };
     words.extend(task.args.iter().cloned());
     let is_training = matches!(program, Program::Training { .. });

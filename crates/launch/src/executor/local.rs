@@ -3,23 +3,23 @@
 //! Each task leads a process group of its own, and has the run's name in PHALANX_JOB_ID: by that a guard, which waits for the end of this
 //! process, finds whatever is left, also what has left its group; and the next run looks once more before it starts.
 
-use std::fs;
 use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::Path;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use phalanx_cluster::TaskKind;
 use phalanx_cluster::launch::{self, ReservedPorts};
-use phalanx_cluster::{Address, TaskKind};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+use rustix::thread::CpuSet;
 
-use super::command::{Container, end_containers, engine, of_container, phalanx, words};
-use super::variables::{Naming, Variables, secrets};
-use super::{Run, RunEnd, Stop, secret};
-use crate::life::{Event, FirstFailure, Submitted, TaskEnd};
+use super::command::end_containers;
+use super::crew::{Crew, Next};
+use super::recipe::{Recipe, not_started};
+use super::{Run, RunEnd, Stop};
+use crate::life::{Event, FirstFailure, TaskEnd};
 use crate::logs::{Logs, Sink, last_lines};
 use crate::spec::{Program, TaskPlan};
 use crate::usage::Meter;
@@ -52,6 +52,11 @@ struct Tasks<'a> {
     run: &'a Run<'a>,
     /// What tells its processes from all others.
     id: String,
+    recipe: Recipe,
+    /// Says who is started again, in an elastic job.
+    crew: Option<Crew>,
+    /// The processors of each task.
+    cores: Vec<CpuSet>,
     running: Vec<Running>,
     /// The ends so far, in their order, by place in the plan.
     ended: Vec<(usize, TaskEnd)>,
@@ -80,53 +85,47 @@ fn start<'a>(run: &'a Run<'a>) -> Result<Tasks<'a>, String> {
     if run.plan.program == Program::Image {
         end_containers(&id);
     }
-    let secret = secret(run.job.folder())
-        .map_err(|error| format!("cannot write the job's secret: {error}"))?;
     let ports =
         ReservedPorts::new(run.plan.tasks.len(), None).map_err(|error| error.to_string())?;
-    let naming = Naming {
-        job: &life.job,
-        spec: run.spec,
-        plan: run.plan,
-        run: &id,
-        attempt: run.attempt,
-        trial: run.args.trial,
-        job_dir: run.args.job_dir.as_deref(),
-        secret: &secret,
-    };
-    let cluster = naming.cluster(|at| Address::new("127.0.0.1", ports.of_workers()[at]));
-    let hidden = secrets(run.spec, &life.job.directory)?;
-    if let Some(folder) = &run.args.job_dir {
-        let path = life.job.directory.join(folder).join("hypertune");
-        let _ = run.args.trial.map(|_| fs::create_dir_all(path));
-    }
+    let recipe = Recipe::new(run, life.job, &id, &ports)?;
+    let note = teller(run, 0)?;
+    let crew = Crew::new(run.spec, &id, &recipe.cluster, note)?;
+    let guard = guard(&id).map_err(|error| format!("cannot start the guard of the tasks: {error}"));
     let mut tasks = Tasks {
         run,
-        id: id.clone(),
+        id,
+        recipe,
+        crew,
+        cores: launch::processor_shares(run.plan.tasks.len()),
         running: Vec::new(),
         ended: Vec::new(),
         readers: Vec::new(),
-        guard: guard(&id)
-            .map(Some)
-            .map_err(|error| format!("cannot start the guard of the tasks: {error}"))?,
+        guard: guard.map(Some)?,
         _ports: ports,
         failed: None,
         done: None,
         told: None,
         stopped: false,
     };
-    let cores = launch::processor_shares(run.plan.tasks.len());
-    for (at, plan) in run.plan.tasks.iter().enumerate() {
-        let mut variables = naming.of_task(plan.task, &cluster);
-        variables.extend(hidden.clone());
-        let mut command = command(run, plan, &life.job, &variables)?;
-        let started = launch::on_processors(cores.get(at), || tasks.start(at, &mut command));
-        if let Err(why) = started {
+    for at in 0..run.plan.tasks.len() {
+        if let Err(why) = tasks.start(at) {
             tasks.kill();
             return Err(why);
         }
     }
     Ok(tasks)
+}
+
+/// What writes what becomes of the tasks into the log of one of them.
+fn teller(run: &Run<'_>, at: usize) -> Result<impl FnMut(&str) + Send + 'static, String> {
+    let name = run.task_name(&run.plan.tasks[at].name());
+    let sink = sink(run, &name)?;
+    Ok(move |text: &str| sink.take_all('E', text.as_bytes()))
+}
+
+fn sink(run: &Run<'_>, task: &str) -> Result<Sink, String> {
+    let path = Logs::path(run.job.folder(), task);
+    Sink::append_to(&path).map_err(|error| format!("cannot write {}: {error}", path.display()))
 }
 
 fn guard(id: &str) -> io::Result<(Child, ChildStdin)> {
@@ -142,70 +141,18 @@ fn guard(id: &str) -> io::Result<(Child, ChildStdin)> {
     Ok((child, pipe))
 }
 
-fn command(
-    run: &Run<'_>,
-    plan: &TaskPlan,
-    job: &Submitted,
-    variables: &Variables,
-) -> Result<Command, String> {
-    let (directory, environment) = (job.directory.as_path(), &job.environment);
-    let mut all = words(&run.plan.program, plan, &run.args, &phalanx());
-    if let (Program::Image, Some(image)) = (&run.plan.program, &plan.image) {
-        let Some(engine) = engine() else {
-            return Err(format!(
-                "the image {image} needs docker, podman or apptainer, and none is in PATH; install one, or name a program in phalanx.program"
-            ));
-        };
-        let args = all.split_off(plan.command.len());
-        let container = Container {
-            image,
-            command: &all,
-            args: &args,
-            label: &variables["PHALANX_JOB_ID"],
-            folders: [run.job.folder(), directory],
-            variables: &of_container(run.spec, environment, variables),
-            // Those there are: a job that asks for them runs without, too.
-            gpus: if Path::new("/dev/nvidiactl").exists() {
-                plan.resources.gpus
-            } else {
-                0
-            },
-        };
-        all = container.words(engine);
-    }
-    let (program, args) = all.split_first().ok_or("the task has no program")?;
-    let path = Path::new(program);
-    // As a shell has it: a name alone is looked for in PATH, a path starts at the folder.
-    let program = if program.contains('/') {
-        directory.join(path)
-    } else {
-        path.to_owned()
-    };
-    let mut command = Command::new(program);
-    command
-        .args(args)
-        .env_clear()
-        .envs(variables)
-        .current_dir(directory);
-    Ok(command)
-}
-
 impl Tasks<'_> {
-    fn start(&mut self, at: usize, command: &mut Command) -> Result<(), String> {
+    fn start(&mut self, at: usize) -> Result<(), String> {
         let name = self.run.task_name(&self.run.plan.tasks[at].name());
-        let path = Logs::path(self.run.job.folder(), &name);
-        let sink = Sink::append_to(&path)
-            .map_err(|error| format!("cannot write {}: {error}", path.display()))?;
-        let spawned = command
+        let sink = sink(self.run, &name)?;
+        let mut command = self.recipe.command(self.run, at, self.crew.as_ref())?;
+        command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            .process_group(0)
-            .spawn();
-        let mut child = spawned.map_err(|error| {
-            let program = Path::new(command.get_program()).display();
-            format!("cannot start {program}: {error}; check the path, and the folder it starts at")
-        })?;
+            .process_group(0);
+        let spawned = launch::on_processors(self.cores.get(at), || command.spawn());
+        let mut child = spawned.map_err(|error| not_started(&command, &error))?;
         let (out, err) = (child.stdout.take(), child.stderr.take());
         let group = Pid::from_child(&child);
         let place = format!("pid {}", child.id());
@@ -241,6 +188,7 @@ impl Tasks<'_> {
                 meter.look(self.groups());
             }
             self.collect();
+            self.end_left_behind();
             self.press();
             thread::sleep(LOOK_EVERY);
         }
@@ -310,12 +258,56 @@ impl Tasks<'_> {
             };
             let task = self.run.task_name(&self.run.plan.tasks[at].name());
             self.run.note(Event::TaskEnded { task, end });
+            if self.goes_on_without(at, end) {
+                continue;
+            }
             self.ended.push((at, end));
             if end.failed() {
                 self.failed.get_or_insert_with(Instant::now);
             }
             if at == 0 && end.code == Some(0) {
                 self.done.get_or_insert_with(Instant::now);
+            }
+        }
+    }
+
+    /// Whether an elastic job goes on after the end of a worker: another is started in its place, or there are enough others.
+    fn goes_on_without(&mut self, at: usize, end: TaskEnd) -> bool {
+        let tasks = &self.run.plan.tasks;
+        let Some(worker) = self.run.plan.rank(tasks[at].task) else {
+            return false;
+        };
+        let trains = |running: &&Running| tasks[running.at].task.kind.trains();
+        let others = self.running.iter().filter(trains).count();
+        let next = match &mut self.crew {
+            Some(crew) if self.told.is_none() => crew.lost(at, worker, end, others),
+            _ => return false,
+        };
+        let (text, goes_on) = match next {
+            Next::Over => return false,
+            Next::Without(others) => (format!("{end}; {others} others go on"), true),
+            Next::Again(number, most) => (
+                format!("{end}, and is started again ({number} of {most})"),
+                self.start(at).is_ok(),
+            ),
+        };
+        if let Ok(mut tell) = teller(self.run, at) {
+            tell(&format!("{} {text}", tasks[at].name()));
+        }
+        goes_on
+    }
+
+    /// Ends workers that the others went on without: another takes the place of each.
+    fn end_left_behind(&mut self) {
+        let left = self.crew.as_mut().map(Crew::left_behind);
+        for (group, why) in left.into_iter().flatten() {
+            let is_it = |running: &&Running| running.group.as_raw_nonzero().get() == group;
+            if let Some(running) = self.running.iter().find(is_it) {
+                if let Ok(mut tell) = teller(self.run, running.at) {
+                    tell(&why);
+                }
+                // It is collected next.
+                let _ = kill_process_group(running.group, Signal::KILL);
             }
         }
     }

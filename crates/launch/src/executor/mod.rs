@@ -1,9 +1,11 @@
 //! How the tasks of a job run: as processes of this machine, by Slurm, or in pods of Kubernetes.
 
 mod command;
+mod crew;
 mod kubernetes;
 mod local;
 mod quoted;
+mod recipe;
 mod slurm;
 mod variables;
 

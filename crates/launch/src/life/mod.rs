@@ -133,6 +133,9 @@ pub struct TaskLife {
     pub place: String,
     /// Milliseconds since 1970.
     pub started: u64,
+    /// How often it was started again by itself within the attempt, of an elastic job.
+    #[serde(default)]
+    pub restarts: u32,
     /// How it ended.
     pub end: Option<TaskEnd>,
 }
@@ -203,10 +206,12 @@ impl Life {
                 attempt,
                 place,
             } => {
+                let before = self.tasks.get(&task).filter(|old| old.attempt == attempt);
                 let life = TaskLife {
                     attempt,
                     place,
                     started: at,
+                    restarts: before.map_or(0, |old| old.restarts + 1),
                     end: None,
                 };
                 self.tasks.insert(task, life);

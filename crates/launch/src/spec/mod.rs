@@ -3,6 +3,7 @@
 //! A [`Source`] is a tree of values that each know whether they come from a file, a flag or a request. [`Spec::read`] takes all of it
 //! and collects every mistake; [`Plan::new`] says which tasks follow from it.
 
+mod check;
 mod fields;
 mod hyperparameters;
 mod machines;

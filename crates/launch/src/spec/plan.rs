@@ -1,6 +1,7 @@
 //! The tasks that follow from a job file: what each runs, with how much of the machine.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use phalanx_cluster::{Task, TaskKind};
 use serde::{Deserialize, Serialize};
@@ -20,6 +21,9 @@ pub(super) const OURS: [&str; 9] = [
     "MASTER_ADDR",
     "MASTER_PORT",
 ];
+
+/// More bytes of arguments than this are refused.
+const MOST_ARGUMENT_BYTES: usize = 64 << 10;
 
 /// What a job runs.
 #[derive(Debug, Clone, PartialEq)]
@@ -52,7 +56,7 @@ pub enum Program {
     Image,
 }
 
-/// One task.
+/// One task. What the tasks of a role have alike they share: there may be thousands.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TaskPlan {
     /// Which.
@@ -60,11 +64,11 @@ pub struct TaskPlan {
     /// What of a machine it takes.
     pub resources: Resources,
     /// Its image, where it has one.
-    pub image: Option<String>,
+    pub image: Option<Arc<str>>,
     /// What runs in place of the image's entry point.
-    pub command: Vec<String>,
+    pub command: Arc<[String]>,
     /// The arguments.
-    pub args: Vec<String>,
+    pub args: Arc<[String]>,
 }
 
 /// What of a machine a task takes. Zero processors stand for a share of what there is.
@@ -82,15 +86,20 @@ impl Plan {
     /// The plan of a job. Without a program, a Python module and an image, the first argument is the program.
     ///
     /// # Errors
-    /// There is no program at all.
+    /// There is no program at all, or there are more arguments than a process can be given.
     pub fn new(spec: &Spec) -> Result<Self, String> {
         let mut args = spec.args.clone();
         let program = program(spec, &mut args)?;
-        let tasks = spec.roles.iter().flat_map(|role| {
-            let (args, spec) = (&args, spec);
-            (0..role.count).map(move |index| task(spec, role, index, args))
-        });
-        let tasks = tasks.collect();
+        let args: Arc<[String]> = args.into();
+        let mut tasks = Vec::with_capacity(spec.tasks());
+        for role in &spec.roles {
+            let first = first_task(spec, role, &args);
+            check_size(&first)?;
+            tasks.extend((0..role.count).map(|index| TaskPlan {
+                task: Task::new(role.kind, index),
+                ..first.clone()
+            }));
+        }
         Ok(Self { program, tasks })
     }
 
@@ -147,28 +156,39 @@ fn named(program: &str) -> Program {
     }
 }
 
-fn task(spec: &Spec, role: &Role, index: usize, args: &[String]) -> TaskPlan {
+/// The first task of a role.
+fn first_task(spec: &Spec, role: &Role, args: &Arc<[String]>) -> TaskPlan {
     let machine = role.machine.as_ref();
     let is_gpu = |kind: &str| kind.starts_with("NVIDIA");
     let gpus = role.accelerator.as_ref().filter(|a| is_gpu(&a.kind));
+    let image = role.image.as_ref().or(spec.ours.kubernetes.image.as_ref());
     TaskPlan {
-        task: Task::new(role.kind, index),
+        task: Task::new(role.kind, 0),
         resources: Resources {
             cpus: spec.ours.cpus.or(machine.map(|m| m.cpus)).unwrap_or(0),
             memory: spec.ours.memory.or(machine.map(|m| m.memory)).unwrap_or(0),
             gpus: gpus.map_or(0, |accelerator| accelerator.count),
         },
-        image: role
-            .image
-            .clone()
-            .or_else(|| spec.ours.kubernetes.image.clone()),
-        command: role.command.clone(),
-        args: if role.args.is_empty() {
-            args.to_vec()
-        } else {
-            role.args.clone()
+        image: image.map(|image| image.as_str().into()),
+        command: role.command.as_slice().into(),
+        args: match role.args.as_slice() {
+            [] => Arc::clone(args),
+            own => own.into(),
         },
     }
+}
+
+/// The arguments stand in a variable, too, and Linux takes 128 KiB of each.
+fn check_size(task: &TaskPlan) -> Result<(), String> {
+    let words = task.command.iter().chain(&*task.args);
+    let bytes: usize = words.map(|word| word.len() + 1).sum();
+    if bytes <= MOST_ARGUMENT_BYTES {
+        return Ok(());
+    }
+    Err(format!(
+        "the arguments of {} have {bytes} bytes, expected at most {MOST_ARGUMENT_BYTES}; write them into a file and give the program its path",
+        task.name()
+    ))
 }
 
 impl TaskPlan {
@@ -186,4 +206,41 @@ pub(crate) fn task_name(task: Task) -> String {
         kind => kind.name(),
     };
     format!("{kind}-{}", task.index)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::Source;
+
+    fn plan(workers: usize, argument: usize) -> Result<Plan, String> {
+        let argument = "x".repeat(argument);
+        let job = serde_json::json!({
+            "trainingInput": {"args": ["true", argument]},
+            "phalanx": {"workers": workers},
+        });
+        Plan::new(&Spec::read(&Source::of_json(&job)).unwrap())
+    }
+
+    #[test]
+    fn thousands_of_tasks_have_one_copy_of_their_arguments() {
+        let plan = plan(10_000, 60_000).unwrap();
+        assert_eq!(plan.tasks.len(), 10_000);
+        let first = &plan.tasks[1].args;
+        assert!(
+            plan.tasks[1..]
+                .iter()
+                .all(|task| Arc::ptr_eq(&task.args, first))
+        );
+        assert_eq!((first.len(), plan.tasks[9_999].task.index), (1, 9_998));
+    }
+
+    #[test]
+    fn more_arguments_than_a_process_can_be_given_are_refused() {
+        let error = plan(2, 65_536).unwrap_err();
+        assert!(
+            error.contains("chief-0 have 65537 bytes, expected at most 65536"),
+            "{error}"
+        );
+    }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use phalanx_cluster::TaskKind;
 use phalanx_yaml::{Node, Position, Value, suggest};
 
+use super::check;
 use super::fields::{Fields, Notes};
 use super::hyperparameters::{self, Hyperparameters};
 use super::machines::{ACCELERATORS, Machine, TIERS, machine, machine_names};
@@ -120,7 +121,7 @@ const FIELDS: [&str; 24] = [
     "serviceAccount",
 ];
 const SWITCHES: [&str; 2] = ["useChiefInTfConfig", "enableWebAccess"];
-const PATH: &str = "trainingInput";
+pub(super) const PATH: &str = "trainingInput";
 /// Each role: its kind, the prefix of its fields.
 const ROLES: [(TaskKind, &str); 4] = [
     (TaskKind::Chief, "master"),
@@ -166,8 +167,9 @@ impl Spec {
             ours,
             notices: Vec::new(),
         };
-        kept(&input, &spec, &mut notes);
-        check_program(&input, &spec, &mut notes);
+        check::kept(&input, &spec, &mut notes);
+        check::program(&input, &spec, &mut notes);
+        check::elastic(&input, &spec, &mut notes);
         if notes.problems.is_empty() {
             let notices = notes.notices;
             Ok(Self { notices, ..spec })
@@ -211,6 +213,7 @@ fn roles(input: &Fields<'_>, ours: &Ours, notes: &mut Notes) -> Vec<Role> {
         }
         return plain_roles(workers, input, notes);
     }
+    let most = ours.elastic.map_or(1, |(_, most)| most);
     match (given, named) {
         (Some("CUSTOM"), _) => custom_roles(input, notes),
         (None, Some(name)) => {
@@ -228,8 +231,8 @@ fn roles(input: &Fields<'_>, ours: &Ours, notes: &mut Notes) -> Vec<Role> {
             );
             Vec::new()
         }
-        // Nothing is said of machines: one task with what there is.
-        (None, None) => plain_roles(1, input, notes),
+        // Nothing is said of machines: one task with what there is, or as many as an elastic job may have.
+        (None, None) => plain_roles(most, input, notes),
         (Some(tier), None) => tier_roles(tier, input, notes),
     }
 }
@@ -482,56 +485,6 @@ fn labels(top: &Fields<'_>, notes: &mut Notes) -> BTreeMap<String, String> {
     labels
 }
 
-/// Fields that change nothing here, and those that cannot be honoured.
-fn kept(input: &Fields<'_>, spec: &Spec, notes: &mut Notes) {
-    for (name, why) in [
-        (
-            "encryptionConfig",
-            "there is no key service here: put jobDir where the disk or the store is encrypted",
-        ),
-        (
-            "network",
-            "a job has the network of the machine it runs on: peer it there",
-        ),
-    ] {
-        if input.get(name).is_some() {
-            let message = format!("{PATH}.{name} cannot be honoured");
-            notes.wrong(input.place(name), message, format!("{why}; remove it"));
-        }
-    }
-    if spec.ours.executor == ours::ExecutorKind::Kubernetes {
-        check_pods(input, spec, notes);
-    }
-    for (name, why) in [
-        ("region", "the job runs where the executor is"),
-        ("runtimeVersion", "the program brings its own libraries"),
-        (
-            "pythonVersion",
-            "`python3` of the machine or the image is used",
-        ),
-        (
-            "enableWebAccess",
-            "the dashboard shows the job; there is no shell in it",
-        ),
-    ] {
-        if input.get(name).is_some() {
-            let _ = input.text(name, notes);
-            notes.notices.push(format!("{PATH}.{name} is kept; {why}"));
-        }
-    }
-    let ps = spec
-        .roles
-        .iter()
-        .any(|role| role.kind == TaskKind::ParameterServer);
-    if ps && spec.ours.elastic.is_some() {
-        notes.wrong(
-            input.at(),
-            "an elastic job has no parameter servers",
-            "remove phalanx.elastic or the parameter servers",
-        );
-    }
-}
-
 /// The service account, which only Kubernetes has.
 fn account(input: &Fields<'_>, ours: &Ours, notes: &mut Notes) -> Option<String> {
     let account = input.text("serviceAccount", notes)?;
@@ -542,59 +495,4 @@ fn account(input: &Fields<'_>, ours: &Ours, notes: &mut Notes) -> Option<String>
         "{PATH}.serviceAccount {account:?} is kept; only Kubernetes has such accounts"
     ));
     None
-}
-
-/// What pods need that processes do not.
-fn check_pods(input: &Fields<'_>, spec: &Spec, notes: &mut Notes) {
-    let ours = &spec.ours.kubernetes;
-    let without = |role: &Role| role.image.is_none() && ours.image.is_none();
-    if spec.roles.iter().any(without) {
-        notes.wrong(
-            input.at(),
-            "pods of Kubernetes need an image, and none is named",
-            "add masterConfig.imageUri, or phalanx.kubernetes.image",
-        );
-    }
-    if ours.claim.is_none() {
-        notes.notices.push(format!(
-            "{PATH}.jobDir is in the pods and ends with them; name a volume claim in phalanx.kubernetes.claim to keep it"
-        ));
-    }
-    if spec.roles.iter().any(|role| role.accelerator.is_some()) {
-        notes.notices.push(
-            "acceleratorConfig.type is kept; pods get the GPUs that the cluster's nodes have"
-                .to_owned(),
-        );
-    }
-}
-
-/// What the tasks run: exactly one of a program, a Python module and an image, or the first argument.
-fn check_program(input: &Fields<'_>, spec: &Spec, notes: &mut Notes) {
-    let image = spec.roles.first().and_then(|role| role.image.as_ref());
-    if image.is_some() && input.get("runtimeVersion").is_some() {
-        notes.wrong(
-            input.place("runtimeVersion"),
-            "only one of masterConfig.imageUri and runtimeVersion can be set",
-            "remove runtimeVersion",
-        );
-    }
-    if let (Some(module), Some(program)) = (&spec.python_module, &spec.ours.program) {
-        let message =
-            format!("pythonModule {module:?} and phalanx.program {program:?} are both given");
-        notes.wrong(
-            input.place("pythonModule"),
-            message,
-            "remove one of the two",
-        );
-    }
-    if let Some(module) = &spec.python_module {
-        let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '.';
-        if module.is_empty() || !module.chars().all(plain) {
-            notes.wrong(
-                input.place("pythonModule"),
-                format!("{module:?} is no Python module"),
-                "write it as trainer.task",
-            );
-        }
-    }
 }

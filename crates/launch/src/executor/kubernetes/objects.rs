@@ -241,7 +241,7 @@ impl<'a> Making<'a> {
         let mut mounts = vec![json!({"name": "secret", "mountPath": SECRETS, "readOnly": true})];
         let mut container = json!({
             "name": CONTAINER,
-            "image": task.image.clone().unwrap_or_default(),
+            "image": task.image.as_deref().unwrap_or_default(),
             "env": all,
             "ports": [{"name": "cluster", "containerPort": PORT}],
             "securityContext": {"allowPrivilegeEscalation": false},

@@ -1,0 +1,133 @@
+//! What the fields of a job file must have in common, and those that change nothing here or cannot be honoured.
+
+use phalanx_cluster::TaskKind;
+
+use super::fields::{Fields, Notes};
+use super::ours::ExecutorKind;
+use super::read::{PATH, Role, Spec};
+
+/// Fields that change nothing here, and those that cannot be honoured.
+pub(super) fn kept(input: &Fields<'_>, spec: &Spec, notes: &mut Notes) {
+    for (name, why) in [
+        (
+            "encryptionConfig",
+            "there is no key service here: put jobDir where the disk or the store is encrypted",
+        ),
+        (
+            "network",
+            "a job has the network of the machine it runs on: peer it there",
+        ),
+    ] {
+        if input.get(name).is_some() {
+            let message = format!("{PATH}.{name} cannot be honoured");
+            notes.wrong(input.place(name), message, format!("{why}; remove it"));
+        }
+    }
+    if spec.ours.executor == ExecutorKind::Kubernetes {
+        check_pods(input, spec, notes);
+    }
+    for (name, why) in [
+        ("region", "the job runs where the executor is"),
+        ("runtimeVersion", "the program brings its own libraries"),
+        (
+            "pythonVersion",
+            "`python3` of the machine or the image is used",
+        ),
+        (
+            "enableWebAccess",
+            "the dashboard shows the job; there is no shell in it",
+        ),
+    ] {
+        if input.get(name).is_some() {
+            let _ = input.text(name, notes);
+            notes.notices.push(format!("{PATH}.{name} is kept; {why}"));
+        }
+    }
+}
+
+/// An elastic job: no parameter servers, and as many workers at the start as it may have.
+pub(super) fn elastic(input: &Fields<'_>, spec: &Spec, notes: &mut Notes) {
+    let Some((least, most)) = spec.ours.elastic else {
+        return;
+    };
+    let is_server = |role: &Role| role.kind == TaskKind::ParameterServer;
+    if spec.roles.iter().any(is_server) {
+        notes.wrong(
+            input.at(),
+            "an elastic job has no parameter servers",
+            "remove phalanx.elastic or the parameter servers",
+        );
+    }
+    let trains = spec.roles.iter().filter(|role| role.kind.trains());
+    let workers: usize = trains.map(|role| role.count).sum();
+    if workers != most {
+        let message = format!(
+            "phalanx.elastic.maxWorkers is {most}, and the job has {workers} workers, the chief among them"
+        );
+        notes.wrong(
+            input.at(),
+            message,
+            format!("write maxWorkers: {workers}, or change the number of workers"),
+        );
+    }
+    if spec.ours.executor != ExecutorKind::Local {
+        notes.notices.push(format!(
+            "phalanx.elastic from {least} to {most} is kept; only on this machine a lost worker is replaced while the others go on, elsewhere all tasks start again from the checkpoint"
+        ));
+    }
+}
+
+/// What pods need that processes do not.
+fn check_pods(input: &Fields<'_>, spec: &Spec, notes: &mut Notes) {
+    let ours = &spec.ours.kubernetes;
+    let without = |role: &Role| role.image.is_none() && ours.image.is_none();
+    if spec.roles.iter().any(without) {
+        notes.wrong(
+            input.at(),
+            "pods of Kubernetes need an image, and none is named",
+            "add masterConfig.imageUri, or phalanx.kubernetes.image",
+        );
+    }
+    if ours.claim.is_none() {
+        notes.notices.push(format!(
+            "{PATH}.jobDir is in the pods and ends with them; name a volume claim in phalanx.kubernetes.claim to keep it"
+        ));
+    }
+    if spec.roles.iter().any(|role| role.accelerator.is_some()) {
+        notes.notices.push(
+            "acceleratorConfig.type is kept; pods get the GPUs that the cluster's nodes have"
+                .to_owned(),
+        );
+    }
+}
+
+/// What the tasks run: exactly one of a program, a Python module and an image, or the first argument.
+pub(super) fn program(input: &Fields<'_>, spec: &Spec, notes: &mut Notes) {
+    let image = spec.roles.first().and_then(|role| role.image.as_ref());
+    if image.is_some() && input.get("runtimeVersion").is_some() {
+        notes.wrong(
+            input.place("runtimeVersion"),
+            "only one of masterConfig.imageUri and runtimeVersion can be set",
+            "remove runtimeVersion",
+        );
+    }
+    if let (Some(module), Some(program)) = (&spec.python_module, &spec.ours.program) {
+        let message =
+            format!("pythonModule {module:?} and phalanx.program {program:?} are both given");
+        notes.wrong(
+            input.place("pythonModule"),
+            message,
+            "remove one of the two",
+        );
+    }
+    if let Some(module) = &spec.python_module {
+        let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '.';
+        if module.is_empty() || !module.chars().all(plain) {
+            notes.wrong(
+                input.place("pythonModule"),
+                format!("{module:?} is no Python module"),
+                "write it as trainer.task",
+            );
+        }
+    }
+}
