@@ -146,7 +146,9 @@ impl Setup {
         let partition = placement.partition(rows, rows);
         let whole = BatchShape::of(self, batch)?;
         let shape = whole.part(&partition, false, self.branches_by_size());
-        let program = self.with_local_parameters().train_step(&shape)?.program;
+        let setup = self.with_local_parameters();
+        let part = setup.last_part();
+        let program = setup.train_step(&shape, part)?.program;
         let memory = placement
             .engine()
             .memory(CompileRequest::new("train_step", &program))?;

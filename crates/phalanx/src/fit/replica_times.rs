@@ -7,10 +7,12 @@ use phalanx_graph::Program;
 
 use super::Trainer;
 use super::batch::{put, tensors};
+use super::in_flight::InFlight;
 use super::options::Watch;
 use super::step::BatchShape;
 use super::train_state::slices;
 use crate::data::Batch;
+use crate::optim::WindowPart;
 use crate::replicas::Layout;
 use crate::{Error, Result};
 
@@ -197,12 +199,12 @@ impl Trainer {
     pub fn device_time(&mut self, batch: &Batch, steps: usize) -> Result<Duration> {
         self.train_on_batch(batch)?;
         let (partition, shape) = self.part(batch, batch.rows())?;
-        let (setup, step) = (&self.setup, self.train.get(&shape)?);
         let batch = put(&self.placement, tensors(batch), &partition, shape.filled)?;
         let mut times = Vec::with_capacity(steps);
         for _ in 0..steps.max(1) {
+            self.compile_step(&shape, &mut InFlight::default())?;
             let start = Instant::now();
-            let done = self.state.train(setup, step, &batch)?;
+            let done = self.begin_step(&shape, &batch)?;
             self.placement.engine().wait(&done, 1)?;
             times.push(start.elapsed());
         }
@@ -269,7 +271,7 @@ impl Trainer {
         let mut program = self
             .setup
             .for_single_replica()
-            .train_step(shape)?
+            .train_step(shape, WindowPart::Counted)?
             .program
             .simplified();
         // The state goes on from where it is.

@@ -21,6 +21,7 @@ use super::step_times::StepPart;
 use super::train_loop::FitRun;
 use super::{Fit, Trainer};
 use crate::data::{AutoShardPolicy, Batch, Batches, Position, TrainingData, Worker, WorkerPart};
+use crate::optim::WindowPart;
 use crate::replicas::BatchPartition;
 use crate::servers::{Pushed, Servers};
 use crate::{Error, Result};
@@ -210,7 +211,8 @@ impl Trainer {
             return Ok(());
         }
         self.clock.enter(StepPart::Compile);
-        let traced = self.setup_for(&batch.x, padded).train_step(shape)?;
+        let traced = self.setup_for(&batch.x, padded);
+        let traced = traced.train_step(shape, WindowPart::Counted)?;
         let (placement, setup) = (&self.placement, &self.setup);
         self.train
             .insert(placement, setup, "train_step", shape, traced)

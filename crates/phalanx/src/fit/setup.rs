@@ -13,7 +13,7 @@ use super::state_spec::StateSpec;
 use super::step::BatchShape;
 use super::uneven_shares::Shares;
 use crate::nn::{Model, Policy, Table};
-use crate::optim::{Optimizer, ParamSpec};
+use crate::optim::{Optimizer, ParamSpec, WindowPart};
 use crate::replicas::{Layout, MeshLayout, Placement, Reduction};
 use crate::servers::{HeldTable, StateLayout};
 use crate::{Error, Result};
@@ -164,6 +164,40 @@ impl Setup {
             replicas: 1,
             workers: 1,
             ..self.with_local_parameters()
+        }
+    }
+
+    /// The batches of a window over which each replica adds its gradients by itself, before the sums are exchanged and the
+    /// variables updated; `None` where every step exchanges what it has. See decision 39.
+    pub(super) fn local_window(&self) -> Option<u64> {
+        let is_replicated = matches!(self.layout, StepLayout::Replicated) && self.replicas > 1;
+        let is_local = is_replicated && self.workers == 1 && !self.loss_scale.is_dynamic();
+        let steps = self.optimizer.options().gradient_accumulation_steps;
+        steps.filter(|_| is_local)
+    }
+
+    /// Which part of a window the step after this number of batches is.
+    pub(super) fn window_part(&self, iterations: i64) -> WindowPart {
+        let is_inner = |steps| !(iterations.unsigned_abs() + 1).is_multiple_of(steps);
+        match self.local_window().is_some_and(is_inner) {
+            true => WindowPart::Inner,
+            false => self.last_part(),
+        }
+    }
+
+    /// Which part of a window a step is that ends in an update.
+    pub(super) fn last_part(&self) -> WindowPart {
+        match self.local_window() {
+            Some(_) => WindowPart::Last,
+            None => WindowPart::Counted,
+        }
+    }
+
+    /// The arrays of which each replica has its own part of a sum.
+    pub(super) fn local_sums(&self) -> Vec<usize> {
+        match self.local_window() {
+            Some(_) => self.state.accumulated(),
+            None => Vec::new(),
         }
     }
 

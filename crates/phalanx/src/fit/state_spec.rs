@@ -22,6 +22,8 @@ pub(super) struct StateSpec {
     optimizer_slots: usize,
     /// Of each trained variable the slot of its moving average, where the optimizer keeps one.
     averages: Vec<usize>,
+    /// Of each trained variable the slot of its accumulated gradient, where the optimizer keeps one.
+    accumulated: Vec<usize>,
 }
 
 /// The state before a step, as symbols of a graph.
@@ -51,6 +53,7 @@ impl StateSpec {
         Self {
             variables: model.variables().to_vec(),
             averages: optimizer.average_slots(&params),
+            accumulated: optimizer.accumulated_slots(&params),
             trained,
             params,
             slots,
@@ -78,6 +81,12 @@ impl StateSpec {
         let first = self.variables.len();
         let slots = self.averages.iter().map(|slot| first + slot);
         self.trained.iter().copied().zip(slots).collect()
+    }
+
+    /// Positions in the state of the accumulated gradient of each trained variable.
+    pub(super) fn accumulated(&self) -> Vec<usize> {
+        let first = self.variables.len();
+        self.accumulated.iter().map(|slot| first + slot).collect()
     }
 
     /// How each array is sharded over a mesh; slots are as their variables.

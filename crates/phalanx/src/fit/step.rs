@@ -19,7 +19,7 @@ use super::pipeline::{PipelinePrograms, weight_program};
 use super::setup::{Setup, StepLayout};
 use super::state_spec::StateView;
 use super::state_updates::StateUpdates;
-use crate::optim::ParamSpec;
+use crate::optim::{ParamSpec, WindowPart};
 use crate::{Error, Result};
 
 /// The shapes of a batch as one replica gets it, with the batch dim.
@@ -41,7 +41,7 @@ pub(super) struct StepProgram {
     pub(super) kind: StepKind,
     /// Trained variables that the loss does not depend on.
     pub(super) disconnected: Vec<String>,
-    /// What replicas exchange of their gradients, in words.
+    /// What replicas exchange of their gradients and when, in words.
     pub(super) exchange: Option<String>,
 }
 
@@ -81,6 +81,8 @@ pub(super) struct ReducedGradients {
     pub(super) updates: Vec<(usize, Tensor)>,
     /// Whether the gradients are finite, in parts, where another program has found out.
     finite: Vec<Tensor>,
+    /// Which part of a window they are of: within one they are this replica's alone.
+    part: WindowPart,
     /// What replicas exchange, in words.
     exchange: Option<String>,
 }
@@ -101,7 +103,10 @@ impl Setup {
     ///
     /// Arguments: the state (see [`StateSpec`](super::state_spec::StateSpec)), the epoch totals, the seed, the batch.
     /// Outputs: the changed state, the epoch totals. Where the layout is another, the function of its case says how.
-    pub(super) fn train_step(&self, shape: &BatchShape) -> Result<StepProgram> {
+    ///
+    /// `part` is as [`window_part`](Self::window_part) has it. A step within a window exchanges no gradients, its last step the
+    /// sums over the window.
+    pub(super) fn train_step(&self, shape: &BatchShape, part: WindowPart) -> Result<StepProgram> {
         let graph = self.graph();
         let state = match self.layout {
             StepLayout::ParameterDevice | StepLayout::Servers => {
@@ -113,8 +118,12 @@ impl Setup {
         let seed = graph.parameter("seed", Shape::new(DType::U32, [2]));
         let batch = self.bind_batch(&graph, shape);
         let view = self.state.view(&state);
-        let local = self.forward_backward(&StepInputs::of_step(&graph, &view, &seed), &batch);
-        let reduced = self.all_reduce(&graph, local, &batch)?;
+        let inputs = StepInputs::of_step(&graph, &view, &seed);
+        let mut local = self.forward_backward(&inputs, &batch);
+        if part == WindowPart::Last {
+            self.add_window(&view, &mut local);
+        }
+        let reduced = self.all_reduce(&graph, local, &batch, part)?;
         let disconnected = self.state.names_of_others(&reduced.connected);
         let exchange = reduced.exchange.clone();
         let (program, kind) = match &self.layout {
@@ -259,17 +268,31 @@ impl Setup {
             gradients,
             updates,
             finite: (0..flags).map(flag).collect(),
+            part: reduced.part,
             exchange: None,
         };
         self.update(&self.state.view(state), &received, state_updates)
     }
 
-    /// Sums the gradients of all replicas, and lets them agree on the new state of layers.
+    /// Adds what a replica has accumulated over the batches of a window to the gradients of the last one; they are of the
+    /// scaled loss, accumulated ones are not.
+    fn add_window(&self, view: &StateView<'_>, local: &mut LocalGradients) {
+        let accumulated = self.state.accumulated();
+        let first = view.variables.len();
+        for (&param, gradient) in local.connected.iter().zip(&mut local.gradients) {
+            let sum = &view.slots[accumulated[param] - first];
+            let sum = self.loss_scale.scaled(sum, view.scale);
+            *gradient = gradient.convert(sum.dtype()) + sum;
+        }
+    }
+
+    /// Sums the gradients of all replicas, unless the window goes on, and lets them agree on the new state of layers.
     fn all_reduce(
         &self,
         graph: &Graph,
         local: LocalGradients,
         batch: &BatchTensors,
+        part: WindowPart,
     ) -> Result<ReducedGradients> {
         let trains = !self.state.trained.is_empty();
         if local.connected.is_empty() && trains && graph.error().is_none() {
@@ -278,12 +301,14 @@ impl Setup {
             ));
         }
         let mut gradients = local.gradients;
-        let is_exchanged = self.replicas > 1 && graph.error().is_none();
-        let exchange = is_exchanged.then(|| self.reduction.report(&gradients));
-        if self.replicas > 1 {
+        let is_exchanged = self.replicas > 1 && part != WindowPart::Inner;
+        let is_told = is_exchanged && graph.error().is_none();
+        let exchange = is_told.then(|| self.told_exchange(&gradients));
+        if is_exchanged {
             gradients = self.reduction.sum(&gradients);
         }
         Ok(ReducedGradients {
+            part,
             exchange,
             updates: self.synced_layer_state(&local.updates, batch),
             loss_and_metrics: Some(local.loss_and_metrics),
@@ -291,6 +316,15 @@ impl Setup {
             connected: local.connected,
             gradients,
         })
+    }
+
+    /// What replicas exchange, and when.
+    fn told_exchange(&self, gradients: &[Tensor]) -> String {
+        let exchange = self.reduction.report(gradients);
+        match self.local_window() {
+            None => format!("replicas add in each step {exchange}"),
+            Some(steps) => format!("replicas add after every {steps} batches {exchange}"),
+        }
     }
 
     /// The epoch totals after a training step, skipped or not.
@@ -390,9 +424,10 @@ impl Setup {
         };
         let used: Vec<usize> = (0..slots.len()).filter(is_used).collect();
         let slots: Vec<Tensor> = used.iter().map(|&slot| slots[slot].clone()).collect();
+        let step = (reduced.part, view.iterations);
         let applied = self
             .optimizer
-            .apply(&params, view.iterations, &values, &gradients, &slots);
+            .apply_in_window(&params, step, &values, &gradients, &slots);
         for (&param, value) in connected.iter().zip(&applied.params) {
             state_updates.set(spec.trained[param], value);
         }
@@ -438,11 +473,11 @@ mod golden;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fit::Compile;
+    use crate::fit::{Compile, LossScale};
     use crate::losses::SparseCategoricalCrossentropy;
     use crate::metrics::Accuracy;
     use crate::nn::{BatchNorm, Dense, Dropout, Layer, Policy, Regularizer, Sequential, relu};
-    use crate::optim::Sgd;
+    use crate::optim::{Optimizer, Sgd};
     use crate::replicas::Reduction;
     use phalanx_graph::op::{Node, Op, Value};
     use phalanx_graph::{Lowering, Platform};
@@ -482,7 +517,10 @@ mod tests {
     fn the_programs_are_as_they_were() {
         let (setup, batch) = (setup(), batch());
         let steps = [
-            ("training_step", setup.train_step(&batch).unwrap()),
+            (
+                "training_step",
+                setup.train_step(&batch, WindowPart::Counted).unwrap(),
+            ),
             ("test_step", setup.test_step(&batch).unwrap()),
         ];
         let command = "cargo test -p phalanx --lib fit::step";
@@ -493,11 +531,52 @@ mod tests {
         }
     }
 
+    /// The exchanges of a window of three batches on two replicas, and of the trainings that exchange each batch.
+    #[test]
+    fn a_window_of_batches_is_exchanged_once() {
+        let setup = |loss_scale| {
+            let model = Sequential::new([4])
+                .add(Dense::new(3).activation(relu))
+                .add(Dense::new(2));
+            let compile = Compile {
+                optimizer: Optimizer::from(Sgd::new(0.1)).gradient_accumulation(3),
+                loss: SparseCategoricalCrossentropy::from_logits().into(),
+                loss_scale,
+                ..Compile::default()
+            };
+            Setup::new(model.build().unwrap(), compile, 2, Reduction::default()).unwrap()
+        };
+        let batch = BatchShape {
+            weight: None,
+            ..batch()
+        };
+        let exchanges = |setup: &Setup| {
+            let steps = (0..3).map(|batches| setup.train_step(&batch, setup.window_part(batches)));
+            let is_exchange = |node: &&Node| matches!(node.op, Op::AllReduce { .. });
+            let count = |step: Result<StepProgram>| {
+                let program = step.unwrap().program.simplified();
+                program.nodes.iter().filter(is_exchange).count()
+            };
+            steps.map(count).collect::<Vec<usize>>()
+        };
+        assert_eq!(exchanges(&setup(LossScale::Off)), [0, 0, 1]);
+        assert_eq!(exchanges(&setup(LossScale::Fixed(8.0))), [0, 0, 1]);
+        // A batch that is left out is left out of the window on all replicas.
+        assert_eq!(exchanges(&setup(LossScale::SkipNonFinite)), [1, 1, 1]);
+        let mut workers = setup(LossScale::Off);
+        workers.workers = 2;
+        assert_eq!(workers.window_part(0), WindowPart::Counted);
+    }
+
     #[test]
     fn mixed_precision_converts_each_kernel_once() {
         let mut setup = setup();
         setup.precision = Policy::MixedBfloat16;
-        let program = setup.train_step(&batch()).unwrap().program.simplified();
+        let program = setup
+            .train_step(&batch(), WindowPart::Counted)
+            .unwrap()
+            .program
+            .simplified();
         let dtype = |value: &Value| program.shape(*value).dtype;
         let narrowed = |name: &str| {
             let parameter = program.parameters.iter().find(|p| p.name == name).unwrap();
@@ -539,7 +618,7 @@ mod tests {
     #[test]
     fn a_training_step_replaces_all_that_it_changes_in_place() {
         let setup = setup();
-        let step = setup.train_step(&batch()).unwrap();
+        let step = setup.train_step(&batch(), WindowPart::Counted).unwrap();
         // Variables and slots of the two layers, gamma and beta, the two moving statistics, the counters; the rate stays.
         let StepKind::InPlace { changed } = step.kind else {
             panic!("the step of one replica replaces its state in place");

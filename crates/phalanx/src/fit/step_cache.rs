@@ -170,8 +170,7 @@ impl StepCache {
             ));
         }
         if let (Some(exchange), true) = (&traced.exchange, self.steps.is_empty()) {
-            let line = format!("replicas add in each step {exchange}");
-            placement.engine().notice(&line);
+            placement.engine().notice(exchange);
         }
     }
 }

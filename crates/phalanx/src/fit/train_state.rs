@@ -1,6 +1,7 @@
 //! The arrays that training carries from step to step, on their devices, and the steps on them.
 
 mod on_servers;
+mod placed_arrays;
 
 use phalanx_graph::{DType, HostTensor, Shape, Sharding};
 use phalanx_pjrt::Buffer;
@@ -31,6 +32,8 @@ pub(super) struct TrainState {
     shardings: Vec<Sharding>,
     /// The stage of each array.
     stage_of_array: Vec<StageId>,
+    /// Positions of the arrays of which each replica has its own part of a sum; the others are equal on all.
+    local_sums: Vec<usize>,
     /// The values of parameter servers that `arrays` holds.
     pulled: Option<PulledValues>,
 }
@@ -85,6 +88,7 @@ impl TrainState {
             placement: placement.clone(),
             shardings: setup.state.shardings(),
             stage_of_array: setup.stage_of_array(),
+            local_sums: setup.local_sums(),
         };
         if placement.servers().is_some() {
             state.set_seed(seed)?;
@@ -103,10 +107,8 @@ impl TrainState {
             return self.take_values(&servers.values()?);
         }
         let mut arrays: Vec<Vec<Buffer>> = Vec::new();
-        for ((value, sharding), &StageId(stage)) in
-            values.iter().zip(&self.shardings).zip(&self.stage_of_array)
-        {
-            let placed = self.placement.place_parameter(value, sharding, stage)?;
+        for (index, value) in values.iter().enumerate() {
+            let placed = self.placed(index, value)?;
             arrays.resize_with(placed.len(), Vec::new);
             for (list, array) in arrays.iter_mut().zip(placed) {
                 list.push(array);
@@ -177,6 +179,7 @@ impl TrainState {
             arrays.extend(take(variables + from.state.slots.len()));
         }
         (self.shardings, self.stage_of_array) = (shardings, stage_of_array);
+        self.local_sums = to.local_sums();
         Ok(())
     }
 
@@ -190,17 +193,6 @@ impl TrainState {
         Ok(&self.arrays)
     }
 
-    /// The value of an array, the same for all replicas; waits for the steps begun.
-    pub(super) fn get(&self, index: usize, shape: &Shape) -> Result<HostTensor> {
-        if let Some(servers) = self.placement.servers() {
-            return Ok(servers.state()?[index].clone());
-        }
-        let arrays = self.arrays()?.iter().map(|arrays| &arrays[index]);
-        let arrays: Vec<&Buffer> = arrays.collect();
-        self.placement
-            .read_parameter(&arrays, shape, &self.shardings[index])
-    }
-
     /// Sets an array, of all replicas.
     pub(super) fn set(&mut self, index: usize, value: &HostTensor) -> Result<()> {
         if let Some(servers) = self.placement.servers().cloned() {
@@ -211,11 +203,7 @@ impl TrainState {
         }
         self.arrays()?;
         self.copies.clear();
-        let placed = self.placement.place_parameter(
-            value,
-            &self.shardings[index],
-            self.stage_of_array[index].0,
-        )?;
+        let placed = self.placed(index, value)?;
         for (arrays, array) in self.arrays.iter_mut().zip(placed) {
             arrays[index] = array;
         }

@@ -1,6 +1,7 @@
 //! A trainer: a model on its devices, and one step of its training.
 
 use phalanx_graph::{HostTensor, Program};
+use phalanx_pjrt::Buffer;
 
 use super::batch::{check_values, put, tensors};
 use super::callbacks::{CallbackStates, Callbacks};
@@ -24,9 +25,9 @@ use super::verify::ReplicaVerifier;
 use super::workers::StopVote;
 use crate::checkpoint::NamedTensors;
 use crate::data::{Batch, Position, TrainingData, WorkerPart};
-use crate::engine::Engine;
+use crate::engine::{Engine, PendingRun};
 use crate::nn::Model;
-use crate::optim::Optimizer;
+use crate::optim::{Optimizer, WindowPart};
 use crate::replicas::{BatchPartition, Placement};
 use crate::{Error, Result};
 
@@ -37,6 +38,8 @@ pub struct Trainer {
     pub(super) state: TrainState,
     verifier: Option<ReplicaVerifier>,
     pub(super) train: StepCache,
+    /// The training steps that do not end a window of accumulated batches, where replicas add those by themselves.
+    inner: StepCache,
     pub(super) test: StepCache,
     /// Steps skipped before the epoch totals were last reset.
     pub(super) skipped_before: f64,
@@ -90,6 +93,7 @@ impl Trainer {
             placement: placement.clone(),
             setup,
             train: StepCache::default(),
+            inner: StepCache::default(),
             test: StepCache::default(),
             skipped_before: 0.0,
             predict: StepCache::default(),
@@ -159,14 +163,16 @@ impl Trainer {
     ///
     /// Each replica gives it the variables, what the optimizer carries, the batches seen, the sums of the epoch, the
     /// seed, and its rows of the batch; before these, where rows may be there only to fill up, how many are not, and the
-    /// number of the first. [`Program::donated`] says which outputs replace which of them.
+    /// number of the first. Where replicas accumulate gradients it is the step that ends in an update.
+    /// [`Program::donated`] says which outputs replace which of them.
     ///
     /// # Errors
     /// When the batch does not fit the model.
     pub fn training_program(&self, batch: &Batch) -> Result<Program> {
         self.require_loss("train")?;
         let (_, shape) = self.part(batch, batch.rows())?;
-        Ok(self.setup.train_step(&shape)?.program)
+        let part = self.setup.last_part();
+        Ok(self.setup.train_step(&shape, part)?.program)
     }
 
     /// Batches of training seen so far, those that a dynamic [`LossScale`](super::LossScale) skipped left out.
@@ -229,25 +235,56 @@ impl Trainer {
         flight: &mut InFlight,
     ) -> Result<()> {
         check_values(&self.setup, batch)?;
-        if !self.train.has(shape) {
-            // Processes compare their programs, which no running step may disturb.
-            flight.finish(self.placement.engine())?;
-            let before = self.clock.enter(StepPart::Compile);
-            let traced = self.setup.train_step(shape)?;
-            let (placement, setup) = (&self.placement, &self.setup);
-            self.train
-                .insert(placement, setup, "train_step", shape, traced)?;
-            self.clock.enter(before);
-        }
-        let step = self.train.get(shape)?;
+        self.compile_step(shape, flight)?;
         let batch = put(&self.placement, tensors(batch), partition, shape.filled)?;
         self.clock.enter(StepPart::Compute);
-        let done = self.state.train(&self.setup, step, &batch)?;
+        let done = self.begin_step(shape, &batch)?;
         self.clock.step_begun(&done)?;
-        // Skipped steps are found out in `results`.
-        self.iterations += 1;
         flight.push(self.placement.engine(), done)?;
         self.verify()
+    }
+
+    /// Compiles the next step, for batches of this shape, if it is not yet.
+    pub(super) fn compile_step(&mut self, shape: &BatchShape, flight: &mut InFlight) -> Result<()> {
+        let part = self.setup.window_part(self.iterations);
+        let steps = match part {
+            WindowPart::Counted | WindowPart::Last => &self.train,
+            WindowPart::Inner => &self.inner,
+        };
+        if steps.has(shape) {
+            return Ok(());
+        }
+        // Processes compare their programs, which no running step may disturb.
+        flight.finish(self.placement.engine())?;
+        let before = self.clock.enter(StepPart::Compile);
+        let mut traced = self.setup.train_step(shape, part)?;
+        if self.inner.has(shape) {
+            // Told when the window began.
+            traced.disconnected.clear();
+        }
+        let (steps, name) = match part {
+            WindowPart::Counted | WindowPart::Last => (&mut self.train, "train_step"),
+            WindowPart::Inner => (&mut self.inner, "inner_step"),
+        };
+        steps.insert(&self.placement, &self.setup, name, shape, traced)?;
+        self.clock.enter(before);
+        Ok(())
+    }
+
+    /// Begins the next step, which is compiled, on a batch that is on the devices.
+    pub(super) fn begin_step(
+        &mut self,
+        shape: &BatchShape,
+        batch: &[Vec<Buffer>],
+    ) -> Result<PendingRun> {
+        let steps = match self.setup.window_part(self.iterations) {
+            WindowPart::Counted | WindowPart::Last => &self.train,
+            WindowPart::Inner => &self.inner,
+        };
+        let done = self.state.train(&self.setup, steps.get(shape)?, batch)?;
+        // Skipped steps are found out in `results`.
+        self.iterations += 1;
+        Ok(done)
     }
 
     /// Compares the replicas every `verify_every` steps.
@@ -367,6 +404,7 @@ impl Trainer {
         self.setup = setup;
         // Frozen layers have no penalties, in tests neither.
         (self.train, self.test) = (StepCache::default(), StepCache::default());
+        self.inner = StepCache::default();
         self.verifier = None;
         Ok(result)
     }

@@ -219,6 +219,7 @@ pub(super) fn padded_to(tensor: &Tensor, dim: usize, size: usize) -> Tensor {
 
 #[cfg(test)]
 mod tests {
+    use crate::optim::WindowPart;
     use phalanx_graph::op::{Op, Subgraph};
     use phalanx_graph::{NodeCost, Program};
 
@@ -299,7 +300,11 @@ mod tests {
         assert!(setup.branches_by_size() && setup.uneven_shares_warning().is_none());
         let batch = batch(&setup, &[12, 4]);
         let programs = [
-            setup.train_step(&batch).unwrap().program.simplified(),
+            setup
+                .train_step(&batch, WindowPart::Counted)
+                .unwrap()
+                .program
+                .simplified(),
             setup.test_step(&batch).unwrap().program.simplified(),
             setup.predict_step(&batch).unwrap().program.simplified(),
         ];
@@ -319,7 +324,15 @@ mod tests {
             let outside = program.nodes.iter();
             assert!(!outside.clone().any(|node| matches!(node.op, Op::Dot(_))));
         }
-        assert!(branches(&setup.train_step(&batch_of_any(&setup)).unwrap().program).is_empty());
+        assert!(
+            branches(
+                &setup
+                    .train_step(&batch_of_any(&setup), WindowPart::Counted)
+                    .unwrap()
+                    .program
+            )
+            .is_empty()
+        );
     }
 
     fn batch_of_any(setup: &Setup) -> BatchShape {
@@ -333,14 +346,18 @@ mod tests {
         let warning = setup.uneven_shares_warning().unwrap();
         assert!(warning.contains("all_gather"), "{warning}");
         // Nor when somebody asks for sizes all the same.
-        let step = setup.train_step(&batch(&setup, &[12, 4])).unwrap();
+        let step = setup
+            .train_step(&batch(&setup, &[12, 4]), WindowPart::Counted)
+            .unwrap();
         assert!(branches(&step.program).is_empty());
     }
 
     #[test]
     fn gradients_of_tables_stay_rows() {
         let setup = setup(words());
-        let step = setup.train_step(&batch(&setup, &[6, 2])).unwrap();
+        let step = setup
+            .train_step(&batch(&setup, &[6, 2]), WindowPart::Counted)
+            .unwrap();
         let exchange = step.exchange.unwrap();
         assert!(exchange.contains("1 as rows"), "{exchange}");
         // The table itself leaves no branch.

@@ -28,12 +28,24 @@ struct Item<'a> {
     rows: Option<TouchedRows>,
 }
 
+/// Which batch of a window of accumulated ones a step is for. Without accumulation every step is `Counted`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WindowPart {
+    /// The program finds out by its count of batches.
+    Counted,
+    /// Not the last one: its gradients are added to those before it.
+    Inner,
+    /// The last one; the gradients that are given are the sums of the window, and the accumulated ones start again.
+    Last,
+}
+
 /// The counts of a step: i64 and `Bool` scalars.
 struct Clock {
     /// Updates done before this batch.
     updates: Tensor,
     /// Whether this batch ends in an update; `None` when each does.
     is_update: Option<Tensor>,
+    part: WindowPart,
 }
 
 impl Optimizer {
@@ -65,6 +77,32 @@ impl Optimizer {
         gradients: &[Tensor],
         (slots, factors): (&[Tensor], Option<&[Tensor]>),
     ) -> Applied {
+        let step = (WindowPart::Counted, iterations);
+        self.traced(specs, step, params, gradients, (slots, factors))
+    }
+
+    /// As [`apply`](Self::apply), in a step of which the caller knows which part of a window of accumulated batches it is.
+    #[track_caller]
+    pub(crate) fn apply_in_window(
+        &self,
+        specs: &[ParamSpec],
+        step: (WindowPart, &Tensor),
+        params: &[Tensor],
+        gradients: &[Tensor],
+        slots: &[Tensor],
+    ) -> Applied {
+        self.traced(specs, step, params, gradients, (slots, None))
+    }
+
+    #[track_caller]
+    fn traced(
+        &self,
+        specs: &[ParamSpec],
+        (part, iterations): (WindowPart, &Tensor),
+        params: &[Tensor],
+        gradients: &[Tensor],
+        (slots, factors): (&[Tensor], Option<&[Tensor]>),
+    ) -> Applied {
         if let Err(problem) = self.check_inputs(specs, params, gradients, slots) {
             iterations.graph().fail(self.kind(), problem);
             return Applied {
@@ -73,7 +111,7 @@ impl Optimizer {
             };
         }
         let (own, each) = slots.split_at(self.own_slots().len());
-        let clock = self.clock(iterations);
+        let clock = self.clock(part, iterations);
         let rate = self.rate(iterations, own);
         let rule_slots = &own[own.len() - self.rule.inner().own_slots().len()..];
         let begun = self.rule.inner().begin(&Step {
@@ -83,8 +121,10 @@ impl Optimizer {
         });
         let mut items = self.items(specs, params, gradients, each);
         self.accumulate(&mut items, &clock);
-        self.clip(&mut items, factors);
-        self.decay_and_update(&mut items, &rate, &clock, &begun);
+        if clock.part != WindowPart::Inner {
+            self.clip(&mut items, factors);
+            self.decay_and_update(&mut items, &rate, &clock, &begun);
+        }
         self.average(&mut items, &clock);
         let own_after = own_slots_after(own, rule_slots, &begun, &clock);
         collect(own_after, items)
@@ -123,11 +163,12 @@ impl Optimizer {
         Ok(())
     }
 
-    fn clock(&self, iterations: &Tensor) -> Clock {
+    fn clock(&self, part: WindowPart, iterations: &Tensor) -> Clock {
         match self.options.gradient_accumulation_steps {
             None => Clock {
                 updates: iterations.clone(),
                 is_update: None,
+                part,
             },
             Some(steps) => {
                 let next = iterations + 1.0;
@@ -135,6 +176,7 @@ impl Optimizer {
                 Clock {
                     updates: iterations / steps as f64,
                     is_update: Some(remainder.equal(&next.like(0.0))),
+                    part,
                 }
             }
         }
@@ -204,11 +246,19 @@ impl Optimizer {
             return;
         };
         for item in items {
-            if let Some(accumulated) = &mut item.accumulated {
-                let sum = &item.gradient + &*accumulated;
-                *accumulated = is_update.select(&sum.like(0.0), &sum);
-                item.gradient = sum / steps as f64;
-            }
+            let Some(accumulated) = &mut item.accumulated else {
+                continue;
+            };
+            let sum = match clock.part {
+                WindowPart::Last => item.gradient.clone(),
+                WindowPart::Inner | WindowPart::Counted => &item.gradient + &*accumulated,
+            };
+            *accumulated = match clock.part {
+                WindowPart::Counted => is_update.select(&sum.like(0.0), &sum),
+                WindowPart::Inner => sum.clone(),
+                WindowPart::Last => sum.zeros_like(),
+            };
+            item.gradient = sum / steps as f64;
         }
     }
 
@@ -301,9 +351,10 @@ impl Item<'_> {
 impl Clock {
     /// `new` in a step that updates, else `old`.
     fn choose(&self, new: &Tensor, old: &Tensor) -> Tensor {
-        match &self.is_update {
-            Some(is_update) => is_update.select(new, old),
-            None => new.clone(),
+        match (self.part, &self.is_update) {
+            (WindowPart::Inner, _) => old.clone(),
+            (WindowPart::Counted, Some(is_update)) => is_update.select(new, old),
+            (WindowPart::Counted, None) | (WindowPart::Last, _) => new.clone(),
         }
     }
 }

@@ -29,6 +29,7 @@ pub use adagrad::Adagrad;
 pub use adam::{Adam, AdamW};
 pub use adamax::Adamax;
 pub use apply::Applied;
+pub(crate) use apply::WindowPart;
 pub use ftrl::Ftrl;
 pub use lamb::Lamb;
 pub use lion::Lion;
@@ -126,6 +127,19 @@ impl Optimizer {
         }
         let (own, each) = (self.own_slots().len(), self.param_slots().len());
         (1..=params.len()).map(|n| own + n * each - 1).collect()
+    }
+
+    /// Positions in [`slots`](Self::slots) of what is accumulated of the variables' gradients, in order of the variables; empty
+    /// without [`gradient_accumulation`](Self::gradient_accumulation).
+    pub(crate) fn accumulated_slots(&self, params: &[ParamSpec]) -> Vec<usize> {
+        if !self.options.accumulates() {
+            return Vec::new();
+        }
+        let (own, each) = (self.own_slots().len(), self.param_slots().len());
+        let behind = 1 + usize::from(self.options.use_ema);
+        (1..=params.len())
+            .map(|n| own + n * each - behind)
+            .collect()
     }
 
     /// The rate over time.

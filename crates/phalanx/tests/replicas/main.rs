@@ -1,5 +1,6 @@
 //! Replicas on several devices do as one does with the whole batch.
 
+mod accumulation;
 mod cases;
 mod errors;
 #[path = "../four_devices/mod.rs"]
