@@ -118,7 +118,7 @@ impl BatchIter {
     ///
     /// # Errors
     /// When no batch was handed out.
-    pub(super) fn worker_part(&self) -> Result<Option<WorkerPart>> {
+    pub(crate) fn worker_part(&self) -> Result<Option<WorkerPart>> {
         match (&self.sharded, self.segment.steps.checked_sub(1)) {
             (Some(batches), Some(last)) => batches.worker_part(self.epoch, last),
             _ => Ok(None),

@@ -1,13 +1,14 @@
 //! Steps that were begun and are not known to be done.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use crate::Result;
 use crate::engine::{Engine, PendingRun};
 
 /// Steps begun and not known to be done; few enough that batches do not pile up in memory.
 #[derive(Default)]
-pub(crate) struct InFlight(VecDeque<PendingRun>);
+pub(crate) struct InFlight(VecDeque<Arc<PendingRun>>);
 
 /// The largest number of steps in flight, each of which holds its batch in memory.
 const MOST_IN_FLIGHT: usize = 8;
@@ -17,8 +18,8 @@ const LEAST_IN_FLIGHT: usize = 2;
 impl InFlight {
     /// Adds a step; when they are too many, waits once for all but the last few: waking up costs more than a step's
     /// other work on the host.
-    pub(crate) fn push(&mut self, engine: &Engine, done: PendingRun) -> Result<()> {
-        self.0.push_back(done);
+    pub(crate) fn push(&mut self, engine: &Engine, done: impl Into<Arc<PendingRun>>) -> Result<()> {
+        self.0.push_back(done.into());
         if self.0.len() <= MOST_IN_FLIGHT {
             return Ok(());
         }

@@ -10,6 +10,7 @@ mod reduction;
 #[cfg(test)]
 mod reduction_tests;
 mod rendezvous;
+mod run_order;
 mod world;
 
 pub use batch_partition::BatchPartition;
@@ -22,4 +23,5 @@ pub(crate) use phalanx_cluster::Failure;
 pub use placement::Placement;
 pub use reduction::{CrossDeviceOps, Reduction, SparseGradients, WireFormat};
 pub(crate) use rendezvous::{Link, Rendezvous, Session};
+pub(crate) use run_order::RunOrder;
 pub(crate) use world::{World, differs};

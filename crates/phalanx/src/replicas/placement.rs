@@ -239,11 +239,17 @@ impl Placement {
         &self.devices
     }
 
-    /// Whether both use the same devices in the same way.
+    /// Whether both use the same devices in the same way, with the same other processes.
     pub(crate) fn has_same_devices(&self, other: &Self) -> bool {
+        let is_same_world = match (&self.world, &other.world) {
+            (None, None) => true,
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            _ => false,
+        };
         self.engine.is_same(&other.engine)
             && self.devices == other.devices
             && self.layout.is_same(&other.layout)
+            && is_same_world
     }
 
     /// The name of a replica's device, as in `cpu:0`.

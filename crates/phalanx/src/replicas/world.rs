@@ -10,6 +10,7 @@ use phalanx_graph::{AlignedBytes, HostTensor, WorldExchange};
 use phalanx_kernels::{Exchange, ExchangeBinding, ExchangeMemory, ExchangeOp, ExchangeRequest};
 use phalanx_pjrt::ElementType;
 
+use super::RunOrder;
 use super::rendezvous::{Rendezvous, Session, first_failure};
 use crate::engine::Engine;
 use crate::{Error, Result};
@@ -39,6 +40,8 @@ pub(crate) struct World {
     is_left_behind: AtomicBool,
     /// The number of trainings that this process has begun.
     fits: AtomicU64,
+    /// The runs of custom training loops.
+    runs: RunOrder,
 }
 
 impl World {
@@ -61,6 +64,7 @@ impl World {
             is_catching_up: AtomicBool::new(false),
             is_left_behind: AtomicBool::new(false),
             fits: AtomicU64::new(0),
+            runs: RunOrder::default(),
         };
         world.greet()?;
         Ok(Arc::new(world))
@@ -127,6 +131,11 @@ impl World {
     /// This process is where the others are.
     pub(crate) fn has_caught_up(&self) {
         self.is_catching_up.store(false, Ordering::Release);
+    }
+
+    /// The runs of custom training loops, which the host's exchanges wait for.
+    pub(crate) const fn runs(&self) -> &RunOrder {
+        &self.runs
     }
 
     /// Counts a training that this process begins, from 1.
@@ -211,6 +220,7 @@ impl World {
                 "this process has come to a training that goes on, and takes part in it from `fit` on; evaluate and predict after that",
             ));
         }
+        self.runs.finish()?;
         let all = self.communicator().all_gather(bytes, Element::U8);
         all.map_err(|error| self.explain(&error))
     }
@@ -234,6 +244,7 @@ impl World {
         if self.is_catching_up() {
             return Ok(());
         }
+        self.runs.finish()?;
         let come = self.communicator().barrier();
         come.map_err(|error| self.explain(&error))
     }
@@ -254,6 +265,7 @@ impl World {
 
     /// Replaces bytes by another process' bytes.
     fn broadcast_bytes(&self, from: usize, bytes: &mut [u8]) -> Result<()> {
+        self.runs.finish()?;
         let sent = self.communicator().broadcast(from, bytes);
         sent.map_err(|error| self.explain(&error))
     }
@@ -322,6 +334,8 @@ fn watched(session: &Session, local_replicas: usize, timeout: Duration) -> Arc<d
 impl Drop for World {
     /// Leaves the others in good order; where something failed there is nothing to wait for.
     fn drop(&mut self) {
+        // What the device does at its end, the training does not need.
+        let _ = self.runs.finish();
         let Some(coordinator) = self.coordinator() else {
             return;
         };

@@ -9,7 +9,8 @@ use crate::data::Position;
 use crate::fit::match_by_name;
 
 impl State {
-    /// All its values on the host, for [`TrainingState::save`]; waits for the steps begun.
+    /// All its values on the host, for [`TrainingState::save`]; waits for the steps begun. Of several processes all call this, and the
+    /// first one saves.
     ///
     /// Of a value that replicas do not have in common it is what [`ValueKind`](super::ValueKind) says: the sum, the mean,
     /// or the value of the first replica.
@@ -52,6 +53,7 @@ impl State {
         let placed = values.iter().zip(&self.entries);
         let placed = placed.map(|(value, entry)| self.placed(value, entry.kind));
         let placed: Vec<_> = placed.collect::<Result<_>>()?;
+        self.finish_exchanges()?;
         for (entry, arrays) in self.entries.iter_mut().zip(placed) {
             entry.buffers = arrays;
         }

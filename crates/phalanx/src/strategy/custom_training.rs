@@ -3,7 +3,8 @@
 use phalanx_graph::{HostTensor, Tensor};
 
 use super::Strategy;
-use super::distribute::{DistributedBatch, DistributedDataset, InputContext, Pipelines};
+use super::distribute::{DistributedDataset, InputContext, Pipelines};
+use super::distributed_batch::DistributedBatch;
 use super::function::{Argument, Function};
 use super::handle::StrategyHandle;
 use super::per_replica::{PerReplica, Reduce, ValueContext};
@@ -46,6 +47,11 @@ use crate::data::{Batch, Batches};
 /// assert!(losses[19] < 0.1 * losses[0]);
 /// # Ok::<(), phalanx::Error>(())
 /// ```
+///
+/// With [`MultiWorkerMirroredStrategy`](super::MultiWorkerMirroredStrategy) every process runs the same loop: it makes the same calls in
+/// the same order, those among them that read the state, `reduce` and `gather`. The first process gives models and values of your own
+/// their first values; [`State::save`] writes in the first process alone. Where a process is lost, the calls of the others end
+/// with an error that names it, and the state is that of the last step that all made.
 pub trait CustomTraining: Strategy {
     /// A state without models yet; first values and random numbers come from the seed.
     ///
@@ -67,7 +73,8 @@ pub trait CustomTraining: Strategy {
     }
 
     /// Global batches that are divided over the replicas as they are read: each gets as many rows as TensorFlow's
-    /// rebatch gives it, or the strategy's shares do; where the parts are not equal, all are filled up to the largest.
+    /// rebatch gives it, or the strategy's shares do; where the parts are not equal, all are filled up to the largest. Each of several
+    /// processes reads its part, as in `fit`.
     fn distribute_dataset(&self, batches: &Batches) -> DistributedDataset {
         DistributedDataset::global(&handle(self), batches)
     }
@@ -75,7 +82,9 @@ pub trait CustomTraining: Strategy {
     /// Batches that `pipeline` makes for one replica each, which are not divided: shard by the context and batch by
     /// [`InputContext::per_replica_batch_size`]. Parts of different sizes are filled up to the largest.
     ///
-    /// A warning says so when two pipelines begin with the same batch.
+    /// Each of several processes makes the pipelines of its own replicas; an epoch has as many steps as the longest of them.
+    ///
+    /// A warning says so when two pipelines of a process begin with the same batch.
     ///
     /// # Errors
     /// When `pipeline` fails, or the first batch of one of several pipelines does.
@@ -87,15 +96,15 @@ pub trait CustomTraining: Strategy {
         DistributedDataset::from_function(&handle(self), pipelines, pipeline)
     }
 
-    /// One global batch, divided over the replicas.
+    /// One global batch, divided over the replicas; each of several processes is given the whole batch.
     ///
     /// # Errors
     /// When it has no rows or a tensor has other rows, or a device has not the memory.
     fn distribute_batch(&self, batch: &Batch) -> Result<DistributedBatch> {
-        DistributedBatch::split(&handle(self), batch, batch.rows())
+        DistributedBatch::of_whole(&handle(self), batch)
     }
 
-    /// A value for each replica, for functions that take a tensor.
+    /// A value for each replica, for functions that take a tensor; each of several processes makes those of its own replicas.
     ///
     /// # Errors
     /// When a device has not the memory.
@@ -105,7 +114,8 @@ pub trait CustomTraining: Strategy {
     ) -> Result<PerReplica> {
         let strategy = handle(self);
         let num_replicas_in_sync = strategy.replicas();
-        let values = (0..num_replicas_in_sync).map(|replica_id| {
+        let first = strategy.first_replica();
+        let values = (first..first + strategy.local_replicas()).map(|replica_id| {
             value(ValueContext {
                 replica_id,
                 num_replicas_in_sync,
@@ -120,7 +130,7 @@ pub trait CustomTraining: Strategy {
     /// When a device has not the memory.
     fn broadcast(&self, value: &HostTensor) -> Result<PerReplica> {
         let strategy = handle(self);
-        let values = vec![value.clone(); strategy.replicas()];
+        let values = vec![value.clone(); strategy.local_replicas()];
         PerReplica::put(&strategy, &values, true)
     }
 

@@ -1,222 +1,13 @@
 //! Batches divided over replicas and put on their devices, one step ahead.
 
 use std::fmt;
-use std::sync::Arc;
 
-use phalanx_graph::{HostTensor, Shape};
+use phalanx_graph::HostTensor;
 
+use super::distributed_batch::DistributedBatch;
 use super::handle::StrategyHandle;
-use super::per_replica::PerReplica;
-use crate::data::{Batch, BatchIter, Batches, Position};
-use crate::fit::filled;
-use crate::replicas::BatchPartition;
+use crate::data::{Batch, BatchIter, Batches, Position, Worker};
 use crate::{Error, Result};
-
-/// A batch whose rows are divided over the replicas, each part on its replica's device.
-#[derive(Clone, Debug)]
-pub struct DistributedBatch {
-    pub(super) x: Vec<PerReplica>,
-    pub(super) y: Vec<PerReplica>,
-    pub(super) weight: Option<PerReplica>,
-    pub(super) rows: Arc<ExampleRows>,
-    /// Position of the first example in the epoch.
-    pub first: u64,
-}
-
-/// Which rows of a distributed batch are examples.
-#[derive(Debug)]
-pub(super) struct ExampleRows {
-    /// ExampleRows of the arrays of each replica.
-    pub(super) each: usize,
-    /// How many of them are examples, for each replica.
-    pub(super) counts: Vec<usize>,
-    /// The counts, and the number in the step of each replica's first row, on the devices; where all rows are examples,
-    /// programs do without.
-    pub(super) filled: Option<[PerReplica; 2]>,
-}
-
-impl DistributedBatch {
-    /// Number of examples, of all replicas together.
-    #[must_use]
-    pub fn rows(&self) -> usize {
-        self.rows.counts.iter().sum()
-    }
-
-    /// Number of examples of each replica.
-    #[must_use]
-    pub fn rows_per_replica(&self) -> &[usize] {
-        &self.rows.counts
-    }
-
-    pub(super) fn check_strategy(&self, strategy: &StrategyHandle) -> Result<()> {
-        let tensors = self.x.iter().chain(&self.y).chain(&self.weight);
-        let mut tensors = tensors.take(1);
-        tensors.try_for_each(|tensor| tensor.check_strategy("a batch", strategy))
-    }
-
-    /// Divides a global batch, of which a full one has `full` rows.
-    pub(super) fn split(strategy: &StrategyHandle, batch: &Batch, full: usize) -> Result<Self> {
-        check_rows(batch)?;
-        let partition = strategy.placement.partition(batch.rows(), full);
-        let replicas = 0..partition.replicas();
-        let parts: Vec<RowRange<'_>> = replicas
-            .map(|replica| RowRange {
-                batch,
-                start: partition.first_row(replica),
-                count: partition.rows(replica),
-            })
-            .collect();
-        Self::of_parts(strategy, &parts, &partition, batch.first)
-    }
-
-    /// A batch for each replica; where one has none, rows of another stand in.
-    fn of_batches(
-        strategy: &StrategyHandle,
-        batches: &[Option<Batch>],
-        full: usize,
-    ) -> Result<Self> {
-        let some = batches.iter().flatten().next();
-        let some = some.ok_or_else(|| Error::Bug("a step without a batch".into()))?;
-        for batch in batches.iter().flatten() {
-            check_rows(batch)?;
-            check_alike(some, batch)?;
-        }
-        let parts = batches.iter().map(|batch| RowRange {
-            batch: batch.as_ref().unwrap_or(some),
-            start: 0,
-            count: batch.as_ref().map_or(0, Batch::rows),
-        });
-        let parts: Vec<RowRange<'_>> = parts.collect();
-        let partition = BatchPartition::from_rows(parts.iter().map(|part| part.count));
-        let partition = match partition.is_even() {
-            true => partition,
-            false => partition.padded_to(full),
-        };
-        Self::of_parts(strategy, &parts, &partition, some.first)
-    }
-
-    fn of_parts(
-        strategy: &StrategyHandle,
-        parts: &[RowRange<'_>],
-        partition: &BatchPartition,
-        first: u64,
-    ) -> Result<Self> {
-        let each = partition.padded_rows();
-        let put = |tensor: &dyn Fn(&Batch) -> HostTensor| {
-            let part =
-                |part: &RowRange<'_>| filled(&tensor(part.batch), part.start, part.count, each);
-            let values = parts.iter().map(part);
-            PerReplica::put(strategy, &values.collect::<Vec<_>>(), false)
-        };
-        let batch = parts[0].batch;
-        let x = (0..batch.x.len()).map(|i| put(&|batch| batch.x[i].clone()));
-        let y = (0..batch.y.len()).map(|i| put(&|batch| batch.y[i].clone()));
-        let weighted = parts.iter().any(|part| part.batch.weight.is_some());
-        let weight = weighted.then(|| put(&|batch| weights(batch)));
-        Ok(Self {
-            x: x.collect::<Result<_>>()?,
-            y: y.collect::<Result<_>>()?,
-            weight: weight.transpose()?,
-            rows: Arc::new(ExampleRows::new(strategy, partition)?),
-            first,
-        })
-    }
-}
-
-impl ExampleRows {
-    /// Whether the same rows are examples, or all are.
-    pub(super) fn is_like(&self, other: &Self) -> bool {
-        let none_fills = self.filled.is_none() && other.filled.is_none();
-        none_fills || (self.each == other.each && self.counts == other.counts)
-    }
-
-    fn new(strategy: &StrategyHandle, partition: &BatchPartition) -> Result<Self> {
-        let replicas = 0..partition.replicas();
-        let counts: Vec<usize> = replicas
-            .clone()
-            .map(|replica| partition.rows(replica))
-            .collect();
-        let filled = (!partition.is_even()).then(|| {
-            let number = |n: &usize| HostTensor::scalar(*n as u32);
-            let starts: Vec<usize> = replicas
-                .map(|replica| partition.first_row(replica))
-                .collect();
-            let put = |numbers: &[usize]| {
-                let numbers: Vec<HostTensor> = numbers.iter().map(number).collect();
-                PerReplica::put(strategy, &numbers, false)
-            };
-            Ok::<_, Error>([put(&counts)?, put(&starts)?])
-        });
-        Ok(Self {
-            each: partition.padded_rows(),
-            filled: filled.transpose()?,
-            counts,
-        })
-    }
-}
-
-/// What a replica gets: some rows of a batch.
-struct RowRange<'a> {
-    batch: &'a Batch,
-    start: usize,
-    count: usize,
-}
-
-/// The weights of a batch, 1 where it has none.
-fn weights(batch: &Batch) -> HostTensor {
-    batch
-        .weight
-        .clone()
-        .unwrap_or_else(|| HostTensor::full(Shape::f32([batch.rows()]), 1.0))
-}
-
-fn check_rows(batch: &Batch) -> Result<()> {
-    let rows = batch.rows();
-    let named = |name: &str, tensors: &[HostTensor]| {
-        let wrong = tensors.iter().find(|t| t.dims().first() != Some(&rows));
-        let wrong = wrong.map(|t| format!("{name} is {}", t.shape()));
-        wrong.map_or(Ok(()), |wrong| {
-            Err(Error::user(format!(
-                "a batch cannot be divided over replicas: it has {rows} rows, but {wrong}; every tensor needs the examples as its first dim"
-            )))
-        })
-    };
-    if rows == 0 {
-        return Err(Error::user(
-            "a batch cannot be divided over replicas: it has no rows; leave it out",
-        ));
-    }
-    named("x", &batch.x)?;
-    named("y", &batch.y)?;
-    named("the weight", batch.weight.as_slice())
-}
-
-/// Refuses batches of one step whose examples differ in shape.
-fn check_alike(one: &Batch, other: &Batch) -> Result<()> {
-    let examples = |tensors: &[HostTensor]| -> Vec<Shape> {
-        let example = |t: &HostTensor| Shape::new(t.dtype(), &t.dims()[1..]);
-        tensors.iter().map(example).collect()
-    };
-    let (here, there) = (
-        (examples(&one.x), examples(&one.y)),
-        (examples(&other.x), examples(&other.y)),
-    );
-    if here == there {
-        return Ok(());
-    }
-    let text = |(x, y): &(Vec<Shape>, Vec<Shape>)| {
-        let list = |shapes: &[Shape]| {
-            let shapes: Vec<String> = shapes.iter().map(ToString::to_string).collect();
-            shapes.join(", ")
-        };
-        format!("x {}, y {}", list(x), list(y))
-    };
-    Err(Error::user(format!(
-        "the batches of one step differ: one has examples of {}, another of {}; give all replicas examples of one shape",
-        text(&here),
-        text(&there)
-    )))
-}
 
 /// Batches that are divided over the replicas as they are read; see
 /// [`distribute_dataset`](super::CustomTraining::distribute_dataset).
@@ -224,6 +15,8 @@ fn check_alike(one: &Batch, other: &Batch) -> Result<()> {
 pub struct DistributedDataset {
     strategy: StrategyHandle,
     origin: Origin,
+    /// Why this process has no part of the data.
+    refused: Option<String>,
 }
 
 #[derive(Clone)]
@@ -275,9 +68,22 @@ impl InputContext {
 
 impl DistributedDataset {
     pub(super) fn global(strategy: &StrategyHandle, batches: &Batches) -> Self {
+        let own = strategy.world().map(|world| {
+            batches.sharded_for(Worker {
+                index: world.worker(),
+                count: world.workers(),
+                replicas: world.local_replicas(),
+            })
+        });
+        let (batches, refused) = match own {
+            None => (batches.clone(), None),
+            Some(Ok(own)) => (own, None),
+            Some(Err(error)) => (batches.clone(), Some(error.to_string())),
+        };
         Self {
             strategy: strategy.clone(),
-            origin: Origin::Global(batches.clone()),
+            origin: Origin::Global(batches),
+            refused,
         }
     }
 
@@ -286,16 +92,18 @@ impl DistributedDataset {
         pipelines: Pipelines,
         mut pipeline: impl FnMut(InputContext) -> Result<Batches>,
     ) -> Result<Self> {
-        let count = match pipelines {
+        let own = match pipelines {
             Pipelines::PerWorker => 1,
-            Pipelines::PerReplica => strategy.replicas(),
+            Pipelines::PerReplica => strategy.local_replicas(),
         };
+        let world = strategy.world();
+        let (worker, workers) = world.map_or((0, 1), |world| (world.worker(), world.workers()));
         let context = |input_pipeline_id| InputContext {
-            num_input_pipelines: count,
+            num_input_pipelines: workers * own,
             input_pipeline_id,
             num_replicas_in_sync: strategy.replicas(),
         };
-        let batches: Vec<Batches> = (0..count)
+        let batches: Vec<Batches> = (worker * own..(worker + 1) * own)
             .map(|id| pipeline(context(id)))
             .collect::<Result<_>>()?;
         if let Some((one, other)) = duplicate_pipelines(&batches)? {
@@ -310,15 +118,16 @@ impl DistributedDataset {
         Ok(Self {
             strategy: strategy.clone(),
             origin,
+            refused: None,
         })
     }
 
-    /// Number of steps in an epoch, `None` when endless.
+    /// Number of steps in an epoch of this process' data, `None` when endless.
     #[must_use]
     pub fn steps(&self) -> Option<usize> {
         match &self.origin {
             Origin::Global(batches) => batches.len(),
-            Origin::Dealt(batches) => Some(batches.len()?.div_ceil(self.strategy.replicas())),
+            Origin::Dealt(batches) => Some(batches.len()?.div_ceil(self.strategy.local_replicas())),
             Origin::Own(pipelines) => {
                 let steps: Option<Vec<usize>> = pipelines.iter().map(Batches::len).collect();
                 steps?.into_iter().max()
@@ -366,14 +175,25 @@ impl DistributedDataset {
 
     fn iter_of(&self, readers: Vec<BatchIter>) -> DistributedIter {
         let sizes = self.pipelines().iter().map(Batches::size);
+        let position = furthest(&readers);
+        let read = position.segments.last().map_or(0, |last| last.steps);
+        let read = match self.origin {
+            Origin::Dealt(_) => read.div_ceil(self.strategy.local_replicas()),
+            Origin::Global(_) | Origin::Own(_) => read,
+        };
+        let skips_corrupt = |batches: &Batches| batches.dataset().skips_corrupt();
         DistributedIter {
             strategy: self.strategy.clone(),
-            position: furthest(&readers),
+            position,
             readers,
             global: matches!(self.origin, Origin::Global(_)),
+            skips_corrupt: self.pipelines().iter().any(skips_corrupt),
             size: sizes.max().unwrap_or(1),
+            left: self.steps().map(|steps| steps.saturating_sub(read)),
+            before: None,
             ahead: None,
             started: false,
+            refused: self.refused.clone(),
         }
     }
 }
@@ -415,13 +235,20 @@ pub struct DistributedIter {
     readers: Vec<BatchIter>,
     /// Whether a batch is one for all replicas.
     global: bool,
+    /// Whether batches may have fewer rows than their places say.
+    skips_corrupt: bool,
     /// ExampleRows of a full batch.
     size: usize,
+    /// The steps to come, `None` when endless; of several processes with pipelines of their own, the steps of the longest.
+    left: Option<usize>,
+    /// A batch of the step before, where several processes have pipelines of their own.
+    before: Option<Batch>,
     /// The position after the steps that were handed out.
     position: Position,
     /// The next step, and the position after it.
     ahead: Option<(Result<DistributedBatch>, Position)>,
     started: bool,
+    refused: Option<String>,
 }
 
 impl DistributedIter {
@@ -440,25 +267,60 @@ impl DistributedIter {
     fn read(&mut self) -> Option<Result<DistributedBatch>> {
         if self.global {
             let batch = self.readers[0].next()?;
-            return Some(batch.and_then(|batch| self.split(&batch)));
+            return Some(batch.and_then(|batch| self.split(batch)));
         }
-        let replicas = self.strategy.replicas();
+        let is_shared = self.strategy.world().is_some();
+        if is_shared && self.left == Some(0) {
+            return None;
+        }
+        let replicas = self.strategy.local_replicas();
         let readers = self.readers.len();
         let next = |replica: usize| self.readers[replica % readers].next().transpose();
         let batches: Result<Vec<Option<Batch>>> = (0..replicas).map(next).collect();
         match batches {
-            Ok(batches) if batches.iter().all(Option::is_none) => None,
-            Ok(batches) => Some(DistributedBatch::of_batches(
-                &self.strategy,
-                &batches,
-                self.size,
-            )),
+            Ok(batches) if !is_shared && batches.iter().all(Option::is_none) => None,
+            Ok(batches) => {
+                self.left = self.left.map(|left| left.saturating_sub(1));
+                let before = self.before.as_ref();
+                let made =
+                    DistributedBatch::of_batches(&self.strategy, &batches, before, self.size);
+                if is_shared {
+                    self.before = batches.into_iter().flatten().next().or(self.before.take());
+                }
+                Some(made)
+            }
             Err(error) => Some(Err(error)),
         }
     }
 
-    fn split(&self, batch: &Batch) -> Result<DistributedBatch> {
-        DistributedBatch::split(&self.strategy, batch, self.size)
+    fn split(&self, mut batch: Batch) -> Result<DistributedBatch> {
+        let Some(mut part) = self.readers[0].worker_part()? else {
+            return DistributedBatch::split(&self.strategy, &batch, self.size);
+        };
+        part.is_even &= !self.skips_corrupt;
+        batch.first += part.first_row as u64;
+        DistributedBatch::of_worker(&self.strategy, &batch, self.size, part)
+    }
+
+    /// What processes with pipelines of their own agree on before the first step: how many steps there are, and how many rows in
+    /// the arrays of a replica.
+    fn agree(&mut self) -> Result<()> {
+        if let Some(refused) = self.refused.take() {
+            return Err(Error::User(refused));
+        }
+        let world = match self.strategy.world() {
+            Some(world) if !self.global => world,
+            _ => return Ok(()),
+        };
+        let endless = f64::INFINITY;
+        let left = self.left.map_or(endless, |left| left as f64);
+        let of_all = world.all_gather_rows(&[vec![left, self.size as f64]])?;
+        let most = |column: usize| of_all.iter().map(|row| row[column]).fold(0.0, f64::max);
+        self.left = Some(most(0))
+            .filter(|left| *left < endless)
+            .map(|left| left as usize);
+        self.size = most(1) as usize;
+        Ok(())
     }
 }
 
@@ -468,9 +330,14 @@ impl Iterator for DistributedIter {
     fn next(&mut self) -> Option<Result<DistributedBatch>> {
         if !self.started {
             self.started = true;
+            let agreed = self.agree();
+            if let Err(error) = self.strategy.or_fail_together(agreed) {
+                return Some(Err(error));
+            }
             self.read_ahead();
         }
         let (now, position) = self.ahead.take()?;
+        let now = self.strategy.or_fail_together(now);
         if now.is_ok() {
             self.position = position;
             self.read_ahead();

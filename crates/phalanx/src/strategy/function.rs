@@ -5,7 +5,7 @@ use std::sync::Arc;
 use phalanx_graph::{Graph, Program, Shape, Tensor};
 use phalanx_pjrt::Buffer;
 
-use super::distribute::{DistributedBatch, ExampleRows};
+use super::distributed_batch::{DistributedBatch, ExampleRows};
 use super::handle::StrategyHandle;
 use super::per_replica::{FirstDim, PerReplica, ReplicaBuffer};
 use super::replica_cx::{BatchRows, ReplicaCx};
@@ -251,7 +251,8 @@ impl<'f, A: Argument, const N: usize> Function<'f, A, N> {
         };
         let tensors = A::tensors(given);
         let rows = rows_of::<A>(given)?;
-        run(&self.strategy, trace, state, &tensors, rows.as_ref())
+        let begun = run(&self.strategy, trace, state, &tensors, rows.as_ref());
+        self.strategy.or_fail_together(begun)
     }
 
     fn key(&self, state: &State, given: &A::Given) -> Result<TraceKey> {
@@ -281,7 +282,8 @@ impl<'f, A: Argument, const N: usize> Function<'f, A, N> {
     }
 
     fn trace(&self, state: &State, given: &A::Given, key: TraceKey) -> Result<Trace> {
-        let graph = Graph::with_replicas(self.strategy.replicas());
+        let placement = &self.strategy.placement;
+        let graph = Graph::with_workers(placement.workers(), placement.local_replicas());
         let mut replicated = Vec::new();
         let mut symbols = Vec::new();
         for ((name, _), (shape, same)) in A::tensors(given).iter().zip(&key.arguments) {
@@ -300,7 +302,7 @@ impl<'f, A: Argument, const N: usize> Function<'f, A, N> {
             .ok_or_else(|| Error::Bug("an argument without its tensors".into()))?;
         let mut cx = ReplicaCx::new(&graph, state, self.policy, rows);
         let results = (self.body)(&mut cx, argument);
-        let changed = cx.changed();
+        let changed = cx.committed();
         let values = changed.iter().map(|(_, value)| ("state", value));
         let outputs: Vec<(&str, &Tensor)> = values
             .chain(results.iter().map(|result| ("result", result)))
@@ -322,7 +324,7 @@ impl<'f, A: Argument, const N: usize> Function<'f, A, N> {
         }
         let specs = results.iter().zip(&program.outputs[changed.len()..]);
         Ok(Trace {
-            compiled: self.strategy.placement.compile("function", &program)?,
+            compiled: self.compile(&program)?,
             results: specs
                 .map(|(result, (_, value))| ResultSpec {
                     shape: result.shape(),
@@ -334,6 +336,17 @@ impl<'f, A: Argument, const N: usize> Function<'f, A, N> {
             bound: cx.bound,
             key,
         })
+    }
+
+    /// The compiled program, which all processes have alike.
+    fn compile(&self, program: &Program) -> Result<Compiled> {
+        let compiled = self.strategy.placement.compile("function", program);
+        let compiled = self.strategy.or_fail_together(compiled)?;
+        if let Some(world) = self.strategy.world() {
+            let program = format!("program {:016x}", compiled.fingerprint());
+            world.agree("a function of a training loop", &program)?;
+        }
+        Ok(compiled)
     }
 
     fn warn_of_many(&self) {
@@ -398,8 +411,9 @@ fn run<const N: usize>(
     rows: Option<&Arc<ExampleRows>>,
 ) -> Result<[PerReplica; N]> {
     let copies = state.copies(&trace.bound)?;
-    let mut lists: Vec<Vec<&Buffer>> = Vec::with_capacity(strategy.replicas());
-    for replica in 0..strategy.replicas() {
+    state.begin_after_others(&trace.bound)?;
+    let mut lists: Vec<Vec<&Buffer>> = Vec::with_capacity(strategy.local_replicas());
+    for replica in 0..strategy.local_replicas() {
         let mut list: Vec<&Buffer> = tensors.iter().map(|(_, t)| t.buffer(replica)).collect();
         let filled = rows.and_then(|rows| rows.filled.as_ref());
         list.extend(
@@ -434,7 +448,7 @@ fn run<const N: usize>(
         PerReplica::new(strategy, parts.collect(), spec.same, first_dim)
     });
     let results: Vec<PerReplica> = results.collect();
-    state.began(done)?;
+    state.began(done, &trace.changed)?;
     <[PerReplica; N]>::try_from(results)
         .map_err(|_| Error::Bug("a function without its results".into()))
 }

@@ -1,8 +1,9 @@
 //! Identifies which strategy owns a value.
 
 use std::fmt;
+use std::sync::Arc;
 
-use crate::replicas::{Layout, Placement};
+use crate::replicas::{Layout, Placement, World};
 use crate::{Error, Result};
 
 /// The strategy that a value belongs to: its name, and where its replicas are.
@@ -20,20 +21,50 @@ impl StrategyHandle {
         }
     }
 
+    /// The number of replicas of all processes.
     pub(super) fn replicas(&self) -> usize {
         self.placement.replicas()
     }
 
-    /// Refuses a strategy without replicas, one model divided over a mesh or in stages, and replicas of several processes.
+    /// The number of replicas of this process.
+    pub(super) const fn local_replicas(&self) -> usize {
+        self.placement.local_replicas()
+    }
+
+    /// The number of this process' first replica among those of all.
+    pub(super) fn first_replica(&self) -> usize {
+        let world = self.world();
+        world.map_or(0, |world| world.worker() * self.local_replicas())
+    }
+
+    /// The processes that train together, where there are several.
+    pub(super) fn world(&self) -> Option<&Arc<World>> {
+        let world = self.placement.world();
+        world.filter(|world| world.workers() > 1)
+    }
+
+    /// Tells the other processes of an error that they do not have, so that they do not wait for this one.
+    pub(super) fn or_fail_together<T>(&self, result: Result<T>) -> Result<T> {
+        if let (Err(error), Some(world)) = (&result, self.world()) {
+            world.abort(&error.to_string());
+        }
+        result
+    }
+
+    /// Refuses a strategy without replicas, one model divided over a mesh or in stages, and a process that comes later than others.
     pub(super) fn check_replicas(&self) -> Result<()> {
+        if self.world().is_some_and(|world| world.is_catching_up()) {
+            return Err(Error::Cluster(
+                "this process has come in the place of one that was lost, and the others are in the middle of a training loop of their own, which no process can enter; end all of them, and let the loop go on from a checkpoint (`State::set_training_state`)".to_owned(),
+            ));
+        }
         let how = match self.placement.layout() {
-            _ if self.placement.workers() > 1 => "trains in several processes",
             Layout::Replicated | Layout::ParameterDevice(_) => return Ok(()),
             Layout::Sharded(_) => "divides one model over a mesh",
             Layout::Pipelined(_) => "has one model in stages",
         };
         Err(Error::user(format!(
-            "training loops of one's own run on replicas of one process, and `{self}` {how}; use another strategy, or `compile` and `fit`"
+            "custom training loops run on replicas, and `{self}` {how}; use another strategy, or `compile` and `fit`"
         )))
     }
 

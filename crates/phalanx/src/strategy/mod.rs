@@ -1,11 +1,13 @@
 //! Strategies: on which devices a model is trained, and how they share the work.
 
+mod all_workers;
 mod central_storage;
 mod checkpoint;
 mod communication;
 mod custom_training;
 mod default_devices;
 mod distribute;
+mod distributed_batch;
 mod function;
 mod handle;
 mod mesh;
@@ -24,9 +26,8 @@ mod tpu;
 pub use central_storage::CentralStorageStrategy;
 pub use communication::{CommunicationImplementation, CommunicationOptions};
 pub use custom_training::CustomTraining;
-pub use distribute::{
-    DistributedBatch, DistributedDataset, DistributedIter, InputContext, Pipelines,
-};
+pub use distribute::{DistributedDataset, DistributedIter, InputContext, Pipelines};
+pub use distributed_batch::DistributedBatch;
 pub use function::{Argument, Function, Inputs};
 pub use mesh::MeshStrategy;
 pub use mirrored::MirroredStrategy;

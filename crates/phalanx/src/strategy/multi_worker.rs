@@ -15,7 +15,8 @@ use crate::{Error, Result};
 ///
 /// Every process runs the same program: it compiles the model and calls `fit`, `evaluate`, `save` as the others do. Batches are
 /// global: each process reads its part of every batch. Results equal one process with the whole batches. The first process, the chief,
-/// gives the variables their first values, writes files and shows progress. Custom loops, meshes and pipelines stay within one process.
+/// gives the variables their first values, writes files and shows progress. Custom training loops run in
+/// all processes ([`CustomTraining`](super::CustomTraining)); meshes and pipelines stay within one process.
 #[derive(Clone, Debug)]
 pub struct MultiWorkerMirroredStrategy(Placement);
 

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use phalanx_graph::{AlignedBytes, DType, HostTensor, Shape};
 use phalanx_pjrt::Buffer;
 
-use super::distribute::ExampleRows;
+use super::all_workers::of_all_replicas;
+use super::distributed_batch::ExampleRows;
 use super::handle::StrategyHandle;
 use crate::{Error, Result};
 
@@ -146,7 +147,7 @@ impl PerReplica {
     /// # Errors
     /// When it is not; when the device fails.
     pub fn value(&self) -> Result<HostTensor> {
-        if self.same || self.parts.len() == 1 {
+        if self.same || self.strategy.replicas() == 1 {
             return self.read(0);
         }
         Err(Error::user(
@@ -172,6 +173,10 @@ impl PerReplica {
         let part = &self.parts[replica];
         let engine = self.strategy.placement.engine();
         let whole = engine.get(&part.buffer, &part.shape)?;
+        // A program whose exchange failed goes on with zeros.
+        if let Some(world) = self.strategy.world() {
+            world.check()?;
+        }
         Ok(match &self.first_dim {
             FirstDim::Examples(rows) if rows.counts[replica] < whole.rows() => {
                 whole.slice_rows(0, rows.counts[replica])
@@ -189,7 +194,7 @@ impl PerReplica {
         dim: Option<usize>,
     ) -> Result<HostTensor> {
         self.check_strategy("a value", strategy)?;
-        let values = self.local_results()?;
+        let values = of_all_replicas(strategy, self.local_results()?)?;
         check_reducible(&values[0], how, dim)?;
         check_equal_dims(&values, dim, "reduced")?;
         Ok(reduced(&values, how, dim))
@@ -198,7 +203,7 @@ impl PerReplica {
     /// The values of all replicas joined along a dim, in their order.
     pub(super) fn gather(&self, strategy: &StrategyHandle, dim: usize) -> Result<HostTensor> {
         self.check_strategy("a value", strategy)?;
-        let values = self.local_results()?;
+        let values = of_all_replicas(strategy, self.local_results()?)?;
         let shape = values[0].shape();
         if shape.rank() == 0 {
             return Err(Error::user(format!(

@@ -781,10 +781,25 @@ impl ReplicaCx<'_> {
     }
 
     /// The entries that were set, with their values.
-    pub(super) fn changed(&self) -> Vec<(usize, Tensor)> {
+    fn changed(&self) -> Vec<(usize, Tensor)> {
         let set = self.set.keys();
         set.map(|&entry| (entry, self.values[&entry].clone()))
             .collect()
+    }
+
+    /// The entries that were set, with values that stay as they were where an exchange with another process has failed.
+    #[track_caller]
+    pub(super) fn committed(&self) -> Vec<(usize, Tensor)> {
+        let changed = self.changed();
+        if self.state.strategy.world().is_none() || self.graph.error().is_some() {
+            return changed;
+        }
+        let succeeded = self.graph.exchanges_succeeded();
+        let kept = changed.into_iter().map(|(entry, value)| {
+            let kept = value.unless_kept(&succeeded, &self.originals[&entry]);
+            (entry, kept)
+        });
+        kept.collect()
     }
 
     pub(super) fn must_be_replicated(&self, entry: usize) -> bool {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use phalanx_graph::{DType, HostTensor, Shape, Sharding};
 use phalanx_pjrt::Buffer;
 
+use super::all_workers::{of_all_replicas, of_first_worker};
 use super::handle::StrategyHandle;
 use super::per_replica::Reduce;
 use crate::engine::PendingRun;
@@ -152,6 +153,9 @@ pub(super) const DRAWS: usize = 1;
 impl State {
     pub(super) fn new(strategy: StrategyHandle, seed: u64) -> Result<Self> {
         strategy.check_replicas()?;
+        if let Some(world) = strategy.world() {
+            world.agree("the seed of a state", &seed.to_string())?;
+        }
         let mut state = Self {
             strategy,
             entries: Vec::new(),
@@ -190,7 +194,7 @@ impl State {
         let first = self.entries.len();
         for (variable, value) in model.variables().iter().zip(&values) {
             let name = format!("{name}/{}", variable.name);
-            self.add(name, value, ValueKind::Replicated)?;
+            self.add_of_first(name, value, ValueKind::Replicated)?;
         }
         Ok(ModelRef {
             state_id: self.state_id.clone(),
@@ -346,9 +350,22 @@ impl State {
             )));
         }
         let entry = self.entries.len();
-        self.add(name.to_owned(), value, kind)?;
+        self.add_of_first(name.to_owned(), value, kind)?;
         let state_id = self.state_id.clone();
         Ok(ValueRef { state_id, entry })
+    }
+
+    /// Adds an array with the value that the first of several processes has.
+    fn add_of_first(&mut self, name: String, value: &HostTensor, kind: ValueKind) -> Result<()> {
+        let Some(world) = self.strategy.world() else {
+            return self.add(name, value, kind);
+        };
+        world.agree(
+            "what is added to a state",
+            &format!("`{name}` {}", value.shape()),
+        )?;
+        let first = of_first_worker(world, value)?;
+        self.add(name, &first, kind)
     }
 
     fn add(&mut self, name: String, value: &HostTensor, kind: ValueKind) -> Result<()> {
@@ -373,7 +390,12 @@ impl State {
             ValueKind::Sum => {}
         }
         let none = HostTensor::zeros(value.shape().clone());
-        let values = std::iter::once(value).chain(std::iter::repeat(&none));
+        let of_first = if self.strategy.first_replica() == 0 {
+            value
+        } else {
+            &none
+        };
+        let values = std::iter::once(of_first).chain(std::iter::repeat(&none));
         let devices = placement.devices().iter();
         let put = values.zip(devices);
         put.map(|(value, &device)| placement.engine().put(device, value))
@@ -447,12 +469,20 @@ impl State {
         SavedModel::new((*model.model).clone(), values.collect())
     }
 
-    /// Writes a model and its present values to a directory, as [`SavedModel::save`] does.
+    /// Writes a model and its present values to a directory, as [`SavedModel::save`] does. Of several processes the first writes, and
+    /// the others wait for it.
     ///
     /// # Errors
     /// As for [`variables`](Self::variables) and [`SavedModel::save`].
     pub fn save(&self, model: &ModelRef, path: impl AsRef<Path>) -> Result<()> {
-        self.saved_model(model)?.save(path)
+        let saved = self.saved_model(model)?;
+        let Some(world) = self.strategy.world() else {
+            return saved.save(path);
+        };
+        if world.is_chief() {
+            self.strategy.or_fail_together(saved.save(path))?;
+        }
+        world.barrier()
     }
 
     /// The result of a metric over all batches since it was added or [reset](Self::reset), of all replicas.
@@ -559,7 +589,13 @@ impl State {
     /// # Errors
     /// When one of them failed.
     pub fn finish(&mut self) -> Result<()> {
-        self.in_flight.finish(self.strategy.placement.engine())
+        self.in_flight.finish(self.strategy.placement.engine())?;
+        self.check_world()
+    }
+
+    /// An error where an exchange with another process has failed.
+    fn check_world(&self) -> Result<()> {
+        self.strategy.world().map_or(Ok(()), |world| world.check())
     }
 
     /// Refuses a handle of another state.
@@ -580,6 +616,7 @@ impl State {
     }
 
     fn write(&mut self, entry: usize, value: &HostTensor) -> Result<()> {
+        self.finish_exchanges()?;
         self.entries[entry].buffers = self.placed(value, self.entries[entry].kind)?;
         Ok(())
     }
@@ -591,19 +628,40 @@ impl State {
         let buffers = self.buffers(entry)?;
         let how = match kind {
             ValueKind::Replicated => {
-                return self
-                    .strategy
-                    .placement
-                    .parameter_engine()
-                    .get(&buffers[0], shape);
+                let placement = &self.strategy.placement;
+                let value = placement.parameter_engine().get(&buffers[0], shape)?;
+                return self.check_world().map(|()| value);
             }
-            ValueKind::First => return engine.get(&buffers[0], shape),
+            ValueKind::First => {
+                let own = engine.get(&buffers[0], shape)?;
+                let world = self.strategy.world();
+                return world.map_or(Ok(own.clone()), |world| of_first_worker(world, &own));
+            }
             ValueKind::Sum => Reduce::Sum,
             ValueKind::Mean => Reduce::Mean,
         };
         let values = buffers.iter().map(|buffer| engine.get(buffer, shape));
         let values: Vec<HostTensor> = values.collect::<Result<_>>()?;
+        let values = of_all_replicas(&self.strategy, values)?;
         Ok(super::per_replica::reduced(&values, how, None))
+    }
+}
+
+/// In several processes.
+impl State {
+    /// Before a run that takes these entries: waits for runs of other states, or that it does not follow from.
+    pub(super) fn begin_after_others(&self, taken: &[usize]) -> Result<()> {
+        let Some(world) = self.strategy.world() else {
+            return Ok(());
+        };
+        world.check()?;
+        world.runs().before(&self.state_id.0, taken)
+    }
+
+    /// Waits for runs that may still exchange values: those that come after a change by the host do not follow from them.
+    pub(super) fn finish_exchanges(&self) -> Result<()> {
+        let world = self.strategy.world();
+        world.map_or(Ok(()), |world| world.runs().finish())
     }
 }
 
@@ -684,8 +742,15 @@ impl State {
         Ok(())
     }
 
-    pub(super) fn began(&mut self, done: PendingRun) -> Result<()> {
-        self.in_flight.push(self.strategy.placement.engine(), done)
+    /// Notes a run, and the entries that it replaces.
+    pub(super) fn began(&mut self, done: PendingRun, replaced: &[usize]) -> Result<()> {
+        let (engine, done) = (self.strategy.placement.engine(), Arc::new(done));
+        if let Some(world) = self.strategy.world() {
+            world
+                .runs()
+                .begun(engine, &done, &self.state_id.0, replaced);
+        }
+        self.in_flight.push(engine, done)
     }
 }
 

@@ -165,7 +165,7 @@ fn a_pipeline_and_a_mesh_have_no_replicas_for_loops_of_ones_own() {
     let told = text(pipeline.state(1));
     assert!(
         told.starts_with(
-            "training loops of one's own run on replicas of one process, and `PipelineStrategy on cpu:0, cpu:1`"
+            "custom training loops run on replicas, and `PipelineStrategy on cpu:0, cpu:1`"
         ),
         "{told}"
     );

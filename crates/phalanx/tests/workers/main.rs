@@ -6,6 +6,7 @@
 mod cases;
 
 mod callbacks;
+mod custom_loops;
 #[cfg(feature = "etcd")]
 mod etcd;
 #[path = "../../../../tests/tools/hosts.rs"]
