@@ -1,4 +1,4 @@
-//! `cargo xtask bench models` (see `models`), `scaling`, `input`, `collectives`, `parameter-servers` (see there) and `cargo xtask bench single`: whole steps and epochs on one device, ours beside other frameworks'.
+//! `cargo xtask bench models` (see `models`), `scaling`, `input`, `collectives`, `jobs`, `parameter-servers` (see there) and `cargo xtask bench single`: whole steps and epochs on one device, ours beside other frameworks'.
 //!
 //! Every peer is a program `MODEL BATCH BUDGET` that prints a JSON line a result (`bench/peers/README.md`). They take
 //! turns, round by round, so that a machine that grows slow is slow for all; a result is the median of its rounds' medians.
@@ -6,6 +6,7 @@
 mod bench_run;
 mod collectives;
 mod input;
+mod jobs;
 mod machine;
 mod models;
 mod peer;
@@ -17,6 +18,7 @@ mod table;
 
 pub(crate) use collectives::collectives;
 pub(crate) use input::input;
+pub(crate) use jobs::jobs;
 pub(crate) use models::models;
 pub(crate) use scaling::{multiworker, scaling};
 pub(crate) use servers::parameter_servers;

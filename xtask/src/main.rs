@@ -25,6 +25,8 @@ usage: cargo xtask check [--skip NAME]... [NAME]...   all checks of a change, or
                                                      all-reduces between processes, beside gloo, TensorFlow and MPI
        cargo xtask bench input [--python PATH]... [--quick] [--write]
                                                      reading records and images, beside tf.data and DataLoader
+       cargo xtask bench jobs [--bin FOLDER] [--quick] [--write]
+                                                     a job's way from its submission to its first step
        cargo xtask bench models [--python PATH]... [--only NAME]... [--quick] [--write]
                                                      training steps of whole models, beside the same
        cargo xtask bench multiworker [--python PATH]... [--only NAME]... [--quick] [--write]
@@ -49,6 +51,7 @@ fn main() -> ExitCode {
         ["check", ref rest @ ..] => check::command(rest),
         ["bench", "collectives", ref rest @ ..] => bench::collectives(rest),
         ["bench", "input", ref rest @ ..] => bench::input(rest),
+        ["bench", "jobs", ref rest @ ..] => bench::jobs(rest),
         ["bench", "models", ref rest @ ..] => bench::models(rest),
         ["bench", "multiworker", ref rest @ ..] => bench::multiworker(rest),
         ["bench", "parameter-servers", ref rest @ ..] => bench::parameter_servers(rest),

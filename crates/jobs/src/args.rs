@@ -114,9 +114,22 @@ pub(crate) struct TrainingArgs {
     /// Return at once, as is the default
     #[arg(long = "async", hide = true, conflicts_with = "stream_logs")]
     pub(crate) is_async: bool,
-    /// Print the plan and where each value comes from, and submit nothing
+    #[command(flatten)]
+    pub(crate) plan: PlanArgs,
+}
+
+/// Whether a job is only planned, and what is estimated of it.
+#[derive(Debug, clap::Args)]
+pub(crate) struct PlanArgs {
+    /// Print the plan, where each value comes from, and what a training file would take; submit nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
+    /// What machines cost and compute: {currency: USD, machines: {n1-standard-4: {hour: 0.19, flops: 1e11}}, accelerators: {..}, here: {..}}
+    #[arg(long, value_name = "FILE", requires = "dry_run")]
+    pub(crate) prices: Option<PathBuf>,
+    /// Estimate the time by some steps here, in place of FLOPs
+    #[arg(long, requires = "dry_run")]
+    pub(crate) measure: bool,
 }
 
 /// A search to start.
@@ -145,9 +158,8 @@ pub(crate) struct TuneArgs {
     /// Trials at the same time
     #[arg(long, value_name = "N")]
     pub(crate) parallel: Option<u32>,
-    /// Print the plan, and start nothing
-    #[arg(long)]
-    pub(crate) dry_run: bool,
+    #[command(flatten)]
+    pub(crate) plan: PlanArgs,
 }
 
 /// What a job asks for: a file, and flags above it.

@@ -32,7 +32,11 @@ pub(crate) fn run(context: &mut Context, args: &EstimateArgs) -> Result<(), Fail
     let largest = largest.transpose().map_err(|error| failed(&error))?;
     let (parameters, precision) = (parameters(step.model()), config.precision.name());
     if context.global.progress == Progress::Json {
-        let event = event(parameters, precision, &estimate, largest.as_ref());
+        let batch_size = config.fit.batch_size;
+        let steps_per_epoch = rows.train.len().map(|rows| rows.div_ceil(batch_size));
+        let mut event = event(parameters, precision, &estimate, largest.as_ref());
+        event["epochs"] = json!(config.fit.epochs);
+        event["steps_per_epoch"] = json!(steps_per_epoch);
         return context.output.line(event);
     }
     context

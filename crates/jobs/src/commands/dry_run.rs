@@ -10,7 +10,10 @@ use phalanx_launch::spec::{Plan, Program, Source, Spec, bytes};
 use phalanx_launch::store::now;
 use serde_json::{Value as Json, json};
 
+use super::estimate::{self, Wanted};
+use super::prices::Prices;
 use super::{Context, Done};
+use crate::args::PlanArgs;
 use crate::daemon::submitted;
 use crate::failure::{Failure, NOT_READY};
 
@@ -49,9 +52,22 @@ fn preview(
     Ok(executor::preview(&context.root, &life, spec, plan, args))
 }
 
-pub(super) fn print(context: &Context, job: &str, source: &Source, body: &Json) -> Done {
+pub(super) fn print(
+    context: &Context,
+    job: &str,
+    source: &Source,
+    body: &Json,
+    args: &PlanArgs,
+) -> Done {
     let spec = Spec::read(source).map_err(Failure::usage)?;
     let plan = Plan::new(&spec).map_err(Failure::usage)?;
+    let prices = args.prices.as_deref().map(Prices::read).transpose()?;
+    let wanted = Wanted {
+        prices: prices.as_ref(),
+        measure: args.measure,
+    };
+    let directory = Path::new(body["phalanx"]["directory"].as_str().unwrap_or("."));
+    let estimate = estimate::of(&spec, &plan, directory, &wanted);
     let run = RunArgs {
         job_dir: Some(
             spec.job_dir
@@ -87,6 +103,7 @@ pub(super) fn print(context: &Context, job: &str, source: &Source, body: &Json) 
         "tasks": tasks,
         "values": origins,
         "secrets": spec.ours.secrets.keys().collect::<Vec<_>>(),
+        "estimate": estimate,
         "preview": preview,
     });
     context.print(&plan, text);
@@ -118,6 +135,7 @@ fn text(plan: &Json) -> String {
             words.join(" ")
         );
     }
+    let _ = write!(all, "\nestimate\n{}", estimate::text(&plan["estimate"]));
     all.push_str("\nvalues\n");
     for value in plan["values"].as_array().into_iter().flatten() {
         let text = |name: &str| {

@@ -1,7 +1,9 @@
 //! The commands, a file each where they are long.
 
 mod dry_run;
+mod estimate;
 mod logs;
+mod prices;
 mod search;
 mod show;
 mod spec;

@@ -12,8 +12,8 @@ use crate::failure::Failure;
 pub(super) fn training(context: &Context, args: &TrainingArgs) -> Done {
     let source = spec::source(&args.spec, None)?;
     let body = body(&args.job, &source)?;
-    if args.dry_run {
-        return dry_run::print(context, &args.job, &source, &body);
+    if args.plan.dry_run {
+        return dry_run::print(context, &args.job, &source, &body, &args.plan);
     }
     let client = context.client()?;
     let job = client.create(&body)?;
@@ -73,8 +73,8 @@ pub(super) fn tune(context: &Context, args: &TuneArgs) -> Done {
     };
     let source = search::source(args)?;
     let body = body(&name, &source)?;
-    if args.dry_run {
-        return dry_run::print(context, &name, &source, &body);
+    if args.plan.dry_run {
+        return dry_run::print(context, &name, &source, &body, &args.plan);
     }
     if body["trainingInput"]["hyperparameters"].is_null() {
         return Err(Failure::usage(

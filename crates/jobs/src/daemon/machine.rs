@@ -117,7 +117,8 @@ impl Share {
     }
 }
 
-fn memory() -> Option<u64> {
+/// The bytes of memory of this machine.
+pub(crate) fn memory() -> Option<u64> {
     let text = fs::read_to_string("/proc/meminfo").ok()?;
     let line = text
         .lines()

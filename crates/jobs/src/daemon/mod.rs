@@ -13,6 +13,7 @@ mod schedule;
 mod stream;
 
 pub(crate) use api::submitted;
+pub(crate) use machine::memory;
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};

@@ -1,5 +1,8 @@
 //! The digits on two workers, the same job file for all executors.
 
+// Each test program uses a part of it.
+#![allow(dead_code)]
+
 use std::fs;
 use std::path::Path;
 

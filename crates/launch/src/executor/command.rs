@@ -149,7 +149,8 @@ pub(crate) fn engine() -> Option<&'static str> {
 }
 
 /// The `phalanx` beside this program, or else the one in PATH.
-pub(crate) fn phalanx() -> String {
+#[must_use]
+pub fn phalanx() -> String {
     let own = std::env::current_exe().ok();
     let beside = own.and_then(|own| Some(own.parent()?.join("phalanx")));
     match beside.filter(|path| path.is_file()) {

@@ -1,0 +1,134 @@
+//! What a job would take, as `--dry-run` shows it.
+
+#![cfg(target_os = "linux")]
+
+mod digits;
+mod service;
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value as Json;
+use service::Service;
+
+const JOB: &str = "trainingInput:
+  scaleTier: CUSTOM
+  masterType: n1-standard-4
+  workerType: n1-highmem-8
+  workerCount: 2
+phalanx: {program: examples/digits.yaml, executor: slurm}
+";
+const PRICES: &str = "currency: EUR
+machines:
+  n1-standard-4: {hour: 0.5, flops: 1e9}
+  n1-highmem-8: {hour: 1.0, flops: 2e9}
+here: {hour: 0.25, flops: 5e8}
+";
+
+fn dry_run(service: &Service, options: &[&str], args: &[&str]) -> Json {
+    let start = [
+        "submit",
+        "training",
+        "demo",
+        "--dry-run",
+        "--format",
+        "json",
+        "--config",
+        "job.yaml",
+    ];
+    let plan = service.ok(&[&start, options, &["--"], args].concat());
+    serde_json::from_str::<Json>(&plan).unwrap()["estimate"].clone()
+}
+
+#[test]
+fn memory_time_and_cost_are_estimated_from_flops_and_prices() {
+    let program = Path::new(env!("CARGO_BIN_EXE_phalanx-jobs"));
+    if !program.with_file_name("phalanx").is_file() {
+        eprintln!("skipped: build phalanx-cli first");
+        return;
+    }
+    let service = Service::new("estimate");
+    digits::write(&service.folder);
+    fs::write(service.folder.join("job.yaml"), JOB).unwrap();
+    fs::write(service.folder.join("prices.yaml"), PRICES).unwrap();
+    let estimate = dry_run(
+        &service,
+        &["--prices", "prices.yaml"],
+        &["--epochs", "3", "--steps-per-epoch", "10"],
+    );
+    let number = |name: &str| {
+        estimate[name]
+            .as_f64()
+            .unwrap_or_else(|| panic!("{name}: {estimate:#}"))
+    };
+    assert_eq!(
+        (number("steps"), &estimate["fits"]),
+        (30.0, &Json::from(true)),
+        "{estimate:#}"
+    );
+    assert_eq!(number("memoryThereBytes"), 15.0 * f64::from(1 << 30));
+    assert!(
+        number("memoryBytes") > 1e5 && number("memoryBytes") < 1e8,
+        "{estimate:#}"
+    );
+    // Three trainers compute 5e9 FLOPs of a second together, and cost 2.5 an hour.
+    let seconds = 30.0 * number("stepFlops") / 5e9;
+    assert!(number("stepFlops") > 1e7);
+    assert!(
+        (number("seconds") - seconds).abs() < 1e-9 * seconds,
+        "{estimate:#}"
+    );
+    let cost = 2.5 * seconds / 3600.0;
+    assert!((number("cost") - cost).abs() < 1e-9 * cost, "{estimate:#}");
+    assert_eq!(estimate["currency"], "EUR");
+
+    let whole = dry_run(
+        &service,
+        &[],
+        &["--set", "fit.batch_size=64", "--epochs", "2"],
+    );
+    assert_eq!(whole["steps"], 2 * 1293_u64.div_ceil(64), "{whole:#}");
+    assert!(whole["seconds"].is_null(), "{whole:#}");
+
+    fs::write(
+        service.folder.join("job.yaml"),
+        JOB.replace("n1-highmem-8", "n1-highmem-16"),
+    )
+    .unwrap();
+    let missing = dry_run(
+        &service,
+        &["--prices", "prices.yaml", "--measure"],
+        &["--epochs", "1"],
+    );
+    assert_eq!(
+        missing["noCost"], "there is no price of n1-highmem-16",
+        "{missing:#}"
+    );
+    assert!(missing["seconds"].as_f64().unwrap() > 0.0, "{missing:#}");
+    fs::write(
+        service.folder.join("prices.yaml"),
+        "machines: {a: {hour: -1}}",
+    )
+    .unwrap();
+    let (code, error) = service.fails(&[
+        "submit",
+        "training",
+        "demo",
+        "--dry-run",
+        "--config",
+        "job.yaml",
+        "--prices",
+        "prices.yaml",
+    ]);
+    assert!(code == 2 && error.contains("-1 is no price"), "{error}");
+}
+
+#[test]
+fn what_is_no_training_file_is_not_estimated() {
+    let service = Service::new("program");
+    let plan = service.ok(&["submit", "training", "demo", "--dry-run", "--", "true"]);
+    assert!(
+        plan.contains("only a training file (train.yaml) is estimated"),
+        "{plan}"
+    );
+}
