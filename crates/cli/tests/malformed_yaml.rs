@@ -133,7 +133,7 @@ fn a_huge_file_is_refused_at_once() {
         .to_string();
     assert!(message.len() < 10_000, "{}", message.len());
     assert!(
-        start.elapsed() < Duration::from_secs(5),
+        start.elapsed() < Duration::from_secs(30),
         "{:?}",
         start.elapsed()
     );
@@ -163,7 +163,7 @@ fn random_changes_of_the_corpus_never_panic_and_are_quick() {
             let began = Instant::now();
             let _ = parse_bytes(&bytes, Path::new("fuzz.yaml"));
             assert!(
-                began.elapsed() < Duration::from_secs(1),
+                began.elapsed() < Duration::from_secs(5),
                 "{:?}",
                 String::from_utf8_lossy(&bytes)
             );

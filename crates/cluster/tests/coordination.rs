@@ -17,8 +17,8 @@ const SECOND: Duration = Duration::from_secs(1);
 /// Nothing in these tests takes so long unless it hangs.
 const LONG: Duration = Duration::from_secs(60);
 const FAST: Timing = Timing {
-    heartbeat: Duration::from_millis(50),
-    lease: Duration::from_millis(600),
+    heartbeat: Duration::from_millis(100),
+    lease: Duration::from_secs(2),
 };
 
 /// A port that is free: the coordinator of a test listens there, never at a fixed one.
@@ -126,8 +126,8 @@ fn workers_join_in_any_order_and_learn_all_addresses() {
 fn one_worker_needs_nobody() {
     let (coordinator, roster) = Coordinator::join(&member(1, 0, 1), request(0)).unwrap();
     assert_eq!(roster.addresses, [data(0)]);
-    coordinator.barrier("alone", SECOND).unwrap();
-    coordinator.leave(SECOND).unwrap();
+    coordinator.barrier("alone", LONG).unwrap();
+    coordinator.leave(LONG).unwrap();
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn a_barrier_holds_until_the_last_has_come() {
 #[test]
 fn a_late_worker_is_named_to_all_who_wait() {
     both(3, |all| {
-        let within = Duration::from_millis(200);
+        let within = SECOND;
         let late = at_once(&all[..2], |one| one.barrier("step 7", within).unwrap_err());
         for error in late {
             let ClusterError::Late { name, missing, .. } = &error else {
@@ -167,7 +167,7 @@ fn a_late_worker_is_named_to_all_who_wait() {
                 (name.as_str(), missing.len(), missing[0].worker),
                 ("step 7", 1, 2)
             );
-            assert!(error.to_string().contains("worker 2: alive 0."), "{error}");
+            assert!(error.to_string().contains("worker 2: alive "), "{error}");
         }
     });
 }
@@ -180,7 +180,7 @@ fn keys_are_waited_for() {
         all[0].set("id", b"first".to_vec()).unwrap();
         assert_eq!(got.join().unwrap().unwrap(), b"first");
         all[1].set("id", b"second".to_vec()).unwrap();
-        assert_eq!(all[0].get("id", SECOND).unwrap(), b"second");
+        assert_eq!(all[0].get("id", LONG).unwrap(), b"second");
         let error = all[0].get("other", Duration::from_millis(50)).unwrap_err();
         assert!(matches!(error, ClusterError::NotSet { .. }), "{error}");
     });
@@ -326,7 +326,7 @@ fn a_missing_worker_is_named_with_where_it_should_be() {
         Address::new("127.0.0.1", port),
         elsewhere.clone(),
     ]);
-    let soon = Duration::from_millis(300);
+    let soon = Duration::from_millis(1500);
     let joined = join_all(vec![
         (membership, request(0).deadline(soon)),
         (member(3, 1, port), request(1)),
@@ -334,21 +334,21 @@ fn a_missing_worker_is_named_with_where_it_should_be() {
     let error = joined[0].as_ref().err().unwrap().to_string();
     for part in [
         "1 of 3 workers",
-        "0.3 s",
+        "1.5 s",
         &format!("worker 2 at {elsewhere}: it has not connected, and connection refused"),
     ] {
         assert!(error.contains(part), "no {part:?} in {error}");
     }
     let error = joined[1].as_ref().err().unwrap().to_string();
     assert!(
-        error.starts_with("worker 2 did not join within 0.3 s"),
+        error.starts_with("worker 2 did not join within 1.5 s"),
         "{error}"
     );
 }
 
 #[test]
 fn without_a_coordinator_the_deadline_and_the_reason_are_told() {
-    let soon = Duration::from_millis(300);
+    let soon = Duration::from_millis(1500);
     let alone = |membership| {
         Coordinator::join(&membership, request(1).deadline(soon))
             .err()
@@ -380,7 +380,7 @@ fn what_is_no_coordinator_is_told_from_one() {
                 .write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
         }
     });
-    let soon = Duration::from_millis(300);
+    let soon = Duration::from_millis(1500);
     let error = Coordinator::join(&member(2, 1, port), request(1).deadline(soon))
         .err()
         .unwrap();
@@ -562,7 +562,7 @@ fn only_those_with_the_secret_join_and_the_others_hear_why() {
     at_once(&all, |one| one.barrier("b", LONG).unwrap());
     at_once(&all, |one| one.leave(LONG).unwrap());
 
-    let soon = Duration::from_millis(400);
+    let soon = Duration::from_millis(1500);
     for (first, second, part) in [
         (Some("a"), Some("b"), "it may have another secret"),
         (Some("a"), None, "it has a secret and this worker none"),
@@ -700,7 +700,7 @@ fn a_worker_whose_place_is_taken_is_refused_and_changes_nothing() {
 fn strangers_are_refused_by_name_and_the_refusal_is_told() {
     let (host, told) = host(1, 1);
     let (one, _) = Coordinator::join(&hosted(&host, 1, 0), request(0)).unwrap();
-    let soon = || request(0).deadline(Duration::from_millis(300));
+    let soon = || request(0).deadline(Duration::from_millis(1500));
     let mut other_job = hosted(&host, 1, 0);
     other_job.job = "other".into();
     let error = Coordinator::join(&other_job, soon()).err().unwrap();

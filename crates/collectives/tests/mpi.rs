@@ -156,7 +156,7 @@ fn mismatch(mpi: &'static Mpi) {
 
 /// The other rank is there, and does not take part; this one waits for MPI to end the job.
 fn absent(mpi: &'static Mpi) {
-    let timeout = Duration::from_millis(500);
+    let timeout = Duration::from_millis(1500);
     let options = CommunicatorOptions {
         timeout,
         ..options()

@@ -98,7 +98,7 @@ fn a_cancelled_job_leaves_no_process_behind() {
     let job = service.end("demo");
     assert_eq!(job["state"], "CANCELLED", "{job:#}");
     assert!(
-        begun.elapsed() < Duration::from_secs(10),
+        begun.elapsed() < Duration::from_secs(30),
         "{:?}",
         begun.elapsed()
     );

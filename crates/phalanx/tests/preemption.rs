@@ -68,7 +68,7 @@ fn trainer() -> Trainer {
 fn stopped_by(notice: impl PreemptionNotice, announced: &Arc<AtomicBool>, name: &str) {
     announced.store(false, Ordering::Relaxed);
     let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("notice-{name}"));
-    let _ = std::fs::remove_dir_all(&path);
+    TrainingState::remove(&path).unwrap();
     let x = HostTensor::new([8, 2], &[0.5f32; 16]);
     let y = HostTensor::new([8, 1], &[1.0f32; 8]);
     let data = Dataset::from_arrays(x, y).unwrap().batch(4);
@@ -100,7 +100,7 @@ fn stopped_by(notice: impl PreemptionNotice, announced: &Arc<AtomicBool>, name: 
     let saved = TrainingState::load(&path).unwrap();
     assert_eq!(saved.iterations(), trainer.iterations());
     assert!(saved.iterations() >= 6);
-    std::fs::remove_dir_all(&path).unwrap();
+    TrainingState::remove(&path).unwrap();
 }
 
 #[test]

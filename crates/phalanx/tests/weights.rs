@@ -604,7 +604,7 @@ fn what_asks_for_too_much_is_refused_at_once() {
         let start = Instant::now();
         let error = saved.load_weights(path, skip).unwrap_err().to_string();
         assert!(error.contains(expected), "{file}: {error}");
-        assert!(start.elapsed() < Duration::from_secs(1), "{file}");
+        assert!(start.elapsed() < Duration::from_secs(10), "{file}");
     }
 }
 

@@ -825,7 +825,7 @@ fn an_operand_that_is_a_result_is_given_as_the_result_only() {
 fn waits_end_at_their_deadline_and_the_work_goes_on() {
     client()
         .register_custom_call("test.slow", |call| {
-            std::thread::sleep(Duration::from_millis(700));
+            std::thread::sleep(Duration::from_secs(3));
             call.result::<f32>(0)?.fill(1.0);
             Ok(())
         })
@@ -854,7 +854,7 @@ fn waits_end_at_their_deadline_and_the_work_goes_on() {
         .unwrap();
     let output = &run.outputs[0][0];
     assert!(
-        start.elapsed() < Duration::from_millis(400),
+        start.elapsed() < Duration::from_secs(2),
         "the program ran inside execute"
     );
     let short = Duration::from_millis(20);

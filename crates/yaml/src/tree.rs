@@ -621,7 +621,7 @@ mod tests {
             );
         }
         assert!(
-            start.elapsed() < Duration::from_secs(5),
+            start.elapsed() < Duration::from_secs(30),
             "{:?}",
             start.elapsed()
         );

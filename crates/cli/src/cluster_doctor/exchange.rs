@@ -10,14 +10,17 @@ use crate::machine::bytes;
 
 /// Elements of a small all-reduce.
 const SMALL: usize = 16;
+/// Elements of one that fits into any queue on the way: 16 KiB.
+const SHORT: usize = 4 << 10;
 /// Elements of a large one: 16 MiB.
 const LARGE: usize = 4 << 20;
 const SMALL_ROUNDS: usize = 50;
+const SHORT_ROUNDS: usize = 300;
 const LARGE_ROUNDS: usize = 3;
 /// What a network of 1 Gbit/s does, and not much less.
 const SLOW: f64 = 80e6;
-/// The share of segments sent again that slows a connection down.
-const LOSSY: f64 = 0.002;
+/// The share of lost segments that slows a connection down.
+const LOSSY: f64 = 0.005;
 /// Fewer segments say nothing about shares.
 const ENOUGH_SEGMENTS: u64 = 500;
 
@@ -28,8 +31,8 @@ pub(crate) struct Measured {
     pub(crate) latency: Duration,
     /// Of the fastest large one.
     pub(crate) large: Duration,
-    /// Segments of TCP that this machine has sent meanwhile, and those that it has sent again.
-    pub(crate) segments: (u64, u64),
+    /// The segments of TCP of sums that fit into the queues on the way. Large ones fill a queue until it drops some, on a good network too.
+    pub(crate) segments: Segments,
 }
 
 /// Sums over all workers, small ones and then large ones.
@@ -43,17 +46,16 @@ pub(crate) fn network(communicator: &Communicator) -> Result<Measured, Check> {
     }
     small.sort();
     let latency = small[small.len() / 2];
-    let before = segments();
+    let before = Segments::now();
+    for _ in 0..SHORT_ROUNDS {
+        round(communicator, SHORT).map_err(|error| failed(&error, Some(latency)))?;
+    }
+    let segments = Segments::now().since(before);
     let mut large = Duration::MAX;
     for _ in 0..LARGE_ROUNDS {
         let took = round(communicator, LARGE).map_err(|error| failed(&error, Some(latency)))?;
         large = large.min(took);
     }
-    let after = segments();
-    let segments = (
-        after.0.saturating_sub(before.0),
-        after.1.saturating_sub(before.1),
-    );
     Ok(Measured {
         latency,
         large,
@@ -110,26 +112,54 @@ fn failed(wrong: &Wrong, small_ones: Option<Duration>) -> Check {
     }
 }
 
-/// Segments of TCP that this machine has sent, and those that it has sent again.
-fn segments() -> (u64, u64) {
-    let text = fs::read_to_string("/proc/net/snmp").unwrap_or_default();
-    counted(&text)
+/// What Linux counts of the segments of all TCP connections of this machine.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Segments {
+    pub(crate) sent: u64,
+    /// Those that were sent again.
+    pub(crate) again: u64,
+    /// Those that had come twice, as the other side says: they were late and not lost.
+    pub(crate) twice: u64,
 }
 
-fn counted(text: &str) -> (u64, u64) {
-    let mut lines = text.lines().filter(|line| line.starts_with("Tcp:"));
+impl Segments {
+    /// Since the machine's start.
+    fn now() -> Self {
+        let read = |name: &str| fs::read_to_string(name).unwrap_or_default();
+        Self::counted(&read("/proc/net/snmp"), &read("/proc/net/netstat"))
+    }
+
+    fn counted(snmp: &str, netstat: &str) -> Self {
+        Self {
+            sent: counter(snmp, "Tcp:", "OutSegs"),
+            again: counter(snmp, "Tcp:", "RetransSegs"),
+            twice: counter(netstat, "TcpExt:", "TCPDSACKRecv"),
+        }
+    }
+
+    fn since(self, before: Self) -> Self {
+        Self {
+            sent: self.sent.saturating_sub(before.sent),
+            again: self.again.saturating_sub(before.again),
+            twice: self.twice.saturating_sub(before.twice),
+        }
+    }
+
+    fn lost(self) -> u64 {
+        self.again.saturating_sub(self.twice)
+    }
+}
+
+/// A counter of one of the tables of `/proc/net`: a line of names, then one of numbers. 0 where there is none.
+fn counter(text: &str, table: &str, wanted: &str) -> u64 {
+    let mut lines = text.lines().filter(|line| line.starts_with(table));
     let (names, values) = (
         lines.next().unwrap_or_default(),
         lines.next().unwrap_or_default(),
     );
-    let number = |wanted: &str| {
-        let at = names.split_whitespace().position(|name| name == wanted)?;
-        values.split_whitespace().nth(at)?.parse().ok()
-    };
-    (
-        number("OutSegs").unwrap_or(0),
-        number("RetransSegs").unwrap_or(0),
-    )
+    let at = names.split_whitespace().position(|name| name == wanted);
+    let value = at.and_then(|at| values.split_whitespace().nth(at));
+    value.and_then(|value| value.parse().ok()).unwrap_or(0)
 }
 
 /// Judges the figures of a group of this many workers.
@@ -151,12 +181,12 @@ pub(crate) fn of_measured(measured: &Measured, workers: usize) -> Vec<Check> {
         ),
         false => Check::ok("all-reduce", found),
     }];
-    let (sent, again) = measured.segments;
-    let lost = again as f64 / sent.max(1) as f64;
+    let Segments { sent, again, .. } = measured.segments;
+    let lost = measured.segments.lost() as f64 / sent.max(1) as f64;
     if sent + again >= ENOUGH_SEGMENTS && lost > LOSSY {
         checks.push(Check::warn(
             "loss",
-            format!("{:.1} % of {sent} segments had to be sent again", 100.0 * lost),
+            format!("{:.1} % of {sent} segments were lost", 100.0 * lost),
             "look at cables, switches and the counters of the interfaces (ip -s link), and compare their MTU",
         ));
     }
@@ -169,12 +199,20 @@ mod tests {
     use crate::doctor::State;
 
     const SNMP: &str = "Ip: Forwarding DefaultTTL\nIp: 1 64\nTcp: RtoAlgorithm InSegs OutSegs RetransSegs\nTcp: 1 20 1000 30\n";
+    const NETSTAT: &str = "TcpExt: SyncookiesSent TCPDSACKRecv\nTcpExt: 5 7\n";
+
+    fn segments(sent: u64, again: u64, twice: u64) -> Segments {
+        Segments { sent, again, twice }
+    }
 
     #[test]
     fn segments_are_read_by_their_names() {
-        assert_eq!(counted(SNMP), (1000, 30));
-        assert_eq!(counted(""), (0, 0));
-        assert_eq!(counted("Tcp: OutSegs\nTcp: x\n"), (0, 0));
+        assert_eq!(Segments::counted(SNMP, NETSTAT), segments(1000, 30, 7));
+        assert_eq!(Segments::counted("", ""), Segments::default());
+        assert_eq!(
+            Segments::counted("Tcp: OutSegs\nTcp: x\n", SNMP),
+            Segments::default()
+        );
     }
 
     #[test]
@@ -182,7 +220,7 @@ mod tests {
         let good = Measured {
             latency: Duration::from_micros(20),
             large: Duration::from_millis(20),
-            segments: (10_000, 2),
+            segments: segments(10_000, 2, 0),
         };
         assert!(
             of_measured(&good, 2)
@@ -195,18 +233,20 @@ mod tests {
         };
         assert!(matches!(of_measured(&slow, 2)[0].state, State::Warn(_)));
         let lossy = Measured {
-            segments: (10_000, 100),
+            segments: segments(10_000, 120, 20),
             ..good.clone()
         };
         let [_, loss] = &of_measured(&lossy, 2)[..] else {
             panic!()
         };
         assert!(loss.found.starts_with("1.0 % of 10000"), "{loss}");
-        let few = Measured {
-            segments: (100, 10),
-            ..good
-        };
-        assert_eq!(of_measured(&few, 2).len(), 1);
+        for fine in [segments(100, 10, 0), segments(10_000, 120, 118)] {
+            let measured = Measured {
+                segments: fine,
+                ..good.clone()
+            };
+            assert_eq!(of_measured(&measured, 2).len(), 1, "{fine:?}");
+        }
     }
 
     #[test]

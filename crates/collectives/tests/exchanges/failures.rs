@@ -73,7 +73,7 @@ fn a_rank_that_leaves_or_fails_is_named_at_once() {
 #[test]
 fn a_rank_that_does_not_come_is_named_after_the_timeout() {
     let options = CommunicatorOptions {
-        timeout: Duration::from_millis(100),
+        timeout: Duration::from_millis(500),
         ..options()
     };
     for kind in KINDS {
@@ -98,7 +98,7 @@ fn a_rank_that_does_not_come_is_named_after_the_timeout() {
 #[test]
 fn a_rank_of_another_machine_is_named_by_all_ranks_of_this_one() {
     let options = CommunicatorOptions {
-        timeout: Duration::from_millis(300),
+        timeout: Duration::from_secs(1),
         ..options()
     };
     let group = group(Kind::Machines(2), 4, &options);
@@ -210,7 +210,7 @@ fn what_makes_no_sense_is_refused_and_harms_nobody() {
 #[test]
 fn ranks_of_other_jobs_generations_and_options_are_refused() {
     let short = || CommunicatorOptions {
-        join_timeout: Duration::from_millis(300),
+        join_timeout: Duration::from_millis(1500),
         ..options()
     };
     type Case = (fn(&mut CommunicatorOptions), fn(&CollectiveError) -> bool);
@@ -266,7 +266,7 @@ fn ranks_of_other_jobs_generations_and_options_are_refused() {
 #[test]
 fn who_is_not_there_and_who_is_a_stranger_keep_nobody_for_ever() {
     let options = CommunicatorOptions {
-        join_timeout: Duration::from_millis(300),
+        join_timeout: Duration::from_millis(1500),
         ..options()
     };
     let (mut listeners, mut addresses) = listeners(2);

@@ -7,7 +7,7 @@ use phalanx_collectives::{AllReduce, Communicator, Element, ReduceOp};
 
 use crate::groups::{Kind, each, group, options};
 
-const LONG: Duration = Duration::from_secs(20);
+const LONG: Duration = Duration::from_secs(60);
 
 fn request(rank: &Communicator, value: f32, count: usize) -> AllReduce {
     let mut buffer = rank.buffer(count * 4);

@@ -633,7 +633,7 @@ mod tests {
             drop(epoch);
         }
         assert!(
-            start.elapsed() < Duration::from_secs(5),
+            start.elapsed() < Duration::from_secs(30),
             "{:?}",
             start.elapsed()
         );
