@@ -92,7 +92,7 @@ fn a_rank_that_does_not_come_is_named_and_mpi_ends_the_job_with_75() {
         };
         let text = text(&output);
         assert_eq!(output.status.code(), Some(75), "{text}");
-        assert!(text.contains("waited 0.5 s for rank 1"), "{text}");
+        assert!(text.contains("waited 1.5 s for rank 1"), "{text}");
     }
 }
 

@@ -118,7 +118,7 @@ impl State {
                     self.request(now, worker, request, bytes, &mut actions);
                 }
             }
-            Event::Closed { connection, why } => self.closed(connection, &why, &mut actions),
+            Event::Closed { connection, why } => self.closed(now, connection, &why, &mut actions),
             Event::Gone { worker } => self.give_up(now, worker, &mut actions),
             Event::Tick => {}
         }
@@ -257,7 +257,7 @@ impl State {
         if let Some(reason) = self.difference(hello) {
             self.fail(hello.worker, reason, actions);
         } else if self.missing().is_empty() {
-            self.welcome(now, actions);
+            self.go_without(now, actions);
         } else {
             actions.send(connection, self.waiting());
         }
@@ -362,21 +362,33 @@ impl State {
     }
 
     /// A worker will not come back: the others need not wait for it, and have no use for each other if they are too few.
+    ///
+    /// Who starts the processes may know of its end before its connection ends, which then decides what follows.
     fn give_up(&mut self, now: Duration, worker: usize, actions: &mut Actions) {
-        if self.members.contains_key(&worker) {
-            return;
-        }
         self.gone.insert(worker);
-        let least = self
-            .settings
-            .recovery
-            .map_or(usize::MAX, |recovery| recovery.least);
-        if self.settings.workers - self.gone.len() < least {
-            return self.fail(worker, "is gone and is not started again".into(), actions);
+        if !self.members.contains_key(&worker) {
+            self.go_without(now, actions);
+        }
+    }
+
+    /// Begins when all are there who can be, or ends when they are too few.
+    fn go_without(&mut self, now: Duration, actions: &mut Actions) {
+        if let Some(gone) = self.too_few_without() {
+            return self.fail(gone, "is gone and is not started again".into(), actions);
         }
         if !self.complete && self.missing().is_empty() && !self.members.is_empty() {
             self.welcome(now, actions);
         }
+    }
+
+    /// A worker that is gone where those that are here or may come are too few without it.
+    fn too_few_without(&self) -> Option<usize> {
+        let is_gone = |worker: &&usize| !self.members.contains_key(worker);
+        let gone: Vec<usize> = self.gone.iter().filter(is_gone).copied().collect();
+        let recovery = self.settings.recovery;
+        let least = recovery.map_or(usize::MAX, |recovery| recovery.least.max(1));
+        let are_too_few = self.settings.workers - gone.len() < least;
+        gone.first().copied().filter(|_| are_too_few)
     }
 
     fn request(
@@ -468,12 +480,15 @@ impl State {
         }
     }
 
-    fn closed(&mut self, connection: Connection, why: &str, actions: &mut Actions) {
+    fn closed(&mut self, now: Duration, connection: Connection, why: &str, actions: &mut Actions) {
         let Some(worker) = self.worker_of(connection) else {
             return;
         };
         if !self.complete {
             self.members.remove(&worker);
+            if self.gone.contains(&worker) {
+                self.go_without(now, actions);
+            }
         } else if self.members[&worker].left.is_none() {
             let reason = format!("is gone: {why}");
             self.lose(worker, reason, actions);

@@ -1,0 +1,144 @@
+//! A worker that is not started again is not waited for, whatever is heard first: that it was given up, or that its connection ended.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use phalanx_cluster::coordination::{
+    Action, Coordination, Event, Hello, Recovery, Reply, Request, Settings,
+};
+
+/// The service of three workers of which `least` are enough.
+struct Service(Coordination, Duration);
+
+impl Service {
+    /// One that workers 0 to 2 have joined, on connections 1 to 3.
+    fn joined(least: usize) -> Self {
+        let settings = Settings {
+            workers: 3,
+            job: "j".into(),
+            version: String::new(),
+            generation: 1,
+            lease: Duration::from_secs(10),
+            join_within: Duration::from_secs(100),
+            recovery: Some(Recovery {
+                within: Duration::from_secs(100),
+                least,
+            }),
+        };
+        let mut service = Self(Coordination::new(settings), Duration::ZERO);
+        let last = (0..3).map(|worker| service.hello(worker, 0)).last();
+        assert_eq!(welcomed(&last.unwrap()), [[0, 1, 2]; 3]);
+        service
+    }
+
+    fn on(&mut self, event: Event) -> Vec<Action> {
+        self.1 += Duration::from_millis(1);
+        self.0.on(self.1, event)
+    }
+
+    fn connection(worker: usize, last: u64) -> u64 {
+        10 * last + worker as u64 + 1
+    }
+
+    /// A worker comes, a member of this generation before.
+    fn hello(&mut self, worker: usize, last: u64) -> Vec<Action> {
+        let hello = Hello {
+            job: "j".into(),
+            version: "v".into(),
+            worker,
+            workers: 3,
+            incarnation: worker as u64,
+            nonce: 0,
+            data_address: SocketAddr::from(([127, 0, 0, 1], 1)),
+            generation: last,
+            progress: None,
+            group: 0,
+        };
+        self.on(Event::Message {
+            connection: Self::connection(worker, last),
+            from: None,
+            request: Request::Hello(hello),
+            bytes: Vec::new(),
+        })
+    }
+
+    fn give_up(&mut self, worker: usize) -> Vec<Action> {
+        self.on(Event::Gone { worker })
+    }
+
+    fn close(&mut self, worker: usize) -> Vec<Action> {
+        self.on(Event::Closed {
+            connection: Self::connection(worker, 0),
+            why: "its connection was closed".into(),
+        })
+    }
+}
+
+/// The workers of a generation as each of them is told.
+fn welcomed(actions: &[Action]) -> Vec<Vec<usize>> {
+    let seats = |action: &Action| match &action.reply {
+        Reply::Welcome { seats, .. } => Some(seats.iter().map(|seat| seat.worker).collect()),
+        _ => None,
+    };
+    actions.iter().filter_map(seats).collect()
+}
+
+#[test]
+fn two_go_on_whatever_is_heard_first() {
+    for is_given_up_first in [true, false] {
+        let mut service = Service::joined(2);
+        if is_given_up_first {
+            assert!(service.give_up(1).is_empty());
+            service.close(1);
+        } else {
+            service.close(1);
+            service.give_up(1);
+        }
+        assert_eq!(welcomed(&service.hello(0, 1)), Vec::<Vec<usize>>::new());
+        assert_eq!(welcomed(&service.hello(2, 1)), [[0, 2]; 2]);
+    }
+}
+
+#[test]
+fn one_goes_on_when_two_were_given_up_at_once() {
+    let mut service = Service::joined(1);
+    service.give_up(1);
+    service.give_up(2);
+    service.close(2);
+    service.close(1);
+    assert_eq!(welcomed(&service.hello(0, 1)), [[0]]);
+}
+
+#[test]
+fn too_few_hear_who_is_gone() {
+    let mut service = Service::joined(3);
+    service.give_up(1);
+    service.close(1);
+    service.hello(0, 1);
+    service.hello(2, 1);
+    let failure = service.0.failure().unwrap();
+    assert_eq!((failure.worker, failure.next), (1, None));
+    assert!(failure.reason.contains("not started again"), "{failure}");
+}
+
+/// Before all have come, too.
+#[test]
+fn a_worker_that_is_given_up_while_others_join_is_not_waited_for() {
+    let mut service = Service::joined(2);
+    service.close(0);
+    service.hello(1, 1);
+    service.hello(2, 1);
+    assert_eq!(welcomed(&service.give_up(0)), [[1, 2]; 2]);
+    // The second dies among those who join.
+    let mut service = Service::joined(1);
+    service.close(0);
+    service.hello(1, 1);
+    service.hello(2, 1);
+    service.give_up(2);
+    let closed = Event::Closed {
+        connection: Service::connection(2, 1),
+        why: "its connection was closed".into(),
+    };
+    service.on(closed);
+    assert_eq!(welcomed(&service.give_up(0)), [[1]]);
+}
