@@ -32,6 +32,19 @@ const LAUNCHERS: [Launcher; 2] = [
     },
 ];
 
+impl Launcher {
+    /// The job ended with the exit code of its ranks. MPICH's launcher says 1 instead where a rank that it ends as the other aborts
+    /// is quicker (seen once in some hundred runs, on a busy machine).
+    fn says_75(&self, output: &Output, text: &str) {
+        let code = output.status.code();
+        let is_hydra = self.package == "mpich";
+        assert!(
+            code == Some(75) || (is_hydra && code == Some(1)),
+            "{code:?} {text}"
+        );
+    }
+}
+
 /// Starts the ranks of a task; none where the launcher is not there.
 fn launch(launcher: &Launcher, task: &str, more: &[(&str, &str)]) -> Option<Output> {
     let mut command = Command::new("timeout");
@@ -79,7 +92,7 @@ fn ranks_with_different_calls_are_told_and_the_job_ends_with_75() {
             continue;
         };
         let text = text(&output);
-        assert_eq!(output.status.code(), Some(75), "{text}");
+        launcher.says_75(&output, &text);
         assert!(text.contains("came with all-reduce of 40 bytes"), "{text}");
     }
 }
@@ -91,7 +104,7 @@ fn a_rank_that_does_not_come_is_named_and_mpi_ends_the_job_with_75() {
             continue;
         };
         let text = text(&output);
-        assert_eq!(output.status.code(), Some(75), "{text}");
+        launcher.says_75(&output, &text);
         assert!(text.contains("waited 1.5 s for rank 1"), "{text}");
     }
 }
