@@ -15,6 +15,15 @@ const age = (time) => {
   const s = Math.max(0, (Date.now() - Date.parse(time)) / 1000);
   return s < 60 ? `${s.toFixed(0)} s` : s < 3600 ? `${(s / 60).toFixed(0)} min` : s < 86400 ? `${(s / 3600).toFixed(1)} h` : `${(s / 86400).toFixed(1)} d`;
 };
+// At most six round numbers between two, for the lines of a chart.
+const ticks = (low, high) => {
+  if (!(high > low)) return [low];
+  const power = 10 ** Math.floor(Math.log10((high - low) / 5)), step = [1, 2, 5, 10].map((n) => n * power).find((n) => (high - low) / n <= 5);
+  const all = [];
+  for (let n = Math.ceil(low / step - 1e-9); n * step <= high + step * 1e-9; n += 1) all.push(Number((n * step).toPrecision(12)));
+  return all;
+};
+const short = (text) => (text !== "" && Number.isFinite(Number(text)) ? String(Number(Number(text).toPrecision(4))) : text);
 const row = (cells) => { const tr = el("tr"); for (const cell of cells) { const td = el("td"); td.append(cell); tr.append(td); } return tr; };
 
 async function list() {
@@ -47,8 +56,8 @@ async function show() {
   }
   trials(one);
   const measured = await ask(`/api/jobs/${encodeURIComponent(job)}/metrics`);
-  draw($("curves"), measured.curves, "No metrics yet.");
-  draw($("usage"), measured.usage, "Nothing was measured: only tasks of this machine are.");
+  draw($("curves"), measured.curves, "No metrics yet.", { zero: false, unit: "" });
+  draw($("usage"), measured.usage, "Nothing was measured: only tasks of this machine are.", { zero: true, unit: " s" });
 }
 
 function trials(one) {
@@ -57,8 +66,14 @@ function trials(one) {
   if (!all.length) return;
   const names = Object.keys(all[0].hyperparameters), tag = one.trainingOutput.hyperparameterMetricTag;
   const value = (t) => (t.finalMetric ? t.finalMetric.objectiveValue : undefined);
-  $("trialhead").replaceChildren(row(["Trial", "State", tag, ...names]));
-  $("trialrows").replaceChildren(...all.map((t) => row([t.trialId, t.isTrialStoppedEarly ? "STOPPED" : t.state, value(t) === undefined ? "" : value(t).toPrecision(5), ...names.map((n) => t.hyperparameters[n])])));
+  const heads = el("tr");
+  for (const name of ["Trial", "State", tag, ...names]) { const th = el("th", name); th.scope = "col"; heads.append(th); }
+  $("trialhead").replaceChildren(heads);
+  const cells = (t) => [t.trialId, t.isTrialStoppedEarly ? "STOPPED" : t.state, value(t) === undefined ? "" : value(t).toPrecision(5), ...names.map((n) => { const cell = el("span", short(t.hyperparameters[n])); cell.title = t.hyperparameters[n]; return cell; })];
+  const search = one.trainingInput.hyperparameters || {}, sign = search.goal === "MINIMIZE" ? 1 : -1;
+  const best = Math.min(...all.filter((t) => value(t) !== undefined).map((t) => sign * value(t)));
+  const isBest = (t) => sign * value(t) === best;
+  $("trialrows").replaceChildren(...all.map((t) => { const tr = row(cells(t)); if (isBest(t)) tr.className = "best"; return tr; }));
   // Parallel coordinates: an axis for each parameter and one for the metric; the best trial stands out.
   const axes = [...names, tag], rows = all.filter((t) => value(t) !== undefined);
   const cell = (t, a) => (a === tag ? value(t) : t.hyperparameters[a]);
@@ -66,32 +81,37 @@ function trials(one) {
     const values = rows.map((t) => cell(t, a)), numbers = values.map(Number);
     if (numbers.some(Number.isNaN)) { const kinds = [...new Set(values)].sort(); return { at: (v) => (kinds.indexOf(v) + 0.5) / kinds.length, low: kinds[0], high: kinds[kinds.length - 1] }; }
     const low = Math.min(...numbers), high = Math.max(...numbers);
-    return { at: (v) => (high > low ? (v - low) / (high - low) : 0.5), low: Number(low.toPrecision(4)), high: Number(high.toPrecision(4)) };
+    const of = (search.params || []).find((p) => p.parameterName === a), scale = of && of.scaleType === "UNIT_LOG_SCALE" && low > 0 ? Math.log : Number;
+    return { at: (v) => (high > low ? (scale(v) - scale(low)) / (scale(high) - scale(low)) : 0.5), low: Number(low.toPrecision(4)), high: Number(high.toPrecision(4)) };
   });
   const chart = svg("svg", { viewBox: "0 0 800 220", role: "img", "aria-label": "trials" }), x = (i) => 60 + (i * 680) / Math.max(1, axes.length - 1), y = (u) => 190 - 150 * u;
-  const sign = (one.trainingInput.hyperparameters || {}).goal === "MINIMIZE" ? 1 : -1;
-  const best = Math.min(...rows.map((t) => sign * value(t)));
   axes.forEach((a, i) => {
     chart.append(svg("line", { x1: x(i), x2: x(i), y1: 40, y2: 190, class: "axis" }));
     for (const [text, at] of [[a, 18], [scales[i].high, 34], [scales[i].low, 206]]) { const t = svg("text", { x: x(i), y: at, "text-anchor": "middle" }); t.textContent = text; chart.append(t); }
   });
-  for (const t of rows) chart.append(svg("polyline", { class: `curve ${sign * value(t) === best ? "c1" : "c5"}`, "stroke-opacity": sign * value(t) === best ? 1 : 0.5, points: axes.map((a, i) => `${x(i)},${y(scales[i].at(cell(t, a)))}`).join(" ") }));
+  for (const t of rows.sort((one, other) => isBest(one) - isBest(other))) chart.append(svg("polyline", { class: `curve ${isBest(t) ? "c1" : "c5"}`, "stroke-opacity": isBest(t) ? 1 : 0.5, points: axes.map((a, i) => `${x(i)},${y(scales[i].at(cell(t, a)))}`).join(" ") }));
   $("parallel").replaceChildren(chart);
 }
 
 // One chart for each metric, with a line for training, one for validation, and those of every trial; or one for each task.
-function draw(place, all, nothing) {
+function draw(place, all, nothing, { zero, unit }) {
   const charts = {};
   for (const curve of all) (charts[curve.metric] = charts[curve.metric] || []).push(curve);
   place.replaceChildren(...Object.entries(charts).map(([metric, own]) => {
     const figure = el("figure"), caption = el("figcaption", metric);
     own.slice(0, 6).forEach((c, i) => { if (c.run) caption.append(" ", el("span", `— ${c.run}`, `key${i % 6}`)); });
     const points = own.flatMap((c) => c.points), xs = points.map((p) => p[0]), ys = points.map((p) => p[1]);
-    const [x0, x1] = [Math.min(...xs), Math.max(...xs)], [y0, y1] = [Math.min(...ys), Math.max(...ys)];
+    const [x0, x1] = [Math.min(...xs), Math.max(...xs)], [y0, y1] = [Math.min(...ys, ...(zero ? [0] : [])), Math.max(...ys)];
     const x = (v) => 52 + (x1 > x0 ? (380 * (v - x0)) / (x1 - x0) : 190), y = (v) => 172 - (y1 > y0 ? (150 * (v - y0)) / (y1 - y0) : 75);
     const chart = svg("svg", { viewBox: "0 0 440 200", role: "img", "aria-label": metric });
     chart.append(svg("line", { x1: 52, x2: 432, y1: 176, y2: 176, class: "axis" }), svg("line", { x1: 48, x2: 48, y1: 18, y2: 176, class: "axis" }));
-    for (const [text, px, py, anchor] of [[y1.toPrecision(3), 44, 26, "end"], [y0.toPrecision(3), 44, 174, "end"], [x0, 52, 192, "start"], [x1, 432, 192, "end"]]) { const t = svg("text", { x: px, y: py, "text-anchor": anchor }); t.textContent = text; chart.append(t); }
+    for (const v of ticks(y0, y1)) {
+      chart.append(svg("line", { x1: 48, x2: 432, y1: y(v), y2: y(v), class: "axis" }));
+      const t = svg("text", { x: 44, y: y(v) + 4, "text-anchor": "end" });
+      t.textContent = short(v);
+      chart.append(t);
+    }
+    for (const [text, px, anchor] of [[x0, 52, "start"], [x1, 432, "end"]]) { const t = svg("text", { x: px, y: 192, "text-anchor": anchor }); t.textContent = `${text}${unit}`; chart.append(t); }
     own.forEach((c, i) => chart.append(svg("polyline", { class: `curve c${i % 6}`, points: c.points.map((p) => `${x(p[0])},${y(p[1])}`).join(" ") })));
     figure.append(caption, chart);
     return figure;

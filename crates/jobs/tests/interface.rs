@@ -5,8 +5,6 @@
 mod service;
 
 use std::fs;
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
@@ -14,17 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value as Json;
-use service::{PATIENCE, Service};
-
-/// Where the daemon listens, and its token.
-fn daemon(service: &Service) -> (String, String) {
-    service.ok(&["list"]);
-    let text = fs::read(service.root().join("daemon.json")).unwrap();
-    let json: Json = serde_json::from_slice(&text).unwrap();
-    let token = fs::read_to_string(service.root().join("token")).unwrap();
-    (json["address"].as_str().unwrap().to_owned(), token)
-}
+use service::{PATIENCE, Service, ask, daemon};
 
 #[test]
 fn googles_client_works_unchanged() {
@@ -51,25 +39,6 @@ fn googles_client_works_unchanged() {
         "{}",
         String::from_utf8_lossy(&output.stderr)
     );
-}
-
-/// The status of a request, and all of the answer.
-fn ask(address: &str, method: &str, path: &str, headers: &[(&str, &str)]) -> (u16, String) {
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    let mut text =
-        format!("{method} {path} HTTP/1.1\r\nConnection: close\r\nContent-Length: 0\r\n");
-    for (name, value) in headers {
-        text.push_str(&format!("{name}: {value}\r\n"));
-    }
-    stream.write_all((text + "\r\n").as_bytes()).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    let status = answer
-        .split(' ')
-        .nth(1)
-        .and_then(|status| status.parse().ok());
-    (status.unwrap_or_else(|| panic!("{answer}")), answer)
 }
 
 const METHODS: [&str; 9] = [

@@ -4,6 +4,8 @@
 #![allow(dead_code)]
 
 use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -165,4 +167,37 @@ impl Drop for Service {
         }
         let _ = fs::remove_dir_all(&self.folder);
     }
+}
+
+/// Where the daemon listens, and its token.
+pub(crate) fn daemon(service: &Service) -> (String, String) {
+    service.ok(&["list"]);
+    let text = fs::read(service.root().join("daemon.json")).unwrap();
+    let json: Json = serde_json::from_slice(&text).unwrap();
+    let token = fs::read_to_string(service.root().join("token")).unwrap();
+    (json["address"].as_str().unwrap().to_owned(), token)
+}
+
+/// The status of a request, and all of the answer.
+pub(crate) fn ask(
+    address: &str,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut text =
+        format!("{method} {path} HTTP/1.1\r\nConnection: close\r\nContent-Length: 0\r\n");
+    for (name, value) in headers {
+        text.push_str(&format!("{name}: {value}\r\n"));
+    }
+    stream.write_all((text + "\r\n").as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let status = answer
+        .split(' ')
+        .nth(1)
+        .and_then(|status| status.parse().ok());
+    (status.unwrap_or_else(|| panic!("{answer}")), answer)
 }

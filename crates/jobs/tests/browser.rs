@@ -1,0 +1,115 @@
+//! The dashboard in a browser: what tasks write is shown and never run. Only where PHALANX_TEST_BROWSER names a Chromium.
+
+#![cfg(target_os = "linux")]
+
+mod browser_pipe;
+mod service;
+
+use std::fs;
+use std::net::TcpListener;
+
+use browser_pipe::Browser;
+use serde_json::{Value as Json, json};
+use service::Service;
+
+/// Markup that runs a script where it is taken for markup; `RUN` stands for the script.
+const SHAPES: [&str; 25] = [
+    "<script>RUN</script>",
+    "</pre><script>RUN</script>",
+    "</script><script>RUN</script>",
+    "<ScRiPt>RUN</sCrIpT>",
+    "<script src=URL></script>",
+    "<img src=x onerror=RUN>",
+    "<img src=x onerror='RUN'>",
+    "\"><img src=x onerror=RUN>",
+    "'><img src=x onerror=RUN>",
+    "<img src=URL>",
+    "<svg onload=RUN>",
+    "<svg><script>RUN</script></svg>",
+    "</svg><svg onload=RUN>",
+    "<body onload=RUN>",
+    "<iframe src=javascript:RUN></iframe>",
+    "<iframe srcdoc='<script>RUN</script>'></iframe>",
+    "<a href=javascript:RUN autofocus onfocus=RUN>x</a>",
+    "<input autofocus onfocus=RUN>",
+    "<details open ontoggle=RUN>",
+    "<video><source onerror=RUN></video>",
+    "<object data=javascript:RUN></object>",
+    "<link rel=stylesheet href=URL>",
+    "<meta http-equiv=refresh content=0;url=URL>",
+    "<style>@import 'URL';</style>",
+    "<math><mtext><table><mglyph><style><img src=x onerror=RUN>",
+];
+
+/// 50 strings: each shape with a script that leaves a mark, and with one that calls an address.
+fn strings(address: &str) -> Vec<String> {
+    let call = format!("fetch('{address}')");
+    let with = |run: &str, page: &str| {
+        let (run, url) = (run.to_owned(), format!("{address}{page}"));
+        SHAPES.map(|shape| shape.replace("RUN", &run).replace("URL", &url))
+    };
+    [with("window.ran=1", "one"), with(&call, "two")].concat()
+}
+
+#[test]
+fn what_tasks_write_is_shown_and_never_run() {
+    let service = Service::new("browser");
+    let Some(mut browser) = Browser::start(&service.folder.join("browser")) else {
+        eprintln!("skipped: name a Chromium in PHALANX_TEST_BROWSER");
+        return;
+    };
+    // The mark is seen where a script does run.
+    browser.open("data:text/html,<script>window.ran=1</script>");
+    browser.until("window.ran === 1");
+
+    let canary = TcpListener::bind("127.0.0.1:0").unwrap();
+    canary.set_nonblocking(true).unwrap();
+    let strings = strings(&format!("http://{}/", canary.local_addr().unwrap()));
+    assert_eq!(strings.len(), 50);
+    fs::write(service.folder.join("said"), strings.join("\n") + "\n").unwrap();
+    let metrics: Json = strings
+        .iter()
+        .map(|text| (text.clone(), json!(0.5)))
+        .collect::<serde_json::Map<_, _>>()
+        .into();
+    fs::write(
+        service.folder.join("history.jsonl"),
+        format!("{metrics}\n{metrics}\n"),
+    )
+    .unwrap();
+    // The last 20 lines stand as those of the first failure, too.
+    service.script(
+        "demo",
+        &[],
+        "mkdir -p runs/demo; cp history.jsonl runs/demo; cat said; exit 1",
+    );
+    service.end("demo");
+
+    let dashboard = service.ok(&["dashboard"]);
+    browser.fetched.clear();
+    browser.open(&format!("{}#demo", dashboard.trim()));
+    browser.until("document.querySelectorAll('#curves figure').length >= 50 && document.getElementById('log').textContent.split('\\n').length >= 50 && !document.getElementById('failed').hidden");
+    let shown =
+        browser.value("document.body.innerText + document.getElementById('log').textContent");
+    let shown = shown.as_str().unwrap();
+    for text in &strings {
+        assert!(shown.contains(text.as_str()), "{text} is not shown");
+    }
+    assert_eq!(browser.value("typeof window.ran"), "undefined");
+    let markup = "document.querySelectorAll('main script, main img, main iframe, main object, main style, main link, main meta, main details, main video, main math, #log *, #last *, [onload], [onerror], [onfocus]').length";
+    assert_eq!(browser.value(markup), 0);
+    let origin = browser.value("location.origin");
+    let origin = origin.as_str().unwrap();
+    assert!(
+        browser.fetched.iter().any(|url| url.contains("/metrics")),
+        "{:?}",
+        browser.fetched
+    );
+    let others: Vec<_> = browser
+        .fetched
+        .iter()
+        .filter(|url| !url.starts_with(origin))
+        .collect();
+    assert!(others.is_empty(), "{others:?}");
+    assert!(canary.accept().is_err(), "a string has called an address");
+}
