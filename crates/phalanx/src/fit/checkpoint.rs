@@ -7,12 +7,17 @@ use std::sync::{Mutex, PoisonError};
 use phalanx_graph::{HostTensor, Shape};
 use serde_json::Value;
 
+use super::Trainer;
 use super::callbacks::Callbacks;
+use super::compiled_model::CompiledModel;
+use super::end_of_fit::ReplacedVariables;
 use super::epoch_totals::EpochTotals;
 use super::history::{EpochLogs, History, InputReport, Logs};
-use super::{Fit, Trainer};
+use super::setup::Setup;
+use super::workers::on_chief;
 use crate::checkpoint::{EpochRecord, JsonFloat, Manifest, ReadFrom, TrainingState, rows};
-use crate::data::{InputBottleneck, Position, STAGES, TrainingData};
+use crate::data::{InputBottleneck, STAGES};
+use crate::replicas::Placement;
 use crate::{Error, Result};
 
 /// The paths of checkpoints that a trainer read or wrote.
@@ -30,6 +35,22 @@ impl OwnCheckpoints {
     fn has(&self, path: &Path) -> bool {
         let paths = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         paths.contains(&resolved(path))
+    }
+
+    /// Refuses to replace the checkpoint of another training: a launcher may begin the same program again.
+    pub(super) fn check(&self, placement: &Placement, callbacks: &Callbacks) -> Result<()> {
+        // The first worker of a job may have written its first one before another comes here.
+        let servers = placement.servers();
+        let is_of_job = servers.is_some_and(|servers| !servers.begins_job());
+        let is_foreign =
+            |path: &PathBuf| !is_of_job && !self.has(path) && TrainingState::is_checkpoint(path);
+        let Some(path) = callbacks.checkpoints().into_iter().find(is_foreign) else {
+            return Ok(());
+        };
+        Err(Error::User(format!(
+            "there is a checkpoint at `{}` that this training neither read nor wrote, and it would be replaced; go on from it with `restore_checkpoint` and `Fit::resume`, write to another directory, or remove it with `TrainingState::remove`",
+            path.display()
+        )))
     }
 }
 
@@ -54,26 +75,9 @@ impl Trainer {
     /// As for [`training_state`](Self::training_state) and [`TrainingState::save`].
     pub fn save_checkpoint(&self, path: impl AsRef<Path>) -> Result<()> {
         let state = self.training_state()?;
-        self.on_chief("checkpoint", || state.save(&path))?;
+        on_chief(self.placement(), "checkpoint", || state.save(&path))?;
         self.own_checkpoints.add(path.as_ref());
         Ok(())
-    }
-
-    /// Refuses to replace the checkpoint of another training: a launcher may begin the same program again.
-    pub(super) fn check_checkpoints(&self, callbacks: &Callbacks) -> Result<()> {
-        // The first worker of a job may have written its first one before another comes here.
-        let servers = self.placement.servers();
-        let is_of_job = servers.is_some_and(|servers| !servers.begins_job());
-        let is_foreign = |path: &PathBuf| {
-            !is_of_job && !self.own_checkpoints.has(path) && TrainingState::is_checkpoint(path)
-        };
-        let Some(path) = callbacks.checkpoints().into_iter().find(is_foreign) else {
-            return Ok(());
-        };
-        Err(Error::User(format!(
-            "there is a checkpoint at `{}` that this training neither read nor wrote, and it would be replaced; go on from it with `restore_checkpoint` and `Fit::resume`, write to another directory, or remove it with `TrainingState::remove`",
-            path.display()
-        )))
     }
 
     /// Takes the state of a checkpoint, of whatever strategy and number of replicas; [`Fit::resume`]
@@ -113,43 +117,39 @@ impl Trainer {
 
     /// The same, whatever the values are: looking at all of them takes time.
     pub(super) fn state_unchecked(&self) -> Result<TrainingState> {
-        let setup = &self.setup;
+        let setup = &self.compiled.setup;
         let arrays = setup.state.arrays().into_iter().enumerate();
-        let values =
-            arrays.map(|(index, (name, shape))| Ok((name, self.state.get(index, &shape)?)));
+        let values = arrays
+            .map(|(index, (name, shape))| Ok((name, self.compiled.state.get(index, &shape)?)));
         let mut values: Vec<(String, HostTensor)> = values.collect::<Result<_>>()?;
         let iterations = values.pop();
         let mut slots = values.split_off(setup.model.variables().len());
-        if let Some(last) = &self.last_variables {
-            values.clone_from(last);
-        }
-        if self.uses_averages {
-            let variables = values.len();
-            for (variable, slot) in setup.state.moving_averages() {
-                std::mem::swap(&mut values[variable].1, &mut slots[slot - variables].1);
-            }
-        }
+        self.replaced.undo_in(setup, &mut values, &mut slots);
         let optimizer = &setup.optimizer;
         Ok(TrainingState {
             manifest: Manifest {
                 iterations: iterations.map_or(0, |(_, count)| count.to_f64()[0] as i64),
-                seed: self.state.seed()?,
-                replicas: self.placement.replicas(),
-                workers: self.placement.workers(),
-                generation: (self.placement.world()).map_or(0, |world| world.generation()),
+                seed: self.compiled.state.seed()?,
+                replicas: self.compiled.placement.replicas(),
+                workers: self.compiled.placement.workers(),
+                generation: (self.compiled.placement.world()).map_or(0, |world| world.generation()),
                 optimizer: optimizer.kind().to_owned(),
                 settings: optimizer.config(),
-                logs: self.log_names(),
-                position: self.position.clone(),
-                examples: self.examples,
-                data: self.data_settings,
-                skipped_before: JsonFloat(self.skipped_before),
+                logs: log_names(setup),
+                position: self.progress.position.clone(),
+                examples: self.progress.examples,
+                data: self.progress.data_settings,
+                skipped_before: JsonFloat(self.compiled.skipped_before),
                 callbacks: Vec::new(),
             },
             variables: values,
             slots,
-            sums: self.is_mid_epoch.then(|| self.sums()).transpose()?,
-            history: self.history.epochs.iter().map(record).collect(),
+            sums: self
+                .progress
+                .is_mid_epoch
+                .then(|| sums(&self.compiled))
+                .transpose()?,
+            history: self.progress.history.epochs.iter().map(record).collect(),
             source: ReadFrom::default(),
             callbacks: match self.callbacks.is_empty() {
                 true => self.callback_states.clone(),
@@ -164,182 +164,111 @@ impl Trainer {
     /// When the optimizer is another one, when variables or slots are missing, too many or of other shapes, or when an
     /// epoch was begun with other losses or metrics; when the device fails. Nothing is changed then.
     pub fn set_training_state(&mut self, state: &TrainingState) -> Result<()> {
-        let manifest = &state.manifest;
-        self.check_optimizer(manifest)?;
-        let mut wanted = self.setup.state.arrays();
+        let (manifest, setup) = (&state.manifest, &self.compiled.setup);
+        check_optimizer(setup, manifest)?;
+        let mut wanted = self.compiled.setup.state.arrays();
         wanted.pop();
-        let wanted_slots = wanted.split_off(self.setup.model.variables().len());
+        let wanted_slots = wanted.split_off(self.compiled.setup.model.variables().len());
         let mut values = match_by_name("the model", &wanted, &state.variables)?;
         values.extend(match_by_name("the optimizer", &wanted_slots, &state.slots)?);
         values.push(HostTensor::scalar(manifest.iterations));
         let sums = state.sums.as_ref();
         let sums = sums
-            .map(|sums| self.checked_sums(manifest, sums))
+            .map(|sums| checked_sums(setup, manifest, sums))
             .transpose()?;
-        let placed = |sums: &Vec<Vec<f64>>| self.state.place_epoch_totals(&self.setup, sums);
+        let placed = |sums: &Vec<Vec<f64>>| {
+            self.compiled
+                .state
+                .place_epoch_totals(&self.compiled.setup, sums)
+        };
         let sums = sums.as_ref().map(placed).transpose()?;
-        self.state.replace(&values, manifest.seed)?;
-        self.last_variables = None;
-        self.uses_averages = false;
-        self.is_mid_epoch = sums.is_some();
+        self.compiled.state.replace(&values, manifest.seed)?;
+        self.replaced = ReplacedVariables::default();
+        self.progress.is_mid_epoch = sums.is_some();
         if let Some(sums) = sums {
-            self.state.set_epoch_totals(sums);
+            self.compiled.state.set_epoch_totals(sums);
         }
-        (self.examples, self.data_settings) = (manifest.examples, manifest.data);
-        self.iterations = manifest.iterations;
-        self.position = manifest.position.clone();
-        self.skipped_before = manifest.skipped_before.0;
-        self.history = History {
+        (self.progress.examples, self.progress.data_settings) = (manifest.examples, manifest.data);
+        self.compiled.iterations = manifest.iterations;
+        self.progress.position = manifest.position.clone();
+        self.compiled.skipped_before = manifest.skipped_before.0;
+        self.progress.history = History {
             epochs: state.history.iter().map(epoch_logs).collect(),
         };
         self.callback_states.clone_from(&state.callbacks);
         if let Some(path) = state.source.path() {
             self.own_checkpoints.add(path);
         }
-        self.notice_other_settings(manifest);
-        self.notice_other_replicas(manifest);
+        notice_other_settings(&self.compiled, manifest);
+        notice_other_replicas(&self.compiled, manifest);
         Ok(())
     }
+}
 
-    /// The first epoch of a `fit`.
-    pub(super) fn begin(&mut self, data: &dyn TrainingData, fit: &Fit) -> Result<usize> {
-        let examples = data.examples().map(|len| len as u64);
-        if fit.resume {
-            self.check_data(examples, fit.data_settings)?;
-        }
-        (self.examples, self.data_settings) = (examples, fit.data_settings);
-        if !fit.resume {
-            self.last_variables = None;
-            self.position = match &fit.position {
-                Some(position) => position.clone(),
-                None => Position::start(fit.initial_epoch as u64),
-            };
-            self.is_mid_epoch = false;
-            self.history = History::default();
-            self.callback_states.clear();
-            return Ok(fit.initial_epoch);
-        }
-        self.put_back_last_variables()?;
-        Ok(usize::try_from(self.position.epoch).unwrap_or(usize::MAX))
+fn log_names(setup: &Setup) -> Vec<String> {
+    let logs = setup.logs(&vec![0.0; setup.epoch_totals.len], 0.0);
+    logs.iter().map(|(name, _)| name.to_owned()).collect()
+}
+
+/// The sums of the epoch, a row for each replica.
+fn sums(model: &CompiledModel) -> Result<HostTensor> {
+    let totals_per_replica = model.state.totals_per_replica(&model.setup)?;
+    if let Some(step) =
+        EpochTotals::first_non_finite(&model.setup.epoch_totals.merge_replicas(&totals_per_replica))
+    {
+        return Err(model.divergence_error(step));
     }
+    let dims = [totals_per_replica.len(), model.setup.epoch_totals.len];
+    Ok(HostTensor::new(dims, &totals_per_replica.concat()))
+}
 
-    /// Refuses to go on within an epoch of other data; between epochs a notice tells it.
-    fn check_data(&self, examples: Option<u64>, settings: Option<u32>) -> Result<()> {
-        let known = self.data_settings.zip(settings);
-        let is_read_otherwise = known.is_some_and(|(there, here)| there != here);
-        if self.position.segments.is_empty() {
-            let is_resized = self.examples.is_some() && self.examples != examples;
-            if is_resized || is_read_otherwise {
-                self.engine()
-                    .notice("note: the data or their settings are not those of the epochs before");
-            }
-            return Ok(());
-        }
-        let epoch = self.position.epoch.saturating_add(1);
-        if self.examples != examples {
-            let count = |examples: Option<u64>| match examples {
-                Some(count) => format!("{count} examples"),
-                None => "no known number of examples".to_owned(),
-            };
-            let (there, here) = (count(self.examples), count(examples));
-            return Err(Error::User(format!(
-                "the training to go on with was interrupted within epoch {epoch}, of data with {there}, and these have {here}; give it the data of before, or begin anew"
-            )));
-        }
-        if is_read_otherwise {
-            return Err(Error::User(format!(
-                "the training to go on with was interrupted within epoch {epoch}, of data with other settings; give it the data and validation of before, or begin anew"
-            )));
-        }
-        Ok(())
+fn check_optimizer(setup: &Setup, manifest: &Manifest) -> Result<()> {
+    let (there, here) = (&manifest.optimizer, setup.optimizer.kind());
+    if there == here {
+        return Ok(());
     }
+    Err(Error::user(format!(
+        "it is of the optimizer `{there}`, and this training has `{here}`; use `{there}`, or {WEIGHTS_ALONE}"
+    )))
+}
 
-    /// Whether the epoch was begun with batches of another size, so that its number of steps differs.
-    pub(super) fn has_other_batches(&self, data: &dyn TrainingData, fit: &Fit) -> bool {
-        let mut segments = self.position.segments.iter();
-        fit.steps_per_epoch.is_none() && segments.any(|segment| segment.batch != data.batch_size())
+fn checked_sums(setup: &Setup, manifest: &Manifest, sums: &HostTensor) -> Result<Vec<Vec<f64>>> {
+    let (there, here) = (&manifest.logs, log_names(setup));
+    let rows = rows(sums, setup.epoch_totals.len).filter(|_| *there == here);
+    rows.ok_or_else(|| {
+        let (there, here) = (there.join(", "), here.join(", "));
+        Error::user(format!(
+            "it is of the middle of an epoch with the results {there}, and this training has {here}; use the losses and metrics that it was saved with"
+        ))
+    })
+}
+
+/// A notice of a learning rate that follows the number of replicas, which is another.
+fn notice_other_replicas(model: &CompiledModel, manifest: &Manifest) {
+    let (there, here) = (manifest.replicas, model.placement.replicas());
+    let optimizer = &model.setup.optimizer;
+    let before = optimizer.clone().for_replicas(there).learning_rate();
+    if before != optimizer.learning_rate() {
+        model.engine().notice(&format!(
+            "note: the checkpoint is of {there} replicas, and this training has {here}: the learning rate, which is scaled by them, changes; to keep it, set `replicas` of the schedule to {there}"
+        ));
     }
+}
 
-    pub(super) fn end_epoch(&mut self, done: EpochLogs) {
-        self.position = Position::start(done.epoch as u64 + 1);
-        self.step_log.settled(&self.position);
-        self.is_mid_epoch = false;
-        self.history.epochs.push(done);
-    }
-
-    /// Refuses variables that are not numbers: nobody wants to keep them, and the loss of a last update is never computed.
-    pub(super) fn check_finite(&self, variables: &[(String, HostTensor)]) -> Result<()> {
-        let found = variables.iter().find(|(_, value)| !is_finite(value));
-        found.map_or(Ok(()), |(name, _)| {
-            Err(divergence_error_of(name, self.iterations))
-        })
-    }
-
-    fn log_names(&self) -> Vec<String> {
-        let logs = self.logs(&vec![0.0; self.setup.epoch_totals.len], 0.0);
-        logs.iter().map(|(name, _)| name.to_owned()).collect()
-    }
-
-    /// The sums of the epoch, a row for each replica.
-    fn sums(&self) -> Result<HostTensor> {
-        let totals_per_replica = self.state.totals_per_replica(&self.setup)?;
-        if let Some(step) = EpochTotals::first_non_finite(
-            &self.setup.epoch_totals.merge_replicas(&totals_per_replica),
-        ) {
-            return Err(self.divergence_error(step));
-        }
-        let dims = [totals_per_replica.len(), self.setup.epoch_totals.len];
-        Ok(HostTensor::new(dims, &totals_per_replica.concat()))
-    }
-
-    fn check_optimizer(&self, manifest: &Manifest) -> Result<()> {
-        let (there, here) = (&manifest.optimizer, self.setup.optimizer.kind());
-        if there == here {
-            return Ok(());
-        }
-        Err(Error::user(format!(
-            "it is of the optimizer `{there}`, and this training has `{here}`; use `{there}`, or {WEIGHTS_ALONE}"
-        )))
-    }
-
-    fn checked_sums(&self, manifest: &Manifest, sums: &HostTensor) -> Result<Vec<Vec<f64>>> {
-        let (there, here) = (&manifest.logs, self.log_names());
-        let rows = rows(sums, self.setup.epoch_totals.len).filter(|_| *there == here);
-        rows.ok_or_else(|| {
-            let (there, here) = (there.join(", "), here.join(", "));
-            Error::user(format!(
-                "it is of the middle of an epoch with the results {there}, and this training has {here}; use the losses and metrics that it was saved with"
-            ))
-        })
-    }
-
-    /// A notice of a learning rate that follows the number of replicas, which is another.
-    fn notice_other_replicas(&self, manifest: &Manifest) {
-        let (there, here) = (manifest.replicas, self.placement.replicas());
-        let optimizer = &self.setup.optimizer;
-        let before = optimizer.clone().for_replicas(there).learning_rate();
-        if before != optimizer.learning_rate() {
-            self.engine().notice(&format!(
-                "note: the checkpoint is of {there} replicas, and this training has {here}: the learning rate, which is scaled by them, changes; to keep it, set `replicas` of the schedule to {there}"
-            ));
-        }
-    }
-
-    /// A notice of settings of the optimizer that differ.
-    fn notice_other_settings(&self, manifest: &Manifest) {
-        let (there, here) = (&manifest.settings, self.setup.optimizer.config());
-        let fields = here.as_object().into_iter().flatten();
-        let differing = fields.filter_map(|(field, here)| {
-            let there = there.get(field).unwrap_or(&Value::Null);
-            (there != here).then(|| format!("`{field}` was {there}, and is {here}"))
-        });
-        let differing: Vec<String> = differing.collect();
-        if !differing.is_empty() {
-            self.engine().notice(&format!(
-                "note: settings of the optimizer are not those of the checkpoint: {}; a constant learning rate stays that of the checkpoint",
-                differing.join(", ")
-            ));
-        }
+/// A notice of settings of the optimizer that differ.
+fn notice_other_settings(model: &CompiledModel, manifest: &Manifest) {
+    let (there, here) = (&manifest.settings, model.setup.optimizer.config());
+    let fields = here.as_object().into_iter().flatten();
+    let differing = fields.filter_map(|(field, here)| {
+        let there = there.get(field).unwrap_or(&Value::Null);
+        (there != here).then(|| format!("`{field}` was {there}, and is {here}"))
+    });
+    let differing: Vec<String> = differing.collect();
+    if !differing.is_empty() {
+        model.engine().notice(&format!(
+            "note: settings of the optimizer are not those of the checkpoint: {}; a constant learning rate stays that of the checkpoint",
+            differing.join(", ")
+        ));
     }
 }
 
@@ -353,7 +282,7 @@ pub(super) fn check_state(state: &TrainingState) -> Result<()> {
     })
 }
 
-fn divergence_error_of(name: &str, steps: i64) -> Error {
+pub(super) fn divergence_error_of(name: &str, steps: i64) -> Error {
     Error::Training(format!(
         "`{name}` has values that are infinite or not numbers after {steps} steps, and what was learned is lost with it; try a lower learning rate or gradient clipping (`clipnorm`), and check the data for values that are not numbers; a checkpoint written before stays as it was"
     ))

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use phalanx_graph::HostTensor;
 
-use super::Trainer;
+use super::compiled_model::CompiledModel;
 use super::in_flight::InFlight;
 use super::step_times::StepPart;
 use crate::replicas::World;
@@ -43,73 +43,76 @@ impl Comparison {
         let worth = begun.elapsed().as_secs_f64() * WORTH / each.max(1e-6);
         (worth as u64).clamp(EVERY, MOST_STEPS)
     }
-}
 
-impl Trainer {
     /// Ends the training where another process has other values; `every` is after how many steps they are compared, if not as
     /// often as it costs nothing.
     pub(super) fn compare_with_workers(
         &mut self,
+        model: &mut CompiledModel,
         every: Option<u64>,
         flight: &mut InFlight,
     ) -> Result<()> {
-        let Some(world) = self.placement.world().cloned() else {
+        let Some(world) = model.placement.world().cloned() else {
             return Ok(());
         };
-        if every == Some(0) || !self.comparison.is_due(self.iterations) {
+        if every == Some(0) || !self.is_due(model.iterations) {
             return Ok(());
         }
-        flight.finish(self.placement.engine())?;
+        flight.finish(model.placement.engine())?;
         world.check()?;
-        self.clock.enter(StepPart::Exchange);
+        model.clock.enter(StepPart::Exchange);
         let begun = Instant::now();
-        let variables = self.variables()?;
+        let variables = model.variables()?;
         let digests: Vec<u64> = variables.iter().map(|(_, value)| of_value(value)).collect();
-        let steps = every.unwrap_or_else(|| self.comparison.steps_to_next(self.iterations, begun));
+        let steps = every.unwrap_or_else(|| self.steps_to_next(model.iterations, begun));
         let own = [digest(&digests), steps].map(u64::to_le_bytes).concat();
         let all = world.all_gather(&own)?;
         if all.iter().any(|other| other[..8] != own[..8]) {
             let names = variables.iter().map(|(name, _)| name.as_str());
-            return Err(self.difference(&world, &names.collect::<Vec<_>>(), &digests)?);
+            return Err(difference(
+                &world,
+                model.iterations,
+                &names.collect::<Vec<_>>(),
+                &digests,
+            )?);
         }
         // No two processes decide by their own clocks.
         let steps = all[0].get(8..16).and_then(|bytes| bytes.try_into().ok());
         let steps = steps.map_or(EVERY, u64::from_le_bytes).clamp(1, MOST_STEPS);
-        self.comparison = Comparison {
-            due: self.iterations.saturating_add_unsigned(steps),
-            last: Some((Instant::now(), self.iterations)),
+        *self = Self {
+            due: model.iterations.saturating_add_unsigned(steps),
+            last: Some((Instant::now(), model.iterations)),
         };
-        self.clock.enter(StepPart::Callbacks);
+        model.clock.enter(StepPart::Callbacks);
         Ok(())
     }
+}
 
-    /// The error that says which worker has other values of which variable; all are here, since all have seen that one has.
-    fn difference(&self, world: &World, names: &[&str], digests: &[u64]) -> Result<Error> {
-        let own: Vec<u8> = digests
-            .iter()
-            .flat_map(|digest| digest.to_le_bytes())
-            .collect();
-        let all = world.all_gather(&own)?;
-        let step = self.iterations;
-        for (index, name) in names.iter().enumerate() {
-            let of = |worker: &Vec<u8>| worker.get(index * 8..index * 8 + 8).map(<[u8]>::to_vec);
-            let values: Vec<_> = all.iter().map(of).collect();
-            let count = |value: &_| values.iter().filter(|other| *other == value).count();
-            // The last of equal maxima is returned, hence in reverse: of two, worker 0's counts.
-            let expected = values.iter().rev().max_by_key(|value| count(value));
-            let Some(other) = values.iter().position(|value| Some(value) != expected) else {
-                continue;
-            };
-            let most = values.iter().position(|value| Some(value) == expected);
-            return Ok(Error::Cluster(format!(
-                "after step {step} worker {other} has other values of `{name}` than worker {}, so that the workers train different models: look at that machine's memory, and at what sets variables in one worker alone; then go on from the last checkpoint",
-                most.unwrap_or_default()
-            )));
-        }
-        Ok(Error::Bug(
-            "workers have different digests of equal variables".into(),
-        ))
+/// The error that says which worker has other values of which variable; all are here, since all have seen that one has.
+fn difference(world: &World, step: i64, names: &[&str], digests: &[u64]) -> Result<Error> {
+    let own: Vec<u8> = digests
+        .iter()
+        .flat_map(|digest| digest.to_le_bytes())
+        .collect();
+    let all = world.all_gather(&own)?;
+    for (index, name) in names.iter().enumerate() {
+        let of = |worker: &Vec<u8>| worker.get(index * 8..index * 8 + 8).map(<[u8]>::to_vec);
+        let values: Vec<_> = all.iter().map(of).collect();
+        let count = |value: &_| values.iter().filter(|other| *other == value).count();
+        // The last of equal maxima is returned, hence in reverse: of two, worker 0's counts.
+        let expected = values.iter().rev().max_by_key(|value| count(value));
+        let Some(other) = values.iter().position(|value| Some(value) != expected) else {
+            continue;
+        };
+        let most = values.iter().position(|value| Some(value) == expected);
+        return Ok(Error::Cluster(format!(
+            "after step {step} worker {other} has other values of `{name}` than worker {}, so that the workers train different models: look at that machine's memory, and at what sets variables in one worker alone; then go on from the last checkpoint",
+            most.unwrap_or_default()
+        )));
     }
+    Ok(Error::Bug(
+        "workers have different digests of equal variables".into(),
+    ))
 }
 
 fn of_value(value: &HostTensor) -> u64 {

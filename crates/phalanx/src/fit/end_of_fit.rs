@@ -2,121 +2,130 @@
 
 use phalanx_graph::HostTensor;
 
-use super::Trainer;
 use super::checkpoint::is_finite;
-use super::epoch_totals::EpochTotals;
+use super::compiled_model::CompiledModel;
+use super::setup::Setup;
 use super::train_loop::FitRun;
-use crate::Error;
-use crate::Result;
-use crate::checkpoint::TrainingState;
+use super::workers::on_chief;
+use crate::checkpoint::{NamedTensors, TrainingState};
 use crate::data::Batch;
-use crate::metrics::Better;
+use crate::{Error, Result};
 
 impl FitRun<'_> {
     /// Replaces the variables by the averages, and by what callbacks set; `resume` goes on with the last step's.
     pub(super) fn take_results(mut self) -> Result<()> {
-        self.trainer.use_averages(false)?;
+        let trainer = &mut *self.trainer;
+        trainer
+            .replaced
+            .use_averages(&mut trainer.compiled, false)?;
         let last = self.trainer.variables()?;
-        let is_averaged = self.trainer.take_averages()?;
+        let is_averaged = take_averages(&mut self.trainer.compiled)?;
         // As in Keras, callbacks have the last word.
         let is_restored = self.call_train_end()?;
         if !is_restored && !self.wishes.is_lost {
-            self.trainer.check_finite(&last)?;
+            self.trainer.compiled.check_finite(&last)?;
         }
         if is_restored || is_averaged {
-            self.trainer.last_variables = Some(last);
+            self.trainer.replaced.last = Some(last);
         }
         self.trainer.writer.finish()?;
         let removed = std::mem::take(&mut self.wishes.removed);
-        self.trainer.on_chief("removal", || {
+        on_chief(self.trainer.placement(), "removal", || {
             removed.iter().try_for_each(TrainingState::remove)
         })
     }
 }
 
-impl Trainer {
+/// What stands in the place of the variables of the last step.
+#[derive(Default)]
+pub(super) struct ReplacedVariables {
+    /// The variables after the last step, where the end of a `fit` has replaced them and nothing has changed them since.
+    pub(super) last: Option<NamedTensors>,
+    /// Whether moving averages are in the place of the variables, and these in theirs.
+    uses_averages: bool,
+}
+
+impl ReplacedVariables {
     /// Exchanges the variables and their moving averages, where they are not as asked.
-    pub(super) fn use_averages(&mut self, are_used: bool) -> Result<()> {
+    pub(super) fn use_averages(&mut self, model: &mut CompiledModel, are_used: bool) -> Result<()> {
         if self.uses_averages == are_used {
             return Ok(());
         }
-        let averages = self.setup.state.moving_averages();
+        let averages = model.setup.state.moving_averages();
         if averages.is_empty() {
             return Err(Error::user(
                 "swap_ema_weights needs an optimizer that averages the variables; add `ema` to it",
             ));
         }
         for (variable, slot) in averages {
-            let shape = self.setup.model.variables()[variable].shape.clone();
-            let values = [variable, slot].map(|index| self.state.get(index, &shape));
+            let shape = model.setup.model.variables()[variable].shape.clone();
+            let values = [variable, slot].map(|index| model.state.get(index, &shape));
             let [value, average] = values;
-            self.state.set(variable, &average?)?;
-            self.state.set(slot, &value?)?;
+            model.state.set(variable, &average?)?;
+            model.state.set(slot, &value?)?;
         }
         self.uses_averages = are_used;
         Ok(())
     }
 
-    /// The first step of the epoch, from 0 on, whose loss is infinite or not a number.
-    pub(super) fn first_bad_step(&self) -> Result<Option<u64>> {
-        let totals = self.state.read_epoch_totals(&self.setup)?;
-        Ok(EpochTotals::first_non_finite(&totals))
-    }
-
-    /// The first tensor that is infinite or not a number, among the batch of each process, the variables and the slots.
-    pub(super) fn first_bad_tensor(&self, batch: Option<&Batch>) -> Result<String> {
-        let own = batch.and_then(bad_of_batch).unwrap_or_default();
-        if let Some(world) = self.placement.world() {
-            let all = world.all_gather(own.as_bytes())?;
-            if let Some(rank) = all.iter().position(|text| !text.is_empty()) {
-                let text = String::from_utf8_lossy(&all[rank]);
-                return Ok(format!("{text} on worker {rank}"));
-            }
-        } else if !own.is_empty() {
-            return Ok(own);
-        }
-        for (index, (name, shape)) in self.setup.state.arrays().into_iter().enumerate() {
-            if !is_finite(&self.state.get(index, &shape)?) {
-                return Ok(format!("the first of the state that is, is `{name}`"));
-            }
-        }
-        Ok("its data and the state are numbers, so it overflowed within the step".to_owned())
-    }
-
     /// Puts back the variables of the last step, if `fit` has replaced them at its end and nothing has changed them since.
-    pub(super) fn put_back_last_variables(&mut self) -> Result<()> {
-        match self.last_variables.take() {
-            Some(last) => self.set_variables(&last),
+    pub(super) fn put_back(&mut self, model: &mut CompiledModel) -> Result<()> {
+        match self.last.take() {
+            Some(last) => model.set_variables(&last),
             None => Ok(()),
         }
     }
 
-    /// The logs of an epoch, and which values of each are better.
-    pub(super) fn goals(&self) -> Vec<(String, Option<Better>)> {
-        let logs = self.logs(&vec![0.0; self.setup.epoch_totals.len], 0.0);
-        let metrics = &self.setup.objective.metrics;
-        let better = |name: &str| {
-            let metric = metrics.iter().find(|metric| metric.name == name);
-            // The others are losses.
-            metric.map_or(Some(Better::Lower), |metric| metric.metric.better())
-        };
-        let logs = logs.iter();
-        logs.map(|(name, _)| (name.to_owned(), better(name)))
-            .collect()
-    }
-
-    /// Replaces the variables by the optimizer's moving averages, as Keras does at the end of `fit`; returns whether it
-    /// keeps any.
-    fn take_averages(&mut self) -> Result<bool> {
-        let averages = self.setup.state.moving_averages();
-        let are_there = !averages.is_empty();
-        for (variable, slot) in averages {
-            let shape = &self.setup.model.variables()[variable].shape;
-            let average = self.state.get(slot, shape)?;
-            self.state.set(variable, &average)?;
+    /// Gives copies of variables and slots the values of the last step, from which a training can go on.
+    pub(super) fn undo_in(
+        &self,
+        setup: &Setup,
+        variables: &mut NamedTensors,
+        slots: &mut NamedTensors,
+    ) {
+        if let Some(last) = &self.last {
+            variables.clone_from(last);
         }
-        Ok(are_there)
+        if self.uses_averages {
+            let count = variables.len();
+            for (variable, slot) in setup.state.moving_averages() {
+                std::mem::swap(&mut variables[variable].1, &mut slots[slot - count].1);
+            }
+        }
     }
+}
+
+/// Replaces the variables by the optimizer's moving averages, as Keras does at the end of `fit`; returns whether it
+/// keeps any.
+fn take_averages(model: &mut CompiledModel) -> Result<bool> {
+    let averages = model.setup.state.moving_averages();
+    let are_there = !averages.is_empty();
+    for (variable, slot) in averages {
+        let shape = &model.setup.model.variables()[variable].shape;
+        let average = model.state.get(slot, shape)?;
+        model.state.set(variable, &average)?;
+    }
+    Ok(are_there)
+}
+
+/// The first tensor that is infinite or not a number, among the batch of each process, the variables and the slots.
+pub(super) fn first_bad_tensor(model: &CompiledModel, batch: Option<&Batch>) -> Result<String> {
+    let own = batch.and_then(bad_of_batch).unwrap_or_default();
+    if let Some(world) = model.placement.world() {
+        let all = world.all_gather(own.as_bytes())?;
+        if let Some(rank) = all.iter().position(|text| !text.is_empty()) {
+            let text = String::from_utf8_lossy(&all[rank]);
+            return Ok(format!("{text} on worker {rank}"));
+        }
+    } else if !own.is_empty() {
+        return Ok(own);
+    }
+    for (index, (name, shape)) in model.setup.state.arrays().into_iter().enumerate() {
+        if !is_finite(&model.state.get(index, &shape)?) {
+            return Ok(format!("the first of the state that is, is `{name}`"));
+        }
+    }
+    Ok("its data and the state are numbers, so it overflowed within the step".to_owned())
 }
 
 /// The first tensor of a batch that is not finite, and its first example.

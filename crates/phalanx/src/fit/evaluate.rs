@@ -1,18 +1,22 @@
-//! Evaluation and prediction, which change nothing.
+//! Evaluation, which changes nothing.
 
-use phalanx_graph::{AlignedBytes, HostTensor, Shape};
 use phalanx_pjrt::Buffer;
+use phalanx_ps::PhaseKind;
 
 use super::Trainer;
-use super::batch::{check_indices, check_values, put, tensors};
+use super::batch::{check_values, put, tensors};
+use super::compiled_model::CompiledModel;
 use super::epoch_totals::EpochTotals;
 use super::history::Logs;
 use super::in_flight::InFlight;
 use super::options::check_batch_size;
+use super::reports::{warn_lost, warn_skipped};
+use super::servers::joined;
 use super::step::BatchShape;
 use super::workers::reader;
-use crate::data::{AutoShardPolicy, Batch, Batches, TrainingData};
-use crate::replicas::{BatchPartition, World};
+use crate::data::{Batch, Batches, TrainingData};
+use crate::replicas::{BatchPartition, Placement};
+use crate::servers::Servers;
 use crate::{Error, Result};
 
 /// Where in a test its watch is called: around each batch, counted from 0.
@@ -34,47 +38,12 @@ impl Trainer {
     /// # Errors
     /// When the data do not fit the model, are endless or have no weight, a source fails, or the device does.
     pub fn evaluate(&mut self, batches: &Batches) -> Result<Logs> {
-        self.require_loss("evaluate")?;
+        self.compiled.setup.require_loss("evaluate")?;
         check_finite(batches, "evaluate")?;
-        self.warn_lost(&batches.dataset().lost());
-        let (logs, skipped) = self.evaluate_with_skipped(batches, &mut |_, _| Ok(()))?;
-        self.warn_skipped(skipped, "evaluation");
+        warn_lost(self.engine(), &batches.dataset().lost());
+        let (logs, skipped) = Evaluation::of(self, &mut |_, _| Ok(())).run(batches)?;
+        warn_skipped(self.engine(), skipped, "evaluation");
         Ok(logs)
-    }
-
-    /// Loss and metrics, and how many examples were left out.
-    pub(super) fn evaluate_with_skipped(
-        &mut self,
-        batches: &Batches,
-        watch: &mut TestWatch<'_>,
-    ) -> Result<(Logs, u64)> {
-        let own;
-        let batches = match self.placement.world() {
-            Some(world) => {
-                own = batches.sharded_for(reader(world))?;
-                &own
-            }
-            None => batches,
-        };
-        let before = batches.dataset().skipped();
-        let totals = match self.placement.servers().cloned() {
-            Some(servers) => self.evaluate_with_servers(&servers, batches)?,
-            None => self.run_test_steps(batches.iter(0, 0), batches.most_rows(), watch)?,
-        };
-        let skipped = batches.dataset().skipped() - before;
-        if !EpochTotals::has_weight(&totals) {
-            return Err(Error::User(format!(
-                "cannot evaluate: no example has a weight above 0, and {skipped} are corrupt and left out; check the data and the weights"
-            )));
-        }
-        Ok((self.logs(&totals, 0.0), skipped))
-    }
-
-    fn warn_skipped(&self, count: u64, what: &str) {
-        if count > 0 {
-            let line = format!("warning: {count} corrupt examples left out of the {what}");
-            self.engine().notice(&line);
-        }
     }
 
     /// Loss and metrics of one batch, without training.
@@ -82,97 +51,104 @@ impl Trainer {
     /// # Errors
     /// As [`evaluate`](Self::evaluate).
     pub fn test_on_batch(&mut self, batch: &Batch) -> Result<Logs> {
-        self.require_loss("evaluate")?;
-        let totals = self.run_test_steps([Ok(batch.clone())], batch.rows(), &mut |_, _| Ok(()))?;
-        Ok(self.logs(&totals, 0.0))
+        self.compiled.setup.require_loss("evaluate")?;
+        let totals =
+            Evaluation::of(self, &mut |_, _| Ok(())).totals([Ok(batch.clone())], batch.rows())?;
+        Ok(self.compiled.setup.logs(&totals, 0.0))
+    }
+}
+
+/// An evaluation while it runs.
+pub(super) struct Evaluation<'t, 'w, 'c> {
+    pub(super) trainer: &'t mut Trainer,
+    pub(super) watch: &'w mut TestWatch<'c>,
+}
+
+impl<'t, 'w, 'c> Evaluation<'t, 'w, 'c> {
+    fn of(trainer: &'t mut Trainer, watch: &'w mut TestWatch<'c>) -> Self {
+        Self { trainer, watch }
     }
 
-    /// The outputs of the model for all examples, in their order: one tensor `[examples, ..]` per output.
-    ///
-    /// # Errors
-    /// When the data do not fit the model or are endless, a source fails, or the device does.
-    pub fn predict(&mut self, batches: &Batches) -> Result<Vec<HostTensor>> {
-        check_finite(batches, "predict")?;
-        if let Some(servers) = self.placement.servers().cloned() {
-            return self.predict_with_servers(&servers, batches);
-        }
-        match self.placement.world().cloned() {
-            Some(world) => self.predict_in(&world, batches),
-            None => self.predict_here(batches).map(|(outputs, _)| outputs),
-        }
-    }
-
-    /// The outputs for all examples, of which each process computes its rows of each batch.
-    fn predict_in(&mut self, world: &World, batches: &Batches) -> Result<Vec<HostTensor>> {
-        let own = match batches.worker().count {
-            1 => batches.shard(reader(world), AutoShardPolicy::Data)?,
-            _ => batches.sharded_for(reader(world))?,
-        };
-        let predicted = self.predict_here(&own);
-        let (outputs, counts) = predicted.inspect_err(|error| world.abort(&error.to_string()))?;
-        let counts: Vec<f64> = counts.iter().map(|&count| count as f64).collect();
-        let counts = world.all_gather_rows(&[counts])?;
-        let join = |output: &HostTensor| {
-            let all = world.all_gather(output.bytes())?;
-            Ok(in_input_order(output.shape(), &all, &counts))
-        };
-        outputs.iter().map(join).collect()
-    }
-
-    /// The outputs for the examples of these batches, and the number of examples of each batch.
-    fn predict_here(&mut self, batches: &Batches) -> Result<(Vec<HostTensor>, Vec<usize>)> {
-        let mut counts = Vec::new();
-        self.warn_lost(&batches.dataset().lost());
-        let before = batches.dataset().skipped();
-        let mut parts = Vec::new();
-        let mut waiting: Option<PendingPrediction> = None;
-        for batch in batches.iter(0, 0) {
-            let batch = batch?;
-            counts.push(batch.rows());
-            check_indices(&self.setup, &batch.x, batch.first)?;
-            let begun = self.start_prediction(&batch.x, batches.most_rows())?;
-            // The outputs of the step before are read while this one runs.
-            if let Some(before) = waiting.replace(begun) {
-                parts.extend(self.read_outputs(&before)?);
+    /// Loss and metrics, and how many examples were left out.
+    pub(super) fn run(mut self, batches: &Batches) -> Result<(Logs, u64)> {
+        let own;
+        let batches = match self.trainer.placement().world() {
+            Some(world) => {
+                own = batches.sharded_for(reader(world))?;
+                &own
             }
+            None => batches,
+        };
+        let before = batches.dataset().skipped();
+        let totals = match self.trainer.placement().servers().cloned() {
+            Some(servers) => self.totals_with_servers(&servers, batches)?,
+            None => self.totals(batches.iter(0, 0), batches.most_rows())?,
+        };
+        let skipped = batches.dataset().skipped() - before;
+        if !EpochTotals::has_weight(&totals) {
+            return Err(Error::User(format!(
+                "cannot evaluate: no example has a weight above 0, and {skipped} are corrupt and left out; check the data and the weights"
+            )));
         }
-        if let Some(last) = waiting {
-            parts.extend(self.read_outputs(&last)?);
-        }
-        self.warn_skipped(batches.dataset().skipped() - before, "prediction");
-        Ok((self.concatenate_outputs(&parts), counts))
-    }
-
-    /// The outputs of the model for one batch of inputs.
-    ///
-    /// # Errors
-    /// As [`predict`](Self::predict).
-    pub fn predict_on_batch(&mut self, x: &[HostTensor]) -> Result<Vec<HostTensor>> {
-        let rows = x.first().map_or(0, HostTensor::rows);
-        check_indices(&self.setup, x, 0)?;
-        let begun = self.start_prediction(x, rows)?;
-        Ok(self.concatenate_outputs(&self.read_outputs(&begun)?))
+        Ok((self.trainer.compiled.setup.logs(&totals, 0.0), skipped))
     }
 
     /// The totals of batches of `size` rows or fewer.
-    pub(super) fn run_test_steps(
+    fn totals(
         &mut self,
         batches: impl IntoIterator<Item = Result<Batch>>,
         size: usize,
-        watch: &mut TestWatch<'_>,
     ) -> Result<Vec<f64>> {
-        let mut totals = self.state.zeros(&self.setup)?;
+        let model = &self.trainer.compiled;
+        let mut totals = model.state.zeros(&model.setup)?;
         let mut flight = InFlight::default();
         for (number, batch) in batches.into_iter().enumerate() {
             let batch = batch?;
-            watch(self, TestPlace::Begin(number))?;
-            totals = self.test_step(&batch, size, &totals, &mut flight)?;
-            watch(self, TestPlace::End(number))?;
+            (self.watch)(self.trainer, TestPlace::Begin(number))?;
+            totals = self
+                .trainer
+                .compiled
+                .test_step(&batch, size, &totals, &mut flight)?;
+            (self.watch)(self.trainer, TestPlace::End(number))?;
         }
-        flight.finish(self.placement.engine())?;
-        self.state.merge_replicas(&self.setup, &totals)
+        let model = &self.trainer.compiled;
+        flight.finish(model.engine())?;
+        model.state.merge_replicas(&model.setup, &totals)
     }
 
+    /// The totals of an evaluation whose batches the workers take in turns.
+    fn totals_with_servers(&mut self, servers: &Servers, batches: &Batches) -> Result<Vec<f64>> {
+        let phase = &format!("evaluate {}", servers.count("evaluate"));
+        let items = batches.len().unwrap_or(0) as u64;
+        let len = self.trainer.compiled.setup.epoch_totals.len;
+        servers.enter(phase, PhaseKind::Sum, 0..items)?;
+        let mut is_pulled = false;
+        loop {
+            let work = match servers.next(phase)? {
+                Ok(work) => work,
+                Err(over) => return Ok(joined(vec![0.0; len], &over.sums)),
+            };
+            if !std::mem::replace(&mut is_pulled, true) {
+                self.trainer.compiled.state.pull()?;
+            }
+            let batch = batches.get(0, work.item as usize)?;
+            let totals = match batch.x.is_empty() {
+                true => vec![0.0; len],
+                false => {
+                    // The hooks of callbacks are for batches in their order.
+                    let trainer = &mut *self.trainer;
+                    Evaluation::of(trainer, &mut |_, _| Ok(()))
+                        .totals([Ok(batch)], batches.most_rows())?
+                }
+            };
+            let bytes: Vec<u8> = totals.iter().flat_map(|x| x.to_le_bytes()).collect();
+            servers.done(phase, &work, (0.0, 0.0), 0, &bytes)?;
+        }
+    }
+}
+
+impl CompiledModel {
+    /// Adds a batch to the totals of a test.
     fn test_step(
         &mut self,
         batch: &Batch,
@@ -182,7 +158,7 @@ impl Trainer {
     ) -> Result<Vec<Buffer>> {
         let whole = BatchShape::of(&self.setup, batch)?;
         check_values(&self.setup, batch)?;
-        let partition = self.padded_partition(batch.rows(), full);
+        let partition = padded_partition(&self.placement, batch.rows(), full);
         // One program serves all batches; with uneven shares, full batches have another.
         let shape = whole.part(&partition, true, self.setup.branches_by_size());
         let padded = partition.padded_rows() * partition.replicas();
@@ -206,84 +182,14 @@ impl Trainer {
         flight.push(self.placement.engine(), done)?;
         Ok(totals)
     }
-
-    /// How `rows` rows are divided over the replicas of this process, when a full batch has `full` rows in all processes.
-    fn padded_partition(&self, rows: usize, full: usize) -> BatchPartition {
-        match self.placement.world() {
-            Some(_) => self.placement.worker_partition(rows, full, false),
-            None => self.placement.padded_partition(rows, full),
-        }
-    }
-
-    pub(super) fn start_prediction(
-        &mut self,
-        x: &[HostTensor],
-        full: usize,
-    ) -> Result<PendingPrediction> {
-        let whole = BatchShape::of_inputs(&self.setup, x)?;
-        let partition = self.padded_partition(x[0].rows(), full);
-        let shape = whole.part(&partition, false, self.setup.branches_by_size());
-        let padded = partition.padded_rows() * partition.replicas();
-        if !self.predict.has(&shape) {
-            let traced = self.setup_for(x, padded).predict_step(&shape)?;
-            let (placement, setup) = (&self.placement, &self.setup);
-            self.predict
-                .insert(placement, setup, "predict_step", &shape, traced)?;
-        }
-        let own = self.with_rows(x, padded)?;
-        let x = own.as_deref().unwrap_or(x);
-        let x = put(&self.placement, x.iter(), &partition, shape.filled)?;
-        let step = self.predict.get(&shape)?;
-        let outputs = self.state.predict(&self.setup, step, &x)?;
-        Ok(PendingPrediction { outputs, partition })
-    }
-
-    /// The outputs of each replica for its examples.
-    pub(super) fn read_outputs(
-        &self,
-        predicted: &PendingPrediction,
-    ) -> Result<Vec<Vec<HostTensor>>> {
-        let partition = &predicted.partition;
-        let shapes = self.setup.model.outputs();
-        let read = |replica: usize| {
-            let outputs = shapes.iter().enumerate().map(|(index, shape)| {
-                let mut shape = shape.clone();
-                shape.dims.insert(0, partition.padded_rows());
-                let parts = predicted.outputs.iter().map(|outputs| &outputs[index]);
-                let whole =
-                    self.placement
-                        .read_output(&parts.collect::<Vec<_>>(), replica, &shape)?;
-                let count = partition.rows(replica);
-                Ok(if count == partition.padded_rows() {
-                    whole
-                } else {
-                    whole.slice_rows(0, count)
-                })
-            });
-            outputs.collect()
-        };
-        (0..partition.replicas()).map(read).collect()
-    }
-
-    /// Each output of the model over all parts.
-    pub(super) fn concatenate_outputs(&self, parts: &[Vec<HostTensor>]) -> Vec<HostTensor> {
-        let outputs = self.setup.model.outputs();
-        let of = |output| {
-            parts
-                .iter()
-                .map(move |part: &Vec<HostTensor>| &part[output])
-        };
-        (0..outputs.len())
-            .map(|output| concatenated(&outputs[output], of(output)))
-            .collect()
-    }
 }
 
-/// A prediction begun.
-pub(super) struct PendingPrediction {
-    /// Of each replica.
-    outputs: Vec<Vec<Buffer>>,
-    partition: BatchPartition,
+/// How `rows` rows are divided over the replicas of this process, when a full batch has `full` rows in all processes.
+pub(super) fn padded_partition(placement: &Placement, rows: usize, full: usize) -> BatchPartition {
+    match placement.world() {
+        Some(_) => placement.worker_partition(rows, full, false),
+        None => placement.padded_partition(rows, full),
+    }
 }
 
 pub(super) fn check_finite(batches: &Batches, doing: &str) -> Result<()> {
@@ -297,44 +203,4 @@ pub(super) fn check_finite(batches: &Batches, doing: &str) -> Result<()> {
         ))),
         Some(_) => Ok(()),
     }
-}
-
-/// The rows of all workers in the order of the input: batch by batch, and within a batch worker by worker.
-fn in_input_order(example: &Shape, workers: &[Vec<u8>], counts: &[Vec<f64>]) -> HostTensor {
-    let row = example.byte_len() / example.dims[0].max(1);
-    let mut shape = example.clone();
-    shape.dims[0] = counts.iter().flatten().sum::<f64>() as usize;
-    let row = match row {
-        // This worker had no row, and its tensor does not tell how long one is.
-        0 => shape.byte_len() / shape.dims[0].max(1),
-        row => row,
-    };
-    let mut bytes = AlignedBytes::zeroed(shape.byte_len());
-    let (mut to, mut from) = (0, vec![0; workers.len()]);
-    for step in 0..counts[0].len() {
-        for (worker, counts) in counts.iter().enumerate() {
-            let length = counts[step] as usize * row;
-            let rows = &workers[worker][from[worker]..][..length];
-            bytes.as_mut_slice()[to..][..length].copy_from_slice(rows);
-            (to, from[worker]) = (to + length, from[worker] + length);
-        }
-    }
-    HostTensor::from_aligned(shape, bytes)
-}
-
-/// The rows of all parts as one tensor.
-fn concatenated<'a>(
-    example: &Shape,
-    parts: impl Iterator<Item = &'a HostTensor> + Clone,
-) -> HostTensor {
-    let rows: usize = parts.clone().map(HostTensor::rows).sum();
-    let shape = Shape::new(example.dtype, [&[rows], &example.dims[..]].concat());
-    let mut bytes = AlignedBytes::zeroed(shape.byte_len());
-    let mut at = 0;
-    for part in parts {
-        let part = part.bytes();
-        bytes.as_mut_slice()[at..][..part.len()].copy_from_slice(part);
-        at += part.len();
-    }
-    HostTensor::from_aligned(shape, bytes)
 }

@@ -225,7 +225,7 @@ impl<'a> Evaluator<'a> {
     fn new(trainer: &Trainer, follow: &'a Follow) -> Result<Self> {
         let (mut better, mut best) = (None, None);
         if let Some((log, directory)) = &follow.best {
-            better = Some(better_of(log, &trainer.goals(), false)?);
+            better = Some(better_of(log, &trainer.compiled.setup.goals(), false)?);
             // What is damaged or of another log is no best.
             let text = fs::read(record_path(directory)).unwrap_or_default();
             let record: Option<BestRecord> = serde_json::from_slice(&text).ok();

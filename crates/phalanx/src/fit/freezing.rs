@@ -9,7 +9,7 @@ impl Trainer {
     /// # Errors
     /// When nothing has that path (the error names the nearest), or the device fails.
     pub fn freeze(&mut self, path: &str) -> Result<()> {
-        self.update_trainable(|model| model.freeze(path))
+        self.compiled.update_trainable(|model| model.freeze(path))
     }
 
     /// Unfreezes a layer, or all layers of a model inside, by path; see
@@ -18,7 +18,7 @@ impl Trainer {
     /// # Errors
     /// When nothing has that path (the error names the nearest), or the device fails.
     pub fn unfreeze(&mut self, path: &str) -> Result<()> {
-        self.update_trainable(|model| model.unfreeze(path))
+        self.compiled.update_trainable(|model| model.unfreeze(path))
     }
 
     /// Freezes or unfreezes the layers whose path a predicate accepts; returns how many.
@@ -35,6 +35,7 @@ impl Trainer {
         trainable: bool,
         accepts: impl FnMut(&str) -> bool,
     ) -> Result<usize> {
-        self.update_trainable(|model| Ok(model.set_trainable_where(trainable, accepts)))
+        self.compiled
+            .update_trainable(|model| Ok(model.set_trainable_where(trainable, accepts)))
     }
 }

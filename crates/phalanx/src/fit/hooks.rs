@@ -4,10 +4,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::callbacks::{Callback, CallbackContext, HookPlace, Training, Wishes};
-use super::evaluate::TestPlace;
+use super::end_of_fit::first_bad_tensor;
+use super::evaluate::{Evaluation, TestPlace};
 use super::history::Logs;
 use super::in_flight::InFlight;
 use super::train_loop::FitRun;
+use super::workers::finish_together;
 use super::{ReplicaTimes, Trainer, Watch};
 use crate::checkpoint::NamedTensors;
 use crate::data::{Batch, Batches, HostTensor};
@@ -36,8 +38,8 @@ impl FitRun<'_> {
         around: (&mut InFlight, Option<&Batch>),
         hook: impl FnMut(&mut dyn Callback, &mut CallbackContext<'_>) -> Result<()>,
     ) -> Result<()> {
-        self.trainer
-            .call_hooks((self.place, &mut self.wishes), around, hook)
+        let place = (self.place, &mut self.wishes);
+        call_hooks(self.trainer, place, around, hook)
     }
 
     /// Loss and metrics of the validation data, and how many examples were left out, with the callbacks around its batches;
@@ -49,26 +51,30 @@ impl FitRun<'_> {
     ) -> Result<(Logs, u64)> {
         let (fit, place, wishes) = (&self.fit, self.place, &mut self.wishes);
         // One of several processes does not leave the validation alone.
-        let is_alone = self.trainer.placement.world().is_none();
+        let is_alone = self.trainer.compiled.placement.world().is_none();
         let mut stopped = Some(stopped);
-        self.trainer
-            .evaluate_with_skipped(validation, &mut |trainer, at| {
-                let mut call = |hook: &mut HookCall<'_>| {
-                    let around = (&mut InFlight::default(), None);
-                    trainer.call_hooks((place, &mut *wishes), around, hook)
-                };
-                match at {
-                    TestPlace::Begin(_) if is_alone && fit.is_stop_asked() => {
-                        stopped.take().map_or(Ok(()), Err)
-                    }
-                    TestPlace::Begin(batch) => {
-                        call(&mut |callback, cx| callback.on_test_batch_begin(batch, cx))
-                    }
-                    TestPlace::End(batch) => {
-                        call(&mut |callback, cx| callback.on_test_batch_end(batch, cx))
-                    }
+        let mut watch = |trainer: &mut Trainer, at| {
+            let mut call = |hook: &mut HookCall<'_>| {
+                let around = (&mut InFlight::default(), None);
+                call_hooks(trainer, (place, &mut *wishes), around, hook)
+            };
+            match at {
+                TestPlace::Begin(_) if is_alone && fit.is_stop_asked() => {
+                    stopped.take().map_or(Ok(()), Err)
                 }
-            })
+                TestPlace::Begin(batch) => {
+                    call(&mut |callback, cx| callback.on_test_batch_begin(batch, cx))
+                }
+                TestPlace::End(batch) => {
+                    call(&mut |callback, cx| callback.on_test_batch_end(batch, cx))
+                }
+            }
+        };
+        Evaluation {
+            trainer: self.trainer,
+            watch: &mut watch,
+        }
+        .run(validation)
     }
 
     /// Tells the callbacks of the end of the training; whether one of them has set the variables.
@@ -82,42 +88,40 @@ impl FitRun<'_> {
 /// A hook of a callback, called.
 type HookCall<'h> = dyn FnMut(&mut dyn Callback, &mut CallbackContext<'_>) -> Result<()> + 'h;
 
-impl Trainer {
-    /// Calls a hook of each callback.
-    fn call_hooks(
-        &mut self,
-        (place, wishes): (HookPlace, &mut Wishes),
-        (flight, batch): (&mut InFlight, Option<&Batch>),
-        hook: impl FnMut(&mut dyn Callback, &mut CallbackContext<'_>) -> Result<()>,
-    ) -> Result<()> {
-        if self.callbacks.is_empty() {
-            return Ok(());
-        }
-        let callbacks = self.callbacks.clone();
-        let states = std::mem::take(&mut self.callback_states);
-        let mut training = Stepping {
-            trainer: &mut *self,
-            flight,
-            batch,
-        };
-        let called = callbacks.each(&mut training, (place, wishes, &states), hook);
-        self.callback_states = states;
-        called
+/// Calls a hook of each callback.
+fn call_hooks(
+    trainer: &mut Trainer,
+    (place, wishes): (HookPlace, &mut Wishes),
+    (flight, batch): (&mut InFlight, Option<&Batch>),
+    hook: impl FnMut(&mut dyn Callback, &mut CallbackContext<'_>) -> Result<()>,
+) -> Result<()> {
+    if trainer.callbacks.is_empty() {
+        return Ok(());
     }
+    let callbacks = trainer.callbacks.clone();
+    let states = std::mem::take(&mut trainer.callback_states);
+    let mut training = Stepping {
+        trainer: &mut *trainer,
+        flight,
+        batch,
+    };
+    let called = callbacks.each(&mut training, (place, wishes, &states), hook);
+    trainer.callback_states = states;
+    called
 }
 
 impl Training for Stepping<'_> {
     fn is_chief(&self) -> bool {
-        self.trainer.placement.is_chief()
+        self.trainer.compiled.placement.is_chief()
     }
 
     fn iterations(&self) -> i64 {
-        self.trainer.iterations
+        self.trainer.compiled.iterations
     }
 
     fn logs(&mut self) -> Result<Logs> {
-        self.trainer.finish_together(self.flight)?;
-        self.trainer.results(f64::NAN)
+        finish_together(self.trainer.placement(), self.flight)?;
+        self.trainer.compiled.results(f64::NAN)
     }
 
     fn learning_rate(&self) -> Result<f64> {
@@ -145,7 +149,7 @@ impl Training for Stepping<'_> {
     }
 
     fn goals(&self) -> Vec<(String, Option<Better>)> {
-        self.trainer.goals()
+        self.trainer.compiled.setup.goals()
     }
 
     fn notice(&self, line: &str) {
@@ -157,39 +161,43 @@ impl Training for Stepping<'_> {
     }
 
     fn watch_bad_steps(&mut self, are_skipped: bool) -> Result<()> {
-        if are_skipped && !self.trainer.setup.loss_scale.is_dynamic() {
+        if are_skipped && !self.trainer.compiled.setup.loss_scale.is_dynamic() {
             return Err(Error::user(
                 "terminate_on_nan is to skip steps that are not finite, which the compiled step does not: compile with `loss_scale: LossScale::SkipNonFinite`",
             ));
         }
-        self.trainer.watches_bad_steps = true;
+        self.trainer.compiled.watches_bad_steps = true;
         Ok(())
     }
 
     fn first_bad_step(&mut self) -> Result<Option<u64>> {
-        self.trainer.finish_together(self.flight)?;
-        self.trainer.first_bad_step()
+        finish_together(self.trainer.placement(), self.flight)?;
+        self.trainer.compiled.first_bad_step()
     }
 
     fn first_bad_tensor(&mut self, batch: Option<&Batch>) -> Result<String> {
-        self.trainer.first_bad_tensor(batch)
+        first_bad_tensor(&self.trainer.compiled, batch)
     }
 
     fn use_averages(&mut self, are_used: bool) -> Result<()> {
-        self.trainer.use_averages(are_used)
+        let trainer = &mut *self.trainer;
+        trainer
+            .replaced
+            .use_averages(&mut trainer.compiled, are_used)
     }
 
     fn is_alone(&self) -> bool {
-        let placement = &self.trainer.placement;
+        let placement = &self.trainer.compiled.placement;
         placement.world().is_none() && placement.servers().is_none()
     }
 
     fn describe(&self, batch_size: usize) -> String {
-        self.trainer.placement.describe(batch_size)
+        self.trainer.compiled.placement.describe(batch_size)
     }
 
     fn watch_replicas(&mut self, watch: Watch) {
-        self.trainer.begin_straggler_checks(watch);
+        let trainer = &mut *self.trainer;
+        trainer.stragglers.begin(watch, &trainer.compiled.placement);
     }
 
     fn record_step(&mut self, full: usize, took: Duration) {
@@ -199,6 +207,7 @@ impl Training for Stepping<'_> {
     }
 
     fn time_replicas_if_due(&mut self, took: Duration) -> Result<Option<ReplicaTimes>> {
-        self.trainer.time_replicas_if_due(took)
+        let trainer = &mut *self.trainer;
+        (trainer.stragglers).time_replicas_if_due(&trainer.compiled, took)
     }
 }

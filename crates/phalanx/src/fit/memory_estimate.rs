@@ -125,7 +125,7 @@ impl Trainer {
     /// # Errors
     /// As [`StepEstimator::estimate`].
     pub fn estimate(&self, batch: &Batch, rows: usize) -> Result<Estimate> {
-        self.setup.estimate(self.placement(), batch, rows)
+        self.compiled.setup.estimate(self.placement(), batch, rows)
     }
 }
 

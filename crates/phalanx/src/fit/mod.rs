@@ -1,13 +1,14 @@
 //! Training: `compile`, `fit`, `evaluate`, `predict`, one step at a time or whole epochs.
 //!
-//! A [`Trainer`] holds a model's values on a device. A step is one program (see `step.rs`); the loop here only hands
-//! it batches, keeps a few steps in flight, and reads the sums of an epoch when somebody looks at them.
+//! A [`Trainer`] holds a model's values on a device. A step is one program (see `step.rs`), which `compiled_model.rs` runs; the loop
+//! in `train_loop.rs` only hands it batches, keeps a few steps in flight, and reads the sums of an epoch when somebody looks at them.
 
 mod batch;
 mod batch_tensors;
 pub mod callbacks;
 mod checkpoint;
 mod compile;
+mod compiled_model;
 mod divergence;
 mod end_of_fit;
 mod epoch_totals;
@@ -24,7 +25,9 @@ mod loss_scale;
 mod memory_estimate;
 mod options;
 mod outputs;
+mod partition;
 mod pipeline;
+mod predict;
 pub mod preemption;
 mod progress;
 mod recovery;
@@ -45,6 +48,7 @@ mod trace;
 mod train_loop;
 mod train_state;
 mod trainer;
+mod training_progress;
 mod uneven_shares;
 mod verdict;
 mod verify;

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::compiled_model::CompiledModel;
 use super::divergence::Comparison;
 use super::workers::{StopVote, reader};
 use super::{Fit, History, Trainer};
@@ -33,7 +34,7 @@ pub(super) struct StepLog {
 }
 
 impl StepLog {
-    fn new(first: i64, position: &Position) -> Self {
+    pub(super) fn new(first: i64, position: &Position) -> Self {
         Self {
             first,
             positions: VecDeque::from([(0, position.clone())]),
@@ -57,7 +58,7 @@ impl StepLog {
     }
 
     /// The number of steps of the log that the device has made when it has counted this number of batches, and the position after them.
-    fn at(&self, counted: i64) -> Option<(u64, &Position)> {
+    pub(super) fn at(&self, counted: i64) -> Option<(u64, &Position)> {
         let steps = counted - self.first;
         let mut positions = self.positions.iter();
         let (steps, position) = positions.find(|(other, _)| *other == steps)?;
@@ -88,13 +89,13 @@ impl Attempts {
             world: None,
             joined: Ok(()),
         };
-        if let Some(world) = trainer.placement.world().cloned() {
+        if let Some(world) = trainer.compiled.placement.world().cloned() {
             let number = world.begin_fit();
             if world.is_catching_up() {
                 if is_later(&world, number) {
                     return None;
                 }
-                attempts.joined = trainer.take_over(&world, &mut attempts.fit, number);
+                attempts.joined = take_over(trainer, &world, &mut attempts.fit, number);
             }
             attempts.world = Some((world, number));
         }
@@ -119,7 +120,12 @@ impl Attempts {
         trained: Result<History>,
     ) -> Result<Option<History>> {
         let Some((world, number)) = &self.world else {
-            return trainer.or_fail_on_servers(trained).map(Some);
+            return match trainer.placement().servers() {
+                // It ends the job.
+                Some(servers) => servers.or_fail(trained),
+                None => trained,
+            }
+            .map(Some);
         };
         let error = match trained {
             Ok(history) => return Ok(Some(history)),
@@ -130,151 +136,116 @@ impl Attempts {
             world.abort(&error.to_string());
             // Steps begun that ran on would exchange values with the processes of a strategy that comes after this one; those of a group
             // that has ended soon fail.
-            let _ = trainer.state.iterations();
+            let _ = trainer.compiled.state.iterations();
             return Err(error);
         };
-        self.joined = trainer
-            .meet_again(world, *number, failure)
-            .and_then(|()| trainer.take_over(world, &mut self.fit, *number));
+        self.joined = meet_again(trainer, world, *number, failure)
+            .and_then(|()| take_over(trainer, world, &mut self.fit, *number));
         Ok(None)
     }
 }
 
-impl Trainer {
-    /// Begins the log of steps, before the first one.
-    pub(super) fn begin_step_log(&mut self) -> Result<()> {
-        self.step_log = StepLog::new(self.counted_batches()?, &self.position);
-        Ok(())
-    }
-
-    /// Another step was begun, which ends at this position.
-    pub(super) fn advance_to(&mut self, position: Position) {
-        self.step_log.begun(&position);
-        self.position = position;
-    }
-
-    /// Batches that the device has trained on, those skipped for their gradients among them; waits for the steps begun.
-    fn counted_batches(&self) -> Result<i64> {
-        let skipped = self.skipped_steps()?;
-        Ok(self.state.iterations()? + skipped as i64)
-    }
-
-    /// Goes back to the last step made, and meets the others.
-    fn meet_again(&mut self, world: &World, number: u64, failure: Failure) -> Result<()> {
-        let worker = world.worker();
-        self.engine().notice(&format!(
-            "worker {worker}: {failure}; the others meet again and go on from the last step"
-        ));
-        let interruption = self.interruption.get_or_insert_with(|| Interruption {
-            since: Instant::now(),
-            failure: None,
-        });
-        interruption.failure = Some(failure);
-        let progress = match world.is_catching_up() {
-            true => None,
-            false => Some((number << STEP_BITS) + self.rewind()?),
-        };
-        world.meet_again(progress)
-    }
-
-    /// Sets what the host knows to the last step that the device has made; returns its number in this `fit`.
-    fn rewind(&mut self) -> Result<u64> {
-        let counted = self.counted_batches()?;
-        let Some((steps, position)) = self.step_log.at(counted) else {
-            return Err(Error::Bug(format!(
-                "the device has counted {counted} batches, which is none of the last steps"
-            )));
-        };
-        self.position = position.clone();
-        self.iterations = self.state.iterations()?;
-        Ok(steps)
-    }
-
-    /// Takes the state of the process that is furthest.
-    fn take_over(&mut self, world: &World, fit: &mut Fit, number: u64) -> Result<()> {
-        self.fit_to_world();
-        self.stop_vote = StopVote::default();
-        self.comparison = Comparison::default();
-        let Some((source, progress)) = world.source() else {
-            return Ok(());
-        };
-        if progress >> STEP_BITS != number {
-            return Err(Error::Cluster(format!(
-                "worker {source} is in training number {} of the program and this one in number {number}: the loss came between the two, where no process can go back; start all workers again",
-                progress >> STEP_BITS
-            )));
-        }
-        let is_source = source == world.worker();
-        let own = match is_source {
-            true => self.state_bytes()?,
-            false => Vec::new(),
-        };
-        let state = world.broadcast_from(source, own)?;
-        if !is_source {
-            self.set_state_bytes(&state)?;
-        }
-        world.has_caught_up();
-        fit.resume = true;
-        for path in fit.all_callbacks().checkpoints() {
-            // This training wrote it, though perhaps not this process.
-            self.own_checkpoints.add(&path);
-        }
-        Ok(())
-    }
-
-    /// Programs for as many processes as there are now.
-    fn fit_to_world(&mut self) {
-        if self.setup.workers == self.placement.workers() {
-            return;
-        }
-        self.setup.workers = self.placement.workers();
-        self.setup.replicas = self.placement.replicas();
-        self.train.clear();
-        self.test.clear();
-        self.predict.clear();
-    }
-
-    fn state_bytes(&self) -> Result<Vec<u8>> {
-        let mut files = self.training_state()?.to_bytes()?;
-        let programs = [self.train.agreed(), self.test.agreed()];
-        let programs = serde_json::to_vec(&programs)
-            .map_err(|error| Error::Bug(format!("names of programs: {error}")))?;
-        files.push((PROGRAMS.to_owned(), programs));
-        Ok(pack(&files))
-    }
-
-    fn set_state_bytes(&mut self, bytes: &[u8]) -> Result<()> {
-        let damaged = || Error::Cluster("the state of another worker is damaged".into());
-        let files = unpack(bytes).ok_or_else(damaged)?;
-        let state = TrainingState::from_bytes(&files)?;
-        let programs = files.iter().find(|(name, _)| *name == PROGRAMS);
-        let programs = programs.map(|(_, bytes)| serde_json::from_slice::<Agreed>(bytes));
-        let Some(Ok([train, test])) = programs else {
-            return Err(damaged());
-        };
-        self.set_training_state(&state)?;
-        self.train.set_agreed(train);
-        self.test.set_agreed(test);
-        Ok(())
-    }
-
+impl Interruption {
     /// Tells that the training goes on, once the first step after a loss is made.
-    pub(super) fn report_recovery(&mut self, world: &World) {
-        let Some(Interruption { since, failure }) = self.interruption.take() else {
-            return;
-        };
+    pub(super) fn report_end(self, model: &CompiledModel, world: &World) {
+        let Self { since, failure } = self;
         let failure = failure.map_or(String::new(), |failure| {
             format!(" after the loss of worker {}", failure.worker)
         });
-        self.engine().notice(&format!(
+        model.engine().notice(&format!(
             "worker {}: generation {} of {} workers goes on from step {}, {:.3} s{failure}",
             world.worker(),
             world.generation(),
             world.workers(),
-            self.iterations,
+            model.iterations,
             since.elapsed().as_secs_f64(),
         ));
     }
+}
+
+/// Goes back to the last step made, and meets the others.
+fn meet_again(trainer: &mut Trainer, world: &World, number: u64, failure: Failure) -> Result<()> {
+    let worker = world.worker();
+    trainer.engine().notice(&format!(
+        "worker {worker}: {failure}; the others meet again and go on from the last step"
+    ));
+    let interruption = trainer.interruption.get_or_insert_with(|| Interruption {
+        since: Instant::now(),
+        failure: None,
+    });
+    interruption.failure = Some(failure);
+    let progress = match world.is_catching_up() {
+        true => None,
+        false => Some((number << STEP_BITS) + rewind(trainer)?),
+    };
+    world.meet_again(progress)
+}
+
+/// Takes the state of the process that is furthest.
+fn take_over(trainer: &mut Trainer, world: &World, fit: &mut Fit, number: u64) -> Result<()> {
+    trainer.compiled.fit_to_world();
+    trainer.stop_vote = StopVote::default();
+    trainer.comparison = Comparison::default();
+    let Some((source, progress)) = world.source() else {
+        return Ok(());
+    };
+    if progress >> STEP_BITS != number {
+        return Err(Error::Cluster(format!(
+            "worker {source} is in training number {} of the program and this one in number {number}: the loss came between the two, where no process can go back; start all workers again",
+            progress >> STEP_BITS
+        )));
+    }
+    let is_source = source == world.worker();
+    let own = match is_source {
+        true => state_bytes(trainer)?,
+        false => Vec::new(),
+    };
+    let state = world.broadcast_from(source, own)?;
+    if !is_source {
+        set_state_bytes(trainer, &state)?;
+    }
+    world.has_caught_up();
+    fit.resume = true;
+    for path in fit.all_callbacks().checkpoints() {
+        // This training wrote it, though perhaps not this process.
+        trainer.own_checkpoints.add(&path);
+    }
+    Ok(())
+}
+
+/// Sets what the host knows to the last step that the device has made; returns its number in this `fit`.
+fn rewind(trainer: &mut Trainer) -> Result<u64> {
+    let counted = trainer.compiled.counted_batches()?;
+    let steps = trainer.progress.rewind(counted)?;
+    trainer.compiled.iterations = trainer.compiled.state.iterations()?;
+    Ok(steps)
+}
+
+fn state_bytes(trainer: &Trainer) -> Result<Vec<u8>> {
+    let mut files = trainer.training_state()?.to_bytes()?;
+    let programs = [
+        trainer.compiled.train.agreed(),
+        trainer.compiled.test.agreed(),
+    ];
+    let programs = serde_json::to_vec(&programs)
+        .map_err(|error| Error::Bug(format!("names of programs: {error}")))?;
+    files.push((PROGRAMS.to_owned(), programs));
+    Ok(pack(&files))
+}
+
+fn set_state_bytes(trainer: &mut Trainer, bytes: &[u8]) -> Result<()> {
+    let damaged = || Error::Cluster("the state of another worker is damaged".into());
+    let files = unpack(bytes).ok_or_else(damaged)?;
+    let state = TrainingState::from_bytes(&files)?;
+    let programs = files.iter().find(|(name, _)| *name == PROGRAMS);
+    let programs = programs.map(|(_, bytes)| serde_json::from_slice::<Agreed>(bytes));
+    let Some(Ok([train, test])) = programs else {
+        return Err(damaged());
+    };
+    trainer.set_training_state(&state)?;
+    trainer.compiled.train.set_agreed(train);
+    trainer.compiled.test.set_agreed(test);
+    Ok(())
 }
 
 const PROGRAMS: &str = "programs";

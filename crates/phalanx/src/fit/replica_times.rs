@@ -7,13 +7,14 @@ use phalanx_graph::Program;
 
 use super::Trainer;
 use super::batch::{put, tensors};
+use super::compiled_model::CompiledModel;
 use super::in_flight::InFlight;
 use super::options::Watch;
 use super::step::BatchShape;
 use super::train_state::slices;
 use crate::data::Batch;
 use crate::optim::WindowPart;
-use crate::replicas::Layout;
+use crate::replicas::{Layout, Placement};
 use crate::{Error, Result};
 
 /// How long each replica takes for its part of a batch, without waiting for the others.
@@ -147,8 +148,19 @@ const LEAST_COMPILE_TIME: Duration = Duration::from_secs(2);
 const TIMED_RUNS: usize = 5;
 
 impl StragglerMonitor {
-    /// A fit begins.
-    pub(super) fn begin(&mut self, watch: Watch) {
+    /// A fit begins; only replicas with their own copy of the variables are timed.
+    pub(super) fn begin(&mut self, watch: Watch, placement: &Placement) {
+        let is_copied = placement.replicas() > 1 && placement.layout().is_replicated();
+        // Times of one process say nothing of the others, and its replicas cannot step without them.
+        let is_alone = placement.world().is_none() && placement.servers().is_none();
+        self.watch_replicas(if is_copied && is_alone {
+            watch
+        } else {
+            Watch::Never
+        });
+    }
+
+    fn watch_replicas(&mut self, watch: Watch) {
         self.watch = match watch {
             Watch::Auto if self.has_failed => Watch::Never,
             watch => watch,
@@ -186,6 +198,37 @@ impl StragglerMonitor {
             Watch::Auto => self.trained >= self.timing_cost() * OVERHEAD_RATIO,
         }
     }
+
+    /// Times the replicas at the end of an epoch that took this long, if a timing is due.
+    ///
+    /// # Errors
+    /// When they cannot be timed and [`Watch::EveryEpoch`] asked for it; with `Auto` a notice says so once, for training
+    /// does not depend on it.
+    pub(super) fn time_replicas_if_due(
+        &mut self,
+        model: &CompiledModel,
+        took: Duration,
+    ) -> Result<Option<ReplicaTimes>> {
+        let sample = self.sample.take();
+        let is_due = self.is_due(took);
+        let Some(sample) = sample.filter(|_| is_due) else {
+            return Ok(None);
+        };
+        let start = Instant::now();
+        let timed = time_replicas_twice(model, &sample);
+        self.timed(start.elapsed());
+        match timed {
+            Err(error) if self.watch == Watch::Auto => {
+                self.has_failed = true;
+                self.watch = Watch::Never;
+                model.engine().notice(&format!(
+                    "warning: the replicas cannot be timed, and are not again: {error}"
+                ));
+                Ok(None)
+            }
+            timed => timed.map(Some),
+        }
+    }
 }
 
 impl Trainer {
@@ -198,17 +241,18 @@ impl Trainer {
     /// As [`fit`](Self::fit).
     pub fn device_time(&mut self, batch: &Batch, steps: usize) -> Result<Duration> {
         self.train_on_batch(batch)?;
-        let (partition, shape) = self.part(batch, batch.rows())?;
-        let batch = put(&self.placement, tensors(batch), &partition, shape.filled)?;
+        let (partition, shape) = self.compiled.part(batch, batch.rows())?;
+        let model = &mut self.compiled;
+        let on_devices = put(&model.placement, tensors(batch), &partition, shape.filled)?;
         let mut times = Vec::with_capacity(steps);
         for _ in 0..steps.max(1) {
-            self.compile_step(&shape, &mut InFlight::default())?;
+            model.compile_step(batch, &shape, &mut InFlight::default())?;
             let start = Instant::now();
-            let done = self.begin_step(&shape, &batch)?;
-            self.placement.engine().wait(&done, 1)?;
+            let done = model.begin_step(&shape, &on_devices)?;
+            model.engine().wait(&done, 1)?;
             times.push(start.elapsed());
         }
-        self.results(0.0)?;
+        model.results(0.0)?;
         times.sort();
         Ok(times[times.len() / 2])
     }
@@ -219,113 +263,79 @@ impl Trainer {
     /// # Errors
     /// As [`fit`](Self::fit).
     pub fn replica_times(&self, batch: &Batch, steps: usize) -> Result<ReplicaTimes> {
-        self.require_loss("time the replicas")?;
-        if matches!(
-            self.placement().layout(),
-            Layout::Sharded(_) | Layout::Pipelined(_)
-        ) {
-            return Err(Error::user(
-                "only replicas can be timed one by one, and this strategy divides one model over its devices; use `device_time`",
-            ));
-        }
-        let placement = self.placement();
-        let partition = placement.partition(batch.rows(), batch.rows());
-        let whole = BatchShape::of(&self.setup, batch)?;
-        let shape = whole.part(
-            &partition,
-            !partition.is_even(),
-            self.setup.branches_by_size(),
-        );
-        let compiled = placement.compile("replica_step", &self.replica_step(&shape)?)?;
-        let batch = put(placement, tensors(batch), &partition, shape.filled)?;
-        let copies = self.state.copies_of_all(&self.setup)?;
-        // Fresh totals: an epoch may go on after this with its own.
-        let totals = self.state.zeros(&self.setup)?;
-        let lists = self.state.arguments(copies.as_deref(), &totals, &batch)?;
-        let engine = self.placement.engine();
-        let mut times = vec![Vec::with_capacity(steps); partition.replicas()];
-        for _ in 0..steps.max(1) {
-            let start = Instant::now();
-            let (_, done) = compiled.run(&slices(&lists))?;
-            let each = engine.wait_each(&done, start)?;
-            for (times, took) in times.iter_mut().zip(each) {
-                times.push(took);
-            }
-        }
-        let replicas = times.iter_mut().enumerate().map(|(replica, times)| {
-            times.sort();
-            ReplicaTime {
-                device: self.placement.device_name(replica),
-                rows: partition.rows(replica),
-                median: times[times.len() / 2],
-            }
-        });
-        Ok(ReplicaTimes {
-            replicas: replicas.collect(),
-            shares_count: self.setup.layer_communication().is_none(),
-        })
+        replica_times(&self.compiled, batch, steps)
     }
+}
 
-    /// The step of one replica by itself as a program of all: none waits for another, nor does what layers exchange.
-    fn replica_step(&self, shape: &BatchShape) -> Result<Program> {
-        let mut program = self
-            .setup
-            .for_single_replica()
-            .train_step(shape, WindowPart::Counted)?
-            .program
-            .simplified();
-        // The state goes on from where it is.
-        program.donated.clear();
-        program.replicas = self.placement().replicas();
-        Ok(program)
+fn replica_times(model: &CompiledModel, batch: &Batch, steps: usize) -> Result<ReplicaTimes> {
+    model.setup.require_loss("time the replicas")?;
+    if matches!(
+        model.placement.layout(),
+        Layout::Sharded(_) | Layout::Pipelined(_)
+    ) {
+        return Err(Error::user(
+            "only replicas can be timed one by one, and this strategy divides one model over its devices; use `device_time`",
+        ));
     }
-
-    /// A fit begins; only replicas with their own copy of the variables are timed.
-    pub(super) fn begin_straggler_checks(&mut self, watch: Watch) {
-        let is_copied =
-            self.placement().replicas() > 1 && self.placement().layout().is_replicated();
-        // Times of one process say nothing of the others, and its replicas cannot step without them.
-        let is_copied =
-            is_copied && self.placement().world().is_none() && self.placement().servers().is_none();
-        self.stragglers
-            .begin(if is_copied { watch } else { Watch::Never });
-    }
-
-    /// Times the replicas at the end of an epoch that took this long, if a timing is due.
-    ///
-    /// # Errors
-    /// When they cannot be timed and [`Watch::EveryEpoch`] asked for it; with `Auto` a notice says so once, for training
-    /// does not depend on it.
-    pub(super) fn time_replicas_if_due(&mut self, took: Duration) -> Result<Option<ReplicaTimes>> {
-        let sample = self.stragglers.sample.take();
-        let is_due = self.stragglers.is_due(took);
-        let Some(sample) = sample.filter(|_| is_due) else {
-            return Ok(None);
-        };
+    let placement = &model.placement;
+    let partition = placement.partition(batch.rows(), batch.rows());
+    let whole = BatchShape::of(&model.setup, batch)?;
+    let shape = whole.part(
+        &partition,
+        !partition.is_even(),
+        model.setup.branches_by_size(),
+    );
+    let compiled = placement.compile("replica_step", &replica_step(model, &shape)?)?;
+    let batch = put(placement, tensors(batch), &partition, shape.filled)?;
+    let copies = model.state.copies_of_all(&model.setup)?;
+    // Fresh totals: an epoch may go on after this with its own.
+    let totals = model.state.zeros(&model.setup)?;
+    let lists = model.state.arguments(copies.as_deref(), &totals, &batch)?;
+    let engine = model.placement.engine();
+    let mut times = vec![Vec::with_capacity(steps); partition.replicas()];
+    for _ in 0..steps.max(1) {
         let start = Instant::now();
-        let timed = self.time_replicas_twice(&sample);
-        self.stragglers.timed(start.elapsed());
-        match timed {
-            Err(error) if self.stragglers.watch == Watch::Auto => {
-                self.stragglers.has_failed = true;
-                self.stragglers.watch = Watch::Never;
-                self.engine().notice(&format!(
-                    "warning: the replicas cannot be timed, and are not again: {error}"
-                ));
-                Ok(None)
-            }
-            timed => timed.map(Some),
+        let (_, done) = compiled.run(&slices(&lists))?;
+        let each = engine.wait_each(&done, start)?;
+        for (times, took) in times.iter_mut().zip(each) {
+            times.push(took);
         }
     }
+    let replicas = times.iter_mut().enumerate().map(|(replica, times)| {
+        times.sort();
+        ReplicaTime {
+            device: model.placement.device_name(replica),
+            rows: partition.rows(replica),
+            median: times[times.len() / 2],
+        }
+    });
+    Ok(ReplicaTimes {
+        replicas: replicas.collect(),
+        shares_count: model.setup.layer_communication().is_none(),
+    })
+}
 
-    /// Times a few runs; a straggler is timed twice before it is reported.
-    fn time_replicas_twice(&self, sample: &Batch) -> Result<ReplicaTimes> {
-        let first = self.replica_times(sample, TIMED_RUNS)?;
-        if first.straggler().is_none() {
-            return Ok(first);
-        }
-        Ok(self.replica_times(sample, TIMED_RUNS)?.least(&first))
+/// The step of one replica by itself as a program of all: none waits for another, nor does what layers exchange.
+fn replica_step(model: &CompiledModel, shape: &BatchShape) -> Result<Program> {
+    let mut program = model
+        .setup
+        .for_single_replica()
+        .train_step(shape, WindowPart::Counted)?
+        .program
+        .simplified();
+    // The state goes on from where it is.
+    program.donated.clear();
+    program.replicas = model.placement.replicas();
+    Ok(program)
+}
+
+/// Times a few runs; a straggler is timed twice before it is reported.
+fn time_replicas_twice(model: &CompiledModel, sample: &Batch) -> Result<ReplicaTimes> {
+    let first = replica_times(model, sample, TIMED_RUNS)?;
+    if first.straggler().is_none() {
+        return Ok(first);
     }
+    Ok(replica_times(model, sample, TIMED_RUNS)?.least(&first))
 }
 
 #[cfg(test)]
@@ -341,7 +351,6 @@ mod tests {
     use crate::fit::{Compile, Fit, Progress};
     use crate::losses::MeanSquaredError;
     use crate::nn::{Cx, Dense, Layer, Sequential};
-    use crate::replicas::Placement;
 
     fn times(milliseconds: &[u64]) -> ReplicaTimes {
         let replica = |(index, &ms): (usize, &u64)| ReplicaTime {
@@ -451,24 +460,33 @@ mod tests {
             first: 0,
         };
         let partition = placement.partition(4, 4);
-        let shape = BatchShape::of(&trainer.setup, &batch)
+        let shape = BatchShape::of(&trainer.compiled.setup, &batch)
             .unwrap()
             .part(&partition, false, false);
-        let program = trainer.replica_step(&shape).unwrap();
+        let program = replica_step(&trainer.compiled, &shape).unwrap();
         let exchanges =
             |node: &Node| matches!(node.op, Op::AllReduce { .. } | Op::AllGather { .. });
         assert!(!program.nodes.iter().any(exchanges));
         assert_eq!(program.replicas, 2);
         // In the middle of an epoch.
         trainer.train_on_batch(&batch).unwrap();
-        let sums = |trainer: &Trainer| trainer.state.read_epoch_totals(&trainer.setup).unwrap();
-        let (before, position) = (sums(&trainer), trainer.is_mid_epoch);
+        let sums = |trainer: &Trainer| {
+            trainer
+                .compiled
+                .state
+                .read_epoch_totals(&trainer.compiled.setup)
+                .unwrap()
+        };
+        let (before, position) = (sums(&trainer), trainer.progress.is_mid_epoch);
         assert_eq!(trainer.replica_times(&batch, 1).unwrap().replicas.len(), 2);
         assert!(before.iter().any(|sum| *sum != 0.0));
-        assert_eq!((sums(&trainer), trainer.is_mid_epoch), (before, position));
+        assert_eq!(
+            (sums(&trainer), trainer.progress.is_mid_epoch),
+            (before, position)
+        );
         // A sample that cannot be timed.
         let mut fails = |watch| {
-            trainer.begin_straggler_checks(watch);
+            trainer.stragglers.begin(watch, &trainer.compiled.placement);
             let none = Batch {
                 x: Vec::new(),
                 ..batch.clone()
@@ -476,7 +494,9 @@ mod tests {
             trainer
                 .stragglers
                 .record_step(&none, none.rows(), Duration::ZERO);
-            trainer.time_replicas_if_due(Duration::from_secs(9999))
+            trainer
+                .stragglers
+                .time_replicas_if_due(&trainer.compiled, Duration::from_secs(9999))
         };
         told.lock().unwrap().clear();
         assert!(fails(Watch::EveryEpoch).is_err() && told.lock().unwrap().is_empty());
@@ -494,7 +514,7 @@ mod tests {
     fn timings_are_a_small_part_of_the_training() {
         let seconds = Duration::from_secs;
         let mut auto = StragglerMonitor::default();
-        auto.begin(Watch::Auto);
+        auto.watch_replicas(Watch::Auto);
         let batch = Batch {
             x: Vec::new(),
             y: Vec::new(),
@@ -507,18 +527,18 @@ mod tests {
         let mut due = Vec::new();
         // Three short fits.
         for took in [155, 100, 50] {
-            auto.begin(Watch::Auto);
+            auto.watch_replicas(Watch::Auto);
             due.push(auto.is_due(seconds(took)));
         }
         assert_eq!(due, [false, false, true]);
         auto.timed(seconds(1));
         let due = [40, 20].map(|took| auto.is_due(seconds(took)));
         assert_eq!(due, [false, true]);
-        auto.begin(Watch::Never);
+        auto.watch_replicas(Watch::Never);
         assert!(!auto.is_due(seconds(9999)));
         auto.record_step(&batch, 0, seconds(1));
         assert!(auto.sample.is_none(), "no batch is kept for nothing");
-        auto.begin(Watch::EveryEpoch);
+        auto.watch_replicas(Watch::EveryEpoch);
         assert!(auto.is_due(seconds(1)));
     }
 

@@ -4,11 +4,13 @@ use std::time::Duration;
 
 use super::Trainer;
 use super::batch::check_values;
-use super::history::{History, InputReport};
+use super::history::{InputReport, Logs};
 use super::setup::Setup;
 use super::train_loop::FitRun;
 use crate::data::{Batch, InputBottleneck, LostBytes, Position, StageTime, TrainingData};
+use crate::engine::Engine;
 use crate::losses::Loss;
+use crate::metrics::Better;
 use crate::nn::Activation;
 use crate::{Error, Result};
 
@@ -19,20 +21,23 @@ impl Trainer {
     /// # Errors
     /// When one is not; the error says in which example, counted from [`Batch::first`].
     pub fn check_batch(&self, batch: &Batch) -> Result<()> {
-        check_values(&self.setup, batch)
+        check_values(&self.compiled.setup, batch)
     }
+}
 
-    /// The results of the epochs done so far, those before a checkpoint that was restored among them.
-    #[must_use]
-    pub const fn history(&self) -> &History {
-        &self.history
+/// Warns of the bytes of files that are left out.
+pub(super) fn warn_lost(engine: &Engine, lost: &[LostBytes]) {
+    for lost in lost {
+        engine.notice(&format!("warning: {lost}"));
     }
+}
 
-    /// Warns of the bytes of files that are left out.
-    pub(super) fn warn_lost(&self, lost: &[LostBytes]) {
-        for lost in lost {
-            self.engine().notice(&format!("warning: {lost}"));
-        }
+/// Warns of examples that are left out.
+pub(super) fn warn_skipped(engine: &Engine, count: u64, what: &str) {
+    if count > 0 {
+        engine.notice(&format!(
+            "warning: {count} corrupt examples left out of the {what}"
+        ));
     }
 }
 
@@ -40,15 +45,18 @@ impl FitRun<'_> {
     /// Warns of settings that train badly, and of data that cannot be read.
     pub(super) fn warn_at_start(&self) {
         let (trainer, data) = (&*self.trainer, self.data);
-        let uneven = trainer.setup.uneven_shares_warning();
-        let idle = trainer.placement.idle_replicas_warning(data.most_rows());
-        let logits = trainer.setup.logits_warnings();
+        let uneven = trainer.compiled.setup.uneven_shares_warning();
+        let idle = trainer
+            .compiled
+            .placement
+            .idle_replicas_warning(data.most_rows());
+        let logits = trainer.compiled.setup.logits_warnings();
         for warning in uneven.into_iter().chain(logits).chain(idle) {
             trainer.engine().notice(&format!("warning: {warning}"));
         }
-        trainer.warn_lost(&data.lost());
+        warn_lost(trainer.engine(), &data.lost());
         if let Some(validation) = &self.fit.validation {
-            trainer.warn_lost(&validation.dataset().lost());
+            warn_lost(trainer.engine(), &validation.dataset().lost());
         }
     }
 }
@@ -90,6 +98,37 @@ pub(super) fn empty_epoch_error(steps: usize, skipped: u64) -> Error {
 }
 
 impl Setup {
+    /// Losses are `none` where nothing has weight.
+    pub(super) fn logs(&self, totals: &[f64], none: f64) -> Logs {
+        let (loss, terms, results) = self
+            .epoch_totals
+            .read(totals, &self.objective.metrics, none);
+        let mut logs = Logs::default();
+        logs.push("loss", loss);
+        let outputs = self.model.output_names();
+        for (term, value) in self.objective.losses.terms.iter().zip(terms) {
+            logs.push(format!("{}_loss", outputs[term.output]), value);
+        }
+        for (metric, value) in self.objective.metrics.iter().zip(results) {
+            logs.push(&metric.name, value);
+        }
+        logs
+    }
+
+    /// The logs of an epoch, and which values of each are better.
+    pub(super) fn goals(&self) -> Vec<(String, Option<Better>)> {
+        let logs = self.logs(&vec![0.0; self.epoch_totals.len], 0.0);
+        let metrics = &self.objective.metrics;
+        let better = |name: &str| {
+            let metric = metrics.iter().find(|metric| metric.name == name);
+            // The others are losses.
+            metric.map_or(Some(Better::Lower), |metric| metric.metric.better())
+        };
+        let logs = logs.iter();
+        logs.map(|(name, _)| (name.to_owned(), better(name)))
+            .collect()
+    }
+
     /// Losses that take an output for what it is not: logits for probabilities, or the other way round. Training goes on and learns
     /// little.
     pub(super) fn logits_warnings(&self) -> Vec<String> {

@@ -6,8 +6,11 @@ use std::thread::JoinHandle;
 use super::callbacks::SaveWish;
 use super::checkpoint::check_state;
 use super::step_times::StepPart;
+use super::train_loop::FitRun;
+use super::workers::on_chief;
 use super::{Fit, Trainer};
 use crate::checkpoint::TrainingState;
+use crate::replicas::Placement;
 use crate::{Error, Result};
 
 /// How checkpoints are written behind the training: the state is copied from the device between two steps, and a thread checks and
@@ -42,6 +45,21 @@ impl CheckpointWriter {
         Ok(())
     }
 
+    /// Writes in the first process: at once, for which the others wait, or behind the training.
+    fn write(&mut self, placement: &Placement, is_behind: bool, save: Save) -> Result<()> {
+        if !is_behind {
+            if let Some(state) = &save.state {
+                check_state(state)?;
+            }
+            return on_chief(placement, "checkpoint", || save.write());
+        }
+        let is_chief = placement.world().is_none_or(|world| world.is_chief());
+        match is_chief {
+            true => self.begin(move || save.write()),
+            false => Ok(()),
+        }
+    }
+
     /// Waits for what was begun; its error is the one of that checkpoint.
     pub(super) fn finish(&mut self) -> Result<()> {
         let Some(thread) = self.0.take() else {
@@ -71,67 +89,68 @@ impl Save {
     }
 }
 
-impl Trainer {
-    /// Writes a checkpoint that a callback has asked for, and removes what that replaces.
-    pub(super) fn write_wished(&mut self, fit: &Fit, wish: &SaveWish) -> Result<()> {
-        let is_skipped = wish.may_be_left_out
-            && fit.save_behind == Some(SaveBehind::Skip)
-            && self.writer.is_busy();
-        // What several processes copy they copy together, whether or not the first has time to write it.
-        if is_skipped && self.placement.world().is_none() {
-            return Ok(());
+impl FitRun<'_> {
+    /// Writes the checkpoints that callbacks have asked for.
+    pub(super) fn save_wished(&mut self) -> Result<()> {
+        for wish in std::mem::take(&mut self.wishes.saves) {
+            write_wished(self.trainer, &self.fit, &wish)?;
         }
-        let before = self.clock.enter(StepPart::Checkpoint);
-        if self.placement.servers().is_some() {
-            self.write_from_servers(wish)?;
-        } else {
-            let save = self.save_of(wish)?;
-            if let Some(world) = self.placement.world() {
-                // A step whose exchange failed has changed nothing, and the position says that it was made.
-                world.check()?;
-            }
-            if !is_skipped {
-                self.write_save(fit, save)?;
-            }
-        }
-        if let Some(path) = wish.path.as_ref().filter(|_| !is_skipped) {
-            self.own_checkpoints.add(path);
-        }
-        self.clock.enter(before);
         Ok(())
     }
+}
 
-    fn save_of(&self, wish: &SaveWish) -> Result<Save> {
-        let state = wish.path.as_ref().map(|_| self.state_unchecked());
-        Ok(Save {
-            state: state.transpose()?,
-            path: wish.path.clone().unwrap_or_default(),
-            older: wish.older,
-            removed: wish.removed.clone(),
-        })
+/// Writes a checkpoint that a callback has asked for, and removes what that replaces.
+fn write_wished(trainer: &mut Trainer, fit: &Fit, wish: &SaveWish) -> Result<()> {
+    let is_skipped = wish.may_be_left_out
+        && fit.save_behind == Some(SaveBehind::Skip)
+        && trainer.writer.is_busy();
+    // What several processes copy they copy together, whether or not the first has time to write it.
+    if is_skipped && trainer.placement().world().is_none() {
+        return Ok(());
     }
-
-    /// Reads from parameter servers in the process that writes alone.
-    fn write_from_servers(&self, wish: &SaveWish) -> Result<()> {
-        let path = wish.path.as_deref().unwrap_or(Path::new(""));
-        let place = format!("checkpoint `{}` of {:?}", path.display(), self.position);
-        self.on_chief(&place, || self.save_of(wish)?.write())
-    }
-
-    /// Writes in the first process: at once, for which the others wait, or behind the training.
-    fn write_save(&mut self, fit: &Fit, save: Save) -> Result<()> {
-        if fit.save_behind.is_none() {
-            if let Some(state) = &save.state {
-                check_state(state)?;
-            }
-            return self.on_chief("checkpoint", || save.write());
+    let before = trainer.compiled.clock.enter(StepPart::Checkpoint);
+    if trainer.placement().servers().is_some() {
+        write_from_servers(trainer, wish)?;
+    } else {
+        let save = save_of(trainer, wish)?;
+        let placement = &trainer.compiled.placement;
+        if let Some(world) = placement.world() {
+            // A step whose exchange failed has changed nothing, and the position says that it was made.
+            world.check()?;
         }
-        let is_chief = self.placement.world().is_none_or(|world| world.is_chief());
-        match is_chief {
-            true => self.writer.begin(move || save.write()),
-            false => Ok(()),
+        if !is_skipped {
+            let is_behind = fit.save_behind.is_some();
+            trainer.writer.write(placement, is_behind, save)?;
         }
     }
+    if let Some(path) = wish.path.as_ref().filter(|_| !is_skipped) {
+        trainer.own_checkpoints.add(path);
+    }
+    trainer.compiled.clock.enter(before);
+    Ok(())
+}
+
+fn save_of(trainer: &Trainer, wish: &SaveWish) -> Result<Save> {
+    let state = wish.path.as_ref().map(|_| trainer.state_unchecked());
+    Ok(Save {
+        state: state.transpose()?,
+        path: wish.path.clone().unwrap_or_default(),
+        older: wish.older,
+        removed: wish.removed.clone(),
+    })
+}
+
+/// Reads from parameter servers in the process that writes alone.
+fn write_from_servers(trainer: &Trainer, wish: &SaveWish) -> Result<()> {
+    let path = wish.path.as_deref().unwrap_or(Path::new(""));
+    let place = format!(
+        "checkpoint `{}` of {:?}",
+        path.display(),
+        trainer.position()
+    );
+    on_chief(trainer.placement(), &place, || {
+        save_of(trainer, wish)?.write()
+    })
 }
 
 /// Removes a checkpoint or a file of weights that is no longer kept.

@@ -7,12 +7,11 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
 
-use super::Trainer;
-use super::history::InputReport;
 use super::input_wait::InputWait;
 use super::trace::TraceRecorder;
 use crate::Result;
 use crate::engine::PendingRun;
+use crate::replicas::Placement;
 
 /// What the time of a training goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -230,30 +229,17 @@ impl StepClock {
     }
 }
 
-impl Trainer {
-    /// Where the time went since the last time this was asked, and what limits the speed.
-    pub(super) fn take_times(&mut self, input: &InputReport) -> (StepTimes, Option<String>) {
-        let times = self.clock.take(self.exchange_wait());
-        let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        (times, times.verdict(input, processors))
-    }
-
-    /// Forgets the time before a training.
-    pub(super) fn take_times_anew(&mut self) {
-        self.clock.take(self.exchange_wait());
-    }
-
-    /// How long a replica of this process has waited for other processes within its steps.
-    fn exchange_wait(&self) -> Duration {
-        let world = self.placement.world();
-        world.map_or(Duration::ZERO, |world| world.exchange_wait())
-    }
+/// How long a replica of this process has waited for other processes within its steps.
+pub(super) fn exchange_wait(placement: &Placement) -> Duration {
+    let world = placement.world();
+    world.map_or(Duration::ZERO, |world| world.exchange_wait())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::data::{InputBottleneck, StageTime};
+    use crate::fit::InputReport;
 
     /// A training by a clock that a test moves.
     struct Played {

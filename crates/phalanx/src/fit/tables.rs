@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use phalanx_graph::HostTensor;
 
-use super::Trainer;
+use super::compiled_model::CompiledModel;
 use super::setup::Setup;
 use crate::nn::Table;
 use crate::servers::Servers;
@@ -17,7 +17,7 @@ pub(super) struct LookedUp {
     pub(super) named: Vec<Vec<u64>>,
 }
 
-impl Trainer {
+impl CompiledModel {
     /// Brings the rows of tables that inputs name to the devices; `padded` is the number of examples of the program.
     pub(super) fn look_up(
         &mut self,

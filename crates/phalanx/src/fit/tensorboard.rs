@@ -10,10 +10,11 @@ use phalanx_summary::{
     EventWriter, GraphNode, HParam, Histogram, SessionStatus, SummaryError, SystemMonitor,
 };
 
+use super::compiled_model::CompiledModel;
 use super::history::{EpochLogs, Logs};
 use super::in_flight::InFlight;
 use super::weight_images::weight_images;
-use super::{Fit, StepPart, TensorBoard, Trainer};
+use super::{Fit, StepPart, TensorBoard};
 use crate::nn::Model;
 use crate::{Error, Result};
 
@@ -304,73 +305,55 @@ pub(super) fn io(error: SummaryError) -> Error {
     }
 }
 
-impl Trainer {
+impl Events {
     /// Begins the event files of a training that begins with epoch `first`, if any are asked for.
-    pub(super) fn begin_events(&mut self, fit: &Fit, first: usize) -> Result<()> {
+    pub(super) fn begin(model: &CompiledModel, fit: &Fit, first: usize) -> Result<Self> {
         let settings = fit.tensorboard.as_ref();
         let every = settings.and_then(TensorBoard::every);
-        if let Some(world) = self.placement.world() {
+        if let Some(world) = model.placement.world() {
             let every = every.map_or("each epoch".into(), |steps| format!("{steps} steps"));
             world.agree("`update_freq` of TensorBoard", &every)?;
         }
-        let mut events = Events {
+        let mut events = Self {
             every,
-            step: Arc::new(AtomicI64::new(self.iterations)),
-            ..Events::default()
+            step: Arc::new(AtomicI64::new(model.iterations)),
+            ..Self::default()
         };
         if let Some(settings) = settings {
-            if self.is_chief() {
+            if model.placement.is_chief() {
                 // Results after the steps done stay; those of the epoch to come do not.
-                let first = (step(first), self.iterations.saturating_add(1));
+                let first = (step(first), model.iterations.saturating_add(1));
                 let mut files = EventFiles::new(settings, first);
-                match files.begin(&self.setup.model) {
+                match files.begin(&model.setup.model) {
                     Err(error) if !is_disk_full(&error) => return Err(error),
-                    begun => files.go_on(begun, first, |line| self.engine().notice(line))?,
+                    begun => files.go_on(begun, first, |line| model.engine().notice(line))?,
                 }
                 events.files = Some(files);
             }
-            events.monitor = self.monitor(settings, &events.step);
+            events.monitor = monitor(model, settings, &events.step);
         }
-        self.events = events;
-        Ok(())
-    }
-
-    /// Writes about the machine of this process, where that is asked for. Training does not depend on it.
-    fn monitor(&self, settings: &TensorBoard, step: &Arc<AtomicI64>) -> Option<SystemMonitor> {
-        if !settings.write_system {
-            return None;
-        }
-        let worker = self.placement.world().map_or(0, |world| world.worker());
-        let folder = settings.folder.join(format!("worker-{worker}"));
-        let started = run(&folder, self.iterations).and_then(|file| {
-            let started = SystemMonitor::start(file, SYSTEM_INTERVAL, Arc::clone(step));
-            started.map_err(|error| Error::Device(format!("no thread: {error}")))
-        });
-        let told = started.inspect_err(|error| {
-            let line = format!("warning: worker {worker} does not write what it uses: {error}");
-            self.engine().notice(&line);
-        });
-        told.ok()
-    }
-
-    fn is_chief(&self) -> bool {
-        self.placement.is_chief()
+        Ok(events)
     }
 
     /// Writes the results so far after a step, where it is time for it.
-    pub(super) fn write_batch_events(&mut self, flight: &mut InFlight) -> Result<()> {
-        self.events.step.store(self.iterations, Ordering::Relaxed);
-        let steps = self.iterations.unsigned_abs();
+    pub(super) fn write_batch(
+        &mut self,
+        model: &mut CompiledModel,
+        epoch: u64,
+        flight: &mut InFlight,
+    ) -> Result<()> {
+        self.step.store(model.iterations, Ordering::Relaxed);
+        let steps = model.iterations.unsigned_abs();
         let is_due = |every: u64| steps.is_multiple_of(every);
-        if !self.events.every.is_some_and(is_due) {
+        if !self.every.is_some_and(is_due) {
             return Ok(());
         }
-        flight.finish(self.placement.engine())?;
-        let logs = self.results(0.0)?;
-        let steps = self.iterations;
-        let engine = self.placement.engine();
-        let epoch = usize::try_from(self.position.epoch).unwrap_or(usize::MAX);
-        self.events.files.as_mut().map_or(Ok(()), |files| {
+        flight.finish(model.placement.engine())?;
+        let logs = model.results(0.0)?;
+        let steps = model.iterations;
+        let engine = model.placement.engine();
+        let epoch = usize::try_from(epoch).unwrap_or(usize::MAX);
+        self.files.as_mut().map_or(Ok(()), |files| {
             let written = files.write_batch(&logs, steps);
             let next = (step(epoch), steps.saturating_add(1));
             files.go_on(written, next, |line| engine.notice(line))
@@ -378,15 +361,15 @@ impl Trainer {
     }
 
     /// Writes the results of an epoch, if there are event files.
-    pub(super) fn write_events(&mut self, done: &EpochLogs) -> Result<()> {
-        let Some(files) = &self.events.files else {
+    pub(super) fn write_epoch(&mut self, model: &CompiledModel, done: &EpochLogs) -> Result<()> {
+        let Some(files) = &self.files else {
             return Ok(());
         };
         let wants_variables = files.wants_variables(done.epoch);
-        let (rate, steps) = (self.learning_rate()?, self.iterations);
-        let variables = wants_variables.then(|| self.variables()).transpose()?;
-        let engine = self.placement.engine();
-        let Some(files) = &mut self.events.files else {
+        let (rate, steps) = (model.learning_rate()?, model.iterations);
+        let variables = wants_variables.then(|| model.variables()).transpose()?;
+        let engine = model.placement.engine();
+        let Some(files) = &mut self.files else {
             return Ok(());
         };
         let written = files.write(done, steps, rate).and_then(|()| {
@@ -398,8 +381,8 @@ impl Trainer {
     }
 
     /// Ends the event files of a training.
-    pub(super) fn end_events(&mut self, has_succeeded: bool) {
-        let events = std::mem::take(&mut self.events);
+    pub(super) fn end(&mut self, has_succeeded: bool) {
+        let events = std::mem::take(self);
         if let Some(mut session) = events.files.and_then(|files| files.session) {
             let status = match has_succeeded {
                 true => SessionStatus::Succeeded,
@@ -409,4 +392,26 @@ impl Trainer {
             let _ = session.hparams_end(status).and_then(|()| session.flush());
         }
     }
+}
+
+/// Writes about the machine of this process, where that is asked for. Training does not depend on it.
+fn monitor(
+    model: &CompiledModel,
+    settings: &TensorBoard,
+    step: &Arc<AtomicI64>,
+) -> Option<SystemMonitor> {
+    if !settings.write_system {
+        return None;
+    }
+    let worker = model.placement.world().map_or(0, |world| world.worker());
+    let folder = settings.folder.join(format!("worker-{worker}"));
+    let started = run(&folder, model.iterations).and_then(|file| {
+        let started = SystemMonitor::start(file, SYSTEM_INTERVAL, Arc::clone(step));
+        started.map_err(|error| Error::Device(format!("no thread: {error}")))
+    });
+    let told = started.inspect_err(|error| {
+        let line = format!("warning: worker {worker} does not write what it uses: {error}");
+        model.engine().notice(&line);
+    });
+    told.ok()
 }

@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use super::compiled_model::CompiledModel;
 use super::in_flight::InFlight;
 use super::step_times::StepPart;
-use super::{Fit, Trainer};
+use super::workers::on_chief;
 use crate::{Error, Result};
 
 /// Which steps are traced, and where the trace goes.
@@ -87,56 +88,68 @@ impl TraceRecorder {
     }
 }
 
-impl Trainer {
+/// When a trace begins and ends.
+#[derive(Debug, Default)]
+pub(super) struct StepTrace {
+    /// Steps of this `fit`.
+    steps: u64,
+}
+
+impl StepTrace {
     /// Begins or ends the trace after a step, where it is time for it; in every process after the same step.
-    pub(super) fn trace_step(&mut self, fit: &Fit, flight: &mut InFlight) -> Result<()> {
-        let Some(plan) = &fit.trace else {
+    pub(super) fn after_step(
+        &mut self,
+        plan: Option<&TracePlan>,
+        model: &mut CompiledModel,
+        flight: &mut InFlight,
+    ) -> Result<()> {
+        let Some(plan) = plan else {
             return Ok(());
         };
-        self.traced += 1;
-        if let Some(recorder) = &mut self.clock.recorder {
-            recorder.step = self.iterations;
+        self.steps += 1;
+        if let Some(recorder) = &mut model.clock.recorder {
+            recorder.step = model.iterations;
         }
-        if self.traced == plan.after {
-            return self.begin_trace(flight);
+        if self.steps == plan.after {
+            return begin_trace(model, flight);
         }
-        if self.traced == plan.after + plan.steps {
-            return self.end_trace(&plan.path, flight);
+        if self.steps == plan.after + plan.steps {
+            return end_trace(&plan.path, model, flight);
         }
         Ok(())
     }
+}
 
-    /// All processes begin together, so that their clocks have one origin.
-    fn begin_trace(&mut self, flight: &mut InFlight) -> Result<()> {
-        flight.finish(self.placement.engine())?;
-        if let Some(world) = self.placement.world() {
-            world.barrier()?;
-        }
-        let start = Instant::now();
-        self.clock.enter(StepPart::Callbacks);
-        self.clock.devices().take_spans(true);
-        self.clock.recorder = Some(TraceRecorder::new(start, self.iterations));
-        Ok(())
+/// All processes begin together, so that their clocks have one origin.
+fn begin_trace(model: &mut CompiledModel, flight: &mut InFlight) -> Result<()> {
+    flight.finish(model.placement.engine())?;
+    if let Some(world) = model.placement.world() {
+        world.barrier()?;
     }
+    let start = Instant::now();
+    model.clock.enter(StepPart::Callbacks);
+    model.clock.devices().take_spans(true);
+    model.clock.recorder = Some(TraceRecorder::new(start, model.iterations));
+    Ok(())
+}
 
-    /// The first process writes what all have seen.
-    fn end_trace(&mut self, path: &Path, flight: &mut InFlight) -> Result<()> {
-        flight.finish(self.placement.engine())?;
-        self.clock.enter(StepPart::Callbacks);
-        let Some(mut recorder) = self.clock.recorder.take() else {
-            return Ok(());
-        };
-        for (begin, end) in self.clock.devices().take_spans(false) {
-            recorder.add("step", DEVICES, begin, end);
-        }
-        let worker = self.placement.world().map_or(0, |world| world.worker());
-        let own = Value::from(recorder.events(worker)).to_string();
-        let all = match self.placement.world() {
-            Some(world) => world.all_gather(own.as_bytes())?,
-            None => vec![own.into_bytes()],
-        };
-        self.on_chief("the trace", || write(path, &all))
+/// The first process writes what all have seen.
+fn end_trace(path: &Path, model: &mut CompiledModel, flight: &mut InFlight) -> Result<()> {
+    flight.finish(model.placement.engine())?;
+    model.clock.enter(StepPart::Callbacks);
+    let Some(mut recorder) = model.clock.recorder.take() else {
+        return Ok(());
+    };
+    for (begin, end) in model.clock.devices().take_spans(false) {
+        recorder.add("step", DEVICES, begin, end);
     }
+    let worker = model.placement.world().map_or(0, |world| world.worker());
+    let own = Value::from(recorder.events(worker)).to_string();
+    let all = match model.placement.world() {
+        Some(world) => world.all_gather(own.as_bytes())?,
+        None => vec![own.into_bytes()],
+    };
+    on_chief(&model.placement, "the trace", || write(path, &all))
 }
 
 /// Writes the events of all processes as one trace.

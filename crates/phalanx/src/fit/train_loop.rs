@@ -10,7 +10,10 @@ use super::history::{EpochLogs, History, InputReport, Logs};
 use super::in_flight::InFlight;
 use super::recovery::Attempts;
 use super::reports::{empty_epoch_error, input_of, stopped_error};
-use super::step_times::StepPart;
+use super::step_times::{StepPart, StepTimes, exchange_wait};
+use super::tensorboard::Events;
+use super::trace::StepTrace;
+use super::workers::{finish_together, on_chief};
 use super::{Fit, Trainer};
 use crate::checkpoint::{TrainingState, mark_done, unmark_done};
 use crate::data::{Batch, TrainingData};
@@ -44,7 +47,7 @@ impl Trainer {
                 run.take_results()
             });
             let closed = self.close_fit(&attempts.fit, trained.is_ok());
-            let trained = trained.and(closed).map(|()| self.history.clone());
+            let trained = trained.and(closed).map(|()| self.progress.history.clone());
             if let Some(history) = attempts.end(self, trained)? {
                 return Ok(history);
             }
@@ -55,9 +58,9 @@ impl Trainer {
     fn close_fit(&mut self, fit: &Fit, has_succeeded: bool) -> Result<()> {
         let mut written = self.writer.finish();
         if let (Some(path), true, true) = (&fit.checkpoint, has_succeeded, written.is_ok()) {
-            written = self.on_chief("done", || mark_done(path));
+            written = on_chief(self.placement(), "done", || mark_done(path));
         }
-        self.end_events(has_succeeded && written.is_ok());
+        self.events.end(has_succeeded && written.is_ok());
         if !self.callbacks.is_empty() {
             // What they remember stays for a `fit` that goes on.
             self.callback_states = std::mem::take(&mut self.callbacks).states();
@@ -71,7 +74,7 @@ impl Trainer {
             return Ok(Cow::Borrowed(fit));
         };
         self.restore_checkpoint(&path)?;
-        let (path, step) = (path.display(), self.iterations);
+        let (path, step) = (path.display(), self.compiled.iterations);
         self.engine().notice(&format!(
             "note: the training goes on from `{path}`, after step {step}"
         ));
@@ -106,20 +109,22 @@ struct CurrentEpoch {
 impl<'r> FitRun<'r> {
     /// Checks what is asked for and what it goes on from, and calls the callbacks for the first time.
     fn begin(trainer: &'r mut Trainer, data: &'r dyn TrainingData, fit: &'r Fit) -> Result<Self> {
-        trainer.require_loss("train")?;
+        trainer.compiled.setup.require_loss("train")?;
         let steps = fit.steps(data)?;
         if let Some(validation) = &fit.validation {
             check_finite(validation, "validate")?;
         }
         let fit = trainer.restore_backup(fit)?;
         let callbacks = fit.all_callbacks();
-        trainer.check_checkpoints(&callbacks)?;
-        let first = trainer.begin(data, &fit)?;
+        trainer
+            .own_checkpoints
+            .check(trainer.placement(), &callbacks)?;
+        let first = begin_progress(trainer, data, &fit)?;
         let first = trainer.agree_on_start(first, fit.epochs)?;
         trainer.callbacks = callbacks;
-        trainer.watches_bad_steps = false;
-        trainer.begin_events(&fit, first)?;
-        trainer.traced = 0;
+        trainer.compiled.watches_bad_steps = false;
+        trainer.events = Events::begin(&trainer.compiled, &fit, first)?;
+        trainer.trace = StepTrace::default();
         let mut run = Self {
             steps,
             epochs: first..fit.epochs,
@@ -143,11 +148,12 @@ impl<'r> FitRun<'r> {
         // Given back, and out of date from now on.
         run.trainer.callback_states.clear();
         if let Some(path) = &run.fit.checkpoint {
-            run.trainer.on_chief("begun", || unmark_done(path))?;
+            on_chief(run.trainer.placement(), "begun", || unmark_done(path))?;
         }
         run.save_wished()?;
         run.warn_at_start();
-        run.trainer.take_times_anew();
+        // Forgets the time before the training.
+        run.take_times();
         Ok(run)
     }
 
@@ -161,7 +167,7 @@ impl<'r> FitRun<'r> {
             self.save_interrupted()?;
             return Err(self.stopped());
         }
-        let has_others = self.trainer.has_other_batches(self.data, &self.fit);
+        let has_others = (self.trainer.progress).has_other_batches(self.data, &self.fit);
         self.place.steps = self.steps.filter(|_| !has_others);
         self.place.epoch = epoch;
         self.call(|callback, cx| callback.on_epoch_begin(epoch, cx))?;
@@ -175,31 +181,36 @@ impl<'r> FitRun<'r> {
 
     /// The rest of the epoch at the position: its results, its steps, and what reading its data cost.
     fn train_epoch(&mut self) -> Result<(Logs, usize, InputReport)> {
-        if let Some(servers) = self.trainer.placement.servers().cloned() {
+        if let Some(servers) = self.trainer.compiled.placement.servers().cloned() {
             return self.train_epoch_with_servers(&servers, self.place.steps);
         }
         self.begin_totals()?;
-        let (skipped, starved) = (self.data.skipped(), self.trainer.clock.of(StepPart::Input));
-        let mut batches = self.data.batches_from(&self.trainer.position)?;
+        let (skipped, starved) = (
+            self.data.skipped(),
+            self.trainer.compiled.clock.of(StepPart::Input),
+        );
+        let mut batches = self.data.batches_from(&self.trainer.progress.position)?;
         let (mut flight, mut done) = (InFlight::default(), 0);
         while self.has_steps_left(done) && !self.wants_stop() {
-            self.trainer.clock.enter(StepPart::Input);
+            self.trainer.compiled.clock.enter(StepPart::Input);
             let Some(batch) = batches.next() else { break };
-            self.trainer.clock.enter(StepPart::Transfer);
+            self.trainer.compiled.clock.enter(StepPart::Transfer);
             let (mut batch, part) = (batch?, batches.worker_part()?);
             // Examples are numbered in the whole batch, of which this process may have a part.
             batch.first += part.map_or(0, |part| part.first_row as u64);
-            let (partition, shape) = self.trainer.part_of(&batch, self.data, part)?;
+            let (partition, shape) = self.trainer.compiled.part_of(&batch, self.data, part)?;
             self.before_step(&batch, done, &mut flight)?;
-            self.trainer.step(&batch, &partition, &shape, &mut flight)?;
-            self.trainer.clock.enter(StepPart::Callbacks);
-            self.trainer.advance_to(batches.data_position());
+            let model = &mut self.trainer.compiled;
+            model.compile_step(&batch, &shape, &mut flight)?;
+            model.step(&batch, &partition, &shape, &mut flight)?;
+            model.clock.enter(StepPart::Callbacks);
+            (self.trainer.progress).advance_to(batches.data_position());
             self.after_step(&batch, done, &mut flight)?;
             done += 1;
         }
-        self.trainer.clock.enter(StepPart::Compute);
-        self.trainer.finish_together(&mut flight)?;
-        let starved = self.trainer.clock.of(StepPart::Input) - starved;
+        self.trainer.compiled.clock.enter(StepPart::Compute);
+        finish_together(self.trainer.placement(), &mut flight)?;
+        let starved = self.trainer.compiled.clock.of(StepPart::Input) - starved;
         let (stages, elapsed) = (batches.stage_times(), self.epoch.begun.elapsed());
         let input = input_of(self.data, stages, starved, elapsed, skipped);
         self.epoch_results(done, input)
@@ -207,11 +218,11 @@ impl<'r> FitRun<'r> {
 
     /// Sums from the begin of the epoch, or from where it was interrupted.
     fn begin_totals(&mut self) -> Result<()> {
-        self.epoch.is_resumed = self.trainer.is_mid_epoch;
-        self.epoch.before = self.trainer.position.trained();
+        self.epoch.is_resumed = self.trainer.progress.is_mid_epoch;
+        self.epoch.before = self.trainer.progress.position.trained();
         if !self.epoch.is_resumed {
-            self.trainer.reset_epoch_totals()?;
-            self.trainer.is_mid_epoch = true;
+            self.trainer.compiled.reset_epoch_totals()?;
+            self.trainer.progress.is_mid_epoch = true;
         }
         Ok(())
     }
@@ -225,42 +236,49 @@ impl<'r> FitRun<'r> {
     /// What goes before a step, the `done`th of this `fit` in the epoch.
     fn before_step(&mut self, batch: &Batch, done: usize, flight: &mut InFlight) -> Result<()> {
         let number = self.epoch.before + done;
-        self.trainer.clock.enter(StepPart::Callbacks);
+        self.trainer.compiled.clock.enter(StepPart::Callbacks);
         self.call_in_flight((flight, Some(batch)), |callback, cx| {
             callback.on_train_batch_begin(number, cx)
         })?;
-        self.trainer.clock.enter(StepPart::Transfer);
+        self.trainer.compiled.clock.enter(StepPart::Transfer);
         Ok(())
     }
 
     /// What follows it: callbacks, checkpoints, and the end where one is asked for.
     fn after_step(&mut self, batch: &Batch, done: usize, flight: &mut InFlight) -> Result<()> {
         let number = self.epoch.before + done;
-        self.trainer.write_batch_events(flight)?;
-        self.trainer.trace_step(&self.fit, flight)?;
+        let trainer = &mut *self.trainer;
+        let epoch = trainer.progress.position.epoch;
+        let model = &mut trainer.compiled;
+        trainer.events.write_batch(model, epoch, flight)?;
+        let plan = self.fit.trace.as_ref();
+        trainer.trace.after_step(plan, model, flight)?;
         self.call_in_flight((flight, Some(batch)), |callback, cx| {
             callback.on_train_batch_end(number, cx)
         })?;
         // A step whose exchange failed changes nothing and is no error, and quick ones are soon too many to be taken back.
-        if let Some(world) = self.trainer.placement.world() {
+        if let Some(world) = self.trainer.compiled.placement.world() {
             world.check()?;
         }
-        self.trainer
-            .compare_with_workers(self.fit.comparison, flight)?;
+        let trainer = &mut *self.trainer;
+        let (model, every) = (&mut trainer.compiled, self.fit.comparison);
+        trainer
+            .comparison
+            .compare_with_workers(model, every, flight)?;
         if self.wishes.is_lost {
             return Ok(());
         }
         let wishes = &self.wishes;
         if wishes.rolls_back || wishes.takes_snapshot || !wishes.saves.is_empty() {
-            flight.finish(self.trainer.placement.engine())?;
+            flight.finish(self.trainer.compiled.placement.engine())?;
             self.snapshot_or_roll_back()?;
             self.save_wished()?;
         }
         if !self.trainer.is_stop_agreed(&self.fit, flight)? {
             return Ok(());
         }
-        flight.finish(self.trainer.placement.engine())?;
-        self.trainer.results(0.0)?;
+        flight.finish(self.trainer.compiled.placement.engine())?;
+        self.trainer.compiled.results(0.0)?;
         self.save_interrupted()?;
         Err(self.stopped())
     }
@@ -271,12 +289,15 @@ impl<'r> FitRun<'r> {
         done: usize,
         input: InputReport,
     ) -> Result<(Logs, usize, InputReport)> {
-        let logs = self.trainer.results(f64::NAN)?;
+        let logs = self.trainer.compiled.results(f64::NAN)?;
         let CurrentEpoch {
             before, is_resumed, ..
         } = self.epoch;
         let is_nothing = before == 0 && logs.get("loss").is_some_and(f64::is_nan);
-        if is_nothing && !self.trainer.watches_bad_steps && !self.trainer.has_skipped()? {
+        if is_nothing
+            && !self.trainer.compiled.watches_bad_steps
+            && !self.trainer.compiled.has_skipped()?
+        {
             return Err(empty_epoch_error(done, input.skipped));
         }
         let done = if is_resumed { before + done } else { done };
@@ -287,12 +308,14 @@ impl<'r> FitRun<'r> {
     fn end_epoch(&mut self, results: (Logs, usize, InputReport)) -> Result<()> {
         let (mut logs, steps, mut input) = results;
         let epoch = self.place.epoch;
-        self.trainer.clock.enter(StepPart::Callbacks);
+        self.trainer.compiled.clock.enter(StepPart::Callbacks);
         if let Some((tested, skipped)) = self.validate_if_due()? {
             logs.extend_validation(&tested);
             input.validation_skipped = skipped;
         }
-        let (times, verdict) = self.trainer.take_times(&input);
+        let times = self.take_times();
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let verdict = times.verdict(&input, processors);
         let mut done = EpochLogs {
             epoch,
             logs,
@@ -304,9 +327,10 @@ impl<'r> FitRun<'r> {
             verdict,
         };
         self.call(|callback, cx| callback.on_epoch_end(&mut done, cx))?;
-        self.trainer.write_events(&done)?;
+        let trainer = &mut *self.trainer;
+        trainer.events.write_epoch(&trainer.compiled, &done)?;
         self.fit.call_after(&done)?;
-        self.trainer.end_epoch(done);
+        self.trainer.progress.end_epoch(done);
         if !self.wishes.is_lost {
             self.snapshot_or_roll_back()?;
             self.save_wished()?;
@@ -325,7 +349,7 @@ impl<'r> FitRun<'r> {
         let Some(validation) = self.fit.validation.clone().filter(|_| is_due) else {
             return Ok(None);
         };
-        self.trainer.clock.enter(StepPart::Validation);
+        self.trainer.compiled.clock.enter(StepPart::Validation);
         self.call(|callback, cx| callback.on_test_begin(cx))?;
         let stopped = self.stopped();
         let tested = self.test_with_hooks(&validation, stopped);
@@ -334,12 +358,21 @@ impl<'r> FitRun<'r> {
         }
         let (logs, skipped) = tested?;
         self.call(|callback, cx| callback.on_test_end(&logs, cx))?;
-        self.trainer.clock.enter(StepPart::Callbacks);
+        self.trainer.compiled.clock.enter(StepPart::Callbacks);
         Ok(Some((logs, skipped)))
     }
 
     fn stopped(&self) -> Error {
-        stopped_error(self.trainer.iterations, &self.trainer.position)
+        stopped_error(
+            self.trainer.compiled.iterations,
+            &self.trainer.progress.position,
+        )
+    }
+
+    /// Where the time went since the last time this was asked.
+    fn take_times(&mut self) -> StepTimes {
+        let model = &mut self.trainer.compiled;
+        model.clock.take(exchange_wait(&model.placement))
     }
 
     const fn wants_stop(&self) -> bool {
@@ -376,25 +409,30 @@ impl<'r> FitRun<'r> {
             return Err(Error::Bug("there is no state to go back to".into()));
         };
         // The data go on where they are, and so does what was told of epochs.
-        let position = trainer.position.clone();
-        let history = trainer.history.clone();
-        let is_mid_epoch = trainer.is_mid_epoch;
+        let position = trainer.progress.position.clone();
+        let history = trainer.progress.history.clone();
+        let is_mid_epoch = trainer.progress.is_mid_epoch;
         trainer.set_training_state(state)?;
-        if is_mid_epoch && !trainer.is_mid_epoch {
-            trainer.reset_epoch_totals()?;
+        if is_mid_epoch && !trainer.progress.is_mid_epoch {
+            trainer.compiled.reset_epoch_totals()?;
         }
-        (trainer.position, trainer.is_mid_epoch) = (position, is_mid_epoch);
-        trainer.history = history;
+        (trainer.progress.position, trainer.progress.is_mid_epoch) = (position, is_mid_epoch);
+        trainer.progress.history = history;
         Ok(())
     }
+}
 
-    /// Writes the checkpoints that callbacks have asked for.
-    pub(super) fn save_wished(&mut self) -> Result<()> {
-        for wish in std::mem::take(&mut self.wishes.saves) {
-            self.trainer.write_wished(&self.fit, &wish)?;
-        }
-        Ok(())
+/// Where a `fit` begins in its data; its first epoch.
+fn begin_progress(trainer: &mut Trainer, data: &dyn TrainingData, fit: &Fit) -> Result<usize> {
+    let engine = trainer.compiled.engine();
+    let first = trainer.progress.begin(engine, data, fit)?;
+    if fit.resume {
+        trainer.replaced.put_back(&mut trainer.compiled)?;
+    } else {
+        trainer.replaced.last = None;
+        trainer.callback_states.clear();
     }
+    Ok(first)
 }
 
 impl CurrentEpoch {

@@ -370,9 +370,9 @@ mod tests {
     /// What a training leaves, with and without branches.
     fn trained(placement: &Placement, model: &Model, data: &Dataset, by_size: bool) -> Vec<f64> {
         let mut trainer = Trainer::new(placement, model.clone(), None, compile()).unwrap();
-        assert!(trainer.setup.branches_by_size());
+        assert!(trainer.compiled.setup.branches_by_size());
         if !by_size {
-            trainer.setup.shares = Shares::Padded;
+            trainer.compiled.setup.shares = Shares::Padded;
         }
         let batches = data.batch(8);
         let fit = Fit::epochs(2).progress(Progress::Silent);

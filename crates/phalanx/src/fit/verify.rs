@@ -187,6 +187,7 @@ mod tests {
         trainer.train_on_batch(&batch).unwrap();
         let changed = HostTensor::new([1], &[0.25_f32]);
         trainer
+            .compiled
             .state
             .lead_astray(1, 1, engine.put(1, &changed).unwrap());
         trainer.train_on_batch(&batch).unwrap();

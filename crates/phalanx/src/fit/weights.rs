@@ -5,9 +5,10 @@ use std::path::Path;
 use phalanx_graph::HostTensor;
 
 use super::Trainer;
+use super::workers::on_chief;
+use crate::Result;
 use crate::import::{self, LoadReport, LoadWeights};
 use crate::saved::SavedModel;
-use crate::{Error, Result};
 
 impl Trainer {
     /// Names and values of the model's variables, in its order.
@@ -15,13 +16,17 @@ impl Trainer {
     /// # Errors
     /// When the device fails.
     pub fn variables(&self) -> Result<Vec<(String, HostTensor)>> {
-        let variables = self.setup.model.variables().iter().enumerate();
-        variables
-            .map(|(index, variable)| {
-                let value = self.state.get(index, &variable.shape)?;
-                Ok((variable.name.clone(), value))
-            })
-            .collect()
+        self.compiled.variables()
+    }
+
+    /// Sets variables by name; the others stay.
+    ///
+    /// # Errors
+    /// When the model has no variable of a name, or one of another shape; nothing is set then.
+    pub fn set_variables(&mut self, values: &[(impl AsRef<str>, HostTensor)]) -> Result<()> {
+        self.compiled.set_variables(values)?;
+        self.replaced.last = None;
+        Ok(())
     }
 
     /// The model with its present values, apart from the device.
@@ -30,9 +35,9 @@ impl Trainer {
     /// When the device fails, or a variable is infinite or not a number.
     pub fn saved_model(&self) -> Result<SavedModel> {
         let variables = self.variables()?;
-        self.check_finite(&variables)?;
+        self.compiled.check_finite(&variables)?;
         let values = variables.into_iter().map(|(_, value)| value);
-        SavedModel::new(self.setup.model.clone(), values.collect())
+        SavedModel::new(self.compiled.setup.model.clone(), values.collect())
     }
 
     /// Writes the model and its present values to a directory, as [`SavedModel::save`] does.
@@ -45,35 +50,7 @@ impl Trainer {
     /// As for [`saved_model`](Self::saved_model) and [`SavedModel::save`].
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let model = self.saved_model()?;
-        self.on_chief("save", || model.save(path))
-    }
-
-    /// Sets variables by name; the others stay.
-    ///
-    /// # Errors
-    /// When the model has no variable of a name, or one of another shape; nothing is set then.
-    pub fn set_variables(&mut self, values: &[(impl AsRef<str>, HostTensor)]) -> Result<()> {
-        self.state.arrays()?;
-        let variables = self.setup.model.variables();
-        let mut found = Vec::with_capacity(values.len());
-        for (name, value) in values {
-            let name = name.as_ref();
-            let index = variables.iter().position(|variable| variable.name == name);
-            let index = index.ok_or_else(|| {
-                let known = variables.iter().map(|variable| variable.name.as_str());
-                let suggestion = crate::config::suggest(name, known);
-                Error::user(format!("the model has no variable `{name}`; {suggestion}"))
-            })?;
-            if *value.shape() != variables[index].shape {
-                let (expected, got) = (&variables[index].shape, value.shape());
-                return Err(Error::user(format!(
-                    "variable `{name}` is {expected}, got {got}"
-                )));
-            }
-            found.push((index, value));
-        }
-        self.last_variables = None;
-        (found.into_iter()).try_for_each(|(index, value)| self.state.set(index, value))
+        on_chief(self.placement(), "save", || model.save(path))
     }
 
     /// Takes values from a file of weights of ours, of Keras or of PyTorch; see [`import`].
@@ -104,6 +81,6 @@ impl Trainer {
     /// As for [`saved_model`](Self::saved_model) and [`SavedModel::save_weights`].
     pub fn save_weights(&self, path: impl AsRef<Path>) -> Result<()> {
         let model = self.saved_model()?;
-        self.on_chief("weights", || model.save_weights(&path))
+        on_chief(self.placement(), "weights", || model.save_weights(&path))
     }
 }

@@ -7,7 +7,7 @@ use super::step_times::StepPart;
 use super::{Fit, Trainer};
 use crate::Result;
 use crate::data::Worker;
-use crate::replicas::World;
+use crate::replicas::{Placement, World};
 
 /// The time between two votes that the first process aims at.
 const INTERVAL: Duration = Duration::from_millis(500);
@@ -23,67 +23,75 @@ pub(super) fn reader(world: &World) -> Worker {
     }
 }
 
+/// Writes files in the first of the processes that train together; the others wait for it.
+pub(super) fn on_chief(
+    placement: &Placement,
+    what: &str,
+    write: impl FnOnce() -> Result<()>,
+) -> Result<()> {
+    if let Some(servers) = placement.servers() {
+        // By the name of the place, so that a worker that comes later knows what was written before it came.
+        let place = format!("{what}/{}", servers.count(what));
+        return servers.once(&place, write);
+    }
+    let Some(world) = placement.world() else {
+        return write();
+    };
+    if world.is_catching_up() {
+        // The others are further, and so is what they wrote.
+        return Ok(());
+    }
+    let written = if world.is_chief() { write() } else { Ok(()) };
+    if let Err(error) = &written {
+        world.abort(&error.to_string());
+        return written;
+    }
+    world.barrier()
+}
+
+/// Waits for all steps of an epoch, in every process: none goes on to the next epoch before all have made the last step of this one.
+pub(super) fn finish_together(placement: &Placement, flight: &mut InFlight) -> Result<()> {
+    flight.finish(placement.engine())?;
+    match placement.world() {
+        Some(world) => world.check().and_then(|()| world.barrier()),
+        None => Ok(()),
+    }
+}
+
 impl Trainer {
     /// Whether the training is to end now, which several processes ask each other about once in a while.
     pub(super) fn is_stop_agreed(&mut self, fit: &Fit, flight: &mut InFlight) -> Result<bool> {
-        let Some(world) = self.placement.world().cloned() else {
+        let model = &mut self.compiled;
+        let Some(world) = model.placement.world().cloned() else {
             return Ok(fit.is_stop_asked());
         };
-        if !self.stop_vote.is_due(self.iterations) {
+        if !self.stop_vote.is_due(model.iterations) {
             return Ok(false);
         }
-        flight.finish(self.placement.engine())?;
+        flight.finish(model.engine())?;
         world.check()?;
-        self.report_recovery(&world);
-        self.clock.enter(StepPart::Exchange);
-        let is_agreed = self
+        if let Some(interruption) = self.interruption.take() {
+            interruption.report_end(model, &world);
+        }
+        model.clock.enter(StepPart::Exchange);
+        let votes = self
             .stop_vote
-            .hold(&world, fit.is_stop_asked(), self.iterations);
-        self.clock.enter(StepPart::Callbacks);
-        is_agreed
-    }
-
-    /// Writes files in the first of the processes that train together; the others wait for it.
-    pub(super) fn on_chief(&self, what: &str, write: impl FnOnce() -> Result<()>) -> Result<()> {
-        if let Some(servers) = self.placement.servers() {
-            // By the name of the place, so that a worker that comes later knows what was written before it came.
-            let place = format!("{what}/{}", servers.count(what));
-            return servers.once(&place, write);
-        }
-        let Some(world) = self.placement.world() else {
-            return write();
-        };
-        if world.is_catching_up() {
-            // The others are further, and so is what they wrote.
-            return Ok(());
-        }
-        let written = if world.is_chief() { write() } else { Ok(()) };
-        if let Err(error) = &written {
-            world.abort(&error.to_string());
-            return written;
-        }
-        world.barrier()
-    }
-
-    /// Waits for all steps of an epoch, in every process: none goes on to the next epoch before all have made the last step of this one.
-    pub(super) fn finish_together(&self, flight: &mut InFlight) -> Result<()> {
-        flight.finish(self.placement.engine())?;
-        match self.placement.world() {
-            Some(world) => world.check().and_then(|()| world.barrier()),
-            None => Ok(()),
-        }
+            .hold(&world, fit.is_stop_asked(), model.iterations);
+        model.clock.enter(StepPart::Callbacks);
+        votes
     }
 
     /// Refuses to train unless all processes begin at the same place, from where their steps are counted; the first epoch.
     pub(super) fn agree_on_start(&mut self, first: usize, epochs: usize) -> Result<usize> {
-        if let Some(servers) = self.placement.servers().cloned() {
-            return self.begin_with_servers(&servers, first);
+        let (model, progress) = (&mut self.compiled, &mut self.progress);
+        if let Some(servers) = model.placement.servers() {
+            return progress.begin_with_servers(servers, first);
         }
-        let Some(world) = self.placement.world().cloned() else {
+        let Some(world) = model.placement.world() else {
             return Ok(first);
         };
-        self.begin_step_log()?;
-        let (step, position) = (self.iterations, &self.position);
+        progress.begin_step_log(model.counted_batches()?);
+        let (step, position) = (model.iterations, &progress.position);
         let so_far = format!("step {step}, {position:?}, epochs {first} to {epochs}");
         world.agree("where the training begins", &so_far)?;
         Ok(first)

@@ -1,0 +1,69 @@
+//! Which rows of a batch each replica of this process gets, and the shapes that its programs see.
+
+use super::compiled_model::CompiledModel;
+use super::setup::StepLayout;
+use super::step::BatchShape;
+use crate::Result;
+use crate::data::{Batch, TrainingData, WorkerPart};
+use crate::replicas::BatchPartition;
+
+impl CompiledModel {
+    /// Which rows of a batch of the data are whose, and the shapes of a part.
+    ///
+    /// Where any batch may have lost examples, all that have are filled up: a program for each number of rows would be
+    /// compiled otherwise.
+    pub(super) fn part_of(
+        &self,
+        batch: &Batch,
+        data: &dyn TrainingData,
+        part: Option<WorkerPart>,
+    ) -> Result<(BatchPartition, BatchShape)> {
+        if let Some(WorkerPart { first_row, is_even }) = part {
+            let is_even = is_even && !data.skips_corrupt();
+            let (rows, full) = (batch.rows(), data.batch_size());
+            let partition = self.placement.worker_partition(rows, full, is_even);
+            return self.shaped_for(batch, partition.after(first_row), is_even);
+        }
+        if !data.skips_corrupt() {
+            return self.part(batch, data.most_rows());
+        }
+        let partition = self
+            .placement
+            .padded_partition(batch.rows(), data.most_rows());
+        self.shaped(batch, partition)
+    }
+
+    /// The partition of a batch of `full` rows or fewer, and the shapes of each replica's part.
+    pub(super) fn part(&self, batch: &Batch, full: usize) -> Result<(BatchPartition, BatchShape)> {
+        let partition = self.placement.partition(batch.rows(), full);
+        self.shaped(batch, partition)
+    }
+
+    fn shaped(
+        &self,
+        batch: &Batch,
+        partition: BatchPartition,
+    ) -> Result<(BatchPartition, BatchShape)> {
+        let is_even = partition.is_even();
+        self.shaped_for(batch, partition, is_even)
+    }
+
+    /// As [`shaped`](Self::shaped), with arrays that may be padded unless `is_even`.
+    pub(super) fn shaped_for(
+        &self,
+        batch: &Batch,
+        partition: BatchPartition,
+        is_even: bool,
+    ) -> Result<(BatchPartition, BatchShape)> {
+        let whole = BatchShape::of(&self.setup, batch)?;
+        // Micro-batches get their position among the rows of the batch the same way as padded parts do.
+        let is_cut =
+            matches!(self.setup.layout, StepLayout::Pipelined(_)) && partition.replicas() > 1;
+        let shape = whole.part(
+            &partition,
+            is_cut || !is_even,
+            self.setup.branches_by_size(),
+        );
+        Ok((partition, shape))
+    }
+}

@@ -1,0 +1,270 @@
+//! Prediction, which changes nothing.
+
+use phalanx_graph::{AlignedBytes, HostTensor, Shape};
+use phalanx_pjrt::Buffer;
+use phalanx_ps::PhaseKind;
+
+use super::Trainer;
+use super::batch::{check_indices, put};
+use super::compiled_model::CompiledModel;
+use super::evaluate::{check_finite, padded_partition};
+use super::reports::{warn_lost, warn_skipped};
+use super::step::BatchShape;
+use super::workers::reader;
+use crate::data::{AutoShardPolicy, Batches, TrainingData};
+use crate::replicas::{BatchPartition, World};
+use crate::servers::Servers;
+use crate::{Error, Result};
+
+impl Trainer {
+    /// The outputs of the model for all examples, in their order: one tensor `[examples, ..]` per output.
+    ///
+    /// # Errors
+    /// When the data do not fit the model or are endless, a source fails, or the device does.
+    pub fn predict(&mut self, batches: &Batches) -> Result<Vec<HostTensor>> {
+        check_finite(batches, "predict")?;
+        let model = &mut self.compiled;
+        Prediction { model, batches }.run()
+    }
+
+    /// The outputs of the model for one batch of inputs.
+    ///
+    /// # Errors
+    /// As [`predict`](Self::predict).
+    pub fn predict_on_batch(&mut self, x: &[HostTensor]) -> Result<Vec<HostTensor>> {
+        let rows = x.first().map_or(0, HostTensor::rows);
+        check_indices(&self.compiled.setup, x, 0)?;
+        let begun = self.compiled.start_prediction(x, rows)?;
+        Ok(self
+            .compiled
+            .concatenate_outputs(&self.compiled.read_outputs(&begun)?))
+    }
+}
+
+/// A prediction for all examples of some data, while it runs.
+struct Prediction<'m> {
+    model: &'m mut CompiledModel,
+    batches: &'m Batches,
+}
+
+impl Prediction<'_> {
+    fn run(mut self) -> Result<Vec<HostTensor>> {
+        let placement = &self.model.placement;
+        if let Some(servers) = placement.servers().cloned() {
+            return self.with_servers(&servers);
+        }
+        match placement.world().cloned() {
+            Some(world) => self.in_world(&world),
+            None => self.here(self.batches).map(|(outputs, _)| outputs),
+        }
+    }
+
+    /// The outputs for all examples, of which each process computes its rows of each batch.
+    fn in_world(&mut self, world: &World) -> Result<Vec<HostTensor>> {
+        let batches = self.batches;
+        let own = match batches.worker().count {
+            1 => batches.shard(reader(world), AutoShardPolicy::Data)?,
+            _ => batches.sharded_for(reader(world))?,
+        };
+        let predicted = self.here(&own);
+        let (outputs, counts) = predicted.inspect_err(|error| world.abort(&error.to_string()))?;
+        let counts: Vec<f64> = counts.iter().map(|&count| count as f64).collect();
+        let counts = world.all_gather_rows(&[counts])?;
+        let join = |output: &HostTensor| {
+            let all = world.all_gather(output.bytes())?;
+            Ok(in_input_order(output.shape(), &all, &counts))
+        };
+        outputs.iter().map(join).collect()
+    }
+
+    /// The outputs for the examples of these batches, and the number of examples of each batch.
+    fn here(&mut self, batches: &Batches) -> Result<(Vec<HostTensor>, Vec<usize>)> {
+        let mut counts = Vec::new();
+        warn_lost(self.model.engine(), &batches.dataset().lost());
+        let before = batches.dataset().skipped();
+        let mut parts = Vec::new();
+        let mut waiting: Option<PendingPrediction> = None;
+        for batch in batches.iter(0, 0) {
+            let batch = batch?;
+            counts.push(batch.rows());
+            check_indices(&self.model.setup, &batch.x, batch.first)?;
+            let begun = self.model.start_prediction(&batch.x, batches.most_rows())?;
+            // The outputs of the step before are read while this one runs.
+            if let Some(before) = waiting.replace(begun) {
+                parts.extend(self.model.read_outputs(&before)?);
+            }
+        }
+        if let Some(last) = waiting {
+            parts.extend(self.model.read_outputs(&last)?);
+        }
+        warn_skipped(
+            self.model.engine(),
+            batches.dataset().skipped() - before,
+            "prediction",
+        );
+        Ok((self.model.concatenate_outputs(&parts), counts))
+    }
+
+    /// The outputs for all examples, whose batches the workers take in turns.
+    fn with_servers(&mut self, servers: &Servers) -> Result<Vec<HostTensor>> {
+        let batches = self.batches;
+        let phase = format!("predict {}", servers.count("predict"));
+        let items = batches.len().unwrap_or(0) as u64;
+        servers.enter(&phase, PhaseKind::Collect, 0..items)?;
+        let mut is_pulled = false;
+        let over = loop {
+            let work = match servers.next(&phase)? {
+                Ok(work) => work,
+                Err(over) => break over,
+            };
+            if !std::mem::replace(&mut is_pulled, true) {
+                self.model.state.pull()?;
+            }
+            let batch = batches.get(0, work.item as usize)?;
+            let mut bytes = Vec::new();
+            if !batch.x.is_empty() {
+                check_indices(&self.model.setup, &batch.x, batch.first)?;
+                let begun = self.model.start_prediction(&batch.x, batches.most_rows())?;
+                let outputs = self
+                    .model
+                    .concatenate_outputs(&self.model.read_outputs(&begun)?);
+                bytes.extend((batch.rows() as u64).to_le_bytes());
+                outputs
+                    .iter()
+                    .for_each(|output| bytes.extend_from_slice(output.bytes()));
+            }
+            servers.done(&phase, &work, (0.0, 0.0), 0, &bytes)?;
+        };
+        outputs_of(self.model, &servers.items(&phase, over.items)?)
+    }
+}
+
+impl CompiledModel {
+    /// Begins to predict for a batch; a full one has this number of rows.
+    fn start_prediction(&mut self, x: &[HostTensor], full: usize) -> Result<PendingPrediction> {
+        let whole = BatchShape::of_inputs(&self.setup, x)?;
+        let partition = padded_partition(&self.placement, x[0].rows(), full);
+        let shape = whole.part(&partition, false, self.setup.branches_by_size());
+        let padded = partition.padded_rows() * partition.replicas();
+        if !self.predict.has(&shape) {
+            let traced = self.setup_for(x, padded).predict_step(&shape)?;
+            let (placement, setup) = (&self.placement, &self.setup);
+            self.predict
+                .insert(placement, setup, "predict_step", &shape, traced)?;
+        }
+        let own = self.with_rows(x, padded)?;
+        let x = own.as_deref().unwrap_or(x);
+        let x = put(&self.placement, x.iter(), &partition, shape.filled)?;
+        let step = self.predict.get(&shape)?;
+        let outputs = self.state.predict(&self.setup, step, &x)?;
+        Ok(PendingPrediction { outputs, partition })
+    }
+
+    /// The outputs of each replica for its examples.
+    fn read_outputs(&self, predicted: &PendingPrediction) -> Result<Vec<Vec<HostTensor>>> {
+        let partition = &predicted.partition;
+        let shapes = self.setup.model.outputs();
+        let read = |replica: usize| {
+            let outputs = shapes.iter().enumerate().map(|(index, shape)| {
+                let mut shape = shape.clone();
+                shape.dims.insert(0, partition.padded_rows());
+                let parts = predicted.outputs.iter().map(|outputs| &outputs[index]);
+                let whole =
+                    self.placement
+                        .read_output(&parts.collect::<Vec<_>>(), replica, &shape)?;
+                let count = partition.rows(replica);
+                Ok(if count == partition.padded_rows() {
+                    whole
+                } else {
+                    whole.slice_rows(0, count)
+                })
+            });
+            outputs.collect()
+        };
+        (0..partition.replicas()).map(read).collect()
+    }
+
+    /// Each output of the model over all parts.
+    fn concatenate_outputs(&self, parts: &[Vec<HostTensor>]) -> Vec<HostTensor> {
+        let outputs = self.setup.model.outputs();
+        let of = |output| {
+            parts
+                .iter()
+                .map(move |part: &Vec<HostTensor>| &part[output])
+        };
+        (0..outputs.len())
+            .map(|output| concatenated(&outputs[output], of(output)))
+            .collect()
+    }
+}
+
+/// A prediction begun.
+struct PendingPrediction {
+    /// Of each replica.
+    outputs: Vec<Vec<Buffer>>,
+    partition: BatchPartition,
+}
+
+/// The outputs of all items: of each the number of its rows, then the rows of each output.
+fn outputs_of(model: &CompiledModel, items: &[Vec<u8>]) -> Result<Vec<HostTensor>> {
+    let mut parts = Vec::new();
+    for item in items {
+        let Some((rows, mut rest)) = item.split_first_chunk::<8>() else {
+            continue;
+        };
+        let rows = u64::from_le_bytes(*rows) as usize;
+        let mut outputs = Vec::new();
+        for shape in model.setup.model.outputs() {
+            let shape = Shape::new(shape.dtype, [&[rows], &shape.dims[..]].concat());
+            let split = rest.split_at_checked(shape.byte_len());
+            let (own, others) = split.unwrap_or((rest, &[]));
+            let tensor = HostTensor::from_bytes(shape, own);
+            let short =
+                || Error::Cluster("another worker sent fewer predictions than it has rows".into());
+            outputs.push(tensor.ok_or_else(short)?);
+            rest = others;
+        }
+        parts.push(outputs);
+    }
+    Ok(model.concatenate_outputs(&parts))
+}
+
+/// The rows of all workers in the order of the input: batch by batch, and within a batch worker by worker.
+fn in_input_order(example: &Shape, workers: &[Vec<u8>], counts: &[Vec<f64>]) -> HostTensor {
+    let row = example.byte_len() / example.dims[0].max(1);
+    let mut shape = example.clone();
+    shape.dims[0] = counts.iter().flatten().sum::<f64>() as usize;
+    let row = match row {
+        // This worker had no row, and its tensor does not tell how long one is.
+        0 => shape.byte_len() / shape.dims[0].max(1),
+        row => row,
+    };
+    let mut bytes = AlignedBytes::zeroed(shape.byte_len());
+    let (mut to, mut from) = (0, vec![0; workers.len()]);
+    for step in 0..counts[0].len() {
+        for (worker, counts) in counts.iter().enumerate() {
+            let length = counts[step] as usize * row;
+            let rows = &workers[worker][from[worker]..][..length];
+            bytes.as_mut_slice()[to..][..length].copy_from_slice(rows);
+            (to, from[worker]) = (to + length, from[worker] + length);
+        }
+    }
+    HostTensor::from_aligned(shape, bytes)
+}
+
+/// The rows of all parts as one tensor.
+fn concatenated<'a>(
+    example: &Shape,
+    parts: impl Iterator<Item = &'a HostTensor> + Clone,
+) -> HostTensor {
+    let rows: usize = parts.clone().map(HostTensor::rows).sum();
+    let shape = Shape::new(example.dtype, [&[rows], &example.dims[..]].concat());
+    let mut bytes = AlignedBytes::zeroed(shape.byte_len());
+    let mut at = 0;
+    for part in parts {
+        let part = part.bytes();
+        bytes.as_mut_slice()[at..][..part.len()].copy_from_slice(part);
+        at += part.len();
+    }
+    HostTensor::from_aligned(shape, bytes)
+}

@@ -1,0 +1,155 @@
+//! How far a training is: its position in the data, and the epochs done.
+
+use super::Fit;
+use super::history::{EpochLogs, History};
+use super::recovery::StepLog;
+use crate::data::{Batches, Position, TrainingData};
+use crate::engine::Engine;
+use crate::servers::Servers;
+use crate::{Error, Result};
+
+/// What the host knows of the way that a [`Trainer`](super::Trainer) has gone; the device has the values.
+pub(super) struct TrainingProgress {
+    /// The position of the last `fit` in its data, and whether the epoch totals hold the sums of that epoch so far.
+    pub(super) position: Position,
+    pub(super) is_mid_epoch: bool,
+    /// The number of examples of that data, where it is known, and the checksum of their settings.
+    pub(super) examples: Option<u64>,
+    pub(super) data_settings: Option<u32>,
+    pub(super) history: History,
+    /// The positions after the last steps begun, to go back to one of them.
+    pub(super) step_log: StepLog,
+    /// The number of the last `fit`, for the names of its phases on parameter servers.
+    pub(super) fit_number: u64,
+}
+
+impl TrainingProgress {
+    /// Nothing was trained.
+    pub(super) fn new() -> Self {
+        Self {
+            position: Position::start(0),
+            is_mid_epoch: false,
+            examples: None,
+            data_settings: None,
+            history: History::default(),
+            step_log: StepLog::default(),
+            fit_number: 0,
+        }
+    }
+
+    /// Begins a `fit` on data: where it goes on, and the first epoch.
+    pub(super) fn begin(
+        &mut self,
+        engine: &Engine,
+        data: &dyn TrainingData,
+        fit: &Fit,
+    ) -> Result<usize> {
+        let examples = data.examples().map(|len| len as u64);
+        if fit.resume {
+            self.check_data(engine, examples, fit.data_settings)?;
+        }
+        (self.examples, self.data_settings) = (examples, fit.data_settings);
+        if fit.resume {
+            return Ok(usize::try_from(self.position.epoch).unwrap_or(usize::MAX));
+        }
+        self.position = match &fit.position {
+            Some(position) => position.clone(),
+            None => Position::start(fit.initial_epoch as u64),
+        };
+        self.is_mid_epoch = false;
+        self.history = History::default();
+        Ok(fit.initial_epoch)
+    }
+
+    /// Refuses to go on within an epoch of other data; between epochs a notice tells it.
+    fn check_data(
+        &self,
+        engine: &Engine,
+        examples: Option<u64>,
+        settings: Option<u32>,
+    ) -> Result<()> {
+        let known = self.data_settings.zip(settings);
+        let is_read_otherwise = known.is_some_and(|(there, here)| there != here);
+        if self.position.segments.is_empty() {
+            let is_resized = self.examples.is_some() && self.examples != examples;
+            if is_resized || is_read_otherwise {
+                engine
+                    .notice("note: the data or their settings are not those of the epochs before");
+            }
+            return Ok(());
+        }
+        let epoch = self.position.epoch.saturating_add(1);
+        if self.examples != examples {
+            let count = |examples: Option<u64>| match examples {
+                Some(count) => format!("{count} examples"),
+                None => "no known number of examples".to_owned(),
+            };
+            let (there, here) = (count(self.examples), count(examples));
+            return Err(Error::User(format!(
+                "the training to go on with was interrupted within epoch {epoch}, of data with {there}, and these have {here}; give it the data of before, or begin anew"
+            )));
+        }
+        if is_read_otherwise {
+            return Err(Error::User(format!(
+                "the training to go on with was interrupted within epoch {epoch}, of data with other settings; give it the data and validation of before, or begin anew"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Whether the epoch was begun with batches of another size, so that its number of steps differs.
+    pub(super) fn has_other_batches(&self, data: &dyn TrainingData, fit: &Fit) -> bool {
+        let mut segments = self.position.segments.iter();
+        fit.steps_per_epoch.is_none() && segments.any(|segment| segment.batch != data.batch_size())
+    }
+
+    /// Another step was begun, which ends at this position.
+    pub(super) fn advance_to(&mut self, position: Position) {
+        self.step_log.begun(&position);
+        self.position = position;
+    }
+
+    /// An epoch is done, and the next one is to begin.
+    pub(super) fn end_epoch(&mut self, done: EpochLogs) {
+        self.position = Position::start(done.epoch as u64 + 1);
+        self.step_log.settled(&self.position);
+        self.is_mid_epoch = false;
+        self.history.epochs.push(done);
+    }
+
+    /// Begins the log of steps, before the first one; the device has counted this number of batches.
+    pub(super) fn begin_step_log(&mut self, counted: i64) {
+        self.step_log = StepLog::new(counted, &self.position);
+    }
+
+    /// Goes back to the step at which the device has counted this number of batches; returns its number in this `fit`.
+    pub(super) fn rewind(&mut self, counted: i64) -> Result<u64> {
+        let Some((steps, position)) = self.step_log.at(counted) else {
+            return Err(Error::Bug(format!(
+                "the device has counted {counted} batches, which is none of the last steps"
+            )));
+        };
+        self.position = position.clone();
+        Ok(steps)
+    }
+
+    /// Goes on where the first worker does, and names the phases of this `fit`.
+    pub(super) fn begin_with_servers(&mut self, servers: &Servers, first: usize) -> Result<usize> {
+        self.fit_number = servers.count("fit");
+        let bug = |error: serde_json::Error| Error::Bug(format!("a position: {error}"));
+        let own = serde_json::to_vec(&(first, &self.position)).map_err(bug)?;
+        let chief = servers.of_chief(&format!("fit {}", self.fit_number), &own)?;
+        let (first, position): (usize, Position) = serde_json::from_slice(&chief).map_err(bug)?;
+        self.is_mid_epoch &= self.position == position;
+        self.position = position;
+        Ok(first)
+    }
+
+    /// Takes its place after some batches of the epoch, for a checkpoint.
+    pub(super) fn hold_at(&mut self, batches: &Batches, done: u64) {
+        let done = usize::try_from(done).unwrap_or(usize::MAX);
+        let epoch = self.position.epoch;
+        self.position = batches.prefetch(0).iter(epoch, done).position();
+        self.is_mid_epoch = true;
+    }
+}
