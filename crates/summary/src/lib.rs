@@ -33,5 +33,6 @@ pub use histogram::Histogram;
 pub use hparams::{HParam, HParamMetric, SessionStatus};
 pub use image::Image;
 pub use reader::{Point, Run, find_runs};
+pub use record::masked_crc;
 pub use system::SystemMonitor;
 pub use writer::{EventWriter, FlushPolicy, SummaryError};

@@ -2,9 +2,10 @@
 
 use std::io::{self, Read};
 
-/// The masked CRC32C of bytes: rotated right by 15 bits, plus a constant, so that the checksum of bytes that
+/// The masked CRC32C of bytes, which stands in event files and in TFRecord files: rotated right by 15 bits, plus a constant, so that the checksum of bytes that
 /// hold checksums stays strong (`tensorflow/core/lib/hash/crc32c.h`).
-fn masked_crc(bytes: &[u8]) -> u32 {
+#[must_use]
+pub fn masked_crc(bytes: &[u8]) -> u32 {
     crc32c::crc32c(bytes)
         .rotate_right(15)
         .wrapping_add(0xa282_ead8)
@@ -70,6 +71,7 @@ mod tests {
     #[test]
     fn a_record_has_checksums_of_its_length_and_its_data() {
         // RFC 3720, appendix B.4: 32 zero bytes.
+        assert_eq!(crc32c::crc32c(&[0; 32]), 0x8a91_36aa);
         let crc = 0x8a91_36aa_u32;
         let masked = ((crc / 0x8000) + (crc << 17)).wrapping_add(0xa282_ead8);
         let record = framed(&[0; 32]);

@@ -1,6 +1,5 @@
 //! Readers and writers of file formats, a file each; all read at a position, so that any example can be asked for.
 
-mod crc;
 mod files;
 mod fixed;
 mod idx;

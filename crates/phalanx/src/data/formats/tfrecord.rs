@@ -9,7 +9,8 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::crc::masked_crc;
+use phalanx_summary::masked_crc;
+
 use super::files::{InputFile, files_matching, firsts, io, locate, past_the_end};
 use super::tfrecord_index::{INDEX_ENDING, compression, index_of};
 use super::unpack::Spool;
