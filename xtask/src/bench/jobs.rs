@@ -14,7 +14,7 @@ use crate::workspace::Workspace;
 const LIMIT: Duration = Duration::from_secs(300);
 const BUILD_LIMIT: Duration = Duration::from_secs(60 * 60);
 const DAY_MS: u64 = 24 * 3600 * 1000;
-/// AI Platform's file of two tasks, whose program trains one step an epoch: the line of the first epoch is that of the first step.
+/// AI Platform's file of two tasks, whose program trains one step an epoch: the line of the first epoch marks the first step.
 const CONFIG: &str = "trainingInput: {scaleTier: CUSTOM, masterType: n1-standard-4, workerType: n1-standard-4, workerCount: 1}
 phalanx: {program: examples/digits.yaml}
 ";

@@ -10,7 +10,7 @@ use phalanx_launch::spec::{Plan, Program, Source, Spec, bytes};
 use phalanx_launch::store::now;
 use serde_json::{Value as Json, json};
 
-use super::estimate::{self, Wanted};
+use super::estimate::{self, EstimateRequest};
 use super::prices::Prices;
 use super::{Context, Done};
 use crate::args::PlanArgs;
@@ -62,7 +62,7 @@ pub(super) fn print(
     let spec = Spec::read(source).map_err(Failure::usage)?;
     let plan = Plan::new(&spec).map_err(Failure::usage)?;
     let prices = args.prices.as_deref().map(Prices::read).transpose()?;
-    let wanted = Wanted {
+    let wanted = EstimateRequest {
         prices: prices.as_ref(),
         measure: args.measure,
     };

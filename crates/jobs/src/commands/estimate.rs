@@ -19,7 +19,7 @@ use crate::daemon::memory;
 const WITHIN: Duration = Duration::from_secs(300);
 
 /// What a user wants to know beside the memory.
-pub(super) struct Wanted<'a> {
+pub(super) struct EstimateRequest<'a> {
     pub(super) prices: Option<&'a Prices>,
     /// Whether a step is timed here.
     pub(super) measure: bool,
@@ -68,7 +68,7 @@ impl Flags {
 }
 
 /// The estimate of a job, or why there is none.
-pub(super) fn of(spec: &Spec, plan: &Plan, directory: &Path, wanted: &Wanted<'_>) -> Json {
+pub(super) fn of(spec: &Spec, plan: &Plan, directory: &Path, wanted: &EstimateRequest<'_>) -> Json {
     let Program::Training { file } = &plan.program else {
         return json!({"none": "only a training file (train.yaml) is estimated, not a program"});
     };
@@ -87,7 +87,7 @@ pub(super) fn of(spec: &Spec, plan: &Plan, directory: &Path, wanted: &Wanted<'_>
 }
 
 impl Training<'_> {
-    fn estimate(&self, wanted: &Wanted<'_>) -> Result<Json, String> {
+    fn estimate(&self, wanted: &EstimateRequest<'_>) -> Result<Json, String> {
         let whole = self.phalanx("estimate", &[], "estimate")?;
         let number = |name: &str| whole[name].as_u64().unwrap_or(0);
         let workers = self.plan.workers().max(1) as u64;

@@ -31,7 +31,7 @@ impl StrategyHandle {
         self.placement.local_replicas()
     }
 
-    /// The number of this process' first replica among those of all.
+    /// The number of this process' first replica, counted over all processes.
     pub(super) fn first_replica(&self) -> usize {
         let world = self.world();
         world.map_or(0, |world| world.worker() * self.local_replicas())
