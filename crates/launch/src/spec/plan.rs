@@ -86,10 +86,12 @@ impl Plan {
     /// The plan of a job. Without a program, a Python module and an image, the first argument is the program.
     ///
     /// # Errors
-    /// There is no program at all, or there are more arguments than a process can be given.
+    /// There is no program at all, there are more arguments than a process can be given, or the results are to go where the program
+    /// cannot write.
     pub fn new(spec: &Spec) -> Result<Self, String> {
         let mut args = spec.args.clone();
         let program = program(spec, &mut args)?;
+        check_job_dir(spec, &program)?;
         let args: Arc<[String]> = args.into();
         let mut tasks = Vec::with_capacity(spec.tasks());
         for role in &spec.roles {
@@ -178,6 +180,25 @@ fn first_task(spec: &Spec, role: &Role, args: &Arc<[String]>) -> TaskPlan {
     }
 }
 
+/// Object stores are for programs that write there themselves, as AI Platform's do with `--job-dir`.
+fn check_job_dir(spec: &Spec, program: &Program) -> Result<(), String> {
+    let Some(folder) = spec
+        .job_dir
+        .as_ref()
+        .filter(|folder| folder.contains("://"))
+    else {
+        return Ok(());
+    };
+    let who = match (program, &spec.hyperparameters) {
+        (Program::Training { .. }, _) => "phalanx train writes into folders",
+        (_, Some(_)) => "a search reads its metric from a folder",
+        _ => return Ok(()),
+    };
+    Err(format!(
+        "trainingInput.jobDir is {folder:?}, and {who} only; mount the bucket (s3fs, gcsfuse, rclone mount) and name its folder, or name a folder and copy it when the job has ended"
+    ))
+}
+
 /// The arguments stand in a variable, too, and Linux takes 128 KiB of each.
 fn check_size(task: &TaskPlan) -> Result<(), String> {
     let words = task.command.iter().chain(&*task.args);
@@ -233,6 +254,30 @@ mod tests {
                 .all(|task| Arc::ptr_eq(&task.args, first))
         );
         assert_eq!((first.len(), plan.tasks[9_999].task.index), (1, 9_998));
+    }
+
+    #[test]
+    fn object_stores_are_for_programs_that_write_there_themselves() {
+        let plan = |program: &str, search: serde_json::Value| {
+            let job = serde_json::json!({
+                "trainingInput": {"jobDir": "gs://bucket/run", "hyperparameters": search},
+                "phalanx": {"program": program},
+            });
+            Plan::new(&Spec::read(&Source::of_json(&job)).unwrap())
+        };
+        assert!(plan("./my_program", serde_json::Value::Null).is_ok());
+        let error = plan("train.yaml", serde_json::Value::Null).unwrap_err();
+        assert!(
+            error
+                .contains("\"gs://bucket/run\", and phalanx train writes into folders only; mount"),
+            "{error}"
+        );
+        let search = serde_json::json!({"maxTrials": 2, "params": [{"parameterName": "x", "type": "DOUBLE", "minValue": 0, "maxValue": 1, "scaleType": "UNIT_LINEAR_SCALE"}]});
+        let error = plan("./my_program", search).unwrap_err();
+        assert!(
+            error.contains("a search reads its metric from a folder only"),
+            "{error}"
+        );
     }
 
     #[test]
