@@ -12,7 +12,7 @@ use crate::config::{Component, Problem, Problems, TrainConfig};
 pub fn build(config: &TrainConfig, features: &[usize]) -> Result<Model, Problems> {
     let whole = stacked(&config.model, features);
     let failed = match whole {
-        Ok(model) => return Ok(model),
+        Ok(model) => return frozen(config, model),
         Err(error) => error,
     };
     // A stack that fails does so with any layers on top: the layer at fault ends the shortest one that fails.
@@ -25,6 +25,22 @@ pub fn build(config: &TrainConfig, features: &[usize]) -> Result<Model, Problems
         _ => (&config.model[0], failed),
     };
     Err(config.problems(vec![problem(component, &error)]))
+}
+
+/// The model without the layers that are not trained.
+fn frozen(config: &TrainConfig, mut model: Model) -> Result<Model, Problems> {
+    let weights = config.first_weights.iter();
+    for layer in weights.flat_map(|weights| &weights.frozen) {
+        model.freeze(&layer.value).map_err(|error| {
+            let problem = Problem::new(
+                layer.at,
+                error.to_string(),
+                "write names as the summary of the model has them",
+            );
+            config.problems(vec![problem])
+        })?;
+    }
+    Ok(model)
 }
 
 fn stacked(layers: &[Component], features: &[usize]) -> phalanx::Result<Model> {

@@ -213,16 +213,183 @@ fn each_mistake_is_answered_in_the_expected_words() {
     folder.succeed("data shard a.csv --to shards --shards 2");
     tell("data shard a.csv --to shards --shards 3", &[]);
 
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/first_use/expected.txt");
+    compare(&found, "expected.txt");
+}
+
+/// Compares what was told with a file of `first_use`.
+fn compare(found: &str, name: &str) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/first_use");
+    let path = folder.join(name);
     if std::env::var_os("PHALANX_UPDATE_EXPECTED").is_some() {
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(&path, &found).unwrap();
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(&path, found).unwrap();
     }
     let expected = fs::read_to_string(&path).unwrap();
     for (found, expected) in found.split("\n\n").zip(expected.split("\n\n")) {
         assert_eq!(found, expected);
     }
     assert_eq!(found.len(), expected.len());
+}
+
+#[test]
+fn mistakes_of_models_settings_and_commands_are_answered() {
+    let folder = Folder::new("settings");
+    folder.write("empty.csv", "");
+    folder.write("uneven.csv", "1,2,0\n1,2\n");
+    folder.write("words.csv", &format!("{}1,two,0\n", rows()));
+    folder.write("nan.csv", &format!("{}nan,2,0\n", rows()));
+    folder.write("far.csv", &"1e30,1e30,1\n".repeat(24));
+    folder.write("half.csv", &"1,2,0.5\n".repeat(24));
+    folder.write("wide.csv", "1,2,3,4,0\n");
+    folder.write("file", "not a folder");
+    fs::create_dir_all(folder.0.join("pictures/none")).unwrap();
+    let mut found = String::new();
+    let mut tell = |arguments: &str, sections: &[(&str, &str)]| {
+        folder.write("m.yaml", &training(sections));
+        let told = folder.told(arguments);
+        let sections: Vec<String> = sections.iter().map(|(k, v)| format!("{k}: {v}")).collect();
+        found += &format!("$ {arguments}  # {}\n{told}\n\n", sections.join(", "));
+    };
+    let train = "train m.yaml --quiet --overwrite --output new";
+    let mut change = |name: &str, value: &str| tell(train, &[(name, value)]);
+    // Files of data.
+    for file in ["nowhere", "empty", "uneven", "words", "nan", "half"] {
+        change("data", &format!("{{csv: {file}.csv}}"));
+    }
+    change("data", "{csv: a.csv, test: {last: 60}}");
+    change("data", "{csv: a.csv, label: 7}");
+    change("data", "{image_folder: pictures, size: [8, 8]}");
+    // Models.
+    change("model", "[{dens: {units: 2}}]");
+    change("model", "[{dense: {units: 0}}]");
+    change("model", "[{dense: {}}]");
+    change(
+        "model",
+        "[{dropout: {rate: 1.5}}, {dense: {units: 2, activation: softmax}}]",
+    );
+    change(
+        "model",
+        "[{conv2d: {filters: 4, kernel_size: 3}}, {dense: {units: 2}}]",
+    );
+    change("model", "[{dense: {units: 2, activation: softmaxx}}]");
+    change("model", "[{dense: {units: 1, activation: softmax}}]");
+    change("model", "[]");
+    // What they are trained with.
+    change("optimizer", "adamm");
+    change("optimizer", "{adam: {lr: 0.1}}");
+    change("optimizer", "{adam: {learning_rate: -0.1}}");
+    change("optimizer", "{sgd: {momentum: 1.5}}");
+    change(
+        "optimizer",
+        "{adam: {learning_rate: {cosine_decay: {decay_steps: 0}}}}",
+    );
+    change("loss", "categorical_crossentropy");
+    change("loss", "binary_crossentropy");
+    change("loss", "cross_entropy");
+    change("metrics", "[acc, f2]");
+    change("fit", "{epochs: 1.5}");
+    change("fit", "{epochs: 1, batch_size: 0}");
+    change("fit", "{epochs: 1, validation: {split: 1.5}}");
+    change("fit", "{epochs: 1, early_stopping: {patience: 3}}");
+    change("fit", "{epochs: 1, keep_best: {metric: val_loss}}");
+    change("fit", "{epochs: 1, precision: fp16}");
+    change("fit", "{epochs: 1, keep_best: val_accuracy}");
+    change("callbacks", "[{early_stopping: {monitor: val_loss}}]");
+    change("callbacks", "[{early_stopping: {monitor: accuracyy}}]");
+    change("strategy", "{miror: {}}");
+    change(
+        "strategy",
+        "{mirrored: {devices: \"cpu:2\", shares: [1, 2, 3]}}",
+    );
+    change("learning_rate", "0.1");
+    tell(
+        train,
+        &[
+            ("data", "{csv: far.csv, label_type: value}"),
+            ("model", "[{dense: {units: 1}}]"),
+            ("loss", "mean_squared_error"),
+            ("metrics", "[]"),
+        ],
+    );
+    // Commands.
+    tell("trian m.yaml", &[]);
+    tell("train", &[]);
+    tell("train nowhere.yaml", &[]);
+    tell("train .", &[]);
+    tell("train m.yaml --quiet --output file", &[]);
+    tell(
+        "train m.yaml --quiet --overwrite --devices printer --output new",
+        &[],
+    );
+    tell("train m.yaml --quiet --batch-size 0", &[]);
+    tell("estimate nowhere.yaml", &[]);
+    folder.succeed("train t.yaml --quiet --resume");
+    tell("predict out wide.csv", &[]);
+    tell("evaluate out words.csv", &[]);
+    let wider = "[{dense: {units: 3}}, {dense: {units: 2, activation: softmax}}]";
+    tell(
+        "train m.yaml --quiet --resume --epochs 2",
+        &[("model", wider)],
+    );
+    tell(
+        "train m.yaml --quiet --resume --epochs 2",
+        &[("optimizer", "sgd")],
+    );
+    // Weights of a training before.
+    let file = "out/model/weights.safetensors";
+    let mut change = |name: &str, value: &str| {
+        let train = "train m.yaml --quiet --overwrite --output new";
+        tell(train, &[(name, value), ("model", wider)]);
+    };
+    change("weights", "nowhere.safetensors");
+    change("weights", file);
+    change("weights", "a.csv");
+    change("fine_tune", &format!("{{weights: {file}}}"));
+    change(
+        "fine_tune",
+        &format!("{{weights: {file}, freeze: [dence]}}"),
+    );
+    change("fine_tune", &format!("{{weights: {file}, freez: [dense]}}"));
+    change(
+        "fine_tune",
+        &format!("{{weights: {file}}}\nweights: {file}"),
+    );
+    compare(&found, "settings.txt");
+}
+
+#[test]
+fn a_training_begins_with_the_weights_of_another() {
+    let folder = Folder::new("weights");
+    let model = "[{dense: {units: 4, activation: tanh}}, {dense: {units: 2, activation: softmax}}]";
+    folder.write("t.yaml", &training(&[("model", model)]));
+    folder.succeed("train t.yaml --quiet");
+    let variables = |output: &str| {
+        let path = folder.0.join(output).join("model");
+        let model = phalanx::saved::SavedModel::load(path).unwrap();
+        let names = [
+            "dense/kernel",
+            "dense/bias",
+            "dense_1/kernel",
+            "dense_1/bias",
+        ];
+        names.map(|name| model.value(name).unwrap().to_f64())
+    };
+    let before = variables("out");
+    let begin = |key: &str, value: &str, rate: &str| {
+        let optimizer = format!("{{sgd: {{learning_rate: {rate}}}}}");
+        let sections = [("model", model), ("optimizer", &optimizer), (key, value)];
+        folder.write("m.yaml", &training(&sections));
+        folder.succeed("train m.yaml --quiet --overwrite --output new --set fit.seed=8");
+        variables("new")
+    };
+    let file = "out/model/weights.safetensors";
+    assert_eq!(begin("weights", file, "0"), before);
+    let tuning = format!("{{weights: {file}, freeze: [dense]}}");
+    let tuned = begin("fine_tune", &tuning, "0.5");
+    assert_eq!(tuned[..2], before[..2]);
+    assert!(tuned[2] != before[2] && tuned[3] != before[3]);
+    // The seed alone begins elsewhere.
+    assert_ne!(begin("precision", "float32", "0"), before);
 }
 
 #[test]

@@ -7,6 +7,7 @@ use phalanx::Error;
 use phalanx::data::{Batches, Dataset};
 use phalanx::engine::EngineOptions;
 use phalanx::fit::{Compile, LossScale, Losses, OutputMetric, StepEstimator, Trainer};
+use phalanx::import::LoadWeights;
 use phalanx::losses::Loss;
 use phalanx::metrics::Metric;
 use phalanx::nn::{IntoModel, Model, Policy};
@@ -109,6 +110,34 @@ impl Session {
                 "give the last layer a unit for each class, and the activation softmax",
             )),
             _ => Ok(()),
+        }
+    }
+
+    /// Takes the values that the training file gives the variables first.
+    pub(crate) fn load_first_weights(&mut self, context: &mut Context) -> Result<(), Failure> {
+        let Some(first) = self.config.first_weights.clone() else {
+            return Ok(());
+        };
+        let options = LoadWeights {
+            skip_mismatch: first.may_lack,
+            ..LoadWeights::default()
+        };
+        let loaded = self.trainer.load_weights(&first.file.value, options);
+        let wrong = |message: String| {
+            let next =
+                "correct the path or the model; `fine_tune` takes what fits and leaves the rest";
+            let problem = Problem::new(first.file.at, message, next);
+            wrong(self.config.problems(vec![problem]))
+        };
+        let loaded = loaded.map_err(|error| wrong(error.to_string()))?;
+        if loaded.matched.is_empty() {
+            return Err(wrong(format!(
+                "no variable of the model has a value in it: {loaded}"
+            )));
+        }
+        match context.global.shows_text() {
+            true => context.output.line(loaded),
+            false => Ok(()),
         }
     }
 

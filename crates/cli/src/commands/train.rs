@@ -52,6 +52,9 @@ pub(crate) fn run(context: &mut Context, args: &TrainArgs) -> Result<(), Failure
         session.trainer.check_batch(batch)
     })?;
     let resumed = args.resume && resume(context, &mut session, &folder)?;
+    if !resumed {
+        session.load_first_weights(context)?;
+    }
     let is_chief = context.is_chief();
     if !resumed && is_chief {
         // One of another training, which was to be replaced.

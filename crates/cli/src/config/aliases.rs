@@ -206,7 +206,7 @@ const LAYER_SETTINGS: &[Alias] = &[
     ),
     (
         "weights",
-        Hint("weights by name are not there; load them in Rust with `phalanx::import`"),
+        Hint("weights come from a file: write `fine_tune: {weights: FILE}` at the top of the file"),
     ),
 ];
 const OPTIMIZER_SETTINGS: &[Alias] = &[

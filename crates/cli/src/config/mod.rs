@@ -10,6 +10,7 @@ mod aliases;
 mod component;
 mod example_table;
 mod examples;
+mod fine_tune;
 mod images;
 mod overrides;
 mod reader;
@@ -25,6 +26,7 @@ use std::path::{Path, PathBuf};
 use phalanx::fit::TensorBoard;
 
 pub use component::Component;
+pub use fine_tune::FirstWeights;
 pub use phalanx::config::Family;
 pub use phalanx_yaml::{Position, Problem, Problems};
 
@@ -43,6 +45,8 @@ pub struct TrainConfig {
     pub data_text: String,
     /// The layers, first to last; at least one.
     pub model: Vec<Component>,
+    /// The values that the variables have first, where they are not random.
+    pub first_weights: Option<FirstWeights>,
     /// The optimizer.
     pub optimizer: Component,
     /// The loss.

@@ -6,7 +6,7 @@ use phalanx::components::components;
 use phalanx::config::{DefaultValue, Description, Family, Field, Setting};
 use serde_json::Value as Json;
 
-use super::{aliases, example_table, table};
+use super::{aliases, example_table, fine_tune, table};
 
 const START: &str = "<!-- table: ";
 const END: &str = "<!-- end -->";
@@ -37,6 +37,7 @@ pub fn with_tables(page: &str) -> Result<String, String> {
 fn written(name: &str) -> Option<String> {
     let section = match name {
         "file" => table::FILE,
+        "fine_tune" => fine_tune::FINE_TUNE,
         "csv" => table::CSV,
         "test" => table::TEST,
         "images" => table::IMAGES,

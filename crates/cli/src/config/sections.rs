@@ -26,6 +26,7 @@ impl Reader {
         let folder = origin.parent().unwrap_or(Path::new(""));
         let data = file.node("data").and_then(|node| self.data(node, folder));
         let model = self.list_of(&file, "model", Family::Layer);
+        let first_weights = self.first_weights(&file, folder);
         let optimizer = self.one(&file, "optimizer", Family::Optimizer);
         let loss = self.one(&file, "loss", Family::Loss);
         let metrics = self
@@ -55,6 +56,7 @@ impl Reader {
             data: data?,
             data_text: data_text(root, fit.shuffle),
             model: model?,
+            first_weights,
             optimizer: optimizer?,
             loss: loss?,
             metrics,

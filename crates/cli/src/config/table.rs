@@ -9,6 +9,7 @@ use phalanx::config::{DefaultValue, Family, Field, Kind};
 use phalanx::nn::Policy;
 
 use super::example_table::{CIFAR, IDX, TFRECORD};
+use super::fine_tune::{FINE_TUNE, WEIGHTS};
 
 /// Most numbers of one example: what the CSV reader takes.
 pub(crate) const MAX_FEATURES: i64 = 1 << 18;
@@ -39,6 +40,20 @@ pub(crate) const FILE: &[Field] = &[
         "the layers, first to last",
     )
     .example("[{dense: {units: 10}}]"),
+    Field::new(
+        "weights",
+        WEIGHTS,
+        DefaultValue::Words("random values"),
+        "a file of weights of this program, Keras or PyTorch, which has a value for every variable of the model: what the training begins with",
+    )
+    .example("runs/before/model/weights.safetensors"),
+    Field::new(
+        "fine_tune",
+        Kind::Section(FINE_TUNE),
+        DefaultValue::Words("all layers are trained"),
+        "weights of which the model has some, and layers that keep them",
+    )
+    .example("{weights: base.weights.h5, freeze: [dense]}"),
     Field::required(
         "optimizer",
         Kind::Component(Family::Optimizer),

@@ -30,7 +30,12 @@ pub(crate) fn paired(op: &str, y_true: &Tensor, y_pred: &Tensor) -> Option<(Tens
     }
     if a != b || a.is_empty() {
         let (a, b) = (y_true.shape(), y_pred.shape());
-        let message = format!("y_true {a} and y_pred {b} must have the same dims, [batch, ..]");
+        let mut message = format!("y_true {a} and y_pred {b} must have the same dims, [batch, ..]");
+        let is_class_each = b.dims.split_last().is_some_and(|(_, rows)| a.dims == rows);
+        if is_class_each && op.ends_with("crossentropy") {
+            message +=
+                "; targets that are numbers of classes need `sparse_categorical_crossentropy`";
+        }
         y_pred.graph().fail(op, message);
         return None;
     }
