@@ -47,6 +47,16 @@ pub enum AddressError {
     /// The host has a blank, a `/` or another character that no host has.
     #[error("the host has a character that no host's name has")]
     Host,
+    /// A user and a password before the host.
+    #[error(
+        "a user with a password for etcd is not supported: let an etcd that only the machines of the job reach take them without"
+    )]
+    User,
+    /// TLS is asked for.
+    #[error(
+        "etcd over TLS is not supported: use an etcd that the machines of the job reach by plain HTTP, and a secret of the job, which every entry proves to know"
+    )]
+    Tls,
     /// An IPv6 address without brackets.
     #[error("an IPv6 address must stand in brackets")]
     Brackets,

@@ -76,6 +76,9 @@ impl Rendezvous {
     /// # Errors
     /// What is wrong with an address.
     pub fn at_etcd(members: &str) -> Result<Self, AddressError> {
+        if members.contains('@') {
+            return Err(AddressError::User);
+        }
         let members = members.trim_end_matches('/').split(',');
         let members: Vec<Address> = members.map(str::parse).collect::<Result<_, _>>()?;
         Ok(Self {

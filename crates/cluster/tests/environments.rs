@@ -276,11 +276,20 @@ fn what_is_missing_or_wrong_says_what_to_do() {
                 "the port is missing",
             ],
         ),
+        (
+            "RANK=0 WORLD_SIZE=1 PHALANX_RENDEZVOUS=etcd://me:word@node1:2379",
+            ["PHALANX_RENDEZVOUS", "without"],
+        ),
+        (
+            "RANK=0 WORLD_SIZE=1 PHALANX_RENDEZVOUS=etcds://node1:2379",
+            ["etcd over TLS is not supported", "plain HTTP"],
+        ),
     ] {
         let error = membership(text).unwrap_err().to_string();
         for part in parts {
             assert!(error.contains(part), "no {part:?} in {error:?}, of {text}");
         }
+        assert!(!error.contains("word@"), "a password in {error:?}");
     }
 }
 

@@ -1,7 +1,8 @@
 //! Workers that meet in a real etcd, which is killed and started again.
 #![cfg(feature = "etcd")]
 
-use std::net::{SocketAddr, TcpListener};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -28,33 +29,60 @@ fn memory_folder() -> PathBuf {
     }
 }
 
-/// An etcd of one member, with a folder of its own.
+/// A member of an etcd, with a folder of its own.
 struct Etcd {
     folder: PathBuf,
+    name: String,
     ports: [u16; 2],
+    /// Names and addresses of all members.
+    members: String,
     process: Option<Child>,
 }
 
 impl Etcd {
-    /// None where it is not installed.
+    /// The only member; none where etcd is not installed.
     fn start(name: &str) -> Option<Self> {
-        let folder = memory_folder().join(format!("phalanx-etcd-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&folder);
+        Self::start_members(name, 1)?.pop()
+    }
+
+    /// The members of one etcd; none where it is not installed.
+    fn start_members(name: &str, count: usize) -> Option<Vec<Self>> {
         // Ports that were free a moment ago.
-        let free = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-        let ports = free.map(|listener| listener.local_addr().unwrap().port());
-        let mut etcd = Self {
-            folder,
-            ports,
-            process: None,
-        };
-        etcd.start_again().then_some(etcd)
+        let free: Vec<_> = (0..count)
+            .map(|_| [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap()))
+            .collect();
+        let ports = free
+            .iter()
+            .map(|both| [0, 1].map(|of| both[of].local_addr().unwrap().port()));
+        let ports: Vec<[u16; 2]> = ports.collect();
+        drop(free);
+        let of_peer =
+            |(index, ports): (usize, &[u16; 2])| format!("e{index}=http://127.0.0.1:{}", ports[1]);
+        let members: Vec<String> = ports.iter().enumerate().map(of_peer).collect();
+        let mut all = Vec::new();
+        for (index, &ports) in ports.iter().enumerate() {
+            let folder = format!("phalanx-etcd-{name}-{index}-{}", std::process::id());
+            let folder = memory_folder().join(folder);
+            let _ = std::fs::remove_dir_all(&folder);
+            let mut member = Self {
+                folder,
+                name: format!("e{index}"),
+                ports,
+                members: members.join(","),
+                process: None,
+            };
+            if !member.start_again() {
+                return None;
+            }
+            all.push(member);
+        }
+        Some(all)
     }
 
     fn start_again(&mut self) -> bool {
         let [client, peer] = self.ports.map(|port| format!("http://127.0.0.1:{port}"));
         let mut command = Command::new("etcd");
-        command.arg("--name").arg("e1");
+        command.args(["--name", &self.name]);
         command.arg("--data-dir").arg(&self.folder);
         for flag in ["--listen-client-urls", "--advertise-client-urls"] {
             command.args([flag, &client]);
@@ -62,7 +90,7 @@ impl Etcd {
         for flag in ["--listen-peer-urls", "--initial-advertise-peer-urls"] {
             command.args([flag, &peer]);
         }
-        command.args(["--initial-cluster", &format!("e1={peer}")]);
+        command.args(["--initial-cluster", &self.members]);
         match command.stdout(Stdio::null()).stderr(Stdio::null()).spawn() {
             Ok(child) => self.process = Some(child),
             Err(_) => {
@@ -78,6 +106,23 @@ impl Etcd {
             let _ = child.kill();
             let _ = child.wait();
         }
+    }
+
+    /// Whether this member leads, by its own account; none while nobody does or it does not answer.
+    fn leads(&self) -> Option<bool> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.ports[0])).ok()?;
+        stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
+        let request =
+            "POST /v3/maintenance/status HTTP/1.0\r\nHost: etcd\r\nContent-Length: 2\r\n\r\n{}";
+        stream.write_all(request.as_bytes()).ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        let field = |name: &str| {
+            let (_, rest) = answer.split_once(&format!("\"{name}\":\""))?;
+            Some(rest.split_once('"')?.0.to_owned())
+        };
+        let leader = field("leader").filter(|leader| leader != "0")?;
+        Some(leader == field("member_id")?)
     }
 
     fn url(&self) -> String {
@@ -106,9 +151,17 @@ fn membership(url: &str, job: &str, workers: usize, worker: usize) -> Membership
 }
 
 fn join(membership: &Membership, secret: &str) -> Result<Coordinator, ClusterError> {
+    join_with(membership, secret, TIMING)
+}
+
+fn join_with(
+    membership: &Membership,
+    secret: &str,
+    timing: Timing,
+) -> Result<Coordinator, ClusterError> {
     let port = 1000 + membership.worker as u16;
     let data = SocketAddr::from(([127, 0, 0, 1], port));
-    let request = JoinRequest::new("1", data).deadline(SOON).timing(TIMING);
+    let request = JoinRequest::new("1", data).deadline(SOON).timing(timing);
     let joined = Coordinator::join(membership, request.secret(secret));
     let (coordinator, roster) = joined?;
     let ports: Vec<u16> = roster.addresses.iter().map(SocketAddr::port).collect();
@@ -124,11 +177,22 @@ fn on_workers<T: Send>(
     workers: usize,
     work: impl Fn(usize, Coordinator) -> T + Sync,
 ) -> Vec<T> {
+    on_workers_with(url, job, workers, TIMING, work)
+}
+
+fn on_workers_with<T: Send>(
+    url: &str,
+    job: &str,
+    workers: usize,
+    timing: Timing,
+    work: impl Fn(usize, Coordinator) -> T + Sync,
+) -> Vec<T> {
     thread::scope(|scope| {
         let start = |worker| {
             let work = &work;
             scope.spawn(move || {
-                let coordinator = join(&membership(url, job, workers, worker), "s").unwrap();
+                let membership = membership(url, job, workers, worker);
+                let coordinator = join_with(&membership, "s", timing).unwrap();
                 work(worker, coordinator)
             })
         };
@@ -184,6 +248,66 @@ fn an_etcd_that_is_killed_and_comes_back_loses_nothing() {
         }
         let all = coordinator.exchange("after", vec![worker as u8], SOON);
         assert_eq!(all.unwrap(), [[0], [1]]);
+        assert_eq!(coordinator.first_failure(), None);
+        coordinator.leave(SOON).unwrap();
+    });
+}
+
+/// The place of the member that leads; waits until one does.
+fn leader(members: &[Etcd]) -> usize {
+    let start = Instant::now();
+    loop {
+        let leads = |member: &Etcd| member.process.is_some() && member.leads() == Some(true);
+        if let Some(leader) = members.iter().position(leads) {
+            return leader;
+        }
+        assert!(start.elapsed() < SOON, "no member of etcd leads");
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn the_leader_of_three_members_is_killed_and_nothing_is_lost() {
+    let Some(members) = Etcd::start_members("leader", 3) else {
+        return;
+    };
+    leader(&members);
+    let addresses: Vec<String> = members
+        .iter()
+        .map(|member| format!("127.0.0.1:{}", member.ports[0]))
+        .collect();
+    let url = format!("etcd://{}", addresses.join(","));
+    // Nobody is to be lost here, however slow the machine is.
+    let timing = Timing {
+        lease: Duration::from_secs(30),
+        ..TIMING
+    };
+    let members = std::sync::Mutex::new(members);
+    on_workers_with(&url, "leader", 3, timing, |worker, coordinator| {
+        for round in 0..2_u8 {
+            coordinator
+                .barrier(&format!("before {round}"), SOON)
+                .unwrap();
+            if worker == 0 {
+                let mut members = members.lock().unwrap();
+                let leader = leader(&members);
+                members[leader].kill();
+                coordinator
+                    .set(&format!("killed {round}"), vec![round])
+                    .unwrap();
+                drop(members);
+            }
+            // All others, while etcd has no leader.
+            let all = coordinator.exchange("after", vec![worker as u8, round], SOON);
+            assert_eq!(all.unwrap(), [[0, round], [1, round], [2, round]]);
+            let killed = coordinator.get(&format!("killed {round}"), SOON);
+            assert_eq!(killed.unwrap(), [round]);
+            if worker == 0 {
+                let mut members = members.lock().unwrap();
+                let dead = members.iter().position(|member| member.process.is_none());
+                assert!(members[dead.unwrap()].start_again());
+            }
+        }
         assert_eq!(coordinator.first_failure(), None);
         coordinator.leave(SOON).unwrap();
     });

@@ -21,6 +21,8 @@ mod state;
 
 pub use client::Coordinator;
 pub use error::{ClusterError, Failure, Missing};
+#[cfg(feature = "etcd")]
+pub use etcd::rewritten_log_entry;
 pub use event::{Action, Connection, Event, Recovery, Settings};
 pub use generations::{Coordination, Lost};
 pub use host::Host;

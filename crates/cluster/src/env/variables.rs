@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 use super::{EnvError, Found, Read, Said};
-use crate::{Rendezvous, Source};
+use crate::{AddressError, Rendezvous, Source};
 
 /// The variables of a process, as a value. An empty one counts as not set.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -167,12 +167,22 @@ impl<'a> Reader<'a> {
         };
         let read = match value.strip_prefix("etcd://") {
             Some(members) => Rendezvous::at_etcd(members),
+            None if ["etcds://", "https://"]
+                .iter()
+                .any(|tls| value.starts_with(tls)) =>
+            {
+                Err(AddressError::Tls)
+            }
             None => value.parse().map(Rendezvous::at),
         };
         let wrong = |why| EnvError::Value {
             variable: NAME,
             place: String::new(),
-            got: format!("{value:?} ({why})"),
+            got: match why {
+                // A password does not belong into a log.
+                AddressError::User => format!("a value with `@` ({why})"),
+                _ => format!("{value:?} ({why})"),
+            },
             expected: "an address such as node1:2222, or etcd://host:2379".into(),
             next: "correct it".into(),
         };

@@ -35,12 +35,18 @@ pub(super) const CHECKPOINT: DirectoryKind = DirectoryKind {
     is_ours: |text| DOCUMENT.is_ours(text),
 };
 
-/// Writes a checkpoint; `older` of those before it stay beside it.
-pub(super) fn write(path: &Path, older: usize, state: &TrainingState) -> Result<()> {
+/// Writes a checkpoint; `older` of those before it stay beside it. `may_write` is asked when all but the exchange of names is done.
+pub(super) fn write(
+    path: &Path,
+    older: usize,
+    state: &TrainingState,
+    may_write: &dyn Fn() -> Result<()>,
+) -> Result<()> {
     CHECKPOINT.replace(path, older, |staging| {
         write_each(state, &mut |name, contents| {
             staging.write(name, |out| contents(out))
-        })
+        })?;
+        may_write()
     })
 }
 

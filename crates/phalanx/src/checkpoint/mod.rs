@@ -20,6 +20,7 @@ mod done;
 mod files;
 mod history;
 mod manifest;
+mod writer;
 
 use std::path::{Path, PathBuf};
 
@@ -33,6 +34,7 @@ pub(crate) use done::{is_marked_done, mark_done, unmark_done};
 pub(crate) use files::rows;
 pub(crate) use history::{EpochRecord, JsonFloat};
 pub(crate) use manifest::Manifest;
+pub(crate) use writer::CheckpointWriterMark;
 
 /// All that a training is between two steps: variables, slots of the optimizer, the loss scale, sums of the epoch begun,
 /// the position in the data, the results so far, what callbacks remember.
@@ -160,13 +162,18 @@ impl TrainingState {
     /// When something other than a checkpoint has that name, or the disk is full or may not be written; what was there
     /// before stays then.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
-        files::write(path.as_ref(), 0, self)
+        files::write(path.as_ref(), 0, self, &|| Ok(()))
     }
 
     /// As [`save`](Self::save); the checkpoint that is replaced stays beside it as `path.1`, the one before as `path.2`, up
-    /// to `older` of them.
-    pub(crate) fn save_keeping(&self, path: &Path, older: usize) -> Result<()> {
-        files::write(path, older, self)
+    /// to `older` of them. Where `may_write` refuses when the new one is complete, the old one stays.
+    pub(crate) fn save_keeping(
+        &self,
+        path: &Path,
+        older: usize,
+        may_write: &dyn Fn() -> Result<()>,
+    ) -> Result<()> {
+        files::write(path, older, self, may_write)
     }
 
     /// Reads a checkpoint.

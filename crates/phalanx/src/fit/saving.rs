@@ -1,15 +1,16 @@
 //! Checkpoints that a `fit` writes, at once or behind the training.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use super::callbacks::SaveWish;
+use super::callbacks::{Callbacks, SaveWish};
 use super::checkpoint::check_state;
 use super::step_times::StepPart;
 use super::train_loop::FitRun;
 use super::workers::on_chief;
 use super::{Fit, Trainer};
-use crate::checkpoint::TrainingState;
+use crate::checkpoint::{CheckpointWriterMark, TrainingState};
 use crate::replicas::Placement;
 use crate::{Error, Result};
 
@@ -25,11 +26,35 @@ pub enum SaveBehind {
 
 /// The thread that writes a checkpoint, if one does.
 #[derive(Default)]
-pub(super) struct CheckpointWriter(Option<JoinHandle<Result<()>>>);
+pub(super) struct CheckpointWriter {
+    thread: Option<JoinHandle<Result<()>>>,
+    /// The right of the first of several processes to write its checkpoints.
+    marks: Arc<[CheckpointWriterMark]>,
+}
 
 impl CheckpointWriter {
+    /// Takes the right to write the checkpoints of callbacks, in the first of several processes.
+    pub(super) fn take_checkpoints(
+        &mut self,
+        placement: &Placement,
+        callbacks: &Callbacks,
+    ) -> Result<()> {
+        let Some(world) = placement.world().filter(|world| world.is_chief()) else {
+            return Ok(());
+        };
+        let generation = world.generation();
+        let paths = callbacks.checkpoints().into_iter();
+        let marks: Result<_> = paths
+            .map(|path| CheckpointWriterMark::take(&path, generation))
+            .collect();
+        self.marks = marks?;
+        Ok(())
+    }
+
     fn is_busy(&self) -> bool {
-        self.0.as_ref().is_some_and(|thread| !thread.is_finished())
+        self.thread
+            .as_ref()
+            .is_some_and(|thread| !thread.is_finished())
     }
 
     /// Begins to write, when what was begun before is done.
@@ -41,7 +66,7 @@ impl CheckpointWriter {
             action: "start the thread that writes checkpoints to",
             source,
         })?;
-        self.0 = Some(thread);
+        self.thread = Some(thread);
         Ok(())
     }
 
@@ -62,7 +87,7 @@ impl CheckpointWriter {
 
     /// Waits for what was begun; its error is the one of that checkpoint.
     pub(super) fn finish(&mut self) -> Result<()> {
-        let Some(thread) = self.0.take() else {
+        let Some(thread) = self.thread.take() else {
             return Ok(());
         };
         let bug = || Error::Bug("the thread that writes checkpoints has panicked".into());
@@ -77,15 +102,22 @@ struct Save {
     older: usize,
     /// What is removed when it is on disk.
     removed: Vec<PathBuf>,
+    marks: Arc<[CheckpointWriterMark]>,
 }
 
 impl Save {
     fn write(&self) -> Result<()> {
         if let Some(state) = &self.state {
             check_state(state)?;
-            state.save_keeping(&self.path, self.older)?;
+            state.save_keeping(&self.path, self.older, &|| self.check_marks())?;
         }
+        self.check_marks()?;
         self.removed.iter().try_for_each(|path| remove_saved(path))
+    }
+
+    /// Refuses to write where other processes have taken these processes' place.
+    fn check_marks(&self) -> Result<()> {
+        self.marks.iter().try_for_each(CheckpointWriterMark::check)
     }
 }
 
@@ -137,6 +169,7 @@ fn save_of(trainer: &Trainer, wish: &SaveWish) -> Result<Save> {
         path: wish.path.clone().unwrap_or_default(),
         older: wish.older,
         removed: wish.removed.clone(),
+        marks: Arc::clone(&trainer.writer.marks),
     })
 }
 

@@ -121,6 +121,8 @@ impl<'r> FitRun<'r> {
             .check(trainer.placement(), &callbacks)?;
         let first = begin_progress(trainer, data, &fit)?;
         let first = trainer.agree_on_start(first, fit.epochs)?;
+        let placement = &trainer.compiled.placement;
+        trainer.writer.take_checkpoints(placement, &callbacks)?;
         trainer.callbacks = callbacks;
         trainer.compiled.watches_bad_steps = false;
         trainer.events = Events::begin(&trainer.compiled, &fit, first)?;

@@ -5,6 +5,8 @@ mod disk;
 pub(crate) mod document;
 mod processes;
 
+pub(crate) use processes::this_process;
+
 use crate::Error;
 
 /// The error of a malformed file. What it quotes of the file is shortened and printable, so that it cannot flood or control a terminal.

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 /// This process, in the names of its staging directories: its number, and among which processes that number counts.
-pub(super) fn this_process() -> String {
+pub(crate) fn this_process() -> String {
     format!("{:08x}-{}", numbering(), std::process::id())
 }
 

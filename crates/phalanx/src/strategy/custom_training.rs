@@ -51,7 +51,7 @@ use crate::data::{Batch, Batches};
 /// With [`MultiWorkerMirroredStrategy`](super::MultiWorkerMirroredStrategy) every process runs the same loop: it makes the same calls in
 /// the same order, those among them that read the state, `reduce` and `gather`. The first process gives models and values of your own
 /// their first values; [`State::save`] writes in the first process alone. Where a process is lost, the calls of the others end
-/// with an error that names it, and the state is that of the last step that all made.
+/// with an error that names it; they go on from a checkpoint.
 pub trait CustomTraining: Strategy {
     /// A state without models yet; first values and random numbers come from the seed.
     ///
@@ -104,7 +104,7 @@ pub trait CustomTraining: Strategy {
         DistributedBatch::of_whole(&handle(self), batch)
     }
 
-    /// A value for each replica, for functions that take a tensor; each of several processes makes those of its own replicas.
+    /// A value for each replica, for functions that take a tensor; each of several processes makes the values of its own replicas.
     ///
     /// # Errors
     /// When a device has not the memory.

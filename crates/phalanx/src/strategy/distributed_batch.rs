@@ -217,7 +217,7 @@ impl ExampleRows {
 /// How many rows each replica of this process gets.
 struct Division {
     partition: BatchPartition,
-    /// Whether programs are told which rows are examples; all processes find the same.
+    /// Whether programs get to know which rows are examples; all processes find the same.
     fills_up: bool,
 }
 

@@ -4,6 +4,7 @@ mod all_workers;
 mod central_storage;
 mod checkpoint;
 mod communication;
+mod communication_settings;
 mod custom_training;
 mod default_devices;
 mod distribute;

@@ -6,11 +6,12 @@ use phalanx_graph::Mesh;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::communication_settings::CommunicationSettings;
 use super::multi_worker::devices_per_worker;
 use super::{
-    CentralStorageStrategy, CommunicationOptions, MeshStrategy, MirroredStrategy, Mode,
-    MultiWorkerMirroredStrategy, OneDeviceStrategy, ParameterServerOptions,
-    ParameterServerStrategy, Partitioner, PipelineStrategy, Strategy,
+    CentralStorageStrategy, MeshStrategy, MirroredStrategy, Mode, MultiWorkerMirroredStrategy,
+    OneDeviceStrategy, ParameterServerOptions, ParameterServerStrategy, Partitioner,
+    PipelineStrategy, Strategy,
 };
 use crate::config::{self, Component, DefaultValue, Description, Field, Kind as ValueKind};
 use crate::engine::{Engine, EngineOptions};
@@ -69,7 +70,7 @@ impl StrategyKind {
             ),
             Self::MultiWorker => (
                 "as `mirrored`, on the devices of every process of a cluster: `phalanx launch`, TF_CONFIG, Slurm, Kubernetes or MPI say which there are",
-                &[DEVICES, REDUCTION],
+                &[DEVICES, REDUCTION, COMMUNICATION],
             ),
             Self::CentralStorage => (
                 "one copy of the variables, on one device; all devices compute",
@@ -122,6 +123,11 @@ const REDUCTION: Field = Field::optional(
     "reduction",
     ValueKind::Section(Reduction::FIELDS),
     "how gradients are added",
+);
+const COMMUNICATION: Field = Field::optional(
+    "communication",
+    ValueKind::Section(CommunicationSettings::FIELDS),
+    "what carries values between processes, and how long they wait for each other; in what packs and element type gradients travel is in `reduction`",
 );
 const SHARES: Field = Field::new(
     "shares",
@@ -208,6 +214,7 @@ struct StrategySettings {
     devices: Option<String>,
     parameter_device: Option<String>,
     reduction: Value,
+    communication: Value,
     shares: Option<Vec<u32>>,
     verify_every: Option<u64>,
     axes: Option<BTreeMap<String, usize>>,
@@ -251,6 +258,7 @@ impl NamedStrategy {
 
     /// The strategy of this name with these settings: `devices` (see [`DeviceChoice`]); of `mirrored` and
     /// `central_storage` `reduction` (see [`Reduction::from_config`]) and `shares` (a number for each replica); of
+    /// `multi_worker` `reduction` and `communication` (see [`CommunicationOptions`](super::CommunicationOptions)); of
     /// `mirrored` `verify_every` (a number of steps); of `central_storage` `parameter_device`; of `mesh` `axes`, names
     /// with sizes (see [`Mesh`]; the last in the order of names is counted fastest); of `pipeline` `stages`,
     /// `micro_batches` (as many as stages by default) and `starting_at` (a list of layers); of `parameter_server` `mode`,
@@ -279,6 +287,7 @@ impl NamedStrategy {
         let declared: Vec<&Field> = declared.iter().collect();
         let settings = config::read_fields(kind, &StrategySettings::default(), &declared, fields)?;
         Reduction::from_config(&settings.reduction)?;
+        CommunicationSettings::options(&settings.communication)?;
         if let Some(mesh) = settings.mesh() {
             let checked = mesh.check();
             checked.map_err(|why| Error::user(format!("{kind}: `axes`: {why}")))?;
@@ -299,6 +308,7 @@ impl NamedStrategy {
     pub(crate) fn descriptions() -> Vec<Description> {
         let mut defaults = config::write("strategy", &StrategySettings::default());
         defaults["reduction"] = Reduction::default().config();
+        defaults["communication"] = CommunicationSettings::defaults();
         let all = StrategyKind::ALL.iter();
         all.map(|kind| Description::new(&kind.component(), &[], &defaults))
             .collect()
@@ -377,7 +387,7 @@ impl NamedStrategy {
             StrategyKind::MultiWorker => Box::new(
                 MultiWorkerMirroredStrategy::from_env_with(
                     &engine,
-                    &CommunicationOptions::default(),
+                    &CommunicationSettings::options(&self.settings.communication)?,
                 )?
                 .reduction(Reduction::from_config(&self.settings.reduction)?),
             ),

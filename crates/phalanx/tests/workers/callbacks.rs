@@ -145,6 +145,7 @@ fn workers_decide_alike_and_as_one_process_and_the_first_one_writes() {
     assert_eq!(text("chief").lines().count(), text("one").lines().count());
 }
 
+/// PHALANX_TEST_TRIALS tries more examples than the few of each test run.
 #[test]
 fn the_worker_with_the_bad_example_is_named_and_all_end() {
     let told = Arc::new(Mutex::new(Vec::<String>::new()));
@@ -155,25 +156,31 @@ fn the_worker_with_the_bad_example_is_named_and_all_end() {
         ..EngineOptions::default()
     })
     .unwrap();
-    let mut x = cases::wave(ROWS * 6, 0.37);
-    // The last row of the second batch, which the second worker has.
-    x[11 * 6 + 2] = f32::NAN;
-    let y = HostTensor::new([ROWS], &(0..ROWS as i32).map(|i| i % 3).collect::<Vec<_>>());
-    let bad = Dataset::from_arrays(HostTensor::new([ROWS, 6], &x), y).unwrap();
-    let pick = |worker| if worker == 0 { &chief } else { engine(1, 1) };
-    let all = on_engines(2, pick, |strategy| {
-        let mut trainer = trainer(&strategy);
-        let nan = TerminateOnNan::new().policy(NanPolicy::Halt);
-        let history = trainer.fit(&bad.batch(6), quiet(3).callback(nan)).unwrap();
-        (history.epochs.len(), trainer.iterations())
-    });
-    assert_eq!(all, [(1, 2), (1, 2)]);
-    let told = told.lock().unwrap().join("\n");
-    assert!(
-        told.contains("the loss of step 1 (counted from 0)")
-            && told.contains("in example 11 on worker 1"),
-        "{told}"
-    );
+    let trials = std::env::var("PHALANX_TEST_TRIALS").map_or(4, |text| text.parse().unwrap());
+    for trial in 0..trials {
+        // The last row of the second batch, which the second worker has; then others.
+        let row = (11 + trial * 7) % (ROWS / 6 * 6);
+        let (step, worker) = (row / 6, row % 6 / 3);
+        let mut x = cases::wave(ROWS * 6, 0.37);
+        x[row * 6 + trial % 6] = f32::NAN;
+        let y = HostTensor::new([ROWS], &(0..ROWS as i32).map(|i| i % 3).collect::<Vec<_>>());
+        let bad = Dataset::from_arrays(HostTensor::new([ROWS, 6], &x), y).unwrap();
+        let pick = |worker| if worker == 0 { &chief } else { engine(1, 1) };
+        told.lock().unwrap().clear();
+        let all = on_engines(2, pick, |strategy| {
+            let mut trainer = trainer(&strategy);
+            let nan = TerminateOnNan::new().policy(NanPolicy::Halt);
+            let history = trainer.fit(&bad.batch(6), quiet(3).callback(nan)).unwrap();
+            (history.epochs.len(), trainer.iterations())
+        });
+        assert_eq!(all, [(1, step as i64 + 1); 2], "example {row}");
+        let told = told.lock().unwrap().join("\n");
+        assert!(
+            told.contains(&format!("the loss of step {step} (counted from 0)"))
+                && told.contains(&format!("in example {row} on worker {worker}")),
+            "example {row}: {told}"
+        );
+    }
 }
 
 /// Breaks a training off before a step is counted, in one worker alone.

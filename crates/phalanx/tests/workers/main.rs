@@ -15,6 +15,7 @@ mod launchers;
 mod networks;
 mod processes;
 mod recovery;
+mod takeover;
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
@@ -112,6 +113,15 @@ fn on_engines<'e, T: Send>(
     let _alone = ENGINES_IN_USE
         .lock()
         .unwrap_or_else(PoisonError::into_inner);
+    in_group(workers, engine, work)
+}
+
+/// The same on engines that nobody else uses.
+fn in_group<'e, T: Send>(
+    workers: usize,
+    engine: impl Fn(usize) -> &'e Engine + Sync,
+    work: impl Fn(MultiWorkerMirroredStrategy) -> T + Sync,
+) -> Vec<T> {
     let options = CommunicatorOptions {
         timeout: TIMEOUT,
         ..CommunicatorOptions::default()

@@ -33,6 +33,14 @@ use replica::{Replica, apply};
 /// Between two tries to write to an etcd that does not answer.
 const RETRY: Duration = Duration::from_millis(200);
 
+/// Reads an entry of a job's log as workers do, and writes what it says again; none of bytes that say nothing.
+///
+/// For those who try any bytes: what is read must be what is written of it.
+#[must_use]
+pub fn rewritten_log_entry(bytes: &[u8], key: &str, secret: Option<&[u8]>) -> Option<Vec<u8>> {
+    entry::write(&entry::read(bytes, key, secret)?, key, secret)
+}
+
 /// What this process does as a part of a run.
 pub(super) struct Run {
     etcd: Arc<Etcd>,
