@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use serde::Serialize;
 use serde_json::Value as Json;
@@ -23,24 +24,73 @@ pub struct Curve {
     pub points: Vec<(i64, f64)>,
 }
 
-/// All curves of the results of a job in a folder.
-#[must_use]
-pub fn curves(folder: &Path, trials: &[u32]) -> Vec<Curve> {
-    let mut all = of_folder(folder, "");
-    for trial in trials {
-        let name = format!("trial {trial}");
-        all.extend(of_folder(&folder.join(trial.to_string()), &name));
-    }
-    all.sort_by(|one, other| (&one.metric, &one.run).cmp(&(&other.metric, &other.run)));
-    all
+/// Reads the curves of a job again and again: a file that has not changed since is not read a second time.
+#[derive(Debug, Default)]
+pub struct CurveReader {
+    seen: BTreeMap<PathBuf, (Stamp, Vec<Curve>)>,
 }
 
-fn of_folder(folder: &Path, name: &str) -> Vec<Curve> {
-    let mut lines: BTreeMap<(String, String), BTreeMap<i64, f64>> = BTreeMap::new();
-    history(folder, &mut lines);
-    if lines.is_empty() && name.is_empty() {
-        events(folder, &mut lines);
+/// What changes when files do: their number, their bytes, and when the last was written.
+type Stamp = (usize, u64, Option<SystemTime>);
+
+impl CurveReader {
+    /// All curves of the results of a job in a folder.
+    pub fn read(&mut self, folder: &Path, trials: &[u32]) -> Vec<Curve> {
+        let mut all = self.of_folder(folder, "");
+        for trial in trials {
+            let name = format!("trial {trial}");
+            all.extend(self.of_folder(&folder.join(trial.to_string()), &name));
+        }
+        all.sort_by(|one, other| (&one.metric, &one.run).cmp(&(&other.metric, &other.run)));
+        all
     }
+
+    fn of_folder(&mut self, folder: &Path, name: &str) -> Vec<Curve> {
+        let file = folder.join("history.jsonl");
+        let all = self.kept(&file, stamp([file.clone()]), || {
+            let mut lines = Lines::new();
+            history(&file, &mut lines);
+            shown(lines, name)
+        });
+        if !all.is_empty() || !name.is_empty() {
+            return all;
+        }
+        let mut all = Vec::new();
+        for run in phalanx_summary::find_runs(folder).unwrap_or_default() {
+            let files = fs::read_dir(&run).into_iter().flatten().flatten();
+            let of_run = stamp(files.map(|file| file.path()));
+            all.extend(self.kept(&run, of_run, || {
+                let mut lines = Lines::new();
+                events(folder, &run, &mut lines);
+                shown(lines, "")
+            }));
+        }
+        all
+    }
+
+    /// What was read before of files with this stamp, or is read now.
+    fn kept(&mut self, path: &Path, stamp: Stamp, read: impl FnOnce() -> Vec<Curve>) -> Vec<Curve> {
+        if let Some((_, curves)) = self.seen.get(path).filter(|(seen, _)| *seen == stamp) {
+            return curves.clone();
+        }
+        let curves = read();
+        self.seen.insert(path.to_owned(), (stamp, curves.clone()));
+        curves
+    }
+}
+
+fn stamp(files: impl IntoIterator<Item = PathBuf>) -> Stamp {
+    let files = files.into_iter().filter_map(|file| fs::metadata(file).ok());
+    files.fold((0, 0, None), |(count, bytes, last), file| {
+        (
+            count + 1,
+            bytes + file.len(),
+            last.max(file.modified().ok()),
+        )
+    })
+}
+
+fn shown(lines: Lines, name: &str) -> Vec<Curve> {
     let curve = |((metric, run), points): ((String, String), BTreeMap<i64, f64>)| Curve {
         metric,
         run: [name, run.as_str()].join(" ").trim().to_owned(),
@@ -52,9 +102,8 @@ fn of_folder(folder: &Path, name: &str) -> Vec<Curve> {
 type Lines = BTreeMap<(String, String), BTreeMap<i64, f64>>;
 
 /// A line for each epoch, with the metrics of validation under `val_`.
-fn history(folder: &Path, lines: &mut Lines) {
-    let path = folder.join("history.jsonl");
-    if fs::metadata(&path).is_ok_and(|file| file.len() > MOST_BYTES) {
+fn history(path: &Path, lines: &mut Lines) {
+    if fs::metadata(path).is_ok_and(|file| file.len() > MOST_BYTES) {
         return;
     }
     let text = fs::read_to_string(path).unwrap_or_default();
@@ -80,25 +129,20 @@ fn history(folder: &Path, lines: &mut Lines) {
     }
 }
 
-fn events(folder: &Path, lines: &mut Lines) {
-    for run in phalanx_summary::find_runs(folder).unwrap_or_default() {
-        let Ok(read) = phalanx_summary::Run::read(&run) else {
-            continue;
-        };
-        let name = run
-            .strip_prefix(folder)
-            .unwrap_or(&run)
-            .display()
-            .to_string();
-        for (tag, points) in read.scalars {
-            let entry = lines.entry((tag, name.clone())).or_default();
-            entry.extend(
-                points
-                    .iter()
-                    .filter(|point| point.value.is_finite())
-                    .map(|point| (point.step, point.value)),
-            );
-        }
+/// The scalars of one run.
+fn events(folder: &Path, run: &Path, lines: &mut Lines) {
+    let Ok(read) = phalanx_summary::Run::read(run) else {
+        return;
+    };
+    let name = run
+        .strip_prefix(folder)
+        .unwrap_or(run)
+        .display()
+        .to_string();
+    for (tag, points) in read.scalars {
+        let entry = lines.entry((tag, name.clone())).or_default();
+        let finite = points.iter().filter(|point| point.value.is_finite());
+        entry.extend(finite.map(|point| (point.step, point.value)));
     }
 }
 
@@ -146,7 +190,8 @@ mod tests {
             "{\"epoch\":1,\"loss\":0.5}\nnot json\n",
         )
         .unwrap();
-        let all = curves(&scratch.0, &[3, 4]);
+        let mut reader = CurveReader::default();
+        let all = reader.read(&scratch.0, &[3, 4]);
         let names: Vec<_> = all
             .iter()
             .map(|curve| (curve.metric.as_str(), curve.run.as_str()))
@@ -162,5 +207,12 @@ mod tests {
         assert!(all[0].points.len() <= MOST_POINTS);
         assert!(all[0].points.contains(&(77_777, 9.0)), "a spike is lost");
         assert_eq!(all[1].points, [(1, 0.5)]);
+        // What has not changed is as before, what has grown is read again.
+        assert_eq!(reader.read(&scratch.0, &[3, 4]), all);
+        let more = "{\"epoch\":1,\"loss\":0.5}\n{\"epoch\":2,\"loss\":0.25}\n";
+        fs::write(scratch.0.join("3/history.jsonl"), more).unwrap();
+        let grown = reader.read(&scratch.0, &[3, 4]);
+        assert_eq!(grown[1].points, [(1, 0.5), (2, 0.25)]);
+        assert_eq!(grown[0], all[0]);
     }
 }

@@ -1,12 +1,11 @@
 //! The dashboard: three files in this program, and what they ask for.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
-use phalanx_launch::curves::curves;
 use phalanx_launch::life::{Event, Life};
 use phalanx_launch::store::StoreError;
 use phalanx_launch::supervise::{local_job_dir, prepare};
@@ -81,10 +80,11 @@ pub(super) async fn metrics(
         .ok()
         .and_then(|(spec, _)| local_job_dir(&life, &spec));
     let trials: Vec<u32> = life.trials.keys().copied().collect();
+    let reader = shared.curves(&life.job.name);
     let read = || {
-        folder
-            .map(|folder| curves(&folder, &trials))
-            .unwrap_or_default()
+        let mut reader = reader.lock().unwrap_or_else(PoisonError::into_inner);
+        let curves = folder.map(|folder| reader.read(&folder, &trials));
+        curves.unwrap_or_default()
     };
     let of_tasks = || usage(&shared.store.folder(&life.job.name));
     let (curves, usage) = tokio::task::block_in_place(|| (read(), of_tasks()));

@@ -25,6 +25,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use phalanx_launch::curves::CurveReader;
 use phalanx_launch::spec::JobName;
 use phalanx_launch::store::{Followed, Store, now};
 use serde_json::json;
@@ -39,6 +40,8 @@ pub(crate) const WHERE: &str = "daemon.json";
 /// The file of the token.
 pub(crate) const TOKEN: &str = "token";
 const LOCK: &str = "daemon.lock";
+/// Of more jobs than these curves are read anew.
+const MOST_READERS: usize = 16;
 
 /// What requests and the queue share.
 pub(crate) struct Shared {
@@ -48,6 +51,8 @@ pub(crate) struct Shared {
     /// Names under which this daemon is reached, as Host has them.
     hosts: Vec<String>,
     address: SocketAddr,
+    /// What was read of the curves of jobs that are looked at.
+    curves: Mutex<BTreeMap<JobName, Arc<Mutex<CurveReader>>>>,
     /// Raised whenever a job changes.
     changes: watch::Sender<u64>,
     /// Milliseconds since 1970 of the last request, and how many are being answered.
@@ -59,6 +64,15 @@ pub(crate) struct Shared {
 impl Shared {
     fn jobs(&self) -> MutexGuard<'_, BTreeMap<JobName, Followed>> {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The reader of a job's curves; of some jobs at a time.
+    fn curves(&self, job: &JobName) -> Arc<Mutex<CurveReader>> {
+        let mut all = self.curves.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.len() >= MOST_READERS && !all.contains_key(job) {
+            all.clear();
+        }
+        Arc::clone(all.entry(job.clone()).or_default())
     }
 
     /// Tells those who watch that a job has changed.
@@ -97,6 +111,7 @@ pub(crate) fn serve(root: &Path, args: &ServeArgs) -> Result<(), Failure> {
             token,
             hosts: access::hosts(address, &args.host),
             address,
+            curves: Mutex::default(),
             changes: watch::channel(0).0,
             asked: AtomicU64::new(now()),
             answering: AtomicUsize::new(0),
