@@ -1,7 +1,8 @@
 //! Phalanx as worker processes with a processor each: `bench-workers MODEL BATCH WORKERS`, the turns of `bench/peers/README.md`.
 //!
 //! The batch is per worker; one worker trains alone. The first starts the others, with their number and the port of the
-//! rendezvous as further arguments, and hands them every line that it reads.
+//! rendezvous as further arguments, and hands them every line that it reads. `bench-workers MODEL BATCH first` is a worker of any launcher, of
+//! which the first says when the first step was done (`first_step_ms`, since 1970).
 #![forbid(unsafe_code)]
 
 mod processors;
@@ -13,6 +14,7 @@ use std::error::Error;
 use std::io::Write;
 use std::net::TcpListener;
 use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use phalanx::engine::{Engine, EngineOptions};
 use phalanx::prelude::*;
@@ -38,6 +40,9 @@ fn run() -> Result<(), Box<dyn Error>> {
     let [model, batch, workers, place @ ..] = &arguments[..] else {
         return Err("usage: bench-workers MODEL BATCH WORKERS".into());
     };
+    if workers == "first" {
+        return first_step(model, batch.parse()?);
+    }
     let count: usize = workers.parse()?;
     let (worker, port) = match place {
         [worker, port] => (worker.parse()?, port.parse()?),
@@ -84,6 +89,23 @@ fn run() -> Result<(), Box<dyn Error>> {
         other.wait()?;
     }
     served
+}
+
+/// Makes one step as a worker of a launcher.
+fn first_step(model: &str, batch: usize) -> Result<(), Box<dyn Error>> {
+    let strategy = MultiWorkerMirroredStrategy::from_env()?;
+    let rows = strategy.placement().workers() * batch;
+    let (mut trainer, batches) = prepare(&strategy, model, rows)?;
+    let turn = epoch(&mut trainer, &batches, 1)?;
+    let done = SystemTime::now().duration_since(UNIX_EPOCH)?;
+    if strategy.is_chief() {
+        let line = serde_json::json!({
+            "framework": "phalanx", "version": env!("CARGO_PKG_VERSION"),
+            "first_step_ms": done.as_secs_f64() * 1e3, "loss": turn.loss,
+        });
+        println!("{line}");
+    }
+    Ok(())
 }
 
 /// Starts another worker, which serves the same turns and says nothing.

@@ -14,6 +14,7 @@ mod peer_process;
 mod scaling;
 mod score;
 mod servers;
+mod start;
 mod table;
 
 pub(crate) use collectives::collectives;

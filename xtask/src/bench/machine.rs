@@ -2,7 +2,7 @@
 
 use std::fs::read_to_string;
 
-/// Processor, how many of them, memory and system.
+/// Processor, how many of them, memory, the load of the last minute, and the system.
 pub(super) fn description() -> String {
     let field = |path: &str, key: &str| {
         let text = read_to_string(path).ok()?;
@@ -17,8 +17,11 @@ pub(super) fn description() -> String {
     let memory = memory.map_or(String::new(), |kib| {
         format!(", {} GiB of memory", (kib + (1 << 19)) >> 20)
     });
+    let load = read_to_string("/proc/loadavg").ok();
+    let load = load.and_then(|text| Some(format!(", load {}", text.split(' ').next()?)));
+    let load = load.unwrap_or_default();
     format!(
-        "{count} of {processor}{memory}, {} {}; every framework has two processors",
+        "{count} of {processor}{memory}{load}, {} {}; every framework has two processors",
         std::env::consts::OS,
         std::env::consts::ARCH
     )

@@ -9,7 +9,7 @@ use super::bench_run::BenchRun;
 use super::peer::{self, Peer};
 use super::score::Score;
 use super::table::OURS;
-use super::{build, machine, parse_options, write};
+use super::{build, machine, parse_options, start, write};
 use crate::workspace::Workspace;
 
 const REPLICAS: usize = 2;
@@ -96,6 +96,11 @@ fn time_place(place: &Place, arguments: &[&str]) -> Result<(), String> {
     let mut text = String::new();
     for work in works {
         let found = time_all(&workspace, work, &peers, rounds);
+        println!("{found}");
+        text += &format!("{found}\n");
+    }
+    if place.family == "workers" {
+        let found = start::table(&workspace, &peers, rounds)?;
         println!("{found}");
         text += &format!("{found}\n");
     }
