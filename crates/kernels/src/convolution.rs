@@ -124,7 +124,7 @@ impl ConvolutionDesc {
         Operation::new(onednn, &primitive_desc, &arguments)
     }
 
-    /// The fastest algorithm where [`crate::kernel_gradient`] does not serve, from measurements on two cores with AVX2 (GFLOP/s of
+    /// The fastest algorithm where [`crate::winograd`] does not serve, from measurements on two cores with AVX2 (GFLOP/s of
     /// plain / blocked / matmul, 16 images):
     ///
     /// | kernel gradient | plain | blocked | matmul |

@@ -57,8 +57,6 @@ mod executor;
 #[cfg(target_arch = "x86_64")]
 mod gemm;
 mod handlers;
-#[cfg(target_arch = "x86_64")]
-mod kernel_gradient;
 mod kernels;
 mod library;
 #[cfg(target_arch = "x86_64")]

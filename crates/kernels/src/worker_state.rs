@@ -9,7 +9,7 @@ use crate::onednn::{OneDnn, OneDnnError, Operation, Scratchpad};
 use crate::openmp::ThreadTeam;
 use crate::sys::Api;
 #[cfg(target_arch = "x86_64")]
-use crate::{kernel_gradient, winograd};
+use crate::winograd;
 
 /// Most operations that are kept. Programs have hundreds; more of them belong to programs that are gone.
 const MAX_OPERATIONS: usize = 4096;
@@ -81,14 +81,6 @@ impl WorkerState {
             let operands: Vec<&[f32]> = inputs.iter().map(|input| as_f32(input)).collect();
             let (result, team) = (as_f32_mut(result), &self.team);
             winograd::run(&key, &operands, result, epilogue, team, &mut self.scratch);
-            return Ok(());
-        }
-        #[cfg(target_arch = "x86_64")]
-        if let ([x, dy], [dw]) = (inputs, &mut *outputs)
-            && kernel_gradient::suits(&key, self.team.threads())
-        {
-            let (x, dy, dw) = (as_f32(x), as_f32(dy), as_f32_mut(dw));
-            kernel_gradient::run(&key, x, dy, dw, &self.team, &mut self.scratch);
             return Ok(());
         }
         if !self.operations.contains_key(&key) {
