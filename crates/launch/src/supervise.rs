@@ -14,7 +14,7 @@ use crate::spec::{ExecutorKind, Hyperparameters, JobName, Plan, Source, Spec};
 use crate::store::{Store, StoreError, now};
 
 /// From SIGTERM to SIGKILL of a job that is cancelled.
-const CANCEL_GRACE: Duration = Duration::from_secs(3);
+const CANCEL_GRACE: Duration = Duration::from_millis(2500);
 /// How often the log is looked at for wishes.
 const LOOK_EVERY_MS: u64 = 50;
 
