@@ -335,6 +335,8 @@ fn mistakes_of_models_settings_and_commands_are_answered() {
         "train m.yaml --quiet --resume --epochs 2",
         &[("optimizer", "sgd")],
     );
+    let few = "train m.yaml --progress json --overwrite --output new --steps-per-epoch 2";
+    tell(few, &[]);
     // Weights of a training before.
     let file = "out/model/weights.safetensors";
     let mut change = |name: &str, value: &str| {

@@ -348,6 +348,19 @@ impl Fit {
         }
     }
 
+    /// What is to be said of epochs that end before their data.
+    pub(super) fn cut_epoch_warning(&self, data: &dyn TrainingData) -> Option<String> {
+        let (Some(steps), EpochLength::Known(len)) = (self.steps_per_epoch, data.epoch_length())
+        else {
+            return None;
+        };
+        (steps < len).then(|| {
+            format!(
+                "each epoch trains on the first {steps} of its {len} batches, and without a shuffle the others are never seen; repeat the data to go on where an epoch ended"
+            )
+        })
+    }
+
     fn steps_of(&self, len: Option<usize>) -> Result<usize> {
         match (self.steps_per_epoch, len) {
             (Some(steps), None) => Ok(steps),

@@ -51,7 +51,8 @@ impl FitRun<'_> {
             .placement
             .idle_replicas_warning(data.most_rows());
         let logits = trainer.compiled.setup.logits_warnings();
-        for warning in uneven.into_iter().chain(logits).chain(idle) {
+        let cut = self.fit.cut_epoch_warning(data);
+        for warning in uneven.into_iter().chain(logits).chain(idle).chain(cut) {
             trainer.engine().notice(&format!("warning: {warning}"));
         }
         warn_lost(trainer.engine(), &data.lost());
