@@ -19,7 +19,7 @@ struct Check {
 }
 
 /// Quick checks first. `test` comes before `doc` and `examples`, which use what it built.
-const CHECKS: [Check; 14] = [
+const CHECKS: [Check; 15] = [
     Check {
         name: "format",
         asserts: "the files are as cargo fmt --all writes them",
@@ -109,6 +109,11 @@ const CHECKS: [Check; 14] = [
         },
     },
     Check {
+        name: "avx2",
+        asserts: "kernels are right without AVX-512 too, where the processor has it",
+        run: without_avx512,
+    },
+    Check {
         name: "doc",
         asserts: "the documentation builds without a warning",
         run: |workspace| {
@@ -124,6 +129,19 @@ const CHECKS: [Check; 14] = [
         run: examples::check,
     },
 ];
+
+/// The unit tests of the kernels, and those that compare them with plain loops, compiled as if there were no AVX-512.
+fn without_avx512(workspace: &Workspace) -> Result<String, String> {
+    let flags = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    if !flags.contains(" avx512f ") {
+        return Ok(
+            "skipped: this processor has no AVX-512, and the tests have run without it".to_owned(),
+        );
+    }
+    let package = ["test", "-p", "phalanx-kernels", "--features", "avx2-only"];
+    let tests = ["--lib", "--tests", "--locked", "--quiet"];
+    cargo(workspace, "avx2", &[&package[..], &tests].concat())
+}
 
 /// Compiles the `phalanx` command for another architecture, to see that no code is for x86-64 alone.
 fn other_architecture(workspace: &Workspace) -> Result<String, String> {

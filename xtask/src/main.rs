@@ -14,6 +14,7 @@ mod process;
 mod public_types;
 mod sizes;
 mod source;
+mod table;
 mod workspace;
 
 use std::process::ExitCode;
@@ -41,6 +42,7 @@ usage: cargo xtask check [--skip NAME]... [NAME]...   all checks of a change, or
                                                      where a Python given has them; --write keeps the table
        cargo xtask fuzz-gradients [--seed S] [--minutes M] [--python PATH]
                                                      random networks whose gradients are compared with f64, 2 minutes
+       cargo xtask table [--tenth N]                 replicas: every case in every way, or a tenth (0 to 9) of them
        cargo xtask public-types                      writes docs/public-types.md, the list of public types
 ";
 
@@ -57,6 +59,7 @@ fn main() -> ExitCode {
         ["bench", "parameter-servers", ref rest @ ..] => bench::parameter_servers(rest),
         ["bench", "scaling", ref rest @ ..] => bench::scaling(rest),
         ["bench", "single", ref rest @ ..] => bench::single(rest),
+        ["table", ref rest @ ..] => table::command(rest),
         ["public-types"] => public_types::command(),
         ["fuzz-gradients", ref rest @ ..] => fuzz_gradients::command(rest),
         [] | ["help" | "--help" | "-h"] => {

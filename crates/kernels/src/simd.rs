@@ -20,10 +20,11 @@ pub(crate) fn has_fma() -> bool {
     std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma")
 }
 
-/// Whether the processor has AVX-512F, its instructions for shorter vectors (VL), AVX2 and FMA.
+/// Whether the processor has AVX-512F, its instructions for shorter vectors (VL), AVX2 and FMA; never with the feature `avx2-only`.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn has_avx512() -> bool {
-    has_fma()
+    !cfg!(feature = "avx2-only")
+        && has_fma()
         && std::arch::is_x86_feature_detected!("avx512f")
         && std::arch::is_x86_feature_detected!("avx512vl")
 }

@@ -4,7 +4,7 @@
 //! too long for every run of the tests, so a case goes through every strategy at full precision, with the reductions in
 //! turn, and through each narrow wire with strategies and reductions in turn: `the_table_has_every_pair` asserts that
 //! every two of case, strategy, reduction and wire format meet. With `PHALANX_TEST_WHOLE_TABLE=1` in the environment it is all cases in
-//! all ways.
+//! all ways (`cargo xtask table`), with `PHALANX_TEST_TENTH=0` to 9 a tenth of these (`cargo xtask table --tenth N`).
 //!
 //! At full precision the bound is 1e-5. A narrow wire rounds what each replica sends, and the sum, so it gets the bound
 //! of its precision; what makes these ways sharp nevertheless is the case "exact", whose gradients a narrow wire can
@@ -108,14 +108,17 @@ fn tolerance(case: &Case, wire: WireFormat) -> f64 {
 /// each wire format that they have is among these.
 fn check(numbers: impl IntoIterator<Item = usize>) {
     let whole = std::env::var_os("PHALANX_TEST_WHOLE_TABLE").is_some();
+    let tenth = std::env::var("PHALANX_TEST_TENTH").ok();
+    let tenth: Option<usize> = tenth.map(|tenth| tenth.parse().unwrap());
     let all = cases::all();
     let mut repeated: Vec<Way> = Vec::new();
     let mut wrong = Vec::new();
     for number in numbers {
         let case = &all[number];
-        let ways = match case {
+        let ways = match (case, tenth) {
             _ if whole => ways::all(),
-            Case { is_exact: true, .. } => ways::exact(number),
+            (_, Some(tenth)) => ways::tenth(tenth, number),
+            (Case { is_exact: true, .. }, None) => ways::exact(number),
             _ => ways::covering(number),
         };
         let one = train(&Way::of(Place::OneDevice), case);
