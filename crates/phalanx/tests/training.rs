@@ -13,6 +13,7 @@ use phalanx::metrics::Better;
 use phalanx::prelude::*;
 use phalanx::{Error, metrics};
 use phalanx_graph::{DType, Shape};
+use phalanx_testkit::assert_close;
 use serde_json::Value;
 
 fn notices() -> &'static Arc<Mutex<Vec<String>>> {
@@ -85,17 +86,6 @@ fn values(trainer: &Trainer) -> Vec<f32> {
         .iter()
         .flat_map(|(_, value)| value.f32s())
         .collect()
-}
-
-#[track_caller]
-fn assert_close(a: &[f32], b: &[f32], tolerance: f32) {
-    assert_eq!(a.len(), b.len());
-    for (a, b) in a.iter().zip(b) {
-        assert!(
-            (a - b).abs() <= tolerance * b.abs().max(1.0),
-            "{a} is not {b}"
-        );
-    }
 }
 
 #[track_caller]
@@ -188,11 +178,12 @@ mod curves {
         for ((name, value), expected) in trainer.variables().unwrap().iter().zip(weights) {
             let expected = tensor(&expected["value"]).f32s();
             println!("{name}");
-            assert_close(&value.f32s(), &expected, 1e-3);
+            assert_close("values", &value.f32s(), &expected, 1e-3);
         }
         let first = HostTensor::new([&[4], dims].concat(), &x[..4 * row]);
         let logits = trainer.predict_on_batch(&[first]).unwrap();
         assert_close(
+            "values",
             &logits[0].f32s(),
             &tensor(&golden["final_logits"]).f32s(),
             1e-3,
@@ -324,7 +315,7 @@ fn prediction_does_not_depend_on_the_batch_size() {
     for size in [1, 4, 11, 20] {
         let outputs = trainer.predict(&unlabelled.batch(size)).unwrap();
         assert_eq!(outputs[0].dims(), [11, 3]);
-        assert_close(&outputs[0].f32s(), &whole[0].f32s(), 1e-6);
+        assert_close("values", &outputs[0].f32s(), &whole[0].f32s(), 1e-6);
     }
 }
 
@@ -347,7 +338,7 @@ fn a_stage_may_change_the_rows_of_a_batch() {
     let outputs = trainer.predict(&batches).unwrap();
     assert_eq!(outputs[0].dims(), [12, 3]);
     let logits = outputs[0].f32s();
-    assert_close(&logits[..12], &logits[12..24], 1e-6);
+    assert_close("values", &logits[..12], &logits[12..24], 1e-6);
 }
 
 #[test]
@@ -359,7 +350,7 @@ fn examples_of_weight_zero_do_not_count() {
     let mut fewer = trainer(mlp(), sgd(0.1));
     let b = fewer.train_on_batch(&batch(8, None)).unwrap();
     assert!((a["loss"] - b["loss"]).abs() < 1e-6);
-    assert_close(&values(&weighted), &values(&fewer), 1e-6);
+    assert_close("values", &values(&weighted), &values(&fewer), 1e-6);
     let nothing = weighted
         .train_on_batch(&batch(12, Some(&[0.0; 12])))
         .unwrap();
@@ -400,7 +391,7 @@ fn a_target_of_weight_zero_may_be_no_number() {
         assert!(logs[0][name] > 0.0);
         assert_eq!(logs[0][name], logs[1][name], "{log}");
     }
-    assert_close(&values(&trainers[1]), &values(&trainers[0]), 0.0);
+    assert_close("values", &values(&trainers[1]), &values(&trainers[0]), 0.0);
 }
 
 /// The last update of a training has no loss after it: its variables are looked at before they are kept or saved.
@@ -468,7 +459,7 @@ fn averages_of_the_variables_take_their_place_at_the_end_of_fit() {
     }
     let mut by_fit = trainer(mlp(), compile());
     by_fit.fit(&batches, silent(1)).unwrap();
-    assert_close(&values(&by_fit), &averages.unwrap(), 1e-6);
+    assert_close("values", &values(&by_fit), &averages.unwrap(), 1e-6);
 }
 
 #[test]

@@ -30,9 +30,46 @@ pub fn relative_difference(a: &[f64], b: &[f64]) -> f64 {
     }
 }
 
+/// Fails unless each number is within `tolerance` of the expected one, or within that share of it where it is above 1. What is expected must
+/// be finite.
+///
+/// # Panics
+/// A number is too far from the expected one or not a number, or the lists have different lengths.
+#[track_caller]
+pub fn assert_close<T: Copy + Into<f64>>(what: &str, got: &[T], expected: &[T], tolerance: f64) {
+    assert_eq!(got.len(), expected.len(), "{what}: number of values");
+    for (i, (&got, &expected)) in got.iter().zip(expected).enumerate() {
+        let (got, expected): (f64, f64) = (got.into(), expected.into());
+        let allowed = tolerance * expected.abs().max(1.0);
+        let is_close = expected.is_finite() && (got - expected).abs() <= allowed;
+        assert!(
+            is_close,
+            "{what}: value {i} is {got}, expected {expected} within {allowed}"
+        );
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn close_numbers_are_finite() {
+        assert_close("near", &[1.0, 200.0], &[1.1, 190.0], 0.1);
+        let (nan, infinite) = (f64::NAN, f64::INFINITY);
+        for (got, expected) in [
+            (1.0, 1.2),
+            (nan, 1.0),
+            (1.0, nan),
+            (nan, nan),
+            (1.0, infinite),
+            (infinite, 1.0),
+            (infinite, infinite),
+        ] {
+            let compared = std::panic::catch_unwind(|| assert_close("", &[got], &[expected], 0.1));
+            assert!(compared.is_err(), "{got} and {expected}");
+        }
+    }
 
     #[test]
     fn what_is_no_number_is_apart_from_everything() {

@@ -5,5 +5,5 @@
 mod compare;
 mod interpreter;
 
-pub use compare::{largest_difference, relative_difference};
+pub use compare::{assert_close, largest_difference, relative_difference};
 pub use interpreter::{Array, Dual, Interpreter};
