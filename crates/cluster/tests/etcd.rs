@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use phalanx_cluster::coordination::rewritten_log_entry;
 use phalanx_cluster::{
     ClusterError, Coordinator, JoinRequest, Membership, Rendezvous, Timing, Variables,
     membership_from_env,
@@ -201,6 +202,28 @@ fn on_workers_with<T: Send>(
             .map(|worker| worker.join().unwrap())
             .collect()
     })
+}
+
+/// The seeds of the fuzz target, by what it asserts.
+#[test]
+fn entries_of_the_log_are_read_as_they_are_written() {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/etcd_log");
+    let mut seeds = 0;
+    for file in std::fs::read_dir(folder).unwrap() {
+        let bytes = std::fs::read(file.unwrap().path()).unwrap();
+        let written = rewritten_log_entry(&bytes, "log/1", None);
+        assert_eq!(written.as_ref(), Some(&bytes));
+        for end in 0..bytes.len() {
+            let _ = rewritten_log_entry(&bytes[..end], "log/1", None);
+            assert_eq!(
+                rewritten_log_entry(&bytes[..end], "log/1", Some(b"s")),
+                None
+            );
+        }
+        assert_eq!(rewritten_log_entry(&bytes, "log/1", Some(b"s")), None);
+        seeds += 1;
+    }
+    assert_eq!(seeds, 3);
 }
 
 #[test]

@@ -162,7 +162,7 @@ impl Trial {
             rank,
             stopped: Some(Duration::from_secs(seconds)),
         };
-        let faults = match seed / 3 % 7 {
+        let faults = match seed / 3 % 8 {
             0 => vec![kill(after, rank)],
             1 => vec![kill(after, 0)],
             2 => vec![kill(after, rank), kill(after, other)],
@@ -171,7 +171,8 @@ impl Trial {
             4 => vec![kill(after, rank), kill(later, rank)],
             5 => vec![stop(3)],
             // Longer than the lease.
-            _ => vec![stop(8)],
+            6 => vec![stop(8)],
+            _ => vec![stop(30)],
         };
         Self { workers, faults }
     }
@@ -433,11 +434,13 @@ fn killed_and_stopped_workers_change_nothing() {
         times.extend(recovered);
     }
     times.sort();
-    assert!(!times.is_empty(), "no kill hit a training");
+    // A seed alone may stop a worker and kill none.
+    let is_alone = std::env::var_os("PHALANX_TEST_SEED").is_some();
+    assert!(is_alone || !times.is_empty(), "no kill hit a training");
     eprintln!(
         "{} recoveries, median {:?}, longest {:?}",
         times.len(),
-        times[times.len() / 2],
+        times.get(times.len() / 2),
         times.last()
     );
 }
