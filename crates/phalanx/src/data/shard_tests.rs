@@ -151,6 +151,41 @@ fn the_order_of_workers_is_pinned() {
     assert_eq!(text, golden);
 }
 
+/// Where two workers have equally many examples the next file goes to the one with fewer files; as many files as workers are enough.
+#[test]
+fn files_are_spread_by_examples_and_then_by_count() {
+    let read = |files: Vec<usize>, count| {
+        let batches = Dataset::from_source(Files(files)).batch(100);
+        let parts = parts(&batches, count, 1, AutoShardPolicy::Auto);
+        assert_eq!(parts[0].shard_policy(), AutoShardPolicy::File);
+        let of = |part: &Batches| values(&part.iter(0, 0).next().unwrap().unwrap());
+        parts.iter().map(of).collect::<Vec<_>>()
+    };
+    let of_second = (6..16).chain(20..21).collect::<Vec<i32>>();
+    assert_eq!(read(vec![6, 5, 5, 3, 1, 1], 2)[1], of_second);
+    assert_eq!(read(vec![1, 2], 2), [vec![1, 2], vec![0]]);
+}
+
+#[test]
+fn where_a_workers_rows_lie_is_known() {
+    let part = |rows, index, replicas| {
+        let batches = Dataset::from_source(Files(vec![rows])).batch(12);
+        let worker = Worker {
+            index,
+            count: 3,
+            replicas,
+        };
+        let part = batches.shard(worker, AutoShardPolicy::Data).unwrap();
+        let part = part.worker_part(0, 0).unwrap().unwrap();
+        (part.first_row, part.is_even)
+    };
+    assert_eq!([0, 1, 2].map(|index| part(12, index, 2).0), [0, 4, 8]);
+    assert!(part(12, 1, 2).1 && !part(11, 1, 2).1 && !part(7, 0, 1).1);
+    // 12 rows over 9 replicas: 6, 3 and 3.
+    let uneven = [0, 1, 2].map(|index| part(12, index, 3));
+    assert_eq!(uneven, [(0, false), (6, false), (9, false)]);
+}
+
 #[test]
 fn the_choice_is_explained() {
     let data = |files: usize| Dataset::from_source(Files(vec![4; files]));

@@ -270,6 +270,16 @@ mod tests {
     }
 
     #[test]
+    fn adamw_is_adam_with_its_weight_decay() {
+        let adamw = Optimizer::from(AdamW::new(0.1).weight_decay(0.02));
+        assert_eq!(adamw.options().weight_decay, Some(0.02));
+        assert_eq!(
+            Optimizer::from(AdamW::new(0.1)).options().weight_decay,
+            Some(0.004)
+        );
+    }
+
+    #[test]
     fn configurations_round_trip() {
         let fields = json!({
             "learning_rate": {"kind": "cosine_decay", "initial_learning_rate": 0.1, "decay_steps": 9},

@@ -159,6 +159,8 @@ mod tests {
         assert!(BatchPartition::equal(8, 4).is_even() && !BatchPartition::equal(7, 4).is_even());
         assert!(!BatchPartition::equal(8, 4).padded_to(3).is_even());
         assert_eq!(BatchPartition::equal(7, 4).first_row(3), 6);
+        let later = BatchPartition::equal(7, 4).after(10);
+        assert_eq!((later.first_row(3), later.global_first_row(3)), (6, 16));
     }
 
     #[test]
@@ -170,6 +172,11 @@ mod tests {
         assert_eq!(
             counts(&BatchPartition::weighted(10, &[1, 0, 2]).unwrap()),
             [3, 0, 7]
+        );
+        // A half is rounded up.
+        assert_eq!(
+            counts(&BatchPartition::weighted(5, &[1, 1]).unwrap()),
+            [3, 2]
         );
         for rows in 0..40 {
             for shares in [&[1, 1, 1][..], &[3, 2], &[5, 1, 4, 7]] {

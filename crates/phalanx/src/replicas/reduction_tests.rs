@@ -366,6 +366,22 @@ fn means_of_small_tensors_take_one_exchange() {
 }
 
 #[test]
+fn integers_that_differ_are_agreed_to_be_the_largest() {
+    let graph = Graph::with_replicas(3);
+    let count = graph.parameter("count", Shape::new(DType::I32, [2]));
+    let mean = graph.parameter("mean", Shape::f32([]));
+    let agreed = Reduction::new().agreed(&[count, mean], None);
+    let program = finish(&graph, &agreed);
+    let list =
+        |count: [i32; 2], mean: f32| vec![HostTensor::new([2], &count), HostTensor::scalar(mean)];
+    let lists = [list([1, 9], 1.0), list([5, -2], 2.0), list([3, 4], 6.0)];
+    for found in run(&program, &lists) {
+        assert_eq!(found[0].to_f64(), [5.0, 9.0]);
+        assert_eq!(found[1].to_f64(), [3.0]);
+    }
+}
+
+#[test]
 fn settings_are_read_with_errors_that_name_them() {
     let read = |fields| Reduction::from_config(&fields);
     assert_eq!(read(json!({})).unwrap(), Reduction::default());
@@ -413,4 +429,22 @@ fn it_says_what_it_does() {
     let found: Vec<Tensor> = found.into_iter().flatten().collect();
     let report = Reduction::new().report(&found);
     assert_eq!(report, "1 gradient (4.00 KiB) in 1 pack, 1 as rows (144 B)");
+}
+
+/// 4 of 9 rows are less than all of them, and not from two replicas.
+#[test]
+fn rows_of_all_replicas_are_compared_with_the_whole() {
+    let report = |rows| {
+        let graph = Graph::with_replicas(2);
+        let table = graph.parameter("table", Shape::f32([rows, 8]));
+        let ids = graph.parameter("ids", Shape::new(DType::I32, [4]));
+        let loss = table.gather(&ids, 0).square().sum_all();
+        let found = gradients(&loss, &[&table]);
+        Reduction::new().report(&found.into_iter().flatten().collect::<Vec<_>>())
+    };
+    assert_eq!(report(9), "1 gradient (288 B) in 1 pack");
+    assert_eq!(
+        report(10),
+        "0 gradients (0 B) in 0 packs, 1 as rows (144 B)"
+    );
 }
