@@ -338,6 +338,12 @@ impl Control {
         members.clone().any(|member| member.has_left) && members.all(|member| !member.is_there)
     }
 
+    /// Whether each worker of the job has been there.
+    #[must_use]
+    pub fn all_have_come(&self) -> bool {
+        self.members.len() >= self.settings.workers
+    }
+
     /// Whether anybody is there.
     #[must_use]
     pub fn has_workers(&self) -> bool {

@@ -79,6 +79,8 @@ impl Default for ServerOptions {
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// How long workers may take to hear that the job has failed, or to connect again before it is over.
 const HEARD_WITHIN: Duration = Duration::from_secs(2);
+/// How long a worker that has not come yet may take when the others have done all work: it is about to connect, and hears of it.
+const LATE_WITHIN: Duration = Duration::from_secs(10);
 
 /// A server of a job, until the job ends.
 pub struct Server {
@@ -198,13 +200,14 @@ impl Shared {
     /// Whether the job has ended.
     fn look(&self) -> Option<Result<(), PsError>> {
         let mut state = locked(&self.control);
-        let (mut failure, mut is_over) = (None, false);
+        let (mut failure, mut is_over, mut all_came) = (None, false, false);
         if let Some(control) = &mut state.control {
             if self.options.server == 0 {
                 control.tick(self.now(), self.options.lease, self.options.work_within);
             }
             failure = control.failure().cloned();
             is_over = control.is_over();
+            all_came = control.all_have_come();
             self.changed.notify_all();
         }
         drop(state);
@@ -227,7 +230,7 @@ impl Shared {
             0 => is_over && nobody,
             _ => any_left && nobody && (all_left || since > HEARD_WITHIN),
         };
-        if is_over {
+        if is_over && (all_came || since > LATE_WITHIN) {
             return Some(Ok(()));
         }
         (nobody && since > self.options.alone_within).then(|| {

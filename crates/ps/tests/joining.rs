@@ -1,4 +1,4 @@
-//! Who does not know the job's secret is refused, at once and with a word to both sides.
+//! Who does not know the job's secret is refused, at once and with a word to both sides; who comes late is let in.
 
 use std::net::TcpListener;
 use std::sync::{Arc, Mutex};
@@ -41,15 +41,24 @@ impl Values for Nothing {
 }
 
 fn join(address: &str, secret: Option<&str>) -> Result<Client, PsError> {
+    join_as((0, 1), &[address.to_owned()], secret)
+}
+
+/// Joins as a worker of how many.
+fn join_as(
+    (worker, workers): (usize, usize),
+    servers: &[String],
+    secret: Option<&str>,
+) -> Result<Client, PsError> {
     Client::connect(ClientOptions {
-        servers: vec![address.to_owned()],
+        servers: servers.to_vec(),
         hello: Hello {
             job: String::new(),
             version: String::new(),
-            worker: 0,
+            worker,
             incarnation: 1,
             settings: ControlSettings {
-                workers: 1,
+                workers,
                 mode: Mode::Async,
                 goes_on_without_chief: true,
             },
@@ -122,4 +131,32 @@ fn who_does_not_know_the_secret_is_refused_and_named() {
     assert!(said[1].contains("no secret"), "{said:?}");
     let said = refused(None, &[Some("one")]);
     assert!(said[0].contains("this server none"), "{said:?}");
+}
+
+#[test]
+fn a_worker_that_comes_when_another_has_done_all_work_is_let_in() {
+    let listeners = [0, 1].map(|_| TcpListener::bind("127.0.0.1:0").unwrap());
+    let addresses = listeners
+        .each_ref()
+        .map(|listener| listener.local_addr().unwrap().to_string());
+    let start = |(server, listener): (usize, TcpListener)| {
+        let options = ServerOptions {
+            server,
+            ..ServerOptions::default()
+        };
+        let server = Server::new(options, Box::new(Nothing)).unwrap();
+        thread::spawn(move || server.run(&listener))
+    };
+    let running: Vec<_> = listeners.into_iter().enumerate().map(start).collect();
+    let first = join_as((0, 2), &addresses, None).unwrap();
+    first.leave();
+    drop(first);
+    // Many times what a server takes to end.
+    thread::sleep(Duration::from_millis(500));
+    let second = join_as((1, 2), &addresses, None).unwrap();
+    second.leave();
+    drop(second);
+    for server in running {
+        server.join().unwrap().unwrap();
+    }
 }
