@@ -409,7 +409,7 @@ fn firewalls_loss_and_slow_networks_between_hosts_are_found() {
     has(&good, &["known: h1, h2", "sums of 2 workers are right"]);
     // A busy machine may be slow in truth, and its queues drop some; what is judged so is a test of the figures alone.
     assert!(!good.contains("fail "), "{good}");
-    hosts.set(&["loss", "2", "3"]);
+    hosts.set(&["loss", "2", "5"]);
     has(
         &doctors(&hosts, COME, &[]),
         &["warn  loss", "segments were lost"],

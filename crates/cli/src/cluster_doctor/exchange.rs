@@ -15,7 +15,7 @@ const SHORT: usize = 4 << 10;
 /// Elements of a large one: 16 MiB.
 const LARGE: usize = 4 << 20;
 const SMALL_ROUNDS: usize = 50;
-const SHORT_ROUNDS: usize = 300;
+const SHORT_ROUNDS: usize = 800;
 const LARGE_ROUNDS: usize = 3;
 /// What a network of 1 Gbit/s does, and not much less.
 const SLOW: f64 = 80e6;

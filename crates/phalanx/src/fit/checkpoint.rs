@@ -80,9 +80,9 @@ impl Trainer {
         Ok(())
     }
 
-    /// Takes the state of a checkpoint, of whatever strategy and number of replicas; [`Fit::resume`]
+    /// Takes the state of a checkpoint, of whatever strategy and number of replicas; [`Fit::resume`](super::Fit::resume)
     /// then goes on with the data. Where the checkpoint is damaged or gone, the newest of the older ones beside it
-    /// ([`Fit::keep_checkpoints`]) that is whole is taken, and a notice says so.
+    /// ([`Fit::keep_checkpoints`](super::Fit::keep_checkpoints)) that is whole is taken, and a notice says so.
     ///
     /// On the devices that it was written on, what follows is the same to the bit as without the interruption; on others
     /// it differs as one strategy does from another. The seed is taken from the checkpoint.
