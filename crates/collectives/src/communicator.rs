@@ -550,6 +550,12 @@ impl Announce for ToThreads {
         }
     }
 
+    fn waits(&self) {
+        for peer in self.others() {
+            peer.set_waits(self.rank);
+        }
+    }
+
     fn leaves(&self) {
         for peer in self.others() {
             peer.set_left(self.rank);

@@ -29,6 +29,8 @@ enum Notice {
     },
     /// It has had its last exchange.
     Leaves,
+    /// It waits for others.
+    Waits,
 }
 
 impl Notice {
@@ -36,6 +38,7 @@ impl Notice {
         let (kind, by, blamed, reason): (u32, _, &[u32], _) = match self {
             Self::Failed { by, blamed, reason } => (1, *by, blamed, reason.as_str()),
             Self::Leaves => (2, 0, &[], ""),
+            Self::Waits => (3, 0, &[], ""),
         };
         let blamed = &blamed[..blamed.len().min(BLAMED)];
         let reason = &reason.as_bytes()[..reason.len().min(REASON)];
@@ -56,7 +59,7 @@ impl Notice {
             return Ok(None);
         };
         let (count, length) = (count as usize, length as usize);
-        if count > BLAMED || length > REASON || !matches!(kind, 1 | 2) {
+        if count > BLAMED || length > REASON || !matches!(kind, 1..=3) {
             return Err(format!(
                 "found a notice {kind} with {count} ranks and {length} bytes"
             ));
@@ -71,7 +74,8 @@ impl Notice {
                 blamed: (4..4 + count).filter_map(number).collect(),
                 reason: String::from_utf8_lossy(text).into_owned(),
             },
-            _ => Self::Leaves,
+            2 => Self::Leaves,
+            _ => Self::Waits,
         };
         Ok(Some((notice, reason + length)))
     }
@@ -85,7 +89,7 @@ pub fn notice_round_trip(bytes: &[u8]) -> Option<bool> {
     let again = Notice::decode(&notice.encode());
     // What was no text has grown, and may have been cut.
     let (Ok(Some((again, _))), Notice::Failed { by, .. }) = (again, &notice) else {
-        return Some(notice == Notice::Leaves);
+        return Some(!matches!(notice, Notice::Failed { .. }));
     };
     Some(matches!(again, Notice::Failed { by: found, .. } if found == *by))
 }
@@ -124,6 +128,10 @@ impl Announce for ToProcesses {
             // It may be closed already.
             let _ = stream.shutdown(Shutdown::Both);
         }
+    }
+
+    fn waits(&self) {
+        self.tell(&Notice::Waits);
     }
 
     fn leaves(&self) {
@@ -210,6 +218,7 @@ fn gone(state: &State, rank: usize, detail: &str) -> bool {
 fn hear(state: &State, rank: usize, notice: Notice) {
     match notice {
         Notice::Leaves => state.set_left(rank),
+        Notice::Waits => state.set_waits(rank),
         Notice::Failed { by, blamed, reason } => {
             state.fail(CollectiveError::Aborted {
                 by: by as usize,
@@ -231,7 +240,7 @@ mod tests {
             blamed: vec![1, 2],
             reason: "no more".into(),
         };
-        for notice in [failed, Notice::Leaves] {
+        for notice in [failed, Notice::Leaves, Notice::Waits] {
             let bytes = notice.encode();
             for cut in 0..bytes.len() {
                 assert_eq!(Notice::decode(&bytes[..cut]), Ok(None));

@@ -43,8 +43,7 @@ pub struct CommunicatorOptions {
     /// How all-reduces are done.
     pub algorithm: Algorithm,
     /// The longest that an exchange waits for other ranks without getting a byte on (default 60 s). It must be longer than ranks may
-    /// be apart in their work: the slowest step, a compilation, a checkpoint of one rank. Who waits for a rank that may wait for another
-    /// one waits up to half of it longer, so that the cause is named.
+    /// be apart in their work: the slowest step, a compilation, a checkpoint of one rank.
     pub timeout: Duration,
     /// The longest that the group waits until all ranks are connected (default 5 min).
     pub join_timeout: Duration,

@@ -37,7 +37,6 @@ impl Links {
         };
         let part = share(elements, shared.ranks.len(), shared.me);
         let exchange = shared.begin_large(array, element, wait)?;
-        wait.give_way();
         self.pass(&exchange.arrays, array, element, op, part, wait)?;
         shared.end_large(&exchange, wait)
     }

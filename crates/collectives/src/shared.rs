@@ -240,7 +240,6 @@ impl Shared {
     ) -> Result<(), CollectiveError> {
         let bytes = |member| exchange.bytes(share(exchange.elements, exchange.members, member));
         exchange.share_copy(bytes(self.me));
-        wait.give_way();
         let target = self.tick();
         for member in (0..self.ranks.len()).filter(|&member| member != self.me) {
             self.wait_for(member, target, wait)?;

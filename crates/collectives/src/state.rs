@@ -1,5 +1,6 @@
 //! What all threads of a communicator share: its failure, who has left, whose turn it is, and how peers hear of a failure.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, OnceLock};
 use std::time::{Duration, Instant};
@@ -15,6 +16,8 @@ pub(crate) const GLANCE: Duration = Duration::from_millis(10);
 pub(crate) trait Announce: Send + Sync {
     /// This rank has failed; also wakes this rank's own exchange.
     fn failed(&self, error: &CollectiveError);
+    /// This rank waits for others, and will soon say for whom.
+    fn waits(&self);
     /// This rank leaves after its last exchange.
     fn leaves(&self);
 }
@@ -29,6 +32,8 @@ pub(crate) struct State {
     failure: OnceLock<CollectiveError>,
     failed: AtomicBool,
     left: Vec<AtomicBool>,
+    /// When each rank last said that it waits itself.
+    waits: Mutex<Vec<Option<Instant>>>,
     pub(crate) announce: OnceLock<Box<dyn Announce>>,
     pub(crate) turns: Mutex<Turns>,
     pub(crate) turned: Condvar,
@@ -47,6 +52,7 @@ impl State {
             generation,
             timeout,
             left: addresses.iter().map(|_| AtomicBool::new(false)).collect(),
+            waits: Mutex::new(vec![None; addresses.len()]),
             addresses,
             failure: OnceLock::new(),
             failed: AtomicBool::new(false),
@@ -88,6 +94,23 @@ impl State {
         self.left[rank].load(Ordering::Acquire)
     }
 
+    /// A rank has said that it waits itself.
+    pub(crate) fn set_waits(&self, rank: usize) {
+        lock(&self.waits)[rank] = Some(Instant::now());
+    }
+
+    /// The ranks that hold up all others, of the ones that are waited for: who waits itself is not the cause. All, where each does.
+    ///
+    /// A rank says that it waits a quarter of the timeout before it gives up. Has it said so half a timeout ago and not failed since, it
+    /// has got on, and what it said counts no more.
+    fn causes(&self, ranks: Vec<usize>) -> Vec<usize> {
+        let waits = lock(&self.waits);
+        let itself = |rank: usize| waits[rank].is_some_and(|at| at.elapsed() < self.timeout / 2);
+        let causes = ranks.iter().copied().filter(|&rank| !itself(rank));
+        let causes: Vec<usize> = causes.collect();
+        if causes.is_empty() { ranks } else { causes }
+    }
+
     /// The loss of a rank.
     pub(crate) fn lost(&self, rank: usize, detail: impl Into<String>) -> CollectiveError {
         let detail = if self.has_left(rank) {
@@ -108,7 +131,8 @@ pub(crate) struct Wait<'a> {
     pub(crate) state: &'a State,
     pub(crate) header: &'a crate::frame::Header,
     since: Instant,
-    limit: Duration,
+    /// Whether the others have heard that this rank waits.
+    told: Cell<bool>,
 }
 
 impl<'a> Wait<'a> {
@@ -117,35 +141,47 @@ impl<'a> Wait<'a> {
             state,
             header,
             since: Instant::now(),
-            limit: state.timeout,
+            told: Cell::new(false),
         }
-    }
-
-    /// From now on this rank waits for one that may itself wait for another: who waits for the cause itself is to say so first, so this
-    /// rank waits a quarter longer.
-    pub(crate) fn give_way(&mut self) {
-        self.limit += self.state.timeout / 4;
     }
 
     /// Another rank has got on: the deadline moves.
     pub(crate) fn progress(&mut self) {
         self.since = Instant::now();
+        self.told.set(false);
     }
 
     /// How long to sleep, or why to wait no more; the ranks are those waited for.
+    ///
+    /// A rank that waits may wait for one that waits too, for results that it cannot make or in the exchange before. So that both name
+    /// the cause, each says that it waits when three quarters of the time are over, and blames nobody who has said so.
     pub(crate) fn left(
         &self,
         ranks: impl FnOnce() -> Vec<usize>,
     ) -> Result<Duration, CollectiveError> {
         self.state.check()?;
         let waited = self.since.elapsed();
-        match self.limit.checked_sub(waited) {
+        let limit = self.state.timeout;
+        if !self.told.get() {
+            match (limit / 4 * 3).checked_sub(waited) {
+                Some(left) if !left.is_zero() => return Ok(left),
+                _ => self.tell(),
+            }
+        }
+        match limit.checked_sub(waited) {
             Some(left) if !left.is_zero() => Ok(left),
             _ => Err(CollectiveError::Timeout {
-                ranks: ranks(),
+                ranks: self.state.causes(ranks()),
                 what: self.header.to_string(),
                 seconds: waited.as_secs_f64(),
             }),
+        }
+    }
+
+    fn tell(&self) {
+        self.told.set(true);
+        if let Some(announce) = self.state.announce.get() {
+            announce.waits();
         }
     }
 
@@ -165,5 +201,26 @@ impl<'a> Wait<'a> {
             expected: self.header.to_string(),
             got: format!("{got} of rank {}", got.from),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_waits_itself_is_not_the_cause_unless_all_do() {
+        let timeout = Duration::from_secs(600);
+        let addresses = vec![String::new(); 3];
+        let state = State::new(2, addresses, 0, timeout);
+        assert_eq!(state.causes(vec![0, 1]), [0, 1]);
+        state.set_waits(0);
+        assert_eq!(state.causes(vec![0, 1]), [1]);
+        assert_eq!(state.causes(vec![0]), [0]);
+        state.set_waits(1);
+        assert_eq!(state.causes(vec![0, 1]), [0, 1]);
+        // It has got on since.
+        lock(&state.waits)[0] = Instant::now().checked_sub(timeout);
+        assert_eq!(state.causes(vec![0, 1]), [0]);
     }
 }

@@ -12,7 +12,8 @@ use rustix::process::{Pid, Signal, kill_process};
 
 const RANKS: usize = 3;
 const VICTIM: usize = 1;
-const TIMEOUT: Duration = Duration::from_millis(1500);
+/// A quarter of it is how long ranks have to hear who else waits.
+const TIMEOUT: Duration = Duration::from_secs(4);
 /// Well over what anything here takes, and below what a test runner waits.
 const LONG: Duration = Duration::from_secs(60);
 
@@ -126,8 +127,8 @@ fn survivors_of_a_frozen_rank_name_it_after_the_timeout_and_it_hears_of_it() {
             let error = group.line(rank, "error");
             assert!(error.starts_with("error [1]"), "{transport} {error}");
             assert!(
-                error.contains("waited 1.5 s for rank 1 in all-reduce of 400000 bytes"),
-                "{error}"
+                error.contains(" s for rank 1 in all-reduce of 400000 bytes"),
+                "{transport} {error}"
             );
         }
         let waited = start.elapsed();

@@ -246,5 +246,7 @@ impl Announce for EndOfJob {
         }
     }
 
+    fn waits(&self) {}
+
     fn leaves(&self) {}
 }
