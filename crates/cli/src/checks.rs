@@ -19,6 +19,9 @@ pub(crate) fn check(
 ) -> Result<Vec<String>, Problem> {
     match &config.data {
         Data::Csv(csv) => check_rows(config, csv, rows, check_batch),
+        Data::Examples(examples) if examples.images.is_some() => {
+            check_first(config, examples, rows, check_batch)
+        }
         Data::Examples(examples) => check_examples(config, examples, rows, check_batch),
         Data::Images(images) => {
             let count = rows.facts.classes.len();
@@ -29,7 +32,7 @@ pub(crate) fn check(
                 weight: None,
                 first: 0,
             };
-            if images.mix.is_none() && check_batch(&batch).is_err() {
+            if images.settings.mix.is_none() && check_batch(&batch).is_err() {
                 let folder = images.folder.value.display();
                 let message = format!("{folder} has {count} classes, more than the model tells");
                 let next = format!("give the last layer {count} units");
@@ -42,6 +45,47 @@ pub(crate) fn check(
     }
 }
 
+/// Looks at the first batch of each part: to decode all images would take as long as an epoch.
+fn check_first(
+    config: &TrainConfig,
+    examples: &Examples,
+    rows: &Rows,
+    check_batch: impl Fn(&Batch) -> phalanx::Result<()>,
+) -> Result<Vec<String>, Problem> {
+    let mixes = examples
+        .images
+        .as_ref()
+        .is_some_and(|images| images.mix.is_some());
+    for (name, part) in parts(rows) {
+        let first = part.batch(config.fit.batch_size).iter(0, 0).next();
+        let checked = match first {
+            Some(Ok(batch)) if !mixes => check_batch(&batch),
+            Some(Ok(_)) => Ok(()),
+            Some(Err(error)) => Err(error),
+            None => Ok(()),
+        };
+        checked
+            .map_err(|error| unfit_example(examples, &format!("of the {name} rows: {error}")))?;
+    }
+    Ok(Vec::new())
+}
+
+fn unfit_example(examples: &Examples, why: &str) -> Problem {
+    let (message, next) = why.rsplit_once("; ").unwrap_or((why, "correct the data"));
+    Problem::new(examples.at, message, next)
+}
+
+/// The parts of the data that are there.
+fn parts(rows: &Rows) -> impl Iterator<Item = (&'static str, &Dataset)> {
+    let parts = [
+        ("training", Some(&rows.plain)),
+        ("validation", rows.validation.as_ref()),
+        ("test", rows.test.as_ref()),
+    ];
+    let parts = parts.into_iter();
+    parts.filter_map(|(name, part)| part.map(|part| (name, part)))
+}
+
 /// Reads everything once, a batch at a time: what does not fit shows before the first step.
 fn check_examples(
     config: &TrainConfig,
@@ -50,22 +94,13 @@ fn check_examples(
     check_batch: impl Fn(&Batch) -> phalanx::Result<()>,
 ) -> Result<Vec<String>, Problem> {
     let mut there = BTreeSet::new();
-    let parts = [
-        ("training", Some(&rows.plain)),
-        ("validation", rows.validation.as_ref()),
-        ("test", rows.test.as_ref()),
-    ];
-    for (name, part) in parts {
-        let Some(part) = part else { continue };
+    for (name, part) in parts(rows) {
         let note = |batch: &Batch| {
             let classes = batch.y.first().and_then(HostTensor::values::<i32>);
             there.extend(classes.unwrap_or_default().into_iter().map(i64::from));
             check_batch(batch)
         };
-        check_part(name, part, note).map_err(|why| {
-            let (message, next) = why.rsplit_once("; ").unwrap_or((&why, "correct the data"));
-            Problem::new(examples.at, message, next)
-        })?;
+        check_part(name, part, note).map_err(|why| unfit_example(examples, &why))?;
     }
     check_class_weights(config, &there)?;
     Ok(Vec::new())
@@ -79,14 +114,8 @@ fn check_rows(
 ) -> Result<Vec<String>, Problem> {
     let wrong =
         |error: phalanx::Error| Problem::new(csv.label.at, error.to_string(), "correct the data");
-    let parts = [
-        ("training", Some(&rows.plain)),
-        ("validation", rows.validation.as_ref()),
-        ("test", rows.test.as_ref()),
-    ];
     let mut seen = Vec::new();
-    for (name, part) in parts {
-        let Some(part) = part else { continue };
+    for (name, part) in parts(rows) {
         seen.push((name, classes(part).map_err(wrong)?));
     }
     let all = seen
@@ -94,8 +123,7 @@ fn check_rows(
         .filter_map(|(_, classes)| classes.as_ref())
         .flatten();
     let all: BTreeSet<i64> = all.map(|&class| i64::from(class)).collect();
-    for (name, part) in parts {
-        let Some(part) = part else { continue };
+    for (name, part) in parts(rows) {
         check_part(name, part, &check_batch).map_err(|why| unfit(csv, &why, &all))?;
     }
     check_class_weights(config, &all)?;

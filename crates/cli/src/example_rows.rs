@@ -1,17 +1,19 @@
-//! The examples of IDX, CIFAR and TFRecord files that a `train.yaml` speaks of.
+//! The examples of IDX, CIFAR, TFRecord, WebDataset and Parquet files that a `train.yaml` speaks of.
 
 use phalanx::DType;
-use phalanx::data::{Dataset, Example, Feature, Features, HostTensor, TfRecordOptions};
+use phalanx::data::{Dataset, Example, Feature, Features, HostTensor, ParquetOptions};
+use phalanx::image::ImagePipeline;
 use phalanx::{Error, Result as Read};
 
 use crate::config::{
-    ExampleFiles, ExampleTest, Examples, LabelType, Located, Position, Problem, TfFeatures,
+    ExampleFiles, ExampleParts, ExampleTest, Examples, LabelType, Located, Position, Problem,
     TrainConfig,
 };
+use crate::encoded;
 use crate::facts::Facts;
-use crate::rows::{Rows, held_out, prepared};
+use crate::rows::{Rows, held_out, label_column, label_kind, prepared};
 
-/// The examples of files, in their order.
+/// The examples of files, in their order, with augmentation for those to train on.
 ///
 /// # Errors
 /// Files that cannot be read or do not fit one another, or a split that leaves nothing, at the line that names them.
@@ -25,30 +27,29 @@ pub(crate) fn read(
         Some(known) => known.dims.clone(),
         None => dims(data).map_err(wrong)?,
     };
-    let all = dataset(data, &data.files, &dims).map_err(wrong)?;
-    let (rest, test) = match &data.test {
-        None => (all, None),
-        Some(Located { value, at }) => match value {
-            ExampleTest::Files(files) => {
-                let test = dataset(data, files, &dims).map_err(|error| unreadable(*at, &error))?;
-                (all, Some(test))
-            }
-            ExampleTest::Split(fraction) => {
-                let parts = all.validation_split(*fraction);
-                let (rest, test) = parts
-                    .map_err(|error| Problem::new(*at, error.to_string(), "change the fraction"))?;
-                (rest, Some(test))
-            }
-        },
+    let plan = data.images.as_ref().map(|images| images.plan.clone());
+    let fixed = plan.as_ref().map(ImagePipeline::without_augmentation);
+    let open = |files: &ExampleFiles, plan: &Option<ImagePipeline>| match plan {
+        Some(plan) => encoded::images(data, files, plan, config.fit.seed),
+        None => dataset(data, files, &dims),
     };
-    let (train, validation) = held_out(config, rest, test.as_ref(), |_| {
-        let next = "write `validation: {split: 0.1}`, or `validation: test`";
-        Err(Problem::new(
-            data.at,
-            "csv files do not go with these data",
-            next,
-        ))
-    })?;
+    let apart = match &data.test {
+        Some(Located {
+            value: ExampleTest::Files(files),
+            at,
+        }) => Some(open(files, &fixed).map_err(|error| unreadable(*at, &error))?),
+        _ => None,
+    };
+    let all = open(&data.files, &fixed).map_err(wrong)?;
+    let Divided {
+        mut train,
+        validation,
+        test,
+    } = parts(config, data, all, apart.clone())?;
+    if plan != fixed {
+        let augmented = open(&data.files, &plan).map_err(wrong)?;
+        train = parts(config, data, augmented, apart)?.train;
+    }
     Ok(Rows {
         train: prepared(config, &train)?,
         plain: train,
@@ -62,8 +63,51 @@ pub(crate) fn read(
     })
 }
 
+struct Divided {
+    train: Dataset,
+    validation: Option<Dataset>,
+    test: Option<Dataset>,
+}
+
+/// All examples divided as the file says; `apart` has the examples of a test with files.
+fn parts(
+    config: &TrainConfig,
+    data: &Examples,
+    all: Dataset,
+    apart: Option<Dataset>,
+) -> Result<Divided, Problem> {
+    let (rest, test) = match &data.test {
+        Some(Located {
+            value: ExampleTest::Split(fraction),
+            at,
+        }) => {
+            let parts = all.validation_split(*fraction);
+            let (rest, test) = parts
+                .map_err(|error| Problem::new(*at, error.to_string(), "change the fraction"))?;
+            (rest, Some(test))
+        }
+        _ => (all, apart),
+    };
+    let (train, validation) = held_out(config, rest, test.as_ref(), |_| {
+        let next = "write `validation: {split: 0.1}`, or `validation: test`";
+        Err(Problem::new(
+            data.at,
+            "csv files do not go with these data",
+            next,
+        ))
+    })?;
+    Ok(Divided {
+        train,
+        validation,
+        test,
+    })
+}
+
 /// The dims of one example as the model sees them: as the file says, else as they are, with a channel for images without one.
 fn dims(data: &Examples) -> Read<Vec<usize>> {
+    if let Some(images) = &data.images {
+        return Ok(images.plan.dims().to_vec());
+    }
     if !data.features.value.is_empty() {
         return Ok(data.features.value.clone());
     }
@@ -101,56 +145,69 @@ fn dataset(data: &Examples, files: &ExampleFiles, dims: &[usize]) -> Read<Datase
 
 /// Examples as the files have them.
 fn raw(data: &Examples, files: &ExampleFiles) -> Read<Dataset> {
+    let label_type = data.label_type;
     match files {
         ExampleFiles::Idx { images, labels } => Dataset::from_idx(images, labels),
         ExampleFiles::Cifar { pattern, version } => Dataset::from_cifar(pattern, *version),
         ExampleFiles::TfRecord { pattern } => {
-            let (names, kind) = (data.names.clone().unwrap_or_default(), data.label_type);
-            Dataset::from_tf_examples(pattern, &TfRecordOptions::default(), move |features| {
-                example(features, &names, kind)
-            })
+            let (input, label) = named(&data.parts);
+            let options = encoded::tfrecord_options(data.corrupt);
+            let parse = move |features: &Features| example(features, &input, &label, label_type);
+            Dataset::from_tf_examples(pattern, &options, parse)
         }
+        ExampleFiles::Parquet { pattern } => Dataset::from_parquet(pattern, &parquet_options(data)),
+        ExampleFiles::WebDataset { .. } => Err(Error::Bug("a tar file without images".into())),
+    }
+}
+
+fn parquet_options(data: &Examples) -> ParquetOptions {
+    let ExampleParts::Columns { columns, label } = &data.parts else {
+        return ParquetOptions::default();
+    };
+    ParquetOptions {
+        columns: columns.clone(),
+        label: label_column(label),
+        kind: label_kind(data.label_type),
+        ..ParquetOptions::default()
+    }
+}
+
+/// The names of the input and of the label.
+pub(crate) fn named(parts: &ExampleParts) -> (String, String) {
+    match parts {
+        ExampleParts::Named { input, label } => (input.clone(), label.clone()),
+        ExampleParts::All | ExampleParts::Columns { .. } => Default::default(),
     }
 }
 
 /// A `tf.train.Example`: a vector of numbers or of bytes, and a label.
-fn example(features: &Features, names: &TfFeatures, kind: LabelType) -> Read<Example> {
-    let x = match features.get(&names.input) {
+fn example(features: &Features, input: &str, label: &str, kind: LabelType) -> Read<Example> {
+    let x = match features.get(input) {
         Some(Feature::Floats(values)) => HostTensor::new([values.len()], values),
         Some(Feature::Ints(values)) => HostTensor::new([values.len()], values),
         Some(Feature::Bytes(values)) if values.len() == 1 => {
-            if let Some(format) = encoded(&values[0]) {
+            if let Some(format) = encoded::format(&values[0]) {
                 return Err(Error::User(format!(
-                    "the feature `{}` is a {format} file, expected its pixels; write the images to a folder for each class and use `image_folder`",
-                    names.input
+                    "the feature `{input}` is a {format} file, expected numbers; write `image_size: [ROWS, COLUMNS]` in data",
                 )));
             }
             HostTensor::new([values[0].len()], &values[0])
         }
         Some(Feature::Bytes(values)) => {
             return Err(Error::User(format!(
-                "the feature `{}` has {} strings, expected one of raw bytes",
-                names.input,
+                "the feature `{input}` has {} strings, expected one of raw bytes",
                 values.len()
             )));
         }
-        None => return Err(absent(features, &names.input, "input")),
+        None => return Err(absent(features, input, "input")),
     };
-    let y = match (kind, features.get(&names.label)) {
-        (_, None) => return Err(absent(features, &names.label, "label")),
-        (LabelType::Class, _) => {
-            let class = features.ints(&names.label, 1)?[0];
-            let class = i32::try_from(class).map_err(|_| {
-                Error::User(format!(
-                    "the label {class} is no class; write `label_type: value`"
-                ))
-            })?;
-            HostTensor::scalar(class)
-        }
+    let y = match (kind, features.get(label)) {
+        (_, None) => return Err(absent(features, label, "label")),
+        (LabelType::Class, _) => HostTensor::scalar(class(features, label)?),
         (LabelType::Value, Some(Feature::Ints(values))) if values.len() == 1 => {
             HostTensor::scalar(values[0] as f32)
         }
-        (LabelType::Value, _) => HostTensor::scalar(features.floats(&names.label, 1)?[0]),
+        (LabelType::Value, _) => HostTensor::scalar(features.floats(label, 1)?[0]),
     };
     Ok(Example {
         x: vec![x],
@@ -159,25 +216,23 @@ fn example(features: &Features, names: &TfFeatures, kind: LabelType) -> Read<Exa
     })
 }
 
-fn absent(features: &Features, name: &str, key: &str) -> Error {
+/// The class that a feature has.
+pub(crate) fn class(features: &Features, label: &str) -> Read<i32> {
+    let class = features.ints(label, 1)?[0];
+    i32::try_from(class).map_err(|_| {
+        Error::User(format!(
+            "the label {class} is no class; write `label_type: value`"
+        ))
+    })
+}
+
+/// What is said of a feature that is not there; `key` names it in a training file.
+pub(crate) fn absent(features: &Features, name: &str, key: &str) -> Error {
     let there: Vec<&str> = features.iter().map(|(name, _)| name).collect();
     Error::User(format!(
         "an example has no feature `{name}`, only {}; write `{key}: NAME` in data",
         there.join(", ")
     ))
-}
-
-/// The format of an image file by its first bytes.
-fn encoded(bytes: &[u8]) -> Option<&'static str> {
-    let formats: [(&[u8], &str); 3] = [
-        (b"\xff\xd8\xff", "JPEG"),
-        (b"\x89PNG\r\n", "PNG"),
-        (b"RIFF", "WebP"),
-    ];
-    let found = formats
-        .into_iter()
-        .find(|(start, _)| bytes.starts_with(start));
-    found.map(|(_, name)| name)
 }
 
 fn unreadable(at: Position, error: &Error) -> Problem {

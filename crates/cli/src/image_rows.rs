@@ -8,12 +8,14 @@ use phalanx::data::{
 use phalanx::image::ImagePipeline;
 use phalanx::{Error, Result as Read};
 
-use crate::config::{ImageTest, Images, Located, Mix, Position, Problem, TrainConfig, Validation};
+use crate::config::{
+    ImageSettings, ImageTest, Images, Located, Mix, Position, Problem, TrainConfig, Validation,
+};
 use crate::facts::Facts;
 use crate::rows::{Rows, prepared};
 
 /// The most bytes of an image file.
-const MAX_BYTES: u64 = 1 << 28;
+pub(crate) const MAX_BYTES: u64 = 1 << 28;
 
 /// The images of a folder, with augmentation for those to train on.
 pub(crate) fn read(
@@ -33,16 +35,16 @@ pub(crate) fn read(
             .map_err(wrong_at(at))?;
     }
     let facts = Facts {
-        dims: images.plan.dims().to_vec(),
+        dims: images.settings.plan.dims().to_vec(),
         classes: train.classes().to_vec(),
         ..Facts::default()
     };
-    let fixed = images.plan.without_augmentation();
+    let fixed = images.settings.plan.without_augmentation();
     let to_measure = |folder: Option<ImageFolder>| {
         let measured = folder.map(|folder| dataset(&folder, images, &fixed, seed));
         measured.transpose().map_err(wrong_at(at))
     };
-    let train = dataset(&train, images, &images.plan, seed).map_err(wrong_at(at))?;
+    let train = dataset(&train, images, &images.settings.plan, seed).map_err(wrong_at(at))?;
     Ok(Rows {
         train: prepared(config, &train)?,
         validation: to_measure(validation)?,
@@ -101,7 +103,12 @@ fn parts(config: &TrainConfig, images: &Images) -> Result<Parts, Problem> {
 }
 
 /// Batches of which the images are mixed as the file says, and made ahead on all processors; `classes` of the model.
-pub(crate) fn to_train(images: &Images, seed: u64, classes: usize, batches: &Batches) -> Batches {
+pub(crate) fn to_train(
+    images: &ImageSettings,
+    seed: u64,
+    classes: usize,
+    batches: &Batches,
+) -> Batches {
     let mixed = match images.mix {
         None => batches.clone(),
         Some(Located {
@@ -117,7 +124,7 @@ pub(crate) fn to_train(images: &Images, seed: u64, classes: usize, batches: &Bat
 }
 
 /// Batches made ahead on all processors; with labels as shares of classes where the training mixes them.
-pub(crate) fn to_measure(images: &Images, classes: usize, batches: &Batches) -> Batches {
+pub(crate) fn to_measure(images: &ImageSettings, classes: usize, batches: &Batches) -> Batches {
     let batches = match images.mix {
         None => batches.clone(),
         Some(_) => batches.map(move |batch| as_shares(batch, classes)),
@@ -155,7 +162,12 @@ pub(crate) fn labelled(images: &Images, facts: &Facts, path: &Path) -> Read<Data
     if !facts.classes.is_empty() {
         check_classes(path, folder.classes(), &facts.classes)?;
     }
-    dataset(&folder, images, &images.plan.without_augmentation(), 0)
+    dataset(
+        &folder,
+        images,
+        &images.settings.plan.without_augmentation(),
+        0,
+    )
 }
 
 /// All images below a folder and their paths in it, in the order of these; one that cannot be read is an error, so that each has
@@ -197,7 +209,7 @@ fn named(folder: &ImageFolder, images: &Images, root: &Path) -> Read<(Dataset, V
     };
     let names = folder.images().iter().map(|(path, _)| name(path)).collect();
     Ok((
-        folder.dataset(&images.plan.without_augmentation(), 0)?,
+        folder.dataset(&images.settings.plan.without_augmentation(), 0)?,
         names,
     ))
 }
@@ -256,7 +268,7 @@ fn dataset(
     seed: u64,
 ) -> Read<Dataset> {
     let dataset = folder.dataset(plan, seed)?;
-    Ok(match images.corrupt {
+    Ok(match images.settings.corrupt {
         CorruptPolicy::Fail => dataset,
         CorruptPolicy::Skip => dataset.skip_corrupt(),
     })

@@ -10,6 +10,7 @@ mod cluster_doctor;
 mod commands;
 pub mod config;
 mod doctor;
+mod encoded;
 mod example_rows;
 pub mod facts;
 mod failure;

@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::{self, Csv, Data, ImageTest, Problems, Test, TrainConfig};
+use crate::config::{
+    self, Csv, Data, ExampleParts, Examples, ImageSettings, ImageTest, Problems, Test, TrainConfig,
+};
 use crate::facts::Facts;
 use crate::failure::{Exit, Failure};
 
@@ -110,24 +112,10 @@ impl Record {
             }
             (Data::Csv(now), Data::Csv(then)) => differing(&of_csv(now), &of_csv(then)),
             (Data::Images(now), Data::Images(then)) => {
-                let of = |images: &config::Images| {
-                    vec![
-                        ("image_size", format!("{:?}", images.plan.size)),
-                        ("scale", format!("{:?}", images.plan.scale)),
-                    ]
-                };
-                differing(&of(now), &of(then))
+                differing(&of_images(&now.settings), &of_images(&then.settings))
             }
             (Data::Examples(now), Data::Examples(then)) => {
-                let of = |examples: &config::Examples| {
-                    vec![
-                        ("divide_by", examples.divide_by.to_string()),
-                        ("features", format!("{:?}", examples.features.value)),
-                        ("label_type", format!("{:?}", examples.label_type)),
-                        ("input", format!("{:?}", examples.names)),
-                    ]
-                };
-                differing(&of(now), &of(then))
+                differing(&of_examples(now), &of_examples(then))
             }
             _ => Some(("data", "of another kind".into(), "of another kind".into())),
         };
@@ -172,6 +160,30 @@ fn of_csv(csv: &Csv) -> Vec<(&'static str, String)> {
         ("missing", format!("{:?}", csv.missing)),
         ("standardize", csv.standardize.to_string()),
     ]
+}
+
+fn of_images(images: &ImageSettings) -> Vec<(&'static str, String)> {
+    vec![
+        ("image_size", format!("{:?}", images.plan.size)),
+        ("scale", format!("{:?}", images.plan.scale)),
+    ]
+}
+
+fn of_examples(examples: &Examples) -> Vec<(&'static str, String)> {
+    let (input, label) = match &examples.parts {
+        ExampleParts::All => (String::new(), String::new()),
+        ExampleParts::Named { input, label } => (input.clone(), label.clone()),
+        ExampleParts::Columns { columns, label } => (columns.join(", "), format!("{label:?}")),
+    };
+    let mut keys = vec![
+        ("divide_by", examples.divide_by.to_string()),
+        ("features", format!("{:?}", examples.features.value)),
+        ("label_type", format!("{:?}", examples.label_type)),
+        ("input or columns", input),
+        ("label", label),
+    ];
+    keys.extend(examples.images.iter().flat_map(of_images));
+    keys
 }
 
 type Differing = (&'static str, String, String);

@@ -311,15 +311,8 @@ fn options(data: &Csv) -> CsvOptions {
             Some(true) => Header::Yes,
             Some(false) => Header::No,
         },
-        label: match &data.label.value {
-            Label::Last => LabelColumn::Last,
-            Label::Index(index) => LabelColumn::Index(*index),
-            Label::Name(name) => LabelColumn::Name(name.clone()),
-        },
-        kind: match data.label_type {
-            LabelType::Class => LabelKind::Class,
-            LabelType::Value => LabelKind::Value,
-        },
+        label: label_column(&data.label.value),
+        kind: label_kind(data.label_type),
         columns: data.columns.iter().map(column).collect(),
         skip_rows: data.skip_rows,
         missing: match data.missing {
@@ -330,6 +323,21 @@ fn options(data: &Csv) -> CsvOptions {
         features: data.features.value.clone(),
         delimiter: data.delimiter,
         ..CsvOptions::default()
+    }
+}
+
+pub(crate) fn label_column(label: &Label) -> LabelColumn {
+    match label {
+        Label::Last => LabelColumn::Last,
+        Label::Index(index) => LabelColumn::Index(*index),
+        Label::Name(name) => LabelColumn::Name(name.clone()),
+    }
+}
+
+pub(crate) const fn label_kind(label: LabelType) -> LabelKind {
+    match label {
+        LabelType::Class => LabelKind::Class,
+        LabelType::Value => LabelKind::Value,
     }
 }
 

@@ -61,7 +61,10 @@ fn csv_of(config: &TrainConfig) -> &Csv {
 }
 
 fn images_of(config: &TrainConfig) -> &Images {
-    config.data.images().expect("data are images")
+    match &config.data {
+        Data::Images(images) => images,
+        other => panic!("expected images, found {other:?}"),
+    }
 }
 
 #[test]
@@ -157,7 +160,7 @@ fit: {keep_best: val_loss, validation: test, save_freq: 50, tensorboard: runs/ev
     );
     let images = images_of(&config).clone();
     assert_eq!(images.folder.value, Path::new("conf/pictures"));
-    assert_eq!(images.corrupt, CorruptPolicy::Skip);
+    assert_eq!(images.settings.corrupt, CorruptPolicy::Skip);
     let apart = images.test.map(|test| test.value);
     assert_eq!(apart, Some(ImageTest::Folder("conf/apart".into())));
     let expected = ImagePipeline {
@@ -171,7 +174,7 @@ fit: {keep_best: val_loss, validation: test, save_freq: 50, tensorboard: runs/ev
         rotation: std::f32::consts::FRAC_PI_2,
         ..ImagePipeline::new(48, 64)
     };
-    assert_eq!(images.plan, expected);
+    assert_eq!(images.settings.plan, expected);
     let kept = config.fit.keep_best.map(|log| log.value);
     assert_eq!(kept.as_deref(), Some("val_loss"));
     assert_eq!(config.fit.save_freq, Some(SaveFreq::Batches(50)));
@@ -191,8 +194,11 @@ fit: {keep_best: val_loss, validation: test, save_freq: 50, tensorboard: runs/ev
         "data: {image_folder: a, image_size: [8, 9]}\nmodel: [flatten]\noptimizer: sgd\nloss: huber\n",
     );
     let images = images_of(&config).clone();
-    assert_eq!(images.plan, ImagePipeline::new(8, 9));
-    assert_eq!((images.corrupt, images.test), (CorruptPolicy::Fail, None));
+    assert_eq!(images.settings.plan, ImagePipeline::new(8, 9));
+    assert_eq!(
+        (images.settings.corrupt, images.test),
+        (CorruptPolicy::Fail, None)
+    );
 }
 
 /// A file of images with more keys of `data`.
@@ -216,8 +222,11 @@ fn images_are_scaled_by_channel_and_mixed() {
         region: Region::CentreCrop,
         ..ImagePipeline::new(8, 9)
     };
-    assert_eq!(images.plan, expected);
-    assert_eq!(images.mix.map(|mix| mix.value), Some(Mix::Cut(0.5)));
+    assert_eq!(images.settings.plan, expected);
+    assert_eq!(
+        images.settings.mix.map(|mix| mix.value),
+        Some(Mix::Cut(0.5))
+    );
 
     let wrong = [
         (

@@ -1,9 +1,14 @@
-//! Training files on IDX, CIFAR and TFRecord files: the same rows give the same model whatever holds them.
+//! Training files on IDX, CIFAR, TFRecord, WebDataset and Parquet files: the same rows give the same model whatever holds them.
 
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
 
+use parquet::data_type::{DoubleType, Int32Type};
+use parquet::file::properties::WriterProperties;
+use parquet::file::writer::SerializedFileWriter;
+use parquet::schema::parser::parse_message_type;
 use phalanx::data::{Features, TfRecordWriter};
 
 /// Rows `x, y` and the class 1 where x is greater.
@@ -29,8 +34,81 @@ impl Folder {
             folder.write_csv(part, &rows);
             folder.write_idx(part, &rows);
             folder.write_tfrecord(part, &rows);
+            folder.write_parquet(part, &rows);
         }
         folder
+    }
+
+    /// Two row groups with the columns `kind`, `other`, `x` and `y`.
+    fn write_parquet(&self, part: &str, rows: &[([u8; 2], u8)]) {
+        let message = "message rows { required int32 kind; required double other; required double x; required double y; }";
+        let schema = Arc::new(parse_message_type(message).unwrap());
+        let file = fs::File::create(self.0.join(format!("{part}-0.parquet"))).unwrap();
+        let properties = Arc::new(WriterProperties::builder().build());
+        let mut writer = SerializedFileWriter::new(file, schema, properties).unwrap();
+        for rows in rows.chunks(rows.len().div_ceil(2)) {
+            let mut group = writer.next_row_group().unwrap();
+            let kinds: Vec<i32> = rows.iter().map(|(_, kind)| i32::from(*kind)).collect();
+            let mut column = group.next_column().unwrap().unwrap();
+            let written = column.typed::<Int32Type>().write_batch(&kinds, None, None);
+            written.unwrap();
+            column.close().unwrap();
+            let values: [fn(&[u8; 2]) -> f64; 3] =
+                [|_| 0.5, |x| f64::from(x[0]), |x| f64::from(x[1])];
+            for value in values {
+                let values: Vec<f64> = rows.iter().map(|(x, _)| value(x)).collect();
+                let mut column = group.next_column().unwrap().unwrap();
+                let written = column
+                    .typed::<DoubleType>()
+                    .write_batch(&values, None, None);
+                written.unwrap();
+                column.close().unwrap();
+            }
+            group.close().unwrap();
+        }
+        writer.close().unwrap();
+    }
+
+    /// A tar file of these members.
+    fn write_tar(&self, name: &str, members: &[(String, Vec<u8>)]) {
+        let mut bytes: Vec<u8> = members
+            .iter()
+            .flat_map(|(path, bytes)| tar_member(path, bytes))
+            .collect();
+        bytes.extend([0; 1024]);
+        fs::write(self.0.join(name), bytes).unwrap();
+    }
+
+    /// Pictures of three classes in `photos`, the same in `photos-00000-of-00001.tfrecord` and in `photos.tar`.
+    fn write_images(&self) {
+        let sizes = [
+            "--classes",
+            "3",
+            "--count",
+            "18",
+            "--width",
+            "20",
+            "--height",
+            "16",
+        ];
+        self.succeed(&[&["data", "synth", "--to", "photos"], &sizes[..]].concat());
+        let one = ["--to", ".", "--name", "photos", "--shards", "1"];
+        self.succeed(&[&["data", "shard", "photos"], &one[..]].concat());
+        let mut members = Vec::new();
+        for class in 0..3 {
+            let folder = self.0.join(format!("photos/class_{class:02}"));
+            let mut paths: Vec<PathBuf> = fs::read_dir(folder)
+                .unwrap()
+                .map(|entry| entry.unwrap().path())
+                .collect();
+            paths.sort();
+            for path in paths {
+                let key = format!("{:04}", members.len() / 2);
+                members.push((format!("{key}.CLS"), format!("{class}\n").into_bytes()));
+                members.push((format!("{key}.jpg"), fs::read(path).unwrap()));
+            }
+        }
+        self.write_tar("photos.tar", &members);
     }
 
     fn write_csv(&self, part: &str, rows: &[([u8; 2], u8)]) {
@@ -90,7 +168,7 @@ impl Folder {
 
     fn training(&self, name: &str, data: &str) -> String {
         let text = format!(
-            "data: {data}\nmodel: [{{dense: {{units: 2, activation: softmax}}}}]\noptimizer: sgd\n\
+            "data: {data}\nmodel: [flatten, {{dense: {{units: 2, activation: softmax}}}}]\noptimizer: sgd\n\
              loss: sparse_categorical_crossentropy\nmetrics: [accuracy]\n\
              fit: {{epochs: 3, batch_size: 8, validation: {{split: 0.2}}}}\noutput: {name}\n"
         );
@@ -117,6 +195,20 @@ impl Folder {
     }
 }
 
+/// A member of a tar file with its ustar header.
+fn tar_member(path: &str, bytes: &[u8]) -> Vec<u8> {
+    let mut header = [0; 512];
+    header[..path.len()].copy_from_slice(path.as_bytes());
+    header[124..135].copy_from_slice(format!("{:011o}", bytes.len()).as_bytes());
+    header[156] = b'0';
+    header[257..263].copy_from_slice(b"ustar\0");
+    header[148..156].fill(b' ');
+    let sum: u32 = header.iter().map(|&byte| u32::from(byte)).sum();
+    header[148..155].copy_from_slice(format!("{sum:06o}\0").as_bytes());
+    let padding = bytes.len().next_multiple_of(512) - bytes.len();
+    [&header[..], bytes, &vec![0; padding]].concat()
+}
+
 impl Drop for Folder {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
@@ -125,6 +217,7 @@ impl Drop for Folder {
 
 const IDX: &str = "{idx: {images: train-x.idx, labels: train-y.idx}, divide_by: 10, test: {idx: {images: test-x.idx, labels: test-y.idx}}}";
 const TFRECORD: &str = "{tfrecord: 'train-*.tfrecord', input: x, label: kind, divide_by: 10, test: {tfrecord: 'test-*.tfrecord'}}";
+const PARQUET: &str = "{parquet: 'train-*.parquet', columns: [x, y], label: kind, divide_by: 10, test: {parquet: 'test-*.parquet'}}";
 
 #[test]
 fn the_same_rows_train_the_same_model() {
@@ -133,7 +226,7 @@ fn the_same_rows_train_the_same_model() {
         "csv",
         "{csv: train.csv, divide_by: 10, test: {csv: test.csv}}",
     );
-    for (name, data) in [("idx", IDX), ("tfrecord", TFRECORD)] {
+    for (name, data) in [("idx", IDX), ("tfrecord", TFRECORD), ("parquet", PARQUET)] {
         let (weights, evaluated, predicted) = folder.trained(name, data);
         assert!(weights == csv.0, "{name}: other weights");
         assert_eq!(evaluated, csv.1, "{name}");
@@ -161,9 +254,193 @@ fn cifar_trains() {
     assert_eq!(predicted.lines().count(), 11, "{predicted}");
 }
 
+/// Folders, TFRecord and WebDataset files hold the same images in the same order, so their random changes are the same too.
+#[test]
+fn the_same_images_train_the_same_model() {
+    let folder = Folder::new("images");
+    folder.write_images();
+    let images =
+        "image_size: [12, 12], scale: signed, augment: {region: crop, flip: true, brightness: 0.2}";
+    let trained = |name: &str, data: &str| {
+        let text = format!(
+            "data: {{{data}, {images}}}\nmodel: [flatten, {{dense: {{units: 3, activation: softmax}}}}]\noptimizer: sgd\n\
+             loss: sparse_categorical_crossentropy\nmetrics: [accuracy]\nfit: {{epochs: 2, batch_size: 6}}\noutput: {name}\n"
+        );
+        fs::write(folder.0.join(format!("{name}.yaml")), text).unwrap();
+        folder.succeed(&["train", &format!("{name}.yaml")]);
+        let weights = fs::read(folder.0.join(name).join("model/weights.safetensors")).unwrap();
+        (weights, folder.succeed(&["evaluate", name]))
+    };
+    let expected = trained(
+        "folder",
+        "image_folder: photos, test: {image_folder: photos}",
+    );
+    let records = "photos-*.tfrecord";
+    let named = "input: image/encoded, label: image/class/label";
+    let record = format!("tfrecord: '{records}', {named}, test: {{tfrecord: '{records}'}}");
+    let tar = "webdataset: photos.tar, test: {webdataset: photos.tar}";
+    for (name, data) in [("record", record.as_str()), ("tar", tar)] {
+        assert!(trained(name, data) == expected, "{name}");
+    }
+    assert_eq!(folder.succeed(&["predict", "tar"]).lines().count(), 19);
+}
+
+#[test]
+fn mixed_images_of_records_have_shares_of_classes() {
+    let folder = Folder::new("mixed");
+    folder.write_images();
+    let text = "data: {webdataset: photos.tar, image_size: [8, 8], augment: {mix_up: 0.4}, test: {split: 0.2}}\n\
+                model: [flatten, {dense: {units: 3, activation: softmax}}]\noptimizer: sgd\n\
+                loss: LOSS\nfit: {epochs: 1, batch_size: 4}\noutput: out\n";
+    let write =
+        |loss: &str| fs::write(folder.0.join("t.yaml"), text.replace("LOSS", loss)).unwrap();
+    write("categorical_crossentropy");
+    folder.succeed(&["train", "t.yaml"]);
+    write("sparse_categorical_crossentropy");
+    let refused = folder.phalanx(&["train", "t.yaml"]);
+    let told = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(
+        told.contains("mixed images have shares of several classes"),
+        "{told}"
+    );
+}
+
+#[test]
+fn mistakes_in_images_of_records_say_where_they_are() {
+    let folder = Folder::new("image-mistakes");
+    folder.write_images();
+    let image = fs::read(
+        folder
+            .0
+            .join("photos/class_00")
+            .join(first_of(&folder.0.join("photos/class_00"))),
+    )
+    .unwrap();
+    let sample = |name: &str, end: &str, bytes: &[u8]| (format!("{name}.{end}"), bytes.to_vec());
+    folder.write_tar(
+        "text.tar",
+        &[sample("a", "jpg", &image), sample("a", "cls", b"cat")],
+    );
+    folder.write_tar(
+        "bare.tar",
+        &[sample("a", "png", &image), sample("a", "cls", b"0")],
+    );
+    folder.write_tar("none.tar", &[]);
+    let far: Vec<_> = ["a", "b", "c"]
+        .iter()
+        .flat_map(|name| [sample(name, "jpg", &image), sample(name, "cls", b"9")])
+        .collect();
+    folder.write_tar("far.tar", &far);
+    let cut = &image[..image.len() / 2];
+    let cut: Vec<_> = ["a", "b", "c"]
+        .iter()
+        .flat_map(|name| [sample(name, "jpg", cut), sample(name, "cls", b"1")])
+        .collect();
+    folder.write_tar("cut.tar", &cut);
+    let whole = fs::read(folder.0.join("photos.tar")).unwrap();
+    fs::write(folder.0.join("short.tar"), &whole[..1300]).unwrap();
+    let cases = [
+        (
+            "{webdataset: photos.tar}",
+            "data lacks the key `image_size`",
+        ),
+        (
+            "{webdataset: photos.tar, image_size: [0, 8]}",
+            "`image_size` of data is",
+        ),
+        (
+            "{webdataset: photos.tar, image_size: [8, 8], features: [8]}",
+            "data has no key \"features\"",
+        ),
+        ("{webdataset: 'no-*.tar', image_size: [8, 8]}", "no-*.tar"),
+        (
+            "{webdataset: text.tar, image_size: [8, 8]}",
+            "text.tar: sample `a` at byte 512, member `cls`: found \"cat\", expected a class",
+        ),
+        (
+            "{webdataset: bare.tar, image_size: [8, 8]}",
+            "member `jpg`: there is none, only cls, png; write `input: NAME` in data",
+        ),
+        (
+            "{webdataset: none.tar, image_size: [8, 8]}",
+            "none.tar has no sample",
+        ),
+        ("{webdataset: far.tar, image_size: [8, 8]}", "the class 9"),
+        (
+            "{webdataset: cut.tar, image_size: [8, 8]}",
+            "cut.tar: sample `a`",
+        ),
+        (
+            "{webdataset: short.tar, image_size: [8, 8]}",
+            "short.tar: byte ",
+        ),
+        (
+            "{tfrecord: 'photos-*', input: image/encoded, label: image/class/label}",
+            "is a JPEG file, expected numbers; write `image_size: [ROWS, COLUMNS]` in data",
+        ),
+        (
+            "{tfrecord: 'photos-*', input: image/class/label, label: image/class/label, image_size: [8, 8]}",
+            "record 0 at byte 0, feature `image/class/label`: found 1 values of int64, expected 1 string of bytes",
+        ),
+        (
+            "{tfrecord: 'photos-*', input: image/class/text, label: image/class/label, image_size: [8, 8]}",
+            "record 0 at byte 0",
+        ),
+        (
+            "{tfrecord: 'photos-*', image_size: [8, 8]}",
+            "no feature `image`, only image/class/label, image/class/text, image/encoded; write `input: NAME`",
+        ),
+        (
+            "{tfrecord: 'photos-*', image_size: [8, 8], divide_by: 255}",
+            "`divide_by` is about numbers",
+        ),
+        (
+            "{tfrecord: 'photos-*', image_size: [8, 8], label_type: value}",
+            "`label_type` is value, and images have classes",
+        ),
+        (
+            "{tfrecord: 'photos-*', augment: {flip: true}}",
+            "`augment` is about images, and data has no `image_size`",
+        ),
+    ];
+    for (data, expected) in cases {
+        let told = folder.refused(data);
+        assert!(told.contains(expected), "{data}: {told}");
+    }
+    // What cannot be read is left out where the file says so.
+    let mut members = Vec::new();
+    for i in 0..6 {
+        let (image, class) = match i {
+            1 => (&b"no image"[..], &b"1"[..]),
+            2 => (&image[..], &b"many"[..]),
+            _ => (&image[..], &b"1"[..]),
+        };
+        let name = i.to_string();
+        members.extend([sample(&name, "jpg", image), sample(&name, "cls", class)]);
+    }
+    folder.write_tar("mixed.tar", &members);
+    let file = folder.training(
+        "skips",
+        "{webdataset: mixed.tar, image_size: [8, 8], corrupt: skip}",
+    );
+    let told = folder.succeed(&["train", &file]);
+    assert!(told.contains("2 corrupt"), "{told}");
+}
+
+fn first_of(folder: &std::path::Path) -> PathBuf {
+    let mut paths: Vec<PathBuf> = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    paths.sort();
+    paths.swap_remove(0)
+}
+
 #[test]
 fn mistakes_say_what_the_files_have() {
     let folder = Folder::new("mistakes");
+    let cut = fs::read(folder.0.join("train-0.parquet")).unwrap();
+    fs::write(folder.0.join("cut.parquet"), &cut[..cut.len() - 9]).unwrap();
     let cases = [
         (
             "{tfrecord: 'train-*.tfrecord', label: kind}",
@@ -177,6 +454,33 @@ fn mistakes_say_what_the_files_have() {
         ("{idx: {images: train-x.idx, labels: test-y.idx}}", "20"),
         ("{idx: {images: train-x.idx}}", "lacks the key `labels`"),
         ("{cifar10: train-x.idx}", "train-x.idx"),
+        ("{parquet: 'none-*.parquet'}", "none-*.parquet"),
+        (
+            "{parquet: cut.parquet, label: kind}",
+            "cut.parquet: footer: found",
+        ),
+        ("{parquet: train.csv}", "expected PAR1"),
+        (
+            "{parquet: train-0.parquet, label: class}",
+            "found no column named \"class\"; choose among [\"kind\", \"other\", \"x\", \"y\"]",
+        ),
+        (
+            "{parquet: train-0.parquet, columns: [z], label: kind}",
+            "found no column named \"z\"",
+        ),
+        ("{parquet: train-0.parquet, label: 9}", "label column 9"),
+        (
+            "{parquet: train-0.parquet, columns: [x, kind], label: other}",
+            "column `other`, row 0 of the group: found 0.5, expected a class",
+        ),
+        (
+            "{parquet: train-0.parquet, columns: x}",
+            "`columns` of data is",
+        ),
+        (
+            "{parquet: train-0.parquet, image_size: [8, 8]}",
+            "data has no key \"image_size\"",
+        ),
         (
             "{idx: {images: train-x.idx, labels: train-y.idx}, test: {last: 3}}",
             "test has no key \"last\"; known are idx, split",

@@ -1,10 +1,10 @@
-//! The keys of `data` for files of examples: IDX, CIFAR and TFRecord.
+//! The keys of `data` for files of examples: IDX, CIFAR, TFRecord, WebDataset and Parquet.
 
 use std::ops::Bound::Included;
 
 use phalanx::config::{DefaultValue, Field, Kind};
 
-use super::table::{FRACTION, MAX_FEATURES};
+use super::table::{AUGMENTED, CORRUPT, FRACTION, IMAGE_SIZE, LABEL, MAX_FEATURES, SCALE};
 
 const PATTERN: Kind = Kind::Worded("a path or a pattern such as `part-*`", &Kind::Text);
 const DIVIDE_BY: Field = Field::new(
@@ -24,6 +24,13 @@ const DIMS: Field = Field::new(
     "the dimensions of one example, such as `[28, 28, 1]`",
 )
 .example("[28, 28, 1]");
+const LABEL_TYPE: Field = Field::new(
+    "label_type",
+    Kind::OneOf(&["class", "value"]),
+    DefaultValue::Value("class"),
+    "`class` for whole numbers from 0, `value` for any numbers",
+)
+.example("class");
 const LAST: Field = Field::optional(
     "split",
     FRACTION,
@@ -114,7 +121,7 @@ pub(crate) const TFRECORD: &[Field] = &[
         "input",
         Kind::Text,
         DefaultValue::Value("image"),
-        "the feature that the model is given: floats, integers, or a string of one byte for each number",
+        "the feature that the model is given: floats, integers, or a string of one byte for each number; with `image_size`, a JPEG, PNG or WebP file",
     )
     .example("image"),
     Field::new(
@@ -124,21 +131,101 @@ pub(crate) const TFRECORD: &[Field] = &[
         "the feature of the label",
     )
     .example("label"),
-    Field::new(
-        "label_type",
-        Kind::OneOf(&["class", "value"]),
-        DefaultValue::Value("class"),
-        "`class` for whole numbers from 0, `value` for any numbers",
-    )
-    .example("class"),
+    LABEL_TYPE,
     DIMS,
     DIVIDE_BY,
+    Field::new(
+        "image_size",
+        IMAGE_SIZE,
+        DefaultValue::Words("the input is numbers"),
+        "says that the input is the file of an image, and its rows and columns as an example. Then `scale` and `augment` can be given, and `features` and `divide_by` cannot",
+    )
+    .example("[96, 96]"),
+    SCALE,
+    CORRUPT,
+    AUGMENTED,
     example_test(TFRECORD_TEST),
 ];
 
 /// `test` of TFRecord files.
 pub(crate) const TFRECORD_TEST: &[Field] = &[
     Field::optional("tfrecord", PATTERN, "files of their own").example("test-*.tfrecord"),
+    LAST,
+];
+
+/// `data` of WebDataset's tar files.
+pub(crate) const WEBDATASET: &[Field] = &[
+    Field::required(
+        "webdataset",
+        PATTERN,
+        "tar files whose neighbouring members with one key are an example, such as `0001.jpg` and `0001.cls`; not compressed",
+    )
+    .example("train-*.tar"),
+    Field::new(
+        "input",
+        Kind::Text,
+        DefaultValue::Value("jpg"),
+        "the end of the name of the image, a JPEG, PNG or WebP file",
+    )
+    .example("png"),
+    Field::new(
+        "label",
+        Kind::Text,
+        DefaultValue::Value("cls"),
+        "the end of the name of the label, a text of a whole number from 0",
+    )
+    .example("cls"),
+    Field::required(
+        "image_size",
+        IMAGE_SIZE,
+        "rows and columns of an example",
+    )
+    .example("[96, 96]"),
+    SCALE,
+    CORRUPT,
+    AUGMENTED,
+    example_test(WEBDATASET_TEST),
+];
+
+/// `test` of WebDataset's tar files.
+pub(crate) const WEBDATASET_TEST: &[Field] = &[
+    Field::optional("webdataset", PATTERN, "files of their own").example("test-*.tar"),
+    LAST,
+];
+
+/// `data` of Parquet files.
+pub(crate) const PARQUET: &[Field] = &[
+    Field::required(
+        "parquet",
+        PATTERN,
+        "files of columns of numbers, without missing values, plain or compressed with snappy",
+    )
+    .example("part-*.parquet"),
+    Field::new(
+        "columns",
+        Kind::Worded(
+            "a list of names of columns",
+            &Kind::List(&Kind::Text, 1, MAX_FEATURES as usize),
+        ),
+        DefaultValue::Words("all but the label"),
+        "the columns of the features, in this order; others are not read",
+    )
+    .example("[petal_length, petal_width]"),
+    LABEL,
+    LABEL_TYPE,
+    DIMS,
+    DIVIDE_BY,
+    example_test(PARQUET_TEST),
+];
+
+/// `test` of Parquet files.
+pub(crate) const PARQUET_TEST: &[Field] = &[
+    Field::optional(
+        "parquet",
+        PATTERN,
+        "files of their own with the same columns",
+    )
+    .example("test.parquet"),
     LAST,
 ];
 

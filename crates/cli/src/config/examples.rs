@@ -1,23 +1,36 @@
-//! The section `data` of files that hold examples: IDX (MNIST), CIFAR and TFRecord.
+//! The section `data` of files that hold examples: IDX (MNIST), CIFAR, TFRecord, WebDataset and Parquet.
 
 use std::path::{Path, PathBuf};
 
 use phalanx::config::Field;
 use phalanx::data::Cifar;
 
-use super::example_table::{CIFAR, CIFAR_TEST, IDX, IDX_FILES, IDX_TEST, TFRECORD, TFRECORD_TEST};
-use super::reader::{Reader, Section, finite, text};
-use super::sections::{dims, has_key, label_type, located};
-use super::{Data, ExampleFiles, ExampleTest, Examples, LabelType, Located, TfFeatures};
+use super::example_table::{
+    CIFAR, CIFAR_TEST, IDX, IDX_FILES, IDX_TEST, PARQUET, PARQUET_TEST, TFRECORD, TFRECORD_TEST,
+    WEBDATASET, WEBDATASET_TEST,
+};
+use super::images::corrupt;
+use super::reader::{Reader, Section, finite, list, text};
+use super::sections::{dims, has_key, label, label_type, located};
+use super::{
+    Data, ExampleFiles, ExampleParts, ExampleTest, Examples, ImageSettings, Label, LabelType,
+    Located,
+};
 use phalanx_yaml::Node;
 
 /// The kinds of files: the key that names them, the keys of `data`, and the keys of its `test`.
-const KINDS: [(&str, &[Field], &[Field]); 4] = [
+const KINDS: [(&str, &[Field], &[Field]); 6] = [
     ("idx", IDX, IDX_TEST),
     ("cifar10", CIFAR[0], CIFAR_TEST[0]),
     ("cifar100", CIFAR[1], CIFAR_TEST[1]),
     ("tfrecord", TFRECORD, TFRECORD_TEST),
+    ("webdataset", WEBDATASET, WEBDATASET_TEST),
+    ("parquet", PARQUET, PARQUET_TEST),
 ];
+
+/// Keys of examples that are numbers, and of those that are images.
+const OF_NUMBERS: [&str; 2] = ["features", "divide_by"];
+const OF_IMAGES: [&str; 2] = ["scale", "augment"];
 
 impl Reader {
     /// The section `data` of files of examples, where it is one.
@@ -28,19 +41,19 @@ impl Reader {
         let features = self.value(&section, "features", located(dims));
         let divide_by = self.value(&section, "divide_by", finite).unwrap_or(1.0);
         let label_type = self.value(&section, "label_type", label_type);
-        let mut name = |key| self.value(&section, key, |node| text(node).map(str::to_owned));
-        let names = (key == "tfrecord").then(|| TfFeatures {
-            input: name("input").unwrap_or_else(|| "image".into()),
-            label: name("label").unwrap_or_else(|| "label".into()),
-        });
+        let parts = self.example_parts(&section, key);
+        let images = self.example_images(&section, key, label_type);
+        let corrupt = self.value(&section, "corrupt", corrupt).unwrap_or_default();
         let test = section
             .node("test")
             .and_then(|node| self.example_test(node, key, test, folder));
-        Some(files.map(|files| {
+        Some(files.zip(images).map(|(files, images)| {
             Data::Examples(Examples {
                 files,
                 at: section.at,
-                names,
+                parts,
+                images,
+                corrupt,
                 features: features.unwrap_or(Located {
                     value: Vec::new(),
                     at: section.at,
@@ -50,6 +63,74 @@ impl Reader {
                 test,
             })
         }))
+    }
+
+    fn example_parts(&mut self, section: &Section<'_>, key: &str) -> ExampleParts {
+        let mut name = |key, default: &str| {
+            let name = self.value(section, key, |node| text(node).map(str::to_owned));
+            name.unwrap_or_else(|| default.to_owned())
+        };
+        match key {
+            "tfrecord" => ExampleParts::Named {
+                input: name("input", "image"),
+                label: name("label", "label"),
+            },
+            // Names of members differ by case in no file system that matters; the reader has them in lower case.
+            "webdataset" => ExampleParts::Named {
+                input: name("input", "jpg").to_lowercase(),
+                label: name("label", "cls").to_lowercase(),
+            },
+            "parquet" => {
+                let names = |node: &Node| {
+                    let names = list(node)?.iter().map(|item| text(item).map(str::to_owned));
+                    names.collect::<Option<Vec<String>>>()
+                };
+                ExampleParts::Columns {
+                    columns: self.value(section, "columns", names).unwrap_or_default(),
+                    label: self.value(section, "label", label).unwrap_or(Label::Last),
+                }
+            }
+            _ => ExampleParts::All,
+        }
+    }
+
+    /// How images become examples, where the input is one; `None` for a mistake.
+    fn example_images(
+        &mut self,
+        section: &Section<'_>,
+        key: &str,
+        label_type: Option<LabelType>,
+    ) -> Option<Option<ImageSettings>> {
+        if section.node("image_size").is_none() {
+            for (name, node) in OF_IMAGES.map(|name| (name, section.node(name))) {
+                let Some(node) = node else { continue };
+                let message = format!("`{name}` is about images, and data has no `image_size`");
+                self.problem(node.at, message, "add `image_size: [96, 96]`, or remove it");
+            }
+            return (key != "webdataset").then_some(None);
+        }
+        for (name, node) in OF_NUMBERS.map(|name| (name, section.node(name))) {
+            let Some(node) = node else { continue };
+            let message = format!(
+                "`{name}` is about numbers, and `image_size` says that the input is an image"
+            );
+            self.problem(
+                node.at,
+                message,
+                "remove it; `scale` says what bytes become",
+            );
+        }
+        if label_type == Some(LabelType::Value)
+            && let Some(node) = section.node("label_type")
+        {
+            let message = "`label_type` is value, and images have classes";
+            self.problem(
+                node.at,
+                message,
+                "remove it, or write the pixels as numbers",
+            );
+        }
+        self.image_settings(section).map(Some)
     }
 
     fn example_files(
@@ -75,6 +156,14 @@ impl Reader {
             "tfrecord" => {
                 let pattern = self.value(section, key, pattern)?;
                 Some(ExampleFiles::TfRecord { pattern })
+            }
+            "webdataset" => {
+                let pattern = self.value(section, key, pattern)?;
+                Some(ExampleFiles::WebDataset { pattern })
+            }
+            "parquet" => {
+                let pattern = self.value(section, key, pattern)?;
+                Some(ExampleFiles::Parquet { pattern })
             }
             _ => {
                 let version = match key {

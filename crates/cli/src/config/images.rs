@@ -8,7 +8,7 @@ use phalanx::image::{ImagePipeline, Region, Scale};
 use super::reader::{Reader, Section, boolean, finite, list, text, whole};
 use super::sections::{as_usize, located};
 use super::table::{AUGMENT, IMAGE_TEST, IMAGES, STANDARD};
-use super::{Data, ImageTest, Images, Located, Mix};
+use super::{Data, ImageSettings, ImageTest, Images, Located, Mix};
 use phalanx_yaml::{Node, Value};
 
 impl Reader {
@@ -16,18 +16,27 @@ impl Reader {
     pub(super) fn image_data(&mut self, node: &Node, folder: &Path) -> Option<Data> {
         let section = self.section(node, "data", IMAGES)?;
         let path = self.image_path(&section, folder);
-        let size = self.value(&section, "image_size", image_size);
-        let scale = self.scale(&section).unwrap_or_default();
-        let corrupt = self.value(&section, "corrupt", corrupt).unwrap_or_default();
+        let settings = self.image_settings(&section);
         let test = section
             .node("test")
             .and_then(|node| self.image_test(node, folder));
+        Some(Data::Images(Images {
+            folder: path?,
+            settings: settings?,
+            test,
+        }))
+    }
+
+    /// The keys of a section that say how files of images become examples.
+    pub(super) fn image_settings(&mut self, section: &Section<'_>) -> Option<ImageSettings> {
+        let size = self.value(section, "image_size", image_size);
+        let scale = self.scale(section).unwrap_or_default();
+        let corrupt = self.value(section, "corrupt", corrupt).unwrap_or_default();
         let augment = section.node("augment").map(|node| self.augment(node));
         let (height, width) = size?;
         let (plan, mix) =
             augment.unwrap_or_else(|| Some((ImagePipeline::new(height, width), None)))?;
-        Some(Data::Images(Images {
-            folder: path?,
+        Some(ImageSettings {
             plan: ImagePipeline {
                 size: (height, width),
                 scale,
@@ -35,8 +44,7 @@ impl Reader {
             },
             mix,
             corrupt,
-            test,
-        }))
+        })
     }
 
     fn scale(&mut self, section: &Section<'_>) -> Option<Scale> {
@@ -140,7 +148,7 @@ fn image_scale(node: &Node) -> Option<Scale> {
     }
 }
 
-fn corrupt(node: &Node) -> Option<CorruptPolicy> {
+pub(super) fn corrupt(node: &Node) -> Option<CorruptPolicy> {
     match text(node)? {
         "fail" => Some(CorruptPolicy::Fail),
         "skip" => Some(CorruptPolicy::Skip),

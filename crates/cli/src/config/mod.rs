@@ -80,17 +80,18 @@ pub enum Data {
     Csv(Csv),
     /// The images of a folder.
     Images(Images),
-    /// The examples of IDX, CIFAR or TFRecord files.
+    /// The examples of IDX, CIFAR, TFRecord, WebDataset or Parquet files.
     Examples(Examples),
 }
 
 impl Data {
-    /// The folder, where the data are images.
+    /// How images become examples, where the data are images.
     #[must_use]
-    pub const fn images(&self) -> Option<&Images> {
+    pub const fn images(&self) -> Option<&ImageSettings> {
         match self {
-            Self::Images(images) => Some(images),
-            Self::Csv(_) | Self::Examples(_) => None,
+            Self::Images(images) => Some(&images.settings),
+            Self::Examples(examples) => examples.images.as_ref(),
+            Self::Csv(_) => None,
         }
     }
 }
@@ -131,14 +132,21 @@ pub struct Csv {
 pub struct Images {
     /// The folder, with a folder for each class.
     pub folder: Located<PathBuf>,
+    /// How they become examples.
+    pub settings: ImageSettings,
+    /// What the trained model is tested on.
+    pub test: Option<Located<ImageTest>>,
+}
+
+/// How files of images become examples.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ImageSettings {
     /// Size, scale and augmentation.
     pub plan: phalanx::image::ImagePipeline,
     /// How the images of a batch are mixed with one another, and their labels with them.
     pub mix: Option<Located<Mix>>,
     /// What is done about images that cannot be read.
     pub corrupt: phalanx::data::CorruptPolicy,
-    /// What the trained model is tested on.
-    pub test: Option<Located<ImageTest>>,
 }
 
 /// Files that hold examples, and how they are read.
@@ -148,8 +156,12 @@ pub struct Examples {
     pub files: ExampleFiles,
     /// The line of the section.
     pub at: Position,
-    /// The features of a TFRecord file.
-    pub names: Option<TfFeatures>,
+    /// What of an example is read.
+    pub parts: ExampleParts,
+    /// How the images become examples, where the input is one.
+    pub images: Option<ImageSettings>,
+    /// What is done about records that cannot be read.
+    pub corrupt: phalanx::data::CorruptPolicy,
     /// Dims of one example; empty for the dims that the files have.
     pub features: Located<Vec<usize>>,
     /// What the label is.
@@ -182,15 +194,37 @@ pub enum ExampleFiles {
         /// A path or a pattern.
         pattern: String,
     },
+    /// WebDataset's tar files.
+    WebDataset {
+        /// A path or a pattern.
+        pattern: String,
+    },
+    /// Parquet files of numbers.
+    Parquet {
+        /// A path or a pattern.
+        pattern: String,
+    },
 }
 
-/// The names of the features of a `tf.train.Example`.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct TfFeatures {
-    /// The numbers, or the bytes, that the model is given.
-    pub input: String,
-    /// The label.
-    pub label: String,
+/// What of an example is read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ExampleParts {
+    /// All of it: the format says what the label is.
+    All,
+    /// Features of a `tf.train.Example`, or members of a tar file, by name.
+    Named {
+        /// What the model is given.
+        input: String,
+        /// The label.
+        label: String,
+    },
+    /// Columns of a table.
+    Columns {
+        /// Those of the features; empty for all but the label.
+        columns: Vec<String>,
+        /// That of the label.
+        label: Label,
+    },
 }
 
 /// Examples that training does not see.

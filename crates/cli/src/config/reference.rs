@@ -51,6 +51,8 @@ fn written(name: &str) -> Option<String> {
         "cifar100" => example_table::CIFAR[1],
         "tfrecord" => example_table::TFRECORD,
         "tfrecord test" => example_table::TFRECORD_TEST,
+        "webdataset" => example_table::WEBDATASET,
+        "parquet" => example_table::PARQUET,
         "fit" => table::FIT,
         "validation" => table::VALIDATION,
         "tensorboard" => table::TENSORBOARD,

@@ -445,7 +445,7 @@ fn header(node: &Node) -> Option<Option<bool>> {
     }
 }
 
-fn label(node: &Node) -> Option<Label> {
+pub(super) fn label(node: &Node) -> Option<Label> {
     match &node.value {
         Value::Int(-1) => Some(Label::Last),
         Value::Int(index) => usize::try_from(*index).ok().map(Label::Index),

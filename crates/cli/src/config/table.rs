@@ -8,7 +8,7 @@ use std::ops::Bound::{Excluded, Included};
 use phalanx::config::{DefaultValue, Family, Field, Kind};
 use phalanx::nn::Policy;
 
-use super::example_table::{CIFAR, IDX, TFRECORD};
+use super::example_table::{CIFAR, IDX, PARQUET, TFRECORD, WEBDATASET};
 use super::fine_tune::{FINE_TUNE, WEIGHTS};
 
 /// Most numbers of one example: what the CSV reader takes.
@@ -29,9 +29,11 @@ pub(crate) const FILE: &[Field] = &[
                 Kind::Section(CIFAR[0]),
                 Kind::Section(CIFAR[1]),
                 Kind::Section(TFRECORD),
+                Kind::Section(WEBDATASET),
+                Kind::Section(PARQUET),
             ]),
         ),
-        "the examples: rows of CSV files, a folder of images, or files of MNIST's, CIFAR's or TensorFlow's formats",
+        "the examples: rows of CSV files, a folder of images, or files of MNIST's, CIFAR's, TensorFlow's, WebDataset's or Parquet's formats",
     )
     .example("{csv: data.csv}"),
     Field::required(
@@ -121,6 +123,17 @@ const ROWS: Kind = Kind::Worded(
 );
 pub(super) const FRACTION: Kind = Kind::Number(Excluded(0.0), Excluded(1.0));
 
+pub(super) const LABEL: Field = Field::new(
+    "label",
+    Kind::Worded(
+        "the name of a column, its position from 0, or -1 for the last",
+        &Kind::Either(&[Kind::Whole(-1, MAX_FEATURES - 1), Kind::Text]),
+    ),
+    DefaultValue::Value("-1"),
+    "the column of the label: its name, its position from 0, or -1 for the last",
+)
+.example("-1");
+
 /// `data` of CSV files.
 pub(crate) const CSV: &[Field] = &[
     Field::required(
@@ -139,16 +152,7 @@ pub(crate) const CSV: &[Field] = &[
         "whether the first line names the columns; `auto` looks at the file",
     )
     .example("auto"),
-    Field::new(
-        "label",
-        Kind::Worded(
-            "the name of a column, its position from 0, or -1 for the last",
-            &Kind::Either(&[Kind::Whole(-1, MAX_FEATURES - 1), Kind::Text]),
-        ),
-        DefaultValue::Value("-1"),
-        "the column of the label: its name in the header, its position from 0, or -1 for the last",
-    )
-    .example("-1"),
+    LABEL,
     Field::new(
         "label_type",
         Kind::OneOf(&["class", "value"]),
@@ -261,6 +265,38 @@ pub(crate) const TEST: &[Field] = &[
     .example("0.2"),
 ];
 
+pub(super) const IMAGE_SIZE: Kind = Kind::Worded(
+    "rows and columns, whole numbers from 1 to 4096",
+    &Kind::List(&Kind::Whole(1, 4096), 2, 2),
+);
+pub(super) const SCALE: Field = Field::new(
+    "scale",
+    Kind::Worded(
+        "unit, signed, bytes, or {mean: .., std: ..}",
+        &Kind::Either(&[
+            Kind::OneOf(&["unit", "signed", "bytes"]),
+            Kind::Section(STANDARD),
+        ]),
+    ),
+    DefaultValue::Value("unit"),
+    "what bytes become: `unit` 0 to 1, `signed` -1 to 1, `bytes` 0 to 255; or `{mean: .., std: ..}`, which is `(byte / 255 - mean) / std`",
+)
+.example("signed");
+pub(super) const CORRUPT: Field = Field::new(
+    "corrupt",
+    Kind::OneOf(&["fail", "skip"]),
+    DefaultValue::Value("fail"),
+    "`fail` at what cannot be read, or `skip` it; the line of an epoch says how many were left out",
+)
+.example("skip");
+pub(super) const AUGMENTED: Field = Field::new(
+    "augment",
+    Kind::Worded("what is changed at random", &Kind::Section(AUGMENT)),
+    DefaultValue::Words("none"),
+    "random changes in training",
+)
+.example("{flip: true}");
+
 /// `data` of a folder of images.
 pub(crate) const IMAGES: &[Field] = &[
     Field::required(
@@ -271,40 +307,13 @@ pub(crate) const IMAGES: &[Field] = &[
     .example("images"),
     Field::required(
         "image_size",
-        Kind::Worded(
-            "rows and columns, whole numbers from 1 to 4096",
-            &Kind::List(&Kind::Whole(1, 4096), 2, 2),
-        ),
+        IMAGE_SIZE,
         "rows and columns of an example",
     )
     .example("[96, 96]"),
-    Field::new(
-        "scale",
-        Kind::Worded(
-            "unit, signed, bytes, or {mean: .., std: ..}",
-            &Kind::Either(&[
-                Kind::OneOf(&["unit", "signed", "bytes"]),
-                Kind::Section(STANDARD),
-            ]),
-        ),
-        DefaultValue::Value("unit"),
-        "what bytes become: `unit` 0 to 1, `signed` -1 to 1, `bytes` 0 to 255; or `{mean: .., std: ..}`, which is `(byte / 255 - mean) / std`",
-    )
-    .example("signed"),
-    Field::new(
-        "corrupt",
-        Kind::OneOf(&["fail", "skip"]),
-        DefaultValue::Value("fail"),
-        "`fail` at an image that cannot be read, or `skip` it; the line of an epoch says how many were left out",
-    )
-    .example("skip"),
-    Field::new(
-        "augment",
-        Kind::Worded("what is changed at random", &Kind::Section(AUGMENT)),
-        DefaultValue::Words("none"),
-        "random changes in training",
-    )
-    .example("{flip: true}"),
+    SCALE,
+    CORRUPT,
+    AUGMENTED,
     Field::new(
         "test",
         Kind::OneKeyOf(IMAGE_TEST),

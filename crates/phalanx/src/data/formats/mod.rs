@@ -1,5 +1,6 @@
 //! Readers and writers of file formats, a file each; all read at a position, so that any example can be asked for.
 
+mod encoded_images;
 mod files;
 mod fixed;
 mod idx;
@@ -22,6 +23,7 @@ mod unpack;
 mod web_dataset;
 mod wire;
 
+pub use encoded_images::EncodedImages;
 pub use files::files_matching;
 pub(super) use files::{files_of, locate};
 pub use fixed::{Cifar, FixedRecords};
