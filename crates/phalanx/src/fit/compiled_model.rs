@@ -11,7 +11,7 @@ use super::history::Logs;
 use super::in_flight::InFlight;
 use super::loss_scale::LossScale;
 use super::setup::Setup;
-use super::step::BatchShape;
+use super::step::{BatchShape, StepBuilder};
 use super::step_cache::StepCache;
 use super::step_times::{StepClock, StepPart};
 use super::train_state::TrainState;
@@ -146,7 +146,7 @@ impl CompiledModel {
         flight: &mut InFlight,
     ) -> Result<()> {
         check_values(&self.setup, batch)?;
-        let part = self.setup.window_part(self.iterations);
+        let part = self.setup.window().part(self.iterations);
         let steps = match part {
             WindowPart::Counted | WindowPart::Last => &self.train,
             WindowPart::Inner => &self.inner,
@@ -157,7 +157,7 @@ impl CompiledModel {
         // Processes compare their programs, which no running step may disturb.
         flight.finish(self.placement.engine())?;
         let before = self.clock.enter(StepPart::Compile);
-        let mut traced = self.setup.train_step(shape, part)?;
+        let mut traced = StepBuilder::new(&self.setup).train_step(shape, part)?;
         if self.inner.has(shape) {
             // Told when the window began.
             traced.disconnected.clear();
@@ -177,7 +177,7 @@ impl CompiledModel {
         shape: &BatchShape,
         batch: &[Vec<Buffer>],
     ) -> Result<PendingRun> {
-        let steps = match self.setup.window_part(self.iterations) {
+        let steps = match self.setup.window().part(self.iterations) {
             WindowPart::Counted | WindowPart::Last => &self.train,
             WindowPart::Inner => &self.inner,
         };

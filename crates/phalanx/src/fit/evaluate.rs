@@ -12,7 +12,7 @@ use super::in_flight::InFlight;
 use super::options::check_batch_size;
 use super::reports::{warn_lost, warn_skipped};
 use super::servers::joined;
-use super::step::BatchShape;
+use super::step::{BatchShape, StepBuilder};
 use super::workers::reader;
 use crate::data::{Batch, Batches, TrainingData};
 use crate::replicas::{BatchPartition, Placement};
@@ -38,7 +38,7 @@ impl Trainer {
     /// # Errors
     /// When the data do not fit the model, are endless or have no weight, a source fails, or the device does.
     pub fn evaluate(&mut self, batches: &Batches) -> Result<Logs> {
-        self.compiled.setup.require_loss("evaluate")?;
+        self.compiled.setup.objective.require_loss("evaluate")?;
         check_finite(batches, "evaluate")?;
         warn_lost(self.engine(), &batches.dataset().lost());
         let (logs, skipped) = Evaluation::of(self, &mut |_, _| Ok(())).run(batches)?;
@@ -51,7 +51,7 @@ impl Trainer {
     /// # Errors
     /// As [`evaluate`](Self::evaluate).
     pub fn test_on_batch(&mut self, batch: &Batch) -> Result<Logs> {
-        self.compiled.setup.require_loss("evaluate")?;
+        self.compiled.setup.objective.require_loss("evaluate")?;
         let totals =
             Evaluation::of(self, &mut |_, _| Ok(())).totals([Ok(batch.clone())], batch.rows())?;
         Ok(self.compiled.setup.logs(&totals, 0.0))
@@ -165,7 +165,8 @@ impl CompiledModel {
         if !self.test.has(&shape) {
             // Processes compare their programs, which no running step may disturb.
             flight.finish(self.placement.engine())?;
-            let traced = self.setup_for(&batch.x, padded).test_step(&shape)?;
+            let setup = self.setup_for(&batch.x, padded);
+            let traced = StepBuilder::new(&setup).test_step(&shape)?;
             let (placement, setup) = (&self.placement, &self.setup);
             self.test
                 .insert(placement, setup, "test_step", &shape, traced)?;

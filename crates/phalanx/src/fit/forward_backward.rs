@@ -51,7 +51,20 @@ impl StepInputs {
     }
 }
 
-impl Setup {
+/// The forward pass of a replica, and what follows from its outputs.
+pub(super) struct ForwardPass<'a> {
+    setup: &'a Setup,
+}
+
+impl<'a> ForwardPass<'a> {
+    pub(super) const fn new(setup: &'a Setup) -> Self {
+        Self { setup }
+    }
+
+    pub(super) const fn setup(&self) -> &'a Setup {
+        self.setup
+    }
+
     /// Forward pass, loss and derivatives on this replica's rows.
     pub(super) fn forward_backward(
         &self,
@@ -61,9 +74,10 @@ impl Setup {
         let differentiate = |inputs: &StepInputs, batch: &BatchTensors| {
             let (outputs, effects) = self.forward(inputs, batch);
             let loss_and_metrics = self.loss_and_metrics(&outputs, batch, &effects);
-            let trained = self.state.trained.iter();
+            let trained = self.setup.state.trained.iter();
             let trained: Vec<&Tensor> = trained.map(|&index| &inputs.variables[index]).collect();
             let loss = self
+                .setup
                 .loss_scale
                 .scaled(&loss_and_metrics.loss, &inputs.scale);
             let gradients = gradients(&loss, &trained);
@@ -76,9 +90,13 @@ impl Setup {
             }
         };
         match self.reduced_weights(inputs, batch) {
-            Some(weights) => {
-                LocalGradients::by_size(&self.reduction, inputs, batch, weights, differentiate)
-            }
+            Some(weights) => LocalGradients::by_size(
+                &self.setup.reduction,
+                inputs,
+                batch,
+                weights,
+                differentiate,
+            ),
             None => differentiate(inputs, batch),
         }
     }
@@ -123,8 +141,8 @@ impl Setup {
         batch: &BatchTensors,
     ) -> (Vec<Output>, Effects) {
         let graph = batch.x[0].graph();
-        let mut cx = Cx::new(graph, &self.model, &inputs.variables)
-            .with_policy(self.precision)
+        let mut cx = Cx::new(graph, &self.setup.model, &inputs.variables)
+            .with_policy(self.setup.precision)
             .with_micro_batches(batch.micro_batches);
         if let Some(key) = &inputs.key {
             let first = batch.first_row(graph);
@@ -133,18 +151,29 @@ impl Setup {
         if let Some(mask) = &batch.mask {
             cx = cx.with_example_mask(mask.clone());
         }
-        let expected = self.model.inputs().map(|(_, shape)| shape.dtype);
+        let expected = self.setup.model.inputs().map(|(_, shape)| shape.dtype);
         let x = batch.x.iter().zip(expected);
         let x: Vec<Tensor> = x.map(|(x, dtype)| x.convert(dtype)).collect();
-        let outputs = Output::all(&mut cx, &self.model, &x);
+        let outputs = Output::all(&mut cx, &self.setup.model, &x);
         let effects = cx.finish();
         batch.wholes.borrow_mut().extend(effects.wholes.clone());
         (outputs, effects)
     }
 
+    /// This replica's share of the loss, and what its rows add to the metrics.
+    pub(super) fn loss_and_metrics(
+        &self,
+        outputs: &[Output],
+        batch: &BatchTensors,
+        effects: &Effects,
+    ) -> LossAndMetrics {
+        let (objective, replicas) = (&self.setup.objective, self.setup.replicas);
+        objective.loss_and_metrics(outputs, batch, effects, replicas)
+    }
+
     /// An output of the model, sharded as batches are.
     fn shard_like_batch(&self, output: &Tensor) -> Tensor {
-        match self.layout.mesh() {
+        match self.setup.layout.mesh() {
             Some(mesh) => output.sharded(&mesh.of_batch(output.rank())),
             None => output.clone(),
         }

@@ -1,7 +1,7 @@
-//! The loss of one replica's rows, its metrics, and the state of its layers.
+//! The loss of one replica's rows, and its metrics.
 //!
 //! A replica's loss is its share of the loss of the whole batch: the weighted sum over its rows, divided by the weight of
-//! *all* replicas' rows ([`Setup::global_weight`]). The shares add up to the loss, and so do their gradients, however
+//! *all* replicas' rows ([`global_weight`]). The shares add up to the loss, and so do their gradients, however
 //! unequally rows and weights are divided.
 
 use phalanx_graph::op::ReduceOp;
@@ -11,9 +11,9 @@ use super::batch_tensors::{BatchTensors, GlobalWeights};
 use super::compile::{Compile, LossTerm, Losses, NamedMetric, weighted_sum};
 use super::epoch_totals::LossAndMetrics;
 use super::outputs::Output;
-use super::setup::Setup;
 use crate::losses::{Loss, without_unweighted};
 use crate::nn::{Effects, Model};
+use crate::{Error, Result};
 
 /// What the outputs of a model are compared with, and how.
 #[derive(Clone)]
@@ -41,6 +41,72 @@ impl Objective {
             targets,
             metrics,
         }
+    }
+
+    /// A replica's share of the loss of `replicas` replicas, and what its rows add to the metrics.
+    pub(super) fn loss_and_metrics(
+        &self,
+        outputs: &[Output],
+        batch: &BatchTensors,
+        effects: &Effects,
+        replicas: usize,
+    ) -> LossAndMetrics {
+        let row_weights = batch.row_weights();
+        let mut terms = Vec::new();
+        let mut loss = outputs[0].value.graph().scalar(DType::F32, 0.0);
+        let mut unmasked = None;
+        for term in &self.losses.terms {
+            let output = &outputs[term.output];
+            let weight = output.weight(row_weights.as_ref());
+            let y_pred = without_unweighted(&output.value, weight.as_ref());
+            let y_true = self.target(term.output, batch);
+            let values = term.loss.per_example(y_true, &y_pred);
+            check_rows(term.loss.name(), &values, batch.rows());
+            let (sum, own) = weighted_sum(&values, weight.as_ref());
+            let whole = global_weight(&own, weight.is_some(), batch, replicas);
+            if output.mask.is_some() {
+                unmasked.get_or_insert_with(|| (own.clone(), whole.clone()));
+            }
+            let mean = divide_or_zero(&sum, &whole);
+            loss = loss.convert(mean.dtype()) + &mean * term.weight;
+            terms.push(mean);
+        }
+        for added in &effects.losses {
+            let added = added.convert(loss.dtype());
+            loss = match replicas * batch.micro_batches {
+                1 => &loss + added,
+                parts => &loss + added * (1.0 / parts as f64),
+            };
+        }
+        let (weight, whole) = unmasked.unwrap_or_else(|| match &row_weights {
+            Some(weight) => {
+                let own = weight.sum_all();
+                let whole = global_weight(&own, true, batch, replicas);
+                (own, whole)
+            }
+            None => {
+                let own = loss.like(batch.rows() as f64);
+                let whole = global_weight(&own, false, batch, replicas);
+                (own, whole)
+            }
+        });
+        LossAndMetrics {
+            metrics: self.metric_updates(outputs, batch, row_weights.as_ref()),
+            weight,
+            global_weight: whole,
+            loss,
+            terms,
+        }
+    }
+
+    /// Refuses to do what needs a loss without one.
+    pub(super) fn require_loss(&self, doing: &str) -> Result<()> {
+        if self.losses.terms.is_empty() {
+            return Err(Error::user(format!(
+                "cannot {doing}: the model was compiled without a loss; set `loss` in Compile"
+            )));
+        }
+        Ok(())
     }
 
     /// The target of an output of the model.
@@ -83,113 +149,32 @@ fn classes(model: &Model, losses: &Losses, targets: &[usize]) -> Vec<(usize, usi
     losses.terms.iter().filter_map(of_term).collect()
 }
 
-impl Setup {
-    /// The new state of layers that all replicas agree on: the mean over their examples of floats, the maximum of
-    /// integers.
-    ///
-    /// Keras keeps what one replica has and saves that; TensorFlow 2 evaluates with each replica's own.
-    pub(super) fn synced_layer_state(
-        &self,
-        updates: &[(usize, Tensor)],
-        batch: &BatchTensors,
-    ) -> Vec<(usize, Tensor)> {
-        if self.replicas == 1 {
-            return updates.to_vec();
+/// The weight of the rows of all replicas and micro-batches, from the weight of these rows; where rows have no weights
+/// of their own, every replica has as much.
+///
+/// With micro-batches it is a parameter of the program, since it must be known before the first micro-batch is
+/// differentiated; the pipeline computes it in a program of its own.
+fn global_weight(own: &Tensor, varies: bool, batch: &BatchTensors, replicas: usize) -> Tensor {
+    match &batch.global_weights {
+        GlobalWeights::AllReduced => {}
+        GlobalWeights::Recorded(kept) => {
+            kept.borrow_mut().push(own.clone());
+            return own.clone();
         }
-        let values: Vec<Tensor> = updates.iter().map(|(_, value)| value.clone()).collect();
-        let rows = batch.rows.as_ref().map(|rows| rows.convert(DType::F32));
-        let agreed = self.reduction.agreed(&values, rows.as_ref());
-        updates
-            .iter()
-            .map(|(index, _)| *index)
-            .zip(agreed)
-            .collect()
-    }
-
-    /// This replica's share of the loss, and what its rows add to the metrics.
-    pub(super) fn loss_and_metrics(
-        &self,
-        outputs: &[Output],
-        batch: &BatchTensors,
-        effects: &Effects,
-    ) -> LossAndMetrics {
-        let row_weights = batch.row_weights();
-        let mut terms = Vec::new();
-        let mut loss = outputs[0].value.graph().scalar(DType::F32, 0.0);
-        let mut unmasked = None;
-        for term in &self.objective.losses.terms {
-            let output = &outputs[term.output];
-            let weight = output.weight(row_weights.as_ref());
-            let y_pred = without_unweighted(&output.value, weight.as_ref());
-            let y_true = self.objective.target(term.output, batch);
-            let values = term.loss.per_example(y_true, &y_pred);
-            check_rows(term.loss.name(), &values, batch.rows());
-            let (sum, own) = weighted_sum(&values, weight.as_ref());
-            let whole = self.global_weight(&own, weight.is_some(), batch);
-            if output.mask.is_some() {
-                unmasked.get_or_insert_with(|| (own.clone(), whole.clone()));
-            }
-            let mean = divide_or_zero(&sum, &whole);
-            loss = loss.convert(mean.dtype()) + &mean * term.weight;
-            terms.push(mean);
-        }
-        for added in &effects.losses {
-            let added = added.convert(loss.dtype());
-            loss = match self.replicas * batch.micro_batches {
-                1 => &loss + added,
-                parts => &loss + added * (1.0 / parts as f64),
-            };
-        }
-        let (weight, whole) = unmasked.unwrap_or_else(|| match &row_weights {
-            Some(weight) => {
-                let own = weight.sum_all();
-                let whole = self.global_weight(&own, true, batch);
-                (own, whole)
-            }
-            None => {
-                let own = loss.like(batch.rows() as f64);
-                let whole = self.global_weight(&own, false, batch);
-                (own, whole)
-            }
-        });
-        LossAndMetrics {
-            metrics: self
-                .objective
-                .metric_updates(outputs, batch, row_weights.as_ref()),
-            weight,
-            global_weight: whole,
-            loss,
-            terms,
+        GlobalWeights::Known(global_weights) => {
+            let total = global_weights.borrow_mut().next();
+            return total.expect("a total for each weight that was kept");
         }
     }
-
-    /// The weight of the rows of all replicas and micro-batches, from the weight of these rows; where rows have no weights
-    /// of their own, every replica has as much.
-    ///
-    /// With micro-batches it is a parameter of the program, since it must be known before the first micro-batch is
-    /// differentiated; the pipeline computes it in a program of its own.
-    fn global_weight(&self, own: &Tensor, varies: bool, batch: &BatchTensors) -> Tensor {
-        match &batch.global_weights {
-            GlobalWeights::AllReduced => {}
-            GlobalWeights::Recorded(kept) => {
-                kept.borrow_mut().push(own.clone());
-                return own.clone();
-            }
-            GlobalWeights::Known(global_weights) => {
-                let total = global_weights.borrow_mut().next();
-                return total.expect("a total for each weight that was kept");
-            }
-        }
-        if batch.micro_batches > 1 && varies {
-            let whole = own.graph().parameter("whole", own.shape());
-            batch.wholes.borrow_mut().push((own.clone(), whole.clone()));
-            return whole;
-        }
-        match (self.replicas * batch.micro_batches, varies) {
-            (1, _) => own.clone(),
-            (_, true) => own.all_reduce(ReduceOp::Sum),
-            (replicas, false) => own * replicas as f64,
-        }
+    if batch.micro_batches > 1 && varies {
+        let whole = own.graph().parameter("whole", own.shape());
+        batch.wholes.borrow_mut().push((own.clone(), whole.clone()));
+        return whole;
+    }
+    match (replicas * batch.micro_batches, varies) {
+        (1, _) => own.clone(),
+        (_, true) => own.all_reduce(ReduceOp::Sum),
+        (parts, false) => own * parts as f64,
     }
 }
 

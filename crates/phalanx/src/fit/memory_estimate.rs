@@ -5,7 +5,7 @@ use phalanx_graph::Shape;
 use super::batch::check_values;
 use super::compile::Compile;
 use super::setup::Setup;
-use super::step::BatchShape;
+use super::step::{BatchShape, StepBuilder};
 use super::trainer::Trainer;
 use crate::data::Batch;
 use crate::engine::CompileRequest;
@@ -90,7 +90,7 @@ impl StepEstimator {
     /// # Errors
     /// When the batch does not fit the model, or the compiler fails.
     pub fn estimate(&self, batch: &Batch, rows: usize) -> Result<Estimate> {
-        self.setup.estimate(&self.placement, batch, rows)
+        estimate(&self.setup, &self.placement, batch, rows)
     }
 
     /// The largest batch whose training step needs no more than `memory` bytes.
@@ -125,47 +125,45 @@ impl Trainer {
     /// # Errors
     /// As [`StepEstimator::estimate`].
     pub fn estimate(&self, batch: &Batch, rows: usize) -> Result<Estimate> {
-        self.compiled.setup.estimate(self.placement(), batch, rows)
+        estimate(&self.compiled.setup, self.placement(), batch, rows)
     }
 }
 
-impl Setup {
-    fn estimate(&self, placement: &Placement, batch: &Batch, rows: usize) -> Result<Estimate> {
-        self.require_loss("estimate a training step")?;
-        if rows == 0 {
-            return Err(Error::user(
-                "cannot estimate a step of 0 examples; expected 1 or more",
-            ));
-        }
-        if matches!(placement.layout(), Layout::Pipelined(_)) {
-            return Err(Error::user(
-                "the memory of a model in stages is not estimated; estimate it on one device, of which each stage needs its part",
-            ));
-        }
-        // With unequal shares every device has arrays of the largest part.
-        let partition = placement.partition(rows, rows);
-        let whole = BatchShape::of(self, batch)?;
-        let shape = whole.part(&partition, false, self.branches_by_size());
-        let setup = self.with_local_parameters();
-        let part = setup.last_part();
-        let program = setup.train_step(&shape, part)?.program;
-        let memory = placement
-            .engine()
-            .memory(CompileRequest::new("train_step", &program))?;
-        let variables = self.model.variables().iter();
-        let of_model = self.model.activation_bytes(self.precision);
-        let bytes = |bytes: i64| u64::try_from(bytes).unwrap_or(0);
-        Ok(Estimate {
-            rows,
-            variables: total(variables.map(|variable| &variable.shape)),
-            optimizer: total(self.state.slots.iter().map(|slot| &slot.shape)),
-            batch: total(shape.all()),
-            temporary: bytes(memory.temporary),
-            activations: of_model.saturating_mul(rows as u64),
-            total: bytes(memory.total()),
-            flops: program.simplified().cost().total.flops,
-        })
+fn estimate(setup: &Setup, placement: &Placement, batch: &Batch, rows: usize) -> Result<Estimate> {
+    setup.objective.require_loss("estimate a training step")?;
+    if rows == 0 {
+        return Err(Error::user(
+            "cannot estimate a step of 0 examples; expected 1 or more",
+        ));
     }
+    if matches!(placement.layout(), Layout::Pipelined(_)) {
+        return Err(Error::user(
+            "the memory of a model in stages is not estimated; estimate it on one device, of which each stage needs its part",
+        ));
+    }
+    // With unequal shares every device has arrays of the largest part.
+    let partition = placement.partition(rows, rows);
+    let whole = BatchShape::of(setup, batch)?;
+    let shape = whole.part(&partition, false, setup.branches_by_size());
+    let local = setup.with_local_parameters();
+    let step = StepBuilder::new(&local).train_step(&shape, local.window().last_part())?;
+    let program = step.program;
+    let memory = placement
+        .engine()
+        .memory(CompileRequest::new("train_step", &program))?;
+    let variables = setup.model.variables().iter();
+    let of_model = setup.model.activation_bytes(setup.precision);
+    let bytes = |bytes: i64| u64::try_from(bytes).unwrap_or(0);
+    Ok(Estimate {
+        rows,
+        variables: total(variables.map(|variable| &variable.shape)),
+        optimizer: total(setup.state.slots.iter().map(|slot| &slot.shape)),
+        batch: total(shape.all()),
+        temporary: bytes(memory.temporary),
+        activations: of_model.saturating_mul(rows as u64),
+        total: bytes(memory.total()),
+        flops: program.simplified().cost().total.flops,
+    })
 }
 
 impl BatchShape {

@@ -3,6 +3,7 @@
 //! A [`Trainer`] holds a model's values on a device. A step is one program (see `step.rs`), which `compiled_model.rs` runs; the loop
 //! in `train_loop.rs` only hands it batches, keeps a few steps in flight, and reads the sums of an epoch when somebody looks at them.
 
+mod accumulation_window;
 mod batch;
 mod batch_tensors;
 pub mod callbacks;
@@ -31,6 +32,7 @@ mod predict;
 pub mod preemption;
 mod progress;
 mod recovery;
+mod reduced_gradients;
 mod replica_times;
 mod reports;
 mod saving;
@@ -47,6 +49,7 @@ mod tensorboard_settings;
 mod trace;
 mod train_loop;
 mod train_state;
+mod train_step;
 mod trainer;
 mod training_progress;
 mod uneven_shares;

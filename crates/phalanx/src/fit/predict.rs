@@ -9,7 +9,7 @@ use super::batch::{check_indices, put};
 use super::compiled_model::CompiledModel;
 use super::evaluate::{check_finite, padded_partition};
 use super::reports::{warn_lost, warn_skipped};
-use super::step::BatchShape;
+use super::step::{BatchShape, StepBuilder};
 use super::workers::reader;
 use crate::data::{AutoShardPolicy, Batches, TrainingData};
 use crate::replicas::{BatchPartition, World};
@@ -147,7 +147,8 @@ impl CompiledModel {
         let shape = whole.part(&partition, false, self.setup.branches_by_size());
         let padded = partition.padded_rows() * partition.replicas();
         if !self.predict.has(&shape) {
-            let traced = self.setup_for(x, padded).predict_step(&shape)?;
+            let by_rows = self.setup_for(x, padded);
+            let traced = StepBuilder::new(&by_rows).predict_step(&shape)?;
             let (placement, setup) = (&self.placement, &self.setup);
             self.predict
                 .insert(placement, setup, "predict_step", &shape, traced)?;

@@ -8,9 +8,10 @@ use phalanx_graph::Program;
 use super::Trainer;
 use super::batch::{put, tensors};
 use super::compiled_model::CompiledModel;
+use super::forward_backward::ForwardPass;
 use super::in_flight::InFlight;
 use super::options::Watch;
-use super::step::BatchShape;
+use super::step::{BatchShape, StepBuilder};
 use super::train_state::slices;
 use crate::data::Batch;
 use crate::optim::WindowPart;
@@ -268,7 +269,7 @@ impl Trainer {
 }
 
 fn replica_times(model: &CompiledModel, batch: &Batch, steps: usize) -> Result<ReplicaTimes> {
-    model.setup.require_loss("time the replicas")?;
+    model.setup.objective.require_loss("time the replicas")?;
     if matches!(
         model.placement.layout(),
         Layout::Sharded(_) | Layout::Pipelined(_)
@@ -311,18 +312,17 @@ fn replica_times(model: &CompiledModel, batch: &Batch, steps: usize) -> Result<R
     });
     Ok(ReplicaTimes {
         replicas: replicas.collect(),
-        shares_count: model.setup.layer_communication().is_none(),
+        shares_count: ForwardPass::new(&model.setup)
+            .layer_communication()
+            .is_none(),
     })
 }
 
 /// The step of one replica by itself as a program of all: none waits for another, nor does what layers exchange.
 fn replica_step(model: &CompiledModel, shape: &BatchShape) -> Result<Program> {
-    let mut program = model
-        .setup
-        .for_single_replica()
-        .train_step(shape, WindowPart::Counted)?
-        .program
-        .simplified();
+    let setup = model.setup.for_single_replica();
+    let step = StepBuilder::new(&setup).train_step(shape, WindowPart::Counted)?;
+    let mut program = step.program.simplified();
     // The state goes on from where it is.
     program.donated.clear();
     program.replicas = model.placement.replicas();

@@ -15,7 +15,7 @@ use super::compiled_model::CompiledModel;
 use super::epoch_totals::EpochTotals;
 use super::history::{InputReport, Logs};
 use super::reports::{empty_epoch_error, input_of, stopped_error};
-use super::step::BatchShape;
+use super::step::{BatchShape, StepBuilder};
 use super::step_cache::StepExecutable;
 use super::step_times::StepPart;
 use super::train_loop::FitRun;
@@ -132,8 +132,8 @@ fn compile_piece(
         return Ok(());
     }
     model.clock.enter(StepPart::Compile);
-    let traced = model.setup_for(&batch.x, padded);
-    let traced = traced.train_step(shape, WindowPart::Counted)?;
+    let by_rows = model.setup_for(&batch.x, padded);
+    let traced = StepBuilder::new(&by_rows).train_step(shape, WindowPart::Counted)?;
     let (placement, setup) = (&model.placement, &model.setup);
     model
         .train

@@ -12,14 +12,12 @@
 use phalanx_graph::{DType, Graph, GraphError, Program, Shape, Tensor};
 
 use super::batch_tensors::BatchTensors;
-use super::epoch_totals::LossAndMetrics;
-use super::forward_backward::{LocalGradients, StepInputs};
-use super::loss_scale::FiniteCheck;
+use super::forward_backward::{ForwardPass, StepInputs};
 use super::pipeline::{PipelinePrograms, weight_program};
+use super::reduced_gradients::{ReducedGradients, exchange_report};
 use super::setup::{Setup, StepLayout};
-use super::state_spec::StateView;
-use super::state_updates::StateUpdates;
-use crate::optim::{ParamSpec, WindowPart};
+use super::train_step::TrainStep;
+use crate::optim::WindowPart;
 use crate::{Error, Result};
 
 /// The shapes of a batch as one replica gets it, with the batch dim.
@@ -69,24 +67,6 @@ pub(super) struct SentToServers {
     pub(super) shapes: Vec<Shape>,
 }
 
-/// The gradients of a step over all replicas.
-pub(super) struct ReducedGradients {
-    /// This replica's loss and metrics; none where another program has counted them.
-    loss_and_metrics: Option<LossAndMetrics>,
-    /// Positions, among the trained variables, of those that the loss depends on.
-    pub(super) connected: Vec<usize>,
-    /// Their gradients, of the scaled loss.
-    pub(super) gradients: Vec<Tensor>,
-    /// New state of layers, by the positions of the variables.
-    pub(super) updates: Vec<(usize, Tensor)>,
-    /// Whether the gradients are finite, in parts, where another program has found out.
-    finite: Vec<Tensor>,
-    /// Which part of a window they are of: within one they are this replica's alone.
-    part: WindowPart,
-    /// What replicas exchange, in words.
-    exchange: Option<String>,
-}
-
 impl StepProgram {
     fn new(program: Program, kind: StepKind) -> Self {
         Self {
@@ -98,46 +78,58 @@ impl StepProgram {
     }
 }
 
-impl Setup {
+/// Builds the program of a step.
+pub(super) struct StepBuilder<'a> {
+    setup: &'a Setup,
+    graph: Graph,
+}
+
+impl<'a> StepBuilder<'a> {
+    pub(super) fn new(setup: &'a Setup) -> Self {
+        Self {
+            graph: setup.graph(),
+            setup,
+        }
+    }
+
     /// The programs of a training step.
     ///
     /// Arguments: the state (see [`StateSpec`](super::state_spec::StateSpec)), the epoch totals, the seed, the batch.
-    /// Outputs: the changed state, the epoch totals. Where the layout is another, the function of its case says how.
+    /// Outputs: the changed state, the epoch totals. Where the layout is another, the method of [`TrainStep`] for its case says how.
     ///
-    /// `part` is as [`window_part`](Self::window_part) has it. A step within a window exchanges no gradients, its last step the
-    /// sums over the window.
-    pub(super) fn train_step(&self, shape: &BatchShape, part: WindowPart) -> Result<StepProgram> {
-        let graph = self.graph();
-        let state = match self.layout {
+    /// `part` is as [`AccumulationWindow::part`](super::accumulation_window::AccumulationWindow::part) has it. A step within a
+    /// window exchanges no gradients, its last step the sums over the window.
+    pub(super) fn train_step(self, shape: &BatchShape, part: WindowPart) -> Result<StepProgram> {
+        let (setup, graph) = (self.setup, &self.graph);
+        let state = match setup.layout {
             StepLayout::ParameterDevice | StepLayout::Servers => {
-                self.state.bind_for_replicas(&graph)
+                setup.state.bind_for_replicas(graph)
             }
-            _ => self.state.bind(&graph),
+            _ => setup.state.bind(graph),
         };
-        let totals = graph.parameter("tally", self.epoch_totals.shape());
+        let totals = graph.parameter("tally", setup.epoch_totals.shape());
         let seed = graph.parameter("seed", Shape::new(DType::U32, [2]));
-        let batch = self.bind_batch(&graph, shape);
-        let view = self.state.view(&state);
-        let inputs = StepInputs::of_step(&graph, &view, &seed);
-        let mut local = self.forward_backward(&inputs, &batch);
+        let batch = self.bind_batch(shape);
+        let view = setup.state.view(&state);
+        let inputs = StepInputs::of_step(graph, &view, &seed);
+        let mut local = ForwardPass::new(setup).forward_backward(&inputs, &batch);
         if part == WindowPart::Last {
-            self.add_window(&view, &mut local);
+            local.add_window(setup, &view);
         }
-        let reduced = self.all_reduce(&graph, local, &batch, part)?;
-        let disconnected = self.state.names_of_others(&reduced.connected);
-        let exchange = reduced.exchange.clone();
-        let (program, kind) = match &self.layout {
-            StepLayout::Replicated | StepLayout::Sharded(_) => {
-                self.update_in_place(&graph, &state, &totals, &reduced)
-            }
-            StepLayout::ParameterDevice => {
-                self.send_to_parameter_device(&graph, &state, &totals, &reduced)
-            }
-            StepLayout::Servers => self.send_to_servers(&graph, &state, &totals, &reduced),
-            StepLayout::Pipelined(plan) => {
-                self.accumulate_micro_batch(&graph, plan, &state, &totals, &batch, reduced)
-            }
-        }?;
+        local.check_connected(setup)?;
+        let exchange = exchange_report(setup, &local, part);
+        let reduced = ReducedGradients::all_reduce(setup, &local, &batch, part);
+        let disconnected = setup.state.names_of_others(&reduced.connected);
+        let step = TrainStep {
+            loss_and_metrics: local.loss_and_metrics,
+            graph: self.graph,
+            setup,
+            state,
+            totals,
+            batch,
+            reduced,
+        };
+        let (program, kind) = step.finish()?;
         Ok(StepProgram {
             program,
             kind,
@@ -146,224 +138,18 @@ impl Setup {
         })
     }
 
-    /// Ends a step that replaces the state on the devices that computed.
-    fn update_in_place(
-        &self,
-        graph: &Graph,
-        state: &[Tensor],
-        totals: &Tensor,
-        reduced: &ReducedGradients,
-    ) -> Result<(Program, StepKind)> {
-        let view = self.state.view(state);
-        let mut updates = StateUpdates::new(state);
-        let finite_check = self.update(&view, reduced, &mut updates);
-        updates.shard(&self.state.shardings());
-        let mut after = self.totals_after_step(totals, reduced, finite_check.as_ref(), &view);
-        if self.workers > 1 {
-            // A step is a transaction: if an exchange failed, every array stays as it was.
-            let succeeded = graph.exchanges_succeeded();
-            updates.select_if(&succeeded);
-            after = succeeded.select(&after, totals);
-        }
-        let (program, changed) = updates.finish(graph, Some(&after))?;
-        Ok((program, StepKind::InPlace { changed }))
-    }
-
-    /// Ends a step whose variables are on a parameter device, as two programs.
-    ///
-    /// The first, of the replicas: arguments are variables, slots of the loss scale, iterations, epoch totals, seed,
-    /// batch; outputs the gradients, the new state of layers, the epoch totals. The second, of the parameter device:
-    /// arguments are the state, the gradients, the new state of layers; outputs the changed state.
-    fn send_to_parameter_device(
-        &self,
-        graph: &Graph,
-        state: &[Tensor],
-        totals: &Tensor,
-        reduced: &ReducedGradients,
-    ) -> Result<(Program, StepKind)> {
-        let view = self.state.view(state);
-        let unscaled = self
-            .loss_scale
-            .unscaled(reduced.gradients.clone(), view.scale);
-        let finite_check = self.loss_scale.finite_check(&unscaled, &[], view.scale);
-        let after = self.totals_after_step(totals, reduced, finite_check.as_ref(), &view);
-        let updates = reduced.updates.iter().map(|(_, value)| value);
-        let sent: Vec<&Tensor> = reduced.gradients.iter().chain(updates).collect();
-        let named = sent.iter().map(|value| ("sent", *value));
-        let outputs: Vec<(&str, &Tensor)> = named.chain([("tally", &after)]).collect();
-        let mut program = graph.finish(&outputs).map_err(explain)?;
-        program.donated = vec![(state.len(), outputs.len() - 1)];
-        let apply_graph = Graph::new();
-        let state = self.state.bind(&apply_graph);
-        let mut updates = StateUpdates::new(&state);
-        self.apply_received(&apply_graph, &state, reduced, 0, &mut updates);
-        let (apply, changed) = updates.finish(&apply_graph, None)?;
-        let kind = StepKind::ParameterDevice {
-            apply: Box::new(apply),
-            sent: sent.iter().map(|value| value.shape()).collect(),
-            changed,
-        };
-        Ok((program, kind))
-    }
-
-    /// Ends a step whose variables are on parameter servers. Arguments: variables, iterations, epoch totals, seed, batch; outputs: the
-    /// gradients, by how much layers changed their state (of integers the new state), the epoch totals.
-    fn send_to_servers(
-        &self,
-        graph: &Graph,
-        state: &[Tensor],
-        totals: &Tensor,
-        reduced: &ReducedGradients,
-    ) -> Result<(Program, StepKind)> {
-        let view = self.state.view(state);
-        let unscaled = self
-            .loss_scale
-            .unscaled(reduced.gradients.clone(), view.scale);
-        let after = self.totals_after_step(totals, reduced, None, &view);
-        let connected = reduced.connected.iter();
-        let connected: Vec<usize> = connected.map(|&p| self.state.trained[p]).collect();
-        let gradients = unscaled.iter().zip(&connected);
-        let gradients =
-            gradients.map(|(value, &index)| value.convert(view.variables[index].dtype()));
-        let changes = reduced.updates.iter().map(|(index, value)| {
-            let old = &view.variables[*index];
-            let value = value.convert(old.dtype());
-            match value.dtype().is_float() {
-                true => value - old,
-                false => value,
-            }
-        });
-        let sent: Vec<Tensor> = gradients.chain(changes).collect();
-        let named = sent.iter().map(|value| ("sent", value));
-        let outputs: Vec<(&str, &Tensor)> = named.chain([("tally", &after)]).collect();
-        let mut program = graph.finish(&outputs).map_err(explain)?;
-        program.donated = vec![(state.len(), outputs.len() - 1)];
-        let kind = StepKind::Servers(SentToServers {
-            connected,
-            changed: reduced.updates.iter().map(|(index, _)| *index).collect(),
-            shapes: sent.iter().map(Tensor::shape).collect(),
-        });
-        Ok((program, kind))
-    }
-
-    /// Updates the state from gradients that another program computed: they, the new state of layers and `flags` scalars
-    /// that say whether gradients are finite become parameters, in this order. Returns whether the step counts.
-    pub(super) fn apply_received(
-        &self,
-        graph: &Graph,
-        state: &[Tensor],
-        reduced: &ReducedGradients,
-        flags: usize,
-        state_updates: &mut StateUpdates,
-    ) -> Option<FiniteCheck> {
-        let bind = |value: &Tensor| graph.parameter("received", value.shape());
-        let gradients = reduced.gradients.iter().map(bind).collect();
-        let updates = reduced.updates.iter();
-        let updates = updates.map(|(index, value)| (*index, bind(value)));
-        let updates = updates.collect();
-        let flag = |_| graph.parameter("finite", Shape::scalar(DType::Bool));
-        let received = ReducedGradients {
-            loss_and_metrics: None,
-            connected: reduced.connected.clone(),
-            gradients,
-            updates,
-            finite: (0..flags).map(flag).collect(),
-            part: reduced.part,
-            exchange: None,
-        };
-        self.update(&self.state.view(state), &received, state_updates)
-    }
-
-    /// Adds what a replica has accumulated over the batches of a window to the gradients of the last one; they are of the
-    /// scaled loss, accumulated ones are not.
-    fn add_window(&self, view: &StateView<'_>, local: &mut LocalGradients) {
-        let accumulated = self.state.accumulated();
-        let first = view.variables.len();
-        for (&param, gradient) in local.connected.iter().zip(&mut local.gradients) {
-            let sum = &view.slots[accumulated[param] - first];
-            let sum = self.loss_scale.scaled(sum, view.scale);
-            *gradient = gradient.convert(sum.dtype()) + sum;
-        }
-    }
-
-    /// Sums the gradients of all replicas, unless the window goes on, and lets them agree on the new state of layers.
-    fn all_reduce(
-        &self,
-        graph: &Graph,
-        local: LocalGradients,
-        batch: &BatchTensors,
-        part: WindowPart,
-    ) -> Result<ReducedGradients> {
-        let trains = !self.state.trained.is_empty();
-        if local.connected.is_empty() && trains && graph.error().is_none() {
-            return Err(Error::user(
-                "the loss depends on no trainable variable, so there is nothing to train; check that the loss uses the model's output and that it is differentiable",
-            ));
-        }
-        let mut gradients = local.gradients;
-        let is_exchanged = self.replicas > 1 && part != WindowPart::Inner;
-        let is_told = is_exchanged && graph.error().is_none();
-        let exchange = is_told.then(|| self.told_exchange(&gradients));
-        if is_exchanged {
-            gradients = self.reduction.sum(&gradients);
-        }
-        Ok(ReducedGradients {
-            part,
-            exchange,
-            updates: self.synced_layer_state(&local.updates, batch),
-            loss_and_metrics: Some(local.loss_and_metrics),
-            finite: Vec::new(),
-            connected: local.connected,
-            gradients,
-        })
-    }
-
-    /// What replicas exchange, and when.
-    fn told_exchange(&self, gradients: &[Tensor]) -> String {
-        let exchange = self.reduction.report(gradients);
-        match self.local_window() {
-            None => format!("replicas add in each step {exchange}"),
-            Some(steps) => format!("replicas add after every {steps} batches {exchange}"),
-        }
-    }
-
-    /// The epoch totals after a training step, skipped or not.
-    pub(super) fn totals_after_step(
-        &self,
-        totals: &Tensor,
-        reduced: &ReducedGradients,
-        finite_check: Option<&FiniteCheck>,
-        view: &StateView<'_>,
-    ) -> Tensor {
-        let Some(loss_and_metrics) = &reduced.loss_and_metrics else {
-            return totals.clone();
-        };
-        let counted = Some(view.iterations);
-        let after = self
-            .epoch_totals
-            .add_batch(totals, loss_and_metrics, counted, self.workers);
-        match finite_check {
-            Some(check) => {
-                let skipped = self
-                    .epoch_totals
-                    .add_skipped(totals, check, view.iterations);
-                check.finite.select(&after, &skipped)
-            }
-            None => after,
-        }
-    }
-
     /// The program of a test. Arguments: the variables, the epoch totals, the batch. Output: the epoch totals.
-    pub(super) fn test_step(&self, shape: &BatchShape) -> Result<StepProgram> {
-        let graph = self.graph();
-        let variables = self.state.bind_variables(&graph);
-        let totals = graph.parameter("tally", self.epoch_totals.shape());
-        let batch = self.bind_batch(&graph, shape);
-        let loss_and_metrics = self.forward_loss(&StepInputs::variables(&variables), &batch);
-        let after = self
+    pub(super) fn test_step(self, shape: &BatchShape) -> Result<StepProgram> {
+        let (setup, graph) = (self.setup, &self.graph);
+        let variables = setup.state.bind_variables(graph);
+        let totals = graph.parameter("tally", setup.epoch_totals.shape());
+        let batch = self.bind_batch(shape);
+        let pass = ForwardPass::new(setup);
+        let loss_and_metrics = pass.forward_loss(&StepInputs::variables(&variables), &batch);
+        let after = setup
             .epoch_totals
             .add_batch(&totals, &loss_and_metrics, None, 1);
-        let weights = weight_program(&graph, &batch)?;
+        let weights = weight_program(graph, &batch)?;
         let mut program = graph.finish(&[("tally", &after)]).map_err(explain)?;
         program.donated = vec![(variables.len(), 0)];
         let pipelined = || PipelinePrograms::test(variables.len(), weights);
@@ -374,11 +160,12 @@ impl Setup {
     }
 
     /// The program of a prediction. Arguments: the variables, the inputs. Outputs: the outputs of the model.
-    pub(super) fn predict_step(&self, shape: &BatchShape) -> Result<StepProgram> {
-        let graph = self.graph();
-        let variables = self.state.bind_variables(&graph);
-        let batch = BatchTensors::bind(&graph, shape, self.layout.mesh());
-        let outputs = self.forward_outputs(&StepInputs::variables(&variables), &batch);
+    pub(super) fn predict_step(self, shape: &BatchShape) -> Result<StepProgram> {
+        let (setup, graph) = (self.setup, &self.graph);
+        let variables = setup.state.bind_variables(graph);
+        let batch = BatchTensors::bind(graph, shape, setup.layout.mesh());
+        let pass = ForwardPass::new(setup);
+        let outputs = pass.forward_outputs(&StepInputs::variables(&variables), &batch);
         let named: Vec<(&str, &Tensor)> = outputs.iter().map(|output| ("output", output)).collect();
         let program = graph.finish(&named).map_err(explain)?;
         let pipelined = || PipelinePrograms::forward(outputs.len());
@@ -388,64 +175,23 @@ impl Setup {
         ))
     }
 
+    /// A batch that trains or tests, as parameters of the graph.
+    fn bind_batch(&self, shape: &BatchShape) -> BatchTensors {
+        let layout = &self.setup.layout;
+        let mut batch = BatchTensors::bind(&self.graph, shape, layout.mesh());
+        if let Some(plan) = layout.stage_plan() {
+            batch.micro_batches = plan.micro_batches;
+        }
+        batch
+    }
+
     fn kind_without_update(&self, pipelined: impl FnOnce() -> PipelinePrograms) -> StepKind {
-        match self.layout {
+        match self.setup.layout {
             StepLayout::Pipelined(_) => StepKind::Pipelined(Box::new(pipelined())),
             _ => StepKind::InPlace {
                 changed: Vec::new(),
             },
         }
-    }
-
-    /// Updates the state with these gradients; returns whether the step counts.
-    fn update(
-        &self,
-        view: &StateView<'_>,
-        reduced: &ReducedGradients,
-        state_updates: &mut StateUpdates,
-    ) -> Option<FiniteCheck> {
-        let (spec, connected) = (&self.state, &reduced.connected);
-        let (variables, slots) = (view.variables, view.slots);
-        let gradients = self
-            .loss_scale
-            .unscaled(reduced.gradients.clone(), view.scale);
-        let finite_check = self
-            .loss_scale
-            .finite_check(&gradients, &reduced.finite, view.scale);
-        let params = connected.iter().map(|&param| spec.params[param].clone());
-        let params: Vec<ParamSpec> = params.collect();
-        let values = connected.iter();
-        let values = values.map(|&param| variables[spec.trained[param]].clone());
-        let values: Vec<Tensor> = values.collect();
-        // Without a gradient neither the variable nor its slots change.
-        let is_used = |&slot: &usize| {
-            let owner = spec.slots[slot].param;
-            owner.is_none_or(|param| connected.contains(&param))
-        };
-        let used: Vec<usize> = (0..slots.len()).filter(is_used).collect();
-        let slots: Vec<Tensor> = used.iter().map(|&slot| slots[slot].clone()).collect();
-        let step = (reduced.part, view.iterations);
-        let applied = self
-            .optimizer
-            .apply_in_window(&params, step, &values, &gradients, &slots);
-        for (&param, value) in connected.iter().zip(&applied.params) {
-            state_updates.set(spec.trained[param], value);
-        }
-        for (&slot, value) in used.iter().zip(&applied.slots) {
-            state_updates.set(variables.len() + slot, value);
-        }
-        for (index, value) in &reduced.updates {
-            state_updates.set(*index, value);
-        }
-        state_updates.set(state_updates.len() - 1, &(view.iterations + 1.0));
-        if let Some(finite_check) = &finite_check {
-            // The scale changes in a skipped step too, so it is set behind the selection.
-            state_updates.select_if(&finite_check.finite);
-            for (slot, value) in finite_check.slots.iter().enumerate() {
-                state_updates.set(view.scale_at + slot, value);
-            }
-        }
-        finite_check
     }
 }
 
@@ -519,9 +265,14 @@ mod tests {
         let steps = [
             (
                 "training_step",
-                setup.train_step(&batch, WindowPart::Counted).unwrap(),
+                StepBuilder::new(&setup)
+                    .train_step(&batch, WindowPart::Counted)
+                    .unwrap(),
             ),
-            ("test_step", setup.test_step(&batch).unwrap()),
+            (
+                "test_step",
+                StepBuilder::new(&setup).test_step(&batch).unwrap(),
+            ),
         ];
         let command = "cargo test -p phalanx --lib fit::step";
         for (name, step) in steps {
@@ -551,7 +302,11 @@ mod tests {
             ..batch()
         };
         let exchanges = |setup: &Setup| {
-            let steps = (0..3).map(|batches| setup.train_step(&batch, setup.window_part(batches)));
+            let step = |batches| {
+                let part = setup.window().part(batches);
+                StepBuilder::new(setup).train_step(&batch, part)
+            };
+            let steps = (0..3).map(step);
             let is_exchange = |node: &&Node| matches!(node.op, Op::AllReduce { .. });
             let count = |step: Result<StepProgram>| {
                 let program = step.unwrap().program.simplified();
@@ -565,14 +320,14 @@ mod tests {
         assert_eq!(exchanges(&setup(LossScale::SkipNonFinite)), [1, 1, 1]);
         let mut workers = setup(LossScale::Off);
         workers.workers = 2;
-        assert_eq!(workers.window_part(0), WindowPart::Counted);
+        assert_eq!(workers.window().part(0), WindowPart::Counted);
     }
 
     #[test]
     fn mixed_precision_converts_each_kernel_once() {
         let mut setup = setup();
         setup.precision = Policy::MixedBfloat16;
-        let program = setup
+        let program = StepBuilder::new(&setup)
             .train_step(&batch(), WindowPart::Counted)
             .unwrap()
             .program
@@ -618,7 +373,9 @@ mod tests {
     #[test]
     fn a_training_step_replaces_all_that_it_changes_in_place() {
         let setup = setup();
-        let step = setup.train_step(&batch(), WindowPart::Counted).unwrap();
+        let step = StepBuilder::new(&setup)
+            .train_step(&batch(), WindowPart::Counted)
+            .unwrap();
         // Variables and slots of the two layers, gamma and beta, the two moving statistics, the counters; the rate stays.
         let StepKind::InPlace { changed } = step.kind else {
             panic!("the step of one replica replaces its state in place");

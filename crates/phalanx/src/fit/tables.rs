@@ -2,12 +2,13 @@
 
 use std::collections::HashMap;
 
-use phalanx_graph::HostTensor;
+use phalanx_graph::{DType, HostTensor};
 
 use super::compiled_model::CompiledModel;
 use super::setup::Setup;
-use crate::nn::Table;
-use crate::servers::Servers;
+use crate::nn::{Model, Table, Variable};
+use crate::optim::{Optimizer, ParamSpec};
+use crate::servers::{HeldTable, Servers};
 use crate::{Error, Result};
 
 /// Inputs whose indices count the rows that were named.
@@ -65,6 +66,54 @@ impl CompiledModel {
             true => self.setup.clone(),
             false => self.setup.for_rows(&capacities(&self.setup, x, padded)),
         }
+    }
+}
+
+/// The tables of at least this number of bytes of which a step needs some rows alone.
+pub(super) fn tables_by_rows(model: &Model, optimizer: &Optimizer, bytes: usize) -> Vec<Table> {
+    let is_by_rows = |table: &Table| {
+        let variable = &model.variables()[table.variable];
+        let rows = variable.initializer.rows([table.rows, table.width], 0, "");
+        variable.shape.byte_len() >= bytes
+            && variable.shape.dtype == DType::F32
+            && rows.is_some()
+            && optimizer.is_by_rows(&param_of(variable))
+    };
+    let mut tables = model.tables();
+    tables.retain(is_by_rows);
+    tables
+}
+
+/// The tables as servers get to know them, with first rows of this seed.
+pub(super) fn held_tables(setup: &Setup, seed: u64) -> Vec<(usize, HeldTable)> {
+    let held = |table: &Table| {
+        let variable = &setup.model.variables()[table.variable];
+        let param = setup
+            .state
+            .trained
+            .iter()
+            .position(|&v| v == table.variable);
+        let slots = setup.state.slots.iter();
+        let own = slots.filter(|slot| param.is_some() && slot.param == param);
+        let held = HeldTable {
+            name: variable.name.clone(),
+            rows: table.rows,
+            width: table.width,
+            initializer: variable.initializer,
+            seed,
+            decays: setup.optimizer.options().decays(&param_of(variable)),
+            fills: own.map(|slot| slot.fill).collect(),
+        };
+        (table.variable, held)
+    };
+    setup.tables.iter().map(held).collect()
+}
+
+/// A variable as the optimizer sees it.
+fn param_of(variable: &Variable) -> ParamSpec {
+    ParamSpec {
+        name: variable.name.clone(),
+        shape: variable.shape.clone(),
     }
 }
 

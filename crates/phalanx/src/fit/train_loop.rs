@@ -109,7 +109,7 @@ struct CurrentEpoch {
 impl<'r> FitRun<'r> {
     /// Checks what is asked for and what it goes on from, and calls the callbacks for the first time.
     fn begin(trainer: &'r mut Trainer, data: &'r dyn TrainingData, fit: &'r Fit) -> Result<Self> {
-        trainer.compiled.setup.require_loss("train")?;
+        trainer.compiled.setup.objective.require_loss("train")?;
         let steps = fit.steps(data)?;
         if let Some(validation) = &fit.validation {
             check_finite(validation, "validate")?;

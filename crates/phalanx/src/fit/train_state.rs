@@ -6,6 +6,7 @@ mod placed_arrays;
 use phalanx_graph::{DType, HostTensor, Shape, Sharding};
 use phalanx_pjrt::Buffer;
 
+use self::on_servers::layout_on_servers;
 use super::pipeline::{BorrowedState, PipelineStep, StageId};
 use super::setup::{Setup, StepLayout};
 use super::step_cache::StepExecutable;
@@ -74,7 +75,7 @@ impl TrainState {
         }
         host.push(HostTensor::scalar(0i64));
         if let Some(servers) = placement.servers() {
-            servers.create(setup.layout_on_servers(seed), &host)?;
+            servers.create(layout_on_servers(setup, seed), &host)?;
             if is_given && !setup.tables.is_empty() {
                 servers.set_state(&host)?;
             }

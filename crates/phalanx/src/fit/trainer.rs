@@ -13,6 +13,7 @@ use super::in_flight::InFlight;
 use super::recovery::Interruption;
 use super::replica_times::StragglerMonitor;
 use super::saving::CheckpointWriter;
+use super::step::StepBuilder;
 use super::tensorboard::Events;
 use super::trace::StepTrace;
 use super::training_progress::TrainingProgress;
@@ -98,7 +99,7 @@ impl Trainer {
     /// # Errors
     /// As [`fit`](Self::fit).
     pub fn train_on_batch(&mut self, batch: &Batch) -> Result<Logs> {
-        self.compiled.setup.require_loss("train")?;
+        self.compiled.setup.objective.require_loss("train")?;
         self.compiled.reset_epoch_totals()?;
         self.progress.is_mid_epoch = false;
         self.replaced.last = None;
@@ -119,10 +120,11 @@ impl Trainer {
     /// # Errors
     /// When the batch does not fit the model.
     pub fn training_program(&self, batch: &Batch) -> Result<Program> {
-        self.compiled.setup.require_loss("train")?;
+        self.compiled.setup.objective.require_loss("train")?;
         let (_, shape) = self.compiled.part(batch, batch.rows())?;
         let setup = &self.compiled.setup;
-        Ok(setup.train_step(&shape, setup.last_part())?.program)
+        let part = setup.window().last_part();
+        Ok(StepBuilder::new(setup).train_step(&shape, part)?.program)
     }
 
     /// Batches of training seen so far, those that a dynamic [`LossScale`](super::LossScale) skipped left out.

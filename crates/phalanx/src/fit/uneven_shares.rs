@@ -14,7 +14,7 @@ use phalanx_graph::op::{PadDim, ReduceOp};
 use phalanx_graph::{DType, HostTensor, Scattered, Shape, Tensor};
 
 use super::batch_tensors::{BatchTensors, GlobalWeights};
-use super::forward_backward::{LocalGradients, StepInputs};
+use super::forward_backward::{ForwardPass, LocalGradients, StepInputs};
 use super::setup::Setup;
 use super::step::BatchShape;
 use crate::replicas::Reduction;
@@ -33,7 +33,10 @@ pub(super) enum Shares {
 impl Setup {
     /// The setup for shares that are uneven or not.
     pub(super) fn with_shares(mut self, uneven: bool) -> Self {
-        self.shares = match (uneven, uneven && self.layer_communication().is_none()) {
+        self.shares = match (
+            uneven,
+            uneven && ForwardPass::new(&self).layer_communication().is_none(),
+        ) {
             (false, _) => Shares::Equal,
             (true, true) => Shares::Branched,
             (true, false) => Shares::Padded,
@@ -48,26 +51,29 @@ impl Setup {
 
     /// What the user should know where smaller shares save no time.
     pub(super) fn uneven_shares_warning(&self) -> Option<String> {
-        let exchange = (self.shares == Shares::Padded).then(|| self.layer_communication())??;
+        let exchange = (self.shares == Shares::Padded)
+            .then(|| ForwardPass::new(self).layer_communication())??;
         Some(format!(
             "layers of `{}` exchange values between replicas ({exchange}, as for synchronized batch normalization and activity penalties), so each replica computes on as many rows as the largest share has, and smaller shares save no time",
             self.model.name()
         ))
     }
+}
 
+impl ForwardPass<'_> {
     /// The first op of the forward pass by which layers communicate, if they do.
     pub(super) fn layer_communication(&self) -> Option<&'static str> {
-        let graph = self.graph();
+        let graph = self.setup().graph();
         let rows = |(_, shape): (_, Shape)| Shape::new(shape.dtype, [&[2], &*shape.dims].concat());
         let shape = BatchShape {
-            x: self.model.inputs().map(rows).collect(),
+            x: self.setup().model.inputs().map(rows).collect(),
             y: Vec::new(),
             weight: None,
             filled: true,
             sizes: Vec::new(),
         };
         let inputs = StepInputs {
-            variables: self.state.bind_variables(&graph),
+            variables: self.setup().state.bind_variables(&graph),
             scale: Vec::new(),
             key: Some(graph.constant(HostTensor::zeros(Shape::new(DType::U32, [2])))),
         };
@@ -226,6 +232,7 @@ mod tests {
     use super::*;
     use crate::data::Dataset;
     use crate::engine::{Engine, EngineOptions};
+    use crate::fit::step::StepBuilder;
     use crate::fit::{Compile, Fit, Progress, Trainer};
     use crate::losses::SparseCategoricalCrossentropy;
     use crate::metrics::Accuracy;
@@ -300,13 +307,21 @@ mod tests {
         assert!(setup.branches_by_size() && setup.uneven_shares_warning().is_none());
         let batch = batch(&setup, &[12, 4]);
         let programs = [
-            setup
+            StepBuilder::new(&setup)
                 .train_step(&batch, WindowPart::Counted)
                 .unwrap()
                 .program
                 .simplified(),
-            setup.test_step(&batch).unwrap().program.simplified(),
-            setup.predict_step(&batch).unwrap().program.simplified(),
+            StepBuilder::new(&setup)
+                .test_step(&batch)
+                .unwrap()
+                .program
+                .simplified(),
+            StepBuilder::new(&setup)
+                .predict_step(&batch)
+                .unwrap()
+                .program
+                .simplified(),
         ];
         for program in &programs {
             let branches = branches(program);
@@ -326,7 +341,7 @@ mod tests {
         }
         assert!(
             branches(
-                &setup
+                &StepBuilder::new(&setup)
                     .train_step(&batch_of_any(&setup), WindowPart::Counted)
                     .unwrap()
                     .program
@@ -346,7 +361,7 @@ mod tests {
         let warning = setup.uneven_shares_warning().unwrap();
         assert!(warning.contains("all_gather"), "{warning}");
         // Nor when somebody asks for sizes all the same.
-        let step = setup
+        let step = StepBuilder::new(&setup)
             .train_step(&batch(&setup, &[12, 4]), WindowPart::Counted)
             .unwrap();
         assert!(branches(&step.program).is_empty());
@@ -355,7 +370,7 @@ mod tests {
     #[test]
     fn gradients_of_tables_stay_rows() {
         let setup = setup(words());
-        let step = setup
+        let step = StepBuilder::new(&setup)
             .train_step(&batch(&setup, &[6, 2]), WindowPart::Counted)
             .unwrap();
         let exchange = step.exchange.unwrap();

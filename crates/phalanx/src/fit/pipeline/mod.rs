@@ -17,7 +17,7 @@ mod trace;
 pub(super) use compile::PipelineStep;
 pub(super) use plan::StagePlan;
 pub(super) use step::BorrowedState;
-pub(super) use trace::{PipelinePrograms, weight_program};
+pub(super) use trace::{PipelinePrograms, accumulate_micro_batch, weight_program};
 
 /// The number of a stage: layers from the first to the last, a device each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

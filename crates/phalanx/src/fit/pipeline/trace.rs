@@ -9,9 +9,11 @@ use super::{StageId, StagePlan, ValueId};
 use crate::Result;
 use crate::fit::batch_tensors::BatchTensors;
 use crate::fit::loss_scale::all_finite;
+use crate::fit::reduced_gradients::ReducedGradients;
 use crate::fit::setup::Setup;
 use crate::fit::state_updates::StateUpdates;
-use crate::fit::step::{ReducedGradients, StepKind, explain};
+use crate::fit::step::{StepKind, explain};
+use crate::fit::train_step::{TrainStep, apply_gradients};
 
 /// What a program in stages needs beside itself.
 pub(in crate::fit) struct PipelinePrograms {
@@ -102,121 +104,134 @@ impl PipelinePrograms {
     }
 }
 
-impl Setup {
-    /// Ends the program of one micro-batch of a training step, which adds its gradients to the sums so far.
-    ///
-    /// Arguments: the state, the epoch totals, the seed, the micro-batch, the weights of the whole batch, the sums of
-    /// the gradients so far. Outputs: the epoch totals, the state of layers, the sums.
-    pub(in crate::fit) fn accumulate_micro_batch(
-        &self,
-        graph: &Graph,
-        plan: &StagePlan,
-        state: &[Tensor],
-        totals: &Tensor,
-        batch: &BatchTensors,
-        reduced: ReducedGradients,
-    ) -> Result<(Program, StepKind)> {
-        let after = self.totals_after_step(totals, &reduced, None, &self.state.view(state));
-        let weights = weight_program(graph, batch)?;
-        let stages = self.state.stages(plan);
-        // Parameters and the positions of the outputs that they are for the next micro-batch.
-        let mut carried = vec![(totals.clone(), 0)];
-        for (at, (index, _)) in reduced.updates.iter().enumerate() {
-            carried.push((state[*index].clone(), 1 + at));
-        }
-        let (mut added, mut sums) = (Vec::new(), Vec::new());
-        for (gradient, &param) in reduced.gradients.iter().zip(&reduced.connected) {
-            let sum = graph.parameter("sum", gradient.shape());
-            added.push(&sum + gradient);
-            carried.push((sum.clone(), reduced.updates.len() + added.len()));
-            sums.push((sum, stages[self.state.trained[param]]));
-        }
-        let updates = reduced.updates.iter().map(|(_, value)| value);
-        let values = updates.chain(&added).map(|value| ("value", value));
-        let outputs: Vec<(&str, &Tensor)> = [("tally", &after)].into_iter().chain(values).collect();
-        let program = graph.finish(&outputs).map_err(explain)?;
-        let carried = carried.iter().map(|(tensor, output)| Carried {
-            into: parameter_id(&program, tensor),
-            output: *output,
-        });
-        let sums = sums.iter().map(|(sum, stage)| GradientSum {
-            value: parameter_id(&program, sum),
-            shape: sum.shape(),
-            stage: *stage,
-        });
-        let sums: Vec<GradientSum> = sums.collect();
-        let programs = PipelinePrograms {
-            forward_outputs: 1 + reduced.updates.len(),
-            carried: carried.collect(),
-            update: Some(self.pipeline_update(plan, reduced, &sums)?),
-            gradient_sums: sums,
-            weights,
-        };
-        Ok((program, StepKind::Pipelined(Box::new(programs))))
+/// Ends the program of one micro-batch of a training step, which adds its gradients to the sums so far.
+///
+/// Arguments: the state, the epoch totals, the seed, the micro-batch, the weights of the whole batch, the sums of
+/// the gradients so far. Outputs: the epoch totals, the state of layers, the sums.
+pub(in crate::fit) fn accumulate_micro_batch(
+    step: TrainStep<'_>,
+    plan: &StagePlan,
+) -> Result<(Program, StepKind)> {
+    let after = step.totals_after(None);
+    let TrainStep {
+        setup,
+        graph,
+        state,
+        totals,
+        batch,
+        reduced,
+        ..
+    } = step;
+    let weights = weight_program(&graph, &batch)?;
+    let stages = setup.state.stages(plan);
+    // Parameters and the positions of the outputs that they are for the next micro-batch.
+    let mut carried = vec![(totals, 0)];
+    for (at, (index, _)) in reduced.updates.iter().enumerate() {
+        carried.push((state[*index].clone(), 1 + at));
     }
+    let (mut added, mut sums) = (Vec::new(), Vec::new());
+    for (gradient, &param) in reduced.gradients.iter().zip(&reduced.connected) {
+        let sum = graph.parameter("sum", gradient.shape());
+        added.push(&sum + gradient);
+        carried.push((sum.clone(), reduced.updates.len() + added.len()));
+        sums.push((sum, stages[setup.state.trained[param]]));
+    }
+    let updates = reduced.updates.iter().map(|(_, value)| value);
+    let values = updates.chain(&added).map(|value| ("value", value));
+    let outputs: Vec<(&str, &Tensor)> = [("tally", &after)].into_iter().chain(values).collect();
+    let program = graph.finish(&outputs).map_err(explain)?;
+    let carried = carried.iter().map(|(tensor, output)| Carried {
+        into: parameter_id(&program, tensor),
+        output: *output,
+    });
+    let sums = sums.iter().map(|(sum, stage)| GradientSum {
+        value: parameter_id(&program, sum),
+        shape: sum.shape(),
+        stage: *stage,
+    });
+    let sums: Vec<GradientSum> = sums.collect();
+    let programs = PipelinePrograms {
+        forward_outputs: 1 + reduced.updates.len(),
+        carried: carried.collect(),
+        update: Some(pipeline_update(setup, plan, reduced, &sums)?),
+        gradient_sums: sums,
+        weights,
+    };
+    Ok((program, StepKind::Pipelined(Box::new(programs))))
+}
 
-    /// The update from the sums of the gradients.
-    ///
-    /// Arguments: the state, the epoch totals, the sums, and, where a step may be skipped, the new state of layers, the
-    /// finite flags, the new epoch totals. Outputs: the changed state, and then the epoch totals too.
-    fn pipeline_update(
-        &self,
-        plan: &StagePlan,
-        mut reduced: ReducedGradients,
-        sums: &[GradientSum],
-    ) -> Result<PipelineUpdate> {
-        let finite = match self.loss_scale.is_dynamic() {
-            true => finite_program(sums)?,
-            false => None,
-        };
-        if finite.is_none() {
-            // No step is skipped, so the micro-batches' own changes of the layers' state stay.
-            reduced.updates.clear();
-        }
-        let flags = finite.as_ref().map_or(0, |finite| finite.stages.len());
-        let graph = Graph::new();
-        let state = self.state.bind(&graph);
-        let totals = graph.parameter("tally", self.epoch_totals.shape());
-        let mut updates = StateUpdates::new(&state);
-        let finite_check = self.apply_received(&graph, &state, &reduced, flags, &mut updates);
-        let totals_id = ValueId(state.len());
-        let before = (0..=state.len()).map(|array| UpdateInput::Before(ValueId(array)));
-        let mut inputs: Vec<UpdateInput> = before.collect();
-        inputs.extend(sums.iter().map(|sum| UpdateInput::After(sum.value)));
-        let layers = reduced.updates.iter();
-        inputs.extend(layers.map(|(index, _)| UpdateInput::After(ValueId(*index))));
-        inputs.extend((0..flags).map(UpdateInput::Finite));
-        let stages = self.state.stages(plan);
-        let of_arrays = |changed: &[usize]| -> Vec<(ValueId, StageId)> {
-            let changed = changed.iter();
-            changed
-                .map(|&index| (ValueId(index), stages[index]))
-                .collect()
-        };
-        let Some(check) = finite_check else {
-            let (program, changed) = updates.finish(&graph, None)?;
-            return Ok(PipelineUpdate {
-                replaced: of_arrays(&changed),
-                program,
-                inputs,
-                finite,
-            });
-        };
-        inputs.push(UpdateInput::After(totals_id));
-        let after = graph.parameter("after", self.epoch_totals.shape());
-        let iterations = self.state.view(&state).iterations;
-        let skipped = self.epoch_totals.add_skipped(&totals, &check, iterations);
-        let selected = check.finite.select(&after, &skipped);
-        let (program, changed) = updates.finish(&graph, Some(&selected))?;
-        let mut replaced = of_arrays(&changed);
-        replaced.push((totals_id, plan.last_stage()));
-        Ok(PipelineUpdate {
-            replaced,
+/// The update from the sums of the gradients.
+///
+/// Arguments: the state, the epoch totals, the sums, and, where a step may be skipped, the new state of layers, the
+/// finite flags, the new epoch totals. Outputs: the changed state, and then the epoch totals too.
+fn pipeline_update(
+    setup: &Setup,
+    plan: &StagePlan,
+    mut reduced: ReducedGradients,
+    sums: &[GradientSum],
+) -> Result<PipelineUpdate> {
+    let finite = match setup.loss_scale.is_dynamic() {
+        true => finite_program(sums)?,
+        false => None,
+    };
+    if finite.is_none() {
+        // No step is skipped, so the micro-batches' own changes of the layers' state stay.
+        reduced.updates.clear();
+    }
+    let flags = finite.as_ref().map_or(0, |finite| finite.stages.len());
+    let graph = Graph::new();
+    let state = setup.state.bind(&graph);
+    let totals = graph.parameter("tally", setup.epoch_totals.shape());
+    let mut updates = StateUpdates::new(&state);
+    let reduced = reduced.received(&graph, flags);
+    let finite_check = apply_gradients(setup, &state, &reduced, &mut updates);
+    let totals_id = ValueId(state.len());
+    let mut inputs = update_inputs(totals_id, sums, &reduced);
+    let stages = setup.state.stages(plan);
+    let of_arrays = |changed: &[usize]| -> Vec<(ValueId, StageId)> {
+        let changed = changed.iter();
+        changed
+            .map(|&index| (ValueId(index), stages[index]))
+            .collect()
+    };
+    let Some(check) = finite_check else {
+        let (program, changed) = updates.finish(&graph, None)?;
+        return Ok(PipelineUpdate {
+            replaced: of_arrays(&changed),
             program,
             inputs,
             finite,
-        })
-    }
+        });
+    };
+    inputs.push(UpdateInput::After(totals_id));
+    let after = graph.parameter("after", setup.epoch_totals.shape());
+    let iterations = setup.state.view(&state).iterations;
+    let skipped = setup.epoch_totals.add_skipped(&totals, &check, iterations);
+    let selected = check.finite.select(&after, &skipped);
+    let (program, changed) = updates.finish(&graph, Some(&selected))?;
+    let mut replaced = of_arrays(&changed);
+    replaced.push((totals_id, plan.last_stage()));
+    Ok(PipelineUpdate {
+        replaced,
+        program,
+        inputs,
+        finite,
+    })
+}
+
+/// Where the update has its parameters from, but for the new epoch totals: the state and the totals before, the sums of the
+/// gradients, the new state of layers, the finite flags.
+fn update_inputs(
+    totals_id: ValueId,
+    sums: &[GradientSum],
+    reduced: &ReducedGradients,
+) -> Vec<UpdateInput> {
+    let before = (0..=totals_id.0).map(|array| UpdateInput::Before(ValueId(array)));
+    let sums = sums.iter().map(|sum| UpdateInput::After(sum.value));
+    let layers = reduced.updates.iter();
+    let layers = layers.map(|(index, _)| UpdateInput::After(ValueId(*index)));
+    let flags = (0..reduced.finite.len()).map(UpdateInput::Finite);
+    before.chain(sums).chain(layers).chain(flags).collect()
 }
 
 /// The program that says whether the sums of gradients are finite; none without gradients.

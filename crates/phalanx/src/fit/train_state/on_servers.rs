@@ -2,11 +2,13 @@
 
 use phalanx_graph::HostTensor;
 use phalanx_pjrt::Buffer;
+use phalanx_ps::Partitioner;
 
 use super::{TrainState, slices};
 use crate::fit::setup::Setup;
 use crate::fit::step_cache::StepExecutable;
-use crate::servers::PulledValues;
+use crate::fit::tables::held_tables;
+use crate::servers::{PulledValues, StateLayout};
 use crate::{Error, Result};
 
 impl TrainState {
@@ -79,5 +81,24 @@ impl TrainState {
             tensors.collect::<Result<_>>()?,
             self.merge_replicas(setup, &totals)?,
         ))
+    }
+}
+
+/// Where the arrays of the state lie, of a partitioner and a number of servers.
+pub(super) fn layout_on_servers(
+    setup: &Setup,
+    seed: u64,
+) -> impl FnOnce(&Partitioner, usize) -> StateLayout + '_ {
+    move |partitioner, servers| {
+        let variables = setup.model.variables().iter();
+        let variables = variables.map(|v| (v.name.clone(), v.shape.clone()));
+        StateLayout::new(
+            variables.collect(),
+            setup.state.slots.clone(),
+            setup.state.trained.clone(),
+            (&setup.optimizer, setup.replicas),
+            (partitioner, servers),
+            held_tables(setup, seed),
+        )
     }
 }
