@@ -159,7 +159,7 @@ fn the_parts_add_up_to_the_time_that_passed() {
         assert!(all <= passed, "workload {index}: {all:?} in {passed:?}");
         // Of each of the last epochs all but what follows the results is in them.
         let seconds: f64 = history.epochs[1..].iter().map(|epoch| epoch.seconds).sum();
-        assert!(seconds <= told.as_secs_f64() + 1e-3, "workload {index}");
+        assert!(seconds <= told.as_secs_f64() + 1e-6, "workload {index}");
         let part = |part| history.epochs[1].times.unwrap().of(part);
         assert!(part(StepPart::Compute) > Duration::ZERO);
         assert_eq!(part(StepPart::Compile), Duration::ZERO, "workload {index}");

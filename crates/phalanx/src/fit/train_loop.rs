@@ -322,7 +322,7 @@ impl<'r> FitRun<'r> {
             epoch,
             logs,
             steps,
-            seconds: self.epoch.begun.elapsed().as_secs_f64(),
+            seconds: (times.until()).map_or(0.0, |until| (until - self.epoch.begun).as_secs_f64()),
             input,
             replica_times: None,
             times: Some(times),
