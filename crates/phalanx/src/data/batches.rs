@@ -5,8 +5,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, OnceLock};
 
-use phalanx_graph::HostTensor;
-
 use super::buffer_pool::BufferPool;
 use super::prefetch::PrefetchOptions;
 use super::random_key::random_key;
@@ -379,13 +377,7 @@ impl Batches {
             }
         }
         let batch = found.ok_or_else(all_corrupt)?;
-        let none = |tensors: &[HostTensor]| tensors.iter().map(|t| t.slice_rows(0, 0)).collect();
-        let batch = Batch {
-            x: none(&batch.x),
-            y: none(&batch.y),
-            weight: batch.weight.map(|weight| weight.slice_rows(0, 0)),
-            first: 0,
-        };
+        let batch = batch.without_rows();
         Ok(self.no_rows.get_or_init(|| batch).clone())
     }
 

@@ -54,6 +54,17 @@ impl Batch {
         tensors.map(|tensor| tensor.bytes().len()).sum()
     }
 
+    /// A batch without rows but with the tensors of this one.
+    pub(super) fn without_rows(&self) -> Self {
+        let none = |tensor: &HostTensor| tensor.slice_rows(0, 0);
+        Self {
+            x: self.x.iter().map(none).collect(),
+            y: self.y.iter().map(none).collect(),
+            weight: self.weight.as_ref().map(none),
+            first: 0,
+        }
+    }
+
     /// Stacks examples of equal shapes; where only some have a weight the others get 1.
     ///
     /// # Errors

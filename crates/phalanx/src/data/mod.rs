@@ -49,6 +49,7 @@ mod stage_stats;
 mod stages;
 mod stream;
 mod stream_batches;
+mod stream_reader;
 #[cfg(test)]
 mod test_folder;
 mod training_data;

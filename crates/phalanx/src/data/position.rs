@@ -89,7 +89,7 @@ impl Segment {
     }
 
     /// Number of examples that nobody needs to read any more, where the data are not sharded by file.
-    fn examples(&self) -> usize {
+    pub(super) fn examples(&self) -> usize {
         if self.policy != AutoShardPolicy::Off {
             return self.steps.saturating_mul(self.batch);
         }
@@ -112,7 +112,7 @@ impl Position {
             .fold(0, usize::saturating_add)
     }
 
-    fn check(&self) -> Result<()> {
+    pub(super) fn check(&self) -> Result<()> {
         let wrong = (self.segments.iter().enumerate()).find(|(_, segment)| !segment.is_possible());
         if let Some((k, segment)) = wrong {
             return Err(Error::User(format!(
@@ -227,7 +227,7 @@ const fn rest_policy(policy: AutoShardPolicy) -> AutoShardPolicy {
 /// The segment by file, of which there is at most one and which comes first, is kept. Each other one took a number of examples
 /// from the front of what was left, so only their sums matter: `examples` in `steps` steps become two segments whose batches
 /// are the floor and the ceiling of `examples / steps`.
-fn merged(past: &[Segment]) -> Vec<Segment> {
+pub(super) fn merged(past: &[Segment]) -> Vec<Segment> {
     let files = past
         .iter()
         .take_while(|segment| segment.policy == AutoShardPolicy::File);

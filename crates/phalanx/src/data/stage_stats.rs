@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::Batch;
+use super::stream_reader::StreamPart;
 use crate::Result;
 
 /// The cost of one stage of an input pipeline so far.
@@ -43,16 +44,16 @@ impl StageStats {
         }
     }
 
-    /// Times the making of a batch of examples, if there is one more.
+    /// Times the making of a batch of a stream, if there is one more.
     pub(super) fn examples(
         &self,
-        make: impl FnOnce() -> Option<Result<Batch>>,
-    ) -> Option<Result<Batch>> {
-        let made = self.stages[0].made(|| make().ok_or(None)?.map_err(Some));
-        match made {
-            Ok(batch) => Some(Ok(batch)),
-            Err(error) => error.map(Err),
+        make: impl FnOnce() -> Option<Result<StreamPart>>,
+    ) -> Option<Result<StreamPart>> {
+        let part = self.stages[0].time(make)?;
+        if let Ok(part) = &part {
+            self.stages[0].count(&part.batch);
         }
+        Some(part)
     }
 
     pub(super) fn times(&self) -> Vec<StageTime> {
@@ -90,11 +91,15 @@ impl StageCounter {
         make: impl FnOnce() -> std::result::Result<Batch, E>,
     ) -> std::result::Result<Batch, E> {
         let batch = self.time(make)?;
+        self.count(&batch);
+        Ok(batch)
+    }
+
+    fn count(&self, batch: &Batch) {
         self.examples
             .fetch_add(batch.rows() as u64, Ordering::Relaxed);
         self.bytes
             .fetch_add(batch.byte_len() as u64, Ordering::Relaxed);
-        Ok(batch)
     }
 
     fn read(&self, stage: &'static str) -> StageTime {

@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::random_key::random_key;
-use super::{Batch, Dataset, Example, StreamBatches};
+use super::stream_reader::StreamReader;
+use super::{Batch, Dataset, Example, StreamBatches, Worker};
 use crate::{Error, Result};
 
 /// The examples of one epoch, in their order.
@@ -17,8 +18,8 @@ type Open = dyn Fn(u64) -> Examples + Send + Sync;
 
 /// A sequence of examples that is read from its start: a socket, a generator, a format without an index.
 ///
-/// It has no length, cannot be sharded, and resumes by reading from the start again; data that can be read by index belong in
-/// a [`Dataset`].
+/// It has no length and resumes by reading from the start again, and every worker reads all of it; data that can be read by index
+/// belong in a [`Dataset`].
 #[derive(Clone)]
 pub struct Stream {
     open: Arc<Open>,
@@ -26,7 +27,7 @@ pub struct Stream {
 
 impl Stream {
     /// The examples that `open` returns for each epoch; it must return the same for the same epoch if a run is to be
-    /// reproducible.
+    /// reproducible, and on each of several workers, which compare checksums of what they have read after an epoch.
     pub fn new<I>(open: impl Fn(u64) -> I + Send + Sync + 'static) -> Self
     where
         I: Iterator<Item = Result<Example>> + Send + 'static,
@@ -168,22 +169,8 @@ impl Stream {
         epoch: u64,
         size: usize,
     ) -> impl Iterator<Item = Result<Batch>> + Send + use<> {
-        let (mut examples, mut first) = (self.iter(epoch), 0);
-        std::iter::from_fn(move || {
-            let some: Result<Vec<Example>> = examples.by_ref().take(size).collect();
-            match some {
-                Ok(some) if some.is_empty() => None,
-                Ok(some) => Some(Batch::stack(&some).map(|batch| {
-                    let rows = some.len() as u64;
-                    first += rows;
-                    Batch {
-                        first: first - rows,
-                        ..batch
-                    }
-                })),
-                Err(error) => Some(Err(error)),
-            }
-        })
+        let whole = Worker::new(0, 1);
+        StreamReader::new(self, epoch, size, whole, (0, 0)).map(|part| Ok(part?.batch))
     }
 
     /// Epoch 0 read into memory, which makes it a dataset.

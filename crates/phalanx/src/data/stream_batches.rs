@@ -4,8 +4,10 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread::JoinHandle;
 
+use super::position::merged;
 use super::stage_stats::StageStats;
-use super::{AutoShardPolicy, Batch, Position, Segment, StageTime, Stream};
+use super::stream_reader::{StreamPart, StreamReader};
+use super::{AutoShardPolicy, Batch, Position, Segment, StageTime, Stream, Worker, WorkerPart};
 use crate::{Error, Result};
 
 /// A stream in batches; see [`Stream::batch`].
@@ -14,6 +16,7 @@ pub struct StreamBatches {
     stream: Stream,
     size: usize,
     ahead: usize,
+    worker: Worker,
 }
 
 impl StreamBatches {
@@ -22,6 +25,7 @@ impl StreamBatches {
             stream,
             size,
             ahead: 0,
+            worker: Worker::new(0, 1),
         }
     }
 
@@ -40,38 +44,69 @@ impl StreamBatches {
         }
     }
 
-    /// The batches of an epoch from a position on; the stream is read from its start, and what was read before is dropped.
+    /// One worker's rows of each batch. It reads the whole stream, which must be the same on all workers.
     ///
     /// # Errors
-    /// When the position is of another batch size or of several workers, or the batch size is 0.
-    pub fn iter_at(&self, position: &Position) -> Result<StreamIter> {
-        let steps = match position.segments[..] {
-            _ if self.size == 0 => {
-                return Err(Error::user(
-                    "batch size is 0, expected at least 1; choose the number of examples per step",
-                ));
-            }
-            [] => 0,
-            [segment] if self.segment(segment.steps) == segment => segment.steps,
-            _ => {
-                return Err(Error::user(
-                    "the position is of other data than this stream: another batch size, or several workers; \
-                     start at the next epoch",
-                ));
-            }
-        };
-        Ok(StreamIter::start(self, position.epoch, steps))
+    /// When the worker's index is out of range, or these batches are of another worker already.
+    pub fn shard(&self, worker: Worker) -> Result<Self> {
+        worker.check()?;
+        if self.worker.count > 1 && self.worker != worker {
+            return Err(Error::User(format!(
+                "the stream is sharded for {:?}, but this process is {worker:?}; leave the sharding to the strategy, or shard for that worker",
+                self.worker
+            )));
+        }
+        Ok(Self {
+            worker,
+            ..self.clone()
+        })
     }
 
+    /// The batches of an epoch from a position on, reached by any number of workers and any batch size; the stream is read from its
+    /// start, and what was read before is dropped.
+    ///
+    /// # Errors
+    /// When the position has impossible numbers or is of data sharded by file, or the batch size is 0.
+    pub fn iter_at(&self, position: &Position) -> Result<StreamIter> {
+        if self.size == 0 {
+            return Err(Error::user(
+                "batch size is 0, expected at least 1; choose the number of examples per step",
+            ));
+        }
+        position.check()?;
+        let segments = &position.segments[..];
+        if let Some(other) = segments.iter().find(|segment| !is_of_stream(segment)) {
+            return Err(Error::User(format!(
+                "the position is of other data than this stream: {other:?}; start at the next epoch"
+            )));
+        }
+        let (past, steps) = match segments.split_last() {
+            Some((last, past)) if last.batch == self.size => (past, last.steps),
+            _ => (segments, 0),
+        };
+        Ok(StreamIter::start(self, position.epoch, past, steps))
+    }
+
+    /// A segment of this many steps.
     const fn segment(&self, steps: usize) -> Segment {
         Segment {
-            policy: AutoShardPolicy::Off,
-            workers: 1,
-            replicas: 1,
+            policy: AutoShardPolicy::Data,
+            workers: self.worker.count,
+            replicas: self.worker.replicas,
             batch: self.size,
             steps,
             left_out: 0,
         }
+    }
+}
+
+/// Whether the steps of a segment took whole global batches from the front.
+fn is_of_stream(segment: &Segment) -> bool {
+    match segment.policy {
+        AutoShardPolicy::Data => true,
+        // What checkpoints said of streams before several workers could read one.
+        AutoShardPolicy::Off => segment.workers == 1,
+        AutoShardPolicy::Auto | AutoShardPolicy::File => false,
     }
 }
 
@@ -80,48 +115,42 @@ pub struct StreamIter {
     origin: Option<StreamOrigin>,
     stage_stats: Arc<StageStats>,
     epoch: u64,
+    past: Vec<Segment>,
     segment: Segment,
+    /// How the batch handed out last lies in its global batch.
+    part: Option<WorkerPart>,
+    checksum: u32,
 }
 
 enum StreamOrigin {
-    Here(Box<dyn Iterator<Item = Result<Batch>> + Send>),
-    Thread(Receiver<Result<Batch>>, JoinHandle<()>),
-}
-
-/// The batches after the first `steps`; an error among the skipped ones is returned.
-fn after(
-    mut made: impl Iterator<Item = Result<Batch>> + Send + 'static,
-    steps: usize,
-) -> impl Iterator<Item = Result<Batch>> + Send {
-    let mut left = steps;
-    std::iter::from_fn(move || {
-        while left > 0 {
-            left -= 1;
-            match made.next()? {
-                Ok(_) => {}
-                wrong => return Some(wrong),
-            }
-        }
-        made.next()
-    })
+    Here(Box<dyn Iterator<Item = Result<StreamPart>> + Send>),
+    Thread(Receiver<Result<StreamPart>>, JoinHandle<()>),
 }
 
 impl StreamIter {
-    fn start(batches: &StreamBatches, epoch: u64, steps: usize) -> Self {
+    fn start(batches: &StreamBatches, epoch: u64, past: &[Segment], steps: usize) -> Self {
         let stage_stats = Arc::new(StageStats::new(0));
         let clock = Arc::clone(&stage_stats);
-        let mut made = after(batches.stream.batches(epoch, batches.size), steps).fuse();
+        let before = past.iter().map(Segment::examples);
+        let skipped = before
+            .fold(0, usize::saturating_add)
+            .saturating_add(steps.saturating_mul(batches.size));
+        let (stream, size, worker) = (&batches.stream, batches.size, batches.worker);
+        let mut made = StreamReader::new(stream, epoch, size, worker, (skipped, steps)).fuse();
         let made = std::iter::from_fn(move || clock.examples(|| made.next()));
         Self {
             origin: Some(Self::origin(Box::new(made), batches.ahead, &stage_stats)),
             stage_stats,
             epoch,
+            past: merged(past),
             segment: batches.segment(steps),
+            part: None,
+            checksum: 0,
         }
     }
 
     fn origin(
-        made: Box<dyn Iterator<Item = Result<Batch>> + Send>,
+        made: Box<dyn Iterator<Item = Result<StreamPart>> + Send>,
         ahead: usize,
         stage_stats: &Arc<StageStats>,
     ) -> StreamOrigin {
@@ -131,9 +160,9 @@ impl StreamIter {
         let (sender, receiver) = sync_channel(ahead);
         let stage_stats = Arc::clone(stage_stats);
         let thread = std::thread::spawn(move || {
-            for batch in made {
+            for part in made {
                 // The reader is gone: nothing more to do.
-                if stage_stats.ahead.time(|| sender.send(batch)).is_err() {
+                if !stage_stats.ahead.time(|| sender.send(part).is_ok()) {
                     return;
                 }
             }
@@ -144,10 +173,21 @@ impl StreamIter {
     /// The position after the batches that were handed out: what [`StreamBatches::iter_at`] goes on from.
     #[must_use]
     pub fn position(&self) -> Position {
+        let segments = self.past.iter().copied().chain([self.segment]);
         Position {
             epoch: self.epoch,
-            segments: vec![self.segment],
+            segments: segments.collect(),
         }
+    }
+
+    /// How the rows of the batch handed out last lie in its global batch; `None` where batches are whole.
+    pub(crate) const fn worker_part(&self) -> Option<WorkerPart> {
+        self.part
+    }
+
+    /// A checksum of all examples of the epoch up to the batch handed out last, equal on all workers; `None` where there is one worker.
+    pub(crate) fn checksum(&self) -> Option<u32> {
+        (self.segment.workers > 1).then_some(self.checksum)
     }
 
     /// What each stage has cost so far.
@@ -174,16 +214,22 @@ impl Iterator for StreamIter {
 
     fn next(&mut self) -> Option<Result<Batch>> {
         let origin = self.origin.as_mut()?;
-        let batch = self.stage_stats.next.time(|| match origin {
+        let part = self.stage_stats.next.time(|| match origin {
             StreamOrigin::Here(made) => made.next(),
             StreamOrigin::Thread(receiver, _) => receiver.recv().ok(),
         });
-        match &batch {
-            Some(Ok(_)) => self.segment.steps += 1,
-            Some(Err(_)) => self.origin = None,
-            None => return self.end(),
+        match part {
+            Some(Ok(part)) => {
+                self.segment.steps += 1;
+                (self.part, self.checksum) = (part.part, part.checksum);
+                Some(Ok(part.batch))
+            }
+            Some(Err(error)) => {
+                self.origin = None;
+                Some(Err(error))
+            }
+            None => self.end(),
         }
-        batch
     }
 }
 
@@ -231,13 +277,96 @@ mod tests {
             let times = data.batches_from(&position).unwrap();
             assert_eq!(times.stage_times().len(), 3);
         }
+        assert!(count(7).batch(0).iter_at(&Position::start(0)).is_err());
+    }
+
+    #[test]
+    fn the_parts_of_workers_are_the_batches_whoever_read_before() {
+        let whole: Vec<i32> = (0..17).collect();
+        for (count_before, size_before, steps) in [(1, 5, 0), (1, 5, 2), (3, 5, 2), (2, 4, 3)] {
+            let before = Worker::new(0, count_before);
+            let read = count(17).batch(size_before).shard(before).unwrap();
+            let mut iter = read.iter_at(&Position::start(1)).unwrap();
+            iter.by_ref()
+                .take(steps)
+                .for_each(|batch| drop(batch.unwrap()));
+            let position = iter.position();
+            for workers in 2..=4 {
+                let part = |index| {
+                    let worker = Worker::new(index, workers);
+                    count(17).batch(5).prefetch(1).shard(worker).unwrap()
+                };
+                let parts: Vec<StreamBatches> = (0..workers).map(part).collect();
+                let mut readers: Vec<StreamIter> = parts
+                    .iter()
+                    .map(|part| part.iter_at(&position).unwrap())
+                    .collect();
+                let mut at = steps * size_before;
+                while at < whole.len() {
+                    let mut rows = Vec::new();
+                    for reader in &mut readers {
+                        let batch = reader.next().unwrap().unwrap();
+                        let part = reader.worker_part().unwrap();
+                        assert_eq!((batch.first, part.first_row), (at as u64, rows.len()));
+                        assert_eq!(part.is_even, workers == 5);
+                        assert_eq!(batch.x[0].dims().len(), 1);
+                        rows.extend(batch.x[0].values::<i32>().unwrap());
+                    }
+                    assert_eq!(rows, whole[at..(at + 5).min(17)]);
+                    at += 5;
+                }
+                let sums: Vec<_> = readers
+                    .iter()
+                    .map(|reader| reader.checksum().unwrap())
+                    .collect();
+                assert!(sums.iter().all(|sum| *sum == sums[0]), "{sums:?}");
+                assert!(readers.iter_mut().all(|reader| reader.next().is_none()));
+                // From where a part has got to, one worker goes on with whole batches.
+                let last = count(17).batch(5).iter_at(&readers[0].position()).unwrap();
+                assert_eq!(values(last).len(), 0);
+            }
+        }
+        let even = count(8).batch(4).shard(Worker::new(1, 2)).unwrap();
+        let mut even = even.iter_at(&Position::start(0)).unwrap();
+        assert_eq!(values(even.by_ref().take(1)), [[2, 3]]);
+        assert!(even.worker_part().unwrap().is_even);
+    }
+
+    #[test]
+    fn positions_of_other_data_and_other_workers_are_refused() {
+        let file = Segment {
+            policy: AutoShardPolicy::File,
+            ..count(7).batch(3).segment(1)
+        };
         let position = Position {
-            segments: vec![count(7).batch(3).segment(1)],
+            segments: vec![file],
             ..Position::default()
         };
         let error = count(7).batch(2).iter_at(&position).unwrap_err();
-        assert!(error.to_string().contains("another batch size"), "{error}");
-        assert!(count(7).batch(0).iter_at(&Position::start(0)).is_err());
+        assert!(
+            error.to_string().contains("other data than this stream"),
+            "{error}"
+        );
+        let first = count(7).batch(2).shard(Worker::new(0, 2)).unwrap();
+        let error = first.shard(Worker::new(1, 2)).unwrap_err().to_string();
+        assert!(error.contains("is sharded for"), "{error}");
+        assert!(first.shard(Worker::new(0, 2)).is_ok());
+        assert!(count(7).batch(2).shard(Worker::new(2, 2)).is_err());
+    }
+
+    #[test]
+    fn weights_of_some_examples_are_weights_of_all_parts() {
+        let weighted = count(4).map(|example| {
+            let is_first = example.x[0].to_f64() == [0.0];
+            let weight = is_first.then_some(0.5);
+            Ok(Example { weight, ..example })
+        });
+        let weights = |index| {
+            let part = weighted.batch(4).shard(Worker::new(index, 2)).unwrap();
+            let batch = part.iter_at(&Position::start(0)).unwrap().next().unwrap();
+            batch.unwrap().weight.unwrap().values::<f32>().unwrap()
+        };
+        assert_eq!([weights(0), weights(1)], [[0.5, 1.0], [1.0, 1.0]]);
     }
 
     #[test]

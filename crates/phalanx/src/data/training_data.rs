@@ -84,6 +84,11 @@ pub trait EpochBatches: Iterator<Item = Result<Batch>> {
     fn worker_part(&self) -> Result<Option<WorkerPart>> {
         Ok(None)
     }
+
+    /// A checksum of all examples of the epoch up to the last batch, where every worker reads all of them and so must have the same.
+    fn checksum(&self) -> Option<u32> {
+        None
+    }
 }
 
 impl TrainingData for Batches {
@@ -153,10 +158,7 @@ impl TrainingData for StreamBatches {
     }
 
     fn for_worker(&self, worker: Worker) -> Result<Box<dyn TrainingData>> {
-        Err(Error::User(format!(
-            "a stream has no index by which {} workers could divide it; make a Dataset of the data, or train on one machine",
-            worker.count
-        )))
+        Ok(Box::new(self.shard(worker)?))
     }
 
     fn batches_from(&self, position: &Position) -> Result<Box<dyn EpochBatches>> {
@@ -185,6 +187,14 @@ impl EpochBatches for StreamIter {
 
     fn stage_times(&self) -> Vec<StageTime> {
         Self::stage_times(self)
+    }
+
+    fn worker_part(&self) -> Result<Option<WorkerPart>> {
+        Ok(Self::worker_part(self))
+    }
+
+    fn checksum(&self) -> Option<u32> {
+        Self::checksum(self)
     }
 }
 

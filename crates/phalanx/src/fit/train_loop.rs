@@ -13,7 +13,7 @@ use super::reports::{empty_epoch_error, input_of, stopped_error};
 use super::step_times::{StepPart, StepTimes, exchange_wait};
 use super::tensorboard::Events;
 use super::trace::StepTrace;
-use super::workers::{finish_together, on_chief};
+use super::workers::{agree_on_examples, finish_together, on_chief};
 use super::{Fit, Trainer};
 use crate::checkpoint::{TrainingState, mark_done, unmark_done};
 use crate::data::{Batch, TrainingData};
@@ -212,6 +212,9 @@ impl<'r> FitRun<'r> {
         }
         self.trainer.compiled.clock.enter(StepPart::Compute);
         finish_together(self.trainer.placement(), &mut flight)?;
+        if let Some(checksum) = batches.checksum() {
+            agree_on_examples(self.trainer.placement(), checksum)?;
+        }
         let starved = self.trainer.compiled.clock.of(StepPart::Input) - starved;
         let (stages, elapsed) = (batches.stage_times(), self.epoch.begun.elapsed());
         let input = input_of(self.data, stages, starved, elapsed, skipped);

@@ -58,6 +58,15 @@ pub(super) fn finish_together(placement: &Placement, flight: &mut InFlight) -> R
     }
 }
 
+/// Compares what the processes have read of an epoch, where each was to read the same.
+pub(super) fn agree_on_examples(placement: &Placement, checksum: u32) -> Result<()> {
+    let Some(world) = placement.world() else {
+        return Ok(());
+    };
+    let what = "what was read of the stream in an epoch";
+    world.agree(what, &format!("checksum {checksum:08x}"))
+}
+
 impl Trainer {
     /// Whether the training is to end now, which several processes ask each other about once in a while.
     pub(super) fn is_stop_agreed(&mut self, fit: &Fit, flight: &mut InFlight) -> Result<bool> {

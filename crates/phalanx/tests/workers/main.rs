@@ -15,6 +15,7 @@ mod launchers;
 mod networks;
 mod processes;
 mod recovery;
+mod streams;
 mod takeover;
 
 use std::sync::{Mutex, OnceLock, PoisonError};
