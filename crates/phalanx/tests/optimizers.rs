@@ -205,7 +205,8 @@ fn programs_and_host_agree_on_schedules() {
         .start_learning_rate(0.002)
         .min_learning_rate(0.001)
         .sustain_steps(13);
-    let schedules: [Schedule; 6] = [
+    let schedules: [Schedule; 7] = [
+        Schedule::from(ramp.clone().steps_per_epoch(20)).for_replicas(8),
         Schedule::from(ramp).for_replicas(8),
         ExponentialDecay::new(0.1, 41, 0.9).staircase().into(),
         PolynomialDecay::new(0.1, 41).power(0.5).cycle().into(),

@@ -326,6 +326,22 @@ mod tests {
     }
 
     #[test]
+    fn a_ramp_of_epochs_is_one_of_steps_at_their_begins() {
+        let steps = RampUpExponentialDecay::new(5e-5, 5, 2).sustain_steps(3);
+        let epochs = Schedule::from(steps.clone().steps_per_epoch(40));
+        let steps = Schedule::from(steps);
+        for epoch in 0..20 {
+            let expected = steps.value(epoch);
+            for step in [0, 1, 39] {
+                assert_eq!(epochs.value(40 * epoch + step), expected, "{epoch}, {step}");
+            }
+        }
+        let wrong = json!({"kind": "ramp_up_exponential_decay", "max_learning_rate": 0.1, "ramp_up_steps": 1, "decay_steps": 1, "steps_per_epoch": 0});
+        let message = Schedule::from_value(&wrong).unwrap_err().to_string();
+        assert!(message.contains("`steps_per_epoch`"), "{message}");
+    }
+
+    #[test]
     fn the_rate_of_a_transformer_rises_and_falls() {
         let schedule = Schedule::from(NoamDecay::new(512, 4000));
         // The paper's formula at its steps 1, 4000 and 16000, which count from 1.

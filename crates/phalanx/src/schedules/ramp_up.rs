@@ -6,7 +6,8 @@ use crate::config::{Component, Described, Field, Kind, above_zero, at_least_zero
 /// Linear growth to a maximum scaled by the number of replicas, a plateau, then exponential decay:
 /// `(max * replicas - min) * decay_rate^((step - ramp_up - sustain) / decay_steps) + min`.
 ///
-/// Not in Keras. `replicas` is filled in by the trainer when it is absent.
+/// Not in Keras. `replicas` is filled in by the trainer when it is absent. With `steps_per_epoch` steps are counted in whole epochs: the rate stays
+/// the same through each, as where a callback sets it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RampUpExponentialDecay {
     start_learning_rate: f64,
@@ -17,6 +18,7 @@ pub struct RampUpExponentialDecay {
     decay_steps: u64,
     decay_rate: f64,
     pub(super) replicas: Option<usize>,
+    steps_per_epoch: Option<u64>,
 }
 
 impl Described for RampUpExponentialDecay {
@@ -63,6 +65,11 @@ impl Described for RampUpExponentialDecay {
                 Kind::POSITIVE,
                 "number of replicas; that of the strategy by default",
             ),
+            Field::optional(
+                "steps_per_epoch",
+                Kind::POSITIVE,
+                "number of steps of an epoch: where it is given, the other numbers of steps are numbers of epochs, and the rate stays the same through each",
+            ),
         ],
     };
 }
@@ -81,6 +88,7 @@ impl RampUpExponentialDecay {
             decay_steps,
             decay_rate: 0.8,
             replicas: None,
+            steps_per_epoch: None,
         }
     }
 
@@ -119,12 +127,21 @@ impl RampUpExponentialDecay {
         self
     }
 
+    /// Counts in epochs of this number of steps: `ramp_up_steps`, `sustain_steps` and `decay_steps` are numbers of epochs then.
+    #[must_use]
+    pub const fn steps_per_epoch(mut self, steps: u64) -> Self {
+        self.steps_per_epoch = Some(steps);
+        self
+    }
+
     pub(super) fn check(&self) -> Result<(), String> {
         at_least_zero("start_learning_rate", self.start_learning_rate)?;
         at_least_zero("max_learning_rate", self.max_learning_rate)?;
         at_least_zero("min_learning_rate", self.min_learning_rate)?;
         above_zero("decay_steps", self.decay_steps as f64)?;
         above_zero("decay_rate", self.decay_rate)?;
+        let steps = self.steps_per_epoch.unwrap_or(1);
+        above_zero("steps_per_epoch", steps as f64)?;
         self.replicas
             .map_or(Ok(()), |replicas| above_zero("replicas", replicas as f64))
     }
@@ -134,6 +151,7 @@ impl RampUpExponentialDecay {
     }
 
     pub(super) fn value(&self, step: u64) -> f64 {
+        let step = self.steps_per_epoch.map_or(step, |steps| step / steps);
         let (step, ramp) = (step as f64, self.ramp_up_steps as f64);
         if step < ramp {
             return (self.peak() - self.start_learning_rate) / ramp * step
@@ -145,6 +163,10 @@ impl RampUpExponentialDecay {
     }
 
     pub(super) fn trace(&self, step: &Tensor) -> Tensor {
+        let step = match self.steps_per_epoch {
+            None => step.clone(),
+            Some(steps) => step / steps as f64,
+        };
         let (step, ramp) = (step.convert(DType::F32), self.ramp_up_steps as f64);
         let decaying = (&step - (ramp + self.sustain_steps as f64)).maximum(&step.like(0.0));
         let left = step
