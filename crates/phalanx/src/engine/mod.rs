@@ -2,6 +2,7 @@
 
 mod announce;
 mod compile;
+mod gpu;
 mod kernels;
 mod memory;
 mod mesh;
@@ -23,6 +24,7 @@ use self::kernels::EngineKernels;
 use crate::{Error, Result};
 
 pub use self::compile::CompileRequest;
+pub use self::gpu::{GpuAllocator, GpuOptions};
 pub use self::kernels::KernelsMode;
 
 /// Receives one-line notices, such as that a plugin is being installed.
@@ -41,6 +43,8 @@ pub struct EngineOptions {
     pub kernels: KernelsMode,
     /// How many devices the CPU is divided into; other platforms have what they have.
     pub cpu_devices: usize,
+    /// Which GPUs are used and how their memory is taken, where the platform has some.
+    pub gpu: GpuOptions,
     /// Whether compiled programs are kept on disk, in the per-user cache.
     pub compile_cache: bool,
     /// Whether CPU programs are compiled in a third of the time and run slower, for trying models out.
@@ -62,6 +66,7 @@ impl Default for EngineOptions {
             offline: false,
             kernels: KernelsMode::Auto,
             cpu_devices: 1,
+            gpu: GpuOptions::default(),
             compile_cache: true,
             quick_compile: false,
             keep_freed_memory: true,
@@ -97,8 +102,10 @@ impl Engine {
     /// Finds the plugin, installing the CPU's when it is missing, and starts its devices.
     ///
     /// # Errors
-    /// [`Error::Device`]: no plugin, one that does not load, or devices that do not start.
+    /// [`Error::Device`]: no plugin, one that does not load, or devices that do not start; [`Error::User`]: options for GPUs of
+    /// another platform, or that make no sense.
     pub fn new(options: &EngineOptions) -> Result<Self> {
+        let mut named = options.gpu.of_client(options.platform)?;
         if options.keep_freed_memory && options.platform == Platform::Cpu {
             // Before the plugin starts threads. Without, programs are slower and no less right.
             let _ = keep_freed_memory();
@@ -117,13 +124,10 @@ impl Engine {
         let path = plugin_path(&search, options)?;
         let plugin = Plugin::load(&path).map_err(Error::device)?;
         let count = i64::try_from(options.cpu_devices.max(1)).unwrap_or(i64::MAX);
-        let named = [("cpu_device_count", OptionValue::Int(count))];
-        let named = if options.platform == Platform::Cpu {
-            named.as_slice()
-        } else {
-            &[]
-        };
-        let client = Client::new(&plugin, named).map_err(Error::device)?;
+        if options.platform == Platform::Cpu {
+            named.push(("cpu_device_count", OptionValue::Int(count)));
+        }
+        let client = Client::new(&plugin, &named).map_err(Error::device)?;
         if client.devices().is_empty() {
             return Err(Error::Device(format!(
                 "the plugin {} has no device on this machine; `phalanx doctor` tells what is missing",
