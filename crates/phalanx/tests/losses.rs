@@ -57,6 +57,34 @@ fn a_target_of_weight_zero_may_be_no_number() {
     }
 }
 
+/// Targets and predictions of one number each may come without a second dimension.
+#[test]
+fn vectors_are_as_columns() {
+    let mut batch = Batch::default();
+    let weight = batch.shared(HostTensor::new([3], &[1.0f32, 0.25, 2.0]));
+    let kinds: Vec<&str> = Loss::KINDS[1..].to_vec();
+    for kind in &kinds {
+        let loss = Loss::from_config(kind, &serde_json::json!({})).unwrap();
+        for dims in [&[3, 1][..], &[3]] {
+            let y_true = batch.shared(HostTensor::new(dims, &[1.0f32, 0.0, 1.0]));
+            let y_pred = batch.shared(HostTensor::new(dims, &[0.3f32, 0.6, 0.9]));
+            let value = loss.reduced(&y_true, &y_pred, Some(&weight), LossReduction::Sum);
+            let gradient = gradients(&value, &[&y_pred]).swap_remove(0);
+            batch.output(&value);
+            batch.output(&gradient.unwrap());
+        }
+    }
+    let results = batch.run(&oracle::engine());
+    for (kind, results) in kinds.iter().zip(results.chunks(4)) {
+        let [value, gradient, of_vectors, gradient_of_vectors] = results else {
+            panic!("four results of each loss");
+        };
+        assert_close(kind, &of_vectors.to_f64(), &value.to_f64(), TOLERANCE);
+        let (found, expected) = (gradient_of_vectors.to_f64(), gradient.to_f64());
+        assert_close(kind, &found, &expected, TOLERANCE);
+    }
+}
+
 fn trace(batch: &mut Batch, record: &Value) {
     let (loss, reduction) = configured(record);
     let y_true = batch.shared(array(&record["y_true"]).unwrap());

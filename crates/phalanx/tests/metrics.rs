@@ -5,7 +5,8 @@ mod oracle;
 use oracle::{Batch, array, assert_close, name, snake_case};
 use phalanx::losses::BinaryCrossentropy;
 use phalanx::metrics::{
-    Accuracy, Auc, F1Score, Metric, SparseCategoricalAccuracy, SparseTopKCategoricalAccuracy,
+    Accuracy, Auc, BinaryAccuracy, F1Score, Metric, SparseCategoricalAccuracy,
+    SparseTopKCategoricalAccuracy,
 };
 use phalanx_graph::HostTensor;
 use serde_json::Value;
@@ -85,6 +86,21 @@ fn rare_inputs_count_as_documented() {
             scores,
             None,
             1.0 / 3.0,
+        ),
+        // A score at the threshold is a no; an infinite one is in no top.
+        (
+            BinaryAccuracy::default().into(),
+            f32s(&[2, 1], &[0.0, 0.0]),
+            f32s(&[2, 1], &[0.5, 0.4]),
+            None,
+            1.0,
+        ),
+        (
+            SparseTopKCategoricalAccuracy::new(1).into(),
+            classes(&[0, 0]),
+            f32s(&[2, 2], &[f32::INFINITY, 0.1, 0.9, 0.1]),
+            None,
+            0.5,
         ),
         // Rows of weight 0 are as if they were not there.
         (

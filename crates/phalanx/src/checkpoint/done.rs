@@ -45,3 +45,29 @@ fn marker(checkpoint: &Path) -> PathBuf {
     name.push(".done");
     checkpoint.with_file_name(name)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    #[test]
+    fn a_mark_of_an_earlier_training_does_not_count() {
+        let process = std::process::id();
+        let checkpoint = std::env::temp_dir().join(format!("phalanx-done-{process}"));
+        unmark_done(&checkpoint).unwrap();
+        assert!(!is_marked_done(&checkpoint, None));
+        mark_done(&checkpoint).unwrap();
+        let written = fs::metadata(marker(&checkpoint))
+            .unwrap()
+            .modified()
+            .unwrap();
+        let second = Duration::from_secs(1);
+        assert!(is_marked_done(&checkpoint, None));
+        assert!(is_marked_done(&checkpoint, Some(written)));
+        assert!(is_marked_done(&checkpoint, Some(written - second)));
+        assert!(!is_marked_done(&checkpoint, Some(written + second)));
+        unmark_done(&checkpoint).unwrap();
+        assert!(!is_marked_done(&checkpoint, Some(written)));
+    }
+}

@@ -328,3 +328,27 @@ pub(crate) fn rows(sums: &HostTensor, len: usize) -> Option<Vec<Vec<f64>>> {
     let is_table = matches!(*sums.dims(), [1..=usize::MAX, found] if found == len && len > 0);
     is_table.then(|| sums.to_f64().chunks(len).map(<[f64]>::to_vec).collect())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_have_the_length_that_is_expected() {
+        let values = [1.0f64, 2.0, 3.0, 4.0, 5.0, 6.0];
+        let table = HostTensor::new([2, 3], &values);
+        let expected = vec![vec![1.0, 2.0, 3.0], vec![4.0, 5.0, 6.0]];
+        assert_eq!(rows(&table, 3), Some(expected));
+        let vector = HostTensor::new([6], &values);
+        let none = HostTensor::new([0, 3], &[0.0f64; 0]);
+        for (table, len) in [
+            (&table, 2),
+            (&table, 6),
+            (&table, 0),
+            (&vector, 6),
+            (&none, 3),
+        ] {
+            assert_eq!(rows(table, len), None, "{:?} {len}", table.dims());
+        }
+    }
+}

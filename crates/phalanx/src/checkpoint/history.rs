@@ -112,6 +112,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn numbers_are_compared_by_bits() {
+        let same = |a, b| JsonFloat(a) == JsonFloat(b);
+        assert!(same(f64::NAN, f64::NAN) && same(0.1, 0.1));
+        for (a, b) in [(0.1, 0.2), (0.0, -0.0), (f64::NAN, f64::INFINITY)] {
+            assert!(!same(a, b), "{a} {b}");
+        }
+    }
+
+    #[test]
     fn every_number_comes_back() {
         let values = [
             0.1 + 0.2,

@@ -213,6 +213,24 @@ mod tests {
     }
 
     #[test]
+    fn files_that_no_checkpoint_has_are_refused() {
+        let read_back = |file: &str| {
+            let stamp = FileChecksum {
+                bytes: 1,
+                crc32c: 2,
+            };
+            let checksums = FileChecksums::from([(file.to_owned(), stamp)]);
+            let text = write(&manifest(), &checksums).unwrap();
+            read("c", &text).map(|(_, checksums)| checksums)
+        };
+        assert_eq!(read_back(FILES[1]).unwrap().len(), 1);
+        for file in ["other", "../weights.safetensors", FILES[0]] {
+            let error = read_back(file).unwrap_err().to_string();
+            assert!(error.contains("is no file of a checkpoint"), "{error}");
+        }
+    }
+
+    #[test]
     fn counts_that_overflow_are_refused() {
         let read_back = |manifest: &Manifest| {
             let text = write(manifest, &FileChecksums::new()).unwrap();

@@ -408,6 +408,8 @@ mod tests {
         assert_eq!(decays(&optimizer), [true, true]);
         let named = optimizer.clone().exclude_from_weight_decay(["bias"]);
         assert_eq!(decays(&named), [true, false]);
+        let within = optimizer.clone().exclude_from_weight_decay(["/"]);
+        assert_eq!(decays(&within), [false, false]);
         let chosen = optimizer.exclude_from_weight_decay_if(|name| name.ends_with("kernel"));
         assert_eq!(decays(&chosen), [false, true]);
     }
