@@ -335,8 +335,15 @@ fn mistakes_of_models_settings_and_commands_are_answered() {
         "train m.yaml --quiet --resume --epochs 2",
         &[("optimizer", "sgd")],
     );
-    let few = "train m.yaml --progress json --overwrite --output new --steps-per-epoch 2";
-    tell(few, &[]);
+    for fit in [
+        "{validation_steps: 3}",
+        "{steps_per_epoch: 0}",
+        "{batch_size: {per_replica: 0}}",
+        "{batch_size: {}}",
+        "{batch_size: {each: 4}}",
+    ] {
+        tell("train m.yaml --dry-run", &[("fit", fit)]);
+    }
     // Weights of a training before.
     let file = "out/model/weights.safetensors";
     let mut change = |name: &str, value: &str| {

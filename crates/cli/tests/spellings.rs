@@ -109,7 +109,6 @@ const SPELLINGS: &[(At, &str, Answer)] = &[
     (At::Data, "target: x", Hint("write `label`")),
     (At::Fit, "validation_split: 0.1", Hint("write `validation: {split: 0.1}` in `fit`")),
     (At::Fit, "validation_data: a.csv", Hint("write `validation: {csv: FILE}`, or `validation: test`")),
-    (At::Fit, "steps_per_epoch: 3", Hint("`phalanx train --steps-per-epoch N`")),
     (At::Fit, "callbacks: []", Hint("`tensorboard` writes for TensorBoard")),
     (At::Fit, "initial_epoch: 3", Hint("`phalanx train --resume` continues a training")),
     (At::Fit, "optimizer: adam", Hint("`optimizer` stands outside `fit`: write it without indentation")),

@@ -286,6 +286,38 @@ fn a_file_names_the_strategy_and_results_are_those_of_one_device() {
     }
 }
 
+/// Epochs of any length go on where one ended, batches may be for each replica, and a validation may be its start alone.
+#[test]
+fn epochs_batches_and_validations_have_the_sizes_that_the_file_says() {
+    let folder = Folder::new("sizes", "adam");
+    let trained = |name: &str, epochs: &str, settings: &[&str]| {
+        let mut arguments = vec!["train", "t.yaml", "--quiet", "--devices", "cpu:2"];
+        arguments.extend(["--epochs", epochs, "--output", name]);
+        arguments.extend(settings.iter().flat_map(|setting| ["--set", *setting]));
+        folder.succeed(&arguments);
+        let weights = fs::read(folder.0.join(name).join("model/weights.safetensors")).unwrap();
+        let history = fs::read_to_string(folder.0.join(name).join("history.jsonl")).unwrap();
+        let last = history.lines().last().unwrap();
+        let last: serde_json::Value = serde_json::from_str(last).unwrap();
+        (weights, last)
+    };
+    // Of 40 rows 32 are trained on, 8 a step.
+    let (two, last) = trained("two", "2", &[]);
+    assert_eq!(last["steps"], 4, "{last}");
+    let (one, last) = trained("one", "1", &["fit.steps_per_epoch=8"]);
+    assert_eq!(last["steps"], 8, "{last}");
+    assert!(one == two, "an epoch of eight steps is two of four");
+    let (short, _) = trained("short", "4", &["fit.steps_per_epoch=2"]);
+    assert!(short == two, "four epochs of two steps are two of four");
+    let (each, _) = trained("each", "2", &["fit.batch_size={per_replica: 4}"]);
+    assert!(each == two, "4 rows for each of two replicas are 8");
+    let wide = "fit.validation={split: 0.5}";
+    let (_, all) = trained("all", "1", &[wide]);
+    let (_, part) = trained("part", "1", &[wide, "fit.validation_steps=1"]);
+    let loss = |logs: &serde_json::Value| logs["logs"]["val_loss"].as_f64().unwrap();
+    assert!((loss(&all) - loss(&part)).abs() > 1e-6, "{all} {part}");
+}
+
 #[test]
 fn json_and_quiet_say_no_more_than_they_should() {
     let folder = Folder::new("json", "adam");

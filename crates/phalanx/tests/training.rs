@@ -642,6 +642,59 @@ fn validation_is_logged_and_steps_are_counted() {
 }
 
 #[test]
+fn a_validation_may_be_the_start_of_endless_data() {
+    let data = dataset(24).batch(8);
+    let endless = dataset(24).skip(12).repeat_forever().batch(4).prefetch(2);
+    let result = |fit: Fit| {
+        let mut trainer = trainer(mlp(), sgd(0.1));
+        let history = trainer.fit(&data, fit).unwrap();
+        history.of("val_loss").to_vec()
+    };
+    // Two batches of four: the rows from 12 to 20, the same ones after each epoch.
+    let expected = result(silent(2).validation(&dataset(24).skip(12).take(8).batch(8)));
+    let found = result(silent(2).validation(&endless).validation_steps(2));
+    assert_eq!(found.len(), 2);
+    for (found, expected) in found.iter().zip(&expected) {
+        assert!((found - expected).abs() < 1e-6, "{found} {expected}");
+    }
+    // More than there are is all of them.
+    let finite = dataset(24).skip(12).batch(4);
+    let all = result(silent(2).validation(&finite));
+    assert_eq!(
+        result(silent(2).validation(&finite).validation_steps(9)),
+        all
+    );
+    let mut trainer = trainer(mlp(), sgd(0.1));
+    let mut refused = |fit: Fit| message(trainer.fit(&data, fit));
+    let none = refused(silent(1).validation(&endless).validation_steps(0));
+    assert!(none.contains("validation_steps is 0"), "{none}");
+    let nothing = refused(silent(1).validation_steps(3));
+    assert!(
+        nothing.contains("there is nothing to validate on"),
+        "{nothing}"
+    );
+}
+
+/// Two epochs of five steps are one of ten, of data that have three and of data without end.
+#[test]
+fn epochs_of_some_steps_go_on_where_the_one_before_ended() {
+    let trained = |batches: &Batches, fit: Fit| {
+        let mut trainer = trainer(mlp(), sgd(0.1));
+        trainer.fit(batches, fit).unwrap();
+        assert_eq!(trainer.iterations(), 10);
+        values(&trainer)
+    };
+    let three = dataset(24).shuffle(5).batch(8);
+    let endless = three.repeat_forever();
+    let once = trained(&endless.epochs_of(10), silent(1));
+    assert_eq!(trained(&endless.epochs_of(5), silent(2)), once);
+    assert_eq!(trained(&three.epochs_of(5), silent(2)), once);
+    assert_eq!(trained(&three.epochs_of(2), silent(5)), once);
+    // Without it the second epoch begins with the first batch again.
+    assert_ne!(trained(&endless, silent(2).steps_per_epoch(5)), once);
+}
+
+#[test]
 fn the_best_epoch_is_kept() {
     let data = dataset(24).batch(8);
     let validation = dataset(12).batch(4);
@@ -859,7 +912,7 @@ fn wrong_use_is_refused_with_a_next_action() {
         (
             &endless,
             silent(1),
-            "say where an epoch ends with steps_per_epoch",
+            "say where an epoch ends with `batches.epochs_of` or steps_per_epoch",
         ),
         (
             &data.batch(4),
@@ -889,7 +942,10 @@ fn wrong_use_is_refused_with_a_next_action() {
     }
     let untouched = values(&trainer);
     let text = message(trainer.fit(&data.batch(4), silent(1).validation(&endless)));
-    assert!(text.contains("cannot validate on endless data"), "{text}");
+    assert!(
+        text.contains("on endless data; say on how many batches with validation_steps"),
+        "{text}"
+    );
     assert_eq!(values(&trainer), untouched);
     assert!(message(trainer.evaluate(&endless)).contains("cannot evaluate on endless data"));
     assert!(message(trainer.predict(&endless)).contains("cannot predict on endless data"));

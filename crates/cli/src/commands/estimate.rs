@@ -18,10 +18,11 @@ pub(crate) fn run(context: &mut Context, args: &EstimateArgs) -> Result<(), Fail
     let mut config = session::config(&args.file, &args.set)?;
     if let Some(size) = args.batch_size {
         config.fit.batch_size = size.get();
+        config.fit.is_per_replica = false;
     }
     let rows = rows::load(&config).map_err(session::wrong)?;
     let model = model::build(&config, &rows.facts.dims).map_err(session::wrong)?;
-    let step = session::estimator(context, &config, model)?;
+    let step = session::estimator(context, &mut config, model)?;
     let batch = first_batch(&config, step.model(), &rows)?;
     let estimate = step.estimate(&batch, config.fit.batch_size);
     let estimate = estimate.map_err(|error| failed(&error))?;
@@ -33,7 +34,8 @@ pub(crate) fn run(context: &mut Context, args: &EstimateArgs) -> Result<(), Fail
     let (parameters, precision) = (parameters(step.model()), config.precision.name());
     if context.global.progress == Progress::Json {
         let batch_size = config.fit.batch_size;
-        let steps_per_epoch = rows.train.len().map(|rows| rows.div_ceil(batch_size));
+        let all = rows.train.len().map(|rows| rows.div_ceil(batch_size));
+        let steps_per_epoch = config.fit.steps_per_epoch.or(all);
         let mut event = event(parameters, precision, &estimate, largest.as_ref());
         event["epochs"] = json!(config.fit.epochs);
         event["steps_per_epoch"] = json!(steps_per_epoch);

@@ -65,16 +65,18 @@ pub(crate) fn failed(error: &Error) -> Failure {
     Failure::of(exit, error)
 }
 
-/// What a training step takes, known by its shapes alone.
+/// What a training step takes, known by its shapes alone; gives the configuration the batch size of all replicas.
 pub(crate) fn estimator(
     context: &Context,
-    config: &TrainConfig,
+    config: &mut TrainConfig,
     model: impl IntoModel,
 ) -> Result<StepEstimator, Failure> {
     let at_fault = |problem| wrong(config.problems(vec![problem]));
     let compile = compile(config).map_err(at_fault)?;
     let strategy = strategy(context, config).map_err(at_fault)?;
-    let estimator = start(context, &strategy)?.estimator(model, compile);
+    let strategy = start(context, &strategy)?;
+    config.fit.resolve_batch_size(strategy.replicas_in_sync());
+    let estimator = strategy.estimator(model, compile);
     estimator.map_err(|error| failed(&error))
 }
 
@@ -88,10 +90,13 @@ impl Session {
         let at_fault = |problem| wrong(config.problems(vec![problem]));
         let compile = compile(config).map_err(at_fault)?;
         let strategy = strategy(context, config).map_err(at_fault)?;
-        let trainer = start(context, &strategy)?.compile(model, compile);
+        let strategy = start(context, &strategy)?;
+        let mut config = config.clone();
+        (config.fit).resolve_batch_size(strategy.replicas_in_sync());
+        let trainer = strategy.compile(model, compile);
         let session = Self {
-            config: config.clone(),
             trainer: trainer.map_err(|error| failed(&error))?,
+            config,
         };
         session.check_mix().map_err(at_fault)?;
         Ok(session)
@@ -157,10 +162,14 @@ impl Session {
     pub(crate) fn to_train(&self, rows: &Dataset) -> Batches {
         let batches = rows.batch(self.config.fit.batch_size);
         let seed = self.config.fit.seed;
-        match self.config.data.images() {
+        let batches = match self.config.data.images() {
             Some(images) => image_rows::to_train(images, seed, self.classes(), &batches),
             None if matches!(self.config.data, Data::Examples(_)) => batches.autotune(),
             None => batches.prefetch(2),
+        };
+        match self.config.fit.steps_per_epoch {
+            Some(steps) => batches.epochs_of(steps),
+            None => batches,
         }
     }
 

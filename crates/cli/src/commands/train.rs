@@ -36,7 +36,7 @@ pub(crate) fn run(context: &mut Context, args: &TrainArgs) -> Result<(), Failure
         config.fit.save_freq = Some(SaveFreq::Epoch);
     }
     if args.dry_run {
-        return dry_run(context, &config);
+        return dry_run(context, &mut config);
     }
     if context.is_evaluator {
         return follow::beside(context, &config, args.resume);
@@ -98,6 +98,9 @@ fn overrule(config: &mut TrainConfig, args: &TrainArgs) {
     if let Some(epochs) = args.epochs {
         config.fit.epochs = epochs.get();
     }
+    if let Some(steps) = args.steps_per_epoch {
+        config.fit.steps_per_epoch = Some(steps.get());
+    }
     if let Some(output) = &args.output {
         config.output = PathBuf::from(output);
     }
@@ -118,9 +121,10 @@ pub(super) fn data_and_model(
 }
 
 /// Everything before the first step, without memory for the model: the data, the layers, the loss, and the program of a step.
-fn dry_run(context: &mut Context, config: &TrainConfig) -> Result<(), Failure> {
+fn dry_run(context: &mut Context, config: &mut TrainConfig) -> Result<(), Failure> {
     let (rows, model) = data_and_model(context, config)?;
     let step = session::estimator(context, config, model)?;
+    let config = &*config;
     check(context, config, &rows, |batch| step.check_batch(batch))?;
     warn(context, &step.warnings());
     let batch = first_batch(config, step.model(), &rows)?;
@@ -259,7 +263,7 @@ fn plan(
 ) -> Result<Fit, Failure> {
     let mut fit = Fit::epochs(session.config.fit.epochs)
         .progress(context.global.fit_progress())
-        .data_settings(&session.config.data_text);
+        .data_settings(data_settings(&session.config));
     let logs = folder.clone();
     fit = fit.after_epoch(move |epoch| {
         // The whole of it is written at the end; training does not depend on a line of it.
@@ -271,14 +275,14 @@ fn plan(
         }
         Ok(())
     });
-    if let Some(steps) = args.steps_per_epoch {
-        fit = fit.steps_per_epoch(steps.get());
-    }
     if let Some(log) = &session.config.fit.keep_best {
         fit = fit.keep_best(&log.value);
     }
     if let Some(validation) = &rows.validation {
         fit = fit.validation(&session.batches(validation));
+    }
+    if let Some(steps) = &session.config.fit.validation_steps {
+        fit = fit.validation_steps(steps.value);
     }
     if writes_checkpoints(session, args) {
         fit = fit
@@ -297,6 +301,13 @@ fn plan(
         fit = fit.callback(made.map_err(|problem| session::wrong(config.problems(vec![problem])))?);
     }
     Ok(fit)
+}
+
+/// What decides the examples of an epoch.
+fn data_settings(config: &TrainConfig) -> String {
+    let steps = config.fit.steps_per_epoch;
+    let steps = steps.map_or_else(String::new, |steps| format!(" {steps} steps"));
+    format!("{}{steps}", config.data_text)
 }
 
 /// The settings by which trainings are compared in TensorBoard.

@@ -333,10 +333,6 @@ const ANYWHERE: &[(&str, &str)] = &[
         "write it as a setting of the optimizer, as in `adam: {learning_rate: 0.001}`",
     ),
     (
-        "steps_per_epoch",
-        "give it on the command line, `phalanx train --steps-per-epoch N`",
-    ),
-    (
         "validation_split",
         "write `validation: {split: 0.1}` in `fit`",
     ),

@@ -11,6 +11,7 @@ mod component;
 mod example_table;
 mod examples;
 mod fine_tune;
+mod fit_table;
 mod images;
 mod overrides;
 mod reader;
@@ -314,14 +315,20 @@ pub enum Test {
 pub struct Fit {
     /// How often every example is seen.
     pub epochs: usize,
-    /// Examples a step, over all devices.
+    /// Examples a step, over all devices; of each replica, where [`is_per_replica`](Self::is_per_replica).
     pub batch_size: usize,
+    /// Whether the batch size is for each replica, whose number is not known yet.
+    pub is_per_replica: bool,
+    /// Batches of an epoch, where that is not all of the data.
+    pub steps_per_epoch: Option<usize>,
     /// Whether every epoch has an order of its own.
     pub shuffle: bool,
     /// Decides the initial weights, the order of examples and dropout.
     pub seed: u64,
     /// What is evaluated after each epoch.
     pub validation: Option<Located<Validation>>,
+    /// On how many batches of the validation, where that is not all.
+    pub validation_steps: Option<Located<usize>>,
     /// The log whose best epoch gives the model that is saved.
     pub keep_best: Option<Located<String>>,
     /// When checkpoints are written, if they are.
@@ -330,6 +337,16 @@ pub struct Fit {
     pub tensorboard: Option<TensorBoard>,
     /// Weights of classes; those not listed have 1.
     pub class_weight: Option<Located<Vec<(i64, f32)>>>,
+}
+
+impl Fit {
+    /// Gives the batch size of the whole step, with this number of replicas.
+    pub const fn resolve_batch_size(&mut self, replicas: usize) {
+        if self.is_per_replica {
+            self.batch_size = self.batch_size.saturating_mul(replicas);
+            self.is_per_replica = false;
+        }
+    }
 }
 
 /// When a checkpoint is written.

@@ -6,7 +6,7 @@ use phalanx::components::components;
 use phalanx::config::{DefaultValue, Description, Family, Field, Setting};
 use serde_json::Value as Json;
 
-use super::{aliases, example_table, fine_tune, table};
+use super::{aliases, example_table, fine_tune, fit_table, table};
 
 const START: &str = "<!-- table: ";
 const END: &str = "<!-- end -->";
@@ -53,9 +53,9 @@ fn written(name: &str) -> Option<String> {
         "tfrecord test" => example_table::TFRECORD_TEST,
         "webdataset" => example_table::WEBDATASET,
         "parquet" => example_table::PARQUET,
-        "fit" => table::FIT,
-        "validation" => table::VALIDATION,
-        "tensorboard" => table::TENSORBOARD,
+        "fit" => fit_table::FIT,
+        "validation" => fit_table::VALIDATION,
+        "tensorboard" => fit_table::TENSORBOARD,
         "spellings" => return Some(spellings()),
         "every layer" => return Some(every_layer()),
         _ => return family(name).map(|family| listed(family, &components(family))),

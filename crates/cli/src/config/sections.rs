@@ -7,8 +7,9 @@ use phalanx::fit::{TensorBoard, UpdateFreq};
 use phalanx::nn::Policy;
 
 use super::component::Component;
+use super::fit_table::{BATCH_SIZE, FIT, TENSORBOARD, VALIDATION};
 use super::reader::{Reader, Section, boolean, finite, list, text, whole};
-use super::table::{self, CSV, FILE, FIT, TENSORBOARD, TEST, VALIDATION};
+use super::table::{self, CSV, FILE, TEST};
 use super::{
     Column, Csv, Data, Fit, Label, LabelType, Located, Missing, SaveFreq, Test, TrainConfig,
     Validation,
@@ -162,16 +163,22 @@ impl Reader {
         let section = self.section(node, "fit", FIT)?;
         let default = Fit::default();
         let epochs = self.value(&section, "epochs", whole).map(as_usize);
-        let batch_size = self.value(&section, "batch_size", whole).map(as_usize);
+        let (batch_size, is_per_replica) = self
+            .batch_size(&section)
+            .unwrap_or((default.batch_size, false));
+        let steps = |node: &Node| whole(node).map(as_usize);
         let seed = self.value(&section, "seed", whole);
         Some(Fit {
             epochs: epochs.unwrap_or(default.epochs),
-            batch_size: batch_size.unwrap_or(default.batch_size),
+            batch_size,
+            is_per_replica,
+            steps_per_epoch: self.value(&section, "steps_per_epoch", steps),
             shuffle: self
                 .value(&section, "shuffle", boolean)
                 .unwrap_or(default.shuffle),
             seed: seed.map_or(default.seed, i64::cast_unsigned),
             validation: self.validation(&section, folder),
+            validation_steps: self.value(&section, "validation_steps", located(steps)),
             keep_best: self.value(
                 &section,
                 "keep_best",
@@ -181,6 +188,19 @@ impl Reader {
             tensorboard: self.tensorboard(&section),
             class_weight: self.class_weights(&section),
         })
+    }
+
+    /// The rows of a step, and whether they are for each replica.
+    fn batch_size(&mut self, fit: &Section<'_>) -> Option<(usize, bool)> {
+        let node = fit.node("batch_size")?;
+        if !matches!(node.value, Value::Map(_)) {
+            let rows = self.value(fit, "batch_size", whole)?;
+            return Some((as_usize(rows), false));
+        }
+        let section = self.section(node, "batch_size", BATCH_SIZE)?;
+        self.exactly_one(&section);
+        let rows = self.value(&section, "per_replica", whole)?;
+        Some((as_usize(rows), true))
     }
 
     fn tensorboard(&mut self, fit: &Section<'_>) -> Option<TensorBoard> {
@@ -296,6 +316,13 @@ impl Reader {
             }
             _ => {}
         }
+        if let (Some(Located { at, .. }), None) = (&fit.validation_steps, &fit.validation) {
+            self.problem(
+                *at,
+                "`validation_steps` is set, and fit has no `validation`",
+                "add `validation: {split: 0.1}` to fit, or remove it",
+            );
+        }
         if let (Some(Located { value, at }), None) = (&fit.keep_best, &fit.validation)
             && value.starts_with("val_")
         {
@@ -378,9 +405,12 @@ impl Default for Fit {
         Self {
             epochs: 1,
             batch_size: 32,
+            is_per_replica: false,
+            steps_per_epoch: None,
             shuffle: true,
             seed: 0,
             validation: None,
+            validation_steps: None,
             keep_best: None,
             save_freq: None,
             tensorboard: None,

@@ -67,7 +67,7 @@ impl Batches {
         batches
     }
 
-    fn reindexed(&self, reindex: impl Reindex) -> Self {
+    pub(super) fn reindexed(&self, reindex: impl Reindex) -> Self {
         self.with(BatchStage::Reindex(Arc::new(reindex)))
     }
 

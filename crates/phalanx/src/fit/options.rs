@@ -10,6 +10,7 @@ use crate::{Error, Result};
 use super::callbacks::{
     Callbacks, IntoCallback, KeepBest, ProgressBar, StragglerReport, TrainingCheckpoint,
 };
+use super::evaluate::check_finite;
 use super::trace::TracePlan;
 use super::{EpochLogs, Progress, SaveBehind, TensorBoard};
 
@@ -20,6 +21,7 @@ pub struct Fit {
     pub(super) initial_epoch: usize,
     pub(super) steps_per_epoch: Option<usize>,
     pub(super) validation: Option<Batches>,
+    pub(super) validation_steps: Option<usize>,
     pub(super) validation_freq: usize,
     pub(super) progress: Progress,
     pub(super) keep_best: Option<String>,
@@ -74,6 +76,7 @@ impl Fit {
             initial_epoch: 0,
             steps_per_epoch: None,
             validation: None,
+            validation_steps: None,
             validation_freq: 1,
             progress: Progress::Auto,
             keep_best: None,
@@ -266,8 +269,8 @@ impl Fit {
         self.callbacks.between(before, after)
     }
 
-    /// Ends an epoch after `steps` batches. The next epoch starts with the first batch of its own order, where Keras
-    /// goes on in the old one; endless data need it.
+    /// Ends an epoch after `steps` batches. The next epoch starts with the first batch of its own order; epochs that go on where the one
+    /// before ended, as Keras' do, are [`Batches::epochs_of`](crate::data::Batches::epochs_of). Endless data need one or the other.
     #[must_use]
     pub const fn steps_per_epoch(mut self, steps: usize) -> Self {
         self.steps_per_epoch = Some(steps);
@@ -278,6 +281,13 @@ impl Fit {
     #[must_use]
     pub fn validation(mut self, batches: &Batches) -> Self {
         self.validation = Some(batches.clone());
+        self
+    }
+
+    /// Validates on the first `steps` batches alone, the same ones each time; endless data need it.
+    #[must_use]
+    pub const fn validation_steps(mut self, steps: usize) -> Self {
+        self.validation_steps = Some(steps);
         self
     }
 
@@ -310,6 +320,32 @@ impl Fit {
     pub const fn progress(mut self, progress: Progress) -> Self {
         self.progress = progress;
         self
+    }
+
+    /// What is validated on, where anything is.
+    pub(super) fn to_validate(&self) -> Result<Option<Batches>> {
+        let steps = self.validation_steps;
+        let Some(batches) = &self.validation else {
+            return match steps {
+                None => Ok(None),
+                Some(_) => Err(Error::user(
+                    "validation_steps is set, and there is nothing to validate on; say what with `validation`",
+                )),
+            };
+        };
+        if steps == Some(0) {
+            return Err(Error::user(
+                "validation_steps is 0; expected 1 or more batches",
+            ));
+        }
+        let batches = steps.map_or_else(|| batches.clone(), |steps| batches.take(steps));
+        if batches.len().is_none() {
+            return Err(Error::user(
+                "cannot validate on endless data; say on how many batches with validation_steps",
+            ));
+        }
+        check_finite(&batches, "validate")?;
+        Ok(Some(batches))
     }
 
     /// Number of steps in an epoch over the data; `None` is as many as a stream has.
@@ -356,7 +392,7 @@ impl Fit {
         };
         (steps < len).then(|| {
             format!(
-                "each epoch trains on the first {steps} of its {len} batches, and without a shuffle the others are never seen; repeat the data to go on where an epoch ended"
+                "each epoch trains on the first {steps} of its {len} batches, and without a shuffle the others are never seen; train on `batches.epochs_of({steps})` to go on where an epoch ended"
             )
         })
     }
@@ -366,14 +402,14 @@ impl Fit {
             (Some(steps), None) => Ok(steps),
             (Some(steps), Some(len)) if steps <= len => Ok(steps),
             (Some(steps), Some(len)) => Err(Error::user(format!(
-                "steps_per_epoch is {steps}, but an epoch of the data has {len} batches; lower it, or repeat the data"
+                "steps_per_epoch is {steps}, but an epoch of the data has {len} batches; lower it, or train on `batches.epochs_of({steps})`"
             ))),
             (None, Some(0)) => Err(Error::user(
                 "the data have no batch to train on; check the dataset and drop_remainder",
             )),
             (None, Some(len)) => Ok(len),
             (None, None) => Err(Error::user(
-                "the data are endless; say where an epoch ends with steps_per_epoch",
+                "the data are endless; say where an epoch ends with `batches.epochs_of` or steps_per_epoch",
             )),
         }
     }
@@ -392,7 +428,24 @@ pub(super) fn check_batch_size(size: usize) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::{Dataset, HostTensor};
     use crate::fit::callbacks::EarlyStopping;
+
+    #[test]
+    fn epochs_that_end_before_their_data_are_told() {
+        let x = HostTensor::new([10], &[0.0f32; 10]);
+        let five = Dataset::from_arrays(x, Vec::new()).unwrap().batch(2);
+        let warned = |steps, data: &Batches| {
+            let fit = Fit::epochs(2).steps_per_epoch(steps);
+            fit.cut_epoch_warning(data)
+        };
+        let warning = warned(3, &five).unwrap();
+        let expected = "each epoch trains on the first 3 of its 5 batches";
+        assert!(warning.contains(expected), "{warning}");
+        assert!(warning.contains("batches.epochs_of(3)"), "{warning}");
+        assert_eq!(warned(5, &five), None);
+        assert_eq!(warned(3, &five.epochs_of(3)), None);
+    }
 
     #[test]
     fn settings_are_callbacks_around_those_of_the_user() {

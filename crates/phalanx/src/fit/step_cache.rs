@@ -90,6 +90,16 @@ pub(super) struct StepCache {
     agreed: BTreeMap<String, u64>,
 }
 
+/// What is said when a step is compiled for one more shape, as the `count`th: at the eighth, and whenever they have doubled.
+fn many_programs(name: &str, count: usize) -> Option<String> {
+    const MANY: usize = 8;
+    (count >= MANY && count.is_power_of_two()).then(|| {
+        format!(
+            "warning: `{name}` is now compiled for {count} shapes of batches, and training waits for each; give batches fewer shapes: `drop_remainder`, or `pad` with a larger `multiple`"
+        )
+    })
+}
+
 impl StepCache {
     /// Whether the step for batches of this shape is compiled.
     pub(super) fn has(&self, shape: &BatchShape) -> bool {
@@ -106,6 +116,9 @@ impl StepCache {
         traced: StepProgram,
     ) -> Result<()> {
         self.notice(placement, &traced);
+        if let Some(warning) = many_programs(name, self.steps.len() + 1) {
+            placement.engine().notice(&warning);
+        }
         let step = StepExecutable::compile(placement, setup, name, traced)?;
         if let (Some(world), StepExecutable::InPlace { compiled, .. }) = (placement.world(), &step)
             && name != "predict_step"
@@ -172,5 +185,18 @@ impl StepCache {
         if let (Some(exchange), true) = (&traced.exchange, self.steps.is_empty()) {
             placement.engine().notice(exchange);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_shapes_are_told_ever_more_seldom() {
+        let told: Vec<usize> = (1..=64)
+            .filter(|&count| many_programs("train_step", count).is_some())
+            .collect();
+        assert_eq!(told, [8, 16, 32, 64]);
     }
 }

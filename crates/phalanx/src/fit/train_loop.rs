@@ -5,7 +5,6 @@ use std::ops::Range;
 use std::time::Instant;
 
 use super::callbacks::{HookPlace, Wishes};
-use super::evaluate::check_finite;
 use super::history::{EpochLogs, History, InputReport, Logs};
 use super::in_flight::InFlight;
 use super::recovery::Attempts;
@@ -111,9 +110,7 @@ impl<'r> FitRun<'r> {
     fn begin(trainer: &'r mut Trainer, data: &'r dyn TrainingData, fit: &'r Fit) -> Result<Self> {
         trainer.compiled.setup.objective.require_loss("train")?;
         let steps = fit.steps(data)?;
-        if let Some(validation) = &fit.validation {
-            check_finite(validation, "validate")?;
-        }
+        fit.to_validate()?;
         let fit = trainer.restore_backup(fit)?;
         let callbacks = fit.all_callbacks();
         trainer
@@ -351,7 +348,7 @@ impl<'r> FitRun<'r> {
     fn validate_if_due(&mut self) -> Result<Option<(Logs, u64)>> {
         let number = self.place.epoch + 1;
         let is_due = number.is_multiple_of(self.fit.validation_freq);
-        let Some(validation) = self.fit.validation.clone().filter(|_| is_due) else {
+        let Some(validation) = self.fit.to_validate()?.filter(|_| is_due) else {
             return Ok(None);
         };
         self.trainer.compiled.clock.enter(StepPart::Validation);

@@ -8,6 +8,7 @@
 //! | `shuffle.rs` | `shuffle` |
 //! | `take.rs` | `take`, `skip` |
 //! | `repeat.rs` | `repeat`, `repeat_forever` |
+//! | `epochs_of.rs` | `Batches::epochs_of` |
 //! | `map.rs` | `map`, `map_random` |
 //! | `filter.rs` | `filter`, and the files of one worker |
 //! | `class_weights.rs` | `class_weights` |
@@ -26,6 +27,7 @@ mod cache;
 mod class_weights;
 mod concatenate;
 mod custom_source;
+mod epochs_of;
 mod filter;
 mod images;
 mod interleave;

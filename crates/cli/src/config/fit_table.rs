@@ -1,0 +1,182 @@
+//! The keys of `fit`.
+
+use std::ops::Bound::Included;
+
+use phalanx::config::{DefaultValue, Field, Kind};
+
+use super::table::{FOLDER, FRACTION, PATHS};
+
+const ROWS_OF_A_STEP: Kind = Kind::Whole(1, 1 << 24);
+const STEPS: Kind = Kind::Worded(
+    "a whole number of batches from 1 to 1000000000",
+    &Kind::Whole(1, 1_000_000_000),
+);
+
+/// `fit`.
+pub(crate) const FIT: &[Field] = &[
+    Field::new(
+        "epochs",
+        Kind::Whole(1, 1_000_000),
+        DefaultValue::Value("1"),
+        "how many times every example is seen",
+    )
+    .example("10"),
+    Field::new(
+        "batch_size",
+        Kind::Worded(
+            "a whole number from 1 to 16777216, or {per_replica: such a number}",
+            &Kind::Either(&[ROWS_OF_A_STEP, Kind::OneKeyOf(BATCH_SIZE)]),
+        ),
+        DefaultValue::Value("32"),
+        "examples in a step, over all devices; with `{per_replica: 64}`, for each replica of all workers",
+    )
+    .example("32"),
+    Field::new(
+        "steps_per_epoch",
+        STEPS,
+        DefaultValue::Words("all batches of the data"),
+        "batches in an epoch, fewer than the data have or more: the next epoch goes on where one ended, as in Keras. `--steps-per-epoch` takes its place",
+    )
+    .example("100"),
+    Field::new(
+        "shuffle",
+        Kind::Bool,
+        DefaultValue::Value("true"),
+        "whether every epoch has another order",
+    )
+    .example("true"),
+    Field::new(
+        "seed",
+        Kind::COUNT,
+        DefaultValue::Value("0"),
+        "decides the initial weights, the order of examples and dropout",
+    )
+    .example("42"),
+    Field::new(
+        "validation",
+        Kind::Worded(
+            "test, or one of {split: fraction} and {csv: path}",
+            &Kind::Either(&[Kind::OneOf(&["test"]), Kind::OneKeyOf(VALIDATION)]),
+        ),
+        DefaultValue::Words("none"),
+        "what is evaluated after each epoch: a share of the training data, other files, or `test` for the test data",
+    )
+    .example("{split: 0.1}"),
+    Field::new(
+        "validation_steps",
+        STEPS,
+        DefaultValue::Words("all batches of the validation"),
+        "how many batches of the validation are used, from its start, the same ones each time",
+    )
+    .example("20"),
+    Field::new(
+        "keep_best",
+        Kind::Worded("the name of a log", &Kind::Text),
+        DefaultValue::Words("the last epoch"),
+        "the log, such as `val_accuracy`, whose best epoch gives the model that is saved; the least of a loss, the highest of others. A name with `val_` needs a `validation`",
+    )
+    .example("val_accuracy"),
+    Field::new(
+        "save_freq",
+        Kind::Worded(
+            "epoch, or a whole number of batches from 1 to 1000000000",
+            &Kind::Either(&[Kind::OneOf(&["epoch"]), Kind::Whole(1, 1_000_000_000)]),
+        ),
+        DefaultValue::Words("never; with `--resume`, `epoch`"),
+        "when a checkpoint is written, from which an interrupted training continues: after each `epoch`, or also after every so many batches",
+    )
+    .example("epoch"),
+    Field::new(
+        "tensorboard",
+        Kind::Worded(
+            "the path of a folder, or settings with one",
+            &Kind::Either(&[Kind::Text, Kind::Section(TENSORBOARD)]),
+        ),
+        DefaultValue::Words("none"),
+        "the folder of the event files that TensorBoard reads, as Keras' callback writes them: the results of each epoch, or what else the [settings](#tensorboard) ask for. Curves go on with `--resume`; another training begins them anew, so give each a folder of its own",
+    )
+    .example("runs/digits/tensorboard"),
+    Field::new(
+        "class_weight",
+        Kind::Worded(
+            "classes, whole numbers from 0, with weights, numbers from 0 to 1e30",
+            &Kind::Map(&Kind::Number(Included(0.0), Included(1e30))),
+        ),
+        DefaultValue::Words("none"),
+        "weights of classes; a class not listed has weight 1",
+    )
+    .example("{0: 1.0, 1: 2.5}"),
+];
+
+/// `batch_size` of `fit`.
+pub(crate) const BATCH_SIZE: &[Field] = &[Field::optional(
+    "per_replica",
+    ROWS_OF_A_STEP,
+    "examples of each replica in a step",
+)
+.example("64")];
+
+/// `validation` of `fit`.
+pub(crate) const VALIDATION: &[Field] = &[
+    Field::optional(
+        "split",
+        FRACTION,
+        "this share of the training data, which is not trained on: the last rows, or images drawn by the seed",
+    )
+    .example("0.1"),
+    Field::optional("csv", PATHS, "other files with the same columns").example("validation.csv"),
+];
+
+/// `tensorboard` of `fit`.
+pub(crate) const TENSORBOARD: &[Field] = &[
+    Field::required("folder", FOLDER, "the folder of the event files")
+        .example("runs/digits/tensorboard"),
+    Field::new(
+        "histogram_freq",
+        Kind::Whole(0, 1_000_000_000),
+        DefaultValue::Value("0"),
+        "after how many epochs histograms of the variables are written; 0 is never",
+    )
+    .example("1"),
+    Field::new(
+        "write_graph",
+        Kind::Bool,
+        DefaultValue::Value("true"),
+        "whether the graph of the model is written",
+    )
+    .example("true"),
+    Field::new(
+        "write_images",
+        Kind::Bool,
+        DefaultValue::Value("false"),
+        "whether variables are written as images too, with the histograms",
+    )
+    .example("true"),
+    Field::new(
+        "write_steps_per_second",
+        Kind::Bool,
+        DefaultValue::Value("false"),
+        "whether the steps of a second are written",
+    )
+    .example("true"),
+    Field::new(
+        "update_freq",
+        Kind::Worded(
+            "epoch, batch, or a whole number of steps from 1 to 1000000000",
+            &Kind::Either(&[
+                Kind::OneOf(&["epoch", "batch"]),
+                Kind::Whole(1, 1_000_000_000),
+            ]),
+        ),
+        DefaultValue::Value("epoch"),
+        "when results are written: at the end of an `epoch`, or also after each `batch` or every so many steps, for which training waits each time",
+    )
+    .example("100"),
+    Field::new(
+        "write_system",
+        Kind::Bool,
+        DefaultValue::Value("true"),
+        "whether each worker writes its use of processors, memory and network",
+    )
+    .example("false"),
+];
