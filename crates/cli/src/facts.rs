@@ -4,6 +4,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::scaling::Scaling;
 
+/// A column of which each value is a feature.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OneHotFact {
+    /// Its position in the files.
+    pub index: usize,
+    /// Its name; empty without a header.
+    pub name: String,
+    /// Its values.
+    pub values: Vec<String>,
+}
+
 /// What is known of the data of a training.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -12,6 +24,9 @@ pub struct Facts {
     pub dims: Vec<usize>,
     /// The names of the columns of the features, in their order; empty without a header.
     pub columns: Vec<String>,
+    /// The values of columns of which each is a feature of its own.
+    #[serde(default)]
+    pub one_hot: Vec<OneHotFact>,
     /// The name of the column of the label, if it has one.
     pub label: Option<String>,
     /// The names of the classes; empty where they are numbers from 0, or labels are values.
@@ -25,6 +40,7 @@ impl Default for Facts {
         Self {
             dims: Vec::new(),
             columns: Vec::new(),
+            one_hot: Vec::new(),
             label: None,
             classes: Vec::new(),
             scaling: Scaling {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use phalanx::data::{
     ClassWeights, CsvColumn, CsvColumns, CsvOptions, Dataset, Header, HostTensor, LabelColumn,
-    LabelKind, MissingValues, csv_header, csv_label_texts,
+    LabelKind, MissingValues, OneHotColumn, csv_header, csv_label_texts, csv_values,
 };
 use phalanx::{Error, Result as Read};
 
@@ -13,7 +13,7 @@ use crate::config::{
     TrainConfig, Validation,
 };
 use crate::example_rows;
-use crate::facts::Facts;
+use crate::facts::{Facts, OneHotFact};
 use crate::image_rows;
 use crate::scaling::{Scaling, length};
 use crate::split::stratified;
@@ -93,7 +93,8 @@ fn read_csv(config: &TrainConfig, data: &Csv, known: Option<&Facts>) -> Result<R
     let (train, validation) = held_out(config, rest, test.as_ref(), |csv| files.read(csv))?;
     let wrong = |error| unreadable(data.csv[0].at, &error);
     if known.is_none() {
-        files.facts.scaling = Scaling::of(data, &train).map_err(wrong)?;
+        let one_hot = files.columns.one_hot();
+        files.facts.scaling = Scaling::of(data, &train, one_hot).map_err(wrong)?;
     }
     let Files { facts, columns, .. } = files;
     let scaled = |rows: Option<Dataset>| rows.map(|rows| facts.scaling.apply(&rows)).transpose();
@@ -141,6 +142,12 @@ fn facts(data: &Csv) -> Result<Facts, (Position, Error)> {
     if different.len() < facts.columns.len() {
         facts.columns.clear();
     }
+    for column in &data.one_hot.value {
+        let wrong = |error| (data.one_hot.at, error);
+        facts
+            .one_hot
+            .push(one_hot(data, &header, column, &options).map_err(wrong)?);
+    }
     if data.label_type == LabelType::Class {
         facts.classes.clone_from(&data.classes.value);
         if facts.classes.is_empty() {
@@ -150,6 +157,29 @@ fn facts(data: &Csv) -> Result<Facts, (Position, Error)> {
         }
     }
     Ok(facts)
+}
+
+/// The values of a one-hot column in all files.
+fn one_hot(
+    data: &Csv,
+    header: &[String],
+    column: &Column,
+    options: &CsvOptions,
+) -> Read<OneHotFact> {
+    let paths = data.csv.iter().map(|path| &path.value);
+    let values = csv_values(paths, options, &csv_column(column))?;
+    let index = match column {
+        Column::Index(index) => *index,
+        Column::Name(name) => {
+            let found = header.iter().position(|other| other == name);
+            found.ok_or_else(|| Error::Bug(format!("values of no column {name:?}")))?
+        }
+    };
+    Ok(OneHotFact {
+        index,
+        name: header.get(index).cloned().unwrap_or_default(),
+        values,
+    })
 }
 
 /// What is left to train on, and what is validated on.
@@ -190,6 +220,14 @@ pub fn to_predict(data: &Csv, facts: &Facts, path: &Path) -> Read<Dataset> {
     if by_name || !labelled.columns.is_empty() {
         return facts.scaling.apply(&Dataset::from_csv(path, &unlabelled)?);
     }
+    let unlabelled = CsvOptions {
+        one_hot: one_hot_columns(facts, |fact| {
+            // The label before it is not there.
+            let label = matches!(data.label.value, Label::Index(label) if label < fact.index);
+            CsvColumn::Index(fact.index - usize::from(label))
+        }),
+        ..unlabelled
+    };
     let any = CsvOptions {
         features: Vec::new(),
         ..unlabelled.clone()
@@ -222,12 +260,14 @@ fn as_trained(data: &Csv, facts: &Facts, path: &Path) -> Read<CsvOptions> {
     let mut options = CsvOptions {
         features: facts.dims.clone(),
         classes: facts.classes.clone(),
+        one_hot: one_hot_columns(facts, |fact| CsvColumn::Index(fact.index)),
         ..options(data)
     };
     let has_header = !csv_header(path, &options)?.is_empty();
     if has_header && !facts.columns.is_empty() {
         let names = facts.columns.iter().cloned();
         options.columns = names.map(CsvColumn::Name).collect();
+        options.one_hot = one_hot_columns(facts, |fact| CsvColumn::Name(fact.name.clone()));
         if let Some(label) = &facts.label {
             options.label = LabelColumn::Name(label.clone());
         }
@@ -285,6 +325,7 @@ impl Files<'_> {
             true => as_trained(self.data, &self.facts, path)?,
             false => CsvOptions {
                 classes: self.facts.classes.clone(),
+                one_hot: one_hot_columns(&self.facts, |fact| CsvColumn::Index(fact.index)),
                 ..options(self.data)
             },
         };
@@ -300,11 +341,27 @@ fn unreadable(at: Position, error: &Error) -> Problem {
     Problem::new(at, error.to_string(), next)
 }
 
-fn options(data: &Csv) -> CsvOptions {
-    let column = |column: &Column| match column {
+fn one_hot_columns(facts: &Facts, column: impl Fn(&OneHotFact) -> CsvColumn) -> Vec<OneHotColumn> {
+    let one_hot = facts.one_hot.iter().map(|fact| OneHotColumn {
+        column: column(fact),
+        values: fact.values.clone(),
+    });
+    one_hot.collect()
+}
+
+fn csv_column(column: &Column) -> CsvColumn {
+    match column {
         Column::Index(index) => CsvColumn::Index(*index),
         Column::Name(name) => CsvColumn::Name(name.clone()),
-    };
+    }
+}
+
+/// As the training file says; the values of one-hot columns are not known yet.
+fn options(data: &Csv) -> CsvOptions {
+    let one_hot = data.one_hot.value.iter().map(|column| OneHotColumn {
+        column: csv_column(column),
+        values: Vec::new(),
+    });
     CsvOptions {
         header: match data.header {
             None => Header::Auto,
@@ -313,7 +370,8 @@ fn options(data: &Csv) -> CsvOptions {
         },
         label: label_column(&data.label.value),
         kind: label_kind(data.label_type),
-        columns: data.columns.iter().map(column).collect(),
+        columns: data.columns.iter().map(csv_column).collect(),
+        one_hot: one_hot.collect(),
         skip_rows: data.skip_rows,
         missing: match data.missing {
             Missing::Fail => MissingValues::Fail,

@@ -22,11 +22,11 @@ pub struct Scaling {
 }
 
 impl Scaling {
-    /// As `data` asks for it, with the means and deviations of these rows.
+    /// As `data` asks for it, with the means and deviations of these rows; `one_hot` says which features are no numbers.
     ///
     /// # Errors
     /// When a row cannot be read.
-    pub fn of(data: &Csv, rows: &Dataset) -> Read<Self> {
+    pub fn of(data: &Csv, rows: &Dataset, one_hot: &[bool]) -> Read<Self> {
         let mut scaling = Self {
             fill: None,
             divide_by: data.divide_by,
@@ -39,7 +39,11 @@ impl Scaling {
             scaling.fill = Some(moments(&whole(rows)?).0);
         }
         if data.standardize {
-            let (mean, deviation) = moments(&scaling.apply_to(&whole(rows)?));
+            let (mut mean, mut deviation) = moments(&scaling.apply_to(&whole(rows)?));
+            let stays = (0..mean.len()).filter(|&feature| one_hot.get(feature) == Some(&true));
+            for feature in stays {
+                (mean[feature], deviation[feature]) = (0.0, 1.0);
+            }
             let deviation = deviation.into_iter();
             // A feature that is the same in all rows becomes 0.
             let deviation = deviation.map(|d| if d > 0.0 { d } else { 1.0 }).collect();

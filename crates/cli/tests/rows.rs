@@ -345,3 +345,104 @@ fn a_split_takes_its_share_of_each_class_by_the_seed() {
         .unwrap_err();
     assert!(message.contains("leaves a part empty"), "{message}");
 }
+
+#[test]
+fn values_of_one_hot_columns_are_features_and_kept() {
+    let text = "id,colour,size,y\n1,red,2,no\n2,blue,4,yes\n3,green,6,no\n4,red,8,yes\n";
+    let files = [
+        ("h.csv", text),
+        ("new.csv", "size,colour,id\n2,blue,9\n"),
+        ("unseen.csv", "size,colour,id\n2,pink,9\n"),
+    ];
+    let folder = Folder::new("one-hot", &files);
+    let data =
+        "csv: h.csv, label: y, columns: [size, colour], one_hot: [colour], standardize: true";
+    let rows = folder.load(data, "shuffle: false").unwrap();
+    let row = |i| rows.train.get(0, i).unwrap().x[0].f32s();
+    // Sizes 2, 4, 6, 8 have the mean 5 and the deviation sqrt(5); blue, green and red stay 0 and 1.
+    let size = |size: f32| (size - 5.0) / 5.0f32.sqrt();
+    assert_eq!(row(0), [size(2.0), 0.0, 0.0, 1.0]);
+    assert_eq!(row(1), [size(4.0), 1.0, 0.0, 0.0]);
+    assert_eq!(row(2), [size(6.0), 0.0, 1.0, 0.0]);
+    let facts = &rows.facts;
+    assert_eq!(facts.dims, [4]);
+    let written = serde_json::to_string(facts).unwrap();
+    let kept: Facts = serde_json::from_str(&written).unwrap();
+    assert_eq!(&kept, facts);
+    let config = |data: &str| {
+        let text =
+            format!("data: {{{data}}}\nmodel: [flatten]\noptimizer: sgd\nloss: huber\nfit: {{}}\n");
+        parse(&text, &folder.0.join("t.yaml")).unwrap()
+    };
+    let config = config(data);
+    let Data::Csv(csv) = &config.data else {
+        panic!("no csv")
+    };
+    let predicted = to_predict(csv, &kept, &folder.0.join("new.csv")).unwrap();
+    let x = predicted.get(0, 0).unwrap().x[0].f32s();
+    assert_eq!(x, [size(2.0), 1.0, 0.0, 0.0]);
+    let error = to_predict(csv, &kept, &folder.0.join("unseen.csv")).unwrap_err();
+    let expected = "column 2 (\"colour\"): found \"pink\", expected one of the values \"blue\", \"green\", \"red\"; correct the value, or train with rows that have it";
+    assert!(error.to_string().contains(expected), "{error}");
+}
+
+#[test]
+fn one_hot_columns_without_a_header_are_found_without_the_label_before_them() {
+    let files = [("h.csv", "no,red,2\nyes,blue,4\n"), ("new.csv", "blue,3\n")];
+    let folder = Folder::new("one-hot-index", &files);
+    let data = "csv: h.csv, header: false, label: 0, one_hot: [1]";
+    let rows = folder.load(data, "shuffle: false").unwrap();
+    assert_eq!(rows.train.get(0, 0).unwrap().x[0].f32s(), [0.0, 1.0, 2.0]);
+    let text =
+        format!("data: {{{data}}}\nmodel: [flatten]\noptimizer: sgd\nloss: huber\nfit: {{}}\n");
+    let config = parse(&text, &folder.0.join("t.yaml")).unwrap();
+    let Data::Csv(csv) = &config.data else {
+        panic!("no csv")
+    };
+    let predicted = to_predict(csv, &rows.facts, &folder.0.join("new.csv")).unwrap();
+    assert_eq!(predicted.get(0, 0).unwrap().x[0].f32s(), [1.0, 0.0, 3.0]);
+    let labelled = to_predict(csv, &rows.facts, &folder.0.join("h.csv")).unwrap();
+    assert_eq!(labelled.get(0, 1).unwrap().x[0].f32s(), [1.0, 0.0, 4.0]);
+}
+
+#[test]
+fn one_hot_columns_that_cannot_be_are_refused() {
+    let many: String = (0..5000)
+        .map(|i| format!("{i},name{i},{}\n", i % 2))
+        .collect();
+    let files = [
+        ("h.csv", "a,b,c\n1,x,0\n2,y,1\n"),
+        ("many.csv", many.as_str()),
+        ("none.csv", "a,b,c\n1,,0\n2,,1\n"),
+    ];
+    let folder = Folder::new("one-hot-refused", &files);
+    for (data, expected) in [
+        (
+            "csv: h.csv, one_hot: [d]",
+            "found no column named \"d\"; choose the one-hot column among \"a\", \"b\", \"c\"",
+        ),
+        (
+            "csv: h.csv, one_hot: [c]",
+            "column \"c\" is one-hot and none of the features",
+        ),
+        (
+            "csv: h.csv, one_hot: [b], divide_by: 2",
+            "`divide_by` divides all features",
+        ),
+        (
+            "csv: many.csv, one_hot: [1]",
+            "found more than 4096 different texts in a one-hot column",
+        ),
+        (
+            "csv: none.csv, one_hot: [b], missing: mean",
+            "the one-hot column \"b\" has no value in any row; leave it out",
+        ),
+        (
+            "csv: h.csv",
+            "found \"x\", expected a number; correct the value, or name the column in `one_hot` if it holds names",
+        ),
+    ] {
+        let error = folder.load(data, "").unwrap_err();
+        assert!(error.contains(expected), "{data}: {error}");
+    }
+}

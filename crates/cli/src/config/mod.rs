@@ -114,6 +114,8 @@ pub struct Csv {
     pub features: Located<Vec<usize>>,
     /// The columns of the features; empty for all but the label.
     pub columns: Vec<Column>,
+    /// Columns of which each value is a feature of its own.
+    pub one_hot: Located<Vec<Column>>,
     /// The labels of the classes as they stand in the file; empty for numbers from 0, or the texts that are found.
     pub classes: Located<Vec<String>>,
     /// Lines at the start of each file that are not read.

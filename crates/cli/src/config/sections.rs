@@ -108,6 +108,7 @@ impl Reader {
         let label = self.value(&section, "label", located(label));
         let features = self.value(&section, "features", located(dims));
         let classes = self.value(&section, "classes", located(class_names));
+        let one_hot = self.value(&section, "one_hot", located(columns));
         let test = section
             .node("test")
             .and_then(|node| self.test(node, folder));
@@ -126,6 +127,10 @@ impl Reader {
                 at,
             }),
             columns: self.value(&section, "columns", columns).unwrap_or_default(),
+            one_hot: one_hot.unwrap_or(Located {
+                value: Vec::new(),
+                at,
+            }),
             classes: classes.unwrap_or(Located {
                 value: Vec::new(),
                 at,
@@ -381,6 +386,13 @@ impl Reader {
                 *at,
                 message,
                 "give the position of the column, from 0, or set `header: true`",
+            );
+        }
+        if !csv.one_hot.value.is_empty() && csv.divide_by != 1.0 {
+            self.problem(
+                csv.one_hot.at,
+                "the features of `one_hot` are 0 or 1, and `divide_by` divides all features",
+                "remove `divide_by`; `standardize: true` brings numbers into the range of these features and leaves them alone",
             );
         }
         if !csv.classes.value.is_empty() && csv.label_type == LabelType::Value {

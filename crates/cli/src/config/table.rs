@@ -196,6 +196,20 @@ pub(crate) const CSV: &[Field] = &[
     )
     .example("[petal_length, petal_width]"),
     Field::new(
+        "one_hot",
+        Kind::Worded(
+            "a list of names of columns, or of their positions from 0",
+            &Kind::List(
+                &Kind::Either(&[Kind::Whole(0, MAX_FEATURES - 1), Kind::Text]),
+                1,
+                MAX_FEATURES as usize,
+            ),
+        ),
+        DefaultValue::Words("none"),
+        "columns of texts or numbers that name something, such as a colour: each value in the files of `csv`, in alphabetical order, becomes a feature that is 1 in its rows and 0 in all others. The values are kept with the model; one that is not among them is an error, and a missing one that is filled is none of them. `standardize` leaves these features as they are",
+    )
+    .example("[colour, shop]"),
+    Field::new(
         "classes",
         Kind::Worded(
             "a list of names of classes",

@@ -11,7 +11,8 @@ use phalanx_graph::HostTensor;
 
 use super::Dataset;
 use super::csv_lines::{CsvLines, shown};
-use super::csv_table::{CsvTable, is_missing, label_column};
+use super::csv_one_hot::{OneHotColumn, TextColumn};
+use super::csv_table::{CsvTable, is_missing};
 use crate::{Error, Result};
 
 /// How to read a CSV file; the defaults fit a header that is detected and an integer class in the last column.
@@ -28,6 +29,8 @@ pub struct CsvOptions {
     pub classes: Vec<String>,
     /// The columns of the features, in this order; empty for all but the label, in the order of the file.
     pub columns: Vec<CsvColumn>,
+    /// Columns of names, of which each value becomes a feature of its own. A missing value is none of them.
+    pub one_hot: Vec<OneHotColumn>,
     /// What is done about missing values: fields that are empty, or say `NA`, `nan`, `null`, `none` or `?`.
     pub missing: MissingValues,
     /// Lines at the start of the file that are not read.
@@ -52,6 +55,7 @@ impl Default for CsvOptions {
             kind: LabelKind::Class,
             classes: Vec::new(),
             columns: Vec::new(),
+            one_hot: Vec::new(),
             missing: MissingValues::Fail,
             skip_rows: 0,
             features: Vec::new(),
@@ -60,6 +64,13 @@ impl Default for CsvOptions {
             max_columns: 1 << 18,
             max_bytes: 1 << 30,
         }
+    }
+}
+
+impl CsvOptions {
+    /// Whether fields that say that a value is missing are no errors.
+    pub(super) fn looks_for_missing(&self) -> bool {
+        self.missing != MissingValues::Fail
     }
 }
 
@@ -139,6 +150,8 @@ pub(super) struct CsvArrays {
     pub(super) arrays: Vec<HostTensor>,
     /// The rows left out because a value is missing.
     pub(super) dropped: usize,
+    /// For each feature whether it is a value of a one-hot column.
+    pub(super) one_hot: Vec<bool>,
 }
 
 pub(super) fn csv_arrays(reader: impl Read, name: &str, options: &CsvOptions) -> Result<CsvArrays> {
@@ -168,44 +181,41 @@ pub(super) fn read_header(
     CsvStart::read(reader, name, options).map(|start| start.names)
 }
 
-/// The most texts that are names of classes.
-const MOST_CLASSES: usize = 1 << 16;
-
-/// Adds the texts in the label column to `texts`; `false` where the first label is a number.
-pub(super) fn add_label_texts(
+/// Adds the texts in a column to `texts`; `false` where it is the label and the first one is a number.
+pub(super) fn add_texts(
     reader: impl Read,
     name: &str,
     options: &CsvOptions,
+    column: TextColumn<'_>,
     texts: &mut BTreeSet<String>,
 ) -> Result<bool> {
     let mut start = CsvStart::read(reader, name, options)?;
     let columns = start.lines.fields(&start.line)?.len();
-    let label = label_column(&start.lines, &start.names, columns, &options.label)?;
-    let Some(label) = label else {
+    let Some(index) = column.index(&start.lines, &start.names, columns)? else {
         return Ok(false);
     };
+    let is_label = matches!(column, TextColumn::Label(_));
     let mut is_left = start.names.is_empty() || start.lines.read(&mut start.line)?;
     while is_left {
         let fields = start.lines.fields(&start.line)?;
-        let text = fields.get(label).map_or("", |field| field.trim());
-        if !is_missing(text) {
-            if texts.is_empty() && text.parse::<f64>().is_ok() {
+        let text = fields.get(index).map_or("", |field| field.trim());
+        if !column.is_missing(text, options) {
+            if is_label && texts.is_empty() && text.parse::<f64>().is_ok() {
                 return Ok(false);
             }
             if !texts.contains(text) {
                 texts.insert(text.to_owned());
             }
         }
-        if texts.len() > MOST_CLASSES {
-            return Err(start.lines.error_at(
-                label,
-                start.names.get(label).map_or("", String::as_str),
-                &format!("found more than {MOST_CLASSES} different texts in the label column, expected the names of classes; say which column is the label"),
-            ));
+        if texts.len() > column.most() {
+            let (most, what) = (column.most(), column.too_many());
+            let name = start.names.get(index).map_or("", String::as_str);
+            let message = format!("found more than {most} different texts in {what}");
+            return Err(start.lines.error_at(index, name, &message));
         }
         is_left = start.lines.read(&mut start.line)?;
     }
-    Ok(!texts.is_empty())
+    Ok(!is_label || !texts.is_empty())
 }
 
 /// A file of which the header was read, or the first row where there is none.
@@ -241,6 +251,7 @@ fn first_line(lines: &mut CsvLines<'_>, skipped: usize) -> Result<String> {
 pub struct CsvColumns {
     first: Option<(String, Vec<String>)>,
     dropped: usize,
+    one_hot: Vec<bool>,
 }
 
 impl CsvColumns {
@@ -256,8 +267,15 @@ impl CsvColumns {
         self.dropped
     }
 
-    pub(super) const fn drop_rows(&mut self, count: usize) {
-        self.dropped += count;
+    /// For each feature of the files so far whether it is a value of a one-hot column.
+    #[must_use]
+    pub fn one_hot(&self) -> &[bool] {
+        &self.one_hot
+    }
+
+    pub(super) fn add(&mut self, dropped: usize, one_hot: Vec<bool>) {
+        self.dropped += dropped;
+        self.one_hot = one_hot;
     }
 
     /// Compares the columns of one more file; a file without a header is taken to have the same columns.
@@ -322,8 +340,8 @@ fn header(
     Ok(if named { names.collect() } else { Vec::new() })
 }
 
-/// Whether the first line holds text and no number. A row of numbers with a text as label, in a column that is not used, or in
-/// place of a missing value that is allowed is no header.
+/// Whether the first line holds text and no number. A row of numbers with a text as label, in a column that is one-hot or not used, or
+/// in place of a missing value that is allowed is no header.
 fn is_header(lines: &CsvLines<'_>, fields: &[Cow<'_, str>], options: &CsvOptions) -> Result<bool> {
     let is_number = |field: &str| field.trim().parse::<f64>().is_ok();
     let is_text = |field: &str| !field.trim().is_empty() && !is_number(field);
@@ -343,10 +361,14 @@ fn is_header(lines: &CsvLines<'_>, fields: &[Cow<'_, str>], options: &CsvOptions
         let all_by_index = !options.columns.is_empty() && options.columns.iter().all(by_index);
         all_by_index && !options.columns.contains(&CsvColumn::Index(column))
     };
+    let is_one_hot = |column: usize| {
+        let mut one_hot = options.one_hot.iter();
+        one_hot.any(|one_hot| one_hot.column == CsvColumn::Index(column))
+    };
     let may_be_text = |column: usize| {
         let is_allowed =
             options.missing != MissingValues::Fail && is_missing(fields[column].trim());
-        Some(column) == label || is_allowed || is_unused(column)
+        Some(column) == label || is_allowed || is_unused(column) || is_one_hot(column)
     };
     let wrong =
         (first..fields.len()).find(|&column| is_text(&fields[column]) && !may_be_text(column));
@@ -470,6 +492,78 @@ mod tests {
             ..CsvOptions::default()
         };
         assert_eq!(parse("1,0\n2,1\n", &limits).len(), Some(2));
+    }
+
+    #[test]
+    fn a_one_hot_column_is_a_feature_for_each_value() {
+        let one_hot = |column: CsvColumn, values: &[&str]| OneHotColumn {
+            column,
+            values: values.iter().map(ToString::to_string).collect(),
+        };
+        let name = |name: &str| CsvColumn::Name(name.into());
+        let options = CsvOptions {
+            one_hot: vec![one_hot(name("b"), &["red", "blue", "7"])],
+            ..CsvOptions::default()
+        };
+        let text = "a,b,c\n1, blue ,0\n2,7,1\n3,\"red\",0\n";
+        let expected = vec![1.0, 0.0, 1.0, 0.0, 2.0, 0.0, 0.0, 1.0, 3.0, 1.0, 0.0, 0.0];
+        assert_eq!(
+            whole(&parse(text, &options)),
+            (expected, vec![0.0, 1.0, 0.0])
+        );
+        // Without a header, in another order.
+        let by_index = CsvOptions {
+            columns: vec![CsvColumn::Index(1), CsvColumn::Index(0)],
+            one_hot: vec![one_hot(CsvColumn::Index(1), &["blue", "red"])],
+            ..CsvOptions::default()
+        };
+        assert_eq!(whole(&parse("1,red,0\n", &by_index)).0, [0.0, 1.0, 1.0]);
+        let error = |text: &str, options: &CsvOptions| {
+            let error = parse_csv(text.as_bytes(), "t.csv", options).unwrap_err();
+            error.to_string()
+        };
+        for field in ["green", "", "none", "nan", "Red"] {
+            let text = format!("a,b,c\n1,red,0\n2,{field},1\n");
+            let error = error(&text, &options);
+            let expected = format!(
+                "line 3, column 2 (\"b\"): found {field:?}, expected one of the values \"red\", \"blue\", \"7\""
+            );
+            assert!(error.contains(&expected), "{error}");
+        }
+        let keeps = CsvOptions {
+            missing: MissingValues::Keep,
+            ..options.clone()
+        };
+        assert_eq!(
+            whole(&parse("a,b,c\n1,,0\n", &keeps)).0,
+            [1.0, 0.0, 0.0, 0.0]
+        );
+        let drops = CsvOptions {
+            missing: MissingValues::Drop,
+            ..options.clone()
+        };
+        assert_eq!(whole(&parse("a,b,c\n1,NA,0\n2,7,1\n", &drops)).1, [1.0]);
+        for (column, expected) in [
+            (
+                name("x"),
+                "found no column named \"x\"; choose the one-hot column among",
+            ),
+            (
+                name("c"),
+                "column \"c\" is one-hot and none of the features",
+            ),
+            (
+                CsvColumn::Index(3),
+                "one-hot column 3 (counted from 0) is not among the 3",
+            ),
+        ] {
+            let options = CsvOptions {
+                one_hot: vec![one_hot(column, &["0"])],
+                ..CsvOptions::default()
+            };
+            let error = error("a,b,c\n1,2,0\n", &options);
+            assert!(error.contains(expected), "{error}");
+        }
     }
 
     #[test]

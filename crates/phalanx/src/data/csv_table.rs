@@ -7,6 +7,7 @@ use phalanx_graph::HostTensor;
 
 use super::csv::{CsvArrays, CsvColumn, CsvOptions, LabelColumn, LabelKind, MissingValues};
 use super::csv_lines::{CsvLines, shown};
+use super::csv_one_hot::{FeatureColumn, feature_columns, unknown_value};
 use crate::{Error, Result};
 
 /// The numbers read so far.
@@ -16,8 +17,8 @@ pub(super) struct CsvTable<'a> {
     columns: usize,
     label: Option<usize>,
     classes_by_name: HashMap<&'a str, i32>,
-    /// The columns of the features; empty for all but the label.
-    chosen: Vec<usize>,
+    /// The columns of the features, in their order.
+    chosen: Vec<FeatureColumn<'a>>,
     rows: usize,
     dropped: usize,
     features: Vec<f32>,
@@ -41,24 +42,24 @@ impl<'a> CsvTable<'a> {
         }
         let label = label_column(lines, &names, columns, &options.label)?;
         let chosen = options.columns.iter();
-        let chosen = chosen.map(|column| match column {
-            CsvColumn::Name(name) => named_column(lines, &names, name, "column"),
-            CsvColumn::Index(index) if *index < columns => Ok(*index),
-            CsvColumn::Index(index) => Err(lines.error(&format!(
-                "column {index} (counted from 0) is not among the {columns} columns found; choose indices below {columns}"
-            ))),
-        });
-        let chosen = chosen.collect::<Result<Vec<usize>>>()?;
+        let chosen = chosen.map(|column| column_of(lines, &names, columns, column, "column"));
+        let mut chosen = chosen.collect::<Result<Vec<usize>>>()?;
         if label.is_some_and(|label| chosen.contains(&label)) {
             return Err(lines.error(
                 "the label is also among the columns of the features; leave it out of them",
             ));
         }
-        let features = match chosen.len() {
-            0 => columns - usize::from(label.is_some()),
-            chosen => chosen,
-        };
-        check_features(lines, features, options)?;
+        if chosen.is_empty() {
+            chosen = (0..columns)
+                .filter(|&column| label != Some(column))
+                .collect();
+        }
+        let chosen = feature_columns(lines, &names, columns, &chosen, &options.one_hot)?;
+        check_features(
+            lines,
+            chosen.iter().map(FeatureColumn::width).sum(),
+            options,
+        )?;
         Ok(Self {
             options,
             names,
@@ -95,22 +96,12 @@ impl<'a> CsvTable<'a> {
         }
         let features = self.features.len();
         let mut is_whole = true;
-        if self.chosen.is_empty() {
-            for (column, field) in fields.iter().enumerate() {
-                is_whole &= if self.label == Some(column) {
-                    self.push_label(lines, column, field)?
-                } else {
-                    self.push_feature(lines, column, field)?
-                };
-            }
-        } else {
-            for chosen in 0..self.chosen.len() {
-                let column = self.chosen[chosen];
-                is_whole &= self.push_feature(lines, column, &fields[column])?;
-            }
-            if let Some(label) = self.label {
-                is_whole &= self.push_label(lines, label, &fields[label])?;
-            }
+        for chosen in 0..self.chosen.len() {
+            let column = self.chosen[chosen].index();
+            is_whole &= self.push_features(lines, chosen, &fields[column])?;
+        }
+        if let Some(label) = self.label {
+            is_whole &= self.push_label(lines, label, &fields[label])?;
         }
         if is_whole {
             self.rows += 1;
@@ -129,7 +120,7 @@ impl<'a> CsvTable<'a> {
             return Ok(false);
         }
         let read = match self.options.kind {
-            LabelKind::Value => number(field).map(|value| self.values.push(value)),
+            LabelKind::Value => number(field, ADVICE).map(|value| self.values.push(value)),
             LabelKind::Class if !self.options.classes.is_empty() => {
                 let class = self.classes_by_name.get(field.trim());
                 let class = class.ok_or_else(|| unknown_class(field, &self.options.classes));
@@ -141,15 +132,37 @@ impl<'a> CsvTable<'a> {
         Ok(true)
     }
 
-    /// Adds a feature; `false` where it is missing and its row is left out for that.
-    fn push_feature(&mut self, lines: &CsvLines<'_>, column: usize, field: &str) -> Result<bool> {
-        if self.options.missing != MissingValues::Fail && is_missing(field.trim()) {
-            self.features.push(f32::NAN);
-            return Ok(self.options.missing == MissingValues::Keep);
+    /// Adds the features of a column; `false` where they are missing and the row is left out for that.
+    fn push_features(&mut self, lines: &CsvLines<'_>, chosen: usize, field: &str) -> Result<bool> {
+        let looks_for_missing = self.options.looks_for_missing();
+        let keeps = self.options.missing == MissingValues::Keep;
+        let text = field.trim();
+        match &self.chosen[chosen] {
+            FeatureColumn::Number(_) if looks_for_missing && is_missing(text) => {
+                self.features.push(f32::NAN);
+                Ok(keeps)
+            }
+            FeatureColumn::Number(column) => {
+                let value = number(field, ADVICE_FOR_FEATURES)
+                    .map_err(|message| self.error(lines, *column, &message))?;
+                self.features.push(value);
+                Ok(true)
+            }
+            FeatureColumn::OneHot(column, values) => {
+                let start = self.features.len();
+                if looks_for_missing && is_missing(text) {
+                    self.features.resize(start + values.len(), 0.0);
+                    return Ok(keeps);
+                }
+                let Some(value) = values.get(text) else {
+                    return Err(self.error(lines, *column, &unknown_value(field, values)));
+                };
+                let hot = start + value;
+                self.features.resize(start + values.len(), 0.0);
+                self.features[hot] = 1.0;
+                Ok(true)
+            }
         }
-        let value = number(field).map_err(|message| self.error(lines, column, &message))?;
-        self.features.push(value);
-        Ok(true)
     }
 
     fn error(&self, lines: &CsvLines<'_>, column: usize, message: &str) -> Error {
@@ -178,7 +191,12 @@ impl<'a> CsvTable<'a> {
             (Some(_), LabelKind::Value) => Some(HostTensor::new([rows], &self.values)),
         };
         let x = HostTensor::new(dims, &self.features);
+        let one_hot = self.chosen.iter().flat_map(|column| {
+            let is_one_hot = matches!(column, FeatureColumn::OneHot(..));
+            std::iter::repeat_n(is_one_hot, column.width())
+        });
         Ok(CsvArrays {
+            one_hot: one_hot.collect(),
             names: self.names,
             arrays: [x].into_iter().chain(y).collect(),
             dropped: self.dropped,
@@ -201,6 +219,23 @@ pub(super) fn label_column(
              choose an index below {columns}, or check the delimiter"
         ))),
         LabelColumn::Name(name) => named_column(lines, names, name, "label column").map(Some),
+    }
+}
+
+/// The index of a column; `what` it is in messages.
+pub(super) fn column_of(
+    lines: &CsvLines<'_>,
+    names: &[String],
+    columns: usize,
+    column: &CsvColumn,
+    what: &str,
+) -> Result<usize> {
+    match column {
+        CsvColumn::Name(name) => named_column(lines, names, name, what),
+        CsvColumn::Index(index) if *index < columns => Ok(*index),
+        CsvColumn::Index(index) => Err(lines.error(&format!(
+            "{what} {index} (counted from 0) is not among the {columns} columns found; choose indices below {columns}"
+        ))),
     }
 }
 
@@ -249,14 +284,14 @@ fn check_features(lines: &CsvLines<'_>, columns: usize, options: &CsvOptions) ->
     Ok(())
 }
 
-fn number(field: &str) -> std::result::Result<f32, String> {
+fn number(field: &str, about_words: &'static str) -> std::result::Result<f32, String> {
     let text = field.trim();
     match text.parse::<f32>() {
         Ok(value) if value.is_finite() => Ok(value),
         _ => Err(format!(
             "found {}, expected a number; {}",
             shown(field),
-            advice(text)
+            advice(text, about_words)
         )),
     }
 }
@@ -270,7 +305,7 @@ fn class(field: &str) -> std::result::Result<i32, String> {
     let advice = if value.is_finite() {
         "number the classes from 0, or read the label as a value (regression)"
     } else {
-        advice(text)
+        advice(text, ADVICE)
     };
     Err(format!(
         "found {}, expected a class from 0 to {}; {advice}",
@@ -295,8 +330,12 @@ pub(super) fn is_missing(text: &str) -> bool {
     text.is_empty() || WORDS.iter().any(|word| text.eq_ignore_ascii_case(word))
 }
 
-/// What to do about a field that is no finite number.
-fn advice(text: &str) -> &'static str {
+const ADVICE: &str = "correct the value, or encode text as numbers";
+const ADVICE_FOR_FEATURES: &str =
+    "correct the value, or name the column in `one_hot` if it holds names";
+
+/// What to do about a field that is no finite number; `about_words` where it is some other word.
+fn advice(text: &str, about_words: &'static str) -> &'static str {
     let is_number = |text: &str| text.parse::<f64>().is_ok();
     match text.to_ascii_lowercase().as_str() {
         "" => "fill in the missing value or remove the row",
@@ -310,6 +349,6 @@ fn advice(text: &str) -> &'static str {
         }
         lower if lower.contains(['\t', ';', '|', ',']) => "check the delimiter",
         lower if lower.contains('\0') => "check that the file is text in utf-8",
-        _ => "correct the value, or encode text as numbers",
+        _ => about_words,
     }
 }

@@ -7,7 +7,8 @@ use std::path::Path;
 use phalanx_graph::DType;
 
 use super::concat_files::concat_rows;
-use super::csv::{CsvArrays, add_label_texts, csv_arrays, read_header};
+use super::csv::{CsvArrays, add_texts, csv_arrays, read_header};
+use super::csv_one_hot::TextColumn;
 use super::formats::{ParsedTfRecords, files_of};
 use super::{
     Cifar, CorruptPolicy, CsvColumn, CsvColumns, CsvOptions, Dataset, Example, Features,
@@ -36,11 +37,41 @@ pub fn csv_label_texts<P: AsRef<Path>>(
     paths: impl IntoIterator<Item = P>,
     options: &CsvOptions,
 ) -> Result<Option<Vec<String>>> {
+    texts_in(paths, options, TextColumn::Label(&options.label))
+}
+
+/// The different values of a column of CSV files, sorted: what a [`OneHotColumn`](super::OneHotColumn) needs.
+///
+/// # Errors
+/// As [`Dataset::from_csv`], as far as the column goes; when there are none, or more than 4,096.
+pub fn csv_values<P: AsRef<Path>>(
+    paths: impl IntoIterator<Item = P>,
+    options: &CsvOptions,
+    column: &CsvColumn,
+) -> Result<Vec<String>> {
+    let values = texts_in(paths, options, TextColumn::Feature(column))?.unwrap_or_default();
+    if values.is_empty() {
+        let column = match column {
+            CsvColumn::Name(name) => format!("{name:?}"),
+            CsvColumn::Index(index) => index.to_string(),
+        };
+        return Err(Error::User(format!(
+            "the one-hot column {column} has no value in any row; leave it out"
+        )));
+    }
+    Ok(values)
+}
+
+fn texts_in<P: AsRef<Path>>(
+    paths: impl IntoIterator<Item = P>,
+    options: &CsvOptions,
+    column: TextColumn<'_>,
+) -> Result<Option<Vec<String>>> {
     let mut texts = BTreeSet::new();
     for path in paths {
         for path in files_of(path.as_ref())? {
             let (file, name) = (open(&path)?, path.to_string_lossy());
-            if !add_label_texts(file, &name, options, &mut texts)? {
+            if !add_texts(file, &name, options, column, &mut texts)? {
                 return Ok(None);
             }
         }
@@ -83,8 +114,9 @@ impl Dataset {
                 names,
                 arrays,
                 dropped,
+                one_hot,
             } = csv_arrays(file, &name, options)?;
-            columns.drop_rows(dropped);
+            columns.add(dropped, one_hot);
             // Columns that are chosen by name may be in any place.
             if !matches!(options.columns.first(), Some(CsvColumn::Name(_))) {
                 columns.see(&name, names)?;

@@ -30,6 +30,7 @@ mod cache_file;
 mod concat_files;
 mod csv;
 mod csv_lines;
+mod csv_one_hot;
 mod csv_table;
 mod dataset;
 mod example;
@@ -61,6 +62,7 @@ pub use bottleneck::InputBottleneck;
 pub use csv::{
     CsvColumn, CsvColumns, CsvOptions, Header, LabelColumn, LabelKind, MissingValues, parse_csv,
 };
+pub use csv_one_hot::OneHotColumn;
 pub use dataset::Dataset;
 pub use example::{Batch, Example};
 pub use formats::{
@@ -71,7 +73,7 @@ pub use formats::{
 };
 #[cfg(feature = "parquet")]
 pub use formats::{Parquet, ParquetOptions};
-pub use from_files::{csv_header, csv_label_texts};
+pub use from_files::{csv_header, csv_label_texts, csv_values};
 pub use global_batch::{Worker, batch_sizes};
 pub use mixup::{cut_mix, mix_up};
 pub use pad::Pad;

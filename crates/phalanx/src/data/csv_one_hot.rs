@@ -1,0 +1,136 @@
+//! Columns of a CSV file of which each value is a feature of its own, 1 where a row has it.
+
+use std::collections::HashMap;
+
+use super::csv::{CsvColumn, CsvOptions, LabelColumn};
+use super::csv_lines::{CsvLines, shown};
+use super::csv_table::{column_of, is_missing, label_column};
+use crate::Result;
+
+/// A column whose values are texts or numbers that name something, and what they are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OneHotColumn {
+    /// The column.
+    pub column: CsvColumn,
+    /// Its values, each of which is a feature in place of the column: 1 in the rows that have the value, 0 in all others.
+    pub values: Vec<String>,
+}
+
+/// Where a row's features come from.
+pub(super) enum FeatureColumn<'a> {
+    Number(usize),
+    /// The features of a column by its values.
+    OneHot(usize, HashMap<&'a str, usize>),
+}
+
+impl FeatureColumn<'_> {
+    pub(super) const fn index(&self) -> usize {
+        match self {
+            Self::Number(index) | Self::OneHot(index, _) => *index,
+        }
+    }
+
+    /// Number of features.
+    pub(super) fn width(&self) -> usize {
+        match self {
+            Self::Number(_) => 1,
+            Self::OneHot(_, values) => values.len(),
+        }
+    }
+}
+
+/// The columns at these indices, with the values of those that are one-hot.
+pub(super) fn feature_columns<'a>(
+    lines: &CsvLines<'_>,
+    names: &[String],
+    columns: usize,
+    indices: &[usize],
+    one_hot: &'a [OneHotColumn],
+) -> Result<Vec<FeatureColumn<'a>>> {
+    let mut values = HashMap::new();
+    for OneHotColumn { column, values: of } in one_hot {
+        let index = column_of(lines, names, columns, column, "one-hot column")?;
+        if !indices.contains(&index) {
+            let name = names
+                .get(index)
+                .map_or_else(|| index.to_string(), |name| shown(name));
+            return Err(lines.error(&format!(
+                "column {name} is one-hot and none of the features; add it to the columns, or leave it out of both"
+            )));
+        }
+        values.insert(index, of);
+    }
+    let feature = |&index: &usize| match values.get(&index) {
+        None => FeatureColumn::Number(index),
+        Some(of) => FeatureColumn::OneHot(index, of.iter().map(String::as_str).zip(0..).collect()),
+    };
+    Ok(indices.iter().map(feature).collect())
+}
+
+pub(super) fn unknown_value(field: &str, values: &HashMap<&str, usize>) -> String {
+    let mut listed: Vec<(&str, usize)> = values.iter().map(|(name, at)| (*name, *at)).collect();
+    listed.sort_unstable_by_key(|(_, at)| *at);
+    let more = if listed.len() > 10 { ", .." } else { "" };
+    let listed: Vec<String> = listed
+        .iter()
+        .take(10)
+        .map(|(name, _)| shown(name))
+        .collect();
+    format!(
+        "found {}, expected one of the values {}{more}; correct the value, or train with rows that have it",
+        shown(field),
+        listed.join(", ")
+    )
+}
+
+/// A column whose different texts are collected.
+#[derive(Clone, Copy)]
+pub(super) enum TextColumn<'a> {
+    Label(&'a LabelColumn),
+    Feature(&'a CsvColumn),
+}
+
+impl TextColumn<'_> {
+    /// The column's index, `None` where there is no label.
+    pub(super) fn index(
+        self,
+        lines: &CsvLines<'_>,
+        names: &[String],
+        columns: usize,
+    ) -> Result<Option<usize>> {
+        match self {
+            Self::Label(label) => label_column(lines, names, columns, label),
+            Self::Feature(column) => {
+                column_of(lines, names, columns, column, "one-hot column").map(Some)
+            }
+        }
+    }
+
+    /// The most different texts.
+    pub(super) const fn most(self) -> usize {
+        match self {
+            Self::Label(_) => 1 << 16,
+            Self::Feature(_) => 1 << 12,
+        }
+    }
+
+    pub(super) const fn too_many(self) -> &'static str {
+        match self {
+            Self::Label(_) => {
+                "the label column, expected the names of classes; say which column is the label"
+            }
+            Self::Feature(_) => {
+                "a one-hot column, each of which becomes a feature; leave the column out, or number its values"
+            }
+        }
+    }
+
+    /// Whether a field has no text to collect.
+    pub(super) fn is_missing(self, text: &str, options: &CsvOptions) -> bool {
+        match self {
+            Self::Label(_) => is_missing(text),
+            // Words such as `none` are values unless missing values are looked for.
+            Self::Feature(_) => text.is_empty() || options.looks_for_missing() && is_missing(text),
+        }
+    }
+}
