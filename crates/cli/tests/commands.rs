@@ -3,22 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-/// A folder that is removed at the end.
-struct Folder(PathBuf);
+use phalanx_testkit::Scratch;
 
-impl Folder {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("phalanx-cli-{}-{name}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
+fn folder(name: &str) -> Scratch {
+    Scratch::temporary(&format!("cli-{name}"))
 }
 
 /// A run with an empty cache and no site-packages in sight.
@@ -53,8 +41,8 @@ fn expect(output: &Output, code: i32, stdout: &[&str], stderr: &[&str]) {
 
 #[test]
 fn version_and_help_name_what_matters() {
-    let home = Folder::new("version");
-    let version = phalanx(&home.0, &["--version"]);
+    let home = folder("version");
+    let version = phalanx(&home, &["--version"]);
     expect(
         &version,
         0,
@@ -65,7 +53,7 @@ fn version_and_help_name_what_matters() {
         ],
         &[],
     );
-    let help = phalanx(&home.0, &["--help"]);
+    let help = phalanx(&home, &["--help"]);
     expect(
         &help,
         0,
@@ -76,28 +64,28 @@ fn version_and_help_name_what_matters() {
 
 #[test]
 fn wrong_usage_ends_with_2_and_a_hint() {
-    let home = Folder::new("usage");
-    expect(&phalanx(&home.0, &["devises"]), 2, &[], &["'devices'"]);
+    let home = folder("usage");
+    expect(&phalanx(&home, &["devises"]), 2, &[], &["'devices'"]);
     expect(
-        &phalanx(&home.0, &["devices", "--platform", "vpu"]),
+        &phalanx(&home, &["devices", "--platform", "vpu"]),
         2,
         &[],
         &["use one of cpu, cuda"],
     );
     expect(
-        &phalanx(&home.0, &["plugin", "install", "cuda"]),
+        &phalanx(&home, &["plugin", "install", "cuda"]),
         2,
         &[],
         &["pip install 'jax[cuda13]'"],
     );
-    expect(&phalanx(&home.0, &[]), 2, &[], &["Usage"]);
+    expect(&phalanx(&home, &[]), 2, &[], &["Usage"]);
 }
 
 #[test]
 fn no_plugin_and_offline_is_said_and_ends_with_3() {
-    let home = Folder::new("offline");
+    let home = folder("offline");
     expect(
-        &phalanx(&home.0, &["devices", "--offline"]),
+        &phalanx(&home, &["devices", "--offline"]),
         3,
         &[],
         &[
@@ -106,19 +94,19 @@ fn no_plugin_and_offline_is_said_and_ends_with_3() {
         ],
     );
     expect(
-        &phalanx(&home.0, &["plugin", "install", "cpu", "--offline"]),
+        &phalanx(&home, &["plugin", "install", "cpu", "--offline"]),
         3,
         &[],
         &["--offline forbids"],
     );
     expect(
-        &phalanx(&home.0, &["plugin", "where"]),
+        &phalanx(&home, &["plugin", "where"]),
         3,
         &[],
         &["no cpu plugin was found; looked at:", "PHALANX_PJRT_CPU"],
     );
     expect(
-        &phalanx(&home.0, &["plugin", "list"]),
+        &phalanx(&home, &["plugin", "list"]),
         0,
         &[
             "cpu     not found; to install: phalanx plugin install cpu",
@@ -127,25 +115,25 @@ fn no_plugin_and_offline_is_said_and_ends_with_3() {
         &[],
     );
     expect(
-        &phalanx(&home.0, &["plugin", "install", "kernels", "--offline"]),
+        &phalanx(&home, &["plugin", "install", "kernels", "--offline"]),
         3,
         &[],
         &["--offline forbids", "PHALANX_ONEDNN_LIBRARY"],
     );
     expect(
-        &phalanx(&home.0, &["plugin", "where", "kernels"]),
+        &phalanx(&home, &["plugin", "where", "kernels"]),
         3,
         &[],
         &["onednn was not found; looked at:", "the per-user cache: "],
     );
     expect(
-        &phalanx(&home.0, &["plugin", "where", "kernel"]),
+        &phalanx(&home, &["plugin", "where", "kernel"]),
         2,
         &[],
         &["unknown platform `kernel`", "or kernels"],
     );
     expect(
-        &phalanx(&home.0, &["doctor", "--offline"]),
+        &phalanx(&home, &["doctor", "--offline"]),
         3,
         &["fail  plugin", "next: run `phalanx plugin install cpu`"],
         &["not ready"],
@@ -154,8 +142,8 @@ fn no_plugin_and_offline_is_said_and_ends_with_3() {
 
 #[test]
 fn a_missing_plugin_is_installed_with_one_line_and_a_missing_pip_is_said() {
-    let home = Folder::new("nopip");
-    let output = phalanx(&home.0, &["devices"]);
+    let home = folder("nopip");
+    let output = phalanx(&home, &["devices"]);
     expect(
         &output,
         3,
@@ -165,30 +153,30 @@ fn a_missing_plugin_is_installed_with_one_line_and_a_missing_pip_is_said() {
             "install python3 with pip",
         ],
     );
-    let quiet = phalanx(&home.0, &["devices", "--quiet"]);
+    let quiet = phalanx(&home, &["devices", "--quiet"]);
     assert!(!text(&quiet.stderr).contains("installing"));
 }
 
 #[test]
 fn python_files_in_the_working_directory_are_not_run() {
-    let home = Folder::new("shadow");
+    let home = folder("shadow");
     for name in ["pip.py", "random.py", "types.py", "zipfile.py"] {
-        let marker = home.0.join("run").display().to_string();
-        std::fs::write(home.0.join(name), format!("open({marker:?}, 'w')")).unwrap();
+        let marker = home.join("run").display().to_string();
+        std::fs::write(home.join(name), format!("open({marker:?}, 'w')")).unwrap();
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let mut install = command(&home.0, &["plugin", "install", "cpu"]);
+    let mut install = command(&home, &["plugin", "install", "cpu"]);
     // Pip finds no package, at once.
     install.env("PATH", path).env("PIP_NO_INDEX", "1");
     expect(&install.output().unwrap(), 3, &[], &["pip"]);
-    assert!(!home.0.join("run").exists());
+    assert!(!home.join("run").exists());
 }
 
 #[test]
 fn a_cache_that_others_can_write_to_is_not_used() {
     use std::os::unix::fs::PermissionsExt;
-    let home = Folder::new("open");
-    let found = phalanx(&home.0, &["plugin", "where"]);
+    let home = folder("open");
+    let found = phalanx(&home, &["plugin", "where"]);
     let looked = text(&found.stderr);
     let path = looked
         .lines()
@@ -203,30 +191,30 @@ fn a_cache_that_others_can_write_to_is_not_used() {
         "can be written to by others (mode 777)",
         "chmod go-w",
     ];
-    expect(&phalanx(&home.0, &["plugin", "where"]), 3, &[], &told);
-    expect(&phalanx(&home.0, &["devices"]), 3, &[], &told);
+    expect(&phalanx(&home, &["plugin", "where"]), 3, &[], &told);
+    expect(&phalanx(&home, &["devices"]), 3, &[], &told);
 }
 
 #[test]
 fn a_path_that_is_no_plugin_is_refused_not_skipped() {
-    let home = Folder::new("noplugin");
-    let file = home.0.join("text.so");
+    let home = folder("noplugin");
+    let file = home.join("text.so");
     std::fs::write(&file, "not a library").unwrap();
     let file = file.to_str().unwrap();
     expect(
-        &phalanx(&home.0, &["devices", "--plugin", file]),
+        &phalanx(&home, &["devices", "--plugin", file]),
         3,
         &[],
         &[file, "next: "],
     );
     expect(
-        &phalanx(&home.0, &["devices", "--plugin", "/nowhere.so"]),
+        &phalanx(&home, &["devices", "--plugin", "/nowhere.so"]),
         3,
         &[],
         &["/nowhere.so, is not a file"],
     );
     expect(
-        &phalanx(&home.0, &["doctor", "--plugin", file]),
+        &phalanx(&home, &["doctor", "--plugin", file]),
         3,
         &["fail  plugin"],
         &["1 check failed"],
@@ -235,10 +223,10 @@ fn a_path_that_is_no_plugin_is_refused_not_skipped() {
 
 #[test]
 fn completions_of_each_shell_name_the_commands() {
-    let home = Folder::new("completions");
+    let home = folder("completions");
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         expect(
-            &phalanx(&home.0, &["completions", shell]),
+            &phalanx(&home, &["completions", shell]),
             0,
             &["doctor", "offline"],
             &[],
@@ -248,8 +236,8 @@ fn completions_of_each_shell_name_the_commands() {
 
 #[test]
 fn a_reader_that_goes_away_is_no_panic_and_a_full_disk_is_an_error() {
-    let home = Folder::new("pipe");
-    let mut child = command(&home.0, &["completions", "bash"])
+    let home = folder("pipe");
+    let mut child = command(&home, &["completions", "bash"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -260,7 +248,7 @@ fn a_reader_that_goes_away_is_no_panic_and_a_full_disk_is_an_error() {
         .write(true)
         .open("/dev/full")
         .unwrap();
-    let output = command(&home.0, &["plugin", "list"])
+    let output = command(&home, &["plugin", "list"])
         .stdout(full)
         .output()
         .unwrap();
@@ -269,33 +257,30 @@ fn a_reader_that_goes_away_is_no_panic_and_a_full_disk_is_an_error() {
 
 #[test]
 fn data_are_inspected_and_sharded() {
-    let home = Folder::new("data");
-    std::fs::write(home.0.join("rows.csv"), "a,b,label\n1,2,0\n3,4,1\n5,6,0\n").unwrap();
+    let home = folder("data");
+    std::fs::write(home.join("rows.csv"), "a,b,label\n1,2,0\n3,4,1\n5,6,0\n").unwrap();
     let shard = phalanx(
-        &home.0,
+        &home,
         &["data", "shard", "rows.csv", "--to", "out", "--shards", "2"],
     );
     assert!(shard.status.success(), "{}", text(&shard.stderr));
     assert_eq!(text(&shard.stdout), "3 examples in 2 files in out\n");
-    let inspect = phalanx(
-        &home.0,
-        &["data", "inspect", "out/*.tfrecord", "--rows", "2"],
-    );
+    let inspect = phalanx(&home, &["data", "inspect", "out/*.tfrecord", "--rows", "2"]);
     let expected = "tfrecord: 3 examples in 2 files\n  0: features: 2 float [1.0, 2.0], label: 1 int64 [0]\n  1: features: 2 float [5.0, 6.0], label: 1 int64 [0]\n";
     assert_eq!(text(&inspect.stdout), expected);
-    std::fs::write(home.0.join("x.unknown"), "1").unwrap();
-    let unknown = phalanx(&home.0, &["data", "inspect", "x.unknown"]);
+    std::fs::write(home.join("x.unknown"), "1").unwrap();
+    let unknown = phalanx(&home, &["data", "inspect", "x.unknown"]);
     assert_eq!(unknown.status.code(), Some(2));
     assert!(text(&unknown.stderr).contains("say it with --format"));
-    let missing = phalanx(&home.0, &["data", "inspect", "none/*.tar"]);
+    let missing = phalanx(&home, &["data", "inspect", "none/*.tar"]);
     assert_eq!(missing.status.code(), Some(1));
     assert!(text(&missing.stderr).contains("names no file"));
     // The length of the only record of the second file.
-    let path = home.0.join("out/data-00001-of-00002.tfrecord");
+    let path = home.join("out/data-00001-of-00002.tfrecord");
     let mut bytes = std::fs::read(&path).unwrap();
     bytes[0] ^= 1;
     std::fs::write(&path, &bytes).unwrap();
-    let corrupt = phalanx(&home.0, &["data", "inspect", "out/*.tfrecord"]);
+    let corrupt = phalanx(&home, &["data", "inspect", "out/*.tfrecord"]);
     let lost = format!(
         "tfrecord: 2 examples in 2 files\n  out/data-00001-of-00002.tfrecord: the {} bytes from byte 0 on are left out: corrupt record: the checksum",
         bytes.len()

@@ -10,6 +10,7 @@ use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 use phalanx::data::{Features, TfRecordWriter};
+use phalanx_testkit::Scratch;
 
 /// Rows `x, y` and the class 1 where x is greater.
 const ROWS: usize = 60;
@@ -20,14 +21,11 @@ fn row(i: usize) -> ([u8; 2], u8) {
 }
 
 /// A folder with the rows in every format, the last twenty as a test of their own; removed at the end.
-struct Folder(PathBuf);
+struct Folder(Scratch);
 
 impl Folder {
     fn new(name: &str) -> Self {
-        let path =
-            std::env::temp_dir().join(format!("phalanx-examples-{}-{name}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).unwrap();
+        let path = Scratch::temporary(&format!("examples-{name}"));
         let folder = Self(path);
         for (part, rows) in [("train", 0..ROWS - 20), ("test", ROWS - 20..ROWS)] {
             let rows: Vec<_> = rows.map(row).collect();
@@ -207,12 +205,6 @@ fn tar_member(path: &str, bytes: &[u8]) -> Vec<u8> {
     header[148..155].copy_from_slice(format!("{sum:06o}\0").as_bytes());
     let padding = bytes.len().next_multiple_of(512) - bytes.len();
     [&header[..], bytes, &vec![0; padding]].concat()
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
 }
 
 const IDX: &str = "{idx: {images: train-x.idx, labels: train-y.idx}, divide_by: 10, test: {idx: {images: test-x.idx, labels: test-y.idx}}}";

@@ -4,11 +4,13 @@
 //! read the difference.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use phalanx_testkit::Scratch;
+
 /// A folder with data, removed at the end.
-struct Folder(PathBuf);
+struct Folder(Scratch);
 
 /// Sixty rows `x,y` of class 1 where x is greater.
 fn rows() -> String {
@@ -42,10 +44,7 @@ fn training(changes: &[(&str, &str)]) -> String {
 
 impl Folder {
     fn new(name: &str) -> Self {
-        let path =
-            std::env::temp_dir().join(format!("phalanx-first-{}-{name}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).unwrap();
+        let path = Scratch::temporary(&format!("first-{name}"));
         let folder = Self(path);
         folder.write("a.csv", &rows());
         folder.write("t.yaml", &training(&[]));
@@ -92,12 +91,6 @@ impl Folder {
         let code = output.status.code().unwrap();
         let here = self.0.display().to_string();
         format!("{code}: {}", told.join("\n")).replace(&here, "HERE")
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 

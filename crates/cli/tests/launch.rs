@@ -5,26 +5,13 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use phalanx_testkit::Scratch;
+
 /// Nothing in these tests takes so long unless it hangs.
 const LONG: Duration = Duration::from_secs(60);
 
-/// A folder that is removed at the end.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let path =
-            std::env::temp_dir().join(format!("phalanx-launch-{}-{name}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
+fn folder(name: &str) -> Scratch {
+    Scratch::temporary(&format!("launch-{name}"))
 }
 
 fn phalanx(home: &Path) -> Command {
@@ -72,8 +59,8 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
 
 #[test]
 fn workers_know_their_place_and_their_logs_are_kept() {
-    let home = Folder::new("place");
-    let mut command = phalanx(&home.0);
+    let home = folder("place");
+    let mut command = phalanx(&home);
     let arguments = [
         "launch",
         "--workers",
@@ -97,7 +84,7 @@ fn workers_know_their_place_and_their_logs_are_kept() {
         &["launch: 2 workers, logs in logs"],
     );
     for rank in 0..2 {
-        let log = home.0.join(format!("logs/worker-{rank}.out"));
+        let log = home.join(format!("logs/worker-{rank}.out"));
         assert!(
             std::fs::read_to_string(log)
                 .unwrap()
@@ -108,9 +95,9 @@ fn workers_know_their_place_and_their_logs_are_kept() {
 
 #[test]
 fn the_first_failure_is_summarised_and_its_exit_code_kept() {
-    let home = Folder::new("failure");
+    let home = folder("failure");
     let script = "[ $RANK = 1 ] && echo no data here >&2 && exit 3; sleep 0.2; exit 75";
-    let output = launch(&home.0, &["--workers", "2", "--logs", "l"], script)
+    let output = launch(&home, &["--workers", "2", "--logs", "l"], script)
         .output()
         .unwrap();
     let summary = "error: worker 1 of 2 ended with exit code 3 after";
@@ -126,7 +113,7 @@ fn the_first_failure_is_summarised_and_its_exit_code_kept() {
     );
 
     let killed = launch(
-        &home.0,
+        &home,
         &["--workers", "2"],
         "[ $RANK = 0 ] && kill -9 $$; sleep 0.2; exit 75",
     );
@@ -143,9 +130,9 @@ fn the_first_failure_is_summarised_and_its_exit_code_kept() {
 
 #[test]
 fn wrong_usage_ends_with_2() {
-    let home = Folder::new("usage");
+    let home = folder("usage");
     expect(
-        &launch(&home.0, &["--workers", "2", "--ranks", "2"], "")
+        &launch(&home, &["--workers", "2", "--ranks", "2"], "")
             .output()
             .unwrap(),
         2,
@@ -153,12 +140,12 @@ fn wrong_usage_ends_with_2() {
         &["workers 0 to 1"],
     );
     expect(
-        &launch(&home.0, &["--workers", "0"], "").output().unwrap(),
+        &launch(&home, &["--workers", "0"], "").output().unwrap(),
         2,
         &[],
         &["0"],
     );
-    let nothing = phalanx(&home.0)
+    let nothing = phalanx(&home)
         .args(["launch", "--workers", "2", "--", "/no/such"])
         .output()
         .unwrap();
@@ -178,10 +165,10 @@ fn processes_with(variable: &str) -> usize {
 }
 
 /// Starts a launch whose workers and their children sleep, once all of them are there.
-fn sleeping(home: &Folder, name: &str, script: &str) -> (Child, String) {
+fn sleeping(home: &Path, name: &str, script: &str) -> (Child, String) {
     let mark = format!("PHALANX_TEST_MARK={}-{name}", std::process::id());
     let (variable, value) = mark.split_once('=').unwrap();
-    let mut command = launch(&home.0, &["--workers", "2"], script);
+    let mut command = launch(home, &["--workers", "2"], script);
     let child = command
         .env(variable, value)
         .stdout(Stdio::null())
@@ -196,7 +183,7 @@ fn sleeping(home: &Folder, name: &str, script: &str) -> (Child, String) {
 /// Nothing outlives a launch that was killed, not even what left its group and session.
 #[test]
 fn a_killed_launch_leaves_nothing_behind() {
-    let home = Folder::new("killed");
+    let home = folder("killed");
     for trial in 0..3 {
         let (mut child, mark) = sleeping(
             &home,
@@ -211,7 +198,7 @@ fn a_killed_launch_leaves_nothing_behind() {
 
 #[test]
 fn a_signal_is_passed_on_to_the_workers() {
-    let home = Folder::new("signal");
+    let home = folder("signal");
     let script = "trap 'exit 143' TERM; setsid sleep 1000 & while :; do sleep 0.05; done";
     let (mut child, mark) = sleeping(&home, "signal", script);
     let pid = child.id().to_string();
@@ -225,9 +212,9 @@ fn a_signal_is_passed_on_to_the_workers() {
 
 #[test]
 fn env_says_what_was_read_and_what_follows() {
-    let home = Folder::new("env");
+    let home = folder("env");
     let env = |arguments: &[&str], variables: &[(&str, &str)]| {
-        let mut command = phalanx(&home.0);
+        let mut command = phalanx(&home);
         command
             .arg("env")
             .args(arguments)

@@ -4,22 +4,19 @@
 #![cfg(unix)]
 
 use std::fs;
-use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use phalanx::checkpoint::TrainingState;
+use phalanx_testkit::Scratch;
 
 /// A folder with data and a `t.yaml`, removed at the end.
-struct Folder(PathBuf);
+struct Folder(Scratch);
 
 impl Folder {
     fn new(name: &str) -> Self {
-        let path =
-            std::env::temp_dir().join(format!("phalanx-preemption-{}-{name}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).unwrap();
+        let path = Scratch::temporary(&format!("preemption-{name}"));
         let row = |i: u32| {
             let (x, y) = ((i * 7) % 13, (i * 5) % 11);
             format!("{x},{y},{}\n", u8::from(x > y))
@@ -73,12 +70,6 @@ impl Folder {
         let weights = "model/weights.safetensors";
         assert!(self.read(&format!("out/{weights}")) == self.read(&format!("whole/{weights}")));
         assert_eq!(self.logs("out"), self.logs("whole"));
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 

@@ -1,22 +1,20 @@
 //! The rows that a `train.yaml` speaks of.
 
 use std::fs;
-use std::path::PathBuf;
 
 use phalanx::data::Dataset;
 use phalanx_cli::config::{Data, parse};
 use phalanx_cli::facts::Facts;
 use phalanx_cli::rows::{Rows, load, to_predict};
+use phalanx_testkit::Scratch;
 
 /// A folder that is removed at the end.
-struct Folder(PathBuf);
+struct Folder(Scratch);
 
 impl Folder {
     /// With `a.csv` of ten rows `i, 2i, i % 3`, and what else is given.
     fn new(name: &str, files: &[(&str, &str)]) -> Self {
-        let path = std::env::temp_dir().join(format!("phalanx-rows-{}-{name}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).unwrap();
+        let path = Scratch::temporary(&format!("rows-{name}"));
         let rows: String = (0..10)
             .map(|i| format!("{i},{},{}\n", 2 * i, i % 3))
             .collect();
@@ -33,12 +31,6 @@ impl Folder {
         let config =
             parse(&text, &self.0.join("t.yaml")).map_err(|problems| problems.to_string())?;
         load(&config).map_err(|problems| problems.to_string())
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 

@@ -1,19 +1,17 @@
 //! `train`, `evaluate` and `predict` from end to end, on the CPU plugin.
 
 use std::fs;
-use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Output, Stdio};
 
+use phalanx_testkit::Scratch;
+
 /// A folder with data and a `train.yaml`, removed at the end.
-struct Folder(PathBuf);
+struct Folder(Scratch);
 
 impl Folder {
     /// Sixty rows `x, y` of class 1 where x is greater; the last twenty test.
     fn new(name: &str, optimizer: &str) -> Self {
-        let path =
-            std::env::temp_dir().join(format!("phalanx-train-{}-{name}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).unwrap();
+        let path = Scratch::temporary(&format!("train-{name}"));
         let row = |i: u32| {
             let (x, y) = ((i * 7) % 13, (i * 5) % 11);
             format!("{x},{y},{}\n", u8::from(x > y))
@@ -55,12 +53,6 @@ impl Folder {
                 "{arguments:?}: no {part:?} in {error}"
             );
         }
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 

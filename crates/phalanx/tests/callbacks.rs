@@ -1,7 +1,6 @@
 //! Callbacks of a `fit`: their order, what they do to a training, and that a checkpoint keeps what they remember.
 
 use std::fs;
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use phalanx::checkpoint::{CallbackState, TrainingState};
@@ -13,35 +12,11 @@ use phalanx::fit::callbacks::{
 };
 use phalanx::prelude::*;
 use phalanx::{Error, Result};
+use phalanx_testkit::Scratch;
 
-/// A directory for one test, removed at its end.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Self {
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("callbacks-{name}"));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-
-    fn join(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-
-    fn names(&self) -> Vec<String> {
-        let entries = fs::read_dir(&self.0).unwrap();
-        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-        let mut names: Vec<String> = names.collect();
-        names.sort();
-        names
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
+/// A folder of these tests.
+fn scratch(name: &str) -> Scratch {
+    Scratch::new(env!("CARGO_TARGET_TMPDIR"), &format!("callbacks-{name}"))
 }
 
 fn trainer() -> Trainer {
@@ -221,7 +196,7 @@ fn early_stopping_gives_the_variables_of_the_best_epoch() {
 
 /// Everything that has a state.
 fn all(scratch: &Scratch, name: &str) -> Fit {
-    let path = |what: &str| scratch.join(&format!("{name}-{what}"));
+    let path = |what: &str| scratch.join(format!("{name}-{what}"));
     let best = path("best_{epoch}.safetensors").display().to_string();
     fit(8)
         .callback(
@@ -248,7 +223,7 @@ fn all(scratch: &Scratch, name: &str) -> Fit {
 
 #[test]
 fn an_interrupted_training_goes_on_with_what_callbacks_remember() {
-    let scratch = Scratch::new("resume");
+    let scratch = scratch("resume");
     let mut whole = trainer();
     let history = whole.fit(&rows(12), all(&scratch, "a")).unwrap();
     assert_eq!(history.epochs.len(), 7, "patience is 6");
@@ -291,7 +266,7 @@ fn an_interrupted_training_goes_on_with_what_callbacks_remember() {
 
 #[test]
 fn checkpoints_are_written_under_their_names_and_the_last_are_kept() {
-    let scratch = Scratch::new("checkpoints");
+    let scratch = scratch("checkpoints");
     let pattern = scratch
         .join("ckpt_{epoch:02d}-{val_loss:.2f}")
         .display()
@@ -312,7 +287,7 @@ fn checkpoints_are_written_under_their_names_and_the_last_are_kept() {
     // Batch 3 is the first of the second epoch.
     let state = TrainingState::load(scratch.join("b2_001")).unwrap();
     assert_eq!((state.iterations(), state.position().epoch), (3, 1));
-    let state = TrainingState::load(scratch.join(&named(4))).unwrap();
+    let state = TrainingState::load(scratch.join(named(4))).unwrap();
     assert_eq!((state.iterations(), state.position().epoch), (8, 4));
     assert_eq!(state.variables(), variables(&trainer));
 }
@@ -383,7 +358,7 @@ fn variables_after(epochs: usize) -> Vec<(String, HostTensor)> {
 /// The same program run until it is done: each time it ends at another step, and what it has learned is that of one run.
 #[test]
 fn a_program_that_is_run_again_goes_on_by_itself() {
-    let scratch = Scratch::new("backup");
+    let scratch = scratch("backup");
     let path = scratch.join("backup");
     let mut runs = 0;
     let trained = loop {

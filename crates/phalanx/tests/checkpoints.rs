@@ -7,27 +7,11 @@ use std::process::Command;
 use phalanx::checkpoint::TrainingState;
 use phalanx::fit::SaveBehind;
 use phalanx::prelude::*;
+use phalanx_testkit::Scratch;
 
-/// A directory for one test, removed at its end.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Self {
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("checkpoints-{name}"));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-
-    fn join(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
+/// A folder of these tests.
+fn scratch(name: &str) -> Scratch {
+    Scratch::new(env!("CARGO_TARGET_TMPDIR"), &format!("checkpoints-{name}"))
 }
 
 fn trainer() -> Trainer {
@@ -71,9 +55,9 @@ fn random(seed: &mut u64, below: usize) -> usize {
 
 #[test]
 fn what_is_written_behind_the_training_is_what_is_written_at_once() {
-    let scratch = Scratch::new("behind");
+    let scratch = scratch("behind");
     let states = [None, Some(SaveBehind::Wait), Some(SaveBehind::Skip)].map(|behind| {
-        let path = scratch.join(&format!("{behind:?}"));
+        let path = scratch.join(format!("{behind:?}"));
         let plan = fit(6).checkpoint(&path).save_freq(1);
         let plan = behind.map_or(plan.clone(), |behind| plan.save_behind(behind));
         let mut trainer = trainer();
@@ -152,13 +136,13 @@ fn damage(folder: &Path, seed: &mut u64) -> String {
 
 #[test]
 fn five_hundred_damages_are_found_or_fallen_back_from() {
-    let scratch = Scratch::new("damages");
+    let scratch = scratch("damages");
     let [first, second] = two_states();
     let (mut seed, mut fallen_back, mut unchanged) = (7, 0, 0);
     for number in 0..500 {
-        let path = scratch.join(&number.to_string());
+        let path = scratch.join(number.to_string());
         first.save(&path).unwrap();
-        let older = scratch.join(&format!("{number}.1"));
+        let older = scratch.join(format!("{number}.1"));
         fs::rename(&path, &older).unwrap();
         second.save(&path).unwrap();
         let before = contents(&path);
@@ -262,8 +246,8 @@ fn calls_of(folder: &Path) -> Vec<(String, String)> {
 
 #[test]
 fn an_interrupted_or_refused_save_loses_nothing() {
-    let scratch = Scratch::new("faults");
-    let folder = fs::canonicalize(&scratch.0).unwrap();
+    let scratch = scratch("faults");
+    let folder = fs::canonicalize(&scratch).unwrap();
     let [old, new] = two_states();
     new.save(folder.join("new")).unwrap();
     let prepare = || {
@@ -397,8 +381,8 @@ fn filled(staging: &str) -> Vec<String> {
 
 /// The steps that a save must have, from a folder with what it finds there; those that remove what it replaced are left out.
 fn check_steps(name: &str, target: &str, prepare: impl Fn(&Path), expected: &[String]) {
-    let scratch = Scratch::new(&format!("steps-{name}"));
-    let folder = fs::canonicalize(&scratch.0).unwrap();
+    let scratch = scratch(&format!("steps-{name}"));
+    let folder = fs::canonicalize(&scratch).unwrap();
     let [old, new] = two_states();
     new.save(folder.join("new")).unwrap();
     old.save(folder.join("c")).unwrap();

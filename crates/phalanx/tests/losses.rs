@@ -2,9 +2,10 @@
 
 mod oracle;
 
-use oracle::{Batch, array, assert_close, name, snake_case};
+use oracle::{Batch, array, name, snake_case};
 use phalanx::losses::{Loss, LossReduction, SparseCategoricalCrossentropy};
 use phalanx_graph::{HostTensor, gradients};
+use phalanx_testkit::assert_close;
 use serde_json::Value;
 
 const TOLERANCE: f64 = 2e-6;

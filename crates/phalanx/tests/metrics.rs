@@ -2,13 +2,14 @@
 
 mod oracle;
 
-use oracle::{Batch, array, assert_close, name, snake_case};
+use oracle::{Batch, array, name, snake_case};
 use phalanx::losses::BinaryCrossentropy;
 use phalanx::metrics::{
     Accuracy, Auc, BinaryAccuracy, F1Score, Metric, SparseCategoricalAccuracy,
     SparseTopKCategoricalAccuracy,
 };
 use phalanx_graph::HostTensor;
+use phalanx_testkit::assert_close;
 use serde_json::Value;
 
 const TOLERANCE: f64 = 2e-6;

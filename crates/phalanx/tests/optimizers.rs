@@ -4,13 +4,14 @@ mod oracle;
 
 use std::ops::Range;
 
-use oracle::{Batch, array, assert_close, name, snake_case};
+use oracle::{Batch, array, name, snake_case};
 use phalanx::optim::{Optimizer, ParamSpec, Sgd, SlotSpec};
 use phalanx::schedules::{
     CosineDecay, CosineDecayRestarts, ExponentialDecay, PolynomialDecay, RampUpExponentialDecay,
     Schedule,
 };
 use phalanx_graph::{HostTensor, Shape};
+use phalanx_testkit::assert_close;
 use serde_json::{Value, json};
 
 const TOLERANCE: f64 = 5e-6;

@@ -3,7 +3,7 @@
 mod four_devices;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -12,28 +12,11 @@ use phalanx::Error;
 use phalanx::checkpoint::TrainingState;
 use phalanx::data::{Batch, Example};
 use phalanx::prelude::*;
-use phalanx_testkit::relative_difference as apart;
+use phalanx_testkit::{Scratch, relative_difference as apart};
 
-/// A directory for one test, removed at its end.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Self {
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("resume-{name}"));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-
-    fn join(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
+/// A folder of these tests.
+fn scratch(name: &str) -> Scratch {
+    Scratch::new(env!("CARGO_TARGET_TMPDIR"), &format!("resume-{name}"))
 }
 
 fn names(devices: usize) -> Vec<String> {
@@ -213,7 +196,7 @@ type Case = (
 
 #[test]
 fn what_goes_on_at_any_step_is_the_same_to_the_bit() {
-    let scratch = Scratch::new("bits");
+    let scratch = scratch("bits");
     let path = scratch.join("checkpoint");
     let validated = quiet().validation(&batches());
     let best = Compile {
@@ -262,7 +245,7 @@ fn batches_that_stop(step: usize, flag: &Arc<AtomicBool>) -> Batches {
 
 #[test]
 fn a_training_that_is_stopped_has_a_checkpoint_of_that_step() {
-    let scratch = Scratch::new("stop");
+    let scratch = scratch("stop");
     let path = scratch.join("checkpoint");
     let whole = unbroken(&one(), &compile(), &quiet());
     // In the middle of an epoch, after its last step, and before the first.
@@ -287,7 +270,7 @@ fn a_training_that_is_stopped_has_a_checkpoint_of_that_step() {
 
 #[test]
 fn a_training_that_is_stopped_in_a_validation_goes_on_with_it() {
-    let scratch = Scratch::new("stop-validation");
+    let scratch = scratch("stop-validation");
     let path = scratch.join("checkpoint");
     let whole = unbroken(&one(), &compile(), &quiet().validation(&batches()));
     let flag = Arc::new(AtomicBool::new(false));
@@ -307,7 +290,7 @@ fn a_training_that_is_stopped_in_a_validation_goes_on_with_it() {
 
 #[test]
 fn a_training_moves_from_strategy_to_strategy() {
-    let scratch = Scratch::new("moves");
+    let scratch = scratch("moves");
     let path = scratch.join("checkpoint");
     let whole = unbroken(&one(), &compile(), &quiet());
     let strategies = [
@@ -372,7 +355,7 @@ fn batches_from(before: usize, steps: usize) -> Batches {
 
 #[test]
 fn fit_writes_checkpoints_on_the_way() {
-    let scratch = Scratch::new("fit");
+    let scratch = scratch("fit");
     let path = scratch.join("runs/checkpoint");
     let strategy = one();
     let whole = unbroken(&strategy, &compile(), &quiet());
@@ -423,7 +406,7 @@ fn the_same_trainer_goes_on_after_an_error() {
 /// those of the last step, on the same trainer as from a checkpoint that is written then.
 #[test]
 fn a_training_that_was_done_goes_on_as_if_it_had_not_ended() {
-    let scratch = Scratch::new("done");
+    let scratch = scratch("done");
     let path = scratch.join("checkpoint");
     let best = quiet().validation(&batches()).keep_best("val_loss");
     for fit in [quiet(), best] {
@@ -450,7 +433,7 @@ fn a_training_that_was_done_goes_on_as_if_it_had_not_ended() {
 /// A launcher that begins the same program again must not lose what was learned.
 #[test]
 fn a_checkpoint_that_was_not_read_is_not_replaced() {
-    let scratch = Scratch::new("rerun");
+    let scratch = scratch("rerun");
     let path = scratch.join("checkpoint");
     let begin = || one().compile(model(), compile()).unwrap();
     let fit = quiet().checkpoint(&path);
@@ -479,21 +462,21 @@ fn a_checkpoint_that_was_not_read_is_not_replaced() {
     );
     reader.fit(&batches(), fit.clone().resume()).unwrap();
     TrainingState::remove(&path).unwrap();
-    assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(&scratch).unwrap().count(), 0);
     broken_off(&mut begin(), fit, 1);
 }
 
 /// The newest checkpoint that is whole is taken, and it is said which were left out.
 #[test]
 fn a_damaged_checkpoint_has_an_older_one_beside_it() {
-    let scratch = Scratch::new("fallback");
+    let scratch = scratch("fallback");
     let path = scratch.join("checkpoint");
     let whole = unbroken(&one(), &compile(), &quiet());
     let mut trainer = one().compile(model(), compile()).unwrap();
     let fit = quiet().checkpoint(&path).keep_checkpoints(3);
     broken_off(&mut trainer, fit.clone(), 2 * STEPS + 1);
     let step = |path: &Path| TrainingState::load(path).unwrap().iterations();
-    let older = |number: usize| scratch.join(&format!("checkpoint.{number}"));
+    let older = |number: usize| scratch.join(format!("checkpoint.{number}"));
     assert_eq!([step(&path), step(&older(1)), step(&older(2))], [8, 4, 0]);
     let cut = |path: &Path| {
         let weights = path.join("weights.safetensors");
@@ -528,7 +511,7 @@ fn a_damaged_checkpoint_has_an_older_one_beside_it() {
 
 #[test]
 fn what_does_not_fit_is_named_and_nothing_is_changed() {
-    let scratch = Scratch::new("other");
+    let scratch = scratch("other");
     let path = scratch.join("checkpoint");
     let strategy = one();
     let mut trainer = strategy.compile(model(), compile()).unwrap();
@@ -652,7 +635,7 @@ fn an_epoch_goes_on_with_its_own_data_only() {
 
 #[test]
 fn values_that_are_not_numbers_replace_no_checkpoint() {
-    let scratch = Scratch::new("lost");
+    let scratch = scratch("lost");
     let path = scratch.join("checkpoint");
     let mut trainer = one().compile(model(), compile()).unwrap();
     trainer.save_checkpoint(&path).unwrap();
@@ -704,7 +687,7 @@ fn load(files: &[(String, Vec<u8>)]) -> phalanx::Result<TrainingState> {
 
 #[test]
 fn whatever_is_damaged_is_found() {
-    let scratch = Scratch::new("damaged");
+    let scratch = scratch("damaged");
     let whole = files(&scratch, 0.1);
     let names: Vec<&str> = whole.iter().map(|(name, _)| &**name).collect();
     let all = [
@@ -764,7 +747,7 @@ fn whatever_is_damaged_is_found() {
 /// An example of 1e15 overflows Adam's mean of squares and moves no variable: the training would be NaN two steps later.
 #[test]
 fn no_checkpoint_has_an_infinite_slot() {
-    let scratch = Scratch::new("infinite_slot");
+    let scratch = scratch("infinite_slot");
     let model = Sequential::new([1]).add(Dense::new(1)).build().unwrap();
     let compile = Compile {
         optimizer: Adam::new(1e-3).into(),
@@ -793,7 +776,7 @@ fn no_checkpoint_has_an_infinite_slot() {
 
 #[test]
 fn only_checkpoints_are_replaced() {
-    let scratch = Scratch::new("places");
+    let scratch = scratch("places");
     let strategy = one();
     let trainer = strategy.compile(model(), compile()).unwrap();
     let path = scratch.join("thesis");
@@ -818,5 +801,5 @@ fn only_checkpoints_are_replaced() {
     trainer.save_checkpoint(&path).unwrap();
     let error = trainer.save(&path).unwrap_err().to_string();
     assert!(error.contains("which no saved model has"), "{error}");
-    assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 3);
+    assert_eq!(fs::read_dir(&scratch).unwrap().count(), 3);
 }

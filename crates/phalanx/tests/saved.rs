@@ -1,42 +1,5 @@
 //! Saved models: what is loaded predicts as what was saved, and what is no saved model is refused.
 
-mod support {
-    use std::fs;
-    use std::path::{Path, PathBuf};
-
-    /// A directory for one test, removed at its end.
-    pub(crate) struct Scratch(PathBuf);
-
-    impl Scratch {
-        pub(crate) fn new(name: &str) -> Self {
-            let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("saved-{name}"));
-            let _ = fs::remove_dir_all(&path);
-            fs::create_dir_all(&path).unwrap();
-            Self(path)
-        }
-
-        pub(crate) fn join(&self, name: impl AsRef<Path>) -> PathBuf {
-            self.0.join(name)
-        }
-
-        /// What is in it, sorted.
-        pub(crate) fn names(&self) -> Vec<String> {
-            let entries = fs::read_dir(&self.0).unwrap();
-            let name =
-                |entry: std::io::Result<fs::DirEntry>| entry.unwrap().file_name().into_string();
-            let mut names: Vec<String> = entries.map(|entry| name(entry).unwrap()).collect();
-            names.sort();
-            names
-        }
-    }
-
-    impl Drop for Scratch {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
-    }
-}
-
 use std::fs::{self, File};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -45,9 +8,14 @@ use std::time::{Duration, SystemTime};
 use phalanx::Error;
 use phalanx::prelude::*;
 use phalanx_graph::{DType, Shape, Tensor};
+use phalanx_testkit::Scratch;
 use proptest::prelude::{ProptestConfig, any, prop_assert, proptest};
 use serde_json::{Value, json};
-use support::Scratch;
+
+/// A folder of these tests.
+fn scratch(name: &str) -> Scratch {
+    Scratch::new(env!("CARGO_TARGET_TMPDIR"), &format!("saved-{name}"))
+}
 
 const MODEL: &str = "model.json";
 const WEIGHTS: &str = "weights.safetensors";
@@ -87,7 +55,7 @@ fn quiet(epochs: usize) -> Fit {
 
 #[test]
 fn a_trained_stack_predicts_the_same_bits_after_loading() {
-    let scratch = Scratch::new("stack");
+    let scratch = scratch("stack");
     let strategy = OneDeviceStrategy::new().unwrap();
     let model = Sequential::new([8, 8, 1])
         .add(Rescaling::new(1.0 / 3.0))
@@ -153,7 +121,7 @@ fn branched() -> Model {
 
 #[test]
 fn a_trained_network_predicts_the_same_bits_after_loading() {
-    let scratch = Scratch::new("network");
+    let scratch = scratch("network");
     let strategy = OneDeviceStrategy::new().unwrap();
     let compile = || Compile {
         optimizer: RmsProp::new(1e-2).into(),
@@ -187,7 +155,7 @@ fn a_trained_network_predicts_the_same_bits_after_loading() {
 
 #[test]
 fn training_goes_on_from_saved_values_as_if_it_had_not_stopped() {
-    let scratch = Scratch::new("resume");
+    let scratch = scratch("resume");
     let strategy = OneDeviceStrategy::new().unwrap();
     // SGD carries nothing but the variables from step to step.
     let compile = || Compile {
@@ -276,7 +244,7 @@ fn everything() -> SavedModel {
 
 #[test]
 fn every_element_type_and_a_layer_of_a_user_come_back() {
-    let scratch = Scratch::new("types");
+    let scratch = scratch("types");
     let (saved, path) = (everything(), scratch.join("all.phx"));
     saved.save(&path).unwrap();
     let registry = Registry::standard()
@@ -309,7 +277,7 @@ fn every_element_type_and_a_layer_of_a_user_come_back() {
 
 #[test]
 fn values_that_are_no_numbers_are_kept() {
-    let scratch = Scratch::new("nan");
+    let scratch = scratch("nan");
     let saved = small_saved();
     let mut values = saved.values().to_vec();
     values[0] = HostTensor::new(
@@ -333,7 +301,7 @@ proptest! {
         let Ok(model) = stack.build() else {
             return Ok(());
         };
-        let scratch = Scratch::new("settings");
+        let scratch = scratch("settings");
         let saved = SavedModel::new(model.clone(), model.init(0).unwrap()).unwrap();
         saved.save(scratch.join("m")).unwrap();
         let again = SavedModel::load(scratch.join("m")).unwrap();
@@ -359,7 +327,7 @@ fn values_of_other_shapes_are_refused() {
 
 #[test]
 fn a_model_that_could_not_be_read_back_is_not_saved() {
-    let scratch = Scratch::new("unreadable");
+    let scratch = scratch("unreadable");
     let model = Sequential::new([3]).add(Pretender).build().unwrap();
     let saved = SavedModel::new(model.clone(), model.init(0).unwrap()).unwrap();
     let error = saved.save(scratch.join("m.phx")).unwrap_err().to_string();
@@ -372,7 +340,7 @@ fn a_model_that_could_not_be_read_back_is_not_saved() {
 
 #[test]
 fn a_save_replaces_a_saved_model_and_leaves_nothing_else() {
-    let scratch = Scratch::new("replace");
+    let scratch = scratch("replace");
     let path = scratch.join("deep/er/m.phx");
     small_saved().save(&path).unwrap();
     let other = everything();
@@ -414,7 +382,7 @@ const OBSTACLES: [Obstacle; 7] = [
 #[test]
 fn what_is_no_saved_model_is_not_replaced() {
     for (what, place, parts) in OBSTACLES {
-        let scratch = Scratch::new("obstacle");
+        let scratch = scratch("obstacle");
         let path = scratch.join("m.phx");
         place(&path);
         let before = snapshot(&path);
@@ -432,7 +400,7 @@ fn what_is_no_saved_model_is_not_replaced() {
             "{path:?}: {error}"
         );
     }
-    let scratch = Scratch::new("obstacle-above");
+    let scratch = scratch("obstacle-above");
     fs::write(scratch.join("file"), "mine").unwrap();
     let error = small_saved()
         .save(scratch.join("file/m.phx"))
@@ -457,7 +425,7 @@ fn snapshot(path: &Path) -> Vec<(String, Option<Vec<u8>>)> {
 
 #[test]
 fn a_failed_save_leaves_the_model_before_it_and_nothing_else() {
-    let scratch = Scratch::new("full");
+    let scratch = scratch("full");
     let path = scratch.join("m.phx");
     small_saved().save(&path).unwrap();
     let before = snapshot(&path);
@@ -478,7 +446,7 @@ fn numbering() -> u32 {
 
 #[test]
 fn leftovers_of_a_crash_are_ignored_and_then_removed() {
-    let scratch = Scratch::new("crash");
+    let scratch = scratch("crash");
     let path = scratch.join("m.phx");
     let leave = |name: &str, age: u64| {
         let folder = scratch.join(name);
@@ -528,7 +496,7 @@ fn leftovers_of_a_crash_are_ignored_and_then_removed() {
 
 #[test]
 fn a_crash_between_two_renames_is_mended() {
-    let scratch = Scratch::new("aside");
+    let scratch = scratch("aside");
     let path = scratch.join("m.phx");
     small_saved().save(&path).unwrap();
     fs::rename(&path, scratch.join(".m.phx.before")).unwrap();
@@ -542,7 +510,7 @@ fn a_crash_between_two_renames_is_mended() {
 #[test]
 fn saves_to_one_name_at_once_leave_one_whole_model() {
     const LOADS: usize = 2000;
-    let scratch = Scratch::new("race");
+    let scratch = scratch("race");
     let path = scratch.join("m.phx");
     // Of several sizes: the files of two saves do not fit together.
     let sized = |units: usize| {

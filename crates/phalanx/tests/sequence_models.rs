@@ -10,6 +10,7 @@ use phalanx::models::{
 };
 use phalanx::prelude::*;
 use phalanx_graph::{DType, Graph, Shape, Tensor};
+use phalanx_testkit::assert_close;
 use serde_json::{Value, json};
 
 fn engine() -> &'static Engine {
@@ -69,13 +70,6 @@ fn values(trainer: &Trainer) -> Vec<f32> {
     values.iter().flat_map(|(_, value)| value.f32s()).collect()
 }
 
-fn close(got: &[f32], expected: &[f32], within: f32) {
-    assert_eq!(got.len(), expected.len());
-    for (i, (a, b)) in got.iter().zip(expected).enumerate() {
-        assert!((a - b).abs() <= within, "{i}: {a} is not {b}");
-    }
-}
-
 #[test]
 fn padding_weighs_nothing_in_loss_gradients_and_metrics() {
     let steps = LENGTHS
@@ -90,7 +84,7 @@ fn padding_weighs_nothing_in_loss_gradients_and_metrics() {
     assert_eq!(one.get("loss"), other.get("loss"));
     // Without regard to sample weights padding still does not count.
     assert_eq!(one.get("accuracy"), other.get("weighted_accuracy"));
-    close(&values(&masked), &values(&weighed), 0.0);
+    assert_close("values", &values(&masked), &values(&weighed), 0.0);
 
     // Weights of examples weigh all their steps.
     let weights = [2.0f32, 0.0, 1.0, 0.5, 1.0, 3.0];
@@ -168,7 +162,7 @@ fn padded_blocks_and_loops_can_be_computed_again() {
     for trainer in [&mut kept, &mut computed_again] {
         trainer.train_on_batch(&batch(None)).unwrap();
     }
-    close(&values(&computed_again), &values(&kept), 1e-6);
+    assert_close("values", &values(&computed_again), &values(&kept), 1e-6);
 }
 
 /// The outputs of a model, in training when there is a key.
@@ -272,7 +266,7 @@ fn sixteen_bits_and_dropout_change_little_and_something() {
             .f32s()
     };
     let exact = run(None, Policy::Float32);
-    close(&run(None, Policy::MixedBfloat16), &exact, 0.03);
+    assert_close("outputs", &run(None, Policy::MixedBfloat16), &exact, 0.03);
     let dropped = run(Some([1, 2]), Policy::Float32);
     assert!(dropped.iter().all(|x| x.is_finite()));
     assert_ne!(dropped, exact);

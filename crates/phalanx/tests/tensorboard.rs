@@ -1,7 +1,7 @@
 //! What a training writes for TensorBoard, read as TensorBoard does.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::OnceLock;
 
 use phalanx::Error;
@@ -10,27 +10,11 @@ use phalanx::engine::{Engine, EngineOptions};
 use phalanx::fit::{HParam, TensorBoard, UpdateFreq};
 use phalanx::prelude::*;
 use phalanx_summary::Run;
+use phalanx_testkit::Scratch;
 
-/// A directory for one test, removed at its end.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Self {
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("tensorboard-{name}"));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-
-    fn join(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
+/// A folder of these tests.
+fn scratch(name: &str) -> Scratch {
+    Scratch::new(env!("CARGO_TARGET_TMPDIR"), &format!("tensorboard-{name}"))
 }
 
 fn trainer() -> Trainer {
@@ -166,7 +150,7 @@ fn rates() -> Vec<f64> {
 
 #[test]
 fn results_have_the_tags_and_folders_of_keras() {
-    let scratch = Scratch::new("tags");
+    let scratch = scratch("tags");
     let logs = scratch.join("new/logs");
     let fit = quiet(4).validation(&batches()).validation_freq(2);
     let history = trainer().fit(&batches(), fit.tensorboard(&logs)).unwrap();
@@ -189,7 +173,7 @@ fn results_have_the_tags_and_folders_of_keras() {
 
 #[test]
 fn a_training_that_goes_on_continues_the_curves() {
-    let scratch = Scratch::new("resumed");
+    let scratch = scratch("resumed");
     let (logs, checkpoint) = (scratch.join("logs"), scratch.join("checkpoint"));
     let fit = |epochs| quiet(epochs).validation(&batches()).tensorboard(&logs);
     // Three epochs are told, and the checkpoint has two: what is told of the third is not what is trained in the end.
@@ -210,7 +194,7 @@ fn a_training_that_goes_on_continues_the_curves() {
 
 #[test]
 fn settings_of_keras_write_batches_histograms_images_and_the_graph() {
-    let scratch = Scratch::new("settings");
+    let scratch = scratch("settings");
     let settings = || {
         TensorBoard::new(scratch.join("logs"))
             .histogram_freq(2)
@@ -263,7 +247,7 @@ fn settings_of_keras_write_batches_histograms_images_and_the_graph() {
 
 #[test]
 fn a_folder_that_cannot_be_written_is_found_before_the_first_step() {
-    let scratch = Scratch::new("refused");
+    let scratch = scratch("refused");
     let file = scratch.join("file");
     fs::write(&file, "").unwrap();
     let mut trainer = trainer();

@@ -5,10 +5,11 @@ mod oracle;
 
 use std::ops::Range;
 
-use oracle::{Batch, assert_close, uniform};
+use oracle::{Batch, uniform};
 use phalanx::optim::{Adagrad, Adam, Optimizer, ParamSpec, Sgd, SlotSpec};
 use phalanx_graph::op::Op;
 use phalanx_graph::{Graph, HostTensor, Shape, Tensor};
+use phalanx_testkit::assert_close;
 use serde_json::json;
 
 const ROWS: usize = 48;

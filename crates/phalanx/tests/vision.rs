@@ -4,11 +4,12 @@
 
 mod oracle;
 
-use oracle::{Batch, array, assert_close, formula_value, name, records, uniform};
+use oracle::{Batch, array, formula_value, name, records, uniform};
 use phalanx::losses::{Loss, SparseCategoricalCrossentropy};
 use phalanx::models::{FineTune, MobileNetV2, Pooling, ResNet50};
 use phalanx::nn::{Activation, Cx, Input, Model, Preprocess, Rescaling, Sequential, Variable};
 use phalanx_graph::{DType, Graph, HostTensor, Shape, gradients};
+use phalanx_testkit::assert_close;
 use serde_json::Value;
 
 fn images(rows: usize, size: usize) -> HostTensor {

@@ -7,7 +7,7 @@ use std::slice::from_ref;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use oracle::{Batch, array, assert_close, formula_value, name, records, uniform};
+use oracle::{Batch, array, formula_value, name, records, uniform};
 use phalanx::import::{LoadReport, LoadWeights, Matching, PairedBy};
 use phalanx::models::{FineTune, MobileNetV2, ResNet50, TransformerEncoder};
 use phalanx::nn::{
@@ -18,6 +18,7 @@ use phalanx::nn::{
 use phalanx::saved::SavedModel;
 use phalanx::{Error, Result};
 use phalanx_graph::HostTensor;
+use phalanx_testkit::assert_close;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 

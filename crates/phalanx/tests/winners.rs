@@ -229,7 +229,7 @@ fn maxima_pass_on_their_cotangents_in_every_type() {
                     // What ties share is rounded.
                     let shared = CASES[number].1.is_none() && dtype != DType::F32;
                     let tolerance = if shared { 1e-2 } else { 1e-6 };
-                    oracle::assert_close(&what, &result.to_f64(), expected, tolerance);
+                    phalanx_testkit::assert_close(&what, &result.to_f64(), expected, tolerance);
                 }
             }
         }

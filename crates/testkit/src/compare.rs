@@ -37,10 +37,25 @@ pub fn relative_difference(a: &[f64], b: &[f64]) -> f64 {
 /// A number is too far from the expected one or not a number, or the lists have different lengths.
 #[track_caller]
 pub fn assert_close<T: Copy + Into<f64>>(what: &str, got: &[T], expected: &[T], tolerance: f64) {
+    assert_relatively_close(what, got, expected, tolerance, 1.0);
+}
+
+/// As [`assert_close`], but `tolerance` is a share of the expected number, or of `least` where the number is smaller.
+///
+/// # Panics
+/// As [`assert_close`].
+#[track_caller]
+pub fn assert_relatively_close<T: Copy + Into<f64>>(
+    what: &str,
+    got: &[T],
+    expected: &[T],
+    tolerance: f64,
+    least: f64,
+) {
     assert_eq!(got.len(), expected.len(), "{what}: number of values");
     for (i, (&got, &expected)) in got.iter().zip(expected).enumerate() {
         let (got, expected): (f64, f64) = (got.into(), expected.into());
-        let allowed = tolerance * expected.abs().max(1.0);
+        let allowed = tolerance * expected.abs().max(least);
         let is_close = expected.is_finite() && (got - expected).abs() <= allowed;
         assert!(
             is_close,
@@ -68,6 +83,15 @@ mod tests {
         ] {
             let compared = std::panic::catch_unwind(|| assert_close("", &[got], &[expected], 0.1));
             assert!(compared.is_err(), "{got} and {expected}");
+        }
+    }
+
+    #[test]
+    fn small_numbers_are_close_by_their_own_size() {
+        assert_relatively_close("near", &[0.02, 0.001], &[0.021, 0.0019], 0.1, 0.01);
+        for (got, expected) in [(0.02, 0.023), (0.001, 0.0021), (0.01, f64::INFINITY)] {
+            let compare = || assert_relatively_close("", &[got], &[expected], 0.1, 0.01);
+            assert!(std::panic::catch_unwind(compare).is_err(), "{expected}");
         }
     }
 

@@ -1,9 +1,11 @@
 //! Oracles for tests: an f64 interpreter of graphs that shares no code with the compiler's lowering or with our
-//! derivatives, and comparisons that see what is not a number.
+//! derivatives, comparisons that see what is not a number, and folders of tests.
 #![forbid(unsafe_code)]
 
 mod compare;
 mod interpreter;
+mod scratch;
 
-pub use compare::{assert_close, largest_difference, relative_difference};
+pub use compare::{assert_close, assert_relatively_close, largest_difference, relative_difference};
 pub use interpreter::{Array, Dual, Interpreter};
+pub use scratch::Scratch;

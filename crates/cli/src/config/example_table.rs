@@ -4,7 +4,9 @@ use std::ops::Bound::Included;
 
 use phalanx::config::{DefaultValue, Field, Kind};
 
-use super::table::{AUGMENTED, CORRUPT, FRACTION, IMAGE_SIZE, LABEL, MAX_FEATURES, SCALE};
+use super::table::{
+    AUGMENTED, CORRUPT, FRACTION, IMAGE_SIZE, LABEL, LABEL_TYPE, MAX_FEATURES, SCALE,
+};
 
 const PATTERN: Kind = Kind::Worded("a path or a pattern such as `part-*`", &Kind::Text);
 const DIVIDE_BY: Field = Field::new(
@@ -24,13 +26,6 @@ const DIMS: Field = Field::new(
     "the dimensions of one example, such as `[28, 28, 1]`",
 )
 .example("[28, 28, 1]");
-const LABEL_TYPE: Field = Field::new(
-    "label_type",
-    Kind::OneOf(&["class", "value"]),
-    DefaultValue::Value("class"),
-    "`class` for whole numbers from 0, `value` for any numbers",
-)
-.example("class");
 const LAST: Field = Field::optional(
     "split",
     FRACTION,

@@ -135,6 +135,14 @@ pub(super) const LABEL: Field = Field::new(
 )
 .example("-1");
 
+pub(super) const LABEL_TYPE: Field = Field::new(
+    "label_type",
+    Kind::OneOf(&["class", "value"]),
+    DefaultValue::Value("class"),
+    "`class` for whole numbers from 0, `value` for any numbers",
+)
+.example("class");
+
 /// `data` of CSV files.
 pub(crate) const CSV: &[Field] = &[
     Field::required(
@@ -154,13 +162,7 @@ pub(crate) const CSV: &[Field] = &[
     )
     .example("auto"),
     LABEL,
-    Field::new(
-        "label_type",
-        Kind::OneOf(&["class", "value"]),
-        DefaultValue::Value("class"),
-        "`class` for whole numbers from 0, `value` for any numbers",
-    )
-    .example("class"),
+    LABEL_TYPE,
     Field::new(
         "delimiter",
         Kind::Worded(

@@ -355,10 +355,10 @@ impl State {
         }
     }
 
-    /// Whether the workers that are here can do without those that are not.
-    fn is_enough(&self) -> bool {
+    /// Whether this number of workers can train without the others.
+    fn are_enough(&self, workers: usize) -> bool {
         let recovery = self.settings.recovery;
-        recovery.is_some_and(|recovery| self.members.len() >= recovery.least.max(1))
+        recovery.is_some_and(|recovery| workers >= recovery.least.max(1))
     }
 
     /// A worker will not come back: the others need not wait for it, and have no use for each other if they are too few.
@@ -385,10 +385,8 @@ impl State {
     fn too_few_without(&self) -> Option<usize> {
         let is_gone = |worker: &&usize| !self.members.contains_key(worker);
         let gone: Vec<usize> = self.gone.iter().filter(is_gone).copied().collect();
-        let recovery = self.settings.recovery;
-        let least = recovery.map_or(usize::MAX, |recovery| recovery.least.max(1));
-        let are_too_few = self.settings.workers - gone.len() < least;
-        gone.first().copied().filter(|_| are_too_few)
+        let left = self.settings.workers - gone.len();
+        gone.first().copied().filter(|_| !self.are_enough(left))
     }
 
     fn request(
@@ -532,7 +530,7 @@ impl State {
         if now >= self.opened.saturating_add(self.join_within) && !self.members.is_empty() {
             let missing = self.missing();
             self.tell_who_is_missing(actions);
-            if self.is_enough() {
+            if self.are_enough(self.members.len()) {
                 self.gone.extend(missing);
                 return self.welcome(now, actions);
             }

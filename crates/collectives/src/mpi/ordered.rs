@@ -213,22 +213,12 @@ impl MpiLinks {
         rank: usize,
         number: usize,
     ) -> Result<MpiHandle, CollectiveError> {
-        let (api, mut request) = (self.mpi.api, NO_REQUEST);
-        let (count, rank, tag) = (bytes as c_int, rank as c_int, FIRST_TAG + number as c_int);
-        // SAFETY: the memory has the bytes, and lives until the request is done, or for ever.
-        let code = unsafe {
-            (api.isend)(
-                from.cast(),
-                count,
-                api.abi.byte,
-                rank,
-                tag,
-                self.comm,
-                &mut request,
-            )
+        let (api, comm) = (self.mpi.api, self.comm);
+        let begin = |[count, rank, tag]: [c_int; 3], request: &mut MpiHandle| {
+            // SAFETY: the memory has the bytes, and lives until the request is done, or for ever.
+            unsafe { (api.isend)(from.cast(), count, api.abi.byte, rank, tag, comm, request) }
         };
-        api.check("MPI_Isend", code)?;
-        Ok(request)
+        self.begin_message("MPI_Isend", [bytes, rank, number], begin)
     }
 
     fn receive(
@@ -238,21 +228,25 @@ impl MpiLinks {
         rank: usize,
         number: usize,
     ) -> Result<MpiHandle, CollectiveError> {
-        let (api, mut request) = (self.mpi.api, NO_REQUEST);
-        let (count, rank, tag) = (bytes as c_int, rank as c_int, FIRST_TAG + number as c_int);
-        // SAFETY: as in `send`.
-        let code = unsafe {
-            (api.irecv)(
-                to.cast(),
-                count,
-                api.abi.byte,
-                rank,
-                tag,
-                self.comm,
-                &mut request,
-            )
+        let (api, comm) = (self.mpi.api, self.comm);
+        let begin = |[count, rank, tag]: [c_int; 3], request: &mut MpiHandle| {
+            // SAFETY: as in `send`.
+            unsafe { (api.irecv)(to.cast(), count, api.abi.byte, rank, tag, comm, request) }
         };
-        api.check("MPI_Irecv", code)?;
+        self.begin_message("MPI_Irecv", [bytes, rank, number], begin)
+    }
+
+    /// Begins a message of some bytes to or from a rank, by its number in this exchange.
+    fn begin_message(
+        &self,
+        name: &'static str,
+        [bytes, rank, number]: [usize; 3],
+        begin: impl FnOnce([c_int; 3], &mut MpiHandle) -> c_int,
+    ) -> Result<MpiHandle, CollectiveError> {
+        let mut request = NO_REQUEST;
+        let tag = FIRST_TAG + number as c_int;
+        let code = begin([bytes as c_int, rank as c_int, tag], &mut request);
+        self.mpi.api.check(name, code)?;
         Ok(request)
     }
 }

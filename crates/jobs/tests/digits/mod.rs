@@ -1,7 +1,5 @@
 //! The digits on two workers, the same job file for all executors.
-
-// Each test program uses a part of it.
-#![allow(dead_code)]
+#![allow(dead_code, reason = "each test binary uses its own part")]
 
 use std::fs;
 use std::path::Path;

@@ -1,9 +1,7 @@
 //! A cluster of Kubernetes for one test: its API server answers what the executor asks, and each pod is a process of this machine.
 //!
 //! Names of pods become ports of the loopback interface, and mounted Secrets folders; nothing else is changed.
-
-// Each test program uses a part of it.
-#![allow(dead_code)]
+#![allow(dead_code, reason = "each test binary uses its own part")]
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};

@@ -1,7 +1,5 @@
 //! A folder of jobs with its daemon, for one test.
-
-// Each test program uses a part of it.
-#![allow(dead_code)]
+#![allow(dead_code, reason = "each test binary uses its own part")]
 
 use std::fs;
 use std::io::{Read, Write};

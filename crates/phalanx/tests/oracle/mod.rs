@@ -60,19 +60,6 @@ pub fn snake_case(name: &str) -> String {
     text
 }
 
-/// Fails unless each number is within `tolerance` of the expected one, or of its size where that is above 1.
-pub fn assert_close(what: &str, got: &[f64], expected: &[f64], tolerance: f64) {
-    assert_eq!(got.len(), expected.len(), "{what}: number of values");
-    for (i, (got, expected)) in got.iter().zip(expected).enumerate() {
-        let allowed = tolerance * expected.abs().max(1.0);
-        let close = (got - expected).abs() <= allowed;
-        assert!(
-            close,
-            "{what}: value {i} is {got}, expected {expected} within {allowed}"
-        );
-    }
-}
-
 /// A program under construction from many cases: their inputs and outputs in order.
 #[derive(Default)]
 pub struct Batch {

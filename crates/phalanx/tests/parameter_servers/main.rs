@@ -6,7 +6,7 @@
 mod cases;
 
 use std::net::TcpListener;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -25,7 +25,7 @@ use phalanx::strategy::{
     ParameterServerStrategy, Partitioner,
 };
 use phalanx_cluster::{ClusterSpec, Task, TaskKind};
-use phalanx_testkit::relative_difference as apart;
+use phalanx_testkit::{Scratch, relative_difference as apart};
 
 /// The bound of the strategies that train in one process.
 const TOLERANCE: f64 = 1e-5;
@@ -260,43 +260,30 @@ fn workers_that_are_apart_train_on_each_example_once() {
     }
 }
 
-/// A directory for one test, removed at its end.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Self {
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("servers-{name}"));
-        let _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
+/// A folder of these tests.
+fn scratch(name: &str) -> Scratch {
+    Scratch::new(env!("CARGO_TARGET_TMPDIR"), &format!("servers-{name}"))
 }
 
 /// Epochs of three batches: checkpoints in the middle of one, of a callback and of the training, with which any number of workers and
 /// servers and any other strategy goes on, to the weights of an unbroken training.
 #[test]
 fn a_checkpoint_within_an_epoch_goes_on_anywhere() {
-    let folder = Scratch::new("anywhere");
+    let folder = scratch("anywhere");
     let reference = train(&OneDeviceStrategy::on(engine(0)), &ragged());
-    let pattern = folder.0.join("{epoch}-{batch}");
+    let pattern = folder.join("{epoch}-{batch}");
     let pattern = pattern.to_str().unwrap();
     on_workers((2, 1), &sync(), |strategy| {
         let every = || ModelCheckpoint::new(pattern).save_freq(SaveFreq::Batches(2));
         let all = train_as(&strategy, &ragged(), |_, fit| {
             fit.callback(every())
-                .checkpoint(folder.0.join("own"))
+                .checkpoint(folder.join("own"))
                 .save_freq(2)
         });
         compare("saved on the way", TOLERANCE, &reference, &all);
     });
     let names = |path: &Path| path.file_name().unwrap().to_string_lossy().into_owned();
-    let entries = std::fs::read_dir(&folder.0).unwrap();
+    let entries = std::fs::read_dir(&folder).unwrap();
     let mut written: Vec<_> = entries.map(|entry| names(&entry.unwrap().path())).collect();
     written.sort();
     // After the batches 2, 4, 6 and 8 of 9.
@@ -305,7 +292,7 @@ fn a_checkpoint_within_an_epoch_goes_on_anywhere() {
         ["1-2", "2-1", "2-3", "3-2", "own", "own.1", "own.done"]
     );
     for name in ["1-2", "2-1", "2-3"] {
-        let from = &folder.0.join(name);
+        let from = &folder.join(name);
         let one = go_on(&OneDeviceStrategy::on(engine(0)), from);
         compare(name, TOLERANCE, &reference, &one);
         let options = sync().partitioner(Partitioner::FixedShards { shards: 3 });
@@ -316,10 +303,10 @@ fn a_checkpoint_within_an_epoch_goes_on_anywhere() {
     let mirrored = MirroredStrategy::on(two_devices())
         .devices(["cpu:0", "cpu:1"])
         .unwrap();
-    let from = &folder.0.join("2-1");
+    let from = &folder.join("2-1");
     compare("mirrored", TOLERANCE, &reference, &go_on(&mirrored, from));
     // And back: what one process wrote in the middle of an epoch.
-    let back = folder.0.join("back");
+    let back = folder.join("back");
     train_as(&OneDeviceStrategy::on(engine(0)), &ragged(), |_, fit| {
         let every = ModelCheckpoint::new(back.to_str().unwrap()).save_freq(SaveFreq::Batches(5));
         fit.callback(every)
@@ -382,7 +369,7 @@ fn clicks(optimizer: Optimizer) -> Case {
 /// Rows alone travel, and every number is as if the tables were there as a whole.
 #[test]
 fn tables_by_their_rows_train_as_whole_ones() {
-    let folder = Scratch::new("tables");
+    let folder = scratch("tables");
     let optimizers: [(&str, Optimizer); 3] = [
         ("sgd", Sgd::new(4.0).into()),
         ("adagrad", Adagrad::new(0.3).into()),
@@ -414,14 +401,14 @@ fn tables_by_their_rows_train_as_whole_ones() {
         }
         // A checkpoint is of whole tables, whoever writes it.
         let by_rows = ParameterServerOptions::new().table_bytes(0);
-        let path = &folder.0.join(name);
+        let path = &folder.join(name);
         let two_epochs = |_: &mut Trainer, fit: Fit| fit.checkpoint(path).steps_per_epoch(2);
         let first = train_as(&OneDeviceStrategy::on(engine(0)), &case(), two_epochs);
         let goes_on = |strategy: &ParameterServerStrategy| {
             let compiled = strategy.compile(case().model, case().compile);
             let mut trainer = compiled.unwrap();
             trainer.restore_checkpoint(path).unwrap();
-            trainer.save_checkpoint(folder.0.join("again")).unwrap();
+            trainer.save_checkpoint(folder.join("again")).unwrap();
             trainer.predict(&case().data.batch(8)).unwrap()[0].to_f64()
         };
         for predicted in on_workers((2, 3), &by_rows, |strategy| goes_on(&strategy)) {
@@ -432,7 +419,7 @@ fn tables_by_their_rows_train_as_whole_ones() {
             );
         }
         let states =
-            [path.clone(), folder.0.join("again")].map(|path| TrainingState::load(path).unwrap());
+            [path.clone(), folder.join("again")].map(|path| TrainingState::load(path).unwrap());
         let [before, after] = states.map(|state| [state.variables(), state.slots()].concat());
         assert_eq!(
             before, after,

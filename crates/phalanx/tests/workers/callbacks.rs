@@ -1,7 +1,7 @@
 //! Callbacks of several workers: all decide alike, one writes, and what they keep outlives the workers.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use phalanx::checkpoint::TrainingState;
@@ -13,6 +13,7 @@ use phalanx::fit::callbacks::{
 };
 use phalanx::prelude::*;
 use phalanx::strategy::CentralStorageStrategy;
+use phalanx_testkit::Scratch;
 
 use crate::{TOLERANCE, apart, cases, engine, on_engines, on_workers};
 
@@ -43,26 +44,9 @@ fn quiet(epochs: usize) -> Fit {
     Fit::epochs(epochs).progress(Progress::Silent)
 }
 
-/// A folder for one test, removed at its end.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Self {
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("workers-{name}"));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-
-    fn join(&self, name: impl AsRef<Path>) -> PathBuf {
-        self.0.join(name)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
+/// A folder of these tests.
+fn scratch(name: &str) -> Scratch {
+    Scratch::new(env!("CARGO_TARGET_TMPDIR"), &format!("workers-{name}"))
 }
 
 fn names(folder: &Path) -> Vec<String> {
@@ -123,7 +107,7 @@ fn decide(strategy: &impl Strategy, folder: &Path) -> (Decided, Vec<(String, Hos
 
 #[test]
 fn workers_decide_alike_and_as_one_process_and_the_first_one_writes() {
-    let scratch = Scratch::new("decisions");
+    let scratch = scratch("decisions");
     let (one, _) = decide(&OneDeviceStrategy::on(engine(0, 1)), &scratch.join("one"));
     assert!(one.stopped.is_some() && one.epochs < 30, "{one:?}");
     assert!(one.rates.last() < one.rates.first(), "{one:?}");
@@ -140,7 +124,7 @@ fn workers_decide_alike_and_as_one_process_and_the_first_one_writes() {
     let written = names(&scratch.join("chief"));
     assert_eq!(written.len(), 3, "{written:?}");
     assert_eq!(written, names(&scratch.join("one")));
-    assert_eq!(names(&scratch.0), ["chief", "one"]);
+    assert_eq!(names(&scratch), ["chief", "one"]);
     let text = |folder: &str| fs::read_to_string(scratch.join(folder).join("log.csv")).unwrap();
     assert_eq!(text("chief").lines().count(), text("one").lines().count());
 }
@@ -202,7 +186,7 @@ fn unbroken() -> Vec<(String, HostTensor)> {
 
 #[test]
 fn workers_that_are_run_again_go_on_within_an_epoch_to_the_bit() {
-    let scratch = Scratch::new("backup");
+    let scratch = scratch("backup");
     let path = scratch.join("backup");
     let mut trained = Vec::new();
     for (run, at) in [2, 6, 11, i64::MAX].into_iter().enumerate() {
@@ -232,7 +216,7 @@ fn workers_that_are_run_again_go_on_within_an_epoch_to_the_bit() {
         assert_eq!(*variables, whole);
     }
     assert_eq!(trained.len(), 2);
-    assert!(names(&scratch.0).is_empty(), "removed at the end");
+    assert!(names(&scratch).is_empty(), "removed at the end");
 }
 
 /// Reads a checkpoint into a training by another strategy, and writes it from there.
@@ -244,7 +228,7 @@ fn passed_on(strategy: &impl Strategy, from: &Path, to: &Path) {
 
 #[test]
 fn a_checkpoint_goes_from_workers_to_one_process_to_central_storage_and_back() {
-    let scratch = Scratch::new("passed-on");
+    let scratch = scratch("passed-on");
     let path = |name: &str| scratch.join(name);
     on_workers(2, 1, |strategy| {
         let save = ModelCheckpoint::new(path("a").display().to_string());

@@ -1,9 +1,10 @@
 //! Workers that the launchers of clusters start, which exchange by MPI or our own way.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
 
 use phalanx::prelude::*;
+use phalanx_testkit::Scratch;
 
 use crate::processes::{EPOCHS, OUT, TRANSPORT, parsed, train};
 use crate::{TOLERANCE, apart};
@@ -28,26 +29,9 @@ const LAUNCHERS: [Launcher; 2] = [
     },
 ];
 
-/// A folder that is removed at the end.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let name = format!("phalanx-{name}-{}", std::process::id());
-        let folder = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&folder).unwrap();
-        Self(folder)
-    }
-
-    fn read(&self, worker: usize) -> String {
-        std::fs::read_to_string(self.0.join(format!("{worker}.out"))).unwrap_or_default()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
+/// What a worker wrote into its file.
+fn output_of(worker: usize, folder: &Path) -> String {
+    std::fs::read_to_string(folder.join(format!("{worker}.out"))).unwrap_or_default()
 }
 
 /// Trains by two workers that a command line starts, whose program is this one; none where the launcher is not there.
@@ -76,8 +60,8 @@ fn two_processes_of_mpirun_train_as_one_by_its_library() {
         library,
     } in LAUNCHERS
     {
-        let folder = Folder::new(program);
-        let Some(output) = start(&[program, "-n", "2"], &folder.0, 2) else {
+        let folder = Scratch::temporary(program);
+        let Some(output) = start(&[program, "-n", "2"], &folder, 2) else {
             eprintln!("skipped: no {program}; it is in Debian's package {package}");
             continue;
         };
@@ -90,7 +74,7 @@ fn two_processes_of_mpirun_train_as_one_by_its_library() {
 fn check(
     name: &str,
     output: &Output,
-    folder: &Folder,
+    folder: &Path,
     one: &[(String, Vec<f64>)],
     chosen: Option<&str>,
 ) {
@@ -98,7 +82,7 @@ fn check(
     assert!(output.status.success(), "{name}: {said}");
     let chosen = chosen.unwrap_or("over TCP: direct");
     assert_eq!(said.matches(chosen).count(), 1, "{name}: {said}");
-    let [a, b] = [0, 1].map(|worker| folder.read(worker));
+    let [a, b] = [0, 1].map(|worker| output_of(worker, folder));
     assert_eq!(a, b, "{name}: workers have different bits");
     for ((variable, ours), (_, theirs)) in one.iter().zip(parsed(&a)) {
         assert!(apart(ours, &theirs) <= TOLERANCE, "{name}: {variable}");
@@ -106,7 +90,7 @@ fn check(
 }
 
 /// A real Slurm of two nodes on this machine, which ends with this.
-struct Slurm(Folder);
+struct Slurm(Scratch);
 
 impl Slurm {
     const TOOL: &str = concat!(
@@ -127,11 +111,8 @@ impl Slurm {
             eprintln!("skipped: no {program}; it is in Debian's packages slurm-wlm and munge");
             return None;
         }
-        let folder = Folder::new("slurm");
-        let started = Command::new(Self::TOOL)
-            .arg("start")
-            .arg(&folder.0)
-            .output();
+        let folder = Scratch::temporary("slurm");
+        let started = Command::new(Self::TOOL).arg("start").arg(&*folder).output();
         let started = started.unwrap();
         let said = String::from_utf8_lossy(&started.stderr);
         if said.contains("needs root") || said.contains("unshare failed") {
@@ -143,20 +124,20 @@ impl Slurm {
     }
 
     /// Trains by a worker on each node.
-    fn srun(&self, options: &[&str], folder: &Folder) -> Output {
-        let config = format!("SLURM_CONF={}", self.0.0.join("slurm.conf").display());
+    fn srun(&self, options: &[&str], folder: &Path) -> Output {
+        let config = format!("SLURM_CONF={}", self.0.join("slurm.conf").display());
         // What the nodes see of each other's memory is only the network.
         let mut command = vec!["env", &config, "UCX_TLS=tcp,self", "UCX_NET_DEVICES=lo"];
         command.extend(["srun", "--nodes=2", "--ntasks-per-node=1"]);
         command.extend(options);
-        start(&command, &folder.0, 2).unwrap()
+        start(&command, folder, 2).unwrap()
     }
 }
 
 impl Drop for Slurm {
     fn drop(&mut self) {
         // What it says of its end is no test's.
-        let _ = Command::new(Self::TOOL).arg("stop").arg(&self.0.0).output();
+        let _ = Command::new(Self::TOOL).arg("stop").arg(&*self.0).output();
     }
 }
 
@@ -169,7 +150,7 @@ fn two_nodes_of_slurm_train_as_one_process() {
         ("pmi2", Some("workers exchange by MPICH")),
         ("pmix", Some("workers exchange by Open MPI")),
     ] {
-        let folder = Folder::new(mpi);
+        let folder = Scratch::temporary(mpi);
         let output = slurm.srun(&[&format!("--mpi={mpi}")], &folder);
         check(mpi, &output, &folder, &one, chosen);
     }

@@ -105,5 +105,5 @@ fn tangents_are_the_gradients_of_the_graph() {
     let tangents = directions.map(Some).to_vec();
     let interpreter = Interpreter::new(&forward);
     let found = interpreter.run_with_tangents(&[inputs.to_vec()], &[tangents], &[0]);
-    crate::assert_close("loss", &found.unwrap()[0][0].tangent, &[expected], 1e-12);
+    phalanx_testkit::assert_close("loss", &found.unwrap()[0][0].tangent, &[expected], 1e-12);
 }

@@ -3,10 +3,10 @@
 use phalanx_graph::{
     DType, FusedActivation, HostTensor, Kernel, Mask, Op, Pool2d, Shape, Tensor, gradients,
 };
-use phalanx_testkit::{Array, Interpreter};
+use phalanx_testkit::{Array, Interpreter, assert_close};
 
 use crate::tangents::{check, convolution};
-use crate::{assert_close, f64s, lone, program, run, sample};
+use crate::{f64s, lone, program, run, sample};
 
 const EPSILON: f64 = 1e-3;
 

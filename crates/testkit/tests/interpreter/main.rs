@@ -94,13 +94,3 @@ pub(crate) fn scrambled(count: usize, turn: usize) -> Vec<f64> {
 pub(crate) fn sample(dims: &[usize], turn: usize) -> HostTensor {
     HostTensor::new(dims, &scrambled(dims.iter().product(), turn))
 }
-
-/// Fails unless the numbers agree up to `tolerance` relative to `1 + |expected|`.
-#[track_caller]
-pub(crate) fn assert_close(name: &str, got: &[f64], expected: &[f64], tolerance: f64) {
-    assert_eq!(got.len(), expected.len(), "{name}");
-    for (place, (got, want)) in got.iter().zip(expected).enumerate() {
-        let fits = (got - want).abs() <= tolerance * (1.0 + want.abs());
-        assert!(fits, "{name}, element {place}: got {got}, expected {want}");
-    }
-}

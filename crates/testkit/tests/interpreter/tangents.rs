@@ -6,9 +6,9 @@ use phalanx_graph::op::{
     ConvDims, ConvSpec, DotDims, Node, PadDim, ReduceOp, SliceDim, Via, WindowDim,
 };
 use phalanx_graph::{DType, HostTensor, Op, Pool2d, Program, Shape, Tensor};
-use phalanx_testkit::{Array, Dual, Interpreter};
+use phalanx_testkit::{Array, Dual, Interpreter, assert_close};
 
-use crate::{assert_close, f64s, lone, replicated, sample, scrambled};
+use crate::{f64s, lone, replicated, sample, scrambled};
 
 const STEP: f64 = 1e-5;
 const TOLERANCE: f64 = 1e-8;

@@ -2,9 +2,9 @@
 
 use phalanx_graph::op::{ConvDims, ConvSpec, DotDims, PadDim, ReduceOp, SliceDim, Via, WindowDim};
 use phalanx_graph::{DType, HostTensor, Shape, Tensor};
-use phalanx_testkit::Array;
+use phalanx_testkit::{Array, assert_close};
 
-use crate::{assert_close, f64s, program, replicated, run, run_replicas};
+use crate::{f64s, program, replicated, run, run_replicas};
 
 /// What is made of tensors, as f64.
 fn made(inputs: &[HostTensor], build: impl FnOnce(&[Tensor]) -> Vec<Tensor>) -> Vec<Vec<f64>> {
