@@ -1,0 +1,365 @@
+//! The data of a training: where it goes on, streams, examples that are corrupt, waits.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use phalanx::Error;
+use phalanx::data::{
+    AutoShardPolicy, CorruptPolicy, Example, IndexCache, Position, Segment, Stream,
+    TfRecordOptions, Worker, write_tfrecord,
+};
+use phalanx::prelude::*;
+
+use crate::{arrays, dataset, mlp, notices, sgd, silent, strategy, trainer, values};
+
+/// Counts the examples that are read of a dataset.
+fn labels_seen(data: &Dataset) -> (Dataset, Arc<Mutex<Vec<i64>>>) {
+    let seen: Arc<Mutex<Vec<i64>>> = Arc::default();
+    let log = Arc::clone(&seen);
+    let data = data.map(move |example| {
+        log.lock().unwrap().push(example.y[0].to_f64()[0] as i64);
+        Ok(example)
+    });
+    (data, seen)
+}
+
+#[test]
+fn training_goes_on_within_an_epoch() {
+    let whole = dataset(20).shuffle(3);
+    let run = |data: &Dataset, fit: &[Fit]| {
+        let mut trainer = strategy().compile(mlp(), sgd(0.1)).unwrap();
+        let histories = fit.iter().map(|fit| {
+            let fit = fit.clone().progress(Progress::Silent);
+            trainer.fit(&data.batch(4), fit)
+        });
+        let histories: Vec<_> = histories.collect();
+        (
+            trainer.variables().unwrap(),
+            trainer.position().clone(),
+            histories,
+        )
+    };
+    let (expected, end, _) = run(&whole, &[Fit::epochs(2)]);
+    assert_eq!(end, Position::start(2));
+    // The third batch of the second epoch fails, once.
+    let failing = Arc::new(Mutex::new(Some(8)));
+    let fails = Arc::clone(&failing);
+    let data = dataset(20).shuffle(3).map(move |example| {
+        let mut left = fails.lock().unwrap();
+        match left.as_mut() {
+            Some(0) => *left = None,
+            Some(count) => {
+                *count -= 1;
+                return Ok(example);
+            }
+            None => return Ok(example),
+        }
+        Err(Error::User("once".into()))
+    });
+    let mut trainer = strategy().compile(mlp(), sgd(0.1)).unwrap();
+    let quiet = |fit: Fit| fit.progress(Progress::Silent);
+    let failed = trainer.fit(&data.batch(4), quiet(Fit::epochs(2)));
+    assert_eq!(failed.unwrap_err().to_string(), "once");
+    let position = trainer.position().clone();
+    assert_eq!((position.epoch, position.segments[0].steps), (0, 2));
+    let history = trainer
+        .fit(&data.batch(4), quiet(Fit::epochs(2).position(position)))
+        .unwrap();
+    let steps: Vec<usize> = history.epochs.iter().map(|epoch| epoch.steps).collect();
+    assert_eq!(steps, [3, 5]);
+    assert_eq!(trainer.variables().unwrap(), expected);
+    let (seen_data, seen) = labels_seen(&whole);
+    let position = Position {
+        epoch: 1,
+        segments: vec![Segment {
+            policy: AutoShardPolicy::Data,
+            workers: 1,
+            replicas: 1,
+            batch: 4,
+            steps: 3,
+            left_out: 0,
+        }],
+    };
+    run(&seen_data, &[Fit::epochs(2).position(position)]);
+    assert_eq!(
+        seen.lock().unwrap().len(),
+        8,
+        "what was read is not read again"
+    );
+}
+
+/// Two epochs of five steps are one of ten, of data that have three and of data without end.
+#[test]
+fn epochs_of_some_steps_go_on_where_the_one_before_ended() {
+    let trained = |batches: &Batches, fit: Fit| {
+        let mut trainer = trainer(mlp(), sgd(0.1));
+        trainer.fit(batches, fit).unwrap();
+        assert_eq!(trainer.iterations(), 10);
+        values(&trainer)
+    };
+    let three = dataset(24).shuffle(5).batch(8);
+    let endless = three.repeat_forever();
+    let once = trained(&endless.epochs_of(10), silent(1));
+    assert_eq!(trained(&endless.epochs_of(5), silent(2)), once);
+    assert_eq!(trained(&three.epochs_of(5), silent(2)), once);
+    assert_eq!(trained(&three.epochs_of(2), silent(5)), once);
+    // Without it the second epoch begins with the first batch again.
+    assert_ne!(trained(&endless, silent(2).steps_per_epoch(5)), once);
+}
+
+#[test]
+fn a_stream_trains_like_its_examples() {
+    let data = dataset(10);
+    let (rows, examples) = (data.clone(), data.batch(4));
+    let stream = Stream::new(move |_| {
+        let rows = rows.clone();
+        (0..10).map(move |i| rows.get(0, i))
+    });
+    let quiet = |fit: Fit| fit.progress(Progress::Silent);
+    let mut ours = strategy().compile(mlp(), sgd(0.1)).unwrap();
+    let history = ours
+        .fit(&stream.batch(4).prefetch(2), quiet(Fit::epochs(2)))
+        .unwrap();
+    let mut expected = strategy().compile(mlp(), sgd(0.1)).unwrap();
+    expected.fit(&examples, quiet(Fit::epochs(2))).unwrap();
+    assert_eq!(ours.variables().unwrap(), expected.variables().unwrap());
+    let epoch = &history.epochs[1];
+    assert_eq!((epoch.steps, epoch.input.stages[0].examples), (3, 10));
+    let fit = quiet(Fit::epochs(1).steps_per_epoch(2));
+    let history = ours.fit(&stream.batch(4), fit).unwrap();
+    assert_eq!(history.epochs[0].steps, 2);
+}
+
+#[test]
+fn steps_without_rows_and_corrupt_examples_are_no_harm() {
+    let quiet = Fit::epochs(1).progress(Progress::Silent);
+    // The last step of 5 rows is of the first worker.
+    let data = dataset(5).batch(4);
+    let part = data
+        .shard(Worker::new(1, 2), AutoShardPolicy::Data)
+        .unwrap();
+    let mut trainer = strategy().compile(mlp(), sgd(0.1)).unwrap();
+    let history = trainer.fit(&part, quiet.clone()).unwrap();
+    assert_eq!(history.epochs[0].steps, 2);
+    assert!(history.epochs[0].logs["loss"].is_finite());
+    let corrupt = dataset(8).map(|example| match example.y[0].to_f64()[0] as i64 {
+        1 => Err(Error::Data {
+            source_name: "f".into(),
+            place: "byte 0".into(),
+            message: "no".into(),
+        }),
+        _ => Ok(example),
+    });
+    let ones = (0..8).filter(|i| i * i % 7 % 3 == 1).count() as u64;
+    let history = trainer
+        .fit(&corrupt.skip_corrupt().batch(4), quiet)
+        .unwrap();
+    assert_eq!(history.epochs[0].input.skipped, ones);
+}
+
+/// Examples of which those of these numbers are corrupt.
+fn with_corrupt(rows: usize, corrupt: &'static [usize]) -> Dataset {
+    let (x, y) = arrays(rows);
+    let numbers: Vec<i32> = (0..rows as i32).collect();
+    let all = Dataset::from_arrays(vec![x, HostTensor::new([rows], &numbers)], y).unwrap();
+    all.map(|mut example| {
+        let number = example.x.remove(1).to_f64()[0] as usize;
+        if corrupt.contains(&number) {
+            return Err(Error::Data {
+                source_name: "f".into(),
+                place: format!("example {number}"),
+                message: "no".into(),
+            });
+        }
+        Ok(example)
+    })
+}
+
+#[test]
+fn an_epoch_or_a_validation_of_nothing_is_an_error() {
+    let mut trainer = strategy().compile(mlp(), sgd(0.1)).unwrap();
+    let told = |error: Error, part: &str| {
+        let error = error.to_string();
+        assert!(error.contains(part), "{error}");
+    };
+    let none = with_corrupt(4, &[0, 1, 2, 3]).skip_corrupt();
+    told(
+        trainer.fit(&none.batch(2), silent(1)).unwrap_err(),
+        "trained on nothing: all of its 4 examples are corrupt",
+    );
+    let endless = none.repeat_forever().batch(2).prefetch(2);
+    told(
+        trainer
+            .fit(&endless, silent(1).steps_per_epoch(3))
+            .unwrap_err(),
+        "every example of the data is corrupt",
+    );
+    let stream = Stream::new(|_| std::iter::empty());
+    told(
+        trainer.fit(&stream.batch(2), silent(1)).unwrap_err(),
+        "trained on nothing: the data have no example",
+    );
+    let weightless = dataset(4)
+        .with_weights(&HostTensor::new([4], &[0f32; 4]))
+        .unwrap();
+    told(
+        trainer.fit(&weightless.batch(2), silent(1)).unwrap_err(),
+        "no example of its 2 steps has a weight",
+    );
+    let good = dataset(4).batch(2);
+    let fit = silent(1).validation(&none.batch(2)).keep_best("val_loss");
+    told(
+        trainer.fit(&good, fit).unwrap_err(),
+        "cannot evaluate: no example has a weight above 0, and 4 are corrupt",
+    );
+    assert!(trainer.evaluate(&weightless.batch(4)).is_err());
+    assert!(trainer.fit(&good, silent(1)).is_ok());
+}
+
+#[test]
+fn batches_left_out_are_no_steps_of_an_epoch_that_goes_on() {
+    let data = with_corrupt(8, &[2, 3]).skip_corrupt().repeat_forever();
+    let batches = data.batch(2);
+    let mut trainer = strategy().compile(mlp(), sgd(0.1)).unwrap();
+    let fit = silent(1).steps_per_epoch(5);
+    let whole = trainer.fit(&batches, fit.clone()).unwrap();
+    assert_eq!(whole.epochs[0].steps, 5);
+    let mut iter = batches.iter(0, 0);
+    assert_eq!(iter.by_ref().take(2).count(), 2, "the first and the third");
+    let rest = trainer.fit(&batches, fit.position(iter.position()));
+    assert_eq!(rest.unwrap().epochs[0].steps, 3);
+}
+
+/// How many notices have all of these.
+fn told(parts: &[&str]) -> usize {
+    let notices = notices().lock().unwrap();
+    let has_all = |line: &&String| parts.iter().all(|part| line.contains(part));
+    notices.iter().filter(has_all).count()
+}
+
+#[test]
+fn corrupt_examples_leave_one_program_and_what_the_others_teach() {
+    // A variable that is not trained is named once for each program that is compiled.
+    let model = || {
+        let mut network = Network::new();
+        let x = network.input([6]);
+        let used = network.add(Dense::new(3).named("used"), &[x]);
+        let orphan = network.add(Dense::new(3).named("orphan"), &[x]);
+        network.build(&[x], &[used, orphan]).unwrap()
+    };
+    // Rows of the batches: 3, 2, 4, 1, 4.
+    let data = with_corrupt(20, &[1, 4, 6, 12, 13, 15]).skip_corrupt();
+    let batches = data.batch(4);
+    let mut ours = trainer(model(), sgd(0.1));
+    let fit = silent(1).validation(&batches);
+    let history = ours.fit(&batches, fit).unwrap();
+    assert_eq!(
+        told(&["`orphan/kernel`"]),
+        2,
+        "of full batches, and of filled ones"
+    );
+    let input = &history.epochs[0].input;
+    assert_eq!((input.skipped, input.validation_skipped), (6, 6));
+    let mut expected = trainer(model(), sgd(0.1));
+    for i in 0..5 {
+        expected
+            .train_on_batch(&batches.get(0, i).unwrap())
+            .unwrap();
+    }
+    let values = |trainer: &Trainer| -> Vec<f64> {
+        let variables = trainer.variables().unwrap();
+        variables
+            .iter()
+            .flat_map(|(_, value)| value.to_f64())
+            .collect()
+    };
+    let (ours_values, expected) = (values(&ours), values(&expected));
+    assert!(
+        phalanx_testkit::largest_difference(&ours_values, &expected) < 1e-6,
+        "{ours_values:?}, expected {expected:?}"
+    );
+    ours.evaluate(&batches).unwrap();
+    ours.predict(&batches).unwrap();
+    assert_eq!(told(&["6 corrupt examples left out of the evaluation"]), 1);
+    assert_eq!(told(&["6 corrupt examples left out of the prediction"]), 1);
+}
+
+#[test]
+fn what_is_behind_a_corrupt_length_is_told() {
+    let path = std::env::temp_dir().join(format!("phalanx-lost-{}.tfrecord", std::process::id()));
+    let mut bytes = Vec::new();
+    for i in 0..8u8 {
+        write_tfrecord(&mut bytes, &[i; 20]).unwrap();
+    }
+    // Records of 36 bytes: the length of record 5.
+    bytes[5 * 36] ^= 1;
+    std::fs::write(&path, &bytes).unwrap();
+    let open = |corrupt| {
+        let options = TfRecordOptions {
+            corrupt,
+            index: IndexCache::Off,
+            ..TfRecordOptions::default()
+        };
+        Dataset::from_tfrecords(&path.to_string_lossy(), &options, |record| {
+            let x: Vec<f32> = record[..6].iter().map(|&byte| f32::from(byte)).collect();
+            Ok(Example {
+                x: vec![HostTensor::new([6], &x)],
+                y: vec![HostTensor::scalar(i32::from(record[0] % 3))],
+                weight: None,
+            })
+        })
+    };
+    let name = path.file_name().unwrap().to_string_lossy().into_owned();
+    let error = open(CorruptPolicy::Fail).unwrap_err().to_string();
+    assert!(
+        error.contains(&name)
+            && error.contains("at byte 180: corrupt record: the checksum of the length"),
+        "{error}"
+    );
+    let data = open(CorruptPolicy::Skip).unwrap().batch(5);
+    let mut ours = trainer(mlp(), sgd(0.1));
+    let lost = format!(
+        "{name}: the 108 bytes from byte 180 on are left out: corrupt record: the checksum of the length"
+    );
+    let history = ours.fit(&data, silent(2).validation(&data)).unwrap();
+    assert_eq!(history.epochs[0].input.lost_bytes, 108);
+    assert_eq!(told(&[&lost]), 2, "of training and of validation");
+    ours.evaluate(&data).unwrap();
+    assert_eq!(told(&[&lost]), 3);
+    std::fs::remove_file(path).unwrap();
+}
+
+/// Batches that take this long to read.
+fn slow(rows: usize, batch: usize, milliseconds: u64) -> Batches {
+    dataset(rows).batch(batch).map(move |batch| {
+        std::thread::sleep(Duration::from_millis(milliseconds));
+        Ok(batch)
+    })
+}
+
+#[test]
+fn waiting_counts_while_the_device_has_nothing_to_do() {
+    // Seconds that devices waited, and that the loop did.
+    let waited = |trainer: &mut Trainer, data: &Batches| {
+        trainer.fit(data, silent(1)).unwrap();
+        let epoch = trainer.fit(data, silent(1)).unwrap().epochs.remove(0);
+        let next = epoch.input.stages.last().unwrap().wait.as_secs_f64();
+        (epoch.input.bottleneck.waited * epoch.seconds, next)
+    };
+    let mut fast = trainer(mlp(), sgd(0.1));
+    let (devices, host) = waited(&mut fast, &slow(32, 4, 25));
+    assert!(
+        devices > 0.5 * host && host >= 0.2,
+        "a slow source: {devices} of {host} s"
+    );
+    let wide = Sequential::new([6])
+        .add(Dense::new(2048).activation(tanh))
+        .add(Dense::new(2048).activation(tanh))
+        .add(Dense::new(3));
+    let mut heavy = trainer(wide, sgd(1e-4));
+    let (devices, host) = waited(&mut heavy, &slow(6 * 128, 128, 12));
+    assert!(
+        devices < 0.5 * host && host >= 0.07,
+        "a slow step: {devices} of {host} s"
+    );
+}

@@ -1,0 +1,229 @@
+//! What is refused, and what the error says.
+
+use phalanx::Error;
+use phalanx::data::Batch;
+use phalanx::prelude::*;
+use phalanx_graph::Shape;
+
+use crate::{arrays, batch, dataset, message, mlp, sgd, silent, strategy, trainer, values};
+
+/// The last update of a training has no loss after it: its variables are looked at before they are kept or saved.
+#[test]
+fn an_update_that_diverges_is_an_error_even_if_it_is_the_last() {
+    let too_large = Compile {
+        optimizer: Sgd::new(1e38).into(),
+        loss: MeanSquaredError.into(),
+        metrics: Vec::new(),
+        ..sgd(0.1)
+    };
+    let mut trainer = trainer(mlp(), too_large);
+    let far = HostTensor::new([8, 3], &[1e3f32; 24]);
+    let data = Dataset::from_arrays(arrays(8).0, far).unwrap();
+    let error = message(trainer.fit(&data.batch(8), silent(1)));
+    assert!(
+        error.contains("has values that are infinite or not numbers after 1 steps"),
+        "{error}"
+    );
+    let error = message(trainer.saved_model());
+    assert!(error.contains("lower learning rate"), "{error}");
+}
+
+#[test]
+fn a_loss_that_is_not_a_number_names_its_first_step() {
+    let (x, y) = arrays(40);
+    let mut x = x.f32s();
+    x[17 * 6] = f32::NAN;
+    let data = Dataset::from_arrays(HostTensor::new([40, 6], &x), y).unwrap();
+    let mut trainer = trainer(mlp(), sgd(0.1));
+    let error = trainer.fit(&data.batch(8), silent(3)).unwrap_err();
+    assert!(matches!(error, Error::Training(_)), "{error:?}");
+    let text = error.to_string();
+    for part in [
+        "step 2 ",
+        "not a number",
+        "lower learning rate (now 0.1",
+        "clipnorm",
+    ] {
+        assert!(text.contains(part), "{text}");
+    }
+}
+
+#[test]
+fn batches_that_do_not_fit_are_refused_with_a_next_action() {
+    let mut trainer = trainer(mlp(), sgd(0.1));
+    let good = batch(4, None);
+    let with = |change: &dyn Fn(&mut Batch)| {
+        let mut batch = good.clone();
+        change(&mut batch);
+        batch
+    };
+    let f32s = |dims: &[usize]| HostTensor::zeros(Shape::f32(dims));
+    let cases: Vec<(Batch, &str)> = vec![
+        (
+            with(&|b| b.x[0] = f32s(&[4, 7])),
+            "takes examples of dims [6]",
+        ),
+        (with(&|b| b.x[0] = f32s(&[])), "takes examples of dims [6]"),
+        (
+            with(&|b| b.x.push(f32s(&[4, 6]))),
+            "a batch has 2 inputs (x), but the model `sequential` takes 1",
+        ),
+        (with(&|b| b.x.clear()), "a batch has 0 inputs"),
+        (
+            with(&|b| b.y.clear()),
+            "a batch has 0 targets (y), but 1 outputs",
+        ),
+        (
+            with(&|b| b.y[0] = f32s(&[3])),
+            "a batch has 4 rows in x, but y is f32[3]",
+        ),
+        (
+            with(&|b| b.y[0] = f32s(&[4, 2])),
+            "does not hold one class for each row",
+        ),
+        (
+            with(&|b| b.weight = Some(f32s(&[5]))),
+            "the weights of a batch of 4 rows are f32[5], expected f32[4]",
+        ),
+        (with(&|b| b.x[0] = f32s(&[0, 6])), "no rows"),
+        (
+            with(&|b| b.y[0] = HostTensor::new([4], &[0i32, 1, 3, 2])),
+            "the class 3 of example 2 of the epoch is not among the 3",
+        ),
+        (
+            with(&|b| b.y[0] = HostTensor::new([4], &[0i64, 9, 0, 2])),
+            "the class 9 of example 1",
+        ),
+        (
+            with(&|b| b.weight = Some(HostTensor::new([4], &[1i32; 4]))),
+            "the weights of a batch of 4 rows are i32[4], expected f32[4]",
+        ),
+        (
+            with(&|b| b.y[0] = HostTensor::new([4], &[0i32, -1, 0, 2])),
+            "the class -1 of example 1",
+        ),
+    ];
+    for (batch, expected) in cases {
+        let text = message(trainer.train_on_batch(&batch));
+        assert!(text.contains(expected), "{text}");
+        let text = message(trainer.test_on_batch(&batch));
+        assert!(text.contains(expected), "{text}");
+    }
+    trainer.train_on_batch(&good).unwrap();
+}
+
+#[test]
+fn wrong_use_is_refused_with_a_next_action() {
+    let mut trainer = trainer(mlp(), sgd(0.1));
+    let data = dataset(20);
+    let endless = data.repeat_forever().batch(4);
+    let fits: [(&Batches, Fit, &str); 6] = [
+        (
+            &endless,
+            silent(1),
+            "say where an epoch ends with `batches.epochs_of` or steps_per_epoch",
+        ),
+        (
+            &data.batch(4),
+            silent(1).steps_per_epoch(6),
+            "an epoch of the data has 5 batches",
+        ),
+        (
+            &data.batch(4),
+            silent(1).steps_per_epoch(0),
+            "steps_per_epoch is 0",
+        ),
+        (
+            &data.batch(4),
+            silent(1).validation_freq(0),
+            "validation_freq is 0",
+        ),
+        (
+            &data.batch(40).drop_remainder(),
+            silent(1),
+            "no batch to train on",
+        ),
+        (&data.batch(0), silent(1), "the batch size is 0"),
+    ];
+    for (batches, fit, expected) in fits {
+        let text = message(trainer.fit(batches, fit));
+        assert!(text.contains(expected), "{text}");
+    }
+    let untouched = values(&trainer);
+    let text = message(trainer.fit(&data.batch(4), silent(1).validation(&endless)));
+    assert!(
+        text.contains("on endless data; say on how many batches with validation_steps"),
+        "{text}"
+    );
+    assert_eq!(values(&trainer), untouched);
+    assert!(message(trainer.evaluate(&endless)).contains("cannot evaluate on endless data"));
+    assert!(message(trainer.predict(&endless)).contains("cannot predict on endless data"));
+    let wrong = [("dense/kernal", HostTensor::zeros(Shape::f32([6, 5])))];
+    assert!(message(trainer.set_variables(&wrong)).contains("did you mean `dense/kernel`"));
+    let wrong = [("dense/kernel", HostTensor::zeros(Shape::f32([5, 6])))];
+    assert!(message(trainer.set_variables(&wrong)).contains("is f32[6,5], got f32[5,6]"));
+    let lossless = Compile {
+        loss: Losses::default(),
+        ..sgd(0.1)
+    };
+    let text = message(
+        strategy()
+            .compile(mlp(), lossless)
+            .unwrap()
+            .fit(&data.batch(4), silent(1)),
+    );
+    assert!(text.contains("compiled without a loss"), "{text}");
+    let far = Compile {
+        metrics: vec![OutputMetric::of(3, Accuracy)],
+        ..sgd(0.1)
+    };
+    assert!(message(strategy().compile(mlp(), far)).contains("output 3, but the model has 1"));
+    let negative = Compile {
+        optimizer: Sgd::new(-1.0).into(),
+        ..sgd(0.1)
+    };
+    assert!(message(strategy().compile(mlp(), negative)).contains("learning_rate"));
+}
+
+#[test]
+fn a_loss_without_gradient_is_refused() {
+    let constant = Loss::custom("constant", |_, y_pred| y_pred.stop_gradient().sum(&[1]));
+    let mut trainer = trainer(
+        mlp(),
+        Compile {
+            loss: constant.into(),
+            metrics: Vec::new(),
+            ..sgd(0.1)
+        },
+    );
+    let text = message(trainer.train_on_batch(&batch(4, None)));
+    assert!(text.contains("depends on no trainable variable"), "{text}");
+}
+
+#[test]
+fn a_program_larger_than_the_memory_is_refused_before_it_runs() {
+    let model = Sequential::new([6])
+        .add(Dense::new(1 << 20))
+        .add(Dense::new(1))
+        .build()
+        .unwrap();
+    let mut trainer = trainer(
+        model,
+        Compile {
+            loss: MeanSquaredError.into(),
+            ..Compile::default()
+        },
+    );
+    let rows = 200_000;
+    let huge = Batch {
+        x: vec![HostTensor::zeros(Shape::f32([rows, 6]))],
+        y: vec![HostTensor::zeros(Shape::f32([rows, 1]))],
+        weight: None,
+        first: 0,
+    };
+    let text = message(trainer.train_on_batch(&huge));
+    assert!(
+        text.contains("memory") && text.contains("smaller batch"),
+        "{text}"
+    );
+}
