@@ -4,7 +4,7 @@ use phalanx_graph::{AlignedBytes, DType, HostTensor, Shape};
 use phalanx_pjrt::Buffer;
 
 use super::setup::{Setup, StepLayout};
-use super::step::BatchShape;
+use super::step_program::BatchShape;
 use crate::data::Batch;
 use crate::replicas::{BatchPartition, Layout, MeshLayout, Placement};
 use crate::{Error, Result};

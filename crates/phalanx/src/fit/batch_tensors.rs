@@ -6,7 +6,7 @@ use std::vec::IntoIter;
 use phalanx_graph::{DType, Graph, Shape, Tensor};
 
 use super::outputs::of_rows;
-use super::step::BatchShape;
+use super::step_program::BatchShape;
 use crate::replicas::MeshLayout;
 
 /// One replica's part of a batch, as symbols of a graph.

@@ -12,7 +12,7 @@ use super::in_flight::InFlight;
 use super::options::check_batch_size;
 use super::reports::{warn_lost, warn_skipped};
 use super::servers::joined;
-use super::step::{BatchShape, StepBuilder};
+use super::step_program::{BatchShape, StepBuilder};
 use super::workers::reader;
 use crate::data::{Batch, Batches, TrainingData};
 use crate::replicas::{BatchPartition, Placement};

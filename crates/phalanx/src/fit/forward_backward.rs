@@ -7,7 +7,7 @@ use super::epoch_totals::LossAndMetrics;
 use super::outputs::Output;
 use super::setup::Setup;
 use super::state_spec::StateView;
-use super::step::step_key;
+use super::step_program::step_key;
 use super::uneven_shares::{branch_by_size, padded_to};
 use crate::nn::{Cx, Effects};
 

@@ -5,7 +5,7 @@ use phalanx_graph::Shape;
 use super::batch::check_values;
 use super::compile::Compile;
 use super::setup::Setup;
-use super::step::{BatchShape, StepBuilder};
+use super::step_program::{BatchShape, StepBuilder};
 use super::trainer::Trainer;
 use crate::data::Batch;
 use crate::engine::CompileRequest;

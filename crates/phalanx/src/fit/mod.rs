@@ -1,6 +1,6 @@
 //! Training: `compile`, `fit`, `evaluate`, `predict`, one step at a time or whole epochs.
 //!
-//! A [`Trainer`] holds a model's values on a device. A step is one program (see `step.rs`), which `compiled_model.rs` runs; the loop
+//! A [`Trainer`] holds a model's values on a device. A step is one program (see `step_program.rs`), which `compiled_model.rs` runs; the loop
 //! in `train_loop.rs` only hands it batches, keeps a few steps in flight, and reads the sums of an epoch when somebody looks at them.
 
 mod accumulation_window;
@@ -12,6 +12,7 @@ mod compile;
 mod compiled_model;
 mod divergence;
 mod end_of_fit;
+mod end_of_step;
 mod epoch_totals;
 mod evaluate;
 mod follow;
@@ -40,8 +41,8 @@ mod servers;
 mod setup;
 mod state_spec;
 mod state_updates;
-mod step;
 mod step_cache;
+mod step_program;
 mod step_times;
 mod tables;
 mod tensorboard;
@@ -49,14 +50,13 @@ mod tensorboard_settings;
 mod trace;
 mod train_loop;
 mod train_state;
-mod train_step;
 mod trainer;
 mod training_progress;
 mod uneven_shares;
+mod variables;
 mod verdict;
 mod verify;
 mod weight_images;
-mod weights;
 mod workers;
 
 pub(crate) use batch::filled;
@@ -74,7 +74,7 @@ pub use phalanx_summary::HParam;
 pub use progress::Progress;
 pub use replica_times::{ReplicaTime, ReplicaTimes};
 pub use saving::SaveBehind;
-pub(crate) use step::step_key;
+pub(crate) use step_program::step_key;
 pub use step_times::{StepPart, StepTimes};
 pub use tensorboard_settings::{TensorBoard, UpdateFreq};
 pub use trainer::Trainer;

@@ -2,7 +2,7 @@
 
 use super::compiled_model::CompiledModel;
 use super::setup::StepLayout;
-use super::step::BatchShape;
+use super::step_program::BatchShape;
 use crate::Result;
 use crate::data::{Batch, TrainingData, WorkerPart};
 use crate::replicas::BatchPartition;

@@ -9,7 +9,7 @@ use super::batch::{check_indices, put};
 use super::compiled_model::CompiledModel;
 use super::evaluate::{check_finite, padded_partition};
 use super::reports::{warn_lost, warn_skipped};
-use super::step::{BatchShape, StepBuilder};
+use super::step_program::{BatchShape, StepBuilder};
 use super::workers::reader;
 use crate::data::{AutoShardPolicy, Batches, TrainingData};
 use crate::replicas::{BatchPartition, World};

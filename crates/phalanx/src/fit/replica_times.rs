@@ -11,7 +11,7 @@ use super::compiled_model::CompiledModel;
 use super::forward_backward::ForwardPass;
 use super::in_flight::InFlight;
 use super::options::Watch;
-use super::step::{BatchShape, StepBuilder};
+use super::step_program::{BatchShape, StepBuilder};
 use super::train_state::slices;
 use crate::data::Batch;
 use crate::optim::WindowPart;

@@ -2,7 +2,7 @@
 
 use phalanx_graph::{Graph, Program, Sharding, Tensor};
 
-use super::step::explain;
+use super::step_program::explain;
 use crate::Result;
 
 /// The state after a step; only what changes leaves the program.

@@ -6,7 +6,7 @@ use phalanx_graph::Shape;
 
 use super::pipeline::PipelineStep;
 use super::setup::Setup;
-use super::step::{BatchShape, SentToServers, StepKind, StepProgram};
+use super::step_program::{BatchShape, SentToServers, StepKind, StepProgram};
 use crate::engine::Compiled;
 use crate::replicas::{Placement, World, differs};
 use crate::{Error, Result};

@@ -13,7 +13,7 @@ use super::in_flight::InFlight;
 use super::recovery::Interruption;
 use super::replica_times::StragglerMonitor;
 use super::saving::CheckpointWriter;
-use super::step::StepBuilder;
+use super::step_program::StepBuilder;
 use super::tensorboard::Events;
 use super::trace::StepTrace;
 use super::training_progress::TrainingProgress;

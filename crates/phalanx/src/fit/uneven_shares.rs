@@ -16,7 +16,7 @@ use phalanx_graph::{DType, HostTensor, Scattered, Shape, Tensor};
 use super::batch_tensors::{BatchTensors, GlobalWeights};
 use super::forward_backward::{ForwardPass, LocalGradients, StepInputs};
 use super::setup::Setup;
-use super::step::BatchShape;
+use super::step_program::BatchShape;
 use crate::replicas::Reduction;
 
 /// How the rows of a batch are divided over the replicas, and what a smaller share saves.
@@ -232,7 +232,7 @@ mod tests {
     use super::*;
     use crate::data::Dataset;
     use crate::engine::{Engine, EngineOptions};
-    use crate::fit::step::StepBuilder;
+    use crate::fit::step_program::StepBuilder;
     use crate::fit::{Compile, Fit, Progress, Trainer};
     use crate::losses::SparseCategoricalCrossentropy;
     use crate::metrics::Accuracy;

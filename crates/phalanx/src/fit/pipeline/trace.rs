@@ -8,12 +8,12 @@ use phalanx_graph::{Graph, Program, Shape, Tensor};
 use super::{StageId, StagePlan, ValueId};
 use crate::Result;
 use crate::fit::batch_tensors::BatchTensors;
+use crate::fit::end_of_step::{TrainStep, apply_gradients};
 use crate::fit::loss_scale::all_finite;
 use crate::fit::reduced_gradients::ReducedGradients;
 use crate::fit::setup::Setup;
 use crate::fit::state_updates::StateUpdates;
-use crate::fit::step::{StepKind, explain};
-use crate::fit::train_step::{TrainStep, apply_gradients};
+use crate::fit::step_program::{StepKind, explain};
 
 /// What a program in stages needs beside itself.
 pub(in crate::fit) struct PipelinePrograms {

@@ -10,7 +10,7 @@ use super::reduced_gradients::ReducedGradients;
 use super::setup::{Setup, StepLayout};
 use super::state_spec::StateView;
 use super::state_updates::StateUpdates;
-use super::step::{SentToServers, StepKind, explain};
+use super::step_program::{SentToServers, StepKind, explain};
 use crate::Result;
 use crate::optim::ParamSpec;
 

@@ -12,11 +12,11 @@
 use phalanx_graph::{DType, Graph, GraphError, Program, Shape, Tensor};
 
 use super::batch_tensors::BatchTensors;
+use super::end_of_step::TrainStep;
 use super::forward_backward::{ForwardPass, StepInputs};
 use super::pipeline::{PipelinePrograms, weight_program};
 use super::reduced_gradients::{ReducedGradients, exchange_report};
 use super::setup::{Setup, StepLayout};
-use super::train_step::TrainStep;
 use crate::optim::WindowPart;
 use crate::{Error, Result};
 
@@ -274,7 +274,7 @@ mod tests {
                 StepBuilder::new(&setup).test_step(&batch).unwrap(),
             ),
         ];
-        let command = "cargo test -p phalanx --lib fit::step";
+        let command = "cargo test -p phalanx --lib fit::step_program";
         for (name, step) in steps {
             let lowering = Lowering::new(Platform::Cpu, name);
             let text = step.program.simplified().to_stablehlo(&lowering);
