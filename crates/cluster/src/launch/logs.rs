@@ -30,9 +30,31 @@ pub(super) struct Logs {
     console: Arc<Mutex<Console>>,
     names: Vec<String>,
     last: Vec<Arc<Mutex<VecDeque<String>>>>,
-    /// Held by each thread that reads.
+    readers: Vec<Readers>,
+}
+
+/// The threads that read the output of a worker.
+struct Readers {
+    /// Held by each of them.
     reading: Sender<()>,
     read: Receiver<()>,
+}
+
+impl Default for Readers {
+    fn default() -> Self {
+        let (reading, read) = channel();
+        Self { reading, read }
+    }
+}
+
+impl Readers {
+    /// Waits until they have read all, for no longer than `within`: a process that left its group may hold a stream for ever.
+    fn finish(&mut self, within: Duration) {
+        let Self { reading, read } = std::mem::take(self);
+        drop(reading);
+        // Nothing is ever sent: the wait ends when the last thread has ended.
+        let _ = read.recv_timeout(within);
+    }
 }
 
 impl Logs {
@@ -41,15 +63,15 @@ impl Logs {
             path: launch.logs.clone(),
             source,
         })?;
-        let (reading, read) = channel();
         Ok(Self {
             folder: launch.logs.clone(),
             show: launch.show.clone(),
             console: Arc::new(Mutex::new(console)),
             names: (0..launch.processes()).map(|at| launch.name(at)).collect(),
             last: (0..launch.processes()).map(|_| Arc::default()).collect(),
-            reading,
-            read,
+            readers: (0..launch.processes())
+                .map(|_| Readers::default())
+                .collect(),
         })
     }
 
@@ -79,7 +101,7 @@ impl Logs {
             stream,
             last: Arc::clone(&self.last[rank]),
         };
-        let reading = self.reading.clone();
+        let reading = self.readers[rank].reading.clone();
         let body = move || {
             let _reading = reading;
             sink.take_all(from);
@@ -88,15 +110,17 @@ impl Logs {
         thread.spawn(body).map(drop).map_err(LaunchError::Watch)
     }
 
-    /// Waits until all output has been taken, for no longer than `within`: a process that left its group may hold a stream for ever.
+    /// Waits until all output of a worker that has ended was taken, before another one writes to its files.
+    pub(super) fn finish_worker(&mut self, rank: usize, within: Duration) {
+        self.readers[rank].finish(within);
+    }
+
+    /// Waits until all output has been taken, for no longer than `within`.
     pub(super) fn finish(&mut self, within: Duration) {
-        let (nobody, _) = channel();
-        self.reading = nobody;
         let until = Instant::now() + within;
-        // Nothing is ever sent: the wait ends when the last thread has ended.
-        let _ = self
-            .read
-            .recv_timeout(until.saturating_duration_since(Instant::now()));
+        for readers in &mut self.readers {
+            readers.finish(until.saturating_duration_since(Instant::now()));
+        }
     }
 
     /// Tells something on standard error, between the lines of workers.

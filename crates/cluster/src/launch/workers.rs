@@ -19,7 +19,7 @@ use crate::coordination::Host;
 
 /// How often ends and signals are looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// How long output may come after the last process has ended.
+/// How long output may come after a process has ended.
 const OUTPUT_WITHIN: Duration = Duration::from_secs(1);
 
 pub(super) struct Workers<'a> {
@@ -193,6 +193,7 @@ impl<'a> Workers<'a> {
                 "{} {how} and is started again ({number} of {most})",
                 self.launch.task(rank)
             ));
+            self.logs.finish_worker(rank, OUTPUT_WITHIN);
             return self.start(rank).is_ok();
         }
         let task = self.launch.task(rank);
