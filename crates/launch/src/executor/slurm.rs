@@ -22,6 +22,8 @@ use crate::spec::{Plan, Program, Spec, TaskPlan};
 
 /// How often Slurm and the files are asked.
 const LOOK_EVERY: Duration = Duration::from_millis(300);
+/// How long the files of tasks may take to be seen here after Slurm says that the job is over.
+const SETTLE_WITHIN: Duration = Duration::from_secs(10);
 /// How long Slurm's commands may fail before the job counts as lost.
 const PATIENCE: Duration = Duration::from_secs(300);
 /// How long the others may go on after the first task has ended.
@@ -368,7 +370,7 @@ impl<'a> Watching<'a> {
             }
             match self.state() {
                 Ok(state) if is_over(&state) => {
-                    self.settle();
+                    self.settle(&state);
                     return self.judge(&state);
                 }
                 Ok(_) => self.answered = Instant::now(),
@@ -398,12 +400,20 @@ impl<'a> Watching<'a> {
             .ok_or_else(|| format!("scontrol does not say how job {} is", self.id))
     }
 
-    /// Files of the last tasks may come a little after Slurm says that they have ended.
-    fn settle(&mut self) {
-        let until = Instant::now() + Duration::from_secs(2);
-        while self.ended.len() < self.started.len() && Instant::now() < until {
-            thread::sleep(Duration::from_millis(50));
+    /// Files of the last tasks may come a little after Slurm says that they have ended; all tasks of a job that is completed have some, also
+    /// those that began and ended since the last look.
+    fn settle(&mut self, state: &str) {
+        let until = Instant::now() + SETTLE_WITHIN;
+        loop {
             self.look_at_files();
+            let expected = match state {
+                "COMPLETED" => self.run.plan.tasks.len(),
+                _ => self.started.len(),
+            };
+            if self.ended.len() >= expected || Instant::now() >= until {
+                return;
+            }
+            thread::sleep(Duration::from_millis(50));
         }
     }
 
