@@ -10,6 +10,9 @@ use crate::spec::{Algorithm, Goal, Hyperparameters, Parameter};
 /// Trials that a model needs before it says more than chance.
 const AT_RANDOM: usize = 8;
 
+/// More combinations than this are not looked through for one that was not tried: chance finds it.
+const MOST_COMBINATIONS: usize = 1 << 12;
+
 /// The values of trial number `number` (from 1); `None` when a grid has been gone through.
 pub(super) fn next(
     search: &Hyperparameters,
@@ -37,7 +40,26 @@ pub(super) fn next(
         }
         last = Some(values);
     }
-    last
+    untried(search, trials, seed ^ u64::from(number)).or(last)
+}
+
+/// A combination that was not tried, of a search that has few enough to look through.
+fn untried(
+    search: &Hyperparameters,
+    trials: &[Trial],
+    seed: u64,
+) -> Option<BTreeMap<String, String>> {
+    let mut count: usize = 1;
+    for param in &search.params {
+        count = count.checked_mul(space::values(param)?.len())?;
+    }
+    if count > MOST_COMBINATIONS {
+        return None;
+    }
+    let first = (Random(seed).uniform() * count as f64) as usize;
+    let combinations = (0..count).map(|at| ((first + at) % count) as u32 + 1);
+    let mut combinations = combinations.filter_map(|number| of_grid(search, number));
+    combinations.find(|values| trials.iter().all(|trial| trial.values != *values))
 }
 
 /// All combinations, the last parameter changing with each trial.
@@ -246,6 +268,26 @@ mod tests {
         let first = [("a", "x"), ("b", "-1"), ("c", "0.5")]
             .map(|(name, value)| (name.to_owned(), value.to_owned()));
         assert_eq!(all[0], BTreeMap::from(first));
+    }
+
+    #[test]
+    fn few_combinations_are_all_tried_before_one_is_tried_again() {
+        let discrete = ParameterKind::Discrete(vec![1.0, 2.0, 3.0]);
+        let letters = ParameterKind::Categorical(vec!["x".into(), "y".into()]);
+        for algorithm in [Algorithm::Bayesian, Algorithm::Random] {
+            let lists = vec![("a", discrete.clone()), ("b", letters.clone())];
+            let search = search(algorithm, lists);
+            for seed in 0..50 {
+                let mut trials: Vec<Trial> = Vec::new();
+                for number in 1..=6 {
+                    let values = next(&search, &trials, number, seed).unwrap();
+                    let is_new = trials.iter().all(|trial| trial.values != values);
+                    assert!(is_new, "seed {seed}, trial {number}: {values:?}");
+                    trials.push(trial(number, values, 0.0));
+                }
+                assert!(next(&search, &trials, 7, seed).is_some());
+            }
+        }
     }
 
     #[test]
