@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use crate::process::run;
 use crate::workspace::Workspace;
-use crate::{architecture, deny, directions, examples, fences, language, public_types, sizes};
+use crate::{
+    architecture, cloud, deny, directions, examples, fences, language, public_types, sizes,
+};
 
 /// No build or test run of the workspace takes longer than this on two processors.
 const CARGO_LIMIT: Duration = Duration::from_secs(45 * 60);
@@ -19,7 +21,7 @@ struct Check {
 }
 
 /// Quick checks first. `test` comes before `doc` and `examples`, which use what it built.
-const CHECKS: [Check; 15] = [
+const CHECKS: [Check; 16] = [
     Check {
         name: "format",
         asserts: "the files are as cargo fmt --all writes them",
@@ -122,6 +124,11 @@ const CHECKS: [Check; 15] = [
             command.env("RUSTDOCFLAGS", "-D warnings");
             run(&mut command, &workspace.log("doc"), CARGO_LIMIT).map(|_| String::new())
         },
+    },
+    Check {
+        name: "cloud",
+        asserts: "checkpoints in buckets are whole, on servers of S3's and Google's protocols",
+        run: cloud::check,
     },
     Check {
         name: "examples",

@@ -4,6 +4,7 @@
 mod architecture;
 mod bench;
 mod check;
+mod cloud;
 mod deny;
 mod directions;
 mod examples;

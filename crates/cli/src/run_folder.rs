@@ -8,12 +8,16 @@ use phalanx::checkpoint::TrainingState;
 use phalanx::fit::{EpochLogs, History, Logs};
 use serde_json::{Map, Value, json};
 
+use crate::commands::session::failed;
+use crate::config::TrainConfig;
 use crate::failure::{Exit, Failure};
 
 /// The folder of a training.
 #[derive(Debug, Clone)]
 pub(crate) struct RunFolder {
     path: PathBuf,
+    /// Where the checkpoint is, if not in the folder.
+    checkpoint: Option<PathBuf>,
     /// Whether files are written: not by all workers of a training.
     writes: bool,
 }
@@ -27,22 +31,37 @@ impl RunFolder {
     pub(crate) fn of(path: &Path) -> Self {
         Self {
             path: path.to_owned(),
+            checkpoint: None,
             writes: true,
         }
     }
 
+    /// The folder that a training file names.
+    pub(crate) fn of_config(config: &TrainConfig) -> Self {
+        Self {
+            checkpoint: config.checkpoint.clone(),
+            ..Self::of(&config.output)
+        }
+    }
+
     /// The folder of a training of which another worker writes the files.
-    pub(crate) fn of_another(path: &Path) -> Self {
+    pub(crate) fn of_another(config: &TrainConfig) -> Self {
         Self {
             writes: false,
-            ..Self::of(path)
+            ..Self::of_config(config)
         }
     }
 
     /// Makes the folder where there is none, for one training at a time. What a training before left there stays until this one
     /// has its own.
-    pub(crate) fn create(path: &Path) -> Result<(Self, Lock), Failure> {
-        let folder = Self::of(path);
+    pub(crate) fn create(config: &TrainConfig) -> Result<(Self, Lock), Failure> {
+        let folder = Self::of_config(config);
+        let path = folder.path();
+        if path.to_string_lossy().contains("://") {
+            let message = format!("output is `{}`, and expected is a folder", path.display());
+            let next = "give a folder; `checkpoint: s3://bucket/prefix` keeps the checkpoints of a training in a bucket";
+            return Err(Failure::new(Exit::Usage, message).next(next));
+        }
         fs::create_dir_all(path).map_err(|error| folder.refused("make", path, &error))?;
         let path = path.join(".lock");
         let wrong = |error| folder.refused("write", &path, &error);
@@ -67,7 +86,7 @@ impl RunFolder {
     /// Refuses a folder with the model or the checkpoint of another training, which this one would replace.
     pub(crate) fn check_unused(&self, resume: bool) -> Result<(), Failure> {
         let model = self.model().join("model.json").exists();
-        let checkpoint = TrainingState::is_at(self.checkpoint());
+        let checkpoint = self.has_checkpoint()?;
         let has = match (model, checkpoint) {
             (_, true) if resume => return Ok(()),
             (false, false) => return Ok(()),
@@ -98,7 +117,13 @@ impl RunFolder {
 
     /// Where the checkpoint is.
     pub(crate) fn checkpoint(&self) -> PathBuf {
-        self.path.join("checkpoint")
+        let own = || self.path.join("checkpoint");
+        self.checkpoint.clone().unwrap_or_else(own)
+    }
+
+    /// Whether a checkpoint is there.
+    pub(crate) fn has_checkpoint(&self) -> Result<bool, Failure> {
+        TrainingState::is_at(self.checkpoint()).map_err(|error| failed(&error))
     }
 
     /// Writes a JSON object a line for each epoch done, in place of the lines before.

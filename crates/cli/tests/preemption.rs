@@ -125,7 +125,9 @@ fn interrupt(folder: &Folder, random: &mut Random, span: Duration) -> bool {
     let (gone, text) = (asked.elapsed(), told(&output));
     assert!(gone < GRACE, "{gone:?}: {text}");
     let path = folder.0.join("out/checkpoint");
-    let saved = TrainingState::is_at(&path).then(|| TrainingState::load_newest(&path).unwrap());
+    let saved = TrainingState::is_at(&path)
+        .unwrap()
+        .then(|| TrainingState::load_newest(&path).unwrap());
     if let Some((_, left_out)) = &saved {
         assert!(left_out.is_empty(), "{left_out:?}");
     }

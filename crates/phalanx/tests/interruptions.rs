@@ -269,7 +269,9 @@ fn trial(place: Place, seed: u64, folder: &Path, whole: &[Outcome]) -> usize {
         }
         assert!(number < faults, "{place:?}, seed {seed}: it does not end");
         // What was trained after the checkpoint is lost.
-        let state = TrainingState::is_at(&backup).then(|| TrainingState::load_newest(&backup));
+        let state = TrainingState::is_at(&backup)
+            .unwrap()
+            .then(|| TrainingState::load_newest(&backup));
         let committed = state.map_or(0, |state| state.unwrap().0.iterations());
         steps
             .lock()

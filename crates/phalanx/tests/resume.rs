@@ -506,7 +506,7 @@ fn a_damaged_checkpoint_has_an_older_one_beside_it() {
     let error = TrainingState::load_newest(&path).unwrap_err().to_string();
     assert!(error.contains("checkpoint/weights.safetensors"), "{error}");
     fs::remove_dir_all(&path).unwrap();
-    assert!(TrainingState::is_at(&path));
+    assert!(TrainingState::is_at(&path).unwrap());
 }
 
 #[test]
@@ -650,9 +650,9 @@ fn values_that_are_not_numbers_replace_no_checkpoint() {
         "{text}"
     );
     assert_eq!(TrainingState::load(&path).unwrap(), state);
-    assert!(TrainingState::is_at(&path));
+    assert!(TrainingState::is_at(&path).unwrap());
     TrainingState::remove(&path).unwrap();
-    assert!(!TrainingState::is_at(&path) && !path.exists());
+    assert!(!TrainingState::is_at(&path).unwrap() && !path.exists());
 }
 
 /// A small state, in the middle of an epoch, and the files of its checkpoint.

@@ -23,16 +23,11 @@ pub(crate) fn run(context: &mut Context, what: &CheckpointCommand) -> Result<(),
 
 /// The checkpoint at a path and the older ones beside it, the newest first.
 fn all(path: &Path) -> Result<Vec<PathBuf>, Failure> {
-    let mut all: Vec<PathBuf> = path
-        .exists()
-        .then(|| path.to_path_buf())
-        .into_iter()
-        .collect();
-    all.extend(TrainingState::older(path));
+    let all = TrainingState::all_at(path).map_err(|error| failed(&error))?;
     if all.is_empty() {
         let message = format!("there is no checkpoint at {}", path.display());
         return Err(Failure::new(Exit::Usage, message)
-            .next("give the directory of a checkpoint, such as `runs/digits/checkpoint`"));
+            .next("give the directory of a checkpoint, such as `runs/digits/checkpoint`, or its URL, such as `s3://my-bucket/runs/digits`"));
     }
     Ok(all)
 }

@@ -28,7 +28,7 @@ pub(crate) fn run(context: &mut Context, of: &UseArgs, how: &FollowArgs) -> Resu
     let within = Duration::from_secs(how.wait.into());
     let used = begun(of, within)?;
     let (session, rows) = used.to_follow(context)?;
-    let folder = RunFolder::of(&used.config.output);
+    let folder = RunFolder::of_config(&used.config);
     let mut follow = Follow::new(folder.checkpoint())
         .within(within)
         .summaries(folder.path().join("evaluation"))
@@ -76,7 +76,7 @@ pub(crate) fn beside(
         Failure::new(Exit::Usage, message)
             .next("add `test: {split: 0.2}` to data, or launch without --evaluator")
     })?;
-    let folder = RunFolder::of(&config.output);
+    let folder = RunFolder::of_config(config);
     let log = config.fit.keep_best.as_ref().map(|log| &log.value[..]);
     let log = log.map_or("loss", |log| log.strip_prefix("val_").unwrap_or(log));
     let mut follow = Follow::new(folder.checkpoint())

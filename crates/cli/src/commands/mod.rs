@@ -16,7 +16,7 @@ mod plot;
 mod plugin;
 mod predict;
 mod schema;
-mod session;
+pub(crate) mod session;
 mod trace;
 mod train;
 mod used;

@@ -85,9 +85,9 @@ fn run_folder(
     args: &TrainArgs,
 ) -> Result<(RunFolder, Option<Lock>), Failure> {
     if !context.is_chief() {
-        return Ok((RunFolder::of_another(&config.output), None));
+        return Ok((RunFolder::of_another(config), None));
     }
-    let (folder, lock) = RunFolder::create(&config.output)?;
+    let (folder, lock) = RunFolder::create(config)?;
     if !args.overwrite {
         folder.check_unused(args.resume)?;
     }
@@ -210,7 +210,7 @@ fn resume(context: &Context, session: &mut Session, folder: &RunFolder) -> Resul
         }
     };
     let shown = path.display();
-    if !TrainingState::is_at(&path) {
+    if !folder.has_checkpoint()? {
         tell(format!("no checkpoint at {shown} yet: training begins"));
         return Ok(false);
     }

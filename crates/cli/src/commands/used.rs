@@ -46,7 +46,7 @@ pub(crate) fn used(args: &UseArgs) -> Result<Used, Failure> {
         if let Some(output) = &args.output {
             config.output.clone_from(output);
         }
-        let record = kept(&RunFolder::of(&config.output))?;
+        let record = kept(&RunFolder::of_config(&config))?;
         if let Some(record) = &record {
             record.check(&config)?;
         }
@@ -86,7 +86,7 @@ pub(crate) fn used(args: &UseArgs) -> Result<Used, Failure> {
 fn nothing_trained(folder: &RunFolder) -> Failure {
     let shown = folder.path().display();
     let message = format!("{shown} has no trained model with a training.json");
-    let next = match TrainingState::is_at(folder.checkpoint()) {
+    let next = match folder.has_checkpoint().unwrap_or(false) {
         true => "use its checkpoint with --checkpoint, or go on with the training with --resume",
         false => "give the folder that `phalanx train` named as logs, or the training file",
     };
@@ -108,10 +108,10 @@ impl Used {
     }
 
     fn of_model(&self, context: &Context) -> Result<Session, Failure> {
-        let folder = RunFolder::of(&self.config.output);
+        let folder = RunFolder::of_config(&self.config);
         let saved = SavedModel::load(folder.model()).map_err(|error| {
             let file = self.config.origin.display();
-            let next = match TrainingState::is_at(folder.checkpoint()) {
+            let next = match folder.has_checkpoint().unwrap_or(false) {
                 true => {
                     "use the checkpoint with --checkpoint, or end the training with --resume".into()
                 }
@@ -125,7 +125,7 @@ impl Used {
     }
 
     fn of_checkpoint(&self, context: &Context) -> Result<Session, Failure> {
-        let path = RunFolder::of(&self.config.output).checkpoint();
+        let path = RunFolder::of_config(&self.config).checkpoint();
         let (state, left_out) =
             TrainingState::load_newest(&path).map_err(|error| failed(&error))?;
         let mut session = self.untrained(context)?;
@@ -140,7 +140,7 @@ impl Used {
     /// The model as it was before its training.
     fn untrained(&self, context: &Context) -> Result<Session, Failure> {
         let Some(record) = &self.record else {
-            let path = RunFolder::of(&self.config.output).checkpoint();
+            let path = RunFolder::of_config(&self.config).checkpoint();
             let message = format!("there is no training.json beside {}", path.display());
             return Err(Failure::new(Exit::Usage, message)
                 .next("go on with the training with --resume, which writes one"));

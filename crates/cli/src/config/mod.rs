@@ -64,6 +64,8 @@ pub struct TrainConfig {
     pub strategy: Option<Component>,
     /// Where the model and the logs go, from the working directory.
     pub output: PathBuf,
+    /// Where checkpoints are, a folder or a URL, if not in the folder of the output.
+    pub checkpoint: Option<PathBuf>,
 }
 
 impl TrainConfig {

@@ -46,6 +46,7 @@ impl Reader {
         };
         let output = self.value(&file, "output", |node| text(node).map(PathBuf::from));
         let output = output.unwrap_or_else(|| Path::new("runs").join(stem(origin)));
+        let checkpoint = self.value(&file, "checkpoint", |node| text(node).map(PathBuf::from));
         let precision = self.value(&file, "precision", |node| {
             Policy::from_name(text(node)?).ok()
         });
@@ -66,6 +67,7 @@ impl Reader {
             precision: precision.unwrap_or_default(),
             strategy,
             output,
+            checkpoint,
         };
         self.check_together(&config);
         Some(config)

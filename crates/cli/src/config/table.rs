@@ -111,6 +111,13 @@ pub(crate) const FILE: &[Field] = &[
         "the folder of the model and the logs",
     )
     .example("runs/digits"),
+    Field::new(
+        "checkpoint",
+        Kind::Worded("the path of a folder, or s3://bucket/prefix or gs://bucket/prefix", &Kind::Text),
+        DefaultValue::Words("`checkpoint` in the folder of `output`"),
+        "where checkpoints are written, and read by `--resume`. A URL needs a program with the feature `cloud`, and credentials in the environment",
+    )
+    .example("s3://my-bucket/runs/digits"),
 ];
 
 pub(super) const PATHS: Kind = Kind::Worded(

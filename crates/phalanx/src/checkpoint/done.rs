@@ -1,49 +1,28 @@
 //! The word that no checkpoint follows: a file beside the checkpoint, for whoever waits for the next one.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::SystemTime;
 
-use crate::{Error, Result};
+use super::files::store;
+use crate::Result;
+use crate::storage::store::Note;
 
 /// Says that a training that writes its checkpoints to this path has ended as it was to.
 pub(crate) fn mark_done(checkpoint: &Path) -> Result<()> {
-    let path = marker(checkpoint);
-    if let Some(folder) = path.parent() {
-        // A file below tells what is wrong with it.
-        let _ = fs::create_dir_all(folder);
-    }
-    let written = fs::write(&path, "no checkpoint follows: the training is done\n");
-    written.map_err(|source| Error::Io {
-        path,
-        action: "write",
-        source,
-    })
+    let text = "no checkpoint follows: the training is done\n";
+    store(checkpoint)?.leave_note(Note::Done, text)
 }
 
 /// Takes that back: another training begins, or this one goes on.
 pub(crate) fn unmark_done(checkpoint: &Path) -> Result<()> {
-    let path = marker(checkpoint);
-    match fs::remove_file(&path) {
-        Err(source) if source.kind() != std::io::ErrorKind::NotFound => Err(Error::Io {
-            path,
-            action: "remove",
-            source,
-        }),
-        _ => Ok(()),
-    }
+    store(checkpoint)?.remove_note(Note::Done)
 }
 
-/// Whether it was said, after a time if one is given.
+/// Whether it was said in a folder, after a time if one is given.
 pub(crate) fn is_marked_done(checkpoint: &Path, since: Option<SystemTime>) -> bool {
-    let written = fs::metadata(marker(checkpoint)).and_then(|found| found.modified());
+    let written = fs::metadata(Note::Done.beside(checkpoint)).and_then(|found| found.modified());
     written.is_ok_and(|written| since.is_none_or(|since| written >= since))
-}
-
-fn marker(checkpoint: &Path) -> PathBuf {
-    let mut name = checkpoint.file_name().unwrap_or_default().to_os_string();
-    name.push(".done");
-    checkpoint.with_file_name(name)
 }
 
 #[cfg(test)]
@@ -58,7 +37,7 @@ mod tests {
         unmark_done(&checkpoint).unwrap();
         assert!(!is_marked_done(&checkpoint, None));
         mark_done(&checkpoint).unwrap();
-        let written = fs::metadata(marker(&checkpoint))
+        let written = fs::metadata(Note::Done.beside(&checkpoint))
             .unwrap()
             .modified()
             .unwrap();

@@ -10,8 +10,9 @@ use super::history;
 use super::manifest::{self, DOCUMENT, FileChecksum, FileChecksums, Manifest};
 use super::{NamedTensors, ReadFrom, TrainingState};
 use crate::saved::weights::{Tensors, read_all};
-use crate::storage::atomic_dir::{DirectoryKind, OpenFile, WEIGHTS, replace_file};
+use crate::storage::atomic_dir::{DirectoryKind, WEIGHTS, replace_file};
 use crate::storage::problem;
+use crate::storage::store::{OpenFile, Store};
 use crate::{Error, Result};
 
 const MANIFEST: &str = "checkpoint.json";
@@ -35,17 +36,21 @@ pub(super) const CHECKPOINT: DirectoryKind = DirectoryKind {
     is_ours: |text| DOCUMENT.is_ours(text),
 };
 
-/// Writes a checkpoint; `older` of those before it stay beside it. `may_write` is asked when all but the exchange of names is done.
+/// Where the checkpoints at a path are: in a folder or in a bucket.
+pub(super) fn store(path: &Path) -> Result<Store> {
+    Store::at(path, &CHECKPOINT)
+}
+
+/// Writes a checkpoint; `older` of those before it stay beside it. `may_write` is asked when all is written
+/// but for what makes it the newest.
 pub(super) fn write(
     path: &Path,
     older: usize,
     state: &TrainingState,
     may_write: &dyn Fn() -> Result<()>,
 ) -> Result<()> {
-    CHECKPOINT.replace(path, older, |staging| {
-        write_each(state, &mut |name, contents| {
-            staging.write(name, |out| contents(out))
-        })?;
+    store(path)?.replace(older, |staging| {
+        write_each(state, &mut |name, contents| staging.put(name, contents))?;
         may_write()
     })
 }
@@ -177,13 +182,18 @@ impl From<OpenFile> for OpenSource<'_> {
         Self {
             name: opened.name,
             len: opened.len,
-            bytes: Box::new(opened.file),
+            bytes: opened.bytes,
         }
     }
 }
 
 pub(super) fn read(path: &Path) -> Result<TrainingState> {
-    let (manifest, checksums, sources) = CHECKPOINT.open(path, |files| {
+    let store = store(path)?;
+    store.steadily(|| read_from(&store))
+}
+
+fn read_from(store: &Store) -> Result<TrainingState> {
+    let (manifest, checksums, sources) = store.open(|files| {
         let mut manifest = files.file(MANIFEST)?;
         let text = manifest.contents()?;
         let (manifest, checksums) = manifest::read(&manifest.name, &text)?;
@@ -199,25 +209,33 @@ pub(super) fn read(path: &Path) -> Result<TrainingState> {
 /// The checkpoint at a path or, where it cannot be used, the newest of those before it that can; and of each that was left
 /// out why.
 pub(super) fn read_newest(path: &Path) -> Result<(TrainingState, Vec<String>)> {
+    let mut left_out = store(path)?.unfinished()?;
     let first = match read(path) {
         // What cannot be read now may be whole.
         Err(error @ Error::Io { .. }) => return Err(error),
         Err(error) => error,
-        Ok(state) => return Ok((state, Vec::new())),
+        Ok(state) if left_out.is_empty() => return Ok((state, left_out)),
+        Ok(state) => {
+            left_out.push(taken(path, &state));
+            return Ok((state, left_out));
+        }
     };
-    let mut left_out = vec![first.to_string()];
-    for older in CHECKPOINT.older(path) {
+    left_out.push(first.to_string());
+    for older in store(path)?.older()? {
         match read(&older) {
             Ok(state) => {
-                let step = state.iterations();
-                let taken = format!("`{}`, after step {step}, is taken instead", older.display());
-                left_out.push(taken);
+                left_out.push(taken(&older, &state));
                 return Ok((state, left_out));
             }
             Err(error) => left_out.push(error.to_string()),
         }
     }
     Err(first)
+}
+
+fn taken(path: &Path, state: &TrainingState) -> String {
+    let step = state.iterations();
+    format!("`{}`, after step {step}, is taken instead", path.display())
 }
 
 pub(super) fn read_bytes(contents: &[(&str, &[u8])]) -> Result<TrainingState> {

@@ -14,6 +14,9 @@
 //!
 //! Nothing in it depends on the strategy: a variable is there once, whole, and in the order of its dims, however it was
 //! copied, cut or placed.
+//!
+//! Where a path is `s3://bucket/prefix` or `gs://bucket/prefix`, the same files are objects (feature `cloud`): each save under a name
+//! of its own, `checkpoint.json` last. The newest that has it is the checkpoint at the path.
 
 mod callbacks;
 mod done;
@@ -202,21 +205,25 @@ impl TrainingState {
     }
 
     /// Whether a checkpoint or an older one is at the path.
-    pub(crate) fn is_checkpoint(path: &Path) -> bool {
-        files::CHECKPOINT.is_ours_at(path)
+    pub(crate) fn is_checkpoint(path: &Path) -> Result<bool> {
+        files::store(path)?.is_ours()
     }
 
     /// Whether something is at the path of a checkpoint, or a save that was interrupted has left one for it, or older ones
     /// are beside it.
-    #[must_use]
-    pub fn is_at(path: impl AsRef<Path>) -> bool {
-        files::CHECKPOINT.is_there(path.as_ref())
+    ///
+    /// # Errors
+    /// When a bucket cannot be asked; of a folder there are none.
+    pub fn is_at(path: impl AsRef<Path>) -> Result<bool> {
+        files::store(path.as_ref())?.is_there()
     }
 
-    /// The older checkpoints that are kept beside the one at the path, the last first.
-    #[must_use]
-    pub fn older(path: impl AsRef<Path>) -> Vec<PathBuf> {
-        files::CHECKPOINT.older(path.as_ref())
+    /// The paths of the checkpoint at a path and of the older ones that are kept with it, the newest first; there may be none.
+    ///
+    /// # Errors
+    /// When a bucket cannot be asked; of a folder there are none.
+    pub fn all_at(path: impl AsRef<Path>) -> Result<Vec<PathBuf>> {
+        files::store(path.as_ref())?.all()
     }
 
     /// Writes the model's variables to a safetensors file, in the place of one that is there, as
@@ -234,7 +241,7 @@ impl TrainingState {
     /// When it may not be removed.
     pub fn remove(path: impl AsRef<Path>) -> Result<()> {
         unmark_done(path.as_ref())?;
-        files::CHECKPOINT.discard(path.as_ref())
+        files::store(path.as_ref())?.discard()
     }
 
     /// The contents of the files of a checkpoint, with their names.

@@ -5,13 +5,15 @@
 //! several processes leaves its mark beside a checkpoint when it begins to train, at the start and in each generation, and looks for it
 //! before it puts a new checkpoint in the place of the old one: where the mark is another's, it writes nothing.
 //!
-//! Between the look and the exchange of names nothing keeps a process from standing still; that is a system call or two.
+//! Between the look and the exchange of names nothing keeps a process from standing still; that is a system call or two, or the request
+//! that writes the last object.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use super::files::store;
+use crate::storage::store::Note;
 use crate::storage::this_process;
 use crate::{Error, Result};
 
@@ -34,41 +36,14 @@ impl CheckpointWriterMark {
             checkpoint: checkpoint.to_path_buf(),
             mark: format!("process {process}, generation {generation}, {time}.{number}\n"),
         };
-        let (path, unfinished) = (
-            taken.path(),
-            taken.sibling(&format!(".writer-{process}-{number}")),
-        );
-        let refused = |action| {
-            let path = path.clone();
-            move |source| Error::Io {
-                path,
-                action,
-                source,
-            }
-        };
-        if let Some(folder) = path
-            .parent()
-            .filter(|folder| !folder.as_os_str().is_empty())
-        {
-            fs::create_dir_all(folder).map_err(refused("create the folder of"))?;
-        }
-        fs::write(&unfinished, &taken.mark).map_err(refused("write"))?;
-        fs::rename(&unfinished, &path).map_err(refused("write"))?;
+        store(checkpoint)?.leave_note(Note::Writer, &taken.mark)?;
         Ok(taken)
     }
 
     /// An error where another process has taken the right since. A mark that is gone was removed by hand, with the checkpoint.
     pub(crate) fn check(&self) -> Result<()> {
-        let found = match fs::read_to_string(self.path()) {
-            Ok(found) => found,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-            Err(source) => {
-                return Err(Error::Io {
-                    path: self.path(),
-                    action: "read",
-                    source,
-                });
-            }
+        let Some(found) = store(&self.checkpoint)?.note(Note::Writer)? else {
+            return Ok(());
         };
         if found == self.mark {
             return Ok(());
@@ -80,22 +55,12 @@ impl CheckpointWriterMark {
             self.mark.trim_end(),
         )))
     }
-
-    fn path(&self) -> PathBuf {
-        self.sibling(".writer")
-    }
-
-    /// A hidden file beside the checkpoint.
-    fn sibling(&self, suffix: &str) -> PathBuf {
-        let mut name = std::ffi::OsString::from(".");
-        name.push(self.checkpoint.file_name().unwrap_or_default());
-        name.push(suffix);
-        self.checkpoint.with_file_name(name)
-    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

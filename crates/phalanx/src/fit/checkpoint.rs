@@ -42,16 +42,24 @@ impl OwnCheckpoints {
         // The first worker of a job may have written its first one before another comes here.
         let servers = placement.servers();
         let is_of_job = servers.is_some_and(|servers| !servers.begins_job());
-        let is_foreign =
-            |path: &PathBuf| !is_of_job && !self.has(path) && TrainingState::is_checkpoint(path);
-        let Some(path) = callbacks.checkpoints().into_iter().find(is_foreign) else {
-            return Ok(());
+        let is_foreign = |path: &Path| match is_of_job || self.has(path) {
+            true => Ok(false),
+            false => TrainingState::is_checkpoint(path),
         };
-        Err(Error::User(format!(
-            "there is a checkpoint at `{}` that this training neither read nor wrote, and it would be replaced; go on from it with `restore_checkpoint` and `Fit::resume`, write to another directory, or remove it with `TrainingState::remove`",
-            path.display()
-        )))
+        for path in callbacks.checkpoints() {
+            if is_foreign(&path)? {
+                return Err(replaces_foreign(&path));
+            }
+        }
+        Ok(())
     }
+}
+
+fn replaces_foreign(path: &Path) -> Error {
+    Error::User(format!(
+        "there is a checkpoint at `{}` that this training neither read nor wrote, and it would be replaced; go on from it with `restore_checkpoint` and `Fit::resume`, write to another directory, or remove it with `TrainingState::remove`",
+        path.display()
+    ))
 }
 
 /// One spelling of each path, of those too whose last part is not there.

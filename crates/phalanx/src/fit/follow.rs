@@ -16,6 +16,7 @@ use super::{Logs, Trainer};
 use crate::checkpoint::{TrainingState, is_marked_done};
 use crate::data::Batches;
 use crate::metrics::Better;
+use crate::storage::store::is_url;
 use crate::{Error, Result};
 
 /// How often the folder is looked at.
@@ -182,6 +183,12 @@ impl Trainer {
         follow: &Follow,
         mut report: impl FnMut(&Followed) -> Result<()>,
     ) -> Result<()> {
+        if is_url(&follow.checkpoint) {
+            return Err(Error::user(format!(
+                "an evaluator follows the checkpoints of a folder, and `{}` is a URL; let the training write to a folder that both reach",
+                follow.checkpoint.display()
+            )));
+        }
         let mut evaluator = Evaluator::new(self, follow)?;
         let mut since = Instant::now();
         loop {

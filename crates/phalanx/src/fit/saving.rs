@@ -12,6 +12,7 @@ use super::workers::on_chief;
 use super::{Fit, Trainer};
 use crate::checkpoint::{CheckpointWriterMark, TrainingState};
 use crate::replicas::Placement;
+use crate::storage::store::is_url;
 use crate::{Error, Result};
 
 /// How checkpoints are written behind the training: the state is copied from the device between two steps, and a thread checks and
@@ -188,7 +189,7 @@ fn write_from_servers(trainer: &Trainer, wish: &SaveWish) -> Result<()> {
 
 /// Removes a checkpoint or a file of weights that is no longer kept.
 fn remove_saved(path: &Path) -> Result<()> {
-    if path.is_dir() {
+    if path.is_dir() || is_url(path) {
         return TrainingState::remove(path);
     }
     match std::fs::remove_file(path) {

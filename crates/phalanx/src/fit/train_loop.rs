@@ -69,7 +69,7 @@ impl Trainer {
 
     /// The same `fit`, going on from the checkpoint of a callback, if that is there.
     fn restore_backup<'f>(&mut self, fit: &'f Fit) -> Result<Cow<'f, Fit>> {
-        let Some(path) = fit.callbacks.backup().filter(|_| !fit.resume) else {
+        let Some(path) = fit.callbacks.backup()?.filter(|_| !fit.resume) else {
             return Ok(Cow::Borrowed(fit));
         };
         self.restore_checkpoint(&path)?;

@@ -167,7 +167,7 @@ impl SavedModel {
         })?;
         let text = manifest.contents()?;
         let model = manifest::read(&manifest.name, &text, registry)?;
-        Self::with_weights(model, &weights.name, &mut weights.file, weights.len)
+        Self::with_weights(model, &weights.name, &mut weights.bytes, weights.len)
     }
 
     /// Reads a saved model from the contents of its two files.

@@ -7,13 +7,13 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
-use std::io::{self, BufWriter, Read, Write};
+use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use super::disk::{DISK, Disk};
-use super::document::MAX_BYTES;
 use super::processes::{is_of_ended_process, this_process};
+use super::store::{OpenFile, is_url};
 use crate::{Error, Result};
 
 /// The values of the variables.
@@ -34,24 +34,6 @@ pub(crate) struct DirectoryKind {
     pub(crate) files: &'static [&'static str],
     /// Whether the contents of the first file are of this kind, of any version.
     pub(crate) is_ours: fn(&[u8]) -> bool,
-}
-
-/// An open file of such a directory.
-pub(crate) struct OpenFile {
-    pub(crate) file: File,
-    pub(crate) len: u64,
-    pub(crate) name: String,
-}
-
-impl OpenFile {
-    /// The contents of a JSON file; of one that is too long, one byte more than is allowed.
-    pub(crate) fn contents(&mut self) -> Result<Vec<u8>> {
-        let mut contents = Vec::new();
-        let most = MAX_BYTES as u64 + 1;
-        let read = (&mut self.file).take(most).read_to_end(&mut contents);
-        read.map_err(refused("read", Path::new(&self.name)))?;
-        Ok(contents)
-    }
 }
 
 impl DirectoryKind {
@@ -176,8 +158,9 @@ impl DirectoryFiles<'_> {
                 "`{name}` in `{shown}` is no plain file; check the path, or save the {short} again"
             )));
         }
+        let file = File::open(&path).map_err(refused("open", &path))?;
         Ok(OpenFile {
-            file: File::open(&path).map_err(refused("open", &path))?,
+            bytes: Box::new(file),
             len: found.len(),
             name: path.display().to_string(),
         })
@@ -292,6 +275,12 @@ struct TargetDir<'a> {
 
 impl<'a> TargetDir<'a> {
     fn of(path: &Path, kind: &'a DirectoryKind) -> Result<Self> {
+        if is_url(path) {
+            let (shown, short) = (path.display(), kind.short);
+            return Err(Error::user(format!(
+                "`{shown}` is a URL, and a {short} is in a folder; only whole checkpoints are kept in buckets: write to a folder and copy it"
+            )));
+        }
         // The target of a link is replaced, not the link.
         let is_link = fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink());
         let path = match is_link {

@@ -1,9 +1,11 @@
-//! Files of this library on disk: directories that are replaced as a whole, and versioned JSON documents.
+//! Files of this library on disk and in buckets: directories that are replaced as a whole, and versioned JSON documents.
 
 pub(crate) mod atomic_dir;
 mod disk;
 pub(crate) mod document;
+mod objects;
 mod processes;
+pub(crate) mod store;
 
 pub(crate) use processes::this_process;
 

@@ -32,7 +32,7 @@ fn others(checkpoint: &Path) -> Variables {
         let fit = Fit::epochs(2)
             .progress(Progress::Silent)
             .checkpoint(checkpoint);
-        let fit = match TrainingState::is_at(checkpoint) {
+        let fit = match TrainingState::is_at(checkpoint).unwrap() {
             true => {
                 trainer.restore_checkpoint(checkpoint).unwrap();
                 fit.resume()

@@ -25,12 +25,17 @@ impl Callbacks {
     }
 
     /// The checkpoint that a callback goes on from, if it is there.
-    pub(in crate::fit) fn backup(&self) -> Option<PathBuf> {
+    pub(in crate::fit) fn backup(&self) -> Result<Option<PathBuf>> {
         let backups = self.0.iter().filter_map(|callback| {
             let callback = callback.lock().unwrap_or_else(PoisonError::into_inner);
             callback.backup().map(Path::to_path_buf)
         });
-        backups.into_iter().find(|path| TrainingState::is_at(path))
+        for path in backups {
+            if TrainingState::is_at(&path)? {
+                return Ok(Some(path));
+            }
+        }
+        Ok(None)
     }
 
     /// The checkpoints that callbacks replace.
