@@ -2,6 +2,8 @@
 
 use std::fs;
 use std::process::{Command, ExitStatus, Output, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
 
 use phalanx_testkit::Scratch;
 
@@ -453,7 +455,12 @@ fn an_estimate_agrees_with_arithmetic_by_hand() {
 
 /// Trains until a checkpoint of the second epoch is there, and is sent a signal then; how it ended, and what it said.
 fn signalled(folder: &Folder, arguments: &[&str], signal: &str) -> (ExitStatus, String) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_phalanx"));
+    // A test that runs under `nohup` ignores SIGHUP, and so would the training.
+    let mut command = Command::new("env");
+    command.args([
+        "--default-signal=INT,TERM,HUP,USR1",
+        env!("CARGO_BIN_EXE_phalanx"),
+    ]);
     command.args(arguments).current_dir(&folder.0);
     command.stdin(Stdio::null()).stdout(Stdio::null());
     let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
@@ -461,12 +468,20 @@ fn signalled(folder: &Folder, arguments: &[&str], signal: &str) -> (ExitStatus, 
     let is_there =
         || fs::read_to_string(&manifest).is_ok_and(|text| !text.contains("\"epoch\": 0"));
     while child.try_wait().unwrap().is_none() && !is_there() {
-        std::thread::sleep(std::time::Duration::from_millis(5));
+        std::thread::sleep(Duration::from_millis(5));
     }
     let id = child.id().to_string();
     // Nobody is there to get it where the training was quicker.
     let _ = Command::new("kill").args(["-s", signal, &id]).status();
+    let (ended, end) = mpsc::channel::<()>();
+    let watch = std::thread::spawn(move || {
+        if end.recv_timeout(Duration::from_secs(120)) == Err(RecvTimeoutError::Timeout) {
+            let _ = Command::new("kill").args(["-s", "KILL", &id]).status();
+        }
+    });
     let output = child.wait_with_output().unwrap();
+    drop(ended);
+    watch.join().unwrap();
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
     (output.status, told)
 }
