@@ -75,7 +75,7 @@ pub(crate) fn check(workspace: &Workspace) -> Result<String, String> {
     run(&mut command, &workspace.log("cloud"), TEST_LIMIT).map(|_| String::new())
 }
 
-/// What a machine is told that cannot have the servers: the code is not to blame for that.
+/// The remark of a machine that cannot have the servers, for which the code is not to blame.
 fn skipped(what: &str, why: &str) -> String {
     let last = why.trim().lines().last().unwrap_or_default();
     format!("skipped: {what}: {last}")
