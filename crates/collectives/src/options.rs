@@ -43,7 +43,8 @@ pub struct CommunicatorOptions {
     /// How all-reduces are done.
     pub algorithm: Algorithm,
     /// The longest that an exchange waits for other ranks without getting a byte on (default 60 s). It must be longer than ranks may
-    /// be apart in their work: the slowest step, a compilation, a checkpoint of one rank.
+    /// be apart in their work: the slowest step, a compilation, a checkpoint of one rank. Who waits only for ranks that wait for others
+    /// waits up to a quarter longer, so that the cause is named.
     pub timeout: Duration,
     /// The longest that the group waits until all ranks are connected (default 5 min).
     pub join_timeout: Duration,

@@ -99,16 +99,15 @@ impl State {
         lock(&self.waits)[rank] = Some(Instant::now());
     }
 
-    /// The ranks that hold up all others, of the ones that are waited for: who waits itself is not the cause. All, where each does.
+    /// The ranks that hold up all others, of the ones that are waited for: who waits itself is not the cause.
     ///
     /// A rank says that it waits a quarter of the timeout before it gives up. Has it said so half a timeout ago and not failed since, it
     /// has got on, and what it said counts no more.
-    fn causes(&self, ranks: Vec<usize>) -> Vec<usize> {
+    fn causes(&self, ranks: &[usize]) -> Vec<usize> {
         let waits = lock(&self.waits);
         let itself = |rank: usize| waits[rank].is_some_and(|at| at.elapsed() < self.timeout / 2);
         let causes = ranks.iter().copied().filter(|&rank| !itself(rank));
-        let causes: Vec<usize> = causes.collect();
-        if causes.is_empty() { ranks } else { causes }
+        causes.collect()
     }
 
     /// The loss of a rank.
@@ -154,7 +153,8 @@ impl<'a> Wait<'a> {
     /// How long to sleep, or why to wait no more; the ranks are those waited for.
     ///
     /// A rank that waits may wait for one that waits too, for results that it cannot make or in the exchange before. So that both name
-    /// the cause, each says that it waits when three quarters of the time are over, and blames nobody who has said so.
+    /// the cause, each says that it waits when three quarters of the time are over, and blames nobody who has said so. Where it waits only
+    /// for such ranks it waits a quarter longer: one of them knows whom they wait for, and says it at its own end.
     pub(crate) fn left(
         &self,
         ranks: impl FnOnce() -> Vec<usize>,
@@ -168,14 +168,22 @@ impl<'a> Wait<'a> {
                 _ => self.tell(),
             }
         }
-        match limit.checked_sub(waited) {
-            Some(left) if !left.is_zero() => Ok(left),
-            _ => Err(CollectiveError::Timeout {
-                ranks: self.state.causes(ranks()),
-                what: self.header.to_string(),
-                seconds: waited.as_secs_f64(),
-            }),
+        if let Some(left) = limit.checked_sub(waited).filter(|left| !left.is_zero()) {
+            return Ok(left);
         }
+        let mut ranks = ranks();
+        let causes = self.state.causes(&ranks);
+        let later = (limit + limit / 4).checked_sub(waited);
+        match later.filter(|left| causes.is_empty() && !left.is_zero()) {
+            Some(left) => return Ok(left),
+            None if causes.is_empty() => {}
+            None => ranks = causes,
+        }
+        Err(CollectiveError::Timeout {
+            ranks,
+            what: self.header.to_string(),
+            seconds: waited.as_secs_f64(),
+        })
     }
 
     fn tell(&self) {
@@ -209,18 +217,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_waits_itself_is_not_the_cause_unless_all_do() {
+    fn who_waits_itself_is_not_the_cause() {
         let timeout = Duration::from_secs(600);
         let addresses = vec![String::new(); 3];
         let state = State::new(2, addresses, 0, timeout);
-        assert_eq!(state.causes(vec![0, 1]), [0, 1]);
+        assert_eq!(state.causes(&[0, 1]), [0, 1]);
         state.set_waits(0);
-        assert_eq!(state.causes(vec![0, 1]), [1]);
-        assert_eq!(state.causes(vec![0]), [0]);
+        assert_eq!(state.causes(&[0, 1]), [1]);
         state.set_waits(1);
-        assert_eq!(state.causes(vec![0, 1]), [0, 1]);
+        assert_eq!(state.causes(&[0, 1]), [0; 0]);
         // It has got on since.
         lock(&state.waits)[0] = Instant::now().checked_sub(timeout);
-        assert_eq!(state.causes(vec![0, 1]), [0]);
+        assert_eq!(state.causes(&[0, 1]), [0]);
     }
 }
