@@ -162,22 +162,22 @@ impl<'a> Wait<'a> {
         self.state.check()?;
         let waited = self.since.elapsed();
         let limit = self.state.timeout;
+        let left = |limit: Duration| limit.checked_sub(waited).filter(|left| !left.is_zero());
         if !self.told.get() {
-            match (limit / 4 * 3).checked_sub(waited) {
-                Some(left) if !left.is_zero() => return Ok(left),
-                _ => self.tell(),
+            if let Some(left) = left(limit / 4 * 3) {
+                return Ok(left);
             }
+            self.tell();
         }
-        if let Some(left) = limit.checked_sub(waited).filter(|left| !left.is_zero()) {
+        if let Some(left) = left(limit) {
             return Ok(left);
         }
         let mut ranks = ranks();
         let causes = self.state.causes(&ranks);
-        let later = (limit + limit / 4).checked_sub(waited);
-        match later.filter(|left| causes.is_empty() && !left.is_zero()) {
-            Some(left) => return Ok(left),
-            None if causes.is_empty() => {}
-            None => ranks = causes,
+        if !causes.is_empty() {
+            ranks = causes;
+        } else if let Some(left) = left(limit + limit / 4) {
+            return Ok(left);
         }
         Err(CollectiveError::Timeout {
             ranks,

@@ -5,7 +5,8 @@ use std::ops::Bound::Included;
 use phalanx::config::{DefaultValue, Field, Kind};
 
 use super::table::{
-    AUGMENTED, CORRUPT, FRACTION, IMAGE_SIZE, LABEL, LABEL_TYPE, MAX_FEATURES, SCALE,
+    AUGMENTED, CORRUPT, FRACTION, IMAGE_SIZE, LABEL, LABEL_TYPE, MAX_FEATURES, REQUIRED_IMAGE_SIZE,
+    SCALE,
 };
 
 const PATTERN: Kind = Kind::Worded("a path or a pattern such as `part-*`", &Kind::Text);
@@ -170,12 +171,7 @@ pub(crate) const WEBDATASET: &[Field] = &[
         "the end of the name of the label, a text of a whole number from 0",
     )
     .example("cls"),
-    Field::required(
-        "image_size",
-        IMAGE_SIZE,
-        "rows and columns of an example",
-    )
-    .example("[96, 96]"),
+    REQUIRED_IMAGE_SIZE,
     SCALE,
     CORRUPT,
     AUGMENTED,

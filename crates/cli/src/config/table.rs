@@ -321,6 +321,9 @@ pub(super) const AUGMENTED: Field = Field::new(
 )
 .example("{flip: true}");
 
+pub(super) const REQUIRED_IMAGE_SIZE: Field =
+    Field::required("image_size", IMAGE_SIZE, "rows and columns of an example").example("[96, 96]");
+
 /// `data` of a folder of images.
 pub(crate) const IMAGES: &[Field] = &[
     Field::required(
@@ -329,12 +332,7 @@ pub(crate) const IMAGES: &[Field] = &[
         "a folder with one folder of JPEG, PNG or WebP files for each class; classes are numbered in the order of their names",
     )
     .example("images"),
-    Field::required(
-        "image_size",
-        IMAGE_SIZE,
-        "rows and columns of an example",
-    )
-    .example("[96, 96]"),
+    REQUIRED_IMAGE_SIZE,
     SCALE,
     CORRUPT,
     AUGMENTED,

@@ -366,8 +366,7 @@ fn is_header(lines: &CsvLines<'_>, fields: &[Cow<'_, str>], options: &CsvOptions
         one_hot.any(|one_hot| one_hot.column == CsvColumn::Index(column))
     };
     let may_be_text = |column: usize| {
-        let is_allowed =
-            options.missing != MissingValues::Fail && is_missing(fields[column].trim());
+        let is_allowed = options.looks_for_missing() && is_missing(fields[column].trim());
         Some(column) == label || is_allowed || is_unused(column) || is_one_hot(column)
     };
     let wrong =

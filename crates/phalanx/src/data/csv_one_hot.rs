@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::csv::{CsvColumn, CsvOptions, LabelColumn};
 use super::csv_lines::{CsvLines, shown};
-use super::csv_table::{column_of, is_missing, label_column};
+use super::csv_table::{column_of, first_names, is_missing, label_column};
 use crate::Result;
 
 /// A column whose values are texts or numbers that name something, and what they are.
@@ -19,14 +19,14 @@ pub struct OneHotColumn {
 /// Where a row's features come from.
 pub(super) enum FeatureColumn<'a> {
     Number(usize),
-    /// The features of a column by its values.
-    OneHot(usize, HashMap<&'a str, usize>),
+    /// A column, its values, and where each is among them.
+    OneHot(usize, &'a [String], HashMap<&'a str, usize>),
 }
 
 impl FeatureColumn<'_> {
     pub(super) const fn index(&self) -> usize {
         match self {
-            Self::Number(index) | Self::OneHot(index, _) => *index,
+            Self::Number(index) | Self::OneHot(index, ..) => *index,
         }
     }
 
@@ -34,7 +34,7 @@ impl FeatureColumn<'_> {
     pub(super) fn width(&self) -> usize {
         match self {
             Self::Number(_) => 1,
-            Self::OneHot(_, values) => values.len(),
+            Self::OneHot(_, values, _) => values.len(),
         }
     }
 }
@@ -62,24 +62,18 @@ pub(super) fn feature_columns<'a>(
     }
     let feature = |&index: &usize| match values.get(&index) {
         None => FeatureColumn::Number(index),
-        Some(of) => FeatureColumn::OneHot(index, of.iter().map(String::as_str).zip(0..).collect()),
+        Some(of) => {
+            FeatureColumn::OneHot(index, of, of.iter().map(String::as_str).zip(0..).collect())
+        }
     };
     Ok(indices.iter().map(feature).collect())
 }
 
-pub(super) fn unknown_value(field: &str, values: &HashMap<&str, usize>) -> String {
-    let mut listed: Vec<(&str, usize)> = values.iter().map(|(name, at)| (*name, *at)).collect();
-    listed.sort_unstable_by_key(|(_, at)| *at);
-    let more = if listed.len() > 10 { ", .." } else { "" };
-    let listed: Vec<String> = listed
-        .iter()
-        .take(10)
-        .map(|(name, _)| shown(name))
-        .collect();
+pub(super) fn unknown_value(field: &str, values: &[String]) -> String {
     format!(
-        "found {}, expected one of the values {}{more}; correct the value, or train with rows that have it",
+        "found {}, expected one of the values {}; correct the value, or train with rows that have it",
         shown(field),
-        listed.join(", ")
+        first_names(values)
     )
 }
 

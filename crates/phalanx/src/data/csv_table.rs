@@ -116,7 +116,7 @@ impl<'a> CsvTable<'a> {
 
     /// Adds a label; `false` where it is missing.
     fn push_label(&mut self, lines: &CsvLines<'_>, column: usize, field: &str) -> Result<bool> {
-        if self.options.missing != MissingValues::Fail && is_missing(field.trim()) {
+        if self.options.looks_for_missing() && is_missing(field.trim()) {
             return Ok(false);
         }
         let read = match self.options.kind {
@@ -148,16 +148,16 @@ impl<'a> CsvTable<'a> {
                 self.features.push(value);
                 Ok(true)
             }
-            FeatureColumn::OneHot(column, values) => {
+            FeatureColumn::OneHot(column, values, places) => {
                 let start = self.features.len();
                 if looks_for_missing && is_missing(text) {
                     self.features.resize(start + values.len(), 0.0);
                     return Ok(keeps);
                 }
-                let Some(value) = values.get(text) else {
+                let Some(place) = places.get(text) else {
                     return Err(self.error(lines, *column, &unknown_value(field, values)));
                 };
-                let hot = start + value;
+                let hot = start + place;
                 self.features.resize(start + values.len(), 0.0);
                 self.features[hot] = 1.0;
                 Ok(true)
@@ -250,11 +250,9 @@ fn named_column(lines: &CsvLines<'_>, names: &[String], name: &str, what: &str) 
             "{what} is named {name:?} but the first line holds numbers; give the column's index, or add a header"
         ))),
         ([], _) => {
-            let listed: Vec<String> = names.iter().take(10).map(|name| shown(name)).collect();
-            let more = if names.len() > 10 { ", .." } else { "" };
             Err(lines.error(&format!(
-                "found no column named {name:?}; choose the {what} among {}{more}",
-                listed.join(", ")
+                "found no column named {name:?}; choose the {what} among {}",
+                first_names(names)
             )))
         }
         ([first, second, ..], _) => Err(lines.error(&format!(
@@ -315,13 +313,18 @@ fn class(field: &str) -> std::result::Result<i32, String> {
 }
 
 fn unknown_class(field: &str, classes: &[String]) -> String {
-    let listed: Vec<String> = classes.iter().take(10).map(|name| shown(name)).collect();
-    let more = if classes.len() > 10 { ", .." } else { "" };
     format!(
-        "found {}, expected one of the classes {}{more}; correct the label, or add it to the classes",
+        "found {}, expected one of the classes {}; correct the label, or add it to the classes",
         shown(field),
-        listed.join(", ")
+        first_names(classes)
     )
+}
+
+/// The first ten of some names, for a message.
+pub(super) fn first_names(names: &[String]) -> String {
+    let listed: Vec<String> = names.iter().take(10).map(|name| shown(name)).collect();
+    let more = if names.len() > 10 { ", .." } else { "" };
+    listed.join(", ") + more
 }
 
 /// Whether a trimmed field stands for a value that is not there.
