@@ -1,13 +1,15 @@
 //! `phalanx.product` inside programs of the CPU plugin, against plain loops; on processors that have no such products the tests pass
 //! with a notice.
 
+#[path = "start/plugin.rs"]
+mod plugin;
+
 use std::sync::OnceLock;
 use std::time::Duration;
 
 use phalanx_kernels::register_matmul;
 use phalanx_pjrt::{
-    Buffer, CPU_PLUGIN, Client, CompileOptions, ElementType, ExecuteOptions, Installer, Platform,
-    Plugin, PluginSearch, bytes_of, elements_of,
+    Buffer, Client, CompileOptions, ElementType, ExecuteOptions, bytes_of, elements_of,
 };
 
 const LONG: Duration = Duration::from_secs(60);
@@ -22,15 +24,8 @@ fn client() -> Option<&'static Client> {
     made.as_ref()
 }
 
-fn start() -> Result<Client, Box<dyn std::error::Error>> {
-    let search = PluginSearch::from_process();
-    let plugin = match search.find(Platform::Cpu, None) {
-        Ok(found) => found.path,
-        Err(_) => {
-            Installer::new(search.cache_dir().ok_or("no cache folder")?).install(&CPU_PLUGIN)?
-        }
-    };
-    let client = Client::new(&Plugin::load(plugin)?, &[])?;
+fn start() -> Result<Client, plugin::Failure> {
+    let client = plugin::client(&[])?;
     register_matmul(&client)?;
     // A second time changes nothing.
     register_matmul(&client)?;

@@ -2,13 +2,13 @@
 //!
 //! Both libraries are installed where they are missing; without a network the tests pass with a notice.
 
+mod start;
+
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use phalanx_kernels::{Kernels, ONEDNN};
 use phalanx_pjrt::{
-    Buffer, CPU_PLUGIN, Client, CompileOptions, ElementType, ExecuteOptions, Installer,
-    OptionValue, Platform, Plugin, PluginSearch, bytes_of,
+    Buffer, Client, CompileOptions, ElementType, ExecuteOptions, OptionValue, bytes_of,
 };
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -80,20 +80,10 @@ fn pin() -> rustix::io::Result<()> {
     sched_setaffinity(None, &one)
 }
 
+/// A client with all devices.
 fn client() -> Result<Client, Box<dyn std::error::Error>> {
-    let search = PluginSearch::from_process();
-    let mut installer = Installer::new(search.cache_dir().ok_or("no cache folder")?);
-    installer.offline = std::env::var_os("PHALANX_OFFLINE").is_some();
-    installer.install(&ONEDNN)?;
-    let plugin = match search.find(Platform::Cpu, None) {
-        Ok(found) => found.path,
-        Err(_) => installer.install(&CPU_PLUGIN)?,
-    };
-    let _ = phalanx_kernels::set_openmp_wait_policy();
     let devices = OptionValue::Int(DEVICES as i64);
-    let client = Client::new(&Plugin::load(plugin)?, &[("cpu_device_count", devices)])?;
-    let kernels = Kernels::find(&search, None)?;
-    kernels.register(&client)?;
+    let (client, _) = start::start(&[("cpu_device_count", devices)])?;
     Ok(client)
 }
 

@@ -5,17 +5,21 @@
 mod convolutions;
 mod normalisations;
 mod poolings;
+#[path = "../start/mod.rs"]
+mod start;
+mod tiles;
 mod wrong_calls;
 
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use phalanx_kernels::{Kernels, ONEDNN};
+use phalanx_kernels::Kernels;
 use phalanx_pjrt::{
-    Buffer, CPU_PLUGIN, Client, CompileOptions, ElementType, ExecuteOptions, Installer, Platform,
-    Plugin, PluginSearch, bytes_of, elements_of,
+    Buffer, Client, CompileOptions, ElementType, ExecuteOptions, bytes_of, elements_of,
 };
 use phalanx_testkit::assert_relatively_close;
+
+use crate::start::start;
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -23,28 +27,11 @@ const LONG: Duration = Duration::from_secs(60);
 fn client() -> Option<&'static (Client, Kernels)> {
     static CLIENT: OnceLock<Option<(Client, Kernels)>> = OnceLock::new();
     let made = CLIENT.get_or_init(|| {
-        start()
+        start(&[])
             .inspect_err(|why| eprintln!("not tested, there are no kernels: {why}"))
             .ok()
     });
     made.as_ref()
-}
-
-fn start() -> Result<(Client, Kernels), Box<dyn std::error::Error>> {
-    let search = PluginSearch::from_process();
-    let mut installer = Installer::new(search.cache_dir().ok_or("no cache folder")?);
-    installer.offline = std::env::var_os("PHALANX_OFFLINE").is_some();
-    installer.install(&ONEDNN)?;
-    let plugin = match search.find(Platform::Cpu, None) {
-        Ok(found) => found.path,
-        Err(_) => installer.install(&CPU_PLUGIN)?,
-    };
-    let _ = phalanx_kernels::set_openmp_wait_policy();
-    let client = Client::new(&Plugin::load(plugin)?, &[])?;
-    let kernels = Kernels::find(&search, None)?;
-    kernels.register(&client)?;
-    kernels.register(&client)?;
-    Ok((client, kernels))
 }
 
 /// Dimensions and values.
@@ -190,6 +177,21 @@ const PLAIN: Case = Case {
     groups: 1,
 };
 
+/// The body of a convolution's program. `$x`, `$w`, `$y`, `$b` and `$met` stand for the types of x, the kernel, y, the bias and what the
+/// kernel meets of x.
+const BODY: &str = "\
+%bias = stablehlo.iota dim = 0 : $b
+$slice\
+%y = stablehlo.custom_call @phalanx.conv(%a0, %a1) {api_version = 4 : i32, backend_config = {$config}} : ($x, $w) -> $y
+%dx = stablehlo.custom_call @phalanx.conv_input_gradient(%a2, %a1) {api_version = 4 : i32, backend_config = {$config}} : ($y, $w) -> $x
+%dw = stablehlo.custom_call @phalanx.conv_kernel_gradient(%met, %a2) {api_version = 4 : i32, backend_config = {$met_config}} : ($met, $y) -> $w
+%biased = stablehlo.custom_call @phalanx.conv(%a0, %a1, %bias) {api_version = 4 : i32, backend_config = {$config}} : ($x, $w, $b) -> $y
+%rectified = stablehlo.custom_call @phalanx.conv(%a0, %a1, %bias) {api_version = 4 : i32, backend_config = {$config, relu = true, ceiling = 0.0 : f32}} : ($x, $w, $b) -> $y
+%clipped = stablehlo.custom_call @phalanx.conv(%a0, %a1, %bias) {api_version = 4 : i32, backend_config = {$config, relu = true, ceiling = 3.0 : f32}} : ($x, $w, $b) -> $y
+%selected = stablehlo.custom_call @phalanx.conv_input_gradient(%a2, %a1, %a0) {api_version = 4 : i32, backend_config = {$config}} : ($y, $w, $x) -> $x
+%own = stablehlo.convolution(%a0, %a1) dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f], window = {$window} {batch_group_count = 1 : i64, feature_group_count = $groups : i64} : ($x, $w) -> $y
+return %y, %dx, %dw, %own, %biased, %rectified, %clipped, %selected : $y, $x, $w, $y, $y, $y, $y, $x";
+
 impl Case {
     fn x_dims(&self) -> Vec<i64> {
         vec![self.batch, self.image[0], self.image[1], self.channels[0]]
@@ -252,93 +254,26 @@ impl Case {
 
     /// The same, as one of so many replicas that compute at once.
     fn body_of_one_of(&self, replicas: usize) -> String {
-        let (x, w, y) = (
-            kind(&self.x_dims(), "f32"),
-            kind(&self.kernel_dims(), "f32"),
-            kind(&self.y_dims(), "f32"),
-        );
         let config = format!("{}, replicas = {replicas} : i64", self.attributes());
         let (met, met_kind, met_config) = self.met(&config);
-        let b = kind(&self.kernel_dims()[3..], "f32");
-        let (backwards, biased) = (
-            "phalanx.conv_input_gradient",
-            format!("({x}, {w}, {b}) -> {y}"),
+        let window = format!(
+            "stride = {:?}, pad = [[{}, {}], [{}, {}]], rhs_dilate = {:?}",
+            self.strides, self.low[0], self.high[0], self.low[1], self.high[1], self.dilation,
         );
-        let calls = [
-            (
-                "%y",
-                "phalanx.conv",
-                "%a0, %a1",
-                format!("({x}, {w}) -> {y}"),
-                "",
-            ),
-            (
-                "%dx",
-                backwards,
-                "%a2, %a1",
-                format!("({y}, {w}) -> {x}"),
-                "",
-            ),
-            (
-                "%dw",
-                "phalanx.conv_kernel_gradient",
-                "%met, %a2",
-                format!("({met_kind}, {y}) -> {w}"),
-                "",
-            ),
-            (
-                "%biased",
-                "phalanx.conv",
-                "%a0, %a1, %bias",
-                biased.clone(),
-                "",
-            ),
-            (
-                "%rectified",
-                "phalanx.conv",
-                "%a0, %a1, %bias",
-                biased.clone(),
-                ", relu = true, ceiling = 0.0 : f32",
-            ),
-            (
-                "%clipped",
-                "phalanx.conv",
-                "%a0, %a1, %bias",
-                biased,
-                ", relu = true, ceiling = 3.0 : f32",
-            ),
-            (
-                "%selected",
-                backwards,
-                "%a2, %a1, %a0",
-                format!("({y}, {w}, {x}) -> {x}"),
-                "",
-            ),
+        let values = [
+            ("$slice", met),
+            ("$met_config", met_config),
+            ("$met", met_kind),
+            ("$config", config),
+            ("$window", window),
+            ("$groups", self.groups.to_string()),
+            ("$x", kind(&self.x_dims(), "f32")),
+            ("$w", kind(&self.kernel_dims(), "f32")),
+            ("$y", kind(&self.y_dims(), "f32")),
+            ("$b", kind(&self.kernel_dims()[3..], "f32")),
         ];
-        let mut body = format!("%bias = stablehlo.iota dim = 0 : {b}\n{met}");
-        for (result, name, operands, kinds, more) in calls {
-            let config = if result == "%dw" {
-                &met_config
-            } else {
-                &config
-            };
-            body += &format!(
-                "{result} = stablehlo.custom_call @{name}({operands}) {{api_version = 4 : i32, backend_config = {{{config}{more}}}}} : {kinds}\n"
-            );
-        }
-        body += &format!(
-            "%own = stablehlo.convolution(%a0, %a1) dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f], window = {{stride = {:?}, pad = [[{}, {}], [{}, {}]], rhs_dilate = {:?}}} {{batch_group_count = 1 : i64, feature_group_count = {} : i64}} : ({x}, {w}) -> {y}\n",
-            self.strides,
-            self.low[0],
-            self.high[0],
-            self.low[1],
-            self.high[1],
-            self.dilation,
-            self.groups
-        );
-        body + &format!(
-            "return %y, %dx, %dw, %own, %biased, %rectified, %clipped, %selected : {y}, {x}, {w}, {y}, {y}, {y}, {y}, {x}"
-        )
+        let fill = |body: String, (name, value): &(&str, String)| body.replace(name, value);
+        values.iter().fold(BODY.to_owned(), fill)
     }
 
     /// The elements of x that the kernel meets, and the attributes of a call with them: with a kernel of one place and strides these

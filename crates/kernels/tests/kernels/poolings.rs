@@ -125,10 +125,9 @@ fn xlas_pooling(case: &Case) -> String {
     )
 }
 
-#[test]
-fn poolings_keep_nan_and_the_infinities() {
-    let Some((client, _)) = client() else { return };
-    let in_padding = Case {
+/// Windows that lie in the padding, and an image that is one window.
+const EDGES: [Case; 2] = [
+    Case {
         name: "windows in the padding",
         kernel: [2, 2],
         strides: [2, 2],
@@ -136,27 +135,21 @@ fn poolings_keep_nan_and_the_infinities() {
         high: [3, 2],
         channels: [19, 19],
         ..PLAIN
-    };
-    let one_window = Case {
+    },
+    Case {
         name: "one window",
         batch: 1,
         image: [2, 2],
         channels: [1, 1],
         ..POOLS[0]
-    };
-    for case in POOLS.into_iter().chain([in_padding, one_window]) {
-        let mut x = Array::noise(&case.x_dims(), 15);
-        for (i, x) in x.values.iter_mut().enumerate() {
-            match i * 7 / 5 % 11 {
-                1 => *x = f32::NAN,
-                2..6 => *x = f32::NEG_INFINITY,
-                6 => *x = f32::INFINITY,
-                _ => {}
-            }
-        }
-        if case.name == one_window.name {
-            x.values = vec![1.0, f32::NAN, 2.0, 3.0];
-        }
+    },
+];
+
+#[test]
+fn poolings_keep_nan_and_the_infinities() {
+    let Some((client, _)) = client() else { return };
+    for case in POOLS.into_iter().chain(EDGES) {
+        let x = not_finite(&case);
         let dy = Array::noise(&case.y_dims(), 16);
         let y_kind = kind(&case.y_dims(), "f32");
         let body = pooling_body(&case);
@@ -165,20 +158,7 @@ fn poolings_keep_nan_and_the_infinities() {
         let body = format!("{calls}{}{names} : {y_kind}, {kinds}", xlas_pooling(&case));
         let shapes = [case.y_dims(), case.y_dims(), case.x_dims()];
         let found = run(client, &[&x, &dy], &shapes, &body).unwrap();
-        // Each dy goes to the first NaN, else to the first of the largest.
-        let mut best = vec![None; dy.values.len()];
-        let depthwise = Case {
-            groups: case.channels[0],
-            ..case
-        };
-        depthwise.products(|at_x, _, at_y| {
-            let (at_x, best) = (x.at(at_x), &mut best[dy.at(at_y)]);
-            let value = x.values[at_x];
-            let larger = |held: f32| value > held || value.is_nan() && !held.is_nan();
-            if best.is_none_or(|place: usize| larger(x.values[place])) {
-                *best = Some(at_x);
-            }
-        });
+        let best = largest_or_nan(&case, &x, &dy);
         for (i, best) in best.iter().enumerate() {
             let expected = best.map_or(f32::NEG_INFINITY, |place| x.values[place]);
             let (own, y) = (found[0][i], found[1][i]);
@@ -199,4 +179,39 @@ fn poolings_keep_nan_and_the_infinities() {
         }
         assert_close(&format!("{}: dx", case.name), &found[2], &dx.values);
     }
+}
+
+/// An image with NaN and both infinities.
+fn not_finite(case: &Case) -> Array {
+    let mut x = Array::noise(&case.x_dims(), 15);
+    for (i, x) in x.values.iter_mut().enumerate() {
+        match i * 7 / 5 % 11 {
+            1 => *x = f32::NAN,
+            2..6 => *x = f32::NEG_INFINITY,
+            6 => *x = f32::INFINITY,
+            _ => {}
+        }
+    }
+    if case.name == "one window" {
+        x.values = vec![1.0, f32::NAN, 2.0, 3.0];
+    }
+    x
+}
+
+/// Where in x the result of each window is: at its first NaN, else at the first of the largest.
+fn largest_or_nan(case: &Case, x: &Array, dy: &Array) -> Vec<Option<usize>> {
+    let mut best = vec![None; dy.values.len()];
+    let depthwise = Case {
+        groups: case.channels[0],
+        ..*case
+    };
+    depthwise.products(|at_x, _, at_y| {
+        let (at_x, best) = (x.at(at_x), &mut best[dy.at(at_y)]);
+        let value = x.values[at_x];
+        let larger = |held: f32| value > held || value.is_nan() && !held.is_nan();
+        if best.is_none_or(|place: usize| larger(x.values[place])) {
+            *best = Some(at_x);
+        }
+    });
+    best
 }
