@@ -294,17 +294,22 @@ mod tests {
             .sum()
     }
 
-    /// Phases of all kinds by workers who are apart or step together; what is on disk gives the same control, and stays small.
-    #[test]
-    fn the_control_comes_back_from_a_snapshot_and_the_log_after_it() {
-        for mode in [Mode::Async, Mode::Sync { backup_workers: 1 }] {
+    /// A control of three workers and its folder, which is kept small by snapshots.
+    struct Recorded {
+        state: ControlState,
+        settings: ControlSettings,
+        options: ServerOptions,
+        folder: std::path::PathBuf,
+    }
+
+    impl Recorded {
+        fn new(mode: Mode) -> Self {
             let settings = ControlSettings {
                 workers: 3,
                 mode,
                 goes_on_without_chief: true,
             };
-            let name = format!("{mode}").replace(' ', "-");
-            let folder = folder(&name);
+            let folder = folder(&format!("{mode}").replace(' ', "-"));
             let _ = std::fs::remove_dir_all(&folder);
             let options = ServerOptions {
                 control_snapshot_bytes: 2000,
@@ -312,59 +317,84 @@ mod tests {
             };
             let mut state = ControlState::default();
             state.recover(&folder, Durability::Process).unwrap();
-            let hello = |worker| Hello {
+            let first = Request::Hello(Hello {
                 job: String::new(),
                 version: String::new(),
-                worker,
+                worker: 0,
                 incarnation: 1,
                 settings: settings.clone(),
-            };
-            let first = Request::Hello(hello(0));
+            });
             state.keep(0, &first, &[], &options).unwrap();
             state.control = Some(Control::new(settings.clone()));
-            let said = |state: &mut ControlState, worker, request: Request, bytes: Vec<u8>| {
-                state.keep(worker, &request, &bytes, &options).unwrap();
-                change(state.control.as_mut().unwrap(), worker, &request, bytes).unwrap();
-            };
-            let mut longest = 0;
-            for epoch in 0..40u64 {
-                let kinds = [PhaseKind::Train, PhaseKind::Sum, PhaseKind::Collect];
-                let kind = kinds[(epoch % 3) as usize];
-                let phase = format!("phase {epoch}");
-                for worker in 0..3 {
-                    let now = Duration::ZERO;
-                    let control = state.control.as_mut().unwrap();
-                    control.hello(now, worker, 1, &settings).unwrap();
-                    let (phase, start, end) = (phase.clone(), 0, 4);
-                    let enter = Request::Enter {
-                        phase,
-                        kind,
-                        start,
-                        end,
-                    };
-                    said(&mut state, worker, enter, Vec::new());
-                }
-                let put = Request::Put { key: phase.clone() };
-                said(&mut state, 0, put, vec![epoch as u8; 3]);
-                // Of the last phase some work is left with workers.
-                let rounds = if epoch == 39 { 1 } else { 5 };
-                for worker in (0..3).cycle().take(3 * rounds) {
-                    let control = state.control.as_mut().unwrap();
-                    let grant = control.next(Duration::ZERO, worker, &phase).unwrap();
-                    let Grant::Work(work) = grant else { continue };
-                    let done = Request::Done {
-                        phase: phase.clone(),
-                        work: work.id,
-                        weight: 1.5,
-                        rows: 2.0,
-                        staleness: work.item,
-                    };
-                    if epoch < 39 || worker > 0 {
-                        said(&mut state, worker, done, f64::to_le_bytes(0.1).to_vec());
-                    }
-                }
-                longest = longest.max(bytes_of(&folder));
+            Self {
+                state,
+                settings,
+                options,
+                folder,
             }
+        }
+
+        fn control(&mut self) -> &mut Control {
+            self.state.control.as_mut().unwrap()
+        }
+
+        fn say(&mut self, worker: usize, request: &Request, bytes: Vec<u8>) {
+            let state = &mut self.state;
+            state.keep(worker, request, &bytes, &self.options).unwrap();
+            change(self.control(), worker, request, bytes).unwrap();
+        }
+
+        /// All enter a phase; `rounds` pieces of work go to each.
+        fn phase(&mut self, epoch: u64, rounds: usize, is_last: bool) {
+            let kinds = [PhaseKind::Train, PhaseKind::Sum, PhaseKind::Collect];
+            let phase = format!("phase {epoch}");
+            for worker in 0..3 {
+                let settings = self.settings.clone();
+                let control = self.control();
+                control.hello(Duration::ZERO, worker, 1, &settings).unwrap();
+                let enter = Request::Enter {
+                    phase: phase.clone(),
+                    kind: kinds[(epoch % 3) as usize],
+                    start: 0,
+                    end: 4,
+                };
+                self.say(worker, &enter, Vec::new());
+            }
+            let put = Request::Put { key: phase.clone() };
+            self.say(0, &put, vec![epoch as u8; 3]);
+            for worker in (0..3).cycle().take(3 * rounds) {
+                let grant = self.control().next(Duration::ZERO, worker, &phase);
+                let Grant::Work(work) = grant.unwrap() else {
+                    continue;
+                };
+                let done = Request::Done {
+                    phase: phase.clone(),
+                    work: work.id,
+                    weight: 1.5,
+                    rows: 2.0,
+                    staleness: work.item,
+                };
+                if !is_last || worker > 0 {
+                    self.say(worker, &done, f64::to_le_bytes(0.1).to_vec());
+                }
+            }
+        }
+    }
+
+    /// Phases of all kinds by workers who are apart or step together; what is on disk gives the same control, and stays small.
+    #[test]
+    fn the_control_comes_back_from_a_snapshot_and_the_log_after_it() {
+        for mode in [Mode::Async, Mode::Sync { backup_workers: 1 }] {
+            let mut recorded = Recorded::new(mode);
+            let mut longest = 0;
+            for epoch in 0..39 {
+                recorded.phase(epoch, 5, false);
+                longest = longest.max(bytes_of(&recorded.folder));
+            }
+            // Of the last phase some work is left with workers.
+            recorded.phase(39, 1, true);
+            longest = longest.max(bytes_of(&recorded.folder));
+            let Recorded { state, folder, .. } = recorded;
             let live = serde_json::to_string(&state.control.unwrap().at_rest()).unwrap();
             let mut again = ControlState::default();
             again.recover(&folder, Durability::Process).unwrap();

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -141,6 +141,72 @@ fn push(client: &Client, worker: usize, pushes: u64, pushed: &AtomicU64) {
     }
 }
 
+/// What workers and the process that kills the server know of each other.
+struct Progress {
+    pushed: AtomicU64,
+    total: u64,
+}
+
+impl Progress {
+    fn pushed(&self) -> u64 {
+        self.pushed.load(Ordering::Relaxed)
+    }
+
+    fn is_over(&self) -> bool {
+        self.pushed() == self.total
+    }
+}
+
+/// The server's process, how often it was killed, and how long it took at most until pushes were acknowledged again.
+struct Killed {
+    server: Child,
+    kills: u64,
+    longest: Duration,
+}
+
+impl Killed {
+    /// Kills the server, starts it, and waits until workers push.
+    fn kill(&mut self, port: u16, folder: &Path, progress: &Progress) {
+        self.server.kill().unwrap();
+        self.server.wait().unwrap();
+        let (at, since) = (progress.pushed(), Instant::now());
+        self.server = start(port, folder);
+        while progress.pushed() <= at + WORKERS as u64 && !progress.is_over() {
+            assert!(
+                since.elapsed() < Duration::from_secs(30),
+                "it does not come back"
+            );
+            thread::sleep(Duration::from_millis(1));
+        }
+        self.longest = self.longest.max(since.elapsed());
+        self.kills += 1;
+    }
+}
+
+/// A worker, from its connection to its last push.
+fn work(port: u16, worker: usize, pushes: u64, progress: &Progress) -> Client {
+    let client = client(port, worker);
+    let create = Request::Create {
+        description: String::new(),
+    };
+    client.ask_server(0, &create, &[]).unwrap();
+    push(&client, worker, pushes, &progress.pushed);
+    client
+}
+
+/// How often the server has applied each piece of work.
+fn applied(client: &Client) -> Counts {
+    let pull = Request::Pull {
+        have: None,
+        commit: None,
+        what: String::new(),
+    };
+    let (_, bytes) = client.ask_server(0, &pull, &[]).unwrap();
+    let mut counts = Counts::default();
+    counts.load(&bytes).unwrap();
+    counts
+}
+
 #[test]
 fn acknowledged_pushes_survive_a_server_that_is_killed_again_and_again() {
     let pushes = std::env::var("PHALANX_PUSHES").ok();
@@ -152,69 +218,41 @@ fn acknowledged_pushes_survive_a_server_that_is_killed_again_and_again() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         listener.local_addr().unwrap().port()
     };
-    let mut server = start(port, &folder);
-    let (pushed, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
-    let (mut kills, mut longest) = (0, Duration::ZERO);
+    let mut killed = Killed {
+        server: start(port, &folder),
+        kills: 0,
+        longest: Duration::ZERO,
+    };
+    let progress = &Progress {
+        pushed: AtomicU64::new(0),
+        total: each * WORKERS as u64,
+    };
     thread::scope(|scope| {
-        let (pushed, is_over) = (&pushed, &is_over);
-        let workers = (0..WORKERS).map(|worker| {
-            scope.spawn(move || {
-                let client = client(port, worker);
-                let create = Request::Create {
-                    description: String::new(),
-                };
-                client.ask_server(0, &create, &[]).unwrap();
-                push(&client, worker, each, pushed);
-                is_over.store(
-                    pushed.load(Ordering::Relaxed) == each * WORKERS as u64,
-                    Ordering::Relaxed,
-                );
-                client
-            })
-        });
+        let workers =
+            (0..WORKERS).map(|worker| scope.spawn(move || work(port, worker, each, progress)));
         let workers: Vec<_> = workers.collect();
         // The server dies after each few hundred pushes, in the middle of others.
         let mut next = 50;
-        while !is_over.load(Ordering::Relaxed) {
-            assert!(workers.iter().all(|w| !w.is_finished()) || pushed.load(Ordering::Relaxed) > 0);
-            if pushed.load(Ordering::Relaxed) >= next {
-                server.kill().unwrap();
-                server.wait().unwrap();
-                let (at, since) = (pushed.load(Ordering::Relaxed), Instant::now());
-                server = start(port, &folder);
-                while pushed.load(Ordering::Relaxed) <= at + WORKERS as u64
-                    && !is_over.load(Ordering::Relaxed)
-                {
-                    assert!(
-                        since.elapsed() < Duration::from_secs(30),
-                        "it does not come back"
-                    );
-                    thread::sleep(Duration::from_millis(1));
-                }
-                longest = longest.max(since.elapsed());
-                kills += 1;
-                next = pushed.load(Ordering::Relaxed) + 100 + (kills * 37) % 400;
+        while !progress.is_over() {
+            assert!(workers.iter().all(|w| !w.is_finished()) || progress.pushed() > 0);
+            if progress.pushed() >= next {
+                killed.kill(port, &folder, progress);
+                next = progress.pushed() + 100 + (killed.kills * 37) % 400;
             }
             thread::sleep(Duration::from_millis(1));
         }
         let clients: Vec<Client> = workers.into_iter().map(|w| w.join().unwrap()).collect();
-        let pull = Request::Pull {
-            have: None,
-            commit: None,
-            what: String::new(),
-        };
-        let (_, bytes) = clients[0].ask_server(0, &pull, &[]).unwrap();
-        let mut counts = Counts::default();
-        counts.load(&bytes).unwrap();
+        let counts = applied(&clients[0]);
         clients.iter().for_each(Client::leave);
-        let total = each * WORKERS as u64;
-        assert_eq!(counts.0.len() as u64, total, "pushes were lost");
+        assert_eq!(counts.0.len() as u64, progress.total, "pushes were lost");
         let twice = counts.0.values().filter(|count| **count != 1).count();
         assert_eq!(twice, 0, "pushes were applied twice");
-        println!(
-            "{total} pushes, {kills} kills, at most {longest:?} until pushes were acknowledged again"
-        );
     });
-    server.wait().unwrap();
+    killed.server.wait().unwrap();
+    let (kills, longest) = (killed.kills, killed.longest);
+    let total = progress.total;
+    println!(
+        "{total} pushes, {kills} kills, at most {longest:?} until pushes were acknowledged again"
+    );
     assert!(kills > 5, "{kills}");
 }
