@@ -4,22 +4,28 @@
 //! Workers are processes of this test binary under the supervisor of `phalanx launch`. A trial is a seed: how many workers, when what
 //! is done to whom. PHALANX_TEST_TRIALS runs more than the few of each test run, PHALANX_TEST_SEED one of them.
 
+mod run;
+mod trial;
+
 use std::collections::BTreeMap;
-use std::io::{self, Write};
 use std::num::NonZeroUsize;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use phalanx::engine::{Engine, EngineOptions};
 use phalanx::prelude::*;
 use phalanx::strategy::{CommunicationOptions, MultiWorkerMirroredStrategy};
-use phalanx_cluster::launch::{Console, Launch, Outcome, ReservedPorts, Show, Stop};
+use phalanx_cluster::launch::ReservedPorts;
 
+use self::run::Run;
+use self::trial::{Fault, KILL_SECOND, Trial};
 use crate::{TOLERANCE, apart, cases};
+
+pub(crate) use self::run::begun;
 
 /// Where workers write; a process without it is no worker.
 pub(crate) const FOLDER: &str = "PHALANX_TEST_RECOVERY";
@@ -38,8 +44,6 @@ const LENGTH: &str = "PHALANX_TEST_LENGTH";
 /// The examples before a worker says that it has begun.
 const BEGUN_AFTER: &str = "PHALANX_TEST_BEGUN_AFTER";
 const EPOCHS: usize = 5;
-/// Longer than any trial takes unless it hangs.
-const LONG: Duration = Duration::from_secs(300);
 
 /// The test that a worker's process runs; nothing where this is no such process.
 #[test]
@@ -115,267 +119,6 @@ fn length() -> (usize, usize) {
     })
 }
 
-/// A generator of numbers (splitmix64).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % bound
-    }
-}
-
-/// What is done to a worker, so long after the first one has begun to train.
-#[derive(Debug, Clone, Copy)]
-struct Fault {
-    after: Duration,
-    rank: usize,
-    /// Stopped for so long, or killed.
-    stopped: Option<Duration>,
-}
-
-/// What a seed does to whom.
-#[derive(Debug)]
-struct Trial {
-    workers: usize,
-    faults: Vec<Fault>,
-}
-
-impl Trial {
-    fn new(seed: u64) -> Self {
-        let mut random = Random(seed);
-        let workers = 2 + (seed % 3) as usize;
-        let after = Duration::from_millis(random.below(1200));
-        let rank = random.below(workers as u64) as usize;
-        let other = (rank + 1 + random.below(workers as u64 - 1) as usize) % workers;
-        let later = after + Duration::from_millis(20 + random.below(900));
-        let kill = |after, rank| Fault {
-            after,
-            rank,
-            stopped: None,
-        };
-        let stop = |seconds| Fault {
-            after,
-            rank,
-            stopped: Some(Duration::from_secs(seconds)),
-        };
-        let faults = match seed / 3 % 8 {
-            0 => vec![kill(after, rank)],
-            1 => vec![kill(after, 0)],
-            2 => vec![kill(after, rank), kill(after, other)],
-            // Most likely while the others meet again.
-            3 => vec![kill(after, rank), kill(later, other)],
-            4 => vec![kill(after, rank), kill(later, rank)],
-            5 => vec![stop(3)],
-            // Longer than the lease.
-            6 => vec![stop(8)],
-            _ => vec![stop(30)],
-        };
-        Self { workers, faults }
-    }
-}
-
-/// Lines that a launch has printed, with the time of each.
-#[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<(Instant, String)>>>);
-
-impl Write for Lines {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let line = String::from_utf8_lossy(bytes).into_owned();
-        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        lines.push((Instant::now(), line));
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Lines {
-    fn all(&self) -> Vec<(Instant, String)> {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
-    }
-
-    fn text(&self) -> String {
-        self.all().into_iter().map(|(_, line)| line).collect()
-    }
-}
-
-/// How a training ended.
-struct Trained {
-    /// What each worker wrote.
-    outs: Vec<String>,
-    lines: Lines,
-    /// When each fault was done to a process.
-    done: Vec<Instant>,
-}
-
-/// How many processes of a rank (of any, if it is empty) have begun to train.
-pub(crate) fn begun(folder: &Path, rank: &str) -> usize {
-    let is_mark = |name: &str| {
-        name.ends_with(".begun")
-            && name
-                .split('.')
-                .next()
-                .is_some_and(|of| rank.is_empty() || of == rank)
-    };
-    let files = std::fs::read_dir(folder).unwrap().flatten();
-    files
-        .filter(|file| file.file_name().to_str().is_some_and(is_mark))
-        .count()
-}
-
-struct Run {
-    folder: PathBuf,
-    job: String,
-    lines: Lines,
-}
-
-impl Run {
-    fn new(name: &str) -> Self {
-        let job = format!("phalanx-recovery-{name}-{}", std::process::id());
-        let folder = std::env::temp_dir().join(&job);
-        let _ = std::fs::remove_dir_all(&folder);
-        std::fs::create_dir_all(&folder).unwrap();
-        Self {
-            folder,
-            job,
-            lines: Lines::default(),
-        }
-    }
-
-    fn launch(&self, workers: usize) -> Launch {
-        let program = [
-            "/usr/bin/env".into(),
-            format!("{FOLDER}={}", self.folder.display()).into(),
-            std::env::current_exe().unwrap().into_os_string(),
-            "--exact".into(),
-            "recovery::worker".into(),
-            "--nocapture".into(),
-        ];
-        let workers = NonZeroUsize::new(workers).unwrap();
-        let logs = self.folder.join("logs");
-        let mut launch = Launch::new(program.into(), workers, &self.job, logs);
-        launch.max_restarts = 5;
-        launch.pin = false;
-        launch.show = Show::All;
-        launch.recover_within = Duration::from_secs(120);
-        launch
-    }
-
-    fn start(&self, launch: Launch) -> thread::JoinHandle<Outcome> {
-        let console = Console {
-            out: Box::new(io::sink()),
-            err: Box::new(self.lines.clone()),
-        };
-        thread::spawn(move || launch.run(&Stop::default(), console, None).unwrap())
-    }
-
-    /// The processes of this job with this rank.
-    fn processes(&self, rank: usize) -> Vec<i32> {
-        let wanted = [
-            format!("PHALANX_JOB_ID={}", self.job),
-            format!("RANK={rank}"),
-        ];
-        let has_all = |process: &i32| {
-            let variables = std::fs::read(format!("/proc/{process}/environ")).unwrap_or_default();
-            let variables: Vec<&[u8]> = variables.split(|byte| *byte == 0).collect();
-            wanted.iter().all(|one| variables.contains(&one.as_bytes()))
-        };
-        let folders = std::fs::read_dir("/proc").unwrap().flatten();
-        let numbers = folders.filter_map(|folder| folder.file_name().to_str()?.parse().ok());
-        numbers.filter(has_all).collect()
-    }
-
-    fn signal(&self, rank: usize, signal: &str) -> bool {
-        let processes = self.processes(rank);
-        for process in &processes {
-            let sent = Command::new("kill")
-                .args([signal, &process.to_string()])
-                .status();
-            // It may have ended just now.
-            let _ = sent.unwrap();
-        }
-        !processes.is_empty()
-    }
-
-    /// Waits until something holds.
-    fn until(&self, what: &str, mut holds: impl FnMut() -> bool) {
-        let start = Instant::now();
-        while !holds() {
-            assert!(
-                start.elapsed() < LONG,
-                "not yet: {what}: {}",
-                self.lines.text()
-            );
-            thread::sleep(Duration::from_millis(5));
-        }
-    }
-
-    /// Trains with these faults.
-    fn train(&self, workers: usize, faults: &[Fault]) -> Trained {
-        self.train_with(self.launch(workers), faults, "")
-    }
-
-    /// Trains with these faults, and slowly until `awaited` has been printed.
-    fn train_with(&self, launch: Launch, faults: &[Fault], awaited: &str) -> Trained {
-        let workers = launch.workers.get();
-        let running = self.start(launch);
-        self.until("a worker trains", || {
-            running.is_finished() || begun(&self.folder, "") > 0
-        });
-        let training = Instant::now();
-        let mut done = Vec::new();
-        for fault in faults {
-            thread::sleep(fault.after.saturating_sub(training.elapsed()));
-            let Some(pause) = fault.stopped else {
-                if self.signal(fault.rank, "-KILL") {
-                    done.push(Instant::now());
-                }
-                continue;
-            };
-            self.signal(fault.rank, "-STOP");
-            thread::sleep(pause);
-            self.signal(fault.rank, "-CONT");
-        }
-        self.until(awaited, || {
-            running.is_finished() || self.lines.text().contains(awaited)
-        });
-        std::fs::write(self.folder.join(GO), "").unwrap();
-        self.until("the end", || running.is_finished());
-        let outcome = running.join().unwrap();
-        assert_eq!(outcome.exit_code(), 0, "{outcome:?} {}", self.lines.text());
-        Trained {
-            outs: self.outs(workers),
-            lines: self.lines.clone(),
-            done,
-        }
-    }
-}
-
-impl Run {
-    /// What each worker wrote; nothing of those that were lost for good.
-    fn outs(&self, workers: usize) -> Vec<String> {
-        let read = |rank: usize| std::fs::read_to_string(self.folder.join(format!("{rank}.out")));
-        (0..workers)
-            .map(|rank| read(rank).unwrap_or_default())
-            .collect()
-    }
-}
-
-impl Drop for Run {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.folder);
-    }
-}
-
 /// What a training of so many workers leaves to which nothing happens.
 pub(crate) fn unbroken(workers: usize) -> String {
     static ALL: Mutex<BTreeMap<usize, String>> = Mutex::new(BTreeMap::new());
@@ -391,17 +134,6 @@ pub(crate) fn unbroken(workers: usize) -> String {
         trained.outs[0].clone()
     };
     all.entry(workers).or_insert_with(train).clone()
-}
-
-/// From each kill to the first step made after it, where the training was not over before.
-fn recoveries(trained: &Trained) -> Vec<Duration> {
-    let lines = trained.lines.all();
-    let went_on = |killed: &Instant| {
-        let mut later = lines.iter().filter(|(at, _)| at > killed);
-        let (at, _) = later.find(|(_, line)| line.contains("goes on from step"))?;
-        Some(at.duration_since(*killed))
-    };
-    trained.done.iter().filter_map(went_on).collect()
 }
 
 #[test]
@@ -426,7 +158,7 @@ fn killed_and_stopped_workers_change_nothing() {
                 "seed {seed} {trial:?} worker {rank}\n{lines}"
             );
         }
-        let recovered = recoveries(&trained);
+        let recovered = trained.recoveries();
         eprintln!("seed {seed}: {trial:?}: recovered in {recovered:?}");
         if std::env::var_os("PHALANX_TEST_SEED").is_some() {
             eprintln!("{}", trained.lines.text());
@@ -536,7 +268,7 @@ fn a_loss_among_quick_steps_changes_nothing() {
         ..KILL_SECOND
     };
     let trained = train("quick", &[kill]);
-    assert_eq!(recoveries(&trained).len(), 1, "{}", trained.lines.text());
+    assert_eq!(trained.recoveries().len(), 1, "{}", trained.lines.text());
     assert_eq!(trained.outs, expected, "{}", trained.lines.text());
 }
 
@@ -550,12 +282,6 @@ fn numbers(out: &str) -> Vec<f64> {
     );
     numbers
 }
-
-const KILL_SECOND: Fault = Fault {
-    after: Duration::from_millis(300),
-    rank: 1,
-    stopped: None,
-};
 
 #[test]
 fn fewer_go_on_with_the_same_batches() {
