@@ -158,62 +158,99 @@ fn call(g: &Graph, p: &mut Picks, values: &[Tensor], foreign: &Tensor) -> Vec<Te
     } else {
         p.tensor(values)
     };
-    let one = |tensor: Tensor| vec![tensor];
     match p.below(49) {
-        0 => one(x + y),
-        1 => one(x / y),
-        2 => one(x.pow(y)),
-        3 => one(x.and(y)),
-        4 => one(x.shift_left(y)),
-        5 => one(x.maximum(y)),
-        6 => one(x.less(y)),
-        7 => one(x.equal(y).select(x, y)),
-        8 => one(x.select(y, x)),
-        9 => one(x.exp().log1p()),
-        10 => one(x.not()),
-        11 => one(x.is_finite()),
-        12 => one(-x.abs().sign()),
-        13 => one(x.convert(p.dtype())),
-        14 => one(x.bitcast(p.dtype())),
-        15 => one(x.reshape(&p.sizes())),
-        16 => one(x.reshape(&[x.shape().len()])),
-        17 => one(x.transpose(&p.dims())),
-        18 => one(x.transpose(&(0..x.rank()).rev().collect::<Vec<_>>())),
-        19 => one(x.broadcast_to(&p.sizes())),
-        20 => one(x.broadcast_in(&p.sizes(), &p.dims())),
-        21 => one(x.reverse(&p.dims())),
+        number @ ..15 => vec![elementwise(number, p, x, y)],
+        number @ 15..28 => vec![rearranged(number, p, x, y)],
+        number @ 28..41 => vec![combined(number, p, x, y)],
+        41 => {
+            let key = g.constant(HostTensor::new([2], &[1u32, 2]));
+            vec![g.random_bits(&key, &g.scalar(DType::U32, p.number()), &p.sizes())]
+        }
+        42 => vec![g.iota(Shape::new(p.dtype(), p.sizes()), p.dim())],
+        43 => scan(g, p, [x, y], foreign),
+        44 => while_loop(g, p, [x, y]),
+        46 => case(g, p, [x, y], foreign),
+        45 => {
+            let via = [Via::Native, Via::OneDevice, Via::Hierarchical][p.below(3)];
+            g.all_reduce(&[x, y], p.kind(), via)
+        }
+        47 => vec![
+            x.all_gather(p.dim())
+                .reduce_scatter(p.dim())
+                .all_to_all(p.dim(), p.dim()),
+        ],
+        _ => vec![x.collective_permute(&p.list(|p| (p.below(3), p.below(3))))],
+    }
+}
+
+fn elementwise(number: usize, p: &mut Picks, x: &Tensor, y: &Tensor) -> Tensor {
+    match number {
+        0 => x + y,
+        1 => x / y,
+        2 => x.pow(y),
+        3 => x.and(y),
+        4 => x.shift_left(y),
+        5 => x.maximum(y),
+        6 => x.less(y),
+        7 => x.equal(y).select(x, y),
+        8 => x.select(y, x),
+        9 => x.exp().log1p(),
+        10 => x.not(),
+        11 => x.is_finite(),
+        12 => -x.abs().sign(),
+        13 => x.convert(p.dtype()),
+        _ => x.bitcast(p.dtype()),
+    }
+}
+
+fn rearranged(number: usize, p: &mut Picks, x: &Tensor, y: &Tensor) -> Tensor {
+    let g = x.graph();
+    match number {
+        15 => x.reshape(&p.sizes()),
+        16 => x.reshape(&[x.shape().len()]),
+        17 => x.transpose(&p.dims()),
+        18 => x.transpose(&(0..x.rank()).rev().collect::<Vec<_>>()),
+        19 => x.broadcast_to(&p.sizes()),
+        20 => x.broadcast_in(&p.sizes(), &p.dims()),
+        21 => x.reverse(&p.dims()),
         22 => {
             let pads = p.per_dim(x, |p| PadDim {
                 low: p.edge(),
                 high: p.edge(),
                 interior: p.size(),
             });
-            one(x.pad(&pads, p.number()))
+            x.pad(&pads, p.number())
         }
-        23 => one(x.slice(&p.per_dim(x, |p| SliceDim {
+        23 => x.slice(&p.per_dim(x, |p| SliceDim {
             start: p.size(),
             limit: p.size(),
             stride: p.size(),
-        }))),
-        24 => one(x.slice_dim(p.dim(), p.size(), p.size())),
+        })),
+        24 => x.slice_dim(p.dim(), p.size(), p.size()),
         25 => {
             let sizes = p.per_dim(x, Picks::size);
             let starts: Vec<Tensor> = p.per_dim(x, |p| g.scalar(DType::I32, p.number()));
-            one(x.dynamic_slice(&starts.iter().collect::<Vec<_>>(), &sizes))
+            x.dynamic_slice(&starts.iter().collect::<Vec<_>>(), &sizes)
         }
         26 => {
             let starts: Vec<Tensor> = p.per_dim(x, |p| g.scalar(DType::I32, p.number()));
-            one(x.dynamic_update_slice(y, &starts.iter().collect::<Vec<_>>()))
+            x.dynamic_update_slice(y, &starts.iter().collect::<Vec<_>>())
         }
-        27 => one(Tensor::concat(&[x, y, x], p.dim())),
-        28 => one(x.gather(y, p.dim())),
-        29 => one(x.gather(&y.convert(DType::I32), p.dim())),
+        _ => Tensor::concat(&[x, y, x], p.dim()),
+    }
+}
+
+/// Gathers, products and reductions.
+fn combined(number: usize, p: &mut Picks, x: &Tensor, y: &Tensor) -> Tensor {
+    match number {
+        28 => x.gather(y, p.dim()),
+        29 => x.gather(&y.convert(DType::I32), p.dim()),
         30 => {
             let (at, dim) = (y.convert(DType::I32), p.dim());
-            one(x.scatter_add(&at, &x.gather(&at, dim), dim))
+            x.scatter_add(&at, &x.gather(&at, dim), dim)
         }
-        31 => one(x.one_hot(p.size(), p.dtype())),
-        32 => one(x.matmul(y)),
+        31 => x.one_hot(p.size(), p.dtype()),
+        32 => x.matmul(y),
         33 => {
             let dims = DotDims {
                 lhs_batch: p.dims(),
@@ -222,15 +259,15 @@ fn call(g: &Graph, p: &mut Picks, values: &[Tensor], foreign: &Tensor) -> Vec<Te
                 rhs_contract: p.dims(),
                 dtype: p.dtype(),
             };
-            one(x.dot(y, dims))
+            x.dot(y, dims)
         }
-        34 => one(x.conv(y, p.conv(x.rank()))),
-        35 => one(x.reduce(p.kind(), &p.dims())),
-        36 => one(x.mean(&p.dims())),
-        37 => one(x.max(&[p.dim()]).keep_dims(&p.dims())),
-        38 => one(x.argmax(p.dim())),
-        39 => one(x.logsumexp(p.dim()) + x.log_softmax(p.dim()).sum_all()),
-        40 => {
+        34 => x.conv(y, p.conv(x.rank())),
+        35 => x.reduce(p.kind(), &p.dims()),
+        36 => x.mean(&p.dims()),
+        37 => x.max(&[p.dim()]).keep_dims(&p.dims()),
+        38 => x.argmax(p.dim()),
+        39 => x.logsumexp(p.dim()) + x.log_softmax(p.dim()).sum_all(),
+        _ => {
             let kind = p.kind();
             let small = |p: &mut Picks| {
                 if p.below(20) == 0 {
@@ -253,63 +290,52 @@ fn call(g: &Graph, p: &mut Picks, values: &[Tensor], foreign: &Tensor) -> Vec<Te
                 low: pad(p),
                 high: pad(p),
             });
-            one(x.reduce_window(kind, &window))
+            x.reduce_window(kind, &window)
         }
-        41 => {
-            let key = g.constant(HostTensor::new([2], &[1u32, 2]));
-            one(g.random_bits(&key, &g.scalar(DType::U32, p.number()), &p.sizes()))
-        }
-        42 => one(g.iota(Shape::new(p.dtype(), p.sizes()), p.dim())),
-        43 => {
-            let (length, rows) = (p.size(), p.below(2));
-            let (carry, ys) = g.scan(length, &[x], &[y, y][..rows], &[y], |c, r, k| {
-                let next = if p.below(6) == 0 {
-                    call(g, p, &[c[0].clone()], foreign).swap_remove(0)
-                } else {
-                    c[0].maximum(&c[0])
-                };
-                (
-                    vec![next],
-                    vec![r.first().unwrap_or(&k[0]).clone(), k[0].clone()],
-                )
-            });
-            assert_eq!((carry.len(), ys.len()), (1, 2));
-            [carry, ys].concat()
-        }
-        44 => {
-            let results = g.while_loop(
-                &[x, y],
-                |c| c[0].sum_all().less(&c[0].like(1.0)),
-                |c| match p.below(4) {
-                    0 => vec![c[0].clone()],
-                    1 => vec![c[1].clone(), c[0].clone()],
-                    _ => vec![c[0].clone(), &c[1] + 1.0],
-                },
-            );
-            assert_eq!(results.len(), 2);
-            results
-        }
-        45 => {
-            let via = [Via::Native, Via::OneDevice, Via::Hierarchical][p.below(3)];
-            g.all_reduce(&[x, y], p.kind(), via)
-        }
-        46 => {
-            let index = g.scalar([DType::I32, DType::F32][p.below(2)], 1.0);
-            let given = |c: &[Tensor], number: usize| vec![c[number].clone(), c[0].clone()];
-            g.case(&index, &[x, y], 1 + p.below(2), |number, c| {
-                match p.below(3) {
-                    0 => given(c, number),
-                    1 => vec![call(g, p, c, foreign).swap_remove(0), c[0].clone()],
-                    _ => given(c, 0),
-                }
-            })
-        }
-        47 => one(x
-            .all_gather(p.dim())
-            .reduce_scatter(p.dim())
-            .all_to_all(p.dim(), p.dim())),
-        _ => one(x.collective_permute(&p.list(|p| (p.below(3), p.below(3))))),
     }
+}
+
+fn scan(g: &Graph, p: &mut Picks, [x, y]: [&Tensor; 2], foreign: &Tensor) -> Vec<Tensor> {
+    let (length, rows) = (p.size(), p.below(2));
+    let (carry, ys) = g.scan(length, &[x], &[y, y][..rows], &[y], |c, r, k| {
+        let next = if p.below(6) == 0 {
+            call(g, p, &[c[0].clone()], foreign).swap_remove(0)
+        } else {
+            c[0].maximum(&c[0])
+        };
+        (
+            vec![next],
+            vec![r.first().unwrap_or(&k[0]).clone(), k[0].clone()],
+        )
+    });
+    assert_eq!((carry.len(), ys.len()), (1, 2));
+    [carry, ys].concat()
+}
+
+fn while_loop(g: &Graph, p: &mut Picks, [x, y]: [&Tensor; 2]) -> Vec<Tensor> {
+    let results = g.while_loop(
+        &[x, y],
+        |c| c[0].sum_all().less(&c[0].like(1.0)),
+        |c| match p.below(4) {
+            0 => vec![c[0].clone()],
+            1 => vec![c[1].clone(), c[0].clone()],
+            _ => vec![c[0].clone(), &c[1] + 1.0],
+        },
+    );
+    assert_eq!(results.len(), 2);
+    results
+}
+
+fn case(g: &Graph, p: &mut Picks, [x, y]: [&Tensor; 2], foreign: &Tensor) -> Vec<Tensor> {
+    let index = g.scalar([DType::I32, DType::F32][p.below(2)], 1.0);
+    let given = |c: &[Tensor], number: usize| vec![c[number].clone(), c[0].clone()];
+    g.case(&index, &[x, y], 1 + p.below(2), |number, c| {
+        match p.below(3) {
+            0 => given(c, number),
+            1 => vec![call(g, p, c, foreign).swap_remove(0), c[0].clone()],
+            _ => given(c, 0),
+        }
+    })
 }
 
 /// A graph of some calls, one per list of numbers, and its values.

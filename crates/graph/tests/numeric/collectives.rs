@@ -38,52 +38,63 @@ fn kinds(dtype: DType) -> &'static [ReduceOp] {
     }
 }
 
+/// The number of an element of a tensor of a replica, of an element type.
+fn value(dtype: DType, [replica, tensor, element]: [usize; 3]) -> f64 {
+    let number = number(replica, tensor, element);
+    match dtype {
+        DType::Bool => f64::from(number > 0.0),
+        DType::U8 | DType::U32 => number + 4.0,
+        _ => number,
+    }
+}
+
+/// The elements of a reduction over replicas.
+fn reduced(dtype: DType, kind: ReduceOp, replicas: usize, tensor: usize) -> Vec<f64> {
+    let count: usize = DIMS[tensor].iter().product();
+    let each = |element| {
+        let all = (0..replicas).map(|replica| value(dtype, [replica, tensor, element]));
+        let exact = combined(kind, all);
+        if dtype == DType::U8 {
+            exact % 256.0
+        } else {
+            exact
+        }
+    };
+    (0..count).map(each).collect()
+}
+
+/// A parameter for each of the dims, with its values on each replica.
+fn parameters(g: &Graph, dtype: DType, lists: &mut [Vec<HostTensor>]) -> Vec<Tensor> {
+    let parameter = |(tensor, dims): (usize, &&[usize])| {
+        let count: usize = dims.iter().product();
+        for (replica, list) in lists.iter_mut().enumerate() {
+            let own = (0..count).map(|element| value(dtype, [replica, tensor, element]));
+            let own: Vec<f64> = own.collect();
+            list.push(HostTensor::new(*dims, &own).convert(dtype));
+        }
+        g.parameter(&format!("{dtype}{tensor}"), Shape::new(dtype, *dims))
+    };
+    DIMS.iter().enumerate().map(parameter).collect()
+}
+
 #[test]
 fn every_reduction_by_every_way_between_replicas() {
     for replicas in 2..=4 {
         let g = Graph::with_replicas(replicas);
-        let (mut inputs, mut lists) = (Vec::new(), vec![Vec::new(); replicas]);
+        let mut lists = vec![Vec::new(); replicas];
         let mut outputs: Vec<(String, Tensor, Vec<f64>)> = Vec::new();
         // All element types once: compiling them takes seconds.
         let some = [DType::F32, DType::I32, DType::Bool];
         let types: &[DType] = if replicas == 3 { &DType::ALL } else { &some };
         for &dtype in types {
-            let low = if matches!(dtype, DType::U8 | DType::U32) {
-                4.0
-            } else {
-                0.0
-            };
-            let value = |replica, tensor, element| match dtype {
-                DType::Bool => f64::from(number(replica, tensor, element) > 0.0),
-                _ => number(replica, tensor, element) + low,
-            };
-            let first = inputs.len();
-            for (tensor, dims) in DIMS.iter().enumerate() {
-                inputs.push(g.parameter(&format!("{dtype}{tensor}"), Shape::new(dtype, *dims)));
-                let count: usize = dims.iter().product();
-                for (replica, list) in lists.iter_mut().enumerate() {
-                    let own = |element| value(replica, tensor, element);
-                    let own: Vec<f64> = (0..count).map(own).collect();
-                    list.push(HostTensor::new(*dims, &own).convert(dtype));
-                }
-            }
-            let given: Vec<&Tensor> = inputs[first..].iter().collect();
-            for (&kind, via) in kinds(dtype)
+            let inputs = parameters(&g, dtype, &mut lists);
+            let given: Vec<&Tensor> = inputs.iter().collect();
+            let ways = kinds(dtype)
                 .iter()
-                .flat_map(|kind| VIAS.map(|via| (kind, via)))
-            {
+                .flat_map(|kind| VIAS.map(|via| (*kind, via)));
+            for (kind, via) in ways {
                 for (tensor, result) in g.all_reduce(&given, kind, via).into_iter().enumerate() {
-                    let count: usize = DIMS[tensor].iter().product();
-                    let each = |element| {
-                        let all = (0..replicas).map(|r| value(r, tensor, element));
-                        let exact = combined(kind, all);
-                        if dtype == DType::U8 {
-                            exact % 256.0
-                        } else {
-                            exact
-                        }
-                    };
-                    let expected = (0..count).map(each).collect();
+                    let expected = reduced(dtype, kind, replicas, tensor);
                     outputs.push((format!("{kind:?} {via:?}"), result, expected));
                 }
             }
@@ -205,6 +216,31 @@ fn sums_have_the_same_bits_on_every_replica_and_in_every_run() {
     }
 }
 
+/// What a replica of two has of each exchange of `replicas_exchange_slices`.
+fn exchanged(arrays: &[Array; 2], replica: usize) -> [Array; 10] {
+    let [a, b] = arrays;
+    let own = &arrays[replica];
+    let sum = |row: usize, column: usize| a.at(&[row, column]) + b.at(&[row, column]);
+    [
+        Array::build(&[8, 2], |i| arrays[i[0] / 4].at(&[i[0] % 4, i[1]])),
+        Array::build(&[4, 4], |i| arrays[i[1] / 2].at(&[i[0], i[1] % 2])),
+        Array::build(&[2, 2], |i| sum(i[0] + 2 * replica, i[1])),
+        Array::build(&[4, 1], |i| sum(i[0], replica)),
+        Array::build(&[2, 4], |i| {
+            arrays[i[1] / 2].at(&[i[0] + 2 * replica, i[1] % 2])
+        }),
+        Array::build(&[8, 1], |i| arrays[i[0] / 4].at(&[i[0] % 4, replica])),
+        arrays[1 - replica].clone(),
+        if replica == 1 {
+            a.clone()
+        } else {
+            own.map(|_| 0.0)
+        },
+        own.map(|_| 0.0),
+        Array::scalar(replica as f64),
+    ]
+}
+
 #[test]
 fn replicas_exchange_slices() {
     let g = Graph::with_replicas(2);
@@ -231,29 +267,9 @@ fn replicas_exchange_slices() {
         sample(DType::F32, &[4, 2], 2),
     ];
     let arrays = [Array::from(&inputs[0]), Array::from(&inputs[1])];
-    let [a, b] = &arrays;
     let results = support::run_replicas(&program, &inputs.clone().map(|x| vec![x]));
     for (replica, results) in results.iter().enumerate() {
-        let own = &arrays[replica];
-        let sum = |row: usize, column: usize| a.at(&[row, column]) + b.at(&[row, column]);
-        let expected = [
-            Array::build(&[8, 2], |i| arrays[i[0] / 4].at(&[i[0] % 4, i[1]])),
-            Array::build(&[4, 4], |i| arrays[i[1] / 2].at(&[i[0], i[1] % 2])),
-            Array::build(&[2, 2], |i| sum(i[0] + 2 * replica, i[1])),
-            Array::build(&[4, 1], |i| sum(i[0], replica)),
-            Array::build(&[2, 4], |i| {
-                arrays[i[1] / 2].at(&[i[0] + 2 * replica, i[1] % 2])
-            }),
-            Array::build(&[8, 1], |i| arrays[i[0] / 4].at(&[i[0] % 4, replica])),
-            arrays[1 - replica].clone(),
-            if replica == 1 {
-                a.clone()
-            } else {
-                own.map(|_| 0.0)
-            },
-            own.map(|_| 0.0),
-            Array::scalar(replica as f64),
-        ];
+        let expected = exchanged(&arrays, replica);
         for ((name, tensor), (result, expected)) in
             outputs.iter().zip(results.iter().zip(&expected))
         {

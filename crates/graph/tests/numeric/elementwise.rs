@@ -354,6 +354,13 @@ fn conversions() {
         &doubles.convert(DType::F32),
         list(&[f64::from(0.1f32), f64::INFINITY]),
     );
+    cases.check();
+}
+
+#[test]
+fn conversions_of_integers() {
+    let mut cases = Cases::new();
+    let list = |values: &[f64]| Array::new(&[values.len()], values);
     let ints = cases.list(&[3], &[300i32, -1, i32::MAX]);
     cases.exact(
         "i32 to u8",
@@ -388,6 +395,13 @@ fn conversions() {
         &unsigned.convert(DType::F32),
         list(&[4_294_967_296.0, 7.0]),
     );
+    cases.check();
+}
+
+#[test]
+fn conversions_of_truth_values_and_of_bits() {
+    let mut cases = Cases::new();
+    let list = |values: &[f64]| Array::new(&[values.len()], values);
     let truth = cases.list(&[2], &[true, false]);
     cases.exact("bool to f32", &truth.convert(DType::F32), list(&[1.0, 0.0]));
     cases.exact("bool to i32", &truth.convert(DType::I32), list(&[1.0, 0.0]));

@@ -1,141 +1,12 @@
-//! The StableHLO text of small graphs, kept in `tests/golden/stablehlo` so that a change of what is compiled is seen.
+//! The programs whose text is kept.
 
-#[path = "support/golden.rs"]
-mod golden;
-mod support;
-
-use phalanx_graph::op::{ConvDims, ConvSpec, DotDims, ReduceOp, Via, WindowDim};
+use phalanx_graph::op::{ConvDims, ConvSpec, ReduceOp, Via, WindowDim};
 use phalanx_graph::{
-    DType, Graph, HostAllReduce, HostTensor, KernelSupport, Lowering, Mesh, Op, Platform, Pool2d,
-    Program, Shape, Sharding, Tensor, gradients,
+    DType, Graph, HostTensor, Mesh, Pool2d, Program, Shape, Sharding, Tensor, gradients,
 };
 
-const COMMAND: &str = "cargo test -p phalanx-graph --test golden";
-
-type Build = fn() -> Program;
-
-/// Name of the file and of the module, and the graph. A whole training step belongs to the crate that builds it.
-const CASES: [(&str, Build); 15] = [
-    ("elementwise_broadcast", elementwise_broadcast),
-    ("dense_gradient", dense_gradient),
-    ("conv_gradient", conv_gradient),
-    ("pointwise_conv_gradient", pointwise_conv_gradient),
-    ("max_pool_gradient", max_pool_gradient),
-    ("embedding_gradient", embedding_gradient),
-    ("while_loop", while_loop),
-    ("scan_gradient", scan_gradient),
-    ("case", case),
-    ("all_reduce", all_reduce),
-    ("all_reduce_ways", all_reduce_ways),
-    ("dropout_bits", dropout_bits),
-    ("softmax_cross_entropy", softmax_cross_entropy),
-    ("mixed_bf16", mixed_bf16),
-    ("literals", literals),
-];
-
-fn text(name: &str, program: &Program) -> String {
-    program
-        .simplified()
-        .to_stablehlo(&Lowering::new(Platform::Cpu, name))
-}
-
-#[test]
-fn the_text_is_as_it_was() {
-    let wrong: Vec<String> = CASES
-        .iter()
-        .filter_map(|(name, build)| golden::mismatch(name, &text(name, &build()), COMMAND))
-        .collect();
-    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
-}
-
-#[test]
-fn kernels_are_called_where_they_are() {
-    let lowering = Lowering {
-        kernels: Some(KernelSupport { bf16: false }),
-        ..Lowering::new(Platform::Cpu, "kernels")
-    };
-    let programs: [(&str, Build); 2] = [("kernels", kernels), ("rectified", rectified)];
-    for (name, build) in programs {
-        let text = build().simplified().to_stablehlo(&lowering);
-        assert_eq!(golden::mismatch(name, &text, COMMAND), None);
-    }
-}
-
-/// A value that goes into a ReLU and, by one operand, into something else.
-#[test]
-fn a_rectifier_beside_another_use_is_not_joined() {
-    let graph = Graph::new();
-    let x = f32s(&graph, "x", &[2, 4, 4, 3]);
-    let [gamma, beta] = ["gamma", "beta"].map(|name| f32s(&graph, name, &[3]));
-    let [y, ..] = x.batch_norm(&gamma, &beta, 1e-3);
-    let outputs = [("relu", &y.maximum(&y.like(0.0))), ("tanh", &y.tanh())];
-    let program = graph.finish(&outputs).unwrap().simplified();
-    let lowering = Lowering {
-        kernels: Some(KernelSupport { bf16: false }),
-        ..Lowering::new(Platform::Cpu, "beside")
-    };
-    let text = program.to_stablehlo(&lowering);
-    assert!(
-        text.contains("\"relu\" = false") && text.contains("stablehlo.maximum"),
-        "{text}"
-    );
-}
-
-#[test]
-fn kernels_are_called_in_branches_by_as_many_as_compute_at_once() {
-    let g = Graph::new();
-    let (x, kernel, bias) = (
-        f32s(&g, "x", &[128, 32, 32, 8]),
-        f32s(&g, "kernel", &[3, 3, 8, 8]),
-        f32s(&g, "bias", &[8]),
-    );
-    let given = [&x, &kernel, &bias];
-    let dims = of_images(1);
-    let index = g.parameter("index", Shape::scalar(DType::I32));
-    let sums = g.case(&index, &given, 2, |number, given| {
-        let rows = given[0].slice_dim(0, 0, 128 >> number);
-        let y = rows.conv(&given[1], dims.clone());
-        vec![(&y + given[2].broadcast_in(&y.dims(), &[3])).sum_all()]
-    });
-    let program = g.finish(&[("sum", &sums[0])]).unwrap().simplified();
-    assert!(program.gains_from_kernels());
-    let lowering = Lowering {
-        kernels: Some(KernelSupport { bf16: false }),
-        other_devices: 2,
-        ..Lowering::new(Platform::Cpu, "branches")
-    };
-    let text = program.to_stablehlo(&lowering);
-    // With the bias, which needs no pass of its own.
-    let calls = |line: &&str| line.contains("@\"phalanx.conv\"") && line.contains("%arg2");
-    let calls: Vec<&str> = text.lines().filter(calls).collect();
-    assert_eq!(calls.len(), 2, "{text}");
-    assert!(calls.iter().all(|call| call.contains("\"replicas\" = 3")));
-    assert!(!text.contains("broadcast_in_dim"), "{text}");
-}
-
-/// Run by the tests of replicas.
-#[test]
-fn sums_are_calls_in_one_order() {
-    let lowering = Lowering {
-        host_all_reduce: Some(HostAllReduce {
-            timeout_seconds: 60,
-        }),
-        ..Lowering::new(Platform::Cpu, "sums")
-    };
-    let text = sums(ReduceOp::Sum).simplified().to_stablehlo(&lowering);
-    assert_eq!(golden::mismatch("sums", &text, COMMAND), None);
-    for program in [sums(ReduceOp::Max), all_reduce(), scan_gradient()] {
-        assert!(
-            !program
-                .simplified()
-                .to_stablehlo(&lowering)
-                .contains("@phalanx")
-        );
-    }
-}
-
 /// Two exchanges that do not depend on each other.
-fn sums(second: ReduceOp) -> Program {
+pub(crate) fn sums(second: ReduceOp) -> Program {
     let g = Graph::with_replicas(2);
     let (a, b, c) = (
         f32s(&g, "a", &[3]),
@@ -148,71 +19,12 @@ fn sums(second: ReduceOp) -> Program {
     g.finish(&outputs).unwrap()
 }
 
-/// Compiled by the tests of the engine, which have as many devices.
-#[test]
-fn a_mesh_is_told_to_the_partitioner() {
-    let text = text("sharded_gradient", &sharded_gradient());
-    assert_eq!(golden::mismatch("sharded_gradient", &text, COMMAND), None);
-}
-
-#[test]
-fn gradients_and_simplification_keep_constraints() {
-    let program = sharded_gradient().simplified();
-    let constrained = |op: &Op| matches!(op, Op::Sharded(_));
-    let count = program.nodes.iter().filter(|node| constrained(&node.op));
-    // That of the hidden layer and its gradient, and that of the kernel's update.
-    assert_eq!(count.count(), 3, "{}", program.dump());
-}
-
-#[test]
-fn only_convolutions_take_bf16() {
-    let lowering = Lowering {
-        kernels: Some(KernelSupport { bf16: true }),
-        ..Lowering::new(Platform::Cpu, "kernels_bf16")
-    };
-    let text = bf16_kernels().simplified().to_stablehlo(&lowering);
-    assert_eq!(golden::mismatch("kernels_bf16", &text, COMMAND), None);
-    let calls = text.lines().filter(|line| line.contains("@phalanx."));
-    for call in calls {
-        let convolves = call.contains("@phalanx.conv");
-        assert_eq!(call.contains("bf16"), convolves, "{call}");
-    }
-}
-
-#[test]
-fn the_compiler_takes_it() {
-    for (name, build) in CASES {
-        let program = build();
-        support::compile_text(&text(name, &program), program.replicas);
-    }
-}
-
-#[test]
-fn a_difference_is_shown() {
-    let shown = golden::diff("a\nb\nc\nd\ne\nf", "a\nb\nc\nD\ne\nf\ng");
-    assert_eq!(
-        shown,
-        "   2   b\n   3   c\n   4 - d\n   5 + D\n   5   e\n   6   f\n   7 + g"
-    );
-}
-
-#[test]
-fn a_missing_file_says_how_to_write_it() {
-    if std::env::var_os("PHALANX_UPDATE_GOLDEN").is_none() {
-        let told = golden::mismatch("no_such_file", "", COMMAND).unwrap();
-        assert!(
-            told.contains("PHALANX_UPDATE_GOLDEN=1 cargo test"),
-            "{told}"
-        );
-    }
-}
-
-fn f32s(g: &Graph, name: &str, dims: &[usize]) -> Tensor {
+pub(crate) fn f32s(g: &Graph, name: &str, dims: &[usize]) -> Tensor {
     g.parameter(name, Shape::f32(dims))
 }
 
 /// Column-parallel, then row-parallel: the batch over one axis, the hidden features over the other.
-fn sharded_gradient() -> Program {
+pub(crate) fn sharded_gradient() -> Program {
     let g = Graph::with_mesh(&Mesh::new([("data", 2), ("model", 2)]));
     let (columns, rows) = (
         Sharding::new([None, Some("model")]),
@@ -232,7 +44,7 @@ fn sharded_gradient() -> Program {
 }
 
 /// A convolution of images in steps of 1, with so much padding on every side.
-fn of_images(padding: usize) -> ConvDims {
+pub(crate) fn of_images(padding: usize) -> ConvDims {
     let padding = padding as i64;
     ConvDims {
         input: ConvSpec::channels_last(2),
@@ -248,7 +60,7 @@ fn of_images(padding: usize) -> ConvDims {
 }
 
 /// A program of the loss and its gradients.
-fn with_gradients(g: &Graph, loss: &Tensor, wrt: &[(&str, &Tensor)]) -> Program {
+pub(crate) fn with_gradients(g: &Graph, loss: &Tensor, wrt: &[(&str, &Tensor)]) -> Program {
     let tensors: Vec<&Tensor> = wrt.iter().map(|(_, tensor)| *tensor).collect();
     let found: Vec<Tensor> = gradients(loss, &tensors)
         .into_iter()
@@ -263,7 +75,7 @@ fn with_gradients(g: &Graph, loss: &Tensor, wrt: &[(&str, &Tensor)]) -> Program 
     g.finish(&outputs).unwrap()
 }
 
-fn elementwise_broadcast() -> Program {
+pub(crate) fn elementwise_broadcast() -> Program {
     let g = Graph::new();
     let (x, bias) = (f32s(&g, "x", &[4, 3]), f32s(&g, "bias", &[3]));
     let column = f32s(&g, "column", &[4, 1]);
@@ -277,7 +89,7 @@ fn elementwise_broadcast() -> Program {
     program
 }
 
-fn dense_gradient() -> Program {
+pub(crate) fn dense_gradient() -> Program {
     let g = Graph::new();
     let (x, kernel, bias) = (
         f32s(&g, "x", &[8, 5]),
@@ -295,7 +107,11 @@ fn dense_gradient() -> Program {
     )
 }
 
-fn conv_dims(strides: [usize; 2], padding: [(i64, i64); 2], feature_groups: usize) -> ConvDims {
+pub(crate) fn conv_dims(
+    strides: [usize; 2],
+    padding: [(i64, i64); 2],
+    feature_groups: usize,
+) -> ConvDims {
     ConvDims {
         input: ConvSpec::channels_last(2),
         kernel: ConvSpec::kernel(2),
@@ -309,7 +125,7 @@ fn conv_dims(strides: [usize; 2], padding: [(i64, i64); 2], feature_groups: usiz
     }
 }
 
-fn conv_gradient() -> Program {
+pub(crate) fn conv_gradient() -> Program {
     let g = Graph::new();
     let (x, kernel) = (
         f32s(&g, "x", &[2, 7, 6, 4]),
@@ -325,7 +141,7 @@ fn conv_gradient() -> Program {
     )
 }
 
-fn pointwise_conv_gradient() -> Program {
+pub(crate) fn pointwise_conv_gradient() -> Program {
     let g = Graph::new();
     let (x, kernel) = (
         f32s(&g, "x", &[2, 4, 4, 3]),
@@ -341,7 +157,7 @@ fn pointwise_conv_gradient() -> Program {
     )
 }
 
-fn max_pool_gradient() -> Program {
+pub(crate) fn max_pool_gradient() -> Program {
     let g = Graph::new();
     let x = f32s(&g, "x", &[2, 5, 5, 3]);
     let side = WindowDim {
@@ -354,7 +170,7 @@ fn max_pool_gradient() -> Program {
     with_gradients(&g, &y.square().sum_all(), &[("x", &x)])
 }
 
-fn embedding_gradient() -> Program {
+pub(crate) fn embedding_gradient() -> Program {
     let g = Graph::new();
     let table = f32s(&g, "embedding/table", &[100, 8]);
     let ids = g.parameter("ids", Shape::new(DType::I32, [4, 6]));
@@ -366,7 +182,7 @@ fn embedding_gradient() -> Program {
     )
 }
 
-fn while_loop() -> Program {
+pub(crate) fn while_loop() -> Program {
     let g = Graph::new();
     let (x, limit) = (f32s(&g, "x", &[3]), f32s(&g, "limit", &[]));
     let steps = g.scalar(DType::I32, 0.0);
@@ -379,7 +195,7 @@ fn while_loop() -> Program {
         .unwrap()
 }
 
-fn case() -> Program {
+pub(crate) fn case() -> Program {
     let g = Graph::new();
     let (x, index) = (
         f32s(&g, "x", &[6, 2]),
@@ -395,7 +211,7 @@ fn case() -> Program {
         .unwrap()
 }
 
-fn scan_gradient() -> Program {
+pub(crate) fn scan_gradient() -> Program {
     let g = Graph::new();
     let (x, state, kernel) = (
         f32s(&g, "x", &[6, 2, 3]),
@@ -415,7 +231,7 @@ fn scan_gradient() -> Program {
     )
 }
 
-fn all_reduce() -> Program {
+pub(crate) fn all_reduce() -> Program {
     let g = Graph::with_replicas(2);
     let (x, count) = (
         f32s(&g, "gradient", &[4, 3]),
@@ -434,7 +250,7 @@ fn all_reduce() -> Program {
 }
 
 /// Two tensors summed in each way, by replicas that make two groups.
-fn all_reduce_ways() -> Program {
+pub(crate) fn all_reduce_ways() -> Program {
     let g = Graph::with_replicas(4);
     let (a, b) = (f32s(&g, "a", &[2, 3]), f32s(&g, "b", &[]));
     let ways = [Via::Native, Via::OneDevice, Via::Hierarchical];
@@ -444,7 +260,7 @@ fn all_reduce_ways() -> Program {
     g.finish(&outputs).unwrap()
 }
 
-fn dropout_bits() -> Program {
+pub(crate) fn dropout_bits() -> Program {
     let g = Graph::new();
     let x = f32s(&g, "x", &[4, 6]);
     let key = g.parameter("key", Shape::new(DType::U32, [2]));
@@ -457,7 +273,7 @@ fn dropout_bits() -> Program {
 
 /// A grouped convolution of bf16 images, a pool, a biased convolution and a batch normalization with what follows,
 /// which have kernels of their own, and a 1d convolution, which has not.
-fn kernels() -> Program {
+pub(crate) fn kernels() -> Program {
     let g = Graph::new();
     let x = g.parameter("x", Shape::new(DType::Bf16, [2, 9, 9, 4]));
     let (kernel, line) = (
@@ -510,7 +326,7 @@ fn kernels() -> Program {
 
 /// Two biased convolutions, with a ReLU and a ReLU6, and a pool of the latter, and their gradients: the ReLUs are parts of calls
 /// both ways, but for the ceiling's selection.
-fn rectified() -> Program {
+pub(crate) fn rectified() -> Program {
     let g = Graph::new();
     let x = f32s(&g, "x", &[2, 8, 8, 4]);
     let kernels = [
@@ -536,7 +352,7 @@ fn rectified() -> Program {
 }
 
 /// A convolution, a batch normalization with a rectifier and a pool of bf16, and their gradients.
-fn bf16_kernels() -> Program {
+pub(crate) fn bf16_kernels() -> Program {
     let g = Graph::new();
     let bf16 = |name: &str, dims: &[usize]| g.parameter(name, Shape::new(DType::Bf16, dims));
     let (x, kernel) = (bf16("x", &[2, 8, 8, 4]), bf16("kernel", &[3, 3, 4, 6]));
@@ -552,7 +368,7 @@ fn bf16_kernels() -> Program {
     with_gradients(&g, &loss, &[("kernel", &kernel), ("gamma", &gamma)])
 }
 
-fn softmax_cross_entropy() -> Program {
+pub(crate) fn softmax_cross_entropy() -> Program {
     let g = Graph::new();
     let logits = f32s(&g, "logits", &[8, 10]);
     let labels = g.parameter("labels", Shape::new(DType::I32, [8]));
@@ -562,7 +378,7 @@ fn softmax_cross_entropy() -> Program {
     with_gradients(&g, &loss, &[("logits", &logits)])
 }
 
-fn mixed_bf16() -> Program {
+pub(crate) fn mixed_bf16() -> Program {
     let g = Graph::new();
     let (x, kernel) = (f32s(&g, "x", &[8, 5]), f32s(&g, "dense/kernel", &[5, 3]));
     let narrow = |tensor: &Tensor| tensor.convert(DType::Bf16);
@@ -572,7 +388,7 @@ fn mixed_bf16() -> Program {
     with_gradients(&g, &loss, &[("dense/kernel", &kernel)])
 }
 
-fn literals() -> Program {
+pub(crate) fn literals() -> Program {
     let g = Graph::new();
     let numbers = [
         0.1f32,
@@ -601,92 +417,4 @@ fn literals() -> Program {
     .to_vec();
     let named: Vec<(&str, &Tensor)> = constants.iter().map(|tensor| ("literal", tensor)).collect();
     g.finish(&named).unwrap()
-}
-
-/// On the CPU two contracted dims at the front become one, but in 16-bit floats.
-#[test]
-fn products_over_sequences_are_matrices() {
-    let text = |dtype| {
-        let g = Graph::new();
-        let x = g.parameter("x", Shape::new(dtype, [2, 3, 4]));
-        let y = g.parameter("y", Shape::new(dtype, [2, 3, 5]));
-        let dims = DotDims {
-            lhs_batch: vec![],
-            rhs_batch: vec![],
-            lhs_contract: vec![0, 1],
-            rhs_contract: vec![0, 1],
-            dtype: DType::F32,
-        };
-        let program = g.finish(&[("z", &x.dot(&y, dims))]).unwrap();
-        program.to_stablehlo(&Lowering::new(Platform::Cpu, "products"))
-    };
-    assert!(text(DType::F32).contains("contracting_dims = [0] x [0]"));
-    assert!(text(DType::Bf16).contains("contracting_dims = [0, 1] x [0, 1]"));
-}
-
-#[test]
-fn large_products_are_calls_where_they_are_registered() {
-    let calls = |dtype, rows: usize, products| {
-        let g = Graph::new();
-        let x = g.parameter("x", Shape::new(dtype, [rows, 128, 256]));
-        let w = g.parameter("w", Shape::new(dtype, [256, 4, 64]));
-        let dims = DotDims {
-            lhs_batch: vec![],
-            rhs_batch: vec![],
-            lhs_contract: vec![2],
-            rhs_contract: vec![0],
-            dtype,
-        };
-        let y = x.dot(&w, dims);
-        let loss = y.square().mean_all();
-        let slopes: Vec<_> = gradients(&loss, &[&x, &w]).into_iter().flatten().collect();
-        let program = g.finish(&[("x", &slopes[0]), ("w", &slopes[1])]).unwrap();
-        let program = program.simplified();
-        let lowering = Lowering {
-            host_matmul: products,
-            ..Lowering::new(Platform::Cpu, "calls")
-        };
-        let text = program.to_stablehlo(&lowering);
-        let found = text.matches("phalanx.product").count();
-        assert_eq!(
-            found > 0,
-            products && program.gains_from_host_matmul(),
-            "{text}"
-        );
-        // Each takes its share of the threads where two devices compute at once.
-        let beside = Lowering {
-            other_devices: 1,
-            ..lowering
-        };
-        let shares = program.to_stablehlo(&beside);
-        let shares = shares
-            .lines()
-            .filter(|line| line.contains("phalanx.product"));
-        let shares = shares.filter(|line| line.contains(r#""replicas" = 2 : i64"#));
-        assert_eq!(shares.count(), found);
-        assert!(!text.contains(r#""replicas" ="#));
-        found
-    };
-    assert_eq!(calls(DType::F32, 16, true), 3);
-    assert_eq!(calls(DType::F32, 16, false), 0);
-    assert_eq!(calls(DType::F32, 1, true), 0);
-    assert_eq!(calls(DType::Bf16, 16, true), 0);
-}
-
-#[test]
-fn products_of_bf16_are_widened_where_no_instruction_makes_them() {
-    let program = mixed_bf16().simplified();
-    let products = |native_bf16_dot| {
-        let lowering = Lowering {
-            native_bf16_dot,
-            ..Lowering::new(Platform::Cpu, "widened")
-        };
-        let text = program.to_stablehlo(&lowering);
-        let dots = text.lines().filter(|line| line.contains("dot_general"));
-        let dots: Vec<bool> = dots.map(|line| line.contains("bf16")).collect();
-        assert!(!dots.is_empty(), "{text}");
-        dots
-    };
-    assert!(products(true).contains(&true));
-    assert!(!products(false).contains(&true));
 }

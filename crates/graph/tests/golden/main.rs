@@ -1,0 +1,285 @@
+//! The StableHLO text of small graphs, kept in `tests/golden/stablehlo` so that a change of what is compiled is seen.
+
+#[path = "../support/golden.rs"]
+mod golden;
+mod programs;
+#[path = "../support/mod.rs"]
+mod support;
+
+use phalanx_graph::op::{DotDims, ReduceOp};
+use phalanx_graph::{
+    DType, Graph, HostAllReduce, KernelSupport, Lowering, Op, Platform, Program, Shape, gradients,
+};
+
+const COMMAND: &str = "cargo test -p phalanx-graph --test golden";
+
+use crate::programs::*;
+
+type Build = fn() -> Program;
+
+/// Name of the file and of the module, and the graph. A whole training step belongs to the crate that builds it.
+const CASES: [(&str, Build); 15] = [
+    ("elementwise_broadcast", elementwise_broadcast),
+    ("dense_gradient", dense_gradient),
+    ("conv_gradient", conv_gradient),
+    ("pointwise_conv_gradient", pointwise_conv_gradient),
+    ("max_pool_gradient", max_pool_gradient),
+    ("embedding_gradient", embedding_gradient),
+    ("while_loop", while_loop),
+    ("scan_gradient", scan_gradient),
+    ("case", case),
+    ("all_reduce", all_reduce),
+    ("all_reduce_ways", all_reduce_ways),
+    ("dropout_bits", dropout_bits),
+    ("softmax_cross_entropy", softmax_cross_entropy),
+    ("mixed_bf16", mixed_bf16),
+    ("literals", literals),
+];
+
+fn text(name: &str, program: &Program) -> String {
+    program
+        .simplified()
+        .to_stablehlo(&Lowering::new(Platform::Cpu, name))
+}
+
+#[test]
+fn the_text_is_as_it_was() {
+    let wrong: Vec<String> = CASES
+        .iter()
+        .filter_map(|(name, build)| golden::mismatch(name, &text(name, &build()), COMMAND))
+        .collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+}
+
+#[test]
+fn kernels_are_called_where_they_are() {
+    let lowering = Lowering {
+        kernels: Some(KernelSupport { bf16: false }),
+        ..Lowering::new(Platform::Cpu, "kernels")
+    };
+    let programs: [(&str, Build); 2] = [("kernels", kernels), ("rectified", rectified)];
+    for (name, build) in programs {
+        let text = build().simplified().to_stablehlo(&lowering);
+        assert_eq!(golden::mismatch(name, &text, COMMAND), None);
+    }
+}
+
+/// A value that goes into a ReLU and, by one operand, into something else.
+#[test]
+fn a_rectifier_beside_another_use_is_not_joined() {
+    let graph = Graph::new();
+    let x = f32s(&graph, "x", &[2, 4, 4, 3]);
+    let [gamma, beta] = ["gamma", "beta"].map(|name| f32s(&graph, name, &[3]));
+    let [y, ..] = x.batch_norm(&gamma, &beta, 1e-3);
+    let outputs = [("relu", &y.maximum(&y.like(0.0))), ("tanh", &y.tanh())];
+    let program = graph.finish(&outputs).unwrap().simplified();
+    let lowering = Lowering {
+        kernels: Some(KernelSupport { bf16: false }),
+        ..Lowering::new(Platform::Cpu, "beside")
+    };
+    let text = program.to_stablehlo(&lowering);
+    assert!(
+        text.contains("\"relu\" = false") && text.contains("stablehlo.maximum"),
+        "{text}"
+    );
+}
+
+#[test]
+fn kernels_are_called_in_branches_by_as_many_as_compute_at_once() {
+    let g = Graph::new();
+    let (x, kernel, bias) = (
+        f32s(&g, "x", &[128, 32, 32, 8]),
+        f32s(&g, "kernel", &[3, 3, 8, 8]),
+        f32s(&g, "bias", &[8]),
+    );
+    let given = [&x, &kernel, &bias];
+    let dims = of_images(1);
+    let index = g.parameter("index", Shape::scalar(DType::I32));
+    let sums = g.case(&index, &given, 2, |number, given| {
+        let rows = given[0].slice_dim(0, 0, 128 >> number);
+        let y = rows.conv(&given[1], dims.clone());
+        vec![(&y + given[2].broadcast_in(&y.dims(), &[3])).sum_all()]
+    });
+    let program = g.finish(&[("sum", &sums[0])]).unwrap().simplified();
+    assert!(program.gains_from_kernels());
+    let lowering = Lowering {
+        kernels: Some(KernelSupport { bf16: false }),
+        other_devices: 2,
+        ..Lowering::new(Platform::Cpu, "branches")
+    };
+    let text = program.to_stablehlo(&lowering);
+    // With the bias, which needs no pass of its own.
+    let calls = |line: &&str| line.contains("@\"phalanx.conv\"") && line.contains("%arg2");
+    let calls: Vec<&str> = text.lines().filter(calls).collect();
+    assert_eq!(calls.len(), 2, "{text}");
+    assert!(calls.iter().all(|call| call.contains("\"replicas\" = 3")));
+    assert!(!text.contains("broadcast_in_dim"), "{text}");
+}
+
+/// Run by the tests of replicas.
+#[test]
+fn sums_are_calls_in_one_order() {
+    let lowering = Lowering {
+        host_all_reduce: Some(HostAllReduce {
+            timeout_seconds: 60,
+        }),
+        ..Lowering::new(Platform::Cpu, "sums")
+    };
+    let text = sums(ReduceOp::Sum).simplified().to_stablehlo(&lowering);
+    assert_eq!(golden::mismatch("sums", &text, COMMAND), None);
+    for program in [sums(ReduceOp::Max), all_reduce(), scan_gradient()] {
+        assert!(
+            !program
+                .simplified()
+                .to_stablehlo(&lowering)
+                .contains("@phalanx")
+        );
+    }
+}
+
+/// Compiled by the tests of the engine, which have as many devices.
+#[test]
+fn a_mesh_is_told_to_the_partitioner() {
+    let text = text("sharded_gradient", &sharded_gradient());
+    assert_eq!(golden::mismatch("sharded_gradient", &text, COMMAND), None);
+}
+
+#[test]
+fn gradients_and_simplification_keep_constraints() {
+    let program = sharded_gradient().simplified();
+    let constrained = |op: &Op| matches!(op, Op::Sharded(_));
+    let count = program.nodes.iter().filter(|node| constrained(&node.op));
+    // That of the hidden layer and its gradient, and that of the kernel's update.
+    assert_eq!(count.count(), 3, "{}", program.dump());
+}
+
+#[test]
+fn only_convolutions_take_bf16() {
+    let lowering = Lowering {
+        kernels: Some(KernelSupport { bf16: true }),
+        ..Lowering::new(Platform::Cpu, "kernels_bf16")
+    };
+    let text = bf16_kernels().simplified().to_stablehlo(&lowering);
+    assert_eq!(golden::mismatch("kernels_bf16", &text, COMMAND), None);
+    let calls = text.lines().filter(|line| line.contains("@phalanx."));
+    for call in calls {
+        let convolves = call.contains("@phalanx.conv");
+        assert_eq!(call.contains("bf16"), convolves, "{call}");
+    }
+}
+
+#[test]
+fn the_compiler_takes_it() {
+    for (name, build) in CASES {
+        let program = build();
+        support::compile_text(&text(name, &program), program.replicas);
+    }
+}
+
+#[test]
+fn a_difference_is_shown() {
+    let shown = golden::diff("a\nb\nc\nd\ne\nf", "a\nb\nc\nD\ne\nf\ng");
+    assert_eq!(
+        shown,
+        "   2   b\n   3   c\n   4 - d\n   5 + D\n   5   e\n   6   f\n   7 + g"
+    );
+}
+
+#[test]
+fn a_missing_file_says_how_to_write_it() {
+    if std::env::var_os("PHALANX_UPDATE_GOLDEN").is_none() {
+        let told = golden::mismatch("no_such_file", "", COMMAND).unwrap();
+        assert!(
+            told.contains("PHALANX_UPDATE_GOLDEN=1 cargo test"),
+            "{told}"
+        );
+    }
+}
+
+/// On the CPU two contracted dims at the front become one, but in 16-bit floats.
+#[test]
+fn products_over_sequences_are_matrices() {
+    let text = |dtype| {
+        let g = Graph::new();
+        let x = g.parameter("x", Shape::new(dtype, [2, 3, 4]));
+        let y = g.parameter("y", Shape::new(dtype, [2, 3, 5]));
+        let dims = DotDims {
+            lhs_batch: vec![],
+            rhs_batch: vec![],
+            lhs_contract: vec![0, 1],
+            rhs_contract: vec![0, 1],
+            dtype: DType::F32,
+        };
+        let program = g.finish(&[("z", &x.dot(&y, dims))]).unwrap();
+        program.to_stablehlo(&Lowering::new(Platform::Cpu, "products"))
+    };
+    assert!(text(DType::F32).contains("contracting_dims = [0] x [0]"));
+    assert!(text(DType::Bf16).contains("contracting_dims = [0, 1] x [0, 1]"));
+}
+
+#[test]
+fn large_products_are_calls_where_they_are_registered() {
+    let calls = |dtype, rows: usize, products| {
+        let g = Graph::new();
+        let x = g.parameter("x", Shape::new(dtype, [rows, 128, 256]));
+        let w = g.parameter("w", Shape::new(dtype, [256, 4, 64]));
+        let dims = DotDims {
+            lhs_batch: vec![],
+            rhs_batch: vec![],
+            lhs_contract: vec![2],
+            rhs_contract: vec![0],
+            dtype,
+        };
+        let y = x.dot(&w, dims);
+        let loss = y.square().mean_all();
+        let slopes: Vec<_> = gradients(&loss, &[&x, &w]).into_iter().flatten().collect();
+        let program = g.finish(&[("x", &slopes[0]), ("w", &slopes[1])]).unwrap();
+        let program = program.simplified();
+        let lowering = Lowering {
+            host_matmul: products,
+            ..Lowering::new(Platform::Cpu, "calls")
+        };
+        let text = program.to_stablehlo(&lowering);
+        let found = text.matches("phalanx.product").count();
+        assert_eq!(
+            found > 0,
+            products && program.gains_from_host_matmul(),
+            "{text}"
+        );
+        // Each takes its share of the threads where two devices compute at once.
+        let beside = Lowering {
+            other_devices: 1,
+            ..lowering
+        };
+        let shares = program.to_stablehlo(&beside);
+        let shares = shares
+            .lines()
+            .filter(|line| line.contains("phalanx.product"));
+        let shares = shares.filter(|line| line.contains(r#""replicas" = 2 : i64"#));
+        assert_eq!(shares.count(), found);
+        assert!(!text.contains(r#""replicas" ="#));
+        found
+    };
+    assert_eq!(calls(DType::F32, 16, true), 3);
+    assert_eq!(calls(DType::F32, 16, false), 0);
+    assert_eq!(calls(DType::F32, 1, true), 0);
+    assert_eq!(calls(DType::Bf16, 16, true), 0);
+}
+
+#[test]
+fn products_of_bf16_are_widened_where_no_instruction_makes_them() {
+    let program = mixed_bf16().simplified();
+    let products = |native_bf16_dot| {
+        let lowering = Lowering {
+            native_bf16_dot,
+            ..Lowering::new(Platform::Cpu, "widened")
+        };
+        let text = program.to_stablehlo(&lowering);
+        let dots = text.lines().filter(|line| line.contains("dot_general"));
+        let dots: Vec<bool> = dots.map(|line| line.contains("bf16")).collect();
+        assert!(!dots.is_empty(), "{text}");
+        dots
+    };
+    assert!(products(true).contains(&true));
+    assert!(!products(false).contains(&true));
+}

@@ -1,0 +1,160 @@
+//! Derivatives of what is done to images: pools, batch normalisations, convolutions.
+
+use phalanx_graph::Pool2d;
+use phalanx_graph::op::{ConvDims, ConvSpec};
+
+use crate::{check, scrambled};
+
+pub(crate) fn conv_dims(strides: [usize; 2], padding: [(i64, i64); 2]) -> ConvDims {
+    ConvDims {
+        input: ConvSpec::channels_last(2),
+        kernel: ConvSpec::kernel(2),
+        output: ConvSpec::channels_last(2),
+        strides: strides.to_vec(),
+        padding: padding.to_vec(),
+        input_dilation: vec![1, 1],
+        kernel_dilation: vec![1, 1],
+        feature_groups: 1,
+        batch_groups: 1,
+    }
+}
+
+#[test]
+fn pools() {
+    let pool = |size, strides, padding| Pool2d {
+        size,
+        strides,
+        padding,
+    };
+    for pool in [
+        pool([2, 2], [2, 2], [(0, 0), (0, 0)]),
+        pool([3, 2], [1, 2], [(1, 1), (0, 1)]),
+    ] {
+        check("max_pool2d", &[scrambled(&[2, 5, 6, 2])], &|x| {
+            x[0].max_pool2d(pool).square()
+        });
+    }
+}
+
+#[test]
+fn batch_norms() {
+    let inputs = [scrambled(&[3, 2, 4]), scrambled(&[4]), scrambled(&[4])];
+    check("batch_norm", &inputs, &|x| {
+        let [y, ..] = x[0].batch_norm(&x[1], &x[2], 0.1);
+        y.sin()
+    });
+    check("batch_norm and its statistics", &inputs, &|x| {
+        let [y, mean, variance] = x[0].batch_norm(&x[1], &x[2], 0.1);
+        y.sin().sum(&[0, 1]) * mean.exp() + variance.square()
+    });
+}
+
+fn check_conv(name: &str, x: &[usize], kernel: &[usize], dims: &ConvDims) {
+    check(name, &[scrambled(x), scrambled(kernel)], &|x| {
+        x[0].conv(&x[1], dims.clone())
+    });
+}
+
+#[test]
+fn convolutions() {
+    let case = |name, x, k, strides, padding| check_conv(name, x, k, &conv_dims(strides, padding));
+    let (none, one) = ([(0, 0); 2], [(1, 1); 2]);
+    case("valid", &[2, 4, 5, 2], &[3, 2, 2, 3], [1, 1], none);
+    case("same", &[1, 4, 3, 2], &[3, 3, 2, 2], [1, 1], one);
+    case("1x1", &[2, 3, 3, 2], &[1, 1, 2, 3], [1, 1], none);
+    case("1x1 strided", &[1, 5, 4, 2], &[1, 1, 2, 2], [2, 2], none);
+    case(
+        "strided",
+        &[1, 6, 5, 2],
+        &[3, 2, 2, 2],
+        [2, 3],
+        [(1, 0), (0, 2)],
+    );
+    case(
+        "negative padding",
+        &[1, 6, 5, 1],
+        &[2, 2, 1, 2],
+        [1, 2],
+        [(-1, 0), (0, -1)],
+    );
+}
+
+#[test]
+fn convolutions_with_dilation_and_groups() {
+    let valid = conv_dims([1, 1], [(0, 0), (0, 0)]);
+    let same = conv_dims([1, 1], [(1, 1), (1, 1)]);
+    check_conv(
+        "kernel dilation",
+        &[1, 6, 7, 1],
+        &[2, 3, 1, 2],
+        &ConvDims {
+            kernel_dilation: vec![3, 2],
+            ..same.clone()
+        },
+    );
+    check_conv(
+        "input dilation",
+        &[1, 3, 3, 2],
+        &[3, 2, 2, 1],
+        &ConvDims {
+            input_dilation: vec![2, 3],
+            ..same.clone()
+        },
+    );
+    check_conv(
+        "groups",
+        &[2, 4, 4, 4],
+        &[2, 2, 2, 6],
+        &ConvDims {
+            feature_groups: 2,
+            ..valid.clone()
+        },
+    );
+    check_conv(
+        "depthwise",
+        &[1, 5, 4, 3],
+        &[3, 3, 1, 6],
+        &ConvDims {
+            feature_groups: 3,
+            strides: vec![2, 1],
+            ..same.clone()
+        },
+    );
+    check_conv(
+        "batch groups",
+        &[4, 4, 3, 2],
+        &[2, 2, 2, 4],
+        &ConvDims {
+            batch_groups: 2,
+            ..valid
+        },
+    );
+}
+
+#[test]
+fn convolutions_of_lines_in_any_layout() {
+    let line = ConvDims {
+        input: ConvSpec {
+            batch: 1,
+            feature: 0,
+            spatial: vec![2],
+        },
+        kernel: ConvSpec {
+            batch: 0,
+            feature: 2,
+            spatial: vec![1],
+        },
+        output: ConvSpec {
+            batch: 2,
+            feature: 1,
+            spatial: vec![0],
+        },
+        strides: vec![2],
+        padding: vec![(1, 2)],
+        input_dilation: vec![1],
+        kernel_dilation: vec![2],
+        feature_groups: 1,
+        batch_groups: 1,
+    };
+    check_conv("one dim, odd layouts", &[2, 3, 7], &[4, 3, 2], &line);
+}
