@@ -213,78 +213,81 @@ fn contradictions_name_both_variables() {
     }
 }
 
+/// Variables, and what the error says.
+const MISSING_OR_WRONG: [(&str, [&str; 2]); 17] = [
+    ("RANK=1", ["WORLD_SIZE is missing", "RANK=1"]),
+    (
+        "RANK=one WORLD_SIZE=2",
+        ["RANK: expected a whole number", "\"one\""],
+    ),
+    (
+        "RANK=-1 WORLD_SIZE=2",
+        ["RANK: expected a whole number", "\"-1\""],
+    ),
+    (
+        "RANK=1 WORLD_SIZE=2",
+        ["MASTER_ADDR is missing", "set MASTER_ADDR"],
+    ),
+    (
+        "RANK=1 WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=0",
+        ["MASTER_PORT: expected a port", "\"0\""],
+    ),
+    (
+        "SLURM_STEP_ID=0 SLURM_PROCID=0",
+        ["SLURM_STEP_NUM_TASKS is missing", "srun"],
+    ),
+    (
+        "SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_NTASKS=1",
+        ["SLURM_STEP_NODELIST is missing", "srun"],
+    ),
+    (
+        "SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_NTASKS=1 SLURM_NODELIST=n[1-",
+        ["SLURM_NODELIST at character 5", "the end of the range"],
+    ),
+    (
+        "JOB_COMPLETION_INDEX=0",
+        ["PHALANX_WORKERS is missing", "manifest"],
+    ),
+    (
+        "JOB_COMPLETION_INDEX=0 PHALANX_WORKERS=2 HOSTNAME=a-0",
+        ["PHALANX_SERVICE is missing", "headless"],
+    ),
+    (
+        "JOB_COMPLETION_INDEX=0 PHALANX_WORKERS=2 HOSTNAME=a PHALANX_SERVICE=s",
+        ["HOSTNAME: expected a name that ends in -0", "\"a\""],
+    ),
+    (
+        "OMPI_COMM_WORLD_RANK=0",
+        ["OMPI_COMM_WORLD_SIZE is missing", "launcher"],
+    ),
+    (
+        "PHALANX_CLUSTER=pbs",
+        ["PHALANX_CLUSTER: expected tf_config, torchrun", "\"pbs\""],
+    ),
+    (
+        "PHALANX_CLUSTER=slurm",
+        ["what Slurm tells is missing", "unset PHALANX_CLUSTER"],
+    ),
+    (
+        "RANK=0 WORLD_SIZE=1 PHALANX_RENDEZVOUS=here",
+        [
+            "PHALANX_RENDEZVOUS: expected an address",
+            "the port is missing",
+        ],
+    ),
+    (
+        "RANK=0 WORLD_SIZE=1 PHALANX_RENDEZVOUS=etcd://me:word@node1:2379",
+        ["PHALANX_RENDEZVOUS", "without"],
+    ),
+    (
+        "RANK=0 WORLD_SIZE=1 PHALANX_RENDEZVOUS=etcds://node1:2379",
+        ["etcd over TLS is not supported", "plain HTTP"],
+    ),
+];
+
 #[test]
 fn what_is_missing_or_wrong_says_what_to_do() {
-    for (text, parts) in [
-        ("RANK=1", ["WORLD_SIZE is missing", "RANK=1"]),
-        (
-            "RANK=one WORLD_SIZE=2",
-            ["RANK: expected a whole number", "\"one\""],
-        ),
-        (
-            "RANK=-1 WORLD_SIZE=2",
-            ["RANK: expected a whole number", "\"-1\""],
-        ),
-        (
-            "RANK=1 WORLD_SIZE=2",
-            ["MASTER_ADDR is missing", "set MASTER_ADDR"],
-        ),
-        (
-            "RANK=1 WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=0",
-            ["MASTER_PORT: expected a port", "\"0\""],
-        ),
-        (
-            "SLURM_STEP_ID=0 SLURM_PROCID=0",
-            ["SLURM_STEP_NUM_TASKS is missing", "srun"],
-        ),
-        (
-            "SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_NTASKS=1",
-            ["SLURM_STEP_NODELIST is missing", "srun"],
-        ),
-        (
-            "SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_NTASKS=1 SLURM_NODELIST=n[1-",
-            ["SLURM_NODELIST at character 5", "the end of the range"],
-        ),
-        (
-            "JOB_COMPLETION_INDEX=0",
-            ["PHALANX_WORKERS is missing", "manifest"],
-        ),
-        (
-            "JOB_COMPLETION_INDEX=0 PHALANX_WORKERS=2 HOSTNAME=a-0",
-            ["PHALANX_SERVICE is missing", "headless"],
-        ),
-        (
-            "JOB_COMPLETION_INDEX=0 PHALANX_WORKERS=2 HOSTNAME=a PHALANX_SERVICE=s",
-            ["HOSTNAME: expected a name that ends in -0", "\"a\""],
-        ),
-        (
-            "OMPI_COMM_WORLD_RANK=0",
-            ["OMPI_COMM_WORLD_SIZE is missing", "launcher"],
-        ),
-        (
-            "PHALANX_CLUSTER=pbs",
-            ["PHALANX_CLUSTER: expected tf_config, torchrun", "\"pbs\""],
-        ),
-        (
-            "PHALANX_CLUSTER=slurm",
-            ["what Slurm tells is missing", "unset PHALANX_CLUSTER"],
-        ),
-        (
-            "RANK=0 WORLD_SIZE=1 PHALANX_RENDEZVOUS=here",
-            [
-                "PHALANX_RENDEZVOUS: expected an address",
-                "the port is missing",
-            ],
-        ),
-        (
-            "RANK=0 WORLD_SIZE=1 PHALANX_RENDEZVOUS=etcd://me:word@node1:2379",
-            ["PHALANX_RENDEZVOUS", "without"],
-        ),
-        (
-            "RANK=0 WORLD_SIZE=1 PHALANX_RENDEZVOUS=etcds://node1:2379",
-            ["etcd over TLS is not supported", "plain HTTP"],
-        ),
-    ] {
+    for (text, parts) in MISSING_OR_WRONG {
         let error = membership(text).unwrap_err().to_string();
         for part in parts {
             assert!(error.contains(part), "no {part:?} in {error:?}, of {text}");

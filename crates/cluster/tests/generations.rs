@@ -253,13 +253,44 @@ impl Simulation {
             Coming::Start(_) => {}
             Coming::Act(number) => self.act(number),
             Coming::Heartbeat(number) => self.heartbeat(number),
+            Coming::GiveUp(worker) => self.serve(Event::Gone { worker }),
+            Coming::Closed(connection) => {
+                let why = "its connection was closed".into();
+                self.serve(Event::Closed { connection, why });
+            }
+            Coming::ToService(number, ..) | Coming::ToWorker(number, ..)
+                if self.processes[number].is_cut =>
+            {
+                // TCP sends it again.
+                self.at(self.now + TICK, coming);
+            }
+            Coming::ToService(_, connection, request) => {
+                let (request, bytes) = self.requests[request].clone();
+                self.serve(Event::Message {
+                    connection,
+                    from: None,
+                    request,
+                    bytes,
+                });
+            }
+            Coming::ToWorker(number, connection, reply) => {
+                if self.processes[number].connection == connection {
+                    let (reply, bytes) = self.replies[reply].clone();
+                    self.receive(number, reply, &bytes);
+                }
+            }
+            fault => self.suffer(fault),
+        }
+    }
+
+    /// What is done to processes.
+    fn suffer(&mut self, fault: Coming) {
+        match fault {
             Coming::Kill(number) => self.die(number, true),
             Coming::Stop(number, millis) => {
                 self.processes[number].stopped = true;
-                self.at(
-                    self.now + Duration::from_millis(millis),
-                    Coming::Continue(number),
-                );
+                let later = self.now + Duration::from_millis(millis);
+                self.at(later, Coming::Continue(number));
             }
             Coming::Continue(number) => {
                 self.processes[number].stopped = false;
@@ -270,41 +301,11 @@ impl Simulation {
             }
             Coming::Cut(number, millis) => {
                 self.processes[number].is_cut = true;
-                self.at(
-                    self.now + Duration::from_millis(millis),
-                    Coming::Heal(number),
-                );
+                let later = self.now + Duration::from_millis(millis);
+                self.at(later, Coming::Heal(number));
             }
             Coming::Heal(number) => self.processes[number].is_cut = false,
-            Coming::GiveUp(worker) => self.serve(Event::Gone { worker }),
-            Coming::ToService(number, connection, request) => {
-                if self.processes[number].is_cut {
-                    // TCP sends it again.
-                    let later = self.now + TICK;
-                    return self.at(later, Coming::ToService(number, connection, request));
-                }
-                let (request, bytes) = self.requests[request].clone();
-                self.serve(Event::Message {
-                    connection,
-                    from: None,
-                    request,
-                    bytes,
-                });
-            }
-            Coming::Closed(connection) => {
-                let why = "its connection was closed".into();
-                self.serve(Event::Closed { connection, why });
-            }
-            Coming::ToWorker(number, connection, reply) => {
-                if self.processes[number].is_cut {
-                    let later = self.now + TICK;
-                    return self.at(later, Coming::ToWorker(number, connection, reply));
-                }
-                if self.processes[number].connection == connection {
-                    let (reply, bytes) = self.replies[reply].clone();
-                    self.receive(number, reply, &bytes);
-                }
-            }
+            other => unreachable!("{other:?} is done to nobody"),
         }
     }
 

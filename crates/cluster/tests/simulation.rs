@@ -373,6 +373,11 @@ impl Simulation {
             }
         }
         self.workers[worker].asked = None;
+        self.go_on(worker);
+    }
+
+    /// A worker does its next step in a while.
+    fn go_on(&mut self, worker: usize) {
         let pause = match self.slow == Some(worker) && self.random.below(3) == 0 {
             true => {
                 self.blamable.insert(worker);

@@ -117,73 +117,85 @@ fn nothing_is_no_cluster() {
     assert_eq!(membership_from_env(&Variables::default()), Ok(None));
 }
 
+/// Mistakes in clusters, and what the error says.
+const CLUSTERS: [(&str, [&str; 2]); 18] = [
+    ("{'cluster': {}}", ["line 1, column 2", "double quotes"]),
+    (
+        "{\"cluster\": {\"worker\": [\"a:1\",]}}",
+        ["line 1, column 31", "JSON library"],
+    ),
+    ("[1]", ["an object in braces", "a list"]),
+    (r#"{"cluster":["a:1"]}"#, [".cluster", "a list"]),
+    (
+        r#"{"cluster":{"workers":["a:1"]}}"#,
+        ["\"workers\"", "chief, worker, ps or evaluator"],
+    ),
+    (
+        r#"{"cluster":{"123456":["a:1"]},"task":{"type":123456,"index":0}}"#,
+        ["\"123456\"", "chief, worker"],
+    ),
+    (
+        r#"{"cluster":{"worker":"a:1"}}"#,
+        [".cluster.worker:", "a list of addresses"],
+    ),
+    (
+        r#"{"cluster":{"worker":["a"]}}"#,
+        [".cluster.worker[0]", "the port is missing"],
+    ),
+    (
+        r#"{"cluster":{"worker":["a:1","b:port"]}}"#,
+        [".cluster.worker[1]", "1 to 65535"],
+    ),
+    (
+        r#"{"cluster":{"worker":[2222]}}"#,
+        [".cluster.worker[0]", "got 2222"],
+    ),
+    (
+        r#"{"cluster":{"worker":["a:1","a:1"]}}"#,
+        [".cluster.worker[0]=a:1", ".cluster.worker[1]=a:1"],
+    ),
+    (
+        r#"{"cluster":{"worker":["a:1"],"ps":["a:1"]}}"#,
+        ["=a:1", "an address of its own"],
+    ),
+    (
+        r#"{"cluster":{"chief":["a:1","b:1"]}}"#,
+        ["at most one", "2 of them"],
+    ),
+    (
+        r#"{"cluster":{"chief":["a:1"],"master":["b:1"]}}"#,
+        ["another chief:0", "remove one"],
+    ),
+    (
+        r#"{"cluster":{"evaluator":["a:1","b:1"]}}"#,
+        ["at most one", ".cluster.evaluator"],
+    ),
+    (
+        r#"{"cluster":{"worker":{"first":"a:1"}}}"#,
+        ["\"first\"", "the number of a task"],
+    ),
+    (
+        r#"{"cluster":{"worker":{"-1":"a:1"}}}"#,
+        ["\"-1\"", "the number of a task"],
+    ),
+    (
+        r#"{"cluster":{"worker":{"1":"b:1"}},"task":{"type":"worker","index":1}}"#,
+        ["the address of worker:0", "workers meet there"],
+    ),
+];
+
 /// Each mistake names its place, what was expected, what is there.
 #[test]
 fn mistakes_say_where_and_what_to_do() {
+    for (text, parts) in CLUSTERS {
+        check_mistake(text, parts);
+    }
+}
+
+#[test]
+fn mistakes_in_tasks_say_where_and_what_to_do() {
     let two = r#""cluster":{"worker":["a:1","b:1"]}"#;
     for (text, parts) in [
-        (
-            "{'cluster': {}}".to_owned(),
-            ["line 1, column 2", "double quotes"],
-        ),
-        (
-            "{\"cluster\": {\"worker\": [\"a:1\",]}}".into(),
-            ["line 1, column 31", "JSON library"],
-        ),
-        ("[1]".into(), ["an object in braces", "a list"]),
-        (r#"{"cluster":["a:1"]}"#.into(), [".cluster", "a list"]),
-        (
-            r#"{"cluster":{"workers":["a:1"]}}"#.into(),
-            ["\"workers\"", "chief, worker, ps or evaluator"],
-        ),
-        (
-            r#"{"cluster":{"123456":["a:1"]},"task":{"type":123456,"index":0}}"#.into(),
-            ["\"123456\"", "chief, worker"],
-        ),
-        (
-            r#"{"cluster":{"worker":"a:1"}}"#.into(),
-            [".cluster.worker:", "a list of addresses"],
-        ),
-        (
-            r#"{"cluster":{"worker":["a"]}}"#.into(),
-            [".cluster.worker[0]", "the port is missing"],
-        ),
-        (
-            r#"{"cluster":{"worker":["a:1","b:port"]}}"#.into(),
-            [".cluster.worker[1]", "1 to 65535"],
-        ),
-        (
-            r#"{"cluster":{"worker":[2222]}}"#.into(),
-            [".cluster.worker[0]", "got 2222"],
-        ),
-        (
-            r#"{"cluster":{"worker":["a:1","a:1"]}}"#.into(),
-            [".cluster.worker[0]=a:1", ".cluster.worker[1]=a:1"],
-        ),
-        (
-            r#"{"cluster":{"worker":["a:1"],"ps":["a:1"]}}"#.into(),
-            ["=a:1", "an address of its own"],
-        ),
-        (
-            r#"{"cluster":{"chief":["a:1","b:1"]}}"#.into(),
-            ["at most one", "2 of them"],
-        ),
-        (
-            r#"{"cluster":{"chief":["a:1"],"master":["b:1"]}}"#.into(),
-            ["another chief:0", "remove one"],
-        ),
-        (
-            r#"{"cluster":{"evaluator":["a:1","b:1"]}}"#.into(),
-            ["at most one", ".cluster.evaluator"],
-        ),
-        (
-            r#"{"cluster":{"worker":{"first":"a:1"}}}"#.into(),
-            ["\"first\"", "the number of a task"],
-        ),
-        (
-            r#"{"cluster":{"worker":{"-1":"a:1"}}}"#.into(),
-            ["\"-1\"", "the number of a task"],
-        ),
         (
             format!("{{{two}}}"),
             [".task: expected which", "got nothing"],
@@ -216,16 +228,16 @@ fn mistakes_say_where_and_what_to_do() {
             format!(r#"{{{two},"task":{{"type":"chief","index":0}}}}"#),
             ["got chief:0", "(worker:0, worker:1)"],
         ),
-        (
-            r#"{"cluster":{"worker":{"1":"b:1"}},"task":{"type":"worker","index":1}}"#.into(),
-            ["the address of worker:0", "workers meet there"],
-        ),
     ] {
-        let error = membership_of(&text).unwrap_err().to_string();
-        assert!(error.contains("TF_CONFIG"), "{error}");
-        for part in parts {
-            assert!(error.contains(part), "no {part:?} in {error:?}, of {text}");
-        }
+        check_mistake(&text, parts);
+    }
+}
+
+fn check_mistake(text: &str, parts: [&str; 2]) {
+    let error = membership_of(text).unwrap_err().to_string();
+    assert!(error.contains("TF_CONFIG"), "{error}");
+    for part in parts {
+        assert!(error.contains(part), "no {part:?} in {error:?}, of {text}");
     }
 }
 

@@ -117,6 +117,7 @@ pub(super) fn first_failure(ended: &[Ended]) -> Option<&Ended> {
 
 #[cfg(test)]
 mod tests {
+    use super::How::{Code, Signal};
     use super::*;
 
     fn outcome(ends: &[(usize, How, bool)], stopped: Option<u8>) -> Outcome {
@@ -137,70 +138,28 @@ mod tests {
 
     #[test]
     fn the_first_failure_is_the_one_that_made_the_others_fail() {
-        use How::{Code, Signal};
-        for (ends, stopped, first, code) in [
-            (
-                vec![(0, Code(0), false), (1, Code(0), false)],
-                None,
-                None,
-                0,
-            ),
-            (
-                vec![(0, Code(75), false), (1, Signal(9), false)],
-                None,
-                Some(1),
-                75,
-            ),
-            (
-                vec![(0, Code(75), false), (1, Code(1), false)],
-                None,
-                Some(1),
-                1,
-            ),
-            (
-                vec![(1, Code(75), false), (0, Code(75), false)],
-                None,
-                Some(1),
-                75,
-            ),
-            (
-                vec![(1, Code(2), false), (0, Signal(15), true)],
-                None,
-                Some(1),
-                2,
-            ),
-            (
-                vec![(1, Signal(11), false), (0, Code(75), false)],
-                None,
-                Some(1),
-                1,
-            ),
-            (
-                vec![(0, Code(143), true), (1, Code(143), true)],
-                Some(143),
-                None,
-                143,
-            ),
-            (
-                vec![(0, Code(0), true), (1, Code(0), true)],
-                Some(143),
-                None,
-                0,
-            ),
-            (
-                vec![(0, Signal(9), true), (1, Code(130), true)],
-                Some(130),
-                None,
-                130,
-            ),
-        ] {
-            let outcome = outcome(&ends, stopped);
-            assert_eq!(
-                outcome.first_failure().map(|ended| ended.rank),
-                first,
-                "{ends:?}"
-            );
-            assert_eq!(outcome.exit_code(), code, "{ends:?}");
-        }
+        let check = |ends: &[(usize, How, bool)], first, code| check(ends, None, first, code);
+        check(&[(0, Code(0), false), (1, Code(0), false)], None, 0);
+        check(&[(0, Code(75), false), (1, Signal(9), false)], Some(1), 75);
+        check(&[(0, Code(75), false), (1, Code(1), false)], Some(1), 1);
+        check(&[(1, Code(75), false), (0, Code(75), false)], Some(1), 75);
+        check(&[(1, Code(2), false), (0, Signal(15), true)], Some(1), 2);
+        check(&[(1, Signal(11), false), (0, Code(75), false)], Some(1), 1);
+    }
+
+    #[test]
+    fn workers_that_were_told_to_stop_have_not_failed() {
+        let check =
+            |ends: &[(usize, How, bool)], stopped, code| check(ends, Some(stopped), None, code);
+        check(&[(0, Code(143), true), (1, Code(143), true)], 143, 143);
+        check(&[(0, Code(0), true), (1, Code(0), true)], 143, 0);
+        check(&[(0, Signal(9), true), (1, Code(130), true)], 130, 130);
+    }
+
+    /// Compares the rank of the first failure, and the exit code of the whole.
+    fn check(ends: &[(usize, How, bool)], stopped: Option<u8>, first: Option<usize>, code: u8) {
+        let outcome = outcome(ends, stopped);
+        let rank = outcome.first_failure().map(|ended| ended.rank);
+        assert_eq!((rank, outcome.exit_code()), (first, code), "{ends:?}");
     }
 }

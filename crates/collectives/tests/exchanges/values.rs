@@ -37,91 +37,61 @@ fn bytes(element: Element, rank: usize, count: usize, seed: u64) -> Vec<u8> {
     out
 }
 
+/// Floats of the ranks in their order; a NaN stays one.
+fn reduced_floats<T: Copy + PartialOrd + std::ops::Add<Output = T>>(
+    op: ReduceOp,
+    all: impl Iterator<Item = T>,
+    mean: impl Fn(T) -> T,
+) -> T {
+    let nan = |value: &T| value.partial_cmp(value).is_none();
+    let combine = |a: T, b: T| match op {
+        ReduceOp::Sum | ReduceOp::Mean => a + b,
+        _ if nan(&a) => a,
+        _ if nan(&b) => b,
+        ReduceOp::Max if a > b => a,
+        ReduceOp::Max => b,
+        _ if a < b => a,
+        _ => b,
+    };
+    let all = all.reduce(combine).unwrap();
+    if op == ReduceOp::Mean { mean(all) } else { all }
+}
+
 /// One element of each rank, in order, reduced without any of the library's code.
 fn reduced(element: Element, op: ReduceOp, parts: &[&[u8]]) -> Vec<u8> {
-    fn float<T: Copy + PartialOrd + std::ops::Add<Output = T>>(
-        op: ReduceOp,
-        all: &[T],
-        mean: impl Fn(T) -> T,
-    ) -> T {
-        let nan = |value: &T| value.partial_cmp(value).is_none();
-        all.iter()
-            .copied()
-            .reduce(|a, b| match op {
-                ReduceOp::Sum | ReduceOp::Mean => a + b,
-                _ if nan(&a) => a,
-                _ if nan(&b) => b,
-                ReduceOp::Max => {
-                    if a > b {
-                        a
-                    } else {
-                        b
-                    }
-                }
-                _ => {
-                    if a < b {
-                        a
-                    } else {
-                        b
-                    }
-                }
-            })
-            .map(|sum| if op == ReduceOp::Mean { mean(sum) } else { sum })
-            .unwrap()
+    macro_rules! values {
+        ($type:ty) => {
+            parts
+                .iter()
+                .map(|part| <$type>::from_le_bytes((*part).try_into().unwrap()))
+        };
     }
     macro_rules! integer {
         ($type:ty) => {{
-            let all = parts
-                .iter()
-                .map(|part| <$type>::from_le_bytes((*part).try_into().unwrap()));
-            all.reduce(|a, b| match op {
+            let all = values!($type).reduce(|a, b| match op {
                 ReduceOp::Max => a.max(b),
                 ReduceOp::Min => a.min(b),
                 ReduceOp::And => a & b,
                 _ => a.wrapping_add(b),
-            })
-            .unwrap()
-            .to_le_bytes()
-            .to_vec()
+            });
+            all.unwrap().to_le_bytes().to_vec()
         }};
     }
-    let ranks = parts.len();
+    let ranks = parts.len() as f32;
+    let in_f32 = |all: &mut dyn Iterator<Item = f32>| reduced_floats(op, all, |sum| sum / ranks);
     match element {
-        Element::F32 => {
-            let all: Vec<f32> = parts
-                .iter()
-                .map(|p| f32::from_le_bytes((*p).try_into().unwrap()))
-                .collect();
-            float(op, &all, |sum| sum / ranks as f32)
-                .to_le_bytes()
-                .to_vec()
-        }
+        Element::F32 => in_f32(&mut values!(f32)).to_le_bytes().to_vec(),
         Element::F64 => {
-            let all: Vec<f64> = parts
-                .iter()
-                .map(|p| f64::from_le_bytes((*p).try_into().unwrap()))
-                .collect();
-            float(op, &all, |sum| sum / ranks as f64)
-                .to_le_bytes()
-                .to_vec()
+            let all = reduced_floats(op, values!(f64), |sum| sum / f64::from(ranks));
+            all.to_le_bytes().to_vec()
         }
         Element::F16 => {
-            let all: Vec<f32> = parts
-                .iter()
-                .map(|p| f16::from_le_bytes((*p).try_into().unwrap()).to_f32())
-                .collect();
-            f16::from_f32(float(op, &all, |sum| sum / ranks as f32))
-                .to_le_bytes()
-                .to_vec()
+            let all = in_f32(&mut values!(f16).map(f16::to_f32));
+            f16::from_f32(all).to_le_bytes().to_vec()
         }
         Element::Bf16 => {
-            let all: Vec<f32> = parts
-                .iter()
-                .map(|p| bf16::from_le_bytes((*p).try_into().unwrap()).to_f32())
-                .collect();
-            bf16::from_f32(float(op, &all, |sum| sum / ranks as f32))
-                .to_le_bytes()
-                .to_vec()
+            let all = in_f32(&mut values!(bf16).map(bf16::to_f32));
+            bf16::from_f32(all).to_le_bytes().to_vec()
         }
         Element::I32 => integer!(i32),
         Element::I64 => integer!(i64),
