@@ -436,6 +436,8 @@ pub enum DataCommand {
         #[arg(long, value_name = "N", default_value_t = 0)]
         seed: u64,
     },
+    /// Write a CSV file of made-up clicks of users on items, whose taste a recommender can find: user, item, clicked
+    Clicks(crate::clicks::Clicks),
     /// Read examples over and over and print how many a second
     Bench {
         /// As for inspect

@@ -6,6 +6,7 @@
 pub mod args;
 mod beside;
 mod checks;
+pub mod clicks;
 mod cluster_doctor;
 mod commands;
 pub mod config;

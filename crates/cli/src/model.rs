@@ -1,30 +1,38 @@
 //! The model that a `train.yaml` describes.
 
 use phalanx::models;
-use phalanx::nn::{Model, Sequential, layer_from_config};
+use phalanx::nn::{Input, LayerSpec, Model, Network, Node, Sequential, layer_from_config};
 
-use crate::config::{Component, Problem, Problems, TrainConfig};
+use crate::config::{Component, Problem, Problems, Source, TrainConfig};
 
-/// The model of the layers, for examples of these dims.
+/// The model of the layers, for these inputs.
 ///
 /// # Errors
-/// A layer that does not take what the one before gives, at its line.
-pub fn build(config: &TrainConfig, features: &[usize]) -> Result<Model, Problems> {
-    let whole = stacked(&config.model, features);
-    let failed = match whole {
+/// A layer that does not take what it is given, at its line.
+pub fn build(config: &TrainConfig, inputs: &[Input]) -> Result<Model, Problems> {
+    let sources = match (config.is_stack(), inputs) {
+        (true, [_]) => None,
+        _ => Some(config.sources().map_err(|list| config.problems(list))?),
+    };
+    let first = |count: usize| match &sources {
+        None => stacked(&config.model[..count], &inputs[0]),
+        Some(sources) => connected(&config.model[..count], sources, inputs),
+    };
+    let failed = match first(config.model.len()) {
         Ok(model) => return frozen(config, model),
         Err(error) => error,
     };
-    // A stack that fails does so with any layers on top: the layer at fault ends the shortest one that fails.
+    // What fails does so with any layers after it: the layer at fault ends the shortest part that fails.
     let good = (1..config.model.len())
         .collect::<Vec<_>>()
-        .partition_point(|&count| stacked(&config.model[..count], features).is_ok());
+        .partition_point(|&count| first(count).is_ok());
     let fault = config.model[..=good].last();
-    let (component, error) = match (fault, stacked(&config.model[..=good], features)) {
+    let (component, error) = match (fault, first(good + 1)) {
         (Some(component), Err(error)) => (component, error),
         _ => (&config.model[0], failed),
     };
-    Err(config.problems(vec![problem(component, &error)]))
+    let index = sources.and_then(|sources| config.index_among(&sources[good]));
+    Err(config.problems(vec![problem(component, &error, index)]))
 }
 
 /// The model without the layers that are not trained.
@@ -43,27 +51,70 @@ fn frozen(config: &TrainConfig, mut model: Model) -> Result<Model, Problems> {
     Ok(model)
 }
 
-fn stacked(layers: &[Component], features: &[usize]) -> phalanx::Result<Model> {
-    let mut stack = Sequential::new(features.to_vec());
-    for layer in layers {
-        let Component { name, settings, .. } = layer;
-        stack = stack
-            .clone()
-            .add(if models::KINDS.contains(&name.as_str()) {
-                let below = stack.build()?.outputs();
-                models::layer_from_config(name, settings, &below[0].dims)?
-            } else {
-                layer_from_config(name, settings)?
-            });
+fn stacked(layers: &[Component], input: &Input) -> phalanx::Result<Model> {
+    let mut stack = Sequential::new(input.clone());
+    for component in layers {
+        let below = || Ok(stack.clone().build()?.outputs()[0].dims.clone());
+        let layer = layer(component, below)?;
+        stack = stack.add(layer);
     }
     stack.build()
 }
 
-fn problem(layer: &Component, error: &phalanx::Error) -> Problem {
+/// The model whose outputs are what no layer takes: the last layer, where the model is whole.
+fn connected(
+    layers: &[Component],
+    sources: &[Vec<Source>],
+    inputs: &[Input],
+) -> phalanx::Result<Model> {
+    let mut net = Network::new();
+    let given: Vec<Node> = inputs
+        .iter()
+        .map(|input| net.input(input.clone()))
+        .collect();
+    let mut made: Vec<Node> = Vec::new();
+    for (component, from) in layers.iter().zip(sources) {
+        let nodes = from.iter().map(|source| match *source {
+            Source::Input(place) => given[place],
+            Source::Layer(place) => made[place],
+        });
+        let nodes: Vec<Node> = nodes.collect();
+        let below = || match from[0] {
+            Source::Input(place) => Ok(inputs[place].dims().to_vec()),
+            Source::Layer(_) => Ok(net.build(&given, &nodes[..1])?.outputs()[0].dims.clone()),
+        };
+        let layer = layer(component, below)?;
+        made.push(net.add(layer, &nodes));
+    }
+    let taken: Vec<Source> = sources[..layers.len()].concat();
+    let untaken = (0..made.len()).filter(|&place| !taken.contains(&Source::Layer(place)));
+    let outputs: Vec<Node> = untaken.map(|place| made[place]).collect();
+    net.build(&given, &outputs)
+}
+
+/// A layer, or a whole model as one, which depends on the dims of what it is given.
+fn layer(
+    component: &Component,
+    below: impl FnOnce() -> phalanx::Result<Vec<usize>>,
+) -> phalanx::Result<LayerSpec> {
+    let Component { name, settings, .. } = component;
+    match models::KINDS.contains(&name.as_str()) {
+        true => models::layer_from_config(name, settings, &below()?),
+        false => layer_from_config(name, settings),
+    }
+}
+
+fn problem(layer: &Component, error: &phalanx::Error, index: Option<&str>) -> Problem {
     // A mistake in a graph says where in the library's source it was found; the line that matters here is the layer's.
     let message = match error {
         phalanx::Error::Graph(error) => error.message.clone(),
         other => other.to_string(),
     };
-    layer.problem(&message)
+    let Some(index) = index else {
+        return layer.problem(&message);
+    };
+    let (wrong, _) = message.split_once("; ").unwrap_or((&message, ""));
+    layer.problem(&format!(
+        "{wrong}; the input `{index}` is an index, as `embedding` takes it: for numbers give the input a list of columns"
+    ))
 }

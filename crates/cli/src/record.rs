@@ -156,6 +156,7 @@ fn of_csv(csv: &Csv) -> Vec<(&'static str, String)> {
         ("label", format!("{:?}", csv.label.value)),
         ("label_type", format!("{:?}", csv.label_type)),
         ("columns", format!("{:?}", csv.columns)),
+        ("inputs", format!("{:?}", csv.inputs.value)),
         ("one_hot", format!("{:?}", csv.one_hot.value)),
         ("classes", format!("{:?}", csv.classes.value)),
         ("missing", format!("{:?}", csv.missing)),

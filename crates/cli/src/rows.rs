@@ -1,5 +1,6 @@
 //! The rows that a `train.yaml` speaks of, read from their files.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use phalanx::data::{
@@ -13,7 +14,7 @@ use crate::config::{
     TrainConfig, Validation,
 };
 use crate::example_rows;
-use crate::facts::{Facts, OneHotFact};
+use crate::facts::{Facts, InputFact, OneHotFact};
 use crate::image_rows;
 use crate::scaling::{Scaling, length};
 use crate::split::stratified;
@@ -97,8 +98,8 @@ fn read_csv(config: &TrainConfig, data: &Csv, known: Option<&Facts>) -> Result<R
         files.facts.scaling = Scaling::of(data, &train, one_hot).map_err(wrong)?;
     }
     let Files { facts, columns, .. } = files;
-    let scaled = |rows: Option<Dataset>| rows.map(|rows| facts.scaling.apply(&rows)).transpose();
-    let plain = facts.scaling.apply(&train).map_err(wrong)?;
+    let scaled = |rows: Option<Dataset>| rows.map(|rows| facts.prepared(&rows)).transpose();
+    let plain = facts.prepared(&train).map_err(wrong)?;
     Ok(Rows {
         train: prepared(config, &plain)?,
         validation: scaled(validation).map_err(wrong)?,
@@ -138,7 +139,7 @@ fn facts(data: &Csv) -> Result<Facts, (Position, Error)> {
         }
     };
     // A name that is there twice finds no column.
-    let different: std::collections::HashSet<&String> = facts.columns.iter().collect();
+    let different: HashSet<&String> = facts.columns.iter().collect();
     if different.len() < facts.columns.len() {
         facts.columns.clear();
     }
@@ -148,6 +149,7 @@ fn facts(data: &Csv) -> Result<Facts, (Position, Error)> {
             .one_hot
             .push(one_hot(data, &header, column, &options).map_err(wrong)?);
     }
+    facts.inputs = inputs(data, &header, &facts).map_err(|error| (data.inputs.at, error))?;
     if data.label_type == LabelType::Class {
         facts.classes.clone_from(&data.classes.value);
         if facts.classes.is_empty() {
@@ -180,6 +182,39 @@ fn one_hot(
         name: header.get(index).cloned().unwrap_or_default(),
         values,
     })
+}
+
+/// The inputs that `data` names, of files with this header.
+fn inputs(data: &Csv, header: &[String], facts: &Facts) -> Read<Vec<InputFact>> {
+    let position = |column: &Column| match column {
+        Column::Index(index) => Some(*index),
+        Column::Name(name) => header.iter().position(|other| other == name),
+    };
+    let mut seen = HashSet::new();
+    let mut inputs = Vec::new();
+    for input in &data.inputs.value {
+        let (mut width, mut columns) = (0, Vec::new());
+        for position in input.columns.iter().filter_map(position) {
+            let name = header.get(position);
+            if !seen.insert(position) {
+                let name = name.map_or_else(String::new, |name| format!(" ({name:?})"));
+                return Err(Error::User(format!(
+                    "the inputs have the column at position {position}{name} twice; name it once: several layers may take one input"
+                )));
+            }
+            columns.extend(name.cloned());
+            let mut one_hot = facts.one_hot.iter();
+            width += one_hot
+                .find(|fact| fact.index == position)
+                .map_or(1, |fact| fact.values.len());
+        }
+        inputs.push(InputFact {
+            name: input.name.clone(),
+            columns,
+            width: (!input.is_index).then_some(width),
+        });
+    }
+    Ok(inputs)
 }
 
 /// What is left to train on, and what is validated on.
@@ -218,7 +253,7 @@ pub fn to_predict(data: &Csv, facts: &Facts, path: &Path) -> Read<Dataset> {
     };
     let by_name = matches!(labelled.columns.first(), Some(CsvColumn::Name(_)));
     if by_name || !labelled.columns.is_empty() {
-        return facts.scaling.apply(&Dataset::from_csv(path, &unlabelled)?);
+        return facts.prepared(&Dataset::from_csv(path, &unlabelled)?);
     }
     let unlabelled = CsvOptions {
         one_hot: one_hot_columns(facts, |fact| {
@@ -241,9 +276,9 @@ pub fn to_predict(data: &Csv, facts: &Facts, path: &Path) -> Read<Dataset> {
     if let Ok(dataset) = Dataset::from_csv(path, &any)
         && columns(&dataset)? == needed
     {
-        return facts.scaling.apply(&Dataset::from_csv(path, &unlabelled)?);
+        return facts.prepared(&Dataset::from_csv(path, &unlabelled)?);
     }
-    facts.scaling.apply(&Dataset::from_csv(path, &labelled)?)
+    facts.prepared(&Dataset::from_csv(path, &labelled)?)
 }
 
 /// The rows of a file with labels.
@@ -252,7 +287,7 @@ pub fn to_predict(data: &Csv, facts: &Facts, path: &Path) -> Read<Dataset> {
 /// A file that cannot be read, or whose rows do not fit the model.
 pub fn labelled(data: &Csv, facts: &Facts, path: &Path) -> Read<Dataset> {
     let options = as_trained(data, facts, path)?;
-    facts.scaling.apply(&Dataset::from_csv(path, &options)?)
+    facts.prepared(&Dataset::from_csv(path, &options)?)
 }
 
 /// How a file is read for a model that was trained: by the names of its columns, where both have them.
@@ -268,6 +303,9 @@ fn as_trained(data: &Csv, facts: &Facts, path: &Path) -> Read<CsvOptions> {
         let names = facts.columns.iter().cloned();
         options.columns = names.map(CsvColumn::Name).collect();
         options.one_hot = one_hot_columns(facts, |fact| CsvColumn::Name(fact.name.clone()));
+        let indices = facts.inputs.iter().filter(|fact| fact.width.is_none());
+        let indices = indices.flat_map(|fact| fact.columns.iter().cloned());
+        options.indices = indices.map(CsvColumn::Name).collect();
         if let Some(label) = &facts.label {
             options.label = LabelColumn::Name(label.clone());
         }
@@ -362,6 +400,8 @@ fn options(data: &Csv) -> CsvOptions {
         column: csv_column(column),
         values: Vec::new(),
     });
+    let indices = data.inputs.value.iter().filter(|input| input.is_index);
+    let indices = indices.flat_map(|input| input.columns.iter().map(csv_column));
     CsvOptions {
         header: match data.header {
             None => Header::Auto,
@@ -372,6 +412,7 @@ fn options(data: &Csv) -> CsvOptions {
         kind: label_kind(data.label_type),
         columns: data.columns.iter().map(csv_column).collect(),
         one_hot: one_hot.collect(),
+        indices: indices.collect(),
         skip_rows: data.skip_rows,
         missing: match data.missing {
             Missing::Fail => MissingValues::Fail,

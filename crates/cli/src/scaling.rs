@@ -1,8 +1,8 @@
 //! What is done to the features of rows: missing values filled, divided, standardized. Found on the training rows, done to all
 //! others in the same way, and kept with the model.
 
-use phalanx::Result as Read;
 use phalanx::data::{Dataset, HostTensor};
+use phalanx::{DType, Result as Read};
 use serde::{Deserialize, Serialize};
 
 use crate::config::{Csv, Missing};
@@ -32,14 +32,21 @@ impl Scaling {
             divide_by: data.divide_by,
             standard: None,
         };
+        if data.missing == Missing::Fail && !data.standardize {
+            return Ok(scaling);
+        }
+        // Indices are no numbers.
+        let Some(numbers) = numbers(rows)? else {
+            return Ok(scaling);
+        };
         if let Missing::Number(number) = data.missing {
-            scaling.fill = Some(vec![number as f32; width(rows)?]);
+            scaling.fill = Some(vec![number as f32; row_width(&numbers)]);
         }
         if data.missing == Missing::Mean {
-            scaling.fill = Some(moments(&whole(rows)?).0);
+            scaling.fill = Some(moments(&numbers).0);
         }
         if data.standardize {
-            let (mut mean, mut deviation) = moments(&scaling.apply_to(&whole(rows)?));
+            let (mut mean, mut deviation) = moments(&scaling.apply_to(&numbers));
             let stays = (0..mean.len()).filter(|&feature| one_hot.get(feature) == Some(&true));
             for feature in stays {
                 (mean[feature], deviation[feature]) = (0.0, 1.0);
@@ -61,7 +68,10 @@ impl Scaling {
             return Ok(rows.clone());
         }
         let batch = rows.batch(length(rows)).get(0, 0)?;
-        let x = batch.x.iter().map(|x| self.apply_to(x));
+        let x = batch.x.iter().map(|x| match x.dtype() {
+            DType::F32 => self.apply_to(x),
+            _ => x.clone(),
+        });
         Dataset::from_arrays(x.collect::<Vec<_>>(), batch.y)
     }
 
@@ -116,13 +126,11 @@ fn moments(x: &HostTensor) -> (Vec<f32>, Vec<f32>) {
     )
 }
 
-fn whole(rows: &Dataset) -> Read<HostTensor> {
+/// The numbers of rows, which come first, if there are any.
+fn numbers(rows: &Dataset) -> Read<Option<HostTensor>> {
     let batch = rows.batch(length(rows)).get(0, 0)?;
-    Ok(batch.x[0].clone())
-}
-
-fn width(rows: &Dataset) -> Read<usize> {
-    Ok(rows.get(0, 0)?.x[0].dims().iter().product())
+    let first = batch.x.into_iter().next();
+    Ok(first.filter(|x| x.dtype() == DType::F32))
 }
 
 fn row_width(x: &HostTensor) -> usize {

@@ -6,8 +6,8 @@ use phalanx::data::CorruptPolicy;
 use phalanx::fit::{TensorBoard, UpdateFreq};
 use phalanx::image::{ImagePipeline, Region, Scale};
 use phalanx_cli::config::{
-    Component, Csv, Data, Fit, ImageTest, Images, Label, LabelType, Mix, Position, SaveFreq, Test,
-    TrainConfig, Validation, parse,
+    Column, Component, Csv, CsvInput, Data, Fit, ImageTest, Images, Label, LabelType, Mix,
+    Position, SaveFreq, Test, TrainConfig, Validation, parse,
 };
 use serde_json::json;
 
@@ -330,4 +330,40 @@ fn what_decides_the_data_is_the_same_text_however_it_is_written() {
     ] {
         assert_ne!(one, text(data, fit), "{data} {fit}");
     }
+}
+
+#[test]
+fn inputs_are_indices_or_lists_of_numbers() {
+    let text = "data: {csv: a.csv, label: y, inputs: {user: user, about: [age, 3]}}\n\
+        model:\n\
+        - embedding: {input_dim: 9, output_dim: 2, inputs: user, name: vector}\n\
+        - concatenate: {inputs: [vector, about]}\n\
+        - dense: {units: 1}\n\
+        optimizer: sgd\nloss: huber\n";
+    let config = read(text);
+    let data = csv_of(&config);
+    let name = |name: &str| Column::Name(name.into());
+    let input = |name: &str, columns: Vec<Column>, is_index| CsvInput {
+        name: name.into(),
+        columns,
+        is_index,
+    };
+    let expected = [
+        input("user", vec![name("user")], true),
+        input("about", vec![name("age"), Column::Index(3)], false),
+    ];
+    assert_eq!(data.inputs.value, expected);
+    assert_eq!(data.columns, [name("user"), name("age"), Column::Index(3)]);
+    let taken = config.model.iter().map(|layer| {
+        let names = layer.inputs.iter().flatten();
+        names.map(|name| name.value.clone()).collect::<Vec<_>>()
+    });
+    let taken: Vec<Vec<String>> = taken.collect();
+    assert_eq!(taken, [vec!["user"], vec!["vector", "about"], vec![]]);
+    // The connections of a layer are no setting of the library's.
+    assert_eq!(config.model[1].settings, json!({}));
+    assert_eq!(
+        config.model[0].settings,
+        json!({"input_dim": 9, "output_dim": 2, "name": "vector"})
+    );
 }

@@ -8,6 +8,15 @@ use phalanx_cli::facts::Facts;
 use phalanx_cli::rows::{Rows, load, to_predict};
 use phalanx_testkit::Scratch;
 
+/// The rest of a file whose data have the inputs price, user and about.
+const MODEL_OF_INPUTS: &str = "\
+model:
+- embedding: {inputs: user, input_dim: 9, output_dim: 2, name: vector}
+- concatenate: {inputs: [price, vector, about]}
+optimizer: sgd
+loss: huber
+";
+
 /// A folder that is removed at the end.
 struct Folder(Scratch);
 
@@ -26,7 +35,10 @@ impl Folder {
     }
 
     fn load(&self, data: &str, fit: &str) -> Result<Rows, String> {
-        let rest = "model: [flatten]\noptimizer: sgd\nloss: huber\n";
+        let rest = match data.contains("inputs:") {
+            true => MODEL_OF_INPUTS,
+            false => "model: [flatten]\noptimizer: sgd\nloss: huber\n",
+        };
         let text = format!("data: {{{data}}}\n{rest}fit: {{{fit}}}\n");
         let config =
             parse(&text, &self.0.join("t.yaml")).map_err(|problems| problems.to_string())?;
@@ -437,4 +449,94 @@ fn one_hot_columns_that_cannot_be_are_refused() {
         let error = folder.load(data, "").unwrap_err();
         assert!(error.contains(expected), "{data}: {error}");
     }
+}
+
+#[test]
+fn inputs_are_arrays_of_their_columns_and_indices_stay_as_they_are() {
+    let files = [
+        (
+            "h.csv",
+            "size,user,colour,y,price\n2,16777217,red,0,1\n4,0,blue,1,2\n,3,blue,1,3\n6,5,red,0,6\n",
+        ),
+        ("new.csv", "colour,price,size,user\nblue,3,4,7\n"),
+        ("missing.csv", "size,user,colour,y,price\n2,,red,0,1\n"),
+        ("half.csv", "size,user,colour,y,price\n2,1.5,red,0,1\n"),
+        ("below.csv", "size,user,colour,y,price\n2,-1,red,0,1\n"),
+        (
+            "dropped.csv",
+            "size,user,colour,y,price\n2,,red,0,1\n3,4,red,1,2\n",
+        ),
+    ];
+    let folder = Folder::new("inputs", &files);
+    let inputs =
+        "label: y, inputs: {price: [price], user: user, about: [size, colour]}, one_hot: [colour]";
+    let data = format!("csv: h.csv, {inputs}, missing: mean, standardize: true");
+    let rows = folder.load(&data, "shuffle: false").unwrap();
+    let close = |found: &[f32], expected: &[f32]| {
+        let mut pairs = found.iter().zip(expected);
+        found.len() == expected.len() && pairs.all(|(a, b)| (a - b).abs() < 1e-6)
+    };
+    let row = |dataset: &Dataset, i| dataset.get(0, i).unwrap().x;
+    let user = |dataset: &Dataset, i| row(dataset, i)[1].values::<i32>().unwrap();
+    // More than f32 can hold.
+    assert_eq!(user(&rows.train, 0), [16_777_217]);
+    assert_eq!(user(&rows.train, 3), [5]);
+    assert_eq!(row(&rows.train, 0)[1].dims(), [0usize; 0]);
+    // Prices 1, 2, 3, 6; sizes 2, 4, 4 (the mean), 6. Blue and red are no numbers.
+    let price = |price: f32| (price - 3.0) / 3.5f32.sqrt();
+    let size = |size: f32| (size - 4.0) / 2.0f32.sqrt();
+    for (i, (of_price, about)) in [
+        (1.0, [size(2.0), 0.0, 1.0]),
+        (2.0, [size(4.0), 1.0, 0.0]),
+        (3.0, [size(4.0), 1.0, 0.0]),
+        (6.0, [size(6.0), 0.0, 1.0]),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let x = row(&rows.train, i);
+        assert!(close(&x[0].f32s(), &[price(of_price)]), "{x:?}");
+        assert!(close(&x[2].f32s(), &about), "{x:?}");
+    }
+    let written = serde_json::to_string(&rows.facts).unwrap();
+    let kept: Facts = serde_json::from_str(&written).unwrap();
+    assert_eq!(kept, rows.facts);
+    let text = format!("data: {{{data}}}\n{MODEL_OF_INPUTS}");
+    let config = parse(&text, &folder.0.join("t.yaml")).unwrap();
+    let Data::Csv(csv) = &config.data else {
+        panic!("no csv")
+    };
+    // By their names, in any order.
+    let new = to_predict(csv, &kept, &folder.0.join("new.csv")).unwrap();
+    assert_eq!(user(&new, 0), [7]);
+    let x = row(&new, 0);
+    assert!(close(&x[0].f32s(), &[price(3.0)]) && close(&x[2].f32s(), &[0.0, 1.0, 0.0]));
+    for (file, expected) in [
+        (
+            "missing",
+            "column 2 (\"user\"): found \"\", expected an index, a whole number from 0 to 2147483647; fill in",
+        ),
+        ("half", "found \"1.5\", expected an index"),
+        ("below", "found \"-1\", expected an index"),
+    ] {
+        let error = folder
+            .load(&format!("csv: {file}.csv, {inputs}"), "")
+            .unwrap_err();
+        assert!(error.contains(expected), "{error}");
+    }
+    let left = folder
+        .load(&format!("csv: dropped.csv, {inputs}, missing: drop"), "")
+        .unwrap();
+    assert_eq!((left.dropped, left.train.len()), (1, Some(1)));
+    assert_eq!(user(&left.train, 0), [4]);
+    assert_eq!(row(&left.train, 0)[0].f32s(), [2.0]);
+}
+
+#[test]
+fn an_input_twice_under_two_names_of_its_column_is_refused() {
+    let folder = Folder::new("input-twice", &[("h.csv", "a,b,y\n1,2,0\n")]);
+    let error = folder.load("csv: h.csv, inputs: {price: [a], user: 0, about: [b]}", "");
+    let error = error.unwrap_err();
+    let expected = "the inputs have the column at position 0 (\"a\") twice; name it once";
+    assert!(error.contains(expected), "{error}");
 }

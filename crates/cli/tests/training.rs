@@ -633,6 +633,133 @@ fn two_workers_train_a_training_file_as_one_process_does() {
     folder.fail(&again, 2, &["two has the model", "--overwrite"]);
 }
 
+/// Sixty clicks of users 0 to 5 on items 0 to 3 at prices, those of users with a number above the item's.
+fn with_inputs(name: &str) -> Folder {
+    let folder = Folder::new(name, "sgd");
+    let row = |i: u32| {
+        let (user, item, price) = (i % 6, (i / 6) % 4, (i * 7) % 10);
+        format!("{price},{item},{user},{}\n", u8::from(user > item))
+    };
+    let rows: String = (0..60).map(row).collect();
+    fs::write(
+        folder.0.join("a.csv"),
+        format!("price,item,user,clicked\n{rows}"),
+    )
+    .unwrap();
+    let text = "data: {csv: a.csv, label: clicked, standardize: true, test: {last: 20}, inputs: {user: user, about: [price], item: item}}\n\
+        model:\n\
+        - embedding: {inputs: user, input_dim: 6, output_dim: 4, name: user_vector}\n\
+        - embedding: {inputs: item, input_dim: 4, output_dim: 4, name: item_vector}\n\
+        - dense: {inputs: about, units: 4, name: about_vector}\n\
+        - concatenate: {inputs: [user_vector, about_vector, item_vector]}\n\
+        - dense: {units: 16, activation: tanh}\n\
+        - dense: {units: 1}\n\
+        optimizer: {adam: {learning_rate: 0.02}}\nloss: {binary_crossentropy: {from_logits: true}}\n\
+        metrics: [auc: {from_logits: true}]\n\
+        fit: {epochs: 30, batch_size: 8, save_freq: epoch}\noutput: out\n";
+    fs::write(folder.0.join("t.yaml"), text).unwrap();
+    folder
+}
+
+#[test]
+fn a_model_of_several_inputs_trains_alike_alone_on_workers_and_on_servers() {
+    let folder = with_inputs("inputs");
+    let dry = folder.succeed(&["train", "t.yaml", "--dry-run"]);
+    assert!(
+        dry.contains("each of user an index, about [1], item an index"),
+        "{dry}"
+    );
+    let test_line = |text: &str| {
+        let line = text.lines().find(|line| line.starts_with("test: "));
+        line.unwrap_or_else(|| panic!("{text}")).to_owned()
+    };
+    let one = test_line(&folder.succeed(&["train", "t.yaml", "--progress", "plain"]));
+    assert!(value_of(&one, "auc") > 0.9, "{one}");
+    // From the checkpoint of half of the way.
+    let half = ["train", "t.yaml", "--output", "half", "--progress", "plain"];
+    folder.succeed(&[&half[..], &["--epochs", "15"]].concat());
+    let resumed = test_line(&folder.succeed(&[&half[..], &["--resume"]].concat()));
+    assert_eq!(resumed, one);
+    for run in ["out", "half"] {
+        let evaluated = folder.succeed(&["evaluate", run]);
+        assert_eq!(evaluated.trim_end().replace("evaluate", "test"), one);
+    }
+    let evaluated = folder.succeed(&["evaluate", "out", "--checkpoint"]);
+    assert_eq!(evaluated.trim_end().replace("evaluate", "test"), one);
+    // Columns are found by their names, in any order and with others between them.
+    fs::write(
+        folder.0.join("as-was.csv"),
+        "price,item,user,clicked\n3,1,0,1\n4,2,4,0\n",
+    )
+    .unwrap();
+    fs::write(
+        folder.0.join("other.csv"),
+        "user,shop,price,item\n0,x,3,1\n4,y,4,2\n",
+    )
+    .unwrap();
+    let predicted =
+        ["as-was.csv", "other.csv"].map(|file| folder.succeed(&["predict", "out", file]));
+    assert_eq!(predicted[0], predicted[1]);
+    let values: Vec<f64> = predicted[0]
+        .lines()
+        .skip(1)
+        .map(|line| line.parse().unwrap())
+        .collect();
+    assert!(values[0] < 0.0 && values[1] > 0.0, "{values:?}");
+    let program = env!("CARGO_BIN_EXE_phalanx");
+    let workers = [
+        "launch",
+        "--workers",
+        "2",
+        "--",
+        program,
+        "train",
+        "t.yaml",
+        "--output",
+        "two",
+    ];
+    let sync = "strategy={parameter_server: {mode: sync}}";
+    let servers = [
+        "launch",
+        "--workers",
+        "1",
+        "--ps",
+        "2",
+        "--",
+        program,
+        "train",
+        "t.yaml",
+        "--output",
+        "ps",
+        "--set",
+        sync,
+    ];
+    for launch in [&workers[..], &servers[..]] {
+        let several = test_line(&folder.succeed(&[launch, &["--progress", "plain"]].concat()));
+        for log in ["loss", "auc"] {
+            let (one, several) = (value_of(&one, log), value_of(&several, log));
+            assert!((one - several).abs() <= 2e-4, "{log} {one} {several}");
+        }
+    }
+    let beyond = "user,price,item\n6,3,1\n";
+    fs::write(folder.0.join("beyond.csv"), beyond).unwrap();
+    let parts = [
+        "the index 6 of example 0",
+        "of the layer `user_vector`, 0 to 5",
+    ];
+    folder.fail(&["predict", "out", "beyond.csv"], 2, &parts);
+    // Another meaning of the inputs.
+    let path = folder.0.join("t.yaml");
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(
+        &path,
+        text.replace("user: user,", "user: item,")
+            .replace("item: item", "item: user"),
+    )
+    .unwrap();
+    folder.fail(&["evaluate", "t.yaml"], 2, &["`columns` of t.yaml is"]);
+}
+
 #[test]
 fn a_strategy_of_one_process_is_refused_among_workers() {
     let folder = Folder::new("mesh", "sgd");

@@ -55,6 +55,10 @@ pub(crate) fn run(context: &mut Context, what: &DataCommand) -> Result<(), Failu
             };
             write_synth(context, &synth, to)
         }
+        DataCommand::Clicks(clicks) => {
+            clicks.write()?;
+            context.output.line(clicks)
+        }
         DataCommand::Bench {
             data,
             format,

@@ -113,7 +113,7 @@ pub(super) fn data_and_model(
 ) -> Result<(Rows, Model), Failure> {
     let rows = rows::load(config).map_err(session::wrong)?;
     describe(context, &rows)?;
-    let model = model::build(config, &rows.facts.dims).map_err(session::wrong)?;
+    let model = model::build(config, &rows.facts.model_inputs()).map_err(session::wrong)?;
     if context.global.shows_text() {
         context.output.line(model.summary())?;
     }
@@ -165,7 +165,7 @@ fn describe(context: &mut Context, rows: &Rows) -> Result<(), Failure> {
             line += &format!(", {count} {purpose}");
         }
     }
-    line += &format!("; each of {:?}", facts.dims);
+    line += &format!("; each of {}", facts.shown_dims());
     if !facts.classes.is_empty() {
         let shown: Vec<&str> = facts.classes.iter().take(5).map(String::as_str).collect();
         let more = if facts.classes.len() > 5 { ", .." } else { "" };

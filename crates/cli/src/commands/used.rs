@@ -145,7 +145,7 @@ impl Used {
             return Err(Failure::new(Exit::Usage, message)
                 .next("go on with the training with --resume, which writes one"));
         };
-        let model = model::build(&self.config, &record.facts.dims).map_err(wrong)?;
+        let model = model::build(&self.config, &record.facts.model_inputs()).map_err(wrong)?;
         Session::start(context, &self.config, model)
     }
 
@@ -171,17 +171,23 @@ impl Used {
             .map(|(_, shape)| shape.dims)
             .unwrap_or_default();
         if let Data::Csv(csv) = &self.config.data {
+            if !csv.inputs.value.is_empty() {
+                return Err(self.lacks("the columns of the inputs"));
+            }
             facts.scaling.divide_by = csv.divide_by;
             facts.classes.clone_from(&csv.classes.value);
             if csv.standardize || csv.missing == Missing::Mean {
-                let folder = self.config.output.display();
-                let message = format!(
-                    "{folder}/model has no training.json, which has the means of the columns"
-                );
-                return Err(Failure::new(Exit::Usage, message).next("train again"));
+                return Err(self.lacks("the means of the columns"));
             }
         }
         Ok(facts)
+    }
+
+    /// What only the record of the training has, which is not there.
+    fn lacks(&self, what: &str) -> Failure {
+        let folder = self.config.output.display();
+        let message = format!("{folder}/model has no training.json, which has {what}");
+        Failure::new(Exit::Usage, message).next("train again")
     }
 
     /// The rows or images named, or the test data, with labels.

@@ -14,7 +14,9 @@ use phalanx::optim::Optimizer;
 use phalanx::strategy::NamedStrategy;
 use serde_json::{Map, Number, Value as Json};
 
+use super::Located;
 use super::aliases;
+use super::inputs::OF_LAYERS;
 use super::reader::Reader;
 use phalanx_yaml::{Key, Node, Value};
 use phalanx_yaml::{Position, Problem, shown};
@@ -45,6 +47,8 @@ pub struct Component {
     pub settings: Json,
     /// Where the name is written.
     pub at: Position,
+    /// What a layer takes, where it says so.
+    pub inputs: Option<Vec<Located<String>>>,
     /// The name of every setting, also of inner mappings, and where it is written.
     keys: Vec<(String, Position)>,
 }
@@ -177,11 +181,19 @@ impl Reader {
         let mut keys = Vec::new();
         collect_keys(settings, &mut keys);
         self.check_names(name, at, &keys);
+        let is_layer = family == Family::Layer;
+        let inputs = is_layer.then(|| self.inputs_of_layer(name, settings));
+        let mut object = self.object(name, settings);
+        if let (true, Some(fields)) = (is_layer, object.as_object_mut()) {
+            // The connections of layers are no settings of theirs.
+            fields.remove(OF_LAYERS.name);
+        }
         let mut component = Component {
             family,
             name: name.to_owned(),
-            settings: self.object(name, settings),
+            settings: object,
             at,
+            inputs: inputs.flatten(),
             keys,
         };
         component.use_known_names();

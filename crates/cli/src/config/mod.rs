@@ -13,6 +13,7 @@ mod examples;
 mod fine_tune;
 mod fit_table;
 mod images;
+mod inputs;
 mod overrides;
 mod reader;
 pub mod reference;
@@ -28,6 +29,8 @@ use phalanx::fit::TensorBoard;
 
 pub use component::Component;
 pub use fine_tune::FirstWeights;
+pub use inputs::CsvInput;
+pub(crate) use inputs::Source;
 pub use phalanx::config::Family;
 pub use phalanx_yaml::{Position, Problem, Problems};
 
@@ -116,6 +119,8 @@ pub struct Csv {
     pub features: Located<Vec<usize>>,
     /// The columns of the features; empty for all but the label.
     pub columns: Vec<Column>,
+    /// The inputs of a model that has several, whose columns are also in `columns`; empty for one of all features.
+    pub inputs: Located<Vec<CsvInput>>,
     /// Columns of which each value is a feature of its own.
     pub one_hot: Located<Vec<Column>>,
     /// The labels of the classes as they stand in the file; empty for numbers from 0, or the texts that are found.

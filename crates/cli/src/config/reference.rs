@@ -6,6 +6,7 @@ use phalanx::components::components;
 use phalanx::config::{DefaultValue, Description, Family, Field, Setting};
 use serde_json::Value as Json;
 
+use super::inputs::OF_LAYERS;
 use super::{aliases, example_table, fine_tune, fit_table, table};
 
 const START: &str = "<!-- table: ";
@@ -131,6 +132,9 @@ fn every_layer() -> String {
     for setting in settings.filter(|setting| shared.contains(&setting.field.name)) {
         let _ = write!(text, "\n{}", row(setting));
     }
+    let default = serde_json::Value::Null;
+    let field = OF_LAYERS;
+    let _ = write!(text, "\n{}", row(&Setting { field, default }));
     text
 }
 

@@ -9,6 +9,7 @@ use phalanx::components::components;
 use phalanx::config::{DefaultValue, Description, Family, Field, Kind, Setting};
 use serde_json::{Map, Value as Json, json};
 
+use super::inputs::OF_LAYERS;
 use super::table::FILE;
 
 /// The schema.
@@ -37,7 +38,11 @@ fn define(family: Family, definitions: &mut Map<String, Json>) {
     let mut properties = Map::new();
     for component in &all {
         let id = format!("{word}.{}", component.name);
-        definitions.insert(id.clone(), settings(component));
+        let mut schema = settings(component);
+        if family == Family::Layer {
+            schema["properties"][OF_LAYERS.name] = described(&OF_LAYERS);
+        }
+        definitions.insert(id.clone(), schema);
         properties.insert(
             component.name.to_owned(),
             json!({ "$ref": format!("#/$defs/{id}"), "description": component.doc }),

@@ -8,6 +8,7 @@ use phalanx::nn::Policy;
 
 use super::component::Component;
 use super::fit_table::{BATCH_SIZE, FIT, TENSORBOARD, VALIDATION};
+use super::inputs::column;
 use super::reader::{Reader, Section, boolean, finite, list, text, whole};
 use super::table::{self, CSV, FILE, TEST};
 use super::{
@@ -111,6 +112,9 @@ impl Reader {
         let features = self.value(&section, "features", located(dims));
         let classes = self.value(&section, "classes", located(class_names));
         let one_hot = self.value(&section, "one_hot", located(columns));
+        let inputs = self.csv_inputs(&section);
+        let of_inputs = inputs.value.iter().flat_map(|input| &input.columns);
+        let of_inputs: Vec<Column> = of_inputs.cloned().collect();
         let test = section
             .node("test")
             .and_then(|node| self.test(node, folder));
@@ -128,7 +132,10 @@ impl Reader {
                 value: Vec::new(),
                 at,
             }),
-            columns: self.value(&section, "columns", columns).unwrap_or_default(),
+            columns: self
+                .value(&section, "columns", columns)
+                .unwrap_or(of_inputs),
+            inputs,
             one_hot: one_hot.unwrap_or(Located {
                 value: Vec::new(),
                 at,
@@ -363,7 +370,9 @@ impl Reader {
     fn check_together(&mut self, config: &TrainConfig) {
         self.check_validation(config);
         self.check_mix(config);
+        self.check_sources(config);
         if let Data::Csv(csv) = &config.data {
+            self.check_inputs(csv);
             self.check_label(
                 csv,
                 config.fit.class_weight.as_ref().map(|weights| weights.at),
@@ -506,10 +515,6 @@ pub(super) fn label_type(node: &Node) -> Option<LabelType> {
 }
 
 fn columns(node: &Node) -> Option<Vec<Column>> {
-    let column = |node: &Node| match &node.value {
-        Value::Int(index) => usize::try_from(*index).ok().map(Column::Index),
-        _ => text(node).map(|name| Column::Name(name.to_owned())),
-    };
     list(node)?.iter().map(column).collect()
 }
 

@@ -11,6 +11,7 @@ use phalanx::nn::Policy;
 use super::example_table::{CIFAR, IDX, PARQUET, TFRECORD, WEBDATASET};
 use super::fine_tune::{FINE_TUNE, WEIGHTS};
 use super::fit_table::{FIT, TENSORBOARD, VALIDATION};
+use super::inputs::INPUTS;
 
 /// Most numbers of one example: what the CSV reader takes.
 pub(crate) const MAX_FEATURES: i64 = 1 << 18;
@@ -204,6 +205,7 @@ pub(crate) const CSV: &[Field] = &[
         "the columns of the features, in this order; others are not read",
     )
     .example("[petal_length, petal_width]"),
+    INPUTS,
     Field::new(
         "one_hot",
         Kind::Worded(

@@ -31,6 +31,9 @@ pub struct CsvOptions {
     pub columns: Vec<CsvColumn>,
     /// Columns of names, of which each value becomes a feature of its own. A missing value is none of them.
     pub one_hot: Vec<OneHotColumn>,
+    /// Columns of the features that are indices, whole numbers from 0: each is an input of its own, i32 `[rows]`, in this order
+    /// and after the input of numbers, which is left out where no column is a number. A missing index can be dropped, not kept.
+    pub indices: Vec<CsvColumn>,
     /// What is done about missing values: fields that are empty, or say `NA`, `nan`, `null`, `none` or `?`.
     pub missing: MissingValues,
     /// Lines at the start of the file that are not read.
@@ -56,6 +59,7 @@ impl Default for CsvOptions {
             classes: Vec::new(),
             columns: Vec::new(),
             one_hot: Vec::new(),
+            indices: Vec::new(),
             missing: MissingValues::Fail,
             skip_rows: 0,
             features: Vec::new(),
@@ -128,7 +132,8 @@ pub enum LabelKind {
     Value,
 }
 
-/// Reads CSV text, or gzip of it, into a dataset in memory: x f32 `[rows, features..]`, y i32 or f32 `[rows]`.
+/// Reads CSV text, or gzip of it, into a dataset in memory: x f32 `[rows, features..]`, then i32 `[rows]` for each column of
+/// indices; y i32 or f32 `[rows]`.
 ///
 /// `name` is the file name in error messages. A byte-order mark, LF or CRLF line ends, blank lines, spaces around
 /// numbers and quoted fields are accepted; quoted line breaks, missing values, NaN and infinity are not.
@@ -137,17 +142,18 @@ pub enum LabelKind {
 /// [`Error::Data`] with the line, the column, the value found and what to do; [`Error::User`] for options that
 /// contradict each other or the file; [`Error::Io`] when the reader fails.
 pub fn parse_csv(reader: impl Read, name: &str, options: &CsvOptions) -> Result<Dataset> {
-    let mut arrays = csv_arrays(reader, name, options)?.arrays;
-    let y = arrays.split_off(1);
-    Dataset::from_arrays(arrays, y)
+    let CsvArrays { x, y, .. } = csv_arrays(reader, name, options)?;
+    Dataset::from_arrays(x, y)
 }
 
 /// What a CSV file holds.
 pub(super) struct CsvArrays {
     /// The names of the columns, none where there is no header.
     pub(super) names: Vec<String>,
-    /// x, and y where there is a label.
-    pub(super) arrays: Vec<HostTensor>,
+    /// The inputs: the numbers, if there are any, then each column of indices.
+    pub(super) x: Vec<HostTensor>,
+    /// The label, if there is one.
+    pub(super) y: Vec<HostTensor>,
     /// The rows left out because a value is missing.
     pub(super) dropped: usize,
     /// For each feature whether it is a value of a one-hot column.
@@ -491,6 +497,51 @@ mod tests {
             ..CsvOptions::default()
         };
         assert_eq!(parse("1,0\n2,1\n", &limits).len(), Some(2));
+    }
+
+    #[test]
+    fn a_column_of_indices_is_an_input_of_its_own() {
+        let column = |name: &str| CsvColumn::Name(name.into());
+        let options = CsvOptions {
+            columns: vec![column("user"), column("price"), column("item")],
+            indices: vec![column("item"), column("user")],
+            ..CsvOptions::default()
+        };
+        let text = "item,price,user,y\n2147483647,0.5,16777217,1\n0,1.5,3.0,0\n";
+        let batch = parse(text, &options).batch(2).get(0, 0).unwrap();
+        assert_eq!(batch.x[0], HostTensor::new([2, 1], &[0.5f32, 1.5]));
+        assert_eq!(batch.x[1], HostTensor::new([2], &[i32::MAX, 0]));
+        assert_eq!(batch.x[2], HostTensor::new([2], &[16_777_217i32, 3]));
+        assert_eq!(batch.y, [HostTensor::new([2], &[1i32, 0])]);
+        // Without numbers there is no input of numbers.
+        let only = CsvOptions {
+            columns: vec![column("item")],
+            indices: vec![column("item")],
+            missing: MissingValues::Drop,
+            ..CsvOptions::default()
+        };
+        let batch = parse("item,y\n,0\n4,1\n", &only)
+            .batch(2)
+            .get(0, 0)
+            .unwrap();
+        assert_eq!(batch.x, [HostTensor::new([1], &[4i32])]);
+        let error = |options: &CsvOptions, text: &str| {
+            let error = parse_csv(text.as_bytes(), "t.csv", options).unwrap_err();
+            error.to_string()
+        };
+        let twice = CsvOptions {
+            indices: vec![column("item"), CsvColumn::Index(0)],
+            ..only.clone()
+        };
+        assert!(error(&twice, "item,y\n4,1\n").contains("column 1 of the indices is named twice"));
+        for field in ["-1", "0.5", "2147483648", "nan", "inf", "x"] {
+            let message = error(&only, &format!("item,y\n{field},1\n"));
+            let is_dropped = field == "nan" && message.contains("missing value");
+            assert!(
+                is_dropped || message.contains("expected an index"),
+                "{message}"
+            );
+        }
     }
 
     #[test]

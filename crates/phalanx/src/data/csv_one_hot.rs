@@ -1,4 +1,4 @@
-//! Columns of a CSV file of which each value is a feature of its own, 1 where a row has it.
+//! Columns of a CSV file that are no numbers: indices, and names of which each is a feature of its own, 1 where a row has it.
 
 use std::collections::HashMap;
 
@@ -19,6 +19,8 @@ pub struct OneHotColumn {
 /// Where a row's features come from.
 pub(super) enum FeatureColumn<'a> {
     Number(usize),
+    /// A column, and its place among the columns of indices.
+    Index(usize, usize),
     /// A column, its values, and where each is among them.
     OneHot(usize, &'a [String], HashMap<&'a str, usize>),
 }
@@ -26,47 +28,62 @@ pub(super) enum FeatureColumn<'a> {
 impl FeatureColumn<'_> {
     pub(super) const fn index(&self) -> usize {
         match self {
-            Self::Number(index) | Self::OneHot(index, ..) => *index,
+            Self::Number(index) | Self::Index(index, _) | Self::OneHot(index, ..) => *index,
         }
     }
 
-    /// Number of features.
+    /// Number of features; an index is none.
     pub(super) fn width(&self) -> usize {
         match self {
+            Self::Index(..) => 0,
             Self::Number(_) => 1,
             Self::OneHot(_, values, _) => values.len(),
         }
     }
 }
 
-/// The columns at these indices, with the values of those that are one-hot.
+/// The columns at these positions, as the options say what they hold.
 pub(super) fn feature_columns<'a>(
     lines: &CsvLines<'_>,
     names: &[String],
     columns: usize,
-    indices: &[usize],
-    one_hot: &'a [OneHotColumn],
+    chosen: &[usize],
+    options: &'a CsvOptions,
 ) -> Result<Vec<FeatureColumn<'a>>> {
+    let find = |column: &CsvColumn, what: &str| {
+        let found = column_of(lines, names, columns, column, &format!("{what} column"))?;
+        if chosen.contains(&found) {
+            return Ok(found);
+        }
+        let name = names
+            .get(found)
+            .map_or_else(|| found.to_string(), |name| shown(name));
+        Err(lines.error(&format!(
+            "column {name} is {what} and none of the features; add it to the columns, or leave it out of both"
+        )))
+    };
     let mut values = HashMap::new();
-    for OneHotColumn { column, values: of } in one_hot {
-        let index = column_of(lines, names, columns, column, "one-hot column")?;
-        if !indices.contains(&index) {
-            let name = names
-                .get(index)
-                .map_or_else(|| index.to_string(), |name| shown(name));
+    for OneHotColumn { column, values: of } in &options.one_hot {
+        values.insert(find(column, "one-hot")?, of);
+    }
+    let mut places = HashMap::new();
+    for (place, column) in options.indices.iter().enumerate() {
+        let found = find(column, "index")?;
+        if values.contains_key(&found) || places.insert(found, place).is_some() {
             return Err(lines.error(&format!(
-                "column {name} is one-hot and none of the features; add it to the columns, or leave it out of both"
+                "column {} of the indices is named twice, or one-hot too; name it once",
+                found + 1
             )));
         }
-        values.insert(index, of);
     }
-    let feature = |&index: &usize| match values.get(&index) {
-        None => FeatureColumn::Number(index),
-        Some(of) => {
-            FeatureColumn::OneHot(index, of, of.iter().map(String::as_str).zip(0..).collect())
+    let feature = |&column: &usize| match (values.get(&column), places.get(&column)) {
+        (Some(of), _) => {
+            FeatureColumn::OneHot(column, of, of.iter().map(String::as_str).zip(0..).collect())
         }
+        (None, Some(&place)) => FeatureColumn::Index(column, place),
+        (None, None) => FeatureColumn::Number(column),
     };
-    Ok(indices.iter().map(feature).collect())
+    Ok(chosen.iter().map(feature).collect())
 }
 
 pub(super) fn unknown_value(field: &str, values: &[String]) -> String {

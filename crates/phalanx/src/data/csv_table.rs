@@ -22,6 +22,8 @@ pub(super) struct CsvTable<'a> {
     rows: usize,
     dropped: usize,
     features: Vec<f32>,
+    /// The values of each column of indices.
+    indices: Vec<Vec<i32>>,
     classes: Vec<i32>,
     values: Vec<f32>,
 }
@@ -54,12 +56,14 @@ impl<'a> CsvTable<'a> {
                 .filter(|&column| label != Some(column))
                 .collect();
         }
-        let chosen = feature_columns(lines, &names, columns, &chosen, &options.one_hot)?;
-        check_features(
-            lines,
-            chosen.iter().map(FeatureColumn::width).sum(),
-            options,
-        )?;
+        let chosen = feature_columns(lines, &names, columns, &chosen, options)?;
+        if chosen.is_empty() {
+            return Err(lines.error(
+                "found a single column, the label, and no feature; check the delimiter, or set the label column to none",
+            ));
+        }
+        let width = chosen.iter().map(FeatureColumn::width).sum();
+        check_features(lines, width, options)?;
         Ok(Self {
             options,
             names,
@@ -75,6 +79,7 @@ impl<'a> CsvTable<'a> {
             rows: 0,
             dropped: 0,
             features: Vec::new(),
+            indices: vec![Vec::new(); options.indices.len()],
             classes: Vec::new(),
             values: Vec::new(),
         })
@@ -108,6 +113,9 @@ impl<'a> CsvTable<'a> {
         } else {
             self.dropped += 1;
             self.features.truncate(features);
+            self.indices
+                .iter_mut()
+                .for_each(|list| list.truncate(self.rows));
             self.classes.truncate(self.rows);
             self.values.truncate(self.rows);
         }
@@ -148,6 +156,14 @@ impl<'a> CsvTable<'a> {
                 self.features.push(value);
                 Ok(true)
             }
+            FeatureColumn::Index(column, place) => {
+                if self.options.missing == MissingValues::Drop && is_missing(text) {
+                    return Ok(false);
+                }
+                let value = index(field).map_err(|message| self.error(lines, *column, &message))?;
+                self.indices[*place].push(value);
+                Ok(true)
+            }
             FeatureColumn::OneHot(column, values, places) => {
                 let start = self.features.len();
                 if looks_for_missing && is_missing(text) {
@@ -186,11 +202,14 @@ impl<'a> CsvTable<'a> {
             features => [&[rows], features].concat(),
         };
         let y = match (self.label, self.options.kind) {
-            (None, _) => None,
-            (Some(_), LabelKind::Class) => Some(HostTensor::new([rows], &self.classes)),
-            (Some(_), LabelKind::Value) => Some(HostTensor::new([rows], &self.values)),
+            (None, _) => Vec::new(),
+            (Some(_), LabelKind::Class) => vec![HostTensor::new([rows], &self.classes)],
+            (Some(_), LabelKind::Value) => vec![HostTensor::new([rows], &self.values)],
         };
-        let x = HostTensor::new(dims, &self.features);
+        let has_numbers = self.chosen.iter().any(|column| column.width() > 0);
+        let numbers = has_numbers.then(|| HostTensor::new(dims, &self.features));
+        let indices = self.indices.iter();
+        let indices = indices.map(|list| HostTensor::new([rows], list));
         let one_hot = self.chosen.iter().flat_map(|column| {
             let is_one_hot = matches!(column, FeatureColumn::OneHot(..));
             std::iter::repeat_n(is_one_hot, column.width())
@@ -198,7 +217,8 @@ impl<'a> CsvTable<'a> {
         Ok(CsvArrays {
             one_hot: one_hot.collect(),
             names: self.names,
-            arrays: [x].into_iter().chain(y).collect(),
+            x: numbers.into_iter().chain(indices).collect(),
+            y,
             dropped: self.dropped,
         })
     }
@@ -268,11 +288,6 @@ fn check_features(lines: &CsvLines<'_>, columns: usize, options: &CsvOptions) ->
     let product = dims
         .iter()
         .try_fold(1usize, |product, &dim| product.checked_mul(dim));
-    if columns == 0 {
-        return Err(lines.error(
-            "found a single column, the label, and no feature; check the delimiter, or set the label column to none",
-        ));
-    }
     if !dims.is_empty() && product != Some(columns) {
         let needed = product.map_or_else(|| "too many".into(), |product| product.to_string());
         return Err(lines.error(&format!(
@@ -307,6 +322,29 @@ fn class(field: &str) -> std::result::Result<i32, String> {
     };
     Err(format!(
         "found {}, expected a class from 0 to {}; {advice}",
+        shown(field),
+        i32::MAX
+    ))
+}
+
+fn index(field: &str) -> std::result::Result<i32, String> {
+    let text = field.trim();
+    if let Ok(index @ 0..) = text.parse::<i32>() {
+        return Ok(index);
+    }
+    let value = text.parse::<f64>().unwrap_or(f64::NAN);
+    if value.fract() == 0.0 && (0.0..=f64::from(i32::MAX)).contains(&value) {
+        return Ok(value as i32);
+    }
+    let advice = match value.is_finite() {
+        true => {
+            "number what the column names from 0, or give the input a list of columns of numbers"
+        }
+        false if is_missing(text) => "fill in the missing value, or leave such rows out",
+        false => "number what the column names from 0",
+    };
+    Err(format!(
+        "found {}, expected an index, a whole number from 0 to {}; {advice}",
         shown(field),
         i32::MAX
     ))

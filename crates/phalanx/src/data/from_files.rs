@@ -106,13 +106,14 @@ impl Dataset {
         options: &CsvOptions,
         columns: &mut CsvColumns,
     ) -> Result<Self> {
-        let (mut parts, mut rows) = (Vec::new(), 0);
+        let (mut parts, mut rows, mut inputs) = (Vec::new(), 0, 1);
         for path in files_of(path.as_ref())? {
             let file = open(&path)?;
             let name = path.to_string_lossy().into_owned();
             let CsvArrays {
                 names,
-                arrays,
+                x,
+                y,
                 dropped,
                 one_hot,
             } = csv_arrays(file, &name, options)?;
@@ -121,17 +122,18 @@ impl Dataset {
             if !matches!(options.columns.first(), Some(CsvColumn::Name(_))) {
                 columns.see(&name, names)?;
             }
-            rows += arrays[0].rows();
+            rows += x[0].rows();
+            inputs = x.len();
             if rows > options.max_rows {
                 return Err(Error::User(format!(
                     "{name} and the files before it have more than {} rows; narrow the pattern, or raise max_rows",
                     options.max_rows
                 )));
             }
-            parts.push((name, arrays));
+            parts.push((name, x.into_iter().chain(y).collect()));
         }
         let mut arrays = concat_rows(parts)?;
-        let y = arrays.split_off(1);
+        let y = arrays.split_off(inputs);
         Self::from_arrays(arrays, y)
     }
 
