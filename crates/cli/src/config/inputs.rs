@@ -1,6 +1,6 @@
 //! Models with several inputs: the key `inputs` of CSV files, and the key `inputs` of layers, which says what a layer takes.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use phalanx::config::{DefaultValue, Field, Kind, suggest};
 use phalanx_yaml::{Key, Node, Problem, Value, shown};
@@ -87,7 +87,7 @@ impl TrainConfig {
             None => vec!["input"],
         };
         let named = names.iter().enumerate();
-        let mut known: HashMap<&str, Source> = named
+        let mut known: BTreeMap<&str, Source> = named
             .map(|(place, name)| (*name, Source::Input(place)))
             .collect();
         let (mut sources, mut problems) = (Vec::new(), Vec::new());
@@ -153,7 +153,7 @@ fn sources_of(
     layer: &Component,
     place: usize,
     inputs: &[&str],
-    known: &HashMap<&str, Source>,
+    known: &BTreeMap<&str, Source>,
 ) -> Result<Vec<Source>, Vec<Problem>> {
     let Some(written) = &layer.inputs else {
         return match place.checked_sub(1) {
