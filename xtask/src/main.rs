@@ -23,6 +23,8 @@ use std::process::ExitCode;
 const HELP: &str = "\
 usage: cargo xtask check [--skip NAME]... [NAME]...   all checks of a change, or those named, or all but some
        cargo xtask check --list                      the checks, one a line
+       cargo xtask bench checkpoints [--python PATH]... [--quick] [--write]
+                                                     100 MB saved and restored, beside TensorFlow, safetensors and Orbax
        cargo xtask bench collectives [--python PATH]... [--quick] [--write]
                                                      all-reduces between processes, beside gloo, TensorFlow and MPI
        cargo xtask bench input [--python PATH]... [--quick] [--write]
@@ -52,6 +54,7 @@ fn main() -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let done = match words[..] {
         ["check", ref rest @ ..] => check::command(rest),
+        ["bench", "checkpoints", ref rest @ ..] => bench::checkpoints(rest),
         ["bench", "collectives", ref rest @ ..] => bench::collectives(rest),
         ["bench", "input", ref rest @ ..] => bench::input(rest),
         ["bench", "jobs", ref rest @ ..] => bench::jobs(rest),

@@ -45,8 +45,8 @@ pub(super) fn all(
         modules.push((python, installed(python)?));
     }
     for (name, needs) in FRAMEWORKS {
-        // Collectives need no models.
-        let needs = if family == "collectives" {
+        // Only models need more than the framework.
+        let needs = if ["collectives", "checkpoints"].contains(&family) {
             &needs[..1]
         } else {
             needs
