@@ -19,7 +19,7 @@ const LONGER: [(&str, &str, &str); 5] = [
         "tests of every policy through every chain of stages",
     ),
     (
-        "crates/phalanx/src/strategy/replica_cx.rs",
+        "crates/phalanx/src/strategy/replica_context.rs",
         "",
         "a documented method for each thing that a traced function can do",
     ),

@@ -9,8 +9,8 @@ use crate::config::{
     ExampleFiles, ExampleParts, ExampleTest, Examples, LabelType, Located, Position, Problem,
     TrainConfig,
 };
+use crate::data_facts::Facts;
 use crate::encoded;
-use crate::facts::Facts;
 use crate::rows::{Rows, held_out, label_column, label_kind, prepared};
 
 /// The examples of files, in their order, with augmentation for those to train on.

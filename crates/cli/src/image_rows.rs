@@ -11,7 +11,7 @@ use phalanx::{Error, Result as Read};
 use crate::config::{
     ImageSettings, ImageTest, Images, Located, Mix, Position, Problem, TrainConfig, Validation,
 };
-use crate::facts::Facts;
+use crate::data_facts::Facts;
 use crate::rows::{Rows, prepared};
 
 /// The most bytes of an image file.

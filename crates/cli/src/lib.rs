@@ -4,16 +4,15 @@
 #![forbid(unsafe_code)]
 
 pub mod args;
-mod beside;
 mod checks;
 pub mod clicks;
 mod cluster_doctor;
 mod commands;
 pub mod config;
+pub mod data_facts;
 mod doctor;
 mod encoded;
 mod example_rows;
-pub mod facts;
 mod failure;
 mod image_rows;
 mod locate;
@@ -26,6 +25,7 @@ pub mod rows;
 mod run_folder;
 mod runs;
 pub mod scaling;
+mod sibling_program;
 mod signals;
 pub mod size;
 mod split;
@@ -42,8 +42,8 @@ use clap::Parser;
 /// again; 130 interrupted and 143 ended by SIGTERM, SIGHUP or SIGUSR1, a training after a save.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
-    if let Some(arguments) = beside::arguments(&arguments) {
-        let failure = beside::run(arguments);
+    if let Some(arguments) = sibling_program::arguments(&arguments) {
+        let failure = sibling_program::run(arguments);
         output::report(&failure);
         return failure.exit.into();
     }

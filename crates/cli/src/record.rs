@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::{
     self, Csv, Data, ExampleParts, Examples, ImageSettings, ImageTest, Problems, Test, TrainConfig,
 };
-use crate::facts::Facts;
+use crate::data_facts::Facts;
 use crate::failure::{Exit, Failure};
 
 /// The name of the file.

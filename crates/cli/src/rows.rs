@@ -13,8 +13,8 @@ use crate::config::{
     Column, Csv, Data, Label, LabelType, Located, Missing, Position, Problem, Problems, Test,
     TrainConfig, Validation,
 };
+use crate::data_facts::{Facts, InputFact, OneHotFact};
 use crate::example_rows;
-use crate::facts::{Facts, InputFact, OneHotFact};
 use crate::image_rows;
 use crate::scaling::{Scaling, length};
 use crate::split::stratified;

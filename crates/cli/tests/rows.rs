@@ -4,7 +4,7 @@ use std::fs;
 
 use phalanx::data::Dataset;
 use phalanx_cli::config::{Data, parse};
-use phalanx_cli::facts::Facts;
+use phalanx_cli::data_facts::Facts;
 use phalanx_cli::rows::{Rows, load, to_predict};
 use phalanx_testkit::Scratch;
 

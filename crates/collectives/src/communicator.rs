@@ -21,7 +21,7 @@ use crate::shared::{Array, Shared};
 use crate::shares::share;
 use crate::state::{Announce, State};
 use crate::sync::lock;
-use crate::turns::{Answer, Job};
+use crate::tickets::{Answer, Job};
 
 /// Gets the array back when its exchange is done, or why it failed; called by a thread of the communicator.
 pub type Done = Box<dyn FnOnce(Result<Buffer, CollectiveError>) + Send>;

@@ -13,16 +13,16 @@ mod monitor;
 mod mpi;
 mod options;
 mod pairwise;
-mod patience;
 mod reduce;
 mod ring;
 mod shared;
 mod shares;
 mod simd;
+mod spin;
 mod state;
 mod sync;
 mod tcp;
-mod turns;
+mod tickets;
 
 pub use algorithms::AlgorithmTable;
 pub use arena::Buffer;

@@ -19,9 +19,9 @@ use crate::arena::{Arena, Buffer, SLOT};
 use crate::element::{Element, ReduceOp};
 use crate::error::CollectiveError;
 use crate::frame::Header;
-use crate::patience::{LOOKS, Patience};
 use crate::reduce::{Reduction, reduce};
 use crate::shares::share;
+use crate::spin::{LOOKS, Patience};
 use crate::state::{GLANCE, Wait};
 
 /// Bytes reduced between two moves of the clock.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::CollectiveError;
 use crate::sync::lock;
-use crate::turns::Turns;
+use crate::tickets::Turns;
 
 /// How often who sleeps looks for a failure that came while it fell asleep.
 pub(crate) const GLANCE: Duration = Duration::from_millis(10);

@@ -21,9 +21,9 @@ use crate::element::{Element, ReduceOp};
 use crate::error::CollectiveError;
 use crate::frame::{Call, Header};
 use crate::options::Algorithm;
-use crate::patience::Patience;
 use crate::reduce::{Reduction, reduce};
 use crate::shared::Array;
+use crate::spin::Patience;
 use crate::state::Wait;
 
 /// Bytes that are reduced at a time, and the most that one call sends or receives.

@@ -1,8 +1,8 @@
 //! Graphs under construction and finished programs.
 
-mod checkpoint;
 mod exchange;
 mod loops;
+mod rematerialization;
 mod rows;
 
 use std::cell::RefCell;
@@ -10,7 +10,7 @@ use std::panic::Location;
 use std::rc::Rc;
 use std::sync::Arc;
 
-pub(crate) use checkpoint::Region;
+pub(crate) use rematerialization::Region;
 
 use crate::infer::{check_size, infer};
 use crate::op::{CustomCall, Node, Op, Subgraph, Value};

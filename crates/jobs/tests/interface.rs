@@ -47,7 +47,7 @@ const METHODS: [&str; 9] = [
 
 /// The paths that the router has, as its source says.
 fn routes() -> Vec<String> {
-    let source = include_str!("../src/daemon/api.rs");
+    let source = include_str!("../src/daemon/routes.rs");
     let routes = source
         .split(".route(")
         .skip(1)

@@ -6,7 +6,7 @@
 
 pub mod curves;
 pub mod executor;
-pub mod life;
+pub mod lifecycle;
 pub mod logs;
 pub mod spec;
 pub mod store;

@@ -12,7 +12,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use crate::life::{Event, Life, Refused, Submitted};
+use crate::lifecycle::{Event, Life, Refused, Submitted};
 use crate::spec::JobName;
 
 /// The name of the log in the folder of a job.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use serde_json::json;
 
 use super::*;
-use crate::life::State;
+use crate::lifecycle::State;
 use crate::testing::Scratch;
 
 fn job(name: &str) -> Submitted {

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::executor::{Job, Run, RunArgs, RunEnd, Stop};
-use crate::life::{Budget, Event, Life, State, TaskEnd, Trial, TrialState, Verdict, verdict};
+use crate::lifecycle::{Budget, Event, Life, State, TaskEnd, Trial, TrialState, Verdict, verdict};
 use crate::spec::{ExecutorKind, Hyperparameters, JobName, Plan, Source, Spec};
 use crate::store::{Store, StoreError, now};
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::PsError;
 use crate::control::{Control, Grant};
-use crate::kept::{ControlState, change};
+use crate::durable::{ControlState, change};
 use crate::message::{FrameProblem, Hello, Reply, Request};
 use crate::server::{Shared, locked};
 use crate::wire::{Side, Wire, draw};

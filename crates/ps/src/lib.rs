@@ -13,15 +13,15 @@
 mod client;
 mod connection;
 mod control;
+mod durable;
 mod error;
 mod hex_bytes;
-mod kept;
 mod log;
 mod message;
 mod partition;
 mod phase;
+mod pushes;
 mod server;
-mod shards;
 mod wire;
 
 pub use client::{Client, ClientOptions};
@@ -33,8 +33,8 @@ pub use message::{
     encode_frame, frame_round_trip,
 };
 pub use partition::{Partitioner, Shard, VariableSpec, place};
+pub use pushes::{PushOutcome, Shards, Values};
 pub use server::{Server, ServerOptions, Tell};
-pub use shards::{PushOutcome, Shards, Values};
 pub use wire::Secret;
 
 use std::fmt;

@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 
 use crate::PsError;
 use crate::connection::Connection;
-use crate::kept::{ControlState, ShardState};
+use crate::durable::{ControlState, ShardState};
 use crate::log::Durability;
-use crate::shards::Values;
+use crate::pushes::Values;
 use crate::wire::Secret;
 
 /// How a server is run.

@@ -3,7 +3,7 @@
 use super::Context;
 use super::follow;
 use super::session::failed;
-use super::used::used;
+use super::trained_model::used;
 use crate::args::EvaluateArgs;
 use crate::failure::Failure;
 

@@ -12,7 +12,7 @@ use serde_json::json;
 use super::Context;
 use super::session::{Session, alone, failed};
 use super::train::data_and_model;
-use super::used::{Used, used};
+use super::trained_model::{Used, used};
 use crate::args::{FollowArgs, Progress, UseArgs};
 use crate::config::TrainConfig;
 use crate::failure::{Exit, Failure};

@@ -19,7 +19,7 @@ mod schema;
 pub(crate) mod session;
 mod trace;
 mod train;
-mod used;
+mod trained_model;
 
 use phalanx::fit::Logs;
 use phalanx_cluster::{Membership, TaskKind, Variables, membership_from_env};

@@ -4,7 +4,7 @@ use std::fs;
 
 use super::Context;
 use super::session::failed;
-use super::used::used;
+use super::trained_model::used;
 use crate::args::PredictArgs;
 use crate::config::{Data, LabelType};
 use crate::failure::{Exit, Failure};

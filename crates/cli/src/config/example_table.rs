@@ -4,7 +4,7 @@ use std::ops::Bound::Included;
 
 use phalanx::config::{DefaultValue, Field, Kind};
 
-use super::table::{
+use super::keys::{
     AUGMENTED, CORRUPT, FRACTION, IMAGE_SIZE, LABEL, LABEL_TYPE, MAX_FEATURES, REQUIRED_IMAGE_SIZE,
     SCALE,
 };

@@ -1,6 +1,6 @@
 //! `train.yaml`: what to train, on what, and how.
 //!
-//! `table` declares every key once; the parser, its messages, the JSON Schema (`schema`) and the tables of
+//! `keys` declares every key once; the parser, its messages, the JSON Schema (`schema`) and the tables of
 //! `docs/train-yaml.md` (`reference`) are made of it. The library declares the settings of layers, losses, metrics,
 //! optimizers and strategies in the same way. `aliases` has the spellings of Keras and PyTorch.
 //!
@@ -14,12 +14,12 @@ mod fine_tune;
 mod fit_table;
 mod images;
 mod inputs;
+mod keys;
 mod overrides;
 mod reader;
 pub mod reference;
 pub mod schema;
 mod sections;
-mod table;
 
 use std::fs::File;
 use std::io::{self, Read};

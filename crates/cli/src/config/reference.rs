@@ -7,7 +7,7 @@ use phalanx::config::{DefaultValue, Description, Family, Field, Setting};
 use serde_json::Value as Json;
 
 use super::inputs::OF_LAYERS;
-use super::{aliases, example_table, fine_tune, fit_table, table};
+use super::{aliases, example_table, fine_tune, fit_table, keys};
 
 const START: &str = "<!-- table: ";
 const END: &str = "<!-- end -->";
@@ -37,14 +37,14 @@ pub fn with_tables(page: &str) -> Result<String, String> {
 /// A table by its name in the page.
 fn written(name: &str) -> Option<String> {
     let section = match name {
-        "file" => table::FILE,
+        "file" => keys::FILE,
         "fine_tune" => fine_tune::FINE_TUNE,
-        "csv" => table::CSV,
-        "test" => table::TEST,
-        "images" => table::IMAGES,
-        "scale" => table::STANDARD,
-        "augment" => table::AUGMENT,
-        "image test" => table::IMAGE_TEST,
+        "csv" => keys::CSV,
+        "test" => keys::TEST,
+        "images" => keys::IMAGES,
+        "scale" => keys::STANDARD,
+        "augment" => keys::AUGMENT,
+        "image test" => keys::IMAGE_TEST,
         "idx" => example_table::IDX,
         "idx files" => example_table::IDX_FILES,
         "idx test" => example_table::IDX_TEST,

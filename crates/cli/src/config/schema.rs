@@ -10,7 +10,7 @@ use phalanx::config::{DefaultValue, Description, Family, Field, Kind, Setting};
 use serde_json::{Map, Value as Json, json};
 
 use super::inputs::OF_LAYERS;
-use super::table::FILE;
+use super::keys::FILE;
 
 /// The schema.
 #[must_use]

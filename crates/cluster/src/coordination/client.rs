@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::event::Settings;
-use super::join;
 use super::link::{Incoming, Link, Next, Outgoing};
 use super::message::{FrameError, Reply, Request, millis};
+use super::rendezvous;
 use super::request::{JoinRequest, Roster, Timing};
 use super::service::{Hosted, Service, spawn};
 use super::{ClusterError, Failure, Missing};
@@ -68,7 +68,7 @@ impl Coordinator {
         membership: &Membership,
         request: JoinRequest,
     ) -> Result<(Self, Roster), ClusterError> {
-        join::join(membership, request)
+        rendezvous::join(membership, request)
     }
 
     /// Meets the others again in the generation after the one that has failed; `request` says how far this worker's training is.
@@ -81,7 +81,7 @@ impl Coordinator {
         mut request: JoinRequest,
     ) -> Result<(Self, Roster), ClusterError> {
         request.generation = self.generation();
-        let joined = join::rejoin(self.0.hosted.clone(), membership, request);
+        let joined = rendezvous::rejoin(self.0.hosted.clone(), membership, request);
         // Its connection is of the generation before, and nobody is to wait for more of it.
         self.0.shared.lock().left = true;
         self.0.shared.outgoing.close();
@@ -118,7 +118,7 @@ impl Coordinator {
         let data = SocketAddr::from(([127, 0, 0, 1], 1));
         let request = JoinRequest::new("", data).timing(timing);
         let introduce = |membership: Membership| {
-            let link = join::introduce(service.connect(), &membership, &request, 0);
+            let link = rendezvous::introduce(service.connect(), &membership, &request, 0);
             (link, membership)
         };
         let links: Vec<_> = members.map(introduce).collect();

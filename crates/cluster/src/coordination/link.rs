@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
 
+use super::authentication::{SEAL, Seal};
 use super::message::{FrameError, Reply, Request, decode, encode};
-use super::seal::{SEAL, Seal};
 use super::service::Input;
 
 /// A worker's side of its connection.

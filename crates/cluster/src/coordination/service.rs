@@ -9,11 +9,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::authentication::{Seal, Side, draw};
 use super::event::{Action, Connection, Event, Settings};
 use super::generations::{Coordination, Lost};
 use super::link::{Frames, Incoming, Link, Next, Outgoing, Sealed};
 use super::message::{Hello, Reply, Request, encode};
-use super::seal::{Seal, Side, draw};
 use super::{ClusterError, Failure};
 
 /// Hears what happens to the workers.

@@ -5,13 +5,13 @@
 //! waits is answered with it, and whoever asks later, too. What comes after a generation is not decided here
 //! ([`Coordination`](super::Coordination)).
 
-mod meetings;
+mod barriers;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use self::meetings::{Arrival, KeyWaiter};
+use self::barriers::{Arrival, KeyWaiter};
 use super::Failure;
 use super::event::{Action, Actions, Connection, Event, Settings};
 use super::message::{Hello, Refusal, Reply, Request, Seat, millis};

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use phalanx_launch::executor::{self, RunArgs, quoted, words};
-use phalanx_launch::life::Life;
+use phalanx_launch::lifecycle::Life;
 use phalanx_launch::spec::{Plan, Program, Source, Spec, bytes};
 use phalanx_launch::store::now;
 use serde_json::{Value as Json, json};

@@ -6,14 +6,14 @@ use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
-use phalanx_launch::life::{Event, Life};
+use phalanx_launch::lifecycle::{Event, Life};
 use phalanx_launch::store::StoreError;
 use phalanx_launch::supervise::{local_job_dir, prepare};
 use phalanx_launch::usage::usage;
 use serde_json::{Value as Json, json};
 
-use super::api::{name, reply};
 use super::error::ApiError;
+use super::routes::{name, reply};
 use super::{Shared, resource};
 
 /// The newest jobs that the list shows.

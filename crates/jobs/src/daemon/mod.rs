@@ -3,17 +3,17 @@
 //! It owns nothing that is not on disk: killed at any moment, the next one finds every job in its log, and supervisors that go on.
 
 mod access;
-mod api;
 mod dashboard;
 mod error;
 mod filter;
 mod machine;
 mod resource;
+mod routes;
 mod schedule;
 mod stream;
 
-pub(crate) use api::submitted;
 pub(crate) use machine::memory;
+pub(crate) use routes::submitted;
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -119,7 +119,7 @@ pub(crate) fn serve(root: &Path, args: &ServeArgs) -> Result<(), Failure> {
         });
         let scheduler = schedule::start(&shared, args).map_err(Failure::not_ready)?;
         announce(root, address).map_err(|error| refused("write into", root, &error))?;
-        let served = axum::serve(listener, api::router(&shared))
+        let served = axum::serve(listener, routes::router(&shared))
             .with_graceful_shutdown(stopped(Arc::clone(&shared)));
         let served = served.await;
         shared.stop.store(true, Ordering::Relaxed);

@@ -1,6 +1,6 @@
 //! Jobs as AI Platform's REST interface shows them, with ours under `phalanx`.
 
-use phalanx_launch::life::{Life, State, Trial, TrialState};
+use phalanx_launch::lifecycle::{Life, State, Trial, TrialState};
 use phalanx_launch::logs::timestamp;
 use phalanx_launch::supervise::{job_dir, local_job_dir, prepare};
 use serde_json::{Map, Value as Json, json};

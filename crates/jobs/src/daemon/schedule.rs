@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use phalanx_launch::life::{Event, Life, State};
+use phalanx_launch::lifecycle::{Event, Life, State};
 use phalanx_launch::spec::JobName;
 use phalanx_launch::store::{Followed, Store, StoreError, now};
 use phalanx_launch::supervise::prepare;

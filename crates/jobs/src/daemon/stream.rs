@@ -16,8 +16,8 @@ use phalanx_launch::store::now;
 use serde_json::json;
 
 use super::Shared;
-use super::api::name;
 use super::error::ApiError;
+use super::routes::name;
 
 /// How often logs are looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(100);

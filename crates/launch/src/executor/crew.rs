@@ -6,7 +6,7 @@ use phalanx_cluster::coordination::{Host, Settings};
 use phalanx_cluster::{ClusterSpec, Recovery, Timing};
 
 use super::variables::Variables;
-use crate::life::TaskEnd;
+use crate::lifecycle::TaskEnd;
 use crate::spec::Spec;
 
 /// How long workers may take to start.

@@ -19,7 +19,7 @@ use super::command::end_containers;
 use super::crew::{Crew, Next};
 use super::recipe::{Recipe, not_started};
 use super::{Run, RunEnd, Stop};
-use crate::life::{Event, FirstFailure, TaskEnd};
+use crate::lifecycle::{Event, FirstFailure, TaskEnd};
 use crate::logs::{Logs, Sink, last_lines};
 use crate::spec::{Program, TaskPlan};
 use crate::usage::Meter;

@@ -22,7 +22,7 @@ pub use local::GUARD;
 pub use quoted::quoted;
 pub(crate) use slurm::cancel as cancel_in_slurm;
 
-use crate::life::{Event, FirstFailure, Life};
+use crate::lifecycle::{Event, FirstFailure, Life};
 use crate::spec::{ExecutorKind, Plan, Spec};
 use crate::store::{Followed, Store, StoreError};
 

@@ -12,7 +12,7 @@ use super::command::{Container, engine, of_container, phalanx, words};
 use super::crew::Crew;
 use super::variables::{Naming, Variables, secrets};
 use super::{Run, secret};
-use crate::life::Submitted;
+use crate::lifecycle::Submitted;
 use crate::spec::Program;
 
 /// What all tasks of a run have alike.

@@ -16,7 +16,7 @@ use super::command::{Container, of_container, phalanx, words};
 use super::quoted::quoted;
 use super::variables::{Naming, Variables};
 use super::{Run, RunEnd};
-use crate::life::{Event, FirstFailure, Life, TaskEnd};
+use crate::lifecycle::{Event, FirstFailure, Life, TaskEnd};
 use crate::logs::{Logs, last_lines};
 use crate::spec::{Plan, Program, Spec, TaskPlan};
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use phalanx_cluster::{Address, ClusterSpec, Task, TaskKind, tf_config};
 use serde_json::{Value as Json, json};
 
-use crate::life::Submitted;
+use crate::lifecycle::Submitted;
 use crate::spec::{Plan, Spec};
 
 /// Variables by name.

@@ -3,7 +3,7 @@
 use phalanx_cluster::TaskKind;
 
 use super::fields::{Fields, Notes};
-use super::ours::ExecutorKind;
+use super::phalanx_keys::ExecutorKind;
 use super::read::{PATH, Role, Spec};
 
 /// Fields that change nothing here, and those that cannot be honoured.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use phalanx_cluster::{Task, TaskKind};
 use serde::{Deserialize, Serialize};
 
-use super::ours::ExecutorKind;
+use super::phalanx_keys::ExecutorKind;
 use super::read::{Role, Spec};
 
 /// Variables that the job sets, and a user does not.

@@ -10,7 +10,7 @@ use super::check;
 use super::fields::{Fields, Notes};
 use super::hyperparameters::{self, Hyperparameters};
 use super::machines::{ACCELERATORS, Machine, TIERS, machine, machine_names};
-use super::ours::{self, MOST_TASKS, Ours};
+use super::phalanx_keys::{self, MOST_TASKS, Ours};
 use super::source::Source;
 
 /// What a job asks for.
@@ -149,7 +149,7 @@ impl Spec {
         let known: Vec<&str> = FIELDS.iter().chain(&SWITCHES).copied().collect();
         let node = top.get(PATH).unwrap_or(&empty);
         let input = Fields::of(node, PATH, &known, &mut notes);
-        let ours = ours::read(top.get("phalanx"), &mut notes);
+        let ours = phalanx_keys::read(top.get("phalanx"), &mut notes);
         let roles = roles(&input, &ours, &mut notes);
         let spec = Self {
             chief: input.flag("useChiefInTfConfig", &mut notes).unwrap_or(true),
@@ -488,7 +488,7 @@ fn labels(top: &Fields<'_>, notes: &mut Notes) -> BTreeMap<String, String> {
 /// The service account, which only Kubernetes has.
 fn account(input: &Fields<'_>, ours: &Ours, notes: &mut Notes) -> Option<String> {
     let account = input.text("serviceAccount", notes)?;
-    if ours.executor == ours::ExecutorKind::Kubernetes {
+    if ours.executor == phalanx_keys::ExecutorKind::Kubernetes {
         return Some(account);
     }
     notes.notices.push(format!(

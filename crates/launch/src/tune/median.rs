@@ -1,7 +1,7 @@
 //! Whether a trial is worse than the median of the others, by AI Platform's rule: at some step its best value so far is worse than the
 //! median of the averages that the trials which have ended had up to that step.
 
-use crate::life::{Trial, TrialState};
+use crate::lifecycle::{Trial, TrialState};
 use crate::spec::Goal;
 
 /// Fewer trials than this say nothing of what is usual.

@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::executor::{Job, RunArgs, RunEnd, Stop};
-use crate::life::{Event, FirstFailure, Trial, TrialState};
+use crate::lifecycle::{Event, FirstFailure, Trial, TrialState};
 use crate::spec::{Hyperparameters, Plan, Spec};
 use crate::store::now;
 use crate::supervise::{attempts, job_dir};

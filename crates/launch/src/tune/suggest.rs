@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::gaussian::{Random, best_place};
 use super::space;
-use crate::life::{Trial, TrialState};
+use crate::lifecycle::{Trial, TrialState};
 use crate::spec::{Algorithm, Goal, Hyperparameters, Parameter};
 
 /// Trials that a model needs before it says more than chance.

@@ -8,7 +8,7 @@ use phalanx_graph::{
 };
 use phalanx_pjrt::{CacheOutcome, CompileOptions, CompiledMemory, OverrideValue};
 
-use super::announce::notice_if_slow;
+use super::compile_notice::notice_if_slow;
 use super::{Compiled, Engine, device_error, memory, mesh, tell_once};
 use crate::{Error, Result};
 

@@ -1,7 +1,7 @@
 //! Compiles programs, keeps state on devices, runs steps: the only user of `phalanx-pjrt` and `phalanx-kernels`.
 
-mod announce;
 mod compile;
+mod compile_notice;
 mod gpu;
 mod kernels;
 mod memory;

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use phalanx_graph::DType;
 use serde_json::{Map, Value, json};
 
-use super::cx::MAX_CALLS;
+use super::context::MAX_CALLS;
 use super::layer::{Body, LayerSpec};
 use super::model::{Call, Input, Model, NamedInput, NamedLayer, Place, Plan};
 use super::registry::{MODEL_KIND, Outer, Registry};

@@ -3,7 +3,7 @@
 use phalanx_graph::{DType, Graph, GraphError, HostTensor, Shape, Tensor};
 
 use super::Activation;
-use super::cx::Cx;
+use super::context::Cx;
 use super::layer::{Body, LayerSpec};
 use super::names::{Names, check_name};
 use super::precision::wide;

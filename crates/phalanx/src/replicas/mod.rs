@@ -9,7 +9,7 @@ mod placement;
 mod reduction;
 #[cfg(test)]
 mod reduction_tests;
-mod rendezvous;
+mod regroup;
 mod run_order;
 mod world;
 
@@ -22,6 +22,6 @@ pub(crate) use layout::{Layout, MeshLayout, ParameterDevice, Stages};
 pub(crate) use phalanx_cluster::Failure;
 pub use placement::Placement;
 pub use reduction::{CrossDeviceOps, Reduction, SparseGradients, WireFormat};
-pub(crate) use rendezvous::{Link, Rendezvous, Session};
+pub(crate) use regroup::{Link, Rendezvous, Session};
 pub(crate) use run_order::RunOrder;
 pub(crate) use world::{World, differs};

@@ -11,7 +11,7 @@ use phalanx_kernels::{Exchange, ExchangeBinding, ExchangeMemory, ExchangeOp, Exc
 use phalanx_pjrt::ElementType;
 
 use super::RunOrder;
-use super::rendezvous::{Rendezvous, Session, first_failure};
+use super::regroup::{Rendezvous, Session, first_failure};
 use crate::engine::Engine;
 use crate::{Error, Result};
 

@@ -3,7 +3,7 @@
 use phalanx_graph::{AlignedBytes, HostTensor, Shape};
 use phalanx_ps::{Partitioner, Shard, VariableSpec, place};
 
-use super::held::{GradientSpec, Held, HeldArray};
+use super::contents::{GradientSpec, Held, HeldArray};
 use super::table::{HeldTable, TableRows};
 use crate::optim::{Optimizer, ParamSpec, SlotSpec};
 use crate::{Error, Result};

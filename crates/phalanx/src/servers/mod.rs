@@ -1,6 +1,6 @@
 //! Parameter servers: what they hold and how they update it, and a worker's session with them.
 
-mod held;
+mod contents;
 mod layout;
 mod session;
 mod table;

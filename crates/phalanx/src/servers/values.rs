@@ -4,7 +4,7 @@ use phalanx_graph::{DType, Graph, HostTensor, Program, Shape, Tensor};
 use phalanx_pjrt::Buffer;
 use phalanx_ps::{Part, Values};
 
-use super::held::{GradientSpec, Held, divided, joined};
+use super::contents::{GradientSpec, Held, divided, joined};
 use super::table::{self, TableRows, TableStore};
 use crate::engine::{CompileRequest, Compiled, Engine};
 use crate::optim::{Optimizer, SlotSpec};

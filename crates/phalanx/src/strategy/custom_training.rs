@@ -8,7 +8,7 @@ use super::distributed_batch::DistributedBatch;
 use super::function::{Argument, Function};
 use super::handle::StrategyHandle;
 use super::per_replica::{PerReplica, Reduce, ValueContext};
-use super::replica_cx::ReplicaCx;
+use super::replica_context::ReplicaCx;
 use super::state::State;
 use crate::Result;
 use crate::data::{Batch, Batches};

@@ -8,7 +8,7 @@ use phalanx_pjrt::Buffer;
 use super::distributed_batch::{DistributedBatch, ExampleRows};
 use super::handle::StrategyHandle;
 use super::per_replica::{FirstDim, PerReplica, ReplicaBuffer};
-use super::replica_cx::{BatchRows, ReplicaCx};
+use super::replica_context::{BatchRows, ReplicaCx};
 use super::replication::ReplicationAnalysis;
 use super::state::{State, StateId};
 use crate::engine::Compiled;

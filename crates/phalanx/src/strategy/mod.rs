@@ -19,7 +19,7 @@ mod one_device;
 mod parameter_server;
 mod per_replica;
 mod pipeline;
-mod replica_cx;
+mod replica_context;
 mod replication;
 mod state;
 mod tpu;
@@ -42,7 +42,7 @@ pub use phalanx_collectives::{Communicator, CommunicatorOptions, Transport};
 pub use phalanx_graph::Mesh;
 pub use phalanx_ps::{Durability, Mode, Partitioner};
 pub use pipeline::PipelineStrategy;
-pub use replica_cx::{Gradients, ReplicaCx};
+pub use replica_context::{Gradients, ReplicaCx};
 pub use state::{MetricRef, ModelRef, OptimizerRef, State, ValueKind, ValueRef};
 pub use tpu::TpuStrategy;
 

@@ -19,7 +19,7 @@ use serde_json::Value as Json;
 
 use super::variables::secrets;
 use super::{Run, RunEnd, Stop};
-use crate::life::{Event, FirstFailure, Life, TaskEnd};
+use crate::lifecycle::{Event, FirstFailure, Life, TaskEnd};
 use crate::logs::{Logs, last_lines};
 use crate::spec::Spec;
 

@@ -11,7 +11,7 @@ use serde_json::{Value as Json, json};
 use super::super::command::words;
 use super::super::variables::{Naming, Variables};
 use super::super::{Run, RunArgs};
-use crate::life::{Life, Submitted};
+use crate::lifecycle::{Life, Submitted};
 use crate::spec::{Plan, Program, Spec, TaskPlan, task_name};
 
 /// The port at which every task listens: each pod has an address of its own.

@@ -11,7 +11,7 @@ use serde_json::Value as Json;
 
 use super::api::Api;
 use super::objects::CONTAINER;
-use crate::life::TaskEnd;
+use crate::lifecycle::TaskEnd;
 use crate::logs::{Sink, timestamp};
 use crate::store::now;
 

@@ -4,8 +4,8 @@ use crate::PsError;
 use crate::control::{Control, Results};
 use crate::log::{Durability, Found, Log};
 use crate::message::{Frame, Pulled, Reply, Request};
+use crate::pushes::{Shards, Values};
 use crate::server::ServerOptions;
-use crate::shards::{Shards, Values};
 
 #[derive(Default)]
 pub(crate) struct ControlState {

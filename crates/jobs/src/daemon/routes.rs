@@ -11,7 +11,7 @@ use axum::http::{StatusCode, header};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use phalanx_launch::life::{Event, Life, Submitted};
+use phalanx_launch::lifecycle::{Event, Life, Submitted};
 use phalanx_launch::spec::{JobName, Plan, Source, Spec};
 use phalanx_launch::store::StoreError;
 use serde_json::{Map, Value as Json, json};

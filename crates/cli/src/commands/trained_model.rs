@@ -10,7 +10,7 @@ use super::Context;
 use super::session::{self, Session, failed, wrong};
 use crate::args::UseArgs;
 use crate::config::{Csv, Data, Images, Missing, TrainConfig};
-use crate::facts::Facts;
+use crate::data_facts::Facts;
 use crate::failure::{Exit, Failure};
 use crate::output::notice;
 use crate::record::Record;

@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 
 use rustix::process::getpgrp;
 
+use super::authentication::{Seal, Side, draw};
 use super::client::Coordinator;
 use super::event::Settings;
 use super::link::{Frames, Incoming, Link, Next, Outgoing, Sealed};
 use super::message::{Hello, Refusal, Reply, Request};
 use super::report::{Report, dial, reach};
 use super::request::{JoinRequest, Roster, Timing};
-use super::seal::{Seal, Side, draw};
 use super::service::{Hosted, Service, prepare};
 use super::{ClusterError, Missing};
 use crate::{Membership, listen};
