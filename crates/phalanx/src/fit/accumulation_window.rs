@@ -13,7 +13,7 @@ pub(super) struct AccumulationWindow {
 impl AccumulationWindow {
     pub(super) fn of(setup: &Setup) -> Self {
         let is_replicated = matches!(setup.layout, StepLayout::Replicated) && setup.replicas > 1;
-        let is_local = is_replicated && setup.workers == 1 && !setup.loss_scale.is_dynamic();
+        let is_local = is_replicated && !setup.loss_scale.is_dynamic();
         let steps = setup.optimizer.options().gradient_accumulation_steps;
         Self {
             steps: steps.filter(|_| is_local),

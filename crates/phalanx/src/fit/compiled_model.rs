@@ -30,7 +30,7 @@ pub(super) struct CompiledModel {
     pub(super) state: TrainState,
     pub(super) train: StepCache,
     /// The training steps that do not end a window of accumulated batches, where replicas add those by themselves.
-    inner: StepCache,
+    pub(super) inner: StepCache,
     pub(super) test: StepCache,
     pub(super) predict: StepCache,
     verifier: Option<ReplicaVerifier>,
@@ -181,7 +181,10 @@ impl CompiledModel {
             WindowPart::Counted | WindowPart::Last => &self.train,
             WindowPart::Inner => &self.inner,
         };
-        let done = self.state.train(&self.setup, steps.get(shape)?, batch)?;
+        let step = steps.get(shape)?;
+        let done = self
+            .state
+            .train(&self.setup, step, batch, self.iterations)?;
         // Skipped steps are found out in `results`.
         self.iterations += 1;
         Ok(done)
@@ -275,17 +278,36 @@ impl CompiledModel {
         Ok(result)
     }
 
-    /// Programs for as many processes as there are now.
-    pub(super) fn fit_to_world(&mut self) {
-        if self.setup.workers == self.placement.workers() {
-            return;
+    /// Programs for as many processes as there are now, and accumulated gradients where they belong in them.
+    pub(super) fn fit_to_world(&mut self) -> Result<()> {
+        let sums = self.state.whole_sums(&self.setup)?;
+        if self.setup.workers != self.placement.workers() {
+            self.setup.workers = self.placement.workers();
+            self.setup.replicas = self.placement.replicas();
+            self.train.clear();
+            self.inner.clear();
+            self.test.clear();
+            self.predict.clear();
         }
-        self.setup.workers = self.placement.workers();
-        self.setup.replicas = self.placement.replicas();
-        self.train.clear();
-        self.inner.clear();
-        self.test.clear();
-        self.predict.clear();
+        self.state.place_whole_sums(&self.setup, sums)
+    }
+
+    /// Goes back to the last step that all processes can go on from; returns the number of batches counted there.
+    pub(super) fn rewind(&mut self) -> Result<i64> {
+        self.state.rewind(&self.setup)?;
+        self.iterations = self.state.iterations()?;
+        self.counted_batches()
+    }
+
+    /// Exchanges what processes have accumulated of gradients, within a window of batches; no step is in flight.
+    pub(super) fn exchange_sums(&mut self) -> Result<()> {
+        if let Some(world) = self.placement.world() {
+            world.check()?;
+        }
+        let before = self.clock.enter(StepPart::Exchange);
+        self.state.exchange_sums(&self.setup)?;
+        self.clock.enter(before);
+        Ok(())
     }
 
     /// Names and values of the model's variables, in its order.

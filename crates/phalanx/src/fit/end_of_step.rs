@@ -12,7 +12,7 @@ use super::state_spec::StateView;
 use super::state_updates::StateUpdates;
 use super::step_program::{SentToServers, StepKind, explain};
 use crate::Result;
-use crate::optim::ParamSpec;
+use crate::optim::{ParamSpec, WindowPart};
 
 /// A training step whose gradients are computed: the arguments of its program, and what it has of the batch.
 pub(super) struct TrainStep<'a> {
@@ -48,7 +48,12 @@ impl TrainStep<'_> {
             updates.select_if(&succeeded);
             after = succeeded.select(&after, &self.totals);
         }
-        let (program, changed) = updates.finish(&self.graph, Some(&after))?;
+        let (mut program, changed) = updates.finish(&self.graph, Some(&after))?;
+        if self.reduced.part == WindowPart::Inner {
+            // The rest is what a training goes back to when a process is lost.
+            let sums = self.setup.local_sums();
+            program.donated.retain(|(index, _)| sums.contains(index));
+        }
         Ok((program, StepKind::InPlace { changed }))
     }
 

@@ -24,12 +24,15 @@ const MOST: usize = 32;
 /// What a process says of its progress has the number of its `fit` in front, and the steps of that behind.
 const STEP_BITS: u32 = 40;
 
-/// The positions in the data after each of the last steps begun.
+/// The positions in the data of the last steps that a training can go back to: after each step, or where windows of accumulated batches
+/// begin.
 #[derive(Default)]
 pub(super) struct StepLog {
     /// The batches that the device had counted before the first step.
     first: i64,
-    /// Steps begun since, with the position after each.
+    /// Steps begun since.
+    steps: i64,
+    /// Numbers of steps, with the position after each.
     positions: VecDeque<(i64, Position)>,
 }
 
@@ -37,23 +40,27 @@ impl StepLog {
     pub(super) fn new(first: i64, position: &Position) -> Self {
         Self {
             first,
+            steps: 0,
             positions: VecDeque::from([(0, position.clone())]),
         }
     }
 
-    /// Another step was begun, which ends at this position.
-    pub(super) fn begun(&mut self, position: &Position) {
-        let steps = self.positions.back().map_or(0, |(steps, _)| *steps);
-        self.positions.push_back((steps + 1, position.clone()));
-        if self.positions.len() > MOST {
-            self.positions.pop_front();
+    /// Another step was begun, which ends at this position; whether the training can go back to it.
+    pub(super) fn begun(&mut self, position: &Position, is_begin: bool) {
+        self.steps += 1;
+        if is_begin {
+            self.settled(position);
         }
     }
 
-    /// All steps begun are done, and the next one begins at this position.
+    /// The training can go back to the last step begun, after which it goes on at this position.
     pub(super) fn settled(&mut self, position: &Position) {
-        if let Some((_, last)) = self.positions.back_mut() {
-            last.clone_from(position);
+        if self.positions.back().map(|(steps, _)| *steps) == Some(self.steps) {
+            self.positions.pop_back();
+        }
+        self.positions.push_back((self.steps, position.clone()));
+        if self.positions.len() > MOST {
+            self.positions.pop_front();
         }
     }
 
@@ -183,7 +190,7 @@ fn meet_again(trainer: &mut Trainer, world: &World, number: u64, failure: Failur
 
 /// Takes the state of the process that is furthest.
 fn take_over(trainer: &mut Trainer, world: &World, fit: &mut Fit, number: u64) -> Result<()> {
-    trainer.compiled.fit_to_world();
+    trainer.compiled.fit_to_world()?;
     trainer.stop_vote = StopVote::default();
     trainer.comparison = Comparison::default();
     let Some((source, progress)) = world.source() else {
@@ -213,18 +220,18 @@ fn take_over(trainer: &mut Trainer, world: &World, fit: &mut Fit, number: u64) -
     Ok(())
 }
 
-/// Sets what the host knows to the last step that the device has made; returns its number in this `fit`.
+/// Goes back to the last step that the device has made, or to the begin of its window of accumulated batches; returns the number of
+/// that step in this `fit`.
 fn rewind(trainer: &mut Trainer) -> Result<u64> {
-    let counted = trainer.compiled.counted_batches()?;
-    let steps = trainer.progress.rewind(counted)?;
-    trainer.compiled.iterations = trainer.compiled.state.iterations()?;
-    Ok(steps)
+    let counted = trainer.compiled.rewind()?;
+    trainer.progress.rewind(counted)
 }
 
 fn state_bytes(trainer: &Trainer) -> Result<Vec<u8>> {
     let mut files = trainer.training_state()?.to_bytes()?;
     let programs = [
         trainer.compiled.train.agreed(),
+        trainer.compiled.inner.agreed(),
         trainer.compiled.test.agreed(),
     ];
     let programs = serde_json::to_vec(&programs)
@@ -239,18 +246,20 @@ fn set_state_bytes(trainer: &mut Trainer, bytes: &[u8]) -> Result<()> {
     let state = TrainingState::from_bytes(&files)?;
     let programs = files.iter().find(|(name, _)| *name == PROGRAMS);
     let programs = programs.map(|(_, bytes)| serde_json::from_slice::<Agreed>(bytes));
-    let Some(Ok([train, test])) = programs else {
+    let Some(Ok([train, inner, test])) = programs else {
         return Err(damaged());
     };
     trainer.set_training_state(&state)?;
     trainer.compiled.train.set_agreed(train);
+    trainer.compiled.inner.set_agreed(inner);
     trainer.compiled.test.set_agreed(test);
     Ok(())
 }
 
 const PROGRAMS: &str = "programs";
-/// The programs of training and of test steps that processes have agreed on, by the shapes of their batches.
-type Agreed = [BTreeMap<String, u64>; 2];
+/// The programs of training steps, of those within a window, and of test steps that processes have agreed on, by the shapes of their
+/// batches.
+type Agreed = [BTreeMap<String, u64>; 3];
 
 /// Whether the others are in a later training of the program than this one.
 fn is_later(world: &World, number: u64) -> bool {
@@ -308,7 +317,7 @@ mod tests {
         let at = |epoch| Position::start(epoch);
         let mut log = StepLog::new(10, &at(0));
         for epoch in 1..=40 {
-            log.begun(&at(epoch));
+            log.begun(&at(epoch), true);
         }
         assert_eq!(log.at(50), Some((40, &at(40))));
         assert_eq!(log.at(42), Some((32, &at(32))));

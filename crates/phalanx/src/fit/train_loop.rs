@@ -203,12 +203,14 @@ impl<'r> FitRun<'r> {
             model.compile_step(&batch, &shape, &mut flight)?;
             model.step(&batch, &partition, &shape, &mut flight)?;
             model.clock.enter(StepPart::Callbacks);
-            (self.trainer.progress).advance_to(batches.data_position());
+            let is_begin = model.state.is_begin();
+            (self.trainer.progress).advance_to(batches.data_position(), is_begin);
             self.after_step(&batch, done, &mut flight)?;
             done += 1;
         }
         self.trainer.compiled.clock.enter(StepPart::Compute);
         finish_together(self.trainer.placement(), &mut flight)?;
+        self.trainer.exchange_sums()?;
         if let Some(checksum) = batches.checksum() {
             agree_on_examples(self.trainer.placement(), checksum)?;
         }
@@ -273,6 +275,7 @@ impl<'r> FitRun<'r> {
         let wishes = &self.wishes;
         if wishes.rolls_back || wishes.takes_snapshot || !wishes.saves.is_empty() {
             flight.finish(self.trainer.compiled.placement.engine())?;
+            self.trainer.exchange_sums()?;
             self.snapshot_or_roll_back()?;
             self.save_wished()?;
         }
@@ -281,6 +284,7 @@ impl<'r> FitRun<'r> {
         }
         flight.finish(self.trainer.compiled.placement.engine())?;
         self.trainer.compiled.results(0.0)?;
+        self.trainer.exchange_sums()?;
         self.save_interrupted()?;
         Err(self.stopped())
     }

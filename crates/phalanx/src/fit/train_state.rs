@@ -2,16 +2,18 @@
 
 mod on_servers;
 mod placed_arrays;
+mod window_sums;
 
 use phalanx_graph::{DType, HostTensor, Shape, Sharding};
 use phalanx_pjrt::Buffer;
 
 use self::on_servers::layout_on_servers;
+use self::window_sums::WindowSums;
 use super::pipeline::{BorrowedState, PipelineStep, StageId};
 use super::setup::{Setup, StepLayout};
 use super::step_cache::StepExecutable;
 use crate::engine::{Compiled, PendingRun};
-use crate::optim::SlotSpec;
+use crate::optim::{SlotSpec, WindowPart};
 use crate::replicas::Placement;
 use crate::servers::PulledValues;
 use crate::{Error, Result};
@@ -33,8 +35,8 @@ pub(super) struct TrainState {
     shardings: Vec<Sharding>,
     /// The stage of each array.
     stage_of_array: Vec<StageId>,
-    /// Positions of the arrays of which each replica has its own part of a sum; the others are equal on all.
-    local_sums: Vec<usize>,
+    /// The arrays of which each replica has its own part of a sum; the others are equal on all.
+    window: WindowSums,
     /// The values of parameter servers that `arrays` holds.
     pulled: Option<PulledValues>,
 }
@@ -89,7 +91,7 @@ impl TrainState {
             placement: placement.clone(),
             shardings: setup.state.shardings(),
             stage_of_array: setup.stage_of_array(),
-            local_sums: setup.local_sums(),
+            window: WindowSums::at(setup.local_sums()),
         };
         if placement.servers().is_some() {
             state.set_seed(seed)?;
@@ -116,6 +118,7 @@ impl TrainState {
             }
         }
         self.set_seed(seed)?;
+        self.window.set(values);
         self.arrays = arrays;
         self.copies.clear();
         Ok(())
@@ -180,7 +183,7 @@ impl TrainState {
             arrays.extend(take(variables + from.state.slots.len()));
         }
         (self.shardings, self.stage_of_array) = (shardings, stage_of_array);
-        self.local_sums = to.local_sums();
+        self.window.rebuild(to.local_sums());
         Ok(())
     }
 
@@ -317,18 +320,22 @@ impl TrainState {
         own.map(read).collect()
     }
 
-    /// Begins a training step on a batch, a list of arrays for each replica.
+    /// Begins a training step on a batch, a list of arrays for each replica, after this number of batches.
     pub(super) fn train(
         &mut self,
         setup: &Setup,
         step: &StepExecutable,
         batch: &[Vec<Buffer>],
+        counted: i64,
     ) -> Result<PendingRun> {
         self.arrays()?;
         self.copies.clear();
         let trained = match step {
             StepExecutable::InPlace { compiled, changed } => {
-                self.train_in_place(compiled, changed, batch)
+                let part = setup.window().part(counted);
+                let keeps = self.leave_begin(counted) && part == WindowPart::Inner;
+                self.stepped(part);
+                self.train_in_place(compiled, changed, batch, keeps)
             }
             StepExecutable::ParameterDevice {
                 compiled,
@@ -357,16 +364,24 @@ impl TrainState {
         compiled: &Compiled,
         changed: &[usize],
         batch: &[Vec<Buffer>],
+        keeps: bool,
     ) -> Result<PendingRun> {
         let lists = self.training_arguments(&self.arrays, &self.totals, batch);
         let (outputs, done) = compiled.run(&slices(&lists))?;
-        self.totals.clear();
+        let totals = std::mem::take(&mut self.totals);
+        let mut replaced = Vec::new();
         for (arrays, outputs) in self.arrays.iter_mut().zip(outputs) {
             let mut outputs = outputs.into_iter();
-            for (&index, output) in changed.iter().zip(outputs.by_ref()) {
-                arrays[index] = output;
-            }
+            let old = changed.iter().zip(outputs.by_ref());
+            let old =
+                old.map(|(&index, output)| (index, std::mem::replace(&mut arrays[index], output)));
+            let is_kept =
+                |(index, _): &(usize, Buffer)| keeps && !self.window.positions.contains(index);
+            replaced.push(old.filter(is_kept).collect());
             self.totals.extend(outputs);
+        }
+        if keeps {
+            self.keep_begin(replaced, totals);
         }
         Ok(done)
     }

@@ -103,9 +103,9 @@ impl TrainingProgress {
         fit.steps_per_epoch.is_none() && segments.any(|segment| segment.batch != data.batch_size())
     }
 
-    /// Another step was begun, which ends at this position.
-    pub(super) fn advance_to(&mut self, position: Position) {
-        self.step_log.begun(&position);
+    /// Another step was begun, which ends at this position; whether the training can go back to it.
+    pub(super) fn advance_to(&mut self, position: Position, is_begin: bool) {
+        self.step_log.begun(&position, is_begin);
         self.position = position;
     }
 

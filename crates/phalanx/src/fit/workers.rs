@@ -103,7 +103,16 @@ impl Trainer {
         let (step, position) = (model.iterations, &progress.position);
         let so_far = format!("step {step}, {position:?}, epochs {first} to {epochs}");
         world.agree("where the training begins", &so_far)?;
+        self.exchange_sums()?;
         Ok(first)
+    }
+
+    /// Makes the last step begun, which is done, one that the training can go back to: gradients that processes have accumulated are
+    /// exchanged.
+    pub(super) fn exchange_sums(&mut self) -> Result<()> {
+        self.compiled.exchange_sums()?;
+        self.progress.step_log.settled(&self.progress.position);
+        Ok(())
     }
 }
 

@@ -172,8 +172,8 @@ impl Optimizer {
 
     /// Averages the gradients of this many batches (at least 2) into one update.
     ///
-    /// Slots and variables keep still in between. Bias corrections count updates, schedules batches. Replicas in one process exchange
-    /// their sums once an update, unless a loss scale skips steps.
+    /// Slots and variables keep still in between. Bias corrections count updates, schedules batches. Replicas and
+    /// worker processes exchange their sums once an update, unless a loss scale skips steps.
     #[must_use]
     pub fn gradient_accumulation(self, steps: u64) -> Self {
         self.with(|options| options.gradient_accumulation_steps = Some(steps))

@@ -239,6 +239,20 @@ impl World {
         Ok(numbers.chunks(length).map(<[f64]>::to_vec).collect())
     }
 
+    /// Adds up numbers of every process, each in place of its own.
+    pub(crate) fn sum(&self, numbers: &mut [f64]) -> Result<()> {
+        self.runs.finish()?;
+        let mut bytes: Vec<u8> = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
+        let added = self
+            .communicator()
+            .all_reduce(&mut bytes, Element::F64, ReduceOp::Sum);
+        added.map_err(|error| self.explain(&error))?;
+        let number = |bytes: &[u8]| bytes.try_into().map_or(f64::NAN, f64::from_le_bytes);
+        let sums = bytes.chunks(8).map(number);
+        numbers.iter_mut().zip(sums).for_each(|(x, sum)| *x = sum);
+        Ok(())
+    }
+
     /// Waits until every process has come.
     pub(crate) fn barrier(&self) -> Result<()> {
         if self.is_catching_up() {

@@ -5,6 +5,7 @@
 #[path = "../replicas/cases.rs"]
 mod cases;
 
+mod accumulation;
 mod callbacks;
 mod custom_loops;
 #[cfg(feature = "etcd")]

@@ -21,11 +21,10 @@ use phalanx::prelude::*;
 use phalanx::strategy::{CommunicationOptions, MultiWorkerMirroredStrategy};
 use phalanx_cluster::launch::ReservedPorts;
 
-use self::run::Run;
 use self::trial::{Fault, KILL_SECOND, Trial};
-use crate::{TOLERANCE, apart, cases};
+use crate::{TOLERANCE, accumulation, apart, cases};
 
-pub(crate) use self::run::begun;
+pub(crate) use self::run::{Run, begun};
 
 /// Where workers write; a process without it is no worker.
 pub(crate) const FOLDER: &str = "PHALANX_TEST_RECOVERY";
@@ -75,7 +74,11 @@ fn train_as_worker(folder: &Path, rank: &str) -> phalanx::Result<String> {
         .timeout(Duration::from_secs(seconds(TIMEOUT)))
         .recover_within(Duration::from_secs(within));
     let strategy = MultiWorkerMirroredStrategy::from_env_with(&engine, &options)?;
-    let case = cases::everything();
+    let window = std::env::var(accumulation::WINDOW).ok();
+    let case = match &window {
+        Some(batches) => accumulation::windows_of(batches.parse().unwrap()),
+        None => cases::everything(),
+    };
     let mut trainer = strategy.compile(case.model, case.compile)?;
     let begun = folder.join(format!("{rank}.{}.begun", std::process::id()));
     let go = folder.join(GO);
@@ -93,9 +96,17 @@ fn train_as_worker(folder: &Path, rank: &str) -> phalanx::Result<String> {
         Ok(example)
     };
     let (epochs, rows) = length();
-    let data = cases::rows(rows).map(slow).shuffle(7).batch(case.batch);
     let fit = Fit::epochs(epochs).progress(Progress::Silent);
-    let history = trainer.fit(&data, fit)?;
+    let history = match window {
+        Some(_) => {
+            let fit = fit.callback(accumulation::death(folder, rank));
+            trainer.fit(&case.data.batch(case.batch), fit)?
+        }
+        None => {
+            let data = cases::rows(rows).map(slow).shuffle(7).batch(case.batch);
+            trainer.fit(&data, fit)?
+        }
+    };
     let mut text = String::new();
     for epoch in &history.epochs {
         let logs: Vec<(&str, f64)> = epoch.logs.iter().collect();

@@ -83,14 +83,14 @@ pub(crate) fn begun(folder: &Path, rank: &str) -> usize {
         .count()
 }
 
-pub(super) struct Run {
+pub(crate) struct Run {
     pub(super) folder: PathBuf,
     job: String,
     pub(super) lines: Lines,
 }
 
 impl Run {
-    pub(super) fn new(name: &str) -> Self {
+    pub(crate) fn new(name: &str) -> Self {
         let job = format!("phalanx-recovery-{name}-{}", std::process::id());
         let folder = std::env::temp_dir().join(&job);
         let _ = std::fs::remove_dir_all(&folder);
@@ -102,7 +102,7 @@ impl Run {
         }
     }
 
-    pub(super) fn launch(&self, workers: usize) -> Launch {
+    pub(crate) fn launch(&self, workers: usize) -> Launch {
         let program = [
             "/usr/bin/env".into(),
             format!("{FOLDER}={}", self.folder.display()).into(),
@@ -173,6 +173,16 @@ impl Run {
     /// Trains with these faults.
     pub(super) fn train(&self, workers: usize, faults: &[Fault]) -> Trained {
         self.train_with(self.launch(workers), faults, "")
+    }
+
+    /// Trains with nothing done from outside; what each worker wrote.
+    pub(crate) fn train_to_end(&self, launch: Launch) -> Vec<String> {
+        self.train_with(launch, &[], "").outs
+    }
+
+    /// What the launch has printed.
+    pub(crate) fn lines(&self) -> String {
+        self.lines.text()
     }
 
     /// Trains with these faults, and slowly until `awaited` has been printed.
