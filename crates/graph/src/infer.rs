@@ -115,23 +115,25 @@ fn kernel(op: &Kernel, inputs: &[&Shape]) -> Inferred {
         }
         Kernel::BatchNorm { .. } => {
             let channels = check_normal(first)?;
+            let dtype = statistic_dtype(first, operand(inputs, 1)?);
             for at in 1..3 {
-                check_channels(operand(inputs, at)?, first.dtype, channels)?;
+                check_channels(operand(inputs, at)?, dtype, channels)?;
             }
             if let Some(residual) = inputs.get(3) {
                 same(&[first, residual])?;
             }
-            let statistic = Shape::new(first.dtype, [channels]);
+            let statistic = Shape::new(dtype, [channels]);
             Ok(vec![first.clone(), statistic.clone(), statistic])
         }
         Kernel::BatchNormGradient { mask, .. } => {
             let x = same(inputs)?;
             let channels = check_normal(x)?;
             let of_channels = if matches!(mask, Mask::Beta(_)) { 6 } else { 5 };
+            let dtype = statistic_dtype(x, operand(inputs, 2)?);
             for at in 2..of_channels {
-                check_channels(operand(inputs, at)?, x.dtype, channels)?;
+                check_channels(operand(inputs, at)?, dtype, channels)?;
             }
-            let statistic = Shape::new(x.dtype, [channels]);
+            let statistic = Shape::new(dtype, [channels]);
             let mut found = vec![x.clone(), statistic.clone(), statistic];
             if *mask == Mask::Output {
                 found.push(same(&[x, operand(inputs, 5)?])?.clone());
@@ -159,6 +161,14 @@ fn max_pool_gradient(inputs: &[&Shape], pool: &Pool2d, input: &[usize]) -> Resul
         return Err(format!("expected the places {place}, got {found}"));
     }
     Ok(x)
+}
+
+/// What the numbers for each channel are: the type of x, or f32 if they are given so for an x of 16-bit floats.
+fn statistic_dtype(x: &Shape, given: &Shape) -> DType {
+    match (x.dtype, given.dtype) {
+        (DType::Bf16 | DType::F16, DType::F32) => DType::F32,
+        (own, _) => own,
+    }
 }
 
 /// The number of channels of what can be normalized over all dims but the last.

@@ -39,6 +39,7 @@ pub enum Kernel {
     },
     /// `(x, gamma, beta[, residual]) -> (y, mean, variance)` over all dims but the last, `y` normalized with the mean and
     /// the population variance of `x`, scaled, shifted, the residual added, then [`FusedActivation`]; the last two are made by fusion.
+    /// `gamma` and `beta` of an `x` of 16-bit floats may be f32: then all is computed in f32, and `y` is rounded once.
     BatchNorm {
         /// What is added to the variance.
         epsilon: f64,
@@ -177,9 +178,12 @@ impl Kernel {
                 epsilon,
                 activation,
             } => {
-                let (y, mean, variance) = batch_norm(&x[0], &x[1], &x[2], *epsilon);
-                let sum = x.get(3).map_or_else(|| y.clone(), |residual| &y + residual);
-                vec![activation.apply(&sum), mean, variance]
+                let wide = |tensor: &Tensor| tensor.convert(x[1].dtype());
+                let (y, mean, variance) = batch_norm(&wide(&x[0]), &x[1], &x[2], *epsilon);
+                let sum = x
+                    .get(3)
+                    .map_or_else(|| y.clone(), |residual| &y + wide(residual));
+                vec![activation.apply(&sum).convert(x[0].dtype()), mean, variance]
             }
             Self::BatchNormGradient { epsilon, mask } => batch_norm_gradient(x, *epsilon, *mask),
             Self::MaxPool2d(pool) => {
@@ -210,6 +214,8 @@ fn batch_norm_gradient(given: &[Tensor], epsilon: f64, mask: Mask) -> Vec<Tensor
     let [g, x, mean, variance, gamma, by @ ..] = given else {
         unreachable!("five operands or more were inferred")
     };
+    let stored = x.dtype();
+    let (g, x) = (&g.convert(gamma.dtype()), &x.convert(gamma.dtype()));
     let channel = x.rank() - 1;
     let others: Vec<usize> = (0..channel).collect();
     let count: f64 = others.iter().map(|&dim| x.dim(dim) as f64).product();
@@ -226,8 +232,9 @@ fn batch_norm_gradient(given: &[Tensor], epsilon: f64, mask: Mask) -> Vec<Tensor
     let g = &passes.map_or_else(|| g.clone(), |passes| passes.select(g, &g.zeros_like()));
     let (to_beta, to_gamma) = (g.sum(&others), (g * &normal).sum(&others));
     let centred = g - &spread(&(&to_beta / count)) - normal * spread(&(&to_gamma / count));
-    let mut found = vec![centred * spread(&(gamma * &inverse)), to_gamma, to_beta];
-    found.extend((mask == Mask::Output).then(|| g.clone()));
+    let to_x = centred * spread(&(gamma * &inverse));
+    let mut found = vec![to_x.convert(stored), to_gamma, to_beta];
+    found.extend((mask == Mask::Output).then(|| g.convert(stored)));
     found
 }
 

@@ -69,7 +69,7 @@ pub struct WorldExchange {
 /// What the registered image kernels on host processors (`phalanx.conv` and others) can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KernelSupport {
-    /// Whether convolutions take bf16. Otherwise, and in all other kernels, bf16 is widened to f32 around the call.
+    /// Whether convolutions take bf16, as all other kernels do. Otherwise bf16 is widened to f32 around their calls.
     pub bf16: bool,
 }
 

@@ -465,6 +465,8 @@ impl Tensor {
 
     /// `gamma (x - mean) / sqrt(variance + epsilon) + beta` over all dims but the last, with the mean and population
     /// variance of each channel, which follow the result.
+    ///
+    /// Of 16-bit floats `gamma` and `beta` may be f32: then mean and variance are too, and all is computed in f32.
     #[must_use]
     #[track_caller]
     pub fn batch_norm(&self, gamma: &Self, beta: &Self, epsilon: f64) -> [Self; 3] {

@@ -1,4 +1,4 @@
-//! Batch normalisation in training, and its gradient.
+//! Batch normalisation in training, and its gradient, of f32 and of bf16 that is f32 in registers only.
 //!
 //! These loops are ours, not oneDNN's: both are bound by memory bandwidth, and ours read and write less. They compute mean and
 //! variance in one pass, fuse a following ReLU and a residual addition, recompute the ReLU's mask from x instead of reading y, and run
@@ -11,14 +11,15 @@
 use crate::onednn::Scratchpad;
 use crate::openmp::ThreadTeam;
 use crate::simd::compiled_for_wide_vectors;
+use crate::stored::Stored;
 
-pub(crate) struct BatchNormForward<'a> {
-    pub(crate) x: &'a [f32],
+pub(crate) struct BatchNormForward<'a, T> {
+    pub(crate) x: &'a [T],
     pub(crate) gamma: &'a [f32],
     pub(crate) beta: &'a [f32],
     /// Added before the ReLU.
-    pub(crate) residual: Option<&'a [f32]>,
-    pub(crate) y: &'a mut [f32],
+    pub(crate) residual: Option<&'a [T]>,
+    pub(crate) y: &'a mut [T],
     pub(crate) mean: &'a mut [f32],
     pub(crate) variance: &'a mut [f32],
     pub(crate) epsilon: f32,
@@ -32,30 +33,27 @@ pub(crate) type Ceiling = f32;
 /// Comparisons with NaN are false: no value is above it.
 pub(crate) const NO_CEILING: Ceiling = f32::NAN;
 
-pub(crate) struct BatchNormGradient<'a> {
-    pub(crate) dy: &'a [f32],
-    pub(crate) x: &'a [f32],
+pub(crate) struct BatchNormGradient<'a, T> {
+    pub(crate) dy: &'a [T],
+    pub(crate) x: &'a [T],
     pub(crate) mean: &'a [f32],
     pub(crate) variance: &'a [f32],
     pub(crate) gamma: &'a [f32],
-    pub(crate) mask: Mask<'a>,
-    pub(crate) dx: &'a mut [f32],
+    pub(crate) mask: Mask<'a, T>,
+    pub(crate) dx: &'a mut [T],
     pub(crate) dgamma: &'a mut [f32],
     pub(crate) dbeta: &'a mut [f32],
     pub(crate) epsilon: f32,
 }
 
 /// Where the ReLU let values through.
-pub(crate) enum Mask<'a> {
+pub(crate) enum Mask<'a, T> {
     /// There is none.
     None,
     /// Where (x - mean) * scale + beta is positive and below the ceiling.
     Beta { beta: &'a [f32], ceiling: Ceiling },
     /// Where y is positive; the masked dy is the gradient of the residual.
-    Output {
-        y: &'a [f32],
-        residual: &'a mut [f32],
-    },
+    Output { y: &'a [T], residual: &'a mut [T] },
 }
 
 /// Bytes of a chunk of rows: small enough to divide the work evenly, large enough to make its sums cheap.
@@ -71,7 +69,7 @@ fn chunk_len(channels: usize) -> usize {
     (CHUNK_BYTES / 4 / channels).max(MIN_CHUNK_ROWS) * channels
 }
 
-impl BatchNormForward<'_> {
+impl<T: Stored> BatchNormForward<'_, T> {
     pub(crate) fn run(self, team: &ThreadTeam, scratch: &mut Scratchpad) {
         let channels = self.gamma.len();
         let chunk = chunk_len(channels);
@@ -100,17 +98,17 @@ impl BatchNormForward<'_> {
         let relu = self.relu.is_some();
         let chunks = self.x.chunks(chunk).zip(self.y.chunks_mut(chunk)).rev();
         match self.residual {
-            None if relu => team.for_each(chunks, |(x, y)| normalise::<true>(x, &affine, y)),
-            None => team.for_each(chunks, |(x, y)| normalise::<false>(x, &affine, y)),
+            None if relu => team.for_each(chunks, |(x, y)| normalise::<T, true>(x, &affine, y)),
+            None => team.for_each(chunks, |(x, y)| normalise::<T, false>(x, &affine, y)),
             Some(residual) => {
                 let chunks = residual.chunks(chunk).rev().zip(chunks);
                 if relu {
                     team.for_each(chunks, |(r, (x, y))| {
-                        normalise_and_add::<true>(x, &affine, r, y);
+                        normalise_and_add::<T, true>(x, &affine, r, y);
                     });
                 } else {
                     team.for_each(chunks, |(r, (x, y))| {
-                        normalise_and_add::<false>(x, &affine, r, y);
+                        normalise_and_add::<T, false>(x, &affine, r, y);
                     });
                 }
             }
@@ -118,7 +116,7 @@ impl BatchNormForward<'_> {
     }
 }
 
-impl BatchNormGradient<'_> {
+impl<T: Stored> BatchNormGradient<'_, T> {
     pub(crate) fn run(self, team: &ThreadTeam, scratch: &mut Scratchpad) {
         let channels = self.gamma.len();
         let chunk = chunk_len(channels);
@@ -136,11 +134,11 @@ impl BatchNormGradient<'_> {
         let (mut upstream, mut relu) = (self.dy, None);
         match self.mask {
             Mask::None => team.for_each(chunks, |((dy, x), sums)| {
-                gradient_sums::<false>(dy, x, &affine(self.mean, NO_CEILING), sums);
+                gradient_sums::<T, false>(dy, x, &affine(self.mean, NO_CEILING), sums);
             }),
             Mask::Beta { beta, ceiling } => {
                 team.for_each(chunks, |((dy, x), sums)| {
-                    gradient_sums::<true>(dy, x, &affine(beta, ceiling), sums);
+                    gradient_sums::<T, true>(dy, x, &affine(beta, ceiling), sums);
                 });
                 relu = Some((beta, ceiling));
             }
@@ -148,7 +146,7 @@ impl BatchNormGradient<'_> {
                 let outputs = y.chunks(chunk).zip(residual.chunks_mut(chunk));
                 team.for_each(chunks.zip(outputs), |(((dy, x), sums), (y, masked))| {
                     mask(dy, y, masked);
-                    gradient_sums::<false>(masked, x, &affine(self.mean, NO_CEILING), sums);
+                    gradient_sums::<T, false>(masked, x, &affine(self.mean, NO_CEILING), sums);
                 });
                 upstream = residual;
             }
@@ -171,10 +169,10 @@ impl BatchNormGradient<'_> {
         let chunks = chunks.zip(self.dx.chunks_mut(chunk)).rev();
         match relu {
             Some((beta, ceiling)) => team.for_each(chunks, |((dy, x), dx)| {
-                input_gradient::<true>(dy, x, &terms, &affine(beta, ceiling), dx);
+                input_gradient::<T, true>(dy, x, &terms, &affine(beta, ceiling), dx);
             }),
             None => team.for_each(chunks, |((dy, x), dx)| {
-                input_gradient::<false>(dy, x, &terms, &affine(self.mean, NO_CEILING), dx);
+                input_gradient::<T, false>(dy, x, &terms, &affine(self.mean, NO_CEILING), dx);
             }),
         }
     }
@@ -214,14 +212,14 @@ struct InputGradientTerms<'a> {
 compiled_for_wide_vectors! {
     /// A shift for each channel that is near its mean, compared with the deviation. It is the median of three medians of three rows,
     /// which an outlier does not move. Rows at equal distances would all be corners where the images are a multiple of them.
-    fn estimate_shift(x: &[f32], shift: &mut [f32]) {
+    fn estimate_shift<T: Stored>(x: &[T], shift: &mut [f32]) {
         let channels = shift.len();
         let last = x.len() / channels - 1;
         const PLACES: [usize; 9] = [37, 173, 283, 419, 541, 653, 769, 887, 1009];
         let row = |i: usize| &x[last * PLACES[i] / 1024 * channels..][..channels];
         let [a, b, c] = [0, 1, 2].map(|i| [row(i), row(i + 3), row(i + 6)]);
         for i in 0..channels {
-            let [a, b, c] = [a, b, c].map(|[a, b, c]| median(a[i], b[i], c[i]));
+            let [a, b, c] = [a, b, c].map(|[a, b, c]| median(a[i].wide(), b[i].wide(), c[i].wide()));
             shift[i] = median(a, b, c);
         }
     }
@@ -235,7 +233,7 @@ fn median(a: f32, b: f32, c: f32) -> f32 {
 
 compiled_for_wide_vectors! {
     /// Sums of x - shift and of its square, per channel, of whole rows.
-    fn moments(x: &[f32], shift: &[f32], sums: &mut [f64]) {
+    fn moments<T: Stored>(x: &[T], shift: &[f32], sums: &mut [f64]) {
         let channels = shift.len();
         let mut block = [vec![0.0f32; channels], vec![0.0f32; channels]];
         let [first, second] = &mut block;
@@ -249,14 +247,14 @@ compiled_for_wide_vectors! {
                 let (c, d) = four.split_at(channels);
                 let d = &d[..channels];
                 for i in 0..channels {
-                    let [a, b, c, d] = [a[i], b[i], c[i], d[i]].map(|x| x - shift[i]);
+                    let [a, b, c, d] = [a[i], b[i], c[i], d[i]].map(|x| x.wide() - shift[i]);
                     first[i] += (a + b) + (c + d);
                     second[i] += (a * a + b * b) + (c * c + d * d);
                 }
             }
             for row in fours.remainder().chunks_exact(channels) {
                 for i in 0..channels {
-                    let a = row[i] - shift[i];
+                    let a = row[i].wide() - shift[i];
                     first[i] += a;
                     second[i] += a * a;
                 }
@@ -268,7 +266,7 @@ compiled_for_wide_vectors! {
 
 compiled_for_wide_vectors! {
     /// Sums of dy and of dy * (x - mean), per channel, of whole rows; with a ReLU, of the dy that it lets through.
-    fn gradient_sums<const RELU: bool>(dy: &[f32], x: &[f32], affine: &Affine<'_>, sums: &mut [f64]) {
+    fn gradient_sums<T: Stored, const RELU: bool>(dy: &[T], x: &[T], affine: &Affine<'_>, sums: &mut [f64]) {
         let channels = affine.mean.len();
         let (mean, scale, beta) = (affine.mean, &affine.scale[..channels], &affine.beta[..channels]);
         let ceiling = affine.ceiling;
@@ -284,11 +282,12 @@ compiled_for_wide_vectors! {
                 let ((dy, dy2), (x, x2)) = (dy.split_at(channels), x.split_at(channels));
                 let (dy2, x2) = (&dy2[..channels], &x2[..channels]);
                 for i in 0..channels {
-                    let (x, x2) = (x[i] - mean[i], x2[i] - mean[i]);
+                    let (x, x2) = (x[i].wide() - mean[i], x2[i].wide() - mean[i]);
+                    let (dy, dy2) = (dy[i].wide(), dy2[i].wide());
                     let (dy, dy2) = if RELU {
-                        (relu_gradient(dy[i], x * scale[i] + beta[i], ceiling), relu_gradient(dy2[i], x2 * scale[i] + beta[i], ceiling))
+                        (relu_gradient(dy, x * scale[i] + beta[i], ceiling), relu_gradient(dy2, x2 * scale[i] + beta[i], ceiling))
                     } else {
-                        (dy[i], dy2[i])
+                        (dy, dy2)
                     };
                     first[i] += dy + dy2;
                     second[i] += dy * x + dy2 * x2;
@@ -296,7 +295,7 @@ compiled_for_wide_vectors! {
             }
             let rest = dys.remainder().iter().zip(xs.remainder());
             for (i, (&dy, &x)) in rest.enumerate() {
-                let x = x - mean[i];
+                let (dy, x) = (dy.wide(), x.wide() - mean[i]);
                 let dy = if RELU { relu_gradient(dy, x * scale[i] + beta[i], ceiling) } else { dy };
                 first[i] += dy;
                 second[i] += dy * x;
@@ -308,13 +307,13 @@ compiled_for_wide_vectors! {
 
 compiled_for_wide_vectors! {
     /// y of whole rows.
-    fn normalise<const RELU: bool>(x: &[f32], affine: &Affine<'_>, y: &mut [f32]) {
+    fn normalise<T: Stored, const RELU: bool>(x: &[T], affine: &Affine<'_>, y: &mut [T]) {
         let channels = affine.mean.len();
         let (mean, scale, beta) = (affine.mean, &affine.scale[..channels], &affine.beta[..channels]);
         for (x, y) in x.chunks_exact(channels).zip(y.chunks_exact_mut(channels)) {
             for i in 0..channels {
-                let value = (x[i] - mean[i]) * scale[i] + beta[i];
-                y[i] = if RELU { relu(value, affine.ceiling) } else { value };
+                let value = (x[i].wide() - mean[i]) * scale[i] + beta[i];
+                y[i] = T::narrow(if RELU { relu(value, affine.ceiling) } else { value });
             }
         }
     }
@@ -322,14 +321,14 @@ compiled_for_wide_vectors! {
 
 compiled_for_wide_vectors! {
     /// y of whole rows, with an addition before the ReLU.
-    fn normalise_and_add<const RELU: bool>(x: &[f32], affine: &Affine<'_>, residual: &[f32], y: &mut [f32]) {
+    fn normalise_and_add<T: Stored, const RELU: bool>(x: &[T], affine: &Affine<'_>, residual: &[T], y: &mut [T]) {
         let channels = affine.mean.len();
         let (mean, scale, beta) = (affine.mean, &affine.scale[..channels], &affine.beta[..channels]);
         let rows = x.chunks_exact(channels).zip(residual.chunks_exact(channels));
         for ((x, residual), y) in rows.zip(y.chunks_exact_mut(channels)) {
             for i in 0..channels {
-                let value = (x[i] - mean[i]) * scale[i] + beta[i] + residual[i];
-                y[i] = if RELU { relu(value, affine.ceiling) } else { value };
+                let value = (x[i].wide() - mean[i]) * scale[i] + beta[i] + residual[i].wide();
+                y[i] = T::narrow(if RELU { relu(value, affine.ceiling) } else { value });
             }
         }
     }
@@ -337,16 +336,16 @@ compiled_for_wide_vectors! {
 
 compiled_for_wide_vectors! {
     /// dy where y is positive, else 0.
-    fn mask(dy: &[f32], y: &[f32], masked: &mut [f32]) {
+    fn mask<T: Stored>(dy: &[T], y: &[T], masked: &mut [T]) {
         for ((dy, y), masked) in dy.iter().zip(y).zip(masked) {
-            *masked = relu_gradient(*dy, *y, NO_CEILING);
+            *masked = T::narrow(relu_gradient(dy.wide(), y.wide(), NO_CEILING));
         }
     }
 }
 
 compiled_for_wide_vectors! {
     /// dx of whole rows.
-    fn input_gradient<const RELU: bool>(dy: &[f32], x: &[f32], terms: &InputGradientTerms<'_>, affine: &Affine<'_>, dx: &mut [f32]) {
+    fn input_gradient<T: Stored, const RELU: bool>(dy: &[T], x: &[T], terms: &InputGradientTerms<'_>, affine: &Affine<'_>, dx: &mut [T]) {
         let channels = affine.mean.len();
         let (mean, scale, beta) = (affine.mean, &affine.scale[..channels], &affine.beta[..channels]);
         let ceiling = affine.ceiling;
@@ -354,9 +353,9 @@ compiled_for_wide_vectors! {
         let rows = dy.chunks_exact(channels).zip(x.chunks_exact(channels));
         for ((dy, x), dx) in rows.zip(dx.chunks_exact_mut(channels)) {
             for i in 0..channels {
-                let x = x[i] - mean[i];
-                let dy = if RELU { relu_gradient(dy[i], x * scale[i] + beta[i], ceiling) } else { dy[i] };
-                dx[i] = dy * scale[i] + x * slope[i] + offset[i];
+                let (dy, x) = (dy[i].wide(), x[i].wide() - mean[i]);
+                let dy = if RELU { relu_gradient(dy, x * scale[i] + beta[i], ceiling) } else { dy };
+                dx[i] = T::narrow(dy * scale[i] + x * slope[i] + offset[i]);
             }
         }
     }

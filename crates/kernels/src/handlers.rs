@@ -1,22 +1,24 @@
 //! The handlers that XLA calls: they read operands, results and attributes, check them, and run the kernel.
 
 use phalanx_pjrt::{
-    CustomCallAttribute, CustomCallError, CustomCallFrame, ElementType, StatusCode,
+    Bf16, CustomCallAttribute, CustomCallError, CustomCallFrame, ElementType, StatusCode,
 };
 
 use crate::batch_norm;
+use crate::column_sums::ColumnSums;
 use crate::convolution::{ConvolutionDesc, Direction};
 use crate::epilogue::Epilogue;
 use crate::kernels::Kernels;
 use crate::max_pool::{self, MaxPool};
 use crate::onednn::{DataType, OneDnnError};
+use crate::stored::Stored;
 use crate::sys;
 use crate::worker_pool::WorkerError;
 
 type Handler = fn(&Kernels, &mut CustomCallFrame<'_>) -> Result<(), CustomCallError>;
 
 /// Every custom call, by name.
-pub(crate) const ALL: [(&str, Handler); 7] = [
+pub(crate) const ALL: [(&str, Handler); 8] = [
     ("phalanx.conv", |kernels, call| {
         convolution(kernels, call, Direction::Forward)
     }),
@@ -26,11 +28,56 @@ pub(crate) const ALL: [(&str, Handler); 7] = [
     ("phalanx.conv_kernel_gradient", |kernels, call| {
         convolution(kernels, call, Direction::KernelGradient)
     }),
-    ("phalanx.max_pool", max_pool),
-    ("phalanx.max_pool_gradient", max_pool_gradient),
-    ("phalanx.batch_norm", batch_norm),
-    ("phalanx.batch_norm_gradient", batch_norm_gradient),
+    ("phalanx.max_pool", |kernels, call| {
+        match stored_in(call.operand_shape(0)?.0)? {
+            Storage::F32 => max_pool::<f32>(kernels, call),
+            Storage::Bf16 => max_pool::<Bf16>(kernels, call),
+        }
+    }),
+    (
+        "phalanx.max_pool_gradient",
+        |kernels, call| match stored_in(call.operand_shape(1)?.0)? {
+            Storage::F32 => max_pool_gradient::<f32>(kernels, call),
+            Storage::Bf16 => max_pool_gradient::<Bf16>(kernels, call),
+        },
+    ),
+    ("phalanx.batch_norm", |kernels, call| {
+        match stored_in(call.operand_shape(0)?.0)? {
+            Storage::F32 => batch_norm::<f32>(kernels, call),
+            Storage::Bf16 => batch_norm::<Bf16>(kernels, call),
+        }
+    }),
+    (
+        "phalanx.batch_norm_gradient",
+        |kernels, call| match stored_in(call.operand_shape(0)?.0)? {
+            Storage::F32 => batch_norm_gradient::<f32>(kernels, call),
+            Storage::Bf16 => batch_norm_gradient::<Bf16>(kernels, call),
+        },
+    ),
+    ("phalanx.column_sums", |kernels, call| {
+        match stored_in(call.operand_shape(0)?.0)? {
+            Storage::F32 => column_sums::<f32>(kernels, call),
+            Storage::Bf16 => column_sums::<Bf16>(kernels, call),
+        }
+    }),
 ];
+
+/// The element types that our own loops take.
+#[derive(Clone, Copy)]
+enum Storage {
+    F32,
+    Bf16,
+}
+
+fn stored_in(element: ElementType) -> Result<Storage, CustomCallError> {
+    match element {
+        ElementType::F32 => Ok(Storage::F32),
+        ElementType::Bf16 => Ok(Storage::Bf16),
+        other => Err(invalid(format!(
+            "elements must be f32 or bf16, got {other}"
+        ))),
+    }
+}
 
 fn convolution(
     kernels: &Kernels,
@@ -82,17 +129,20 @@ fn convolution(
     run(kernels, call, key, epilogue)
 }
 
-fn max_pool(kernels: &Kernels, call: &mut CustomCallFrame<'_>) -> Result<(), CustomCallError> {
+fn max_pool<T: Stored>(
+    kernels: &Kernels,
+    call: &mut CustomCallFrame<'_>,
+) -> Result<(), CustomCallError> {
     let x = dims4(call.operand_shape(0)?.1)?;
     let y = dims4(call.result_shape(0)?.1)?;
     let pool = pool(call, (x, y), call.result_shape(1)?)?;
-    let job = max_pool::MaxPoolForward {
+    let job = max_pool::MaxPoolForward::<T> {
         x: call.operand(0)?,
         y: call.result(0)?,
         argmax: call.result_bytes(1)?,
     };
     if job.x.is_empty() || job.y.is_empty() {
-        job.y.fill(f32::NEG_INFINITY);
+        job.y.fill(T::narrow(f32::NEG_INFINITY));
         job.argmax.fill(0);
         return Ok(());
     }
@@ -101,20 +151,20 @@ fn max_pool(kernels: &Kernels, call: &mut CustomCallFrame<'_>) -> Result<(), Cus
         .map_err(|why| worker_error(&why))
 }
 
-fn max_pool_gradient(
+fn max_pool_gradient<T: Stored>(
     kernels: &Kernels,
     call: &mut CustomCallFrame<'_>,
 ) -> Result<(), CustomCallError> {
     let x = dims4(call.result_shape(0)?.1)?;
     let y = dims4(call.operand_shape(1)?.1)?;
     let pool = pool(call, (x, y), call.operand_shape(0)?)?;
-    let job = max_pool::MaxPoolGradient {
+    let job = max_pool::MaxPoolGradient::<T> {
         argmax: call.operand_bytes(0)?,
         dy: call.operand(1)?,
         dx: call.result(0)?,
     };
     if job.dx.is_empty() || job.dy.is_empty() {
-        job.dx.fill(0.0);
+        job.dx.fill(T::narrow(0.0));
         return Ok(());
     }
     kernels
@@ -144,13 +194,16 @@ fn pool(
     Ok(pool)
 }
 
-fn batch_norm(kernels: &Kernels, call: &mut CustomCallFrame<'_>) -> Result<(), CustomCallError> {
+fn batch_norm<T: Stored>(
+    kernels: &Kernels,
+    call: &mut CustomCallFrame<'_>,
+) -> Result<(), CustomCallError> {
     let x = call.operand_shape(0)?.1;
     let of_channels = channels(x)?;
     for operand in 1..3 {
         expect_dims(call.operand_shape(operand)?.1, of_channels)?;
     }
-    let residual = (call.operands() > 3).then(|| call.operand::<f32>(3));
+    let residual = (call.operands() > 3).then(|| call.operand::<T>(3));
     if residual.is_some() {
         expect_dims(call.operand_shape(3)?.1, x)?;
     }
@@ -174,7 +227,7 @@ fn batch_norm(kernels: &Kernels, call: &mut CustomCallFrame<'_>) -> Result<(), C
         .map_err(|why| worker_error(&why))
 }
 
-fn batch_norm_gradient(
+fn batch_norm_gradient<T: Stored>(
     kernels: &Kernels,
     call: &mut CustomCallFrame<'_>,
 ) -> Result<(), CustomCallError> {
@@ -189,7 +242,7 @@ fn batch_norm_gradient(
         expect_dims(call.result_shape(result)?.1, of_channels)?;
     }
     let mask = match call.operands() {
-        5 => batch_norm::Mask::None,
+        5 => batch_norm::Mask::<T>::None,
         _ if call.operand_shape(5)?.1 == of_channels => batch_norm::Mask::Beta {
             beta: call.operand(5)?,
             ceiling: ceiling(call)?,
@@ -217,6 +270,21 @@ fn batch_norm_gradient(
     };
     kernels
         .batch_norm_gradient(replicas(call)?, job)
+        .map_err(|why| worker_error(&why))
+}
+
+fn column_sums<T: Stored>(
+    kernels: &Kernels,
+    call: &mut CustomCallFrame<'_>,
+) -> Result<(), CustomCallError> {
+    let x = call.operand_shape(0)?.1;
+    expect_dims(call.result_shape(0)?.1, channels(x)?)?;
+    let job = ColumnSums::<T> {
+        x: call.operand(0)?,
+        sums: call.result(0)?,
+    };
+    kernels
+        .column_sums(replicas(call)?, job)
         .map_err(|why| worker_error(&why))
 }
 

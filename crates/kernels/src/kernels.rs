@@ -6,12 +6,14 @@ use std::sync::{Arc, OnceLock};
 use phalanx_pjrt::{Client, PluginSearch, StatusCode};
 
 use crate::batch_norm;
+use crate::column_sums::ColumnSums;
 use crate::convolution::ConvolutionDesc;
 use crate::epilogue::Epilogue;
 use crate::handlers;
 use crate::library::{self, KernelError, Library};
 use crate::max_pool::{self, MaxPool};
 use crate::onednn::OneDnnError;
+use crate::stored::Stored;
 use crate::sys;
 use crate::worker_pool::{WorkerError, WorkerPool};
 use crate::worker_state::WorkerState;
@@ -156,41 +158,50 @@ impl Kernels {
     }
 
     /// Normalises.
-    pub(crate) fn batch_norm(
+    pub(crate) fn batch_norm<T: Stored>(
         &self,
         replicas: usize,
-        job: batch_norm::BatchNormForward<'_>,
+        job: batch_norm::BatchNormForward<'_, T>,
     ) -> Result<(), WorkerError> {
         self.on_worker(replicas, |state| job.run(&state.team, &mut state.scratch))
     }
 
     /// The gradient of [`Kernels::batch_norm`].
-    pub(crate) fn batch_norm_gradient(
+    pub(crate) fn batch_norm_gradient<T: Stored>(
         &self,
         replicas: usize,
-        job: batch_norm::BatchNormGradient<'_>,
+        job: batch_norm::BatchNormGradient<'_, T>,
     ) -> Result<(), WorkerError> {
         self.on_worker(replicas, |state| job.run(&state.team, &mut state.scratch))
     }
 
     /// The largest elements of windows.
-    pub(crate) fn max_pool(
+    pub(crate) fn max_pool<T: Stored>(
         &self,
         replicas: usize,
         pool: &MaxPool,
-        job: max_pool::MaxPoolForward<'_>,
+        job: max_pool::MaxPoolForward<'_, T>,
     ) -> Result<(), WorkerError> {
         self.on_worker(replicas, |state| pool.forward(job, &state.team))
     }
 
     /// The gradient of [`Kernels::max_pool`].
-    pub(crate) fn max_pool_gradient(
+    pub(crate) fn max_pool_gradient<T: Stored>(
         &self,
         replicas: usize,
         pool: &MaxPool,
-        job: max_pool::MaxPoolGradient<'_>,
+        job: max_pool::MaxPoolGradient<'_, T>,
     ) -> Result<(), WorkerError> {
         self.on_worker(replicas, |state| pool.gradient(job, &state.team))
+    }
+
+    /// Sums of columns.
+    pub(crate) fn column_sums<T: Stored>(
+        &self,
+        replicas: usize,
+        job: ColumnSums<'_, T>,
+    ) -> Result<(), WorkerError> {
+        self.on_worker(replicas, |state| job.run(&state.team, &mut state.scratch))
     }
 
     /// Runs a job with the share of the processors that one of `replicas` replicas has.

@@ -19,6 +19,7 @@
 //! | `phalanx.batch_norm_gradient` | dy, x, mean, variance, gamma -> dx, dgamma, dbeta | `epsilon` |
 //! | the same, of one with ReLU | dy, x, mean, variance, gamma, beta -> dx, dgamma, dbeta | `epsilon` |
 //! | the same, of one with addition and ReLU | dy, x, mean, variance, gamma, y -> dx, dgamma, dbeta, gradient of what was added | `epsilon` |
+//! | `phalanx.column_sums` | x `[.., channels]` -> sums over all dimensions but the last | |
 //!
 //! Each may also have `replicas`, an integer: the number of replicas of its program that compute at the same time, 1 if absent. Each
 //! gets its share of the processors.
@@ -44,12 +45,14 @@
 //!
 //! They reach the [`Exchange`] that is bound to the slot ([`ExchangeBinding`]). A gather takes one array and gives the arrays of all replicas.
 //!
-//! Elements are f32; in convolutions also bf16 where [`Support::bf16`] says so.
+//! Elements are f32 or bf16; in convolutions bf16 where [`Support::bf16`] says so. What has one number a channel (gamma, beta, mean,
+//! variance and their gradients) is f32; a sum of columns has the type of x. All loops of ours compute in f32 and round once.
 //!
 //! `unsafe` lives here and in phalanx-pjrt only; everything exported is safe.
 
 mod all_reduce;
 mod batch_norm;
+mod column_sums;
 mod convolution;
 mod epilogue;
 mod exchange;
@@ -67,6 +70,7 @@ mod microkernel;
 mod onednn;
 mod openmp;
 mod simd;
+mod stored;
 mod sync;
 mod sys;
 #[cfg(target_arch = "x86_64")]

@@ -1,9 +1,10 @@
-//! Maximum pooling and its gradient.
+//! Maximum pooling and its gradient, of f32 and bf16.
 //!
 //! These loops are ours, not oneDNN's: its maximum hides NaN, and is -3.4e38 where it should be -inf.
 
 use crate::openmp::ThreadTeam;
 use crate::simd::compiled_for_wide_vectors;
+use crate::stored::Stored;
 
 /// One pooling of `[batch, height, width, channels]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,17 +17,17 @@ pub(crate) struct MaxPool {
     pub(crate) padding_high: [i64; 2],
 }
 
-pub(crate) struct MaxPoolForward<'a> {
-    pub(crate) x: &'a [f32],
-    pub(crate) y: &'a mut [f32],
+pub(crate) struct MaxPoolForward<'a, T> {
+    pub(crate) x: &'a [T],
+    pub(crate) y: &'a mut [T],
     /// Index in the window, row by row, of the largest element; 0 where the window is all padding.
     pub(crate) argmax: &'a mut [u8],
 }
 
-pub(crate) struct MaxPoolGradient<'a> {
+pub(crate) struct MaxPoolGradient<'a, T> {
     pub(crate) argmax: &'a [u8],
-    pub(crate) dy: &'a [f32],
-    pub(crate) dx: &'a mut [f32],
+    pub(crate) dy: &'a [T],
+    pub(crate) dx: &'a mut [T],
 }
 
 /// Largest window, in elements: indices are bytes.
@@ -62,7 +63,7 @@ impl MaxPool {
     }
 
     /// Fills y and the indices; the arrays are not empty.
-    pub(crate) fn forward(&self, job: MaxPoolForward<'_>, team: &ThreadTeam) {
+    pub(crate) fn forward<T: Stored>(&self, job: MaxPoolForward<'_, T>, team: &ThreadTeam) {
         let MaxPoolForward { x, y, argmax } = job;
         let len = row_len(self.y);
         let rows = rows_of_chunk(len);
@@ -77,14 +78,18 @@ impl MaxPool {
     }
 
     /// Fills dx; the arrays are not empty.
-    pub(crate) fn gradient(&self, job: MaxPoolGradient<'_>, team: &ThreadTeam) {
+    pub(crate) fn gradient<T: Stored>(&self, job: MaxPoolGradient<'_, T>, team: &ThreadTeam) {
         let MaxPoolGradient { argmax, dy, dx } = job;
         let len = row_len(self.x);
         let rows = rows_of_chunk(len);
         let chunks = dx.chunks_mut(rows * len).enumerate();
         team.for_each(chunks, |(chunk, dx)| {
+            let mut buffer = Vec::new();
             for (row, dx) in dx.chunks_mut(len).enumerate() {
-                gradient_row(self, chunk * rows + row, argmax, dy, dx);
+                let row = chunk * rows + row;
+                T::fill_in_f32(dx, &mut buffer, |dx| {
+                    gradient_row(self, row, argmax, dy, dx);
+                });
             }
         });
     }
@@ -110,7 +115,7 @@ fn rows_of_chunk(len: usize) -> usize {
 
 compiled_for_wide_vectors! {
     /// Computes a row of y and of the indices; rows are counted through all images.
-    fn forward_row(pool: &MaxPool, row: usize, x: &[f32], y: &mut [f32], argmax: &mut [u8]) {
+    fn forward_row<T: Stored>(pool: &MaxPool, row: usize, x: &[T], y: &mut [T], argmax: &mut [u8]) {
         let [height, width, channels] = [pool.x[1], pool.x[2], pool.x[3]].map(|dim| dim as usize);
         let (image, oy) = (row / pool.y[1] as usize, row % pool.y[1] as usize);
         let x = &x[image * height * width * channels..][..height * width * channels];
@@ -133,9 +138,9 @@ compiled_for_wide_vectors! {
 }
 
 /// The part of a window that is inside the image.
-struct Window<'a> {
+struct Window<'a, T> {
     pool: &'a MaxPool,
-    x: &'a [f32],
+    x: &'a [T],
     at: [usize; 2],
     top: usize,
     bottom: usize,
@@ -143,10 +148,10 @@ struct Window<'a> {
     right: usize,
 }
 
-impl Window<'_> {
+impl<T: Stored> Window<'_, T> {
     /// The maxima of `CHANNELS` channels; the first NaN counts as the largest.
     #[inline(always)]
-    fn max<const CHANNELS: usize>(&self, channel: usize, y: &mut [f32], argmax: &mut [u8]) {
+    fn max<const CHANNELS: usize>(&self, channel: usize, y: &mut [T], argmax: &mut [u8]) {
         let (width, channels) = (self.pool.x[2] as usize, self.pool.x[3] as usize);
         let window_width = self.pool.window[1] as usize;
         let mut largest = [f32::NEG_INFINITY; CHANNELS];
@@ -169,14 +174,18 @@ impl Window<'_> {
                 let values = &self.x[from..][..CHANNELS];
                 for i in 0..CHANNELS {
                     // Larger, or a NaN; but nothing replaces a NaN.
-                    let larger = (values[i] > largest[i]) | values[i].is_nan();
+                    let value = values[i].wide();
+                    let larger = (value > largest[i]) | value.is_nan();
                     let takes = larger & !largest[i].is_nan();
-                    largest[i] = if takes { values[i] } else { largest[i] };
+                    largest[i] = if takes { value } else { largest[i] };
                     found[i] = if takes { tap } else { found[i] };
                 }
             }
         }
-        y[channel..][..CHANNELS].copy_from_slice(&largest);
+        let y = &mut y[channel..][..CHANNELS];
+        y.iter_mut()
+            .zip(largest)
+            .for_each(|(to, from)| *to = T::narrow(from));
         let argmax = &mut argmax[channel..][..CHANNELS];
         argmax
             .iter_mut()
@@ -187,7 +196,7 @@ impl Window<'_> {
 
 compiled_for_wide_vectors! {
     /// Computes a row of dx from the windows over it; rows are counted through all images.
-    fn gradient_row(pool: &MaxPool, row: usize, argmax: &[u8], dy: &[f32], dx: &mut [f32]) {
+    fn gradient_row<T: Stored>(pool: &MaxPool, row: usize, argmax: &[u8], dy: &[T], dx: &mut [f32]) {
         let channels = pool.x[3] as usize;
         let [y_height, y_width] = [pool.y[1], pool.y[2]].map(|dim| dim as usize);
         let (image, iy) = (row / pool.x[1] as usize, row % pool.x[1] as usize);
@@ -211,7 +220,7 @@ compiled_for_wide_vectors! {
                     let tap = (ky * window_width + kx) as u8;
                     let dx = &mut dx[ix * channels..][..channels];
                     for i in 0..channels {
-                        dx[i] += if argmax[i] == tap { dy[i] } else { 0.0 };
+                        dx[i] += if argmax[i] == tap { dy[i].wide() } else { 0.0 };
                     }
                 }
             }

@@ -59,23 +59,23 @@ pub fn with_wide_vectors<W: WideWork>(work: W) -> W::Output {
 /// It is a macro and not a `WideWork` because its arguments must stay arguments: the compiler knows of `&mut [f32]` arguments, unlike of
 /// fields of a struct, that they do not overlap, and vectorizes without checks.
 macro_rules! compiled_for_wide_vectors {
-    ($(#[$doc:meta])* fn $name:ident $(<const $flag:ident: bool>)? ($($argument:ident: $ty:ty),* $(,)?) $body:block) => {
+    ($(#[$doc:meta])* fn $name:ident $(<$t:ident: $bound:ident $(, const $flag:ident: bool)?>)? ($($argument:ident: $ty:ty),* $(,)?) $body:block) => {
         $(#[$doc])*
-        fn $name $(<const $flag: bool>)? ($($argument: $ty),*) {
+        fn $name $(<$t: $bound $(, const $flag: bool)?>)? ($($argument: $ty),*) {
             #[inline(always)]
-            fn body $(<const $flag: bool>)? ($($argument: $ty),*) $body
+            fn body $(<$t: $bound $(, const $flag: bool)?>)? ($($argument: $ty),*) $body
             #[cfg(target_arch = "x86_64")]
             {
                 #[target_feature(enable = "avx2,bmi1,bmi2")]
-                fn wide $(<const $flag: bool>)? ($($argument: $ty),*) {
-                    body $(::<$flag>)? ($($argument),*);
+                fn wide $(<$t: $bound $(, const $flag: bool)?>)? ($($argument: $ty),*) {
+                    body $(::<$t $(, $flag)?>)? ($($argument),*);
                 }
                 if $crate::simd::has_wide_vectors() {
                     // SAFETY: the processor has the instructions.
-                    return unsafe { wide $(::<$flag>)? ($($argument),*) };
+                    return unsafe { wide $(::<$t $(, $flag)?>)? ($($argument),*) };
                 }
             }
-            body $(::<$flag>)? ($($argument),*);
+            body $(::<$t $(, $flag)?>)? ($($argument),*);
         }
     };
 }

@@ -15,16 +15,21 @@ const OUTPUTS: usize = 3;
 /// A biased convolution, two normalizations with rectifiers, one with a residual, a pooling, and their gradients: enough work to
 /// be worth the kernels.
 fn program(images: [usize; 4]) -> (Program, Vec<Shape>) {
+    program_in(DType::F32, images)
+}
+
+/// The same with arrays of this type; variables, what is said of channels and results are f32.
+fn program_in(dtype: DType, images: [usize; 4]) -> (Program, Vec<Shape>) {
     let graph = Graph::new();
     let x = graph.parameter("x", Shape::new(DType::F32, images));
     let kernel = graph.parameter("kernel", Shape::new(DType::F32, KERNEL));
-    let y = x.conv(&kernel, convolution());
+    let y = x.convert(dtype).conv(&kernel.convert(dtype), convolution());
     let channels = Shape::new(DType::F32, [KERNEL[3]]);
     let [bias, gamma, beta] = [0.1, 0.2, 0.3].map(|step| {
         let count = graph.iota(channels.clone(), 0);
         (count * step).sin() + 1.0
     });
-    let y = &y + &bias.broadcast_in(&y.dims(), &[3]);
+    let y = &y + &bias.convert(dtype).broadcast_in(&y.dims(), &[3]);
     let [normal, ..] = y.batch_norm(&gamma, &beta, 0.001);
     let [normal, mean, variance] = normal.clamp(0.0, 2.0).batch_norm(&beta, &gamma, 0.001);
     let y = (normal + &y).maximum(&y.like(0.0));
@@ -33,6 +38,7 @@ fn program(images: [usize; 4]) -> (Program, Vec<Shape>) {
         strides: [2, 2],
         padding: [(0, 0), (0, 0)],
     });
+    let pooled = pooled.convert(DType::F32);
     let loss = pooled.square().sum_all();
     let wrt = gradients(&loss, &[&x, &kernel, &bias, &gamma, &beta]);
     let mut outputs = vec![pooled, mean, variance];
@@ -149,6 +155,17 @@ fn results_are_the_same_with_and_without_kernels() {
     for made in [|| program(IMAGES), rectified] {
         assert_same(&run(with_engine, made()), &run(without_engine, made()));
     }
+    let [found, expected] =
+        [with_engine, without_engine].map(|engine| run(engine, program_in(DType::Bf16, IMAGES)));
+    // Arrays of f32 are closer to the truth than both.
+    let exact = run(without_engine, program(IMAGES));
+    for (index, exact) in exact.iter().enumerate() {
+        let [ours, xlas] = [&found, &expected].map(|results| apart(&results[index], exact));
+        assert!(
+            ours > 0.0 && ours <= 1.25 * xlas + 1e-3,
+            "result {index} of bf16: {ours:e}, without kernels {xlas:e}"
+        );
+    }
     assert!(without.notices.lock().unwrap().is_empty());
     // Twice: what is known is not looked for again, and a notice is given once.
     run(with_engine, program(IMAGES));
@@ -157,14 +174,21 @@ fn results_are_the_same_with_and_without_kernels() {
     assert!(slower.count() <= 1, "{notices:?}");
 }
 
+/// The length of the difference, as a part of the length of what is expected.
+fn apart(found: &HostTensor, expected: &HostTensor) -> f64 {
+    let (found, expected) = (found.f32s(), expected.f32s());
+    let length = |values: &mut dyn Iterator<Item = f32>| {
+        values.map(|x| f64::from(x).powi(2)).sum::<f64>().sqrt()
+    };
+    let mut differences = found.iter().zip(expected.iter()).map(|(a, b)| a - b);
+    length(&mut differences) / length(&mut expected.iter().copied())
+}
+
 fn assert_same(found: &[HostTensor], expected: &[HostTensor]) {
     for (index, (found, expected)) in found.iter().zip(expected).enumerate() {
+        let apart = apart(found, expected);
         let (found, expected) = (found.f32s(), expected.f32s());
         let differences = found.iter().zip(&expected).map(|(a, b)| a - b);
-        let length = |values: &mut dyn Iterator<Item = f32>| {
-            values.map(|x| f64::from(x).powi(2)).sum::<f64>().sqrt()
-        };
-        let apart = length(&mut differences.clone()) / length(&mut expected.iter().copied());
         // Of a quarter of a million elements one may fall on the other side of a rectifier, with all its gradient (2e-3).
         // Two convolutions by tiles round to 1.2e-6.
         let most = if index < OUTPUTS { 3e-6 } else { 5e-3 };

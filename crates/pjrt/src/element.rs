@@ -79,13 +79,18 @@ pub trait Element: sealed::Sealed + Copy + Send + Sync + 'static {
     const TYPE: ElementType;
 }
 
+/// A number in the format bfloat16, by its bits: the upper half of an f32.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct Bf16(pub u16);
+
 macro_rules! elements {
     ($($ty:ty: $element:ident),*) => {
         $(impl sealed::Sealed for $ty {}
         impl Element for $ty { const TYPE: ElementType = ElementType::$element; })*
     };
 }
-elements!(i8: I8, i16: I16, i32: I32, i64: I64, u8: U8, u16: U16, u32: U32, u64: U64, f32: F32, f64: F64);
+elements!(i8: I8, i16: I16, i32: I32, i64: I64, u8: U8, u16: U16, u32: U32, u64: U64, f32: F32, f64: F64, Bf16: Bf16);
 
 /// The bytes of a slice of elements, for [`Client::buffer`](crate::Client::buffer).
 #[must_use]

@@ -54,7 +54,7 @@ pub use cache::{CacheOutcome, CompileCache};
 pub use client::{Client, Device, MemoryStats, OptionValue};
 pub use compile::{CompileOptions, OverrideValue};
 pub use custom_call_frame::{CustomCallAttribute, CustomCallError, CustomCallFrame};
-pub use element::{Element, ElementType, bytes_of, elements_of};
+pub use element::{Bf16, Element, ElementType, bytes_of, elements_of};
 pub use environment::{limit_xla_threads, set_variable_while_alone, xla_threads};
 pub use error::{LoadError, PjrtError, StatusCode};
 pub use event::Event;

@@ -197,7 +197,23 @@ pub(super) fn computing_at_once(w: &Writer) -> Option<(String, Attribute)> {
     (w.devices > 1).then(|| ("replicas".to_owned(), replicas))
 }
 
-/// Calls a kernel, in f32 for the short floats that it does not take; only convolutions take any.
+/// Elements of a bf16 array from which its columns are summed by a call.
+const WORTH_SUMS: usize = 1 << 14;
+
+/// Sums over all dims but the last by a registered kernel, for bf16, whose sums the compiler is slow at.
+pub(super) fn column_sums(w: &mut Writer, x: &Operand, dims: &[usize]) -> Option<Operand> {
+    let Shape { dtype, dims: sizes } = &x.shape;
+    let columns = *sizes.last()?;
+    let leading = dims.len() + 1 == sizes.len() && dims.iter().copied().eq(0..dims.len());
+    let taken = w.kernels.is_some() && *dtype == DType::Bf16 && leading && !dims.is_empty();
+    (taken && x.shape.len() >= WORTH_SUMS).then(|| {
+        let sums = [Shape::new(*dtype, [columns])];
+        let x = std::slice::from_ref(x);
+        call(w, "phalanx.column_sums", x, &sums, Vec::new()).swap_remove(0)
+    })
+}
+
+/// Calls a kernel, in f32 for the short floats that it does not take; some processors have no convolutions of bf16.
 fn call(
     w: &mut Writer,
     target: &str,
@@ -207,20 +223,21 @@ fn call(
 ) -> Vec<Operand> {
     attributes.extend(computing_at_once(w));
     attributes.sort_by(|(a, _), (b, _)| a.cmp(b));
+    let bf16 = w.kernels.is_some_and(|support| support.bf16);
     let convolves = target.starts_with("phalanx.conv");
-    let bf16 = convolves && w.kernels.is_some_and(|support| support.bf16);
-    let taken = |dtype: DType| match dtype {
+    let normalizes = target.starts_with("phalanx.batch_norm");
+    let taken = |shape: &Shape| match shape.dtype {
         DType::F16 => DType::F32,
-        DType::Bf16 if !bf16 => DType::F32,
+        DType::Bf16 if convolves && !bf16 => DType::F32,
+        // A number for each channel.
+        DType::Bf16 if normalizes && shape.rank() == 1 => DType::F32,
         other => other,
     };
     let inputs: Vec<Operand> = inputs
         .iter()
-        .map(|x| w.convert(x, taken(x.shape.dtype)))
+        .map(|x| w.convert(x, taken(&x.shape)))
         .collect();
-    let wide = outputs
-        .iter()
-        .map(|shape| shape.with_dtype(taken(shape.dtype)));
+    let wide = outputs.iter().map(|shape| shape.with_dtype(taken(shape)));
     let call = CustomCall {
         target: target.to_owned(),
         outputs: wide.collect(),

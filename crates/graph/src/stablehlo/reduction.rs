@@ -1,5 +1,6 @@
 //! Reductions: sums and products of 16-bit floats are taken in f32 and rounded once.
 
+use super::kernels;
 use super::literal::{int_array, int_table};
 use super::writer::{Operand, Writer, signature};
 use crate::op::{ReduceOp, WindowDim};
@@ -17,6 +18,10 @@ pub(super) fn working_dtype(kind: ReduceOp, dtype: DType) -> DType {
 pub(super) fn reduce(w: &mut Writer, kind: ReduceOp, x: &Operand, dims: &[usize]) -> Operand {
     if dims.is_empty() {
         return x.clone();
+    }
+    let by_kernel = (kind == ReduceOp::Sum).then(|| kernels::column_sums(w, x, dims));
+    if let Some(sums) = by_kernel.flatten() {
+        return sums;
     }
     let dtype = x.shape.dtype;
     let wide = w.convert(x, working_dtype(kind, dtype));

@@ -154,17 +154,25 @@ fn gradients_and_simplification_keep_constraints() {
 }
 
 #[test]
-fn only_convolutions_take_bf16() {
-    let lowering = Lowering {
-        kernels: Some(KernelSupport { bf16: true }),
-        ..Lowering::new(Platform::Cpu, "kernels_bf16")
+fn kernels_take_bf16() {
+    let print = |bf16| {
+        let lowering = Lowering {
+            kernels: Some(KernelSupport { bf16 }),
+            ..Lowering::new(Platform::Cpu, "kernels_bf16")
+        };
+        bf16_kernels().simplified().to_stablehlo(&lowering)
     };
-    let text = bf16_kernels().simplified().to_stablehlo(&lowering);
+    let text = print(true);
     assert_eq!(golden::mismatch("kernels_bf16", &text, COMMAND), None);
-    let calls = text.lines().filter(|line| line.contains("@phalanx."));
-    for call in calls {
-        let convolves = call.contains("@phalanx.conv");
-        assert_eq!(call.contains("bf16"), convolves, "{call}");
+    let images = |line: &&str| line.contains("convert") && line.contains("tensor<64x8x8");
+    assert_eq!(text.lines().find(images), None);
+    assert_eq!(text.matches("@\"phalanx.column_sums\"").count(), 1);
+    for call in print(false)
+        .lines()
+        .filter(|line| line.contains("@\"phalanx."))
+    {
+        let convolves = call.contains("phalanx.conv");
+        assert_eq!(call.contains("bf16"), !convolves, "{call}");
     }
 }
 

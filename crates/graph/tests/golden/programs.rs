@@ -351,21 +351,27 @@ pub(crate) fn rectified() -> Program {
     with_gradients(&g, &y.square().sum_all(), &wrt)
 }
 
-/// A convolution, a batch normalization with a rectifier and a pool of bf16, and their gradients.
+/// A biased convolution, a batch normalization with a rectifier and a pool of bf16, and their gradients, under a mixed policy.
 pub(crate) fn bf16_kernels() -> Program {
     let g = Graph::new();
     let bf16 = |name: &str, dims: &[usize]| g.parameter(name, Shape::new(DType::Bf16, dims));
-    let (x, kernel) = (bf16("x", &[2, 8, 8, 4]), bf16("kernel", &[3, 3, 4, 6]));
-    let (gamma, beta) = (bf16("gamma", &[6]), bf16("beta", &[6]));
-    let dims = of_images(1);
-    let [y, ..] = x.conv(&kernel, dims).batch_norm(&gamma, &beta, 0.001);
+    let (x, kernel) = (bf16("x", &[64, 8, 8, 4]), bf16("kernel", &[3, 3, 4, 6]));
+    let (bias, gamma, beta) = (
+        bf16("bias", &[6]),
+        f32s(&g, "gamma", &[6]),
+        f32s(&g, "beta", &[6]),
+    );
+    let y = x.conv(&kernel, of_images(1));
+    let y = &y + &bias.broadcast_in(&y.dims(), &[3]);
+    let [y, ..] = y.batch_norm(&gamma, &beta, 0.001);
     let y = y.maximum(&y.like(0.0)).max_pool2d(Pool2d {
         size: [2, 2],
         strides: [2, 2],
         padding: [(0, 0); 2],
     });
     let loss = y.square().sum_all();
-    with_gradients(&g, &loss, &[("kernel", &kernel), ("gamma", &gamma)])
+    let wrt = [("kernel", &kernel), ("bias", &bias), ("gamma", &gamma)];
+    with_gradients(&g, &loss, &wrt)
 }
 
 pub(crate) fn softmax_cross_entropy() -> Program {

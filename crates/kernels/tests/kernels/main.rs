@@ -5,6 +5,7 @@
 mod convolutions;
 mod normalisations;
 mod poolings;
+mod short_floats;
 #[path = "../start/mod.rs"]
 mod start;
 mod tiles;

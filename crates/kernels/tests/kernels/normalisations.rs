@@ -3,7 +3,7 @@
 use crate::{Array, assert_close, client, kind, product, run};
 
 /// What a normalisation and its gradient should be, in f64: y, mean, variance, dx, dgamma, dbeta, gradient of what was added.
-fn normalised(
+pub(crate) fn normalised(
     x: &Array,
     gamma: &[f32],
     beta: &[f32],
@@ -62,7 +62,7 @@ fn normalised(
 const EPSILON: f32 = 1e-3;
 
 /// With a ReLU and its ceiling (0: none): x, gamma, beta, dy and what is added -> y, mean, variance, dx, dgamma, dbeta, gradient of what was added.
-fn normalisation_body(dims: &[i64], added: bool, relu: Option<f64>) -> String {
+pub(crate) fn normalisation_body(dims: &[i64], added: bool, relu: Option<f64>) -> String {
     let (relu, ceiling) = (relu.is_some(), relu.unwrap_or(0.0));
     let (x, c) = (kind(dims, "f32"), kind(&dims[dims.len() - 1..], "f32"));
     let (operands, kinds) = if added {

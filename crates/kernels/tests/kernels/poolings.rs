@@ -3,7 +3,7 @@
 use crate::{Array, Case, PLAIN, assert_close, client, kind, run};
 
 /// A pooling, by the fields of a convolution: `kernel` is the window.
-const POOLS: [Case; 6] = [
+pub(crate) const POOLS: [Case; 6] = [
     Case {
         name: "2x2 stride 2",
         kernel: [2, 2],
@@ -57,7 +57,7 @@ const POOLS: [Case; 6] = [
     },
 ];
 
-fn pooling_body(case: &Case) -> String {
+pub(crate) fn pooling_body(case: &Case) -> String {
     let (x, y) = (kind(&case.x_dims(), "f32"), kind(&case.y_dims(), "f32"));
     let place = kind(&case.y_dims(), "ui8");
     let pair =

@@ -269,7 +269,8 @@ impl Layer for BatchNorm {
             let or = |given: Option<Tensor>, value| {
                 given.unwrap_or_else(|| cx.graph().full(&shape, value))
             };
-            let [y, mean, variance] = x.batch_norm(&or(gamma, 1.0), &or(beta, 0.0), self.epsilon);
+            let (gamma, beta) = (or(gamma, 1.0), or(beta, 0.0));
+            let [y, mean, variance] = inputs[0].batch_norm(&gamma, &beta, self.epsilon);
             self.move_towards(cx, &moving, [&mean, &variance], None);
             y
         } else if own {
