@@ -217,7 +217,8 @@ fn all(scratch: &Scratch, name: &str) -> Fit {
                 .save_best_only(true)
                 .save_weights_only(true)
                 .monitor("loss")
-                .keep(2),
+                .keep(2)
+                .keep_every(2),
         )
 }
 
@@ -290,6 +291,19 @@ fn checkpoints_are_written_under_their_names_and_the_last_are_kept() {
     let state = TrainingState::load(scratch.join(named(4))).unwrap();
     assert_eq!((state.iterations(), state.position().epoch), (8, 4));
     assert_eq!(state.variables(), variables(&trainer));
+}
+
+#[test]
+fn of_older_checkpoints_every_third_stays() {
+    let scratch = scratch("every_third");
+    let path = |name: &str| scratch.join(name).display().to_string();
+    let all = ModelCheckpoint::new(path("{epoch}")).keep(2).keep_every(3);
+    trainer().fit(&rows(12), fit(8).callback(all)).unwrap();
+    assert_eq!(scratch.names(), ["3", "6", "7", "8"]);
+    let alone = ModelCheckpoint::new(path("{epoch}")).keep_every(3);
+    let error = trainer().fit(&rows(12), fit(1).callback(alone));
+    let text = error.unwrap_err().to_string();
+    assert!(text.contains("`keep` is not"), "{text}");
 }
 
 #[test]

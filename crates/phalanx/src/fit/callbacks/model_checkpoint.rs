@@ -33,6 +33,7 @@ pub struct ModelCheckpoint {
     save_freq: SaveFreq,
     initial_value_threshold: Option<f64>,
     keep: Option<usize>,
+    keep_every: Option<usize>,
     #[serde(skip)]
     seen: CheckpointsWritten,
     #[serde(skip)]
@@ -59,6 +60,9 @@ struct CheckpointsWritten {
     batches: usize,
     /// What it wrote and has not removed, where only some are kept.
     written: VecDeque<PathBuf>,
+    /// How many it wrote, where only some are kept.
+    #[serde(default)]
+    count: usize,
 }
 
 /// The setting of all that save.
@@ -105,6 +109,11 @@ impl Described for ModelCheckpoint {
                 Kind::POSITIVE,
                 "how many stay: older ones are removed; all where it is left out",
             ),
+            Field::optional(
+                "keep_every",
+                Kind::POSITIVE,
+                "beside the last ones, each of which the number is a multiple of this stays for good",
+            ),
         ],
     };
 }
@@ -122,6 +131,7 @@ impl ModelCheckpoint {
             save_freq: SaveFreq::Epoch,
             initial_value_threshold: None,
             keep: None,
+            keep_every: None,
             seen: CheckpointsWritten::default(),
             pattern: None,
             better: None,
@@ -146,6 +156,15 @@ impl ModelCheckpoint {
     #[must_use]
     pub const fn keep(mut self, count: usize) -> Self {
         self.keep = Some(count);
+        self
+    }
+
+    /// Beside those that [`keep`](Self::keep) keeps, the one with this number, counted from 1, stays for good, and each of which the number
+    /// is a multiple of it: Orbax' `keep_period`. Keras has none; TensorFlow's `keep_checkpoint_every_n_hours` follows the clock, which
+    /// gives no two trainings the same files.
+    #[must_use]
+    pub const fn keep_every(mut self, count: usize) -> Self {
+        self.keep_every = Some(count);
         self
     }
 
@@ -216,8 +235,14 @@ impl ModelCheckpoint {
         };
         self.seen.written.retain(|written| written != path);
         self.seen.written.push_back(path.clone());
+        self.seen.count += 1;
+        let first = self.seen.count - self.seen.written.len() + 1;
         let excess = self.seen.written.len().saturating_sub(keep);
-        self.seen.written.drain(..excess).collect()
+        let numbered = (first..).zip(self.seen.written.drain(..excess));
+        let stays =
+            |number: usize| self.keep_every.is_some_and(|every| number.is_multiple_of(every));
+        let removed = numbered.filter(|(number, _)| !stays(*number));
+        removed.map(|(_, path)| path).collect()
     }
 }
 
@@ -257,9 +282,15 @@ impl Callback for ModelCheckpoint {
                 log => cx.check_log(kind, log)?,
             }
         }
-        if self.keep == Some(0) || self.save_freq == SaveFreq::Batches(0) {
+        let is_zero = self.keep == Some(0) || self.keep_every == Some(0);
+        if is_zero || self.save_freq == SaveFreq::Batches(0) {
             return Err(Error::user(format!(
-                "{kind}: `keep` and `save_freq` must be at least 1, got 0"
+                "{kind}: `keep`, `keep_every` and `save_freq` must be at least 1, got 0"
+            )));
+        }
+        if self.keep.is_none() && self.keep_every.is_some() {
+            return Err(Error::user(format!(
+                "{kind}: `keep_every` is set and `keep` is not, so all stay; give the number of the last ones that stay as `keep`, or leave `keep_every` out"
             )));
         }
         self.pattern = Some(pattern);
