@@ -14,6 +14,10 @@ use crate::wire::{Side, Wire, draw};
 
 /// A connection that is silent for longer is closed; a worker opens another.
 const IDLE_WITHIN: Duration = Duration::from_secs(120);
+/// The most bytes of a reply of several parts, each of which may have more.
+const MOST: usize = 64 << 20;
+/// The most tasks whose ends go into one reply.
+const MOST_ENDS: usize = 4096;
 /// The longest that a reply is on its way.
 const SEND_WITHIN: Duration = Duration::from_secs(60);
 
@@ -143,6 +147,8 @@ impl Connection {
                 Ok((grant, Vec::new()))
             }
             Request::Get { key, within_ms } => self.get(state, key, *within_ms),
+            Request::Take { within_ms } => self.take(state, worker, *within_ms),
+            Request::Ends { within_ms } => self.ends(state, *within_ms),
             Request::Items { phase, from } => Ok(items(control, phase, *from)),
             Request::Leave => {
                 control.leave(worker);
@@ -226,6 +232,56 @@ impl Connection {
         }
     }
 
+    /// A task, waited for.
+    fn take(
+        &self,
+        mut state: MutexGuard<'_, ControlState>,
+        worker: usize,
+        within_ms: u64,
+    ) -> Result<(Reply, Vec<u8>), PsError> {
+        let until = Instant::now() + Duration::from_millis(within_ms);
+        loop {
+            let control = known(&mut state)?;
+            if let Some((who, why)) = control.failure().cloned() {
+                return Ok((Reply::Failed { who, why }, Vec::new()));
+            }
+            if let Some((task, arguments)) = control.take(worker) {
+                let arguments = arguments.to_vec();
+                return Ok((Reply::Task(task), arguments));
+            }
+            if control.tasks_are_over() {
+                return Ok((Reply::TasksOver, Vec::new()));
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                let waiting_for = "a task, which the first worker schedules".into();
+                return Ok((Reply::NotYet { waiting_for }, Vec::new()));
+            }
+            state = self.wait(state, left);
+        }
+    }
+
+    /// How tasks have ended; the first is waited for.
+    fn ends(
+        &self,
+        mut state: MutexGuard<'_, ControlState>,
+        within_ms: u64,
+    ) -> Result<(Reply, Vec<u8>), PsError> {
+        let until = Instant::now() + Duration::from_millis(within_ms);
+        loop {
+            let control = known(&mut state)?;
+            if let Some((who, why)) = control.failure().cloned() {
+                return Ok((Reply::Failed { who, why }, Vec::new()));
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            let answer = ends_of(control);
+            if left.is_zero() || matches!(&answer.0, Reply::Ends { ends, .. } if !ends.is_empty()) {
+                return Ok(answer);
+            }
+            state = self.wait(state, left);
+        }
+    }
+
     fn get(
         &self,
         mut state: MutexGuard<'_, ControlState>,
@@ -293,9 +349,22 @@ const fn is_of_shards(request: &Request) -> bool {
     )
 }
 
+/// How tasks have ended, as many as go into a message of some size.
+fn ends_of(control: &Control) -> (Reply, Vec<u8>) {
+    let (mut ends, mut bytes) = (Vec::new(), Vec::new());
+    for (number, end, result) in control.tasks().ends() {
+        if !ends.is_empty() && bytes.len() + result.len() > MOST || ends.len() == MOST_ENDS {
+            break;
+        }
+        ends.push((number, end.clone(), result.len() as u64));
+        bytes.extend_from_slice(result);
+    }
+    let next = control.tasks().next_number();
+    (Reply::Ends { next, ends }, bytes)
+}
+
 /// The bytes that items left, as many as go into a message of some size.
 fn items(control: &Control, phase: &str, from: u64) -> (Reply, Vec<u8>) {
-    const MOST: usize = 64 << 20;
     let (mut sizes, mut bytes) = (Vec::new(), Vec::new());
     for (item, left) in control.items(phase, from) {
         if !sizes.is_empty() && bytes.len() + left.len() > MOST {

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::message::Commit;
 use crate::phase::{PartState, PhaseState};
+use crate::tasks::TaskQueue;
 use crate::{Mode, PsError};
 
 /// How a job is run; equal in all its workers.
@@ -139,7 +140,9 @@ pub struct Control {
     /// Phases in their order; all but the last are over.
     order: Vec<String>,
     phases: BTreeMap<String, PhaseState>,
-    next_work: u64,
+    pub(crate) next_work: u64,
+    #[serde(default)]
+    pub(crate) tasks: TaskQueue,
     /// Steps taken together since the beginning, and the last of them.
     version: u64,
     commit: Option<Commit>,
@@ -167,6 +170,7 @@ impl Control {
             order: Vec::new(),
             phases: BTreeMap::new(),
             next_work: 0,
+            tasks: TaskQueue::default(),
             version: 0,
             commit: None,
             clocks: BTreeMap::new(),
@@ -314,6 +318,7 @@ impl Control {
 
     /// What a worker was given goes to others.
     fn take_back(&mut self, worker: usize) {
+        self.tasks.lose(worker);
         if let Some(phase) = self.current() {
             phase.given.retain(|_, (by, _)| *by != worker);
             for part in &mut phase.parts {
@@ -329,6 +334,11 @@ impl Control {
         if let Some(member) = self.members.get_mut(&worker) {
             (member.has_left, member.is_there) = (true, false);
         }
+    }
+
+    /// Whether the first worker has done all its work.
+    pub(crate) fn chief_has_left(&self) -> bool {
+        self.members.get(&0).is_some_and(|chief| chief.has_left)
     }
 
     /// Whether workers have left in good order and no other is there.
@@ -381,7 +391,7 @@ impl Control {
     }
 
     /// The phase that is not over.
-    fn current(&mut self) -> Option<&mut PhaseState> {
+    pub(crate) fn current(&mut self) -> Option<&mut PhaseState> {
         let phase = self.phases.get_mut(self.order.last()?)?;
         (!phase.is_over).then_some(phase)
     }
@@ -410,6 +420,11 @@ impl Control {
         if worker != 0 {
             // What the first worker does before, the others see the results of.
             return Ok(());
+        }
+        if kind == PhaseKind::Train && self.tasks.has_unfinished() {
+            return Err(PsError::User(format!(
+                "`{name}` begins while functions run that were scheduled; join them first"
+            )));
         }
         if self.current().is_some() {
             let at = self.order.last().cloned().unwrap_or_default();
@@ -441,7 +456,7 @@ impl Control {
         let (version, commit) = (self.version, self.commit.clone());
         let unknown = || PsError::User(format!("nobody has entered the phase `{name}`"));
         let Some(phase) = self.phases.get(name) else {
-            if self.members.get(&0).is_some_and(|chief| chief.has_left) {
+            if self.chief_has_left() {
                 return Err(PsError::Lost(format!(
                     "the first worker has ended, and worker {worker} is at `{name}`; start all with the same program and settings"
                 )));

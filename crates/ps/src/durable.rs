@@ -109,6 +109,23 @@ pub(crate) fn change(
             };
             control.done(worker, phase, *work, results)?;
         }
+        Request::OpenTasks => control.tasks_of_chief(worker)?.open(),
+        Request::Schedule { task, function } => control.schedule(worker, *task, function, bytes)?,
+        Request::Finish { task, failure } => {
+            let result = failure.clone().map_or(Ok(bytes), Err);
+            control.finish(worker, *task, result);
+        }
+        Request::Acknowledge {
+            tasks,
+            clears_failure,
+        } => {
+            let queue = control.tasks_of_chief(worker)?;
+            queue.acknowledge(tasks);
+            if *clears_failure {
+                queue.clear_failure();
+            }
+        }
+        Request::CloseTasks => control.tasks_of_chief(worker)?.close(),
         Request::Put { key } => control.put(key.clone(), bytes),
         Request::Stop => control.stop(),
         Request::Fail { reason } => control.fail(format!("worker {worker}"), reason.clone()),

@@ -22,6 +22,7 @@ mod partition;
 mod phase;
 mod pushes;
 mod server;
+mod tasks;
 mod wire;
 
 pub use client::{Client, ClientOptions};
@@ -35,6 +36,7 @@ pub use message::{
 pub use partition::{Partitioner, Shard, VariableSpec, place};
 pub use pushes::{PushOutcome, Shards, Values};
 pub use server::{Server, ServerOptions, Tell};
+pub use tasks::{PUSHES_OF_TASK, Task, TaskEnd, TaskQueue};
 pub use wire::Secret;
 
 use std::fmt;

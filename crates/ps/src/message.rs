@@ -9,6 +9,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::control::{Grant, PhaseKind};
+use crate::tasks::{Task, TaskEnd};
 use crate::{ControlSettings, PsError};
 
 const MAGIC: [u8; 4] = *b"PHXP";
@@ -133,6 +134,41 @@ pub enum Request {
         /// How long I wait, in milliseconds.
         within_ms: u64,
     },
+    /// I schedule tasks from now on, and nobody else.
+    OpenTasks,
+    /// Have this function run by somebody; its arguments are the bytes.
+    Schedule {
+        /// The number of the task, each one more than the one before.
+        task: u64,
+        /// The name of the function.
+        function: String,
+    },
+    /// Give me a task.
+    Take {
+        /// How long I wait, in milliseconds.
+        within_ms: u64,
+    },
+    /// A task is done; its result is the bytes.
+    Finish {
+        /// The task.
+        task: u64,
+        /// Why it has failed, where it has.
+        failure: Option<String>,
+    },
+    /// Tell me which tasks have ended.
+    Ends {
+        /// How long I wait for the first, in milliseconds.
+        within_ms: u64,
+    },
+    /// I know how these tasks have ended, and whether one has failed.
+    Acknowledge {
+        /// The tasks.
+        tasks: Vec<u64>,
+        /// Whether what I schedule from now on is to be run after a failure.
+        clears_failure: bool,
+    },
+    /// I schedule no more tasks.
+    CloseTasks,
     /// All are to stop after the work that they have begun.
     Stop,
     /// I cannot go on, and neither can the job.
@@ -241,6 +277,17 @@ pub enum Reply {
     Bytes {
         /// Number and length of each.
         items: Vec<(u64, u64)>,
+    },
+    /// What you are to run; its arguments are the bytes.
+    Task(Task),
+    /// No task will come any more.
+    TasksOver,
+    /// How tasks have ended, with the length of the result of each; the results are the bytes.
+    Ends {
+        /// The number of the next task.
+        next: u64,
+        /// Number, end, and length.
+        ends: Vec<(u64, TaskEnd, u64)>,
     },
     /// Nothing yet: ask again.
     NotYet {

@@ -68,56 +68,102 @@ impl ServerTraining<'_> {
     fn train_piece(&mut self, phase: &str, work: &Work) -> Result<()> {
         let (model, servers, batches) = (&mut *self.model, self.servers, self.batches);
         model.clock.enter(StepPart::Input);
-        let (mut batch, part) = piece_of(batches, self.number.1, work)?;
+        let (batch, part) = piece_of(batches, self.number.1, work)?;
         if batch.x.is_empty() {
             return servers.done(phase, work, (0.0, 0.0), 0, &[]);
         }
-        check_values(&model.setup, &batch)?;
         let full = batches.most_rows().div_ceil(work.parts);
-        let partition = piece_partition(&model.placement, (&batch, part), full);
-        let (partition, shape) = model.shaped_for(&batch, partition, false)?;
-        let padded = partition.padded_rows() * partition.replicas();
-        compile_piece(model, &shape, &batch, padded)?;
-        model.clock.enter(StepPart::Exchange);
-        let values = servers.values()?;
-        let mut named = Vec::new();
-        model.state.take_values(&values)?;
-        if !model.setup.tables.is_empty() {
-            let looked_up = model.look_up(servers, &batch.x, padded)?;
-            (batch.x, named) = (looked_up.x, looked_up.named);
+        let PushedPiece {
+            totals,
+            rows,
+            staleness,
+        } = push_piece(model, servers, work, (batch, part), full)?;
+        let bytes: Vec<u8> = totals.iter().flat_map(|x| x.to_le_bytes()).collect();
+        servers.done(phase, work, (totals[1], rows), staleness, &bytes)
+    }
+}
+
+/// What a piece of work gave that was pushed.
+struct PushedPiece {
+    /// The sums of the batch.
+    totals: Vec<f64>,
+    rows: f64,
+    /// By how many updates of others the push was behind.
+    staleness: u64,
+}
+
+/// Computes the gradient of a batch, or of the part of one that is padded to the rows of a `full` one, and pushes it.
+fn push_piece(
+    model: &mut CompiledModel,
+    servers: &Servers,
+    work: &Work,
+    (mut batch, part): (Batch, Option<WorkerPart>),
+    full: usize,
+) -> Result<PushedPiece> {
+    check_values(&model.setup, &batch)?;
+    let partition = piece_partition(&model.placement, (&batch, part), full);
+    let (partition, shape) = model.shaped_for(&batch, partition, false)?;
+    let padded = partition.padded_rows() * partition.replicas();
+    compile_piece(model, &shape, &batch, padded)?;
+    model.clock.enter(StepPart::Exchange);
+    let values = servers.values()?;
+    let mut named = Vec::new();
+    model.state.take_values(&values)?;
+    if !model.setup.tables.is_empty() {
+        let looked_up = model.look_up(servers, &batch.x, padded)?;
+        (batch.x, named) = (looked_up.x, looked_up.named);
+    }
+    model.clock.enter(StepPart::Transfer);
+    let device_batch = put(&model.placement, tensors(&batch), &partition, shape.filled)?;
+    // Random numbers follow the number of the step, which is the batch's own where workers are apart.
+    let number = match servers.mode().backup_workers() {
+        Some(_) => values.iterations,
+        None => i64::try_from(work.id).unwrap_or(i64::MAX),
+    };
+    model.clock.enter(StepPart::Compute);
+    let step = model.train.get(&shape)?;
+    let (tensors, totals) = model
+        .state
+        .compute(&model.setup, step, number, &device_batch)?;
+    if let Some(step) = EpochTotals::first_non_finite(&totals) {
+        return Err(model.divergence_error(step));
+    }
+    model.clock.enter(StepPart::Exchange);
+    let StepExecutable::Servers { sent, .. } = step else {
+        return Err(Error::Bug("a step that is not for servers".into()));
+    };
+    let rows = batch.rows() as f64;
+    let pushed = Pushed {
+        connected: &sent.connected,
+        changed: &sent.changed,
+        tensors: &tensors,
+        named: &named,
+    };
+    let staleness = servers.push(work, &values, &pushed)?;
+    model.clock.step_done();
+    model.iterations = values.iterations + 1;
+    Ok(PushedPiece {
+        totals,
+        rows,
+        staleness,
+    })
+}
+
+impl Trainer {
+    /// A step on a batch as the piece of work of a scheduled function; the results are those before its update.
+    pub(crate) fn push_batch(
+        &mut self,
+        servers: &Servers,
+        work: &Work,
+        batch: &Batch,
+    ) -> Result<Logs> {
+        let model = &mut self.compiled;
+        model.setup.objective.require_loss("train")?;
+        if batch.rows() == 0 {
+            return Err(Error::user("a batch without rows; leave it out"));
         }
-        model.clock.enter(StepPart::Transfer);
-        let device_batch = put(&model.placement, tensors(&batch), &partition, shape.filled)?;
-        // Random numbers follow the number of the step, which is the batch's own where workers are apart.
-        let number = match servers.mode().backup_workers() {
-            Some(_) => values.iterations,
-            None => i64::try_from(work.id).unwrap_or(i64::MAX),
-        };
-        model.clock.enter(StepPart::Compute);
-        let step = model.train.get(&shape)?;
-        let (tensors, totals) = model
-            .state
-            .compute(&model.setup, step, number, &device_batch)?;
-        if let Some(step) = EpochTotals::first_non_finite(&totals) {
-            return Err(model.divergence_error(step));
-        }
-        model.clock.enter(StepPart::Exchange);
-        let StepExecutable::Servers { sent, .. } = step else {
-            return Err(Error::Bug("a step that is not for servers".into()));
-        };
-        let pushed = Pushed {
-            connected: &sent.connected,
-            changed: &sent.changed,
-            tensors: &tensors,
-            weight: totals[1],
-            rows: batch.rows() as f64,
-            totals: &totals,
-            named: &named,
-        };
-        servers.push(phase, work, &values, &pushed)?;
-        model.clock.step_done();
-        model.iterations = values.iterations + 1;
-        Ok(())
+        let piece = push_piece(model, servers, work, (batch.clone(), None), batch.rows())?;
+        Ok(model.setup.logs(&piece.totals, f64::NAN))
     }
 }
 

@@ -29,11 +29,6 @@ pub(crate) struct Pushed<'a> {
     pub(crate) changed: &'a [usize],
     /// Of each of these.
     pub(crate) tensors: &'a [HostTensor],
-    /// The weight of its examples in the loss, and their number.
-    pub(crate) weight: f64,
-    pub(crate) rows: f64,
-    /// The results of the piece of work.
-    pub(crate) totals: &'a [f64],
     /// The rows of tables that the batch names; of each table the gradient among the tensors begins with theirs.
     pub(crate) named: &'a [Vec<u64>],
 }

@@ -1,5 +1,7 @@
 //! A worker's session with the servers: whole variables on this side, shards and bytes on the other.
 
+mod tasks;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -432,14 +434,13 @@ impl Servers {
         }
     }
 
-    /// Pushes the gradient of a piece of work to all servers, and says that it is done.
+    /// Pushes the gradient of a piece of work to all servers; by how many updates of others it was behind.
     pub(crate) fn push(
         &self,
-        phase: &str,
         work: &Work,
         values: &PulledValues,
         pushed: &Pushed<'_>,
-    ) -> Result<()> {
+    ) -> Result<u64> {
         let layout = self.layout()?;
         let key = PushKey {
             work: work.id,
@@ -480,14 +481,7 @@ impl Servers {
             })?;
             staleness = staleness_of(&answers, values)?;
         }
-        let totals: Vec<u8> = pushed.totals.iter().flat_map(|x| x.to_le_bytes()).collect();
-        self.done(
-            phase,
-            work,
-            (pushed.weight, pushed.rows),
-            staleness,
-            &totals,
-        )
+        Ok(staleness)
     }
 
     /// A piece of work is done.

@@ -4,6 +4,7 @@
 #[allow(dead_code, reason = "the replica tests use all of it")]
 #[path = "../replicas/cases.rs"]
 mod cases;
+mod schedule;
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -78,7 +79,7 @@ fn on_workers<T: Send>(
         .lock()
         .unwrap_or_else(PoisonError::into_inner);
     let cluster = &cluster(workers, servers);
-    let options = &options.clone().timeout(Duration::from_secs(60));
+    let options = &options.clone().timeout(Duration::from_secs(300));
     thread::scope(|scope| {
         for index in 0..servers {
             let task = Task::new(TaskKind::ParameterServer, index);

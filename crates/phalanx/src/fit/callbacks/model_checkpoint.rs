@@ -239,8 +239,10 @@ impl ModelCheckpoint {
         let first = self.seen.count - self.seen.written.len() + 1;
         let excess = self.seen.written.len().saturating_sub(keep);
         let numbered = (first..).zip(self.seen.written.drain(..excess));
-        let stays =
-            |number: usize| self.keep_every.is_some_and(|every| number.is_multiple_of(every));
+        let stays = |number: usize| {
+            self.keep_every
+                .is_some_and(|every| number.is_multiple_of(every))
+        };
         let removed = numbered.filter(|(number, _)| !stays(*number));
         removed.map(|(_, path)| path).collect()
     }
