@@ -2,7 +2,7 @@
 //! with those of the same step interpreted in f64, and these with the derivative of the loss along a random direction.
 //!
 //! `cargo xtask fuzz-gradients` searches for longer than a run of the tests does. What it prints of a network with a wrong
-//! gradient is a test for `regressions.rs`.
+//! gradient is a test for `regressions.rs`. It also computes some of the networks under a policy of bf16.
 //!
 //! Environment: `PHALANX_FUZZ_MINUTES`, `PHALANX_FUZZ_SEED`, `PHALANX_FUZZ_FIRST` (the network of the seed to begin with),
 //! `PHALANX_FUZZ_THREADS`, `PHALANX_FUZZ_PYTHON` (of a Python with JAX, whose gradients in f64 are compared too),

@@ -5,6 +5,7 @@ use phalanx_graph::DType;
 use serde_json::{Value, json};
 
 use crate::check;
+use crate::compare::mixed_is_close;
 use crate::trial::{Aim, Source, Trial, Weights};
 
 fn layer(kind: &str, settings: &Value) -> LayerSpec {
@@ -47,6 +48,34 @@ fn dense_layers() {
             ..trial(Source::Floats, 6, Aim::Classes)
         },
     );
+}
+
+#[test]
+fn normalizations_and_poolings_of_bf16() {
+    let mut net = Network::new();
+    let x = net.input(Input::new([12, 12, 3]));
+    let mut add =
+        |kind: &str, settings: &Value, inputs: &[_]| net.add(layer(kind, settings), inputs);
+    let (kernel, none) = (
+        json!({"filters": 8, "kernel_size": [3, 3], "padding": "same"}),
+        json!({}),
+    );
+    let relu = json!({"activation": "relu"});
+    let y = add("conv2d", &kernel, &[x]);
+    let y = add("batch_norm", &none, &[y]);
+    let y = add("activation", &relu, &[y]);
+    let z = add("conv2d", &kernel, &[y]);
+    let z = add("batch_norm", &none, &[z]);
+    let sum = add("add", &none, &[z, y]);
+    let sum = add("activation", &relu, &[sum]);
+    let window = json!({"pool_size": [3, 3], "strides": [2, 2]});
+    let pooled = add("max_pool2d", &window, &[sum]);
+    let flat = add("flatten", &none, &[pooled]);
+    let logits = add("dense", &json!({"units": 4}), &[flat]);
+    let model = net.build(&[x], &[logits]).unwrap();
+    let trial = trial(Source::Floats, 16, Aim::Classes);
+    check(&model, &trial);
+    mixed_is_close(&model, &trial).unwrap();
 }
 
 #[test]

@@ -38,16 +38,19 @@ pub(crate) struct Step {
     pub(crate) tally: usize,
     /// Whether it is compiled in little time.
     quick: bool,
+    /// How large errors of ops are, relative to their results.
+    noise: f64,
 }
 
 /// What a step leaves: for each replica the gradient, or new value, of each array that it replaces.
 pub(crate) type Left = Vec<Vec<Vec<f64>>>;
 
 impl Step {
-    pub(crate) fn new(model: &Model, trial: &Trial) -> phalanx::Result<Self> {
+    pub(crate) fn new(model: &Model, trial: &Trial, precision: Policy) -> phalanx::Result<Self> {
         let compile = Compile {
             optimizer: Sgd::new(1.0).into(),
             loss: trial.loss(),
+            precision,
             ..Compile::default()
         };
         let engine = engine(trial.replicas, true, true);
@@ -87,6 +90,11 @@ impl Step {
             tally,
             // What LLVM does is not ours; an eighth is compiled as for real training.
             quick: !trial.seed.is_multiple_of(8),
+            noise: match precision {
+                // Some units of the last place of an f32.
+                Policy::Float32 => (2f64).powi(-21),
+                Policy::MixedBfloat16 | Policy::MixedFloat16 => (2f64).powi(-8),
+            },
         })
     }
 
@@ -118,8 +126,7 @@ impl Step {
     pub(crate) fn interpreted(&self, noise: Option<u64>) -> Result<Left, String> {
         let mut interpreter = Interpreter::new(&self.program);
         if let Some(seed) = noise {
-            // Some units of the last place of an f32.
-            interpreter = interpreter.with_noise((2f64).powi(-21), seed);
+            interpreter = interpreter.with_noise(self.noise, seed);
         }
         let outputs: Vec<usize> = self.replaced.iter().map(|each| each.output).collect();
         let replicas = interpreter.run(&self.inputs, &outputs)?;
