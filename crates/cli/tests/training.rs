@@ -654,7 +654,7 @@ fn with_inputs(name: &str) -> Folder {
         - concatenate: {inputs: [user_vector, about_vector, item_vector]}\n\
         - dense: {units: 16, activation: tanh}\n\
         - dense: {units: 1}\n\
-        optimizer: {adam: {learning_rate: 0.02}}\nloss: {binary_crossentropy: {from_logits: true}}\n\
+        optimizer: {adagrad: {learning_rate: 0.3}}\nloss: {binary_crossentropy: {from_logits: true}}\n\
         metrics: [auc: {from_logits: true}]\n\
         fit: {epochs: 30, batch_size: 8, save_freq: epoch}\noutput: out\n";
     fs::write(folder.0.join("t.yaml"), text).unwrap();
@@ -718,7 +718,7 @@ fn a_model_of_several_inputs_trains_alike_alone_on_workers_and_on_servers() {
         "--output",
         "two",
     ];
-    let sync = "strategy={parameter_server: {mode: sync}}";
+    let sync = "strategy={parameter_server: {mode: sync, table_bytes: 0}}";
     let servers = [
         "launch",
         "--workers",

@@ -94,6 +94,7 @@ impl StrategyKind {
                     SHARDS,
                     MIN_SHARD_BYTES,
                     MAX_SHARD_BYTES,
+                    TABLE_BYTES,
                     GO_ON_WITHOUT_CHIEF,
                 ],
             ),
@@ -200,6 +201,12 @@ const MAX_SHARD_BYTES: Field = Field::new(
     DefaultValue::Words("no bound"),
     "cuts variables into shards of at most so many bytes",
 );
+const TABLE_BYTES: Field = Field::new(
+    "table_bytes",
+    ValueKind::COUNT,
+    DefaultValue::Words("16777216"),
+    "an `embedding` whose table has at least so many bytes is kept by its rows, of which those travel that a batch names, where the optimizer leaves the others alone",
+);
 const GO_ON_WITHOUT_CHIEF: Field = Field::new(
     "go_on_without_chief",
     ValueKind::Bool,
@@ -227,6 +234,7 @@ struct StrategySettings {
     shards: Option<usize>,
     min_shard_bytes: Option<usize>,
     max_shard_bytes: Option<usize>,
+    table_bytes: Option<usize>,
     go_on_without_chief: Option<bool>,
 }
 
@@ -262,7 +270,7 @@ impl NamedStrategy {
     /// `mirrored` `verify_every` (a number of steps); of `central_storage` `parameter_device`; of `mesh` `axes`, names
     /// with sizes (see [`Mesh`]; the last in the order of names is counted fastest); of `pipeline` `stages`,
     /// `micro_batches` (as many as stages by default) and `starting_at` (a list of layers); of `parameter_server` `mode`,
-    /// `staleness`, `backup_workers`, `shards`, `min_shard_bytes`, `max_shard_bytes` and `go_on_without_chief` (see
+    /// `staleness`, `backup_workers`, `shards`, `min_shard_bytes`, `max_shard_bytes`, `table_bytes` and `go_on_without_chief` (see
     /// [`ParameterServerOptions`]).
     ///
     /// # Errors
@@ -466,6 +474,10 @@ impl StrategySettings {
         let options = ParameterServerOptions::new()
             .mode(mode)
             .partitioner(partitioner);
+        let options = match self.table_bytes {
+            Some(bytes) => options.table_bytes(bytes),
+            None => options,
+        };
         Ok(match self.go_on_without_chief {
             Some(true) => options.go_on_without_chief(),
             _ => options,
@@ -607,6 +619,16 @@ mod tests {
             let found = message(kind, fields);
             assert!(found.contains(expected), "{found}");
         }
+    }
+
+    #[test]
+    fn servers_keep_tables_by_their_rows_from_the_size_that_is_named() {
+        let options = |fields| {
+            let named = NamedStrategy::from_config("parameter_server", &fields).unwrap();
+            format!("{:?}", named.settings.on_servers().unwrap())
+        };
+        assert!(options(json!({})).contains("table_bytes: 16777216"));
+        assert!(options(json!({"table_bytes": 0})).contains("table_bytes: 0"));
     }
 
     #[test]
