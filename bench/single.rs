@@ -1,4 +1,5 @@
-//! Phalanx on one device: `bench-single mlp|cnn|fit_mlp BATCH BUDGET`, the protocol of `bench/peers/README.md`.
+//! Phalanx on one device: `bench-single mlp|cnn|fit_mlp BATCH BUDGET`, the protocol of `bench/peers/README.md`. `fit_mlp BATCH BUDGET N` trains
+//! with N steps in one program.
 //!
 //! Its lines have one field more: `overhead_us`, the time of a step beyond its program's alone on the device.
 #![forbid(unsafe_code)]
@@ -34,15 +35,17 @@ fn main() -> ExitCode {
 
 fn run() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [model, batch, budget] = &arguments[..] else {
-        return Err("usage: bench-single mlp|cnn|fit_mlp BATCH BUDGET".into());
+    let ([model, batch, budget, execution @ ..], true) = (&arguments[..], arguments.len() <= 4)
+    else {
+        return Err("usage: bench-single mlp|cnn|fit_mlp BATCH BUDGET [N]".into());
     };
+    let execution = execution.first().map_or(Ok(1), |text| text.parse())?;
     let budget: Budget = budget.parse()?;
     processors::use_some(0, THREADS)?;
     match model.as_str() {
         "mlp" => steps(model, mlp(), &[784], (30, 20), batch.parse()?, budget),
         "cnn" => steps(model, cnn(), &[28, 28, 1], (3, 1), batch.parse()?, budget),
-        "fit_mlp" => epochs(model, batch.parse()?, budget),
+        "fit_mlp" => epochs(model, batch.parse()?, budget, execution),
         other => Err(format!("found model {other:?}, expected mlp, cnn or fit_mlp").into()),
     }
 }
@@ -56,7 +59,7 @@ fn steps(
     batch: usize,
     budget: Budget,
 ) -> Result<(), Box<dyn Error>> {
-    let mut trainer = compiled(model)?;
+    let mut trainer = compiled(model, 1)?;
     let data: Batch = synthetic(batch, dims)?.batch(batch).get(0, 0)?;
     for _ in 0..warm_up {
         trainer.train_on_batch(&data)?;
@@ -73,9 +76,14 @@ fn steps(
     Ok(())
 }
 
-/// Whole epochs of `fit` over shuffled rows, after one of warm-up.
-fn epochs(name: &str, batch: usize, budget: Budget) -> Result<(), Box<dyn Error>> {
-    let mut trainer = compiled(mlp())?;
+/// Whole epochs of `fit` over shuffled rows, after one of warm-up, with this many steps in one program.
+fn epochs(
+    name: &str,
+    batch: usize,
+    budget: Budget,
+    execution: usize,
+) -> Result<(), Box<dyn Error>> {
+    let mut trainer = compiled(mlp(), execution)?;
     // Steps run while the host makes the next batch, so copying rows needs no thread of its own.
     let batches = synthetic(ROWS, &[784])?.shuffle(1).batch(batch);
     let mut done = 0;
@@ -108,10 +116,11 @@ fn overhead(
     Ok(median(&differences?))
 }
 
-fn compiled(model: Sequential) -> phalanx::Result<Trainer> {
+fn compiled(model: Sequential, steps_per_execution: usize) -> phalanx::Result<Trainer> {
     let compile = Compile {
         optimizer: Sgd::new(0.01).momentum(0.9).into(),
         loss: SparseCategoricalCrossentropy::from_logits().into(),
+        steps_per_execution,
         ..Compile::default()
     };
     OneDeviceStrategy::new()?.compile(model, compile)

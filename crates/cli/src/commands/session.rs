@@ -216,6 +216,7 @@ fn compile(config: &TrainConfig) -> Result<Compile, Problem> {
         metrics: metrics.collect::<Result<_, _>>()?,
         seed: config.fit.seed,
         precision: config.precision,
+        steps_per_execution: config.fit.steps_per_execution,
         ..Compile::default()
     })
 }

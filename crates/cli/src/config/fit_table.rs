@@ -39,6 +39,13 @@ pub(crate) const FIT: &[Field] = &[
     )
     .example("100"),
     Field::new(
+        "steps_per_execution",
+        Kind::Whole(1, 1024),
+        DefaultValue::Value("1"),
+        "steps of training that are one program, as in Keras: more are faster where a step takes less than about a millisecond. Callbacks are called once for all of them. For one device and for replicas in one process",
+    )
+    .example("8"),
+    Field::new(
         "shuffle",
         Kind::Bool,
         DefaultValue::Value("true"),

@@ -330,6 +330,8 @@ pub struct Fit {
     pub is_per_replica: bool,
     /// Batches of an epoch, where that is not all of the data.
     pub steps_per_epoch: Option<usize>,
+    /// Steps of training that are one program.
+    pub steps_per_execution: usize,
     /// Whether every epoch has an order of its own.
     pub shuffle: bool,
     /// Decides the initial weights, the order of examples and dropout.

@@ -187,6 +187,9 @@ impl Reader {
             batch_size,
             is_per_replica,
             steps_per_epoch: self.value(&section, "steps_per_epoch", steps),
+            steps_per_execution: self
+                .value(&section, "steps_per_execution", steps)
+                .unwrap_or(default.steps_per_execution),
             shuffle: self
                 .value(&section, "shuffle", boolean)
                 .unwrap_or(default.shuffle),
@@ -430,6 +433,7 @@ impl Default for Fit {
             batch_size: 32,
             is_per_replica: false,
             steps_per_epoch: None,
+            steps_per_execution: 1,
             shuffle: true,
             seed: 0,
             validation: None,

@@ -19,6 +19,8 @@ pub(super) fn notice_if_slow<T>(
 ) -> T {
     let program = match name {
         "train_step" => "the training step",
+        "train_steps" => "the training steps that are one program",
+        "inner_step" => "the training step that adds to a window of accumulated batches",
         "test_step" => "the evaluation step",
         "predict_step" => "the prediction",
         "replica_step" => "the step of a replica by itself, to find stragglers",

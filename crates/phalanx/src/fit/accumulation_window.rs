@@ -34,6 +34,11 @@ impl AccumulationWindow {
         }
     }
 
+    /// The same of each of some steps.
+    pub(super) fn parts(self, iterations: i64, steps: usize) -> Vec<WindowPart> {
+        (iterations..).take(steps).map(|at| self.part(at)).collect()
+    }
+
     /// Which part of a window a step is that ends in an update.
     pub(super) const fn last_part(self) -> WindowPart {
         match self.steps {

@@ -28,6 +28,12 @@ pub struct Compile {
     pub precision: Policy,
     /// What the loss is multiplied by before the derivatives are taken; what the policy asks for by default.
     pub loss_scale: LossScale,
+    /// Training steps of [`fit`](super::Trainer::fit) that are one program, 1 by default: Keras' `steps_per_execution`.
+    ///
+    /// The hooks of a batch are called once for all of them, and memory holds their batches. Steps that are left at the end of an epoch, whose
+    /// batches have other shapes, or after fewer of which a callback has something to do, are programs of their own. For one device and for
+    /// replicas in one process.
+    pub steps_per_execution: usize,
 }
 
 impl Default for Compile {
@@ -40,6 +46,7 @@ impl Default for Compile {
             seed: 0,
             precision: Policy::default(),
             loss_scale: LossScale::default(),
+            steps_per_execution: 1,
         }
     }
 }
@@ -161,6 +168,11 @@ impl Compile {
     pub(super) fn check(&self, model: &Model) -> Result<()> {
         self.optimizer.check()?;
         self.loss_scale.check()?;
+        if self.steps_per_execution == 0 {
+            return Err(Error::user(
+                "`steps_per_execution` is 0, expected 1 or more; 1 is a program for each step",
+            ));
+        }
         let outputs = model.outputs().len();
         for term in &self.loss.terms {
             term.loss.check()?;

@@ -1,5 +1,7 @@
 //! A model compiled for its devices: its setup, its values there, the programs of its steps, and what runs a step.
 
+use std::slice::Chunks;
+
 use phalanx_graph::HostTensor;
 use phalanx_pjrt::Buffer;
 
@@ -11,7 +13,7 @@ use super::history::Logs;
 use super::in_flight::InFlight;
 use super::loss_scale::LossScale;
 use super::setup::Setup;
-use super::step_cache::StepCache;
+use super::step_cache::{StepCache, StepKey};
 use super::step_program::{BatchShape, StepBuilder};
 use super::step_times::{StepClock, StepPart};
 use super::train_state::TrainState;
@@ -23,14 +25,19 @@ use crate::optim::{Optimizer, WindowPart};
 use crate::replicas::{BatchPartition, Placement};
 use crate::{Error, Result};
 
+/// A batch, and how it is divided over the replicas of this process.
+pub(super) struct DividedBatch {
+    pub(super) batch: Batch,
+    pub(super) partition: BatchPartition,
+    pub(super) shape: BatchShape,
+}
+
 /// What a [`Trainer`](super::Trainer) runs its steps with. It knows neither epochs nor data nor callbacks.
 pub(super) struct CompiledModel {
     pub(super) placement: Placement,
     pub(super) setup: Setup,
     pub(super) state: TrainState,
     pub(super) train: StepCache,
-    /// The training steps that do not end a window of accumulated batches, where replicas add those by themselves.
-    pub(super) inner: StepCache,
     pub(super) test: StepCache,
     pub(super) predict: StepCache,
     verifier: Option<ReplicaVerifier>,
@@ -57,7 +64,6 @@ impl CompiledModel {
             placement: placement.clone(),
             setup,
             train: StepCache::default(),
-            inner: StepCache::default(),
             test: StepCache::default(),
             predict: StepCache::default(),
             verifier: None,
@@ -122,82 +128,100 @@ impl CompiledModel {
         Ok(())
     }
 
-    /// Begins one training step on a batch for which [`compile_step`](Self::compile_step) was called.
-    pub(super) fn step(
-        &mut self,
-        batch: &Batch,
-        partition: &BatchPartition,
-        shape: &BatchShape,
-        flight: &mut InFlight,
-    ) -> Result<()> {
-        let batch = put(&self.placement, tensors(batch), partition, shape.filled)?;
-        self.clock.enter(StepPart::Compute);
-        let done = self.begin_step(shape, &batch)?;
-        self.clock.step_begun(&done)?;
-        flight.push(self.placement.engine(), done)?;
-        self.verify()
+    /// These batches by programs: one for all where there are as many as an execution has, and of one shape.
+    pub(super) fn programs<'b>(&self, batches: &'b [DividedBatch]) -> Chunks<'b, DividedBatch> {
+        let is_alike = batches.windows(2).all(|two| two[0].shape == two[1].shape);
+        let is_whole = batches.len() == self.setup.steps_per_execution;
+        batches.chunks(if is_alike && is_whole {
+            batches.len()
+        } else {
+            1
+        })
     }
 
-    /// Checks a batch, and compiles the next step for its shape if it is not yet.
-    pub(super) fn compile_step(
+    /// Begins a program that was compiled for the next steps on these batches.
+    pub(super) fn run_steps(
         &mut self,
-        batch: &Batch,
-        shape: &BatchShape,
+        key: &StepKey,
+        batches: &[DividedBatch],
         flight: &mut InFlight,
     ) -> Result<()> {
-        check_values(&self.setup, batch)?;
-        let part = self.setup.window().part(self.iterations);
-        let steps = match part {
-            WindowPart::Counted | WindowPart::Last => &self.train,
-            WindowPart::Inner => &self.inner,
+        self.clock.enter(StepPart::Transfer);
+        let mut arrays: Vec<Vec<Buffer>> = Vec::new();
+        for DividedBatch {
+            batch, partition, ..
+        } in batches
+        {
+            let more = put(&self.placement, tensors(batch), partition, key.shape.filled)?;
+            arrays.resize_with(more.len(), Vec::new);
+            for (list, more) in arrays.iter_mut().zip(more) {
+                list.extend(more);
+            }
+        }
+        self.clock.enter(StepPart::Compute);
+        let done = self.begin_steps(key, &arrays)?;
+        self.clock.steps_begun(&done, batches.len())?;
+        flight.push(self.placement.engine(), done, batches.len())?;
+        self.verify(batches.len())
+    }
+
+    /// Checks batches of one shape, and compiles the program of the next steps on them if it is not yet.
+    pub(super) fn compile_steps(
+        &mut self,
+        batches: &[DividedBatch],
+        flight: &mut InFlight,
+    ) -> Result<StepKey> {
+        let (first, _) = batches
+            .split_first()
+            .ok_or_else(|| Error::Bug("steps without a batch".into()))?;
+        for DividedBatch { batch, .. } in batches {
+            check_values(&self.setup, batch)?;
+        }
+        let key = StepKey {
+            shape: first.shape.clone(),
+            parts: self.setup.window().parts(self.iterations, batches.len()),
         };
-        if steps.has(shape) {
-            return Ok(());
+        if self.train.has(&key) {
+            return Ok(key);
         }
         // Processes compare their programs, which no running step may disturb.
         flight.finish(self.placement.engine())?;
         let before = self.clock.enter(StepPart::Compile);
-        let mut traced = StepBuilder::new(&self.setup).train_step(shape, part)?;
-        if self.inner.has(shape) {
-            // Told when the window began.
-            traced.disconnected.clear();
-        }
-        let (steps, name) = match part {
-            WindowPart::Counted | WindowPart::Last => (&mut self.train, "train_step"),
-            WindowPart::Inner => (&mut self.inner, "inner_step"),
+        let traced = StepBuilder::new(&self.setup).train_steps(&key.shape, &key.parts)?;
+        let name = match *key.parts {
+            [WindowPart::Inner] => "inner_step",
+            [_] => "train_step",
+            _ => "train_steps",
         };
-        steps.insert(&self.placement, &self.setup, name, shape, traced)?;
+        self.train
+            .insert(&self.placement, &self.setup, name, &key, traced)?;
         self.clock.enter(before);
-        Ok(())
+        Ok(key)
     }
 
-    /// Begins the next step, which is compiled, on a batch that is on the devices.
-    pub(super) fn begin_step(
+    /// Begins the next steps, whose program is compiled, on batches that are on the devices.
+    pub(super) fn begin_steps(
         &mut self,
-        shape: &BatchShape,
-        batch: &[Vec<Buffer>],
+        key: &StepKey,
+        batches: &[Vec<Buffer>],
     ) -> Result<PendingRun> {
-        let steps = match self.setup.window().part(self.iterations) {
-            WindowPart::Counted | WindowPart::Last => &self.train,
-            WindowPart::Inner => &self.inner,
-        };
-        let step = steps.get(shape)?;
+        let step = self.train.get(key)?;
         let done = self
             .state
-            .train(&self.setup, step, batch, self.iterations)?;
+            .train(&self.setup, step, batches, self.iterations)?;
         // Skipped steps are found out in `results`.
-        self.iterations += 1;
+        self.iterations += key.parts.len() as i64;
         Ok(done)
     }
 
-    /// Compares the replicas every `verify_every` steps.
-    fn verify(&mut self) -> Result<()> {
+    /// Compares the replicas every `verify_every` steps, after these last ones.
+    fn verify(&mut self, steps: usize) -> Result<()> {
         let Some(every) = self.placement.verify_every() else {
             return Ok(());
         };
         let is_copied =
             self.placement.local_replicas() > 1 && self.placement.layout().is_replicated();
-        if !is_copied || !self.iterations.unsigned_abs().is_multiple_of(every) {
+        if !is_copied || !self.has_passed(every, steps) {
             return Ok(());
         }
         let verifier = match self.verifier.take() {
@@ -207,6 +231,12 @@ impl CompiledModel {
         verifier.verify(&self.placement, &self.state, self.iterations)?;
         self.verifier = Some(verifier);
         Ok(())
+    }
+
+    /// Whether the count of batches came to a multiple of a number within these last steps.
+    pub(super) fn has_passed(&self, every: u64, steps: usize) -> bool {
+        let counted = self.iterations.unsigned_abs();
+        counted / every > counted.saturating_sub(steps as u64) / every
     }
 
     /// The results so far, the loss `none` where nothing has weight; an error when the loss of some step was not a number.
@@ -273,7 +303,6 @@ impl CompiledModel {
         self.setup = setup;
         // Frozen layers have no penalties, in tests neither.
         (self.train, self.test) = (StepCache::default(), StepCache::default());
-        self.inner = StepCache::default();
         self.verifier = None;
         Ok(result)
     }
@@ -285,7 +314,6 @@ impl CompiledModel {
             self.setup.workers = self.placement.workers();
             self.setup.replicas = self.placement.replicas();
             self.train.clear();
-            self.inner.clear();
             self.test.clear();
             self.predict.clear();
         }

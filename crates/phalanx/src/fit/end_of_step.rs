@@ -14,7 +14,7 @@ use super::step_program::{SentToServers, StepKind, explain};
 use crate::Result;
 use crate::optim::{ParamSpec, WindowPart};
 
-/// A training step whose gradients are computed: the arguments of its program, and what it has of the batch.
+/// A training step whose gradients are computed: the state before it, and what it has of the batch.
 pub(super) struct TrainStep<'a> {
     pub(super) setup: &'a Setup,
     pub(super) graph: Graph,
@@ -26,18 +26,24 @@ pub(super) struct TrainStep<'a> {
 }
 
 impl TrainStep<'_> {
-    /// Ends the step as the layout wants it.
-    pub(super) fn finish(self) -> Result<(Program, StepKind)> {
+    /// Ends the last step of a program as the layout wants it; the arguments are the state before the first.
+    pub(super) fn finish(self, arguments: &[Tensor]) -> Result<(Program, StepKind)> {
         match &self.setup.layout {
-            StepLayout::Replicated | StepLayout::Sharded(_) => self.update_in_place(),
+            StepLayout::Replicated | StepLayout::Sharded(_) => self.update_in_place(arguments),
             StepLayout::ParameterDevice => self.send_to_parameter_device(),
             StepLayout::Servers => self.send_to_servers(),
             StepLayout::Pipelined(plan) => accumulate_micro_batch(self, plan),
         }
     }
 
-    /// Ends a step that replaces the state on the devices that computed.
-    fn update_in_place(&self) -> Result<(Program, StepKind)> {
+    /// State and epoch totals after the step.
+    pub(super) fn values_after(&self) -> (Vec<Tensor>, Tensor) {
+        let (updates, after) = self.after();
+        (updates.state(), after)
+    }
+
+    /// What the step changes, and the epoch totals after it.
+    fn after(&self) -> (StateUpdates, Tensor) {
         let mut updates = StateUpdates::new(&self.state);
         let finite_check = apply_gradients(self.setup, &self.state, &self.reduced, &mut updates);
         updates.shard(&self.setup.state.shardings());
@@ -48,6 +54,13 @@ impl TrainStep<'_> {
             updates.select_if(&succeeded);
             after = succeeded.select(&after, &self.totals);
         }
+        (updates, after)
+    }
+
+    /// Ends a step that replaces the state on the devices that computed.
+    fn update_in_place(&self, arguments: &[Tensor]) -> Result<(Program, StepKind)> {
+        let (updates, after) = self.after();
+        let updates = updates.since(arguments);
         let (mut program, changed) = updates.finish(&self.graph, Some(&after))?;
         if self.reduced.part == WindowPart::Inner {
             // The rest is what a training goes back to when a process is lost.

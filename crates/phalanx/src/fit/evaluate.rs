@@ -12,6 +12,7 @@ use super::in_flight::InFlight;
 use super::options::check_batch_size;
 use super::reports::{warn_lost, warn_skipped};
 use super::servers::joined;
+use super::step_cache::StepKey;
 use super::step_program::{BatchShape, StepBuilder};
 use super::workers::reader;
 use crate::data::{Batch, Batches, TrainingData};
@@ -162,14 +163,15 @@ impl CompiledModel {
         // One program serves all batches; with uneven shares, full batches have another.
         let shape = whole.part(&partition, true, self.setup.branches_by_size());
         let padded = partition.padded_rows() * partition.replicas();
-        if !self.test.has(&shape) {
+        let key = StepKey::without_update(shape);
+        if !self.test.has(&key) {
             // Processes compare their programs, which no running step may disturb.
             flight.finish(self.placement.engine())?;
             let setup = self.setup_for(&batch.x, padded);
-            let traced = StepBuilder::new(&setup).test_step(&shape)?;
+            let traced = StepBuilder::new(&setup).test_step(&key.shape)?;
             let (placement, setup) = (&self.placement, &self.setup);
             self.test
-                .insert(placement, setup, "test_step", &shape, traced)?;
+                .insert(placement, setup, "test_step", &key, traced)?;
         }
         let own;
         let mut batch = batch;
@@ -178,9 +180,9 @@ impl CompiledModel {
             batch = &own;
         }
         let batch = put(&self.placement, tensors(batch), &partition, true)?;
-        let step = self.test.get(&shape)?;
+        let step = self.test.get(&key)?;
         let (totals, done) = self.state.test(&self.setup, step, totals, &batch)?;
-        flight.push(self.placement.engine(), done)?;
+        flight.push(self.placement.engine(), done, 1)?;
         Ok(totals)
     }
 }

@@ -146,7 +146,7 @@ fn estimate(setup: &Setup, placement: &Placement, batch: &Batch, rows: usize) ->
     let whole = BatchShape::of(setup, batch)?;
     let shape = whole.part(&partition, false, setup.branches_by_size());
     let local = setup.with_local_parameters();
-    let step = StepBuilder::new(&local).train_step(&shape, local.window().last_part())?;
+    let step = StepBuilder::new(&local).train_steps(&shape, &[local.window().last_part()])?;
     let program = step.program;
     let memory = placement
         .engine()

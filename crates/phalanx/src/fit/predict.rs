@@ -9,6 +9,7 @@ use super::batch::{check_indices, put};
 use super::compiled_model::CompiledModel;
 use super::evaluate::{check_finite, padded_partition};
 use super::reports::{warn_lost, warn_skipped};
+use super::step_cache::StepKey;
 use super::step_program::{BatchShape, StepBuilder};
 use super::workers::reader;
 use crate::data::{AutoShardPolicy, Batches, TrainingData};
@@ -146,17 +147,18 @@ impl CompiledModel {
         let partition = padded_partition(&self.placement, x[0].rows(), full);
         let shape = whole.part(&partition, false, self.setup.branches_by_size());
         let padded = partition.padded_rows() * partition.replicas();
-        if !self.predict.has(&shape) {
+        let key = StepKey::without_update(shape);
+        if !self.predict.has(&key) {
             let by_rows = self.setup_for(x, padded);
-            let traced = StepBuilder::new(&by_rows).predict_step(&shape)?;
+            let traced = StepBuilder::new(&by_rows).predict_step(&key.shape)?;
             let (placement, setup) = (&self.placement, &self.setup);
             self.predict
-                .insert(placement, setup, "predict_step", &shape, traced)?;
+                .insert(placement, setup, "predict_step", &key, traced)?;
         }
         let own = self.with_rows(x, padded)?;
         let x = own.as_deref().unwrap_or(x);
-        let x = put(&self.placement, x.iter(), &partition, shape.filled)?;
-        let step = self.predict.get(&shape)?;
+        let x = put(&self.placement, x.iter(), &partition, key.shape.filled)?;
+        let step = self.predict.get(&key)?;
         let outputs = self.state.predict(&self.setup, step, &x)?;
         Ok(PendingPrediction { outputs, partition })
     }

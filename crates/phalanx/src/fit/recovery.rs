@@ -231,7 +231,6 @@ fn state_bytes(trainer: &Trainer) -> Result<Vec<u8>> {
     let mut files = trainer.training_state()?.to_bytes()?;
     let programs = [
         trainer.compiled.train.agreed(),
-        trainer.compiled.inner.agreed(),
         trainer.compiled.test.agreed(),
     ];
     let programs = serde_json::to_vec(&programs)
@@ -246,20 +245,18 @@ fn set_state_bytes(trainer: &mut Trainer, bytes: &[u8]) -> Result<()> {
     let state = TrainingState::from_bytes(&files)?;
     let programs = files.iter().find(|(name, _)| *name == PROGRAMS);
     let programs = programs.map(|(_, bytes)| serde_json::from_slice::<Agreed>(bytes));
-    let Some(Ok([train, inner, test])) = programs else {
+    let Some(Ok([train, test])) = programs else {
         return Err(damaged());
     };
     trainer.set_training_state(&state)?;
     trainer.compiled.train.set_agreed(train);
-    trainer.compiled.inner.set_agreed(inner);
     trainer.compiled.test.set_agreed(test);
     Ok(())
 }
 
 const PROGRAMS: &str = "programs";
-/// The programs of training steps, of those within a window, and of test steps that processes have agreed on, by the shapes of their
-/// batches.
-type Agreed = [BTreeMap<String, u64>; 3];
+/// The programs of training and of test steps that processes have agreed on, by their keys.
+type Agreed = [BTreeMap<String, u64>; 2];
 
 /// Whether the others are in a later training of the program than this one.
 fn is_later(world: &World, number: u64) -> bool {

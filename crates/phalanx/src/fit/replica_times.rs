@@ -7,7 +7,7 @@ use phalanx_graph::Program;
 
 use super::Trainer;
 use super::batch::{put, tensors};
-use super::compiled_model::CompiledModel;
+use super::compiled_model::{CompiledModel, DividedBatch};
 use super::forward_backward::ForwardPass;
 use super::in_flight::InFlight;
 use super::options::Watch;
@@ -246,10 +246,16 @@ impl Trainer {
         let model = &mut self.compiled;
         let on_devices = put(&model.placement, tensors(batch), &partition, shape.filled)?;
         let mut times = Vec::with_capacity(steps);
+        let batch = DividedBatch {
+            batch: batch.clone(),
+            partition,
+            shape,
+        };
+        let batch = std::slice::from_ref(&batch);
         for _ in 0..steps.max(1) {
-            model.compile_step(batch, &shape, &mut InFlight::default())?;
+            let key = model.compile_steps(batch, &mut InFlight::default())?;
             let start = Instant::now();
-            let done = model.begin_step(&shape, &on_devices)?;
+            let done = model.begin_steps(&key, &on_devices)?;
             model.engine().wait(&done, 1)?;
             times.push(start.elapsed());
         }
@@ -321,7 +327,7 @@ fn replica_times(model: &CompiledModel, batch: &Batch, steps: usize) -> Result<R
 /// The step of one replica by itself as a program of all: none waits for another, nor does what layers exchange.
 fn replica_step(model: &CompiledModel, shape: &BatchShape) -> Result<Program> {
     let setup = model.setup.for_single_replica();
-    let step = StepBuilder::new(&setup).train_step(shape, WindowPart::Counted)?;
+    let step = StepBuilder::new(&setup).train_steps(shape, &[WindowPart::Counted])?;
     let mut program = step.program.simplified();
     // The state goes on from where it is.
     program.donated.clear();

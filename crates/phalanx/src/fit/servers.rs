@@ -15,7 +15,7 @@ use super::compiled_model::CompiledModel;
 use super::epoch_totals::EpochTotals;
 use super::history::{InputReport, Logs};
 use super::reports::{empty_epoch_error, input_of, stopped_error};
-use super::step_cache::StepExecutable;
+use super::step_cache::{StepExecutable, StepKey};
 use super::step_program::{BatchShape, StepBuilder};
 use super::step_times::StepPart;
 use super::train_loop::FitRun;
@@ -104,7 +104,7 @@ fn push_piece(
     let partition = piece_partition(&model.placement, (&batch, part), full);
     let (partition, shape) = model.shaped_for(&batch, partition, false)?;
     let padded = partition.padded_rows() * partition.replicas();
-    compile_piece(model, &shape, &batch, padded)?;
+    let key = compile_piece(model, shape, &batch, padded)?;
     model.clock.enter(StepPart::Exchange);
     let values = servers.values()?;
     let mut named = Vec::new();
@@ -114,14 +114,19 @@ fn push_piece(
         (batch.x, named) = (looked_up.x, looked_up.named);
     }
     model.clock.enter(StepPart::Transfer);
-    let device_batch = put(&model.placement, tensors(&batch), &partition, shape.filled)?;
+    let device_batch = put(
+        &model.placement,
+        tensors(&batch),
+        &partition,
+        key.shape.filled,
+    )?;
     // Random numbers follow the number of the step, which is the batch's own where workers are apart.
     let number = match servers.mode().backup_workers() {
         Some(_) => values.iterations,
         None => i64::try_from(work.id).unwrap_or(i64::MAX),
     };
     model.clock.enter(StepPart::Compute);
-    let step = model.train.get(&shape)?;
+    let step = model.train.get(&key)?;
     let (tensors, totals) = model
         .state
         .compute(&model.setup, step, number, &device_batch)?;
@@ -170,20 +175,25 @@ impl Trainer {
 /// Compiles the step of batches like this one, unless it is there.
 fn compile_piece(
     model: &mut CompiledModel,
-    shape: &BatchShape,
+    shape: BatchShape,
     batch: &Batch,
     padded: usize,
-) -> Result<()> {
-    if model.train.has(shape) {
-        return Ok(());
+) -> Result<StepKey> {
+    let key = StepKey {
+        shape,
+        parts: vec![WindowPart::Counted],
+    };
+    if model.train.has(&key) {
+        return Ok(key);
     }
     model.clock.enter(StepPart::Compile);
     let by_rows = model.setup_for(&batch.x, padded);
-    let traced = StepBuilder::new(&by_rows).train_step(shape, WindowPart::Counted)?;
+    let traced = StepBuilder::new(&by_rows).train_steps(&key.shape, &key.parts)?;
     let (placement, setup) = (&model.placement, &model.setup);
     model
         .train
-        .insert(placement, setup, "train_step", shape, traced)
+        .insert(placement, setup, "train_step", &key, traced)?;
+    Ok(key)
 }
 
 /// The sums of the epoch at the position.

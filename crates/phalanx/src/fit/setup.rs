@@ -36,6 +36,8 @@ pub(super) struct Setup {
     pub(super) shares: Shares,
     /// Tables whose rows alone travel between workers and parameter servers.
     pub(super) tables: Vec<Table>,
+    /// Training steps that are one program.
+    pub(super) steps_per_execution: usize,
 }
 
 /// How the programs of a step use the devices: the [`Layout`] of the placement, with what the model adds to it.
@@ -92,6 +94,23 @@ impl StepLayout {
     }
 }
 
+/// Refuses several steps in one program where a step is more than one program, or is to be taken back alone.
+fn check_execution(setup: &Setup, placement: &Placement) -> Result<()> {
+    let steps = setup.steps_per_execution;
+    let place = match &setup.layout {
+        _ if steps == 1 => return Ok(()),
+        StepLayout::Replicated if placement.world().is_none() => return Ok(()),
+        StepLayout::Replicated => "in several processes, where a lost one costs a step",
+        StepLayout::ParameterDevice => "with the variables on a device of their own",
+        StepLayout::Sharded(_) => "on a mesh",
+        StepLayout::Pipelined(_) => "in stages",
+        StepLayout::Servers => "with parameter servers",
+    };
+    Err(Error::User(format!(
+        "`steps_per_execution` is {steps}, and {place} each step is run by itself; leave it out, or train on one device or on replicas in one process"
+    )))
+}
+
 /// Refuses variables that cannot be sharded as their layers say.
 fn check_shardings(setup: &Setup, layout: &MeshLayout) -> Result<()> {
     let variables = setup.model.variables().iter().zip(setup.state.shardings());
@@ -129,6 +148,7 @@ impl Setup {
             workers: 1,
             reduction,
             tables: Vec::new(),
+            steps_per_execution: compile.steps_per_execution,
         })
     }
 
@@ -140,6 +160,7 @@ impl Setup {
         setup.workers = placement.workers();
         setup.layout = StepLayout::new(&setup.model, placement)?;
         setup.layout.check(&setup)?;
+        check_execution(&setup, placement)?;
         if let Some(servers) = placement.servers() {
             setup.tables = tables_by_rows(&setup.model, &setup.optimizer, servers.table_bytes());
         }

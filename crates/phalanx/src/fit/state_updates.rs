@@ -38,6 +38,22 @@ impl StateUpdates {
         }
     }
 
+    /// The state after the step.
+    pub(super) fn state(&self) -> Vec<Tensor> {
+        let both = self.new.iter().zip(&self.old);
+        both.map(|(new, old)| new.as_ref().unwrap_or(old).clone())
+            .collect()
+    }
+
+    /// The same state after the step, as what changes of an earlier one.
+    pub(super) fn since(&self, earlier: &[Tensor]) -> Self {
+        let mut updates = Self::new(earlier);
+        for (index, value) in self.state().iter().enumerate() {
+            updates.set(index, value);
+        }
+        updates
+    }
+
     /// The number of arrays of the state.
     pub(super) const fn len(&self) -> usize {
         self.old.len()

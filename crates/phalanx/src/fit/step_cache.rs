@@ -8,6 +8,7 @@ use super::pipeline::PipelineStep;
 use super::setup::Setup;
 use super::step_program::{BatchShape, SentToServers, StepKind, StepProgram};
 use crate::engine::Compiled;
+use crate::optim::WindowPart;
 use crate::replicas::{Placement, World, differs};
 use crate::{Error, Result};
 
@@ -82,12 +83,33 @@ impl StepExecutable {
     }
 }
 
+/// What a compiled program is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct StepKey {
+    /// The shapes of each batch.
+    pub(super) shape: BatchShape,
+    /// Of each training step that the program makes, which part of a window of accumulated batches it is; none of a test or a prediction.
+    pub(super) parts: Vec<WindowPart>,
+}
+
+impl StepKey {
+    /// A program of one batch that does not train.
+    pub(super) const fn without_update(shape: BatchShape) -> Self {
+        Self {
+            shape,
+            parts: Vec::new(),
+        }
+    }
+}
+
 /// The compiled programs of one kind of step: training, test or prediction.
 #[derive(Default)]
 pub(super) struct StepCache {
-    steps: Vec<(BatchShape, StepExecutable)>,
-    /// What other processes have for the batches of each shape, by which equal programs are known.
+    steps: Vec<(StepKey, StepExecutable)>,
+    /// What other processes have for each key, by which equal programs are known.
     agreed: BTreeMap<String, u64>,
+    /// Whether the user was told what replicas exchange.
+    has_told_exchange: bool,
 }
 
 /// What is said when a step is compiled for one more shape, as the `count`th: at the eighth, and whenever they have doubled.
@@ -101,41 +123,45 @@ fn many_programs(name: &str, count: usize) -> Option<String> {
 }
 
 impl StepCache {
-    /// Whether the step for batches of this shape is compiled.
-    pub(super) fn has(&self, shape: &BatchShape) -> bool {
-        self.steps.iter().any(|(other, _)| other == shape)
+    /// Whether the program is compiled.
+    pub(super) fn has(&self, key: &StepKey) -> bool {
+        self.steps.iter().any(|(other, _)| other == key)
     }
 
-    /// Compiles the step for batches of this shape.
+    /// Compiles the program.
     pub(super) fn insert(
         &mut self,
         placement: &Placement,
         setup: &Setup,
         name: &str,
-        shape: &BatchShape,
+        key: &StepKey,
         traced: StepProgram,
     ) -> Result<()> {
-        self.notice(placement, &traced);
-        if let Some(warning) = many_programs(name, self.steps.len() + 1) {
+        self.notice(placement, &key.shape, &traced);
+        let alike = self
+            .steps
+            .iter()
+            .filter(|(other, _)| other.parts == key.parts);
+        if let Some(warning) = many_programs(name, alike.count() + 1) {
             placement.engine().notice(&warning);
         }
         let step = StepExecutable::compile(placement, setup, name, traced)?;
         if let (Some(world), StepExecutable::InPlace { compiled, .. }) = (placement.world(), &step)
             && name != "predict_step"
         {
-            self.agree(world, name, shape, compiled.fingerprint())?;
+            self.agree(world, name, key, compiled.fingerprint())?;
         }
-        self.steps.push((shape.clone(), step));
+        self.steps.push((key.clone(), step));
         Ok(())
     }
 
     /// Refuses a program that another process has otherwise. All compile a program at the same time, or a process that came later compares
     /// it with what it was told of those that the others have had before.
-    fn agree(&mut self, world: &World, name: &str, shape: &BatchShape, program: u64) -> Result<()> {
+    fn agree(&mut self, world: &World, name: &str, key: &StepKey, program: u64) -> Result<()> {
         let what = format!("`{name}`");
         let text = |program: u64| format!("program {program:016x}");
-        let shape = format!("{shape:?}");
-        match self.agreed.get(&shape) {
+        let key = format!("{key:?}");
+        match self.agreed.get(&key) {
             Some(theirs) if *theirs == program => {}
             Some(theirs) => {
                 let (here, ours) = (world.worker(), text(program));
@@ -145,12 +171,12 @@ impl StepCache {
             None => world.agree(&what, &text(program))?,
         }
         if !world.is_catching_up() {
-            self.agreed.insert(shape, program);
+            self.agreed.insert(key, program);
         }
         Ok(())
     }
 
-    /// What all processes have for the batches of each shape.
+    /// What all processes have for each key.
     pub(super) const fn agreed(&self) -> &BTreeMap<String, u64> {
         &self.agreed
     }
@@ -159,7 +185,7 @@ impl StepCache {
     /// all that compile it then.
     pub(super) fn set_agreed(&mut self, agreed: BTreeMap<String, u64>) {
         self.steps
-            .retain(|(shape, _)| agreed.contains_key(&format!("{shape:?}")));
+            .retain(|(key, _)| agreed.contains_key(&format!("{key:?}")));
         self.agreed = agreed;
     }
 
@@ -168,22 +194,24 @@ impl StepCache {
         *self = Self::default();
     }
 
-    /// The step for batches of this shape.
-    pub(super) fn get(&self, shape: &BatchShape) -> Result<&StepExecutable> {
-        let found = self.steps.iter().find(|(other, _)| other == shape);
+    /// The compiled program.
+    pub(super) fn get(&self, key: &StepKey) -> Result<&StepExecutable> {
+        let found = self.steps.iter().find(|(other, _)| other == key);
         let found = found.map(|(_, step)| step);
         found.ok_or_else(|| Error::Bug("a step that was not compiled".into()))
     }
 
-    /// Tells the user what tracing has found out.
-    fn notice(&self, placement: &Placement, traced: &StepProgram) {
-        for variable in &traced.disconnected {
+    /// Tells the user what tracing has found out, of batches of each shape once.
+    fn notice(&mut self, placement: &Placement, shape: &BatchShape, traced: &StepProgram) {
+        let is_new = self.steps.iter().all(|(key, _)| key.shape != *shape);
+        for variable in traced.disconnected.iter().filter(|_| is_new) {
             placement.engine().notice(&format!(
                 "warning: the loss does not depend on variable `{variable}`, so it is not trained; freeze its layer if that is meant"
             ));
         }
-        if let (Some(exchange), true) = (&traced.exchange, self.steps.is_empty()) {
+        if let (Some(exchange), false) = (&traced.exchange, self.has_told_exchange) {
             placement.engine().notice(exchange);
+            self.has_told_exchange = true;
         }
     }
 }

@@ -13,7 +13,7 @@ use phalanx_graph::{DType, Graph, GraphError, Program, Shape, Tensor};
 
 use super::batch_tensors::BatchTensors;
 use super::end_of_step::TrainStep;
-use super::forward_backward::{ForwardPass, StepInputs};
+use super::forward_backward::{ForwardPass, LocalGradients, StepInputs};
 use super::pipeline::{PipelinePrograms, weight_program};
 use super::reduced_gradients::{ReducedGradients, exchange_report};
 use super::setup::{Setup, StepLayout};
@@ -92,16 +92,20 @@ impl<'a> StepBuilder<'a> {
         }
     }
 
-    /// The programs of a training step.
+    /// The programs of a training step, or of as many steps, one after the other, as there are parts.
     ///
-    /// Arguments: the state (see [`StateSpec`](super::state_spec::StateSpec)), the epoch totals, the seed, the batch.
+    /// Arguments: the state (see [`StateSpec`](super::state_spec::StateSpec)), the epoch totals, the seed, the batch of each step.
     /// Outputs: the changed state, the epoch totals. Where the layout is another, the method of [`TrainStep`] for its case says how.
     ///
-    /// `part` is as [`AccumulationWindow::part`](super::accumulation_window::AccumulationWindow::part) has it. A step within a
+    /// `parts` are as [`AccumulationWindow::part`](super::accumulation_window::AccumulationWindow::part) has them. A step within a
     /// window exchanges no gradients, its last step the sums over the window.
-    pub(super) fn train_step(self, shape: &BatchShape, part: WindowPart) -> Result<StepProgram> {
+    pub(super) fn train_steps(
+        self,
+        shape: &BatchShape,
+        parts: &[WindowPart],
+    ) -> Result<StepProgram> {
         let (setup, graph) = (self.setup, &self.graph);
-        let state = match setup.layout {
+        let arguments = match setup.layout {
             StepLayout::ParameterDevice | StepLayout::Servers => {
                 setup.state.bind_for_replicas(graph)
             }
@@ -109,33 +113,55 @@ impl<'a> StepBuilder<'a> {
         };
         let totals = graph.parameter("tally", setup.epoch_totals.shape());
         let seed = graph.parameter("seed", Shape::new(DType::U32, [2]));
-        let batch = self.bind_batch(shape);
-        let view = setup.state.view(&state);
-        let inputs = StepInputs::of_step(graph, &view, &seed);
-        let mut local = ForwardPass::new(setup).forward_backward(&inputs, &batch);
-        if part == WindowPart::Last {
-            local.add_window(setup, &view);
+        let (mut last, mut exchange) = (None::<TrainStep<'_>>, None);
+        for &part in parts {
+            let (state, sums) = match &last {
+                Some(step) => step.values_after(),
+                None => (arguments.clone(), totals.clone()),
+            };
+            let batch = self.bind_batch(shape);
+            let inputs = StepInputs::of_step(graph, &setup.state.view(&state), &seed);
+            let local = ForwardPass::new(setup).forward_backward(&inputs, &batch);
+            let (step, exchanged) = self.reduced(local, batch, (state, sums), part)?;
+            exchange = exchange.or(exchanged);
+            last = Some(step);
         }
-        local.check_connected(setup)?;
-        let exchange = exchange_report(setup, &local, part);
-        let reduced = ReducedGradients::all_reduce(setup, &local, &batch, part);
-        let disconnected = setup.state.names_of_others(&reduced.connected);
-        let step = TrainStep {
-            loss_and_metrics: local.loss_and_metrics,
-            graph: self.graph,
-            setup,
-            state,
-            totals,
-            batch,
-            reduced,
-        };
-        let (program, kind) = step.finish()?;
+        let step = last.ok_or_else(|| Error::Bug("a program without steps".into()))?;
+        let disconnected = setup.state.names_of_others(&step.reduced.connected);
+        let (program, kind) = step.finish(&arguments)?;
         Ok(StepProgram {
             program,
             kind,
             disconnected,
             exchange,
         })
+    }
+
+    /// A training step from this state and these epoch totals, after its derivatives; what replicas exchange in it.
+    fn reduced(
+        &self,
+        mut local: LocalGradients,
+        batch: BatchTensors,
+        (state, totals): (Vec<Tensor>, Tensor),
+        part: WindowPart,
+    ) -> Result<(TrainStep<'a>, Option<String>)> {
+        let setup = self.setup;
+        if part == WindowPart::Last {
+            local.add_window(setup, &setup.state.view(&state));
+        }
+        local.check_connected(setup)?;
+        let exchange = exchange_report(setup, &local, part);
+        let reduced = ReducedGradients::all_reduce(setup, &local, &batch, part);
+        let step = TrainStep {
+            loss_and_metrics: local.loss_and_metrics,
+            graph: self.graph.clone(),
+            setup,
+            state,
+            totals,
+            batch,
+            reduced,
+        };
+        Ok((step, exchange))
     }
 
     /// The program of a test. Arguments: the variables, the epoch totals, the batch. Output: the epoch totals.
@@ -266,7 +292,7 @@ mod tests {
             (
                 "training_step",
                 StepBuilder::new(&setup)
-                    .train_step(&batch, WindowPart::Counted)
+                    .train_steps(&batch, &[WindowPart::Counted])
                     .unwrap(),
             ),
             (
@@ -304,7 +330,7 @@ mod tests {
         let exchanges = |setup: &Setup| {
             let step = |batches| {
                 let part = setup.window().part(batches);
-                StepBuilder::new(setup).train_step(&batch, part)
+                StepBuilder::new(setup).train_steps(&batch, &[part])
             };
             let steps = (0..3).map(step);
             let is_exchange = |node: &&Node| matches!(node.op, Op::AllReduce { .. });
@@ -329,7 +355,7 @@ mod tests {
         let mut setup = setup();
         setup.precision = Policy::MixedBfloat16;
         let program = StepBuilder::new(&setup)
-            .train_step(&batch(), WindowPart::Counted)
+            .train_steps(&batch(), &[WindowPart::Counted])
             .unwrap()
             .program
             .simplified();
@@ -375,7 +401,7 @@ mod tests {
     fn a_training_step_replaces_all_that_it_changes_in_place() {
         let setup = setup();
         let step = StepBuilder::new(&setup)
-            .train_step(&batch(), WindowPart::Counted)
+            .train_steps(&batch(), &[WindowPart::Counted])
             .unwrap();
         // Variables and slots of the two layers, gamma and beta, the two moving statistics, the counters; the rate stays.
         let StepKind::InPlace { changed } = step.kind else {

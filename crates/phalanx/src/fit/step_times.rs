@@ -189,11 +189,11 @@ impl StepClock {
         std::mem::replace(&mut self.current, part)
     }
 
-    /// A step was begun.
-    pub(super) fn step_begun(&mut self, done: &PendingRun) -> Result<()> {
+    /// Steps were begun that are one program.
+    pub(super) fn steps_begun(&mut self, done: &PendingRun, steps: usize) -> Result<()> {
         // A time during which a step begins would count as a whole as computation.
         self.enter(StepPart::Compute);
-        self.steps += 1;
+        self.steps += steps;
         self.devices.begin(done)
     }
 

@@ -339,12 +339,11 @@ impl Events {
     pub(super) fn write_batch(
         &mut self,
         model: &mut CompiledModel,
-        epoch: u64,
+        (epoch, steps): (u64, usize),
         flight: &mut InFlight,
     ) -> Result<()> {
         self.step.store(model.iterations, Ordering::Relaxed);
-        let steps = model.iterations.unsigned_abs();
-        let is_due = |every: u64| steps.is_multiple_of(every);
+        let is_due = |every: u64| model.has_passed(every, steps);
         if !self.every.is_some_and(is_due) {
             return Ok(());
         }

@@ -97,23 +97,25 @@ pub(super) struct StepTrace {
 
 impl StepTrace {
     /// Begins or ends the trace after a step, where it is time for it; in every process after the same step.
-    pub(super) fn after_step(
+    pub(super) fn after_steps(
         &mut self,
         plan: Option<&TracePlan>,
-        model: &mut CompiledModel,
+        (model, steps): (&mut CompiledModel, usize),
         flight: &mut InFlight,
     ) -> Result<()> {
         let Some(plan) = plan else {
             return Ok(());
         };
-        self.steps += 1;
+        let before = self.steps;
+        self.steps += steps as u64;
+        let has_come_to = |step: u64| before < step && step <= self.steps;
         if let Some(recorder) = &mut model.clock.recorder {
             recorder.step = model.iterations;
         }
-        if self.steps == plan.after {
+        if has_come_to(plan.after) {
             return begin_trace(model, flight);
         }
-        if self.steps == plan.after + plan.steps {
+        if has_come_to(plan.after + plan.steps) {
             return end_trace(&plan.path, model, flight);
         }
         Ok(())

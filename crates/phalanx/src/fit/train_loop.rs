@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::time::Instant;
 
 use super::callbacks::{HookPlace, Wishes};
+use super::compiled_model::DividedBatch;
 use super::history::{EpochLogs, History, InputReport, Logs};
 use super::in_flight::InFlight;
 use super::recovery::Attempts;
@@ -15,7 +16,7 @@ use super::trace::StepTrace;
 use super::workers::{agree_on_examples, finish_together, on_chief};
 use super::{Fit, Trainer};
 use crate::checkpoint::{TrainingState, mark_done, unmark_done};
-use crate::data::{Batch, TrainingData};
+use crate::data::{Batch, EpochBatches, TrainingData};
 use crate::{Error, Result};
 
 impl Trainer {
@@ -136,6 +137,7 @@ impl<'r> FitRun<'r> {
                 steps,
                 batch_size: data.batch_size(),
                 most_rows: data.most_rows(),
+                execution: 1,
             },
             wishes: Wishes::default(),
             snapshot: None,
@@ -191,22 +193,22 @@ impl<'r> FitRun<'r> {
         let mut batches = self.data.batches_from(&self.trainer.progress.position)?;
         let (mut flight, mut done) = (InFlight::default(), 0);
         while self.has_steps_left(done) && !self.wants_stop() {
-            self.trainer.compiled.clock.enter(StepPart::Input);
-            let Some(batch) = batches.next() else { break };
-            self.trainer.compiled.clock.enter(StepPart::Transfer);
-            let (mut batch, part) = (batch?, batches.worker_part()?);
-            // Examples are numbered in the whole batch, of which this process may have a part.
-            batch.first += part.map_or(0, |part| part.first_row as u64);
-            let (partition, shape) = self.trainer.compiled.part_of(&batch, self.data, part)?;
-            self.before_step(&batch, done, &mut flight)?;
+            let run = self.next_batches(&mut *batches, done)?;
+            let (Some(first), Some(last)) = (run.first(), run.last()) else {
+                break;
+            };
+            self.place.execution = run.len();
+            self.before_steps(&first.batch, done, &mut flight)?;
             let model = &mut self.trainer.compiled;
-            model.compile_step(&batch, &shape, &mut flight)?;
-            model.step(&batch, &partition, &shape, &mut flight)?;
+            for batches in model.programs(&run) {
+                let key = model.compile_steps(batches, &mut flight)?;
+                model.run_steps(&key, batches, &mut flight)?;
+            }
             model.clock.enter(StepPart::Callbacks);
             let is_begin = model.state.is_begin();
             (self.trainer.progress).advance_to(batches.data_position(), is_begin);
-            self.after_step(&batch, done, &mut flight)?;
-            done += 1;
+            done += run.len();
+            self.after_steps(&last.batch, done, &mut flight)?;
         }
         self.trainer.compiled.clock.enter(StepPart::Compute);
         finish_together(self.trainer.placement(), &mut flight)?;
@@ -231,14 +233,51 @@ impl<'r> FitRun<'r> {
         Ok(())
     }
 
-    /// Whether the epoch has more steps than those `done` in this `fit`.
-    fn has_steps_left(&self, done: usize) -> bool {
-        let most = self.fit.steps_per_epoch.unwrap_or(usize::MAX);
-        done < most.saturating_sub(self.epoch.before)
+    /// The batches of the next execution: fewer where the epoch ends, or a callback has something to do after fewer.
+    fn next_batches(
+        &mut self,
+        batches: &mut dyn EpochBatches,
+        done: usize,
+    ) -> Result<Vec<DividedBatch>> {
+        let most = match self.trainer.compiled.setup.steps_per_execution {
+            1 => 1,
+            steps => {
+                let due = self.trainer.callbacks.batches_until_due();
+                steps.min(due.unwrap_or(steps)).min(self.steps_left(done))
+            }
+        };
+        let mut run = Vec::with_capacity(most);
+        while run.len() < most {
+            let model = &mut self.trainer.compiled;
+            model.clock.enter(StepPart::Input);
+            let Some(batch) = batches.next() else { break };
+            model.clock.enter(StepPart::Transfer);
+            let (mut batch, part) = (batch?, batches.worker_part()?);
+            // Examples are numbered in the whole batch, of which this process may have a part.
+            batch.first += part.map_or(0, |part| part.first_row as u64);
+            let (partition, shape) = model.part_of(&batch, self.data, part)?;
+            run.push(DividedBatch {
+                batch,
+                partition,
+                shape,
+            });
+        }
+        Ok(run)
     }
 
-    /// What goes before a step, the `done`th of this `fit` in the epoch.
-    fn before_step(&mut self, batch: &Batch, done: usize, flight: &mut InFlight) -> Result<()> {
+    /// Whether the epoch has more steps than those `done` in this `fit`.
+    fn has_steps_left(&self, done: usize) -> bool {
+        self.steps_left(done) > 0
+    }
+
+    /// The most steps that the epoch has after those `done` in this `fit`.
+    fn steps_left(&self, done: usize) -> usize {
+        let most = self.fit.steps_per_epoch.unwrap_or(usize::MAX);
+        most.saturating_sub(self.epoch.before).saturating_sub(done)
+    }
+
+    /// What goes before the steps of an execution, which come after those `done` of this `fit` in the epoch.
+    fn before_steps(&mut self, batch: &Batch, done: usize, flight: &mut InFlight) -> Result<()> {
         let number = self.epoch.before + done;
         self.trainer.compiled.clock.enter(StepPart::Callbacks);
         self.call_in_flight((flight, Some(batch)), |callback, cx| {
@@ -248,15 +287,15 @@ impl<'r> FitRun<'r> {
         Ok(())
     }
 
-    /// What follows it: callbacks, checkpoints, and the end where one is asked for.
-    fn after_step(&mut self, batch: &Batch, done: usize, flight: &mut InFlight) -> Result<()> {
-        let number = self.epoch.before + done;
+    /// What follows them: callbacks, checkpoints, and the end where one is asked for. The last of the `done` steps was on this batch.
+    fn after_steps(&mut self, batch: &Batch, done: usize, flight: &mut InFlight) -> Result<()> {
+        let (number, steps) = (self.epoch.before + done - 1, self.place.execution);
         let trainer = &mut *self.trainer;
         let epoch = trainer.progress.position.epoch;
         let model = &mut trainer.compiled;
-        trainer.events.write_batch(model, epoch, flight)?;
+        trainer.events.write_batch(model, (epoch, steps), flight)?;
         let plan = self.fit.trace.as_ref();
-        trainer.trace.after_step(plan, model, flight)?;
+        trainer.trace.after_steps(plan, (model, steps), flight)?;
         self.call_in_flight((flight, Some(batch)), |callback, cx| {
             callback.on_train_batch_end(number, cx)
         })?;

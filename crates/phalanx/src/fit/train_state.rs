@@ -320,7 +320,7 @@ impl TrainState {
         own.map(read).collect()
     }
 
-    /// Begins a training step on a batch, a list of arrays for each replica, after this number of batches.
+    /// Begins training steps that are one program, after this number of batches; the arrays of their batches are a list for each replica.
     pub(super) fn train(
         &mut self,
         setup: &Setup,

@@ -5,7 +5,7 @@ use phalanx_graph::{HostTensor, Program};
 use super::callbacks::{CallbackStates, Callbacks};
 use super::checkpoint::OwnCheckpoints;
 use super::compile::Compile;
-use super::compiled_model::CompiledModel;
+use super::compiled_model::{CompiledModel, DividedBatch};
 use super::divergence::Comparison;
 use super::end_of_fit::ReplacedVariables;
 use super::history::{History, Logs};
@@ -105,8 +105,14 @@ impl Trainer {
         self.replaced.last = None;
         let (model, flight) = (&mut self.compiled, &mut InFlight::default());
         let (partition, shape) = model.part(batch, batch.rows())?;
-        model.compile_step(batch, &shape, flight)?;
-        model.step(batch, &partition, &shape, flight)?;
+        let batch = DividedBatch {
+            batch: batch.clone(),
+            partition,
+            shape,
+        };
+        let batches = &[batch];
+        let key = model.compile_steps(batches, flight)?;
+        model.run_steps(&key, batches, flight)?;
         model.results(0.0)
     }
 
@@ -124,7 +130,9 @@ impl Trainer {
         let (_, shape) = self.compiled.part(batch, batch.rows())?;
         let setup = &self.compiled.setup;
         let part = setup.window().last_part();
-        Ok(StepBuilder::new(setup).train_step(&shape, part)?.program)
+        Ok(StepBuilder::new(setup)
+            .train_steps(&shape, &[part])?
+            .program)
     }
 
     /// Batches of training seen so far, those that a dynamic [`LossScale`](super::LossScale) skipped left out.

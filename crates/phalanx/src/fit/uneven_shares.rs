@@ -308,7 +308,7 @@ mod tests {
         let batch = batch(&setup, &[12, 4]);
         let programs = [
             StepBuilder::new(&setup)
-                .train_step(&batch, WindowPart::Counted)
+                .train_steps(&batch, &[WindowPart::Counted])
                 .unwrap()
                 .program
                 .simplified(),
@@ -342,7 +342,7 @@ mod tests {
         assert!(
             branches(
                 &StepBuilder::new(&setup)
-                    .train_step(&batch_of_any(&setup), WindowPart::Counted)
+                    .train_steps(&batch_of_any(&setup), &[WindowPart::Counted])
                     .unwrap()
                     .program
             )
@@ -362,7 +362,7 @@ mod tests {
         assert!(warning.contains("all_gather"), "{warning}");
         // Nor when somebody asks for sizes all the same.
         let step = StepBuilder::new(&setup)
-            .train_step(&batch(&setup, &[12, 4]), WindowPart::Counted)
+            .train_steps(&batch(&setup, &[12, 4]), &[WindowPart::Counted])
             .unwrap();
         assert!(branches(&step.program).is_empty());
     }
@@ -371,7 +371,7 @@ mod tests {
     fn gradients_of_tables_stay_rows() {
         let setup = setup(words());
         let step = StepBuilder::new(&setup)
-            .train_step(&batch(&setup, &[6, 2]), WindowPart::Counted)
+            .train_steps(&batch(&setup, &[6, 2]), &[WindowPart::Counted])
             .unwrap();
         let exchange = step.exchange.unwrap();
         assert!(exchange.contains("1 as rows"), "{exchange}");

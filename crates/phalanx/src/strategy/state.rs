@@ -750,7 +750,7 @@ impl State {
                 .runs()
                 .begun(engine, &done, &self.state_id.0, replaced);
         }
-        self.in_flight.push(engine, done)
+        self.in_flight.push(engine, done, 1)
     }
 }
 

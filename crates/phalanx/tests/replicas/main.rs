@@ -3,6 +3,7 @@
 mod accumulation;
 mod cases;
 mod errors;
+mod execution;
 #[path = "../four_devices/mod.rs"]
 mod four_devices;
 mod narrow;

@@ -236,6 +236,22 @@ fn a_worker_with_another_program_is_named_before_the_first_step() {
     }
 }
 
+#[test]
+fn several_steps_in_one_program_are_refused() {
+    let errors = on_workers(2, 1, |strategy| {
+        let case = cases::everything();
+        let compile = Compile {
+            steps_per_execution: 4,
+            ..case.compile
+        };
+        let refused = strategy.compile(case.model, compile).unwrap_err();
+        refused.to_string()
+    });
+    for error in errors {
+        assert!(error.contains("in several processes"), "{error}");
+    }
+}
+
 /// One bit of one variable of one worker is another; each of these workers, variables and bits.
 #[test]
 fn a_flipped_bit_is_found_and_named_within_the_steps_of_a_comparison() {

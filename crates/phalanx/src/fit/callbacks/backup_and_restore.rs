@@ -109,7 +109,7 @@ impl Callback for BackupAndRestore {
 
     fn on_train_batch_end(&mut self, _: usize, cx: &mut CallbackContext<'_>) -> Result<()> {
         if let SaveFreq::Batches(freq) = self.save_freq {
-            self.batches += 1;
+            self.batches += cx.execution_steps();
             if self.batches >= freq {
                 self.batches = 0;
                 self.save(cx);

@@ -36,6 +36,8 @@ pub(in crate::fit) struct HookPlace {
     /// Examples of a batch of the data, and the most that one has.
     pub(in crate::fit) batch_size: usize,
     pub(in crate::fit) most_rows: usize,
+    /// Training steps that the hook of a batch is called for.
+    pub(in crate::fit) execution: usize,
 }
 
 /// What callbacks have asked for and the loop does when all of them were called.
@@ -126,6 +128,14 @@ impl CallbackContext<'_> {
     #[must_use]
     pub const fn is_resumed(&self) -> bool {
         self.place.is_resumed
+    }
+
+    /// Training steps that `on_train_batch_begin` and `on_train_batch_end` are called for at once: 1, or up to
+    /// [`Compile::steps_per_execution`](crate::fit::Compile::steps_per_execution). The first hook has the number of the first step, the other
+    /// the number of the last.
+    #[must_use]
+    pub const fn execution_steps(&self) -> usize {
+        self.place.execution
     }
 
     /// Batches of training begun, in all epochs.

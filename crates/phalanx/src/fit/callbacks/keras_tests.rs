@@ -121,6 +121,7 @@ impl Drive {
             wishes: Wishes::default(),
             place: HookPlace {
                 validates: true,
+                execution: 1,
                 ..HookPlace::default()
             },
             states,

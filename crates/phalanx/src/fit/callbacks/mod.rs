@@ -120,18 +120,20 @@ pub trait Callback: Send {
         Ok(())
     }
 
-    /// A training step begins, counted from 0 in its epoch.
+    /// A training step begins, counted from 0 in its epoch; the first of those that are
+    /// [one program](crate::fit::Compile::steps_per_execution).
     fn on_train_batch_begin(&mut self, batch: usize, cx: &mut CallbackContext<'_>) -> Result<()> {
         Ok(())
     }
 
-    /// A training step was begun on the device, which may not be done with it.
+    /// A training step was begun on the device, which may not be done with it; the last of those that are one program.
     fn on_train_batch_end(&mut self, batch: usize, cx: &mut CallbackContext<'_>) -> Result<()> {
         Ok(())
     }
 
-    /// After how many batches `on_train_batch_end` has something to do, if it ever has. Where variables are on parameter servers the
-    /// workers stop there together, and hooks of the batches since the last such stop are called one after the other.
+    /// After how many batches `on_train_batch_end` has something to do, if it ever has: steps that are one program end there. Where
+    /// variables are on parameter servers the workers stop there together, and hooks of the batches since the last such stop are
+    /// called one after the other.
     fn batches_until_due(&self) -> Option<usize> {
         None
     }

@@ -317,7 +317,7 @@ impl Callback for ModelCheckpoint {
         let SaveFreq::Batches(freq) = self.save_freq else {
             return Ok(());
         };
-        self.seen.batches += 1;
+        self.seen.batches += cx.execution_steps();
         if self.seen.batches < freq {
             return Ok(());
         }

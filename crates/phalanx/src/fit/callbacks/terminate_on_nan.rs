@@ -164,10 +164,13 @@ impl Callback for TerminateOnNan {
                 self.recent.pop_front();
             }
         }
-        if (batch + 1).is_multiple_of(self.every) {
+        let (done, steps) = (batch + 1, cx.execution_steps());
+        let has_passed = |every: usize| done / every > done.saturating_sub(steps) / every;
+        let (looks, copies) = (has_passed(self.every), has_passed(self.snapshot_every));
+        if looks {
             self.look(cx)?;
         }
-        if self.policy == NanPolicy::Rollback && (batch + 1).is_multiple_of(self.snapshot_every) {
+        if self.policy == NanPolicy::Rollback && copies {
             cx.take_snapshot();
         }
         Ok(())
