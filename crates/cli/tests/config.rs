@@ -93,6 +93,11 @@ fn every_key_is_read() {
         data.test.as_ref().map(|test| &test.value),
         Some(&Test::Last(360))
     );
+}
+
+#[test]
+fn every_key_of_models_and_their_training_is_read() {
+    let config = read(FULL);
     assert_eq!(names(&config.model), ["conv2d", "flatten", "dense"]);
     assert_eq!(
         config.model[0].settings,
@@ -179,6 +184,10 @@ fit: {keep_best: val_loss, validation: test, save_freq: 50, tensorboard: runs/ev
     assert_eq!(kept.as_deref(), Some("val_loss"));
     assert_eq!(config.fit.save_freq, Some(SaveFreq::Batches(50)));
     assert_eq!(config.fit.tensorboard, Some("runs/events".into()));
+}
+
+#[test]
+fn every_key_of_tensorboard_is_read() {
     let config = read(
         "data: {image_folder: a, image_size: [8, 9]}\nmodel: [flatten]\noptimizer: sgd\nloss: huber\n\
          fit: {tensorboard: {folder: e, histogram_freq: 2, update_freq: batch, write_images: true, write_system: false}}\n",
@@ -189,7 +198,10 @@ fit: {keep_best: val_loss, validation: test, save_freq: 50, tensorboard: runs/ev
         .write_images(true)
         .write_system(false);
     assert_eq!(config.fit.tensorboard, Some(expected));
+}
 
+#[test]
+fn images_have_defaults() {
     let config = read(
         "data: {image_folder: a, image_size: [8, 9]}\nmodel: [flatten]\noptimizer: sgd\nloss: huber\n",
     );

@@ -75,6 +75,12 @@ fn the_commands_of_the_page_do_what_it_says() {
         "two logs of two trainings with validations"
     );
     assert!(of("step_time_ms").starts_with("step_time_ms/compute\n"));
+    check_files(&folder);
+    fs::remove_dir_all(&folder).unwrap();
+}
+
+/// What the commands of the page have written, and the words for a log that no run has.
+fn check_files(folder: &Path) {
     let history = fs::read_to_string(folder.join("runs/digits/history.jsonl")).unwrap();
     let last: serde_json::Value = serde_json::from_str(history.lines().last().unwrap()).unwrap();
     assert!(last["times"]["compute"].as_f64().unwrap() > 0.0);
@@ -87,7 +93,7 @@ fn the_commands_of_the_page_do_what_it_says() {
     }
     let failed = Command::new(env!("CARGO_BIN_EXE_phalanx"))
         .args(["plot", "runs/digits", "--log", "los"])
-        .current_dir(&folder)
+        .current_dir(folder)
         .output()
         .unwrap();
     let told = String::from_utf8_lossy(&failed.stderr);
@@ -96,5 +102,4 @@ fn the_commands_of_the_page_do_what_it_says() {
         told.contains("no run has a log `los`; there are accuracy, loss"),
         "{told}"
     );
-    fs::remove_dir_all(&folder).unwrap();
 }

@@ -451,6 +451,18 @@ fn one_hot_columns_that_cannot_be_are_refused() {
     }
 }
 
+const INPUTS: &str =
+    "label: y, inputs: {price: [price], user: user, about: [size, colour]}, one_hot: [colour]";
+
+fn row(dataset: &Dataset, i: usize) -> Vec<HostTensor> {
+    dataset.get(0, i).unwrap().x
+}
+
+/// The index of an example's user, its second input.
+fn user(dataset: &Dataset, i: usize) -> Vec<i32> {
+    row(dataset, i)[1].values().unwrap()
+}
+
 #[test]
 fn inputs_are_arrays_of_their_columns_and_indices_stay_as_they_are() {
     let files = [
@@ -459,25 +471,14 @@ fn inputs_are_arrays_of_their_columns_and_indices_stay_as_they_are() {
             "size,user,colour,y,price\n2,16777217,red,0,1\n4,0,blue,1,2\n,3,blue,1,3\n6,5,red,0,6\n",
         ),
         ("new.csv", "colour,price,size,user\nblue,3,4,7\n"),
-        ("missing.csv", "size,user,colour,y,price\n2,,red,0,1\n"),
-        ("half.csv", "size,user,colour,y,price\n2,1.5,red,0,1\n"),
-        ("below.csv", "size,user,colour,y,price\n2,-1,red,0,1\n"),
-        (
-            "dropped.csv",
-            "size,user,colour,y,price\n2,,red,0,1\n3,4,red,1,2\n",
-        ),
     ];
     let folder = Folder::new("inputs", &files);
-    let inputs =
-        "label: y, inputs: {price: [price], user: user, about: [size, colour]}, one_hot: [colour]";
-    let data = format!("csv: h.csv, {inputs}, missing: mean, standardize: true");
+    let data = format!("csv: h.csv, {INPUTS}, missing: mean, standardize: true");
     let rows = folder.load(&data, "shuffle: false").unwrap();
     let close = |found: &[f32], expected: &[f32]| {
         let mut pairs = found.iter().zip(expected);
         found.len() == expected.len() && pairs.all(|(a, b)| (a - b).abs() < 1e-6)
     };
-    let row = |dataset: &Dataset, i| dataset.get(0, i).unwrap().x;
-    let user = |dataset: &Dataset, i| row(dataset, i)[1].values::<i32>().unwrap();
     // More than f32 can hold.
     assert_eq!(user(&rows.train, 0), [16_777_217]);
     assert_eq!(user(&rows.train, 3), [5]);
@@ -511,6 +512,20 @@ fn inputs_are_arrays_of_their_columns_and_indices_stay_as_they_are() {
     assert_eq!(user(&new, 0), [7]);
     let x = row(&new, 0);
     assert!(close(&x[0].f32s(), &[price(3.0)]) && close(&x[2].f32s(), &[0.0, 1.0, 0.0]));
+}
+
+#[test]
+fn indices_that_are_none_are_named_or_their_rows_left_out() {
+    let files = [
+        ("missing.csv", "size,user,colour,y,price\n2,,red,0,1\n"),
+        ("half.csv", "size,user,colour,y,price\n2,1.5,red,0,1\n"),
+        ("below.csv", "size,user,colour,y,price\n2,-1,red,0,1\n"),
+        (
+            "dropped.csv",
+            "size,user,colour,y,price\n2,,red,0,1\n3,4,red,1,2\n",
+        ),
+    ];
+    let folder = Folder::new("input-indices", &files);
     for (file, expected) in [
         (
             "missing",
@@ -520,12 +535,12 @@ fn inputs_are_arrays_of_their_columns_and_indices_stay_as_they_are() {
         ("below", "found \"-1\", expected an index"),
     ] {
         let error = folder
-            .load(&format!("csv: {file}.csv, {inputs}"), "")
+            .load(&format!("csv: {file}.csv, {INPUTS}"), "")
             .unwrap_err();
         assert!(error.contains(expected), "{error}");
     }
     let left = folder
-        .load(&format!("csv: dropped.csv, {inputs}, missing: drop"), "")
+        .load(&format!("csv: dropped.csv, {INPUTS}, missing: drop"), "")
         .unwrap();
     assert_eq!((left.dropped, left.train.len()), (1, Some(1)));
     assert_eq!(user(&left.train, 0), [4]);

@@ -1,0 +1,196 @@
+//! Trainings that are interrupted and go on, and the commands for checkpoints.
+
+use std::fs;
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
+
+use crate::Folder;
+
+/// Trains until a checkpoint of the second epoch is there, and is sent a signal then; how it ended, and what it said.
+fn signalled(folder: &Folder, arguments: &[&str], signal: &str) -> (ExitStatus, String) {
+    // A test that runs under `nohup` ignores SIGHUP, and so would the training.
+    let mut command = Command::new("env");
+    command.args([
+        "--default-signal=INT,TERM,HUP,USR1",
+        env!("CARGO_BIN_EXE_phalanx"),
+    ]);
+    command.args(arguments).current_dir(&folder.0);
+    command.stdin(Stdio::null()).stdout(Stdio::null());
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    let manifest = folder.0.join("out/checkpoint/checkpoint.json");
+    let is_there =
+        || fs::read_to_string(&manifest).is_ok_and(|text| !text.contains("\"epoch\": 0"));
+    while child.try_wait().unwrap().is_none() && !is_there() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let id = child.id().to_string();
+    // Nobody is there to get it where the training was quicker.
+    let _ = Command::new("kill").args(["-s", signal, &id]).status();
+    let (ended, end) = mpsc::channel::<()>();
+    let watch = std::thread::spawn(move || {
+        if end.recv_timeout(Duration::from_secs(120)) == Err(RecvTimeoutError::Timeout) {
+            let _ = Command::new("kill").args(["-s", "KILL", &id]).status();
+        }
+    });
+    let output = child.wait_with_output().unwrap();
+    drop(ended);
+    watch.join().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    (output.status, told)
+}
+
+#[test]
+fn signals_end_a_training_with_a_checkpoint() {
+    let folder = Folder::new("signals", "{adam: {learning_rate: 0.05}}");
+    let file = folder.0.join("t.yaml");
+    let text = fs::read_to_string(&file).unwrap();
+    let endless = text.replace("epochs: 40", "epochs: 1000000, save_freq: epoch");
+    fs::write(&file, endless).unwrap();
+    for (signal, exit) in [("INT", 130), ("TERM", 143), ("HUP", 143), ("USR1", 143)] {
+        let _ = fs::remove_dir_all(folder.0.join("out"));
+        let (status, told) = signalled(&folder, &["train", "t.yaml"], signal);
+        assert_eq!(status.code(), Some(exit), "{told}");
+        let step: String = between(&told, "stopped after step ", ";").into();
+        assert!(told.contains("go on with the same command"), "{told}");
+        let output = folder.phalanx(&["train", "t.yaml", "--resume", "--epochs", "1"]);
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(told.contains(&format!("after step {step},")), "{told}");
+    }
+}
+
+fn between<'a>(text: &'a str, before: &str, after: &str) -> &'a str {
+    let rest = text.split_once(before).map(|(_, rest)| rest);
+    let found = rest.and_then(|rest| rest.split_once(after));
+    found.unwrap_or_else(|| panic!("no {before:?} in {text}")).0
+}
+
+#[test]
+fn a_training_that_was_killed_goes_on_to_the_same_end() {
+    let folder = Folder::new("resume", "{adam: {learning_rate: 0.05}}");
+    let file = folder.0.join("t.yaml");
+    let text = fs::read_to_string(&file).unwrap();
+    let text = text.replace(
+        "epochs: 40",
+        "epochs: 12, save_freq: 3, keep_best: val_loss, tensorboard: events",
+    );
+    fs::write(&file, &text).unwrap();
+    signalled(&folder, &["train", "t.yaml", "--quiet"], "KILL");
+    // The same command once more would begin anew, and what was learned be gone.
+    let parts = [
+        "out has the checkpoint of a training before",
+        "go on with it with --resume",
+    ];
+    folder.fail(&["train", "t.yaml"], 2, &parts);
+    let output = folder.phalanx(&["train", "t.yaml", "--resume"]);
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{told}");
+    assert!(
+        told.contains("training goes on from out/checkpoint, after step "),
+        "{told}"
+    );
+    // One file of the training that was killed, one of that which went on.
+    let events = fs::read_dir(folder.0.join("events/train")).unwrap();
+    assert_eq!(events.count(), 2);
+    fs::write(&file, text.replace("save_freq: 3, ", "")).unwrap();
+    folder.succeed(&["train", "t.yaml", "--quiet", "--output", "whole"]);
+    assert!(!folder.0.join("whole/checkpoint").exists());
+    let read = |name: &str| fs::read(folder.0.join(name)).unwrap();
+    let weights = "model/weights.safetensors";
+    assert!(read(&format!("out/{weights}")) == read(&format!("whole/{weights}")));
+    assert_eq!(read("out/test.json"), read("whole/test.json"));
+    let [out, whole] = ["out", "whole"].map(|name| logs(&folder, name));
+    assert_eq!(out, whole);
+    assert_eq!(out.len(), 12);
+    check_seed_and_later_models(&folder, &text);
+}
+
+/// The epochs of a training, without what was measured.
+fn logs(folder: &Folder, output: &str) -> Vec<serde_json::Value> {
+    let text = fs::read_to_string(folder.0.join(output).join("history.jsonl")).unwrap();
+    let lines = text.lines().map(|line| {
+        let mut epoch: serde_json::Value = serde_json::from_str(line).unwrap();
+        for measured in ["seconds", "times", "verdict"] {
+            epoch[measured].take();
+        }
+        epoch
+    });
+    lines.collect()
+}
+
+/// A checkpoint goes on with its own seed only, and is removed by a training without one.
+fn check_seed_and_later_models(folder: &Folder, text: &str) {
+    let file = folder.0.join("t.yaml");
+    fs::write(&file, text.replace("epochs: 12", "epochs: 12, seed: 5")).unwrap();
+    let parts = [
+        "out/checkpoint is of the seed 0, and fit has 5",
+        "write `seed: 0`",
+    ];
+    folder.fail(&["train", "t.yaml", "--resume"], 2, &parts);
+    let told = folder.phalanx(&[
+        "train", "t.yaml", "--resume", "--epochs", "1", "--output", "new",
+    ]);
+    let told = String::from_utf8_lossy(&told.stderr).into_owned();
+    assert!(
+        told.contains("no checkpoint at new/checkpoint yet"),
+        "{told}"
+    );
+    assert!(folder.0.join("new/checkpoint/checkpoint.json").exists());
+    // A later model has no checkpoint of an earlier training beside it.
+    fs::write(&file, text.replace("save_freq: 3, ", "")).unwrap();
+    folder.succeed(&[
+        "train",
+        "t.yaml",
+        "--quiet",
+        "--epochs",
+        "1",
+        "--output",
+        "new",
+        "--overwrite",
+    ]);
+    assert!(folder.0.join("new/model/model.json").exists());
+    assert!(!folder.0.join("new/checkpoint").exists());
+}
+
+#[test]
+fn checkpoints_are_listed_checked_compared_and_removed() {
+    let folder = Folder::new("ckpt", "{adam: {learning_rate: 0.05}}");
+    let file = folder.0.join("t.yaml");
+    let text = fs::read_to_string(&file).unwrap();
+    let text = text.replace("epochs: 40", "epochs: 3, save_freq: epoch");
+    fs::write(&file, text).unwrap();
+    folder.succeed(&["train", "t.yaml", "--quiet"]);
+    let path = "out/checkpoint";
+    let run = |arguments: &[&str]| {
+        let output = folder.phalanx(&[&["ckpt"], arguments].concat());
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        (output.status.code(), text)
+    };
+    let (code, text) = run(&["ls", path]);
+    assert_eq!((code, text.lines().count()), (Some(0), 2), "{text}");
+    assert!(
+        text.contains("out/checkpoint: step ") && text.contains("3 epochs done"),
+        "{text}"
+    );
+    assert_eq!(run(&["verify", path]).0, Some(0));
+    let (code, text) = run(&["diff", path, path]);
+    assert_eq!((code, &*text), (Some(0), "equal\n"));
+    let (code, text) = run(&["diff", path, "out/checkpoint.1"]);
+    assert!(
+        code == Some(1) && text.contains("differs by up to "),
+        "{text}"
+    );
+    assert_eq!(run(&["export", path, "w.safetensors"]).0, Some(0));
+    let weights = fs::read(folder.0.join("out/checkpoint/weights.safetensors")).unwrap();
+    assert_eq!(fs::read(folder.0.join("w.safetensors")).unwrap(), weights);
+    let damaged = folder.0.join("out/checkpoint.1/weights.safetensors");
+    fs::write(damaged, &weights[1..]).unwrap();
+    let (code, text) = run(&["verify", path]);
+    assert!(
+        code == Some(1) && text.contains("out/checkpoint.1: damaged: "),
+        "{text}"
+    );
+    assert_eq!(run(&["prune", path]).0, Some(0));
+    assert_eq!(run(&["ls", path]).1.lines().count(), 1);
+    assert_eq!(run(&["ls", "nowhere"]).0, Some(2));
+}

@@ -1,0 +1,161 @@
+//! Trainings of several processes: workers, servers, an evaluator.
+
+use std::fs;
+use std::process::{Command, Stdio};
+
+use crate::Folder;
+
+#[test]
+fn two_workers_train_a_training_file_as_one_process_does() {
+    let folder = Folder::new("workers", "{adam: {learning_rate: 0.05}}");
+    let program = env!("CARGO_BIN_EXE_phalanx");
+    let test_line = |text: &str| {
+        let line = text.lines().find(|line| line.starts_with("test: "));
+        line.unwrap().to_owned()
+    };
+    let one = test_line(&folder.succeed(&["train", "t.yaml", "--progress", "plain"]));
+    let launch = ["launch", "--workers", "2", "--", program, "train", "t.yaml"];
+    let text = folder.succeed(&[&launch[..], &["--output", "two", "--progress", "plain"]].concat());
+    assert!(
+        text.contains("training on 2 workers, each on cpu:0: global batch 8"),
+        "{text}"
+    );
+    assert_eq!(
+        text.matches("epoch 40/40").count(),
+        1,
+        "one worker shows progress: {text}"
+    );
+    let two = test_line(&text);
+    for log in ["loss", "accuracy"] {
+        let (one, two) = (value_of(&one, log), value_of(&two, log));
+        assert!(
+            (one - two).abs() <= 2e-4 * one.abs().max(1.0),
+            "{log} {one} {two}"
+        );
+    }
+    let predicted = [["out", "predict"], ["two", "predict"]]
+        .map(|[run, command]| folder.succeed(&[command, run, "a.csv", "--format", "jsonl"]));
+    assert_eq!(predicted[0].lines().count(), predicted[1].lines().count());
+    // A model is there already, which neither worker may replace.
+    let again = [&launch[..], &["--output", "two"]].concat();
+    folder.fail(&again, 2, &["two has the model", "--overwrite"]);
+}
+
+#[test]
+fn a_strategy_of_one_process_is_refused_among_workers() {
+    let folder = Folder::new("mesh", "sgd");
+    let path = folder.0.join("t.yaml");
+    let text = fs::read_to_string(&path).unwrap() + "strategy: one_device\n";
+    fs::write(&path, text).unwrap();
+    let program = env!("CARGO_BIN_EXE_phalanx");
+    let launch = ["launch", "--workers", "2", "--", program, "train", "t.yaml"];
+    folder.fail(
+        &launch,
+        2,
+        &["`one_device` is for one process", "multi_worker"],
+    );
+}
+
+/// What an evaluator wrote for TensorBoard: loss by step.
+fn evaluated_losses(folder: &Folder) -> Vec<(i64, f64)> {
+    let run = phalanx_summary::Run::read(folder.0.join("out/evaluation/validation")).unwrap();
+    let points = &run.scalars["evaluation_loss_vs_iterations"];
+    points
+        .iter()
+        .map(|point| (point.step, point.value))
+        .collect()
+}
+
+/// Each checkpoint is evaluated as it comes, the last as the training's own test, and the best is kept.
+#[test]
+fn an_evaluator_follows_a_training_to_its_end() {
+    let folder = Folder::new("follow", "{adam: {learning_rate: 0.05}}");
+    let mut evaluator = Command::new(env!("CARGO_BIN_EXE_phalanx"));
+    evaluator
+        .args([
+            "evaluate", "--follow", "out", "--each", "--best", "accuracy", "--wait", "300",
+        ])
+        .current_dir(&folder.0)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let evaluator = evaluator.spawn().unwrap();
+    let trained = folder.succeed(&["train", "t.yaml", "--set", "fit.save_freq=epoch"]);
+    let output = evaluator.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{said}\n{error}");
+    let last = said.lines().last().unwrap();
+    // 40 epochs of four batches of 32 rows.
+    assert!(last.starts_with("step 160, epoch 40: "), "{last}");
+    let tested = trained
+        .lines()
+        .find(|line| line.starts_with("test: "))
+        .unwrap();
+    let tested = tested.strip_prefix("test: ").unwrap();
+    assert!(last.contains(tested), "{last} {tested}");
+    let mut best = said
+        .lines()
+        .filter(|line| line.ends_with("(the best so far)"));
+    let best = value_of(best.next_back().unwrap(), "accuracy");
+    let most = said.lines().map(|line| value_of(line, "accuracy"));
+    assert_eq!(best, most.fold(0.0, f64::max));
+    let again = folder.succeed(&["evaluate", "out/best"]);
+    assert_eq!(value_of(&again, "accuracy"), best, "{again}");
+    let losses = evaluated_losses(&folder);
+    assert_eq!(losses.len(), said.lines().count());
+    assert_eq!(losses.last().unwrap().0, 160);
+    // What comes later finds the training done; where that was never said it waits no longer than it is asked to.
+    assert!(
+        folder
+            .succeed(&["evaluate", "--follow", "out"])
+            .starts_with("step 160")
+    );
+    fs::remove_file(folder.0.join("out/checkpoint.done")).unwrap();
+    let waits = ["evaluate", "--follow", "out", "--wait", "1"];
+    folder.fail(&waits, 75, &["after the one of step 160", "for 1 seconds"]);
+    let nothing = ["evaluate", "--follow", "elsewhere", "--wait", "1"];
+    folder.fail(&nothing, 2, &["elsewhere"]);
+}
+
+#[test]
+fn an_evaluator_is_launched_beside_workers_and_servers() {
+    let folder = Folder::new("beside", "{adam: {learning_rate: 0.05}}");
+    let path = folder.0.join("t.yaml");
+    let text = fs::read_to_string(&path).unwrap() + "strategy: parameter_server\n";
+    fs::write(&path, text.replace("epochs: 40", "epochs: 6")).unwrap();
+    folder.succeed(&[
+        "launch",
+        "--workers",
+        "2",
+        "--ps",
+        "1",
+        "--evaluator",
+        "--logs",
+        "logs",
+        "--",
+        "phalanx",
+        "train",
+        "t.yaml",
+    ]);
+    let logs = fs::read_dir(folder.0.join("logs")).unwrap();
+    let of_it = logs.map(|file| file.unwrap().path()).find(|path| {
+        let name = path.file_name().unwrap().to_string_lossy();
+        name.contains("evaluator-0") && name.contains("out")
+    });
+    let said = fs::read_to_string(of_it.unwrap()).unwrap();
+    let last = said.lines().last().unwrap();
+    assert!(last.starts_with("step 24, epoch 6: "), "{said}");
+    assert_eq!(evaluated_losses(&folder).last().unwrap().0, 24);
+    // What several trained is used by one.
+    for run in ["out", "out/best"] {
+        assert!(folder.succeed(&["evaluate", run]).contains("accuracy"));
+    }
+}
+
+/// The value of a log in a line of results.
+pub(crate) fn value_of(line: &str, log: &str) -> f64 {
+    let (_, rest) = line.split_once(&format!("{log} ")).unwrap();
+    let end = rest.find(|c: char| !"0123456789.e-".contains(c));
+    rest[..end.unwrap_or(rest.len())].parse().unwrap()
+}
