@@ -1,16 +1,18 @@
 //! The whole crate against the CPU plugin (found, or installed): one plugin and one client with two devices for all tests.
 
+mod cache;
+mod custom_calls;
+mod memory;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use phalanx_pjrt::{
-    Buffer, CPU_PLUGIN, CacheOutcome, Client, CompileCache, CompileOptions, CustomCallAttribute,
-    CustomCallError, Element, ElementType, Executable, ExecuteOptions, Installer, LoadError,
-    OptionValue, OverrideValue, Platform, Plugin, PluginSearch, SharedBytes, StatusCode, bytes_of,
-    elements_of,
+    Buffer, CPU_PLUGIN, Client, CompileOptions, Element, ElementType, Executable, ExecuteOptions,
+    Installer, LoadError, OptionValue, OverrideValue, Platform, Plugin, PluginSearch, StatusCode,
+    bytes_of, elements_of,
 };
 
 const LONG: Duration = Duration::from_secs(60);
@@ -418,119 +420,6 @@ fn overrides_of_every_kind_are_accepted() {
     assert_eq!(values::<f32>(&run(&program, &[&x, &x])[0]), [2.0; 4]);
 }
 
-#[test]
-fn donated_arguments_are_dead_and_others_live() {
-    let program = compile(&increment(1024));
-    let mut state = array(&[1024], &[0.0f32; 1024]);
-    for _ in 0..100 {
-        let next = run(&program, &[&state]).remove(0);
-        assert!(state.is_deleted().unwrap());
-        state = next;
-    }
-    assert_eq!(values::<f32>(&state), [100.0; 1024]);
-    let kept = array(&[1024], &[1.0f32; 1024]);
-    let options = ExecuteOptions {
-        non_donatable: &[0],
-        ..ExecuteOptions::default()
-    };
-    let outputs = program.execute(&[&[&kept]], &options).unwrap().outputs;
-    assert_eq!(
-        (values::<f32>(&kept)[0], values::<f32>(&outputs[0][0])[0]),
-        (1.0, 2.0)
-    );
-    run(&program, &[&kept]);
-    for error in [
-        program
-            .execute(&[&[&kept]], &ExecuteOptions::default())
-            .unwrap_err(),
-        kept.to_host(LONG).unwrap_err(),
-    ] {
-        assert!(error.message.contains("donated"), "{error}");
-    }
-    let error = program
-        .execute(&[&[&kept]], &ExecuteOptions::default())
-        .unwrap_err();
-    assert!(
-        error.message.contains("pass the output that replaced it"),
-        "{error}"
-    );
-}
-
-/// Shared memory that tells when it is dropped.
-struct Watched {
-    words: Vec<[f32; 16]>,
-    offset: usize,
-    dropped: Arc<AtomicBool>,
-}
-
-impl AsRef<[u8]> for Watched {
-    fn as_ref(&self) -> &[u8] {
-        &bytes_of(self.words.as_flattened())[self.offset..self.offset + 64]
-    }
-}
-
-impl Drop for Watched {
-    fn drop(&mut self) {
-        self.dropped.store(true, Ordering::SeqCst);
-    }
-}
-
-fn wait_until(what: &str, condition: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !condition() {
-        assert!(start.elapsed() < LONG, "{what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
-#[test]
-fn shared_memory_lives_until_the_plugin_is_done() {
-    let program = compile(&increment(16));
-    for misalignment in [0, 4] {
-        let dropped = Arc::new(AtomicBool::new(false));
-        let mut watched = Watched {
-            words: vec![[3.0; 16]; 3],
-            offset: 0,
-            dropped: Arc::clone(&dropped),
-        };
-        watched.offset = bytes_of(watched.words.as_flattened())
-            .as_ptr()
-            .align_offset(64)
-            + misalignment;
-        let shared: SharedBytes = Arc::new(watched);
-        let buffer = client()
-            .buffer_shared(0, ElementType::F32, &[16], Arc::clone(&shared))
-            .unwrap();
-        let outputs = run(&program, &[&buffer]);
-        assert_eq!(values::<f32>(&outputs[0]), [4.0; 16]);
-        assert_eq!(
-            elements_of::<f32>((*shared).as_ref()),
-            [3.0; 16],
-            "donation must not write to shared memory"
-        );
-        drop(shared);
-        drop((buffer, outputs));
-        wait_until("the plugin never let go of the memory", || {
-            dropped.load(Ordering::SeqCst)
-        });
-    }
-    let dropped = Arc::new(AtomicBool::new(false));
-    let shared = Arc::new(Watched {
-        words: vec![[0.0; 16]; 2],
-        offset: 0,
-        dropped: Arc::clone(&dropped),
-    });
-    assert!(
-        client()
-            .buffer_shared(7, ElementType::F32, &[16], shared)
-            .is_err()
-    );
-    assert!(
-        dropped.load(Ordering::SeqCst),
-        "a refused buffer must not keep the memory"
-    );
-}
-
 fn all_reduce() -> String {
     let body = r#"%0 = "stablehlo.all_reduce"(%x) ({
         ^bb0(%a: tensor<f32>, %b: tensor<f32>):
@@ -597,78 +486,6 @@ fn two_devices_reduce_in_the_order_of_the_assignment() {
 }
 
 #[test]
-fn programs_are_serialised_and_cached() {
-    let dir = TempDir::new("cache");
-    let cache = CompileCache::open(&dir.0, CompileCache::DEFAULT_LIMIT).unwrap();
-    let options = CompileOptions::default();
-    let x = array(&[32], &[1.0f32; 32]);
-    let compile = |code: &str, options: &CompileOptions| {
-        let (program, outcome) = client()
-            .compile_cached(Some(&cache), code, options)
-            .unwrap();
-        assert_eq!(values::<f32>(&run(&program, &[&x, &x])[0]), [2.0; 32]);
-        outcome
-    };
-    assert!(!client().is_cached(&cache, &add(32), &options));
-    assert_eq!(compile(&add(32), &options), CacheOutcome::Stored);
-    assert!(client().is_cached(&cache, &add(32), &options));
-    assert_eq!(compile(&add(32), &options), CacheOutcome::Hit);
-    let entries = || {
-        std::fs::read_dir(&dir.0)
-            .unwrap()
-            .map(|e| e.unwrap().path())
-            .filter(|p| p.extension().is_some_and(|e| e == "exe"))
-    };
-    let entry = entries().next().unwrap();
-    let good = std::fs::read(&entry).unwrap();
-    let mut bad = good.clone();
-    bad[good.len() / 2] ^= 0x40;
-    for damaged in [&bad[..], &good[..good.len() / 2], b""] {
-        std::fs::write(&entry, damaged).unwrap();
-        assert_eq!(compile(&add(32), &options), CacheOutcome::Replaced);
-        assert_eq!(compile(&add(32), &options), CacheOutcome::Hit);
-    }
-    let level = |level| CompileOptions {
-        overrides: BTreeMap::from([(
-            "xla_backend_optimization_level".to_owned(),
-            OverrideValue::Int(level),
-        )]),
-        ..CompileOptions::default()
-    };
-    assert_eq!(compile(&add(32), &level(0)), CacheOutcome::Stored);
-    assert_eq!(compile(&add(32), &level(1)), CacheOutcome::Stored);
-    let one = Client::new(plugin(), &[("cpu_device_count", OptionValue::Int(1))]).unwrap();
-    let (_, outcome) = one
-        .compile_cached(Some(&cache), &add(32), &options)
-        .unwrap();
-    assert_eq!(
-        outcome,
-        CacheOutcome::Stored,
-        "a client with other devices has its own entry"
-    );
-    assert_eq!(entries().count(), 4);
-    let onednn = CompileOptions {
-        overrides: BTreeMap::from([("xla_cpu_use_onednn".to_owned(), OverrideValue::Bool(true))]),
-        ..CompileOptions::default()
-    };
-    assert!(matches!(
-        compile(&add(32), &onednn),
-        CacheOutcome::NotStored(_)
-    ));
-    assert_eq!(
-        client().compile_cached(None, &add(32), &options).unwrap().1,
-        CacheOutcome::Off
-    );
-    // SAFETY: they are no program at all.
-    assert!(unsafe { client().deserialize(b"garbage") }.is_err());
-    std::fs::remove_dir_all(&dir.0).unwrap();
-    assert!(matches!(
-        compile(&add(32), &options),
-        CacheOutcome::NotStored(_)
-    ));
-}
-
-#[test]
 fn programs_tell_their_memory_and_fingerprint() {
     let memory = compile(&increment(1024)).memory_stats().unwrap();
     assert_eq!(
@@ -681,199 +498,6 @@ fn programs_tell_their_memory_and_fingerprint() {
         fingerprint.as_ref().is_ok_and(|print| !print.is_empty())
             || fingerprint.is_err_and(|error| error.is_unimplemented())
     );
-}
-
-fn call(name: &str, config: &str) -> String {
-    let t = "tensor<4xf32>";
-    let body = format!(
-        "%0 = stablehlo.custom_call @{name}(%x) {{api_version = 4 : i32, has_side_effect = true, backend_config = {{{config}}}}} : ({t}) -> {t}\nreturn %0 : {t}"
-    );
-    module(&format!("%x: {t}"), t, &body)
-}
-
-/// Runs a one-call program and gives the result or the error, wherever it appears.
-fn outcome(code: &str) -> Result<Vec<f32>, phalanx_pjrt::PjrtError> {
-    let x = array(&[4], &[1.0f32, 2.0, 3.0, 4.0]);
-    let run = compile(code).execute(
-        &[&[&x]],
-        &ExecuteOptions {
-            launch_id: 42,
-            ..ExecuteOptions::default()
-        },
-    )?;
-    run.done[0].wait(LONG)?;
-    Ok(elements_of(&run.outputs[0][0].to_host(LONG)?))
-}
-
-#[test]
-fn custom_calls_compute_and_read_attributes() {
-    let seen = Arc::new(AtomicU64::new(0));
-    let run_id = Arc::clone(&seen);
-    client()
-        .register_custom_call("test.scale", move |call| {
-            run_id.store(call.run_id()?.cast_unsigned(), Ordering::SeqCst);
-            assert_eq!(
-                (call.operands(), call.results(), call.device_ordinal()?),
-                (1, 1, 0)
-            );
-            assert_eq!(call.operand_shape(0)?, (ElementType::F32, &[4i64][..]));
-            assert_eq!(
-                call.attribute("label")?,
-                CustomCallAttribute::Text("a label")
-            );
-            assert_eq!(call.attribute("half")?, CustomCallAttribute::Float(0.5));
-            assert_eq!(call.attribute("flag")?, CustomCallAttribute::Bool(true));
-            assert_eq!(
-                call.attribute("list")?,
-                CustomCallAttribute::Ints(vec![1, -2])
-            );
-            assert_eq!(
-                call.attribute("reals")?,
-                CustomCallAttribute::Floats(vec![1.5, 2.5])
-            );
-            let missing = call.attribute("absent").unwrap_err().message;
-            assert!(
-                missing.contains("absent") && missing.contains("factor"),
-                "{missing}"
-            );
-            let factor = call.int("factor")? as f32;
-            let (input, output) = (call.operand::<f32>(0)?, call.result::<f32>(0)?);
-            assert!(call.result::<f32>(0).is_err() && call.result_bytes(1).is_err());
-            output
-                .iter_mut()
-                .zip(input)
-                .for_each(|(output, input)| *output = input * factor);
-            Ok(())
-        })
-        .unwrap();
-    let config = "factor = 3 : i64, label = \"a label\", half = 0.5 : f32, flag = true, list = array<i64: 1, -2>, reals = array<f64: 1.5, 2.5>";
-    assert_eq!(
-        outcome(&call("test.scale", config)).unwrap(),
-        [3.0, 6.0, 9.0, 12.0]
-    );
-    assert_eq!(seen.load(Ordering::SeqCst), 42);
-    let again = client()
-        .register_custom_call("test.scale", |_| Ok(()))
-        .unwrap_err();
-    assert_eq!(again.code, StatusCode::AlreadyExists);
-    assert!(
-        client()
-            .register_custom_call("bad name", |_| Ok(()))
-            .unwrap_err()
-            .message
-            .contains("bad name")
-    );
-}
-
-#[test]
-fn handlers_that_fail_or_panic_give_errors() {
-    let register = |name: &str,
-                    handler: fn(
-        &mut phalanx_pjrt::CustomCallFrame<'_>,
-    ) -> Result<(), CustomCallError>| {
-        client().register_custom_call(name, handler).unwrap();
-    };
-    register("test.panic", |_| panic!("the handler fell over"));
-    register("test.refuse", |_| {
-        Err(CustomCallError::new(
-            StatusCode::DeadlineExceeded,
-            "rank 3 is missing",
-        ))
-    });
-    register("test.wrong", |call| call.operand::<i32>(0).map(drop));
-    let error = outcome(&call("test.panic", "")).unwrap_err();
-    assert!(
-        error
-            .message
-            .contains("custom call `test.panic`: panicked: the handler fell over"),
-        "{error}"
-    );
-    let error = outcome(&call("test.refuse", "")).unwrap_err();
-    assert!(
-        error.code == StatusCode::DeadlineExceeded && error.message.contains("rank 3 is missing"),
-        "{error}"
-    );
-    let error = outcome(&call("test.wrong", "")).unwrap_err();
-    assert!(
-        error.message.contains("type f32") && error.message.contains("expects i32"),
-        "{error}"
-    );
-    let error = client()
-        .compile(&call("test.unregistered", ""), &CompileOptions::default())
-        .unwrap_err();
-    assert!(error.message.contains("test.unregistered"), "{error}");
-}
-
-#[test]
-fn an_operand_that_is_a_result_is_given_as_the_result_only() {
-    client()
-        .register_custom_call("test.in_place", |call| {
-            let error = call.operand::<f32>(0).unwrap_err().message;
-            assert!(error.contains("shares its memory with result 0"), "{error}");
-            call.result::<f32>(0)?
-                .iter_mut()
-                .for_each(|value| *value += 10.0);
-            Ok(())
-        })
-        .unwrap();
-    let alias = "output_operand_aliases = [#stablehlo.output_operand_alias<output_tuple_indices = [], operand_index = 0, operand_tuple_indices = []>], backend_config";
-    let code = call("test.in_place", "").replace("backend_config", alias);
-    assert_eq!(outcome(&code).unwrap(), [11.0, 12.0, 13.0, 14.0]);
-}
-
-#[test]
-fn waits_end_at_their_deadline_and_the_work_goes_on() {
-    client()
-        .register_custom_call("test.slow", |call| {
-            std::thread::sleep(Duration::from_secs(3));
-            call.result::<f32>(0)?.fill(1.0);
-            Ok(())
-        })
-        .unwrap();
-    // XLA runs small programs inside `execute`; the product makes this one big enough for a thread.
-    let code = module(
-        "%x: tensor<64x64xf32>",
-        "tensor<4xf32>",
-        "%0 = stablehlo.dot_general %x, %x, contracting_dims = [1] x [0] : (tensor<64x64xf32>, tensor<64x64xf32>) -> tensor<64x64xf32>
-         %1 = stablehlo.slice %0 [0:1, 0:4] : (tensor<64x64xf32>) -> tensor<1x4xf32>
-         %2 = stablehlo.reshape %1 : (tensor<1x4xf32>) -> tensor<4xf32>
-         %3 = stablehlo.custom_call @test.slow(%2) {api_version = 4 : i32, has_side_effect = true} : (tensor<4xf32>) -> tensor<4xf32>
-         return %3 : tensor<4xf32>",
-    );
-    let x = client()
-        .buffer(1, ElementType::F32, &[64, 64], &[0; 64 * 64 * 4])
-        .unwrap();
-    let options = CompileOptions {
-        device_assignment: Some(vec![1]),
-        ..CompileOptions::default()
-    };
-    let program = client().compile(&code, &options).unwrap();
-    let start = Instant::now();
-    let run = program
-        .execute(&[&[&x]], &ExecuteOptions::default())
-        .unwrap();
-    let output = &run.outputs[0][0];
-    assert!(
-        start.elapsed() < Duration::from_secs(2),
-        "the program ran inside execute"
-    );
-    let short = Duration::from_millis(20);
-    assert!(!run.done[0].is_ready().unwrap());
-    assert!(run.done[0].wait(short).unwrap_err().is_timeout());
-    assert!(output.to_host(short).unwrap_err().is_timeout());
-    assert!(
-        output
-            .copy_to(&mut [0; 16], short)
-            .unwrap_err()
-            .is_timeout()
-    );
-    let (sender, receiver) = std::sync::mpsc::channel();
-    run.done[0]
-        .on_ready(move |result| sender.send(result).unwrap())
-        .unwrap();
-    receiver.recv_timeout(LONG).unwrap().unwrap();
-    assert!(run.done[0].is_ready().unwrap());
-    assert_eq!(values::<f32>(output), [1.0; 4]);
 }
 
 /// 1.6 million squared floats: as an output, or (20 TB) only in between.
@@ -899,17 +523,12 @@ fn a_program_that_needs_too_much_memory_is_an_error() {
     }
 }
 
-#[test]
-fn values_may_be_dropped_in_any_order() {
-    let client = Client::new(plugin(), &[("cpu_device_count", OptionValue::Int(1))]).unwrap();
-    let program = client.compile(&add(8), &CompileOptions::default()).unwrap();
-    let x = client.buffer(0, ElementType::F32, &[8], &[0; 32]).unwrap();
-    drop(client);
-    let run = program
-        .execute(&[&[&x, &x]], &ExecuteOptions::default())
-        .unwrap();
-    drop((program, x));
-    assert_eq!(run.outputs[0][0].to_host(LONG).unwrap(), [0; 32]);
+fn wait_until(what: &str, condition: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < LONG, "{what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 #[test]

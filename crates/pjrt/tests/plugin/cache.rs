@@ -1,0 +1,95 @@
+//! Compiled programs on disk.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use phalanx_pjrt::{
+    CacheOutcome, Client, CompileCache, CompileOptions, OptionValue, OverrideValue,
+};
+
+use crate::{TempDir, add, array, client, plugin, run, values};
+
+/// The programs in a cache.
+fn entries(dir: &TempDir) -> impl Iterator<Item = PathBuf> {
+    let files = std::fs::read_dir(&dir.0).unwrap();
+    let paths = files.map(|entry| entry.unwrap().path());
+    paths.filter(|path| path.extension().is_some_and(|end| end == "exe"))
+}
+
+#[test]
+fn programs_are_serialised_and_cached() {
+    let dir = TempDir::new("cache");
+    let cache = CompileCache::open(&dir.0, CompileCache::DEFAULT_LIMIT).unwrap();
+    let options = CompileOptions::default();
+    let x = array(&[32], &[1.0f32; 32]);
+    let compile = |code: &str, options: &CompileOptions| {
+        let (program, outcome) = client()
+            .compile_cached(Some(&cache), code, options)
+            .unwrap();
+        assert_eq!(values::<f32>(&run(&program, &[&x, &x])[0]), [2.0; 32]);
+        outcome
+    };
+    assert!(!client().is_cached(&cache, &add(32), &options));
+    assert_eq!(compile(&add(32), &options), CacheOutcome::Stored);
+    assert!(client().is_cached(&cache, &add(32), &options));
+    assert_eq!(compile(&add(32), &options), CacheOutcome::Hit);
+    let entry = entries(&dir).next().unwrap();
+    let good = std::fs::read(&entry).unwrap();
+    let mut bad = good.clone();
+    bad[good.len() / 2] ^= 0x40;
+    for damaged in [&bad[..], &good[..good.len() / 2], b""] {
+        std::fs::write(&entry, damaged).unwrap();
+        assert_eq!(compile(&add(32), &options), CacheOutcome::Replaced);
+        assert_eq!(compile(&add(32), &options), CacheOutcome::Hit);
+    }
+    // SAFETY: they are no program at all.
+    assert!(unsafe { client().deserialize(b"garbage") }.is_err());
+}
+
+#[test]
+fn a_cache_tells_options_and_clients_apart() {
+    let dir = TempDir::new("cache-options");
+    let cache = CompileCache::open(&dir.0, CompileCache::DEFAULT_LIMIT).unwrap();
+    let options = CompileOptions::default();
+    let compile = |code: &str, options: &CompileOptions| {
+        let compiled = client().compile_cached(Some(&cache), code, options);
+        compiled.unwrap().1
+    };
+    assert_eq!(compile(&add(32), &options), CacheOutcome::Stored);
+    let level = |level| CompileOptions {
+        overrides: BTreeMap::from([(
+            "xla_backend_optimization_level".to_owned(),
+            OverrideValue::Int(level),
+        )]),
+        ..CompileOptions::default()
+    };
+    assert_eq!(compile(&add(32), &level(0)), CacheOutcome::Stored);
+    assert_eq!(compile(&add(32), &level(1)), CacheOutcome::Stored);
+    let one = Client::new(plugin(), &[("cpu_device_count", OptionValue::Int(1))]).unwrap();
+    let (_, outcome) = one
+        .compile_cached(Some(&cache), &add(32), &options)
+        .unwrap();
+    assert_eq!(
+        outcome,
+        CacheOutcome::Stored,
+        "a client with other devices has its own entry"
+    );
+    assert_eq!(entries(&dir).count(), 4);
+    let onednn = CompileOptions {
+        overrides: BTreeMap::from([("xla_cpu_use_onednn".to_owned(), OverrideValue::Bool(true))]),
+        ..CompileOptions::default()
+    };
+    assert!(matches!(
+        compile(&add(32), &onednn),
+        CacheOutcome::NotStored(_)
+    ));
+    assert_eq!(
+        client().compile_cached(None, &add(32), &options).unwrap().1,
+        CacheOutcome::Off
+    );
+    std::fs::remove_dir_all(&dir.0).unwrap();
+    assert!(matches!(
+        compile(&add(32), &options),
+        CacheOutcome::NotStored(_)
+    ));
+}
