@@ -40,17 +40,25 @@ fn dry_run(service: &Service, options: &[&str], args: &[&str]) -> Json {
     serde_json::from_str::<Json>(&plan).unwrap()["estimate"].clone()
 }
 
-#[test]
-fn memory_time_and_cost_are_estimated_from_flops_and_prices() {
+/// A service whose folder has the job, the training file and the prices; none where there is no program to estimate with.
+fn service(name: &str) -> Option<Service> {
     let program = Path::new(env!("CARGO_BIN_EXE_phalanx-jobs"));
     if !program.with_file_name("phalanx").is_file() {
         eprintln!("skipped: build phalanx-cli first");
-        return;
+        return None;
     }
-    let service = Service::new("estimate");
+    let service = Service::new(name);
     digits::write(&service.folder);
     fs::write(service.folder.join("job.yaml"), JOB).unwrap();
     fs::write(service.folder.join("prices.yaml"), PRICES).unwrap();
+    Some(service)
+}
+
+#[test]
+fn memory_time_and_cost_are_estimated_from_flops_and_prices() {
+    let Some(service) = service("estimate") else {
+        return;
+    };
     let estimate = dry_run(
         &service,
         &["--prices", "prices.yaml"],
@@ -81,7 +89,13 @@ fn memory_time_and_cost_are_estimated_from_flops_and_prices() {
     let cost = 2.5 * seconds / 3600.0;
     assert!((number("cost") - cost).abs() < 1e-9 * cost, "{estimate:#}");
     assert_eq!(estimate["currency"], "EUR");
+}
 
+#[test]
+fn what_has_no_price_is_named_in_an_estimate() {
+    let Some(service) = service("estimate-no-price") else {
+        return;
+    };
     let whole = dry_run(
         &service,
         &[],

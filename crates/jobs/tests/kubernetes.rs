@@ -8,7 +8,7 @@ mod service;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use pods::{Cluster, TOKEN};
@@ -284,26 +284,19 @@ fn validator(folder: &Path) -> Option<PathBuf> {
     made.then(|| venv.join("bin/kubernetes-validate"))
 }
 
+/// The plan of the job in `config.yaml`.
+fn dry_run(service: &Service, to: &str, more: &[&str]) -> Json {
+    let start = "submit training demo --config config.yaml --dry-run --format json --to";
+    let start: Vec<&str> = start.split(' ').chain([to]).collect();
+    let plan = service.ok(&[&start, more].concat());
+    serde_json::from_str(&plan).unwrap()
+}
+
 #[test]
 fn the_articles_job_is_accepted_unchanged_by_all_executors_and_its_objects_are_valid() {
     let service = Service::new("article");
     fs::write(service.folder.join("config.yaml"), ARTICLE).unwrap();
-    let dry = |to: &str, more: &[&str]| {
-        let start = [
-            "submit",
-            "training",
-            "demo",
-            "--config",
-            "config.yaml",
-            "--to",
-            to,
-            "--dry-run",
-            "--format",
-            "json",
-        ];
-        let plan = service.ok(&[&start, more].concat());
-        serde_json::from_str::<Json>(&plan).unwrap()
-    };
+    let dry = |to: &str, more: &[&str]| dry_run(&service, to, more);
     for to in ["local", "slurm", "kubernetes"] {
         let plan = dry(to, &["--", "--epochs", "3"]);
         let tasks = plan["tasks"].as_array().unwrap();
@@ -384,15 +377,8 @@ END
 exec python3 server.py 2> server.log
 "#;
 
-#[test]
-fn a_cluster_is_asked_by_https_with_the_clients_certificate() {
-    let has = |name: &str| Command::new(name).arg("version").output().is_ok();
-    if !has("openssl") || !has("python3") {
-        eprintln!("skipped: install openssl and python3");
-        return;
-    }
-    let service = Service::new("https");
-    let folder = &service.folder;
+/// The server of `SECURE`, and its port.
+fn secure_server(folder: &Path) -> (Child, String) {
     let mut server = Command::new("bash")
         .args(["-c", SECURE])
         .current_dir(folder)
@@ -406,7 +392,19 @@ fn a_cluster_is_asked_by_https_with_the_clients_certificate() {
         );
         std::thread::sleep(Duration::from_millis(20));
     }
-    let port = fs::read_to_string(folder.join("port")).unwrap();
+    (server, fs::read_to_string(folder.join("port")).unwrap())
+}
+
+#[test]
+fn a_cluster_is_asked_by_https_with_the_clients_certificate() {
+    let has = |name: &str| Command::new(name).arg("version").output().is_ok();
+    if !has("openssl") || !has("python3") {
+        eprintln!("skipped: install openssl and python3");
+        return;
+    }
+    let service = Service::new("https");
+    let folder = &service.folder;
+    let (mut server, port) = secure_server(folder);
     for (name, authority, client, expected) in [
         (
             "known",

@@ -271,6 +271,10 @@ mod tests {
                 (300, text("ü")),
             ],
         );
+    }
+
+    #[test]
+    fn settings_are_the_bytes_that_tensorflow_writes() {
         let metric = HParamMetric {
             tag: "epoch_loss".into(),
             run: "validation".into(),
@@ -301,6 +305,10 @@ mod tests {
             include_bytes!("../../../tests/golden/tensorboard/hparams.v2"),
             &events,
         );
+    }
+
+    #[test]
+    fn graphs_are_the_bytes_that_tensorflow_writes() {
         let nodes = [
             GraphNode {
                 name: "x".into(),

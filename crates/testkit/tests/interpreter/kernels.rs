@@ -92,6 +92,23 @@ fn normalisations_of_every_kind() {
     }
 }
 
+/// Given x, gamma, beta, the residual and a cotangent: the gradients by all but the last, then mean, variance and result.
+fn normalisation_and_gradients(mask: Mask, v: &[Tensor]) -> Vec<Tensor> {
+    let [mean, variance, z] = normal(&v[0]);
+    let spread = |x: &Tensor| x.broadcast_in(&[3, 2, 4], &[2]);
+    let y = z * spread(&v[1]) + spread(&v[2]);
+    let y = match mask {
+        Mask::None => y,
+        Mask::Beta(activation) => ramped(activation, &y),
+        Mask::Output => ramped(FusedActivation::Relu, &(y + &v[3])),
+    };
+    let wrt = if mask == Mask::Output { 4 } else { 3 };
+    let wrt: Vec<&Tensor> = v[..wrt].iter().collect();
+    let found = gradients(&(&y * &v[4]).sum_all(), &wrt);
+    let found = found.into_iter().map(|gradient| gradient.unwrap());
+    found.chain([mean, variance, y]).collect()
+}
+
 /// The gradients of a normalisation, by the derivatives of plain ops.
 #[test]
 fn gradients_of_normalisations() {
@@ -103,23 +120,8 @@ fn gradients_of_normalisations() {
     ];
     let (images, channel) = (f64s([3, 2, 4]), f64s([4]));
     for mask in masks {
-        // Given x, gamma, beta, the residual and a cotangent; the gradients by all but the last.
         let shapes = [&images, &channel, &channel, &images, &images].map(Clone::clone);
-        let plain = program(&shapes, |v| {
-            let [mean, variance, z] = normal(&v[0]);
-            let spread = |x: &Tensor| x.broadcast_in(&[3, 2, 4], &[2]);
-            let y = z * spread(&v[1]) + spread(&v[2]);
-            let y = match mask {
-                Mask::None => y,
-                Mask::Beta(activation) => ramped(activation, &y),
-                Mask::Output => ramped(FusedActivation::Relu, &(y + &v[3])),
-            };
-            let wrt = if mask == Mask::Output { 4 } else { 3 };
-            let wrt: Vec<&Tensor> = v[..wrt].iter().collect();
-            let found = gradients(&(&y * &v[4]).sum_all(), &wrt);
-            let found = found.into_iter().map(|gradient| gradient.unwrap());
-            found.chain([mean, variance, y]).collect()
-        });
+        let plain = program(&shapes, |v| normalisation_and_gradients(mask, v));
         let given = inputs(&shapes);
         let mut expected = run(&plain, &given);
         let tail = expected.split_off(expected.len() - 3);

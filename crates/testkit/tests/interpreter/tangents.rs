@@ -153,6 +153,11 @@ fn elementwise() -> Vec<Row> {
                 x.is_finite().convert(DType::F64),
             ]
         }),
+    ]
+}
+
+fn of_two_and_random() -> Vec<Row> {
+    vec![
         ("of two", vec![vec![7], vec![7]], |x| {
             let (a, b) = (&x[0], &x[1]);
             let base = &(a + 2.5);
@@ -387,7 +392,14 @@ fn exchanged() -> Vec<Row> {
 }
 
 fn table() -> Vec<(Row, usize)> {
-    let alone = [elementwise(), moving(), contracted(), looped()].concat();
+    let alone = [
+        elementwise(),
+        of_two_and_random(),
+        moving(),
+        contracted(),
+        looped(),
+    ]
+    .concat();
     let alone = alone.into_iter().map(|row| (row, 1));
     alone
         .chain(exchanged().into_iter().map(|row| (row, 2)))
