@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use phalanx::data::Dataset;
+use phalanx::data::{Dataset, HostTensor};
 use phalanx_cli::config::{Data, parse};
 use phalanx_cli::data_facts::Facts;
 use phalanx_cli::rows::{Rows, load, to_predict};

@@ -25,50 +25,73 @@ fn named(label: &str) -> CsvOptions {
 /// Bytes, options, and what the error must name: the place, the finding and the next action.
 type Malformed = (Vec<u8>, CsvOptions, &'static [&'static str]);
 
-/// One case a line.
-#[rustfmt::skip]
-fn malformed() -> Vec<Malformed> {
-    let default = CsvOptions::default;
-    let regression = || CsvOptions {
+fn default() -> CsvOptions {
+    CsvOptions::default()
+}
+
+fn regression() -> CsvOptions {
+    CsvOptions {
         kind: LabelKind::Value,
         ..default()
-    };
-    let header = |header| CsvOptions {
+    }
+}
+
+fn header(header: Header) -> CsvOptions {
+    CsvOptions {
         header,
         ..default()
-    };
-    let index = |index| CsvOptions {
+    }
+}
+
+fn index(index: usize) -> CsvOptions {
+    CsvOptions {
         label: LabelColumn::Index(index),
         ..default()
-    };
-    let dims = |features: &[usize]| CsvOptions {
+    }
+}
+
+fn dims(features: &[usize]) -> CsvOptions {
+    CsvOptions {
         features: features.to_vec(),
         ..default()
-    };
-    let delimiter = |delimiter| CsvOptions {
+    }
+}
+
+fn delimiter(delimiter: char) -> CsvOptions {
+    CsvOptions {
         delimiter,
         ..default()
-    };
-    let rows = |max_rows| CsvOptions {
+    }
+}
+
+fn rows(max_rows: usize) -> CsvOptions {
+    CsvOptions {
         max_rows,
         ..default()
-    };
-    let columns = |max_columns| CsvOptions {
+    }
+}
+
+fn columns(max_columns: usize) -> CsvOptions {
+    CsvOptions {
         max_columns,
         ..default()
-    };
-    let bytes = |max_bytes| CsvOptions {
+    }
+}
+
+fn bytes(max_bytes: u64) -> CsvOptions {
+    CsvOptions {
         max_bytes,
         ..default()
-    };
-    let good = gzip(b"1,2,0\n3,4,1\n5,6,0\n");
-    let mut flipped = good.clone();
-    flipped[10] = 7;
-    let mut bad_crc = good.clone();
-    let at = bad_crc.len() - 6;
-    bad_crc[at] ^= 1;
-    let long = [b"1,".repeat(100_000), b"0\n".to_vec()].concat();
-    let b = |text: &str| text.as_bytes().to_vec();
+    }
+}
+
+fn b(text: &str) -> Vec<u8> {
+    text.as_bytes().to_vec()
+}
+
+/// Rows that differ in length, and values that are no numbers or classes: one case a line, as in the tables below.
+#[rustfmt::skip]
+fn rows_and_values() -> Vec<Malformed> {
     vec![
         (b(""), default(), &["line 1", "no line of text", "check that the file"]),
         (b("\n\n\n"), default(), &["line 4", "no line of text", "check"]),
@@ -114,6 +137,14 @@ fn malformed() -> Vec<Malformed> {
         (b("1,2,0\n3,4,nan\n"), default(), &["line 2, column 3", "expected a class", "missing value"]),
         (b("1,2,0\n3,4,nan\n"), regression(), &["line 2, column 3", "expected a number", "missing value"]),
         (b("1,2,0\n3,4,inf\n"), regression(), &["line 2, column 3", "\"inf\"", "range of f32"]),
+    ]
+}
+
+/// Texts that do not agree with the options, or go beyond their limits.
+#[rustfmt::skip]
+fn options_and_limits() -> Vec<Malformed> {
+    let long = [b"1,".repeat(100_000), b"0\n".to_vec()].concat();
+    vec![
         (b("1,x,0\n3,4,1\n"), default(), &["line 1, column 2", "\"x\" in a first line", "whether there is a header"]),
         (b("a,b,c\n3,4,1\n"), header(Header::No), &["line 1, column 1", "\"a\"", "correct the value"]),
         (b("1\n2\n"), default(), &["line 1", "single column", "check the delimiter"]),
@@ -142,6 +173,19 @@ fn malformed() -> Vec<Malformed> {
         (gzip(&b"1,0\n".repeat(1 << 20)), bytes(1 << 20), &["line 262145", "more than 1048576 bytes", "raise max_bytes"]),
         (gzip(&vec![b'1'; 1 << 26]), default(), &["line 1", "line of more than", "check the line ends"]),
         (gzip(&vec![b'\n'; 1 << 20]), bytes(1000), &["line 1001", "more than 1000 bytes", "raise max_bytes"]),
+    ]
+}
+
+/// Quotes, line ends, encodings, and damaged gzip.
+#[rustfmt::skip]
+fn quotes_and_bytes() -> Vec<Malformed> {
+    let good = gzip(b"1,2,0\n3,4,1\n5,6,0\n");
+    let mut flipped = good.clone();
+    flipped[10] = 7;
+    let mut bad_crc = good.clone();
+    let at = bad_crc.len() - 6;
+    bad_crc[at] ^= 1;
+    vec![
         (b("1,2,0\n\"3,4,1\n5,6,0\n"), default(), &["line 2, column 1", "not closed", "close it"]),
         (b("1,2,0\n3,4,\"1"), default(), &["line 2, column 3", "not closed", "close it"]),
         (b("1,2,0\n\"3\"4,5,1\n"), default(), &["line 2, column 1", "after a closing quote", "remove the text"]),
@@ -166,6 +210,10 @@ fn malformed() -> Vec<Malformed> {
         ([&good[..], b"garbage"].concat(), default(), &["line 4", "gzip data", "again"]),
         (b"\x1f\x8b\x08\xffxxxxxxxxxxxx".to_vec(), default(), &["line 1", "gzip data", "again"]),
     ]
+}
+
+fn malformed() -> Vec<Malformed> {
+    [rows_and_values(), options_and_limits(), quotes_and_bytes()].concat()
 }
 
 /// What is wrong with the error of a text, or with its being read.

@@ -45,18 +45,24 @@ fn accuracy_is_resolved_from_the_shapes() {
     compare(&cases);
 }
 
-/// What the records do not hold: targets, predictions, weights and the result by hand.
-#[test]
-fn rare_inputs_count_as_documented() {
-    let f32s = |dims: &[usize], values: &[f32]| HostTensor::new(dims, values);
-    let classes = |values: &[i32]| HostTensor::new([values.len()], values);
+/// A metric with targets, predictions, weights and the result by hand.
+type Rare = (Metric, HostTensor, HostTensor, Option<[f32; 2]>, f64);
+
+fn f32s(dims: &[usize], values: &[f32]) -> HostTensor {
+    HostTensor::new(dims, values)
+}
+
+fn classes(values: &[i32]) -> HostTensor {
+    HostTensor::new([values.len()], values)
+}
+
+fn rare_scores() -> [Rare; 4] {
     let logits = Metric::from(Accuracy).bound(
         Some(&BinaryCrossentropy::from_logits().into()),
         f32s(&[4, 1], &[0.0; 4]).shape(),
     );
-    let auc = Metric::from(Auc::default().thresholds([0.25, 0.5, 0.75]));
     let scores = f32s(&[3, 2], &[0.1, 0.9, 0.8, 0.2, f32::NAN, f32::NAN]);
-    let cases = [
+    [
         // 0.3 is a logit for yes.
         (
             logits,
@@ -88,6 +94,12 @@ fn rare_inputs_count_as_documented() {
             None,
             1.0 / 3.0,
         ),
+    ]
+}
+
+fn rare_thresholds_and_weights() -> [Rare; 4] {
+    let auc = Metric::from(Auc::default().thresholds([0.25, 0.5, 0.75]));
+    [
         // A score at the threshold is a no; an infinite one is in no top.
         (
             BinaryAccuracy::default().into(),
@@ -119,7 +131,13 @@ fn rare_inputs_count_as_documented() {
             None,
             0.75 * 0.5 + 0.5,
         ),
-    ];
+    ]
+}
+
+/// What the records do not hold.
+#[test]
+fn rare_inputs_count_as_documented() {
+    let cases = [rare_scores(), rare_thresholds_and_weights()].concat();
     let mut batch = Batch::default();
     for (metric, y_true, y_pred, weight, _) in &cases {
         let (y_true, y_pred) = (batch.input(y_true.clone()), batch.input(y_pred.clone()));

@@ -83,25 +83,7 @@ fn tensorboard_reads_tags_values_histograms_images_settings_and_the_graph() {
         "worker-0",
     ];
     for name in runs {
-        let ours = Run::read(folder.join(name)).unwrap();
-        let theirs = &theirs["runs"][name];
-        let scalars = theirs["scalars"].as_object().unwrap();
-        assert!(!scalars.is_empty() || name == "worker-0", "{name}");
-        assert_eq!(scalars.len(), ours.scalars.len(), "{name}: {scalars:?}");
-        for (tag, points) in &ours.scalars {
-            let ours: Vec<_> = points.iter().map(|p| (p.step, p.value)).collect();
-            let theirs: Vec<(i64, f64)> = serde_json::from_value(scalars[tag].clone()).unwrap();
-            assert_eq!(ours, theirs, "{name} {tag}");
-        }
-        for (tag, histograms) in &ours.histograms {
-            let ours: Vec<_> = histograms
-                .iter()
-                .map(|(step, histogram)| (*step, histogram.0.clone()))
-                .collect();
-            let theirs = theirs["histograms"][tag].clone();
-            let theirs: Vec<(i64, Vec<[f64; 3]>)> = serde_json::from_value(theirs).unwrap();
-            assert_eq!(ours, theirs, "{name} {tag}");
-        }
+        check_run(&folder, name, &theirs["runs"][name]);
     }
     let train = &theirs["runs"]["train"];
     let losses: Vec<(i64, f64)> =
@@ -132,4 +114,26 @@ fn tensorboard_reads_tags_values_histograms_images_settings_and_the_graph() {
     assert_eq!(graph["dense"]["shape"], serde_json::json!([[-1, 3]]));
     assert_eq!(theirs["hparams"]["learning_rate"], 0.05);
     std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// TensorBoard reads of a run what we read of it.
+fn check_run(folder: &Path, name: &str, theirs: &Value) {
+    let ours = Run::read(folder.join(name)).unwrap();
+    let scalars = theirs["scalars"].as_object().unwrap();
+    assert!(!scalars.is_empty() || name == "worker-0", "{name}");
+    assert_eq!(scalars.len(), ours.scalars.len(), "{name}: {scalars:?}");
+    for (tag, points) in &ours.scalars {
+        let ours: Vec<_> = points.iter().map(|p| (p.step, p.value)).collect();
+        let theirs: Vec<(i64, f64)> = serde_json::from_value(scalars[tag].clone()).unwrap();
+        assert_eq!(ours, theirs, "{name} {tag}");
+    }
+    for (tag, histograms) in &ours.histograms {
+        let ours: Vec<_> = histograms
+            .iter()
+            .map(|(step, histogram)| (*step, histogram.0.clone()))
+            .collect();
+        let theirs = theirs["histograms"][tag].clone();
+        let theirs: Vec<(i64, Vec<[f64; 3]>)> = serde_json::from_value(theirs).unwrap();
+        assert_eq!(ours, theirs, "{name} {tag}");
+    }
 }

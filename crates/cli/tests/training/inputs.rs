@@ -83,10 +83,7 @@ fn columns_of_several_inputs_are_found_by_their_names() {
     folder.succeed(&["train", "t.yaml", "--quiet"]);
     // In any order and with others between them.
     let write = |name: &str, text: &str| fs::write(folder.0.join(name), text).unwrap();
-    write(
-        "as-was.csv",
-        "price,item,user,clicked\n3,1,0,1\n4,2,4,0\n",
-    );
+    write("as-was.csv", "price,item,user,clicked\n3,1,0,1\n4,2,4,0\n");
     write("other.csv", "user,shop,price,item\n0,x,3,1\n4,y,4,2\n");
     let predicted =
         ["as-was.csv", "other.csv"].map(|file| folder.succeed(&["predict", "out", file]));

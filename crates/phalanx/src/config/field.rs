@@ -270,78 +270,64 @@ fn number_words(least: Bound<f64>, most: Bound<f64>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+
+    /// A kind, its words, a value that it takes, and one that it does not, as JSON.
+    const CASES: [(Kind, &str, &str, &str); 14] = [
+        (Kind::Bool, "true or false", "true", r#""yes""#),
+        (Kind::SIZE, "a whole number from 1 to 2147483647", "1", "0"),
+        (Kind::COUNT, "a whole number of at least 0", "0", "-1"),
+        (Kind::INTEGER, "a whole number", "-3", "1.5"),
+        (Kind::REAL, "a number", "-3", r#""3""#),
+        (Kind::ABOVE_ZERO, "a number above 0", "1e-9", "0"),
+        (Kind::DECAY, "a number of at least 0 and below 1", "0", "1"),
+        (
+            Kind::Number(Bound::Unbounded, Bound::Included(0.0)),
+            "a number of at most 0",
+            "-1",
+            "1",
+        ),
+        (
+            Kind::Number(Bound::Excluded(0.0), Bound::Included(4.0)),
+            "a number above 0, up to 4",
+            "4",
+            "0",
+        ),
+        (
+            Kind::Number(Bound::Included(1e-30), Bound::Included(1e30)),
+            "a number from 1e-30 to 1e30",
+            "1",
+            "0",
+        ),
+        (
+            Kind::OneOf(&["a", "b", "c"]),
+            "a, b or c",
+            r#""b""#,
+            r#""d""#,
+        ),
+        (
+            Kind::List(&Kind::SIZE, 2, 2),
+            "a list of 2 values, each a whole number from 1 to 2147483647",
+            "[1, 2]",
+            "[1]",
+        ),
+        (
+            Kind::Component(Family::Layer),
+            "a layer",
+            r#"{"dense": 1}"#,
+            "1",
+        ),
+        (
+            Kind::Either(&[Kind::Null, Kind::Bool]),
+            "null, or true or false",
+            "null",
+            "0",
+        ),
+    ];
 
     #[test]
     fn words_and_values_agree() {
-        let (included, excluded) = (Bound::Included, Bound::Excluded);
-        let cases = [
-            (Kind::Bool, "true or false", json!(true), json!("yes")),
-            (
-                Kind::SIZE,
-                "a whole number from 1 to 2147483647",
-                json!(1),
-                json!(0),
-            ),
-            (
-                Kind::COUNT,
-                "a whole number of at least 0",
-                json!(0),
-                json!(-1),
-            ),
-            (Kind::INTEGER, "a whole number", json!(-3), json!(1.5)),
-            (Kind::REAL, "a number", json!(-3), json!("3")),
-            (Kind::ABOVE_ZERO, "a number above 0", json!(1e-9), json!(0)),
-            (
-                Kind::DECAY,
-                "a number of at least 0 and below 1",
-                json!(0),
-                json!(1),
-            ),
-            (
-                Kind::Number(Bound::Unbounded, included(0.0)),
-                "a number of at most 0",
-                json!(-1),
-                json!(1),
-            ),
-            (
-                Kind::Number(excluded(0.0), included(4.0)),
-                "a number above 0, up to 4",
-                json!(4),
-                json!(0),
-            ),
-            (
-                Kind::Number(included(1e-30), included(1e30)),
-                "a number from 1e-30 to 1e30",
-                json!(1),
-                json!(0),
-            ),
-            (
-                Kind::OneOf(&["a", "b", "c"]),
-                "a, b or c",
-                json!("b"),
-                json!("d"),
-            ),
-            (
-                Kind::List(&Kind::SIZE, 2, 2),
-                "a list of 2 values, each a whole number from 1 to 2147483647",
-                json!([1, 2]),
-                json!([1]),
-            ),
-            (
-                Kind::Component(Family::Layer),
-                "a layer",
-                json!({"dense": 1}),
-                json!(1),
-            ),
-            (
-                Kind::Either(&[Kind::Null, Kind::Bool]),
-                "null, or true or false",
-                json!(null),
-                json!(0),
-            ),
-        ];
-        for (kind, words, right, wrong) in cases {
+        for (kind, words, right, wrong) in CASES {
+            let [right, wrong] = [right, wrong].map(|text| serde_json::from_str(text).unwrap());
             assert_eq!(kind.words(), words);
             assert!(kind.accepts(&right), "{words}: {right}");
             assert!(!kind.accepts(&wrong), "{words}: {wrong}");

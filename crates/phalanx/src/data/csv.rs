@@ -525,10 +525,7 @@ mod tests {
             .get(0, 0)
             .unwrap();
         assert_eq!(batch.x, [HostTensor::new([1], &[4i32])]);
-        let error = |options: &CsvOptions, text: &str| {
-            let error = parse_csv(text.as_bytes(), "t.csv", options).unwrap_err();
-            error.to_string()
-        };
+        let error = |options: &CsvOptions, text: &str| error_of(text, options);
         let twice = CsvOptions {
             indices: vec![column("item"), CsvColumn::Index(0)],
             ..only.clone()
@@ -544,12 +541,20 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_one_hot_column_is_a_feature_for_each_value() {
-        let one_hot = |column: CsvColumn, values: &[&str]| OneHotColumn {
+    fn one_hot(column: CsvColumn, values: &[&str]) -> OneHotColumn {
+        OneHotColumn {
             column,
             values: values.iter().map(ToString::to_string).collect(),
-        };
+        }
+    }
+
+    fn error_of(text: &str, options: &CsvOptions) -> String {
+        let error = parse_csv(text.as_bytes(), "t.csv", options).unwrap_err();
+        error.to_string()
+    }
+
+    #[test]
+    fn a_one_hot_column_is_a_feature_for_each_value() {
         let name = |name: &str| CsvColumn::Name(name.into());
         let options = CsvOptions {
             one_hot: vec![one_hot(name("b"), &["red", "blue", "7"])],
@@ -568,13 +573,9 @@ mod tests {
             ..CsvOptions::default()
         };
         assert_eq!(whole(&parse("1,red,0\n", &by_index)).0, [0.0, 1.0, 1.0]);
-        let error = |text: &str, options: &CsvOptions| {
-            let error = parse_csv(text.as_bytes(), "t.csv", options).unwrap_err();
-            error.to_string()
-        };
         for field in ["green", "", "none", "nan", "Red"] {
             let text = format!("a,b,c\n1,red,0\n2,{field},1\n");
-            let error = error(&text, &options);
+            let error = error_of(&text, &options);
             let expected = format!(
                 "line 3, column 2 (\"b\"): found {field:?}, expected one of the values \"red\", \"blue\", \"7\""
             );
@@ -593,6 +594,11 @@ mod tests {
             ..options.clone()
         };
         assert_eq!(whole(&parse("a,b,c\n1,NA,0\n2,7,1\n", &drops)).1, [1.0]);
+    }
+
+    #[test]
+    fn a_one_hot_column_that_is_no_feature_is_named() {
+        let name = |name: &str| CsvColumn::Name(name.into());
         for (column, expected) in [
             (
                 name("x"),
@@ -611,7 +617,7 @@ mod tests {
                 one_hot: vec![one_hot(column, &["0"])],
                 ..CsvOptions::default()
             };
-            let error = error("a,b,c\n1,2,0\n", &options);
+            let error = error_of("a,b,c\n1,2,0\n", &options);
             assert!(error.contains(expected), "{error}");
         }
     }

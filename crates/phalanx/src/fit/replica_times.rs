@@ -442,8 +442,8 @@ mod tests {
         }
     }
 
-    #[test]
-    fn timing_disturbs_nothing_waits_for_no_one_and_says_why_it_fails() {
+    /// A training of `Exchanging` on two devices with a batch for it, and what it tells.
+    fn exchanging() -> (Trainer, Batch, Arc<Mutex<Vec<String>>>) {
         let told = Arc::new(Mutex::new(Vec::new()));
         let notices = Arc::clone(&told);
         let options = EngineOptions {
@@ -457,7 +457,7 @@ mod tests {
             loss: MeanSquaredError.into(),
             ..Compile::default()
         };
-        let mut trainer = Trainer::new(&placement, model, None, compile).unwrap();
+        let trainer = Trainer::new(&placement, model, None, compile).unwrap();
         let x = HostTensor::new([4, 1], &[0.0f32, 1.0, 2.0, 3.0]);
         let batch = Batch {
             x: vec![x.clone()],
@@ -465,7 +465,13 @@ mod tests {
             weight: None,
             first: 0,
         };
-        let partition = placement.partition(4, 4);
+        (trainer, batch, told)
+    }
+
+    #[test]
+    fn timing_disturbs_nothing_and_waits_for_no_one() {
+        let (mut trainer, batch, _) = exchanging();
+        let partition = trainer.compiled.placement.partition(4, 4);
         let shape = BatchShape::of(&trainer.compiled.setup, &batch)
             .unwrap()
             .part(&partition, false, false);
@@ -490,7 +496,11 @@ mod tests {
             (sums(&trainer), trainer.progress.is_mid_epoch),
             (before, position)
         );
-        // A sample that cannot be timed.
+    }
+
+    #[test]
+    fn a_sample_that_cannot_be_timed_is_told_once() {
+        let (mut trainer, batch, told) = exchanging();
         let mut fails = |watch| {
             trainer.stragglers.begin(watch, &trainer.compiled.placement);
             let none = Batch {

@@ -308,63 +308,58 @@ mod tests {
         }
     }
 
+    /// A kind, its fields as JSON, and what is said of them.
+    const MISTAKES: [(&str, &str, &str); 10] = [
+        ("dens", "{}", "unknown layer `dens`; did you mean `dense`?"),
+        (
+            "dense",
+            r#"{"unit": 3, "units": 1}"#,
+            "dense: unknown field `unit`; did you mean `units`?",
+        ),
+        ("dense", "{}", "dense: field `units` is missing; add it"),
+        (
+            "dense",
+            r#"{"units": 0}"#,
+            "dense: `units` must be a whole number from 1 to 2147483647, got 0",
+        ),
+        (
+            "dense",
+            r#"{"units": 3, "activation": "rleu"}"#,
+            "dense: `activation`: unknown activation `rleu`; did you mean `relu`?",
+        ),
+        (
+            "dense",
+            r#"{"units": 3, "activation": {"relu": {"slope": 1}}}"#,
+            "dense: `activation`: activation `relu` has no settings; write the name alone",
+        ),
+        (
+            "dropout",
+            r#"{"rate": 1.5}"#,
+            "dropout: `rate` must be a number from 0 to 1, got 1.5",
+        ),
+        (
+            "dense",
+            r#"{"units": 3, "name": 4}"#,
+            "dense: `name`: expected text, got 4",
+        ),
+        (
+            "dense",
+            r#"{"units": 3, "trainable": "no"}"#,
+            "dense: `trainable`: expected true or false, got \"no\"",
+        ),
+        (
+            "max_pool2d",
+            r#"{"pool_size": 0}"#,
+            "max_pool2d: `pool_size` must be a whole number above 0, or two: 3 or [3, 3], got 0",
+        ),
+    ];
+
     #[test]
     fn mistakes_name_the_field_and_the_nearest_name() {
         let message =
             |kind: &str, fields: Value| layer_from_config(kind, &fields).unwrap_err().to_string();
-        let cases = [
-            (
-                "dens",
-                json!({}),
-                "unknown layer `dens`; did you mean `dense`?",
-            ),
-            (
-                "dense",
-                json!({"unit": 3, "units": 1}),
-                "dense: unknown field `unit`; did you mean `units`?",
-            ),
-            (
-                "dense",
-                json!({}),
-                "dense: field `units` is missing; add it",
-            ),
-            (
-                "dense",
-                json!({"units": 0}),
-                "dense: `units` must be a whole number from 1 to 2147483647, got 0",
-            ),
-            (
-                "dense",
-                json!({"units": 3, "activation": "rleu"}),
-                "dense: `activation`: unknown activation `rleu`; did you mean `relu`?",
-            ),
-            (
-                "dense",
-                json!({"units": 3, "activation": {"relu": {"slope": 1}}}),
-                "dense: `activation`: activation `relu` has no settings; write the name alone",
-            ),
-            (
-                "dropout",
-                json!({"rate": 1.5}),
-                "dropout: `rate` must be a number from 0 to 1, got 1.5",
-            ),
-            (
-                "dense",
-                json!({"units": 3, "name": 4}),
-                "dense: `name`: expected text, got 4",
-            ),
-            (
-                "dense",
-                json!({"units": 3, "trainable": "no"}),
-                "dense: `trainable`: expected true or false, got \"no\"",
-            ),
-            (
-                "max_pool2d",
-                json!({"pool_size": 0}),
-                "max_pool2d: `pool_size` must be a whole number above 0, or two: 3 or [3, 3], got 0",
-            ),
-        ];
-        for (kind, fields, expected) in cases {
+        for (kind, fields, expected) in MISTAKES {
+            let fields = serde_json::from_str(fields).unwrap();
             assert_eq!(message(kind, fields), expected);
         }
         let wrong = message("dense", json!({"units": "ten"}));

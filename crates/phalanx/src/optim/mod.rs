@@ -305,72 +305,67 @@ mod tests {
         assert_eq!(format!("{built:?}"), format!("{read:?}"));
     }
 
+    /// A kind, its settings as JSON, and what is said of them.
+    const BAD_SETTINGS: [(&str, &str, &str); 11] = [
+        ("adm", "{}", "unknown optimizer `adm`; did you mean `adam`?"),
+        (
+            "sgd",
+            r#"{"momentun": 0.9}"#,
+            "sgd: unknown field `momentun`; did you mean `momentum`?",
+        ),
+        (
+            "sgd",
+            r#"{"momentum": 1.0}"#,
+            "sgd: `momentum` must be a number of at least 0 and below 1, got 1",
+        ),
+        (
+            "sgd",
+            r#"{"learning_rate": -1}"#,
+            "sgd: `learning_rate` must be a number of at least 0, or a schedule, got -1",
+        ),
+        (
+            "adam",
+            r#"{"epsilon": 0}"#,
+            "adam: `epsilon` must be a number above 0, got 0",
+        ),
+        (
+            "ftrl",
+            r#"{"learning_rate_power": 0.5}"#,
+            "at most 0, got 0.5",
+        ),
+        (
+            "lion",
+            r#"{"clipnorm": 1, "clipvalue": 1}"#,
+            "`clipnorm` and `clipvalue` exclude each other; keep one",
+        ),
+        (
+            "lion",
+            r#"{"gradient_accumulation_steps": 1}"#,
+            "must be a whole number of at least 2, got 1",
+        ),
+        (
+            "lion",
+            r#"{"ema_overwrite_frequency": 2}"#,
+            "needs `use_ema`; set it to true",
+        ),
+        (
+            "lamb",
+            r#"{"learning_rate": {"kind": "cosine"}}"#,
+            "did you mean `cosine_decay`?",
+        ),
+        (
+            "adagrad",
+            "[1]",
+            "adagrad: expected fields with values, got [1]",
+        ),
+    ];
+
     #[test]
     fn bad_settings_are_named() {
-        let message = |kind, fields| {
-            Optimizer::from_config(kind, &fields)
-                .unwrap_err()
-                .to_string()
-        };
-        let cases = [
-            (
-                "adm",
-                json!({}),
-                "unknown optimizer `adm`; did you mean `adam`?",
-            ),
-            (
-                "sgd",
-                json!({"momentun": 0.9}),
-                "sgd: unknown field `momentun`; did you mean `momentum`?",
-            ),
-            (
-                "sgd",
-                json!({"momentum": 1.0}),
-                "sgd: `momentum` must be a number of at least 0 and below 1, got 1",
-            ),
-            (
-                "sgd",
-                json!({"learning_rate": -1}),
-                "sgd: `learning_rate` must be a number of at least 0, or a schedule, got -1",
-            ),
-            (
-                "adam",
-                json!({"epsilon": 0}),
-                "adam: `epsilon` must be a number above 0, got 0",
-            ),
-            (
-                "ftrl",
-                json!({"learning_rate_power": 0.5}),
-                "at most 0, got 0.5",
-            ),
-            (
-                "lion",
-                json!({"clipnorm": 1, "clipvalue": 1}),
-                "`clipnorm` and `clipvalue` exclude each other; keep one",
-            ),
-            (
-                "lion",
-                json!({"gradient_accumulation_steps": 1}),
-                "must be a whole number of at least 2, got 1",
-            ),
-            (
-                "lion",
-                json!({"ema_overwrite_frequency": 2}),
-                "needs `use_ema`; set it to true",
-            ),
-            (
-                "lamb",
-                json!({"learning_rate": {"kind": "cosine"}}),
-                "did you mean `cosine_decay`?",
-            ),
-            (
-                "adagrad",
-                json!([1]),
-                "adagrad: expected fields with values, got [1]",
-            ),
-        ];
-        for (kind, fields, expected) in cases {
-            let message = message(kind, fields);
+        for (kind, fields, expected) in BAD_SETTINGS {
+            let fields = serde_json::from_str(fields).unwrap();
+            let error = Optimizer::from_config(kind, &fields).unwrap_err();
+            let message = error.to_string();
             assert!(message.contains(expected), "{message}");
         }
     }

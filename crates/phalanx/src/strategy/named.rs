@@ -558,65 +558,66 @@ mod tests {
     use super::*;
     use serde_json::json;
 
+    /// A kind, its settings as JSON, and what is said of them.
+    const NONSENSE: [(&str, &str, &str); 10] = [
+        (
+            "mirored",
+            "{}",
+            "unknown strategy `mirored`; did you mean `mirrored`?",
+        ),
+        (
+            "mirrored",
+            r#"{"device": "cpu:2"}"#,
+            "mirrored: unknown field `device`; did you mean `devices`?",
+        ),
+        (
+            "mirrored",
+            r#"{"devices": "disk:1"}"#,
+            "devices `disk:1`: `disk:1` is no device",
+        ),
+        (
+            "one_device",
+            r#"{"shares": [1, 2]}"#,
+            "one_device: `shares` does not apply to this strategy",
+        ),
+        (
+            "mirrored",
+            r#"{"parameter_device": "cpu:0"}"#,
+            "mirrored: `parameter_device` does not apply",
+        ),
+        (
+            "mirrored",
+            r#"{"axes": {"data": 2}}"#,
+            "mirrored: `axes` does not apply",
+        ),
+        (
+            "pipeline",
+            r#"{"micro_batches": 4}"#,
+            "pipeline: field `stages` is missing",
+        ),
+        (
+            "pipeline",
+            r#"{"stages": 2, "micro_batches": 0}"#,
+            "pipeline: `micro_batches` must be a whole number of at least 1, got 0",
+        ),
+        (
+            "mesh",
+            r#"{"axes": {"data": 0}}"#,
+            "mesh: `axes` must be names with values, each a whole number of at least 1, got {\"data\":0}",
+        ),
+        (
+            "mesh",
+            r#"{"axes": {}}"#,
+            "mesh: `axes`: a mesh has no axes",
+        ),
+    ];
+
     #[test]
     fn settings_that_make_no_sense_are_named() {
-        let message = |kind, fields| {
-            let read = NamedStrategy::from_config(kind, &fields);
-            read.unwrap_err().to_string()
-        };
-        for (kind, fields, expected) in [
-            (
-                "mirored",
-                json!({}),
-                "unknown strategy `mirored`; did you mean `mirrored`?",
-            ),
-            (
-                "mirrored",
-                json!({"device": "cpu:2"}),
-                "mirrored: unknown field `device`; did you mean `devices`?",
-            ),
-            (
-                "mirrored",
-                json!({"devices": "disk:1"}),
-                "devices `disk:1`: `disk:1` is no device",
-            ),
-            (
-                "one_device",
-                json!({"shares": [1, 2]}),
-                "one_device: `shares` does not apply to this strategy",
-            ),
-            (
-                "mirrored",
-                json!({"parameter_device": "cpu:0"}),
-                "mirrored: `parameter_device` does not apply",
-            ),
-            (
-                "mirrored",
-                json!({"axes": {"data": 2}}),
-                "mirrored: `axes` does not apply",
-            ),
-            (
-                "pipeline",
-                json!({"micro_batches": 4}),
-                "pipeline: field `stages` is missing",
-            ),
-            (
-                "pipeline",
-                json!({"stages": 2, "micro_batches": 0}),
-                "pipeline: `micro_batches` must be a whole number of at least 1, got 0",
-            ),
-            (
-                "mesh",
-                json!({"axes": {"data": 0}}),
-                "mesh: `axes` must be names with values, each a whole number of at least 1, got {\"data\":0}",
-            ),
-            (
-                "mesh",
-                json!({"axes": {}}),
-                "mesh: `axes`: a mesh has no axes",
-            ),
-        ] {
-            let found = message(kind, fields);
+        for (kind, fields, expected) in NONSENSE {
+            let fields = serde_json::from_str(fields).unwrap();
+            let error = NamedStrategy::from_config(kind, &fields).unwrap_err();
+            let found = error.to_string();
             assert!(found.contains(expected), "{found}");
         }
     }

@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 use phalanx::data::Batch;
 use phalanx::prelude::*;
-use phalanx::strategy::{DistributedBatch, Function};
+use phalanx::strategy::{DistributedBatch, Function, ReplicaCx};
 use phalanx_graph::op::ReduceOp;
 use phalanx_graph::{Shape, Tensor};
 
@@ -241,30 +241,31 @@ fn padding_is_left_out_of_the_statistics_of_a_batch() {
     }
 }
 
+/// What is said where rows may be examples or fill up.
+const UNSAID: [&str; 4] = [
+    "result 0 of the function has 2 rows on each replica",
+    "only [2, 1] are examples",
+    "`cx.per_example(&result)`",
+    "`cx.per_replica(&result)`",
+];
+
+/// Of the rows of a batch: themselves, said to be examples, said to be the replica's, their sum here and over replicas.
+fn results(cx: &mut ReplicaCx<'_>, batch: &Inputs) -> [Tensor; 5] {
+    let own = &batch.x[0] * 1.0;
+    let (said, other) = (cx.per_example(&(&own + 0.0)), cx.per_replica(&(&own * 2.0)));
+    let (sum, whole) = (own.sum(&[0]), own.all_reduce(ReduceOp::Sum));
+    [own, said, other, sum, whole]
+}
+
 #[test]
 fn rows_that_only_fill_up_are_never_taken_for_examples() {
     let strategy = mirrored(2);
     let mut state = strategy.state(1).unwrap();
-    let mut function = strategy.function(|cx, batch: Inputs| {
-        let own = &batch.x[0] * 1.0;
-        let (said, other) = (cx.per_example(&(&own + 0.0)), cx.per_replica(&(&own * 2.0)));
-        [
-            own.clone(),
-            said,
-            other,
-            own.sum(&[0]),
-            own.all_reduce(ReduceOp::Sum),
-        ]
-    });
+    let mut function = strategy.function(|cx, batch: Inputs| results(cx, &batch));
     let batch = |values: &[f32]| strategy.distribute_batch(&column(values)).unwrap();
     let uneven = batch(&[1.0, 2.0, 3.0]);
     let [own, said, other, sum, whole] = function.call(&mut state, &uneven).unwrap();
-    let expected = [
-        "result 0 of the function has 2 rows on each replica",
-        "only [2, 1] are examples",
-        "`cx.per_example(&result)`",
-        "`cx.per_replica(&result)`",
-    ];
+    let expected = UNSAID;
     for dim in [None, Some(0), Some(1)] {
         assert_says(strategy.reduce(Reduce::Sum, &own, dim), &expected);
     }
@@ -283,6 +284,27 @@ fn rows_that_only_fill_up_are_never_taken_for_examples() {
     let asks = [&["the argument: "], &expected[..]].concat();
     assert_says(next.call(&mut state, &own), &asks);
     next.call(&mut state, &other).unwrap();
+    let mut two_ways = strategy.function(|cx, batch: Inputs| {
+        let own = &batch.x[0] * 1.0;
+        [cx.per_example(&own), cx.per_replica(&own)]
+    });
+    assert_says(
+        two_ways.call(&mut state, &uneven),
+        &[
+            "per_replica",
+            "is marked both `per_example` and `per_replica`",
+        ],
+    );
+}
+
+#[test]
+fn rows_of_two_batches_are_never_taken_for_those_of_one() {
+    let strategy = mirrored(2);
+    let mut state = strategy.state(1).unwrap();
+    let mut function = strategy.function(|cx, batch: Inputs| results(cx, &batch));
+    let batch = |values: &[f32]| strategy.distribute_batch(&column(values)).unwrap();
+    let [_, said, ..] = function.call(&mut state, &batch(&[1.0, 2.0, 3.0])).unwrap();
+    let sums = |value, dim| strategy.reduce(Reduce::Sum, value, dim).unwrap().f32s();
     let mut both = strategy.function(|_, [_, b]: [Tensor; 2]| [b * 2.0]);
     let mut apart = strategy.state(1).unwrap();
     let mut pair = |a: &PerReplica, b: &PerReplica| both.call(&mut apart, &[a.clone(), b.clone()]);
@@ -304,17 +326,6 @@ fn rows_that_only_fill_up_are_never_taken_for_examples() {
         assert_says(pair(&long, &said), &arrays);
         assert_says(pair(&said, &long), &arrays[2..]);
     }
-    let mut two_ways = strategy.function(|cx, batch: Inputs| {
-        let own = &batch.x[0] * 1.0;
-        [cx.per_example(&own), cx.per_replica(&own)]
-    });
-    assert_says(
-        two_ways.call(&mut state, &uneven),
-        &[
-            "per_replica",
-            "is marked both `per_example` and `per_replica`",
-        ],
-    );
     // A batch that divides has nothing to say.
     let [own, ..] = function
         .call(&mut state, &batch(&[1.0, 2.0, 3.0, 4.0]))

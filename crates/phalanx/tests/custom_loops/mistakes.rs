@@ -177,6 +177,11 @@ fn batches_that_cannot_be_divided_are_told() {
         distribute(&batch),
         &["it has 2 rows, but the weight is f32[]"],
     );
+}
+
+#[test]
+fn data_that_make_no_batches_are_told() {
+    let strategy = mirrored(2);
     let data = |width: usize| {
         let x = HostTensor::zeros(Shape::f32([4, width]));
         Dataset::from_arrays(x, HostTensor::zeros(Shape::f32([4]))).unwrap()
@@ -208,22 +213,25 @@ fn batches_that_cannot_be_divided_are_told() {
         .add_model("net", Sequential::new([3]).add(Dense::new(1)))
         .unwrap();
     let mut function = strategy.function(|cx, batch: Inputs| [cx.call(&net, &batch.x).remove(0)]);
-    let batch = distribute(&column(&[1.0, 2.0])).unwrap();
+    let batch = strategy.distribute_batch(&column(&[1.0, 2.0])).unwrap();
     assert_says(
         function.call(&mut state, &batch),
         &["[3]", "f32[1,1]", "mistakes.rs"],
     );
 }
 
+/// Zeros of a shape for each replica.
+fn zeros(strategy: &MirroredStrategy, shapes: &[Shape; 2]) -> PerReplica {
+    strategy
+        .distribute_values_from_function(|cx| HostTensor::zeros(shapes[cx.replica_id].clone()))
+        .unwrap()
+}
+
 #[test]
 fn shapes_that_differ_between_replicas_are_told() {
     let strategy = mirrored(2);
     let mut state = strategy.state(1).unwrap();
-    let values = |shapes: [Shape; 2]| {
-        strategy
-            .distribute_values_from_function(|cx| HostTensor::zeros(shapes[cx.replica_id].clone()))
-            .unwrap()
-    };
+    let values = |shapes: [Shape; 2]| zeros(&strategy, &shapes);
     let uneven = values([Shape::f32([2, 3]), Shape::f32([1, 3])]);
     let mut function = strategy.function(|_, x: Tensor| [x]);
     let words = [
@@ -270,6 +278,12 @@ fn shapes_that_differ_between_replicas_are_told() {
             "`reduce`, `gather` or `local_results`",
         ],
     );
+}
+
+#[test]
+fn reductions_that_a_type_does_not_have_are_told() {
+    let strategy = mirrored(2);
+    let values = |shapes: [Shape; 2]| zeros(&strategy, &shapes);
     let own = values([Shape::new(DType::Bool, [1]), Shape::new(DType::Bool, [1])]);
     assert_says(
         strategy.reduce(Reduce::Sum, &own, None),
@@ -382,6 +396,10 @@ fn gradients_that_are_not_there_are_told() {
             "its own gradients",
         ],
     );
+}
+
+#[test]
+fn derivatives_that_do_not_exist_are_told() {
     let vector = traced(|cx, scene, batch| {
         let loss = cx.train(&scene.model, &batch.x)[0].clone();
         let _ = cx.gradients(&loss, &scene.sgd);
@@ -462,6 +480,10 @@ fn what_a_state_cannot_hold_is_told() {
         &["at least 0, got NaN"],
     );
     state.set_learning_rate(&sgd, 0.5).unwrap();
+}
+
+#[test]
+fn tensors_that_a_function_cannot_take_are_told() {
     let unbound = traced(|cx, scene, batch| {
         let (two, three) = (batch.x[0].broadcast_in(&[2, 3], &[0, 1]), &scene.f1);
         cx.update_metric(three, &two, &two, None);

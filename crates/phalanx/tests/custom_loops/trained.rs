@@ -97,6 +97,14 @@ fn a_loop_by_hand_is_what_fit_does() {
     );
 }
 
+/// A model without dropout, whose draws a skipped step uses up in a loop.
+fn without_dropout() -> Sequential {
+    Sequential::new([4])
+        .add(Dense::new(8).activation(relu))
+        .add(BatchNorm::new().synchronized(true))
+        .add(Dense::new(3))
+}
+
 /// Half precision by hand is what it is in `fit`: a first scale that overflows, steps that change nothing, a scale that grows.
 #[test]
 fn a_loop_in_half_precision_skips_the_steps_that_fit_skips() {
@@ -104,13 +112,7 @@ fn a_loop_in_half_precision_skips_the_steps_that_fit_skips() {
         initial: 2f64.powi(22),
         growth_steps: 3,
     };
-    // Without dropout, whose draws a skipped step uses up in a loop.
-    let model = || {
-        Sequential::new([4])
-            .add(Dense::new(8).activation(relu))
-            .add(BatchNorm::new().synchronized(true))
-            .add(Dense::new(3))
-    };
+    let model = without_dropout;
     let strategy = mirrored(2);
     let compile = Compile {
         optimizer: optimizer(),

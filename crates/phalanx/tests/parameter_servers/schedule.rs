@@ -144,6 +144,35 @@ fn a_function_that_kills_its_workers_is_given_up() {
     assert_eq!((function.as_str(), &lost[..]), ("kill", &[1, 2, 3, 4][..]));
 }
 
+/// Whether it is the failure of the third call of `half`.
+fn is_the_failure(error: ScheduleError) -> bool {
+    match error {
+        ScheduleError::Failed {
+            function,
+            worker,
+            reason,
+        } => (function, worker, reason) == ("half".into(), 1, "three is odd".into()),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The halves of the numbers before 3 are there, 3 has failed, and what comes after it was cancelled.
+fn check_halves(values: &[RemoteValue<(f64, u64)>]) {
+    for (number, value) in values.iter().enumerate() {
+        match value.fetch() {
+            Ok(half) => {
+                assert!(number < 3, "{number}");
+                assert_eq!(half, (number as f64 / 2.0, number as u64 + 1));
+            }
+            Err(ScheduleError::Cancelled { .. }) => assert!(number > 3, "{number}"),
+            Err(error) => {
+                assert_eq!(number, 3);
+                assert!(is_the_failure(error));
+            }
+        }
+    }
+}
+
 /// One worker runs ten functions in their order, of which the fourth fails; it begins when all are scheduled.
 #[test]
 fn the_first_failure_cancels_the_rest_and_is_told_once() {
@@ -172,31 +201,11 @@ fn the_first_failure_cancels_the_rest_and_is_told_once() {
         let values: Vec<_> = values.collect();
         assert!(!cluster.done().unwrap() && !values[0].is_done());
         door.open();
-        let failed = |result: Result<(), ScheduleError>| match result {
-            Err(ScheduleError::Failed {
-                function,
-                worker,
-                reason,
-            }) => (function, worker, reason) == ("half".into(), 1, "three is odd".into()),
-            other => panic!("{other:?}"),
-        };
-        assert!(failed(cluster.join()));
+        assert!(is_the_failure(cluster.join().unwrap_err()));
         // Told once, and each value keeps its own end.
         cluster.join().unwrap();
         for _ in 0..2 {
-            for (number, value) in values.iter().enumerate() {
-                match value.fetch() {
-                    Ok(half) => {
-                        assert!(number < 3, "{number}");
-                        assert_eq!(half, (number as f64 / 2.0, number as u64 + 1));
-                    }
-                    Err(ScheduleError::Cancelled { .. }) => assert!(number > 3, "{number}"),
-                    Err(error) => {
-                        assert_eq!(number, 3);
-                        assert!(failed(Err(error)));
-                    }
-                }
-            }
+            check_halves(&values);
         }
         // And it goes on.
         let again = cluster.schedule(&half, &8).unwrap();

@@ -23,29 +23,11 @@ fn labels_seen(data: &Dataset) -> (Dataset, Arc<Mutex<Vec<i64>>>) {
     (data, seen)
 }
 
-#[test]
-fn training_goes_on_within_an_epoch() {
-    let whole = dataset(20).shuffle(3);
-    let run = |data: &Dataset, fit: &[Fit]| {
-        let mut trainer = strategy().compile(mlp(), sgd(0.1)).unwrap();
-        let histories = fit.iter().map(|fit| {
-            let fit = fit.clone().progress(Progress::Silent);
-            trainer.fit(&data.batch(4), fit)
-        });
-        let histories: Vec<_> = histories.collect();
-        (
-            trainer.variables().unwrap(),
-            trainer.position().clone(),
-            histories,
-        )
-    };
-    let (expected, end, _) = run(&whole, &[Fit::epochs(2)]);
-    assert_eq!(end, Position::start(2));
-    // The third batch of the second epoch fails, once.
+/// Reads twenty examples, and fails once, at the third batch of the second epoch.
+fn failing_once() -> Dataset {
     let failing = Arc::new(Mutex::new(Some(8)));
-    let fails = Arc::clone(&failing);
-    let data = dataset(20).shuffle(3).map(move |example| {
-        let mut left = fails.lock().unwrap();
+    dataset(20).shuffle(3).map(move |example| {
+        let mut left = failing.lock().unwrap();
         match left.as_mut() {
             Some(0) => *left = None,
             Some(count) => {
@@ -55,7 +37,22 @@ fn training_goes_on_within_an_epoch() {
             None => return Ok(example),
         }
         Err(Error::User("once".into()))
-    });
+    })
+}
+
+/// A training whose first step is at a position.
+fn trained(data: &Dataset, fit: Fit) -> Trainer {
+    let mut trainer = strategy().compile(mlp(), sgd(0.1)).unwrap();
+    let fit = fit.progress(Progress::Silent);
+    trainer.fit(&data.batch(4), fit).unwrap();
+    trainer
+}
+
+#[test]
+fn training_goes_on_within_an_epoch() {
+    let expected = trained(&dataset(20).shuffle(3), Fit::epochs(2));
+    assert_eq!(*expected.position(), Position::start(2));
+    let data = failing_once();
     let mut trainer = strategy().compile(mlp(), sgd(0.1)).unwrap();
     let quiet = |fit: Fit| fit.progress(Progress::Silent);
     let failed = trainer.fit(&data.batch(4), quiet(Fit::epochs(2)));
@@ -67,8 +64,12 @@ fn training_goes_on_within_an_epoch() {
         .unwrap();
     let steps: Vec<usize> = history.epochs.iter().map(|epoch| epoch.steps).collect();
     assert_eq!(steps, [3, 5]);
-    assert_eq!(trainer.variables().unwrap(), expected);
-    let (seen_data, seen) = labels_seen(&whole);
+    assert_eq!(trainer.variables().unwrap(), expected.variables().unwrap());
+}
+
+#[test]
+fn what_was_read_of_an_epoch_is_not_read_again() {
+    let (data, seen) = labels_seen(&dataset(20).shuffle(3));
     let position = Position {
         epoch: 1,
         segments: vec![Segment {
@@ -80,12 +81,8 @@ fn training_goes_on_within_an_epoch() {
             left_out: 0,
         }],
     };
-    run(&seen_data, &[Fit::epochs(2).position(position)]);
-    assert_eq!(
-        seen.lock().unwrap().len(),
-        8,
-        "what was read is not read again"
-    );
+    trained(&data, Fit::epochs(2).position(position));
+    assert_eq!(seen.lock().unwrap().len(), 8);
 }
 
 /// Two epochs of five steps are one of ten, of data that have three and of data without end.

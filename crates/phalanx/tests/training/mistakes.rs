@@ -48,17 +48,15 @@ fn a_loss_that_is_not_a_number_names_its_first_step() {
     }
 }
 
-#[test]
-fn batches_that_do_not_fit_are_refused_with_a_next_action() {
-    let mut trainer = trainer(mlp(), sgd(0.1));
-    let good = batch(4, None);
+/// Batches that do not fit `good`'s model, and what is said of them.
+fn unfit(good: &Batch) -> [(Batch, &'static str); 13] {
     let with = |change: &dyn Fn(&mut Batch)| {
         let mut batch = good.clone();
         change(&mut batch);
         batch
     };
     let f32s = |dims: &[usize]| HostTensor::zeros(Shape::f32(dims));
-    let cases: Vec<(Batch, &str)> = vec![
+    [
         (
             with(&|b| b.x[0] = f32s(&[4, 7])),
             "takes examples of dims [6]",
@@ -102,8 +100,14 @@ fn batches_that_do_not_fit_are_refused_with_a_next_action() {
             with(&|b| b.y[0] = HostTensor::new([4], &[0i32, -1, 0, 2])),
             "the class -1 of example 1",
         ),
-    ];
-    for (batch, expected) in cases {
+    ]
+}
+
+#[test]
+fn batches_that_do_not_fit_are_refused_with_a_next_action() {
+    let mut trainer = trainer(mlp(), sgd(0.1));
+    let good = batch(4, None);
+    for (batch, expected) in unfit(&good) {
         let text = message(trainer.train_on_batch(&batch));
         assert!(text.contains(expected), "{text}");
         let text = message(trainer.test_on_batch(&batch));
@@ -149,6 +153,13 @@ fn wrong_use_is_refused_with_a_next_action() {
         let text = message(trainer.fit(batches, fit));
         assert!(text.contains(expected), "{text}");
     }
+}
+
+#[test]
+fn endless_data_and_wrong_values_are_refused_with_a_next_action() {
+    let mut trainer = trainer(mlp(), sgd(0.1));
+    let data = dataset(20);
+    let endless = data.repeat_forever().batch(4);
     let untouched = values(&trainer);
     let text = message(trainer.fit(&data.batch(4), silent(1).validation(&endless)));
     assert!(
@@ -162,6 +173,11 @@ fn wrong_use_is_refused_with_a_next_action() {
     assert!(message(trainer.set_variables(&wrong)).contains("did you mean `dense/kernel`"));
     let wrong = [("dense/kernel", HostTensor::zeros(Shape::f32([5, 6])))];
     assert!(message(trainer.set_variables(&wrong)).contains("is f32[6,5], got f32[5,6]"));
+}
+
+#[test]
+fn wrong_settings_of_a_training_are_refused_with_a_next_action() {
+    let data = dataset(20);
     let lossless = Compile {
         loss: Losses::default(),
         ..sgd(0.1)

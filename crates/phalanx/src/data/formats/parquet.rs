@@ -400,7 +400,7 @@ mod tests {
             label: LabelColumn::Name(name.into()),
             ..default()
         };
-        let numbers: [(ParquetOptions, &str); 8] = [
+        let numbers: [(ParquetOptions, &str); 4] = [
             (
                 label("lable"),
                 "footer: found no column named \"lable\"; choose among [\"flag\"",
@@ -413,6 +413,23 @@ mod tests {
                 label("float"),
                 "column `float`, row 1 of the group: found 0.14285715, expected a class",
             ),
+            (
+                ParquetOptions {
+                    label: LabelColumn::Index(10),
+                    ..default()
+                },
+                "label column 10",
+            ),
+        ];
+        for (options, expected) in numbers {
+            check_error(&options, expected);
+        }
+    }
+
+    #[test]
+    fn what_is_beyond_a_limit_is_named() {
+        let default = ParquetOptions::default;
+        let limits: [(ParquetOptions, &str); 4] = [
             (
                 ParquetOptions {
                     max_rows: 69,
@@ -441,32 +458,35 @@ mod tests {
                 },
                 "column `byte`: found a page of 170 bytes, expected at most 100",
             ),
-            (
-                ParquetOptions {
-                    label: LabelColumn::Index(10),
-                    ..default()
-                },
-                "label column 10",
-            ),
         ];
-        let error = |name: &str, options: &ParquetOptions| {
-            let read = open(name, options).and_then(|source| all(&source));
-            read.unwrap_err().to_string()
-        };
-        for (options, expected) in numbers {
-            let error = error("numbers", &options);
-            assert!(
-                error.contains("numbers.parquet: ") && error.contains(expected),
-                "{error}"
-            );
+        for (options, expected) in limits {
+            check_error(&options, expected);
         }
-        let text = error("nulls", &default());
+    }
+
+    fn check_error(options: &ParquetOptions, expected: &str) {
+        let error = error_of("numbers", options);
+        assert!(
+            error.contains("numbers.parquet: ") && error.contains(expected),
+            "{error}"
+        );
+    }
+
+    fn error_of(name: &str, options: &ParquetOptions) -> String {
+        let read = open(name, options).and_then(|source| all(&source));
+        read.unwrap_err().to_string()
+    }
+
+    #[test]
+    fn columns_of_texts_and_nulls_are_named() {
+        let default = ParquetOptions::default;
+        let text = error_of("nulls", &default());
         assert!(
             text.contains("column `text`: found BYTE_ARRAY (String), expected flags"),
             "{text}"
         );
         let columns = vec!["x".into()];
-        let null = error(
+        let null = error_of(
             "nulls",
             &ParquetOptions {
                 columns,

@@ -1,17 +1,21 @@
 //! What layers and models of sequences do beside Keras' numbers: masks in training, translation, files, errors.
 
+mod mistakes;
+mod translation;
+
 use std::sync::OnceLock;
 
 use phalanx::data::Batch;
 use phalanx::engine::{CompileRequest, Engine};
 use phalanx::models::{
-    BeamSearch, EncoderHead, Recommender, RecommenderKind, TransformerEncoder, TransformerNmt,
-    Translator,
+    EncoderHead, Recommender, RecommenderKind, TransformerEncoder, TransformerNmt,
 };
 use phalanx::prelude::*;
 use phalanx_graph::{DType, Graph, Shape, Tensor};
 use phalanx_testkit::assert_close;
 use serde_json::{Value, json};
+
+use crate::translation::nmt;
 
 fn engine() -> &'static Engine {
     static ENGINE: OnceLock<Engine> = OnceLock::new();
@@ -274,121 +278,6 @@ fn sixteen_bits_and_dropout_change_little_and_something() {
     assert_eq!(dropped, run(Some([1, 2]), Policy::Float32));
 }
 
-/// A translator of few words, first values only.
-fn nmt() -> TransformerNmt {
-    TransformerNmt {
-        source_vocabulary: 8,
-        target_vocabulary: 7,
-        source_length: 4,
-        target_length: 5,
-        layers: 1,
-        width: 8,
-        heads: 2,
-        feed_forward: 16,
-        dropout: 0.0,
-        ..TransformerNmt::default()
-    }
-}
-
-#[test]
-fn translations_are_those_of_the_model() {
-    let mut trainer = trainer(nmt(), tokens_loss());
-    let saved = trainer.saved_model().unwrap();
-    let sources = words(&[4, 2, 3], 4, 8, 3);
-    let translator = |beams: usize, sentences: usize| {
-        let search = BeamSearch::new(1, 2, 4).beams(beams);
-        Translator::new(engine(), &saved, search, sentences).unwrap()
-    };
-    // Step by step with the model as it predicts.
-    let mut greedy = Vec::new();
-    for row in 0..3 {
-        let source = sources.slice_rows(row, row + 1);
-        let (mut prefix, mut total) = (vec![1], 0.0);
-        for step in 0..4 {
-            let mut padded = prefix.clone();
-            padded.resize(5, 0);
-            let target = HostTensor::new([1, 5], &padded);
-            let logits = trainer.predict_on_batch(&[source.clone(), target]).unwrap()[0].f32s();
-            let logits = &logits[step * 7..][..7];
-            let best = (1..7)
-                .rev()
-                .max_by(|&a, &b| logits[a].total_cmp(&logits[b]))
-                .unwrap();
-            let sum: f32 = logits.iter().map(|x| x.exp()).sum();
-            total += f64::from(logits[best] - sum.ln());
-            if best == 2 {
-                break;
-            }
-            prefix.push(best as i32);
-        }
-        greedy.push((prefix[1..].to_vec(), total));
-    }
-    let found = translator(1, 2).hypotheses(&sources).unwrap();
-    for (found, (tokens, total)) in found.iter().zip(&greedy) {
-        assert_eq!(found[0].tokens, *tokens);
-        assert!((found[0].log_probability - total).abs() < 1e-4);
-    }
-    // However sentences are cut into batches, and from a file.
-    let wide = translator(3, 3).hypotheses(&sources).unwrap();
-    let narrow = translator(3, 2).hypotheses(&sources).unwrap();
-    for (wide, narrow) in wide.iter().zip(&narrow) {
-        assert_eq!(wide[0].tokens, narrow[0].tokens);
-        assert!(wide.is_sorted_by(|a, b| a.score >= b.score));
-    }
-}
-
-#[test]
-fn what_cannot_translate_is_refused() {
-    let model = nmt().build().unwrap();
-    let values = model.init(0).unwrap();
-    let saved = SavedModel::new(model, values).unwrap();
-    let refused = |saved: &SavedModel, search: BeamSearch| {
-        Translator::new(engine(), saved, search, 1)
-            .unwrap_err()
-            .to_string()
-    };
-    assert_eq!(
-        refused(&saved, BeamSearch::new(1, 2, 6)),
-        "beam search: `max_length` is 6, but targets of the model have 5 tokens; lower it"
-    );
-    let model = tagger(true).build().unwrap();
-    let values = model.init(0).unwrap();
-    let tagger = SavedModel::new(model, values).unwrap();
-    let message = refused(&tagger, BeamSearch::new(1, 2, 4));
-    assert!(
-        message.starts_with("model `sequential` cannot translate: expected inputs"),
-        "{message}"
-    );
-    let search = BeamSearch::new(1, 2, 4);
-    let translator = Translator::new(engine(), &saved, search, 1).unwrap();
-    let message = translator
-        .translate(&words(&[2], 3, 8, 1))
-        .unwrap_err()
-        .to_string();
-    assert_eq!(
-        message,
-        "sources must be rows of 4 tokens, got i32[1,3]; pad or cut them"
-    );
-    let vocabulary = nmt().source_vocabulary as i32;
-    for token in [-1, vocabulary] {
-        let message = translator
-            .translate(&HostTensor::new([1, 4], &[3, token, 0, 0]))
-            .unwrap_err()
-            .to_string();
-        let expected = format!(
-            "sources must be tokens from 0 to {}, got {token} in row 0 at place 1",
-            vocabulary - 1
-        );
-        assert!(message.starts_with(&expected), "{message}");
-    }
-    for (start, end, name) in [(-5, 2, "start"), (7, 2, "start"), (1, 99, "end")] {
-        let message = refused(&saved, BeamSearch::new(start, end, 4));
-        let expected =
-            format!("beam search: `{name}` must be a token of the target vocabulary, from 1 to 6");
-        assert!(message.starts_with(&expected), "{message}");
-    }
-}
-
 #[test]
 fn models_of_sequences_are_read_back_as_written() {
     let encoder = TransformerEncoder {
@@ -489,152 +378,6 @@ fn recommenders_learn_who_likes_what() {
         let logs = trainer.test_on_batch(&batch).unwrap();
         assert!(logs.get("accuracy").unwrap() > 0.95, "{interest:?}: {logs}");
     }
-}
-
-/// A kind, its settings, the shapes of its inputs, and the error.
-type Mistake = (
-    &'static str,
-    Value,
-    &'static [&'static [usize]],
-    &'static str,
-);
-
-#[test]
-fn mistakes_say_what_was_expected_and_got() {
-    let cases: [Mistake; 15] = [
-        (
-            "multi_head_attention",
-            json!({"num_heads": 0, "key_dim": 2}),
-            &[&[3, 4]],
-            "`num_heads` must be a whole number from 1 to 2147483647, got 0",
-        ),
-        (
-            "multi_head_attention",
-            json!({"num_heads": 2, "key_dim": 2}),
-            &[&[4]],
-            "the query must be floats [batch, length, features], got f32[2,4]",
-        ),
-        (
-            "multi_head_attention",
-            json!({"num_heads": 2, "key_dim": 2}),
-            &[&[3, 4], &[5, 4], &[6, 4]],
-            "expected query, value and key of one batch, value and key of one length, got f32[2,3,4], f32[2,5,4] and f32[2,6,4]",
-        ),
-        (
-            "multi_head_attention",
-            json!({"num_heads": 2, "key_dim": 2}),
-            &[&[3, 4], &[5, 4], &[5, 4], &[5, 3]],
-            "the mask must have the dims [2, 3, 5] [batch, queries, keys], got f32[2,5,3]",
-        ),
-        (
-            "multi_head_attention",
-            json!({"num_heads": 2, "key_dim": 2}),
-            &[&[3, 4], &[3, 4], &[3, 4], &[3, 3], &[1]],
-            "expected query, value, key and mask, got 5 inputs",
-        ),
-        (
-            "position_embedding",
-            json!({"sequence_length": 3}),
-            &[&[4, 2]],
-            "expected sequences of at most 3, got 4; raise `sequence_length` or cut them",
-        ),
-        (
-            "sinusoidal_position",
-            json!({"max_wavelength": 0}),
-            &[&[4, 2]],
-            "`max_wavelength` must be a number above 0, got 0",
-        ),
-        (
-            "embedding",
-            json!({"input_dim": 3, "output_dim": 2, "mask_zero": true}),
-            &[&[4, 2]],
-            "`mask_zero` needs indices [batch, steps], got f32[2,4,2]",
-        ),
-        (
-            "lstm",
-            json!({"units": 3}),
-            &[&[4]],
-            "expected sequences [batch, length, features], got f32[2,4]; embed or reshape them first",
-        ),
-        (
-            "lstm",
-            json!({"units": 3}),
-            &[&[4, 2], &[3]],
-            "expected a sequence and no or 2 first states, got 2 inputs",
-        ),
-        (
-            "gru",
-            json!({"units": 3}),
-            &[&[4, 2], &[2]],
-            "expected first states f32[2,3], got f32[2,2]",
-        ),
-        (
-            "lstm",
-            json!({"units": 3, "bias_initializer": "ones"}),
-            &[&[4, 2]],
-            "`unit_forget_bias` needs a `bias_initializer` of zeros; set it to false",
-        ),
-        (
-            "embedding_bag",
-            json!({"input_dim": 3, "output_dim": 2}),
-            &[&[4], &[3]],
-            "expected a weight for each index of f32[2,4], got f32[2,3]",
-        ),
-        (
-            "dot",
-            json!({}),
-            &[&[4], &[3]],
-            "expected vectors of one size, got f32[2,4] and f32[2,3]",
-        ),
-        (
-            "interaction",
-            json!({}),
-            &[&[4]],
-            "expected 2 to 1000 inputs, got 1",
-        ),
-    ];
-    for (kind, settings, inputs, expected) in cases {
-        let built = layer_from_config(kind, &settings).and_then(|layer| {
-            let mut net = Network::new();
-            let nodes: Vec<Node> = inputs.iter().map(|&dims| net.input(dims)).collect();
-            let output = net.add(layer, &nodes);
-            net.build(&nodes, &[output])
-        });
-        let message = built.unwrap_err().to_string();
-        assert!(message.ends_with(expected), "{message}");
-    }
-    let kind = json!({"layer": {"lstn": {"units": 3}}});
-    let message = layer_from_config("bidirectional", &kind)
-        .unwrap_err()
-        .to_string();
-    assert_eq!(
-        message,
-        "bidirectional: `layer`: unknown recurrent layer `lstn`; did you mean `lstm`?"
-    );
-    let heads = TransformerEncoder {
-        heads: 3,
-        ..TransformerEncoder::default()
-    };
-    assert_eq!(
-        heads.build().unwrap_err().to_string(),
-        "transformer_encoder: `width` must be a multiple of `heads`, got 256 and 3; the heads share the width"
-    );
-    let shared = TransformerNmt {
-        shared_embedding: true,
-        ..nmt()
-    };
-    assert_eq!(
-        shared.build().unwrap_err().to_string(),
-        "transformer_nmt: `shared_embedding` needs vocabularies of one size, got 8 and 7; make them equal"
-    );
-    let towers = Recommender::new(RecommenderKind::TwoTower, [3])
-        .build()
-        .unwrap_err()
-        .to_string();
-    assert_eq!(
-        towers,
-        "recommender: expected 2 categories for TwoTower, got 1; give the number of values of each"
-    );
 }
 
 #[test]

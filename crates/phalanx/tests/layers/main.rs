@@ -1,15 +1,17 @@
 //! Layers, activations, regularizers and initializers against Keras' numbers (`tests/golden/keras`), and what Keras
 //! has no numbers for: masks, frozen layers, dropout, shared layers, penalties.
 
+mod initializers;
+mod modes;
+
 use std::sync::OnceLock;
 
 use phalanx::engine::{CompileRequest, Engine};
 use phalanx::nn::{
-    Activation, BatchNorm, Conv2d, Cx, Dense, Dropout, Effects, Embedding, Flatten, Initializer,
-    Input, Layer, MaxPool2d, Model, Network, Regularizer, Sequential, layer_from_config, relu,
+    Activation, Conv2d, Cx, Dense, Dropout, Effects, Embedding, Flatten, Initializer, Input, Layer,
+    MaxPool2d, Model, Network, Regularizer, Sequential, layer_from_config, relu,
 };
-use phalanx_graph::{DType, Graph, HostTensor, Shape, Tensor, gradients};
-use phalanx_testkit::assert_close;
+use phalanx_graph::{DType, Graph, HostTensor, Tensor, gradients};
 use serde_json::{Value, json};
 
 fn engine() -> &'static Engine {
@@ -216,6 +218,18 @@ fn check_layer(checks: &mut Checks, record: &Value) {
             wanted,
         );
     }
+    check_updates(checks, record, &theirs, &updates, &variables);
+}
+
+/// Adds the moving statistics after a call, which change in training alone.
+fn check_updates(
+    checks: &mut Checks,
+    record: &Value,
+    theirs: &[&str],
+    updates: &[(usize, Tensor)],
+    variables: &[Tensor],
+) {
+    let name = record["name"].as_str().unwrap();
     for (after, wanted) in named(&record["weights_after"]) {
         let index = theirs.iter().position(|&name| name == after).unwrap();
         let updated = updates
@@ -335,124 +349,6 @@ fn regularizers_are_keras() {
     checks.verify(1e-5);
 }
 
-fn moments(values: &[f64]) -> (f64, f64) {
-    let mean = values.iter().sum::<f64>() / values.len() as f64;
-    let variance = values.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / values.len() as f64;
-    (mean, variance.sqrt())
-}
-
-/// Whether rows or columns, whichever are fewer, are orthogonal and of length `gain`.
-fn check_orthogonal(name: &str, dims: &[usize], values: &[f64], gain: f64) {
-    let columns = *dims.last().unwrap();
-    let rows = values.len() / columns;
-    let at = |row: usize, column: usize| values[row * columns + column];
-    let (count, length) = (rows.min(columns), rows.max(columns));
-    let vector = |i: usize, j: usize| if rows >= columns { at(j, i) } else { at(i, j) };
-    for a in 0..count {
-        for b in 0..count {
-            let product: f64 = (0..length).map(|j| vector(a, j) * vector(b, j)).sum();
-            let expected = if a == b { gain * gain } else { 0.0 };
-            assert!(
-                (product - expected).abs() < 1e-5,
-                "{name}: {a} x {b} is {product}"
-            );
-        }
-    }
-}
-
-#[test]
-fn initializers_have_the_distributions_of_keras() {
-    let records = golden("initializers.json");
-    assert!(records.len() > 30);
-    for record in &records {
-        let name = record["name"].as_str().unwrap();
-        let initializer: Initializer = serde_json::from_value(
-            json!({ record["initializer"].as_str().unwrap(): record["config"] }),
-        )
-        .unwrap();
-        let dims: Vec<usize> = serde_json::from_value(record["shape"].clone()).unwrap();
-        // More draws than Keras made, so that moments are sharp: many variables of the shape.
-        let count = 1 + 100_000 / dims.iter().product::<usize>();
-        let values: Vec<f64> = (0..count)
-            .flat_map(|i| {
-                initializer
-                    .values(&Shape::f32(dims.clone()), 11, &format!("layer_{i}/kernel"))
-                    .to_f64()
-            })
-            .collect();
-        let expected = &record["expected"];
-        let number = |field: &str| expected[field].as_f64().unwrap();
-        match expected["distribution"].as_str().unwrap() {
-            "constant" => assert!(values.iter().all(|&x| x == number("value")), "{name}"),
-            "orthogonal" => {
-                let one = initializer
-                    .values(&Shape::f32(dims.clone()), 11, "kernel")
-                    .to_f64();
-                check_orthogonal(name, &dims, &one, number("gain"));
-            }
-            "uniform" | "truncated_normal" => {
-                let (low, high) = (number("low"), number("high"));
-                let (mean, stddev) = moments(&values);
-                let error = number("stddev") / (values.len() as f64).sqrt();
-                assert!(
-                    (mean - number("mean")).abs() < 5.0 * error,
-                    "{name}: mean {mean}"
-                );
-                assert!(
-                    (stddev - number("stddev")).abs() < 5.0 * error,
-                    "{name}: deviation {stddev}"
-                );
-                let (least, most) = values
-                    .iter()
-                    .fold((f64::MAX, f64::MIN), |(l, m), &x| (l.min(x), m.max(x)));
-                let margin = (high - low) * 0.01;
-                assert!(
-                    low - 1e-6 <= least && least < low + margin,
-                    "{name}: least {least}"
-                );
-                assert!(
-                    high - margin < most && most <= high + 1e-6,
-                    "{name}: most {most}"
-                );
-            }
-            other => panic!("{other}"),
-        }
-    }
-}
-
-#[test]
-fn normal_draws_have_normal_tails() {
-    let initializer = Initializer::RandomNormal {
-        mean: 1.0,
-        stddev: 2.0,
-    };
-    let values = initializer.values(&Shape::f32([200_000]), 3, "x").to_f64();
-    let (mean, stddev) = moments(&values);
-    assert!(
-        (mean - 1.0).abs() < 0.02 && (stddev - 2.0).abs() < 0.02,
-        "{mean} {stddev}"
-    );
-    let beyond = |z: f64| {
-        values.iter().filter(|&&x| (x - 1.0) / 2.0 > z).count() as f64 / values.len() as f64
-    };
-    assert!((beyond(1.0) - 0.158_655).abs() < 4e-3, "{}", beyond(1.0));
-    assert!((beyond(2.0) - 0.022_750).abs() < 1.5e-3, "{}", beyond(2.0));
-}
-
-#[test]
-fn first_values_depend_on_seed_and_path_alone() {
-    let value =
-        |seed, path: &str| Initializer::GlorotUniform.values(&Shape::f32([300, 300]), seed, path);
-    assert_eq!(value(1, "a/kernel"), value(1, "a/kernel"));
-    assert_ne!(value(1, "a/kernel"), value(2, "a/kernel"));
-    assert_ne!(value(1, "a/kernel"), value(1, "b/kernel"));
-    // Pinned, so that a seed gives the same model in every version.
-    let first: Vec<f32> = value(1, "a/kernel").f32s()[..2].to_vec();
-    assert_eq!(first, PINNED);
-}
-
-const PINNED: [f32; 2] = [0.039821066, -0.029870428];
-
 /// The outputs and updates of a model in one mode.
 fn call(
     model: &Model,
@@ -527,134 +423,6 @@ fn a_stack_of_layers_traces_compiles_and_runs() {
     for row in outputs[0].f32s().chunks(10) {
         assert!((row.iter().sum::<f32>() - 1.0).abs() < 1e-6);
     }
-}
-
-#[test]
-fn rows_that_fill_up_a_batch_do_not_count_in_batch_norm() {
-    let model = Sequential::new([2, 3])
-        .add(BatchNorm::new().momentum(0.5))
-        .build()
-        .unwrap();
-    let variables = model.init(0).unwrap();
-    let training = |mask: Option<Vec<f32>>| {
-        move |graph: &Graph, cx: Cx| {
-            let cx = cx.with_training(true);
-            match mask {
-                Some(mask) => {
-                    cx.with_example_mask(graph.constant(HostTensor::new([mask.len()], &mask)))
-                }
-                None => cx,
-            }
-        }
-    };
-    let short = ramp(&[3, 2, 3]);
-    let (expected, moved, _) = call(
-        &model,
-        &variables,
-        std::slice::from_ref(&short),
-        training(None),
-    );
-    let mut bytes = short.pad_rows(5).f32s();
-    bytes[18..].fill(f32::INFINITY);
-    let padded = HostTensor::new([5, 2, 3], &bytes);
-    let mask = vec![1.0, 1.0, 1.0, 0.0, 0.0];
-    let (got, moved_padded, _) = call(
-        &model,
-        &variables,
-        std::slice::from_ref(&padded),
-        training(Some(mask)),
-    );
-    assert_same("outputs", &got[0].slice_rows(0, 3), &expected[0]);
-    assert_eq!(moved.len(), 2);
-    for ((index, a), (other, b)) in moved.iter().zip(&moved_padded) {
-        assert_eq!(index, other);
-        assert_same("moving statistics", a, b);
-    }
-    // A batch of no example at all leaves the moving statistics as they are.
-    let (_, kept, _) = call(&model, &variables, &[short], training(Some(vec![0.0; 3])));
-    assert_eq!(kept[0].1, variables[kept[0].0]);
-    assert_eq!(kept[1].1, variables[kept[1].0]);
-}
-
-fn assert_same(what: &str, got: &HostTensor, expected: &HostTensor) {
-    assert_eq!(got.shape(), expected.shape());
-    assert_close(what, &got.to_f64(), &expected.to_f64(), 1e-5);
-}
-
-#[test]
-fn a_frozen_batch_norm_runs_in_inference_mode() {
-    let mut model = Sequential::new([3])
-        .add(BatchNorm::new())
-        .add(Dense::new(2))
-        .build()
-        .unwrap();
-    let input = [ramp(&[4, 3])];
-    let variables = model.init(0).unwrap();
-    let train = |model: &Model| call(model, &variables, &input, |_, cx| cx.with_training(true));
-    let (live, updates, _) = train(&model);
-    assert_eq!(updates.len(), 2);
-    model.freeze("batch_norm").unwrap();
-    let flags: Vec<bool> = model
-        .variables()
-        .iter()
-        .map(|variable| variable.trainable)
-        .collect();
-    assert_eq!(flags, [false, false, false, false, true, true]);
-    let (frozen, updates, _) = train(&model);
-    assert!(updates.is_empty());
-    let (inference, ..) = call(&model, &variables, &input, |_, cx| cx);
-    assert_eq!(frozen, inference);
-    assert_ne!(frozen, live);
-    model.unfreeze("batch_norm").unwrap();
-    assert_eq!(train(&model).0, live);
-}
-
-#[test]
-fn dropout_depends_on_the_row_of_the_example() {
-    let model = Sequential::new([50])
-        .add(Dropout::new(0.25))
-        .add(Dropout::new(0.0))
-        .build()
-        .unwrap();
-    let ones = HostTensor::full(Shape::f32([40, 50]), 1.0);
-    let dropped = |input: &HostTensor, key: [u32; 2], first: u32| {
-        let prepare = |graph: &Graph, cx: Cx| {
-            let key = graph.constant(HostTensor::new([2], &key));
-            let first = graph.constant(HostTensor::scalar(first));
-            cx.with_training(true).with_random(key, first)
-        };
-        call(&model, &[], std::slice::from_ref(input), prepare)
-            .0
-            .swap_remove(0)
-    };
-    let whole = dropped(&ones, [1, 2], 100);
-    let half = dropped(&ones.slice_rows(0, 20), [1, 2], 120);
-    assert_eq!(whole.slice_rows(20, 40), half);
-    assert_ne!(whole, dropped(&ones, [1, 3], 100));
-    let values = whole.f32s();
-    assert!(
-        values
-            .iter()
-            .all(|&x| x == 0.0 || (x - 4.0 / 3.0).abs() < 1e-6)
-    );
-    let rate = values.iter().filter(|&&x| x == 0.0).count() as f64 / values.len() as f64;
-    assert!((rate - 0.25).abs() < 0.05, "{rate}");
-    let (kept, ..) = call(&model, &[], std::slice::from_ref(&ones), |_, cx| cx);
-    assert_eq!(kept[0], ones);
-}
-
-#[test]
-fn dropout_in_training_asks_for_a_key() {
-    let model = Sequential::new([2]).add(Dropout::new(0.5)).build().unwrap();
-    let graph = Graph::new();
-    let x = graph.parameter("x", Shape::f32([1, 2]));
-    let mut cx = Cx::new(&graph, &model, &[]).with_training(true);
-    let _ = model.call(&mut cx, &[x]);
-    let error = graph.error().unwrap().to_string();
-    assert!(
-        error.contains("needs random bits, but the caller gave no key, in dropout"),
-        "{error}"
-    );
 }
 
 #[test]

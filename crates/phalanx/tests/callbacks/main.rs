@@ -1,17 +1,18 @@
 //! Callbacks of a `fit`: their order, what they do to a training, and that a checkpoint keeps what they remember.
 
-use std::fs;
+mod checkpoints;
+mod not_numbers;
+
 use std::sync::{Arc, Mutex};
 
-use phalanx::checkpoint::{CallbackState, TrainingState};
+use phalanx::Result;
+use phalanx::checkpoint::CallbackState;
 use phalanx::fit::EpochLogs;
 use phalanx::fit::callbacks::{
-    BackupAndRestore, Callback, CallbackContext, CsvLogger, EarlyStopping, Lambda,
-    LearningRateScheduler, ModelCheckpoint, NanPolicy, ReduceLrOnPlateau, RemoteMonitor, SaveFreq,
-    SwapEmaWeights, TerminateOnNan,
+    Callback, CallbackContext, EarlyStopping, Lambda, LearningRateScheduler, ModelCheckpoint,
+    ReduceLrOnPlateau, RemoteMonitor, SwapEmaWeights,
 };
 use phalanx::prelude::*;
-use phalanx::{Error, Result};
 use phalanx_testkit::Scratch;
 
 /// A folder of these tests.
@@ -194,118 +195,6 @@ fn early_stopping_gives_the_variables_of_the_best_epoch() {
     );
 }
 
-/// Everything that has a state.
-fn all(scratch: &Scratch, name: &str) -> Fit {
-    let path = |what: &str| scratch.join(format!("{name}-{what}"));
-    let best = path("best_{epoch}.safetensors").display().to_string();
-    fit(8)
-        .callback(
-            ReduceLrOnPlateau::new("loss")
-                .min_delta(10.0)
-                .patience(2)
-                .factor(0.5),
-        )
-        .callback(
-            EarlyStopping::new("val_loss")
-                .min_delta(10.0)
-                .patience(6)
-                .restore_best_weights(true),
-        )
-        .callback(CsvLogger::new(path("log.csv")))
-        .callback(
-            ModelCheckpoint::new(best)
-                .save_best_only(true)
-                .save_weights_only(true)
-                .monitor("loss")
-                .keep(2)
-                .keep_every(2),
-        )
-}
-
-#[test]
-fn an_interrupted_training_goes_on_with_what_callbacks_remember() {
-    let scratch = scratch("resume");
-    let mut whole = trainer();
-    let history = whole.fit(&rows(12), all(&scratch, "a")).unwrap();
-    assert_eq!(history.epochs.len(), 7, "patience is 6");
-    let rate = whole.learning_rate().unwrap();
-    assert!(rate < 0.05 * 0.3, "{rate}");
-    for at in [1, 3, 4, 6] {
-        let path = scratch.join("checkpoint");
-        let mut first = trainer();
-        let crash = Lambda::new().on_epoch_begin(move |epoch, _| match epoch == at {
-            true => Err(Error::Training("a crash".to_owned())),
-            false => Ok(()),
-        });
-        let fit = all(&scratch, "b").checkpoint(&path).callback(crash);
-        first.fit(&rows(12), fit).unwrap_err();
-        drop(first);
-        let mut second = trainer();
-        second.restore_checkpoint(&path).unwrap();
-        let state = second.training_state().unwrap();
-        assert_eq!(state, TrainingState::load(&path).unwrap());
-        let fit = all(&scratch, "b").checkpoint(&path).resume();
-        let again = second.fit(&rows(12), fit).unwrap();
-        assert_eq!(again.epochs.len(), history.epochs.len(), "{at}");
-        for (one, other) in history.epochs.iter().zip(&again.epochs) {
-            assert_eq!(one.logs, other.logs, "{at}");
-        }
-        assert_eq!(variables(&whole), variables(&second), "{at}");
-        assert_eq!(rate, second.learning_rate().unwrap(), "{at}");
-        let text = |name: &str| fs::read(scratch.join(name)).unwrap();
-        assert_eq!(text("a-log.csv"), text("b-log.csv"), "{at}");
-        let names = |prefix: &str| -> Vec<String> {
-            let names = scratch.names().into_iter();
-            names
-                .filter_map(|name| Some(name.strip_prefix(prefix)?.to_owned()))
-                .collect()
-        };
-        assert_eq!(names("a-best"), names("b-best"), "{at}");
-        TrainingState::remove(&path).unwrap();
-    }
-}
-
-#[test]
-fn checkpoints_are_written_under_their_names_and_the_last_are_kept() {
-    let scratch = scratch("checkpoints");
-    let pattern = scratch
-        .join("ckpt_{epoch:02d}-{val_loss:.2f}")
-        .display()
-        .to_string();
-    let batches = scratch.join("b{epoch}_{batch:03d}").display().to_string();
-    let mut trainer = trainer();
-    let plan = fit(4)
-        .callback(ModelCheckpoint::new(pattern).keep(2))
-        .callback(ModelCheckpoint::new(batches).save_freq(SaveFreq::Batches(3)));
-    let history = trainer.fit(&rows(12), plan).unwrap();
-    let named = |epoch: usize| {
-        format!(
-            "ckpt_{epoch:02}-{:.2}",
-            history.epochs[epoch - 1].logs["val_loss"]
-        )
-    };
-    assert_eq!(scratch.names(), ["b2_001", "b3_002", &named(3), &named(4)]);
-    // Batch 3 is the first of the second epoch.
-    let state = TrainingState::load(scratch.join("b2_001")).unwrap();
-    assert_eq!((state.iterations(), state.position().epoch), (3, 1));
-    let state = TrainingState::load(scratch.join(named(4))).unwrap();
-    assert_eq!((state.iterations(), state.position().epoch), (8, 4));
-    assert_eq!(state.variables(), variables(&trainer));
-}
-
-#[test]
-fn of_older_checkpoints_every_third_stays() {
-    let scratch = scratch("every_third");
-    let path = |name: &str| scratch.join(name).display().to_string();
-    let all = ModelCheckpoint::new(path("{epoch}")).keep(2).keep_every(3);
-    trainer().fit(&rows(12), fit(8).callback(all)).unwrap();
-    assert_eq!(scratch.names(), ["3", "6", "7", "8"]);
-    let alone = ModelCheckpoint::new(path("{epoch}")).keep_every(3);
-    let error = trainer().fit(&rows(12), fit(1).callback(alone));
-    let text = error.unwrap_err().to_string();
-    assert!(text.contains("`keep` is not"), "{text}");
-}
-
 #[test]
 fn rates_are_scheduled_by_epoch_and_by_step() {
     let rates = Arc::new(Mutex::new(Vec::new()));
@@ -361,153 +250,6 @@ fn mistakes_are_told_before_the_first_step() {
         error.contains("`factor` must be at least 0 and below 1"),
         "{error}"
     );
-}
-
-fn variables_after(epochs: usize) -> Vec<(String, HostTensor)> {
-    let mut trainer = trainer();
-    trainer.fit(&rows(24), fit(epochs)).unwrap();
-    variables(&trainer)
-}
-
-/// The same program run until it is done: each time it ends at another step, and what it has learned is that of one run.
-#[test]
-fn a_program_that_is_run_again_goes_on_by_itself() {
-    let scratch = scratch("backup");
-    let path = scratch.join("backup");
-    let mut runs = 0;
-    let trained = loop {
-        runs += 1;
-        let mut trainer = trainer();
-        let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
-        let (set, end) = (Arc::clone(&stop), 3 * runs + 1);
-        let crash = Lambda::new().on_train_batch_end(move |_, cx| {
-            if cx.iterations() == end {
-                // By a signal and by a crash in turns.
-                match end % 2 {
-                    0 => return Err(Error::Training("a crash".to_owned())),
-                    _ => set.store(true, std::sync::atomic::Ordering::Relaxed),
-                }
-            }
-            Ok(())
-        });
-        let backup = BackupAndRestore::new(&path).save_freq(SaveFreq::Batches(1));
-        let plan = fit(4).callback(crash).callback(backup).stop_when(&stop);
-        if trainer.fit(&rows(24), plan).is_ok() {
-            break trainer;
-        }
-        assert!(runs < 20);
-    };
-    assert!(runs > 3, "{runs}");
-    assert_eq!(variables(&trained), variables_after(4));
-    // All that it kept is gone at the end.
-    assert!(scratch.names().is_empty(), "{:?}", scratch.names());
-}
-
-/// Rows of which one is infinite, in one batch of each epoch.
-fn bad_rows(bad: f32) -> Batches {
-    let mut x: Vec<f32> = (0..24 * 4).map(|i| (i as f32 * 0.37).sin()).collect();
-    x[15 * 4 + 2] = bad;
-    let y: Vec<i32> = (0..24).map(|i| i * i % 3).collect();
-    let x = HostTensor::new([24, 4], &x);
-    let rows = Dataset::from_arrays(x, HostTensor::new([24], &y)).unwrap();
-    rows.batch(6)
-}
-
-fn with_loss_scale(loss_scale: LossScale) -> Trainer {
-    let model = Sequential::new([4]).add(Dense::new(3));
-    let compile = Compile {
-        optimizer: Adam::new(0.05).into(),
-        loss: SparseCategoricalCrossentropy::from_logits().into(),
-        loss_scale,
-        ..Compile::default()
-    };
-    let strategy = OneDeviceStrategy::new().unwrap();
-    strategy.compile(model, compile).unwrap()
-}
-
-#[test]
-fn a_loss_that_is_not_a_number_is_found_by_name() {
-    let why = Arc::new(Mutex::new(String::new()));
-    for every in [1, 2, 3, 50] {
-        let mut trainer = with_loss_scale(LossScale::Off);
-        let keep = EarlyStopping::new("loss")
-            .patience(9)
-            .restore_best_weights(true);
-        let plan = Fit::epochs(3)
-            .progress(Progress::Silent)
-            .callback(keep)
-            .callback(TerminateOnNan::new().every(every));
-        let history = trainer.fit(&bad_rows(f32::INFINITY), plan).unwrap();
-        assert_eq!(history.epochs.len(), 1, "{every}");
-        assert_eq!(
-            history.epochs[0].steps,
-            (3_usize).next_multiple_of(every).min(4)
-        );
-        assert!(history.epochs[0].logs["loss"].is_nan());
-    }
-    // Without it the training is an error, as before.
-    let mut trainer = with_loss_scale(LossScale::Off);
-    let plan = Fit::epochs(3).progress(Progress::Silent);
-    let error = trainer
-        .fit(&bad_rows(f32::NAN), plan)
-        .unwrap_err()
-        .to_string();
-    assert!(error.starts_with("the loss of step 2"), "{error}");
-    // The error of too many rollbacks has what was found.
-    let mut trainer = with_loss_scale(LossScale::Off);
-    let once = TerminateOnNan::new()
-        .policy(NanPolicy::Rollback)
-        .most_rollbacks(1);
-    let plan = Fit::epochs(3).progress(Progress::Silent).callback(once);
-    let error = trainer
-        .fit(&bad_rows(f32::NAN), plan)
-        .unwrap_err()
-        .to_string();
-    *why.lock().unwrap() = error;
-    assert_eq!(
-        *why.lock().unwrap(),
-        "the loss of step 3 (counted from 0) is infinite or not a number; input 0 of its batch has NaN in example 15, after 1 rollbacks; try a lower learning rate or gradient clipping (`clipnorm`), and look at these data"
-    );
-}
-
-/// Both are the training on the other batches alone: skipped steps change nothing, and a state of just before is gone back to.
-#[test]
-fn steps_that_are_not_numbers_are_skipped_or_gone_back_on() {
-    let good = || {
-        let mut trainer = with_loss_scale(LossScale::Off);
-        for _ in 0..2 {
-            let batches = bad_rows(0.0);
-            for (number, batch) in batches.iter(0, 0).enumerate() {
-                if number != 2 {
-                    trainer.train_on_batch(&batch.unwrap()).unwrap();
-                }
-            }
-        }
-        variables(&trainer)
-    };
-    let trained = |loss_scale, callback: TerminateOnNan| {
-        let mut trainer = with_loss_scale(loss_scale);
-        let plan = Fit::epochs(2).progress(Progress::Silent).callback(callback);
-        let history = trainer.fit(&bad_rows(f32::NAN), plan).unwrap();
-        assert!(
-            history
-                .epochs
-                .iter()
-                .all(|epoch| epoch.logs["loss"].is_finite())
-        );
-        assert_eq!(trainer.iterations(), 6);
-        variables(&trainer)
-    };
-    let rollback = TerminateOnNan::new()
-        .policy(NanPolicy::Rollback)
-        .snapshot_every(1);
-    assert_eq!(trained(LossScale::Off, rollback), good());
-    let skip = || TerminateOnNan::new().policy(NanPolicy::Skip);
-    assert_eq!(trained(LossScale::SkipNonFinite, skip()), good());
-    let mut trainer = with_loss_scale(LossScale::Off);
-    let plan = Fit::epochs(1).callback(skip());
-    let error = trainer.fit(&bad_rows(0.0), plan).unwrap_err().to_string();
-    assert!(error.contains("LossScale::SkipNonFinite"), "{error}");
 }
 
 #[test]

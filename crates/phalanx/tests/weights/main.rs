@@ -1,26 +1,28 @@
 //! Weights of Keras and PyTorch: files that they wrote, read into models of ours that answer the same.
 
+#[path = "../oracle/mod.rs"]
 mod oracle;
+mod pytorch;
 
 use std::path::PathBuf;
 use std::slice::from_ref;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use oracle::{Batch, array, formula_value, name, records, uniform};
-use phalanx::import::{LoadReport, LoadWeights, Matching, PairedBy};
-use phalanx::models::{FineTune, MobileNetV2, ResNet50, TransformerEncoder};
+use oracle::{Batch, array, formula_value, name, records};
+use phalanx::import::{LoadReport, LoadWeights, Matching};
+use phalanx::models::{FineTune, MobileNetV2, TransformerEncoder};
 use phalanx::nn::{
     Activation, BatchNorm, Bidirectional, Conv2d, Cx, Dense, DepthwiseConv2d, Dropout, Flatten,
-    GlobalAveragePool2d, Gru, IntoModel, Layer, LayerNorm, LayerSpec, Lstm, MergeMode, Model,
-    Sequential, SimpleRnn, ZeroPadding2d, relu,
+    Gru, IntoModel, Layer, LayerNorm, LayerSpec, Lstm, MergeMode, Model, Sequential, SimpleRnn,
+    relu,
 };
 use phalanx::saved::SavedModel;
 use phalanx::{Error, Result};
 use phalanx_graph::HostTensor;
 use phalanx_testkit::assert_close;
 use proptest::prelude::*;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 fn golden(file: &str) -> PathBuf {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden");
@@ -267,137 +269,6 @@ fn recurrent_layers_of_keras_are_read() {
     for got in case.run(&oracle::engine()) {
         assert_close("recurrent", &got.to_f64(), &expected, 1e-5);
     }
-}
-
-#[test]
-fn a_stack_of_pytorch_is_read() {
-    let model = Sequential::new([8, 8, 2])
-        .add(ZeroPadding2d::new(1))
-        .add(Conv2d::new(6, 3).strides(2))
-        .add(BatchNorm::new().epsilon(1e-5))
-        .add(relu_layer())
-        .add(
-            DepthwiseConv2d::new(3)
-                .depth_multiplier(2)
-                .use_bias(false)
-                .activation(relu),
-        )
-        .add(GlobalAveragePool2d::new())
-        .add(Dense::new(4).activation(relu))
-        .add(LayerNorm::new().epsilon(1e-5))
-        .add(Dense::new(3));
-    let mut saved = fresh(model);
-    let report = load(&mut saved, "torch/stack.safetensors").unwrap();
-    assert_eq!(
-        report.to_string(),
-        "13 of 13 variables have values, by order"
-    );
-    let golden = read_json("torch/stack.json");
-    let numbers = |value: &Value| -> Vec<f64> {
-        value
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|x| x.as_f64().unwrap())
-            .collect()
-    };
-    // From [batch, channels, height, width].
-    let theirs = numbers(&golden["input"]);
-    let place = |i: usize| ((i / 128 * 2 + i % 2) * 8 + i / 16 % 8) * 8 + i / 2 % 8;
-    let x: Vec<f32> = (0..theirs.len()).map(|i| theirs[place(i)] as f32).collect();
-    let got = answer(&saved, HostTensor::new([2, 8, 8, 2], &x));
-    assert_close("stack", &got, &numbers(&golden["output"]), 1e-5);
-}
-
-#[test]
-fn a_transformer_of_pytorch_is_read() {
-    let settings = TransformerEncoder {
-        vocabulary: 11,
-        length: 5,
-        layers: 2,
-        width: 8,
-        heads: 2,
-        feed_forward: 12,
-        ..TransformerEncoder::default()
-    };
-    let mut saved = fresh(settings.build());
-    let report = load(&mut saved, "torch/transformer.safetensors").unwrap();
-    assert!(report.unexpected.is_empty(), "{report}");
-    assert_eq!(report.to_string(), "38 of 38 variables have values, by map");
-    let golden = read_json("torch/transformer.json");
-    let numbers =
-        |field: &str| -> Vec<f64> { serde_json::from_value(golden[field].clone()).unwrap() };
-    let tokens: Vec<i32> = numbers("input").iter().map(|&token| token as i32).collect();
-    let got = answer(&saved, HostTensor::new([2, 5], &tokens));
-    assert_close("transformer", &got, &numbers("output"), 1e-5);
-}
-
-/// A file of torchvision's names and shapes, with values by the formula of `make_torch.py`.
-fn torchvision_file(model: &str) -> Vec<u8> {
-    let names = read_json("torch/names.json");
-    let mut header = serde_json::Map::new();
-    let mut data: Vec<u8> = Vec::new();
-    for (name, dims) in names[model].as_object().unwrap() {
-        let dims: Vec<usize> = dims
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|x| x.as_u64().unwrap() as usize)
-            .collect();
-        let start = data.len();
-        let fan_in: usize = dims.iter().skip(1).product();
-        let scaled = |u: f64| match () {
-            () if dims.len() > 1 => u * (6.0 / fan_in as f64).sqrt(),
-            () if name.ends_with("running_var") => 1.0 + 0.5 * u,
-            () if name.ends_with("weight") => 0.7 + 0.2 * u,
-            () => 0.1 * u,
-        };
-        for u in uniform(name, dims.iter().product()) {
-            data.extend_from_slice(&(scaled(u) as f32).to_le_bytes());
-        }
-        let info = json!({"dtype": "F32", "shape": dims, "data_offsets": [start, data.len()]});
-        header.insert(name.clone(), info);
-    }
-    let mut header = serde_json::to_vec(&header).unwrap();
-    header.resize(header.len().next_multiple_of(8), b' ');
-    [&(header.len() as u64).to_le_bytes()[..], &header, &data].concat()
-}
-
-/// Loads torchvision's weights and answers as torchvision does.
-fn check_torchvision(name: &str, model: impl IntoModel) {
-    let mut saved = fresh(model);
-    let bytes = torchvision_file(name);
-    let report = saved
-        .load_weights_from(name, &bytes, LoadWeights::default())
-        .unwrap();
-    assert!(report.is_complete(), "{report}");
-    assert_eq!((report.unexpected.len(), report.paired), (0, PairedBy::Map));
-    let x: Vec<f64> = uniform("image", 3 * 64 * 64).collect();
-    let x: Vec<f32> = (0..x.len())
-        .map(|i| x[i % 3 * 64 * 64 + i / 3] as f32)
-        .collect();
-    let got = answer(&saved, HostTensor::new([1, 64, 64, 3], &x));
-    let golden = read_json("torch/outputs.json");
-    let expected: Vec<f64> = golden[name]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|x| x.as_f64().unwrap())
-        .collect();
-    assert_close(name, &got[..expected.len()], &expected, 1e-4);
-}
-
-#[test]
-fn mobilenet_v2_of_torchvision_is_read() {
-    check_torchvision(
-        "mobilenet_v2",
-        MobileNetV2::torchvision().input([64, 64, 3]),
-    );
-}
-
-#[test]
-fn resnet50_of_torchvision_is_read() {
-    check_torchvision("resnet50", ResNet50::torchvision().input([64, 64, 3]));
 }
 
 #[test]

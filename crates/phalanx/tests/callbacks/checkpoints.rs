@@ -1,0 +1,167 @@
+//! Checkpoints by callbacks, and trainings that go on from them.
+
+use std::fs;
+use std::sync::Arc;
+
+use phalanx::Error;
+use phalanx::checkpoint::TrainingState;
+use phalanx::fit::callbacks::{
+    BackupAndRestore, CsvLogger, EarlyStopping, Lambda, ModelCheckpoint, ReduceLrOnPlateau,
+    SaveFreq,
+};
+use phalanx::prelude::*;
+use phalanx_testkit::Scratch;
+
+use crate::{fit, rows, scratch, trainer, variables};
+
+/// Everything that has a state.
+fn all(scratch: &Scratch, name: &str) -> Fit {
+    let path = |what: &str| scratch.join(format!("{name}-{what}"));
+    let best = path("best_{epoch}.safetensors").display().to_string();
+    fit(8)
+        .callback(
+            ReduceLrOnPlateau::new("loss")
+                .min_delta(10.0)
+                .patience(2)
+                .factor(0.5),
+        )
+        .callback(
+            EarlyStopping::new("val_loss")
+                .min_delta(10.0)
+                .patience(6)
+                .restore_best_weights(true),
+        )
+        .callback(CsvLogger::new(path("log.csv")))
+        .callback(
+            ModelCheckpoint::new(best)
+                .save_best_only(true)
+                .save_weights_only(true)
+                .monitor("loss")
+                .keep(2)
+                .keep_every(2),
+        )
+}
+
+#[test]
+fn an_interrupted_training_goes_on_with_what_callbacks_remember() {
+    let scratch = scratch("resume");
+    let mut whole = trainer();
+    let history = whole.fit(&rows(12), all(&scratch, "a")).unwrap();
+    assert_eq!(history.epochs.len(), 7, "patience is 6");
+    let rate = whole.learning_rate().unwrap();
+    assert!(rate < 0.05 * 0.3, "{rate}");
+    for at in [1, 3, 4, 6] {
+        let path = scratch.join("checkpoint");
+        let mut first = trainer();
+        let crash = Lambda::new().on_epoch_begin(move |epoch, _| match epoch == at {
+            true => Err(Error::Training("a crash".to_owned())),
+            false => Ok(()),
+        });
+        let fit = all(&scratch, "b").checkpoint(&path).callback(crash);
+        first.fit(&rows(12), fit).unwrap_err();
+        drop(first);
+        let mut second = trainer();
+        second.restore_checkpoint(&path).unwrap();
+        let state = second.training_state().unwrap();
+        assert_eq!(state, TrainingState::load(&path).unwrap());
+        let fit = all(&scratch, "b").checkpoint(&path).resume();
+        let again = second.fit(&rows(12), fit).unwrap();
+        assert_eq!(again.epochs.len(), history.epochs.len(), "{at}");
+        for (one, other) in history.epochs.iter().zip(&again.epochs) {
+            assert_eq!(one.logs, other.logs, "{at}");
+        }
+        assert_eq!(variables(&whole), variables(&second), "{at}");
+        assert_eq!(rate, second.learning_rate().unwrap(), "{at}");
+        let text = |name: &str| fs::read(scratch.join(name)).unwrap();
+        assert_eq!(text("a-log.csv"), text("b-log.csv"), "{at}");
+        let names = |prefix: &str| -> Vec<String> {
+            let names = scratch.names().into_iter();
+            names
+                .filter_map(|name| Some(name.strip_prefix(prefix)?.to_owned()))
+                .collect()
+        };
+        assert_eq!(names("a-best"), names("b-best"), "{at}");
+        TrainingState::remove(&path).unwrap();
+    }
+}
+
+#[test]
+fn checkpoints_are_written_under_their_names_and_the_last_are_kept() {
+    let scratch = scratch("checkpoints");
+    let pattern = scratch
+        .join("ckpt_{epoch:02d}-{val_loss:.2f}")
+        .display()
+        .to_string();
+    let batches = scratch.join("b{epoch}_{batch:03d}").display().to_string();
+    let mut trainer = trainer();
+    let plan = fit(4)
+        .callback(ModelCheckpoint::new(pattern).keep(2))
+        .callback(ModelCheckpoint::new(batches).save_freq(SaveFreq::Batches(3)));
+    let history = trainer.fit(&rows(12), plan).unwrap();
+    let named = |epoch: usize| {
+        format!(
+            "ckpt_{epoch:02}-{:.2}",
+            history.epochs[epoch - 1].logs["val_loss"]
+        )
+    };
+    assert_eq!(scratch.names(), ["b2_001", "b3_002", &named(3), &named(4)]);
+    // Batch 3 is the first of the second epoch.
+    let state = TrainingState::load(scratch.join("b2_001")).unwrap();
+    assert_eq!((state.iterations(), state.position().epoch), (3, 1));
+    let state = TrainingState::load(scratch.join(named(4))).unwrap();
+    assert_eq!((state.iterations(), state.position().epoch), (8, 4));
+    assert_eq!(state.variables(), variables(&trainer));
+}
+
+#[test]
+fn of_older_checkpoints_every_third_stays() {
+    let scratch = scratch("every_third");
+    let path = |name: &str| scratch.join(name).display().to_string();
+    let all = ModelCheckpoint::new(path("{epoch}")).keep(2).keep_every(3);
+    trainer().fit(&rows(12), fit(8).callback(all)).unwrap();
+    assert_eq!(scratch.names(), ["3", "6", "7", "8"]);
+    let alone = ModelCheckpoint::new(path("{epoch}")).keep_every(3);
+    let error = trainer().fit(&rows(12), fit(1).callback(alone));
+    let text = error.unwrap_err().to_string();
+    assert!(text.contains("`keep` is not"), "{text}");
+}
+
+fn variables_after(epochs: usize) -> Vec<(String, HostTensor)> {
+    let mut trainer = trainer();
+    trainer.fit(&rows(24), fit(epochs)).unwrap();
+    variables(&trainer)
+}
+
+/// The same program run until it is done: each time it ends at another step, and what it has learned is that of one run.
+#[test]
+fn a_program_that_is_run_again_goes_on_by_itself() {
+    let scratch = scratch("backup");
+    let path = scratch.join("backup");
+    let mut runs = 0;
+    let trained = loop {
+        runs += 1;
+        let mut trainer = trainer();
+        let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let (set, end) = (Arc::clone(&stop), 3 * runs + 1);
+        let crash = Lambda::new().on_train_batch_end(move |_, cx| {
+            if cx.iterations() == end {
+                // By a signal and by a crash in turns.
+                match end % 2 {
+                    0 => return Err(Error::Training("a crash".to_owned())),
+                    _ => set.store(true, std::sync::atomic::Ordering::Relaxed),
+                }
+            }
+            Ok(())
+        });
+        let backup = BackupAndRestore::new(&path).save_freq(SaveFreq::Batches(1));
+        let plan = fit(4).callback(crash).callback(backup).stop_when(&stop);
+        if trainer.fit(&rows(24), plan).is_ok() {
+            break trainer;
+        }
+        assert!(runs < 20);
+    };
+    assert!(runs > 3, "{runs}");
+    assert_eq!(variables(&trained), variables_after(4));
+    // All that it kept is gone at the end.
+    assert!(scratch.names().is_empty(), "{:?}", scratch.names());
+}

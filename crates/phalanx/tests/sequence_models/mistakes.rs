@@ -1,0 +1,159 @@
+//! What does not fit is named.
+
+use phalanx::models::{Recommender, RecommenderKind, TransformerEncoder, TransformerNmt};
+use phalanx::prelude::*;
+use serde_json::json;
+
+use crate::translation::nmt;
+
+/// A kind, its settings as JSON, the shapes of its inputs, and the error.
+type Mistake = (
+    &'static str,
+    &'static str,
+    &'static [&'static [usize]],
+    &'static str,
+);
+
+const MISTAKES: [Mistake; 15] = [
+    (
+        "multi_head_attention",
+        r#"{"num_heads": 0, "key_dim": 2}"#,
+        &[&[3, 4]],
+        "`num_heads` must be a whole number from 1 to 2147483647, got 0",
+    ),
+    (
+        "multi_head_attention",
+        r#"{"num_heads": 2, "key_dim": 2}"#,
+        &[&[4]],
+        "the query must be floats [batch, length, features], got f32[2,4]",
+    ),
+    (
+        "multi_head_attention",
+        r#"{"num_heads": 2, "key_dim": 2}"#,
+        &[&[3, 4], &[5, 4], &[6, 4]],
+        "expected query, value and key of one batch, value and key of one length, got f32[2,3,4], f32[2,5,4] and f32[2,6,4]",
+    ),
+    (
+        "multi_head_attention",
+        r#"{"num_heads": 2, "key_dim": 2}"#,
+        &[&[3, 4], &[5, 4], &[5, 4], &[5, 3]],
+        "the mask must have the dims [2, 3, 5] [batch, queries, keys], got f32[2,5,3]",
+    ),
+    (
+        "multi_head_attention",
+        r#"{"num_heads": 2, "key_dim": 2}"#,
+        &[&[3, 4], &[3, 4], &[3, 4], &[3, 3], &[1]],
+        "expected query, value, key and mask, got 5 inputs",
+    ),
+    (
+        "position_embedding",
+        r#"{"sequence_length": 3}"#,
+        &[&[4, 2]],
+        "expected sequences of at most 3, got 4; raise `sequence_length` or cut them",
+    ),
+    (
+        "sinusoidal_position",
+        r#"{"max_wavelength": 0}"#,
+        &[&[4, 2]],
+        "`max_wavelength` must be a number above 0, got 0",
+    ),
+    (
+        "embedding",
+        r#"{"input_dim": 3, "output_dim": 2, "mask_zero": true}"#,
+        &[&[4, 2]],
+        "`mask_zero` needs indices [batch, steps], got f32[2,4,2]",
+    ),
+    (
+        "lstm",
+        r#"{"units": 3}"#,
+        &[&[4]],
+        "expected sequences [batch, length, features], got f32[2,4]; embed or reshape them first",
+    ),
+    (
+        "lstm",
+        r#"{"units": 3}"#,
+        &[&[4, 2], &[3]],
+        "expected a sequence and no or 2 first states, got 2 inputs",
+    ),
+    (
+        "gru",
+        r#"{"units": 3}"#,
+        &[&[4, 2], &[2]],
+        "expected first states f32[2,3], got f32[2,2]",
+    ),
+    (
+        "lstm",
+        r#"{"units": 3, "bias_initializer": "ones"}"#,
+        &[&[4, 2]],
+        "`unit_forget_bias` needs a `bias_initializer` of zeros; set it to false",
+    ),
+    (
+        "embedding_bag",
+        r#"{"input_dim": 3, "output_dim": 2}"#,
+        &[&[4], &[3]],
+        "expected a weight for each index of f32[2,4], got f32[2,3]",
+    ),
+    (
+        "dot",
+        "{}",
+        &[&[4], &[3]],
+        "expected vectors of one size, got f32[2,4] and f32[2,3]",
+    ),
+    (
+        "interaction",
+        "{}",
+        &[&[4]],
+        "expected 2 to 1000 inputs, got 1",
+    ),
+];
+
+#[test]
+fn mistakes_say_what_was_expected_and_got() {
+    for (kind, settings, inputs, expected) in MISTAKES {
+        let settings = serde_json::from_str(settings).unwrap();
+        let built = layer_from_config(kind, &settings).and_then(|layer| {
+            let mut net = Network::new();
+            let nodes: Vec<Node> = inputs.iter().map(|&dims| net.input(dims)).collect();
+            let output = net.add(layer, &nodes);
+            net.build(&nodes, &[output])
+        });
+        let message = built.unwrap_err().to_string();
+        assert!(message.ends_with(expected), "{message}");
+    }
+}
+
+#[test]
+fn mistakes_in_whole_models_are_named() {
+    let kind = json!({"layer": {"lstn": {"units": 3}}});
+    let message = layer_from_config("bidirectional", &kind)
+        .unwrap_err()
+        .to_string();
+    assert_eq!(
+        message,
+        "bidirectional: `layer`: unknown recurrent layer `lstn`; did you mean `lstm`?"
+    );
+    let heads = TransformerEncoder {
+        heads: 3,
+        ..TransformerEncoder::default()
+    };
+    assert_eq!(
+        heads.build().unwrap_err().to_string(),
+        "transformer_encoder: `width` must be a multiple of `heads`, got 256 and 3; the heads share the width"
+    );
+    let shared = TransformerNmt {
+        shared_embedding: true,
+        ..nmt()
+    };
+    assert_eq!(
+        shared.build().unwrap_err().to_string(),
+        "transformer_nmt: `shared_embedding` needs vocabularies of one size, got 8 and 7; make them equal"
+    );
+    let towers = Recommender::new(RecommenderKind::TwoTower, [3])
+        .build()
+        .unwrap_err()
+        .to_string();
+    assert_eq!(
+        towers,
+        "recommender: expected 2 categories for TwoTower, got 1; give the number of values of each"
+    );
+}
