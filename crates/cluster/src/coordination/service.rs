@@ -101,46 +101,46 @@ impl Service {
         secret: Option<Vec<u8>>,
         tell: Tell,
     ) -> Result<Self, ClusterError> {
-        let (inputs, received) = channel();
-        let status = Arc::<Mutex<Status>>::default();
-        let seen = Arc::clone(&status);
-        let (lease, ended) = (settings.lease, Arc::new(AtomicBool::new(false)));
-        let at_end = Arc::clone(&ended);
-        spawn("phalanx-coordinator", move || {
-            serve(settings, &received, &seen, tell);
-            at_end.store(true, Ordering::Release);
-        })?;
-        Ok(Self {
-            inputs,
-            next_connection: Arc::default(),
-            ended,
-            status,
-            lease,
-            secret,
+        let lease = settings.lease;
+        Self::run(lease, secret, move |to, inputs, status| {
+            // It ends when nobody can send it anything.
+            drop(to);
+            serve(settings, inputs, status, tell);
         })
     }
 
     /// A service of this process' connections alone, whose state is in etcd.
     #[cfg(feature = "etcd")]
     pub(super) fn of_run(run: super::etcd::Run, tell: Tell) -> Result<Self, ClusterError> {
-        let (inputs, received) = channel();
-        let status = Arc::<Mutex<Status>>::default();
-        let ended = Arc::new(AtomicBool::new(false));
-        let (seen, at_end, to) = (Arc::clone(&status), Arc::clone(&ended), inputs.clone());
         let lease = run.settings().lease;
-        spawn("phalanx-coordinator", move || {
+        Self::run(lease, None, move |to, inputs, status| {
             // Without its threads it ends, which its connections hear.
-            let _ = run.serve(&to, &received, &seen, tell);
-            at_end.store(true, Ordering::Release);
-        })?;
-        Ok(Self {
+            let _ = run.serve(&to, inputs, status, tell);
+        })
+    }
+
+    /// A service whose thread does `serve` until that ends, which is given both ends of the inputs and where it tells what happens.
+    fn run(
+        lease: Duration,
+        secret: Option<Vec<u8>>,
+        serve: impl FnOnce(Sender<Input>, &Receiver<Input>, &Mutex<Status>) + Send + 'static,
+    ) -> Result<Self, ClusterError> {
+        let (inputs, received) = channel();
+        let service = Self {
             inputs,
             next_connection: Arc::default(),
-            ended,
-            status,
+            ended: Arc::default(),
+            status: Arc::default(),
             lease,
-            secret: None,
-        })
+            secret,
+        };
+        let (to, status) = (service.inputs.clone(), Arc::clone(&service.status));
+        let ended = Arc::clone(&service.ended);
+        spawn("phalanx-coordinator", move || {
+            serve(to, &received, &status);
+            ended.store(true, Ordering::Release);
+        })?;
+        Ok(service)
     }
 
     /// A connection from within this process.

@@ -15,14 +15,19 @@ const GRACE: Duration = Duration::from_secs(1);
 /// More time than killed processes take to end.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The supervisor's side.
-pub(super) struct Guard {
+/// The supervisor's side: a process that waits for the end of this one.
+#[derive(Debug)]
+pub struct Guard {
     child: Child,
     pipe: ChildStdin,
 }
 
 impl Guard {
-    pub(super) fn start(mut command: Command, job: &str) -> io::Result<Self> {
+    /// Starts the program that calls [`guard`] with the job's name, which is its last argument, and its standard input.
+    ///
+    /// # Errors
+    /// When the program cannot be started.
+    pub fn start(mut command: Command, job: &str) -> io::Result<Self> {
         let mut child = command
             .arg(job)
             .stdin(Stdio::piped())
@@ -37,7 +42,7 @@ impl Guard {
     }
 
     /// Has it end what is left, and waits for that.
-    pub(super) fn finish(mut self) {
+    pub fn finish(mut self) {
         drop(self.pipe);
         let _ = self.child.wait();
     }

@@ -9,6 +9,7 @@ mod guard;
 mod logs;
 mod outcome;
 mod ports;
+mod process_group;
 mod variables;
 mod workers;
 
@@ -25,9 +26,10 @@ use crate::coordination::{Host, Recovery, Settings, Timing};
 use crate::{Task, TaskKind};
 
 pub use cores::{on as on_processors, shares as processor_shares};
-pub use guard::guard;
+pub use guard::{Guard, guard};
 pub use outcome::{Ended, How, Outcome};
 pub use ports::Reserved as ReservedPorts;
+pub use process_group::{Output, ProcessGroup};
 
 /// How long workers may take to start.
 const JOIN_WITHIN: Duration = Duration::from_secs(300);
@@ -211,7 +213,7 @@ impl Launch {
         let logs = logs::Logs::new(self, console)?;
         let host = self.coordinate(&secret, logs.teller())?;
         let variables = variables::of_workers(self, &ports, host.address(), &secret)?;
-        let guard = guard.map(|command| guard::Guard::start(command, &self.job));
+        let guard = guard.map(|command| Guard::start(command, &self.job));
         let guard = guard.transpose().map_err(LaunchError::Watch)?;
         let cores = if self.pin {
             cores::shares(self.workers.get())

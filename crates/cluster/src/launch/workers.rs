@@ -1,19 +1,17 @@
 //! The processes of workers: started, watched, told to end.
 
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use std::os::unix::process::CommandExt;
-
-use rustix::io::Errno;
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+use rustix::process::Signal;
 use rustix::thread::CpuSet;
 
 use super::logs::{Logs, Stream};
 use super::outcome::{Ended, How, MISTAKE, Outcome, TRY_AGAIN, first_failure};
-use super::{Launch, LaunchError, Stop, cores};
+use super::process_group::ProcessGroup;
+use super::{Launch, LaunchError, Stop};
 use crate::TaskKind;
 use crate::coordination::Host;
 
@@ -46,8 +44,7 @@ pub(super) struct Workers<'a> {
 
 struct Running {
     rank: usize,
-    child: Child,
-    group: Pid,
+    process: ProcessGroup,
 }
 
 impl<'a> Workers<'a> {
@@ -79,24 +76,14 @@ impl<'a> Workers<'a> {
     /// Starts a worker on its processors.
     pub(super) fn start(&mut self, rank: usize) -> Result<(), LaunchError> {
         let mut command = (self.command)(rank, self.restarts[rank]);
-        command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .process_group(0);
-        let spawned = cores::on(self.cores.get(rank), || command.spawn());
-        let mut child = spawned.map_err(|source| LaunchError::Program {
+        let started = ProcessGroup::start(&mut command, self.cores.get(rank));
+        let (process, (out, err)) = started.map_err(|source| LaunchError::Program {
             program: self.launch.program[0].to_string_lossy().into_owned(),
             source,
         })?;
-        let (out, err) = (child.stdout.take(), child.stderr.take());
-        let group = Pid::from_child(&child);
-        self.running.push(Running { rank, child, group });
-        if let (Some(out), Some(err)) = (out, err) {
-            self.logs.follow(rank, Stream::Out, out)?;
-            self.logs.follow(rank, Stream::Err, err)?;
-        }
-        Ok(())
+        self.running.push(Running { rank, process });
+        self.logs.follow(rank, Stream::Out, out)?;
+        self.logs.follow(rank, Stream::Err, err)
     }
 
     /// Waits for the end of all workers.
@@ -126,10 +113,9 @@ impl<'a> Workers<'a> {
     /// Ends all workers at once.
     pub(super) fn kill(&mut self) {
         self.signal(Signal::KILL);
-        for running in &mut self.running {
-            let _ = running.child.wait();
+        for mut running in self.running.drain(..) {
+            running.process.kill();
         }
-        self.running.clear();
     }
 
     /// Passes a signal on; the second ends all at once.
@@ -154,10 +140,11 @@ impl<'a> Workers<'a> {
         let (start, told) = (self.start, self.told.is_some());
         let mut at = 0;
         while at < self.running.len() {
-            let Some(how) = self.running[at].end() else {
+            let Some(status) = self.running[at].process.end() else {
                 at += 1;
                 continue;
             };
+            let how = How::of(status);
             let rank = self.running.remove(at).rank;
             let ended = Ended {
                 rank,
@@ -225,11 +212,11 @@ impl<'a> Workers<'a> {
     fn end_lost(&mut self) {
         let lost = self.host.lost();
         for lost in lost.iter().skip(self.lost) {
-            let is_it = |running: &&Running| running.group.as_raw_nonzero().get() == lost.group;
+            let is_it = |running: &&Running| running.process.id() == lost.group;
             if let Some(running) = self.running.iter().find(is_it) {
                 (self.tell)(&format!("{}", lost.failure));
                 // It is collected next.
-                let _ = kill_process_group(running.group, Signal::KILL);
+                running.process.signal(Signal::KILL);
             }
         }
         self.lost = lost.len();
@@ -260,26 +247,7 @@ impl<'a> Workers<'a> {
 
     fn signal(&self, signal: Signal) {
         for running in &self.running {
-            // A group that has ended meanwhile is collected next; one that is stopped only hears when it goes on.
-            let _ = kill_process_group(running.group, signal);
-            let _ = kill_process_group(running.group, Signal::CONT);
-        }
-    }
-}
-
-impl Running {
-    /// How the worker ended, if it has. While its end is not collected nobody else is given its number, and its group can be ended.
-    fn end(&mut self) -> Option<How> {
-        let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
-        match waitid(WaitId::Pid(self.group), options) {
-            Ok(None) => return None,
-            Ok(Some(_)) | Err(Errno::CHILD) => {}
-            Err(_) => return None,
-        }
-        let _ = kill_process_group(self.group, Signal::KILL);
-        match self.child.wait() {
-            Ok(status) => Some(How::of(status)),
-            Err(_) => Some(How::Signal(0)),
+            running.process.signal(signal);
         }
     }
 }

@@ -4,15 +4,14 @@
 //! process, finds whatever is left, also what has left its group; and the next run looks once more before it starts.
 
 use std::io;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use phalanx_cluster::TaskKind;
-use phalanx_cluster::launch::{self, ReservedPorts};
-use rustix::io::Errno;
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+use phalanx_cluster::launch::{self, Guard, ProcessGroup, ReservedPorts};
+use rustix::process::Signal;
 use rustix::thread::CpuSet;
 
 use super::command::end_containers;
@@ -61,7 +60,7 @@ struct Tasks<'a> {
     /// The ends so far, in their order, by place in the plan.
     ended: Vec<(usize, TaskEnd)>,
     readers: Vec<thread::JoinHandle<()>>,
-    guard: Option<(Child, ChildStdin)>,
+    guard: Option<Guard>,
     _ports: ReservedPorts,
     failed: Option<Instant>,
     /// When the chief ended as it should.
@@ -72,8 +71,7 @@ struct Tasks<'a> {
 
 struct Running {
     at: usize,
-    child: Child,
-    group: Pid,
+    process: ProcessGroup,
     told: bool,
 }
 
@@ -128,17 +126,10 @@ fn sink(run: &Run<'_>, task: &str) -> Result<Sink, String> {
     Sink::append_to(&path).map_err(|error| format!("cannot write {}: {error}", path.display()))
 }
 
-fn guard(id: &str) -> io::Result<(Child, ChildStdin)> {
-    let mut child = Command::new(std::env::current_exe()?)
-        .args([GUARD, id])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .process_group(0)
-        .env_remove("PHALANX_JOB_ID")
-        .spawn()?;
-    let pipe = child.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?;
-    Ok((child, pipe))
+fn guard(id: &str) -> io::Result<Guard> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg(GUARD);
+    Guard::start(command, id)
 }
 
 impl Tasks<'_> {
@@ -146,20 +137,12 @@ impl Tasks<'_> {
         let name = self.run.task_name(&self.run.plan.tasks[at].name());
         let sink = sink(self.run, &name)?;
         let mut command = self.recipe.command(self.run, at, self.crew.as_ref())?;
-        command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .process_group(0);
-        let spawned = launch::on_processors(self.cores.get(at), || command.spawn());
-        let mut child = spawned.map_err(|error| not_started(&command, &error))?;
-        let (out, err) = (child.stdout.take(), child.stderr.take());
-        let group = Pid::from_child(&child);
-        let place = format!("pid {}", child.id());
+        let started = ProcessGroup::start(&mut command, self.cores.get(at));
+        let (process, (out, err)) = started.map_err(|error| not_started(&command, &error))?;
+        let place = format!("pid {}", process.id());
         self.running.push(Running {
             at,
-            child,
-            group,
+            process,
             told: false,
         });
         let mut read = |stream, from: Box<dyn io::Read + Send>| {
@@ -168,10 +151,8 @@ impl Tasks<'_> {
             let reader = thread.spawn(move || sink.take_all(stream, from));
             reader.map(|reader| self.readers.push(reader))
         };
-        if let (Some(out), Some(err)) = (out, err) {
-            let started = read('O', Box::new(out)).and_then(|()| read('E', Box::new(err)));
-            started.map_err(|error| format!("cannot read the output of {name}: {error}"))?;
-        }
+        let started = read('O', Box::new(out)).and_then(|()| read('E', Box::new(err)));
+        started.map_err(|error| format!("cannot read the output of {name}: {error}"))?;
         self.run.note(Event::TaskStarted {
             task: name,
             attempt: self.run.attempt,
@@ -192,9 +173,8 @@ impl Tasks<'_> {
             self.press();
             thread::sleep(LOOK_EVERY);
         }
-        if let Some((mut guard, pipe)) = self.guard.take() {
-            drop(pipe);
-            let _ = guard.wait();
+        if let Some(guard) = self.guard.take() {
+            guard.finish();
         }
         let killed = self.ended.iter().any(|(_, end)| end.signal.is_some());
         if killed && self.run.plan.program == Program::Image {
@@ -211,7 +191,7 @@ impl Tasks<'_> {
     fn groups(&self) -> impl Iterator<Item = (String, i32)> {
         let name = |at: usize| self.run.task_name(&self.run.plan.tasks[at].name());
         let running = self.running.iter();
-        running.map(move |running| (name(running.at), running.group.as_raw_nonzero().get()))
+        running.map(move |running| (name(running.at), running.process.id()))
     }
 
     fn judge(&self) -> RunEnd {
@@ -246,7 +226,7 @@ impl Tasks<'_> {
     fn collect(&mut self) {
         let mut index = 0;
         while index < self.running.len() {
-            let Some(status) = self.running[index].end() else {
+            let Some(status) = self.running[index].process.end() else {
                 index += 1;
                 continue;
             };
@@ -301,13 +281,13 @@ impl Tasks<'_> {
     fn end_left_behind(&mut self) {
         let left = self.crew.as_mut().map(Crew::left_behind);
         for (group, why) in left.into_iter().flatten() {
-            let is_it = |running: &&Running| running.group.as_raw_nonzero().get() == group;
+            let is_it = |running: &&Running| running.process.id() == group;
             if let Some(running) = self.running.iter().find(is_it) {
                 if let Ok(mut tell) = teller(self.run, running.at) {
                     tell(&why);
                 }
                 // It is collected next.
-                let _ = kill_process_group(running.group, Signal::KILL);
+                running.process.signal(Signal::KILL);
             }
         }
     }
@@ -359,32 +339,15 @@ impl Tasks<'_> {
                 continue;
             }
             running.told = true;
-            // A group that has ended meanwhile is collected next; one that is stopped only hears when it goes on.
-            let _ = kill_process_group(running.group, signal);
-            let _ = kill_process_group(running.group, Signal::CONT);
+            running.process.signal(signal);
         }
     }
 
     /// Ends all tasks at once.
     fn kill(&mut self) {
         self.signal(Signal::KILL, |_| true);
-        for running in &mut self.running {
-            let _ = running.child.wait();
+        for mut running in self.running.drain(..) {
+            running.process.kill();
         }
-        self.running.clear();
-    }
-}
-
-impl Running {
-    /// How the task ended, if it has. While its end is not collected nobody else is given its number, and its group can be ended.
-    fn end(&mut self) -> Option<ExitStatus> {
-        let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
-        match waitid(WaitId::Pid(self.group), options) {
-            Ok(None) => return None,
-            Ok(Some(_)) | Err(Errno::CHILD) => {}
-            Err(_) => return None,
-        }
-        let _ = kill_process_group(self.group, Signal::KILL);
-        Some(self.child.wait().unwrap_or(ExitStatus::from_raw(9)))
     }
 }
