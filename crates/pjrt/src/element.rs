@@ -50,6 +50,12 @@ impl ElementType {
         ROWS[self as usize].4
     }
 
+    /// The type of this name in StableHLO text, if PJRT has it.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        ROWS.iter().find(|row| row.4 == name).map(|row| row.0)
+    }
+
     pub(crate) fn to_pjrt(self) -> i32 {
         ROWS[self as usize].1
     }

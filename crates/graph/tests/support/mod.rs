@@ -147,15 +147,5 @@ fn download(buffer: &Buffer) -> HostTensor {
 }
 
 fn element(dtype: DType) -> ElementType {
-    match dtype {
-        DType::F32 => ElementType::F32,
-        DType::Bf16 => ElementType::Bf16,
-        DType::F16 => ElementType::F16,
-        DType::F64 => ElementType::F64,
-        DType::I32 => ElementType::I32,
-        DType::I64 => ElementType::I64,
-        DType::U32 => ElementType::U32,
-        DType::U8 => ElementType::U8,
-        DType::Bool => ElementType::Pred,
-    }
+    ElementType::from_name(dtype.stablehlo()).unwrap()
 }

@@ -209,8 +209,9 @@ fn read_from(store: &Store) -> Result<TrainingState> {
 /// The checkpoint at a path or, where it cannot be used, the newest of those before it that can; and of each that was left
 /// out why.
 pub(super) fn read_newest(path: &Path) -> Result<(TrainingState, Vec<String>)> {
-    let mut left_out = store(path)?.unfinished()?;
-    let first = match read(path) {
+    let store = store(path)?;
+    let mut left_out = store.unfinished()?;
+    let first = match store.steadily(|| read_from(&store)) {
         // What cannot be read now may be whole.
         Err(error @ Error::Io { .. }) => return Err(error),
         Err(error) => error,
@@ -221,7 +222,7 @@ pub(super) fn read_newest(path: &Path) -> Result<(TrainingState, Vec<String>)> {
         }
     };
     left_out.push(first.to_string());
-    for older in store(path)?.older()? {
+    for older in store.older()? {
         match read(&older) {
             Ok(state) => {
                 left_out.push(taken(&older, &state));

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use phalanx_graph::{AlignedBytes, DType, HostTensor, Shape};
+use phalanx_graph::{AlignedBytes, HostTensor, Shape};
 use phalanx_pjrt::{
     Buffer, CPU_PLUGIN, Client, CompileCache, ElementType, Event, Executable, ExecuteOptions,
     Installer, OptionValue, PinnedWheel, PjrtError, Platform, Plugin, PluginSearch, SharedBytes,
@@ -200,7 +200,9 @@ impl Engine {
     /// # Errors
     /// [`Error::Device`] when the plugin refuses, for lack of memory say.
     pub fn put(&self, device: usize, tensor: &HostTensor) -> Result<Buffer> {
-        let element = element_type(tensor.dtype());
+        let element = tensor.dtype().stablehlo();
+        let element = ElementType::from_name(element)
+            .ok_or_else(|| Error::Bug(format!("PJRT has no element type {element}")))?;
         let dims = signed(tensor.dims());
         let shared: SharedBytes = Arc::new(tensor.shared_bytes());
         let buffer = self.0.client.buffer_shared(device, element, &dims, shared);
@@ -406,18 +408,4 @@ fn device_error(doing: &str, what: &str, error: &PjrtError) -> Error {
 
 fn signed(dims: &[usize]) -> Vec<i64> {
     dims.iter().map(|&dim| dim as i64).collect()
-}
-
-const fn element_type(dtype: DType) -> ElementType {
-    match dtype {
-        DType::F32 => ElementType::F32,
-        DType::Bf16 => ElementType::Bf16,
-        DType::F16 => ElementType::F16,
-        DType::F64 => ElementType::F64,
-        DType::I32 => ElementType::I32,
-        DType::I64 => ElementType::I64,
-        DType::U32 => ElementType::U32,
-        DType::U8 => ElementType::U8,
-        DType::Bool => ElementType::Pred,
-    }
 }
