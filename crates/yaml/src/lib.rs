@@ -8,6 +8,6 @@ mod problem;
 mod tree;
 mod write;
 
-pub use problem::{Position, Problem, Problems, shown, suggest};
+pub use problem::{Position, Problem, Problems, nearest, shown, suggest};
 pub use tree::{Key, MAX_BYTES, Node, Value, parse};
 pub use write::to_yaml;

@@ -86,21 +86,23 @@ impl std::error::Error for Problems {}
 /// ``did you mean `..`?`` where a name is near, else the names there are.
 #[must_use]
 pub fn suggest(name: &str, known: &[&str]) -> String {
-    // The search for the nearest takes time with the length of the name.
-    if name.len() > 64 {
-        return format!("known are {}", known.join(", "));
-    }
-    let longer = |candidate: &&&str| candidate.len() > 2 && name.starts_with(**candidate);
-    match known.iter().find(longer) {
-        Some(begun) => format!("did you mean `{begun}`?"),
-        None => nearest(name, known),
+    match nearest(name, known) {
+        Some(found) => format!("did you mean `{found}`?"),
+        None if known.is_empty() => "it takes none".to_owned(),
+        None => format!("known are {}", known.join(", ")),
     }
 }
 
-/// As `suggest`, for a name that is not long.
-fn nearest(name: &str, known: &[&str]) -> String {
-    if known.is_empty() {
-        return "it takes none".to_owned();
+/// The known name that a name is probably meant to be, if one is near.
+#[must_use]
+pub fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
+    // The search takes time with the length of the name.
+    if name.len() > 64 {
+        return None;
+    }
+    let longer = |candidate: &&&str| candidate.len() > 2 && name.starts_with(**candidate);
+    if let Some(begun) = known.iter().find(longer) {
+        return Some(begun);
     }
     let name = name.to_lowercase();
     let distance = |candidate: &str| strsim::osa_distance(&name, &candidate.to_lowercase());
@@ -115,10 +117,7 @@ fn nearest(name: &str, known: &[&str]) -> String {
         known.iter().find(begins).copied()
     };
     let found = within(|_| 2).or_else(begun);
-    match found.or_else(|| within(|candidate| candidate.len().max(4) / 2)) {
-        Some(found) => format!("did you mean `{found}`?"),
-        None => format!("known are {}", known.join(", ")),
-    }
+    found.or_else(|| within(|candidate| candidate.len().max(4) / 2))
 }
 
 /// Text of the user's for a message: quoted, escaped, and cut where it is long.

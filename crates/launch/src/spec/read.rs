@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use phalanx_cluster::TaskKind;
-use phalanx_yaml::{Node, Position, Value, suggest};
+use phalanx_yaml::{Node, Position, Value, nearest};
 
 use super::check;
 use super::fields::{Fields, Notes};
@@ -337,9 +337,9 @@ fn machine_of(input: &Fields<'_>, field: &str, notes: &mut Notes) -> Option<Mach
             "{PATH}.{field} is {:?}, which is no machine type",
             name.chars().take(40).collect::<String>()
         );
-        let next = match suggest(&name, &names) {
-            near if near.starts_with("did you") => near,
-            _ => "use one such as n1-standard-8, n1-highmem-8 or a2-highgpu-1g".to_owned(),
+        let next = match nearest(&name, &names) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => "use one such as n1-standard-8, n1-highmem-8 or a2-highgpu-1g".to_owned(),
         };
         notes.wrong(input.place(field), message, next);
     }
@@ -389,7 +389,7 @@ fn role(
     }
     if fields.get("diskConfig").is_some() {
         notes.notices.push(format!(
-            "{path}.diskConfig is kept; disks are those of the machines"
+            "{path}.diskConfig is kept; the machines' own disks are used"
         ));
     }
     if fields.get("tpuTfVersion").is_some() {

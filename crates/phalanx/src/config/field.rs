@@ -251,16 +251,16 @@ fn number_words(least: Bound<f64>, most: Bound<f64>) -> String {
                 Excluded(a) => format!(" above {}", shown(a)),
                 Unbounded => String::new(),
             };
+            let join = match most {
+                Unbounded => "",
+                _ if !least.is_empty() => " and ",
+                Included(_) => " of ",
+                Excluded(_) => " ",
+            };
             let most = match most {
                 Included(b) => format!("at most {}", shown(b)),
                 Excluded(b) => format!("below {}", shown(b)),
                 Unbounded => String::new(),
-            };
-            let join = match (least.is_empty(), most.is_empty()) {
-                (false, false) => " and ",
-                (true, false) if most.starts_with("at") => " of ",
-                (true, false) => " ",
-                _ => "",
             };
             format!("a number{least}{join}{most}")
         }

@@ -76,12 +76,10 @@ fn check_value(owner: &str, field: &Field, value: &Value) -> Result<()> {
     }
     let (name, words) = (field.name, field.kind.words());
     let message = format!("{owner}: `{name}` must be {words}, got {}", shown(value));
-    let near = value.as_str().and_then(|text| {
-        let choices = field.kind.choices().iter().copied();
-        Some(suggest(text, choices)).filter(|text| text.starts_with("did"))
-    });
+    let text = value.as_str();
+    let near = text.and_then(|text| nearest(text, field.kind.choices()));
     Err(Error::user(match near {
-        Some(near) => format!("{message}; {near}"),
+        Some(near) => format!("{message}; {}", did_you_mean(near)),
         None => message,
     }))
 }
@@ -112,9 +110,19 @@ pub(crate) fn unknown_kind(what: &str, kind: &str, known: &[&str]) -> Error {
 #[must_use]
 pub fn suggest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
     let candidates: Vec<&str> = candidates.into_iter().collect();
-    if candidates.is_empty() {
-        return "it takes none".to_owned();
+    match nearest(name, &candidates) {
+        Some(nearest) => did_you_mean(nearest),
+        None if candidates.is_empty() => "it takes none".to_owned(),
+        None => format!("known are {}", candidates.join(", ")),
     }
+}
+
+fn did_you_mean(name: &str) -> String {
+    format!("did you mean `{name}`?")
+}
+
+/// The candidate that a name is probably meant to be, if one is near.
+fn nearest<'a>(name: &str, candidates: &[&'a str]) -> Option<&'a str> {
     let within = |longest: fn(&str) -> usize| {
         let distances = candidates
             .iter()
@@ -127,11 +135,8 @@ pub fn suggest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) ->
         let mut candidates = candidates.iter().copied();
         candidates.find(|candidate| name.len() > 2 && candidate.starts_with(name))
     };
-    let nearest = within(|_| 2).or_else(begun);
-    match nearest.or_else(|| within(|candidate| candidate.len().max(4) / 2)) {
-        Some(nearest) => format!("did you mean `{nearest}`?"),
-        None => format!("known are {}", candidates.join(", ")),
-    }
+    let found = within(|_| 2).or_else(begun);
+    found.or_else(|| within(|candidate| candidate.len().max(4) / 2))
 }
 
 /// Whether a number is at least 0, else what the field must be.
