@@ -1,8 +1,8 @@
-//! The check of the language: no type name has two meanings inside a crate, and documentation says what it means in words that
-//! are read once.
+//! The check of the language: no type name has two meanings inside a crate, and documentation, of the code and in pages, says what it
+//! means in words that are read once.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::source::{RustFile, rust_files};
 use crate::workspace::{Package, Workspace};
@@ -37,6 +37,19 @@ pub(crate) fn check(workspace: &Workspace) -> Result<String, String> {
             let path = workspace.relative(&file.path).display();
             problems.extend(phrases(&file.text).map(|(line, phrase)| {
                 format!("{path}:{line}: documentation with \"{phrase}\"; name the number or the noun instead")
+            }));
+        }
+    }
+    for path in pages(workspace)? {
+        let text = std::fs::read_to_string(&path)
+            .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+        let shown = workspace.relative(&path).display();
+        for (index, line) in text.lines().enumerate() {
+            problems.extend(phrase(line).map(|phrase| {
+                format!(
+                    "{shown}:{}: \"{phrase}\"; name the number or the noun instead",
+                    index + 1
+                )
             }));
         }
     }
@@ -107,12 +120,30 @@ fn phrases(text: &str) -> impl Iterator<Item = (usize, &'static str)> {
         let comment = line
             .strip_prefix("///")
             .or_else(|| line.strip_prefix("//!"))?;
-        let spaced = format!(" {} ", comment.replace([',', '.', ';', ':', ')', '('], " "));
-        let found = PHRASES
-            .into_iter()
-            .find(|phrase| spaced.contains(&format!(" {phrase} ")))?;
-        Some((index + 1, found))
+        Some((index + 1, phrase(comment)?))
     })
+}
+
+/// The one of the [`PHRASES`] that a line has.
+fn phrase(line: &str) -> Option<&'static str> {
+    let spaced = line.replace([',', '.', ';', ':', ')', '('], " ");
+    let spaced = format!(" {spaced} ");
+    let is_in = |phrase: &&str| spaced.contains(&format!(" {phrase} "));
+    PHRASES.into_iter().find(is_in)
+}
+
+/// The pages that people read: of the root, and of `docs`.
+fn pages(workspace: &Workspace) -> Result<Vec<PathBuf>, String> {
+    let mut pages = Vec::new();
+    for folder in ["", "docs", "docs/decisions"] {
+        let folder = workspace.root.join(folder);
+        let entries = std::fs::read_dir(&folder)
+            .map_err(|error| format!("cannot read {}: {error}", folder.display()))?;
+        let paths = entries.flatten().map(|entry| entry.path());
+        pages.extend(paths.filter(|path| path.extension().is_some_and(|end| end == "md")));
+    }
+    pages.sort();
+    Ok(pages)
 }
 
 #[cfg(test)]

@@ -244,7 +244,7 @@ fn check_classes(path: &Path, classes: &[String], trained: &[String]) -> Read<()
         return Ok(());
     }
     Err(Error::User(format!(
-        "the classes of {} are {}, expected those of the training, {}; give it a folder of the same name for each, empty where it has no image",
+        "the classes of {} are {}, expected the training's, {}; give it a folder of the same name for each, empty where it has no image",
         path.display(),
         names(classes),
         names(trained)

@@ -292,7 +292,7 @@ impl Shards {
         }
         if commit.version > self.version {
             return Err(PsError::Lost(format!(
-                "the server has {} updates, and is told of update {}: it has lost some; start the job again",
+                "the server has {} updates, and hears of update {}: it has lost some; start the job again",
                 self.version, commit.version
             )));
         }
@@ -363,6 +363,6 @@ impl Shards {
 
 fn missing(work: u64) -> PsError {
     PsError::Lost(format!(
-        "the server does not have the gradient of piece of work {work} that it is told to apply; start the job again"
+        "the server does not have the gradient of piece of work {work} that it is asked to apply; start the job again"
     ))
 }

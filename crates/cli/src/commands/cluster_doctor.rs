@@ -350,7 +350,7 @@ impl Met<'_> {
                     let next = "see what the doctor says on that machine";
                     return Ok(Err(Check::fail("data ports", failure.to_string(), next)));
                 }
-                let next = "open the ports between the machines: those of TF_CONFIG, or those that the system hands out (sysctl net.ipv4.ip_local_port_range)";
+                let next = "open the ports between the machines: the ones in TF_CONFIG, or the ones that the system hands out (sysctl net.ipv4.ip_local_port_range)";
                 return Ok(Err(Check::fail("data ports", error.to_string(), next)));
             }
         };

@@ -90,7 +90,7 @@ pub(crate) const FIT: &[Field] = &[
             &Kind::Either(&[Kind::OneOf(&["epoch"]), Kind::Whole(1, 1_000_000_000)]),
         ),
         DefaultValue::Words("never; with `--resume`, `epoch`"),
-        "when a checkpoint is written, from which an interrupted training continues: after each `epoch`, or also after every so many batches",
+        "when a checkpoint is written, from which an interrupted training continues: after each `epoch`, or also after every given number of batches",
     )
     .example("epoch"),
     Field::new(
@@ -176,7 +176,7 @@ pub(crate) const TENSORBOARD: &[Field] = &[
             ]),
         ),
         DefaultValue::Value("epoch"),
-        "when results are written: at the end of an `epoch`, or also after each `batch` or every so many steps, for which training waits each time",
+        "when results are written: at the end of an `epoch`, or also after each `batch` or every given number of steps, and training waits for each",
     )
     .example("100"),
     Field::new(

@@ -156,7 +156,7 @@ pub(crate) const CSV: &[Field] = &[
     Field::required(
         "csv",
         PATHS,
-        "a path, a pattern such as `part-*.csv`, or a list of them, plain or gzip. Several files have the same columns and are read one after the other; those of a pattern in the order of their names",
+        "a path, a pattern such as `part-*.csv`, or a list of them, plain or gzip. Several files have the same columns and are read one after the other; files of a pattern in the order of their names",
     )
     .example("data.csv"),
     Field::new(

@@ -59,8 +59,7 @@ fn a_model_of_images_is_tested_evaluated_and_predicts() {
     fs::create_dir_all(folder.0.join("new/class_00")).unwrap();
     let (from, to) = ("pictures/class_00/000000.jpg", "new/class_00/a.jpg");
     fs::copy(folder.0.join(from), folder.0.join(to)).unwrap();
-    let classes =
-        "the classes of new are class_00, expected those of the training, class_00, class_01;";
+    let classes = "the classes of new are class_00, expected the training's, class_00, class_01;";
     folder.fail(&["evaluate", "i.yaml", "--images", "new"], 2, &[classes]);
     folder.succeed(&["predict", "i.yaml", "--images", "new"]);
 }

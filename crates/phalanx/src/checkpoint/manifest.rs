@@ -168,7 +168,7 @@ fn without_frame(mut fields: Map<String, Value>) -> Value {
 fn taken<T: serde::de::DeserializeOwned>(name: &str, value: Value) -> Result<T> {
     serde_json::from_value(value).map_err(|error| {
         let message = format!(
-            "expected those of a checkpoint: {error}; {}",
+            "expected the fields of a checkpoint: {error}; {}",
             DOCUMENT.again
         );
         problem(name, "fields", message)

@@ -49,7 +49,7 @@ impl CheckpointWriterMark {
             return Ok(());
         }
         Err(Error::Cluster(format!(
-            "the checkpoint `{}` belongs to other processes now ({}), and this one ({}) writes nothing: it stood still for so long that it was taken for lost; nothing is to be done, the others go on",
+            "the checkpoint `{}` belongs to other processes now ({}), and this one ({}) writes nothing: it stood still until it was taken for lost; nothing is to be done, the others go on",
             self.checkpoint.display(),
             found.trim_end(),
             self.mark.trim_end(),

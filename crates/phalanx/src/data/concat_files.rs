@@ -38,7 +38,7 @@ fn column(parts: &[FileArrays], t: usize) -> Result<HostTensor> {
                 source_name: name.clone(),
                 place: format!("array {t}"),
                 message: format!(
-                    "found {found}, expected rows as those of {first_name}, {}; give files of the same columns, or narrow the pattern",
+                    "found {found}, expected rows as in {first_name}, {}; give files of the same columns, or narrow the pattern",
                     first.shape()
                 ),
             });
@@ -109,7 +109,7 @@ mod tests {
             (
                 "[abc]*.csv",
                 &options,
-                "c.csv: array 0: found f32[1,3], expected rows as those of",
+                "c.csv: array 0: found f32[1,3], expected rows as in",
             ),
             ("*.txt", &options, "names no file"),
             ("f.csv", &options, "cannot open"),

@@ -105,7 +105,7 @@ fn check(batch: &Batch, classes: usize, alpha: f32) -> Result<(&HostTensor, Vec<
         .is_some_and(|weight| weight.dims() != [images.rows()])
     {
         return Err(Error::user(
-            "mixing needs one weight for each image; leave out those of steps",
+            "mixing needs one weight for each image; leave out the weights of steps",
         ));
     }
     if classes < 2 {

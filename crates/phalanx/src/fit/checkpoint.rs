@@ -274,7 +274,7 @@ fn notice_other_settings(model: &CompiledModel, manifest: &Manifest) {
     let differing: Vec<String> = differing.collect();
     if !differing.is_empty() {
         model.engine().notice(&format!(
-            "note: settings of the optimizer are not those of the checkpoint: {}; a constant learning rate stays that of the checkpoint",
+            "note: settings of the optimizer differ from the checkpoint's: {}; a constant learning rate stays as in the checkpoint",
             differing.join(", ")
         ));
     }

@@ -73,8 +73,7 @@ impl TrainingProgress {
         if self.position.segments.is_empty() {
             let is_resized = self.examples.is_some() && self.examples != examples;
             if is_resized || is_read_otherwise {
-                engine
-                    .notice("note: the data or their settings are not those of the epochs before");
+                engine.notice("note: the data or their settings differ from the epochs before");
             }
             return Ok(());
         }

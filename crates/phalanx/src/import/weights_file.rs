@@ -189,6 +189,6 @@ impl<'a> WeightsFile<'a> {
         };
         let bytes = read.map_err(|message| problem(self.name, &place(), message))?;
         HostTensor::from_bytes(stored.shape.clone(), &bytes)
-            .ok_or_else(|| problem(self.name, &place(), "its size is not that of its shape"))
+            .ok_or_else(|| problem(self.name, &place(), "its size does not fit its shape"))
     }
 }

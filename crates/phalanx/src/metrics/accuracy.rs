@@ -99,7 +99,7 @@ pub struct CategoricalAccuracy;
 impl Described for CategoricalAccuracy {
     const COMPONENT: Component = Component {
         name: "categorical_accuracy",
-        doc: "share of examples whose highest score is that of the one-hot label",
+        doc: "share of examples whose highest score is at the class of the one-hot label",
         fields: &[],
     };
 }
@@ -121,7 +121,7 @@ pub struct SparseCategoricalAccuracy;
 impl Described for SparseCategoricalAccuracy {
     const COMPONENT: Component = Component {
         name: "sparse_categorical_accuracy",
-        doc: "share of examples whose highest score is that of the class",
+        doc: "share of examples whose highest score is at the class",
         fields: &[],
     };
 }

@@ -47,7 +47,7 @@ impl Described for F1Score {
             Field::optional(
                 "classes",
                 Kind::SIZE,
-                "number of classes; by default that of the outputs",
+                "number of classes; by default the number of outputs",
             ),
         ],
     };

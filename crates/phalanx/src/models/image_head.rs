@@ -112,7 +112,7 @@ pub(super) const EVERY_IMAGE_MODEL: &[Field] = &[
     Field::optional(
         "synchronized",
         Kind::Bool,
-        "whether the statistics are those of all replicas",
+        "whether the statistics are of all replicas together",
     ),
 ];
 

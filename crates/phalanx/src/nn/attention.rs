@@ -187,12 +187,12 @@ impl Described for MultiHeadAttention {
                 Field::optional(
                     "value_dim",
                     Kind::SIZE,
-                    "size of values for each head; that of keys by default",
+                    "size of values for each head; by default the size of keys",
                 ),
                 Field::optional(
                     "output_shape",
                     Kind::SIZE,
-                    "features of the output; those of the query by default",
+                    "features of the output; by default as many as the query has",
                 ),
                 Field::optional(
                     "dropout",

@@ -70,7 +70,7 @@ pub(super) const UNITS: Field =
 pub(super) const RETURN_SEQUENCES: Field = Field::optional(
     "return_sequences",
     Kind::Bool,
-    "whether the output is that of every step, not of the last alone",
+    "whether every step has an output, not the last alone",
 );
 /// `go_backwards`.
 pub(super) const GO_BACKWARDS: Field = Field::optional(

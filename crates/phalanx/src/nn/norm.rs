@@ -221,7 +221,7 @@ impl Described for BatchNorm {
             Field::optional(
                 "synchronized",
                 Kind::Bool,
-                "whether the statistics are those of all replicas",
+                "whether the statistics are of all replicas together",
             ),
         ],
     };

@@ -63,7 +63,7 @@ impl Described for RampUpExponentialDecay {
             Field::optional(
                 "replicas",
                 Kind::POSITIVE,
-                "number of replicas; that of the strategy by default",
+                "number of replicas; by default the strategy's",
             ),
             Field::optional(
                 "steps_per_epoch",

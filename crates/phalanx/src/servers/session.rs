@@ -174,7 +174,7 @@ impl Servers {
             return Ok(());
         }
         Err(Error::Cluster(format!(
-            "{what} of worker {} is not that of the first worker; start all with the same program and settings",
+            "{what} of worker {} differs from the first worker's; start all with the same program and settings",
             self.worker()
         )))
     }

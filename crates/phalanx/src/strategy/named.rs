@@ -193,19 +193,19 @@ const MIN_SHARD_BYTES: Field = Field::new(
     "min_shard_bytes",
     ValueKind::POSITIVE,
     DefaultValue::Words("no bound"),
-    "cuts variables into as many shards of at least so many bytes as `shards` allows",
+    "cuts variables into shards of at least this number of bytes, as many as `shards` allows",
 );
 const MAX_SHARD_BYTES: Field = Field::new(
     "max_shard_bytes",
     ValueKind::POSITIVE,
     DefaultValue::Words("no bound"),
-    "cuts variables into shards of at most so many bytes",
+    "cuts variables into shards of at most this number of bytes",
 );
 const TABLE_BYTES: Field = Field::new(
     "table_bytes",
     ValueKind::COUNT,
     DefaultValue::Words("16777216"),
-    "an `embedding` whose table has at least so many bytes is kept by its rows, of which those travel that a batch names, where the optimizer leaves the others alone",
+    "an `embedding` whose table has at least this number of bytes is kept by its rows: only the rows that a batch names travel, where the optimizer leaves the others alone",
 );
 const GO_ON_WITHOUT_CHIEF: Field = Field::new(
     "go_on_without_chief",

@@ -56,7 +56,7 @@ fn reason(url: &ObjectUrl, answer: &Answer) -> String {
     };
     match answer.status {
         _ if UNKNOWN.contains(&answer.code.as_str()) => {
-            format!("the credentials are wrong ({said}); expected those of {credentials}")
+            format!("the credentials are wrong ({said}); expected the ones of {credentials}")
         }
         Some(404) => format!(
             "there is no bucket `{bucket}` ({said}); correct the URL or the address of the server, or create it: `{create}`"

@@ -155,7 +155,7 @@ impl ParquetFile {
             return Ok(());
         }
         let message = format!(
-            "found columns that differ from those of {}; name the columns, or leave the file out",
+            "found columns that differ from the columns of {}; name the columns, or leave the file out",
             first.file.name()
         );
         Err(data(&self.file.name(), "footer".into(), &message))

@@ -304,7 +304,7 @@ impl Frame {
         let (height, width, count) = (number(1), number(3), usize::from(head[5]));
         if head[0] != 8 {
             return Err(bad(&format!(
-                "samples of {} bits; only those of 8 are read, save it so",
+                "samples of {} bits; only 8 bits are read, save it so",
                 head[0]
             )));
         }
