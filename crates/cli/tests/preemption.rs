@@ -9,7 +9,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use phalanx::checkpoint::TrainingState;
-use phalanx_testkit::Scratch;
+use phalanx_testkit::{Random, Scratch};
 
 /// A folder with data and a `t.yaml`, removed at the end.
 struct Folder(Scratch);
@@ -77,19 +77,6 @@ fn told(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// A generator of numbers (splitmix64).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % bound
-    }
-}
-
 fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().unwrap())
 }
@@ -152,7 +139,7 @@ fn a_training_that_is_asked_to_end_at_any_time_loses_no_step() {
     let start = Instant::now();
     folder.succeed(&["train", "t.yaml", "--output", "whole"]);
     let span = start.elapsed();
-    let mut random = Random(number("PHALANX_TEST_SEED", 1));
+    let mut random = Random::new(number("PHALANX_TEST_SEED", 1));
     let (mut trainings, trials) = (0, number("PHALANX_TEST_TRIALS", 20));
     for _ in 0..trials {
         if interrupt(&folder, &mut random, span) {
@@ -204,7 +191,7 @@ fn a_full_disk_costs_the_checkpoint_that_is_being_written_and_no_other() {
     let start = Instant::now();
     folder.succeed(&["train", "t.yaml", "--output", "whole"]);
     let span = start.elapsed();
-    let mut random = Random(number("PHALANX_TEST_SEED", 1));
+    let mut random = Random::new(number("PHALANX_TEST_SEED", 1));
     let (mut refused, trials) = (0, number("PHALANX_TEST_TRIALS", 5));
     for trial in 0..trials {
         // Also while it starts, and too late.

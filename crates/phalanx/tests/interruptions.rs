@@ -17,6 +17,7 @@ use phalanx::prelude::*;
 use phalanx::strategy::{
     CentralStorageStrategy, Communicator, CommunicatorOptions, MultiWorkerMirroredStrategy,
 };
+use phalanx_testkit::Random;
 
 /// Batches of six, the last of five.
 const ROWS: usize = 23;
@@ -41,19 +42,6 @@ fn engine(number: usize) -> &'static Engine {
         ..EngineOptions::default()
     };
     ENGINES[number].get_or_init(|| Engine::new(&options).unwrap())
-}
-
-/// A generator of numbers (splitmix64).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % bound
-    }
 }
 
 /// How a training is interrupted.
@@ -245,7 +233,7 @@ fn check_once(steps: &[Step]) {
 
 /// A training, interrupted up to four times; how often it was.
 fn trial(place: Place, seed: u64, folder: &Path, whole: &[Outcome]) -> usize {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let backup = folder.join(seed.to_string());
     let steps = Mutex::new(Vec::new());
     let faults = 1 + random.below(4);

@@ -2,18 +2,7 @@
 
 use std::time::Duration;
 
-/// A generator of numbers (splitmix64).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % bound
-    }
-}
+use phalanx_testkit::Random;
 
 /// What is done to a worker, so long after the first one has begun to train.
 #[derive(Debug, Clone, Copy)]
@@ -33,7 +22,7 @@ pub(super) struct Trial {
 
 impl Trial {
     pub(super) fn new(seed: u64) -> Self {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let workers = 2 + (seed % 3) as usize;
         let after = Duration::from_millis(random.below(1200));
         let rank = random.below(workers as u64) as usize;
