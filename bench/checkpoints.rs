@@ -87,7 +87,7 @@ fn behind(folder: &Path, steps: usize) -> Done {
             .save_behind(SaveBehind::Wait);
         let history = trainer.fit(&rows, epoch)?;
         with.push(around_the_middle(&ends));
-        let last = history.epochs.last().and_then(|epoch| epoch.times.clone());
+        let last = history.epochs.last().and_then(|epoch| epoch.times);
         let times = last.ok_or("an epoch has no times")?;
         blocked.push(times.of(StepPart::Checkpoint).as_secs_f64() / SAVES_OF_A_FIT);
         for path in TrainingState::all_at(&path)? {

@@ -181,6 +181,10 @@ mod tests {
         ] {
             timings.add(&line(OURS, work, ms)).unwrap();
         }
-        assert!(timings.cost().contains("costs 50 ms"), "{}", timings.cost());
+        assert!(
+            timings.cost().contains("costs 100 ms"),
+            "{}",
+            timings.cost()
+        );
     }
 }
