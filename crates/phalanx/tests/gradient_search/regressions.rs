@@ -50,6 +50,25 @@ fn dense_layers() {
     );
 }
 
+/// All gradients are 0 but one of a bias in the tail of its GELU, of which constants rounded to f32 make 5e-5.
+#[test]
+fn a_gradient_in_the_tail_of_a_gelu() {
+    let mut net = Network::new();
+    let x = net.input(Input::new([3, 3, 1]));
+    let window = |kernel: [usize; 2], activation: &str, padding: &str, use_bias: bool| json!({"activation": activation, "depth_multiplier": 1, "kernel_size": kernel, "padding": padding, "use_bias": use_bias});
+    let one = window([3, 3], "log_softmax", "valid", false);
+    let gelu = window([5, 1], "gelu", "same", true);
+    let y = net.add(layer("batch_norm", &json!({})), &[x]);
+    let y = net.add(layer("depthwise_conv2d", &one), &[y]);
+    let y = net.add(layer("depthwise_conv2d", &gelu), &[y]);
+    let model = net.build(&[x], &[y]).unwrap();
+    let trial = Trial {
+        seed: 159_504_699_198_712,
+        ..trial(Source::Floats, 1, Aim::Squares)
+    };
+    check(&model, &trial);
+}
+
 #[test]
 fn normalizations_and_poolings_of_bf16() {
     let mut net = Network::new();
