@@ -64,6 +64,12 @@ impl StepLog {
         }
     }
 
+    /// The state went back to an earlier one, at which the device has counted this number of batches, and the data go on at this position.
+    pub(super) fn rolled_back(&mut self, counted: i64, position: &Position) {
+        self.first = counted - self.steps;
+        self.positions = VecDeque::from([(self.steps, position.clone())]);
+    }
+
     /// The number of steps of the log that the device has made when it has counted this number of batches, and the position after them.
     pub(super) fn at(&self, counted: i64) -> Option<(u64, &Position)> {
         let steps = counted - self.first;
@@ -321,5 +327,18 @@ mod tests {
         assert_eq!((log.at(10), log.at(51)), (None, None));
         log.settled(&at(99));
         assert_eq!(log.at(50), Some((40, &at(99))));
+    }
+
+    #[test]
+    fn positions_follow_the_device_after_it_went_back() {
+        let at = |epoch| Position::start(epoch);
+        let mut log = StepLog::new(10, &at(0));
+        (1..=8).for_each(|epoch| log.begun(&at(epoch), true));
+        // The state of 13 batches was restored after 18; the data are not read again.
+        log.rolled_back(13, &at(8));
+        assert_eq!(log.at(13), Some((8, &at(8))));
+        log.begun(&at(9), true);
+        assert_eq!(log.at(14), Some((9, &at(9))));
+        assert_eq!((log.at(12), log.at(18)), (None, None));
     }
 }

@@ -463,6 +463,10 @@ impl<'r> FitRun<'r> {
         }
         (trainer.progress.position, trainer.progress.is_mid_epoch) = (position, is_mid_epoch);
         trainer.progress.history = history;
+        if trainer.placement().world().is_some() {
+            let counted = trainer.compiled.counted_batches()?;
+            trainer.progress.rolled_back(counted);
+        }
         Ok(())
     }
 }

@@ -121,6 +121,11 @@ impl TrainingProgress {
         self.step_log = StepLog::new(counted, &self.position);
     }
 
+    /// The state went back to an earlier one, at which the device has counted this number of batches, and the data go on where they are.
+    pub(super) fn rolled_back(&mut self, counted: i64) {
+        self.step_log.rolled_back(counted, &self.position);
+    }
+
     /// Goes back to the step at which the device has counted this number of batches; returns its number in this `fit`.
     pub(super) fn rewind(&mut self, counted: i64) -> Result<u64> {
         let Some((steps, position)) = self.step_log.at(counted) else {
