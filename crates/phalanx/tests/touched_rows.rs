@@ -64,14 +64,13 @@ impl Table {
     fn trace(
         batch: &mut Batch,
         (name, optimizer): &(String, Optimizer),
-        rows: &[f32],
+        (variable, rows, gradient): (&str, &[f32], &Tensor),
         iterations: &Tensor,
-        gradient: &Tensor,
         places: (usize, usize),
     ) -> Self {
         let shape = Shape::f32([rows.len() / WIDTH, WIDTH]);
         let spec = ParamSpec {
-            name: "table".into(),
+            name: variable.into(),
             shape: shape.clone(),
         };
         let param = batch.input(HostTensor::new(shape.dims.clone(), rows));
@@ -90,7 +89,7 @@ impl Table {
         applied.slots.iter().for_each(|value| batch.output(value));
         let size = 1 + slots.len();
         Self {
-            name: name.clone(),
+            name: format!("{name}, {variable}"),
             state: places.0..places.0 + size,
             outputs: places.1..places.1 + size,
         }
@@ -126,6 +125,15 @@ fn summed(step: usize) -> Vec<f32> {
     sums
 }
 
+/// The same in a gradient of the whole table.
+fn whole(step: usize) -> Vec<f32> {
+    let mut table = vec![0.0; ROWS * WIDTH];
+    for (row, sums) in SEEN.into_iter().zip(summed(step).chunks(WIDTH)) {
+        table[row * WIDTH..][..WIDTH].copy_from_slice(sums);
+    }
+    table
+}
+
 /// The rows seen of a large table; panics where another one has moved.
 fn seen(what: &str, table: &HostTensor, before: &HostTensor) -> Vec<f64> {
     let (now, before) = (table.to_f64(), before.to_f64());
@@ -146,23 +154,35 @@ fn rows_are_updated_as_a_table_without_others() {
     let indices = batch.input(HostTensor::new([count], &INDICES[0]));
     let rows = batch.input(HostTensor::new([count, WIDTH], &gradients(0)));
     let sums = batch.input(HostTensor::new([SEEN.len(), WIDTH], &summed(0)));
+    let dense = batch.input(HostTensor::new([ROWS, WIDTH], &whole(0)));
     let zeros = batch.graph.full(&Shape::f32([ROWS, WIDTH]), 0.0);
     let sparse = zeros.scatter_add(&indices, &rows, 0);
+    // So many indices that the table is computed as a whole.
+    let filling = batch.graph.constant(HostTensor::new([3], &[FILLED; 3]));
+    let nothing = batch.graph.full(&Shape::f32([3, WIDTH]), 0.0);
+    let many = sparse.scatter_add(&filling, &nothing, 0);
     let large = values("table", ROWS * WIDTH);
     let small: Vec<f32> = SEEN
         .iter()
         .flat_map(|row| large[row * WIDTH..(row + 1) * WIDTH].to_vec())
         .collect();
-    let (mut input, mut output) = (4, 0);
-    let mut pairs = Vec::new();
+    let (mut input, mut output) = (5, 0);
+    let tables = [
+        ("without others", &small, &sums),
+        ("large", &large, &sparse),
+        ("small for its indices", &large, &many),
+        ("users/embeddings", &large, &dense),
+        ("users/embeddings/part_1", &large, &dense),
+    ];
+    let mut groups = Vec::new();
     for optimizer in optimizers() {
-        let tables = [(&large, &sparse), (&small, &sums)].map(|(table, gradient)| {
+        groups.push(tables.map(|(variable, table, gradient)| {
+            let table = (variable, &table[..], gradient);
             let places = (input, output);
-            let made = Table::trace(&mut batch, &optimizer, table, &iterations, gradient, places);
+            let made = Table::trace(&mut batch, &optimizer, table, &iterations, places);
             (input, output) = (made.state.end, made.outputs.end);
             made
-        });
-        pairs.push(tables);
+        }));
     }
     let mut program = batch.compile(&engine);
     for (step, indices) in INDICES.iter().enumerate() {
@@ -170,26 +190,38 @@ fn rows_are_updated_as_a_table_without_others() {
         program.inputs[1] = HostTensor::new([count], indices);
         program.inputs[2] = HostTensor::new([count, WIDTH], &gradients(step));
         program.inputs[3] = HostTensor::new([SEEN.len(), WIDTH], &summed(step));
+        program.inputs[4] = HostTensor::new([ROWS, WIDTH], &whole(step));
         let results = program.run(&engine);
-        for [large, small] in &pairs {
-            let what = format!("{}, step {step}", large.name);
-            let before = &program.inputs[large.state.clone()];
-            let (now, expected) = (
-                &results[large.outputs.clone()],
-                &results[small.outputs.clone()],
-            );
-            for ((now, before), expected) in now.iter().zip(before).zip(expected) {
-                let found = if now.shape().dims == [ROWS, WIDTH] {
-                    seen(&what, now, before)
-                } else {
-                    now.to_f64()
-                };
-                assert_close(&what, &found, &expected.to_f64(), 2e-6);
+        for [small, others @ ..] in &groups {
+            for large in others {
+                compare(step, large, small, &program.inputs, &results);
             }
         }
-        for table in pairs.iter().flatten() {
+        for table in groups.iter().flatten() {
             program.inputs[table.state.clone()].clone_from_slice(&results[table.outputs.clone()]);
         }
+    }
+}
+
+/// Compares variable and slots of a table with those of the one that has no other rows.
+fn compare(
+    step: usize,
+    large: &Table,
+    small: &Table,
+    inputs: &[HostTensor],
+    results: &[HostTensor],
+) {
+    let what = format!("{}, step {step}", large.name);
+    let expected = &results[small.outputs.clone()];
+    let now = results[large.outputs.clone()].iter();
+    let pairs = now.zip(&inputs[large.state.clone()]);
+    for ((now, before), expected) in pairs.zip(expected) {
+        let found = if now.shape().dims == [ROWS, WIDTH] {
+            seen(&what, now, before)
+        } else {
+            now.to_f64()
+        };
+        assert_close(&what, &found, &expected.to_f64(), 2e-6);
     }
 }
 
@@ -236,7 +268,7 @@ fn only_what_changes_rows_alone_sets_rows() {
     }
     assert!(
         !sets_rows(&sgd(), 39),
-        "a table of few rows is updated as a whole"
+        "a table of few rows is computed as a whole"
     );
 }
 

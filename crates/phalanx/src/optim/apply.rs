@@ -3,7 +3,7 @@
 use phalanx_graph::{DType, Tensor};
 
 use super::rule::{Begun, Step};
-use super::touched_rows::TouchedRows;
+use super::touched_rows::{TouchedRows, rows_with_gradient};
 use super::{Optimizer, ParamSpec};
 use crate::schedules::Schedule;
 
@@ -26,6 +26,8 @@ struct Item<'a> {
     average: Option<Tensor>,
     /// Where only some rows are updated; `gradient` is theirs.
     rows: Option<TouchedRows>,
+    /// Where all rows are computed and those without a gradient stay as they are: whether an element's row has one.
+    touched: Option<Tensor>,
 }
 
 /// Which batch of a window of accumulated ones a step is for. Without accumulation every step is `Counted`.
@@ -205,6 +207,7 @@ impl Optimizer {
             let gradient = gradient.convert(param.dtype());
             let rows = self.updates_rows(spec).then(|| TouchedRows::of(&gradient));
             let rows = rows.flatten();
+            let touched = self.touched(spec, &gradient, rows.as_ref());
             Item {
                 spec,
                 param: param.clone(),
@@ -213,6 +216,7 @@ impl Optimizer {
                 accumulated,
                 average,
                 rows,
+                touched,
             }
         });
         items.collect()
@@ -236,6 +240,25 @@ impl Optimizer {
         let changes_nothing = self.rule.inner().keeps_what_has_no_gradient() && !decays;
         let changes_all = self.options.use_ema || self.options.accumulates();
         self.options.lazy || (changes_nothing && !changes_all)
+    }
+
+    /// The elements that a lazy step of a whole table may change. It depends on the sizes of table and batch, and on how gradients came
+    /// here, whether rows are updated by themselves; which rows are must not.
+    fn touched(
+        &self,
+        spec: &ParamSpec,
+        gradient: &Tensor,
+        rows: Option<&TouchedRows>,
+    ) -> Option<Tensor> {
+        if !self.options.lazy || rows.is_some() {
+            return None;
+        }
+        let dim = match gradient.scattered() {
+            Some(found) if found.shape.dims == gradient.dims() => found.dim,
+            _ if spec.is_table() => 0,
+            _ => return None,
+        };
+        Some(rows_with_gradient(gradient, dim))
     }
 
     /// Averages the gradients of the accumulated batches; sums start again after an update.
@@ -341,9 +364,10 @@ impl Item<'_> {
 
     /// The whole after an update of it, or of its rows.
     fn replaced(&self, new: &Tensor, old: &Tensor) -> Tensor {
-        match &self.rows {
-            Some(rows) => rows.put(old, new),
-            None => new.clone(),
+        match (&self.rows, &self.touched) {
+            (Some(rows), _) => rows.put(old, new),
+            (None, Some(touched)) => touched.select(new, old),
+            (None, None) => new.clone(),
         }
     }
 }

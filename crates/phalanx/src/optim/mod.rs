@@ -52,6 +52,18 @@ pub struct ParamSpec {
     pub shape: Shape,
 }
 
+impl ParamSpec {
+    /// Whether it is the table of an embedding, or a server's part of one: what gradients have rows for. Layers name it so.
+    fn is_table(&self) -> bool {
+        let mut names = self.name.rsplit('/');
+        let is_last = |name: Option<&str>| name == Some("embeddings");
+        match names.next() {
+            Some(part) if part.starts_with("part_") => is_last(names.next()),
+            last => is_last(last),
+        }
+    }
+}
+
 /// A tensor that the optimizer carries from step to step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SlotSpec {

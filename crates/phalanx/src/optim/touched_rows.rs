@@ -14,11 +14,14 @@
 //!
 //! where `-` is an index out of range, which nothing is put at. Shapes are fixed, so there are as many rows as in the
 //! batch; equal indices are added in the order of the batch, as the dense gradient adds them.
+//!
+//! Of a table with few rows, and of a gradient that comes whole from other replicas or servers, all rows are updated, which is faster or all
+//! that can be done; a lazy step then takes the old rows where [`rows_with_gradient`] has none.
 
 use phalanx_graph::op::ReduceOp;
 use phalanx_graph::{DType, Graph, HostTensor, Shape, Tensor};
 
-/// A table with fewer rows than this for each row of the batch is updated as a whole.
+/// A table with fewer rows than this for each row of the batch is computed as a whole.
 const ROWS_FOR_EACH: usize = 4;
 
 /// Rows of a variable that have a gradient.
@@ -75,6 +78,11 @@ fn only_inside(rows: &Tensor, indices: &Tensor, size: usize, dim: usize) -> Tens
     let inside = inside.and(&indices.less(&indices.like(size as f64)));
     let inside = inside.broadcast_in(&rows.dims(), &[dim]);
     inside.select(rows, &rows.zeros_like())
+}
+
+/// For each element of a gradient, whether its row has an element other than 0.
+pub(super) fn rows_with_gradient(gradient: &Tensor, dim: usize) -> Tensor {
+    has_gradient(gradient, dim).broadcast_in(&gradient.dims(), &[dim])
 }
 
 /// Whether each row has an element other than 0. Rows that only fill up a batch have none, and must not count as seen: how many

@@ -6,6 +6,7 @@ mod errors;
 mod execution;
 #[path = "../four_devices/mod.rs"]
 mod four_devices;
+mod lazy;
 mod narrow;
 mod overflow;
 mod table;
