@@ -1,6 +1,6 @@
 //! Jobs: what is asked for, their life, and how they run on this machine, Slurm and Kubernetes.
 //!
-//! [`spec`] reads a job file and plans its tasks; [`life`] is the state machine of a job, [`store`] keeps it on disk, and [`supervise`]
+//! [`spec`] reads a job file and plans its tasks; [`lifecycle`] is the state machine of a job, [`store`] keeps it on disk, and [`supervise`]
 //! runs it by an [`executor`]. Nothing here trains: tasks are programs with arguments and variables.
 #![forbid(unsafe_code)]
 
