@@ -89,7 +89,9 @@ pub(crate) enum Command {
     /// End what a supervisor that was killed has left
     #[command(hide = true, name = "job-guard")]
     Guard {
-        /// What its processes have in PHALANX_JOB_ID
+        /// What its processes have in PHALANX_GENERATION
+        attempt: String,
+        /// What they have in PHALANX_JOB_ID
         run: String,
     },
 }

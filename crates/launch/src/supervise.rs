@@ -68,7 +68,7 @@ fn end_what_is_left(job: &Job, life: &Life) -> Result<(), StoreError> {
     let trials = life.trials.keys().copied().map(Some);
     for trial in trials.chain([None]) {
         let id = run_id(life, trial);
-        phalanx_cluster::launch::guard(&id, std::io::empty());
+        phalanx_cluster::launch::guard(&id, None, std::io::empty());
     }
     job.append(Event::Cancelled)
 }

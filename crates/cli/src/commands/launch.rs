@@ -57,7 +57,7 @@ pub(crate) fn run(context: &Context, args: &LaunchArgs) -> Result<(), Failure> {
 
 /// What is left behind by a launch that was killed ends here.
 pub(crate) fn guard(job: &str) {
-    launch::guard(job, io::stdin());
+    launch::guard(job, None, io::stdin());
 }
 
 fn plan(args: &LaunchArgs) -> Result<Launch, Failure> {

@@ -48,20 +48,23 @@ impl Guard {
     }
 }
 
-/// The guard's side: when `supervisor` ends, which is the end of a pipe, ends every process whose PHALANX_JOB_ID is `job`: first by
-/// SIGTERM, a second later by SIGKILL. Numbers of processes would not do: they may be given to others.
-pub fn guard(job: &str, mut supervisor: impl Read) {
+/// The guard's side: when `supervisor` ends, which is the end of a pipe, ends every process whose PHALANX_JOB_ID is `job`, and
+/// PHALANX_GENERATION `generation` where one is given: first by SIGTERM, a second later by SIGKILL. Numbers of processes would not do: they
+/// may be given to others. A job that is started again by another supervisor has another generation, which this guard leaves alone.
+pub fn guard(job: &str, generation: Option<&str>, mut supervisor: impl Read) {
     let _ = io::copy(&mut supervisor, &mut io::sink());
-    end(job, Signal::TERM, GRACE);
-    end(job, Signal::KILL, PATIENCE);
+    let mut marks = vec![format!("PHALANX_JOB_ID={job}")];
+    marks.extend(generation.map(|generation| format!("PHALANX_GENERATION={generation}")));
+    end(&marks, Signal::TERM, GRACE);
+    end(&marks, Signal::KILL, PATIENCE);
 }
 
-/// Signals each process of the job once until none is left, for no longer than `within`.
-fn end(job: &str, signal: Signal, within: Duration) {
+/// Signals each process with these variables once until none is left, for no longer than `within`.
+fn end(marks: &[String], signal: Signal, within: Duration) {
     let until = Instant::now() + within;
     let mut signalled = HashSet::new();
     while Instant::now() < until {
-        let left = processes_of(job);
+        let left = processes_with(marks);
         if left.is_empty() {
             return;
         }
@@ -74,19 +77,41 @@ fn end(job: &str, signal: Signal, within: Duration) {
     }
 }
 
-/// The processes whose PHALANX_JOB_ID is `job`, but for this one.
-fn processes_of(job: &str) -> Vec<Pid> {
-    let wanted = format!("PHALANX_JOB_ID={job}");
-    let has_it = |process: &i32| {
-        let variables = fs::read(format!("/proc/{process}/environ"));
-        variables.is_ok_and(|all| {
-            all.split(|byte| *byte == 0)
-                .any(|one| one == wanted.as_bytes())
-        })
+/// The processes with all of these variables, but for this one.
+fn processes_with(marks: &[String]) -> Vec<Pid> {
+    let has_all = |process: &i32| {
+        let variables = fs::read(format!("/proc/{process}/environ")).unwrap_or_default();
+        let has = |mark: &String| {
+            variables
+                .split(|byte| *byte == 0)
+                .any(|one| one == mark.as_bytes())
+        };
+        marks.iter().all(has)
     };
     let folders = fs::read_dir("/proc").into_iter().flatten().flatten();
     let numbers = folders.filter_map(|folder| folder.file_name().to_str()?.parse().ok());
     let own = std::process::id() as i32;
-    let others = numbers.filter(|number: &i32| *number != own && has_it(number));
+    let others = numbers.filter(|number: &i32| *number != own && has_all(number));
     others.filter_map(Pid::from_raw).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guard_of_a_generation_leaves_the_next_alone() {
+        let job = format!("guard-test-{}", std::process::id());
+        let start = |generation: &str| {
+            let mut command = Command::new("sleep");
+            command.arg("600").env("PHALANX_JOB_ID", &job);
+            command.env("PHALANX_GENERATION", generation).spawn()
+        };
+        let (mut first, mut second) = (start("1").unwrap(), start("2").unwrap());
+        guard(&job, Some("1"), io::empty());
+        assert!(!first.wait().unwrap().success());
+        assert!(second.try_wait().unwrap().is_none());
+        guard(&job, None, io::empty());
+        assert!(!second.wait().unwrap().success());
+    }
 }

@@ -70,8 +70,8 @@ pub(crate) fn run(args: Args) -> Done {
         }
         Command::Serve(args) => daemon::serve(&context.root, &args).map(|()| ExitCode::SUCCESS),
         Command::Supervise { job } => run_job(&context.root, &job),
-        Command::Guard { run } => {
-            phalanx_cluster::launch::guard(&run, std::io::stdin());
+        Command::Guard { attempt, run } => {
+            phalanx_cluster::launch::guard(&run, Some(&attempt), std::io::stdin());
             Ok(ExitCode::SUCCESS)
         }
     }

@@ -79,7 +79,7 @@ fn start<'a>(run: &'a Run<'a>) -> Result<Tasks<'a>, String> {
     let life = run.job.life().map_err(|error| error.to_string())?;
     let id = run.id(&life);
     // What a run before has left: none of it can be told to end by anybody else any more.
-    launch::guard(&id, io::empty());
+    launch::guard(&id, None, io::empty());
     if run.plan.program == Program::Image {
         end_containers(&id);
     }
@@ -88,7 +88,8 @@ fn start<'a>(run: &'a Run<'a>) -> Result<Tasks<'a>, String> {
     let recipe = Recipe::new(run, life.job, &id, &ports)?;
     let note = teller(run, 0)?;
     let crew = Crew::new(run.spec, &id, &recipe.cluster, note)?;
-    let guard = guard(&id).map_err(|error| format!("cannot start the guard of the tasks: {error}"));
+    let guard = guard(&id, run.attempt)
+        .map_err(|error| format!("cannot start the guard of the tasks: {error}"));
     let mut tasks = Tasks {
         run,
         id,
@@ -126,9 +127,10 @@ fn sink(run: &Run<'_>, task: &str) -> Result<Sink, String> {
     Sink::append_to(&path).map_err(|error| format!("cannot write {}: {error}", path.display()))
 }
 
-fn guard(id: &str) -> io::Result<Guard> {
+/// A guard of this attempt alone: the next supervisor of the job, if this one is killed, may start tasks before the guard is done.
+fn guard(id: &str, attempt: u32) -> io::Result<Guard> {
     let mut command = Command::new(std::env::current_exe()?);
-    command.arg(GUARD);
+    command.args([GUARD, &attempt.to_string()]);
     Guard::start(command, id)
 }
 
