@@ -143,12 +143,17 @@ impl Timings {
         ) else {
             return String::new();
         };
+        let cost = with - without;
+        let so = match cost >= 1.0 {
+            true => format!(
+                "so a checkpoint costs {cost:.0} ms: 2 % of the time where one is written every {:.0} s",
+                cost / 20.0
+            ),
+            false => "which is no difference that shows".to_owned(),
+        };
         format!(
             "Behind the training a save keeps the steps waiting for {blocked:.1} ms; a copy of 100 MB in memory takes {copy:.1} ms. The same \
-             steps take {with:.0} ms with a save written beside them and {without:.0} without, so a checkpoint costs {:.0} ms: 2 % of the time \
-             where one is written every {:.0} s.\n",
-            with - without,
-            (with - without) / 20.0
+             steps take {with:.0} ms with a save written beside them and {without:.0} without, {so}.\n"
         )
     }
 }
