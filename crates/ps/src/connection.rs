@@ -12,6 +12,9 @@ use crate::message::{FrameProblem, Hello, Reply, Request};
 use crate::server::{Shared, locked};
 use crate::wire::{Side, Wire, draw};
 
+/// A reply, and the bytes that follow it.
+type Answer = (Reply, Vec<u8>);
+
 /// A connection that is silent for longer is closed; a worker opens another.
 const IDLE_WITHIN: Duration = Duration::from_secs(120);
 /// The most bytes of a reply of several parts, each of which may have more.
@@ -111,7 +114,7 @@ impl Connection {
         let _ = self.wire.send(&Reply::Refused { why: line }, &[]);
     }
 
-    fn handle(&mut self, request: &Request, bytes: Vec<u8>) -> Result<(Reply, Vec<u8>), PsError> {
+    fn handle(&mut self, request: &Request, bytes: Vec<u8>) -> Result<Answer, PsError> {
         if let Request::Hello(hello) = request {
             if !self.has_knocked {
                 return Err(PsError::Protocol(
@@ -142,10 +145,7 @@ impl Connection {
             return Ok((Reply::Failed { who, why }, Vec::new()));
         }
         match request {
-            Request::Next { phase, within_ms } => {
-                let grant = self.next(state, worker, phase, *within_ms)?;
-                Ok((grant, Vec::new()))
-            }
+            Request::Next { phase, within_ms } => self.next(state, worker, phase, *within_ms),
             Request::Get { key, within_ms } => self.get(state, key, *within_ms),
             Request::Take { within_ms } => self.take(state, worker, *within_ms),
             Request::Ends { within_ms } => self.ends(state, *within_ms),
@@ -211,96 +211,77 @@ impl Connection {
     /// A piece of work, waited for.
     fn next(
         &self,
-        mut state: MutexGuard<'_, ControlState>,
+        state: MutexGuard<'_, ControlState>,
         worker: usize,
         phase: &str,
         within_ms: u64,
-    ) -> Result<Reply, PsError> {
-        let until = Instant::now() + Duration::from_millis(within_ms);
-        loop {
-            let now = self.shared.now();
-            let control = known(&mut state)?;
-            if let Some((who, why)) = control.failure().cloned() {
-                return Ok(Reply::Failed { who, why });
-            }
-            let grant = control.next(now, worker, phase)?;
-            let left = until.saturating_duration_since(Instant::now());
-            if !matches!(grant, Grant::Wait { .. }) || left.is_zero() {
-                return Ok(Reply::Grant(Box::new(grant)));
-            }
-            state = self.wait(state, left);
-        }
+    ) -> Result<Answer, PsError> {
+        self.wait_for(state, within_ms, |control, is_over| {
+            let grant = control.next(self.shared.now(), worker, phase)?;
+            let waits = matches!(grant, Grant::Wait { .. }) && !is_over;
+            Ok((!waits).then(|| (Reply::Grant(Box::new(grant)), Vec::new())))
+        })
     }
 
     /// A task, waited for.
     fn take(
         &self,
-        mut state: MutexGuard<'_, ControlState>,
+        state: MutexGuard<'_, ControlState>,
         worker: usize,
         within_ms: u64,
-    ) -> Result<(Reply, Vec<u8>), PsError> {
-        let until = Instant::now() + Duration::from_millis(within_ms);
-        loop {
-            let control = known(&mut state)?;
-            if let Some((who, why)) = control.failure().cloned() {
-                return Ok((Reply::Failed { who, why }, Vec::new()));
-            }
+    ) -> Result<Answer, PsError> {
+        self.wait_for(state, within_ms, |control, is_over| {
             if let Some((task, arguments)) = control.take(worker) {
                 let arguments = arguments.to_vec();
-                return Ok((Reply::Task(task), arguments));
+                return Ok(Some((Reply::Task(task), arguments)));
             }
             if control.tasks_are_over() {
-                return Ok((Reply::TasksOver, Vec::new()));
+                return Ok(Some((Reply::TasksOver, Vec::new())));
             }
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                let waiting_for = "a task, which the first worker schedules".into();
-                return Ok((Reply::NotYet { waiting_for }, Vec::new()));
-            }
-            state = self.wait(state, left);
-        }
+            Ok(is_over.then(|| not_yet("a task, which the first worker schedules".into())))
+        })
     }
 
     /// How tasks have ended; the first is waited for.
-    fn ends(
-        &self,
-        mut state: MutexGuard<'_, ControlState>,
-        within_ms: u64,
-    ) -> Result<(Reply, Vec<u8>), PsError> {
-        let until = Instant::now() + Duration::from_millis(within_ms);
-        loop {
-            let control = known(&mut state)?;
-            if let Some((who, why)) = control.failure().cloned() {
-                return Ok((Reply::Failed { who, why }, Vec::new()));
-            }
-            let left = until.saturating_duration_since(Instant::now());
+    fn ends(&self, state: MutexGuard<'_, ControlState>, within_ms: u64) -> Result<Answer, PsError> {
+        self.wait_for(state, within_ms, |control, is_over| {
             let answer = ends_of(control);
-            if left.is_zero() || matches!(&answer.0, Reply::Ends { ends, .. } if !ends.is_empty()) {
-                return Ok(answer);
-            }
-            state = self.wait(state, left);
-        }
+            let has_ends = matches!(&answer.0, Reply::Ends { ends, .. } if !ends.is_empty());
+            Ok((is_over || has_ends).then_some(answer))
+        })
     }
 
     fn get(
         &self,
-        mut state: MutexGuard<'_, ControlState>,
+        state: MutexGuard<'_, ControlState>,
         key: &str,
         within_ms: u64,
-    ) -> Result<(Reply, Vec<u8>), PsError> {
+    ) -> Result<Answer, PsError> {
+        self.wait_for(state, within_ms, |control, is_over| {
+            if let Some(bytes) = control.get(key) {
+                return Ok(Some((Reply::Done, bytes.to_vec())));
+            }
+            Ok(is_over.then(|| not_yet(format!("`{key}`, which the first worker puts"))))
+        })
+    }
+
+    /// What `look` finds, which is called again whenever something has changed; it must answer when the time is over, which its second
+    /// argument says. The failure of the job is the answer to everybody.
+    fn wait_for(
+        &self,
+        mut state: MutexGuard<'_, ControlState>,
+        within_ms: u64,
+        look: impl Fn(&mut Control, bool) -> Result<Option<Answer>, PsError>,
+    ) -> Result<Answer, PsError> {
         let until = Instant::now() + Duration::from_millis(within_ms);
         loop {
             let control = known(&mut state)?;
             if let Some((who, why)) = control.failure().cloned() {
                 return Ok((Reply::Failed { who, why }, Vec::new()));
             }
-            if let Some(bytes) = control.get(key) {
-                return Ok((Reply::Done, bytes.to_vec()));
-            }
             let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                let waiting_for = format!("`{key}`, which the first worker puts");
-                return Ok((Reply::NotYet { waiting_for }, Vec::new()));
+            if let Some(answer) = look(control, left.is_zero())? {
+                return Ok(answer);
             }
             state = self.wait(state, left);
         }
@@ -331,6 +312,10 @@ impl Connection {
     }
 }
 
+const fn not_yet(waiting_for: String) -> Answer {
+    (Reply::NotYet { waiting_for }, Vec::new())
+}
+
 fn known(state: &mut ControlState) -> Result<&mut Control, PsError> {
     let unknown = || PsError::Protocol("nobody has joined the job".into());
     state.control.as_mut().ok_or_else(unknown)
@@ -350,7 +335,7 @@ const fn is_of_shards(request: &Request) -> bool {
 }
 
 /// How tasks have ended, as many as go into a message of some size.
-fn ends_of(control: &Control) -> (Reply, Vec<u8>) {
+fn ends_of(control: &Control) -> Answer {
     let (mut ends, mut bytes) = (Vec::new(), Vec::new());
     for (number, end, result) in control.tasks().ends() {
         if !ends.is_empty() && bytes.len() + result.len() > MOST || ends.len() == MOST_ENDS {
@@ -364,7 +349,7 @@ fn ends_of(control: &Control) -> (Reply, Vec<u8>) {
 }
 
 /// The bytes that items left, as many as go into a message of some size.
-fn items(control: &Control, phase: &str, from: u64) -> (Reply, Vec<u8>) {
+fn items(control: &Control, phase: &str, from: u64) -> Answer {
     let (mut sizes, mut bytes) = (Vec::new(), Vec::new());
     for (item, left) in control.items(phase, from) {
         if !sizes.is_empty() && bytes.len() + left.len() > MOST {
