@@ -139,7 +139,7 @@ pub struct Control {
     settings: ControlSettings,
     /// Phases in their order; all but the last are over.
     order: Vec<String>,
-    phases: BTreeMap<String, PhaseState>,
+    pub(crate) phases: BTreeMap<String, PhaseState>,
     pub(crate) next_work: u64,
     #[serde(default)]
     pub(crate) tasks: TaskQueue,
@@ -437,7 +437,7 @@ impl Control {
         let mut phase = PhaseState::new(kind, items, self.next_work, parts);
         // Numbers of what is pushed are never used again, and count batches as one process would.
         if kind == PhaseKind::Train {
-            self.next_work += (phase.end - phase.start) * phase.parts_of_item;
+            self.next_work = phase.id(phase.end, 0);
         }
         if self.is_stopping && kind == PhaseKind::Train {
             phase.stop();

@@ -109,6 +109,7 @@ pub(crate) fn change(
             };
             control.done(worker, phase, *work, results)?;
         }
+        Request::NoMore { phase, item } => control.no_more(phase, *item)?,
         Request::OpenTasks => control.tasks_of_chief(worker)?.open(),
         Request::Schedule { task, function } => control.schedule(worker, *task, function, bytes)?,
         Request::Finish { task, failure } => {

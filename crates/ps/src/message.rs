@@ -92,7 +92,7 @@ pub enum Request {
         kind: PhaseKind,
         /// The first item.
         start: u64,
-        /// The number after the last item.
+        /// The number after the last item; `u64::MAX` where that is not known yet, see [`Request::NoMore`].
         end: u64,
     },
     /// Give me a piece of work.
@@ -114,6 +114,13 @@ pub enum Request {
         rows: f64,
         /// How many updates others made meanwhile.
         staleness: u64,
+    },
+    /// The data of a phase end: they have no such item, nor any after it.
+    NoMore {
+        /// The phase.
+        phase: String,
+        /// The item.
+        item: u64,
     },
     /// Give me what the items of a phase left, from this one on.
     Items {

@@ -5,8 +5,12 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::control::{Phase, PhaseKind, Results};
+use crate::PsError;
+use crate::control::{Control, Phase, PhaseKind, Results};
 use crate::message::{Commit, Part};
+
+/// The most items of a phase whose end is not known when it begins.
+const MOST_ITEMS: u64 = 1 << 40;
 
 /// A part of the step that is under way.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -60,7 +64,9 @@ impl PhaseState {
             kind,
             start: items.start,
             given_end: items.end,
-            end: items.end.max(items.start),
+            end: items
+                .end
+                .clamp(items.start, items.start.saturating_add(MOST_ITEMS)),
             base,
             parts_of_item: parts.unwrap_or(1) as u64,
             next: items.start,
@@ -93,6 +99,19 @@ impl PhaseState {
         let end = self.next + u64::from(begun);
         self.results.stopped = end < self.end;
         self.end = self.end.min(end);
+        self.end_if_done();
+    }
+
+    /// Ends where the data do, but not before what is done.
+    fn end_before(&mut self, item: u64) {
+        let is_done = |part: &PartState| matches!(part, PartState::Done { .. });
+        let begun = match self.done.last() {
+            Some(last) => last + 1,
+            None => self.done_below + u64::from(self.parts.iter().any(is_done)),
+        };
+        self.end = self.end.min(item.max(begun));
+        self.next = self.next.min(self.end);
+        self.given.retain(|given, _| *given < item);
         self.end_if_done();
     }
 
@@ -226,6 +245,27 @@ impl PhaseState {
         self.results.end = self.end;
         self.results.items = self.items.len() as u64;
         self.results.staleness = self.staleness.iter().map(|(by, n)| (*by, *n)).collect();
+    }
+}
+
+impl Control {
+    /// The data of a phase have no such item, nor any after it: a worker has read to their end.
+    ///
+    /// # Errors
+    /// There is no such phase.
+    pub fn no_more(&mut self, name: &str, item: u64) -> Result<(), PsError> {
+        let unknown = || PsError::User(format!("nobody has entered the phase `{name}`"));
+        let phase = self.phases.get_mut(name).ok_or_else(unknown)?;
+        if phase.is_over {
+            return Ok(());
+        }
+        let after = phase.id(phase.end, 0);
+        phase.end_before(item);
+        // Nothing is pushed under the numbers of items that there are not, so that the next phase counts as one process would.
+        if phase.kind == PhaseKind::Train && self.next_work == after {
+            self.next_work = phase.id(phase.end, 0);
+        }
+        Ok(())
     }
 }
 

@@ -87,6 +87,7 @@ enum Told {
 enum Kept {
     Entered(u64),
     Done(u64),
+    NoMore(u64),
 }
 
 #[derive(Default)]
@@ -142,13 +143,31 @@ struct Worker {
     back: u64,
 }
 
+/// An epoch of data that have an end, which workers know or find by reading.
+#[derive(Clone)]
+struct Epoch {
+    name: String,
+    items: u64,
+    is_known: bool,
+}
+
+impl Epoch {
+    /// The end that workers say when they enter it.
+    const fn end(&self) -> u64 {
+        match self.is_known {
+            true => self.items,
+            false => u64::MAX,
+        }
+    }
+}
+
 struct World {
     random: Random,
     mode: Mode,
     now: u64,
     control: Control,
     control_log: Vec<(usize, String, Kept)>,
-    phases: Vec<(String, u64)>,
+    phases: Vec<Epoch>,
     servers: Vec<Server>,
     workers: Vec<Worker>,
     /// Messages that may come again.
@@ -183,7 +202,11 @@ impl World {
             workers: (0..workers).map(worker).collect(),
             servers: (0..servers).map(|_| Server::default()).collect(),
             phases: (0..1 + random.below(3))
-                .map(|number| (format!("epoch {number}"), 1 + random.below(12)))
+                .map(|number| Epoch {
+                    name: format!("epoch {number}"),
+                    items: 1 + random.below(12),
+                    is_known: random.one_in(2),
+                })
                 .collect(),
             random,
             mode,
@@ -211,21 +234,22 @@ impl World {
     }
 
     fn run(&mut self) {
-        for (name, items) in self.phases.clone() {
-            self.enter(&name, items);
+        for epoch in self.phases.clone() {
+            self.enter(&epoch.name, epoch.end());
             let until = self.now + 200_000;
-            while !self.is_over(&name) {
-                assert!(self.now < until, "{} stands still at `{name}`", self.mode);
-                self.step(&name);
+            while !self.is_over(&epoch.name) {
+                let (mode, name) = (self.mode, &epoch.name);
+                assert!(self.now < until, "{mode} stands still at `{name}`");
+                self.step(&epoch);
             }
         }
         self.check();
     }
 
-    fn enter(&mut self, name: &str, items: u64) {
-        let entered = self.control.enter(0, name, PhaseKind::Train, 0..items);
+    fn enter(&mut self, name: &str, end: u64) {
+        let entered = self.control.enter(0, name, PhaseKind::Train, 0..end);
         entered.unwrap();
-        let kept = Kept::Entered(items);
+        let kept = Kept::Entered(end);
         self.control_log.push((0, name.to_owned(), kept));
     }
 
@@ -241,7 +265,7 @@ impl World {
         }
     }
 
-    fn step(&mut self, name: &str) {
+    fn step(&mut self, epoch: &Epoch) {
         self.now += 1;
         self.control
             .tick(self.time(), LEASE, Duration::from_secs(100_000));
@@ -263,7 +287,7 @@ impl World {
             return self.kill(at);
         }
         if self.workers[at].back <= self.now {
-            self.act(at, name);
+            self.act(at, epoch);
         }
     }
 
@@ -287,12 +311,19 @@ impl World {
         self.control = Control::new(settings);
         for (worker, name, kept) in std::mem::take(&mut self.control_log) {
             match kept {
-                Kept::Entered(items) => self.enter(&name, items),
+                Kept::Entered(end) => self.enter(&name, end),
+                Kept::NoMore(item) => self.no_more(worker, &name, item),
                 Kept::Done(work) => {
                     self.done(worker, &name, work);
                 }
             }
         }
+    }
+
+    fn no_more(&mut self, at: usize, name: &str, item: u64) {
+        self.control.no_more(name, item).unwrap();
+        let kept = Kept::NoMore(item);
+        self.control_log.push((at, name.to_owned(), kept));
     }
 
     fn done(&mut self, at: usize, name: &str, work: u64) -> bool {
@@ -317,10 +348,10 @@ impl World {
     }
 
     /// The next message of a worker.
-    fn act(&mut self, at: usize, name: &str) {
+    fn act(&mut self, at: usize, epoch: &Epoch) {
         self.hello(at);
         let Some((phase, work, answered)) = self.workers[at].work.clone() else {
-            return self.ask(at, name);
+            return self.ask(at, epoch);
         };
         let servers = self.servers.len();
         let is_together = self.mode.backup_workers().is_some();
@@ -360,9 +391,16 @@ impl World {
         }
     }
 
-    fn ask(&mut self, at: usize, name: &str) {
-        let time = self.time();
+    fn ask(&mut self, at: usize, epoch: &Epoch) {
+        let (time, name) = (self.time(), &epoch.name);
         match self.control.next(time, at, name).unwrap() {
+            Grant::Work(work) if work.item >= epoch.items => {
+                // It reads to the end of the data, and perhaps dies before it says so.
+                assert!(!epoch.is_known, "item {} of {}", work.item, epoch.items);
+                if !self.random.one_in(4) {
+                    self.no_more(at, name, epoch.items);
+                }
+            }
             Grant::Work(work) => {
                 self.note(work.id);
                 if let Mode::BoundedStaleness { steps: steps @ 1.. } = self.mode {
@@ -385,9 +423,9 @@ impl World {
             Some(_) => self.workers.len() as u64,
             None => 1,
         };
-        let items: u64 = self.phases.iter().map(|(_, items)| items).sum();
+        let items: u64 = self.phases.iter().map(|epoch| epoch.items).sum();
         // The last step is applied by the next pull.
-        let last = self.phases.last().unwrap().0.clone();
+        let last = self.phases.last().unwrap().name.clone();
         if let Grant::Over(phase) = self.control.next(self.time(), 0, &last).unwrap()
             && let Some(commit) = phase.commit
         {
@@ -403,6 +441,8 @@ impl World {
             assert_eq!(updates, items);
         }
         let dropped = self.mode.backup_workers().unwrap_or(0) as u64 * items;
+        // Numbers go on without a gap, whatever was known of the ends.
+        assert!(first.keys().all(|work| *work < items * parts));
         let applied = first.len() as u64;
         assert!(applied <= items * parts && applied >= items * parts - dropped);
     }

@@ -28,7 +28,7 @@ pub(super) struct StreamPart {
     pub(super) batch: Batch,
     /// How its rows lie in the global batch; `None` for one worker, which has all.
     pub(super) part: Option<WorkerPart>,
-    /// CRC32C of all examples of the epoch up to the end of the global batch; 0 for one worker.
+    /// CRC32C of all examples of the epoch up to the end of the global batch.
     pub(super) checksum: u32,
 }
 
@@ -56,9 +56,7 @@ impl StreamReader {
         let example = self.examples.next()?;
         if let Ok(example) = &example {
             self.read += 1;
-            if self.worker.count > 1 {
-                self.checksum = checksum(self.checksum, example);
-            }
+            self.checksum = checksum(self.checksum, example);
         }
         Some(example)
     }

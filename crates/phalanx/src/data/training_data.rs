@@ -194,7 +194,7 @@ impl EpochBatches for StreamIter {
     }
 
     fn checksum(&self) -> Option<u32> {
-        Self::checksum(self)
+        Some(Self::checksum(self))
     }
 }
 

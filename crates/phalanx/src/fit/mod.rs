@@ -26,6 +26,7 @@ mod input_wait;
 mod loss;
 mod loss_scale;
 mod memory_estimate;
+mod numbered_batches;
 mod options;
 mod outputs;
 mod partition;

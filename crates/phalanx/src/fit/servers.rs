@@ -14,13 +14,14 @@ use super::batch::{check_values, put, tensors};
 use super::compiled_model::CompiledModel;
 use super::epoch_totals::EpochTotals;
 use super::history::{InputReport, Logs};
-use super::reports::{empty_epoch_error, input_of, stopped_error};
+use super::numbered_batches::{NumberedBatches, other_length};
+use super::reports::{empty_epoch_error, input_of};
 use super::step_cache::{StepExecutable, StepKey};
 use super::step_program::{BatchShape, StepBuilder};
 use super::step_times::StepPart;
 use super::train_loop::FitRun;
 use super::{Fit, Trainer};
-use crate::data::{AutoShardPolicy, Batch, Batches, Position, TrainingData, Worker, WorkerPart};
+use crate::data::{AutoShardPolicy, Batch, Position, WorkerPart};
 use crate::engine::Engine;
 use crate::optim::WindowPart;
 use crate::replicas::{BatchPartition, Placement};
@@ -28,16 +29,18 @@ use crate::servers::{Pushed, Servers};
 use crate::{Error, Result};
 
 /// Workers that train on the batches of an epoch, which the servers hand out.
-struct ServerTraining<'r> {
+struct ServerTraining<'r, 'd> {
     model: &'r mut CompiledModel,
     servers: &'r Arc<Servers>,
-    batches: &'r Batches,
+    batches: &'r mut NumberedBatches<'d>,
     fit: &'r Fit,
     /// The number of the `fit` among all that the program makes, and the epoch.
     number: (u64, u64),
+    /// The number of batches after which this worker has said that the data end.
+    told_end: Option<u64>,
 }
 
-impl ServerTraining<'_> {
+impl ServerTraining<'_, '_> {
     /// Trains on some batches of an epoch, with all workers.
     fn train_on(&mut self, items: std::ops::Range<usize>) -> Result<Phase> {
         let ((number, epoch), servers) = (self.number, self.servers);
@@ -59,20 +62,36 @@ impl ServerTraining<'_> {
                 Err(over) => break over,
             }
         };
+        self.compare_data(&phase, &over, items.end)?;
         self.model.clock.enter(StepPart::Callbacks);
         self.model.iterations = self.model.state.iterations()?;
         Ok(over)
     }
 
+    /// Refuses to go on where the workers have read other data in a phase.
+    fn compare_data(&mut self, phase: &str, over: &Phase, end: usize) -> Result<()> {
+        let is_whole = !over.stopped && over.end < end as u64;
+        let Some(checksum) = self.batches.checksum_at(over.end, is_whole)? else {
+            return Ok(());
+        };
+        self.servers.compare(
+            &format!("what was read of the stream in `{phase}`"),
+            &format!("checksum {checksum:08x}"),
+        )
+    }
+
     /// One piece of work of a training.
     fn train_piece(&mut self, phase: &str, work: &Work) -> Result<()> {
-        let (model, servers, batches) = (&mut *self.model, self.servers, self.batches);
+        let (model, servers) = (&mut *self.model, self.servers);
         model.clock.enter(StepPart::Input);
-        let (batch, part) = piece_of(batches, self.number.1, work)?;
+        let (batch, part) = match self.batches.get(work)? {
+            Ok(piece) => piece,
+            Err(count) => return self.end_data(phase, work, count),
+        };
         if batch.x.is_empty() {
             return servers.done(phase, work, (0.0, 0.0), 0, &[]);
         }
-        let full = batches.most_rows().div_ceil(work.parts);
+        let full = self.batches.most_rows().div_ceil(work.parts);
         let PushedPiece {
             totals,
             rows,
@@ -80,6 +99,15 @@ impl ServerTraining<'_> {
         } = push_piece(model, servers, work, (batch, part), full)?;
         let bytes: Vec<u8> = totals.iter().flat_map(|x| x.to_le_bytes()).collect();
         servers.done(phase, work, (totals[1], rows), staleness, &bytes)
+    }
+
+    /// The data end after this number of batches, before a piece of work.
+    fn end_data(&mut self, phase: &str, work: &Work, count: u64) -> Result<()> {
+        if self.told_end == Some(count) {
+            return Err(other_length(count, work.item + 1));
+        }
+        self.told_end = Some(count);
+        self.servers.no_more(phase, count)
     }
 }
 
@@ -215,14 +243,11 @@ fn set_sums(model: &mut CompiledModel, sums: &[f64]) -> Result<()> {
 }
 
 /// The epoch of the position, and how many of its batches are done.
-fn start_of_epoch(position: &Position, batches: &Batches) -> Result<(u64, usize)> {
+fn start_of_epoch(position: &Position, size: usize) -> Result<(u64, usize)> {
     let Position { epoch, segments } = position;
     match &segments[..] {
         [] => Ok((*epoch, 0)),
-        [one]
-            if one.batch == batches.size()
-                && (one.workers == 1 || one.policy == AutoShardPolicy::Data) =>
-        {
+        [one] if one.batch == size && (one.workers == 1 || one.policy == AutoShardPolicy::Data) => {
             Ok((*epoch, one.steps))
         }
         _ => Err(Error::user(
@@ -279,10 +304,8 @@ impl FitRun<'_> {
         steps: Option<usize>,
     ) -> Result<(Logs, usize, InputReport)> {
         let data = self.data;
-        let batches = data.by_index().ok_or_else(|| {
-            Error::user("workers of parameter servers take batches by their number, and a stream has none; make a Dataset of the data")
-        })?;
-        let (epoch, before) = start_of_epoch(&self.trainer.progress.position, batches)?;
+        let (epoch, before) = start_of_epoch(&self.trainer.progress.position, data.batch_size())?;
+        let batches = &mut NumberedBatches::new(data, epoch);
         let most = self.fit.steps_per_epoch.unwrap_or(usize::MAX);
         let end = steps.unwrap_or(most).min(most).max(before);
         let mut sums = sums_so_far(self.trainer)?;
@@ -298,27 +321,26 @@ impl FitRun<'_> {
                 batches,
                 fit,
                 number: (trainer.progress.fit_number, epoch),
+                told_end: None,
             };
             let over = training.train_on(done..until)?;
             sums = joined(sums, &over.sums);
             add_staleness(&mut whole, &over);
             if over.stopped || due.is_some() {
-                trainer.progress.hold_at(batches, over.end);
+                (trainer.progress).hold_at(batches.position_after(over.end));
                 set_sums(&mut trainer.compiled, &sums)?;
             }
             if over.stopped {
                 self.save_interrupted()?;
-                let trainer = &self.trainer;
-                return Err(stopped_error(
-                    trainer.compiled.iterations,
-                    &trainer.progress.position,
-                ));
+                return Err(self.stopped());
             }
+            let reached = usize::try_from(over.end).unwrap_or(usize::MAX);
+            let is_last = until >= end || reached < until;
             if due.is_some() {
-                self.at_stop(done..until)?;
+                self.at_stop(done..reached)?;
             }
-            done = until;
-            if done >= end {
+            done = reached;
+            if is_last {
                 break;
             }
         }
@@ -327,11 +349,11 @@ impl FitRun<'_> {
         let (stages, starved) = (Vec::new(), Default::default());
         let input = input_of(data, stages, starved, start.elapsed(), skipped);
         if before == 0 && !EpochTotals::has_weight(&sums) {
-            return Err(empty_epoch_error(end, input.skipped));
+            return Err(empty_epoch_error(done, input.skipped));
         }
         let mut logs = trainer.compiled.setup.logs(&sums, f64::NAN);
         report_staleness(trainer.engine(), servers, &whole, &mut logs);
-        Ok((logs, end, input))
+        Ok((logs, done, input))
     }
 
     /// Does what is due after some batches of an epoch; nobody trains meanwhile.
@@ -342,22 +364,6 @@ impl FitRun<'_> {
         }
         self.save_wished()
     }
-}
-
-/// The batch of a piece of work, and where its rows are in the whole.
-fn piece_of(batches: &Batches, epoch: u64, work: &Work) -> Result<(Batch, Option<WorkerPart>)> {
-    let item = usize::try_from(work.item).unwrap_or(usize::MAX);
-    if work.parts == 1 {
-        return Ok((batches.get(epoch, item)?, None));
-    }
-    let worker = Worker {
-        index: work.part,
-        count: work.parts,
-        replicas: 1,
-    };
-    let own = batches.shard(worker, AutoShardPolicy::Data)?;
-    let part = own.worker_part(epoch, item)?;
-    Ok((own.get(epoch, item)?, part))
 }
 
 /// Adds how far pushes of a part of an epoch were behind.

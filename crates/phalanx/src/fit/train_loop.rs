@@ -407,7 +407,7 @@ impl<'r> FitRun<'r> {
         Ok(Some((logs, skipped)))
     }
 
-    fn stopped(&self) -> Error {
+    pub(super) fn stopped(&self) -> Error {
         stopped_error(
             self.trainer.compiled.iterations,
             &self.trainer.progress.position,

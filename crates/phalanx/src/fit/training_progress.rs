@@ -3,7 +3,7 @@
 use super::Fit;
 use super::history::{EpochLogs, History};
 use super::recovery::StepLog;
-use crate::data::{Batches, Position, TrainingData};
+use crate::data::{Position, TrainingData};
 use crate::engine::Engine;
 use crate::servers::Servers;
 use crate::{Error, Result};
@@ -149,11 +149,9 @@ impl TrainingProgress {
         Ok(first)
     }
 
-    /// Takes its place after some batches of the epoch, for a checkpoint.
-    pub(super) fn hold_at(&mut self, batches: &Batches, done: u64) {
-        let done = usize::try_from(done).unwrap_or(usize::MAX);
-        let epoch = self.position.epoch;
-        self.position = batches.prefetch(0).iter(epoch, done).position();
+    /// Takes a place within the epoch, for a checkpoint.
+    pub(super) fn hold_at(&mut self, position: Position) {
+        self.position = position;
         self.is_mid_epoch = true;
     }
 }

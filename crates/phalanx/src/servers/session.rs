@@ -1,5 +1,6 @@
 //! A worker's session with the servers: whole variables on this side, shards and bytes on the other.
 
+mod agreement;
 mod tasks;
 
 use std::collections::BTreeMap;
@@ -160,65 +161,6 @@ impl Servers {
             (request, layout.state_of(server, state))
         })?;
         Ok(())
-    }
-
-    /// Refuses to go on unless every worker has the same value as the first.
-    fn agree(&self, what: &str, value: &str) -> Result<()> {
-        let key = format!("equal/{what}");
-        if self.is_chief() {
-            let request = Request::Put { key: key.clone() };
-            self.ask(&request, value.as_bytes())?;
-        }
-        let first = self.get(&key)?;
-        if first == value.as_bytes() {
-            return Ok(());
-        }
-        Err(Error::Cluster(format!(
-            "{what} of worker {} differs from the first worker's; start all with the same program and settings",
-            self.worker()
-        )))
-    }
-
-    /// The bytes that the first worker puts under a key: this process's, where it is the first to come there.
-    pub(crate) fn of_chief(&self, key: &str, own: &[u8]) -> Result<Vec<u8>> {
-        let key = format!("chief/{key}");
-        if self.is_chief() {
-            self.ask(&Request::Put { key: key.clone() }, own)?;
-        }
-        self.get(&key)
-    }
-
-    /// Does something in the first worker, once in the life of the job; the others wait for it.
-    pub(crate) fn once(&self, key: &str, action: impl FnOnce() -> Result<()>) -> Result<()> {
-        let key = format!("once/{key}");
-        if !self.is_chief() {
-            return self.get(&key).map(drop);
-        }
-        if self.try_get(&key, Duration::ZERO)?.is_some() {
-            return Ok(());
-        }
-        action()?;
-        self.ask(&Request::Put { key }, &[]).map(drop)
-    }
-
-    fn get(&self, key: &str) -> Result<Vec<u8>> {
-        let start = Instant::now();
-        loop {
-            if let Some(bytes) = self.try_get(key, ASK_WITHIN)? {
-                return Ok(bytes);
-            }
-            self.check_patience(start, &[0], &format!("it has not come to `{key}`"))?;
-        }
-    }
-
-    fn try_get(&self, key: &str, within: Duration) -> Result<Option<Vec<u8>>> {
-        let key = key.to_owned();
-        let within_ms = within.as_millis() as u64;
-        match self.ask(&Request::Get { key, within_ms }, &[])? {
-            (Reply::Done, bytes) => Ok(Some(bytes)),
-            (Reply::NotYet { .. }, _) => Ok(None),
-            (other, _) => Err(unexpected(&other)),
-        }
     }
 
     fn check_patience(&self, start: Instant, whom: &[usize], why: &str) -> Result<()> {
@@ -482,6 +424,12 @@ impl Servers {
             staleness = staleness_of(&answers, values)?;
         }
         Ok(staleness)
+    }
+
+    /// The data of a phase end after this number of batches.
+    pub(crate) fn no_more(&self, phase: &str, count: u64) -> Result<()> {
+        let (phase, item) = (phase.to_owned(), count);
+        self.ask(&Request::NoMore { phase, item }, &[]).map(drop)
     }
 
     /// A piece of work is done.

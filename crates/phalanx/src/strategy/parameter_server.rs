@@ -21,7 +21,7 @@ use crate::{Error, Result};
 /// Every process of the job runs the same program. Results do not depend on which worker does what, but for the order of updates; a
 /// worker that dies costs the batch that it had, which another takes, and one that comes later joins in. Unlike TensorFlow's it
 /// places variables by bytes, applies each push at most once, evaluates exactly, predicts with all workers, and its servers end with
-/// the job. Training loops of your own are functions of a [`ClusterCoordinator`](super::ClusterCoordinator). Streams, the functions of
+/// the job. Training loops of your own are functions of a [`ClusterCoordinator`](super::ClusterCoordinator). The functions of
 /// [`CustomTraining`](super::CustomTraining), dynamic loss scales and `train_on_batch` are not for it.
 #[derive(Clone, Debug)]
 pub struct ParameterServerStrategy(Placement);

@@ -5,6 +5,7 @@
 #[path = "../replicas/cases.rs"]
 mod cases;
 mod schedule;
+mod streams;
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -14,7 +15,7 @@ use std::time::Duration;
 
 use cases::Case;
 use phalanx::checkpoint::TrainingState;
-use phalanx::data::{Example, Stream};
+use phalanx::data::{Example, Stream, TrainingData};
 use phalanx::engine::{Engine, EngineOptions};
 use phalanx::fit::callbacks::{ModelCheckpoint, SaveFreq};
 use phalanx::metrics::Auc;
@@ -69,9 +70,19 @@ fn member(cluster: &ClusterSpec, task: Task) -> Membership {
 
 /// What each of some workers returns that train with servers.
 fn on_workers<T: Send>(
+    size: (usize, usize),
+    options: &ParameterServerOptions,
+    work: impl Fn(ParameterServerStrategy) -> T + Sync,
+) -> Vec<T> {
+    on_cluster(size, options, work, |served| served.unwrap())
+}
+
+/// The same; `served` is called with how each server has ended.
+fn on_cluster<T: Send>(
     (workers, servers): (usize, usize),
     options: &ParameterServerOptions,
     work: impl Fn(ParameterServerStrategy) -> T + Sync,
+    served: impl Fn(phalanx::Result<()>) + Sync,
 ) -> Vec<T> {
     // Engines are shared by the tests.
     static ENGINES_IN_USE: Mutex<()> = Mutex::new(());
@@ -83,10 +94,11 @@ fn on_workers<T: Send>(
     thread::scope(|scope| {
         for index in 0..servers {
             let task = Task::new(TaskKind::ParameterServer, index);
+            let served = &served;
             scope.spawn(move || {
-                let membership = member(cluster, task);
-                ParameterServerStrategy::serve(engine(workers + index), &membership, options)
-                    .unwrap();
+                let (engine, membership) = (engine(workers + index), member(cluster, task));
+                let ended = ParameterServerStrategy::serve(engine, &membership, options);
+                served(ended);
             });
         }
         let start = |index: usize| {
@@ -123,6 +135,16 @@ fn train_as(
     case: &Case,
     set: impl FnOnce(&mut Trainer, Fit) -> Fit,
 ) -> Outcome {
+    train_on(strategy, case, &case.data.batch(case.batch), set)
+}
+
+/// Trains on other data than those it is tested with.
+fn train_on(
+    strategy: &impl Strategy,
+    case: &Case,
+    training: &dyn TrainingData,
+    set: impl FnOnce(&mut Trainer, Fit) -> Fit,
+) -> Outcome {
     let compiled = strategy.compile(case.model.clone(), case.compile.clone());
     let mut trainer = compiled.unwrap();
     let data = case.data.batch(case.batch);
@@ -130,7 +152,7 @@ fn train_as(
         .progress(Progress::Silent)
         .validation(&data);
     let fit = set(&mut trainer, fit);
-    let history = trainer.fit(&data, fit).unwrap();
+    let history = trainer.fit(training, fit).unwrap();
     let epochs = history.epochs.iter();
     let mut logs: Vec<Logs> = epochs.map(|epoch| epoch.logs.clone()).collect();
     logs.push(trainer.evaluate(&data).unwrap());
