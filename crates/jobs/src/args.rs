@@ -19,6 +19,9 @@ pub(crate) struct Args {
     /// The project that jobs belong to, as in AI Platform
     #[arg(long, global = true, default_value = "local", value_name = "NAME")]
     pub(crate) project: String,
+    /// Who has signed the daemon's certificate, a file in PEM format, if it serves by TLS; PHALANX_JOBS_CA, or the certificate itself
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) ca: Option<PathBuf>,
     /// How results are printed
     #[arg(long, global = true, value_enum, default_value_t = Format::Text)]
     pub(crate) format: Format,
@@ -328,7 +331,13 @@ pub(crate) struct ServeArgs {
     /// Where to listen; another than loopback is for networks of your own
     #[arg(long, default_value = "127.0.0.1:0", value_name = "HOST:PORT")]
     pub(crate) listen: String,
-    /// More names under which browsers may reach it
+    /// Serve by TLS with this certificate: a file in PEM format, those between it and its authority after it
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub(crate) tls_certificate: Option<PathBuf>,
+    /// The certificate's key, a file in PEM format
+    #[arg(long, value_name = "FILE", requires = "tls_certificate")]
+    pub(crate) tls_key: Option<PathBuf>,
+    /// More names under which browsers may reach it; commands use the first if it serves by TLS
     #[arg(long, value_name = "HOST")]
     pub(crate) host: Vec<String>,
     /// End after this time without a request and without a job; 0 is never

@@ -10,6 +10,7 @@ use serde_json::Value as Json;
 
 use crate::daemon::{TOKEN, WHERE};
 use crate::failure::{FAILED, Failure};
+use crate::trust;
 
 /// How long a daemon may take to answer for the first time.
 const START: Duration = Duration::from_secs(20);
@@ -19,6 +20,7 @@ const ANSWER: Duration = Duration::from_secs(30);
 /// A daemon that answers.
 pub(crate) struct Client {
     agent: ureq::Agent,
+    /// Such as `http://127.0.0.1:8080`.
     address: String,
     token: String,
     project: String,
@@ -44,12 +46,12 @@ pub(crate) fn root(given: Option<&Path>) -> PathBuf {
 }
 
 impl Client {
-    /// The daemon of a folder, started if none answers.
-    pub(crate) fn connect(root: &Path, project: &str) -> Result<Self, Failure> {
+    /// The daemon of a folder, started if none answers. `ca` is the file of whom to trust where it serves by TLS.
+    pub(crate) fn connect(root: &Path, project: &str, ca: Option<&Path>) -> Result<Self, Failure> {
         let until = Instant::now() + START;
         let mut started = false;
         loop {
-            if let Some(client) = Self::find(root, project) {
+            if let Some(client) = Self::find(root, project, ca)? {
                 return Ok(client);
             }
             if !started {
@@ -69,29 +71,52 @@ impl Client {
         }
     }
 
-    fn find(root: &Path, project: &str) -> Option<Self> {
-        let text = fs::read(root.join(WHERE)).ok()?;
-        let place: Json = serde_json::from_slice(&text).ok()?;
-        let address = place["address"].as_str()?.to_owned();
-        let token = fs::read_to_string(root.join(TOKEN)).ok()?;
-        let config = ureq::Agent::config_builder()
+    /// The daemon that answers, if one does.
+    ///
+    /// # Errors
+    /// One answers that is not trusted.
+    fn find(root: &Path, project: &str, ca: Option<&Path>) -> Result<Option<Self>, Failure> {
+        let place = fs::read(root.join(WHERE)).ok();
+        let place = place.and_then(|text| serde_json::from_slice::<Json>(&text).ok());
+        let token = fs::read_to_string(root.join(TOKEN)).ok();
+        let (Some(place), Some(token)) = (place, token) else {
+            return Ok(None);
+        };
+        let Some(address) = place["address"].as_str() else {
+            return Ok(None);
+        };
+        let mut config = ureq::Agent::config_builder()
             .http_status_as_error(false)
             .timeout_connect(Some(Duration::from_secs(2)))
             .timeout_recv_response(Some(ANSWER))
-            .proxy(None)
-            .build();
+            .proxy(None);
+        let certificate = place["certificate"].as_str().map(Path::new);
+        if let Some(certificate) = certificate {
+            config = config.tls_config(trust::only(ca.unwrap_or(certificate))?);
+        }
+        let scheme = if certificate.is_some() {
+            "https"
+        } else {
+            "http"
+        };
         let client = Self {
-            agent: config.into(),
-            address,
+            agent: config.build().into(),
+            address: format!("{scheme}://{address}"),
             token,
             project: project.to_owned(),
         };
-        let health = client.agent.get(client.url("/healthz")).call().ok()?;
-        (health.status() == 200).then_some(client)
+        let health = client.agent.get(client.url("/healthz")).call();
+        match health {
+            Ok(answer) => Ok((answer.status() == 200).then_some(client)),
+            Err(error) => match trust::refusal(&error) {
+                Some(why) => Err(Failure::not_ready(why)),
+                None => Ok(None),
+            },
+        }
     }
 
     fn url(&self, path: &str) -> String {
-        format!("http://{}{path}", self.address)
+        format!("{}{path}", self.address)
     }
 
     fn jobs(&self) -> String {

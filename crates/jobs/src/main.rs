@@ -9,6 +9,7 @@ mod client;
 mod commands;
 mod daemon;
 mod failure;
+mod trust;
 
 use std::process::ExitCode;
 

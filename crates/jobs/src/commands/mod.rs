@@ -9,7 +9,7 @@ mod show;
 mod spec;
 mod submit;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -21,17 +21,20 @@ use crate::args::{Args, Command, Format, Submit, UpdateArgs};
 use crate::client::{Client, root};
 use crate::daemon;
 use crate::failure::Failure;
+use crate::trust;
 
 /// What every command is given.
 pub(crate) struct Context {
-    root: std::path::PathBuf,
+    root: PathBuf,
+    /// Whom to trust where the daemon serves by TLS.
+    ca: Option<PathBuf>,
     project: String,
     format: Format,
 }
 
 impl Context {
     fn client(&self) -> Result<Client, Failure> {
-        Client::connect(&self.root, &self.project)
+        Client::connect(&self.root, &self.project, self.ca.as_deref())
     }
 
     /// Prints a result as it was asked for, or by `text`.
@@ -51,6 +54,9 @@ type Done = Result<ExitCode, Failure>;
 pub(crate) fn run(args: Args) -> Done {
     let context = Context {
         root: root(args.root.as_deref()),
+        ca: args
+            .ca
+            .or_else(|| std::env::var_os(trust::VARIABLE).map(PathBuf::from)),
         project: args.project,
         format: args.format,
     };

@@ -161,8 +161,9 @@ fn query_token(request: &Request) -> Option<&str> {
 }
 
 fn to_cookie(shared: &Shared, _: &Request) -> Response {
+    let secure = if shared.is_secure { "; Secure" } else { "" };
     let cookie = format!(
-        "{COOKIE}={}; Path=/; HttpOnly; SameSite=Strict",
+        "{COOKIE}={}; Path=/; HttpOnly; SameSite=Strict{secure}",
         shared.token
     );
     let headers = [

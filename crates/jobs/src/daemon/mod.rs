@@ -11,6 +11,7 @@ mod resource;
 mod routes;
 mod schedule;
 mod stream;
+mod tls;
 
 pub(crate) use machine::memory;
 pub(crate) use routes::submitted;
@@ -28,7 +29,9 @@ use std::time::Duration;
 use phalanx_launch::curves::CurveReader;
 use phalanx_launch::spec::JobName;
 use phalanx_launch::store::{Followed, Store, now};
+use rustls::ServerConfig;
 use serde_json::json;
+use tls::TlsListener;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
@@ -50,6 +53,8 @@ pub(crate) struct Shared {
     token: String,
     /// Names under which this daemon is reached, as Host has them.
     hosts: Vec<String>,
+    /// Whether it serves by TLS.
+    is_secure: bool,
     address: SocketAddr,
     /// What was read of the curves of jobs that are looked at.
     curves: Mutex<BTreeMap<JobName, Arc<Mutex<CurveReader>>>>,
@@ -91,6 +96,10 @@ pub(crate) fn serve(root: &Path, args: &ServeArgs) -> Result<(), Failure> {
     // A daemon ends neither with the terminal nor with the command that started it.
     let _ = rustix::process::setsid();
     let token = token(root).map_err(|error| refused("write the token in", root, &error))?;
+    let tls = match (&args.tls_certificate, &args.tls_key) {
+        (Some(certificate), Some(key)) => Some(tls::config(certificate, key)?),
+        _ => None,
+    };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -110,6 +119,7 @@ pub(crate) fn serve(root: &Path, args: &ServeArgs) -> Result<(), Failure> {
             store,
             token,
             hosts: access::hosts(address, &args.host),
+            is_secure: tls.is_some(),
             address,
             curves: Mutex::default(),
             changes: watch::channel(0).0,
@@ -118,15 +128,35 @@ pub(crate) fn serve(root: &Path, args: &ServeArgs) -> Result<(), Failure> {
             stop: AtomicBool::new(false),
         });
         let scheduler = schedule::start(&shared, args).map_err(Failure::not_ready)?;
-        announce(root, address).map_err(|error| refused("write into", root, &error))?;
-        let served = axum::serve(listener, routes::router(&shared))
-            .with_graceful_shutdown(stopped(Arc::clone(&shared)));
-        let served = served.await;
+        announce(root, address, args).map_err(|error| refused("write into", root, &error))?;
+        let served = answer(&shared, listener, tls).await;
         shared.stop.store(true, Ordering::Relaxed);
         let _ = scheduler.join();
         let _ = fs::remove_file(root.join(WHERE));
         served.map_err(Failure::not_ready)
     })
+}
+
+/// Answers requests until the daemon stops.
+async fn answer(
+    shared: &Arc<Shared>,
+    listener: TcpListener,
+    tls: Option<Arc<ServerConfig>>,
+) -> io::Result<()> {
+    let (router, stopped) = (routes::router(shared), stopped(Arc::clone(shared)));
+    match tls {
+        None => {
+            axum::serve(listener, router)
+                .with_graceful_shutdown(stopped)
+                .await
+        }
+        Some(config) => {
+            let listener = TlsListener::new(listener, config)?;
+            axum::serve(listener, router)
+                .with_graceful_shutdown(stopped)
+                .await
+        }
+    }
 }
 
 fn refused(what: &str, path: &Path, error: &io::Error) -> Failure {
@@ -169,8 +199,18 @@ fn token(root: &Path) -> io::Result<String> {
     Ok(token)
 }
 
-fn announce(root: &Path, address: SocketAddr) -> io::Result<()> {
-    let text = json!({"address": address.to_string(), "pid": std::process::id()}).to_string();
+/// Says where the daemon is. By TLS that is a name of its certificate.
+fn announce(root: &Path, address: SocketAddr, args: &ServeArgs) -> io::Result<()> {
+    let certificate = args.tls_certificate.as_ref().map(std::path::absolute);
+    let certificate = certificate.transpose()?;
+    let named = args.host.first().filter(|_| certificate.is_some());
+    let address = match named {
+        Some(host) if host.contains(':') => host.clone(),
+        Some(host) => format!("{host}:{}", address.port()),
+        None => address.to_string(),
+    };
+    let pid = std::process::id();
+    let text = json!({"address": address, "pid": pid, "certificate": certificate}).to_string();
     replace(&root.join(WHERE), text.as_bytes())
 }
 
