@@ -5,8 +5,6 @@ use std::time::Duration;
 
 use super::event::Recovery;
 use super::message::Seat;
-#[allow(unused_imports, reason = "for links in comments")]
-use crate::Membership;
 
 /// How often workers say that they are alive, and how long they may be silent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,7 +29,8 @@ impl Default for Timing {
 pub struct JoinRequest {
     /// The version of its program: all must have the same.
     pub version: String,
-    /// Where it listens for data of other workers, such as [`Membership::data_listener`] is bound to. An unspecified IP address stands
+    /// Where it listens for data of other workers, such as
+    /// [`Membership::data_listener`](crate::Membership::data_listener) is bound to. An unspecified IP address stands
     /// for the one at which the coordinator sees it.
     pub data_address: SocketAddr,
     /// How long all may take to join; 5 minutes by default.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use phalanx_cluster::coordination::{Host, Settings};
 use phalanx_cluster::{ClusterError, Coordinator, Membership, OutsideCoordinator, Recovery};
 
-use crate::{FAST, LONG, at_once, data, hello, join_all, member, request};
+use crate::{FAST, LONG, at_once, data, hello, joined, member, request};
 
 /// A service as a launcher has it, for workers that may be replaced.
 fn host(workers: usize, least: usize) -> (Host, Arc<Mutex<Vec<String>>>) {
@@ -46,11 +46,7 @@ fn hosted(host: &Host, workers: usize, worker: usize) -> Membership {
 fn survivors_and_a_replacement_meet_in_the_next_generation() {
     let (host, _) = host(3, 3);
     let place = |worker| hosted(&host, 3, worker);
-    let all = (0..3).map(|worker| (place(worker), request(worker)));
-    let mut all: Vec<_> = join_all(all.collect())
-        .into_iter()
-        .map(|joined| joined.unwrap().0)
-        .collect();
+    let mut all = joined(3, place);
     // The first worker, too.
     drop(all.remove(0));
     let failed = at_once(&all, |one| one.barrier("b", LONG).unwrap_err());
@@ -91,11 +87,7 @@ fn survivors_and_a_replacement_meet_in_the_next_generation() {
 fn a_worker_whose_place_is_taken_is_refused_and_changes_nothing() {
     let (host, told) = host(2, 2);
     let place = |worker| hosted(&host, 2, worker);
-    let all = (0..2).map(|worker| (place(worker), request(worker)));
-    let mut all: Vec<_> = join_all(all.collect())
-        .into_iter()
-        .map(|joined| joined.unwrap().0)
-        .collect();
+    let mut all = joined(2, place);
     let zombie = all.pop().unwrap();
     let one = all.pop().unwrap();
     one.report_lost(1, "does not answer");
@@ -158,11 +150,7 @@ fn strangers_are_refused_by_name_and_the_refusal_is_told() {
 fn fewer_go_on_when_one_is_given_up_and_more_when_it_comes_back() {
     let (host, _) = host(2, 1);
     let place = |worker| hosted(&host, 2, worker);
-    let all = (0..2).map(|worker| (place(worker), request(worker)));
-    let mut all: Vec<_> = join_all(all.collect())
-        .into_iter()
-        .map(|joined| joined.unwrap().0)
-        .collect();
+    let mut all = joined(2, place);
     drop(all.remove(0));
     let one = all.remove(0);
     assert!(one.barrier("b", LONG).is_err());

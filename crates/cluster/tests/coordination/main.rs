@@ -66,7 +66,12 @@ fn join_all(all: Vec<(Membership, JoinRequest)>) -> Vec<Joined> {
 /// Coordinators that joined over TCP.
 fn over_tcp(workers: usize) -> Vec<Coordinator> {
     let port = free_port();
-    let all = (0..workers).map(|worker| (member(workers, worker, port), request(worker)));
+    joined(workers, |worker| member(workers, worker, port))
+}
+
+/// Coordinators of workers whose places these are, once all have joined.
+fn joined(workers: usize, place: impl Fn(usize) -> Membership) -> Vec<Coordinator> {
+    let all = (0..workers).map(|worker| (place(worker), request(worker)));
     join_all(all.collect())
         .into_iter()
         .map(|joined| joined.unwrap().0)
