@@ -24,10 +24,16 @@ struct Item<'a> {
     slots: Vec<Tensor>,
     accumulated: Option<Tensor>,
     average: Option<Tensor>,
-    /// Where only some rows are updated; `gradient` is theirs.
-    rows: Option<TouchedRows>,
-    /// Where all rows are computed and those without a gradient stay as they are: whether an element's row has one.
-    touched: Option<Tensor>,
+    updates: Updates,
+}
+
+/// What a step changes of a variable and its slots.
+enum Updates {
+    Whole,
+    /// Some rows alone; the gradient is theirs.
+    Rows(TouchedRows),
+    /// All is computed, and rows without a gradient stay as they are: whether an element's row has one.
+    Where(Tensor),
 }
 
 /// Which batch of a window of accumulated ones a step is for. Without accumulation every step is `Counted`.
@@ -205,18 +211,18 @@ impl Optimizer {
             let average = self.options.use_ema.then(|| slots.pop()).flatten();
             let accumulated = self.options.accumulates().then(|| slots.pop()).flatten();
             let gradient = gradient.convert(param.dtype());
-            let rows = self.updates_rows(spec).then(|| TouchedRows::of(&gradient));
-            let rows = rows.flatten();
-            let touched = self.touched(spec, &gradient, rows.as_ref());
+            let updates = self.updates(spec, &gradient);
             Item {
                 spec,
                 param: param.clone(),
-                gradient: rows.as_ref().map_or(gradient, |rows| rows.gradient.clone()),
+                gradient: match &updates {
+                    Updates::Rows(rows) => rows.gradient.clone(),
+                    Updates::Whole | Updates::Where(_) => gradient,
+                },
                 slots,
                 accumulated,
                 average,
-                rows,
-                touched,
+                updates,
             }
         });
         items.collect()
@@ -242,23 +248,23 @@ impl Optimizer {
         self.options.lazy || (changes_nothing && !changes_all)
     }
 
-    /// The elements that a lazy step of a whole table may change. It depends on the sizes of table and batch, and on how gradients came
-    /// here, whether rows are updated by themselves; which rows are must not.
-    fn touched(
-        &self,
-        spec: &ParamSpec,
-        gradient: &Tensor,
-        rows: Option<&TouchedRows>,
-    ) -> Option<Tensor> {
-        if !self.options.lazy || rows.is_some() {
-            return None;
+    /// What a step with this gradient changes. Whether rows are updated by themselves depends on the sizes of table and batch, and on how
+    /// gradients came here; which rows a lazy step leaves alone must not.
+    fn updates(&self, spec: &ParamSpec, gradient: &Tensor) -> Updates {
+        let rows = self.updates_rows(spec).then(|| TouchedRows::of(gradient));
+        if let Some(rows) = rows.flatten() {
+            return Updates::Rows(rows);
+        }
+        if !self.options.lazy {
+            return Updates::Whole;
         }
         let dim = match gradient.scattered() {
-            Some(found) if found.shape.dims == gradient.dims() => found.dim,
-            _ if spec.is_table() => 0,
-            _ => return None,
+            Some(found) if found.shape.dims == gradient.dims() => Some(found.dim),
+            _ => spec.is_table().then_some(0),
         };
-        Some(rows_with_gradient(gradient, dim))
+        dim.map_or(Updates::Whole, |dim| {
+            Updates::Where(rows_with_gradient(gradient, dim))
+        })
     }
 
     /// Averages the gradients of the accumulated batches; sums start again after an update.
@@ -355,19 +361,19 @@ impl Optimizer {
 impl Item<'_> {
     /// What a rule updates: the variable and its slots, or the rows of them that have a gradient.
     fn updated(&self) -> (Tensor, Vec<Tensor>) {
-        let part = |whole: &Tensor| match &self.rows {
-            Some(rows) => rows.take(whole),
-            None => whole.clone(),
+        let part = |whole: &Tensor| match &self.updates {
+            Updates::Rows(rows) => rows.take(whole),
+            Updates::Whole | Updates::Where(_) => whole.clone(),
         };
         (part(&self.param), self.slots.iter().map(part).collect())
     }
 
     /// The whole after an update of it, or of its rows.
     fn replaced(&self, new: &Tensor, old: &Tensor) -> Tensor {
-        match (&self.rows, &self.touched) {
-            (Some(rows), _) => rows.put(old, new),
-            (None, Some(touched)) => touched.select(new, old),
-            (None, None) => new.clone(),
+        match &self.updates {
+            Updates::Rows(rows) => rows.put(old, new),
+            Updates::Where(touched) => touched.select(new, old),
+            Updates::Whole => new.clone(),
         }
     }
 }
