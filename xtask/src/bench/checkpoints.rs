@@ -9,7 +9,7 @@ use std::path::Path;
 use serde::Deserialize;
 
 use super::peer::{self, Peer};
-use super::table::OURS;
+use super::table::{OURS, median};
 use super::{ROUND_LIMIT, build, machine, parse_options, write};
 use crate::process::run;
 use crate::workspace::Workspace;
@@ -103,9 +103,7 @@ impl Timings {
 
     fn median(&self, name: &str, work: &str) -> Option<f64> {
         let key = (name.to_owned(), work.to_owned());
-        let mut rounds = self.rounds.get(&key)?.clone();
-        rounds.sort_by(f64::total_cmp);
-        rounds.get(rounds.len() / 2).copied()
+        self.rounds.get(&key).map(|rounds| median(rounds))
     }
 
     /// A row a way; in brackets how many times ours it takes.

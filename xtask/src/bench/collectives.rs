@@ -9,6 +9,7 @@ use std::process::Command;
 use serde::Deserialize;
 
 use super::peer::{self, Peer};
+use super::table::median;
 use super::{ROUND_LIMIT, build, machine, parse_options, write};
 use crate::process::run;
 use crate::workspace::Workspace;
@@ -182,9 +183,7 @@ impl Times {
     }
 
     fn median(&self, bytes: usize) -> Option<f64> {
-        let mut rounds = self.rounds.get(&bytes)?.clone();
-        rounds.sort_by(f64::total_cmp);
-        rounds.get(rounds.len() / 2).copied()
+        self.rounds.get(&bytes).map(|rounds| median(rounds))
     }
 }
 
