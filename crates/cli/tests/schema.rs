@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-use phalanx_cli::config::{self, document, parse_bytes, reference, schema::schema};
+use phalanx_cli::config::{self, document, json_schema::schema, parse_bytes, reference};
 use serde_json::{Value, json};
 
 fn repository() -> PathBuf {

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::message::Commit;
 use crate::phase::{PartState, PhaseState};
-use crate::tasks::TaskQueue;
+use crate::task_queue::TaskQueue;
 use crate::{Mode, PsError};
 
 /// How a job is run; equal in all its workers.

@@ -22,7 +22,7 @@ mod partition;
 mod phase;
 mod pushes;
 mod server;
-mod tasks;
+mod task_queue;
 mod wire;
 
 pub use client::{Client, ClientOptions};
@@ -36,7 +36,7 @@ pub use message::{
 pub use partition::{Partitioner, Shard, VariableSpec, place};
 pub use pushes::{PushOutcome, Shards, Values};
 pub use server::{Server, ServerOptions, Tell};
-pub use tasks::{PUSHES_OF_TASK, Task, TaskEnd, TaskQueue};
+pub use task_queue::{PUSHES_OF_TASK, Task, TaskEnd, TaskQueue};
 pub use wire::Secret;
 
 use std::fmt;

@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::control::{Grant, PhaseKind};
-use crate::tasks::{Task, TaskEnd};
+use crate::task_queue::{Task, TaskEnd};
 use crate::{ControlSettings, PsError};
 
 const MAGIC: [u8; 4] = *b"PHXP";

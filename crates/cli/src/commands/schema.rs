@@ -1,7 +1,7 @@
 //! `phalanx schema`.
 
 use super::Context;
-use crate::config::schema::schema;
+use crate::config::json_schema::schema;
 use crate::failure::Failure;
 
 /// Prints the JSON Schema of training files.

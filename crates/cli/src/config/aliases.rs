@@ -408,7 +408,7 @@ fn elsewhere(section: &str, written: &str) -> Option<String> {
     if !LARGE.contains(&section) {
         return None;
     }
-    let others = super::keys::SECTIONS.into_iter();
+    let others = super::training_file::SECTIONS.into_iter();
     let mut others = others.filter(|(name, _)| LARGE.contains(name) && *name != section);
     others.find_map(|(name, fields)| {
         let key = fields

@@ -4,7 +4,7 @@ use std::ops::Bound::Included;
 
 use phalanx::config::{DefaultValue, Field, Kind};
 
-use super::keys::{
+use super::training_file::{
     AUGMENTED, CORRUPT, FRACTION, IMAGE_SIZE, LABEL, LABEL_TYPE, MAX_FEATURES, REQUIRED_IMAGE_SIZE,
     SCALE,
 };

@@ -4,7 +4,7 @@ use std::ops::Bound::Included;
 
 use phalanx::config::{DefaultValue, Field, Kind};
 
-use super::keys::{FOLDER, FRACTION, PATHS};
+use super::training_file::{FOLDER, FRACTION, PATHS};
 
 const ROWS_OF_A_STEP: Kind = Kind::Whole(1, 1 << 24);
 const STEPS: Kind = Kind::Worded(

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use phalanx::data::CorruptPolicy;
 use phalanx::image::{ImagePipeline, Region, Scale};
 
-use super::keys::{AUGMENT, IMAGE_TEST, IMAGES, STANDARD};
 use super::reader::{Reader, Section, boolean, finite, list, text, whole};
 use super::sections::{as_usize, located};
+use super::training_file::{AUGMENT, IMAGE_TEST, IMAGES, STANDARD};
 use super::{Data, ImageSettings, ImageTest, Images, Located, Mix};
 use phalanx_yaml::{Node, Value};
 

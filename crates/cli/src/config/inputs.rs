@@ -6,8 +6,8 @@ use phalanx::config::{DefaultValue, Field, Kind, suggest};
 use phalanx_yaml::{Key, Node, Problem, Value, shown};
 
 use super::component::Component;
-use super::keys::MAX_FEATURES;
 use super::reader::{Reader, Section, list, text};
+use super::training_file::MAX_FEATURES;
 use super::{Column, Csv, Data, Located, Missing, TrainConfig};
 
 /// Most inputs of a model, and most values that a layer takes.

@@ -14,12 +14,12 @@ mod fine_tune;
 mod fit_table;
 mod images;
 mod inputs;
-mod keys;
+pub mod json_schema;
 mod overrides;
 mod reader;
 pub mod reference;
-pub mod schema;
 mod sections;
+mod training_file;
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -433,7 +433,7 @@ pub fn parse_with(
     }
 }
 
-/// A file as the JSON document that the [schema](schema::schema) describes.
+/// A file as the JSON document that the [schema](json_schema::schema) describes.
 ///
 /// # Errors
 /// Text that is not YAML, or has a number that is not finite.

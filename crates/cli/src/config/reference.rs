@@ -7,7 +7,7 @@ use phalanx::config::{DefaultValue, Description, Family, Field, Setting};
 use serde_json::Value as Json;
 
 use super::inputs::OF_LAYERS;
-use super::{aliases, example_table, fine_tune, fit_table, keys};
+use super::{aliases, example_table, fine_tune, fit_table, training_file};
 
 const START: &str = "<!-- table: ";
 const END: &str = "<!-- end -->";
@@ -37,14 +37,14 @@ pub fn with_tables(page: &str) -> Result<String, String> {
 /// A table by its name in the page.
 fn written(name: &str) -> Option<String> {
     let section = match name {
-        "file" => keys::FILE,
+        "file" => training_file::FILE,
         "fine_tune" => fine_tune::FINE_TUNE,
-        "csv" => keys::CSV,
-        "test" => keys::TEST,
-        "images" => keys::IMAGES,
-        "scale" => keys::STANDARD,
-        "augment" => keys::AUGMENT,
-        "image test" => keys::IMAGE_TEST,
+        "csv" => training_file::CSV,
+        "test" => training_file::TEST,
+        "images" => training_file::IMAGES,
+        "scale" => training_file::STANDARD,
+        "augment" => training_file::AUGMENT,
+        "image test" => training_file::IMAGE_TEST,
         "idx" => example_table::IDX,
         "idx files" => example_table::IDX_FILES,
         "idx test" => example_table::IDX_TEST,

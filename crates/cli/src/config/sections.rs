@@ -9,8 +9,8 @@ use phalanx::nn::Policy;
 use super::component::Component;
 use super::fit_table::{BATCH_SIZE, FIT, TENSORBOARD, VALIDATION};
 use super::inputs::column;
-use super::keys::{self, CSV, FILE, TEST};
 use super::reader::{Reader, Section, boolean, finite, list, text, whole};
+use super::training_file::{self, CSV, FILE, TEST};
 use super::{
     Column, Csv, Data, Fit, Label, LabelType, Located, Missing, SaveFreq, Test, TrainConfig,
     Validation,
@@ -561,7 +561,7 @@ pub(super) fn dims(node: &Node) -> Option<Vec<usize>> {
     let product = dims
         .iter()
         .try_fold(1, |product: usize, dim| product.checked_mul(*dim))?;
-    (product <= keys::MAX_FEATURES as usize).then_some(dims)
+    (product <= training_file::MAX_FEATURES as usize).then_some(dims)
 }
 
 fn rows(node: &Node) -> Option<usize> {

@@ -7,9 +7,9 @@ mod dashboard;
 mod error;
 mod filter;
 mod machine;
+mod queue;
 mod resource;
 mod routes;
-mod schedule;
 mod stream;
 mod tls;
 
@@ -115,7 +115,7 @@ pub(crate) fn serve(root: &Path, args: &ServeArgs) -> Result<(), Failure> {
         })?;
         let address = listener.local_addr().map_err(Failure::not_ready)?;
         let shared = Arc::new(Shared {
-            jobs: Mutex::new(schedule::load(&store)),
+            jobs: Mutex::new(queue::load(&store)),
             store,
             token,
             hosts: access::hosts(address, &args.host),
@@ -127,7 +127,7 @@ pub(crate) fn serve(root: &Path, args: &ServeArgs) -> Result<(), Failure> {
             answering: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
         });
-        let scheduler = schedule::start(&shared, args).map_err(Failure::not_ready)?;
+        let scheduler = queue::start(&shared, args).map_err(Failure::not_ready)?;
         announce(root, address, args).map_err(|error| refused("write into", root, &error))?;
         let served = answer(&shared, listener, tls).await;
         shared.stop.store(true, Ordering::Relaxed);

@@ -18,7 +18,7 @@ use serde_json::{Map, Value as Json, json};
 
 use super::error::ApiError;
 use super::filter::Filter;
-use super::{Shared, access, dashboard, resource, schedule, stream};
+use super::{Shared, access, dashboard, queue, resource, stream};
 
 type Shares = State<Arc<Shared>>;
 type Answer = Result<Response, ApiError>;
@@ -100,7 +100,7 @@ fn shown(shared: &Shared, name: &JobName, project: Option<&str>) -> Result<Json,
     }
     shared.store.refresh(followed)?;
     let life = followed.life.clone();
-    let place = schedule::queue(&jobs)
+    let place = queue::in_order(&jobs)
         .iter()
         .position(|waiting| waiting == name);
     Ok(resource::job(&life, place.map(|place| place + 1)))
@@ -177,7 +177,7 @@ async fn list(
         .map(|token| position(token))
         .transpose()?;
     let jobs = shared.jobs();
-    let queue = schedule::queue(&jobs);
+    let queue = queue::in_order(&jobs);
     let mut lives: Vec<&Life> = jobs.values().map(|followed| &followed.life).collect();
     lives.retain(|life| life.job.project == project);
     lives.sort_by_key(|life| std::cmp::Reverse(key(life)));
@@ -283,7 +283,7 @@ async fn patch(
 /// Jobs that wait, in the order in which they will start.
 async fn queue(State(shared): Shares) -> Answer {
     let jobs = shared.jobs();
-    let waiting = schedule::queue(&jobs);
+    let waiting = queue::in_order(&jobs);
     let lives = waiting.iter().filter_map(|name| jobs.get(name));
     let shown = lives
         .enumerate()

@@ -7,7 +7,8 @@ use phalanx_graph::Program;
 
 use super::Trainer;
 use super::batch::{put, tensors};
-use super::compiled_model::{CompiledModel, DividedBatch};
+use super::compiled_model::CompiledModel;
+use super::divided_batch::DividedBatch;
 use super::forward_backward::ForwardPass;
 use super::in_flight::InFlight;
 use super::options::Watch;

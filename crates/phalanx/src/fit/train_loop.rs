@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::time::Instant;
 
 use super::callbacks::{HookPlace, Wishes};
-use super::compiled_model::DividedBatch;
+use super::divided_batch::DividedBatch;
 use super::history::{EpochLogs, History, InputReport, Logs};
 use super::in_flight::InFlight;
 use super::recovery::Attempts;

@@ -10,7 +10,7 @@ use phalanx::config::{DefaultValue, Description, Family, Field, Kind, Setting};
 use serde_json::{Map, Value as Json, json};
 
 use super::inputs::OF_LAYERS;
-use super::keys::FILE;
+use super::training_file::FILE;
 
 /// The schema.
 #[must_use]

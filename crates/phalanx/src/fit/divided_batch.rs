@@ -1,4 +1,4 @@
-//! Which rows of a batch each replica of this process gets, and the shapes that its programs see.
+//! A batch divided over the replicas of this process: the rows of each, and the shapes that its programs see.
 
 use super::compiled_model::CompiledModel;
 use super::setup::StepLayout;
@@ -6,6 +6,13 @@ use super::step_program::BatchShape;
 use crate::Result;
 use crate::data::{Batch, TrainingData, WorkerPart};
 use crate::replicas::BatchPartition;
+
+/// A batch, and how it is divided over the replicas of this process.
+pub(super) struct DividedBatch {
+    pub(super) batch: Batch,
+    pub(super) partition: BatchPartition,
+    pub(super) shape: BatchShape,
+}
 
 impl CompiledModel {
     /// Which rows of a batch of the data are whose, and the shapes of a part.

@@ -38,7 +38,7 @@ pub(super) fn load(store: &Store) -> BTreeMap<JobName, Followed> {
 }
 
 /// Jobs that wait, in the order in which they start: by priority, then by age.
-pub(super) fn queue(jobs: &BTreeMap<JobName, Followed>) -> Vec<JobName> {
+pub(super) fn in_order(jobs: &BTreeMap<JobName, Followed>) -> Vec<JobName> {
     let waits = |followed: &&Followed| followed.life.state == State::Queued;
     let mut waiting: Vec<&Life> = jobs
         .values()
@@ -234,7 +234,7 @@ impl Scheduler {
             .filter(|(_, job)| !job.life.state.is_final() && !queued(&job.life));
         let begun: Vec<JobName> = begun.map(|(name, _)| name.clone()).collect();
         let any = jobs.values().any(|job| queued(&job.life));
-        any.then(|| (queue(&jobs), begun))
+        any.then(|| (in_order(&jobs), begun))
     }
 
     /// Ends jobs that have waited for too long.
