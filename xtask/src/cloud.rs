@@ -68,7 +68,7 @@ pub(crate) fn check(workspace: &Workspace) -> Result<String, String> {
     ]);
     command.args([
         "--features",
-        "phalanx-cli/cloud,phalanx-store/cloud",
+        "phalanx-cli/cloud,phalanx-jobs/cloud,phalanx-store/cloud",
         "--",
         "--nocapture",
     ]);

@@ -89,6 +89,12 @@ pub(crate) enum Command {
         /// The job
         job: String,
     },
+    /// Copy between a job and its buckets until the input ends
+    #[command(hide = true)]
+    Transfer {
+        /// The job
+        job: String,
+    },
     /// End what a supervisor that was killed has left
     #[command(hide = true, name = "job-guard")]
     Guard {
@@ -191,13 +197,13 @@ pub(crate) struct SpecArgs {
     /// The Python module that is run
     #[arg(long)]
     pub(crate) module_name: Option<String>,
-    /// The folder of the Python module or the program
+    /// The folder of the Python module, or of the training file or the program; it is copied, and the job runs the copy
     #[arg(long)]
     pub(crate) package_path: Option<String>,
-    /// Packages of the Python module
+    /// A package that is not copied: a folder, or what --staging-bucket has kept before
     #[arg(long, value_delimiter = ',')]
     pub(crate) packages: Vec<String>,
-    /// Where the package is copied to; that is the job's folder here
+    /// Where the package is copied to: a folder that all machines see, s3://.. or gs://..; a folder beside the jobs if it is not given
     #[arg(long)]
     pub(crate) staging_bucket: Option<String>,
     /// Kept, nothing else

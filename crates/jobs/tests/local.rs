@@ -226,3 +226,97 @@ fn a_python_module_is_found_in_its_package() {
         "{logs}"
     );
 }
+
+#[test]
+fn a_program_of_a_package_runs_from_its_copy() {
+    let service = Service::new("package");
+    let package = service.folder.join("code");
+    fs::create_dir_all(&package).unwrap();
+    let program = |text: &str| {
+        use std::os::unix::fs::PermissionsExt;
+        let path = package.join("train.sh");
+        fs::write(
+            &path,
+            format!("#!/bin/sh\ncat \"$PHALANX_PACKAGE/{text}\"; pwd; echo $@\n"),
+        )
+        .unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    };
+    program("data.txt");
+    fs::write(package.join("data.txt"), "first\n").unwrap();
+    fs::write(
+        service.folder.join("config.yaml"),
+        "phalanx: {program: train.sh}\ntrainingInput: {args: [--epochs, '3']}\n",
+    )
+    .unwrap();
+    let submit = ["submit", "training", "demo", "--config", "config.yaml"];
+    let plan = service.ok(&[&submit[..], &["--package-path", "code", "--dry-run"]].concat());
+    let copied = format!("copied to {}/packages/demo-", service.root().display());
+    assert!(
+        plan.contains("code (2 files, ") && plan.contains(&copied),
+        "{plan}"
+    );
+    assert!(
+        !service.root().join("packages").exists(),
+        "a plan copies nothing"
+    );
+    service.ok(&[
+        &submit[..],
+        &["--package-path", "code", "--staging-bucket", "kept"],
+    ]
+    .concat());
+    let job = service.job("demo");
+    let copy = job["trainingInput"]["packageUris"][0].as_str().unwrap();
+    assert!(
+        copy.starts_with(&format!("{}/kept/demo-", service.folder.display())),
+        "{copy}"
+    );
+    assert_eq!(service.end("demo")["state"], "SUCCEEDED");
+    let logs = service.ok(&["logs", "demo"]);
+    for line in ["first", &service.folder.display().to_string(), "--epochs 3"] {
+        assert!(logs.contains(line), "{logs}");
+    }
+}
+
+#[test]
+fn a_package_that_changes_after_its_submission_changes_no_job() {
+    // One processor: the second job waits until the first has ended.
+    let service = Service::with_cpus("package-queue", 1);
+    let package = service.folder.join("code");
+    fs::create_dir_all(&package).unwrap();
+    fs::write(package.join("text"), "first\n").unwrap();
+    service.script("before", &[], "until [ -e go ]; do sleep 0.1; done");
+    let options = ["--package-path", "code"];
+    service.script("demo", &options, "cat \"$PHALANX_PACKAGE/text\"");
+    assert_eq!(service.job("demo")["state"], "QUEUED");
+    fs::write(package.join("text"), "second\n").unwrap();
+    fs::write(service.folder.join("go"), "").unwrap();
+    assert_eq!(service.end("demo")["state"], "SUCCEEDED");
+    assert_eq!(service.ok(&["logs", "demo"]).matches("first").count(), 1);
+    // The name was used: its copy is removed again.
+    let (code, error) = service.fails(&[
+        "submit",
+        "training",
+        "demo",
+        "--package-path",
+        "code",
+        "--",
+        "true",
+    ]);
+    assert_eq!(code, 2, "{error}");
+    let kept = fs::read_dir(service.root().join("packages")).unwrap();
+    assert_eq!(kept.count(), 1);
+    let (code, error) = service.fails(&[
+        "submit",
+        "training",
+        "none",
+        "--package-path",
+        "nowhere",
+        "--",
+        "true",
+    ]);
+    assert!(
+        code == 3 && error.contains("name the folder with the program"),
+        "{error}"
+    );
+}

@@ -8,11 +8,13 @@ pub mod curves;
 pub mod executor;
 pub mod lifecycle;
 pub mod logs;
+pub mod package;
 pub mod spec;
 pub mod store;
 pub mod supervise;
 #[cfg(test)]
 mod testing;
+pub mod transfer;
 mod tune;
 pub mod usage;
 
@@ -33,7 +35,7 @@ pub fn random_hex(bytes: usize) -> String {
 /// devices and caches, and nothing that may be a secret.
 #[must_use]
 pub fn environment() -> std::collections::BTreeMap<String, String> {
-    const NAMES: [&str; 19] = [
+    const NAMES: [&str; 28] = [
         "PATH",
         "SLURM_CONF",
         "KUBECONFIG",
@@ -53,6 +55,16 @@ pub fn environment() -> std::collections::BTreeMap<String, String> {
         "RUST_BACKTRACE",
         "RUST_LOG",
         "NO_COLOR",
+        // Where buckets are, and which files have the credentials; these themselves are secrets.
+        "AWS_ENDPOINT_URL",
+        "AWS_ENDPOINT_URL_S3",
+        "AWS_REGION",
+        "AWS_DEFAULT_REGION",
+        "AWS_PROFILE",
+        "AWS_CONFIG_FILE",
+        "AWS_SHARED_CREDENTIALS_FILE",
+        "GOOGLE_APPLICATION_CREDENTIALS",
+        "STORAGE_EMULATOR_HOST",
     ];
     const STARTS: [&str; 9] = [
         "LC_", "XDG_", "CUDA_", "NVIDIA_", "XLA_", "OMP_", "TF_CPP_", "PHALANX_", "PJRT_",

@@ -3,15 +3,19 @@
 //! It is a process of its own, so that a job goes on when the daemon that started it is killed; and whoever kills it instead finds the
 //! job where it was: the next supervisor goes on with the next attempt.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use phalanx_store::ObjectUrl;
+
 use crate::executor::{Job, Run, RunArgs, RunEnd, Stop};
 use crate::lifecycle::{Budget, Event, Life, State, TaskEnd, Trial, TrialState, Verdict, verdict};
+use crate::package;
 use crate::spec::{ExecutorKind, Hyperparameters, JobName, Plan, Source, Spec};
 use crate::store::{Store, StoreError, now};
+use crate::transfer::{FOLDER, Transfer};
 
 /// From SIGTERM to SIGKILL of a job that is cancelled.
 const CANCEL_GRACE: Duration = Duration::from_millis(2500);
@@ -32,7 +36,7 @@ pub fn supervise(store: &Store, name: &JobName) -> Result<(), StoreError> {
         State::Cancelling => end_what_is_left(&job, &life),
         state if state.is_final() || state == State::Queued => Ok(()),
         _ => match prepare(&life) {
-            Ok((spec, plan)) => drive(store, &job, &spec, &plan),
+            Ok((spec, plan)) => drive(store, &job, &life, &spec, plan),
             Err(why) => job.append(Event::Failed { why }),
         },
     }
@@ -80,23 +84,36 @@ fn run_id(life: &Life, trial: Option<u32>) -> String {
     })
 }
 
-fn drive(store: &Store, job: &Job, spec: &Spec, plan: &Plan) -> Result<(), StoreError> {
+/// The spec and the plan with the job's package in a folder, fetched if it is in a bucket.
+fn with_package(job: &Job, life: &Life, spec: Spec, plan: Plan) -> Result<(Spec, Plan), String> {
+    let Some(named) = &spec.package else {
+        return Ok((spec, plan));
+    };
+    let folder = package::fetch(named, &life.job.directory, &job.folder().join("package"))?;
+    let plan = plan.in_package(&folder);
+    let package = Some(folder.display().to_string());
+    Ok((Spec { package, ..spec }, plan))
+}
+
+fn drive(store: &Store, job: &Job, life: &Life, spec: &Spec, plan: Plan) -> Result<(), StoreError> {
     let wishes = Wishes {
         job,
         spec,
         looked: AtomicU64::new(0),
     };
-    let end = if let Some(search) = &spec.hyperparameters {
-        match resumed(store, search) {
-            Ok(before) => crate::tune::search(job, spec, plan, search, before, &|| wishes.stop()),
-            Err(why) => RunEnd::Refused(why),
+    let stop = || wishes.stop();
+    let end = match Transfer::start(job, life, spec, &stop) {
+        Err(end) => end,
+        Ok(transfer) => {
+            let end = match with_package(job, life, spec.clone(), plan) {
+                Ok((spec, plan)) => tasks(store, job, &spec, &plan, &stop)?,
+                Err(why) => RunEnd::Refused(why),
+            };
+            match transfer {
+                Some(transfer) => transfer.finish(end),
+                None => end,
+            }
         }
-    } else {
-        let args = RunArgs {
-            job_dir: Some(job_dir(&job.life()?, spec)),
-            ..RunArgs::default()
-        };
-        attempts(job, spec, plan, &args, &|| wishes.stop())
     };
     match end {
         RunEnd::Succeeded => job
@@ -112,6 +129,32 @@ fn drive(store: &Store, job: &Job, spec: &Spec, plan: &Plan) -> Result<(), Store
             .append(Event::Failed { why })
             .or_else(|error| settle(job, error)),
     }
+}
+
+/// Runs the tasks of the job, or of all trials of its search.
+fn tasks(
+    store: &Store,
+    job: &Job,
+    spec: &Spec,
+    plan: &Plan,
+    stop: &(dyn Fn() -> Option<Stop> + Sync),
+) -> Result<RunEnd, StoreError> {
+    if let Some(search) = &spec.hyperparameters {
+        return Ok(match resumed(store, search) {
+            Ok(before) => crate::tune::search(job, spec, plan, search, before, stop),
+            Err(why) => RunEnd::Refused(why),
+        });
+    }
+    let life = job.life()?;
+    // Nothing of this machine is seen by pods.
+    let copied = in_bucket(&life, spec) && spec.ours.executor != ExecutorKind::Kubernetes;
+    let folder = copied.then(|| results_folder(&life, spec, job.folder()));
+    let args = RunArgs {
+        job_dir: Some(job_dir(&life, spec)),
+        results: folder.map(|folder| folder.display().to_string()),
+        ..RunArgs::default()
+    };
+    Ok(attempts(job, spec, plan, &args, stop))
 }
 
 /// The trials of the search that this one goes on from.
@@ -261,9 +304,17 @@ impl Wishes<'_> {
     }
 }
 
-/// The folder of a job's results as a path of this machine; `None` for a store elsewhere.
+/// Whether a job's results go into a bucket.
 #[must_use]
-pub fn local_job_dir(life: &Life, spec: &Spec) -> Option<PathBuf> {
-    let folder = job_dir(life, spec);
-    (!folder.contains("://")).then(|| life.job.directory.join(folder))
+pub fn in_bucket(life: &Life, spec: &Spec) -> bool {
+    ObjectUrl::is_url(&job_dir(life, spec))
+}
+
+/// The folder of a job's results as a path of this machine: below the job's own folder where they go on into a bucket.
+#[must_use]
+pub fn results_folder(life: &Life, spec: &Spec, folder: &Path) -> PathBuf {
+    match in_bucket(life, spec) {
+        true => folder.join(FOLDER),
+        false => life.job.directory.join(job_dir(life, spec)),
+    }
 }

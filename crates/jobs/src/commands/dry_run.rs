@@ -8,17 +8,41 @@ use phalanx_launch::executor::{self, RunArgs, quoted, words};
 use phalanx_launch::lifecycle::Life;
 use phalanx_launch::spec::{Plan, Program, Source, Spec, bytes};
 use phalanx_launch::store::now;
+use phalanx_launch::supervise::prepare;
 use serde_json::{Value as Json, json};
 
 use super::estimate::{self, EstimateRequest};
+use super::package::{self, Upload};
 use super::prices::Prices;
+use super::submit::Request;
 use super::{Context, Done};
 use crate::args::PlanArgs;
 use crate::daemon::submitted;
 use crate::failure::{Failure, NOT_READY};
 
-/// Whether what the tasks run is there.
-pub(super) fn check_files(plan: &Plan, directory: &Path) -> Result<(), Failure> {
+/// Whether what the tasks run is there, in the job's package or in the folder that it is submitted from.
+pub(super) fn check_files(
+    plan: Plan,
+    directory: &Path,
+    package: Option<&Path>,
+) -> Result<(), Failure> {
+    let is_folder = |folder: &&Path| !folder.to_string_lossy().contains("://");
+    if package.is_some() && package.filter(is_folder).is_none() {
+        // What is in a bucket is seen when the tasks start.
+        return Ok(());
+    }
+    if let Some(package) = package.filter(|folder| !folder.is_dir()) {
+        let message = format!(
+            "the package {} is no folder; check the path, which starts at {}",
+            package.display(),
+            directory.display()
+        );
+        return Err(Failure::new(NOT_READY, message));
+    }
+    let plan = match package {
+        Some(package) => plan.in_package(package),
+        None => plan,
+    };
     let missing = |path: &str| {
         let full = directory.join(path);
         let message = format!(
@@ -43,37 +67,38 @@ pub(super) fn check_files(plan: &Plan, directory: &Path) -> Result<(), Failure> 
 fn preview(
     context: &Context,
     body: &Json,
-    spec: &Spec,
     plan: &Plan,
     args: &RunArgs,
 ) -> Result<Option<String>, Failure> {
     let job = submitted(&context.project, body).map_err(|error| Failure::usage(error.message))?;
     let life = Life::new(now(), job);
-    Ok(executor::preview(&context.root, &life, spec, plan, args))
+    let (spec, _) = prepare(&life).map_err(Failure::usage)?;
+    Ok(executor::preview(&context.root, &life, &spec, plan, args))
 }
 
 pub(super) fn print(
     context: &Context,
     job: &str,
     source: &Source,
-    body: &Json,
+    request: &Request,
     args: &PlanArgs,
 ) -> Done {
     let spec = Spec::read(source).map_err(Failure::usage)?;
     let plan = Plan::new(&spec).map_err(Failure::usage)?;
+    let (body, upload) = (&request.body, request.upload.as_ref());
     let prices = args.prices.as_deref().map(Prices::read).transpose()?;
     let wanted = EstimateRequest {
         prices: prices.as_ref(),
         measure: args.measure,
     };
     let directory = Path::new(body["phalanx"]["directory"].as_str().unwrap_or("."));
-    let estimate = estimate::of(&spec, &plan, directory, &wanted);
+    let (here, plan) = upload.map_or_else(|| (plan.clone(), plan.clone()), |it| it.plans(&plan));
+    let estimate = estimate::of(&spec, &here, directory, &wanted);
+    let job_dir = (spec.job_dir.clone()).unwrap_or_else(|| format!("runs/{job}"));
+    let results = || context.root.join("jobs").join(job).join("results");
     let run = RunArgs {
-        job_dir: Some(
-            spec.job_dir
-                .clone()
-                .unwrap_or_else(|| format!("runs/{job}")),
-        ),
+        results: (job_dir.contains("://")).then(|| results().display().to_string()),
+        job_dir: Some(job_dir),
         ..RunArgs::default()
     };
     let tasks: Vec<Json> = plan
@@ -95,12 +120,13 @@ pub(super) fn print(
         .into_iter()
         .map(|(path, value, origin)| json!({"key": path, "value": value, "origin": origin}))
         .collect();
-    let preview = preview(context, body, &spec, &plan, &run)?;
+    let preview = preview(context, body, &plan, &run)?;
     let plan = json!({
         "jobId": job,
         "executor": spec.ours.executor.name(),
         "directory": body["phalanx"]["directory"],
         "tasks": tasks,
+        "package": upload.map(Upload::to_json),
         "values": origins,
         "secrets": spec.ours.secrets.keys().collect::<Vec<_>>(),
         "estimate": estimate,
@@ -134,6 +160,9 @@ fn text(plan: &Json) -> String {
             task["task"].as_str().unwrap_or_default(),
             words.join(" ")
         );
+    }
+    if plan["package"].is_object() {
+        all.push_str(&package::text(&plan["package"]));
     }
     let _ = write!(all, "\nestimate\n{}", estimate::text(&plan["estimate"]));
     all.push_str("\nvalues\n");

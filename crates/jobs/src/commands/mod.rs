@@ -3,24 +3,27 @@
 mod dry_run;
 mod estimate;
 mod logs;
+mod package;
 mod prices;
 mod search;
 mod show;
 mod spec;
 mod submit;
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use phalanx_launch::store::Store;
 use phalanx_launch::supervise::supervise;
+use phalanx_launch::transfer::transfer;
 use serde_json::{Map, Value as Json, json};
 
 use crate::args::{Args, Command, Format, Submit, UpdateArgs};
 use crate::client::{Client, root};
 use crate::daemon;
-use crate::failure::Failure;
+use crate::failure::{FAILED, Failure};
 use crate::trust;
 
 /// What every command is given.
@@ -76,6 +79,7 @@ pub(crate) fn run(args: Args) -> Done {
         }
         Command::Serve(args) => daemon::serve(&context.root, &args).map(|()| ExitCode::SUCCESS),
         Command::Supervise { job } => run_job(&context.root, &job),
+        Command::Transfer { job } => copy(&context.root, &job),
         Command::Guard { attempt, run } => {
             phalanx_cluster::launch::guard(&run, Some(&attempt), std::io::stdin());
             Ok(ExitCode::SUCCESS)
@@ -90,6 +94,24 @@ fn run_job(root: &Path, job: &str) -> Done {
     daemon::keep_to_share(&store.folder(&name));
     supervise(&store, &name).map_err(Failure::not_ready)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Says on standard output what the supervisor is to know.
+fn copy(root: &Path, job: &str) -> Done {
+    let store = Store::open(root).map_err(Failure::not_ready)?;
+    let name = job.parse().map_err(Failure::usage)?;
+    // The supervisor may have gone.
+    let say = |line: &str| {
+        let mut out = std::io::stdout();
+        let _ = writeln!(out, "{}", line.replace('\n', " ")).and_then(|()| out.flush());
+    };
+    match transfer(&store, &name, std::io::stdin(), &say) {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(why) => {
+            say(&why);
+            Ok(ExitCode::from(FAILED))
+        }
+    }
 }
 
 fn cancel(context: &Context, job: &str) -> Done {

@@ -5,18 +5,20 @@ use std::process::ExitCode;
 use phalanx_launch::spec::{Plan, Source, Spec};
 use serde_json::{Value as Json, json};
 
+use super::package::Upload;
 use super::{Context, Done, dry_run, logs, search, spec};
-use crate::args::{Format, TrainingArgs, TuneArgs};
+use crate::args::{Format, SpecArgs, TrainingArgs, TuneArgs};
+use crate::client::Client;
 use crate::failure::Failure;
 
 pub(super) fn training(context: &Context, args: &TrainingArgs) -> Done {
     let source = spec::source(&args.spec, None)?;
-    let body = body(&args.job, &source)?;
+    let request = Request::new(context, &args.job, &args.spec, &source)?;
     if args.plan.dry_run {
-        return dry_run::print(context, &args.job, &source, &body, &args.plan);
+        return dry_run::print(context, &args.job, &source, &request, &args.plan);
     }
     let client = context.client()?;
-    let job = client.create(&body)?;
+    let job = request.submit(&client)?;
     if args.stream_logs {
         return logs::follow(&client, &args.job, context.format);
     }
@@ -39,30 +41,61 @@ pub(super) fn training(context: &Context, args: &TrainingArgs) -> Done {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The request that submits a job, after everything was checked that can be checked first.
-fn body(job: &str, source: &Source) -> Result<Json, Failure> {
-    job.parse::<phalanx_launch::spec::JobName>()
-        .map_err(Failure::usage)?;
-    let spec = Spec::read(source).map_err(Failure::usage)?;
-    let plan = Plan::new(&spec).map_err(Failure::usage)?;
-    let directory = std::env::current_dir().map_err(Failure::not_ready)?;
-    let directory = spec
-        .ours
-        .directory
-        .as_ref()
-        .map_or(directory.clone(), |given| directory.join(given));
-    dry_run::check_files(&plan, &directory)?;
-    for notice in &spec.notices {
-        eprintln!("note: {notice}");
+/// What submits a job.
+pub(super) struct Request {
+    /// The job file, with the job's name and where it was submitted.
+    pub(super) body: Json,
+    /// What is copied first.
+    pub(super) upload: Option<Upload>,
+}
+
+impl Request {
+    /// Of a job file, after everything was checked that can be checked first.
+    fn new(
+        context: &Context,
+        job: &str,
+        args: &SpecArgs,
+        source: &Source,
+    ) -> Result<Self, Failure> {
+        job.parse::<phalanx_launch::spec::JobName>()
+            .map_err(Failure::usage)?;
+        let spec = Spec::read(source).map_err(Failure::usage)?;
+        let plan = Plan::new(&spec).map_err(Failure::usage)?;
+        let directory = std::env::current_dir().map_err(Failure::not_ready)?;
+        let directory = spec
+            .ours
+            .directory
+            .as_ref()
+            .map_or(directory.clone(), |given| directory.join(given));
+        let upload = Upload::of(context, job, args, &spec)?;
+        let package = upload.as_ref().map(|upload| upload.folder().to_owned());
+        let package = package.or_else(|| spec.package.as_ref().map(|name| directory.join(name)));
+        dry_run::check_files(plan, &directory, package.as_deref())?;
+        for notice in &spec.notices {
+            eprintln!("note: {notice}");
+        }
+        let mut body = source.to_json();
+        body["jobId"] = json!(job);
+        if !body["phalanx"].is_object() {
+            body["phalanx"] = json!({});
+        }
+        body["phalanx"]["directory"] = json!(directory);
+        if let Some(upload) = &upload {
+            upload.name_in(&mut body)?;
+        }
+        // What is not of the job file is checked by the daemon.
+        body["environment"] = json!(phalanx_launch::environment());
+        Ok(Self { body, upload })
     }
-    let mut body = source.to_json();
-    body["jobId"] = json!(job);
-    if !body["phalanx"].is_object() {
-        body["phalanx"] = json!({});
+
+    /// Copies the package, and submits the job.
+    fn submit(&self, client: &Client) -> Result<Json, Failure> {
+        let Some(upload) = &self.upload else {
+            return client.create(&self.body);
+        };
+        upload.send()?;
+        client.create(&self.body).inspect_err(|_| upload.remove())
     }
-    body["phalanx"]["directory"] = json!(directory);
-    body["environment"] = json!(phalanx_launch::environment());
-    Ok(body)
 }
 
 /// Starts a search and follows it: a line for each trial, then all of them.
@@ -72,16 +105,16 @@ pub(super) fn tune(context: &Context, args: &TuneArgs) -> Done {
         None => format!("tune_{}", phalanx_launch::store::now()),
     };
     let source = search::source(args)?;
-    let body = body(&name, &source)?;
+    let request = Request::new(context, &name, &args.spec, &source)?;
     if args.plan.dry_run {
-        return dry_run::print(context, &name, &source, &body, &args.plan);
+        return dry_run::print(context, &name, &source, &request, &args.plan);
     }
-    if body["trainingInput"]["hyperparameters"].is_null() {
+    if request.body["trainingInput"]["hyperparameters"].is_null() {
         return Err(Failure::usage(
             "nothing is searched; add --search NAME=VALUES, or `hyperparameters` to a job file given by --config",
         ));
     }
     let client = context.client()?;
-    client.create(&body)?;
+    request.submit(&client)?;
     search::follow(context, &client, &name)
 }

@@ -8,7 +8,7 @@ use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use phalanx_launch::lifecycle::{Event, Life};
 use phalanx_launch::store::StoreError;
-use phalanx_launch::supervise::{local_job_dir, prepare};
+use phalanx_launch::supervise::{prepare, results_folder};
 use phalanx_launch::usage::usage;
 use serde_json::{Value as Json, json};
 
@@ -78,7 +78,7 @@ pub(super) async fn metrics(
     let life = life(&shared, &job)?;
     let folder = prepare(&life)
         .ok()
-        .and_then(|(spec, _)| local_job_dir(&life, &spec));
+        .map(|(spec, _)| results_folder(&life, &spec, &shared.store.folder(&life.job.name)));
     let trials: Vec<u32> = life.trials.keys().copied().collect();
     let reader = shared.curves(&life.job.name);
     let read = || {

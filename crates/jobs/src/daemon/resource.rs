@@ -2,7 +2,7 @@
 
 use phalanx_launch::lifecycle::{Life, State, Trial, TrialState};
 use phalanx_launch::logs::timestamp;
-use phalanx_launch::supervise::{job_dir, local_job_dir, prepare};
+use phalanx_launch::supervise::{in_bucket, job_dir, prepare};
 use serde_json::{Map, Value as Json, json};
 
 /// A job. `position` is its place in the queue, from 1.
@@ -113,9 +113,10 @@ fn ours(life: &Life) -> Json {
     all["directory"] = json!(life.job.directory);
     if let Ok((spec, _)) = prepare(life) {
         all["executor"] = json!(spec.ours.executor.name());
-        all["jobDir"] = match local_job_dir(life, &spec) {
-            Some(path) => json!(path),
-            None => json!(job_dir(life, &spec)),
+        let folder = job_dir(life, &spec);
+        all["jobDir"] = match in_bucket(life, &spec) {
+            true => json!(folder),
+            false => json!(life.job.directory.join(folder)),
         };
     }
     if let Some(handle) = &life.handle {

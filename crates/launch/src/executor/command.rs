@@ -5,6 +5,7 @@ use std::process::Command;
 
 use super::variables::Variables;
 use crate::spec::{Program, Spec, TaskPlan};
+use crate::transfer::CHECKPOINT;
 
 /// The container engines that an image can be run with, the first that is found.
 const ENGINES: [&str; 3] = ["docker", "podman", "apptainer"];
@@ -18,6 +19,16 @@ pub struct RunArgs {
     pub values: Vec<(String, String)>,
     /// Where the results go.
     pub job_dir: Option<String>,
+    /// The folder from which they go there, where that is a bucket.
+    pub results: Option<String>,
+}
+
+impl RunArgs {
+    /// The folder in which tasks write what goes to `job_dir`.
+    #[must_use]
+    pub fn folder(&self) -> Option<&str> {
+        self.results.as_deref().or(self.job_dir.as_deref())
+    }
 }
 
 /// The words that a task runs on a machine, as the job's program asks for.
@@ -28,8 +39,11 @@ pub fn words(program: &Program, task: &TaskPlan, run: &RunArgs, phalanx: &str) -
             let mut words: Vec<String> = [phalanx, "train", file, "--resume"]
                 .map(Into::into)
                 .to_vec();
-            if let Some(folder) = &run.job_dir {
-                words.extend(["--output".to_owned(), folder.clone()]);
+            if let Some(folder) = run.folder() {
+                words.extend(["--output", folder].map(Into::into));
+            }
+            if let (Some(url), true) = (&run.job_dir, run.results.is_some()) {
+                words.extend(["--set".to_owned(), format!("checkpoint={url}/{CHECKPOINT}")]);
             }
             words
         }

@@ -21,6 +21,7 @@ pub(crate) use kubernetes::cancel as cancel_in_kubernetes;
 pub use local::GUARD;
 pub use quoted::quoted;
 pub(crate) use slurm::cancel as cancel_in_slurm;
+pub(crate) use variables::secrets as task_secrets;
 
 use crate::lifecycle::{Event, FirstFailure, Life};
 use crate::spec::{ExecutorKind, Plan, Spec};
@@ -85,6 +86,11 @@ impl Job {
             Ok::<_, StoreError>(Some(Event::Attempt { number, why }))
         })?;
         Ok(followed.life.attempt)
+    }
+
+    /// The folder of all jobs.
+    pub(crate) fn root(&self) -> &Path {
+        self.store.root()
     }
 
     /// The job's folder.

@@ -39,12 +39,7 @@ impl Recipe {
         let secret = secret(run.job.folder())
             .map_err(|error| format!("cannot write the job's secret: {error}"))?;
         let hidden = secrets(run.spec, &job.directory)?;
-        if let Some(folder) = run
-            .args
-            .job_dir
-            .as_ref()
-            .filter(|_| run.args.trial.is_some())
-        {
+        if let Some(folder) = run.args.folder().filter(|_| run.args.trial.is_some()) {
             let _ = fs::create_dir_all(job.directory.join(folder).join("hypertune"));
         }
         let mut recipe = Self {
@@ -66,8 +61,7 @@ impl Recipe {
             plan: run.plan,
             run: &self.id,
             attempt: run.attempt,
-            trial: run.args.trial,
-            job_dir: run.args.job_dir.as_deref(),
+            args: &run.args,
             secret: &self.secret,
         }
     }

@@ -63,8 +63,7 @@ pub(super) fn script(run: &Run<'_>, life: &Life) -> String {
         plan,
         run: &id,
         attempt: run.attempt,
-        trial: run.args.trial,
-        job_dir: run.args.job_dir.as_deref(),
+        args: &run.args,
         secret: &secret,
     };
     let mut text = directives(spec, plan, life, folder);

@@ -6,6 +6,7 @@ use std::path::Path;
 use phalanx_cluster::{Address, ClusterSpec, Task, TaskKind, tf_config};
 use serde_json::{Value as Json, json};
 
+use super::RunArgs;
 use crate::lifecycle::Submitted;
 use crate::spec::{Plan, Spec};
 
@@ -20,8 +21,7 @@ pub(crate) struct Naming<'a> {
     /// What tells the processes of this run from all others.
     pub(crate) run: &'a str,
     pub(crate) attempt: u32,
-    pub(crate) trial: Option<u32>,
-    pub(crate) job_dir: Option<&'a str>,
+    pub(crate) args: &'a RunArgs,
     pub(crate) secret: &'a Path,
 }
 
@@ -54,8 +54,9 @@ impl Naming<'_> {
         set("PHALANX_SECRET_FILE", self.secret.display().to_string());
         set("PYTHONUNBUFFERED", "1".to_owned());
         if let Some(package) = &self.spec.package {
-            // As the package were installed: its modules are found from the folder that it lies in.
             let package = self.job.directory.join(package);
+            set("PHALANX_PACKAGE", package.display().to_string());
+            // As if the package were installed: its modules are found from the folder that it lies in.
             let folder = package.parent().unwrap_or(&package).display().to_string();
             let before = self.job.environment.get("PYTHONPATH");
             set(
@@ -63,12 +64,14 @@ impl Naming<'_> {
                 before.map_or(folder.clone(), |path| format!("{folder}:{path}")),
             );
         }
-        if let Some(trial) = self.trial {
+        if let Some(trial) = self.args.trial {
             set("CLOUD_ML_TRIAL_ID", trial.to_string());
             set("PHALANX_TRIAL", trial.to_string());
         }
-        if let Some(folder) = self.job_dir {
-            set("PHALANX_JOB_DIR", folder.to_owned());
+        if let Some(folder) = &self.args.job_dir {
+            set("PHALANX_JOB_DIR", folder.clone());
+        }
+        if let Some(folder) = self.args.folder() {
             set(
                 "CLOUD_ML_HP_METRIC_FILE",
                 format!("{folder}/hypertune/output.metrics"),
@@ -79,8 +82,8 @@ impl Naming<'_> {
 
     fn job_text(&self) -> String {
         let mut input = self.job.training_input.clone();
-        if let (Json::Object(input), Some(folder)) = (&mut input, self.job_dir) {
-            input.insert("jobDir".to_owned(), Json::from(folder));
+        if let (Json::Object(input), Some(folder)) = (&mut input, &self.args.job_dir) {
+            input.insert("jobDir".to_owned(), Json::from(folder.as_str()));
         }
         input.to_string()
     }
@@ -90,6 +93,7 @@ impl Naming<'_> {
         let mut variables = self.common();
         let config = self.tf_config(task, cluster);
         let trial = self
+            .args
             .trial
             .map(|trial| trial.to_string())
             .unwrap_or_default();

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use phalanx_cluster::{Task, TaskKind};
+use phalanx_store::ObjectUrl;
 use serde::{Deserialize, Serialize};
 
 use super::phalanx_keys::ExecutorKind;
@@ -105,6 +106,20 @@ impl Plan {
         Ok(Self { program, tasks })
     }
 
+    /// The plan with its program in the folder of a package, if that has a file of its name.
+    #[must_use]
+    pub fn in_package(mut self, package: &Path) -> Self {
+        if let Program::Training { file: name } | Program::Command { program: name } =
+            &mut self.program
+        {
+            let within = package.join(&*name);
+            if within.is_file() {
+                *name = within.display().to_string();
+            }
+        }
+        self
+    }
+
     /// The number of a task among the workers, the chief first; `None` for parameter servers and evaluators.
     #[must_use]
     pub fn rank(&self, task: Task) -> Option<usize> {
@@ -180,22 +195,27 @@ fn first_task(spec: &Spec, role: &Role, args: &Arc<[String]>) -> TaskPlan {
     }
 }
 
-/// Object stores are for programs that write there themselves, as AI Platform's do with `--job-dir`.
+/// Where results go into a bucket: for `phalanx train` and searches by a copy of a folder, other programs may write there themselves, as AI
+/// Platform's do with `--job-dir`.
 fn check_job_dir(spec: &Spec, program: &Program) -> Result<(), String> {
-    let Some(folder) = spec
-        .job_dir
-        .as_ref()
-        .filter(|folder| folder.contains("://"))
-    else {
+    let Some(folder) = spec.job_dir.as_ref().filter(|name| ObjectUrl::is_url(name)) else {
         return Ok(());
     };
+    ObjectUrl::parse(folder).map_err(|error| format!("trainingInput.jobDir: {error}"))?;
     let who = match (program, &spec.hyperparameters) {
-        (Program::Training { .. }, _) => "phalanx train writes into folders",
+        (Program::Training { .. }, _) => "phalanx train writes into a folder first",
         (_, Some(_)) => "a search reads its metric from a folder",
         _ => return Ok(()),
     };
+    let why = if spec.ours.executor == ExecutorKind::Kubernetes {
+        "the folders of pods are not copied"
+    } else if cfg!(feature = "cloud") {
+        return Ok(());
+    } else {
+        "this program was built without the feature `cloud`; build it with `cargo build --release -p phalanx-cli -p phalanx-jobs --features phalanx-cli/cloud,phalanx-jobs/cloud`"
+    };
     Err(format!(
-        "trainingInput.jobDir is {folder:?}, and {who} only; mount the bucket (s3fs, gcsfuse, rclone mount) and name its folder, or name a folder and copy it when the job has ended"
+        "trainingInput.jobDir is {folder:?}, {who}, and {why}; or mount the bucket (s3fs, gcsfuse, rclone mount) and name its folder"
     ))
 }
 
@@ -257,25 +277,44 @@ mod tests {
     }
 
     #[test]
-    fn object_stores_are_for_programs_that_write_there_themselves() {
-        let plan = |program: &str, search: serde_json::Value| {
+    fn results_go_into_buckets_where_somebody_can_take_them_there() {
+        let plan = |folder: &str, program: &str, executor: &str, search: serde_json::Value| {
             let job = serde_json::json!({
-                "trainingInput": {"jobDir": "gs://bucket/run", "hyperparameters": search},
-                "phalanx": {"program": program},
+                "trainingInput": {"jobDir": folder, "hyperparameters": search},
+                "phalanx": {"program": program, "executor": executor, "kubernetes": {"image": "img"}},
             });
             Plan::new(&Spec::read(&Source::of_json(&job)).unwrap())
         };
-        assert!(plan("./my_program", serde_json::Value::Null).is_ok());
-        let error = plan("train.yaml", serde_json::Value::Null).unwrap_err();
-        assert!(
-            error
-                .contains("\"gs://bucket/run\", and phalanx train writes into folders only; mount"),
-            "{error}"
-        );
+        let (url, none) = ("gs://bucket/run", serde_json::Value::Null);
+        for executor in ExecutorKind::NAMES {
+            assert!(plan(url, "./my_program", executor, none.clone()).is_ok());
+        }
         let search = serde_json::json!({"maxTrials": 2, "params": [{"parameterName": "x", "type": "DOUBLE", "minValue": 0, "maxValue": 1, "scaleType": "UNIT_LINEAR_SCALE"}]});
-        let error = plan("./my_program", search).unwrap_err();
+        for (program, search, who) in [
+            (
+                "train.yaml",
+                &none,
+                "phalanx train writes into a folder first",
+            ),
+            (
+                "./my_program",
+                &search,
+                "a search reads its metric from a folder",
+            ),
+        ] {
+            let error = plan(url, program, "kubernetes", search.clone()).unwrap_err();
+            let said =
+                format!("\"gs://bucket/run\", {who}, and the folders of pods are not copied");
+            assert!(error.contains(&said), "{error}");
+            let here = plan(url, program, "local", search.clone());
+            assert_eq!(here.is_ok(), cfg!(feature = "cloud"));
+            if let Err(error) = here {
+                assert!(error.contains("without the feature `cloud`"), "{error}");
+            }
+        }
+        let error = plan("s3://bucket", "true", "local", none).unwrap_err();
         assert!(
-            error.contains("a search reads its metric from a folder only"),
+            error.contains("jobDir: ") && error.contains("expected a prefix"),
             "{error}"
         );
     }

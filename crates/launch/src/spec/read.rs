@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use phalanx_cluster::TaskKind;
+use phalanx_store::ObjectUrl;
 use phalanx_yaml::{Node, Position, Value, nearest};
 
 use super::check;
@@ -28,7 +29,7 @@ pub struct Spec {
     pub args: Vec<String>,
     /// A Python module, the program.
     pub python_module: Option<String>,
-    /// The folder of the Python module or the program, copied for the job.
+    /// The folder of the Python module or the program, or the URL of one in a bucket.
     pub package: Option<String>,
     /// A search over hyperparameters.
     pub hyperparameters: Option<Hyperparameters>,
@@ -440,11 +441,20 @@ fn packages(input: &Fields<'_>, notes: &mut Notes) -> Option<String> {
     let uris = input.texts("packageUris", notes);
     match uris.as_slice() {
         [] => None,
-        [one] if !one.contains("://") => Some(one.clone()),
+        [one] if one.contains("://") => match ObjectUrl::parse(one) {
+            Ok(url) => Some(url.to_string()),
+            Err(error) => {
+                let message = format!("{PATH}.packageUris: {error}");
+                let next = "name a package that --staging-bucket has made, or a folder";
+                notes.wrong(input.place("packageUris"), message, next);
+                None
+            }
+        },
+        [one] => Some(one.clone()),
         [one, ..] => {
             let shown: String = one.chars().take(60).collect();
             let message = format!(
-                "{PATH}.packageUris has {} entries, the first {shown:?}; expected one folder of this machine",
+                "{PATH}.packageUris has {} entries, the first {shown:?}; expected one folder, or one package in a bucket",
                 uris.len()
             );
             notes.wrong(

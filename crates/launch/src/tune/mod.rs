@@ -8,6 +8,7 @@ mod metric;
 mod space;
 mod suggest;
 
+use std::path::PathBuf;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -16,7 +17,7 @@ use crate::executor::{Job, RunArgs, RunEnd, Stop};
 use crate::lifecycle::{Event, FirstFailure, Trial, TrialState};
 use crate::spec::{Hyperparameters, Plan, Spec};
 use crate::store::now;
-use crate::supervise::{attempts, job_dir};
+use crate::supervise::{attempts, in_bucket, job_dir, results_folder};
 
 /// How often a running trial's metric is read.
 const READ_EVERY: Duration = Duration::from_millis(500);
@@ -51,6 +52,8 @@ pub(crate) fn search(
         before,
         stop,
         folder: job_dir(&life, spec),
+        results: results_folder(&life, spec, job.folder()),
+        in_bucket: in_bucket(&life, spec),
         seed: life.created,
         board: Mutex::new(Board {
             trials,
@@ -76,7 +79,11 @@ struct Searching<'a> {
     search: &'a Hyperparameters,
     before: Vec<Trial>,
     stop: &'a (dyn Fn() -> Option<Stop> + Sync),
+    /// Where the results go.
     folder: String,
+    /// Where they are on this machine, and whether they go on from there into a bucket.
+    results: PathBuf,
+    in_bucket: bool,
     seed: u64,
     board: Mutex<Board>,
     changed: Condvar,
@@ -156,6 +163,7 @@ impl Searching<'_> {
             trial: Some(trial.number),
             values: trial.values.clone().into_iter().collect(),
             job_dir: Some(format!("{}/{}", self.folder, trial.number)),
+            results: (self.in_bucket).then(|| self.local(trial.number).display().to_string()),
         };
         let watch = Watch {
             searching: self,
@@ -187,10 +195,8 @@ impl Searching<'_> {
         trial
     }
 
-    fn local(&self, number: u32) -> std::path::PathBuf {
-        let life = self.job.life();
-        let directory = life.map(|life| life.job.directory).unwrap_or_default();
-        directory.join(format!("{}/{number}", self.folder))
+    fn local(&self, number: u32) -> PathBuf {
+        self.results.join(number.to_string())
     }
 
     fn metrics(&self, number: u32) -> Vec<(i64, f64)> {
@@ -246,7 +252,7 @@ fn put(trials: &mut Vec<Trial>, trial: Trial) {
 /// What ends one trial: what ends the job, and the others being better.
 struct Watch<'a> {
     searching: &'a Searching<'a>,
-    folder: std::path::PathBuf,
+    folder: PathBuf,
     /// When the metric was last read, and whether the trial is to end for it.
     state: Mutex<(Instant, bool)>,
 }

@@ -118,8 +118,7 @@ impl<'a> Making<'a> {
             plan: self.plan,
             run: &self.id,
             attempt: self.attempt,
-            trial: self.args.trial,
-            job_dir: self.args.job_dir.as_deref(),
+            args: self.args,
             secret: path.as_ref(),
         };
         let cluster = naming.cluster(|at| Address::new(self.host(at), PORT));

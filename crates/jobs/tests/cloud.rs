@@ -1,0 +1,278 @@
+//! Jobs that keep packages and results in buckets, against servers that `cargo xtask check cloud` starts and names in the environment.
+//!
+//! PHALANX_TEST_STORES has the URLs of the buckets; without it each test says so and ends.
+#![cfg(all(target_os = "linux", feature = "cloud"))]
+
+mod digits;
+mod service;
+
+use std::fs;
+use std::path::Path;
+use std::time::Instant;
+
+use phalanx_store::{Bucket, Limits, ObjectUrl};
+use service::{PATIENCE, Service};
+
+/// A URL that no other test writes to, in each of the buckets.
+fn urls(test: &str) -> Vec<String> {
+    let Ok(stores) = std::env::var("PHALANX_TEST_STORES") else {
+        println!("skipped: PHALANX_TEST_STORES names no bucket; `cargo xtask check cloud` does");
+        return Vec::new();
+    };
+    let process = std::process::id();
+    let url = |store: &str| format!("{store}/jobs-{test}-{process}");
+    stores.split_whitespace().map(url).collect()
+}
+
+fn bucket(url: &str) -> (ObjectUrl, Bucket) {
+    let url = ObjectUrl::parse(url).unwrap();
+    let bucket = Bucket::open(&url, Limits::default()).unwrap();
+    (url, bucket)
+}
+
+fn names(url: &str) -> Vec<String> {
+    let (url, bucket) = bucket(url);
+    let objects = bucket.list(&url).unwrap().into_iter();
+    objects.map(|object| object.name).collect()
+}
+
+fn text(url: &str, name: &str) -> String {
+    let (url, bucket) = bucket(url);
+    let bytes = bucket.read(&url.join(name), 0, 1 << 20).unwrap();
+    String::from_utf8(bytes).unwrap()
+}
+
+/// The lines of a job file by which tasks may use the bucket: the key is in files, as secrets are.
+fn secrets(folder: &Path) -> String {
+    let mut lines = String::new();
+    for name in ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"] {
+        let Ok(value) = std::env::var(name) else {
+            continue;
+        };
+        fs::write(folder.join(name), value).unwrap();
+        lines.push_str(&format!("{name}: {name}, "));
+    }
+    format!("secrets: {{{lines}}}")
+}
+
+/// A service whose daemon has no credentials of its own: only the job's secrets can be used.
+fn service(name: &str) -> Service {
+    let service = Service::new(name);
+    let mut command = service.command();
+    for name in ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"] {
+        command.env_remove(name);
+    }
+    assert!(command.arg("list").output().unwrap().status.success());
+    service
+}
+
+#[test]
+fn a_package_comes_back_from_a_bucket_as_it_was() {
+    for url in urls("package") {
+        let service = service("cloud-package");
+        let package = service.folder.join("code");
+        fs::create_dir_all(package.join("deep/er")).unwrap();
+        fs::write(
+            package.join("run.sh"),
+            "#!/bin/sh\ncat \"$PHALANX_PACKAGE/deep/er/ü %b\"\n",
+        )
+        .unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        fs::set_permissions(package.join("run.sh"), mode).unwrap();
+        fs::write(package.join("deep/er/ü %b"), "first\n").unwrap();
+        fs::write(package.join("empty"), "").unwrap();
+        let keys = format!("phalanx: {{{}}}\n", secrets(&service.folder));
+        fs::write(service.folder.join("keys.yaml"), keys).unwrap();
+        let submit = |name: &str| {
+            let options = ["--config", "keys.yaml", "--package-path", "code"];
+            let staging = ["--staging-bucket", url.as_str(), "--", "run.sh"];
+            service.ok(&[&["submit", "training", name][..], &options, &staging].concat());
+            let end = service.end(name);
+            let copy = end["trainingInput"]["packageUris"][0].as_str().unwrap();
+            assert!(copy.starts_with(&format!("{url}/{name}-")), "{copy}");
+            (end.clone(), copy.to_owned())
+        };
+        let (end, copy) = submit("good");
+        assert_eq!(end["state"], "SUCCEEDED", "{end:#}");
+        assert!(service.ok(&["logs", "good"]).contains("first"));
+        assert_eq!(names(&copy).len(), 4, "three files and their list");
+        let own = service.root().join("jobs/good/package/code/empty");
+        assert_eq!(fs::read(own).unwrap(), b"");
+        // A job that names the package that is there, once as it was and once with other bytes.
+        let job = format!(
+            "phalanx: {{program: run.sh, {}}}\ntrainingInput: {{packageUris: ['{copy}']}}\n",
+            secrets(&service.folder)
+        );
+        fs::write(service.folder.join("job.yaml"), job).unwrap();
+        service.ok(&["submit", "training", "again", "--config", "job.yaml"]);
+        assert_eq!(service.end("again")["state"], "SUCCEEDED");
+        let (place, bucket) = bucket(&copy);
+        bucket
+            .put(&place.join("00000"), b"fIrst\n".to_vec())
+            .unwrap();
+        service.ok(&["submit", "training", "damaged", "--config", "job.yaml"]);
+        let end = service.end("damaged");
+        let why = end["errorMessage"].as_str().unwrap();
+        assert!(
+            end["state"] == "FAILED" && why.contains("is damaged"),
+            "{end:#}"
+        );
+    }
+}
+
+#[test]
+fn results_and_logs_go_into_a_bucket_while_tasks_run() {
+    for url in urls("results") {
+        let service = service("cloud-results");
+        let keys = format!("phalanx: {{{}}}\n", secrets(&service.folder));
+        fs::write(service.folder.join("keys.yaml"), keys).unwrap();
+        // What a job before this one has left is on this machine when the task starts.
+        let (place, objects) = bucket(&url);
+        let put = objects.put(&place.join("deep/er/before"), b"of before".to_vec());
+        put.unwrap();
+        let script = "cat \"${CLOUD_ML_HP_METRIC_FILE%/hypertune/*}/deep/er/before\"; echo at $PHALANX_JOB_DIR; until [ -e go ]; do sleep 0.1; done; echo end";
+        let options = ["--config", "keys.yaml", "--job-dir", url.as_str()];
+        service.script("demo", &options, script);
+        let log = "logs/demo/chief-0.log";
+        let until = Instant::now() + PATIENCE;
+        while !names(&url).iter().any(|name| name == log) || !text(&url, log).contains("at ") {
+            assert!(Instant::now() < until, "{:?}", names(&url));
+            std::thread::sleep(std::time::Duration::from_millis(100));
+        }
+        assert!(text(&url, log).contains(&format!("of beforeat {url}\n")));
+        fs::write(service.folder.join("go"), "").unwrap();
+        assert_eq!(service.end("demo")["state"], "SUCCEEDED");
+        assert!(
+            text(&url, log).ends_with(" O end\n"),
+            "the end of the log is not there"
+        );
+        assert_eq!(service.job("demo")["phalanx"]["jobDir"], url.as_str());
+    }
+}
+
+#[test]
+fn results_that_do_not_arrive_are_no_success() {
+    for url in urls("refused") {
+        let service = service("cloud-refused");
+        // The key is none, and the bucket of Google is one that there is not.
+        let env = "env: {AWS_ACCESS_KEY_ID: nobody, AWS_SECRET_ACCESS_KEY: wrong, PHALANX_STORE_RETRY: '1'}";
+        fs::write(
+            service.folder.join("keys.yaml"),
+            format!("phalanx: {{{env}}}\n"),
+        )
+        .unwrap();
+        let url = url.replace("gs://phalanx-test", "gs://phalanx-there-is-none");
+        let options = ["--config", "keys.yaml", "--job-dir", url.as_str()];
+        service.script("demo", &options, "touch ran");
+        let end = service.end("demo");
+        assert_eq!(end["state"], "FAILED", "{end:#}");
+        let why = end["errorMessage"].as_str().unwrap();
+        assert!(
+            why.contains("phalanx-t") && !why.contains("wrong\""),
+            "{why}"
+        );
+    }
+}
+
+/// The process that copies between a job of this service and its buckets.
+fn transfer(service: &Service) -> rustix::process::Pid {
+    let is_it = |line: &&String| line.contains("\0transfer\0");
+    let processes = service.processes();
+    let line = processes.iter().find(is_it);
+    let line = line.unwrap_or_else(|| panic!("{processes:?}"));
+    let number = line.split(['/', ' ']).nth(2).unwrap().parse().unwrap();
+    rustix::process::Pid::from_raw(number).unwrap()
+}
+
+#[test]
+fn a_job_whose_results_are_left_behind_has_not_succeeded() {
+    for url in urls("behind") {
+        let service = service("cloud-behind");
+        let keys = format!("phalanx: {{{}}}\n", secrets(&service.folder));
+        fs::write(service.folder.join("keys.yaml"), keys).unwrap();
+        let options = ["--config", "keys.yaml", "--job-dir", url.as_str()];
+        service.script("demo", &options, "until [ -e go ]; do sleep 0.1; done");
+        service.state("demo", "RUNNING");
+        let signal = rustix::process::Signal::KILL;
+        rustix::process::kill_process(transfer(&service), signal).unwrap();
+        fs::write(service.folder.join("go"), "").unwrap();
+        let end = service.end("demo");
+        let why = end["errorMessage"].as_str().unwrap();
+        let said = "did not reach jobDir: the process that copies was killed";
+        assert!(end["state"] == "FAILED" && why.contains(said), "{end:#}");
+    }
+}
+
+#[test]
+fn a_training_keeps_its_checkpoints_in_a_bucket_and_another_machine_goes_on() {
+    for url in urls("training") {
+        let first = service("cloud-first");
+        let train = |service: &Service, name: &str, epochs: &str| {
+            digits::write(&service.folder);
+            let keys = format!(
+                "phalanx: {{program: examples/digits.yaml, {}}}\n",
+                secrets(&service.folder)
+            );
+            fs::write(service.folder.join("keys.yaml"), keys).unwrap();
+            let options = ["--config", "keys.yaml", "--job-dir", url.as_str()];
+            let end = ["--", "--epochs", epochs];
+            service.ok(&[&["submit", "training", name][..], &options, &end].concat());
+            digits::succeeds(service, name);
+            service.ok(&["logs", name])
+        };
+        train(&first, "one", "1");
+        let all = names(&url);
+        for part in ["history.jsonl", "model/model.json", "logs/one/chief-0.log"] {
+            assert!(all.iter().any(|name| name == part), "{part}: {all:?}");
+        }
+        let is_last =
+            |name: &String| name.starts_with("checkpoint/") && name.ends_with("/checkpoint.json");
+        assert!(all.iter().any(is_last), "{all:?}");
+        let before = text(&url, "history.jsonl");
+        assert_eq!(before.lines().count(), 1);
+        // Another folder of all jobs stands for another machine: it has nothing but the bucket.
+        let second = service("cloud-second");
+        let logs = train(&second, "two", "2");
+        let results = second.root().join("jobs/two/results/history.jsonl");
+        assert_eq!(
+            fs::read_to_string(results).unwrap().lines().count(),
+            2,
+            "{logs}"
+        );
+        // The first epoch is the other machine's, with the seconds that it took there.
+        let after = text(&url, "history.jsonl");
+        assert_eq!(after.lines().count(), 2, "{after}");
+        let first = |lines: &str| -> serde_json::Value {
+            serde_json::from_str(lines.lines().next().unwrap()).unwrap()
+        };
+        assert_eq!(first(&after)["seconds"], first(&before)["seconds"]);
+        assert!(!second.root().join("jobs/two/results/checkpoint").exists());
+        assert!(!second.root().join("jobs/two/results/logs").exists());
+    }
+}
+
+#[test]
+fn a_search_reads_its_metric_where_results_go_into_a_bucket() {
+    for url in urls("search") {
+        let service = service("cloud-search");
+        let job = format!(
+            "trainingInput: {{jobDir: '{url}', args: [sh, trial.sh], hyperparameters: {{hyperparameterMetricTag: loss, maxTrials: 2, maxParallelTrials: 2,
+  algorithm: GRID_SEARCH, params: [{{parameterName: x, type: DISCRETE, discreteValues: [1, 2]}}]}}}}\nphalanx: {{{}}}\n",
+            secrets(&service.folder)
+        );
+        fs::write(service.folder.join("job.yaml"), job).unwrap();
+        let script = "echo \"{\\\"loss\\\": ${1#--x=}}\" > $CLOUD_ML_HP_METRIC_FILE\n";
+        fs::write(service.folder.join("trial.sh"), script).unwrap();
+        service.ok(&["submit", "training", "demo", "--config", "job.yaml"]);
+        let end = service.end("demo");
+        assert_eq!(end["state"], "SUCCEEDED", "{end:#}");
+        let mut values = Vec::new();
+        for number in ["1", "2"] {
+            let metric = text(&url, &format!("{number}/hypertune/output.metrics"));
+            values.push(metric.trim().to_owned());
+            assert!(names(&url).contains(&format!("logs/demo/{number}/chief-0.log")));
+        }
+        values.sort();
+        assert_eq!(values, ["{\"loss\": 1}", "{\"loss\": 2}"]);
+    }
+}

@@ -1,0 +1,208 @@
+//! Packages in buckets: an object for each file, and `package.json`, written last, without which there is no package.
+//!
+//! Objects have numbers for names, so that names of files may have any characters; `package.json` says which file each one is.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use phalanx_store::{Bucket, Limits, ObjectUrl, StoreError};
+use serde::{Deserialize, Serialize};
+
+use super::{Entry, Kind, MOST_BYTES, MOST_FILES, Package, stays_within};
+
+/// The object that is written last.
+const CONTENTS: &str = "package.json";
+const VERSION: u32 = 1;
+/// More bytes than this no list of files has.
+const MOST_CONTENTS: u64 = 64 << 20;
+
+#[derive(Serialize, Deserialize)]
+struct Contents {
+    version: u32,
+    files: Vec<Listed>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Listed {
+    path: String,
+    size: u64,
+    crc32c: u32,
+    executable: bool,
+}
+
+fn open(url: &ObjectUrl) -> Result<Bucket, String> {
+    let limits = Limits::from_env().map_err(|error| error.to_string())?;
+    Bucket::open(url, limits).map_err(|error| error.to_string())
+}
+
+fn object(url: &ObjectUrl, number: usize) -> ObjectUrl {
+    url.join(&format!("{number:05}"))
+}
+
+pub(super) fn put(package: &Package, url: &ObjectUrl) -> Result<String, String> {
+    let bucket = open(url)?;
+    let mut files = Vec::new();
+    for entry in &package.entries {
+        let Some(executable) = kept(package, entry)? else {
+            continue;
+        };
+        let path = package.folder.join(&entry.path);
+        let shown = path.display();
+        let bytes = fs::read(&path).map_err(|error| format!("cannot read {shown}: {error}"))?;
+        let name = entry.path.to_str();
+        let name = name.ok_or_else(|| {
+            format!("the name of {shown} is not in UTF-8, as names in buckets are; rename it")
+        })?;
+        let (size, crc32c) = (bytes.len() as u64, crc32c::crc32c(&bytes));
+        let sent = bucket.put(&object(url, files.len()), bytes);
+        sent.map_err(|error| error.to_string())?;
+        files.push(Listed {
+            path: name.to_owned(),
+            size,
+            crc32c,
+            executable,
+        });
+    }
+    let version = VERSION;
+    let contents = serde_json::to_vec(&Contents { version, files }).unwrap_or_default();
+    let sent = bucket.put(&url.join(CONTENTS), contents);
+    sent.map_err(|error| error.to_string())?;
+    Ok(url.to_string())
+}
+
+/// Whether a file that goes into the bucket can be executed; `None` for what does not go there.
+fn kept(package: &Package, entry: &Entry) -> Result<Option<bool>, String> {
+    let shown = package.folder.join(&entry.path);
+    match &entry.kind {
+        Kind::Folder => Ok(None),
+        Kind::File { executable, .. } => Ok(Some(*executable)),
+        Kind::LinkWithin(_) if shown.is_file() => Ok(Some(false)),
+        Kind::LinkWithin(to) | Kind::LinkOut(to) => Err(format!(
+            "{} is a link to {}, which cannot be kept in a bucket; copy what it leads to, or give --staging-bucket a folder",
+            shown.display(),
+            to.display()
+        )),
+    }
+}
+
+pub(super) fn get(url: &ObjectUrl, into: &Path) -> Result<PathBuf, String> {
+    let name = url.key().rsplit('/').next().unwrap_or_default();
+    let folder = into.join(name);
+    if folder.is_dir() {
+        return Ok(folder);
+    }
+    let bucket = open(url)?;
+    let contents = contents(&bucket, url)?;
+    let new = into.join(format!(".{name}.new"));
+    let _ = fs::remove_dir_all(&new);
+    let wrong = |error: std::io::Error| format!("cannot write {}: {error}", new.display());
+    make(&new).map_err(wrong)?;
+    for (number, file) in contents.files.iter().enumerate() {
+        let place = object(url, number);
+        let bytes = bucket.read(&place, 0, file.size.max(1));
+        let bytes = match bytes {
+            // A range of nothing is refused by some servers.
+            Err(_) if file.size == 0 => Vec::new(),
+            bytes => bytes.map_err(|error| error.to_string())?,
+        };
+        if bytes.len() as u64 != file.size || crc32c::crc32c(&bytes) != file.crc32c {
+            return Err(format!(
+                "{place}, the file {:?} of the package, is damaged: it has {} bytes, expected {} with other contents; submit the job again",
+                file.path,
+                bytes.len(),
+                file.size
+            ));
+        }
+        write(&new.join(&file.path), &bytes, file.executable).map_err(wrong)?;
+    }
+    fs::rename(&new, &folder).map_err(wrong)?;
+    Ok(folder)
+}
+
+/// What is in the package, each name checked: the bucket may be writable by others.
+fn contents(bucket: &Bucket, url: &ObjectUrl) -> Result<Contents, String> {
+    let place = url.join(CONTENTS);
+    let text = bucket.read(&place, 0, MOST_CONTENTS);
+    let text = text.map_err(|error| match error {
+        StoreError::Missing { .. } => {
+            format!("there is no package at {url}: {place} is missing; correct packageUris")
+        }
+        error => error.to_string(),
+    })?;
+    read_contents(&text).map_err(|why| format!("{place} {why}; submit the job again"))
+}
+
+fn read_contents(text: &[u8]) -> Result<Contents, String> {
+    let contents: Result<Contents, _> = serde_json::from_slice(text);
+    let contents = contents.map_err(|error| format!("is no list of files: {error}"))?;
+    if contents.version != VERSION {
+        return Err(format!(
+            "has version {}, expected {VERSION}",
+            contents.version
+        ));
+    }
+    let out = contents
+        .files
+        .iter()
+        .find(|file| !stays_within(Path::new(&file.path)));
+    if let Some(out) = out {
+        return Err(format!(
+            "has the name {:?}, which leads out of the package",
+            out.path
+        ));
+    }
+    let size = (contents.files.iter()).try_fold(0_u64, |sum, file| sum.checked_add(file.size));
+    if contents.files.len() > MOST_FILES || size.is_none_or(|size| size > MOST_BYTES) {
+        return Err("has more files or bytes than a package may have".to_owned());
+    }
+    Ok(contents)
+}
+
+fn make(folder: &Path) -> std::io::Result<()> {
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(folder)
+}
+
+fn write(path: &Path, bytes: &[u8], executable: bool) -> std::io::Result<()> {
+    if let Some(folder) = path.parent() {
+        make(folder)?;
+    }
+    let mode = if executable { 0o700 } else { 0o600 };
+    // A name that is listed twice is refused here.
+    let mut options = OpenOptions::new();
+    let mut file = options.write(true).create_new(true).mode(mode).open(path)?;
+    file.write_all(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(files: &str) -> String {
+        let text = format!("{{\"version\": 1, \"files\": [{files}]}}");
+        read_contents(text.as_bytes()).err().unwrap_or_default()
+    }
+
+    #[test]
+    fn a_list_that_leads_elsewhere_or_is_too_large_is_refused() {
+        let file = |path: &str, size: u64| {
+            format!(
+                "{{\"path\": \"{path}\", \"size\": {size}, \"crc32c\": 0, \"executable\": false}}"
+            )
+        };
+        assert_eq!(refused(&file("a/b", 1)), "");
+        for path in ["../a", "/etc/passwd", "a/../../b", "", "./a/.."] {
+            let why = refused(&file(path, 1));
+            assert!(why.contains("leads out of the package"), "{path}: {why}");
+        }
+        let why = refused(&[file("a", u64::MAX), file("b", 2)].join(","));
+        assert!(why.contains("more files or bytes"), "{why}");
+        assert!(refused("7").contains("no list of files"));
+        let other = read_contents(b"{\"version\": 2, \"files\": []}").err();
+        assert_eq!(other.unwrap(), "has version 2, expected 1");
+    }
+}

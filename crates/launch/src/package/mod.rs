@@ -1,0 +1,313 @@
+//! A package: the folder with a job's program, copied when the job is submitted, so that what runs is what was there then.
+//!
+//! The copy is in a folder that all machines of the job see, or in a bucket, from where [`fetch`] brings it before the tasks start.
+
+mod bucket;
+
+use std::fs;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
+use std::path::{Component, Path, PathBuf};
+
+use phalanx_store::ObjectUrl;
+
+use crate::spec::bytes;
+
+/// More files than this, or more bytes, are data and no program.
+const MOST_FILES: usize = 20_000;
+const MOST_BYTES: u64 = 1 << 30;
+/// What no program needs and changes by itself.
+const LEFT_OUT: [&str; 2] = [".git", "__pycache__"];
+
+/// A folder with a program, and what is in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Package {
+    folder: PathBuf,
+    name: String,
+    /// Each folder before what is in it.
+    entries: Vec<Entry>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Entry {
+    /// Below the folder of the package.
+    path: PathBuf,
+    kind: Kind,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Kind {
+    Folder,
+    File {
+        size: u64,
+        executable: bool,
+    },
+    /// A link to what is in the package, by a relative path.
+    LinkWithin(PathBuf),
+    /// A link to what is elsewhere, by its whole path.
+    LinkOut(PathBuf),
+}
+
+impl Package {
+    /// Reads the names and sizes of a folder's files; `.git` and `__pycache__` are left out.
+    ///
+    /// # Errors
+    /// It is no folder, something in it is no file, folder or link, or it has more than 20,000 files or 1 GiB.
+    pub fn read(folder: &Path) -> Result<Self, String> {
+        let wrong = |why: &dyn std::fmt::Display| {
+            format!(
+                "the package {} cannot be read: {why}; name the folder with the program",
+                folder.display()
+            )
+        };
+        let whole = fs::canonicalize(folder).map_err(|error| wrong(&error))?;
+        if !whole.is_dir() {
+            return Err(wrong(
+                &"it is a file, and a package is a folder; unpack an archive first",
+            ));
+        }
+        let name = whole.file_name().and_then(|name| name.to_str());
+        let name = name.ok_or_else(|| wrong(&"it has no name in UTF-8"))?;
+        let mut package = Self {
+            name: name.to_owned(),
+            entries: Vec::new(),
+            folder: whole.clone(),
+        };
+        package.take(Path::new("")).map_err(|why| wrong(&why))?;
+        let (files, size) = package.size();
+        if files > MOST_FILES || size > MOST_BYTES {
+            return Err(format!(
+                "the package {} has {files} files and {}, expected at most {MOST_FILES} files and {}; keep data elsewhere, and link to it or give the program its path",
+                folder.display(),
+                bytes(size),
+                bytes(MOST_BYTES)
+            ));
+        }
+        Ok(package)
+    }
+
+    /// Its folder.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// The number of its files, and the bytes in them.
+    #[must_use]
+    pub fn size(&self) -> (usize, u64) {
+        let sizes = self.entries.iter().filter_map(|entry| match entry.kind {
+            Kind::File { size, .. } => Some(size),
+            _ => None,
+        });
+        sizes.fold((0, 0), |(files, sum), size| (files + 1, sum + size))
+    }
+
+    fn take(&mut self, within: &Path) -> Result<(), String> {
+        let folder = self.folder.join(within);
+        let refused = |error: std::io::Error| format!("{}: {error}", folder.display());
+        let entries: Result<Vec<_>, _> = fs::read_dir(&folder).map_err(refused)?.collect();
+        let mut entries = entries.map_err(refused)?;
+        entries.sort_by_key(fs::DirEntry::file_name);
+        for entry in entries {
+            let name = entry.file_name();
+            if LEFT_OUT.iter().any(|out| *name == **out) {
+                continue;
+            }
+            let path = within.join(&name);
+            let kind = self.kind(&path)?;
+            let is_folder = kind == Kind::Folder;
+            let path_of_entry = path.clone();
+            self.entries.push(Entry {
+                path: path_of_entry,
+                kind,
+            });
+            // Far beyond the limit nothing more is read: somebody has named the folder of all their data.
+            if self.entries.len() > 4 * MOST_FILES {
+                return Err(format!("it has more than {} entries", 4 * MOST_FILES));
+            }
+            if is_folder {
+                self.take(&path)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn kind(&self, path: &Path) -> Result<Kind, String> {
+        let whole = self.folder.join(path);
+        let refused = |error: std::io::Error| format!("{}: {error}", whole.display());
+        let found = fs::symlink_metadata(&whole).map_err(refused)?;
+        if found.is_dir() {
+            return Ok(Kind::Folder);
+        }
+        if found.is_symlink() {
+            let target = fs::canonicalize(&whole).map_err(refused)?;
+            let to = fs::read_link(&whole).map_err(refused)?;
+            let is_within = to.is_relative() && target.starts_with(&self.folder);
+            return Ok(match is_within {
+                true => Kind::LinkWithin(to),
+                false => Kind::LinkOut(target),
+            });
+        }
+        if !found.is_file() {
+            return Err(format!(
+                "{} is neither a file nor a folder",
+                whole.display()
+            ));
+        }
+        Ok(Kind::File {
+            size: found.len(),
+            executable: found.permissions().mode() & 0o100 != 0,
+        })
+    }
+
+    /// Copies it into a place of its own, a folder that is made or `s3://..` or `gs://..`. Returns the copy's path or URL, which ends with
+    /// the name of the package's folder.
+    ///
+    /// # Errors
+    /// A file cannot be read or written, has changed meanwhile, or the bucket refuses.
+    pub fn copy_to(&self, place: &str) -> Result<String, String> {
+        if ObjectUrl::is_url(place) {
+            let url = ObjectUrl::parse(place).map_err(|error| error.to_string())?;
+            return bucket::put(self, &url.join(&self.name));
+        }
+        let (to, new) = (Path::new(place).join(&self.name), Path::new(place));
+        let new = new.join(format!(".{}.new", self.name));
+        let copied = self.copy_into(&new);
+        let copied = copied.and_then(|()| fs::rename(&new, &to));
+        copied.map_err(|error| {
+            let _ = fs::remove_dir_all(&new);
+            format!(
+                "the package {} cannot be copied to {place}: {error}; choose another folder with --staging-bucket",
+                self.folder.display()
+            )
+        })?;
+        Ok(to.display().to_string())
+    }
+
+    fn copy_into(&self, new: &Path) -> std::io::Result<()> {
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(new)?;
+        for entry in &self.entries {
+            let to = new.join(&entry.path);
+            match &entry.kind {
+                Kind::Folder => fs::create_dir(&to)?,
+                Kind::File { .. } => {
+                    fs::copy(self.folder.join(&entry.path), &to)?;
+                }
+                Kind::LinkWithin(target) | Kind::LinkOut(target) => symlink(target, &to)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The folder of a package that a job names: as it is, or fetched from a bucket into a folder of the job, where it is already after a
+/// supervisor before this one.
+///
+/// # Errors
+/// There is no such folder or no whole package in the bucket, or what is in it is damaged.
+pub fn fetch(named: &str, directory: &Path, into: &Path) -> Result<PathBuf, String> {
+    if ObjectUrl::is_url(named) {
+        let url = ObjectUrl::parse(named).map_err(|error| error.to_string())?;
+        return bucket::get(&url, into);
+    }
+    let folder = directory.join(named);
+    match folder.is_dir() {
+        true => Ok(folder),
+        false => Err(format!(
+            "the package {} is no folder; it was moved or removed since the job was submitted",
+            folder.display()
+        )),
+    }
+}
+
+/// Whether a path stays in the folder that it is joined to.
+pub(crate) fn stays_within(path: &Path) -> bool {
+    let plain = |part: Component<'_>| matches!(part, Component::Normal(_));
+    path.components().next().is_some() && path.components().all(plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Scratch;
+
+    fn write(path: &Path, text: &str) {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    #[test]
+    fn a_copy_has_what_was_there_then() {
+        let scratch = Scratch::new("package");
+        let folder = scratch.0.join("code/trainer");
+        write(&folder.join("task.py"), "one");
+        write(&folder.join("deep/er/data.csv"), "1,2");
+        write(&folder.join("__pycache__/task.pyc"), "x");
+        write(&folder.join(".git/HEAD"), "x");
+        write(&scratch.0.join("outside"), "far");
+        fs::create_dir(folder.join("empty")).unwrap();
+        symlink("task.py", folder.join("main.py")).unwrap();
+        symlink("../../outside", folder.join("data")).unwrap();
+        fs::set_permissions(folder.join("task.py"), fs::Permissions::from_mode(0o755)).unwrap();
+        let package = Package::read(&folder).unwrap();
+        assert_eq!(package.size(), (2, 6));
+        let place = scratch.0.join("staging/job-1");
+        let copy = package.copy_to(&place.display().to_string()).unwrap();
+        write(&folder.join("task.py"), "two");
+        let copy = fetch(&copy, Path::new("/"), &scratch.0.join("unused")).unwrap();
+        assert_eq!(copy, place.join("trainer"));
+        let text = |name: &str| fs::read_to_string(copy.join(name)).unwrap();
+        assert_eq!(
+            (text("task.py"), text("deep/er/data.csv")),
+            ("one".into(), "1,2".into())
+        );
+        assert_eq!(
+            (text("main.py"), text("data")),
+            ("one".into(), "far".into())
+        );
+        assert!(copy.join("empty").is_dir() && !copy.join("__pycache__").exists());
+        assert!(!copy.join(".git").exists());
+        let mode = fs::metadata(copy.join("task.py")).unwrap().permissions();
+        assert_eq!(mode.mode() & 0o777, 0o755);
+        // Nothing is left of the name under which it was made.
+        assert_eq!(fs::read_dir(&place).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_is_no_package_is_refused() {
+        let scratch = Scratch::new("no-package");
+        write(&scratch.0.join("file.tar.gz"), "x");
+        let error = Package::read(&scratch.0.join("file.tar.gz")).unwrap_err();
+        assert!(error.contains("unpack an archive first"), "{error}");
+        let error = Package::read(&scratch.0.join("none")).unwrap_err();
+        assert!(error.contains("No such file"), "{error}");
+        let big = scratch.0.join("big");
+        fs::create_dir(&big).unwrap();
+        let file = fs::File::create(big.join("data")).unwrap();
+        file.set_len(MOST_BYTES + 1).unwrap();
+        let error = Package::read(&big).unwrap_err();
+        assert!(error.contains("1 files and 1"), "{error}");
+        fs::remove_file(big.join("data")).unwrap();
+        symlink("nowhere", big.join("link")).unwrap();
+        let error = Package::read(&big).unwrap_err();
+        assert!(error.contains("big/link: No such file"), "{error}");
+        let error = fetch("gone", &scratch.0, &scratch.0).unwrap_err();
+        assert!(error.contains("gone is no folder"), "{error}");
+    }
+
+    #[test]
+    fn names_in_a_package_stay_in_it() {
+        for (path, stays) in [
+            ("a/b.py", true),
+            ("../a", false),
+            ("a/../../b", false),
+            ("/etc/passwd", false),
+            ("", false),
+            (".", false),
+        ] {
+            assert_eq!(stays_within(Path::new(path)), stays, "{path}");
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! What a job keeps in buckets: its package comes from there before the tasks start, its results and logs go there while they run.
+//!
+//! A process of its own does it, with the variables and secrets of the job's tasks: so it asks the bucket as they do. When the process that
+//! runs the job ends, however that ends, it copies what is left and ends, too.
+
+mod results;
+
+use std::fs::OpenOptions;
+use std::io::{self, BufRead, BufReader, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use phalanx_store::ObjectUrl;
+
+use crate::executor::{Job, RunEnd, Stop, task_secrets};
+use crate::lifecycle::Life;
+use crate::package;
+use crate::spec::{JobName, Spec};
+use crate::store::Store;
+use crate::supervise::{job_dir, prepare};
+use results::Results;
+pub(crate) use results::{CHECKPOINT, FOLDER};
+
+/// The hidden command that runs [`transfer`].
+pub const TRANSFER: &str = "transfer";
+
+/// How long a package and earlier results may take to come.
+const MOST_BEFORE: Duration = Duration::from_secs(6 * 3600);
+/// How long the last results may take to go.
+const MOST_AFTER: Duration = Duration::from_secs(3600);
+/// How long they may take where the job was cancelled.
+const MOST_AFTER_STOP: Duration = Duration::from_secs(60);
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// How often it is looked for new results.
+const COPY_EVERY: Duration = Duration::from_secs(5);
+/// What it says when tasks may start.
+const READY: &str = "ready";
+const LOCK: &str = "transfer.lock";
+
+/// The process, as the job's supervisor has it.
+pub(crate) struct Transfer {
+    process: Child,
+    input: Option<ChildStdin>,
+    said: Receiver<String>,
+    last: String,
+}
+
+impl Transfer {
+    /// Starts it for a job that keeps anything in a bucket, and waits until the tasks may start.
+    ///
+    /// # Errors
+    /// How the job ends where its package or its results did not come, or it was cancelled before they had.
+    pub(crate) fn start(
+        job: &Job,
+        life: &Life,
+        spec: &Spec,
+        stop: &dyn Fn() -> Option<Stop>,
+    ) -> Result<Option<Self>, RunEnd> {
+        if !is_needed(life, spec) {
+            return Ok(None);
+        }
+        let mut transfer = Self::spawn(job, life, spec).map_err(RunEnd::Refused)?;
+        let since = Instant::now();
+        loop {
+            match transfer.said.recv_timeout(LOOK_EVERY) {
+                Ok(line) if line == READY => return Ok(Some(transfer)),
+                Ok(line) => transfer.last = line,
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(RunEnd::Refused(transfer.last.clone()));
+                }
+                Err(RecvTimeoutError::Timeout) if stop().is_some() => return Err(RunEnd::Stopped),
+                Err(RecvTimeoutError::Timeout) if since.elapsed() < MOST_BEFORE => {}
+                Err(RecvTimeoutError::Timeout) => {
+                    let hours = MOST_BEFORE.as_secs() / 3600;
+                    return Err(RunEnd::Refused(format!(
+                        "what the job keeps in a bucket did not come within {hours} hours"
+                    )));
+                }
+            }
+        }
+    }
+
+    fn spawn(job: &Job, life: &Life, spec: &Spec) -> Result<Self, String> {
+        let wrong =
+            |error: io::Error| format!("the process that copies cannot be started: {error}");
+        let mut variables = life.job.environment.clone();
+        variables.extend(spec.ours.env.clone());
+        variables.extend(task_secrets(spec, &life.job.directory)?);
+        let mut process = Command::new(std::env::current_exe().map_err(wrong)?)
+            .arg("--root")
+            .arg(job.root())
+            .args([TRANSFER, life.job.name.as_str()])
+            .env_clear()
+            .envs(variables)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(wrong)?;
+        let (send, said) = channel();
+        let output = process.stdout.take();
+        let input = process.stdin.take();
+        let mut transfer = Self {
+            process,
+            input,
+            said,
+            last: "the process that copies was killed".to_owned(),
+        };
+        let read = move || {
+            let lines = output
+                .into_iter()
+                .flat_map(|output| BufReader::new(output).lines());
+            let _ = lines
+                .map_while(Result::ok)
+                .try_for_each(|line| send.send(line));
+        };
+        let reader = thread::Builder::new().name("transfer".to_owned());
+        if let Err(error) = reader.spawn(read) {
+            transfer.input = None;
+            return Err(wrong(error));
+        }
+        Ok(transfer)
+    }
+
+    /// Has it copy what is left. A job whose results have not arrived has not succeeded.
+    pub(crate) fn finish(mut self, end: RunEnd) -> RunEnd {
+        self.input = None;
+        let most = match end {
+            RunEnd::Stopped => MOST_AFTER_STOP,
+            _ => MOST_AFTER,
+        };
+        let until = Instant::now() + most;
+        let why = loop {
+            let left = until.saturating_duration_since(Instant::now());
+            match self.said.recv_timeout(left) {
+                Ok(line) => self.last = line,
+                Err(RecvTimeoutError::Timeout) => {
+                    break Some(format!("they took longer than {} s", most.as_secs()));
+                }
+                Err(RecvTimeoutError::Disconnected) => {
+                    let well = self.process.wait().is_ok_and(|status| status.success());
+                    break (!well).then(|| self.last.clone());
+                }
+            }
+        };
+        match (why, end) {
+            (Some(why), RunEnd::Succeeded) => RunEnd::Refused(format!(
+                "the tasks succeeded, and their results did not reach jobDir: {why}; they are in `results` in the job's folder"
+            )),
+            (_, end) => end,
+        }
+    }
+}
+
+impl Drop for Transfer {
+    fn drop(&mut self) {
+        self.input = None;
+        // Where it has ended these do nothing.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn is_needed(life: &Life, spec: &Spec) -> bool {
+    let is_url = |text: &String| ObjectUrl::is_url(text);
+    let results = is_url(&job_dir(life, spec)) && cfg!(feature = "cloud");
+    results || spec.package.as_ref().is_some_and(is_url)
+}
+
+/// Brings what a job has in buckets, says `ready`, and copies its results until `until` ends; then once more.
+///
+/// # Errors
+/// What did not come or go, and why.
+pub fn transfer(
+    store: &Store,
+    name: &JobName,
+    until: impl Read + Send + 'static,
+    say: &dyn Fn(&str),
+) -> Result<(), String> {
+    let life = store.load(name).map_err(|error| error.to_string())?.life;
+    let (spec, _) = prepare(&life)?;
+    let folder = store.folder(name);
+    let _held = hold(&folder)?;
+    if let Some(package) = &spec.package {
+        package::fetch(package, &life.job.directory, &folder.join("package"))?;
+    }
+    let url = job_dir(&life, &spec);
+    let mut results = match ObjectUrl::is_url(&url) && cfg!(feature = "cloud") {
+        true => Some(Results::open(&url, name, &folder)?),
+        false => None,
+    };
+    if let Some(results) = &results {
+        results.restore()?;
+    }
+    say(READY);
+    let (send, ended) = channel::<()>();
+    let mut until = until;
+    let read = move || {
+        let _ = io::copy(&mut until, &mut io::sink());
+        drop(send);
+    };
+    let reader = thread::Builder::new().name("input".to_owned()).spawn(read);
+    reader.map_err(|error| format!("this machine starts no thread: {error}"))?;
+    while ended.recv_timeout(COPY_EVERY) == Err(RecvTimeoutError::Timeout) {
+        if let Some(results) = &mut results
+            && let Err(why) = results.copy_changed()
+        {
+            say(&why);
+        }
+    }
+    results.map_or(Ok(()), |mut results| results.copy_all())
+}
+
+/// Waits until no process before this one copies.
+fn hold(folder: &Path) -> Result<std::fs::File, String> {
+    let path = folder.join(LOCK);
+    let wrong = |error: io::Error| format!("cannot lock {}: {error}", path.display());
+    let mut options = OpenOptions::new();
+    let file = options.write(true).create(true).mode(0o600).open(&path);
+    let file = file.map_err(wrong)?;
+    let since = Instant::now();
+    while let Err(error) = file.try_lock() {
+        match error {
+            std::fs::TryLockError::Error(error) => return Err(wrong(error)),
+            std::fs::TryLockError::WouldBlock if since.elapsed() > MOST_AFTER => {
+                return Err(format!(
+                    "another process copies the results for longer than {} s",
+                    MOST_AFTER.as_secs()
+                ));
+            }
+            std::fs::TryLockError::WouldBlock => thread::sleep(LOOK_EVERY),
+        }
+    }
+    Ok(file)
+}

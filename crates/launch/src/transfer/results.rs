@@ -1,0 +1,210 @@
+//! The results of a job in a bucket: what tasks write into the folder `results` of the job, and their logs, as objects of the same names.
+//!
+//! Checkpoints are not among them: `phalanx train` writes these into the bucket itself, each as a whole. Nothing is removed from the bucket.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
+
+use phalanx_store::{Bucket, Limits, ObjectUrl};
+
+use crate::package::stays_within;
+use crate::spec::JobName;
+
+/// The folder of a job in which its tasks write what goes into the bucket.
+pub(crate) const FOLDER: &str = "results";
+/// Below `jobDir`, where `phalanx train` keeps checkpoints.
+pub(crate) const CHECKPOINT: &str = "checkpoint";
+const LOGS: &str = "logs";
+/// The time between two copies of a file that grows, and how much more each MiB of it takes.
+const PAUSE: Duration = Duration::from_secs(10);
+
+pub(super) struct Results {
+    bucket: Bucket,
+    url: ObjectUrl,
+    job: JobName,
+    /// The job's folder.
+    folder: PathBuf,
+    sent: BTreeMap<PathBuf, Sent>,
+}
+
+/// A file as it was copied last.
+#[derive(Debug, Clone, Copy)]
+struct Sent {
+    size: u64,
+    modified: Option<SystemTime>,
+    at: Instant,
+}
+
+impl Sent {
+    fn is_due(&self, size: u64, modified: Option<SystemTime>) -> bool {
+        let is_other = (self.size, self.modified) != (size, modified);
+        let pause = PAUSE + Duration::from_secs(size >> 20);
+        is_other && self.at.elapsed() >= pause
+    }
+}
+
+impl Results {
+    pub(super) fn open(url: &str, job: &JobName, folder: &Path) -> Result<Self, String> {
+        let text = |error: phalanx_store::StoreError| error.to_string();
+        let url = ObjectUrl::parse(url).map_err(text)?;
+        let limits = Limits::from_env().map_err(text)?;
+        Ok(Self {
+            bucket: Bucket::open(&url, limits).map_err(text)?,
+            url,
+            job: job.clone(),
+            folder: folder.to_owned(),
+            sent: BTreeMap::new(),
+        })
+    }
+
+    /// Brings what a job before this one has left there, but for checkpoints and logs, unless this job has begun before.
+    pub(super) fn restore(&self) -> Result<(), String> {
+        let results = self.folder.join(FOLDER);
+        if results.is_dir() {
+            return Ok(());
+        }
+        let new = self.folder.join(format!(".{FOLDER}.new"));
+        let wrong = |error: std::io::Error| format!("cannot write {}: {error}", new.display());
+        let _ = fs::remove_dir_all(&new);
+        fs::create_dir_all(&new).map_err(wrong)?;
+        let objects = self.bucket.list(&self.url);
+        for object in objects.map_err(|error| error.to_string())? {
+            if !is_result(&object.name) {
+                continue;
+            }
+            let bytes = match object.size {
+                // A range of nothing is refused by some servers.
+                0 => Vec::new(),
+                size => (self.bucket.read(&self.url.join(&object.name), 0, size))
+                    .map_err(|error| error.to_string())?,
+            };
+            let path = new.join(&object.name);
+            let made = path.parent().map_or(Ok(()), fs::create_dir_all);
+            made.and_then(|()| fs::write(&path, bytes)).map_err(wrong)?;
+        }
+        fs::rename(&new, &results).map_err(wrong)
+    }
+
+    /// Copies what has changed, large files less often.
+    pub(super) fn copy_changed(&mut self) -> Result<(), String> {
+        self.copy(Sent::is_due)
+    }
+
+    /// Copies what has changed.
+    pub(super) fn copy_all(&mut self) -> Result<(), String> {
+        self.copy(|sent, size, modified| (sent.size, sent.modified) != (size, modified))
+    }
+
+    fn copy(
+        &mut self,
+        is_due: impl Fn(&Sent, u64, Option<SystemTime>) -> bool,
+    ) -> Result<(), String> {
+        let mut files = Vec::new();
+        files_in(&self.folder.join(FOLDER), "", &mut files);
+        let logs = format!("{LOGS}/{}/", self.job);
+        files_in(&self.folder.join(LOGS), &logs, &mut files);
+        for (path, name) in files {
+            let Ok(found) = fs::metadata(&path) else {
+                continue;
+            };
+            let (size, modified) = (found.len(), found.modified().ok());
+            let sent = self.sent.get(&path);
+            if sent.is_some_and(|sent| !is_due(sent, size, modified)) {
+                continue;
+            }
+            // What is renamed or removed meanwhile is seen at the next look.
+            let Ok(bytes) = fs::read(&path) else { continue };
+            let put = self.bucket.put(&self.url.join(&name), bytes);
+            put.map_err(|error| error.to_string())?;
+            let at = Instant::now();
+            self.sent.insert(path, Sent { size, modified, at });
+        }
+        Ok(())
+    }
+}
+
+/// Whether an object is a result that tasks may need again.
+fn is_result(name: &str) -> bool {
+    let mut parts = name.split('/');
+    let is_log = name.starts_with("logs/");
+    !is_log && parts.all(|part| part != CHECKPOINT) && stays_within(Path::new(name))
+}
+
+/// The files of a folder and those below it, with their names as objects. Hidden ones are left out: locks, and what is being written.
+fn files_in(folder: &Path, prefix: &str, files: &mut Vec<(PathBuf, String)>) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let Some(name) = name.to_str().filter(|name| !name.starts_with('.')) else {
+            continue;
+        };
+        let (path, name) = (entry.path(), format!("{prefix}{name}"));
+        match entry.file_type() {
+            Ok(kind) if kind.is_dir() => files_in(&path, &format!("{name}/"), files),
+            Ok(kind) if kind.is_file() => files.push((path, name)),
+            // A link may lead anywhere.
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Scratch;
+
+    #[test]
+    fn checkpoints_and_logs_are_no_results() {
+        for (name, is) in [
+            ("history.jsonl", true),
+            ("model/weights.safetensors", true),
+            ("3/history.jsonl", true),
+            ("logs.txt", true),
+            ("checkpoint/0000000001-ab/checkpoint.json", false),
+            ("3/checkpoint/0000000001-ab/checkpoint.json", false),
+            ("logs/demo/chief-0.log", false),
+            ("../../token", false),
+        ] {
+            assert_eq!(is_result(name), is, "{name}");
+        }
+    }
+
+    #[test]
+    fn files_have_the_names_of_their_paths_and_hidden_ones_none() {
+        let scratch = Scratch::new("results");
+        let folder = &scratch.0;
+        fs::create_dir_all(folder.join("3/validation")).unwrap();
+        fs::create_dir_all(folder.join(".model.new")).unwrap();
+        for name in [
+            "history.jsonl",
+            ".lock",
+            "3/validation/events",
+            ".model.new/x",
+        ] {
+            fs::write(folder.join(name), "x").unwrap();
+        }
+        std::os::unix::fs::symlink("/etc/passwd", folder.join("link")).unwrap();
+        let mut files = Vec::new();
+        files_in(folder, "", &mut files);
+        let mut names: Vec<String> = files.into_iter().map(|(_, name)| name).collect();
+        names.sort();
+        assert_eq!(names, ["3/validation/events", "history.jsonl"]);
+    }
+
+    #[test]
+    fn a_file_that_grows_is_copied_again_after_a_pause_by_its_size() {
+        let long_ago = Duration::from_secs(15);
+        let at = Instant::now().checked_sub(long_ago).unwrap();
+        let modified = Some(SystemTime::UNIX_EPOCH);
+        let sent = Sent {
+            size: 1,
+            modified,
+            at,
+        };
+        assert!(!sent.is_due(1, modified), "it has not changed");
+        assert!(sent.is_due(2, modified) && sent.is_due(1, None));
+        // 10 s and 3600 s more.
+        assert!(!sent.is_due(3600 << 20, modified));
+    }
+}
