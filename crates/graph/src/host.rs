@@ -70,6 +70,21 @@ impl AlignedBytes {
         }
     }
 
+    /// A copy of bytes.
+    #[must_use]
+    pub fn copied(bytes: &[u8]) -> Self {
+        // Never more than its capacity, so that it stays where it is.
+        let mut storage: Vec<u8> = Vec::with_capacity(bytes.len() + HOST_ALIGNMENT);
+        let start = storage.as_ptr().align_offset(HOST_ALIGNMENT);
+        storage.resize(start, 0);
+        storage.extend_from_slice(bytes);
+        Self {
+            storage,
+            start,
+            len: bytes.len(),
+        }
+    }
+
     /// The bytes, writable.
     #[must_use]
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
@@ -179,9 +194,7 @@ impl HostTensor {
         if shape.checked_byte_len() != Some(bytes.len()) {
             return None;
         }
-        let mut aligned = AlignedBytes::zeroed(bytes.len());
-        aligned.as_mut_slice().copy_from_slice(bytes);
-        Some(Self::from_aligned(shape, aligned))
+        Some(Self::from_aligned(shape, AlignedBytes::copied(bytes)))
     }
 
     /// A tensor over bytes that are already aligned.
@@ -395,6 +408,18 @@ pub(crate) fn write_number(dtype: DType, value: f64, out: &mut [u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn copied_bytes_are_aligned() {
+        for length in [0, 1, 63, 64, 65, 4096] {
+            let bytes: Vec<u8> = (0..length).map(|i| i as u8).collect();
+            let mut copied = AlignedBytes::copied(&bytes);
+            assert_eq!(copied.as_ref(), bytes);
+            let place = copied.as_ref().as_ptr();
+            assert_eq!(place.align_offset(HOST_ALIGNMENT), 0);
+            assert_eq!(copied.as_mut_slice().len(), length);
+        }
+    }
 
     #[test]
     fn rows_share_the_bytes_where_they_are_aligned() {

@@ -74,7 +74,7 @@ impl Connection {
             let leaves = frame.message == Request::Leave;
             let (reply, bytes) = self
                 .handle(&frame.message, frame.bytes)
-                .unwrap_or_else(|error| (refusal(error), Vec::new()));
+                .unwrap_or_else(|error| (refusal(error), Arc::default()));
             if self.wire.send(&reply, &bytes).is_err() || leaves {
                 return;
             }
@@ -114,14 +114,18 @@ impl Connection {
         let _ = self.wire.send(&Reply::Refused { why: line }, &[]);
     }
 
-    fn handle(&mut self, request: &Request, bytes: Vec<u8>) -> Result<Answer, PsError> {
+    fn handle(
+        &mut self,
+        request: &Request,
+        bytes: Vec<u8>,
+    ) -> Result<(Reply, Arc<Vec<u8>>), PsError> {
         if let Request::Hello(hello) = request {
             if !self.has_knocked {
                 return Err(PsError::Protocol(
                     "the first message must be a knock".into(),
                 ));
             }
-            return self.hello(hello).map(|reply| (reply, Vec::new()));
+            return self.hello(hello).map(|reply| (reply, Arc::default()));
         }
         let Some(hello) = &self.hello else {
             return Err(PsError::Protocol(
@@ -133,6 +137,17 @@ impl Connection {
             let mut state = locked(&self.shared.shards);
             return state.handle(worker, request, &bytes, &self.shared.options);
         }
+        let (reply, bytes) = self.of_control((worker, incarnation), request, bytes)?;
+        Ok((reply, Arc::new(bytes)))
+    }
+
+    /// The control's answer to a process of a worker.
+    fn of_control(
+        &self,
+        (worker, incarnation): (usize, u64),
+        request: &Request,
+        bytes: Vec<u8>,
+    ) -> Result<Answer, PsError> {
         let now = self.shared.now();
         let mut state = locked(&self.shared.control);
         let control = known(&mut state)?;

@@ -1,5 +1,7 @@
 //! The state machines of a server with their logs: what changes them is kept before it is answered.
 
+use std::sync::Arc;
+
 use crate::PsError;
 use crate::control::{Control, Results};
 use crate::log::{Durability, Found, Log};
@@ -237,7 +239,7 @@ impl ShardState {
         request: &Request,
         bytes: &[u8],
         options: &ServerOptions,
-    ) -> Result<(Reply, Vec<u8>), PsError> {
+    ) -> Result<(Reply, Arc<Vec<u8>>), PsError> {
         let (changed, reply, answer) = self.change(worker, request, bytes)?;
         if let (true, Some(log)) = (changed, &mut self.log) {
             // Before the reply: what a worker was told of survives.
@@ -246,7 +248,7 @@ impl ShardState {
         self.snapshot_if_due(options)?;
         match request {
             Request::Pull { have, what, .. } => self.pull(*have, what, bytes),
-            _ => Ok((reply, answer)),
+            _ => Ok((reply, Arc::new(answer))),
         }
     }
 
@@ -255,15 +257,15 @@ impl ShardState {
         have: Option<(u64, u64)>,
         what: &str,
         wanted: &[u8],
-    ) -> Result<(Reply, Vec<u8>), PsError> {
+    ) -> Result<(Reply, Arc<Vec<u8>>), PsError> {
         if !self.shards.has_values() {
             let waiting_for = "the first worker, which brings the first values".into();
-            return Ok((Reply::NotYet { waiting_for }, Vec::new()));
+            return Ok((Reply::NotYet { waiting_for }, Arc::default()));
         }
         let (version, revision) = self.shards.stamp();
         let unchanged = have == Some((version, revision));
         let bytes = match unchanged {
-            true => Vec::new(),
+            true => Arc::default(),
             false => self.values.pull(what, wanted).map_err(PsError::Values)?,
         };
         let pulled = Pulled {

@@ -453,15 +453,13 @@ impl std::fmt::Display for FrameProblem {
 /// So many bytes; memory is taken as they come.
 fn read_exactly(input: &mut impl Read, length: u64) -> Result<Vec<u8>, FrameProblem> {
     let mut bytes = Vec::new();
-    let mut left = length;
-    while left > 0 {
-        let step = left.min(CHUNK as u64);
-        let read = input.by_ref().take(step).read_to_end(&mut bytes);
-        match read {
-            Ok(count) if count as u64 == step => left -= step,
-            Ok(_) => return Err(FrameProblem::Io(ErrorKind::UnexpectedEof.into())),
-            Err(error) => return Err(FrameProblem::Io(error)),
-        }
+    while (bytes.len() as u64) < length {
+        let begin = bytes.len();
+        let step = (length - begin as u64).min(CHUNK as u64) as usize;
+        bytes.resize(begin + step, 0);
+        input
+            .read_exact(&mut bytes[begin..])
+            .map_err(FrameProblem::Io)?;
     }
     Ok(bytes)
 }

@@ -1,6 +1,7 @@
 //! What a server does with pushes: each is applied at most once, in one order, which the log keeps.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -18,11 +19,11 @@ pub trait Values: Send {
     /// The description or the bytes are wrong, or the device fails.
     fn create(&mut self, description: &str, bytes: &[u8]) -> Result<(), String>;
 
-    /// The present values, all or what was asked for.
+    /// The present values, all or what was asked for; several workers may be sent the same bytes.
     ///
     /// # Errors
     /// The device fails.
-    fn pull(&mut self, what: &str, wanted: &[u8]) -> Result<Vec<u8>, String>;
+    fn pull(&mut self, what: &str, wanted: &[u8]) -> Result<Arc<Vec<u8>>, String>;
 
     /// The weighted mean of gradients that were pushed: what they are, and the bytes.
     ///

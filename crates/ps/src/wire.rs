@@ -5,7 +5,7 @@
 //! of the collectives are: what they hold can be read, and a stranger between the two can change it, but nobody can join, ask or push.
 
 use std::fmt;
-use std::io::{self, Write};
+use std::io::{self, BufReader, IoSlice, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
@@ -80,7 +80,8 @@ impl Seal {
 
 /// One end of a connection.
 pub(crate) struct Wire {
-    stream: TcpStream,
+    /// A frame without bytes is read at once, and large bytes go where they belong without another copy.
+    stream: BufReader<TcpStream>,
     /// What is sent, and what comes.
     seals: Option<(Seal, Seal)>,
     is_trusted: bool,
@@ -89,7 +90,7 @@ pub(crate) struct Wire {
 impl Wire {
     pub(crate) fn new(stream: TcpStream) -> Self {
         Self {
-            stream,
+            stream: BufReader::new(stream),
             seals: None,
             is_trusted: false,
         }
@@ -97,10 +98,11 @@ impl Wire {
 
     /// Sets how long reads and writes may take.
     pub(crate) fn prepare(&self, read: Duration, write: Duration) -> io::Result<()> {
-        self.stream.set_nonblocking(false)?;
-        self.stream.set_nodelay(true)?;
-        self.stream.set_read_timeout(Some(read))?;
-        self.stream.set_write_timeout(Some(write))
+        let stream = self.stream.get_ref();
+        stream.set_nonblocking(false)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(read))?;
+        stream.set_write_timeout(Some(write))
     }
 
     /// From now on every frame is proved, by the numbers that both sides drew; without a secret none is.
@@ -121,14 +123,12 @@ impl Wire {
 
     pub(crate) fn send(&mut self, message: &impl Serialize, bytes: &[u8]) -> Result<(), PsError> {
         let head = encode_frame(message, bytes)?;
-        let lost = |error: io::Error| PsError::Lost(error.to_string());
-        self.stream.write_all(&head).map_err(lost)?;
-        self.stream.write_all(bytes).map_err(lost)?;
-        if let Some((seal, _)) = &mut self.seals {
-            let proof = seal.of_next(&head, bytes).finalize().into_bytes();
-            self.stream.write_all(&proof).map_err(lost)?;
-        }
-        Ok(())
+        let proof = match &mut self.seals {
+            Some((seal, _)) => seal.of_next(&head, bytes).finalize().into_bytes().to_vec(),
+            None => Vec::new(),
+        };
+        write_all(self.stream.get_ref(), [&head[..], bytes, &proof[..]])
+            .map_err(|error| PsError::Lost(error.to_string()))
     }
 
     /// The next frame; `None` where the other side has ended the connection.
@@ -141,7 +141,7 @@ impl Wire {
         };
         if let Some((_, seal)) = &mut self.seals {
             let mut proof = [0; PROOF];
-            io::Read::read_exact(&mut self.stream, &mut proof).map_err(FrameProblem::Io)?;
+            (self.stream.read_exact(&mut proof)).map_err(FrameProblem::Io)?;
             let expected = seal.of_next(&raw.head, &raw.bytes);
             if expected.verify_slice(&proof).is_err() {
                 return Err(FrameProblem::Unproved);
@@ -149,6 +149,23 @@ impl Wire {
         }
         raw.parse().map(Some)
     }
+}
+
+/// Writes parts one after the other, in as few calls as they fit into: each call may wake the other side.
+fn write_all(mut stream: &TcpStream, parts: [&[u8]; 3]) -> io::Result<()> {
+    let mut slices = parts.map(IoSlice::new);
+    let mut left = &mut slices[..];
+    // Without the parts that have no bytes, of which nothing would be written.
+    IoSlice::advance_slices(&mut left, 0);
+    while !left.is_empty() {
+        match stream.write_vectored(left) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => IoSlice::advance_slices(&mut left, count),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 /// A number that nobody can foresee.

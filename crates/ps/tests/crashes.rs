@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -26,8 +27,8 @@ impl Values for Counts {
         Ok(())
     }
 
-    fn pull(&mut self, _: &str, _: &[u8]) -> Result<Vec<u8>, String> {
-        self.save()
+    fn pull(&mut self, _: &str, _: &[u8]) -> Result<Arc<Vec<u8>>, String> {
+        self.save().map(Arc::new)
     }
 
     fn mean(&mut self, _: &[(Part, &str, &[u8])]) -> Result<(String, Vec<u8>), String> {

@@ -2,6 +2,7 @@
 //! dies at any moment. PHALANX_SIMULATIONS sets how many seeds are tried (1,000 otherwise); PHALANX_SEED tries one.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use phalanx_ps::{
@@ -40,8 +41,8 @@ impl Values for Counts {
         Ok(())
     }
 
-    fn pull(&mut self, _: &str, _: &[u8]) -> Result<Vec<u8>, String> {
-        Ok(Vec::new())
+    fn pull(&mut self, _: &str, _: &[u8]) -> Result<Arc<Vec<u8>>, String> {
+        Ok(Arc::default())
     }
 
     fn mean(&mut self, parts: &[(Part, &str, &[u8])]) -> Result<(String, Vec<u8>), String> {

@@ -3,6 +3,7 @@
 //! PHALANX_SEED tries one.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use phalanx_ps::{Control, ControlSettings, Mode, Part, PushKey, Shards, Task, TaskEnd, Values};
@@ -32,8 +33,8 @@ impl Values for Counts {
         Ok(())
     }
 
-    fn pull(&mut self, _: &str, _: &[u8]) -> Result<Vec<u8>, String> {
-        Ok(Vec::new())
+    fn pull(&mut self, _: &str, _: &[u8]) -> Result<Arc<Vec<u8>>, String> {
+        Ok(Arc::default())
     }
 
     fn mean(&mut self, _: &[(Part, &str, &[u8])]) -> Result<(String, Vec<u8>), String> {

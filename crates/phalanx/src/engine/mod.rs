@@ -278,10 +278,18 @@ impl Engine {
     /// [`Error::Device`]: the computation failed, ran out of memory, or took longer than the deadline.
     pub fn get(&self, buffer: &Buffer, shape: &Shape) -> Result<HostTensor> {
         let mut bytes = AlignedBytes::zeroed(shape.byte_len());
-        buffer
-            .copy_to(bytes.as_mut_slice(), self.0.deadline)
-            .map_err(|error| device_error("read", &shape.to_string(), &error))?;
+        self.read(buffer, shape, bytes.as_mut_slice())?;
         Ok(HostTensor::from_aligned(shape.clone(), bytes))
+    }
+
+    /// Reads a tensor of a known shape into memory of as many bytes, waiting for it.
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get).
+    pub(crate) fn read(&self, buffer: &Buffer, shape: &Shape, bytes: &mut [u8]) -> Result<()> {
+        buffer
+            .copy_to(bytes, self.0.deadline)
+            .map_err(|error| device_error("read", &shape.to_string(), &error))
     }
 }
 

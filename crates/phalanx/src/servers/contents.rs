@@ -150,8 +150,9 @@ impl Held {
 }
 
 /// The bytes of tensors, one after the other.
-pub(crate) fn joined<'a>(tensors: impl IntoIterator<Item = &'a HostTensor>) -> Vec<u8> {
-    let mut bytes = Vec::new();
+pub(crate) fn joined(tensors: &[HostTensor]) -> Vec<u8> {
+    let length = tensors.iter().map(|tensor| tensor.bytes().len()).sum();
+    let mut bytes = Vec::with_capacity(length);
     for tensor in tensors {
         bytes.extend_from_slice(tensor.bytes());
     }

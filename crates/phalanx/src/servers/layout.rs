@@ -170,8 +170,7 @@ impl StateLayout {
     /// The whole values, of the bytes of each server.
     pub(super) fn values(&self, bytes: &[Vec<u8>]) -> Result<(i64, Vec<HostTensor>)> {
         let shapes = self.value_shapes();
-        let zeroed = |shape: &Shape| AlignedBytes::zeroed(shape.byte_len());
-        let mut whole: Vec<AlignedBytes> = shapes.iter().map(zeroed).collect();
+        let mut whole: Vec<Option<AlignedBytes>> = shapes.iter().map(|_| None).collect();
         let mut iterations = 0;
         for (server, bytes) in bytes.iter().enumerate() {
             let mut rest = Rest(bytes);
@@ -183,12 +182,23 @@ impl StateLayout {
                 let variable = self.shards[at].variable;
                 let range = self.range(at, &self.variables[variable].1);
                 let part = rest.take(range.len())?;
-                whole[variable].as_mut_slice()[range].copy_from_slice(part);
+                let (bytes, length) = (&mut whole[variable], shapes[variable].byte_len());
+                if part.len() == length {
+                    *bytes = Some(AlignedBytes::copied(part));
+                    continue;
+                }
+                let bytes = bytes.get_or_insert_with(|| AlignedBytes::zeroed(length));
+                bytes.as_mut_slice()[range].copy_from_slice(part);
             }
         }
-        let tensors = shapes.into_iter().zip(whole);
-        let tensors = tensors.map(|(shape, bytes)| HostTensor::from_aligned(shape, bytes));
-        Ok((iterations, tensors.collect()))
+        let tensor = |(shape, bytes): (Shape, Option<AlignedBytes>)| match bytes {
+            Some(bytes) => HostTensor::from_aligned(shape, bytes),
+            None => HostTensor::zeros(shape),
+        };
+        Ok((
+            iterations,
+            shapes.into_iter().zip(whole).map(tensor).collect(),
+        ))
     }
 
     /// The shapes of the variables; of a table a row that stands for it.
@@ -369,7 +379,8 @@ impl StateLayout {
         pushed: &Pushed<'_>,
     ) -> (GradientSpec, Vec<u8>) {
         let mut spec = GradientSpec::default();
-        let mut bytes = Vec::new();
+        let length = pushed.tensors.iter().map(|tensor| tensor.bytes().len());
+        let mut bytes = Vec::with_capacity(length.sum());
         let (gradients, others) = pushed.tensors.split_at(pushed.connected.len());
         let lists = [
             (pushed.connected, gradients, &mut spec.connected),

@@ -1,5 +1,7 @@
 //! The values of a server on its device, updated by compiled programs of the optimizer.
 
+use std::sync::Arc;
+
 use phalanx_graph::{DType, Graph, HostTensor, Program, Shape, Tensor};
 use phalanx_pjrt::Buffer;
 use phalanx_ps::{Part, Values};
@@ -28,7 +30,7 @@ struct Holding {
     /// Programs that update rows, by table and number of rows.
     row_programs: Vec<((usize, usize), Compiled)>,
     /// The bytes of the values, until an update changes them.
-    pulled: Option<Vec<u8>>,
+    pulled: Option<Arc<Vec<u8>>>,
 }
 
 /// An update, compiled: which arrays of the state its outputs replace.
@@ -72,13 +74,13 @@ impl Values for HeldValues {
         Ok(())
     }
 
-    fn pull(&mut self, what: &str, wanted: &[u8]) -> Answer<Vec<u8>> {
+    fn pull(&mut self, what: &str, wanted: &[u8]) -> Answer<Arc<Vec<u8>>> {
         let (engine, holding) = self.holding()?;
         match what {
             "" => holding.values(engine).map_err(text),
-            "state" => holding.state(engine).map_err(text),
-            "rows" => holding.rows(wanted),
-            "tables" => Ok(holding.changed_rows()),
+            "state" => holding.state(engine).map_err(text).map(Arc::new),
+            "rows" => holding.rows(wanted).map(Arc::new),
+            "tables" => Ok(Arc::new(holding.changed_rows())),
             other => Err(format!("nothing is called `{other}` here")),
         }
     }
@@ -256,11 +258,13 @@ impl Holding {
         store.scattered(&rows.numbers, &after)
     }
 
-    fn values(&mut self, engine: &Engine) -> Result<Vec<u8>> {
-        if self.pulled.is_none() {
-            self.pulled = Some(self.bytes(engine, 1 + self.held.arrays.len())?);
+    fn values(&mut self, engine: &Engine) -> Result<Arc<Vec<u8>>> {
+        if let Some(pulled) = &self.pulled {
+            return Ok(Arc::clone(pulled));
         }
-        Ok(self.pulled.clone().unwrap_or_default())
+        let values = Arc::new(self.bytes(engine, 1 + self.held.arrays.len())?);
+        self.pulled = Some(Arc::clone(&values));
+        Ok(values)
     }
 
     fn state(&self, engine: &Engine) -> Result<Vec<u8>> {
@@ -273,9 +277,15 @@ impl Holding {
                 "the values of this server were lost in an update that failed".into(),
             ));
         }
-        let arrays = self.state.iter().zip(&self.shapes).take(count);
-        let tensors = arrays.map(|(array, shape)| engine.get(array, shape));
-        Ok(joined(&tensors.collect::<Result<Vec<_>>>()?))
+        let shapes = self.shapes.iter().take(count);
+        let mut bytes = vec![0; shapes.clone().map(Shape::byte_len).sum()];
+        let mut rest = &mut bytes[..];
+        for (array, shape) in self.state.iter().zip(shapes) {
+            let (own, others) = std::mem::take(&mut rest).split_at_mut(shape.byte_len());
+            engine.read(array, shape, own)?;
+            rest = others;
+        }
+        Ok(bytes)
     }
 
     fn apply(
