@@ -4,6 +4,7 @@
 
 mod service;
 
+use std::collections::BTreeSet;
 use std::fs;
 
 use serde_json::Value as Json;
@@ -139,5 +140,92 @@ fn tune_prints_the_trials_with_the_best_first() {
     assert!(
         lines[1].ends_with("  3") && lines[1].contains("0.000000"),
         "{table}"
+    );
+}
+
+/// The processors of each of two trials at the same time.
+fn processors_of_two_trials(service: &Service) -> Vec<String> {
+    // Each trial waits for the other, so that neither has the other's place.
+    let script = "touch here$CLOUD_ML_TRIAL_ID
+until [ -e here1 ] && [ -e here2 ]; do sleep 0.1; done
+grep Cpus_allowed_list /proc/self/status > cpus$CLOUD_ML_TRIAL_ID
+echo \"{\\\"loss\\\": 1}\" >> $CLOUD_ML_HP_METRIC_FILE\n";
+    fs::write(service.folder.join("script.sh"), script).unwrap();
+    let search = [
+        "tune",
+        "--name",
+        "demo",
+        "--search",
+        "x=1,2",
+        "--trials",
+        "2",
+        "--parallel",
+        "2",
+    ];
+    service.ok(&[&search[..], &["--metric", "loss", "--", "sh", "script.sh"]].concat());
+    let of = |number: u32| {
+        let text = fs::read_to_string(service.folder.join(format!("cpus{number}"))).unwrap();
+        text.split_whitespace().last().unwrap().to_owned()
+    };
+    (1..=2).map(of).collect()
+}
+
+#[test]
+fn trials_at_the_same_time_have_processors_of_their_own() {
+    let count = std::thread::available_parallelism().unwrap().get();
+    if count < 2 {
+        eprintln!("skipped: this machine has one processor");
+        return;
+    }
+    let service = Service::new("lanes");
+    let lists = processors_of_two_trials(&service);
+    let [one, other] = [numbers(&lists[0]), numbers(&lists[1])];
+    assert!(!one.is_empty() && one.is_disjoint(&other), "{lists:?}");
+}
+
+/// The numbers of a list such as `0-2,5`.
+fn numbers(list: &str) -> BTreeSet<usize> {
+    let range = |part: &str| -> std::ops::RangeInclusive<usize> {
+        let (from, to) = part.split_once('-').unwrap_or((part, part));
+        from.parse().unwrap()..=to.parse().unwrap()
+    };
+    list.split(',').flat_map(range).collect()
+}
+
+#[test]
+fn trials_that_do_not_fit_into_memory_run_one_after_the_other() {
+    let service = Service::new("memory");
+    // No two can be there: each takes most of what there is, whatever machine this is.
+    let text = fs::read_to_string("/proc/meminfo").unwrap();
+    let all: u64 = text.split_whitespace().nth(1).unwrap().parse().unwrap();
+    let keys = format!("phalanx: {{memory: {}KiB}}\n", all / 4 * 3);
+    fs::write(service.folder.join("memory.yaml"), keys).unwrap();
+    // A trial that finds another in its place says so for ever.
+    let script = "mkdir alone || touch together; sleep 0.3
+[ -e alone ] && rmdir alone
+echo \"{\\\"loss\\\": 1}\" >> $CLOUD_ML_HP_METRIC_FILE\n";
+    fs::write(service.folder.join("script.sh"), script).unwrap();
+    let search = [
+        "tune",
+        "--config",
+        "memory.yaml",
+        "--search",
+        "x=1,2,3,4",
+        "--trials",
+        "4",
+        "--parallel",
+        "4",
+    ];
+    let output =
+        service.run(&[&search[..], &["--metric", "loss", "--", "sh", "script.sh"]].concat());
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert!(
+        said.contains("1 of 4 trials run at the same time"),
+        "{said}"
+    );
+    assert!(
+        !service.folder.join("together").exists(),
+        "two trials ran at the same time"
     );
 }

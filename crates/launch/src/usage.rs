@@ -155,6 +155,17 @@ pub fn usage(folder: &Path) -> Vec<Curve> {
     lines.into_iter().map(curve).collect()
 }
 
+/// The bytes of memory of this machine.
+#[must_use]
+pub fn machine_memory() -> Option<u64> {
+    let text = fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kilobytes << 10)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

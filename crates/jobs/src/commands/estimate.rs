@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use phalanx_cluster::TaskKind;
 use phalanx_launch::executor::phalanx;
 use phalanx_launch::spec::{ExecutorKind, Plan, Program, Role, Spec, bytes};
+use phalanx_launch::usage::machine_memory;
 use serde_json::{Value as Json, json};
 
 use super::prices::Prices;
-use crate::daemon::memory;
 
 /// How long `phalanx estimate` or some measured steps may take.
 const WITHIN: Duration = Duration::from_secs(300);
@@ -124,12 +124,9 @@ impl Training<'_> {
         let (Some((step, by)), Some(steps)) = (step, steps) else {
             return Ok(estimate);
         };
-        let (in_turn, trials) = self.spec.hyperparameters.as_ref().map_or((1, 1), |search| {
-            (
-                search.max_trials.div_ceil(search.max_parallel),
-                search.max_trials,
-            )
-        });
+        let search = self.spec.hyperparameters.as_ref();
+        let trials = search.map_or(1, |search| search.max_trials);
+        let in_turn = trials.div_ceil(self.at_once());
         let seconds = step * steps as f64;
         estimate["stepSeconds"] = json!(step);
         estimate["seconds"] = json!(seconds * in_turn as f64);
@@ -174,12 +171,14 @@ impl Training<'_> {
             let machine = role.machine.as_ref().map(|machine| machine.memory);
             return of_gpu.or(self.spec.ours.memory).or(machine);
         }
-        let parallel = self
-            .spec
-            .hyperparameters
-            .as_ref()
-            .map_or(1, |search| search.max_parallel);
-        memory().map(|all| all / (self.plan.workers().max(1) * parallel.max(1)) as u64)
+        let workers = self.plan.workers().max(1);
+        machine_memory().map(|all| all / (workers * self.at_once()) as u64)
+    }
+
+    /// How many trials run at the same time.
+    fn at_once(&self) -> usize {
+        let memory = machine_memory().unwrap_or(u64::MAX);
+        self.plan.trials_at_once(self.spec, memory)
     }
 
     /// Seconds of a step, timed in one process: on this machine workers share what it has.

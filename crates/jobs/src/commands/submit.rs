@@ -2,7 +2,8 @@
 
 use std::process::ExitCode;
 
-use phalanx_launch::spec::{Plan, Source, Spec};
+use phalanx_launch::spec::{Plan, Source, Spec, bytes};
+use phalanx_launch::usage::machine_memory;
 use serde_json::{Value as Json, json};
 
 use super::package::Upload;
@@ -70,10 +71,10 @@ impl Request {
         let upload = Upload::of(context, job, args, &spec)?;
         let package = upload.as_ref().map(|upload| upload.folder().to_owned());
         let package = package.or_else(|| spec.package.as_ref().map(|name| directory.join(name)));
-        dry_run::check_files(plan, &directory, package.as_deref())?;
-        for notice in &spec.notices {
+        for notice in spec.notices.iter().chain(&fewer_trials(&spec, &plan)) {
             eprintln!("note: {notice}");
         }
+        dry_run::check_files(plan, &directory, package.as_deref())?;
         let mut body = source.to_json();
         body["jobId"] = json!(job);
         if !body["phalanx"].is_object() {
@@ -96,6 +97,21 @@ impl Request {
         upload.send()?;
         client.create(&self.body).inspect_err(|_| upload.remove())
     }
+}
+
+/// A notice where this machine has not the memory for all trials that are to run at the same time.
+fn fewer_trials(spec: &Spec, plan: &Plan) -> Option<String> {
+    let most = spec.hyperparameters.as_ref()?.max_parallel;
+    let all = machine_memory()?;
+    let fits = plan.trials_at_once(spec, all);
+    let is_fewer = fits < plan.trials_at_once(spec, u64::MAX);
+    is_fewer.then(|| {
+        format!(
+            "{fits} of {most} trials run at the same time: each is to have phalanx.memory for {} tasks, and this machine has {}",
+            plan.tasks.len(),
+            bytes(all)
+        )
+    })
 }
 
 /// Starts a search and follows it: a line for each trial, then all of them.

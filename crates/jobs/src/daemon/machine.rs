@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use phalanx_launch::spec::{ExecutorKind, Plan, Spec};
+use phalanx_launch::usage::machine_memory;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde::{Deserialize, Serialize};
 
@@ -37,11 +38,18 @@ const SHARE: &str = "share.json";
 impl Machine {
     /// This machine, or one with another number of processors.
     pub(super) fn this(cpus: Option<u32>) -> Self {
-        let count = std::thread::available_parallelism().map_or(1, usize::from);
-        let count = cpus.map_or(count, |cpus| cpus as usize);
+        let allowed = sched_getaffinity(None).ok();
+        let is_allowed = |cpu: &usize| allowed.is_none_or(|set| set.is_set(*cpu));
+        let there: Vec<usize> = match allowed {
+            Some(_) => (0..CpuSet::MAX_CPU).filter(is_allowed).collect(),
+            None => vec![0],
+        };
+        let count = cpus.map_or(there.len(), |cpus| cpus as usize);
+        // As many more as were asked for: they count, and nothing is kept to them.
+        let more = CpuSet::MAX_CPU..;
         Self {
-            cpus: (0..count).collect(),
-            memory: memory().unwrap_or(u64::MAX),
+            cpus: there.into_iter().chain(more).take(count).collect(),
+            memory: machine_memory().unwrap_or(u64::MAX),
         }
     }
 
@@ -50,10 +58,7 @@ impl Machine {
         if spec.ours.executor != ExecutorKind::Local {
             return Wanted { cpus: 0, memory: 0 };
         }
-        let parallel = spec
-            .hyperparameters
-            .as_ref()
-            .map_or(1, |search| search.max_parallel);
+        let parallel = plan.trials_at_once(spec, self.memory);
         let cpus: usize = plan
             .tasks
             .iter()
@@ -117,18 +122,10 @@ impl Share {
     }
 }
 
-/// The bytes of memory of this machine.
-pub(crate) fn memory() -> Option<u64> {
-    let text = fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix("MemTotal:"))?;
-    let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kilobytes << 10)
-}
-
 #[cfg(test)]
 mod tests {
+    use phalanx_launch::spec::Source;
+
     use super::*;
 
     #[test]
@@ -153,5 +150,34 @@ mod tests {
             .unwrap();
         assert_eq!(second.cpus, BTreeSet::from([3]));
         assert_eq!(machine.share(wanted(1, 0), &[first, second]), None);
+    }
+
+    #[test]
+    fn trials_at_the_same_time_are_accounted_and_never_more_than_fit() {
+        let machine = Machine {
+            cpus: (0..8).collect(),
+            memory: 16 << 30,
+        };
+        let wanted = |keys: &str| {
+            let job = format!(
+                "trainingInput: {{args: ['true'], hyperparameters: {{maxTrials: 9, maxParallelTrials: 3, params: [{{parameterName: x, type: DISCRETE, discreteValues: [1]}}]}}}}\nphalanx: {{workers: 2{keys}}}\n"
+            );
+            let spec = Spec::read(&Source::of_file("job", job.as_bytes()).unwrap()).unwrap();
+            let plan = Plan::new(&spec).unwrap();
+            let wanted = machine.wanted(&spec, &plan);
+            (
+                plan.trials_at_once(&spec, machine.memory),
+                wanted.cpus,
+                wanted.memory >> 30,
+            )
+        };
+        assert_eq!(wanted(""), (3, 6, 0));
+        assert_eq!(wanted(", memory: 2GiB"), (3, 6, 12));
+        // Two trials of two tasks fit, a third does not.
+        assert_eq!(wanted(", memory: 4GiB"), (2, 4, 16));
+        assert_eq!(wanted(", memory: 5GiB, cpus: 2"), (1, 4, 10));
+        // One that does not fit runs alone, as a job without a search does.
+        assert_eq!(wanted(", memory: 40GiB"), (1, 2, 16));
+        assert_eq!(wanted(", memory: 40GiB, executor: slurm"), (3, 0, 0));
     }
 }

@@ -13,7 +13,6 @@ mod routes;
 mod stream;
 mod tls;
 
-pub(crate) use machine::memory;
 pub(crate) use routes::submitted;
 
 use std::collections::BTreeMap;

@@ -21,6 +21,17 @@ pub struct RunArgs {
     pub job_dir: Option<String>,
     /// The folder from which they go there, where that is a bucket.
     pub results: Option<String>,
+    /// Which part of the machine the trial has; all of it where this is `None`.
+    pub lane: Option<Lane>,
+}
+
+/// One of the equal parts of a machine, of which each has one trial of a search at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lane {
+    /// Which, from 0.
+    pub number: usize,
+    /// How many there are.
+    pub of: usize,
 }
 
 impl RunArgs {

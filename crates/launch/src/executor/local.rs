@@ -17,7 +17,7 @@ use rustix::thread::CpuSet;
 use super::command::end_containers;
 use super::crew::{Crew, Next};
 use super::recipe::{Recipe, not_started};
-use super::{Run, RunEnd, Stop};
+use super::{Lane, Run, RunEnd, Stop};
 use crate::lifecycle::{Event, FirstFailure, TaskEnd};
 use crate::logs::{Logs, Sink, last_lines};
 use crate::spec::{Program, TaskPlan};
@@ -95,7 +95,11 @@ fn start<'a>(run: &'a Run<'a>) -> Result<Tasks<'a>, String> {
         id,
         recipe,
         crew,
-        cores: launch::processor_shares(run.plan.tasks.len()),
+        cores: cores(
+            run.plan.tasks.len(),
+            run.args.lane,
+            launch::processor_shares,
+        ),
         running: Vec::new(),
         ended: Vec::new(),
         readers: Vec::new(),
@@ -113,6 +117,22 @@ fn start<'a>(run: &'a Run<'a>) -> Result<Tasks<'a>, String> {
         }
     }
     Ok(tasks)
+}
+
+/// The processors of each task: none of them another task's, nor one of another lane. Where there are too few for that, the tasks of a
+/// lane share its processors; empty where there are fewer than lanes, or than tasks without lanes.
+fn cores<T: Clone>(tasks: usize, lane: Option<Lane>, shares: impl Fn(usize) -> Vec<T>) -> Vec<T> {
+    let Some(Lane { number, of }) = lane else {
+        return shares(tasks);
+    };
+    let each = shares(tasks * of);
+    if !each.is_empty() {
+        return each[number * tasks..][..tasks].to_vec();
+    }
+    let lanes = shares(of);
+    lanes
+        .get(number)
+        .map_or_else(Vec::new, |own| vec![own.clone(); tasks])
 }
 
 /// What writes what becomes of the tasks into the log of one of them.
@@ -351,5 +371,57 @@ impl Tasks<'_> {
         for mut running in self.running.drain(..) {
             running.process.kill();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Some processors, divided as the system's are: without shares where there are fewer than these.
+    fn shares(processors: usize) -> impl Fn(usize) -> Vec<Vec<usize>> {
+        move |count| {
+            if processors < count {
+                return Vec::new();
+            }
+            let bound = |at| at * processors / count;
+            (0..count)
+                .map(|at| (bound(at)..bound(at + 1)).collect())
+                .collect()
+        }
+    }
+
+    #[test]
+    fn trials_at_the_same_time_have_processors_of_their_own() {
+        for (processors, tasks, of) in [
+            (8, 1, 2),
+            (8, 2, 3),
+            (6, 2, 3),
+            (5, 2, 2),
+            (4, 3, 2),
+            (3, 2, 3),
+        ] {
+            let lane = |number| cores(tasks, Some(Lane { number, of }), shares(processors));
+            let mut owner = vec![None; processors];
+            for number in 0..of {
+                let own = lane(number);
+                assert_eq!(own.len(), tasks);
+                for cpu in own.into_iter().flatten() {
+                    let before = owner[cpu].replace(number);
+                    assert!(
+                        before.is_none_or(|lane| lane == number),
+                        "{cpu} of {processors}"
+                    );
+                }
+            }
+            assert!(owner.iter().all(Option::is_some), "a processor has no work");
+            let count = |number| owner.iter().filter(|lane| **lane == Some(number)).count();
+            let counts: Vec<usize> = (0..of).map(count).collect();
+            // The shares of tasks differ by one at most, and a lane has as many of them.
+            let (least, most) = (counts.iter().min().unwrap(), counts.iter().max().unwrap());
+            assert!(most - least <= tasks, "{counts:?}");
+        }
+        assert!(cores(1, Some(Lane { number: 2, of: 3 }), shares(2)).is_empty());
+        assert_eq!(cores(2, None, shares(4)), [vec![0, 1], vec![2, 3]]);
     }
 }

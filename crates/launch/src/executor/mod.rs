@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-pub use command::{RunArgs, phalanx, words};
+pub use command::{Lane, RunArgs, phalanx, words};
 pub(crate) use kubernetes::cancel as cancel_in_kubernetes;
 pub use local::GUARD;
 pub use quoted::quoted;

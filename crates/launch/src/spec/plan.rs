@@ -120,6 +120,25 @@ impl Plan {
         self
     }
 
+    /// How many trials of its search run at the same time on a machine with this memory in bytes: no more than fit, where the job itself says
+    /// how much a task takes. What a machine type has is another machine's, and limits nothing here. Without a search 1.
+    #[must_use]
+    pub fn trials_at_once(&self, spec: &Spec, memory: u64) -> usize {
+        let Some(search) = &spec.hyperparameters else {
+            return 1;
+        };
+        let wanted = search.max_parallel.min(search.max_trials).max(1);
+        let each = spec
+            .ours
+            .memory
+            .unwrap_or(0)
+            .saturating_mul(self.tasks.len() as u64);
+        if spec.ours.executor != ExecutorKind::Local || each == 0 {
+            return wanted;
+        }
+        wanted.min((memory / each).max(1) as usize)
+    }
+
     /// The number of a task among the workers, the chief first; `None` for parameter servers and evaluators.
     #[must_use]
     pub fn rank(&self, task: Task) -> Option<usize> {

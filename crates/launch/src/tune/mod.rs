@@ -13,11 +13,12 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::executor::{Job, RunArgs, RunEnd, Stop};
+use crate::executor::{Job, Lane, RunArgs, RunEnd, Stop};
 use crate::lifecycle::{Event, FirstFailure, Trial, TrialState};
 use crate::spec::{Hyperparameters, Plan, Spec};
 use crate::store::now;
 use crate::supervise::{attempts, in_bucket, job_dir, results_folder};
+use crate::usage::machine_memory;
 
 /// How often a running trial's metric is read.
 const READ_EVERY: Duration = Duration::from_millis(500);
@@ -63,10 +64,11 @@ pub(crate) fn search(
         }),
         changed: Condvar::new(),
     };
-    let lanes = search.max_parallel.min(search.max_trials);
+    let of = plan.trials_at_once(spec, machine_memory().unwrap_or(u64::MAX));
     thread::scope(|scope| {
-        for _ in 0..lanes {
-            scope.spawn(|| searching.lane());
+        for number in 0..of {
+            let searching = &searching;
+            scope.spawn(move || searching.run_trials(Lane { number, of }));
         }
     });
     searching.judge()
@@ -105,10 +107,10 @@ impl Searching<'_> {
     }
 
     /// One trial after another.
-    fn lane(&self) {
+    fn run_trials(&self, lane: Lane) {
         while (self.stop)().is_none() {
             let Some(trial) = self.begin() else { return };
-            let ended = self.run(trial);
+            let ended = self.run(trial, lane);
             let mut board = self.board();
             put(&mut board.trials, ended);
             drop(board);
@@ -158,12 +160,13 @@ impl Searching<'_> {
         Some(trial)
     }
 
-    fn run(&self, mut trial: Trial) -> Trial {
+    fn run(&self, mut trial: Trial, lane: Lane) -> Trial {
         let args = RunArgs {
             trial: Some(trial.number),
             values: trial.values.clone().into_iter().collect(),
             job_dir: Some(format!("{}/{}", self.folder, trial.number)),
             results: (self.in_bucket).then(|| self.local(trial.number).display().to_string()),
+            lane: Some(lane),
         };
         let watch = Watch {
             searching: self,
