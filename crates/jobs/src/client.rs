@@ -27,7 +27,21 @@ pub(crate) struct Client {
 }
 
 /// The folder of all jobs.
-pub(crate) fn root(given: Option<&Path>) -> PathBuf {
+///
+/// # Errors
+/// Its path is not in UTF-8: descriptions of jobs have it.
+pub(crate) fn root(given: Option<&Path>) -> Result<PathBuf, Failure> {
+    let root = found_root(given);
+    if root.to_str().is_some() {
+        return Ok(root);
+    }
+    Err(Failure::usage(format!(
+        "the path of the folder of all jobs, {:?}, is not in UTF-8; name another with --root or PHALANX_JOBS_DIR",
+        root.to_string_lossy()
+    )))
+}
+
+fn found_root(given: Option<&Path>) -> PathBuf {
     let variable = |name| {
         std::env::var_os(name)
             .filter(|value| !value.is_empty())

@@ -1,4 +1,4 @@
-//! The dashboard in a browser: what tasks write is shown and never run. Only where PHALANX_TEST_BROWSER names a Chromium.
+//! The dashboard in a browser: what tasks write is shown and never run. Only where PHALANX_TEST_BROWSER names a Chromium, or chromium-headless-shell is in PATH.
 
 #![cfg(target_os = "linux")]
 
@@ -55,7 +55,9 @@ fn strings(address: &str) -> Vec<String> {
 fn what_tasks_write_is_shown_and_never_run() {
     let service = Service::new("browser");
     let Some(mut browser) = Browser::start(&service.folder.join("browser")) else {
-        eprintln!("skipped: name a Chromium in PHALANX_TEST_BROWSER");
+        eprintln!(
+            "skipped: install chromium-headless-shell, or name a Chromium in PHALANX_TEST_BROWSER"
+        );
         return;
     };
     // The mark is seen where a script does run.

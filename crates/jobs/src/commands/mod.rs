@@ -56,7 +56,7 @@ type Done = Result<ExitCode, Failure>;
 /// Runs what was typed.
 pub(crate) fn run(args: Args) -> Done {
     let context = Context {
-        root: root(args.root.as_deref()),
+        root: root(args.root.as_deref())?,
         ca: args
             .ca
             .or_else(|| std::env::var_os(trust::VARIABLE).map(PathBuf::from)),

@@ -68,6 +68,12 @@ impl Request {
             .directory
             .as_ref()
             .map_or(directory.clone(), |given| directory.join(given));
+        if directory.to_str().is_none() {
+            return Err(Failure::usage(format!(
+                "the folder from which the job is submitted, {:?}, has a path that is not in UTF-8, as paths of jobs are; submit it from another",
+                directory.to_string_lossy()
+            )));
+        }
         let upload = Upload::of(context, job, args, &spec)?;
         let package = upload.as_ref().map(|upload| upload.folder().to_owned());
         let package = package.or_else(|| spec.package.as_ref().map(|name| directory.join(name)));

@@ -202,6 +202,7 @@ fn token(root: &Path) -> io::Result<String> {
 fn announce(root: &Path, address: SocketAddr, args: &ServeArgs) -> io::Result<()> {
     let certificate = args.tls_certificate.as_ref().map(std::path::absolute);
     let certificate = certificate.transpose()?;
+    let certificate = certificate.map(|path| path.display().to_string());
     let named = args.host.first().filter(|_| certificate.is_some());
     let address = match named {
         Some(host) if host.contains(':') => host.clone(),
