@@ -37,6 +37,7 @@ fn main() -> ExitCode {
 struct Plan {
     model: String,
     mode: Mode,
+    overlap: bool,
     workers: usize,
     servers: usize,
     batch: usize,
@@ -56,6 +57,7 @@ impl Plan {
                 Some("sync") => Mode::Sync { backup_workers },
                 other => return Err(format!("`mode` is {other:?}, expected async or sync").into()),
             },
+            overlap: value["overlap"].as_bool().unwrap_or(false),
             workers: number("workers", 2) as usize,
             servers: number("servers", 1) as usize,
             batch: number("batch", 128) as usize,
@@ -82,6 +84,10 @@ fn run() -> Result<(), Box<dyn Error>> {
     };
     let begun = UNIX_EPOCH + Duration::from_secs_f64(begun.parse()?);
     let options = ParameterServerOptions::new().mode(plan.mode);
+    let options = match plan.overlap {
+        true => options.overlap(),
+        false => options,
+    };
     let engine = Engine::new(&EngineOptions::default())?;
     let Some(strategy) = ParameterServerStrategy::from_env_with(&engine, &options)? else {
         return Ok(());

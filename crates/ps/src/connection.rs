@@ -160,7 +160,11 @@ impl Connection {
             return Ok((Reply::Failed { who, why }, Vec::new()));
         }
         match request {
-            Request::Next { phase, within_ms } => self.next(state, worker, phase, *within_ms),
+            Request::Next {
+                phase,
+                within_ms,
+                has,
+            } => self.next(state, worker, (phase, has), *within_ms),
             Request::Get { key, within_ms } => self.get(state, key, *within_ms),
             Request::Take { within_ms } => self.take(state, worker, *within_ms),
             Request::Ends { within_ms } => self.ends(state, *within_ms),
@@ -228,11 +232,11 @@ impl Connection {
         &self,
         state: MutexGuard<'_, ControlState>,
         worker: usize,
-        phase: &str,
+        (phase, has): (&str, &[u64]),
         within_ms: u64,
     ) -> Result<Answer, PsError> {
         self.wait_for(state, within_ms, |control, is_over| {
-            let grant = control.next(self.shared.now(), worker, phase)?;
+            let grant = control.next(self.shared.now(), worker, phase, has)?;
             let waits = matches!(grant, Grant::Wait { .. }) && !is_over;
             Ok((!waits).then(|| (Reply::Grant(Box::new(grant)), Vec::new())))
         })

@@ -448,11 +448,17 @@ impl Control {
         Ok(())
     }
 
-    /// What a worker is to do in a phase that it has entered.
+    /// What a worker is to do in a phase that it has entered, beside the pieces of work that it has and has not done.
     ///
     /// # Errors
     /// The first worker has ended without it.
-    pub fn next(&mut self, now: Duration, worker: usize, name: &str) -> Result<Grant, PsError> {
+    pub fn next(
+        &mut self,
+        now: Duration,
+        worker: usize,
+        name: &str,
+        has: &[u64],
+    ) -> Result<Grant, PsError> {
         let (version, commit) = (self.version, self.commit.clone());
         let unknown = || PsError::User(format!("nobody has entered the phase `{name}`"));
         let Some(phase) = self.phases.get(name) else {
@@ -472,13 +478,13 @@ impl Control {
                 ..phase.results.clone()
             }));
         }
-        let ahead_of = self.ahead_of(worker, phase.kind);
+        let ahead_of = self.ahead_of(worker, phase.kind, has.len() as u64);
         let others: BTreeMap<usize, bool> = (0..self.settings.workers)
             .map(|other| (other, self.is_expected(now, other)))
             .collect();
         let phase = self.phases.get_mut(name).ok_or_else(unknown)?;
         let piece = match phase.parts.is_empty() {
-            true => phase.next_item(now, worker, &ahead_of),
+            true => phase.next_item(now, worker, has, &ahead_of),
             false => phase.next_part(worker, &others),
         };
         Ok(match piece {
@@ -506,8 +512,8 @@ impl Control {
         }
     }
 
-    /// The workers that one must wait for since it is too far ahead of them.
-    fn ahead_of(&self, worker: usize, kind: PhaseKind) -> Vec<usize> {
+    /// The workers that one must wait for since it is too far ahead of them, or will be when it has done what it has.
+    fn ahead_of(&self, worker: usize, kind: PhaseKind, has: u64) -> Vec<usize> {
         let Mode::BoundedStaleness { steps } = self.settings.mode else {
             return Vec::new();
         };
@@ -516,7 +522,7 @@ impl Control {
         }
         let clock = |worker: &usize| self.clocks.get(worker).copied().unwrap_or(0);
         let there = self.members.iter().filter(|(_, member)| member.is_there);
-        let behind = there.filter(|(other, _)| clock(other) + steps < clock(&worker));
+        let behind = there.filter(|(other, _)| clock(other) + steps < clock(&worker) + has);
         behind.map(|(other, _)| *other).collect()
     }
 

@@ -383,7 +383,7 @@ mod tests {
             let put = Request::Put { key: phase.clone() };
             self.say(0, &put, vec![epoch as u8; 3]);
             for worker in (0..3).cycle().take(3 * rounds) {
-                let grant = self.control().next(Duration::ZERO, worker, &phase);
+                let grant = self.control().next(Duration::ZERO, worker, &phase, &[]);
                 let Grant::Work(work) = grant.unwrap() else {
                     continue;
                 };

@@ -101,6 +101,9 @@ pub enum Request {
         phase: String,
         /// How long I wait, in milliseconds.
         within_ms: u64,
+        /// The pieces of work that I have and have not done.
+        #[serde(default)]
+        has: Vec<u64>,
     },
     /// A piece of work is done; its results are the bytes: numbers that are added up, or an item's own.
     Done {

@@ -120,20 +120,25 @@ impl PhaseState {
         &mut self,
         now: Duration,
         worker: usize,
+        has: &[u64],
         ahead_of: &[usize],
     ) -> Result<(u64, usize), (Vec<usize>, String)> {
+        let has = self.take_note(now, worker, has);
         if !ahead_of.is_empty() {
             // What it was given goes to the others, who may have nothing else to do.
-            self.given.retain(|_, (by, _)| *by != worker);
+            (self.given).retain(|item, (by, _)| *by != worker || has.contains(item));
             let why = "they are the slowest, and this worker is as far ahead as it may be";
             return Err((ahead_of.to_vec(), why.into()));
         }
-        let own = self.given.iter().find(|(_, (by, _))| *by == worker);
+        let mut own = self.given.iter();
+        let own = own.find(|(item, (by, _))| *by == worker && !has.contains(item));
         if let Some((&item, _)) = own {
             // The answer was lost.
             return Ok((item, 0));
         }
-        let is_free = |item: &u64| !self.done.contains(item) && !self.given.contains_key(item);
+        let is_free = |item: &u64| {
+            !(self.done.contains(item) || self.given.contains_key(item) || has.contains(item))
+        };
         let lost = (self.done_below..self.next).find(is_free);
         let item = lost.or((self.next < self.end).then_some(self.next));
         let Some(item) = item else {
@@ -143,6 +148,19 @@ impl PhaseState {
         self.next = self.next.max(item + 1);
         self.given.insert(item, (worker, now));
         Ok((item, 0))
+    }
+
+    /// The items that a worker has: given to it, also where that was forgotten in a restart.
+    fn take_note(&mut self, now: Duration, worker: usize, has: &[u64]) -> Vec<u64> {
+        let items = has.iter().filter_map(|work| self.item_of(*work));
+        let items: Vec<u64> = items.map(|(item, _)| item).collect();
+        for &item in &items {
+            if item >= self.done_below && item < self.end && !self.done.contains(&item) {
+                self.given.entry(item).or_insert((worker, now));
+                self.next = self.next.max(item + 1);
+            }
+        }
+        items
     }
 
     /// A part of the step that is under way: a worker's own, or of a worker that is not there.

@@ -140,6 +140,8 @@ impl Server {
 struct Worker {
     incarnation: u64,
     work: Option<(String, Work, usize)>,
+    /// What it has been given beside that.
+    ahead: Option<(String, Work)>,
     /// The time at which it is there again.
     back: u64,
 }
@@ -165,6 +167,8 @@ impl Epoch {
 struct World {
     random: Random,
     mode: Mode,
+    /// Whether workers ask for work while they have some.
+    overlaps: bool,
     now: u64,
     control: Control,
     control_log: Vec<(usize, String, Kept)>,
@@ -195,9 +199,11 @@ impl World {
         let worker = |_| Worker {
             incarnation: 0,
             work: None,
+            ahead: None,
             back: 0,
         };
         let servers = 1 + random.below(3);
+        let overlaps = mode.backup_workers().is_none() && random.one_in(2);
         Self {
             control: Control::new(Self::settings(workers, mode)),
             workers: (0..workers).map(worker).collect(),
@@ -211,6 +217,7 @@ impl World {
                 .collect(),
             random,
             mode,
+            overlaps,
             now: 0,
             control_log: Vec::new(),
             sent: Vec::new(),
@@ -256,7 +263,7 @@ impl World {
 
     fn is_over(&mut self, name: &str) -> bool {
         let (time, name) = (self.time(), name.to_owned());
-        match self.control.next(time, 0, &name).unwrap() {
+        match self.control.next(time, 0, &name, &self.held(0)).unwrap() {
             Grant::Over(phase) => {
                 self.note(phase.dropped);
                 true
@@ -302,6 +309,7 @@ impl World {
         self.workers[at] = Worker {
             incarnation: self.now,
             work: None,
+            ahead: None,
             back,
         };
     }
@@ -348,12 +356,22 @@ impl World {
         }
     }
 
+    /// The pieces of work that a worker has.
+    fn held(&self, at: usize) -> Vec<u64> {
+        let Worker { work, ahead, .. } = &self.workers[at];
+        let work = work.iter().map(|(_, work, _)| work.id);
+        work.chain(ahead.iter().map(|(_, work)| work.id)).collect()
+    }
+
     /// The next message of a worker.
     fn act(&mut self, at: usize, epoch: &Epoch) {
         self.hello(at);
         let Some((phase, work, answered)) = self.workers[at].work.clone() else {
             return self.ask(at, epoch);
         };
+        if self.overlaps && self.workers[at].ahead.is_none() && self.random.one_in(2) {
+            return self.ask(at, epoch);
+        }
         let servers = self.servers.len();
         let is_together = self.mode.backup_workers().is_some();
         let key = PushKey {
@@ -388,13 +406,14 @@ impl World {
         let news = self.done(at, &phase, work.id);
         self.note(work.id + u64::from(news));
         if !self.random.one_in(12) {
-            self.workers[at].work = None;
+            let worker = &mut self.workers[at];
+            worker.work = worker.ahead.take().map(|(phase, work)| (phase, work, 0));
         }
     }
 
     fn ask(&mut self, at: usize, epoch: &Epoch) {
-        let (time, name) = (self.time(), &epoch.name);
-        match self.control.next(time, at, name).unwrap() {
+        let (time, name, held) = (self.time(), &epoch.name, self.held(at));
+        match self.control.next(time, at, name, &held).unwrap() {
             Grant::Work(work) if work.item >= epoch.items => {
                 // It reads to the end of the data, and perhaps dies before it says so.
                 assert!(!epoch.is_known, "item {} of {}", work.item, epoch.items);
@@ -405,13 +424,16 @@ impl World {
             Grant::Work(work) => {
                 self.note(work.id);
                 if let Mode::BoundedStaleness { steps: steps @ 1.. } = self.mode {
-                    assert!(
-                        self.control.lead(at) <= steps,
-                        "{} ahead",
-                        self.control.lead(at)
-                    );
+                    // As far as it will be when it begins this piece of work.
+                    let lead = self.control.lead(at) + held.len() as u64;
+                    assert!(lead <= steps, "{lead} ahead");
                 }
-                self.workers[at].work = Some((name.to_owned(), work, 0));
+                assert!(!held.contains(&work.id), "{} twice", work.id);
+                let worker = &mut self.workers[at];
+                match worker.work {
+                    None => worker.work = Some((name.to_owned(), work, 0)),
+                    Some(_) => worker.ahead = Some((name.to_owned(), work)),
+                }
             }
             Grant::Wait { waiting_for, .. } => self.note(waiting_for.len() as u64),
             Grant::Over(_) => {}
@@ -427,7 +449,7 @@ impl World {
         let items: u64 = self.phases.iter().map(|epoch| epoch.items).sum();
         // The last step is applied by the next pull.
         let last = self.phases.last().unwrap().name.clone();
-        if let Grant::Over(phase) = self.control.next(self.time(), 0, &last).unwrap()
+        if let Grant::Over(phase) = self.control.next(self.time(), 0, &last, &[]).unwrap()
             && let Some(commit) = phase.commit
         {
             for server in &mut self.servers {

@@ -176,25 +176,31 @@ fn beside_tensorflow(workspace: &Workspace, python: &str, quick: bool) -> Result
     );
     let script = workspace.root.join("bench/peers/servers_tf.py");
     for model in ["mlp", "recommender"] {
-        let mut found: [Vec<(f64, f64)>; 2] = [Vec::new(), Vec::new()];
+        let mut found: [Vec<(f64, f64)>; 3] = [Vec::new(), Vec::new(), Vec::new()];
         for round in 0..if quick { 1 } else { 3 } {
             eprintln!("round {}: {model}", round + 1);
-            let plan = json!({"model": model, "mode": "async", "epochs": 5});
-            let own = result(&ours(workspace, &plan, model)?)?;
-            let first = own["first_step"].as_f64().ok_or("found no first step")?;
-            found[0].push((rate(&own)?, first));
+            for (at, overlap) in [false, true].into_iter().enumerate() {
+                let plan =
+                    json!({"model": model, "mode": "async", "epochs": 5, "overlap": overlap});
+                let own = result(&ours(workspace, &plan, model)?)?;
+                let first = own["first_step"].as_f64().ok_or("found no first step")?;
+                found[at].push((rate(&own)?, first));
+            }
             let mut command = Command::new(python);
             command.arg(&script).arg(model);
             let log = workspace.log("bench-servers-tf");
             let theirs = result(&run(&mut command, &log, LIMIT)?)?;
             let number = |name: &str| theirs[name].as_f64().ok_or(format!("found no {name}"));
-            found[1].push((number("steps_per_second")?, number("first_step")?));
+            found[2].push((number("steps_per_second")?, number("first_step")?));
         }
         let middle = |of: &[(f64, f64)], get: fn(&(f64, f64)) -> f64| {
             super::table::median(&of.iter().map(get).collect::<Vec<_>>())
         };
         let mut medians = Vec::new();
-        for (name, of) in ["phalanx", "tensorflow"].iter().zip(&found) {
+        for (name, of) in ["phalanx", "phalanx, `overlap`", "tensorflow"]
+            .iter()
+            .zip(&found)
+        {
             let (rate, first) = (middle(of, |x| x.0), middle(of, |x| x.1));
             let load = load();
             table.push_str(&format!(
@@ -202,7 +208,7 @@ fn beside_tensorflow(workspace: &Workspace, python: &str, quick: bool) -> Result
             ));
             medians.push((rate, first));
         }
-        let (rate, first) = (medians[0].0 / medians[1].0, medians[0].1 / medians[1].1);
+        let (rate, first) = (medians[0].0 / medians[2].0, medians[0].1 / medians[2].1);
         table.push_str(&format!("| {model} | ratio | {rate:.2} | {first:.2} | |\n"));
     }
     Ok(table)

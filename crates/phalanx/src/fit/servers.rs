@@ -14,18 +14,19 @@ use super::batch::{check_values, put, tensors};
 use super::compiled_model::CompiledModel;
 use super::epoch_totals::EpochTotals;
 use super::history::{InputReport, Logs};
-use super::numbered_batches::{NumberedBatches, other_length};
+use super::numbered_batches::{NumberedBatches, Piece, other_length};
 use super::reports::{empty_epoch_error, input_of};
-use super::step_cache::{StepExecutable, StepKey};
+use super::step_cache::StepKey;
 use super::step_program::{BatchShape, StepBuilder};
 use super::step_times::StepPart;
 use super::train_loop::FitRun;
+use super::train_state::BegunGradient;
 use super::{Fit, Trainer};
 use crate::data::{AutoShardPolicy, Batch, Position, WorkerPart};
 use crate::engine::Engine;
 use crate::optim::WindowPart;
 use crate::replicas::{BatchPartition, Placement};
-use crate::servers::{Pushed, Servers};
+use crate::servers::{PulledValues, Pushed, Servers};
 use crate::{Error, Result};
 
 /// Workers that train on the batches of an epoch, which the servers hand out.
@@ -51,15 +52,29 @@ impl ServerTraining<'_, '_> {
             items.start as u64..items.end as u64,
         )?;
         let mut is_stop_told = false;
+        let mut begun: Option<BegunPiece> = None;
         let over = loop {
             if self.fit.is_stop_asked() && !is_stop_told {
                 is_stop_told = true;
                 servers.stop()?;
             }
             self.model.clock.enter(StepPart::Exchange);
-            match servers.next(&phase)? {
-                Ok(work) => self.train_piece(&phase, &work)?,
-                Err(over) => break over,
+            let next = match &begun {
+                None => Some(servers.next(&phase)?),
+                Some(begun) => servers.next_beside(&phase, &begun.work)?,
+            };
+            let next = match next {
+                Some(Ok(work)) => self.begin_work(&phase, work, begun.is_some())?,
+                // What is begun others have done in the meantime.
+                Some(Err(over)) => break over,
+                None => None,
+            };
+            let done = match servers.exchange().overlaps {
+                true => std::mem::replace(&mut begun, next),
+                false => next,
+            };
+            if let Some(piece) = done {
+                self.end_work(&phase, &piece)?;
             }
         };
         self.compare_data(&phase, &over, items.end)?;
@@ -80,25 +95,40 @@ impl ServerTraining<'_, '_> {
         )
     }
 
-    /// One piece of work of a training.
-    fn train_piece(&mut self, phase: &str, work: &Work) -> Result<()> {
+    /// Begins a piece of work, unless it has nothing to compute; `is_beside` says that another is begun.
+    fn begin_work(
+        &mut self,
+        phase: &str,
+        work: Work,
+        is_beside: bool,
+    ) -> Result<Option<BegunPiece>> {
         let (model, servers) = (&mut *self.model, self.servers);
         model.clock.enter(StepPart::Input);
-        let (batch, part) = match self.batches.get(work)? {
+        let piece = match self.batches.get(&work)? {
             Ok(piece) => piece,
-            Err(count) => return self.end_data(phase, work, count),
+            Err(count) => return self.end_data(phase, &work, count).map(|()| None),
         };
-        if batch.x.is_empty() {
-            return servers.done(phase, work, (0.0, 0.0), 0, &[]);
+        if piece.0.x.is_empty() {
+            servers.done(phase, &work, (0.0, 0.0), 0, &[])?;
+            return Ok(None);
         }
         let full = self.batches.most_rows().div_ceil(work.parts);
-        let PushedPiece {
-            totals,
-            rows,
-            staleness,
-        } = push_piece(model, servers, work, (batch, part), full)?;
+        let begun = begin_piece(model, servers, work, piece, full)?;
+        Ok(Some(BegunPiece { is_beside, ..begun }))
+    }
+
+    /// Pushes what a piece of work has computed, and says that it is done.
+    fn end_work(&mut self, phase: &str, begun: &BegunPiece) -> Result<()> {
+        let (model, servers) = (&mut *self.model, self.servers);
+        let (totals, staleness) = end_piece(model, servers, begun)?;
         let bytes: Vec<u8> = totals.iter().flat_map(|x| x.to_le_bytes()).collect();
-        servers.done(phase, work, (totals[1], rows), staleness, &bytes)
+        servers.done(
+            phase,
+            &begun.work,
+            (totals[1], begun.rows),
+            staleness,
+            &bytes,
+        )
     }
 
     /// The data end after this number of batches, before a piece of work.
@@ -111,23 +141,27 @@ impl ServerTraining<'_, '_> {
     }
 }
 
-/// What a piece of work gave that was pushed.
-struct PushedPiece {
-    /// The sums of the batch.
-    totals: Vec<f64>,
+/// A piece of work whose gradient devices may still compute.
+struct BegunPiece {
+    work: Work,
+    /// What it was begun with.
+    values: PulledValues,
+    /// The rows of tables that the batch names.
+    named: Vec<Vec<u64>>,
+    gradient: BegunGradient,
     rows: f64,
-    /// By how many updates of others the push was behind.
-    staleness: u64,
+    /// Whether another piece of work of this worker was begun before and not pushed.
+    is_beside: bool,
 }
 
-/// Computes the gradient of a batch, or of the part of one that is padded to the rows of a `full` one, and pushes it.
-fn push_piece(
+/// Begins to compute the gradient of a batch, or of the part of one that is padded to the rows of a `full` one, with the newest values.
+fn begin_piece(
     model: &mut CompiledModel,
     servers: &Servers,
-    work: &Work,
-    (mut batch, part): (Batch, Option<WorkerPart>),
+    work: Work,
+    (mut batch, part): Piece,
     full: usize,
-) -> Result<PushedPiece> {
+) -> Result<BegunPiece> {
     check_values(&model.setup, &batch)?;
     let partition = piece_partition(&model.placement, (&batch, part), full);
     let (partition, shape) = model.shaped_for(&batch, partition, false)?;
@@ -153,33 +187,42 @@ fn push_piece(
         Some(_) => values.iterations,
         None => i64::try_from(work.id).unwrap_or(i64::MAX),
     };
+    let (step, setup) = (model.train.get(&key)?, &model.setup);
+    let gradient = (model.state).begin_on_servers(setup, step, number, &device_batch)?;
+    Ok(BegunPiece {
+        work,
+        values,
+        named,
+        gradient,
+        rows: batch.rows() as f64,
+        is_beside: false,
+    })
+}
+
+/// Pushes the gradient of a piece of work when it is there: the sums of the batch, and by how many updates of others it was behind.
+fn end_piece(
+    model: &mut CompiledModel,
+    servers: &Servers,
+    begun: &BegunPiece,
+) -> Result<(Vec<f64>, u64)> {
     model.clock.enter(StepPart::Compute);
-    let step = model.train.get(&key)?;
-    let (tensors, totals) = model
-        .state
-        .compute(&model.setup, step, number, &device_batch)?;
+    let (tensors, totals) = model.state.end_on_servers(&model.setup, &begun.gradient)?;
     if let Some(step) = EpochTotals::first_non_finite(&totals) {
         return Err(model.divergence_error(step));
     }
     model.clock.enter(StepPart::Exchange);
-    let StepExecutable::Servers { sent, .. } = step else {
-        return Err(Error::Bug("a step that is not for servers".into()));
-    };
-    let rows = batch.rows() as f64;
+    let sent = &begun.gradient.sent;
     let pushed = Pushed {
         connected: &sent.connected,
         changed: &sent.changed,
         tensors: &tensors,
-        named: &named,
+        named: &begun.named,
     };
-    let staleness = servers.push(work, &values, &pushed)?;
+    let behind = servers.push(&begun.work, &begun.values, &pushed)?;
     model.clock.step_done();
-    model.iterations = values.iterations + 1;
-    Ok(PushedPiece {
-        totals,
-        rows,
-        staleness,
-    })
+    model.iterations = begun.values.iterations + 1;
+    // This worker's own push before it.
+    Ok((totals, behind.saturating_sub(u64::from(begun.is_beside))))
 }
 
 impl Trainer {
@@ -195,8 +238,10 @@ impl Trainer {
         if batch.rows() == 0 {
             return Err(Error::user("a batch without rows; leave it out"));
         }
-        let piece = push_piece(model, servers, work, (batch.clone(), None), batch.rows())?;
-        Ok(model.setup.logs(&piece.totals, f64::NAN))
+        let piece = (batch.clone(), None);
+        let begun = begin_piece(model, servers, work.clone(), piece, batch.rows())?;
+        let (totals, _) = end_piece(model, servers, &begun)?;
+        Ok(model.setup.logs(&totals, f64::NAN))
     }
 }
 

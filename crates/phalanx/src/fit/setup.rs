@@ -162,7 +162,11 @@ impl Setup {
         setup.layout.check(&setup)?;
         check_execution(&setup, placement)?;
         if let Some(servers) = placement.servers() {
-            setup.tables = tables_by_rows(&setup.model, &setup.optimizer, servers.table_bytes());
+            setup.tables = tables_by_rows(
+                &setup.model,
+                &setup.optimizer,
+                servers.exchange().table_bytes,
+            );
         }
         Ok(setup.with_shares(placement.has_shares()))
     }

@@ -1,6 +1,7 @@
 //! Compiled steps by the shape of their batch.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use phalanx_graph::Shape;
 
@@ -32,7 +33,7 @@ pub(super) enum StepExecutable {
     /// One program, whose first outputs are sent to parameter servers.
     Servers {
         compiled: Compiled,
-        sent: SentToServers,
+        sent: Arc<SentToServers>,
     },
 }
 
@@ -61,7 +62,7 @@ impl StepExecutable {
             },
             StepKind::Servers(sent) => Self::Servers {
                 compiled: placement.compile(name, program)?,
-                sent,
+                sent: Arc::new(sent),
             },
             StepKind::Pipelined(programs) => {
                 let plan = setup.layout.stage_plan();

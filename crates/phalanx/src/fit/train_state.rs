@@ -7,6 +7,7 @@ mod window_sums;
 use phalanx_graph::{DType, HostTensor, Shape, Sharding};
 use phalanx_pjrt::Buffer;
 
+pub(super) use self::on_servers::BegunGradient;
 use self::on_servers::layout_on_servers;
 use self::window_sums::WindowSums;
 use super::pipeline::{BorrowedState, PipelineStep, StageId};

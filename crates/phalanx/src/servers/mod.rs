@@ -7,7 +7,7 @@ mod table;
 mod values;
 
 pub(crate) use layout::{Pushed, StateLayout};
-pub(crate) use session::{PulledValues, Servers};
+pub(crate) use session::{ExchangeOptions, PulledValues, Servers};
 pub(crate) use table::HeldTable;
 pub(crate) use values::HeldValues;
 

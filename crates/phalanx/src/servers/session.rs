@@ -26,8 +26,7 @@ const SAY_AFTER: Duration = Duration::from_secs(10);
 pub(crate) struct Servers {
     client: Client,
     mode: Mode,
-    partitioner: Partitioner,
-    table_bytes: usize,
+    exchange: ExchangeOptions,
     /// The longest that this worker waits for others.
     patience: Duration,
     notice: Notice,
@@ -36,6 +35,16 @@ pub(crate) struct Servers {
     /// The last step that was taken together, which servers may not have heard of.
     commit: Mutex<Option<Commit>>,
     counts: Mutex<BTreeMap<String, u64>>,
+}
+
+/// How variables lie on servers, and when they travel.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ExchangeOptions {
+    pub(crate) partitioner: Partitioner,
+    /// Tables of at least this number of bytes are kept by their rows.
+    pub(crate) table_bytes: usize,
+    /// Whether a worker pushes and pulls while it computes.
+    pub(crate) overlaps: bool,
 }
 
 /// Of each server the version and revision of what was pulled.
@@ -88,15 +97,14 @@ fn unexpected(reply: &Reply) -> Error {
 impl Servers {
     pub(crate) fn new(
         client: Client,
-        (partitioner, table_bytes): (Partitioner, usize),
+        exchange: ExchangeOptions,
         patience: Duration,
         notice: Notice,
     ) -> Arc<Self> {
         Arc::new(Self {
             mode: client.hello().settings.mode,
             client,
-            partitioner,
-            table_bytes,
+            exchange,
             patience,
             notice,
             layout: Mutex::default(),
@@ -146,7 +154,7 @@ impl Servers {
         layout: impl FnOnce(&Partitioner, usize) -> StateLayout,
         state: &[HostTensor],
     ) -> Result<()> {
-        let layout = Arc::new(layout(&self.partitioner, self.client.servers()));
+        let layout = Arc::new(layout(&self.exchange.partitioner, self.client.servers()));
         *locked(&self.layout) = Some(Arc::clone(&layout));
         self.agree("the model", &format!("{:?}", layout.held))?;
         if !self.is_chief() || self.client.had_values() {
@@ -318,9 +326,9 @@ impl Servers {
         Ok(())
     }
 
-    /// Tables of at least this number of bytes are kept by their rows.
-    pub(crate) const fn table_bytes(&self) -> usize {
-        self.table_bytes
+    /// How variables lie on servers, and when they travel.
+    pub(crate) const fn exchange(&self) -> ExchangeOptions {
+        self.exchange
     }
 
     /// Rows of each table, by their numbers, as they are now.
@@ -352,28 +360,45 @@ impl Servers {
     pub(crate) fn next(&self, phase: &str) -> Result<std::result::Result<Work, Phase>> {
         let start = Instant::now();
         loop {
-            let request = Request::Next {
-                phase: phase.to_owned(),
-                within_ms: ASK_WITHIN.as_millis() as u64,
-            };
-            let (reply, _) = self.ask(&request, &[])?;
-            let Reply::Grant(grant) = reply else {
-                return Err(unexpected(&reply));
-            };
-            match *grant {
-                Grant::Work(work) => {
-                    locked(&self.commit).clone_from(&work.commit);
-                    return Ok(Ok(work));
-                }
-                Grant::Over(over) => {
-                    locked(&self.commit).clone_from(&over.commit);
-                    return Ok(Err(over));
-                }
+            match self.granted(phase, ASK_WITHIN, Vec::new())? {
+                Grant::Work(work) => return Ok(Ok(work)),
+                Grant::Over(over) => return Ok(Err(over)),
                 Grant::Wait { waiting_for, why } => {
                     self.check_patience(start, &waiting_for, &why)?;
                 }
             }
         }
+    }
+
+    /// A piece of work of a phase beside one that this worker has not done, if there is one at once.
+    pub(crate) fn next_beside(
+        &self,
+        phase: &str,
+        has: &Work,
+    ) -> Result<Option<std::result::Result<Work, Phase>>> {
+        Ok(match self.granted(phase, Duration::ZERO, vec![has.id])? {
+            Grant::Work(work) => Some(Ok(work)),
+            Grant::Over(over) => Some(Err(over)),
+            Grant::Wait { .. } => None,
+        })
+    }
+
+    fn granted(&self, phase: &str, within: Duration, has: Vec<u64>) -> Result<Grant> {
+        let request = Request::Next {
+            phase: phase.to_owned(),
+            within_ms: within.as_millis() as u64,
+            has,
+        };
+        let (reply, _) = self.ask(&request, &[])?;
+        let Reply::Grant(grant) = reply else {
+            return Err(unexpected(&reply));
+        };
+        match &*grant {
+            Grant::Work(work) => locked(&self.commit).clone_from(&work.commit),
+            Grant::Over(over) => locked(&self.commit).clone_from(&over.commit),
+            Grant::Wait { .. } => {}
+        }
+        Ok(*grant)
     }
 
     /// Pushes the gradient of a piece of work to all servers; by how many updates of others it was behind.

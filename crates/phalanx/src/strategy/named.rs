@@ -95,6 +95,7 @@ impl StrategyKind {
                     MIN_SHARD_BYTES,
                     MAX_SHARD_BYTES,
                     TABLE_BYTES,
+                    OVERLAP,
                     GO_ON_WITHOUT_CHIEF,
                 ],
             ),
@@ -207,6 +208,12 @@ const TABLE_BYTES: Field = Field::new(
     DefaultValue::Words("16777216"),
     "an `embedding` whose table has at least this number of bytes is kept by its rows: only the rows that a batch names travel, where the optimizer leaves the others alone",
 );
+const OVERLAP: Field = Field::new(
+    "overlap",
+    ValueKind::Bool,
+    DefaultValue::Words("false"),
+    "each worker pulls and pushes while it computes, with values that lack its own last update; not for `sync`",
+);
 const GO_ON_WITHOUT_CHIEF: Field = Field::new(
     "go_on_without_chief",
     ValueKind::Bool,
@@ -235,6 +242,7 @@ struct StrategySettings {
     min_shard_bytes: Option<usize>,
     max_shard_bytes: Option<usize>,
     table_bytes: Option<usize>,
+    overlap: Option<bool>,
     go_on_without_chief: Option<bool>,
 }
 
@@ -270,8 +278,8 @@ impl NamedStrategy {
     /// `mirrored` `verify_every` (a number of steps); of `central_storage` `parameter_device`; of `mesh` `axes`, names
     /// with sizes (see [`Mesh`]; the last in the order of names is counted fastest); of `pipeline` `stages`,
     /// `micro_batches` (as many as stages by default) and `starting_at` (a list of layers); of `parameter_server` `mode`,
-    /// `staleness`, `backup_workers`, `shards`, `min_shard_bytes`, `max_shard_bytes`, `table_bytes` and `go_on_without_chief` (see
-    /// [`ParameterServerOptions`]).
+    /// `staleness`, `backup_workers`, `shards`, `min_shard_bytes`, `max_shard_bytes`, `table_bytes`, `overlap` and
+    /// `go_on_without_chief` (see [`ParameterServerOptions`]).
     ///
     /// # Errors
     /// An unknown name or setting (naming the nearest), or a value that makes no sense.
@@ -478,6 +486,10 @@ impl StrategySettings {
             Some(bytes) => options.table_bytes(bytes),
             None => options,
         };
+        let options = match self.overlap {
+            Some(true) => options.overlap(),
+            _ => options,
+        };
         Ok(match self.go_on_without_chief {
             Some(true) => options.go_on_without_chief(),
             _ => options,
@@ -630,6 +642,8 @@ mod tests {
         };
         assert!(options(json!({})).contains("table_bytes: 16777216"));
         assert!(options(json!({"table_bytes": 0})).contains("table_bytes: 0"));
+        assert!(options(json!({})).contains("overlaps: false"));
+        assert!(options(json!({"overlap": true})).contains("overlaps: true"));
     }
 
     #[test]

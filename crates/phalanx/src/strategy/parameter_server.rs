@@ -13,7 +13,7 @@ use super::Strategy;
 use super::multi_worker::devices_per_worker;
 use crate::engine::{Engine, EngineOptions};
 use crate::replicas::Placement;
-use crate::servers::{HeldValues, Servers, explained};
+use crate::servers::{ExchangeOptions, HeldValues, Servers, explained};
 use crate::{Error, Result};
 
 /// Keeps the variables on parameter servers; workers take batches in turns, compute gradients and push them.
@@ -30,7 +30,7 @@ pub struct ParameterServerStrategy(Placement);
 #[derive(Clone, Debug)]
 pub struct ParameterServerOptions {
     mode: Mode,
-    partitioner: Partitioner,
+    exchange: ExchangeOptions,
     durability: Durability,
     folder: Option<PathBuf>,
     goes_on_without_chief: bool,
@@ -39,7 +39,6 @@ pub struct ParameterServerOptions {
     join_timeout: Duration,
     lease: Duration,
     secret: Option<Secret>,
-    table_bytes: usize,
 }
 
 impl Default for ParameterServerOptions {
@@ -47,7 +46,11 @@ impl Default for ParameterServerOptions {
     fn default() -> Self {
         Self {
             mode: Mode::Async,
-            partitioner: Partitioner::Whole,
+            exchange: ExchangeOptions {
+                partitioner: Partitioner::Whole,
+                table_bytes: 16 << 20,
+                overlaps: false,
+            },
             durability: Durability::Process,
             folder: None,
             goes_on_without_chief: false,
@@ -56,7 +59,6 @@ impl Default for ParameterServerOptions {
             join_timeout: Duration::from_secs(300),
             lease: Duration::from_secs(10),
             secret: None,
-            table_bytes: 16 << 20,
         }
     }
 }
@@ -78,7 +80,7 @@ impl ParameterServerOptions {
     /// Sets how variables are cut into shards.
     #[must_use]
     pub const fn partitioner(mut self, partitioner: Partitioner) -> Self {
-        self.partitioner = partitioner;
+        self.exchange.partitioner = partitioner;
         self
     }
 
@@ -132,7 +134,16 @@ impl ParameterServerOptions {
     /// a gradient alone (SGD without momentum, Adagrad, or any with `lazy`) and does not clip norms; others are pulled and pushed whole.
     #[must_use]
     pub const fn table_bytes(mut self, bytes: usize) -> Self {
-        self.table_bytes = bytes;
+        self.exchange.table_bytes = bytes;
+        self
+    }
+
+    /// Lets each worker take its next batch, pull the variables and push the last gradient while it computes. A gradient is then taken
+    /// without the worker's own update before it, whose push is still under way. How far workers may be apart is
+    /// bounded as before. For the modes in which workers do not step together.
+    #[must_use]
+    pub const fn overlap(mut self) -> Self {
+        self.exchange.overlaps = true;
         self
     }
 
@@ -231,7 +242,13 @@ impl ParameterServerStrategy {
     ) -> Result<Self> {
         let settings = options.settings(membership.workers);
         settings.check().map_err(explained)?;
-        options.partitioner.check().map_err(explained)?;
+        options.exchange.partitioner.check().map_err(explained)?;
+        if options.exchange.overlaps && options.mode.backup_workers().is_some() {
+            return Err(Error::User(format!(
+                "`overlap` begins a step before the one before it is an update, and the mode of this job is {}, in which a step follows from the last; leave one of them out",
+                options.mode
+            )));
+        }
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         let client = Client::connect(ClientOptions {
             servers: servers_of(membership)?,
@@ -249,12 +266,7 @@ impl ParameterServerStrategy {
         });
         let client = client.map_err(explained)?;
         let notice = engine.notice_handle();
-        let servers = Servers::new(
-            client,
-            (options.partitioner, options.table_bytes),
-            options.timeout,
-            notice,
-        );
+        let servers = Servers::new(client, options.exchange, options.timeout, notice);
         Ok(Self(Placement::all(engine).with_servers(servers)))
     }
 

@@ -4,6 +4,7 @@
 #[allow(dead_code, reason = "the replica tests use all of it")]
 #[path = "../replicas/cases.rs"]
 mod cases;
+mod overlap;
 mod schedule;
 mod streams;
 

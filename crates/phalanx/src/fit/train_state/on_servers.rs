@@ -1,5 +1,7 @@
 //! The state of a worker whose variables are on parameter servers: copies of their values.
 
+use std::sync::Arc;
+
 use phalanx_graph::HostTensor;
 use phalanx_pjrt::Buffer;
 use phalanx_ps::Partitioner;
@@ -7,6 +9,7 @@ use phalanx_ps::Partitioner;
 use super::{TrainState, slices};
 use crate::fit::setup::Setup;
 use crate::fit::step_cache::StepExecutable;
+use crate::fit::step_program::SentToServers;
 use crate::fit::tables::held_tables;
 use crate::servers::{PulledValues, StateLayout};
 use crate::{Error, Result};
@@ -50,14 +53,14 @@ impl TrainState {
         Ok(())
     }
 
-    /// Computes what a batch sends to the servers, and its totals; `number` is the step's.
-    pub(in crate::fit) fn compute(
+    /// Begins to compute what a batch sends to the servers, and its totals; `number` is the step's.
+    pub(in crate::fit) fn begin_on_servers(
         &self,
         setup: &Setup,
         step: &StepExecutable,
         number: i64,
         batch: &[Vec<Buffer>],
-    ) -> Result<(Vec<HostTensor>, Vec<f64>)> {
+    ) -> Result<BegunGradient> {
         let StepExecutable::Servers { compiled, sent } = step else {
             return Err(Error::Bug("a step that is not for servers".into()));
         };
@@ -72,16 +75,38 @@ impl TrainState {
             })
             .collect();
         let (mut outputs, _) = compiled.run(&slices(&lists))?;
-        let totals: Vec<Buffer> = outputs.iter_mut().filter_map(Vec::pop).collect();
-        let engine = self.placement.engine();
+        let totals = outputs.iter_mut().filter_map(Vec::pop).collect();
         // Gradients are reduced over the replicas of this process, so any of them has them.
-        let tensors = outputs[0].iter().zip(&sent.shapes);
+        let arrays = std::mem::take(&mut outputs[0]);
+        Ok(BegunGradient {
+            totals,
+            arrays,
+            sent: Arc::clone(sent),
+        })
+    }
+
+    /// Waits for what a batch sends to the servers, and its totals.
+    pub(in crate::fit) fn end_on_servers(
+        &self,
+        setup: &Setup,
+        begun: &BegunGradient,
+    ) -> Result<(Vec<HostTensor>, Vec<f64>)> {
+        let engine = self.placement.engine();
+        let tensors = begun.arrays.iter().zip(&begun.sent.shapes);
         let tensors = tensors.map(|(array, shape)| engine.get(array, shape));
         Ok((
             tensors.collect::<Result<_>>()?,
-            self.merge_replicas(setup, &totals)?,
+            self.merge_replicas(setup, &begun.totals)?,
         ))
     }
+}
+
+/// What a batch sends to the servers, which the devices may still compute.
+pub(in crate::fit) struct BegunGradient {
+    /// Of each replica.
+    totals: Vec<Buffer>,
+    arrays: Vec<Buffer>,
+    pub(in crate::fit) sent: Arc<SentToServers>,
 }
 
 /// Where the arrays of the state lie, of a partitioner and a number of servers.
