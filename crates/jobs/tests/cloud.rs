@@ -126,11 +126,11 @@ fn results_and_logs_go_into_a_bucket_while_tasks_run() {
         let service = service("cloud-results");
         let keys = format!("phalanx: {{{}}}\n", secrets(&service.folder));
         fs::write(service.folder.join("keys.yaml"), keys).unwrap();
-        // What a job before this one has left is on this machine when the task starts.
+        // What the program itself has there stays there.
         let (place, objects) = bucket(&url);
         let put = objects.put(&place.join("deep/er/before"), b"of before".to_vec());
         put.unwrap();
-        let script = "cat \"${CLOUD_ML_HP_METRIC_FILE%/hypertune/*}/deep/er/before\"; echo at $PHALANX_JOB_DIR; until [ -e go ]; do sleep 0.1; done; echo end";
+        let script = "[ -e \"${CLOUD_ML_HP_METRIC_FILE%/hypertune/*}/deep\" ] && echo there; echo at $PHALANX_JOB_DIR; until [ -e go ]; do sleep 0.1; done; echo end";
         let options = ["--config", "keys.yaml", "--job-dir", url.as_str()];
         service.script("demo", &options, script);
         let log = "logs/demo/chief-0.log";
@@ -139,7 +139,8 @@ fn results_and_logs_go_into_a_bucket_while_tasks_run() {
             assert!(Instant::now() < until, "{:?}", names(&url));
             std::thread::sleep(std::time::Duration::from_millis(100));
         }
-        assert!(text(&url, log).contains(&format!("of beforeat {url}\n")));
+        assert!(text(&url, log).contains(&format!("at {url}\n")));
+        assert!(!text(&url, log).contains("there"));
         fs::write(service.folder.join("go"), "").unwrap();
         assert_eq!(service.end("demo")["state"], "SUCCEEDED");
         assert!(
@@ -232,7 +233,12 @@ fn a_training_keeps_its_checkpoints_in_a_bucket_and_another_machine_goes_on() {
         assert_eq!(before.lines().count(), 1);
         // Another folder of all jobs stands for another machine: it has nothing but the bucket.
         let second = service("cloud-second");
+        let (place, objects) = bucket(&url);
+        let put = objects.put(&place.join("deep/er/before"), b"of before".to_vec());
+        put.unwrap();
         let logs = train(&second, "two", "2");
+        let before_it = second.root().join("jobs/two/results/deep/er/before");
+        assert_eq!(fs::read(before_it).unwrap(), b"of before");
         let results = second.root().join("jobs/two/results/history.jsonl");
         assert_eq!(
             fs::read_to_string(results).unwrap().lines().count(),

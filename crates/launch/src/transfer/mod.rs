@@ -19,7 +19,7 @@ use phalanx_store::ObjectUrl;
 use crate::executor::{Job, RunEnd, Stop, task_secrets};
 use crate::lifecycle::Life;
 use crate::package;
-use crate::spec::{JobName, Spec};
+use crate::spec::{JobName, Program, Spec};
 use crate::store::Store;
 use crate::supervise::{job_dir, prepare};
 use results::Results;
@@ -181,7 +181,7 @@ pub fn transfer(
     say: &dyn Fn(&str),
 ) -> Result<(), String> {
     let life = store.load(name).map_err(|error| error.to_string())?.life;
-    let (spec, _) = prepare(&life)?;
+    let (spec, plan) = prepare(&life)?;
     let folder = store.folder(name);
     let _held = hold(&folder)?;
     if let Some(package) = &spec.package {
@@ -192,7 +192,8 @@ pub fn transfer(
         true => Some(Results::open(&url, name, &folder)?),
         false => None,
     };
-    if let Some(results) = &results {
+    // Other programs read from the bucket what they have written there, which may be a lot.
+    if let (Some(results), Program::Training { .. }) = (&results, &plan.program) {
         results.restore()?;
     }
     say(READY);
