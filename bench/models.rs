@@ -18,6 +18,8 @@ use turns::Turn;
 
 /// How many processors every framework gets.
 const THREADS: usize = 2;
+/// Steps of a sequence of recurrent models.
+const STEPS: usize = 100;
 
 fn main() -> ExitCode {
     match run() {
@@ -57,10 +59,16 @@ fn run() -> Result<(), Box<dyn Error>> {
                 tokens(batch, length, vocabulary)?,
             )
         }
-        other => {
-            let known = "resnet50, resnet50_bf16, mobilenet_v2, cnn or transformer";
-            return Err(format!("found model {other:?}, expected {known}").into());
-        }
+        other => match recurrent(other) {
+            Some((model, units)) => (
+                compiled(model, sgd(), Policy::Float32)?,
+                classified(batch, [STEPS, units])?,
+            ),
+            None => {
+                let known = "resnet50, resnet50_bf16, mobilenet_v2, cnn, transformer, lstm_UNITS or gru_UNITS";
+                return Err(format!("found model {other:?}, expected {known}").into());
+            }
+        },
     };
     turns::serve(|steps| median(&mut trainer, &data, steps))
 }
@@ -92,6 +100,19 @@ fn compiled(
         ..Compile::default()
     };
     OneDeviceStrategy::new()?.compile(model, compile)
+}
+
+/// A recurrent layer over a sequence, then classes of its last state; and its units, of which each step has as many features.
+fn recurrent(name: &str) -> Option<(Sequential, usize)> {
+    let (kind, units) = name.split_once('_')?;
+    let units = units.parse().ok()?;
+    let first = Sequential::new([STEPS, units]);
+    let model = match kind {
+        "lstm" => first.add(Lstm::new(units)),
+        "gru" => first.add(Gru::new(units)),
+        _ => return None,
+    };
+    Some((model.add(Dense::new(CLASSES as usize)), units))
 }
 
 fn mobilenet_v2() -> phalanx::Result<Model> {

@@ -46,6 +46,10 @@ def build(model):
             layers.Conv2D(64, 3, activation="relu"), layers.MaxPooling2D(2), layers.Flatten(),
             layers.Dense(128, activation="relu"), layers.Dense(turns.CLASSES),
         ])
+    if model in turns.RECURRENT:
+        (kind, units), dims = model.split("_"), turns.RECURRENT[model]
+        layer = {"lstm": layers.LSTM, "gru": layers.GRU}[kind](int(units))
+        return tf.keras.Sequential([layers.Input(dims), layer, layers.Dense(turns.CLASSES)])
     return transformer()
 
 

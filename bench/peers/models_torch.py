@@ -34,6 +34,19 @@ class Transformer(nn.Module):
         return self.head(self.norm(self.layers(self.tokens(x) + self.places)))
 
 
+class Recurrent(nn.Module):
+    """A recurrent layer over a sequence, then classes of its last state."""
+
+    def __init__(self, kind, units):
+        super().__init__()
+        self.layer = {"lstm": nn.LSTM, "gru": nn.GRU}[kind](units, units, batch_first=True)
+        self.head = nn.Linear(units, turns.CLASSES)
+
+    def forward(self, x):
+        """Logits `[batch, classes]`."""
+        return self.head(self.layer(x)[0][:, -1])
+
+
 def resnet50():
     """ResNet-50 of the article: the stride is in the first convolution of a block, not the second."""
     network = torchvision.models.resnet50(num_classes=turns.CLASSES)
@@ -53,6 +66,9 @@ def build(model):
             nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
             nn.Linear(9216, 128), nn.ReLU(), nn.Linear(128, turns.CLASSES),
         )
+    if model in turns.RECURRENT:
+        kind, units = model.split("_")
+        return Recurrent(kind, int(units))
     return Transformer()
 
 
@@ -65,7 +81,7 @@ def main():
     if x.ndim == 4:
         # A view that moves the channels is what the format is: nothing is copied.
         x, network = x.permute(0, 3, 1, 2), network.to(memory_format=torch.channels_last)
-    else:
+    elif asked.model == "transformer":
         x = x.long()
     loss_of = nn.CrossEntropyLoss()
     parameters = network.parameters()

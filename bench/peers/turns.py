@@ -15,7 +15,8 @@ import numpy as np
 
 CLASSES, VOCABULARY, LENGTH = 10, 8000, 128
 IMAGES = {"resnet50": (224, 224, 3), "mobilenet_v2": (224, 224, 3), "cnn": (28, 28, 1)}
-MODELS = ["resnet50", "resnet50_bf16", "mobilenet_v2", "cnn", "transformer"]
+RECURRENT = {f"{kind}_{units}": (100, units) for kind in ("lstm", "gru") for units in (128, 256, 512)}
+MODELS = ["resnet50", "resnet50_bf16", "mobilenet_v2", "cnn", "transformer", *RECURRENT]
 
 
 def arguments():
@@ -31,12 +32,13 @@ def arguments():
 
 
 def data(asked):
-    """One batch: images (channels last) and their classes, or tokens and, for each, the one to be predicted."""
+    """One batch: images (channels last) or sequences and their classes, or tokens and, for each, the one to be predicted."""
     rng = np.random.default_rng(0)
     if asked.model == "transformer":
         shape = (asked.batch, LENGTH)
         return rng.integers(0, VOCABULARY, shape).astype(np.int32), rng.integers(0, VOCABULARY, shape).astype(np.int32)
-    x = rng.standard_normal((asked.batch, *IMAGES[asked.model]), dtype=np.float32)
+    dims = IMAGES.get(asked.model) or RECURRENT[asked.model]
+    x = rng.standard_normal((asked.batch, *dims), dtype=np.float32)
     return x, rng.integers(0, CLASSES, asked.batch).astype(np.int32)
 
 

@@ -198,7 +198,16 @@ fn kernel_flops(kernel: &Kernel, inputs: &[&Shape], outputs: &[Shape]) -> u64 {
         Kernel::BatchNormGradient { .. } => elements(&outputs[0]).saturating_mul(9),
         Kernel::MaxPool2d(pool) => window_flops(&pool.window(), elements(&outputs[0])),
         Kernel::MaxPool2dGradient { .. } => elements(inputs[1]),
+        // A product of each step's states, or of the gradients of its gates, with the recurrent kernel.
+        Kernel::Lstm => lstm_flops(inputs[0], inputs[1]),
+        Kernel::LstmGradient => lstm_flops(&outputs[0], inputs[1]),
     }
+}
+
+/// Of gates and a recurrent kernel; the functions of a gate and its derivative are about ten operations.
+fn lstm_flops(gates: &Shape, recurrent: &Shape) -> u64 {
+    let units = recurrent.dims[0] as u64;
+    elements(gates).saturating_mul(units.saturating_mul(2).saturating_add(10))
 }
 
 /// How often a kernel element meets an input element along a spatial dim, over all places of the output.

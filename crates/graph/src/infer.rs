@@ -7,6 +7,7 @@ use self::contract::{conv, dot, reduce_window};
 pub(crate) use self::loops::communication;
 use self::loops::{case, check_silent, scan_loop, while_loop};
 use crate::grad::window::place_dtype;
+use crate::kernel::lstm;
 use crate::op::{BinaryOp, Op, PadDim, ReduceOp, SliceDim, UnaryOp};
 use crate::{DType, Kernel, Mask, Pool2d, Shape};
 
@@ -145,14 +146,14 @@ fn kernel(op: &Kernel, inputs: &[&Shape]) -> Inferred {
             let place = largest.with_dtype(place_dtype(&pool.window()));
             Ok(vec![largest, place])
         }
-        Kernel::MaxPool2dGradient { pool, input } => {
-            Ok(vec![max_pool_gradient(inputs, pool, input)?])
-        }
+        Kernel::MaxPool2dGradient { pool, input } => max_pool_gradient(inputs, pool, input),
+        Kernel::Lstm => lstm::infer(inputs),
+        Kernel::LstmGradient => lstm::infer_gradient(inputs),
     }
 }
 
 /// The input of a pooling, from the places and the cotangents of its windows.
-fn max_pool_gradient(inputs: &[&Shape], pool: &Pool2d, input: &[usize]) -> Result<Shape, String> {
+fn max_pool_gradient(inputs: &[&Shape], pool: &Pool2d, input: &[usize]) -> Inferred {
     let (found, cotangent) = (operand(inputs, 0)?, operand(inputs, 1)?);
     let x = Shape::new(cotangent.dtype, input);
     check_cotangent(cotangent, &max_pool(&x, pool)?)?;
@@ -160,7 +161,7 @@ fn max_pool_gradient(inputs: &[&Shape], pool: &Pool2d, input: &[usize]) -> Resul
     if *found != place {
         return Err(format!("expected the places {place}, got {found}"));
     }
-    Ok(x)
+    Ok(vec![x])
 }
 
 /// What the numbers for each channel are: the type of x, or f32 if they are given so for an x of 16-bit floats.

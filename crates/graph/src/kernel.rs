@@ -3,6 +3,8 @@
 //! Each says its shapes, its [`decompose`](Kernel::decompose)d form and its derivative; which of them a device has is
 //! the [`Lowering`](crate::Lowering)'s to say.
 
+pub(crate) mod lstm;
+
 use std::sync::Arc;
 
 use crate::grad::{convolution, window};
@@ -64,6 +66,12 @@ pub enum Kernel {
         /// Dims of `x`.
         input: Vec<usize>,
     },
+    /// `(x, recurrent kernel, bias, first state, first cells) -> (states, cells, gates)`: see [`Tensor::lstm`]. The gates of all
+    /// steps, shaped like `x`, are what their functions gave.
+    Lstm,
+    /// `(cotangent of the states, recurrent kernel, first cells, cells, gates[, cotangent of the cells]) -> gradients of (x, first
+    /// state, first cells)`.
+    LstmGradient,
 }
 
 /// What follows a kernel's own work, elementwise.
@@ -146,6 +154,8 @@ impl Kernel {
             Self::BatchNormGradient { .. } => "batch_norm_gradient",
             Self::MaxPool2d(_) => "max_pool",
             Self::MaxPool2dGradient { .. } => "max_pool_gradient",
+            Self::Lstm => "lstm",
+            Self::LstmGradient => "lstm_gradient",
         }
     }
 
@@ -194,6 +204,8 @@ impl Kernel {
             Self::MaxPool2dGradient { pool, input } => {
                 vec![window::to_winner(&pool.window(), input, &x[0], &x[1])]
             }
+            Self::Lstm => lstm::decompose(x),
+            Self::LstmGradient => lstm::decompose_gradient(x),
         }
     }
 }

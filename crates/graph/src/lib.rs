@@ -38,6 +38,7 @@ pub use dtype::DType;
 pub use grad::{Scattered, gradients};
 pub use graph::{Graph, GraphError, Parameter, Program};
 pub use host::{AlignedBytes, Element, HOST_ALIGNMENT, HostBytes, HostTensor};
+pub use kernel::lstm::LstmSteps;
 pub use kernel::{FusedActivation, Kernel, Mask, Pool2d};
 pub use mesh::{Mesh, Sharding};
 pub use op::{Op, Value};

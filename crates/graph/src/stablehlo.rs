@@ -7,6 +7,7 @@
 mod collective;
 mod contract;
 mod host_all_reduce;
+mod host_lstm;
 mod host_matmul;
 mod indexing;
 mod kernels;
@@ -44,6 +45,8 @@ pub struct Lowering {
     pub native_bf16_dot: bool,
     /// Whether `phalanx.product` is registered, which large f32 matrix products then call.
     pub host_matmul: bool,
+    /// Whether `phalanx.lstm` and its gradient are registered.
+    pub host_lstm: bool,
     /// Number of other devices that run programs of their own at the same time.
     pub other_devices: usize,
     /// How replicas of several processes exchange values; such programs cannot be printed without.
@@ -92,6 +95,7 @@ impl Lowering {
             kernels: None,
             native_bf16_dot: true,
             host_matmul: false,
+            host_lstm: false,
             world_exchange: None,
             other_devices: 0,
             host_all_reduce: None,
@@ -165,6 +169,7 @@ impl Program {
         writer.host_all_reduce =
             sums.map(|sums| host_all_reduce::HostAllReduceCalls::new(sums.timeout_seconds));
         writer.host_matmul = lowering.host_matmul;
+        writer.host_lstm = lowering.host_lstm;
         writer.widens_bf16 = lowering.platform == Platform::Cpu && !lowering.native_bf16_dot;
         writer.open(&format!(
             "module @{} attributes {{mhlo.num_partitions = {} : i32, mhlo.num_replicas = {} : i32}} {{",

@@ -298,7 +298,7 @@ fn channels(dims: &[i64]) -> Result<&[i64], CustomCallError> {
     }
 }
 
-fn expect_dims(found: &[i64], expected: &[i64]) -> Result<(), CustomCallError> {
+pub(crate) fn expect_dims(found: &[i64], expected: &[i64]) -> Result<(), CustomCallError> {
     if found == expected {
         return Ok(());
     }
@@ -440,6 +440,6 @@ fn refusal(refused: &OneDnnError, key: ConvolutionDesc) -> CustomCallError {
     )
 }
 
-fn invalid(message: String) -> CustomCallError {
+pub(crate) fn invalid(message: String) -> CustomCallError {
     CustomCallError::new(StatusCode::InvalidArgument, message)
 }

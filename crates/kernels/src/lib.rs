@@ -39,6 +39,14 @@
 //!
 //! | call | operands -> results | attributes |
 //! |---|---|---|
+//! | `phalanx.lstm` | x `[batch, steps, 4 units]`, recurrent kernel `[units, 4 units]`, bias `[4 units]`, first state and cells (`[batch, units]`) -> states, cells (`[batch, steps, units]`), gates (like x) | `replicas` as above |
+//! | `phalanx.lstm_gradient` | gradient by the states, recurrent kernel, first cells, cells, gates, optionally the gradient by the cells -> gradients by x, by the first state, by the first cells | the same |
+//!
+//! Columns of x, of the kernel and of the gates belong to the input, forget, cell and output gate, in this order. They need no library
+//! either ([`register_lstm`]).
+//!
+//! | call | operands -> results | attributes |
+//! |---|---|---|
 //! | `phalanx.exchange_start` | number of the replica in its process (`ui32`), handle of the exchange started before (`i64`), arrays -> handle | `world` (the slot), `replicas` (of the process), `op` (`add`, `maximum`, `minimum`, `and`, `or`, `gather`) |
 //! | `phalanx.exchange_done` | number of the replica, handle, handle of the last exchange started -> whether it succeeded (`i1`), arrays | `world`, `replicas` |
 //! | `phalanx.first_replica` | nothing -> number of the process' first replica (`ui32`) | `world` |
@@ -61,7 +69,11 @@ mod executor;
 mod gemm;
 mod handlers;
 mod kernels;
+#[cfg(target_arch = "x86_64")]
+mod lanes;
 mod library;
+#[cfg(target_arch = "x86_64")]
+mod lstm;
 #[cfg(target_arch = "x86_64")]
 mod matmul;
 mod max_pool;
@@ -69,6 +81,8 @@ mod max_pool;
 mod microkernel;
 mod onednn;
 mod openmp;
+#[cfg(target_arch = "x86_64")]
+mod shared_tasks;
 mod simd;
 mod stored;
 mod sync;
@@ -85,6 +99,8 @@ pub use exchange::{
 pub use kernels::{Kernels, Support};
 pub use library::{INSTALL_COMMAND, KernelError, LIBRARY_VARIABLE, ONEDNN, set_openmp_wait_policy};
 #[cfg(target_arch = "x86_64")]
+pub use lstm::register_lstm;
+#[cfg(target_arch = "x86_64")]
 pub use matmul::register_matmul;
 pub use simd::{WideWork, with_wide_vectors};
 
@@ -96,5 +112,16 @@ pub use simd::{WideWork, with_wide_vectors};
 pub fn register_matmul(_: &phalanx_pjrt::Client) -> Result<(), KernelError> {
     Err(KernelError::Register {
         reason: "products are for x86-64 processors".to_owned(),
+    })
+}
+
+/// Refuses: `phalanx.lstm` is for x86-64.
+///
+/// # Errors
+/// Always.
+#[cfg(not(target_arch = "x86_64"))]
+pub fn register_lstm(_: &phalanx_pjrt::Client) -> Result<(), KernelError> {
+    Err(KernelError::Register {
+        reason: "recurrent layers are for x86-64 processors".to_owned(),
     })
 }

@@ -1,21 +1,18 @@
 //! Large f32 matrix multiplications for processors with AVX2 or AVX-512: the custom call `phalanx.product`.
 //!
 //! XLA's own libraries reach 75 to 90 % of the processor's speed on them, least where the left matrix is transposed, as in gradients of
-//! kernels. Here the result is divided into tiles. The calling thread computes tiles one after the other, and idle threads of XLA's pool
-//! take tiles from the same counter. Each element is summed in an order that does not depend on which thread computes it.
+//! kernels. Here the result is divided into tiles, which are [`SharedWork`]. Each element is summed in an order that does not depend on
+//! which thread computes it.
 
-use std::any::Any;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::thread::Thread;
 
 use phalanx_pjrt::{Client, CustomCallAttribute, CustomCallError, CustomCallFrame, StatusCode};
 
 use crate::gemm::{self, GemmOperand};
-use crate::handlers::replicas;
+use crate::handlers::{invalid, replicas};
 use crate::library::KernelError;
 use crate::microkernel::{Isa, MR, NR};
+use crate::shared_tasks::{self, SharedWork};
 use crate::simd;
 use crate::sync::lock;
 
@@ -64,25 +61,14 @@ fn matmul(
         return Ok(());
     }
     let threads = (call.threads() / replicas(call)?).max(1);
-    let task = Arc::new(ParallelMatmul {
+    let work = ParallelMatmul {
         tiles: TileGrid::new(dims, threads),
         left,
         right,
         result: result.as_mut_ptr(),
-        next: AtomicUsize::new(0),
-        done: AtomicUsize::new(0),
-        panic: Mutex::new(None),
-        caller: std::thread::current(),
         scratch: Arc::clone(scratch),
-    });
-    for _ in 1..threads.min(task.tiles.count()) {
-        let task = Arc::clone(&task);
-        if !call.schedule(move || task.work()) {
-            break;
-        }
-    }
-    task.work();
-    task.wait();
+    };
+    shared_tasks::run(call, threads, work);
     Ok(())
 }
 
@@ -131,13 +117,6 @@ struct ParallelMatmul {
     right: MatrixPointer,
     result: *mut f32,
     tiles: TileGrid,
-    /// The next tile to compute; there is none left when this reaches the number of tiles.
-    next: AtomicUsize,
-    /// Tiles that are computed.
-    done: AtomicUsize,
-    /// The panic that ended the work on a tile.
-    panic: Mutex<Option<Box<dyn Any + Send>>>,
-    caller: Thread,
     scratch: Arc<ScratchPool>,
 }
 
@@ -147,34 +126,18 @@ unsafe impl Send for ParallelMatmul {}
 // SAFETY: as above.
 unsafe impl Sync for ParallelMatmul {}
 
-impl ParallelMatmul {
-    /// Computes tiles until all are claimed.
-    fn work(&self) {
-        let mut scratch = None;
-        loop {
-            let tile = self.next.fetch_add(1, Ordering::Relaxed);
-            if tile >= self.tiles.count() {
-                break;
-            }
-            // All that may panic is caught: the caller waits for each tile that was claimed.
-            let computed = catch_unwind(AssertUnwindSafe(|| {
-                let columns = self.tiles.tile_columns;
-                let scratch = scratch.get_or_insert_with(|| self.scratch.take(columns));
-                self.compute(tile, scratch);
-            }));
-            if let Err(panic) = computed {
-                *lock(&self.panic) = Some(panic);
-            }
-            if self.done.fetch_add(1, Ordering::Release) + 1 == self.tiles.count() {
-                self.caller.unpark();
-            }
-        }
-        if let Some(scratch) = scratch {
-            lock(&self.scratch.0).push(scratch);
-        }
+impl SharedWork for ParallelMatmul {
+    type Scratch = Vec<f32>;
+
+    fn tasks(&self) -> usize {
+        self.tiles.count()
     }
 
-    fn compute(&self, tile: usize, scratch: &mut [f32]) {
+    fn begin(&self) -> Vec<f32> {
+        self.scratch.take(self.tiles.tile_columns)
+    }
+
+    fn compute(&self, tile: usize, scratch: &mut Vec<f32>) {
         let [rows, columns] = self.tiles.tile_bounds(tile);
         // SAFETY: the tile is not done, so that the call waits for it and keeps the matrices; no other thread has this tile.
         unsafe {
@@ -191,14 +154,8 @@ impl ParallelMatmul {
         }
     }
 
-    /// Returns when all tiles are computed. There is no deadline: the threads that compute them wait for nothing.
-    fn wait(&self) {
-        while self.done.load(Ordering::Acquire) < self.tiles.count() {
-            std::thread::park();
-        }
-        if let Some(panic) = lock(&self.panic).take() {
-            resume_unwind(panic);
-        }
+    fn end(&self, scratch: Vec<f32>) {
+        lock(&self.scratch.0).push(scratch);
     }
 }
 
@@ -278,10 +235,6 @@ fn flag(call: &CustomCallFrame<'_>, name: &str) -> Result<bool, CustomCallError>
             "the attribute `{name}` must be a boolean, got {other:?}"
         ))),
     }
-}
-
-fn invalid(message: String) -> CustomCallError {
-    CustomCallError::new(StatusCode::InvalidArgument, message)
 }
 
 #[cfg(test)]

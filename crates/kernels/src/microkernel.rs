@@ -15,6 +15,7 @@ use std::arch::x86_64::{
     _mm512_set1_ps, _mm512_setzero_ps, _mm512_storeu_ps,
 };
 
+use crate::lanes::{Lanes, Lanes8, Lanes16};
 use crate::simd;
 
 /// Rows of a register block.
@@ -27,6 +28,9 @@ const K_UNROLL: usize = 4;
 /// 16 f32 lanes: one row of a register block. Values exist only where the processor has the instructions, so that safe methods may use
 /// them.
 pub(crate) trait SimdRow: Copy {
+    /// A vector register with these instructions.
+    type Vector: Lanes;
+
     /// Number of sets of sums that take turns, 1 or 2. A processor that starts two multiply-adds a cycle needs more than 6
     /// independent sums to hide their latency.
     const ACCUMULATOR_SETS: usize;
@@ -54,6 +58,8 @@ pub(crate) trait SimdRow: Copy {
 struct Avx2(__m256, __m256);
 
 impl SimdRow for Avx2 {
+    type Vector = Lanes8;
+
     const ACCUMULATOR_SETS: usize = 1;
 
     #[inline(always)]
@@ -106,6 +112,8 @@ impl SimdRow for Avx2 {
 struct Avx512(__m512);
 
 impl SimdRow for Avx512 {
+    type Vector = Lanes16;
+
     const ACCUMULATOR_SETS: usize = 2;
 
     #[inline(always)]
@@ -331,6 +339,14 @@ impl Isa {
         match simd::has_avx512() {
             true => Self::Avx512,
             false => Self::Avx2,
+        }
+    }
+
+    /// Lanes of a vector register.
+    pub(crate) fn lanes(self) -> usize {
+        match self {
+            Self::Avx2 => <Avx2 as SimdRow>::Vector::LEN,
+            Self::Avx512 => <Avx512 as SimdRow>::Vector::LEN,
         }
     }
 

@@ -17,6 +17,7 @@ mod noise;
 mod normal;
 mod numbers;
 mod random;
+mod recurrent;
 mod window;
 
 use std::rc::Rc;

@@ -20,7 +20,23 @@ struct ModelCase {
     variants: &'static [(&'static str, &'static str)],
 }
 
-const WORKS: [ModelCase; 5] = [
+/// Training steps of a recurrent layer over 100 steps, and a dense layer behind it.
+const fn recurrent(
+    name: &'static str,
+    batch: &'static str,
+    shown: &'static str,
+    steps: usize,
+) -> ModelCase {
+    ModelCase {
+        name,
+        batch,
+        shown,
+        steps,
+        variants: &[],
+    }
+}
+
+const WORKS: [ModelCase; 12] = [
     ModelCase {
         name: "resnet50",
         batch: "16",
@@ -56,6 +72,13 @@ const WORKS: [ModelCase; 5] = [
         steps: 3,
         variants: &[("torch", "compiled"), ("tf", "xla")],
     },
+    recurrent("lstm_128", "32", "LSTM 128, 100 steps, batch 32, f32", 8),
+    recurrent("lstm_128", "256", "LSTM 128, 100 steps, batch 256, f32", 3),
+    recurrent("lstm_256", "32", "LSTM 256, 100 steps, batch 32, f32", 4),
+    recurrent("lstm_256", "256", "LSTM 256, 100 steps, batch 256, f32", 2),
+    recurrent("lstm_512", "32", "LSTM 512, 100 steps, batch 32, f32", 2),
+    recurrent("lstm_512", "256", "LSTM 512, 100 steps, batch 256, f32", 1),
+    recurrent("gru_128", "32", "GRU 128, 100 steps, batch 32, f32", 8),
 ];
 
 /// Times ours and what the Pythons have; prints a table, and keeps it in `bench/results` if asked to.

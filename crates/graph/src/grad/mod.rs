@@ -5,6 +5,7 @@
 
 pub(crate) mod convolution;
 mod linear;
+mod lstm;
 mod recompute;
 mod scan;
 mod scattered;
@@ -260,7 +261,11 @@ fn kernel_op(step: &Step, kernel: &Kernel) -> Vec<Option<Tensor>> {
             let found = step.graph.push_many(op, &given);
             found.into_iter().map(Some).collect()
         }
-        Kernel::ConvInputGradient { .. }
+        // Gates are no results for programs: only a second derivative has cotangents of them.
+        Kernel::Lstm if step.cotangents[2].is_none() => lstm::lstm(step),
+        Kernel::Lstm
+        | Kernel::LstmGradient
+        | Kernel::ConvInputGradient { .. }
         | Kernel::ConvBias { .. }
         | Kernel::BatchNorm { .. }
         | Kernel::BatchNormGradient { .. }

@@ -2,6 +2,7 @@
 //!
 //! The names and attributes here are a contract with whoever registers the kernels.
 
+use super::host_lstm::host_lstm;
 use super::writer::{Operand, Writer};
 use super::{custom_call, lower_nodes};
 use crate::cost::count;
@@ -30,6 +31,8 @@ fn kernel_work(nodes: &[Node], replicas: usize) -> u64 {
         | Op::Kernel(
             Kernel::ConvInputGradient { dims, .. } | Kernel::ConvKernelGradient { dims, .. },
         ) if dims.feature_groups > 1 => cost.flops.saturating_mul(GROUPED),
+        // These are no library's.
+        Op::Kernel(Kernel::Lstm | Kernel::LstmGradient) => 0,
         Op::Conv(_) | Op::Kernel(_) => cost.flops,
         Op::Case(branches) => {
             let works = branches.iter();
@@ -62,6 +65,9 @@ pub(super) fn lower(
     node: &Node,
     inputs: &[Operand],
 ) -> Vec<Operand> {
+    if let Some(results) = host_lstm(w, kernel, node, inputs) {
+        return results;
+    }
     let registered = w.kernels.and_then(|_| registered(kernel, node, inputs));
     if let Some((target, attributes)) = registered {
         return call(w, target, inputs, &node.shapes, attributes);
@@ -120,6 +126,7 @@ fn registered(
             "phalanx.max_pool_gradient",
             pooling(pool),
         ),
+        Kernel::Lstm | Kernel::LstmGradient => return None,
     };
     taken.then_some((target, attributes))
 }

@@ -28,6 +28,8 @@ pub(super) struct Writer {
     pub(super) widens_bf16: bool,
     /// Whether large products are calls.
     pub(super) host_matmul: bool,
+    /// Whether long short-term memories are calls.
+    pub(super) host_lstm: bool,
     /// How replicas add, where it is not left to the compiler.
     pub(super) host_all_reduce: Option<HostAllReduceCalls>,
     /// The layer of the node at hand, printed as the location of its ops.
@@ -54,6 +56,7 @@ impl Writer {
             devices: replicas,
             widens_bf16: false,
             host_matmul: false,
+            host_lstm: false,
             host_all_reduce: None,
             label: None,
             random: BTreeSet::new(),

@@ -275,6 +275,36 @@ fn large_products_are_calls_where_they_are_registered() {
 }
 
 #[test]
+fn memories_are_calls_where_they_are_registered() {
+    let calls = |dtype, registered| {
+        let g = Graph::new();
+        let given = |name, dims: &[usize]| g.parameter(name, Shape::new(dtype, dims));
+        let x = given("x", &[2, 3, 8]);
+        let (recurrent, bias) = (given("recurrent", &[2, 8]), given("bias", &[8]));
+        let state = given("state", &[2, 2]);
+        let loss = x.lstm(&recurrent, &bias, [&state, &state]).states.sum_all();
+        let slope = gradients(&loss, &[&x]).remove(0).unwrap();
+        let program = g.finish(&[("x", &slope)]).unwrap().simplified();
+        assert_eq!(program.gains_from_host_lstm(), dtype == DType::F32);
+        assert!(!program.gains_from_kernels());
+        let text = program.to_stablehlo(&Lowering {
+            host_lstm: registered,
+            other_devices: 1,
+            ..Lowering::new(Platform::Cpu, "calls")
+        });
+        let lines = text.lines().filter(|line| line.contains("phalanx.lstm"));
+        let found = lines.clone().count();
+        let shared = lines.filter(|line| line.contains(r#""replicas" = 2 : i64"#));
+        assert_eq!(shared.count(), found);
+        assert_eq!(text.contains("stablehlo.while"), found == 0, "{text}");
+        found
+    };
+    assert_eq!(calls(DType::F32, true), 2);
+    assert_eq!(calls(DType::F32, false), 0);
+    assert_eq!(calls(DType::F64, true), 0);
+}
+
+#[test]
 fn products_of_bf16_are_widened_where_no_instruction_makes_them() {
     let program = mixed_bf16().simplified();
     let products = |native_bf16_dot| {

@@ -5,6 +5,7 @@
 mod images;
 mod loops;
 mod rearrangement;
+mod recurrent;
 mod replicas;
 mod second;
 #[path = "../support/mod.rs"]

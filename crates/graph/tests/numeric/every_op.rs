@@ -45,6 +45,7 @@ variants!(COMPARE, compare_name: CompareOp { Eq Ne Lt Le Gt Ge });
 variants!(REDUCE, reduce_name: ReduceOp { Sum Prod Max Min And Or });
 variants!(KERNELS, kernel_name: Kernel {
     ConvInputGradient ConvKernelGradient ConvBias BatchNorm BatchNormGradient MaxPool2d MaxPool2dGradient
+    Lstm LstmGradient
 });
 
 type Names = BTreeSet<(&'static str, &'static str)>;
@@ -467,13 +468,30 @@ fn normalisations(dtype: DType) -> Kernels {
     all
 }
 
+fn memories(dtype: DType) -> Kernels {
+    let shape = |dims: &[usize]| Shape::new(dtype, dims);
+    let (x, recurrent, bias) = (shape(&[2, 3, 8]), shape(&[2, 8]), shape(&[8]));
+    let (state, sequence) = (shape(&[2, 2]), shape(&[2, 3, 2]));
+    let shapes = [&x, &recurrent, &bias, &state, &state, &sequence, &sequence];
+    let mut all = Kernels::of(&shapes.map(Clone::clone));
+    let given = [0, 1, 2, 3, 4, 5, 6].map(|place| all.given(place));
+    let node = all.push(Kernel::Lstm, &given[..5], &[&sequence, &sequence, &x]);
+    let [cells, gates] = [1, 2].map(|output| Value { node, output });
+    let known = [given[5], given[1], given[4], cells, gates];
+    let results = [&x, &state, &state];
+    all.push(Kernel::LstmGradient, &known, &results);
+    let known = [&known[..], &[given[6]]].concat();
+    all.push(Kernel::LstmGradient, &known, &results);
+    all
+}
+
 /// One test, for what is covered is what was run.
 #[test]
 fn every_op_computes_what_the_interpreter_finds() {
     let mut found = Names::new();
     let draft = built();
     let mut alone = vec![(draft.program(), draft.inputs)];
-    let kernels = [convolutions, poolings, normalisations].map(|make| make(DType::F64));
+    let kernels = [convolutions, poolings, normalisations, memories].map(|make| make(DType::F64));
     alone.extend(kernels.map(|kernels| (kernels.program, kernels.inputs)));
     alone.push((sharded(), vec![sample(DType::F32, &[4, 2], 1)]));
     for (program, inputs) in &alone {

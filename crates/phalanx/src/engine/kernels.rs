@@ -13,8 +13,8 @@ use crate::{Error, Result};
 /// Turns the kernels off for every engine that does not name them.
 const VARIABLE: &str = "PHALANX_KERNELS";
 
-/// Whether programs for the CPU call kernels that are not XLA's where those are faster: oneDNN's, and the sums over replicas and
-/// the products of `phalanx-kernels`, which need no library.
+/// Whether programs for the CPU call kernels that are not XLA's where those are faster: oneDNN's, and of
+/// `phalanx-kernels` the sums over replicas, the products and the long short-term memories, which need no library.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum KernelsMode {
     /// They do when the library is found or can be installed; otherwise, after one notice, XLA's own serve. The environment variable
@@ -41,6 +41,8 @@ pub(super) struct EngineKernels {
     sums: OnceLock<bool>,
     /// Whether the matrix product is registered.
     products: OnceLock<bool>,
+    /// Whether the steps of long short-term memories are registered.
+    lstm: OnceLock<bool>,
 }
 
 impl EngineKernels {
@@ -57,6 +59,7 @@ impl EngineKernels {
             support: OnceLock::new(),
             sums: OnceLock::new(),
             products: OnceLock::new(),
+            lstm: OnceLock::new(),
         })
     }
 
@@ -106,6 +109,15 @@ impl EngineKernels {
         }
         let registered = || phalanx_kernels::register_matmul(client).is_ok();
         *self.products.get_or_init(registered)
+    }
+
+    /// Whether long short-term memories of this program are calls of ours.
+    pub(super) fn supports_lstm(&self, client: &Client, program: &Program) -> bool {
+        if self.mode == KernelsMode::Off || !program.gains_from_host_lstm() {
+            return false;
+        }
+        let registered = || phalanx_kernels::register_lstm(client).is_ok();
+        *self.lstm.get_or_init(registered)
     }
 
     /// Finds or installs the library and registers its kernels; the registration keeps them.

@@ -1,6 +1,6 @@
 //! Long short-term memory.
 
-use phalanx_graph::{Shape, Tensor};
+use phalanx_graph::{DType, Shape, Tensor};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -67,6 +67,9 @@ impl Lstm {
         if self.unit_forget_bias {
             settings.weights.bias_initializer = Initializer::ForgetGate;
         }
+        if self.is_one_op(cx, x) {
+            return self.one_op(cx, &settings, inputs);
+        }
         let rows = settings.products(cx, x, columns);
         let recurrent = settings.recurrent(cx, dtype, columns);
         let bias = settings.bias(cx, dtype, &[columns]);
@@ -82,6 +85,31 @@ impl Lstm {
         steps.run(cx, &[&recurrent], |row, states, constants| {
             self.step(row, &states[0], &states[1], &constants[0])
         })
+    }
+
+    /// Whether [`Tensor::lstm`] takes these steps, for which some devices have a kernel: f32, Keras' default functions, no padding.
+    fn is_one_op(&self, cx: &Cx, x: &Tensor) -> bool {
+        x.dtype() == DType::F32
+            && self.settings.activation == Activation::Tanh
+            && self.recurrent_activation == Activation::Sigmoid
+            && cx.padding_mask(x).is_none()
+    }
+
+    #[track_caller]
+    fn one_op(&self, cx: &mut Cx, settings: &RecurrentSettings, inputs: &[Tensor]) -> Done {
+        let (x, columns) = (&inputs[0], 4 * settings.units);
+        let rows = settings.turned_products(cx, x, columns);
+        let recurrent = settings.recurrent(cx, x.dtype(), columns);
+        let zeros = |dims: &[usize]| x.graph().full(&Shape::new(x.dtype(), dims), 0.0);
+        let bias = settings.bias(cx, x.dtype(), &[columns]);
+        let bias = bias.unwrap_or_else(|| zeros(&[columns]));
+        let state = zeros(&[x.dim(0), settings.units]);
+        let first = match &inputs[1..] {
+            [h, c] => [h, c],
+            _ => [&state, &state],
+        };
+        let made = rows.lstm(&recurrent, &bias, first);
+        Done::of_sequences(made.states.clone(), &[made.states, made.cells], first)
     }
 
     #[track_caller]

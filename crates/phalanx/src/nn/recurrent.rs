@@ -66,6 +66,19 @@ impl RecurrentSettings {
         dropped.transpose(&[1, 0, 2]).matmul(&kernel)
     }
 
+    /// The same in the order of the input, `[batch, steps, columns]`, with the steps turned that are taken backwards.
+    #[track_caller]
+    pub(super) fn turned_products(&self, cx: &mut Cx, x: &Tensor, columns: usize) -> Tensor {
+        let shape = Shape::new(x.dtype(), [x.dim(2), columns]);
+        let kernel = self.weights.kernel(cx, "kernel", shape);
+        let dropped = self.dropped(cx, x);
+        let turned = match self.go_backwards {
+            true => dropped.reverse(&[1]),
+            false => dropped,
+        };
+        turned.matmul(&kernel)
+    }
+
     /// `[units, columns]`.
     #[track_caller]
     pub(super) fn recurrent(&self, cx: &mut Cx, dtype: DType, columns: usize) -> Tensor {
@@ -218,26 +231,43 @@ pub(super) struct Loop<'a> {
 
 /// What a loop leaves.
 pub(super) struct Done {
-    /// Outputs in the order of the loop: `[steps, batch, units]`.
+    /// Outputs in the order in which steps were taken: `[batch, steps, units]`.
     outputs: Tensor,
     last: Tensor,
     /// The states after the last step, `[batch, units]` each.
     pub(super) states: Vec<Tensor>,
+    /// `[batch, steps]`, in the same order.
     mask: Option<Tensor>,
 }
 
 impl Done {
+    /// What steps leave of which all outputs and states are known, `[batch, steps, units]` each, and the first states.
+    #[track_caller]
+    pub(super) fn of_sequences(outputs: Tensor, states: &[Tensor], first: [&Tensor; 2]) -> Self {
+        let steps = outputs.dim(1);
+        let last = |(all, first): (&Tensor, &Tensor)| match steps {
+            0 => first.clone(),
+            _ => all.slice_dim(1, steps - 1, steps).reshape(&first.dims()),
+        };
+        let states: Vec<Tensor> = states.iter().zip(first).map(last).collect();
+        Self {
+            outputs,
+            last: states[0].clone(),
+            states,
+            mask: None,
+        }
+    }
+
     /// The outputs of all steps `[batch, steps, units]` with their mask, or of the last step `[batch, units]`.
     #[track_caller]
     pub(super) fn output(&self, cx: &mut Cx, sequences: bool) -> Tensor {
         if !sequences {
             return self.last.clone();
         }
-        let outputs = self.outputs.transpose(&[1, 0, 2]);
         if let Some(mask) = &self.mask {
-            cx.set_padding_mask(&outputs, &mask.transpose(&[1, 0]));
+            cx.set_padding_mask(&self.outputs, mask);
         }
-        outputs
+        self.outputs.clone()
     }
 }
 
@@ -309,10 +339,10 @@ impl Loop<'_> {
             None => outputs,
         };
         Done {
-            outputs,
+            outputs: outputs.transpose(&[1, 0, 2]),
             last,
             states: carried,
-            mask,
+            mask: mask.map(|mask| mask.transpose(&[1, 0])),
         }
     }
 }

@@ -194,6 +194,7 @@ fn computed(op: &Op) -> Option<Value> {
         Op::Kernel(Kernel::BatchNorm { epsilon, .. }) => {
             json!({"op": "batch_norm", "epsilon": epsilon})
         }
+        Op::Kernel(Kernel::Lstm) => json!({"op": "lstm"}),
         Op::Scan(dims) => {
             json!({"op": "scan", "body": graph(&dims.body.nodes, &dims.body.outputs)?,
             "length": dims.length, "carry": dims.carry, "xs": dims.xs, "reverse": dims.reverse})

@@ -118,6 +118,19 @@ def batch_norm(x, gamma, beta, node):
     return (x - mean) / jnp.sqrt(variance + node["epsilon"]) * gamma + beta, mean, variance
 
 
+def lstm(x, recurrent, bias, h, c):
+    def step(carried, row):
+        h, c = carried
+        i, f, g, o = jnp.split(row + h @ recurrent + bias, 4, -1)
+        i, f, g, o = lax.logistic(i), lax.logistic(f), jnp.tanh(g), lax.logistic(o)
+        c = f * c + i * g
+        h = o * jnp.tanh(c)
+        return (h, c), (h, c, jnp.concatenate([i, f, g, o], -1))
+
+    _, made = lax.scan(step, (h, c), jnp.moveaxis(x, 1, 0))
+    return [jnp.moveaxis(rows, 0, 1) for rows in made]
+
+
 def scan(inputs, node):
     carry, rows = node["carry"], node["xs"]
     first, xs, constants = inputs[:carry], inputs[carry : carry + rows], inputs[carry + rows :]
@@ -185,6 +198,7 @@ def one(node, x):
     several = {
         "barrier": lambda: x,
         "batch_norm": lambda: batch_norm(*x, node),
+        "lstm": lambda: lstm(*x),
         "scan": lambda: scan(x, node),
     }
     return list(several[op]())

@@ -110,6 +110,29 @@ fn a_recurrent_layer_with_padding() {
     );
 }
 
+/// Each is one op, with and without the kernel for it.
+#[test]
+fn memories_in_both_directions() {
+    let layers = [
+        (
+            "lstm",
+            json!({"units": 18, "return_sequences": true, "go_backwards": true}),
+        ),
+        (
+            "bidirectional",
+            json!({"layer": {"lstm": {"units": 5, "return_sequences": true}}}),
+        ),
+        (
+            "lstm",
+            json!({"units": 3, "use_bias": false, "unit_forget_bias": false}),
+        ),
+    ];
+    check(
+        &stack([7, 3], &layers),
+        &trial(Source::Floats, 5, Aim::Squares),
+    );
+}
+
 #[test]
 fn attention_over_tokens_on_three_replicas() {
     let layers = [

@@ -9,7 +9,7 @@ use super::machine::take;
 use super::moving::NOWHERE;
 use super::noise::Noise;
 use super::window::{largest_places, reduce_window};
-use super::{Array, Dual, Operand, Outcome, convolution, normal};
+use super::{Array, Dual, Operand, Outcome, convolution, normal, recurrent};
 
 pub(super) fn eval(kernel: &Kernel, x: &[Operand], shapes: &[Shape], noise: &Noise) -> Outcome {
     let shape = &shapes[0];
@@ -52,6 +52,8 @@ pub(super) fn eval(kernel: &Kernel, x: &[Operand], shapes: &[Shape], noise: &Noi
         Kernel::MaxPool2dGradient { pool, .. } => {
             Ok(vec![max_pool_gradient(pool, &take(x)?, shape)?])
         }
+        Kernel::Lstm => recurrent::lstm(x, shape, noise),
+        Kernel::LstmGradient => recurrent::lstm_gradient(x, shape, noise),
     }
 }
 

@@ -244,6 +244,84 @@ fn gradients_of_convolutions_are_adjoint_to_them() {
     check("masked", &masked, &[operands.to_vec()]);
 }
 
+/// The same made of plain ops, step by step: states, cells and gates.
+fn plain_lstm(x: &[Tensor]) -> Vec<Tensor> {
+    let units = x[3].dim(1);
+    let (mut h, mut c) = (x[3].clone(), x[4].clone());
+    let mut rows = [Vec::new(), Vec::new(), Vec::new()];
+    for step in 0..x[0].dim(1) {
+        let row = x[0].slice_dim(1, step, step + 1);
+        let row = row.reshape(&[x[0].dim(0), 4 * units]);
+        let z = row + h.matmul(&x[1]) + &x[2];
+        let cut = |gate: usize| z.slice_dim(1, gate * units, (gate + 1) * units);
+        let [i, f, o] = [0, 1, 3].map(|gate| cut(gate).logistic());
+        let g = cut(2).tanh();
+        c = &f * &c + &i * &g;
+        h = &o * c.tanh();
+        let gates = Tensor::concat(&[&i, &f, &g, &o], 1);
+        for (rows, row) in rows.iter_mut().zip([h.clone(), c.clone(), gates]) {
+            rows.push(row.reshape(&[row.dim(0), 1, row.dim(1)]));
+        }
+    }
+    let joined = |rows: &Vec<Tensor>| Tensor::concat(&rows.iter().collect::<Vec<_>>(), 1);
+    rows.iter().map(joined).collect()
+}
+
+fn lstm_shapes() -> [Shape; 7] {
+    let (state, sequence) = (f64s([2, 2]), f64s([2, 3, 2]));
+    let x = f64s([2, 3, 8]);
+    let other = sequence.clone();
+    [
+        x,
+        f64s([2, 8]),
+        f64s([8]),
+        state.clone(),
+        state,
+        sequence,
+        other,
+    ]
+}
+
+#[test]
+fn memories_and_their_gradients() {
+    let shapes = lstm_shapes();
+    let outputs = [shapes[5].clone(), shapes[5].clone(), shapes[0].clone()];
+    let alone = lone(Op::Kernel(Kernel::Lstm), &shapes[..5], &outputs);
+    check("lstm", &alone, &[inputs(&shapes[..5])]);
+    same("lstm", Kernel::Lstm, &shapes[..5], plain_lstm);
+    for with_cells in [false, true] {
+        let plain = program(&shapes, |v| {
+            let made = plain_lstm(&v[..5]);
+            let mut loss = (&made[0] * &v[5]).sum_all();
+            if with_cells {
+                loss = loss + (&made[1] * &v[6]).sum_all();
+            }
+            let wrt = [&v[0], &v[3], &v[4]];
+            let found = gradients(&loss, &wrt).into_iter().map(Option::unwrap);
+            found.chain(made[1..].iter().cloned()).collect()
+        });
+        let given = inputs(&shapes);
+        let mut expected = run(&plain, &given);
+        let tail = expected.split_off(3);
+        let host = |x: &Array, shape: &Shape| HostTensor::new(shape.dims.clone(), &x.to_f64());
+        let mut operands = vec![
+            given[5].clone(),
+            given[1].clone(),
+            given[4].clone(),
+            host(&tail[0], &shapes[5]),
+            host(&tail[1], &shapes[0]),
+        ];
+        operands.extend(with_cells.then(|| given[6].clone()));
+        let kinds: Vec<Shape> = operands.iter().map(|x| x.shape().clone()).collect();
+        let results = [shapes[0].clone(), shapes[3].clone(), shapes[3].clone()];
+        let alone = lone(Op::Kernel(Kernel::LstmGradient), &kinds, &results);
+        for (found, expected) in run(&alone, &operands).iter().zip(&expected) {
+            assert_close("gradient", &found.to_f64(), &expected.to_f64(), 1e-12);
+        }
+        check("gradient", &alone, &[operands]);
+    }
+}
+
 /// Windows that overlap, with equal elements in them.
 #[test]
 fn pooling_gives_the_cotangent_to_the_first_of_equal_elements() {

@@ -1,0 +1,52 @@
+//! Long short-term memories in f32 on host processors, as calls of `phalanx.lstm` and `phalanx.lstm_gradient`.
+
+use super::custom_call;
+use super::kernels::computing_at_once;
+use super::writer::{Operand, Writer};
+use crate::op::{CustomCall, Node, Op};
+use crate::{DType, Kernel, Program, Shape};
+
+impl Program {
+    /// Whether this program has long short-term memories that calls of `phalanx.lstm` compute.
+    #[must_use]
+    pub fn gains_from_host_lstm(&self) -> bool {
+        self.mesh.is_none() && any(&self.nodes)
+    }
+}
+
+fn any(nodes: &[Node]) -> bool {
+    nodes.iter().any(|node| match &node.op {
+        Op::Kernel(kernel) => target(kernel, &node.shapes).is_some(),
+        Op::Case(branches) => branches.iter().any(|branch| any(&branch.nodes)),
+        Op::Scan(dims) => any(&dims.body.nodes),
+        _ => false,
+    })
+}
+
+/// The name of the call for an op with these results, if there is one.
+fn target(kernel: &Kernel, results: &[Shape]) -> Option<&'static str> {
+    let name = match kernel {
+        Kernel::Lstm => "phalanx.lstm",
+        Kernel::LstmGradient => "phalanx.lstm_gradient",
+        _ => return None,
+    };
+    let taken = results.iter().all(|shape| shape.dtype == DType::F32);
+    taken.then_some(name)
+}
+
+/// The op as a call, where there is one.
+pub(super) fn host_lstm(
+    w: &mut Writer,
+    kernel: &Kernel,
+    node: &Node,
+    inputs: &[Operand],
+) -> Option<Vec<Operand>> {
+    let target = target(kernel, &node.shapes).filter(|_| w.host_lstm)?;
+    let call = CustomCall {
+        target: target.to_owned(),
+        outputs: node.shapes.clone(),
+        attributes: computing_at_once(w).into_iter().collect(),
+        has_side_effect: false,
+    };
+    Some(custom_call(w, &call, inputs))
+}
