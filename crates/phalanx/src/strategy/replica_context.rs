@@ -1,16 +1,18 @@
 //! The context of a function while it is traced: what one replica does.
 
+mod learning;
+
 use std::collections::{BTreeMap, HashMap};
 use std::panic::Location;
 
 use phalanx_graph::op::ReduceOp;
-use phalanx_graph::{DType, Graph, HostTensor, Shape, Tensor, Value, gradients};
+use phalanx_graph::{DType, Graph, HostTensor, Shape, Tensor, Value};
 
-use super::state::{DRAWS, MetricRef, ModelRef, SEED, State, StateId, ValueRef, foreign};
-use super::state::{OptimizerRef, ValueKind};
-use crate::fit::{LossScale, divide_or_zero, step_key, weighted_sum};
+use super::state::{DRAWS, ModelRef, SEED, State, StateId, ValueKind, ValueRef, foreign};
+use crate::fit::{divide_or_zero, step_key, weighted_sum};
 use crate::nn::{Cx, Policy, mask_of_rows};
-use crate::optim::ParamSpec;
+
+pub use learning::Gradients;
 
 /// What a replica of a [`Function`](super::Function) works with: its number, its part of the batch, the state, and the
 /// other replicas.
@@ -51,39 +53,6 @@ pub(super) struct BatchRows {
 struct RandomStream {
     key: Tensor,
     uses: u32,
-}
-
-/// The gradients of a loss with respect to the variables of an optimizer.
-#[derive(Clone, Debug)]
-pub struct Gradients {
-    state_id: StateId,
-    optimizer: usize,
-    /// None where the loss does not depend on the variable, which stays.
-    values: Vec<Option<Tensor>>,
-    names: Vec<String>,
-}
-
-impl Gradients {
-    /// Names of the variables and their gradients, without those the loss does not depend on.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &Tensor)> {
-        let all = self.names.iter().zip(&self.values);
-        all.filter_map(|(name, value)| Some((name.as_str(), value.as_ref()?)))
-    }
-
-    /// Applies a function of the name of the variable and its gradient to each gradient.
-    #[must_use]
-    pub fn map(&self, mut change: impl FnMut(&str, &Tensor) -> Tensor) -> Self {
-        let all = self.names.iter().zip(&self.values);
-        let values = all.map(|(name, value)| value.as_ref().map(|value| change(name, value)));
-        Self {
-            values: values.collect(),
-            ..self.clone()
-        }
-    }
-
-    fn some(&self) -> Vec<Tensor> {
-        self.values.iter().flatten().cloned().collect()
-    }
 }
 
 /// The replica and its part of the batch.
@@ -365,245 +334,6 @@ impl ReplicaCx<'_> {
         let weight = filled.then(|| self.examples());
         let reduction = self.state.strategy.placement.reduction();
         reduction.agreed(values, weight.as_ref())
-    }
-}
-
-/// Learning.
-impl ReplicaCx<'_> {
-    /// This replica's gradients of a loss, before any all-reduce, with respect to the variables of an optimizer. They are
-    /// the loss's own, whatever the loss scale.
-    ///
-    /// A warning names variables that the loss does not depend on; they stay as they are. It is a mistake when it depends on
-    /// none: it was not computed from the models, or an optimizer has changed their variables since.
-    #[must_use]
-    #[track_caller]
-    pub fn gradients(&mut self, loss: &Tensor, optimizer: &OptimizerRef) -> Gradients {
-        let mut found = Gradients {
-            state_id: optimizer.state_id.clone(),
-            optimizer: optimizer.first,
-            values: vec![None; optimizer.params.len()],
-            names: optimizer
-                .params
-                .iter()
-                .map(|(spec, _)| spec.name.clone())
-                .collect(),
-        };
-        if !self.owns(
-            &optimizer.state_id,
-            &format!("the optimizer of {}", optimizer.models()),
-        ) {
-            return found;
-        }
-        let mut variables = Vec::with_capacity(optimizer.params.len());
-        for (_, entry) in &*optimizer.params {
-            variables.push(self.read(*entry));
-        }
-        let wanted: Vec<&Tensor> = variables.iter().collect();
-        self.check_loss_scale(optimizer);
-        let scale = optimizer.loss_scale.unwrap_or(LossScale::Off);
-        let slots = self.scale_slots(optimizer);
-        let unscaled = gradients(&scale.scaled(loss, &slots), &wanted).into_iter();
-        found.values = unscaled
-            .map(|gradient| scale.unscaled(gradient.into_iter().collect(), &slots).pop())
-            .collect();
-        let lost = found.names.iter().zip(&found.values);
-        let lost: Vec<&String> = lost
-            .filter(|(_, g)| g.is_none())
-            .map(|(name, _)| name)
-            .collect();
-        if lost.len() == found.values.len() {
-            let models = optimizer.models();
-            self.graph.fail("gradients", format!(
-                "the loss depends on no trainable variable of {models}: compute it from what `train` or `call` of this model gave in this function, before an optimizer is applied to it"
-            ));
-        }
-        self.warnings.extend(lost.into_iter().map(|name| format!(
-            "warning: the loss does not depend on variable `{name}`, so it is not trained; freeze its layer if that is meant"
-        )));
-        found
-    }
-
-    /// Half precision without a word about the loss scale would train on gradients that were rounded to 0.
-    #[track_caller]
-    fn check_loss_scale(&self, optimizer: &OptimizerRef) {
-        if self.policy == Policy::MixedFloat16 && optimizer.loss_scale.is_none() {
-            self.graph.fail("gradients", format!(
-                "the function computes in half precision, where small gradients round to 0, and the optimizer of {} has no loss scale; add it with `add_optimizer_with` and `LossScale::DYNAMIC`, or `LossScale::Off` to go without",
-                optimizer.models()
-            ));
-        }
-    }
-
-    /// The present values of what the loss scale carries from step to step.
-    #[track_caller]
-    fn scale_slots(&mut self, optimizer: &OptimizerRef) -> Vec<Tensor> {
-        let entries = optimizer.scale_entries();
-        let mut slots = Vec::with_capacity(entries.len());
-        for entry in entries {
-            slots.push(self.read(entry));
-        }
-        slots
-    }
-
-    /// Undoes what a step has changed of an optimizer's models, where its gradients are not all finite, and moves on its
-    /// scale.
-    #[track_caller]
-    fn skip_unless_finite(&mut self, optimizer: &OptimizerRef, gradients: &[Tensor]) {
-        let slots = self.scale_slots(optimizer);
-        let scale = optimizer.loss_scale.unwrap_or(LossScale::Off);
-        let Some(check) = scale.finite_check(gradients, &[], &slots) else {
-            return;
-        };
-        let caller = Location::caller();
-        let of_models = optimizer.models.iter().flat_map(|model| {
-            let count = model.model.variables().len();
-            model.first..model.first + count
-        });
-        let entries = of_models.chain(optimizer.first..optimizer.scale_entries().start);
-        for entry in entries
-            .filter(|entry| self.set.contains_key(entry))
-            .collect::<Vec<_>>()
-        {
-            let kept = check
-                .finite
-                .select(&self.values[&entry], &self.originals[&entry]);
-            self.write(entry, kept, caller);
-        }
-        for (entry, value) in optimizer.scale_entries().zip(check.slots) {
-            self.write(entry, value, caller);
-        }
-    }
-
-    /// The gradients of a loss with respect to any tensors it was computed from: inputs, say, or
-    /// [`variables`](Self::variables).
-    ///
-    /// It is a mistake when the loss does not depend on one of them.
-    #[must_use]
-    #[track_caller]
-    pub fn derivatives(&self, loss: &Tensor, wrt: &[&Tensor]) -> Vec<Tensor> {
-        let found = gradients(loss, wrt).into_iter().zip(wrt).enumerate();
-        let mut derivatives = Vec::with_capacity(wrt.len());
-        for (index, (found, tensor)) in found {
-            if found.is_none() && self.graph.error().is_none() {
-                let why = match tensor.dtype().is_float() {
-                    true => "does not depend on it",
-                    false => {
-                        "cannot be differentiated with respect to a tensor that is not floating-point"
-                    }
-                };
-                self.graph.fail("derivatives", format!(
-                    "the loss {why}: tensor {index}, {}; compute the loss from this very tensor",
-                    tensor.shape()
-                ));
-            }
-            derivatives.push(found.unwrap_or_else(|| tensor.zeros_like()));
-        }
-        derivatives
-    }
-
-    /// The sums over replicas of gradients, as the strategy reduces them.
-    #[must_use]
-    #[track_caller]
-    pub fn all_reduce_gradients(&self, gradients: &Gradients) -> Gradients {
-        let reduction = self.state.strategy.placement.reduction();
-        let own = gradients.some();
-        let sums = match self.replicas_in_sync() {
-            // Of no effect, but a step without it is refused on one replica as on several.
-            1 => own
-                .iter()
-                .map(|own| own.all_reduce(ReduceOp::Sum))
-                .collect(),
-            _ => reduction.sum(&own),
-        };
-        let mut sums = sums.into_iter();
-        let values = gradients.values.iter();
-        Gradients {
-            values: values
-                .map(|value| value.as_ref().and_then(|_| sums.next()))
-                .collect(),
-            ..gradients.clone()
-        }
-    }
-
-    /// One step of an optimizer with gradients that are summed over replicas: clip, decay, update, average. With a dynamic
-    /// loss scale ([`State::add_optimizer_with`]) a step whose gradients are not all finite changes nothing of its models.
-    ///
-    /// It is a mistake when the gradients belong to another optimizer, or differ between replicas.
-    #[track_caller]
-    pub fn apply(&mut self, optimizer: &OptimizerRef, gradients: &Gradients) {
-        let models = optimizer.models();
-        if !self.owns(&optimizer.state_id, &format!("the optimizer of {models}")) {
-            return;
-        }
-        if !optimizer.state_id.is(&gradients.state_id) || optimizer.first != gradients.optimizer {
-            let first = gradients.names.first().map_or("", String::as_str);
-            return self.graph.fail("apply", format!(
-                "the optimizer of {models} is given gradients that another asked for, of `{first}` and others; apply each optimizer to its own gradients"
-            ));
-        }
-        let connected: Vec<usize> = (0..gradients.values.len())
-            .filter(|&param| gradients.values[param].is_some())
-            .collect();
-        let slots = optimizer.optimizer.slots(&optimizer.specs());
-        let kept: Vec<usize> = (0..slots.len())
-            .filter(|&slot| slots[slot].param.is_none_or(|p| connected.contains(&p)))
-            .collect();
-        let (mut params, mut state) = (Vec::new(), Vec::new());
-        for &param in &connected {
-            params.push(self.read(optimizer.params[param].1));
-        }
-        for &slot in &kept {
-            state.push(self.read(optimizer.first + 1 + slot));
-        }
-        let specs: Vec<ParamSpec> = connected
-            .iter()
-            .map(|&p| optimizer.params[p].0.clone())
-            .collect();
-        let iterations = self.read(optimizer.first);
-        let given = gradients.some();
-        let applied = optimizer
-            .optimizer
-            .apply(&specs, &iterations, &params, &given, &state);
-        let caller = Location::caller();
-        for (&param, value) in connected.iter().zip(applied.params) {
-            self.write(optimizer.params[param].1, value, caller);
-        }
-        for (&slot, value) in kept.iter().zip(applied.slots) {
-            self.write(optimizer.first + 1 + slot, value, caller);
-        }
-        self.write(optimizer.first, iterations + 1.0, caller);
-        self.skip_unless_finite(optimizer, &given);
-    }
-
-    /// Adds this replica's examples to the counts of a metric; those that only fill up weigh nothing.
-    #[track_caller]
-    pub fn update_metric(
-        &mut self,
-        metric: &MetricRef,
-        y_true: &Tensor,
-        y_pred: &Tensor,
-        weight: Option<&Tensor>,
-    ) {
-        let name = metric.metric.name();
-        if !self.owns(&metric.state_id, &format!("metric `{name}`")) {
-            return;
-        }
-        let weight = self.weight_of_examples(y_pred, weight);
-        let added = metric.metric.update(y_true, y_pred, weight.as_ref());
-        for (index, added) in added.iter().enumerate() {
-            let entry = metric.first + index;
-            let Some(expected) = self.state.entries.get(entry) else {
-                continue;
-            };
-            if added.dims() != expected.shape.dims {
-                let (expected, got) = (&expected.shape.dims, added.dims());
-                return self.graph.fail("update_metric", format!(
-                    "metric `{name}` counts {expected:?} numbers, but these predictions give {got:?}; bind the metric to their shape with `Metric::bound`"
-                ));
-            }
-            let sum = self.read(entry) + added.convert(DType::F64);
-            self.write(entry, sum, Location::caller());
-        }
     }
 }
 
