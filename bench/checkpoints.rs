@@ -8,7 +8,7 @@ use std::error::Error;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use phalanx::checkpoint::TrainingState;
 use phalanx::fit::callbacks::Lambda;
@@ -49,18 +49,28 @@ fn run() -> Done {
     }
 }
 
-/// Saves and restores in turns, the first of each not counted.
+/// Saves and restores in turns, the first of each not counted. What a save replaces is removed behind it, and nothing is timed until then: of
+/// other frameworks it is removed between the turns.
 fn at_once(folder: &Path, saves: usize) -> Done {
     let mut trainer = trainer()?;
     let (mut saved, mut restored) = (Vec::new(), Vec::new());
     for _ in 0..=saves {
         let path = folder.join("phalanx");
         saved.push(seconds(|| trainer.save_checkpoint(&path))?);
+        while removes(folder)? {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         restored.push(seconds(|| trainer.restore_checkpoint(&path))?);
     }
     emit("save", &saved[1..]);
     emit("restore", &restored[1..]);
     Ok(())
+}
+
+/// Whether what a save has replaced is still there, under a hidden name.
+fn removes(folder: &Path) -> std::io::Result<bool> {
+    let mut names = std::fs::read_dir(folder)?.flatten();
+    Ok(names.any(|entry| entry.file_name().as_encoded_bytes().starts_with(b".")))
 }
 
 /// Epochs without checkpoints and with one that is written behind the steps in the middle, in turns. What is printed: how long a save keeps

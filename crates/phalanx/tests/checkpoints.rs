@@ -201,8 +201,9 @@ fn a_save_to_be_traced() {
 }
 
 /// The calls that change a file system.
-const CALLS: [&str; 8] = [
+const CALLS: [&str; 9] = [
     "write",
+    "fallocate",
     "fsync",
     "mkdir",
     "rename",
@@ -245,8 +246,9 @@ fn calls_of(folder: &Path) -> Vec<(String, String)> {
 }
 
 /// The calls that change what is on a disk.
-const CHANGING: [&str; 7] = [
+const CHANGING: [&str; 8] = [
     "write",
+    "fallocate",
     "fsync",
     "mkdir",
     "rename",
@@ -378,7 +380,7 @@ fn without_process(name: &str) -> String {
     format!("{before}.saving{}", file.unwrap_or_default())
 }
 
-/// What the files of a checkpoint are filled by: each is on disk before the next is begun, and the manifest comes last.
+/// What the files of a checkpoint are filled by: the manifest comes last, and then all of them are synced.
 fn filled(staging: &str) -> Vec<String> {
     let files = [
         "weights.safetensors",
@@ -386,9 +388,10 @@ fn filled(staging: &str) -> Vec<String> {
         "history.jsonl",
         "checkpoint.json",
     ];
-    let steps = ["create", "write", "fsync"];
-    let of_file = |file| steps.map(|step| format!("{step} {staging}/{file}"));
-    files.into_iter().flat_map(of_file).collect()
+    let step = |step: &str, file: &str| format!("{step} {staging}/{file}");
+    let written = files.map(|file| [step("create", file), step("write", file)]);
+    let synced = files.map(|file| step("fsync", file));
+    written.into_iter().flatten().chain(synced).collect()
 }
 
 /// The steps that a save must have, from a folder with what it finds there; those that remove what it replaced are left out.
@@ -450,4 +453,58 @@ fn a_save_makes_each_step_durable_before_the_next() {
         "fsync .",
     ]);
     check_steps("weights", "w.safetensors", |_| {}, &weights);
+}
+
+/// Of a large file the places on the disk are found before it is written, where the disk knows how.
+#[test]
+fn a_large_file_is_a_checkpoint_or_none() {
+    let scratch = scratch("large");
+    let folder = fs::canonicalize(&scratch).unwrap();
+    let [old, _] = two_states();
+    let compile = Compile {
+        optimizer: Sgd::new(0.1).into(),
+        loss: SparseCategoricalCrossentropy::from_logits().into(),
+        ..Compile::default()
+    };
+    let model = Sequential::new([2048]).add(Dense::new(3072));
+    let strategy = OneDeviceStrategy::new().unwrap();
+    let new = strategy.compile(model, compile).unwrap();
+    let new = new.training_state().unwrap();
+    new.save(folder.join("new")).unwrap();
+    let all = format!("trace={}", CALLS.join(","));
+    let faults = [
+        ("", "saved"),
+        ("fallocate:error=EOPNOTSUPP", "saved"),
+        ("fallocate:error=ENOSPC", "saved"),
+        ("fallocate:signal=KILL", ""),
+        ("fsync:error=EIO", "refused"),
+        ("fsync:signal=KILL", ""),
+    ];
+    for (fault, expected) in faults {
+        let _ = fs::remove_file(folder.join("answer"));
+        old.save(folder.join("c")).unwrap();
+        let mut options = vec!["-e".to_owned(), all.clone()];
+        if !fault.is_empty() {
+            options.extend(["-e".to_owned(), format!("inject={fault}:when=1")]);
+        }
+        let is_there = traced(&folder, "c", &options).is_some();
+        if !is_there || (fault.is_empty() && !folder.join("answer").exists()) {
+            println!("skipped: it needs the package strace, and to be allowed to trace processes");
+            return;
+        }
+        let log = fs::read_to_string(folder.join("log")).unwrap();
+        assert!(
+            log.contains("fallocate("),
+            "{fault}: places were not found at once"
+        );
+        let answer = fs::read_to_string(folder.join("answer")).unwrap_or_default();
+        assert_eq!(answer, expected, "{fault}");
+        let found = TrainingState::load(folder.join("c")).unwrap();
+        let is_new = expected == "saved";
+        assert!(
+            found == if is_new { new.clone() } else { old.clone() },
+            "{fault}"
+        );
+        TrainingState::remove(folder.join("c")).unwrap();
+    }
 }

@@ -65,7 +65,7 @@ pub(crate) fn checkpoints(arguments: &[&str]) -> Result<(), String> {
         let machine = machine::description();
         let page = format!(
             "# Checkpoints\n\nWritten by `cargo xtask bench checkpoints --write`: {machine}. 160 variables of 395 x 395, 100 MB of f32, into a \
-             folder of this machine's disk; a save is over when every file is on disk. Medians of {rounds} rounds, in which the \
+             folder of this machine's disk; a save is over when every file is on disk, and what it replaces is removed untimed. Medians of {rounds} rounds, in which the \
              programs take turns, of each round's median.\n\n{text}"
         );
         write(&workspace, "checkpoints.md", page.trim_end())?;

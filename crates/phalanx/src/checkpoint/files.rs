@@ -2,6 +2,7 @@
 
 use std::io::{self, Read, Write};
 use std::path::Path;
+use std::thread;
 
 use phalanx_graph::HostTensor;
 
@@ -10,9 +11,9 @@ use super::history;
 use super::manifest::{self, DOCUMENT, FileChecksum, FileChecksums, Manifest};
 use super::{NamedTensors, ReadFrom, TrainingState};
 use crate::saved::weights::{Tensors, read_all};
-use crate::storage::atomic_dir::{DirectoryKind, WEIGHTS, replace_file};
+use crate::storage::atomic_dir::{DirectoryKind, Replaced, WEIGHTS, replace_file};
 use crate::storage::problem;
-use crate::storage::store::{OpenFile, Store};
+use crate::storage::store::{Contents, OpenFile, Staging, Store};
 use crate::{Error, Result};
 
 const MANIFEST: &str = "checkpoint.json";
@@ -41,25 +42,28 @@ pub(super) fn store(path: &Path) -> Result<Store> {
     Store::at(path, &CHECKPOINT)
 }
 
-/// Writes a checkpoint; `older` of those before it stay beside it. `may_write` is asked when all is written
-/// but for what makes it the newest.
+/// Writes a checkpoint; `older` of those before it stay beside it. `check` looks at the state while it is written. `may_write` is asked when all is written
+/// but for what makes it the newest. Returns what the caller is to remove.
 pub(super) fn write(
     path: &Path,
     older: usize,
     state: &TrainingState,
+    check: &(dyn Fn() -> Result<()> + Sync),
     may_write: &dyn Fn() -> Result<()>,
-) -> Result<()> {
-    store(path)?.replace(older, |staging| {
-        write_each(state, &mut |name, contents| staging.put(name, contents))?;
-        may_write()
-    })
+) -> Result<Replaced> {
+    let write = |staging: &dyn Staging| {
+        write_each(state, check, &mut |name, len, contents| {
+            staging.put(name, len, contents)
+        })
+    };
+    store(path)?.replace(older, write, may_write)
 }
 
 /// The files of a checkpoint in memory, with their names.
 pub(super) fn write_bytes(state: &TrainingState) -> Result<Vec<(String, Vec<u8>)>> {
     let mut files = Vec::new();
-    write_each(state, &mut |name, contents| {
-        let mut bytes = Vec::new();
+    write_each(state, &|| Ok(()), &mut |name, len, contents| {
+        let mut bytes = Vec::with_capacity(usize::try_from(len).unwrap_or(0));
         contents(&mut bytes).map_err(|source| Error::Io {
             path: name.into(),
             action: "write",
@@ -71,31 +75,46 @@ pub(super) fn write_bytes(state: &TrainingState) -> Result<Vec<(String, Vec<u8>)
     Ok(files)
 }
 
-/// Writes the contents of a file, which the function that it is given does.
-type WriteFile<'a> =
-    dyn FnMut(&str, &mut dyn FnMut(&mut dyn Write) -> io::Result<()>) -> Result<()> + 'a;
+/// Writes a file of this name and of about this many bytes, whose contents the function that it is given writes.
+type WriteFile<'a> = dyn FnMut(&str, u64, &mut Contents<'_>) -> Result<()> + 'a;
 
-fn write_each(state: &TrainingState, write: &mut WriteFile<'_>) -> Result<()> {
-    let mut checksums = FileChecksums::new();
-    let mut tensors = |file: &str, named: &NamedTensors| {
-        let named = named.iter().map(|(name, value)| (&**name, value));
-        let tensors = Tensors::new(named)?;
-        let stamp = stamped(write, file, &|out| tensors.write(out))?;
-        checksums.insert(file.to_owned(), stamp);
-        Ok::<_, Error>(())
-    };
-    tensors(WEIGHTS, &state.variables)?;
-    tensors(OPTIMIZER, &state.slots)?;
-    if let Some(sums) = &state.sums {
-        tensors(EPOCH, &vec![(SUMS.to_owned(), sums.clone())])?;
-    }
+fn write_each(
+    state: &TrainingState,
+    check: &(dyn Fn() -> Result<()> + Sync),
+    write: &mut WriteFile<'_>,
+) -> Result<()> {
     let remembered = callbacks::tensors(&state.callbacks);
+    let sums = state.sums.iter().map(|sums| (SUMS, sums));
+    let mut files = vec![
+        (WEIGHTS, Tensors::new(named(&state.variables))?),
+        (OPTIMIZER, Tensors::new(named(&state.slots))?),
+    ];
+    if state.sums.is_some() {
+        files.push((EPOCH, Tensors::new(sums)?));
+    }
     if !remembered.is_empty() {
-        tensors(CALLBACKS, &remembered)?;
+        files.push((CALLBACKS, Tensors::new(named(&remembered))?));
     }
     let history = history::write(&state.history)?;
-    let stamp = stamped(write, HISTORY, &|out| out.write_all(&history))?;
-    checksums.insert(HISTORY.to_owned(), stamp);
+    let checksums = thread::scope(|scope| {
+        let beside = || check().map(|()| checksums_of(&files, &history));
+        let checksums = thread::Builder::new().name("checksums".into());
+        let checksums = checksums.spawn_scoped(scope, beside);
+        for (name, tensors) in &files {
+            write(name, tensors.len(), &mut |out| tensors.write(out))?;
+        }
+        write(HISTORY, history.len() as u64, &mut |out| {
+            out.write_all(&history)
+        })?;
+        let bug = |_| {
+            let message = "the thread that counts checksums has panicked";
+            Err(Error::Bug(message.into()))
+        };
+        match checksums {
+            Ok(thread) => thread.join().unwrap_or_else(bug),
+            Err(_) => beside(),
+        }
+    })?;
     // Last: it vouches for the others.
     let callbacks = callbacks::values(&state.callbacks);
     let manifest = Manifest {
@@ -103,38 +122,34 @@ fn write_each(state: &TrainingState, write: &mut WriteFile<'_>) -> Result<()> {
         ..state.manifest.clone()
     };
     let manifest = manifest::write(&manifest, &checksums)?;
-    write(MANIFEST, &mut |file| file.write_all(&manifest))
+    write(MANIFEST, manifest.len() as u64, &mut |file| {
+        file.write_all(&manifest)
+    })
+}
+
+fn named(tensors: &NamedTensors) -> impl Iterator<Item = (&str, &HostTensor)> {
+    tensors.iter().map(|(name, value)| (&**name, value))
+}
+
+/// The checksums of files of tensors and of the history, by their names.
+fn checksums_of(files: &[(&str, Tensors<'_>)], history: &[u8]) -> FileChecksums {
+    let of = |contents: &dyn Fn(&mut dyn Write) -> io::Result<()>| {
+        let mut counted = Counted::new(io::sink());
+        // Nowhere all is written.
+        let _ = contents(&mut counted);
+        counted.stamp
+    };
+    let tensors = files.iter();
+    let tensors =
+        tensors.map(|(name, tensors)| ((*name).to_owned(), of(&|out| tensors.write(out))));
+    let history = (HISTORY.to_owned(), of(&|out| out.write_all(history)));
+    tensors.chain([history]).collect()
 }
 
 /// Writes variables alone.
 pub(super) fn write_weights(path: &Path, variables: &NamedTensors) -> Result<()> {
-    let named = variables.iter().map(|(name, value)| (&**name, value));
-    let tensors = Tensors::new(named)?;
-    replace_file(&CHECKPOINT, path, |out| tensors.write(out))
-}
-
-fn stamped(
-    write: &mut WriteFile<'_>,
-    name: &str,
-    contents: &dyn Fn(&mut dyn Write) -> io::Result<()>,
-) -> Result<FileChecksum> {
-    let mut stamp = FileChecksum {
-        bytes: 0,
-        crc32c: 0,
-    };
-    write(name, &mut |out| {
-        let mut counted = Counted {
-            out,
-            stamp: FileChecksum {
-                bytes: 0,
-                crc32c: 0,
-            },
-        };
-        contents(&mut counted)?;
-        stamp = counted.stamp;
-        Ok(())
-    })?;
-    Ok(stamp)
+    let tensors = Tensors::new(named(variables))?;
+    replace_file(&CHECKPOINT, path, tensors.len(), |out| tensors.write(out))
 }
 
 /// A writer or reader that knows the stamp of what went through it.
@@ -144,13 +159,23 @@ struct Counted<T> {
 }
 
 impl<T> Counted<T> {
+    const fn new(out: T) -> Self {
+        Self {
+            out,
+            stamp: FileChecksum {
+                bytes: 0,
+                crc32c: 0,
+            },
+        }
+    }
+
     fn count(&mut self, bytes: &[u8]) {
         self.stamp.bytes += bytes.len() as u64;
         self.stamp.crc32c = crc32c::crc32c_append(self.stamp.crc32c, bytes);
     }
 }
 
-impl Write for Counted<&mut dyn Write> {
+impl<T: Write> Write for Counted<T> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let count = self.out.write(bytes)?;
         self.count(&bytes[..count]);
@@ -325,13 +350,7 @@ fn checked<T>(
         );
         return Err(problem(name, "size", message));
     }
-    let mut counted = Counted {
-        out: &mut *source.bytes as &mut dyn Read,
-        stamp: FileChecksum {
-            bytes: 0,
-            crc32c: 0,
-        },
-    };
+    let mut counted = Counted::new(&mut *source.bytes as &mut dyn Read);
     let value = read(name, &mut counted, source.len)?;
     if counted.stamp != *stamp {
         let message = format!(

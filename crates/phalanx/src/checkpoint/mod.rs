@@ -32,6 +32,7 @@ use serde_json::Value;
 
 use crate::Result;
 use crate::data::Position;
+use crate::storage::atomic_dir::Replaced;
 
 pub(crate) use done::{is_marked_done, mark_done, unmark_done};
 pub(crate) use files::rows;
@@ -165,18 +166,21 @@ impl TrainingState {
     /// When something other than a checkpoint has that name, or the disk is full or may not be written; what was there
     /// before stays then.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
-        files::write(path.as_ref(), 0, self, &|| Ok(()))
+        files::write(path.as_ref(), 0, self, &|| Ok(()), &|| Ok(()))?.remove();
+        Ok(())
     }
 
     /// As [`save`](Self::save); the checkpoint that is replaced stays beside it as `path.1`, the one before as `path.2`, up
-    /// to `older` of them. Where `may_write` refuses when the new one is complete, the old one stays.
+    /// to `older` of them. The old one stays where `check` refuses, which looks at the state while it is written, or `may_write`, which is
+    /// asked when the new one is complete. The caller removes what is replaced and does not stay.
     pub(crate) fn save_keeping(
         &self,
         path: &Path,
         older: usize,
+        check: &(dyn Fn() -> Result<()> + Sync),
         may_write: &dyn Fn() -> Result<()>,
-    ) -> Result<()> {
-        files::write(path, older, self, may_write)
+    ) -> Result<Replaced> {
+        files::write(path, older, self, check, may_write)
     }
 
     /// Reads a checkpoint.

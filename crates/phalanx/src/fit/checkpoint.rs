@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use phalanx_graph::{HostTensor, Shape};
+use phalanx_graph::{DType, HostTensor, Shape};
 use serde_json::Value;
 
 use super::Trainer;
@@ -18,6 +18,7 @@ use super::workers::on_chief;
 use crate::checkpoint::{EpochRecord, JsonFloat, Manifest, ReadFrom, TrainingState, rows};
 use crate::data::{InputBottleneck, STAGES};
 use crate::replicas::Placement;
+use crate::storage::atomic_dir::Replaced;
 use crate::{Error, Result};
 
 /// The paths of checkpoints that a trainer read or wrote.
@@ -82,9 +83,27 @@ impl Trainer {
     /// # Errors
     /// As for [`training_state`](Self::training_state) and [`TrainingState::save`].
     pub fn save_checkpoint(&self, path: impl AsRef<Path>) -> Result<()> {
-        let state = self.training_state()?;
-        on_chief(self.placement(), "checkpoint", || state.save(&path))?;
-        self.own_checkpoints.add(path.as_ref());
+        let (path, state) = (path.as_ref(), self.state_unchecked()?);
+        let is_alone = self.placement().world().is_none();
+        if !is_alone {
+            // All of them refuse it.
+            check_state(&state)?;
+        }
+        let check = || {
+            if is_alone {
+                check_state(&state)
+            } else {
+                Ok(())
+            }
+        };
+        self.writer.removal.finish();
+        let mut replaced = Replaced::NOTHING;
+        on_chief(self.placement(), "checkpoint", || {
+            replaced = state.save_keeping(path, 0, &check, &|| Ok(()))?;
+            Ok(())
+        })?;
+        self.writer.removal.begin(replaced, state);
+        self.own_checkpoints.add(path);
         Ok(())
     }
 
@@ -301,10 +320,21 @@ const WEIGHTS_ALONE: &str =
 
 /// Whether all of a tensor's floating-point values are finite.
 pub(super) fn is_finite(value: &HostTensor) -> bool {
-    match value.values::<f32>() {
-        Some(values) => values.iter().all(|x| x.is_finite()),
-        None => !value.dtype().is_float() || value.to_f64().iter().all(|x| x.is_finite()),
+    /// As many numbers are looked at without a branch, several at a time.
+    const BLOCK: usize = 1024;
+    /// What the exponent of infinities and of what is no number has.
+    const NOT_FINITE: u32 = 0x7f80_0000;
+    if value.dtype() != DType::F32 {
+        return !value.dtype().is_float() || value.to_f64().iter().all(|x| x.is_finite());
     }
+    let is_not = |number: &[u8; 4]| u32::from_le_bytes(*number) & NOT_FINITE == NOT_FINITE;
+    let (numbers, _) = value.bytes().as_chunks::<4>();
+    let mut blocks = numbers.chunks(BLOCK);
+    blocks.all(|block| {
+        !block
+            .iter()
+            .fold(false, |found, number| found | is_not(number))
+    })
 }
 
 /// The values for these names and shapes, in their order; an error says all that differs.

@@ -1,7 +1,7 @@
 //! Checkpoints that a `fit` writes, at once or behind the training.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use super::callbacks::{Callbacks, SaveWish};
@@ -12,6 +12,7 @@ use super::workers::on_chief;
 use super::{Fit, Trainer};
 use crate::checkpoint::{CheckpointWriterMark, TrainingState};
 use crate::replicas::Placement;
+use crate::storage::atomic_dir::Replaced;
 use crate::storage::store::is_url;
 use crate::{Error, Result};
 
@@ -31,6 +32,38 @@ pub(super) struct CheckpointWriter {
     thread: Option<JoinHandle<Result<()>>>,
     /// The right of the first of several processes to write its checkpoints.
     marks: Arc<[CheckpointWriterMark]>,
+    pub(super) removal: Removal,
+}
+
+/// The thread that removes what a checkpoint has replaced, if one does: the checkpoint is on disk, and nothing needs to wait.
+#[derive(Default)]
+pub(super) struct Removal(Mutex<Option<JoinHandle<()>>>);
+
+impl Removal {
+    /// Begins to remove this, and to free what was written, when what was begun before is done.
+    pub(super) fn begin(&self, replaced: Replaced, written: impl Send + 'static) {
+        self.finish();
+        let thread = std::thread::Builder::new().name("removal".to_owned());
+        let thread = thread.spawn(move || {
+            drop(written);
+            replaced.remove();
+        });
+        // Without a thread a later save removes it, when this process has ended.
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = thread.ok();
+    }
+
+    /// Waits for what was begun.
+    pub(super) fn finish(&self) {
+        let thread = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // It refuses nothing, and has no result.
+        let _ = thread.map(JoinHandle::join);
+    }
+}
+
+impl Drop for Removal {
+    fn drop(&mut self) {
+        self.finish();
+    }
 }
 
 impl CheckpointWriter {
@@ -74,20 +107,43 @@ impl CheckpointWriter {
     /// Writes in the first process: at once, for which the others wait, or behind the training.
     fn write(&mut self, placement: &Placement, is_behind: bool, save: Save) -> Result<()> {
         if !is_behind {
-            if let Some(state) = &save.state {
-                check_state(state)?;
-            }
-            return on_chief(placement, "checkpoint", || save.write());
+            save.check()?;
+            return self.write_on_chief(placement, "checkpoint", || Ok(save));
         }
         let is_chief = placement.world().is_none_or(|world| world.is_chief());
         match is_chief {
-            true => self.begin(move || save.write()),
+            true => self.begin(move || {
+                save.check()?;
+                save.write()?.remove();
+                Ok(())
+            }),
             false => Ok(()),
         }
     }
 
+    /// Writes at once in the first process what it is to save, and removes behind the training what that replaces.
+    fn write_on_chief(
+        &self,
+        placement: &Placement,
+        place: &str,
+        save: impl FnOnce() -> Result<Save>,
+    ) -> Result<()> {
+        self.removal.finish();
+        let mut written = None;
+        on_chief(placement, place, || {
+            let save = save()?;
+            written = Some((save.write()?, save));
+            Ok(())
+        })?;
+        if let Some((replaced, save)) = written {
+            self.removal.begin(replaced, save);
+        }
+        Ok(())
+    }
+
     /// Waits for what was begun; its error is the one of that checkpoint.
     pub(super) fn finish(&mut self) -> Result<()> {
+        self.removal.finish();
         let Some(thread) = self.thread.take() else {
             return Ok(());
         };
@@ -107,13 +163,23 @@ struct Save {
 }
 
 impl Save {
-    fn write(&self) -> Result<()> {
+    /// Refuses values that are not numbers.
+    fn check(&self) -> Result<()> {
+        self.state.as_ref().map_or(Ok(()), check_state)
+    }
+
+    /// Returns what the caller is to remove.
+    fn write(&self) -> Result<Replaced> {
+        let mut replaced = Replaced::NOTHING;
         if let Some(state) = &self.state {
-            check_state(state)?;
-            state.save_keeping(&self.path, self.older, &|| self.check_marks())?;
+            let may_write = || self.check_marks();
+            replaced = state.save_keeping(&self.path, self.older, &|| Ok(()), &may_write)?;
         }
         self.check_marks()?;
-        self.removed.iter().try_for_each(|path| remove_saved(path))
+        self.removed
+            .iter()
+            .try_for_each(|path| remove_saved(path))?;
+        Ok(replaced)
     }
 
     /// Refuses to write where other processes have taken these processes' place.
@@ -182,9 +248,13 @@ fn write_from_servers(trainer: &Trainer, wish: &SaveWish) -> Result<()> {
         path.display(),
         trainer.position()
     );
-    on_chief(trainer.placement(), &place, || {
-        save_of(trainer, wish)?.write()
-    })
+    trainer
+        .writer
+        .write_on_chief(trainer.placement(), &place, || {
+            let save = save_of(trainer, wish)?;
+            save.check()?;
+            Ok(save)
+        })
 }
 
 /// Removes a checkpoint or a file of weights that is no longer kept.

@@ -122,7 +122,8 @@ impl SavedModel {
     /// When the file cannot be written; one that was there before stays then.
     pub fn save_weights(&self, path: impl AsRef<Path>) -> Result<()> {
         let tensors = weights::Tensors::new(self.named())?;
-        atomic_dir::replace_file(&MODEL_DIR, path.as_ref(), |file| tensors.write(file))
+        let len = tensors.len();
+        atomic_dir::replace_file(&MODEL_DIR, path.as_ref(), len, |file| tensors.write(file))
     }
 
     /// Writes the model to a directory, such as `digits.phx`, in one step: a crash leaves what was there before.
@@ -136,9 +137,9 @@ impl SavedModel {
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let manifest = manifest::write(&self.model)?;
         MODEL_DIR.replace(path.as_ref(), 0, |staging| {
-            staging.write(MODEL, |file| file.write_all(&manifest))?;
+            staging.write(MODEL, 0, |file| file.write_all(&manifest))?;
             let tensors = weights::Tensors::new(self.named())?;
-            staging.write(WEIGHTS, |file| tensors.write(file))
+            staging.write(WEIGHTS, tensors.len(), |file| tensors.write(file))
         })
     }
 

@@ -62,6 +62,12 @@ impl<'a> Tensors<'a> {
         })
     }
 
+    /// The bytes of the file.
+    pub(crate) fn len(&self) -> u64 {
+        let values = self.values.iter().map(|value| value.bytes().len());
+        (self.header.len() + values.sum::<usize>()) as u64
+    }
+
     /// Writes the file.
     pub(crate) fn write(&self, out: &mut dyn Write) -> io::Result<()> {
         out.write_all(&self.header)?;

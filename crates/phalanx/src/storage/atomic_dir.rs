@@ -7,12 +7,13 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use super::disk::{DISK, Disk};
 use super::processes::{is_of_ended_process, this_process};
+use super::staging::StagingDir;
 use super::store::{OpenFile, is_url};
 use crate::{Error, Result};
 
@@ -184,7 +185,21 @@ impl DirectoryKind {
         older: usize,
         write: impl FnOnce(&StagingDir<'_>) -> Result<()>,
     ) -> Result<()> {
-        self.replace_on(&DISK, path, older, write)
+        let replaced = self.replace_on(&DISK, path, older, write, &|| Ok(()))?;
+        replaced.remove();
+        Ok(())
+    }
+
+    /// As [`replace`](Self::replace), but for what is replaced, which the caller removes. `may_publish` is asked when all is on disk, and
+    /// where it refuses the old directory stays.
+    pub(crate) fn replace_if(
+        &self,
+        path: &Path,
+        older: usize,
+        write: impl FnOnce(&StagingDir<'_>) -> Result<()>,
+        may_publish: &dyn Fn() -> Result<()>,
+    ) -> Result<Replaced> {
+        self.replace_on(&DISK, path, older, write, may_publish)
     }
 
     fn replace_on(
@@ -193,7 +208,8 @@ impl DirectoryKind {
         path: &Path,
         older: usize,
         write: impl FnOnce(&StagingDir<'_>) -> Result<()>,
-    ) -> Result<()> {
+        may_publish: &dyn Fn() -> Result<()>,
+    ) -> Result<Replaced> {
         let place = TargetDir::of(path, self)?;
         create_dir_all_durable(&place.parent)?;
         for folder in (0..=older).map(|number| place.numbered(number)) {
@@ -203,7 +219,8 @@ impl DirectoryKind {
         place.remove_leftovers();
         let staging = place.stage(disk)?;
         write(&staging)?;
-        disk.sync_dir(&staging.path)?;
+        staging.sync()?;
+        may_publish()?;
         let replaced = place.publish(staging, disk)?;
         // If this fails, nobody knows which of the two a crash would leave: both stay.
         disk.sync_dir(&place.parent)?;
@@ -211,11 +228,29 @@ impl DirectoryKind {
     }
 }
 
-/// Writes the weights of a directory of this kind to a file of their own, in the place of an old one, which stays until the new one is
+/// A directory that was replaced and is not kept. Its name is hidden, and where nobody removes it a later save does.
+#[derive(Debug)]
+#[must_use = "it takes space on the disk until it is removed"]
+pub(crate) struct Replaced(Option<(PathBuf, &'static [&'static str])>);
+
+impl Replaced {
+    /// Nothing was replaced.
+    pub(crate) const NOTHING: Self = Self(None);
+
+    /// Removes it, which takes a while where its files are large.
+    pub(crate) fn remove(self) {
+        if let Some((folder, files)) = self.0 {
+            remove(&folder, files);
+        }
+    }
+}
+
+/// Writes the weights of a directory of this kind, about `len` bytes, to a file of their own, in the place of an old one, which stays until the new one is
 /// complete and on disk.
 pub(crate) fn replace_file(
     kind: &DirectoryKind,
     path: &Path,
+    len: u64,
     contents: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> Result<()> {
     let place = TargetDir::of(path, kind)?;
@@ -227,43 +262,11 @@ pub(crate) fn replace_file(
         )));
     }
     let staging = place.stage(&DISK)?;
-    staging.write(WEIGHTS, contents)?;
-    let file = staging.path.join(WEIGHTS);
+    staging.write(WEIGHTS, len, contents)?;
+    staging.sync_files()?;
+    let file = staging.path().join(WEIGHTS);
     fs::rename(&file, place.path()).map_err(refused("write", path))?;
     DISK.sync_dir(&place.parent)
-}
-
-/// A directory that is being filled. When dropped, it is removed with what is in it, a half-written save.
-pub(crate) struct StagingDir<'a> {
-    path: PathBuf,
-    files: &'a [&'a str],
-    disk: &'a Disk,
-    is_published: bool,
-}
-
-impl StagingDir<'_> {
-    /// Writes one file and makes it durable.
-    pub(crate) fn write(
-        &self,
-        name: &str,
-        contents: impl FnOnce(&mut dyn Write) -> io::Result<()>,
-    ) -> Result<()> {
-        let path = self.path.join(name);
-        let written = || {
-            let mut file = BufWriter::new(File::create(&path)?);
-            contents(&mut file)?;
-            (self.disk.sync)(&path, &file.into_inner()?)
-        };
-        written().map_err(refused("write", &path))
-    }
-}
-
-impl Drop for StagingDir<'_> {
-    fn drop(&mut self) {
-        if !self.is_published {
-            remove(&self.path, self.files);
-        }
-    }
 }
 
 /// The place of a directory.
@@ -398,14 +401,7 @@ impl<'a> TargetDir<'a> {
                 .parent
                 .join(self.hidden_sibling(&format!("{STAGING}{process}-{number}")));
             match fs::create_dir(&path) {
-                Ok(()) => {
-                    return Ok(StagingDir {
-                        path,
-                        files: self.kind.files,
-                        disk,
-                        is_published: false,
-                    });
-                }
+                Ok(()) => return Ok(StagingDir::new(path, self.kind.files, disk)),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(refused("create", &path)(error)),
             }
@@ -462,56 +458,62 @@ impl<'a> TargetDir<'a> {
         remove(folder, self.kind.files);
     }
 
-    /// Takes a directory's name away and removes it: half removed it would be of no kind, and in the way of the next save.
+    /// Takes a directory's name away and removes it.
     fn discard(&self, folder: &Path) -> Result<()> {
+        if let Some(hidden) = self.hide(folder)? {
+            self.remove(&hidden);
+        }
+        Ok(())
+    }
+
+    /// Takes a directory's name away, before it is removed: half removed it would be of no kind, and in the way of the next save.
+    /// Returns where it is now; none where it is gone.
+    fn hide(&self, folder: &Path) -> Result<Option<PathBuf>> {
         let hidden = format!("{STAGING}{}-removed", this_process());
         let hidden = self.parent.join(self.hidden_sibling(&hidden));
         self.remove(&hidden);
         match fs::rename(folder, &hidden) {
-            Err(error) if is_missing(&error) => return Ok(()),
-            Err(error) => return Err(refused("remove", folder)(error)),
-            Ok(()) => {}
+            Err(error) if is_missing(&error) => Ok(None),
+            Err(error) => Err(refused("remove", folder)(error)),
+            Ok(()) => Ok(Some(hidden)),
         }
-        self.remove(&hidden);
-        Ok(())
     }
 
     /// Gives the finished directory its name. Returns where the old one is now, if there was one.
-    fn publish(&self, mut staging: StagingDir<'_>, disk: &Disk) -> Result<Option<PathBuf>> {
+    fn publish(&self, staging: StagingDir<'_>, disk: &Disk) -> Result<Option<PathBuf>> {
         let path = self.path();
-        match fs::rename(&staging.path, &path) {
+        match fs::rename(staging.path(), &path) {
             Ok(()) => {
-                staging.is_published = true;
+                staging.keep();
                 return Ok(None);
             }
             // Something is there: a directory that is not empty.
             Err(error) if is_occupied(&error) => self.check_replaceable(&path)?,
             Err(error) => return Err(refused("create", &path)(error)),
         }
-        if (disk.exchange)(&staging.path, &path).is_ok() {
-            staging.is_published = true;
-            return Ok(Some(staging.path.clone()));
+        if (disk.exchange)(staging.path(), &path).is_ok() {
+            return Ok(Some(staging.keep()));
         }
         let backup = self.backup();
         fs::rename(&path, &backup).map_err(refused("replace", &path))?;
-        if let Err(error) = fs::rename(&staging.path, &path) {
+        if let Err(error) = fs::rename(staging.path(), &path) {
             let _ = fs::rename(&backup, &path);
             return Err(refused("replace", &path)(error));
         }
-        staging.is_published = true;
+        staging.keep();
         Ok(Some(backup))
     }
 
-    /// Makes the replaced directory `name.1`, the one before it `name.2`, and removes those beyond `older`.
-    fn keep_older(&self, replaced: Option<PathBuf>, older: usize) -> Result<()> {
+    /// Makes the replaced directory `name.1`, the one before it `name.2`. Returns the one that is more than `older`.
+    fn keep_older(&self, replaced: Option<PathBuf>, older: usize) -> Result<Replaced> {
         let Some(replaced) = replaced else {
-            return Ok(());
+            return Ok(Replaced::NOTHING);
         };
+        let unwanted = |folder| Replaced(Some((folder, self.kind.files)));
         if older == 0 {
-            self.remove(&replaced);
-            return Ok(());
+            return Ok(unwanted(replaced));
         }
-        self.discard(&self.numbered(older))?;
+        let last = self.hide(&self.numbered(older))?;
         for number in (1..older).rev() {
             let (from, to) = (self.numbered(number), self.numbered(number + 1));
             match fs::rename(&from, &to) {
@@ -519,7 +521,8 @@ impl<'a> TargetDir<'a> {
                 _ => {}
             }
         }
-        fs::rename(&replaced, self.numbered(1)).map_err(refused("rename", &replaced))
+        fs::rename(&replaced, self.numbered(1)).map_err(refused("rename", &replaced))?;
+        Ok(last.map_or(Replaced::NOTHING, unwanted))
     }
 }
 
@@ -543,7 +546,7 @@ fn create_dir_all_durable(folder: &Path) -> Result<()> {
 }
 
 /// Removes the files and the directory, and nothing else that may be in it.
-fn remove(folder: &Path, files: &[&str]) {
+pub(super) fn remove(folder: &Path, files: &[&str]) {
     for name in files {
         let _ = fs::remove_file(folder.join(name));
     }

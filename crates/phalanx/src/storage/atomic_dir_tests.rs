@@ -32,8 +32,8 @@ impl Drop for Scratch {
 
 fn fill(staging: &StagingDir<'_>, text: &str) -> Result<()> {
     let ours = r#"{"format": "phalanx model"}"#;
-    staging.write(MODEL, |file| file.write_all(ours.as_bytes()))?;
-    staging.write(WEIGHTS, |file| file.write_all(text.as_bytes()))
+    staging.write(MODEL, 0, |file| file.write_all(ours.as_bytes()))?;
+    staging.write(WEIGHTS, 0, |file| file.write_all(text.as_bytes()))
 }
 
 #[test]
@@ -44,8 +44,8 @@ fn a_save_that_fails_half_way_leaves_the_old_and_nothing_else() {
         .replace(&path, 0, |staging| fill(staging, "old"))
         .unwrap();
     let full = |staging: &StagingDir<'_>| {
-        staging.write(MODEL, |file| file.write_all(b"new"))?;
-        staging.write(WEIGHTS, |_| Err(io::ErrorKind::StorageFull.into()))
+        staging.write(MODEL, 0, |file| file.write_all(b"new"))?;
+        staging.write(WEIGHTS, 0, |_| Err(io::ErrorKind::StorageFull.into()))
     };
     let error = MODEL_DIR.replace(&path, 0, full).unwrap_err().to_string();
     assert!(error.starts_with("cannot write "), "{error}");
@@ -75,7 +75,10 @@ fn publish_by_renames(path: &Path, text: &str) -> Result<()> {
         exchange: |_, _| Err(io::ErrorKind::Unsupported.into()),
         ..DISK
     };
-    MODEL_DIR.replace_on(&disk, path, 0, |staging| fill(staging, text))
+    let replaced =
+        MODEL_DIR.replace_on(&disk, path, 0, |staging| fill(staging, text), &|| Ok(()))?;
+    replaced.remove();
+    Ok(())
 }
 
 #[test]
@@ -93,7 +96,7 @@ fn a_crash_between_two_renames_loses_nothing() {
         assert_eq!(weights(&path).unwrap(), b"two", "{crashes}");
         // A save that fails leaves it, too.
         let full = |staging: &StagingDir<'_>| {
-            staging.write(WEIGHTS, |_| Err(io::ErrorKind::StorageFull.into()))
+            staging.write(WEIGHTS, 0, |_| Err(io::ErrorKind::StorageFull.into()))
         };
         assert!(MODEL_DIR.replace(&path, 0, full).is_err());
         assert_eq!(weights(&path).unwrap(), b"two", "{crashes}");
@@ -159,10 +162,25 @@ fn a_save_is_on_disk_when_it_returns() {
     let scratch = Scratch::new("synced");
     let path = scratch.0.join("m");
     MODEL_DIR
-        .replace_on(&disk, &path, 0, |staging| fill(staging, "one"))
-        .unwrap();
+        .replace_on(&disk, &path, 0, |staging| fill(staging, "one"), &|| Ok(()))
+        .unwrap()
+        .remove();
     let expected = [MODEL, WEIGHTS, "the staging directory", "the parent"];
     assert_eq!(SYNCED.take(), expected);
+}
+
+#[test]
+fn what_may_not_be_published_leaves_the_old() {
+    let scratch = Scratch::new("refused");
+    let path = scratch.0.join("m");
+    let save = |text: &str, may_publish: &dyn Fn() -> Result<()>| {
+        MODEL_DIR.replace_if(&path, 0, |staging| fill(staging, text), may_publish)
+    };
+    save("old", &|| Ok(())).unwrap().remove();
+    let refused = save("new", &|| Err(Error::user("another has it")));
+    assert!(refused.unwrap_err().to_string().contains("another has it"));
+    assert_eq!(fs::read(path.join(WEIGHTS)).unwrap(), b"old");
+    assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 1);
 }
 
 #[test]
@@ -170,9 +188,9 @@ fn a_disk_that_fails_after_the_exchange_loses_neither() {
     let scratch = Scratch::new("unsynced");
     let path = scratch.0.join("m");
     let save = |disk: &Disk, text: &str| {
-        MODEL_DIR.replace_on(disk, &path, 0, |staging| fill(staging, text))
+        MODEL_DIR.replace_on(disk, &path, 0, |staging| fill(staging, text), &|| Ok(()))
     };
-    save(&DISK, "old").unwrap();
+    save(&DISK, "old").unwrap().remove();
     let failing = Disk {
         sync: |path, file| match path.join("m").exists() {
             true => Err(io::Error::other("no answer")),

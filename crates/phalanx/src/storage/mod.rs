@@ -5,6 +5,7 @@ mod disk;
 pub(crate) mod document;
 mod objects;
 mod processes;
+mod staging;
 pub(crate) mod store;
 
 pub(crate) use processes::this_process;

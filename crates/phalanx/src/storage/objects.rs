@@ -195,6 +195,7 @@ impl ObjectDir {
         &self,
         older: usize,
         write: impl FnOnce(&dyn Staging) -> Result<()>,
+        may_publish: &dyn Fn() -> Result<()>,
     ) -> Result<()> {
         let before = self.saves()?;
         if before.iter().any(|save| save.name.is_none()) {
@@ -211,6 +212,7 @@ impl ObjectDir {
             begun: Instant::now(),
         };
         write(&staging)?;
+        may_publish()?;
         staging.complete()?;
         self.keep(older)
     }
@@ -284,9 +286,9 @@ struct ObjectStaging<'a> {
 }
 
 impl Staging for ObjectStaging<'_> {
-    fn put(&self, name: &str, contents: &mut Contents<'_>) -> Result<()> {
+    fn put(&self, name: &str, len: u64, contents: &mut Contents<'_>) -> Result<()> {
         let url = self.url.join(name);
-        let mut bytes = Vec::new();
+        let mut bytes = Vec::with_capacity(usize::try_from(len).unwrap_or(0));
         contents(&mut bytes).map_err(|source| Error::Io {
             path: url.to_string().into(),
             action: "write",

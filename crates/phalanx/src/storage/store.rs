@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use phalanx_store::ObjectUrl;
 
-use super::atomic_dir::{DirectoryFiles, DirectoryKind, StagingDir, refused};
+use super::atomic_dir::{DirectoryFiles, DirectoryKind, Replaced, refused};
 use super::document::MAX_BYTES;
 use super::objects::ObjectDir;
+use super::staging::StagingDir;
 use crate::Result;
 
 /// An open file of such a directory.
@@ -36,13 +37,13 @@ pub(crate) type Contents<'a> = dyn FnMut(&mut dyn Write) -> io::Result<()> + 'a;
 
 /// A directory that is being filled.
 pub(crate) trait Staging {
-    /// Writes one file and makes it durable.
-    fn put(&self, name: &str, contents: &mut Contents<'_>) -> Result<()>;
+    /// Writes one file of about `len` bytes; all files are durable before the directory gets its name.
+    fn put(&self, name: &str, len: u64, contents: &mut Contents<'_>) -> Result<()>;
 }
 
 impl Staging for StagingDir<'_> {
-    fn put(&self, name: &str, contents: &mut Contents<'_>) -> Result<()> {
-        self.write(name, |out| contents(out))
+    fn put(&self, name: &str, len: u64, contents: &mut Contents<'_>) -> Result<()> {
+        self.write(name, len, |out| contents(out))
     }
 }
 
@@ -81,15 +82,21 @@ impl Store {
     }
 
     /// Writes a new directory in the place of the old one, which stays until the new one is complete; `older` of those before
-    /// stay too.
+    /// stay too. `may_publish` is asked when all is written but for what makes it the newest. Returns what the caller is to remove.
     pub(crate) fn replace(
         &self,
         older: usize,
         write: impl FnOnce(&dyn Staging) -> Result<()>,
-    ) -> Result<()> {
+        may_publish: &dyn Fn() -> Result<()>,
+    ) -> Result<Replaced> {
         match self {
-            Self::Folder(kind, path) => kind.replace(path, older, |staging| write(staging)),
-            Self::Objects(objects) => objects.replace(older, write),
+            Self::Folder(kind, path) => {
+                kind.replace_if(path, older, |staging| write(staging), may_publish)
+            }
+            Self::Objects(objects) => {
+                objects.replace(older, write, may_publish)?;
+                Ok(Replaced::NOTHING)
+            }
         }
     }
 
