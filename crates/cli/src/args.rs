@@ -262,7 +262,7 @@ pub struct PlotArgs {
     /// Draw this log, such as loss, and its val_ log; may be given again
     #[arg(long, value_name = "NAME")]
     pub log: Vec<String>,
-    /// Write an SVG picture to this file instead of text
+    /// Write a picture to this file instead of text: PNG where its name ends in .png, else SVG
     #[arg(long, value_name = "PATH")]
     pub output: Option<PathBuf>,
 }

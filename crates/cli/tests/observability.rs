@@ -42,7 +42,7 @@ fn the_commands_of_the_page_do_what_it_says() {
         .lines()
         .map(|line| (line, run(&folder, line)))
         .collect();
-    assert_eq!(told.len(), 8);
+    assert_eq!(told.len(), 9);
     let of = |command: &str| {
         let found = told.iter().find(|(line, _)| line.contains(command));
         &found.unwrap().1
@@ -70,10 +70,12 @@ fn the_commands_of_the_page_do_what_it_says() {
     );
     let picture = fs::read_to_string(folder.join("curves.svg")).unwrap();
     assert_eq!(
-        picture.matches("<polyline").count(),
-        8,
-        "two logs of two trainings with validations"
+        picture.matches(r#"stroke-width="1.8""#).count(),
+        16,
+        "lines and legends of two logs of two trainings with validations"
     );
+    let picture = fs::read(folder.join("curves.png")).unwrap();
+    assert!(picture.starts_with(b"\x89PNG"));
     assert!(of("step_time_ms").starts_with("step_time_ms/compute\n"));
     check_files(&folder);
     fs::remove_dir_all(&folder).unwrap();

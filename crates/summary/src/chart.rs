@@ -1,6 +1,8 @@
-//! Curves as pictures: SVG, and text for a terminal.
+//! Curves as charts: what a picture of them has, and text for a terminal.
 
 use std::fmt::Write;
+
+use crate::picture::{Anchor, Mark, Picture};
 
 /// One line of a chart.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -35,6 +37,8 @@ const LETTERS: &[u8; 26] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ";
 /// About the width of a letter.
 const LETTER: f64 = 7.0;
 const HEIGHT: f64 = 300.0;
+/// The width of the line of a curve.
+const THICK: f64 = 1.8;
 /// Where the curves are: left, right, top, bottom.
 const FRAME: [f64; 4] = [70.0, 520.0, 34.0, 256.0];
 
@@ -94,123 +98,123 @@ impl Chart {
         text
     }
 
-    /// The parts of the chart, whose upper left corner is at this height.
-    fn draw(&self, svg: &mut String, top: f64) {
+    /// Draws the chart, whose upper left corner is at this height.
+    fn draw(&self, picture: &mut Picture, top: f64) {
         let [left, right, above, below] = FRAME;
         let (above, below) = (above + top, below + top);
-        let title = escaped(&self.title);
-        let _ = writeln!(
-            svg,
-            r##"<text x="{left}" y="{}" font-weight="bold">{title}</text>"##,
-            above - 12.0
-        );
+        let mut title = text(left, above - 12.0, Anchor::Start, &self.title);
+        if let Mark::Text { is_bold, .. } = &mut title {
+            *is_bold = true;
+        }
+        picture.marks.push(title);
         let Some([places, values]) = self.ranges() else {
-            let _ = writeln!(
-                svg,
-                r##"<text x="{left}" y="{}">nothing to draw</text>"##,
-                above + 20.0
-            );
+            let words = text(left, above + 20.0, Anchor::Start, "nothing to draw");
+            picture.marks.push(words);
             return;
         };
         for tick in ticks(values) {
             let y = scaled(tick, values, below, above);
-            let _ = writeln!(
-                svg,
-                r##"<path d="M{left} {y:.1}H{right}" stroke="#ddd"/><text x="{}" y="{:.1}" text-anchor="end">{}</text>"##,
-                left - 6.0,
-                y + 4.0,
-                short(tick)
-            );
+            picture.marks.extend([
+                line(vec![(left, y), (right, y)], "#dddddd", 1.0),
+                text(left - 6.0, y + 4.0, Anchor::End, &short(tick)),
+            ]);
         }
         for tick in ticks(places) {
             let x = scaled(tick, places, left, right);
-            let _ = writeln!(
-                svg,
-                r##"<path d="M{x:.1} {below}v4" stroke="#444"/><text x="{x:.1}" y="{}" text-anchor="middle">{}</text>"##,
-                below + 18.0,
-                short(tick)
-            );
+            picture.marks.extend([
+                line(vec![(x, below), (x, below + 4.0)], "#444444", 1.0),
+                text(x, below + 18.0, Anchor::Middle, &short(tick)),
+            ]);
         }
-        let _ = writeln!(
-            svg,
-            r##"<path d="M{left} {above}V{below}H{right}" fill="none" stroke="#444"/><text x="{right}" y="{}" text-anchor="end">{}</text>"##,
-            below + 34.0,
-            escaped(&self.axis)
-        );
+        let frame = vec![(left, above), (left, below), (right, below)];
+        picture.marks.extend([
+            line(frame, "#444444", 1.0),
+            text(right, below + 34.0, Anchor::End, &self.axis),
+        ]);
         for (index, curve) in self.curves.iter().enumerate() {
             let place = |x: f64| scaled(x, places, left, right);
             let value = |y: f64| scaled(y, values, below, above);
-            line(svg, curve, place, value);
-            legend(svg, curve, above + 8.0 + 18.0 * index as f64);
+            curve.draw(picture, place, value);
+            curve.draw_legend(picture, above + 8.0 + 18.0 * index as f64);
         }
     }
 }
 
-/// Charts below one another as an SVG picture.
-#[must_use]
-pub fn svg(charts: &[Chart]) -> String {
+/// Charts below one another.
+pub(crate) fn picture(charts: &[Chart]) -> Picture {
     // Legends may be longer than a chart is high.
     let heights = charts
         .iter()
         .map(|chart| HEIGHT.max(60.0 + 18.0 * chart.curves.len() as f64));
-    let height: f64 = heights.clone().sum();
     let names = charts.iter().flat_map(|chart| &chart.curves);
     let longest = names.map(|curve| curve.name.chars().count()).max();
-    let width = FRAME[1] + 50.0 + LETTER * longest.unwrap_or(0) as f64;
-    let mut text = format!(
-        r##"<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="12" fill="#222"><rect width="100%" height="100%" fill="#fff"/>
-"##
-    );
+    let mut picture = Picture {
+        width: FRAME[1] + 50.0 + LETTER * longest.unwrap_or(0) as f64,
+        height: heights.clone().sum(),
+        marks: Vec::new(),
+    };
     let mut top = 0.0;
     for (chart, height) in charts.iter().zip(heights) {
-        chart.draw(&mut text, top);
+        chart.draw(&mut picture, top);
         top += height;
     }
-    text.push_str("</svg>\n");
-    text
+    picture
 }
 
-/// The line of a curve, in pieces where a value is no number; a piece of one point is a dot.
-fn line(svg: &mut String, curve: &Curve, x: impl Fn(f64) -> f64, y: impl Fn(f64) -> f64) {
-    let colour = Chart::colour(curve);
-    let dashes = if curve.is_dashed {
-        r#" stroke-dasharray="5 4""#
-    } else {
-        ""
-    };
-    for piece in curve.points.split(|(_, value)| !value.is_finite()) {
-        if let [(place, value)] = piece {
-            let _ = writeln!(
-                svg,
-                r#"<circle cx="{:.1}" cy="{:.1}" r="2.5" fill="{colour}"/>"#,
-                x(*place),
-                y(*value)
-            );
-        } else if !piece.is_empty() {
-            let points: Vec<String> = piece
-                .iter()
-                .map(|&(place, value)| format!("{:.1},{:.1}", x(place), y(value)))
-                .collect();
-            let _ = writeln!(
-                svg,
-                r#"<polyline points="{}" fill="none" stroke="{colour}" stroke-width="1.8"{dashes}/>"#,
-                points.join(" ")
-            );
-        }
+fn line(points: Vec<(f64, f64)>, colour: &'static str, width: f64) -> Mark {
+    Mark::Line {
+        points,
+        colour,
+        width,
+        is_dashed: false,
     }
 }
 
-fn legend(svg: &mut String, curve: &Curve, y: f64) {
-    let colour = Chart::colour(curve);
-    let dashes = if curve.is_dashed { "5 4" } else { "none" };
-    let start = FRAME[1] + 14.0;
-    let _ = writeln!(
-        svg,
-        r#"<path d="M{start} {y}h20" stroke="{colour}" stroke-width="1.8" stroke-dasharray="{dashes}"/><text x="{}" y="{}">{}</text>"#,
-        start + 26.0,
-        y + 4.0,
-        escaped(&curve.name)
-    );
+fn text(x: f64, y: f64, anchor: Anchor, text: &str) -> Mark {
+    // What a picture cannot show.
+    let printable = |c: char| if c.is_control() { ' ' } else { c };
+    Mark::Text {
+        at: (x, y),
+        anchor,
+        is_bold: false,
+        text: text.chars().map(printable).collect(),
+    }
+}
+
+impl Curve {
+    /// Draws it in pieces where a value is no number; a piece of one point is a dot.
+    fn draw(&self, picture: &mut Picture, x: impl Fn(f64) -> f64, y: impl Fn(f64) -> f64) {
+        let colour = Chart::colour(self);
+        let at = |&(place, value): &(f64, f64)| (x(place), y(value));
+        for piece in self.points.split(|(_, value)| !value.is_finite()) {
+            match piece {
+                [] => {}
+                [point] => picture.marks.push(Mark::Dot {
+                    at: at(point),
+                    colour,
+                }),
+                _ => picture.marks.push(Mark::Line {
+                    points: piece.iter().map(at).collect(),
+                    colour,
+                    width: THICK,
+                    is_dashed: self.is_dashed,
+                }),
+            }
+        }
+    }
+
+    fn draw_legend(&self, picture: &mut Picture, y: f64) {
+        let start = FRAME[1] + 14.0;
+        picture.marks.extend([
+            Mark::Line {
+                points: vec![(start, y), (start + 20.0, y)],
+                colour: Chart::colour(self),
+                width: THICK,
+                is_dashed: self.is_dashed,
+            },
+            text(start + 26.0, y + 4.0, Anchor::Start, &self.name),
+        ]);
+    }
 }
 
 /// A range that is not a single place.
@@ -257,16 +261,6 @@ fn short(value: f64) -> String {
     }
 }
 
-fn escaped(text: &str) -> String {
-    let text: String = text
-        .chars()
-        .map(|c| if c.is_control() { ' ' } else { c })
-        .collect();
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('"', "&quot;")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -295,13 +289,16 @@ mod tests {
 
     #[test]
     fn curves_are_at_their_places() {
-        let svg = svg(&[chart()]);
+        let svg = crate::svg(&[chart()]);
         // From the upper left corner to the middle, and a dot where a line of one point is left.
         assert!(svg.contains(r#"points="70.0,34.0 220.0,145.0""#), "{svg}");
         assert!(svg.contains(r#"<circle cx="520.0" cy="200.5""#), "{svg}");
         assert!(svg.contains(r##"points="70.0,34.0 220.0,256.0" fill="none" stroke="#0072b2" stroke-width="1.8" stroke-dasharray"##));
         assert!(svg.contains("a &lt;1>") && !svg.contains("NaN"));
-        assert_eq!(svg.matches("<polyline").count(), 2);
+        // Two lines, and those of three legends.
+        assert_eq!(svg.matches(r#"stroke-width="1.8""#).count(), 2 + 3);
+        let png = crate::png(&[chart()]).unwrap();
+        assert_eq!(png.size().1, 600);
         let text = chart().to_text(20, 5);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(
@@ -332,12 +329,12 @@ mod tests {
         );
         let none = Chart::default();
         assert!(none.to_text(20, 5).contains("nothing to draw"));
-        assert!(svg(&[none]).contains("nothing to draw"));
+        assert!(crate::svg(&[none]).contains("nothing to draw"));
         let mut flat = chart();
         flat.curves = vec![Curve {
             points: vec![(1.0, 0.0), (1.0, 0.0)],
             ..Curve::default()
         }];
-        assert!(!svg(&[flat]).contains("NaN"));
+        assert!(!crate::svg(&[flat]).contains("NaN"));
     }
 }

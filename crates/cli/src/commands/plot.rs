@@ -1,9 +1,10 @@
 //! `phalanx plot runs/*`.
 
 use std::collections::BTreeSet;
+use std::fmt::Display;
 use std::fs;
 
-use phalanx_summary::{Chart, Curve, svg};
+use phalanx_summary::{Chart, Curve, png, svg};
 
 use super::Context;
 use crate::args::PlotArgs;
@@ -15,7 +16,7 @@ const VALIDATION: &str = "val_";
 /// The size of a chart of the terminal, in characters.
 const SIZE: (usize, usize) = (60, 14);
 
-/// Draws the curves of trainings in the terminal, or as an SVG picture.
+/// Draws the curves of trainings in the terminal, or as a picture: PNG where the name of the file ends so, else SVG.
 pub(crate) fn run(context: &mut Context, args: &PlotArgs) -> Result<(), Failure> {
     let runs = read_all(&args.runs)?;
     let charts = charts(&runs, &args.log)?;
@@ -31,10 +32,21 @@ pub(crate) fn run(context: &mut Context, args: &PlotArgs) -> Result<(), Failure>
         }
         return Ok(());
     };
-    fs::write(path, svg(&charts)).map_err(|error| {
+    let refused = |error: &dyn Display| {
         let message = format!("cannot write {}: {error}", path.display());
         Failure::new(Exit::Failed, message).next("choose another path with --output")
-    })?;
+    };
+    let is_png = path
+        .extension()
+        .is_some_and(|end| end.eq_ignore_ascii_case("png"));
+    let picture = match is_png {
+        true => png(&charts)
+            .map_err(|error| refused(&error))?
+            .png()
+            .to_vec(),
+        false => svg(&charts).into_bytes(),
+    };
+    fs::write(path, picture).map_err(|error| refused(&error))?;
     context.output.line(path.display())
 }
 
